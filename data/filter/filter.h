@@ -27,9 +27,9 @@ typedef struct FilterRow {
     Slice completion;        /* what answers it; calls of tools as JSON behind the words */
     const Slice *answers;    /* n_answers: of a conversation the answers one by one, without those that do nothing but call tools */
     size_t n_answers;
-    Slice system;            /* of a conversation; data NULL: none */
-    Slice context;           /* what else is given with the question: tools, documents, what tools answer; empty: nothing */
-    Slice rest;              /* what else makes the row: label or labels, steps, the rejected answer; empty: nothing */
+    Slice system;            /* of a conversation or an Alpaca row; data NULL: none */
+    Slice context;           /* what else is given with the question: tools, documents, what tools answer, earlier answers; empty: nothing */
+    Slice rest;              /* what else makes the row: label or labels, steps, the rejected answer, reasoning; empty: nothing */
     bool plain;              /* a text alone, which is its completion */
     const char *task_type;   /* NULL: none */
     const char *id;          /* of the row, as "nearest" names it; NULL: none */

@@ -10,7 +10,7 @@
 enum { ON };
 static const OptionSpec options[] = {
     [ON] = {"on", TAKES_TEXT, .text = "prompt", .choices = FILTER_FIELDS,
-            .help = "what must differ; with a prompt count its system message, its tools and what they answer, with a row labels as well"},
+            .help = "what must differ; with a prompt count its system message, its tools and earlier turns, with a row labels and reasoning as well"},
     {0},
 };
 
@@ -35,7 +35,7 @@ static void close(Filter *filter) {
     free(texts);
 }
 
-/* The same question is another one under another system message or with other tools; and a row is another one with another label. */
+/* The same question is another one under another system message, with other tools or turns before; and a row is another one with another label. */
 static uint64_t surroundings(const FilterRow *row, const char *on) {
     const Slice parts[] = {row->system, row->context, row->rest};
     size_t n = strcmp(on, "completion") == 0 ? 0 : strcmp(on, "row") == 0 ? 3 : 2;

@@ -38,12 +38,13 @@ static Status extend(Arena *arena, Slice more, Slice *text) {
     return ST_OK;
 }
 
-/* Columns as they are, whatever they hold: a name and JSON with sorted keys in each line. */
+/* Columns as they are, whatever they hold: a name and JSON with sorted keys in each line. An empty list is none. */
 static Status add_columns(const json_t *row, const char *const *names, size_t n, Arena *arena, Slice *text) {
     Str lines = {0};
     for (size_t i = 0; i < n; i++) {
         const json_t *value = json_object_get(row, names[i]);
-        char *written = value && !json_is_null(value) ? json_dumps(value, JSON_SORT_KEYS | JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+        bool given = value && !json_is_null(value) && !(json_is_array(value) && json_array_size(value) == 0);
+        char *written = given ? json_dumps(value, JSON_SORT_KEYS | JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
         if (written) str_printf(&lines, "%s %s\n", names[i], written);
         free(written);
     }
@@ -80,41 +81,65 @@ static Status keep_answers(Arena *arena, const Side *side, FilterRow *row) {
     return ST_OK;
 }
 
-/* User turns are what is asked, assistants' turns what answers it; turns of tools are part of what the question stands in. */
-static Status read_turns(const json_t *normal, Arena *arena, FilterRow *row) {
-    Side asked = {0}, answered = {0};
-    Str system = {0}, context = {0};
+static void append_json(const json_t *json, Str *lines) {
+    char *written = json_dumps(json, JSON_SORT_KEYS | JSON_COMPACT);
+    if (written) str_printf(lines, "%s\n", written);
+    free(written);
+}
+
+/* What a message says beside its words and calls, such as its reasoning or that it is not trained. */
+static void append_marks(const json_t *message, Str *lines) {
+    static const char *const known[] = {"role", "content", "tool_calls"};
+    json_t *marks = json_copy((json_t *)(uintptr_t)message);
+    for (size_t i = 0; i < COUNT_OF(known); i++) json_object_del(marks, known[i]);
+    if (json_object_size(marks) > 0) append_json(marks, lines);
+    json_decref(marks);
+}
+
+/* What a conversation's messages become. */
+typedef struct Turns { Side asked, answered; Str system, context, rest; } Turns;
+
+/* User turns are what is asked, assistants' turns what answers it; turns of tools, and answers before the last one, are part of what the question
+ * stands in. */
+static void read_turn(const json_t *message, bool first, bool last, Turns *turns) {
+    const char *role = json_string_value(json_object_get(message, "role"));
+    bool user = strcmp(role, "user") == 0, answer = strcmp(role, "assistant") == 0, system = first && strcmp(role, "system") == 0;
+    if (user) append_turn(message, &turns->asked);
+    if (answer) append_turn(message, &turns->answered);
+    if (system && json_object_get(message, "content")) str_append(&turns->system, json_string_value(json_object_get(message, "content")));
+    if (user || system || (answer && last)) append_marks(message, &turns->rest);
+    else append_json(message, &turns->context);
+}
+
+static Status keep_turns(Arena *arena, const Turns *turns, FilterRow *row) {
+    if (turns->system.len > 0) TRY(keep(arena, &turns->system, &row->system));
+    TRY(extend(arena, (Slice){turns->context.data, turns->context.len}, &row->context));
+    TRY(extend(arena, (Slice){turns->rest.data, turns->rest.len}, &row->rest));
+    if (turns->asked.n > 0) TRY(keep(arena, &turns->asked.text, &row->instruction));
+    return turns->answered.n > 0 ? keep_answers(arena, &turns->answered, row) : ST_OK;
+}
+
+/* question: no message of it is the answer. */
+static Status read_turns(const json_t *normal, bool question, Arena *arena, FilterRow *row) {
+    Turns turns = {0};
     size_t n = json_array_size(normal);
-    asked.words = arena_alloc(arena, MAX(n, 1) * sizeof *asked.words);
-    answered.words = arena_alloc(arena, MAX(n, 1) * sizeof *answered.words);
-    Status status = asked.words && answered.words ? ST_OK : ST_RESOURCE;
-    for (size_t i = 0; i < n && status == ST_OK; i++) {
-        const json_t *message = json_array_get(normal, i);
-        const char *role = json_string_value(json_object_get(message, "role"));
-        const char *content = json_string_value(json_object_get(message, "content")); /* none where the message calls tools */
-        if (strcmp(role, "user") == 0) append_turn(message, &asked);
-        else if (strcmp(role, "assistant") == 0)
-            append_turn(message, &answered);
-        else if (i == 0 && strcmp(role, "system") == 0)
-            str_append(&system, content ? content : "");
-        else
-            str_printf(&context, "%s %s\n", role, content ? content : "");
-    }
-    if (status == ST_OK && system.len > 0) status = keep(arena, &system, &row->system);
-    if (status == ST_OK) status = extend(arena, (Slice){context.data, context.len}, &row->context);
-    if (status == ST_OK && asked.n > 0) status = keep(arena, &asked.text, &row->instruction);
-    if (status == ST_OK && answered.n > 0) status = keep_answers(arena, &answered, row);
-    str_release(&system);
-    str_release(&context);
-    str_release(&asked.text);
-    str_release(&answered.text);
+    turns.asked.words = arena_alloc(arena, MAX(n, 1) * sizeof *turns.asked.words);
+    turns.answered.words = arena_alloc(arena, MAX(n, 1) * sizeof *turns.answered.words);
+    if (!turns.asked.words || !turns.answered.words) return ST_RESOURCE;
+    for (size_t i = 0; i < n; i++) read_turn(json_array_get(normal, i), i == 0, i + 1 == n && !question, &turns);
+    Status status = keep_turns(arena, &turns, row);
+    str_release(&turns.system);
+    str_release(&turns.context);
+    str_release(&turns.rest);
+    str_release(&turns.asked.text);
+    str_release(&turns.answered.text);
     return status;
 }
 
-static Status from_messages(const json_t *messages, Arena *arena, FilterRow *row) {
+static Status from_messages(const json_t *messages, bool question, Arena *arena, FilterRow *row) {
     json_t *normal = NULL;
     Status status = messages_normalize(messages, NULL, &normal);
-    if (status == ST_OK) status = read_turns(normal, arena, row);
+    if (status == ST_OK) status = read_turns(normal, question, arena, row);
     json_decref(normal);
     return status;
 }
@@ -123,7 +148,7 @@ static Status from_column(const json_t *json, const char *key, Arena *arena, Fil
     json_t *list = NULL;
     Status status = row_list(json, key, &list);
     if (status == ST_OK && !list) status = status_fail(ST_INPUT, "'%s' is null", key);
-    if (status == ST_OK) status = from_messages(list, arena, row);
+    if (status == ST_OK) status = from_messages(list, false, arena, row);
     json_decref(list);
     return status;
 }
@@ -132,7 +157,7 @@ static Status from_sharegpt(const json_t *json, Arena *arena, FilterRow *row) {
     json_t *turns = NULL, *messages = NULL;
     Status status = row_list(json, json_object_get(json, "conversations") ? "conversations" : "conversation", &turns);
     if (status == ST_OK) status = sharegpt_messages(json, turns, &messages);
-    if (status == ST_OK) status = from_messages(messages, arena, row);
+    if (status == ST_OK) status = from_messages(messages, false, arena, row);
     json_decref(turns);
     json_decref(messages);
     return status;
@@ -141,24 +166,34 @@ static Status from_sharegpt(const json_t *json, Arena *arena, FilterRow *row) {
 /* A prompt and its answer, both texts or both lists of messages; answer NULL: none. */
 static Status from_pair(const json_t *json, const char *answer, Arena *arena, FilterRow *row) {
     FilterRow second = {0};
-    if (json_is_array(json_object_get(json, "prompt"))) TRY(from_messages(json_object_get(json, "prompt"), arena, row));
+    if (json_is_array(json_object_get(json, "prompt"))) TRY(from_messages(json_object_get(json, "prompt"), true, arena, row));
     else TRY(column(json, "prompt", &row->instruction));
-    TRY(extend(arena, row->completion, &row->context)); /* answers before the one that is asked for */
-    row->completion = (Slice){0};
+    row->completion = (Slice){0}; /* answers in the prompt are part of its context */
     row->n_answers = 0;
     if (!answer) return ST_OK;
     if (!json_is_array(json_object_get(json, answer))) return column(json, answer, &row->completion);
-    TRY(from_messages(json_object_get(json, answer), arena, &second));
+    TRY(from_messages(json_object_get(json, answer), false, arena, &second));
     row->completion = second.completion;
     row->answers = second.answers;
     row->n_answers = second.n_answers;
-    return extend(arena, second.context, &row->rest);
+    const Slice others[] = {second.system, second.instruction, second.context, second.rest};
+    for (size_t i = 0; i < COUNT_OF(others); i++) TRY(extend(arena, others[i], &row->rest));
+    return ST_OK;
+}
+
+/* As in ultrafeedback_binarized, where the prompt's text stands in the conversation that answers it. */
+static bool holds_prompt(const json_t *answers) {
+    const char *role = json_string_value(json_object_get(json_array_get(answers, 0), "role"));
+    return role && strcmp(role, "assistant") != 0;
 }
 
 /* Alpaca's columns; self-instruct's seeds have instances with input and output, of which the first is taken. */
-static Status from_instruction(const json_t *json, FilterRow *row) {
+static Status from_instruction(const json_t *json, Arena *arena, FilterRow *row) {
+    static const char *const rounds[] = {"history"};
     const json_t *instances = json_object_get(json, "instances"), *first = json_array_get(instances, 0);
     TRY(column(json, "instruction", &row->instruction));
+    TRY(maybe_column(json, "system", &row->system));
+    TRY(add_columns(json, rounds, COUNT_OF(rounds), arena, &row->context));
     if (instances && !json_is_array(instances)) return status_fail(ST_INPUT, "'instances' is no list");
     if (instances && !first) return ST_OK;
     TRY(maybe_column(first ? first : json, "input", &row->input));
@@ -166,12 +201,12 @@ static Status from_instruction(const json_t *json, FilterRow *row) {
 }
 
 static Status read_texts(const json_t *json, Arena *arena, FilterRow *row) {
-    const json_t *prompt = json_object_get(json, "prompt");
+    const json_t *prompt = json_object_get(json, "prompt"), *chosen = json_object_get(json, "chosen");
     if (json_object_get(json, "messages")) return from_column(json, "messages", arena, row);
     if (json_object_get(json, "conversations") || json_object_get(json, "conversation")) return from_sharegpt(json, arena, row);
-    if (json_object_get(json, "instruction")) return from_instruction(json, row);
-    if (json_object_get(json, "chosen") && prompt) return from_pair(json, "chosen", arena, row);
-    if (json_is_array(json_object_get(json, "chosen"))) return from_column(json, "chosen", arena, row);
+    if (json_object_get(json, "instruction")) return from_instruction(json, arena, row);
+    if (chosen && prompt && !(json_is_string(prompt) && holds_prompt(chosen))) return from_pair(json, "chosen", arena, row);
+    if (json_is_array(chosen)) return from_column(json, "chosen", arena, row);
     if (prompt) return from_pair(json, json_object_get(json, "completion") ? "completion" : NULL, arena, row);
     if (json_object_get(json, "question") && json_object_get(json, "answer")) {
         TRY(column(json, "question", &row->instruction));
@@ -210,7 +245,8 @@ static void split_task(const json_t *json, FilterRow *row) {
 }
 
 Status filter_row_read(const json_t *json, Arena *arena, FilterRow *row) {
-    static const char *const given[] = {"tools", "functions", "documents"}, *const told[] = {"label", "labels", "completions", "rejected"};
+    static const char *const given[] = {"tools", "functions", "documents", "chat_template_kwargs"};
+    static const char *const told[] = {"label", "labels", "completions", "rejected"};
     const json_t *id = json_object_get(json, "id");
     *row = (FilterRow){.json = json, .task_type = json_string_value(json_object_get(json, "task_type")), .id = json_string_value(id)};
     if (json_is_integer(id) && !(row->id = arena_printf(arena, "%lld", (long long)json_integer_value(id)))) return ST_RESOURCE;
