@@ -666,6 +666,9 @@ static void rows_of_all_formats(void **state) {
         {"{\"prompt\": \"a\"}", "a", NULL, NULL},
         {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": [{\"role\": \"assistant\", \"content\": \"c\"}]}", "a", NULL, "c"},
         {"{\"prompt\": \"a\", \"chosen\": \"c\", \"rejected\": \"d\"}", "a", NULL, "c"},
+        {"{\"chosen_messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"c\"}], \"rejected_messages\": []}", "a", NULL, "c"},
+        {"{\"prompt\": \"a\", \"chosen_messages\": [{\"role\": \"assistant\", \"content\": \"c\"}], \"rejected_messages\": []}", "a", NULL, "c"},
+        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}], \"chosen\": {\"from\": \"gpt\", \"value\": \"c\"}, \"rejected\": {}}", "a", NULL, "c"},
         {"{\"question\": \"a\", \"answer\": \"c\"}", "a", NULL, "c"},
         {"{\"text\": \"c\"}", NULL, NULL, "c"},
         {"{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"c\"}, {\"role\": \"user\", \"content\": \"b\"}, "

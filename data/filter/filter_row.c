@@ -153,12 +153,16 @@ static Status from_column(const json_t *json, const char *key, Arena *arena, Fil
     return status;
 }
 
+/* Of preferences in this form the answer stands beside the conversation, as one turn. */
 static Status from_sharegpt(const json_t *json, Arena *arena, FilterRow *row) {
-    json_t *turns = NULL, *messages = NULL;
+    json_t *turns = NULL, *all = NULL, *messages = NULL, *chosen = json_object_get(json, "chosen");
     Status status = row_list(json, json_object_get(json, "conversations") ? "conversations" : "conversation", &turns);
-    if (status == ST_OK) status = sharegpt_messages(json, turns, &messages);
+    if (status == ST_OK) all = json_copy(turns);
+    if (json_is_object(chosen)) json_array_append(all, chosen);
+    if (status == ST_OK) status = sharegpt_messages(json, all, &messages);
     if (status == ST_OK) status = from_messages(messages, false, arena, row);
     json_decref(turns);
+    json_decref(all);
     json_decref(messages);
     return status;
 }
@@ -201,12 +205,13 @@ static Status from_instruction(const json_t *json, Arena *arena, FilterRow *row)
 }
 
 static Status read_texts(const json_t *json, Arena *arena, FilterRow *row) {
-    const json_t *prompt = json_object_get(json, "prompt"), *chosen = json_object_get(json, "chosen");
+    const char *answer = json_object_get(json, "chosen") ? "chosen" : "chosen_messages";
+    const json_t *prompt = json_object_get(json, "prompt"), *chosen = json_object_get(json, answer);
     if (json_object_get(json, "messages")) return from_column(json, "messages", arena, row);
     if (json_object_get(json, "conversations") || json_object_get(json, "conversation")) return from_sharegpt(json, arena, row);
     if (json_object_get(json, "instruction")) return from_instruction(json, arena, row);
-    if (chosen && prompt && !(json_is_string(prompt) && holds_prompt(chosen))) return from_pair(json, "chosen", arena, row);
-    if (json_is_array(chosen)) return from_column(json, "chosen", arena, row);
+    if (chosen && prompt && !(json_is_string(prompt) && holds_prompt(chosen))) return from_pair(json, answer, arena, row);
+    if (json_is_array(chosen)) return from_column(json, answer, arena, row);
     if (prompt) return from_pair(json, json_object_get(json, "completion") ? "completion" : NULL, arena, row);
     if (json_object_get(json, "question") && json_object_get(json, "answer")) {
         TRY(column(json, "question", &row->instruction));
@@ -246,7 +251,7 @@ static void split_task(const json_t *json, FilterRow *row) {
 
 Status filter_row_read(const json_t *json, Arena *arena, FilterRow *row) {
     static const char *const given[] = {"tools", "functions", "documents", "chat_template_kwargs"};
-    static const char *const told[] = {"label", "labels", "completions", "rejected"};
+    static const char *const told[] = {"label", "labels", "completions", "rejected", "rejected_messages"};
     const json_t *id = json_object_get(json, "id");
     *row = (FilterRow){.json = json, .task_type = json_string_value(json_object_get(json, "task_type")), .id = json_string_value(id)};
     if (json_is_integer(id) && !(row->id = arena_printf(arena, "%lld", (long long)json_integer_value(id)))) return ST_RESOURCE;
