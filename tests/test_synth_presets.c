@@ -533,6 +533,25 @@ static void rows_are_what_is_trained(void **state) {
     }
 }
 
+/* Of one prompt there are four answers: pairs with the same chosen one differ by the other. */
+static void pairs_differ_by_the_answer_that_was_not_preferred(void **state) {
+    (void)state;
+    enum { SEEDS = 40, ANSWERS = 4 };
+    SynthResult result;
+    Str seeds = {0};
+    for (int i = 0; i < SEEDS; i++) str_append(&seeds, "{\"prompt\": \"How is it?\"}\n");
+    temp_text(dir, "seeds.jsonl", str_text(&seeds));
+    temp_text(dir, "labels.jinja", "{{ prompt }} Answer with one of these alone: good, bad");
+    Overrides o = remote("preference", "well", "", "pairs");
+    set(&o, "synth.num_rows=%d", SEEDS);
+    set(&o, "synth.prompts={answer: %s}", temp_file(dir, "labels.jinja"));
+    set(&o, "synth.filters={exact: {on: row}, length: false}");
+    check_ok(run(&o, false, &result));
+    assert_in_range(result.rows, ANSWERS + 1, ANSWERS * (ANSWERS - 1));
+    temp_text(dir, "seeds.jsonl", seeds_text);
+    str_release(&seeds);
+}
+
 int main(void) {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
@@ -555,6 +574,7 @@ int main(void) {
         cmocka_unit_test(the_best_of_each_prompt_is_all_that_is_wanted),
         cmocka_unit_test(the_answer_is_not_given_away),
         cmocka_unit_test(rows_are_what_is_trained),
+        cmocka_unit_test(pairs_differ_by_the_answer_that_was_not_preferred),
     };
     return cmocka_run_group_tests(tests, write_seeds, stop_server);
 }

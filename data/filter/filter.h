@@ -30,6 +30,7 @@ typedef struct FilterRow {
     Slice system;            /* of a conversation or an Alpaca row; data NULL: none */
     Slice context;           /* what else is given with the question: tools, documents, what tools answer, earlier answers; empty: nothing */
     Slice rest;              /* what else makes the row: label or labels, steps, the rejected answer, reasoning; empty: nothing */
+    bool behind;             /* other turns, such as earlier answers, stand before the question; they are part of `context` */
     bool plain;              /* a text alone, which is its completion */
     const char *task_type;   /* NULL: none */
     const char *id;          /* of the row, as "nearest" names it; NULL: none */

@@ -103,7 +103,8 @@ typedef struct Turns { Side asked, answered; Str system, context, rest; } Turns;
  * stands in. */
 static void read_turn(const json_t *message, bool first, bool last, Turns *turns) {
     const char *role = json_string_value(json_object_get(message, "role"));
-    bool user = strcmp(role, "user") == 0, answer = strcmp(role, "assistant") == 0, system = first && strcmp(role, "system") == 0;
+    bool user = strcmp(role, "user") == 0, answer = strcmp(role, "assistant") == 0;
+    bool system = first && (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0);
     if (user) append_turn(message, &turns->asked);
     if (answer) append_turn(message, &turns->answered);
     if (system && json_object_get(message, "content")) str_append(&turns->system, json_string_value(json_object_get(message, "content")));
@@ -112,7 +113,7 @@ static void read_turn(const json_t *message, bool first, bool last, Turns *turns
 }
 
 static Status keep_turns(Arena *arena, const Turns *turns, FilterRow *row) {
-    if (turns->system.len > 0) TRY(keep(arena, &turns->system, &row->system));
+    if (turns->system.data) TRY(keep(arena, &turns->system, &row->system));
     TRY(extend(arena, (Slice){turns->context.data, turns->context.len}, &row->context));
     TRY(extend(arena, (Slice){turns->rest.data, turns->rest.len}, &row->rest));
     if (turns->asked.n > 0) TRY(keep(arena, &turns->asked.text, &row->instruction));
@@ -197,6 +198,7 @@ static Status from_instruction(const json_t *json, Arena *arena, FilterRow *row)
     const json_t *instances = json_object_get(json, "instances"), *first = json_array_get(instances, 0);
     TRY(column(json, "instruction", &row->instruction));
     TRY(maybe_column(json, "system", &row->system));
+    if (row->system.len == 0) row->system = (Slice){0};
     TRY(add_columns(json, rounds, COUNT_OF(rounds), arena, &row->context));
     if (instances && !json_is_array(instances)) return status_fail(ST_INPUT, "'instances' is no list");
     if (instances && !first) return ST_OK;
@@ -258,6 +260,7 @@ Status filter_row_read(const json_t *json, Arena *arena, FilterRow *row) {
     row->judge = row_number(json, "judge");
     row->reward = row_number(json, "reward");
     TRY(read_texts(json, arena, row));
+    row->behind = row->context.len > 0;
     TRY(add_columns(json, given, COUNT_OF(given), arena, &row->context));
     TRY(add_columns(json, told, COUNT_OF(told), arena, &row->rest));
     split_task(json, row);

@@ -22,6 +22,7 @@ typedef struct SynthSeed {
     const char *id, *type;
     const char *instruction, *input, *output, *system; /* "" where there is none; system NULL */
     const char *prompt;      /* what a user would say: instruction and input */
+    const char *unshown;     /* what stands before or beside its prompt and no teacher is shown: "earlier_turns" or "tools"; NULL: nothing */
     bool classification;
     SynthLabels labels;      /* its own, by synth.labels */
     FilterRow row;
@@ -76,6 +77,7 @@ typedef struct SynthCandidate {
     const char *type;
     const char *instruction, *input, *output, *system; /* "" and NULL as of seeds; in the round's arena or longer */
     const SynthSeed *seed;   /* whose very prompt it answers; NULL: a new prompt */
+    const char *worse;       /* the answer that was not preferred; NULL: there is none */
     json_t *more;            /* further columns; NULL: none */
     const char **seed_ids; size_t n_seed_ids;
     int64_t *parents; size_t n_parents;    /* rows of rows.jsonl, from 0 */
@@ -184,8 +186,8 @@ const char *synth_refusal(const SynthRequest *request);
 bool synth_is_answer(Synth *s, SynthCandidate *c, const SynthRequest *request);
 /* Filters of a stage over those that are still in. What prompts are like is forgotten with the round, unless a row is kept of them. */
 Status synth_judge(Synth *s, FilterStage stage, SynthCandidate **candidates, size_t n);
-/* Of the next n_seeds seeds those whose prompts pass their filters, `each` candidates of every one in a row; of further seeds when none does.
- * s->exhausted: no seed is left. */
+/* Of the next n_seeds seeds those whose prompts pass their filters, `each` candidates of every one in a row; of further seeds when none does. Seeds
+ * with something that no teacher is shown are rejected. s->exhausted: no seed is left. */
 Status synth_given(Synth *s, size_t n_seeds, size_t each, SynthCandidate ***candidates, size_t *n);
 /* The filters of whole rows, then rows.jsonl, until num_rows are there; further ones go to rejected.jsonl as "beyond_num_rows". */
 Status synth_keep(Synth *s, SynthCandidate **candidates, size_t n);

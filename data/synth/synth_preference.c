@@ -52,6 +52,7 @@ static Status make_pair(Synth *s, SynthCandidate *a, SynthCandidate *b, const do
     candidate_score(a, "chosen", first ? scores[0] : scores[1]);
     candidate_score(a, "rejected", first ? scores[1] : scores[0]);
     a->output = chosen;
+    a->worse = rejected;
     return s->status;
 }
 

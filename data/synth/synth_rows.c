@@ -82,6 +82,8 @@ Status synth_given(Synth *s, size_t n_seeds, size_t each, SynthCandidate ***cand
         for (size_t i = 0; i < n_seeds; i++)
             if (!(firsts[i] = given_candidate(s, &s->seeds.items[s->cursor + i]))) return ST_RESOURCE;
         s->cursor += n_seeds;
+        for (size_t i = 0; i < n_seeds; i++)
+            if (firsts[i]->seed->unshown) TRY(synth_reject(s, firsts[i], firsts[i]->seed->unshown));
         TRY(synth_judge(s, FILTER_PROMPT, firsts, n_seeds));
         for (size_t i = 0; i < n_seeds; i++) {
             if (firsts[i]->rejected) continue;
@@ -274,6 +276,9 @@ static FilterRow filter_row(const SynthCandidate *c, FilterStage stage) {
     return (FilterRow){.instruction = field(c->instruction, true),
                        .input = field(c->input, c->input[0]),
                        .completion = field(c->output, stage == FILTER_ANSWER || c->output[0]),
+                       .system = field(c->system, c->system),
+                       .context = c->seed ? c->seed->row.context : (Slice){0},
+                       .rest = field(c->worse, c->worse),
                        .task_type = c->type,
                        .judge = score_of(c, "judge"),
                        .reward = score_of(c, "reward")};

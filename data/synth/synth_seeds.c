@@ -33,10 +33,10 @@ static const char *id_of(const Row *row, Arena *arena) {
     return arena_printf(arena, "seed_%zu", row->line);
 }
 
-static const char *system_of(const json_t *row, Arena *arena) {
-    const json_t *first = json_array_get(json_object_get(row, "messages"), 0), *content = json_object_get(first, "content");
-    const char *role = json_string_value(json_object_get(first, "role"));
-    return role && strcmp(role, "system") == 0 && json_is_string(content) ? arena_strdup(arena, json_string_value(content)) : NULL;
+/* A list, or one that is kept as a text. */
+static bool has_tools(const json_t *row) {
+    const json_t *tools = json_object_get(row, "tools");
+    return json_array_size(tools) > 0 || json_string_length(tools) > strlen("[]");
 }
 
 static Status add_to_type(SynthSeeds *seeds, const char *name) {
@@ -61,12 +61,13 @@ static Status read_seed(const Row *row, int needs, Arena *arena, SynthSeed *seed
     TRY(status);
     TRY(type_of(row, seed, arena));
     seed->id = id_of(row, arena);
-    seed->system = system_of(row->json, arena);
+    seed->system = seed->row.system.data ? slice_text(arena, seed->row.system) : NULL;
+    seed->unshown = seed->row.behind ? "earlier_turns" : has_tools(copy) ? "tools" : NULL;
     seed->instruction = slice_text(arena, seed->row.instruction);
     seed->input = slice_text(arena, seed->row.input);
     seed->output = slice_text(arena, seed->row.completion);
     seed->prompt = seed->instruction && seed->input ? synth_prompt_of(arena, seed->instruction, seed->input) : NULL;
-    if (!seed->id || !seed->prompt || !seed->output) return ST_RESOURCE;
+    if (!seed->id || !seed->prompt || !seed->output || (seed->row.system.data && !seed->system)) return ST_RESOURCE;
     seed->row.id = seed->id;
     seed->row.task_type = seed->type;
     if ((needs & NEEDS_INSTRUCTION) && !seed->instruction[0])
