@@ -144,6 +144,16 @@ static Status add_sources(Hasher *hasher, const DataSource *sources, size_t n_so
     return ST_OK;
 }
 
+bool cache_applies(const DataFile *files, size_t n_files) {
+    for (size_t i = 0; i < n_files; i++) {
+        struct stat info;
+        if (stat(files[i].path, &info) != 0 || S_ISREG(info.st_mode)) continue;
+        log_message(LOG_WARNING, "'data.cache' is not used: '%s' is not a regular file, and what it holds can be read only once", files[i].path);
+        return false;
+    }
+    return true;
+}
+
 Status cache_key(const DataConfig *config, const DataSource *sources, size_t n_sources, const DataFile *files, size_t n_files, StoreKey *key,
                  FileStamp *stamps) {
     Hasher hasher = {XXH3_createState(), malloc(CHUNK)};

@@ -1,5 +1,6 @@
 /* A folder of files of tokenised rows, each named by what it was made of.
  *
+ *     if (!cache_applies(files, n_files)) ...
  *     TRY(cache_key(config, sources, n_sources, files, n_files, &key, stamps));
  *     TRY(cache_open(folder, &key, vocab_size, &store));           // NULL: not there, or not whole
  *     if (!store) ... store_create(folder, cache_name(&key, name), &key, &writer) ... cache_unchanged(files, n_files, stamps)
@@ -14,6 +15,8 @@
 #include "data/store.h"
 
 typedef struct FileStamp { uint64_t device, inode, size; int64_t seconds, nanoseconds; } FileStamp;
+/* False, with a warning: one of the files is a pipe or the like, which cannot be read for the key and once more for its rows. */
+bool cache_applies(const DataFile *files, size_t n_files);
 /* Reads all files. stamps: n_files, what the files are now. */
 Status cache_key(const DataConfig *config, const DataSource *sources, size_t n_sources, const DataFile *files, size_t n_files, StoreKey *key,
                  FileStamp *stamps);

@@ -638,7 +638,7 @@ static Status load_cached(Loader *loader) {
 
 static Status load_rows(Loader *loader) {
     TRY(expand_sources(loader->dataset));
-    if (loader->config->cache) {
+    if (loader->config->cache && cache_applies(loader->dataset->files, loader->dataset->n_files)) {
         TRY(load_cached(loader));
     } else {
         TRY(create_nameless(loader->config, loader->dataset->arena, &loader->writer));
