@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "cmd/cmd_data.h"
-#include "data/filter/filter.h"
 #include "data/synth/synth.h"
 #include "rl/reward/reward.h"
 
@@ -91,23 +90,6 @@ static Status read_recipe(FilterJob *job) {
                         &(RewardOptions){.max_new_tokens = job->recipe->generate_max_new_tokens, .secret = secret_from_environment}, &job->rewards);
 }
 
-static Status reward_rows(void *context, const FilterRow *rows, size_t n, double *values) {
-    FilterJob *job = context;
-    const RewardScores *scores;
-    RewardRow *asked = calloc(n + 1, sizeof *asked);
-    if (!asked) return status_fail(ST_RESOURCE, "out of memory for the rewards of %zu rows", n);
-    for (size_t i = 0; i < n; i++)
-        asked[i] = (RewardRow){.number = (int64_t)i + 1,
-                               .prompt = rows[i].instruction,
-                               .completion = rows[i].completion,
-                               .finish_reason = "stop",
-                               .columns = rows[i].json};
-    Status status = rewards_score(job->rewards, asked, n, &scores);
-    for (size_t i = 0; status == ST_OK && i < n; i++) values[i] = scores->sums[i];
-    free(asked);
-    return status;
-}
-
 /* ---- opening ---- */
 
 static Status open_filters(FilterJob *job) {
@@ -126,7 +108,7 @@ static Status open_filters(FilterJob *job) {
                            .model = job->opened.model,
                            .tokenizer = job->opened.tokenizer,
                            .chat = job->opened.chat};
-    if (job->rewards) config.reward = (FilterScorer){reward_rows, job};
+    if (job->rewards) config.reward = (FilterScorer){filter_rewards, job->rewards};
     Status status = filters_open(&config, &job->filters);
     if (status == ST_CONFIG && !job->recipe_file) return ST_USAGE;
     for (size_t i = 0; status == ST_OK && i < job->seeds.n; i++) status = filters_remember_file(job->filters, FILTER_BOTH, job->seeds.items[i]);

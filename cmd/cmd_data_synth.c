@@ -1,6 +1,5 @@
 /* tune data synth: seeds and a teacher in, rows to train on out. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cmd/cmd_data.h"
@@ -194,20 +193,7 @@ static void summarize(const RecipeCommand *job, const SynthResult *r) {
 /* ---- what libraries do not do by themselves ---- */
 
 static Status reward_rows(void *context, const FilterRow *rows, size_t n, double *values) {
-    const Job *job = context;
-    const RewardScores *scores;
-    RewardRow *all = calloc(MAX(n, 1), sizeof *all);
-    if (!all) return status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
-    for (size_t i = 0; i < n; i++)
-        all[i] = (RewardRow){.number = (int64_t)i + 1,
-                             .prompt = rows[i].instruction,
-                             .completion = rows[i].completion,
-                             .finish_reason = "stop",
-                             .columns = rows[i].json};
-    Status status = rewards_score(job->rewards, all, n, &scores);
-    for (size_t i = 0; i < n && status == ST_OK; i++) values[i] = scores->sums[i];
-    free(all);
-    return status;
+    return filter_rewards(((const Job *)context)->rewards, rows, n, values);
 }
 
 static Status make(const RecipeCommand *command) {

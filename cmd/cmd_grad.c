@@ -14,17 +14,13 @@ static Status open_trained(const char *dir, const Grad *job, Model **model) {
     return job->adapter ? adapter_load(*model, job->adapter, true) : ST_OK;
 }
 
-static Status count_targets(const TokenRows *rows, int64_t vocab, int64_t *n_targets, size_t *longest) {
+static Status count_targets(const TokenRows *rows, int64_t *n_targets, size_t *longest) {
     *n_targets = 0;
     *longest = BATCH_TOKENS;
     for (size_t r = 0; r < rows->n; r++) {
         const Ids *ids = &rows->items[r].ids;
         *n_targets += (int64_t)ids->n - 1;
         *longest = MAX(*longest, ids->n);
-        for (size_t i = 0; i < ids->n; i++)
-            if (ids->data[i] < 0 || ids->data[i] >= vocab)
-                return status_fail(ST_INPUT, "row %zu has the unknown token id %d, the model's vocabulary has %lld", r + 1, ids->data[i],
-                                   (long long)vocab);
     }
     if (*n_targets > 0) return ST_OK;
     status_fail(ST_INPUT, "the rows predict no token");
@@ -61,7 +57,7 @@ static Status add_gradient(const Model *model, Tape *tape, const TokenRows *rows
 static Status add_gradients(const Command *command, const Model *model, const TokenRows *rows) {
     int64_t n_all;
     size_t longest;
-    TRY(count_targets(rows, model->config.vocab_size, &n_all, &longest));
+    TRY(count_targets(rows, &n_all, &longest));
     Arena *arena = command->arena;
     GradBatch room = {arena_alloc(arena, longest * sizeof *room.ids), arena_alloc(arena, longest * sizeof *room.positions),
                       arena_alloc(arena, longest * sizeof *room.targets), arena_alloc(arena, longest * sizeof *room.segments),

@@ -60,7 +60,7 @@ static Status score(const Command *command, Score *job, const OpenedModel *opene
         const Ids *ids = &rows->items[r].ids;
         scores[r] = (ScoreRow){ids->data, ids->n, arena_alloc(command->arena, ids->n * sizeof *scores[r].logprobs)};
         if (!scores[r].logprobs) return ST_RESOURCE;
-        if (ids->n > 0) scores[r].logprobs[0] = (double)INFINITY; /* until the row is scored */
+        scores[r].logprobs[0] = (double)INFINITY; /* until the row is scored */
     }
     if (job->logits) {
         TRY(safetensors_writer_new(job->logits, &job->writer));
