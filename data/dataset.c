@@ -45,8 +45,7 @@ typedef struct Slot {
     StoreRow row;
     Outcome outcome;
     bool cut;
-    Status status;         /* with its texts, as the failure is another thread's */
-    char *text, *hint;
+    Failure failure;       /* of another thread */
 } Slot;
 
 typedef struct Loader {
@@ -209,32 +208,19 @@ static Status encode_row(const Loader *loader, Slot *slot) {
 
 /* ---- blocks of rows ---- */
 
-static char *copy_text(const char *text) {
-    Str copy = {0};
-    str_append(&copy, text);
-    return copy.data;
-}
-
 static Status fail_in_file(const Loader *loader, Status status, uint32_t file, size_t line) {
     const DataFile *at = &loader->dataset->files[file];
     return status == ST_OK || status == ST_RESOURCE ? status : status_prefix(status, "'%s' %s %zu", at->path, at->unit, line);
 }
 
 static void encode_slot(const Loader *loader, Slot *slot) {
-    slot->status = fail_in_file(loader, encode_row(loader, slot), slot->file, slot->line);
-    if (slot->status == ST_OK) return;
-    slot->text = copy_text(status_text());
-    slot->hint = copy_text(status_hint_text());
-}
-
-static Status fail_again(Status status, const char *text, const char *hint) {
-    status_fail(status, "%s", text);
-    return hint[0] ? status_hint(status, "%s", hint) : status;
+    Status status = fail_in_file(loader, encode_row(loader, slot), slot->file, slot->line);
+    if (status != ST_OK) failure_keep(&slot->failure, status);
 }
 
 static Status keep_slot(Loader *loader, Slot *slot) {
     DataCounts *counts = &loader->dataset->counts;
-    if (slot->status != ST_OK) return fail_again(slot->status, slot->text, slot->hint);
+    TRY(failure_say(&slot->failure));
     counts->cut += slot->cut && slot->outcome == ROW_KEPT;
     counts->dropped_long += slot->outcome == ROW_TOO_LONG;
     counts->dropped_untrained += slot->outcome == ROW_UNTRAINED;
@@ -256,10 +242,7 @@ static Status keep_slot(Loader *loader, Slot *slot) {
 /* Memory for one huge row is not kept for all that follow. */
 static void clear_slot(Slot *slot) {
     json_decref(slot->json);
-    free(slot->text);
-    free(slot->hint);
     slot->json = NULL;
-    slot->text = slot->hint = NULL;
     if (slot->encoding.ids.n <= SPARE_WORDS) return;
     ids_release(&slot->encoding.ids);
     ids_release(&slot->encoding.labels);
@@ -316,12 +299,10 @@ static Status take_row(void *context, const Row *row) {
 
 /* Rows that were read before the failure may hold one themselves, which then comes first. */
 static Status flush_before(Loader *loader, Status failed) {
-    char *text = copy_text(status_text()), *hint = copy_text(status_hint_text());
-    Status status = flush_block(loader);
-    if (status == ST_OK) status = fail_again(failed, text, hint);
-    free(text);
-    free(hint);
-    return status;
+    Failure failure;
+    failure_keep(&failure, failed);
+    TRY(flush_block(loader));
+    return failure_say(&failure);
 }
 
 static Status read_file(Loader *loader, uint32_t number) {
