@@ -10,11 +10,7 @@ typedef struct Reading { const OpenedModel *opened; const DataConfig *config; bo
 
 static Status check_ids(const Ids *ids, const ModelConfig *model) {
     if (ids->n == 0) return status_fail(ST_INPUT, "the row has no tokens");
-    for (size_t i = 0; i < ids->n; i++)
-        if (ids->data[i] < 0 || ids->data[i] >= model->vocab_size) {
-            status_fail(ST_INPUT, "unknown token id %d, the model's vocabulary has %lld", ids->data[i], (long long)model->vocab_size);
-            return status_hint(ST_INPUT, "the row was made with another tokenizer");
-        }
+    TRY(ids_check(ids, model->vocab_size));
     if (model->learned_positions && (int64_t)ids->n > model->max_position_embeddings)
         return status_fail(ST_INPUT, "the row has %zu tokens, more than the %lld that the model has positions for", ids->n,
                            (long long)model->max_position_embeddings);

@@ -236,6 +236,12 @@ Status encode_pair(const Tokenizer *tokenizer, const DataConfig *config, const c
 Status row_weight(const json_t *row, double *weight);
 /* What the formats are and which columns tell them, for messages. */
 void data_formats_list(Str *text);
+/* ST_INPUT naming the first id that is not in the vocabulary, and its position. vocab_size 0: any id from 0 on. */
+Status ids_check(const Ids *ids, int64_t vocab_size);
+/* The ST_INPUT of `n` tokens where data.truncation lets no row have more than max_length. what: "row" */
+Status row_too_long(const char *what, size_t n, int64_t max_length);
+/* ST_INPUT for a row of more tokens than the model has positions for. positions 0: it takes any number. */
+Status positions_check(size_t n, int64_t positions);
 /* A text column of a row; ST_INPUT when it is missing or no string. */
 Status row_text(const json_t *row, const char *key, const char **text);
 

@@ -101,12 +101,9 @@ static Status choose_format(Loader *loader, const Row *row) {
     return ST_OK;
 }
 
-static Status check_ids(const DataConfig *config, const Encoding *encoding) {
-    for (size_t i = 0; i < encoding->ids.n; i++) {
-        int32_t id = encoding->ids.data[i], label = encoding->labels.data[i];
-        if (id < 0 || (config->vocab_size > 0 && id >= config->vocab_size))
-            return status_fail(ST_INPUT, "token id %d at position %zu is outside of the model's vocabulary of %lld", (int)id, i,
-                               (long long)config->vocab_size);
+static Status check_labels(const DataConfig *config, const Encoding *encoding) {
+    for (size_t i = 0; i < encoding->labels.n; i++) {
+        int32_t label = encoding->labels.data[i];
         if (label != LABEL_NONE && (label < 0 || (config->vocab_size > 0 && label >= config->vocab_size)))
             return status_fail(ST_INPUT, "label %d at position %zu is neither %d nor in the model's vocabulary of %lld", (int)label, i, LABEL_NONE,
                                (long long)config->vocab_size);
@@ -121,10 +118,7 @@ static Status truncate_row(const DataConfig *config, Slot *slot, size_t *begin, 
     *begin = 0;
     *end = n;
     if (config->max_length <= 0 || n <= most) return ST_OK;
-    if (strcmp(how, "error") == 0) {
-        status_fail(ST_INPUT, "the row has %zu tokens, more than the %zu of 'data.max_length'", n, most);
-        return status_hint(ST_INPUT, "raise data.max_length, or choose data.truncation: drop, keep_start or keep_end");
-    }
+    if (strcmp(how, "error") == 0) return row_too_long("row", n, config->max_length);
     if (strcmp(how, "drop") == 0) {
         slot->outcome = ROW_TOO_LONG;
         *end = 0;
@@ -193,14 +187,11 @@ static Status encode_row(const Loader *loader, Slot *slot) {
     else TRY(data_format_encode(slot->format, slot->json, config, loader->tokenizer, encoding));
     if (encoding->ids.n == 0) return status_fail(ST_INPUT, "the row has no tokens");
     if (encoding->ids.n > INT32_MAX) return status_fail(ST_INPUT, "the row has too many tokens");
-    TRY(check_ids(config, encoding));
+    TRY(ids_check(&encoding->ids, config->vocab_size));
+    TRY(check_labels(config, encoding));
     if (!config->prompts) TRY(weigh_row(slot->json, encoding));
     TRY(truncate_row(config, slot, &begin, &end));
-    if (config->positions > 0 && end - begin > (size_t)config->positions) {
-        status_fail(ST_INPUT, "the row has %zu tokens, more than the %lld that the model has positions for", end - begin,
-                    (long long)config->positions);
-        return status_hint(ST_INPUT, "lower data.max_length to that, with data.truncation: drop, keep_start or keep_end");
-    }
+    TRY(positions_check(end - begin, config->positions));
     if (end > begin) pack_row(slot, begin, end);
     if (slot->cut && slot->row.trained == 0 && !config->prompts) slot->outcome = ROW_UNTRAINED;
     return ST_OK;

@@ -426,7 +426,7 @@ static void bad_rows_are_named(void **state) {
         {"{\"prompt_ids\": [3], \"completion_ids\": [0, 1], \"rewards\": [1, 2, 3]}",
          "'rewards' has 3 numbers, the row has 2 trained tokens in 1 turns"},
         {"{\"prompt_ids\": [3], \"completion_ids\": [], \"reward\": 1}", "no token of the row can be trained"},
-        {"{\"prompt_ids\": [3], \"completion_ids\": [9], \"reward\": 1}", "token id 9 is outside of the model's vocabulary"},
+        {"{\"prompt_ids\": [3], \"completion_ids\": [9], \"reward\": 1}", "is outside of the model's vocabulary"},
         {"{\"prompt_ids\": [3], \"completion_ids\": [0], \"reward\": 1, \"truncated\": 1}", "'truncated' is neither true nor false"},
         {"{\"prompt\": \"a\", \"completion\": \"b\", \"reward\": 1}", "the model directory has no tokenizer"},
     };

@@ -46,11 +46,7 @@ static Status encode(const Reading *reading, const DataSource *source, const jso
     }
     Status status = data_format_encode(format, ids ? ids : row, &reading->config, reading->tokenizer, encoding);
     json_decref(ids);
-    for (size_t i = 0; status == ST_OK && i < encoding->ids.n; i++)
-        if (encoding->ids.data[i] < 0 || encoding->ids.data[i] >= reading->config.vocab_size)
-            status = status_fail(ST_INPUT, "token id %d is outside of the model's vocabulary of %lld", (int)encoding->ids.data[i],
-                                 (long long)reading->config.vocab_size);
-    return status;
+    return status == ST_OK ? ids_check(&encoding->ids, reading->config.vocab_size) : status;
 }
 
 static bool ends_turn(const OfflineRow *row, int64_t t) { return row->trained[t] && (t + 1 == row->n || !row->trained[t + 1]); }

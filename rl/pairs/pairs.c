@@ -244,20 +244,12 @@ static Status cut_row(Loader *loader, size_t prompt, Cut *cut) {
     for (int s = 0; s < (loader->source->unpaired ? 1 : 2); s++) longest = MAX(longest, loader->sides[s].ids.n);
     *cut = (Cut){.most = longest};
     if (limit > 0 && longest > limit) {
-        if (strcmp(how, "error") == 0) {
-            status_fail(ST_INPUT, "the row has %zu tokens, more than the %zu of 'data.max_length'", longest, limit);
-            return status_hint(ST_INPUT, "raise data.max_length, or choose data.truncation: drop, keep_start or keep_end");
-        }
+        if (strcmp(how, "error") == 0) return row_too_long("row", longest, loader->config.max_length);
         size_t begin = strcmp(how, "keep_end") == 0 ? MIN(prompt, longest - limit) : 0;
         bool starts_late = prompt - begin >= limit; /* nothing of the answers would be left */
         *cut = (Cut){.drop = strcmp(how, "drop") == 0 || starts_late, .cut = true, .begin = begin, .most = begin + limit};
     }
-    if (!cut->drop && loader->config.positions > 0 && cut->most - cut->begin > (size_t)loader->config.positions) {
-        status_fail(ST_INPUT, "the row has %zu tokens, more than the %lld that the model has positions for", cut->most - cut->begin,
-                    (long long)loader->config.positions);
-        return status_hint(ST_INPUT, "lower data.max_length to that, with data.truncation: drop, keep_start or keep_end");
-    }
-    return ST_OK;
+    return cut->drop ? ST_OK : positions_check(cut->most - cut->begin, loader->config.positions);
 }
 
 /* Of sides up to these ends. Such a row teaches nothing. */

@@ -26,13 +26,7 @@ static Status check_kind(const Reading *reading, const DataSource *source, const
 }
 
 static Status check_ids(const Ids *ids, const ModelConfig *model) {
-    if (ids->n == 0) return status_fail(ST_INPUT, "the prompt has no tokens");
-    for (size_t i = 0; i < ids->n; i++)
-        if (ids->data[i] < 0 || ids->data[i] >= model->vocab_size) {
-            status_fail(ST_INPUT, "unknown token id %d, the model's vocabulary has %lld", ids->data[i], (long long)model->vocab_size);
-            return status_hint(ST_INPUT, "the row was made with another tokenizer");
-        }
-    return ST_OK;
+    return ids->n > 0 ? ids_check(ids, model->vocab_size) : status_fail(ST_INPUT, "the prompt has no tokens");
 }
 
 /* false in *kept: the row is left out. */
@@ -41,10 +35,7 @@ static Status fit_length(Reading *reading, Ids *ids, bool *kept) {
     int64_t extra = (int64_t)ids->n - config->max_length;
     *kept = true;
     if (extra <= 0) return ST_OK;
-    if (strcmp(config->truncation, "error") == 0) {
-        status_fail(ST_INPUT, "the prompt has %zu tokens, more than data.max_length %lld", ids->n, (long long)config->max_length);
-        return status_hint(ST_INPUT, "raise data.max_length, or choose data.truncation");
-    }
+    if (strcmp(config->truncation, "error") == 0) return row_too_long("prompt", ids->n, config->max_length);
     if (strcmp(config->truncation, "drop") == 0) {
         reading->set->dropped++;
         *kept = false;
