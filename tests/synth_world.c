@@ -166,15 +166,28 @@ static bool has_ended(int fd, const char *path, int before) {
     static const struct {
         const char *path, *status, *body;
     } ends[] = {
-        {"ends-500", "500 Internal Server Error", "oops"},
-        {"ends-401", "401 Unauthorized", "who are you?"},
-        {"ends-404", "404 Not Found", "no such model"},
+        {"ends-500", "500 Internal Server Error", "oops"}, {"ends-400", "400 Bad Request", "no credit left"},
+        {"ends-401", "401 Unauthorized", "who are you?"},  {"ends-404", "404 Not Found", "no such model"},
         {"ends-html", "200 OK", "<html>hello</html>"},
     };
     for (size_t i = 0; i < COUNT_OF(ends) && before >= 11; i++) {
         if (!text_starts_with(path, ends[i].path)) continue;
         reply(fd, ends[i].status, "", ends[i].body);
         return true;
+    }
+    return false;
+}
+
+/* What such a server says to questions with the word BAD. */
+static bool fails_at_bad(int fd, const Query *query) {
+    static const struct {
+        const char *path, *status;
+    } ways[] = {{"bad-400", "400 Bad Request"}, {"bad-500", "500 Internal Server Error"}, {"bad-503", "503 Service Unavailable"}, {"bad-cut", NULL}};
+    static const char half[] = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"ch";
+    for (size_t i = 0; i < COUNT_OF(ways); i++) {
+        if (strcmp(query->path, ways[i].path) != 0 || !asks_for(query, "BAD")) continue;
+        if (ways[i].status) reply(fd, ways[i].status, "", "not at this one");
+        return ways[i].status || write(fd, half, sizeof half - 1) > 0;
     }
     return false;
 }
@@ -216,8 +229,7 @@ static void serve(int fd, Query *query) {
     else if (strcmp(path, "dies") == 0 && before >= 20 && before < 40) reply(fd, "503 Service Unavailable", "", "overloaded");
     else if (strcmp(path, "fails") == 0 && is_fourth(query))
         reply(fd, "500 Internal Server Error", "", "not at this one");
-    else if (strcmp(path, "fails-last") == 0 && asks_for(query, "BAD")) reply(fd, "500 Internal Server Error", "", "not at this one");
-    else if (has_ended(fd, path, before))
+    else if (fails_at_bad(fd, query) || has_ended(fd, path, before))
         return;
     else if (strcmp(path, "nonsense") == 0) reply(fd, "200 OK", "", "[1, 2]");
     else if (strcmp(path, "echo") == 0)

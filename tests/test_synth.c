@@ -408,6 +408,14 @@ static void what_stays_down_keeps_what_was_made(void **state) {
     assert_true(result.already_finished);
 }
 
+/* Seeds of which those from `bad` on have the word BAD. */
+static void write_questions(size_t n, size_t bad) {
+    Str seeds = {0};
+    for (size_t i = 0; i < n; i++) str_printf(&seeds, "{\"prompt\": \"Say %zu%s.\"}\n", i, i >= bad ? " BAD" : "");
+    temp_text(dir, "questions.jsonl", seeds.data);
+    str_release(&seeds);
+}
+
 /* Whatever a server says from some request on, to all: nothing of what it did not answer counts as refused, and another start asks for it again. A
  * batch of one question shows it as one of many does. */
 static void what_ends_is_gone_on_with(void **state) {
@@ -415,30 +423,28 @@ static void what_ends_is_gone_on_with(void **state) {
     static const struct {
         const char *path, *batch, *text;
     } cases[] = {
-        {"ends-500", "synth.batch=16", "status 500"},    {"ends-401", "synth.batch=16", "status 401"},
-        {"ends-404", "synth.batch=16", "status 404"},    {"ends-html", "synth.batch=16", "answers wrongly (1 tries): no JSON: '<html>hello</html>'"},
+        {"ends-500", "synth.batch=24", "status 500"},    {"ends-401", "synth.batch=24", "status 401"},
+        {"ends-404", "synth.batch=24", "status 404"},    {"ends-html", "synth.batch=24", "answers wrongly (1 tries): no JSON: '<html>hello</html>'"},
         {"ends-500-one", "synth.batch=1", "status 500"}, {"ends-html-one", "synth.batch=1", "answers wrongly"},
+        {"ends-400", "synth.batch=24", "status 400"},
     };
-    Str seeds = {0};
     SynthResult result;
-    for (int i = 0; i < 16; i++) str_printf(&seeds, "{\"prompt\": \"Say %d.\"}\n", i);
-    temp_text(dir, "sixteen.jsonl", seeds.data);
-    str_release(&seeds);
+    write_questions(24, 24);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         char output[32];
         snprintf(output, sizeof output, "end-%zu", i);
         Overrides o = remote("answer", cases[i].path, "retries: 0, concurrency: 4", output),
                   well = remote("answer", "well", "retries: 0, concurrency: 4", output), *both[] = {&o, &well};
         for (size_t k = 0; k < COUNT_OF(both); k++) {
-            set(both[k], "synth.seeds=%s", temp_file(dir, "sixteen.jsonl"));
+            set(both[k], "synth.seeds=%s", temp_file(dir, "questions.jsonl"));
             set(both[k], "%s", cases[i].batch);
-            set(both[k], "synth.num_rows=16");
+            set(both[k], "synth.num_rows=24");
         }
         check_status(run(&o, false, &result), ST_RESOURCE);
         check_text(cases[i].text);
         check_ok(run(&well, true, &result));
-        if (strcmp(cases[i].batch, "synth.batch=16") == 0) assert_int_equal(result.refused, 0);
-        assert_true(result.rows >= 15);
+        if (strcmp(cases[i].batch, "synth.batch=24") == 0) assert_int_equal(result.refused, 0);
+        assert_true(result.rows >= 23);
     }
 }
 
@@ -453,20 +459,48 @@ static void what_fails_for_ever_is_refused(void **state) {
     assert_true(result.refused > 0);
 }
 
-/* Where nothing is left to be asked behind them, what was answered is asked once more: it tells such questions from a server that has gone down. */
+/* Where nothing is left to be asked behind them, what was answered is asked once more: it tells such questions from a server that has gone down.
+ * However many there are, and where what was answered was asked in a batch of its own, too. */
 static void what_fails_at_the_end_is_refused(void **state) {
     (void)state;
-    Str seeds = {0};
+    static const struct {
+        const char *path, *limit;
+        size_t n, bad;
+    } cases[] = {
+        {"bad-500", "synth.max_tokens=null", 8, 3},  {"bad-500", "synth.max_tokens=null", 24, 19}, {"bad-400", "synth.max_tokens=null", 24, 19},
+        {"bad-503", "synth.max_tokens=90000", 9, 1}, {"bad-cut", "synth.max_tokens=null", 8, 1},
+    };
     SynthResult result;
-    for (int i = 0; i < 8; i++) str_printf(&seeds, "{\"prompt\": \"Say %d%s.\"}\n", i, i > 4 ? " BAD" : "");
-    temp_text(dir, "last.jsonl", seeds.data);
-    str_release(&seeds);
-    Overrides o = remote("answer", "fails-last", "retries: 0, concurrency: 4", "last");
-    set(&o, "synth.seeds=%s", temp_file(dir, "last.jsonl"));
-    set(&o, "synth.num_rows=8");
-    check_ok(run(&o, false, &result));
-    assert_int_equal(result.rows, 5);
-    assert_int_equal(result.refused, 3);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char output[32];
+        snprintf(output, sizeof output, "last-%zu", i);
+        write_questions(cases[i].n, cases[i].n - cases[i].bad);
+        Overrides o = remote("answer", cases[i].path, "retries: 0, concurrency: 4", output);
+        set(&o, "synth.seeds=%s", temp_file(dir, "questions.jsonl"));
+        set(&o, "synth.batch=24");
+        set(&o, "%s", cases[i].limit);
+        set(&o, "synth.num_rows=%zu", cases[i].n);
+        check_ok(run(&o, false, &result));
+        assert_int_equal(result.rows, cases[i].n - cases[i].bad);
+        assert_int_equal(result.refused, cases[i].bad);
+    }
+}
+
+/* What an earlier run was answered is known to the one that goes on with it, where nothing was answered yet. */
+static void what_was_answered_before_is_asked_again(void **state) {
+    (void)state;
+    SynthResult result;
+    write_questions(6, 5);
+    Overrides o = remote("answer", "bad-503", "retries: 0, concurrency: 1", "known");
+    set(&o, "synth.seeds=%s", temp_file(dir, "questions.jsonl"));
+    set(&o, "synth.num_rows=6");
+    set(&o, "synth.max_requests=5");
+    check_status(run(&o, false, &result), ST_RESOURCE);
+    o.n--;
+    set(&o, "synth.max_requests=null");
+    check_ok(run(&o, true, &result));
+    assert_int_equal(result.replayed, 5);
+    assert_int_equal(result.refused, 1);
 }
 
 static void a_limit_ends_the_run_and_a_higher_one_goes_on(void **state) {
@@ -843,6 +877,7 @@ int main(void) {
         cmocka_unit_test(what_ends_is_gone_on_with),
         cmocka_unit_test(what_fails_for_ever_is_refused),
         cmocka_unit_test(what_fails_at_the_end_is_refused),
+        cmocka_unit_test(what_was_answered_before_is_asked_again),
         cmocka_unit_test(a_limit_ends_the_run_and_a_higher_one_goes_on),
         cmocka_unit_test(rates_are_kept),
         cmocka_unit_test(a_log_is_replayed_without_the_server),

@@ -354,6 +354,10 @@ static Status take_answer(Synth *s, SynthRequest *request, const TeacherAnswer *
     return request->text ? ST_OK : ST_RESOURCE;
 }
 
+static TeacherPrompt prompt_of(const SynthRequest *r) {
+    return (TeacherPrompt){r->number, r->key, r->messages, r->text_asked, r->rendered, r->n_choices, r->choices};
+}
+
 static Status look_up(Synth *s, SynthRequest *request) {
     json_t *line;
     TeacherAnswer answer;
@@ -362,6 +366,10 @@ static Status look_up(Synth *s, SynthRequest *request) {
     Status status = teacher_answer_read(line, &answer);
     if (status == ST_OK) status = take_answer(s, request, &answer);
     json_decref(line);
+    if (status == ST_OK && !request->refused) {
+        TeacherPrompt prompt = prompt_of(request);
+        teacher_note_known(request->teacher, &prompt, &s->stages[request->stage].sampling);
+    }
     s->replayed += status == ST_OK;
     return status;
 }
@@ -426,10 +434,7 @@ static size_t before_limits(const Synth *s, const Teacher *teacher, size_t n) {
 static Status ask_some(Synth *s, SynthRequest **requests, size_t n) {
     TeacherPrompt *prompts = calloc(n, sizeof *prompts);
     if (!prompts) return status_fail(ST_RESOURCE, "out of memory for %zu requests", n);
-    for (size_t i = 0; i < n; i++) {
-        const SynthRequest *r = requests[i];
-        prompts[i] = (TeacherPrompt){r->number, r->key, r->messages, r->text_asked, r->rendered, r->n_choices, r->choices};
-    }
+    for (size_t i = 0; i < n; i++) prompts[i] = prompt_of(requests[i]);
     Asking asking = {s, requests, n, 0};
     double before = clock_seconds();
     Status status = teacher_ask(requests[0]->teacher, prompts, n, &s->stages[requests[0]->stage].sampling, on_answer, &asking);

@@ -245,6 +245,10 @@ Status teacher_ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, con
     return n == 0 ? ST_OK : teacher->kind->ask(teacher, prompts, n, sampling, on_answer, context);
 }
 
+void teacher_note_known(Teacher *teacher, const TeacherPrompt *prompt, const TeacherSampling *sampling) {
+    if (teacher->kind->note_known) teacher->kind->note_known(teacher, prompt, sampling);
+}
+
 bool teacher_chats(const Teacher *teacher) { return teacher->chats; }
 bool teacher_compares(const Teacher *teacher) { return teacher->compares; }
 size_t teacher_width(const Teacher *teacher) { return teacher->width; }

@@ -77,6 +77,8 @@ void teacher_close(Teacher *teacher); /* NULL is fine */
  * that is too long for the model, a request that the log lacks. ST_INTERRUPTED. */
 Status teacher_ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer,
                    void *context);
+/* Tells of a question that was answered in an earlier run: a server is asked it once more before it counts as down. */
+void teacher_note_known(Teacher *teacher, const TeacherPrompt *prompt, const TeacherSampling *sampling);
 bool teacher_chats(const Teacher *teacher);        /* it takes messages; else texts */
 bool teacher_compares(const Teacher *teacher);     /* it chooses by log-probabilities; else what it says is read */
 /* The choice that a reply begins with, whatever case and punctuation, the longest of several; else the only one that it names. "": none. */
@@ -94,6 +96,7 @@ typedef struct TeacherKind {
     Status (*ask)(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer,
                   void *context);
     Status (*user_turn)(const Teacher *teacher, const char *system, Str *text); /* NULL: it has no template */
+    void (*note_known)(Teacher *teacher, const TeacherPrompt *prompt, const TeacherSampling *sampling); /* NULL: it needs none */
 } TeacherKind;
 extern const TeacherKind teacher_kind_local, teacher_kind_remote, teacher_kind_replay;
 struct Teacher {

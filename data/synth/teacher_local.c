@@ -269,4 +269,4 @@ static Status user_turn(const Teacher *teacher, const char *system, Str *text) {
     return status;
 }
 
-const TeacherKind teacher_kind_local = {open, close, ask, user_turn};
+const TeacherKind teacher_kind_local = {.open = open, .close = close, .ask = ask, .user_turn = user_turn};

@@ -12,19 +12,31 @@
 enum { CHOICE_TOKENS = 8 }; /* asked for at least; a choice has not more tokens than bytes */
 static const double first_pause = 0.5;
 
+/* What became of one so far. */
+typedef struct Question {
+    bool answered;
+    Str fault;                     /* what was wrong with its last reply, where that could not be read */
+    int64_t prompt_tokens, tokens; /* what such replies cost by the server's count */
+    size_t answered_before;        /* how many others were answered before its first reply that could not be read */
+} Question;
+
+/* One to ask again. body empty: there is none; size: see question_size. */
+typedef struct Known {
+    Str body;
+    bool chat;
+    size_t size;
+} Known;
+
 typedef struct Remote {
     HttpClient *client[2];   /* of texts, of messages */
     /* the round of questions */
     const TeacherPrompt *prompts;
-    size_t n, *places;       /* of what is asked now among the prompts */
+    Question *questions;
+    size_t n, n_answered, *places; /* places: of what is asked now among the questions */
     Str *bodies, *replies;
-    bool *answered;
-    size_t n_answered;
-    Str *faults;             /* by place: what was wrong with the last reply, where it could not be read */
-    struct Spent { int64_t prompt_tokens, tokens; } *spent; /* by place: what such replies cost by the server's count */
-    size_t *answered_before; /* by place: what was answered before its first reply that could not be read */
     bool ever_answered;
-    size_t known;            /* the place of a question whose answer could be read; SIZE_MAX: there is none */
+    Known known; /* the last question whose answer could be read */
+    Str known_reply;
     bool probing, probed;    /* it is asked again; and answered again */
     size_t n_given_up;       /* questions of earlier rounds that were given up, with no answer since */
     OnTeacherAnswer *on_answer;
@@ -34,11 +46,14 @@ typedef struct Remote {
 } Remote;
 
 static Status on_reply(void *context, size_t i, long code);
+static Status still_there(void *context, bool refusals, bool *there);
 
 static void close(Teacher *teacher) {
     Remote *remote = teacher->state;
     if (!remote) return;
     for (size_t i = 0; i < COUNT_OF(remote->client); i++) http_close(remote->client[i]);
+    str_release(&remote->known.body);
+    str_release(&remote->known_reply);
     free(remote);
 }
 
@@ -74,6 +89,7 @@ static Status open(Teacher *teacher) {
             .per_second = c->requests_per_second,
             .first_pause = first_pause,
             .on_reply = on_reply,
+            .still_there = still_there,
             .context = remote,
             .takes_refusals = true,
         };
@@ -137,6 +153,13 @@ static int64_t counted(const json_t *usage, const char *name, size_t bytes) {
     return teacher_count(json_is_number(count) ? json_number_value(count) : (double)((bytes + 3) / 4));
 }
 
+/* Takes over the body, in exchange for the one before. */
+static void keep_known(Remote *remote, Str *body, const TeacherPrompt *prompt) {
+    Str before = remote->known.body;
+    remote->known = (Known){*body, prompt->messages != NULL, question_size(prompt)};
+    *body = before;
+}
+
 /* A reply that cannot be read may have been paid for. */
 static void note_spent(const json_t *root, TeacherAnswer *answer) {
     const json_t *usage = json_object_get(root, "usage");
@@ -153,14 +176,14 @@ static void show_nul(const json_t *text, Str *shown) {
     }
 }
 
-/* False: this is no answer. shown: where its text is put that cannot stay as it is. */
-static bool read_answer(const TeacherPrompt *prompt, const Str *reply, const json_t *root, TeacherAnswer *answer, Str *shown, Str *fault) {
+/* False: this is no answer. size: of the question; shown: where its text is put that cannot stay as it is. */
+static bool read_answer(bool chat, size_t size, const Str *reply, const json_t *root, TeacherAnswer *answer, Str *shown, Str *fault) {
     const json_t *choice = json_array_get(json_object_get(root, "choices"), 0), *usage = json_object_get(root, "usage");
-    const json_t *text = prompt->messages ? json_object_get(json_object_get(choice, "message"), "content") : json_object_get(choice, "text");
+    const json_t *text = chat ? json_object_get(json_object_get(choice, "message"), "content") : json_object_get(choice, "text");
     const char *finish = json_string_value(json_object_get(choice, "finish_reason"));
     if (!root) return unreadable(fault, "no JSON", reply);
     bool silent = json_is_null(text) && finish; /* as where the server's own filter took the words away */
-    if (!json_is_string(text) && !silent) return unreadable(fault, prompt->messages ? "no choices[0].message.content" : "no choices[0].text", reply);
+    if (!json_is_string(text) && !silent) return unreadable(fault, chat ? "no choices[0].message.content" : "no choices[0].text", reply);
     bool nul = json_holds_nul(text);
     if (nul) show_nul(text, shown);
     *answer = (TeacherAnswer){
@@ -170,9 +193,8 @@ static bool read_answer(const TeacherPrompt *prompt, const Str *reply, const jso
         .cut = finish && strcmp(finish, "length") == 0,
         .refused = silent || nul || (finish && strcmp(finish, "content_filter") == 0),
     };
-    answer->prompt_tokens = counted(usage, "prompt_tokens", question_size(prompt));
+    answer->prompt_tokens = counted(usage, "prompt_tokens", size);
     answer->tokens = counted(usage, "completion_tokens", strlen(answer->text));
-    if (prompt->n_choices && !nul) answer->text = teacher_choice(answer->text, prompt->choices, prompt->n_choices), answer->cut = false;
     return true;
 }
 
@@ -180,13 +202,14 @@ static bool read_answer(const TeacherPrompt *prompt, const Str *reply, const jso
 static Status on_probe(Remote *remote, long code) {
     TeacherAnswer answer = {0};
     Str shown = {0}, fault = {0};
+    const Str *reply = &remote->known_reply;
     size_t at = 0;
-    json_t *root = json_loadb(str_text(&remote->replies[0]), remote->replies[0].len, JSON_ALLOW_NUL, NULL);
-    remote->probed = code < 300 && read_answer(&remote->prompts[remote->known], &remote->replies[0], root, &answer, &shown, &fault);
+    json_t *root = json_loadb(str_text(reply), reply->len, JSON_ALLOW_NUL, NULL);
+    remote->probed = code < 300 && read_answer(remote->known.chat, remote->known.size, reply, root, &answer, &shown, &fault);
     if (!remote->probed) note_spent(root, &answer);
-    while (at + 1 < remote->n && remote->answered[at]) at++;
-    remote->spent[at].prompt_tokens += answer.prompt_tokens;
-    remote->spent[at].tokens += answer.tokens;
+    while (at + 1 < remote->n && remote->questions[at].answered) at++;
+    remote->questions[at].prompt_tokens += answer.prompt_tokens;
+    remote->questions[at].tokens += answer.tokens;
     str_release(&shown);
     str_release(&fault);
     json_decref(root);
@@ -197,21 +220,23 @@ static Status on_reply(void *context, size_t i, long code) {
     Remote *remote = context;
     if (remote->probing) return on_probe(remote, code);
     size_t at = remote->places[i];
+    Question *question = &remote->questions[at];
     const TeacherPrompt *prompt = &remote->prompts[at];
     const Str *reply = &remote->replies[i];
     TeacherAnswer answer = {.text = str_text(reply), .refused = true, .mean = (double)NAN};
     Str shown = {0};
+    bool chat = prompt->messages != NULL, asked_again = question->fault.len > 0, refused = code >= 300;
     json_t *root = json_loadb(str_text(reply), reply->len, JSON_ALLOW_NUL, NULL);
-    bool asked_again = remote->faults[at].len > 0;
-    bool good = code >= 300 || read_answer(prompt, reply, root, &answer, &shown, &remote->faults[at]);
+    bool read = !refused && read_answer(chat, question_size(prompt), reply, root, &answer, &shown, &question->fault), good = refused || read;
     if (!good) note_spent(root, &answer);
-    if (!good && !asked_again) remote->answered_before[at] = remote->n_answered;
+    if (!good && !asked_again) question->answered_before = remote->n_answered;
+    if (read && prompt->n_choices && !answer.nul) answer.text = teacher_choice(answer.text, prompt->choices, prompt->n_choices), answer.cut = false;
     int64_t used = answer.prompt_tokens + answer.tokens;
-    answer.prompt_tokens = remote->spent[at].prompt_tokens += answer.prompt_tokens;
-    answer.tokens = remote->spent[at].tokens += answer.tokens;
+    answer.prompt_tokens = question->prompt_tokens += answer.prompt_tokens;
+    answer.tokens = question->tokens += answer.tokens;
     Status status = good ? remote->on_answer(remote->context, at, &answer) : ST_OK;
-    if (good && code < 300) remote->known = at;
-    if (good) remote->answered[at] = remote->ever_answered = true, remote->n_answered++, remote->n_given_up = 0;
+    if (read) keep_known(remote, &remote->bodies[i], prompt);
+    if (good) question->answered = remote->ever_answered = true, remote->n_answered++, remote->n_given_up = 0;
     if (remote->tokens_per_minute > 0) http_slow_down(remote->used, (double)used * 60 / remote->tokens_per_minute);
     str_release(&shown);
     json_decref(root);
@@ -225,7 +250,7 @@ static Status ask_rest(Teacher *teacher, const TeacherSampling *sampling) {
     Remote *remote = teacher->state;
     size_t n = 0, at;
     for (size_t i = 0; i < remote->n; i++) {
-        if (remote->answered[i]) continue;
+        if (remote->questions[i].answered) continue;
         remote->places[n] = i;
         str_release(&remote->bodies[n]);
         str_clear(&remote->replies[n]);
@@ -234,20 +259,19 @@ static Status ask_rest(Teacher *teacher, const TeacherSampling *sampling) {
     return http_post_all(remote->used, remote->bodies, n, remote->replies, &at);
 }
 
-/* Asks once more what was answered before: a server that answers it is there, and what it fails at is the fault of the questions that are left. */
-static Status still_answers(Teacher *teacher, const TeacherSampling *sampling, bool *answers) {
-    Remote *remote = teacher->state;
+/* Asks once more what was answered before: a server that answers it is there, and what it fails at is the fault of the questions that are left. Where
+ * nothing was, its own refusals are taken for what they say. */
+static Status still_there(void *context, bool refusals, bool *there) {
+    Remote *remote = context;
     size_t at;
-    *answers = false;
-    if (remote->known == SIZE_MAX) return ST_OK;
-    str_release(&remote->bodies[0]);
-    str_clear(&remote->replies[0]);
-    write_body(teacher, &remote->prompts[remote->known], sampling, &remote->bodies[0]);
+    *there = refusals && remote->known.body.len == 0;
+    if (remote->probing || remote->known.body.len == 0) return ST_OK;
+    str_clear(&remote->known_reply);
     remote->probing = true;
     remote->probed = false;
-    Status status = http_post_all(remote->used, remote->bodies, 1, remote->replies, &at);
+    Status status = http_post_all(remote->client[remote->known.chat], &remote->known.body, 1, &remote->known_reply, &at);
     remote->probing = false;
-    *answers = status == ST_OK && remote->probed;
+    *there = status == ST_OK && remote->probed;
     return status == ST_INTERRUPTED ? status : ST_OK;
 }
 
@@ -255,24 +279,28 @@ static Status still_answers(Teacher *teacher, const TeacherSampling *sampling, b
  * read after, or one before anything was ever read, is the server's doing. */
 static bool answers_wrongly(Remote *remote) {
     enum { MOST = 1 };
-    for (size_t i = 0; i < remote->n; i++) remote->n_given_up += !remote->answered[i] && remote->n_answered == remote->answered_before[i];
+    for (size_t i = 0; i < remote->n; i++) {
+        const Question *question = &remote->questions[i];
+        remote->n_given_up += !question->answered && remote->n_answered == question->answered_before;
+    }
     return !remote->ever_answered || remote->n_given_up > MOST;
 }
 
-static Status give_up(Teacher *teacher, const TeacherSampling *sampling, int64_t tries) {
+static Status give_up(Teacher *teacher, int64_t tries) {
     Remote *remote = teacher->state;
     bool wrong = answers_wrongly(remote), answers = false;
-    if (wrong) TRY(still_answers(teacher, sampling, &answers));
+    if (wrong) TRY(still_there(remote, false, &answers));
     if (answers) remote->n_given_up = 0;
     wrong = wrong && !answers;
     for (size_t i = 0; i < remote->n; i++) {
-        const char *fault = str_text(&remote->faults[i]);
-        if (remote->answered[i]) continue;
+        const Question *question = &remote->questions[i];
+        const char *fault = str_text(&question->fault);
+        if (question->answered) continue;
         if (wrong) return status_fail(ST_RESOURCE, "server '%s' answers wrongly (%lld tries): %s", http_name(remote->used), (long long)tries, fault);
-        const struct Spent *spent = &remote->spent[i];
         TRY(remote->on_answer(
             remote->context, i,
-            &(TeacherAnswer){.text = fault, .refused = true, .mean = (double)NAN, .prompt_tokens = spent->prompt_tokens, .tokens = spent->tokens}));
+            &(TeacherAnswer){
+                .text = fault, .refused = true, .mean = (double)NAN, .prompt_tokens = question->prompt_tokens, .tokens = question->tokens}));
     }
     return ST_OK;
 }
@@ -281,18 +309,9 @@ static Status ask_all(Teacher *teacher, const TeacherSampling *sampling) {
     Remote *remote = teacher->state;
     int64_t most = teacher->config.retries;
     for (int64_t tries = 0; remote->n_answered < remote->n; tries++) {
-        if (tries > most) return give_up(teacher, sampling, tries);
+        if (tries > most) return give_up(teacher, tries);
         if (tries > 0) http_slow_down(remote->used, MIN(first_pause * pow(2, (double)tries - 1), 30));
-        Failure failure;
-        failure_keep(&failure, ask_rest(teacher, sampling));
-        if (failure.status != ST_OK && http_in_doubt(remote->used)) {
-            bool answers;
-            TRY(still_answers(teacher, sampling, &answers));
-            if (!answers) return failure_say(&failure);
-            http_vouch(remote->used);
-            failure_keep(&failure, ask_rest(teacher, sampling));
-        }
-        TRY(failure_say(&failure));
+        TRY(ask_rest(teacher, sampling));
     }
     return ST_OK;
 }
@@ -304,33 +323,34 @@ static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, cons
     remote->prompts = prompts;
     remote->n = n;
     remote->n_answered = 0;
-    remote->known = SIZE_MAX;
     remote->on_answer = on_answer;
     remote->context = context;
+    remote->questions = calloc(n, sizeof *remote->questions);
     remote->places = calloc(n, sizeof *remote->places);
     remote->bodies = calloc(n, sizeof *remote->bodies);
     remote->replies = calloc(n, sizeof *remote->replies);
-    remote->answered = calloc(n, sizeof *remote->answered);
-    remote->faults = calloc(n, sizeof *remote->faults);
-    remote->spent = calloc(n, sizeof *remote->spent);
-    remote->answered_before = calloc(n, sizeof *remote->answered_before);
-    Status status =
-        remote->places && remote->bodies && remote->replies && remote->answered && remote->faults && remote->spent && remote->answered_before
-            ? ask_all(teacher, sampling)
-            : status_errno(ENOMEM, "cannot ask the teacher");
-    for (size_t i = 0; i < n && remote->bodies && remote->replies; i++) {
+    bool good = remote->questions && remote->places && remote->bodies && remote->replies;
+    Status status = good ? ask_all(teacher, sampling) : status_errno(ENOMEM, "cannot ask the teacher");
+    for (size_t i = 0; i < n && good; i++) {
+        str_release(&remote->questions[i].fault);
         str_release(&remote->bodies[i]);
         str_release(&remote->replies[i]);
     }
+    free(remote->questions);
     free(remote->places);
     free(remote->bodies);
     free(remote->replies);
-    for (size_t i = 0; i < n && remote->faults; i++) str_release(&remote->faults[i]);
-    free(remote->answered);
-    free(remote->faults);
-    free(remote->spent);
-    free(remote->answered_before);
     return status;
 }
 
-const TeacherKind teacher_kind_remote = {.open = open, .close = close, .ask = ask};
+/* A question that the log answers is as good as one that was answered now. */
+static void note_known(Teacher *teacher, const TeacherPrompt *prompt, const TeacherSampling *sampling) {
+    Remote *remote = teacher->state;
+    Str body;
+    if (remote->known.body.len > 0) return;
+    write_body(teacher, prompt, sampling, &body);
+    keep_known(remote, &body, prompt);
+    str_release(&body);
+}
+
+const TeacherKind teacher_kind_remote = {.open = open, .close = close, .ask = ask, .note_known = note_known};

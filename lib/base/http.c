@@ -21,8 +21,8 @@ struct HttpClient {
     double next_start; /* when the rate allows one more */
     size_t n_answers;  /* replies that are none of a refusal, so far */
     double answered;   /* when the latest of the requests that were answered was sent */
-    size_t n_broken;   /* requests that were refused by a server's error (5xx) in earlier rounds, with no answer since */
-    bool in_doubt, vouched; /* see http_in_doubt, http_vouch */
+    /* Requests that counted as refused in earlier rounds, with no answer since: all, and those by a server's error (5xx) */
+    size_t n_refused, n_broken;
     double at_once;    /* of `concurrency`, what the server bears: halved where it says "too many", more by one as all of these are answered */
 };
 
@@ -186,11 +186,29 @@ static void stop(Round *round, size_t slot) {
     round->n_busy--;
 }
 
+/* By which a server refuses this one request. */
+static bool is_refusal(long code) { return code == 400 || code == 413 || code == 422; }
+
+enum { MOST_IN_A_ROW = 8, MOST_BEFORE_ANY = 1 };
+
+/* So many refused, with no answer to what was sent after, that it may be the server's doing: nothing more is started until that is clear. Before
+ * there was any answer one that it fails at is enough; refusals by a code of their own say that it is there. */
+static bool too_many_put_off(const Round *round) {
+    size_t n = round->client->n_refused, failed = 0;
+    for (size_t i = 0; i < round->n; i++) {
+        if (round->requests[i].state != PUT_OFF) continue;
+        n++;
+        failed += !is_refusal(round->requests[i].code);
+    }
+    return n > MOST_IN_A_ROW || (round->client->n_answers == 0 && failed > MOST_BEFORE_ANY);
+}
+
 /* Starts what may start. Returns seconds until something else may, at most 1. */
 static double start_some(Round *round) {
     HttpClient *client = round->client;
     double now = clock_seconds(), wait = 1;
     size_t slot = 0;
+    if (too_many_put_off(round)) return wait;
     for (size_t i = 0; i < round->n; i++) {
         Request *request = &round->requests[i];
         if (request->state != WAITS) continue;
@@ -262,11 +280,9 @@ static Status deliver(Round *round, size_t i, long code) {
     return options->on_reply ? options->on_reply(options->context, i, code) : ST_OK;
 }
 
-/* A server that fails at a request may be going down: only an answer to what was sent after that shows that it is still there, since others that were
- * under way may be answered yet. Other refusals are meant as they are said. */
-static bool may_be_down(const Round *round, const Request *request) {
-    return (request->code >= 500 || request->code == 408) && round->client->answered <= request->broken;
-}
+/* A server that fails at a request may be going down, or refuse all from now on: only an answer to what was sent after that shows that it does not,
+ * since others that were under way may be answered yet. */
+static bool may_be_down(const Round *round, const Request *request) { return round->client->answered <= request->broken; }
 
 /* Those that the server refused for good while it answered others. What it failed at may have met it while it was down: it is asked once more. */
 static Status deliver_put_off(Round *round, bool all) {
@@ -293,17 +309,27 @@ static void slow_down(Round *round, Request *request, double pause) {
 /* What is wrong with the key, the account or the url is wrong for every request. */
 static bool is_of_all(long code) { return code == 401 || code == 402 || code == 404 || code == 405 || code == 410; }
 
-static bool is_put_off(const Round *round, const Request *request, CURLcode result, long code) {
-    enum { MOST_IN_A_ROW = 8 };
-    size_t n = 0;
-    for (size_t i = 0; i < round->n; i++) n += round->requests[i].state == PUT_OFF;
-    return round->client->options.takes_refusals && !request->too_long && n < (round->client->n_answers > 0 ? MOST_IN_A_ROW : 1) &&
-           (result == CURLE_OPERATION_TIMEDOUT || (result == CURLE_OK && code >= 400 && !is_of_all(code)));
+/* The server was there, and gave no whole answer to this request. */
+static bool hung_up(CURLcode result) {
+    return result == CURLE_PARTIAL_FILE || result == CURLE_GOT_NOTHING || result == CURLE_SEND_ERROR || result == CURLE_RECV_ERROR;
+}
+
+/* A request that is not asked again: it counts as refused if the server turns out to be there for others. */
+static Status put_off(Round *round, Request *request, CURLcode result, long code) {
+    Status status = give_up(round, request, result, code);
+    bool its_own = result == CURLE_OK ? code >= 400 && !is_of_all(code) : result == CURLE_OPERATION_TIMEDOUT || hung_up(result);
+    if (!round->client->options.takes_refusals || request->too_long || !its_own) return status;
+    failure_keep(&round->refused, ST_RESOURCE);
+    if (result != CURLE_OK) str_clear(request->reply);
+    if (request->reply->len == 0) str_append(request->reply, status_text());
+    request->code = hung_up(result) ? 500 : code ? code : 408;
+    request->state = PUT_OFF;
+    return ST_OK;
 }
 
 static void note_answer(HttpClient *client, const Request *request) {
     client->n_answers++;
-    client->n_broken = 0;
+    client->n_refused = client->n_broken = 0;
     client->answered = MAX(client->answered, request->sent);
     client->at_once = MIN(client->at_once + 1 / client->at_once, (double)client->options.concurrency);
 }
@@ -317,28 +343,21 @@ static Status finished(Round *round, size_t i, CURLcode result) {
     if (result == CURLE_OK) curl_easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &code);
     curl_easy_getinfo(handle, CURLINFO_RETRY_AFTER, &after);
     stop(round, request->slot);
-    bool refusal = client->options.takes_refusals && (code == 400 || code == 413 || code == 422), answer = code >= 200 && code < 300;
+    bool answer = code >= 200 && code < 300;
     hide_key(client, answer, request->reply);
     if ((double)after > longest_wait && worth_another_try(result, code))
         return status_fail(ST_RESOURCE, "server '%s' asks to wait %lld s", client->shown, (long long)after);
-    if (result == CURLE_OK && (answer || refusal)) {
-        if (answer) note_answer(client, request);
+    if (result == CURLE_OK && answer) {
+        note_answer(client, request);
         TRY(deliver(round, i, code));
-        return answer ? deliver_put_off(round, false) : ST_OK;
+        return deliver_put_off(round, false);
     }
     if (request->broken == 0) request->broken = clock_seconds();
     double pause = MIN(client->options.first_pause * pow(2, (double)MIN(request->tries, 60) - 1), longest_pause);
     if (after > 0) pause = (double)after;
     if (code == 429 || (code == 503 && after > 0)) slow_down(round, request, pause);
-    if (request->too_long || !worth_another_try(result, code) || request->tries > client->options.retries) {
-        Status status = give_up(round, request, result, code);
-        if (!is_put_off(round, request, result, code)) return status;
-        failure_keep(&round->refused, ST_RESOURCE);
-        if (request->reply->len == 0) str_append(request->reply, status_text());
-        request->code = code ? code : 408;
-        request->state = PUT_OFF;
-        return ST_OK;
-    }
+    if (request->too_long || !worth_another_try(result, code) || request->tries > client->options.retries)
+        return put_off(round, request, result, code);
     request->ready = clock_seconds() + pause;
     request->state = WAITS;
     return ST_OK;
@@ -379,57 +398,63 @@ static bool is_trouble(const Round *round, const Request *request) {
     return code == 429 || code == 502 || code == 503 || code == 504 || (code == 408 && round->client->n_answers == request->at_first);
 }
 
-/* Nothing is left but what was refused, and no answer came since: by a server that answered others that is these requests' fault, unless it has gone
- * down since. */
-static Status end(Round *round) {
+/* Nothing runs, and there is nothing left, or not to be started, but what was refused, and no answer came since: by a server that answered others
+ * that is these requests' fault, unless it has gone down since. */
+static Status settle(Round *round) {
     enum { MOST_LATE = 3, MOST_BROKEN = 1 }; /* more that were never answered in time, or that it failed at, are the server's doing */
-    bool trouble = round->client->n_answers == 0;
-    size_t late = 0, broken = 0;
+    HttpClient *client = round->client;
+    size_t n = 0, refusals = 0, late = 0, broken = 0;
+    bool trouble = false, there = false;
     for (size_t i = round->n; i-- > 0;) {
         const Request *request = &round->requests[i];
         if (request->state != PUT_OFF) continue;
+        n++;
+        refusals += is_refusal(request->code);
         late += request->code == 408;
         broken += request->code >= 500 && may_be_down(round, request);
-        trouble = trouble || late > MOST_LATE || round->client->n_broken + broken > MOST_BROKEN || is_trouble(round, request);
+        trouble = trouble || is_trouble(round, request);
         *round->at = i;
     }
-    if (!trouble || round->client->vouched) {
-        round->client->n_broken += round->client->vouched ? 0 : broken;
+    trouble = trouble || late > MOST_LATE || client->n_broken + broken > MOST_BROKEN || client->n_refused + n > MOST_IN_A_ROW ||
+              (client->n_answers == 0 && n > refusals);
+    if (!trouble) {
+        client->n_refused += n;
+        client->n_broken += broken;
         return deliver_put_off(round, true);
     }
-    round->client->in_doubt = round->refused.status != ST_OK;
-    return failure_say(&round->refused);
+    if (client->options.still_there) TRY(client->options.still_there(client->options.context, n == refusals, &there));
+    if (!there) return failure_say(&round->refused);
+    client->n_refused = client->n_broken = 0;
+    return deliver_put_off(round, true);
+}
+
+static bool is_waiting(const Round *round) {
+    for (size_t i = 0; i < round->n; i++)
+        if (round->requests[i].state == WAITS) return true;
+    return false;
 }
 
 static bool goes_on(const Round *round) {
     if (round->failed.status != ST_OK) return round->failed.status == ST_RESOURCE && round->n_busy > 0 && clock_seconds() < round->until;
-    size_t n = 0;
-    for (size_t i = 0; i < round->n; i++) n += round->requests[i].state == WAITS || round->requests[i].state == RUNS;
-    return n > 0;
+    return round->n_busy > 0 || (is_waiting(round) && !too_many_put_off(round));
 }
-
-bool http_in_doubt(const HttpClient *client) { return client->in_doubt; }
-
-void http_vouch(HttpClient *client) { client->vouched = true; }
 
 Status http_post_all(HttpClient *client, const Str *bodies, size_t n, Str *replies, size_t *at) {
     Round round = {.client = client, .bodies = bodies, .n = n, .requests = calloc(MAX(n, 1), sizeof *round.requests), .at = at};
     *at = 0;
-    client->in_doubt = false;
     if (!round.requests) return status_errno(ENOMEM, "cannot ask server '%s'", client->shown);
     for (size_t i = 0; i < n; i++) round.requests[i].reply = &replies[i];
-    while (goes_on(&round)) {
-        Status status = go_on(&round);
-        if (status == ST_INTERRUPTED) round.failed.status = ST_OK; /* which goes before */
+    do {
+        while (goes_on(&round)) {
+            Status status = go_on(&round);
+            if (status == ST_INTERRUPTED) round.failed.status = ST_OK; /* which goes before */
+            if (status != ST_OK) fail(&round, status);
+        }
+        Status status = round.failed.status == ST_OK ? settle(&round) : ST_OK;
         if (status != ST_OK) fail(&round, status);
-    }
-    if (round.failed.status == ST_OK) {
-        Status status = end(&round);
-        if (status != ST_OK) fail(&round, status);
-    }
+    } while (round.failed.status == ST_OK && is_waiting(&round));
     for (size_t slot = 0; slot < client->options.concurrency; slot++)
         if (round.busy[slot]) stop(&round, slot);
-    client->vouched = false;
     Status status = failure_say(&round.failed);
     free(round.requests);
     return status;

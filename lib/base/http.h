@@ -16,16 +16,19 @@
  * per_second: requests started in a second, 0 = no limit. first_pause: seconds before the first retry, doubled for each further one up to 30; a
  * server's Retry-After (at most 600 s) goes before. 429 (and 503 with Retry-After) makes all requests wait and fewer run at once, and counts as a try
  * only where nothing else was answered in between. on_reply (NULL: none) is called as each reply is whole, in any order, with its status code; it may
- * end all by returning a status. takes_refusals: 400, 413 and 422, by which a server refuses this one request, are replies too. So are, not more than
- * 8 in a row, those that it would not answer for good, when others are answered after that, or were before and nothing says that the server is in
- * trouble. What it failed at (5xx, no answer in time) is asked anew when others, sent after that, are answered, and counts then. 429, 502, 503,
- * 504 say so; 5xx of two requests in a row; more than 3 that are late, or one while no others were answered: no answer in time has the code 408. 401,
- * 402, 404, 405 and 410 concern all requests: the first one ends all. */
+ * end all by returning a status. takes_refusals: what the server refuses for good is a reply too, when others that were sent after that are answered,
+ * or were answered before and nothing says that the server is in trouble. What it failed at (5xx, no answer in time, a connection that it broke off)
+ * is asked anew when others are answered, and counts then. In trouble it is by 429, 502, 503, 504; 5xx of two requests in a row; more than 3 that are
+ * late, or one while no others were answered; more than 8 in a row whatever they meet, except that 400, 413 and 422 say nothing where there was no
+ * other; no answer in time has the code 408, a connection that was broken off 500. Then still_there (NULL: it is not) is asked, which may ask
+ * something with this client, as nothing runs: *there true lets what was refused count, else the call fails. refusals: only 400, 413 and 422 were
+ * met. 401, 402, 404, 405 and 410 concern all requests: the first one ends all. */
 typedef struct HttpOptions {
     const char *url, *key, *ca_file;
     size_t concurrency, retries;
     double timeout, per_second, first_pause;
     Status (*on_reply)(void *context, size_t i, long code);
+    Status (*still_there)(void *context, bool refusals, bool *there);
     void *context;
     bool takes_refusals;
 } HttpOptions;
@@ -38,10 +41,6 @@ void http_close(HttpClient *client); /* NULL is fine */
 Status http_post_all(HttpClient *client, const Str *bodies, size_t n, Str *replies, size_t *at);
 /* No further request is started for so many seconds, counted from when the next one might have been: for limits that only the replies show. */
 void http_slow_down(HttpClient *client, double seconds);
-/* Whether the last http_post_all failed because the server may have gone down: nothing was answered after it had failed at what was left. Who finds
- * that it answers other requests says so, and what it fails at in the next http_post_all counts as refused. */
-bool http_in_doubt(const HttpClient *client);
-void http_vouch(HttpClient *client);
 const char *http_name(const HttpClient *client); /* the url as messages show it */
 
 #endif
