@@ -223,7 +223,7 @@ static Status make(const RecipeCommand *command) {
     end_live_line();
     if (job.account.len) show_line("%s", str_text(&job.account));
     if (status == ST_OK && result.already_finished) status = read_finished(recipe, &result);
-    if (status == ST_OK && !command->options.dry_run) summarize(command, &result);
+    if (status == ST_OK && (!command->options.dry_run || result.already_finished)) summarize(command, &result);
     rewards_close(job.rewards);
     str_release(&job.account);
     return status;
