@@ -43,7 +43,7 @@ static void show_plan(void *context, const SynthPlan *plan) {
     for (size_t i = 0; (filter = filters_at(plan->filters, i)); i++) str_printf(&text, "%s%s", i ? ", " : "", filter->name);
     show_line("filters: %s", text.len ? str_text(&text) : "none");
     show_line("teacher: %s", plan->teacher);
-    if (plan->answered) show_line("log: %zu request%s answered already", plan->answered, plural((int64_t)plan->answered));
+    if (plan->logged) show_line("log: %zu line%s from before", plan->logged, plural((int64_t)plan->logged));
     str_release(&text);
 }
 

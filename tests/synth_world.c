@@ -166,8 +166,11 @@ static bool has_ended(int fd, const char *path, int before) {
     static const struct {
         const char *path, *status, *body;
     } ends[] = {
-        {"ends-500", "500 Internal Server Error", "oops"}, {"ends-400", "400 Bad Request", "no credit left"},
-        {"ends-401", "401 Unauthorized", "who are you?"},  {"ends-404", "404 Not Found", "no such model"},
+        {"ends-billed", "200 OK", "{\"choices\": [], \"usage\": {\"prompt_tokens\": 1000000, \"completion_tokens\": 7}}"},
+        {"ends-500", "500 Internal Server Error", "oops"},
+        {"ends-400", "400 Bad Request", "no credit left"},
+        {"ends-401", "401 Unauthorized", "who are you?"},
+        {"ends-404", "404 Not Found", "no such model"},
         {"ends-html", "200 OK", "<html>hello</html>"},
     };
     for (size_t i = 0; i < COUNT_OF(ends) && before >= 11; i++) {

@@ -448,6 +448,32 @@ static void what_ends_is_gone_on_with(void **state) {
     }
 }
 
+/* Unreadable replies that end a run were paid for: each start of it counts them, and those before. */
+static void what_was_billed_stays_counted(void **state) {
+    (void)state;
+    SynthResult result;
+    write_questions(24, 24);
+    Overrides o = remote("answer", "ends-billed", "retries: 0, concurrency: 4", "spent"),
+              well = remote("answer", "well", "retries: 0, concurrency: 4", "spent"), *both[] = {&o, &well};
+    for (size_t k = 0; k < COUNT_OF(both); k++) {
+        set(both[k], "synth.seeds=%s", temp_file(dir, "questions.jsonl"));
+        set(both[k], "synth.batch=24");
+        set(both[k], "synth.num_rows=24");
+    }
+    for (int starts = 0; starts < 2; starts++) {
+        check_status(run(&o, starts > 0, &result), ST_RESOURCE);
+        check_text("answers wrongly");
+    }
+    set(&well, "synth.max_tokens=28000000");
+    check_status(run(&well, true, &result), ST_RESOURCE);
+    check_text("'synth.max_tokens' is reached");
+    well.n--;
+    check_ok(run(&well, true, &result));
+    assert_int_equal(result.rows, 24);
+    assert_int_equal(result.prompt_tokens, 2 * (13 + 1) * 1000000 + 24 * 100); /* 13 questions, and the one that was answered, asked again */
+    assert_int_equal(result.tokens, 2 * (13 + 1) * 7 + 24 * 10);
+}
+
 /* One that the server fails at for ever, while it answers others, costs itself alone. */
 static void what_fails_for_ever_is_refused(void **state) {
     (void)state;
@@ -875,6 +901,7 @@ int main(void) {
         cmocka_unit_test(what_is_billed_is_counted),
         cmocka_unit_test(what_stays_down_keeps_what_was_made),
         cmocka_unit_test(what_ends_is_gone_on_with),
+        cmocka_unit_test(what_was_billed_stays_counted),
         cmocka_unit_test(what_fails_for_ever_is_refused),
         cmocka_unit_test(what_fails_at_the_end_is_refused),
         cmocka_unit_test(what_was_answered_before_is_asked_again),

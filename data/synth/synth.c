@@ -541,7 +541,7 @@ static void show_plan(const Synth *s) {
                       .seeds = s->seeds.n,
                       .n_types = s->seeds.n_types,
                       .filters = s->filters,
-                      .answered = s->journal ? journal_count(s->journal) : 0};
+                      .logged = s->journal ? journal_count(s->journal) : 0};
     SynthCount *types = arena_zero(s->arena, s->seeds.n_types * sizeof *types);
     for (size_t t = 0; t < s->seeds.n_types && types; t++)
         types[t] = (SynthCount){.name = s->seeds.types[t].name, .kept = (int64_t)s->seeds.types[t].n};

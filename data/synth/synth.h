@@ -42,7 +42,7 @@ typedef struct SynthPlan {
     size_t seeds, n_types;
     const SynthCount *types; /* kept: seeds */
     const Filters *filters;
-    size_t answered;         /* requests in the log */
+    size_t logged; /* lines in the log */
 } SynthPlan;
 
 /* A reward of completions, which libraries above this one know: values of n rows. */

@@ -333,6 +333,13 @@ SynthRequest *synth_request_rendered(Synth *s, int stage, const char *text) {
 
 /* ---- answers ---- */
 
+static void add_cost(Synth *s, const SynthRequest *request, const TeacherAnswer *answer) {
+    const TeacherConfig *prices = request->teacher == s->judge ? &s->judge_config : &s->teacher_config;
+    s->tokens += answer->tokens;
+    s->prompt_tokens += answer->prompt_tokens;
+    s->cost += ((double)answer->prompt_tokens * prices->price_in + (double)answer->tokens * prices->price_out) / 1e6;
+}
+
 static Status take_answer(Synth *s, SynthRequest *request, const TeacherAnswer *answer) {
     Slice text = stripped(answer->text, strlen(answer->text));
     bool chosen = request->n_choices > 0;
@@ -345,11 +352,8 @@ static Status take_answer(Synth *s, SynthRequest *request, const TeacherAnswer *
     if (request->refused && !request->nul && !s->refusal) s->refusal = arena_strdup(s->arena, answer->text);
     request->margin = answer->margin;
     request->mean = answer->mean;
-    const TeacherConfig *prices = request->teacher == s->judge ? &s->judge_config : &s->teacher_config;
     s->requests++;
-    s->tokens += answer->tokens;
-    s->prompt_tokens += answer->prompt_tokens;
-    s->cost += ((double)answer->prompt_tokens * prices->price_in + (double)answer->tokens * prices->price_out) / 1e6;
+    add_cost(s, request, answer);
     s->stages[request->stage].count.made++;
     return request->text ? ST_OK : ST_RESOURCE;
 }
@@ -358,9 +362,32 @@ static TeacherPrompt prompt_of(const SynthRequest *r) {
     return (TeacherPrompt){r->number, r->key, r->messages, r->text_asked, r->rendered, r->n_choices, r->choices};
 }
 
+/* Of the log's next line about what unread replies to it cost: each start of the run that ended by them has left one. */
+static void unread_key(const SynthRequest *request, char key[JOURNAL_KEY + 1]) {
+    char text[96];
+    int len = snprintf(text, sizeof text, "%s unread %zu", request->key, request->n_unread);
+    hash_text(text, (size_t)len, key);
+}
+
+static Status look_up_unread(Synth *s, SynthRequest *request) {
+    for (;; request->n_unread++) {
+        json_t *line;
+        TeacherAnswer answer;
+        char key[JOURNAL_KEY + 1];
+        unread_key(request, key);
+        TRY(journal_find(s->journal, key, &line));
+        if (!line) return ST_OK;
+        Status status = teacher_answer_read(line, &answer);
+        if (status == ST_OK) add_cost(s, request, &answer);
+        json_decref(line);
+        TRY(status);
+    }
+}
+
 static Status look_up(Synth *s, SynthRequest *request) {
     json_t *line;
     TeacherAnswer answer;
+    TRY(look_up_unread(s, request));
     TRY(journal_find(s->journal, request->key, &line));
     if (!line) return ST_OK;
     Status status = teacher_answer_read(line, &answer);
@@ -383,10 +410,7 @@ static void show_progress(Synth *s, size_t asked, bool round_over) {
     s->config->on_progress(s->config->context, &progress);
 }
 
-static Status on_answer(void *context, size_t i, const TeacherAnswer *answer) {
-    Asking *asking = context;
-    Synth *s = asking->s;
-    SynthRequest *request = asking->requests[i];
+static Status log_answer(Synth *s, const SynthRequest *request, const char *key, const TeacherAnswer *answer) {
     JsonWriter w = {0};
     jw_object(&w, NULL);
     write_question(s, request, &w);
@@ -394,9 +418,21 @@ static Status on_answer(void *context, size_t i, const TeacherAnswer *answer) {
     jw_bool(&w, "compares", teacher_compares(request->teacher));
     teacher_answer_write(answer, &w);
     jw_end_object(&w);
-    Status status = journal_add(s->journal, request->key, &w.text);
+    Status status = journal_add(s->journal, key, &w.text);
     jw_release(&w);
-    TRY(status);
+    return status;
+}
+
+static Status on_answer(void *context, size_t i, const TeacherAnswer *answer) {
+    Asking *asking = context;
+    Synth *s = asking->s;
+    SynthRequest *request = asking->requests[i];
+    char key[JOURNAL_KEY + 1];
+    if (answer->unread) {
+        unread_key(request, key);
+        return log_answer(s, request, key, answer);
+    }
+    TRY(log_answer(s, request, request->key, answer));
     TRY(take_answer(s, request, answer));
     s->fresh_tokens += answer->tokens;
     show_progress(s, asking->n - ++asking->done, false);

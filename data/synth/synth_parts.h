@@ -63,6 +63,7 @@ typedef struct SynthRequest {
     const char *text_asked;
     bool rendered;
     const char *const *choices; size_t n_choices;
+    size_t n_unread; /* lines of the log about what replies to it cost that could not be read */
     /* the answer */
     const char *text;        /* without white space around it */
     bool answered, cut, refused, too_long, nul;

@@ -62,6 +62,7 @@ typedef struct TeacherAnswer {
     bool cut, refused;       /* cut: at max_new_tokens; refused: the teacher will not have this question, `text` says why */
     bool too_long;           /* refused, as it does not fit into the model */
     bool nul;                /* the same of an answer with a NUL character, which is "\\u0000" in `text`: no row can be made of it */
+    bool unread;             /* no answer: what replies cost that could not be read; the question is to be asked again */
     double margin;           /* with choices that were compared: log-probability ahead of the next best, nats; else 0 */
     double mean;             /* of choices that were compared and all are numbers: what they come to on average, by their probabilities; else NaN */
     /* With those of replies before that could not be read; where a server does not count them, estimated at four bytes each */
@@ -73,8 +74,8 @@ typedef struct Teacher Teacher;
 /* ST_INPUT: a model that cannot be opened, a ca_file that is not there; ST_CONFIG: the key is not set, a url that is none. */
 Status teacher_open(const TeacherConfig *config, const TeacherOptions *options, Teacher **teacher);
 void teacher_close(Teacher *teacher); /* NULL is fine */
-/* Asks all. ST_RESOURCE: a server that stays down, or gives no answer that can be read to any; what came before was handed over. ST_INPUT: a prompt
- * that is too long for the model, a request that the log lacks. ST_INTERRUPTED. */
+/* Asks all. ST_RESOURCE: a server that stays down, or gives no answer that can be read to any; what came before was handed over, and as `unread` what
+ * replies to the others cost. ST_INPUT: a prompt that is too long for the model, a request that the log lacks. ST_INTERRUPTED. */
 Status teacher_ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer,
                    void *context);
 /* Tells of a question that was answered in an earlier run: a server is asked it once more before it counts as down. */

@@ -293,7 +293,7 @@ static Status give_up(Teacher *teacher, int64_t tries) {
     if (answers) remote->n_given_up = 0;
     wrong = wrong && !answers;
     for (size_t i = 0; i < remote->n; i++) {
-        const Question *question = &remote->questions[i];
+        Question *question = &remote->questions[i];
         const char *fault = str_text(&question->fault);
         if (question->answered) continue;
         if (wrong) return status_fail(ST_RESOURCE, "server '%s' answers wrongly (%lld tries): %s", http_name(remote->used), (long long)tries, fault);
@@ -301,6 +301,7 @@ static Status give_up(Teacher *teacher, int64_t tries) {
             remote->context, i,
             &(TeacherAnswer){
                 .text = fault, .refused = true, .mean = (double)NAN, .prompt_tokens = question->prompt_tokens, .tokens = question->tokens}));
+        question->answered = true;
     }
     return ST_OK;
 }
@@ -314,6 +315,15 @@ static Status ask_all(Teacher *teacher, const TeacherSampling *sampling) {
         TRY(ask_rest(teacher, sampling));
     }
     return ST_OK;
+}
+
+/* What unreadable replies cost is told where a run ends by them, too: its limits hold however often it is gone on with. */
+static void tell_spent(const Remote *remote) {
+    for (size_t i = 0; i < remote->n; i++) {
+        const Question *question = &remote->questions[i];
+        TeacherAnswer spent = {.text = "", .unread = true, .mean = (double)NAN, .prompt_tokens = question->prompt_tokens, .tokens = question->tokens};
+        if (!question->answered && spent.prompt_tokens + spent.tokens > 0 && remote->on_answer(remote->context, i, &spent) != ST_OK) return;
+    }
 }
 
 static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer,
@@ -331,6 +341,12 @@ static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, cons
     remote->replies = calloc(n, sizeof *remote->replies);
     bool good = remote->questions && remote->places && remote->bodies && remote->replies;
     Status status = good ? ask_all(teacher, sampling) : status_errno(ENOMEM, "cannot ask the teacher");
+    if (status != ST_OK && good) {
+        Failure failure;
+        failure_keep(&failure, status);
+        tell_spent(remote);
+        failure_say(&failure);
+    }
     for (size_t i = 0; i < n && good; i++) {
         str_release(&remote->questions[i].fault);
         str_release(&remote->bodies[i]);

@@ -43,6 +43,7 @@ void teacher_answer_write(const TeacherAnswer *answer, JsonWriter *w) {
     jw_string(w, "finish_reason",
               answer->too_long  ? "too_long"
               : answer->nul     ? "nul"
+              : answer->unread  ? "unread"
               : answer->refused ? "refused"
               : answer->cut     ? "length"
                                 : "stop");
