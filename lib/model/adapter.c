@@ -1,8 +1,7 @@
-/* LoRA adapters as PEFT has them on disk (adapter_config.json, adapter_model.safetensors): attaching, reading, writing. */
+/* LoRA adapters: attaching, and as PEFT has them on disk: reading adapter_model.safetensors, writing it and adapter_config.json. */
 #include "lib/model/parts.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char *const PEFT_PREFIX = "base_model.model.";
@@ -133,196 +132,8 @@ Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed) 
     return ST_OK;
 }
 
-/* ---- adapter_config.json, read ---- */
-
-/* Keys of other adapter kinds: refused unless null, false, zero or empty. */
-static const char *const unsupported[] = {
-    "use_dora",   "lora_bias",    "layer_replication", "trainable_token_indices", "target_parameters", "use_qalora",    "alora_invocation_tokens",
-    "use_bdlora", "arrow_config", "megatron_config",   "monteclora_config",       "kasa_config",       "velora_config",
-};
-
-static bool is_off(const json_t *value) {
-    return !value || json_is_null(value) || json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0) ||
-           (json_is_array(value) && json_array_size(value) == 0) || (json_is_object(value) && json_object_size(value) == 0);
-}
-
-static Status read_names(const json_t *json, const char *path, const char *key, Arena *arena, size_t *n, const char ***names) {
-    const json_t *list = json_object_get(json, key);
-    *n = 0;
-    if (!list || json_is_null(list)) return ST_OK;
-    if (!json_is_array(list)) return status_fail(ST_INPUT, "wrong type of '%s' in '%s': expected a list of names", key, path);
-    *names = arena_alloc(arena, (json_array_size(list) + 1) * sizeof **names);
-    if (!*names) return ST_RESOURCE;
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *name = json_string_value(json_array_get(list, i));
-        if (!name) return status_fail(ST_INPUT, "wrong type of '%s' in '%s': expected a list of names", key, path);
-        if (!((*names)[(*n)++] = arena_strdup(arena, name))) return ST_RESOURCE;
-    }
-    return ST_OK;
-}
-
-static Status read_patterns(const json_t *json, const char *path, const char *key, Arena *arena, size_t *n, const char ***keys, double **values) {
-    const json_t *map = json_object_get(json, key);
-    *n = 0;
-    if (!map || json_is_null(map)) return ST_OK;
-    if (!json_is_object(map)) return status_fail(ST_INPUT, "wrong type of '%s' in '%s': expected an object", key, path);
-    size_t size = json_object_size(map) + 1;
-    *keys = arena_alloc(arena, size * sizeof **keys);
-    *values = arena_alloc(arena, size * sizeof **values);
-    if (!*keys || !*values) return ST_RESOURCE;
-    const char *name;
-    json_t *value;
-    json_object_foreach((json_t *)map, name, value) {
-        if (!json_is_number(value)) return status_fail(ST_INPUT, "wrong type of '%s' for '%s' in '%s': expected a number", key, name, path);
-        if (pattern_check(name) != ST_OK) return status_prefix(ST_INPUT, "'%s' in '%s'", key, path);
-        (*values)[*n] = json_number_value(value);
-        if (!((*keys)[(*n)++] = arena_strdup(arena, name))) return ST_RESOURCE;
-    }
-    return ST_OK;
-}
-
-/* A string is a regex for whole paths, a list has names. */
-static Status read_regex_or_names(const json_t *json, const char *path, const char *key, Arena *arena, const char **regex, size_t *n,
-                                  const char ***names) {
-    const json_t *value = json_object_get(json, key);
-    if (!json_is_string(value)) return read_names(json, path, key, arena, n, names);
-    if (pattern_check(json_string_value(value)) != ST_OK) return status_prefix(ST_INPUT, "%s in '%s'", key, path);
-    *regex = arena_strdup(arena, json_string_value(value));
-    return *regex ? ST_OK : ST_RESOURCE;
-}
-
-static Status read_targets(const json_t *json, const char *path, Arena *arena, LoraConfig *config) {
-    const json_t *targets = json_object_get(json, "target_modules");
-    if (json_is_string(targets) && strcmp(json_string_value(targets), "all-linear") == 0) return ST_OK;
-    TRY(read_regex_or_names(json, path, "target_modules", arena, &config->target_regex, &config->n_targets, &config->targets));
-    if (config->target_regex || config->n_targets > 0) return ST_OK;
-    status_fail(ST_INPUT, "'target_modules' in '%s' names no module", path);
-    return status_hint(ST_INPUT, "PEFT would guess them by the model's family: name those that adapter_model.safetensors has tensors of");
-}
-
-static Status check_kind(const json_t *json, const char *path) {
-    const char *kind = NULL, *bias = "none";
-    TRY(json_get_string(json, path, "peft_type", &kind));
-    if (!kind || strcmp(kind, "LORA") != 0) return status_fail(ST_INPUT, "peft_type '%s' in '%s' is not supported", kind ? kind : "", path);
-    TRY(json_get_string(json, path, "bias", &bias));
-    if (strcmp(bias, "none") != 0) return status_fail(ST_INPUT, "trained biases ('bias': '%s') in '%s' are not supported", bias, path);
-    for (size_t i = 0; i < COUNT_OF(unsupported); i++)
-        if (!is_off(json_object_get(json, unsupported[i]))) return status_fail(ST_INPUT, "'%s' in '%s' is not supported", unsupported[i], path);
-    /* These starts change the base's weights too, so that the adapter alone does not say what was trained. */
-    static const char *const changing[] = {"pissa", "olora", "loftq", "corda", "lora_ga"};
-    const char *init = json_string_value(json_object_get(json, "init_lora_weights"));
-    for (size_t i = 0; init && i < COUNT_OF(changing); i++)
-        if (text_starts_with(init, changing[i])) return status_fail(ST_INPUT, "'init_lora_weights': '%s' in '%s' is not supported", init, path);
-    return ST_OK;
-}
-
-/* Keys that say nothing about the mathematics, or only how training began. */
-static const char *const harmless[] = {
-    "peft_type",
-    "task_type",
-    "auto_mapping",
-    "peft_version",
-    "base_model_name_or_path",
-    "revision",
-    "inference_mode",
-    "r",
-    "lora_alpha",
-    "lora_dropout",
-    "target_modules",
-    "exclude_modules",
-    "modules_to_save",
-    "bias",
-    "fan_in_fan_out",
-    "init_lora_weights",
-    "layers_to_transform",
-    "layers_pattern",
-    "rank_pattern",
-    "alpha_pattern",
-    "use_rslora",
-    "loftq_config",
-    "eva_config",
-    "corda_config",
-    "lora_ga_config",
-    "megatron_core",
-    "runtime_config",
-    "qalora_group_size",
-    "ensure_weight_tying",
-};
-
-/* A key of a later PEFT may matter or not: it is not passed over in silence. */
-static void warn_unknown(const json_t *json, const char *path) {
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)json, key, value) {
-        bool known = is_off(value);
-        for (size_t i = 0; i < COUNT_OF(harmless) && !known; i++) known = strcmp(key, harmless[i]) == 0;
-        if (!known)
-            log_message(LOG_WARNING, "'%s' in '%s' is not known here: if it changes what the adapter computes, results will differ", key, path);
-    }
-}
-
-static Status parse_config(const json_t *json, const char *path, Arena *arena, LoraConfig *config) {
-    *config = (LoraConfig){.rank = 8, .alpha = 8, .lr_ratio = 1};
-    if (!json_is_object(json)) return status_fail(ST_INPUT, "'%s' is not a JSON object", path);
-    TRY(check_kind(json, path));
-    TRY(json_get_int(json, path, "r", &config->rank));
-    TRY(json_get_double(json, path, "lora_alpha", &config->alpha));
-    TRY(json_get_double(json, path, "lora_dropout", &config->dropout));
-    TRY(json_get_bool(json, path, "use_rslora", &config->use_rslora));
-    if (config->rank < 1 || config->rank > 1 << 20) return status_fail(ST_INPUT, "rank %lld in '%s'", (long long)config->rank, path);
-    if (!(config->dropout >= 0 && config->dropout < 1)) return status_fail(ST_INPUT, "lora_dropout %g in '%s'", config->dropout, path);
-    TRY(read_targets(json, path, arena, config));
-    TRY(read_names(json, path, "modules_to_save", arena, &config->n_saved, &config->saved));
-    double *ranks = NULL;
-    TRY(read_patterns(json, path, "rank_pattern", arena, &config->n_rank_pattern, &config->rank_keys, &ranks));
-    TRY(read_patterns(json, path, "alpha_pattern", arena, &config->n_alpha_pattern, &config->alpha_keys, &config->alpha_values));
-    config->rank_values = arena_alloc(arena, (config->n_rank_pattern + 1) * sizeof *config->rank_values);
-    if (!config->rank_values) return ST_RESOURCE;
-    for (size_t i = 0; i < config->n_rank_pattern; i++) {
-        if (!(ranks[i] >= 1 && ranks[i] <= 1 << 20)) return status_fail(ST_INPUT, "rank %g for '%s' in '%s'", ranks[i], config->rank_keys[i], path);
-        config->rank_values[i] = (int64_t)ranks[i];
-    }
-    warn_unknown(json, path);
-    return ST_OK;
-}
-
-Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config) {
-    if (!dir_exists(dir)) {
-        status_fail(ST_INPUT, "no adapter directory '%s'", dir);
-        return status_hint(ST_INPUT, "an adapter is a directory with adapter_config.json and adapter_model.safetensors");
-    }
-    const char *path = path_join(arena, dir, "adapter_config.json"), *model = path_join(arena, dir, "config.json"),
-               *made = path_join(arena, dir, "adapter");
-    if (!path || !model || !made) return ST_RESOURCE;
-    bool there;
-    TRY(file_find(path, &there));
-    if (!there) {
-        status_fail(ST_INPUT, "'%s' is no adapter: it lacks adapter_config.json", dir);
-        if (dir_exists(made)) return status_hint(ST_INPUT, "it is a run: its adapter is '%s'", made);
-        return file_exists(model) ? status_hint(ST_INPUT, "it is a model")
-                                  : status_hint(ST_INPUT, "an adapter is a directory with adapter_config.json and adapter_model.safetensors");
-    }
-    json_t *json;
-    TRY(json_read_file(path, &json));
-    Status status = parse_config(json, path, arena, config);
-    json_decref(json);
-    return status;
-}
-
 /* ---- adapter_model.safetensors, read ---- */
 
-/* What adapter_config.json says beside the LoraConfig. */
-typedef struct AdapterSettings {
-    const char *base;           /* base_model_name_or_path, "" when it is not there */
-    bool tied;                  /* ensure_weight_tying */
-    const char *excluded_regex; /* exclude_modules: a regex, or names */
-    size_t n_excluded;
-    const char **excluded;
-    size_t n_layers; /* layers_to_transform; 0: all */
-    int64_t *layers;
-    size_t n_layers_patterns; /* layers_pattern: what the path has before a layer's number; 0: anything */
-    const char **layers_patterns;
-} AdapterSettings;
 typedef struct AdapterReader { Model *model; const Safetensors *files; const AdapterSettings *settings; bool *used; bool trained; } AdapterReader;
 
 static const StoredTensor *find_tensor(const AdapterReader *reader, const char *path, const char *kind) {
@@ -361,14 +172,14 @@ static Status fill(AdapterReader *reader, const StoredTensor *stored, Param *par
     return ST_OK;
 }
 
-static Status load_branch(AdapterReader *reader, Linear *linear, const LoraConfig *config) {
+static Status load_branch(AdapterReader *reader, Linear *linear) {
     Model *model = reader->model;
     const StoredTensor *a = find_tensor(reader, linear->path, "lora_A.weight"), *b = find_tensor(reader, linear->path, "lora_B.weight");
     if (!a && !b) return ST_OK;
     if (!a || !b)
         return status_fail(ST_INPUT, "tensor '%s%s.%s' is missing in '%s'", PEFT_PREFIX, linear->path, a ? "lora_B.weight" : "lora_A.weight",
                            (a ? a : b)->file);
-    TRY(lora_add_branch(linear, config, model->compute == DT_F64 ? DT_F64 : DT_F32, model->device, model->arena, &model->params));
+    TRY(lora_add_branch(linear, &reader->settings->lora, model->compute == DT_F64 ? DT_F64 : DT_F32, model->device, model->arena, &model->params));
     TRY(check_rank(a, linear));
     TRY(fill(reader, a, &model->params.items[model->params.n - 2]));
     return fill(reader, b, &model->params.items[model->params.n - 1]);
@@ -398,42 +209,10 @@ static Status missing_saved(const Model *model, const char *name, const char *di
     return status_hint(ST_INPUT, "save its modules by their names: up_proj, o_proj, ...");
 }
 
-/* The number that stands first among the parts of a module's path; -1: none. */
-static int64_t layer_number(const char *path) {
-    for (const char *dot = strchr(path, '.'); dot; dot = strchr(dot + 1, '.')) {
-        size_t digits = strspn(dot + 1, "0123456789");
-        if (digits > 0 && dot[1 + digits] == '.') return strtoll(dot + 1, NULL, 10);
-    }
-    return -1;
-}
-
-static bool in_layers(const AdapterSettings *settings, const char *path) {
-    int64_t number = layer_number(path);
-    bool listed = false, named = settings->n_layers_patterns == 0;
-    for (size_t i = 0; i < settings->n_layers && !listed; i++) listed = settings->layers[i] == number;
-    for (size_t i = 0; i < settings->n_layers_patterns && listed && !named; i++) {
-        Str pattern = {0};
-        str_printf(&pattern, "(?:^|.*?\\.)%s\\.%lld\\..*", settings->layers_patterns[i], (long long)number);
-        named = pattern_matches(str_text(&pattern), path);
-        str_release(&pattern);
-    }
-    return listed && named;
-}
-
-/* The key by which PEFT gives the linear layer at `path` no branch; NULL: it gets one. A target that is a whole path is taken in any layer. */
-static const char *left_out_by(const AdapterSettings *settings, const LoraConfig *config, const char *path) {
-    if (settings->excluded_regex ? pattern_matches(settings->excluded_regex, path) : module_matches(path, settings->excluded, settings->n_excluded))
-        return "exclude_modules";
-    if (module_matches(path, config->saved, config->n_saved)) return "modules_to_save";
-    if (!lora_targets(config, path)) return "target_modules";
-    for (size_t i = 0; i < config->n_targets; i++)
-        if (strcmp(config->targets[i], path) == 0) return NULL;
-    return settings->n_layers == 0 || in_layers(settings, path) ? NULL : "layers_to_transform";
-}
-
 /* Everything that the settings promise has to be there, and everything that is there has to have found its place. */
-static Status check_complete(const AdapterReader *reader, const LoraConfig *config, const char *dir) {
+static Status check_complete(const AdapterReader *reader, const char *dir) {
     const Model *model = reader->model;
+    const LoraConfig *lora = &reader->settings->lora;
     for (size_t i = 0; i < reader->files->n; i++) {
         const StoredTensor *stored = &reader->files->tensors[i];
         if (strstr(stored->name, "lora_embedding_") || strstr(stored->name, "lora_magnitude_vector") || strstr(stored->name, "lm_head.lora_"))
@@ -449,7 +228,7 @@ static Status check_complete(const AdapterReader *reader, const LoraConfig *conf
     for (size_t i = 0; i < model->n_linears; i++) {
         const Linear *linear = model->linears[i];
         n += linear->lora != NULL;
-        const char *key = left_out_by(reader->settings, config, linear->path);
+        const char *key = adapter_left_out_by(reader->settings, linear->path);
         if (linear->lora && key) {
             status_fail(ST_INPUT, "'%s' has tensors of '%s', which '%s' in adapter_config.json leaves out", dir, linear->path, key);
             return status_hint(ST_INPUT, "PEFT would leave them out: take the adapter_config.json that was saved with these tensors");
@@ -458,86 +237,36 @@ static Status check_complete(const AdapterReader *reader, const LoraConfig *conf
         status_fail(ST_INPUT, "tensor '%s%s.lora_A.weight' is missing in '%s'", PEFT_PREFIX, linear->path, dir);
         return hint_other_model(reader);
     }
-    for (size_t t = 0; t < config->n_saved; t++) {
+    for (size_t t = 0; t < lora->n_saved; t++) {
         bool found = false;
         for (size_t i = 0; i < model->n_modules && !found; i++)
-            found = module_matches(model->modules[i].path, &config->saved[t], 1) && find_tensor(reader, model->modules[i].path, "weight");
+            found = module_matches(model->modules[i].path, &lora->saved[t], 1) && find_tensor(reader, model->modules[i].path, "weight");
         /* PEFT names both heads of classifiers that there are, whatever this one has. */
-        if (!found && model->score && strcmp(config->saved[t], "classifier") == 0) continue;
-        if (!found) return missing_saved(model, config->saved[t], dir);
+        if (!found && model->score && strcmp(lora->saved[t], "classifier") == 0) continue;
+        if (!found) return missing_saved(model, lora->saved[t], dir);
     }
-    return n + config->n_saved > 0 ? ST_OK : status_fail(ST_INPUT, "the adapter in '%s' is empty", dir);
+    return n + lora->n_saved > 0 ? ST_OK : status_fail(ST_INPUT, "the adapter in '%s' is empty", dir);
 }
 
-static Status read_layer_numbers(const json_t *json, const char *path, Arena *arena, AdapterSettings *settings) {
-    const json_t *layers = json_object_get(json, "layers_to_transform");
-    if (!layers || json_is_null(layers)) return ST_OK;
-    settings->n_layers = json_is_array(layers) ? json_array_size(layers) : 1;
-    if (!(settings->layers = arena_alloc(arena, (settings->n_layers + 1) * sizeof *settings->layers))) return ST_RESOURCE;
-    for (size_t i = 0; i < settings->n_layers; i++) {
-        const json_t *layer = json_is_array(layers) ? json_array_get(layers, i) : layers;
-        if (!json_is_integer(layer)) return status_fail(ST_INPUT, "wrong type of 'layers_to_transform' in '%s': expected a list of integers", path);
-        settings->layers[i] = json_integer_value(layer);
-    }
-    return ST_OK;
-}
-
-/* PEFT takes no layers beside a string of targets, and no pattern without layers. */
-static Status read_layers(const json_t *json, const char *path, Arena *arena, AdapterSettings *settings) {
-    const char *pattern = NULL;
-    TRY(read_layer_numbers(json, path, arena, settings));
-    TRY(read_regex_or_names(json, path, "layers_pattern", arena, &pattern, &settings->n_layers_patterns, &settings->layers_patterns));
-    if (pattern && *pattern) {
-        settings->n_layers_patterns = 1;
-        settings->layers_patterns = arena_alloc(arena, sizeof *settings->layers_patterns);
-        if (!settings->layers_patterns) return ST_RESOURCE;
-        settings->layers_patterns[0] = pattern;
-    }
-    if (settings->n_layers > 0 && json_is_string(json_object_get(json, "target_modules")))
-        return status_fail(ST_INPUT, "'layers_to_transform' in '%s' needs a list of 'target_modules', not a string", path);
-    if (settings->n_layers == 0 && settings->n_layers_patterns > 0)
-        return status_fail(ST_INPUT, "'layers_pattern' in '%s' needs 'layers_to_transform'", path);
-    return ST_OK;
-}
-
-static Status read_settings(const char *path, Arena *arena, AdapterSettings *settings) {
-    json_t *json;
-    const char *base = "";
-    TRY(json_read_file(path, &json));
-    Status status = json_get_string(json, path, "base_model_name_or_path", &base);
-    if (status == ST_OK) status = json_get_bool(json, path, "ensure_weight_tying", &settings->tied);
-    if (status == ST_OK)
-        status = read_regex_or_names(json, path, "exclude_modules", arena, &settings->excluded_regex, &settings->n_excluded, &settings->excluded);
-    if (status == ST_OK) status = read_layers(json, path, arena, settings);
-    settings->base = arena_strdup(arena, base);
-    json_decref(json);
-    return status == ST_OK && !settings->base ? ST_RESOURCE : status;
-}
-
-Status adapter_base(const char *dir, Arena *arena, const char **base) {
-    AdapterSettings settings = {0};
-    const char *path = path_join(arena, dir, "adapter_config.json");
-    if (!path) return ST_RESOURCE;
-    TRY(read_settings(path, arena, &settings));
-    *base = settings.base;
-    return ST_OK;
-}
-
-/* It makes a tied head follow the embedding that was trained, or the other way round; without it the two part, as is done here. */
-static Status check_tying(const AdapterReader *reader, const LoraConfig *config, const char *path) {
+/* ensure_weight_tying makes a tied head follow the embedding that was trained, or the other way round; without it the two part, as is done here. */
+static Status check_tying(const AdapterReader *reader, const char *dir) {
     const Model *model = reader->model;
+    const LoraConfig *lora = &reader->settings->lora;
     if (!reader->settings->tied || model->head != model->embed) return ST_OK;
-    if (!module_matches(model->modules[0].path, config->saved, config->n_saved) &&
-        !module_matches(model->modules[model->n_modules - 1].path, config->saved, config->n_saved))
+    if (!module_matches(model->modules[0].path, lora->saved, lora->n_saved) &&
+        !module_matches(model->modules[model->n_modules - 1].path, lora->saved, lora->n_saved))
         return ST_OK;
+    const char *path = path_join(model->arena, dir, "adapter_config.json");
+    if (!path) return ST_RESOURCE;
     return status_fail(ST_INPUT, "'ensure_weight_tying' in '%s' is not supported for an embedding or head that was trained whole", path);
 }
 
-static Status load_tensors(AdapterReader *reader, const LoraConfig *config, const char *dir) {
+static Status load_tensors(AdapterReader *reader, const char *dir) {
     Model *model = reader->model;
-    for (size_t i = 0; i < model->n_linears; i++) TRY(load_branch(reader, model->linears[i], config));
+    TRY(check_tying(reader, dir));
+    for (size_t i = 0; i < model->n_linears; i++) TRY(load_branch(reader, model->linears[i]));
     for (size_t i = 0; i < model->n_modules; i++) TRY(load_saved(reader, &model->modules[i]));
-    return check_complete(reader, config, dir);
+    return check_complete(reader, dir);
 }
 
 /* Reward models and language models have different heads. */
@@ -555,22 +284,20 @@ static Status check_score(const Model *model, const LoraConfig *config, const ch
 
 Status adapter_load(Model *model, const char *dir, bool trained) {
     if (model->lora.rank > 0) return status_fail(ST_CONFIG, "the model in '%s' has an adapter already", model->dir);
-    LoraConfig config;
-    TRY(adapter_config_read(dir, model->arena, &config));
-    TRY(check_score(model, &config, dir));
-    const char *weights = path_join(model->arena, dir, "adapter_model.safetensors"), *settings = path_join(model->arena, dir, "adapter_config.json");
-    if (!weights || !settings) return ST_RESOURCE;
-    AdapterSettings beside = {0};
-    TRY(read_settings(settings, model->arena, &beside));
+    AdapterSettings settings;
+    TRY(adapter_settings_read(dir, model->arena, &settings));
+    const LoraConfig *lora = &settings.lora;
+    TRY(check_score(model, lora, dir));
+    const char *weights = path_join(model->arena, dir, "adapter_model.safetensors");
+    if (!weights) return ST_RESOURCE;
     Safetensors *files;
     TRY(safetensors_open(weights, &files));
-    AdapterReader reader = {model, files, &beside, arena_zero(model->arena, files->n + 1), trained};
-    Status status = reader.used ? check_tying(&reader, &config, settings) : ST_RESOURCE;
-    if (status == ST_OK) status = load_tensors(&reader, &config, dir);
+    AdapterReader reader = {model, files, &settings, arena_zero(model->arena, files->n + 1), trained};
+    Status status = reader.used ? load_tensors(&reader, dir) : ST_RESOURCE;
     safetensors_close(files);
-    if (status == ST_OK && config.alpha == 0 && config.n_alpha_pattern == 0)
+    if (status == ST_OK && lora->alpha == 0 && lora->n_alpha_pattern == 0)
         log_message(LOG_WARNING, "the adapter in '%s' changes nothing: its lora_alpha is 0", dir);
-    if (status == ST_OK) model->lora = config;
+    if (status == ST_OK) model->lora = *lora;
     return status;
 }
 

@@ -251,6 +251,7 @@ Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed);
 /* Reads a PEFT directory (adapter_config.json, adapter_model.safetensors) into the model. trained: its tensors are trained further. ST_INPUT:
  * missing, another model's shapes, an adapter kind that is not handled (DoRA, embedding LoRA, ...: named), tensors left over. */
 Status adapter_load(Model *model, const char *dir, bool trained);
+/* What adapter_config.json says of LoRA. ST_INPUT as above. */
 Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config);
 /* What adapter_config.json names as its base, "" when it names none. */
 Status adapter_base(const char *dir, Arena *arena, const char **base);

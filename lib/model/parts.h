@@ -13,4 +13,24 @@ Status tensor_check_finite(const Tensor *tensor, const char *name, const char *f
 /* A config.json of weights that are stored in `dtype`, which `json` says under the key (dtype or torch_dtype) that it has. */
 Status config_write(json_t *json, DType dtype, const char *path);
 
+/* ---- adapter_config.json ---- */
+
+typedef struct AdapterSettings {
+    LoraConfig lora;
+    const char *base;           /* base_model_name_or_path, "" when it is not there */
+    bool tied;                  /* ensure_weight_tying */
+    const char *excluded_regex; /* exclude_modules: a regex, or names */
+    size_t n_excluded;
+    const char **excluded;
+    size_t n_layers; /* layers_to_transform; 0: all */
+    int64_t *layers;
+    size_t n_layers_patterns; /* layers_pattern: what the path has before a layer's number; 0: anything */
+    const char **layers_patterns;
+} AdapterSettings;
+/* All that the file of the adapter in `dir` says, in `arena`. ST_INPUT: no adapter, or a kind that is not handled, by its key. Unknown keys are a
+ * warning. */
+Status adapter_settings_read(const char *dir, Arena *arena, AdapterSettings *settings);
+/* The key by which PEFT gives the linear layer at `path` no branch; NULL: it gets one. */
+const char *adapter_left_out_by(const AdapterSettings *settings, const char *path);
+
 #endif
