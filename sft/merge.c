@@ -37,14 +37,8 @@ static Tensor *module_tensor(const Model *model, size_t module, bool bias) {
 
 /* ---- what an adapter changes ---- */
 
-static const Linear *module_linear(const Model *model, size_t module) {
-    for (size_t i = 0; i < model->n_linears; i++)
-        if (&model->linears[i]->weight == model->modules[module].weight) return model->linears[i];
-    return NULL;
-}
-
 static const LoraBranch *module_lora(const Model *model, size_t module) {
-    const Linear *linear = module_linear(model, module);
+    const Linear *linear = module_linear(model, &model->modules[module]);
     return linear ? linear->lora : NULL;
 }
 
@@ -290,24 +284,15 @@ static Status write_file(Merge *merge, size_t file) {
 }
 
 static Status write_index(const Merge *merge) {
-    const char *path = path_join(merge->arena, merge->made, "model.safetensors.index.json");
-    if (!path) return ST_RESOURCE;
-    uint64_t total = 0;
-    JsonWriter w = {.pretty = true};
-    for (size_t i = 0; i < merge->n_jobs; i++)
-        total += (uint64_t)tensor_count(module_tensor(merge->base, merge->jobs[i].module, merge->jobs[i].bias)) * dtype_size(merge->jobs[i].dtype);
-    jw_object(&w, NULL);
-    jw_object(&w, "metadata");
-    jw_int(&w, "total_size", (int64_t)total);
-    jw_end_object(&w);
-    jw_object(&w, "weight_map");
-    for (size_t i = 0; i < merge->n_jobs; i++) jw_string(&w, merge->jobs[i].name, path_name(merge->base->files->files[merge->jobs[i].file]));
-    jw_end_object(&w);
-    jw_end_object(&w);
-    str_append_char(&w.text, '\n');
-    Status status = file_write_all(path, w.text.data, w.text.len);
-    jw_release(&w);
-    return status;
+    IndexedTensor *tensors = arena_alloc(merge->arena, merge->n_jobs * sizeof *tensors);
+    uint64_t bytes = 0;
+    if (!tensors) return ST_RESOURCE;
+    for (size_t i = 0; i < merge->n_jobs; i++) {
+        const Job *job = &merge->jobs[i];
+        tensors[i] = (IndexedTensor){job->name, path_name(merge->base->files->files[job->file])};
+        bytes += (uint64_t)tensor_count(module_tensor(merge->base, job->module, job->bias)) * dtype_size(job->dtype);
+    }
+    return safetensors_write_index(merge->made, tensors, merge->n_jobs, bytes);
 }
 
 /* The template that an adapter was trained with goes with the model: the first one's that has one. */
@@ -346,7 +331,7 @@ static Status write_directory(Merge *merge) {
 /* Puts all adapters into the base itself, unmerged: side by side as one branch of summed rank. */
 static Status attach_branches(const Merge *merge, size_t module) {
     const Model *base = merge->base;
-    Linear *linear = (Linear *)module_linear(base, module);
+    Linear *linear = module_linear(base, &base->modules[module]);
     int64_t rank = 0, at = 0;
     if (!linear) return ST_OK;
     for (size_t k = 0; k < merge->config->n_adapters; k++) {

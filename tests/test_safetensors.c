@@ -229,12 +229,32 @@ static void shards_are_read_through_their_index(void **state) {
     temp_dir_remove(dir);
 }
 
+static void an_index_says_where_every_tensor_is(void **state) {
+    (void)state;
+    char dir[512];
+    Safetensors *set;
+    Str text = {0};
+    temp_dir_make(dir, sizeof dir);
+    write_shard(dir, "m-1.safetensors", "a", 1);
+    write_shard(dir, "m-2.safetensors", "b", 2);
+    check_ok(safetensors_write_index(dir, (IndexedTensor[]){{"b", "m-2.safetensors"}, {"a", "m-1.safetensors"}}, 2, 8));
+    check_ok(file_read(temp_file(dir, "model.safetensors.index.json"), 1000, &text));
+    assert_string_equal(str_text(&text), "{\n  \"metadata\": {\n    \"total_size\": 8\n  },\n  \"weight_map\": {\n    \"b\": \"m-2.safetensors\",\n"
+                                         "    \"a\": \"m-1.safetensors\"\n  }\n}\n");
+    str_release(&text);
+    check_ok(safetensors_open(dir, &set));
+    check_close(stored_get(safetensors_find(set, "b"), 0), 2, 0);
+    safetensors_close(set);
+    temp_dir_remove(dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(written_files_are_read_back),
         cmocka_unit_test(conversions_are_exact_or_round_to_even),
         cmocka_unit_test(malformed_files_are_refused),
         cmocka_unit_test(shards_are_read_through_their_index),
+        cmocka_unit_test(an_index_says_where_every_tensor_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

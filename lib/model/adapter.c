@@ -6,10 +6,10 @@
 
 static const char *const PEFT_PREFIX = "base_model.model.";
 
-static bool module_is_linear(const Model *model, const Module *module) {
+Linear *module_linear(const Model *model, const Module *module) {
     for (size_t i = 0; i < model->n_linears; i++)
-        if (&model->linears[i]->weight == module->weight) return true;
-    return false;
+        if (&model->linears[i]->weight == module->weight) return model->linears[i];
+    return NULL;
 }
 
 /* ---- whole copies of modules ---- */
@@ -109,7 +109,7 @@ static Status save_named_modules(Model *model, const LoraConfig *config) {
             if (!module_matches(module->path, &config->saved[t], 1)) continue;
             found = true;
             if (module_matches(module->path, config->saved, t)) continue; /* saved by a name before */
-            if (module_is_linear(model, module) && lora_targets(config, module->path))
+            if (module_linear(model, module) && lora_targets(config, module->path))
                 return status_fail(ST_CONFIG, "'%s' is in modules_to_save and a LoRA target at once", module->path);
             TRY(save_module(model, module, true));
         }

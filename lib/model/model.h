@@ -59,6 +59,9 @@ void safetensors_write_as(SafetensorsWriter *writer, const void *elements, DType
 bool safetensors_failed(const SafetensorsWriter *writer); /* what is still to come need not be computed: commit says why */
 Status safetensors_commit(SafetensorsWriter *writer); /* frees the writer, also on failure */
 void safetensors_abandon(SafetensorsWriter *writer);  /* frees it and leaves nothing */
+/* model.safetensors.index.json in `dir`, for weights in several files. file: name of the tensor's within `dir`. bytes: of all tensors. */
+typedef struct IndexedTensor { const char *name, *file; } IndexedTensor;
+Status safetensors_write_index(const char *dir, const IndexedTensor *tensors, size_t n, uint64_t bytes);
 /* Converts `count` elements between float dtypes (host memory; unaligned source is fine). */
 void convert_elements(const void *from, DType from_dtype, void *to, DType to_dtype, size_t count);
 DType dtype_from_text(const char *text); /* f32, bf16 or f16, as options list them */
@@ -245,6 +248,8 @@ void rope_frequencies(const RopeConfig *rope, int64_t head_dim, int64_t max_posi
 /* cos and sin of every token's angles, times the scaling's factor: (N, head_dim / 2) each. */
 Status rope_tables(const ModelConfig *config, const Layout *layout, Arena *arena, const Device *device, DType dtype, Tensor **cosine, Tensor **sine);
 
+/* The linear layer whose weight is the module's; NULL: it is none. */
+Linear *module_linear(const Model *model, const Module *module);
 /* New LoRA branches on the targets, and whole copies of modules_to_save. The names in `config` have to outlive the model. ST_CONFIG naming a target
  * that matches nothing, with the names there are. */
 Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed);

@@ -1,4 +1,4 @@
-/* Writing one safetensors file: the header is complete before the first byte of data. */
+/* Writing one safetensors file: the header is complete before the first byte of data. And the index of several. */
 #include "lib/model/model.h"
 
 #include <stdlib.h>
@@ -123,4 +123,23 @@ void safetensors_abandon(SafetensorsWriter *writer) {
     if (!writer) return;
     writer_abandon(&writer->file);
     writer_free(writer);
+}
+
+Status safetensors_write_index(const char *dir, const IndexedTensor *tensors, size_t n, uint64_t bytes) {
+    Str path = {0};
+    str_printf(&path, "%s/model.safetensors.index.json", dir);
+    JsonWriter w = {.pretty = true};
+    jw_object(&w, NULL);
+    jw_object(&w, "metadata");
+    jw_int(&w, "total_size", (int64_t)bytes);
+    jw_end_object(&w);
+    jw_object(&w, "weight_map");
+    for (size_t i = 0; i < n; i++) jw_string(&w, tensors[i].name, tensors[i].file);
+    jw_end_object(&w);
+    jw_end_object(&w);
+    str_append_char(&w.text, '\n');
+    Status status = file_write_all(str_text(&path), w.text.data, w.text.len);
+    jw_release(&w);
+    str_release(&path);
+    return status;
 }

@@ -209,22 +209,18 @@ static Status write_shard(const Shards *shards, size_t s, const char *path) {
     return status;
 }
 
-static Status write_index(const Shards *shards, const char *path, Arena *arena) {
-    JsonWriter writer = {.pretty = true};
-    jw_object(&writer, NULL);
-    jw_object(&writer, "metadata");
-    jw_int(&writer, "total_size", (int64_t)shards->total);
-    jw_end_object(&writer);
-    jw_object(&writer, "weight_map");
-    for (size_t s = 0; s < shards->n; s++)
+static Status write_index(const Shards *shards, const char *dir, Arena *arena) {
+    const Params *params = &shards->model->params;
+    IndexedTensor *tensors = arena_alloc(arena, params->n * sizeof *tensors);
+    size_t n = 0;
+    if (!tensors) return ST_RESOURCE;
+    for (size_t s = 0; s < shards->n; s++) {
+        const char *file = shard_name(shards, s, arena);
+        if (!file) return ST_RESOURCE;
         for (size_t i = shards->first[s]; i < shards->first[s + 1]; i++)
-            if (shards->model->params.items[i].role == PARAM_BASE)
-                jw_string(&writer, shards->model->params.items[i].name, shard_name(shards, s, arena));
-    jw_end_object(&writer);
-    jw_end_object(&writer);
-    Status status = file_write_all(path, writer.text.data, writer.text.len);
-    jw_release(&writer);
-    return status;
+            if (params->items[i].role == PARAM_BASE) tensors[n++] = (IndexedTensor){params->items[i].name, file};
+    }
+    return safetensors_write_index(dir, tensors, n, shards->total);
 }
 
 static Status write_directory(void *context, const char *dir) {
@@ -233,7 +229,7 @@ static Status write_directory(void *context, const char *dir) {
     Arena *arena = arena_new(0);
     Status status = arena ? plan_shards(shards, arena) : ST_RESOURCE;
     for (size_t s = 0; status == ST_OK && s < shards->n; s++) status = write_shard(shards, s, path_join(arena, dir, shard_name(shards, s, arena)));
-    if (status == ST_OK && shards->n > 1) status = write_index(shards, path_join(arena, dir, "model.safetensors.index.json"), arena);
+    if (status == ST_OK && shards->n > 1) status = write_index(shards, dir, arena);
     arena_free(arena);
     TRY(status);
     TRY(model_copy_files(model->dir, dir));
