@@ -1,0 +1,135 @@
+/* The proof of a merge: base and adapters side by side, and the merged model, both run on a few tokens. */
+#include "sft/merge_parts.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The probe: a few sequences of tokens drawn evenly from the vocabulary, always the same ones. */
+enum { PROBE_ROWS = 4, PROBE_TOKENS = 16, PROBE_SIZE = PROBE_ROWS * PROBE_TOKENS };
+
+/* Puts all adapters into the base itself, unmerged: side by side as one branch of summed rank. */
+static Status attach_branches(const Merge *merge, size_t module) {
+    const Model *base = merge->base;
+    Linear *linear = module_linear(base, &base->modules[module]);
+    int64_t rank = 0, at = 0;
+    if (!linear) return ST_OK;
+    for (size_t k = 0; k < merge->config->n_adapters; k++) {
+        const LoraBranch *lora = module_lora(merge->adapted[k], module);
+        rank += lora ? lora->a->shape[0] : 0;
+    }
+    if (rank == 0) return ST_OK;
+    LoraBranch *all = arena_zero(merge->arena, sizeof *all);
+    if (!all || !(all->a = tensor_new(merge->arena, base->device, DT_F32, 2, (int64_t[]){rank, linear->in})) ||
+        !(all->b = tensor_new(merge->arena, base->device, DT_F32, 2, (int64_t[]){linear->out, rank})))
+        return ST_RESOURCE;
+    for (size_t k = 0; k < merge->config->n_adapters; k++) {
+        const LoraBranch *lora = module_lora(merge->adapted[k], module);
+        if (!lora) continue;
+        int64_t own = lora->a->shape[0];
+        double scale = lora->scale * merge->config->adapters[k].weight;
+        memcpy((float *)all->a->data + at * linear->in, lora->a->data, tensor_bytes(lora->a));
+        for (int64_t o = 0; o < linear->out; o++)
+            for (int64_t r = 0; r < own; r++)
+                ((float *)all->b->data)[o * rank + at + r] = (float)(scale * (double)((const float *)lora->b->data)[o * own + r]);
+        at += own;
+    }
+    all->scale = 1;
+    linear->lora = all;
+    return ST_OK;
+}
+
+static Status attach_saved(const Merge *merge, size_t module, bool bias) {
+    const Tensor *tensor = module_tensor(merge->base, module, bias);
+    bool saved = false;
+    for (size_t k = 0; k < merge->config->n_adapters; k++) saved |= module_saved(merge->adapted[k], module, bias) != NULL;
+    if (!saved) return ST_OK;
+    Tensor *sum = tensor_new(merge->arena, merge->base->device, DT_F32, tensor->n_dims, tensor->shape);
+    if (!sum) return ST_RESOURCE;
+    Arena *arena = arena_new(0);
+    Block block;
+    Status status = arena ? block_new(merge, arena, module, tensor_rows(tensor), tensor_width(tensor), &block) : ST_RESOURCE;
+    for (int64_t first = 0, step = status == ST_OK ? block.n : 1; status == ST_OK && first < tensor_rows(tensor); first += step) {
+        block_fill(merge, module, bias, first, MIN(step, tensor_rows(tensor) - first), &block);
+        for (int64_t i = 0; i < block.n * block.cols; i++)
+            ((float *)sum->data)[first * block.cols + i] = block.base[i] + ((const float *)block.delta.data)[i];
+    }
+    arena_free(arena);
+    sum->in_out = tensor->in_out;
+    if (status == ST_OK) *(bias ? merge->base->modules[module].bias : merge->base->modules[module].weight) = sum;
+    return status;
+}
+
+static Tensor *look(const Model *model, Tape *tape, Tensor *hidden, Tensor *rows) {
+    return model->score ? op_row_scores(tape, hidden, model->score, rows) : model_logits(model, tape, hidden, rows).logits;
+}
+
+/* Next-token logits of the probe, or scores: (PROBE_SIZE, V or 1), free them. */
+static Status probe(const Model *model, float **seen) {
+    int32_t ids[PROBE_SIZE], rows[PROBE_SIZE];
+    Segment segments[PROBE_ROWS];
+    int64_t size = PROBE_SIZE;
+    for (int32_t i = 0; i < PROBE_SIZE; i++) {
+        ids[i] = (int32_t)rng_below(rng_key(0, RNG_TEST, 0), (uint64_t)i, (uint64_t)model->config.vocab_size);
+        rows[i] = i;
+    }
+    for (int i = 0; i < PROBE_ROWS; i++) segments[i] = (Segment){.begin = i * PROBE_TOKENS, .end = (i + 1) * PROBE_TOKENS, .parent = -1};
+    Tape *tape = tape_new(model->device, model->compute, 0);
+    if (!tape) return ST_RESOURCE;
+    tape_record(tape, false);
+    ModelBatch batch = {.ids = ids, .layout = {.n_tokens = PROBE_SIZE, .n_segments = PROBE_ROWS, .segments = segments}};
+    Tensor *wanted = tensor_view(tape_arena(tape), model->device, DT_I32, 1, &size, rows);
+    Tensor *result = look(model, tape, model_forward(model, tape, &batch), wanted);
+    Status status = result && wanted ? ST_OK : tape_status(tape) != ST_OK ? tape_status(tape) : ST_RESOURCE;
+    if (status == ST_OK && !(*seen = malloc(tensor_bytes(result)))) status = status_fail(ST_RESOURCE, "out of memory for the proof's logits");
+    if (status == ST_OK) memcpy(*seen, result->data, tensor_bytes(result));
+    tape_free(tape);
+    return status;
+}
+
+static double log_sum(const float *logits, int64_t vocab, int64_t *best) {
+    double sum = 0;
+    *best = 0;
+    for (int64_t i = 1; i < vocab; i++)
+        if (logits[i] > logits[*best]) *best = i;
+    for (int64_t i = 0; i < vocab; i++) sum += exp((double)logits[i] - (double)logits[*best]);
+    return (double)logits[*best] + log(sum);
+}
+
+static void compare(const float *p, const float *q, int64_t vocab, MergeResult *result) {
+    for (int row = 0; row < PROBE_SIZE; row++, p += vocab, q += vocab) {
+        int64_t best_p, best_q;
+        double sum_p = log_sum(p, vocab, &best_p), sum_q = log_sum(q, vocab, &best_q), kl = 0;
+        for (int64_t i = 0; i < vocab; i++) kl += exp((double)p[i] - sum_p) * (((double)p[i] - sum_p) - ((double)q[i] - sum_q));
+        result->kl += MAX(kl, 0) / PROBE_SIZE;
+        result->top1_agreement += (best_p == best_q) / (double)PROBE_SIZE;
+    }
+}
+
+static void compare_scores(const float *before, const float *after, MergeResult *result) {
+    for (int row = 0; row < PROBE_SIZE; row++) {
+        double error = fabs((double)before[row] - (double)after[row]);
+        if (isnan(error) || error > result->score_error) result->score_error = error; /* NaN stays */
+    }
+}
+
+Status merge_prove(Merge *merge) {
+    for (size_t m = 0; m < merge->base->n_modules; m++) {
+        TRY(attach_branches(merge, m));
+        TRY(attach_saved(merge, m, false));
+        if (merge->base->modules[m].bias) TRY(attach_saved(merge, m, true));
+    }
+    Model *merged = NULL;
+    float *before = NULL, *after = NULL;
+    Status status = model_load(
+        merge->made, &(ModelOptions){.device = device_cpu(), .compute = merge->config->compute, .scores = merge->scores, .skip_nan_check = true},
+        &merged);
+    if (status == ST_OK) status = probe(merge->base, &before);
+    if (status == ST_OK) status = probe(merged, &after);
+    if (status == ST_OK && merge->scores) compare_scores(before, after, merge->result);
+    else if (status == ST_OK) compare(before, after, merged->config.vocab_size, merge->result);
+    free(before);
+    free(after);
+    model_free(merged);
+    return status;
+}
