@@ -3,123 +3,85 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- options of a map ---- */
+#include "lib/train/option.h"
 
-static const MapOption *option_find(const MapOption *options, const char *name) {
-    for (; options && options->name; options++)
-        if (strcmp(options->name, name) == 0) return options;
-    return NULL;
-}
+/* ---- options ---- */
 
-static const char *place_text(const char *file, int line, char out[512]) {
-    if (file && line > 0) snprintf(out, 512, "in '%s' line %d", file, line);
-    else snprintf(out, 512, "on the command line");
-    return out;
-}
+enum { MAX_NEW_TOKENS, TEMPERATURE, GREEDY, TOP_K, TOP_P, MIN_P, REPETITION_PENALTY, PRESENCE_PENALTY, FREQUENCY_PENALTY, STOP, SAMPLING_OPTIONS };
+#define OPTIONS_OF_SAMPLING \
+    [MAX_NEW_TOKENS] = {"max_new_tokens", TAKES_WHOLE, .low = 1, .high = 1 << 20}, \
+    [TEMPERATURE] = {"temperature", TAKES_NUMBER, .low = 0, .high = 100}, \
+    [GREEDY] = {"greedy", TAKES_TRUTH}, \
+    [TOP_K] = {"top_k", TAKES_WHOLE, .low = 0, .high = 1e9}, \
+    [TOP_P] = {"top_p", TAKES_NUMBER, .low = 0, .high = 1}, \
+    [MIN_P] = {"min_p", TAKES_NUMBER, .low = 0, .high = 1}, \
+    [REPETITION_PENALTY] = {"repetition_penalty", TAKES_NUMBER, .low = 0.01, .high = 100}, \
+    [PRESENCE_PENALTY] = {"presence_penalty", TAKES_NUMBER, .low = -100, .high = 100}, \
+    [FREQUENCY_PENALTY] = {"frequency_penalty", TAKES_NUMBER, .low = -100, .high = 100}, \
+    [STOP] = {"stop", TAKES_TEXTS}
+static const OptionSpec sampling_options[] = {OPTIONS_OF_SAMPLING, {0}};
 
-static Status unknown_option(const char *key, const char *name, const char *file, int line, const MapOption *options, const MapOption *others) {
-    const char *names[64];
-    char place[512];
-    size_t n = 0;
-    for (const MapOption *o = options; o && o->name && n < COUNT_OF(names); o++) names[n++] = o->name;
-    for (const MapOption *o = others; o && o->name && n < COUNT_OF(names); o++) names[n++] = o->name;
-    status_fail(ST_CONFIG, "unknown key '%s' of '%s' %s", name, key, place_text(file, line, place));
-    return status_hint_nearest(ST_CONFIG, name, names, n, NULL);
-}
-
-static Status wrong_option(const char *key, const MapOption *option, const char *file, int line) {
-    char place[512], expected[128] = "a text";
-    bool bounded = option->low < option->high;
-    const char *kind = option->type == MAP_INT ? "a whole number" : "a number";
-    if (option->choices) snprintf(expected, sizeof expected, "%s", option->choices);
-    else if (option->type == MAP_BOOL) snprintf(expected, sizeof expected, "true or false");
-    else if (option->type == MAP_TEXTS) snprintf(expected, sizeof expected, "a list of texts");
-    else if (option->type != MAP_TEXT && bounded && isinf(option->high)) snprintf(expected, sizeof expected, "%s of at least %g", kind, option->low);
-    else if (option->type != MAP_TEXT) snprintf(expected, sizeof expected, "%s from %g to %g", kind, option->low, option->high);
-    return status_fail(ST_CONFIG, "wrong value for '%s.%s' %s: expected %s", key, option->name, place_text(file, line, place), expected);
-}
-
-static bool read_texts(const Yaml *node, Arena *arena, TextList *list) {
-    size_t n = node->kind == YAML_LIST ? node->n : 1;
-    list->items = arena_alloc(arena, MAX(n, 1) * sizeof *list->items);
-    list->n = n;
-    for (size_t i = 0; i < n && list->items; i++) {
-        const Yaml *item = node->kind == YAML_LIST ? node->items[i] : node;
-        if (item->kind != YAML_SCALAR || item->text[0] == '\0') return false;
-        list->items[i] = item->text;
-    }
-    return list->items != NULL;
-}
-
-static bool read_option(const Yaml *node, const MapOption *option, Arena *arena, void *out) {
-    void *field = (char *)out + option->offset;
-    int64_t whole;
-    double real;
-    switch (option->type) {
-    case MAP_TEXT:
-        if (node->kind != YAML_SCALAR || node->text[0] == '\0' || (option->choices && !text_among(option->choices, '|', node->text))) return false;
-        *(const char **)field = node->text;
-        return true;
-    case MAP_BOOL: return yaml_as_bool(node, field);
-    case MAP_TEXTS: return read_texts(node, arena, field);
-    case MAP_INT:
-        if (!yaml_as_int(node, &whole) || !((double)whole >= option->low && (double)whole <= option->high)) return false;
-        *(int64_t *)field = whole;
-        return true;
-    case MAP_REAL:
-        if (!yaml_as_double(node, &real) || !(real >= option->low && real <= option->high)) return false;
-        *(double *)field = real;
-        return true;
-    }
-    return false;
-}
-
-/* Fills fields of `out` at their offsets. Keys that are in neither table are ST_CONFIG; those of `others` alone are passed over. Tables end before
- * the first entry without a name. */
-static Status map_options_read(const Yaml *map, const char *key, const char *file, const MapOption *options, const MapOption *others, Arena *arena,
-                               void *out) {
-    char place[512];
-    if (!map || map->kind == YAML_NULL) return ST_OK;
-    if (map->kind != YAML_MAP)
-        return status_fail(ST_CONFIG, "wrong value for '%s' %s: expected a map of keys", key, place_text(file, map->line, place));
-    for (size_t i = 0; i < map->n; i++) {
-        const MapOption *option = option_find(options, map->keys[i]);
-        if (!option && option_find(others, map->keys[i])) continue;
-        if (!option) return unknown_option(key, map->keys[i], file, map->key_lines[i], options, others);
-        if (map->items[i]->kind == YAML_NULL) continue;
-        if (!read_option(map->items[i], option, arena, out)) return wrong_option(key, option, file, map->key_lines[i]);
-    }
-    return ST_OK;
-}
-
-/* ---- sampling ---- */
-
-#define SAMPLE(name) offsetof(TeacherSampling, sample.name)
-static const MapOption sampling_options[] = {
-    {"max_new_tokens", MAP_INT, offsetof(TeacherSampling, max_new_tokens), 1, 1 << 20, NULL},
-    {"temperature", MAP_REAL, SAMPLE(temperature), 0, 100, NULL},
-    {"greedy", MAP_BOOL, SAMPLE(greedy), 0, 0, NULL},
-    {"top_k", MAP_INT, SAMPLE(top_k), 0, 1e9, NULL},
-    {"top_p", MAP_REAL, SAMPLE(top_p), 0, 1, NULL},
-    {"min_p", MAP_REAL, SAMPLE(min_p), 0, 1, NULL},
-    {"repetition_penalty", MAP_REAL, SAMPLE(repetition_penalty), 0.01, 100, NULL},
-    {"presence_penalty", MAP_REAL, SAMPLE(presence_penalty), -100, 100, NULL},
-    {"frequency_penalty", MAP_REAL, SAMPLE(frequency_penalty), -100, 100, NULL},
-    {"stop", MAP_TEXTS, offsetof(TeacherSampling, stop), 0, 0, NULL},
+/* A teacher's stand beside those of its sampling. */
+enum {
+    MODEL = SAMPLING_OPTIONS, ADAPTER, CHAT_TEMPLATE, COMPUTE, BASE, MAX_BATCH, URL, API, API_KEY_ENV, CA_FILE, CONCURRENCY, RETRIES, TIMEOUT,
+    REQUESTS_PER_SECOND, TOKENS_PER_MINUTE, PRICE_IN, PRICE_OUT, REPLAY
+};
+static const OptionSpec teacher_options[] = {
+    OPTIONS_OF_SAMPLING,
+    [MODEL] = {"model", TAKES_TEXT},
+    [ADAPTER] = {"adapter", TAKES_TEXT},
+    [CHAT_TEMPLATE] = {"chat_template", TAKES_TEXT},
+    [COMPUTE] = {"compute", TAKES_TEXT, .choices = "auto|f32|bf16"},
+    [BASE] = {"base", TAKES_TRUTH},
+    [MAX_BATCH] = {"max_batch", TAKES_WHOLE, .low = 0, .high = 1 << 16},
+    [URL] = {"url", TAKES_TEXT},
+    [API] = {"api", TAKES_TEXT, .text = "chat", .choices = "chat|completions"},
+    [API_KEY_ENV] = {"api_key_env", TAKES_TEXT},
+    [CA_FILE] = {"ca_file", TAKES_TEXT},
+    [CONCURRENCY] = {"concurrency", TAKES_WHOLE, .value = 8, .low = 1, .high = 256},
+    [RETRIES] = {"retries", TAKES_WHOLE, .value = 5, .low = 0, .high = 100},
+    [TIMEOUT] = {"timeout", TAKES_NUMBER, .value = 120, .low = 0.01, .high = 86400},
+    [REQUESTS_PER_SECOND] = {"requests_per_second", TAKES_NUMBER, .low = 0, .high = 1e6},
+    [TOKENS_PER_MINUTE] = {"tokens_per_minute", TAKES_NUMBER, .low = 0, .high = 1e12},
+    [PRICE_IN] = {"price_in", TAKES_NUMBER, .low = 0, .high = 1e9},
+    [PRICE_OUT] = {"price_out", TAKES_NUMBER, .low = 0, .high = 1e9},
+    [REPLAY] = {"replay", TAKES_TEXT},
     {0},
 };
+
+static OptionOwner owner_of(const char *key, const char *file) { return (OptionOwner){"key", key, file}; }
+
+/* ---- sampling ---- */
 
 TeacherSampling teacher_sampling(void) {
     return (TeacherSampling){.sample = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = 256};
 }
 
+/* What is not given stays as it is. */
+static Status read_sampling(const Yaml *map, const char *key, const char *file, const OptionSpec *options, Arena *arena, TeacherSampling *sampling) {
+    OptionOwner owner = owner_of(key, file);
+    OptionValue v[OPTIONS_MOST];
+    SampleConfig *sample = &sampling->sample;
+    TRY(options_read(&owner, options, map, arena, v));
+    if (v[MAX_NEW_TOKENS].node) sampling->max_new_tokens = (int64_t)v[MAX_NEW_TOKENS].number;
+    if (v[TEMPERATURE].node) sample->temperature = v[TEMPERATURE].number;
+    if (v[GREEDY].node) sample->greedy = v[GREEDY].number != 0;
+    if (v[TOP_K].node) sample->top_k = (int64_t)v[TOP_K].number;
+    if (v[TOP_P].node) sample->top_p = v[TOP_P].number;
+    if (v[MIN_P].node) sample->min_p = v[MIN_P].number;
+    if (v[REPETITION_PENALTY].node) sample->repetition_penalty = v[REPETITION_PENALTY].number;
+    if (v[PRESENCE_PENALTY].node) sample->presence_penalty = v[PRESENCE_PENALTY].number;
+    if (v[FREQUENCY_PENALTY].node) sample->frequency_penalty = v[FREQUENCY_PENALTY].number;
+    if (v[STOP].node) sampling->stop = (TextList){v[STOP].n, v[STOP].list};
+    return ST_OK;
+}
+
 Status teacher_sampling_read(const Yaml *map, const char *key, const char *file, Arena *arena, TeacherSampling *sampling) {
-    return map_options_read(map, key, file, sampling_options, NULL, arena, sampling);
+    return read_sampling(map, key, file, sampling_options, arena, sampling);
 }
 
 void teacher_sampling_write(const TeacherSampling *s, JsonWriter *w, const char *key) {
@@ -142,33 +104,20 @@ void teacher_sampling_write(const TeacherSampling *s, JsonWriter *w, const char 
 
 /* ---- the teacher of a recipe ---- */
 
-#define FIELD(name) offsetof(TeacherConfig, name)
-static const MapOption teacher_options[] = {
-    {"model", MAP_TEXT, FIELD(model), 0, 0, NULL},
-    {"adapter", MAP_TEXT, FIELD(adapter), 0, 0, NULL},
-    {"chat_template", MAP_TEXT, FIELD(chat_template), 0, 0, NULL},
-    {"compute", MAP_TEXT, FIELD(compute), 0, 0, "auto|f32|bf16"},
-    {"base", MAP_BOOL, FIELD(base), 0, 0, NULL},
-    {"max_batch", MAP_INT, FIELD(max_batch), 0, 1 << 16, NULL},
-    {"url", MAP_TEXT, FIELD(url), 0, 0, NULL},
-    {"api", MAP_TEXT, FIELD(api), 0, 0, "chat|completions"},
-    {"api_key_env", MAP_TEXT, FIELD(api_key_env), 0, 0, NULL},
-    {"ca_file", MAP_TEXT, FIELD(ca_file), 0, 0, NULL},
-    {"concurrency", MAP_INT, FIELD(concurrency), 1, 256, NULL},
-    {"retries", MAP_INT, FIELD(retries), 0, 100, NULL},
-    {"timeout", MAP_REAL, FIELD(timeout), 0.01, 86400, NULL},
-    {"requests_per_second", MAP_REAL, FIELD(requests_per_second), 0, 1e6, NULL},
-    {"tokens_per_minute", MAP_REAL, FIELD(tokens_per_minute), 0, 1e12, NULL},
-    {"price_in", MAP_REAL, FIELD(price_in), 0, 1e9, NULL},
-    {"price_out", MAP_REAL, FIELD(price_out), 0, 1e9, NULL},
-    {"replay", MAP_TEXT, FIELD(replay), 0, 0, NULL},
-    {0},
-};
-
 static Status refuse(const TeacherConfig *config, const char *problem, const char *hint) {
-    char place[512];
-    status_fail(ST_CONFIG, "'%s' %s %s", config->key, place_text(config->file, config->node ? config->node->line : 0, place), problem);
+    OptionOwner owner = owner_of(config->key, config->file);
+    option_refuse(&owner, config->node->line, problem);
     return status_hint(ST_CONFIG, "%s", hint);
+}
+
+static Status check_texts(const TeacherConfig *config, const OptionValue *values) {
+    char problem[128];
+    for (size_t i = 0; teacher_options[i].name; i++)
+        if (values[i].text && !values[i].text[0]) {
+            snprintf(problem, sizeof problem, "'%s' is empty", teacher_options[i].name);
+            return refuse(config, problem, "leave it out");
+        }
+    return ST_OK;
 }
 
 /* A key that another kind of teacher would use. */
@@ -176,7 +125,7 @@ static Status check_belongs(const TeacherConfig *config, const char *const *name
     char problem[128];
     for (; *names; names++)
         if (yaml_get(config->node, *names)) {
-            snprintf(problem, sizeof problem, "has '%s', which goes with %s", *names, where);
+            snprintf(problem, sizeof problem, "it has '%s', which goes with %s", *names, where);
             return refuse(config, problem, "leave it out");
         }
     return ST_OK;
@@ -188,34 +137,61 @@ static Status check_url(const TeacherConfig *config) {
     host = host ? host + 3 : config->url;
     at = strchr(host, '@');
     if (at && at < host + strcspn(host, "/?#"))
-        return refuse(config, "has a user or a password in its 'url', which the run directory would keep",
+        return refuse(config, "it has a user or a password in its 'url', which the run directory would keep",
                       "leave it out of the url; api_key_env: VARIABLE names an environment variable with the key");
     if (host[strcspn(host, "?#")])
-        return refuse(config, "has a 'url' with '?' or '#', and paths are added to its end",
+        return refuse(config, "it has a 'url' with '?' or '#', and paths are added to its end",
                       "end it with the version, as https://host/v1; api_key_env: VARIABLE names an environment variable with the key");
     return ST_OK;
+}
+
+static Status read_config(const Yaml *node, const char *key, const char *file, Arena *arena, TeacherConfig *config) {
+    OptionOwner owner = owner_of(key, file);
+    OptionValue v[OPTIONS_MOST];
+    TRY(options_read(&owner, teacher_options, node, arena, v));
+    *config = (TeacherConfig){
+        .model = v[MODEL].text,
+        .adapter = v[ADAPTER].text,
+        .chat_template = v[CHAT_TEMPLATE].text,
+        .compute = v[COMPUTE].text,
+        .base = v[BASE].number != 0,
+        .max_batch = (int64_t)v[MAX_BATCH].number,
+        .url = v[URL].text,
+        .api = v[API].text,
+        .api_key_env = v[API_KEY_ENV].text,
+        .ca_file = v[CA_FILE].text,
+        .concurrency = (int64_t)v[CONCURRENCY].number,
+        .retries = (int64_t)v[RETRIES].number,
+        .timeout = v[TIMEOUT].number,
+        .requests_per_second = v[REQUESTS_PER_SECOND].number,
+        .tokens_per_minute = v[TOKENS_PER_MINUTE].number,
+        .price_in = v[PRICE_IN].number,
+        .price_out = v[PRICE_OUT].number,
+        .replay = v[REPLAY].text,
+        .node = node,
+        .key = key,
+        .file = file,
+    };
+    return check_texts(config, v);
 }
 
 Status teacher_config(const Yaml *node, const char *key, const char *file, Arena *arena, TeacherConfig *config) {
     static const char *const of_servers[] = {"api",     "api_key_env",         "ca_file",           "concurrency", "retries",
                                              "timeout", "requests_per_second", "tokens_per_minute", NULL};
     static const char *const of_models[] = {"adapter", "chat_template", "compute", "max_batch", NULL};
-    *config = (TeacherConfig){.api = "chat", .concurrency = 8, .retries = 5, .timeout = 120, .node = node, .key = key, .file = file};
-    TeacherSampling sampling = teacher_sampling();
     if (!node || node->kind == YAML_NULL)
         return status_hint(status_fail(ST_CONFIG, "'%s' is missing", key),
                            "%s: {model: DIR}, or {url: http://host:port/v1, model: NAME, api_key_env: VARIABLE}", key);
-    TRY(map_options_read(node, key, file, teacher_options, sampling_options, arena, config));
-    TRY(map_options_read(node, key, file, sampling_options, teacher_options, arena, &sampling));
-    if (config->replay && config->url) return refuse(config, "names a log to replay and a server", "keep one");
+    TRY(read_config(node, key, file, arena, config));
+    if (config->replay && config->url) return refuse(config, "it names a log to replay and a server", "keep one");
     if (config->replay) return ST_OK;
     if (config->url) TRY(check_url(config));
-    if (!config->model) return refuse(config, "lacks 'model'", "a model directory, or with 'url' the name of the server's model");
+    if (!config->model) return refuse(config, "it lacks 'model'", "a model directory, or with 'url' the name of the server's model");
     return config->url ? check_belongs(config, of_models, "a model on this machine") : check_belongs(config, of_servers, "'url'");
 }
 
 Status teacher_config_sampling(const TeacherConfig *config, Arena *arena, TeacherSampling *sampling) {
-    return map_options_read(config->node, config->key, config->file, sampling_options, teacher_options, arena, sampling);
+    return read_sampling(config->node, config->key, config->file, teacher_options, arena, sampling);
 }
 
 int64_t teacher_count(double tokens) { return tokens >= 0 ? (int64_t)MIN(tokens, 1e9) : 0; }

@@ -115,10 +115,4 @@ size_t teacher_choice_bytes(const TeacherPrompt *prompt); /* of the longest choi
 void teacher_answer_write(const TeacherAnswer *answer, JsonWriter *w);
 Status teacher_answer_read(const json_t *line, TeacherAnswer *answer);
 
-/* ---- options of a map, by table ---- */
-
-typedef enum MapType { MAP_TEXT, MAP_INT, MAP_REAL, MAP_BOOL, MAP_TEXTS } MapType;
-/* low, high: of numbers; choices: of a text, "a|b"; NULL: any */
-typedef struct MapOption { const char *name; MapType type; size_t offset; double low, high; const char *choices; } MapOption;
-
 #endif

@@ -1,4 +1,4 @@
-/* Options of filters and rewards: see option.h. */
+/* Options of filters, rewards and teachers: see option.h. */
 #include "lib/train/option.h"
 
 #include <math.h>
@@ -87,4 +87,16 @@ Status option_read(const OptionOwner *owner, const OptionSpec *spec, const Yaml 
     if (spec->kind != TAKES_TEXT) return read_number(spec, node, &value->number) ? ST_OK : wrong_value(owner, spec, node->line);
     if (node->kind != YAML_SCALAR || (spec->choices && !text_among(spec->choices, '|', node->text))) return wrong_value(owner, spec, node->line);
     return (value->text = arena_strdup(arena, node->text)) ? ST_OK : ST_RESOURCE;
+}
+
+Status options_read(const OptionOwner *owner, const OptionSpec *specs, const Yaml *map, Arena *arena, OptionValue values[OPTIONS_MOST]) {
+    options_init(specs, values);
+    if (!map || map->kind == YAML_NULL) return ST_OK;
+    if (map->kind != YAML_MAP) return option_refuse(owner, map->line, "expected a map of options");
+    for (size_t i = 0; i < map->n; i++) {
+        const OptionSpec *spec = option_find(specs, map->keys[i]);
+        if (!spec) return option_unknown(owner, map->keys[i], map->key_lines[i], specs, NULL, 0);
+        if (map->items[i]->kind != YAML_NULL) TRY(option_read(owner, spec, map->items[i], arena, &values[spec - specs]));
+    }
+    return ST_OK;
 }

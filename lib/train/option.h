@@ -1,9 +1,10 @@
-/* Options of what a recipe names, a filter or a reward: a table of what each takes, and the reading of a value.
+/* Options of what a recipe names, a filter, a reward or a teacher: a table of what each takes, and the reading of a value.
  *
  *     enum { MAX };
  *     static const OptionSpec options[] = {[MAX] = {"max", TAKES_WHOLE, .value = 150, .low = 1, .high = 1e9, .help = "most words"}, {0}};
  *     OptionValue values[OPTIONS_MOST];
- *     options_init(options, values);                                            // the defaults
+ *     TRY(options_read(&owner, options, map, arena, values));                   // the defaults, then what the map has; or one by one:
+ *     options_init(options, values);
  *     TRY(option_read(&owner, &options[MAX], node, arena, &values[MAX]));
  */
 #ifndef TUNE_OPTION_H
@@ -11,7 +12,7 @@
 
 #include "lib/base/base.h"
 
-enum { OPTIONS_MOST = 20 }; /* of one table */
+enum { OPTIONS_MOST = 30 }; /* of one table */
 typedef enum OptionKind { TAKES_NUMBER, TAKES_WHOLE, TAKES_TRUTH, TAKES_TEXT, TAKES_TEXTS, TAKES_NODE } OptionKind;
 /* A table ends with an entry without name; NULL is an empty one. */
 typedef struct OptionSpec {
@@ -26,13 +27,15 @@ typedef struct OptionSpec {
 } OptionSpec;
 /* node: what the recipe has, as long as that is there; NULL: not given. TAKES_NODE is that alone. */
 typedef struct OptionValue { double number; const char *text; const char **list; size_t n; const Yaml *node; } OptionValue;
-/* Whose they are, for messages: what: "filter", "reward"; name NULL: it has none; file NULL: it is not said where */
+/* Whose they are, for messages: what: "filter", "reward", "key"; name NULL: it has none; file NULL: it is not said where */
 typedef struct OptionOwner { const char *what, *name, *file; } OptionOwner;
 
 void options_init(const OptionSpec *specs, OptionValue values[OPTIONS_MOST]);
 const OptionSpec *option_find(const OptionSpec *specs, const char *name); /* NULL: there is none */
 /* Texts are copied to `arena`. ST_CONFIG: it is not what the option takes. */
 Status option_read(const OptionOwner *owner, const OptionSpec *spec, const Yaml *node, Arena *arena, OptionValue *value);
+/* The defaults, and what a map has; NULL or null: nothing. ST_CONFIG: no map, an unknown option, a value that does not fit. */
+Status options_read(const OptionOwner *owner, const OptionSpec *specs, const Yaml *map, Arena *arena, OptionValue values[OPTIONS_MOST]);
 /* ST_CONFIG: "filter 'rouge_l' in 'recipe.yaml' line 7: TEXT"; line 0: on the command line. */
 Status option_refuse(const OptionOwner *owner, int line, const char *text);
 /* The same of an option that is not in the table; `others` are taken besides. */
