@@ -1,7 +1,6 @@
 /* tune bench dpo and grpo: steps of preference training and of a policy gradient on a language model, with the settings of TRL's trainers that they
  * are compared with. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "cmd/bench.h"
 #include "rl/pairs/preference.h"

@@ -1,7 +1,5 @@
 /* Rows of tune bench: lengths as real data has them, ids at random. */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cmd/bench.h"
 

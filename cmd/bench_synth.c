@@ -2,10 +2,8 @@
  * tokens, so the ratio of times is what synthesis costs beside. */
 #include "cmd/bench.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "data/data.h"
 #include "data/synth/synth.h"

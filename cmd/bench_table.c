@@ -1,7 +1,4 @@
 /* tune bench --table: bench.json and bench-peers.json as markdown. */
-#include <math.h>
-#include <string.h>
-
 #include "cmd/bench.h"
 
 static void add_cell(Str *line, const json_t *row, const char *key, double factor, const char *format) {

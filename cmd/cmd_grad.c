@@ -1,6 +1,4 @@
 /* tune grad: the gradient of the mean loss, for checking against other programs. */
-#include <string.h>
-
 #include "cmd/cmd.h"
 
 enum { BATCH_TOKENS = 1024 }; /* rows that run together: what bounds the memory of activations */

@@ -1,6 +1,4 @@
 /* tune help: what --help says, and the manual page. */
-#include <string.h>
-
 #include "cmd/help.h"
 
 static void print_view(void *context, const CommandView *view) {

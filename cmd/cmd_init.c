@@ -1,6 +1,5 @@
 /* tune init: a model with random weights, to train from nothing or to measure with. */
 #include <math.h>
-#include <string.h>
 
 #include "cmd/cmd.h"
 

@@ -1,6 +1,5 @@
 /* tune inspect: what is in a model, an adapter, a safetensors file, a checkpoint or a run. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "cmd/cmd.h"
 

@@ -2,6 +2,8 @@
 #ifndef TUNE_CMD_MDP_H
 #define TUNE_CMD_MDP_H
 
+#include <math.h>
+
 #include "cmd/cmd.h"
 #include "rl/mdp/mdp.h"
 

@@ -1,6 +1,5 @@
 /* tune mdp evaluate: the values of a policy. Also what solve and evaluate share: opening a world. */
 #include <math.h>
-#include <string.h>
 
 #include "cmd/cmd_mdp.h"
 #include "rl/env/env.h"

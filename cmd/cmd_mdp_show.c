@@ -1,8 +1,4 @@
 /* tune mdp show: a world drawn with values and a policy. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "cmd/cmd_mdp.h"
 #include "rl/mdp/mdp_show.h"
 

@@ -1,6 +1,4 @@
 /* tune report: the page of one run, or several side by side. */
-#include <math.h>
-
 #include "cmd/cmd.h"
 #include "lib/train/report.h"
 

@@ -1,6 +1,5 @@
 /* tune score: log-probabilities of given texts, token by token. */
 #include <math.h>
-#include <string.h>
 
 #include "cmd/cmd.h"
 

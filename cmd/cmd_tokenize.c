@@ -1,5 +1,4 @@
 /* tune tokenize: text to ids, one JSON array a text, and back; conversations to the text that the model's template makes of them. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,7 +1,6 @@
 /* A small curve in characters: braille dots where the terminal speaks UTF-8, ':' and '.' where it does not. */
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "cmd/cmd.h"
 

@@ -1,6 +1,4 @@
 /* Opening a model with its adapter and tokenizer, as most commands do. */
-#include <string.h>
-
 #include "cmd/cmd.h"
 
 

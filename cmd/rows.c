@@ -1,5 +1,4 @@
 /* Rows of a file as token ids, for the commands that use a model. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -1,8 +1,6 @@
 /* An episode as it is played, for people: a grid with the agent in it, or the numbers of each step. On a terminal a grid is drawn over and over in
  * its place. */
-#include <stdio.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "cmd/watch.h"
 #include "rl/mdp/mdp_show.h"

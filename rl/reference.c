@@ -1,7 +1,6 @@
 /* Switching a model to what it was. */
 #include "rl/reference.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 struct Reference {

@@ -1,8 +1,6 @@
 /* The record of a run's beginning: what will be trained, how much of it, and a sample of the mask. */
 #include "sft/started.h"
 
-#include <string.h>
-
 enum { SAMPLE_ROWS = 4, SAMPLE_TOKENS = 400 };
 
 static void write_counts(JsonWriter *w, const char *key, const DataCounts *counts) {

@@ -3,7 +3,6 @@
 #include "tests/check.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);

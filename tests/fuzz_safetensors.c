@@ -1,8 +1,6 @@
 /* Any bytes: either a failure with a text, or tensors that lie inside them and are found by their names. */
 #include "tests/check.h"
 
-#include <string.h>
-
 #include "lib/model/model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);

@@ -1,7 +1,6 @@
 /* LoRA adapters: PEFT's files read, their logits and gradients, and what is written back. */
 #include "tests/check.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,6 @@
 #include "tests/check.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "lib/text/chat.h"

@@ -8,7 +8,6 @@
 
 #include <omp.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static Recipe *recipe_of(const char *const *settings, size_t n) {

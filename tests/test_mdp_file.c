@@ -2,8 +2,6 @@
 #include "rl/mdp/mdp.h"
 #include "tests/check.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <stdio.h>
 
 static char folder[256];

@@ -3,7 +3,6 @@
 
 #include <math.h>
 #include <omp.h>
-#include <string.h>
 
 #include "lib/nn/nn.h"
 #include "lib/tensor/cpu/vector_math.h"

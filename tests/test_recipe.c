@@ -2,7 +2,6 @@
 #include "lib/train/keys.h"
 #include "tests/check.h"
 
-#include <math.h>
 #include <string.h>
 
 static const char small[] = "output: runs/a\n"

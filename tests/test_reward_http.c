@@ -1,11 +1,9 @@
 /* Rewards by servers. The server is a process of this test on 127.0.0.1 that misbehaves as the path of the url says; it ends with the test, or after
  * two minutes. */
 #include <arpa/inet.h>
-#include <math.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -4,7 +4,6 @@
 #include "tests/check.h"
 #include "tests/runs.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

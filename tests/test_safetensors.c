@@ -2,8 +2,6 @@
 #include "tests/check.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "lib/model/model.h"

@@ -6,7 +6,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 static const char prompts[] =
     "{\"prompt\": \"< 'pirate' =\"}\n{\"prompt\": \"> 'at' =\"}\n{\"prompt\": \"< 'no' =\"}\n{\"prompt\": \"# 'able' =\"}\n{\"prompt\": \"^ 'lip' =\"}\n";

@@ -11,7 +11,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { ACTIONS = 3, STEPS = 3, INNER = 1 + 3 + 9, STATES = INNER + 27, PROMPT = 3 };

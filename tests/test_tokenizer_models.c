@@ -1,8 +1,6 @@
 /* Models beside BPE, on vocabularies small enough to do by hand. */
 #include "tests/check.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "lib/text/text.h"

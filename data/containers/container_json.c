@@ -2,8 +2,6 @@
  * row a line are read as lines. */
 #include "data/containers/containers.h"
 
-#include <string.h>
-
 #define CHUNK ((size_t)64 << 10)
 
 /* ---- an array, element by element ---- */

@@ -2,8 +2,6 @@
  * claims. */
 #include "data/containers/parquet.h"
 
-#include <string.h>
-
 uint64_t pq_little_endian(const uint8_t *bytes, size_t n) {
     uint64_t value = 0;
     for (size_t i = 0; i < n; i++) value |= (uint64_t)bytes[i] << (8 * i);

@@ -2,8 +2,6 @@
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
 
-#include <string.h>
-
 static bool detect_pair(const json_t *row) {
     return json_object_get(row, "prompt") && json_object_get(row, "completion") && !json_object_get(row, "label");
 }

@@ -1,7 +1,6 @@
 /* Answers that are one of a few: which labels a prompt has by synth.labels, and whether a classification's inputs get their labels again. */
 #include "data/synth/synth_parts.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- lists ---- */

@@ -4,7 +4,6 @@
 
 #include <ctype.h>
 #include <string.h>
-#include <strings.h>
 
 enum { PAIRS };
 enum { MOST_PAIRS = 64 };

@@ -3,7 +3,6 @@
 #include "data/synth/synth_parts.h"
 
 #include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 

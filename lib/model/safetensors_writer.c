@@ -2,7 +2,6 @@
 #include "lib/model/model.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 struct SafetensorsWriter {
     FileWriter file;

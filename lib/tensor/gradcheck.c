@@ -2,7 +2,6 @@
 #include "lib/tensor/tensor.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 const OpInfo op_infos[] = {
 #define OP(result, name, arguments) {#name, op_##name##_example, &op_##name##_variants, op_##name##_cost},

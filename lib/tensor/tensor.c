@@ -3,7 +3,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 const char *dtype_name(DType dtype) {
     static const char *const names[] = {[DT_F32] = "f32", [DT_BF16] = "bf16", [DT_F16] = "f16", [DT_F64] = "f64", [DT_I32] = "i32"};

@@ -3,7 +3,6 @@
  * A word starts as its characters; again and again the pair with the lowest rank, the leftmost of them, becomes one symbol. Short words
  * look for it by going through the symbols, long ones keep the pairs in a heap, so that a megabyte of one letter takes n log n steps. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "lib/text/tokenizer_parts.h"

@@ -1,5 +1,4 @@
 /* Classes of characters, checks of UTF-8, and GPT-2's alphabet of bytes. */
-#include <string.h>
 #include <utf8proc.h>
 
 #include "lib/text/tokenizer_parts.h"

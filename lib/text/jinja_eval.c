@@ -1,7 +1,6 @@
 /* Runs the tree: scopes, loops, macros, operators, attributes. */
 #include <math.h>
 #include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "lib/text/jinja.h"

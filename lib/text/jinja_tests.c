@@ -1,6 +1,4 @@
 /* What stands behind `is`: one function and one line of the table each. */
-#include <math.h>
-#include <string.h>
 #include <utf8proc.h>
 
 #include "lib/text/jinja.h"

@@ -1,7 +1,5 @@
 /* Regular expressions of tokenizers. They are written for Oniguruma in its Ruby dialect; PCRE2 runs them after the few places where the
  * same characters mean something else there are rewritten. What cannot be rewritten is refused. */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "lib/text/tokenizer_parts.h"

@@ -3,7 +3,6 @@
  * the tokens of their bytes. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "lib/text/tokenizer_parts.h"
 

@@ -2,7 +2,6 @@
 #include "lib/train/train.h"
 
 #include <omp.h>
-#include <stdio.h>
 #include <string.h>
 
 /* What to change in a recipe that needs too much. */

@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 enum { RESTARTS = 5, CALM = 100, SHOWN = 200 }; /* how often it may fail in a row; this many steps without a failure begin a new row */

@@ -4,7 +4,6 @@
 #include "lib/train/training.h"
 
 #include <math.h>
-#include <stdio.h>
 
 static const double not_known = (double)NAN;
 

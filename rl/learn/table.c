@@ -2,7 +2,6 @@
 #include "rl/learn/table.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 /* ---- values ---- */

@@ -1,7 +1,6 @@
 #include "rl/offline/ilql_loss.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "rl/learn/q_losses.h"
 #include "rl/ratio.h"

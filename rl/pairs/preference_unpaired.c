@@ -1,5 +1,3 @@
-#include <math.h>
-
 #include "rl/pairs/preference_losses.h"
 #include "rl/ratio.h"
 

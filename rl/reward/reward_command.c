@@ -4,7 +4,6 @@
 #include "rl/reward/reward_kinds.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 enum { COMMAND, TIMEOUT, WORKERS, SANDBOX, MEMORY, CPU, CACHE, FAILED, MAX_WORKERS = 64, MOST_CACHED = 1 << 20 };

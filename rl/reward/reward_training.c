@@ -1,7 +1,6 @@
 /* Scores at the last token of answers or of their steps, and the losses that they are trained by. */
 #include "rl/reward/reward_training.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 /* Rows to prompts. */
 #include "rl/text/prompts.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,8 +3,6 @@
 #include "rl/text/text_env.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_TURNS = 8 };

@@ -1,7 +1,6 @@
 /* Memory of a run on text, before its first step: a pass of the largest kind on the device that computes nothing, and what sampling holds beside it.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "rl/text/text_run.h"
 

@@ -10,7 +10,6 @@
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct OnednnTile {
     TileShape shape;

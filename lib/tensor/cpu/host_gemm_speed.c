@@ -2,9 +2,6 @@
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* rows, out, in: products of SmolLM2-135M's and Qwen2.5-0.5B's layers, and a piece of their heads. */
 static const int64_t products[][3] = {{512, 576, 576}, {512, 1536, 576}, {512, 576, 1536}, {256, 4096, 576}, {256, 4864, 896}, {256, 896, 4864}};
 enum { MOST_ELEMENTS = 4864 * 896 };

@@ -2,8 +2,6 @@
  * of what they were before. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1. */
 #include "lib/tensor/cpu/tile_attention_forward.h"
 
-#include <omp.h>
-
 enum { QUERY_ROWS = 384 }; /* query rows of a task, about: they share the tiles made of keys and values */
 
 /* Buffers of one task, in the thread's scratch. Tiles of A or B of bf16 and tiles of floats, (rows, columns); a group has LANES queries. */
