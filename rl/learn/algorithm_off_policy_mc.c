@@ -62,7 +62,7 @@ static Status open(Learner *learner) {
     self->weighted = strcmp(recipe->rl_importance, "weighted") == 0;
     self->C = arena_zero(learner->arena, (size_t)(self->t.Q.n * self->t.A) * sizeof *self->C);
     if (!self->C) return ST_RESOURCE;
-    if (recipe->rl_policy) TRY(policy_open(learner, &self->t.judged));
+    if (recipe->rl_policy) TRY(given_policy_read(learner, &self->t.judged));
     return memory_open(learner, recipe->rl_max_episode, &self->memory);
 }
 

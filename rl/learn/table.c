@@ -249,7 +249,7 @@ Status values_new(Learner *learner, int64_t A, Values *values) {
 
 /* A file has an entry for each numbered state, uniform fits everything. Where nothing is known of the world, its states and actions have no names,
  * and any may be the last. */
-Status policy_open(Learner *learner, double **pi) {
+Status given_policy_read(Learner *learner, double **pi) {
     const Tabular *t = learner->self;
     const char *name = t->recipe->rl_policy ? t->recipe->rl_policy : "uniform";
     if (learner->world && t->features.tiles[0] == 0) return mdp_policy_read(name, learner->world, learner->arena, pi);
@@ -269,7 +269,7 @@ Status need_numbered_states(const Learner *learner, const char *what) {
     return status_hint(ST_CONFIG, "take rl.tilings: 1, or td, sarsa or q_learning");
 }
 
-Status tabular_open(Learner *learner, size_t size, Judged judged) {
+Status tabular_open(Learner *learner, size_t size, LearnedValues learned) {
     const Env *env = learner->env;
     const Recipe *recipe = learner->recipe;
     Tabular *t = learner->self = arena_zero(learner->arena, size);
@@ -291,18 +291,18 @@ Status tabular_open(Learner *learner, size_t size, Judged judged) {
     t->q = arena_zero(learner->arena, (size_t)t->A * sizeof *t->q);
     if (!t->S || !t->S_next || !t->actions || !t->b || !t->q) return ST_RESOURCE;
     for (size_t copy = 0; copy < copies; copy++) t->actions[copy] = -1;
-    TRY(values_new(learner, judged == STATE_VALUES ? 1 : t->A, &t->Q));
-    if (judged == ACTION_VALUES) return ST_OK;
-    TRY(policy_open(learner, &t->pi));
+    TRY(values_new(learner, learned == STATE_VALUES ? 1 : t->A, &t->Q));
+    if (learned == ACTION_VALUES) return ST_OK;
+    TRY(given_policy_read(learner, &t->pi));
     t->judged = t->pi;
     return ST_OK;
 }
 
 /* ---- one step, n steps or traces ---- */
 
-Status steps_open(Learner *learner, Judged judged) {
+Status steps_open(Learner *learner, LearnedValues learned) {
     const Recipe *recipe = learner->recipe;
-    TRY(tabular_open(learner, sizeof(Steps), judged));
+    TRY(tabular_open(learner, sizeof(Steps), learned));
     Steps *self = learner->self;
     if (recipe->rl_n_step > 1 && recipe->rl_lambda > 0)
         return status_hint(status_fail(ST_CONFIG, "'rl.n_step' and 'rl.lambda' do not go together"),

@@ -81,9 +81,9 @@ typedef struct Tabular {
     int64_t errors;
 } Tabular;
 
-typedef enum Judged { ACTION_VALUES, STATE_VALUES } Judged;
+typedef enum LearnedValues { ACTION_VALUES, STATE_VALUES } LearnedValues;
 /* Makes learner->self, `size` bytes that begin with a Tabular. ST_CONFIG: a policy file that does not fit, tiles that can't be. */
-Status tabular_open(Learner *learner, size_t size, Judged judged);
+Status tabular_open(Learner *learner, size_t size, LearnedValues learned);
 /* The table's parts of an Algorithm. */
 #define OF_A_TABLE .tabular = true, .discrete = true, .update = tabular_update, .act = tabular_act, .values = tabular_values
 Status tabular_update(Learner *learner); /* rl.num_steps steps of every copy, each handed to Algorithm.learn */
@@ -113,7 +113,7 @@ double draw(Tabular *t); /* uniform in [0,1) */
 /* ST_CONFIG where a state is more than one feature; `what`: that which needs the number of a state. */
 Status need_numbered_states(const Learner *learner, const char *what);
 /* The policy that rl.policy names, (n, A). */
-Status policy_open(Learner *learner, double **pi);
+Status given_policy_read(Learner *learner, double **pi);
 
 /* ---- what is remembered of each copy's episode ---- */
 
@@ -156,7 +156,7 @@ void traces_learn(Tabular *t, Traces *traces, Values *values, const Step *step, 
 /* ---- one step, n steps or traces, as rl.n_step and rl.lambda want ---- */
 
 typedef struct Steps { Tabular t; Memory memory; Traces traces; } Steps; /* learner->self of the functions below */
-Status steps_open(Learner *learner, Judged judged); /* ST_CONFIG for both at once, and for rl.traces without rl.lambda */
+Status steps_open(Learner *learner, LearnedValues learned); /* ST_CONFIG for both at once, and for rl.traces without rl.lambda */
 void steps_keep(Learner *learner, Keeper *keeper);
 /* Q(S,A), and with steps or traces what came before, learn from R and Q(S',A_next). */
 void steps_learn(Learner *learner, const Step *step, int64_t A, int64_t A_next);
