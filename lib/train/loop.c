@@ -107,8 +107,8 @@ typedef struct Loop {
     Arena *arena;
     Keeper keeper;
     Copy copy;
-    Metrics pending;          /* of a step that is learned but not yet judged */
-    bool judging;             /* there is one: number step - 1 */
+    Metrics pending;          /* of a step that is learned but not yet evaluated */
+    bool evaluating;          /* there is one: number step - 1 */
     bool torn;                /* a step that failed has left what is kept half-way to the next one */
     int64_t step, saved_step; /* learned; of the newest checkpoint, -1 = none */
     double began, seconds_before;
@@ -143,7 +143,7 @@ static json_t *state_to_json(const Loop *loop) {
     if (!json) return NULL;
     for (size_t i = 0; i < keeper->n_counts; i++) json_object_set_new(json, keeper->counts[i].name, json_integer(*keeper->counts[i].value));
     for (size_t i = 0; i < keeper->n_reals; i++) json_object_set_new(json, keeper->reals[i].name, json_real_or_null(*keeper->reals[i].value));
-    if (loop->judging) json_object_set_new(json, "judging", metrics_to_json(&loop->pending));
+    if (loop->evaluating) json_object_set_new(json, "judging", metrics_to_json(&loop->pending));
     return json;
 }
 
@@ -159,7 +159,7 @@ static Status state_from_json(Loop *loop, const json_t *json) {
         TRY(json_get_double(json, where, keeper->reals[i].name, keeper->reals[i].value));
     }
     const json_t *pending = json_object_get(json, "judging");
-    loop->judging = pending != NULL;
+    loop->evaluating = pending != NULL;
     return metrics_from_json(pending, loop->arena, &loop->pending);
 }
 
@@ -344,26 +344,26 @@ static Status learn(Loop *loop) {
     TRY(task->step(task->context, loop->step, metrics));
     loop->torn = false;
     loop->step++;
-    loop->judging = task->judge != NULL;
+    loop->evaluating = task->evaluate != NULL;
     return check_metrics(loop, metrics);
 }
 
-static Status judge(Loop *loop) {
+static Status evaluate(Loop *loop) {
     const LoopTask *task = loop->task;
     Metrics metrics = loop->pending; /* after a failure they are as they were */
-    TRY(task->judge(task->context, loop->step - 1, &metrics));
+    TRY(task->evaluate(task->context, loop->step - 1, &metrics));
     loop->pending = metrics;
-    loop->judging = false;
+    loop->evaluating = false;
     return check_metrics(loop, &metrics);
 }
 
-/* What is left of it, when it was interrupted between learning and judging. */
+/* What is left of it, when it was interrupted between learning and evaluation. */
 static Status one_step(Loop *loop) {
     const LoopTask *task = loop->task;
     const Metrics *metrics = &loop->pending;
     double began = clock_seconds();
-    if (!loop->judging) TRY(learn(loop));
-    if (loop->judging) TRY(judge(loop));
+    if (!loop->evaluating) TRY(learn(loop));
+    if (loop->evaluating) TRY(evaluate(loop));
     double seconds = clock_seconds() - began;
     if (loop->step % loop->recipe->train_log_every == 0 || task->done(task->context)) {
         TRY(write_metrics(loop, metrics, seconds));
@@ -376,7 +376,7 @@ static Status one_step(Loop *loop) {
 
 static Status steps(Loop *loop) {
     int64_t every = loop->recipe->train_save_every;
-    while (loop->judging || !loop->task->done(loop->task->context)) {
+    while (loop->evaluating || !loop->task->done(loop->task->context)) {
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
         TRY(one_step(loop));
         if (every > 0 && loop->step % every == 0) {

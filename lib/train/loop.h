@@ -53,7 +53,7 @@ typedef struct LoopTask {
     /* learns. With ST_INTERRUPTED what is kept is as it was, unless it is fragile; after other failures it is lost, but see there */
     Status (*step)(void *context, int64_t step, Metrics *metrics);
     /* evaluates. Changes numbers that are kept only when it succeeds; when it fails, what was learned is saved, with the metrics so far */
-    Status (*judge)(void *context, int64_t step, Metrics *metrics);
+    Status (*evaluate)(void *context, int64_t step, Metrics *metrics);
     /* `step` itself may fail for another program's fault, or be interrupted while it waits for that: a copy of what is kept, of the newest step or
      * one shortly before, is held for that and saved then */
     bool fragile;

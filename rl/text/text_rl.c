@@ -27,7 +27,7 @@ static Status evaluate_first(TextRl *rl) {
     return ST_OK;
 }
 
-static Status judge(void *context, int64_t number, Metrics *metrics) {
+static Status evaluate(void *context, int64_t number, Metrics *metrics) {
     TextRl *rl = context;
     RolloutSums sums;
     if (!text_evaluate_due(rl, number + 1)) return ST_OK;
@@ -376,7 +376,7 @@ static Status train(void *context, Run *run) {
         .done = done,
         .gather = gather,
         .step = step,
-        .judge = judge,
+        .evaluate = evaluate,
         .keep = keep,
         .resumed = resumed,
         .rate = "tokens",
