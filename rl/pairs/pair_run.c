@@ -272,20 +272,20 @@ static TrainerConfig trainer_config(PairRun *run) {
     };
 }
 
-static void note_plan(const PairRun *run, Run *dir, const PairPlan *plan) {
+static void note_plan(const PairRun *run, Run *output, const PairPlan *plan) {
     const Pairs *pairs = run->train;
     Str memory = {0};
     train_memory_describe(&plan->memory, &memory);
-    run_note(dir, "%zu row%s, %lld token%s, %lld of them trained; %zu held out", pairs->n, plural((int64_t)pairs->n), (long long)pairs->tokens,
+    run_note(output, "%zu row%s, %lld token%s, %lld of them trained; %zu held out", pairs->n, plural((int64_t)pairs->n), (long long)pairs->tokens,
              plural(pairs->tokens), (long long)pairs->trained_tokens, run->eval ? run->eval->n : 0);
     if (pairs->dropped_long > 0)
-        run_note(dir, "%lld row%s left out, %lld cut: longer than data.max_length", (long long)pairs->dropped_long, plural(pairs->dropped_long),
+        run_note(output, "%lld row%s left out, %lld cut: longer than data.max_length", (long long)pairs->dropped_long, plural(pairs->dropped_long),
                  (long long)pairs->cut);
     if (pairs->dropped_same > 0)
-        run_note(dir, "%lld row%s left out: both answers are the same", (long long)pairs->dropped_same, plural(pairs->dropped_same));
-    run_note(dir, "%lld of %lld parameter%s trained, %lld step%s", (long long)plan->trained_parameters, (long long)plan->parameters,
+        run_note(output, "%lld row%s left out: both answers are the same", (long long)pairs->dropped_same, plural(pairs->dropped_same));
+    run_note(output, "%lld of %lld parameter%s trained, %lld step%s", (long long)plan->trained_parameters, (long long)plan->parameters,
              plural(plan->parameters), (long long)plan->total_steps, plural(plan->total_steps));
-    run_note(dir, "memory: %s", str_text(&memory));
+    run_note(output, "memory: %s", str_text(&memory));
     str_release(&memory);
 }
 
@@ -293,7 +293,7 @@ static void note_plan(const PairRun *run, Run *dir, const PairPlan *plan) {
 
 typedef struct Whole { PairRun *run; TrainerConfig trainer; PairPlan plan; TrainResult *result; } Whole;
 
-static Status recall(void *context, const Run *dir) { return trainer_recall(dir, ((Whole *)context)->result); }
+static Status recall(void *context, const Run *output) { return trainer_recall(output, ((Whole *)context)->result); }
 
 static Status open_parts(PairRun *run) {
     if (!run->model) TRY(run->objective->scores ? trained_model_open_scores(run->recipe, &run->model) : trained_model_open(run->recipe, &run->model));
@@ -342,13 +342,13 @@ static void started(void *context, JsonWriter *w) {
     jw_string(w, "format", run->objective->stepwise ? "stepwise" : run->objective->unpaired ? "kto" : "preference");
 }
 
-static Status train(void *context, Run *dir) {
+static Status train(void *context, Run *output) {
     Whole *whole = context;
     PairRun *run = whole->run;
-    note_plan(run, dir, &whole->plan);
+    note_plan(run, output, &whole->plan);
     if (run->objective->open) TRY(run->objective->open(run));
     if (run->reference) whole->trainer.task.inputs[TASK_MAX_INPUTS - 1] = (TaskInput){"rl.reference", run->reference};
-    whole->trainer.run = dir;
+    whole->trainer.run = output;
     return trainer_run(&whole->trainer, whole->result);
 }
 
