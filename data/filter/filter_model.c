@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 Status filter_model_open(Filter *filter) {
     if (filter->config->model && filter->config->tokenizer) return ST_OK;

@@ -3,10 +3,8 @@
 #include "data/filter/filter_kinds.h"
 
 #include <ctype.h>
-#include <math.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
-#include <string.h>
 
 enum { SCRIPT, MIN_SHARE, ON };
 static const OptionSpec options[] = {

@@ -1,7 +1,6 @@
 /* valid_json: answers must be JSON. Fences around it (```json ... ```) are fine unless they are told not to be. */
 #include "data/filter/filter_kinds.h"
 
-#include <ctype.h>
 #include <string.h>
 
 enum { KEYS, FENCED };

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct SelectPool { Arena *texts; char **lines; SelectRow *rows; size_t n, cap; };
 

@@ -4,7 +4,6 @@
 #include "rl/mdp/mdp_parts.h"
 
 #include <math.h>
-#include <string.h>
 
 typedef struct Way {
     const Mdp *mdp;

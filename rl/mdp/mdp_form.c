@@ -2,7 +2,6 @@
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>
-#include <string.h>
 
 double *form_vector(const MdpForm *form, Arena *arena) { return arena_zero(arena, ((size_t)form->n + 1) * sizeof(double)); }
 

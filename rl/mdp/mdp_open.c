@@ -4,7 +4,6 @@
 #include "rl/mdp/worlds.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 const World *const worlds[] = {

@@ -9,7 +9,6 @@
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define FEW_OPERATIONS 1e9   /* about a second: elimination needs no steps tried before it */

@@ -3,7 +3,6 @@
 #include "rl/mdp/worlds.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { MAP_NAME, DESC, IS_SLIPPERY, SUCCESS_RATE, REWARD_SCHEDULE };
