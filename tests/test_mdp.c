@@ -891,6 +891,32 @@ static void small_costs_count_beside_large_ones(void **state) {
     named_mdp_free(world);
 }
 
+/* Nor do they hide, from any method, what other actions differ by: one that costs 1e15, and one that costs or brings it and is the best. */
+static void large_rewards_hide_no_difference(void **state) {
+    (void)state;
+    MdpBuilder *builder = mdp_builder_new(4, 3, 0.9);
+    mdp_builder_terminal(builder, 3);
+    for (int a = 0; a < 3; a++) {
+        mdp_builder_add(builder, 0, a, a == 1 ? 1 : 3, 1, ((const double[]){0.2, 0, -1e15})[a], false);
+        mdp_builder_add(builder, 1, a, 3, 1, 1, false);
+        if (a > 0) mdp_builder_add(builder, 2, a, 3, 1, -1, false);
+    }
+    for (int i = 0; i < 2; i++) mdp_builder_add(builder, 2, 0, 3, 0.5, -1, false);
+    NamedMdp *world = finished(builder);
+    double *lot = world->mdp.reward + world->mdp.begin[6];
+    const char *method;
+    for (int round = 0; round < 3; round++) {
+        if (round == 1) lot[0] = 1e15, lot[1] = -1e15;
+        world->mdp.gamma = round == 2 ? 1 : 0.9;
+        for (size_t i = 0; (method = value_method(i)); i++) {
+            MdpSolution solution = solved(world, method);
+            check_close_f64(method, solution.V, ((const double[]){world->mdp.gamma, 1, round ? 0 : -1, 0}), 4, 1e-12, 0);
+            if (round == 0) assert_true(solution.bound < 1e-12);
+        }
+    }
+    named_mdp_free(world);
+}
+
 /* A policy to begin with is one that most likely ends: another's equations may be singular, or have the wrong solution. */
 static void unlikely_ends_are_not_relied_on(void **state) {
     (void)state;
@@ -1426,6 +1452,7 @@ int main(void) {
         TEST(several_rewards_per_step_are_an_error),
         TEST(wandering_for_nothing_earns_nothing),
         TEST(small_costs_count_beside_large_ones),
+        TEST(large_rewards_hide_no_difference),
         TEST(unlikely_ends_are_not_relied_on),
         TEST(missing_values_are_said),
         TEST(policies_are_checked),

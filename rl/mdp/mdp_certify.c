@@ -26,13 +26,11 @@ static double rounding_of(const MdpForm *form, double reward_size, double most) 
     return 1.01 * (k * UNIT_ROUNDOFF + form->imbalance) * (reward_size + form->gamma * most) + 1e-300;
 }
 
-static double row_rounding(const MdpForm *form, int64_t row, double most) {
-    return rounding_of(form, form->row_size ? form->row_size[row] : form->reward_size, most);
-}
+static double row_rounding(const MdpForm *form, int64_t row, double most) { return rounding_of(form, form->row_size[row], most); }
 
 double form_reward_size(const MdpForm *form, const double *V) {
     double most = largest(form, V), size = 0;
-    if (!form->row_size || !(form->reward_size > 16 * most)) return form->reward_size;
+    if (!(form->reward_size > 16 * most)) return form->reward_size;
     for (int32_t s = 0; s < form->n; s++) {
         if (!form_is_live(form, s)) continue;
         int64_t best_row;
@@ -44,6 +42,12 @@ double form_reward_size(const MdpForm *form, const double *V) {
 }
 
 double form_rounding(const MdpForm *form, const double *V) { return rounding_of(form, form_reward_size(form, V), largest(form, V)); }
+
+double form_row_rounding(const MdpForm *form, int64_t row, const double *V) {
+    double size = 0;
+    for (int64_t k = form->begin[row]; k < form->begin[row + 1]; k++) size += form->probability[k] * fabs(V[form->next[k]]);
+    return row_rounding(form, row, size);
+}
 
 /* What is left of the least fall of h in a step, which is 1 but for rounding, must not be less than this. */
 static const double least_drop = 0.1;

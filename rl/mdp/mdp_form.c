@@ -41,6 +41,7 @@ static void row_sizes(const Mdp *mdp, MdpForm *form, int64_t row, Sizes *sizes) 
     }
     double mass = form->ended || mdp->ends ? row_mass(form, p, form->next + begin, n, &sizes->closed) : sum;
     form->reward[row] = reward;
+    form->row_size[row] = size;
     sizes->mass = MAX(sizes->mass, mass);
     sizes->imbalance = MAX(sizes->imbalance, fabs(sum - 1));
     sizes->reward_size = MAX(sizes->reward_size, size);
@@ -58,7 +59,7 @@ static void measure(const Mdp *mdp, MdpForm *form) {
             bool live = form_is_live(form, s);
             for (int64_t row = s * form->width; row < (s + 1) * form->width; row++) {
                 if (live) row_sizes(mdp, form, row, &own);
-                else form->reward[row] = 0;
+                else form->reward[row] = form->row_size[row] = 0;
                 if (mdp->begin[row] != row * form->fan || mdp->begin[row + 1] - mdp->begin[row] != form->fan) own.even = false;
             }
         }
@@ -119,7 +120,8 @@ Status mdp_form_make(const NamedMdp *world, bool needs_values, Arena *arena, Mdp
     for (int32_t s = 0; s < mdp->n_states && !form->ended; s++)
         if (mdp->terminal[s]) form->ended = mdp->terminal;
     form->reward = arena_alloc(arena, (size_t)form->n_rows * sizeof *form->reward);
-    if (!form->reward) return ST_RESOURCE;
+    form->row_size = arena_alloc(arena, (size_t)form->n_rows * sizeof *form->row_size);
+    if (!form->reward || !form->row_size) return ST_RESOURCE;
     TRY(redirect_ends(mdp, arena, form));
     measure(mdp, form);
     if (needs_values && mdp->gamma == 1) TRY(form_join(world, form));

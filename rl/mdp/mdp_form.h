@@ -25,7 +25,7 @@ typedef struct MdpForm {
     const int32_t *next;
     const double *probability;
     double *reward;            /* (n_rows) */
-    double *row_size;          /* (n_rows): sum of probability x |reward|; NULL where mdp_graph.c has not looked */
+    double *row_size;          /* (n_rows): sum of probability x |reward| */
     int32_t *state_of;         /* (states of the Mdp): the state here that stands for it; NULL: the same number */
     int64_t *home_row;         /* (n): rows of a policy under which every episode ends; NULL when gamma < 1 */
 
@@ -111,9 +111,12 @@ Change form_sweep_tiles(const MdpForm *form, Sweep sweep, Change none);
 double form_best(const MdpForm *form, int64_t state, const double *V, int64_t *best);
 /* V[state] becomes it; says by how much V changed, 0 where the state has ended. */
 double form_set_best(const MdpForm *form, int64_t state, double *V);
-/* rows[i] becomes the first best row of state i where that is better than rows[i] by more than `margin`; says how many changed. rows[i] < 0: none
- * yet. */
-int64_t form_improve(const MdpForm *form, const double *V, double margin, int64_t *rows);
+/* By how much a row has to be better than another: by more than `least`, and than `times` what rounding may have made of both. */
+typedef struct Margin { double least, times; } Margin;
+/* rows[i] becomes the first best row of state i where that is better than rows[i] by the margin; says how many changed. rows[i] < 0: none yet. */
+int64_t form_improve(const MdpForm *form, const double *V, Margin margin, int64_t *rows);
+/* In how many states form_improve would change the row. */
+int64_t form_count_better(const MdpForm *form, const double *V, Margin margin, const int64_t *rows);
 
 /* ---- mdp_graph.c ---- */
 
@@ -144,6 +147,8 @@ double form_reward_size(const MdpForm *form, const double *V);
 /* The most that one best q of `form_sweep` from V is off by rounding of the computation, of the probabilities and rewards themselves, and of sums of
  * rows that are not quite 1. */
 double form_rounding(const MdpForm *form, const double *V);
+/* The same of one row, by the values that it leads to. */
+double form_row_rounding(const MdpForm *form, int64_t row, const double *V);
 /* A number that max |V - V*| is certainly not above; INFINITY when none is found. V* is the form's optimal value; with one row a state, the policy's.
  * Q as for form_sweep. */
 double form_bound(const MdpForm *form, const double *V, double *Q);

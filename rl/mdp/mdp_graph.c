@@ -176,19 +176,8 @@ static void find_end_components(Graph *g) {
 
 /* ---- joining ---- */
 
-/* By a row's own outcomes: elsewhere rewards may be larger by as much as a double can tell apart. The form has the Mdp's rows still. */
-static Status measure_rows(const Mdp *mdp, MdpForm *form) {
-    form->row_size = arena_zero(form->arena, ((size_t)form->n_rows + 1) * sizeof *form->row_size);
-    if (!form->row_size) return ST_RESOURCE;
-    for (int64_t row = 0; row < form->n_rows; row++) {
-        double size = 0;
-        for (int64_t k = mdp->begin[row]; k < mdp->begin[row + 1]; k++) size += mdp->probability[k] * fabs(mdp->reward[k]);
-        form->row_size[row] = size;
-    }
-    return ST_OK;
-}
-
-/* How far rounding may have brought the expected reward. */
+/* How far rounding may have brought the expected reward: by the row's own outcomes, since elsewhere rewards may be larger by as much as a double can
+ * tell apart. */
 static double reward_error(const MdpForm *form, int64_t row) {
     return (double)(form->begin[row + 1] - form->begin[row] + 1) * UNIT_ROUNDOFF * form->row_size[row];
 }
@@ -508,7 +497,6 @@ static Status check_gains(Graph *g, const NamedMdp *world) {
 
 Status form_join(const NamedMdp *world, MdpForm *form) {
     Graph g;
-    TRY(measure_rows(&world->mdp, form));
     TRY(graph_init(&g, form));
     bool some = false;
     for (int64_t row = 0; row < form->n_rows; row++) g.use[row] = form_is_live(form, g.home[row]) && earns_nothing(form, row) && !may_end(form, row);
@@ -585,7 +573,6 @@ static Status compare_gains(Graph *g, const NamedMdp *world, const bool *closed)
 
 Status form_check_one_gain(const NamedMdp *world, MdpForm *form) {
     Graph g;
-    TRY(measure_rows(&world->mdp, form));
     TRY(graph_init(&g, form));
     bool *leaves = calloc((size_t)form->n + 1, 1), *closed = calloc((size_t)form->n + 1, 1);
     int32_t first = -1, live = 0, of_first = 0;

@@ -37,10 +37,11 @@ bool work_is_done(const MdpWork *work, double change) {
     const MdpForm *form = work->form;
     if (work->iterations >= work->limit || interrupt_requested() || change <= work->target) return true;
     if (change > 1e-6 * form->reward_size && work->iterations % 256 != 0) return false; /* far from rounding, most likely */
-    double size = form_reward_size(form, work->V);
+    double size = 0, rounding = ((double)form->longest + 4) * UNIT_ROUNDOFF;
     for (int32_t s = 0; s < form->n; s++)
         if (fabs(work->V[s]) > size) size = fabs(work->V[s]);
-    return change <= ((double)form->longest + 4) * UNIT_ROUNDOFF * size;
+    if (change <= rounding * size) return true;
+    return change <= rounding * form->reward_size && change <= rounding * form_reward_size(form, work->V); /* which takes longer to find */
 }
 
 bool changes_are_alike(const MdpForm *form, Change change, double target) {

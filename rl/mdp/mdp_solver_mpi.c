@@ -32,13 +32,7 @@ static double improvements_left(const MdpWork *work, double missing, double befo
 /* Whether no row is better than the policy's by more than rounding; then, at the policy's own values, there is nothing left to improve, though sweeps
  * would go on for long to move the last digits. */
 static bool is_settled(const MdpWork *work, const int64_t *rows) {
-    const MdpForm *form = work->form;
-    double margin = fmax(2 * form_rounding(form, work->V), 2 * work->target);
-    int64_t better = 0;
-#pragma omp parallel for schedule(static, 1024) reduction(+ : better) if (form->n > 4096)
-    for (int32_t s = 0; s < form->n; s++)
-        if (form_is_live(form, s)) better += form_best(form, s, work->V, NULL) > form_q(form, rows[s], work->V) + margin;
-    return better == 0;
+    return form_count_better(work->form, work->V, (Margin){.least = 2 * work->target, .times = 1}, rows) == 0;
 }
 
 Status mdp_solver_mpi(MdpWork *work, MdpSolution *solution) {

@@ -1,20 +1,31 @@
 /* Policy iteration (Howard 1960): the values of a policy, then in each state the best action by those values, where it is better by more than
- * rounding; else two actions that are as good could take turns for ever. */
+ * rounding; else two actions that are as good could take turns for ever. What counts is the rounding of both actions, not of the world: a reward that
+ * is large beyond all others, and that nobody wants, would hide what others differ by. */
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>
+
+static double total(const MdpForm *form, const double *V) {
+    double sum = 0;
+    for (int32_t s = 0; s < form->n; s++) sum += V[s];
+    return sum;
+}
 
 Status mdp_solver_pi(MdpWork *work, MdpSolution *solution) {
     const MdpForm *form = work->form;
     (void)solution;
     int64_t *rows = arena_alloc(work->arena, ((size_t)form->n + 1) * sizeof *rows), changed;
+    Margin margin = {.least = form->n > FORM_DIRECT ? 2 * work->target : 0, .times = 1};
+    double before = -(double)INFINITY;
     if (!rows) return ST_RESOURCE;
     for (int32_t s = 0; s < form->n; s++) rows[s] = form->home_row && work->iterations == 0 ? form->home_row[s] : -1;
-    if (!form->home_row || work->iterations > 0) form_improve(form, work->V, 0, rows);
+    if (!form->home_row || work->iterations > 0) form_improve(form, work->V, (Margin){0}, rows);
     do {
         TRY(form_policy_values(form, rows, NULL, form->gamma, work->target, work->V, NULL));
         work->iterations++;
-        double margin = fmax(2 * form_rounding(form, work->V), form->n > FORM_DIRECT ? 2 * work->target : 0);
+        double now = total(form, work->V);
+        if (!(now > before)) margin.times *= 2; /* what looked better was rounding of the equations: in the end no row is that much better */
+        before = now;
         changed = form_improve(form, work->V, margin, rows);
     } while (changed > 0 && work->iterations < work->limit && !interrupt_requested());
     return ST_OK;

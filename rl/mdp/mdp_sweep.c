@@ -290,16 +290,31 @@ double form_set_best(const MdpForm *form, int64_t state, double *V) {
     return fabs(V[state] - old);
 }
 
-int64_t form_improve(const MdpForm *form, const double *V, double margin, int64_t *rows) {
+/* The first best row of a state where that is better than `row` by the margin, else `row`. */
+static int64_t better_row(const MdpForm *form, int64_t state, int64_t row, const double *V, Margin margin) {
+    int64_t best;
+    double value = form_best(form, state, V, &best);
+    if (row < 0) return best;
+    double more = value - row_q(form, row, 0, V);
+    return more > margin.least && more > margin.times * (form_row_rounding(form, row, V) + form_row_rounding(form, best, V)) ? best : row;
+}
+
+int64_t form_improve(const MdpForm *form, const double *V, Margin margin, int64_t *rows) {
     int64_t changed = 0;
 #pragma omp parallel for schedule(static, BLOCK) reduction(+ : changed) if (form->n > 4 * BLOCK)
     for (int64_t s = 0; s < form->n; s++) {
         if (!form_is_live(form, s)) continue;
-        int64_t best;
-        double value = form_best(form, s, V, &best);
-        if (rows[s] >= 0 && !(value > row_q(form, rows[s], 0, V) + margin)) continue;
-        changed += rows[s] != best;
-        rows[s] = best;
+        int64_t row = better_row(form, s, rows[s], V, margin);
+        changed += rows[s] != row;
+        rows[s] = row;
     }
     return changed;
+}
+
+int64_t form_count_better(const MdpForm *form, const double *V, Margin margin, const int64_t *rows) {
+    int64_t better = 0;
+#pragma omp parallel for schedule(static, BLOCK) reduction(+ : better) if (form->n > 4 * BLOCK)
+    for (int64_t s = 0; s < form->n; s++)
+        if (form_is_live(form, s)) better += better_row(form, s, rows[s], V, margin) != rows[s];
+    return better;
 }
