@@ -938,6 +938,57 @@ static void unlikely_ends_are_not_relied_on(void **state) {
     named_mdp_free(world);
 }
 
+/* Two rooms; going from one to the other and back earns `gain`, the second room's other way back costs so much that `gain` is lost beside it. */
+static NamedMdp *round_trip(double gain, double detour) {
+    MdpBuilder *builder = mdp_builder_new(3, 3, 1);
+    mdp_builder_terminal(builder, 2);
+    mdp_builder_add(builder, 0, 0, 1, 1, 1, false);
+    mdp_builder_add(builder, 0, 1, 2, 1, 0, false);
+    mdp_builder_add(builder, 0, 2, 1, 1, detour, false);
+    mdp_builder_add(builder, 1, 0, 0, 1, gain - 1, false);
+    mdp_builder_add(builder, 1, 1, 2, 1, 0, false);
+    mdp_builder_add(builder, 1, 2, 0, 1, detour, false);
+    return finished(builder);
+}
+
+static void round_trips_are_judged_by_what_they_take(void **state) {
+    (void)state;
+    static const struct { double gain, detour; const char *fault; } trips[] = {
+        {-1e-6, -1e7, NULL},
+        {-1, -1e14, NULL},
+        {0.5, -1e14, "rewards can be had without end in state 0, state 1"},
+        {0, -1e14, "summing to nothing, in state 0, state 1"},
+    };
+    for (size_t i = 0; i < COUNT_OF(trips); i++) {
+        NamedMdp *world = round_trip(trips[i].gain, trips[i].detour);
+        MdpSolution solution;
+        const char *method;
+        for (size_t m = 0; (method = value_method(m)); m++) {
+            check_status(mdp_solve(&world->mdp, &(MdpOptions){.method = method}, arena, &solution), trips[i].fault ? ST_INPUT : ST_OK);
+            if (trips[i].fault) check_text(trips[i].fault);
+            else check_close_f64(method, solution.V, ((const double[]){1, 0, 0}), 3, 1e-12, 0);
+        }
+        named_mdp_free(world);
+    }
+}
+
+/* What everyone pays who goes through a room is not what staying outside costs. */
+static void dear_rooms_hide_no_cost(void **state) {
+    (void)state;
+    MdpBuilder *builder = mdp_builder_new(3, 3, 1);
+    mdp_builder_terminal(builder, 2);
+    for (int a = 0; a < 3; a++) {
+        mdp_builder_add(builder, 0, a, 1, 1, -1e12, false);
+        mdp_builder_add(builder, 1, a, a == 2 ? 2 : a, 1, ((const double[]){1, -1e-9, -1})[a], false);
+    }
+    NamedMdp *world = finished(builder);
+    check_close_f64("V", solved(world, "pi").V, ((const double[]){-1e12 - 1, -1, 0}), 3, 1e-12, 1e-15);
+    world->mdp.reward[4] = 1e-9;
+    MdpSolution solution;
+    check_status(mdp_solve(&world->mdp, &(MdpOptions){0}, arena, &solution), ST_INPUT);
+    named_mdp_free(world);
+}
+
 static void missing_values_are_said(void **state) {
     (void)state;
     MdpBuilder *builder = mdp_builder_new(3, 1, 1);
@@ -1454,6 +1505,8 @@ int main(void) {
         TEST(small_costs_count_beside_large_ones),
         TEST(large_rewards_hide_no_difference),
         TEST(unlikely_ends_are_not_relied_on),
+        TEST(round_trips_are_judged_by_what_they_take),
+        TEST(dear_rooms_hide_no_cost),
         TEST(missing_values_are_said),
         TEST(policies_are_checked),
         TEST(shares_of_time_add_up),

@@ -397,57 +397,73 @@ static Status find_home(const Graph *g, const NamedMdp *world, MdpForm *form) {
     return status;
 }
 
-/* Bounds on the best reward per step within one end component, better with every sweep from h: relative value iteration with a lazy half step. */
-typedef struct Gain { double low, high; } Gain;
+/* How far rounding may bring what a row of state s earns, and leads to by h. */
+static double gain_error(const MdpForm *form, int64_t row, int32_t s, const double *h) {
+    double size = form->row_size[row] + fabs(h[s]);
+    for (int64_t k = form->begin[row]; k < form->begin[row + 1]; k++) size += form->probability[k] * fabs(h[form->next[k]]);
+    return (double)(form->begin[row + 1] - form->begin[row] + 8) * UNIT_ROUNDOFF * size;
+}
+
+/* Certain bounds on the best reward per step within one end component, better with every sweep from h: relative value iteration with a lazy half
+ * step. Every row earns a little more here than it does, so that where h has settled, states with large rewards, which rounding leaves furthest off,
+ * stay below the others and do not decide. */
+typedef struct Gain { double low, high; bool settled; } Gain; /* settled: to rounding */
 static Gain sweep_gain(const Graph *g, const int32_t *members, int32_t n, double *h, double *new_h) {
     const MdpForm *form = g->form;
-    Gain gain = {(double)INFINITY, -(double)INFINITY};
+    Gain gain = {(double)INFINITY, -(double)INFINITY, false};
+    double least = (double)INFINITY, base = -(double)INFINITY;
     for (int32_t i = 0; i < n; i++) {
         int32_t s = members[i];
-        double best = -(double)INFINITY;
-        for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++)
-            if (g->use[row]) best = fmax(best, form->reward[row] + form_expect(form, row, h));
+        double best = -(double)INFINITY, low = best, high = best, doubt = 0;
+        for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++) {
+            if (!g->use[row]) continue;
+            double q = form->reward[row] + form_expect(form, row, h), error = gain_error(form, row, s, h);
+            low = fmax(low, q - error);
+            high = fmax(high, q + error);
+            if (q + 2 * error <= best) continue;
+            best = q + 2 * error;
+            doubt = error;
+        }
         new_h[s] = 0.5 * (best + h[s]);
-        gain.low = fmin(gain.low, best - h[s]);
-        gain.high = fmax(gain.high, best - h[s]);
+        gain.low = fmin(gain.low, low - h[s]);
+        gain.high = fmax(gain.high, high - h[s]);
+        least = fmin(least, best + doubt - h[s]);
+        base = fmax(base, new_h[s]);
     }
-    double base = new_h[members[0]];
+    gain.settled = gain.high <= least;
     for (int32_t i = 0; i < n; i++) h[members[i]] = new_h[members[i]] - base;
     return gain;
 }
 
-/* Of the rows in use of an end component: the largest reward, and the most that rounding may have made of one. */
-typedef struct Rewards { double largest, error; bool gains, costs; } Rewards;
+/* Whether rows in use of an end component surely earn something, or cost. */
+typedef struct Rewards { bool gains, costs; } Rewards;
 static Rewards find_rewards(const Graph *g, const int32_t *members, int32_t n) {
     const MdpForm *form = g->form;
     Rewards found = {0};
     for (int32_t i = 0; i < n; i++)
         for (int64_t row = form_first(form, members[i]); row < form_first(form, members[i] + 1); row++) {
-            if (!g->use[row]) continue;
-            found.largest = fmax(found.largest, fabs(form->reward[row]));
-            found.error = fmax(found.error, reward_error(form, row));
-            found.gains |= form->reward[row] > 0 && !earns_nothing(form, row);
-            found.costs |= form->reward[row] < 0 && !earns_nothing(form, row);
+            if (!g->use[row] || earns_nothing(form, row)) continue;
+            found.gains |= form->reward[row] > 0;
+            found.costs |= form->reward[row] < 0;
         }
     return found;
 }
 
 /* Whether it is above 0 (1) or below (-1); 0 where that does not come out. */
-static int sign_of_gain(const Graph *g, const int32_t *members, int32_t n, double tiny, double *h, double *new_h) {
-    Gain gain = {-(double)INFINITY, (double)INFINITY};
+static int sign_of_gain(const Graph *g, const int32_t *members, int32_t n, double *h, double *new_h) {
+    Gain gain = {0};
     for (int32_t i = 0; i < n; i++) h[members[i]] = 0;
-    for (int64_t sweep = 0; sweep < 1000000 && gain.high - gain.low > tiny && !interrupt_requested(); sweep++) {
+    for (int64_t sweep = 0; sweep < 1000000 && !gain.settled && !interrupt_requested(); sweep++) {
         gain = sweep_gain(g, members, n, h, new_h);
-        if (gain.low > tiny) return 1;
-        if (gain.high < -tiny) return -1;
+        if (gain.low > 0) return 1;
+        if (gain.high < 0) return -1;
     }
     return 0;
 }
 
 static Status check_component(const Graph *g, const NamedMdp *world, const int32_t *members, int32_t n, double *h, double *new_h, bool *marked) {
     Rewards rewards = find_rewards(g, members, n);
-    double tiny = 1e-13 * rewards.largest + rewards.error;
-    int sign = !rewards.gains ? -1 : !rewards.costs ? 1 : sign_of_gain(g, members, n, tiny, h, new_h);
+    int sign = !rewards.gains ? -1 : !rewards.costs ? 1 : sign_of_gain(g, members, n, h, new_h);
     if (sign < 0) return ST_OK;
     for (int32_t i = 0; i < n; i++) marked[members[i]] = true;
     return no_values(world, g->form, marked,
@@ -519,12 +535,12 @@ Status form_join(const NamedMdp *world, MdpForm *form) {
 
 static Gain find_gain(const Graph *g, const Components *c, int32_t first, int32_t n) {
     enum { SWEEPS = 20000 };
-    Gain gain = {-(double)INFINITY, (double)INFINITY};
+    Gain gain = {-(double)INFINITY, (double)INFINITY, false};
     double near = 0; /* of the component's own rewards: others may be far larger */
     for (int32_t i = 0; i < n; i++) c->h[c->members[first + i]] = 0;
-    for (int sweep = 0; sweep < SWEEPS && gain.high - gain.low > near && !interrupt_requested(); sweep++) {
+    for (int sweep = 0; sweep < SWEEPS && gain.high - gain.low > near && !gain.settled && !interrupt_requested(); sweep++) {
         Gain now = sweep_gain(g, c->members + first, n, c->h, c->new_h);
-        gain = (Gain){fmax(gain.low, now.low), fmin(gain.high, now.high)};
+        gain = (Gain){fmax(gain.low, now.low), fmin(gain.high, now.high), now.settled};
         if (sweep == 0) near = 1e-9 * fmax(fabs(now.low), fabs(now.high));
     }
     return gain;
@@ -555,16 +571,15 @@ static Status compare_gains(Graph *g, const NamedMdp *world, const bool *closed)
     Components c;
     find_end_components(g);
     Status status = components_init(g, &c);
-    double best = -(double)INFINITY, worst = (double)INFINITY, worst_low = worst, best_error = 0, worst_error = 0;
+    double best = -(double)INFINITY, worst = (double)INFINITY, worst_low = worst;
     int32_t best_part = -1, worst_part = -1;
     for (int32_t part = 0, first = 0; part < form->n && status == ST_OK; first = c.end[part++]) {
         if (c.end[part] == first) continue;
         Gain gain = find_gain(g, &c, first, c.end[part] - first);
-        double error = find_rewards(g, c.members + first, c.end[part] - first).error;
-        if (gain.low > best) best = gain.low, best_part = part, best_error = error;
-        if (closed[c.members[first]] && gain.high < worst) worst = gain.high, worst_low = gain.low, worst_part = part, worst_error = error;
+        if (gain.low > best) best = gain.low, best_part = part;
+        if (closed[c.members[first]] && gain.high < worst) worst = gain.high, worst_low = gain.low, worst_part = part;
     }
-    double room = 1e-7 * fmax(fabs(worst), fabs(best)) + 8 * fmax(best_error, worst_error);
+    double room = 1e-7 * fmax(fabs(worst), fabs(best));
     if (status == ST_OK && worst_part >= 0 && worst + room < best)
         status = not_the_same(&c, world, form, best_part, best, worst_part, 0.5 * (worst_low + worst));
     components_release(&c);
