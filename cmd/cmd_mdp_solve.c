@@ -26,6 +26,7 @@ static void print_json(const NamedMdp *world, const MdpSolution *solution) {
     write_policy(&w, "policy", solution->policy, n);
     if (solution->attaining) write_policy(&w, "attaining_policy", solution->attaining, n);
     jw_double(&w, "bound", solution->bound);
+    if (strcmp(solution->method, "average")) jw_double(&w, "Q_bound", solution->q_bound);
     jw_int(&w, "iterations", solution->iterations);
     jw_string(&w, "method", solution->method);
     jw_double(&w, "gamma", world->mdp.gamma);

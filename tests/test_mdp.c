@@ -212,6 +212,20 @@ static void check_bound(const char *what, uint64_t seed, const MdpSolution *solu
         fail_msg("%s, world %llu: certified %.3g only, off by %.3Lg, wanted %.3g", what, (unsigned long long)seed, solution->bound, off, wanted);
 }
 
+static void check_bound_of_q(const char *what, const Mdp *mdp, const MdpSolution *solution, const long double *truth) {
+    for (int64_t row = 0; row < (int64_t)mdp->n_states * mdp->n_actions; row++) {
+        if (mdp->terminal[row / mdp->n_actions]) continue;
+        long double q = 0;
+        for (int64_t k = mdp->begin[row]; k < mdp->begin[row + 1]; k++) {
+            bool ended = (mdp->ends && mdp->ends[k]) || mdp->terminal[mdp->next[k]];
+            q += mdp->probability[k] * (mdp->reward[k] + (ended ? 0 : (long double)mdp->gamma * truth[mdp->next[k]]));
+        }
+        long double off = fabsl(solution->Q[row] - q);
+        if (off > (long double)solution->q_bound)
+            fail_msg("%s, row %lld: Q is off by %.3Lg, certified %.3g", what, (long long)row, off, solution->q_bound);
+    }
+}
+
 static void bounds_hold_for_every_method(void **state) {
     (void)state;
     if (LDBL_MANT_DIG <= DBL_MANT_DIG) skip();
@@ -225,6 +239,7 @@ static void bounds_hold_for_every_method(void **state) {
         for (size_t i = 0; (method = value_method(i)); i++) {
             MdpSolution solution = solved(world, method);
             check_bound(method, seed, &solution, truth, world->mdp.n_states, 1e-12 + 1e-14 / (1 - gamma) * largest(truth, world->mdp.n_states) * 2);
+            check_bound_of_q(method, &world->mdp, &solution, truth);
         }
         named_mdp_free(world);
     }
@@ -917,6 +932,28 @@ static void large_rewards_hide_no_difference(void **state) {
     named_mdp_free(world);
 }
 
+/* V need not know how a choice is rounded that is far below the best; Q does. */
+static void far_rewards_count_for_q(void **state) {
+    (void)state;
+    MdpBuilder *builder = mdp_builder_new(2, 2, 1);
+    mdp_builder_terminal(builder, 1);
+    mdp_builder_add(builder, 0, 0, 1, 1, 0.1, false);
+    mdp_builder_add(builder, 0, 1, 1, 1. / 3, -1e15, false);
+    mdp_builder_add(builder, 0, 1, 0, 2. / 3, -1e15, false);
+    NamedMdp *world = finished(builder);
+    const char *method;
+    for (size_t i = 0; (method = value_method(i)); i++) {
+        MdpSolution solution = solved(world, method);
+        assert_true(solution.bound < 1e-14 && solution.q_bound < 2);
+        check_bound_of_q(method, &world->mdp, &solution, (const long double[]){0.1L, 0});
+    }
+    MdpSolution solution;
+    check_ok(mdp_solve(&world->mdp, &(MdpOptions){.horizon = 2}, arena, &solution));
+    assert_true(solution.q_bound < 2);
+    check_bound_of_q("horizon", &world->mdp, &solution, (const long double[]){0.1L, 0});
+    named_mdp_free(world);
+}
+
 /* A policy to begin with is one that most likely ends: another's equations may be singular, or have the wrong solution. */
 static void unlikely_ends_are_not_relied_on(void **state) {
     (void)state;
@@ -1504,6 +1541,7 @@ int main(void) {
         TEST(wandering_for_nothing_earns_nothing),
         TEST(small_costs_count_beside_large_ones),
         TEST(large_rewards_hide_no_difference),
+        TEST(far_rewards_count_for_q),
         TEST(unlikely_ends_are_not_relied_on),
         TEST(round_trips_are_judged_by_what_they_take),
         TEST(dear_rooms_hide_no_cost),

@@ -89,8 +89,8 @@ typedef struct MdpSolution {
     bool policy_attains;
     int32_t *attaining; /* (n_states): actions as good, to rounding and bound, that do earn V; NULL where `policy` does or none was found */
     /* Max |V - truth| is certainly not above, rounding included; of `average`: |gain - truth|. INFINITY: nothing is certain */
-    double bound,
-        q_bound;        /* q_bound: of Q by mdp_evaluate, whose policy may leave out the actions with the largest rewards; else Q is within bound */
+    double bound;
+    double q_bound;     /* the same of Q, in which rounding of actions with large rewards counts that V does not know; of `average`: INFINITY */
     int64_t iterations; /* sweeps, improvements of a policy, simplex steps; of `prioritized`: changes of one state's value */
     double gain;        /* of `average`: reward per step */
     int64_t horizon;           /* of `horizon`: N */

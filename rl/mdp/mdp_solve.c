@@ -33,14 +33,19 @@ static Status find_solver(const char *name, const MdpSolver **solver) {
 
 Status values_overflow(void) { return status_fail(ST_NUMERIC, "values grow beyond what a double holds"); }
 
+static double largest(const double *V, int32_t n) {
+    double most = 0;
+    for (int32_t s = 0; s < n; s++)
+        if (isfinite(V[s])) most = fmax(most, fabs(V[s]));
+    return most;
+}
+
 bool work_is_done(const MdpWork *work, double change) {
     const MdpForm *form = work->form;
     if (work->iterations >= work->limit || interrupt_requested() || change <= work->target) return true;
     if (change > 1e-6 * form->reward_size && work->iterations % 256 != 0) return false; /* far from rounding, most likely */
-    double size = 0, rounding = ((double)form->longest + 4) * UNIT_ROUNDOFF;
-    for (int32_t s = 0; s < form->n; s++)
-        if (fabs(work->V[s]) > size) size = fabs(work->V[s]);
-    if (change <= rounding * size) return true;
+    double rounding = ((double)form->longest + 4) * UNIT_ROUNDOFF;
+    if (change <= rounding * largest(work->V, form->n)) return true;
     return change <= rounding * form->reward_size && change <= rounding * form_reward_size(form, work->V); /* which takes longer to find */
 }
 
@@ -86,6 +91,13 @@ void mdp_greedy(const Mdp *mdp, const double *Q, int32_t *policy) {
         for (int32_t a = 0; a < mdp->n_actions && !mdp->terminal[s] && policy[s] < 0; a++)
             if (q[a] >= best - TIE) policy[s] = a;
     }
+}
+
+/* How far Q can be from the truth where V, of which it was made, is at most `bound` from it. Rounding of actions that are far below the best counts
+ * here. `reward`, `value`: the largest ones; `longest`: outcomes. */
+static double bound_of_q(double gamma, double bound, int64_t longest, double reward, double value) {
+    double rounding = (double)(longest + 4) * UNIT_ROUNDOFF * (reward + gamma * value) + 1e-300; /* what underflows */
+    return gamma * (1 + 1e-9) * bound + rounding;                                                /* probabilities sum to no more */
 }
 
 static Status answer_alloc(const Mdp *mdp, Arena *arena, bool with_policy, MdpSolution *solution) {
@@ -151,6 +163,8 @@ static Status solve(const MdpSolver *solver, MdpWork *work, MdpForm *form, doubl
         TRY(solve_values(solver, work, tolerance, solution));
     } else TRY(solver->solve(work, solution));
     solution->iterations = work->iterations;
+    if (solver->answer != ANSWER_AVERAGE)
+        solution->q_bound = bound_of_q(form->gamma, solution->bound, form->longest, form->reward_size, largest(work->V, form->n));
     if (solver->answer == ANSWER_HORIZON) return ST_OK;
     warn_of_bound(work, solver, tolerance, solution);
     spread(mdp, form, work->V, solution->V);
@@ -186,7 +200,7 @@ Status mdp_solve(const Mdp *mdp, const MdpOptions *options, Arena *arena, MdpSol
     const char *method = options->method ? options->method : options->horizon ? "horizon" : mdp->n_states <= FORM_DIRECT ? "pi" : "mpi";
     TRY(find_solver(method, &solver));
     TRY(check_options(options, solver));
-    *solution = (MdpSolution){.method = solver->name, .bound = (double)INFINITY};
+    *solution = (MdpSolution){.method = solver->name, .bound = (double)INFINITY, .q_bound = (double)INFINITY};
     TRY(answer_alloc(mdp, arena, true, solution));
     NamedMdp world = named(mdp, options->world);
     MdpForm form;
@@ -277,15 +291,13 @@ static Status evaluate(const Mdp *process, const MdpOptions *options, Arena *scr
     return ST_OK;
 }
 
-/* How far rounding may bring Q from what V gives, of actions that the policy does not play too. */
-static double q_rounding(const Mdp *mdp, const double *V) {
-    double value = 0, reward = 0;
+/* All actions count, of which the policy need not play those with the largest rewards. */
+static double bound_of_policy_q(const Mdp *mdp, const MdpSolution *solution) {
+    double reward = 0;
     int64_t longest = 0, n_rows = (int64_t)mdp->n_states * mdp->n_actions;
-    for (int32_t s = 0; s < mdp->n_states; s++)
-        if (isfinite(V[s])) value = fmax(value, fabs(V[s]));
     for (int64_t row = 0; row < n_rows; row++) longest = MAX(longest, mdp->begin[row + 1] - mdp->begin[row]);
     for (int64_t k = 0; k < mdp->begin[n_rows]; k++) reward = fmax(reward, fabs(mdp->reward[k]));
-    return (double)(longest + 4) * UNIT_ROUNDOFF * (reward + mdp->gamma * value) + 1e-300; /* what underflows */
+    return bound_of_q(mdp->gamma, solution->bound, longest, reward, largest(solution->V, mdp->n_states));
 }
 
 Status mdp_evaluate(const Mdp *mdp, const double *policy, const MdpOptions *options, Arena *arena, MdpSolution *solution) {
@@ -299,6 +311,6 @@ Status mdp_evaluate(const Mdp *mdp, const double *policy, const MdpOptions *opti
     arena_free(scratch);
     if (status != ST_OK) return status;
     mdp_fill_q(mdp, solution->V, solution->Q);
-    solution->q_bound = mdp->gamma * solution->bound + q_rounding(mdp, solution->V);
+    solution->q_bound = bound_of_policy_q(mdp, solution);
     return ST_OK;
 }
