@@ -140,15 +140,22 @@ static Status solve_values(const MdpSolver *solver, MdpWork *work, double tolera
     return ST_OK;
 }
 
+/* Others only sweep, and may stop far from where that leads. */
+static bool solves_equations(const MdpSolver *solver) {
+    return solver->solve == mdp_solver_pi || solver->solve == mdp_solver_mpi || solver->solve == mdp_solver_lp;
+}
+
 /* An answer that the bound describes, but not the one that was asked for; or one that nothing vouches for. */
 static void warn_of_bound(const MdpWork *work, const MdpSolver *solver, double tolerance, const MdpSolution *solution) {
     if (work->iterations < work->limit && isinf(solution->bound))
-        log_message(LOG_WARNING, "method '%s' has found no bound: these values may be far from the truth; compare them with another method's, such as vi",
-                    solver->name);
+        log_message(LOG_WARNING, "method '%s' has found no bound: these values may be far from the truth; %s", solver->name,
+                    solves_equations(solver) ? "a smaller gamma has one" : "method pi may come nearer, and a smaller gamma has a bound");
     if (work->iterations < work->limit || solution->bound <= tolerance) return;
     log_message(LOG_WARNING, "method '%s' stopped at its limit of %lld iteration%s: the bound is %.2g, and %.2g was wanted; %s", solver->name,
                 (long long)work->limit, plural(work->limit), solution->bound, tolerance,
-                work->options->max_iterations ? "raise --max-iterations" : "take method pi or mpi, or a larger --tolerance");
+                work->options->max_iterations                                  ? "raise --max-iterations"
+                : solver->answer == ANSWER_VALUES && !solves_equations(solver) ? "take method pi or mpi, or a larger --tolerance"
+                                                                               : "take a larger --tolerance");
 }
 
 static Status solve(const MdpSolver *solver, MdpWork *work, MdpForm *form, double tolerance, MdpSolution *solution) {
@@ -287,6 +294,7 @@ static Status evaluate(const Mdp *process, const MdpOptions *options, Arena *scr
     for (int32_t s = 0; s < form.n; s++)
         if (!isfinite(V[s])) return values_overflow();
     solution->bound = form_bound(&form, V, NULL);
+    if (isinf(solution->bound)) log_message(LOG_WARNING, "no bound was found: these values may be far from the truth; a smaller gamma has one");
     spread(process, &form, V, solution->V);
     return ST_OK;
 }
