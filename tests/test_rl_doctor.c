@@ -123,6 +123,19 @@ static void noise_is_allowed_for(void **state) {
     }
 }
 
+/* Actions that are drawn evenly throughout earn what they earn; as soon as epsilon falls below 1 something is to be gained. */
+static void chance_alone_cannot_rise(void **state) {
+    (void)state;
+    RlDoctor *doctor = rl_doctor_new();
+    Finding finding;
+    for (int i = 1; i <= 400; i++) {
+        assert_false(rl_doctor_add(doctor, i, "epsilon", i < 300 ? 1 : 0.5, &finding));
+        bool said = rl_doctor_add(doctor, i, "reward", 1, &finding);
+        if (said != (i == 300)) fail_msg("step %d: %s", i, said ? finding.text : "nothing said");
+    }
+    rl_doctor_free(doctor);
+}
+
 static void it_is_said_rarely(void **state) {
     (void)state;
     Stream stream = begin(true);
@@ -217,6 +230,7 @@ int main(void) {
         cmocka_unit_test(each_rule_speaks_where_it_should),
         cmocka_unit_test(entropy_means_less_on_environments),
         cmocka_unit_test(noise_is_allowed_for),
+        cmocka_unit_test(chance_alone_cannot_rise),
         cmocka_unit_test(it_is_said_rarely),
         cmocka_unit_test(what_was_found_is_kept),
         cmocka_unit_test(without_a_reward_nothing_is_judged),

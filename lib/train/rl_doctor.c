@@ -87,7 +87,7 @@ static const Rule rules[] = {
      "the rewards {pair} pull in different directions (correlation {now} within groups)",
      "weigh them so that the one that matters wins, or leave one out"},
     /* Twenty steps' mean against the first twenty's: two standard errors are passed by chance in one run of forty. Where a given policy is judged
-       (td), nothing could rise. */
+       (td), or actions are drawn evenly throughout (an epsilon of 1), nothing could rise. */
     {"reward_stuck", "reward", "entropy|epsilon", STUCK, 2, 0, 20, 100, "the reward has not risen: {now}, at the beginning {first}",
      "look at the samples or episodes: is anything ever rewarded? More exploration, or larger steps (train.learning_rate; rl.alpha of a table)"},
     /* Float32 differs by 1e-6, bf16 by some hundredths, and neither grows by itself. */
@@ -197,6 +197,11 @@ static bool looks_at(const Rule *rule, const char *metric) {
     return rule->metric[len - 1] == '/' ? text_starts_with(metric, rule->metric) : strcmp(metric, rule->metric) == 0;
 }
 
+/* Whether what must be seen beside a rule's metric is this one. An epsilon of 1 is none: nobody acts by what is learned yet. */
+static bool stands_beside(const Rule *rule, const char *metric, double value) {
+    return text_among(rule->beside, '|', metric) && !(strcmp(metric, "epsilon") == 0 && value == 1);
+}
+
 /* The watch of a rule on a metric; a new one takes its place among them. NULL: there are too many. */
 static Watch *watch_of(RlDoctor *doctor, const Rule *rule, const char *metric) {
     size_t at = 0;
@@ -213,7 +218,7 @@ static Watch *watch_of(RlDoctor *doctor, const Rule *rule, const char *metric) {
 bool rl_doctor_add(RlDoctor *doctor, int64_t step, const char *metric, double value, Finding *finding) {
     bool said = false;
     for (size_t i = 0; i < COUNT_OF(rules); i++) {
-        doctor->beside[i] |= text_among(rules[i].beside, '|', metric);
+        doctor->beside[i] |= stands_beside(&rules[i], metric, value);
         Watch *watch = isfinite(value) && looks_at(&rules[i], metric) ? watch_of(doctor, &rules[i], metric) : NULL;
         if (!watch || !watch_add(watch, step, value, doctor->beside[i]) || said) continue;
         write_finding(watch, finding);
