@@ -428,7 +428,7 @@ static void release(void *context) {
     if (sft->model) model_free(sft->model);
 }
 
-static const TrainingKind kind = {recall, open, tell, started, train, release};
+static const TrainingKind kind = {recall, open, tell, started, train, release, true};
 
 Status sft_run(const SftConfig *config, TrainResult *result) {
     Sft sft = {

@@ -185,11 +185,13 @@ static bool has_ended(int fd, const char *path, int before) {
 static bool fails_at_bad(int fd, const Query *query) {
     static const struct {
         const char *path, *status;
-    } ways[] = {{"bad-400", "400 Bad Request"}, {"bad-500", "500 Internal Server Error"}, {"bad-503", "503 Service Unavailable"}, {"bad-cut", NULL}};
+    } ways[] = {{"bad-400", "400 Bad Request"}, {"bad-500", "500 Internal Server Error"}, {"bad-503", "503 Service Unavailable"}, {"bad-late", NULL}, {"bad-cut", NULL}};
     static const char half[] = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"ch";
     for (size_t i = 0; i < COUNT_OF(ways); i++) {
         if (strcmp(query->path, ways[i].path) != 0 || !asks_for(query, "BAD")) continue;
+        char byte;
         if (ways[i].status) reply(fd, ways[i].status, "", "not at this one");
+        if (strcmp(ways[i].path, "bad-late") == 0) return read(fd, &byte, 1) <= 1; /* until the client hangs up */
         return ways[i].status || write(fd, half, sizeof half - 1) > 0;
     }
     return false;
@@ -227,8 +229,9 @@ static void serve(int fd, Query *query) {
     else if (strcmp(path, "cutjudge") == 0)
         reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Score: 9\"}, \"finish_reason\": \"length\"}]}");
     else if (strcmp(path, "schema") == 0 && before % 3 == 1) reply(fd, "200 OK", "", "{\"result\": {\"text\": \"hm\"}}");
-    else if (strcmp(path, "refusing") == 0 && before % 4 == 3) reply(fd, "400 Bad Request", "", "{\"error\": \"not this one\"}");
+    else if (strcmp(path, "refusing") == 0 && is_fourth(query)) reply(fd, "400 Bad Request", "", "{\"error\": \"not this one\"}");
     else if (strcmp(path, "down") == 0) reply(fd, "503 Service Unavailable", "", "overloaded");
+    else if (strcmp(path, "pauses") == 0 && before >= 8 && before < 17) reply(fd, "503 Service Unavailable", "", "overloaded");
     else if (strcmp(path, "dies") == 0 && before >= 20 && before < 40) reply(fd, "503 Service Unavailable", "", "overloaded");
     else if (strcmp(path, "fails") == 0 && is_fourth(query))
         reply(fd, "500 Internal Server Error", "", "not at this one");

@@ -337,15 +337,15 @@ static void what_is_forbidden_is_refused(void **state) {
     assert_int_equal(count_lines("forbids", "requests.jsonl"), result.requests);
 }
 
-/* One that is never answered in time costs itself alone, too; one that is told to wait for an hour is not waited for. */
-static void what_is_late_is_refused(void **state) {
+/* One that is late is asked once more; one that is told to wait for an hour is not waited for. */
+static void what_is_late_is_asked_again(void **state) {
     (void)state;
     SynthResult result;
     Overrides o = remote("few_shot", "sleeps", "timeout: 1, retries: 0", "sleeps"), patient = remote("few_shot", "patient", "retries: 0", "patient");
     set(&o, "synth.num_rows=10");
     check_ok(run(&o, false, &result));
     char *log = read_output("sleeps", "requests.jsonl");
-    assert_true(has(log, "does not answer"));
+    assert_false(has(log, "does not answer"));
     free(log);
     check_status(run(&patient, false, &result), ST_RESOURCE);
     check_text("asks to wait 3600 s");
@@ -495,13 +495,14 @@ static void what_fails_at_the_end_is_refused(void **state) {
     } cases[] = {
         {"bad-500", "synth.max_tokens=null", 8, 3},  {"bad-500", "synth.max_tokens=null", 24, 19}, {"bad-400", "synth.max_tokens=null", 24, 19},
         {"bad-503", "synth.max_tokens=90000", 9, 1}, {"bad-cut", "synth.max_tokens=null", 8, 1},
+        {"bad-late", "synth.max_tokens=null", 8, 2},
     };
     SynthResult result;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         char output[32];
         snprintf(output, sizeof output, "last-%zu", i);
         write_questions(cases[i].n, cases[i].n - cases[i].bad);
-        Overrides o = remote("answer", cases[i].path, "retries: 0, concurrency: 4", output);
+        Overrides o = remote("answer", cases[i].path, "retries: 0, concurrency: 4, timeout: 1", output);
         set(&o, "synth.seeds=%s", temp_file(dir, "questions.jsonl"));
         set(&o, "synth.batch=24");
         set(&o, "%s", cases[i].limit);
@@ -510,6 +511,20 @@ static void what_fails_at_the_end_is_refused(void **state) {
         assert_int_equal(result.rows, cases[i].n - cases[i].bad);
         assert_int_equal(result.refused, cases[i].bad);
     }
+}
+
+/* All that met a server while it was down are asked again when it is back, as the question shows that was answered before. */
+static void what_met_a_pause_is_asked_again(void **state) {
+    (void)state;
+    SynthResult result;
+    write_questions(20, 20);
+    Overrides o = remote("answer", "pauses", "retries: 0, concurrency: 1", "pauses");
+    set(&o, "synth.seeds=%s", temp_file(dir, "questions.jsonl"));
+    set(&o, "synth.batch=20");
+    set(&o, "synth.num_rows=20");
+    check_ok(run(&o, false, &result));
+    assert_int_equal(result.rows, 20);
+    assert_int_equal(result.refused, 0);
 }
 
 /* What an earlier run was answered is known to the one that goes on with it, where nothing was answered yet. */
@@ -900,13 +915,14 @@ int main(void) {
         cmocka_unit_test(labels_of_classifications_are_checked),
         cmocka_unit_test(servers_in_trouble_give_the_same_rows),
         cmocka_unit_test(what_is_forbidden_is_refused),
-        cmocka_unit_test(what_is_late_is_refused),
+        cmocka_unit_test(what_is_late_is_asked_again),
         cmocka_unit_test(what_is_billed_is_counted),
         cmocka_unit_test(what_stays_down_keeps_what_was_made),
         cmocka_unit_test(what_ends_is_gone_on_with),
         cmocka_unit_test(what_was_billed_stays_counted),
         cmocka_unit_test(what_fails_for_ever_is_refused),
         cmocka_unit_test(what_fails_at_the_end_is_refused),
+        cmocka_unit_test(what_met_a_pause_is_asked_again),
         cmocka_unit_test(what_was_answered_before_is_asked_again),
         cmocka_unit_test(a_limit_ends_the_run_and_a_higher_one_goes_on),
         cmocka_unit_test(rates_are_kept),

@@ -22,7 +22,7 @@ typedef struct SynthSeed {
     const char *id, *type;
     const char *instruction, *input, *output, *system; /* "" where there is none; system NULL */
     const char *prompt;      /* what a user would say: instruction and input */
-    const char *unshown;     /* what stands before or beside its prompt and no teacher is shown: "earlier_turns" or "tools"; NULL: nothing */
+    const char *unshown;     /* what stands before or beside its prompt and no teacher is shown: "earlier_turns", "tools", "documents"; NULL: nothing */
     bool classification;
     SynthLabels labels;      /* its own, by synth.labels */
     FilterRow row;

@@ -33,12 +33,6 @@ static const char *id_of(const Row *row, Arena *arena) {
     return arena_printf(arena, "seed_%zu", row->line);
 }
 
-/* A list, or one that is kept as a text. */
-static bool has_tools(const json_t *row) {
-    const json_t *tools = json_object_get(row, "tools");
-    return json_array_size(tools) > 0 || json_string_length(tools) > strlen("[]");
-}
-
 static Status add_to_type(SynthSeeds *seeds, const char *name) {
     size_t t = 0;
     while (t < seeds->n_types && strcmp(seeds->types[t].name, name) != 0) t++;
@@ -62,7 +56,7 @@ static Status read_seed(const Row *row, int needs, Arena *arena, SynthSeed *seed
     TRY(type_of(row, seed, arena));
     seed->id = id_of(row, arena);
     seed->system = seed->row.system.data ? slice_text(arena, seed->row.system) : NULL;
-    seed->unshown = seed->row.behind ? "earlier_turns" : has_tools(copy) ? "tools" : NULL;
+    if (seed->row.context.len > 0) seed->unshown = seed->row.behind ? "earlier_turns" : json_object_get(copy, "documents") ? "documents" : "tools";
     seed->instruction = slice_text(arena, seed->row.instruction);
     seed->input = slice_text(arena, seed->row.input);
     seed->output = slice_text(arena, seed->row.completion);

@@ -20,8 +20,7 @@ struct HttpClient {
     double next_start; /* when the rate allows one more */
     size_t n_answers;  /* replies that are none of a refusal, so far */
     double answered;   /* when the latest of the requests that were answered was sent */
-    /* Requests that counted as refused in earlier rounds, with no answer since: all, and those by a server's error (5xx) */
-    size_t n_refused, n_broken;
+    size_t n_doubtful; /* requests that counted as refused in earlier rounds, with no answer to what was sent since */
     double at_once;    /* of `concurrency`, what the server bears: halved where it says "too many", more by one as all of these are answered */
 };
 
@@ -193,7 +192,7 @@ enum { MOST_IN_A_ROW = 8, MOST_BEFORE_ANY = 1 };
 /* So many refused, with no answer to what was sent after, that it may be the server's doing: nothing more is started until that is clear. Before
  * there was any answer one that it fails at is enough; refusals by a code of their own say that it is there. */
 static bool too_many_put_off(const Round *round) {
-    size_t n = round->client->n_refused, failed = 0;
+    size_t n = 0, failed = 0;
     for (size_t i = 0; i < round->n; i++) {
         if (round->requests[i].state != PUT_OFF) continue;
         n++;
@@ -283,13 +282,15 @@ static Status deliver(Round *round, size_t i, long code) {
  * since others that were under way may be answered yet. */
 static bool may_be_down(const Round *round, const Request *request) { return round->client->answered <= request->broken; }
 
-/* Those that the server refused for good while it answered others. What it failed at may have met it while it was down: it is asked once more. */
+/* Those that the server refused for good while it answered others; all: those of which that is not known as well. What it failed at may have met it
+ * while it was down, or told to be too much: it is asked once more. */
 static Status deliver_put_off(Round *round, bool all) {
     for (size_t i = 0; i < round->n; i++) {
         Request *request = &round->requests[i];
         if (request->state != PUT_OFF || (!all && may_be_down(round, request))) continue;
-        if (!all && !request->again && (request->code >= 500 || request->code == 408)) {
+        if (!request->again && (request->code >= 500 || request->code == 408 || request->code == 429)) {
             *request = (Request){.state = WAITS, .reply = request->reply, .at_first = request->at_first, .tries = 1, .again = true};
+            str_clear(request->reply);
         } else TRY(deliver(round, i, request->code));
     }
     return ST_OK;
@@ -328,7 +329,7 @@ static Status put_off(Round *round, Request *request, CURLcode result, long code
 
 static void note_answer(HttpClient *client, const Request *request) {
     client->n_answers++;
-    client->n_refused = client->n_broken = 0;
+    client->n_doubtful = 0;
     client->answered = MAX(client->answered, request->sent);
     client->at_once = MIN(client->at_once + 1 / client->at_once, (double)client->options.concurrency);
 }
@@ -400,30 +401,27 @@ static bool is_trouble(const Round *round, const Request *request) {
 /* Nothing runs, and there is nothing left, or not to be started, but what was refused, and no answer came since: by a server that answered others
  * that is these requests' fault, unless it has gone down since. */
 static Status settle(Round *round) {
-    enum { MOST_LATE = 3, MOST_BROKEN = 1 }; /* more that were never answered in time, or that it failed at, are the server's doing */
+    enum { MOST_DOUBTFUL = 1 }; /* more with no answer since may be the server's doing */
     HttpClient *client = round->client;
-    size_t n = 0, refusals = 0, late = 0, broken = 0;
+    size_t n = 0, refusals = 0, doubtful = 0;
     bool trouble = false, there = false;
     for (size_t i = round->n; i-- > 0;) {
         const Request *request = &round->requests[i];
         if (request->state != PUT_OFF) continue;
         n++;
         refusals += is_refusal(request->code);
-        late += request->code == 408;
-        broken += request->code >= 500 && may_be_down(round, request);
+        doubtful += may_be_down(round, request);
         trouble = trouble || is_trouble(round, request);
         *round->at = i;
     }
-    trouble = trouble || late > MOST_LATE || client->n_broken + broken > MOST_BROKEN || client->n_refused + n > MOST_IN_A_ROW ||
-              (client->n_answers == 0 && n > refusals);
+    trouble = trouble || client->n_doubtful + doubtful > MOST_DOUBTFUL || (client->n_answers == 0 && n > refusals);
     if (!trouble) {
-        client->n_refused += n;
-        client->n_broken += broken;
+        client->n_doubtful += doubtful;
         return deliver_put_off(round, true);
     }
     if (client->options.still_there) TRY(client->options.still_there(client->options.context, n == refusals, &there));
     if (!there) return failure_say(&round->refused);
-    client->n_refused = client->n_broken = 0;
+    client->n_doubtful = 0;
     return deliver_put_off(round, true);
 }
 

@@ -272,7 +272,11 @@ Status chat_template_save(const ChatTemplate *chat, const char *dir) {
     const char *config = path_join(arena, dir, CONFIG_FILE);
     Status status = file && others && config ? dir_remove(others) : ST_RESOURCE;
     if (status == ST_OK) status = remove_from_config(config);
-    if (status == ST_OK) status = file_write_all(file, chat->normal->source, chat->normal->len);
+    Str text = {0};
+    str_append_n(&text, chat->normal->source, chat->normal->len);
+    str_append_char(&text, '\n'); /* which readers take off */
+    if (status == ST_OK) status = file_write_all(file, text.data, text.len);
+    str_release(&text);
     arena_free(arena);
     return status;
 }

@@ -10,8 +10,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "lib/train/trained_model.h"
-
 const char *run_dir(const Run *run) { return run->dir; }
 bool run_finished(const Run *run) { return run->finished; }
 int64_t run_step(const Run *run) { return run->step; }
@@ -233,8 +231,7 @@ static Status run_begin(Run *run, const Recipe *recipe, bool resume) {
     log_set_record(record, run);
     recorded = run;
     if (!run->resumed) TRY(write_recipe(run, recipe));
-    TRY(take_up(run));
-    return trained_template_keep(recipe, run->dir);
+    return take_up(run);
 }
 
 Status run_open(const Recipe *recipe, bool resume, Run **result) {

@@ -130,30 +130,64 @@ static Status save_whole(const Recipe *recipe, const Model *model, const char *d
     return status == ST_NUMERIC ? status_hint(status, "f32 and bf16 hold larger values: continue with --resume and train.save_dtype=f32") : status;
 }
 
-/* Whoever prompts the result by another template than it was trained with gets worse answers, and nobody says so. from: the directory of one that
- * goes before the recipe's, or NULL. */
-static Status save_template(const Recipe *recipe, const char *from, const char *dir) {
+/* ---- its chat template: whoever prompts the result by another one gets worse answers, and nobody says so ---- */
+
+/* The run's folder for it, which nobody else writes to. */
+static const char *template_dir(const Recipe *recipe, Arena *arena) { return path_join(arena, recipe->output, "checkpoints"); }
+
+static Status check_template(const ChatTemplate *now, const Run *run, const char *dir) {
+    ChatTemplate *began;
+    TRY(chat_template_load(dir, NULL, NULL, &began));
+    Slice a = chat_template_source(now, false), b = chat_template_source(began, false);
+    bool same = a.len == b.len && memcmp(a.data, b.data, a.len) == 0;
+    chat_template_free(began);
+    if (same) return ST_OK;
+    status_fail(ST_CONFIG, "cannot resume '%s': the chat template is not the one that it began with", run_dir(run));
+    return status_hint(ST_CONFIG, "bring the old file back, or choose another output");
+}
+
+static Status keep_template(const Recipe *recipe, const Run *run, const char *dir) {
     ChatTemplate *chat;
-    TRY(chat_template_load(recipe->model_path, from ? from : recipe->model_adapter, from ? NULL : recipe->model_chat_template, &chat));
-    Status status = chat ? chat_template_save(chat, dir) : ST_OK;
+    bool kept;
+    TRY(chat_template_find(dir, &kept));
+    TRY(chat_template_load(recipe->model_path, recipe->model_adapter, recipe->model_chat_template, &chat));
+    Status status = !chat ? ST_OK : kept && run_step(run) >= 0 ? check_template(chat, run, dir) : chat_template_save(chat, dir);
     chat_template_free(chat);
     return status;
 }
 
-Status trained_template_keep(const Recipe *recipe, const char *run_dir) {
+Status trained_template_keep(const Recipe *recipe, const Run *run) {
     bool adapters = false;
     if (recipe->model_adapter) TRY(chat_template_find(recipe->model_adapter, &adapters));
-    return recipe->model_chat_template || adapters ? save_template(recipe, NULL, run_dir) : ST_OK; /* else the base has it */
+    if (!recipe->model_chat_template && !adapters) return ST_OK; /* the base has it */
+    Arena *arena = arena_new(0);
+    const char *dir = arena ? template_dir(recipe, arena) : NULL;
+    Status status = dir ? keep_template(recipe, run, dir) : ST_RESOURCE;
+    arena_free(arena);
+    return status;
 }
+
+static Status save_template(const Recipe *recipe, const char *made) {
+    Arena *arena = arena_new(0);
+    const char *dir = arena && recipe->output ? template_dir(recipe, arena) : NULL;
+    ChatTemplate *chat = NULL;
+    bool kept = false;
+    Status status = dir ? chat_template_find(dir, &kept) : arena ? ST_OK : ST_RESOURCE;
+    if (kept) status = chat_template_load(dir, NULL, NULL, &chat);
+    if (chat) status = chat_template_save(chat, made);
+    chat_template_free(chat);
+    arena_free(arena);
+    return status;
+}
+
+/* ---- the result ---- */
 
 typedef struct Trained { const Recipe *recipe; const Model *model; } Trained;
 
 static Status write_trained(void *context, const char *made) {
     const Trained *trained = context;
     TRY(trained->recipe->has_lora ? adapter_save(trained->model, made, trained->model->dir) : save_whole(trained->recipe, trained->model, made));
-    bool kept = false;
-    if (trained->recipe->output) TRY(chat_template_find(trained->recipe->output, &kept));
-    return kept ? save_template(trained->recipe, trained->recipe->output, made) : ST_OK;
+    return save_template(trained->recipe, made);
 }
 
 Status trained_weights_save(const Recipe *recipe, const Model *model, const char *dir) {

@@ -19,9 +19,9 @@ Status trained_model_open_scores(const Recipe *recipe, Model **model);
 /* A second adapter on the weights of `model`, which is one of the recipe's lora section (see model_twin): a new one, or model.adapter trained
  * further. ST_CONFIG, ST_INPUT, ST_RESOURCE. */
 Status trained_model_twin(const Recipe *recipe, const Model *model, Model **twin);
-/* Keeps the chat template of a run as `run_dir`/chat_template.jinja, where it is not just the base's: its file may be another one when
- * the run ends. Faults of chat_template_load; ST_RESOURCE. */
-Status trained_template_keep(const Recipe *recipe, const char *run_dir);
+/* Keeps the chat template of a run with its checkpoints, where it is not just the base's: its file may be another one when the run ends. ST_CONFIG: a
+ * resumed run began with another; faults of chat_template_load; ST_RESOURCE. */
+Status trained_template_keep(const Recipe *recipe, const Run *run);
 /* Writes the adapter as PEFT, or the model as Hugging Face's directory in train.save_dtype, to `dir`, in place of what is there; with the chat
  * template that the run keeps. A warning says when that dtype is too coarse for what was learned. ST_RESOURCE; ST_NUMERIC for a weight beyond the
  * dtype's range. */

@@ -2,6 +2,7 @@
 #include "lib/train/training.h"
 
 #include "lib/train/report.h"
+#include "lib/train/trained_model.h"
 
 typedef struct Training {
     const TrainingKind *kind;
@@ -38,6 +39,7 @@ static Status go(Training *t) {
     t->finished = run_finished(t->run); /* perhaps by another process in the meantime */
     if (t->finished) return t->kind->recall(t->context, t->run);
     TRY(write_started(t));
+    if (t->kind->has_template) TRY(trained_template_keep(*t->recipe, t->run));
     return t->kind->train(t->context, t->run);
 }
 

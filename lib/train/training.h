@@ -1,7 +1,7 @@
 /* A run from its recipe to its end, as all kinds of training go through it: what is refused is refused before anything is loaded, and the run
  * directory is made only when nothing can be refused any more.
  *
- *     static const TrainingKind kind = {recall, open, tell, started, train, release};
+ *     static const TrainingKind kind = {recall, open, tell, started, train, release, true};
  *     return training_run(&kind, &sft, &sft.recipe, &config->options);
  */
 #ifndef TUNE_TRAINING_H
@@ -17,6 +17,7 @@ typedef struct TrainingKind {
     void (*started)(void *context, JsonWriter *w);          /* what is known before the first step, into started.json */
     Status (*train)(void *context, Run *run);
     void (*release)(void *context);                         /* in any case, and before the report is written */
+    bool has_template;                                      /* chat_template.jinja goes with what is trained */
 } TrainingKind;
 typedef struct TrainingOptions {
     const char *command; /* as it was typed, for the run's record; NULL: not known */

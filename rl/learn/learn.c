@@ -173,7 +173,7 @@ static Status train(void *context, Run *run) {
 
 static void release(void *context) { learner_free(((Learn *)context)->learner); }
 
-static const TrainingKind kind = {recall, open, tell, started, train, release};
+static const TrainingKind kind = {recall, open, tell, started, train, release, false};
 
 Status learn_run(const LearnConfig *config, LearnResult *result) {
     Learn learn = {

@@ -449,25 +449,31 @@ static Rewards find_rewards(const Graph *g, const int32_t *members, int32_t n) {
     return found;
 }
 
-/* Whether it is above 0 (1) or below (-1); 0 where that does not come out. */
-static int sign_of_gain(const Graph *g, const int32_t *members, int32_t n, double *h, double *new_h) {
+/* What the best way round comes to, and what is said of all but COSTS. */
+typedef enum RoundTrip { COSTS, COMES_TO_NOTHING, GAINS, IS_NOT_CLEAR } RoundTrip;
+static const char *const round_trips[] = {
+    [COMES_TO_NOTHING] = "rewards and costs can go round without end, summing to nothing, in",
+    [GAINS] = "rewards can be had without end in",
+    [IS_NOT_CLEAR] = "rewards and costs can go round without end, and whether that gains anything did not come out, in",
+};
+
+static RoundTrip round_trip(const Graph *g, const int32_t *members, int32_t n, double *h, double *new_h) {
     Gain gain = {0};
     for (int32_t i = 0; i < n; i++) h[members[i]] = 0;
     for (int64_t sweep = 0; sweep < 1000000 && !gain.settled && !interrupt_requested(); sweep++) {
         gain = sweep_gain(g, members, n, h, new_h);
-        if (gain.low > 0) return 1;
-        if (gain.high < 0) return -1;
+        if (gain.low > 0) return GAINS;
+        if (gain.high < 0) return COSTS;
     }
-    return 0;
+    return gain.settled ? COMES_TO_NOTHING : IS_NOT_CLEAR;
 }
 
 static Status check_component(const Graph *g, const NamedMdp *world, const int32_t *members, int32_t n, double *h, double *new_h, bool *marked) {
     Rewards rewards = find_rewards(g, members, n);
-    int sign = !rewards.gains ? -1 : !rewards.costs ? 1 : sign_of_gain(g, members, n, h, new_h);
-    if (sign < 0) return ST_OK;
+    RoundTrip trip = !rewards.gains ? COSTS : !rewards.costs ? GAINS : round_trip(g, members, n, h, new_h);
+    if (trip == COSTS) return ST_OK;
     for (int32_t i = 0; i < n; i++) marked[members[i]] = true;
-    return no_values(world, g->form, marked,
-                     sign > 0 ? "rewards can be had without end in" : "rewards and costs can go round without end, summing to nothing, in");
+    return no_values(world, g->form, marked, round_trips[trip]);
 }
 
 /* The end components one by one, and room to work on each. */

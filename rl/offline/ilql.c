@@ -422,7 +422,7 @@ static void release(void *context) {
     arena_free(il->arena);
 }
 
-static const TrainingKind kind = {recall, open, tell, started, train, release};
+static const TrainingKind kind = {recall, open, tell, started, train, release, true};
 
 Status ilql_run(const IlqlRunConfig *config, IlqlResult *result) {
     Ilql il = {.config = config,

@@ -365,7 +365,7 @@ static void release(void *context) {
     if (run->model) model_free(run->model);
 }
 
-static const TrainingKind kind = {recall, open, tell, started, train, release};
+static const TrainingKind kind = {recall, open, tell, started, train, release, true};
 
 Status pair_run(PairRun *run, TrainResult *result) {
     Whole whole = {.run = run, .result = result};

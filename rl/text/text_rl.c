@@ -426,7 +426,7 @@ void text_release(TextRl *rl) {
 
 static void release(void *context) { text_release(context); }
 
-static const TrainingKind kind = {recall, open, tell, started, train, release};
+static const TrainingKind kind = {recall, open, tell, started, train, release, true};
 
 Status text_rl_run(const TextRlConfig *config, TextRlResult *result) {
     TextRl rl = {.config = config,
