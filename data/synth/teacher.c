@@ -15,14 +15,14 @@ enum { MAX_NEW_TOKENS, TEMPERATURE, GREEDY, TOP_K, TOP_P, MIN_P, REPETITION_PENA
 #define OPTIONS_OF_SAMPLING \
     [MAX_NEW_TOKENS] = {"max_new_tokens", TAKES_WHOLE, .low = 1, .high = 1 << 20}, \
     [TEMPERATURE] = {"temperature", TAKES_NUMBER, .low = 0, .high = 100}, \
-    [GREEDY] = {"greedy", TAKES_TRUTH}, \
+    [GREEDY] = {"greedy", .kind = TAKES_TRUTH}, \
     [TOP_K] = {"top_k", TAKES_WHOLE, .low = 0, .high = 1e9}, \
     [TOP_P] = {"top_p", TAKES_NUMBER, .low = 0, .high = 1}, \
     [MIN_P] = {"min_p", TAKES_NUMBER, .low = 0, .high = 1}, \
     [REPETITION_PENALTY] = {"repetition_penalty", TAKES_NUMBER, .low = 0.01, .high = 100}, \
     [PRESENCE_PENALTY] = {"presence_penalty", TAKES_NUMBER, .low = -100, .high = 100}, \
     [FREQUENCY_PENALTY] = {"frequency_penalty", TAKES_NUMBER, .low = -100, .high = 100}, \
-    [STOP] = {"stop", TAKES_TEXTS}
+    [STOP] = {"stop", .kind = TAKES_TEXTS}
 static const OptionSpec sampling_options[] = {OPTIONS_OF_SAMPLING, {0}};
 
 /* A teacher's stand beside those of its sampling. */
@@ -32,16 +32,16 @@ enum {
 };
 static const OptionSpec teacher_options[] = {
     OPTIONS_OF_SAMPLING,
-    [MODEL] = {"model", TAKES_TEXT},
-    [ADAPTER] = {"adapter", TAKES_TEXT},
-    [CHAT_TEMPLATE] = {"chat_template", TAKES_TEXT},
+    [MODEL] = {"model", .kind = TAKES_TEXT},
+    [ADAPTER] = {"adapter", .kind = TAKES_TEXT},
+    [CHAT_TEMPLATE] = {"chat_template", .kind = TAKES_TEXT},
     [COMPUTE] = {"compute", TAKES_TEXT, .choices = "auto|f32|bf16"},
-    [BASE] = {"base", TAKES_TRUTH},
+    [BASE] = {"base", .kind = TAKES_TRUTH},
     [MAX_BATCH] = {"max_batch", TAKES_WHOLE, .low = 0, .high = 1 << 16},
-    [URL] = {"url", TAKES_TEXT},
+    [URL] = {"url", .kind = TAKES_TEXT},
     [API] = {"api", TAKES_TEXT, .text = "chat", .choices = "chat|completions"},
-    [API_KEY_ENV] = {"api_key_env", TAKES_TEXT},
-    [CA_FILE] = {"ca_file", TAKES_TEXT},
+    [API_KEY_ENV] = {"api_key_env", .kind = TAKES_TEXT},
+    [CA_FILE] = {"ca_file", .kind = TAKES_TEXT},
     [CONCURRENCY] = {"concurrency", TAKES_WHOLE, .value = 8, .low = 1, .high = 256},
     [RETRIES] = {"retries", TAKES_WHOLE, .value = 5, .low = 0, .high = 100},
     [TIMEOUT] = {"timeout", TAKES_NUMBER, .value = 120, .low = 0.01, .high = 86400},
@@ -49,7 +49,7 @@ static const OptionSpec teacher_options[] = {
     [TOKENS_PER_MINUTE] = {"tokens_per_minute", TAKES_NUMBER, .low = 0, .high = 1e12},
     [PRICE_IN] = {"price_in", TAKES_NUMBER, .low = 0, .high = 1e9},
     [PRICE_OUT] = {"price_out", TAKES_NUMBER, .low = 0, .high = 1e9},
-    [REPLAY] = {"replay", TAKES_TEXT},
+    [REPLAY] = {"replay", .kind = TAKES_TEXT},
     {0},
 };
 
