@@ -218,9 +218,9 @@ static void check_bound_of_q(const char *what, const Mdp *mdp, const MdpSolution
         long double q = 0;
         for (int64_t k = mdp->begin[row]; k < mdp->begin[row + 1]; k++) {
             bool ended = (mdp->ends && mdp->ends[k]) || mdp->terminal[mdp->next[k]];
-            q += mdp->probability[k] * (mdp->reward[k] + (ended ? 0 : (long double)mdp->gamma * truth[mdp->next[k]]));
+            q += (long double)mdp->probability[k] * ((long double)mdp->reward[k] + (ended ? 0 : (long double)mdp->gamma * truth[mdp->next[k]]));
         }
-        long double off = fabsl(solution->Q[row] - q);
+        long double off = fabsl((long double)solution->Q[row] - q);
         if (off > (long double)solution->q_bound)
             fail_msg("%s, row %lld: Q is off by %.3Lg, certified %.3g", what, (long long)row, off, solution->q_bound);
     }

@@ -289,9 +289,12 @@ static Status deliver_put_off(Round *round, bool all) {
         Request *request = &round->requests[i];
         if (request->state != PUT_OFF || (!all && may_be_down(round, request))) continue;
         if (!request->again && (request->code >= 500 || request->code == 408 || request->code == 429)) {
-            *request = (Request){.state = WAITS, .reply = request->reply, .at_first = request->at_first, .tries = 1, .again = true};
+            size_t answers = round->client->n_answers;
+            *request =
+                (Request){.state = WAITS, .reply = request->reply, .at_first = request->at_first, .answers = answers, .tries = 1, .again = true};
             str_clear(request->reply);
-        } else TRY(deliver(round, i, request->code));
+        } else
+            TRY(deliver(round, i, request->code));
     }
     return ST_OK;
 }
@@ -401,7 +404,7 @@ static bool is_trouble(const Round *round, const Request *request) {
 /* Nothing runs, and there is nothing left, or not to be started, but what was refused, and no answer came since: by a server that answered others
  * that is these requests' fault, unless it has gone down since. */
 static Status settle(Round *round) {
-    enum { MOST_DOUBTFUL = 1 }; /* more with no answer since may be the server's doing */
+    enum { MOST_DOUBTFUL = 1 }; /* more refusals with no answer since may be the server's doing; of what else it fails at, one */
     HttpClient *client = round->client;
     size_t n = 0, refusals = 0, doubtful = 0;
     bool trouble = false, there = false;
@@ -411,10 +414,10 @@ static Status settle(Round *round) {
         n++;
         refusals += is_refusal(request->code);
         doubtful += may_be_down(round, request);
-        trouble = trouble || is_trouble(round, request);
+        trouble = trouble || is_trouble(round, request) || (may_be_down(round, request) && !is_refusal(request->code));
         *round->at = i;
     }
-    trouble = trouble || client->n_doubtful + doubtful > MOST_DOUBTFUL || (client->n_answers == 0 && n > refusals);
+    trouble = trouble || client->n_doubtful + doubtful > MOST_DOUBTFUL;
     if (!trouble) {
         client->n_doubtful += doubtful;
         return deliver_put_off(round, true);

@@ -19,10 +19,10 @@
  * end all by returning a status. takes_refusals: what the server refuses for good is a reply too, when others that were sent after that are answered,
  * or were answered before and nothing says that the server is in trouble. What it failed at (5xx, no answer in time, a connection that it broke off)
  * is asked anew when others are answered, and counts then. In trouble it is by 429, 502, 503, 504; by two requests in a row, whatever they meet; by
- * one that is late while no others were answered. Nothing is started behind eight in a row. No answer in time has the code 408, a connection that was
- * broken off 500. Then still_there (NULL: it is not) is asked, which may ask
- * something with this client, as nothing runs: *there true lets what was refused count, else the call fails. refusals: only 400, 413 and 422 were
- * met. 401, 402, 404, 405 and 410 concern all requests: the first one ends all. */
+ * one that meets something else than 400, 413 and 422, and no answer since. Nothing is started behind eight in a row. No answer in time has the
+ * code 408, a connection that was broken off 500. Then still_there (NULL: it is not) is asked, which may ask something with this client, as nothing
+ * runs: *there true lets what was refused count, else the call fails. refusals: only 400, 413 and 422 were met. 401, 402, 404, 405 and 410 concern
+ * all requests: the first one ends all. */
 typedef struct HttpOptions {
     const char *url, *key, *ca_file;
     size_t concurrency, retries;
