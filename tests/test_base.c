@@ -193,6 +193,26 @@ static void arena_reserves_one_block(void **state) {
     arena_free(arena);
 }
 
+/* In use already, by blocks of several sizes, the last of which is too small. */
+static void arena_expects_what_fills_one_block(void **state) {
+    (void)state;
+    const size_t each = (5 << 20) + 1000, n = 7;
+    Arena *arena = arena_new(0);
+    assert_non_null(arena_alloc(arena, 3 << 20));
+    assert_non_null(arena_alloc(arena, 100));
+    size_t before = arena_resident(arena);
+    arena_expect(arena, n * arena_rounded(each));
+    assert_int_equal(arena_resident(arena), before);
+    uint8_t *first = arena_alloc(arena, each);
+    for (size_t i = 1; i < n; i++) assert_ptr_equal(arena_alloc(arena, each), first + i * arena_rounded(each));
+    assert_int_equal(arena_resident(arena), before + arena_pages(n * arena_rounded(each)));
+    arena_expect(arena, 0);
+    arena_expect(arena, SIZE_MAX); /* cannot be had: as it was */
+    assert_non_null(arena_alloc(arena, 1 << 20));
+    assert_int_equal(arena_rounded(SIZE_MAX), SIZE_MAX);
+    arena_free(arena);
+}
+
 static void arena_rewinds_to_a_mark(void **state) {
     (void)state;
     Arena *arena = arena_new(0);
@@ -1340,6 +1360,7 @@ int main(void) {
         cmocka_unit_test(arena_gives_aligned_separate_pieces),
         cmocka_unit_test(arena_counts_and_reuses),
         cmocka_unit_test(arena_reserves_one_block),
+        cmocka_unit_test(arena_expects_what_fills_one_block),
         cmocka_unit_test(arena_rewinds_to_a_mark),
         cmocka_unit_test(arena_refuses_past_its_limit),
         cmocka_unit_test(arena_fails_when_told_to),

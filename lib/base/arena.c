@@ -103,13 +103,8 @@ static bool capacity_round(size_t need, size_t *capacity) {
     return *capacity <= SIZE_MAX - HUGE_PAGE;
 }
 
-/* Appends an empty block behind the last one and makes it the current one. */
-static bool arena_grow(Arena *arena, size_t need) {
-    size_t least, wanted;
-    if (!capacity_round(need, &least) || !capacity_round(MAX(need, MAX(FIRST_BLOCK, MIN(arena->held, MAX_SPARE))), &wanted)) return false;
-    Block *block = block_new(wanted);
-    if (!block && wanted > least) block = block_new(least);
-    if (!block) return false;
+/* Behind the last one, as the current one. */
+static void block_append(Arena *arena, Block *block) {
     arena->held += block->capacity;
     if (arena->current) {
         arena->before += arena->current->used;
@@ -118,7 +113,16 @@ static bool arena_grow(Arena *arena, size_t need) {
         arena->first = block;
     }
     arena->current = block;
-    return true;
+}
+
+/* Appends an empty block. */
+static bool arena_grow(Arena *arena, size_t need) {
+    size_t least, wanted;
+    if (!capacity_round(need, &least) || !capacity_round(MAX(need, MAX(FIRST_BLOCK, MIN(arena->held, MAX_SPARE))), &wanted)) return false;
+    Block *block = block_new(wanted);
+    if (!block && wanted > least) block = block_new(least);
+    if (block) block_append(arena, block);
+    return block != NULL;
 }
 
 static void arena_release_blocks(Arena *arena) {
@@ -172,6 +176,23 @@ void arena_reserve(Arena *arena, size_t bytes) {
     arena->held = block->capacity;
 }
 
+void arena_expect(Arena *arena, size_t bytes) {
+    size_t capacity;
+    while (arena->current && arena->current->next) {
+        arena->before += arena->current->used;
+        arena->current = arena->current->next;
+    }
+    if (arena->current && arena->current->capacity - arena->current->used >= bytes) return;
+    Block *block = capacity_round(MAX(bytes, FIRST_BLOCK), &capacity) ? block_new(capacity) : NULL;
+    if (block) block_append(arena, block);
+}
+
+size_t arena_rounded(size_t size) {
+    size_t rounded;
+    if (!size_add(MAX(size, 1), ALIGNMENT - 1, &rounded)) return SIZE_MAX;
+    return rounded - rounded % ALIGNMENT;
+}
+
 static void *arena_full(const Arena *arena, size_t size) {
     char wanted[32], used[32], limit[32];
     format_bytes((double)size, wanted);
@@ -188,9 +209,8 @@ static void *arena_full(const Arena *arena, size_t size) {
 
 /* *is_zero: pages that the system has just given and nobody has written to. */
 static uint8_t *take(Arena *arena, size_t size, bool *is_zero) {
-    size_t rounded;
-    if (!size_add(MAX(size, 1), ALIGNMENT - 1, &rounded) || failure_is_due()) return arena_full(arena, size);
-    rounded -= rounded % ALIGNMENT;
+    size_t rounded = arena_rounded(size);
+    if (rounded == SIZE_MAX || failure_is_due()) return arena_full(arena, size);
     if (arena->limit > 0 && rounded > arena->limit - MIN(arena->limit, arena_used(arena))) return arena_full(arena, size);
     while (arena->current && rounded > arena->current->capacity - arena->current->used && arena->current->next) {
         arena->before += arena->current->used;

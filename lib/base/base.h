@@ -117,6 +117,10 @@ size_t arena_pages(size_t bytes);
 /* Of an arena that has nothing in use: one block for the next so many bytes. Blocks that came one by one end in gaps, where something larger than in
  * the rounds before found no room. It takes no memory before it is written to; where it can't be had, all stays as it is. */
 void arena_reserve(Arena *arena, size_t bytes);
+/* The same of an arena in use: the next so many bytes, each allocation rounded up by arena_rounded, come from one block, of which no more than
+ * arena_pages of them are touched */
+void arena_expect(Arena *arena, size_t bytes);
+size_t arena_rounded(size_t size); /* SIZE_MAX when it overflows */
 /* For tests: the n-th allocation from now (counting from 1) over all arenas fails; 0 = none. */
 void arena_fail_at(long n);
 

@@ -42,6 +42,9 @@ uint64_t params_fingerprint(const Params *params);
 /* Marks a parameter as trained: needs_grad, and a zeroed gradient of its own dtype in `arena`. The tensor must be f32 (f64 on the reference device).
  */
 Status params_train(Param *param, Arena *arena);
+/* Of `copies` tensors like each trained one: the memory that they take in an arena, in whole pages, if they are all that it is told to expect. */
+size_t params_copies_bytes(const Params *params, int copies);
+void params_expect_copies(const Params *params, int copies, Arena *arena);
 void params_zero_grad(const Params *params); /* no memory is touched: see Tensor.blank */
 Tensor *param_grad(const Param *param);      /* of a trained parameter, to be read or written: zeros where nothing was added */
 /* L2 norm over all gradients of trained parameters, summed in double in list order. */
@@ -151,7 +154,7 @@ const OptimizerInfo *optimizer_find(const char *name); /* NULL when unknown */
 const OptimizerInfo *optimizer_at(size_t i);           /* NULL behind the last */
 /* States (zeroed) of all trained parameters, in `arena`. */
 Status optimizer_init(const OptimizerConfig *config, Params *params, Arena *arena);
-size_t optimizer_bytes(const OptimizerConfig *config, const Params *params); /* what optimizer_init will take */
+size_t optimizer_bytes(const OptimizerConfig *config, const Params *params); /* what optimizer_init will take of memory */
 /* One update of every trained parameter. lr: learning rate of this step; the parameter's lr_scale multiplies it. */
 void optimizer_step(const OptimizerConfig *config, Params *params, double grad_scale, double lr, int64_t step);
 

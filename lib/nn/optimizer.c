@@ -25,6 +25,7 @@ static const OptimizerInfo *info_of(const OptimizerConfig *config) {
 
 Status optimizer_init(const OptimizerConfig *config, Params *params, Arena *arena) {
     int n_states = info_of(config)->states(config);
+    params_expect_copies(params, n_states, arena);
     for (size_t i = 0; i < params->n; i++) {
         Param *param = &params->items[i];
         for (int s = 0; s < n_states && param->trained; s++) {
@@ -39,10 +40,7 @@ Status optimizer_init(const OptimizerConfig *config, Params *params, Arena *aren
 }
 
 size_t optimizer_bytes(const OptimizerConfig *config, const Params *params) {
-    size_t bytes = 0, n_states = (size_t)info_of(config)->states(config);
-    for (size_t i = 0; i < params->n; i++)
-        if (params->items[i].trained) bytes += n_states * tensor_bytes(params->items[i].tensor);
-    return bytes;
+    return params_copies_bytes(params, info_of(config)->states(config));
 }
 
 void optimizer_step(const OptimizerConfig *config, Params *params, double grad_scale, double lr, int64_t step) {

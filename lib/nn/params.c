@@ -54,6 +54,18 @@ Status params_train(Param *param, Arena *arena) {
     return ST_OK;
 }
 
+/* With some room for what stands beside the tensors, such as names, which would begin a page of their own. */
+static size_t copies_room(const Params *params, int copies) {
+    enum { BESIDE = 256 };
+    size_t bytes = 0;
+    for (size_t i = 0; i < params->n; i++)
+        if (params->items[i].trained) bytes += arena_rounded(sizeof(Tensor)) + arena_rounded(tensor_bytes(params->items[i].tensor)) + BESIDE;
+    return (size_t)copies * bytes;
+}
+
+size_t params_copies_bytes(const Params *params, int copies) { return arena_pages(copies_room(params, copies)); }
+void params_expect_copies(const Params *params, int copies, Arena *arena) { arena_expect(arena, copies_room(params, copies)); }
+
 void params_zero_grad(const Params *params) {
     for (size_t i = 0; i < params->n; i++)
         if (params->items[i].trained) params->items[i].tensor->grad->blank = true;

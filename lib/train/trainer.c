@@ -62,6 +62,7 @@ static Status collect_items(Trainer *trainer) {
     trainer->items = arena_alloc(trainer->arena, n * (2 + OPTIMIZER_MAX_STATES) * sizeof *trainer->items);
     trainer->best = keep_best ? arena_zero(trainer->arena, n * sizeof *trainer->best) : NULL;
     if (!trainer->items || (keep_best && !trainer->best)) return ST_RESOURCE;
+    if (keep_best) params_expect_copies(trainer->params, 1, trainer->arena);
     for (size_t i = 0; i < trainer->params->n; i++) {
         const Param *param = &trainer->params->items[i];
         if (!param->trained) continue;
