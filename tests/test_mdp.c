@@ -1009,6 +1009,49 @@ static void round_trips_are_judged_by_what_they_take(void **state) {
     }
 }
 
+/* Once around earns `gain` in all, in rewards of -9 to 9; from everywhere one may leave for nothing. best: what is earned on the way, at most. */
+static NamedMdp *long_round_trip(int n, double gain, double *best) {
+    MdpBuilder *builder = mdp_builder_new(n + 1, 2, 1);
+    double *rewards = arena_alloc(arena, (size_t)n * sizeof *rewards), sum = 0;
+    mdp_builder_terminal(builder, n);
+    for (int s = 0; s < n; s++) {
+        rewards[s] = s + 1 < n ? (double)rng_below(rng_key(5, RNG_TEST, 0), (uint64_t)s, 19) - 9 : -sum;
+        sum += rewards[s];
+    }
+    rewards[0] += gain;
+    for (int s = 0; s < n; s++) {
+        mdp_builder_add(builder, s, 0, (s + 1) % n, 1, rewards[s], false);
+        mdp_builder_add(builder, s, 1, n, 1, 0, false);
+        best[s] = sum = 0;
+        for (int k = 0; k < n; k++) {
+            sum += rewards[(s + k) % n];
+            best[s] = fmax(best[s], sum);
+        }
+    }
+    best[n] = 0;
+    return finished(builder);
+}
+
+/* As many sweeps as the square of its length would not tell: beside what is earned on the way, once around comes to next to nothing. */
+static void long_round_trips_are_judged_too(void **state) {
+    (void)state;
+    static const struct { int n; double gain; const char *fault; } trips[] = {
+        {1100, -1e-3, NULL},
+        {1100, 1e-3, "rewards can be had without end in state 0, state 1"},
+        {1100, 0, "summing to nothing, in state 0, state 1"},
+        {200, 0, "summing to nothing, in state 0, state 1"},
+    };
+    double *best = arena_alloc(arena, 1101 * sizeof *best);
+    for (size_t i = 0; i < COUNT_OF(trips); i++) {
+        NamedMdp *world = long_round_trip(trips[i].n, trips[i].gain, best);
+        MdpSolution solution;
+        check_status(mdp_solve(&world->mdp, &(MdpOptions){0}, arena, &solution), trips[i].fault ? ST_INPUT : ST_OK);
+        if (trips[i].fault) check_text(trips[i].fault);
+        else check_close_f64("V", solution.V, best, trips[i].n + 1, 1e-8, 0);
+        named_mdp_free(world);
+    }
+}
+
 /* What everyone pays who goes through a room is not what staying outside costs. */
 static void dear_rooms_hide_no_cost(void **state) {
     (void)state;
@@ -1544,6 +1587,7 @@ int main(void) {
         TEST(far_rewards_count_for_q),
         TEST(unlikely_ends_are_not_relied_on),
         TEST(round_trips_are_judged_by_what_they_take),
+        TEST(long_round_trips_are_judged_too),
         TEST(dear_rooms_hide_no_cost),
         TEST(missing_values_are_said),
         TEST(policies_are_checked),

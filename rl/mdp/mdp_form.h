@@ -140,6 +140,13 @@ Status form_policy_values(const MdpForm *form, const int64_t *rows, const double
 typedef enum FormJump { JUMP_NONE, JUMP_NEARER, JUMP_SOLVED } FormJump;
 FormJump form_policy_jump(const MdpForm *form, const int64_t *rows, double target, double *sweeps, double *V, double *scratch);
 
+/* ---- mdp_bias.c ---- */
+
+/* h, over states of the form, becomes what the policy that is best by it is worth relative to one of the n members, which it never leaves by rows in
+ * use: to rounding, with no promise beyond. place[s]: the number of state s among the members. False, and h as it was, where that takes longer than
+ * about so many sweeps of the policy's rows, or the policy does not always come back to one state. */
+bool form_policy_bias(const MdpForm *form, const bool *use, const int32_t *members, int32_t n, const int32_t *place, double sweeps, double *h);
+
 /* ---- mdp_certify.c ---- */
 
 /* The largest row_size of those rows that may be the best of their states by V: what rounding makes of one that is far below does not matter. */

@@ -457,10 +457,21 @@ static const char *const round_trips[] = {
     [IS_NOT_CLEAR] = "rewards and costs can go round without end, and whether that gains anything did not come out, in",
 };
 
+/* The best policy is found long before h settles, which takes as many sweeps as the square of the longest way round. So h becomes what that policy is
+ * worth from time to time; the bounds of a sweep are certain whatever h is. */
 static RoundTrip round_trip(const Graph *g, const int32_t *members, int32_t n, double *h, double *new_h) {
+    enum { FIRST = 64, SWEEPS_OF_ONE = 64 }; /* a sweep of all rows, which also looks at rounding, takes as long as so many of a policy */
     Gain gain = {0};
-    for (int32_t i = 0; i < n; i++) h[members[i]] = 0;
-    for (int64_t sweep = 0; sweep < 1000000 && !gain.settled && !interrupt_requested(); sweep++) {
+    int32_t *place = g->stack; /* free for other things here */
+    for (int32_t i = 0; i < n; i++) {
+        h[members[i]] = 0;
+        place[members[i]] = i;
+    }
+    for (int64_t sweep = 0, jump = FIRST; sweep < 1000000 && !gain.settled && !interrupt_requested(); sweep++) {
+        if (sweep == jump) {
+            form_policy_bias(g->form, g->use, members, n, place, (double)(SWEEPS_OF_ONE * sweep), h);
+            jump *= 2;
+        }
         gain = sweep_gain(g, members, n, h, new_h);
         if (gain.low > 0) return GAINS;
         if (gain.high < 0) return COSTS;
