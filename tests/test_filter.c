@@ -599,6 +599,7 @@ static void options_are_checked(void **state) {
         {"{rouge_l: 1.5}", "filter 'rouge_l' in 'recipe.yaml' line 1: wrong value for 'threshold': expected a number from 0 to 1", ""},
         {"{rouge_l: {treshold: 0.5}}", "unknown option 'treshold'", "threshold"},
         {"{words: 3.5}", "expected a whole number", ""},
+        {"{length: {max: 0}}", "expected a whole number from 1 to 1000000000", ""},
         {"{empty: 3}", "expected true or false", ""},
         {"{words: {on: prmpt}}", "expected one of instruction|input|prompt|completion|row", ""},
         {"{blacklist: [a, [b]]}", "expected a list of texts", ""},

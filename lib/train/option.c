@@ -51,7 +51,7 @@ static Status wrong_value(const OptionOwner *owner, const OptionSpec *spec, int 
     int n = snprintf(text, sizeof text, "wrong value for '%s': expected ", spec->name);
     if (spec->choices) snprintf(text + n, sizeof text - (size_t)n, "one of %s", spec->choices);
     else if (spec->low == spec->high) snprintf(text + n, sizeof text - (size_t)n, "%s", kinds[spec->kind]);
-    else snprintf(text + n, sizeof text - (size_t)n, "%s from %g to %g", kinds[spec->kind], spec->low, spec->high);
+    else snprintf(text + n, sizeof text - (size_t)n, "%s from %.15g to %.15g", kinds[spec->kind], spec->low, spec->high);
     return option_refuse(owner, line, text);
 }
 
