@@ -1035,13 +1035,14 @@ static NamedMdp *long_round_trip(int n, double gain, double *best) {
 /* As many sweeps as the square of its length would not tell: beside what is earned on the way, once around comes to next to nothing. */
 static void long_round_trips_are_judged_too(void **state) {
     (void)state;
+    enum { LENGTH = 1100 };
     static const struct { int n; double gain; const char *fault; } trips[] = {
-        {1100, -1e-3, NULL},
-        {1100, 1e-3, "rewards can be had without end in state 0, state 1"},
-        {1100, 0, "summing to nothing, in state 0, state 1"},
+        {LENGTH, -1e-3, NULL},
+        {LENGTH, 1e-3, "rewards can be had without end in state 0, state 1"},
+        {LENGTH, 0, "summing to nothing, in state 0, state 1"},
         {200, 0, "summing to nothing, in state 0, state 1"},
     };
-    double *best = arena_alloc(arena, 1101 * sizeof *best);
+    double *best = arena_alloc(arena, (LENGTH + 1) * sizeof *best);
     for (size_t i = 0; i < COUNT_OF(trips); i++) {
         NamedMdp *world = long_round_trip(trips[i].n, trips[i].gain, best);
         MdpSolution solution;
@@ -1050,6 +1051,19 @@ static void long_round_trips_are_judged_too(void **state) {
         else check_close_f64("V", solution.V, best, trips[i].n + 1, 1e-8, 0);
         named_mdp_free(world);
     }
+    MdpBuilder *builder = mdp_builder_new(LENGTH, 2, 0.9); /* and their reward per step is found */
+    double sum = 0;
+    for (int s = 0; s < LENGTH; s++) {
+        double reward = (double)rng_below(rng_key(6, RNG_TEST, 0), (uint64_t)s, 19) - 9;
+        mdp_builder_add(builder, s, 0, (s + 1) % LENGTH, 1, reward, false);
+        mdp_builder_add(builder, s, 1, s, 1, -5, false);
+        sum += reward;
+    }
+    NamedMdp *world = finished(builder);
+    MdpSolution solution = solved(world, "average");
+    check_close(solution.gain, sum / LENGTH, 1e-11);
+    assert_true(solution.bound < 1e-11 && solution.iterations < 1000);
+    named_mdp_free(world);
 }
 
 /* What everyone pays who goes through a room is not what staying outside costs. */

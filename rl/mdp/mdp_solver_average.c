@@ -1,8 +1,10 @@
 /* Relative value iteration (White 1963): the best reward per step lies between the least and the greatest change of a sweep with gamma 1 (Odoni
- * 1969). Where the process is periodic, both do not meet; it is then slowed down: half of the time nothing happens. */
+ * 1969). Where the process is periodic, both do not meet; it is then slowed down: half of the time nothing happens. A long way round still takes as
+ * many sweeps as the square of its length: now and then the policy so far is solved for (mdp_bias.c). */
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>
+#include <string.h>
 
 static Status check_goes_on(const MdpWork *work) {
     const Mdp *mdp = &work->world->mdp;
@@ -20,8 +22,26 @@ static Status check_goes_on(const MdpWork *work) {
     return ST_OK;
 }
 
+/* What form_policy_bias wants to know: every row is in use. */
+typedef struct Members { bool *use; int32_t *list, *place; int32_t n; } Members;
+
+static Status members_init(const MdpForm *form, Arena *arena, Members *members) {
+    size_t n = (size_t)form->n + 1;
+    *members = (Members){.use = arena_alloc(arena, (size_t)form->n_rows + 1),
+                         .list = arena_alloc(arena, n * sizeof *members->list),
+                         .place = arena_alloc(arena, n * sizeof *members->place)};
+    if (!members->use || !members->list || !members->place) return ST_RESOURCE;
+    memset(members->use, true, (size_t)form->n_rows + 1);
+    for (int32_t s = 0; s < form->n; s++) {
+        if (!form_is_live(form, s)) continue;
+        members->place[s] = members->n;
+        members->list[members->n++] = s;
+    }
+    return ST_OK;
+}
+
 Status mdp_solver_average(MdpWork *work, MdpSolution *solution) {
-    enum { PATIENCE = 100, STUCK = 100000 };
+    enum { PATIENCE = 100, STUCK = 100000, FIRST_JUMP = 256 };
     TRY(check_goes_on(work));
     MdpForm form = *work->form;
     TRY(form_check_one_gain(work->world, &form));
@@ -29,10 +49,20 @@ Status mdp_solver_average(MdpWork *work, MdpSolution *solution) {
     double *next = form_vector(&form, work->arena), *h = work->V, span, best = (double)INFINITY, slow = 1;
     double target = work->options->tolerance > 0 ? work->options->tolerance : 1e-12;
     int32_t base = 0;
-    int64_t since = 0;
+    int64_t since = 0, jump = FIRST_JUMP;
+    Members members;
     if (!next) return ST_RESOURCE;
+    TRY(members_init(&form, work->arena, &members));
     while (base + 1 < form.n && !form_is_live(&form, base)) base++;
     do {
+        if (work->iterations >= jump) {
+            double sweeps = (double)work->iterations * (double)form.n_rows / (double)MAX(members.n, 1); /* of one row a state */
+            if (form_policy_bias(&form, members.use, members.list, members.n, members.place, sweeps, h)) {
+                best = (double)INFINITY;
+                since = 0;
+            }
+            jump *= 2;
+        }
         Change change = form_sweep(&form, (Sweep){.V = h, .new_V = next});
         work->iterations++;
         span = change.most - change.least;
