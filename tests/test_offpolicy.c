@@ -700,7 +700,8 @@ static void memory_is_the_planned_one(void **state) {
         check_ok(learner_memory(learner, before, &memory));
         check_ok(learner->algorithm->update(learner));
         double grown = (double)(memory_resident() - before), planned = (double)(memory.total - before);
-        assert_true(memory.activations > 40 << 20 && memory.weights > 0 && memory.optimizer == 2 * memory.weights);
+        assert_true(memory.activations > 40 << 20 && memory.weights > 0);
+        assert_in_range(memory.optimizer, 2 * memory.weights, 2 * memory.weights + 3 * HUGE_PAGE); /* of up to three optimizers */
 #ifdef SANITIZED
         (void)grown, (void)planned;
 #else
