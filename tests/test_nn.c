@@ -317,8 +317,31 @@ static void patterns_mean_what_they_mean_to_peft(void **state) {
     check_text("'a(b' is not a regular expression");
 }
 
+/* Of several tensors of some MiB, in an arena that holds other things: whole pages, and no page more. */
+static void states_take_what_was_said(void **state) {
+    (void)state;
+    OptimizerConfig config = {.name = "adamw"};
+    Params params = {0};
+    Arena *arena = arena_new(0), *states = arena_new(0);
+    for (int i = 0; i < 5; i++) {
+        char name[8];
+        int64_t n = (1 << 20) + 100 * i;
+        snprintf(name, sizeof name, "w%d", i);
+        Param *param = params_add(&params, arena_strdup(arena, name), tensor_new(arena, device_cpu(), DT_F32, 1, &n), PARAM_BASE);
+        check_ok(params_train(param, arena));
+    }
+    assert_non_null(arena_alloc(states, 3 << 20));
+    size_t before = arena_resident(states);
+    check_ok(optimizer_init(&config, &params, states));
+    assert_int_equal(arena_resident(states) - before, optimizer_bytes(&config, &params));
+    params_release(&params);
+    arena_free(arena);
+    arena_free(states);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(states_take_what_was_said),
         cmocka_unit_test(schedules_equal_transformers),
         cmocka_unit_test(schedules_stay_in_range),
         cmocka_unit_test(optimisers_equal_torch),

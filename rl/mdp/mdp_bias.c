@@ -20,9 +20,22 @@ static int64_t best_row(const MdpForm *form, const bool *use, int32_t s, const d
     return best;
 }
 
-/* The best rows by h, as a world of their own without any choice; place[s]: the number of state s there. False when memory is full. */
+/* A state that the policy comes back to: where its likeliest steps lead in the end. */
+static int32_t find_home(const MdpForm *chain) {
+    int32_t s = 0;
+    for (int32_t step = 0; step < chain->n; step++) {
+        int64_t likeliest = chain->begin[s];
+        for (int64_t k = chain->begin[s]; k < chain->begin[s + 1]; k++)
+            if (chain->probability[k] > chain->probability[likeliest]) likeliest = k;
+        s = chain->next[likeliest];
+    }
+    return s;
+}
+
+/* The best rows by h, as a world of their own without any choice, which ends on the way to *home; place[s]: the number of state s there. False when
+ * memory is full. */
 static bool chain_make(const MdpForm *form, const bool *use, const int32_t *members, int32_t n, const int32_t *place, const double *h, Arena *arena,
-                       MdpForm *chain) {
+                       MdpForm *chain, int32_t *home) {
     int64_t *rows = arena_alloc(arena, (size_t)n * sizeof *rows), *begin = arena_zero(arena, ((size_t)n + 1) * sizeof *begin), entries = 0;
     if (!rows || !begin) return false;
     for (int32_t i = 0; i < n; i++) {
@@ -43,33 +56,22 @@ static bool chain_make(const MdpForm *form, const bool *use, const int32_t *memb
         reward[i] = form->reward[rows[i]];
     }
     *chain = (MdpForm){.n = n, .n_rows = n, .width = 1, .gamma = 1, .begin = begin, .next = next, .probability = probability, .reward = reward};
+    *home = find_home(chain);
+    for (int64_t k = 0; k < begin[n]; k++)
+        if (next[k] == *home) next[k] = n;
     return true;
-}
-
-/* A state that the policy comes back to: where its likeliest steps lead in the end. */
-static int32_t find_home(const MdpForm *chain) {
-    int32_t s = 0;
-    for (int32_t step = 0; step < chain->n; step++) {
-        int64_t likeliest = chain->begin[s];
-        for (int64_t k = chain->begin[s]; k < chain->begin[s + 1]; k++)
-            if (chain->probability[k] > chain->probability[likeliest]) likeliest = k;
-        s = chain->next[likeliest];
-    }
-    return s;
 }
 
 bool form_policy_bias(const MdpForm *form, const bool *use, const int32_t *members, int32_t n, const int32_t *place, double sweeps, double *h) {
     Arena *arena = arena_new(0);
     MdpForm chain;
-    bool solved = arena && chain_make(form, use, members, n, place, h, arena, &chain);
+    int32_t home = 0;
+    bool solved = arena && chain_make(form, use, members, n, place, h, arena, &chain, &home);
     double *a = solved ? form_vector(&chain, arena) : NULL, *t = solved ? form_vector(&chain, arena) : NULL,
            *scratch = solved ? form_vector(&chain, arena) : NULL;
     int64_t *rows = solved ? arena_alloc(arena, (size_t)n * sizeof *rows) : NULL;
     solved = solved && a && t && scratch && rows;
     if (solved) {
-        int32_t home = find_home(&chain);
-        for (int64_t k = 0; k < chain.begin[n]; k++)
-            if (chain.next[k] == home) ((int32_t *)(uintptr_t)chain.next)[k] = n; /* there the way ends */
         for (int32_t i = 0; i < n; i++) rows[i] = i;
         double left = sweeps;
         solved = form_policy_jump(&chain, rows, 0, &left, a, scratch) == JUMP_SOLVED;
