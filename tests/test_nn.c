@@ -324,7 +324,7 @@ static void states_take_what_was_said(void **state) {
     Params params = {0};
     Arena *arena = arena_new(0), *states = arena_new(0);
     for (int i = 0; i < 5; i++) {
-        char name[8];
+        char name[16];
         int64_t n = (1 << 20) + 100 * i;
         snprintf(name, sizeof name, "w%d", i);
         Param *param = params_add(&params, arena_strdup(arena, name), tensor_new(arena, device_cpu(), DT_F32, 1, &n), PARAM_BASE);
