@@ -49,6 +49,7 @@ static void catch_signals(void) {
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup stays so */
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write: a program that we talk to may be started again; stdout's, see end_result */
     signal(SIGXFSZ, SIG_IGN); /* and so is a file that may not grow */
+    file_catch_cuts();
 }
 
 /* How threads of OpenMP wait for each other has to be said before the program starts, so it starts itself once more; what the user has set stays.
@@ -80,6 +81,7 @@ int main(int argc, char **argv) {
     if (argc > 1 && argv[1][0] != '-') let_threads_sleep(argv); /* a command; one without arguments may compute as well */
     catch_signals();
     Status status = command_run(argc, argv);
+    if (status == ST_OK) status = file_check_cuts();
     end_live_line();
     profile_end();
     status = end_result(status);

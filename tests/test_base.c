@@ -478,6 +478,67 @@ static void write_gz(const char *path, const char *bytes, size_t len) {
     assert_int_equal(gzclose(gz), Z_OK);
 }
 
+/* Another program cuts a file that is mapped here, or writes other bytes of the same number into it. */
+static void mapped_files_may_be_cut(void **state) {
+    (void)state;
+    enum { SIZE = 3 << 16 };
+    static char bytes[SIZE];
+    memset(bytes, 'x', sizeof bytes);
+    const char *path = temp_file(dir, "cut.bin");
+    file_catch_cuts();
+    for (int round = 0; round < 2; round++) {
+        Mapping mapping;
+        check_ok(file_write_all(path, bytes, SIZE));
+        check_ok(file_map(path, &mapping));
+        check_ok(file_check_cuts());
+        assert_int_equal(truncate(path, SIZE / 3), 0);
+        assert_int_equal(mapping.data[SIZE / 3 - 1], 'x');
+        check_ok(file_check_cuts()); /* what is gone was not looked for */
+        assert_int_equal(mapping.data[SIZE / 2], 0);
+        assert_int_equal(mapping.data[SIZE - 1], 0);
+        check_status(file_check_cuts(), ST_INPUT);
+        check_text("cut.bin' was cut by another program while it was in use");
+        if (round == 0) {
+            assert_true(file_forgive_cut(&mapping) && !file_forgive_cut(&mapping));
+            check_ok(file_check_cuts());
+        }
+        file_unmap(&mapping);
+    }
+    check_status(file_check_cuts(), ST_INPUT); /* the second one, after it was unmapped */
+}
+
+static void note(void *context, LogLevel level, const char *text) { str_printf(context, "%d %s;", (int)level, text); }
+
+static void mapped_files_may_be_written_to(void **state) {
+    (void)state;
+    const char *path = temp_text(dir, "watched.bin", "before");
+    Mapping mapping, other;
+    check_ok(file_map(path, &mapping));
+    check_ok(file_map(temp_text(dir, "replaced.bin", "before"), &other));
+    file_watch(&mapping);
+    file_watch(&other);
+    Str words = {0};
+    log_set_sink(note, &words, LOG_WARNING);
+    check_ok(file_write_all(temp_file(dir, "replaced.bin"), "after", 5)); /* renamed over it: what is mapped stays */
+    check_ok(file_check_cuts());
+    assert_int_equal(words.len, 0);
+    struct timespec later[2] = {{.tv_sec = 4000000000}, {.tv_sec = 4000000000}};
+    int fd = open(path, O_WRONLY);
+    assert_int_equal(write(fd, "behind", 6), 6);
+    assert_int_equal(futimens(fd, later), 0); /* a coarse clock may not have moved on */
+    close(fd);
+    for (int asked = 0; asked < 2; asked++) {
+        check_ok(file_check_cuts());
+        assert_non_null(strstr(str_text(&words), "watched.bin' was written to by another program"));
+    }
+    log_set_sink(NULL, NULL, LOG_WARNING);
+    const char *last = strstr(str_text(&words), "written to");
+    assert_null(strstr(last + 1, "written to")); /* said once */
+    str_release(&words);
+    file_unmap(&mapping);
+    file_unmap(&other);
+}
+
 static void files_are_mapped_and_read(void **state) {
     (void)state;
     Mapping mapping;
@@ -1155,8 +1216,6 @@ static void yaml_is_written_so_that_it_reads_back(void **state) {
 
 /* ---- messages, machine ---- */
 
-static void note(void *context, LogLevel level, const char *text) { str_printf(context, "%d %s;", (int)level, text); }
-
 static void messages_reach_the_sink(void **state) {
     (void)state;
     Str str = {0};
@@ -1372,6 +1431,7 @@ int main(void) {
         cmocka_unit_test(messages_find_words),
         cmocka_unit_test(a_shell_reads_back_the_word),
         cmocka_unit_test(files_are_mapped_and_read),
+        cmocka_unit_test(mapped_files_may_be_written_to),
         cmocka_unit_test(lines_of_every_length),
 #if !defined(SANITIZED) && defined(__linux__)
         cmocka_unit_test(a_line_without_memory_is_no_fault_of_the_file),
@@ -1404,6 +1464,7 @@ int main(void) {
         cmocka_unit_test(interrupts_are_seen),
         cmocka_unit_test(mutations_are_the_same_in_every_run),
         cmocka_unit_test(tallies_lose_no_digits),
+        cmocka_unit_test(mapped_files_may_be_cut), /* last: this program trusts its files no more */
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -458,6 +458,41 @@ static void saved_models_come_back_the_same(void **state) {
     temp_dir_remove(dir);
 }
 
+/* Another program cuts the base's file during training. Weights of the model's own are saved all the same; what would be of a base that reads as
+ * zeros is not. */
+static void a_base_may_be_cut_meanwhile(void **state) {
+    (void)state;
+    enum { WHOLE, ADAPTER, KINDS };
+    file_catch_cuts();
+    for (int kind = 0; kind < KINDS; kind++) {
+        char dir[512], out[600];
+        temp_dir_make(dir, sizeof dir);
+        snprintf(out, sizeof out, "%s/saved", dir);
+        check_ok(model_write_random(dir, tiny_configs[0], DT_BF16, 5, 0.3));
+        Model *model;
+        RoundingLoss loss = {.lost = 1};
+        ModelOptions options = {.device = device_cpu(), .compute = DT_F32, .train_all = kind == WHOLE, .streamed = kind == ADAPTER};
+        check_ok(model_load(dir, &options, &model));
+        if (kind == ADAPTER) check_ok(model_attach_lora(model, &(LoraConfig){.rank = 2, .alpha = 4}, 1));
+        const Mapping *mapping = &model->files->mappings[0];
+        file_forget(mapping, 0, mapping->size);
+        assert_int_equal(truncate(temp_file(dir, "model.safetensors"), 8), 0);
+        if (kind == WHOLE) {
+            check_ok(model_save(model, out, DT_BF16, &loss));
+            assert_true(rounding_lost(&loss) == 0);
+        } else {
+            assert_true(tensor_get(model->embed, tensor_count(model->embed) - 1) == 0);
+            check_status(adapter_save(model, out, "base"), ST_INPUT);
+            check_text("model.safetensors' was cut by another program");
+            assert_false(dir_exists(out));
+            assert_true(file_forgive_cut(mapping));
+            check_ok(adapter_save(model, out, "base"));
+        }
+        model_free(model);
+        temp_dir_remove(dir);
+    }
+}
+
 /* Weights of a bf16 model after training: what bf16 takes of the changes is counted, and what f16 cannot hold is refused and leaves all as it was. */
 static void rounding_of_saved_models_is_told(void **state) {
     (void)state;
@@ -752,6 +787,7 @@ int main(void) {
         cmocka_unit_test(devices_agree_on_a_random_model),
         cmocka_unit_test(saved_models_come_back_the_same),
         cmocka_unit_test(rounding_of_saved_models_is_told),
+        cmocka_unit_test(a_base_may_be_cut_meanwhile),
         cmocka_unit_test(random_models_say_their_dtype),
         cmocka_unit_test(wrong_models_are_refused_by_name),
         cmocka_unit_test(weights_that_disagree_with_the_config_are_named),

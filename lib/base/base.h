@@ -187,6 +187,12 @@ Status file_map(const char *path, Mapping *mapping); /* read-only; an empty file
 Status file_check_pointer(const char *path, const void *bytes, size_t n);
 void file_unmap(Mapping *mapping);
 void file_forget(const Mapping *mapping, size_t begin, size_t end); /* these bytes were read for now: the system may take their memory back */
+/* Another program may write to a mapped file. Bytes that it cut off read as zeros from now on, instead of ending this program by SIGBUS; whoever
+ * stores or tells a result asks file_check_cuts first: ST_INPUT once such bytes were looked for, until forgiven. */
+void file_catch_cuts(void);
+Status file_check_cuts(void);
+void file_watch(const Mapping *mapping);       /* its bytes are looked up as they are needed: file_check_cuts warns, once, when it was written to */
+bool file_forgive_cut(const Mapping *mapping); /* whether this file's bytes were the first that were missed; then they did no harm */
 bool file_exists(const char *path);
 /* The same where a file may be missing: ST_INPUT for a link that leads nowhere, since whoever made it meant the file to be there. */
 Status file_find(const char *path, bool *there);

@@ -1,11 +1,10 @@
-/* Whole files: mapped, read, appended to, cut, copied. */
+/* Whole files: read, appended to, cut, copied. */
 #include "lib/base/base.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -44,43 +43,6 @@ Status file_check_pointer(const char *path, const void *bytes, size_t n) {
     if (n < sizeof mark - 1 || memcmp(bytes, mark, sizeof mark - 1) != 0) return ST_OK;
     status_fail(ST_INPUT, "cannot read '%s': it is a Git-LFS pointer, which stands for a file that was not downloaded", path);
     return status_hint(ST_INPUT, "git lfs pull, in the folder of that repository, downloads it");
-}
-
-Status file_map(const char *path, Mapping *mapping) {
-    *mapping = (Mapping){0};
-    if (!path) return ST_RESOURCE;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer would keep us waiting */
-    if (fd < 0) return status_errno(errno, "cannot open '%s'", path);
-    struct stat info;
-    Status status = ST_OK;
-    if (fstat(fd, &info) != 0) {
-        status = status_errno(errno, "cannot read '%s'", path);
-    } else if (!S_ISREG(info.st_mode)) {
-        status = status_fail(ST_INPUT, "cannot read '%s': not a regular file", path);
-    } else if (info.st_size > 0) {
-        void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (data == MAP_FAILED) {
-            status = status_errno(errno, "cannot map '%s'", path);
-        } else {
-            *mapping = (Mapping){data, (size_t)info.st_size};
-            status = file_check_pointer(path, data, mapping->size);
-            if (status != ST_OK) file_unmap(mapping);
-        }
-    }
-    close(fd);
-    return status;
-}
-
-void file_forget(const Mapping *mapping, size_t begin, size_t end) {
-    /* a page that is still needed is just read again */
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), first = begin / page * page, last = end / page * page;
-    ASSERT(begin <= end && end <= mapping->size, "%zu to %zu of %zu", begin, end, mapping->size);
-    if (last > first) madvise((void *)(uintptr_t)(mapping->data + first), last - first, MADV_DONTNEED);
-}
-
-void file_unmap(Mapping *mapping) {
-    if (mapping->data) munmap((void *)(uintptr_t)mapping->data, mapping->size);
-    *mapping = (Mapping){0};
 }
 
 Status file_read(const char *path, size_t limit, Str *text) {

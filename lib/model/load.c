@@ -140,17 +140,16 @@ Status tensor_check_finite(const Tensor *tensor, const char *name, const char *f
     return at < 0 ? ST_OK : not_finite(name, file, at);
 }
 
-/* The mapped file that holds these bytes; NULL when they lie elsewhere. */
-static const Mapping *mapping_of(const Model *model, const uint8_t *data) {
+const Mapping *model_mapping(const Model *model, const void *data) {
     for (size_t i = 0; model->files && i < model->files->n_files; i++) {
         const Mapping *mapping = &model->files->mappings[i];
-        if (data >= mapping->data && data < mapping->data + mapping->size) return mapping;
+        if ((const uint8_t *)data >= mapping->data && (const uint8_t *)data < mapping->data + mapping->size) return mapping;
     }
     return NULL;
 }
 
 void model_forget(const Model *model, const void *data, size_t bytes) {
-    const Mapping *mapping = mapping_of(model, data);
+    const Mapping *mapping = model_mapping(model, data);
     size_t begin = mapping ? (size_t)((const uint8_t *)data - mapping->data) : 0;
     if (mapping) file_forget(mapping, begin, begin + bytes);
 }
@@ -193,6 +192,7 @@ static Status place(Loader *loader, const StoredTensor *stored, int n_dims, cons
     } else {
         *tensor = tensor_view(model->arena, model->device, stored->dtype, n_dims, shape, (void *)stored->data);
         if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
+        if (model_mapping(model, stored->data)) file_watch(model_mapping(model, stored->data));
     }
     if (!loader->options->skip_nan_check && loader->options->streamed) TRY(check_streamed(model, *tensor, stored));
     else if (!loader->options->skip_nan_check) TRY(tensor_check_finite(*tensor, stored->name, stored->file));
@@ -359,7 +359,8 @@ ModelMemory model_memory(const Model *model, bool backward) {
         const Param *param = &model->params.items[i];
         const Tensor *tensor = param->tensor;
         size_t bytes = tensor_bytes(tensor);
-        if (mapping_of(model, tensor->data)) memory.mapped += bytes;
+        if (model_mapping(model, tensor->data))
+            memory.mapped += bytes;
         else memory.weights += bytes;
         if (param->trained) memory.gradients += bytes;
     }

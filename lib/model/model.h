@@ -202,6 +202,7 @@ Status model_load(const char *dir, const ModelOptions *options, Model **model);
 void model_free(Model *model);
 /* A number that another model would hardly have: of all weights and adapters, and what config.json says of the mathematics. */
 uint64_t model_fingerprint(const Model *model);
+const Mapping *model_mapping(const Model *model, const void *data); /* the mapped file that holds these bytes; NULL when they lie elsewhere */
 /* Of a weight: if it is in the mapped file, it was read for now, and the system may take the memory back */
 void model_forget(const Model *model, const void *data, size_t bytes);
 /* A second model on the very same frozen weights, to carry another adapter: nothing is copied, its parameters are only what is attached to it.

@@ -133,7 +133,13 @@ done:
 /* ---- weights ---- */
 
 /* Shard s: parameters first[s] .. first[s + 1] - 1 */
-typedef struct Shards { const Model *model; DType dtype; RoundingLoss *loss; size_t n; size_t *first; size_t total; } Shards;
+typedef struct Shards {
+    const Model *model;
+    DType dtype;
+    RoundingLoss *loss;
+    bool base_cut; /* so that the loss is not known */
+    size_t n, *first, total;
+} Shards;
 
 static size_t saved_bytes(const Param *param, DType dtype) { return (size_t)tensor_count(param->tensor) * dtype_size(dtype); }
 
@@ -162,7 +168,7 @@ static const char *shard_name(const Shards *shards, size_t s, Arena *arena) {
 
 /* In bf16 or f16, which may be too coarse for what was learned, or too small. The base's values are read from its mapped file and given back at once.
  * A weight that is not there is new: what it loses is no loss of a change. */
-static Status write_rounded(const Shards *shards, const Param *param, SafetensorsWriter *writer) {
+static Status write_rounded(Shards *shards, const Param *param, SafetensorsWriter *writer) {
     enum { GIVEN_BACK = 1 << 18 };
     const Tensor *tensor = param->tensor;
     const StoredTensor *base = safetensors_find(shards->model->files, param->name);
@@ -181,12 +187,14 @@ static Status write_rounded(const Shards *shards, const Param *param, Safetensor
         size_t seen = (at + n) % GIVEN_BACK ? (at + n) % GIVEN_BACK : GIVEN_BACK;
         if (base && (seen == GIVEN_BACK || at + n == count)) model_forget(shards->model, base->data + (at + n - seen) * size, seen * size);
     }
+    const Mapping *mapping = base ? model_mapping(shards->model, base->data) : NULL;
+    if (mapping && file_forgive_cut(mapping)) shards->base_cut = true; /* the weights are the model's own */
     if (isfinite(error)) return ST_OK;
     status_fail(ST_NUMERIC, "a trained value of tensor '%s' does not fit into %s", param->name, dtype_name(shards->dtype));
     return status_hint(ST_NUMERIC, "f32 and bf16 hold larger values");
 }
 
-static Status write_tensors(const Shards *shards, size_t s, SafetensorsWriter *writer) {
+static Status write_tensors(Shards *shards, size_t s, SafetensorsWriter *writer) {
     bool coarse = shards->dtype == DT_BF16 || shards->dtype == DT_F16;
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = shards->first[s]; i < shards->first[s + 1] && !safetensors_failed(writer); i++) {
@@ -200,7 +208,7 @@ static Status write_tensors(const Shards *shards, size_t s, SafetensorsWriter *w
     return ST_OK;
 }
 
-static Status write_shard(const Shards *shards, size_t s, const char *path) {
+static Status write_shard(Shards *shards, size_t s, const char *path) {
     SafetensorsWriter *writer;
     TRY(safetensors_writer_new(path, &writer));
     Status status = write_tensors(shards, s, writer);
@@ -239,7 +247,11 @@ static Status write_directory(void *context, const char *dir) {
 
 Status model_save(const Model *model, const char *dir, DType dtype, RoundingLoss *loss) {
     RoundingLoss sums = {0};
-    TRY(dir_build(dir, write_directory, &(Shards){.model = model, .dtype = dtype, .loss = &sums}));
-    if (loss) *loss = sums;
+    Shards shards = {.model = model, .dtype = dtype, .loss = &sums};
+    TRY(dir_build(dir, write_directory, &shards));
+    if (shards.base_cut)
+        log_message(LOG_WARNING, "the weights in '%s' were cut by another program: what rounding to %s takes of what was learned is not known",
+                    model->dir, dtype_name(dtype));
+    if (loss) *loss = shards.base_cut ? (RoundingLoss){0} : sums;
     return ST_OK;
 }
