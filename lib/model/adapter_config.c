@@ -153,7 +153,6 @@ static Status parse_lora(const json_t *json, const char *path, Arena *arena, Lor
         if (!(ranks[i] >= 1 && ranks[i] <= 1 << 20)) return status_fail(ST_INPUT, "rank %g for '%s' in '%s'", ranks[i], config->rank_keys[i], path);
         config->rank_values[i] = (int64_t)ranks[i];
     }
-    warn_unknown(json, path);
     return ST_OK;
 }
 
@@ -258,6 +257,7 @@ Status adapter_settings_read(const char *dir, Arena *arena, AdapterSettings *set
     TRY(open_config(dir, arena, &path, &json));
     Status status = parse_lora(json, path, arena, &settings->lora);
     if (status == ST_OK) status = parse_settings(json, path, arena, settings);
+    if (status == ST_OK) warn_unknown(json, path); /* here alone: whoever uses an adapter reads its settings once */
     json_decref(json);
     return status;
 }
