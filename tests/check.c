@@ -135,8 +135,13 @@ size_t golden_offsets(const json_t *lists, int64_t *begin, size_t max) {
     return n;
 }
 
+const char *temp_root(void) {
+    const char *folder = getenv("TMPDIR");
+    return folder && *folder ? folder : "/tmp";
+}
+
 void temp_dir_make(char *out, size_t size) {
-    snprintf(out, size, "/tmp/tune-test-XXXXXX");
+    snprintf(out, size, "%s/tune-test-XXXXXX", temp_root());
     if (!mkdtemp(out)) fail_msg("cannot make '%s'", out);
 }
 

@@ -31,6 +31,12 @@
 #define SANITIZED 1
 #endif
 #endif
+/* How often a check is repeated that runs the same code on other numbers: under a sanitizer everything takes some ten times longer. */
+#ifdef SANITIZED
+#define ALL_OR_FEW(all, few) (few)
+#else
+#define ALL_OR_FEW(all, few) (all)
+#endif
 
 /* Each element within `absolute` + `relative` * |want|; NaN equals only NaN. Names `what`, the worst index, both values, the tolerance. */
 #define check_close_f64(what, got, want, n, absolute, relative) check_close_f64_at(__FILE__, __LINE__, what, got, want, n, absolute, relative)
@@ -68,6 +74,7 @@ size_t golden_offsets(const json_t *lists, int64_t *begin, size_t max);
 
 /* Path of ../shared/NAME in `out`; false, and one line "skipped: ..." printed, when it is not there. */
 bool shared_path(const char *name, char *out, size_t size);
+const char *temp_root(void); /* where temporary files and folders are: TMPDIR, or /tmp */
 /* A new empty folder, and its removal with all that is in it. */
 void temp_dir_make(char *out, size_t size);
 void temp_dir_remove(const char *path);

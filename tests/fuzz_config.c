@@ -12,7 +12,7 @@ static char folder[64];
 
 /* Plainly written: file_write_all would wait for the disk thousands of times. */
 static void write_config(const char *name, const uint8_t *bytes, size_t len, char path[512]) {
-    snprintf(folder, sizeof folder, "/tmp/fuzz_config.%ld", (long)getpid());
+    snprintf(folder, sizeof folder, "%s/fuzz_config.%ld", temp_root(), (long)getpid());
     mkdir(folder, 0777);
     snprintf(path, 512, "%s/%s", folder, name);
     FILE *file = fopen(path, "wb");

@@ -17,7 +17,7 @@ static Status check_row(void *context, const Row *row) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     char path[64];
-    snprintf(path, sizeof path, "/tmp/fuzz_csv.%ld.%s", (long)getpid(),
+    snprintf(path, sizeof path, "%s/fuzz_csv.%ld.%s", temp_root(), (long)getpid(),
              len > 0 && bytes[0] == 't'   ? "tsv"
              : len > 0 && bytes[0] == 'z' ? "csv.gz"
                                           : "csv");

@@ -35,7 +35,7 @@ static void answers(const uint8_t *bytes, size_t len) {
     char path[64];
     if (calls++ % 64) return;
     Env *env;
-    snprintf(path, sizeof path, "/tmp/fuzz_env.%ld", (long)getpid());
+    snprintf(path, sizeof path, "%s/fuzz_env.%ld", temp_root(), (long)getpid());
     check_ok(file_write_all(path, bytes, len));
     const char *argv[] = {"cat", path};
     Status status = env_new_command(argv, COUNT_OF(argv), 2, 0.1, &env); /* pauses before restarts are no longer */

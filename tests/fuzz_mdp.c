@@ -9,7 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     char path[64];
-    snprintf(path, sizeof path, "/tmp/fuzz_mdp.%ld.%s", (long)getpid(), len > 0 && bytes[0] == 'j' ? "json" : "yaml");
+    snprintf(path, sizeof path, "%s/fuzz_mdp.%ld.%s", temp_root(), (long)getpid(), len > 0 && bytes[0] == 'j' ? "json" : "yaml");
     FILE *file = fopen(path, "wb");
     ASSERT(file, "cannot write '%s'", path);
     if (len > 1) fwrite(bytes + 1, 1, len - 1, file);

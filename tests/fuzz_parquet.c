@@ -17,7 +17,7 @@ static Status check_row(void *context, const Row *row) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     char path[64];
-    snprintf(path, sizeof path, "/tmp/fuzz_parquet.%ld.parquet", (long)getpid());
+    snprintf(path, sizeof path, "%s/fuzz_parquet.%ld.parquet", temp_root(), (long)getpid());
     FILE *file = fopen(path, "wb");
     ASSERT(file, "cannot write '%s'", path);
     if (len > 0) fwrite(bytes, 1, len, file);

@@ -31,7 +31,7 @@ static const World *world(void) {
 /* Plainly written: file_write_all would wait for the disk thousands of times. */
 static const char *write_rows(const uint8_t *bytes, size_t len) {
     static char path[64];
-    snprintf(path, sizeof path, "/tmp/fuzz_prompts.%ld.jsonl", (long)getpid());
+    snprintf(path, sizeof path, "%s/fuzz_prompts.%ld.jsonl", temp_root(), (long)getpid());
     FILE *file = fopen(path, "wb");
     ASSERT(file, "cannot write '%s'", path);
     fwrite(bytes, 1, len, file);

@@ -22,7 +22,7 @@ static const char *write_rows(const uint8_t *bytes, size_t len) {
     size_t kind = 0;
     for (size_t i = 0; i < COUNT_OF(endings); i++)
         if (len > 0 && bytes[0] == endings[i].kind) kind = i;
-    snprintf(path, sizeof path, "/tmp/fuzz_rows.%ld.%s", (long)getpid(), endings[kind].ending);
+    snprintf(path, sizeof path, "%s/fuzz_rows.%ld.%s", temp_root(), (long)getpid(), endings[kind].ending);
     FILE *file = fopen(path, "wb");
     ASSERT(file, "cannot write '%s'", path);
     if (len > 1) fwrite(bytes + 1, 1, len - 1, file);

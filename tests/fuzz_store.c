@@ -15,7 +15,7 @@ enum { VOCAB = 64, HEAD_KEY = 16 };
 static const char *write_store(const uint8_t *bytes, size_t len) {
     static char path[64];
     XXH128_hash_t hash = XXH3_128bits(bytes, len);
-    snprintf(path, sizeof path, "/tmp/fuzz_store.%ld.bin", (long)getpid());
+    snprintf(path, sizeof path, "%s/fuzz_store.%ld.bin", temp_root(), (long)getpid());
     FILE *file = fopen(path, "wb");
     ASSERT(file, "cannot write '%s'", path);
     if (len > 0) fwrite(bytes, 1, len, file);

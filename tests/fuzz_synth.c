@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 static const char *write_file(const uint8_t *bytes, size_t len) {
     static char path[64];
-    snprintf(path, sizeof path, "/tmp/fuzz_synth.%ld.jsonl", (long)getpid());
+    snprintf(path, sizeof path, "%s/fuzz_synth.%ld.jsonl", temp_root(), (long)getpid());
     FILE *file = fopen(path, "wb");
     ASSERT(file, "cannot write '%s'", path);
     if (len > 0) fwrite(bytes, 1, len, file);

@@ -34,7 +34,7 @@ done:
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     char path[64];
-    snprintf(path, sizeof path, "/tmp/fuzz_tokenizer.%ld.json", (long)getpid());
+    snprintf(path, sizeof path, "%s/fuzz_tokenizer.%ld.json", temp_root(), (long)getpid());
     Status written = file_write_all(path, bytes, len);
     ASSERT(written == ST_OK, "cannot write '%s'", path);
     Tokenizer *tokenizer;

@@ -31,6 +31,12 @@ export TUNE="$build/tune" # what tests that run the program itself call
 # Several programs share the processor: waiting threads must not spin. Leaks are looked for, libraries without instrumentation are not judged.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 export UBSAN_OPTIONS="print_stacktrace=1" TSAN_OPTIONS="ignore_noninstrumented_modules=1" LSAN_OPTIONS="suppressions=tests/lsan.supp:print_suppressions=0"
+# What is written whole or not at all is synced to the disk each time: in memory, where there is room and scripts may be run.
+if [ -z "${TMPDIR:-}" ] && [ "$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $4 }')" -gt 4000000 ] 2>/dev/null &&
+    probe=$(mktemp /dev/shm/tune-test-XXXXXX 2>/dev/null); then
+    printf '#!/bin/sh\n' >"$probe" && chmod +x "$probe" && "$probe" 2>/dev/null && export TMPDIR=/dev/shm
+    rm -f "$probe"
+fi
 # What takes longest begins first, or all others would wait for it in the end.
 [ -x "$build/tune" ] && ls tests/cli/*.case >/dev/null 2>&1 && set -- tests/cli/run.sh "$@"
 # Under the thread sanitizer, where everything is some twenty times slower, what takes long and starts no thread of another kind is left out.

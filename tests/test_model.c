@@ -684,19 +684,19 @@ static void real_configs_are_read_or_refused_by_name(void **state) {
         {"deepseek-ai--DeepSeek-V3_config.json", "model_type 'deepseek_v3'"}, {"google--gemma-2-2b-it_config.json", "model_type 'gemma2'"},
         {"mistralai--Mixtral-8x7B-v0.1_config.json", "model_type 'mixtral'"},
     };
-    Arena *arena = arena_new(0);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         char name[200], path[512];
         snprintf(name, sizeof name, "data/configs/%s", cases[i].file);
         if (!shared_path(name, path, sizeof path)) skip();
+        Arena *arena = arena_new(0);
         json_t *json;
         check_ok(json_read_file(path, &json));
         ModelConfig config;
         check_status(model_config_parse(json, path, arena, &config), cases[i].refusal ? ST_INPUT : ST_OK);
         if (cases[i].refusal) check_text(cases[i].refusal);
         json_decref(json);
+        arena_free(arena);
     }
-    arena_free(arena);
 }
 
 /* As transformers: a Mistral with layer_types is a Ministral, whose other layers see all. */
