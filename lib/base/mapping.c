@@ -139,8 +139,11 @@ Status file_check_cuts(void) {
 }
 
 bool file_forgive_cut(const Mapping *mapping) {
+    pthread_mutex_lock(&lock);
     int i = place_of((uintptr_t)mapping->data);
-    return i >= 0 && atomic_compare_exchange_strong(&cut_place, &i, -1);
+    bool forgiven = i >= 0 && atomic_compare_exchange_strong(&cut_place, &i, -1);
+    pthread_mutex_unlock(&lock);
+    return forgiven;
 }
 
 /* ---- mapping ---- */
