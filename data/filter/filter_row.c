@@ -38,15 +38,17 @@ static Status extend(Arena *arena, Slice more, Slice *text) {
     return ST_OK;
 }
 
-/* Columns as they are, whatever they hold: a name and JSON with sorted keys in each line. An empty list is none. */
+/* Columns as they are, whatever they hold: a name and JSON with sorted keys in each line. A list may be kept as text; an empty one is none. */
 static Status add_columns(const json_t *row, const char *const *names, size_t n, Arena *arena, Slice *text) {
     Str lines = {0};
     for (size_t i = 0; i < n; i++) {
-        const json_t *value = json_object_get(row, names[i]);
+        json_t *value = json_object_get(row, names[i]), *list = NULL;
+        if (json_is_string(value) && row_list(row, names[i], &list) == ST_OK) value = list;
         bool given = value && !json_is_null(value) && !(json_is_array(value) && json_array_size(value) == 0);
         char *written = given ? json_dumps(value, JSON_SORT_KEYS | JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
         if (written) str_printf(&lines, "%s %s\n", names[i], written);
         free(written);
+        json_decref(list);
     }
     Status status = extend(arena, (Slice){lines.data, lines.len}, text);
     str_release(&lines);
