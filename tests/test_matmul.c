@@ -233,7 +233,7 @@ static void run_threads(void) {
             Matmul args = product(random_tensor(dtype, shape[3] ? shape[2] : shape[0], shape[3] ? shape[0] : shape[2], 1), b,
                                   random_tensor(DT_F32, shape[0], shape[1], 3), shape[3], shape[4], 1, 0);
             uint64_t first = 0;
-            for (int t = 1; t <= 4; t++) {
+            for (int t = 1; t <= 4; t += ALL_OR_FEW(1, 3)) {
                 omp_set_num_threads(t);
                 device_cpu()->matmul(&args);
                 uint64_t bits = bits_of(args.c, 0, shape[0]);
@@ -273,7 +273,7 @@ static void run_down(void) {
             args.more_alpha = 0.75;
             device_cpu()->matmul(&args);
             args.more_a = args.low = made, args.down = down, args.transpose_down = forward, args.down_alpha = 1.5, args.c = got;
-            for (int t = 1; t <= 4; t++) {
+            for (int t = 1; t <= 4; t += ALL_OR_FEW(1, 3)) {
                 omp_set_num_threads(t);
                 memset(made->data, 0xff, tensor_bytes(made));
                 memset(got->data, 0xff, tensor_bytes(got));
@@ -328,7 +328,7 @@ static void run_next(void) {
                 list[i].next = i + 1 < PRODUCTS ? &list[i + 1] : NULL;
             }
             uint64_t low = bits_of(list[0].low, 0, m);
-            for (int t = 1; t <= 4; t++) {
+            for (int t = 1; t <= 4; t += ALL_OR_FEW(1, 3)) {
                 omp_set_num_threads(t);
                 memset(list[0].low->data, 0xff, tensor_bytes(list[0].low));
                 for (int i = 0; i < PRODUCTS; i++) memset(list[i].c->data, 0xff, tensor_bytes(list[i].c));
