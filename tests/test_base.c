@@ -478,7 +478,7 @@ static void write_gz(const char *path, const char *bytes, size_t len) {
     assert_int_equal(gzclose(gz), Z_OK);
 }
 
-/* Another program cuts a file that is mapped here, or writes other bytes of the same number into it. */
+/* Another program cuts a file that is mapped here. */
 static void mapped_files_may_be_cut(void **state) {
     (void)state;
     enum { SIZE = 3 << 16 };
@@ -509,6 +509,7 @@ static void mapped_files_may_be_cut(void **state) {
 
 static void note(void *context, LogLevel level, const char *text) { str_printf(context, "%d %s;", (int)level, text); }
 
+/* It writes other bytes of the same number into one, or puts a new file in the place of one. */
 static void mapped_files_may_be_written_to(void **state) {
     (void)state;
     const char *path = temp_text(dir, "watched.bin", "before");
