@@ -1,11 +1,19 @@
 # tune. `make help` lists the targets; CC=clang, FLAVOUR=debug|san|tsan, ONEDNN=0, GLPK=0 and DEV=1 (warnings are errors) change the build; TILES=emulated runs AMX's code on AVX512_BF16.
 FLAVOUR ?= release
 PREFIX ?= /usr/local
-VERSION := 0.1.0$(shell git describe --always --dirty 2>/dev/null | sed 's/^/-g/')
+VERSION := $(shell cat VERSION)$(shell git describe --always --dirty --exclude '*' 2>/dev/null | sed 's/^/-g/')
 SYSTEM := $(shell uname -s)
-PARALLEL = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell getconf _NPROCESSORS_ONLN))
-ONEDNN ?= $(shell printf '\043include <oneapi/dnnl/dnnl.h>' | $(CC) -x c -fsyntax-only - 2>/dev/null && echo 1 || echo 0)
-GLPK ?= $(shell printf '\043include <glpk.h>' | $(CC) -x c -fsyntax-only - 2>/dev/null && echo 1 || echo 0)
+MACHINE := $(shell uname -m)
+PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
+PARALLEL = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(PROCESSORS))
+# Variables that call programs are expanded once (:=): what is asked for each of 600 objects is asked 600 times.
+compiles = $(shell printf '\043include <$(1)>' | $(CC) $(2) -x c -fsyntax-only - 2>/dev/null && echo 1 || echo 0)
+ifndef ONEDNN
+ONEDNN := $(call compiles,oneapi/dnnl/dnnl.h)
+endif
+ifndef GLPK
+GLPK := $(call compiles,glpk.h)
+endif
 ISA_avx512 := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
 # Loops of products a quarter of a line out of place run 5 % slower
 ISA_avx512_bf16 := $(ISA_avx512) -mavx512bf16 -mprfchw -falign-loops=64
@@ -14,7 +22,7 @@ ifdef TILES
 TILES_KIND := $(if $(filter 0,$(TILES)),-no-tiles)$(if $(filter emulated,$(TILES)),-emulated)
 HAVE_TILES := $(if $(filter 0,$(TILES)),0,1)
 else
-HAVE_TILES := $(if $(filter x86_64 amd64,$(shell uname -m)),$(shell printf '\043include <immintrin.h>' | $(CC) $(ISA_amx) -x c -fsyntax-only - 2>/dev/null && echo 1 || echo 0),0)
+HAVE_TILES := $(if $(filter x86_64 amd64,$(MACHINE)),$(call compiles,immintrin.h,$(ISA_amx)),0)
 endif
 BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(filter 0,$(ONEDNN)),-no-onednn)$(if $(filter 0,$(GLPK)),-no-glpk)$(TILES_KIND)
 
@@ -37,21 +45,27 @@ SYSTEM_LIBS := -L$(BREWED)/opt/libomp/lib -lomp -L$(BREWED)/lib -L$(BREWED)/opt/
 endif
 
 # A loop marked `omp simd` that clang leaves as it is on some processor is no fault of ours.
-WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef -Wdouble-promotion -Wno-pass-failed $(if $(DEV),-Werror)
-CPPFLAGS += -I. -D_GNU_SOURCE -DHAVE_ONEDNN=$(ONEDNN) -DHAVE_GLPK=$(GLPK) -DHAVE_TILES=$(HAVE_TILES) $(if $(filter -emulated,$(TILES_KIND)),-DTILES_EMULATED) $(SYSTEM_FLAGS) $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
-FLAGS_release := -O2 -g
-FLAGS_debug := -O0 -g -DTUNE_POISON
+WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef -Wdouble-promotion $(if $(findstring clang,$(CC)),-Wno-pass-failed) $(if $(DEV),-Werror)
+TUNE_CPPFLAGS := -I. -D_GNU_SOURCE -DHAVE_ONEDNN=$(ONEDNN) -DHAVE_GLPK=$(GLPK) -DHAVE_TILES=$(HAVE_TILES) $(if $(filter -emulated,$(TILES_KIND)),-DTILES_EMULATED) $(SYSTEM_FLAGS) $(shell pkg-config --cflags $(PKGS) 2>/dev/null) $(CPPFLAGS)
 # Lines are all that a report names; with types and variables gcc takes a quarter longer.
+FLAGS_release := -O2 -g1
+FLAGS_debug := -O0 -g -DTUNE_POISON
 FLAGS_san := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -DTUNE_POISON
-FLAGS_tsan := -O1 -g -fsanitize=thread
+FLAGS_tsan := -O1 -g1 -fsanitize=thread
 FLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -DTUNE_POISON
 KERNEL_release := -O3
-BASE_CFLAGS := -std=c11 $(WARNINGS) $(OPENMP) $(FLAGS_$(FLAVOUR)) $(CFLAGS)
+# Tests link the library as a shared one, the programs as it is. Nobody replaces its functions, so calls within it stay direct.
+BASE_CFLAGS := -std=c11 $(WARNINGS) $(OPENMP) -fPIC -fno-semantic-interposition -ffile-prefix-map=$(CURDIR)=. $(FLAGS_$(FLAVOUR)) $(CFLAGS)
+# With ccache a file that was compiled before, in this checkout or in another one, is not compiled again. Without it all works the same.
+COMPILE := $(shell command -v ccache) $(CC) $(BASE_CFLAGS)
+export CCACHE_DEPEND := 1
+export CCACHE_BASEDIR := $(CURDIR)
 LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(SYSTEM_LIBS) -l$(if $(wildcard /usr/lib64/libopenblaso.so),openblaso,openblas) $(if $(filter 1,$(ONEDNN)),-ldnnl) $(if $(filter 1,$(GLPK)),-lglpk) -lsnappy -lm
 
 # Kernels are compiled once for each instruction set and chosen at run time; tile_*.c for those that multiply bf16, if the compiler knows them; host_*.c looks at the processor and is compiled plainly.
-ISAS := base $(if $(filter x86_64 amd64,$(shell uname -m)),avx2 avx512) $(if $(filter 1,$(HAVE_TILES)),avx512_bf16)
-ISA_base :=
+ISAS := base $(if $(filter x86_64 amd64,$(MACHINE)),avx2 avx512) $(if $(filter 1,$(HAVE_TILES)),avx512_bf16)
+# On x86 the plain set is for processors before 2013: it has to be right, not fast.
+ISA_base := $(if $(filter x86_64 amd64,$(MACHINE)),-O2)
 ISA_avx2 := -mavx2 -mfma -mf16c
 HOST := $(wildcard lib/tensor/cpu/host_*.c)
 TILED := $(wildcard lib/tensor/cpu/tile_*.c)
@@ -59,48 +73,68 @@ KERNELS := $(filter-out $(HOST) $(TILED),$(wildcard lib/tensor/cpu/*.c))
 SOURCES := $(wildcard lib/*/*.c lib/tensor/ref/*.c data/*.c data/*/*.c sft/*.c rl/*.c rl/*/*.c) $(HOST)
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$(isa).o)) $(if $(filter 1,$(HAVE_TILES)),$(foreach isa,avx512_bf16 amx,$(TILED:%.c=$(BUILD)/%.$(isa).o)))
 COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*.c))
-# What takes long without starting a thread of another kind is left out under the thread sanitizer; see also tests/run.sh.
-TESTS := $(patsubst %.c,$(BUILD)/%,$(filter-out $(if $(filter tsan,$(FLAVOUR)),tests/test_learning.c),$(wildcard tests/test_*.c tests/fuzz_*.c)))
+# Tests are found by name. What they share is tests/support.
+TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*/test_*.c tests/*/*/test_*.c tests/fuzz/fuzz_*.c))
+CASES := $(wildcard tests/cli/*.case)
+SCRIPTS := tests/cli/resume.sh tests/cli/self_test.sh
+named = $(or $(strip $(filter %/$(1),$(TESTS)) $(filter tests/$(1).case,$(CASES)) $(filter tests/$(1).sh,$(SCRIPTS))),$(error no test is called $(1): they are test_NAME, fuzz_NAME and cli/NAME))
+# Every flavour has its duty in CI; `make test-all` runs everything in all of them.
+# - san: all programs, and the cases that do not train: what trains is run by the programs.
+# - tsan: the programs that start threads of other kinds, or share more than a loop's rows with them.
+# - clang without oneDNN: all is compiled; products, kernels, ops and log-probabilities are run.
+TRAINS := $(shell grep -lE '^--- trains' $(wildcard tests/cli/*.case))
+ALL := $(TESTS) $(CASES) $(SCRIPTS)
+THREADED := test_kernels test_ops test_matmul test_mlp test_logprobs_kernel test_generate test_data test_store test_filter test_reward_http test_reward_command test_env_command test_synth test_base
+PORTABLE := test_matmul test_kernels test_ops test_logprobs_kernel
+DUTY_OF := $(if $(filter san,$(FLAVOUR)),san,$(if $(filter tsan,$(FLAVOUR)),tsan,$(if $(filter 0,$(ONEDNN)),portable)))
+DUTY_san = $(TESTS) $(filter-out $(TRAINS),$(CASES)) tests/cli/self_test.sh
+DUTY_tsan = $(foreach name,$(THREADED),$(call named,$(name)))
+DUTY_portable = $(foreach name,$(PORTABLE),$(call named,$(name)))
+CHOSEN = $(if $(T),$(foreach name,$(T),$(call named,$(name))),$(if $(and $(DUTY),$(DUTY_OF)),$(DUTY_$(DUTY_OF)),$(ALL)))
+COMPILE_ALL = $(and $(DUTY),$(filter portable,$(DUTY_OF)))
 PROGRAM := $(if $(wildcard cmd/main.c),$(BUILD)/tune)
 
-.PHONY: all always deps test test-built test-long test-san fuzz bench bench-peers demo install uninstall layers headers quiet golden-update clean help
+.PHONY: all always deps test test-built test-duty test-long test-all fuzz bench bench-peers demo install uninstall layers headers quiet golden-update clean help
 .SECONDARY:
 all: $(BUILD)/libtune.a $(PROGRAM) ## build ./tune (what plain `make` does)
 	@$(if $(PROGRAM),cmp -s $(PROGRAM) tune || cp $(PROGRAM) tune)
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(BASE_CFLAGS) $(CPPFLAGS) -MMD -MP -c $< -o $@
+	$(COMPILE) $(TUNE_CPPFLAGS) -MMD -MP -c $< -o $@
 # Written anew only when the version is another one, so that a commit compiles one file, and no object keeps an old version.
 $(BUILD)/version: always
 	@mkdir -p $(@D)
 	@echo '$(VERSION)' | cmp -s - $@ || echo '$(VERSION)' > $@
-$(BUILD)/cmd/version.o: CPPFLAGS += -DTUNE_VERSION='"$(VERSION)"'
+$(BUILD)/cmd/version.o: TUNE_CPPFLAGS += -DTUNE_VERSION='"$(VERSION)"'
 $(BUILD)/cmd/version.o: $(BUILD)/version
 define isa_rule
 $(BUILD)/lib/tensor/cpu/%.$(1).o: lib/tensor/cpu/%.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(BASE_CFLAGS) $$(KERNEL_$$(FLAVOUR)) -ffp-contract=fast -fno-trapping-math -fno-math-errno $$(ISA_$(1)) -DISA=$(1) $$(CPPFLAGS) -MMD -MP -c $$< -o $$@
+	$$(COMPILE) $$(KERNEL_$$(FLAVOUR)) -ffp-contract=fast -fno-trapping-math -fno-math-errno $$(ISA_$(1)) -DISA=$(1) $$(TUNE_CPPFLAGS) -MMD -MP -c $$< -o $$@
 endef
 $(foreach isa,$(ISAS) amx,$(eval $(call isa_rule,$(isa))))
 $(BUILD)/libtune.a: $(OBJECTS)
 	@rm -f $@
 	ar rcs $@ $^
+$(BUILD)/libtune.so: $(OBJECTS)
+	$(CC) $(BASE_CFLAGS) -shared $(LDFLAGS) $^ $(LIBS) -o $@
 $(BUILD)/tune: $(COMMANDS) $(BUILD)/libtune.a
 	$(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
-# What tests share, found by name like the tests; of an archive a program takes only what it uses.
-$(BUILD)/tests/shared.a: $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/test_%.c tests/fuzz_%.c tests/replay.c,$(wildcard tests/*.c)))
+SUPPORT := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/support/replay.c,$(wildcard tests/support/*.c)))
+link_test = $(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ -Wl,-rpath,$(abspath $(BUILD)) -lcmocka $(LIBS) -o $@
+$(BUILD)/tests/support.a: $(SUPPORT)
 	@rm -f $@
 	ar rcs $@ $^
-$(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(BUILD)/tests/shared.a $(BUILD)/libtune.a
-	$(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ -lcmocka $(LIBS) -o $@
-$(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz_%.o $(BUILD)/tests/replay.o $(BUILD)/tests/shared.a $(BUILD)/libtune.a
-	$(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ -lcmocka $(LIBS) -o $@
-$(BUILD)/fuzzer_%: $(BUILD)/tests/fuzz_%.o $(BUILD)/tests/shared.a $(BUILD)/libtune.a
+$(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/support/replay.o $(BUILD)/tests/support.a $(BUILD)/libtune.so
+	$(link_test)
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.a $(BUILD)/libtune.so
+	$(link_test)
+$(BUILD)/fuzzer_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/support.a $(BUILD)/libtune.a
 	$(CC) $(BASE_CFLAGS) -fsanitize=fuzzer $(LDFLAGS) $^ -lcmocka $(LIBS) -o $@
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 
-DEPS_PRESENT = pkg-config --exists $(PKGS) cmocka 2>/dev/null && printf '\043include <cblas.h>\n\043include <snappy-c.h>\n' | $(CC) $(CPPFLAGS) $(shell pkg-config --cflags openblas 2>/dev/null) -x c -fsyntax-only - 2>/dev/null
+DEPS_PRESENT = pkg-config --exists $(PKGS) cmocka 2>/dev/null && printf '\043include <cblas.h>\n\043include <snappy-c.h>\n' | $(CC) $(TUNE_CPPFLAGS) $(shell pkg-config --cflags openblas 2>/dev/null) -x c -fsyntax-only - 2>/dev/null
 deps: ## install the system packages (apt, dnf or brew)
 	@sudo=; [ "$$(id -u)" = 0 ] || ! command -v sudo >/dev/null || sudo=sudo; \
 	if command -v apt-get >/dev/null; then export DEBIAN_FRONTEND=noninteractive; $$sudo apt-get update -q; \
@@ -108,18 +142,22 @@ deps: ## install the system packages (apt, dnf or brew)
 	elif command -v dnf >/dev/null; then $$sudo dnf install -y $(DNF) $(DNF_WANTED) $(EXTRA) || $$sudo dnf install -y $(DNF) $(EXTRA); \
 	elif command -v brew >/dev/null; then brew install $(BREW) $(BREW_WANTED) || brew install $(BREW); \
 	else echo "install by hand: $(APT)"; exit 1; fi
-test: ## build and run all tests; FLAVOUR=san for one under sanitizers
+test: ## build and run all tests, or T="test_mdp cli/mdp"; FLAVOUR=san|tsan|debug for a build under sanitizers or for a debugger
 	@$(DEPS_PRESENT) || $(MAKE) deps
 	@$(MAKE) --no-print-directory $(PARALLEL) test-built
-test-built: $(TESTS) $(BUILD)/libtune.a $(PROGRAM)
-	@sh tests/run.sh $(BUILD) $(TESTS)
-test-long: ## the same, with all that is learned and all seeds of it (minutes more)
+test-built: $(if $(COMPILE_ALL),$(TESTS)) $(filter $(BUILD)/%,$(CHOSEN)) $(PROGRAM)
+	@sh tests/run.sh $(BUILD) $(CHOSEN)
+test-duty: # what CI runs of a flavour
+	@$(MAKE) --no-print-directory test DUTY=1
+test-long: ## all tests, with all that is learned and all seeds of it (minutes more)
 	@TEST_LONG=1 TEST_SECONDS=$${TEST_SECONDS:-3600} $(MAKE) --no-print-directory test
 # gcc's OpenMP runtime is not known to the thread sanitizer, which then sees races in every loop; clang's libomp tells it by way of
 # its tool "archer", so the thread flavour is a clang build.
-test-san: ## the tests under the address, undefined and thread sanitizers (the last needs clang and libomp)
+test-all: ## all tests in all flavours: before a release, and after a change of kernels, threads or memory
+	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test FLAVOUR=san
 	@$(MAKE) --no-print-directory test FLAVOUR=tsan CC=clang
+	@$(MAKE) --no-print-directory test CC=clang ONEDNN=0
 fuzz: ## search for input that breaks a reader, SECONDS=60 NAME=json|yaml|... (needs clang)
 	@$(MAKE) --no-print-directory $(PARALLEL) FLAVOUR=fuzz CC=clang build/fuzz-clang/fuzzer_$(NAME)
 	@mkdir -p build/fuzz-clang/corpus_$(NAME)
@@ -134,9 +172,9 @@ bench: all ## training, decoding and more on SHAPES="S Q L" into bench.json; swe
 	./tune bench growth
 bench-peers: all ## the same works beside PyTorch's tools of PEERS_VENV, in turn, into bench-peers.json; ONLY=REGEX chooses
 	@[ -n "$(PEERS_VENV)" ] || { echo "PEERS_VENV: the folder of a Python environment with torch, transformers, peft, trl; docs/performance.md says more"; exit 1; }
-	$(PEERS_VENV)/bin/python tests/bench_peers.py --tune ./tune --peers $(or $(PEERS),../shared/peers) --only '$(ONLY)' -o bench-peers.json
+	$(PEERS_VENV)/bin/python tests/bench/bench_peers.py --tune ./tune --peers $(or $(PEERS),../shared/peers) --only '$(ONLY)' -o bench-peers.json
 	./tune bench --table bench-peers.json
-	$(PEERS_VENV)/bin/python tests/bench_rouge.py --tune ./tune
+	$(PEERS_VENV)/bin/python tests/bench/bench_rouge.py --tune ./tune
 demo: ## fine-tune, merge and talk to a tiny model; then rewards, preferences, a reward model; under 5 minutes
 	@$(DEPS_PRESENT) || $(MAKE) deps
 	@$(MAKE) --no-print-directory $(PARALLEL) all
@@ -161,7 +199,7 @@ uninstall: ## remove what install puts there
 layers: ## check that files include only their own folder or a lower one, cite only documents that are here, and have no overlong lines
 	@sh tests/lint.sh layers
 headers: ## check that each header compiles alone
-	@CC="$(CC)" sh tests/lint.sh headers $(CPPFLAGS) -std=c11 $(WARNINGS) -Werror
+	@CC="$(CC)" sh tests/lint.sh headers $(TUNE_CPPFLAGS) -std=c11 $(WARNINGS) -Werror
 quiet: $(BUILD)/libtune.a ## check that the library never prints, exits or reads the environment
 	@sh tests/lint.sh quiet $<
 golden-update: all ## rewrite the expected output of tests/cli and show the difference

@@ -15,29 +15,34 @@ typedef struct Measured {
     double tokens_per_second, trained_per_second, rows_per_second, mbytes_per_second, gflops, gbytes_per_second, predicted, first_step, seconds,
         product_share;
 } Measured;
-typedef struct BenchRow { int64_t prompt, answer, rejected; } BenchRow; /* tokens; rejected: of pairs */
-typedef struct BenchRows { BenchRow *items; size_t n; } BenchRows;
+typedef struct BenchRow {
+    int64_t prompt, answer, rejected;
+} BenchRow; /* tokens; rejected: of pairs */
+typedef struct BenchRows {
+    BenchRow *items;
+    size_t n;
+} BenchRows;
 typedef struct Bench {
     const Command *command;
     const char *shape, *model, *folder, *compute, *checkpointing; /* folder: for what is made, removed at the end */
-    const char *rows, *tokenizer;                 /* options; NULL: rows are drawn, the model's own tokenizer */
-    int64_t batch, tokens, steps;                 /* steps: timed ones; another one goes before them, which packs weights */
-    double scale;                                 /* of drawn and read lengths */
+    const char *rows, *tokenizer;                                 /* options; NULL: rows are drawn, the model's own tokenizer */
+    int64_t batch, tokens, steps;                                 /* steps: timed ones; another one goes before them, which packs weights */
+    double scale;                                                 /* of drawn and read lengths */
     ModelConfig config;
     int64_t n_ids; /* ids are drawn below it: the vocabulary's size, or the tokenizer's, which can show them; 0: the model is not made or read yet */
     CpuSpeed speed;
     /* Reading memory around a work that streams, mean of before and behind: it may change within seconds */
     double read_gbs;
-    double start, first, last;                    /* clock: work begun, first step done, last step done */
-    double products_first, products_last;         /* seconds spent in products up to then */
-    OpCost before, timed;                         /* work up to the first step's end, work since then */
-    double streamed;                              /* of timed.bytes: weights in products, keys and values */
+    double start, first, last;            /* clock: work begun, first step done, last step done */
+    double products_first, products_last; /* seconds spent in products up to then */
+    OpCost before, timed;                 /* work up to the first step's end, work since then */
+    double streamed;                      /* of timed.bytes: weights in products, keys and values */
     int64_t n_done;
     Measured row;
-    uint64_t peak, resident;                      /* bytes resident at most; before the model was loaded */
+    uint64_t peak, resident; /* bytes resident at most; before the model was loaded */
     size_t n_profile;
-    ProfileRow profile[BENCH_MOST_ROWS];          /* from the first step's end to the last one's */
-    Failure failure;                              /* of the work */
+    ProfileRow profile[BENCH_MOST_ROWS]; /* from the first step's end to the last one's */
+    Failure failure;                     /* of the work */
 } Bench;
 /* The work that counts begins; then its steps are done, the first of which is not timed itself. */
 void bench_mark_start(Bench *bench);
@@ -66,7 +71,7 @@ Status bench_decode(Bench *bench);
 Status bench_load_model(Bench *bench);
 /* The program started anew, until its first step is done: the best of `steps` runs. */
 Status bench_start(Bench *bench);
-extern const char *program_path; /* as it was started: main's */
+extern const char *program_path;         /* as it was started: main's */
 Status bench_make_adapter(Bench *bench); /* for bench_merge */
 Status bench_merge(Bench *bench);
 /* One thread encodes --rows, or made text, again and again. */

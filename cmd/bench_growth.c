@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/system.h"
 #include "cmd/bench.h"
 #include "sft/sft.h"
 
@@ -84,7 +85,10 @@ static Status measure_segments(const Command *command, const char *dir) {
 
 /* ---- ever more rows, and steps ---- */
 
-typedef struct Growth { double began, clock[STEPS + 1]; uint64_t resident, peak; } Growth;
+typedef struct Growth {
+    double began, clock[STEPS + 1];
+    uint64_t resident, peak;
+} Growth;
 
 static void at_step(void *context, const Progress *progress) {
     Growth *growth = context;
@@ -160,7 +164,9 @@ Status bench_growth(const Command *command) {
     if (!folder) return ST_RESOURCE;
     if (!mkdtemp(folder)) return status_fail(ST_RESOURCE, "cannot make a folder like '%s'", folder);
     Status status = measure(command, folder);
-    if (status != ST_OK) dir_remove(folder);
-    else status = dir_remove(folder);
+    if (status != ST_OK)
+        dir_remove(folder);
+    else
+        status = dir_remove(folder);
     return status;
 }

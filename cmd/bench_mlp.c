@@ -1,5 +1,6 @@
 /* tune bench mlp: what acting with and training of tiny networks takes: a policy of two hidden layers of 64 with tanh, as learners of CartPole have
  * it. */
+#include "lib/base/system.h"
 #include "cmd/bench.h"
 
 #include "lib/nn/nn.h"
@@ -48,11 +49,15 @@ static void print_case(const Command *command, const CpuSpeed *speed, const char
     if (command->json)
         print_result("{\"work\":\"%s\",\"rows\":%lld,\"microseconds\":%.3f,\"gflops\":%.2f,\"peak_share\":%.3f}\n", work, (long long)rows,
                      1e6 * seconds, gflops, gflops / speed->gflops_f32);
-    else print_result("%-8s %6lld %12.2f %10.1f %9.0f%%\n", work, (long long)rows, 1e6 * seconds, gflops, 100 * gflops / speed->gflops_f32);
+    else
+        print_result("%-8s %6lld %12.2f %10.1f %9.0f%%\n", work, (long long)rows, 1e6 * seconds, gflops, 100 * gflops / speed->gflops_f32);
 }
 
 static Status run_cases(const Command *command, Tiny *tiny) {
-    static const struct { const char *name; void (*work)(Tiny *); int64_t rows;
+    static const struct {
+        const char *name;
+        void (*work)(Tiny *);
+        int64_t rows;
     } cases[] = {{"act", act, 4},    {"act", act, 8},        {"act", act, 64},        {"act", act, 128},
                  {"act", act, 2048}, {"update", update, 64}, {"update", update, 128}, {"update", update, 2048}};
     static const int64_t hidden[] = {HIDDEN, HIDDEN};

@@ -1,10 +1,13 @@
 /* tune bench ppo: environment steps a second of PPO on CartPole, rollouts and updates together, with the settings that other programs are measured
  * with. */
+#include "lib/base/system.h"
 #include "cmd/bench.h"
 
 #include "rl/learn/learner.h"
 
-typedef struct PpoCase { const char *name, *settings[16]; } PpoCase;
+typedef struct PpoCase {
+    const char *name, *settings[16];
+} PpoCase;
 #define SHARED                                                                                                                 \
     "output=none", "rl.algorithm=ppo", "rl.env=CartPole-v1", "rl.gamma=0.99", "train.lr_scheduler=constant", "train.eps=1e-5", \
         "train.max_grad_norm=0.5"

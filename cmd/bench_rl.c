@@ -2,6 +2,7 @@
  * are compared with. */
 #include <math.h>
 
+#include "lib/base/system.h"
 #include "cmd/bench.h"
 #include "rl/pairs/preference.h"
 #include "rl/text/text_rl.h"
@@ -10,7 +11,11 @@ enum { GENERATIONS = 8, PROMPT_LEAST = 64, PROMPT_MOST = 200 }; /* tokens of GSM
 
 /* ---- dpo ---- */
 
-typedef struct DpoBench { Bench *bench; BenchRows rows; double planned; } DpoBench; /* planned: clock when the reference is about to be asked */
+typedef struct DpoBench {
+    Bench *bench;
+    BenchRows rows;
+    double planned;
+} DpoBench; /* planned: clock when the reference is about to be asked */
 
 static void fill_pair(JsonWriter *w, const Bench *bench, const void *context, size_t i) {
     const BenchRow *row = &((const BenchRows *)context)->items[i];
@@ -91,11 +96,12 @@ static Status choose_prompts(const Bench *bench, size_t n, BenchRows *prompts) {
 }
 
 /* made: tokens of completions in the timed steps; a model that knows an end may stop early */
-typedef struct GrpoBench { Bench *bench; double made; } GrpoBench;
+typedef struct GrpoBench {
+    Bench *bench;
+    double made;
+} GrpoBench;
 
-static void keep_text_plan(void *context, const TextRlPlan *plan) {
-    ((GrpoBench *)context)->bench->row.predicted = (double)plan->memory.total;
-}
+static void keep_text_plan(void *context, const TextRlPlan *plan) { ((GrpoBench *)context)->bench->row.predicted = (double)plan->memory.total; }
 
 static void keep_text_step(void *context, const TextRlProgress *progress) {
     GrpoBench *grpo = context;

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "lib/base/system.h"
 #include "cmd/bench.h"
 #include "sft/sft.h"
 
@@ -101,8 +102,10 @@ static Status time_program(char *const *arguments, double *seconds, uint64_t *pe
     *seconds = (double)NAN;
     while (said && fgets(line, sizeof line, said))
         if (isnan(*seconds) && strncmp(line, "step 1/", 7) == 0) *seconds = clock_seconds() - began;
-    if (said) fclose(said);
-    else close(ends[0]);
+    if (said)
+        fclose(said);
+    else
+        close(ends[0]);
     if (child < 0) return status_fail(ST_RESOURCE, "cannot start the program again");
     while (wait4(child, &code, 0, &usage) < 0)
         if (errno != EINTR) return status_fail(ST_RESOURCE, "the program, started again, is lost"); /* an interrupt reaches it as well */

@@ -1,5 +1,6 @@
 /* tune bench synth: a run of tune data synth with a model here, then all that it asked, stage by stage, as tune generate does it: the very same
  * tokens, so the ratio of times is what synthesis costs beside. */
+#include "lib/base/system.h"
 #include "cmd/bench.h"
 
 #include <stdlib.h>
@@ -17,8 +18,8 @@ static const char config_json[] =
 typedef struct SynthBench {
     const Command *command;
     const char *folder, *model;
-    bool made;               /* the model: random weights, whose tokens are drawn evenly */
-    double seconds, cpu_seconds, teacher_seconds, filter_seconds;       /* of synthesis */
+    bool made;                                                    /* the model: random weights, whose tokens are drawn evenly */
+    double seconds, cpu_seconds, teacher_seconds, filter_seconds; /* of synthesis */
     double generate_seconds, generate_cpu_seconds;
     int64_t tokens, generated, rows, candidates;
 } SynthBench;
@@ -105,7 +106,9 @@ static Status synthesize(SynthBench *b, const Recipe *recipe) {
 
 /* ---- the same questions, by the generator alone ---- */
 
-typedef struct Questions { json_t *lines; } Questions;
+typedef struct Questions {
+    json_t *lines;
+} Questions;
 
 static Status take_question(void *context, const Row *row) {
     Questions *questions = context;
@@ -117,7 +120,11 @@ static Status count_tokens(void *context, const Completion *completion) {
     return ST_OK;
 }
 
-typedef struct Generator { Model *model; Tokenizer *tokenizer; Chat *chat; } Generator;
+typedef struct Generator {
+    Model *model;
+    Tokenizer *tokenizer;
+    Chat *chat;
+} Generator;
 
 static Status encode_question(const Generator *g, const json_t *line, Ids *ids) {
     const char *text = json_string_value(json_object_get(line, "prompt"));
@@ -237,7 +244,9 @@ Status bench_synth(const Command *command) {
     SynthBench b = {
         .command = command, .folder = folder, .made = command->n_arguments < 2, .model = command->n_arguments < 2 ? NULL : command->arguments[1]};
     Status status = command->n_arguments > 2 ? status_fail(ST_USAGE, "bench synth takes one model") : measure(&b);
-    if (status != ST_OK) dir_remove(folder);
-    else status = dir_remove(folder);
+    if (status != ST_OK)
+        dir_remove(folder);
+    else
+        status = dir_remove(folder);
     return status;
 }

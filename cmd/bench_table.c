@@ -4,8 +4,10 @@
 static void add_cell(Str *line, const json_t *row, const char *key, double factor, const char *format) {
     const json_t *value = json_object_get(row, key);
     str_append(line, " | ");
-    if (json_is_number(value)) str_printf(line, format, json_number_value(value) * factor);
-    else str_append(line, "-");
+    if (json_is_number(value))
+        str_printf(line, format, json_number_value(value) * factor);
+    else
+        str_append(line, "-");
 }
 
 static const char *text_of(const json_t *object, const char *key) {
@@ -60,14 +62,17 @@ static void describe(const json_t *root, Str *text) {
                text_of(root, "cpu"), (int)json_integer_value(json_object_get(root, "threads")),
                json_number_value(json_object_get(root, "f32_gflops")), json_number_value(json_object_get(root, "bf16_gflops")),
                json_number_value(json_object_get(root, "read_gbytes_per_second")));
-    if (peers) str_append(text, "| work | peer | unit | tune | peer's | ratio | target | holds |\n|---|---|---|---|---|---|---|---|\n");
+    if (peers)
+        str_append(text, "| work | peer | unit | tune | peer's | ratio | target | holds |\n|---|---|---|---|---|---|---|---|\n");
     else
         str_append(
             text,
             "| work | compute | batch | tokens | tokens/s | trained/s | GF/s | of peak | in products | GB/s | of read | MB/s | first step or all, s | MiB | predicted |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     json_array_foreach(rows, i, row) {
-        if (peers) add_ratio(text, row);
-        else add_row(text, row);
+        if (peers)
+            add_ratio(text, row);
+        else
+            add_row(text, row);
     }
 }
 

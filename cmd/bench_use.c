@@ -2,6 +2,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "lib/base/system.h"
 #include "cmd/bench.h"
 #include "sft/merge.h"
 
@@ -87,7 +88,10 @@ Status bench_prefill(Bench *bench) {
 
 /* ---- decode ---- */
 
-typedef struct Decode { Bench *bench; int64_t *made, n_begun, n_ended, n_timed; } Decode; /* made: tokens of each prompt */
+typedef struct Decode {
+    Bench *bench;
+    int64_t *made, n_begun, n_ended, n_timed;
+} Decode; /* made: tokens of each prompt */
 
 /* Timed while every sequence is there: from the last one's first token to the end of the first that ends. */
 static Status keep_token(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
@@ -98,8 +102,10 @@ static Status keep_token(void *context, size_t prompt, int64_t sample, int32_t i
     bool all_begun = decode->n_begun == bench->batch;
     if (decode->n_ended == 0) decode->n_timed += all_begun;
     decode->n_begun += decode->made[prompt]++ == 0;
-    if (!all_begun && decode->n_begun == bench->batch) bench_mark_step(bench, true);
-    else if (all_begun && decode->n_ended == 0 && decode->n_timed % bench->batch == 0) bench_mark_step(bench, false);
+    if (!all_begun && decode->n_begun == bench->batch)
+        bench_mark_step(bench, true);
+    else if (all_begun && decode->n_ended == 0 && decode->n_timed % bench->batch == 0)
+        bench_mark_step(bench, false);
     decode->n_ended += decode->made[prompt] == bench->tokens;
     return ST_OK;
 }
@@ -185,7 +191,8 @@ static void make_text(Str *text) {
     for (uint64_t draw = 0; text->len < TEXT_BYTES;) {
         uint64_t n = 1 + rng_below(key, draw, 3);
         draw++;
-        if (rng_below(key, draw, 12) == 0) str_printf(text, "%d", (int)rng_below(key, draw + 1, 1000));
+        if (rng_below(key, draw, 12) == 0)
+            str_printf(text, "%d", (int)rng_below(key, draw + 1, 1000));
         else
             for (uint64_t i = 0; i < n; i++) str_append(text, syllables[rng_below(key, draw + 1 + i, COUNT_OF(syllables))]);
         draw += 4;
@@ -226,9 +233,12 @@ static Status read_texts(const char *path, Str *texts) {
         if (status != ST_OK) break;
         const char *question = json_string_value(json_object_get(row, "question")), *answer = json_string_value(json_object_get(row, "answer")),
                    *text = json_string_value(json_object_get(row, "text"));
-        if (question && answer) str_printf(texts, "%s\n%s", question, answer);
-        else if (text) str_append(texts, text);
-        else status = status_fail(ST_INPUT, "a row of '%s' has neither 'question' and 'answer' nor 'text'", path);
+        if (question && answer)
+            str_printf(texts, "%s\n%s", question, answer);
+        else if (text)
+            str_append(texts, text);
+        else
+            status = status_fail(ST_INPUT, "a row of '%s' has neither 'question' and 'answer' nor 'text'", path);
         str_append_char(texts, '\0');
         json_decref(row);
     }
@@ -255,8 +265,10 @@ Status bench_tokenizer(Bench *bench) {
     Ids ids = {0};
     Tokenizer *tokenizer = NULL;
     Status status = ST_OK;
-    if (bench->rows) status = read_texts(bench->rows, &texts);
-    else make_text(&texts);
+    if (bench->rows)
+        status = read_texts(bench->rows, &texts);
+    else
+        make_text(&texts);
     if (status != ST_OK) return status;
     const char *path = bench->tokenizer ? bench->tokenizer : bench->model;
     bench_mark_start(bench);
@@ -267,8 +279,10 @@ Status bench_tokenizer(Bench *bench) {
         double began = clock_seconds();
         status = encode_all(tokenizer, &texts, &ids, &n_bytes);
         double seconds = clock_seconds() - began;
-        if (i == 0) bench->row.first_step = clock_seconds() - bench->start; /* words that come again are known from there on */
-        else best = MAX(best, (double)n_bytes / seconds);
+        if (i == 0)
+            bench->row.first_step = clock_seconds() - bench->start; /* words that come again are known from there on */
+        else
+            best = MAX(best, (double)n_bytes / seconds);
     }
     bench->row.mbytes_per_second = best * 1e-6;
     bench->row.tokens_per_second = (double)ids.n * best / (double)n_bytes;

@@ -21,25 +21,26 @@ extern const char tune_version[], tune_program[]; /* "0.1.0-g<commit>"; the same
 
 typedef enum OptionType { OPTION_END, OPTION_FLAG, OPTION_TEXT, OPTION_INT, OPTION_REAL, OPTION_LIST } OptionType;
 typedef struct Option {
-    const char *name;      /* "--max-new-tokens" or "-o" */
+    const char *name; /* "--max-new-tokens" or "-o" */
     OptionType type;
-    void *value;           /* bool *, const char **, int64_t *, double *, TextList * (an OPTION_LIST may be given several times) */
-    const char *argument;  /* shown in help; NULL for flags. In capitals what is meant, such as FILE, DIR, N; else the words that it may be: "f32|bf16" */
+    void *value; /* bool *, const char **, int64_t *, double *, TextList * (an OPTION_LIST may be given several times) */
+    const char
+        *argument; /* shown in help; NULL for flags. In capitals what is meant, such as FILE, DIR, N; else the words that it may be: "f32|bf16" */
     const char *help;
 } Option;
 typedef struct Command {
     const char *name;
-    const char *arguments_help;   /* "MODEL [FILE]", "ls | show NAME": capitals as above; what shells complete is read off it */
-    const char *help;             /* what it does, a paragraph, with an example */
+    const char *arguments_help; /* "MODEL [FILE]", "ls | show NAME": capitals as above; what shells complete is read off it */
+    const char *help;           /* what it does, a paragraph, with an example */
     size_t n_arguments;
-    const char *arguments[256];   /* positionals; key=value overrides of RECIPE commands among them */
+    const char *arguments[256]; /* positionals; key=value overrides of RECIPE commands among them */
     int64_t threads;
     bool quiet;
     int64_t log;
-    bool profile;                 /* --profile: where the time went, at the end */
-    bool json;                    /* --json is accepted by every command; those that print no result ignore it */
-    Arena *arena;                 /* lives until the command ends */
-    const char *const *sections;  /* of a command with a RECIPE: those whose keys it takes, as recipe_command has them; else NULL */
+    bool profile;                /* --profile: where the time went, at the end */
+    bool json;                   /* --json is accepted by every command; those that print no result ignore it */
+    Arena *arena;                /* lives until the command ends */
+    const char *const *sections; /* of a command with a RECIPE: those whose keys it takes, as recipe_command has them; else NULL */
 } Command;
 /* Fills option values and positionals. --help prints the command's help (help.h) and ends the program's work with *done = true. ST_USAGE names an
  * unknown option and the nearest one. */
@@ -50,11 +51,11 @@ Status command_needs(const Command *command, size_t least, size_t most);
 
 /* A command that takes a RECIPE: its file and overrides, --resume, --dry-run, --schema. */
 typedef struct RecipeCommand {
-    const char *name;         /* "sft" */
+    const char *name; /* "sft" */
     const Command *command;
     Recipe *recipe;
-    TrainingOptions options;  /* its command: without options but --resume, and of urls without user, password and query */
-    bool watch;               /* of tune rl */
+    TrainingOptions options; /* its command: without options but --resume, and of urls without user, password and query */
+    bool watch;              /* of tune rl */
 } RecipeCommand;
 typedef Status RecipeCommandRun(const RecipeCommand *job);
 /* Parses, reads the recipe, sets the threads and runs `work`. about: a paragraph with an example; sections: those whose keys --help lists, "" is the
@@ -73,8 +74,16 @@ Status recipe_names(Arena *arena, TextList *names); /* of what is there, as tune
 typedef Status CommandMain(int argc, char **argv);
 /* full_name: "data check", as messages call it and run finds it in argv[0]. A group has commands of its own instead of `run`. */
 typedef struct CommandGroup CommandGroup;
-typedef struct CommandInfo { const char *name, *full_name, *help; CommandMain *run; const CommandGroup *group; } CommandInfo;
-struct CommandGroup { const char *name, *about; const CommandInfo *commands; size_t n; };
+typedef struct CommandInfo {
+    const char *name, *full_name, *help;
+    CommandMain *run;
+    const CommandGroup *group;
+} CommandInfo;
+struct CommandGroup {
+    const char *name, *about;
+    const CommandInfo *commands;
+    size_t n;
+};
 extern const CommandGroup group_all; /* what stands behind `tune`; its name is "" */
 #define COMMAND(name, help) Status cmd_##name(int argc, char **argv);
 #define GROUP(name, help) extern const CommandGroup group_##name;
@@ -98,19 +107,19 @@ void show_result(void); /* flushes: what was printed so far can be read */
 Status end_result(Status status);
 /* Takes an interrupt back where it was Ctrl-C and nothing else that asked; true: the command goes on. main's */
 bool interrupt_forgive(void);
-int screen_width(void);     /* columns of stdout's terminal; 0 where it is none */
-bool screen_redraws(void);  /* stdout is a terminal whose cursor moves: not TERM=dumb */
-bool screen_paints(void);   /* the same, and colours are wanted: no NO_COLOR */
+int screen_width(void);    /* columns of stdout's terminal; 0 where it is none */
+bool screen_redraws(void); /* stdout is a terminal whose cursor moves: not TERM=dumb */
+bool screen_paints(void);  /* the same, and colours are wanted: no NO_COLOR */
 /* stderr: a live line on a terminal that can redraw it, plain lines otherwise; nothing with --quiet. */
-void show_progress(const char *format, ...) PRINTF_LIKE(1, 2);  /* replaces the live line; on a pipe at most one line a second */
-void show_line(const char *format, ...) PRINTF_LIKE(1, 2);      /* takes the live line's place, prints a whole line */
-void show_message(const char *format, ...) PRINTF_LIKE(1, 2);   /* the same, --quiet or not: warnings */
-void show_warning(void *context, const char *text);             /* as such a message; context is not looked at, so that it can be a callback */
-void show_curve(double value);                                  /* one more value of a curve that stands above the live line; on a terminal only */
+void show_progress(const char *format, ...) PRINTF_LIKE(1, 2); /* replaces the live line; on a pipe at most one line a second */
+void show_line(const char *format, ...) PRINTF_LIKE(1, 2);     /* takes the live line's place, prints a whole line */
+void show_message(const char *format, ...) PRINTF_LIKE(1, 2);  /* the same, --quiet or not: warnings */
+void show_warning(void *context, const char *text);            /* as such a message; context is not looked at, so that it can be a callback */
+void show_curve(double value);                                 /* one more value of a curve that stands above the live line; on a terminal only */
 /* lines, each with its end, above the live line, as it is drawn next; on a terminal only */
 void show_table(const char *text);
-void end_live_line(void);                                       /* what stands there stays, the next line begins below it */
-bool speaks_utf8(void);                                         /* the locale; where it says nothing, true */
+void end_live_line(void); /* what stands there stays, the next line begins below it */
+bool speaks_utf8(void);   /* the locale; where it says nothing, true */
 void set_quiet(bool on);
 
 /* --profile. The clock starts when options are read; main prints the table on stderr, or with --json a last line {"profile": [...]} on stdout, unless
@@ -124,7 +133,10 @@ void profile_end(void);
 /* A curve of any number of values in a few characters. {0} is empty. */
 enum { CURVE_BINS = 512 };
 /* Means of values_per_bin values each, of the last one in_last */
-typedef struct Curve { double bins[CURVE_BINS]; size_t n, values_per_bin, in_last; } Curve;
+typedef struct Curve {
+    double bins[CURVE_BINS];
+    size_t n, values_per_bin, in_last;
+} Curve;
 void curve_add(Curve *curve, double value); /* NaN and infinities are left out */
 /* `rows` lines that end with '\n', each at most `columns` wide, with the greatest and the least value beside them; nothing when there is no room. */
 void curve_write(const Curve *curve, int columns, int rows, bool utf8, Str *out);
@@ -136,39 +148,47 @@ typedef struct OpenedModel {
     Chat *chat;           /* NULL without a tokenizer */
 } OpenedModel;
 /* How conversations are rendered: what most commands take as --chat-template, --now and --system. */
-typedef struct ChatChoice { const char *chat_template, *now, *system; } ChatChoice;
+typedef struct ChatChoice {
+    const char *chat_template, *now, *system;
+} ChatChoice;
 /* Choice NULL: the template of the adapter (which may be NULL), else the model's own */
 Status open_model(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened);
 Status open_chat(const char *dir, const char *adapter, const ChatChoice *choice, OpenedModel *opened);
 void close_model(OpenedModel *opened);
 
-#define CHAT_OPTIONS(choice)                                                                                                                       \
+#define CHAT_OPTIONS(choice)                                                                                                    \
     {"--chat-template", OPTION_TEXT, &(choice).chat_template, "FILE|chatml|llama3|alpaca|plain", "instead of the model's own"}, \
-        {"--system", OPTION_TEXT, &(choice).system, "TEXT", "system message of conversations without one"}, {                                      \
-        "--now", OPTION_TEXT, &(choice).now, "DATE", "for templates that write the date, YYYY-MM-DD [HH:MM:SS]; today"                             \
+        {"--system", OPTION_TEXT, &(choice).system, "TEXT", "system message of conversations without one"}, {                   \
+        "--now", OPTION_TEXT, &(choice).now, "DATE", "for templates that write the date, YYYY-MM-DD [HH:MM:SS]; today"          \
     }
 /* How tokens are chosen, as generate and chat take it; stop: a TextList. */
-#define SAMPLING_OPTIONS(config, stop)                                                                                                       \
-    {"--max-new-tokens", OPTION_INT, &(config).max_new_tokens, "N", "longest answer in tokens"},                                             \
-        {"--temperature", OPTION_REAL, &(config).sample.temperature, "X", "1 = as the model has it, 0 = greedy"},                            \
-        {"--greedy", OPTION_FLAG, &(config).sample.greedy, NULL, "always the likeliest token"},                                              \
-        {"--top-k", OPTION_INT, &(config).sample.top_k, "N", "keep the N likeliest tokens; 0 = all"},                                        \
-        {"--top-p", OPTION_REAL, &(config).sample.top_p, "X", "keep the smallest set with this probability"},                                \
-        {"--min-p", OPTION_REAL, &(config).sample.min_p, "X", "drop tokens below this share of the likeliest one"},                          \
-        {"--typical-p", OPTION_REAL, &(config).sample.typical_p, "X", "keep the least surprising set with this probability"},                \
-        {"--epsilon-cutoff", OPTION_REAL, &(config).sample.epsilon_cutoff, "X", "drop tokens below this probability"},                       \
-        {"--eta-cutoff", OPTION_REAL, &(config).sample.eta_cutoff, "X", "the same, lower where many tokens are likely"},                     \
-        {"--repetition-penalty", OPTION_REAL, &(config).sample.repetition_penalty, "X", "above 1: tokens seen before become less likely"},   \
-        {"--presence-penalty", OPTION_REAL, &(config).sample.presence_penalty, "X", "off the logits of tokens that the answer has"},          \
-        {"--frequency-penalty", OPTION_REAL, &(config).sample.frequency_penalty, "X", "the same for each time that it has them"},            \
-        {"--no-repeat-ngram-size", OPTION_INT, &(config).sample.no_repeat_ngram_size, "N", "no N tokens in a row come twice; 0 = off"}, {    \
-        "--stop", OPTION_LIST, &(stop), "TEXT", "text that ends an answer; may be given several times"                                       \
+#define SAMPLING_OPTIONS(config, stop)                                                                                                     \
+    {"--max-new-tokens", OPTION_INT, &(config).max_new_tokens, "N", "longest answer in tokens"},                                           \
+        {"--temperature", OPTION_REAL, &(config).sample.temperature, "X", "1 = as the model has it, 0 = greedy"},                          \
+        {"--greedy", OPTION_FLAG, &(config).sample.greedy, NULL, "always the likeliest token"},                                            \
+        {"--top-k", OPTION_INT, &(config).sample.top_k, "N", "keep the N likeliest tokens; 0 = all"},                                      \
+        {"--top-p", OPTION_REAL, &(config).sample.top_p, "X", "keep the smallest set with this probability"},                              \
+        {"--min-p", OPTION_REAL, &(config).sample.min_p, "X", "drop tokens below this share of the likeliest one"},                        \
+        {"--typical-p", OPTION_REAL, &(config).sample.typical_p, "X", "keep the least surprising set with this probability"},              \
+        {"--epsilon-cutoff", OPTION_REAL, &(config).sample.epsilon_cutoff, "X", "drop tokens below this probability"},                     \
+        {"--eta-cutoff", OPTION_REAL, &(config).sample.eta_cutoff, "X", "the same, lower where many tokens are likely"},                   \
+        {"--repetition-penalty", OPTION_REAL, &(config).sample.repetition_penalty, "X", "above 1: tokens seen before become less likely"}, \
+        {"--presence-penalty", OPTION_REAL, &(config).sample.presence_penalty, "X", "off the logits of tokens that the answer has"},       \
+        {"--frequency-penalty", OPTION_REAL, &(config).sample.frequency_penalty, "X", "the same for each time that it has them"},          \
+        {"--no-repeat-ngram-size", OPTION_INT, &(config).sample.no_repeat_ngram_size, "N", "no N tokens in a row come twice; 0 = off"}, {  \
+        "--stop", OPTION_LIST, &(stop), "TEXT", "text that ends an answer; may be given several times"                                     \
     }
 Status check_sampling(const GenerateConfig *config); /* ST_USAGE for what is out of range */
 /* Rows of a file as token ids: questions (row_question of data.h) or whole rows (row_whole). config: of its fields `system` counts; NULL = none.
  * ST_INPUT with file and line: also ids and lengths that the model does not know. */
-typedef struct TokenRow { json_t *json; Ids ids; } TokenRow;
-typedef struct TokenRows { TokenRow *items; size_t n, cap; } TokenRows;
+typedef struct TokenRow {
+    json_t *json;
+    Ids ids;
+} TokenRow;
+typedef struct TokenRows {
+    TokenRow *items;
+    size_t n, cap;
+} TokenRows;
 Status token_rows_read(const char *file, const OpenedModel *opened, const DataConfig *config, bool questions, TokenRows *rows);
 void token_rows_release(TokenRows *rows);
 
@@ -176,7 +196,11 @@ void token_rows_release(TokenRows *rows);
  * directory. NULLs among them are passed over. */
 Status check_output(const char *output, const char *const *inputs, size_t n);
 /* Lines of results: to stdout when path is NULL, else to a file that appears whole. */
-typedef struct ResultFile { bool to_file; FileWriter writer; size_t n; } ResultFile; /* n: lines */
+typedef struct ResultFile {
+    bool to_file;
+    FileWriter writer;
+    size_t n;
+} ResultFile; /* n: lines */
 Status result_open(ResultFile *result, const char *path);
 Status result_line(ResultFile *result, const Str *line); /* fails once the file could not be written */
 Status result_flush(ResultFile *result);                 /* tells that before it is closed */

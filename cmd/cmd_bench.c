@@ -9,10 +9,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "lib/base/system.h"
 #include "cmd/bench.h"
 
 /* Shapes of SmolLM2-135M, Qwen2.5-0.5B and Llama-3.2-1B, from their config.json. */
-typedef struct BenchShape { const char *name, *config; } BenchShape;
+typedef struct BenchShape {
+    const char *name, *config;
+} BenchShape;
 static const BenchShape shapes[] = {
     {"S",
      "{\"model_type\": \"llama\", \"vocab_size\": 49152, \"hidden_size\": 576, \"intermediate_size\": 1536, \"num_hidden_layers\": 30, \"num_attention_heads\": 9,"
@@ -27,11 +30,11 @@ static const BenchShape shapes[] = {
 };
 
 typedef struct BenchWork {
-    const char *name, *work;             /* in --work, in results */
+    const char *name, *work; /* in --work, in results */
     Status (*run)(Bench *bench), (*prepare)(Bench *bench);
-    int64_t batch, tokens;               /* unless told */
-    bool scales;                         /* tokens are those of the longest row: other numbers of them make all rows longer or shorter */
-    const char *shapes;                  /* of our shapes those on which "all" has it, NULL = all of them: the large ones take long */
+    int64_t batch, tokens; /* unless told */
+    bool scales;           /* tokens are those of the longest row: other numbers of them make all rows longer or shorter */
+    const char *shapes;    /* of our shapes those on which "all" has it, NULL = all of them: the large ones take long */
 } BenchWork;
 static const BenchWork works[] = {
     {.name = "sft", .work = "sft", .run = bench_sft, .batch = 4, .tokens = 512},
@@ -51,10 +54,16 @@ static const BenchWork works[] = {
 };
 
 /* What the command was asked for. */
-typedef struct BenchJob { const char *list, *compute, *checkpointing, *rows, *tokenizer, *output, *table; int64_t batch, tokens, steps; } BenchJob;
+typedef struct BenchJob {
+    const char *list, *compute, *checkpointing, *rows, *tokenizer, *output, *table;
+    int64_t batch, tokens, steps;
+} BenchJob;
 
 /* Rows so far, as JSON; and what went wrong first, with which the command ends when all works have had their turn. */
-typedef struct Results { Str rows; Failure failure; } Results;
+typedef struct Results {
+    Str rows;
+    Failure failure;
+} Results;
 
 /* ---- marks ---- */
 
@@ -149,8 +158,10 @@ static const char columns[] =
 
 static void add_number(JsonWriter *w, const char *key, double value, const char *format, Str *cells) {
     if (key) jw_double(w, key, value);
-    if (isnan(value)) str_printf(cells, "%10s", "-");
-    else str_printf(cells, format, value);
+    if (isnan(value))
+        str_printf(cells, "%10s", "-");
+    else
+        str_printf(cells, format, value);
 }
 
 static void add_if_known(JsonWriter *w, const char *key, double value, const char *unit, Str *cells) {
@@ -172,8 +183,10 @@ static void begin_row(JsonWriter *w, const Bench *bench, const BenchWork *work) 
 static void end_row(JsonWriter *w, const Bench *bench, const BenchWork *work, const Str *cells, Results *results) {
     jw_end_object(w);
     str_printf(&results->rows, "%s%s", results->rows.len ? ",\n  " : "", str_text(&w->text));
-    if (bench->command->json) print_result("%s\n", str_text(&w->text));
-    else print_result("%-9s %-9s %5lld %6lld %s\n", work->work, bench->shape, (long long)bench->batch, (long long)bench->tokens, str_text(cells));
+    if (bench->command->json)
+        print_result("%s\n", str_text(&w->text));
+    else
+        print_result("%-9s %-9s %5lld %6lld %s\n", work->work, bench->shape, (long long)bench->batch, (long long)bench->tokens, str_text(cells));
     jw_release(w);
 }
 
@@ -199,8 +212,10 @@ static void print_row(const Bench *bench, const BenchWork *work, Results *result
     add_if_known(&w, "mbytes_per_second", row->mbytes_per_second, "MB/s", &cells);
     add_if_known(&w, "seconds", row->seconds, NULL, &cells);
     jw_int(&w, "peak_rss_bytes", (int64_t)bench->peak);
-    if (isnan(row->predicted)) jw_null(&w, "predicted_bytes");
-    else jw_int(&w, "predicted_bytes", (int64_t)row->predicted);
+    if (isnan(row->predicted))
+        jw_null(&w, "predicted_bytes");
+    else
+        jw_int(&w, "predicted_bytes", (int64_t)row->predicted);
     if (bench->n_profile > 0) profile_write(&w, "profile", bench->profile, bench->n_profile);
     end_row(&w, bench, work, &cells, results);
     str_clear(&cells);
@@ -317,8 +332,10 @@ static Status run_work(Bench *bench, const BenchWork *work, const BenchJob *job,
     Status status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : measure_work(bench, work, job);
     end_live_line();
     if (status != ST_OK && interrupt_requested()) return status;
-    if (status == ST_OK) print_row(bench, work, results);
-    else print_failure(bench, work, status, results);
+    if (status == ST_OK)
+        print_row(bench, work, results);
+    else
+        print_failure(bench, work, status, results);
     return job->output ? write_results(bench, job->output, &results->rows) : ST_OK;
 }
 
@@ -433,8 +450,10 @@ static Status bench_models(const Command *command, const BenchJob *job) {
                          .tokenizer = job->tokenizer};
         profile_stop(); /* works have their own */
         status = run_shapes(bench, job);
-        if (status != ST_OK) dir_remove(folder);
-        else status = dir_remove(folder);
+        if (status != ST_OK)
+            dir_remove(folder);
+        else
+            status = dir_remove(folder);
     }
     munmap(bench, sizeof *bench);
     return status;

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lib/base/log.h"
+#include "lib/base/system.h"
 #include "cmd/cmd.h"
 
 typedef struct Talk {
@@ -14,9 +16,9 @@ typedef struct Talk {
     TextList stop;
     int64_t seed, context;
     OpenedModel opened;
-    char *system;          /* NULL: the template's own */
-    json_t *messages;      /* without the system message */
-    Str answer;            /* what the model said so far */
+    char *system;     /* NULL: the template's own */
+    json_t *messages; /* without the system message */
+    Str answer;       /* what the model said so far */
     size_t n_tokens;
     bool terminal;
 } Talk;
@@ -149,7 +151,8 @@ static Status take_row(void *context, const Row *row) {
         json_t *message = json_array_get(messages, i);
         if (i == 0 && !strcmp(json_string_value(json_object_get(message, "role")), "system"))
             TRY(set_system(talk, json_string_value(json_object_get(message, "content"))));
-        else json_array_append(talk->messages, message);
+        else
+            json_array_append(talk->messages, message);
     }
     return ST_OK;
 }
@@ -160,7 +163,8 @@ static Status load(Talk *talk, const char *path) {
     Status status = json_read_file(path, &saved);
     if (status == ST_OK && json_is_object(saved) && json_is_array(json_object_get(saved, "messages")))
         status = take_row(talk, &(Row){.json = saved, .file = path, .unit = "line", .line = 1});
-    else status = rows_read_some(path, 1, take_row, talk);
+    else
+        status = rows_read_some(path, 1, take_row, talk);
     json_decref(saved);
     TRY(status);
     show_line("%zu message%s from %s", json_array_size(talk->messages), plural((int64_t)json_array_size(talk->messages)), path);
@@ -189,17 +193,25 @@ static Status run_command(Talk *talk, const char *line, bool *leave) {
     size_t len = (size_t)(rest - line);
     rest += strspn(rest, " \t");
     Slice name = {line, len};
-    if (slice_is(name, "/quit") || slice_is(name, "/exit")) *leave = true;
-    else if (slice_is(name, "/help")) show_commands();
-    else if (slice_is(name, "/reset")) json_array_clear(talk->messages);
-    else if (slice_is(name, "/retry")) return retry(talk);
+    if (slice_is(name, "/quit") || slice_is(name, "/exit"))
+        *leave = true;
+    else if (slice_is(name, "/help"))
+        show_commands();
+    else if (slice_is(name, "/reset"))
+        json_array_clear(talk->messages);
+    else if (slice_is(name, "/retry"))
+        return retry(talk);
     else if (slice_is(name, "/system")) {
         TRY(set_system(talk, rest));
         json_array_clear(talk->messages);
-    } else if ((slice_is(name, "/save") || slice_is(name, "/load")) && !*rest) return status_fail(ST_USAGE, "%.*s needs a file", (int)len, line);
-    else if (slice_is(name, "/save")) return save(talk, rest);
-    else if (slice_is(name, "/load")) return load(talk, rest);
-    else return status_hint(status_fail(ST_USAGE, "unknown command '%.*s'", (int)len, line), "/help lists them");
+    } else if ((slice_is(name, "/save") || slice_is(name, "/load")) && !*rest)
+        return status_fail(ST_USAGE, "%.*s needs a file", (int)len, line);
+    else if (slice_is(name, "/save"))
+        return save(talk, rest);
+    else if (slice_is(name, "/load"))
+        return load(talk, rest);
+    else
+        return status_hint(status_fail(ST_USAGE, "unknown command '%.*s'", (int)len, line), "/help lists them");
     return ST_OK;
 }
 

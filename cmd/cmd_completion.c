@@ -62,7 +62,8 @@ static void offer_value(Line *line, const Key *key) {
         offer(line, "false", NULL);
     } else if (key->type == KEY_INT || key->type == KEY_REAL || key->type == KEY_REALS)
         offer(line, key->fallback, "unless given");
-    else line->files = true;
+    else
+        line->files = true;
 }
 
 /* Sections first: all keys of tune rl at once would be too many to read. */
@@ -95,8 +96,10 @@ static Slice next_form(const char **at) {
     int depth = 0;
     const char *end = begin;
     for (; *end && !(*end == '|' && depth == 0 && end > begin && end[-1] == ' '); end++) {
-        if (*end == '[' || *end == '(') depth++;
-        else if (*end == ']' || *end == ')') depth--;
+        if (*end == '[' || *end == '(')
+            depth++;
+        else if (*end == ']' || *end == ')')
+            depth--;
     }
     *at = *end ? end + 1 : end;
     return (Slice){begin, (size_t)(end - begin)};
@@ -113,10 +116,14 @@ static bool next_piece(Slice *form, Slice *piece) {
         *piece = (Slice){form->data, end};
         form->data += len;
         form->len -= len;
-        if (piece->data[0] == '-') of_option = true;
-        else if (slice_is(*piece, "|")) of_option = false;
-        else if (of_option) of_option = false;
-        else return true;
+        if (piece->data[0] == '-')
+            of_option = true;
+        else if (slice_is(*piece, "|"))
+            of_option = false;
+        else if (of_option)
+            of_option = false;
+        else
+            return true;
     }
 }
 
@@ -141,9 +148,12 @@ static void offer_piece(Line *line, const Command *command, Slice piece, const c
         const char *bar = memchr(at, '|', (size_t)(end - at));
         Slice one = {at, (size_t)((bar ? bar : end) - at)};
         at = bar ? bar + 1 : end;
-        if (is_word(one)) offer_n(line, one.data, one.len, NULL);
-        else if (slice_is(one, "KEY=VALUE")) offer_keys(line, command);
-        else if (slice_is(one, "NAME")) offer_recipes(line);
+        if (is_word(one))
+            offer_n(line, one.data, one.len, NULL);
+        else if (slice_is(one, "KEY=VALUE"))
+            offer_keys(line, command);
+        else if (slice_is(one, "NAME"))
+            offer_recipes(line);
         else if (slice_is(one, "ENV")) {
             for (size_t i = 0; env_id_at(i); i++) offer(line, env_id_at(i), NULL);
         } else if (slice_is(one, "COMMAND")) {
@@ -175,8 +185,10 @@ static void offer_option_value(Line *line, const Option *option) {
     for (Slice one; text_next(&rest, '|', &one);) {
         if (one.len > 1 && is_word(one))
             offer_n(line, one.data, one.len, NULL); /* one letter is a number */
-        else if (slice_is(one, "FILE") || text_ends_with(argument, ".jsonl")) line->files = true;
-        else if (slice_is(one, "DIR")) line->folders = true;
+        else if (slice_is(one, "FILE") || text_ends_with(argument, ".jsonl"))
+            line->files = true;
+        else if (slice_is(one, "DIR"))
+            line->folders = true;
     }
 }
 
@@ -196,8 +208,10 @@ static void complete_command(void *context, const CommandView *view) {
     bool only_arguments = false;
     for (size_t i = 0; i < line->n; i++) {
         const char *word = line->words[i];
-        if (waits) waits = NULL;
-        else if (!only_arguments && !strcmp(word, "--")) only_arguments = true;
+        if (waits)
+            waits = NULL;
+        else if (!only_arguments && !strcmp(word, "--"))
+            only_arguments = true;
         else if (!only_arguments && word[0] == '-' && word[1]) {
             waits = strchr(word, '=') ? NULL : option_of(view, word);
             if (waits && waits->type == OPTION_FLAG) waits = NULL;
@@ -205,7 +219,8 @@ static void complete_command(void *context, const CommandView *view) {
             typed[n++] = word;
     }
     const Option *own = !only_arguments && line->last[0] == '-' && strchr(line->last, '=') ? option_of(view, line->last) : NULL;
-    if (waits) offer_option_value(line, waits);
+    if (waits)
+        offer_option_value(line, waits);
     else if (own) {
         str_printf(&line->prefix, "%s=", own->name);
         if (own->argument) offer_option_value(line, own);
@@ -225,8 +240,10 @@ static Status complete(const Command *command) {
     if (command_find(words, n, &group, &info, &used) != ST_OK) return ST_OK; /* nothing follows a name that is none */
     line.words = words + used;
     line.n = n - used;
-    if (info) TRY(command_describe(info, complete_command, &line));
-    else offer_commands(&line, group);
+    if (info)
+        TRY(command_describe(info, complete_command, &line));
+    else
+        offer_commands(&line, group);
     const char *paths = line.files ? "files" : line.recipes ? "recipes" : line.folders ? "folders" : NULL;
     if (paths) print_result(":%s %s\n", paths, str_text(&line.prefix));
     str_release(&line.prefix);
@@ -235,7 +252,9 @@ static Status complete(const Command *command) {
 
 /* ---- scripts ---- */
 
-typedef struct Shell { const char *name, *script; } Shell;
+typedef struct Shell {
+    const char *name, *script;
+} Shell;
 static const Shell shells[] = {
     {"bash", "# Completion of tune in bash, as `tune completion bash` prints it. The program itself says what may come next.\n"
              "_tune() {\n"

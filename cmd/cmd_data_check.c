@@ -30,8 +30,10 @@ static Status each_token(const RecipeRows *rows, size_t row, TokenCallback *call
     if (rows->tokenizer) stream_init(&stream, rows->tokenizer, false);
     for (int32_t t = 0; t < example.n && status == ST_OK; t++) {
         str_clear(&text);
-        if (!rows->tokenizer) str_printf(&text, "%s%d", t ? " " : "", (int)example.ids[t]);
-        else status = stream_push(&stream, example.ids[t], &text);
+        if (!rows->tokenizer)
+            str_printf(&text, "%s%d", t ? " " : "", (int)example.ids[t]);
+        else
+            status = stream_push(&stream, example.ids[t], &text);
         if (rows->tokenizer && status == ST_OK && t + 1 == example.n) status = stream_finish(&stream, &text);
         if (status == ST_OK)
             call(context, example.ids[t], example_label(&example, t) != LABEL_NONE,
@@ -44,11 +46,15 @@ static Status each_token(const RecipeRows *rows, size_t row, TokenCallback *call
 
 /* ---- the terminal ---- */
 
-typedef struct Marks { const char *open, *close, *line_end, *bar; } Marks;
+typedef struct Marks {
+    const char *open, *close, *line_end, *bar;
+} Marks;
 static const Marks utf8_marks = {"«", "»", "⏎", "█"}, ascii_marks = {"<<", ">>", "\\n", "#"};
 static const Marks *marks(void) { return speaks_utf8() ? &utf8_marks : &ascii_marks; }
 
-typedef struct Paint { bool colour, trained; } Paint;
+typedef struct Paint {
+    bool colour, trained;
+} Paint;
 
 /* Trained text is green, or stands in « »; special tokens are set off, and line ends are shown. */
 static void paint_token(void *context, int32_t id, bool trained, bool special, const char *text, size_t len) {
@@ -58,8 +64,10 @@ static void paint_token(void *context, int32_t id, bool trained, bool special, c
     paint->trained = trained;
     if (paint->colour) print_result("\033[%s%sm", trained ? "32;1" : "2", special ? ";7" : "");
     for (size_t i = 0; i < len; i++) {
-        if (text[i] == '\n') print_result("%s\n", marks()->line_end);
-        else print_text(text[i] ? &text[i] : "?", 1);
+        if (text[i] == '\n')
+            print_result("%s\n", marks()->line_end);
+        else
+            print_text(text[i] ? &text[i] : "?", 1);
     }
     if (paint->colour) print_result("\033[0m");
 }
@@ -73,8 +81,10 @@ static Status print_sample(const Check *check) {
         dataset_where(check->rows.train, i, &where);
         print_result("\n%s: %d token%s", str_text(&where), (int)example.n, plural(example.n));
         if (!check->rows.prompts) print_result(", %d trained", (int)example.trained);
-        if (colour || check->rows.prompts) print_result("\n");
-        else print_result(" (in %s %s)\n", marks()->open, marks()->close);
+        if (colour || check->rows.prompts)
+            print_result("\n");
+        else
+            print_result(" (in %s %s)\n", marks()->open, marks()->close);
         str_release(&where);
         TRY(each_token(&check->rows, i, paint_token, &paint));
         print_result("%s\n", !colour && paint.trained ? marks()->close : "");
@@ -99,9 +109,12 @@ static void print_lengths(const Check *check) {
     const DataCheck *found = &check->found;
     print_result("tokens a row");
     for (int i = 0; i < CHECK_SHARES; i++) {
-        if (check_shares[i] == 0) print_result("  least %lld", (long long)found->percentiles[i]);
-        else if (check_shares[i] == 100) print_result("  most %lld", (long long)found->percentiles[i]);
-        else print_result("  %d%% %lld", check_shares[i], (long long)found->percentiles[i]);
+        if (check_shares[i] == 0)
+            print_result("  least %lld", (long long)found->percentiles[i]);
+        else if (check_shares[i] == 100)
+            print_result("  most %lld", (long long)found->percentiles[i]);
+        else
+            print_result("  %d%% %lld", check_shares[i], (long long)found->percentiles[i]);
     }
     print_result("  (data.max_length %lld)\n", (long long)check->recipe->data_max_length);
     for (int i = 0; i <= last_bar(found); i++) {
@@ -120,9 +133,11 @@ static void print_line(void *context, const char *text) {
 static Status print_screen(const Check *check) {
     const DataCounts *train = &check->rows.train->counts;
     data_files_say(check->rows.train, print_line, NULL);
-    if (check->rows.prompts) print_result("prompts %lld, tokens %lld\n", (long long)train->rows, (long long)train->tokens);
-    else print_result("rows %lld, tokens %lld, trained %lld (%.1f %%)\n", (long long)train->rows, (long long)train->tokens,
-                 (long long)train->trained_tokens, train->tokens ? 100 * (double)train->trained_tokens / (double)train->tokens : 0);
+    if (check->rows.prompts)
+        print_result("prompts %lld, tokens %lld\n", (long long)train->rows, (long long)train->tokens);
+    else
+        print_result("rows %lld, tokens %lld, trained %lld (%.1f %%)\n", (long long)train->rows, (long long)train->tokens,
+                     (long long)train->trained_tokens, train->tokens ? 100 * (double)train->trained_tokens / (double)train->tokens : 0);
     print_result("dropped %lld, cut %lld, duplicates %lld, near-duplicates %lld", (long long)(train->dropped_long + train->dropped_untrained),
                  (long long)train->cut, (long long)train->duplicates, (long long)check->found.near_duplicates);
     if ((size_t)check->found.compared < check->rows.train->n) print_result(" among the first %lld rows", (long long)check->found.compared);
@@ -140,7 +155,9 @@ static Status print_screen(const Check *check) {
 
 /* ---- JSON ---- */
 
-typedef struct TokenLists { JsonWriter ids, trained, tokens; } TokenLists;
+typedef struct TokenLists {
+    JsonWriter ids, trained, tokens;
+} TokenLists;
 
 static void list_token(void *context, int32_t id, bool trained, bool special, const char *text, size_t len) {
     TokenLists *lists = context;
@@ -152,7 +169,12 @@ static void list_token(void *context, int32_t id, bool trained, bool special, co
 
 /* Which rows of their files the first `n` examples were, from 0: of those that were left out before them nothing is known. Examples stand in the
  * order of files and lines, so that each file is read once. */
-typedef struct Numbering { const Dataset *dataset; size_t next, n, rows; uint32_t file; size_t *numbers; } Numbering;
+typedef struct Numbering {
+    const Dataset *dataset;
+    size_t next, n, rows;
+    uint32_t file;
+    size_t *numbers;
+} Numbering;
 
 static Status number_row(void *context, const Row *row) {
     Numbering *of = context;
@@ -258,12 +280,18 @@ static const char page_style[] =
 static void append_html(Str *out, const char *text, size_t len) {
     for (size_t i = 0; i < len; i++) {
         char c = text[i];
-        if (c == '&') str_append(out, "&amp;");
-        else if (c == '<') str_append(out, "&lt;");
-        else if (c == '>') str_append(out, "&gt;");
-        else if (c == '"') str_append(out, "&quot;");
-        else if (c == '\0') str_append(out, "\xEF\xBF\xBD");
-        else str_append_char(out, c);
+        if (c == '&')
+            str_append(out, "&amp;");
+        else if (c == '<')
+            str_append(out, "&lt;");
+        else if (c == '>')
+            str_append(out, "&gt;");
+        else if (c == '"')
+            str_append(out, "&quot;");
+        else if (c == '\0')
+            str_append(out, "\xEF\xBF\xBD");
+        else
+            str_append_char(out, c);
     }
 }
 
@@ -376,8 +404,10 @@ static Status check_rows(const Command *command, Check *check, Arena *arena) {
     ModelConfig config = {0};
     if (!check->recipe->model_path) return status_hint(status_fail(ST_CONFIG, "'model.path' is missing"), "name a Hugging Face model directory");
     TRY(model_config_read(check->recipe->model_path, arena, &config)); /* the weights are not looked at */
-    if (learns_from_prompts(check->recipe)) TRY(open_prompts(check->recipe, &config, &check->rows));
-    else TRY(recipe_rows_open(check->recipe, &config, NULL, &check->rows));
+    if (learns_from_prompts(check->recipe))
+        TRY(open_prompts(check->recipe, &config, &check->rows));
+    else
+        TRY(recipe_rows_open(check->recipe, &config, NULL, &check->rows));
     TRY(data_check(&check->rows, &config, &check->found));
     TRY(command->json ? print_json(check) : print_screen(check));
     if (check->html) TRY(write_page(check));

@@ -21,11 +21,11 @@ typedef struct FilterJob {
     OpenedModel opened;
     Filters *filters;
     Recipe *recipe;
-    RewardSet *rewards;              /* of the recipe */
-    const Yaml *base;                /* what the recipe's preset makes of the defaults; NULL: nothing */
-    Yaml *map;                       /* the filters that were named */
+    RewardSet *rewards; /* of the recipe */
+    const Yaml *base;   /* what the recipe's preset makes of the defaults; NULL: nothing */
+    Yaml *map;          /* the filters that were named */
     ResultFile kept, ledger;
-    Arena *texts;                    /* of the rows at hand */
+    Arena *texts; /* of the rows at hand */
     FilterRow rows[AT_A_TIME];
     FilterVerdict verdicts[AT_A_TIME];
     json_t *held[AT_A_TIME];
@@ -234,8 +234,10 @@ static void print_json(const FilterJob *job) {
 /* Beside the rows when these go to stdout. */
 static void print_line(const FilterJob *job, const char *name, int64_t n, int64_t rows) {
     double share = rows ? 100 * (double)n / (double)rows : 0;
-    if (job->output) print_result("%-18s %10lld %6.1f %%\n", name, (long long)n, share);
-    else show_line("%-18s %10lld %6.1f %%", name, (long long)n, share);
+    if (job->output)
+        print_result("%-18s %10lld %6.1f %%\n", name, (long long)n, share);
+    else
+        show_line("%-18s %10lld %6.1f %%", name, (long long)n, share);
 }
 
 static void print_table(const FilterJob *job) {
@@ -292,8 +294,10 @@ static Status run(FilterJob *job) {
     status = result_close(&job->kept, status);
     status = result_close(&job->ledger, status);
     TRY(status);
-    if (job->command->json) print_json(job);
-    else print_table(job);
+    if (job->command->json)
+        print_json(job);
+    else
+        print_table(job);
     return ST_OK;
 }
 

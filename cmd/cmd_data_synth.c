@@ -7,7 +7,11 @@
 #include "rl/reward/reward.h"
 
 /* account: what became of the candidates, as of the last round */
-typedef struct Job { const RecipeCommand *command; RewardSet *rewards; Str account; } Job;
+typedef struct Job {
+    const RecipeCommand *command;
+    RewardSet *rewards;
+    Str account;
+} Job;
 
 /* ---- what people see ---- */
 

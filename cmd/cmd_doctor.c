@@ -12,12 +12,15 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include "lib/base/system.h"
 #include "cmd/cmd.h"
 
 enum { MOST_CHECKS = 256 };
 #define GRADIENT_TOLERANCE 1e-6
 
-typedef struct Library { const char *name, *version; } Library;
+typedef struct Library {
+    const char *name, *version;
+} Library;
 enum { MOST_ADVICE = 8 };
 typedef struct Doctor {
     const CpuInfo *cpu;
@@ -124,7 +127,8 @@ static void look_at_settings(Doctor *doctor, const Command *command) {
     snprintf(doctor->why, sizeof doctor->why, "%s", why_so_many(command, threads, cores, physical, online));
     if (threads > physical && physical < cores)
         advise(doctor, "these processors have %d cores: products may be as fast with --threads %d", physical, physical);
-    if (nodes > 1) advise(doctor, "memory is in %d nodes: numactl --cpunodebind=0 --membind=0 keeps a run in one of them", nodes);
+    if (nodes > 1)
+        advise(doctor, "memory is in %d nodes: numactl --cpunodebind=0 --membind=0 keeps a run in one of them", nodes);
     else if (strstr(doctor->cpu->name, "EPYC") && !virtual_machine())
         advise(doctor,
                "all memory is one node (NPS1): NPS4 in the firmware's settings brings it nearer to the cores, for runs that are bound to one node");
@@ -213,8 +217,10 @@ static Status examine(const Command *command) {
     if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
     doctor.n_checks = gradcheck_ops(doctor.checks, MOST_CHECKS);
     if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
-    if (command->json) print_json(&doctor);
-    else print_plain(&doctor);
+    if (command->json)
+        print_json(&doctor);
+    else
+        print_plain(&doctor);
     if (gradients_fine(&doctor)) return ST_OK;
     const GradCheck *worst = worst_check(&doctor);
     if (!worst) return status_fail(ST_NUMERIC, "the gradient check could not run");

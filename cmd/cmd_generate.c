@@ -12,13 +12,13 @@ typedef struct Generate {
     GenerateConfig config;
     TextList stop;
     int64_t seed;
-    double ilql;             /* NaN: none */
+    double ilql;                /* NaN: none */
     const Tokenizer *tokenizer; /* NULL: the model has none */
-    bool plain;              /* one prompt from the command line: its text streams to stdout */
+    bool plain;                 /* one prompt from the command line: its text streams to stdout */
     const TokenRows *rows;
     ResultFile result;
     size_t done, all;
-    ContextCount beyond;     /* questions with their answers: which are known once the answers have ended */
+    ContextCount beyond; /* questions with their answers: which are known once the answers have ended */
 } Generate;
 
 static Status stream_text(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
@@ -30,8 +30,10 @@ static Status stream_text(void *context, size_t prompt, int64_t sample, int32_t 
 /* A conversation as the template rendered it. */
 static void write_prompt(JsonWriter *w, const Tokenizer *tokenizer, const Ids *ids) {
     Str text = {0};
-    if (tokenizer_decode(tokenizer, ids->data, ids->n, false, &text) == ST_OK) jw_string_n(w, "prompt", str_text(&text), text.len);
-    else jw_null(w, "prompt");
+    if (tokenizer_decode(tokenizer, ids->data, ids->n, false, &text) == ST_OK)
+        jw_string_n(w, "prompt", str_text(&text), text.len);
+    else
+        jw_null(w, "prompt");
     str_release(&text);
 }
 
@@ -39,10 +41,14 @@ static void write_row(JsonWriter *w, const Generate *job, const Completion *c) {
     const TokenRow *row = &job->rows->items[c->prompt];
     const json_t *prompt = json_object_get(row->json, json_object_get(row->json, "prompt") ? "prompt" : "text");
     jw_object(w, NULL);
-    if (json_is_string(prompt) || !job->tokenizer) jw_string(w, "prompt", json_string_value(prompt));
-    else write_prompt(w, job->tokenizer, &row->ids);
-    if (job->tokenizer) jw_string_n(w, "completion", str_text(&c->text), c->text.len);
-    else jw_null(w, "completion");
+    if (json_is_string(prompt) || !job->tokenizer)
+        jw_string(w, "prompt", json_string_value(prompt));
+    else
+        write_prompt(w, job->tokenizer, &row->ids);
+    if (job->tokenizer)
+        jw_string_n(w, "completion", str_text(&c->text), c->text.len);
+    else
+        jw_null(w, "completion");
     jw_array(w, "completion_ids");
     for (size_t i = 0; i < c->ids.n; i++) jw_int(w, NULL, c->ids.data[i]);
     jw_end_array(w);

@@ -1,10 +1,18 @@
 /* tune grad: the gradient of the mean loss, for checking against other programs. */
+#include "lib/base/system.h"
 #include "cmd/cmd.h"
 
 enum { BATCH_TOKENS = 1024 }; /* rows that run together: what bounds the memory of activations */
 
-typedef struct Grad { const char *adapter, *compute, *output; ChatChoice chat; } Grad;
-typedef struct GradBatch { int32_t *ids, *positions, *targets; Segment *segments; double *weights; } GradBatch;
+typedef struct Grad {
+    const char *adapter, *compute, *output;
+    ChatChoice chat;
+} Grad;
+typedef struct GradBatch {
+    int32_t *ids, *positions, *targets;
+    Segment *segments;
+    double *weights;
+} GradBatch;
 
 static Status open_trained(const char *dir, const Grad *job, Model **model) {
     DType compute = compute_from_text(job->compute ? job->compute : "f32");

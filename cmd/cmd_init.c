@@ -3,7 +3,11 @@
 
 #include "cmd/cmd.h"
 
-typedef struct Init { const char *output, *dtype; int64_t seed; double scale; } Init;
+typedef struct Init {
+    const char *output, *dtype;
+    int64_t seed;
+    double scale;
+} Init;
 
 /* What is drawn reaches sqrt(3) deviations, and must fit. */
 static Status check_scale(double scale, DType dtype) {
@@ -13,7 +17,10 @@ static Status check_scale(double scale, DType dtype) {
     return status_hint(ST_USAGE, "0.02 is usual");
 }
 
-typedef struct InitModel { const Init *job; const char *config, *from; } InitModel; /* from: a directory with a tokenizer, or NULL */
+typedef struct InitModel {
+    const Init *job;
+    const char *config, *from;
+} InitModel; /* from: a directory with a tokenizer, or NULL */
 
 static Status write_model(void *context, const char *dir) {
     const InitModel *model = context;

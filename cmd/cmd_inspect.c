@@ -1,9 +1,15 @@
 /* tune inspect: what is in a model, an adapter, a safetensors file, a checkpoint or a run. */
 #include <stdlib.h>
 
+#include "lib/base/log.h"
 #include "cmd/cmd.h"
 
-typedef struct Inspect { Arena *arena; const char *path; JsonWriter json; Str plain; } Inspect; /* both forms are made, one is printed */
+typedef struct Inspect {
+    Arena *arena;
+    const char *path;
+    JsonWriter json;
+    Str plain;
+} Inspect; /* both forms are made, one is printed */
 
 static bool holds(const Inspect *job, const char *name) {
     const char *path = path_join(job->arena, job->path, name);
@@ -95,8 +101,10 @@ static Status inspect_adapter(Inspect *job) {
     TRY(adapter_config_read(job->path, job->arena, &lora));
     TRY(copy_json(job, "adapter", "adapter_config.json"));
     str_printf(&job->plain, "LoRA adapter: rank %lld, alpha %g%s, targets ", (long long)lora.rank, lora.alpha, lora.use_rslora ? " (rslora)" : "");
-    if (lora.target_regex) str_printf(&job->plain, "%s", shown(job, lora.target_regex));
-    else if (lora.n_targets == 0) str_printf(&job->plain, "all linear layers");
+    if (lora.target_regex)
+        str_printf(&job->plain, "%s", shown(job, lora.target_regex));
+    else if (lora.n_targets == 0)
+        str_printf(&job->plain, "all linear layers");
     for (size_t i = 0; i < lora.n_targets; i++) str_printf(&job->plain, "%s%s", i ? ", " : "", shown(job, lora.targets[i]));
     for (size_t i = 0; i < lora.n_saved; i++) str_printf(&job->plain, "%s%s", i ? ", " : "; trained whole: ", shown(job, lora.saved[i]));
     str_printf(&job->plain, "\n");
@@ -175,7 +183,10 @@ static Status inspect_run(Inspect *job) {
     return ST_OK;
 }
 
-typedef struct Kind { const char *name, *file; Status (*inspect)(Inspect *job); } Kind;
+typedef struct Kind {
+    const char *name, *file;
+    Status (*inspect)(Inspect *job);
+} Kind;
 static const Kind kinds[] = {
     {"adapter", "adapter_config.json", inspect_adapter},
     {"checkpoint", "manifest.json", inspect_checkpoint},
@@ -206,8 +217,10 @@ static Status inspect(const Command *command) {
         status = inspect_tensors(&job, job.path);
     }
     jw_end_object(&job.json);
-    if (status == ST_OK && command->json) print_result("%s\n", str_text(&job.json.text));
-    else if (status == ST_OK) print_text(str_text(&job.plain), job.plain.len);
+    if (status == ST_OK && command->json)
+        print_result("%s\n", str_text(&job.json.text));
+    else if (status == ST_OK)
+        print_text(str_text(&job.plain), job.plain.len);
     jw_release(&job.json);
     str_release(&job.plain);
     return status;

@@ -16,10 +16,14 @@ Status mdp_argument(const char *text, Arena *arena, const Yaml **node);
 
 /* What solve and evaluate take alike. */
 /* NAN: as the world has it, as is usual; mdp_question_open moves the tolerance into the options */
-typedef struct MdpQuestion { double gamma, tolerance; MdpOptions options; } MdpQuestion;
-#define MDP_QUESTION_NONE {.gamma = (double)NAN, .tolerance = (double)NAN}
-#define MDP_QUESTION_OPTIONS(question)                                                                                                      \
-    {"--gamma", OPTION_REAL, &(question).gamma, "G", "discount, 0 to 1, instead of the world's own"}, {                                    \
+typedef struct MdpQuestion {
+    double gamma, tolerance;
+    MdpOptions options;
+} MdpQuestion;
+#define MDP_QUESTION_NONE \
+    { .gamma = (double)NAN, .tolerance = (double)NAN }
+#define MDP_QUESTION_OPTIONS(question)                                                                                                  \
+    {"--gamma", OPTION_REAL, &(question).gamma, "G", "discount, 0 to 1, instead of the world's own"}, {                                 \
         "--tolerance", OPTION_REAL, &(question).tolerance, "X", "largest certified bound to stop at (1e-12, as far as rounding allows)" \
     }
 /* Opens the world and says on stderr which states cannot be reached. ST_USAGE for a gamma or tolerance out of range; see mdp_open. */

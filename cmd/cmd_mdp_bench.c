@@ -2,10 +2,14 @@
 #include <math.h>
 #include <time.h>
 
+#include "lib/base/system.h"
 #include "cmd/cmd_mdp.h"
 #include "rl/mdp/mdp_form.h"
 
-typedef struct Shape { int64_t states, actions, successors; double gamma, tolerance; } Shape;
+typedef struct Shape {
+    int64_t states, actions, successors;
+    double gamma, tolerance;
+} Shape;
 
 /* Successors anywhere, equal rows, rewards 0 to 1. */
 static Status make_world(const Shape *shape, Arena *arena, Mdp *mdp) {
@@ -39,7 +43,12 @@ static Status make_world(const Shape *shape, Arena *arena, Mdp *mdp) {
 }
 
 /* One line of the answer; not a number: not measured. */
-typedef struct Measured { const char *work; double seconds, cpu_seconds; int64_t iterations; double gbs, share, share_one, bound, value; } Measured;
+typedef struct Measured {
+    const char *work;
+    double seconds, cpu_seconds;
+    int64_t iterations;
+    double gbs, share, share_one, bound, value;
+} Measured;
 
 static void print_row(const Command *command, const Measured *m) {
     if (!command->json) {
@@ -126,7 +135,9 @@ static double read_probabilities(const Mdp *mdp) {
     return sum;
 }
 
-typedef struct Timer { double start, cpu_start, best, cpu_best; } Timer; /* the best of many: other programs only take time away */
+typedef struct Timer {
+    double start, cpu_start, best, cpu_best;
+} Timer; /* the best of many: other programs only take time away */
 
 static void timer_start(Timer *timer) {
     timer->start = clock_seconds();

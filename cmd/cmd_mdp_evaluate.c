@@ -76,8 +76,10 @@ static void print_plain(const NamedMdp *world, const MdpSolution *solution, cons
     const Mdp *mdp = &world->mdp;
     print_result("%d state%s, %d action%s, gamma %.12g; %s solution of the Bellman equation\n", (int)mdp->n_states, plural(mdp->n_states),
                  (int)mdp->n_actions, plural(mdp->n_actions), mdp->gamma, solution->method);
-    if (isfinite(solution->bound)) print_result("values at most %.2g from the truth, rounding included\n", solution->bound);
-    else print_result("no bound on the distance to the truth was found\n");
+    if (isfinite(solution->bound))
+        print_result("values at most %.2g from the truth, rounding included\n", solution->bound);
+    else
+        print_result("no bound on the distance to the truth was found\n");
     if (world->start) {
         double value = 0;
         for (int64_t s = 0; s < mdp->n_states; s++)
@@ -88,8 +90,10 @@ static void print_plain(const NamedMdp *world, const MdpSolution *solution, cons
     Str name = {0};
     for (int64_t s = 0; s < MIN(mdp->n_states, SHOWN); s++) {
         str_clear(&name);
-        if (world->state_names) str_append(&name, world->state_names[s]);
-        else str_printf(&name, "%lld", (long long)s);
+        if (world->state_names)
+            str_append(&name, world->state_names[s]);
+        else
+            str_printf(&name, "%lld", (long long)s);
         print_result("%-20s %16.9f", str_text(&name), solution->V[s]);
         if (share) print_result("  %13.9f", share[s]);
         print_result("%s\n", mdp->terminal[s] ? "  (terminal)" : "");
@@ -98,7 +102,11 @@ static void print_plain(const NamedMdp *world, const MdpSolution *solution, cons
     str_release(&name);
 }
 
-typedef struct Evaluation { MdpQuestion question; const char *policy; bool stationary; } Evaluation;
+typedef struct Evaluation {
+    MdpQuestion question;
+    const char *policy;
+    bool stationary;
+} Evaluation;
 
 static Status evaluate(const Command *command, Evaluation *evaluation, const NamedMdp *world) {
     double *policy, *share = NULL;
@@ -111,8 +119,10 @@ static Status evaluate(const Command *command, Evaluation *evaluation, const Nam
         if (!share) return ST_RESOURCE;
         TRY(mdp_stationary(world, policy, share));
     }
-    if (command->json) print_json(world, &solution, share);
-    else print_plain(world, &solution, share);
+    if (command->json)
+        print_json(world, &solution, share);
+    else
+        print_plain(world, &solution, share);
     return ST_OK;
 }
 

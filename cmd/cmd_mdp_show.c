@@ -2,7 +2,10 @@
 #include "cmd/cmd_mdp.h"
 #include "rl/mdp/mdp_show.h"
 
-typedef struct Show { const char *policy, *svg, *html; MdpQuestion question; } Show;
+typedef struct Show {
+    const char *policy, *svg, *html;
+    MdpQuestion question;
+} Show;
 
 static void print_screen(const MdpPicture *picture) {
     Str text = {0};
@@ -15,8 +18,10 @@ static void print_screen(const MdpPicture *picture) {
 static void write_names(JsonWriter *w, const char *key, const char *const *names, int64_t n) {
     jw_array(w, key);
     for (int64_t i = 0; i < n; i++) {
-        if (names) jw_string(w, NULL, names[i]);
-        else jw_int(w, NULL, i);
+        if (names)
+            jw_string(w, NULL, names[i]);
+        else
+            jw_int(w, NULL, i);
     }
     jw_end_array(w);
 }
@@ -87,8 +92,10 @@ static Status draw(const Command *command, const Show *show, const NamedMdp *wor
     TRY(find_values(command->arena, show, world, &picture.V, &policy));
     picture.policy = policy;
     TRY(write_files(show, &picture));
-    if (command->json) print_json(&picture);
-    else if (!show->svg && !show->html) print_screen(&picture);
+    if (command->json)
+        print_json(&picture);
+    else if (!show->svg && !show->html)
+        print_screen(&picture);
     if (show->svg) show_line("wrote %s", show->svg);
     if (show->html) show_line("wrote %s", show->html);
     return ST_OK;

@@ -1,4 +1,5 @@
 /* tune mdp simulate: given actions step by step, or episodes under a policy. */
+#include "lib/base/system.h"
 #include "cmd/cmd_mdp.h"
 
 #include <math.h>
@@ -98,7 +99,11 @@ static Status read_actions(const Command *command, const Simulate *job, double *
 
 /* ---- a trace ---- */
 
-typedef struct Trace { size_t n; double *actions, *states, *observations, *rewards; bool *terminated, *truncated; } Trace;
+typedef struct Trace {
+    size_t n;
+    double *actions, *states, *observations, *rewards;
+    bool *terminated, *truncated;
+} Trace;
 
 /* A time limit is told and does not stop the process; its end does. */
 static Status follow(const Command *command, Simulate *job, Trace *trace) {
@@ -219,8 +224,10 @@ static Status simulate_trace(const Command *command, Simulate *job) {
     TRY(env_reset(job->env, (uint64_t)job->seed));
     if (job->state) TRY(set_state(command, job));
     TRY(follow(command, job, &trace));
-    if (command->json) print_trace_json(job->env, &trace);
-    else print_trace(job->env, &trace);
+    if (command->json)
+        print_trace_json(job->env, &trace);
+    else
+        print_trace(job->env, &trace);
     return ST_OK;
 }
 
@@ -230,7 +237,7 @@ typedef struct Episodes {
     int64_t n, steps, terminated, truncated;
     double *returns, *discounted, *visits, *stationary; /* visits and stationary (n_states), NULL where states have no numbers */
     int64_t *lengths;
-    double *policy;                                     /* (n_states, n_actions); NULL: any action alike */
+    double *policy; /* (n_states, n_actions); NULL: any action alike */
     double mean, deviation, mean_discounted, mean_length;
 } Episodes;
 
@@ -382,8 +389,10 @@ static Status simulate_episodes(const Command *command, Simulate *job) {
     TRY(open_environment(command, MIN(job->episodes, MOST_COPIES), job));
     TRY(env_number_states(&job->env));
     Env *env = job->env;
-    if (job->max_steps > 0) env->max_steps = env->max_steps > 0 ? MIN(job->max_steps, env->max_steps) : job->max_steps;
-    else if (env->max_steps == 0) env->max_steps = LONGEST_EPISODE;
+    if (job->max_steps > 0)
+        env->max_steps = env->max_steps > 0 ? MIN(job->max_steps, env->max_steps) : job->max_steps;
+    else if (env->max_steps == 0)
+        env->max_steps = LONGEST_EPISODE;
     TRY(open_policy(command, job, &episodes));
     if (!episodes_allocate(command->arena, env, &episodes)) return ST_RESOURCE;
     TRY(env_reset(env, (uint64_t)job->seed));
@@ -395,8 +404,10 @@ static Status simulate_episodes(const Command *command, Simulate *job) {
         show_line("no shares of an endless run: %s\n", status_text());
         episodes.stationary = NULL;
     }
-    if (command->json) print_episodes_json(env, &episodes);
-    else print_episodes(env, &episodes);
+    if (command->json)
+        print_episodes_json(env, &episodes);
+    else
+        print_episodes(env, &episodes);
     return ST_OK;
 }
 

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "lib/base/system.h"
 #include "cmd/cmd_mdp.h"
 
 enum { SHOWN = 100 }; /* states that the plain answer lists */
@@ -9,8 +10,10 @@ enum { SHOWN = 100 }; /* states that the plain answer lists */
 static void write_policy(JsonWriter *w, const char *key, const int32_t *policy, int64_t n) {
     jw_array(w, key);
     for (int64_t s = 0; s < n; s++) {
-        if (policy[s] < 0) jw_null(w, NULL);
-        else jw_int(w, NULL, policy[s]);
+        if (policy[s] < 0)
+            jw_null(w, NULL);
+        else
+            jw_int(w, NULL, policy[s]);
     }
     jw_end_array(w);
 }
@@ -51,13 +54,18 @@ static void print_states(const NamedMdp *world, const MdpSolution *solution) {
     print_result("\n%-20s %16s  %-14s %s\n", "state", "V", "best action", "Q of every action");
     for (int64_t s = 0; s < MIN(mdp->n_states, SHOWN); s++) {
         str_clear(&line);
-        if (world->state_names) str_append(&line, world->state_names[s]);
-        else str_printf(&line, "%lld", (long long)s);
+        if (world->state_names)
+            str_append(&line, world->state_names[s]);
+        else
+            str_printf(&line, "%lld", (long long)s);
         print_result("%-20s %16.9f  ", str_text(&line), solution->V[s]);
         str_clear(&line);
-        if (solution->policy[s] < 0) str_append(&line, "(terminal)");
-        else if (world->action_names) str_append(&line, world->action_names[solution->policy[s]]);
-        else str_printf(&line, "%d", (int)solution->policy[s]);
+        if (solution->policy[s] < 0)
+            str_append(&line, "(terminal)");
+        else if (world->action_names)
+            str_append(&line, world->action_names[solution->policy[s]]);
+        else
+            str_printf(&line, "%d", (int)solution->policy[s]);
         print_result("%-14s", str_text(&line));
         for (int64_t a = 0; a < MIN(mdp->n_actions, 8) && solution->policy[s] >= 0; a++) print_result(" %.6f", solution->Q[s * mdp->n_actions + a]);
         print_result("%s\n", mdp->n_actions > 8 && solution->policy[s] >= 0 ? " ..." : "");
@@ -72,8 +80,10 @@ static void print_plain(const NamedMdp *world, const MdpSolution *solution) {
                  mdp->gamma);
     print_result("%s, %lld iteration%s", solution->method, (long long)solution->iterations, plural(solution->iterations));
     const char *what = strcmp(solution->method, "average") ? "values" : "reward per step";
-    if (isfinite(solution->bound)) print_result(": %s at most %.2g from the truth, rounding included\n", what, solution->bound);
-    else print_result(": no bound on the distance to the truth was found\n");
+    if (isfinite(solution->bound))
+        print_result(": %s at most %.2g from the truth, rounding included\n", what, solution->bound);
+    else
+        print_result(": no bound on the distance to the truth was found\n");
     if (!strcmp(solution->method, "average")) print_result("reward per step in the long run: %.12g\n", solution->gain);
     if (world->start) {
         double value = 0;
@@ -92,7 +102,9 @@ static void warn_of_policy(const MdpSolution *solution) {
 }
 
 /* Numbers of steps, which are 1 or more when they are given. */
-typedef struct Counts { int64_t horizon, sweeps, iterations; } Counts;
+typedef struct Counts {
+    int64_t horizon, sweeps, iterations;
+} Counts;
 enum { NOT_GIVEN = INT32_MIN };
 
 static Status read_count(const char *name, int64_t given, int64_t *option) {
@@ -121,8 +133,10 @@ static Status solve(const Command *command, MdpQuestion *question, const Counts 
         show_line("%lld iteration%s in %s\n", (long long)solution.iterations, plural(solution.iterations),
                   format_seconds(clock_seconds() - start, time));
         warn_of_policy(&solution);
-        if (command->json) print_json(world, &solution);
-        else print_plain(world, &solution);
+        if (command->json)
+            print_json(world, &solution);
+        else
+            print_plain(world, &solution);
     }
     named_mdp_free(world);
     return status;

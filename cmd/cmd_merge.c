@@ -2,10 +2,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/log.h"
 #include "cmd/cmd.h"
 #include "sft/merge.h"
 
-typedef struct MergeCommand { const char *output, *dtype, *compute, *method; bool force; } MergeCommand;
+typedef struct MergeCommand {
+    const char *output, *dtype, *compute, *method;
+    bool force;
+} MergeCommand;
 
 static Status check_method(const char *method) {
     if (!method || !strcmp(method, "cat")) return ST_OK;
@@ -78,9 +82,10 @@ static Status merge(const Command *command, const MergeCommand *options) {
     TRY(merge_run(&config, &result));
     if (command->json) print_proof(result);
     if (result->delta_lost > ROUNDING_TOO_COARSE)
-        log_message(LOG_WARNING,
-                    "the stored type is too coarse for these adapters: rounding takes %.0f %% of what they change, and %.0f %% of the weights that they move stay where they were; --dtype f16 or f32 keeps it, as base and adapter side by side do",
-                    100 * result->delta_lost, 100 * result->unmoved);
+        log_message(
+            LOG_WARNING,
+            "the stored type is too coarse for these adapters: rounding takes %.0f %% of what they change, and %.0f %% of the weights that they move stay where they were; --dtype f16 or f32 keeps it, as base and adapter side by side do",
+            100 * result->delta_lost, 100 * result->unmoved);
     show_line("wrote %s: %zu tensor%s, %zu of them merged, largest rounding error %.2g%s%s", options->output, result->n, plural((int64_t)result->n),
               result->n_changed, result->worst ? result->worst->error : 0, result->worst ? " in " : "", result->worst ? result->worst->name : "");
     merge_free(result);
@@ -100,7 +105,8 @@ Status cmd_merge(int argc, char **argv) {
     const Option options[] = {
         {"-o", OPTION_TEXT, &job.output, "DIR", "the merged model's directory"},
         {"--dtype", OPTION_TEXT, &job.dtype, "f32|bf16|f16", "for all weights; each as the base has it unless given"},
-        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of the models that --json compares (f32, so that what it tells is merging alone)"},
+        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16",
+         "precision of the models that --json compares (f32, so that what it tells is merging alone)"},
         {"--method", OPTION_TEXT, &job.method, "cat", "the weighted sum of the adapters' deltas (what is done without it, too)"},
         {"--force", OPTION_FLAG, &job.force, NULL, "replace the model that is in DIR"},
         {0},

@@ -8,7 +8,13 @@
 #include "cmd/cmd.h"
 
 /* names: paths below a root, without .yaml, sorted */
-typedef struct Found { Arena *arena; const char *roots[RECIPE_FOLDERS]; size_t n_roots; char **names; size_t n; } Found;
+typedef struct Found {
+    Arena *arena;
+    const char *roots[RECIPE_FOLDERS];
+    size_t n_roots;
+    char **names;
+    size_t n;
+} Found;
 
 /* The path of this program; empty when the system does not say. */
 static void own_path(char *path, size_t size) {
@@ -160,7 +166,8 @@ static Status give(const Found *found, const char *name, const char *to) {
     if (status == ST_OK && !to) print_text(str_text(&text), text.len);
     if (status == ST_OK && to && file_exists(to))
         status = status_hint(status_fail(ST_CONFIG, "'%s' is there already", to), "name another file, or remove this one first");
-    else if (status == ST_OK && to) status = file_write_all(to, str_text(&text), text.len);
+    else if (status == ST_OK && to)
+        status = file_write_all(to, str_text(&text), text.len);
     str_release(&text);
     if (status == ST_OK && to) show_line("wrote %s", to);
     return status;

@@ -19,8 +19,10 @@ static void print_json(const Command *command, const char *path, const RunNumber
         jw_double(&w, "best_eval_loss", run->best_eval_loss);
         jw_double(&w, "seconds", run->seconds);
         jw_double(&w, "tokens_per_second", run->tokens_per_second);
-        if (run->peak_rss_bytes < 0) jw_null(&w, "peak_rss_bytes");
-        else jw_int(&w, "peak_rss_bytes", run->peak_rss_bytes);
+        if (run->peak_rss_bytes < 0)
+            jw_null(&w, "peak_rss_bytes");
+        else
+            jw_int(&w, "peak_rss_bytes", run->peak_rss_bytes);
         jw_int(&w, "broken_lines", (int64_t)run->broken_lines);
         jw_end_object(&w);
     }

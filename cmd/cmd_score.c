@@ -3,7 +3,11 @@
 
 #include "cmd/cmd.h"
 
-typedef struct Score { const char *adapter, *compute, *output, *logits; ChatChoice chat; SafetensorsWriter *writer; } Score;
+typedef struct Score {
+    const char *adapter, *compute, *output, *logits;
+    ChatChoice chat;
+    SafetensorsWriter *writer;
+} Score;
 
 static void declare_logits(SafetensorsWriter *writer, const TokenRows *rows, int64_t vocab) {
     for (size_t r = 0; r < rows->n; r++) {
@@ -69,8 +73,10 @@ static Status score(const Command *command, Score *job, const OpenedModel *opene
     if (status == ST_OK) status = score_rows(opened->model, scores, rows->n, job->logits ? write_logits : NULL, job->writer);
     size_t n = rows->n;
     if (status == ST_OK) status = check_finite(scores, &n);
-    if (job->logits && status == ST_OK) status = safetensors_commit(job->writer);
-    else if (job->logits) safetensors_abandon(job->writer);
+    if (job->logits && status == ST_OK)
+        status = safetensors_commit(job->writer);
+    else if (job->logits)
+        safetensors_abandon(job->writer);
     for (size_t r = 0; r < n && !isinf(scores[r].logprobs[0]) && (job->output || status == ST_OK); r++) write_row(&result, &scores[r]);
     return result_close(&result, status);
 }

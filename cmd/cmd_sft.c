@@ -57,11 +57,8 @@ static void show_next(const Recipe *recipe) {
 static Status train(const RecipeCommand *job) {
     const Recipe *recipe = job->recipe;
     TrainResult result = {0};
-    SftConfig config = {.recipe = job->recipe,
-                        .options = job->options,
-                        .on_plan = show_plan,
-                        .on_progress = show_step,
-                        .context = (void *)(uintptr_t)job};
+    SftConfig config = {
+        .recipe = job->recipe, .options = job->options, .on_plan = show_plan, .on_progress = show_step, .context = (void *)(uintptr_t)job};
     Status status = sft_run(&config, &result);
     if (status == ST_OK && !job->options.dry_run) {
         show_training_result(job->command, recipe, &result);

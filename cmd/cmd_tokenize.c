@@ -3,12 +3,21 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lib/base/system.h"
 #include "cmd/cmd.h"
 #include "data/formats/conversation.h"
 #include "lib/text/chat.h"
 
-typedef struct Tokenize { Tokenizer *tokenizer; bool decode, no_special, rows; const char *file, *chat, *chat_template, *now; } Tokenize;
-typedef struct Line { Str text, result; size_t number; Status status; } Line;
+typedef struct Tokenize {
+    Tokenizer *tokenizer;
+    bool decode, no_special, rows;
+    const char *file, *chat, *chat_template, *now;
+} Tokenize;
+typedef struct Line {
+    Str text, result;
+    size_t number;
+    Status status;
+} Line;
 enum { BATCH_LINES = 4096, BATCH_BYTES = 16 << 20 };
 
 static Status encode_text(const Tokenize *job, const char *text, size_t len, Str *result) {
@@ -34,11 +43,14 @@ static Status decode_ids(const Tokenize *job, const json_t *json, Str *result) {
         const json_t *id = json_array_get(json, i);
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX)
             status = status_fail(ST_INPUT, "element %zu is no token id", i);
-        else ids_push(&ids, (int32_t)json_integer_value(id));
+        else
+            ids_push(&ids, (int32_t)json_integer_value(id));
     }
     if (status == ST_OK) status = tokenizer_decode(job->tokenizer, ids.data, ids.n, job->no_special, &text);
-    if (status == ST_OK && job->rows) str_append_json(result, str_text(&text), text.len);
-    else if (status == ST_OK) str_append_n(result, str_text(&text), text.len);
+    if (status == ST_OK && job->rows)
+        str_append_json(result, str_text(&text), text.len);
+    else if (status == ST_OK)
+        str_append_n(result, str_text(&text), text.len);
     ids_release(&ids);
     str_release(&text);
     return status;
@@ -51,9 +63,12 @@ static Status line_run(const Tokenize *job, Line *line) {
     Status status = ST_OK;
     TRY(json_read_line(str_text(&line->text), line->text.len, job->file, line->number, &row));
     const json_t *text = json_object_get(row, "text");
-    if (job->decode) status = decode_ids(job, row, &line->result);
-    else if (!json_is_string(text)) status = status_fail(ST_INPUT, "a row without a string 'text'");
-    else status = encode_text(job, json_string_value(text), json_string_length(text), &line->result);
+    if (job->decode)
+        status = decode_ids(job, row, &line->result);
+    else if (!json_is_string(text))
+        status = status_fail(ST_INPUT, "a row without a string 'text'");
+    else
+        status = encode_text(job, json_string_value(text), json_string_length(text), &line->result);
     json_decref(row);
     return status;
 }
@@ -116,9 +131,12 @@ static Status render_row(const Tokenize *job, const ChatTemplate *template, Slic
     bool has_list = json_is_array(json_object_get(row, "messages"));
     json_t *messages = has_list ? messages_for_template(json_object_get(row, "messages")) : NULL;
     if (messages) json_object_set_new(row, "messages", messages);
-    if (!has_list) status = status_fail(ST_INPUT, "a row without a list 'messages'");
-    else if (!messages) status = status_fail(ST_RESOURCE, "out of memory for messages");
-    else status = chat_template_render(template, row, &(ChatOptions){.now = job->now}, &rendering);
+    if (!has_list)
+        status = status_fail(ST_INPUT, "a row without a list 'messages'");
+    else if (!messages)
+        status = status_fail(ST_RESOURCE, "out of memory for messages");
+    else
+        status = chat_template_render(template, row, &(ChatOptions){.now = job->now}, &rendering);
     if (status == ST_OK) {
         str_append_json(&quoted, str_text(&rendering.text), rendering.text.len);
         print_result("%s\n", str_text(&quoted));

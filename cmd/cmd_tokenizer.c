@@ -1,9 +1,14 @@
 /* tune tokenizer train: byte-level BPE from a corpus. */
 #include <string.h>
 
+#include "lib/base/system.h"
 #include "cmd/cmd.h"
 
-typedef struct Train { const char *output, *bos, *eos; int64_t vocab_size; TextList special; } Train;
+typedef struct Train {
+    const char *output, *bos, *eos;
+    int64_t vocab_size;
+    TextList special;
+} Train;
 
 static const size_t CORPUS_LIMIT = (size_t)1 << 40; /* bytes of one text file */
 

@@ -29,7 +29,10 @@ void curve_add(Curve *curve, double value) {
 /* ---- dots ---- */
 
 /* across, down: characters */
-typedef struct Dots { int across, down, dots_across, dots_down; bool on[MAX_DOTS_DOWN][MAX_DOTS_ACROSS]; } Dots;
+typedef struct Dots {
+    int across, down, dots_across, dots_down;
+    bool on[MAX_DOTS_DOWN][MAX_DOTS_ACROSS];
+} Dots;
 
 /* The mean of the bins that a column of dots stands for, or the line between two bins. */
 static double value_at(const Curve *curve, int column, int columns) {
@@ -95,9 +98,12 @@ void curve_write(const Curve *curve, int columns, int rows, bool utf8, Str *out)
     }
     draw(curve, &dots, low, high);
     for (int row = 0; row < dots.down; row++) {
-        if (row == 0) append_label(high, out);
-        else if (row == dots.down - 1) append_label(low, out);
-        else str_printf(out, "%*s", LABEL - 1, row == dots.down / 2 && is_steep(low, high) ? "log" : "");
+        if (row == 0)
+            append_label(high, out);
+        else if (row == dots.down - 1)
+            append_label(low, out);
+        else
+            str_printf(out, "%*s", LABEL - 1, row == dots.down / 2 && is_steep(low, high) ? "log" : "");
         str_append(out, utf8 ? " \xE2\x94\x82" : " |");
         for (int column = 0; column < dots.across; column++) (utf8 ? append_braille : append_ascii)(&dots, row, column, out);
         str_append_char(out, '\n');

@@ -45,8 +45,10 @@ Status command_find(const char *const *words, size_t n, const CommandGroup **gro
         for (size_t i = 0; i < (*group)->n && !found; i++)
             if (!strcmp((*group)->commands[i].name, words[*used])) found = &(*group)->commands[i];
         if (!found) return unknown_command(*group, words[*used]);
-        if (found->group) *group = found->group;
-        else *info = found;
+        if (found->group)
+            *group = found->group;
+        else
+            *info = found;
     }
     return ST_OK;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/system.h"
 #include "cmd/cmd_eval.h"
 
 enum { BATCH_TOKENS = 2048, LOGIT_ROWS = 128 };
@@ -73,9 +74,7 @@ static Status eval_tokens(EvalRows *job) {
 
 /* ---- exact answers: greedily from where the first trained token is ---- */
 
-static size_t prompt_length(const Example *example) {
-    return (size_t)(example->n_runs > 0 ? example->runs[0].begin : example->n);
-}
+static size_t prompt_length(const Example *example) { return (size_t)(example->n_runs > 0 ? example->runs[0].begin : example->n); }
 
 static Status compare(void *context, const Completion *completion) {
     EvalRows *job = context;

@@ -32,8 +32,10 @@ Status eval_prompts(const Command *command, const Eval *job) {
 
 static void show_episode(void *context, int64_t number, const char *prompt, const char *text, double reward) {
     const Eval *job = context;
-    if (job->watch) print_result("-- episode %lld --\n%s%s\n-- return %.6g --\n\n", (long long)number, prompt, text, reward);
-    else show_progress("%lld/%lld episodes", (long long)number, (long long)job->episodes);
+    if (job->watch)
+        print_result("-- episode %lld --\n%s%s\n-- return %.6g --\n\n", (long long)number, prompt, text, reward);
+    else
+        show_progress("%lld/%lld episodes", (long long)number, (long long)job->episodes);
 }
 
 static void show_turns(const Command *command, const Eval *job, const TextEvaluation *found) {

@@ -69,8 +69,10 @@ static size_t word_length(Slice text, size_t at, bool command) {
     char quote = 0;
     for (; end < text.len && (quote || text.data[end] != ' '); end++) {
         if (!command || (text.data[end] != '\'' && text.data[end] != '"')) continue;
-        if (!quote) quote = text.data[end];
-        else if (quote == text.data[end]) quote = 0;
+        if (!quote)
+            quote = text.data[end];
+        else if (quote == text.data[end])
+            quote = 0;
     }
     return end - at;
 }
@@ -138,8 +140,10 @@ static void fold_text(Str *out, const char *text, int width) {
     Block block;
     int column = 0;
     for (const char *at = text, *line = text; help_block(&at, &block); line = at) {
-        if (block.kind != BLOCK_ENTRY) column = 0;
-        else if (column == 0) column = column_of_list(line);
+        if (block.kind != BLOCK_ENTRY)
+            column = 0;
+        else if (column == 0)
+            column = column_of_list(line);
         if (block.kind == BLOCK_ENTRY) {
             fold_entry(out, block.indent, block.name, column, block.text, width);
         } else {
@@ -212,8 +216,10 @@ void print_help(const CommandView *view) {
 }
 
 void help_answer(const CommandView *view) {
-    if (reader) reader(reader_context, view);
-    else print_help(view);
+    if (reader)
+        reader(reader_context, view);
+    else
+        print_help(view);
 }
 
 void print_commands(const CommandGroup *group) {

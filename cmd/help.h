@@ -11,18 +11,26 @@
 #include "lib/train/keys.h"
 
 /* The first n_own options are its own */
-typedef struct CommandView { const Command *command; const Option *options; size_t n_own, n; } CommandView;
+typedef struct CommandView {
+    const Command *command;
+    const Option *options;
+    size_t n_own, n;
+} CommandView;
 typedef void CommandReader(void *context, const CommandView *view);
 /* Hands the view of a command over while the call lasts. */
 Status command_describe(const CommandInfo *info, CommandReader *reader, void *context);
 void help_answer(const CommandView *view); /* of command_parse, on --help */
-void print_help(const CommandView *view); /* folded to the terminal, or to 80 columns */
+void print_help(const CommandView *view);  /* folded to the terminal, or to 80 columns */
 void print_commands(const CommandGroup *group);
 
 /* Pieces of a help text. A line that begins with four spaces is an example; one with a name, two spaces or more, and words is an entry of a list; any
  * other one is a paragraph. */
 typedef enum BlockKind { BLOCK_PARAGRAPH, BLOCK_ENTRY, BLOCK_EXAMPLE } BlockKind;
-typedef struct Block { BlockKind kind; int indent; Slice name, text; } Block; /* name: of an entry */
+typedef struct Block {
+    BlockKind kind;
+    int indent;
+    Slice name, text;
+} Block;                                        /* name: of an entry */
 bool help_block(const char **at, Block *block); /* false at the end of the text */
 /* By its section ("" is the top level), of Command.sections; `reward` is a section of its own there. */
 bool command_takes_key(const Command *command, const Key *key);

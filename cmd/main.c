@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "lib/base/system.h"
 #include "cmd/bench.h"
 
 const char *program_path;

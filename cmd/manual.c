@@ -16,8 +16,10 @@ static void add_plain(Str *out, const char *text, size_t len) {
         const char *roff = NULL;
         for (size_t k = 0; k < COUNT_OF(escapes); k++)
             if (text[i] == escapes[k].c) roff = escapes[k].roff;
-        if (roff) str_append(out, roff);
-        else str_append_char(out, text[i]);
+        if (roff)
+            str_append(out, roff);
+        else
+            str_append_char(out, text[i]);
     }
 }
 
@@ -115,8 +117,10 @@ static void add_common(void *context, const CommandView *view) { add_options(con
 static Status add_commands(Str *out, const CommandGroup *group) {
     for (size_t i = 0; i < group->n; i++) {
         const CommandInfo *info = &group->commands[i];
-        if (info->group) TRY(add_commands(out, info->group));
-        else TRY(command_describe(info, add_command, out));
+        if (info->group)
+            TRY(add_commands(out, info->group));
+        else
+            TRY(command_describe(info, add_command, out));
     }
     return ST_OK;
 }
@@ -152,7 +156,9 @@ static void add_codes(Str *out) {
 
 /* ---- what stands in no table ---- */
 
-typedef struct Entry { const char *name, *text; } Entry;
+typedef struct Entry {
+    const char *name, *text;
+} Entry;
 
 static const char about[] =
     "tune fine-tunes language models on ordinary machines: a recipe in YAML and a model in Hugging Face format go in, an adapter or a merged model comes out "

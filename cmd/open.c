@@ -1,7 +1,6 @@
 /* Opening a model with its adapter and tokenizer, as most commands do. */
 #include "cmd/cmd.h"
 
-
 static Status check_now(const char *now) {
     if (!now || chat_reads_date(now)) return ST_OK;
     return status_fail(ST_USAGE, "--now is a date, YYYY-MM-DD or 'YYYY-MM-DD HH:MM:SS', not '%s'", now);

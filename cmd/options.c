@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/log.h"
+#include "lib/base/system.h"
 #include "cmd/help.h"
 
 enum { MAX_OPTIONS = 64 };
@@ -94,9 +96,12 @@ static Status parse_option(Command *command, int argc, char **argv, int *i, cons
     if (!equals && *i + 1 >= argc) return status_fail(ST_USAGE, "option '%s' needs a value: %s", option->name, option->argument);
     const char *value = equals ? equals + 1 : argv[++*i];
     if (option->type == OPTION_TEXT && lists_choices(option->argument)) TRY(check_choice(command, option, value));
-    if (option->type == OPTION_TEXT) *(const char **)option->value = value;
-    else if (option->type == OPTION_LIST) return append_text(command, option->value, value);
-    else return set_number(option, value);
+    if (option->type == OPTION_TEXT)
+        *(const char **)option->value = value;
+    else if (option->type == OPTION_LIST)
+        return append_text(command, option->value, value);
+    else
+        return set_number(option, value);
     return ST_OK;
 }
 
@@ -115,8 +120,10 @@ static int64_t threads_by_default(void) {
 
 void use_threads(int64_t n) {
     const char *said = getenv("OMP_NUM_THREADS"); /* set but empty it says nothing, to OpenMP neither */
-    if (n == 0 && said && *said) n = omp_get_max_threads();
-    else if (n == 0) n = MIN((int64_t)omp_get_max_threads(), threads_by_default());
+    if (n == 0 && said && *said)
+        n = omp_get_max_threads();
+    else if (n == 0)
+        n = MIN((int64_t)omp_get_max_threads(), threads_by_default());
     omp_set_num_threads((int)MIN(n, (int64_t)omp_get_thread_limit()));
 }
 
@@ -160,8 +167,10 @@ Status command_parse(Command *command, int argc, char **argv, const Option *own,
 
 Status command_needs(const Command *command, size_t least, size_t most) {
     if (command->n_arguments >= least && command->n_arguments <= most) return ST_OK;
-    if (command->n_arguments < least) status_fail(ST_USAGE, "tune %s needs %s", command->name, command->arguments_help);
-    else status_fail(ST_USAGE, "tune %s does not know what to do with '%s'", command->name, command->arguments[most]);
+    if (command->n_arguments < least)
+        status_fail(ST_USAGE, "tune %s needs %s", command->name, command->arguments_help);
+    else
+        status_fail(ST_USAGE, "tune %s does not know what to do with '%s'", command->name, command->arguments[most]);
     return status_hint(ST_USAGE, "tune %s --help explains it", command->name);
 }
 
@@ -175,7 +184,8 @@ Status check_sampling(const GenerateConfig *c) {
         return status_fail(ST_USAGE, "--typical-p is above 0 and at most 1, not %g", c->sample.typical_p);
     if (!(c->sample.epsilon_cutoff >= 0 && c->sample.epsilon_cutoff < 1))
         return status_fail(ST_USAGE, "--epsilon-cutoff is 0 to below 1, not %g", c->sample.epsilon_cutoff);
-    if (!(c->sample.eta_cutoff >= 0 && c->sample.eta_cutoff < 1)) return status_fail(ST_USAGE, "--eta-cutoff is 0 to below 1, not %g", c->sample.eta_cutoff);
+    if (!(c->sample.eta_cutoff >= 0 && c->sample.eta_cutoff < 1))
+        return status_fail(ST_USAGE, "--eta-cutoff is 0 to below 1, not %g", c->sample.eta_cutoff);
     if (c->sample.no_repeat_ngram_size < 0)
         return status_fail(ST_USAGE, "--no-repeat-ngram-size is 0 or more, not %lld", (long long)c->sample.no_repeat_ngram_size);
     if (c->sample.top_k < 0) return status_fail(ST_USAGE, "--top-k is 0 or more, not %lld", (long long)c->sample.top_k);

@@ -43,11 +43,8 @@ static void show_step(void *context, const Progress *p) { show_training_step(((c
 
 Status pair_command(const RecipeCommand *job, PairCommandRun *run) {
     TrainResult result = {0};
-    PairRunConfig config = {.recipe = job->recipe,
-                            .options = job->options,
-                            .on_plan = show_plan,
-                            .on_progress = show_step,
-                            .context = (void *)(uintptr_t)job};
+    PairRunConfig config = {
+        .recipe = job->recipe, .options = job->options, .on_plan = show_plan, .on_progress = show_step, .context = (void *)(uintptr_t)job};
     Status status = run(&config, &result);
     if (status == ST_OK && !job->options.dry_run) show_training_result(job->command, job->recipe, &result);
     return status;

@@ -61,8 +61,10 @@ void profile_write(JsonWriter *w, const char *key, const ProfileRow *unsorted, s
 }
 
 static void add_number(Str *line, double value, const char *format) {
-    if (value > 0) str_printf(line, format, value);
-    else str_printf(line, "%10s", "-");
+    if (value > 0)
+        str_printf(line, format, value);
+    else
+        str_printf(line, "%10s", "-");
 }
 
 void profile_describe(Str *text, const ProfileRow *unsorted, size_t n) {

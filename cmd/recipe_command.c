@@ -95,7 +95,8 @@ static Status refuse_others(const RecipeCommand *job, const char *const *section
         if (recipe->lines[i] > 0 && !(takes(sections, "train") && takes(by_rewards, section))) continue;
         if (recipe->lines[i] > 0)
             status_fail(ST_CONFIG, "'%s' line %d: tune %s does not take '%s'", recipe->path, recipe->lines[i], job->name, key->dotted);
-        else status_fail(ST_CONFIG, "tune %s does not take '%s'", job->name, key->dotted);
+        else
+            status_fail(ST_CONFIG, "tune %s does not take '%s'", job->name, key->dotted);
         return status_hint(ST_CONFIG, "it belongs to tune %s; or leave '%s' out: %s=null", who_takes(section), section, section);
     }
     return ST_OK;
@@ -104,8 +105,13 @@ static Status refuse_others(const RecipeCommand *job, const char *const *section
 /* Keys of a section that several commands take, but one alone reads (tune rl's algorithms refuse theirs themselves). As above: typed it is a mistake,
  * in a file it is said. */
 static Status refuse_unread(const RecipeCommand *job) {
-    static const struct { const char *key, *command; } one_reads[] = {
-        {"train.loss", "sft"}, {"train.label_smoothing", "sft"}, {"train.neftune_alpha", "sft"}, {"train.center_rewards_coefficient", "reward"},
+    static const struct {
+        const char *key, *command;
+    } one_reads[] = {
+        {"train.loss", "sft"},
+        {"train.label_smoothing", "sft"},
+        {"train.neftune_alpha", "sft"},
+        {"train.center_rewards_coefficient", "reward"},
     };
     const Recipe *recipe = job->recipe;
     if (strcmp(job->name, "sft") != 0 && strcmp(job->name, "reward") != 0) return ST_OK;
@@ -121,7 +127,10 @@ static Status refuse_unread(const RecipeCommand *job) {
 
 static void add_options(const RecipeCommand *job, Str *line) {
     const Command *command = job->command;
-    const struct { bool given; const char *name; } flags[] = {{command->quiet, "quiet"}, {command->json, "json"}, {command->profile, "profile"}, {job->watch, "watch"}};
+    const struct {
+        bool given;
+        const char *name;
+    } flags[] = {{command->quiet, "quiet"}, {command->json, "json"}, {command->profile, "profile"}, {job->watch, "watch"}};
     if (command->threads) str_printf(line, " --threads %lld", (long long)command->threads);
     if (command->log) str_printf(line, " --log %lld", (long long)command->log);
     for (size_t i = 0; i < COUNT_OF(flags); i++)

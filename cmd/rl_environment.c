@@ -24,10 +24,14 @@ static void show_plan(void *context, const Learner *learner, const TrainMemory *
     const Env *env = learner->env;
     if (job->options.dry_run && job->command->json) print_plan(learner, memory);
     Str actions = {0}, observations = {0};
-    if (env->action.n) str_printf(&actions, "%lld action%s", (long long)env->action.n, plural(env->action.n));
-    else str_printf(&actions, "actions of %lld number%s", (long long)env->action.size, plural(env->action.size));
-    if (env->observation.n) str_printf(&observations, "%lld state%s", (long long)env->observation.n, plural(env->observation.n));
-    else str_printf(&observations, "observations of %lld number%s", (long long)env->observation.size, plural(env->observation.size));
+    if (env->action.n)
+        str_printf(&actions, "%lld action%s", (long long)env->action.n, plural(env->action.n));
+    else
+        str_printf(&actions, "actions of %lld number%s", (long long)env->action.size, plural(env->action.size));
+    if (env->observation.n)
+        str_printf(&observations, "%lld state%s", (long long)env->observation.n, plural(env->observation.n));
+    else
+        str_printf(&observations, "observations of %lld number%s", (long long)env->observation.size, plural(env->observation.size));
     show_line("environment: %s, %s, %s, %lld %s", env->id, str_text(&observations), str_text(&actions), (long long)env->copies,
               env->copies == 1 ? "copy" : "copies");
     show_line("algorithm: %s: %s", learner->algorithm->name, learner->algorithm->help);

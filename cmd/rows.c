@@ -5,7 +5,12 @@
 
 #include "cmd/cmd.h"
 
-typedef struct Reading { const OpenedModel *opened; const DataConfig *config; bool questions; TokenRows *rows; } Reading;
+typedef struct Reading {
+    const OpenedModel *opened;
+    const DataConfig *config;
+    bool questions;
+    TokenRows *rows;
+} Reading;
 
 static Status check_ids(const Ids *ids, const ModelConfig *model) {
     if (ids->n == 0) return status_fail(ST_INPUT, "the row has no tokens");

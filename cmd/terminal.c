@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "lib/base/system.h"
 #include "cmd/cmd.h"
 
 enum { CURVE_ROWS = 6, MAX_LINE = 512 };
@@ -120,9 +121,12 @@ static void erase_block(void) {
     int columns, rows;
     if (!live) return;
     terminal_size(&columns, &rows);
-    if (rows_drawn == 0) fputs("\r\033[K", stderr);
-    else if (columns < columns_drawn || rows <= rows_drawn) fputc('\n', stderr);
-    else fprintf(stderr, "\r\033[%dA\033[J", rows_drawn);
+    if (rows_drawn == 0)
+        fputs("\r\033[K", stderr);
+    else if (columns < columns_drawn || rows <= rows_drawn)
+        fputc('\n', stderr);
+    else
+        fprintf(stderr, "\r\033[%dA\033[J", rows_drawn);
     live = false;
     rows_drawn = 0;
 }
@@ -189,8 +193,10 @@ void show_progress(const char *format, ...) {
     shown = false;
     if (now - last_shown < (terminal ? 0.1 : 1.0) && last_shown >= 0) return;
     last_shown = now;
-    if (terminal) draw_block();
-    else fprintf(stderr, "%s\n", progress);
+    if (terminal)
+        draw_block();
+    else
+        fprintf(stderr, "%s\n", progress);
 }
 
 /* ---- whole lines, above it ---- */

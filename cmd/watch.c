@@ -14,8 +14,10 @@ static void draw_grid(const Watch *watch, const NamedMdp *world, int64_t state) 
         for (int c = 0; c < world->columns; c++) {
             int64_t cell = (int64_t)r * world->columns + c;
             char letter = world->cells ? world->cells[cell] : '.';
-            if (cell == state) str_append(&frame, screen_paints() ? "\033[7m@\033[0m" : "@");
-            else str_append_char(&frame, letter);
+            if (cell == state)
+                str_append(&frame, screen_paints() ? "\033[7m@\033[0m" : "@");
+            else
+                str_append_char(&frame, letter);
             str_append_char(&frame, c + 1 < world->columns ? ' ' : '\n');
         }
     }

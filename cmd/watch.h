@@ -9,7 +9,9 @@
 #include "cmd/cmd.h"
 #include "rl/env/env.h"
 
-typedef struct Watch { int64_t steps; } Watch; /* of the episode so far */
+typedef struct Watch {
+    int64_t steps;
+} Watch; /* of the episode so far */
 /* For EvaluationConfig.on_step, with a Watch as its context. Prints to stdout. */
 void watch_step(void *context, const Env *env, const double *actions);
 

@@ -1,4 +1,6 @@
 /* Tokenised rows that are found again by what they were made of. */
+#include "lib/base/log.h"
+#include "lib/base/system.h"
 #include "data/cache.h"
 #include "data/formats/conversation.h"
 
@@ -17,7 +19,10 @@
 
 /* ---- the key ---- */
 
-typedef struct Hasher { XXH3_state_t *state; uint8_t *chunk; } Hasher;
+typedef struct Hasher {
+    XXH3_state_t *state;
+    uint8_t *chunk;
+} Hasher;
 
 static void add_bytes(Hasher *hasher, const void *bytes, size_t size) { XXH3_128bits_update(hasher->state, bytes, size); }
 

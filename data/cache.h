@@ -14,7 +14,10 @@
 
 #include "data/store.h"
 
-typedef struct FileStamp { uint64_t device, inode, size; int64_t seconds, nanoseconds; } FileStamp;
+typedef struct FileStamp {
+    uint64_t device, inode, size;
+    int64_t seconds, nanoseconds;
+} FileStamp;
 /* False, with a warning: one of the files is a pipe or the like, which cannot be read for the key and once more for its rows. */
 bool cache_applies(const DataFile *files, size_t n_files);
 /* Reads all files. stamps: n_files, what the files are now. */

@@ -1,4 +1,5 @@
 /* The screen that would have saved the run; see check.h. */
+#include "lib/base/system.h"
 #include "data/check.h"
 
 #include <stdarg.h>
@@ -186,7 +187,8 @@ static void look_at_template(const RecipeRows *rows, const ModelConfig *model, D
         warn(check, "%lld of %lld conversations have no system message, the others do: see data.system",
              (long long)(counts->conversations - counts->with_system), (long long)counts->conversations);
     if (counts->templates * 10 > counts->marked * 3)
-        warn(check, "%.0f %% of the answers' tokens are the template's, not their own words", 100 * (double)counts->templates / (double)counts->marked);
+        warn(check, "%.0f %% of the answers' tokens are the template's, not their own words",
+             100 * (double)counts->templates / (double)counts->marked);
 }
 
 /* ---- rows that are much alike: one-permutation minhash of runs of five tokens, compared within bands ---- */
@@ -194,8 +196,12 @@ static void look_at_template(const RecipeRows *rows, const ModelConfig *model, D
 /* Sketches keep 16 bits of a bin: two that differ are taken for the same once in 65,536 times. Bands are sorted one by one, so that this many rows
  * take no more than some MiB. */
 enum { SHINGLE = 5, BINS = 64, BAND = 4, MOST_COMPARED = 50000, ALIKE = 80, EMPTY = UINT16_MAX };
-typedef struct Sketch { uint16_t bins[BINS]; } Sketch;
-typedef struct BandKey { uint32_t key, row; } BandKey;
+typedef struct Sketch {
+    uint16_t bins[BINS];
+} Sketch;
+typedef struct BandKey {
+    uint32_t key, row;
+} BandKey;
 
 static uint64_t hash_ids(const int32_t *ids, int32_t n) {
     uint64_t hash = 0;
@@ -298,7 +304,11 @@ static Status find_near_duplicates(const Dataset *dataset, DataCheck *check) {
 /* ---- training rows that evaluation asks for: 13 tokens in a row, the last of them trained; of a shorter row all ---- */
 
 enum { GRAM = 13 };
-typedef struct Gram { uint64_t hash; uint32_t row; bool seen; } Gram;
+typedef struct Gram {
+    uint64_t hash;
+    uint32_t row;
+    bool seen;
+} Gram;
 
 typedef void GramCallback(void *context, uint64_t hash);
 static void each_gram(const Example *example, GramCallback *call, void *context) {
@@ -308,7 +318,12 @@ static void each_gram(const Example *example, GramCallback *call, void *context)
             if (t + 1 >= GRAM) call(context, hash_ids(example->ids + t + 1 - GRAM, GRAM));
 }
 
-typedef struct Grams { Gram *items; size_t n, cap; uint32_t row; bool full; } Grams;
+typedef struct Grams {
+    Gram *items;
+    size_t n, cap;
+    uint32_t row;
+    bool full;
+} Grams;
 static void add_gram(void *context, uint64_t hash) {
     Grams *grams = context;
     grams->full = array_grow(&grams->items, &grams->cap, grams->n + 1, sizeof *grams->items, "runs of tokens") != ST_OK;
@@ -326,8 +341,10 @@ static void find_gram(void *context, uint64_t hash) {
     size_t low = 0, high = grams->n;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (grams->items[middle].hash < hash) low = middle + 1;
-        else high = middle;
+        if (grams->items[middle].hash < hash)
+            low = middle + 1;
+        else
+            high = middle;
     }
     for (; low < grams->n && grams->items[low].hash == hash; low++) grams->items[low].seen = true;
 }
@@ -364,8 +381,10 @@ static Status find_overlap(const RecipeRows *rows, DataCheck *check) {
         for (size_t i = 0; i < grams.n; i++) hit[grams.items[i].row] = hit[grams.items[i].row] || grams.items[i].seen;
         for (size_t i = 0; i < rows->eval->n; i++) check->overlapping_eval += hit[i];
         if (check->overlapping_eval)
-            warn(check, "%lld of %zu rows of evaluation share 13 tokens in a row, or all where they are shorter, with training: their loss says less than it seems",
-                 (long long)check->overlapping_eval, rows->eval->n);
+            warn(
+                check,
+                "%lld of %zu rows of evaluation share 13 tokens in a row, or all where they are shorter, with training: their loss says less than it seems",
+                (long long)check->overlapping_eval, rows->eval->n);
     }
     free(hit);
     free(grams.items);
@@ -387,8 +406,10 @@ Status data_check(const RecipeRows *rows, const ModelConfig *model, DataCheck *c
     data_counts_warn(&rows->train->counts, "data.train", keep_warning, check);
     if (rows->eval) data_counts_warn(&rows->eval->counts, "data.eval", keep_warning, check);
     TRY(measure_lengths(rows->train, check));
-    if (rows->prompts) look_at_room(rows, model, check);
-    else look_at_ends(rows, model, check);
+    if (rows->prompts)
+        look_at_room(rows, model, check);
+    else
+        look_at_ends(rows, model, check);
     look_at_template(rows, model, check);
     TRY(find_near_duplicates(rows->train, check));
     if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
@@ -401,6 +422,8 @@ void data_check_summary(const RecipeRows *rows, const DataCheck *check, Str *tex
     const DataCounts *counts = &rows->train->counts;
     str_printf(text, "%lld row%s, %.0f %% of %lld token%s trained, ", (long long)counts->rows, plural(counts->rows),
                counts->tokens ? 100 * (double)counts->trained_tokens / (double)counts->tokens : 0, (long long)counts->tokens, plural(counts->tokens));
-    if (check->n_warnings == 0) str_append(text, "nothing odd");
-    else str_printf(text, "%zu %s", check->n_warnings, check->n_warnings == 1 ? "warning" : "warnings");
+    if (check->n_warnings == 0)
+        str_append(text, "nothing odd");
+    else
+        str_printf(text, "%zu %s", check->n_warnings, check->n_warnings == 1 ? "warning" : "warnings");
 }

@@ -15,11 +15,11 @@
 
 /* A recipe's rows as tokens, and what made them. */
 typedef struct RecipeRows {
-    Tokenizer *tokenizer;     /* NULL: the model has none, or all is read */
+    Tokenizer *tokenizer; /* NULL: the model has none, or all is read */
     Chat *chat;
-    Dataset *train, *eval;    /* eval NULL: none */
-    bool prompts;             /* what a policy is asked: nothing of it is trained */
-    int64_t answer;           /* prompts: tokens that an answer may have */
+    Dataset *train, *eval; /* eval NULL: none */
+    bool prompts;          /* what a policy is asked: nothing of it is trained */
+    int64_t answer;        /* prompts: tokens that an answer may have */
 } RecipeRows;
 /* day: the date for templates that write one, where the recipe has none in data.now; NULL = today. ST_CONFIG, ST_INPUT, ST_RESOURCE as dataset_load;
  * `rows` is to be closed in any case. */
@@ -32,13 +32,13 @@ void recipe_rows_close(RecipeRows *rows);
 enum { CHECK_BARS = 16, CHECK_SHARES = 8, CHECK_WARNINGS = 24 };
 extern const int check_shares[CHECK_SHARES]; /* per cent: 0 25 50 75 90 95 99 100 */
 typedef struct DataCheck {
-    int64_t percentiles[CHECK_SHARES]; /* tokens of a row; check_shares per cent of the rows have at most so many */
+    int64_t percentiles[CHECK_SHARES];   /* tokens of a row; check_shares per cent of the rows have at most so many */
     int64_t bar_width, bars[CHECK_BARS]; /* rows with bar_width x i .. bar_width x (i + 1) - 1 tokens, the last bar with all above */
-    int64_t ended;            /* rows in which an end token is trained */
-    int64_t doubled_bos;      /* rows that begin with BOS twice */
-    int64_t near_duplicates, compared; /* rows that are much like an earlier one, among the first `compared` */
-    int64_t overlapping_eval; /* rows of eval with 13 tokens in a row that training has as well, the last of them trained */
-    bool wrong;               /* training would learn nothing, or the wrong thing */
+    int64_t ended;                       /* rows in which an end token is trained */
+    int64_t doubled_bos;                 /* rows that begin with BOS twice */
+    int64_t near_duplicates, compared;   /* rows that are much like an earlier one, among the first `compared` */
+    int64_t overlapping_eval;            /* rows of eval with 13 tokens in a row that training has as well, the last of them trained */
+    bool wrong;                          /* training would learn nothing, or the wrong thing */
     size_t n_warnings;
     char *warnings[CHECK_WARNINGS];
 } DataCheck;

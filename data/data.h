@@ -21,21 +21,23 @@ typedef struct Row {
     json_t *json;
     const char *file, *unit;
     size_t line;
-    Slice text;              /* the row as the file has it; data NULL: it is made of cells or columns. During the call only */
+    Slice text; /* the row as the file has it; data NULL: it is made of cells or columns. During the call only */
 } Row;
 
 /* Tokens begin..end-1 of a row are trained. */
-typedef struct TokenRun { int32_t begin, end; } TokenRun;
+typedef struct TokenRun {
+    int32_t begin, end;
+} TokenRun;
 /* One sequence to train on. Borrowed from its Dataset. */
 typedef struct Example {
-    const int32_t *ids;       /* n */
+    const int32_t *ids; /* n */
     /* n: what token t should have been predicted as, where it is trained (in place, not shifted); mostly the ids themselves */
     const int32_t *targets;
-    const TokenRun *runs;     /* in order; never the first token, which nothing predicts */
+    const TokenRun *runs; /* in order; never the first token, which nothing predicts */
     int32_t n, n_runs, trained;
-    uint32_t file, line;      /* see dataset_where */
-    double weight;            /* of each token's loss, from 0 */
-    uint64_t hash;            /* the same for the same ids and targets */
+    uint32_t file, line; /* see dataset_where */
+    double weight;       /* of each token's loss, from 0 */
+    uint64_t hash;       /* the same for the same ids and targets */
 } Example;
 int32_t example_label(const Example *example, int32_t t); /* LABEL_NONE where it is not trained */
 
@@ -44,45 +46,45 @@ typedef struct Chat Chat;
 /* adapter, override: NULL, or as for chat_template_load; now: fixed date for templates that ask for it, NULL = today. A model without a template is
  * fine until a row needs one. */
 Status chat_open(const char *model_dir, const char *adapter, const char *override, const char *now, const Tokenizer *tokenizer, Chat **chat);
-void chat_close(Chat *chat);                   /* NULL is fine */
+void chat_close(Chat *chat); /* NULL is fine */
 bool chat_has_template(const Chat *chat);
-bool chat_writes_date(const Chat *chat);       /* its text depends on the day */
+bool chat_writes_date(const Chat *chat); /* its text depends on the day */
 /* recipe_unread of data.now where no template writes the date */
 Status chat_check_now(const Recipe *recipe, const Chat *chat);
 Status chat_set_now(Chat *chat, const char *now); /* fixes the day; see chat_open */
-const char *chat_end_text(const Chat *chat);   /* the text of chat_end_of_turn; NULL = none */
+const char *chat_end_text(const Chat *chat);      /* the text of chat_end_of_turn; NULL = none */
 /* The rendering of a short conversation, for checks of the template itself; ST_INPUT when it refuses it. */
 Status chat_probe(const Chat *chat, Str *text);
-int32_t chat_end_of_turn(const Chat *chat);    /* the special token that ends an assistant's turn; -1 = none */
+int32_t chat_end_of_turn(const Chat *chat); /* the special token that ends an assistant's turn; -1 = none */
 
 typedef struct DataConfig {
-    const char *format;      /* NULL or "auto": by the first row */
-    const char *train_on;    /* auto | completion | assistant | last | all */
-    const char *system;      /* system message for conversations without one; NULL = none */
+    const char *format;         /* NULL or "auto": by the first row */
+    const char *train_on;       /* auto | completion | assistant | last | all */
+    const char *system;         /* system message for conversations without one; NULL = none */
     const char *step_separator; /* behind each step of a stepwise row; NULL: a line end */
-    const Chat *chat;        /* for rows of messages; NULL = they are refused */
-    bool prompts;            /* rows are read as questions (row_question), of which nothing is trained; without `cache` */
+    const Chat *chat;           /* for rows of messages; NULL = they are refused */
+    bool prompts;               /* rows are read as questions (row_question), of which nothing is trained; without `cache` */
     int64_t max_length;
-    const char *truncation;  /* error | drop | keep_start | keep_end */
-    int64_t vocab_size;      /* of the model: an id outside is ST_INPUT; 0 = not checked */
-    int64_t positions;       /* that the model has learned: a longer row is ST_INPUT; 0 = any number */
-    ContextCount context;    /* of a model without learned positions: longer rows are counted */
+    const char *truncation; /* error | drop | keep_start | keep_end */
+    int64_t vocab_size;     /* of the model: an id outside is ST_INPUT; 0 = not checked */
+    int64_t positions;      /* that the model has learned: a longer row is ST_INPUT; 0 = any number */
+    ContextCount context;   /* of a model without learned positions: longer rows are counted */
     /* Where tokenised rows are kept. */
-    const char *cache;       /* folder, made when missing: found again by the content of files, tokenizer and settings; NULL: none */
-    const char *scratch;     /* else a file without a name in this folder, or in the nearest one above that exists; NULL or not writable: /tmp */
-    const char *tokenizer;   /* cache: the folder or file the tokenizer was loaded from; NULL: none was */
-    const char *program;     /* cache: name and version: another one may cut rows in another way; NULL: none */
+    const char *cache;     /* folder, made when missing: found again by the content of files, tokenizer and settings; NULL: none */
+    const char *scratch;   /* else a file without a name in this folder, or in the nearest one above that exists; NULL or not writable: /tmp */
+    const char *tokenizer; /* cache: the folder or file the tokenizer was loaded from; NULL: none was */
+    const char *program;   /* cache: name and version: another one may cut rows in another way; NULL: none */
 } DataConfig;
 DataConfig data_config(const Recipe *recipe, const ModelConfig *model, const Chat *chat); /* the recipe's data section; chat may be NULL */
 
 /* A row as tokens. */
 typedef struct Encoding {
-    Ids ids, labels;         /* of the same length */
-    bool remapped;           /* the prompt's ids are no prefix of the row's: the border was found by characters */
-    bool no_eos;             /* the tokenizer has no EOS to end the row with */
-    bool unwritten;          /* it has tool calls, tools or reasoning, which the chat template does not name */
-    double weight;           /* the row's; see row_weight */
-    int32_t marked, templates; /* tokens of answers before any cut; those of them that the chat template wrote, as far as that can be told */
+    Ids ids, labels;               /* of the same length */
+    bool remapped;                 /* the prompt's ids are no prefix of the row's: the border was found by characters */
+    bool no_eos;                   /* the tokenizer has no EOS to end the row with */
+    bool unwritten;                /* it has tool calls, tools or reasoning, which the chat template does not name */
+    double weight;                 /* the row's; see row_weight */
+    int32_t marked, templates;     /* tokens of answers before any cut; those of them that the chat template wrote, as far as that can be told */
     bool conversation, has_system; /* messages; with a system message */
 } Encoding;
 
@@ -98,7 +100,7 @@ typedef struct DataFormat {
     /* The ids that ask for what such a row answers; see row_question. */
     Status (*question)(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
     bool needs_tokenizer;
-    bool takes_system;       /* data.system has a place in it */
+    bool takes_system; /* data.system has a place in it */
 } DataFormat;
 const DataFormat *data_format_find(const char *name); /* NULL when unknown */
 const DataFormat *data_format_at(size_t i);           /* NULL behind the last */
@@ -109,23 +111,23 @@ Status data_format_question(const DataFormat *format, const json_t *row, const D
 /* rows, tokens, trained_tokens: what is kept; the others count rows. */
 typedef struct DataCounts {
     int64_t rows, tokens, trained_tokens;
-    int64_t dropped_long;      /* truncation: drop */
-    int64_t cut;               /* truncation: keep_start, keep_end */
-    int64_t dropped_untrained; /* nothing trained was left after the cut */
-    int64_t untrained;         /* kept, but no token of it is trained */
-    int64_t duplicates;        /* the same tokens and labels as an earlier row; kept */
+    int64_t dropped_long;                /* truncation: drop */
+    int64_t cut;                         /* truncation: keep_start, keep_end */
+    int64_t dropped_untrained;           /* nothing trained was left after the cut */
+    int64_t untrained;                   /* kept, but no token of it is trained */
+    int64_t duplicates;                  /* the same tokens and labels as an earlier row; kept */
     int64_t remapped, no_eos, unwritten; /* see Encoding */
-    int64_t weighted;          /* with a weight that is not 1 */
-    ContextCount beyond;       /* kept, but longer than the model's context */
+    int64_t weighted;                    /* with a weight that is not 1 */
+    ContextCount beyond;                 /* kept, but longer than the model's context */
     /* Where the first of them are: "FILE line N, ..."; in the dataset's memory, NULL when there are none */
     const char *dropped_untrained_rows, *untrained_rows;
     int64_t conversations, with_system; /* rows of messages, and those of them with a system message */
-    int64_t marked, templates; /* tokens: see Encoding */
+    int64_t marked, templates;          /* tokens: see Encoding */
 } DataCounts;
 /* Columns and tags of an entry of dataset_info.json, under the names that file has for them; NULL: not there. */
 typedef struct ColumnMap {
     bool sharegpt, ranking;
-    bool plain;                                  /* texts to go on with: the prompt's column alone */
+    bool plain; /* texts to go on with: the prompt's column alone */
     const char *prompt, *query, *response, *history, *messages, *system, *tools, *chosen, *rejected, *kto_tag;
     const char *role_tag, *content_tag, *user_tag, *assistant_tag, *observation_tag, *function_tag, *system_tag;
 } ColumnMap;
@@ -142,7 +144,7 @@ typedef struct DataSource {
 typedef struct DataFile {
     const char *path, *unit, *format; /* unit of row numbers, format: NULL until a row was read */
     uint32_t source;
-    int64_t rows;             /* kept */
+    int64_t rows; /* kept */
 } DataFile;
 /* Rows that somebody else keeps (pairs, prompts): what their order, their batches and messages about them need. */
 typedef struct OtherRows {
@@ -153,24 +155,26 @@ typedef struct OtherRows {
 /* Rows are tokenised once, into a file (see DataConfig) that is mapped: memory does not grow with them. */
 typedef struct Dataset {
     size_t n;
-    int64_t longest;          /* tokens */
+    int64_t longest; /* tokens */
     DataCounts counts;
-    ContextCount context;     /* DataConfig.context */
-    const char *format;       /* of the first file with rows */
+    ContextCount context; /* DataConfig.context */
+    const char *format;   /* of the first file with rows */
     DataSource *sources;
-    size_t *source_begins;    /* n_sources + 1: rows source_begins[s]..source_begins[s + 1] - 1 are of source s */
+    size_t *source_begins; /* n_sources + 1: rows source_begins[s]..source_begins[s + 1] - 1 are of source s */
     size_t n_sources;
-    DataFile *files;          /* that the sources mean */
+    DataFile *files; /* that the sources mean */
     size_t n_files;
-    struct RowPlace { uint32_t file, line; } *lost; /* the first of counts.dropped_untrained */
+    struct RowPlace {
+        uint32_t file, line;
+    } * lost; /* the first of counts.dropped_untrained */
     size_t n_lost;
-    bool prompts;             /* see DataConfig */
-    bool cached;              /* found tokenised */
+    bool prompts; /* see DataConfig */
+    bool cached;  /* found tokenised */
     struct Store *store;
-    uint64_t *taken;          /* rows of the store that dataset_split held out, in order; NULL: none */
+    uint64_t *taken; /* rows of the store that dataset_split held out, in order; NULL: none */
     size_t n_taken;
-    bool held_out;            /* these rows are the dataset; else all others are */
-    Arena *arena;             /* NULL: all of it is borrowed from the dataset that was split */
+    bool held_out; /* these rows are the dataset; else all others are */
+    Arena *arena;  /* NULL: all of it is borrowed from the dataset that was split */
     /* Instead of a store: n, longest, counts.tokens and sources are the owner's to set, DataOrder and DataPlan to use; nothing is to be freed */
     OtherRows other;
 } Dataset;
@@ -178,9 +182,9 @@ typedef struct Dataset {
 Status data_sources(const Yaml *node, const char *key, Arena *arena, DataSource **sources, size_t *n);
 /* For those who keep rows themselves (OtherRows). */
 typedef struct SourceReader {
-    const char *what;        /* rows are called in messages */
-    bool widen;              /* see RowsConfig */
-    const size_t *kept;      /* rows so far, of all sources */
+    const char *what;   /* rows are called in messages */
+    bool widen;         /* see RowsConfig */
+    const size_t *kept; /* rows so far, of all sources */
     /* One row of a source. row->file lives as long as the arena; failures get its name and the line */
     Status (*take)(void *context, const DataSource *source, const Row *row);
     void *context;
@@ -193,9 +197,9 @@ Status data_sources_read(const Yaml *node, const char *key, const SourceReader *
 Status dataset_load(const DataConfig *config, const DataSource *sources, size_t n_sources, const Tokenizer *tokenizer, Dataset **dataset);
 void dataset_free(Dataset *dataset);
 Example dataset_example(const Dataset *dataset, size_t i);
-int32_t dataset_length(const Dataset *dataset, size_t i); /* tokens */
+int32_t dataset_length(const Dataset *dataset, size_t i);                         /* tokens */
 int64_t dataset_tokens(const Dataset *dataset, const size_t *examples, size_t n); /* of n of them together */
-uint64_t dataset_fingerprint(const Dataset *dataset);      /* of all rows and their weights, in order */
+uint64_t dataset_fingerprint(const Dataset *dataset);                             /* of all rows and their weights, in order */
 /* How many of n rows a share holds out: at least one, and one is left. ST_INPUT when there are not two. */
 Status held_out_count(size_t n, double share, size_t *wanted);
 /* Takes `share` of the rows (by seed) out of `dataset` into a second one, which borrows from it and takes each row once an epoch. */
@@ -205,11 +209,11 @@ Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **he
  * at the first error; ST_INPUT names the file and the place in it. `read` keeps the json only during the call. */
 typedef Status RowCallback(void *context, const Row *row);
 typedef struct RowsConfig {
-    int64_t max_rows;        /* 0: all */
+    int64_t max_rows; /* 0: all */
     /* .txt: what stands between documents; NULL: the file is one document. Line ends around a document are not part of it, blank documents are none
      */
     const char *separator;
-    bool widen;              /* JSON: numbers of columns that nobody uses may be any (json_load_row); not where `json` is written or handed on */
+    bool widen; /* JSON: numbers of columns that nobody uses may be any (json_load_row); not where `json` is written or handed on */
 } RowsConfig;
 Status rows_read(const char *path, RowCallback *read, void *context);
 /* The first max_rows of them. */
@@ -255,10 +259,14 @@ void dataset_where(const Dataset *dataset, size_t example, Str *text);
 /* Which examples an epoch takes, and in which order: a function of (seed, epoch, index) alone, the same on any machine. With shuffle off: file order.
  * A source of weight w gives the rows w n epoch .. w n (epoch + 1) of an endless stream that goes through its n rows again and again (in a new order
  * each time when shuffled). */
-typedef struct DataOrder { const Dataset *dataset; uint64_t seed; bool shuffle; } DataOrder;
-int64_t data_order_count(const DataOrder *order, int64_t epoch);                  /* examples of the epoch */
-size_t data_order_at(const DataOrder *order, int64_t epoch, int64_t index);       /* example number */
-size_t data_order_place(const DataOrder *order, int64_t place);                   /* the same of all epochs one behind the other, place from 0 */
+typedef struct DataOrder {
+    const Dataset *dataset;
+    uint64_t seed;
+    bool shuffle;
+} DataOrder;
+int64_t data_order_count(const DataOrder *order, int64_t epoch);            /* examples of the epoch */
+size_t data_order_at(const DataOrder *order, int64_t epoch, int64_t index); /* example number */
+size_t data_order_place(const DataOrder *order, int64_t place);             /* the same of all epochs one behind the other, place from 0 */
 
 /* The run's optimiser steps: `accumulation` batches each, the last one of an epoch has what is left. A batch has `batch_size` rows, or is filled with
  * at most `batch_tokens` tokens: shuffled rows are packed best-fit, window by window of the epoch's order; rows in file order are taken as they come.
@@ -272,7 +280,10 @@ typedef struct DataPlan {
     int64_t *first_steps, n_epochs, cap_epochs;     /* first_steps[e]: steps before epoch e, for those that were needed so far */
 } DataPlan;
 /* steps_before, epoch_steps: of the epoch */
-typedef struct PlanStep { int64_t epoch, first_batch, n_batches; int64_t steps_before, epoch_steps; } PlanStep;
+typedef struct PlanStep {
+    int64_t epoch, first_batch, n_batches;
+    int64_t steps_before, epoch_steps;
+} PlanStep;
 void data_plan_init(DataPlan *plan, const DataOrder *order, int64_t batch_size, int64_t batch_tokens, int64_t accumulation);
 void data_plan_release(DataPlan *plan);
 /* These fail with ST_INPUT, file and line for a row longer than batch_tokens. */
@@ -293,8 +304,8 @@ typedef struct Batch {
     ModelBatch model;
     int32_t *ids;
     Segment *segments;
-    int32_t *rows, *targets;  /* n_targets: hidden row rows[i] predicts targets[i] */
-    double *weights;          /* n_targets: of the rows that the targets belong to */
+    int32_t *rows, *targets; /* n_targets: hidden row rows[i] predicts targets[i] */
+    double *weights;         /* n_targets: of the rows that the targets belong to */
     int64_t n_targets;
     size_t cap_tokens, cap_segments;
 } Batch;

@@ -41,11 +41,11 @@ typedef struct Slot {
     uint32_t file;
     const DataFormat *format;
     Encoding encoding;
-    Ids words;             /* as in the store */
+    Ids words; /* as in the store */
     StoreRow row;
     Outcome outcome;
     bool cut;
-    Failure failure;       /* of another thread */
+    Failure failure; /* of another thread */
 } Slot;
 
 typedef struct Loader {
@@ -55,9 +55,9 @@ typedef struct Loader {
     const DataFormat *format;  /* of the current file; NULL until its first row */
     const char *wanted_format; /* NULL = by the first row */
     uint32_t file;
-    int64_t rows_read;         /* of the current source */
-    Slot *slots;               /* the block: BLOCK_ROWS, of which n_slots wait */
-    size_t n_slots, waiting;   /* waiting: bytes of their texts, about */
+    int64_t rows_read;       /* of the current source */
+    Slot *slots;             /* the block: BLOCK_ROWS, of which n_slots wait */
+    size_t n_slots, waiting; /* waiting: bytes of their texts, about */
     StoreWriter *writer;
 } Loader;
 
@@ -183,8 +183,10 @@ static Status encode_row(const Loader *loader, Slot *slot) {
     encoding->remapped = encoding->no_eos = encoding->unwritten = encoding->conversation = encoding->has_system = slot->cut = false;
     encoding->marked = encoding->templates = 0;
     slot->outcome = ROW_KEPT;
-    if (config->prompts) TRY(encode_prompt_row(slot->json, config, loader->tokenizer, encoding));
-    else TRY(data_format_encode(slot->format, slot->json, config, loader->tokenizer, encoding));
+    if (config->prompts)
+        TRY(encode_prompt_row(slot->json, config, loader->tokenizer, encoding));
+    else
+        TRY(data_format_encode(slot->format, slot->json, config, loader->tokenizer, encoding));
     if (encoding->ids.n == 0) return status_fail(ST_INPUT, "the row has no tokens");
     if (encoding->ids.n > INT32_MAX) return status_fail(ST_INPUT, "the row has too many tokens");
     TRY(ids_check(&encoding->ids, config->vocab_size));
@@ -318,12 +320,14 @@ static Status read_files(Loader *loader) {
 /* ---- what is known about the whole ---- */
 
 /* What the table of rows does not tell. */
-static const struct { const char *name; size_t offset;
+static const struct {
+    const char *name;
+    size_t offset;
 } count_fields[] = {
-#define FIELD(name) {#name, offsetof(DataCounts, name)}
-    FIELD(dropped_long), FIELD(cut),           FIELD(dropped_untrained), FIELD(remapped),  FIELD(no_eos),
-    FIELD(weighted),     FIELD(conversations), FIELD(with_system),       FIELD(templates), FIELD(unwritten),
-    FIELD(marked),
+#define FIELD(name) \
+    { #name, offsetof(DataCounts, name) }
+    FIELD(dropped_long),  FIELD(cut),         FIELD(dropped_untrained), FIELD(remapped),  FIELD(no_eos), FIELD(weighted),
+    FIELD(conversations), FIELD(with_system), FIELD(templates),         FIELD(unwritten), FIELD(marked),
 #undef FIELD
 };
 
@@ -796,7 +800,10 @@ void data_files_say(const Dataset *dataset, void (*say)(void *context, const cha
 }
 
 void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(void *context, const char *text), void *context) {
-    const struct { int64_t n; const char *text, *rows; } odd[] = {
+    const struct {
+        int64_t n;
+        const char *text, *rows;
+    } odd[] = {
         {counts->dropped_long, "dropped: longer than data.max_length", NULL},
         {counts->cut, "cut to data.max_length", NULL},
         {counts->dropped_untrained, "dropped: nothing trained was left after the cut", counts->dropped_untrained_rows},

@@ -18,7 +18,9 @@ static Status read_map(const json_t *entry, Arena *arena, ColumnMap *map) {
         return status_fail(ST_INPUT, "'formatting' is '%s', where alpaca and sharegpt are known", formatting);
     map->sharegpt = formatting && strcmp(formatting, "sharegpt") == 0;
     map->ranking = json_is_true(json_object_get(entry, "ranking"));
-    const struct { const json_t *object; const char *key, *missing, **out;
+    const struct {
+        const json_t *object;
+        const char *key, *missing, **out;
     } names[] = {
         {columns, "prompt", "instruction", &map->prompt},
         {columns, "query", "input", &map->query},
@@ -97,7 +99,8 @@ static void take(json_t *to, const char *name, const json_t *row, const char *co
 
 /* A message under the names that data_sharegpt.c knows; one that is none stays as it is, to be refused there. */
 static json_t *message_apply(const ColumnMap *map, json_t *message) {
-    const struct { const char *tag, *from;
+    const struct {
+        const char *tag, *from;
     } roles[] = {
         {map->user_tag, "human"},    {map->assistant_tag, "gpt"}, {map->observation_tag, "observation"}, {map->function_tag, "function_call"},
         {map->system_tag, "system"},
@@ -139,8 +142,10 @@ static void alpaca_apply(const ColumnMap *map, const json_t *row, json_t *mapped
 json_t *columns_apply(const ColumnMap *map, const json_t *row) {
     json_t *mapped = json_object();
     if (!mapped) return NULL;
-    if (map->sharegpt) sharegpt_apply(map, row, mapped);
-    else alpaca_apply(map, row, mapped);
+    if (map->sharegpt)
+        sharegpt_apply(map, row, mapped);
+    else
+        alpaca_apply(map, row, mapped);
     take(mapped, "system", row, map->system);
     take(mapped, "tools", row, map->tools);
     take(mapped, "label", row, map->kto_tag);

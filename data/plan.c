@@ -1,4 +1,5 @@
 /* Which rows a step trains on, as a function of (seed, step): orders of epochs, batches, steps. */
+#include "lib/base/system.h"
 #include "data/data.h"
 
 #include <math.h>
@@ -91,15 +92,21 @@ size_t data_order_place(const DataOrder *order, int64_t place) {
 /* Enough rows for about 256 batches: then the last, half-filled batch of a window wastes a fifth of a percent. */
 enum { WINDOW_BATCHES = 256, WINDOW_LEAST = 1024, WINDOW_MOST = 65536 };
 
-typedef struct Item { int32_t tokens; uint32_t place; } Item; /* place: in the window's part of the epoch's order */
-typedef struct Bin { int64_t room; uint32_t number; } Bin;
+typedef struct Item {
+    int32_t tokens;
+    uint32_t place;
+} Item; /* place: in the window's part of the epoch's order */
+typedef struct Bin {
+    int64_t room;
+    uint32_t number;
+} Bin;
 typedef struct PackedWindow {
     int64_t number, epoch, n_batches;
-    size_t *rows;         /* examples, batch after batch */
-    int64_t *starts;      /* of each batch in rows, and the end */
-    Item *items;          /* the rest is for packing */
+    size_t *rows;    /* examples, batch after batch */
+    int64_t *starts; /* of each batch in rows, and the end */
+    Item *items;     /* the rest is for packing */
     Bin *open;
-    uint32_t *batch_of;   /* per item */
+    uint32_t *batch_of; /* per item */
 } PackedWindow;
 
 static void window_free(PackedWindow *window) {
@@ -138,9 +145,7 @@ static int64_t window_rows(const DataPlan *plan) {
 }
 
 /* Windows of an epoch are of the same size, so that none is left with a few rows that fill no batch. */
-static int64_t window_begin(const DataPlan *plan, int64_t number) {
-    return plan->n_rows * number / plan->n_windows;
-}
+static int64_t window_begin(const DataPlan *plan, int64_t number) { return plan->n_rows * number / plan->n_windows; }
 
 static int longer_item(const void *a, const void *b) {
     const Item *x = a, *y = b;

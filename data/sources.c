@@ -71,7 +71,7 @@ Status data_sources(const Yaml *node, const char *key, Arena *arena, DataSource 
 typedef struct Reading {
     const SourceReader *reader;
     const DataSource *source;
-    int64_t n_read;          /* rows of the file in work */
+    int64_t n_read; /* rows of the file in work */
 } Reading;
 
 static Status take_row(void *context, const Row *row) {

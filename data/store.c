@@ -1,4 +1,5 @@
 /* The file of tokenised rows: written through two streams (words, and the table of rows, which is put behind them at the end), then mapped. */
+#include "lib/base/system.h"
 #include "data/store.h"
 
 #include <errno.h>
@@ -14,12 +15,18 @@
 #include <xxhash.h>
 
 #define CHUNK ((size_t)1 << 20)
-#define RESIDENT_LIMIT ((size_t)4 << 20)  /* pages looked at before they are given back */
-#define RESIDENT_STEP ((size_t)64 << 10)   /* what one look brings in: systems map the neighbourhood too */
+#define RESIDENT_LIMIT ((size_t)4 << 20) /* pages looked at before they are given back */
+#define RESIDENT_STEP ((size_t)64 << 10) /* what one look brings in: systems map the neighbourhood too */
 
 static const char magic[16] = "tune rows 1\n\r\x1a";
-typedef struct Head { char magic[16]; StoreKey key; } Head;
-typedef struct Foot { uint64_t n_rows, table, about, about_len; uint64_t hash_low, hash_high; } Foot; /* table, about: offsets */
+typedef struct Head {
+    char magic[16];
+    StoreKey key;
+} Head;
+typedef struct Foot {
+    uint64_t n_rows, table, about, about_len;
+    uint64_t hash_low, hash_high;
+} Foot; /* table, about: offsets */
 
 struct Store {
     const uint8_t *data;
@@ -33,7 +40,7 @@ struct StoreWriter {
     char *folder, *name, *temporary; /* name, temporary: paths; NULL without a name */
     XXH3_state_t *hash;              /* of a named file */
     uint64_t written, n_rows;
-    int error;                       /* errno of the first failure */
+    int error; /* errno of the first failure */
 };
 
 /* ---- writing ---- */

@@ -18,14 +18,16 @@
 
 /* An entry of the table, as it is in the file. */
 typedef struct StoreRow {
-    uint64_t offset;       /* of the row's words, bytes from the start of the file */
-    uint64_t hash;         /* XXH3-64 of the words */
+    uint64_t offset; /* of the row's words, bytes from the start of the file */
+    uint64_t hash;   /* XXH3-64 of the words */
     double weight;
     uint32_t file, line;
-    int32_t n, trained;    /* tokens; those with a target, without the first, which nothing predicts */
+    int32_t n, trained;           /* tokens; those with a target, without the first, which nothing predicts */
     uint32_t n_runs, own_targets; /* own_targets: 1 when targets follow the ids */
 } StoreRow;
-typedef struct StoreKey { uint64_t low, high; } StoreKey;
+typedef struct StoreKey {
+    uint64_t low, high;
+} StoreKey;
 typedef struct Store Store;
 typedef struct StoreWriter StoreWriter;
 

@@ -5,7 +5,10 @@
 
 /* Mean and sum of squares around it of the numbers that count; NaN never does. Everything is measured from the first one, so equal numbers have that
  * mean and spread 0 exactly. */
-typedef struct Spread { double mean, squares; int64_t count; } Spread;
+typedef struct Spread {
+    double mean, squares;
+    int64_t count;
+} Spread;
 
 static Spread spread_of(const double *x, const bool *valid, int64_t n) {
     Spread spread = {0};
@@ -21,9 +24,7 @@ static Spread spread_of(const double *x, const bool *valid, int64_t n) {
     return spread;
 }
 
-static double unbiased_variance(Spread spread) {
-    return spread.count > 1 ? spread.squares / (double)(spread.count - 1) : 0;
-}
+static double unbiased_variance(Spread spread) { return spread.count > 1 ? spread.squares / (double)(spread.count - 1) : 0; }
 
 void advantages_normalise(double *advantages, const bool *valid, int64_t n, Normalisation how, double epsilon) {
     Spread spread = spread_of(advantages, valid, n);
@@ -62,9 +63,7 @@ void advantages_leave_one_out(const double *rewards, int64_t n, int64_t group_si
     }
 }
 
-bool group_is_flat(const double *rewards, int64_t group_size) {
-    return spread_of(rewards, NULL, group_size).squares == 0;
-}
+bool group_is_flat(const double *rewards, int64_t group_size) { return spread_of(rewards, NULL, group_size).squares == 0; }
 
 void advantages_spread(const double *per_sequence, int64_t n_sequences, const int64_t *begin, double *per_token) {
     for (int64_t i = 0; i < n_sequences; i++)

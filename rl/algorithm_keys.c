@@ -1,4 +1,5 @@
 /* Keys that an algorithm does not read are refused, by one table of all algorithms. */
+#include "lib/base/log.h"
 #include "rl/algorithm_keys.h"
 
 #include <stdio.h>
@@ -11,7 +12,9 @@
 
 /* ---- the table: four kinds of algorithms, what all of a kind read, what each reads ---- */
 
-typedef struct Entry { const char *name, *keys; } Entry; /* name NULL: there is none */
+typedef struct Entry {
+    const char *name, *keys;
+} Entry; /* name NULL: there is none */
 typedef struct Kind {
     const char *what, *common;
     const char *unread; /* keys of other sections that do nothing here */
@@ -39,8 +42,8 @@ static Entry offline_at(size_t i) {
 
 #define KEYS_OF_ALL "algorithm env train.log_every train.live train.save_every train.keep_checkpoints "
 
-static const Kind environments = {"on environments", KEYS_OF_ALL "total_steps num_envs num_steps gamma", "reward model.* lora.* data.* generate.* eval.*",
-                                  environment_at};
+static const Kind environments = {"on environments", KEYS_OF_ALL "total_steps num_envs num_steps gamma",
+                                  "reward model.* lora.* data.* generate.* eval.*", environment_at};
 
 #define KEYS_OF_TEXT                                                                                                                             \
     KEYS_OF_ALL KEYS_OF_OPTIMIZER                                                                                                                \
@@ -92,9 +95,12 @@ static Status refuse(const Recipe *recipe, const char *algorithm, const Kind *ki
     say_who(key, &who);
     if (line > 0 && recipe->path)
         status_fail(ST_CONFIG, "'%s' line %d: algorithm '%s' %s does not take '%s'", recipe->path, line, algorithm, kind->what, key->dotted);
-    else status_fail(ST_CONFIG, "algorithm '%s' %s does not take '%s'", algorithm, kind->what, key->dotted);
-    if (who.len > 0) status_hint(ST_CONFIG, "it belongs to %s; leave it out", str_text(&who));
-    else status_hint(ST_CONFIG, "leave it out: it belongs to other kinds of training");
+    else
+        status_fail(ST_CONFIG, "algorithm '%s' %s does not take '%s'", algorithm, kind->what, key->dotted);
+    if (who.len > 0)
+        status_hint(ST_CONFIG, "it belongs to %s; leave it out", str_text(&who));
+    else
+        status_hint(ST_CONFIG, "leave it out: it belongs to other kinds of training");
     str_release(&who);
     return ST_CONFIG;
 }
@@ -104,7 +110,8 @@ static void warn_unread(const Recipe *recipe, const char *algorithm, const Kind 
     if (line > 0 && recipe->path)
         log_message(LOG_WARNING, "'%s' line %d: '%s' does nothing: algorithm '%s' %s does not read it", recipe->path, line, key->dotted, algorithm,
                     kind->what);
-    else log_message(LOG_WARNING, "'%s' does nothing: algorithm '%s' %s does not read it", key->dotted, algorithm, kind->what);
+    else
+        log_message(LOG_WARNING, "'%s' does nothing: algorithm '%s' %s does not read it", key->dotted, algorithm, kind->what);
 }
 
 static bool is_checked(const Key *key) {
@@ -122,8 +129,10 @@ static Status check(const Recipe *recipe, const char *algorithm, const Kind *kin
     for (size_t i = 0; i < n_recipe_keys && status == ST_OK; i++) {
         const Key *key = &recipe_keys[i];
         if (recipe_same(recipe, defaults, key->dotted)) continue;
-        if (is_checked(key) && !reads(kind, &entry, key)) status = refuse(recipe, algorithm, kind, key);
-        else if (lists(kind->unread, key)) warn_unread(recipe, algorithm, kind, key);
+        if (is_checked(key) && !reads(kind, &entry, key))
+            status = refuse(recipe, algorithm, kind, key);
+        else if (lists(kind->unread, key))
+            warn_unread(recipe, algorithm, kind, key);
     }
     recipe_free(defaults);
     if (status == ST_OK) status = idle_keys_check(recipe);

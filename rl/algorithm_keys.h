@@ -12,7 +12,7 @@
 #include "lib/train/train.h"
 
 /* What several read. Each ends with a blank. */
-#define KEYS_OF_OPTIMIZER \
+#define KEYS_OF_OPTIMIZER                                                                                                                                   \
     "train.learning_rate train.optimizer train.betas train.eps train.momentum train.weight_decay train.lr_scheduler train.warmup_steps train.min_lr_ratio " \
     "train.lr_num_cycles train.lr_power train.lr_timescale train.lr_decay_steps train.max_grad_norm "
 #define KEYS_OF_NETWORKS KEYS_OF_OPTIMIZER "policy.hidden policy.activation policy.orthogonal "

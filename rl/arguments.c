@@ -76,9 +76,12 @@ Status arguments_read(const char *id, char *text, const Argument *own, Arguments
         *equals = '\0';
         if (equals[1] == '[') return bracketed(id, text);
         const Argument *mine = find(own, text), *shared = find(common, text);
-        if (mine) TRY(read_value(id, mine, equals + 1, &own_values->number[mine - own], &own_values->text[mine - own]));
-        else if (shared) TRY(read_value(id, shared, equals + 1, &common_values->number[shared - common], &common_values->text[shared - common]));
-        else return unknown(id, text, own, common);
+        if (mine)
+            TRY(read_value(id, mine, equals + 1, &own_values->number[mine - own], &own_values->text[mine - own]));
+        else if (shared)
+            TRY(read_value(id, shared, equals + 1, &common_values->number[shared - common], &common_values->text[shared - common]));
+        else
+            return unknown(id, text, own, common);
     }
     return ST_OK;
 }

@@ -22,7 +22,10 @@ typedef struct Argument {
     const char *text; /* the default of a text; NULL: not given */
 } Argument;
 /* In the table's order; texts are borrowed from what was read */
-typedef struct Arguments { double number[MAX_ARGUMENTS]; const char *text[MAX_ARGUMENTS]; } Arguments;
+typedef struct Arguments {
+    double number[MAX_ARGUMENTS];
+    const char *text[MAX_ARGUMENTS];
+} Arguments;
 
 /* `text`: "key=value,key=value", taken apart in place; NULL: all defaults. `own` and `common` are tables of MAX_ARGUMENTS. ST_CONFIG: a name that
  * neither has (with the nearest), a value that does not fit (with what does). */

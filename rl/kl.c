@@ -4,9 +4,7 @@
 #include "rl/kl.h"
 #include "rl/ratio.h"
 
-KlKind kl_from_text(const char *text) {
-    return strcmp(text, "k1") == 0 ? KL_K1 : strcmp(text, "k2") == 0 ? KL_K2 : KL_K3;
-}
+KlKind kl_from_text(const char *text) { return strcmp(text, "k1") == 0 ? KL_K1 : strcmp(text, "k2") == 0 ? KL_K2 : KL_K3; }
 
 KlEstimate kl_estimate(KlKind kind, double logprob, double ref_logprob) {
     double d = log_ratio(logprob, ref_logprob);
@@ -16,8 +14,7 @@ KlEstimate kl_estimate(KlKind kind, double logprob, double ref_logprob) {
 }
 
 void kl_rewards(KlKind kind, double coef, const double *logprobs, const double *ref_logprobs, const double *scores, int64_t n_sequences,
-                const int64_t *begin,
-                double *rewards) {
+                const int64_t *begin, double *rewards) {
     for (int64_t i = 0; i < n_sequences; i++) {
         for (int64_t t = begin[i]; t < begin[i + 1]; t++) rewards[t] = -coef * kl_estimate(kind, logprobs[t], ref_logprobs[t]).value;
         if (scores && begin[i] < begin[i + 1]) rewards[begin[i + 1] - 1] += scores[i];

@@ -15,15 +15,16 @@
 typedef enum KlKind { KL_K1, KL_K2, KL_K3 } KlKind;
 KlKind kl_from_text(const char *text); /* k1 | k2 | k3, checked before */
 
-typedef struct KlEstimate { double value, slope; } KlEstimate; /* nats; slope: derivative by logprob */
+typedef struct KlEstimate {
+    double value, slope;
+} KlEstimate; /* nats; slope: derivative by logprob */
 /* d is kept within +-20 (ratio.h); outside the slope is 0. */
 KlEstimate kl_estimate(KlKind kind, double logprob, double ref_logprob);
 
 /* Rewards of tokens: -coef x kl at each, and the sequence's score (NULL: none) added at its last one. Sequence i has tokens begin[i] .. begin[i + 1]
  * - 1; an empty sequence loses its score. */
 void kl_rewards(KlKind kind, double coef, const double *logprobs, const double *ref_logprobs, const double *scores, int64_t n_sequences,
-                const int64_t *begin,
-                double *rewards);
+                const int64_t *begin, double *rewards);
 /* The same for rewards that are one number a sequence: scores[i] -= coef x the sum of kl over its tokens. RLOO and GRPO take it so, before
  * completions are compared. */
 void kl_scores(KlKind kind, double coef, const double *logprobs, const double *ref_logprobs, int64_t n_sequences, const int64_t *begin,

@@ -12,9 +12,7 @@ static Surrogate surrogate_logprob(const PolicyLossConfig *config, double logpro
     return (Surrogate){.value = -advantage * logprob, .by_logprob = -advantage};
 }
 
-static double clip_high_of(const PolicyLossConfig *config) {
-    return config->clip_high > 0 ? config->clip_high : config->clip;
-}
+static double clip_high_of(const PolicyLossConfig *config) { return config->clip_high > 0 ? config->clip_high : config->clip; }
 
 /* -min(ratio A, clip(ratio) A): no gain from moving a token's probability further than the clip. */
 static Surrogate surrogate_clipped(const PolicyLossConfig *config, double logprob, double log_ratio, double advantage) {
@@ -29,9 +27,7 @@ static Surrogate surrogate_clipped(const PolicyLossConfig *config, double logpro
     return (Surrogate){.value = -value, .by_log_ratio = -slope * advantage};
 }
 
-static double cap_of(const PolicyLossConfig *config) {
-    return config->clip_high > 0 ? config->clip_high : 5;
-}
+static double cap_of(const PolicyLossConfig *config) { return config->clip_high > 0 ? config->clip_high : 5; }
 
 /* -min(ratio, cap) A log pi: the capped ratio is a weight without gradient, so every token keeps some. */
 static Surrogate surrogate_capped(const PolicyLossConfig *config, double logprob, double log_ratio, double advantage) {
@@ -76,13 +72,9 @@ Aggregation aggregation_from_text(const char *text) {
 
 /* ---- a batch ---- */
 
-static int64_t begin_of(const PolicyBatch *batch, int64_t sequence) {
-    return batch->begin ? batch->begin[sequence] : sequence;
-}
+static int64_t begin_of(const PolicyBatch *batch, int64_t sequence) { return batch->begin ? batch->begin[sequence] : sequence; }
 
-static bool is_trained(const PolicyBatch *batch, int64_t t) {
-    return !batch->trained || batch->trained[t];
-}
+static bool is_trained(const PolicyBatch *batch, int64_t t) { return !batch->trained || batch->trained[t]; }
 
 static int64_t count_trained(const PolicyBatch *batch, int64_t begin, int64_t end) {
     int64_t count = 0;
@@ -91,16 +83,16 @@ static int64_t count_trained(const PolicyBatch *batch, int64_t begin, int64_t en
 }
 
 /* A log-ratio within its limits and its derivative by the log-probability: 0 where it was cut off. */
-typedef struct LogRatio { double value, slope; } LogRatio;
+typedef struct LogRatio {
+    double value, slope;
+} LogRatio;
 
 static LogRatio bounded(double x) {
     double value = clamp(x, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT);
     return (LogRatio){value, value == x};
 }
 
-static double token_log_ratio(const PolicyBatch *batch, int64_t t) {
-    return batch->old_logprobs ? batch->logprobs[t] - batch->old_logprobs[t] : 0;
-}
+static double token_log_ratio(const PolicyBatch *batch, int64_t t) { return batch->old_logprobs ? batch->logprobs[t] - batch->old_logprobs[t] : 0; }
 
 /* Of a sequence with n trained tokens; its slope is the one by each of their log-probabilities. */
 static LogRatio sequence_log_ratio(const PolicyBatch *batch, int64_t begin, int64_t end, RatioOf ratio_of, int64_t n) {

@@ -19,18 +19,20 @@ typedef enum Aggregation { AGGREGATE_OWN, TOKEN_MEAN, SEQUENCE_MEAN, SEQUENCE_SU
 Aggregation aggregation_from_text(const char *text); /* token_mean | sequence_mean | sequence_sum | constant, checked before; NULL: the loss's own */
 
 /* One token's loss, before it is averaged, and its derivatives. */
-typedef struct Surrogate { double value, by_logprob, by_log_ratio; } Surrogate;
+typedef struct Surrogate {
+    double value, by_logprob, by_log_ratio;
+} Surrogate;
 typedef struct PolicyLossConfig {
-    double clip;            /* the ratio counts within 1 - clip .. 1 + clip_high */
-    double clip_high;       /* 0: as clip. cispo: the largest ratio itself, 0: 5 */
-    double dual_clip;       /* where the advantage is negative the loss is at most -advantage x dual_clip (3 is usual); 0: no limit */
-    double ratio_cap;       /* the ratio is at most this, also where clipping would not bite (the two-sided clip's delta); 0: no limit */
-    double beta;            /* weight of the KL to the reference in the loss; needs ref_logprobs unless 0 */
+    double clip;      /* the ratio counts within 1 - clip .. 1 + clip_high */
+    double clip_high; /* 0: as clip. cispo: the largest ratio itself, 0: 5 */
+    double dual_clip; /* where the advantage is negative the loss is at most -advantage x dual_clip (3 is usual); 0: no limit */
+    double ratio_cap; /* the ratio is at most this, also where clipping would not bite (the two-sided clip's delta); 0: no limit */
+    double beta;      /* weight of the KL to the reference in the loss; needs ref_logprobs unless 0 */
     KlKind kl;
-    bool kl_corrected;      /* the KL is weighted by the ratio: unbiased on samples of an older policy */
-    double ent_coef;        /* weight of the mean entropy, which is subtracted; needs entropies unless 0 */
+    bool kl_corrected; /* the KL is weighted by the ratio: unbiased on samples of an older policy */
+    double ent_coef;   /* weight of the mean entropy, which is subtracted; needs entropies unless 0 */
     Aggregation aggregation;
-    int64_t max_length;     /* of a sequence, for CONSTANT */
+    int64_t max_length; /* of a sequence, for CONSTANT */
     /* Of the whole optimiser step when it is cut into several calls, whose losses then add up; 0: of this batch */
     int64_t total_tokens, total_sequences;
 } PolicyLossConfig;
@@ -58,7 +60,7 @@ typedef struct PolicyBatch {
 
 /* Means over the trained tokens; over sequences where the ratio is theirs. */
 typedef struct PolicyMetrics {
-    double loss;                /* what `grad` is the gradient of: policy_loss + beta x KL - ent_coef x entropy, as aggregated */
+    double loss; /* what `grad` is the gradient of: policy_loss + beta x KL - ent_coef x entropy, as aggregated */
     double policy_loss;
     double grad_entropy;        /* d loss / d entropy, the same for every trained token */
     double kl, entropy;         /* plain means; 0 when not known */

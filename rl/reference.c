@@ -61,8 +61,10 @@ Status reference_open(const Recipe *recipe, Model *model, Reference **out) {
     *reference = (Reference){.model = model, .arena = arena};
     const char *which = recipe->rl_reference;
     Status status = which && strcmp(which, "base") != 0 ? open_other(recipe, reference) : keep_first(recipe, reference);
-    if (status == ST_OK) *out = reference;
-    else reference_free(reference);
+    if (status == ST_OK)
+        *out = reference;
+    else
+        reference_free(reference);
     return status;
 }
 

@@ -3,9 +3,7 @@
 #include "rl/ratio.h"
 #include "rl/returns.h"
 
-static bool is_valid(const Trajectory *trajectory, int64_t i) {
-    return !trajectory->valid || trajectory->valid[i];
-}
+static bool is_valid(const Trajectory *trajectory, int64_t i) { return !trajectory->valid || trajectory->valid[i]; }
 
 /* Whether the episode ends with entry i; `value` is then what counts behind it. */
 static bool episode_ends(const Trajectory *trajectory, Bootstrap behind, int64_t i, double *value) {
@@ -15,9 +13,7 @@ static bool episode_ends(const Trajectory *trajectory, Bootstrap behind, int64_t
     return true;
 }
 
-static double last_value(Bootstrap behind, int64_t b) {
-    return behind.last_values ? behind.last_values[b] : 0;
-}
+static double last_value(Bootstrap behind, int64_t b) { return behind.last_values ? behind.last_values[b] : 0; }
 
 void returns_discounted(const Trajectory *trajectory, Bootstrap behind, double gamma, double *returns) {
     int64_t B = trajectory->B;

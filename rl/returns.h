@@ -20,7 +20,7 @@
 typedef struct Bootstrap {
     /* (T, B): V of the final observation, read where a step is truncated; NULL: 0, a time limit is then an end like any other */
     const double *final_values;
-    const double *last_values;  /* (B): V of the observation behind the last row, for copies whose episode goes on; NULL: 0 */
+    const double *last_values; /* (B): V of the observation behind the last row, for copies whose episode goes on; NULL: 0 */
 } Bootstrap;
 
 /* G_t = r_t + gamma G_{t+1}: Monte Carlo. Values in the Trajectory are not needed. */

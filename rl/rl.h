@@ -14,26 +14,26 @@
 typedef struct Mdp {
     int32_t n_states, n_actions;
     double gamma;
-    int64_t *begin;         /* n_states x n_actions + 1 */
-    int32_t *next;          /* state that follows */
-    double *probability;    /* of that outcome; each (s, a) sums to 1 */
+    int64_t *begin;      /* n_states x n_actions + 1 */
+    int32_t *next;       /* state that follows */
+    double *probability; /* of that outcome; each (s, a) sums to 1 */
     double *reward;
-    bool *ends;             /* per entry: the episode ends with this outcome, no value is taken from `next`; NULL: only terminal states end it */
-    bool *terminal;         /* per state: value 0, no way on */
+    bool *ends;     /* per entry: the episode ends with this outcome, no value is taken from `next`; NULL: only terminal states end it */
+    bool *terminal; /* per state: value 0, no way on */
 } Mdp;
 
 /* What was seen and done: T steps of B copies of an environment, or of B completions of at most T tokens. All arrays (T, B); row t of copy b is entry
  * t * B + b. `terminated` (the process ended: no value behind it) and `truncated` (we stopped looking: the value behind it counts) are kept apart. */
 typedef struct Trajectory {
     int64_t T, B;
-    double *obs;            /* (T, B, obs_size); NULL for text, whose observation is the tokens so far */
+    double *obs; /* (T, B, obs_size); NULL for text, whose observation is the tokens so far */
     int64_t obs_size;
     int32_t *actions;
-    double *logprobs;       /* of the actions under the policy that chose them, nats */
-    double *values;         /* V of the state before the action */
+    double *logprobs; /* of the actions under the policy that chose them, nats */
+    double *values;   /* V of the state before the action */
     double *rewards;
     bool *terminated, *truncated;
-    bool *valid;            /* false behind the end of a shorter episode or completion */
+    bool *valid; /* false behind the end of a shorter episode or completion */
 } Trajectory;
 
 #endif

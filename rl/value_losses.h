@@ -10,15 +10,15 @@
 typedef struct ValueBatch {
     int64_t n;
     const double *values;
-    const double *old_values;   /* as they were before the first pass over this batch, for the clip; NULL: no clip */
+    const double *old_values; /* as they were before the first pass over this batch, for the clip; NULL: no clip */
     const double *targets;
-    const bool *trained;        /* NULL: all */
-    int64_t total;              /* trained entries of the whole optimiser step when it is cut into several calls; 0: of this batch */
+    const bool *trained; /* NULL: all */
+    int64_t total;       /* trained entries of the whole optimiser step when it is cut into several calls; 0: of this batch */
 } ValueBatch;
 
 typedef struct ValueMetrics {
     double loss;
-    double clip_fraction;       /* share whose value moved further than the clip and lost its gradient */
+    double clip_fraction; /* share whose value moved further than the clip and lost its gradient */
 } ValueMetrics;
 
 /* Mean of (value - target)^2 / 2, with the 1/2 as in cleanrl, TRL and verl (double vf_coef for stable-baselines3's). clip > 0: of the larger of that

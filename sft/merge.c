@@ -1,4 +1,5 @@
 /* Merging: one list of tensors to write, each the base's tensor plus what the adapters say about it, in blocks of rows. */
+#include "lib/base/system.h"
 #include "sft/merge_parts.h"
 
 #include <math.h>
@@ -11,9 +12,7 @@ enum { BLOCK_ELEMENTS = 1 << 20 };
 
 static size_t head_module(const Merge *merge) { return merge->base->n_modules - 1; }
 
-Tensor *module_tensor(const Model *model, size_t module, bool bias) {
-    return bias ? *model->modules[module].bias : *model->modules[module].weight;
-}
+Tensor *module_tensor(const Model *model, size_t module, bool bias) { return bias ? *model->modules[module].bias : *model->modules[module].weight; }
 
 /* ---- what an adapter changes ---- */
 

@@ -10,34 +10,41 @@
 
 #include "lib/model/model.h"
 
-typedef struct MergeAdapter { const char *dir; double weight; } MergeAdapter;
+typedef struct MergeAdapter {
+    const char *dir;
+    double weight;
+} MergeAdapter;
 typedef struct MergeConfig {
-    const char *base;            /* Hugging Face directory */
+    const char *base; /* Hugging Face directory */
     const MergeAdapter *adapters;
     size_t n_adapters;
     const char *output;
-    bool force;                  /* an existing model directory is replaced */
-    bool convert;                /* all weights in `dtype` (f32, bf16, f16); else each as the base has it */
+    bool force;   /* an existing model directory is replaced */
+    bool convert; /* all weights in `dtype` (f32, bf16, f16); else each as the base has it */
     DType dtype;
-    bool prove;                  /* run both models on a few tokens and compare; in `compute` */
+    bool prove; /* run both models on a few tokens and compare; in `compute` */
     DType compute;
     void (*on_tensor)(void *context, size_t done, size_t n); /* may be NULL */
     void *context;
 } MergeConfig;
 /* A tensor as written. error: the largest distance of a stored value from base value + delta; what rounding to the stored dtype took. */
-typedef struct MergedTensor { const char *name; bool changed; double error; } MergedTensor;
+typedef struct MergedTensor {
+    const char *name;
+    bool changed;
+    double error;
+} MergedTensor;
 typedef struct MergeResult {
     size_t n;
-    MergedTensor *tensors;       /* in the order of the files */
-    size_t n_changed;            /* those that an adapter changed */
-    const MergedTensor *worst;   /* of the largest error */
+    MergedTensor *tensors;     /* in the order of the files */
+    size_t n_changed;          /* those that an adapter changed */
+    const MergedTensor *worst; /* of the largest error */
     /* What rounding to the stored dtype takes of what the adapters change: its norm as a share of theirs, over all changed tensors; and the share of
      * the weights which they move that are stored as they were. */
     double delta_lost, unmoved;
-    bool scores;                 /* a reward model came out */
+    bool scores; /* a reward model came out */
     /* With `prove`, of language models: mean KL(unmerged || merged) in nats, and the share of positions where both find the same token likeliest */
     double kl, top1_agreement;
-    double score_error;          /* of reward models: how far the scores of unmerged and merged model are apart at most */
+    double score_error; /* of reward models: how far the scores of unmerged and merged model are apart at most */
     Arena *arena;
 } MergeResult;
 /* Works tensor by tensor: beyond the mapped files it holds blocks of one tensor at a time. The delta of a LoRA layer is weight x scale x B A, of a

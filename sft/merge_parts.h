@@ -5,14 +5,20 @@
 #include "sft/merge.h"
 
 /* A tensor to be written: of module `module` of the base. */
-typedef struct Job { const char *name; size_t module, file; bool bias; DType dtype; MergedTensor *result; } Job;
+typedef struct Job {
+    const char *name;
+    size_t module, file;
+    bool bias;
+    DType dtype;
+    MergedTensor *result;
+} Job;
 typedef struct Merge {
     const MergeConfig *config;
     Arena *arena;
     Model *base;
-    Model **adapted;     /* the base with one adapter each */
-    const char *made;    /* where the output is made */
-    bool scores;         /* of a reward model: there is a score instead of the head */
+    Model **adapted;  /* the base with one adapter each */
+    const char *made; /* where the output is made */
+    bool scores;      /* of a reward model: there is a score instead of the head */
     bool untie;
     Job *jobs;
     size_t n_jobs;

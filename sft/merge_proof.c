@@ -126,8 +126,10 @@ Status merge_prove(Merge *merge) {
         &merged);
     if (status == ST_OK) status = probe(merge->base, &before);
     if (status == ST_OK) status = probe(merged, &after);
-    if (status == ST_OK && merge->scores) compare_scores(before, after, merge->result);
-    else if (status == ST_OK) compare(before, after, merged->config.vocab_size, merge->result);
+    if (status == ST_OK && merge->scores)
+        compare_scores(before, after, merge->result);
+    else if (status == ST_OK)
+        compare(before, after, merged->config.vocab_size, merge->result);
     free(before);
     free(after);
     model_free(merged);

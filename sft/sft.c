@@ -1,4 +1,5 @@
 /* Supervised fine-tuning: model, adapter, tokenizer and rows from the recipe, the objective, and what is written at the end. */
+#include "lib/base/system.h"
 #include "sft/started.h"
 
 #include <math.h>
@@ -11,20 +12,20 @@
 typedef struct Sft {
     const SftConfig *config;
     const Recipe *recipe;
-    Recipe dated;              /* the recipe with the day the run began, where the template writes it */
+    Recipe dated; /* the recipe with the day the run began, where the template writes it */
     Model *model;
     RecipeRows rows;
     DataCheck check;
-    JsonWriter sample;         /* of its first rows, for started.json */
+    JsonWriter sample; /* of its first rows, for started.json */
     Tape *tape;
     DataPlan plan;
     int64_t total_steps;
     SftLoss loss;
     Batch batch;
     size_t *examples, n_examples;
-    int64_t part_tokens;       /* accumulation steps and evaluations go through their rows in parts of at most so many tokens; 0 = at once */
-    RngKey *noise_keys;        /* one for each of them */
-    double *values, *means;    /* of one batch's trained tokens; seeds of the gradients afterwards */
+    int64_t part_tokens;    /* accumulation steps and evaluations go through their rows in parts of at most so many tokens; 0 = at once */
+    RngKey *noise_keys;     /* one for each of them */
+    double *values, *means; /* of one batch's trained tokens; seeds of the gradients afterwards */
     int64_t cap_values;
     TrainerConfig trainer;
     SftPlan told;

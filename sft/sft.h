@@ -18,8 +18,8 @@ typedef struct SftPlan {
     DataCounts train, eval;
     const Dataset *train_rows, *eval_rows; /* while the run lasts; eval_rows NULL: none */
     const RecipeRows *rows;
-    const DataCheck *check;        /* what tune data check shows */
-    const char *format;            /* of the training rows */
+    const DataCheck *check; /* what tune data check shows */
+    const char *format;     /* of the training rows */
     int64_t total_steps, largest_batch_tokens;
     double steps_per_epoch;
     int64_t trained_parameters, parameters; /* elements */
@@ -39,7 +39,10 @@ Status sft_run(const SftConfig *config, TrainResult *result);
 
 /* ---- objectives ---- */
 
-typedef struct SftLoss { bool dft; double label_smoothing; } SftLoss;
+typedef struct SftLoss {
+    bool dft;
+    double label_smoothing;
+} SftLoss;
 /* Objective of one trained token from its log-probability and the mean log-probability over the vocabulary, and its derivatives by both. Source:
  * TRL's losses nll and dft (sft_trainer.py). nll: -(1 - s) logprob - s mean. dft: -p logprob with the probability p held constant; it takes no label
  * smoothing. */

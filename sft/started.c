@@ -4,7 +4,9 @@
 enum { SAMPLE_ROWS = 4, SAMPLE_TOKENS = 400 };
 
 static void write_counts(JsonWriter *w, const char *key, const DataCounts *counts) {
-    const struct { const char *name; int64_t n;
+    const struct {
+        const char *name;
+        int64_t n;
     } fields[] = {
         {"rows", counts->rows},
         {"tokens", counts->tokens},
@@ -29,8 +31,10 @@ static void write_warning(void *writer, const char *text) { jw_string(writer, NU
 static void write_piece(JsonWriter *w, const Str *piece) {
     Str text = {0};
     for (size_t i = 0; i < piece->len; i++) {
-        if (piece->data[i]) str_append_char(&text, piece->data[i]);
-        else str_append(&text, "\xE2\x90\x80");
+        if (piece->data[i])
+            str_append_char(&text, piece->data[i]);
+        else
+            str_append(&text, "\xE2\x90\x80");
     }
     jw_string_n(w, NULL, str_text(&text), text.len);
     str_release(&text);

@@ -10,19 +10,21 @@
 #define CELL_LIMIT ((size_t)1 << 30)
 
 enum { AT_END = -1, AT_FAULT = -2 };
-typedef struct Place { size_t line, column; } Place; /* from 1; columns in characters */
+typedef struct Place {
+    size_t line, column;
+} Place; /* from 1; columns in characters */
 
 typedef struct Csv {
     RowReader *reader;
     ByteStream *stream;
     char delimiter;
-    bool plain[256];         /* ASCII that means itself everywhere */
-    json_t *header;          /* an array of names */
-    json_t *names;           /* the same as keys, to find them by */
-    Place place;             /* of the next character */
+    bool plain[256]; /* ASCII that means itself everywhere */
+    json_t *header;  /* an array of names */
+    json_t *names;   /* the same as keys, to find them by */
+    Place place;     /* of the next character */
     Str cell;
     Place cell_place;
-    size_t at, len;          /* of `chunk` */
+    size_t at, len; /* of `chunk` */
     char chunk[CHUNK];
 } Csv;
 

@@ -9,12 +9,12 @@
 typedef struct Scanner {
     RowReader *reader;
     ByteStream *stream;
-    size_t at, len;          /* of `chunk` */
-    size_t line, column;     /* of the next character, from 1 */
+    size_t at, len;      /* of `chunk` */
+    size_t line, column; /* of the next character, from 1 */
     Str element;
     size_t element_line, element_column;
     bool in_string, escaped;
-    size_t depth;            /* open brackets of the element */
+    size_t depth; /* open brackets of the element */
     char chunk[CHUNK];
 } Scanner;
 

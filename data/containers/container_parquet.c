@@ -9,8 +9,8 @@
 typedef struct Assembly {
     RowReader *reader;
     PqFile file;
-    PqColumn *columns;       /* one a leaf */
-    size_t row;              /* of the file, from 1 */
+    PqColumn *columns; /* one a leaf */
+    size_t row;        /* of the file, from 1 */
 } Assembly;
 
 static Status row_fail(const Assembly *assembly, const PqNode *node, const char *what) {

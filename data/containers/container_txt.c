@@ -9,7 +9,7 @@
 
 typedef struct Documents {
     RowReader *reader;
-    size_t line;             /* of the next document's first byte */
+    size_t line; /* of the next document's first byte */
 } Documents;
 
 static bool is_line_end(char c) { return c == '\n' || c == '\r'; }

@@ -15,11 +15,11 @@
 
 typedef struct RowReader {
     const char *path;
-    const char *ending;      /* of the table below, without .gz or .zst: ".tsv" */
-    const char *unit;        /* of row numbers */
+    const char *ending; /* of the table below, without .gz or .zst: ".tsv" */
+    const char *unit;   /* of row numbers */
     RowsConfig config;
-    int64_t n_rows;          /* handed over so far */
-    Slice text;              /* of the row that is handed over, see Row */
+    int64_t n_rows; /* handed over so far */
+    Slice text;     /* of the row that is handed over, see Row */
     RowCallback *read;
     void *context;
 } RowReader;
@@ -27,7 +27,7 @@ typedef struct RowReader {
 typedef struct Container {
     const char *name;
     const char *endings[4];
-    bool packed;             /* also as .gz and .zst */
+    bool packed; /* also as .gz and .zst */
     const char *unit;
     /* Hands the rows over in order until the reader is full. ST_INPUT with file and place for what cannot be read. */
     Status (*read)(RowReader *reader);

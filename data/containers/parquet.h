@@ -17,7 +17,8 @@
 #ifndef TUNE_PARQUET_H
 #define TUNE_PARQUET_H
 
-#include "lib/base/base.h"
+#include "lib/base/file.h"
+#include "lib/base/json.h"
 
 /* ---- footer ---- */
 
@@ -42,20 +43,27 @@ typedef enum PqMeaning {
 typedef struct PqNode PqNode;
 struct PqNode {
     const char *name;
-    const PqNode *parent;    /* NULL: the root */
+    const PqNode *parent; /* NULL: the root */
     PqRepetition repetition;
     PqType type;
     PqMeaning meaning;
-    size_t width;            /* bytes of a value, 0 when they vary */
-    int scale;               /* digits behind the point of PQ_DECIMAL, behind the second of PQ_TIME and PQ_TIMESTAMP */
-    bool utc;                /* PQ_TIMESTAMP */
-    bool item_inside;        /* the repeated group of a PQ_LIST: its only child is the item, not the group itself */
-    int max_def, max_rep;    /* levels of a value that is there; of an item of this repeated field */
+    size_t width;         /* bytes of a value, 0 when they vary */
+    int scale;            /* digits behind the point of PQ_DECIMAL, behind the second of PQ_TIME and PQ_TIMESTAMP */
+    bool utc;             /* PQ_TIMESTAMP */
+    bool item_inside;     /* the repeated group of a PQ_LIST: its only child is the item, not the group itself */
+    int max_def, max_rep; /* levels of a value that is there; of an item of this repeated field */
     size_t n_children, first_leaf, n_leaves;
     PqNode **children;
 };
-typedef struct PqChunk { int64_t n_values; uint64_t begin, size; int codec; } PqChunk; /* the pages of a column in a row group: bytes of the file */
-typedef struct PqGroup { int64_t n_rows; PqChunk *chunks; } PqGroup;                     /* n_leaves chunks */
+typedef struct PqChunk {
+    int64_t n_values;
+    uint64_t begin, size;
+    int codec;
+} PqChunk; /* the pages of a column in a row group: bytes of the file */
+typedef struct PqGroup {
+    int64_t n_rows;
+    PqChunk *chunks;
+} PqGroup; /* n_leaves chunks */
 typedef struct PqFile {
     const char *path;
     Mapping mapping;
@@ -73,8 +81,8 @@ Status pq_fail(const PqFile *file, const PqNode *node, const char *format, ...) 
 
 typedef enum PqPageKind { PQ_DATA_PAGE, PQ_INDEX_PAGE, PQ_DICTIONARY_PAGE, PQ_DATA_PAGE_V2 } PqPageKind;
 typedef struct PqPage {
-    int64_t kind, size, packed_size;       /* bytes unpacked and in the file */
-    bool has_crc, packed;                  /* packed: of PQ_DATA_PAGE_V2 */
+    int64_t kind, size, packed_size; /* bytes unpacked and in the file */
+    bool has_crc, packed;            /* packed: of PQ_DATA_PAGE_V2 */
     uint32_t crc;
     int64_t n_values, encoding, def_encoding, rep_encoding, def_size, rep_size;
 } PqPage;
@@ -86,7 +94,13 @@ bool pq_page_read(const uint8_t *at, size_t len, PqPage *page, size_t *header_si
 uint64_t pq_little_endian(const uint8_t *bytes, size_t n); /* n up to 8 */
 
 /* Runs of one value, and of values packed bit by bit (Encodings.md, RLE = 3). */
-typedef struct PqRuns { const uint8_t *at, *end; unsigned width, bit; uint64_t left; uint32_t value; bool packed; } PqRuns;
+typedef struct PqRuns {
+    const uint8_t *at, *end;
+    unsigned width, bit;
+    uint64_t left;
+    uint32_t value;
+    bool packed;
+} PqRuns;
 bool pq_runs_next(PqRuns *runs, uint32_t *value); /* false: the bytes are used up or wrong */
 
 /* Differences in blocks (DELTA_BINARY_PACKED = 5); sums wrap around. */
@@ -104,7 +118,10 @@ const uint8_t *pq_deltas_skip(PqDeltas deltas);
 
 /* ---- columns ---- */
 
-typedef struct PqBuffer { uint8_t *data; size_t cap; } PqBuffer;
+typedef struct PqBuffer {
+    uint8_t *data;
+    size_t cap;
+} PqBuffer;
 /* Unpacks `len` bytes to exactly `size`. ST_INPUT: *fault says why, nothing is recorded. ST_RESOURCE. */
 Status pq_unpack(int codec, const uint8_t *bytes, size_t len, size_t size, PqBuffer *buffer, const char **fault);
 const char *pq_codec_name(int codec);
@@ -115,11 +132,11 @@ typedef struct PqColumn {
     const PqFile *file;
     const PqNode *node;
     const PqChunk *chunk;
-    bool ended;              /* there is no current entry */
-    int rep, def;            /* levels of the current entry */
-    int64_t in_row;          /* entries of the current row so far */
-    size_t bytes_in_row;     /* and their values' */
-    uint64_t at, page_at;    /* of the file: next page, current page */
+    bool ended;           /* there is no current entry */
+    int rep, def;         /* levels of the current entry */
+    int64_t in_row;       /* entries of the current row so far */
+    size_t bytes_in_row;  /* and their values' */
+    uint64_t at, page_at; /* of the file: next page, current page */
     int64_t chunk_left, page_left, page_values;
     PqRuns reps, defs;
     /* values of the current page */
@@ -132,7 +149,7 @@ typedef struct PqColumn {
     uint64_t split_at, n_split;
     PqBuffer page, dictionary, scratch;
     size_t scratch_len;
-    const uint8_t *words;    /* dictionary: n_words values of the node's width, or slices */
+    const uint8_t *words; /* dictionary: n_words values of the node's width, or slices */
     Slice *word_slices;
     size_t n_words;
 } PqColumn;

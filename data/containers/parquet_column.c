@@ -187,8 +187,16 @@ Status pq_column_next(PqColumn *column) {
 
 Status pq_column_start(PqColumn *column, const PqFile *file, const PqNode *node, const PqChunk *chunk) {
     if (column->chunk) file_forget(&file->mapping, column->page_at, column->at); /* the last page before */
-    *column = (PqColumn){.file = file, .node = node, .chunk = chunk, .at = chunk->begin, .page_at = chunk->begin, .chunk_left = chunk->n_values,
-                         .page = column->page, .dictionary = column->dictionary, .scratch = column->scratch, .word_slices = column->word_slices};
+    *column = (PqColumn){.file = file,
+                         .node = node,
+                         .chunk = chunk,
+                         .at = chunk->begin,
+                         .page_at = chunk->begin,
+                         .chunk_left = chunk->n_values,
+                         .page = column->page,
+                         .dictionary = column->dictionary,
+                         .scratch = column->scratch,
+                         .word_slices = column->word_slices};
     return pq_column_next(column);
 }
 

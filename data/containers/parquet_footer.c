@@ -9,8 +9,14 @@ enum { MAX_DEPTH = 64, MAX_WIDTH = 1 << 20, MAX_SCALE = 100 };
 /* ---- Thrift, compact protocol ---- */
 
 typedef enum ThriftType { T_STOP, T_TRUE, T_FALSE, T_BYTE, T_I16, T_I32, T_I64, T_DOUBLE, T_BINARY, T_LIST, T_SET, T_MAP, T_STRUCT } ThriftType;
-typedef struct Thrift { const uint8_t *at, *end; bool bad; } Thrift; /* once bad, everything reads as zero and empty */
-typedef struct Field { int64_t id; int type; } Field;
+typedef struct Thrift {
+    const uint8_t *at, *end;
+    bool bad;
+} Thrift; /* once bad, everything reads as zero and empty */
+typedef struct Field {
+    int64_t id;
+    int type;
+} Field;
 
 static uint64_t thrift_varint(Thrift *thrift) {
     uint64_t value = 0;
@@ -106,12 +112,16 @@ static void thrift_skip(Thrift *thrift, Field field, int depth) {
     case T_I16:
     case T_I32:
     case T_I64: thrift_varint(thrift); return;
-    case T_DOUBLE: for (int i = 0; i < 8; i++) thrift_byte(thrift); return;
+    case T_DOUBLE:
+        for (int i = 0; i < 8; i++) thrift_byte(thrift);
+        return;
     case T_BINARY: thrift_binary(thrift, field); return;
     case T_LIST:
     case T_SET: skip_list(thrift, field, depth + 1); return;
     case T_MAP: skip_map(thrift, depth + 1); return;
-    case T_STRUCT: for (Field inner = {0}; thrift_field(thrift, &inner);) thrift_skip(thrift, inner, depth + 1); return;
+    case T_STRUCT:
+        for (Field inner = {0}; thrift_field(thrift, &inner);) thrift_skip(thrift, inner, depth + 1);
+        return;
     default: thrift->bad = true;
     }
 }
@@ -191,7 +201,10 @@ typedef struct Element {
     bool is_signed, utc;
     Slice name;
 } Element;
-typedef struct Chunk { int64_t type, codec, n_values, size, data_at, dictionary_at; bool elsewhere, encrypted, described; } Chunk;
+typedef struct Chunk {
+    int64_t type, codec, n_values, size, data_at, dictionary_at;
+    bool elsewhere, encrypted, described;
+} Chunk;
 
 static void read_unit(Thrift *thrift, Field outer, Element *element) {
     if (!thrift_struct(thrift, outer)) return;
@@ -283,7 +296,7 @@ static void read_chunk(Thrift *thrift, Chunk *chunk) {
 
 typedef struct Footer {
     PqFile *file;
-    uint64_t begin;          /* of the footer in the file: pages lie before */
+    uint64_t begin; /* of the footer in the file: pages lie before */
     Thrift thrift;
     Element *elements;
     size_t n_elements, next;
@@ -323,7 +336,7 @@ static void set_time(PqNode *node, PqMeaning meaning, const Element *element) {
 
 static void set_converted(PqNode *node, const Element *element) {
     switch (element->converted) {
-    case 0: /* UTF8 */
+    case 0:                                 /* UTF8 */
     case 4: node->meaning = PQ_TEXT; break; /* ENUM */
     case 1:
     case 2: node->meaning = PQ_MAP; break;
@@ -347,7 +360,7 @@ static void set_converted(PqNode *node, const Element *element) {
 static void set_meaning(PqNode *node, const Element *element) {
     node->scale = (int)element->scale;
     switch (element->logical) {
-    case 1: /* STRING */
+    case 1:                                 /* STRING */
     case 4: node->meaning = PQ_TEXT; break; /* ENUM */
     case 2: node->meaning = PQ_MAP; break;
     case 3: node->meaning = PQ_LIST; break;

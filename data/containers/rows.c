@@ -1,4 +1,5 @@
 /* Rows of any file: the table of containers, and what they share. */
+#include "lib/base/system.h"
 #include "data/containers/containers.h"
 
 #include <glob.h>
@@ -111,7 +112,8 @@ static Status unknown_kind(const char *path) {
         status_fail(ST_INPUT, "cannot read rows of '%s': its name tells no kind of file", path);
     else if (there)
         status_fail(ST_INPUT, "cannot read rows of '%s': not a regular file: rows are read from files whose name tells their kind", path);
-    else status_fail(ST_INPUT, "cannot read rows of '%s': there is no such file", path);
+    else
+        status_fail(ST_INPUT, "cannot read rows of '%s': there is no such file", path);
     status_hint(ST_INPUT, "rows are read from %s, each also as .gz or .zst%s%s", str_text(&packed), known.len ? ", and from " : "", str_text(&known));
     str_release(&known);
     str_release(&packed);

@@ -1,4 +1,5 @@
 /* Filters of rows: what is on, verdicts, memory; see filter.h. */
+#include "lib/base/system.h"
 #include "data/filter/filter_kinds.h"
 
 #include <errno.h>
@@ -15,8 +16,13 @@ static const FilterKind *const kinds[] = {
 #undef FILTER
 };
 
-typedef struct Entry { const char *id, *text; } Entry; /* a remembered row, as the ledger names it */
-typedef struct HashSet { XXH128_hash_t *slots; size_t n, cap; } HashSet; /* all zero: free */
+typedef struct Entry {
+    const char *id, *text;
+} Entry; /* a remembered row, as the ledger names it */
+typedef struct HashSet {
+    XXH128_hash_t *slots;
+    size_t n, cap;
+} HashSet; /* all zero: free */
 
 struct Filters {
     Arena *arena;
@@ -25,10 +31,10 @@ struct Filters {
     size_t n;
     Entry *entries;
     size_t n_entries, cap_entries;
-    HashSet tasks;           /* of remembered instances: the instructions, and the whole prompts */
+    HashSet tasks; /* of remembered instances: the instructions, and the whole prompts */
     FilterCounts counts[FILTER_BOTH + 1];
     uint64_t fingerprint;
-    Filters *tried;          /* filters with a memory once more, for rows that may yet be dropped; NULL: there are none */
+    Filters *tried; /* filters with a memory once more, for rows that may yet be dropped; NULL: there are none */
 };
 
 static Status no_memory(void) { return status_errno(ENOMEM, "cannot filter the rows"); }
@@ -67,8 +73,7 @@ static Status read_entry(Filter *filter, const Yaml *node, bool *on) {
     for (size_t i = 0; i < node->n; i++) {
         const OptionSpec *option = option_find(options, node->keys[i]);
         if (!option) return option_unknown(&owner, node->keys[i], node->key_lines[i], options, NULL, 0);
-        if (node->items[i]->kind != YAML_NULL)
-            TRY(option_read(&owner, option, node->items[i], filter->arena, &filter->options[option - options]));
+        if (node->items[i]->kind != YAML_NULL) TRY(option_read(&owner, option, node->items[i], filter->arena, &filter->options[option - options]));
     }
     return ST_OK;
 }
@@ -270,9 +275,9 @@ typedef struct Block {
     const FilterRow *rows;
     FilterVerdict *verdicts;
     size_t n;
-    bool remembers;                       /* rows that are kept */
+    bool remembers; /* rows that are kept */
     Judged judged[FILTER_BLOCK];
-    size_t begins[COUNT_OF(kinds)];       /* rows that each memory had before the block */
+    size_t begins[COUNT_OF(kinds)]; /* rows that each memory had before the block */
 } Block;
 
 static void reject(FilterVerdict *verdict, Filter *filter, const FilterFinding *finding) {
@@ -411,7 +416,10 @@ static Status fit(Block *block) {
 }
 
 /* The first fault of the rows, with its words: threads have their own. */
-typedef struct Fault { size_t row; Failure failure; } Fault;
+typedef struct Fault {
+    size_t row;
+    Failure failure;
+} Fault;
 
 static void note_fault(Fault *fault, size_t r, Status status) {
     if (status == ST_OK || r >= fault->row) return;
@@ -552,7 +560,11 @@ Status filters_remember(Filters *set, FilterStage stage, const FilterRow *rows, 
     return ST_OK;
 }
 
-typedef struct Remembering { Filters *set; FilterStage stage; Arena *arena; } Remembering;
+typedef struct Remembering {
+    Filters *set;
+    FilterStage stage;
+    Arena *arena;
+} Remembering;
 
 static Status remember_row(void *context, const Row *row) {
     const Remembering *job = context;
@@ -606,17 +618,18 @@ bool filter_help_at(size_t i, FilterHelp *help) {
 
 static void write_option(const OptionSpec *option, bool first, Str *text) {
     str_printf(text, "      %-14s  %s", option->name, option->help); /* two spaces make an entry of a list */
-    if (option->kind == TAKES_TRUTH) str_printf(text, " (%s)", option->value != 0 ? "true" : "false");
+    if (option->kind == TAKES_TRUTH)
+        str_printf(text, " (%s)", option->value != 0 ? "true" : "false");
     else if (option->kind == TAKES_TEXT)
         str_printf(text, "%s%s (%s)", option->choices ? "; " : "", option->choices ? option->choices : "", option->text ? option->text : "null");
-    else if (option->kind != TAKES_TEXTS) str_printf(text, " (%g)", option->value);
+    else if (option->kind != TAKES_TEXTS)
+        str_printf(text, " (%g)", option->value);
     str_printf(text, "%s\n", first ? "; what a value alone sets" : "");
 }
 
 void filters_write_help(Str *text) {
     for (size_t k = 0; k < COUNT_OF(kinds); k++) {
         str_printf(text, "  %s%s: %s\n", kinds[k]->name, kinds[k]->on ? " (on)" : "", kinds[k]->help);
-        for (const OptionSpec *option = kinds[k]->options; option && option->name; option++)
-            write_option(option, option == kinds[k]->options, text);
+        for (const OptionSpec *option = kinds[k]->options; option && option->name; option++) write_option(option, option == kinds[k]->options, text);
     }
 }

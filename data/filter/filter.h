@@ -22,25 +22,25 @@
 /* A row as filters see it; texts are UTF-8. data NULL: there is none. Of a conversation with several rounds the texts of all user turns, and of all
  * answers, with a blank line between. */
 typedef struct FilterRow {
-    Slice instruction;       /* what is asked: the instruction, the prompt, the user's turns */
-    Slice input;             /* of an Alpaca row or a seed's first instance; empty: none */
-    Slice completion;        /* what answers it; calls of tools as JSON behind the words */
-    const Slice *answers;    /* n_answers: of a conversation the answers one by one, without those that do nothing but call tools */
+    Slice instruction;    /* what is asked: the instruction, the prompt, the user's turns */
+    Slice input;          /* of an Alpaca row or a seed's first instance; empty: none */
+    Slice completion;     /* what answers it; calls of tools as JSON behind the words */
+    const Slice *answers; /* n_answers: of a conversation the answers one by one, without those that do nothing but call tools */
     size_t n_answers;
-    Slice system;            /* of a conversation or an Alpaca row; data NULL: none */
-    Slice context;           /* what else is given with the question: tools, documents, what tools answer, earlier answers; empty: nothing */
-    Slice rest;              /* what else makes the row: label or labels, steps, the rejected answer, reasoning; empty: nothing */
-    bool behind;             /* other turns, such as earlier answers, stand before the question; they are part of `context` */
-    bool plain;              /* a text alone, which is its completion */
-    const char *task_type;   /* NULL: none */
-    const char *id;          /* of the row, as "nearest" names it; NULL: none */
+    Slice system;          /* of a conversation or an Alpaca row; data NULL: none */
+    Slice context;         /* what else is given with the question: tools, documents, what tools answer, earlier answers; empty: nothing */
+    Slice rest;            /* what else makes the row: label or labels, steps, the rejected answer, reasoning; empty: nothing */
+    bool behind;           /* other turns, such as earlier answers, stand before the question; they are part of `context` */
+    bool plain;            /* a text alone, which is its completion */
+    const char *task_type; /* NULL: none */
+    const char *id;        /* of the row, as "nearest" names it; NULL: none */
     /* Its id lives as long as the filters and is read where it is written: a row whose place is not known yet has "", none so far */
     bool id_stays;
     /* Of a task, its instruction: what prompts are like was judged with the task's first row, and another input of it is no duplicate */
     bool instance;
-    const json_t *json;      /* the whole row, for the ledger and for filters with a model; borrowed */
-    double judge, reward;    /* numbers that the row brings; NaN: none */
-    Slice text;              /* the row as its file has it, which is how it is written again; data NULL: by its json */
+    const json_t *json;   /* the whole row, for the ledger and for filters with a model; borrowed */
+    double judge, reward; /* numbers that the row brings; NaN: none */
+    Slice text;           /* the row as its file has it, which is how it is written again; data NULL: by its json */
 } FilterRow;
 /* Fills `row` (with judge and reward as row_number finds them) from any format with texts: messages, sharegpt, alpaca (also with `instances`, as
  * self-instruct's seeds have it), prompt_completion, prompt, preference (the chosen answer), kto, text (a completion), question and answer. Rows that
@@ -62,15 +62,18 @@ typedef enum FilterStage { FILTER_PROMPT = 1, FILTER_ANSWER = 2, FILTER_BOTH = 3
 /* Numbers that filters cannot compute by themselves: a judge's, a reward's. One value a row, NaN = none could be had (the row is rejected). A failure
  * ends the run of filters. */
 typedef Status FilterScore(void *context, const FilterRow *rows, size_t n, double *values);
-typedef struct FilterScorer { FilterScore *score; void *context; } FilterScorer;
+typedef struct FilterScorer {
+    FilterScore *score;
+    void *context;
+} FilterScorer;
 typedef struct FilterConfig {
-    const Yaml *base;        /* a preset's changes of what is on by default, in the form below; NULL: none */
-    const Yaml *filters;     /* {name: number | {option: value} | true | false | null}, changes of that; NULL: none */
-    bool only;               /* nothing is on but what `filters` names */
-    const char *file;        /* where `filters` stands, for messages; NULL: the command line */
-    const Model *model;      /* for logprob and ifd; NULL: they are refused */
+    const Yaml *base;    /* a preset's changes of what is on by default, in the form below; NULL: none */
+    const Yaml *filters; /* {name: number | {option: value} | true | false | null}, changes of that; NULL: none */
+    bool only;           /* nothing is on but what `filters` names */
+    const char *file;    /* where `filters` stands, for messages; NULL: the command line */
+    const Model *model;  /* for logprob and ifd; NULL: they are refused */
     const Tokenizer *tokenizer;
-    const Chat *chat;        /* how that model's conversations are rendered; NULL: rows of messages are refused by them */
+    const Chat *chat;           /* how that model's conversations are rendered; NULL: rows of messages are refused by them */
     FilterScorer judge, reward; /* score NULL: the rows' own numbers, else the filter is refused */
 } FilterConfig;
 typedef struct Filters Filters;
@@ -81,9 +84,9 @@ void filters_close(Filters *filters); /* NULL is fine */
 enum { FILTER_MOST = 32 };
 typedef struct FilterVerdict {
     bool kept;
-    const char *reason;      /* name of the first filter, in the table's order, that rejects the row; NULL: kept */
-    const char *what;        /* in words, such as "starts with punctuation"; NULL: kept. Lives until filters_close */
-    double score;            /* what was measured by that filter; NaN: nothing to measure */
+    const char *reason; /* name of the first filter, in the table's order, that rejects the row; NULL: kept */
+    const char *what;   /* in words, such as "starts with punctuation"; NULL: kept. Lives until filters_close */
+    double score;       /* what was measured by that filter; NaN: nothing to measure */
     /* The remembered row it is too much like (likest, of equals the first); NULL: none. Live until filters_close, of a row that was tried until
      * filters_forget_tried */
     const char *nearest_id, *nearest_text;
@@ -101,9 +104,15 @@ Status filters_remember(Filters *filters, FilterStage stage, const FilterRow *ro
 Status filters_remember_file(Filters *filters, FilterStage stage, const char *path); /* every row of it; ST_INPUT with file and line */
 
 /* The filters that are on, in the order in which they judge. rejected: rows so far; NULL behind the last. */
-typedef struct FilterInfo { const char *name; FilterStage stage; int64_t rejected; } FilterInfo;
+typedef struct FilterInfo {
+    const char *name;
+    FilterStage stage;
+    int64_t rejected;
+} FilterInfo;
 const FilterInfo *filters_at(const Filters *filters, size_t i);
-typedef struct FilterCounts { int64_t rows, kept; } FilterCounts;
+typedef struct FilterCounts {
+    int64_t rows, kept;
+} FilterCounts;
 FilterCounts filters_counts(const Filters *filters, FilterStage stage); /* of filters_run with this very stage */
 bool filters_has(const Filters *filters, const char *name);
 /* An option that is a text, such as the judge's rubric; NULL: not given, or the filter is off */
@@ -117,19 +126,30 @@ void filter_write_rejected(const FilterRow *row, const FilterVerdict *verdict, S
 
 /* Name and help of every filter there is, in the table's order; false behind the last. */
 /* argument: what its number or text is; on: by default; takes_text: a value alone is one */
-typedef struct FilterHelp { const char *name, *help, *argument; bool on, takes_text; } FilterHelp;
+typedef struct FilterHelp {
+    const char *name, *help, *argument;
+    bool on, takes_text;
+} FilterHelp;
 bool filter_help_at(size_t i, FilterHelp *help);
 void filters_write_help(Str *text); /* all of them with their options, a line each */
 
 /* ---- a budget: the best and most different rows ---- */
 
-typedef struct SelectRow { Slice text; const char *task_type; double quality; } SelectRow; /* quality: 0 or more */
-typedef struct SelectQuota { const char *task_type; int64_t rows; } SelectQuota;
+typedef struct SelectRow {
+    Slice text;
+    const char *task_type;
+    double quality;
+} SelectRow; /* quality: 0 or more */
+typedef struct SelectQuota {
+    const char *task_type;
+    int64_t rows;
+} SelectQuota;
 typedef struct SelectConfig {
-    int64_t n;               /* rows to choose */
+    int64_t n; /* rows to choose */
     /* How n is shared by task types: even (those with fewer rows leave theirs to the others), proportional, none; NULL: even */
     const char *share;
-    const SelectQuota *quotas; size_t n_quotas; /* of single task types; the others share what is left */
+    const SelectQuota *quotas;
+    size_t n_quotas; /* of single task types; the others share what is left */
 } SelectConfig;
 /* Greedy: again and again the row with the largest quality x (1 - largest cosine with a chosen one), by TF-IDF of its words, whose task type has
  * room; of equals the first. chosen: config->n entries, in order of choice; *n_chosen: fewer where rows or quotas are. Memory: the words of the rows.

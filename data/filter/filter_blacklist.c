@@ -19,8 +19,14 @@ static const char *const self_instruct[] = {"image", "images", "graph", "graphs"
 static const char *const alpaca[] = {"video", "audio", "music", "flowchart", "diagram"}; /* these as well */
 static const char *const program_start[] = {"Write a program"};
 
-typedef struct Phrase { Str folded; const char *what; } Phrase;
-typedef struct Phrases { Phrase *items; size_t n, n_words; } Phrases; /* the first n_words anywhere, the others at the start */
+typedef struct Phrase {
+    Str folded;
+    const char *what;
+} Phrase;
+typedef struct Phrases {
+    Phrase *items;
+    size_t n, n_words;
+} Phrases; /* the first n_words anywhere, the others at the start */
 
 static Status add_phrases(Filter *filter, Phrases *phrases, const char *const *list, size_t n, const char *form) {
     for (size_t i = 0; i < n; i++) {

@@ -16,15 +16,23 @@ static const OptionSpec options[] = {
 };
 enum { COMMON = 10 }; /* rows of evaluation that share a gram, and a tenth of them: wording */
 
-typedef struct Item { const char *id, *text; } Item;                    /* a row of evaluation; text: the string with most words */
-typedef struct Gram { uint64_t hash; uint32_t item, last, n; } Gram;    /* n: rows that have it, 0 = free; item, last: the first and last of them */
-typedef struct GramTable { Gram *slots; size_t n, cap; } GramTable;
+typedef struct Item {
+    const char *id, *text;
+} Item; /* a row of evaluation; text: the string with most words */
+typedef struct Gram {
+    uint64_t hash;
+    uint32_t item, last, n;
+} Gram; /* n: rows that have it, 0 = free; item, last: the first and last of them */
+typedef struct GramTable {
+    Gram *slots;
+    size_t n, cap;
+} GramTable;
 typedef struct Grams {
-    GramTable grams, rows;   /* rows: hashes of whole ones, to leave out those that are there twice */
+    GramTable grams, rows; /* rows: hashes of whole ones, to leave out those that are there twice */
     Item *items;
     size_t n_items, cap_items;
-    uint64_t lengths;        /* bit L: there are grams of L words */
-    uint64_t *words;         /* of the text at hand */
+    uint64_t lengths; /* bit L: there are grams of L words */
+    uint64_t *words;  /* of the text at hand */
     size_t cap_words;
 } Grams;
 
@@ -96,7 +104,14 @@ static bool add_gram(void *context, uint64_t hash) {
 
 /* ---- the files of evaluation ---- */
 
-typedef struct Reading { Filter *filter; Grams *grams; Str folded; size_t most_words; Slice longest; uint64_t whole; } Reading;
+typedef struct Reading {
+    Filter *filter;
+    Grams *grams;
+    Str folded;
+    size_t most_words;
+    Slice longest;
+    uint64_t whole;
+} Reading;
 
 static Status add_text(Reading *reading, Slice text) {
     Grams *grams = reading->grams;
@@ -178,7 +193,11 @@ static void close(Filter *filter) {
 
 /* ---- rows ---- */
 
-typedef struct Search { const Grams *grams; size_t common, n, n_found; const Item *first; } Search;
+typedef struct Search {
+    const Grams *grams;
+    size_t common, n, n_found;
+    const Item *first;
+} Search;
 
 static bool find_gram(void *context, uint64_t hash) {
     Search *search = context;

@@ -4,8 +4,10 @@
 static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     bool asked = row->instruction.data != NULL || row->input.data != NULL, answered = row->completion.data != NULL;
     (void)filter;
-    if (asked && text_trim(row->instruction).len == 0) finding->what = "the prompt is empty";
-    else if (answered && text_trim(row->completion).len == 0) finding->what = "the answer is empty";
+    if (asked && text_trim(row->instruction).len == 0)
+        finding->what = "the prompt is empty";
+    else if (answered && text_trim(row->completion).len == 0)
+        finding->what = "the answer is empty";
     return finding->what != NULL;
 }
 

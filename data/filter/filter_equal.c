@@ -14,7 +14,8 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     (void)filter;
     if (!row->completion.data) return false;
     text_fold(row->completion, &answer);
-    if (same(row->input, &answer, &room)) finding->what = "the answer is the input";
+    if (same(row->input, &answer, &room))
+        finding->what = "the answer is the input";
     else if (same(row->instruction, &answer, &room) || same(filter_field(row, "prompt", &joined), &answer, &room))
         finding->what = "the answer is the prompt";
     str_release(&answer);

@@ -14,7 +14,10 @@ static const OptionSpec options[] = {
     {0},
 };
 
-typedef struct Known { XXH128_hash_t hash; size_t row; } Known; /* row + 1; 0: free */
+typedef struct Known {
+    XXH128_hash_t hash;
+    size_t row;
+} Known; /* row + 1; 0: free */
 typedef struct Texts {
     Known *slots;
     size_t n, cap;

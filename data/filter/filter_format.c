@@ -11,7 +11,9 @@ static const OptionSpec options[] = {
     {0},
 };
 
-typedef struct Patterns { pcre2_code *patterns[2]; } Patterns;
+typedef struct Patterns {
+    pcre2_code *patterns[2];
+} Patterns;
 
 static Status open(Filter *filter) {
     Patterns *patterns = filter->state = arena_zero(filter->arena, sizeof *patterns);

@@ -18,7 +18,7 @@ enum { FILTER_BLOCK = 256 }; /* rows that are looked at side by side */
 typedef struct FilterKind FilterKind;
 typedef struct Filter {
     const FilterKind *kind;
-    FilterInfo info;         /* its stage is the kind's, or what the options make of it: see filter_on */
+    FilterInfo info; /* its stage is the kind's, or what the options make of it: see filter_on */
     OptionValue options[OPTIONS_MOST];
     const FilterConfig *config;
     Arena *arena;            /* as long as the filters */
@@ -28,8 +28,14 @@ typedef struct Filter {
     size_t n_rows, cap_rows; /* remembered rows */
 } Filter;
 
-typedef struct FilterFinding { double score; const char *what, *nearest_id, *nearest_text; } FilterFinding; /* score NaN, others NULL until set */
-typedef struct FilterMatch { double score; size_t row; } FilterMatch; /* row: remembered rows are numbered in their order; SIZE_MAX: none */
+typedef struct FilterFinding {
+    double score;
+    const char *what, *nearest_id, *nearest_text;
+} FilterFinding; /* score NaN, others NULL until set */
+typedef struct FilterMatch {
+    double score;
+    size_t row;
+} FilterMatch; /* row: remembered rows are numbered in their order; SIZE_MAX: none */
 /* Rows are taken into slots, FILTER_BLOCK of them; those of a block are searched for side by side among what was remembered before, then one after
  * the other among what the block has added. */
 typedef struct FilterMemory {
@@ -38,21 +44,21 @@ typedef struct FilterMemory {
     Status (*fit)(Filter *filter);                                        /* before searches: room for them; may be NULL */
     /* The likest remembered row from number `from` on, of equals the first, if it is likelier than `best` */
     void (*search)(const Filter *filter, size_t slot, int worker, size_t from, FilterMatch *best);
-    const char *(*rejects)(const Filter *filter, double score);           /* what is wrong with a row as like as that; NULL: nothing */
-    Status (*remember)(Filter *filter, size_t slot);                      /* ST_RESOURCE */
+    const char *(*rejects)(const Filter *filter, double score); /* what is wrong with a row as like as that; NULL: nothing */
+    Status (*remember)(Filter *filter, size_t slot);            /* ST_RESOURCE */
 } FilterMemory;
 
 struct FilterKind {
     const char *name, *help;
-    const char *argument;    /* what the first option is, for the help: "N", "[WORD, ...]" */
-    bool on;                 /* by default */
+    const char *argument; /* what the first option is, for the help: "N", "[WORD, ...]" */
+    bool on;              /* by default */
     FilterStage stage;
     const OptionSpec *options;
-    Status (*open)(Filter *filter);  /* NULL: nothing to prepare. Fails with filter_refuse */
-    void (*close)(Filter *filter);   /* also after a failed open; state may be NULL */
+    Status (*open)(Filter *filter); /* NULL: nothing to prepare. Fails with filter_refuse */
+    void (*close)(Filter *filter);  /* also after a failed open; state may be NULL */
     /* One of three: what the row alone tells (called by several threads at once); likeness to rows before; numbers that a model gives. */
     bool (*rejects)(const Filter *filter, const FilterRow *row, FilterFinding *finding);
-    bool each_answer;        /* of a conversation `rejects` is asked for each answer, as if it were the only one */
+    bool each_answer; /* of a conversation `rejects` is asked for each answer, as if it were the only one */
     const FilterMemory *memory;
     Status (*measure)(Filter *filter, const FilterRow *rows, size_t n, double *values);
     const char *(*out_of_range)(const Filter *filter, double value); /* of a measured number: what is wrong with it; NULL: nothing */
@@ -74,7 +80,7 @@ Slice filter_field(const FilterRow *row, const char *field, Str *room);
 /* The same for what compares or judges texts as such: of a row that is a text alone, or has no answer, what there is. */
 Slice filter_subject(const FilterRow *row, const char *field, Str *room);
 FilterStage filter_on(const char *field); /* the stage that a field needs */
-Slice text_trim(Slice text);             /* without white space at both ends */
+Slice text_trim(Slice text);              /* without white space at both ends */
 size_t text_characters(Slice text);
 /* Unicode NFKC with case folding, typographic quotes made straight, runs of white space one space, none at the ends. Replaces `out`. */
 void text_fold(Slice text, Str *out);

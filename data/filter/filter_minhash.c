@@ -22,12 +22,12 @@ static const OptionSpec options[] = {
 typedef struct Sketches {
     MinHash *minhash;
     size_t k;
-    uint32_t *block;         /* FILTER_BLOCK x k */
+    uint32_t *block; /* FILTER_BLOCK x k */
     bool empty[FILTER_BLOCK];
 } Sketches;
 
 static Status open(Filter *filter) {
-    enum { SEED = 1 };       /* datasketch's: signatures have no need of the recipe's seed */
+    enum { SEED = 1 }; /* datasketch's: signatures have no need of the recipe's seed */
     Sketches *sketches = filter->state = calloc(1, sizeof *sketches);
     filter->info.stage = filter_on(filter->options[ON].text);
     if (!sketches) return status_errno(ENOMEM, "cannot compare rows");
@@ -49,8 +49,8 @@ static uint32_t hash(const char *bytes, size_t n) { return (uint32_t)(XXH3_64bit
 /* Every n characters; a shorter text is one shingle. shingles: room for as many as the text has bytes. */
 static size_t character_shingles(const Str *text, size_t n, uint32_t *shingles) {
     size_t count = 0, end = 0;
-    for (size_t k = 0; k < n && end < text->len; k++)
-        do end++;
+    for (size_t k = 0; k < n && end < text->len; k++) do
+            end++;
         while (end < text->len && ((uint8_t)text->data[end] & 0xC0) == 0x80);
     for (size_t begin = 0;; end++, begin++) { /* both go on by one character */
         shingles[count++] = hash(text->data + begin, end - begin);

@@ -42,7 +42,11 @@ static Status encode(const Filter *filter, const FilterRow *row, Encoding *encod
     return status;
 }
 
-typedef struct Answer { Encoding whole; Ids alone; double *logprobs, *alone_logprobs; } Answer;
+typedef struct Answer {
+    Encoding whole;
+    Ids alone;
+    double *logprobs, *alone_logprobs;
+} Answer;
 
 /* Of the answer's own: an end that training puts behind it is none of its words, and on a model that was never trained so the least likely of all. */
 static bool is_word(const Filter *filter, const Encoding *whole, size_t t) {

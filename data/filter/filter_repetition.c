@@ -67,8 +67,10 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     uint64_t *grams = malloc((folded.len + 1) * sizeof *grams);
     double run = filter_number(filter, RUN);
     if (text.data && grams) finding->score = repeated_share((Slice){str_text(&folded), folded.len}, (size_t)filter_number(filter, NGRAM), grams);
-    if (finding->score > filter_number(filter, MOST)) finding->what = "it repeats itself";
-    else if (text.data && run > 0 && (double)longest_run(text) > run) finding->what = "one character comes again and again";
+    if (finding->score > filter_number(filter, MOST))
+        finding->what = "it repeats itself";
+    else if (text.data && run > 0 && (double)longest_run(text) > run)
+        finding->what = "one character comes again and again";
     free(grams);
     str_release(&room);
     str_release(&folded);

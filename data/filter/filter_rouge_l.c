@@ -15,7 +15,7 @@ static const OptionSpec options[] = {
 
 typedef struct Rouge {
     RougeIndex *index;
-    RougeWorker **workers;   /* n_workers */
+    RougeWorker **workers; /* n_workers */
     RougeText texts[FILTER_BLOCK];
 } Rouge;
 

@@ -58,7 +58,9 @@ static Status add_columns(const json_t *row, const char *const *names, size_t n,
 /* The turns of one side of a conversation, with a blank line between. */
 typedef struct Side {
     Str text;
-    struct Place { size_t begin, len; } *words; /* n_words: of turns that say something, or call nothing either */
+    struct Place {
+        size_t begin, len;
+    } * words; /* n_words: of turns that say something, or call nothing either */
     size_t n, n_words;
 } Side;
 
@@ -99,7 +101,10 @@ static void append_marks(const json_t *message, Str *lines) {
 }
 
 /* What a conversation's messages become. */
-typedef struct Turns { Side asked, answered; Str system, context, rest; } Turns;
+typedef struct Turns {
+    Side asked, answered;
+    Str system, context, rest;
+} Turns;
 
 /* User turns are what is asked, assistants' turns what answers it; turns of tools, and answers before the last one, are part of what the question
  * stands in. */
@@ -110,8 +115,10 @@ static void read_turn(const json_t *message, bool first, bool last, Turns *turns
     if (user) append_turn(message, &turns->asked);
     if (answer) append_turn(message, &turns->answered);
     if (system && json_object_get(message, "content")) str_append(&turns->system, json_string_value(json_object_get(message, "content")));
-    if (user || system || (answer && last)) append_marks(message, &turns->rest);
-    else append_json(message, &turns->context);
+    if (user || system || (answer && last))
+        append_marks(message, &turns->rest);
+    else
+        append_json(message, &turns->context);
 }
 
 static Status keep_turns(Arena *arena, const Turns *turns, FilterRow *row) {
@@ -173,8 +180,10 @@ static Status from_sharegpt(const json_t *json, Arena *arena, FilterRow *row) {
 /* A prompt and its answer, both texts or both lists of messages; answer NULL: none. */
 static Status from_pair(const json_t *json, const char *answer, Arena *arena, FilterRow *row) {
     FilterRow second = {0};
-    if (json_is_array(json_object_get(json, "prompt"))) TRY(from_messages(json_object_get(json, "prompt"), true, arena, row));
-    else TRY(column(json, "prompt", &row->instruction));
+    if (json_is_array(json_object_get(json, "prompt")))
+        TRY(from_messages(json_object_get(json, "prompt"), true, arena, row));
+    else
+        TRY(column(json, "prompt", &row->instruction));
     row->completion = (Slice){0}; /* answers in the prompt are part of its context */
     row->n_answers = 0;
     if (!answer) return ST_OK;
@@ -311,7 +320,6 @@ static void write_value(const json_t *value, Str *line) {
     case JSON_NULL: str_append(line, "null"); break;
     }
 }
-
 
 /* Numbers and escapes as they are: a string holds no line end, so all of them stand between values. */
 void filter_row_write(const FilterRow *row, Str *line) {

@@ -14,7 +14,9 @@ static const OptionSpec options[] = {
     {0},
 };
 
-typedef struct Patterns { pcre2_code *letters, *script; } Patterns; /* runs of letters, and of letters of the script */
+typedef struct Patterns {
+    pcre2_code *letters, *script;
+} Patterns; /* runs of letters, and of letters of the script */
 
 static pcre2_code *compile(const char *pattern) {
     int code;

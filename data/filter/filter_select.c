@@ -8,27 +8,37 @@
 #include <string.h>
 #include <xxhash.h>
 
-typedef struct Term { uint32_t term; float weight; } Term;
-typedef struct Candidate { double gain; size_t row, seen; } Candidate; /* seen: chosen rows that its gain knows of */
-typedef struct TypeRoom { const char *name; size_t rows, room; bool fixed; } TypeRoom;
+typedef struct Term {
+    uint32_t term;
+    float weight;
+} Term;
+typedef struct Candidate {
+    double gain;
+    size_t row, seen;
+} Candidate; /* seen: chosen rows that its gain knows of */
+typedef struct TypeRoom {
+    const char *name;
+    size_t rows, room;
+    bool fixed;
+} TypeRoom;
 
 typedef struct Selection {
     const SelectRow *rows;
     size_t n;
-    uint64_t *slots;         /* hash of a word; 0: free */
-    uint32_t *numbers;       /* its term */
+    uint64_t *slots;   /* hash of a word; 0: free */
+    uint32_t *numbers; /* its term */
     size_t cap_slots;
-    uint32_t *documents;     /* by term: rows that have it */
+    uint32_t *documents; /* by term: rows that have it */
     size_t n_terms, cap_terms;
-    Term *terms;             /* of all rows */
+    Term *terms; /* of all rows */
     size_t n_all, cap_all, *begins;
     TypeRoom *types;
     size_t n_types;
-    bool pooled;             /* types without a quota share one room */
+    bool pooled; /* types without a quota share one room */
     size_t pool;
-    uint32_t *type_of;       /* by row */
-    double *likeness;        /* by row: largest cosine with a chosen one so far */
-    float *dense;            /* by term: the row at hand */
+    uint32_t *type_of; /* by row */
+    double *likeness;  /* by row: largest cosine with a chosen one so far */
+    float *dense;      /* by term: the row at hand */
     Candidate *heap;
     size_t n_heap;
 } Selection;
@@ -98,8 +108,10 @@ static bool count_words(Selection *s, Slice text, Str *folded) {
     }
     if (s->n_all > begin) qsort(s->terms + begin, s->n_all - begin, sizeof *s->terms, by_term);
     for (size_t i = begin; i < s->n_all; i++) {
-        if (end > begin && s->terms[end - 1].term == s->terms[i].term) s->terms[end - 1].weight += 1;
-        else s->terms[end++] = s->terms[i];
+        if (end > begin && s->terms[end - 1].term == s->terms[i].term)
+            s->terms[end - 1].weight += 1;
+        else
+            s->terms[end++] = s->terms[i];
     }
     s->n_all = end;
     for (size_t i = begin; i < end; i++) s->documents[s->terms[i].term]++;
@@ -204,9 +216,12 @@ static Status share_rooms(Selection *s, const SelectConfig *config) {
         s->types[type].room = (size_t)config->quotas[q].rows;
         left -= (size_t)config->quotas[q].rows;
     }
-    if (strcmp(share, "even") == 0) share_evenly(s, left);
-    else if (strcmp(share, "proportional") == 0) share_proportionally(s, left);
-    else s->pooled = true, s->pool = left;
+    if (strcmp(share, "even") == 0)
+        share_evenly(s, left);
+    else if (strcmp(share, "proportional") == 0)
+        share_proportionally(s, left);
+    else
+        s->pooled = true, s->pool = left;
     return ST_OK;
 }
 

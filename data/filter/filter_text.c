@@ -116,8 +116,10 @@ static void append_character(Str *out, uint32_t c, bool *space) {
     }
     if (*space) str_append_char(out, ' ');
     *space = false;
-    if (c == 0x2018 || c == 0x2019) c = '\'';
-    else if (c == 0x201C || c == 0x201D) c = '"';
+    if (c == 0x2018 || c == 0x2019)
+        c = '\'';
+    else if (c == 0x201C || c == 0x201D)
+        c = '"';
     str_append_n(out, bytes, utf8_encode(c, bytes));
 }
 

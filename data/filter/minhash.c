@@ -1,4 +1,5 @@
 /* MinHash; see minhash.h. */
+#include "lib/base/rng.h"
 #include "data/filter/minhash.h"
 
 #include <errno.h>
@@ -6,13 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct BandSlot { uint64_t key; uint32_t last; } BandSlot; /* last: number + 1 of the newest signature with this band; 0: free */
+typedef struct BandSlot {
+    uint64_t key;
+    uint32_t last;
+} BandSlot; /* last: number + 1 of the newest signature with this band; 0: free */
 
 struct MinHash {
     size_t k, bands, rows;
-    uint64_t *multiply, *add;  /* h(x) = (multiply x + add) >> 32 of 32-bit x: 2-universal (Dietzfelbinger 1996) */
-    uint32_t *signatures;      /* n x k */
-    uint32_t *before;          /* n x bands: number + 1 of the next older signature with the same band */
+    uint64_t *multiply, *add; /* h(x) = (multiply x + add) >> 32 of 32-bit x: 2-universal (Dietzfelbinger 1996) */
+    uint32_t *signatures;     /* n x k */
+    uint32_t *before;         /* n x bands: number + 1 of the next older signature with the same band */
     size_t n, cap;
     BandSlot *slots;
     size_t n_slots, cap_slots;

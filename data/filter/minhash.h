@@ -7,13 +7,13 @@
 #ifndef TUNE_MINHASH_H
 #define TUNE_MINHASH_H
 
-#include "lib/base/base.h"
+#include "lib/base/file.h"
 
 typedef struct MinHash MinHash;
 Status minhash_new(size_t permutations, double threshold, uint64_t seed, MinHash **minhash); /* permutations: 1 to 4096; ST_RESOURCE */
-void minhash_free(MinHash *minhash); /* NULL is fine */
-size_t minhash_bands(const MinHash *minhash); /* for tests: how many there are, */
-size_t minhash_rows(const MinHash *minhash);  /* and rows of each */
+void minhash_free(MinHash *minhash);                                                         /* NULL is fine */
+size_t minhash_bands(const MinHash *minhash);                                                /* for tests: how many there are, */
+size_t minhash_rows(const MinHash *minhash);                                                 /* and rows of each */
 /* Minima of n shingles, given as hashes; signature: `permutations` entries. */
 void minhash_sketch(const MinHash *minhash, const uint32_t *shingles, size_t n, uint32_t *signature);
 double minhash_similarity(const MinHash *minhash, const uint32_t *a, const uint32_t *b);

@@ -81,23 +81,32 @@ Status rouge_l(Slice a, Slice b, double *f) {
  * The second time a word stands in a text counts as another word (a "mark": word and how many-th), so that words in common are counted by how many
  * marks are. For each mark there is the list of texts that have it. */
 
-typedef struct List { uint32_t *texts; uint32_t n, cap; } List;
-typedef struct Slot { uint64_t key; uint32_t value; } Slot; /* value: number + 1; 0: free */
-typedef struct Table { Slot *slots; size_t n, cap; } Table;
+typedef struct List {
+    uint32_t *texts;
+    uint32_t n, cap;
+} List;
+typedef struct Slot {
+    uint64_t key;
+    uint32_t value;
+} Slot; /* value: number + 1; 0: free */
+typedef struct Table {
+    Slot *slots;
+    size_t n, cap;
+} Table;
 
 struct RougeIndex {
-    Table words, marks;       /* words: by the hash of their letters, which are compared; marks: by word and count */
-    Str letters;              /* of all words, each ended by NUL */
-    size_t *letters_begin;    /* by word */
+    Table words, marks;    /* words: by the hash of their letters, which are compared; marks: by word and count */
+    Str letters;           /* of all words, each ended by NUL */
+    size_t *letters_begin; /* by word */
     size_t n_words, cap_words;
-    List *lists;              /* by mark */
+    List *lists; /* by mark */
     size_t n_marks, cap_marks;
-    int32_t *all;             /* the words of the texts */
-    uint32_t *all_marks;      /* and their marks */
+    int32_t *all;        /* the words of the texts */
+    uint32_t *all_marks; /* and their marks */
     size_t n_all, cap_all;
-    size_t *begins;           /* n_texts + 1 */
+    size_t *begins; /* n_texts + 1 */
     size_t n_texts, cap_texts;
-    uint32_t *times;          /* by word: how often it was seen in the text at hand */
+    uint32_t *times; /* by word: how often it was seen in the text at hand */
     Str word;
 };
 
@@ -253,15 +262,17 @@ size_t rouge_index_size(const RougeIndex *index) { return index->n_texts; }
 
 /* ---- a search ---- */
 
-typedef struct Mark { uint32_t mark, n_texts; } Mark;
+typedef struct Mark {
+    uint32_t mark, n_texts;
+} Mark;
 struct RougeWorker {
-    uint32_t *rows;           /* by word: which row of bits says where it stands in the text searched for, + 1; 0: nowhere */
-    uint32_t *times;          /* by word */
+    uint32_t *rows;  /* by word: which row of bits says where it stands in the text searched for, + 1; 0: nowhere */
+    uint32_t *times; /* by word */
     size_t cap_words;
-    uint16_t *common;         /* by text: marks in common so far */
-    uint32_t *touched;        /* texts where it is not 0 */
+    uint16_t *common;  /* by text: marks in common so far */
+    uint32_t *touched; /* texts where it is not 0 */
     size_t cap_texts, n_touched;
-    uint64_t *bits, *rest;    /* a row of bits for each different word of the text; the state of the LCS */
+    uint64_t *bits, *rest; /* a row of bits for each different word of the text; the state of the LCS */
     Mark *marks;
     size_t cap_bits, longest;
 };
@@ -431,7 +442,9 @@ void rouge_index_best(const RougeIndex *index, RougeWorker *worker, const RougeT
            index->n_texts);
     lay_out(worker, words, n);
     bool few = from > 0 || index->n_texts <= FEW || n > MOST_COUNTED;
-    if (few) search_some(index, worker, n, from, best);
-    else search_all(index, worker, words, n, best);
+    if (few)
+        search_some(index, worker, n, from, best);
+    else
+        search_all(index, worker, words, n, best);
     for (size_t i = 0; i < n; i++) worker->rows[words[i]] = 0;
 }

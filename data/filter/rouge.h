@@ -24,7 +24,10 @@ typedef struct RougeIndex RougeIndex;
 Status rouge_index_new(RougeIndex **index);
 void rouge_index_free(RougeIndex *index); /* NULL is fine */
 /* A text as numbers of words; {0} is empty. distinct: how many different ones. */
-typedef struct RougeText { Ids words; size_t distinct; } RougeText;
+typedef struct RougeText {
+    Ids words;
+    size_t distinct;
+} RougeText;
 void rouge_text_release(RougeText *text);
 /* Replaces `text`; new words get new numbers. ST_RESOURCE. */
 Status rouge_index_words(RougeIndex *index, Slice slice, RougeText *text);
@@ -40,7 +43,10 @@ void rouge_worker_free(RougeWorker *worker); /* NULL is fine */
 Status rouge_worker_fit(RougeWorker *worker, const RougeIndex *index, const RougeText *text, size_t more);
 
 #define ROUGE_NONE SIZE_MAX
-typedef struct RougeBest { double f; size_t text; } RougeBest; /* {0, ROUGE_NONE}: any */
+typedef struct RougeBest {
+    double f;
+    size_t text;
+} RougeBest; /* {0, ROUGE_NONE}: any */
 /* The text from number `from` on with the largest F, of equals the first, if it is larger than best->f, or as large and before best->text. Exact: LCS
  * by bit-parallel addition (Hyyro 2004), and only of texts whose F could be large enough by their length and the words in common: 2 common / (n + m)
  * is an upper bound. */

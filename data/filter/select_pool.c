@@ -5,7 +5,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-struct SelectPool { Arena *texts; char **lines; SelectRow *rows; size_t n, cap; };
+struct SelectPool {
+    Arena *texts;
+    char **lines;
+    SelectRow *rows;
+    size_t n, cap;
+};
 
 Status select_pool_new(SelectPool **out) {
     SelectPool *pool = *out = calloc(1, sizeof *pool);

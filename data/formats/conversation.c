@@ -94,9 +94,9 @@ static Status normalize_message(const json_t *given, size_t number, json_t **mes
                            content && !json_is_null(content) ? "no text" : "missing");
     if (json_holds_nul(given)) return status_fail(ST_INPUT, "message %zu (%s) holds a NUL character", number, role_of(given));
     if (json_holds_wide(given))
-        return status_hint(status_fail(ST_INPUT, "message %zu (%s) holds a number beyond 64 bits, which would not be written as it stands", number,
-                                       role_of(given)),
-                           "make it a text");
+        return status_hint(
+            status_fail(ST_INPUT, "message %zu (%s) holds a number beyond 64 bits, which would not be written as it stands", number, role_of(given)),
+            "make it a text");
     *message = template_message(given);
     if (!*message) return status_fail(ST_RESOURCE, "out of memory");
     open_arguments(*message);
@@ -114,17 +114,20 @@ Status messages_normalize(const json_t *messages, const char *system, json_t **n
     json_t *list = json_array();
     Status status = list ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
     bool has_system = is_role(json_array_get(messages, 0), "system") || is_role(json_array_get(messages, 0), "developer");
-    if (status == ST_OK && system && !has_system &&
-        json_array_append_new(list, json_pack("{s:s, s:s}", "role", "system", "content", system)) != 0)
+    if (status == ST_OK && system && !has_system && json_array_append_new(list, json_pack("{s:s, s:s}", "role", "system", "content", system)) != 0)
         status = status_fail(ST_INPUT, "the system message is not valid UTF-8");
     for (size_t i = 0; i < json_array_size(messages) && status == ST_OK; i++) {
         json_t *message = NULL;
         status = normalize_message(json_array_get(messages, i), i + 1, &message);
-        if (status == ST_OK) json_array_append_new(list, message);
-        else json_decref(message);
+        if (status == ST_OK)
+            json_array_append_new(list, message);
+        else
+            json_decref(message);
     }
-    if (status == ST_OK) *normal = list;
-    else json_decref(list);
+    if (status == ST_OK)
+        *normal = list;
+    else
+        json_decref(list);
     return status;
 }
 
@@ -132,8 +135,10 @@ Status row_list(const json_t *row, const char *key, json_t **list) {
     json_t *value = json_object_get(row, key);
     *list = NULL;
     if (!value || json_is_null(value) || (json_is_string(value) && json_string_length(value) == 0)) return ST_OK;
-    if (json_is_string(value)) *list = json_loadb(json_string_value(value), json_string_length(value), JSON_REJECT_DUPLICATES, NULL);
-    else *list = json_incref(value);
+    if (json_is_string(value))
+        *list = json_loadb(json_string_value(value), json_string_length(value), JSON_REJECT_DUPLICATES, NULL);
+    else
+        *list = json_incref(value);
     if (json_is_array(*list)) return ST_OK;
     json_decref(*list);
     *list = NULL;
@@ -202,8 +207,10 @@ Status chat_open(const char *model_dir, const char *adapter, const char *overrid
     chat->now = now ? strdup(now) : NULL;
     Status status = chat_template_load(model_dir, adapter, override, &chat->template);
     if (status == ST_OK && chat->template && tokenizer) status = find_end_of_turn(chat, tokenizer);
-    if (status == ST_OK) *result = chat;
-    else chat_close(chat);
+    if (status == ST_OK)
+        *result = chat;
+    else
+        chat_close(chat);
     return status;
 }
 
@@ -228,8 +235,8 @@ bool chat_writes_date(const Chat *chat) {
 
 Status chat_check_now(const Recipe *recipe, const Chat *chat) {
     if (chat_writes_date(chat)) return ST_OK;
-    return recipe_unread(recipe, "data.now", "leave it out", "does nothing: %s", chat_has_template(chat) ? "the chat template writes no date"
-                                                                                                         : "the model has no chat template");
+    return recipe_unread(recipe, "data.now", "leave it out", "does nothing: %s",
+                         chat_has_template(chat) ? "the chat template writes no date" : "the model has no chat template");
 }
 
 Status chat_set_now(Chat *chat, const char *now) {
@@ -264,8 +271,14 @@ static Status need_template(const DataConfig *config, const Tokenizer *tokenizer
 
 /* ---- which text is trained ---- */
 
-typedef struct Span { size_t begin, end; size_t message; } Span; /* bytes of the rendered text */
-typedef struct Spans { Span *items; size_t n; } Spans;
+typedef struct Span {
+    size_t begin, end;
+    size_t message;
+} Span; /* bytes of the rendered text */
+typedef struct Spans {
+    Span *items;
+    size_t n;
+} Spans;
 
 /* `train: false`, `weight: 0` or `loss_weight: 0`: context. */
 static Status message_trained(const json_t *message, size_t number, bool *trained) {
@@ -495,8 +508,10 @@ Status encode_messages(const json_t *messages, size_t n_context, const json_t *r
         status = tokenizer_encode_offsets(tokenizer, str_text(&whole.text), whole.text.len, TOKENIZE_PLAIN, &encoding->ids, &offsets);
     for (size_t i = 0; i < encoding->ids.n && status == ST_OK; i++) ids_push(&encoding->labels, all ? encoding->ids.data[i] : LABEL_NONE);
     for (size_t i = 0; i < spans.n && status == ST_OK; i++) {
-        if (all) clear_span(&spans.items[i], &offsets, encoding);
-        else mark_span(&whole.text, &spans.items[i], messages, &offsets, encoding);
+        if (all)
+            clear_span(&spans.items[i], &offsets, encoding);
+        else
+            mark_span(&whole.text, &spans.items[i], messages, &offsets, encoding);
     }
     chat_rendering_release(&whole);
     ids_release(&offsets);

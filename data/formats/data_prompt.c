@@ -9,7 +9,8 @@ static bool detect_prompt(const json_t *row) { return json_object_get(row, "prom
 static Status encode_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
     (void)row, (void)config, (void)tokenizer, (void)encoding;
     status_fail(ST_INPUT, "a prompt without an answer has nothing to train on");
-    return status_hint(ST_INPUT, "rows to train on are {\"prompt\", \"completion\"} or {\"messages\"}; tune rl learns from prompts, by 'reward' and 'rl'");
+    return status_hint(ST_INPUT,
+                       "rows to train on are {\"prompt\", \"completion\"} or {\"messages\"}; tune rl learns from prompts, by 'reward' and 'rl'");
 }
 
 Status prompt_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {

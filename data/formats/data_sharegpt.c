@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-static const struct { const char *from, *role;
+static const struct {
+    const char *from, *role;
 } roles[] = {
     {"human", "user"},       {"user", "user"},      {"gpt", "assistant"},          {"assistant", "assistant"}, {"chatgpt", "assistant"},
     {"bing", "assistant"},   {"bard", "assistant"}, {"model", "assistant"},        {"system", "system"},       {"function_call", "function_call"},

@@ -63,8 +63,10 @@ Status row_question_messages(const json_t *row, json_t **messages) {
     if (json_is_array(json_object_get(row, "prompt"))) list = json_object_get(row, "prompt");
     if (!json_is_array(list) && !json_is_array(turns)) return ST_OK;
     Status status = ST_OK;
-    if (json_is_array(list)) *messages = json_copy(list);
-    else status = sharegpt_messages(row, turns, messages);
+    if (json_is_array(list))
+        *messages = json_copy(list);
+    else
+        status = sharegpt_messages(row, turns, messages);
     size_t n = json_array_size(*messages);
     const char *role = n ? json_string_value(json_object_get(json_array_get(*messages, n - 1), "role")) : NULL;
     if (role && strcmp(role, "assistant") == 0) json_array_remove(*messages, n - 1);

@@ -1,4 +1,5 @@
 /* A run of synthesis: everything is opened and checked, rounds are made until the rows are there, and the pages are written. */
+#include "lib/base/system.h"
 #include "data/synth/synth_parts.h"
 #include "lib/train/keys.h"
 
@@ -43,8 +44,10 @@ static Status refuse_key(const Synth *s, const Key *key) {
     Str who = {0};
     for (size_t i = 0; i < COUNT_OF(presets); i++)
         if (text_among(presets[i]->keys, ' ', key->name)) str_printf(&who, "%s%s", n++ ? ", " : "", presets[i]->name);
-    if (line > 0 && r->path) status_fail(ST_CONFIG, "'%s' line %d: preset '%s' does not take '%s'", r->path, line, s->preset->name, key->dotted);
-    else status_fail(ST_CONFIG, "preset '%s' does not take '%s'", s->preset->name, key->dotted);
+    if (line > 0 && r->path)
+        status_fail(ST_CONFIG, "'%s' line %d: preset '%s' does not take '%s'", r->path, line, s->preset->name, key->dotted);
+    else
+        status_fail(ST_CONFIG, "preset '%s' does not take '%s'", s->preset->name, key->dotted);
     status_hint(ST_CONFIG, "it belongs to %s; leave it out, or take another synth.preset", str_text(&who));
     str_release(&who);
     return ST_CONFIG;
@@ -287,10 +290,14 @@ static Status write_inputs(const Synth *s, JsonWriter *w) {
         char hex[17];
         uint64_t fingerprint = filters_fingerprint(s->filters);
         XXH3_64bits_reset(state);
-        if (i == 0) add_seeds(state, &s->seeds);
-        else if (i == 1) add_teacher(state, &s->teacher_config), add_teacher(state, &s->judge_config);
-        else if (i == 2) add_stages(state, s);
-        else XXH3_64bits_update(state, &fingerprint, sizeof fingerprint);
+        if (i == 0)
+            add_seeds(state, &s->seeds);
+        else if (i == 1)
+            add_teacher(state, &s->teacher_config), add_teacher(state, &s->judge_config);
+        else if (i == 2)
+            add_stages(state, s);
+        else
+            XXH3_64bits_update(state, &fingerprint, sizeof fingerprint);
         snprintf(hex, sizeof hex, "%016llx", (unsigned long long)XXH3_64bits_digest(state));
         jw_string(w, names[i], hex);
     }

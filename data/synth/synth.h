@@ -13,27 +13,33 @@
 #include "data/synth/teacher.h"
 #include "lib/train/training.h"
 
-typedef struct SynthCount { const char *name; int64_t made, kept; } SynthCount;
+typedef struct SynthCount {
+    const char *name;
+    int64_t made, kept;
+} SynthCount;
 typedef struct SynthProgress {
     const char *preset;
-    int64_t rows, wanted;    /* kept so far; asked for */
+    int64_t rows, wanted;                     /* kept so far; asked for */
     int64_t round, asked, requests, replayed; /* asked: of this round; requests: of all; replayed: of them, those that the log answered */
-    const SynthCount *types; size_t n_types;
-    const SynthCount *stages; size_t n_stages;      /* answers that the stage got, and what went on from it */
-    const SynthCount *reasons; size_t n_reasons;    /* made: rows that it rejected */
+    const SynthCount *types;
+    size_t n_types;
+    const SynthCount *stages;
+    size_t n_stages; /* answers that the stage got, and what went on from it */
+    const SynthCount *reasons;
+    size_t n_reasons; /* made: rows that it rejected */
     int64_t tokens, prompt_tokens;
     double tokens_per_second, seconds, seconds_left; /* of answers; left: NaN until it can be told */
-    double cost, cost_left;  /* money; 0 where there is no price, left NaN */
-    int64_t candidates, candidates_total; /* so far; of the whole run, as it looks: -1 until it can be told */
+    double cost, cost_left;                          /* money; 0 where there is no price, left NaN */
+    int64_t candidates, candidates_total;            /* so far; of the whole run, as it looks: -1 until it can be told */
     bool round_over;
 } SynthProgress;
 typedef struct SynthResult {
     int64_t rows, wanted, rejected, requests, replayed, tokens, prompt_tokens;
-    int64_t refused;         /* of the rejected: what the server did not answer */
-    int64_t selected;        /* rows of selected.jsonl; -1: none were asked for */
+    int64_t refused;  /* of the rejected: what the server did not answer */
+    int64_t selected; /* rows of selected.jsonl; -1: none were asked for */
     double cost, seconds;
     double teacher_seconds, filter_seconds;
-    bool exhausted;          /* the preset had nothing more to ask */
+    bool exhausted; /* the preset had nothing more to ask */
     bool already_finished;
 } SynthResult;
 /* What is known before the first request. */
@@ -53,7 +59,7 @@ typedef struct SynthConfig {
     const char *const *folders; /* where prompts/NAME.jinja is looked for, in order */
     size_t n_folders;
     const char *(*secret)(void *context, const char *name); /* see TeacherOptions */
-    SynthReward *reward;     /* NULL: there is none */
+    SynthReward *reward;                                    /* NULL: there is none */
     void (*on_plan)(void *context, const SynthPlan *plan);
     void (*on_progress)(void *context, const SynthProgress *progress);
     void *context;

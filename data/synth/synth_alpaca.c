@@ -15,7 +15,10 @@ static const SynthStage stages[] = {
 
 static Status open(Synth *s) { return synth_examples_open(s, 3, 3, 0, false); }
 
-typedef struct Parts { const char *begin[3], *end[3]; int found; } Parts; /* instruction, input, output: each once, in this order */
+typedef struct Parts {
+    const char *begin[3], *end[3];
+    int found;
+} Parts; /* instruction, input, output: each once, in this order */
 
 /* The block's fields; false when it is not exactly the three. */
 static bool read_parts(const char *block, const char *end, Parts *parts) {

@@ -1,4 +1,5 @@
 /* Requests: templates rendered, numbered, looked up in the log, asked, and what came of them. */
+#include "lib/base/system.h"
 #include "data/rating.h"
 #include "data/synth/synth_parts.h"
 
@@ -196,12 +197,14 @@ static void write_question(const Synth *s, const SynthRequest *r, JsonWriter *w)
         char *text = json_dumps(r->messages, JSON_COMPACT);
         jw_raw(w, "messages", text ? text : "null");
         free(text);
-    } else jw_string(w, "prompt", r->text_asked);
+    } else
+        jw_string(w, "prompt", r->text_asked);
     if (r->n_choices) {
         jw_array(w, "choices");
         for (size_t i = 0; i < r->n_choices; i++) jw_string(w, NULL, r->choices[i]);
         jw_end_array(w);
-    } else teacher_sampling_write(&s->stages[r->stage].sampling, w, "sampling");
+    } else
+        teacher_sampling_write(&s->stages[r->stage].sampling, w, "sampling");
 }
 
 static Teacher *teacher_of(const Synth *s, int stage) { return s->stage_list[stage].by_judge && s->judge ? s->judge : s->teacher; }
@@ -401,7 +404,11 @@ static Status look_up(Synth *s, SynthRequest *request) {
     return status;
 }
 
-typedef struct Asking { Synth *s; SynthRequest **requests; size_t n, done; } Asking;
+typedef struct Asking {
+    Synth *s;
+    SynthRequest **requests;
+    size_t n, done;
+} Asking;
 
 static void show_progress(Synth *s, size_t asked, bool round_over) {
     SynthProgress progress;

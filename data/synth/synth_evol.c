@@ -13,8 +13,13 @@ static const SynthStage stages[] = {
 };
 
 /* What each seed has become so far: the prompt of its last generation that passed, and the row that holds it. */
-typedef struct Line { const char *prompt; int64_t row; } Line;
-typedef struct Evolution { Line *lines; } Evolution;
+typedef struct Line {
+    const char *prompt;
+    int64_t row;
+} Line;
+typedef struct Evolution {
+    Line *lines;
+} Evolution;
 
 static Status open(Synth *s) {
     Evolution *evolution = s->state = arena_alloc(s->arena, sizeof *evolution);

@@ -4,13 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Slot { const char *line; size_t len; } Slot; /* line NULL: empty */
+typedef struct Slot {
+    const char *line;
+    size_t len;
+} Slot; /* line NULL: empty */
 struct Journal {
     char *path;
     Mapping file;
-    size_t size;             /* of its whole lines */
-    Slot *slots;             /* by key */
-    size_t n_slots, n;       /* n_slots: a power of two */
+    size_t size;       /* of its whole lines */
+    Slot *slots;       /* by key */
+    size_t n_slots, n; /* n_slots: a power of two */
 };
 
 static const char before_key[] = "{\"key\":\"";
@@ -76,8 +79,10 @@ Status journal_open(const char *path, bool read_only, Journal **out) {
     }
     Status status = read_only || file_exists(path) ? map(journal, read_only) : ST_OK;
     if (status == ST_OK) status = index_lines(journal);
-    if (status == ST_OK) *out = journal;
-    else journal_close(journal);
+    if (status == ST_OK)
+        *out = journal;
+    else
+        journal_close(journal);
     return status;
 }
 

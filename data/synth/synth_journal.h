@@ -9,14 +9,15 @@
 #ifndef TUNE_SYNTH_JOURNAL_H
 #define TUNE_SYNTH_JOURNAL_H
 
-#include "lib/base/base.h"
+#include "lib/base/file.h"
+#include "lib/base/json.h"
 
 enum { JOURNAL_KEY = 32 }; /* characters */
 
 typedef struct Journal Journal;
 /* A file that is missing is empty, unless read_only. ST_INPUT: a line that is none of a log, with its number. */
 Status journal_open(const char *path, bool read_only, Journal **journal);
-void journal_close(Journal *journal); /* NULL is fine */
+void journal_close(Journal *journal);         /* NULL is fine */
 size_t journal_count(const Journal *journal); /* lines in it when it was opened */
 /* The line with this key as JSON, for the caller's json_decref; *line is NULL when there is none. Answers that were added since it was opened are not
  * found. */

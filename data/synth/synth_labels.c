@@ -30,8 +30,10 @@ static bool read_labels(const Yaml *node, Arena *arena, SynthLabels *labels) {
 
 static Status refuse(const Synth *s, const char *problem) {
     int line = recipe_line(s->recipe, "synth.labels");
-    if (line > 0 && s->recipe->path) status_fail(ST_CONFIG, "wrong value for 'synth.labels' in '%s' line %d: %s", s->recipe->path, line, problem);
-    else status_fail(ST_CONFIG, "wrong value for 'synth.labels': %s", problem);
+    if (line > 0 && s->recipe->path)
+        status_fail(ST_CONFIG, "wrong value for 'synth.labels' in '%s' line %d: %s", s->recipe->path, line, problem);
+    else
+        status_fail(ST_CONFIG, "wrong value for 'synth.labels': %s", problem);
     return status_hint(
         ST_CONFIG,
         "{sentiment: [good, bad]} names the labels of a task type; with preset answer, a text names the seeds' column that lists those of each row");
@@ -135,8 +137,10 @@ Status synth_check_labels(Synth *s, int stage, const char *type, SynthCandidate 
                              : !requests[i]->text[0]                                         ? "no_label"
                              : strcmp(synth_chosen_label(requests[i]), rows[i]->output) != 0 ? "other_label"
                                                                                              : NULL;
-        if (reason) TRY(synth_reject(s, rows[i], reason));
-        else s->stages[stage].count.kept++;
+        if (reason)
+            TRY(synth_reject(s, rows[i], reason));
+        else
+            s->stages[stage].count.kept++;
     }
     return s->status;
 }

@@ -10,15 +10,22 @@
 enum { BARS = 16, PAIRS_SHOWN = 20, SAMPLES = 12, REJECTED_SHOWN = 3 };
 
 /* Counts of numbers in bars of one width; the last bar holds what is beyond. */
-typedef struct Histogram { double width; int64_t bars[BARS], n; double sum; } Histogram;
-typedef struct Pair { char *text; int64_t n; } Pair; /* "write letter" */
+typedef struct Histogram {
+    double width;
+    int64_t bars[BARS], n;
+    double sum;
+} Histogram;
+typedef struct Pair {
+    char *text;
+    int64_t n;
+} Pair; /* "write letter" */
 typedef struct Page {
     const Synth *s;
     const json_t *summary;
     Histogram prompts, answers, likeness; /* words, words, ROUGE-L of the nearest */
-    char **pairs;            /* one a row, sorted at the end */
+    char **pairs;                         /* one a row, sorted at the end */
     size_t n_pairs;
-    Pair *common;            /* PAIRS_SHOWN or fewer */
+    Pair *common; /* PAIRS_SHOWN or fewer */
     size_t n_common, n_different;
 } Page;
 
@@ -199,7 +206,10 @@ static double number(const Page *page, const char *key) { return json_number_val
 
 static void add_tiles(const Page *page, Str *out) {
     char seconds[32];
-    const struct { const char *name; double value; const char *unit;
+    const struct {
+        const char *name;
+        double value;
+        const char *unit;
     } tiles[] = {
         {"rows", number(page, "rows"), ""},         {"candidates", number(page, "candidates"), ""},  {"kept", 100 * number(page, "acceptance"), " %"},
         {"requests", number(page, "requests"), ""}, {"tokens answered", number(page, "tokens"), ""}, {"cost", number(page, "cost"), ""},
@@ -246,7 +256,11 @@ static void add_samples(const Page *page, Str *out) {
 }
 
 /* The first few rejected rows of each reason. */
-typedef struct Ledger { const Page *page; Str *out; int64_t *shown; } Ledger;
+typedef struct Ledger {
+    const Page *page;
+    Str *out;
+    int64_t *shown;
+} Ledger;
 
 static const char *asked(const json_t *row) {
     const char *text = json_string_value(json_object_get(row, "instruction"));
@@ -254,9 +268,9 @@ static const char *asked(const json_t *row) {
     const json_t *messages = json_object_get(row, "messages") ? json_object_get(row, "messages") : json_object_get(row, "prompt"), *message;
     size_t i;
     if (!text) json_array_foreach(messages, i, message) {
-        const char *role = json_string_value(json_object_get(message, "role"));
-        if (role && strcmp(role, "user") == 0) text = json_string_value(json_object_get(message, "content"));
-    }
+            const char *role = json_string_value(json_object_get(message, "role"));
+            if (role && strcmp(role, "user") == 0) text = json_string_value(json_object_get(message, "content"));
+        }
     return text ? text : "";
 }
 
@@ -337,7 +351,8 @@ static void card_table(Str *out, const char *head, const json_t *counts) {
         if (json_is_object(value))
             str_printf(out, "| %s | %lld | %lld |\n", name, (long long)json_integer_value(json_object_get(value, "made")),
                        (long long)json_integer_value(json_object_get(value, "kept")));
-        else str_printf(out, "| %s | %lld |\n", name, (long long)json_integer_value(value));
+        else
+            str_printf(out, "| %s | %lld |\n", name, (long long)json_integer_value(value));
     }
     str_append(out, "\n");
 }

@@ -13,8 +13,13 @@ static const SynthStage stages[] = {
     {0},
 };
 
-typedef struct Passage { size_t seed, begin, end; } Passage;
-typedef struct Passages { Passage *items; size_t n, cap; } Passages;
+typedef struct Passage {
+    size_t seed, begin, end;
+} Passage;
+typedef struct Passages {
+    Passage *items;
+    size_t n, cap;
+} Passages;
 
 static Status open(Synth *s) {
     s->state = arena_zero(s->arena, sizeof(Passages));

@@ -52,9 +52,12 @@ static Status choose(Synth *s, SynthCandidate **candidates, size_t n) {
         bool low = !isnan(least) && reward_of(candidates[i]) < least;
         bool same = false;
         for (size_t j = 0; j < i && all; j++) same |= !candidates[j]->rejected && strcmp(candidates[i]->output, candidates[j]->output) == 0;
-        if (low) TRY(synth_reject(s, candidates[i], "low_reward"));
-        else if (!all && i != best) TRY(synth_reject(s, candidates[i], "not_best"));
-        else if (same) TRY(synth_reject(s, candidates[i], "same_answer"));
+        if (low)
+            TRY(synth_reject(s, candidates[i], "low_reward"));
+        else if (!all && i != best)
+            TRY(synth_reject(s, candidates[i], "not_best"));
+        else if (same)
+            TRY(synth_reject(s, candidates[i], "same_answer"));
     }
     return ST_OK;
 }

@@ -1,4 +1,5 @@
 /* Candidates become rows, or lines of rejected.jsonl with their reason; both files are written as the run goes. */
+#include "lib/base/system.h"
 #include "data/synth/synth_parts.h"
 
 #include <math.h>
@@ -170,7 +171,8 @@ static void write_text(const Synth *s, const SynthCandidate *c, const char *prom
     } else if (strcmp(s->recipe->synth_format, "prompt_completion") == 0) {
         jw_string(w, "prompt", prompt);
         jw_string(w, "completion", c->output);
-    } else write_messages(c, prompt, w);
+    } else
+        write_messages(c, prompt, w);
 }
 
 static void write_columns(const json_t *columns, JsonWriter *w) {
@@ -359,8 +361,10 @@ static Status run_filters(Synth *s, FilterStage stage, SynthCandidate **candidat
     s->filter_seconds += clock_seconds() - before;
     for (size_t i = 0; i < n && stage == FILTER_PROMPT && status == ST_OK; i++) {
         SynthPrompt *judged = candidates[left[i]]->judged = arena_alloc(s->round_arena, sizeof *judged);
-        if (!judged) status = ST_RESOURCE;
-        else *judged = (SynthPrompt){.row = rows[i], .id = candidates[left[i]]->id}, judged->row.json = NULL; /* that lives only here */
+        if (!judged)
+            status = ST_RESOURCE;
+        else
+            *judged = (SynthPrompt){.row = rows[i], .id = candidates[left[i]]->id}, judged->row.json = NULL; /* that lives only here */
     }
     for (size_t i = 0; i < n; i++) json_decref(texts[i]);
     free(texts);
@@ -412,8 +416,10 @@ Status synth_judge(Synth *s, FilterStage stage, SynthCandidate **candidates, siz
     size_t n_left = still_in(candidates, n, left);
     TRY(run_filters(s, stage, candidates, left, n_left, &verdicts));
     for (size_t i = 0; i < n_left; i++) {
-        if (verdicts[i].kept) note_scores(s, candidates[left[i]], &verdicts[i]);
-        else TRY(write_rejected(s, candidates[left[i]], &verdicts[i]));
+        if (verdicts[i].kept)
+            note_scores(s, candidates[left[i]], &verdicts[i]);
+        else
+            TRY(write_rejected(s, candidates[left[i]], &verdicts[i]));
     }
     return ST_OK;
 }
@@ -468,9 +474,12 @@ Status synth_keep(Synth *s, SynthCandidate **candidates, size_t n) {
     TRY(run_filters(s, FILTER_ANSWER, candidates, left, n_left, &verdicts));
     for (size_t i = 0; i < n_left; i++) {
         SynthCandidate *c = candidates[left[i]];
-        if (!verdicts[i].kept) TRY(write_rejected(s, c, &verdicts[i]));
-        else if ((int64_t)s->n_rows < s->recipe->synth_num_rows) TRY(write_kept(s, c, &verdicts[i]));
-        else TRY(synth_reject(s, c, "beyond_num_rows"));
+        if (!verdicts[i].kept)
+            TRY(write_rejected(s, c, &verdicts[i]));
+        else if ((int64_t)s->n_rows < s->recipe->synth_num_rows)
+            TRY(write_kept(s, c, &verdicts[i]));
+        else
+            TRY(synth_reject(s, c, "beyond_num_rows"));
     }
     return ST_OK;
 }

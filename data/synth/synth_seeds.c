@@ -3,7 +3,10 @@
 
 #include <string.h>
 
-typedef struct Reading { SynthSeeds *seeds; int needs; } Reading;
+typedef struct Reading {
+    SynthSeeds *seeds;
+    int needs;
+} Reading;
 
 static const char *slice_text(Arena *arena, Slice slice) { return slice.len ? arena_strndup(arena, slice.data, slice.len) : ""; }
 
@@ -80,8 +83,10 @@ static Status add_seed(void *context, const Row *row) {
     Status status = read_seed(row, reading->needs, seeds->arena, &seed);
     seeds->items[seeds->n] = seed;
     if (status == ST_OK) status = add_to_type(seeds, seed.type);
-    if (status != ST_OK) json_decref((json_t *)seed.row.json);
-    else seeds->n++;
+    if (status != ST_OK)
+        json_decref((json_t *)seed.row.json);
+    else
+        seeds->n++;
     return status;
 }
 

@@ -7,8 +7,10 @@
 
 static Status refuse(const Synth *s, const char *key, const char *problem, const char *hint) {
     int line = recipe_line(s->recipe, key);
-    if (line > 0 && s->recipe->path) status_fail(ST_CONFIG, "'%s' line %d: '%s' %s", s->recipe->path, line, key, problem);
-    else status_fail(ST_CONFIG, "'%s' %s", key, problem);
+    if (line > 0 && s->recipe->path)
+        status_fail(ST_CONFIG, "'%s' line %d: '%s' %s", s->recipe->path, line, key, problem);
+    else
+        status_fail(ST_CONFIG, "'%s' %s", key, problem);
     return hint ? status_hint(ST_CONFIG, "%s", hint) : ST_CONFIG;
 }
 
@@ -64,7 +66,12 @@ Status synth_select_check(const Synth *s, const FilterRow *row, const json_t *js
 
 /* ---- the end ---- */
 
-typedef struct Choosing { const Synth *s; SelectPool *pool; Arena *texts; FileWriter writer; } Choosing;
+typedef struct Choosing {
+    const Synth *s;
+    SelectPool *pool;
+    Arena *texts;
+    FileWriter writer;
+} Choosing;
 
 static Status take_row(void *context, const Row *row) {
     Choosing *choosing = context;

@@ -20,7 +20,10 @@ static const char *behind_number(const char *line) {
     return (*at == '.' || *at == ')') && (at[1] == ' ' || at[1] == '\n' || at[1] == '\0') ? at + 1 : NULL;
 }
 
-typedef struct TaskList { const char *items[MOST_TASKS]; size_t n; } TaskList;
+typedef struct TaskList {
+    const char *items[MOST_TASKS];
+    size_t n;
+} TaskList;
 
 /* Without headings such as "Task 9:"; white space is one blank, a colon at the end is cut off, the first letter is a capital. */
 static const char *tidy(Synth *s, const char *item, size_t len) {
@@ -89,7 +92,10 @@ static const SynthStage stages[] = {
 
 static Status open(Synth *s) { return synth_examples_open(s, 6, 6, 2, false); }
 
-typedef struct Lists { SynthCandidate **items; size_t n, cap; } Lists;
+typedef struct Lists {
+    SynthCandidate **items;
+    size_t n, cap;
+} Lists;
 
 static bool push(Synth *s, Lists *list, SynthCandidate *c) {
     if (arena_array_grow(s->round_arena, &list->items, &list->cap, list->n + 1, sizeof *list->items) != ST_OK) return false;
@@ -180,10 +186,17 @@ static Status classify(Synth *s, const Lists *tasks) {
 
 /* ---- instances ---- */
 
-typedef struct Instance { const char *input, *output; } Instance;
-typedef struct Instances { Instance items[MOST_TASKS]; size_t n; } Instances;
+typedef struct Instance {
+    const char *input, *output;
+} Instance;
+typedef struct Instances {
+    Instance items[MOST_TASKS];
+    size_t n;
+} Instances;
 
-typedef struct Mark { const char *line, *text; } Mark; /* a line that begins with a field's name, and the text behind it; NULL: nowhere */
+typedef struct Mark {
+    const char *line, *text;
+} Mark; /* a line that begins with a field's name, and the text behind it; NULL: nowhere */
 
 static const char *next_line(const char *text) {
     const char *end = strchr(text, '\n');
@@ -277,8 +290,10 @@ static Status take_instances(Synth *s, SynthCandidate *task, const SynthRequest 
     Instances found = {0};
     if (request->refused) return no_instance(s, task, request, synth_refusal(request));
     s->stages[request->stage].count.kept++;
-    if (output_first) split_output_first(s, request->text, &found);
-    else split_input_first(s, request->text, &found);
+    if (output_first)
+        split_output_first(s, request->text, &found);
+    else
+        split_input_first(s, request->text, &found);
     if (found.n && request->cut && !s->recipe->synth_keep_cut) found.n--; /* the last one is not whole */
     if (found.n == 0) return no_instance(s, task, request, request->cut ? "cut" : "no_instance");
     if (!unite(&found)) return no_instance(s, task, request, "contradiction");

@@ -12,23 +12,35 @@
 /* ---- options ---- */
 
 enum { MAX_NEW_TOKENS, TEMPERATURE, GREEDY, TOP_K, TOP_P, MIN_P, REPETITION_PENALTY, PRESENCE_PENALTY, FREQUENCY_PENALTY, STOP, SAMPLING_OPTIONS };
-#define OPTIONS_OF_SAMPLING \
-    [MAX_NEW_TOKENS] = {"max_new_tokens", TAKES_WHOLE, .low = 1, .high = 1 << 20}, \
-    [TEMPERATURE] = {"temperature", TAKES_NUMBER, .low = 0, .high = 100}, \
-    [GREEDY] = {"greedy", .kind = TAKES_TRUTH}, \
-    [TOP_K] = {"top_k", TAKES_WHOLE, .low = 0, .high = 1e9}, \
-    [TOP_P] = {"top_p", TAKES_NUMBER, .low = 0, .high = 1}, \
-    [MIN_P] = {"min_p", TAKES_NUMBER, .low = 0, .high = 1}, \
-    [REPETITION_PENALTY] = {"repetition_penalty", TAKES_NUMBER, .low = 0.01, .high = 100}, \
-    [PRESENCE_PENALTY] = {"presence_penalty", TAKES_NUMBER, .low = -100, .high = 100}, \
-    [FREQUENCY_PENALTY] = {"frequency_penalty", TAKES_NUMBER, .low = -100, .high = 100}, \
-    [STOP] = {"stop", .kind = TAKES_TEXTS}
+#define OPTIONS_OF_SAMPLING                                                                                                                        \
+    [MAX_NEW_TOKENS] = {"max_new_tokens", TAKES_WHOLE, .low = 1, .high = 1 << 20},                                                                 \
+    [TEMPERATURE] = {"temperature", TAKES_NUMBER, .low = 0, .high = 100}, [GREEDY] = {"greedy", .kind = TAKES_TRUTH},                              \
+    [TOP_K] = {"top_k", TAKES_WHOLE, .low = 0, .high = 1e9}, [TOP_P] = {"top_p", TAKES_NUMBER, .low = 0, .high = 1},                               \
+    [MIN_P] = {"min_p", TAKES_NUMBER, .low = 0, .high = 1}, [REPETITION_PENALTY] = {"repetition_penalty", TAKES_NUMBER, .low = 0.01, .high = 100}, \
+    [PRESENCE_PENALTY] = {"presence_penalty", TAKES_NUMBER, .low = -100, .high = 100},                                                             \
+    [FREQUENCY_PENALTY] = {"frequency_penalty", TAKES_NUMBER, .low = -100, .high = 100}, [STOP] = {"stop", .kind = TAKES_TEXTS}
 static const OptionSpec sampling_options[] = {OPTIONS_OF_SAMPLING, {0}};
 
 /* A teacher's stand beside those of its sampling. */
 enum {
-    MODEL = SAMPLING_OPTIONS, ADAPTER, CHAT_TEMPLATE, COMPUTE, BASE, MAX_BATCH, URL, API, API_KEY_ENV, CA_FILE, CONCURRENCY, RETRIES, TIMEOUT,
-    REQUESTS_PER_SECOND, TOKENS_PER_MINUTE, PRICE_IN, PRICE_OUT, REPLAY
+    MODEL = SAMPLING_OPTIONS,
+    ADAPTER,
+    CHAT_TEMPLATE,
+    COMPUTE,
+    BASE,
+    MAX_BATCH,
+    URL,
+    API,
+    API_KEY_ENV,
+    CA_FILE,
+    CONCURRENCY,
+    RETRIES,
+    TIMEOUT,
+    REQUESTS_PER_SECOND,
+    TOKENS_PER_MINUTE,
+    PRICE_IN,
+    PRICE_OUT,
+    REPLAY
 };
 static const OptionSpec teacher_options[] = {
     OPTIONS_OF_SAMPLING,
@@ -205,8 +217,10 @@ Status teacher_open(const TeacherConfig *config, const TeacherOptions *options, 
     *teacher = (Teacher){.config = *config, .options = *options, .width = 32};
     teacher->kind = config->replay ? &teacher_kind_replay : config->url ? &teacher_kind_remote : &teacher_kind_local;
     Status status = teacher->kind->open(teacher);
-    if (status == ST_OK) *out = teacher;
-    else teacher_close(teacher);
+    if (status == ST_OK)
+        *out = teacher;
+    else
+        teacher_close(teacher);
     return status;
 }
 

@@ -8,7 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Local { Model *model; Tokenizer *tokenizer; Chat *chat; GenerateMemory *memory; } Local;
+typedef struct Local {
+    Model *model;
+    Tokenizer *tokenizer;
+    Chat *chat;
+    GenerateMemory *memory;
+} Local;
 
 static void close(Teacher *teacher) {
     Local *local = teacher->state;
@@ -50,7 +55,13 @@ static Status encode(const Local *local, const TeacherPrompt *prompt, Ids *ids) 
 }
 
 /* The questions that fit, with their places among all; one that is too long for the model is answered here. */
-typedef struct Asked { TeacherPrompt *prompts; Ids *ids; size_t *places, n; OnTeacherAnswer *on_answer; void *context; } Asked;
+typedef struct Asked {
+    TeacherPrompt *prompts;
+    Ids *ids;
+    size_t *places, n;
+    OnTeacherAnswer *on_answer;
+    void *context;
+} Asked;
 
 static Status encode_all(const Local *local, const TeacherPrompt *prompts, size_t n, int64_t room, Asked *asked) {
     int64_t most = local->model->config.max_position_embeddings;
@@ -111,7 +122,13 @@ static Status generate_answers(const Teacher *teacher, const TeacherSampling *sa
 /* ---- choices ---- */
 
 /* What may follow each of the questions: tokens of every choice, and the log-probability of each token. The first question's are the first ones. */
-typedef struct Choices { Ids *ids; ScoreRow *rows; double *sums; ScoreStem *stems; size_t n; } Choices;
+typedef struct Choices {
+    Ids *ids;
+    ScoreRow *rows;
+    double *sums;
+    ScoreStem *stems;
+    size_t n;
+} Choices;
 
 /* Where one choice begins another, as 1 does 10, the event that an answer begins with it holds the other one: then each counts with the end of the
  * answer behind it. */

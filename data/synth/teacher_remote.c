@@ -27,7 +27,7 @@ typedef struct Known {
 } Known;
 
 typedef struct Remote {
-    HttpClient *client[2];   /* of texts, of messages */
+    HttpClient *client[2]; /* of texts, of messages */
     /* the round of questions */
     const TeacherPrompt *prompts;
     Question *questions;
@@ -36,8 +36,8 @@ typedef struct Remote {
     bool ever_answered;
     Known known; /* the last question whose answer could be read */
     Str known_reply;
-    bool probing, probed;    /* it is asked again; and answered again */
-    size_t n_given_up;       /* questions of earlier rounds that were given up, with no answer since */
+    bool probing, probed; /* it is asked again; and answered again */
+    size_t n_given_up;    /* questions of earlier rounds that were given up, with no answer since */
     OnTeacherAnswer *on_answer;
     void *context;
     double tokens_per_minute;
@@ -111,7 +111,8 @@ static void write_body(const Teacher *teacher, const TeacherPrompt *prompt, cons
         char *messages = json_dumps(prompt->messages, JSON_COMPACT);
         jw_raw(&w, "messages", messages ? messages : "[]");
         free(messages);
-    } else jw_string(&w, "prompt", prompt->text);
+    } else
+        jw_string(&w, "prompt", prompt->text);
     jw_int(&w, "max_tokens", choice ? MAX(CHOICE_TOKENS, (int64_t)teacher_choice_bytes(prompt)) : s->max_new_tokens);
     jw_double(&w, "temperature", choice || s->sample.greedy ? 0 : s->sample.temperature);
     jw_double(&w, "top_p", s->sample.top_p);
@@ -170,8 +171,10 @@ static void note_spent(const json_t *root, TeacherAnswer *answer) {
 static void show_nul(const json_t *text, Str *shown) {
     const char *at = json_string_value(text), *end = at + json_string_length(text);
     for (; at < end; at++) {
-        if (*at) str_append_char(shown, *at);
-        else str_append(shown, "\\u0000");
+        if (*at)
+            str_append_char(shown, *at);
+        else
+            str_append(shown, "\\u0000");
     }
 }
 
@@ -186,7 +189,9 @@ static bool read_answer(bool chat, size_t size, const Str *reply, const json_t *
     bool nul = json_holds_nul(text);
     if (nul) show_nul(text, shown);
     *answer = (TeacherAnswer){
-        .text = nul ? str_text(shown) : json_is_string(text) ? json_string_value(text) : "",
+        .text = nul                    ? str_text(shown)
+                : json_is_string(text) ? json_string_value(text)
+                                       : "",
         .nul = nul,
         .mean = (double)NAN,
         .cut = finish && strcmp(finish, "length") == 0,

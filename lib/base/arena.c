@@ -1,6 +1,7 @@
 /* Lifetimes of memory. An arena is a short chain of blocks, each as large as all before it; a reset keeps them, so that from the second round on the
  * same pages are used again and the kernel is not asked for anything: clearing a new gigabyte takes a tenth of a second. */
-#include "lib/base/base.h"
+#include "lib/base/arena.h"
+#include "lib/base/str.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -50,9 +51,7 @@ static atomic_long allocations_to_failure;
 
 void arena_fail_at(long n) { atomic_store(&allocations_to_failure, n); }
 
-static bool failure_is_due(void) {
-    return atomic_load(&allocations_to_failure) > 0 && atomic_fetch_sub(&allocations_to_failure, 1) == 1;
-}
+static bool failure_is_due(void) { return atomic_load(&allocations_to_failure) > 0 && atomic_fetch_sub(&allocations_to_failure, 1) == 1; }
 
 void *pages_map(size_t size) {
     uint8_t *raw = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -271,9 +270,7 @@ char *arena_printf(Arena *arena, const char *format, ...) {
     return text;
 }
 
-ArenaMark arena_mark(const Arena *arena) {
-    return (ArenaMark){arena->current, arena->current ? arena->current->used : 0};
-}
+ArenaMark arena_mark(const Arena *arena) { return (ArenaMark){arena->current, arena->current ? arena->current->used : 0}; }
 
 void arena_rewind(Arena *arena, ArenaMark mark) {
     Block *kept = mark.block ? mark.block : arena->first;

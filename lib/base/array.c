@@ -1,5 +1,5 @@
 /* Arrays that grow. The caller's pointer has a type of its own, so it is copied, never written as a void *. */
-#include "lib/base/base.h"
+#include "lib/base/file.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* Bytes of a file, unpacked on the way: gzip (RFC 1952, any number of members) and zstd (RFC 8878, any number of frames). Unlike zlib's gzread, what
  * follows the last member is looked at too: a file that was cut at a member's edge or had something else appended does not pass for a whole one. */
-#include "lib/base/base.h"
+#include "lib/base/file.h"
+#include "lib/base/system.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,12 +22,12 @@ struct ByteStream {
     Packing packing;
     z_stream zlib;
     ZSTD_DCtx *zstd;
-    bool inside;             /* a member or frame has begun and not ended */
-    bool padding;            /* zeros after the last member: tape blocks, as gzip allows */
-    bool ended;              /* nothing more can be read from the file */
-    int error;               /* errno of a failed read */
-    char reason[160];        /* why it cannot be unpacked; "" while it can */
-    size_t at, len;          /* what is left of `chunk` */
+    bool inside;      /* a member or frame has begun and not ended */
+    bool padding;     /* zeros after the last member: tape blocks, as gzip allows */
+    bool ended;       /* nothing more can be read from the file */
+    int error;        /* errno of a failed read */
+    char reason[160]; /* why it cannot be unpacked; "" while it can */
+    size_t at, len;   /* what is left of `chunk` */
     uint8_t chunk[CHUNK];
 };
 

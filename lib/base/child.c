@@ -1,5 +1,7 @@
 /* A program that runs beside this one and is asked in lines. */
-#include "lib/base/base.h"
+#include "lib/base/child.h"
+#include "lib/base/file.h"
+#include "lib/base/system.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,15 +29,15 @@ enum { LOOK_EVERY = 100 }; /* milliseconds: a signal may come to another thread,
 
 struct Child {
     pid_t pid;
-    int fds[PIPES];      /* our ends; -1 when closed */
-    Str name, out, err;  /* out: what was read and not asked for yet; err: the end of what it said on stderr */
+    int fds[PIPES];        /* our ends; -1 when closed */
+    Str name, out, err;    /* out: what was read and not asked for yet; err: the end of what it said on stderr */
     bool ended, no_memory; /* no_memory: for what it says */
     siginfo_t end;
     /* What it was asked: */
-    bool busy, broken;   /* broken: it takes no more */
+    bool busy, broken; /* broken: it takes no more */
     const char *text;
     size_t len, sent, n_lines;
-    size_t seen, lines;  /* of the answer: bytes looked through, ends of lines found */
+    size_t seen, lines; /* of the answer: bytes looked through, ends of lines found */
     double seconds, until;
 };
 
@@ -82,7 +84,10 @@ static int spawn(Child *child, char *const *argv, int theirs[PIPES]) {
 }
 
 /* What the started process says when a step of its preparation fails. */
-typedef struct Fault { enum { AT_PIPES, AT_LIMITS, AT_NETWORK, AT_PROGRAM } at; int error; } Fault;
+typedef struct Fault {
+    enum { AT_PIPES, AT_LIMITS, AT_NETWORK, AT_PROGRAM } at;
+    int error;
+} Fault;
 
 static bool limit(int what, uint64_t most) {
     struct rlimit old, wanted = {(rlim_t)most, (rlim_t)most};
@@ -185,8 +190,10 @@ static Status start(Child *child, const char *const *argv, size_t n, const Child
     for (int i = 0; i < PIPES && !error; i++)
         if (!make_pipe(&child->fds[i], &theirs[i], i == IN)) error = errno;
     Status status = ST_OK;
-    if (!error && limits) status = fork_limited(child, arguments, theirs, limits);
-    else if (!error) error = spawn(child, arguments, theirs);
+    if (!error && limits)
+        status = fork_limited(child, arguments, theirs, limits);
+    else if (!error)
+        error = spawn(child, arguments, theirs);
     for (int i = 0; i < PIPES; i++) close_fd(&theirs[i]);
     free(arguments);
     return error ? status_errno(error, "cannot start program '%s'", argv[0]) : status;
@@ -200,8 +207,10 @@ Status child_start(const char *const *argv, size_t n, const ChildLimits *limits,
     for (int i = 0; i < PIPES; i++) child->fds[i] = -1;
     str_append(&child->name, argv[0]);
     Status status = start(child, argv, n, limits);
-    if (status == ST_OK) *out = child;
-    else free_child(child);
+    if (status == ST_OK)
+        *out = child;
+    else
+        free_child(child);
     return status;
 }
 

@@ -1,5 +1,6 @@
 /* Folders and paths. */
-#include "lib/base/base.h"
+#include "lib/base/file.h"
+#include "lib/base/log.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -40,9 +41,12 @@ Status dir_could_make(const char *path) {
     str_append(&above, *path ? path : ".");
     while (stat(str_text(&above), &info) != 0 && errno == ENOENT) {
         char *slash = strrchr(above.data, '/');
-        if (slash && slash > above.data) *slash = '\0';
-        else if (strcmp(above.data, ".") == 0 || slash) break;
-        else str_clear(&above), str_append(&above, ".");
+        if (slash && slash > above.data)
+            *slash = '\0';
+        else if (strcmp(above.data, ".") == 0 || slash)
+            break;
+        else
+            str_clear(&above), str_append(&above, ".");
     }
     int error = stat(str_text(&above), &info) != 0 ? errno : !S_ISDIR(info.st_mode) ? ENOTDIR : access(str_text(&above), W_OK) != 0 ? errno : 0;
     str_release(&above);

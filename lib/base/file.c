@@ -1,5 +1,5 @@
 /* Whole files: read, appended to, cut, copied. */
-#include "lib/base/base.h"
+#include "lib/base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>

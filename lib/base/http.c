@@ -1,3 +1,4 @@
+#include "lib/base/system.h"
 #include "lib/base/http.h"
 
 #include <curl/curl.h>
@@ -154,10 +155,10 @@ typedef struct Round {
     Request *requests;
     size_t n, n_busy, by_slot[MOST_CONNECTIONS];
     bool busy[MOST_CONNECTIONS];
-    size_t *at;               /* the request that failed, or is in work */
-    double until;             /* above 0: it has failed; what runs may still end before then */
+    size_t *at;   /* the request that failed, or is in work */
+    double until; /* above 0: it has failed; what runs may still end before then */
     Failure failed;
-    Failure refused;          /* of the one that was put off last */
+    Failure refused; /* of the one that was put off last */
 } Round;
 
 static void start(Round *round, size_t i, size_t slot) {

@@ -7,7 +7,7 @@
 #ifndef TUNE_HTTP_H
 #define TUNE_HTTP_H
 
-#include "lib/base/base.h"
+#include "lib/base/file.h"
 
 /* url: http or https, whose certificate has to be valid, and of that host. ca_file: PEM file of the certificates that are trusted instead of the
  * system's, NULL = these; a path that stays. key: sent as "Authorization: Bearer KEY", NULL = none; it is copied, cleared at the end, and in no

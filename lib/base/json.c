@@ -1,5 +1,6 @@
 /* Reading JSON: jansson's strict parser, with our messages. */
-#include "lib/base/base.h"
+#include "lib/base/file.h"
+#include "lib/base/json.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -113,7 +114,8 @@ bool json_holds_wide(const json_t *value) {
     bool found = json_is_real(value) && fabs(json_real_value(value)) >= 0x1p63;
     if (json_is_object(value))
         json_object_foreach((json_t *)(uintptr_t)value, key, inner) found = found || json_holds_wide(inner);
-    else json_array_foreach(value, i, inner) found = found || json_holds_wide(inner);
+    else
+        json_array_foreach(value, i, inner) found = found || json_holds_wide(inner);
     return found;
 }
 
@@ -122,8 +124,7 @@ bool json_holds_nul(const json_t *value) {
     json_t *inner;
     size_t i;
     bool found = json_is_string(value) && strlen(json_string_value(value)) != json_string_length(value);
-    if (json_is_object(value))
-        json_object_foreach((json_t *)(uintptr_t)value, key, inner) found = found || json_holds_nul(inner);
+    if (json_is_object(value)) json_object_foreach((json_t *)(uintptr_t)value, key, inner) found = found || json_holds_nul(inner);
     for (i = 0; i < json_array_size(value) && !found; i++) found = json_holds_nul(json_array_get(value, i));
     return found;
 }

@@ -1,5 +1,5 @@
 /* Writing JSON piece by piece. */
-#include "lib/base/base.h"
+#include "lib/base/json.h"
 
 #include <inttypes.h>
 #include <math.h>

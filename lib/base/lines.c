@@ -1,5 +1,6 @@
 /* Lines of a text file, packed or not. */
-#include "lib/base/base.h"
+#include "lib/base/file.h"
+#include "lib/base/system.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,10 +1,15 @@
 /* Messages of the library to whoever runs it, and its wish to stop. */
-#include "lib/base/base.h"
+#include "lib/base/log.h"
+#include "lib/base/system.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 
-static struct { LogSink *sink, *record; void *context, *record_context; LogLevel highest; } log_target;
+static struct {
+    LogSink *sink, *record;
+    void *context, *record_context;
+    LogLevel highest;
+} log_target;
 static atomic_bool interrupted; /* set by a signal in one thread, read by all */
 
 void log_set_sink(LogSink *sink, void *context, LogLevel highest) {

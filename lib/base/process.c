@@ -1,5 +1,6 @@
 /* This process and its machine: time, memory. */
 #include "lib/base/base.h"
+#include "lib/base/system.h"
 
 #include <limits.h>
 #include <sched.h>
@@ -168,8 +169,10 @@ static void visit_groups(const char *controller, LookAtGroup *look, void *contex
         if (!path) continue;
         *path++ = '\0';
         snprintf(root, sizeof root, "/sys/fs/cgroup/%s", kinds + 1);
-        if (kinds[1] == '\0') look_upward("/sys/fs/cgroup", path, true, look, context);
-        else if (is_among(kinds + 1, controller)) look_upward(root, path, false, look, context);
+        if (kinds[1] == '\0')
+            look_upward("/sys/fs/cgroup", path, true, look, context);
+        else if (is_among(kinds + 1, controller))
+            look_upward(root, path, false, look, context);
     }
     fclose(file);
 }

@@ -1,5 +1,5 @@
 /* What went wrong last in this thread: one sentence and one line of advice. */
-#include "lib/base/base.h"
+#include "lib/base/file.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -7,7 +7,10 @@
 
 static _Thread_local Failure failure;
 
-static const struct { int exit_code; const char *meaning; } status_table[] = {
+static const struct {
+    int exit_code;
+    const char *meaning;
+} status_table[] = {
 #define STATUS(name, exit_code, meaning) {exit_code, meaning},
 #include "lib/base/status.def"
 #undef STATUS

@@ -1,5 +1,6 @@
 /* Growing strings, slices and short questions about text. */
-#include "lib/base/base.h"
+#include "lib/base/arena.h"
+#include "lib/base/str.h"
 
 #include <float.h>
 #include <math.h>
@@ -117,8 +118,10 @@ void str_append_shell(Str *str, const char *format, ...) {
     bool quoted = !*text || text[strspn(text, plain)] != '\0';
     if (quoted) str_append_char(str, '\'');
     for (; *text; text++) {
-        if (*text == '\'') str_append(str, "'\\''");
-        else str_append_char(str, *text);
+        if (*text == '\'')
+            str_append(str, "'\\''");
+        else
+            str_append_char(str, *text);
     }
     if (quoted) str_append_char(str, '\'');
     str_release(&word);

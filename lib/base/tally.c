@@ -1,5 +1,6 @@
 /* Mean and spread of numbers that come one by one. */
 #include "lib/base/base.h"
+#include "lib/base/tally.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /* UTF-8 as RFC 3629 defines it. */
-#include "lib/base/base.h"
+#include "lib/base/str.h"
 
 #include <string.h>
 
@@ -52,8 +52,10 @@ static bool plain_ahead(const char *bytes, size_t len) {
 size_t utf8_fault(const char *bytes, size_t len) {
     uint32_t c;
     for (size_t at = 0, used; at < len; at += used) {
-        if (plain_ahead(bytes + at, len - at)) used = 8;
-        else used = (uint8_t)bytes[at] < 0x80 ? 1 : utf8_decode(bytes + at, len - at, &c);
+        if (plain_ahead(bytes + at, len - at))
+            used = 8;
+        else
+            used = (uint8_t)bytes[at] < 0x80 ? 1 : utf8_decode(bytes + at, len - at, &c);
         if (used == 0) return at;
     }
     return len;

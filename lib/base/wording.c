@@ -1,5 +1,5 @@
 /* Words for messages: the name that was probably meant, sizes and times as people say them. */
-#include "lib/base/base.h"
+#include "lib/base/file.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -69,7 +69,9 @@ const char *format_bytes(double bytes, char out[32]) {
 }
 
 bool bytes_from_text(const char *text, size_t *bytes) {
-    static const struct { const char *name; double size;
+    static const struct {
+        const char *name;
+        double size;
     } units[] = {
         {"", 1},       {"B", 1},      {"kB", 1e3},   {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},    {"K", 0x1p10},
         {"M", 0x1p20}, {"G", 0x1p30}, {"T", 0x1p40}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},

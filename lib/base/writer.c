@@ -1,5 +1,5 @@
 /* Files that appear whole or not at all. */
-#include "lib/base/base.h"
+#include "lib/base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -217,7 +217,6 @@ Status dir_sync(const char *path) {
 
 Status dir_rename(const char *from, const char *to) {
     if (!from || !to) return ST_RESOURCE;
-    if (rename(from, to) != 0)
-        return (errno == ENOENT ? status_errno : status_unwritable)(errno, "cannot rename '%s' to '%s'", from, to);
+    if (rename(from, to) != 0) return (errno == ENOENT ? status_errno : status_unwritable)(errno, "cannot rename '%s' to '%s'", from, to);
     return sync_parent(to);
 }

@@ -1,5 +1,6 @@
 /* Recipes: libyaml's events into a small tree that knows its lines. */
-#include "lib/base/base.h"
+#include "lib/base/file.h"
+#include "lib/base/yaml.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -21,7 +22,12 @@ typedef struct Reader {
 } Reader;
 
 /* Children of a list or map while it is read. */
-typedef struct Children { Yaml **items; const char **keys; int *key_lines; size_t n, room; } Children;
+typedef struct Children {
+    Yaml **items;
+    const char **keys;
+    int *key_lines;
+    size_t n, room;
+} Children;
 
 static int event_line(const Reader *reader) { return (int)reader->event.start_mark.line + 1; }
 
@@ -54,7 +60,10 @@ static bool children_room(Children *children) {
     return true;
 }
 
-typedef struct KeyAt { const char *key; int line; } KeyAt;
+typedef struct KeyAt {
+    const char *key;
+    int line;
+} KeyAt;
 
 static int compare_keys(const void *a, const void *b) {
     const KeyAt *x = a, *y = b;
@@ -253,8 +262,10 @@ static bool text_as_double(const char *text, double *value) {
 }
 
 static bool text_as_bool(const char *text, bool *value) {
-    static const struct { const char *word; bool value; } words[] = {{"true", true}, {"false", false}, {"yes", true},
-                                                                     {"no", false},  {"on", true},     {"off", false}};
+    static const struct {
+        const char *word;
+        bool value;
+    } words[] = {{"true", true}, {"false", false}, {"yes", true}, {"no", false}, {"on", true}, {"off", false}};
     char lower[8] = "";
     size_t len = strlen(text);
     if (len >= sizeof lower) return false;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/system.h"
 #include "lib/infer/infer.h"
 #include "lib/infer/kv_cache.h"
 
@@ -15,27 +16,30 @@ enum { NO_ROW = -1, KEPT_ROW = -2 };             /* beside the rows of a step's 
 /* A prompt whose samples have not all begun. */
 typedef struct Prefill {
     size_t prompt;
-    int64_t done;            /* tokens in the cache */
+    int64_t done; /* tokens in the cache */
     int64_t next_sample;
     KvPageList pages;
-    int64_t row;             /* logits of its last token */
+    int64_t row; /* logits of its last token */
 } Prefill;
 
 typedef struct Sequence {
     Completion completion;
     KvPageList pages;
-    int64_t cached;          /* tokens in the cache: prompt and completion but the newest */
+    int64_t cached; /* tokens in the cache: prompt and completion but the newest */
     TextStream stream;
-    size_t shown;            /* bytes of text that on_token has seen */
+    size_t shown; /* bytes of text that on_token has seen */
     size_t cap_logprobs;
     bool active;
-    int64_t row;             /* logits of its newest token; NO_ROW when it has its next one */
-    int32_t next;            /* the token chosen by these, and its log-probabilities as Completion names them */
+    int64_t row;  /* logits of its newest token; NO_ROW when it has its next one */
+    int32_t next; /* the token chosen by these, and its log-probabilities as Completion names them */
     double next_logprob, next_tempered, next_filtered;
 } Sequence;
 
 /* What a thread needs to choose a token: V values each. */
-typedef struct Chooser { double *logits; SampleScratch scratch; } Chooser;
+typedef struct Chooser {
+    double *logits;
+    SampleScratch scratch;
+} Chooser;
 
 typedef struct Generator {
     const Model *model;
@@ -48,29 +52,35 @@ typedef struct Generator {
     void *context;
 
     GenerateMemory *memory;
-    Arena *arena;            /* both of memory */
+    Arena *arena; /* both of memory */
     Tape *tape;
     KvCache *cache;
     Sequence *slots;
     int64_t n_slots, n_active;
-    Prefill *queue;          /* prompts on their way in, in order; all but the last have slots reserved for all of their samples */
+    Prefill *queue; /* prompts on their way in, in order; all but the last have slots reserved for all of their samples */
     int64_t n_queue;
     size_t next_prompt;
-    Tensor *advice;          /* of the step in work; NULL: none */
-    Logits kept;             /* of the first of the queue, when it is done and waits for slots: a single row */
+    Tensor *advice; /* of the step in work; NULL: none */
+    Logits kept;    /* of the first of the queue, when it is done and waits for slots: a single row */
     Tensor *kept_advice;
-    Completion **waiting;    /* finished ones whose turn has not come, by prompt and sample */
+    Completion **waiting; /* finished ones whose turn has not come, by prompt and sample */
     size_t next_done;
-    Chooser *choosers;       /* one a thread */
+    Chooser *choosers; /* one a thread */
     int n_threads;
-    int32_t *ids;            /* of the step */
+    int32_t *ids; /* of the step */
     Segment *segments;
     int32_t *rows;
 } Generator;
 
 /* ---- sessions ---- */
 
-struct Session { Arena *arena; KvCache *cache; KvPageList pages; Ids ids; int64_t max_tokens; }; /* pages hold ids */
+struct Session {
+    Arena *arena;
+    KvCache *cache;
+    KvPageList pages;
+    Ids ids;
+    int64_t max_tokens;
+}; /* pages hold ids */
 
 Status session_new(const Model *model, int64_t max_tokens, Session **result) {
     Session *session = calloc(1, sizeof *session);
@@ -81,8 +91,10 @@ Status session_new(const Model *model, int64_t max_tokens, Session **result) {
     /* One more: the last page of a prompt is copied when its answer begins */
     Status status = session->arena ? kv_cache_new(session->arena, model, kv_pages_for(max_tokens) + 1, &session->cache)
                                    : status_fail(ST_RESOURCE, "out of memory for the key/value cache");
-    if (status == ST_OK) *result = session;
-    else session_free(session);
+    if (status == ST_OK)
+        *result = session;
+    else
+        session_free(session);
     return status;
 }
 
@@ -119,7 +131,11 @@ static void session_keep(Session *session, const Prompt *prompt, const Ids *comp
 
 /* ---- memory ---- */
 
-struct GenerateMemory { const Model *model; Arena *arena; Tape *tape; };
+struct GenerateMemory {
+    const Model *model;
+    Arena *arena;
+    Tape *tape;
+};
 
 GenerateMemory *generate_memory_new(const Model *model) {
     GenerateMemory *memory = calloc(1, sizeof *memory);
@@ -313,7 +329,11 @@ static bool is_eos(const Generator *g, int32_t id) {
 }
 
 /* Where a sequence finds the logits of its newest token. */
-typedef struct Source { const Logits *logits; const Tensor *advice; int64_t row; } Source;
+typedef struct Source {
+    const Logits *logits;
+    const Tensor *advice;
+    int64_t row;
+} Source;
 
 static Source source_of(const Generator *g, const Logits *step, const Sequence *s) {
     return s->row == KEPT_ROW ? (Source){&g->kept, g->kept_advice, 0} : (Source){step, g->advice, s->row};
@@ -434,8 +454,10 @@ static Status hand_out(Generator *g) {
 static Status finish(Generator *g, Sequence *s, FinishReason reason) {
     Completion *c = &s->completion;
     c->finish = reason;
-    if (g->config->session) session_keep(g->config->session, &g->prompts[c->prompt], &c->ids, s->cached, &s->pages);
-    else kv_pages_release(g->cache, &s->pages);
+    if (g->config->session)
+        session_keep(g->config->session, &g->prompts[c->prompt], &c->ids, s->cached, &s->pages);
+    else
+        kv_pages_release(g->cache, &s->pages);
     stream_release(&s->stream);
     Completion *kept = malloc(sizeof *kept);
     if (!kept) return status_fail(ST_RESOURCE, "out of memory");
@@ -573,7 +595,10 @@ static Status use_logits(Generator *g, const Logits *step) {
 
 /* ---- a step ---- */
 
-typedef struct Step { int64_t n_tokens, n_rows; int32_t n_segments; } Step;
+typedef struct Step {
+    int64_t n_tokens, n_rows;
+    int32_t n_segments;
+} Step;
 
 static void add_segment(Generator *g, Step *step, int64_t n, int64_t past, const KvPageList *pages) {
     g->segments[step->n_segments++] = (Segment){step->n_tokens, step->n_tokens + n, -1, (int32_t)past, pages->items};

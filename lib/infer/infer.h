@@ -13,15 +13,18 @@
 
 typedef struct SampleConfig {
     bool greedy;
-    double temperature;        /* 0 = greedy */
-    int64_t top_k;             /* 0 = off */
-    double top_p, min_p;       /* 1 and 0 = off */
+    double temperature;                           /* 0 = greedy */
+    int64_t top_k;                                /* 0 = off */
+    double top_p, min_p;                          /* 1 and 0 = off */
     double typical_p, epsilon_cutoff, eta_cutoff; /* 1, 0, 0 = off */
-    double repetition_penalty; /* 1 = off; on distinct tokens of prompt and completion */
-    double presence_penalty, frequency_penalty; /* 0 = off; on the completion only */
-    int64_t no_repeat_ngram_size; /* 0 = off */
+    double repetition_penalty;                    /* 1 = off; on distinct tokens of prompt and completion */
+    double presence_penalty, frequency_penalty;   /* 0 = off; on the completion only */
+    int64_t no_repeat_ngram_size;                 /* 0 = off */
 } SampleConfig;
-typedef struct SampleScratch { int32_t *ids; double *keys; } SampleScratch; /* V entries each */
+typedef struct SampleScratch {
+    int32_t *ids;
+    double *keys;
+} SampleScratch; /* V entries each */
 /* Turns `logits` (V) into the final distribution in place (probabilities, zeros where filtered). history: prompt and completion; the completion
  * begins at prompt_length. False: no token is left that may follow, or none has a logit that is a number. */
 bool sample_distribution(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length,
@@ -38,24 +41,28 @@ int32_t sample_pick(const double *probabilities, int64_t vocab, double u);
 
 typedef enum FinishReason { FINISH_STOP, FINISH_LENGTH } FinishReason;
 /* number: its row, which keys the random numbers: (seed, number, sample, position) */
-typedef struct Prompt { const int32_t *ids; size_t n; uint64_t number; } Prompt;
+typedef struct Prompt {
+    const int32_t *ids;
+    size_t n;
+    uint64_t number;
+} Prompt;
 typedef struct Completion {
-    size_t prompt;             /* index into prompts */
-    int64_t sample;            /* 0..n-1 */
-    Ids ids;                   /* EOS kept */
-    double *logprobs;          /* of the chosen tokens under the plain distribution (temperature 1, no filter); ids.n entries */
+    size_t prompt;    /* index into prompts */
+    int64_t sample;   /* 0..n-1 */
+    Ids ids;          /* EOS kept */
+    double *logprobs; /* of the chosen tokens under the plain distribution (temperature 1, no filter); ids.n entries */
     /* Under the distribution at config.sample.temperature, before penalties and filters: what a policy gradient at that temperature calls the policy.
      * Greedy: as logprobs */
     double *tempered;
-    double *filtered;          /* under the distribution that they were drawn from, after all of these; 0 when greedy */
-    Str text;                  /* decoded, cut before a stop text; empty without a tokenizer */
+    double *filtered; /* under the distribution that they were drawn from, after all of these; 0 when greedy */
+    Str text;         /* decoded, cut before a stop text; empty without a tokenizer */
     FinishReason finish;
 } Completion;
 /* What a conversation keeps from call to call: keys and values of all that was said, so that only what is new is computed. */
 typedef struct Session Session;
 Status session_new(const Model *model, int64_t max_tokens, Session **session); /* ST_RESOURCE; max_tokens: prompt and answer at most */
-void session_free(Session *session);                                          /* NULL is fine */
-int64_t session_room(const Session *session);                                 /* its max_tokens */
+void session_free(Session *session);                                           /* NULL is fine */
+int64_t session_room(const Session *session);                                  /* its max_tokens */
 
 /* Memory that a call leaves to the next one: keys and values, and what a step computes. Of new pages the system clears a gigabyte a second. */
 typedef struct GenerateMemory GenerateMemory;
@@ -69,18 +76,18 @@ typedef Tensor *Advise(void *context, Tape *tape, Tensor *hidden, const Tensor *
 typedef struct GenerateConfig {
     SampleConfig sample;
     int64_t max_new_tokens;
-    int64_t n;                 /* completions per prompt */
+    int64_t n; /* completions per prompt */
     uint64_t seed;
     size_t n_stop;
-    const char *const *stop;   /* texts; need a tokenizer */
+    const char *const *stop; /* texts; need a tokenizer */
     size_t n_stop_ids;
-    const int32_t *stop_ids;   /* tokens that end a completion beside the model's EOS, such as the chat template's end of turn */
-    bool ignore_eos;           /* neither of them ends it */
-    int64_t max_batch;         /* sequences at a time; 0 = as many as memory reasonably allows */
-    Advise *advise;            /* NULL: nothing */
+    const int32_t *stop_ids; /* tokens that end a completion beside the model's EOS, such as the chat template's end of turn */
+    bool ignore_eos;         /* neither of them ends it */
+    int64_t max_batch;       /* sequences at a time; 0 = as many as memory reasonably allows */
+    Advise *advise;          /* NULL: nothing */
     void *advise_context;
-    GenerateMemory *memory;    /* of this model, for one call at a time; NULL: the call has its own */
-    Session *session;          /* of the one prompt with its one completion, or NULL; it keeps both, also when the call is interrupted */
+    GenerateMemory *memory; /* of this model, for one call at a time; NULL: the call has its own */
+    Session *session;       /* of the one prompt with its one completion, or NULL; it keeps both, also when the call is interrupted */
 } GenerateConfig;
 /* Runs all prompts; a prompt is prefilled once for its n completions, whose cache pages are shared and copied on write. Results do not depend on what
  * else is in the batch. on_token (may be NULL) sees each token as it comes, with the text that became printable; on_done gets each completion in
@@ -98,12 +105,21 @@ size_t generate_bytes(const Model *model, size_t n_prompts, size_t longest, cons
 
 /* Log-probability of each token given those before it. rows: ids; logprobs[i]: n entries, [0] is NaN. logits (may be NULL): called with each row's
  * (n, V) f32. Rows are packed into flat batches; a row's values do not depend on the others. */
-typedef struct ScoreRow { const int32_t *ids; size_t n; double *logprobs; } ScoreRow;
+typedef struct ScoreRow {
+    const int32_t *ids;
+    size_t n;
+    double *logprobs;
+} ScoreRow;
 typedef Status OnLogits(void *context, size_t row, const float *logits, int64_t n, int64_t vocab);
 Status score_rows(const Model *model, ScoreRow *rows, size_t n_rows, OnLogits *on_logits, void *context);
 /* The same of several ways to go on from one text: its tokens are computed once for all of its branches, and logprobs[0] of a branch is the one
  * behind them. */
-typedef struct ScoreStem { const int32_t *ids; size_t n; const ScoreRow *branches; size_t n_branches; } ScoreStem;
+typedef struct ScoreStem {
+    const int32_t *ids;
+    size_t n;
+    const ScoreRow *branches;
+    size_t n_branches;
+} ScoreStem;
 Status score_branches(const Model *model, const ScoreStem *stems, size_t n_stems);
 
 #endif

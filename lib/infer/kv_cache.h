@@ -20,7 +20,10 @@ typedef struct KvCache {
     int32_t *free_list;
     int32_t n_free;
 } KvCache;
-typedef struct KvPageList { int32_t *items; int32_t n, cap; } KvPageList;
+typedef struct KvPageList {
+    int32_t *items;
+    int32_t n, cap;
+} KvPageList;
 
 /* Bytes of one page over all layers. */
 size_t kv_page_bytes(const Model *model);

@@ -47,7 +47,11 @@ static double log_sum(const double *logits, int64_t n) {
 /* ---- the likeliest first, without sorting the rest: a heap of token ids; of equal ones the higher id first, as a stable ascending sort read
  * backwards ---- */
 
-typedef struct Likeliest { const double *keys; int32_t *ids; int64_t n; } Likeliest;
+typedef struct Likeliest {
+    const double *keys;
+    int32_t *ids;
+    int64_t n;
+} Likeliest;
 
 static bool before(const Likeliest *heap, int32_t a, int32_t b) { return heap->keys[a] != heap->keys[b] ? heap->keys[a] > heap->keys[b] : a > b; }
 

@@ -2,12 +2,16 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "lib/base/system.h"
 #include "lib/infer/infer.h"
 
 enum { BATCH_TOKENS = 2048 };
 
 /* What becomes a segment: a row, or a branch of the last piece before it that is none. */
-typedef struct Piece { ScoreRow row; bool branch, wanted; } Piece;
+typedef struct Piece {
+    ScoreRow row;
+    bool branch, wanted;
+} Piece;
 
 typedef struct Scorer {
     const Model *model;

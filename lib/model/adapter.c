@@ -1,4 +1,5 @@
 /* LoRA adapters: attaching, and as PEFT has them on disk: reading adapter_model.safetensors, writing it and adapter_config.json. */
+#include "lib/base/log.h"
 #include "lib/model/parts.h"
 
 #include <math.h>
@@ -61,8 +62,10 @@ static Status unknown_target(const Model *model, const char *target) {
     for (size_t i = 0; i < n; i++) str_printf(&list, "%s%s", i ? ", " : "", names[i]);
     const char *nearest = text_nearest(target, names, n);
     status_fail(ST_CONFIG, "target module '%s' matches nothing in '%s'", target, model->dir);
-    if (nearest) status_hint(ST_CONFIG, "did you mean '%s'? there are %s", nearest, str_text(&list));
-    else status_hint(ST_CONFIG, "there are %s", str_text(&list));
+    if (nearest)
+        status_hint(ST_CONFIG, "did you mean '%s'? there are %s", nearest, str_text(&list));
+    else
+        status_hint(ST_CONFIG, "there are %s", str_text(&list));
     str_release(&list);
     return ST_CONFIG;
 }
@@ -134,7 +137,13 @@ Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed) 
 
 /* ---- adapter_model.safetensors, read ---- */
 
-typedef struct AdapterReader { Model *model; const Safetensors *files; const AdapterSettings *settings; bool *used; bool trained; } AdapterReader;
+typedef struct AdapterReader {
+    Model *model;
+    const Safetensors *files;
+    const AdapterSettings *settings;
+    bool *used;
+    bool trained;
+} AdapterReader;
 
 static const StoredTensor *find_tensor(const AdapterReader *reader, const char *path, const char *kind) {
     Str name = {0};
@@ -148,7 +157,8 @@ static const StoredTensor *find_tensor(const AdapterReader *reader, const char *
 static Status hint_other_model(const AdapterReader *reader) {
     if (reader->settings->base[0] == '\0') return status_hint(ST_INPUT, "the adapter may be for another model than '%s'", reader->model->dir);
     if (strcmp(reader->settings->base, reader->model->dir) == 0)
-        return status_hint(ST_INPUT, "the adapter was made for this model, to go by its adapter_config.json: are its tensors those that were saved with it?");
+        return status_hint(ST_INPUT,
+                           "the adapter was made for this model, to go by its adapter_config.json: are its tensors those that were saved with it?");
     return status_hint(ST_INPUT, "the adapter was made for '%s', this model is '%s'", reader->settings->base, reader->model->dir);
 }
 
@@ -158,7 +168,8 @@ static Status check_rank(const StoredTensor *a, const Linear *linear) {
     if (a->n_dims != 2 || a->shape[0] == rank || a->shape[1] != linear->in) return ST_OK;
     status_fail(ST_INPUT, "tensor '%s' in '%s' has rank %lld, and adapter_config.json says %lld", a->name, a->file, (long long)a->shape[0],
                 (long long)rank);
-    return status_hint(ST_INPUT, "take the adapter_config.json that was saved with these tensors, or set its 'r' (or 'rank_pattern') to what they have");
+    return status_hint(ST_INPUT,
+                       "take the adapter_config.json that was saved with these tensors, or set its 'r' (or 'rank_pattern') to what they have");
 }
 
 static Status fill(AdapterReader *reader, const StoredTensor *stored, Param *param) {
@@ -311,8 +322,10 @@ static void write_names(JsonWriter *w, const char *key, const char *const *names
 
 /* Whole numbers as such: PEFT's own files have "lora_alpha": 16. */
 static void write_number(JsonWriter *w, const char *key, double value) {
-    if (value == floor(value) && fabs(value) < 1e15) jw_int(w, key, (int64_t)value);
-    else jw_double(w, key, value);
+    if (value == floor(value) && fabs(value) < 1e15)
+        jw_int(w, key, (int64_t)value);
+    else
+        jw_double(w, key, value);
 }
 
 /* The targets as they were given when that says exactly which layers have a branch; their whole paths otherwise. */
@@ -416,7 +429,11 @@ static Status write_tensors(const Model *model, const char *path) {
     return safetensors_commit(writer);
 }
 
-typedef struct AdapterSave { const Model *model; const char *base; Arena *arena; } AdapterSave;
+typedef struct AdapterSave {
+    const Model *model;
+    const char *base;
+    Arena *arena;
+} AdapterSave;
 
 static Status write_adapter(void *context, const char *dir) {
     const AdapterSave *save = context;

@@ -1,4 +1,5 @@
 /* adapter_config.json of PEFT, read: what it says of LoRA, and which layers it leaves out. */
+#include "lib/base/log.h"
 #include "lib/model/parts.h"
 
 #include <stdlib.h>

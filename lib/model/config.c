@@ -1,5 +1,6 @@
 /* config.json of both generations of transformers (4: rope_theta, rope_scaling, torch_dtype; 5: rope_parameters, dtype): the checked way to its keys,
  * and what the families share. */
+#include "lib/base/log.h"
 #include "lib/model/family.h"
 
 #include <math.h>
@@ -101,8 +102,8 @@ static void fail(ConfigReader *reader, Status status) {
     if (reader->status == ST_OK) reader->status = status;
 }
 
-#define CONFIG_FAIL(reader, ...) \
-    do { \
+#define CONFIG_FAIL(reader, ...)                                                         \
+    do {                                                                                 \
         if ((reader)->status == ST_OK) fail(reader, status_fail(ST_INPUT, __VA_ARGS__)); \
     } while (0)
 
@@ -135,9 +136,14 @@ const char *config_text(ConfigReader *reader, const char *key, const char *fallb
 }
 
 Activation config_activation(ConfigReader *reader, const char *key, const char *fallback) {
-    static const struct { const char *name; Activation kind; } known[] = {
-        {"silu", ACT_SILU}, {"swish", ACT_SILU}, {"gelu", ACT_GELU_ERF}, {"gelu_python", ACT_GELU_ERF}, {"gelu_new", ACT_GELU_TANH},
-        {"gelu_pytorch_tanh", ACT_GELU_TANH}, {"gelu_fast", ACT_GELU_TANH}, {"relu", ACT_RELU},
+    static const struct {
+        const char *name;
+        Activation kind;
+    } known[] = {
+        {"silu", ACT_SILU},           {"swish", ACT_SILU},
+        {"gelu", ACT_GELU_ERF},       {"gelu_python", ACT_GELU_ERF},
+        {"gelu_new", ACT_GELU_TANH},  {"gelu_pytorch_tanh", ACT_GELU_TANH},
+        {"gelu_fast", ACT_GELU_TANH}, {"relu", ACT_RELU},
     };
     const char *name = config_text(reader, key, fallback);
     for (size_t i = 0; i < COUNT_OF(known); i++)
@@ -158,7 +164,10 @@ void config_ignore(ConfigReader *reader, const char *key) { look(reader, key); }
 /* ---- rotary positions: rope_theta and rope_scaling (v4), or rope_parameters (v5) ---- */
 
 static RopeType rope_type(ConfigReader *reader, const char *name) {
-    static const struct { const char *name; RopeType type; } known[] = {
+    static const struct {
+        const char *name;
+        RopeType type;
+    } known[] = {
         {"default", ROPE_DEFAULT}, {"linear", ROPE_LINEAR}, {"dynamic", ROPE_DYNAMIC}, {"yarn", ROPE_YARN}, {"llama3", ROPE_LLAMA3},
     };
     for (size_t i = 0; i < COUNT_OF(known); i++)
@@ -180,9 +189,8 @@ static const json_t *rope_value(const json_t *rope, const char *name) {
 static void rope_check_same(ConfigReader *reader, const json_t *rope, const json_t *scaling) {
     const char *name;
     json_t *number;
-    json_object_foreach((json_t *)(uintptr_t)scaling, name, number)
-        if (!json_equal(rope_value(rope, name), number))
-            CONFIG_FAIL(reader, "'%s' has rope_parameters and rope_scaling, which say different things of '%s'", reader->path, name);
+    json_object_foreach((json_t *)(uintptr_t)scaling, name, number) if (!json_equal(rope_value(rope, name), number))
+        CONFIG_FAIL(reader, "'%s' has rope_parameters and rope_scaling, which say different things of '%s'", reader->path, name);
 }
 
 /* The object with rope_type and its numbers; v5 may have one per layer type, which is fine while they say the same. */
@@ -388,8 +396,8 @@ static Status add_eos(ModelConfig *config, const json_t *json, const char *path)
         for (size_t k = 0; k < config->n_eos; k++) known |= config->eos_token_id[k] == id;
         if (known || id < 0) continue;
         if (id >= config->vocab_size) {
-            log_message(LOG_WARNING, "'eos_token_id' %lld in '%s' is outside of the vocabulary of %lld: no answer can end with it", (long long)id, path,
-                        (long long)config->vocab_size);
+            log_message(LOG_WARNING, "'eos_token_id' %lld in '%s' is outside of the vocabulary of %lld: no answer can end with it", (long long)id,
+                        path, (long long)config->vocab_size);
             continue;
         }
         if (config->n_eos == COUNT_OF(config->eos_token_id))
@@ -403,9 +411,12 @@ static Status read_dtype(ConfigReader *reader) {
     const char *name = config_text(reader, "dtype", config_text(reader, "torch_dtype", "float32"));
     TRY(reader->status);
     if (text_starts_with(name, "torch.")) name += strlen("torch.");
-    if (strcmp(name, "bfloat16") == 0) reader->config->stored_dtype = DT_BF16;
-    else if (strcmp(name, "float16") == 0) reader->config->stored_dtype = DT_F16;
-    else reader->config->stored_dtype = DT_F32;
+    if (strcmp(name, "bfloat16") == 0)
+        reader->config->stored_dtype = DT_BF16;
+    else if (strcmp(name, "float16") == 0)
+        reader->config->stored_dtype = DT_F16;
+    else
+        reader->config->stored_dtype = DT_F32;
     return ST_OK;
 }
 
@@ -422,7 +433,8 @@ static Status read_architecture(ConfigReader *reader) {
     const char *name = json_string_value(json_array_get(json_object_get(reader->json, "architectures"), 0));
     if (!name) return ST_OK;
     reader->config->scores = text_ends_with(name, "ForSequenceClassification");
-    if (reader->config->scores) TRY(check_labels(reader, name));
+    if (reader->config->scores)
+        TRY(check_labels(reader, name));
     else if (!text_ends_with(name, "ForCausalLM") && !text_ends_with(name, "LMHeadModel") && !text_ends_with(name, "Model"))
         return status_fail(ST_INPUT, "architecture '%s' in '%s' is not a causal language model", name, reader->path);
     reader->config->architecture = arena_strdup(reader->arena, name);

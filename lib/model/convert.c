@@ -7,7 +7,12 @@
 DType dtype_from_text(const char *text) { return !strcmp(text, "bf16") ? DT_BF16 : !strcmp(text, "f16") ? DT_F16 : DT_F32; }
 
 static double element_get(const uint8_t *at, DType dtype) {
-    union { float f; double d; uint16_t h; int32_t i; } value;
+    union {
+        float f;
+        double d;
+        uint16_t h;
+        int32_t i;
+    } value;
     memcpy(&value, at, dtype_size(dtype));
     switch (dtype) {
     case DT_F32: return (double)value.f;
@@ -20,7 +25,12 @@ static double element_get(const uint8_t *at, DType dtype) {
 }
 
 static void element_put(uint8_t *at, DType dtype, double x) {
-    union { float f; double d; uint16_t h; int32_t i; } value = {.d = 0};
+    union {
+        float f;
+        double d;
+        uint16_t h;
+        int32_t i;
+    } value = {.d = 0};
     switch (dtype) {
     case DT_F32: value.f = (float)x; break;
     case DT_BF16: value.h = float_to_bf16((float)x); break;

@@ -1,5 +1,6 @@
 /* From a directory to a model in memory: the list of modules that config.json asks for, and the checkpoint's tensors put where the decoder looks for
  * them. */
+#include "lib/base/log.h"
 #include "lib/model/parts.h"
 #include "lib/model/scalar_head.h"
 
@@ -76,8 +77,10 @@ Status model_build(Model *model, bool scores) {
     if (c->learned_positions) add_module(model, PART_POSITIONS, -1, &model->position_embed, c->max_position_embeddings, c->hidden_size);
     for (int64_t i = 0; i < c->num_hidden_layers; i++) add_layer(model, i);
     add_norm(model, PART_FINAL_NORM, -1, &model->final_norm, c->hidden_size);
-    if (scores) model->modules[model->n_modules++] = (Module){.path = "score", .weight = &model->score, .shape = {1, c->hidden_size}};
-    else add_module(model, PART_HEAD, -1, &model->head, c->vocab_size, c->hidden_size);
+    if (scores)
+        model->modules[model->n_modules++] = (Module){.path = "score", .weight = &model->score, .shape = {1, c->hidden_size}};
+    else
+        add_module(model, PART_HEAD, -1, &model->head, c->vocab_size, c->hidden_size);
     for (size_t i = 0; i < model->n_modules; i++)
         if (!model->modules[i].path) return ST_RESOURCE;
     return ST_OK;
@@ -85,7 +88,11 @@ Status model_build(Model *model, bool scores) {
 
 /* ---- finding and checking tensors ---- */
 
-typedef struct Loader { Model *model; const ModelOptions *options; bool *used; } Loader;
+typedef struct Loader {
+    Model *model;
+    const ModelOptions *options;
+    bool *used;
+} Loader;
 
 /* The checkpoint's tensor "path.kind", also without the prefix that base-model checkpoints leave out. */
 static const StoredTensor *find_stored(const Model *model, const char *path, const char *kind) {
@@ -194,8 +201,10 @@ static Status place(Loader *loader, const StoredTensor *stored, int n_dims, cons
         if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
         if (model_mapping(model, stored->data)) file_watch(model_mapping(model, stored->data));
     }
-    if (!loader->options->skip_nan_check && loader->options->streamed) TRY(check_streamed(model, *tensor, stored));
-    else if (!loader->options->skip_nan_check) TRY(tensor_check_finite(*tensor, stored->name, stored->file));
+    if (!loader->options->skip_nan_check && loader->options->streamed)
+        TRY(check_streamed(model, *tensor, stored));
+    else if (!loader->options->skip_nan_check)
+        TRY(tensor_check_finite(*tensor, stored->name, stored->file));
     Param *param = params_add(&model->params, (*tensor)->name, *tensor, PARAM_BASE);
     if (!param) return ST_RESOURCE;
     if (loader->options->train_all) return params_train(param, model->arena);
@@ -361,7 +370,8 @@ ModelMemory model_memory(const Model *model, bool backward) {
         size_t bytes = tensor_bytes(tensor);
         if (model_mapping(model, tensor->data))
             memory.mapped += bytes;
-        else memory.weights += bytes;
+        else
+            memory.weights += bytes;
         if (param->trained) memory.gradients += bytes;
     }
     for (size_t i = 0; i <= model->n_linears; i++) {

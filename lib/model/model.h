@@ -11,31 +11,32 @@
 #ifndef TUNE_MODEL_H
 #define TUNE_MODEL_H
 
+#include "lib/base/json.h"
 #include "lib/nn/nn.h"
 
 /* ---- safetensors (github.com/huggingface/safetensors, "Format"). Mapped, not read; every length is checked ---- */
 
 typedef struct StoredTensor {
     const char *name;
-    DType dtype;          /* F32 F16 BF16 F64; I32 for "I32". Others (I64, ...) have known = false */
+    DType dtype; /* F32 F16 BF16 F64; I32 for "I32". Others (I64, ...) have known = false */
     bool known;
     const char *dtype_text; /* as in the file: "BF16" */
     int n_dims;
     int64_t shape[8];
-    int64_t count;        /* of its elements */
-    const uint8_t *data;  /* into the mapping, any alignment */
+    int64_t count;       /* of its elements */
+    const uint8_t *data; /* into the mapping, any alignment */
     size_t bytes;
-    const char *file;     /* path of the file it is in */
+    const char *file; /* path of the file it is in */
 } StoredTensor;
 typedef struct Safetensors {
     StoredTensor *tensors; /* in file order, files in the order of their names */
     size_t n;
     StoredTensor **by_name; /* the same, sorted by name */
     size_t n_files;
-    const char **files;    /* names of the shards within the directory */
+    const char **files; /* names of the shards within the directory */
     Mapping *mappings;
     Arena *arena;
-    json_t *metadata;      /* of the first file; may be NULL */
+    json_t *metadata; /* of the first file; may be NULL */
 } Safetensors;
 /* A file, or a directory with model.safetensors or model.safetensors.index.json. ST_INPUT: missing, truncated, header too long or no JSON, holes or
  * overlaps, sizes that disagree with shapes, a tensor that the index promises and no shard has. */
@@ -57,10 +58,12 @@ void safetensors_write(SafetensorsWriter *writer, const void *bytes, size_t size
 /* `count` elements, converted on the way. */
 void safetensors_write_as(SafetensorsWriter *writer, const void *elements, DType from_dtype, DType to_dtype, size_t count);
 bool safetensors_failed(const SafetensorsWriter *writer); /* what is still to come need not be computed: commit says why */
-Status safetensors_commit(SafetensorsWriter *writer); /* frees the writer, also on failure */
-void safetensors_abandon(SafetensorsWriter *writer);  /* frees it and leaves nothing */
+Status safetensors_commit(SafetensorsWriter *writer);     /* frees the writer, also on failure */
+void safetensors_abandon(SafetensorsWriter *writer);      /* frees it and leaves nothing */
 /* model.safetensors.index.json in `dir`, for weights in several files. file: name of the tensor's within `dir`. bytes: of all tensors. */
-typedef struct IndexedTensor { const char *name, *file; } IndexedTensor;
+typedef struct IndexedTensor {
+    const char *name, *file;
+} IndexedTensor;
 Status safetensors_write_index(const char *dir, const IndexedTensor *tensors, size_t n, uint64_t bytes);
 /* Converts `count` elements between float dtypes (host memory; unaligned source is fine). */
 void convert_elements(const void *from, DType from_dtype, void *to, DType to_dtype, size_t count);
@@ -68,7 +71,10 @@ DType dtype_from_text(const char *text); /* f32, bf16 or f16, as options list th
 
 /* What storing weights in a dtype takes of what changed them: sums of squares, of the changes and of what rounding takes; the weights that were
  * moved, and those of them that are stored as they were. Begins as all zeros. */
-typedef struct RoundingLoss { double change, lost; int64_t n_moved, n_unmoved; } RoundingLoss;
+typedef struct RoundingLoss {
+    double change, lost;
+    int64_t n_moved, n_unmoved;
+} RoundingLoss;
 enum { ROUNDING_PIECE = 256 };
 /* `n` sums base + change, at most ROUNDING_PIECE, stored in `dtype` (f32, bf16, f16), and added to `loss`. Returns the largest distance from the
  * exact sum; infinite where one is beyond the dtype's range. */
@@ -92,15 +98,29 @@ typedef struct RopeConfig {
 typedef enum NormKind { NORM_RMS, NORM_LAYER } NormKind;
 /* The parts of a decoder that have a name in the checkpoint; those from PART_INPUT_NORM on are in every layer. */
 typedef enum Part {
-    PART_EMBED, PART_POSITIONS, PART_FINAL_NORM, PART_HEAD,
-    PART_INPUT_NORM, PART_POST_NORM, PART_Q_NORM, PART_K_NORM, PART_Q, PART_K, PART_V, PART_QKV, PART_O, PART_GATE, PART_UP, PART_DOWN,
+    PART_EMBED,
+    PART_POSITIONS,
+    PART_FINAL_NORM,
+    PART_HEAD,
+    PART_INPUT_NORM,
+    PART_POST_NORM,
+    PART_Q_NORM,
+    PART_K_NORM,
+    PART_Q,
+    PART_K,
+    PART_V,
+    PART_QKV,
+    PART_O,
+    PART_GATE,
+    PART_UP,
+    PART_DOWN,
     N_PARTS
 } Part;
 typedef struct PartNames {
-    const char *prefix;           /* what some checkpoints leave out: "model." */
-    const char *layers;           /* "model.layers": part P of layer N is "model.layers.N.P" */
-    const char *parts[N_PARTS];   /* NULL = the family has none */
-    const char *ignored[4];       /* last components of tensors that checkpoints carry and nobody needs */
+    const char *prefix;         /* what some checkpoints leave out: "model." */
+    const char *layers;         /* "model.layers": part P of layer N is "model.layers.N.P" */
+    const char *parts[N_PARTS]; /* NULL = the family has none */
+    const char *ignored[4];     /* last components of tensors that checkpoints carry and nobody needs */
 } PartNames;
 typedef struct ConfigReader ConfigReader;
 typedef struct ModelConfig ModelConfig;
@@ -110,35 +130,35 @@ typedef struct ModelFamily {
     /* Fills `config` from config.json. A field that changes the mathematics and is not handled fails the reader, naming it. */
     void (*read_config)(ConfigReader *reader, ModelConfig *config);
     const PartNames *names;
-    const char *class_name;       /* of its classes in transformers: "Llama" of LlamaForCausalLM */
+    const char *class_name; /* of its classes in transformers: "Llama" of LlamaForCausalLM */
 } ModelFamily;
 /* One decoder serves all families; a family file fills this from config.json. Names are Hugging Face's. */
 struct ModelConfig {
     const char *model_type;
     const ModelFamily *family;
-    const char *architecture;     /* "" when the file names none */
-    bool scores;                  /* ...ForSequenceClassification with one label: a reward model, which has no head over the vocabulary */
-    double initializer_range;     /* standard deviation of new weights */
+    const char *architecture; /* "" when the file names none */
+    bool scores;              /* ...ForSequenceClassification with one label: a reward model, which has no head over the vocabulary */
+    double initializer_range; /* standard deviation of new weights */
     int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim,
         max_position_embeddings;
     NormKind norm;
     double norm_eps;
     RopeConfig rope;
-    bool learned_positions;       /* gpt2 */
+    bool learned_positions; /* gpt2 */
     bool qkv_bias, o_bias, mlp_bias;
-    bool qk_norm;                 /* qwen3: rms norm over each head before rope */
-    bool gated_mlp;               /* gate and up, or one fc */
+    bool qk_norm;   /* qwen3: rms norm over each head before rope */
+    bool gated_mlp; /* gate and up, or one fc */
     Activation activation;
-    bool in_out_weights;          /* Conv1D layout */
-    bool fused_qkv;               /* gpt2: c_attn makes q, k and v at once */
+    bool in_out_weights; /* Conv1D layout */
+    bool fused_qkv;      /* gpt2: c_attn makes q, k and v at once */
     bool tie_word_embeddings;
-    int64_t *layer_window;        /* per layer; 0 = full attention */
-    double attention_scale;       /* 0 = 1 / sqrt(head_dim) */
+    int64_t *layer_window;  /* per layer; 0 = full attention */
+    double attention_scale; /* 0 = 1 / sqrt(head_dim) */
     double attn_softcap, final_softcap;
-    double dropout;               /* the largest that the file asks for while training; none is applied */
+    double dropout; /* the largest that the file asks for while training; none is applied */
     size_t n_eos;
-    int64_t eos_token_id[8];      /* config.json and generation_config.json together */
-    DType stored_dtype;           /* "dtype" / "torch_dtype"; of a loaded model: what the embedding is stored in */
+    int64_t eos_token_id[8]; /* config.json and generation_config.json together */
+    DType stored_dtype;      /* "dtype" / "torch_dtype"; of a loaded model: what the embedding is stored in */
 };
 /* config.json and generation_config.json of a directory. ST_INPUT: no such directory, a model_type or field that is not handled: named. Unknown keys
  * are a warning. */
@@ -149,45 +169,48 @@ Status model_config_parse(const json_t *json, const char *path, Arena *arena, Mo
 
 /* A weight that a checkpoint names: module path, where the decoder looks for the tensors, and what config.json says of their shapes. */
 typedef struct Module {
-    const char *path;             /* "model.layers.0.self_attn.q_proj" */
-    Tensor **weight, **bias;      /* bias NULL = there is none */
-    int64_t shape[2];             /* of the weight; shape[1] 0 = one dimension (norms) */
+    const char *path;        /* "model.layers.0.self_attn.q_proj" */
+    Tensor **weight, **bias; /* bias NULL = there is none */
+    int64_t shape[2];        /* of the weight; shape[1] 0 = one dimension (norms) */
     int64_t bias_width;
     bool in_out;
 } Module;
-typedef struct Norm { const char *path; Tensor *weight, *bias; } Norm;
+typedef struct Norm {
+    const char *path;
+    Tensor *weight, *bias;
+} Norm;
 typedef struct DecoderLayer {
     Norm input_norm, post_norm, q_norm, k_norm;
-    Linear q, k, v, o, qkv;       /* qkv instead of q, k, v when fused */
-    Linear gate, up, down;        /* up alone when not gated */
+    Linear q, k, v, o, qkv; /* qkv instead of q, k, v when fused */
+    Linear gate, up, down;  /* up alone when not gated */
 } DecoderLayer;
 typedef struct Model {
     ModelConfig config;
     const char *dir;
     const Device *device;
     DType compute;
-    Tensor *embed;                /* (V, C) */
-    Tensor *position_embed;       /* (max positions, C) or NULL */
+    Tensor *embed;          /* (V, C) */
+    Tensor *position_embed; /* (max positions, C) or NULL */
     DecoderLayer *layers;
     Norm final_norm;
-    Tensor *head;                 /* (V, C); the same tensor as embed when tied; NULL when there is a score */
-    Tensor *score;                /* (1, C): one number of each sequence, at its last token; NULL = none */
+    Tensor *head;  /* (V, C); the same tensor as embed when tied; NULL when there is a score */
+    Tensor *score; /* (1, C): one number of each sequence, at its last token; NULL = none */
     Params params;
-    Linear **linears;             /* all linear layers but the head, in order; n_linears */
+    Linear **linears; /* all linear layers but the head, in order; n_linears */
     size_t n_linears;
-    Module *modules;              /* every part that has weights, in the order of the forward pass; n_modules */
+    Module *modules; /* every part that has weights, in the order of the forward pass; n_modules */
     size_t n_modules;
-    LogprobArgs logprob;          /* the model's soft-cap, temperature 1 */
-    LoraConfig lora;              /* of the attached adapter; rank 0 = none */
+    LogprobArgs logprob; /* the model's soft-cap, temperature 1 */
+    LoraConfig lora;     /* of the attached adapter; rank 0 = none */
     Checkpointing checkpointing;
     Safetensors *files;
-    Arena *arena;                 /* the run's: weights, adapters, gradients */
+    Arena *arena; /* the run's: weights, adapters, gradients */
 } Model;
 typedef struct ModelOptions {
     const Device *device;
-    DType compute;                /* f32 or bf16 (f64 on the reference device) */
-    bool train_all;               /* full fine-tuning: every weight becomes a trained f32 copy */
-    bool skip_nan_check;          /* weights are looked through for NaN and infinities unless set */
+    DType compute;       /* f32 or bf16 (f64 on the reference device) */
+    bool train_all;      /* full fine-tuning: every weight becomes a trained f32 copy */
+    bool skip_nan_check; /* weights are looked through for NaN and infinities unless set */
     /* For who reads each weight once: they stay in the mapped file, and what was looked through is given back (model_forget) */
     bool streamed;
     /* a reward model: with `score` instead of the head over the vocabulary. A checkpoint without one gets a new one, drawn by `seed` with
@@ -213,7 +236,10 @@ bool model_can_twin(const Model *model);
 
 /* Uniform noise on the embeddings of each segment: of at most alpha / sqrt(tokens of the segment x hidden_size), drawn by keys[segment]. alpha 0:
  * none. Source: NEFTune, arXiv 2310.05914, algorithm 1. */
-typedef struct EmbedNoise { double alpha; const RngKey *keys; } EmbedNoise;
+typedef struct EmbedNoise {
+    double alpha;
+    const RngKey *keys;
+} EmbedNoise;
 /* A flat batch of tokens. ids: N. What the layout points to must stay valid until the step ends. */
 typedef struct ModelBatch {
     const int32_t *ids;
@@ -223,7 +249,9 @@ typedef struct ModelBatch {
 } ModelBatch;
 /* Sequences beyond the context that a model was made for (max_position_embeddings). Learned positions end there, which is an error; others are
  * computed all the same, and warned of. */
-typedef struct ContextCount { int64_t positions, n, longest; } ContextCount; /* positions 0: none is beyond; longest: tokens, of those */
+typedef struct ContextCount {
+    int64_t positions, n, longest;
+} ContextCount; /* positions 0: none is beyond; longest: tokens, of those */
 ContextCount context_count(const ModelConfig *config);
 void context_add(ContextCount *count, int64_t tokens);
 /* Appends "12 rows are longer than ..."; false: none is */
@@ -236,7 +264,9 @@ Tensor *model_forward(const Model *model, Tape *tape, const ModelBatch *batch);
 Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *batch, int64_t n_layers);
 /* Logits of chosen rows: (P, V) f32 (f64 when compute is f64) after soft-cap, and f64 (P) log-sum-exp of each row, NaN when one of its logits is not
  * finite. For sampling and for `score --logits`. rows: i32 (P). Not recorded. Both NULL after a failure, which is on the tape. */
-typedef struct Logits { Tensor *logits, *logsumexp; } Logits;
+typedef struct Logits {
+    Tensor *logits, *logsumexp;
+} Logits;
 Logits model_logits(const Model *model, Tape *tape, Tensor *hidden, const Tensor *rows);
 /* log p of token `id` by row `row`: to the bit what op_token_logprobs computes. */
 double logits_logprob(const Logits *logits, int64_t row, int32_t id);
@@ -278,7 +308,9 @@ Status model_copy_config(const char *from, const char *to, DType dtype, bool unt
 Status model_write_random(const char *dir, const char *config_json, DType dtype, uint64_t seed, double scale);
 
 /* What a run takes in memory, from shapes alone. */
-typedef struct ModelMemory { size_t mapped, weights, packed, gradients; } ModelMemory;
+typedef struct ModelMemory {
+    size_t mapped, weights, packed, gradients;
+} ModelMemory;
 ModelMemory model_memory(const Model *model, bool backward);
 
 #endif

@@ -26,18 +26,19 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
 static const PartNames names = {
     .prefix = "transformer.",
     .layers = "transformer.h",
-    .parts = {
-        [PART_EMBED] = "transformer.wte",
-        [PART_POSITIONS] = "transformer.wpe",
-        [PART_FINAL_NORM] = "transformer.ln_f",
-        [PART_HEAD] = "lm_head",
-        [PART_INPUT_NORM] = "ln_1",
-        [PART_POST_NORM] = "ln_2",
-        [PART_QKV] = "attn.c_attn",
-        [PART_O] = "attn.c_proj",
-        [PART_UP] = "mlp.c_fc",
-        [PART_DOWN] = "mlp.c_proj",
-    },
+    .parts =
+        {
+            [PART_EMBED] = "transformer.wte",
+            [PART_POSITIONS] = "transformer.wpe",
+            [PART_FINAL_NORM] = "transformer.ln_f",
+            [PART_HEAD] = "lm_head",
+            [PART_INPUT_NORM] = "ln_1",
+            [PART_POST_NORM] = "ln_2",
+            [PART_QKV] = "attn.c_attn",
+            [PART_O] = "attn.c_proj",
+            [PART_UP] = "mlp.c_fc",
+            [PART_DOWN] = "mlp.c_proj",
+        },
     .ignored = {"attn.bias", "attn.masked_bias"},
 };
 

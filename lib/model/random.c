@@ -1,4 +1,5 @@
 /* Models of random weights, for benchmarks and as a start for training from nothing. */
+#include "lib/base/system.h"
 #include "lib/model/parts.h"
 
 #include <math.h>
@@ -40,8 +41,10 @@ static Status write_weights(const Model *model, const char *path, DType dtype, u
     }
     for (size_t i = 0; i < n && !interrupt_requested() && !safetensors_failed(writer); i++) {
         const Module *module = &model->modules[i];
-        if (module->shape[1]) write_uniform(writer, rng_key(seed, RNG_INIT, i), dtype, module->shape[0] * module->shape[1], scale);
-        else write_constant(writer, dtype, module->shape[0], 1);
+        if (module->shape[1])
+            write_uniform(writer, rng_key(seed, RNG_INIT, i), dtype, module->shape[0] * module->shape[1], scale);
+        else
+            write_constant(writer, dtype, module->shape[0], 1);
         if (module->bias) write_constant(writer, dtype, module->bias_width, 0);
     }
     if (!interrupt_requested()) return safetensors_commit(writer);

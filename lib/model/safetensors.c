@@ -8,7 +8,12 @@
 
 static const size_t HEADER_LIMIT = 100 * 1000 * 1000;
 
-typedef struct StoredType { const char *name; size_t size; bool known; DType dtype; } StoredType;
+typedef struct StoredType {
+    const char *name;
+    size_t size;
+    bool known;
+    DType dtype;
+} StoredType;
 static const StoredType stored_types[] = {
     {"F32", 4, true, DT_F32},   {"BF16", 2, true, DT_BF16},    {"F16", 2, true, DT_F16},      {"F64", 8, true, DT_F64},
     {"I32", 4, true, DT_I32},   {"I64", 8, false, DT_F32},     {"U64", 8, false, DT_F32},     {"U32", 4, false, DT_F32},
@@ -92,8 +97,8 @@ static Status check_metadata(const char *path, const json_t *metadata) {
     const char *key;
     json_t *value;
     if (!json_is_object(metadata)) return status_fail(ST_INPUT, "cannot read '%s': its __metadata__ is no object", path);
-    json_object_foreach((json_t *)metadata, key, value)
-        if (!json_is_string(value)) return status_fail(ST_INPUT, "cannot read '%s': metadata '%s' is no string", path, key);
+    json_object_foreach((json_t *)metadata, key,
+                        value) if (!json_is_string(value)) return status_fail(ST_INPUT, "cannot read '%s': metadata '%s' is no string", path, key);
     return ST_OK;
 }
 

@@ -109,12 +109,14 @@ static Status check_names(const SafetensorsWriter *writer) {
 
 Status safetensors_commit(SafetensorsWriter *writer) {
     if (!writer->started) write_header(writer);
-    ASSERT(safetensors_failed(writer) || writer->written == writer->declared, "%llu bytes written, %llu declared", (unsigned long long)writer->written,
-           (unsigned long long)writer->declared);
+    ASSERT(safetensors_failed(writer) || writer->written == writer->declared, "%llu bytes written, %llu declared",
+           (unsigned long long)writer->written, (unsigned long long)writer->declared);
     Status status = safetensors_failed(writer) ? ST_OK : check_names(writer);
     if (status == ST_OK) status = file_check_cuts();
-    if (status == ST_OK) status = writer_commit(&writer->file);
-    else writer_abandon(&writer->file);
+    if (status == ST_OK)
+        status = writer_commit(&writer->file);
+    else
+        writer_abandon(&writer->file);
     writer_free(writer);
     return status;
 }

@@ -1,4 +1,5 @@
 /* Writing a Hugging Face directory: weights in one file or in shards, config.json with the new dtype, and the files beside them. */
+#include "lib/base/log.h"
 #include "lib/model/parts.h"
 
 #include <math.h>
@@ -179,8 +180,10 @@ static Status write_rounded(Shards *shards, const Param *param, SafetensorsWrite
         float values[ROUNDING_PIECE], before[ROUNDING_PIECE], change[ROUNDING_PIECE], stored[ROUNDING_PIECE];
         n = MIN(count - at, (size_t)ROUNDING_PIECE);
         convert_elements((const uint8_t *)tensor->data + at * dtype_size(tensor->dtype), tensor->dtype, values, DT_F32, n);
-        if (base) convert_elements(base->data + at * size, base->dtype, before, DT_F32, n);
-        else memcpy(before, values, n * sizeof *before);
+        if (base)
+            convert_elements(base->data + at * size, base->dtype, before, DT_F32, n);
+        else
+            memcpy(before, values, n * sizeof *before);
         for (size_t i = 0; i < n; i++) change[i] = values[i] - before[i];
         error = round_sums(values, before, change, n, shards->dtype, stored, base ? shards->loss : &unasked);
         safetensors_write(writer, stored, n * dtype_size(shards->dtype));
@@ -201,9 +204,12 @@ static Status write_tensors(Shards *shards, size_t s, SafetensorsWriter *writer)
             const Param *param = &shards->model->params.items[i];
             const Tensor *tensor = param->tensor;
             if (param->role != PARAM_BASE) continue;
-            if (pass == 0) safetensors_declare(writer, param->name, shards->dtype, tensor->n_dims, tensor->shape);
-            else if (coarse) TRY(write_rounded(shards, param, writer));
-            else safetensors_write_as(writer, tensor->data, tensor->dtype, shards->dtype, (size_t)tensor_count(tensor));
+            if (pass == 0)
+                safetensors_declare(writer, param->name, shards->dtype, tensor->n_dims, tensor->shape);
+            else if (coarse)
+                TRY(write_rounded(shards, param, writer));
+            else
+                safetensors_write_as(writer, tensor->data, tensor->dtype, shards->dtype, (size_t)tensor_count(tensor));
         }
     return ST_OK;
 }

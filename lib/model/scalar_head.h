@@ -11,12 +11,12 @@
 #include "lib/model/model.h"
 
 typedef struct ScalarHeadConfig {
-    const char *name;    /* "score" makes the parameter "score.weight" */
+    const char *name; /* "score" makes the parameter "score.weight" */
     /* What becomes of it on disk: PARAM_SAVED goes with an adapter, PARAM_BASE with a whole model, PARAM_BESIDE only into checkpoints */
     ParamRole role;
     double deviation; /* of the normal distribution that it starts from; 0 = zeros. Hugging Face starts `score` at initializer_range (0.02); a value
                        * function starts at zero: it then says 0 of every state, and the first advantages are the returns themselves */
-    uint64_t seed;       /* with the name it chooses the draws */
+    uint64_t seed;    /* with the name it chooses the draws */
     bool trained;
 } ScalarHeadConfig;
 /* A weight (1, C) without bias, f32 (f64 on the reference device), at the end of model->params. The name must outlive the model. ST_RESOURCE. */

@@ -30,8 +30,10 @@ static Status make_twin(const Model *model, bool scores, Model **result) {
                         .arena = arena_new(0)};
     Status status = twin && twin->arena ? model_build(twin, scores) : status_fail(ST_RESOURCE, "out of memory for a second adapter");
     if (status != ST_OK) {
-        if (twin && twin->arena) model_free(twin);
-        else free(twin);
+        if (twin && twin->arena)
+            model_free(twin);
+        else
+            free(twin);
         *result = NULL;
         return status;
     }

@@ -24,19 +24,22 @@ typedef enum ParamRole {
 } ParamRole;
 enum { OPTIMIZER_MAX_STATES = 2 };
 typedef struct Param {
-    const char *name;  /* as in the checkpoint: "model.layers.0.mlp.up_proj.weight"; LoRA: "model.layers.0.mlp.up_proj.lora_A.weight" */
+    const char *name; /* as in the checkpoint: "model.layers.0.mlp.up_proj.weight"; LoRA: "model.layers.0.mlp.up_proj.lora_A.weight" */
     Tensor *tensor;
     ParamRole role;
     bool trained;
-    double lr_scale;   /* factor on the learning rate (LoRA+: B matrices) */
-    bool decay;        /* weight decay applies */
+    double lr_scale;                     /* factor on the learning rate (LoRA+: B matrices) */
+    bool decay;                          /* weight decay applies */
     Tensor *state[OPTIMIZER_MAX_STATES]; /* the optimiser's */
 } Param;
-typedef struct Params { Param *items; size_t n, cap; } Params;
+typedef struct Params {
+    Param *items;
+    size_t n, cap;
+} Params;
 /* name is borrowed; pointers to items move when the list grows. NULL when memory can't be had (recorded). */
 Param *params_add(Params *params, const char *name, Tensor *tensor, ParamRole role);
 Param *params_find(const Params *params, const char *name); /* NULL when there is none */
-void params_release(Params *params); /* the list, not the tensors */
+void params_release(Params *params);                        /* the list, not the tensors */
 /* A number that other weights would hardly have: of all names, shapes and values. Reads all of them. */
 uint64_t params_fingerprint(const Params *params);
 /* Marks a parameter as trained: needs_grad, and a zeroed gradient of its own dtype in `arena`. The tensor must be f32 (f64 on the reference device).
@@ -60,31 +63,31 @@ int64_t params_count(const Params *params, bool trained_only); /* elements */
 typedef struct LoraConfig {
     int64_t rank;
     double alpha, dropout;
-    size_t n_targets;                 /* names ("q_proj") or suffixes ("self_attn.q_proj"); n_targets = 0: all linear layers but the head */
+    size_t n_targets; /* names ("q_proj") or suffixes ("self_attn.q_proj"); n_targets = 0: all linear layers but the head */
     const char **targets;
-    const char *target_regex;         /* instead of targets: a regex for the whole module path, as adapter_config.json may have it; NULL = none */
-    size_t n_saved;                   /* modules trained whole: "lm_head", "embed_tokens" */
+    const char *target_regex; /* instead of targets: a regex for the whole module path, as adapter_config.json may have it; NULL = none */
+    size_t n_saved;           /* modules trained whole: "lm_head", "embed_tokens" */
     const char **saved;
     size_t n_rank_pattern, n_alpha_pattern; /* keys are matched as the regex (.*\.)?(key)$ on the module path; as in PEFT the first match wins */
     const char **rank_keys, **alpha_keys;
     int64_t *rank_values;
     double *alpha_values;
     bool use_rslora;
-    bool gaussian;                    /* init: A ~ N(0, (1/rank)^2) instead of U(-1/sqrt(in), 1/sqrt(in)); B = 0 in both */
-    double lr_ratio;                  /* learning rate of B over A */
+    bool gaussian;   /* init: A ~ N(0, (1/rank)^2) instead of U(-1/sqrt(in), 1/sqrt(in)); B = 0 in both */
+    double lr_ratio; /* learning rate of B over A */
 } LoraConfig;
 
 typedef struct Linear {
-    const char *path;   /* module path: "model.layers.0.self_attn.q_proj" */
-    Tensor *weight;     /* (out, in), or (in, out) if weight->in_out */
-    Tensor *bias;       /* (out) or NULL */
+    const char *path; /* module path: "model.layers.0.self_attn.q_proj" */
+    Tensor *weight;   /* (out, in), or (in, out) if weight->in_out */
+    Tensor *bias;     /* (out) or NULL */
     int64_t in, out;
-    LoraBranch *lora;   /* NULL = none */
-    uint64_t index;     /* its number in the model, for random streams */
+    LoraBranch *lora; /* NULL = none */
+    uint64_t index;   /* its number in the model, for random streams */
 } Linear;
 /* What one optimiser step's forward passes need to know. */
 typedef struct StepContext {
-    bool training;      /* dropout is on */
+    bool training;         /* dropout is on */
     uint64_t seed, number; /* dropout masks are a function of (seed, number, layer): give every forward pass of a run its own number */
     int64_t first_token;   /* of a pass that goes through a part of a batch: masks are those of the whole */
 } StepContext;
@@ -115,14 +118,17 @@ typedef enum MlpInit {
 } MlpInit;
 typedef struct MlpConfig {
     int64_t in, out;
-    int n_hidden;             /* 0..MLP_MAX_LAYERS - 1 */
-    const int64_t *hidden;    /* widths of the hidden layers, n_hidden of them */
-    Activation activation;    /* ACT_TANH or ACT_RELU, after each hidden layer */
-    bool activate_last;       /* and after the last: a trunk under several heads */
+    int n_hidden;          /* 0..MLP_MAX_LAYERS - 1 */
+    const int64_t *hidden; /* widths of the hidden layers, n_hidden of them */
+    Activation activation; /* ACT_TANH or ACT_RELU, after each hidden layer */
+    bool activate_last;    /* and after the last: a trunk under several heads */
     MlpInit init;
     double hidden_gain, out_gain; /* of MLP_ORTHOGONAL, for all layers but the last, and for the last: sqrt(2) and 0.01 of a policy, 1 of a value */
 } MlpConfig;
-typedef struct Mlp { MlpArgs args; int64_t in, out; } Mlp;
+typedef struct Mlp {
+    MlpArgs args;
+    int64_t in, out;
+} Mlp;
 /* Makes the layers in `arena` and appends them to `params` as "<prefix>.0.weight" (out, in), "<prefix>.0.bias" (out), "<prefix>.2.weight", ...:
  * torch's names of a Sequential with an activation between. dtype: f32 (f64 on the reference device). Values are drawn by (seed, number): give each
  * network of a run its own number. trained: with gradients; a target network has none and belongs into a list of its own. ST_CONFIG for widths below
@@ -143,8 +149,8 @@ typedef struct OptimizerConfig {
 typedef struct OptimizerInfo {
     const char *name;
     const char *help;
-    const char *keys;                                      /* those of betas, eps, momentum that it reads, between blanks */
-    int (*states)(const OptimizerConfig *config);          /* tensors of the parameter's shape and dtype that it keeps */
+    const char *keys;                             /* those of betas, eps, momentum that it reads, between blanks */
+    int (*states)(const OptimizerConfig *config); /* tensors of the parameter's shape and dtype that it keeps */
     void (*update)(const OptimizerConfig *config, Param *param, double grad_scale, double lr, int64_t step); /* step counts from 1 */
 } OptimizerInfo;
 #define OPTIMIZER(name) extern const OptimizerInfo optimizer_##name;
@@ -164,12 +170,12 @@ void optimizer_step(const OptimizerConfig *config, Params *params, double grad_s
 typedef struct ScheduleConfig {
     const char *name;
     int64_t warmup_steps, total_steps;
-    double min_lr_ratio;   /* floor of cosine_with_min_lr and wsd */
-    double num_cycles;     /* 0 = half a wave for cosine and wsd, one whole cycle for cosine_with_restarts */
-    double power;          /* polynomial; 0 = 1 */
-    double lr_end_ratio;   /* polynomial: what is left at the end; transformers has 1e-7 / learning rate */
-    int64_t decay_steps;   /* wsd: length of the last phase; 0 = a tenth of all */
-    int64_t timescale;     /* inverse_sqrt: 0 = warmup_steps, or 10000 without warmup */
+    double min_lr_ratio; /* floor of cosine_with_min_lr and wsd */
+    double num_cycles;   /* 0 = half a wave for cosine and wsd, one whole cycle for cosine_with_restarts */
+    double power;        /* polynomial; 0 = 1 */
+    double lr_end_ratio; /* polynomial: what is left at the end; transformers has 1e-7 / learning rate */
+    int64_t decay_steps; /* wsd: length of the last phase; 0 = a tenth of all */
+    int64_t timescale;   /* inverse_sqrt: 0 = warmup_steps, or 10000 without warmup */
 } ScheduleConfig;
 /* Factor on the learning rate after `k` finished steps: the first step uses k = 0. ST_CONFIG on an unknown name comes from schedule_check. */
 double schedule_factor(const ScheduleConfig *config, int64_t k);

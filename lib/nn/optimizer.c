@@ -39,9 +39,7 @@ Status optimizer_init(const OptimizerConfig *config, Params *params, Arena *aren
     return ST_OK;
 }
 
-size_t optimizer_bytes(const OptimizerConfig *config, const Params *params) {
-    return params_copies_bytes(params, info_of(config)->states(config));
-}
+size_t optimizer_bytes(const OptimizerConfig *config, const Params *params) { return params_copies_bytes(params, info_of(config)->states(config)); }
 
 void optimizer_step(const OptimizerConfig *config, Params *params, double grad_scale, double lr, int64_t step) {
     const OptimizerInfo *info = info_of(config);

@@ -78,7 +78,10 @@ static double factor_wsd(const ScheduleConfig *c, int64_t k) {
     return fmax(0, 0.5 * (1 + cos(PI * cycles_or(c, 0.5) * 2 * progress)) * (1 - c->min_lr_ratio) + c->min_lr_ratio);
 }
 
-typedef struct Schedule { const char *name, *keys; double (*factor)(const ScheduleConfig *config, int64_t k); } Schedule;
+typedef struct Schedule {
+    const char *name, *keys;
+    double (*factor)(const ScheduleConfig *config, int64_t k);
+} Schedule;
 static const Schedule schedules[] = {
 #define SCHEDULE(name, keys) {#name, keys, factor_##name},
 #include "lib/nn/schedules.def"

@@ -22,7 +22,10 @@ OpCost op_activation_cost(const Node *node, bool backward) { return (OpCost){.by
 
 /* ---- values that are not kept ---- */
 
-struct Making { Activation kind; Tensor *x, *up; };
+struct Making {
+    Activation kind;
+    Tensor *x, *up;
+};
 
 Tensor *op_activation_passing(Tape *tape, Activation kind, Tensor *x, Tensor *up) {
     if (!x || tape_status(tape) != ST_OK) return NULL;

@@ -64,7 +64,12 @@ void op_attention_example(OpExample *example) {
     static const Segment packed[] = {{0, 4, -1, 0, NULL}, {4, 9, -1, 0, NULL}};
     static const Segment shared[] = {{0, 3, -1, 0, NULL}, {3, 6, 0, 0, NULL}, {6, 9, 0, 0, NULL}};
     static const Segment nested[] = {{0, 3, -1, 0, NULL}, {3, 5, 0, 0, NULL}, {5, 7, 1, 0, NULL}, {7, 9, 0, 0, NULL}};
-    static const struct { const Segment *segments; int n; int64_t n_kv_heads, window; double softcap; } cases[] = {
+    static const struct {
+        const Segment *segments;
+        int n;
+        int64_t n_kv_heads, window;
+        double softcap;
+    } cases[] = {
         {plain, 1, 2, 0, 0}, {packed, 2, 1, 0, 0}, {shared, 3, 1, 0, 0}, {plain, 1, 2, 3, 0}, {shared, 3, 2, 0, 1.5}, {nested, 4, 1, 4, 0},
     };
     int c = example->variant;

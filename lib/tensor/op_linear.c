@@ -12,7 +12,10 @@ enum { X, RESIDUAL, LAYERS };
 enum { WEIGHT, BIAS, LORA_A, LORA_B, PER_LAYER };
 
 /* One layer of a node; lora: NULL = none. */
-typedef struct Layer { Tensor *weight, *bias, *a, *b, *h, *y; const LoraBranch *lora; } Layer;
+typedef struct Layer {
+    Tensor *weight, *bias, *a, *b, *h, *y;
+    const LoraBranch *lora;
+} Layer;
 
 static int n_layers(const Node *node) {
     int n = 0;
@@ -33,7 +36,9 @@ static void product(Tape *tape, const Tensor *a, bool transpose_a, const Tensor 
 }
 
 /* Scratch memory that the layers of a node use one after the other: x, or its gradient, through a dropout mask. */
-typedef struct Room { Tensor *dropped, *masked; } Room;
+typedef struct Room {
+    Tensor *dropped, *masked;
+} Room;
 
 static Tensor *room_for(Tape *tape, Tensor **room, const Tensor *like) {
     if (!*room) *room = tape_scratch(tape, like->dtype, like->n_dims, like->shape);
@@ -165,7 +170,12 @@ static Tensor *result_of(Tape *tape, const Tensor *x, int64_t in, int64_t out, c
 }
 
 /* A call on its way: what it gives, and the product that computes it. */
-typedef struct Call { Tensor *x, *residual, *h, *y; LinearArgs layer; bool have_y; Matmul product; } Call;
+typedef struct Call {
+    Tensor *x, *residual, *h, *y;
+    LinearArgs layer;
+    bool have_y;
+    Matmul product;
+} Call;
 
 /* y = x W + bias + residual + scale * h B: one product, with what can be added in it; h = x A too, unless it is there. */
 static Matmul product_of(const Call *call, bool have_h) {

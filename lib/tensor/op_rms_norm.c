@@ -11,8 +11,10 @@ static void rms_norm_backward(Tape *tape, Node *node) {
     Tensor *dx = tape_grad(tape, node->inputs[0], &beta);
     Tensor *dweight = tape_grad(tape, node->inputs[1], &weight_beta);
     if (dweight && weight_beta == 0) tape_device(tape)->fill(dweight, 0);
-    if (inverse) tape_device(tape)->rms_norm_backward_result(node->outputs[0], weight, inverse, rstd, dy, beta, dx, dweight);
-    else tape_device(tape)->rms_norm_backward(node->inputs[0], weight, rstd, dy, beta, dx, dweight);
+    if (inverse)
+        tape_device(tape)->rms_norm_backward_result(node->outputs[0], weight, inverse, rstd, dy, beta, dx, dweight);
+    else
+        tape_device(tape)->rms_norm_backward(node->inputs[0], weight, rstd, dy, beta, dx, dweight);
 }
 
 /* 1 / weight, by which going back finds x in y, which is kept anyway; NULL where the weight is almost nothing somewhere. A plan writes nothing. */

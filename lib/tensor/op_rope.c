@@ -2,7 +2,10 @@
  * rotation back, in place again. */
 #include "lib/tensor/tensor.h"
 
-typedef struct RopeArgs { const Tensor *cosine, *sine; int64_t head_dim; } RopeArgs;
+typedef struct RopeArgs {
+    const Tensor *cosine, *sine;
+    int64_t head_dim;
+} RopeArgs;
 
 static void rope_backward(Tape *tape, Node *node) {
     const RopeArgs *args = node->attributes;

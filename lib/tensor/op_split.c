@@ -2,7 +2,10 @@
  * unit seen as a row of its own each part is a choice of rows. */
 #include "lib/tensor/tensor.h"
 
-typedef struct Columns { Tensor *rows[3]; int64_t unit; } Columns;
+typedef struct Columns {
+    Tensor *rows[3];
+    int64_t unit;
+} Columns;
 
 /* The same elements, one unit a row. */
 static Tensor *as_units(Tape *tape, const Tensor *x, int64_t unit) {

@@ -8,7 +8,11 @@
 
 enum { HIDDEN, HEAD };
 enum { LOGPROB, ENTROPY, MEAN };
-typedef struct Saved { LogprobArgs args; const Tensor *rows, *targets, *selected; LogprobResults results; } Saved;
+typedef struct Saved {
+    LogprobArgs args;
+    const Tensor *rows, *targets, *selected;
+    LogprobResults results;
+} Saved;
 
 /* Without soft-cap probabilities are all that a head's gradient needs; a head that is trained alone goes the general way. */
 static bool by_slope(const LogprobArgs *args, const Tensor *hidden, const Tensor *head) {

@@ -1,10 +1,16 @@
 /* The profile: one clock, cut into laps. */
+#include "lib/base/system.h"
 #include "lib/tensor/tensor.h"
 
 #include <string.h>
 
 enum { MOST_ROWS = 64 };
-static struct { bool on; double last; size_t n; ProfileRow rows[MOST_ROWS]; } profile;
+static struct {
+    bool on;
+    double last;
+    size_t n;
+    ProfileRow rows[MOST_ROWS];
+} profile;
 
 void profile_start(void) {
     profile.n = 1;
@@ -43,8 +49,10 @@ void profile_lap(const char *name) {
 
 void profile_call(const Device *device, const char *name, bool backward, OpCost cost) {
     if (!profile.on) return;
-    if (device == device_meta()) profile_lap(NULL);
-    else cut(row_of(name, backward), 1, cost);
+    if (device == device_meta())
+        profile_lap(NULL);
+    else
+        cut(row_of(name, backward), 1, cost);
 }
 
 void profile_part(const Device *device, const char *name, bool backward) {

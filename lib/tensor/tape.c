@@ -10,8 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Entry { Node node; ArenaMark data_mark; } Entry;
-typedef struct FreeBuffer { void *data; size_t bytes; } FreeBuffer;
+typedef struct Entry {
+    Node node;
+    ArenaMark data_mark;
+} Entry;
+typedef struct FreeBuffer {
+    void *data;
+    size_t bytes;
+} FreeBuffer;
 
 /* What tape_result does while a checkpointed layer runs: counts, keeps the results, or gives them back. */
 typedef enum Keeping { KEEP_NOTHING, KEEP_COUNT, KEEP_ALL, KEEP_RECALL } Keeping;
@@ -253,8 +259,10 @@ bool tape_lend(Tape *tape, Tensor *tensor) {
 }
 
 void tape_take_back(Tape *tape, Tensor *tensor) {
-    if (tensor->grad) grad_release(tape, tensor);
-    else if (tensor->data) buffer_release(tape, (FreeBuffer){tensor->data, tensor_bytes(tensor)});
+    if (tensor->grad)
+        grad_release(tape, tensor);
+    else if (tensor->data)
+        buffer_release(tape, (FreeBuffer){tensor->data, tensor_bytes(tensor)});
     tensor->data = NULL;
 }
 
@@ -395,8 +403,10 @@ static Tensor *run_unrecorded(Tape *tape, LayerFn *layer, Tensor *x, void *conte
            (long long)tensor_count(result));
     if (keeping == KEEP_COUNT) keep_last(tape, result, y);
     bool is_kept = keeping == KEEP_ALL && tape->n_results > 0 && tape->results[tape->n_results - 1] == result;
-    if (is_kept) y = result;
-    else if (!y) y = tensor_in(tape, arena, tape_residual(tape), x->n_dims, x->shape);
+    if (is_kept)
+        y = result;
+    else if (!y)
+        y = tensor_in(tape, arena, tape_residual(tape), x->n_dims, x->shape);
     if (!y) return NULL;
     if (!is_kept) tape->device->copy(result, y);
     y->needs_grad = result->needs_grad;

@@ -15,18 +15,27 @@ float f16_to_float(uint16_t bits) {
         float magnitude = ldexpf((float)fraction, -24);
         return sign ? -magnitude : magnitude;
     }
-    union { uint32_t u; float f; } pun;
+    union {
+        uint32_t u;
+        float f;
+    } pun;
     pun.u = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112u) << 23) | fraction << 13;
     return pun.f;
 }
 
 uint16_t float_to_f16(float value) {
-    union { float f; uint32_t u; } pun = {.f = value};
+    union {
+        float f;
+        uint32_t u;
+    } pun = {.f = value};
     uint32_t sign = (pun.u >> 16) & 0x8000u, magnitude = pun.u & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
     if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds to 65520 or more: infinity */
-    if (magnitude < 0x38800000u) {                                    /* below the smallest normal: whole multiples of 2^-24 */
-        union { uint32_t u; float f; } absolute = {.u = magnitude};
+    if (magnitude < 0x38800000u) {                                   /* below the smallest normal: whole multiples of 2^-24 */
+        union {
+            uint32_t u;
+            float f;
+        } absolute = {.u = magnitude};
         return (uint16_t)(sign | (uint32_t)rintf(ldexpf(absolute.f, 24)));
     }
     uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);

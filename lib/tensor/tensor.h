@@ -17,7 +17,8 @@
 #ifndef TUNE_TENSOR_H
 #define TUNE_TENSOR_H
 
-#include "lib/base/base.h"
+#include "lib/base/file.h"
+#include "lib/base/rng.h"
 
 /* ---- tensors ---- */
 
@@ -25,13 +26,15 @@ typedef enum DType { DT_F32, DT_BF16, DT_F16, DT_F64, DT_I32 } DType;
 /* Bytes of one element. Here, since where the dtype is known in a kernel it must cost nothing: a call there spills all vectors. */
 static inline size_t dtype_size(DType dtype) {
     switch (dtype) {
-    case DT_F32: case DT_I32: return 4;
-    case DT_BF16: case DT_F16: return 2;
+    case DT_F32:
+    case DT_I32: return 4;
+    case DT_BF16:
+    case DT_F16: return 2;
     case DT_F64: return 8;
     }
     return 0;
 }
-const char *dtype_name(DType dtype);  /* "f32", ... */
+const char *dtype_name(DType dtype); /* "f32", ... */
 static inline float bf16_to_float(uint16_t bits);
 static inline uint16_t float_to_bf16(float value); /* round to nearest, ties to even; NaN stays NaN */
 float f16_to_float(uint16_t bits);
@@ -47,30 +50,30 @@ struct Tensor {
     int64_t shape[TENSOR_MAX_DIMS];
     void *data;
     const Device *device;
-    const char *name;  /* for messages; may be NULL */
-    Tensor *grad;      /* same shape; NULL when there is none (yet) */
+    const char *name; /* for messages; may be NULL */
+    Tensor *grad;     /* same shape; NULL when there is none (yet) */
     bool needs_grad;
-    bool constant;     /* contents never change: the device may keep a packed copy in `packed` */
-    bool in_out;       /* a weight stored (in, out) instead of (out, in), as GPT-2's Conv1D */
-    bool blank;        /* a gradient that counts as zeros: the first one that adds to it writes instead (tape_grad) */
-    bool result;       /* of an op */
-    int readers;       /* of a result: nodes that have it as input, and activations that are not kept, so far */
-    bool spent;        /* a result whose reader goes back without its values (op_rms_norm) */
-    bool read_back;    /* a result whose own op goes back by its values: nothing may be done to them in place */
-    bool recalled;     /* a result that was kept for the backward pass, with all that was done to it in place */
+    bool constant;  /* contents never change: the device may keep a packed copy in `packed` */
+    bool in_out;    /* a weight stored (in, out) instead of (out, in), as GPT-2's Conv1D */
+    bool blank;     /* a gradient that counts as zeros: the first one that adds to it writes instead (tape_grad) */
+    bool result;    /* of an op */
+    int readers;    /* of a result: nodes that have it as input, and activations that are not kept, so far */
+    bool spent;     /* a result whose reader goes back without its values (op_rms_norm) */
+    bool read_back; /* a result whose own op goes back by its values: nothing may be done to them in place */
+    bool recalled;  /* a result that was kept for the backward pass, with all that was done to it in place */
     /* Values are not kept but made where op_linear reads them (op_activation_passing), and `data` is NULL before and after; NULL: they are there */
     const Making *making;
-    void *packed;      /* owned by the device; tensor_unpack frees it */
+    void *packed; /* owned by the device; tensor_unpack frees it */
 };
 
 /* An uninitialised tensor in `arena`. NULL when the arena is full (recorded). */
 Tensor *tensor_new(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape);
 /* A tensor over memory that somebody else keeps (a mapped file, a caller's array). */
 Tensor *tensor_view(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, void *data);
-int64_t tensor_count(const Tensor *tensor);  /* elements */
+int64_t tensor_count(const Tensor *tensor); /* elements */
 size_t tensor_bytes(const Tensor *tensor);
-int64_t tensor_width(const Tensor *tensor);  /* the last dimension */
-int64_t tensor_rows(const Tensor *tensor);   /* elements / width: every op reads its input as (rows, width) */
+int64_t tensor_width(const Tensor *tensor); /* the last dimension */
+int64_t tensor_rows(const Tensor *tensor);  /* elements / width: every op reads its input as (rows, width) */
 /* Text like "f32 (12,64)" for messages; returns `out`. */
 const char *tensor_describe(const Tensor *tensor, char out[96]);
 /* Element `i` of the flattened tensor, any float dtype; for tests, messages and small host loops. */
@@ -104,7 +107,7 @@ typedef struct Layout {
     int64_t n_tokens;
     int32_t n_segments;
     const Segment *segments;
-    KvPages *cache;       /* NULL: attention among the batch's own tokens only */
+    KvPages *cache; /* NULL: attention among the batch's own tokens only */
 } Layout;
 /* Position of each token in its sequence: (N) i32, in `arena`. */
 Tensor *layout_positions(const Layout *layout, Arena *arena, const Device *device);
@@ -125,14 +128,16 @@ typedef struct LoraBranch {
 
 typedef struct AttentionArgs {
     const Layout *layout;
-    int layer;             /* which cache pages */
+    int layer; /* which cache pages */
     int64_t n_heads, n_kv_heads, head_dim;
-    double scale;          /* usually 1 / sqrt(head_dim) */
-    int64_t window;        /* a token sees itself and the window - 1 before it; 0 = all */
-    double softcap;        /* scores become softcap * tanh(score / softcap); 0 = off */
+    double scale;   /* usually 1 / sqrt(head_dim) */
+    int64_t window; /* a token sees itself and the window - 1 before it; 0 = all */
+    double softcap; /* scores become softcap * tanh(score / softcap); 0 = off */
 } AttentionArgs;
 
-typedef struct Split { Tensor *parts[3]; } Split;
+typedef struct Split {
+    Tensor *parts[3];
+} Split;
 
 typedef enum Activation { ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF, ACT_RELU, ACT_TANH } Activation;
 
@@ -146,17 +151,22 @@ typedef struct MlpArgs {
     bool activate_last;    /* f also after the last layer: the trunk that several heads share */
 } MlpArgs;
 /* Gradients that the backward kernel adds to: NULL ones are not computed. x is written with `beta` 0 and added to with 1. */
-typedef struct MlpGrads { Tensor *weights[MLP_MAX_LAYERS], *biases[MLP_MAX_LAYERS], *x; double beta; } MlpGrads;
+typedef struct MlpGrads {
+    Tensor *weights[MLP_MAX_LAYERS], *biases[MLP_MAX_LAYERS], *x;
+    double beta;
+} MlpGrads;
 
 typedef struct LogprobArgs {
-    double softcap;      /* on logits; 0 = off */
-    double temperature;  /* logits are divided by it; 1 = plain */
-    bool entropy;        /* also the entropy of each distribution, nats */
-    bool mean;           /* also the mean log-probability over the vocabulary (label smoothing) */
-    bool only_logprob;   /* entropy and mean are to be read, and carry no gradients */
+    double softcap;     /* on logits; 0 = off */
+    double temperature; /* logits are divided by it; 1 = plain */
+    bool entropy;       /* also the entropy of each distribution, nats */
+    bool mean;          /* also the mean log-probability over the vocabulary (label smoothing) */
+    bool only_logprob;  /* entropy and mean are to be read, and carry no gradients */
 } LogprobArgs;
 /* Each (P), f32 (f64 on the reference device); those not asked for are NULL. All carry gradients unless args say otherwise. */
-typedef struct TokenLogprobs { Tensor *logprob, *entropy, *mean; } TokenLogprobs;
+typedef struct TokenLogprobs {
+    Tensor *logprob, *entropy, *mean;
+} TokenLogprobs;
 /* What the kernel finds of P rows of hidden states, (P) where nothing is said; all but logprob and logsumexp may be NULL. The last three are for
  * going back by logprob alone. */
 typedef struct LogprobResults {
@@ -222,23 +232,23 @@ void cpu_team_run(int64_t n, CpuTask *task, void *context);
  * is not known or that this build or processor can't do. */
 Status cpu_configure(const char *gemm, const char *isa);
 typedef struct CpuInfo {
-    const char *isa;             /* which set of kernels runs */
+    const char *isa;                  /* which set of kernels runs */
     const char *gemm_f32, *gemm_bf16; /* e.g. "avx512", "openblas 0.3.21 (Zen)", "onednn 2.6.3", "widened to f32" */
-    bool auto_bf16;              /* what compute: auto goes by: the processor multiplies bf16, though widened it may be sooner done */
+    bool auto_bf16;                   /* what compute: auto goes by: the processor multiplies bf16, though widened it may be sooner done */
     bool has_onednn;
     int threads;
-    char name[64];               /* the processor's */
-    char features[128];          /* "avx2 fma avx512f avx512_bf16 amx_bf16" */
+    char name[64];      /* the processor's */
+    char features[128]; /* "avx2 fma avx512f avx512_bf16 amx_bf16" */
 } CpuInfo;
 const CpuInfo *cpu_info(void);
-size_t cpu_scratch_bytes(void);  /* for tests: what kernels keep for themselves so far, all threads, bytes */
+size_t cpu_scratch_bytes(void); /* for tests: what kernels keep for themselves so far, all threads, bytes */
 /* What they will keep beyond that for what has run on the meta device since cpu_plan_clear, bytes; without the few kilobytes of those that are not
  * products or attention. */
 size_t cpu_planned_bytes(void);
 void cpu_plan_clear(void);
-void cpu_plan(bool on);          /* for the meta device: on, kernels of products and attention only note what they would keep */
+void cpu_plan(bool on);           /* for the meta device: on, kernels of products and attention only note what they would keep */
 double cpu_product_seconds(void); /* spent in matrix products so far, the head's log-probabilities with them */
-size_t cpu_packed_bytes(void);   /* for tests: what packed weights take now, bytes */
+size_t cpu_packed_bytes(void);    /* for tests: what packed weights take now, bytes */
 /* What products and memory reach on all threads, measured in about two seconds on the sizes of a small model's layers. */
 typedef struct CpuSpeed {
     double gflops_f32, gflops_bf16; /* best of the products, 10^9 operations per second; bf16 also where it is converted */
@@ -254,8 +264,8 @@ typedef struct Tape Tape;
  * always. limit: bytes of activations and gradients at most, 0 = no limit. NULL when memory can't be had. */
 Tape *tape_new(const Device *device, DType compute, size_t limit);
 void tape_free(Tape *tape);
-void tape_reset(Tape *tape);                  /* forgets the step; memory stays for the next */
-void tape_record(Tape *tape, bool record);    /* off: nothing can be run backward, and layers give their memory back at once */
+void tape_reset(Tape *tape);               /* forgets the step; memory stays for the next */
+void tape_record(Tape *tape, bool record); /* off: nothing can be run backward, and layers give their memory back at once */
 /* What op_layer keeps of a layer for the backward pass: what its ops read going back, so neither a residual stream under norms (tape_succeed) nor
  * what a linear layer makes of an activation; its input and what is dear for its bytes, attention and products whose sums are at least as long as
  * their rows, so that norms, gate and up, and attention's last product unless it is longer than it is wide, are computed again; its input alone. Of a
@@ -263,16 +273,18 @@ void tape_record(Tape *tape, bool record);    /* off: nothing can be run backwar
 typedef enum Checkpointing { CHECKPOINT_NONE, CHECKPOINT_HEAD, CHECKPOINT_SELECTIVE, CHECKPOINT_LAYER } Checkpointing;
 void tape_checkpoint(Tape *tape, Checkpointing kind);
 Checkpointing tape_checkpointing(const Tape *tape);
-Arena *tape_arena(Tape *tape);                /* for things that live as long as the step */
+Arena *tape_arena(Tape *tape); /* for things that live as long as the step */
 const Device *tape_device(const Tape *tape);
 DType tape_compute(const Tape *tape);
-DType tape_residual(const Tape *tape);        /* f32, or f64 when compute is f64 */
+DType tape_residual(const Tape *tape); /* f32, or f64 when compute is f64 */
 /* The first failure of any op since the reset sticks; ops after it return NULL and do nothing. */
 Status tape_status(const Tape *tape);
 /* What it holds of memory for the largest use so far, activations and their gradients, in whole pages */
 size_t tape_peak_bytes(const Tape *tape);
 /* Bytes of what lives on a tape, by how long: the most that was in use. Of a plan, a step on the meta device, it is what the same step will take. */
-typedef struct TapeRoom { size_t book, data, kept, grads; } TapeRoom;
+typedef struct TapeRoom {
+    size_t book, data, kept, grads;
+} TapeRoom;
 TapeRoom tape_room(const Tape *tape);
 size_t tape_room_bytes(const TapeRoom *room); /* in whole pages */
 /* Forgets the step, and makes room for the largest one to come in one piece each: else smaller steps before it would leave gaps, and it would take
@@ -299,10 +311,10 @@ typedef struct Node Node;
 struct Node {
     void (*backward)(Tape *tape, Node *node);
     const char *op;
-    Tensor *inputs[NODE_MAX_INPUTS];   /* NULL where an optional input is missing */
+    Tensor *inputs[NODE_MAX_INPUTS]; /* NULL where an optional input is missing */
     Tensor *outputs[NODE_MAX_OUTPUTS];
-    Tensor *saved[NODE_MAX_SAVED];     /* what the forward pass computed on the way */
-    void *attributes;                  /* copy of the op's plain arguments, in the step's arena */
+    Tensor *saved[NODE_MAX_SAVED]; /* what the forward pass computed on the way */
+    void *attributes;              /* copy of the op's plain arguments, in the step's arena */
 };
 /* A new tensor in the step's memory, NULL after a failure. */
 Tensor *tape_tensor(Tape *tape, DType dtype, int n_dims, const int64_t *shape);
@@ -338,21 +350,29 @@ Tensor *tape_scratch(Tape *tape, DType dtype, int n_dims, const int64_t *shape);
 
 /* The work of a call: operations of its products (a multiplication and an addition are two; what is not a product has none), and the bytes of all
  * that it reads and writes, each element once, as it is stored. What kernels do beyond that is theirs. */
-typedef struct OpCost { double flops, bytes; } OpCost;
+typedef struct OpCost {
+    double flops, bytes;
+} OpCost;
 /* Bytes of a node's tensors: inputs and outputs; going back inputs, gradients of outputs and those gradients of inputs that are wanted. */
 double node_bytes(const Node *node, bool backward);
 
 /* One clock for the process, cut into laps: at its end a piece of work takes the time since the last cut, so that all rows together are the wall
  * time. The tape cuts around every op. Off, a cut is one test. Only for the thread that runs the tapes. */
-typedef struct ProfileRow { const char *name; bool backward; int64_t calls; double seconds; OpCost cost; } ProfileRow;
-void profile_start(void);                 /* from zero */
-void profile_stop(void);                  /* rows stay */
+typedef struct ProfileRow {
+    const char *name;
+    bool backward;
+    int64_t calls;
+    double seconds;
+    OpCost cost;
+} ProfileRow;
+void profile_start(void); /* from zero */
+void profile_stop(void);  /* rows stay */
 bool profile_running(void);
-void profile_lap(const char *name);       /* a literal; NULL: nobody's, the row "other" */
+void profile_lap(const char *name); /* a literal; NULL: nobody's, the row "other" */
 /* The same for a call of known work; on the meta device it is nobody's */
 void profile_call(const Device *device, const char *name, bool backward, OpCost cost);
 void profile_part(const Device *device, const char *name, bool backward); /* the same before the call is over: something else comes in between */
-size_t profile_rows(const ProfileRow **rows); /* "other", up to now, first; the rest as they came */
+size_t profile_rows(const ProfileRow **rows);                             /* "other", up to now, first; the rest as they came */
 
 /* ---- ops: one file op_<name>.c and one line in ops.def each ---- */
 
@@ -363,7 +383,10 @@ size_t profile_rows(const ProfileRow **rows); /* "other", up to now, first; the 
 /* op_linear for each of up to LINEARS_MOST layers of one input, without residuals, as one node: their products are one call of the device. y[i]: NULL
  * after a failure. */
 enum { LINEARS_MOST = 3 };
-typedef struct LinearArgs { Tensor *weight, *bias; const LoraBranch *lora; } LinearArgs;
+typedef struct LinearArgs {
+    Tensor *weight, *bias;
+    const LoraBranch *lora;
+} LinearArgs;
 void op_linears(Tape *tape, Tensor *x, const LinearArgs *layers, int n, Tensor **y);
 
 /* op_activation for one op_linear or op_linears, the only reader: the step keeps no values of it. They are made when the product runs, and once more
@@ -387,8 +410,8 @@ typedef struct OpExample {
     int n_outputs;
     Tensor *outputs[NODE_MAX_OUTPUTS];
     const double *given[EXAMPLE_MAX_INPUTS]; /* values for the inputs instead of random ones; NULL entries are drawn */
-    DType dtype;                /* of activations; weights are f32 (f64 when this is f64) */
-    int variant;                /* ops with several ways to run have several examples, 0.. */
+    DType dtype;                             /* of activations; weights are f32 (f64 when this is f64) */
+    int variant;                             /* ops with several ways to run have several examples, 0.. */
 } OpExample;
 /* A float input of the example, random in about [-1,1]; `activation` picks the compute dtype, else parameters' dtype. Checked if `grad`. */
 Tensor *example_input(OpExample *example, bool activation, bool grad, int n_dims, const int64_t *shape);
@@ -401,15 +424,22 @@ typedef struct OpInfo {
     OpCost (*cost)(const Node *node, bool backward); /* by shapes and attributes alone; the node has no `saved` yet when it goes forward */
 } OpInfo;
 /* What every op file defines: `const int op_<name>_variants` and these. */
-#define OP(result, name, arguments)                     \
-    extern const int op_##name##_variants;              \
-    void op_##name##_example(OpExample *example);       \
+#define OP(result, name, arguments)               \
+    extern const int op_##name##_variants;        \
+    void op_##name##_example(OpExample *example); \
     OpCost op_##name##_cost(const Node *node, bool backward);
 #include "lib/tensor/ops.def"
 #undef OP
 extern const OpInfo op_infos[];
 extern const int n_op_infos;
-typedef struct GradCheck { const char *op; int variant; double max_error; int input; int64_t element; double expected, got; } GradCheck;
+typedef struct GradCheck {
+    const char *op;
+    int variant;
+    double max_error;
+    int input;
+    int64_t element;
+    double expected, got;
+} GradCheck;
 /* Central differences in double on the reference device for every op of the table. `worst` gets one entry per (op, variant), at most `cap`; returns
  * their number. An error is relative to max(1, |gradient|); below 1e-6 is fine. */
 int gradcheck_ops(GradCheck *worst, int cap);
@@ -417,12 +447,18 @@ int gradcheck_ops(GradCheck *worst, int cap);
 /* ---- inline parts ---- */
 
 static inline float bf16_to_float(uint16_t bits) {
-    union { uint32_t u; float f; } pun = {.u = (uint32_t)bits << 16};
+    union {
+        uint32_t u;
+        float f;
+    } pun = {.u = (uint32_t)bits << 16};
     return pun.f;
 }
 
 static inline uint16_t float_to_bf16(float value) {
-    union { float f; uint32_t u; } pun = {.f = value};
+    union {
+        float f;
+        uint32_t u;
+    } pun = {.f = value};
     if ((pun.u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((pun.u >> 16) | 0x40u);
     return (uint16_t)((pun.u + 0x7fffu + ((pun.u >> 16) & 1u)) >> 16);
 }

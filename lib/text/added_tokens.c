@@ -80,8 +80,10 @@ static void narrow(const AddedSet *set, size_t depth, uint8_t byte, size_t *low,
             size_t middle = a + (b - a) / 2;
             Slice pattern = set->tokens[middle]->pattern;
             bool before = pattern.len <= depth || (uint8_t)pattern.data[depth] < byte + upper;
-            if (before) a = middle + 1;
-            else b = middle;
+            if (before)
+                a = middle + 1;
+            else
+                b = middle;
         }
         bounds[upper] = a;
     }

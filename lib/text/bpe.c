@@ -93,7 +93,13 @@ static Status merge_long(const TokenModel *model, Encoder *encoder, size_t n_sym
 
 /* ---- from a word to its first symbols ---- */
 
-typedef struct Speller { const Tokenizer *tokenizer; Encoder *encoder; size_t n; bool unknown; uint32_t unknown_start, unknown_end; } Speller;
+typedef struct Speller {
+    const Tokenizer *tokenizer;
+    Encoder *encoder;
+    size_t n;
+    bool unknown;
+    uint32_t unknown_start, unknown_end;
+} Speller;
 
 static void symbol_put(Speller *s, int32_t id, uint32_t start, uint32_t end) {
     int32_t at = (int32_t)s->n++;
@@ -180,8 +186,10 @@ static Status word_merge(const Tokenizer *tokenizer, Encoder *encoder, const cha
     Symbol *symbols = encoder->symbols;
     symbols[speller.n - 1].next = -1;
     for (size_t i = 0; i < speller.n; i++) symbol_rank(model, symbols, (int32_t)i);
-    if (speller.n <= SHORT_WORD) merge_short(model, symbols);
-    else TRY(merge_long(model, encoder, speller.n));
+    if (speller.n <= SHORT_WORD)
+        merge_short(model, symbols);
+    else
+        TRY(merge_long(model, encoder, speller.n));
     TRY(array_grow(&encoder->tokens, &encoder->tokens_cap, speller.n, sizeof *encoder->tokens, "tokens"));
     for (int32_t i = 0; i >= 0; i = symbols[i].next) encoder->tokens[(*n)++] = (WordToken){symbols[i].id, symbols[i].start, symbols[i].end};
     return ST_OK;

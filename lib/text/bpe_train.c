@@ -6,38 +6,59 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/system.h"
 #include "lib/text/tokenizer_parts.h"
 
 enum { CHUNK = 1 << 20, N_BYTES = 256 };
 
-typedef struct Word { uint64_t hash; size_t start, len; int64_t count; } Word;
-typedef struct Token { size_t start, len; } Token; /* its bytes */
-typedef struct Place { uint32_t at, next; } Place; /* next: place + 1, 0: none */
-typedef struct Pair { int32_t left, right; int64_t count; uint32_t places; bool touched; } Pair;
-typedef struct Linked { int32_t id, prev, next; uint32_t word; } Linked; /* id -1: merged into the one before */
-typedef struct Candidate { int64_t count; uint32_t pair; } Candidate;
-typedef struct Rule { int32_t left, right, id; } Rule;
+typedef struct Word {
+    uint64_t hash;
+    size_t start, len;
+    int64_t count;
+} Word;
+typedef struct Token {
+    size_t start, len;
+} Token; /* its bytes */
+typedef struct Place {
+    uint32_t at, next;
+} Place; /* next: place + 1, 0: none */
+typedef struct Pair {
+    int32_t left, right;
+    int64_t count;
+    uint32_t places;
+    bool touched;
+} Pair;
+typedef struct Linked {
+    int32_t id, prev, next;
+    uint32_t word;
+} Linked; /* id -1: merged into the one before */
+typedef struct Candidate {
+    int64_t count;
+    uint32_t pair;
+} Candidate;
+typedef struct Rule {
+    int32_t left, right, id;
+} Rule;
 
 struct BpeTrainer {
     size_t vocab_size, n_special;
     const char *const *special;
-    const char *bos;    /* the special token that goes before every text; NULL: none */
-    Tokenizer *cutter;  /* special tokens, bytes, and no merges */
+    const char *bos;   /* the special token that goes before every text; NULL: none */
+    Tokenizer *cutter; /* special tokens, bytes, and no merges */
     Encoder *encoder;
-    Word *words;        /* open hash table; count 0: free */
-    char *bytes;        /* of all words */
+    Word *words; /* open hash table; count 0: free */
+    char *bytes; /* of all words */
     Linked *symbols;
     Pair *pairs;
     uint32_t *pair_slots; /* hash table of pairs + 1 */
     Place *places;
     Candidate *heap;
-    Token *tokens;      /* of ids from n_special on */
+    Token *tokens; /* of ids from n_special on */
     char *token_bytes;
     int32_t *token_slots; /* hash table of tokens' indices */
     Rule *rules;
     uint32_t *sites, *touched;
-    size_t n_words, n_word_slots, n_bytes, bytes_cap, symbols_cap, n_pairs, pairs_cap, n_pair_slots, n_places, places_cap, n_heap,
-        heap_cap;
+    size_t n_words, n_word_slots, n_bytes, bytes_cap, symbols_cap, n_pairs, pairs_cap, n_pair_slots, n_places, places_cap, n_heap, heap_cap;
     size_t n_tokens, tokens_cap, n_token_bytes, token_bytes_cap, n_token_slots, n_rules, rules_cap, sites_cap, n_touched, touched_cap;
 };
 
@@ -449,8 +470,10 @@ static void tokenizer_write(const BpeTrainer *t, JsonWriter *w) {
     specials_write(w, t->special, t->n_special);
     jw_null(w, "normalizer");
     byte_level_write(w, "pre_tokenizer");
-    if (t->bos) template_write(t, w);
-    else jw_null(w, "post_processor");
+    if (t->bos)
+        template_write(t, w);
+    else
+        jw_null(w, "post_processor");
     byte_level_write(w, "decoder");
     model_write(t, w);
     jw_end_object(w);
@@ -516,8 +539,10 @@ Status bpe_trainer_new(size_t vocab_size, const char *const *special, size_t n_s
     Status status = bytes_init(t);
     if (status == ST_OK) status = cutter_new(t);
     if (status == ST_OK && !(t->encoder = encoder_take(t->cutter))) status = ST_RESOURCE;
-    if (status == ST_OK) *trainer = t;
-    else bpe_trainer_free(t);
+    if (status == ST_OK)
+        *trainer = t;
+    else
+        bpe_trainer_free(t);
     return status;
 }
 

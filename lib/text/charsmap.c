@@ -5,7 +5,12 @@
 
 #include "lib/text/tokenizer_parts.h"
 
-struct Charsmap { const uint32_t *units; size_t n_units; const char *texts; size_t n_texts; };
+struct Charsmap {
+    const uint32_t *units;
+    size_t n_units;
+    const char *texts;
+    size_t n_texts;
+};
 
 enum { LONGEST_CLUSTER = 5 }; /* longer ones are looked up character by character */
 

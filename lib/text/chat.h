@@ -13,16 +13,21 @@
 #ifndef TUNE_CHAT_H
 #define TUNE_CHAT_H
 
-#include "lib/base/base.h"
+#include "lib/base/file.h"
+#include "lib/base/json.h"
 
 typedef struct ChatTemplate ChatTemplate;
-typedef struct ChatSpan { size_t begin, end; } ChatSpan; /* bytes of the rendered text */
+typedef struct ChatSpan {
+    size_t begin, end;
+} ChatSpan; /* bytes of the rendered text */
 typedef struct ChatRendering {
     Str text;
-    ChatSpan *generated;   /* what stood in {% generation %}, in order */
+    ChatSpan *generated; /* what stood in {% generation %}, in order */
     size_t n_generated;
-} ChatRendering;           /* {0} is empty */
-typedef struct ChatOptions { const char *now; } ChatOptions; /* date for strftime_now, YYYY-MM-DD [HH:MM:SS]; NULL = the clock */
+} ChatRendering; /* {0} is empty */
+typedef struct ChatOptions {
+    const char *now;
+} ChatOptions; /* date for strftime_now, YYYY-MM-DD [HH:MM:SS]; NULL = the clock */
 
 bool chat_reads_date(const char *text); /* it is a date that `now` takes */
 

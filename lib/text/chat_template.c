@@ -10,8 +10,8 @@
 static const char TEMPLATE_FILE[] = "chat_template.jinja", CONFIG_FILE[] = "tokenizer_config.json";
 
 typedef struct Program {
-    const char *name;        /* of the template within the model: "default", "tool_use" */
-    const char *label;       /* for messages: its file */
+    const char *name;  /* of the template within the model: "default", "tool_use" */
+    const char *label; /* for messages: its file */
     char *source;
     size_t len;
     NodeList body;
@@ -24,12 +24,13 @@ struct ChatTemplate {
     Pool pool;
     Program *programs;
     const Program *normal, *tools;
-    json_t *special;         /* bos_token and the like */
+    json_t *special; /* bos_token and the like */
 };
 
 /* ---- shipped ones; the answers are marked, so that exactly they are trained ---- */
 
-static const struct { const char *name, *source;
+static const struct {
+    const char *name, *source;
 } shipped[] = {
     {"chatml",
      "{% for message in messages %}<|im_start|>{{ message.role }}\n"
@@ -235,8 +236,10 @@ Status chat_template_load(const char *model_dir, const char *adapter, const char
     if (kept) override = path_join(chat->arena, adapter, TEMPLATE_FILE);
     Status status = kept && !override ? ST_RESOURCE : load_directory(chat, model_dir);
     if (status == ST_OK) status = choose(chat, override);
-    if (status == ST_OK && chat->normal) *result = chat;
-    else chat_template_free(chat);
+    if (status == ST_OK && chat->normal)
+        *result = chat;
+    else
+        chat_template_free(chat);
     return status;
 }
 
@@ -246,8 +249,10 @@ Status chat_template_parse(const char *name, const char *text, size_t len, ChatT
     TRY(template_new(&chat));
     Status status = add_program(chat, name, name, text, len);
     chat->normal = chat->programs;
-    if (status == ST_OK) *result = chat;
-    else chat_template_free(chat);
+    if (status == ST_OK)
+        *result = chat;
+    else
+        chat_template_free(chat);
     return status;
 }
 

@@ -21,19 +21,23 @@ typedef enum DecodeKind {
 } DecodeKind;
 struct DecodeStep {
     DecodeKind kind;
-    Pattern *pattern;    /* DECODE_REPLACE */
+    Pattern *pattern; /* DECODE_REPLACE */
     /* DECODE_REPLACE: the new text; DECODE_STRIP, DECODE_METASPACE: the character; DECODE_BPE: the suffix; DECODE_WORD_PIECE: the prefix; DECODE_CTC:
      * the padding */
     Slice content;
-    Slice space;         /* DECODE_CTC: what stands for a space */
-    size_t start, stop;  /* DECODE_STRIP: so many at most */
-    bool prepended;      /* DECODE_METASPACE: the first token's marks are no spaces */
-    bool cleanup;        /* DECODE_WORD_PIECE, DECODE_CTC: English is put together */
+    Slice space;        /* DECODE_CTC: what stands for a space */
+    size_t start, stop; /* DECODE_STRIP: so many at most */
+    bool prepended;     /* DECODE_METASPACE: the first token's marks are no spaces */
+    bool cleanup;       /* DECODE_WORD_PIECE, DECODE_CTC: English is put together */
 };
 
 /* Progress of one step: bytes that wait, the token before (DECODE_CTC), how many tokens went by, and how many characters were stripped from the token
  * in hand. */
-typedef struct StepState { Str held, last; size_t index, stripped; bool stripping; } StepState;
+typedef struct StepState {
+    Str held, last;
+    size_t index, stripped;
+    bool stripping;
+} StepState;
 struct DecodeState {
     const Tokenizer *tokenizer;
     Matcher matcher;
@@ -42,7 +46,11 @@ struct DecodeState {
     Status status;
 };
 
-typedef struct Part { const char *data; size_t len; bool begins, ends; } Part;
+typedef struct Part {
+    const char *data;
+    size_t len;
+    bool begins, ends;
+} Part;
 static void flow(DecodeState *state, size_t at, Part part);
 
 static void flow_token(DecodeState *state, size_t at, const char *data, size_t len) { flow(state, at, (Part){data, len, true, true}); }
@@ -88,7 +96,8 @@ static int hex_value(char c) {
 static void bytes_release(DecodeState *state, size_t at) {
     StepState *step = &state->steps[at];
     if (step->held.len == 0) return;
-    if (utf8_fault(step->held.data, step->held.len) == step->held.len) flow_token(state, at + 1, step->held.data, step->held.len);
+    if (utf8_fault(step->held.data, step->held.len) == step->held.len)
+        flow_token(state, at + 1, step->held.data, step->held.len);
     else
         for (size_t i = 0; i < step->held.len; i++) flow_token(state, at + 1, "\xEF\xBF\xBD", 3);
     str_clear(&step->held);
@@ -242,8 +251,10 @@ static void word_piece(DecodeState *state, size_t at, Part part) {
     Slice token = {str_text(&step->held), step->held.len};
     bool inside = token.len >= rule->content.len && memcmp(token.data, rule->content.data, rule->content.len) == 0;
     Str text = {0};
-    if (step->index++ > 0 && inside) token = (Slice){token.data + rule->content.len, token.len - rule->content.len};
-    else if (step->index > 1) str_append_char(&text, ' ');
+    if (step->index++ > 0 && inside)
+        token = (Slice){token.data + rule->content.len, token.len - rule->content.len};
+    else if (step->index > 1)
+        str_append_char(&text, ' ');
     str_append_n(&text, token.data, token.len);
     if (rule->cleanup) english_cleanup(&text);
     flow_token(state, at + 1, str_text(&text), text.len);
@@ -433,10 +444,20 @@ static Status ctc_init(Loader *loader, DecodeStep *step, const json_t *node) {
 }
 
 static Status step_init(Loader *loader, DecodeStep *step, const json_t *node) {
-    static const struct { const char *name; DecodeKind kind; Status (*init)(Loader *loader, DecodeStep *step, const json_t *node); } kinds[] = {
-        {"ByteLevel", DECODE_BYTE_LEVEL, NULL}, {"ByteFallback", DECODE_BYTE_FALLBACK, NULL},   {"Fuse", DECODE_FUSE, NULL},
-        {"Strip", DECODE_STRIP, strip_init},    {"Replace", DECODE_REPLACE, replace_init},      {"Metaspace", DECODE_METASPACE, metaspace_init},
-        {"BPEDecoder", DECODE_BPE, suffix_init}, {"WordPiece", DECODE_WORD_PIECE, word_piece_decoder_init}, {"CTC", DECODE_CTC, ctc_init},
+    static const struct {
+        const char *name;
+        DecodeKind kind;
+        Status (*init)(Loader *loader, DecodeStep *step, const json_t *node);
+    } kinds[] = {
+        {"ByteLevel", DECODE_BYTE_LEVEL, NULL},
+        {"ByteFallback", DECODE_BYTE_FALLBACK, NULL},
+        {"Fuse", DECODE_FUSE, NULL},
+        {"Strip", DECODE_STRIP, strip_init},
+        {"Replace", DECODE_REPLACE, replace_init},
+        {"Metaspace", DECODE_METASPACE, metaspace_init},
+        {"BPEDecoder", DECODE_BPE, suffix_init},
+        {"WordPiece", DECODE_WORD_PIECE, word_piece_decoder_init},
+        {"CTC", DECODE_CTC, ctc_init},
     };
     const char *type;
     TRY(part_string(loader, node, "type", &type));

@@ -21,7 +21,11 @@ enum { JINJA_MAX_DEPTH = 400, JINJA_MAX_STEPS = 20000000, JINJA_MAX_PARSE_DEPTH 
 /* ---- small pieces of memory ---- */
 
 /* Pieces of an arena without its alignment to 64 bytes. */
-typedef struct Pool { Arena *arena; char *next; size_t left; } Pool;
+typedef struct Pool {
+    Arena *arena;
+    char *next;
+    size_t left;
+} Pool;
 void *pool_alloc(Pool *pool, size_t size); /* cleared, aligned to 16; NULL when the arena is full */
 
 /* ---- tokens ---- */
@@ -40,8 +44,17 @@ typedef enum TokenType {
     TOKEN_OPERATOR,
 } TokenType;
 /* text: data, name, string's value, operator; at: byte in the source */
-typedef struct Token { TokenType type; Slice text; int64_t integer; double real; size_t at; } Token;
-typedef struct TokenList { Token *items; size_t n, cap; } TokenList;
+typedef struct Token {
+    TokenType type;
+    Slice text;
+    int64_t integer;
+    double real;
+    size_t at;
+} Token;
+typedef struct TokenList {
+    Token *items;
+    size_t n, cap;
+} TokenList;
 
 /* ---- the tree ---- */
 
@@ -86,7 +99,10 @@ typedef enum NodeType {
 } NodeType;
 typedef struct JinjaNode JinjaNode;
 typedef struct Value Value;
-typedef struct NodeList { JinjaNode **items; size_t n, cap; } NodeList;
+typedef struct NodeList {
+    JinjaNode **items;
+    size_t n, cap;
+} NodeList;
 
 typedef enum ValueType {
     V_UNDEFINED,
@@ -109,45 +125,61 @@ typedef enum ValueType {
     V_BUILTIN,
     V_METHOD
 } ValueType;
-typedef struct List { Value *items; size_t n, cap; } List;
+typedef struct List {
+    Value *items;
+    size_t n, cap;
+} List;
 typedef struct Pair Pair;
-typedef struct Dict { Pair *pairs; size_t n, cap; } Dict; /* in order of insertion */
+typedef struct Dict {
+    Pair *pairs;
+    size_t n, cap;
+} Dict; /* in order of insertion */
 typedef struct Loop Loop;
 typedef struct Macro Macro;
 typedef struct Method Method;
 typedef struct Builtin Builtin;
 struct Value {
     ValueType type;
-    bool safe;               /* of a string: marked by |safe or |escape */
-    char view;               /* of a view: k(eys), v(alues), i(tems) of a dict */
+    bool safe; /* of a string: marked by |safe or |escape */
+    char view; /* of a view: k(eys), v(alues), i(tems) of a dict */
     union {
         bool boolean;
         int64_t integer;
         double real;
-        Slice string;        /* valid UTF-8 */
-        List *list;          /* lists, tuples, a dict's views, generators: these are gone through once, and are true whatever they hold */
-        Dict *dict;          /* dicts and namespaces */
-        struct { int64_t start, stop, step, n; } *range;
+        Slice string; /* valid UTF-8 */
+        List *list;   /* lists, tuples, a dict's views, generators: these are gone through once, and are true whatever they hold */
+        Dict *dict;   /* dicts and namespaces */
+        struct {
+            int64_t start, stop, step, n;
+        } * range;
         Loop *loop;
-        struct { List *items; size_t at; } *cycler;
-        struct { Slice separator; bool used; } *joiner;
+        struct {
+            List *items;
+            size_t at;
+        } * cycler;
+        struct {
+            Slice separator;
+            bool used;
+        } * joiner;
         Macro *macro;
         const Builtin *builtin;
         Method *method;
-        const char *name;    /* of what is undefined; NULL = unknown */
+        const char *name; /* of what is undefined; NULL = unknown */
     } as;
 };
-struct Pair { Value key, value; };
+struct Pair {
+    Value key, value;
+};
 
 enum { MACRO_CALLER = 1, MACRO_VARARGS = 2, MACRO_KWARGS = 4 }; /* what a macro's body asks for */
 struct JinjaNode {
     NodeType type;
-    size_t at;               /* byte in the source */
-    Slice name;              /* of a name, attribute, filter, test, keyword, macro, operator */
-    Value value;             /* of a constant; the Builtin of a filter or test; of a macro: MACRO_ bits as an integer */
+    size_t at;   /* byte in the source */
+    Slice name;  /* of a name, attribute, filter, test, keyword, macro, operator */
+    Value value; /* of a constant; the Builtin of a filter or test; of a macro: MACRO_ bits as an integer */
     JinjaNode *a, *b, *c;
-    NodeList list, more;     /* elements, arguments, bodies */
-    bool flag;               /* test: negated; for: recursive */
+    NodeList list, more; /* elements, arguments, bodies */
+    bool flag;           /* test: negated; for: recursive */
 };
 
 /* ---- a rendering ---- */
@@ -159,22 +191,36 @@ typedef struct Jinja {
     size_t source_len;
     Pool pool;
     Status status;
-    size_t at;               /* of the node being run, for messages */
+    size_t at; /* of the node being run, for messages */
     int depth;
     int64_t steps;
-    Str *out;                /* where output goes: the rendering, or what a macro or block collects */
-    size_t outer;            /* bytes that are written around `out` already */
+    Str *out;     /* where output goes: the rendering, or what a macro or block collects */
+    size_t outer; /* bytes that are written around `out` already */
     Scope *scope, *globals;
-    const char *now;         /* NULL = the clock */
+    const char *now; /* NULL = the clock */
     ChatSpan *generated;
     size_t n_generated, cap_generated;
     enum { FLOW_NORMAL, FLOW_BREAK, FLOW_CONTINUE } flow;
 } Jinja;
 
-typedef struct Keyword { Slice name; Value value; } Keyword;
-typedef struct Args { const Value *items; size_t n; const Keyword *keywords; size_t n_keywords; } Args;
-struct Builtin { const char *name; Value (*call)(Jinja *j, Value self, const Args *args); };
-struct Method { const Builtin *builtin; Value self; };
+typedef struct Keyword {
+    Slice name;
+    Value value;
+} Keyword;
+typedef struct Args {
+    const Value *items;
+    size_t n;
+    const Keyword *keywords;
+    size_t n_keywords;
+} Args;
+struct Builtin {
+    const char *name;
+    Value (*call)(Jinja *j, Value self, const Args *args);
+};
+struct Method {
+    const Builtin *builtin;
+    Value self;
+};
 
 /* Records a failure at the current place; returns undefined. */
 Value jinja_fail(Jinja *j, const char *format, ...) PRINTF_LIKE(2, 3);
@@ -201,41 +247,45 @@ Value v_string(Jinja *j, const char *bytes, size_t len); /* copies */
 Value v_str(Jinja *j, Str *text);                        /* copies and releases */
 Value v_list(Jinja *j, ValueType type);                  /* empty */
 Value v_dict(Jinja *j);
-Value v_lazy(Value list);                                /* a list as a generator */
+Value v_lazy(Value list); /* a list as a generator */
 Value v_range(Jinja *j, int64_t start, int64_t stop, int64_t step);
 Value v_from_json(Jinja *j, const json_t *json);
 void list_push(Jinja *j, Value list, Value item);
 void dict_set(Jinja *j, Value dict, Value key, Value value);
-Value *dict_find(Value dict, Value key);                 /* NULL when it is not there */
+Value *dict_find(Value dict, Value key); /* NULL when it is not there */
 static inline bool is_number(Value v) { return v.type == V_INT || v.type == V_FLOAT || v.type == V_BOOL; }
 static inline bool is_string(Value v) { return v.type == V_STRING; }
 static inline bool is_sequence(Value v) { return v.type == V_LIST || v.type == V_TUPLE; }
 static inline bool is_integral(Value v) { return v.type == V_INT || v.type == V_BOOL; }
 static inline int64_t int_of(Value v) { return v.type == V_BOOL ? v.as.boolean : v.as.integer; }
 static inline double number_of(Value v) { return v.type == V_FLOAT ? v.as.real : (double)int_of(v); }
-const char *v_type_name(Value v);                          /* as Python has it */
+const char *v_type_name(Value v); /* as Python has it */
 bool v_truth(Jinja *j, Value v);
-bool v_equal(Jinja *j, Value a, Value b); /* j: charged for what is compared; NULL: nobody is */
+bool v_equal(Jinja *j, Value a, Value b);                  /* j: charged for what is compared; NULL: nobody is */
 int v_compare(Jinja *j, Value a, Value b, const char *op); /* -1, 0, 1; fails for what has no order */
 bool v_contains(Jinja *j, Value container, Value item);
-bool v_hashable(Jinja *j, Value v);                        /* fails for lists and dicts, which are no keys */
-int64_t length_of(Jinja *j, Value v);                    /* fails for what has none */
-Value v_iterate(Jinja *j, Value v);                        /* its elements as a list; uses up a generator */
-void append_text(Jinja *j, Str *out, Value v);           /* str(v) */
-void append_repr(Jinja *j, Str *out, Value v);           /* repr(v) */
+bool v_hashable(Jinja *j, Value v);            /* fails for lists and dicts, which are no keys */
+int64_t length_of(Jinja *j, Value v);          /* fails for what has none */
+Value v_iterate(Jinja *j, Value v);            /* its elements as a list; uses up a generator */
+void append_text(Jinja *j, Str *out, Value v); /* str(v) */
+void append_repr(Jinja *j, Str *out, Value v); /* repr(v) */
 /* Indent -1: one line; else `space` as often a level */
-typedef struct JsonStyle { int64_t indent; const char *space, *item, *key; bool ascii, sort; } JsonStyle;
+typedef struct JsonStyle {
+    int64_t indent;
+    const char *space, *item, *key;
+    bool ascii, sort;
+} JsonStyle;
 void append_dumps(Jinja *j, Str *out, Value v, const JsonStyle *style, int level);
-void append_float(Str *out, double value);               /* repr(float) */
-Slice text_of(Jinja *j, Value v);                        /* str(v) */
+void append_float(Str *out, double value); /* repr(float) */
+Slice text_of(Jinja *j, Value v);          /* str(v) */
 
 /* ---- strings by code points ---- */
 
 int64_t string_length(Slice s);
-Slice string_part(Slice s, int64_t begin, int64_t end);  /* code points begin..end-1, both within */
+Slice string_part(Slice s, int64_t begin, int64_t end); /* code points begin..end-1, both within */
 bool slice_equal(Slice a, Slice b);
 Slice slice_strip(Slice s, const Slice *chars, bool left, bool right); /* chars NULL: white space */
-size_t slice_find(Slice text, Slice part, size_t from);  /* byte, or SIZE_MAX */
+size_t slice_find(Slice text, Slice part, size_t from);                /* byte, or SIZE_MAX */
 bool python_space(uint32_t c);
 bool python_printable(uint32_t c);
 

@@ -3,21 +3,32 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "lib/base/system.h"
 #include "lib/text/jinja.h"
 
 /* Names of a block, found outward. A loop's body has a new one for each round, so what it sets is gone with the round. */
-struct Scope { Scope *outer; struct Variable *variables; };
-typedef struct Variable { Slice name; Value value; struct Variable *next; } Variable;
+struct Scope {
+    Scope *outer;
+    struct Variable *variables;
+};
+typedef struct Variable {
+    Slice name;
+    Value value;
+    struct Variable *next;
+} Variable;
 
 struct Loop {
-    Value items;             /* a list */
+    Value items; /* a list */
     int64_t index, depth;
-    const JinjaNode *node;   /* of a recursive loop */
-    Scope *scope;            /* that it was begun in */
-    Value seen;              /* by changed(): the values of its last call */
+    const JinjaNode *node; /* of a recursive loop */
+    Scope *scope;          /* that it was begun in */
+    Value seen;            /* by changed(): the values of its last call */
     bool has_seen;
 };
-struct Macro { const JinjaNode *node; Scope *scope; };
+struct Macro {
+    const JinjaNode *node;
+    Scope *scope;
+};
 
 bool jinja_charge(Jinja *j, Value v) {
     bool listed = is_sequence(v) || v.type == V_VIEW || v.type == V_GENERATOR;
@@ -340,8 +351,10 @@ static Value real_arithmetic(Jinja *j, Slice op, double a, double b) {
     if (slice_is(op, "/")) return v_float(a / b);
     double rest = fmod(a, b);
     double whole = (a - rest) / b;
-    if (rest == 0) rest = copysign(0, b);
-    else if ((rest < 0) != (b < 0)) rest += b, whole -= 1;
+    if (rest == 0)
+        rest = copysign(0, b);
+    else if ((rest < 0) != (b < 0))
+        rest += b, whole -= 1;
     return v_float(slice_is(op, "%") ? rest : whole == 0 ? copysign(0, a / b) : floor(whole + 0.5));
 }
 
@@ -391,7 +404,11 @@ static Value eval_compare(Jinja *j, const JinjaNode *node) {
 
 /* ---- calls ---- */
 
-typedef struct ArgStore { Value items; Keyword *keywords; size_t n_keywords, cap; } ArgStore;
+typedef struct ArgStore {
+    Value items;
+    Keyword *keywords;
+    size_t n_keywords, cap;
+} ArgStore;
 
 static void store_keyword(Jinja *j, ArgStore *store, Slice name, Value value) {
     for (size_t i = 0; i < store->n_keywords; i++)
@@ -443,7 +460,11 @@ static bool enter(Jinja *j) {
 }
 
 /* Output goes into a string of its own from here to capture_end. */
-typedef struct Capture { Str text; Str *out; size_t outer; } Capture;
+typedef struct Capture {
+    Str text;
+    Str *out;
+    size_t outer;
+} Capture;
 static void capture_begin(Jinja *j, Capture *capture) {
     *capture = (Capture){.out = j->out, .outer = j->outer};
     j->outer += j->out->len;
@@ -471,8 +492,10 @@ static void bind_rest(Jinja *j, const JinjaNode *node, Scope *scope, const Args 
     for (size_t i = 0; i < args->n_keywords && jinja_ok(j); i++) {
         Slice name = args->keywords[i].name;
         if (takes_name(node, name)) continue;
-        if (slice_is(name, "caller") && (asks & MACRO_CALLER)) scope_set(j, scope, name, args->keywords[i].value), called = true;
-        else dict_set(j, kwargs, v_slice(name), args->keywords[i].value);
+        if (slice_is(name, "caller") && (asks & MACRO_CALLER))
+            scope_set(j, scope, name, args->keywords[i].value), called = true;
+        else
+            dict_set(j, kwargs, v_slice(name), args->keywords[i].value);
     }
     if (!jinja_ok(j)) return;
     if (varargs.as.list->n && !(asks & MACRO_VARARGS))
@@ -699,8 +722,10 @@ static void assign(Jinja *j, const JinjaNode *target, Value value) {
         scope_set(j, j->scope, target->name, value);
     } else if (target->type == N_ATTRIBUTE) {
         Value object = eval(j, target->a);
-        if (object.type != V_NAMESPACE) jinja_fail(j, "cannot assign attribute on a non-namespace object");
-        else dict_set(j, object, v_slice(target->name), value);
+        if (object.type != V_NAMESPACE)
+            jinja_fail(j, "cannot assign attribute on a non-namespace object");
+        else
+            dict_set(j, object, v_slice(target->name), value);
     } else {
         Value items = v_iterate(j, value);
         if (!jinja_ok(j)) return;

@@ -130,7 +130,8 @@ FILTER(filesizeformat) {
     double bytes = number_of(number), base = by_1024 ? 1024 : 1000, unit = base;
     char text[64];
     if (bytes == 1) return v_text("1 Byte");
-    if (bytes < base) snprintf(text, sizeof text, "%lld Bytes", (long long)bytes);
+    if (bytes < base)
+        snprintf(text, sizeof text, "%lld Bytes", (long long)bytes);
     else {
         size_t i = 0;
         for (unit = base * base; bytes >= unit && i + 1 < COUNT_OF(decimal); unit *= base) i++;
@@ -141,10 +142,12 @@ FILTER(filesizeformat) {
 
 /* ---- text ---- */
 
+/* clang-format off */
 FILTER(string) { return (void)args, is_string(v) ? v : v_slice(text_of(j, v)); }
 FILTER(lower) { CHECK("lower", 0, 0, ""); return string_method(j, v, "lower", args); }
 FILTER(upper) { CHECK("upper", 0, 0, ""); return string_method(j, v, "upper", args); }
 FILTER(capitalize) { CHECK("capitalize", 0, 0, ""); return string_method(j, v, "capitalize", args); }
+/* clang-format on */
 
 FILTER(center) {
     CHECK("center", 0, 1, "width");
@@ -190,8 +193,10 @@ FILTER(indent) {
     bool first = arg_bool(j, args, 1, "first", false), blank = arg_bool(j, args, 2, "blank", false);
     Str space = {0}, out = {0};
     if (!is_string(defined(j, v))) jinja_fail(j, "indent needs a text, not %s", v_type_name(v));
-    if (width && is_string(*width)) append_text(j, &space, *width);
-    else for (int64_t i = MIN(arg_int(j, args, 0, "width", 4), (int64_t)10000); i > 0; i--) str_append_char(&space, ' ');
+    if (width && is_string(*width))
+        append_text(j, &space, *width);
+    else
+        for (int64_t i = MIN(arg_int(j, args, 0, "width", 4), (int64_t)10000); i > 0; i--) str_append_char(&space, ' ');
     Value newline = v_text("\n"),
           lines = jinja_ok(j) ? string_method(j, v_binary(j, (Slice){"+", 1}, v_slice(v.as.string), newline), "splitlines", &no_args) : v;
     for (size_t i = 0; jinja_ok(j) && i < lines.as.list->n; i++) {
@@ -213,15 +218,19 @@ static Value escaped(Jinja *j, Value v) {
     for (size_t i = 0; i < s.len; i++) {
         char c = s.data[i];
         const char *name = c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '"' ? "&#34;" : c == '\'' ? "&#39;" : NULL;
-        if (name) str_append(&out, name);
-        else str_append_char(&out, c);
+        if (name)
+            str_append(&out, name);
+        else
+            str_append_char(&out, c);
     }
     Value result = v_str(j, &out);
     result.safe = true;
     return result;
 }
+/* clang-format off */
 FILTER(escape) { CHECK("escape", 0, 0, ""); return v.type == V_STRING && v.safe ? v : escaped(j, v); }
 FILTER(forceescape) { CHECK("forceescape", 0, 0, ""); return escaped(j, v); }
+/* clang-format on */
 /* A dict as attributes of a tag; what is none or undefined is left out. */
 FILTER(xmlattr) {
     CHECK("xmlattr", 0, 1, "autospace");
@@ -287,8 +296,10 @@ FILTER(striptags) {
         bool comment = at + 4 <= s.len && memcmp(s.data + at, "<!--", 4) == 0;
         size_t end = s.data[at] != '<' || endless[comment] ? SIZE_MAX : slice_find(s, comment ? (Slice){"-->", 3} : (Slice){">", 1}, at);
         endless[comment] = endless[comment] || (s.data[at] == '<' && end == SIZE_MAX);
-        if (end == SIZE_MAX) str_append_char(&plain, s.data[at++]);
-        else at = end + (comment ? 3 : 1);
+        if (end == SIZE_MAX)
+            str_append_char(&plain, s.data[at++]);
+        else
+            at = end + (comment ? 3 : 1);
     }
     unescape(&plain);
     Value words = v_str(j, &plain), list = string_method(j, words, "split", &no_args);
@@ -378,9 +389,12 @@ static void append_quoted(Str *out, Slice s, bool query) {
     for (size_t i = 0; i < s.len; i++) {
         char c = s.data[i];
         bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || (c && strchr("_.-~", c)) || (c == '/' && !query);
-        if (plain) str_append_char(out, c);
-        else if (c == ' ' && query) str_append_char(out, '+');
-        else str_printf(out, "%%%02X", (unsigned)(uint8_t)c);
+        if (plain)
+            str_append_char(out, c);
+        else if (c == ' ' && query)
+            str_append_char(out, '+');
+        else
+            str_printf(out, "%%%02X", (unsigned)(uint8_t)c);
     }
 }
 
@@ -486,7 +500,10 @@ FILTER(last) {
     return jinja_ok(j) && items.as.list->n ? items.as.list->items[items.as.list->n - 1] : v_undefined("the last item of an empty sequence");
 }
 
-FILTER(length) { CHECK("length", 0, 0, ""); return v_int(length_of(j, v)); }
+FILTER(length) {
+    CHECK("length", 0, 0, "");
+    return v_int(length_of(j, v));
+}
 
 FILTER(attr) {
     CHECK("attr", 1, 1, "name");
@@ -606,14 +623,18 @@ static Value choose(Jinja *j, Value v, const Args *args, bool by_attribute, bool
     }
     return v_lazy(result);
 }
+/* clang-format off */
 FILTER(select) { return choose(j, v, args, false, true); }
 FILTER(reject) { return choose(j, v, args, false, false); }
 FILTER(selectattr) { return choose(j, v, args, true, true); }
 FILTER(rejectattr) { return choose(j, v, args, true, false); }
+/* clang-format on */
 
 /* ---- order ---- */
 
-typedef struct Keyed { Value key, value; } Keyed;
+typedef struct Keyed {
+    Value key, value;
+} Keyed;
 
 static Value folded(Jinja *j, Value v, bool case_sensitive) { return is_string(v) && !case_sensitive ? string_method(j, v, "lower", &no_args) : v; }
 
@@ -687,8 +708,10 @@ static Value extreme(Jinja *j, Value v, const Args *args, int sign, const char *
     }
     return best;
 }
+/* clang-format off */
 FILTER(max) { return extreme(j, v, args, 1, "filter max"); }
 FILTER(min) { return extreme(j, v, args, -1, "filter min"); }
+/* clang-format on */
 
 FILTER(unique) {
     CHECK("unique", 0, 2, "case_sensitive|attribute");

@@ -10,7 +10,7 @@ typedef struct Spec {
     Slice fill;
     char align, sign, type, group; /* align < > ^ =, 0 = the type's own; group , or _ */
     bool alternate;
-    int64_t width, precision;      /* precision -1: none */
+    int64_t width, precision; /* precision -1: none */
 } Spec;
 
 enum { MOST_WIDTH = 100000 };
@@ -43,8 +43,10 @@ static void group_digits(Str *digits, char separator, int size) {
 static void append_integer(Str *out, int64_t value, const Spec *spec) {
     Str digits = {0}, prefix = {0};
     uint64_t size = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
-    if (value < 0) str_append_char(&prefix, '-');
-    else if (spec->sign == '+' || spec->sign == ' ') str_append_char(&prefix, spec->sign);
+    if (value < 0)
+        str_append_char(&prefix, '-');
+    else if (spec->sign == '+' || spec->sign == ' ')
+        str_append_char(&prefix, spec->sign);
     char type = spec->type;
     if (spec->alternate && strchr("xXob", type)) str_printf(&prefix, "0%c", type);
     if (type == 'b') {
@@ -84,21 +86,31 @@ static void append_real(Str *out, double value, const Spec *spec) {
     Str digits = {0}, prefix = {0};
     char type = spec->type;
     int precision = (int)(spec->precision < 0 ? 6 : MIN(spec->precision, (int64_t)300));
-    if (signbit(value)) str_append_char(&prefix, '-');
-    else if (spec->sign == '+' || spec->sign == ' ') str_append_char(&prefix, spec->sign);
+    if (signbit(value))
+        str_append_char(&prefix, '-');
+    else if (spec->sign == '+' || spec->sign == ' ')
+        str_append_char(&prefix, spec->sign);
     value = fabs(value);
     if (!isfinite(value))
         str_append(&digits, isnan(value)                                ? (type == 'F' || type == 'E' || type == 'G' ? "NAN" : "nan")
                             : type == 'F' || type == 'E' || type == 'G' ? "INF"
                                                                         : "inf");
-    else if (type == 0 && spec->precision < 0) append_float(&digits, value);
-    else if (type == '%') str_printf(&digits, "%.*f%%", precision, value * 100);
-    else if (type == 'e') str_printf(&digits, "%.*e", precision, value);
-    else if (type == 'E') str_printf(&digits, "%.*E", precision, value);
-    else if (type == 'G') str_printf(&digits, "%.*G", precision, value);
-    else if (type == 0) append_general(&digits, value, MAX(precision, 1));
-    else if (type == 'g' || type == 'n') str_printf(&digits, "%.*g", precision, value);
-    else str_printf(&digits, "%.*f", precision, value);
+    else if (type == 0 && spec->precision < 0)
+        append_float(&digits, value);
+    else if (type == '%')
+        str_printf(&digits, "%.*f%%", precision, value * 100);
+    else if (type == 'e')
+        str_printf(&digits, "%.*e", precision, value);
+    else if (type == 'E')
+        str_printf(&digits, "%.*E", precision, value);
+    else if (type == 'G')
+        str_printf(&digits, "%.*G", precision, value);
+    else if (type == 0)
+        append_general(&digits, value, MAX(precision, 1));
+    else if (type == 'g' || type == 'n')
+        str_printf(&digits, "%.*g", precision, value);
+    else
+        str_printf(&digits, "%.*f", precision, value);
     if (spec->group) group_digits(&digits, spec->group, 3);
     append_padded(out, (Slice){str_text(&prefix), prefix.len}, (Slice){str_text(&digits), digits.len}, spec, '>');
     str_release(&digits);
@@ -117,8 +129,10 @@ static Value repr_value(Jinja *j, Value v, bool ascii) {
     for (size_t at = 0; at < text.len;) {
         uint32_t c;
         size_t n = char_next(text.data + at, &c);
-        if (c < 0x80) str_append_char(&plain, (char)c);
-        else str_printf(&plain, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)c);
+        if (c < 0x80)
+            str_append_char(&plain, (char)c);
+        else
+            str_printf(&plain, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)c);
         at += n;
     }
     str_release(&text);
@@ -133,7 +147,11 @@ static int64_t take_count(Slice s, size_t *at) {
     return n;
 }
 
-typedef struct Supply { Value args; size_t next; bool single; } Supply;
+typedef struct Supply {
+    Value args;
+    size_t next;
+    bool single;
+} Supply;
 
 static Value next_value(Jinja *j, Supply *supply) {
     if (supply->single ? supply->next > 0 : supply->next >= supply->args.as.list->n) return jinja_fail(j, "not enough arguments for format string");
@@ -146,10 +164,12 @@ static void append_conversion(Jinja *j, Str *out, char type, Value value, Spec *
         append_words(out, type == 's' ? text_of(j, value) : repr_value(j, value, type == 'a').as.string, spec, '>');
     } else if (type == 'c') {
         char bytes[4];
-        if (is_string(value) && string_length(value.as.string) == 1) append_words(out, value.as.string, spec, '>');
+        if (is_string(value) && string_length(value.as.string) == 1)
+            append_words(out, value.as.string, spec, '>');
         else if (is_integral(value) && int_of(value) >= 0 && int_of(value) < 0x110000)
             append_words(out, (Slice){bytes, utf8_encode((uint32_t)int_of(value), bytes)}, spec, '>');
-        else jinja_fail(j, "%%c requires int or char");
+        else
+            jinja_fail(j, "%%c requires int or char");
     } else if (!is_number(value)) {
         jinja_fail(j, "%%%c format: a number is required, not %s", type, v_type_name(value));
     } else if (strchr("xXo", type) && value.type == V_FLOAT) {
@@ -168,7 +188,13 @@ static void append_conversion(Jinja *j, Str *out, char type, Value value, Spec *
 }
 
 /* A format as it is read, with the values that are asked for by their order. */
-typedef struct Percent { Jinja *j; Slice text; size_t at; Supply supply; bool named; } Percent;
+typedef struct Percent {
+    Jinja *j;
+    Slice text;
+    size_t at;
+    Supply supply;
+    bool named;
+} Percent;
 
 static bool at_one_of(const Percent *p, const char *set) { return p->at < p->text.len && p->text.data[p->at] && strchr(set, p->text.data[p->at]); }
 
@@ -181,8 +207,10 @@ static bool read_key(Percent *p, Value *value) {
         return false;
     }
     Value key = v_slice((Slice){p->text.data + begin, end - begin}), *found = dict_find(p->supply.args, key);
-    if (p->supply.args.type != V_DICT) jinja_fail(p->j, "format requires a mapping");
-    else if (!found) jinja_fail(p->j, "no key '%.*s' in the values of a format", (int)key.as.string.len, key.as.string.data);
+    if (p->supply.args.type != V_DICT)
+        jinja_fail(p->j, "format requires a mapping");
+    else if (!found)
+        jinja_fail(p->j, "no key '%.*s' in the values of a format", (int)key.as.string.len, key.as.string.data);
     if (found) *value = *found;
     p->named = true;
     p->at = end + 1;
@@ -194,10 +222,14 @@ static bool read_flags(Percent *p, Spec *spec) {
     bool zero = false;
     for (; at_one_of(p, "-+ 0#"); p->at++) {
         char flag = p->text.data[p->at];
-        if (flag == '-') spec->align = '<';
-        else if (flag == '0') zero = true;
-        else if (flag == '#') spec->alternate = true;
-        else if (spec->sign != '+') spec->sign = flag;
+        if (flag == '-')
+            spec->align = '<';
+        else if (flag == '0')
+            zero = true;
+        else if (flag == '#')
+            spec->alternate = true;
+        else if (spec->sign != '+')
+            spec->sign = flag;
     }
     return zero;
 }
@@ -255,7 +287,10 @@ static void convert_next(Percent *p, Str *out) {
 static bool all_converted(const Percent *p) {
     const Supply *supply = &p->supply;
     switch (supply->args.type) {
-    case V_DICT: case V_LIST: case V_RANGE: case V_UNDEFINED: return true;
+    case V_DICT:
+    case V_LIST:
+    case V_RANGE:
+    case V_UNDEFINED: return true;
     default: return p->named || (supply->single ? supply->next > 0 : supply->next >= supply->args.as.list->n);
     }
 }
@@ -265,8 +300,10 @@ Value format_percent(Jinja *j, Slice format, Value args) {
     Str out = {0};
     while (p.at < format.len && jinja_ok(j)) {
         char c = format.data[p.at++];
-        if (c == '%') convert_next(&p, &out);
-        else str_append_char(&out, c);
+        if (c == '%')
+            convert_next(&p, &out);
+        else
+            str_append_char(&out, c);
     }
     if (jinja_ok(j) && !all_converted(&p)) jinja_fail(j, "not all arguments converted during string formatting");
     return v_str(j, &out);

@@ -147,8 +147,10 @@ static Value global_strftime_now(Jinja *j, Value self, const Args *args) {
     char buffer[512];
     Slice format = arg_text(j, args, 0, "format", NULL);
     if (!jinja_ok(j)) return v_undefined(NULL);
-    if (!j->now) localtime_r(&now, &t);
-    else if (!read_time(j->now, &t)) return jinja_fail(j, "'%s' is no date: expected YYYY-MM-DD or YYYY-MM-DD HH:MM:SS", j->now);
+    if (!j->now)
+        localtime_r(&now, &t);
+    else if (!read_time(j->now, &t))
+        return jinja_fail(j, "'%s' is no date: expected YYYY-MM-DD or YYYY-MM-DD HH:MM:SS", j->now);
     Value terminated = v_string(j, format.data, format.len);
     if (format.len == 0) return v_text("");
     size_t n = strftime(buffer, sizeof buffer, terminated.as.string.data, &t);

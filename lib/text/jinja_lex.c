@@ -66,8 +66,10 @@ static size_t skip_space(const Lexer *x, size_t at) {
 /* Behind a tag that ended at `at`: "-" takes all white space, otherwise a block's or comment's newline goes unless "+" kept it. */
 static void leave_tag(Lexer *x, size_t at, char sign, bool trim) {
     size_t end = at;
-    if (sign == '-') end = skip_space(x, at);
-    else if (trim && sign != '+' && end < x->len && x->source[end] == '\n') end++;
+    if (sign == '-')
+        end = skip_space(x, at);
+    else if (trim && sign != '+' && end < x->len && x->source[end] == '\n')
+        end++;
     x->line_starting = end > 0 && x->source[end - 1] == '\n';
     x->at = end;
 }

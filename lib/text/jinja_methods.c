@@ -21,7 +21,9 @@ typedef enum Casing { CASE_LOWER, CASE_UPPER, CASE_TITLE, CASE_CAPITAL, CASE_SWA
 
 /* The full mappings that one character to several have are few; of them German sharp s and the ligatures are about. */
 static void append_upper(Str *out, uint32_t c, bool title) {
-    static const struct { uint32_t c; const char *upper, *title;
+    static const struct {
+        uint32_t c;
+        const char *upper, *title;
     } special[] = {
         {0xDF, "SS", "Ss"},
         {0xFB00, "FF", "Ff"},
@@ -42,8 +44,10 @@ static void append_upper(Str *out, uint32_t c, bool title) {
 
 static void append_lower(Str *out, uint32_t c, bool final) {
     char bytes[4];
-    if (c == 0x130) str_append(out, "i\xCC\x87");
-    else str_append_n(out, bytes, utf8_encode(c == 0x3A3 && final ? 0x3C2 : (uint32_t)utf8proc_tolower((utf8proc_int32_t)c), bytes));
+    if (c == 0x130)
+        str_append(out, "i\xCC\x87");
+    else
+        str_append_n(out, bytes, utf8_encode(c == 0x3A3 && final ? 0x3C2 : (uint32_t)utf8proc_tolower((utf8proc_int32_t)c), bytes));
 }
 
 static Value change_case(Jinja *j, Slice s, Casing casing) {
@@ -57,19 +61,23 @@ static Value change_case(Jinja *j, Slice s, Casing casing) {
              is_lower = utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LL;
         bool up = casing == CASE_UPPER || (casing == CASE_SWAP && is_lower),
              title = (casing == CASE_TITLE && !inside) || (casing == CASE_CAPITAL && at == 0);
-        if (up || title) append_upper(&out, c, title);
-        else append_lower(&out, c, final);
+        if (up || title)
+            append_upper(&out, c, title);
+        else
+            append_lower(&out, c, final);
         inside = letter;
         at += n;
     }
     return v_str(j, &out);
 }
 
+/* clang-format off */
 METHOD(lower) { CHECK("lower", 0, 0, ""); return change_case(j, self.as.string, CASE_LOWER); }
 METHOD(upper) { CHECK("upper", 0, 0, ""); return change_case(j, self.as.string, CASE_UPPER); }
 METHOD(title) { CHECK("title", 0, 0, ""); return change_case(j, self.as.string, CASE_TITLE); }
 METHOD(capitalize) { CHECK("capitalize", 0, 0, ""); return change_case(j, self.as.string, CASE_CAPITAL); }
 METHOD(swapcase) { CHECK("swapcase", 0, 0, ""); return change_case(j, self.as.string, CASE_SWAP); }
+/* clang-format on */
 
 METHOD(casefold) {
     CHECK("casefold", 0, 0, "");
@@ -104,6 +112,7 @@ static bool is_digit(uint32_t c) {
 }
 static bool is_alnum(uint32_t c) { return is_alpha(c) || char_is_numeric(c); }
 static bool is_ascii(uint32_t c) { return c < 128; }
+/* clang-format off */
 METHOD(isalpha) { CHECK("isalpha", 0, 0, ""); return all_chars(self.as.string, is_alpha); }
 METHOD(isdigit) { CHECK("isdigit", 0, 0, ""); return all_chars(self.as.string, is_digit); }
 METHOD(isdecimal) { CHECK("isdecimal", 0, 0, ""); return all_chars(self.as.string, is_decimal); }
@@ -112,14 +121,17 @@ METHOD(isalnum) { CHECK("isalnum", 0, 0, ""); return all_chars(self.as.string, i
 METHOD(isspace) { CHECK("isspace", 0, 0, ""); return all_chars(self.as.string, python_space); }
 METHOD(isprintable) { CHECK("isprintable", 0, 0, ""); return self.as.string.len ? all_chars(self.as.string, python_printable) : v_bool(true); }
 METHOD(isascii) { CHECK("isascii", 0, 0, ""); return self.as.string.len ? all_chars(self.as.string, is_ascii) : v_bool(true); }
+/* clang-format on */
 METHOD(isidentifier) {
     CHECK("isidentifier", 0, 0, "");
     uint32_t first = '0';
     if (self.as.string.len) char_next(self.as.string.data, &first);
     return v_bool((first == '_' || (char_is_word(first) && !char_is_numeric(first))) && v_truth(j, all_chars(self.as.string, char_is_word)));
 }
+/* clang-format off */
 METHOD(islower) { CHECK("islower", 0, 0, ""); return v_bool(test_call(j, (Slice){"lower", 5}, self, args)); }
 METHOD(isupper) { CHECK("isupper", 0, 0, ""); return v_bool(test_call(j, (Slice){"upper", 5}, self, args)); }
+/* clang-format on */
 METHOD(istitle) {
     CHECK("istitle", 0, 0, "");
     bool inside = false, some = false;
@@ -143,9 +155,11 @@ static Value strip(Jinja *j, Value self, const Args *args, const char *what, boo
     Slice set = arg_text(j, args, 0, "chars", NULL);
     return v_slice(slice_strip(self.as.string, &set, left, right));
 }
+/* clang-format off */
 METHOD(strip) { return strip(j, self, args, "strip()", true, true); }
 METHOD(lstrip) { return strip(j, self, args, "lstrip()", true, false); }
 METHOD(rstrip) { return strip(j, self, args, "rstrip()", false, true); }
+/* clang-format on */
 
 static void split_words(Jinja *j, Slice s, int64_t most, Value list) {
     s = slice_strip(s, NULL, true, false);
@@ -208,8 +222,10 @@ static Value split(Jinja *j, Value self, const Args *args, bool from_right) {
     Slice s = self.as.string;
     if (!jinja_ok(j)) return list;
     if (!given || given->type == V_NONE) {
-        if (from_right) rsplit_words(j, s, most, list);
-        else split_words(j, s, most, list);
+        if (from_right)
+            rsplit_words(j, s, most, list);
+        else
+            split_words(j, s, most, list);
         return list;
     }
     Slice separator = arg_text(j, args, 0, "sep", NULL);
@@ -225,8 +241,10 @@ static Value split(Jinja *j, Value self, const Args *args, bool from_right) {
     if (from_right && jinja_ok(j)) reverse(list);
     return list;
 }
+/* clang-format off */
 METHOD(split) { return split(j, self, args, false); }
 METHOD(rsplit) { return split(j, self, args, true); }
+/* clang-format on */
 
 static bool line_break(uint32_t c) { return (c >= '\n' && c <= '\r') || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029; }
 
@@ -262,8 +280,10 @@ static Value partition(Jinja *j, Value self, const Args *args, bool last) {
     list_push(j, tuple, found ? v_slice((Slice){s.data + at + separator.len, s.len - at - separator.len}) : last ? self : v_text(""));
     return tuple;
 }
+/* clang-format off */
 METHOD(partition) { CHECK("partition", 1, 1, ""); return partition(j, self, args, false); }
 METHOD(rpartition) { CHECK("rpartition", 1, 1, ""); return partition(j, self, args, true); }
+/* clang-format on */
 
 METHOD(join) {
     CHECK("join", 1, 1, "");
@@ -302,8 +322,10 @@ static int64_t find_index(Jinja *j, Value self, const Args *args, bool last) {
     size_t at = !last ? slice_find(s, part, 0) : s.len >= part.len ? find_last(s, part, s.len - part.len) : SIZE_MAX;
     return at == SIZE_MAX ? -1 : from + string_length((Slice){s.data, at});
 }
+/* clang-format off */
 METHOD(find) { CHECK("find", 1, 3, ""); return v_int(find_index(j, self, args, false)); }
 METHOD(rfind) { CHECK("rfind", 1, 3, ""); return v_int(find_index(j, self, args, true)); }
+/* clang-format on */
 METHOD(index) {
     CHECK("index", 1, 3, "");
     int64_t at = find_index(j, self, args, false);
@@ -329,8 +351,10 @@ static Value affixed(Jinja *j, Value self, const Args *args, bool end) {
     int64_t from;
     Slice s = searched(j, self.as.string, args, &from);
     Value one = args->items[0], list = v_list(j, V_LIST);
-    if (one.type == V_TUPLE) list = one;
-    else list_push(j, list, one);
+    if (one.type == V_TUPLE)
+        list = one;
+    else
+        list_push(j, list, one);
     for (size_t i = 0; jinja_ok(j) && i < list.as.list->n; i++) {
         Value part = list.as.list->items[i];
         if (!is_string(part))
@@ -340,8 +364,10 @@ static Value affixed(Jinja *j, Value self, const Args *args, bool end) {
     }
     return v_bool(false);
 }
+/* clang-format off */
 METHOD(startswith) { CHECK("startswith", 1, 3, ""); return affixed(j, self, args, false); }
 METHOD(endswith) { CHECK("endswith", 1, 3, ""); return affixed(j, self, args, true); }
+/* clang-format on */
 
 METHOD(removeprefix) {
     CHECK("removeprefix", 1, 1, "");
@@ -398,9 +424,11 @@ static Value pad(Jinja *j, Value self, const Args *args, const char *what, doubl
     for (int64_t i = left; i < total; i++) str_append_n(&out, fill.data, fill.len);
     return v_str(j, &out);
 }
+/* clang-format off */
 METHOD(center) { return pad(j, self, args, "center()", 0.5); }
 METHOD(ljust) { return pad(j, self, args, "ljust()", 0); }
 METHOD(rjust) { return pad(j, self, args, "rjust()", 1); }
+/* clang-format on */
 
 METHOD(zfill) {
     CHECK("zfill", 1, 1, "");

@@ -447,8 +447,10 @@ static JinjaNode *parse_expression(Parser *p) {
 static void parse_body(Parser *p, NodeList *body, const char *const *ends, size_t n_ends);
 
 static void end_tag(Parser *p) {
-    if (peek(p)->type == TOKEN_BLOCK_END) take(p);
-    else unexpected(p, "the end of the tag");
+    if (peek(p)->type == TOKEN_BLOCK_END)
+        take(p);
+    else
+        unexpected(p, "the end of the tag");
 }
 
 /* A body up to {% end... %}, whose name is taken; the tag is closed. */
@@ -567,9 +569,12 @@ static void parse_parameters(Parser *p, JinjaNode *node) {
         JinjaNode *parameter = node_new(p, N_NAME, name->at);
         if (parameter) parameter->name = name->text;
         push(p, &node->list, parameter);
-        if (accept_op(p, "=")) push(p, &node->more, parse_expression(p));
-        else if (node->more.n) fault_at(p, name->at, "a parameter without a default behind one that has it", (Slice){0});
-        else if (is_name(name, "caller")) fault_at(p, name->at, "this parameter needs a default:", name->text);
+        if (accept_op(p, "="))
+            push(p, &node->more, parse_expression(p));
+        else if (node->more.n)
+            fault_at(p, name->at, "a parameter without a default behind one that has it", (Slice){0});
+        else if (is_name(name, "caller"))
+            fault_at(p, name->at, "this parameter needs a default:", name->text);
         if (!accept_op(p, ",")) break;
     }
     expect_op(p, ")");
@@ -692,7 +697,9 @@ static JinjaNode *parse_jump(Parser *p, const Token *token) {
 }
 
 static JinjaNode *parse_statement(Parser *p) {
-    static const struct { const char *name; JinjaNode *(*parse)(Parser *, size_t);
+    static const struct {
+        const char *name;
+        JinjaNode *(*parse)(Parser *, size_t);
     } statements[] = {
         {"for", parse_for},         {"if", parse_if},
         {"set", parse_set},         {"macro", parse_macro},

@@ -76,7 +76,6 @@ Value *dict_find(Value dict, Value key) {
     return NULL;
 }
 
-
 static void dict_add(Jinja *j, Value dict, Value key, Value value) {
     if (dict.type != V_DICT && dict.type != V_NAMESPACE) return;
     Dict *d = dict.as.dict;
@@ -93,8 +92,10 @@ static void dict_add(Jinja *j, Value dict, Value key, Value value) {
 
 void dict_set(Jinja *j, Value dict, Value key, Value value) {
     Value *old = jinja_charge(j, dict) ? dict_find(dict, key) : NULL;
-    if (old) *old = value;
-    else dict_add(j, dict, key, value);
+    if (old)
+        *old = value;
+    else
+        dict_add(j, dict, key, value);
 }
 
 static Value from_json(Jinja *j, const json_t *json, int depth) {
@@ -159,12 +160,15 @@ const char *v_type_name(Value v) {
 bool v_truth(Jinja *j, Value v) {
     (void)j;
     switch (v.type) {
-    case V_UNDEFINED: case V_NONE: return false;
+    case V_UNDEFINED:
+    case V_NONE: return false;
     case V_BOOL: return v.as.boolean;
     case V_INT: return v.as.integer != 0;
     case V_FLOAT: return v.as.real != 0;
     case V_STRING: return v.as.string.len > 0;
-    case V_LIST: case V_TUPLE: case V_VIEW: return v.as.list->n > 0;
+    case V_LIST:
+    case V_TUPLE:
+    case V_VIEW: return v.as.list->n > 0;
     case V_DICT: return v.as.dict->n > 0;
     case V_RANGE: return v.as.range->n > 0;
     default: return true;
@@ -198,9 +202,12 @@ static bool equal_at(Jinja *j, Value a, Value b, int depth) {
     if (is_number(a) && is_number(b)) return compare_numbers(a, b) == 0;
     if (a.type != b.type || a.view != b.view) return false;
     switch (a.type) {
-    case V_UNDEFINED: case V_NONE: return true;
+    case V_UNDEFINED:
+    case V_NONE: return true;
     case V_STRING: return slice_equal(a.as.string, b.as.string);
-    case V_LIST: case V_TUPLE: case V_VIEW:
+    case V_LIST:
+    case V_TUPLE:
+    case V_VIEW:
         if (a.as.list == b.as.list) return true;
         if (a.as.list->n != b.as.list->n || a.view == 'v' || (j && !jinja_charge(j, a))) return false;
         for (size_t i = 0; i < a.as.list->n; i++)
@@ -261,7 +268,10 @@ bool v_contains(Jinja *j, Value container, Value item) {
             return false;
         }
         return slice_find(container.as.string, item.as.string, 0) != SIZE_MAX;
-    case V_LIST: case V_TUPLE: case V_VIEW: case V_GENERATOR: {
+    case V_LIST:
+    case V_TUPLE:
+    case V_VIEW:
+    case V_GENERATOR: {
         Value items = v_iterate(j, container);
         for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++)
             if (v_equal(j, items.as.list->items[i], item)) return true;
@@ -284,7 +294,9 @@ int64_t length_of(Jinja *j, Value v) {
     switch (v.type) {
     case V_UNDEFINED: return 0;
     case V_STRING: return string_length(v.as.string);
-    case V_LIST: case V_TUPLE: case V_VIEW: return (int64_t)v.as.list->n;
+    case V_LIST:
+    case V_TUPLE:
+    case V_VIEW: return (int64_t)v.as.list->n;
     case V_DICT: return (int64_t)v.as.dict->n;
     case V_RANGE: return v.as.range->n;
     case V_LOOP: return int_of(get_attribute(j, v, (Slice){"length", 6}));
@@ -350,9 +362,7 @@ size_t slice_find(Slice text, Slice part, size_t from) {
     return found ? (size_t)(found - text.data) : SIZE_MAX;
 }
 
-bool python_space(uint32_t c) {
-    return char_is_space(c) || (c >= 0x1C && c <= 0x1F);
-}
+bool python_space(uint32_t c) { return char_is_space(c) || (c >= 0x1C && c <= 0x1F); }
 
 bool python_printable(uint32_t c) {
     if (c < 0x7F) return c >= ' ';
@@ -420,12 +430,18 @@ static void append_string_repr(Str *out, Slice s) {
     for (size_t at = 0; at < s.len;) {
         uint32_t c;
         size_t n = char_next(s.data + at, &c);
-        if (c == (uint32_t)quote || c == '\\') str_printf(out, "\\%c", (char)c);
-        else if (c == '\n') str_append(out, "\\n");
-        else if (c == '\r') str_append(out, "\\r");
-        else if (c == '\t') str_append(out, "\\t");
-        else if (python_printable(c)) str_append_n(out, s.data + at, n);
-        else str_printf(out, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)c);
+        if (c == (uint32_t)quote || c == '\\')
+            str_printf(out, "\\%c", (char)c);
+        else if (c == '\n')
+            str_append(out, "\\n");
+        else if (c == '\r')
+            str_append(out, "\\r");
+        else if (c == '\t')
+            str_append(out, "\\t");
+        else if (python_printable(c))
+            str_append_n(out, s.data + at, n);
+        else
+            str_printf(out, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)c);
         at += n;
     }
     str_append_char(out, quote);
@@ -447,7 +463,8 @@ static void append_repr_at(Jinja *j, Str *out, Value v, int depth) {
         append_string_repr(out, v.as.string);
         if (v.safe) str_append_char(out, ')');
         break;
-    case V_LIST: case V_TUPLE:
+    case V_LIST:
+    case V_TUPLE:
         str_append_char(out, v.type == V_LIST ? '[' : '(');
         for (size_t i = 0; i < v.as.list->n && jinja_ok(j); i++) {
             if (i) str_append(out, ", ");
@@ -455,7 +472,8 @@ static void append_repr_at(Jinja *j, Str *out, Value v, int depth) {
         }
         str_append(out, v.type == V_LIST ? "]" : v.as.list->n == 1 ? ",)" : ")");
         break;
-    case V_DICT: case V_NAMESPACE:
+    case V_DICT:
+    case V_NAMESPACE:
         str_append(out, v.type == V_DICT ? "{" : "<Namespace {");
         for (size_t i = 0; i < v.as.dict->n && jinja_ok(j); i++) {
             if (i) str_append(out, ", ");
@@ -491,8 +509,10 @@ void append_repr(Jinja *j, Str *out, Value v) { append_repr_at(j, out, v, 0); }
 
 void append_text(Jinja *j, Str *out, Value v) {
     if (v.type == V_UNDEFINED) return;
-    if (v.type == V_STRING) str_append_n(out, v.as.string.data, v.as.string.len);
-    else append_repr(j, out, v);
+    if (v.type == V_STRING)
+        str_append_n(out, v.as.string.data, v.as.string.len);
+    else
+        append_repr(j, out, v);
 }
 
 Slice text_of(Jinja *j, Value v) {
@@ -511,11 +531,16 @@ static void append_json_string(Str *out, Slice s, bool ascii) {
         uint32_t c;
         size_t n = char_next(s.data + at, &c);
         const char *found = c > 0 && c < 128 ? strchr(plain, (int)c) : NULL;
-        if (found) str_printf(out, "\\%c", escaped[found - plain]);
-        else if (c < 0x20) str_printf(out, "\\u%04x", (unsigned)c);
-        else if (ascii && c >= 0x10000) str_printf(out, "\\u%04x\\u%04x", 0xD800u + ((c - 0x10000) >> 10), 0xDC00u + ((c - 0x10000) & 0x3FF));
-        else if (ascii && c >= 0x7F + 1) str_printf(out, "\\u%04x", (unsigned)c);
-        else str_append_n(out, s.data + at, n);
+        if (found)
+            str_printf(out, "\\%c", escaped[found - plain]);
+        else if (c < 0x20)
+            str_printf(out, "\\u%04x", (unsigned)c);
+        else if (ascii && c >= 0x10000)
+            str_printf(out, "\\u%04x\\u%04x", 0xD800u + ((c - 0x10000) >> 10), 0xDC00u + ((c - 0x10000) & 0x3FF));
+        else if (ascii && c >= 0x7F + 1)
+            str_printf(out, "\\u%04x", (unsigned)c);
+        else
+            str_append_n(out, s.data + at, n);
         at += n;
     }
     str_append_char(out, '"');
@@ -579,11 +604,14 @@ void append_dumps(Jinja *j, Str *out, Value v, const JsonStyle *style, int level
     case V_BOOL: str_append(out, v.as.boolean ? "true" : "false"); break;
     case V_INT: str_printf(out, "%lld", (long long)v.as.integer); break;
     case V_FLOAT:
-        if (isfinite(v.as.real)) append_float(out, v.as.real);
-        else str_append(out, isnan(v.as.real) ? "NaN" : v.as.real > 0 ? "Infinity" : "-Infinity");
+        if (isfinite(v.as.real))
+            append_float(out, v.as.real);
+        else
+            str_append(out, isnan(v.as.real) ? "NaN" : v.as.real > 0 ? "Infinity" : "-Infinity");
         break;
     case V_STRING: append_json_string(out, v.as.string, style->ascii); break;
-    case V_LIST: case V_TUPLE:
+    case V_LIST:
+    case V_TUPLE:
         str_append_char(out, '[');
         for (size_t i = 0; i < v.as.list->n && jinja_ok(j); i++) {
             if (i) str_append(out, style->item);

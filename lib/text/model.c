@@ -32,7 +32,11 @@ static Status word_level_tokenize(const Tokenizer *tokenizer, Encoder *encoder, 
 
 typedef Status ModelInit(Loader *loader, TokenModel *model, const json_t *node);
 typedef Status WordTokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, size_t *n);
-static const struct { const char *name; ModelInit *init; WordTokenize *tokenize; } kinds[] = {
+static const struct {
+    const char *name;
+    ModelInit *init;
+    WordTokenize *tokenize;
+} kinds[] = {
     [MODEL_BPE] = {"BPE", bpe_init, bpe_tokenize},
     [MODEL_UNIGRAM] = {"Unigram", unigram_init, unigram_tokenize},
     [MODEL_WORD_PIECE] = {"WordPiece", word_piece_init, word_piece_tokenize},

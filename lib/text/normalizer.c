@@ -55,8 +55,10 @@ static Status replace(const NormStep *step, Encoder *encoder, const Text *text, 
         if (!found) break;
         uint32_t c;
         from = end;
-        if (start == end && start < text->len) from += char_next(text->data + start, &c);
-        else if (start == end) from++;
+        if (start == end && start < text->len)
+            from += char_next(text->data + start, &c);
+        else if (start == end)
+            from++;
         if (start == end && start == done && done > 0) continue; /* nothing between two matches */
         buffer_copy(out, text, done, start);
         buffer_put(out, step->content.data, step->content.len, text_origin(text, start, end));
@@ -294,22 +296,29 @@ static Status bert_read(Loader *loader, NormStep *steps, size_t *n, const json_t
 }
 
 static Status step_init(Loader *loader, NormStep *step, const char *type, const json_t *node) {
-    static const struct { const char *name; NormStep step; } plain[] = {
-        {"NFC", {.kind = NORM_FORM, .compose = true}},  {"NFKC", {.kind = NORM_FORM, .compose = true, .compatible = true}},
-        {"NFD", {.kind = NORM_FORM}},                   {"NFKD", {.kind = NORM_FORM, .compatible = true}},
-        {"Lowercase", {.kind = NORM_LOWERCASE}},        {"StripAccents", {.kind = NORM_MAP, .map = map_accents}},
-        {"ByteLevel", {.kind = NORM_BYTES}},            {"Strip", {.kind = NORM_STRIP}},
-        {"Prepend", {.kind = NORM_PREPEND}},            {"Replace", {.kind = NORM_REPLACE}},
-        {"Nmt", {.kind = NORM_MAP, .map = map_nmt}},    {"Precompiled", {.kind = NORM_CHARSMAP}},
+    static const struct {
+        const char *name;
+        NormStep step;
+    } plain[] = {
+        {"NFC", {.kind = NORM_FORM, .compose = true}},
+        {"NFKC", {.kind = NORM_FORM, .compose = true, .compatible = true}},
+        {"NFD", {.kind = NORM_FORM}},
+        {"NFKD", {.kind = NORM_FORM, .compatible = true}},
+        {"Lowercase", {.kind = NORM_LOWERCASE}},
+        {"StripAccents", {.kind = NORM_MAP, .map = map_accents}},
+        {"ByteLevel", {.kind = NORM_BYTES}},
+        {"Strip", {.kind = NORM_STRIP}},
+        {"Prepend", {.kind = NORM_PREPEND}},
+        {"Replace", {.kind = NORM_REPLACE}},
+        {"Nmt", {.kind = NORM_MAP, .map = map_nmt}},
+        {"Precompiled", {.kind = NORM_CHARSMAP}},
     };
     size_t i = 0;
     while (i < COUNT_OF(plain) && strcmp(plain[i].name, type) != 0) i++;
     if (i == COUNT_OF(plain)) return part_unknown(loader, "normalizer", type);
     *step = plain[i].step;
     switch (step->kind) {
-    case NORM_STRIP:
-        TRY(part_bool(loader, node, "strip_left", true, &step->left));
-        return part_bool(loader, node, "strip_right", true, &step->right);
+    case NORM_STRIP: TRY(part_bool(loader, node, "strip_left", true, &step->left)); return part_bool(loader, node, "strip_right", true, &step->right);
     case NORM_PREPEND: return content_read(loader, node, "prepend", &step->content);
     case NORM_REPLACE:
         TRY(content_read(loader, node, "content", &step->content));
@@ -328,8 +337,10 @@ Status normalizer_init(Loader *loader, Normalizer *normalizer, const json_t *nod
     for (size_t i = 0; i < n; i++) {
         const char *type;
         TRY(part_string(loader, parts[i], "type", &type));
-        if (strcmp(type, "BertNormalizer") == 0) TRY(bert_read(loader, normalizer->steps, &normalizer->n, parts[i]));
-        else TRY(step_init(loader, &normalizer->steps[normalizer->n++], type, parts[i]));
+        if (strcmp(type, "BertNormalizer") == 0)
+            TRY(bert_read(loader, normalizer->steps, &normalizer->n, parts[i]));
+        else
+            TRY(step_init(loader, &normalizer->steps[normalizer->n++], type, parts[i]));
     }
     return ST_OK;
 }

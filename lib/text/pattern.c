@@ -6,7 +6,7 @@
 
 /* PCRE2 counts U+180E as a space and knows fewer word characters, so both classes are spelled out. */
 #define SPACE_SET "\\x09-\\x0d \\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-#define NO_SPACE_SET \
+#define NO_SPACE_SET                                                                                                                              \
     "\\x00-\\x08\\x0e-\\x1f!-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}" \
     "\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
 /* Outside of brackets superscript digits and fractions of Latin-1 too: Oniguruma's table of that block has them */
@@ -16,7 +16,13 @@
 
 enum { MAX_GROUPS = 64 };
 /* `atom`: where in `out` the last thing begins that a quantifier would repeat. */
-typedef struct Rewriter { const char *in; Str out; size_t atom, groups[MAX_GROUPS], depth; bool in_class; const char *refused; } Rewriter;
+typedef struct Rewriter {
+    const char *in;
+    Str out;
+    size_t atom, groups[MAX_GROUPS], depth;
+    bool in_class;
+    const char *refused;
+} Rewriter;
 
 static void put_set(Rewriter *r, const char *set, bool negated) {
     if (r->in_class && negated) {
@@ -60,9 +66,7 @@ static void rewrite_escape(Rewriter *r) {
     char c = r->in[1];
     switch (c) {
     case 's': put_set(r, SPACE_SET, false); break;
-    case 'S':
-        put_set(r, r->in_class ? NO_SPACE_SET : SPACE_SET, !r->in_class);
-        break;
+    case 'S': put_set(r, r->in_class ? NO_SPACE_SET : SPACE_SET, !r->in_class); break;
     case 'w': put_set(r, r->in_class ? WORD_IN_CLASS : WORD_SET, false); break;
     case 'W': put_set(r, WORD_SET, true); break;
     case 'b': /* in brackets a backspace for both */
@@ -95,12 +99,21 @@ static void rewrite_escape(Rewriter *r) {
 /* Names of classes in brackets, [:alpha:]. PCRE2 and Oniguruma mean different characters by most of them; of 40000 both agree on those that are
  * copied. */
 static const char *named_set(Slice name) {
-    static const struct { const char *name, *set;
+    static const struct {
+        const char *name, *set;
     } sets[] = {
-        {"punct", "\\p{P}\\p{S}"}, {"space", SPACE_SET},          {"blank", "\\t\\p{Zs}"},   {"word", WORD_IN_CLASS},
-        {"digit", "[:digit:]"},    {"cntrl", "[:cntrl:]"},        {"xdigit", "[:xdigit:]"},
+        {"punct", "\\p{P}\\p{S}"},
+        {"space", SPACE_SET},
+        {"blank", "\\t\\p{Zs}"},
+        {"word", WORD_IN_CLASS},
+        {"digit", "[:digit:]"},
+        {"cntrl", "[:cntrl:]"},
+        {"xdigit", "[:xdigit:]"},
 #if PCRE2_MAJOR > 10 || PCRE2_MINOR >= 40
-        {"alpha", "\\p{Alphabetic}"}, {"alnum", "\\p{Alphabetic}\\p{Nd}"}, {"upper", "\\p{Uppercase}"}, {"lower", "\\p{Lowercase}"},
+        {"alpha", "\\p{Alphabetic}"},
+        {"alnum", "\\p{Alphabetic}\\p{Nd}"},
+        {"upper", "\\p{Uppercase}"},
+        {"lower", "\\p{Lowercase}"},
 #endif
     };
     for (size_t i = 0; i < COUNT_OF(sets); i++)
@@ -178,8 +191,10 @@ static void rewrite_next(Rewriter *r) {
         if (*r->in == '^') str_append_char(&r->out, *r->in++);
         if (*r->in == ']') str_append_char(&r->out, *r->in++);
     } else if (*r->in == '(') {
-        if (r->depth == MAX_GROUPS) r->refused = "too many nested groups";
-        else rewrite_group(r);
+        if (r->depth == MAX_GROUPS)
+            r->refused = "too many nested groups";
+        else
+            rewrite_group(r);
     } else {
         if (*r->in == ')' && r->depth > 0) r->atom = r->groups[--r->depth];
         do str_append_char(&r->out, *r->in++);

@@ -39,8 +39,10 @@ static Status template_read(Loader *loader, const json_t *node, Ids *before, Ids
         const json_t *special = json_object_get(piece, "SpecialToken"), *sequence = json_object_get(piece, "Sequence");
         const json_t *name = json_object_get(special ? special : sequence, "id");
         if (!json_is_string(name)) return template_wrong(loader);
-        if (special) TRY(special_push(loader, json_object_get(node, "special_tokens"), json_string_value(name), sequences ? after : before));
-        else if (strcmp(json_string_value(name), "A") != 0 || sequences++ > 0) return template_wrong(loader);
+        if (special)
+            TRY(special_push(loader, json_object_get(node, "special_tokens"), json_string_value(name), sequences ? after : before));
+        else if (strcmp(json_string_value(name), "A") != 0 || sequences++ > 0)
+            return template_wrong(loader);
     }
     return sequences == 1 ? ST_OK : template_wrong(loader);
 }

@@ -29,7 +29,12 @@ struct PreStep {
 
 /* Takes the cuts of a piece one after the other and puts them together as the behaviour says. One cut is always kept back, because the
  * next one may belong to it. */
-typedef struct Cutter { Spans *out; Behavior behavior; Span held; bool holding, held_match, last_match; } Cutter;
+typedef struct Cutter {
+    Spans *out;
+    Behavior behavior;
+    Span held;
+    bool holding, held_match, last_match;
+} Cutter;
 
 static void cutter_release(Cutter *cutter) {
     if (cutter->holding && cutter->held.start < cutter->held.end) spans_push(cutter->out, cutter->held.start, cutter->held.end);
@@ -53,12 +58,16 @@ static void cut(Cutter *cutter, size_t start, size_t end, bool match) {
         if (start < end) spans_push(cutter->out, start, end);
         break;
     case SPLIT_CONTIGUOUS:
-        if (cutter->holding && cutter->held_match == match) cutter->held.end = end;
-        else cutter_hold(cutter, span, match);
+        if (cutter->holding && cutter->held_match == match)
+            cutter->held.end = end;
+        else
+            cutter_hold(cutter, span, match);
         break;
     case SPLIT_MERGED_WITH_PREVIOUS:
-        if (match && !cutter->last_match && cutter->holding) cutter->held.end = end;
-        else cutter_hold(cutter, span, match);
+        if (match && !cutter->last_match && cutter->holding)
+            cutter->held.end = end;
+        else
+            cutter_hold(cutter, span, match);
         break;
     case SPLIT_MERGED_WITH_NEXT: /* the last of several matches in a row goes with what follows */
         if (!match && cutter->holding && cutter->held_match) {
@@ -177,12 +186,15 @@ static Status rewrite_pieces(const PreStep *step, Rewrite *rewrite, Encoder *enc
 
 static Status cut_pieces(const PreStep *step, Encoder *encoder, const Text *text, int *current) {
     const Spans *in = &encoder->spans[*current];
-    Spans *out = &encoder->spans[*current ^= 1];
+    Spans *out = &encoder->spans[ *current ^= 1];
     out->n = 0;
     for (size_t i = 0; i < in->n; i++) {
-        if (step->kind == PRE_CLASS) cut_by_class(step, text, in->data[i], out);
-        else if (step->kind == PRE_LENGTH) cut_by_length(step, text, in->data[i], out);
-        else TRY(cut_by_pattern(step, encoder, text, in->data[i], out));
+        if (step->kind == PRE_CLASS)
+            cut_by_class(step, text, in->data[i], out);
+        else if (step->kind == PRE_LENGTH)
+            cut_by_length(step, text, in->data[i], out);
+        else
+            TRY(cut_by_pattern(step, encoder, text, in->data[i], out));
     }
     return out->full ? ST_RESOURCE : ST_OK;
 }
@@ -305,7 +317,10 @@ static Status length_init(Loader *loader, PreStep *step, const json_t *node) {
 }
 
 static Status step_init(Loader *loader, PreStep *step, const char *type, const json_t *node) {
-    static const struct { const char *name; Status (*init)(Loader *loader, PreStep *step, const json_t *node); } kinds[] = {
+    static const struct {
+        const char *name;
+        Status (*init)(Loader *loader, PreStep *step, const json_t *node);
+    } kinds[] = {
         {"ByteLevel", bytes_init},
         {"Split", split_init},
         {"Metaspace", metaspace_init},
@@ -336,8 +351,10 @@ Status pretokenizer_init(Loader *loader, PreTokenizer *pretokenizer, const json_
     for (size_t i = 0; i < n; i++) {
         const char *type;
         TRY(part_string(loader, parts[i], "type", &type));
-        if (strcmp(type, "BertPreTokenizer") == 0) bert_steps(pretokenizer->steps, &pretokenizer->n);
-        else TRY(step_init(loader, &pretokenizer->steps[pretokenizer->n++], type, parts[i]));
+        if (strcmp(type, "BertPreTokenizer") == 0)
+            bert_steps(pretokenizer->steps, &pretokenizer->n);
+        else
+            TRY(step_init(loader, &pretokenizer->steps[pretokenizer->n++], type, parts[i]));
     }
     for (size_t i = 0; i < pretokenizer->n; i++) {
         PreStep *step = &pretokenizer->steps[i];

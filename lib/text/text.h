@@ -11,9 +11,12 @@
 #ifndef TUNE_TEXT_H
 #define TUNE_TEXT_H
 
-#include "lib/base/base.h"
+#include "lib/base/file.h"
 
-typedef struct Ids { int32_t *data; size_t n, cap; } Ids; /* {0} is empty */
+typedef struct Ids {
+    int32_t *data;
+    size_t n, cap;
+} Ids; /* {0} is empty */
 void ids_push(Ids *ids, int32_t id);
 void ids_append(Ids *ids, const int32_t *data, size_t n);
 void ids_clear(Ids *ids);
@@ -21,16 +24,16 @@ void ids_release(Ids *ids);
 
 typedef struct Tokenizer Tokenizer;
 typedef enum TokenizeFlags {
-    TOKENIZE_PLAIN = 0,    /* nothing added; special tokens in the text are recognised (as `add_special_tokens=false`) */
-    TOKENIZE_SPECIAL = 1,  /* the post-processor runs: BOS and the like are added */
-    TOKENIZE_LITERAL = 2,  /* nothing added and special tokens in the text are plain text */
+    TOKENIZE_PLAIN = 0,   /* nothing added; special tokens in the text are recognised (as `add_special_tokens=false`) */
+    TOKENIZE_SPECIAL = 1, /* the post-processor runs: BOS and the like are added */
+    TOKENIZE_LITERAL = 2, /* nothing added and special tokens in the text are plain text */
 } TokenizeFlags;
 
 /* `path`: a model directory (tokenizer.json, else vocab.json + merges.txt, else settings with "char_ords"), or one of these files. Reads
  * tokenizer_config.json and special_tokens_map.json beside it for bos/eos/pad/unk. Fails with ST_INPUT: missing file; malformed JSON; a normaliser,
  * pre-tokeniser, model, decoder or post-processor that is not known (named), ids that collide or merges whose parts are not in the vocabulary. */
 Status tokenizer_load(const char *path, Tokenizer **tokenizer);
-bool tokenizer_in(const char *dir); /* has the directory one? */
+bool tokenizer_in(const char *dir);                                   /* has the directory one? */
 Status tokenizer_load_if_any(const char *dir, Tokenizer **tokenizer); /* *tokenizer NULL when the directory has none */
 void tokenizer_free(Tokenizer *tokenizer);
 
@@ -45,19 +48,23 @@ Status tokenizer_decode(const Tokenizer *tokenizer, const int32_t *ids, size_t n
 
 /* Decoding while ids still arrive: what `stream_push` appends is never half a character, and all pieces together equal tokenizer_decode of all ids.
  */
-typedef struct TextStream { const Tokenizer *tokenizer; struct DecodeState *state; bool skip_special; } TextStream;
+typedef struct TextStream {
+    const Tokenizer *tokenizer;
+    struct DecodeState *state;
+    bool skip_special;
+} TextStream;
 void stream_init(TextStream *stream, const Tokenizer *tokenizer, bool skip_special);
 Status stream_push(TextStream *stream, int32_t id, Str *text);
 Status stream_finish(TextStream *stream, Str *text); /* what was held back */
 void stream_release(TextStream *stream);
 
-int32_t tokenizer_vocab_size(const Tokenizer *tokenizer);         /* largest id + 1 */
+int32_t tokenizer_vocab_size(const Tokenizer *tokenizer);            /* largest id + 1 */
 int32_t tokenizer_id(const Tokenizer *tokenizer, const char *token); /* -1 when missing */
 const char *tokenizer_token(const Tokenizer *tokenizer, int32_t id); /* as stored in the vocabulary; NULL when there is none */
 bool tokenizer_is_special(const Tokenizer *tokenizer, int32_t id);
 int32_t tokenizer_bos(const Tokenizer *tokenizer); /* from tokenizer_config.json / special_tokens_map.json; -1 when there is none */
 int32_t tokenizer_eos(const Tokenizer *tokenizer);
-int32_t tokenizer_pad(const Tokenizer *tokenizer); /* for tests: read to be checked, used by nothing */
+int32_t tokenizer_pad(const Tokenizer *tokenizer);   /* for tests: read to be checked, used by nothing */
 bool tokenizer_adds_bos(const Tokenizer *tokenizer); /* the post-processor (or add_bos_token) puts BOS before a text */
 
 /* Byte-level BPE from texts, with GPT-2's pattern. Ids: special tokens, the 256 bytes, then merges by frequency; of equally frequent pairs the one
@@ -70,7 +77,10 @@ Status bpe_trainer_new(size_t vocab_size, const char *const *special, size_t n_s
 Status bpe_trainer_bos(BpeTrainer *trainer, const char *token);
 Status bpe_trainer_add(BpeTrainer *trainer, const char *text, size_t len); /* one document; ST_INPUT when it is not UTF-8 */
 /* json: a tokenizer.json, the caller's; vocab_size: less than asked for when no pair was left; n_words: different ones */
-typedef struct BpeTrained { Str json; size_t vocab_size, n_words; } BpeTrained;
+typedef struct BpeTrained {
+    Str json;
+    size_t vocab_size, n_words;
+} BpeTrained;
 Status bpe_trainer_finish(BpeTrainer *trainer, BpeTrained *result); /* once, after all texts */
 void bpe_trainer_free(BpeTrainer *trainer);
 

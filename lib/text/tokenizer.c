@@ -2,11 +2,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/log.h"
 #include "lib/text/tokenizer_parts.h"
 
 /* ---- encoding ---- */
 
-typedef struct Encoding { const Tokenizer *tokenizer; Encoder *encoder; bool literal; Ids *ids, *offsets; } Encoding;
+typedef struct Encoding {
+    const Tokenizer *tokenizer;
+    Encoder *encoder;
+    bool literal;
+    Ids *ids, *offsets;
+} Encoding;
 
 static void emit(Encoding *e, int32_t id, Origin origin) {
     ids_push(e->ids, id);
@@ -63,8 +69,7 @@ static void emit_added(Encoding *e, const Ids *ids) {
 
 static Status encode(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Ids *ids, Ids *offsets) {
     size_t bad = utf8_fault(text, len);
-    if (bad < len)
-        return status_fail(ST_INPUT, "cannot tokenize: byte %zu of the text is not UTF-8 (0x%02X)", bad, (unsigned)(uint8_t)text[bad]);
+    if (bad < len) return status_fail(ST_INPUT, "cannot tokenize: byte %zu of the text is not UTF-8 (0x%02X)", bad, (unsigned)(uint8_t)text[bad]);
     if (len > INT32_MAX / 8) return status_fail(ST_INPUT, "cannot tokenize a text of %zu bytes at once: at most %d", len, INT32_MAX / 8);
     Encoding e = {tokenizer, encoder_take(tokenizer), flags & TOKENIZE_LITERAL, ids, offsets};
     if (!e.encoder) return ST_RESOURCE;

@@ -14,6 +14,7 @@
 #include <pcre2.h>
 #include <stdatomic.h>
 
+#include "lib/base/json.h"
 #include "lib/text/text.h"
 
 enum { MAX_SEQUENCE_DEPTH = 16, MAX_TOKEN_ID = (1 << 24) - 1, IDLE_ENCODERS = 16, REPLACEMENT_CHARACTER = 0xFFFD };
@@ -41,15 +42,29 @@ bool byte_of_char(uint32_t c, uint8_t *byte); /* its inverse; false when no byte
 
 /* A plain string, or a regular expression in Oniguruma's dialect, which is rewritten for PCRE2 where the two differ. */
 typedef struct Pattern Pattern;
-struct Pattern { Slice literal; pcre2_code *code; bool jit; const char *source; Pattern *next; };
-typedef struct Matcher { pcre2_match_data *data; pcre2_match_context *context; pcre2_jit_stack *stack; } Matcher; /* {0}: made at the first match */
+struct Pattern {
+    Slice literal;
+    pcre2_code *code;
+    bool jit;
+    const char *source;
+    Pattern *next;
+};
+typedef struct Matcher {
+    pcre2_match_data *data;
+    pcre2_match_context *context;
+    pcre2_jit_stack *stack;
+} Matcher; /* {0}: made at the first match */
 /* The next match at or after `from`; *found false when there is none. ST_RESOURCE when the pattern takes too many steps or too much stack. */
 Status pattern_find(const Pattern *pattern, Matcher *matcher, const char *text, size_t len, size_t from, bool *found, size_t *start, size_t *end);
 void matcher_release(Matcher *matcher);
 
 /* ---- loading ---- */
 
-typedef struct Loader { Tokenizer *tokenizer; Arena *arena; const char *path; } Loader;
+typedef struct Loader {
+    Tokenizer *tokenizer;
+    Arena *arena;
+    const char *path;
+} Loader;
 /* The elements of one section as a flat list. `list_key`: where a Sequence keeps its own. A null section has none. */
 Status section_flatten(Loader *loader, const char *section, const json_t *node, const char *list_key, const json_t ***parts, size_t *n);
 Status part_unknown(const Loader *loader, const char *section, const char *type);
@@ -67,7 +82,13 @@ Status pattern_from_json(Loader *loader, const json_t *node, Pattern **pattern);
 
 /* Strings of the model and of added tokens to ids and back. `slots` is an open hash table of ids (-1: free); `added` has a bit for each id that only
  * an added token has. */
-typedef struct Vocabulary { Slice *tokens; int32_t *slots; size_t n_slots; int32_t size; uint8_t *added; } Vocabulary;
+typedef struct Vocabulary {
+    Slice *tokens;
+    int32_t *slots;
+    size_t n_slots;
+    int32_t size;
+    uint8_t *added;
+} Vocabulary;
 Status vocabulary_init(Loader *loader, Vocabulary *vocabulary, const json_t *model, const json_t *added);
 int32_t vocabulary_find(const Vocabulary *vocabulary, const char *text, size_t len); /* -1 when missing */
 /* The same among the model's own tokens: an added one is cut out of the text before, or not meant there (single_word). */
@@ -77,21 +98,48 @@ uint64_t bytes_hash(const char *bytes, size_t len);
 /* ---- tries ---- */
 
 /* Tokens by their beginnings. Node 0 is the root; an edge leads from a node by a byte to another. */
-typedef struct TrieEdge { uint32_t key, to; } TrieEdge; /* key: node << 8 | byte; to 0: free */
-typedef struct Trie { TrieEdge *edges; int32_t *ids; size_t n_slots; } Trie; /* ids: of the token that ends at a node, -1: none */
-typedef struct TrieEntry { Slice token; int32_t id; } TrieEntry;
+typedef struct TrieEdge {
+    uint32_t key, to;
+} TrieEdge; /* key: node << 8 | byte; to 0: free */
+typedef struct Trie {
+    TrieEdge *edges;
+    int32_t *ids;
+    size_t n_slots;
+} Trie; /* ids: of the token that ends at a node, -1: none */
+typedef struct TrieEntry {
+    Slice token;
+    int32_t id;
+} TrieEntry;
 /* Sorts `entries`. Of equal tokens the one with the largest id counts. ST_INPUT when there are more nodes than 2^24. */
 Status trie_init(Loader *loader, Trie *trie, TrieEntry *entries, size_t n);
-uint32_t trie_step(const Trie *trie, uint32_t node, uint8_t byte);                    /* 0: no token goes on like this */
-uint32_t trie_walk(const Trie *trie, uint32_t node, const char *text, size_t len);     /* several steps */
+uint32_t trie_step(const Trie *trie, uint32_t node, uint8_t byte);                 /* 0: no token goes on like this */
+uint32_t trie_walk(const Trie *trie, uint32_t node, const char *text, size_t len); /* several steps */
 
 /* ---- text on its way, with the bytes of the original that each byte comes from ---- */
 
-typedef struct Origin { uint32_t from, to; } Origin;
-typedef struct Text { const char *data; size_t len; const Origin *origins; size_t base; } Text; /* origins NULL: byte i is byte base + i */
-typedef struct TextBuffer { char *data; Origin *origins; size_t len, cap, origins_cap; bool tracked, full; } TextBuffer; /* full: memory ran out */
-typedef struct Span { size_t start, end; } Span;
-typedef struct Spans { Span *data; size_t n, cap; bool full; } Spans;
+typedef struct Origin {
+    uint32_t from, to;
+} Origin;
+typedef struct Text {
+    const char *data;
+    size_t len;
+    const Origin *origins;
+    size_t base;
+} Text; /* origins NULL: byte i is byte base + i */
+typedef struct TextBuffer {
+    char *data;
+    Origin *origins;
+    size_t len, cap, origins_cap;
+    bool tracked, full;
+} TextBuffer; /* full: memory ran out */
+typedef struct Span {
+    size_t start, end;
+} Span;
+typedef struct Spans {
+    Span *data;
+    size_t n, cap;
+    bool full;
+} Spans;
 
 Origin text_origin(const Text *text, size_t start, size_t end); /* of the original: the bytes that start..end-1 of `text` come from */
 /* Appending sets `full` where memory runs out, and goes on without effect: buffer_view then fails with ST_RESOURCE, and whoever pushes spans looks at
@@ -104,7 +152,10 @@ void spans_push(Spans *spans, size_t start, size_t end);
 /* ---- the model ---- */
 
 typedef enum ModelKind { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORD_PIECE, MODEL_WORD_LEVEL } ModelKind;
-typedef struct Merge { uint64_t pair; int32_t rank, id; } Merge; /* rank -1: free */
+typedef struct Merge {
+    uint64_t pair;
+    int32_t rank, id;
+} Merge; /* rank -1: free */
 typedef struct TokenModel {
     ModelKind kind;
     bool byte_fallback, fuse_unk, ignore_merges, plain; /* plain: no prefix and no suffix */
@@ -116,12 +167,12 @@ typedef struct TokenModel {
     int32_t fallback_ids[256];
     Merge *merges;
     size_t n_slots;
-    Trie trie;               /* Unigram, WordPiece */
-    const double *scores;    /* Unigram: log-probability by id */
-    double unk_score;        /* Unigram: of a character without a token */
-    uint32_t inner;          /* WordPiece: the node of the trie where pieces inside a word begin */
-    size_t max_chars;        /* WordPiece: longer words are unknown */
-    uint8_t *before_mark;    /* a bit for each character below U+10000: stands before a mark U+2581 within some token. NULL: words are not cut */
+    Trie trie;            /* Unigram, WordPiece */
+    const double *scores; /* Unigram: log-probability by id */
+    double unk_score;     /* Unigram: of a character without a token */
+    uint32_t inner;       /* WordPiece: the node of the trie where pieces inside a word begin */
+    size_t max_chars;     /* WordPiece: longer words are unknown */
+    uint8_t *before_mark; /* a bit for each character below U+10000: stands before a mark U+2581 within some token. NULL: words are not cut */
 } TokenModel;
 Status model_check(Loader *loader, TokenModel *model, const json_t *node); /* the type is one that is supported; comes first, because it says most */
 Status model_init(Loader *loader, TokenModel *model, const json_t *node);  /* after the vocabulary and the pre-tokenizer */
@@ -131,11 +182,29 @@ Status word_piece_init(Loader *loader, TokenModel *model, const json_t *node);
 Status affix_read(Loader *loader, const json_t *node, const char *key, Slice *affix); /* "" when it is missing */
 void byte_tables_fill(const Vocabulary *vocabulary, TokenModel *model);
 
-typedef struct WordToken { int32_t id; uint32_t start, end; } WordToken; /* bytes within the word */
-typedef struct Symbol { int32_t id, prev, next, rank, merged; uint32_t start, end; } Symbol;
-typedef struct PathNode { double score; uint32_t at; int32_t id; } PathNode; /* Unigram: the best way to a place; `at`: its last token's other end */
-typedef struct CachedWord { uint64_t hash; uint32_t key, len, first, n; } CachedWord;
-typedef struct WordCache { CachedWord *words; char *keys; WordToken *tokens; size_t n_words, n_keys, n_tokens; } WordCache;
+typedef struct WordToken {
+    int32_t id;
+    uint32_t start, end;
+} WordToken; /* bytes within the word */
+typedef struct Symbol {
+    int32_t id, prev, next, rank, merged;
+    uint32_t start, end;
+} Symbol;
+typedef struct PathNode {
+    double score;
+    uint32_t at;
+    int32_t id;
+} PathNode; /* Unigram: the best way to a place; `at`: its last token's other end */
+typedef struct CachedWord {
+    uint64_t hash;
+    uint32_t key, len, first, n;
+} CachedWord;
+typedef struct WordCache {
+    CachedWord *words;
+    char *keys;
+    WordToken *tokens;
+    size_t n_words, n_keys, n_tokens;
+} WordCache;
 
 typedef struct Encoder {
     Matcher matcher;
@@ -181,7 +250,10 @@ Status charsmap_new(Loader *loader, const json_t *node, Charsmap **charsmap);
 void charsmap_run(const Charsmap *charsmap, const Text *text, TextBuffer *out);
 
 typedef struct NormStep NormStep;
-typedef struct Normalizer { NormStep *steps; size_t n; } Normalizer;
+typedef struct Normalizer {
+    NormStep *steps;
+    size_t n;
+} Normalizer;
 Status normalizer_init(Loader *loader, Normalizer *normalizer, const json_t *node);
 Status normalizer_run(const Normalizer *normalizer, Encoder *encoder, Text *text);
 
@@ -189,15 +261,27 @@ Status normalizer_run(const Normalizer *normalizer, Encoder *encoder, Text *text
 
 typedef struct PreStep PreStep;
 /* bytes: pieces are raw bytes of a byte-level model */
-typedef struct PreTokenizer { PreStep *steps; size_t n; bool bytes, needs_origins; } PreTokenizer;
+typedef struct PreTokenizer {
+    PreStep *steps;
+    size_t n;
+    bool bytes, needs_origins;
+} PreTokenizer;
 Status pretokenizer_init(Loader *loader, PreTokenizer *pretokenizer, const json_t *node);
 /* Cuts `text` (which may be replaced by a changed one) into spans, none of them empty; they are the encoder's until its next use. */
 Status pretokenizer_run(const PreTokenizer *pretokenizer, Encoder *encoder, Text *text, const Spans **spans);
 
 /* ---- added tokens ---- */
 
-typedef struct AddedToken { Slice content, pattern; int32_t id; bool special, single_word, lstrip, rstrip, normalized; } AddedToken;
-typedef struct AddedSet { const AddedToken **tokens; size_t n; bool first[256]; } AddedSet; /* sorted by pattern */
+typedef struct AddedToken {
+    Slice content, pattern;
+    int32_t id;
+    bool special, single_word, lstrip, rstrip, normalized;
+} AddedToken;
+typedef struct AddedSet {
+    const AddedToken **tokens;
+    size_t n;
+    bool first[256];
+} AddedSet; /* sorted by pattern */
 /* special: by id; decoded: by id likewise, what is decoded in place of a token that the normalizer changes, data NULL: itself; NULL: all are */
 typedef struct AddedTokens {
     AddedToken *tokens;
@@ -207,21 +291,30 @@ typedef struct AddedTokens {
     Slice *decoded;
 } AddedTokens;
 Status added_tokens_init(Loader *loader, AddedTokens *added, const json_t *node);
-typedef struct AddedMatch { size_t start, end, resume; const AddedToken *token; } AddedMatch; /* resume: where the search goes on */
+typedef struct AddedMatch {
+    size_t start, end, resume;
+    const AddedToken *token;
+} AddedMatch; /* resume: where the search goes on */
 /* The next token in text[from..]. `floor`: where the text that is still free begins; stripping stops there, so that start may reach end. A token
  * may lie before it, in spaces that another one has stripped: the reference library finds it all the same. */
 bool added_find(const AddedSet *set, const char *text, size_t len, size_t from, size_t floor, bool literal, AddedMatch *match);
 
 /* ---- post-processor ---- */
 
-typedef struct PostProcessor { Ids before, after; } PostProcessor;
+typedef struct PostProcessor {
+    Ids before, after;
+} PostProcessor;
 Status post_processor_init(Loader *loader, PostProcessor *processor, const json_t *node);
 void post_processor_release(PostProcessor *processor);
 
 /* ---- decoder ---- */
 
 typedef struct DecodeStep DecodeStep;
-typedef struct Decoder { DecodeStep *steps; size_t n; bool missing; } Decoder; /* missing: tokens are joined by blanks */
+typedef struct Decoder {
+    DecodeStep *steps;
+    size_t n;
+    bool missing;
+} Decoder; /* missing: tokens are joined by blanks */
 Status decoder_init(Loader *loader, Decoder *decoder, const json_t *node);
 /* Decoding in progress: ids go in, text comes out as soon as it can no longer change. */
 typedef struct DecodeState DecodeState;

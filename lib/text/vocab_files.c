@@ -1,6 +1,7 @@
 /* The files around a tokenizer: vocab.json and merges.txt of older models, and the settings that name bos, eos and pad. */
 #include <string.h>
 
+#include "lib/base/log.h"
 #include "lib/text/tokenizer_parts.h"
 
 #define QWEN2_PATTERN \
@@ -92,8 +93,10 @@ static Status plain_tokens_read(const char *dir, json_t *list) {
     TRY(object_read(dir, "added_tokens.json", &object));
     Status status = ST_OK;
     json_object_foreach(object, content, id) {
-        if (!json_is_integer(id)) status = status_fail(ST_INPUT, "wrong id of '%s' in added_tokens.json of '%s'", content, dir);
-        else token_add(list, content, json_integer_value(id), true);
+        if (!json_is_integer(id))
+            status = status_fail(ST_INPUT, "wrong id of '%s' in added_tokens.json of '%s'", content, dir);
+        else
+            token_add(list, content, json_integer_value(id), true);
     }
     json_decref(object);
     return status;
@@ -167,8 +170,10 @@ Status tokenizer_json_from_files(const char *dir, json_t **root) {
     if (status == ST_OK) status = object_read(dir, "special_tokens_map.json", &map);
     if (status == ST_OK) status = object_read(dir, "vocab.json", &vocab);
     json_t *settings = config ? json_incref(config) : json_object();
-    if (status == ST_OK && vocab) status = assemble(dir, settings, map, vocab, root);
-    else if (status == ST_OK && char_config(settings)) status = tokenizer_json_from_chars(dir, settings, root);
+    if (status == ST_OK && vocab)
+        status = assemble(dir, settings, map, vocab, root);
+    else if (status == ST_OK && char_config(settings))
+        status = tokenizer_json_from_chars(dir, settings, root);
     else if (status == ST_OK)
         status = status_hint(status_fail(ST_INPUT, "no tokenizer in '%s'", dir), "expected tokenizer.json, or vocab.json and merges.txt");
     json_decref(settings);

@@ -84,7 +84,9 @@ static Status added_read(const Loader *loader, const json_t *item, const char **
 }
 
 /* The model's part is {"token": id, ..}, or the Unigram model's [["token", score], ..]. It is gone through twice: measured, then put. */
-typedef struct Sizes { size_t n, bytes; } Sizes;
+typedef struct Sizes {
+    size_t n, bytes;
+} Sizes;
 
 static Status pair_read(const Loader *loader, const json_t *item, size_t i, Slice *token) {
     const json_t *text = json_array_get(item, 0);

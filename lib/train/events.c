@@ -3,6 +3,7 @@
  *
  * It is made from metrics.jsonl alone: when a run goes on, the file is written anew from what the metrics were cut back to. So no step is there
  * twice, whenever the run was killed, and nothing of the file itself is ever read. */
+#include "lib/base/json.h"
 #include "lib/train/events.h"
 
 #include <errno.h>

@@ -6,7 +6,7 @@
 #ifndef TUNE_EVENTS_H
 #define TUNE_EVENTS_H
 
-#include "lib/base/base.h"
+#include "lib/base/file.h"
 
 typedef struct Events {
     const char *path; /* NULL: none */

@@ -9,14 +9,18 @@ typedef enum KeyType { KEY_INT, KEY_REAL, KEY_BOOL, KEY_TEXT, KEY_CHOICE, KEY_LI
 typedef struct Key {
     const char *section; /* "" for the top level */
     const char *name;
-    const char *dotted;  /* "lora.rank" */
+    const char *dotted; /* "lora.rank" */
     KeyType type;
     const char *fallback, *low, *high, *choices, *help;
     size_t offset;
 } Key;
 extern const Key recipe_keys[];
 extern const size_t n_recipe_keys;
-typedef struct KeySection { const char *name; size_t has_offset; const char *help; } KeySection; /* has_offset: of Recipe's `has_...` */
+typedef struct KeySection {
+    const char *name;
+    size_t has_offset;
+    const char *help;
+} KeySection; /* has_offset: of Recipe's `has_...` */
 extern const KeySection recipe_sections[];
 extern const size_t n_recipe_sections;
 

@@ -1,4 +1,5 @@
 /* The loop of runs that make their own data: the same bytes whether it was interrupted or not. */
+#include "lib/base/system.h"
 #include "lib/train/loop.h"
 
 #include <math.h>
@@ -26,8 +27,10 @@ void keep_tensor(Keeper *keeper, const char *name, Tensor *tensor) {
         keeper->cap = cap;
     }
     const char *kept = arena_strdup(keeper->arena, name);
-    if (!tensor || !kept) keeper->status = ST_RESOURCE;
-    else keeper->items[keeper->n++] = (CheckpointItem){kept, tensor};
+    if (!tensor || !kept)
+        keeper->status = ST_RESOURCE;
+    else
+        keeper->items[keeper->n++] = (CheckpointItem){kept, tensor};
 }
 
 static void keep_array(Keeper *keeper, const char *name, DType dtype, void *values, int64_t n) {
@@ -63,8 +66,10 @@ void keep_optimizer(Keeper *keeper, const Params *params) {
         for (int s = 0; s < OPTIMIZER_MAX_STATES; s++) {
             const Param *param = &params->items[i];
             const char *name = param->state[s] ? arena_printf(keeper->arena, "state%d/%s", s, param->name) : NULL;
-            if (name) keep_tensor(keeper, name, param->state[s]);
-            else if (param->state[s]) keeper->status = ST_RESOURCE;
+            if (name)
+                keep_tensor(keeper, name, param->state[s]);
+            else if (param->state[s])
+                keeper->status = ST_RESOURCE;
         }
 }
 
@@ -92,12 +97,12 @@ double metric_get(const Metrics *metrics, const char *name) {
 
 /* A whole step in memory, for tasks that are fragile. */
 typedef struct Copy {
-    unsigned char *bytes;     /* of all tensors, one behind the other; NULL: none was made */
+    unsigned char *bytes; /* of all tensors, one behind the other; NULL: none was made */
     int64_t counts[KEEPER_NUMBERS];
     double reals[KEEPER_NUMBERS];
     int64_t step;
     uint64_t metrics_bytes;
-    double made, seconds;     /* when, and how long it took */
+    double made, seconds; /* when, and how long it took */
 } Copy;
 
 typedef struct Loop {
@@ -320,8 +325,10 @@ static Status write_metrics(const Loop *loop, const Metrics *metrics, double sec
     jw_object(&w, NULL);
     jw_int(&w, "step", loop->step);
     for (const Metric *metric = metrics->items; metric < metrics->items + metrics->n; metric++) {
-        if (metric->whole) jw_int(&w, metric->name, (int64_t)metric->value);
-        else jw_double(&w, metric->name, metric->value);
+        if (metric->whole)
+            jw_int(&w, metric->name, (int64_t)metric->value);
+        else
+            jw_double(&w, metric->name, metric->value);
     }
     if (rate) {
         char name[64];

@@ -12,8 +12,14 @@
 
 #include "lib/train/train.h"
 
-typedef struct KeptCount { const char *name; int64_t *value; } KeptCount;
-typedef struct KeptReal { const char *name; double *value; } KeptReal;
+typedef struct KeptCount {
+    const char *name;
+    int64_t *value;
+} KeptCount;
+typedef struct KeptReal {
+    const char *name;
+    double *value;
+} KeptReal;
 enum { KEEPER_NUMBERS = 16 };
 typedef struct Keeper {
     Arena *arena;
@@ -36,16 +42,23 @@ void keep_optimizer(Keeper *keeper, const Params *params);
 
 /* The numbers of one step, in the order in which they were first set. Names are constant texts. */
 enum { METRICS_MAX = 128 };
-typedef struct Metric { const char *name; double value; bool whole; } Metric;
-typedef struct Metrics { Metric items[METRICS_MAX]; size_t n; } Metrics;
-void metric_set(Metrics *metrics, const char *name, double value); /* NaN: not known in this step, null in the file */
+typedef struct Metric {
+    const char *name;
+    double value;
+    bool whole;
+} Metric;
+typedef struct Metrics {
+    Metric items[METRICS_MAX];
+    size_t n;
+} Metrics;
+void metric_set(Metrics *metrics, const char *name, double value);    /* NaN: not known in this step, null in the file */
 void metric_count(Metrics *metrics, const char *name, int64_t value); /* the same, written as a whole number */
-double metric_get(const Metrics *metrics, const char *name);       /* NaN when it is not set */
+double metric_get(const Metrics *metrics, const char *name);          /* NaN when it is not set */
 
 typedef struct LoopTask {
     void *context;
-    TaskInput inputs[TASK_MAX_INPUTS];                          /* as in Task */
-    bool (*done)(void *context);                                /* asked before each step */
+    TaskInput inputs[TASK_MAX_INPUTS]; /* as in Task */
+    bool (*done)(void *context);       /* asked before each step */
     /* A step (from 0) is three calls; the first and the last may be NULL. Any of them may give up with ST_INTERRUPTED when it sees
      * interrupt_requested. What is done again after a resume begins with the call that failed. */
     /* What is learned from: samples, their rewards. Leaves what is kept as it was; when it fails, that is saved */
@@ -58,16 +71,19 @@ typedef struct LoopTask {
      * one shortly before, is held for that and saved then */
     bool fragile;
     void (*keep)(void *context, Keeper *keeper);
-    Status (*resumed)(void *context);                           /* all that is kept has been read from a checkpoint; NULL: that is enough */
+    Status (*resumed)(void *context); /* all that is kept has been read from a checkpoint; NULL: that is enough */
     /* "tokens": the metric that says how many were done in the step; the file also gets "tokens_per_second", which like "seconds" no two runs share.
      * NULL: none */
     const char *rate;
     /* Step from 1; seconds: of this one; elapsed: of this process; may be NULL */
     void (*on_step)(void *context, int64_t step, const Metrics *metrics, double seconds, double elapsed);
-    Status (*finish)(void *context, Run *run);                  /* writes the result; after the last step */
-    json_t *(*summary)(void *context);                          /* what finished.json says beside steps, seconds, memory; NULL: nothing */
+    Status (*finish)(void *context, Run *run); /* writes the result; after the last step */
+    json_t *(*summary)(void *context);         /* what finished.json says beside steps, seconds, memory; NULL: nothing */
 } LoopTask;
-typedef struct LoopResult { int64_t steps; double seconds; } LoopResult;
+typedef struct LoopResult {
+    int64_t steps;
+    double seconds;
+} LoopResult;
 /* From the run's checkpoint (or the start) until `done`. The run is not finished. ST_INTERRUPTED after interrupt_request with a checkpoint saved;
  * ST_NUMERIC naming what was kept and is not finite any more, or a metric that is infinite: nothing is saved then. Other failures of the task: the
  * newest whole step is saved, and the hint says which. */

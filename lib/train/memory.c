@@ -1,4 +1,5 @@
 /* Memory that training will take, before its first step. */
+#include "lib/base/system.h"
 #include "lib/train/train.h"
 
 #include <omp.h>
@@ -94,8 +95,10 @@ static Status try_choice(const TrainerConfig *config, size_t resident, Checkpoin
 static Status read_limit(const Recipe *recipe, size_t *limit) {
     if (bytes_from_text(recipe->train_max_memory, limit)) return ST_OK;
     int line = recipe_line(recipe, "train.max_memory");
-    if (line > 0) status_fail(ST_CONFIG, "'%s' line %d: 'train.max_memory: %s' is not a size", recipe->path, line, recipe->train_max_memory);
-    else status_fail(ST_CONFIG, "'train.max_memory: %s' is not a size", recipe->train_max_memory);
+    if (line > 0)
+        status_fail(ST_CONFIG, "'%s' line %d: 'train.max_memory: %s' is not a size", recipe->path, line, recipe->train_max_memory);
+    else
+        status_fail(ST_CONFIG, "'train.max_memory: %s' is not a size", recipe->train_max_memory);
     return status_hint(ST_CONFIG, "write a number with a unit, such as 4GiB or 1500MB");
 }
 
@@ -136,7 +139,9 @@ static Status decide(const TrainerConfig *config, size_t resident, size_t files,
 
 /* From the cheapest on. Parts of a thousand tokens cost next to nothing, a layer computed again does, parts of few tokens too. */
 static Status fit(const TrainerConfig *config, size_t resident, TrainMemory *memory) {
-    static const struct { Checkpointing checkpointing; int64_t part_tokens;
+    static const struct {
+        Checkpointing checkpointing;
+        int64_t part_tokens;
     } choices[] = {
         {CHECKPOINT_NONE, 0},         {CHECKPOINT_HEAD, 0},         {CHECKPOINT_SELECTIVE, 0},   {CHECKPOINT_SELECTIVE, 4096},
         {CHECKPOINT_SELECTIVE, 2048}, {CHECKPOINT_SELECTIVE, 1024}, {CHECKPOINT_SELECTIVE, 512}, {CHECKPOINT_LAYER, 0},
@@ -234,11 +239,14 @@ Status trainer_check_memory(const Recipe *recipe, const TrainMemory *memory) {
 }
 
 void train_memory_describe(const TrainMemory *memory, Str *text) {
-    const struct { const char *name; size_t bytes;
+    const struct {
+        const char *name;
+        size_t bytes;
     } parts[] = {
-        {"mapped weights", memory->mapped}, {"weights", memory->weights},   {"packed weights", memory->packed},   {"gradients", memory->gradients},
-        {"optimizer", memory->optimizer},   {"best weights", memory->best}, {"activations", memory->activations}, {"scratch", memory->scratch},
-        {"sampling", memory->rollout},      {"experience", memory->experience}, {"program", memory->program},
+        {"mapped weights", memory->mapped},   {"weights", memory->weights},     {"packed weights", memory->packed},
+        {"gradients", memory->gradients},     {"optimizer", memory->optimizer}, {"best weights", memory->best},
+        {"activations", memory->activations}, {"scratch", memory->scratch},     {"sampling", memory->rollout},
+        {"experience", memory->experience},   {"program", memory->program},
     };
     char bytes[32];
     str_printf(text, "%s", format_bytes((double)memory->total, bytes));

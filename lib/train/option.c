@@ -23,8 +23,10 @@ const OptionSpec *option_find(const OptionSpec *specs, const char *name) {
 Status option_refuse(const OptionOwner *owner, int line, const char *text) {
     Str where = {0};
     if (owner->name) str_printf(&where, " '%s'", owner->name);
-    if (owner->file && line > 0) str_printf(&where, " in '%s' line %d", owner->file, line);
-    else if (owner->file) str_append(&where, " on the command line");
+    if (owner->file && line > 0)
+        str_printf(&where, " in '%s' line %d", owner->file, line);
+    else if (owner->file)
+        str_append(&where, " on the command line");
     status_fail(ST_CONFIG, "%s%s: %s", owner->what, str_text(&where), text);
     str_release(&where);
     return ST_CONFIG;
@@ -49,9 +51,12 @@ static Status wrong_value(const OptionOwner *owner, const OptionSpec *spec, int 
                                         [TAKES_TEXTS] = "a list of texts"};
     char text[1024];
     int n = snprintf(text, sizeof text, "wrong value for '%s': expected ", spec->name);
-    if (spec->choices) snprintf(text + n, sizeof text - (size_t)n, "one of %s", spec->choices);
-    else if (spec->low == spec->high) snprintf(text + n, sizeof text - (size_t)n, "%s", kinds[spec->kind]);
-    else snprintf(text + n, sizeof text - (size_t)n, "%s from %.15g to %.15g", kinds[spec->kind], spec->low, spec->high);
+    if (spec->choices)
+        snprintf(text + n, sizeof text - (size_t)n, "one of %s", spec->choices);
+    else if (spec->low == spec->high)
+        snprintf(text + n, sizeof text - (size_t)n, "%s", kinds[spec->kind]);
+    else
+        snprintf(text + n, sizeof text - (size_t)n, "%s from %.15g to %.15g", kinds[spec->kind], spec->low, spec->high);
     return option_refuse(owner, line, text);
 }
 

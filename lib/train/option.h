@@ -10,7 +10,8 @@
 #ifndef TUNE_OPTION_H
 #define TUNE_OPTION_H
 
-#include "lib/base/base.h"
+#include "lib/base/file.h"
+#include "lib/base/yaml.h"
 
 enum { OPTIONS_MOST = 30 }; /* of one table */
 typedef enum OptionKind { TAKES_NUMBER, TAKES_WHOLE, TAKES_TRUTH, TAKES_TEXT, TAKES_TEXTS, TAKES_NODE } OptionKind;
@@ -18,17 +19,25 @@ typedef enum OptionKind { TAKES_NUMBER, TAKES_WHOLE, TAKES_TRUTH, TAKES_TEXT, TA
 typedef struct OptionSpec {
     const char *name;
     OptionKind kind;
-    double value;        /* default of a number; a truth value is 0 or 1 */
-    const char *text;    /* default of a text; NULL: not given. Texts have none */
+    double value;     /* default of a number; a truth value is 0 or 1 */
+    const char *text; /* default of a text; NULL: not given. Texts have none */
     bool required;
     double low, high;    /* of numbers; the same: no bounds */
     const char *choices; /* of a text, "a|b|c"; NULL: any */
     const char *help;
 } OptionSpec;
 /* node: what the recipe has, as long as that is there; NULL: not given. TAKES_NODE is that alone. */
-typedef struct OptionValue { double number; const char *text; const char **list; size_t n; const Yaml *node; } OptionValue;
+typedef struct OptionValue {
+    double number;
+    const char *text;
+    const char **list;
+    size_t n;
+    const Yaml *node;
+} OptionValue;
 /* Whose they are, for messages: what: "filter", "reward", "key"; name NULL: it has none; file NULL: it is not said where */
-typedef struct OptionOwner { const char *what, *name, *file; } OptionOwner;
+typedef struct OptionOwner {
+    const char *what, *name, *file;
+} OptionOwner;
 
 void options_init(const OptionSpec *specs, OptionValue values[OPTIONS_MOST]);
 const OptionSpec *option_find(const OptionSpec *specs, const char *name); /* NULL: there is none */

@@ -31,7 +31,10 @@ const KeySection recipe_sections[] = {
 const size_t n_recipe_sections = COUNT_OF(recipe_sections);
 
 /* Where a value stands, for messages. */
-typedef struct Source { const char *file; int line; } Source; /* file NULL: the command line */
+typedef struct Source {
+    const char *file;
+    int line;
+} Source; /* file NULL: the command line */
 
 const Key *key_find(const char *dotted) {
     for (size_t i = 0; i < n_recipe_keys; i++)
@@ -273,7 +276,9 @@ static const char *nearest_key(const char *section, const char *name, const char
 
 /* What other programs call it; a name is looked for whole. Of hints only: recipes have one name for a thing. */
 static const char *alias_of(const char *name) {
-    static const struct { const char *theirs, *ours; } aliases[] = {
+    static const struct {
+        const char *theirs, *ours;
+    } aliases[] = {
 #define ALIAS(theirs, ours) {#theirs, ours},
 #include "lib/train/key_aliases.def"
 #undef ALIAS
@@ -376,7 +381,10 @@ static Status override_value(const Key *key, const char *name, const char *value
 }
 
 /* What stands in the way of a path of keys: something else than a map, and the path below it. */
-typedef struct Obstacle { const Yaml *node; const char *below; } Obstacle;
+typedef struct Obstacle {
+    const Yaml *node;
+    const char *below;
+} Obstacle;
 
 /* map: NULL = an empty one. A copy of it in which `path`, keys with dots between them, leads to `value`; NULL: there is an obstacle. */
 static Status map_with(const Yaml *map, const char *path, Yaml *value, Arena *arena, Obstacle *obstacle, Yaml **result) {
@@ -491,8 +499,7 @@ static Status check_together(const Recipe *recipe) {
     if (recipe->has_lora && recipe->lora_lr_ratio == 0)
         return status_hint(status_fail(ST_CONFIG, "'lora.lr_ratio' is 0: B would stay where it is, and a new adapter learn nothing"),
                            "1 trains A and B alike, 16 is usual for LoRA+");
-    if (recipe->train_betas.n != 2 || recipe->train_betas.items[0] >= 1 || recipe->train_betas.items[1] >= 1)
-        return refuse_betas(recipe);
+    if (recipe->train_betas.n != 2 || recipe->train_betas.items[0] >= 1 || recipe->train_betas.items[1] >= 1) return refuse_betas(recipe);
     if (recipe->train_early_stopping > 0 && !recipe->data_eval && !recipe->eval_data && recipe->data_eval_split <= 0)
         return status_hint(status_fail(ST_CONFIG, "'train.early_stopping' needs evaluation rows"), "give 'data.eval' or 'data.eval_split'");
     if (recipe->train_early_stopping > 0 && recipe->train_eval_every == 0)

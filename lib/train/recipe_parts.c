@@ -1,4 +1,5 @@
 /* The parts of a recipe that libraries take. */
+#include "lib/base/log.h"
 #include "lib/train/train.h"
 
 #include <math.h>
@@ -69,9 +70,7 @@ Status recipe_check_schedule(const Recipe *recipe) {
 }
 
 /* As transformers: a share of all steps is rounded up. */
-static int64_t steps_or_share(double given, int64_t total_steps) {
-    return given < 1 ? (int64_t)ceil(given * (double)total_steps) : (int64_t)given;
-}
+static int64_t steps_or_share(double given, int64_t total_steps) { return given < 1 ? (int64_t)ceil(given * (double)total_steps) : (int64_t)given; }
 
 Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig *config) {
     double lr = recipe->train_learning_rate;

@@ -92,8 +92,10 @@ static void append_value(Str *text, const Recipe *recipe, const Key *key) {
         }
         return;
     case KEY_REAL:
-        if (isnan(*(const double *)field)) str_append(text, "null");
-        else append_number(text, *(const double *)field);
+        if (isnan(*(const double *)field))
+            str_append(text, "null");
+        else
+            append_number(text, *(const double *)field);
         return;
     case KEY_BOOL: str_append(text, *(const bool *)field ? "true" : "false"); return;
     case KEY_TEXT:
@@ -257,8 +259,10 @@ static void write_enum(JsonWriter *w, const Key *key) {
     for (Slice word; choice_next(&choices, &word);) {
         char text[64];
         snprintf(text, sizeof text, "%.*s", (int)word.len, word.data);
-        if (strcmp(text, "null") == 0 || key->type == KEY_BOOL || key->type == KEY_REAL) jw_raw(w, NULL, text);
-        else jw_string(w, NULL, text);
+        if (strcmp(text, "null") == 0 || key->type == KEY_BOOL || key->type == KEY_REAL)
+            jw_raw(w, NULL, text);
+        else
+            jw_string(w, NULL, text);
     }
     jw_end_array(w);
 }

@@ -42,9 +42,7 @@ static void PRINTF_LIKE(4, 5) tile(Str *html, const char *label, const Str *valu
     str_append(html, "</div>\n");
 }
 
-static void cell(Str *html, const Str *text) {
-    html_element(html, "td class=\"n\"", str_text(text));
-}
+static void cell(Str *html, const Str *text) { html_element(html, "td class=\"n\"", str_text(text)); }
 
 static void cell_number(Str *html, double value) {
     Str text = {0};
@@ -166,8 +164,10 @@ static void memory_tile(const RunRecord *run, Str *html) {
     char words[32];
     Str value = {0};
     if (peak >= 0 || planned > 0) str_append(&value, format_bytes(peak >= 0 ? (double)peak : planned, words));
-    if (peak >= 0 && planned > 0) tile(html, "memory at its peak", &value, "planned %s", format_bytes(planned, words));
-    else if (value.len > 0) tile(html, peak >= 0 ? "memory at its peak" : "memory, planned", &value, "resident size");
+    if (peak >= 0 && planned > 0)
+        tile(html, "memory at its peak", &value, "planned %s", format_bytes(planned, words));
+    else if (value.len > 0)
+        tile(html, peak >= 0 ? "memory at its peak" : "memory, planned", &value, "resident size");
     str_release(&value);
 }
 
@@ -191,7 +191,10 @@ static void write_warnings(const RunRecord *runs, size_t n, Str *html) {
 
 /* ---- curves ---- */
 
-typedef struct Curve { const char *key, *title, *unit; bool wide, plain; } Curve; /* plain: not noisy, so no mean is drawn over it */
+typedef struct Curve {
+    const char *key, *title, *unit;
+    bool wide, plain;
+} Curve; /* plain: not noisy, so no mean is drawn over it */
 static const Curve known_curves[] = {
     {"loss", "Loss", "of each step, before its update", true, false},
     {"eval_loss", "Held-out loss", "nats per token", true, true},
@@ -278,7 +281,9 @@ static void write_curves(const RunRecord *runs, size_t n, Str *html) {
 
 /* ---- data ---- */
 
-static const struct { const char *key, *text; bool always;
+static const struct {
+    const char *key, *text;
+    bool always;
 } data_rows[] = {
     {"rows", "rows", true},
     {"tokens", "tokens", true},
@@ -341,8 +346,10 @@ static void write_token(const json_t *row, size_t i, Str *html) {
                : special     ? " class=\"sp\""
                              : "",
                (long long)json_integer_value(id));
-    if (json_is_string(token)) write_token_text(json_string_value(token), html);
-    else str_printf(html, "%lld ", (long long)json_integer_value(id));
+    if (json_is_string(token))
+        write_token_text(json_string_value(token), html);
+    else
+        str_printf(html, "%lld ", (long long)json_integer_value(id));
     str_append(html, "</i>");
 }
 
@@ -587,8 +594,10 @@ static void name_apart(RunRecord *runs, size_t n) {
 
 void report_page(RunRecord *runs, size_t n, Str *html) {
     if (n > 1) name_apart(runs, n);
-    if (n == 1) write_single(runs, html);
-    else write_several(runs, n, html);
+    if (n == 1)
+        write_single(runs, html);
+    else
+        write_several(runs, n, html);
 }
 
 Status report_write(const char *const *dirs, size_t n, const char *path, RunNumbers *numbers) {

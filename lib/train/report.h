@@ -12,8 +12,8 @@ typedef struct RunNumbers {
     int64_t steps, planned_steps; /* planned: -1 = not known */
     bool finished;
     double first_loss, last_loss, eval_loss, best_eval_loss, seconds, tokens_per_second; /* the last: median */
-    int64_t peak_rss_bytes;       /* -1 = not known */
-    size_t broken_lines;          /* of metrics.jsonl */
+    int64_t peak_rss_bytes;                                                              /* -1 = not known */
+    size_t broken_lines;                                                                 /* of metrics.jsonl */
 } RunNumbers;
 
 /* Several runs are laid over each other, with the settings in which they differ. ST_INPUT: a folder that is no run, a file that cannot be read; what

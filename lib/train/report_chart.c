@@ -10,22 +10,32 @@
 
 enum { COLUMNS = 400, MEANS = 250, SMOOTH_FROM = 60, TICKS = 6 };
 
-typedef struct Axis { double low, high, step; } Axis;
+typedef struct Axis {
+    double low, high, step;
+} Axis;
 
 /* ---- numbers ---- */
 
 void append_number(Str *out, double value) {
     double size = fabs(value);
-    if (isnan(value)) str_append(out, "\xE2\x80\x93");
-    else if (size != 0 && (size < 1e-3 || size >= 1e15)) str_printf(out, "%.3g", value);
-    else if (size >= 1e5 && value == floor(value)) str_printf(out, "%.0f", value);
-    else if (size >= 1000) str_printf(out, "%.0f", value);
-    else str_printf(out, "%.4g", value);
+    if (isnan(value))
+        str_append(out, "\xE2\x80\x93");
+    else if (size != 0 && (size < 1e-3 || size >= 1e15))
+        str_printf(out, "%.3g", value);
+    else if (size >= 1e5 && value == floor(value))
+        str_printf(out, "%.0f", value);
+    else if (size >= 1000)
+        str_printf(out, "%.0f", value);
+    else
+        str_printf(out, "%.4g", value);
 }
 
 /* With as many digits as tell one tick from the next. */
 static void append_tick(Str *out, const Axis *axis, double value) {
-    static const struct { double unit; const char *name; } units[] = {{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};
+    static const struct {
+        double unit;
+        const char *name;
+    } units[] = {{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};
     double largest = MAX(fabs(axis->low), fabs(axis->high)), unit = 1;
     const char *name = "";
     if (fabs(value) < axis->step / 1000) value = 0;
@@ -83,7 +93,10 @@ static Axis step_axis(const Chart *chart) {
     return (Axis){low, high, MAX(nice_step(high - low, TICKS), 1)};
 }
 
-typedef struct Spread { double low, high; size_t above; } Spread;
+typedef struct Spread {
+    double low, high;
+    size_t above;
+} Spread;
 
 /* The range that shows a curve: a few values far above all others are left outside, and counted. */
 static bool spread_of(const Series *series, Spread *spread) {
@@ -111,8 +124,14 @@ static bool tick_at(const Axis *axis, int i, double *value) {
 
 /* ---- paths, in units of a thousandth of the drawing ---- */
 
-typedef struct Frame { Axis x, y; } Frame;
-typedef struct Pen { Str *out; const Frame *frame; bool down; } Pen;
+typedef struct Frame {
+    Axis x, y;
+} Frame;
+typedef struct Pen {
+    Str *out;
+    const Frame *frame;
+    bool down;
+} Pen;
 
 static void append_coordinate(Str *out, double value) {
     char digits[32];

@@ -24,9 +24,12 @@ void html_text_n(Str *out, const char *text, size_t len) {
         uint32_t c = 0;
         size_t used = utf8_decode(text + at, len - at, &c);
         const char *entity = used ? entity_of(c) : NULL;
-        if (entity) str_append(out, entity);
-        else if (used == 0 || is_forbidden(c)) str_append(out, "\xEF\xBF\xBD");
-        else str_append_n(out, text + at, used);
+        if (entity)
+            str_append(out, entity);
+        else if (used == 0 || is_forbidden(c))
+            str_append(out, "\xEF\xBF\xBD");
+        else
+            str_append_n(out, text + at, used);
         at += MAX(used, (size_t)1);
     }
 }

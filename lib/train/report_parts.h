@@ -7,9 +7,18 @@
 
 /* ---- a run, read back (report_read.c) ---- */
 
-typedef struct Point { double x, y; } Point; /* y NaN: the line has a gap here */
-typedef struct Series { char *name; Point *points; size_t n, cap; } Series; /* x: step, growing */
-typedef struct Setting { const char *key, *value, *help; bool is_default; } Setting; /* help NULL: a key of another version */
+typedef struct Point {
+    double x, y;
+} Point; /* y NaN: the line has a gap here */
+typedef struct Series {
+    char *name;
+    Point *points;
+    size_t n, cap;
+} Series; /* x: step, growing */
+typedef struct Setting {
+    const char *key, *value, *help;
+    bool is_default;
+} Setting; /* help NULL: a key of another version */
 typedef struct RunRecord {
     Arena *arena;
     const char *dir, *name;
@@ -18,12 +27,12 @@ typedef struct RunRecord {
     size_t n_series;
     Setting *settings;
     size_t n_settings;
-    const char *program;        /* that made the run; NULL = not known */
-    json_t *samples;            /* a list of objects */
-    RlDoctor *doctor;           /* what metrics.jsonl made it find */
+    const char *program; /* that made the run; NULL = not known */
+    json_t *samples;     /* a list of objects */
+    RlDoctor *doctor;    /* what metrics.jsonl made it find */
     char **warnings;
     size_t n_warnings;
-    Str log;                    /* the end of log.txt */
+    Str log; /* the end of log.txt */
     RunNumbers numbers;
 } RunRecord;
 Status record_read(const char *dir, RunRecord *record);
@@ -31,7 +40,7 @@ void record_release(RunRecord *record);
 const Series *record_series(const RunRecord *record, const char *name); /* NULL when there is none */
 const char *record_setting(const RunRecord *record, const char *key);   /* NULL when there is none */
 double series_end(const Series *series, bool first);                    /* the first known value, or the last; NaN when there is none, or no series */
-double *series_sorted(const Series *series, size_t *n); /* the known values in order, for free(); NULL and 0: none, or no memory */
+double *series_sorted(const Series *series, size_t *n);                 /* the known values in order, for free(); NULL and 0: none, or no memory */
 
 /* The page of n runs (report.c). */
 void report_page(RunRecord *runs, size_t n, Str *html);
@@ -41,8 +50,18 @@ void report_samples(const RunRecord *run, Str *html);
 /* ---- charts (report_chart.c) ---- */
 
 enum { CHART_COLOURS = 8 };
-typedef struct ChartLine { const Series *series; const char *label; int colour; bool dots, smooth; } ChartLine; /* dots: each point is marked */
-typedef struct Chart { const char *title, *unit; const ChartLine *lines; size_t n_lines; bool wide; } Chart;
+typedef struct ChartLine {
+    const Series *series;
+    const char *label;
+    int colour;
+    bool dots, smooth;
+} ChartLine; /* dots: each point is marked */
+typedef struct Chart {
+    const char *title, *unit;
+    const ChartLine *lines;
+    size_t n_lines;
+    bool wide;
+} Chart;
 /* A <figure>; nothing when no line has a point. */
 void chart_write(const Chart *chart, Str *html);
 /* A number for people: 4 digits, powers of ten where it is long. */
@@ -51,7 +70,7 @@ void append_number(Str *out, double value);
 /* ---- HTML (report_html.c) ---- */
 
 extern const char report_style[], report_script[];
-void html_text(Str *out, const char *text);                    /* escaped; bytes that are no text become U+FFFD */
+void html_text(Str *out, const char *text); /* escaped; bytes that are no text become U+FFFD */
 void html_text_n(Str *out, const char *text, size_t len);
 void html_element(Str *out, const char *tag, const char *text); /* <tag>text</tag>; `tag` may hold attributes behind a blank */
 

@@ -1,4 +1,5 @@
 /* A run directory, read back for its report. Nothing in it is trusted: what is broken is counted and left out. */
+#include "lib/base/log.h"
 #include "lib/train/report_parts.h"
 
 #include <math.h>
@@ -193,7 +194,8 @@ static void read_settings(RunRecord *record) {
     if (!record->settings) return;
     for (size_t i = 0; i < root->n; i++) {
         const Yaml *section = root->items[i];
-        if (section->kind != YAML_MAP) add_setting(record, NULL, root->keys[i], section);
+        if (section->kind != YAML_MAP)
+            add_setting(record, NULL, root->keys[i], section);
         else
             for (size_t k = 0; k < section->n; k++) add_setting(record, root->keys[i], section->keys[k], section->items[k]);
     }
@@ -272,10 +274,12 @@ static void add_findings(RunRecord *record) {
     for (size_t i = 0; rl_doctor_finding(record->doctor, i, &finding); i++) {
         Str text = {0};
         str_printf(&text, "%s (", finding.text);
-        if (finding.holds) str_printf(&text, "since step %lld", (long long)finding.first_step);
+        if (finding.holds)
+            str_printf(&text, "since step %lld", (long long)finding.first_step);
         else if (finding.first_step < finding.last_step)
             str_printf(&text, "from step %lld to %lld", (long long)finding.first_step, (long long)finding.last_step);
-        else str_printf(&text, "in step %lld", (long long)finding.first_step);
+        else
+            str_printf(&text, "in step %lld", (long long)finding.first_step);
         str_printf(&text, "); what helps: %s", finding.hint);
         add_warning(record, str_text(&text));
         str_release(&text);

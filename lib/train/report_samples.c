@@ -117,7 +117,8 @@ void report_samples(const RunRecord *run, Str *html) {
     for (size_t end = all, n; end > 0; end -= n) { /* the newest first */
         n = group_before(run->samples, end);
         for (size_t i = 0; i < n; i++) group[i] = json_array_get(run->samples, end - n + i);
-        if (n == 1) write_single(group[0], html);
+        if (n == 1)
+            write_single(group[0], html);
         else {
             sort_by_reward(group, n);
             write_card(group, n, html);

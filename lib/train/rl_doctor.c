@@ -1,4 +1,5 @@
 /* Rules on the metrics of reinforcement learning, and how each is looked at. */
+#include "lib/base/tally.h"
 #include "lib/train/rl_doctor.h"
 
 #include <math.h>
@@ -20,14 +21,14 @@ typedef enum Look {
 
 typedef struct Rule {
     const char *name;
-    const char *metric;   /* with a '/' at its end: every metric that begins so */
+    const char *metric; /* with a '/' at its end: every metric that begins so */
     /* a metric, or one of A|B, that must have been seen: other kinds of training, and of data, have numbers of the same names that mean other things
      */
     const char *beside;
     Look look;
     double limit, floor;
-    int window, least;    /* least: known values before it is judged */
-    const char *words;    /* {now}, {first}; {share}: now in percent; {pair}: A and B of a metric .../A:B */
+    int window, least; /* least: known values before it is judged */
+    const char *words; /* {now}, {first}; {share}: now in percent; {pair}: A and B of a metric .../A:B */
     const char *hint;
 } Rule;
 
@@ -103,20 +104,20 @@ enum { WINDOW = 20, NAME = 96, WATCHES = 48, SAY_AGAIN = 3 };
 typedef struct Watch {
     const Rule *rule;
     char metric[NAME];
-    int64_t n;                  /* known values so far */
+    int64_t n; /* known values so far */
     Tally first;
-    double recent[WINDOW];      /* value k at k mod the rule's window */
-    int64_t say_at;             /* with which value it may be said again */
+    double recent[WINDOW]; /* value k at k mod the rule's window */
+    int64_t say_at;        /* with which value it may be said again */
     int64_t first_step, last_step;
-    double best, least;         /* mean of a window, and value, so far */
-    double now, then;           /* when it was found last */
+    double best, least; /* mean of a window, and value, so far */
+    double now, then;   /* when it was found last */
     bool found, holds;
 } Watch;
 
 struct RlDoctor {
     bool beside[COUNT_OF(rules)]; /* whether what must be seen beside each rule's metric was seen */
     size_t n;
-    Watch watches[WATCHES];     /* in the order of the rules, as far as their metrics have come */
+    Watch watches[WATCHES]; /* in the order of the rules, as far as their metrics have come */
 };
 
 static bool is_found(const Watch *watch, const Tally *now) {
@@ -241,6 +242,6 @@ void rl_doctor_read(RlDoctor *doctor, const json_t *line) {
     json_t *value;
     Finding finding;
     int64_t step = json_integer_value(json_object_get(line, "step"));
-    json_object_foreach((json_t *)(uintptr_t)line, key, value)
-        if (json_is_number(value)) rl_doctor_add(doctor, step, key, json_number_value(value), &finding);
+    json_object_foreach((json_t *)(uintptr_t)line, key, value) if (json_is_number(value))
+        rl_doctor_add(doctor, step, key, json_number_value(value), &finding);
 }

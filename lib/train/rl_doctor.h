@@ -11,18 +11,18 @@
 #ifndef TUNE_RL_DOCTOR_H
 #define TUNE_RL_DOCTOR_H
 
-#include "lib/base/base.h"
+#include "lib/base/json.h"
 
 typedef struct RlDoctor RlDoctor;
 typedef struct Finding {
-    const char *rule;               /* its name, such as "entropy" */
-    char text[400];                 /* what is wrong, with numbers */
-    const char *hint;               /* what helps */
-    int64_t first_step, last_step;  /* where it was found first and last */
-    bool holds;                     /* still, with the last number */
+    const char *rule;              /* its name, such as "entropy" */
+    char text[400];                /* what is wrong, with numbers */
+    const char *hint;              /* what helps */
+    int64_t first_step, last_step; /* where it was found first and last */
+    bool holds;                    /* still, with the last number */
 } Finding;
 
-RlDoctor *rl_doctor_new(void); /* NULL: out of memory */
+RlDoctor *rl_doctor_new(void);         /* NULL: out of memory */
 void rl_doctor_free(RlDoctor *doctor); /* NULL is fine */
 /* One number of a step's line, in the order of the file; NaN: not known there. Runs without a metric `reward` are not judged: the numbers of other
  * kinds of training mean other things. true: `finding` is to be said now: for the first time, or again after three times as many lines. */

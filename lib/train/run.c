@@ -1,4 +1,5 @@
 /* The run directory: who may write into it, where it goes on, and what it says on the way. */
+#include "lib/base/log.h"
 #include "lib/train/run.h"
 
 #include <errno.h>
@@ -163,8 +164,9 @@ static Status take_up(Run *run) {
     TRY(checkpoint_find(run->checkpoints_path, &run->step));
     if (run->step >= 0) TRY(checkpoint_verify(run->checkpoints_path, run->step, &manifest));
     if (manifest.recipe != 0 && manifest.recipe != run->recipe)
-        return status_hint(status_fail(ST_CONFIG, "cannot resume '%s': the checkpoint of step %lld is of another recipe", run->dir, (long long)run->step),
-                           "take it away, or choose another output");
+        return status_hint(
+            status_fail(ST_CONFIG, "cannot resume '%s': the checkpoint of step %lld is of another recipe", run->dir, (long long)run->step),
+            "take it away, or choose another output");
     TRY(clean_checkpoints(run));
     TRY(clean_files(run));
     TRY(run_cut_metrics(run, manifest.metrics_bytes));
@@ -277,7 +279,8 @@ Status run_failed(Run *run, Status status, Status (*save)(void *context), void *
     str_printf(&hint, "%s%s", failure.hint, failure.hint[0] ? "; " : "");
     if (*saved_step > 0)
         str_printf(&hint, "a checkpoint of step %lld is saved in '%s': continue with --resume", (long long)*saved_step, run->dir);
-    else str_printf(&hint, "nothing was saved before this; --resume begins anew in '%s'", run->dir);
+    else
+        str_printf(&hint, "nothing was saved before this; --resume begins anew in '%s'", run->dir);
     run_note(run, "%s; %s", failure.text, str_text(&hint));
     status_hint(failure_say(&failure), "%s", str_text(&hint));
     str_release(&hint);

@@ -8,12 +8,12 @@
 struct Run {
     Arena *arena;
     const char *dir, *metrics_path, *checkpoints_path;
-    uint64_t recipe;     /* fingerprint */
-    int log_fd;          /* log.txt, locked: one process trains here; -1 = none */
+    uint64_t recipe; /* fingerprint */
+    int log_fd;      /* log.txt, locked: one process trains here; -1 = none */
     bool resumed, finished;
     int64_t step;
     Events events;
-    Str unwritten;       /* the line that metrics.jsonl has not taken */
+    Str unwritten; /* the line that metrics.jsonl has not taken */
 };
 
 /* What a run is made from, for its checkpoints: an object from keys to fingerprints, NULL without memory; and whether `state` of one has the same.
@@ -21,7 +21,9 @@ struct Run {
 json_t *run_inputs_to_json(const TaskInput inputs[TASK_MAX_INPUTS]);
 Status run_check_inputs(const Run *run, const TaskInput inputs[TASK_MAX_INPUTS], const json_t *state);
 /* What a checkpoint says of its run when it was made: the length of metrics.jsonl, and the recipe's fingerprint; 0: it does not say. */
-typedef struct Manifest { uint64_t metrics_bytes, recipe; } Manifest;
+typedef struct Manifest {
+    uint64_t metrics_bytes, recipe;
+} Manifest;
 /* Checks every byte of checkpoint `step` below `dir`. ST_INPUT naming what is wrong. */
 Status checkpoint_verify(const char *dir, int64_t step, Manifest *manifest);
 /* Bytes in a file, 0 when it is missing; what is in it is on the disk afterwards. */

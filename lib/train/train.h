@@ -10,18 +10,29 @@
 #ifndef TUNE_TRAIN_H
 #define TUNE_TRAIN_H
 
+#include "lib/base/yaml.h"
 #include "lib/model/model.h"
 
 /* ---- the recipe: config.def is the one table of keys; --help, the key check, the schema and the resolved recipe are made from it ---- */
 
-typedef struct TextList { size_t n; const char **items; } TextList;
-typedef struct RealList { size_t n; double *items; } RealList;
-typedef struct NumberMap { size_t n; const char **keys; double *values; } NumberMap;
+typedef struct TextList {
+    size_t n;
+    const char **items;
+} TextList;
+typedef struct RealList {
+    size_t n;
+    double *items;
+} RealList;
+typedef struct NumberMap {
+    size_t n;
+    const char **keys;
+    double *values;
+} NumberMap;
 typedef const Yaml *YamlNode; /* a key whose value has its own structure (data.train, reward, synth.teacher); NULL when absent */
 typedef struct Recipe {
     Arena *arena;
-    const char *path;          /* where it was read; NULL for one made in memory */
-    const char *program;       /* set by the program: its name and version, for the head of the resolved recipe; NULL = none */
+    const char *path;    /* where it was read; NULL for one made in memory */
+    const char *program; /* set by the program: its name and version, for the head of the resolved recipe; NULL = none */
     bool has_model, has_lora, has_data, has_train, has_eval, has_generate, has_rl, has_policy, has_synth; /* the section is there and not null */
     /* One field per line of config.def: section_key, e.g. lora_rank, train_learning_rate; the top level has no prefix: seed, output. */
 #define KEY(section, name, type, ...) RECIPE_CTYPE_##type section##_##name;
@@ -38,8 +49,8 @@ typedef struct Recipe {
 #include "lib/train/config.def"
 #undef KEY
 #undef TOP_KEY
-    bool *given;               /* per key, in config.def's order: the recipe or the command line set it */
-    int *lines;                /* per key: its line in the file; 0 = not from the file */
+    bool *given; /* per key, in config.def's order: the recipe or the command line set it */
+    int *lines;  /* per key: its line in the file; 0 = not from the file */
 } Recipe;
 /* overrides: "key=value" texts, values are YAML, but a text is taken as it stands unless it is quoted or null. path NULL: overrides only. ST_CONFIG
  * with file, line and the nearest name or the allowed values. A whole number whose default is null is -1 when null; a number NaN, a text NULL. */
@@ -47,9 +58,9 @@ Status recipe_read(const char *path, const char *const *overrides, size_t n_over
 void recipe_free(Recipe *recipe);
 bool recipe_given(const Recipe *recipe, const char *dotted_key);
 bool recipe_same(const Recipe *a, const Recipe *b, const char *dotted_key); /* the same value */
-int recipe_line(const Recipe *recipe, const char *dotted_key); /* for messages; 0 = not in the file */
-void recipe_write_yaml(const Recipe *recipe, Str *text);    /* resolved: every key with its value */
-void recipe_write_schema(Str *text);                        /* JSON schema of a recipe */
+int recipe_line(const Recipe *recipe, const char *dotted_key);              /* for messages; 0 = not in the file */
+void recipe_write_yaml(const Recipe *recipe, Str *text);                    /* resolved: every key with its value */
+void recipe_write_schema(Str *text);                                        /* JSON schema of a recipe */
 /* A number for the values that recipe_difference compares, and data.now's left out too: the same for recipes that are the same run. */
 uint64_t recipe_fingerprint(const Recipe *recipe);
 /* The first key whose value differs between two recipes, leaving out those that don't change what is trained (recipe_text.c lists them), and both
@@ -67,7 +78,7 @@ Status recipe_check_batches(const Recipe *recipe);
 /* Parts that libraries take. */
 Status recipe_lora(const Recipe *recipe, LoraConfig *config);
 Status recipe_optimizer(const Recipe *recipe, OptimizerConfig *config);
-Status recipe_check_schedule(const Recipe *recipe);        /* ST_CONFIG for steps that are not whole */
+Status recipe_check_schedule(const Recipe *recipe); /* ST_CONFIG for steps that are not whole */
 Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig *config);
 /* The day that the run in recipe->output began, YYYY-MM-DD: today, or with `resume` data.now of the recipe that the run keeps there. Rows must not
  * change when a run is taken up on another day, so where a chat template writes the date and data.now is null, the run goes by this one and keeps it:
@@ -80,9 +91,9 @@ Status recipe_check_steps(const Recipe *recipe, int64_t total_steps);
 const Yaml *recipe_eval_rows(const Recipe *recipe, const char **key);
 /* To be asked where rows can be held out: a warning when it asks for evaluations without any */
 void recipe_warn_eval_every(const Recipe *recipe);
-DType recipe_compute(const Recipe *recipe);                 /* auto: bf16 only where the processor multiplies it natively */
-Checkpointing checkpointing_from_text(const char *text);    /* none | head | selective | layer; checked before */
-DType compute_from_text(const char *text);                  /* auto | f32 | bf16 */
+DType recipe_compute(const Recipe *recipe);              /* auto: bf16 only where the processor multiplies it natively */
+Checkpointing checkpointing_from_text(const char *text); /* none | head | selective | layer; checked before */
+DType compute_from_text(const char *text);               /* auto | f32 | bf16 */
 
 /* ---- the run directory ---- */
 
@@ -93,12 +104,12 @@ typedef struct Run Run;
 Status run_open(const Recipe *recipe, bool resume, Run **run);
 /* What run_open would refuse, without touching anything: to be asked before a model is loaded. */
 Status run_check(const Recipe *recipe, bool resume, bool *finished);
-void run_close(Run *run);             /* NULL is fine */
+void run_close(Run *run); /* NULL is fine */
 const char *run_dir(const Run *run);
 const char *run_path(const Run *run, const char *name); /* "output/name"; lives as long as the run */
 bool run_finished(const Run *run);
 bool run_reported(const Run *run); /* it has its report.html */
-int64_t run_step(const Run *run);     /* of the checkpoint to start from; -1 = none, from the start */
+int64_t run_step(const Run *run);  /* of the checkpoint to start from; -1 = none, from the start */
 /* The last act: output/finished.json with the run's summary (borrowed). */
 Status run_mark_finished(Run *run, const json_t *summary);
 Status run_summary(const Run *run, json_t **summary); /* of a finished run; the caller decrefs */
@@ -113,15 +124,18 @@ Status run_summary(const Run *run, json_t **summary); /* of a finished run; the 
  * false: the run has one already, since a resumed run keeps what it began with. ST_RESOURCE. */
 bool run_started_begin(const Run *run, const Recipe *recipe, const char *command, JsonWriter *w);
 Status run_started_end(const Run *run, JsonWriter *w);
-Status run_metric(Run *run, const char *json_line);   /* appended to metrics.jsonl, whole line or nothing, and to the event file */
-void run_log(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* output/log.txt and log_message(LOG_INFO); run NULL: the latter alone */
+Status run_metric(Run *run, const char *json_line);                 /* appended to metrics.jsonl, whole line or nothing, and to the event file */
+void run_log(Run *run, const char *format, ...) PRINTF_LIKE(2, 3);  /* output/log.txt and log_message(LOG_INFO); run NULL: the latter alone */
 void run_warn(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* the same as LOG_WARNING */
 void run_note(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* output/log.txt alone: for what the caller shows by itself */
 
 /* A checkpoint: named tensors and a JSON object of counters, in checkpoints/step-N/: tensors.safetensors, state.json and, written last, manifest.json
  * with the size and CRC-32 of both, the length of metrics.jsonl and the recipe's fingerprint. Written aside, synced, renamed: a damaged or
  * half-written one is never taken, the newest whole one is. */
-typedef struct CheckpointItem { const char *name; Tensor *tensor; } CheckpointItem;
+typedef struct CheckpointItem {
+    const char *name;
+    Tensor *tensor;
+} CheckpointItem;
 /* The same list as one safetensors file: written whole or not at all; read by name, ST_INPUT when a tensor is missing, of another form, or more than
  * was asked for is there. */
 Status tensors_save(const char *path, const CheckpointItem *items, size_t n);
@@ -136,15 +150,21 @@ Status checkpoint_load(Run *run, int64_t step, const CheckpointItem *items, size
 /* ---- the core ---- */
 
 /* Sums over trained tokens. loss_sum: of the objective, nats; count: what it is divided by. */
-typedef struct LossSums { double loss_sum, count; int64_t tokens, loss_tokens; } LossSums;
+typedef struct LossSums {
+    double loss_sum, count;
+    int64_t tokens, loss_tokens;
+} LossSums;
 /* Something that a run is made from, beside its recipe: the key that names it and a number that tells whether it is still the same. */
-typedef struct TaskInput { const char *key; uint64_t fingerprint; } TaskInput;
+typedef struct TaskInput {
+    const char *key;
+    uint64_t fingerprint;
+} TaskInput;
 enum { TASK_MAX_INPUTS = 6 };
 /* What trainer_run asks of a kind of run: its data and its losses. All is a function of (seed, step), so that a resumed run does the same. */
 typedef struct Task {
     void *context;
-    TaskInput inputs[TASK_MAX_INPUTS];                                  /* key NULL = unused. A run whose inputs changed is not resumed: ST_CONFIG */
-    int64_t total_steps;                                                /* optimiser steps of the whole run */
+    TaskInput inputs[TASK_MAX_INPUTS]; /* key NULL = unused. A run whose inputs changed is not resumed: ST_CONFIG */
+    int64_t total_steps;               /* optimiser steps of the whole run */
     /* Epoch reached after `steps` steps, e.g. 1.5. */
     double (*epoch)(void *context, int64_t steps);
     /* Number of accumulation steps of `step` (from 0), and what its loss is divided by: the weights of trained tokens over all of them. ST_INPUT when
@@ -157,7 +177,7 @@ typedef struct Task {
     /* From now on accumulation steps go through their rows in parts of at most this many tokens (at least a row), with the gradients of all of it; 0
      * = at once. NULL: they can't. */
     void (*split)(void *context, int64_t most_tokens);
-    Status (*evaluate)(void *context, Tape *tape, LossSums *sums);      /* NULL: no evaluation data */
+    Status (*evaluate)(void *context, Tape *tape, LossSums *sums);                 /* NULL: no evaluation data */
     void (*describe_batch)(void *context, int64_t step, int64_t micro, Str *text); /* the rows of an accumulation step, for messages */
     /* Further numbers of the step (or of the evaluation) that just ended, into the object that goes to metrics.jsonl; NULL: none. Where there are
      * some, the evaluation's loss has no perplexity. */
@@ -166,8 +186,8 @@ typedef struct Task {
 typedef struct Progress {
     int64_t step, total_steps;
     double loss, tokens_per_second, seconds_left, learning_rate, grad_norm;
-    uint64_t memory;       /* peak of the process, bytes */
-    bool evaluation;       /* eval_loss is new */
+    uint64_t memory; /* peak of the process, bytes */
+    bool evaluation; /* eval_loss is new */
     double eval_loss;
 } Progress;
 typedef struct TrainerConfig {
@@ -176,10 +196,10 @@ typedef struct TrainerConfig {
     Tape *tape;
     Run *run;
     Task task;
-    const size_t *beside;  /* bytes that the run takes beside training, such as for sampling: looked at after task.largest_batch; NULL = none */
+    const size_t *beside; /* bytes that the run takes beside training, such as for sampling: looked at after task.largest_batch; NULL = none */
     void (*on_progress)(void *context, const Progress *progress); /* after each step and each evaluation; may be NULL */
     void *progress_context;
-    Status (*save_result)(void *context, const char *run_dir);    /* writes adapter/ or model/ into it; context: the task's */
+    Status (*save_result)(void *context, const char *run_dir); /* writes adapter/ or model/ into it; context: the task's */
 } TrainerConfig;
 typedef struct TrainResult {
     int64_t steps;
@@ -193,16 +213,16 @@ typedef struct TrainResult {
 
 /* Memory that training will take, from shapes; bytes. */
 typedef struct TrainMemory {
-    size_t mapped;      /* frozen weights where the file is mapped: the system may take these pages back and read them again */
+    size_t mapped; /* frozen weights where the file is mapped: the system may take these pages back and read them again */
     size_t weights, packed, gradients, optimizer, best, activations;
-    size_t scratch;     /* what kernels keep for themselves */
-    size_t rollout;     /* of sampling: key/value cache, activations of a step, logits; 0 where nothing is sampled */
-    size_t experience;  /* environments, and what happened in them; 0 where there are none */
-    size_t program;     /* what the process holds beside them: code, tokenizer, rows; as measured, and what code takes when it first runs */
+    size_t scratch;              /* what kernels keep for themselves */
+    size_t rollout;              /* of sampling: key/value cache, activations of a step, logits; 0 where nothing is sampled */
+    size_t experience;           /* environments, and what happened in them; 0 where there are none */
+    size_t program;              /* what the process holds beside them: code, tokenizer, rows; as measured, and what code takes when it first runs */
     Checkpointing checkpointing; /* it holds with this, and with accumulation steps in parts of at most part_tokens; 0 = whole */
     int64_t part_tokens;
-    size_t total;       /* of all: the largest resident size to expect */
-    TapeRoom room;      /* what `activations` counts */
+    size_t total;  /* of all: the largest resident size to expect */
+    TapeRoom room; /* what `activations` counts */
 } TrainMemory;
 /* With train.max_memory the model's checkpointing and the task's split are set to the cheapest that stays below it: a trained head's logits computed
  * again, norms and activations, parts, whole layers computed again, smaller parts. ST_RESOURCE when none does. Without it they are as the recipe
@@ -220,7 +240,7 @@ Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMem
 Status trainer_check_weights(const Recipe *recipe, int64_t n_weights);
 /* ST_RESOURCE with what to change when `memory` is more than the machine has left. */
 Status trainer_check_memory(const Recipe *recipe, const TrainMemory *memory);
-void train_memory_describe(const TrainMemory *memory, Str *text); /* one line for people */
+void train_memory_describe(const TrainMemory *memory, Str *text);  /* one line for people */
 void train_memory_write(JsonWriter *w, const TrainMemory *memory); /* as "memory": {...}, for started.json */
 
 /* Of a run that is finished already: its result again. ST_INPUT: finished.json lacks some of it. */

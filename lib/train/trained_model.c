@@ -1,4 +1,5 @@
 /* The model that a recipe trains: loaded, with its adapter, and written at the end. */
+#include "lib/base/log.h"
 #include "lib/train/trained_model.h"
 
 #include "lib/text/chat.h"
@@ -182,7 +183,10 @@ static Status save_template(const Recipe *recipe, const char *made) {
 
 /* ---- the result ---- */
 
-typedef struct Trained { const Recipe *recipe; const Model *model; } Trained;
+typedef struct Trained {
+    const Recipe *recipe;
+    const Model *model;
+} Trained;
 
 static Status write_trained(void *context, const char *made) {
     const Trained *trained = context;

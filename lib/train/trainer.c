@@ -1,4 +1,5 @@
 /* The core of every training: accumulate, clip, step; evaluate, save, stop; the same bytes whether it was interrupted or not. */
+#include "lib/base/system.h"
 #include "lib/train/run.h"
 
 #include <math.h>
@@ -8,7 +9,7 @@ static const double not_known = (double)NAN;
 
 /* What a checkpoint keeps beside tensors. Losses that are not known yet are NaN, written as null. */
 typedef struct State {
-    int64_t step;            /* steps done */
+    int64_t step; /* steps done */
     int64_t tokens, loss_tokens;
     double first_loss, last_loss, seconds;
     double eval_loss, best_eval_loss;
@@ -25,12 +26,12 @@ typedef struct Trainer {
     Arena *arena;
     CheckpointItem *items;
     size_t n_items;
-    Tensor **best;           /* copies of the trained tensors, in list order; NULL without early stopping */
+    Tensor **best; /* copies of the trained tensors, in list order; NULL without early stopping */
     State state;
-    int64_t saved_step;      /* of the newest checkpoint; -1 = none */
-    double began;            /* clock at the start of this process's training */
+    int64_t saved_step; /* of the newest checkpoint; -1 = none */
+    double began;       /* clock at the start of this process's training */
     int64_t began_step;
-    double seconds_before;   /* what earlier processes took */
+    double seconds_before; /* what earlier processes took */
 } Trainer;
 
 /* ---- what a checkpoint holds ---- */
@@ -179,7 +180,10 @@ static Status not_finite(const Trainer *trainer, const char *what, int64_t micro
 
 /* ---- one optimiser step ---- */
 
-typedef struct StepResult { LossSums sums; double loss, grad_norm, learning_rate, seconds; } StepResult;
+typedef struct StepResult {
+    LossSums sums;
+    double loss, grad_norm, learning_rate, seconds;
+} StepResult;
 
 static Status accumulate(Trainer *trainer, StepResult *result, int64_t *n_micro) {
     const TrainerConfig *config = trainer->config;
@@ -302,8 +306,10 @@ static Status write_evaluation(const Trainer *trainer, const LossSums *sums) {
     jw_object(&w, NULL);
     jw_int(&w, "step", trainer->state.step);
     jw_double(&w, "eval_loss", trainer->state.eval_loss);
-    if (task->write_metrics) task->write_metrics(task->context, true, &w);
-    else if (wants_metric(trainer->recipe, "perplexity")) jw_double(&w, "eval_perplexity", exp(trainer->state.eval_loss));
+    if (task->write_metrics)
+        task->write_metrics(task->context, true, &w);
+    else if (wants_metric(trainer->recipe, "perplexity"))
+        jw_double(&w, "eval_perplexity", exp(trainer->state.eval_loss));
     jw_int(&w, "eval_tokens", sums->loss_tokens);
     jw_double(&w, "seconds", elapsed(trainer));
     jw_end_object(&w);

@@ -16,13 +16,13 @@ typedef struct TrainingKind {
     void (*tell)(void *context, const TrainMemory *memory); /* shows the plan; a dry run ends here */
     void (*started)(void *context, JsonWriter *w);          /* what is known before the first step, into started.json */
     Status (*train)(void *context, Run *run);
-    void (*release)(void *context);                         /* in any case, and before the report is written */
-    bool has_template;                                      /* chat_template.jinja goes with what is trained */
+    void (*release)(void *context); /* in any case, and before the report is written */
+    bool has_template;              /* chat_template.jinja goes with what is trained */
 } TrainingKind;
 typedef struct TrainingOptions {
     const char *command; /* as it was typed, for the run's record; NULL: not known */
     bool resume;
-    bool dry_run;        /* everything but training: nothing is written but data.cache */
+    bool dry_run; /* everything but training: nothing is written but data.cache */
 } TrainingOptions;
 /* *recipe: the run's; `open` may put another one in its place, such as one with the day (recipe_dated). Writes report.html at the end, also of a run
  * that failed. Faults of these functions, of run_check, run_open and trainer_check_memory. */

@@ -1,4 +1,5 @@
 /* Keys that a run does not read: said, not passed over. */
+#include "lib/base/log.h"
 #include "lib/train/train.h"
 
 #include <stdarg.h>

@@ -1,4 +1,5 @@
 /* Copies, episodes, time limits and arguments: all that environments have in common. */
+#include "lib/base/system.h"
 #include "rl/env/env_kinds.h"
 #include "rl/mdp/worlds.h"
 
@@ -84,8 +85,8 @@ static Status unknown_environment(const char *id) {
     for (; env_id_at(n); n++) ids[n] = env_id_at(n);
     const char *near = text_nearest(id, ids, n);
     status_fail(ST_CONFIG, "unknown environment '%s'", id);
-    return status_hint(ST_CONFIG, "%s%s%sany of Gymnasium's is had with env: {command: [python3, recipes/gym_bridge.py, %s]}", near ? "did you mean '" : "",
-                       near ? near : "", near ? "'? " : "", id);
+    return status_hint(ST_CONFIG, "%s%s%sany of Gymnasium's is had with env: {command: [python3, recipes/gym_bridge.py, %s]}",
+                       near ? "did you mean '" : "", near ? near : "", near ? "'? " : "", id);
 }
 
 static Status set_arguments(Env *env, char *text) {
@@ -133,10 +134,14 @@ Status env_new(const char *spec, int64_t copies, Env **env) {
     if (arguments) *arguments++ = '\0';
     const EnvKind *kind = env_kind_find(str_text(&id));
     Status status;
-    if (!*spec) status = status_fail(ST_CONFIG, "the name of the environment is empty");
-    else if (kind) status = make_kind(kind, arguments, copies, env);
-    else if (world_find(id.data) || mdp_is_file_name(id.data)) status = make_world(spec, copies, env);
-    else status = unknown_environment(id.data);
+    if (!*spec)
+        status = status_fail(ST_CONFIG, "the name of the environment is empty");
+    else if (kind)
+        status = make_kind(kind, arguments, copies, env);
+    else if (world_find(id.data) || mdp_is_file_name(id.data))
+        status = make_world(spec, copies, env);
+    else
+        status = unknown_environment(id.data);
     str_release(&id);
     return status;
 }

@@ -21,8 +21,8 @@
 /* What an action or an observation is. Discrete: one whole number 0..n-1. Box: `size` numbers, each within its bounds (infinite where there are
  * none). */
 typedef struct Space {
-    int64_t n;              /* 0: a box */
-    int64_t size;           /* numbers; 1 when discrete */
+    int64_t n;                /* 0: a box */
+    int64_t size;             /* numbers; 1 when discrete */
     const double *low, *high; /* (size); NULL when discrete */
 } Space;
 
@@ -31,27 +31,27 @@ typedef struct Env {
     const EnvKind *kind;
     const char *id;
     int64_t copies, state_size;
-    int64_t max_steps;      /* of an episode, then it is truncated; 0: no limit */
+    int64_t max_steps; /* of an episode, then it is truncated; 0: no limit */
     Space action, observation;
 
     /* What the last env_reset, env_step or env_set_state left; rows of copies, owned by the environment. */
-    double *observations;       /* (copies, observation.size), Gymnasium's float32 values where it gives float32 */
-    double *final_observations; /* (copies, observation.size): the last one of an episode; written where the step ended it */
-    double *rewards;            /* (copies) */
+    double *observations;         /* (copies, observation.size), Gymnasium's float32 values where it gives float32 */
+    double *final_observations;   /* (copies, observation.size): the last one of an episode; written where the step ended it */
+    double *rewards;              /* (copies) */
     bool *terminated, *truncated; /* (copies); both when the last allowed step also ends the process, as in Gymnasium */
-    int64_t *lengths;           /* (copies): steps of the episode so far */
-    int64_t *final_lengths;     /* (copies): steps of the last episode that ended */
+    int64_t *lengths;             /* (copies): steps of the episode so far */
+    int64_t *final_lengths;       /* (copies): steps of the last episode that ended */
 
-    double *states;             /* (copies, state_size); see env_set_state */
-    uint64_t *counts;           /* (copies): starts and steps since env_reset */
+    double *states;   /* (copies, state_size); see env_set_state */
+    uint64_t *counts; /* (copies): starts and steps since env_reset */
     uint64_t seed;
-    bool *begins;               /* (copies): scratch */
-    const void *context;        /* what the kind works with: its arguments, or a Mdp */
-    NamedMdp *world;            /* the finite MDP that this is, owned; NULL: it is none, or somebody else's */
-    void *remote;               /* of an environment that lives in another program ... */
-    double *played;             /* ... and actions of the episodes so far, of at most max_played steps each (copies, max_played, action.size) */
+    bool *begins;        /* (copies): scratch */
+    const void *context; /* what the kind works with: its arguments, or a Mdp */
+    NamedMdp *world;     /* the finite MDP that this is, owned; NULL: it is none, or somebody else's */
+    void *remote;        /* of an environment that lives in another program ... */
+    double *played;      /* ... and actions of the episodes so far, of at most max_played steps each (copies, max_played, action.size) */
     int64_t max_played;
-    Failure failure;            /* which that program had; nothing works any more */
+    Failure failure; /* which that program had; nothing works any more */
     Arena *arena;
 } Env;
 
@@ -91,7 +91,7 @@ Status env_spec(const Yaml *node, Str *spec);
 /* Where the environment has a world whose states it does not show by their numbers: the same game with those, in its place, not started. Else
  * nothing. ST_INPUT, ST_RESOURCE: it stays as it was. */
 Status env_number_states(Env **env);
-void env_free(Env *env); /* NULL is fine */
+void env_free(Env *env);         /* NULL is fine */
 const char *env_id_at(size_t i); /* built-in environments and worlds by turns; NULL behind the last */
 
 /* Starts an episode in every copy. The same seed gives the same episodes for the same actions. Fails only where another program is asked, which the

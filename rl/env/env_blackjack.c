@@ -66,8 +66,8 @@ static bool is_hand(const double *hand) {
 
 static bool is_state(const void *context, const double *state) {
     (void)context;
-    return is_hand(state + PLAYER) && is_hand(state + DEALER) &&
-        state[OPEN_CARD] >= 1 && state[OPEN_CARD] <= 10 && state[OPEN_CARD] == floor(state[OPEN_CARD]);
+    return is_hand(state + PLAYER) && is_hand(state + DEALER) && state[OPEN_CARD] >= 1 && state[OPEN_CARD] <= 10 &&
+           state[OPEN_CARD] == floor(state[OPEN_CARD]);
 }
 
 const EnvKind env_kind_blackjack = {

@@ -1,4 +1,6 @@
 /* Environments that are programs: JSON lines, one request and one answer each (env.h, env_new_command). */
+#include "lib/base/log.h"
+#include "lib/base/system.h"
 #include "rl/env/env_kinds.h"
 #include "rl/env/program.h"
 
@@ -7,16 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_NUMBERS 1e7           /* of an action or an observation */
+#define MOST_NUMBERS 1e7 /* of an action or an observation */
 /* What is kept of an episode's actions, so that a resumed run can repeat them: steps, where the program says no limit; and numbers of all copies */
 enum { MAX_PLAYED = 10000, MAX_PLAYED_NUMBERS = 2 << 20 };
 
 typedef struct Command {
-    EnvKind kind;             /* with the program's spaces */
+    EnvKind kind; /* with the program's spaces */
     Program program;
     Arena *arena;
     bool warned_of_bounds;
-    bool lost;                /* the episodes that go on elsewhere: they are cut off in the next step */
+    bool lost; /* the episodes that go on elsewhere: they are cut off in the next step */
 } Command;
 
 /* ---- opening ---- */
@@ -188,8 +190,10 @@ static void write_step(const Env *env, Command *command, const double *actions) 
     for (int64_t copy = 0; copy < env->copies; copy++) {
         const double *action = actions + copy * space->size;
         if (copy) str_append(&command->program.request, ", ");
-        if (rests(env, copy)) str_append(&command->program.request, "null");
-        else if (space->n) str_printf(&command->program.request, "%lld", (long long)*action);
+        if (rests(env, copy))
+            str_append(&command->program.request, "null");
+        else if (space->n)
+            str_printf(&command->program.request, "%lld", (long long)*action);
         for (int64_t i = 0; !space->n && !rests(env, copy) && i < space->size; i++) {
             str_append(&command->program.request, i ? ", " : "[");
             str_append_double(&command->program.request, fmin(fmax(action[i], space->low[i]), space->high[i]));
@@ -210,7 +214,8 @@ static Status read_step(Env *env, Command *command) {
                      *cut = json_array_get(truncated, (size_t)copy);
         if (rests(env, copy)) continue;
         if (!json_is_number(reward)) return program_wrong(&command->program, -1, "a reward is no number");
-        if (!json_is_boolean(ended) || !json_is_boolean(cut)) return program_wrong(&command->program, -1, "'terminated' and 'truncated' are not true or false");
+        if (!json_is_boolean(ended) || !json_is_boolean(cut))
+            return program_wrong(&command->program, -1, "'terminated' and 'truncated' are not true or false");
         TRY(read_observation(command, json_array_get(observations, (size_t)copy), copy, env->observations + copy * env->observation.size));
         env->rewards[copy] = json_number_value(reward);
         env->terminated[copy] = json_is_true(ended);
@@ -256,7 +261,11 @@ static Status step(Env *env, const double *actions) {
 /* ---- resuming ---- */
 
 /* What the environment looked like when the checkpoint was made. */
-typedef struct Past { int64_t *lengths; uint64_t *counts; double *observations, *actions; } Past;
+typedef struct Past {
+    int64_t *lengths;
+    uint64_t *counts;
+    double *observations, *actions;
+} Past;
 
 static size_t seen_bytes(const Env *env) { return (size_t)(env->copies * env->observation.size) * sizeof *env->observations; }
 
@@ -282,7 +291,8 @@ static bool next_actions(Env *env, const Past *past, int64_t t) {
         if (t < past->lengths[copy]) {
             any = true;
             memcpy(past->actions + (size_t)copy * size, env->played + (size_t)(copy * env->max_played + t) * size, size * sizeof *past->actions);
-        } else cut_off(env, copy);
+        } else
+            cut_off(env, copy);
     }
     return any;
 }
@@ -329,8 +339,10 @@ static Status resume(Env *env) {
         TRY(status);
     }
     if (lost == 0) return ST_OK;
-    log_message(LOG_WARNING, "environment '%s': %lld of %lld episodes do not come out the same again: all are cut off, and what follows is not what an "
-                             "undisturbed run would have done", command->kind.id, (long long)lost, (long long)env->copies);
+    log_message(LOG_WARNING,
+                "environment '%s': %lld of %lld episodes do not come out the same again: all are cut off, and what follows is not what an "
+                "undisturbed run would have done",
+                command->kind.id, (long long)lost, (long long)env->copies);
     command->lost = true;
     memcpy(env->lengths, past.lengths, (size_t)env->copies * sizeof *env->lengths);
     memcpy(env->observations, past.observations, seen_bytes(env));

@@ -6,7 +6,9 @@
 #include "rl/env/env.h"
 
 /* The random numbers of one start or step of one copy; each call gives the next. */
-typedef struct EnvDraws { uint64_t seed, copy, next; } EnvDraws;
+typedef struct EnvDraws {
+    uint64_t seed, copy, next;
+} EnvDraws;
 double env_uniform(EnvDraws *draws, double low, double high);
 int64_t env_below(EnvDraws *draws, int64_t n);
 

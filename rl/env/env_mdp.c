@@ -4,7 +4,11 @@
 
 #include <math.h>
 
-typedef struct Chain { const Mdp *mdp; const double *start; int32_t n_observations; } Chain;
+typedef struct Chain {
+    const Mdp *mdp;
+    const double *start;
+    int32_t n_observations;
+} Chain;
 
 /* The first of n outcomes at which the sum of probabilities passes a uniform number; rounding never picks an impossible one. */
 static int64_t draw(EnvDraws *draws, const double *probability, int64_t n) {

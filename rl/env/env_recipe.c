@@ -28,8 +28,10 @@ static Status refuse_value(const char *id, const char *key, const Yaml *value) {
     bool nested = false;
     for (size_t i = 0; value->kind == YAML_LIST && i < value->n; i++) nested = nested || value->items[i]->kind != YAML_SCALAR;
     const char *what = value->kind == YAML_MAP ? "a map of keys" : nested ? "a list of lists" : "a text with ',' or '/' in it";
-    if (value->line > 0) status_fail(ST_CONFIG, "line %d: argument '%s' of '%s' is %s", value->line, key, id, what);
-    else status_fail(ST_CONFIG, "argument '%s' of '%s' is %s", key, id, what);
+    if (value->line > 0)
+        status_fail(ST_CONFIG, "line %d: argument '%s' of '%s' is %s", value->line, key, id, what);
+    else
+        status_fail(ST_CONFIG, "argument '%s' of '%s' is %s", key, id, what);
     return status_hint(ST_CONFIG, "it is a number, a truth value, a word, or a list of these, as desc: [SFF, FHF, FFG]");
 }
 
@@ -69,7 +71,7 @@ Status env_spec(const Yaml *node, Str *spec) {
     if (node->kind == YAML_SCALAR) str_append(spec, node->text);
     if (node->kind == YAML_SCALAR) return ST_OK;
     if (node->kind == YAML_MAP && yaml_get(node, "id")) return spec_of_map(node, spec);
-    if (node->kind == YAML_MAP && yaml_get(node, "command")) 
+    if (node->kind == YAML_MAP && yaml_get(node, "command"))
         return status_hint(fault(node, "is a program, not a finite MDP"), "it can be simulated and learned in, not solved");
     return no_environment(node);
 }

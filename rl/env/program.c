@@ -1,3 +1,5 @@
+#include "lib/base/log.h"
+#include "lib/base/system.h"
 #include "rl/env/program.h"
 
 #include <math.h>

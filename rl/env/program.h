@@ -10,20 +10,22 @@
 
 #include <jansson.h>
 
-#include "lib/base/base.h"
+#include "lib/base/child.h"
+#include "lib/base/file.h"
+#include "lib/base/json.h"
 
 typedef struct Program {
-    Arena *arena;             /* borrowed */
-    const char *id;           /* for messages: its first word, until it says its own */
-    const char **argv;        /* n words */
+    Arena *arena;      /* borrowed */
+    const char *id;    /* for messages: its first word, until it says its own */
+    const char **argv; /* n words */
     size_t n;
     int64_t copies;
-    double timeout;           /* seconds for an answer */
+    double timeout; /* seconds for an answer */
     Child *child;
-    bool asked;               /* since it was started */
-    int64_t failures, calm;   /* in a row; answers to steps since the last one */
+    bool asked;             /* since it was started */
+    int64_t failures, calm; /* in a row; answers to steps since the last one */
     Str request, reply;
-    json_t *answer;           /* to the last request */
+    json_t *answer; /* to the last request */
 } Program;
 
 /* The words are copied. ST_RESOURCE. */

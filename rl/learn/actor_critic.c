@@ -140,8 +140,8 @@ Status actor_critic_gradient(Policy *policy, Minibatch *m, const Losses *losses,
 static Status check_parts(const Recipe *recipe, int64_t copies, int64_t parts) {
     int64_t steps = recipe->rl_num_steps * copies;
     if (parts <= (recipe->rl_normalize_advantage ? steps / 2 : steps)) return ST_OK;
-    status_fail(ST_CONFIG, "%lld step%s of all environments make %lld minibatch%s with fewer than %s", (long long)steps, plural(steps), (long long)parts,
-                parts == 1 ? "" : "es", recipe->rl_normalize_advantage ? "the two that 'rl.normalize_advantage' needs" : "one");
+    status_fail(ST_CONFIG, "%lld step%s of all environments make %lld minibatch%s with fewer than %s", (long long)steps, plural(steps),
+                (long long)parts, parts == 1 ? "" : "es", recipe->rl_normalize_advantage ? "the two that 'rl.normalize_advantage' needs" : "one");
     return status_hint(ST_CONFIG, "raise rl.num_steps or rl.num_envs%s%s", parts > 1 ? ", or lower rl.num_minibatches" : "",
                        recipe->rl_normalize_advantage ? "; or rl.normalize_advantage=false" : "");
 }
@@ -208,11 +208,15 @@ Status actor_critic_act(Learner *learner, const double *observations, int64_t n,
     ArenaMark mark = arena_mark(learner->arena);
     double *seen = arena_alloc(learner->arena, size), *logprobs = arena_alloc(learner->arena, (size_t)n * sizeof *logprobs);
     if (!seen || !logprobs) return ST_RESOURCE;
-    if (ac->rollout.observed) moments_normalise(&ac->observed, observations, n, seen);
-    else memcpy(seen, observations, size);
+    if (ac->rollout.observed)
+        moments_normalise(&ac->observed, observations, n, seen);
+    else
+        memcpy(seen, observations, size);
     TRY(policy_forward(policy, seen, n, POLICY_ACTIONS, false));
-    if (greedy) policy_mode(policy, actions);
-    else policy_sample(policy, key, actions, logprobs);
+    if (greedy)
+        policy_mode(policy, actions);
+    else
+        policy_sample(policy, key, actions, logprobs);
     space_clip(&learner->env->action, actions, n);
     arena_rewind(learner->arena, mark);
     return ST_OK;
@@ -249,7 +253,10 @@ static Status not_finite(const ActorCritic *ac, const Learner *learner) {
 }
 
 /* A step, by the parts of the policy: the thread that made a part's gradient has it, the weights and the averages in its cache. */
-typedef struct StepOfParts { ActorCritic *ac; double scale, rate; } StepOfParts;
+typedef struct StepOfParts {
+    ActorCritic *ac;
+    double scale, rate;
+} StepOfParts;
 
 static void step_part(void *context, int64_t i) {
     const StepOfParts *step = context;
@@ -266,7 +273,8 @@ Status actor_critic_step(ActorCritic *ac, Learner *learner, Measures *measures) 
     StepOfParts step = {ac, clip_scale(norm, recipe->train_max_grad_norm),
                         recipe->train_learning_rate * schedule_factor(&ac->schedule, learner->updates)};
     ac->optimizer_steps++;
-    if (in_halves(&ac->policy, &ac->minibatch)) cpu_team_run(2, step_part, &step);
+    if (in_halves(&ac->policy, &ac->minibatch))
+        cpu_team_run(2, step_part, &step);
     else
         for (int64_t i = 0; i < 2; i++) step_part(&step, i);
     measures->grad_norm += norm;

@@ -29,7 +29,7 @@ void minibatch_take(Minibatch *minibatch, const Rollout *rollout, const int64_t 
 /* policy loss - ent_coef x entropy + vf_coef x value loss (half the mean squared error, with the clip of value_loss). */
 typedef struct Losses {
     const PolicyLoss *policy;
-    bool first_pass;             /* ratios are 1: minibatch.old_logprobs are not looked at */
+    bool first_pass; /* ratios are 1: minibatch.old_logprobs are not looked at */
     double clip, clip_value, ent_coef, vf_coef;
 } Losses;
 /* Sums over `steps` optimiser steps, for the metrics. */
@@ -51,8 +51,8 @@ typedef struct ActorCritic {
     OptimizerConfig optimizer;
     ScheduleConfig schedule;
     int64_t optimizer_steps;
-    int64_t parts;               /* minibatches that a rollout is cut into */
-    int64_t *rows;               /* of the rollout, in the order in which they are learned from */
+    int64_t parts; /* minibatches that a rollout is cut into */
+    int64_t *rows; /* of the rollout, in the order in which they are learned from */
 } ActorCritic;
 
 /* learner->self from the recipe. `values`: with a critic; parts: minibatches that rollouts are cut into, from 1. The functions below are an

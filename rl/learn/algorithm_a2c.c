@@ -14,8 +14,16 @@ static Status update(Learner *learner) {
 static Status open(Learner *learner) { return actor_critic_open(learner, true, 1); }
 
 const Algorithm algorithm_a2c = {
-    .name = "a2c", .help = "advantage actor-critic, synchronous (arXiv 1602.01783)", .discrete = true, .box = true,
+    .name = "a2c",
+    .help = "advantage actor-critic, synchronous (arXiv 1602.01783)",
+    .discrete = true,
+    .box = true,
     .keys = KEYS_OF_ROLLOUTS "gae_lambda",
-    .open = open, .reserve = actor_critic_reserve,
-    .update = update, .act = actor_critic_act, .policy = actor_critic_policy, .keep = actor_critic_keep, .close = actor_critic_close,
+    .open = open,
+    .reserve = actor_critic_reserve,
+    .update = update,
+    .act = actor_critic_act,
+    .policy = actor_critic_policy,
+    .keep = actor_critic_keep,
+    .close = actor_critic_close,
 };

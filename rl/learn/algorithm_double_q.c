@@ -2,7 +2,10 @@
  * truth. Sources: van Hasselt 2010; Sutton & Barto 6.7. */
 #include "rl/learn/table.h"
 
-typedef struct DoubleQ { Tabular t; Values Q2; } DoubleQ;
+typedef struct DoubleQ {
+    Tabular t;
+    Values Q2;
+} DoubleQ;
 
 /* A coin: Q1(S,A) += alpha [R + gamma Q2(S', argmax_a Q1(S',a)) - Q1(S,A)], or the same with the tables exchanged. */
 static void learn(Learner *learner, const Step *step) {
@@ -34,7 +37,12 @@ static void keep(Learner *learner, Keeper *keeper) {
 }
 
 const Algorithm algorithm_double_q = {
-    .name = "double_q", .help = "double Q-learning on tables or tiles (van Hasselt 2010)",
+    .name = "double_q",
+    .help = "double Q-learning on tables or tiles (van Hasselt 2010)",
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES,
-    .open = open, .learn = learn, .policy = policy, .keep = keep, OF_A_TABLE,
+    .open = open,
+    .learn = learn,
+    .policy = policy,
+    .keep = keep,
+    OF_A_TABLE,
 };

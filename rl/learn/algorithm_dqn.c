@@ -15,7 +15,10 @@ typedef struct Dqn {
     double *actions;
     int64_t target_every, optimizer_steps;
     double tau;
-    struct { int64_t n; double loss, grad_norm, q; } sums; /* over the gradient steps of one update */
+    struct {
+        int64_t n;
+        double loss, grad_norm, q;
+    } sums; /* over the gradient steps of one update */
 } Dqn;
 
 /* argmax_a Q(s, a), or with probability epsilon any action. */
@@ -154,7 +157,15 @@ static void keep(Learner *learner, Keeper *keeper) {
 }
 
 const Algorithm algorithm_dqn = {
-    .name = "dqn", .help = "deep Q-networks: replay, target copy; double, dueling, prioritised, n steps (Nature 518, 529)", .discrete = true,
+    .name = "dqn",
+    .help = "deep Q-networks: replay, target copy; double, dueling, prioritised, n steps (Nature 518, 529)",
+    .discrete = true,
     .keys = KEYS_OF_REPLAY "epsilon_start epsilon_end epsilon_fraction huber double_q dueling prioritized priority_alpha priority_beta",
-    .open = open, .reserve = reserve, .update = update, .act = act, .policy = policy, .keep = keep, .close = close,
+    .open = open,
+    .reserve = reserve,
+    .update = update,
+    .act = act,
+    .policy = policy,
+    .keep = keep,
+    .close = close,
 };

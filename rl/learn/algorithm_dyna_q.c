@@ -64,5 +64,9 @@ const Algorithm algorithm_dyna_q = {
     .name = "dyna_q",
     .help = "Dyna-Q: Q-learning with rl.planning_steps from a learned model a step (Sutton 1990)",
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES "planning_steps",
-    .open = open, .learn = learn, .policy = tabular_policy, .keep = keep, OF_A_TABLE,
+    .open = open,
+    .learn = learn,
+    .policy = tabular_policy,
+    .keep = keep,
+    OF_A_TABLE,
 };

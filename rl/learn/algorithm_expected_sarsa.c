@@ -10,7 +10,12 @@ static void learn(Learner *learner, const Step *step) {
 static Status open(Learner *learner) { return tabular_open(learner, sizeof(Tabular), ACTION_VALUES); }
 
 const Algorithm algorithm_expected_sarsa = {
-    .name = "expected_sarsa", .help = "Expected Sarsa on a table or tiles (van Seijen et al. 2009)",
+    .name = "expected_sarsa",
+    .help = "Expected Sarsa on a table or tiles (van Seijen et al. 2009)",
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES,
-    .open = open, .learn = learn, .policy = tabular_policy, .keep = tabular_keep, OF_A_TABLE,
+    .open = open,
+    .learn = learn,
+    .policy = tabular_policy,
+    .keep = tabular_keep,
+    OF_A_TABLE,
 };

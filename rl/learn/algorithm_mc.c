@@ -5,7 +5,11 @@
 #include <string.h>
 
 /* first: (n, A), of each entry the time of its first visit in this episode */
-typedef struct MonteCarlo { Tabular t; Memory memory; int32_t *first; } MonteCarlo;
+typedef struct MonteCarlo {
+    Tabular t;
+    Memory memory;
+    int32_t *first;
+} MonteCarlo;
 
 static int64_t entry_at(const MonteCarlo *mc, int64_t copy, int64_t time) {
     int64_t A = mc->t.Q.A;
@@ -56,5 +60,9 @@ const Algorithm algorithm_mc = {
     .name = "mc",
     .help = "Monte Carlo, first or every visit (rl.visits): values of a given policy (rl.policy), or control",
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES "policy visits max_episode",
-    .open = open, .learn = learn, .policy = tabular_policy, .keep = keep, OF_A_TABLE,
+    .open = open,
+    .learn = learn,
+    .policy = tabular_policy,
+    .keep = keep,
+    OF_A_TABLE,
 };

@@ -4,7 +4,12 @@
 
 #include <string.h>
 
-typedef struct OffPolicy { Tabular t; Memory memory; double *C; bool weighted; } OffPolicy; /* C: (n, A), the sum of weights so far */
+typedef struct OffPolicy {
+    Tabular t;
+    Memory memory;
+    double *C;
+    bool weighted;
+} OffPolicy; /* C: (n, A), the sum of weights so far */
 
 /* pi(A|S) of the policy that is learned about. */
 static double target_probability(Tabular *t, const int32_t *S, int64_t A) {
@@ -77,5 +82,9 @@ const Algorithm algorithm_off_policy_mc = {
     .name = "off_policy_mc",
     .help = "Monte Carlo by importance sampling (rl.importance): values of a given policy (rl.policy), or control",
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING "policy importance max_episode",
-    .open = open, .learn = learn, .policy = tabular_policy, .keep = keep, OF_A_TABLE,
+    .open = open,
+    .learn = learn,
+    .policy = tabular_policy,
+    .keep = keep,
+    OF_A_TABLE,
 };

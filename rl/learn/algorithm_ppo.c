@@ -37,8 +37,10 @@ static Status update(Learner *learner) {
             minibatch_take(&ac->minibatch, rollout, ac->rows + begin, end - begin);
             if (recipe->rl_normalize_advantage) advantages_normalise(ac->minibatch.advantages, NULL, end - begin, NORMALISE_STD, 1e-8);
             TRY(actor_critic_gradient(&ac->policy, &ac->minibatch, &losses, &measures, &kl));
-            if (kl <= most) TRY(actor_critic_step(ac, learner, &measures));
-            else params_zero_grad(&ac->policy.params);
+            if (kl <= most)
+                TRY(actor_critic_step(ac, learner, &measures));
+            else
+                params_zero_grad(&ac->policy.params);
         }
     }
     actor_critic_report(ac, learner, &measures);
@@ -48,8 +50,16 @@ static Status update(Learner *learner) {
 static Status open(Learner *learner) { return actor_critic_open(learner, true, learner->recipe->rl_num_minibatches); }
 
 const Algorithm algorithm_ppo = {
-    .name = "ppo", .help = "proximal policy optimisation with clip, GAE and a learned value (arXiv 1707.06347)", .discrete = true, .box = true,
+    .name = "ppo",
+    .help = "proximal policy optimisation with clip, GAE and a learned value (arXiv 1707.06347)",
+    .discrete = true,
+    .box = true,
     .keys = KEYS_OF_ROLLOUTS "gae_lambda num_iterations num_minibatches clip clip_value target_kl",
-    .open = open, .reserve = actor_critic_reserve,
-    .update = update, .act = actor_critic_act, .policy = actor_critic_policy, .keep = actor_critic_keep, .close = actor_critic_close,
+    .open = open,
+    .reserve = actor_critic_reserve,
+    .update = update,
+    .act = actor_critic_act,
+    .policy = actor_critic_policy,
+    .keep = actor_critic_keep,
+    .close = actor_critic_close,
 };

@@ -10,7 +10,12 @@ static void learn(Learner *learner, const Step *step) {
 static Status open(Learner *learner) { return tabular_open(learner, sizeof(Tabular), ACTION_VALUES); }
 
 const Algorithm algorithm_q_learning = {
-    .name = "q_learning", .help = "Q-learning on a table or tiles (Watkins 1989)",
+    .name = "q_learning",
+    .help = "Q-learning on a table or tiles (Watkins 1989)",
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES,
-    .open = open, .learn = learn, .policy = tabular_policy, .keep = tabular_keep, OF_A_TABLE,
+    .open = open,
+    .learn = learn,
+    .policy = tabular_policy,
+    .keep = tabular_keep,
+    OF_A_TABLE,
 };

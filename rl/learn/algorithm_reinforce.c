@@ -19,8 +19,16 @@ static Status update(Learner *learner) {
 static Status open(Learner *learner) { return actor_critic_open(learner, learner->recipe->rl_baseline, 1); }
 
 const Algorithm algorithm_reinforce = {
-    .name = "reinforce", .help = "REINFORCE on whole episodes, with or without a baseline (Williams 1992)", .discrete = true, .box = true,
+    .name = "reinforce",
+    .help = "REINFORCE on whole episodes, with or without a baseline (Williams 1992)",
+    .discrete = true,
+    .box = true,
     .keys = KEYS_OF_ROLLOUTS "baseline",
-    .open = open, .reserve = actor_critic_reserve,
-    .update = update, .act = actor_critic_act, .policy = actor_critic_policy, .keep = actor_critic_keep, .close = actor_critic_close,
+    .open = open,
+    .reserve = actor_critic_reserve,
+    .update = update,
+    .act = actor_critic_act,
+    .policy = actor_critic_policy,
+    .keep = actor_critic_keep,
+    .close = actor_critic_close,
 };

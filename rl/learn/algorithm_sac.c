@@ -11,26 +11,32 @@
 enum { NUMBER_ACTOR, NUMBER_CRITIC }; /* of the random first values; each critic has its own */
 
 /* Q_1 and Q_2 of (s, a). `path` are the same weights without gradients: the actor's loss goes through them to the action. */
-typedef struct Critics { Mlp Q[2], path[2], target[2]; Params params, target_params; } Critics;
+typedef struct Critics {
+    Mlp Q[2], path[2], target[2];
+    Params params, target_params;
+} Critics;
 
 typedef struct Sac {
-    int64_t n, width, size;       /* batch; numbers of a network's observation; of an action */
-    Mlp pi;                       /* (mean, log std) */
+    int64_t n, width, size; /* batch; numbers of a network's observation; of an action */
+    Mlp pi;                 /* (mean, log std) */
     Params pi_params, price_params;
     Critics critics;
-    Tensor *log_alpha;            /* price of entropy; NULL: rl.ent_coef */
+    Tensor *log_alpha; /* price of entropy; NULL: rl.ent_coef */
     double target_entropy, tau;
     Replay D;
     ReplayBatch minibatch;
     Stepper stepper;
     Tape *tape;
-    Tensor *pairs;                /* (n, width + size) with a gradient: what the critics see of the actor's actions */
-    double *output, *doutput;     /* (n, 2 size) */
-    double *noise, *actions, *daction; /* (n, size) */
+    Tensor *pairs;                             /* (n, width + size) with a gradient: what the critics see of the actor's actions */
+    double *output, *doutput;                  /* (n, 2 size) */
+    double *noise, *actions, *daction;         /* (n, size) */
     double *logprobs, *targets, *q[2], *dq[2]; /* (n) */
-    double *chosen, *stretched;   /* (copies, size) */
+    double *chosen, *stretched;                /* (copies, size) */
     int64_t target_every, optimizer_steps;
-    struct { int64_t n; double q_loss, pi_loss, entropy, alpha, grad_norm, q; } sums;
+    struct {
+        int64_t n;
+        double q_loss, pi_loss, entropy, alpha, grad_norm, q;
+    } sums;
 } Sac;
 
 static double alpha_of(const Sac *sac, const Recipe *recipe) { return sac->log_alpha ? exp(tensor_get(sac->log_alpha, 0)) : recipe->rl_ent_coef; }
@@ -245,8 +251,10 @@ static Status update(Learner *learner) {
     memset(&sac->sums, 0, sizeof sac->sums);
     for (int64_t t = 0; t < recipe->rl_num_steps; t++) {
         RngKey key = learner_key(learner, RNG_EXPLORE, (uint64_t)t);
-        if (learner->steps >= recipe->rl_learning_starts) TRY(choose(learner, env->observations, env->copies, false, key, sac->chosen));
-        else for (int64_t i = 0; i < env->copies * sac->size; i++) sac->chosen[i] = 2 * rng_uniform(key, (uint64_t)i) - 1;
+        if (learner->steps >= recipe->rl_learning_starts)
+            TRY(choose(learner, env->observations, env->copies, false, key, sac->chosen));
+        else
+            for (int64_t i = 0; i < env->copies * sac->size; i++) sac->chosen[i] = 2 * rng_uniform(key, (uint64_t)i) - 1;
         stretch(&env->action, sac->chosen, env->copies, sac->stretched);
         replay_begin_step(&sac->D, env->observations, sac->chosen);
         TRY(learner_step(learner, sac->stretched));
@@ -414,7 +422,15 @@ static void keep(Learner *learner, Keeper *keeper) {
 }
 
 const Algorithm algorithm_sac = {
-    .name = "sac", .help = "soft actor-critic with twin critics and a learned price of entropy (arXiv 1812.05905)", .box = true,
+    .name = "sac",
+    .help = "soft actor-critic with twin critics and a learned price of entropy (arXiv 1812.05905)",
+    .box = true,
     .keys = KEYS_OF_REPLAY "ent_coef target_entropy",
-    .open = open, .reserve = reserve, .update = update, .act = act, .policy = policy, .keep = keep, .close = close,
+    .open = open,
+    .reserve = reserve,
+    .update = update,
+    .act = act,
+    .policy = policy,
+    .keep = keep,
+    .close = close,
 };

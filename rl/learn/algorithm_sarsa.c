@@ -10,7 +10,12 @@ static void learn(Learner *learner, const Step *step) { steps_learn(learner, ste
 static Status open(Learner *learner) { return steps_open(learner, ACTION_VALUES); }
 
 const Algorithm algorithm_sarsa = {
-    .name = "sarsa", .help = "Sarsa on a table or tiles: one step, n steps (rl.n_step) or traces (rl.lambda)",
+    .name = "sarsa",
+    .help = "Sarsa on a table or tiles: one step, n steps (rl.n_step) or traces (rl.lambda)",
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES "n_step lambda traces",
-    .open = open, .learn = learn, .policy = tabular_policy, .keep = steps_keep, OF_A_TABLE,
+    .open = open,
+    .learn = learn,
+    .policy = tabular_policy,
+    .keep = steps_keep,
+    OF_A_TABLE,
 };

@@ -10,7 +10,12 @@ static void learn(Learner *learner, const Step *step) { steps_learn(learner, ste
 static Status open(Learner *learner) { return steps_open(learner, STATE_VALUES); }
 
 const Algorithm algorithm_td = {
-    .name = "td", .help = "values of a given policy by TD(0), n-step TD (rl.n_step) or TD(lambda) (rl.lambda)",
+    .name = "td",
+    .help = "values of a given policy by TD(0), n-step TD (rl.n_step) or TD(lambda) (rl.lambda)",
     .keys = KEYS_OF_TABLES KEYS_OF_STEP_SIZES "n_step lambda traces policy",
-    .open = open, .learn = learn, .policy = tabular_policy, .keep = steps_keep, OF_A_TABLE,
+    .open = open,
+    .learn = learn,
+    .policy = tabular_policy,
+    .keep = steps_keep,
+    OF_A_TABLE,
 };

@@ -3,7 +3,9 @@
 #include "rl/learn/heads.h"
 
 /* Softmax's sums in one pass: of e^(l - most), and of that times l - most; an action with probability 0 adds nothing. */
-typedef struct Sums { double most, sum, weighted; } Sums;
+typedef struct Sums {
+    double most, sum, weighted;
+} Sums;
 
 static inline double weight_of(double logit, double most) { return logit == most ? 1 : exp(logit - most); }
 

@@ -10,7 +10,9 @@
 
 #include "rl/rl.h"
 
-typedef struct Likelihood { double logprob, entropy; } Likelihood; /* nats */
+typedef struct Likelihood {
+    double logprob, entropy;
+} Likelihood; /* nats */
 
 /* Probabilities are softmax(logits), logits: (n). Minus infinity is an action that can't be taken. */
 Likelihood categorical_likelihood(const double *logits, int64_t n, int64_t action);

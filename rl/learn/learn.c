@@ -1,4 +1,5 @@
 /* The loop around an algorithm: updates, metrics, checkpoints, and the same bytes whether it was interrupted or not. */
+#include "lib/base/system.h"
 #include "rl/learn/learn.h"
 
 #include "lib/train/training.h"
@@ -199,7 +200,10 @@ static Status fill_policy(Learner *learner, const char *path) {
 }
 
 enum { LONGEST_EPISODE = 10000, LONGEST_WATCHED = 300 };
-typedef struct Played { Episodes episodes; int64_t cut; } Played;
+typedef struct Played {
+    Episodes episodes;
+    int64_t cut;
+} Played;
 
 /* Every copy plays its share of the episodes and then no longer counts. */
 static Status play(Learner *learner, const EvaluationConfig *config, Played *played) {

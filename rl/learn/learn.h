@@ -20,7 +20,7 @@ typedef struct LearnConfig {
     const Recipe *recipe;
     TrainingOptions options;
     void (*on_plan)(void *context, const Learner *learner, const TrainMemory *memory); /* before the first step; may be NULL */
-    void (*on_progress)(void *context, const LearnProgress *progress); /* after each update; may be NULL */
+    void (*on_progress)(void *context, const LearnProgress *progress);                 /* after each update; may be NULL */
     /* At the end, where the algorithm knows values of numbered states; may be NULL */
     void (*on_values)(void *context, const Learner *learner, const double *learned, const double *exact);
     void *context;
@@ -38,15 +38,19 @@ typedef struct LearnResult {
 Status learn_run(const LearnConfig *config, LearnResult *result);
 
 typedef struct EvaluationConfig {
-    int64_t episodes;     /* from 1 */
-    bool sample;          /* draw actions as while training, instead of the best ones */
+    int64_t episodes; /* from 1 */
+    bool sample;      /* draw actions as while training, instead of the best ones */
     uint64_t seed;
     void (*on_step)(void *context, const Env *env, const double *actions); /* copy 0 after each step; may be NULL */
     void *context;
 } EvaluationConfig;
 /* std: of the population, 0 for one episode; cut: episodes that a limit of steps ended; limit: the one that evaluation set, 0: the environment's own
  */
-typedef struct Evaluation { int64_t episodes; double mean_return, std_return, mean_length; int64_t cut, limit; } Evaluation;
+typedef struct Evaluation {
+    int64_t episodes;
+    double mean_return, std_return, mean_length;
+    int64_t cut, limit;
+} Evaluation;
 /* Plays episodes with the policy of a run directory, of at most 10000 steps where the environment has no limit (300 where on_step watches); copies
  * play equal numbers of episodes, so short ones count no more than long ones. ST_INPUT: no such run, or no policy in it. */
 Status learn_evaluate(const char *run_dir, const EvaluationConfig *config, Evaluation *evaluation);

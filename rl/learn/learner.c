@@ -1,4 +1,6 @@
 /* What all algorithms have in common: opening, stepping with account of episodes, numbers for the metrics, the list of what is kept. */
+#include "lib/base/log.h"
+#include "lib/base/system.h"
 #include "rl/learn/learner.h"
 
 #include <math.h>
@@ -64,7 +66,8 @@ static Status check_fit(const Algorithm *algorithm, const Recipe *recipe, const 
     if (algorithm->tabular && env->observation.n == 0 && recipe->rl_tilings == 0) {
         status_fail(ST_CONFIG, "algorithm '%s' keeps a table of states, and the observations of environment '%s' are real numbers", algorithm->name,
                     env->id);
-        return status_hint(ST_CONFIG, "rl.tilings: 8 cuts them into tiles, 1 where numbers of states are asked for (dyna_q, off_policy_mc); or take ppo or dqn");
+        return status_hint(ST_CONFIG,
+                           "rl.tilings: 8 cuts them into tiles, 1 where numbers of states are asked for (dyna_q, off_policy_mc); or take ppo or dqn");
     }
     return ST_OK;
 }
@@ -77,8 +80,8 @@ static Status warn_of_gamma(const Learner *learner) {
     if (!name) return ST_RESOURCE;
     bool says = env->world && (mdp_is_file_name(name) || strstr(env->id, "gamma="));
     if (says && env->world->mdp.gamma != recipe->rl_gamma && !recipe_given(recipe, "rl.gamma"))
-        log_message(LOG_WARNING, "environment '%s' has gamma %g, and rewards are discounted by rl.gamma, which is %g: say rl.gamma to choose", env->id,
-                    env->world->mdp.gamma, recipe->rl_gamma);
+        log_message(LOG_WARNING, "environment '%s' has gamma %g, and rewards are discounted by rl.gamma, which is %g: say rl.gamma to choose",
+                    env->id, env->world->mdp.gamma, recipe->rl_gamma);
     return ST_OK;
 }
 
@@ -111,8 +114,10 @@ Status learner_new(const Recipe *recipe, int64_t copies, Learner **out) {
     }
     *learner = (Learner){.recipe = recipe, .arena = arena, .seed = (uint64_t)recipe->seed, .total_steps = MAX(recipe->rl_total_steps, 0)};
     Status status = open_learner(learner, copies);
-    if (status == ST_OK) *out = learner;
-    else learner_free(learner);
+    if (status == ST_OK)
+        *out = learner;
+    else
+        learner_free(learner);
     return status;
 }
 

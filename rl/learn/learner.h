@@ -14,6 +14,7 @@
 #ifndef TUNE_LEARNER_H
 #define TUNE_LEARNER_H
 
+#include "lib/base/tally.h"
 #include "lib/train/loop.h"
 #include "rl/algorithm_keys.h"
 #include "rl/env/env.h"
@@ -24,11 +25,11 @@ struct Step; /* of table.h */
 
 /* One file algorithm_<name>.c and one line of algorithms.def each. */
 typedef struct Algorithm {
-    const char *name;      /* rl.algorithm */
-    const char *help;      /* one line, with the source */
-    bool tabular;          /* learns a table of numbered states, or of tiles (rl.tilings) */
-    bool discrete, box;    /* the actions that it can choose */
-    const char *keys;      /* of the recipe that it reads, beside those that all do (algorithm_keys.h) */
+    const char *name;   /* rl.algorithm */
+    const char *help;   /* one line, with the source */
+    bool tabular;       /* learns a table of numbered states, or of tiles (rl.tilings) */
+    bool discrete, box; /* the actions that it can choose */
+    const char *keys;   /* of the recipe that it reads, beside those that all do (algorithm_keys.h) */
     /* Makes learner->self in learner->arena, from learner->recipe and learner->env. ST_CONFIG for keys that don't go together. */
     Status (*open)(Learner *learner);
     /* Takes what memory updates need beyond that, without writing to it, and adds to `memory` the weights, gradients, optimizer and activations of
@@ -53,27 +54,29 @@ typedef struct Algorithm {
 #define ALGORITHM(name) extern const Algorithm algorithm_##name;
 #include "rl/learn/algorithms.def"
 #undef ALGORITHM
-const Algorithm *algorithm_at(size_t i);           /* NULL behind the last */
+const Algorithm *algorithm_at(size_t i); /* NULL behind the last */
 
 /* Episodes that ended since the last report. */
-typedef struct Episodes { Tally returns, lengths; } Episodes;
+typedef struct Episodes {
+    Tally returns, lengths;
+} Episodes;
 
 struct Learner {
     const Recipe *recipe;
     const Algorithm *algorithm;
-    Env *env;               /* rl.num_envs copies, owned */
-    const NamedMdp *world;  /* what is known of it where it is a finite Mdp, else NULL; the environment's */
+    Env *env;              /* rl.num_envs copies, owned */
+    const NamedMdp *world; /* what is known of it where it is a finite Mdp, else NULL; the environment's */
     Arena *arena;
-    void *self;             /* the algorithm's */
+    void *self; /* the algorithm's */
     uint64_t seed;
-    int64_t steps;          /* environment steps done, all copies together */
-    int64_t updates;        /* finished */
-    int64_t total_steps;    /* of the whole run; 0 when only evaluated */
-    double *returns;        /* (copies): of the episode so far */
-    bool *resting;          /* (copies): the episode is over and no other was begun (learner_play) */
+    int64_t steps;       /* environment steps done, all copies together */
+    int64_t updates;     /* finished */
+    int64_t total_steps; /* of the whole run; 0 when only evaluated */
+    double *returns;     /* (copies): of the episode so far */
+    bool *resting;       /* (copies): the episode is over and no other was begun (learner_play) */
     Episodes episodes;
     int64_t all_episodes;
-    Metrics *metrics;       /* of this update; NULL: nobody asks */
+    Metrics *metrics; /* of this update; NULL: nobody asks */
 };
 
 /* Opens the recipe's environment and algorithm, untrained, with the environment's copies in their first episodes. ST_CONFIG: unknown algorithm, or

@@ -10,7 +10,10 @@
 #include "lib/train/loop.h"
 
 /* Mean and variance of each of `width` numbers over all rows seen. */
-typedef struct Moments { int64_t width; double *mean, *variance, *count; } Moments; /* count: of one */
+typedef struct Moments {
+    int64_t width;
+    double *mean, *variance, *count;
+} Moments; /* count: of one */
 /* As stable-baselines3 and Gymnasium begin: mean 0, variance 1, as if seen 1e-4 times. ST_RESOURCE. */
 Status moments_init(Moments *moments, int64_t width, Arena *arena);
 /* rows: (n, width). counted: (n) which of them; NULL: all. Source: Chan, Golub, LeVeque 1979. */
@@ -20,7 +23,12 @@ void moments_normalise(const Moments *moments, const double *rows, int64_t n, do
 void moments_keep(Moments *moments, Keeper *keeper, const char *mean, const char *variance, const char *count);
 
 /* Rewards divided by the standard deviation of the discounted sum of rewards so far, which is what values have to predict. */
-typedef struct RewardScale { double gamma; int64_t copies; Moments moments; double *sums; } RewardScale; /* sums: (copies) */
+typedef struct RewardScale {
+    double gamma;
+    int64_t copies;
+    Moments moments;
+    double *sums;
+} RewardScale; /* sums: (copies) */
 Status reward_scale_init(RewardScale *scale, double gamma, int64_t copies, Arena *arena);
 /* In place, of one step of all copies; flags (copies) as after the step, playing: those that took it. */
 void reward_scale_apply(RewardScale *scale, double *rewards, const bool *terminated, const bool *truncated, const bool *playing);

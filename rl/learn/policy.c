@@ -52,17 +52,32 @@ Status policy_config(const Recipe *recipe, bool values, PolicyConfig *config) {
 
 enum { NUMBER_TRUNK, NUMBER_ACTOR, NUMBER_CRITIC }; /* of the networks' random first values */
 
-typedef struct Making { const PolicyConfig *config; uint64_t seed; const Device *device; DType dtype; Arena *arena; } Making;
+typedef struct Making {
+    const PolicyConfig *config;
+    uint64_t seed;
+    const Device *device;
+    DType dtype;
+    Arena *arena;
+} Making;
 
 static Status make_network(Policy *policy, const Making *making, Mlp *mlp, const char *name, int number, int64_t out, double out_gain) {
     const PolicyConfig *config = making->config;
     bool is_trunk = number == NUMBER_TRUNK;
     MlpConfig network = {
-        .in = space_width(&policy->observation), .out = out, .n_hidden = config->n_hidden, .hidden = config->hidden, .activation = config->activation,
-        .init = config->orthogonal ? MLP_ORTHOGONAL : MLP_UNIFORM, .hidden_gain = sqrt(2.0), .out_gain = out_gain, .activate_last = is_trunk,
+        .in = space_width(&policy->observation),
+        .out = out,
+        .n_hidden = config->n_hidden,
+        .hidden = config->hidden,
+        .activation = config->activation,
+        .init = config->orthogonal ? MLP_ORTHOGONAL : MLP_UNIFORM,
+        .hidden_gain = sqrt(2.0),
+        .out_gain = out_gain,
+        .activate_last = is_trunk,
     };
-    if (is_trunk) network.n_hidden--; /* the last hidden layer is the trunk's last one */
-    else if (config->shared) network.in = policy->trunk.out, network.n_hidden = 0;
+    if (is_trunk)
+        network.n_hidden--; /* the last hidden layer is the trunk's last one */
+    else if (config->shared)
+        network.in = policy->trunk.out, network.n_hidden = 0;
     return mlp_init(mlp, &network, name, true, making->seed, (uint64_t)number, making->dtype, making->device, making->arena, &policy->params);
 }
 
@@ -184,15 +199,18 @@ void policy_sample(const Policy *policy, RngKey key, double *actions, double *lo
     for (int64_t r = 0; r < policy->n; r++) {
         const double *output = policy->outputs + r * width;
         double *action = actions + r * policy->action.size;
-        if (policy->gaussian) gaussian_draw(output, policy->log_stds, width, key, (uint64_t)r, action);
-        else *action = (double)categorical_draw(output, width, rng_uniform(key, (uint64_t)r));
+        if (policy->gaussian)
+            gaussian_draw(output, policy->log_stds, width, key, (uint64_t)r, action);
+        else
+            *action = (double)categorical_draw(output, width, rng_uniform(key, (uint64_t)r));
         logprobs[r] = likelihood(policy, r, action).logprob;
     }
 }
 
 void policy_mode(const Policy *policy, double *actions) {
     int64_t width = space_width(&policy->action);
-    if (policy->gaussian) memcpy(actions, policy->outputs, (size_t)(policy->n * width) * sizeof *actions);
+    if (policy->gaussian)
+        memcpy(actions, policy->outputs, (size_t)(policy->n * width) * sizeof *actions);
     else
         for (int64_t r = 0; r < policy->n; r++) actions[r] = (double)categorical_best(policy->outputs + r * width, width);
 }

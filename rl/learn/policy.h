@@ -34,9 +34,9 @@ typedef struct PolicyConfig {
     Activation activation;
     /* First values: orthogonal with gain sqrt(2), 0.01 of the actor's last layer and 1 of the critic's; else torch's uniform ones */
     bool orthogonal;
-    bool shared;            /* one network under both heads */
-    bool values;            /* there is a critic */
-    double log_std;         /* first value, of Gaussian policies */
+    bool shared;    /* one network under both heads */
+    bool values;    /* there is a critic */
+    double log_std; /* first value, of Gaussian policies */
 } PolicyConfig;
 /* From the recipe's section `policy`. ST_CONFIG for widths that are no whole numbers, or too many. */
 Status policy_config(const Recipe *recipe, bool values, PolicyConfig *config);
@@ -45,9 +45,9 @@ typedef struct Policy {
     Space observation, action;
     bool gaussian, has_values, shared;
     Mlp trunk, actor, critic;
-    Tensor *log_std;        /* (action.size); NULL: categorical */
-    Params params;          /* all of it, trained */
-    size_t first_of_critic; /* params from here on are the critic's */
+    Tensor *log_std;         /* (action.size); NULL: categorical */
+    Params params;           /* all of it, trained */
+    size_t first_of_critic;  /* params from here on are the critic's */
     Tape *tape, *value_tape; /* the critic's own, so that both may work at the same time; one and the same with a shared network */
     /* Of the last policy_forward, in the step's memory. */
     int64_t n;
@@ -85,7 +85,9 @@ Status policy_backward_actions(Policy *policy, const double *actions, const doub
 Status policy_backward_values(Policy *policy, const double *dvalues);
 
 /* The most rows of one pass: where actions are drawn, values estimated, both learned. */
-typedef struct PolicyRows { int64_t acting, valued, learned; } PolicyRows;
+typedef struct PolicyRows {
+    int64_t acting, valued, learned;
+} PolicyRows;
 /* What its tapes will hold after such passes, bytes, by running them on the meta device. */
 Status policy_plan(const Policy *policy, const PolicyRows *rows, size_t *bytes);
 

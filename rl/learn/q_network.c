@@ -13,8 +13,14 @@ void observation_write(const Space *space, const double *observations, int64_t n
 
 MlpConfig network_config(const PolicyConfig *shape, int64_t in, int64_t out) {
     return (MlpConfig){
-        .in = in, .out = out, .n_hidden = shape->n_hidden, .hidden = shape->hidden, .activation = shape->activation,
-        .init = shape->orthogonal ? MLP_ORTHOGONAL : MLP_UNIFORM, .hidden_gain = sqrt(2.0), .out_gain = 1,
+        .in = in,
+        .out = out,
+        .n_hidden = shape->n_hidden,
+        .hidden = shape->hidden,
+        .activation = shape->activation,
+        .init = shape->orthogonal ? MLP_ORTHOGONAL : MLP_UNIFORM,
+        .hidden_gain = sqrt(2.0),
+        .out_gain = 1,
     };
 }
 
@@ -22,7 +28,14 @@ MlpConfig network_config(const PolicyConfig *shape, int64_t in, int64_t out) {
 
 enum { NUMBER_TRUNK, NUMBER_Q, NUMBER_VALUE }; /* of their random first values */
 
-typedef struct Making { QNetwork *network; bool trained; uint64_t seed; const Device *device; DType dtype; Arena *arena; } Making;
+typedef struct Making {
+    QNetwork *network;
+    bool trained;
+    uint64_t seed;
+    const Device *device;
+    DType dtype;
+    Arena *arena;
+} Making;
 
 static Status make(const Making *m, Mlp *mlp, const char *name, int number, int64_t in, int64_t out, int first, int n_hidden, bool trunk) {
     MlpConfig config = network_config(&m->network->config.shape, in, out);
@@ -114,8 +127,10 @@ Status q_network_plan(QNetwork *network, const Tape *tape, int64_t acting, int64
 void keep_copy(Keeper *keeper, const char *prefix, const Params *params) {
     for (size_t i = 0; i < params->n; i++) {
         const char *name = arena_printf(keeper->arena, "%s%s", prefix, params->items[i].name);
-        if (name) keep_tensor(keeper, name, params->items[i].tensor);
-        else keeper->status = ST_RESOURCE;
+        if (name)
+            keep_tensor(keeper, name, params->items[i].tensor);
+        else
+            keeper->status = ST_RESOURCE;
     }
 }
 

@@ -27,10 +27,10 @@ typedef struct QNetworkConfig {
 /* Parameters: "q.0.weight", ...; dueling: "trunk.0.weight", ..., "value.0.weight", ..., "advantage.0.weight", ... */
 typedef struct QNetwork {
     QNetworkConfig config;
-    Mlp trunk, value, q;          /* q: the advantages of a dueling one */
+    Mlp trunk, value, q; /* q: the advantages of a dueling one */
     bool has_trunk;
     Params params;
-    Tensor *q_output, *v_output;  /* of the last q_network_forward, in the step's memory */
+    Tensor *q_output, *v_output; /* of the last q_network_forward, in the step's memory */
 } QNetwork;
 /* In `arena`; the caller calls q_network_release, also after a failure. */
 Status q_network_init(QNetwork *network, const QNetworkConfig *config, bool trained, uint64_t seed, const Device *device, DType dtype, Arena *arena);
@@ -48,19 +48,22 @@ void keep_copy(Keeper *keeper, const char *prefix, const Params *params);
 
 /* The loss of Q-learning on a batch of n transitions, with the memory that it takes. */
 typedef struct QLoss {
-    bool double_q;          /* the online network says which next action is best, the target network what it is worth */
-    double huber;           /* as td_loss */
-    double *q, *next_q, *choose_q, *dq;   /* (n, n_actions) */
-    double *chosen, *targets, *grad;      /* (n) */
-    double *errors;         /* (n), of the last q_learn: target minus value */
-    double loss, mean_q;    /* of the last q_learn: weighted mean loss, mean value of the actions taken */
+    bool double_q;                      /* the online network says which next action is best, the target network what it is worth */
+    double huber;                       /* as td_loss */
+    double *q, *next_q, *choose_q, *dq; /* (n, n_actions) */
+    double *chosen, *targets, *grad;    /* (n) */
+    double *errors;                     /* (n), of the last q_learn: target minus value */
+    double loss, mean_q;                /* of the last q_learn: weighted mean loss, mean value of the actions taken */
 } QLoss;
 Status q_loss_init(QLoss *loss, int64_t n, int64_t n_actions, Arena *arena);
 /* Adds the gradient of the weighted loss over a batch to online->params. Faults as q_network_forward. */
 Status q_learn(QLoss *loss, QNetwork *online, QNetwork *target, Tape *tape, const ReplayBatch *batch);
 
 /* An optimiser of some parameters, with the recipe's clip and learning rate. */
-typedef struct Stepper { OptimizerConfig optimizer; ScheduleConfig schedule; } Stepper;
+typedef struct Stepper {
+    OptimizerConfig optimizer;
+    ScheduleConfig schedule;
+} Stepper;
 Status stepper_init(Stepper *stepper, const Learner *learner);
 /* Clips, steps, clears. `step` counts from 1; norm: of the gradient before. ST_NUMERIC naming the parameter whose gradient is not finite. */
 Status stepper_step(const Stepper *stepper, const Learner *learner, Params *params, int64_t step, double *norm);

@@ -1,4 +1,5 @@
 /* Experience replay: a ring of transitions, windows of n steps in front of it, and a tree of sums over priorities. */
+#include "lib/base/system.h"
 #include "rl/learn/replay.h"
 
 #include <math.h>

@@ -15,27 +15,27 @@
 #include "rl/learn/learner.h"
 
 typedef struct ReplayConfig {
-    int64_t capacity;             /* transitions; the oldest one is forgotten for a new one */
+    int64_t capacity; /* transitions; the oldest one is forgotten for a new one */
     int64_t copies, observation_size, action_size;
-    int64_t n_step;               /* from 1 */
+    int64_t n_step; /* from 1 */
     double gamma;
     bool prioritised;
-    double alpha;                 /* how much priorities count: probability ~ (|error| + 1e-6)^alpha. Source: arXiv 1511.05952 */
+    double alpha; /* how much priorities count: probability ~ (|error| + 1e-6)^alpha. Source: arXiv 1511.05952 */
 } ReplayConfig;
 
 typedef struct Replay {
     ReplayConfig config;
-    int64_t size, next;           /* transitions there are; where the next one goes */
+    int64_t size, next;                                /* transitions there are; where the next one goes */
     float *observations, *next_observations, *actions; /* (capacity, ...) */
-    double *rewards, *discounts;  /* (capacity) */
+    double *rewards, *discounts;                       /* (capacity) */
     /* The last n_step steps of each copy, a ring each: what is not yet a transition. */
     float *window_observations, *window_actions;
     double *window_rewards;
     int64_t *window_begin, *window_length; /* (copies) */
     /* Priorities as the leaves of a binary tree of sums: node i is the sum of nodes 2i and 2i + 1, the root is node 1. */
-    double *sums;                 /* (2 leaves); NULL: drawn evenly */
+    double *sums; /* (2 leaves); NULL: drawn evenly */
     int64_t leaves;
-    double largest;               /* priority so far: a new transition's */
+    double largest; /* priority so far: a new transition's */
 } Replay;
 
 /* Memory that replay_init takes, false when that is no number: how large a checkpoint grows, too. */
@@ -51,9 +51,9 @@ void replay_end_step(Replay *replay, const Env *env);
 /* Transitions drawn, one behind the other. */
 typedef struct ReplayBatch {
     int64_t n;
-    int64_t *rows;                /* of the replay */
+    int64_t *rows; /* of the replay */
     double *observations, *actions, *rewards, *next_observations, *discounts;
-    double *weights;              /* (n): (N p)^-beta over the largest of the batch, which makes up for uneven draws; 1 when they are even */
+    double *weights; /* (n): (N p)^-beta over the largest of the batch, which makes up for uneven draws; 1 when they are even */
 } ReplayBatch;
 Status replay_batch_init(ReplayBatch *batch, int64_t n, const ReplayConfig *config, Arena *arena);
 /* batch->n transitions, of at least one, with repetition. Drawn by priority: one from each of n equal parts of their sum. */

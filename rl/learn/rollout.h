@@ -12,14 +12,14 @@
 #include "rl/returns.h"
 
 typedef struct Rollout {
-    Trajectory batch;      /* as it is learned from: observations and rewards normalised where that was asked for; its `actions` are not used */
-    double *actions;       /* (T, B, action.size), as drawn: those of a box may lie outside of it */
-    Bootstrap behind;      /* values of final and last observations, where the policy has values */
-    double *advantages, *returns; /* (T, B), for the algorithm to fill */
-    Moments *observed;     /* NULL: observations stay as they are */
-    RewardScale *scale;    /* NULL: rewards do */
+    Trajectory batch; /* as it is learned from: observations and rewards normalised where that was asked for; its `actions` are not used */
+    double *actions;  /* (T, B, action.size), as drawn: those of a box may lie outside of it */
+    Bootstrap behind; /* values of final and last observations, where the policy has values */
+    double *advantages, *returns;                        /* (T, B), for the algorithm to fill */
+    Moments *observed;                                   /* NULL: observations stay as they are */
+    RewardScale *scale;                                  /* NULL: rewards do */
     double *final_values, *last_values, *seen, *allowed; /* behind; normalised observations and clipped actions of one step */
-    int64_t T;             /* rows that there is room for */
+    int64_t T;                                           /* rows that there is room for */
 } Rollout;
 
 /* observed, scale: borrowed. */

@@ -1,4 +1,5 @@
 /* Tables as they learn: behaviour, step sizes, the loop, and what is kept. */
+#include "lib/base/log.h"
 #include "rl/learn/table.h"
 
 #include <math.h>
@@ -95,7 +96,10 @@ void learn_toward(Tabular *t, Values *values, const int32_t *S, int64_t A, doubl
 
 double draw(Tabular *t) { return rng_uniform(t->key, t->draws++); }
 
-typedef struct Choice { int64_t A; double b; } Choice; /* an action, and the probability with which it was chosen */
+typedef struct Choice {
+    int64_t A;
+    double b;
+} Choice; /* an action, and the probability with which it was chosen */
 
 /* The action at which the sum of probabilities passes u; rounding never picks an impossible one. */
 static Choice choose_from(const double *pi, int64_t n, double u) {
@@ -115,7 +119,8 @@ static Choice choose_soft(const double *q, int64_t n, double epsilon, double u) 
     int64_t ties = 0, a = 0;
     for (int64_t i = 0; i < n; i++) ties += q[i] == best;
     if (ties == 0) return (Choice){0, 1}; /* NaN is not equal to itself: values have diverged, which ends the run behind this update */
-    if (u < epsilon) a = MIN((int64_t)(u / epsilon * (double)n), n - 1);
+    if (u < epsilon)
+        a = MIN((int64_t)(u / epsilon * (double)n), n - 1);
     else {
         int64_t left = MIN((int64_t)((u - epsilon) / (1 - epsilon) * (double)ties), ties - 1);
         while (q[a] != best || left-- > 0) a++;
@@ -176,8 +181,10 @@ static void learn_from_copy(Learner *learner, int64_t copy) {
     };
     t->actions[copy] = -1;
     learner->algorithm->learn(learner, &step);
-    if (ended) observe(t, env->observations, copy, S);
-    else memcpy(S, S_next, (size_t)t->features.active * sizeof *S);
+    if (ended)
+        observe(t, env->observations, copy, S);
+    else
+        memcpy(S, S_next, (size_t)t->features.active * sizeof *S);
 }
 
 Status tabular_update(Learner *learner) {
@@ -205,9 +212,12 @@ Status tabular_act(Learner *learner, const double *observations, int64_t n, bool
         int32_t *S = t->S_next;
         observe(t, observations, i, S);
         double u = rng_uniform(key, (uint64_t)i);
-        if (greedy && t->judged) actions[i] = (double)choose_from(t->judged + S[0] * t->A, t->A, u).A;
-        else if (greedy) actions[i] = (double)best_of(preferences(t, S, t->q), t->A);
-        else actions[i] = (double)choose(t, S, u).A;
+        if (greedy && t->judged)
+            actions[i] = (double)choose_from(t->judged + S[0] * t->A, t->A, u).A;
+        else if (greedy)
+            actions[i] = (double)best_of(preferences(t, S, t->q), t->A);
+        else
+            actions[i] = (double)choose(t, S, u).A;
     }
     return ST_OK;
 }
@@ -317,9 +327,12 @@ void steps_learn(Learner *learner, const Step *step, int64_t A, int64_t A_next) 
     Steps *self = learner->self;
     Tabular *t = &self->t;
     double next = value_of(&t->Q, step->S_next, A_next);
-    if (t->recipe->rl_lambda > 0) traces_learn(t, &self->traces, &t->Q, step, A, next);
-    else if (t->recipe->rl_n_step > 1) memory_learn_n_step(t, &self->memory, &t->Q, t->recipe->rl_n_step, step, A_next);
-    else learn_toward(t, &t->Q, step->S, A, step->R + step->gamma * next);
+    if (t->recipe->rl_lambda > 0)
+        traces_learn(t, &self->traces, &t->Q, step, A, next);
+    else if (t->recipe->rl_n_step > 1)
+        memory_learn_n_step(t, &self->memory, &t->Q, t->recipe->rl_n_step, step, A_next);
+    else
+        learn_toward(t, &t->Q, step->S, A, step->R + step->gamma * next);
 }
 
 void steps_keep(Learner *learner, Keeper *keeper) {

@@ -24,8 +24,8 @@ enum { TILE_DIMENSIONS = 8 };
 /* Which of `n` features an observation has: always `active` of them. */
 typedef struct Features {
     int64_t n;
-    int active;                              /* 1: rows of a table */
-    int size;                                /* numbers in an observation */
+    int active; /* 1: rows of a table */
+    int size;   /* numbers in an observation */
     /* Of one tiling in each dimension, with the one that its shift adds; all 0: the observation is the number of the row */
     int64_t tiles[TILE_DIMENSIONS];
     double low[TILE_DIMENSIONS], scale[TILE_DIMENSIONS]; /* of each dimension: tiles per unit above `low` */
@@ -54,8 +54,8 @@ typedef struct Step {
     double R;
     /* rl.gamma; 0 when the process terminated: nothing follows. A truncated episode would have gone on, so the value of its last state counts. */
     double gamma;
-    bool ended;   /* terminated or truncated: the copy's next step belongs to another episode */
-    double b;     /* probability with which A was chosen */
+    bool ended; /* terminated or truncated: the copy's next step belongs to another episode */
+    double b;   /* probability with which A was chosen */
 } Step;
 
 typedef enum Schedule { CONSTANT, LINEAR, EXPONENTIAL, VISITS, HARMONIC } Schedule;
@@ -66,18 +66,18 @@ typedef struct Tabular {
     Schedule alpha_schedule, epsilon_schedule;
     Features features;
     int64_t A, copies;
-    Values Q;               /* action values, or V (A = 1) where a given policy is judged */
-    Values *Q2;             /* behaviour goes by Q + Q2; NULL: by Q */
-    double *pi;             /* (n, A): the given policy that it behaves by; NULL: epsilon-soft on the values */
-    double *judged;         /* (n, A): the given policy whose values are learned; NULL: its own, or the best */
+    Values Q;                     /* action values, or V (A = 1) where a given policy is judged */
+    Values *Q2;                   /* behaviour goes by Q + Q2; NULL: by Q */
+    double *pi;                   /* (n, A): the given policy that it behaves by; NULL: epsilon-soft on the values */
+    double *judged;               /* (n, A): the given policy whose values are learned; NULL: its own, or the best */
     double alpha, epsilon, gamma; /* of this update */
-    int32_t *S, *S_next;    /* (copies, active) */
-    double *actions;        /* (copies): what is done next; below 0: not chosen yet */
-    double *b;              /* (copies): with which probability it was chosen */
-    double *q;              /* (A): room for the values of one state */
+    int32_t *S, *S_next;          /* (copies, active) */
+    double *actions;              /* (copies): what is done next; below 0: not chosen yet */
+    double *b;                    /* (copies): with which probability it was chosen */
+    double *q;                    /* (A): room for the values of one state */
     RngKey key;
-    uint64_t draws;         /* of this update so far */
-    double error_sum;       /* of squares, in this update */
+    uint64_t draws;   /* of this update so far */
+    double error_sum; /* of squares, in this update */
     int64_t errors;
 } Tabular;
 
@@ -98,8 +98,8 @@ Status values_new(Learner *learner, int64_t A, Values *values);
 void values_keep(Keeper *keeper, const char *name, const Values *values);        /* its weights: part of a policy */
 void values_keep_visits(Keeper *keeper, const char *name, const Values *values); /* part of what is kept beside it */
 double value_of(const Values *values, const int32_t *S, int64_t A);
-double value_best(Tabular *t, const int32_t *S);            /* max over actions */
-double value_expected(Tabular *t, const int32_t *S);        /* mean over the policy; the state's own value where a policy is judged */
+double value_best(Tabular *t, const int32_t *S);                        /* max over actions */
+double value_expected(Tabular *t, const int32_t *S);                    /* mean over the policy; the state's own value where a policy is judged */
 int64_t best_action(const Values *values, const int32_t *S, double *q); /* the lowest of the best; q: room for A numbers */
 /* value(S,A) += alpha (target - value(S,A)), shared evenly by the features. */
 void learn_toward(Tabular *t, Values *values, const int32_t *S, int64_t A, double target);
@@ -118,18 +118,18 @@ Status given_policy_read(Learner *learner, double **pi);
 /* ---- what is remembered of each copy's episode ---- */
 
 typedef struct Memory {
-    int64_t capacity;  /* steps of a copy */
+    int64_t capacity; /* steps of a copy */
     int active;
-    int32_t *S;        /* (copies, capacity, active) */
-    int32_t *A;        /* (copies, capacity), as the others: time t of the episode is entry t mod capacity */
+    int32_t *S; /* (copies, capacity, active) */
+    int32_t *A; /* (copies, capacity), as the others: time t of the episode is entry t mod capacity */
     double *R, *b;
-    int64_t *T;        /* (copies): steps so far */
+    int64_t *T; /* (copies): steps so far */
 } Memory;
 /* In the learner's arena. ST_RESOURCE, also where copies x capacity is more than memory addresses. */
 Status memory_open(Learner *learner, int64_t capacity, Memory *memory);
 void memory_keep(const Memory *memory, const Tabular *t, Keeper *keeper);
 void memory_add(Memory *memory, const Step *step);
-size_t memory_at(const Memory *memory, int64_t copy, int64_t time);        /* the entry of A, R and b */
+size_t memory_at(const Memory *memory, int64_t copy, int64_t time); /* the entry of A, R and b */
 const int32_t *memory_state(const Memory *memory, int64_t copy, int64_t time);
 /* Learns from the return of n steps that began n steps ago, and where the episode ended from all that are left. What follows S' is worth values(S',
  * A_next), when anything follows. */
@@ -140,11 +140,11 @@ void memory_returns(const Tabular *t, Memory *memory, const Step *step, double n
 /* ---- eligibility traces ---- */
 
 typedef struct Traces {
-    int64_t n;           /* features x actions */
-    double *z;           /* (copies, n): with each state's step size of the time when it was visited in it */
-    int32_t *list;       /* (copies, n): where z is not 0 */
-    int32_t *listed;     /* (copies): how many */
-    double *old;         /* (copies), true online: the value of S as it was before the last update */
+    int64_t n;       /* features x actions */
+    double *z;       /* (copies, n): with each state's step size of the time when it was visited in it */
+    int32_t *list;   /* (copies, n): where z is not 0 */
+    int32_t *listed; /* (copies): how many */
+    double *old;     /* (copies), true online: the value of S as it was before the last update */
 } Traces;
 Status traces_open(Learner *learner, Traces *traces); /* as memory_open */
 void traces_keep(const Traces *traces, const Tabular *t, Keeper *keeper);
@@ -155,7 +155,11 @@ void traces_learn(Tabular *t, Traces *traces, Values *values, const Step *step, 
 
 /* ---- one step, n steps or traces, as rl.n_step and rl.lambda want ---- */
 
-typedef struct Steps { Tabular t; Memory memory; Traces traces; } Steps; /* learner->self of the functions below */
+typedef struct Steps {
+    Tabular t;
+    Memory memory;
+    Traces traces;
+} Steps;                                                    /* learner->self of the functions below */
 Status steps_open(Learner *learner, LearnedValues learned); /* ST_CONFIG for both at once, and for rl.traces without rl.lambda */
 void steps_keep(Learner *learner, Keeper *keeper);
 /* Q(S,A), and with steps or traces what came before, learn from R and Q(S',A_next). */

@@ -67,7 +67,8 @@ static int32_t tile_of(const Features *f, const double *observation, int k) {
 }
 
 void features_of(const Features *f, const double *observation, int32_t *S) {
-    if (f->tiles[0] == 0) S[0] = (int32_t)observation[0];
+    if (f->tiles[0] == 0)
+        S[0] = (int32_t)observation[0];
     else
         for (int k = 0; k < f->active; k++) S[k] = tile_of(f, observation, k);
 }

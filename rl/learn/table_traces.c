@@ -49,8 +49,10 @@ static void learn_and_decay(const Traces *traces, Values *values, int64_t copy, 
         int32_t k = list[i];
         values->w[k] += error * z[k];
         z[k] *= decay;
-        if (fabs(z[k]) <= faded) z[k] = 0;
-        else list[kept++] = k;
+        if (fabs(z[k]) <= faded)
+            z[k] = 0;
+        else
+            list[kept++] = k;
     }
     traces->listed[copy] = kept;
 }

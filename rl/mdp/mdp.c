@@ -1,4 +1,5 @@
 /* Making a Mdp: outcomes in any order become sorted rows. */
+#include "lib/base/system.h"
 #include "rl/mdp/mdp.h"
 
 #include <errno.h>
@@ -9,9 +10,21 @@
 
 #include "rl/mdp/mdp_parts.h"
 
-typedef struct Outcome { int64_t row; double probability, reward; int32_t next; uint32_t line : 31, ends : 1; } Outcome;
-typedef struct StatePlace { int64_t state; double probability; int line; } StatePlace; /* probability: of a start */
-typedef struct StatePlaces { StatePlace *items; size_t n, room; } StatePlaces;
+typedef struct Outcome {
+    int64_t row;
+    double probability, reward;
+    int32_t next;
+    uint32_t line : 31, ends : 1;
+} Outcome;
+typedef struct StatePlace {
+    int64_t state;
+    double probability;
+    int line;
+} StatePlace; /* probability: of a start */
+typedef struct StatePlaces {
+    StatePlace *items;
+    size_t n, room;
+} StatePlaces;
 
 struct MdpBuilder {
     int64_t n_states, n_actions;
@@ -21,7 +34,7 @@ struct MdpBuilder {
     StatePlaces terminals, starts;
     const char *const *state_names, *const *action_names;
     int line;
-    Failure failure;       /* the first one */
+    Failure failure; /* the first one */
 };
 
 /* Keeps the failure just recorded: other calls may fail before it is asked for. */
@@ -202,8 +215,10 @@ static Status finish(const MdpBuilder *builder, NamedMdp **world) {
     Status status = fill_world(builder, made, &lines);
     if (status == ST_OK) status = mdp_check_lines(made, lines);
     free(lines);
-    if (status == ST_OK) *world = made;
-    else named_mdp_free(made);
+    if (status == ST_OK)
+        *world = made;
+    else
+        named_mdp_free(made);
     return status;
 }
 

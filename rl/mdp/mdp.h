@@ -69,33 +69,33 @@ Status mdp_builder_finish(MdpBuilder *builder, NamedMdp **world);
 /* ---- exact solutions ---- */
 
 typedef struct MdpOptions {
-    const char *method;        /* a name of mdp_solvers.def; NULL: horizon when `horizon` is set, else pi for up to 1024 states and mpi for more */
-    double tolerance;          /* largest certified bound wanted; 0: 1e-12. Rounding may not allow it: the bound says what was reached */
-    int64_t max_iterations;    /* 0: 10 million. Reaching it is no failure: the bound says what was reached */
-    int64_t horizon;           /* steps; only for the method horizon */
+    const char *method;     /* a name of mdp_solvers.def; NULL: horizon when `horizon` is set, else pi for up to 1024 states and mpi for more */
+    double tolerance;       /* largest certified bound wanted; 0: 1e-12. Rounding may not allow it: the bound says what was reached */
+    int64_t max_iterations; /* 0: 10 million. Reaching it is no failure: the bound says what was reached */
+    int64_t horizon;        /* steps; only for the method horizon */
     /* Of mpi, exactly so many between two improvements; 0: 20 at most, fewer where they suffice, and what is missing added */
     int64_t evaluation_sweeps;
-    uint64_t seed;             /* of async's order */
-    const NamedMdp *world;     /* whose names messages use; NULL: numbers */
+    uint64_t seed;         /* of async's order */
+    const NamedMdp *world; /* whose names messages use; NULL: numbers */
 } MdpOptions;
 
 typedef struct MdpSolution {
     const char *method;
     /* (n_states): optimal values, or the policy's; of `horizon`: with all steps to go; of `average`: relative values, the first live state's is 0 */
     double *V;
-    double *Q;                 /* (n_states, n_actions); 0 in terminal states */
-    int32_t *policy;           /* (n_states): the lowest action within 1e-12 of the best, -1 in terminal states; NULL from mdp_evaluate */
+    double *Q;       /* (n_states, n_actions); 0 in terminal states */
+    int32_t *policy; /* (n_states): the lowest action within 1e-12 of the best, -1 in terminal states; NULL from mdp_evaluate */
     /* false: `policy`, though of best actions, earns less than V, going round for nothing. Only with gamma 1, and looked into by mdp_solve */
     bool policy_attains;
     int32_t *attaining; /* (n_states): actions as good, to rounding and bound, that do earn V; NULL where `policy` does or none was found */
     /* Max |V - truth| is certainly not above, rounding included; of `average`: |gain - truth|. INFINITY: nothing is certain */
     double bound;
-    double q_bound;     /* the same of Q, in which rounding of actions with large rewards counts that V does not know; of `average`: INFINITY */
-    int64_t iterations; /* sweeps, improvements of a policy, simplex steps; of `prioritized`: changes of one state's value */
-    double gain;        /* of `average`: reward per step */
-    int64_t horizon;           /* of `horizon`: N */
-    double *step_V;            /* (N + 1, n_states): with N - t steps to go; the first row is V */
-    int32_t *step_policy;      /* (N, n_states) */
+    double q_bound;       /* the same of Q, in which rounding of actions with large rewards counts that V does not know; of `average`: INFINITY */
+    int64_t iterations;   /* sweeps, improvements of a policy, simplex steps; of `prioritized`: changes of one state's value */
+    double gain;          /* of `average`: reward per step */
+    int64_t horizon;      /* of `horizon`: N */
+    double *step_V;       /* (N + 1, n_states): with N - t steps to go; the first row is V */
+    int32_t *step_policy; /* (N, n_states) */
 } MdpSolution;
 
 /* Optimal values. "Truth" is the Mdp as it is stored, and any whose numbers round to it. gamma < 1: V* is the fixed point of the Bellman equation.

@@ -7,11 +7,11 @@
 
 typedef struct Way {
     const Mdp *mdp;
-    const bool *allowed;       /* (rows) */
-    int32_t *action;           /* (n): how each state gets on; -1: not found, or terminal */
-    bool *settled;             /* (n): terminal, or known to get on */
-    int64_t *begin, *rows;     /* (n + 1), (entries): allowed rows that lead to a state */
-    int32_t *queue;            /* (n) */
+    const bool *allowed;   /* (rows) */
+    int32_t *action;       /* (n): how each state gets on; -1: not found, or terminal */
+    bool *settled;         /* (n): terminal, or known to get on */
+    int64_t *begin, *rows; /* (n + 1), (entries): allowed rows that lead to a state */
+    int32_t *queue;        /* (n) */
 } Way;
 
 static bool leads(const Mdp *mdp, int64_t k) { return mdp->probability[k] > 0 && !(mdp->ends && mdp->ends[k]); }

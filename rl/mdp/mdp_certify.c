@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"
 
 static double largest(const MdpForm *form, const double *V) {
@@ -53,7 +54,10 @@ double form_row_rounding(const MdpForm *form, int64_t row, const double *V) {
 static const double least_drop = 0.1;
 
 /* h: steps to the end; drop: the least by which h falls in a step; longest: largest h */
-typedef struct Clock { double *h; double drop, longest; } Clock;
+typedef struct Clock {
+    double *h;
+    double drop, longest;
+} Clock;
 
 static double row_room(const MdpForm *form, int64_t row, const double *V, double best) { return best - form_q(form, row, V); }
 

@@ -8,8 +8,10 @@
 #define SUM_TOLERANCE 1e-9 /* decimal numbers that people and programs write, summed */
 
 static void append_name(Str *text, const char *what, const char *const *names, int64_t i) {
-    if (names) str_printf(text, "%s '%s'", what, names[i]);
-    else str_printf(text, "%s %lld", what, (long long)i);
+    if (names)
+        str_printf(text, "%s '%s'", what, names[i]);
+    else
+        str_printf(text, "%s %lld", what, (long long)i);
 }
 
 void mdp_append_state(Str *text, const NamedMdp *world, int64_t state) { append_name(text, "state", world->state_names, state); }
@@ -35,16 +37,20 @@ static Status check_row(const NamedMdp *world, int64_t row, const int *lines) {
     int line = lines && begin < end ? lines[begin] : 0;
     for (k = begin; k < end && !problem.len; k++) {
         double p = mdp->probability[k];
-        if (!(p >= 0 && p <= 1 + SUM_TOLERANCE)) str_printf(&problem, "a probability is %.17g, expected 0 to 1", p);
-        else if (!isfinite(mdp->reward[k])) str_printf(&problem, "a reward is %g, expected a finite number", mdp->reward[k]);
+        if (!(p >= 0 && p <= 1 + SUM_TOLERANCE))
+            str_printf(&problem, "a probability is %.17g, expected 0 to 1", p);
+        else if (!isfinite(mdp->reward[k]))
+            str_printf(&problem, "a reward is %g, expected a finite number", mdp->reward[k]);
         else if (mdp->next[k] < 0 || mdp->next[k] >= mdp->n_states)
             str_printf(&problem, "leads to state %d, there are %d", (int)mdp->next[k], (int)mdp->n_states);
         if (problem.len && lines) line = lines[k];
         sum += p;
     }
     bool live = !mdp->terminal[row / mdp->n_actions];
-    if (!problem.len && live && begin == end) str_append(&problem, "no transitions: the probabilities sum to 0, expected 1");
-    else if (!problem.len && live && !(fabs(sum - 1) <= SUM_TOLERANCE)) str_printf(&problem, "the probabilities sum to %.12g, expected 1", sum);
+    if (!problem.len && live && begin == end)
+        str_append(&problem, "no transitions: the probabilities sum to 0, expected 1");
+    else if (!problem.len && live && !(fabs(sum - 1) <= SUM_TOLERANCE))
+        str_printf(&problem, "the probabilities sum to %.12g, expected 1", sum);
     if (!problem.len) return ST_OK;
     Status status = row_fault(world, row, line, str_text(&problem));
     str_release(&problem);

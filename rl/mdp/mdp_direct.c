@@ -1,4 +1,5 @@
 /* Values of one policy: n linear equations (I - gamma P) V = r. */
+#include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>
@@ -39,7 +40,12 @@ static double residual(const System *system, const double *V, bool without_rewar
 /* ---- by LU factors, with one step of refinement ---- */
 
 /* A matrix for LAPACK, by columns: all of it, or the band around its diagonal that holds all that is not 0. */
-typedef struct Matrix { double *a; int *pivots; int n, rows, below, above; bool banded; } Matrix;
+typedef struct Matrix {
+    double *a;
+    int *pivots;
+    int n, rows, below, above;
+    bool banded;
+} Matrix;
 
 /* How far from the diagonal entries lie. */
 static void measure_band(const System *system, const int *index, Matrix *matrix) {
@@ -72,15 +78,18 @@ static double *matrix_at(const Matrix *matrix, int row, int column) {
 }
 
 static void matrix_factor(const Matrix *matrix, int *info) {
-    if (matrix->banded) dgbtrf_(&matrix->n, &matrix->n, &matrix->below, &matrix->above, matrix->a, &matrix->rows, matrix->pivots, info);
-    else dgetrf_(&matrix->n, &matrix->n, matrix->a, &matrix->n, matrix->pivots, info);
+    if (matrix->banded)
+        dgbtrf_(&matrix->n, &matrix->n, &matrix->below, &matrix->above, matrix->a, &matrix->rows, matrix->pivots, info);
+    else
+        dgetrf_(&matrix->n, &matrix->n, matrix->a, &matrix->n, matrix->pivots, info);
 }
 
 static void matrix_solve(const Matrix *matrix, double *x) {
     int one = 1, info;
     if (matrix->banded)
         dgbtrs_("N", &matrix->n, &matrix->below, &matrix->above, &one, matrix->a, &matrix->rows, matrix->pivots, x, &matrix->n, &info, 1);
-    else dgetrs_("N", &matrix->n, &one, matrix->a, &matrix->n, matrix->pivots, x, &matrix->n, &info, 1);
+    else
+        dgetrs_("N", &matrix->n, &one, matrix->a, &matrix->n, matrix->pivots, x, &matrix->n, &info, 1);
 }
 
 static Status solve_direct(const System *system, double *V) {
@@ -269,7 +278,8 @@ Status form_policy_values(const MdpForm *form, const int64_t *rows, const double
             off = gauss_seidel(&system, V);
             if (i % 256 == 0 && off <= 8 * UNIT_ROUNDOFF * size_of(form, V)) break;
         }
-    } else TRY(solve_direct(&system, V));
+    } else
+        TRY(solve_direct(&system, V));
     if (sweeps) *sweeps = MAX(count, 1);
     return ST_OK;
 }

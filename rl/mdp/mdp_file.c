@@ -15,21 +15,45 @@
 enum { NO_WORD = -1, NOT_FOUND = -1 };
 
 /* Every text of the file once, by number. */
-typedef struct Words { const char **items; int32_t n, room; int32_t *slots; size_t n_slots; Arena *arena; } Words;
+typedef struct Words {
+    const char **items;
+    int32_t n, room;
+    int32_t *slots;
+    size_t n_slots;
+    Arena *arena;
+} Words;
 
 /* A number of states or actions, or their names. */
-typedef struct Names { int64_t n; int32_t *words; size_t room; int line; bool named; } Names;
-typedef struct Transition { int32_t state, action, next; int line; double probability, reward; bool ends; } Transition;
-typedef struct Place { int32_t state; int line; double probability; } Place;
-typedef struct Places { Place *items; size_t n, room; } Places;
+typedef struct Names {
+    int64_t n;
+    int32_t *words;
+    size_t room;
+    int line;
+    bool named;
+} Names;
+typedef struct Transition {
+    int32_t state, action, next;
+    int line;
+    double probability, reward;
+    bool ends;
+} Transition;
+typedef struct Place {
+    int32_t state;
+    int line;
+    double probability;
+} Place;
+typedef struct Places {
+    Place *items;
+    size_t n, room;
+} Places;
 
 typedef struct Reader {
     yaml_parser_t parser;
     yaml_event_t event;
     Words words;
     Names states, actions;
-    double gamma;             /* NAN: not known yet */
-    double other_gamma;       /* instead of the file's; NAN: none */
+    double gamma;       /* NAN: not known yet */
+    double other_gamma; /* instead of the file's; NAN: none */
     Transition *transitions;
     size_t n_transitions, room;
     Places starts, terminals;
@@ -250,7 +274,11 @@ static Status read_transitions(Reader *reader) {
     }
 }
 
-typedef struct Key { const char *name; Status (*read)(Reader *reader); bool needed; } Key;
+typedef struct Key {
+    const char *name;
+    Status (*read)(Reader *reader);
+    bool needed;
+} Key;
 static const Key keys[] = {
     {"states", read_states, true}, {"actions", read_actions, true},    {"gamma", read_gamma, false},
     {"start", read_start, false},  {"terminal", read_terminal, false}, {"transitions", read_transitions, true},
@@ -354,8 +382,10 @@ static Status build(const Reader *reader, const int32_t *states, const int32_t *
         const Place *place = is_start ? &reader->starts.items[i - reader->terminals.n] : &reader->terminals.items[i];
         if (states[place->state] == NOT_FOUND) return not_found(reader, named_states, "state", place->state, place->line);
         mdp_builder_line(builder, place->line);
-        if (is_start) mdp_builder_start(builder, states[place->state], place->probability);
-        else mdp_builder_terminal(builder, states[place->state]);
+        if (is_start)
+            mdp_builder_start(builder, states[place->state], place->probability);
+        else
+            mdp_builder_terminal(builder, states[place->state]);
     }
     return ST_OK;
 }
@@ -367,8 +397,10 @@ static Status make_world(const Reader *reader, NamedMdp **world) {
     MdpBuilder *builder = status == ST_OK ? mdp_builder_new(reader->states.n, reader->actions.n, reader->gamma) : NULL;
     if (status == ST_OK && !builder) status = ST_RESOURCE;
     if (status == ST_OK) status = build(reader, states, actions, builder);
-    if (status == ST_OK) status = mdp_builder_finish(builder, world);
-    else mdp_builder_free(builder);
+    if (status == ST_OK)
+        status = mdp_builder_finish(builder, world);
+    else
+        mdp_builder_free(builder);
     free(states);
     free(actions);
     return status;

@@ -18,14 +18,20 @@ static Status redirect_ends(const Mdp *mdp, Arena *arena, MdpForm *form) {
 }
 
 /* Sizes of one block of rows, which are put together in any order: they are all maxima. */
-typedef struct Sizes { double mass, imbalance, reward_size; int64_t longest; bool closed, even; } Sizes;
+typedef struct Sizes {
+    double mass, imbalance, reward_size;
+    int64_t longest;
+    bool closed, even;
+} Sizes;
 
 /* What goes on: less than everything where an outcome ends the episode. */
 static double row_mass(const MdpForm *form, const double *probability, const int32_t *next, int64_t n, bool *closed) {
     double mass = 0;
     for (int64_t k = 0; k < n; k++) {
-        if (next[k] < form->n && form_is_live(form, next[k])) mass += probability[k];
-        else *closed = false;
+        if (next[k] < form->n && form_is_live(form, next[k]))
+            mass += probability[k];
+        else
+            *closed = false;
     }
     return mass;
 }
@@ -58,8 +64,10 @@ static void measure(const Mdp *mdp, MdpForm *form) {
         for (int64_t s = block * size; s < MIN(form->n, (block + 1) * size); s++) {
             bool live = form_is_live(form, s);
             for (int64_t row = s * form->width; row < (s + 1) * form->width; row++) {
-                if (live) row_sizes(mdp, form, row, &own);
-                else form->reward[row] = form->row_size[row] = 0;
+                if (live)
+                    row_sizes(mdp, form, row, &own);
+                else
+                    form->reward[row] = form->row_size[row] = 0;
                 if (mdp->begin[row] != row * form->fan || mdp->begin[row + 1] - mdp->begin[row] != form->fan) own.even = false;
             }
         }

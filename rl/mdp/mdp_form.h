@@ -14,30 +14,30 @@
 typedef struct FormTiles FormTiles;
 
 typedef struct MdpForm {
-    int32_t n;                 /* states; vectors over states have n + 1 entries, the last one 0 */
+    int32_t n; /* states; vectors over states have n + 1 entries, the last one 0 */
     int64_t n_rows;
     double gamma;
-    const bool *ended;         /* (n): no rows, value 0; NULL: none */
-    const int64_t *rows;       /* (n + 1): rows of state i are rows[i] .. rows[i + 1] - 1; NULL: i * width .. */
+    const bool *ended;   /* (n): no rows, value 0; NULL: none */
+    const int64_t *rows; /* (n + 1): rows of state i are rows[i] .. rows[i + 1] - 1; NULL: i * width .. */
     int32_t width;
-    const int64_t *begin;      /* (n_rows + 1): entries of a row */
-    int32_t fan;               /* entries of every row when all have as many (begin[row] = row * fan), else 0 */
+    const int64_t *begin; /* (n_rows + 1): entries of a row */
+    int32_t fan;          /* entries of every row when all have as many (begin[row] = row * fan), else 0 */
     const int32_t *next;
     const double *probability;
-    double *reward;            /* (n_rows) */
-    double *row_size;          /* (n_rows): sum of probability x |reward| */
-    int32_t *state_of;         /* (states of the Mdp): the state here that stands for it; NULL: the same number */
-    int64_t *home_row;         /* (n): rows of a policy under which every episode ends; NULL when gamma < 1 */
+    double *reward;    /* (n_rows) */
+    double *row_size;  /* (n_rows): sum of probability x |reward| */
+    int32_t *state_of; /* (states of the Mdp): the state here that stands for it; NULL: the same number */
+    int64_t *home_row; /* (n): rows of a policy under which every episode ends; NULL when gamma < 1 */
 
     /* What rounding is judged by. */
-    double mass;               /* largest sum of probabilities of a row that go on */
-    double imbalance;          /* largest |sum of all probabilities of a row - 1| */
-    double reward_size;        /* largest sum of probability x |reward| of a row */
-    int64_t longest;           /* entries of the longest row */
-    bool closed;               /* no row ends anything: a constant added to V adds gamma times it to every q */
-    int reach;                 /* how far ahead sweeps of a large world fetch: see form_choose_reach */
-    FormTiles *tiles;          /* its entries in another order, for sweeps over all of them (mdp_tiles.c); NULL: none */
-    Arena *arena;              /* borrowed */
+    double mass;        /* largest sum of probabilities of a row that go on */
+    double imbalance;   /* largest |sum of all probabilities of a row - 1| */
+    double reward_size; /* largest sum of probability x |reward| of a row */
+    int64_t longest;    /* entries of the longest row */
+    bool closed;        /* no row ends anything: a constant added to V adds gamma times it to every q */
+    int reach;          /* how far ahead sweeps of a large world fetch: see form_choose_reach */
+    FormTiles *tiles;   /* its entries in another order, for sweeps over all of them (mdp_tiles.c); NULL: none */
+    Arena *arena;       /* borrowed */
 } MdpForm;
 
 /* `arena` holds all that is not borrowed from mdp. ST_INPUT when gamma is 1 and values do not exist, with states that show it; ST_RESOURCE.
@@ -56,7 +56,9 @@ double *form_vector(const MdpForm *form, Arena *arena); /* n + 1 zeros; NULL whe
 
 /* ---- mdp_sweep.c: all states once, the same bits for any number of threads ---- */
 
-typedef struct Change { double least, most; } Change; /* of new minus old values, over live states; 0, 0 when there are none */
+typedef struct Change {
+    double least, most;
+} Change; /* of new minus old values, over live states; 0, 0 when there are none */
 static inline double change_size(Change change) { return change.most > -change.least ? change.most : -change.least; }
 /* Whether a sweep takes longer than it takes to wake a team of threads and to gather it again. */
 bool form_pays_threads(const MdpForm *form);
@@ -67,20 +69,20 @@ Status form_choose_reach(MdpForm *form);
 /* A policy: its rows, copied behind each other where they are about equally long, which are swept in half the time that the same rows take where they
  * are. */
 typedef struct FormPolicy {
-    int64_t *rows;             /* (n): the row taken in each live state */
-    MdpForm form;              /* the copies */
-    int32_t *next;             /* its entries; NULL: no copies */
+    int64_t *rows; /* (n): the row taken in each live state */
+    MdpForm form;  /* the copies */
+    int32_t *next; /* its entries; NULL: no copies */
     double *probability;
 } FormPolicy;
 /* All of it in `arena`. ST_RESOURCE. */
 Status form_policy_init(const MdpForm *form, Arena *arena, FormPolicy *policy);
 
 typedef struct Sweep {
-    const double *V;           /* NULL: all values are 0 */
+    const double *V; /* NULL: all values are 0 */
     double *new_V;
-    double *Q;                 /* (n_rows): gets what each row is worth by V; may be NULL */
-    FormPolicy *policy;        /* becomes the first best row of each state; may be NULL */
-    const bool *without;       /* (n_rows): rows that are left out, never all of a live state; NULL: none */
+    double *Q;           /* (n_rows): gets what each row is worth by V; may be NULL */
+    FormPolicy *policy;  /* becomes the first best row of each state; may be NULL */
+    const bool *without; /* (n_rows): rows that are left out, never all of a live state; NULL: none */
 } Sweep;
 /* Of all live states by their best rows; of a policy by its own. What the values changed by. */
 Change form_sweep(const MdpForm *form, Sweep sweep);
@@ -90,9 +92,9 @@ Change form_sweep_policy(const MdpForm *form, const FormPolicy *policy, const do
  * than its changes leave in doubt (MacQueen 1967). What is left out is not looked at again, so the last sweep before an answer is to be an ordinary
  * one. */
 typedef struct Narrowing {
-    double *Q;                 /* (n_rows), borrowed: scratch */
-    bool *without;             /* (n_rows) */
-    double doubt, used;        /* in doubt after the last sweep; when rows were left out last */
+    double *Q;          /* (n_rows), borrowed: scratch */
+    bool *without;      /* (n_rows) */
+    double doubt, used; /* in doubt after the last sweep; when rows were left out last */
 } Narrowing;
 Status narrowing_init(const MdpForm *form, double *Q, Arena *arena, Narrowing *narrowing); /* Q NULL: nothing will be left out. ST_RESOURCE */
 Change form_sweep_narrowing(const MdpForm *form, Sweep sweep, Narrowing *narrowing);
@@ -112,7 +114,9 @@ double form_best(const MdpForm *form, int64_t state, const double *V, int64_t *b
 /* V[state] becomes it; says by how much V changed, 0 where the state has ended. */
 double form_set_best(const MdpForm *form, int64_t state, double *V);
 /* By how much a row has to be better than another: by more than `least`, and than `times` what rounding may have made of both. */
-typedef struct Margin { double least, times; } Margin;
+typedef struct Margin {
+    double least, times;
+} Margin;
 /* rows[i] becomes the first best row of state i where that is better than rows[i] by the margin; says how many changed. rows[i] < 0: none yet. */
 int64_t form_improve(const MdpForm *form, const double *V, Margin margin, int64_t *rows);
 /* In how many states form_improve would change the row. */
@@ -168,12 +172,12 @@ typedef struct MdpWork {
     const MdpForm *form;
     const NamedMdp *world;
     const MdpOptions *options;
-    double *V;                /* (n + 1): where to begin, and the answer */
-    double *Q;                /* (n_rows): for what V's rows are worth; NULL when they are not the Mdp's */
-    double change;            /* |TV - V| of just this V, when the method has found it, and Q with it; else below 0 */
-    double target;            /* largest |TV - V| to stop at; rounding may stop it before */
-    int64_t limit;            /* of iterations */
-    int64_t iterations;       /* done so far */
+    double *V;          /* (n + 1): where to begin, and the answer */
+    double *Q;          /* (n_rows): for what V's rows are worth; NULL when they are not the Mdp's */
+    double change;      /* |TV - V| of just this V, when the method has found it, and Q with it; else below 0 */
+    double target;      /* largest |TV - V| to stop at; rounding may stop it before */
+    int64_t limit;      /* of iterations */
+    int64_t iterations; /* done so far */
     Arena *arena, *answer_arena;
 } MdpWork;
 Status values_overflow(void); /* ST_NUMERIC: a value is not finite */
@@ -186,7 +190,11 @@ bool changes_are_alike(const MdpForm *form, Change change, double target);
 void add_missing(const MdpForm *form, Change change, double *V);
 
 typedef enum MdpAnswer { ANSWER_VALUES, ANSWER_HORIZON, ANSWER_AVERAGE } MdpAnswer;
-typedef struct MdpSolver { const char *name, *help; MdpAnswer answer; Status (*solve)(MdpWork *work, MdpSolution *solution); } MdpSolver;
+typedef struct MdpSolver {
+    const char *name, *help;
+    MdpAnswer answer;
+    Status (*solve)(MdpWork *work, MdpSolution *solution);
+} MdpSolver;
 #define MDP_SOLVER(name, answer, help) Status mdp_solver_##name(MdpWork *work, MdpSolution *solution);
 #include "rl/mdp/mdp_solvers.def"
 #undef MDP_SOLVER

@@ -13,20 +13,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"
 
 /* Work arrays over states and rows of one form; freed together. */
 typedef struct Graph {
     const MdpForm *form;
-    int32_t *home;        /* (rows): whose row it is */
-    int64_t *into;        /* (n + 1): rows that lead to state i are from[into[i]] .. */
+    int32_t *home; /* (rows): whose row it is */
+    int64_t *into; /* (n + 1): rows that lead to state i are from[into[i]] .. */
     int64_t *from;
-    bool *use;            /* (rows) */
-    int32_t *part;        /* (n): strongly connected part over rows in use */
-    int64_t *left;        /* (n): rows in use */
-    int32_t *stack;       /* (n) */
-    int32_t *waiting;     /* (n): states whose part is not known yet */
-    int64_t *numbers;     /* (3 n) for the search */
+    bool *use;        /* (rows) */
+    int32_t *part;    /* (n): strongly connected part over rows in use */
+    int64_t *left;    /* (n): rows in use */
+    int32_t *stack;   /* (n) */
+    int32_t *waiting; /* (n): states whose part is not known yet */
+    int64_t *numbers; /* (3 n) for the search */
 } Graph;
 
 static void graph_release(Graph *g) {
@@ -74,11 +75,14 @@ static Status graph_init(Graph *g, const MdpForm *form) {
             if (!form_is_live(form, g->home[row])) continue;
             for (int64_t k = form->begin[row]; k < form->begin[row + 1]; k++)
                 if (goes_on(form, k)) {
-                    if (pass == 0) g->into[form->next[k] + 1]++;
-                    else g->from[g->into[form->next[k]]++] = row;
+                    if (pass == 0)
+                        g->into[form->next[k] + 1]++;
+                    else
+                        g->from[g->into[form->next[k]]++] = row;
                 }
         }
-        if (pass == 0) for (int32_t s = 0; s < form->n; s++) g->into[s + 1] += g->into[s];
+        if (pass == 0)
+            for (int32_t s = 0; s < form->n; s++) g->into[s + 1] += g->into[s];
     }
     memmove(g->into + 1, g->into, (size_t)form->n * sizeof *g->into);
     g->into[0] = 0;
@@ -129,8 +133,10 @@ static void find_parts(Graph *g) {
                     int64_t k = cursor[s]++;
                     if (!goes_on(form, k)) continue;
                     int32_t next = form->next[k];
-                    if (order[next] < 0) child = next;
-                    else if (g->part[next] < 0) low[s] = MIN(low[s], order[next]);
+                    if (order[next] < 0)
+                        child = next;
+                    else if (g->part[next] < 0)
+                        low[s] = MIN(low[s], order[next]);
                 }
             }
             if (child >= 0) {
@@ -407,7 +413,10 @@ static double gain_error(const MdpForm *form, int64_t row, int32_t s, const doub
 /* Certain bounds on the best reward per step within one end component, better with every sweep from h: relative value iteration with a lazy half
  * step. Every row earns a little more here than it does, so that where h has settled, states with large rewards, which rounding leaves furthest off,
  * stay below the others and do not decide. */
-typedef struct Gain { double low, high; bool settled; } Gain; /* settled: to rounding */
+typedef struct Gain {
+    double low, high;
+    bool settled;
+} Gain; /* settled: to rounding */
 static Gain sweep_gain(const Graph *g, const int32_t *members, int32_t n, double *h, double *new_h) {
     const MdpForm *form = g->form;
     Gain gain = {(double)INFINITY, -(double)INFINITY, false};
@@ -436,7 +445,9 @@ static Gain sweep_gain(const Graph *g, const int32_t *members, int32_t n, double
 }
 
 /* Whether rows in use of an end component surely earn something, or cost. */
-typedef struct Rewards { bool gains, costs; } Rewards;
+typedef struct Rewards {
+    bool gains, costs;
+} Rewards;
 static Rewards find_rewards(const Graph *g, const int32_t *members, int32_t n) {
     const MdpForm *form = g->form;
     Rewards found = {0};
@@ -489,9 +500,9 @@ static Status check_component(const Graph *g, const NamedMdp *world, const int32
 
 /* The end components one by one, and room to work on each. */
 typedef struct Components {
-    int32_t *end, *members;   /* component i: members[end[i - 1]] .. members[end[i] - 1], none where its number is not given to one */
+    int32_t *end, *members; /* component i: members[end[i - 1]] .. members[end[i] - 1], none where its number is not given to one */
     double *h, *new_h;
-    bool *marked;             /* (n), all false */
+    bool *marked; /* (n), all false */
 } Components;
 
 static void components_release(Components *c) {

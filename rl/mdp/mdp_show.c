@@ -13,9 +13,12 @@ bool mdp_is_grid(const NamedMdp *world) {
 
 /* ---- actions ---- */
 
-static const struct { const char *name; ShowWay way; } ways[] = {
-    {"up", {-1, 0, "↑", "^"}}, {"north", {-1, 0, "↑", "^"}}, {"down", {1, 0, "↓", "v"}}, {"south", {1, 0, "↓", "v"}},
-    {"left", {0, -1, "←", "<"}}, {"west", {0, -1, "←", "<"}}, {"right", {0, 1, "→", ">"}}, {"east", {0, 1, "→", ">"}},
+static const struct {
+    const char *name;
+    ShowWay way;
+} ways[] = {
+    {"up", {-1, 0, "↑", "^"}},       {"north", {-1, 0, "↑", "^"}},      {"down", {1, 0, "↓", "v"}},       {"south", {1, 0, "↓", "v"}},
+    {"left", {0, -1, "←", "<"}},     {"west", {0, -1, "←", "<"}},       {"right", {0, 1, "→", ">"}},      {"east", {0, 1, "→", ">"}},
     {"up right", {-1, 1, "↗", "/"}}, {"down right", {1, 1, "↘", "\\"}}, {"down left", {1, -1, "↙", "/"}}, {"up left", {-1, -1, "↖", "\\"}},
 };
 
@@ -73,15 +76,22 @@ void show_append_policy(Str *text, const MdpPicture *picture, int64_t state) {
     for (int64_t a = 0; a < world->mdp.n_actions && !world->mdp.terminal[state]; a++) {
         if (!(row[a] > 0)) continue;
         if (shown++) str_append(text, ", ");
-        if (world->action_names) str_append(text, world->action_names[a]);
-        else str_printf(text, "%lld", (long long)a);
+        if (world->action_names)
+            str_append(text, world->action_names[a]);
+        else
+            str_printf(text, "%lld", (long long)a);
         if (n > 1) str_printf(text, " %.3g", row[a]);
     }
 }
 
 /* ---- the grid ---- */
 
-typedef struct Screen { const MdpPicture *picture; bool utf8, colour; ShowRange range; int cell; } Screen;
+typedef struct Screen {
+    const MdpPicture *picture;
+    bool utf8, colour;
+    ShowRange range;
+    int cell;
+} Screen;
 
 /* Dark red to dark green by value, on terminals with 256 colours. */
 static void paint(const Screen *screen, int64_t state, Str *text) {
@@ -181,8 +191,10 @@ static void append_table(const MdpPicture *picture, Str *text) {
         mdp_append_state(&name, world, s);
         show_value(picture->V[s], value);
         str_printf(text, "%-28s %10s  ", str_text(&name), value);
-        if (world->mdp.terminal[s]) str_append(text, "end");
-        else show_append_policy(text, picture, s);
+        if (world->mdp.terminal[s])
+            str_append(text, "end");
+        else
+            show_append_policy(text, picture, s);
         str_append_char(text, '\n');
         str_release(&name);
     }
@@ -190,6 +202,8 @@ static void append_table(const MdpPicture *picture, Str *text) {
 
 void mdp_show_text(const MdpPicture *picture, bool utf8, bool colour, int width, Str *text) {
     Screen screen = {picture, utf8, colour, show_range(picture), 0};
-    if (mdp_is_grid(picture->world)) append_grid(&screen, width, text);
-    else append_table(picture, text);
+    if (mdp_is_grid(picture->world))
+        append_grid(&screen, width, text);
+    else
+        append_table(picture, text);
 }

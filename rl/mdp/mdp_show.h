@@ -11,8 +11,8 @@
 
 typedef struct MdpPicture {
     const NamedMdp *world;
-    const double *V;       /* (n_states) */
-    const double *policy;  /* (n_states, n_actions) probabilities; zeros where there is nothing to choose */
+    const double *V;      /* (n_states) */
+    const double *policy; /* (n_states, n_actions) probabilities; zeros where there is nothing to choose */
     const char *title;
 } MdpPicture;
 

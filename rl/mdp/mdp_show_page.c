@@ -7,11 +7,16 @@ enum { CELL = 64, MOST_CELLS = 40000 };
 
 static void append_escaped(Str *text, const char *plain) {
     for (; *plain; plain++) {
-        if (*plain == '<') str_append(text, "&lt;");
-        else if (*plain == '>') str_append(text, "&gt;");
-        else if (*plain == '&') str_append(text, "&amp;");
-        else if (*plain == '"') str_append(text, "&quot;");
-        else str_append_char(text, *plain);
+        if (*plain == '<')
+            str_append(text, "&lt;");
+        else if (*plain == '>')
+            str_append(text, "&gt;");
+        else if (*plain == '&')
+            str_append(text, "&amp;");
+        else if (*plain == '"')
+            str_append(text, "&quot;");
+        else
+            str_append_char(text, *plain);
     }
 }
 
@@ -19,10 +24,14 @@ static void append_escaped(Str *text, const char *plain) {
 static void append_fill(const MdpPicture *picture, ShowRange range, int64_t state, Str *svg) {
     double share = show_share(range, picture->V[state]);
     char letter = show_letter(picture->world, state);
-    if (letter == 'H' || letter == 'C') str_append(svg, "#33415c");
-    else if (letter == '#') str_append(svg, "#999999");
-    else if (letter == 'G') str_append(svg, "#f2b134");
-    else str_printf(svg, "#%02x%02x%02x", (int)(245 - 195 * share), (int)(238 - 98 * share), (int)(220 - 130 * share));
+    if (letter == 'H' || letter == 'C')
+        str_append(svg, "#33415c");
+    else if (letter == '#')
+        str_append(svg, "#999999");
+    else if (letter == 'G')
+        str_append(svg, "#f2b134");
+    else
+        str_printf(svg, "#%02x%02x%02x", (int)(245 - 195 * share), (int)(238 - 98 * share), (int)(220 - 130 * share));
 }
 
 /* An arrow from the middle of the upper part, long as the action is likely. */
@@ -43,8 +52,10 @@ static void append_policy(const MdpPicture *picture, int64_t state, double x, do
             append_arrow(way, probability, x, y, colour, svg);
         } else if (show_chosen(picture, state, a)) {
             str_printf(svg, "<text x=\"%.1f\" y=\"%.1f\" fill=\"%s\">", x, y + 5, colour);
-            if (world->action_names) append_escaped(svg, world->action_names[a]);
-            else str_printf(svg, "%lld", (long long)a);
+            if (world->action_names)
+                append_escaped(svg, world->action_names[a]);
+            else
+                str_printf(svg, "%lld", (long long)a);
             str_append(svg, "</text>\n");
             return;
         }
@@ -103,8 +114,10 @@ static void append_table(const MdpPicture *picture, Str *html) {
     for (int64_t s = 0; s < world->mdp.n_states; s++) {
         Str name = {0}, policy = {0};
         mdp_append_state(&name, world, s);
-        if (world->mdp.terminal[s]) str_append(&policy, "end");
-        else show_append_policy(&policy, picture, s);
+        if (world->mdp.terminal[s])
+            str_append(&policy, "end");
+        else
+            show_append_policy(&policy, picture, s);
         str_append(html, "<tr><td>");
         append_escaped(html, str_text(&name));
         str_printf(html, "</td><td class=\"n\">%.10g</td><td>", picture->V[s]);

@@ -4,14 +4,19 @@
 
 #include "rl/mdp/mdp_show.h"
 
-typedef struct ShowWay { int down, right; const char *arrow, *plain; } ShowWay;
-const ShowWay *show_way(const NamedMdp *world, int64_t action);  /* NULL: the action's name is no direction */
+typedef struct ShowWay {
+    int down, right;
+    const char *arrow, *plain;
+} ShowWay;
+const ShowWay *show_way(const NamedMdp *world, int64_t action); /* NULL: the action's name is no direction */
 bool show_chosen(const MdpPicture *picture, int64_t state, int64_t action);
-bool show_plays(const NamedMdp *world, int64_t state);            /* somebody chooses there: it is no end, hole or wall */
-char show_letter(const NamedMdp *world, int64_t state);          /* ' ': nothing special */
-typedef struct ShowRange { double low, high; } ShowRange;        /* of the values of live states */
+bool show_plays(const NamedMdp *world, int64_t state);  /* somebody chooses there: it is no end, hole or wall */
+char show_letter(const NamedMdp *world, int64_t state); /* ' ': nothing special */
+typedef struct ShowRange {
+    double low, high;
+} ShowRange; /* of the values of live states */
 ShowRange show_range(const MdpPicture *picture);
-double show_share(ShowRange range, double value);                /* 0..1 */
+double show_share(ShowRange range, double value); /* 0..1 */
 void show_value(double value, char out[16]);
 void show_append_policy(Str *text, const MdpPicture *picture, int64_t state);
 

@@ -2,6 +2,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "lib/base/log.h"
+#include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"
 
 #define TIE 1e-12 /* actions this near to the best are as good; the lowest is taken */
@@ -168,7 +170,8 @@ static Status solve(const MdpSolver *solver, MdpWork *work, MdpForm *form, doubl
     if (solver->answer == ANSWER_VALUES) {
         if (!form->rows) work->Q = solution->Q;
         TRY(solve_values(solver, work, tolerance, solution));
-    } else TRY(solver->solve(work, solution));
+    } else
+        TRY(solver->solve(work, solution));
     solution->iterations = work->iterations;
     if (solver->answer != ANSWER_AVERAGE)
         solution->q_bound = bound_of_q(form->gamma, solution->bound, form->longest, form->reward_size, largest(work->V, form->n));
@@ -238,8 +241,10 @@ static Status check_policy(const Mdp *mdp, const double *policy, const NamedMdp 
         if (mdp->terminal[s] || (least >= 0 && fabs(sum - 1) <= 1e-9)) continue;
         Str text = {0};
         mdp_append_state(&text, world, s);
-        if (least >= 0) status_fail(ST_INPUT, "%s: the policy's probabilities sum to %.12g, expected 1", str_text(&text), sum);
-        else status_fail(ST_INPUT, "%s: the policy has the probability %g, expected 0 to 1", str_text(&text), least);
+        if (least >= 0)
+            status_fail(ST_INPUT, "%s: the policy's probabilities sum to %.12g, expected 1", str_text(&text), sum);
+        else
+            status_fail(ST_INPUT, "%s: the policy has the probability %g, expected 0 to 1", str_text(&text), least);
         str_release(&text);
         return ST_INPUT;
     }

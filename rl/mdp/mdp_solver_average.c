@@ -1,6 +1,8 @@
 /* Relative value iteration (White 1963): the best reward per step lies between the least and the greatest change of a sweep with gamma 1 (Odoni
  * 1969). Where the process is periodic, both do not meet; it is then slowed down: half of the time nothing happens. A long way round still takes as
  * many sweeps as the square of its length: now and then the policy so far is solved for (mdp_bias.c). */
+#include "lib/base/log.h"
+#include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>
@@ -23,7 +25,11 @@ static Status check_goes_on(const MdpWork *work) {
 }
 
 /* What form_policy_bias wants to know: every row is in use. */
-typedef struct Members { bool *use; int32_t *list, *place; int32_t n; } Members;
+typedef struct Members {
+    bool *use;
+    int32_t *list, *place;
+    int32_t n;
+} Members;
 
 static Status members_init(const MdpForm *form, Arena *arena, Members *members) {
     size_t n = (size_t)form->n + 1;
@@ -80,8 +86,7 @@ Status mdp_solver_average(MdpWork *work, MdpSolution *solution) {
             if (form_is_live(&form, s)) h[s] += slow * (next[s] - h[s]) - down;
     } while (0.5 * span > target && span > 2 * form_rounding(&form, h) && since < STUCK && work->iterations < work->limit && !interrupt_requested());
     if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
-    if (since >= STUCK)
-        log_message(LOG_WARNING, "method 'average' comes no nearer: the bound is %.2g, and %.2g was wanted", solution->bound, target);
+    if (since >= STUCK) log_message(LOG_WARNING, "method 'average' comes no nearer: the bound is %.2g, and %.2g was wanted", solution->bound, target);
     bool finite = isfinite(solution->gain);
     for (int32_t s = 0; s < form.n; s++) finite = finite && isfinite(h[s]);
     return finite ? ST_OK : values_overflow();

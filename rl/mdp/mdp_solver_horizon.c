@@ -1,4 +1,5 @@
 /* A finite horizon: backwards from the last step, each step's values from those of the step after it. Any gamma will do. */
+#include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
 /* Prioritised sweeping (Moore and Atkeson 1993) with a known Mdp: a heap holds every state by how far off its value is; the first is set right, and
  * those that lead to it are looked at anew. */
+#include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>
@@ -43,11 +44,14 @@ static Status find_sources(const MdpForm *form, Arena *arena, int64_t **into, in
                 int32_t next = form->next[k];
                 if (!(form->probability[k] > 0) || last[next] == s) continue;
                 last[next] = s;
-                if (pass == 0) (*into)[next + 2]++;
-                else (*from)[(*into)[next + 1]++] = s;
+                if (pass == 0)
+                    (*into)[next + 2]++;
+                else
+                    (*from)[(*into)[next + 1]++] = s;
             }
         }
-        if (pass == 0) for (int32_t s = 0; s <= form->n; s++) (*into)[s + 2] += (*into)[s + 1];
+        if (pass == 0)
+            for (int32_t s = 0; s <= form->n; s++) (*into)[s + 2] += (*into)[s + 1];
     }
     return ST_OK;
 }

@@ -1,5 +1,6 @@
 /* Value iteration: V becomes TV. Where no row ends anything, what is missing at the end is known once the changes of all states are alike, and is
  * added: then they need not be small. */
+#include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"
 
 /* In a world that is swept by tiles, that alone saves more than leaving out rows. */

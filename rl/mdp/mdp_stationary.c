@@ -6,6 +6,7 @@
  *
  * Shares of one class come from elimination without subtraction (Grassmann, Taksar and Heyman 1985), which is accurate in every digit however slow
  * the chain is, within a band around the diagonal; where the band is too wide, from steps of the chain, as long as they come to rest. */
+#include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>
@@ -17,7 +18,7 @@
 /* Nodes, and from where with which probability each is entered (rows sum to 1). */
 typedef struct Chain {
     int64_t n;
-    int64_t *begin;      /* (n + 1) */
+    int64_t *begin; /* (n + 1) */
     int32_t *next;
     double *probability;
 } Chain;
@@ -46,8 +47,10 @@ static Status chain_of_process(const Mdp *process, const double *start, Arena *a
         chain->begin[s + 1] = chain->begin[s];
         for (int64_t k = process->begin[s]; k < process->begin[s + 1]; k++) total += process->probability[k];
         for (int64_t k = process->begin[s]; k < process->begin[s + 1] && !process->terminal[s]; k++) {
-            if ((process->ends && process->ends[k]) || process->terminal[process->next[k]]) again += process->probability[k] / total;
-            else chain_add(chain, s, process->next[k], process->probability[k] / total);
+            if ((process->ends && process->ends[k]) || process->terminal[process->next[k]])
+                again += process->probability[k] / total;
+            else
+                chain_add(chain, s, process->next[k], process->probability[k] / total);
         }
         chain_add(chain, s, between, again);
     }
@@ -76,8 +79,10 @@ static Status find_parts(const Chain *chain, int64_t root, Arena *arena, int32_t
         int32_t at = path[n_path - 1];
         for (; cursor[at] < chain->begin[at + 1] && entered < 0; cursor[at]++) {
             int32_t next = chain->next[cursor[at]];
-            if (order[next] < 0) entered = next;
-            else if (part[next] < 0) low[at] = MIN(low[at], order[next]);
+            if (order[next] < 0)
+                entered = next;
+            else if (part[next] < 0)
+                low[at] = MIN(low[at], order[next]);
         }
         if (entered >= 0) continue;
         if (--n_path > 0) low[path[n_path - 1]] = MIN(low[path[n_path - 1]], low[at]);
@@ -108,7 +113,10 @@ static Status transpose(const Chain *chain, Arena *arena, Chain *into) {
 
 /* The node with most neighbours first; then breadth first from one end to the other, so that neighbours get places near each other. *band: largest
  * distance of two neighbours, the first node left out. */
-typedef struct Places { int32_t *at, *of; int64_t band; } Places; /* at[place] = node, of[node] = place */
+typedef struct Places {
+    int32_t *at, *of;
+    int64_t band;
+} Places; /* at[place] = node, of[node] = place */
 
 static void place_neighbours(const Chain *chain, int32_t node, Places *places, int64_t *placed) {
     for (int64_t k = chain->begin[node]; k < chain->begin[node + 1]; k++) {
@@ -166,7 +174,7 @@ static Status by_elimination(const Chain *chain, const Places *places, Arena *ar
     double *P = arena_zero(arena, size), *first_row = arena_zero(arena, (size_t)n * sizeof(double)),
            *first_column = arena_zero(arena, (size_t)n * sizeof(double)), *x = arena_alloc(arena, (size_t)n * sizeof(double));
     if (!P || !first_row || !first_column || !x) return ST_RESOURCE;
-#define AT(i, j) P[(i) * width + (j) - (i) + band]
+#define AT(i, j) P[(i)*width + (j) - (i) + band]
     for (int64_t i = 0; i < n; i++)
         for (int64_t k = chain->begin[i]; k < chain->begin[i + 1]; k++) {
             int64_t a = places->of[i], b = places->of[chain->next[k]];
@@ -270,7 +278,12 @@ static Status shares_of_class(const Chain *chain, Arena *arena, double *share) {
 }
 
 /* The chain's nodes by part: those of part i are node[first[i]] .. node[first[i + 1] - 1], in order. */
-typedef struct Parts { int32_t n, *of; int64_t *first; int32_t *node; bool *closed; } Parts; /* of[node] < 0: not reached */
+typedef struct Parts {
+    int32_t n, *of;
+    int64_t *first;
+    int32_t *node;
+    bool *closed;
+} Parts; /* of[node] < 0: not reached */
 
 static Status parts_find(const Chain *chain, int64_t root, Arena *arena, Parts *parts) {
     parts->of = arena_alloc(arena, (size_t)chain->n * sizeof *parts->of);
@@ -323,7 +336,8 @@ static Status class_weights(const Chain *chain, int64_t root, const Parts *parts
         for (int64_t m = parts->first[i]; m < (parts->closed[i] ? parts->first[i] + 1 : parts->first[i + 1]); m++) {
             int32_t node = parts->node[m], made = number[node];
             joined.begin[made + 1] = joined.begin[made];
-            if (parts->closed[i]) chain_add(&joined, made, number[root], 1);
+            if (parts->closed[i])
+                chain_add(&joined, made, number[root], 1);
             else
                 for (int64_t k = chain->begin[node]; k < chain->begin[node + 1]; k++)
                     chain_add(&joined, made, number[chain->next[k]], chain->probability[k]);

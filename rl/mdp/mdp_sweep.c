@@ -1,5 +1,6 @@
 /* Sweeps over all states. A sweep reads every entry once, 12 bytes each, and is bound by that; values are gathered from a vector that stays in cache.
  * States are independent of each other, so that threads change nothing. */
+#include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>
@@ -46,7 +47,10 @@ INLINE double row_q(const MdpForm *form, int64_t row, int64_t fan, const double 
  * are best asked for differs: a Zen 4 passes over most hints for the first level (26.5 ms a sweep of 32 million entries, 21 with the second), on a
  * Zen 5 they are the faster ones (12.2 and 15.0). */
 enum { LARGE = 1 << 15 };
-typedef struct Reach { int64_t near, far; bool second; } Reach; /* in entries; whether values go to the second-level cache only */
+typedef struct Reach {
+    int64_t near, far;
+    bool second;
+} Reach; /* in entries; whether values go to the second-level cache only */
 static const Reach reaches[] = {{48, 512, false}, {192, 1024, true}};
 
 /* The same in rows from here; near 0: no fetching ahead. */
@@ -179,8 +183,10 @@ Status form_choose_reach(MdpForm *form) {
 
 Change form_sweep(const MdpForm *form, Sweep sweep) {
     Change change = {(double)INFINITY, -(double)INFINITY};
-    if (form->tiles && sweep.V && !sweep.without && !sweep.policy) change = form_sweep_tiles(form, sweep, change);
-    else change = sweep_range(form, sweep, 0, form->n);
+    if (form->tiles && sweep.V && !sweep.without && !sweep.policy)
+        change = form_sweep_tiles(form, sweep, change);
+    else
+        change = sweep_range(form, sweep, 0, form->n);
     sweep.new_V[form->n] = 0;
     return change.least <= change.most ? change : (Change){0, 0};
 }

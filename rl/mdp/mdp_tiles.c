@@ -7,11 +7,12 @@
 #include <omp.h>
 #include <string.h>
 
+#include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"
 
 enum {
-    COLUMNS = 1 << 15,        /* values of a tile: 256 KiB */
-    MOST_ROWS = 1 << 16,      /* rows of a tile, at most: sums of 512 KiB */
+    COLUMNS = 1 << 15,   /* values of a tile: 256 KiB */
+    MOST_ROWS = 1 << 16, /* rows of a tile, at most: sums of 512 KiB */
     LEAST_ROWS = 1 << 12,
     MANY_STATES = 1 << 18,    /* values of 2 MiB: below, gathering them is as fast */
     AHEAD = 256,              /* entries that are fetched ahead */
@@ -27,11 +28,11 @@ static inline Place place_of(int64_t row, int64_t column) { return (Place)(row <
 
 struct FormTiles {
     int64_t n_blocks, n_columns;
-    int64_t *first_state;     /* (n_blocks + 1) */
-    int64_t *begin;           /* (n_blocks * n_columns + 1): entries of a tile */
+    int64_t *first_state; /* (n_blocks + 1) */
+    int64_t *begin;       /* (n_blocks * n_columns + 1): entries of a tile */
     Place *place;
     double *probability;
-    double *sums;             /* (n_lanes, MOST_ROWS) */
+    double *sums; /* (n_lanes, MOST_ROWS) */
     int n_lanes;
 };
 
@@ -116,7 +117,7 @@ Status form_tile(MdpForm *form) {
 #if defined(__GNUC__)
 #define FETCH(address) __builtin_prefetch(address, 0, 3)
 #define FETCH_SECOND(address) __builtin_prefetch(address, 0, 2) /* into the second-level cache */
-#define OWN_FUNCTION __attribute__((noinline)) /* so that the loop has all registers */
+#define OWN_FUNCTION __attribute__((noinline))                  /* so that the loop has all registers */
 #else
 #define FETCH(address) (void)(address)
 #define FETCH_SECOND(address) (void)(address)

@@ -62,8 +62,10 @@ static void add_hit(MdpBuilder *builder, int hand, int open) {
         int sum = sum_of(hand);
         bool ace = is_soft(hand);
         take(&sum, &ace, card);
-        if (sum > 21) bust += card_chance(card);
-        else mdp_builder_add(builder, hand * CARDS + open - 1, 1, (ace ? soft(sum) : hard(sum)) * CARDS + open - 1, card_chance(card), 0, false);
+        if (sum > 21)
+            bust += card_chance(card);
+        else
+            mdp_builder_add(builder, hand * CARDS + open - 1, 1, (ace ? soft(sum) : hard(sum)) * CARDS + open - 1, card_chance(card), 0, false);
     }
     if (bust > 0) mdp_builder_add(builder, hand * CARDS + open - 1, 1, END, bust, -1, true);
 }
@@ -121,6 +123,8 @@ static Status build(const Arguments *arguments, double gamma, NamedMdp **world) 
 }
 
 const World world_blackjack = {
-    .id = "Blackjack-v1", .gamma = 1, .build = build,
+    .id = "Blackjack-v1",
+    .gamma = 1,
+    .build = build,
     .arguments = {[NATURAL] = {.name = "natural", .is_bool = true}, [SAB] = {.name = "sab", .value = 1, .is_bool = true}},
 };

@@ -12,7 +12,9 @@
 enum { CARS = 20, LEVELS = CARS + 1, MOVES = 5, ACTIONS = 2 * MOVES + 1 };
 
 /* What a day makes of a number of cars in the morning: the chance of each number in the evening, and the mean rent when it comes so. */
-typedef struct Day { double chance[LEVELS][LEVELS], rent[LEVELS][LEVELS]; } Day;
+typedef struct Day {
+    double chance[LEVELS][LEVELS], rent[LEVELS][LEVELS];
+} Day;
 
 /* Chances of 0..n events, where n stands for n and more. */
 static void poisson(double mean, int n, double chance[LEVELS]) {

@@ -92,12 +92,12 @@ static Status build(const Arguments *arguments, double gamma, NamedMdp **world) 
     return status;
 }
 
-#define LAKE_ARGUMENTS(map)                                                                                                            \
-    {                                                                                                                                  \
-        [MAP_NAME] = {.name = "map_name", .is_text = true, .text = map}, [DESC] = {.name = "desc", .is_text = true},                   \
-        [IS_SLIPPERY] = {.name = "is_slippery", .value = 1, .is_bool = true},                                                          \
-        [SUCCESS_RATE] = {.name = "success_rate", .value = 1.0 / 3.0, .high = 1},                                                      \
-        [REWARD_SCHEDULE] = {.name = "reward_schedule", .is_text = true, .text = "1/0/0"},                                             \
+#define LAKE_ARGUMENTS(map)                                                                                          \
+    {                                                                                                                \
+        [MAP_NAME] = {.name = "map_name", .is_text = true, .text = map}, [DESC] = {.name = "desc", .is_text = true}, \
+        [IS_SLIPPERY] = {.name = "is_slippery", .value = 1, .is_bool = true},                                        \
+        [SUCCESS_RATE] = {.name = "success_rate", .value = 1.0 / 3.0, .high = 1},                                    \
+        [REWARD_SCHEDULE] = {.name = "reward_schedule", .is_text = true, .text = "1/0/0"},                           \
     }
 
 const World world_frozen_lake = {.id = "FrozenLake-v1", .gamma = 0.99, .max_steps = 100, .arguments = LAKE_ARGUMENTS("4x4"), .build = build};

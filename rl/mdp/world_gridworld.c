@@ -12,9 +12,12 @@ static Status build_5x5(const Arguments *arguments, double gamma, NamedMdp **wor
     for (int32_t cell = 0; cell < SIDE * SIDE; cell++) {
         for (int way = 0; way < 4; way++) {
             int32_t next = grid_clamped(SIDE, SIDE, cell, row_of_way[way], column_of_way[way]);
-            if (cell == A) mdp_builder_add(builder, cell, way, A_TO, 1, 10, false);
-            else if (cell == B) mdp_builder_add(builder, cell, way, B_TO, 1, 5, false);
-            else mdp_builder_add(builder, cell, way, next, 1, next == cell ? -1 : 0, false);
+            if (cell == A)
+                mdp_builder_add(builder, cell, way, A_TO, 1, 10, false);
+            else if (cell == B)
+                mdp_builder_add(builder, cell, way, B_TO, 1, 5, false);
+            else
+                mdp_builder_add(builder, cell, way, next, 1, next == cell ? -1 : 0, false);
         }
     }
     TRY(world_finish(builder, &(WorldLook){four_ways, SIDE, SIDE, ".A.B.....................", -1}, world));

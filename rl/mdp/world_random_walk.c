@@ -19,9 +19,13 @@ static Status build(const Arguments *arguments, double gamma, NamedMdp **world) 
 }
 
 const World world_random_walk = {
-    .id = "RandomWalk", .gamma = 1, .build = build,
-    .arguments = {
-        [PLACES] = {.name = "states", .value = 5, .is_whole = true, .low = 1, .high = 1e7},
-        [LEFT_REWARD] = {.name = "left", .value = 0}, [RIGHT_REWARD] = {.name = "right", .value = 1},
-    },
+    .id = "RandomWalk",
+    .gamma = 1,
+    .build = build,
+    .arguments =
+        {
+            [PLACES] = {.name = "states", .value = 5, .is_whole = true, .low = 1, .high = 1e7},
+            [LEFT_REWARD] = {.name = "left", .value = 0},
+            [RIGHT_REWARD] = {.name = "right", .value = 1},
+        },
 };

@@ -8,7 +8,10 @@ enum { SIDE = 5, STANDS = 4, IN_TAXI = 4, RIDES = SIDE * SIDE * (STANDS + 1) * S
 enum { SOUTH, NORTH, EAST, WEST, PICK_UP, DROP_OFF };
 enum { IS_RAINY, RAINY_PROBABILITY, FICKLE_PASSENGER, FICKLE_PROBABILITY };
 
-typedef struct Ride { int row, column, passenger, destination; bool fickle; } Ride;
+typedef struct Ride {
+    int row, column, passenger, destination;
+    bool fickle;
+} Ride;
 
 static const struct { int row, column; } stands[STANDS] = {{0, 0}, {0, 4}, {4, 0}, {4, 3}};
 
@@ -22,9 +25,7 @@ static int stand_at(Ride r) {
 }
 
 /* Walls stand east of column 1 in the two upper rows, and east of columns 0 and 2 in the two lower ones. */
-static bool wall_east(int row, int column) {
-    return column == SIDE - 1 || (row < 2 && column == 1) || (row > 2 && (column == 0 || column == 2));
-}
+static bool wall_east(int row, int column) { return column == SIDE - 1 || (row < 2 && column == 1) || (row > 2 && (column == 0 || column == 2)); }
 
 static bool can_move(Ride r, int way) {
     if (way == SOUTH) return r.row < SIDE - 1;

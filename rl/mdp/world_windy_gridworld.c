@@ -34,6 +34,8 @@ static Status build(const Arguments *arguments, double gamma, NamedMdp **world) 
 }
 
 const World world_windy_gridworld = {
-    .id = "WindyGridworld", .gamma = 1, .build = build,
+    .id = "WindyGridworld",
+    .gamma = 1,
+    .build = build,
     .arguments = {[KING_MOVES] = {.name = "king_moves", .is_bool = true}, [STOCHASTIC] = {.name = "stochastic", .is_bool = true}},
 };

@@ -8,8 +8,8 @@
 
 typedef struct World {
     const char *id;
-    double gamma;             /* unless gamma= says another */
-    int64_t max_steps;        /* of an episode; 0: no limit */
+    double gamma;      /* unless gamma= says another */
+    int64_t max_steps; /* of an episode; 0: no limit */
     Argument arguments[MAX_ARGUMENTS];
     Status (*build)(const Arguments *arguments, double gamma, NamedMdp **world);
 } World;

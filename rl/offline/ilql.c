@@ -1,4 +1,5 @@
 /* Implicit Q-learning on tokens. */
+#include "lib/base/system.h"
 #include "rl/offline/ilql.h"
 
 #include <math.h>
@@ -16,7 +17,7 @@ enum { PASS_TOKENS = 2048, PASS_VALUES = 1 << 23 }; /* of a pass at most: tokens
 typedef struct Ilql {
     const IlqlRunConfig *config;
     const Recipe *recipe;
-    Recipe dated;              /* the recipe with the day the run began, where the template writes it */
+    Recipe dated; /* the recipe with the day the run began, where the template writes it */
     IlqlConfig loss;
     double tau;
     int64_t target_every;
@@ -25,7 +26,7 @@ typedef struct Ilql {
     OfflineRows rows;
     Experience experience;
     TextPass pass;
-    double *q, *dq;            /* (tokens of a pass, V) */
+    double *q, *dq;                              /* (tokens of a pass, V) */
     double *target_q, *targets, *dv, *dlogprobs; /* (tokens of a pass and the states behind them) */
     int64_t cap_tokens;
     OptimizerConfig optimizer;
@@ -49,7 +50,9 @@ static Status reserve(Ilql *il, int64_t tokens) {
 }
 
 /* What the heads say of a pass's states. */
-typedef struct Heads { Tensor *q[2], *target[2], *v; } Heads;
+typedef struct Heads {
+    Tensor *q[2], *target[2], *v;
+} Heads;
 
 static Status run_heads(const IlqlHeads *heads, TextPass *pass, Heads *out) {
     Tape *tape = pass->tape;
@@ -222,8 +225,15 @@ static json_t *summary(void *context) {
 /* ---- memory ---- */
 
 /* The largest pass: rows from the longest on, as long as they fit. */
-typedef struct Largest { Ilql *il; Experience experience; int64_t pass_tokens; } Largest;
-typedef struct RowLength { size_t row; int64_t n; } RowLength;
+typedef struct Largest {
+    Ilql *il;
+    Experience experience;
+    int64_t pass_tokens;
+} Largest;
+typedef struct RowLength {
+    size_t row;
+    int64_t n;
+} RowLength;
 
 static int longer_first(const void *a, const void *b) {
     const RowLength *x = a, *y = b;

@@ -20,7 +20,10 @@ typedef struct IlqlPlan {
     DType compute;
     TrainMemory memory;
 } IlqlPlan;
-typedef struct IlqlProgress { int64_t step, total_steps; double loss, advantage, tokens_per_second, seconds_left; } IlqlProgress;
+typedef struct IlqlProgress {
+    int64_t step, total_steps;
+    double loss, advantage, tokens_per_second, seconds_left;
+} IlqlProgress;
 typedef struct IlqlRunConfig {
     const Recipe *recipe;
     TrainingOptions options;
@@ -28,7 +31,11 @@ typedef struct IlqlRunConfig {
     void (*on_progress)(void *context, const IlqlProgress *progress); /* may be NULL */
     void *context;
 } IlqlRunConfig;
-typedef struct IlqlResult { int64_t steps; double first_loss, last_loss, seconds; bool already_finished; } IlqlResult;
+typedef struct IlqlResult {
+    int64_t steps;
+    double first_loss, last_loss, seconds;
+    bool already_finished;
+} IlqlResult;
 
 /* From the run's checkpoint (or the start) through train.max_steps steps (or train.epochs passes over the rows) of train.batch_size x
  * gradient_accumulation_steps rows each. ST_CONFIG, ST_INPUT, ST_RESOURCE; ST_INTERRUPTED with a checkpoint saved; ST_NUMERIC: a loss or gradient

@@ -14,8 +14,12 @@
 #include "lib/infer/infer.h"
 #include "lib/train/loop.h"
 
-typedef struct IlqlHead { Tensor *up, *down; } IlqlHead; /* (W, C), (out, W) */
-typedef struct IlqlHeads { IlqlHead q[2], target[2], v; } IlqlHeads;
+typedef struct IlqlHead {
+    Tensor *up, *down;
+} IlqlHead; /* (W, C), (out, W) */
+typedef struct IlqlHeads {
+    IlqlHead q[2], target[2], v;
+} IlqlHeads;
 
 /* Heads of inner width W (0: twice the hidden size) in the model's arena. trained: Q and V are parameters of the model (PARAM_BESIDE), which begin at
  * random below and at zero above, so that all values are 0 at first. ST_RESOURCE. */
@@ -32,7 +36,10 @@ Status ilql_heads_load(Model *model, const char *path, IlqlHeads *heads);
 
 /* Decoding: what is added to a token's logit is beta x (min of the target Q heads - V), the advantage of the token. Source: arXiv 2206.11871,
  * section 4.3. */
-typedef struct IlqlAdvice { const IlqlHeads *heads; double beta; } IlqlAdvice;
+typedef struct IlqlAdvice {
+    const IlqlHeads *heads;
+    double beta;
+} IlqlAdvice;
 /* An Advise (infer.h); context: an IlqlAdvice. */
 Tensor *ilql_advise(void *context, Tape *tape, Tensor *hidden, const Tensor *rows);
 

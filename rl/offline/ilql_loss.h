@@ -10,16 +10,21 @@
 
 #include "rl/rl.h"
 
-typedef struct IlqlConfig { double gamma, expectile, cql, awac, awac_beta; } IlqlConfig;
+typedef struct IlqlConfig {
+    double gamma, expectile, cql, awac, awac_beta;
+} IlqlConfig;
 typedef struct IlqlBatch {
-    Trajectory tokens;             /* B = 1: actions, rewards, values (V of the state before each), terminated, truncated, valid (trained) */
-    const double *final_values;    /* V behind the last token of what was cut; NULL: 0 */
-    const double *target_q;        /* the smaller of the target heads' Q of the action */
-    const double *logprobs;        /* under the policy */
-    int64_t total;                 /* trained tokens of the whole optimiser step when it is cut into several calls; 0: of this batch */
+    Trajectory tokens;          /* B = 1: actions, rewards, values (V of the state before each), terminated, truncated, valid (trained) */
+    const double *final_values; /* V behind the last token of what was cut; NULL: 0 */
+    const double *target_q;     /* the smaller of the target heads' Q of the action */
+    const double *logprobs;     /* under the policy */
+    int64_t total;              /* trained tokens of the whole optimiser step when it is cut into several calls; 0: of this batch */
 } IlqlBatch;
 /* losses: shares of the step's means; q, v, advantage: sums over trained tokens */
-typedef struct IlqlMetrics { double q_loss, v_loss, cql_loss, awac_loss, q, v, advantage; int64_t tokens; } IlqlMetrics;
+typedef struct IlqlMetrics {
+    double q_loss, v_loss, cql_loss, awac_loss, q, v, advantage;
+    int64_t tokens;
+} IlqlMetrics;
 
 /* Bellman targets r + gamma V(s'): (T), written. */
 void ilql_targets(const IlqlConfig *config, const IlqlBatch *batch, double *targets);

@@ -11,10 +11,10 @@
 #include "rl/text/experience.h"
 
 typedef struct OfflineRow {
-    PromptRow prompt;        /* the tokens before the first trained one */
-    const int32_t *ids;      /* (n): from there on, up to the last trained one */
+    PromptRow prompt;   /* the tokens before the first trained one */
+    const int32_t *ids; /* (n): from there on, up to the last trained one */
     const bool *trained;
-    const double *rewards;   /* 0 where there is none */
+    const double *rewards; /* 0 where there is none */
     int64_t n, n_trained;
     bool cut;
 } OfflineRow;
@@ -22,8 +22,8 @@ typedef struct OfflineRows {
     OfflineRow *items;
     size_t n, cap;
     int64_t tokens, trained_tokens, longest, dropped; /* dropped: longer than data.max_length, with data.truncation: drop */
-    double mean_reward;      /* of a row: the sum of its rewards */
-    Dataset table;           /* for DataOrder */
+    double mean_reward;                               /* of a row: the sum of its rewards */
+    Dataset table;                                    /* for DataOrder */
     Arena *arena;
 } OfflineRows;
 /* All rows of data.train. ST_INPUT with file and line: no reward, or as many as there are neither tokens nor turns; nothing trained; too long

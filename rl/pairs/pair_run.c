@@ -1,4 +1,5 @@
 /* From a recipe to steps over pairs. */
+#include "lib/base/system.h"
 #include "rl/pairs/pair_run.h"
 
 #include <stdlib.h>
@@ -291,7 +292,12 @@ static void note_plan(const PairRun *run, Run *output, const PairPlan *plan) {
 
 /* ---- from its recipe to its end ---- */
 
-typedef struct Whole { PairRun *run; TrainerConfig trainer; PairPlan plan; TrainResult *result; } Whole;
+typedef struct Whole {
+    PairRun *run;
+    TrainerConfig trainer;
+    PairPlan plan;
+    TrainResult *result;
+} Whole;
 
 static Status recall(void *context, const Run *output) { return trainer_recall(output, ((Whole *)context)->result); }
 

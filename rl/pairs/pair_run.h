@@ -18,11 +18,11 @@ typedef struct PairNumbers {
     double rewards_chosen, rewards_rejected, margin, accuracy, logps_chosen, logps_rejected;
 } PairNumbers;
 typedef struct PairObjective {
-    const char *reader;      /* for messages: "algorithm 'dpo'" */
-    bool unpaired, stepwise; /* rows of one answer (KTO); of one answer in steps */
-    bool scores;             /* trains a reward model: with a score, on whole answers */
-    bool together;           /* its loss compares all rows of a batch, so a batch is never cut into parts */
-    Status (*open)(PairRun *run);    /* model, rows and steps are there: what is computed once; may be NULL */
+    const char *reader;           /* for messages: "algorithm 'dpo'" */
+    bool unpaired, stepwise;      /* rows of one answer (KTO); of one answer in steps */
+    bool scores;                  /* trains a reward model: with a score, on whole answers */
+    bool together;                /* its loss compares all rows of a batch, so a batch is never cut into parts */
+    Status (*open)(PairRun *run); /* model, rows and steps are there: what is computed once; may be NULL */
     /* While memory is planned, on the meta device: the largest pass that is not over a batch's own rows; may be NULL. */
     Status (*plan)(PairRun *run, Tape *tape);
     /* All rows of a step, or of an evaluation, before the first of their batches; may be NULL. */
@@ -50,19 +50,19 @@ struct PairRun {
     const PairRunConfig *config;
     const Recipe *recipe;
     const PairObjective *objective;
-    void *context;           /* the objective's */
-    Recipe dated;            /* the recipe with the day the run began, where the template writes it */
+    void *context; /* the objective's */
+    Recipe dated;  /* the recipe with the day the run began, where the template writes it */
     Model *model;
-    Pairs *train, *eval;     /* eval NULL: none */
+    Pairs *train, *eval; /* eval NULL: none */
     Tape *tape;
-    uint64_t reference;      /* reference_fingerprint of the objective's, 0: it has none */
+    uint64_t reference; /* reference_fingerprint of the objective's, 0: it has none */
     int64_t total_steps;
-    DataPlan plan;           /* which rows a step takes */
+    DataPlan plan;                        /* which rows a step takes */
     size_t *rows, *batch_ends, *examples; /* rows of the step `loaded`, batch after batch, and behind each of its n_batches; of one batch */
     int64_t loaded, n_batches;
-    int64_t part_tokens;     /* a batch goes through the model in parts of at most so many tokens; 0 = at once */
+    int64_t part_tokens; /* a batch goes through the model in parts of at most so many tokens; 0 = at once */
     PairBatch batch;
-    StepContext step;        /* of the part in work; all zero outside of training */
+    StepContext step; /* of the part in work; all zero outside of training */
     PairNumbers numbers;
 };
 /* The run's model is opened here unless `run->model` is there already; everything of the run is released in the end, but the objective's context.

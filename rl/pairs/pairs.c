@@ -16,7 +16,7 @@ typedef struct Loader {
     Pairs *pairs;
     size_t cap_rows, n_files;
     Encoding sides[2];
-    double *labels;             /* of the row's steps */
+    double *labels; /* of the row's steps */
     size_t cap_labels;
 } Loader;
 
@@ -236,7 +236,10 @@ static size_t answer_end(const Loader *loader, const Encoding *encoding) {
 }
 
 /* How many tokens the row loses: at its begin (of the prompt), or each side at its end. */
-typedef struct Cut { bool drop, cut; size_t begin, most; } Cut;
+typedef struct Cut {
+    bool drop, cut;
+    size_t begin, most;
+} Cut;
 
 static Status cut_row(Loader *loader, size_t prompt, Cut *cut) {
     size_t longest = 0, limit = (size_t)MAX(loader->config.max_length, 0);
@@ -307,8 +310,10 @@ static Status read_row(Loader *loader, const Row *from) {
     }
     TRY(row_weight(from->json, &row.weight));
     TRY(read_margin(from->json, &row.margin));
-    if (loader->source->stepwise) TRY(encode_steps(loader, from->json));
-    else TRY(loader->source->unpaired ? encode_unpaired(loader, from->json, &row.desirable) : encode_pair_row(loader, from->json));
+    if (loader->source->stepwise)
+        TRY(encode_steps(loader, from->json));
+    else
+        TRY(loader->source->unpaired ? encode_unpaired(loader, from->json, &row.desirable) : encode_pair_row(loader, from->json));
     return keep_row(loader, &row);
 }
 
@@ -376,8 +381,10 @@ Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const Pa
         ids_release(&loader.sides[s].labels);
     }
     free(loader.labels);
-    if (status == ST_OK) *result = loader.pairs;
-    else pairs_free(loader.pairs);
+    if (status == ST_OK)
+        *result = loader.pairs;
+    else
+        pairs_free(loader.pairs);
     return status;
 }
 
@@ -407,8 +414,10 @@ Status pairs_split(Pairs *pairs, double share, uint64_t seed, Pairs **held_out) 
     for (size_t i = 0; i < pairs->n; i++) {
         bool taken = rng_permute(key, pairs->n, i) < wanted;
         while (i == begins[source + 1]) begins[++source] = kept; /* this place was looked at already */
-        if (taken) out->rows[out->n++] = pairs->rows[i];
-        else pairs->rows[kept++] = pairs->rows[i];
+        if (taken)
+            out->rows[out->n++] = pairs->rows[i];
+        else
+            pairs->rows[kept++] = pairs->rows[i];
     }
     while (source < pairs->table.n_sources) begins[++source] = kept;
     pairs->n = kept;

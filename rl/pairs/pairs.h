@@ -18,39 +18,41 @@ typedef struct PairSide {
     const int32_t *ids;
     const bool *trained;
     int32_t n, n_trained;
-    const double *labels;       /* rows of steps: n_trained, how right the step is that ends with each trained token, 0..1; else NULL */
+    const double *labels; /* rows of steps: n_trained, how right the step is that ends with each trained token, 0..1; else NULL */
 } PairSide;
 typedef struct PairRow {
-    const int32_t *prompt;      /* what the sides have in common before the first trained token; may be empty */
+    const int32_t *prompt; /* what the sides have in common before the first trained token; may be empty */
     int32_t n_prompt;
-    PairSide sides[2];          /* a row of KTO has the first alone */
-    bool desirable;             /* KTO: the answer was wanted */
-    double weight, margin;      /* columns of these names: 1 and 0 without them */
+    PairSide sides[2];     /* a row of KTO has the first alone */
+    bool desirable;        /* KTO: the answer was wanted */
+    double weight, margin; /* columns of these names: 1 and 0 without them */
     uint32_t file, line;
 } PairRow;
-typedef struct PairFile { const char *path, *unit; } PairFile;
+typedef struct PairFile {
+    const char *path, *unit;
+} PairFile;
 typedef struct Pairs {
     PairRow *rows;
     size_t n;
     PairFile *files;
     int64_t tokens, trained_tokens, longest; /* tokens: prompts counted once */
     int64_t dropped_long, cut;
-    int64_t dropped_same;       /* both answers were the same tokens */
+    int64_t dropped_same; /* both answers were the same tokens */
     /* For DataOrder and DataPlan: the rows' lengths, places and sources. The second half of a split takes each row once */
     Dataset table;
-    Arena *arena;               /* NULL: rows and tokens are another's */
+    Arena *arena; /* NULL: rows and tokens are another's */
 } Pairs;
 /* Who reads the rows. */
 typedef struct PairSource {
     const ModelConfig *model;
     const Tokenizer *tokenizer; /* NULL: rows of ids alone */
     const Chat *chat;
-    bool unpaired;              /* rows of one answer: of KTO, or */
-    bool stepwise;              /* rows of steps: a token is trained when it ends a step */
+    bool unpaired; /* rows of one answer: of KTO, or */
+    bool stepwise; /* rows of steps: a token is trained when it ends a step */
     /* Answers end with their last trained token: what the chat template writes behind a turn is left out, so that a score is of the token that ends
      * the turn */
     bool ends;
-    const char *reader;         /* for messages: "algorithm dpo" */
+    const char *reader; /* for messages: "algorithm dpo" */
 } PairSource;
 /* Preference rows: {"prompt", "chosen", "rejected"} as texts or messages, the prompt explicit or implicit, or {"prompt_ids", "chosen_ids",
  * "rejected_ids"}; KTO: {"prompt", "completion", "label"} or
@@ -60,12 +62,12 @@ typedef struct PairSource {
 Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const PairSource *source, Pairs **pairs);
 /* Takes `share` of the rows (held_out_count, by seed) out of `pairs` into a second set, which borrows from it. */
 Status pairs_split(Pairs *pairs, double share, uint64_t seed, Pairs **held_out);
-void pairs_free(Pairs *pairs);                  /* NULL is fine */
+void pairs_free(Pairs *pairs); /* NULL is fine */
 uint64_t pairs_fingerprint(const Pairs *pairs);
 void pairs_where(const Pairs *pairs, size_t row, Str *text); /* "FILE line N" */
 
 typedef struct PairBatchOptions {
-    bool ends;       /* for scores at the last token: answers are whole. Else their last token, which predicts nothing, is left out */
+    bool ends; /* for scores at the last token: answers are whole. Else their last token, which predicts nothing, is left out */
     /* n: behind each prompt stands the answer of this row instead of its own (KTO's comparison). NULL = no such */
     const size_t *other_rows;
 } PairBatchOptions;
@@ -75,8 +77,8 @@ typedef struct PairBatch {
     int32_t *ids, *rows, *targets, *branch; /* n_targets: hidden row rows[k] predicts targets[k] of branch[k] */
     Segment *segments;
     int64_t n_targets, n_branches;
-    int64_t *counts;                        /* n_branches: targets of each */
-    int32_t *ends;                          /* n_branches: the hidden row of its last token */
+    int64_t *counts; /* n_branches: targets of each */
+    int32_t *ends;   /* n_branches: the hidden row of its last token */
     size_t cap_tokens, cap_segments, cap_branches;
 } PairBatch;
 /* Borrowed from `batch` until its next build; ST_RESOURCE, also beyond INT32_MAX tokens. The caller calls pair_batch_release, whatever this says. */

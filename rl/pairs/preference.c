@@ -1,4 +1,5 @@
 /* Preference losses over batches of pairs: sums of log-probabilities from the tape, a loss of preference_losses.h, its gradient back. */
+#include "lib/base/system.h"
 #include "rl/pairs/preference.h"
 
 #include <math.h>
@@ -25,14 +26,14 @@ const PairAlgorithm *preference_algorithm_at(size_t i) { return i < COUNT_OF(alg
 
 typedef struct Preference {
     const PairAlgorithm *algorithm;
-    const PreferenceLoss *loss;     /* NULL: KTO */
-    bool compares;                  /* KTO with its baseline */
+    const PreferenceLoss *loss; /* NULL: KTO */
+    bool compares;              /* KTO with its baseline */
     PreferenceConfig config;
-    Reference *reference;           /* while it is needed */
-    double *of_train, *of_eval;     /* 2 a row: the reference's log-probability sums of its answers; NULL: no reference */
-    double baseline;                /* KTO's, of the step in work */
+    Reference *reference;       /* while it is needed */
+    double *of_train, *of_eval; /* 2 a row: the reference's log-probability sums of its answers; NULL: no reference */
+    double baseline;            /* KTO's, of the step in work */
     Arena *scratch;
-    double *values;                 /* of a batch's targets; gradients afterwards */
+    double *values; /* of a batch's targets; gradients afterwards */
     int64_t cap_values;
 } Preference;
 
@@ -353,8 +354,10 @@ static Status batch_loss(PairRun *run, Tape *tape, const Pairs *pairs, const siz
 static void write_number(JsonWriter *w, const char *prefix, const char *name, double sum, double count) {
     char key[64];
     snprintf(key, sizeof key, "%s%s", prefix, name);
-    if (count > 0) jw_double(w, key, sum / count);
-    else jw_null(w, key);
+    if (count > 0)
+        jw_double(w, key, sum / count);
+    else
+        jw_null(w, key);
 }
 
 static void write_metrics(const PairRun *run, const char *prefix, JsonWriter *w) {

@@ -12,9 +12,12 @@
 #include "rl/pairs/pair_run.h"
 #include "rl/pairs/preference_losses.h"
 
-typedef struct PairAlgorithm { const char *name, *losses, *keys, *help; double beta; } PairAlgorithm;
+typedef struct PairAlgorithm {
+    const char *name, *losses, *keys, *help;
+    double beta;
+} PairAlgorithm;
 const PairAlgorithm *preference_algorithm(const char *name); /* a row of pair_algorithms.def; NULL: none */
-const PairAlgorithm *preference_algorithm_at(size_t i);              /* NULL behind the last */
+const PairAlgorithm *preference_algorithm_at(size_t i);      /* NULL behind the last */
 /* The loss of the recipe and its settings; *loss NULL: KTO. ST_CONFIG: a loss_type that the algorithm doesn't have, a beta of 0. */
 Status preference_configure(const Recipe *recipe, const PairAlgorithm *algorithm, PreferenceConfig *config, const PreferenceLoss **loss);
 /* output/adapter/ or output/model/, metrics.jsonl, checkpoints/. As preference_configure and pair_run. */

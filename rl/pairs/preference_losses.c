@@ -62,9 +62,7 @@ static PairLoss pair_sppo(const PreferenceConfig *config, double chosen, double 
     return (PairLoss){c * c + r * r, 2 * c, 2 * r};
 }
 
-static double sigmoid_slope(double x) {
-    return sigmoid(x) * sigmoid(-x);
-}
+static double sigmoid_slope(double x) { return sigmoid(x) * sigmoid(-x); }
 
 /* Chosen ones up, rejected ones down. */
 static PairLoss pair_apo_zero(const PreferenceConfig *config, double chosen, double rejected) {
@@ -117,14 +115,14 @@ Divergence divergence_from_text(const char *name) {
     return strcmp(name, "forward_kl") == 0 ? FORWARD_KL : strcmp(name, "js_divergence") == 0 ? JENSEN_SHANNON : REVERSE_KL;
 }
 
-bool preference_loss_has_reference(const PreferenceLoss *loss) {
-    return loss->scores == RATIO_SUM || loss->scores == RATIO_MEAN;
-}
+bool preference_loss_has_reference(const PreferenceLoss *loss) { return loss->scores == RATIO_SUM || loss->scores == RATIO_MEAN; }
 
 /* ---- scores of completions ---- */
 
 /* What a pair is judged by, its derivative by the sum of log-probabilities, and the reward that is reported. */
-typedef struct Score { double value, slope, reward; } Score;
+typedef struct Score {
+    double value, slope, reward;
+} Score;
 
 /* The log-ratio as a divergence sees it; no exponent over 80, as TRL has it. */
 static Score diverged(Divergence divergence, double log_ratio_sum) {
@@ -156,7 +154,10 @@ static Score score_of(const PreferenceLoss *loss, const PreferenceConfig *config
 
 /* ---- which completion is compared with which ---- */
 
-typedef struct Ranked { double value; int64_t index; } Ranked;
+typedef struct Ranked {
+    double value;
+    int64_t index;
+} Ranked;
 
 static int compare_ranked(const void *a, const void *b) {
     const Ranked *x = a, *y = b;
@@ -164,14 +165,11 @@ static int compare_ranked(const void *a, const void *b) {
     return x->index < y->index ? -1 : x->index > y->index;
 }
 
-static void rank(Ranked *ranked, int64_t n) {
-    qsort(ranked, (size_t)n, sizeof *ranked, compare_ranked);
-}
+static void rank(Ranked *ranked, int64_t n) { qsort(ranked, (size_t)n, sizeof *ranked, compare_ranked); }
 
 /* The chosen completion of each rank against the rejected one of the same rank. */
 static double match_scores(const PreferenceLoss *loss, const PreferenceConfig *config, const Score *chosen, const Score *rejected, int64_t n,
-                           Ranked *a, Ranked *b,
-                           const double *shares, double *grad_chosen, double *grad_rejected) {
+                           Ranked *a, Ranked *b, const double *shares, double *grad_chosen, double *grad_rejected) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) a[i] = (Ranked){chosen[i].value, i}, b[i] = (Ranked){rejected[i].value, i};
     if (loss->matching == SORTED_SCORES) rank(a, n), rank(b, n);
@@ -239,7 +237,7 @@ Status preference_loss(const PreferenceLoss *loss, const PreferenceConfig *confi
     *metrics = (PreferenceMetrics){0};
     for (int64_t i = 0; i < n; i++) {
         int64_t chosen_tokens = batch->chosen_tokens ? batch->chosen_tokens[i] : 1,
-            rejected_tokens = batch->rejected_tokens ? batch->rejected_tokens[i] : 1;
+                rejected_tokens = batch->rejected_tokens ? batch->rejected_tokens[i] : 1;
         chosen[i] = score_of(loss, config, batch->chosen[i], reference ? batch->ref_chosen[i] : 0, chosen_tokens);
         rejected[i] = score_of(loss, config, batch->rejected[i], reference ? batch->ref_rejected[i] : 0, rejected_tokens);
         shares[i] = (batch->weights ? batch->weights[i] : 1) / (double)(config->total_pairs ? config->total_pairs : n);

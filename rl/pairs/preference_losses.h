@@ -15,15 +15,15 @@ typedef enum Divergence { REVERSE_KL, FORWARD_KL, JENSEN_SHANNON } Divergence;
 Divergence divergence_from_text(const char *name); /* reverse_kl, forward_kl or js_divergence: what rl.divergence takes */
 
 typedef struct PreferenceConfig {
-    double beta;                /* the loss's temperature, over 0 */
+    double beta; /* the loss's temperature, over 0 */
     /* Share of labels that may be the wrong way round, below 0.5: sigmoid, robust, aot, simpo, cpo; exo_pair, where 0 stands for 1e-3 */
     double label_smoothing;
-    double simpo_gamma;         /* margin in the scores' unit after beta (simpo) */
-    double alpha;               /* simpo: AlphaPO's transformation of the mean log-probability; 0: none */
-    double discopop_tau;        /* 0: 0.05 */
-    Divergence divergence;      /* of losses with a reference */
-    bool nll_given;             /* nll_weight holds; else the loss's own (1 for orpo and cpo) */
-    double nll_weight;          /* of the mean negative log-likelihood of the batch's chosen tokens: CPO's alpha, RPO when added to sigmoid */
+    double simpo_gamma;    /* margin in the scores' unit after beta (simpo) */
+    double alpha;          /* simpo: AlphaPO's transformation of the mean log-probability; 0: none */
+    double discopop_tau;   /* 0: 0.05 */
+    Divergence divergence; /* of losses with a reference */
+    bool nll_given;        /* nll_weight holds; else the loss's own (1 for orpo and cpo) */
+    double nll_weight;     /* of the mean negative log-likelihood of the batch's chosen tokens: CPO's alpha, RPO when added to sigmoid */
     /* Of the whole optimiser step when it is cut into several calls, whose losses then add up; 0: of this batch */
     int64_t total_pairs, total_chosen_tokens;
 } PreferenceConfig;
@@ -31,7 +31,9 @@ typedef struct PreferenceConfig {
 typedef enum PairScores { RATIO_SUM, RATIO_MEAN, LOGPROB_SUM, LOGPROB_MEAN } PairScores;
 /* Which chosen is compared with which rejected completion: its own, or, as distributions over the batch, that of the same rank. */
 typedef enum PairMatching { AS_PAIRED, SORTED_MARGINS, SORTED_SCORES } PairMatching;
-typedef struct PairLoss { double value, by_chosen, by_rejected; } PairLoss;
+typedef struct PairLoss {
+    double value, by_chosen, by_rejected;
+} PairLoss;
 typedef struct PreferenceLoss {
     const char *name;
     PairLoss (*pair)(const PreferenceConfig *config, double chosen, double rejected);
@@ -46,10 +48,10 @@ bool preference_loss_has_reference(const PreferenceLoss *loss);
 /* All of n pairs. The sums may be of a part of the tokens, or discounted, as long as the lengths fit what means are taken over. */
 typedef struct PreferenceBatch {
     int64_t n;
-    const double *chosen, *rejected;                 /* sums of completion log-probabilities under the policy */
-    const double *ref_chosen, *ref_rejected;         /* under the reference; NULL where the loss has none */
-    const int64_t *chosen_tokens, *rejected_tokens;  /* lengths; NULL where neither means nor the likelihood are asked for */
-    const double *weights;                           /* of pairs; NULL: 1 */
+    const double *chosen, *rejected;                /* sums of completion log-probabilities under the policy */
+    const double *ref_chosen, *ref_rejected;        /* under the reference; NULL where the loss has none */
+    const int64_t *chosen_tokens, *rejected_tokens; /* lengths; NULL where neither means nor the likelihood are asked for */
+    const double *weights;                          /* of pairs; NULL: 1 */
 } PreferenceBatch;
 
 /* Means over the pairs, by the names in metrics.jsonl. */
@@ -68,14 +70,14 @@ Status preference_loss(const PreferenceLoss *loss, const PreferenceConfig *confi
 
 typedef struct KtoConfig {
     double beta, desirable_weight, undesirable_weight;
-    int64_t total;              /* completions of the whole optimiser step when it is cut into several calls; 0: of this batch */
+    int64_t total; /* completions of the whole optimiser step when it is cut into several calls; 0: of this batch */
 } KtoConfig;
 typedef struct KtoBatch {
     int64_t n;
     const double *logprobs, *ref_logprobs; /* sums */
     const bool *desirable;
-    const double *weights;      /* of completions; NULL: 1 */
-    double baseline;            /* kto_baseline; 0: the loss called apo_zero_unpaired */
+    const double *weights; /* of completions; NULL: 1 */
+    double baseline;       /* kto_baseline; 0: the loss called apo_zero_unpaired */
 } KtoBatch;
 typedef struct KtoMetrics {
     double loss;
@@ -100,7 +102,9 @@ typedef struct RewardBatch {
     double centering;                /* weight of mean (chosen + rejected)^2, which keeps scores around 0; 0: off (0.01 is usual) */
     int64_t total;                   /* pairs of the whole optimiser step; 0: of this batch */
 } RewardBatch;
-typedef struct RewardMetrics { double loss, accuracy, margin; } RewardMetrics; /* share and mean of chosen - rejected > 0 */
+typedef struct RewardMetrics {
+    double loss, accuracy, margin;
+} RewardMetrics; /* share and mean of chosen - rejected > 0 */
 /* Mean of -log sigmoid(chosen - rejected - margin): Bradley and Terry's model of choices. Source: arXiv 2203.02155, section 3.5; margins arXiv
  * 2307.09288. */
 void reward_model_loss(const RewardBatch *batch, double *grad_chosen, double *grad_rejected, RewardMetrics *metrics);

@@ -9,7 +9,9 @@
 
 enum { CALIBRATION_BINS = 10 };
 /* By how sure the more likely side was: bin b holds confidences from 0.5 + b / 20 on. */
-typedef struct Calibration { double n[CALIBRATION_BINS], confidence[CALIBRATION_BINS], right[CALIBRATION_BINS], squares, total; } Calibration;
+typedef struct Calibration {
+    double n[CALIBRATION_BINS], confidence[CALIBRATION_BINS], right[CALIBRATION_BINS], squares, total;
+} Calibration;
 /* A statement of probability p, and how true it was: 1, 0, or a share between. */
 void calibration_add(Calibration *calibration, double p, double truth);
 /* Mean of (p - truth)^2; 0.25 is what always saying one half gives. NaN without statements. Source: Brier 1950. */

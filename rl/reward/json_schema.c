@@ -7,7 +7,9 @@
 
 /* What the value of a keyword must be. */
 typedef enum Takes { A_SCHEMA, SCHEMAS, SCHEMA_MAP, COUNT, NUMBER, TRUTH, NAMES, TYPES, VALUES, VALUE, PATTERN, IGNORED } Takes;
-static const struct { const char *name; Takes takes;
+static const struct {
+    const char *name;
+    Takes takes;
 } keywords[] = {
     {"type", TYPES},
     {"enum", VALUES},

@@ -9,7 +9,8 @@
 #ifndef TUNE_JSON_SCHEMA_H
 #define TUNE_JSON_SCHEMA_H
 
-#include "lib/base/base.h"
+#include "lib/base/file.h"
+#include "lib/base/json.h"
 
 /* ST_CONFIG: a keyword that is not supported ($ref, if, format, ...), or one with a wrong kind of value. `where`: for the message. */
 Status schema_check(const json_t *schema, const char *where);

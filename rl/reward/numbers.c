@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Cursor { const char *at, *end; const NumberStyle *style; } Cursor;
+typedef struct Cursor {
+    const char *at, *end;
+    const NumberStyle *style;
+} Cursor;
 
 static char peek(const Cursor *cursor, size_t ahead) { return (size_t)(cursor->end - cursor->at) > ahead ? cursor->at[ahead] : '\0'; }
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -99,8 +102,10 @@ static bool take_frac(Cursor *cursor, double *value) {
         }
     }
     good = good && part[1] != 0;
-    if (good) *value = part[0] / part[1];
-    else *cursor = before;
+    if (good)
+        *value = part[0] / part[1];
+    else
+        *cursor = before;
     return good;
 }
 
@@ -135,8 +140,10 @@ static void take_power(Cursor *cursor, double *value) {
     int exponent = 0, digits = 0;
     for (; good && digits < 4 && is_digit(peek(cursor, 0)); digits++) exponent = exponent * 10 + (*cursor->at++ - '0');
     good = good && digits > 0 && (!brace || take(cursor, "}")) && !is_digit(peek(cursor, 0));
-    if (good) *value *= pow(10, minus ? -exponent : exponent);
-    else *cursor = before;
+    if (good)
+        *value *= pow(10, minus ? -exponent : exponent);
+    else
+        *cursor = before;
 }
 
 static bool take_minus(Cursor *cursor) { return take(cursor, "-") || take(cursor, "\xE2\x88\x92"); }

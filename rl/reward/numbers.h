@@ -6,10 +6,13 @@
 #ifndef TUNE_NUMBERS_H
 #define TUNE_NUMBERS_H
 
-#include "lib/base/base.h"
+#include "lib/base/str.h"
 
 /* thousands: between groups of three digits, 0 = none. percent_is_share: "50%" is 0.5, else 50. */
-typedef struct NumberStyle { char thousands, decimal; bool percent_is_share; } NumberStyle;
+typedef struct NumberStyle {
+    char thousands, decimal;
+    bool percent_is_share;
+} NumberStyle;
 /* The first or last number of the text; false when there is none. Digits right behind a letter (H2O) are none, a hyphen between words or digits (3-5)
  * is no minus, and what does not fit into a double is skipped. */
 bool numbers_first(Slice text, const NumberStyle *style, double *value);

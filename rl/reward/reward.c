@@ -15,12 +15,12 @@ static const RewardKind *const kinds[] = {
 };
 
 struct RewardSet {
-    Arena *arena, *step;        /* step: of the rows that are scored now */
+    Arena *arena, *step; /* step: of the rows that are scored now */
     const char *file;
     RewardOptions context;
     Reward *rewards;
     size_t n;
-    double low, high;           /* of the sums */
+    double low, high; /* of the sums */
     bool whiten;
     size_t n_rows;
     RewardColumn columns[MAX_COLUMNS];
@@ -103,8 +103,10 @@ static Status find_kind(const RewardSet *set, const Yaml *entry, const RewardKin
         if (named && strcmp(type->text, names[i]) == 0) *kind = kinds[i];
     }
     if (*kind) return ST_OK;
-    if (named) refuse_at(set, "unknown reward", type->text, type->line, "there is no such type");
-    else refuse_at(set, "a reward", NULL, entry->line, "it has no 'type'");
+    if (named)
+        refuse_at(set, "unknown reward", type->text, type->line, "there is no such type");
+    else
+        refuse_at(set, "a reward", NULL, entry->line, "it has no 'type'");
     return status_hint_nearest(ST_CONFIG, named ? type->text : "", names, COUNT_OF(names), "the types are ");
 }
 
@@ -145,9 +147,12 @@ static Status read_whole(RewardSet *set, const Yaml *map, const Yaml **list) {
         const char *key = map->keys[i];
         const Yaml *node = map->items[i];
         bool good = true;
-        if (strcmp(key, "rewards") == 0) *list = node;
-        else if (strcmp(key, "clip") == 0) good = read_range(node, &set->low, &set->high);
-        else if (strcmp(key, "whiten") == 0) good = yaml_as_bool(node, &set->whiten);
+        if (strcmp(key, "rewards") == 0)
+            *list = node;
+        else if (strcmp(key, "clip") == 0)
+            good = read_range(node, &set->low, &set->high);
+        else if (strcmp(key, "whiten") == 0)
+            good = yaml_as_bool(node, &set->whiten);
         else
             return status_hint(refuse_at(set, "unknown key", key, map->key_lines[i], "not one of a sum of rewards"),
                                "it takes rewards, clip, whiten; one reward alone has a 'type'");
@@ -190,8 +195,10 @@ Status rewards_open(YamlNode list, const char *file, const RewardOptions *option
     set->context = *options;
     set->low = -(double)INFINITY, set->high = (double)INFINITY;
     Status status = read_list(set, list);
-    if (status == ST_OK) *out = set;
-    else rewards_close(set);
+    if (status == ST_OK)
+        *out = set;
+    else
+        rewards_close(set);
     return status;
 }
 

@@ -45,12 +45,18 @@ typedef struct RewardOptions {
  * name), a value that does not fit, an empty list. */
 Status rewards_open(YamlNode list, const char *file, const RewardOptions *options, RewardSet **set);
 /* Whose answers are judged; all is borrowed and must outlive the set. tokenizer, chat: NULL = it has none. */
-typedef struct RewardPolicy { const Model *model; const Tokenizer *tokenizer; const Chat *chat; } RewardPolicy;
+typedef struct RewardPolicy {
+    const Model *model;
+    const Tokenizer *tokenizer;
+    const Chat *chat;
+} RewardPolicy;
 /* For rewards that depend on it (models, which may share its weights): once, before the first rewards_score. ST_INPUT: a model that is missing, or
  * cuts text into other tokens. */
 Status rewards_attach(RewardSet *set, const RewardPolicy *policy);
 /* n completions of so many tokens, `group` of them of each prompt. */
-typedef struct RewardShape { size_t n_prompt, n_completion, n, group; } RewardShape;
+typedef struct RewardShape {
+    size_t n_prompt, n_completion, n, group;
+} RewardShape;
 /* What scoring them will take in memory beside what is resident after rewards_attach. ST_RESOURCE. */
 Status rewards_bytes(const RewardSet *set, const RewardShape *shape, size_t *bytes);
 /* Whether the row has what rewards look for in it (an answer's column and its kind), before anything is sampled. ST_INPUT with the reward and the
@@ -62,9 +68,17 @@ void rewards_close(RewardSet *set); /* ends programs that were started; NULL is 
 
 /* One number per row: of one reward, before its weight; or, where a program answers with several numbers, one of the others, under NAME/KEY, NaN in
  * rows without it. */
-typedef struct RewardColumn { const char *name; const double *values; double weight; } RewardColumn; /* weight: in the sum; 0 of those others */
+typedef struct RewardColumn {
+    const char *name;
+    const double *values;
+    double weight;
+} RewardColumn; /* weight: in the sum; 0 of those others */
 /* sums: weight x reward, added up in the recipe's order, then clipped, then (`whiten`) scaled to variance 1 around their mean, which stays. */
-typedef struct RewardScores { size_t n_rows, n_columns; const double *sums; const RewardColumn *columns; } RewardScores;
+typedef struct RewardScores {
+    size_t n_rows, n_columns;
+    const double *sums;
+    const RewardColumn *columns;
+} RewardScores;
 /* Valid until the next call. The recipe's rewards are the first columns, in its order. ST_INPUT: a column is missing or of another kind, a program or
  * server answers wrongly; ST_RESOURCE: it died, hangs or does not answer. The text names the reward and the row. */
 Status rewards_score(RewardSet *set, const RewardRow *rows, size_t n, const RewardScores **scores);

@@ -47,9 +47,12 @@ Status reward_answer_text(const json_t *answer, const char *field, Str *room, Sl
         return ST_OK;
     }
     str_clear(room);
-    if (json_is_integer(answer)) str_printf(room, "%lld", (long long)json_integer_value(answer));
-    else if (json_is_real(answer)) str_append_double(room, json_real_value(answer));
-    else return status_fail(ST_INPUT, "column '%s' holds no text or number, nor a list of these", field);
+    if (json_is_integer(answer))
+        str_printf(room, "%lld", (long long)json_integer_value(answer));
+    else if (json_is_real(answer))
+        str_append_double(room, json_real_value(answer));
+    else
+        return status_fail(ST_INPUT, "column '%s' holds no text or number, nor a list of these", field);
     *text = (Slice){room->data, room->len};
     return ST_OK;
 }

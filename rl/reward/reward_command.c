@@ -1,6 +1,8 @@
 /* command: a program that stays alive and answers one JSON row per line with one line: a number, or an object with the number "reward" and perhaps
  * others. Several workers share the rows; each row has its time. A program that ends is started again and asked the row once more. The same row is
  * not asked twice. */
+#include "lib/base/child.h"
+#include "lib/base/log.h"
 #include "rl/reward/reward_kinds.h"
 
 #include <stdlib.h>
@@ -11,7 +13,7 @@ static const OptionSpec options[] = {
     [COMMAND] = {.name = "command", .kind = TAKES_NODE, .required = true},
     [TIMEOUT] = {.name = "timeout", .kind = TAKES_NUMBER, .value = 10, .low = 0.001, .high = 86400}, /* seconds a row */
     [WORKERS] = {.name = "workers", .kind = TAKES_WHOLE, .value = 1, .low = 1, .high = MAX_WORKERS},
-    [SANDBOX] = {.name = "sandbox", .kind = TAKES_TRUTH},                                           /* no network, and the two limits: */
+    [SANDBOX] = {.name = "sandbox", .kind = TAKES_TRUTH},                                          /* no network, and the two limits: */
     [MEMORY] = {.name = "memory", .kind = TAKES_WHOLE, .value = 1024, .low = 16, .high = 1 << 24}, /* MiB of address space of each process */
     /* Seconds of processor time of each process; a worker that has used them up is started anew */
     [CPU] = {.name = "cpu", .kind = TAKES_WHOLE, .value = 600, .low = 1, .high = 1e9},
@@ -21,19 +23,31 @@ static const OptionSpec options[] = {
 };
 
 /* A row that was asked: by the hash of what is sent. `answer` is NULL until it is known, `failed` when there will be none. */
-typedef struct Known { XXH128_hash_t hash; const char *answer; bool used, pending, failed; } Known;
-typedef struct Job { size_t row; Str line; Known *known; } Job;
-typedef struct Worker { Child *child; size_t job; int tries; } Worker; /* job: the one that is asked now */
+typedef struct Known {
+    XXH128_hash_t hash;
+    const char *answer;
+    bool used, pending, failed;
+} Known;
+typedef struct Job {
+    size_t row;
+    Str line;
+    Known *known;
+} Job;
+typedef struct Worker {
+    Child *child;
+    size_t job;
+    int tries;
+} Worker; /* job: the one that is asked now */
 typedef struct Command {
     const char **argv;
     size_t n_argv, n_workers;
     ChildLimits limits;
     bool limited;
     Worker workers[MAX_WORKERS];
-    Arena *answers;      /* of what is known */
+    Arena *answers; /* of what is known */
     Known *known;
     size_t n_known, room, n_restarts;
-    bool failed;         /* a row counted as `failed`, and it was said */
+    bool failed; /* a row counted as `failed`, and it was said */
 } Command;
 
 /* ---- opening ---- */
@@ -136,7 +150,13 @@ static void warn_of_restart(const Reward *reward, int64_t row, const Worker *wor
 
 /* ---- asking ---- */
 
-typedef struct Asking { Reward *reward; Command *command; const RewardRow *rows; Job *jobs; size_t n_jobs, next; } Asking;
+typedef struct Asking {
+    Reward *reward;
+    Command *command;
+    const RewardRow *rows;
+    Job *jobs;
+    size_t n_jobs, next;
+} Asking;
 
 static Status give_job(Asking *asking, Worker *worker) {
     const Job *job = &asking->jobs[worker->job];

@@ -8,7 +8,7 @@ enum { FIELD, IGNORE_CASE, AFTER, FIRST_LINE };
 static const OptionSpec options[] = {
     [FIELD] = {.name = "field", .kind = TAKES_TEXT, .text = "answer"},
     [IGNORE_CASE] = {.name = "ignore_case", .kind = TAKES_TRUTH},
-    [AFTER] = {.name = "after", .kind = TAKES_TEXT},           /* of both texts only what follows this mark for the last time, where they have it */
+    [AFTER] = {.name = "after", .kind = TAKES_TEXT},            /* of both texts only what follows this mark for the last time, where they have it */
     [FIRST_LINE] = {.name = "first_line", .kind = TAKES_TRUTH}, /* of the completion only the first line that is not empty */
     {0},
 };

@@ -15,8 +15,15 @@ static const OptionSpec options[] = {
 };
 
 /* The template's tags and other literal texts, and whether "..." stands before each of them; `open_end`: and at the end. */
-typedef struct Piece { const char *text; bool hole_before; } Piece;
-typedef struct Form { Piece pieces[MAX_PIECES]; size_t n; bool open_end; } Form;
+typedef struct Piece {
+    const char *text;
+    bool hole_before;
+} Piece;
+typedef struct Form {
+    Piece pieces[MAX_PIECES];
+    size_t n;
+    bool open_end;
+} Form;
 
 /* Length of the literal at `at`: a tag <...>, or what stands before the next tag or "...". */
 static size_t literal_length(const char *at) {
@@ -66,7 +73,8 @@ static size_t times(Slice text, const char *part) {
 
 static size_t times_in_form(const Form *form, const char *part) {
     size_t n = 0;
-    for (size_t i = 0; i < form->n; i++) n += times((Slice){form->pieces[i].text, strlen(form->pieces[i].text)}, part); /* "Answer:" of "Final Answer:" */
+    for (size_t i = 0; i < form->n; i++)
+        n += times((Slice){form->pieces[i].text, strlen(form->pieces[i].text)}, part); /* "Answer:" of "Final Answer:" */
     return n;
 }
 

@@ -33,7 +33,10 @@ static const OptionSpec options[] = {
     {0},
 };
 
-typedef struct Server { HttpClient *client; double low, high; } Server;
+typedef struct Server {
+    HttpClient *client;
+    double low, high;
+} Server;
 
 static void close(Reward *reward) {
     Server *server = reward->state;
@@ -96,9 +99,12 @@ static Status fill_in(const RewardRow *row, const char *rubric, Str *out) {
         if (len) str_append_n(&name, rubric + 1, len);
         const json_t *value = len && rubric[len + 1] == '}' ? json_object_get(row->columns, name.data) : NULL;
         Slice text = {0};
-        if (len && rubric[len + 1] == '}' && strcmp(name.data, "prompt") == 0) text = row->prompt;
-        else if (len && rubric[len + 1] == '}' && strcmp(name.data, "completion") == 0) text = row->completion;
-        else if (value) status = reward_answer_text(value, name.data, &room, &text);
+        if (len && rubric[len + 1] == '}' && strcmp(name.data, "prompt") == 0)
+            text = row->prompt;
+        else if (len && rubric[len + 1] == '}' && strcmp(name.data, "completion") == 0)
+            text = row->completion;
+        else if (value)
+            status = reward_answer_text(value, name.data, &room, &text);
         else {
             str_append_char(out, *rubric++);
             continue;
@@ -151,17 +157,22 @@ static Status wrong_judgement(const Reward *reward, const char *problem, const c
 static Status read_judgement(const Reward *reward, const Str *reply, double *value) {
     const Server *server = reward->state;
     json_t *root = json_loadb(str_text(reply), reply->len, JSON_REJECT_DUPLICATES, NULL);
-    const json_t *choice = json_array_get(json_object_get(root, "choices"), 0), *content = json_object_get(json_object_get(choice, "message"), "content");
+    const json_t *choice = json_array_get(json_object_get(root, "choices"), 0),
+                 *content = json_object_get(json_object_get(choice, "message"), "content");
     const char *reason = json_string_value(json_object_get(choice, "finish_reason"));
     bool cut = reason && (strcmp(reason, "length") == 0 || strcmp(reason, "content_filter") == 0); /* it may have been about to say something else */
     Slice text = {json_string_value(content), json_string_length(content)};
     double rating = text.data && !cut ? rating_of(text.data, server->low, server->high) : (double)NAN;
     Status status = ST_OK;
     bool silent = choice && !text.data && (!content || json_is_null(content)); /* a judge that was cut while it thought */
-    if (!text.data && !(silent && reward->options[FAILED].node)) status = wrong_judgement(reward, "no choices[0].message.content", str_text(reply), reply->len);
-    else if (!isnan(rating)) *value = (rating - server->low) / (server->high - server->low);
-    else if (reward->options[FAILED].node) *value = reward->options[FAILED].number;
-    else status = wrong_judgement(reward, cut ? "it was cut off" : "it has no rating within 'range'", text.data, text.len);
+    if (!text.data && !(silent && reward->options[FAILED].node))
+        status = wrong_judgement(reward, "no choices[0].message.content", str_text(reply), reply->len);
+    else if (!isnan(rating))
+        *value = (rating - server->low) / (server->high - server->low);
+    else if (reward->options[FAILED].node)
+        *value = reward->options[FAILED].number;
+    else
+        status = wrong_judgement(reward, cut ? "it was cut off" : "it has no rating within 'range'", text.data, text.len);
     json_decref(root);
     return status;
 }

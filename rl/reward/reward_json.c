@@ -28,8 +28,10 @@ static json_t *json_of(const Yaml *node) {
                                                : json_string(node->text);
     json_t *value = node->kind == YAML_LIST ? json_array() : json_object();
     for (size_t i = 0; i < node->n; i++) {
-        if (node->kind == YAML_LIST) json_array_append_new(value, json_of(node->items[i]));
-        else json_object_set_new(value, node->keys[i], json_of(node->items[i]));
+        if (node->kind == YAML_LIST)
+            json_array_append_new(value, json_of(node->items[i]));
+        else
+            json_object_set_new(value, node->keys[i], json_of(node->items[i]));
     }
     return value;
 }

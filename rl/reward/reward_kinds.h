@@ -16,23 +16,23 @@ typedef struct Reward {
     const RewardKind *kind;
     const char *name, *file;
     int line;
-    double weight, low, high;   /* low..high: clip, infinite without */
+    double weight, low, high; /* low..high: clip, infinite without */
     OptionValue options[OPTIONS_MOST];
-    void *state;                /* the kind's own */
-    double *values;             /* of the rows that are scored now */
-    size_t index;               /* in the set */
+    void *state;    /* the kind's own */
+    double *values; /* of the rows that are scored now */
+    size_t index;   /* in the set */
     RewardSet *set;
-    Arena *arena;               /* as long as the set */
+    Arena *arena; /* as long as the set */
     const RewardOptions *context;
 } Reward;
 struct RewardKind {
     const char *name;
     const OptionSpec *options;
-    Status (*open)(Reward *reward); /* NULL: nothing to prepare. Fails with reward_refuse */
-    Status (*attach)(Reward *reward, const RewardPolicy *policy); /* NULL: who is judged makes no difference */
+    Status (*open)(Reward *reward);                                                 /* NULL: nothing to prepare. Fails with reward_refuse */
+    Status (*attach)(Reward *reward, const RewardPolicy *policy);                   /* NULL: who is judged makes no difference */
     Status (*bytes)(const Reward *reward, const RewardShape *shape, size_t *bytes); /* what scoring will take in memory; NULL: little */
-    uint64_t (*fingerprint)(const Reward *reward); /* of what was attached; NULL: the options say it all */
-    void (*close)(Reward *reward);  /* also called after a failed open; state may be NULL */
+    uint64_t (*fingerprint)(const Reward *reward);                                  /* of what was attached; NULL: the options say it all */
+    void (*close)(Reward *reward);                                                  /* also called after a failed open; state may be NULL */
     /* One of both. One with an option `field` looks at the row's column whatever the completion says: rewards_check asks it with none. A fault of
      * `score` gets the row put in front, `score_all` does that itself with reward_at_row. */
     Status (*score)(Reward *reward, const RewardRow *row, double *value);

@@ -17,7 +17,7 @@ static const OptionSpec options[] = {
 
 typedef struct Judge {
     Scorer *scorer;
-    bool other_template;  /* than the policy's: conversations would be read as it never saw them */
+    bool other_template; /* than the policy's: conversations would be read as it never saw them */
 } Judge;
 
 static void close(Reward *reward) {
@@ -150,4 +150,5 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
     return status;
 }
 
-const RewardKind reward_kind_model = {"model", options, .attach = attach, .bytes = bytes, .fingerprint = fingerprint, .close = close, .score_all = score_all};
+const RewardKind reward_kind_model = {
+    "model", options, .attach = attach, .bytes = bytes, .fingerprint = fingerprint, .close = close, .score_all = score_all};

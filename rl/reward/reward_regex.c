@@ -1,6 +1,7 @@
 /* regex: 1 when the pattern (PCRE2, Unicode) is found in the completion, else 0. With `field` the text of its last match (of `group`) must be the
  * answer. */
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include "lib/base/log.h"
 #include "rl/reward/reward_kinds.h"
 
 #include <pcre2.h>
@@ -16,7 +17,13 @@ static const OptionSpec options[] = {
     {0},
 };
 
-typedef struct Regex { pcre2_code *code; pcre2_match_data *match; pcre2_match_context *limits; uint32_t group; bool warned; } Regex;
+typedef struct Regex {
+    pcre2_code *code;
+    pcre2_match_data *match;
+    pcre2_match_context *limits;
+    uint32_t group;
+    bool warned;
+} Regex;
 
 static void close(Reward *reward) {
     Regex *regex = reward->state;

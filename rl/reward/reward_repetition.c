@@ -16,7 +16,10 @@ static const OptionSpec options[] = {
 };
 
 /* A word, or the bytes of an id. */
-typedef struct Gram { const Slice *units; size_t n; } Gram;
+typedef struct Gram {
+    const Slice *units;
+    size_t n;
+} Gram;
 
 static int compare_units(Slice a, Slice b) {
     for (size_t i = 0; i < a.len && i < b.len; i++) {

@@ -1,4 +1,5 @@
 /* Scores at the last token of answers or of their steps, and the losses that they are trained by. */
+#include "lib/base/system.h"
 #include "rl/reward/reward_training.h"
 
 #include <stdio.h>
@@ -11,11 +12,11 @@
 typedef struct RewardTraining {
     bool stepwise;
     double centering;
-    double steps;            /* labelled steps of the optimiser step (or evaluation) in work */
-    RewardNumbers numbers;   /* of that */
+    double steps;          /* labelled steps of the optimiser step (or evaluation) in work */
+    RewardNumbers numbers; /* of that */
     Arena *scratch;
-    int32_t *rows;           /* hidden rows of a batch's scores */
-    double *scores;          /* their values; gradients afterwards */
+    int32_t *rows;  /* hidden rows of a batch's scores */
+    double *scores; /* their values; gradients afterwards */
     int64_t cap;
 } RewardTraining;
 
@@ -58,8 +59,10 @@ static Status forward(RewardTraining *t, const Model *model, Tape *tape, PairBat
     if (!rows) return ST_RESOURCE;
     *result = op_row_scores(tape, model_forward(model, tape, &batch->model), model->score, rows);
     TRY(tape_status(tape));
-    if (tape_device(tape) == device_meta()) memset(t->scores, 0, (size_t)n * sizeof *t->scores);
-    else tensor_read(*result, t->scores);
+    if (tape_device(tape) == device_meta())
+        memset(t->scores, 0, (size_t)n * sizeof *t->scores);
+    else
+        tensor_read(*result, t->scores);
     return ST_OK;
 }
 

@@ -16,9 +16,9 @@
 /* What a reward model is found to be on rows. Of pairs: accuracy = share with the chosen answer ahead, calibration of sigmoid(chosen - rejected). Of
  * steps (chosen: the right ones, labels from 0.5 on): share told right, calibration of sigmoid(score). */
 typedef struct RewardNumbers {
-    double n;                         /* pairs, or steps */
-    double loss, accuracy;            /* sums */
-    double chosen, rejected;          /* how many scores of either kind */
+    double n;                /* pairs, or steps */
+    double loss, accuracy;   /* sums */
+    double chosen, rejected; /* how many scores of either kind */
     double rewards_chosen, rewards_rejected;
     Calibration calibration;
 } RewardNumbers;
@@ -29,13 +29,13 @@ Status reward_training_run(const PairRunConfig *config, TrainResult *result);
 
 /* The numbers of a reward model on a file of pairs or steps. */
 typedef struct RewardEvaluation {
-    const Model *model;               /* with a score */
-    const Tokenizer *tokenizer;       /* NULL: rows of ids alone */
+    const Model *model;         /* with a score */
+    const Tokenizer *tokenizer; /* NULL: rows of ids alone */
     const Chat *chat;
     const char *data;
     int64_t max_length;
     const char *truncation;
-    const char *system;               /* message of conversations without one; NULL = none */
+    const char *system;                                        /* message of conversations without one; NULL = none */
     void (*on_progress)(void *context, size_t done, size_t n); /* may be NULL */
     void *context;
 } RewardEvaluation;

@@ -23,9 +23,12 @@ void reward_write_row(const RewardRow *row, Str *text) {
     const char *key;
     json_t *value;
     jw_object(&w, NULL);
-    char *messages = json_is_array(json_object_get(row->columns, "prompt")) ? json_dumps(json_object_get(row->columns, "prompt"), JSON_COMPACT) : NULL;
-    if (messages) jw_raw(&w, "prompt", messages); /* as the row has it */
-    else jw_string_n(&w, "prompt", row->prompt.data, row->prompt.len);
+    char *messages =
+        json_is_array(json_object_get(row->columns, "prompt")) ? json_dumps(json_object_get(row->columns, "prompt"), JSON_COMPACT) : NULL;
+    if (messages)
+        jw_raw(&w, "prompt", messages); /* as the row has it */
+    else
+        jw_string_n(&w, "prompt", row->prompt.data, row->prompt.len);
     free(messages);
     add_ids(&w, "prompt_ids", row->prompt_ids, row->n_prompt_ids);
     jw_string_n(&w, "completion", row->completion.data, row->completion.len);
@@ -51,14 +54,19 @@ Status reward_read_answer(Reward *reward, const char *who, const char *answer, s
            *number = json_is_object(root) ? json_object_get(root, "reward") : root, *other;
     const char *key, *error = json_string_value(json_object_get(root, "error"));
     Status status = ST_OK;
-    if (!root) status = garbage(who, answer, "no JSON");
-    else if (error && !number) status = garbage(who, answer, "it reports an error");
-    else if (json_is_object(root) && !number) status = garbage(who, answer, "'reward' is missing");
-    else if (!json_is_number(number)) status = garbage(who, answer, "the reward is no number");
-    else *value = json_number_value(number);
+    if (!root)
+        status = garbage(who, answer, "no JSON");
+    else if (error && !number)
+        status = garbage(who, answer, "it reports an error");
+    else if (json_is_object(root) && !number)
+        status = garbage(who, answer, "'reward' is missing");
+    else if (!json_is_number(number))
+        status = garbage(who, answer, "the reward is no number");
+    else
+        *value = json_number_value(number);
     if (status == ST_OK)
-        json_object_foreach(root, key, other)
-            if (status == ST_OK && other != number && json_is_number(other)) status = reward_extra(reward, key, row, json_number_value(other));
+        json_object_foreach(root, key, other) if (status == ST_OK && other != number && json_is_number(other)) status =
+            reward_extra(reward, key, row, json_number_value(other));
     json_decref(root);
     return status;
 }

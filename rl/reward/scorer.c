@@ -9,7 +9,9 @@ enum { PASS_TOKENS = 2048 };
 /* ---- what a directory is ---- */
 
 /* adapter: NULL for a whole model. model: the model's directory, of an adapter its base. */
-typedef struct Found { const char *adapter, *model, *template, *now; } Found;
+typedef struct Found {
+    const char *adapter, *model, *template, *now;
+} Found;
 
 static bool has(Arena *arena, const char *dir, const char *name) {
     const char *path = path_join(arena, dir, name);
@@ -45,8 +47,10 @@ static Status read_rendering(Arena *arena, const char *dir, Found *found) {
 }
 
 static Status find_base(Arena *arena, const ScorerOptions *options, Found *found) {
-    if (options->base_dir) found->model = options->base_dir;
-    else TRY(adapter_base(found->adapter, arena, &found->model));
+    if (options->base_dir)
+        found->model = options->base_dir;
+    else
+        TRY(adapter_base(found->adapter, arena, &found->model));
     if (dir_exists(found->model)) return ST_OK;
     status_fail(ST_INPUT, "the base model '%s' of the reward model in '%s' is no directory on this machine", found->model, found->adapter);
     return status_hint(ST_INPUT, "put it there, or merge the two with tune merge and name the result");
@@ -55,10 +59,14 @@ static Status find_base(Arena *arena, const ScorerOptions *options, Found *found
 static Status find_part(Arena *arena, const char *dir, Found *found) {
     const char *adapter = path_join(arena, dir, "adapter"), *model = path_join(arena, dir, "model");
     if (!adapter || !model) return ST_RESOURCE;
-    if (has(arena, adapter, "adapter_config.json")) *found = (Found){.adapter = adapter};
-    else if (has(arena, model, "config.json")) *found = (Found){.model = model};
-    else if (has(arena, dir, "adapter_config.json")) *found = (Found){.adapter = dir};
-    else *found = (Found){.model = dir};
+    if (has(arena, adapter, "adapter_config.json"))
+        *found = (Found){.adapter = adapter};
+    else if (has(arena, model, "config.json"))
+        *found = (Found){.model = model};
+    else if (has(arena, dir, "adapter_config.json"))
+        *found = (Found){.adapter = dir};
+    else
+        *found = (Found){.model = dir};
     return ST_OK;
 }
 
@@ -109,8 +117,10 @@ static Status open_model(Scorer *scorer, const Found *found, const ScorerOptions
     const Model *base = options->base;
     DType compute = options->compute ? compute_from_text(options->compute) : base ? base->compute : compute_from_text("auto");
     scorer->shared = base && found->adapter && compute == base->compute && model_can_twin(base) && same_folder(base->dir, found->model);
-    if (scorer->shared) TRY(model_twin_scores(base, 0, &scorer->model));
-    else TRY(model_load(found->model, &(ModelOptions){.device = device_cpu(), .compute = compute, .scores = true}, &scorer->model));
+    if (scorer->shared)
+        TRY(model_twin_scores(base, 0, &scorer->model));
+    else
+        TRY(model_load(found->model, &(ModelOptions){.device = device_cpu(), .compute = compute, .scores = true}, &scorer->model));
     TRY(check_has_score(scorer, found));
     return found->adapter ? adapter_load(scorer->model, found->adapter, false) : ST_OK;
 }
@@ -138,8 +148,10 @@ Status scorer_open(const char *dir, const ScorerOptions *options, Scorer **out) 
     }
     scorer->arena = arena;
     Status status = open_parts(scorer, dir, options);
-    if (status == ST_OK) *out = scorer;
-    else scorer_close(scorer);
+    if (status == ST_OK)
+        *out = scorer;
+    else
+        scorer_close(scorer);
     return status;
 }
 

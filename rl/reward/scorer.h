@@ -11,25 +11,28 @@
 #include "data/data.h"
 
 /* A prompt and what answers it; both are borrowed, one of them may be empty. */
-typedef struct ScorerRow { const int32_t *prompt, *answer; size_t n_prompt, n_answer; } ScorerRow;
+typedef struct ScorerRow {
+    const int32_t *prompt, *answer;
+    size_t n_prompt, n_answer;
+} ScorerRow;
 typedef struct ScorerOptions {
     /* a model that is loaded already: when the adapter is one on the same directory, its weights are shared, and it must outlive the scorer. NULL =
      * none */
     const Model *base;
-    const char *base_dir;    /* the adapter's base, instead of what adapter_config.json says; NULL = that */
-    const char *compute;     /* auto, f32 or bf16; NULL = the base's, or auto */
+    const char *base_dir;      /* the adapter's base, instead of what adapter_config.json says; NULL = that */
+    const char *compute;       /* auto, f32 or bf16; NULL = the base's, or auto */
     const char *chat_template; /* instead of the run's or the model's own; NULL = that */
-    const char *now;         /* date for templates that write one; NULL = the day that the run began, or today where there is no run */
+    const char *now;           /* date for templates that write one; NULL = the day that the run began, or today where there is no run */
 } ScorerOptions;
 typedef struct Scorer {
     Model *model;
-    const char *dir;         /* whose tokenizer and chat template it was trained with */
-    Tokenizer *tokenizer;    /* NULL: none */
+    const char *dir;      /* whose tokenizer and chat template it was trained with */
+    Tokenizer *tokenizer; /* NULL: none */
     Chat *chat;
-    bool shared;             /* the base's weights are used, not loaded again */
+    bool shared; /* the base's weights are used, not loaded again */
     Tape *tape;
     Arena *arena;
-    int32_t *ids, *rows;     /* of the pass in work */
+    int32_t *ids, *rows; /* of the pass in work */
     Segment *segments;
     size_t cap_tokens, cap_rows;
 } Scorer;
@@ -43,7 +46,9 @@ void scorer_close(Scorer *scorer); /* NULL is fine */
  * without tokens, or an id that the model does not know; ST_INTERRUPTED. */
 Status scorer_score(Scorer *scorer, const ScorerRow *rows, size_t n, double *scores);
 /* n rows of so many tokens, `group` of them behind each prompt. */
-typedef struct ScorerShape { size_t n_prompt, n_answer, n, group; } ScorerShape;
+typedef struct ScorerShape {
+    size_t n_prompt, n_answer, n, group;
+} ScorerShape;
 /* What scoring them will take beside what is resident already: activations, and packed weights where they are not the base's. ST_RESOURCE. */
 Status scorer_bytes(Scorer *scorer, const ScorerShape *shape, size_t *bytes);
 /* Whether ids mean the same to both. */

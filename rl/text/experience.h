@@ -12,33 +12,33 @@
 #include "rl/text/prompts.h"
 
 typedef struct Experience {
-    int64_t n_groups, group_size;  /* sequence i is completion i % group_size of group i / group_size */
-    int64_t n;                     /* sequences: n_groups x group_size */
-    const PromptRow **prompts;     /* (n_groups); borrowed */
-    int64_t *begin;                /* (n + 1): the tokens of sequence i are begin[i] .. begin[i + 1] - 1 */
+    int64_t n_groups, group_size; /* sequence i is completion i % group_size of group i / group_size */
+    int64_t n;                    /* sequences: n_groups x group_size */
+    const PromptRow **prompts;    /* (n_groups); borrowed */
+    int64_t *begin;               /* (n + 1): the tokens of sequence i are begin[i] .. begin[i + 1] - 1 */
     int64_t n_tokens;
-    bool *ended;                   /* (n): by EOS or a stop text: terminated. false: cut at the longest length, truncated */
-    Str *texts;                    /* (n) */
-    double *rewards;               /* (n): NaN where none was given */
-    double *scores;                /* (n): what a reward is worth beside others */
+    bool *ended;     /* (n): by EOS or a stop text: terminated. false: cut at the longest length, truncated */
+    Str *texts;      /* (n) */
+    double *rewards; /* (n): NaN where none was given */
+    double *scores;  /* (n): what a reward is worth beside others */
 
     /* (n_tokens) */
     int32_t *ids;
-    double *sampled;               /* log-prob as the sampler had it, at its temperature before filters */
-    double *filtered;              /* after filters: what the token was drawn from */
-    double *old_logprobs;          /* as the trainer had it before the first update */
-    double *ref_logprobs;          /* under the reference */
-    double *logprobs, *entropies;  /* as the policy has it now */
+    double *sampled;              /* log-prob as the sampler had it, at its temperature before filters */
+    double *filtered;             /* after filters: what the token was drawn from */
+    double *old_logprobs;         /* as the trainer had it before the first update */
+    double *ref_logprobs;         /* under the reference */
+    double *logprobs, *entropies; /* as the policy has it now */
     /* In an environment, for the turn that ends with the token; 0 elsewhere. What it earned, and more, is in the sequence's reward */
     double *earned;
     double *token_rewards, *advantages;
     /* V of the state before the token, as it was before the first update; of the state behind it, where a sequence was cut. Only where values are
      * learned */
     double *values, *final_values;
-    double *targets;               /* what values are to become */
-    double *new_values;            /* as they are now */
+    double *targets;    /* what values are to become */
+    double *new_values; /* as they are now */
     bool *trained;
-    bool *terminated, *truncated;  /* the last token of a sequence is one of them */
+    bool *terminated, *truncated; /* the last token of a sequence is one of them */
     int64_t cap_sequences, cap_tokens;
 } Experience;
 
@@ -53,8 +53,8 @@ Status experience_open_group(Experience *experience, const PromptRow *prompt);
 typedef struct Sequence {
     const int32_t *ids;
     const double *sampled, *filtered;
-    const bool *trained;           /* NULL: all */
-    const double *earned;          /* NULL: nothing */
+    const bool *trained;  /* NULL: all */
+    const double *earned; /* NULL: nothing */
     size_t n;
     Slice text;
     bool ended;

@@ -7,19 +7,19 @@
 
 typedef struct PromptRow {
     Ids ids;
-    json_t *json;          /* the row, with its other columns */
-    char *text;            /* the question in words, where the row's `prompt` is none: what its messages say, else what its tokens say */
+    json_t *json; /* the row, with its other columns */
+    char *text;   /* the question in words, where the row's `prompt` is none: what its messages say, else what its tokens say */
     const char *file;
-    const char *unit;      /* "line", "row" */
+    const char *unit; /* "line", "row" */
     size_t line;
 } PromptRow;
 typedef struct PromptSet {
     PromptRow *items;
     size_t n, cap;
-    int64_t longest;       /* tokens */
-    int64_t dropped, cut;  /* rows that were too long, by data.truncation */
-    Dataset table;         /* for DataOrder: the rows and their sources */
-    Arena *arena;          /* file names, sources */
+    int64_t longest;      /* tokens */
+    int64_t dropped, cut; /* rows that were too long, by data.truncation */
+    Dataset table;        /* for DataOrder: the rows and their sources */
+    Arena *arena;         /* file names, sources */
 } PromptSet;
 
 /* All rows of data.train (or of `node`, named `key`) as questions, see row_question. Rows longer than data.max_length are treated as data.truncation

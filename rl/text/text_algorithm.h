@@ -9,7 +9,8 @@
 #include "rl/policy_losses.h"
 
 /* Keys that several read. */
-#define KEYS_OF_POLICY_GRADIENTS "kl_in loss_aggregation kl_corrected adaptive_kl kl_horizon sampler_correction correction_low correction_high target_kl "
+#define KEYS_OF_POLICY_GRADIENTS \
+    "kl_in loss_aggregation kl_corrected adaptive_kl kl_horizon sampler_correction correction_low correction_high target_kl "
 #define KEYS_OF_CLIP "clip clip_high dual_clip ratio_cap "
 #define KEYS_OF_VALUES "value_model value_lambda value_learning_rate vf_coef clip_value normalize_advantage "
 
@@ -17,8 +18,8 @@ typedef enum TextValues { VALUES_NONE, VALUES_POSSIBLE, VALUES_NEEDED } TextValu
 /* What advantages are made by. */
 typedef struct TextWeighing {
     const Recipe *recipe;
-    GroupScale scale;        /* what is to be done to differences of rewards */
-    bool values;             /* experience->values and final_values are there */
+    GroupScale scale; /* what is to be done to differences of rewards */
+    bool values;      /* experience->values and final_values are there */
 } TextWeighing;
 typedef struct TextAlgorithm {
     const char *name;        /* rl.algorithm */
@@ -33,10 +34,10 @@ typedef struct TextAlgorithm {
     /* Advantages are made of experience->token_rewards, else of experience->rewards; so are those of any algorithm that has values. A KL in the
      * reward is taken off either */
     bool token_rewards;
-    bool kl_in_reward;       /* unless rl.kl_in is given */
-    TextValues values;       /* whether values of tokens are learned */
-    double clip_high;        /* unless rl.clip_high is given; 0: as rl.clip */
-    GroupScale scale;        /* unless rl.scale_rewards is given */
+    bool kl_in_reward; /* unless rl.kl_in is given */
+    TextValues values; /* whether values of tokens are learned */
+    double clip_high;  /* unless rl.clip_high is given; 0: as rl.clip */
+    GroupScale scale;  /* unless rl.scale_rewards is given */
     /* From the rewards of the experience to its advantages. */
     void (*advantages)(const TextWeighing *weighing, Experience *experience);
 } TextAlgorithm;

@@ -10,10 +10,10 @@ static const double timeout_usual = 60;
 
 struct TextEnv {
     Arena *arena;
-    Program program;          /* observations are parts of its answer */
+    Program program; /* observations are parts of its answer */
     int64_t max_turns;
     double timeout;
-    TextTurn *turns;          /* (copies) */
+    TextTurn *turns; /* (copies) */
 };
 
 /* ---- opening ---- */
@@ -73,8 +73,10 @@ static void write_step(TextEnv *env, const Slice *actions, int64_t n) {
     jw_object(&w, NULL);
     jw_array(&w, "step");
     for (int64_t copy = 0; copy < env->program.copies; copy++) {
-        if (copy < n && actions[copy].data) jw_string_n(&w, NULL, actions[copy].data, actions[copy].len);
-        else jw_null(&w, NULL);
+        if (copy < n && actions[copy].data)
+            jw_string_n(&w, NULL, actions[copy].data, actions[copy].len);
+        else
+            jw_null(&w, NULL);
     }
     jw_end_array(&w);
     jw_end_object(&w);
@@ -87,7 +89,8 @@ static void write_step(TextEnv *env, const Slice *actions, int64_t n) {
 static Status read_copy(TextEnv *env, int64_t copy, const json_t *observation, const json_t *reward, const json_t *ended, const json_t *cut) {
     TextTurn *turn = &env->turns[copy];
     if (!json_is_number(reward) || !isfinite(json_number_value(reward))) return program_wrong(&env->program, copy, "its reward is no number");
-    if (!json_is_boolean(ended) || !json_is_boolean(cut)) return program_wrong(&env->program, copy, "'terminated' and 'truncated' are not true or false");
+    if (!json_is_boolean(ended) || !json_is_boolean(cut))
+        return program_wrong(&env->program, copy, "'terminated' and 'truncated' are not true or false");
     *turn = (TextTurn){NULL, json_number_value(reward), json_is_true(ended), json_is_true(cut)};
     return turn->terminated || turn->truncated ? ST_OK : read_observation(env, observation, copy);
 }
@@ -195,8 +198,10 @@ Status text_env_open(const Yaml *node, int64_t copies, TextEnv **result) {
     }
     *env = (TextEnv){.arena = arena, .max_turns = MAX_TURNS, .timeout = timeout_usual};
     Status status = open_env(env, node, copies);
-    if (status == ST_OK) *result = env;
-    else text_env_close(env);
+    if (status == ST_OK)
+        *result = env;
+    else
+        text_env_close(env);
     return status;
 }
 

@@ -23,12 +23,16 @@ bool text_env_is_meant(const Yaml *node);
 /* {command: [program, argument...], text: true, timeout: 60, max_turns: 8}. ST_CONFIG; ST_INPUT: no such program, or it answers wrongly; ST_RESOURCE.
  */
 Status text_env_open(const Yaml *node, int64_t copies, TextEnv **env);
-void text_env_close(TextEnv *env);             /* NULL is fine */
+void text_env_close(TextEnv *env); /* NULL is fine */
 const char *text_env_id(const TextEnv *env);
 int64_t text_env_max_turns(const TextEnv *env);
 int64_t text_env_said_turns(const Yaml *node); /* the same before it is opened; what is wrong with it is told then */
 /* What a copy's program said last; an episode that ended has no observation that counts. Valid until the next call. */
-typedef struct TextTurn { const json_t *observation; double reward; bool terminated, truncated; } TextTurn;
+typedef struct TextTurn {
+    const json_t *observation;
+    double reward;
+    bool terminated, truncated;
+} TextTurn;
 const TextTurn *text_env_turn(const TextEnv *env, int64_t copy);
 /* Begins episodes in copies 0 .. n - 1 by their seeds (31 bits); the other copies rest. ST_INPUT, ST_RESOURCE. */
 Status text_env_reset(TextEnv *env, const uint64_t *seeds, int64_t n);

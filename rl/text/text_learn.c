@@ -1,4 +1,5 @@
 /* Learning from a batch of rollouts: what each token is worth, and the passes that follow the gradient. */
+#include "lib/base/system.h"
 #include "rl/text/text_run.h"
 
 #include <math.h>
@@ -28,7 +29,9 @@ static bool adapts_kl(const TextRl *rl) { return rl->reference && !isnan(rl->rec
 
 /* ---- passes that learn nothing: log-probs and values under the policy as it is, or under the reference ---- */
 
-typedef struct Wanted { double *logprobs, *values, *final_values; } Wanted;
+typedef struct Wanted {
+    double *logprobs, *values, *final_values;
+} Wanted;
 
 static double *at(double *array, int64_t i) { return array ? array + i : NULL; }
 
@@ -85,9 +88,12 @@ static void take_off_kl(TextRl *rl) {
     Experience *e = &rl->experience;
     bool per_token = text_rewards_tokens(rl), off = rl->reference && text_kl_in_reward(rl);
     KlKind kind = kl_from_text(rl->recipe->rl_kl);
-    if (off && per_token) kl_rewards(kind, rl->beta, e->old_logprobs, e->ref_logprobs, NULL, e->n, e->begin, e->token_rewards);
-    else if (off) kl_scores(kind, rl->beta, e->old_logprobs, e->ref_logprobs, e->n, e->begin, e->rewards);
-    else if (per_token) memset(e->token_rewards, 0, (size_t)e->n_tokens * sizeof *e->token_rewards);
+    if (off && per_token)
+        kl_rewards(kind, rl->beta, e->old_logprobs, e->ref_logprobs, NULL, e->n, e->begin, e->token_rewards);
+    else if (off)
+        kl_scores(kind, rl->beta, e->old_logprobs, e->ref_logprobs, e->n, e->begin, e->rewards);
+    else if (per_token)
+        memset(e->token_rewards, 0, (size_t)e->n_tokens * sizeof *e->token_rewards);
     if (per_token) text_add_rewards(e);
 }
 
@@ -143,8 +149,10 @@ static Status set_advantages(TextRl *rl) {
     if (!given) return status_fail(ST_RESOURCE, "out of memory for %lld rewards", (long long)e->n);
     memcpy(given, e->rewards, bytes);
     take_off_kl(rl);
-    if (rl->algorithm->paired) text_pairs_advantages(e);
-    else rl->algorithm->advantages(&(TextWeighing){rl->recipe, rl->scale, rl->value != NULL}, e);
+    if (rl->algorithm->paired)
+        text_pairs_advantages(e);
+    else
+        rl->algorithm->advantages(&(TextWeighing){rl->recipe, rl->scale, rl->value != NULL}, e);
     memcpy(e->rewards, given, bytes);
     free(given);
     return ST_OK;
@@ -187,7 +195,7 @@ static Status compare(TextRl *rl, const double *logprobs, int64_t begin, int64_t
     const Experience *e = &rl->experience;
     for (int64_t t = begin; t < end; t++)
         if (e->trained[t]) sums->diff = fmax(sums->diff, fabs(logprobs[t] - e->sampled[t])); /* the others may not have been sampled */
-    if (!(sums->diff > rl->recipe->rl_max_logprob_diff)) return ST_OK; /* either may be NaN */
+    if (!(sums->diff > rl->recipe->rl_max_logprob_diff)) return ST_OK;                       /* either may be NaN */
     status_fail(ST_NUMERIC, "the sampler's and the trainer's log-probabilities differ by %.3g, more than rl.max_logprob_diff %.3g", sums->diff,
                 rl->recipe->rl_max_logprob_diff);
     return status_hint(ST_NUMERIC, "model.compute: f32 brings them together");
@@ -248,8 +256,10 @@ static Status learn_from(TextRl *rl, int64_t first, int64_t n, PolicyLossConfig 
         .trained = e->trained,
     };
     PolicyMetrics metrics;
-    if (rl->algorithm->paired) TRY(text_pairs_loss(rl, first, n, loss, rl->gradients, &metrics));
-    else policy_loss(rl->policy_loss, loss, &batch, rl->gradients, &metrics);
+    if (rl->algorithm->paired)
+        TRY(text_pairs_loss(rl, first, n, loss, rl->gradients, &metrics));
+    else
+        policy_loss(rl->policy_loss, loss, &batch, rl->gradients, &metrics);
     if (!isfinite(metrics.loss)) return not_finite(rl, "loss");
     add(sums, &metrics);
     if (head) TRY(learn_values(rl, begin, end, loss->total_tokens, sums));

@@ -7,12 +7,12 @@
 /* A batch of rollouts with the longest prompt and the longest completions everywhere. */
 typedef struct Largest {
     TextRl *rl;
-    int64_t pass_tokens;       /* the recipe's, or the usual ones */
-    int64_t completion;        /* tokens */
+    int64_t pass_tokens; /* the recipe's, or the usual ones */
+    int64_t completion;  /* tokens */
     PromptRow prompt;
     Experience experience;
-    double *zeros;             /* one for each row that is asked for */
-    size_t beside;             /* bytes that sampling and judging hold beside training */
+    double *zeros; /* one for each row that is asked for */
+    size_t beside; /* bytes that sampling and judging hold beside training */
 } Largest;
 
 static Status largest_new(const TextRl *rl, Largest *largest) {

@@ -44,7 +44,10 @@ void text_pairs_advantages(Experience *e) {
 
 /* ---- the loss ---- */
 
-typedef struct PairColumns { double *logps[2], *refs[2], *gradients[2]; int64_t *tokens[2]; } PairColumns;
+typedef struct PairColumns {
+    double *logps[2], *refs[2], *gradients[2];
+    int64_t *tokens[2];
+} PairColumns;
 
 static Status new_columns(Arena *arena, size_t n, PairColumns *c) {
     for (int side = 0; side < 2; side++) {

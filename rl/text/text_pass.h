@@ -15,10 +15,10 @@
 
 typedef struct TextPass {
     Tape *tape;
-    double temperature;     /* of the policy: logits are divided by it */
-    int64_t max_tokens;     /* of a pass, unless one sequence with its prompt has more */
-    Tensor *value_head;     /* (1, C) on the hidden states of the model that values are asked of; NULL: none */
-    bool finals;            /* rows behind the last tokens of sequences that were cut are there, also where no value head asks for them */
+    double temperature; /* of the policy: logits are divided by it */
+    int64_t max_tokens; /* of a pass, unless one sequence with its prompt has more */
+    Tensor *value_head; /* (1, C) on the hidden states of the model that values are asked of; NULL: none */
+    bool finals;        /* rows behind the last tokens of sequences that were cut are there, also where no value head asks for them */
     /* of the pass in work */
     int32_t *ids, *rows, *targets;
     Segment *segments;
@@ -36,7 +36,9 @@ typedef struct TextResults {
     double *logprobs, *entropies, *values, *final_values;
     bool entropies_trained; /* else there are no TextGradients of them */
 } TextResults;
-typedef struct TextGradients { const double *logprobs, *entropies, *values; } TextGradients; /* NULL: none */
+typedef struct TextGradients {
+    const double *logprobs, *entropies, *values;
+} TextGradients; /* NULL: none */
 
 /* How many of the sequences first .. end - 1 go into one pass, at least 1. */
 int64_t text_pass_fit(const TextPass *pass, const Experience *experience, int64_t first, int64_t end);

@@ -1,4 +1,5 @@
 /* Opening a run of reinforcement learning on text, its steps, its end. */
+#include "lib/base/log.h"
 #include "rl/text/text_run.h"
 
 #include <math.h>
@@ -154,8 +155,9 @@ static Status choose_algorithm(TextRl *rl) {
     rl->algorithm = text_algorithm_find(r->rl_algorithm);
     if (!rl->algorithm) {
         if (r->rl_env)
-            return status_hint(status_fail(ST_CONFIG, "'rl.algorithm: %s' learns from numbers, and 'rl.env' is an environment of texts", r->rl_algorithm),
-                               "take an algorithm for text such as grpo, rloo, reinforce++");
+            return status_hint(
+                status_fail(ST_CONFIG, "'rl.algorithm: %s' learns from numbers, and 'rl.env' is an environment of texts", r->rl_algorithm),
+                "take an algorithm for text such as grpo, rloo, reinforce++");
         status_fail(ST_CONFIG, "'rl.algorithm: %s' needs an environment", r->rl_algorithm);
         return status_hint(ST_CONFIG, "give rl.env, or an algorithm for text such as grpo, rloo, reinforce++");
     }
@@ -270,7 +272,10 @@ static int64_t pass_tokens(const TextRl *rl) {
 
 /* What is drawn after them comes from another distribution than the policy that learns, and no ratio knows of it. */
 static void warn_filters(const Recipe *r) {
-    const struct { const char *key; bool used; } filters[] = {
+    const struct {
+        const char *key;
+        bool used;
+    } filters[] = {
         {"generate.top_k", r->generate_top_k > 0},
         {"generate.top_p", r->generate_top_p < 1},
         {"generate.min_p", r->generate_min_p > 0},
@@ -278,7 +283,8 @@ static void warn_filters(const Recipe *r) {
     };
     for (size_t i = 0; i < COUNT_OF(filters); i++)
         if (filters[i].used)
-            log_message(LOG_WARNING, "'%s' filters what is sampled, and the loss takes the probabilities before it: leave it out unless you mean that",
+            log_message(LOG_WARNING,
+                        "'%s' filters what is sampled, and the loss takes the probabilities before it: leave it out unless you mean that",
                         filters[i].key);
 }
 
@@ -288,8 +294,10 @@ static Status open_parts(TextRl *rl) {
     if (rl->algorithm->paired) TRY(text_pairs_open(rl));
     TRY(trained_model_open(r, &rl->model));
     TRY(text_open_policy(rl, &rl->config->rewards));
-    if (r->rl_env) TRY(open_turns(rl));
-    else TRY(open_prompts(rl));
+    if (r->rl_env)
+        TRY(open_turns(rl));
+    else
+        TRY(open_prompts(rl));
     TRY(check_lengths(rl));
     warn_filters(r);
     rl->beta = r->rl_beta;

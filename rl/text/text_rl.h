@@ -17,7 +17,7 @@ typedef struct TextRlPlan {
     size_t eval_prompts;
     DType compute;
     TrainMemory memory;
-    const char *env;           /* an environment of texts instead of prompts; NULL: none */
+    const char *env; /* an environment of texts instead of prompts; NULL: none */
 } TextRlPlan;
 typedef struct TextRlProgress {
     int64_t step, total_steps;
@@ -26,13 +26,17 @@ typedef struct TextRlProgress {
 typedef struct TextRlConfig {
     const Recipe *recipe;
     TrainingOptions options;
-    RewardOptions rewards;     /* its max_new_tokens is set from the recipe */
-    void (*on_plan)(void *context, const TextRlPlan *plan);               /* may be NULL */
-    void (*on_progress)(void *context, const TextRlProgress *progress);   /* may be NULL */
+    RewardOptions rewards;                                              /* its max_new_tokens is set from the recipe */
+    void (*on_plan)(void *context, const TextRlPlan *plan);             /* may be NULL */
+    void (*on_progress)(void *context, const TextRlProgress *progress); /* may be NULL */
     void *context;
 } TextRlConfig;
 /* eval: of held-out prompts, NaN without any */
-typedef struct TextRlResult { int64_t steps; double first_reward, last_reward, first_eval, last_eval, seconds; bool already_finished; } TextRlResult;
+typedef struct TextRlResult {
+    int64_t steps;
+    double first_reward, last_reward, first_eval, last_eval, seconds;
+    bool already_finished;
+} TextRlResult;
 
 /* From the run's checkpoint (or the start) through train.max_steps steps (or train.epochs passes over the prompts): rollouts, rewards, advantages,
  * rl.num_iterations x rl.num_minibatches optimiser steps each. ST_INTERRUPTED with a checkpoint saved; ST_NUMERIC: a loss or gradient that is not
@@ -44,10 +48,10 @@ typedef struct TextEvaluation {
     double reward, reward_std, completion_length, eos_fraction; /* means over the rows */
     /* Of episodes: turns each; the share that the environment ended with a return above 0 */
     double turns, success;
-    size_t n_columns;                                           /* of several rewards; 0 where there is one */
+    size_t n_columns; /* of several rewards; 0 where there is one */
     const char **names;
     double *columns;
-    Arena *arena;                                               /* the caller frees it */
+    Arena *arena; /* the caller frees it */
 } TextEvaluation;
 /* What the policy of the finished run in `dir` earns for its best answers to the prompts in `data` (NULL: the held-out ones of its recipe), by the
  * run's own rewards and lengths. ST_INPUT: no such run; ST_CONFIG: no prompts; ST_INTERRUPTED. */
@@ -55,7 +59,7 @@ Status text_rl_evaluate(const char *dir, const char *data, const RewardOptions *
 
 typedef struct TextPlay {
     int64_t episodes;
-    bool sample;                                                /* as while training, else the best (greedy) answers */
+    bool sample; /* as while training, else the best (greedy) answers */
     uint64_t seed;
     RewardOptions rewards;
     /* When it is over; number from 1. May be NULL */

@@ -111,7 +111,10 @@ static void add_round(RolloutSums *sums, const Experience *e) {
 }
 
 /* What the policy said in an episode with an environment: its tokens, and their text with a line for each turn. */
-typedef struct OwnWords { int32_t *ids; Str text; } OwnWords;
+typedef struct OwnWords {
+    int32_t *ids;
+    Str text;
+} OwnWords;
 
 static Status own_turns(const TextRl *rl, const Experience *e, int64_t i, OwnWords *own) {
     size_t n = 0, turn = 0;

@@ -4,6 +4,7 @@
 #ifndef TUNE_TEXT_RUN_H
 #define TUNE_TEXT_RUN_H
 
+#include "lib/base/tally.h"
 #include "lib/train/loop.h"
 #include "rl/pairs/preference_losses.h"
 #include "rl/reference.h"
@@ -17,16 +18,24 @@ enum { REWARD_COLUMNS = MAX_REWARDS, COLUMN_NAMES = 4 * REWARD_COLUMNS }; /* of 
 
 /* How lengths, rewards and the first parts of the reward go together within groups: sums over pairs of numbers less their group's means. */
 enum { CORRELATED_PARTS = 4, CORRELATED = 2 + CORRELATED_PARTS };
-typedef struct Correlations { struct { double xy, xx, yy; } of[CORRELATED][CORRELATED]; } Correlations;
+typedef struct Correlations {
+    struct {
+        double xy, xx, yy;
+    } of[CORRELATED][CORRELATED];
+} Correlations;
 
 /* Sums of one reward, or of one of the other numbers of a program, over the completions that have it. */
-typedef struct RewardSum { const char *name; double sum; int64_t known; } RewardSum;
+typedef struct RewardSum {
+    const char *name;
+    double sum;
+    int64_t known;
+} RewardSum;
 
 /* Sums over what a step sampled, also what did not come to be trained. */
 typedef struct RolloutSums {
     Tally rewards;
     double ended, tokens, completions;
-    int64_t groups, flat;                                    /* flat: whose rewards are all equal */
+    int64_t groups, flat; /* flat: whose rewards are all equal */
     int64_t rounds;
     /* The recipe's rewards, then what programs tell beside them, by name: whatever the order in which it came */
     RewardSum columns[REWARD_COLUMNS];
@@ -35,18 +44,20 @@ typedef struct RolloutSums {
 } RolloutSums;
 
 /* Sums over the pairs of a step's passes. */
-typedef struct PairMeans { double pairs, rewards_chosen, rewards_rejected, margin, accuracy, logps_chosen, logps_rejected; } PairMeans;
+typedef struct PairMeans {
+    double pairs, rewards_chosen, rewards_rejected, margin, accuracy, logps_chosen, logps_rejected;
+} PairMeans;
 
 typedef struct TextRl {
     const TextRlConfig *config;
     const Recipe *recipe;
-    Recipe dated;              /* the recipe with the day the run began, where the template writes it */
+    Recipe dated; /* the recipe with the day the run began, where the template writes it */
     const TextAlgorithm *algorithm;
     const PolicyLoss *policy_loss;
-    PolicyLossConfig loss;     /* without what changes from step to step */
+    PolicyLossConfig loss; /* without what changes from step to step */
     GroupScale scale;
     Model *model;
-    Tokenizer *tokenizer;      /* NULL: prompts are ids, and rewards see no text */
+    Tokenizer *tokenizer; /* NULL: prompts are ids, and rewards see no text */
     Chat *chat;
     PromptSet prompts, eval;   /* eval: held out, may be empty */
     Turns turns;               /* its env NULL: prompts are rows of data.train, and a completion ends the episode */
@@ -55,15 +66,15 @@ typedef struct TextRl {
     size_t n_column_names;
     /* Of the metrics of two rewards; NULL before the first step, and where there are fewer */
     const char *pair_names[CORRELATED_PARTS][CORRELATED_PARTS];
-    Reference *reference;      /* NULL: no KL */
-    TextValue *value;          /* NULL: no values are learned */
+    Reference *reference; /* NULL: no KL */
+    TextValue *value;     /* NULL: no values are learned */
     TextPass pass;
-    GenerateMemory *sampling;  /* of rollouts and evaluations */
-    Experience experience;     /* what is learned from */
-    Experience round;          /* of a round of sampling */
+    GenerateMemory *sampling; /* of rollouts and evaluations */
+    Experience experience;    /* what is learned from */
+    Experience round;         /* of a round of sampling */
     RolloutSums sampled;
-    const PromptRow **asked;   /* (prompts_per_step) */
-    RewardRow *rows;           /* (sequences) */
+    const PromptRow **asked;                                           /* (prompts_per_step) */
+    RewardRow *rows;                                                   /* (sequences) */
     double *gradients, *entropy_gradients, *value_gradients, *weights; /* (tokens) */
     int64_t cap_tokens;
     const PreferenceLoss *pair_loss; /* these four of algorithms that learn from pairs */
@@ -76,14 +87,14 @@ typedef struct TextRl {
     Run *run;
     Arena *arena;
     int32_t stop_id;
-    int64_t sampling_rounds;   /* of a step at most */
+    int64_t sampling_rounds; /* of a step at most */
     int64_t total_steps, began_step;
-    int64_t place;             /* of the next prompt in the stream; where a step that is given up had begun */
-    int64_t next_place;        /* behind the step in work */
+    int64_t place;      /* of the next prompt in the stream; where a step that is given up had begun */
+    int64_t next_place; /* behind the step in work */
     int64_t next_samples_bytes;
-    int64_t updates;           /* optimiser steps done */
-    int64_t samples_bytes;     /* of samples.jsonl */
-    double beta;               /* weight of the KL, as it is now */
+    int64_t updates;       /* optimiser steps done */
+    int64_t samples_bytes; /* of samples.jsonl */
+    double beta;           /* weight of the KL, as it is now */
     double first_reward, last_reward;
     double first_eval, last_eval, best_eval; /* mean reward of the held-out prompts; NaN: not known */
 } TextRl;

@@ -7,8 +7,10 @@
 static void write_text(JsonWriter *w, const char *key, const char *text, size_t len) {
     Str shown = {0};
     for (size_t i = 0; i < len; i++) {
-        if (text[i]) str_append_char(&shown, text[i]);
-        else str_append(&shown, "\xE2\x90\x80");
+        if (text[i])
+            str_append_char(&shown, text[i]);
+        else
+            str_append(&shown, "\xE2\x90\x80");
     }
     jw_string_n(w, key, str_text(&shown), shown.len);
     str_release(&shown);

@@ -74,8 +74,10 @@ static Status open_head(const Recipe *recipe, const char *which, TextValue *valu
 static Status open_into(const Recipe *recipe, const char *which, Model *policy, TextValue *value) {
     OptimizerConfig optimizer;
     value->own = strcmp(which, "head") != 0 && !text_ends_with(which, ".safetensors");
-    if (value->own) TRY(open_own(recipe, which, policy, value));
-    else value->model = policy;
+    if (value->own)
+        TRY(open_own(recipe, which, policy, value));
+    else
+        value->model = policy;
     TRY(open_head(recipe, which, value));
     if (!value->own) return ST_OK;
     TRY(recipe_optimizer(recipe, &optimizer));
@@ -118,8 +120,10 @@ double text_value_update(const TextValue *value, const Recipe *recipe, const Opt
 
 static void keep_named(Keeper *keeper, const char *prefix, const char *name, Tensor *tensor) {
     const char *full = arena_printf(keeper->arena, "%s/%s", prefix, name);
-    if (full) keep_tensor(keeper, full, tensor);
-    else keeper->status = ST_RESOURCE;
+    if (full)
+        keep_tensor(keeper, full, tensor);
+    else
+        keeper->status = ST_RESOURCE;
 }
 
 void text_value_keep(TextValue *value, Keeper *keeper) {

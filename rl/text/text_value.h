@@ -11,10 +11,10 @@
 #include "lib/train/loop.h"
 
 typedef struct TextValue {
-    Model *model;   /* whose hidden states are read: the policy, or the value's own */
+    Model *model; /* whose hidden states are read: the policy, or the value's own */
     bool own;
-    Tensor *head;   /* (1, C) */
-    Arena *arena;   /* of the own model's optimiser */
+    Tensor *head; /* (1, C) */
+    Arena *arena; /* of the own model's optimiser */
 } TextValue;
 
 /* `which`: "head": a head on the policy; FILE.safetensors: the same, that begins as that file; "base": a model of its own on model.path, trained as

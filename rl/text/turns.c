@@ -1,4 +1,5 @@
 /* Playing episodes of text. */
+#include "lib/base/log.h"
 #include "rl/text/turns.h"
 
 #include <stdlib.h>
@@ -8,12 +9,12 @@
 
 /* One copy of the environment, from its first observation on. Arrays are of what stands behind the prompt. */
 typedef struct Episode {
-    Ids ids;                    /* the prompt, and all that was said */
+    Ids ids; /* the prompt, and all that was said */
     size_t n_prompt, cap;
     double *sampled, *filtered, *earned;
     bool *trained;
-    Str text, action;           /* all that was said; of the turn in work */
-    double reward, discount;    /* discount: of the next turn's */
+    Str text, action;        /* all that was said; of the turn in work */
+    double reward, discount; /* discount: of the next turn's */
     bool running, ended;
 } Episode;
 
@@ -23,7 +24,7 @@ typedef struct Play {
     DataConfig data;
     Episode *episodes;
     int64_t n;
-    size_t *speakers;           /* episodes of the prompts of a call of generate */
+    size_t *speakers; /* episodes of the prompts of a call of generate */
     Prompt *prompts;
     Slice *actions;
 } Play;
@@ -34,9 +35,12 @@ typedef struct Play {
 static Status messages_of(const Play *play, const json_t *observation, const char *system, json_t **messages, const json_t **row) {
     json_t *list;
     *row = json_is_object(observation) && json_object_get(observation, "messages") ? observation : NULL;
-    if (*row) list = json_incref(json_object_get(*row, "messages"));
-    else if (json_is_string(observation)) list = json_pack("[{s:s, s:O}]", "role", "user", "content", observation);
-    else list = json_is_array(observation) ? json_incref((json_t *)(uintptr_t)observation) : json_pack("[O]", observation);
+    if (*row)
+        list = json_incref(json_object_get(*row, "messages"));
+    else if (json_is_string(observation))
+        list = json_pack("[{s:s, s:O}]", "role", "user", "content", observation);
+    else
+        list = json_is_array(observation) ? json_incref((json_t *)(uintptr_t)observation) : json_pack("[O]", observation);
     if (!list) return status_fail(ST_RESOURCE, "out of memory");
     Status status = messages_normalize(list, system, messages);
     json_decref(list);
@@ -80,7 +84,8 @@ static void warn_of_unwritten(Turns *turns, const json_t *messages, const char *
         if (words.data) words.data[(size_t)(begin - words.data) + plain] = '\0';
         turns->told_unwritten = *begin && !strstr(text, begin);
         if (turns->told_unwritten)
-            log_message(LOG_WARNING, "environment '%s': the chat template does not write what a message of role '%s' says: the policy does not see it",
+            log_message(LOG_WARNING,
+                        "environment '%s': the chat template does not write what a message of role '%s' says: the policy does not see it",
                         text_env_id(turns->env), json_string_value(json_object_get(message, "role")));
         str_release(&words);
     }
@@ -99,8 +104,10 @@ static Status render_between(const Play *play, json_t *messages, const json_t *r
     const char *at = status == ST_OK ? strstr(str_text(&rendering.text), answer) : NULL,
                *end = at && chat_end_text(chat) ? strstr(at, chat_end_text(chat)) : NULL;
     if (at) at = end ? end + strlen(chat_end_text(chat)) : at + strlen(answer);
-    if (at) str_append(text, at);
-    else if (status == ST_OK) status = status_fail(ST_INPUT, "the chat template leaves out the answer before the last message");
+    if (at)
+        str_append(text, at);
+    else if (status == ST_OK)
+        status = status_fail(ST_INPUT, "the chat template leaves out the answer before the last message");
     if (status == ST_OK) warn_of_unwritten(play->turns, messages, at);
     chat_rendering_release(&rendering);
     json_decref(whole);

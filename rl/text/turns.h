@@ -15,19 +15,19 @@
 
 typedef struct Turns {
     TextEnv *env;
-    const Recipe *recipe;       /* data.max_length: of an episode in tokens; data.system */
-    double gamma;               /* discount of rewards, per turn */
+    const Recipe *recipe; /* data.max_length: of an episode in tokens; data.system */
+    double gamma;         /* discount of rewards, per turn */
     const Model *model;
     const Tokenizer *tokenizer;
     const Chat *chat;
-    PromptRow *rows;            /* first observations of the step, which the experience borrows until turns_begin */
+    PromptRow *rows; /* first observations of the step, which the experience borrows until turns_begin */
     size_t n_rows, cap_rows;
-    double played;              /* turns of all episodes since turns_begin */
-    bool told_unwritten;        /* that the template leaves out what the environment says */
+    double played;       /* turns of all episodes since turns_begin */
+    bool told_unwritten; /* that the template leaves out what the environment says */
 } Turns;
 /* A new step begins: its predecessor's experience is not used any more. Room for `n` prompts. ST_RESOURCE. */
 Status turns_begin(Turns *turns, size_t n);
-void turns_release(Turns *turns);    /* not the environment */
+void turns_release(Turns *turns); /* not the environment */
 /* config->n episodes of each of n_groups first observations, whose seeds follow from config->seed and their numbers from `number` on. Sequences have
  * the rewards' discounted sums, and are `ended` where the environment terminated them: not by its truncation, the number of turns, or
  * data.max_length. ST_INPUT: the environment answers wrongly, begins one seed in two ways, or with more than data.max_length tokens; faults of

@@ -6,11 +6,11 @@
 
 /* Buffers of one task, in the thread's scratch. */
 typedef struct Work {
-    float *q, *sum;             /* (rows, padded): scaled queries; running sums of weighted values */
-    float *keys_transposed;     /* (padded, KEY_TILE) */
-    float *tile;                /* (KEY_TILE, padded): keys, then values */
-    float *scores;              /* (CHUNK_ROWS, KEY_TILE) */
-    float *largest, *total;     /* (rows): the running maximum and the sum of exponentials */
+    float *q, *sum;         /* (rows, padded): scaled queries; running sums of weighted values */
+    float *keys_transposed; /* (padded, KEY_TILE) */
+    float *tile;            /* (KEY_TILE, padded): keys, then values */
+    float *scores;          /* (CHUNK_ROWS, KEY_TILE) */
+    float *largest, *total; /* (rows): the running maximum and the sum of exponentials */
 } Work;
 
 static Work work_new(const AttentionShape *shape) {
@@ -88,7 +88,11 @@ static bool rows_are_few(const AttentionShape *shape, int64_t rows) { return row
 
 /* Where `n` keys of a head from position start + j on begin, and bytes from one to the next: where they lie, or those from..to-1 of the tile copied,
  * with zeros beside them. What lies behind the last one in a cache's page is seen by nobody. */
-typedef struct KeyLines { const char *at; int64_t line; DType dtype; } KeyLines;
+typedef struct KeyLines {
+    const char *at;
+    int64_t line;
+    DType dtype;
+} KeyLines;
 
 static KeyLines keys_find(const AttentionShape *shape, const Tensor *k, int32_t segment, int64_t kv_head, int64_t start, int64_t from, int64_t to,
                           int64_t j, int64_t n, float *copy) {
@@ -153,9 +157,12 @@ static inline __attribute__((always_inline)) void values_some(int64_t rows, cons
 
 static __attribute__((noinline)) void values_add(int64_t rows, DType dtype, int64_t n, const float *weights, const char *v, int64_t line, float *sum,
                                                  int64_t width) {
-    if (dtype == DT_F32) values_some(rows, DT_F32, n, weights, v, line, sum, width);
-    else if (dtype == DT_BF16) values_some(rows, DT_BF16, n, weights, v, line, sum, width);
-    else values_some(rows, DT_F16, n, weights, v, line, sum, width);
+    if (dtype == DT_F32)
+        values_some(rows, DT_F32, n, weights, v, line, sum, width);
+    else if (dtype == DT_BF16)
+        values_some(rows, DT_BF16, n, weights, v, line, sum, width);
+    else
+        values_some(rows, DT_F16, n, weights, v, line, sum, width);
 }
 
 /* Queries side by side, as few_sum wants them, zeros where there are less than there is code for. */

@@ -13,7 +13,7 @@
 
 enum {
     KEY_TILE = 64,
-    TASK_ROWS = 192,  /* query rows (token, head of the group) that share a tile of keys, about */
+    TASK_ROWS = 192, /* query rows (token, head of the group) that share a tile of keys, about */
     CHUNK_ROWS = 48, /* rows that go through products and softmax together, so that their scores stay in the first-level cache */
 };
 
@@ -38,7 +38,10 @@ static inline AttentionShape attention_shape(const AttentionArgs *args) {
 }
 
 /* The tokens from `first` on of a segment, for one key/value head. */
-typedef struct AttentionTask { int32_t segment; int64_t first; } AttentionTask;
+typedef struct AttentionTask {
+    int32_t segment;
+    int64_t first;
+} AttentionTask;
 
 /* All tasks of a call, for every key/value head. */
 typedef struct AttentionTasks {
@@ -112,15 +115,19 @@ static inline void rows_load(const AttentionShape *shape, const Tensor *tensor, 
         for (int64_t h = 0; h < shape->group; h++, rows += shape->padded) {
             int64_t at = (first + i) * shape->q_width + (kv_head * shape->group + h) * shape->dim;
             const float *values = rows;
-            if (tensor->dtype == DT_F32) values = (const float *)tensor->data + at;
-            else floats_from(tensor, at, shape->dim, rows);
+            if (tensor->dtype == DT_F32)
+                values = (const float *)tensor->data + at;
+            else
+                floats_from(tensor, at, shape->dim, rows);
             for (int64_t c = 0; c < shape->dim; c++) rows[c] = values[c] * scale;
             for (int64_t c = shape->dim; c < shape->padded; c++) rows[c] = 0;
         }
 }
 
 /* Columns begin..end-1 of a tile. */
-typedef struct Columns { int64_t begin, end; } Columns;
+typedef struct Columns {
+    int64_t begin, end;
+} Columns;
 
 /* What the queries at positions low..high see of the tile that starts at `start` and holds `n` keys: nothing when begin >= end. */
 static inline Columns columns_seen(const AttentionShape *shape, int64_t low, int64_t high, int64_t start, int64_t n) {

@@ -55,7 +55,8 @@ static inline void run_round(const float *values, int64_t n, float beta, uint16_
 
 static inline void floats_from(const Tensor *tensor, int64_t at, int64_t n, float *restrict out) {
     const uint16_t *restrict bits = (const uint16_t *)tensor->data + at;
-    if (tensor->dtype == DT_F32) memcpy(out, (const float *)tensor->data + at, (size_t)n * sizeof *out);
+    if (tensor->dtype == DT_F32)
+        memcpy(out, (const float *)tensor->data + at, (size_t)n * sizeof *out);
     else if (tensor->dtype == DT_BF16)
         for (int64_t i = 0; i < n; i++) out[i] = float_of_bits((uint32_t)bits[i] << 16);
     else
@@ -78,14 +79,16 @@ static inline void run_write(Tensor *y, int64_t at, int64_t n, const float *valu
             if (values != floats) memcpy(floats, values, (size_t)n * sizeof *values);
         } else
             for (int64_t i = 0; i < n; i++) floats[i] = values[i] + beta * floats[i];
-    } else run_round(values, n, beta, bits);
+    } else
+        run_round(values, n, beta, bits);
 }
 
 /* y[at + i] = x[from + i], of the same dtype the same bits. */
 static inline void run_copy(Tensor *y, int64_t at, const Tensor *x, int64_t from, int64_t n) {
     size_t size = dtype_size(x->dtype);
     float buffer[RUN];
-    if (x->dtype == y->dtype) memcpy((char *)y->data + (size_t)at * size, (const char *)x->data + (size_t)from * size, (size_t)n * size);
+    if (x->dtype == y->dtype)
+        memcpy((char *)y->data + (size_t)at * size, (const char *)x->data + (size_t)from * size, (size_t)n * size);
     else
         for (int64_t i = 0; i < n; i += RUN)
             run_write(y, at + i, MIN((int64_t)RUN, n - i), run_read(x, from + i, MIN((int64_t)RUN, n - i), buffer), 0);
@@ -134,6 +137,9 @@ static inline void row_sums_add(const RowSums *sums, int64_t which, Tensor *out)
 }
 
 /* for (RUNS(at, n, begin, end)): pieces at..at+n-1 of begin..end-1, at most RUN long. */
-#define RUNS(at, n, begin, end) int64_t at = (begin), n = MIN((int64_t)RUN, (end) - at); at < (end); at += n, n = MIN((int64_t)RUN, (end) - at)
+#define RUNS(at, n, begin, end)                            \
+    int64_t at = (begin), n = MIN((int64_t)RUN, (end)-at); \
+    at < (end);                                            \
+    at += n, n = MIN((int64_t)RUN, (end)-at)
 
 #endif

@@ -44,7 +44,9 @@ void cpu_tile_kernels_amx(Device *device);
 
 #ifdef ISA
 #define ISA_FN(name) CPU_PASTE_EXPANDED(name, ISA)
-#define KERNEL(name, arguments) void ISA_FN(name) arguments; void ISA_FN(tile_##name) arguments; /* the second for a few only: tile_table.c */
+#define KERNEL(name, arguments)  \
+    void ISA_FN(name) arguments; \
+    void ISA_FN(tile_##name) arguments; /* the second for a few only: tile_table.c */
 #define KERNEL_PRODUCT(name, arguments)
 #include "lib/tensor/kernels.def"
 #undef KERNEL

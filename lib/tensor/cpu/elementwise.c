@@ -7,7 +7,7 @@
 
 /* For every block of `size` of the `count` elements, in parallel if there are more than a few: body sees begin..begin + size - 1. */
 #define PRAGMA(text) _Pragma(#text)
-#define PARALLEL_BLOCKS_OF(size) \
+#define PARALLEL_BLOCKS_OF(size)                                                         \
     PRAGMA(omp parallel for schedule(static) if (count > CPU_SERIAL / CPU_BLOCK * size)) \
     for (int64_t begin = 0; begin < count; begin += size)
 #define PARALLEL_BLOCKS PARALLEL_BLOCKS_OF(CPU_BLOCK)
@@ -226,7 +226,9 @@ void ISA_FN(scale_rows)(const Tensor *x, const Tensor *scale, Tensor *y) {
 }
 
 /* f(x) and f'(x); what only one of them takes costs nothing where the other is wanted. */
-typedef struct Activated { float value, slope; } Activated;
+typedef struct Activated {
+    float value, slope;
+} Activated;
 
 static inline Activated silu_at(float x) {
     float s = fast_sigmoid(x);
@@ -252,24 +254,22 @@ static inline Activated tanh_at(float x) {
 }
 
 /* A loop of its own for each kind, so that each is vectorised. */
-#define FOR_EACH(function, result)                   \
-    for (int64_t i = 0; i < n; i++) {                \
-        Activated at = function(x[i]);               \
-        result;                                      \
-    }                                                \
+#define FOR_EACH(function, result)     \
+    for (int64_t i = 0; i < n; i++) {  \
+        Activated at = function(x[i]); \
+        result;                        \
+    }                                  \
     break
-#define ACTIVATE(kind, result)                                  \
-    switch (kind) {                                             \
-    case ACT_SILU: FOR_EACH(silu_at, result);                   \
-    case ACT_GELU_TANH: FOR_EACH(gelu_tanh_at, result);         \
-    case ACT_GELU_ERF: FOR_EACH(gelu_erf_at, result);           \
-    case ACT_RELU: FOR_EACH(relu_at, result);                   \
-    case ACT_TANH: FOR_EACH(tanh_at, result);                   \
+#define ACTIVATE(kind, result)                          \
+    switch (kind) {                                     \
+    case ACT_SILU: FOR_EACH(silu_at, result);           \
+    case ACT_GELU_TANH: FOR_EACH(gelu_tanh_at, result); \
+    case ACT_GELU_ERF: FOR_EACH(gelu_erf_at, result);   \
+    case ACT_RELU: FOR_EACH(relu_at, result);           \
+    case ACT_TANH: FOR_EACH(tanh_at, result);           \
     }
 
-static void activate(Activation kind, int64_t n, const float *restrict x, float *restrict value) {
-    ACTIVATE(kind, value[i] = at.value)
-}
+static void activate(Activation kind, int64_t n, const float *restrict x, float *restrict value) { ACTIVATE(kind, value[i] = at.value) }
 
 static void activate_with_slope(Activation kind, int64_t n, const float *restrict x, float *restrict value, float *restrict slope) {
     ACTIVATE(kind, (value[i] = at.value, slope[i] = at.slope))
@@ -300,7 +300,10 @@ void ISA_FN(activation)(Activation kind, const Tensor *x, const Tensor *up, Tens
 }
 
 /* Floats that no second-level cache holds are written past the caches: then a line is not read before it is written as a whole. */
-typedef struct Past { Tensor *y; bool past; } Past;
+typedef struct Past {
+    Tensor *y;
+    bool past;
+} Past;
 
 static Past past_begin(Tensor *y, double beta) {
     enum { MOST = 4 << 20 };

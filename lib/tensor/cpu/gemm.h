@@ -4,7 +4,7 @@
  * A product is cut into tiles of its result by its shape alone; a tile is one call of a library, made by one thread. So results are the same bits for
  * any number of threads. What is not in the product's dtype is converted tile by tile; a constant weight is converted or packed once.
  *
- * Do the bits of a row depend on the rows beside it? With our own never. With oneDNN never, as tests/test_matmul.c checks for 1 to 300 rows; for that
+ * Do the bits of a row depend on the rows beside it? With our own never. With oneDNN never, as test_matmul checks for 1 to 300 rows; for that
  * rows are padded: with AVX2 its kernels take rows by sixes or fours and add up what is left over in another order; its bf16 product cuts long inner
  * dimensions by the number of rows (measured), so there a tile always has all its rows. OpenBLAS rounds some columns otherwise for rows 6 to 11 of
  * each 12 (measured on Zen, 0.3.21), and no padding helps: a row's last bits depend on its place.
@@ -57,7 +57,7 @@ extern const CpuRows cpu_rows_base, cpu_rows_avx2, cpu_rows_avx512, cpu_rows_avx
 
 /* c (m, n) f32 = op(a) op(b); a: (m, k), or (k, m) when transposed; b: (k, n), or (n, k). ld: elements from line to line. */
 typedef struct TileShape {
-    DType dtype; /* f32 or bf16, of a and b */
+    DType dtype;                           /* f32 or bf16, of a and b */
     bool transpose_a, transpose_b, packed; /* packed: b comes from onednn_pack */
     int64_t m, n, k, lda, ldb, ldc;
 } TileShape;
@@ -80,7 +80,12 @@ const char *onednn_version(void);
 
 /* ---- whole products of memory that need not be tensors ---- */
 
-typedef struct Operand { const void *data; DType dtype; int64_t ld; bool transposed; } Operand;
+typedef struct Operand {
+    const void *data;
+    DType dtype;
+    int64_t ld;
+    bool transposed;
+} Operand;
 static inline bool operands_same(const Operand *a, const Operand *b) {
     return a->data == b->data && a->dtype == b->dtype && a->ld == b->ld && a->transposed == b->transposed;
 }
@@ -108,7 +113,7 @@ typedef struct Product {
     const void *d;
     DType d_dtype;
     int64_t ldd;
-    bool read_late; /* as in Matmul */
+    bool read_late;             /* as in Matmul */
     bool round_b, round_more_b; /* to bf16 before they are multiplied, in products of f32 that stand for those of bf16 */
 } Product;
 void product_run(const Product *product);
@@ -140,7 +145,7 @@ typedef struct CpuProducts {
     int64_t (*col_tile)(int64_t n, int64_t k);
     void (*column)(const Product *product, int64_t col, int64_t cols);
     void (*tile)(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c); /* c: dense, room for row_tile rows */
-    bool (*makes_more)(const Product *product); /* NULL: never */
+    bool (*makes_more)(const Product *product);                                                           /* NULL: never */
 } CpuProducts;
 /* In f32 (vector_product.c); operands of other dtypes are widened. */
 extern const CpuProducts cpu_products_base, cpu_products_avx2, cpu_products_avx512, cpu_products_avx512_bf16;

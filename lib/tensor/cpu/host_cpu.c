@@ -65,9 +65,7 @@ static bool tiles_granted(void) {
 /* Whether what is possible is also sooner done than the set before it. On Intel's cores that know AVX512_FP16 (Golden Cove and later) with AMX
  * switched off, as hosts of virtual machines do, vdpbf16ps goes at half of the rate of f32: 173 GF/s beside 330, measured on Emerald Rapids. By
  * the processor's name, never by a stopwatch: the bits of a run depend on it. */
-static bool isa_pays(const char *isa) {
-    return strcmp(isa, "avx512_bf16") != 0 || !(__builtin_cpu_is("intel") && cpu_has("avx512_fp16"));
-}
+static bool isa_pays(const char *isa) { return strcmp(isa, "avx512_bf16") != 0 || !(__builtin_cpu_is("intel") && cpu_has("avx512_fp16")); }
 
 static bool isa_possible(const char *isa) {
     bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
@@ -109,7 +107,10 @@ static bool isa_pays(const char *isa) { return isa_possible(isa); }
 /* ---- the device ---- */
 
 /* From the plainest set to the widest. */
-static const struct { const char *name; void (*kernels)(Device *); } isas[] = {
+static const struct {
+    const char *name;
+    void (*kernels)(Device *);
+} isas[] = {
     {"base", cpu_kernels_base},
 #if defined(__x86_64__)
     {"avx2", cpu_kernels_avx2},
@@ -184,7 +185,10 @@ bool cpu_fast(const Tensor *const *tensors, size_t n, bool written) {
 
 /* Indexed by thread number, so that nothing is lost when the pool of threads shrinks and grows. */
 enum { MOST_THREADS = 1024 };
-static struct { void *memory; size_t bytes; } scratch[MOST_THREADS][CPU_SLOTS];
+static struct {
+    void *memory;
+    size_t bytes;
+} scratch[MOST_THREADS][CPU_SLOTS];
 static atomic_size_t scratch_total;
 static bool planning;             /* by the thread that runs the tapes; the others sleep meanwhile */
 static size_t planned[CPU_SLOTS]; /* what a thread will take, bytes */
@@ -199,8 +203,10 @@ static size_t scratch_size(size_t bytes) {
 /* Large pieces go back to the system when a larger one takes their place: in malloc's heap they would stay. */
 static void *piece_new(size_t size) { return size >= HUGE_PAGE ? pages_map(size) : aligned_alloc(4096, size); }
 static void piece_free(void *piece, size_t size) {
-    if (size >= HUGE_PAGE) pages_unmap(piece, size);
-    else free(piece);
+    if (size >= HUGE_PAGE)
+        pages_unmap(piece, size);
+    else
+        free(piece);
 }
 
 void *cpu_scratch(int slot, size_t bytes) {

@@ -1,4 +1,5 @@
 /* Matrix products: cutting into tiles, conversions, packed weights, the choice of library. */
+#include "lib/base/system.h"
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
 
@@ -8,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool with_onednn;    /* the library that runs */
-static bool native_bf16;    /* the processor multiplies bf16 and the library makes use of it */
-static bool bf16_for_auto;  /* or multiplies it, but widened it is sooner done */
-static bool wide_tiles;     /* AMX: a tile of 64 rows takes no longer than one of 16 */
+static bool with_onednn;                      /* the library that runs */
+static bool native_bf16;                      /* the processor multiplies bf16 and the library makes use of it */
+static bool bf16_for_auto;                    /* or multiplies it, but widened it is sooner done */
+static bool wide_tiles;                       /* AMX: a tile of 64 rows takes no longer than one of 16 */
 static const CpuProducts *own_f32, *own_bf16; /* NULL: the library's */
 static const CpuRows *rows_of_isa = &cpu_rows_base;
 static size_t packed_total; /* bytes */
@@ -37,7 +38,11 @@ static bool onednn_preferred(void) {
 /* Our own products by instruction set: in f32 where there are fused multiply-adds, with which they are faster than the libraries' (on arm64 not
  * measured: there a row's bits that don't depend on the rows beside it, and weights that are not copied, decide); in bf16 where it is multiplied, and
  * that faster than f32. */
-static const struct { const char *isa, *vectors; const CpuProducts *f32, *bf16; const CpuRows *rows; } own_products[] = {
+static const struct {
+    const char *isa, *vectors;
+    const CpuProducts *f32, *bf16;
+    const CpuRows *rows;
+} own_products[] = {
 #if defined(__aarch64__)
     {"base", "neon", &cpu_products_base, NULL, &cpu_rows_base},
 #else
@@ -61,12 +66,17 @@ Status gemm_configure(const char *gemm, const CpuInfo *info) {
     size_t isa = 0;
     while (strcmp(own_products[isa].isa, info->isa) != 0) isa++;
     if (own && !own_products[isa].f32) return status_fail(ST_USAGE, "no products of our own with the instruction set '%s'", info->isa);
-    if (any || own) with_onednn = onednn_preferred();
-    else if (strcmp(gemm, "openblas") == 0) with_onednn = false;
-    else if (strcmp(gemm, "onednn") == 0 && HAVE_ONEDNN) with_onednn = true;
+    if (any || own)
+        with_onednn = onednn_preferred();
+    else if (strcmp(gemm, "openblas") == 0)
+        with_onednn = false;
+    else if (strcmp(gemm, "onednn") == 0 && HAVE_ONEDNN)
+        with_onednn = true;
     else {
-        if (strcmp(gemm, "onednn") == 0) status_fail(ST_USAGE, "no library 'onednn' for matrix products in this build");
-        else status_fail(ST_USAGE, "unknown library for matrix products '%s'", gemm);
+        if (strcmp(gemm, "onednn") == 0)
+            status_fail(ST_USAGE, "no library 'onednn' for matrix products in this build");
+        else
+            status_fail(ST_USAGE, "unknown library for matrix products '%s'", gemm);
         return status_hint(ST_USAGE, "this build has: %sopenblas%s, or auto", own_products[isa].f32 ? "own, " : "", HAVE_ONEDNN ? ", onednn" : "");
     }
 #if HAVE_TILES
@@ -142,8 +152,10 @@ static TileShape tile_shape(const Product *product, int64_t m, int64_t n) {
                        .ldb = product->b.ld,
                        .ldc = n};
     if (product->a.dtype != product->dtype || shape.m != m) shape.lda = shape.transpose_a ? shape.m : shape.k;
-    if (shape.packed) shape.transpose_b = false, shape.ldb = 0;
-    else if (product->b.dtype != product->dtype || product->round_b) shape.ldb = shape.transpose_b ? shape.k : shape.n;
+    if (shape.packed)
+        shape.transpose_b = false, shape.ldb = 0;
+    else if (product->b.dtype != product->dtype || product->round_b)
+        shape.ldb = shape.transpose_b ? shape.k : shape.n;
     return shape;
 }
 
@@ -230,7 +242,10 @@ static const void *tile_b(const Product *product, const TileShape *shape, int64_
     return block;
 }
 
-struct PackedTiles { size_t tile_bytes; char *data; };
+struct PackedTiles {
+    size_t tile_bytes;
+    char *data;
+};
 
 static void tile_run(const TileShape *shape, const void *prepared, const void *a, const void *b, float *c) {
 #if HAVE_ONEDNN
@@ -354,16 +369,18 @@ static void products_run(const Product *products, int n) {
     for (int i = 0, end; i < n; i = end) {
         const CpuProducts *own = own_for(&products[i]);
         for (end = i + 1; own && !rounds(&products[i]) && end < n && own_for(&products[end]) == own && !rounds(&products[end]);) end++;
-        if (own && !rounds(&products[i])) own->run(products + i, end - i);
-        else product_run(&products[i]);
+        if (own && !rounds(&products[i]))
+            own->run(products + i, end - i);
+        else
+            product_run(&products[i]);
     }
 }
 
 /* ---- constant weights ---- */
 
 typedef struct PackedWeight {
-    float *plain;                 /* f32 copy of a weight that is stored otherwise */
-    PackedTiles tiles[2][2];      /* [transposed][bf16]; data NULL = none */
+    float *plain;            /* f32 copy of a weight that is stored otherwise */
+    PackedTiles tiles[2][2]; /* [transposed][bf16]; data NULL = none */
     bool looked[2][2];
     size_t bytes;
 } PackedWeight;
@@ -433,7 +450,8 @@ static Operand operand_planned(const Tensor *b, Operand operand, DType dtype, co
         TileShape shape = {.dtype = dtype, .n = MIN(n, col_tile_of(n)), .k = k};
         tile_b(&(Product){.b = operand}, &shape, 0);
         *packed = &planned;
-    } else if (dtype == DT_F32 && b->dtype != DT_F32) operand.dtype = DT_F32;
+    } else if (dtype == DT_F32 && b->dtype != DT_F32)
+        operand.dtype = DT_F32;
     return operand;
 }
 
@@ -581,8 +599,10 @@ static bool product_make(const Matmul *args, Product *product) {
                          .read_late = args->read_late};
     product->round_b = product_rounds(a->dtype, b->dtype);
     /* No library promises the former with a packed b */
-    if (args->transpose_a || product->round_b) product->b = (Operand){b->data, b->dtype, b->shape[1], args->transpose_b};
-    else product->b = weight_operand(b, args->transpose_b, product->dtype, &product->packed);
+    if (args->transpose_a || product->round_b)
+        product->b = (Operand){b->data, b->dtype, b->shape[1], args->transpose_b};
+    else
+        product->b = weight_operand(b, args->transpose_b, product->dtype, &product->packed);
     if (args->more_a) {
         product->more_a = (Operand){args->more_a->data, args->more_a->dtype, args->more_a->shape[1], false};
         product->more_b = (Operand){args->more_b->data, args->more_b->dtype, args->more_b->shape[1], args->transpose_more_b};

@@ -15,6 +15,7 @@
  *
  * Backward in general, for a block of rows and a chunk of the vocabulary: the gradients of the plain products are computed again into scratch memory,
  * and two products add their part to dhidden and dhead, in the order of blocks and chunks. */
+#include "lib/base/system.h"
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
 
@@ -31,11 +32,16 @@ static int32_t target_of(const Tensor *targets, int64_t p) { return ((const int3
 /* Products of rows begin..begin+rows-1 with the whole vocabulary. */
 static Product head_product(const Tensor *hidden, const Tensor *head, int64_t begin, int64_t rows) {
     int64_t width = tensor_width(hidden);
-    Product product = {.dtype = product_dtype(hidden->dtype), .m = rows, .n = tensor_rows(head), .k = width,
+    Product product = {.dtype = product_dtype(hidden->dtype),
+                       .m = rows,
+                       .n = tensor_rows(head),
+                       .k = width,
                        .a = {(const char *)hidden->data + (size_t)(begin * width) * dtype_size(hidden->dtype), hidden->dtype, width, false}};
     product.round_b = product_rounds(hidden->dtype, head->dtype);
-    if (product.round_b) product.b = (Operand){head->data, head->dtype, width, true};
-    else product.b = weight_operand(head, true, product.dtype, &product.packed);
+    if (product.round_b)
+        product.b = (Operand){head->data, head->dtype, width, true};
+    else
+        product.b = weight_operand(head, true, product.dtype, &product.packed);
     return product;
 }
 
@@ -83,7 +89,7 @@ typedef struct Block {
     /* Of the forward pass: sums of logits by row and column of tiles; the targets' (a value a row), all of them (n_vocab a row). */
     LogitRow *sums;
     float *chosen, *logits;
-    float *reference; /* r above, a value a row: nearly the target's logit; NaN where the block goes the general way */
+    float *reference;              /* r above, a value a row: nearly the target's logit; NaN where the block goes the general way */
     const LogprobResults *results; /* of the way back */
     const TokenLogprobs *grads;
     /* What logits become, weights or gradients, in the products' dtype: columns from chunk_begin on, lines chunk_cols apart. NULL: they are used up
@@ -401,7 +407,11 @@ static void tile_weights(const void *context, int64_t row_tile, int64_t col) {
     }
 }
 
-typedef struct HeadGradient { Tensor *dhead; double beta; int64_t n_rows; } HeadGradient;
+typedef struct HeadGradient {
+    Tensor *dhead;
+    double beta;
+    int64_t n_rows;
+} HeadGradient;
 
 /* The chunk's part of the head's gradient: by rows of hidden, or by what stands for them. */
 static void chunk_by_rows(const Block *block, Operand rows, const HeadGradient *gradient) {
@@ -475,8 +485,10 @@ static void block_back_weighted(Block *b, const Tensor *hidden, const HeadGradie
     char *kept = weights_kept(b->results, product, b->begin);
     size_t element = dtype_size(product->dtype), scaled = (size_t)(product->m * width) * element;
     char *rows = cpu_scratch(CPU_SHARED, scaled + (kept ? 0 : (size_t)(product->m * chunk_most(b)) * element));
-    if (cpu_planning()) lines_new(width);
-    else rows_scale(b, hidden, rows);
+    if (cpu_planning())
+        lines_new(width);
+    else
+        rows_scale(b, hidden, rows);
     for (int64_t chunk = 0; chunk < chunks_of(&b->tiles); chunk++) {
         weights_start(b, chunk, kept, rows + scaled);
         if (!kept) chunk_take(b, tile_weights);
@@ -504,8 +516,10 @@ void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
         Product product = head_product(hidden, head, b.begin, MIN((int64_t)BLOCK_ROWS, n_rows - b.begin));
         b.tiles = product_tiles(&product);
         b.reference = results->reference ? (float *)results->reference->data + b.begin : NULL;
-        if (b.reference && (cpu_planning() || !isnan(b.reference[0]))) block_back_weighted(&b, hidden, &gradient);
-        else block_back(&b, head, dhidden, &gradient);
+        if (b.reference && (cpu_planning() || !isnan(b.reference[0])))
+            block_back_weighted(&b, hidden, &gradient);
+        else
+            block_back(&b, head, dhidden, &gradient);
     }
     product_time_add(began);
 }

@@ -25,9 +25,9 @@ static dnnl_stream_t streams[MOST_THREADS];
 static OnednnTile *buckets[BUCKETS];
 static size_t n_tiles;
 
-#define CHECK(call)                                                                             \
-    do {                                                                                        \
-        dnnl_status_t dnnl_status_ = (call);                                                    \
+#define CHECK(call)                                                                           \
+    do {                                                                                      \
+        dnnl_status_t dnnl_status_ = (call);                                                  \
         ASSERT(dnnl_status_ == dnnl_success, "oneDNN returned status %d", (int)dnnl_status_); \
     } while (0)
 
@@ -77,9 +77,12 @@ static bool tile_create(OnednnTile *tile, const dnnl_memory_desc_t *packed) {
     const TileShape *shape = &tile->shape;
     dnnl_memory_desc_t a, b, c;
     desc_plain(&a, shape->m, shape->k, shape->dtype, shape->lda, shape->transpose_a);
-    if (packed) desc_copy(&b, DESC(*packed));
-    else if (shape->packed) desc_any(&b, (dnnl_dims_t){shape->k, shape->n}, type_of(shape->dtype));
-    else desc_plain(&b, shape->k, shape->n, shape->dtype, shape->ldb, shape->transpose_b);
+    if (packed)
+        desc_copy(&b, DESC(*packed));
+    else if (shape->packed)
+        desc_any(&b, (dnnl_dims_t){shape->k, shape->n}, type_of(shape->dtype));
+    else
+        desc_plain(&b, shape->k, shape->n, shape->dtype, shape->ldb, shape->transpose_b);
     desc_plain(&c, shape->m, shape->n, DT_F32, shape->ldc, false);
     dnnl_primitive_attr_t attributes;
     CHECK(dnnl_primitive_attr_create(&attributes));

@@ -1,4 +1,5 @@
 /* What this machine reaches, measured: for `tune doctor` and `tune bench`. */
+#include "lib/base/system.h"
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
 
@@ -85,7 +86,8 @@ static char *memory_new(Arena **arena, size_t bytes) {
         uint32_t *words = (uint32_t *)(void *)memory;
 #pragma omp parallel for schedule(static)
         for (size_t i = 0; i < bytes / 4; i++) words[i] = 0x3f803f80u | ((uint32_t)i * 2654435761u >> 8 & 0x007f007fu);
-    } else status_fail(ST_RESOURCE, "cannot measure the processor's speed: no memory for %zu MiB", bytes >> 20);
+    } else
+        status_fail(ST_RESOURCE, "cannot measure the processor's speed: no memory for %zu MiB", bytes >> 20);
     return memory;
 }
 

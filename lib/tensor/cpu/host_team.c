@@ -7,6 +7,7 @@
  * Where other programs want the processor too, a thread may be put aside with a task in its hands, for milliseconds. Then the caller works alone for
  * a number of jobs, twice as many each time that happens again before the team has earned back what was lost by waiting: a job saves no more than the
  * caller's own part. */
+#include "lib/base/system.h"
 #include "lib/tensor/cpu/cpu.h"
 
 #include <math.h>
@@ -100,15 +101,19 @@ static void wait_for_others(int64_t n, double began, double finished) {
     double worked = finished - began, waited = 0;
     if (atomic_load_explicit(&team.done, memory_order_acquire) < n) {
         for (int look = 0; atomic_load_explicit(&team.done, memory_order_acquire) < n; look++) {
-            if (look < WATCH) breathe();
-            else sched_yield();
+            if (look < WATCH)
+                breathe();
+            else
+                sched_yield();
         }
         waited = clock_seconds() - finished;
     }
     bool late = waited > worked + LATE;
     team.owed = fmin(fmax(team.owed + waited - worked, 0), MOST_OWED);
-    if (late) team.alone = team.patience = MIN(2 * team.patience + 1, (int)MOST_ALONE);
-    else if (team.owed == 0) team.patience /= 2;
+    if (late)
+        team.alone = team.patience = MIN(2 * team.patience + 1, (int)MOST_ALONE);
+    else if (team.owed == 0)
+        team.patience /= 2;
 }
 
 void cpu_team_run(int64_t n, CpuTask *task, void *context) {

@@ -101,7 +101,8 @@ static bool fast(const MlpArgs *args, const Tensor *x, const Tensor *y) {
 }
 
 static void blocks_run(int64_t work, int64_t n, CpuTask *task, void *context) {
-    if (work > TEAM_WORK) cpu_team_run(n, task, context);
+    if (work > TEAM_WORK)
+        cpu_team_run(n, task, context);
     else
         for (int64_t i = 0; i < n; i++) task(context, i);
 }

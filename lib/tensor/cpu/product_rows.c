@@ -7,8 +7,10 @@ static void convert(const void *from, DType from_dtype, int64_t from_ld, void *t
     float buffer[RUN];
     for (int64_t i = 0; i < rows; i++)
         for (RUNS(at, n, 0, cols)) {
-            if (to_dtype == DT_F32) floats_from(&source, i * from_ld + at, n, (float *)to + i * to_ld + at);
-            else run_write(&target, i * to_ld + at, n, run_read(&source, i * from_ld + at, n, buffer), 0);
+            if (to_dtype == DT_F32)
+                floats_from(&source, i * from_ld + at, n, (float *)to + i * to_ld + at);
+            else
+                run_write(&target, i * to_ld + at, n, run_read(&source, i * from_ld + at, n, buffer), 0);
         }
 }
 

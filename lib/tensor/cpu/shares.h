@@ -7,8 +7,14 @@
 #include <omp.h>
 #include <stdatomic.h>
 
-typedef struct Share { _Alignas(64) atomic_llong next; long long end; } Share;
-typedef struct Shares { Share *list; int64_t n; } Shares;
+typedef struct Share {
+    _Alignas(64) atomic_llong next;
+    long long end;
+} Share;
+typedef struct Shares {
+    Share *list;
+    int64_t n;
+} Shares;
 
 static inline int64_t shares_count(int64_t n_tasks) { return MIN(n_tasks, (int64_t)omp_get_max_threads()); }
 

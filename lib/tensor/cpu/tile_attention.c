@@ -7,17 +7,17 @@ enum { QUERY_ROWS = 384 }; /* query rows of a task, about: they share the tiles 
 /* Buffers of one task, in the thread's scratch. Tiles of A or B of bf16 and tiles of floats, (rows, columns); a group has LANES queries. */
 typedef struct Work {
     int64_t rows, groups;
-    Tiles q;                 /* B (groups, padded / 32) */
-    Tiles keys;              /* A (KEY_ROWS, padded / 32): those that do not lie as a tile wants them */
+    Tiles q;    /* B (groups, padded / 32) */
+    Tiles keys; /* A (KEY_ROWS, padded / 32): those that do not lie as a tile wants them */
     KeyRows key_rows[KEY_ROWS];
-    Tiles pair_values;       /* B (padded / 16, KEY_CHUNKS) */
-    Tiles values;            /* A (padded / 16, KEY_CHUNKS): values transposed */
-    Tiles scores;            /* floats (2 groups, KEY_ROWS): what a product of tiles takes at once */
-    Tiles weights;           /* B (2 groups, KEY_CHUNKS) */
-    Tiles sum;               /* floats (groups, padded / 16): running sums of weighted values, a dimension of the head a line */
-    float *base, *total;     /* (groups x LANES): what weights are relative to, a score / ln 2; their sum */
-    int64_t *at;             /* (groups x LANES): where queries begin in q and y */
-    int32_t *positions;      /* (groups x LANES), also where a group has no more queries: there the last one's */
+    Tiles pair_values;   /* B (padded / 16, KEY_CHUNKS) */
+    Tiles values;        /* A (padded / 16, KEY_CHUNKS): values transposed */
+    Tiles scores;        /* floats (2 groups, KEY_ROWS): what a product of tiles takes at once */
+    Tiles weights;       /* B (2 groups, KEY_CHUNKS) */
+    Tiles sum;           /* floats (groups, padded / 16): running sums of weighted values, a dimension of the head a line */
+    float *base, *total; /* (groups x LANES): what weights are relative to, a score / ln 2; their sum */
+    int64_t *at;         /* (groups x LANES): where queries begin in q and y */
+    int32_t *positions;  /* (groups x LANES), also where a group has no more queries: there the last one's */
 } Work;
 
 static Work work_new(const AttentionShape *shape) {
@@ -111,7 +111,8 @@ static void scores_block(const bool two, int64_t depth, const KeyRows keys[2], T
         if (two)
             tiles_sum_wide(depth * TILE_K, rows, first, (char *)tile_at(q, 1, 0) - first, q.column, sums, (char *)tile_at(scores, 1, j) - sums, 64,
                            false, NULL);
-        else tiles_sum(depth * TILE_K, rows, first, q.column, sums, 64, false, NULL);
+        else
+            tiles_sum(depth * TILE_K, rows, first, q.column, sums, 64, false, NULL);
     }
 }
 #endif
@@ -135,7 +136,8 @@ static void tile_attend(const AttentionShape *shape, const Work *work, int64_t s
         for (int64_t row = seen.begin / TILE_ROWS; row < seen.end / TILE_ROWS; row += 2) {
             if (n == 2)
                 scores_block(true, shape->padded / TILE_K, work->key_rows + row, tiles_from(work->q, group, 0), tiles_from(work->scores, 0, row));
-            else scores_block(false, shape->padded / TILE_K, work->key_rows + row, tiles_from(work->q, group, 0), tiles_from(work->scores, 0, row));
+            else
+                scores_block(false, shape->padded / TILE_K, work->key_rows + row, tiles_from(work->q, group, 0), tiles_from(work->scores, 0, row));
         }
         for (int64_t i = 0; i < n; i++) {
             const int32_t *positions = work->positions + (group + i) * LANES;

@@ -23,7 +23,10 @@ static inline AttentionShape tile_attention_shape(const AttentionArgs *args, int
 /* ---- products ---- */
 
 /* Tiles in memory: number (i, k) begins at + i * row + k * column bytes. */
-typedef struct Tiles { void *at; int64_t row, column; } Tiles;
+typedef struct Tiles {
+    void *at;
+    int64_t row, column;
+} Tiles;
 
 /* rows x columns tiles, row after row, from the beginning of *memory, which goes on behind them. */
 static inline Tiles tiles_take(char **memory, int64_t rows, int64_t columns) {
@@ -80,7 +83,8 @@ static inline void block_multiply(const bool two, int64_t depth, Tiles a, Tiles 
         if (two)
             tiles_sum_wide(depth * TILE_K, rows, first, (char *)tile_at(b, 1, 0) - first, b.column, sums, (char *)tile_at(c, i, 1) - sums, 64, add,
                            NULL);
-        else tiles_sum(depth * TILE_K, rows, first, b.column, sums, 64, add, NULL);
+        else
+            tiles_sum(depth * TILE_K, rows, first, b.column, sums, 64, add, NULL);
     }
 }
 #endif
@@ -90,8 +94,10 @@ static inline void block_multiply(const bool two, int64_t depth, Tiles a, Tiles 
 static inline void tiles_multiply(int64_t m, int64_t n, int64_t depth, Tiles a, Tiles b, Tiles c, bool add) {
     for (int64_t j = 0; j < n; j += 2)
         for (int64_t i = 0; i < m; i += 2) {
-            if (j + 1 < n) block_multiply(true, depth, tiles_from(a, i, 0), tiles_from(b, j, 0), tiles_from(c, i, j), add);
-            else block_multiply(false, depth, tiles_from(a, i, 0), tiles_from(b, j, 0), tiles_from(c, i, j), add);
+            if (j + 1 < n)
+                block_multiply(true, depth, tiles_from(a, i, 0), tiles_from(b, j, 0), tiles_from(c, i, j), add);
+            else
+                block_multiply(false, depth, tiles_from(a, i, 0), tiles_from(b, j, 0), tiles_from(c, i, j), add);
         }
 }
 #endif

@@ -13,10 +13,10 @@
 #include <stdatomic.h>
 
 enum {
-    KEYS = 128,                         /* of a task */
-    KEY_ROWS = KEYS / TILE_ROWS,        /* tiles that they are high */
-    KEY_CHUNKS = KEYS / TILE_K,         /* and long, where the sum runs along the keys */
-    BLOCK_ROWS = 128,                   /* query rows of a block */
+    KEYS = 128,                  /* of a task */
+    KEY_ROWS = KEYS / TILE_ROWS, /* tiles that they are high */
+    KEY_CHUNKS = KEYS / TILE_K,  /* and long, where the sum runs along the keys */
+    BLOCK_ROWS = 128,            /* query rows of a block */
     BLOCK_GROUPS = BLOCK_ROWS / LANES,
     BLOCK_CHUNKS = BLOCK_ROWS / TILE_K, /* also called parts */
     PATIENCE = 1000                     /* looks at another task's progress before the processor is offered to others */
@@ -25,15 +25,15 @@ enum {
 /* A block of a segment's query rows, for one key/value head: what the tasks read, and the sums of dq. */
 typedef struct Block {
     int32_t segment;
-    int64_t first, n;           /* query rows first..first+n-1 of the segment, counted from its first token */
-    int64_t oldest, low, high;  /* the first position that any row sees; positions of the first and last row */
-    _Atomic int64_t reached;    /* dq holds what keys before this position give; below `oldest`: the block is not prepared yet */
-    Tiles q, dy;                /* B (BLOCK_GROUPS, padded / 32): the sum runs along the head */
-    Tiles q_pairs, dy_pairs;    /* B (padded / 16, BLOCK_CHUNKS): the sum runs along the queries */
-    Tiles dq;                   /* floats (BLOCK_GROUPS, padded / 16), a dimension of the head a line */
-    float *norms, *means;       /* (BLOCK_ROWS): logsumexp / ln 2; sum over the head of dy y */
-    int64_t *at;                /* (BLOCK_ROWS): where rows begin in q */
-    int32_t *positions;         /* (BLOCK_ROWS), -1 behind the last row */
+    int64_t first, n;          /* query rows first..first+n-1 of the segment, counted from its first token */
+    int64_t oldest, low, high; /* the first position that any row sees; positions of the first and last row */
+    _Atomic int64_t reached;   /* dq holds what keys before this position give; below `oldest`: the block is not prepared yet */
+    Tiles q, dy;               /* B (BLOCK_GROUPS, padded / 32): the sum runs along the head */
+    Tiles q_pairs, dy_pairs;   /* B (padded / 16, BLOCK_CHUNKS): the sum runs along the queries */
+    Tiles dq;                  /* floats (BLOCK_GROUPS, padded / 16), a dimension of the head a line */
+    float *norms, *means;      /* (BLOCK_ROWS): logsumexp / ln 2; sum over the head of dy y */
+    int64_t *at;               /* (BLOCK_ROWS): where rows begin in q */
+    int32_t *positions;        /* (BLOCK_ROWS), -1 behind the last row */
 } Block;
 
 /* What all tasks share. */
@@ -51,13 +51,13 @@ typedef struct Pass {
 
 /* Buffers of one task. (rows, columns) */
 typedef struct Work {
-    Tiles keys, values;            /* A (KEY_ROWS, chunks) */
-    Tiles pair_keys, turned_keys;  /* B and A (tiles, KEY_CHUNKS) */
-    Tiles scores, dweights;        /* floats (2, 2): scores, gradients of weights of TILE_K keys and as many queries */
-    Tiles weights, dscores;        /* A (KEY_ROWS, BLOCK_CHUNKS) */
-    Tiles dscores_pairs;           /* B (BLOCK_GROUPS, KEY_CHUNKS) */
-    Tiles dk, dv;                  /* floats (KEY_ROWS, tiles) */
-    int64_t start, n;              /* position of the first key, number of keys */
+    Tiles keys, values;           /* A (KEY_ROWS, chunks) */
+    Tiles pair_keys, turned_keys; /* B and A (tiles, KEY_CHUNKS) */
+    Tiles scores, dweights;       /* floats (2, 2): scores, gradients of weights of TILE_K keys and as many queries */
+    Tiles weights, dscores;       /* A (KEY_ROWS, BLOCK_CHUNKS) */
+    Tiles dscores_pairs;          /* B (BLOCK_GROUPS, KEY_CHUNKS) */
+    Tiles dk, dv;                 /* floats (KEY_ROWS, tiles) */
+    int64_t start, n;             /* position of the first key, number of keys */
 } Work;
 
 /* ---- blocks of queries ---- */
@@ -151,8 +151,10 @@ static void block_finish(const Pass *pass, const Block *block) {
 /* Waits until others have brought a block to `position`. */
 static void turn_await(Block *block, int64_t position) {
     for (int looks = 0; atomic_load_explicit(&block->reached, memory_order_acquire) < position; looks++) {
-        if (looks < PATIENCE) _mm_pause();
-        else sched_yield();
+        if (looks < PATIENCE)
+            _mm_pause();
+        else
+            sched_yield();
     }
 }
 
@@ -161,7 +163,9 @@ static void turn_pass(Block *block, int64_t position) { atomic_store_explicit(&b
 /* ---- memory that will be needed ---- */
 
 /* Rows of a block that are asked for on the way through another one, some at every step: the processor does not guess them. Either may be NULL. */
-typedef struct Ahead { const Block *read, *written; } Ahead;
+typedef struct Ahead {
+    const Block *read, *written;
+} Ahead;
 enum { AHEAD_STEPS = KEY_CHUNKS * BLOCK_CHUNKS };
 
 static void tokens_ask(const Pass *pass, const Block *block, int64_t kv_head, int64_t step, const Tensor *tensor, bool write) {
@@ -172,8 +176,10 @@ static void tokens_ask(const Pass *pass, const Block *block, int64_t kv_head, in
         const char *at = (const char *)tensor->data + (size_t)(row * shape->q_width + kv_head * width) * dtype_size(tensor->dtype),
                    *end = at + (size_t)width * dtype_size(tensor->dtype);
         for (; at < end; at += 64) {
-            if (write) __builtin_prefetch(at, 1);
-            else _mm_prefetch(at, _MM_HINT_T1);
+            if (write)
+                __builtin_prefetch(at, 1);
+            else
+                _mm_prefetch(at, _MM_HINT_T1);
         }
     }
 }
@@ -208,9 +214,14 @@ static Work work_new(const Pass *pass) {
 }
 
 /* Weights and gradients of scores of LANES queries against one key, from a line of scores and of the weights' gradients. */
-typedef struct Gradients { __m512 weights, dscores; } Gradients;
+typedef struct Gradients {
+    __m512 weights, dscores;
+} Gradients;
 
-typedef struct Queries { __m512 norms, means; __m512i oldest, newest; } Queries;
+typedef struct Queries {
+    __m512 norms, means;
+    __m512i oldest, newest;
+} Queries;
 
 static inline Gradients gradients_of(const AttentionShape *shape, const bool edge, const float *scores, const float *dweights, const Queries *queries,
                                      int64_t position) {
@@ -260,7 +271,9 @@ static inline __attribute__((always_inline)) void part_gradients(const Pass *pas
 }
 
 /* Whether any query of a part sees any key of a chunk, and whether all see all. */
-typedef struct Sight { bool any, all; } Sight;
+typedef struct Sight {
+    bool any, all;
+} Sight;
 
 static Sight sight_of(const Pass *pass, const Work *work, const Block *block, int64_t chunk, int64_t part) {
     int64_t keys = MIN((int64_t)TILE_K, work->n - chunk * TILE_K), rows = MIN((int64_t)TILE_K, block->n - part * TILE_K),
@@ -284,7 +297,8 @@ static void block_collect(const Pass *pass, const Work *work, Block *block, int6
     if (block->oldest >= work->start) {
         block_begin(pass, block, kv_head);
         turn_pass(block, block->oldest);
-    } else turn_await(block, block->oldest);
+    } else
+        turn_await(block, block->oldest);
     /* Of each chunk, of each part: those that see one another lie side by side */
     Columns parts[KEY_CHUNKS] = {{0, 0}}, chunks[BLOCK_CHUNKS] = {{0, 0}};
     for (int64_t chunk = 0; chunk < KEY_CHUNKS; chunk++)
@@ -296,8 +310,10 @@ static void block_collect(const Pass *pass, const Work *work, Block *block, int6
             columns_add(&chunks[part], chunk);
             tiles_multiply(2, 2, pass->chunks, tiles_from(work->keys, 2 * chunk, 0), tiles_from(block->q, 2 * part, 0), work->scores, false);
             tiles_multiply(2, 2, pass->chunks, tiles_from(work->values, 2 * chunk, 0), tiles_from(block->dy, 2 * part, 0), work->dweights, false);
-            if (sight.all) part_gradients(pass, false, work, block, chunk, part);
-            else part_gradients(pass, true, work, block, chunk, part);
+            if (sight.all)
+                part_gradients(pass, false, work, block, chunk, part);
+            else
+                part_gradients(pass, true, work, block, chunk, part);
         }
     for (int64_t chunk = 0; chunk < KEY_CHUNKS; chunk++) {
         int64_t from = parts[chunk].begin, n = parts[chunk].end - from;
@@ -314,8 +330,10 @@ static void block_collect(const Pass *pass, const Work *work, Block *block, int6
             tiles_multiply(pass->tiles, 2, n, tiles_from(work->turned_keys, 0, from), tiles_from(work->dscores_pairs, 2 * part, from),
                            tiles_from(dq, 0, 2 * part), true);
     }
-    if (last) block_finish(pass, block);
-    else turn_pass(block, work->start + work->n);
+    if (last)
+        block_finish(pass, block);
+    else
+        turn_pass(block, work->start + work->n);
 }
 
 static bool descends(const Layout *layout, int32_t segment, int32_t ancestor) {

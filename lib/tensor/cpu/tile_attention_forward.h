@@ -36,7 +36,10 @@ static inline const uint16_t *values_at(const AttentionShape *shape, const Tenso
 }
 
 /* 16 rows of keys as a tile's load reads them: where they lie, or copied; bytes from line to line, and from one 32 values of the head to the next. */
-typedef struct KeyRows { const char *at; int64_t line, column; } KeyRows;
+typedef struct KeyRows {
+    const char *at;
+    int64_t line, column;
+} KeyRows;
 
 /* 16 keys of a head, at positions that begin with a multiple of 16: whole tiles are read where they lie, those at the end of a cache's page with what
  * stands there but is seen by nobody yet. Others are copied to tiles i of `copy`, with zeros around them. */

@@ -9,8 +9,8 @@
 #include <omp.h>
 
 enum {
-    WIDE = 4, /* tiles of sums that are kept in registers: 64 dimensions of the head */
-    SOME = 8, /* queries whose scores vectors compute at once, if there are as many; else up to TOGETHER */
+    WIDE = 4,     /* tiles of sums that are kept in registers: 64 dimensions of the head */
+    SOME = 8,     /* queries whose scores vectors compute at once, if there are as many; else up to TOGETHER */
     TOGETHER = 4, /* lanes whose weighted values they add at once: as many times WIDE sums leave room in 32 registers */
 #ifdef __AMX_BF16__
     KEYS_FIRST = false /* a row of keys is asked for together with its values: 4 % faster than all keys first */
@@ -20,7 +20,10 @@ enum {
 };
 
 /* A token's key/value heads from `head` on. */
-typedef struct TokenTask { int32_t segment; int32_t head; } TokenTask;
+typedef struct TokenTask {
+    int32_t segment;
+    int32_t head;
+} TokenTask;
 
 /* What all tasks of a call share; `heads` of a task. */
 typedef struct Call {
@@ -56,8 +59,10 @@ static bool key_tile_next(const Call *call, const KeyTile *tile, const TokenTask
     if (tile->start + tile->to < tile->end) {
         *next = (KeyTile){.task = tile->task, .start = tile->start + KEY_TILE, .end = tile->end};
         key_tile_find(call, next);
-    } else if (later) key_tile_first(call, later, next);
-    else next->to = 0;
+    } else if (later)
+        key_tile_first(call, later, next);
+    else
+        next->to = 0;
     return next->to > 0;
 }
 
@@ -74,7 +79,10 @@ static inline __attribute__((always_inline)) void row_ask(const Call *call, cons
 }
 
 /* Of the tile to come, which is asked for while its forerunner is used, so many rows of keys, and of values, are. */
-typedef struct Soon { const KeyTile *tile; int64_t keys, values; } Soon;
+typedef struct Soon {
+    const KeyTile *tile;
+    int64_t keys, values;
+} Soon;
 
 /* While scores are made. */
 static inline __attribute__((always_inline)) void soon_ask_first(const Call *call, Soon *soon, int64_t n) {
@@ -184,8 +192,10 @@ static void token_scores(const Call *call, const KeyTile *tile, const Work *work
     for (int64_t h = 0; h < heads; h++) {
         int64_t head = tile->task->head + h;
         for (int64_t i = 0; i < (four ? 4 : 2); i++) keys[i] = keys_find(call->shape, call->k, tile->rows + i * TILE_ROWS, head, work->keys, i);
-        if (four) head_scores(true, call, keys, tiles_from(work->q, h, 0), soon, each);
-        else head_scores(false, call, keys, tiles_from(work->q, h, 0), soon, each);
+        if (four)
+            head_scores(true, call, keys, tiles_from(work->q, h, 0), soon, each);
+        else
+            head_scores(false, call, keys, tiles_from(work->q, h, 0), soon, each);
     }
     tile_write(0, tile_at(work->scores, 0, 0), 64);
     tile_write(1, tile_at(work->scores, 0, 1), 64);
@@ -383,9 +393,12 @@ static void tile_attend(const Call *call, const KeyTile *tile, Work *work, const
     weights_part(call, tile->task, work, chunks);
     int64_t each = blocks_of(next->to - soon.values, task_heads(call, tile->task) * chunks * TILE_ROWS);
     for (int64_t d = 0; d < shape->padded; d += WIDE * TILE_ROWS) {
-        if (shape->dim - d >= WIDE * TILE_ROWS) values_add(true, true, call, tile, work, d, chunks, &soon, each);
-        else if (shape->padded - d >= WIDE * TILE_ROWS) values_add(true, false, call, tile, work, d, chunks, &soon, each);
-        else values_add(false, false, call, tile, work, d, chunks, &soon, each);
+        if (shape->dim - d >= WIDE * TILE_ROWS)
+            values_add(true, true, call, tile, work, d, chunks, &soon, each);
+        else if (shape->padded - d >= WIDE * TILE_ROWS)
+            values_add(true, false, call, tile, work, d, chunks, &soon, each);
+        else
+            values_add(false, false, call, tile, work, d, chunks, &soon, each);
     }
 }
 

@@ -13,12 +13,12 @@
 #include <string.h>
 
 enum {
-    BLOCK = 2 * TILE_ROWS,   /* rows and columns of a result that are summed at once */
-    PANEL_BYTES = 1 << 20,   /* of a panel of B: half of a usual second-level cache */
+    BLOCK = 2 * TILE_ROWS, /* rows and columns of a result that are summed at once */
+    PANEL_BYTES = 1 << 20, /* of a panel of B: half of a usual second-level cache */
     PANEL_COLS = 1024,
-    WHOLE_K = 2048,          /* longer sums are cut, or a panel would be too narrow to use A well; unless it has all columns */
+    WHOLE_K = 2048, /* longer sums are cut, or a panel would be too narrow to use A well; unless it has all columns */
     CUT_K = 1024,
-    FLAT_K = 256,            /* for results of a few rows, whose sums are small to keep */
+    FLAT_K = 256, /* for results of a few rows, whose sums are small to keep */
     PANEL_FLAT = 256,
     SERIAL_WEIGHT = 1 << 16, /* values of B that one thread reads as soon as two are started */
     FEW_ROWS = 128,          /* below, making tiles of a whole weight takes longer than multiplying by it */
@@ -27,16 +27,16 @@ enum {
     STREAM_ROWS = 480,       /* of a weight that streams: of a task; no power of two, or streams meet in the same places of a cache */
     GROUP_BYTES = TILE_ROWS * (BLOCK * BLOCK_LINE + 64), /* of sums that are put in order at once */
 #ifdef __AMX_BF16__
-    PIECE_K = 20 * TILE_K    /* 32 rows of A stay in a first cache of 48 KiB through all columns of a panel, which go past it */
+    PIECE_K = 20 * TILE_K /* 32 rows of A stay in a first cache of 48 KiB through all columns of a panel, which go past it */
 #else
-    PIECE_K = 1 << 30        /* vectors keep their sums through the whole depth */
+    PIECE_K = 1 << 30 /* vectors keep their sums through the whole depth */
 #endif
 };
 
-_Static_assert(FEW_COLS * (BLOCK * 64 + 64) <= GROUP_BYTES, "so are those of columns that vectors sum: 64 bytes for a row of each stream");
+_Static_assert(FEW_COLS *(BLOCK * 64 + 64) <= GROUP_BYTES, "so are those of columns that vectors sum: 64 bytes for a row of each stream");
 
 /* Bytes from row to row of A in scratch memory: no power of two, whose lines would meet in the same places of the cache. */
-#define ROWS_LINE(n_tiles) ((n_tiles) * 64 + 64)
+#define ROWS_LINE(n_tiles) ((n_tiles)*64 + 64)
 
 static inline __m512 widened_low(__m512i bits) { return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(bits)), 16); }
 static inline __m512 widened_high(__m512i bits) { return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(bits, 1)), 16); }
@@ -67,7 +67,11 @@ static inline __m512i load_32(const char *from, DType dtype, int64_t n, float sc
 }
 
 /* One factor of a product as it lies in memory, with what its values are multiplied by on the way. */
-typedef struct Factor { Operand operand; float scale; int64_t n, k; } Factor; /* n: rows of A or columns of B */
+typedef struct Factor {
+    Operand operand;
+    float scale;
+    int64_t n, k;
+} Factor; /* n: rows of A or columns of B */
 
 static inline const char *element(const Operand *operand, int64_t line, int64_t column) {
     return (const char *)operand->data + (line * operand->ld + column) * (operand->dtype == DT_F32 ? 4 : 2);
@@ -133,7 +137,10 @@ static void panel_load(const Factor *b, int64_t first, int64_t n_cols, int64_t f
 }
 
 /* 32 rows of A: where they lie, or made so in scratch memory. */
-typedef struct Rows { const char *at; int64_t line; } Rows;
+typedef struct Rows {
+    const char *at;
+    int64_t line;
+} Rows;
 
 static bool rows_lie(const Factor *a, int64_t first, int64_t from, int64_t n_tiles) {
     return plain(a) && !a->operand.transposed && first + BLOCK <= a->n && (from + n_tiles) * TILE_K <= a->k;
@@ -195,15 +202,18 @@ static inline __attribute__((always_inline)) void finish_other(const Finish *f, 
     } else if (f->c_f32) {
         _mm512_mask_storeu_ps(f->c, first, low);
         _mm512_mask_storeu_ps(f->c + 64, second, high);
-    } else _mm512_mask_storeu_epi16(f->c, f->mask, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    } else
+        _mm512_mask_storeu_epi16(f->c, f->mask, (__m512i)_mm512_cvtne2ps_pbh(high, low));
 }
 
 static inline __attribute__((always_inline)) void finish_row(const bool usual, Finish *f) {
     __m512 alpha = _mm512_set1_ps(f->alpha), low = _mm512_mul_ps(_mm512_load_ps(f->sums), alpha),
            high = _mm512_mul_ps(_mm512_load_ps(f->sums + 64), alpha);
     __builtin_prefetch(f->c + f->c_soon, 1);
-    if (usual) _mm512_storeu_si512(f->c, (__m512i)_mm512_cvtne2ps_pbh(high, low));
-    else finish_other(f, low, high);
+    if (usual)
+        _mm512_storeu_si512(f->c, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    else
+        finish_other(f, low, high);
     f->sums += f->line;
     f->c += f->c_line;
     f->d += f->d_line;
@@ -222,7 +232,7 @@ typedef struct Sum {
     Rows a, more;
     const char *b;
     int64_t n_tiles, n_more, more_k; /* more_k: values of the second product's sum, for vectors, which may end within a tile */
-    bool add; /* to the sums that are there */
+    bool add;                        /* to the sums that are there */
 } Sum;
 
 /* Memory that is asked for while tiles are multiplied, some lines with each tile of the sum: rows of A for the next block of rows. */
@@ -291,11 +301,16 @@ static inline __attribute__((always_inline)) void block_multiply(const bool tall
 }
 
 static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, int64_t line, Finish *before, const Ahead *ahead) {
-    if (rows > TILE_ROWS && cols > TILE_ROWS && before->usual) block_multiply(true, true, true, sum, sums, line, before, ahead);
-    else if (rows > TILE_ROWS && cols > TILE_ROWS) block_multiply(true, true, false, sum, sums, line, before, ahead);
-    else if (rows > TILE_ROWS) block_multiply(true, false, false, sum, sums, line, before, ahead);
-    else if (cols > TILE_ROWS) block_multiply(false, true, false, sum, sums, line, before, ahead);
-    else block_multiply(false, false, false, sum, sums, line, before, ahead);
+    if (rows > TILE_ROWS && cols > TILE_ROWS && before->usual)
+        block_multiply(true, true, true, sum, sums, line, before, ahead);
+    else if (rows > TILE_ROWS && cols > TILE_ROWS)
+        block_multiply(true, true, false, sum, sums, line, before, ahead);
+    else if (rows > TILE_ROWS)
+        block_multiply(true, false, false, sum, sums, line, before, ahead);
+    else if (cols > TILE_ROWS)
+        block_multiply(false, true, false, sum, sums, line, before, ahead);
+    else
+        block_multiply(false, false, false, sum, sums, line, before, ahead);
 }
 
 /* Whether so many columns go by themselves: vectors read a weight a tenth faster than tiles do, but multiply slower. */
@@ -389,16 +404,16 @@ static bool streams_possible(const Factor *a, int64_t cols) {
 /* How a product is cut: tasks are panels times chunks of rows. */
 typedef struct Plan {
     const Product *product;
-    bool turned; /* a, b are the transposed factors, and C is to be written transposed */
-    bool few;    /* turned, and b's columns are so few that they are no tiles (tile_few.h) */
+    bool turned;  /* a, b are the transposed factors, and C is to be written transposed */
+    bool few;     /* turned, and b's columns are so few that they are no tiles (tile_few.h) */
     bool streams; /* a's rows go in streams */
     Factor a, b, more_a, more_b;
-    Factor down;     /* what A' is made with: as B, or as A if turned */
+    Factor down; /* what A' is made with: as B, or as A if turned */
     int64_t m, n;
     int64_t k_tiles, more_tiles, k_cut;
     int64_t panel_cols, panels, chunk_rows, chunks;
-    int64_t end;     /* of its tasks among those of all products of a call */
-    int sharers;     /* products from this one on of a few rows each, which are run with each panel that is made for it */
+    int64_t end; /* of its tasks among those of all products of a call */
+    int sharers; /* products from this one on of a few rows each, which are run with each panel that is made for it */
 } Plan;
 
 static Factor factor(Operand operand, float scale, int64_t n, int64_t k) { return (Factor){operand, scale, n, k}; }
@@ -495,8 +510,10 @@ static inline __attribute__((always_inline)) void finish_set(Finish *f, const Pr
 /* The same for a block of the plan's result; turned, the sums will be in `turned`. */
 static void block_end(Finish *f, const Plan *plan, const void *sums, int64_t line, int64_t row, int64_t col, const float *turned) {
     int64_t rows = MIN((int64_t)BLOCK, plan->m - row), cols = MIN((int64_t)BLOCK, plan->n - col);
-    if (plan->turned) finish_set(f, plan->product, turned, BLOCK_LINE, col, row, cols, rows);
-    else finish_set(f, plan->product, sums, line, row, col, rows, cols);
+    if (plan->turned)
+        finish_set(f, plan->product, turned, BLOCK_LINE, col, row, cols, rows);
+    else
+        finish_set(f, plan->product, sums, line, row, col, rows, cols);
 }
 
 /* Rows of A that one tile of columns needs, and nobody else. They are cut into as many streams as a tile has lines, each read from its begin to its
@@ -543,8 +560,10 @@ static int64_t streams_run(const Streams *s, const Product *p, int64_t to) {
             Sum sum = s->sum;
             sum.a = (Rows){a.operand.data, 2 * a.operand.ld};
             if (sum.n_more) sum.more = rows_load(&more, 0, 0, sum.n_more, s->scratch);
-            if (s->few) few_block_sum(TILE_ROWS, s->cols, 0, &sum, true, sum.n_tiles + sum.n_more, (float *)(void *)group, group_line / 4);
-            else block_sum(TILE_ROWS, s->cols, &sum, group, group_line, &end, &(Ahead){.at = sum.a.at, .once = true});
+            if (s->few)
+                few_block_sum(TILE_ROWS, s->cols, 0, &sum, true, sum.n_tiles + sum.n_more, (float *)(void *)group, group_line / 4);
+            else
+                block_sum(TILE_ROWS, s->cols, &sum, group, group_line, &end, &(Ahead){.at = sum.a.at, .once = true});
         }
         for (int64_t i = 0; i < (s->few ? s->cols : tiles * TILE_ROWS); i++) {
             if (s->few) { /* a column, all streams */
@@ -716,8 +735,10 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
     for (int64_t row = begin; row < stop; row += BLOCK, slot += n_blocks) {
         Rows rows = rows_load(&plan->a, row, from, n_tiles, work->rows), more = {0};
         bool lie = rows_lie(&plan->a, row, from, n_tiles), announce = row + BLOCK < plan->m && rows_lie(&plan->a, row + BLOCK, from, n_tiles);
-        if (n_more && plan->product->down.data && !plan->turned) more = low_rows(plan, work, row, rows, &ends[turn ^ 1], col == 0);
-        else if (n_more) more = rows_load(&plan->more_a, row, 0, n_more, work->more_rows);
+        if (n_more && plan->product->down.data && !plan->turned)
+            more = low_rows(plan, work, row, rows, &ends[turn ^ 1], col == 0);
+        else if (n_more)
+            more = rows_load(&plan->more_a, row, 0, n_more, work->more_rows);
         Ahead ahead = {.line = rows.line, .rows = div_up(BLOCK, n_blocks), .once = n_blocks == 1 && lie, .jump = BLOCK * rows.line - n_tiles * 64};
         for (int64_t at = 0; at < n_tiles; at += piece) {
             bool whole = at + piece >= n_tiles, last = whole && from + n_tiles == plan->k_tiles;
@@ -752,13 +773,17 @@ static void panel_make(const Plan *plan, const Work *work, int64_t col, int64_t 
     int64_t stride = (n_tiles + n_more) * 2 * TILE_BYTES;
     if (plan->few) {
         few_load(&plan->b, from, n_tiles, work->panel, n_tiles + n_more, 0);
-        if (down) low_few(plan, work);
-        else few_load(&plan->more_b, 0, n_more, work->panel, n_tiles + n_more, n_tiles);
+        if (down)
+            low_few(plan, work);
+        else
+            few_load(&plan->more_b, 0, n_more, work->panel, n_tiles + n_more, n_tiles);
         return;
     }
     panel_load(&plan->b, col, cols, from, n_tiles, work->panel, stride);
-    if (down && plan->turned) low_turned(plan, work, cols, stride);
-    else panel_load(&plan->more_b, col, cols, 0, n_more, work->panel + n_tiles * 2 * TILE_BYTES, stride);
+    if (down && plan->turned)
+        low_turned(plan, work, cols, stride);
+    else
+        panel_load(&plan->more_b, col, cols, 0, n_more, work->panel + n_tiles * 2 * TILE_BYTES, stride);
     if (down && !plan->turned && first)
         panel_load(&plan->down, 0, round_up(plan->product->more_k, BLOCK), 0, plan->k_tiles, work->down, plan->k_tiles * 2 * TILE_BYTES);
 }
@@ -773,8 +798,10 @@ static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *
             Work its = *work;
             if (its.partial) its.partial += i * plan->chunk_rows * plan->panel_cols;
             int64_t end = MIN(plan[i].m, begin + plan->chunk_rows);
-            if (plan->few) few_run(plan, &its, begin, end, cols, from, n_tiles);
-            else rows_run(plan + i, &its, begin, end, col, cols, from, n_tiles);
+            if (plan->few)
+                few_run(plan, &its, begin, end, cols, from, n_tiles);
+            else
+                rows_run(plan + i, &its, begin, end, col, cols, from, n_tiles);
         }
     }
     if (plan->product->down.data && plan->turned && task == 0) low_turned_write(plan, work, cols);
@@ -850,7 +877,7 @@ static void run(const Product *products, int n) {
         flat &= products[i].m <= BLOCK;
     }
     int shared = made && n > 1 ? factor_shared(products, n) : 0;
-    flat &= shared == 2; /* gradients of LoRA's factors A, whose wide factor so is read once */
+    flat &= shared == 2;            /* gradients of LoRA's factors A, whose wide factor so is read once */
     if (made && n > 1 && !shared) { /* there is one place for rows that are made */
         for (int i = 0; i < n; i++) run(&products[i], 1);
         return;
@@ -888,9 +915,12 @@ static void column(const Product *product, int64_t col, int64_t cols) {
     Factor a = factor(product->a, 1, product->m, product->k), b = factor(product->b, 1, product->n, product->k);
     if (tile_turned(product)) {
         a = factor_turned(a);
-        if (few_better(product->m)) few_load(&a, 0, k_tiles, panel, k_tiles, 0);
-        else panel_load(&a, 0, BLOCK, 0, k_tiles, panel, 0);
-    } else panel_load(&b, col, width, 0, k_tiles, panel, k_tiles * 2 * TILE_BYTES);
+        if (few_better(product->m))
+            few_load(&a, 0, k_tiles, panel, k_tiles, 0);
+        else
+            panel_load(&a, 0, BLOCK, 0, k_tiles, panel, 0);
+    } else
+        panel_load(&b, col, width, 0, k_tiles, panel, k_tiles * 2 * TILE_BYTES);
 }
 
 static void tile(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c) {

@@ -54,7 +54,10 @@ enum { TILE_MODE = 0x8040 }; /* of vectors that stand in for tiles: for them, to
  * tiles_begin: before a thread's first tile. tiles_end: after its last one; what is kept of tiles makes it dearer to put a thread to sleep. */
 #ifdef TILES_EMULATED /* in memory, for tests of all that is done with tiles where there is no AMX: `make test TILES=emulated` */
 
-static _Thread_local struct { _Alignas(64) char tile[8][TILE_BYTES]; bool usable; } emulated;
+static _Thread_local struct {
+    _Alignas(64) char tile[8][TILE_BYTES];
+    bool usable;
+} emulated;
 
 static inline void tiles_begin(void) {
     memset(&emulated, 0, sizeof emulated);
@@ -104,7 +107,11 @@ static inline void tile_multiply(int sums, int a, int b) {
 #else
 
 static inline void tiles_begin(void) {
-    struct { uint8_t palette, start_row, reserved[14]; uint16_t line_bytes[16]; uint8_t rows[16]; } config = {.palette = 1};
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t line_bytes[16];
+        uint8_t rows[16];
+    } config = {.palette = 1};
     for (int i = 0; i < 8; i++) {
         config.line_bytes[i] = 64;
         config.rows[i] = TILE_ROWS;
@@ -131,7 +138,10 @@ static inline void tiles_begin(void) {}
 static inline void tiles_end(void) {}
 
 /* Rows of A as they lie: bytes from line to line, and from 32 values of the sum to the next. */
-typedef struct TileLines { const char *at; int64_t line, column; } TileLines;
+typedef struct TileLines {
+    const char *at;
+    int64_t line, column;
+} TileLines;
 
 /* 16 x 16 sums (+)= a b, through as many tiles as `k` values of the sum take; sums stay in registers. Tiles of B are b_column bytes apart. On the way
  * what lies at `soon` (NULL: nothing) is asked for, 16 lines a tile: not more at once, or some are passed over. */

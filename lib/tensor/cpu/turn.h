@@ -18,7 +18,10 @@ enum { TURN_BYTES = 16, TURN_WORDS = 4 }; /* of a line at a time */
 typedef int32_t VecBits __attribute__((vector_size(VEC_FLOATS * 4)));
 
 /* VEC_FLOATS lines from piece to piece: where the first four are, and bytes from one to the fourth behind it. */
-typedef struct TurnLines { const char *line[4]; int64_t four; } TurnLines;
+typedef struct TurnLines {
+    const char *line[4];
+    int64_t four;
+} TurnLines;
 
 static inline TurnLines turn_lines(const void *at, int64_t line) {
     const char *first = at;
@@ -104,7 +107,10 @@ static inline __attribute__((always_inline)) void turn_piece(TurnLines *lines, V
  * would miss it at once; and, unless lines are streams that go on behind their end, `soon`, as much as is taken, from several places at once, which
  * memory gives faster than one. */
 enum { ASKED = VEC_FLOATS * TURN_BYTES / 64 }; /* lines of a cache, of each of the two, for VEC_FLOATS lines */
-typedef struct Asked { const char *along, *soon; int turn; } Asked;
+typedef struct Asked {
+    const char *along, *soon;
+    int turn;
+} Asked;
 
 static inline Asked asked_new(const char *lines, const char *soon) { return (Asked){lines + 128, soon, 0}; }
 static inline Asked asked_streams(const char *lines) { return (Asked){lines + 512, NULL, 0}; }

@@ -5,7 +5,9 @@ static bool all_f32(const Tensor *a, const Tensor *b, const Tensor *c) {
     return a->dtype == DT_F32 && (!b || b->dtype == DT_F32) && (!c || c->dtype == DT_F32);
 }
 
-typedef struct AdamwStep { float size, root, decay, new1, old2, new2, small, scale; } AdamwStep;
+typedef struct AdamwStep {
+    float size, root, decay, new1, old2, new2, small, scale;
+} AdamwStep;
 
 static void adamw_block(const AdamwStep *constants, Tensor *param, const Tensor *grad, Tensor *m, Tensor *v, int64_t begin, int64_t end) {
     const AdamwStep step = *constants;

@@ -24,7 +24,10 @@ typedef float Vec __attribute__((vector_size(VEC_FLOATS * 4)));
 typedef float VecInMemory __attribute__((vector_size(VEC_FLOATS * 4), aligned(4), may_alias));
 
 /* A matrix that is read element by element: element (i, k) is at[i * row + k * column]. */
-typedef struct Strided { const float *at; int64_t row, column; } Strided;
+typedef struct Strided {
+    const float *at;
+    int64_t row, column;
+} Strided;
 
 /* rows x (vectors x VEC_FLOATS) elements of c (+)= a b in registers. Every element is one chain of multiply-adds in order of k, whatever the block's
  * size, so a result does not depend on which rows are computed beside it. */
@@ -34,7 +37,7 @@ static inline __attribute__((always_inline)) void block_product(const int rows, 
 #pragma GCC unroll 6
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++) sums[i][j] = add ? (Vec)*(const VecInMemory *)(c + i * c_row + j * VEC_FLOATS) : (Vec){0};
+        for (int j = 0; j < vectors; j++) sums[i][j] = add ? (Vec) * (const VecInMemory *)(c + i * c_row + j * VEC_FLOATS) : (Vec){0};
 #pragma GCC unroll 4
     for (int64_t k = 0; k < depth; k++) {
         Vec right[4];
@@ -74,10 +77,14 @@ __attribute__((noinline, unused)) static void tile_product(int64_t m, int64_t n,
     int64_t j = 0;
     if (VEC_REGISTERS == 32 || m <= 3) /* room for four vectors a row, or so few rows that more chains are needed to keep the multipliers busy */
         for (; j + 4 * VEC_FLOATS <= n; j += 4 * VEC_FLOATS) {
-            if (VEC_REGISTERS == 32) panel_product(4, m, depth, a, b + j, b_row, c + j, c_row, add);
-            else if (m == 3) block_product(3, 4, depth, a, b + j, b_row, c + j, c_row, add);
-            else if (m == 2) block_product(2, 4, depth, a, b + j, b_row, c + j, c_row, add);
-            else if (m == 1) block_product(1, 4, depth, a, b + j, b_row, c + j, c_row, add);
+            if (VEC_REGISTERS == 32)
+                panel_product(4, m, depth, a, b + j, b_row, c + j, c_row, add);
+            else if (m == 3)
+                block_product(3, 4, depth, a, b + j, b_row, c + j, c_row, add);
+            else if (m == 2)
+                block_product(2, 4, depth, a, b + j, b_row, c + j, c_row, add);
+            else if (m == 1)
+                block_product(1, 4, depth, a, b + j, b_row, c + j, c_row, add);
         }
     for (; j + 2 * VEC_FLOATS <= n; j += 2 * VEC_FLOATS) panel_product(2, m, depth, a, b + j, b_row, c + j, c_row, add);
     for (; j < n; j += VEC_FLOATS) panel_product(1, m, depth, a, b + j, b_row, c + j, c_row, add);

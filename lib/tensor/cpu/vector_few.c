@@ -10,7 +10,9 @@
 enum { FEW_LIMIT = VEC_REGISTERS == 32 ? 64 : 32 }; /* rows of a product: more are faster by panels, which are turned once */
 
 /* A thread's memory: both A's as few_sum wants them, part after part of the rows; lines that cannot be read where they lie. */
-typedef struct Work { float *rows, *more_rows, *lines; } Work;
+typedef struct Work {
+    float *rows, *more_rows, *lines;
+} Work;
 
 static int64_t round_up(int64_t count, int64_t size) { return blocks_of(count, size) * size; }
 
@@ -50,7 +52,11 @@ static void rows_load(const Operand *a, int64_t m, int64_t k, float *to) {
 }
 
 /* FEW_COLS lines of a weight from column `col` of C on: where they lie, or in f32 times `scale` with zeros around them. */
-typedef struct Weight { const char *at; int64_t line; DType dtype; } Weight;
+typedef struct Weight {
+    const char *at;
+    int64_t line;
+    DType dtype;
+} Weight;
 
 static Weight weight_lines(const Operand *b, float scale, int64_t col, int64_t n, int64_t k, float *memory) {
     int64_t size = (int64_t)dtype_size(b->dtype), padded = round_up(k, TURN_WORDS);

@@ -17,7 +17,7 @@ enum {
 /* As few_sum, for `vectors` vectors of lines. */
 static inline __attribute__((always_inline)) void few_multiply(const int rows, const int vectors, const DType dtype, int64_t depth, const float *a,
                                                                const char *b, int64_t line, const char *soon, float *sums, int64_t sums_line) {
-    const int each = dtype == DT_F32 ? 1 : 2;      /* values of a word */
+    const int each = dtype == DT_F32 ? 1 : 2; /* values of a word */
     Vec sum[FEW_MOST][2], right[2];
     Asked asked = asked_new(b, soon);
     TurnLines lines[2] = {turn_lines(b, line), turn_lines(b + (vectors - 1) * VEC_FLOATS * line, line)};
@@ -90,9 +90,12 @@ static inline __attribute__((always_inline)) void few_rows(int64_t rows, const D
  * last piece. `soon`: what is asked for meanwhile, as much as is read; NULL: nothing, as where lines come from a cache. */
 __attribute__((noinline, unused)) static void few_sum(int64_t rows, DType dtype, int64_t depth, const float *a, const char *b, int64_t line,
                                                       const char *soon, float *sums, int64_t sums_line) {
-    if (dtype == DT_F32) few_rows(rows, DT_F32, depth, a, b, line, soon, sums, sums_line);
-    else if (dtype == DT_BF16) few_rows(rows, DT_BF16, depth, a, b, line, soon, sums, sums_line);
-    else few_rows(rows, DT_F16, depth, a, b, line, soon, sums, sums_line);
+    if (dtype == DT_F32)
+        few_rows(rows, DT_F32, depth, a, b, line, soon, sums, sums_line);
+    else if (dtype == DT_BF16)
+        few_rows(rows, DT_BF16, depth, a, b, line, soon, sums, sums_line);
+    else
+        few_rows(rows, DT_F16, depth, a, b, line, soon, sums, sums_line);
 }
 
 #endif

@@ -11,12 +11,18 @@
 #include <stdint.h>
 
 static inline float float_of_bits(uint32_t bits) {
-    union { uint32_t u; float f; } pun = {.u = bits};
+    union {
+        uint32_t u;
+        float f;
+    } pun = {.u = bits};
     return pun.f;
 }
 
 static inline uint32_t bits_of_float(float value) {
-    union { float f; uint32_t u; } pun = {.f = value};
+    union {
+        float f;
+        uint32_t u;
+    } pun = {.f = value};
     return pun.u;
 }
 
@@ -90,7 +96,10 @@ static inline float fast_normal_cdf(float x) {
 static inline double fast_exp_below(double x) {
     const double magic = 6755399441055744.0; /* 1.5 x 2^52: as in fast_exp */
     double bounded = x < -709.0 ? -709.0 : x;
-    union { double f; uint64_t u; } shifted = {.f = bounded * 1.4426950408889634 + magic}, scale;
+    union {
+        double f;
+        uint64_t u;
+    } shifted = {.f = bounded * 1.4426950408889634 + magic}, scale;
     double n = shifted.f - magic;
     double r = bounded - n * 0.69314718036912382; /* ln 2 in two parts: n times the first is exact */
     r = r - n * 1.9082149292705877e-10;

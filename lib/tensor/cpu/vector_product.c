@@ -9,14 +9,14 @@
 #include "lib/tensor/cpu/turn.h"
 
 enum {
-    STRIP = 6,                            /* rows of a result that are summed at once; 6 x 4 of 32 registers, 6 x 2 of 16 */
-    WIDE = VEC_REGISTERS == 32 ? 4 : 2,   /* vectors of a row */
-    TALL = 2 * STRIP,                     /* rows where there are half as many vectors: fewer chains leave the multipliers idle */
+    STRIP = 6,                          /* rows of a result that are summed at once; 6 x 4 of 32 registers, 6 x 2 of 16 */
+    WIDE = VEC_REGISTERS == 32 ? 4 : 2, /* vectors of a row */
+    TALL = 2 * STRIP,                   /* rows where there are half as many vectors: fewer chains leave the multipliers idle */
     WIDE_COLS = WIDE * VEC_FLOATS,
-    GROUP = 4 * TALL,                     /* rows of A that are copied at once */
+    GROUP = 4 * TALL,                                       /* rows of A that are copied at once */
     PANEL_FLOATS = VEC_REGISTERS == 32 ? 1 << 17 : 1 << 15, /* of a panel of B: a quarter of a second-level cache that is usual with such registers */
     MOST_COLS = 768,
-    MOST_K = 2048                         /* longer sums are cut */
+    MOST_K = 2048 /* longer sums are cut */
 };
 
 static int64_t round_up(int64_t count, int64_t size) { return blocks_of(count, size) * size; }
@@ -24,10 +24,17 @@ static int64_t round_up(int64_t count, int64_t size) { return blocks_of(count, s
 /* ---- blocks of sums ---- */
 
 /* Element (i, k) of some rows of A: at[i * line + k]; copied: at[i / STRIP * line + k * STRIP + i % STRIP]. */
-typedef struct Left { const float *at; int64_t line; bool copied; } Left;
+typedef struct Left {
+    const float *at;
+    int64_t line;
+    bool copied;
+} Left;
 
 /* The block of C that is next, which the processor does not guess; NULL: none. */
-typedef struct Ahead { const float *c; int64_t ldc; } Ahead;
+typedef struct Ahead {
+    const float *c;
+    int64_t ldc;
+} Ahead;
 
 /* c (rows, vectors) (+)= a b. */
 static inline __attribute__((always_inline)) void block_sum(const int rows, const int vectors, const bool copied, int64_t depth, const float *a,
@@ -37,7 +44,7 @@ static inline __attribute__((always_inline)) void block_sum(const int rows, cons
 #pragma GCC unroll 12
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++) sums[i][j] = add ? (Vec)*(const VecInMemory *)(c + i * ldc + j * VEC_FLOATS) : (Vec){0};
+        for (int j = 0; j < vectors; j++) sums[i][j] = add ? (Vec) * (const VecInMemory *)(c + i * ldc + j * VEC_FLOATS) : (Vec){0};
     if (ahead.c)
 #pragma GCC unroll 12
         for (int i = 0; i < rows; i++)
@@ -135,7 +142,8 @@ static void lines_load(const Operand *b, float scale, int64_t col, int64_t cols,
             float *to = panel + j * depth + k * width;
             if (b->dtype == DT_F32 && scale == 1 && j + WIDE_COLS <= cols)
                 memcpy(to, (const float *)b->data + (from + k) * b->ld + col + j, WIDE_COLS * sizeof *to);
-            else line_load(b, from + k, col + j, MIN(width, cols - j), width, scale, to);
+            else
+                line_load(b, from + k, col + j, MIN(width, cols - j), width, scale, to);
         }
     }
 }
@@ -145,8 +153,10 @@ static void columns_gather(const Operand *b, float scale, int64_t col, int64_t n
     float line[RUN];
     for (int64_t i = 0; i < VEC_FLOATS; i++)
         for (RUNS(at, count, 0, depth)) {
-            if (i < n) line_load(b, col + i, from + at, count, count, scale, line);
-            else memset(line, 0, sizeof line);
+            if (i < n)
+                line_load(b, col + i, from + at, count, count, scale, line);
+            else
+                memset(line, 0, sizeof line);
             for (int64_t k = 0; k < count; k++) to[(at + k) * width + i] = line[k];
         }
 }
@@ -170,9 +180,12 @@ static void columns_load(const Operand *b, float scale, int64_t col, int64_t n_c
     for (int64_t end = col + width; col < end; col += VEC_FLOATS, to += VEC_FLOATS) {
         int64_t n = MIN((int64_t)VEC_FLOATS, n_cols - col), turned = n == VEC_FLOATS ? whole : 0;
         const char *at = (const char *)b->data + (col * b->ld + from) * size;
-        if (turned && b->dtype == DT_F32) columns_turn(DT_F32, at, b->ld * size, scale, turned, to, width);
-        else if (turned && b->dtype == DT_BF16) columns_turn(DT_BF16, at, b->ld * size, scale, turned, to, width);
-        else if (turned) columns_turn(DT_F16, at, b->ld * size, scale, turned, to, width);
+        if (turned && b->dtype == DT_F32)
+            columns_turn(DT_F32, at, b->ld * size, scale, turned, to, width);
+        else if (turned && b->dtype == DT_BF16)
+            columns_turn(DT_BF16, at, b->ld * size, scale, turned, to, width);
+        else if (turned)
+            columns_turn(DT_F16, at, b->ld * size, scale, turned, to, width);
         if (turned < depth) columns_gather(b, scale, col, n, from + turned, depth - turned, to + turned * width, width);
     }
 }
@@ -242,7 +255,8 @@ static Plan plan_make(const Product *products, int n_products) {
     bool cut = plan.k_cut < p->k; /* then each task makes its panels anew */
     int64_t threads = omp_get_max_threads(), wanted = threads * (cut ? 1 : TASKS_PER_THREAD), chunks = blocks_of(plan.m, LEAST_ROWS);
     plan.panel_cols = panel_cols(p->n, plan.k_cut, floats);
-    if (plan.m <= TALL) plan.panel_cols = MIN(p->n, (int64_t)FEW_COLS);
+    if (plan.m <= TALL)
+        plan.panel_cols = MIN(p->n, (int64_t)FEW_COLS);
     else if (blocks_of(p->n, plan.panel_cols) * chunks < wanted)
         plan.panel_cols = MIN(plan.panel_cols, MAX((int64_t)LEAST_COLS, round_up(blocks_of(p->n, blocks_of(wanted, chunks)), WIDE_COLS)));
     plan.panels = blocks_of(p->n, plan.panel_cols);
@@ -254,7 +268,9 @@ static Plan plan_make(const Product *products, int n_products) {
 
 /* A thread's memory: a panel of B, with one of the second product behind it; rows of both A's; sums that wait for the next cut where C can't hold
  * them. */
-typedef struct Work { float *panel, *more_panel, *rows, *more_rows, *partial; } Work;
+typedef struct Work {
+    float *panel, *more_panel, *rows, *more_rows, *partial;
+} Work;
 
 static Work work_new(const Plan *plan) {
     const Product *p = plan->products;
@@ -268,7 +284,9 @@ static Work work_new(const Plan *plan) {
 }
 
 /* Rows and columns of C that are summed at once, and the cut of the sum. */
-typedef struct Block { int64_t row, rows, col, cols, width, from, depth; } Block;
+typedef struct Block {
+    int64_t row, rows, col, cols, width, from, depth;
+} Block;
 
 /* to (rows, width) = scale * from, whose lines are those of C. */
 static void block_load(const Operand *from, const Block *block, float scale, float *to, int64_t ld) {
@@ -284,8 +302,10 @@ static void block_run(const Product *p, const Block *block, Left a, const float 
          add = block->from > 0 || p->beta != 0;
     float *to = partial ? partial : in_place ? (float *)p->c + block->row * p->ldc + block->col : own;
     int64_t ld = partial ? partial_ld : in_place ? p->ldc : WIDE_COLS;
-    if (block->from > 0 && !partial && !in_place) block_load(&here, block, 1, to, ld);
-    else if (block->from == 0 && p->beta != 0 && !(in_place && p->beta == 1 && d.data == p->c)) block_load(&d, block, p->beta, to, ld);
+    if (block->from > 0 && !partial && !in_place)
+        block_load(&here, block, 1, to, ld);
+    else if (block->from == 0 && p->beta != 0 && !(in_place && p->beta == 1 && d.data == p->c))
+        block_load(&d, block, p->beta, to, ld);
     strip_run(block->width / VEC_FLOATS, block->rows, block->depth, a, b, block->width, to, ld, add, ahead);
     if (last && p->more_k > 0) strip_run(block->width / VEC_FLOATS, block->rows, p->more_k, more_a, more_b, block->width, to, ld, true, (Ahead){0});
     if (in_place || (partial && !last)) return;

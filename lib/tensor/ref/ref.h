@@ -14,9 +14,7 @@
 #undef KERNEL
 
 /* y[i] = value + beta * y[i]; with beta 0 the old contents, which may be NaN, are not read. */
-static inline void ref_put(Tensor *y, int64_t i, double value, double beta) {
-    tensor_set(y, i, beta == 0 ? value : value + beta * tensor_get(y, i));
-}
+static inline void ref_put(Tensor *y, int64_t i, double value, double beta) { tensor_set(y, i, beta == 0 ? value : value + beta * tensor_get(y, i)); }
 
 static inline int32_t ref_index(const Tensor *rows, int64_t i) { return ((const int32_t *)rows->data)[i]; }
 

@@ -104,7 +104,9 @@ void ref_attention(const AttentionArgs *args, const Tensor *q, const Tensor *k, 
 }
 
 /* Sums of the backward pass: dq of one query head, dk and dv of the whole batch. */
-typedef struct Sums { double *dq, *dk, *dv; } Sums;
+typedef struct Sums {
+    double *dq, *dk, *dv;
+} Sums;
 
 static void attend_backward(const Query *query, int64_t h, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *y,
                             const Tensor *logsumexp, const Tensor *dy, Sums *sums) {

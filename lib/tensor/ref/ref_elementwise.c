@@ -102,9 +102,7 @@ static double activate(Activation kind, double x, double *slope) {
         *slope = cdf + x * exp(-0.5 * x * x) / sqrt(2 * acos(-1.0));
         return x * cdf;
     }
-    case ACT_RELU:
-        *slope = isnan(x) ? x : x > 0;
-        return x < 0 ? 0 : x;
+    case ACT_RELU: *slope = isnan(x) ? x : x > 0; return x < 0 ? 0 : x;
     case ACT_TANH: {
         double t = tanh(x);
         *slope = 1 - t * t;

@@ -1,0 +1,14 @@
+/* Messages: libraries hand them to the sink that the program sets; they never print. */
+#ifndef TUNE_LOG_H
+#define TUNE_LOG_H
+
+#include "lib/base/base.h"
+
+typedef enum LogLevel { LOG_WARNING, LOG_INFO } LogLevel;
+typedef void LogSink(void *context, LogLevel level, const char *text);
+void log_set_sink(LogSink *sink, void *context, LogLevel highest); /* libraries never print; the program sets this once */
+void log_set_record(LogSink *record, void *context);               /* gets all warnings as well, whoever gives them; NULL: none */
+void log_message(LogLevel level, const char *format, ...) PRINTF_LIKE(2, 3);
+bool log_wants(LogLevel level);
+
+#endif

@@ -1,0 +1,440 @@
+/* Rewards that are rules: each against values worked out by hand, its faults, and what the sum makes of them. */
+#include <math.h>
+#include <string.h>
+
+#include "rl/reward/numbers.h"
+#include "rl/reward/reward.h"
+#include "tests/support/check.h"
+
+/* One data row and one completion. ids: 0, 1, 2, ... */
+typedef struct Case {
+    const char *columns, *completion, *finish_reason;
+    size_t n_ids;
+} Case;
+typedef struct Opened {
+    Arena *arena;
+    RewardSet *set;
+} Opened;
+static int32_t ids[4096];
+
+static Status open_text(const char *yaml, Opened *opened) {
+    Yaml *list;
+    opened->arena = arena_new(0);
+    check_ok(yaml_read_text(yaml, strlen(yaml), "recipe.yaml", opened->arena, &list));
+    return rewards_open(list, "recipe.yaml", &(RewardOptions){.max_new_tokens = 100}, &opened->set);
+}
+
+static void close_opened(Opened *opened) {
+    rewards_close(opened->set);
+    arena_free(opened->arena);
+}
+
+static Status score_case(const char *yaml, const Case *at, double *sum) {
+    Opened opened;
+    check_ok(open_text(yaml, &opened));
+    json_t *columns = NULL;
+    if (at->columns) check_ok(json_read_text(at->columns, strlen(at->columns), "columns", &columns));
+    for (size_t i = 0; i < COUNT_OF(ids); i++) ids[i] = (int32_t)i;
+    RewardRow row = {.number = 7,
+                     .completion = {at->completion, strlen(at->completion)},
+                     .completion_ids = ids,
+                     .n_completion_ids = at->n_ids,
+                     .finish_reason = at->finish_reason,
+                     .columns = columns};
+    const RewardScores *scores;
+    Status status = rewards_score(opened.set, &row, 1, &scores);
+    if (status == ST_OK) *sum = scores->sums[0];
+    json_decref(columns);
+    close_opened(&opened);
+    return status;
+}
+
+static double value_of(const char *yaml, Case at) {
+    double sum = (double)NAN;
+    check_ok(score_case(yaml, &at, &sum));
+    return sum;
+}
+
+#define gives(yaml, columns, completion, wanted) check_close(value_of(yaml, (Case){columns, completion, "stop", 0}), wanted, 1e-12)
+
+static void refused(const char *yaml, const char *text, const char *hint) {
+    Opened opened;
+    check_status(open_text(yaml, &opened), ST_CONFIG);
+    check_text(text);
+    check_contains(status_hint_text(), hint);
+    assert_null(opened.set);
+    close_opened(&opened);
+}
+
+static void faulty(const char *yaml, const char *columns, const char *text, const char *hint) {
+    double sum;
+    check_status(score_case(yaml, &(Case){columns, "5", "stop", 0}, &sum), ST_INPUT);
+    check_text("row 7");
+    check_text(text);
+    check_contains(status_hint_text(), hint);
+}
+
+/* ---- numbers ---- */
+
+TEST(numbers_are_read_as_people_write_them) {
+    static const struct {
+        const char *text;
+        double value;
+    } cases[] = {
+        {"72", 72},
+        {"It is 72.", 72},
+        {"1,234,567.5 m", 1234567.5},
+        {"-3", -3},
+        {"\xE2\x88\x92"
+         "3",
+         -3},
+        {"-$1,200.50", -1200.5},
+        {"$\\$40$", 40},
+        {"3/4", 0.75},
+        {"2 1/2", 2.5},
+        {"50%", 50},
+        {"50 \\%", 50},
+        {"\\frac{1}{8}", 0.125},
+        {"-\\dfrac{3}{4}", -0.75},
+        {"\\frac12", 0.5},
+        {"1\\frac{1}{2}", 1.5},
+        {"6.02e23", 6.02e23},
+        {"1.5 \\times 10^{3}", 1500},
+        {"2*10^-2", 0.02},
+        {"4 \xC3\x97 10^2 J", 400},
+        {".5", 0.5},
+        {"3-5", 5},
+        {"(x)-5", 5},
+        {"x = -5", -5},
+        {"5kg", 5},
+        {"from 1 to 10, then 12", 12},
+        {"1,23", 23},
+        {"1,2345", 2345},
+        {"12,345,67", 67},
+        {"3/4/2026", 2026},
+        {"7/0", 0},
+        {"9 of H2O", 9},
+        {"8 and v2", 8},
+        {"3rd", 3},
+        {"12:30", 30},
+        {"+4", 4},
+        {"2E5", 2e5},
+        {"-.25", -0.25},
+        {"\xE2\x82\xAC 9", 9},
+        {"1.2.3", 3},
+        {"2 3/2", 1.5},
+    };
+    const NumberStyle style = {',', '.', false};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        double value = (double)NAN;
+        print_message("'%s'\n", cases[i].text);
+        assert_true(numbers_last((Slice){cases[i].text, strlen(cases[i].text)}, &style, &value));
+        check_close(value, cases[i].value, 1e-12 * MAX(1, fabs(cases[i].value)));
+    }
+    static const char *const none[] = {"", "none", "H2O", "-", ".", "1e999", "$", "v1"};
+    for (size_t i = 0; i < COUNT_OF(none); i++) {
+        double value;
+        assert_false(numbers_last((Slice){none[i], strlen(none[i])}, &style, &value));
+    }
+    double value;
+    assert_true(numbers_last((Slice){"1.234,5 und 50%", 15}, &(NumberStyle){'.', ',', true}, &value));
+    check_close(value, 0.5, 1e-15);
+    assert_true(numbers_first((Slice){"1.234,5 und 50%", 15}, &(NumberStyle){'.', ',', true}, &value));
+    check_close(value, 1234.5, 1e-12);
+}
+
+TEST(number_compares_the_marked_number) {
+    const char *gsm8k = "{\"answer\": \"48/2 = <<48/2=24>>24 clips.\\nSo 48+24 = 72 altogether.\\n#### 72\"}";
+    gives("[{type: number}]", gsm8k, "She sold 48 and then 24: 72 clips", 1);
+    gives("[{type: number}]", gsm8k, "72 in total, out of 100", 0);
+    gives("[{type: number}]", gsm8k, "#### 72\nQuestion: 5 apples", 1);
+    gives("[{type: number}]", gsm8k, "so \\boxed{72}, checked 3 times", 1);
+    gives("[{type: number}]", gsm8k, "72 \\boxed{x}", 0);
+    gives("[{type: number}]", gsm8k, "so \\boxed{72} and \\boxed{7", 1);
+    gives("[{type: number}]", "{\"answer\": 7}", "so \\boxed{7", 1); /* the last number of the text */
+    gives("[{type: number, from: boxed}]", "{\"answer\": 7}", "so \\boxed{7", 0);
+    gives("[{type: number}]", "{\"answer\": 10000}", "\\boxed{10{,}000}", 1);
+    gives("[{type: number}]", "{\"answer\": 10000}", "\\boxed{10,\\!000}", 1);
+    gives("[{type: number}]", "{\"answer\": 1234567}", "\\boxed{1\\,234\\,567}", 1);
+    gives("[{type: number}]", "{\"answer\": 1}", "\\boxed{1{,}2}", 0);
+    gives("[{type: number}]", gsm8k, "no idea", 0);
+    gives("[{type: number, from: boxed}]", gsm8k, "it is 72", 0);
+    gives("[{type: number, from: hashes}]", gsm8k, "72\n#### 72.0", 1);
+    gives("[{type: number}]", "{\"answer\": 0.5}", "one half, 1/2", 1);
+    gives("[{type: number, percent: share}]", "{\"answer\": 0.5}", "50 %", 1);
+    gives("[{type: number}]", "{\"answer\": [1, \"2\"]}", "2", 1);
+    gives("[{type: number}]", "{\"answer\": 1000}", "1,000", 1);
+    gives("[{type: number, tolerance: 0.01}]", "{\"answer\": 3.14159}", "3.14", 1);
+    gives("[{type: number, relative_tolerance: 0.01}]", "{\"answer\": 200}", "201", 1);
+    gives("[{type: number}]", "{\"answer\": 200}", "201", 0);
+    gives("[{type: number, field: reward_model.ground_truth}]", "{\"reward_model\": {\"ground_truth\": \"12\"}}", "12", 1);
+    faulty("[{type: number}]", "{\"anser\": 3}", "column 'answer' is missing", "did you mean 'anser'?");
+    faulty("[{type: number}]", "{\"solution\": 3}", "column 'answer' is missing", "the row has solution");
+    faulty("[{type: number}]", NULL, "column 'answer' is missing", "the row has none");
+    faulty("[{type: number}]", "{\"answer\": \"many\"}", "holds no number: 'many'", "");
+    faulty("[{type: number}]", "{\"answer\": null}", "is null", "");
+    faulty("[{type: number}]", "{\"answer\": []}", "an empty list", "");
+    faulty("[{type: number}]", "{\"answer\": true}", "holds no text or number", "");
+    refused("[{type: number, thousands: ab}]", "one character", "");
+    refused("[{type: number, decimal: ','}]", "another than 'thousands'", "");
+    refused("[{type: number, tolerance: -1}]", "expected a number from 0", "");
+}
+
+/* ---- texts ---- */
+
+TEST(texts_are_compared) {
+    gives("[{type: exact}]", "{\"answer\": \"Paris\"}", "  Paris\n", 1);
+    gives("[{type: exact}]", "{\"answer\": \"Paris\"}", "paris", 0);
+    gives("[{type: exact, ignore_case: true}]", "{\"answer\": \"Paris\"}", "paris", 1);
+    gives("[{type: exact, field: a}]", "{\"a\": [\"x\", 12]}", "12", 1);
+    gives("[{type: exact, after: '####'}]", "{\"answer\": \"so #### 7\"}", "thus #### 7 ", 1);
+    gives("[{type: exact, first_line: true}]", "{\"answer\": \"7\"}", "\n7\n8", 1);
+    gives("[{type: exact}]", "{\"answer\": \"\"}", "", 1);
+    gives("[{type: regex, pattern: '^\\d+$'}]", NULL, "123", 1);
+    gives("[{type: regex, pattern: '^\\d+$'}]", NULL, "12a", 0);
+    gives("[{type: regex, pattern: 'a|ab', full: true}]", NULL, " ab ", 1);
+    gives("[{type: regex, pattern: 'ÄB', ignore_case: true}]", NULL, "äb", 1);
+    gives("[{type: regex, pattern: 'x=(\\d)', field: answer}]", "{\"answer\": 4}", "x=3 x=4", 1);
+    gives("[{type: regex, pattern: 'x=(\\d)', field: answer}]", "{\"answer\": 3}", "x=3 x=4", 0);
+    gives("[{type: regex, pattern: 'x=(\\d)', field: answer, group: 0}]", "{\"answer\": \"x=4\"}", "x=3 x=4", 1);
+    gives("[{type: regex, pattern: '(a+)+b', full: true}]", NULL, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac", 0);
+    gives("[{type: regex, pattern: x}]", NULL, "\xff", 0);
+    gives("[{type: regex, pattern: '', field: answer}]", "{\"answer\": \"\"}", "", 1);
+    refused("[{type: regex, pattern: '(a'}]", "cannot read the pattern '(a'", "");
+    refused("[{type: regex, pattern: a, group: 3}]", "has 0 groups, not 3", "");
+    refused("[{type: regex}]", "option 'pattern' is missing", "");
+    faulty("[{type: regex, pattern: a, field: x}]", "{\"answer\": 1}", "column 'x' is missing", "");
+}
+
+TEST(choices_are_found) {
+    static const struct {
+        const char *text;
+        double value;
+    } cases[] = {
+        {"B", 1},
+        {"(B)", 1},
+        {"B.", 1},
+        {"The answer is B", 1},
+        {"The answer is (B), because A is wrong", 1},
+        {"**Answer: B**", 1},
+        {"\\boxed{B}", 1},
+        {"\\boxed{\\text{B}}", 1},
+        {"A or B? I say (B) over C", 1},
+        {"A", 0},
+        {"b", 0},
+        {"BAD", 0},
+        {"", 0},
+        {"The Answer is C not B", 0},
+        {"B's", 0},
+        {"A bee: B", 1},
+        {"the answer\nB", 1},
+        {"B. because A is wrong", 1},
+        {"\\boxed{A} or rather \\boxed{B", 0},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        print_message("'%s'\n", cases[i].text);
+        gives("[{type: choice}]", "{\"answer\": \"B\"}", cases[i].text, cases[i].value);
+    }
+    gives("[{type: choice}]", "{\"answer\": 1}", "B", 1);
+    gives("[{type: choice}]", "{\"answer\": \"B. A cat\"}", "B", 1);
+    gives("[{type: choice}]", "{\"answer\": \"B. A cat\"}", "A", 0);
+    gives("[{type: choice, letters: ABCDE}]", "{\"answer\": \"(E) all\"}", "E", 1);
+    faulty("[{type: choice}]", "{\"answer\": 4}", "there are 4 letters", "");
+    faulty("[{type: choice}]", "{\"answer\": \"E\"}", "none of the letters ABCD: 'E'", "letters");
+    refused("[{type: choice, letters: abc}]", "different capital letters", "");
+    refused("[{type: choice, letters: ABA}]", "different capital letters", "");
+}
+
+TEST(formats_are_whole_and_in_order) {
+    static const struct {
+        const char *text;
+        double whole, part;
+    } cases[] = {
+        {"<think>a</think><answer>b</answer>", 1, 1},
+        {" <think>\na\n</think>\n\n<answer> b </answer>\n", 1, 1},
+        {"<think>a</think>so<answer>b</answer>", 0, 1},
+        {"x<think>a</think><answer>b</answer>", 0, 1},
+        {"<think>a</think><answer>b</answer>.", 0, 1},
+        {"<think>a<think></think><answer>b</answer>", 0, 0.75},
+        {"<answer>b</answer><think>a</think>", 0, 0.5},
+        {"<think></think><answer>b</answer>", 0, 1},
+        {"", 0, 0},
+        {"<think>a</think>", 0, 0.5},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        print_message("'%s'\n", cases[i].text);
+        gives("[{type: format}]", NULL, cases[i].text, cases[i].whole);
+        gives("[{type: format, partial: true}]", NULL, cases[i].text, cases[i].part);
+    }
+    gives("[{type: format, allow_empty: true}]", NULL, "<think></think><answer>b</answer>", 1);
+    gives("[{type: format, template: '...<b>...</b>...'}]", NULL, "a<b>c</b>d", 1);
+    gives("[{type: format, template: '...<b>...</b>...'}]", NULL, "a<b>c</b>", 0);
+    gives("[{type: format, template: 'Reason: ... Answer: ...'}]", NULL, "Reason: x\nAnswer: y", 1);
+    gives("[{type: format, template: 'Reason: ... Answer: ...'}]", NULL, "Answer: y Reason: x", 0);
+    gives("[{type: format, template: 'Final Answer: ... Answer: ...'}]", NULL, "Final Answer: b Answer: c", 1);
+    gives("[{type: format, template: 'Final Answer: ... Answer: ...', partial: true}]", NULL, "Final Answer: b Answer: c", 1);
+    gives("[{type: format, template: 'Step 1 ... Step 10 ...'}]", NULL, "Step 1 a Step 10 b", 1);
+    gives("[{type: format, template: 'Step 1 ... Step 10 ...'}]", NULL, "Step 1 a Step 10 b Step 1", 0);
+    refused("[{type: format, template: ...}]", "the template has no tag", "");
+    refused("[{type: exact, after: ''}]", "'after' is an empty mark", "");
+}
+
+/* ---- JSON ---- */
+
+TEST(json_fits_its_schema) {
+    static const char person[] =
+        "[{type: json, parses: 0.25, schema: {type: object, required: [name, age], additionalProperties: false, properties: {name: {type: string, minLength: 1, pattern: '^[A-Z]'}, age: {type: integer, minimum: 0, "
+        "exclusiveMaximum: 150}, tags: {type: array, items: {enum: [a, b]}, maxItems: 2, uniqueItems: true}}}}]";
+    static const struct {
+        const char *text;
+        double value;
+    } cases[] = {
+        {"{\"name\": \"Ada\", \"age\": 36}", 1},
+        {" {\"name\": \"Ada\", \"age\": 36.0, \"tags\": [\"a\", \"b\"]}\n", 1},
+        {"{\"name\": \"ada\", \"age\": 36}", 0.25},
+        {"{\"name\": \"\", \"age\": 36}", 0.25},
+        {"{\"name\": \"Ada\"}", 0.25},
+        {"{\"name\": \"Ada\", \"age\": 150}", 0.25},
+        {"{\"name\": \"Ada\", \"age\": 3.5}", 0.25},
+        {"{\"name\": \"Ada\", \"age\": 3, \"x\": 1}", 0.25},
+        {"{\"name\": \"Ada\", \"age\": 3, \"tags\": [\"a\", \"a\"]}", 0.25},
+        {"{\"name\": \"Ada\", \"age\": 3, \"tags\": [\"c\"]}", 0.25},
+        {"[]", 0.25},
+        {"{\"name\": \"Ada\", \"age\": 36", 0},
+        {"Ada", 0},
+        {"", 0},
+        {"{\"name\": \"Ada\", \"age\": 3, \"age\": 3}", 0},
+        {"{\"name\": \"Ada\", \"age\": 3} ok", 0},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        print_message("%s\n", cases[i].text);
+        gives(person, NULL, cases[i].text, cases[i].value);
+    }
+    gives("[{type: json}]", NULL, "[1, 2]", 1);
+    gives("[{type: json}]", NULL, "{\"a\": 12345678901234567890}", 1);
+    gives("[{type: json, extract: fence}]", NULL, "Here:\n```json\n{\"a\": 1}\n```\nDone", 1);
+    gives("[{type: json, extract: fence}]", NULL, "{\"a\": 1}", 0);
+    gives("[{type: json, schema: {anyOf: [{type: 'null'}, {type: number, multipleOf: 0.1}]}}]", NULL, "0.3", 1);
+    gives("[{type: json, schema: {oneOf: [{minimum: 1}, {maximum: 5}]}}]", NULL, "3", 0);
+    gives("[{type: json, schema: {not: {const: 1}, type: [integer, string]}}]", NULL, "1.0", 0);
+    gives("[{type: json, schema: {allOf: [{minimum: 1}, {maximum: 5}], type: integer}}]", NULL, "3", 1);
+    gives("[{type: json, field: schema}]", "{\"schema\": {\"type\": \"array\", \"minItems\": 2}}", "[1]", 0);
+    faulty("[{type: json, field: schema}]", "{\"schema\": {\"typ\": \"array\"}}", "keyword 'typ' in the row's schema is not supported",
+           "did you mean 'type'?");
+    refused("reward: {}\n", "no", "rewards, clip, whiten");
+    refused("[{type: json, schema: {$ref: x}}]", "keyword '$ref' in the schema is not supported", "supported are");
+    refused("[{type: json, schema: {type: strin}}]", "keyword 'type' in the schema is wrong", "");
+    refused("[{type: json, schema: {properties: {a: {pattern: '('}}}}]", "cannot read pattern '('", "");
+    refused("[{type: json, schema: missing.json}]", "missing.json", "");
+    refused("[{type: json, parses: 0.1}]", "'parses' needs a 'schema'", "");
+}
+
+/* ---- lengths ---- */
+
+TEST(lengths_are_shaped) {
+    static const size_t n[] = {0, 50, 80, 81, 90, 100, 120};
+    static const double overlong[] = {0, 0, 0, -0.05, -0.5, -1, -1}, no_cap[] = {0, 0, 0, -0.05, -0.5, -1, -2};
+    for (size_t i = 0; i < COUNT_OF(n); i++) {
+        Case at = {NULL, "a b", "stop", n[i]};
+        check_close(value_of("[{type: length, buffer: 20}]", at), overlong[i], 1e-12);
+        check_close(value_of("[{type: length, buffer: 20, cap: false}]", at), no_cap[i], 1e-12);
+        check_close(value_of("[{type: length, target: 50}]", at), MAX(0, 1 - fabs((double)n[i] - 50) / 50), 1e-12);
+    }
+    gives("[{type: length, target: 4, unit: words}]", NULL, " one two\nthree ", 0.75);
+    gives("[{type: length, target: 4, unit: characters}]", NULL, "äöü", 0.75);
+    refused("[{type: length}]", "either 'target' or 'buffer'", "");
+    refused("[{type: length, target: 1, buffer: 2}]", "either 'target' or 'buffer'", "");
+    refused("[{type: length, buffer: 101}]", "more than the longest completion of 100", "");
+    refused("[{type: length, buffer: 5, unit: words}]", "option 'max_length' is missing", "");
+}
+
+/* By the paper's formula: value(t) = max-side + (zero-side - max-side) (1 + cos(pi t / T)) / 2. */
+TEST(cosine_scales_by_length) {
+    static const char right[] = "[{type: number, weight: 0}, {type: cosine, right_by: number, exceed: -10}]";
+    static const struct {
+        const char *text, *reason;
+        size_t n;
+        double value;
+    } cases[] = {
+        {"5", "stop", 0, 1},      {"5", "stop", 100, 0.5},   {"5", "stop", 50, 0.75},
+        {"5", "stop", 400, 0.5},  {"4", "stop", 0, -1},      {"4", "stop", 100, -0.5},
+        {"4", "stop", 50, -0.75}, {"5", "length", 100, -10}, {"5", "stop", 25, 0.5 + 0.25 * (1 + 0.70710678118654752)},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
+        check_close(value_of(right, (Case){"{\"answer\": 5}", cases[i].text, cases[i].reason, cases[i].n}), cases[i].value, 1e-12);
+    refused("[{type: cosine, right_by: number}, {type: number}]", "names no reward that stands before this one: 'number'", "");
+}
+
+TEST(repetitions_cost) {
+    gives("[{type: repetition}]", NULL, "a b c d e", 0);
+    gives("[{type: repetition}]", NULL, "a b", 0);
+    gives("[{type: repetition}]", NULL, "a b c A b C a b c", -(1 - 3.0 / 7));
+    gives("[{type: repetition, ngram: 1, penalty: 2}]", NULL, "x x x x", -1.5);
+    check_close(value_of("[{type: repetition, unit: tokens}]", (Case){NULL, "x", "stop", 4096}), 0, 1e-15);
+}
+
+/* ---- the list ---- */
+
+TEST(sums_are_weighted_clipped_and_whitened) {
+    static const char *const texts[] = {"5", "4", "<b>5", "4 4 4 4"};
+    static const char plain[] =
+        "[{type: number, weight: 2}, {type: exact, weight: 0.5}, {type: repetition, ngram: 1, weight: 4, clip: [-0.5, null]}, {type: number, name: again, weight: -1}, {type: exact}]";
+    Opened opened;
+    check_ok(open_text(plain, &opened));
+    json_t *columns = json_pack("{s:s}", "answer", "5");
+    RewardRow rows[4];
+    for (size_t i = 0; i < 4; i++) rows[i] = (RewardRow){.number = (int64_t)i, .completion = {texts[i], strlen(texts[i])}, .columns = columns};
+    const RewardScores *scores;
+    for (int again = 0; again < 2; again++) { /* the second batch forgets the first */
+        check_ok(rewards_score(opened.set, rows, 4, &scores));
+        static const char *const names[] = {"number", "exact", "repetition", "again", "exact_2"};
+        static const double wanted[] = {2 + 0.5 - 1 + 1, 0, 2 - 1, -0.5 * 4};
+        assert_int_equal(scores->n_columns, 5);
+        for (size_t k = 0; k < 5; k++) assert_string_equal(scores->columns[k].name, names[k]);
+        check_close_f64("sums", scores->sums, wanted, 4, 1e-12, 0);
+        check_close(scores->columns[2].values[3], -0.5, 1e-15);
+    }
+    close_opened(&opened);
+    check_ok(open_text("{rewards: [{type: number, weight: 4}], clip: [null, 3], whiten: true}", &opened));
+    check_ok(rewards_score(opened.set, rows, 4, &scores));
+    const double a = 1.5 + 1.5 / sqrt(3 + 1e-8), b = 1.5 - 1.5 / sqrt(3 + 1e-8), whitened[] = {a, b, a, b}; /* 3 0 3 0: mean 1.5, variance 3 */
+    check_close_f64("whitened", scores->sums, whitened, 4, 1e-12, 0);
+    check_ok(rewards_score(opened.set, rows, 0, &scores));
+    assert_int_equal(scores->n_rows, 0);
+    close_opened(&opened);
+    json_decref(columns);
+}
+
+TEST(a_list_that_makes_no_sense_is_refused) {
+    refused("\n- type: numbr\n", "unknown reward 'numbr' in 'recipe.yaml' line 2", "did you mean 'number'?");
+    refused("[{type: zebra}]", "unknown reward 'zebra'", "the types are exact, number");
+    refused("[{weight: 1}]", "it has no 'type'", "");
+    refused("[number]", "expected a map", "");
+    refused("[]", "no reward is given", "type: number");
+    refused("null", "no reward is given", "");
+    refused("- type: number\n  tolerence: 1\n", "reward 'number' in 'recipe.yaml' line 2: unknown option 'tolerence'", "did you mean 'tolerance'?");
+    refused("[{type: number, zz: 1}]", "unknown option 'zz'", "it takes name, weight, clip, field");
+    refused("[{type: number, weight: much}]", "wrong value for 'weight'", "");
+    refused("[{type: number, clip: [1, 0]}]", "wrong value for 'clip'", "");
+    refused("[{type: number, from: somewhere}]", "expected one of auto|last|boxed|hashes", "");
+    refused("[{type: number, name: x}, {type: exact, name: x}]", "another reward has this name", "");
+    refused("{rewards: [{type: number}], clip: 3}", "wrong value for 'clip'", "");
+    refused("{rewards: [{type: number}], wihten: true}", "unknown key 'wihten'", "whiten");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_are_read_as_people_write_them),
+        cmocka_unit_test(number_compares_the_marked_number),
+        cmocka_unit_test(texts_are_compared),
+        cmocka_unit_test(choices_are_found),
+        cmocka_unit_test(formats_are_whole_and_in_order),
+        cmocka_unit_test(json_fits_its_schema),
+        cmocka_unit_test(lengths_are_shaped),
+        cmocka_unit_test(cosine_scales_by_length),
+        cmocka_unit_test(repetitions_cost),
+        cmocka_unit_test(sums_are_weighted_clipped_and_whitened),
+        cmocka_unit_test(a_list_that_makes_no_sense_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,31 @@
+/* What products run on, for tests that must hold with all of it. */
+#ifndef TUNE_TESTS_BACKENDS_H
+#define TUNE_TESTS_BACKENDS_H
+
+#include "lib/tensor/tensor.h"
+#include "tests/support/check.h"
+
+#include <string.h>
+
+static const char *const libraries[] = {"own", "openblas", "onednn"};
+static const char *const isas[] = {"base", "avx2", "avx512", "avx512_widened", "avx512_bf16", "amx"};
+
+/* Runs under each library and instruction set that this build and processor have: our own products under every set, those of others, which choose
+ * their instructions themselves, under the least and the most; then the usual is back. */
+static inline void for_each_backend(void (*run)(void)) {
+    size_t most = 0;
+    for (size_t j = 0; j < COUNT_OF(isas); j++)
+        if (strcmp(isas[j], "avx512_widened") != 0 && cpu_configure(NULL, isas[j]) == ST_OK) most = j;
+    int ran = 0;
+    for (size_t i = 0; i < COUNT_OF(libraries); i++)
+        for (size_t j = 0; j < COUNT_OF(isas); j++) {
+            bool own = strcmp(libraries[i], "own") == 0;
+            if ((!own && j > 0 && j != most) || cpu_configure(libraries[i], isas[j]) != ST_OK) continue;
+            run();
+            ran++;
+        }
+    assert_true(ran >= 1);
+    check_ok(cpu_configure(NULL, NULL));
+}
+
+#endif

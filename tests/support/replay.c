@@ -1,0 +1,45 @@
+/* Runs a fuzz entry without a fuzzer: every file of tests/fuzz/NAME/ as it is (seeds, and inputs that once broke something), then
+ * broken versions of each. `clang -fsanitize=fuzzer` on the same tests/fuzz/fuzz_NAME.c searches further: `make fuzz NAME=json`. */
+#include "tests/support/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
+
+static const char *folder;
+
+static void run_one(const uint8_t *bytes, size_t len, void *context) {
+    (void)context;
+    assert_int_equal(LLVMFuzzerTestOneInput(bytes, len), 0);
+}
+
+TEST(saved_inputs_and_broken_ones) {
+    Arena *arena = arena_new(0);
+    char **names;
+    size_t count;
+    check_ok(dir_list(folder, arena, &names, &count));
+    assert_true(count > 0);
+    for (size_t i = 0; i < count; i++) {
+        Mapping input;
+        check_ok(file_map(path_join(arena, folder, names[i]), &input));
+        uint8_t *exact = malloc(MAX(input.size, 1)); /* a mapping ends with its page, not with its bytes */
+        assert_non_null(exact);
+        if (input.size > 0) memcpy(exact, input.data, input.size);
+        run_one(exact, input.size, NULL);
+        check_mutations(exact, input.size, 3000, run_one, NULL);
+        free(exact);
+        file_unmap(&input);
+    }
+    arena_free(arena);
+}
+
+int main(int argc, char **argv) {
+    char path[256];
+    (void)argc;
+    snprintf(path, sizeof path, "tests/fuzz/%s", path_name(argv[0]) + strlen("fuzz_"));
+    folder = path;
+    const struct CMUnitTest tests[] = {cmocka_unit_test(saved_inputs_and_broken_ones)};
+    return cmocka_run_group_tests_name(path, tests, NULL, NULL);
+}
