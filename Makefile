@@ -94,7 +94,7 @@ CHOSEN = $(if $(T),$(foreach name,$(T),$(call named,$(name))),$(if $(and $(DUTY)
 COMPILE_ALL = $(and $(DUTY),$(filter portable,$(DUTY_OF)))
 PROGRAM := $(if $(wildcard cmd/main.c),$(BUILD)/tune)
 
-.PHONY: all always deps test test-built test-duty test-long test-all fuzz bench bench-peers demo install uninstall layers headers quiet golden-update clean help
+.PHONY: all always check format format-check deps test build test-built test-long test-all fuzz bench bench-peers demo install uninstall layers headers quiet golden-update clean help
 .SECONDARY:
 all: $(BUILD)/libtune.a $(PROGRAM) ## build ./tune (what plain `make` does)
 	@$(if $(PROGRAM),cmp -s $(PROGRAM) tune || cp $(PROGRAM) tune)
@@ -116,16 +116,16 @@ endef
 $(foreach isa,$(ISAS) amx,$(eval $(call isa_rule,$(isa))))
 $(BUILD)/libtune.a: $(OBJECTS)
 	@rm -f $@
-	ar rcs $@ $^
+	@ar rcs $@ $^
 $(BUILD)/libtune.so: $(OBJECTS)
-	$(CC) $(BASE_CFLAGS) -shared $(LDFLAGS) $^ $(LIBS) -o $@
+	@echo link $@ && $(CC) $(BASE_CFLAGS) -shared $(LDFLAGS) $^ $(LIBS) -o $@
 $(BUILD)/tune: $(COMMANDS) $(BUILD)/libtune.a
-	$(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
+	@echo link $@ && $(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
 SUPPORT := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/support/replay.c,$(wildcard tests/support/*.c)))
-link_test = $(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ -Wl,-rpath,$(abspath $(BUILD)) -lcmocka $(LIBS) -o $@
+link_test = @echo link $@ && $(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ -Wl,-rpath,$(abspath $(BUILD)) -lcmocka $(LIBS) -o $@
 $(BUILD)/tests/support.a: $(SUPPORT)
 	@rm -f $@
-	ar rcs $@ $^
+	@ar rcs $@ $^
 $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/support/replay.o $(BUILD)/tests/support.a $(BUILD)/libtune.so
 	$(link_test)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.a $(BUILD)/libtune.so
@@ -145,10 +145,9 @@ deps: ## install the system packages (apt, dnf or brew)
 test: ## build and run all tests, or T="test_mdp cli/mdp"; FLAVOUR=san|tsan|debug for a build under sanitizers or for a debugger
 	@$(DEPS_PRESENT) || $(MAKE) deps
 	@$(MAKE) --no-print-directory $(PARALLEL) test-built
-test-built: $(if $(COMPILE_ALL),$(TESTS)) $(filter $(BUILD)/%,$(CHOSEN)) $(PROGRAM)
+test-built: build
 	@sh tests/run.sh $(BUILD) $(CHOSEN)
-test-duty: # what CI runs of a flavour
-	@$(MAKE) --no-print-directory test DUTY=1
+build: $(if $(COMPILE_ALL),$(TESTS)) $(filter $(BUILD)/%,$(CHOSEN)) $(PROGRAM) # what the chosen tests need
 test-long: ## all tests, with all that is learned and all seeds of it (minutes more)
 	@TEST_LONG=1 TEST_SECONDS=$${TEST_SECONDS:-3600} $(MAKE) --no-print-directory test
 # gcc's OpenMP runtime is not known to the thread sanitizer, which then sees races in every loop; clang's libomp tells it by way of
@@ -196,6 +195,15 @@ install: all ## install below PREFIX (/usr/local): program, recipes, manual page
 uninstall: ## remove what install puts there
 	rm -f $(call below_root,bin/tune $(MANUAL) $(COMPLETIONS))
 	rm -rf $(ROOT)/share/tune
+check: all ## the gates and the tests of what changed since the last commit, in 60 seconds; says what it left out
+	@MAKE="$(MAKE)" sh tests/check.sh $(BUILD) $(TESTS) $(CASES)
+C_FILES = $(shell git ls-files -co --exclude-standard '*.c' '*.h')
+format: ## give all C files their form (clang-format 14)
+	@clang-format -i $(C_FILES)
+format-check: ## check that they have it; tables that keep a form of their own are marked with `clang-format off`
+	@sh tests/lint.sh format $(C_FILES)
+compile_commands.json: always ## for clangd and other tools that read C
+	@$(MAKE) --no-print-directory -Bnk all $(TESTS) 2>/dev/null | sh tests/compile_commands.sh > $@.new && mv $@.new $@
 layers: ## check that files include only their own folder or a lower one, cite only documents that are here, and have no overlong lines
 	@sh tests/lint.sh layers
 headers: ## check that each header compiles alone
@@ -207,4 +215,4 @@ golden-update: all ## rewrite the expected output of tests/cli and show the diff
 clean: ## remove what was built
 	rm -rf build tune
 help: ## this list
-	@awk -F': .*## |:## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' Makefile
+	@awk -F': .*## |:## ' '/^[a-z_.-]+:.*## /{printf "make %-22s %s\n", $$1, $$2}' Makefile

@@ -1,0 +1,52 @@
+#!/bin/sh
+# The gates, and the tests of what changed since the last commit, within 60 seconds. Lists what it left out.
+#   tests/check.sh BUILD PROGRAM CASE...       all test programs and cases, of which it chooses
+# A test is chosen when it changed itself, when it is in the folder of tests that mirrors the folder of a changed source, or when its name begins
+# like a changed source's name.
+set -u
+build=$1
+shift
+limit=${SECONDS_ALLOWED:-60} began=$(date +%s)
+left() { echo $((limit - ($(date +%s) - began))); }
+failed=0 omitted=
+changed=$({ git diff --name-only HEAD && git ls-files --others --exclude-standard; } | sort -u)
+[ -n "$changed" ] || echo "nothing changed since the last commit: gates only"
+# Runs a command for as long as there is time; what did not end in time was left out.
+try() { # NAME COMMAND...
+    name=$1 seconds=$(left)
+    shift
+    if [ "$seconds" -lt 1 ]; then omitted="$omitted $name" && return 124; fi
+    timeout "$seconds" "$@"
+    code=$?
+    [ $code != 124 ] || omitted="$omitted $name"
+    [ $code = 0 ] || [ $code = 124 ] || failed=$((failed + 1))
+    return $code
+}
+make() { try "$(basename "$1")" "${MAKE:-make}" --no-print-directory -s "$@"; }
+sources=$(echo "$changed" | grep '\.[ch]$' | while read -r file; do [ -f "$file" ] && echo "$file"; done)
+[ -z "$sources" ] || try format sh tests/lint.sh format $sources
+make layers
+make quiet
+! echo "$sources" | grep -q '\.h$' || make headers
+# Tests that changed, then tests of the folder that changed, then the cases of a changed command.
+chosen=$(printf '%s\n' "$@" | awk -v changed="$changed" -v build="$build/" '
+    BEGIN { n = split(changed, files, "\n")
+            for (i = 1; i <= n; i++) {
+                path = files[i]; stem = path; sub(/.*\//, "", stem); sub(/\.[a-z]+$/, "", stem)
+                folder = path; sub(/\/[^\/]*$/, "", folder); sub(/^lib\//, "", folder)
+                if (path ~ /^tests\//) itself[path] = 1
+                else if (path ~ /\.(c|h|def)$/) { near["tests/" folder] = 1; like[stem] = 1; if (stem ~ /^cmd_/) { sub(/^cmd_/, "", stem); command[stem] = 1 } }
+            } }
+    { source = $0; sub("^" build, "", source); name = source; sub(/.*\//, "", name); sub(/\.case$/, "", name); sub(/^(test|fuzz)_/, "", name)
+      place = source; sub(/\/[^\/]*$/, "", place)
+      if (source in itself || (source ".c") in itself) print 1, $0
+      else if (name in like || name in command) print 2, $0
+      else if (place in near) print 3, $0
+      else for (word in command) if (source ~ /\.case$/ && index(name, word) == 1) { print 4, $0; break } }' | sort -k1,1n -s | cut -d' ' -f2-)
+for item in $chosen; do
+    case $item in "$build"/*) make "$item" || continue ;; esac # a program is built first
+    try "$(basename "$item" .case)" sh tests/run.sh "$build" "$item" >"$build/check.log" 2>&1
+    sed '/^-- the slowest:/,$d' "$build/check.log"
+done
+[ -z "$omitted" ] || echo "left out after $limit seconds:$omitted"
+[ $failed = 0 ] && echo "check: fine, $(($(date +%s) - began)) s" || { echo "check: $failed failed"; exit 1; }
