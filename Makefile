@@ -82,7 +82,7 @@ named = $(or $(strip $(filter %/$(1),$(TESTS)) $(filter tests/$(1).case,$(CASES)
 # - san: all programs, and the cases that do not train: what trains is run by the programs.
 # - tsan: the programs that start threads of other kinds, or share more than a loop's rows with them.
 # - clang without oneDNN: all is compiled; products, kernels, ops and log-probabilities are run.
-TRAINS := $(shell grep -lE '^--- trains' $(wildcard tests/cli/*.case))
+TRAINS := $(shell awk -f tests/cli/trains.awk $(wildcard tests/cli/*.case))
 ALL := $(TESTS) $(CASES) $(SCRIPTS)
 THREADED := test_kernels test_ops test_matmul test_mlp test_logprobs_kernel test_generate test_data test_store test_filter test_reward_http test_reward_command test_env_command test_synth test_base
 PORTABLE := test_matmul test_kernels test_ops test_logprobs_kernel
