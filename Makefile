@@ -65,7 +65,7 @@ LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(SYSTEM_LIBS) -l$(if $(w
 # Kernels are compiled once for each instruction set and chosen at run time; tile_*.c for those that multiply bf16, if the compiler knows them; host_*.c looks at the processor and is compiled plainly.
 ISAS := base $(if $(filter x86_64 amd64,$(MACHINE)),avx2 avx512) $(if $(filter 1,$(HAVE_TILES)),avx512_bf16)
 # On x86 the plain set is for processors before 2013: it has to be right, not fast.
-ISA_base := $(if $(filter x86_64 amd64,$(MACHINE)),-O2)
+ISA_base := $(if $(and $(filter release,$(FLAVOUR)),$(filter x86_64 amd64,$(MACHINE))),-O2)
 ISA_avx2 := -mavx2 -mfma -mf16c
 HOST := $(wildcard lib/tensor/cpu/host_*.c)
 TILED := $(wildcard lib/tensor/cpu/tile_*.c)
