@@ -54,7 +54,7 @@ static void offer_recipes(const Line *line) {
 
 static void offer_value(Line *line, const Key *key) {
     str_printf(&line->prefix, "%s=", key->dotted);
-    const char *choices = key_choices(key, false);
+    const char *choices = key->choices;
     for (Slice word; choice_next(&choices, &word);) offer_n(line, word.data, word.len, NULL);
     if (key->choices[0]) return;
     if (key->type == KEY_BOOL) {

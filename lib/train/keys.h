@@ -28,8 +28,7 @@ const Key *key_find(const char *dotted); /* NULL when unknown */
 static inline void *key_field(const Recipe *recipe, const Key *key) { return (char *)recipe + key->offset; }
 bool section_present(const Recipe *recipe, const char *section); /* true for the top level */
 
-/* The words of "a|b|c;d|e" on one side of the ';', `later` those behind it: for (Slice word; choice_next(&choices, &word);) */
-const char *key_choices(const Key *key, bool later);
+/* The words of "a|b|c": for (Slice word; choice_next(&choices, &word);) */
 bool choice_next(const char **choices, Slice *word);
 void key_describe(const Key *key, Str *text); /* its help with choices and range, in one line */
 

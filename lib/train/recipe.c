@@ -58,22 +58,17 @@ static bool *section_flag(const Recipe *recipe, const KeySection *section) { ret
 
 bool section_present(const Recipe *recipe, const char *section) { return section[0] == '\0' || *section_flag(recipe, section_find(section)); }
 
-const char *key_choices(const Key *key, bool later) {
-    const char *border = strchr(key->choices, ';');
-    return !later ? key->choices : border ? border + 1 : "";
-}
-
 bool choice_next(const char **choices, Slice *word) {
     *choices += **choices == '|';
-    *word = (Slice){*choices, strcspn(*choices, "|;")};
+    *word = (Slice){*choices, strcspn(*choices, "|")};
     *choices += word->len;
     return word->len > 0;
 }
 
-static bool key_allows(const Key *key, bool later, const char *value) {
-    const char *choices = key_choices(key, later);
+static bool key_allows(const Key *key, const char *value) {
+    const char *choices = key->choices;
     for (Slice word; choice_next(&choices, &word);)
-        if (slice_is(word, "*") || slice_is(word, value)) return true;
+        if (slice_is(word, value)) return true;
     return false;
 }
 
@@ -91,18 +86,14 @@ static const char *source_text(const Source *source, char out[512]) {
 static Status refuse_choice(const Key *key, const char *value, const Source *source, Arena *arena) {
     char where[512];
     Str list = {0};
-    const char *names[64], *choices = key_choices(key, false);
+    const char *names[64], *choices = key->choices;
     size_t n = 0;
     for (Slice word; choice_next(&choices, &word);) {
         const char *name = n < COUNT_OF(names) ? arena_strndup(arena, word.data, word.len) : NULL;
         if (name) names[n++] = name;
         str_printf(&list, "%s%.*s", list.len ? ", " : "", (int)word.len, word.data);
     }
-    if (key_allows(key, true, value)) {
-        status_fail(ST_CONFIG, "'%s' for '%s' %s comes with a later version", value, key->dotted, source_text(source, where));
-    } else {
-        status_fail(ST_CONFIG, "wrong value '%s' for '%s' %s: not one of %s", value, key->dotted, source_text(source, where), str_text(&list));
-    }
+    status_fail(ST_CONFIG, "wrong value '%s' for '%s' %s: not one of %s", value, key->dotted, source_text(source, where), str_text(&list));
     str_release(&list);
     return status_hint_nearest(ST_CONFIG, value, names, n, n == 1 ? "the value that works is " : "the values that work are ");
 }
@@ -178,7 +169,7 @@ static Status read_list(const Key *key, const Yaml *node, const Source *source, 
     if (!list->items) return ST_RESOURCE;
     for (size_t i = 0; i < list->n; i++) {
         TRY(read_text(key, list_item(node, i), source, &list->items[i]));
-        if (key->choices[0] && !key_allows(key, false, list->items[i])) return refuse_choice(key, list->items[i], source, arena);
+        if (key->choices[0] && !key_allows(key, list->items[i])) return refuse_choice(key, list->items[i], source, arena);
     }
     return ST_OK;
 }
@@ -211,7 +202,9 @@ static void set_null(const Key *key, void *field) {
 static Status check_choice(const Key *key, const Yaml *node, const Source *source, Arena *arena) {
     if (key->choices[0] == '\0' || key->type == KEY_LIST) return ST_OK;
     char number[64];
-    const char *text = node->kind == YAML_NULL ? "null" : node->kind == YAML_SCALAR ? node->text : "...";
+    if (node->kind != YAML_NULL && node->kind != YAML_SCALAR)
+        return refuse_type(key, node, source, strchr(key->choices, '|') ? "a text" : key->choices);
+    const char *text = node->kind == YAML_NULL ? "null" : node->text;
     double real;
     bool truth;
     if (key->type == KEY_BOOL && yaml_as_bool(node, &truth)) text = truth ? "true" : "false";
@@ -219,7 +212,7 @@ static Status check_choice(const Key *key, const Yaml *node, const Source *sourc
         snprintf(number, sizeof number, "%g", real);
         text = number;
     }
-    return key_allows(key, false, text) ? ST_OK : refuse_choice(key, text, source, arena);
+    return key_allows(key, text) ? ST_OK : refuse_choice(key, text, source, arena);
 }
 
 static Status read_value(Recipe *recipe, const Key *key, const Yaml *node, const Source *source) {

@@ -228,7 +228,7 @@ static void append_range(Str *text, const Key *key) {
 }
 
 void key_describe(const Key *key, Str *text) {
-    const char *choices = key_choices(key, false), *between = ": ";
+    const char *choices = key->choices, *between = ": ";
     str_append(text, key->help);
     for (Slice word; choice_next(&choices, &word); between = " | ") str_printf(text, "%s%.*s", between, (int)word.len, word.data);
     append_range(text, key);
@@ -253,7 +253,7 @@ static void write_bounds(JsonWriter *w, const Key *key) {
 }
 
 static void write_enum(JsonWriter *w, const Key *key) {
-    const char *choices = key_choices(key, false);
+    const char *choices = key->choices;
     if (key->choices[0] == '\0') return;
     jw_array(w, "enum");
     for (Slice word; choice_next(&choices, &word);) {
