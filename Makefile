@@ -73,9 +73,12 @@ KERNELS := $(filter-out $(HOST) $(TILED),$(wildcard lib/tensor/cpu/*.c))
 SOURCES := $(wildcard lib/*/*.c lib/tensor/ref/*.c data/*.c data/*/*.c sft/*.c rl/*.c rl/*/*.c) $(HOST)
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$(isa).o)) $(if $(filter 1,$(HAVE_TILES)),$(foreach isa,avx512_bf16 amx,$(TILED:%.c=$(BUILD)/%.$(isa).o)))
 COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*.c))
+BENCHES := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/bench/*.c))
 # Tests are found by name. What they share is tests/support.
 TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*/test_*.c tests/*/*/test_*.c tests/fuzz/fuzz_*.c))
 CASES := $(wildcard tests/cli/*.case)
+# Those that run tune-bench, which is built for them only.
+MEASURES := $(shell grep -l 'TUNE-bench' $(CASES))
 SCRIPTS := tests/cli/resume.sh tests/cli/self_test.sh
 named = $(or $(strip $(filter %/$(1),$(TESTS)) $(filter tests/$(1).case,$(CASES)) $(filter tests/$(1).sh,$(SCRIPTS))),$(error no test is called $(1): they are test_NAME, fuzz_NAME and cli/NAME))
 # Every flavour has its duty in CI; `make test-all` runs everything in all of them.
@@ -94,7 +97,7 @@ CHOSEN = $(if $(T),$(foreach name,$(T),$(call named,$(name))),$(if $(and $(DUTY)
 COMPILE_ALL = $(and $(DUTY),$(filter portable,$(DUTY_OF)))
 PROGRAM := $(if $(wildcard cmd/main.c),$(BUILD)/tune)
 
-.PHONY: all always check format format-check deps test build test-built test-long test-all fuzz bench bench-peers demo install uninstall layers headers quiet golden-update clean help
+.PHONY: all always check format format-check deps test build test-built test-long test-all fuzz tune-bench bench bench-peers demo install uninstall layers headers quiet golden-update clean help
 .SECONDARY:
 all: $(BUILD)/libtune.a $(PROGRAM) ## build ./tune (what plain `make` does)
 	@$(if $(PROGRAM),cmp -s $(PROGRAM) tune || cp $(PROGRAM) tune)
@@ -120,6 +123,12 @@ $(BUILD)/libtune.a: $(OBJECTS)
 $(BUILD)/libtune.so: $(OBJECTS)
 	@echo link $@ && $(CC) $(BASE_CFLAGS) -shared $(LDFLAGS) $^ $(LIBS) -o $@
 $(BUILD)/tune: $(COMMANDS) $(BUILD)/libtune.a
+	@echo link $@ && $(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
+# Both programs share what is no command: tune-bench takes from there what it calls.
+$(BUILD)/cmd/parts.a: $(filter-out $(BUILD)/cmd/main.o,$(COMMANDS))
+	@rm -f $@
+	@ar rcs $@ $^
+$(BUILD)/tune-bench: $(BENCHES) $(BUILD)/cmd/parts.a $(BUILD)/libtune.a
 	@echo link $@ && $(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
 SUPPORT := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/support/replay.c,$(wildcard tests/support/*.c)))
 link_test = @echo link $@ && $(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ -Wl,-rpath,$(abspath $(BUILD)) -lcmocka $(LIBS) -o $@
@@ -147,7 +156,7 @@ test: ## build and run all tests, or T="test_mdp cli/mdp"; FLAVOUR=san|tsan|debu
 	@$(MAKE) --no-print-directory $(PARALLEL) test-built
 test-built: build
 	@sh tests/run.sh $(BUILD) $(CHOSEN)
-build: $(if $(COMPILE_ALL),$(TESTS)) $(filter $(BUILD)/%,$(CHOSEN)) $(PROGRAM) # what the chosen tests need
+build: $(if $(COMPILE_ALL),$(TESTS)) $(filter $(BUILD)/%,$(CHOSEN)) $(PROGRAM) $(if $(COMPILE_ALL)$(filter $(MEASURES),$(CHOSEN)),$(BUILD)/tune-bench) # what the chosen tests need
 test-long: ## all tests, with all that is learned and all seeds of it (minutes more)
 	@TEST_LONG=1 TEST_SECONDS=$${TEST_SECONDS:-3600} $(MAKE) --no-print-directory test
 # gcc's OpenMP runtime is not known to the thread sanitizer, which then sees races in every loop; clang's libomp tells it by way of
@@ -163,16 +172,18 @@ fuzz: ## search for input that breaks a reader, SECONDS=60 NAME=json|yaml|... (n
 	build/fuzz-clang/fuzzer_$(NAME) -max_total_time=$(or $(SECONDS),60) -artifact_prefix=tests/fuzz/$(NAME)/ build/fuzz-clang/corpus_$(NAME) tests/fuzz/$(NAME)
 BENCH_DATA := ../shared/data
 BENCH_ROWS := $(if $(wildcard $(BENCH_DATA)/rows/gsm8k/train.jsonl),--rows $(BENCH_DATA)/rows/gsm8k/train.jsonl --tokenizer $(BENCH_DATA)/tokenizers/smollm2-tokenizer)
-bench: all ## training, decoding and more on SHAPES="S Q L" into bench.json; sweeps over a world of a million states; filters of 52,002 rows; what grows with rows and lengths
-	./tune bench $(or $(SHAPES),S Q L) --work $(or $(WORK),all) $(BENCH_ROWS) -o bench.json
-	./tune mdp bench
-	./tune bench filter
-	./tune bench synth
-	./tune bench growth
-bench-peers: all ## the same works beside PyTorch's tools of PEERS_VENV, in turn, into bench-peers.json; ONLY=REGEX chooses
+tune-bench: all $(BUILD)/tune-bench ## build ./tune-bench, which measures speed
+	@cmp -s $(BUILD)/tune-bench $@ || cp $(BUILD)/tune-bench $@
+bench: tune-bench ## training, decoding and more on SHAPES="S Q L" into bench.json; sweeps over a world of a million states; filters of 52,002 rows; what grows with rows and lengths
+	./tune-bench $(or $(SHAPES),S Q L) --work $(or $(WORK),all) $(BENCH_ROWS) -o bench.json
+	./tune-bench mdp
+	./tune-bench filter
+	./tune-bench synth
+	./tune-bench growth
+bench-peers: tune-bench ## the same works beside PyTorch's tools of PEERS_VENV, in turn, into bench-peers.json; ONLY=REGEX chooses
 	@[ -n "$(PEERS_VENV)" ] || { echo "PEERS_VENV: the folder of a Python environment with torch, transformers, peft, trl; docs/performance.md says more"; exit 1; }
-	$(PEERS_VENV)/bin/python tests/bench/bench_peers.py --tune ./tune --peers $(or $(PEERS),../shared/peers) --only '$(ONLY)' -o bench-peers.json
-	./tune bench --table bench-peers.json
+	$(PEERS_VENV)/bin/python tests/bench/bench_peers.py --tune ./tune --tune-bench ./tune-bench --peers $(or $(PEERS),../shared/peers) --only '$(ONLY)' -o bench-peers.json
+	./tune-bench --table bench-peers.json
 	$(PEERS_VENV)/bin/python tests/bench/bench_rouge.py --tune ./tune
 demo: ## fine-tune, merge and talk to a tiny model; then rewards, preferences, a reward model; under 5 minutes
 	@$(DEPS_PRESENT) || $(MAKE) deps
@@ -210,9 +221,9 @@ headers: ## check that each header compiles alone
 	@CC="$(CC)" sh tests/lint.sh headers $(TUNE_CPPFLAGS) -std=c11 $(WARNINGS) -Werror
 quiet: $(BUILD)/libtune.a ## check that the library never prints, exits or reads the environment
 	@sh tests/lint.sh quiet $<
-golden-update: all ## rewrite the expected output of tests/cli and show the difference
+golden-update: tune-bench ## rewrite the expected output of tests/cli and show the difference
 	@sh tests/cli/run.sh --update ./tune tests/cli/*.case; git --no-pager diff --stat -p -- tests/cli
 clean: ## remove what was built
-	rm -rf build tune
+	rm -rf build tune tune-bench
 help: ## this list
 	@awk -F': .*## |:## ' '/^[a-z_.-]+:.*## /{printf "make %-22s %s\n", $$1, $$2}' Makefile

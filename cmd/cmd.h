@@ -1,5 +1,5 @@
-/* The program: one file cmd_<name>.c and one line in commands.def per subcommand. A command's options are a table in its file, from which --help is
- * made.
+/* The program tune: one file cmd_<name>.c and one line in commands.def per subcommand. A command's options are a table in its file, from which --help
+ * is made. Benchmarks are a program of their own, tune-bench (bench/bench.h), which shares what is no command: options, help, terminal, profile.
  *
  *     Command command = {.arguments_help = "MODEL", .help = "Says what is in it."};
  *     const char *adapter = NULL;
@@ -17,6 +17,7 @@
 #include "lib/infer/infer.h"
 #include "lib/train/training.h"
 
+extern const char program_name[];                 /* "tune" or "tune-bench": main.c's of each program; begins its messages */
 extern const char tune_version[], tune_program[]; /* "0.1.0-g<commit>"; the same behind "tune " */
 
 typedef enum OptionType { OPTION_END, OPTION_FLAG, OPTION_TEXT, OPTION_INT, OPTION_REAL, OPTION_LIST } OptionType;
@@ -29,7 +30,7 @@ typedef struct Option {
     const char *help;
 } Option;
 typedef struct Command {
-    const char *name;
+    const char *name;           /* with the program's: "tune data check"; command_parse sets it */
     const char *arguments_help; /* "MODEL [FILE]", "ls | show NAME": capitals as above; what shells complete is read off it */
     const char *help;           /* what it does, a paragraph, with an example */
     size_t n_arguments;
@@ -66,12 +67,18 @@ Status recipe_command(int argc, char **argv, const char *name, const char *about
 /* For RewardOptions.secret and the like: what the variable `name` holds; NULL where it is not set. Libraries do not read the environment. */
 const char *secret_from_environment(void *context, const char *name);
 
+/* Of the program that runs; NULL when the system does not say. */
+Status program_folder(Arena *arena, const char **folder);
 /* Where the recipes that come with the program may be, in order. */
 enum { RECIPE_FOLDERS = 3 };
 Status recipe_folders(Arena *arena, const char *folders[RECIPE_FOLDERS], size_t *n);
 Status recipe_names(Arena *arena, TextList *names); /* of what is there, as tune recipes lists it */
 
 typedef Status CommandMain(int argc, char **argv);
+/* What main does: runs, prints what went wrong, and returns the exit code. */
+int program_run(int argc, char **argv, CommandMain *run);
+/* Before program_run, by programs that compute: threads that wait for each other let others run. Starts the program once more. */
+void let_threads_sleep(char **argv);
 /* full_name: "data check", as messages call it and run finds it in argv[0]. A group has commands of its own instead of `run`. */
 typedef struct CommandGroup CommandGroup;
 typedef struct CommandInfo {
@@ -102,10 +109,10 @@ void write_numbers(JsonWriter *w, const char *key, const double *values, int64_t
 void print_result(const char *format, ...) PRINTF_LIKE(1, 2);
 void print_text(const char *text, size_t len);
 void show_result(void); /* flushes: what was printed so far can be read */
-/* Once, by main: flushes, and says what came of writing. ST_RESOURCE for a full disk and the like; a closed pipe ends the program by SIGPIPE, without
- * a word, unless something else went wrong before. */
+/* Once, by program_run: flushes, and says what came of writing. ST_RESOURCE for a full disk and the like; a closed pipe ends the program by SIGPIPE,
+ * without a word, unless something else went wrong before. */
 Status end_result(Status status);
-/* Takes an interrupt back where it was Ctrl-C and nothing else that asked; true: the command goes on. main's */
+/* Takes an interrupt back where it was Ctrl-C and nothing else that asked; true: the command goes on. program.c's */
 bool interrupt_forgive(void);
 int screen_width(void);    /* columns of stdout's terminal; 0 where it is none */
 bool screen_redraws(void); /* stdout is a terminal whose cursor moves: not TERM=dumb */
@@ -122,8 +129,8 @@ void end_live_line(void); /* what stands there stays, the next line begins below
 bool speaks_utf8(void);   /* the locale; where it says nothing, true */
 void set_quiet(bool on);
 
-/* --profile. The clock starts when options are read; main prints the table on stderr, or with --json a last line {"profile": [...]} on stdout, unless
- * the command has stopped the profile. */
+/* --profile. The clock starts when options are read; program_run prints the table on stderr, or with --json a last line {"profile": [...]} on stdout,
+ * unless the command has stopped the profile. */
 void profile_ask(bool json);
 bool profile_asked(void);
 void profile_write(JsonWriter *w, const char *key, const ProfileRow *rows, size_t n);

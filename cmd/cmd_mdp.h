@@ -1,4 +1,4 @@
-/* The subcommands of tune mdp, and what they share. */
+/* The subcommands of tune mdp, and what they and tune-bench mdp share (mdp_question.c). */
 #ifndef TUNE_CMD_MDP_H
 #define TUNE_CMD_MDP_H
 

@@ -1,9 +1,5 @@
 /* tune recipes: the recipes that come with the program. */
 #include <string.h>
-#include <unistd.h>
-#ifdef __APPLE__
-#include <mach-o/dyld.h>
-#endif
 
 #include "cmd/cmd.h"
 
@@ -15,33 +11,6 @@ typedef struct Found {
     char **names;
     size_t n;
 } Found;
-
-/* The path of this program; empty when the system does not say. */
-static void own_path(char *path, size_t size) {
-#ifdef __APPLE__
-    uint32_t room = (uint32_t)size;
-    if (_NSGetExecutablePath(path, &room) != 0) path[0] = '\0';
-#else
-    ssize_t len = readlink("/proc/self/exe", path, size - 1);
-    path[len > 0 ? len : 0] = '\0';
-#endif
-}
-
-/* ./recipes, then beside the program, then where `make install` puts them. */
-Status recipe_folders(Arena *arena, const char *folders[RECIPE_FOLDERS], size_t *n) {
-    char self[4096];
-    own_path(self, sizeof self);
-    *n = 0;
-    folders[(*n)++] = "recipes";
-    if (!self[0]) return ST_OK;
-    char *slash = strrchr(self, '/');
-    if (slash) *slash = '\0';
-    const char *beside = path_join(arena, self, "recipes"), *shared = path_join(arena, self, "../share/tune/recipes");
-    if (!beside || !shared) return ST_RESOURCE;
-    folders[(*n)++] = beside;
-    folders[(*n)++] = shared;
-    return ST_OK;
-}
 
 static bool known(const Found *found, const char *name) {
     for (size_t i = 0; i < found->n; i++)

@@ -17,12 +17,14 @@ enum { MOST_COMMANDS = 64 };
 
 static const char *space_behind(const char *name) { return *name ? " " : ""; }
 
-/* Words for what is not a command here. */
+/* What is not a command here, and what does it. */
 static const struct {
-    const char *word, *hint;
+    const char *group, *word, *hint;
 } other_words[] = {
-    {"plan", "tune sft, tune reward and tune rl plan a run with --dry-run, as JSON with --json"},
-    {"train", "tune sft trains on answers, tune reward on pairs for a score, tune rl by rewards or pairs"},
+    {"", "plan", "tune sft, tune reward and tune rl plan a run with --dry-run, as JSON with --json"},
+    {"", "train", "tune sft trains on answers, tune reward on pairs for a score, tune rl by rewards or pairs"},
+    {"", "bench", "the program is tune-bench now, with the same works and options; 'make tune-bench' builds it"},
+    {"mdp", "bench", "the program is tune-bench now: tune-bench mdp, with the same options; 'make tune-bench' builds it"},
 };
 
 static Status unknown_command(const CommandGroup *group, const char *name) {
@@ -31,8 +33,8 @@ static Status unknown_command(const CommandGroup *group, const char *name) {
     for (size_t i = 0; i < group->n; i++) names[i] = group->commands[i].name;
     const char *nearest = text_nearest(name, names, group->n);
     status_fail(ST_USAGE, "unknown command '%s%s%s'", of, space_behind(of), name);
-    for (size_t i = 0; i < COUNT_OF(other_words) && group == &group_all; i++)
-        if (!strcmp(name, other_words[i].word)) return status_hint(ST_USAGE, "%s", other_words[i].hint);
+    for (size_t i = 0; i < COUNT_OF(other_words); i++)
+        if (!strcmp(of, other_words[i].group) && !strcmp(name, other_words[i].word)) return status_hint(ST_USAGE, "%s", other_words[i].hint);
     if (nearest) return status_hint(ST_USAGE, "did you mean '%s%s%s'?", of, space_behind(of), nearest);
     return status_hint(ST_USAGE, "tune %s%s--help lists the commands", of, space_behind(of));
 }

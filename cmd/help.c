@@ -196,7 +196,7 @@ void print_help(const CommandView *view) {
     const Command *command = view->command;
     Str out = {0}, usage = {0};
     int width = help_width();
-    str_printf(&usage, "usage: tune %s%s%s%s", command->name, *command->arguments_help ? " " : "", command->arguments_help,
+    str_printf(&usage, "usage: %s%s%s%s", command->name, *command->arguments_help ? " " : "", command->arguments_help,
                view->n_own ? " [options]" : "");
     fold(&out, (Slice){usage.data, usage.len}, 0, 8, width, false);
     str_append_char(&out, '\n');
@@ -233,7 +233,7 @@ void print_commands(const CommandGroup *group) {
     str_append_char(&out, '\n');
     str_clear(&list);
     str_printf(&list, "tune %s%sCOMMAND --help explains a command.", group->name, space);
-    if (group == &group_all) str_append(&list, " Every command takes --threads N, --quiet, --log N, --profile and --json.");
+    if (!*group->name) str_append(&list, " Every command takes --threads N, --quiet, --log N, --profile and --json.");
     fold_text(&out, str_text(&list), width);
     print_text(str_text(&out), out.len);
     str_release(&out);

@@ -105,7 +105,7 @@ static void add_takes_keys(Str *out, const char *const *sections) {
 static void add_command(void *context, const CommandView *view) {
     Str *out = context;
     const Command *command = view->command;
-    str_printf(out, ".SS tune %s%s", command->name, *command->arguments_help ? " " : "");
+    str_printf(out, ".SS %s%s", command->name, *command->arguments_help ? " " : "");
     add_line(out, NULL, command->arguments_help, strlen(command->arguments_help));
     add_blocks(out, command->help);
     if (command->sections) add_takes_keys(out, command->sections);

@@ -107,7 +107,10 @@ static Status parse_option(Command *command, int argc, char **argv, int *i, cons
 
 static void to_stderr(void *context, LogLevel level, const char *text) {
     (void)context;
-    show_message("%s%s", level == LOG_WARNING ? "tune: warning: " : "", text);
+    if (level == LOG_WARNING)
+        show_warning(NULL, text);
+    else
+        show_message("%s", text);
 }
 
 /* A limit of processor time stops all threads when it is used up, so that more of them only wait for each other. Two threads of a core share the
@@ -135,9 +138,10 @@ Status command_parse(Command *command, int argc, char **argv, const Option *own,
     ASSERT(n_own + 8 < MAX_OPTIONS, "%zu options", n_own);
     if (n_own) memcpy(options, own, n_own * sizeof *own);
     n = n_own + common_options(command, options + n_own);
-    command->name = argv[0];
     command->arena = arena_new(0);
     if (!command->arena) return status_fail(ST_RESOURCE, "out of memory");
+    command->name = *argv[0] ? arena_printf(command->arena, "%s %s", program_name, argv[0]) : program_name;
+    if (!command->name) return ST_RESOURCE;
 
     bool only_arguments = false;
     for (int i = 1; i < argc; i++) {
@@ -168,10 +172,10 @@ Status command_parse(Command *command, int argc, char **argv, const Option *own,
 Status command_needs(const Command *command, size_t least, size_t most) {
     if (command->n_arguments >= least && command->n_arguments <= most) return ST_OK;
     if (command->n_arguments < least)
-        status_fail(ST_USAGE, "tune %s needs %s", command->name, command->arguments_help);
+        status_fail(ST_USAGE, "%s needs %s", command->name, command->arguments_help);
     else
-        status_fail(ST_USAGE, "tune %s does not know what to do with '%s'", command->name, command->arguments[most]);
-    return status_hint(ST_USAGE, "tune %s --help explains it", command->name);
+        status_fail(ST_USAGE, "%s does not know what to do with '%s'", command->name, command->arguments[most]);
+    return status_hint(ST_USAGE, "%s --help explains it", command->name);
 }
 
 Status check_sampling(const GenerateConfig *c) {

@@ -226,5 +226,5 @@ void show_message(const char *format, ...) {
 
 void show_warning(void *context, const char *text) {
     (void)context;
-    show_message("tune: warning: %s", text);
+    show_message("%s: warning: %s", program_name, text);
 }

@@ -44,7 +44,10 @@ chosen=$(printf '%s\n' "$@" | awk -v changed="$changed" -v build="$build/" '
       else if (place in near) print 3, $0
       else for (word in command) if (source ~ /\.case$/ && index(name, word) == 1) { print 4, $0; break } }' | sort -k1,1n -s | cut -d' ' -f2-)
 for item in $chosen; do
-    case $item in "$build"/*) make "$item" || continue ;; esac # a program is built first
+    case $item in # a program is built first, and so is the one that measures for a case that runs it
+    "$build"/*) make "$item" || continue ;;
+    *) ! grep -q 'TUNE-bench' "$item" || make "$build/tune-bench" || continue ;;
+    esac
     try "$(basename "$item" .case)" sh tests/run.sh "$build" "$item" >"$build/check.log" 2>&1
     sed '/^-- the slowest:/,$d' "$build/check.log"
 done

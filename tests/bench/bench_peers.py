@@ -1,22 +1,23 @@
-"""Works of `tune bench` and the same work by the tools that a user would take instead, in turn on one machine: make bench-peers.
+"""Works of `tune-bench` and the same work by the tools that a user would take instead, in turn on one machine: make bench-peers.
 
 The peers' scripts print one JSON line each and make their models in $PEERS_TMP; `tune` runs on these very models and rows, with the same batch, lengths, LoRA rank and targets, threads and precision. A ratio
 above 1 is in favour of `tune`: of rates ours by theirs, of seconds and bytes theirs by ours. Only what is installed runs: llama.cpp where $LLAMA_BIN has its programs and $LLAMA_SRC its source. Peers run with
 tcmalloc where it is, but for those whose name says `installed`.
 
-    python tests/bench/bench_peers.py --tune ./tune --peers DIR [--only REGEX] [--repeat N] -o bench-peers.json
+    python tests/bench/bench_peers.py --tune ./tune --tune-bench ./tune-bench --peers DIR [--only REGEX] [--repeat N] -o bench-peers.json
 """
 import argparse, importlib.metadata, importlib.util, json, os, re, subprocess, sys, tempfile, time
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--tune", required=True)
+parser.add_argument("--tune-bench", required=True)
 parser.add_argument("--peers", required=True)
 parser.add_argument("--only", default="")
 parser.add_argument("--repeat", type=int, default=1)
 parser.add_argument("-o", dest="output", required=True)
 options = parser.parse_args()
 
-PEERS, TUNE = os.path.abspath(options.peers), os.path.abspath(options.tune)
+PEERS, TUNE, TUNE_BENCH = (os.path.abspath(path) for path in (options.peers, options.tune, options.tune_bench))
 TMP = os.environ.setdefault("PEERS_TMP", os.path.join(tempfile.gettempdir(), "tune-peers"))
 os.environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
 sys.dont_write_bytecode = True
@@ -30,12 +31,11 @@ import common  # noqa: E402  the peers' own: where data and models are
 
 
 class Job:
-    """A peer's command, arguments of `tune bench` (or `mdp bench ...`), and what of both is compared. needs: modules, or $VARIABLES. pairs: (unit, value of ours, value of theirs, target of the ratio or
+    """A peer's command, arguments of `tune-bench`, and what of both is compared. needs: modules, or $VARIABLES. pairs: (unit, value of ours, value of theirs, target of the ratio or
     None, higher is better)."""
 
     def __init__(self, name, needs, peer, ours, pairs, bf16=False):
-        self.name, self.needs, self.peer, self.pairs, self.bf16 = name, needs.split(), peer.split(), pairs, bf16
-        self.ours = ours.split() if ours.startswith("mdp ") else ["bench"] + ours.split()
+        self.name, self.needs, self.peer, self.ours, self.pairs, self.bf16 = name, needs.split(), peer.split(), ours.split(), pairs, bf16
 
     def wanted(self):
         if options.only:
@@ -106,7 +106,7 @@ def mdp(states, library, methods, target):
             found = p["random"][f"{library}.{method}"]
             return found["seconds"]["median"] + found["construct_s"]["median"]
         return seconds
-    return Job(f"mdp {states} {library}", f"scipy {library}", f"mdp.py --states {states}", f"mdp bench --states {states}",
+    return Job(f"mdp {states} {library}", f"scipy {library}", f"mdp.py --states {states}", f"mdp --states {states}",
                [(f"s, {work}", lambda o, work=work: line(o, "work", work)["seconds"], theirs(method), target, False) for work, method in methods])
 
 
@@ -230,7 +230,7 @@ def compare(job, rows):
     results = []
     for turn in range(options.repeat):
         theirs = ask_peer(job, turn)
-        ours = run([TUNE] + job.ours + ["--json", "--quiet"] + ([] if "--threads" in job.ours else ["--threads", str(THREADS)]))
+        ours = run([TUNE_BENCH] + job.ours + ["--json", "--quiet"] + ([] if "--threads" in job.ours else ["--threads", str(THREADS)]))
         check_same(job, ours, theirs)
         results.append((ours, theirs))
     for unit, of_ours, of_theirs, target, higher in job.pairs:

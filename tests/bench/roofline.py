@@ -1,8 +1,8 @@
 """Rooflines of docs/performance.md: operations and bytes of each op per token, from a model's shape, and the time that products or memory need for them at least.
 
     python3 tests/bench/roofline.py S Q L                        # at the peaks of the machine of the targets: f32 350 GF/s, bf16 2200 GF/s, 30 GB/s
-    python3 tests/bench/roofline.py S --bench bench.json         # at those that `tune bench -o` found
-    python3 tests/bench/roofline.py S --check rows.json --tokens 16 --batch 2     # against `tune bench S --work sft --profile --json --compute f32 --tokens 16 --batch 2`
+    python3 tests/bench/roofline.py S --bench bench.json         # at those that `tune-bench -o` found
+    python3 tests/bench/roofline.py S --check rows.json --tokens 16 --batch 2     # against `tune-bench S --work sft --profile --json --compute f32 --tokens 16 --batch 2`
 
 The formulas are those that ops count by (op_<name>_cost): products only, a multiplication and an addition are two operations; every tensor of a call once, as it is stored.
 """

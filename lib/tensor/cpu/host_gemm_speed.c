@@ -1,4 +1,4 @@
-/* What this machine reaches, measured: for `tune doctor` and `tune bench`. */
+/* What this machine reaches, measured: for `tune doctor` and `tune-bench`. */
 #include "lib/base/system.h"
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"

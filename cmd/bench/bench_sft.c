@@ -1,4 +1,4 @@
-/* tune bench sft, sft_mix, full: steps of supervised fine-tuning; start: how soon the first one is done. */
+/* tune-bench sft, sft_mix, full: steps of supervised fine-tuning; start: how soon the first one is done. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "lib/base/system.h"
-#include "cmd/bench.h"
+#include "cmd/bench/bench.h"
 #include "sft/sft.h"
 
 /* Rows of one length are trained whole, as the language itself; real ones on their answers. */
@@ -77,25 +77,24 @@ Status bench_full(Bench *bench) { return train(bench, false, false); }
 
 /* ---- start ---- */
 
-static void run_program(char *const *arguments, const int ends[2]) {
+static void run_program(const char *program, char *const *arguments, const int ends[2]) {
     int silence = open("/dev/null", O_WRONLY);
     if (silence >= 0) dup2(silence, STDOUT_FILENO);
     dup2(ends[1], STDERR_FILENO);
     close(ends[0]);
     close(ends[1]);
-    execv("/proc/self/exe", arguments);
-    execvp(program_path, arguments); /* where the system has no such link */
+    execvp(program, arguments);
     _exit(127);
 }
 
-/* Seconds until the program, started anew, says that its first step is done; then it may end. *peak: at least what it had resident at most. */
-static Status time_program(char *const *arguments, double *seconds, uint64_t *peak) {
+/* Seconds until the program, started here, says that its first step is done; then it may end. *peak: at least what it had resident at most. */
+static Status time_program(const char *program, char *const *arguments, double *seconds, uint64_t *peak) {
     int ends[2], code;
     struct rusage usage;
     double began = clock_seconds();
-    if (pipe(ends) != 0) return status_fail(ST_RESOURCE, "cannot start the program again");
+    if (pipe(ends) != 0) return status_fail(ST_RESOURCE, "cannot start '%s'", program);
     pid_t child = fork();
-    if (child == 0) run_program(arguments, ends);
+    if (child == 0) run_program(program, arguments, ends);
     close(ends[1]);
     FILE *said = fdopen(ends[0], "r");
     char line[512];
@@ -106,12 +105,12 @@ static Status time_program(char *const *arguments, double *seconds, uint64_t *pe
         fclose(said);
     else
         close(ends[0]);
-    if (child < 0) return status_fail(ST_RESOURCE, "cannot start the program again");
+    if (child < 0) return status_fail(ST_RESOURCE, "cannot start '%s'", program);
     while (wait4(child, &code, 0, &usage) < 0)
-        if (errno != EINTR) return status_fail(ST_RESOURCE, "the program, started again, is lost"); /* an interrupt reaches it as well */
+        if (errno != EINTR) return status_fail(ST_RESOURCE, "'%s', started here, is lost", program); /* an interrupt reaches it as well */
     *peak = MAX(*peak, (uint64_t)usage.ru_maxrss * 1024);
     if (!WIFEXITED(code) || WEXITSTATUS(code) != 0 || isnan(*seconds))
-        return status_fail(ST_RESOURCE, "the program, started again, did not end its first step");
+        return status_fail(ST_RESOURCE, "'%s', started here, did not end its first step", program);
     return ST_OK;
 }
 
@@ -128,10 +127,22 @@ static double predicted_by(const char *run) {
     return bytes;
 }
 
+/* tune in the folder of this program, else as the system finds it. */
+static Status find_tune(Arena *arena, const char **program) {
+    const char *folder;
+    TRY(program_folder(arena, &folder));
+    *program = folder ? path_join(arena, folder, "tune") : "tune";
+    if (!*program) return ST_RESOURCE;
+    if (!folder || access(*program, X_OK) == 0) return ST_OK;
+    return status_hint(status_fail(ST_INPUT, "no program '%s', whose start is measured", *program), "'make' builds it");
+}
+
 /* The best of some runs: memory that the system, or the host of a virtual machine, clears for the first of them says nothing about the program. */
 Status bench_start(Bench *bench) {
     Arena *arena = bench->command->arena;
     BenchRows rows;
+    const char *program;
+    TRY(find_tune(arena, &program));
     TRY(make_rows(bench, false, &rows));
     const char *run = arena_printf(arena, "%s/start", bench->folder);
     if (!run) return ST_RESOURCE;
@@ -155,7 +166,7 @@ Status bench_start(Bench *bench) {
         if (!arguments[i]) return ST_RESOURCE;
     for (int64_t i = 0; i < bench->steps; i++) {
         double seconds = 0;
-        TRY(time_program(arguments, &seconds, &bench->peak));
+        TRY(time_program(program, arguments, &seconds, &bench->peak));
         bench->row.predicted = predicted_by(run);
         TRY(dir_remove(run)); /* the next run's, and the next model's, goes there too */
         bench->row.first_step = i > 0 ? fmin(bench->row.first_step, seconds) : seconds;

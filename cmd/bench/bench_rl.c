@@ -1,9 +1,9 @@
-/* tune bench dpo and grpo: steps of preference training and of a policy gradient on a language model, with the settings of TRL's trainers that they
+/* tune-bench dpo and grpo: steps of preference training and of a policy gradient on a language model, with the settings of TRL's trainers that they
  * are compared with. */
 #include <math.h>
 
 #include "lib/base/system.h"
-#include "cmd/bench.h"
+#include "cmd/bench/bench.h"
 #include "rl/pairs/preference.h"
 #include "rl/text/text_rl.h"
 

@@ -1,7 +1,7 @@
-/* tune bench filter: 52,002 made instructions, as many as Alpaca has: ROUGE-L of each to all before, by the index and by the plain table; and all
+/* tune-bench filter: 52,002 made instructions, as many as Alpaca has: ROUGE-L of each to all before, by the index and by the plain table; and all
  * filters of texts over them. */
 #include "lib/base/system.h"
-#include "cmd/bench.h"
+#include "cmd/bench/bench.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* Works of tune bench. */
+/* tune-bench: measures training and use of models, and what else the program does, beside what this machine can do. main.c says which words are
+ * a work of their own; works on a model are in the table of bench_models.c. */
 #ifndef TUNE_BENCH_H
 #define TUNE_BENCH_H
 
@@ -69,9 +70,8 @@ Status bench_grpo(Bench *bench);
 Status bench_prefill(Bench *bench);
 Status bench_decode(Bench *bench);
 Status bench_load_model(Bench *bench);
-/* The program started anew, until its first step is done: the best of `steps` runs. */
+/* tune, which lies in the folder of this program, from its start until its first step is done: the best of `steps` runs. */
 Status bench_start(Bench *bench);
-extern const char *program_path;         /* as it was started: main's */
 Status bench_make_adapter(Bench *bench); /* for bench_merge */
 Status bench_merge(Bench *bench);
 /* One thread encodes --rows, or made text, again and again. */
@@ -79,6 +79,14 @@ Status bench_tokenizer(Bench *bench);
 
 /* bench.json as markdown tables, one a shape. */
 Status bench_table(const char *path);
+
+/* What was asked for of works on models, and which table. */
+typedef struct BenchJob {
+    const char *list, *compute, *checkpointing, *rows, *tokenizer, *output, *table;
+    int64_t batch, tokens, steps;
+} BenchJob;
+/* Works of job->list, on the models or shapes that are the command's arguments. */
+Status bench_models(const Command *command, const BenchJob *job);
 
 /* ---- works that need none ---- */
 
@@ -93,5 +101,7 @@ Status bench_filter(const Command *command);
 Status bench_synth(const Command *command);
 /* Time and memory by the length of a row, the number of rows and of steps. */
 Status bench_growth(const Command *command);
+/* Sweeps and solutions of a world; it has options of its own. */
+Status bench_mdp(int argc, char **argv);
 
 #endif

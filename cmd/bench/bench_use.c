@@ -1,9 +1,9 @@
-/* tune bench load, prefill, decode, merge, tokenizer: what a trained model is used for. */
+/* tune-bench load, prefill, decode, merge, tokenizer: what a trained model is used for. */
 #include <string.h>
 #include <sys/stat.h>
 
 #include "lib/base/system.h"
-#include "cmd/bench.h"
+#include "cmd/bench/bench.h"
 #include "sft/merge.h"
 
 enum { CONTEXT = 128 }; /* tokens before the first new one */

@@ -1,7 +1,7 @@
-/* tune bench mlp: what acting with and training of tiny networks takes: a policy of two hidden layers of 64 with tanh, as learners of CartPole have
+/* tune-bench mlp: what acting with and training of tiny networks takes: a policy of two hidden layers of 64 with tanh, as learners of CartPole have
  * it. */
 #include "lib/base/system.h"
-#include "cmd/bench.h"
+#include "cmd/bench/bench.h"
 
 #include "lib/nn/nn.h"
 

@@ -1,5 +1,5 @@
-/* tune bench --table: bench.json and bench-peers.json as markdown. */
-#include "cmd/bench.h"
+/* tune-bench --table: bench.json and bench-peers.json as markdown. */
+#include "cmd/bench/bench.h"
 
 static void add_cell(Str *line, const json_t *row, const char *key, double factor, const char *format) {
     const json_t *value = json_object_get(row, key);
@@ -85,7 +85,7 @@ Status bench_table(const char *path) {
         describe(root, &text);
         print_result("%s", str_text(&text));
     } else {
-        status_hint(status, "tune bench ... -o FILE writes such a file");
+        status_hint(status, "tune-bench ... -o FILE writes such a file");
     }
     str_release(&text);
     json_decref(root);

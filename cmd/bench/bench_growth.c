@@ -1,11 +1,11 @@
-/* tune bench growth: what grows with the length of a row, with the number of rows and with the number of steps. Time per token outside attention and
+/* tune-bench growth: what grows with the length of a row, with the number of rows and with the number of steps. Time per token outside attention and
  * memory per token should stay what they are; attention takes its share of the operations; a data set costs no memory for its rows. A tiny model, so
  * that attention and data weigh as much as they can. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/system.h"
-#include "cmd/bench.h"
+#include "cmd/bench/bench.h"
 #include "sft/sft.h"
 
 enum { VOCAB = 512, ROW_TOKENS = 64, ROWS_PER_STEP = 16, STEPS = 60, PART = 20 };

@@ -1,8 +1,9 @@
-/* tune mdp bench: sweeps over a world beside what the machine's memory can do in the same moments, and how long its solution takes. */
+/* tune-bench mdp: sweeps over a world beside what the machine's memory can do in the same moments, and how long its solution takes. */
 #include <math.h>
 #include <time.h>
 
 #include "lib/base/system.h"
+#include "cmd/bench/bench.h"
 #include "cmd/cmd_mdp.h"
 #include "rl/mdp/mdp_form.h"
 
@@ -43,14 +44,14 @@ static Status make_world(const Shape *shape, Arena *arena, Mdp *mdp) {
 }
 
 /* One line of the answer; not a number: not measured. */
-typedef struct Measured {
+typedef struct MdpRow {
     const char *work;
     double seconds, cpu_seconds;
     int64_t iterations;
     double gbs, share, share_one, bound, value;
-} Measured;
+} MdpRow;
 
-static void print_row(const Command *command, const Measured *m) {
+static void print_row(const Command *command, const MdpRow *m) {
     if (!command->json) {
         print_result("%-8s %10.5f %10.5f %10lld", m->work, m->seconds, m->cpu_seconds, (long long)m->iterations);
         if (isfinite(m->gbs)) print_result(" %9.1f", m->gbs);
@@ -188,8 +189,8 @@ static Status bench_sweeps(const Command *command, const NamedMdp *world, Arena 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         double gbs = rows[i].bytes / rows[i].timer->best / 1e9;
         bool counts = bytes >= IN_MEMORY;
-        print_row(command, &(Measured){rows[i].work, rows[i].timer->best, rows[i].timer->cpu_best, 1, gbs, counts ? gbs / two : nan,
-                                       counts ? gbs / one : nan, nan, nan});
+        print_row(command, &(MdpRow){rows[i].work, rows[i].timer->best, rows[i].timer->cpu_best, 1, gbs, counts ? gbs / two : nan,
+                                     counts ? gbs / one : nan, nan, nan});
     }
     return ST_OK;
 }
@@ -208,8 +209,8 @@ static Status bench_method(const Command *command, const NamedMdp *world, const 
         timer_stop(&timer);
     }
     if (status == ST_OK)
-        print_row(command, &(Measured){method, timer.best, timer.cpu_best, solution.iterations, (double)NAN, (double)NAN, (double)NAN, solution.bound,
-                                       solution.V[0]});
+        print_row(command, &(MdpRow){method, timer.best, timer.cpu_best, solution.iterations, (double)NAN, (double)NAN, (double)NAN, solution.bound,
+                                     solution.V[0]});
     arena_free(arena);
     return status;
 }
@@ -253,14 +254,14 @@ static Status bench_world(const Command *command, const Shape *shape) {
     return bench(command, &world, shape->tolerance);
 }
 
-Status cmd_mdp_bench(int argc, char **argv) {
+Status bench_mdp(int argc, char **argv) {
     Shape shape = {.states = 1000000, .actions = 4, .successors = 8, .gamma = (double)NAN, .tolerance = 1e-6};
     Command command = {
         .arguments_help = "[FILE|ENV]",
         .help =
             "Measures sweeps of value iteration over a world, beside reading the same memory in turns, and solutions of it to a certified bound; the best of several each.\n"
             "'read 1' reads the probabilities, one stream a thread; 'read 2' all of the entries, two streams a thread, which memory gives more to. No share is told of what lies in a cache.\n"
-            "Without FILE or ENV the world is random: rows of equal length that lead anywhere.\n    tune mdp bench --states 200000",
+            "Without FILE or ENV the world is random: rows of equal length that lead anywhere.\n    tune-bench mdp --states 200000",
     };
     const Option options[] = {
         {"--states", OPTION_INT, &shape.states, "N", "states of the random world (1000000)"},

@@ -1,4 +1,4 @@
-/* tune bench: what training and use of a model reach on this machine, beside what its products and its memory reach alone. */
+/* tune-bench MODEL|S|Q|L: what training and use of a model reach on this machine, beside what its products and its memory reach alone. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "lib/base/system.h"
-#include "cmd/bench.h"
+#include "cmd/bench/bench.h"
 
 /* Shapes of SmolLM2-135M, Qwen2.5-0.5B and Llama-3.2-1B, from their config.json. */
 typedef struct BenchShape {
@@ -52,12 +52,6 @@ static const BenchWork works[] = {
     {.name = "load", .work = "load", .run = bench_load_model, .batch = 1, .tokens = 1},
     {.name = "start", .work = "start", .run = bench_start, .batch = 4, .tokens = 512, .shapes = "S Q"},
 };
-
-/* What the command was asked for. */
-typedef struct BenchJob {
-    const char *list, *compute, *checkpointing, *rows, *tokenizer, *output, *table;
-    int64_t batch, tokens, steps;
-} BenchJob;
 
 /* Rows so far, as JSON; and what went wrong first, with which the command ends when all works have had their turn. */
 typedef struct Results {
@@ -431,7 +425,7 @@ static Status run_shapes(Bench *bench, const BenchJob *job) {
     return status;
 }
 
-static Status bench_models(const Command *command, const BenchJob *job) {
+Status bench_models(const Command *command, const BenchJob *job) {
     if (job->batch < 0 || job->tokens < 0 || job->steps < 1) return status_fail(ST_USAGE, "--batch, --tokens and --steps must be positive");
     TRY(check_works(job));
     TRY(check_result_path(job->output));
@@ -456,53 +450,5 @@ static Status bench_models(const Command *command, const BenchJob *job) {
             status = dir_remove(folder);
     }
     munmap(bench, sizeof *bench);
-    return status;
-}
-
-static Status run_bench(const Command *command, const BenchJob *job) {
-    if (job->table) return bench_table(job->table);
-    TRY(command_needs(command, 1, COUNT_OF(command->arguments)));
-    if (!strcmp(command->arguments[0], "mlp")) return bench_mlp(command);
-    if (!strcmp(command->arguments[0], "growth")) return bench_growth(command);
-    if (!strcmp(command->arguments[0], "ppo")) return bench_ppo(command);
-    if (!strcmp(command->arguments[0], "filter")) return bench_filter(command);
-    if (!strcmp(command->arguments[0], "synth")) return bench_synth(command);
-    return bench_models(command, job);
-}
-
-Status cmd_bench(int argc, char **argv) {
-    BenchJob job = {.list = "sft,prefill,decode,load", .compute = "auto", .checkpointing = "none", .steps = 2};
-    Command command = {
-        .arguments_help = "MODEL ... | S | Q | L | mlp | ppo | filter | synth [MODEL] | growth",
-        .help =
-            "Measures training and use of a model, or of random weights in the shape of SmolLM2-135M (S), Qwen2.5-0.5B (Q) or Llama-3.2-1B (L);\n"
-            "growth: time and memory by the length of a row, the number of rows and of steps;\n"
-            "mlp: acting with and updates of a policy of two hidden layers of 64;\n"
-            "ppo: steps a second of PPO on CartPole, with stable-baselines3's and cleanrl's settings.\n"
-            "filter: ROUGE-L and all filters of texts over 52,002 instructions.\n"
-            "synth: tokens a second of tune data synth, beside generation alone of the same answers; share of the filters.\n"
-            "GF/s are of products alone, as the shapes of all ops say (--profile shows them op by op); their share is of the best that this machine's products reach. GB/s: weights, keys and values "
-            "that decoding reads, and its share of what memory gives. Each work has a process of its own. --json: one object per work and line.\n"
-            "    tune bench S --work sft,decode",
-    };
-    const Option options[] = {
-        {"--work", OPTION_TEXT, &job.list, "LIST",
-         "of sft, sft_mix, full, dpo, grpo, decode, decode8, decode32, prefill, prefill2048, tokenizer, merge, load, start; or all: of L those that take less than minutes (sft,prefill,decode,load)"},
-        {"--batch", OPTION_INT, &job.batch, "N", "sequences at a time; dpo: pairs, grpo: prompts, 8 completions each"},
-        {"--tokens", OPTION_INT, &job.tokens, "N", "tokens of a sequence; decode, grpo: new ones; sft_mix, dpo: of the longest row"},
-        {"--steps", OPTION_INT, &job.steps, "N", "timed steps, behind one that is not; start: runs, of which the best counts (2)"},
-        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of products"},
-        {"--checkpointing", OPTION_TEXT, &job.checkpointing, "none|selective|layer", "of sft, sft_mix, full, dpo, grpo"},
-        {"--rows", OPTION_TEXT, &job.rows, "FILE",
-         "lengths of sft_mix and grpo, texts of tokenizer: {question, answer} or messages; of dpo: {prompt, chosen, rejected}. Drawn as GSM8K's and hh-rlhf's unless given"},
-        {"--tokenizer", OPTION_TEXT, &job.tokenizer, "DIR", "of the rows; the model's own"},
-        {"-o", OPTION_TEXT, &job.output, "FILE", "the rows and the machine as one JSON object, written after every row"},
-        {"--table", OPTION_TEXT, &job.table, "FILE", "such a file, or bench-peers.json, as markdown; nothing is measured"},
-        {0},
-    };
-    bool done;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = run_bench(&command, &job);
-    arena_free(command.arena);
     return status;
 }

@@ -1,7 +1,7 @@
-/* tune bench ppo: environment steps a second of PPO on CartPole, rollouts and updates together, with the settings that other programs are measured
+/* tune-bench ppo: environment steps a second of PPO on CartPole, rollouts and updates together, with the settings that other programs are measured
  * with. */
 #include "lib/base/system.h"
-#include "cmd/bench.h"
+#include "cmd/bench/bench.h"
 
 #include "rl/learn/learner.h"
 
