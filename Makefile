@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # tune. `make help` lists the targets; CC=clang, FLAVOUR=debug|san|tsan, ONEDNN=0, GLPK=0 and DEV=1 (warnings are errors) change the build; TILES=emulated runs AMX's code on AVX512_BF16.
 FLAVOUR ?= release
 PREFIX ?= /usr/local
@@ -204,7 +205,7 @@ format-check: ## check that they have it; tables that keep a form of their own a
 	@sh tests/lint.sh format $(C_FILES)
 compile_commands.json: always ## for clangd and other tools that read C
 	@$(MAKE) --no-print-directory -Bnk all $(TESTS) 2>/dev/null | sh tests/compile_commands.sh > $@.new && mv $@.new $@
-layers: ## check that files include only their own folder or a lower one, cite only documents that are here, and have no overlong lines
+layers: ## check that files include only their own folder or a lower one, cite only documents that are here, say their licence, and have no overlong lines
 	@sh tests/lint.sh layers
 headers: ## check that each header compiles alone
 	@CC="$(CC)" sh tests/lint.sh headers $(TUNE_CPPFLAGS) -std=c11 $(WARNINGS) -Werror

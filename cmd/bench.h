@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Works of tune bench. */
 #ifndef TUNE_BENCH_H
 #define TUNE_BENCH_H

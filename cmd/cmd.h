@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The program: one file cmd_<name>.c and one line in commands.def per subcommand. A command's options are a table in its file, from which --help is
  * made.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The program: catches signals, runs the command, and turns what went wrong into one line, a hint and an exit code. */
 #include <fcntl.h>
 #include <signal.h>

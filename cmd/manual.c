@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The manual page tune(1), in the man macros: what --help says of every command, and what is the same for all of them. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The one file that knows the version: it alone is compiled again when the version changes (Makefile: $(BUILD)/version). */
 #include "cmd/cmd.h"
 

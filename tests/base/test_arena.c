@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory: sizes that do not overflow, arenas, arrays that grow. */
 #include "lib/base/arena.h"
 #include "tests/support/check.h"

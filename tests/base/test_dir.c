@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Folders: made, listed, removed, built whole or not at all; paths. */
 #include "tests/support/check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files: mapped, cut and written to by others, read in lines, written whole or not at all, on disks that are full. */
 #include "lib/base/log.h"
 #include "tests/support/check.h"

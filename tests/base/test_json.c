@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* JSON: faults with their place, numbers of any size, types, writing. */
 #include "lib/base/json.h"
 #include "tests/support/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random numbers: known answers, moments, permutations. */
 #include "lib/base/rng.h"
 #include "tests/support/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Failures keep their words, messages reach the sink; and failing tests, broken promises and broken bytes show. */
 #include "lib/base/log.h"
 #include "tests/support/check.h"

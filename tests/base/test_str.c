@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text: strings that grow, numbers as short as they can be, UTF-8, words for people and shells. */
 #include "lib/base/rng.h"
 #include "lib/base/str.h"

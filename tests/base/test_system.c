@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The machine: memory, cores, clock; interrupts. */
 #include "lib/base/system.h"
 #include "tests/support/check.h"

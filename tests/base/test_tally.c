@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Means and spreads of numbers that come one by one. */
 #include "lib/base/tally.h"
 #include "tests/support/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* YAML: trees, types of scalars, faults with their place, writing. */
 #include "lib/base/yaml.h"
 #include "tests/support/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Assertions that say both values, where and how far apart, and what tests share: golden paths, a folder of their own, broken bytes.
  *
  *     TEST(sums_are_right) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What tests of finite worlds share: an arena that is new for every test, worlds that a builder finishes, solutions that are not refused. */
 #ifndef TUNE_TEST_MDP_H
 #define TUNE_TEST_MDP_H

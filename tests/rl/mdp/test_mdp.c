@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Exact solutions: worlds with published values, the book's and the toolbox's examples, horizons, reward per step; what is refused. */
 #include "rl/mdp/mdp_form.h"
 #include "tests/support/check.h"

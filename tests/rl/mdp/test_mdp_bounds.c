@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Certified bounds: every method, horizons, rewards per step and policies against all policies in long double; linear programs. */
 #include "rl/mdp/mdp_form.h"
 #include "tests/support/check.h"

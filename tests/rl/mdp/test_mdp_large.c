@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Large worlds: chains with slow and fast parts, threads, tiles; methods that agree, and take few iterations. */
 #include "rl/mdp/mdp_form.h"
 #include "tests/support/check.h"

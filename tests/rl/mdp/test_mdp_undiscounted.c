@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gamma 1: what costs next to nothing, what ends hardly ever, round trips, and where there are no values. */
 #include "rl/mdp/mdp_form.h"
 #include "tests/support/check.h"
