@@ -18,7 +18,8 @@
 #include "lib/infer/infer.h"
 #include "lib/train/training.h"
 
-extern const char tune_version[], tune_program[]; /* "0.1.0-g<commit>"; the same behind "tune " */
+extern const char tune_version[], tune_program[]; /* "0.2.0-g<commit>"; the same behind "tune " */
+extern const char tune_released[];                /* the version's date, "2026-11-27" */
 
 typedef enum OptionType { OPTION_END, OPTION_FLAG, OPTION_TEXT, OPTION_INT, OPTION_REAL, OPTION_LIST } OptionType;
 typedef struct Option {

@@ -4,3 +4,4 @@
 
 const char tune_version[] = TUNE_VERSION;
 const char tune_program[] = "tune " TUNE_VERSION;
+const char tune_released[] = TUNE_RELEASED;

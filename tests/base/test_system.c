@@ -3,14 +3,13 @@
 #include "lib/base/system.h"
 #include "tests/support/check.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#ifdef __linux__
-#include <sched.h>
-#endif
 
 #ifndef SANITIZED
 static void limit_the_address_space(void) {
@@ -113,6 +112,21 @@ TEST(interrupts_are_seen) {
     assert_int_equal(WEXITSTATUS(result), 0);
 }
 
+static void *read_until_asked_to_stop(void *context) {
+    while (!interrupt_requested()) sched_yield();
+    return context;
+}
+
+/* A signal reaches any thread, and all of them read what it asks for: the thread sanitizer sees a flag that is not atomic. */
+TEST(interrupts_reach_other_threads) {
+    pthread_t reader;
+    assert_int_equal(pthread_create(&reader, NULL, read_until_asked_to_stop, NULL), 0);
+    interrupt_request();
+    assert_int_equal(pthread_join(reader, NULL), 0);
+    interrupt_clear();
+    assert_false(interrupt_requested());
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_machine_is_known),
@@ -120,6 +134,7 @@ int main(void) {
         cmocka_unit_test(threads_of_a_core_count_once),
 #endif
         cmocka_unit_test(interrupts_are_seen),
+        cmocka_unit_test(interrupts_reach_other_threads),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }
