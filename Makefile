@@ -1,7 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
 # tune. `make help` lists the targets; CC=clang, FLAVOUR=debug|san|tsan, ONEDNN=0, GLPK=0 and DEV=1 (warnings are errors) change the build; TILES=emulated runs AMX's code on AVX512_BF16.
 FLAVOUR ?= release
 PREFIX ?= /usr/local
-VERSION := $(shell cat VERSION)$(shell git describe --always --dirty --exclude '*' 2>/dev/null | sed 's/^/-g/')
+# VERSION: the version, and the date that the manual page carries: a build today or tomorrow prints the same.
+VERSION := $(shell sed -n 1p VERSION)$(shell git describe --always --dirty --exclude '*' 2>/dev/null | sed 's/^/-g/')
+RELEASED := $(shell sed -n 2p VERSION)
 SYSTEM := $(shell uname -s)
 MACHINE := $(shell uname -m)
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
@@ -87,7 +90,7 @@ named = $(or $(strip $(filter %/$(1),$(TESTS)) $(filter tests/$(1).case,$(CASES)
 # - clang without oneDNN: all is compiled; products, kernels, ops and log-probabilities are run.
 TRAINS := $(shell awk -f tests/cli/trains.awk $(wildcard tests/cli/*.case))
 ALL := $(TESTS) $(CASES) $(SCRIPTS)
-THREADED := test_kernels test_ops test_matmul test_mlp test_logprobs_kernel test_generate test_data test_store test_filter test_reward_http test_reward_command test_env_command test_synth test_base
+THREADED := test_kernels test_ops test_matmul test_mlp test_logprobs_kernel test_generate test_data test_store test_filter test_reward_http test_reward_command test_env_command test_synth test_file test_system
 PORTABLE := test_matmul test_kernels test_ops test_logprobs_kernel
 DUTY_OF := $(if $(filter san,$(FLAVOUR)),san,$(if $(filter tsan,$(FLAVOUR)),tsan,$(if $(filter 0,$(ONEDNN)),portable)))
 DUTY_san = $(TESTS) $(filter-out $(TRAINS),$(CASES)) tests/cli/self_test.sh
@@ -108,8 +111,8 @@ $(BUILD)/%.o: %.c
 # Written anew only when the version is another one, so that a commit compiles one file, and no object keeps an old version.
 $(BUILD)/version: always
 	@mkdir -p $(@D)
-	@echo '$(VERSION)' | cmp -s - $@ || echo '$(VERSION)' > $@
-$(BUILD)/cmd/version.o: TUNE_CPPFLAGS += -DTUNE_VERSION='"$(VERSION)"'
+	@echo '$(VERSION) $(RELEASED)' | cmp -s - $@ || echo '$(VERSION) $(RELEASED)' > $@
+$(BUILD)/cmd/version.o: TUNE_CPPFLAGS += -DTUNE_VERSION='"$(VERSION)"' -DTUNE_RELEASED='"$(RELEASED)"'
 $(BUILD)/cmd/version.o: $(BUILD)/version
 define isa_rule
 $(BUILD)/lib/tensor/cpu/%.$(1).o: lib/tensor/cpu/%.c
@@ -215,7 +218,7 @@ format-check: ## check that they have it; tables that keep a form of their own a
 	@sh tests/lint.sh format $(C_FILES)
 compile_commands.json: always ## for clangd and other tools that read C
 	@$(MAKE) --no-print-directory -Bnk all $(TESTS) 2>/dev/null | sh tests/compile_commands.sh > $@.new && mv $@.new $@
-layers: ## check that files include only their own folder or a lower one, cite only documents that are here, and have no overlong lines
+layers: ## check that files include only their own folder or a lower one, cite only documents that are here, say their licence, and have no overlong lines
 	@sh tests/lint.sh layers
 headers: ## check that each header compiles alone
 	@CC="$(CC)" sh tests/lint.sh headers $(TUNE_CPPFLAGS) -std=c11 $(WARNINGS) -Werror

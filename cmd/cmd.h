@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The program tune: one file cmd_<name>.c and one line in commands.def per subcommand. A command's options are a table in its file, from which --help
  * is made. Benchmarks are a program of their own, tune-bench (bench/bench.h), which shares what is no command: options, help, terminal, profile.
  *
@@ -18,7 +19,8 @@
 #include "lib/train/training.h"
 
 extern const char program_name[];                 /* "tune" or "tune-bench": main.c's of each program; begins its messages */
-extern const char tune_version[], tune_program[]; /* "0.1.0-g<commit>"; the same behind "tune " */
+extern const char tune_version[], tune_program[]; /* "0.2.0-g<commit>"; the same behind "tune " */
+extern const char tune_released[];                /* the date of the version, "2026-11-27" */
 
 typedef enum OptionType { OPTION_END, OPTION_FLAG, OPTION_TEXT, OPTION_INT, OPTION_REAL, OPTION_LIST } OptionType;
 typedef struct Option {

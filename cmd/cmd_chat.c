@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune chat: a conversation on the terminal. What was said stays in the key/value cache, so each turn computes only what is new. */
 #include <editline/readline.h>
 #include <stdio.h>

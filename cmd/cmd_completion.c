@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune completion: scripts for shells, and what they ask at every tab. A script only hands over the words and shows the answer; what may come next is
  * found here, in the tables of commands, options and recipe keys.
  *

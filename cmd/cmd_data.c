@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune data: rows before training. One file cmd_data_<name>.c and one line of data_commands.def per subcommand. */
 #include "cmd/cmd_data.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The subcommands of tune data. */
 #ifndef TUNE_CMD_DATA_H
 #define TUNE_CMD_DATA_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune data check: what a recipe's rows are as training sees them. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune data filter: rows that are worth training on. */
 #include <math.h>
 #include <stdlib.h>

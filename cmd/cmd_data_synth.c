@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune data synth: seeds and a teacher in, rows to train on out. */
 #include <math.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune doctor: what this build and this machine can do, measured, and whether its gradients are right. */
 #include <omp.h>
 #include <stdarg.h>

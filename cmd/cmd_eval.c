@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune eval: a model on rows, a run by what it learned from. */
 #include "cmd/cmd_eval.h"
 #include "rl/reward/scorer.h"

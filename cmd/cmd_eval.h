@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What tune eval asks: each evaluation runs and shows what it found. */
 #ifndef TUNE_CMD_EVAL_H
 #define TUNE_CMD_EVAL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune generate: a model answers prompts. */
 #include <math.h>
 #include <string.h>

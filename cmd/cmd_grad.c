@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune grad: the gradient of the mean loss, for checking against other programs. */
 #include "lib/base/system.h"
 #include "cmd/cmd.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune help: what --help says, and the manual page. */
 #include "cmd/help.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune init: a model with random weights, to train from nothing or to measure with. */
 #include <math.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune inspect: what is in a model, an adapter, a safetensors file, a checkpoint or a run. */
 #include <stdlib.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune mdp: finite Markov decision processes. One file cmd_mdp_<name>.c and one line of mdp_commands.def per subcommand. */
 #include "cmd/cmd_mdp.h"
 

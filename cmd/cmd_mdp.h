@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The subcommands of tune mdp, and what they and tune-bench mdp share (mdp_question.c). */
 #ifndef TUNE_CMD_MDP_H
 #define TUNE_CMD_MDP_H

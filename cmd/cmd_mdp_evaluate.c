@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune mdp evaluate: the values of a policy. */
 #include <math.h>
 

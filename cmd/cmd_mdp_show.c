@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune mdp show: a world drawn with values and a policy. */
 #include "cmd/cmd_mdp.h"
 #include "rl/mdp/mdp_show.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune mdp simulate: given actions step by step, or episodes under a policy. */
 #include "lib/base/system.h"
 #include "cmd/cmd_mdp.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune mdp solve: the best there is to be had, how far that may be from the truth, and what to do for it. */
 #include <math.h>
 #include <string.h>

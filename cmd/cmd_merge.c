@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune merge: adapters into their base, written as a Hugging Face directory. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune report: the page of one run, or several side by side. */
 #include "cmd/cmd.h"
 #include "lib/train/report.h"

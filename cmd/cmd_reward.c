@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune reward: a reward model from preferences. */
 #include "cmd/pair_command.h"
 #include "rl/reward/reward_training.h"

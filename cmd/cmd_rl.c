@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune rl: a recipe in, a policy in the run directory out. */
 #include <string.h>
 

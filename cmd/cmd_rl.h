@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What tune rl learns from: each runs the job and shows plan, progress and result. Runs on pairs: pair_command.h. */
 #ifndef TUNE_CMD_RL_H
 #define TUNE_CMD_RL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune score: log-probabilities of given texts, token by token. */
 #include <math.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune sft: a recipe in, a trained adapter or model in the run directory out. */
 #include "cmd/train_show.h"
 #include "sft/sft.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune tokenize: text to ids, one JSON array a text, and back; conversations to the text that the model's template makes of them. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune tokenizer train: byte-level BPE from a corpus. */
 #include <string.h>
 

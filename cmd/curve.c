@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A small curve in characters: braille dots where the terminal speaks UTF-8, ':' and '.' where it does not. */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune eval of a run on an environment: episodes with its policy. */
 #include <stdio.h>
 

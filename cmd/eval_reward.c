@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune eval of a reward model: the share of pairs that it puts in order, or of steps that it tells right, and what its scores are worth as odds. */
 #include "cmd/cmd_eval.h"
 #include "rl/reward/reward_training.h"

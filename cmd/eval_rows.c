@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune eval on rows: loss and perplexity, the share of tokens guessed right, and of answers that are exactly right. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune eval of a run on text: what answers to prompts earn by its rewards, or episodes on its environment of texts. */
 #include "cmd/cmd_eval.h"
 #include "rl/text/text_rl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the program is, and what comes with it. */
 #include <string.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* --help: what a command is and takes, folded to the terminal. */
 #include "cmd/help.h"
 

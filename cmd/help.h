@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a command is and takes, as data: read by --help, by completion in shells and by the manual page, so none of them can go stale.
  *
  *     static void count(void *context, const CommandView *view) { *(size_t *)context += view->n_own; }

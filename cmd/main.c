@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune: a command of commands.def. */
 #include "cmd/cmd.h"
 

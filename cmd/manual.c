@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The manual page tune(1), in the man macros: what --help says of every command, and what is the same for all of them. */
 #include <string.h>
 
@@ -203,7 +204,7 @@ Status print_manual(void) {
     const CommandInfo *any = NULL;
     for (size_t i = 0; i < group_all.n && !any; i++)
         if (group_all.commands[i].run) any = &group_all.commands[i];
-    str_append(&out, ".TH TUNE 1 \"\" \"");
+    str_printf(&out, ".TH TUNE 1 \"%s\" \"", tune_released);
     add_plain(&out, tune_program, strlen(tune_program));
     str_append(&out, "\"\n.SH NAME\ntune \\- fine\\-tune language models on ordinary machines\n"
                      ".SH SYNOPSIS\n\\fBtune\\fR \\fICOMMAND\\fR [\\fIARGUMENT\\fR ...] [\\fIOPTION\\fR ...]\n.SH DESCRIPTION\n");

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The world that a command line names, and how it is to be solved. */
 #include <math.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opening a model with its adapter and tokenizer, as most commands do. */
 #include "cmd/cmd.h"
 

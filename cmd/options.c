@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Options by table. */
 #include <errno.h>
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plan, progress and summary of a run over pairs. */
 #include "cmd/pair_command.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the commands that learn from rows of preferences show: tune rl with a preference loss, tune reward. */
 #ifndef TUNE_PAIR_COMMAND_H
 #define TUNE_PAIR_COMMAND_H

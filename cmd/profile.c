@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What --profile prints: where the time of a run went, by kind of op. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What every program does: it catches signals, runs, and turns what went wrong into one line, a hint and an exit code. */
 #include <fcntl.h>
 #include <signal.h>

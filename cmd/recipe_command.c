@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the commands that take a RECIPE have in common: file and overrides, --resume, --dry-run, --schema. */
 #include <stdio.h>
 #include <stdlib.h>

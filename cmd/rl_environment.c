@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune rl on an environment: what is shown of a run, values where they are known, an episode in the end. */
 #include <math.h>
 

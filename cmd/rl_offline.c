@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune rl on rows with rewards: what is shown of a run of implicit Q-learning. */
 #include "cmd/cmd_rl.h"
 #include "cmd/train_show.h"

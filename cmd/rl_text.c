@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune rl on text: what is shown of a run with prompts and rewards, or on an environment of texts. */
 #include <math.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of a file as token ids, for the commands that use a model. */
 #include <stdlib.h>
 #include <string.h>

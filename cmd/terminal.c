@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What people and scripts see: results on stdout, progress on stderr. */
 #include <errno.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plan, progress and end of a run. */
 #include "cmd/train_show.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is shown of a run, by whichever command it is. */
 #ifndef TUNE_TRAIN_SHOW_H
 #define TUNE_TRAIN_SHOW_H

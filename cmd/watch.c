@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An episode as it is played, for people: a grid with the agent in it, or the numbers of each step. On a terminal a grid is drawn over and over in
  * its place. */
 #include <time.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shows an episode while it is played.
  *
  *     Watch watch = {0};

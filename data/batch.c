@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Examples side by side in one flat batch: no padding, nobody sees a neighbour. */
 #include "data/data.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokenised rows that are found again by what they were made of. */
 #include "lib/base/log.h"
 #include "lib/base/system.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A folder of files of tokenised rows, each named by what it was made of.
  *
  *     if (!cache_applies(files, n_files)) ...

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The screen that would have saved the run; see check.h. */
 #include "lib/base/system.h"
 #include "data/check.h"

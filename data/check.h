@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What training would do with its rows, looked at before it does: counts, lengths, and what goes wrong silently elsewhere.
  *
  *     RecipeRows rows;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From files to batches of tokens: readers and formats -> rows -> examples -> flat batches.
  *
  *     Dataset *dataset;

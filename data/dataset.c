@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows to examples: formats, limits, what is dropped, cut or double. Rows are read one after the other, tokenised in blocks by all threads, and
  * appended in their order. */
 #include "data/cache.h"

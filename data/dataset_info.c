@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* LLaMA-Factory's dataset_info.json: "FOLDER/dataset_info.json#NAME" as a path means the entry NAME, whose columns and tags are mapped onto our forms
  * of rows. Source: that project's data/README.md. */
 #include "data/formats/formats.h"

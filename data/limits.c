@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a row must not go beyond. */
 #include "data/data.h"
 

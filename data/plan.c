@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which rows a step trains on, as a function of (seed, step): orders of epochs, batches, steps. */
 #include "lib/base/system.h"
 #include "data/data.h"

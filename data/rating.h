@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a judge's words rate something with: "Score: 8/10", "I give it 7 out of 10.", "8". */
 #ifndef TUNE_RATING_H
 #define TUNE_RATING_H

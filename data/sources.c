@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What data.train and data.eval say: files, and how each is read. */
 #include "data/formats/formats.h"
 

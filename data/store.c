@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The file of tokenised rows: written through two streams (words, and the table of rows, which is put behind them at the end), then mapped. */
 #include "lib/base/system.h"
 #include "data/store.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokenised rows in one file that is mapped, so memory does not grow with their number: written once, from the first row to the last, then read in
  * any order.
  *

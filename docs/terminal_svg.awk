@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # A picture of a terminal from what a command really printed:   sh recipes/demo/demo.sh 2>&1 | awk -f docs/terminal_svg.awk > docs/demo.svg
 # A line behind an empty one is a heading unless it ends as a sentence does, lines that begin with $ are commands; progress lines but the last of a run
 # are left out.

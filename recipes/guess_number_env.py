@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Guess the number: an environment of texts for tune.
 
 In a recipe:

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Any Gymnasium environment for tune.
 
 In a recipe:

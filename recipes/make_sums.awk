@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Questions on sums of two numbers of two digits, for recipes/rl_sums.yaml: all 8100 pairs in a fixed mixed order, the first 500 of which are kept for the test.
 #   awk -v kind=test -f recipes/make_sums.awk > test.jsonl
 #   awk -v kind=train -v rows=2000 -f recipes/make_sums.awk > train.jsonl

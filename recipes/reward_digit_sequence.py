@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A reward program for `tune rl`: the digit sequences of verl's arithmetic task.
 
 A prompt 'a,b:m,n' asks for the n numbers that follow a, b with the same difference, modulo m: '6,2:9,3' wants '7,3,8'.

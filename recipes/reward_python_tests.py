@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Reward of generated Python code: 1 when its row's unit tests pass, else 0. A program for
 
     reward:

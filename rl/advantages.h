@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Advantages from returns or from one reward a completion: normalised over a batch, or compared within the group of completions of one prompt.
  *
  *     advantages_group(rewards, n, num_generations, SCALE_GROUP, advantages);      // GRPO; SCALE_NONE: Dr. GRPO

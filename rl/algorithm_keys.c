@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Keys that an algorithm does not read are refused, by one table of all algorithms. */
 #include "lib/base/log.h"
 #include "rl/algorithm_keys.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which keys of a recipe an algorithm reads. Each says so beside its name (Algorithm.keys, TextAlgorithm.keys, a line of pair_algorithms.def): names
  * between blanks, those of section rl without it.
  *

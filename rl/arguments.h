@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments behind an id: "FrozenLake-v1:map_name=8x8,is_slippery=false". What an environment or a world takes is a table, from which texts are read,
  * checked and explained.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Keys that an algorithm reads, but not as another key is set: said, as all that does nothing is. */
 #include "rl/algorithm_keys.h"
 

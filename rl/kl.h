@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How far the policy has gone from the reference: estimates of KL(policy || reference) from the log-probabilities of sampled tokens, in the loss or
  * in the reward.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Policy-gradient losses as plain functions in double, from log-probabilities and advantages to a loss and its gradient. CartPole's actions and a
  * model's tokens are the same here.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The one place where log-probabilities become ratios. A difference of log-probabilities is kept within +-20 before it is an exponent (as verl and
  * OpenRLHF do it), so finite and minus infinite log-probabilities never give infinities; NaN stays NaN, for a run that diverged to be seen.
  */

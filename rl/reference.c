@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Switching a model to what it was. */
 #include "rl/reference.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The policy that a KL penalty or a preference loss compares with. It shares the base weights: where it is the policy as it began, only the trained
  * tensors are kept twice.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Returns: what a step was followed by, discounted, with values in place of what was not seen. Every function works on a Trajectory's (T, B) arrays
  * and treats its ends alike: behind a terminated step there is nothing (0; also when it was truncated in the same step), behind a truncated one there
  * is the value of its final observation, behind the last row there is last_values. Entries that are not `valid` are passed over, as if they were not

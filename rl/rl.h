@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reinforcement learning on one abstraction: a gridworld, CartPole and a language model are the same kind of thing. This header fixes the shapes that
  * all of it shares; solvers, environments and algorithms come with their own files.
  *

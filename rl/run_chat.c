@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a run on text is rendered with. */
 #include "rl/run_chat.h"
 

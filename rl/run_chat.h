@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tokenizer and the chat template of a run on text, with the day that it began. */
 #ifndef TUNE_RUN_CHAT_H
 #define TUNE_RUN_CHAT_H

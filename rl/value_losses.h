@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Losses of a value estimate against its target (a return), and how good it is.
  *
  *     value_loss(&(ValueBatch){.n = n, .values = values, .old_values = old, .targets = returns}, 0.2, grad, &metrics);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Merging: one list of tensors to write, each the base's tensor plus what the adapters say about it, in blocks of rows. */
 #include "lib/base/system.h"
 #include "sft/merge_parts.h"

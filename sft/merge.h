@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Adapters merged into their base: W + sum of weight_i x delta_i, written as a Hugging Face directory.
  *
  *     MergeConfig config = {.base = "smollm2", .adapters = &(MergeAdapter){"runs/a/adapter", 1}, .n_adapters = 1, .output = "merged"};

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of merging share. */
 #ifndef TUNE_MERGE_PARTS_H
 #define TUNE_MERGE_PARTS_H

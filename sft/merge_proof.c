@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The proof of a merge: base and adapters side by side, and the merged model, both run on a few tokens. */
 #include "sft/merge_parts.h"
 

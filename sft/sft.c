@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Supervised fine-tuning: model, adapter, tokenizer and rows from the recipe, the objective, and what is written at the end. */
 #include "lib/base/system.h"
 #include "sft/started.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Supervised fine-tuning: a recipe in, a trained adapter (or model) in the run directory out.
  *
  *     TrainResult result;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The record of a run's beginning: what will be trained, how much of it, and a sample of the mask. */
 #include "sft/started.h"
 

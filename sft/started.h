@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* output/started.json: what was known before the first step, for `tune report` and for whoever looks into the run later. */
 #ifndef TUNE_STARTED_H
 #define TUNE_STARTED_H

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The gates, and the tests of what changed since the last commit, within 60 seconds. Lists what it left out.
 #   tests/check.sh BUILD PROGRAM CASE...       all test programs and cases, of which it chooses
 # A test is chosen when it changed itself, when it is in the folder of tests that mirrors the folder of a changed source, or when its name begins

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # compile_commands.json of the commands that `make -n` prints.
 #   make -Bn all | tests/compile_commands.sh > compile_commands.json
 set -u

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Rules of the house that a machine can check. Says each offence and fails when there is one.
 #   tests/lint.sh layers | headers COMPILER-FLAGS... | quiet LIBRARY | format FILE...
 set -u
@@ -44,6 +45,18 @@ check_length() {
         END { exit bad }'
 }
 
+# Each file of code says its licence where tools look for it: in the first line, or after the line that names the interpreter.
+check_licence() {
+    find lib data sft rl cmd tests recipes docs .ci Makefile -type f \( -name '*.[ch]' -o -name '*.def' -o -name '*.sh' -o -name '*.py' \
+        -o -name '*.awk' -o -name Makefile -o -path .ci/run \) | sort | xargs awk '
+        FNR == 1 { script = /^#!/ }
+        FNR == 1 + script {
+            words = "SPDX-License-Identifier: Apache-2.0"; line = FILENAME ~ /\.(c|h|def)$/ ? "/* " words " */" : "# " words
+            if ($0 != line) { bad = 1; print FILENAME ":" FNR ": the licence is missing: " line }
+        }
+        END { exit bad }'
+}
+
 # Each header compiles alone; several at a time.
 check_headers() {
     compile="${CC:-cc} $* -DISA=base -Wno-unused-macros -fsyntax-only"
@@ -75,7 +88,9 @@ layers) # all are said before it fails
     layered=$?
     check_cited
     cited=$?
-    check_length && [ $layered = 0 ] && [ $cited = 0 ] && echo "$rule: fine" ;;
+    check_licence
+    licensed=$?
+    check_length && [ $layered = 0 ] && [ $cited = 0 ] && [ $licensed = 0 ] && echo "$rule: fine" ;;
 headers | quiet | format) "check_$rule" "$@" && echo "$rule: fine" ;;
 *) echo "usage: tests/lint.sh layers | headers FLAGS | quiet LIBRARY | format FILES" >&2; exit 2 ;;
 esac

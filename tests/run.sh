@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Runs test programs, command-line cases and scripts, several at a time, and adds up what they say.
 #   tests/run.sh BUILD ITEM...
 # ITEM: a program below BUILD/tests, tests/cli/NAME.case or tests/cli/NAME.sh. JOBS=n: how many at once. The output of each stays in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune-bench: measures training and use of models, and what else the program does, beside what this machine can do. main.c says which words are
  * a work of their own; works on a model are in the table of bench_models.c. */
 #ifndef TUNE_BENCH_H

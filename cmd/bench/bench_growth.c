@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune-bench growth: what grows with the length of a row, with the number of rows and with the number of steps. Time per token outside attention and
  * memory per token should stay what they are; attention takes its share of the operations; a data set costs no memory for its rows. A tiny model, so
  * that attention and data weigh as much as they can. */

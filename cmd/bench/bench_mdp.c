@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune-bench mdp: sweeps over a world beside what the machine's memory can do in the same moments, and how long its solution takes. */
 #include <math.h>
 #include <time.h>

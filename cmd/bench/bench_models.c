@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune-bench MODEL|S|Q|L: what training and use of a model reach on this machine, beside what its products and its memory reach alone. */
 #include <errno.h>
 #include <math.h>

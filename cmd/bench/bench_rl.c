@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune-bench dpo and grpo: steps of preference training and of a policy gradient on a language model, with the settings of TRL's trainers that they
  * are compared with. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of tune-bench: lengths as real data has them, ids at random. */
 #include <math.h>
 

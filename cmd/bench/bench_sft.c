@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune-bench sft, sft_mix, full: steps of supervised fine-tuning; start: how soon the first one is done. */
 #include <errno.h>
 #include <fcntl.h>

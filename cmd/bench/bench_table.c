@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune-bench --table: bench.json and bench-peers.json as markdown. */
 #include "cmd/bench/bench.h"
 

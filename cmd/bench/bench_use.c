@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune-bench load, prefill, decode, merge, tokenizer: what a trained model is used for. */
 #include <string.h>
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune-bench: works on models by --work, and works of their own by the first argument. */
 #include <stdlib.h>
 #include <string.h>

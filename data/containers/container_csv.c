@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Comma- or tab-separated values as RFC 4180 has them: a header, quoted cells with any content, "" for a quote in them; lines end with LF, CRLF or
  * CR. Cells are strings, but see cell_value. Blank lines are no rows. Memory: one row. */
 #include "data/containers/containers.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A JSON document: an array of rows, read element by element (memory: one row), or an object of columns, read whole. Files named .json that hold one
  * row a line are read as lines. */
 #include "data/containers/containers.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One JSON object a line. Memory: one line. */
 #include "data/containers/containers.h"
 

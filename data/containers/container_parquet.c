@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Apache Parquet: rows put together again from columns, whatever lists, structures and maps they are in (the assembly of Google's Dremel paper, by
  * recursion over the tree of columns). Memory: the footer, and of the current row group a page and the dictionary of each column. */
 #include "data/containers/containers.h"

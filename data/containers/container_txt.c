@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plain text: one document, or documents with a separator between them. A row is {"text"}, its number the line where it begins. Memory: one document.
  */
 #include "data/containers/containers.h"

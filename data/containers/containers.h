@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The containers of containers.def, and what they share: handing rows over and saying where something is wrong.
  *
  *     static Status read_rows(RowReader *reader) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Apache Parquet, as much of it as reading needs: footer, columns, values. All sizes and counts of a file are checked before they are used; failures
  * name the file, the column and the page.
  *

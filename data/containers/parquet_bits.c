@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whole numbers as Parquet packs them: runs of bits, and differences in blocks. Both are read one number at a time, so a run may be as long as a file
  * claims. */
 #include "data/containers/parquet.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A column of a row group: its pages, and in them levels and values in all encodings of the format. */
 #include "data/containers/parquet.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parquet's footer and page headers: structures in Thrift's compact protocol, the tree of columns, where their pages lie. */
 #include "data/containers/parquet.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parquet's values as JSON. */
 #include "data/containers/parquet.h"
 

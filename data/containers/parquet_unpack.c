@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The codecs of Parquet's pages, each a system library. */
 #include "data/containers/parquet.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of any file: the table of containers, and what they share. */
 #include "lib/base/system.h"
 #include "data/containers/containers.h"

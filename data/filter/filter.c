@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Filters of rows: what is on, verdicts, memory; see filter.h. */
 #include "lib/base/system.h"
 #include "data/filter/filter_kinds.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What keeps bad rows out of training data: one file filter_<name>.c and one line of filters.def a filter.
  *
  *     Filters *filters;

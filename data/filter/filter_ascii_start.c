@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ascii_start: instructions whose first character is not ASCII, as self-instruct has it: mostly other languages. */
 #include "data/filter/filter_kinds.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* blacklist: instructions with words for what a model of text cannot do. The lists are self-instruct's and Alpaca's (stanford_alpaca,
  * generate_instruction.py); as there, whole words in any case. */
 #include "data/filter/filter_kinds.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* colon_end: an input or an answer that ends with a colon has lost what should follow it; self-instruct's rule for instances. */
 #include "data/filter/filter_kinds.h"
 

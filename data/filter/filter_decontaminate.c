@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* decontaminate: rows that share n words in a row with a text of evaluation (13, as GPT-3's authors took: arXiv 2005.14165, appendix C), whatever
  * column it stands in; case and punctuation aside. A text of evaluation with fewer words counts as a whole, unless it is very short. What many of its
  * rows share is wording of the task, and tells nothing. */

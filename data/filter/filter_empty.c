@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* empty: nothing is asked, or nothing answers it. A row that is a text alone asks for nothing. */
 #include "data/filter/filter_kinds.h"
 

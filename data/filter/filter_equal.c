@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* equal: the answer repeats the input, or the whole of what was asked; case, white space and quotes aside. */
 #include "data/filter/filter_kinds.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exact: the same text as a row before, case, white space, the form of quotes and of Unicode characters, and full stops, ! and ? at the end aside;
  * what is given with the question, such as tools, must be the same to the byte. Both are compared by 128 bits of hash. */
 #include "data/filter/filter_kinds.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* format: a regular expression (PCRE2, Unicode) that must be found in the answer, or in the prompt. ^ and $ are line ends only with (?m). */
 #include "data/filter/filter_kinds.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* judge: a score from 1 to 10 that a judge gives, by a rubric. Without a judge the row's own number `judge` counts. */
 #include "data/filter/filter_kinds.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a file filter_<name>.c defines: its options, and one of three ways to judge a row.
  *
  *     enum { MAX };

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* length: characters of the prompt and of the answer. */
 #include "data/filter/filter_kinds.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* minhash: near-duplicates by the Jaccard similarity of their shingles, estimated (minhash.h). Shingles are runs of characters (as they are after
  * folding: any script) or of words. */
 #include "data/filter/filter_kinds.h"

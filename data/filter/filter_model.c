@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a model says of answers: their losses behind their prompts and by themselves; for filters logprob and ifd. */
 #include "data/filter/filter_kinds.h"
 #include "data/formats/formats.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* punctuation_start: instructions whose first character is ASCII punctuation (Python's string.punctuation), as self-instruct has it. */
 #include "data/filter/filter_kinds.h"
 

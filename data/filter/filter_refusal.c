@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* refusal: answers that decline, or speak of being a model. Some phrases count anywhere, others only where an answer begins: "I cannot" may well be
  * part of a story. */
 #include "data/filter/filter_kinds.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* repetition: what a model writes that got into a loop. Score: 1 - different n-grams / all n-grams of the words; and a character that is repeated
  * without end. */
 #include "data/filter/filter_kinds.h"

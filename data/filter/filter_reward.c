@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reward: what rewards give an answer; those of `tune rl` are handed in by the program. Without them the row's own number `reward` counts. */
 #include "data/filter/filter_kinds.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rouge_l: rows whose prompt is too much like a seed or a row that was kept, by ROUGE-L's F: self-instruct's and Alpaca's filter, exactly (rouge.h).
  * Texts without a-z and 0-9 are like none. */
 #include "data/filter/filter_kinds.h"

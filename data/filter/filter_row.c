@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of all formats as filters see them, and rows as lines. */
 #include "data/formats/conversation.h"
 #include "data/filter/filter_kinds.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The best and most different rows within a budget: greedy, with gains that are worked out again only where they may still be the largest (Minoux
  * 1978: a gain never grows). */
 #include "data/filter/filter_kinds.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Texts as filters look at them; see filter_kinds.h. */
 #include "data/filter/filter_kinds.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* valid_json: answers must be JSON. Fences around it (```json ... ```) are fine unless they are told not to be. */
 #include "data/filter/filter_kinds.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* words: self-instruct keeps instructions of 4 to 150 words (its code rejects `len(words) <= 3` and `> 150`). */
 #include "data/filter/filter_kinds.h"
 

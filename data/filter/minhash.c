@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* MinHash; see minhash.h. */
 #include "lib/base/rng.h"
 #include "data/filter/minhash.h"

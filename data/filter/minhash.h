@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* MinHash (Broder 1997) with locality-sensitive hashing by bands: near-duplicates among very many texts, without comparing all of them.
  *
  * A text is a set of shingles; the share of `permutations` minima that two signatures have in common estimates the Jaccard similarity J of the sets

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ROUGE-L; see rouge.h. */
 #include "data/filter/rouge.h"
 

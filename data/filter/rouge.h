@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ROUGE-L as the rouge-score package computes it (RougeScorer(["rougeL"], use_stemmer=False), version 0.1.2): words are runs of a-z and 0-9 of the
  * text in lower case; with l the longest common subsequence of words, p = l / words of one, r = l / words of the other, F = 2 p r / (p + r), 0 where
  * either has no words.

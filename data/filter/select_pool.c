@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows to choose from, as tune data filter and tune data synth gather them. */
 #include "data/filter/filter.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Conversations to tokens; see conversation.h. */
 #include "data/formats/conversation.h"
 

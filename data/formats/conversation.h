@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Conversations to tokens: messages in OpenAI's form, rendered by the model's chat template, with what is trained found in the rendered text.
  *
  * An assistant's turn is trained from behind its generation prompt through its end-of-turn token. Where the template marks what the model writes with

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* {"instruction","input","output"} in the words of Stanford's Alpaca (github.com/tatsu-lab/stanford_alpaca, train.py): the output follows "###
  * Response:" directly. A `system` text takes the place of the opening sentence; `history`, a list of [instruction, response], stands before as rounds
  * of the same form. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* {"input_ids","labels"}: tokens as they are, nothing is added. Labels stand in place (not shifted), -100 = not trained; without labels every token
  * is trained. What "attention_mask" gives 0 is padding, which is left out: here no batch is padded. */
 #include "data/formats/formats.h"

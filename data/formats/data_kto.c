@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* {"prompt","completion","label"}: answers that were liked or not. Supervised training takes those that were; the others are kept as context without
  * loss, and counted. */
 #include "data/formats/conversation.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* {"messages": [{"role", "content"}, ...]}: OpenAI's form, rendered by the model's chat template. `tools`, `documents` and `chat_template_kwargs`
  * beside it go to the template. */
 #include "data/formats/conversation.h"

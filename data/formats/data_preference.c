@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* {"prompt","chosen","rejected"}: pairs for preference losses; the prompt may be missing where both are whole conversations or texts with the same
  * beginning, or be the text of a message that both conversations begin with. Supervised training takes the chosen answer. */
 #include "data/formats/conversation.h"

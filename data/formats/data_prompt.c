@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* {"prompt"} alone, a text or a list of messages: what models are asked in reinforcement learning. There is nothing in it to imitate. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* {"prompt","completion"}: two texts, the answer follows the prompt directly; or two lists of messages, of which the second is what is learned. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* {"conversations": [{"from", "value"}, ...], "system", "tools"}: ShareGPT's form with the role names that are about. A function_call becomes an
  * assistant's tool call, an observation a tool's answer, as in LLaMA-Factory. */
 #include "data/formats/conversation.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* {"prompt","completions":[...],"labels":[...]}: an answer in steps, each of them right or wrong, for reward models of the process. Supervised
  * training takes the answers all of whose steps are right; the others are kept as context without loss, and counted. */
 #include "data/formats/conversation.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* {"text"}: every token is trained but the first, which nothing comes before. */
 #include "data/formats/formats.h"
 

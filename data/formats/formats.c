@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of row formats, and what they share: text to tokens with BOS, EOS and the border between prompt and answer. */
 #include "data/formats/formats.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The formats of datasets.def. */
 #ifndef TUNE_FORMATS_H
 #define TUNE_FORMATS_H

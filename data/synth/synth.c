@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A run of synthesis: everything is opened and checked, rounds are made until the rows are there, and the pages are written. */
 #include "lib/base/system.h"
 #include "data/synth/synth_parts.h"

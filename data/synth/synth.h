@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Synthetic rows: seeds and a teacher in, a run directory with rows.jsonl out. What is asked, in which order, is the preset's (synth_<name>.c); who
  * answers is teacher.h's; what is kept is filter.h's.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* alpaca (Taori et al. 2023): three seeds with inputs and outputs are shown, and one reply holds as many further tasks with all three as it can. */
 #include "data/synth/synth_parts.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* answer: prompts that are there already are answered, synth.n times each. */
 #include "data/synth/synth_parts.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Requests: templates rendered, numbered, looked up in the log, asked, and what came of them. */
 #include "lib/base/system.h"
 #include "data/rating.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backtranslation (Li et al. 2023): texts that people wrote are answers, and the teacher writes the instructions that they answer. The seeds are the
  * texts. */
 #include "data/synth/synth_parts.h"

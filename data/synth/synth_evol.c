@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* evol (Xu et al. 2023): each prompt is made harder, or changed to one of its neighbours, again and again; every generation that passes is answered.
  */
 #include "data/synth/synth_parts.h"

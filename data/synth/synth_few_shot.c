@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* few_shot: one to five seeds of one type are shown, the teacher writes a new prompt of the kind, and then answers it. */
 #include "data/synth/synth_parts.h"
 

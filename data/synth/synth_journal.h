@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The log of requests: one line of JSON for each answer, appended as it comes, so that nothing is asked twice. A line that was cut short by a crash
  * is taken off.
  *

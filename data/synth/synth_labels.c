@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Answers that are one of a few: which labels a prompt has by synth.labels, and whether a classification's inputs get their labels again. */
 #include "data/synth/synth_parts.h"
 

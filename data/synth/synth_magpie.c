@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* magpie (Xu et al. 2024): the teacher goes on where its chat template begins a user's turn, so that it speaks as its users did, and then answers.
  * Seeds only name the kinds: their system messages, where they have some, set the stage. */
 #include "data/synth/synth_parts.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a run of synthesis says about itself: dataset_card.md and report.html, made from rows.jsonl, rejected.jsonl and the summary. */
 #include "data/synth/synth_parts.h"
 #include "lib/train/report_parts.h"

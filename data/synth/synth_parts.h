@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of synthesis share, and what a preset is made of. A preset's round is plain code: it adds requests, asks them all at once, and makes
  * candidates of the answers.
  *

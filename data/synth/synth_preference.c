@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* preference: two answers for each given prompt, both scored by a judge (synth.judge, else the teacher itself); the better one is chosen, the other
  * one rejected. */
 #include "data/synth/synth_parts.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* qa: documents are cut into passages, and the teacher writes questions that each passage answers. The seeds are the documents; a row keeps its
  * passage. */
 #include "data/synth/synth_parts.h"

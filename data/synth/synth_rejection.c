@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rejection: several answers for each given prompt, of which those are kept that a reward of the recipe's section `reward` likes: the best one, or
  * all that reach synth.threshold. */
 #include "data/synth/synth_parts.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Candidates become rows, or lines of rejected.jsonl with their reason; both files are written as the run goes. */
 #include "lib/base/system.h"
 #include "data/synth/synth_parts.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Seeds: what people wrote, from which new rows are made. Any row with texts is one. */
 #include "data/synth/synth_parts.h"
 

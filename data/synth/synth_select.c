@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* synth.select: of the rows that were made, the best and most different ones go to selected.jsonl, by the same choice as tune data filter --select.
  */
 #include "data/synth/synth_parts.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* self-instruct (Wang et al. 2022): 6 seeds and 2 machine-made tasks are shown, the list goes on; each task is asked whether it is a classification;
  * then come its instances, the input first, or for classification each label first and an input for it. */
 #include "data/synth/synth_parts.h"

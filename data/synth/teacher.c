@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Teachers: what a recipe says about them, and the kinds behind one door. */
 #include "data/synth/teacher.h"
 

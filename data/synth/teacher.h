@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who answers: a model on this machine, a server that speaks OpenAI's protocol, or the log of requests that were answered before.
  *
  *     TeacherConfig config;

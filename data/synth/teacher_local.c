@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A teacher on this machine: all questions go through the generator at once; a choice is made by what each of its texts would cost. */
 #include "data/formats/conversation.h"
 #include "data/synth/teacher.h"

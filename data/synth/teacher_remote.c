@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A teacher behind OpenAI's protocol: /v1/chat/completions, or /v1/completions for plain texts. An answer is handed over as it comes; a reply that
  * cannot be read is asked for again. */
 #include "data/synth/teacher.h"

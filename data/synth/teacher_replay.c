@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The log of an earlier run as the teacher: every question must have been asked there. */
 #include "data/synth/synth_journal.h"
 #include "data/synth/teacher.h"

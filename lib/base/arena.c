@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lifetimes of memory. An arena is a short chain of blocks, each as large as all before it; a reset keeps them, so that from the second round on the
  * same pages are used again and the kernel is not asked for anything: clearing a new gigabyte takes a tenth of a second. */
 #include "lib/base/arena.h"

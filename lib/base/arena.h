@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory: sizes that do not overflow, whole pages, arenas, arrays that grow. */
 #ifndef TUNE_ARENA_H
 #define TUNE_ARENA_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Arrays that grow. The caller's pointer has a type of its own, so it is copied, never written as a void *. */
 #include "lib/base/file.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The one file of the library that may print and abort: our own mistakes end here. */
 #include "lib/base/base.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What every file needs: how a failure is returned, and our own mistakes end the program. lib/base has one header for each noun: arena.h (memory),
  * str.h (text), file.h, json.h, yaml.h, rng.h (random numbers), child.h (programs), http.h, log.h (messages), system.h (clock, signals, the machine),
  * tally.h (mean and spread). It knows no tensors.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes of a file, unpacked on the way: gzip (RFC 1952, any number of members) and zstd (RFC 8878, any number of frames). Unlike zlib's gzread, what
  * follows the last member is looked at too: a file that was cut at a member's edge or had something else appended does not pass for a whole one. */
 #include "lib/base/file.h"

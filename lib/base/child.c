@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program that runs beside this one and is asked in lines. */
 #include "lib/base/child.h"
 #include "lib/base/file.h"

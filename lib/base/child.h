@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program beside this one, asked in lines. The program that uses it ignores SIGPIPE. */
 #ifndef TUNE_CHILD_H
 #define TUNE_CHILD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Folders and paths. */
 #include "lib/base/file.h"
 #include "lib/base/log.h"

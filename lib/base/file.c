@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whole files: read, appended to, cut, copied. */
 #include "lib/base/file.h"
 

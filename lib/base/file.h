@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files: mapped, read as streams and lines, written whole or not at all; folders and paths. */
 #ifndef TUNE_FILE_H
 #define TUNE_FILE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Asking servers over HTTP: several requests at once, each retried with growing pauses, not more than so many a second (libcurl's multi interface).
  *
  *     TRY(http_open(&(HttpOptions){.url = url, .key = key, .concurrency = 8, .retries = 5, .timeout = 60}, &client));

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading JSON: jansson's strict parser, with our messages. */
 #include "lib/base/file.h"
 #include "lib/base/json.h"

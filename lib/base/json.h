@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* JSON: reading by jansson, writing piece by piece. */
 #ifndef TUNE_JSON_H
 #define TUNE_JSON_H

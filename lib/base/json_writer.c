@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writing JSON piece by piece. */
 #include "lib/base/json.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lines of a text file, packed or not. */
 #include "lib/base/file.h"
 #include "lib/base/system.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Messages of the library to whoever runs it, and its wish to stop. */
 #include "lib/base/log.h"
 #include "lib/base/system.h"

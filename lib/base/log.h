@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Messages: libraries hand them to the sink that the program sets; they never print. */
 #ifndef TUNE_LOG_H
 #define TUNE_LOG_H

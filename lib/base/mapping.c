@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files in memory without a copy, as the system maps them. Another program may write to them meanwhile, and reading what it cut off would end this
  * one by SIGBUS: such bytes become zeros, and nothing that may hang on them is taken for a result. */
 #include "lib/base/file.h"

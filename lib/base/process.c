@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* This process and its machine: time, memory. */
 #include "lib/base/base.h"
 #include "lib/base/system.h"

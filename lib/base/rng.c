@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random numbers without state: a block cipher of (seed, stream, index). Philox4x32-10, Salmon et al., "Parallel random numbers:
  * as easy as 1, 2, 3", SC 2011; checked against the known answers of Random123. */
 #include "lib/base/base.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random numbers by counter: Philox4x32-10 (Salmon et al. 2011, Random123). The same everywhere, in any order, in any thread. */
 #ifndef TUNE_RNG_H
 #define TUNE_RNG_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What went wrong last in this thread: one sentence and one line of advice. */
 #include "lib/base/file.h"
 

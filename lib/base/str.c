@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Growing strings, slices and short questions about text. */
 #include "lib/base/arena.h"
 #include "lib/base/str.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text: borrowed slices, growing strings, UTF-8, lists of words, sizes and times for people. */
 #ifndef TUNE_STR_H
 #define TUNE_STR_H

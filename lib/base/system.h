@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the system says and does: interrupts, the clock, caches, cores, memory of this process. */
 #ifndef TUNE_SYSTEM_H
 #define TUNE_SYSTEM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mean and spread of numbers that come one by one. */
 #include "lib/base/base.h"
 #include "lib/base/tally.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The mean and spread of numbers that come one by one. */
 #ifndef TUNE_TALLY_H
 #define TUNE_TALLY_H

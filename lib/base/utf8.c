@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* UTF-8 as RFC 3629 defines it. */
 #include "lib/base/str.h"
 

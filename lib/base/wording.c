@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Words for messages: the name that was probably meant, sizes and times as people say them. */
 #include "lib/base/file.h"
 

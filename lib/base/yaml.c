@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recipes: libyaml's events into a small tree that knows its lines. */
 #include "lib/base/file.h"
 #include "lib/base/yaml.h"

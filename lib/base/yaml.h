@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* YAML (libyaml's events), with the line of every node for messages. */
 #ifndef TUNE_YAML_H
 #define TUNE_YAML_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Generation by continuous batching: each step runs the newest token of every sequence and, as room allows, parts of waiting prompts, through the
  * model at once. A prompt is computed once for all its samples, which share its cache pages. What a sequence gets is a function of its prompt, the
  * seed, its number and the position alone. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Using a model: scoring given tokens, and generating with a paged key/value cache and continuous batching. The same forward pass as training.
  *
  *     GenerateConfig config = {.sample = {.temperature = 0.8, .top_p = 0.9}, .max_new_tokens = 64, .n = 1, .seed = 42};

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The paged key/value cache. */
 #include "lib/infer/kv_cache.h"
 

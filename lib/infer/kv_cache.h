@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The paged key/value cache: pages of all layers, shared by reference count, copied on write. Source of the idea: PagedAttention, arXiv 2309.06180.
  *
  *     KvCache *cache;

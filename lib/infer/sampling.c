@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From logits to a token. Order as in transformers: presence and frequency, repetition, repeated n-grams, temperature, top-k, top-p, min-p, typical,
  * epsilon, eta. Formulas: numerics of each filter as in transformers' logits processors; filtered tokens have logit -infinity. */
 #include "lib/infer/infer.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Scoring: log-probabilities of given tokens, rows packed into flat batches. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* LoRA adapters: attaching, and as PEFT has them on disk: reading adapter_model.safetensors, writing it and adapter_config.json. */
 #include "lib/base/log.h"
 #include "lib/model/parts.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adapter_config.json of PEFT, read: what it says of LoRA, and which layers it leaves out. */
 #include "lib/base/log.h"
 #include "lib/model/parts.h"

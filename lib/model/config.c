@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* config.json of both generations of transformers (4: rope_theta, rope_scaling, torch_dtype; 5: rope_parameters, dtype): the checked way to its keys,
  * and what the families share. */
 #include "lib/base/log.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Float elements from one dtype to another, through float (or double where one side is f64). */
 #include "lib/model/model.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The forward pass of every family: embedding, layers of attention and MLP around a residual stream, final norm. What differs comes from ModelConfig.
  */
 #include "lib/model/model.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* For family files: reading config.json key by key, and the names of the decoder's parts.
  *
  *     static void read_config(ConfigReader *reader, ModelConfig *config) {

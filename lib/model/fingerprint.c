@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether a model is the one it was: a run that goes on must not do so with another. */
 #include "lib/model/model.h"
 

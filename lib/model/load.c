@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From a directory to a model in memory: the list of modules that config.json asks for, and the checkpoint's tensors put where the decoder looks for
  * them. */
 #include "lib/base/log.h"

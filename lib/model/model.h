@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Language models from Hugging Face directories: safetensors, config.json of both generations, one decoder with a family file per model type, PEFT
  * adapters.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GPT-2: learned positions, layer norms, one projection for q, k and v, weights stored (in, out). Checked against transformers' GPT2LMHeadModel. */
 #include "lib/model/family.h"
 

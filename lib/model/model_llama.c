@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Llama 1-3 and what uses its names (SmolLM2, TinyLlama, ...). Checked against transformers' LlamaForCausalLM. */
 #include "lib/model/family.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mistral: llama with a sliding window on every layer, or on those that layer_types names (transformers reads such a config as Ministral). Checked
  * against transformers' MistralForCausalLM. */
 #include "lib/model/family.h"

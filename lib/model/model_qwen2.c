@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Qwen2 and Qwen2.5: llama with biases on q, k and v, and a window on the upper layers when asked for. Checked against transformers'
  * Qwen2ForCausalLM. */
 #include "lib/model/family.h"

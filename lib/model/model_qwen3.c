@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Qwen3: no biases unless asked for, RMS norms over each query and key head before the rotation, a head size of its own. Checked against
  * transformers' Qwen3ForCausalLM. */
 #include "lib/model/family.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of lib/model share beyond model.h. */
 #ifndef TUNE_PARTS_H
 #define TUNE_PARTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Models of random weights, for benchmarks and as a start for training from nothing. */
 #include "lib/base/system.h"
 #include "lib/model/parts.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary frequencies and their scalings, as transformers' modeling_rope_utils has them. Everything in double. */
 #include "lib/model/model.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading safetensors (github.com/huggingface/safetensors, "Format"): files are mapped, headers are checked as hostile before any tensor is handed
  * out. */
 #include "lib/model/model.h"

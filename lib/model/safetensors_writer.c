@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writing one safetensors file: the header is complete before the first byte of data. And the index of several. */
 #include "lib/model/model.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writing a Hugging Face directory: weights in one file or in shards, config.json with the new dtype, and the files beside them. */
 #include "lib/base/log.h"
 #include "lib/model/parts.h"

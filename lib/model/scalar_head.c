@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Heads of one output. */
 #include "lib/model/scalar_head.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One number from a hidden state: what a reward model says of a sequence at its last token, or a value function at every token.
  *
  *     Tensor *weight;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Two adapters on one base. */
 #include "lib/model/parts.h"
 #include "lib/model/scalar_head.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Linear layers: the op with this layer's weight, bias and low-rank branch. */
 #include "lib/nn/nn.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* LoRA (arXiv 2106.09685) with PEFT's rules: which modules a setting means, their rank and scale, and how A and B start. */
 #include "lib/nn/nn.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Multilayer perceptrons: their names, first values, and target copies. */
 #include "lib/nn/nn.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters by name, linear layers with their LoRA branch, optimisers and schedules.
  *
  *     Params params = {0};

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of optimisers, and what they share: walking the trained parameters. */
 #include "lib/nn/nn.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* AdamW (arXiv 1711.05101) in torch's order: decay, averages, bias correction, epsilon outside the corrected root. */
 #include "lib/nn/nn.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Stochastic gradient descent, with momentum when asked for: torch's SGD without dampening; decay is added to the gradient. */
 #include "lib/nn/nn.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The list of named parameters. */
 #include "lib/nn/nn.h"
 

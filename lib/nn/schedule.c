@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Learning-rate schedules as transformers' optimization.py has them: a factor on the peak learning rate for each step. */
 #include "lib/nn/nn.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The gradient check: every op of ops.def, on its own example, against central differences in double on the reference device. */
 #include "lib/tensor/tensor.h"
 

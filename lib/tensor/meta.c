@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The device that computes nothing: a step run on it allocates what the real one would, so its memory is known before the first real step. */
 #include "lib/tensor/tensor.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* activation: f(x), or f(x) * up for gated feed-forward layers (SwiGLU: f = silu). */
 #include "lib/tensor/tensor.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* add: the residual stream. The gradient passes to both; the first takes over the buffer. */
 #include "lib/tensor/tensor.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention: softmax attention by segments, with the cache's pages when there are some. Going back, the scores are computed again from the kept
  * log-sum-exp. */
 #include "lib/tensor/tensor.h"

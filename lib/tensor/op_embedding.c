@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* embedding: rows of a table. Backward adds into the rows that were used. */
 #include "lib/tensor/tensor.h"
 

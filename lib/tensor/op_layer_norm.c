@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* layer_norm: (x - mean) / sqrt(var + eps) * weight + bias over whole rows. */
 #include "lib/tensor/tensor.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* linear: x W^T + bias, the low-rank branch beside it: scale * B (A dropout(x)), and the residual stream that the sum is added to. LoRA's source:
  * arXiv 2106.09685. Several layers of one input are a single node, so that their products are calls that share what they make of it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mlp: a whole multilayer perceptron as one op. Going back it needs the values after each activation, which tell the activation's slope too.
  *
  * The weights travel in the attributes: they are no step's results, so only x is an input that the tape knows. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rms_norm: x / sqrt(mean(x^2) + eps) * weight, over the weight's width: whole rows, or heads one by one. Source: arXiv 1910.07467. */
 #include "lib/tensor/tensor.h"
 

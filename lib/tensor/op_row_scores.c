@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_scores: what a small head says of chosen rows. Its products are f32 whatever the activations are: a score in bf16 would have two digits. */
 #include "lib/tensor/tensor.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* split: cuts the columns of a fused projection (q, k and v side by side) into three tensors. Columns come in units of one width, so that with every
  * unit seen as a row of its own each part is a choice of rows. */
 #include "lib/tensor/tensor.h"

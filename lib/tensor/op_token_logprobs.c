@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* token_logprobs: the one door to log-probabilities. Only the rows that are asked for reach the head, and their logits exist tile by tile.
  *
  * Backward, with p the probabilities of a row: dhidden = dlogprob (W_target - sum_v p_v W_v) / temperature. What dlogprob is multiplied by is known

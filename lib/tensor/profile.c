@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The profile: one clock, cut into laps. */
 #include "lib/base/system.h"
 #include "lib/tensor/tensor.h"

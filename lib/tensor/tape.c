@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tape: runs ops, remembers how to go back, and keeps the step's memory.
  *
  * Three arenas: `book` for the small things (tensor headers, nodes, attributes), `data` for elements, so that a run on the meta device never touches

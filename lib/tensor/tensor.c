@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors: memory, shapes, and element access for tests, messages and small host loops. */
 #include "lib/tensor/tensor.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors, the tape, and the ops that a language model is made of.
  *
  *     Tape *tape = tape_new(device_cpu(), DT_F32, 0);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokens that are found in the text before anything else happens to it: the longest at the leftmost place. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Byte pair encoding.
  *
  * A word starts as its characters; again and again the pair with the lowest rank, the leftmost of them, becomes one symbol. Short words

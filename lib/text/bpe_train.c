@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Training of byte-level BPE (Sennrich et al. 2016, arXiv 1508.07909): the most frequent pair of neighbours becomes a token, again and again.
  *
  * Texts are cut by the same pre-tokenizer that will cut them later, and different words are kept once with their counts. All words together are one

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokenizers with a token for each character, of which a folder has nothing but tokenizer_config.json with "char_ords", the characters' numbers. Ids
  * 0 to 3 are S (separator), E (end), P (padding) and U (unknown), then come the characters in their order. Source: class CharTokenizer of verl's
  * digit completion task. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Classes of characters, checks of UTF-8, and GPT-2's alphabet of bytes. */
 #include <utf8proc.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The normalizer "Precompiled": the table that SentencePiece keeps in its models. In the file it is base64 of a double-array trie (Darts) with its
  * size in front, and of the new texts, each ended by a zero byte; the trie's values are places in those. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Chat templates: the Jinja programs that models bring along, run as they are.
  *
  *     ChatTemplate *chat;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where a model's chat template is, which one is meant, and its rendering. */
 #include "lib/text/chat.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From ids back to text. The steps form a chain through which tokens flow one by one, so that decoding a list and decoding a stream are
  * the same code: what a step can't decide yet, it holds.
  *

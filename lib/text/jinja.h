@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Jinja as chat templates use it; for the files of this folder only. What an expression means is what Jinja2 and Python's own types say, in the
  * environment that transformers sets up: trim_blocks, lstrip_blocks, loop controls, {% generation %}, an immutable sandbox.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs the tree: scopes, loops, macros, operators, attributes. */
 #include <math.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Filters, by Jinja2's documentation: one function and one line of the table each. Those that give generators there give lists here. */
 #include <math.h>
 #include <stdlib.h>

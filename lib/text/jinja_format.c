@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Python's two ways to fill in text: "%s" % x and "{}".format(x). */
 #include <math.h>
 #include <stdlib.h>

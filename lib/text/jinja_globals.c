@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Functions that every template has, and what all callables share: their arguments. */
 #include <string.h>
 #include <time.h>

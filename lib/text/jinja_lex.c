@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Template text to tokens, with Jinja2's white space control. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Methods of strings, lists, tuples, dicts and cyclers, as Python has them: one function and one line of a table each. */
 #include <stdlib.h>
 #include <string.h>

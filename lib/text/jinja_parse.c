@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokens to a tree, by recursive descent with Jinja2's precedence:
  *     x if c else y < or < and < not < comparisons, in < + - < ~ < * / // % < ** < unary - + < . [] () < | is */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What stands behind `is`: one function and one line of the table each. */
 #include <utf8proc.h>
 

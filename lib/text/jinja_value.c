@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Values as Python has them: truth, equality, order, and their text as str, repr and json.dumps give it. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What turns a piece of text into ids: the kinds of models, and the cache of words in front of them. */
 #include <stdlib.h>
 #include <string.h>

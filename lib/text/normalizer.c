@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is done to a text before it is cut: Unicode forms, replacements, case. Each step reads one buffer and writes the other. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Regular expressions of tokenizers. They are written for Oniguruma in its Ruby dialect; PCRE2 runs them after the few places where the
  * same characters mean something else there are rewritten. What cannot be rewritten is refused. */
 #include <string.h>

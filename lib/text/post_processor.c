@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ids that a text gets before and after its own. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cutting text into the pieces that the model then treats one by one. */
 #include <string.h>
 

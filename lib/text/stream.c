@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Decoding while ids still arrive. */
 #include "lib/text/tokenizer_parts.h"
 

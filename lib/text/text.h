@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text to token ids and back: tokenizer.json is run as it is written.
  *
  *     Tokenizer *tokenizer;

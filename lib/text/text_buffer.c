@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Buffers of an encoder: text on its way through the steps, each byte with the part of the original that it comes from. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loading a tokenizer and the public calls; each section of tokenizer.json has a file of its own. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a tokenizer is made of; for the files of this folder only.
  *
  * Each section of tokenizer.json becomes a flat array of steps (a Sequence is flattened), compiled once by its `_init` and then only read:

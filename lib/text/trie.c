@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokens by their beginnings: one hash table of edges, so that a step is one look. */
 #include <stdlib.h>
 #include <string.h>

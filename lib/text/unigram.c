@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Unigram: of all ways to write a word as tokens the one with the largest sum of log-probabilities (Kudo 2018, arXiv 1804.10959), found by Viterbi's
  * search over a trie. A character that no token begins and ends with costs more than any token; runs of them become one unknown token, or
  * the tokens of their bytes. */

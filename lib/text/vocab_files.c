@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The files around a tokenizer: vocab.json and merges.txt of older models, and the settings that name bos, eos and pad. */
 #include <string.h>
 

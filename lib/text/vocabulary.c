@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Strings to ids and back: the model's vocabulary together with the added tokens. */
 #include <string.h>
 

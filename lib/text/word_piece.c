@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* WordPiece: the longest token at the beginning of a word, then the longest that goes on from there, written with a prefix such as "##".
  * A word that can't be covered is one unknown token. */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints that are whole or not there: written into .tmp-step-N, synced, renamed to step-N; taken only when every byte is as the manifest says.
  */
 #include "lib/train/run.h"

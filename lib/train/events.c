@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* TensorBoard's event file, written by hand: records in TFRecord frames, each a protocol buffer `Event` (tensorflow/core/util/event.proto,
  * summary.proto).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The run's TensorBoard event file: a mirror of metrics.jsonl.
  *
  *     TRY(events_open(&events, arena, "runs/a", "runs/a/metrics.jsonl"));

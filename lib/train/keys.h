@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of recipe keys as data, for recipe.c (reading), recipe_text.c (writing), and whoever lists keys. */
 #ifndef TUNE_KEYS_H
 #define TUNE_KEYS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The loop of runs that make their own data: the same bytes whether it was interrupted or not. */
 #include "lib/base/system.h"
 #include "lib/train/loop.h"

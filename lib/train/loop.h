@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The loop of runs that make their own data as they go (reinforcement learning): steps, metrics, checkpoints with exact resume, the end. What a run
  * is, is said by one list of all that the next step depends on: it is written into checkpoints, read back and compared in form.
  *

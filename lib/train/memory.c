@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that training will take, before its first step. */
 #include "lib/base/system.h"
 #include "lib/train/train.h"

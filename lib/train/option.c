@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Options of filters, rewards and teachers: see option.h. */
 #include "lib/train/option.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Options of what a recipe names, a filter, a reward or a teacher: a table of what each takes, and the reading of a value.
  *
  *     enum { MAX };

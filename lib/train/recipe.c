@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recipes: YAML and key=value texts checked against the table of keys. */
 #include "lib/train/keys.h"
 #include "lib/text/chat.h"

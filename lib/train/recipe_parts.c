@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of a recipe that libraries take. */
 #include "lib/base/log.h"
 #include "lib/train/train.h"

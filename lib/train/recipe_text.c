@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recipes as text: the resolved recipe, its JSON schema, help, and where two recipes differ. All of it walks the table of keys. */
 #include "lib/train/keys.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The page: how it went in a few numbers, curves, data with the mask, samples, speed and memory, settings. */
 #include "lib/train/report.h"
 

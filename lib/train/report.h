@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* report.html: what a run did, or how several compare, as one page without network or scripts of others, made from run directories alone.
  *
  *     TRY(report_write((const char *const[]){"runs/a"}, 1, "runs/a/report.html", NULL));

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Curves as SVG. The drawing is stretched to the page's width; what must not be stretched with it - text, the thickness of lines - is HTML beside it
  * or marked as such. A long run is drawn by the least and the greatest value of each column, so that the page stays small and no spike is lost; over
  * it lies the mean of a window. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text as HTML, and what makes the page look as it does. */
 #include <string.h>
 

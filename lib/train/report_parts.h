@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the report share: a run read back from its directory, charts, text as HTML. */
 #ifndef TUNE_REPORT_PARTS_H
 #define TUNE_REPORT_PARTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A run directory, read back for its report. Nothing in it is trusted: what is broken is counted and left out. */
 #include "lib/base/log.h"
 #include "lib/train/report_parts.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Samples on the page: one by one, or the completions of a prompt as a card, the best and the worst first. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules on the metrics of reinforcement learning, and how each is looked at. */
 #include "lib/base/tally.h"
 #include "lib/train/rl_doctor.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The doctor of reinforcement learning: looks at the numbers of a run as they come and says in plain words what usually goes wrong before the curves
  * show it. It knows metrics by their names alone, so runs on text and on environments, while they train and afterwards from metrics.jsonl, are looked
  * at in the same way. Its rules are one table (rl_doctor.c).

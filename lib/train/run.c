@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The run directory: who may write into it, where it goes on, and what it says on the way. */
 #include "lib/base/log.h"
 #include "lib/train/run.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files that keep a run share. */
 #ifndef TUNE_RUN_H
 #define TUNE_RUN_H

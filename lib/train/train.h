@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What every kind of training shares: the recipe and its key table, the run directory, metrics, checkpoints with exact resume, and the
  * accumulate-clip-step core.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The model that a recipe trains: loaded, with its adapter, and written at the end. */
 #include "lib/base/log.h"
 #include "lib/train/trained_model.h"

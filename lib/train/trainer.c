@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The core of every training: accumulate, clip, step; evaluate, save, stop; the same bytes whether it was interrupted or not. */
 #include "lib/base/system.h"
 #include "lib/train/run.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What all kinds of training have in common around their steps. */
 #include "lib/train/training.h"
 

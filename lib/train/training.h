@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A run from its recipe to its end, as all kinds of training go through it: what is refused is refused before anything is loaded, and the run
  * directory is made only when nothing can be refused any more.
  *

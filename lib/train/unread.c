@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Keys that a run does not read: said, not passed over. */
 #include "lib/base/log.h"
 #include "lib/train/train.h"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The main job in small: a tiny model learns to follow plain English, first from answers, then from rewards alone. Everything it needs is in this folder; what it makes is in runs/demo.
 #   make demo        or        sh recipes/demo/demo.sh ./tune
 set -eu

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Pairs of a right answer and a wrong one that the model gave by itself:
 #   tune generate MODEL --input train.jsonl -n 2 --temperature 1 -o samples.jsonl
 #   awk -v n=2 -f make_pairs.awk train.jsonl samples.jsonl > pairs.jsonl

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Rows for the demo, the same on every machine:
 #   awk -v kind=base -v rows=60000 -f make_rows.awk words.txt > base.jsonl    invented words in a terse notation: what the tiny model was made from
 #   awk -v kind=train -f make_rows.awk words.txt > train.jsonl                real words asked for in plain English: what the demo teaches

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Seeds -> rows -> adapter -> questions about words that were not among the seeds.
 #   sh recipes/synth_demo/synth_demo.sh ./tune [OUT]
 set -eu

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Copies, episodes, time limits and arguments: all that environments have in common. */
 #include "lib/base/system.h"
 #include "rl/env/env_kinds.h"

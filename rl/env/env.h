@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Environments as they are sampled: many copies in one array, one call a step. `terminated` (the process ended: no value behind it) and `truncated`
  * (the time limit: the value behind it counts) are kept apart. Ids, dynamics, rewards and time limits are Gymnasium's, in double throughout.
  *

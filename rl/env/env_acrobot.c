@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Two links, torque on the joint between them (Sutton 1996; equations of the book), one Runge-Kutta step of 0.2 s. State: angle 1 (0: hanging), angle
  * 2 (relative), their velocities. */
 #include "rl/env/env_kinds.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Blackjack from an endless deck (Sutton & Barto 2018, example 5.1). Action 1 hits, 0 sticks. Observation: the player's sum, the dealer's open card,
  * whether an ace counts 11. */
 #include "rl/env/env_kinds.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A pole on a cart (Barto, Sutton, Anderson 1983), explicit Euler: positions move with the old velocities. State: x m, its velocity, angle rad, its
  * velocity. */
 #include "rl/env/env_kinds.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Environments that are programs: JSON lines, one request and one answer each (env.h, env_new_command). */
 #include "lib/base/log.h"
 #include "lib/base/system.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a built-in environment is: a table of plain functions on one copy. One file env_<name>.c and one line of envs.def each. */
 #ifndef TUNE_ENV_KINDS_H
 #define TUNE_ENV_KINDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any Mdp as an environment: outcomes are drawn from its rows. */
 #include "rl/env/env_kinds.h"
 #include "rl/mdp/mdp.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A car too weak for its hill (Moore 1990). State: position, velocity. */
 #include "rl/env/env_kinds.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The mountain car with a force from [-1, 1]. State: position, velocity. Gymnasium rounds the state to float32 after each step; here it stays double.
  */
 #include "rl/env/env_kinds.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A pendulum to swing up with a weak motor. State: angle (0: up), its velocity. It never terminates. */
 #include "rl/env/env_kinds.h"
 

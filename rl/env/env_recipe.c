@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rl.env of a recipe, in all its forms. */
 #include "rl/env/env_kinds.h"
 #include "rl/mdp/worlds.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program that is an environment: JSON lines, one request and one answer each (env_command.c: numbers; rl/text/text_env.c: texts). It is started
  * again when it dies or hangs.
  *

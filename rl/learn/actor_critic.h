@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What learning from one's own experience has in common: a policy with values, a rollout, and the way from a minibatch of it over losses and
  * gradients to an optimiser step.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Advantage actor-critic: one step from a few steps of many copies, whose advantages are taken from a learned value. Source: Mnih et al. 2016, arXiv
  * 1602.01783, in its synchronous form. */
 #include "rl/learn/actor_critic.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Double Q-learning: one table chooses the best action, the other says what it is worth, so that the largest of noisy values is not taken for their
  * truth. Sources: van Hasselt 2010; Sutton & Barto 6.7. */
 #include "rl/learn/table.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Deep Q-networks: Q-learning with a network on transitions drawn from memory, against a target copy that lags behind. Source: Mnih et al. 2015,
  * Nature 518, algorithm 1; double: arXiv 1509.06461; dueling: arXiv 1511.06581; prioritised: arXiv 1511.05952; several steps: arXiv 1710.02298. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Dyna-Q: Q-learning that also learns what each action did the last time, and between steps learns from that again. Meant for worlds without chance.
  * Sources: Sutton 1990; Sutton & Barto 8.2. */
 #include "rl/learn/table.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Expected Sarsa: Sarsa without the noise of the next action. Source: Sutton & Barto 6.6. */
 #include "rl/learn/table.h"
 

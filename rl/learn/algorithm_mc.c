@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Monte Carlo: what an episode returned is what its states were worth. Judges a given policy (rl.policy), or improves its own, epsilon-soft one.
  * Source: Sutton & Barto 5.1, 5.4. */
 #include "rl/learn/table.h"

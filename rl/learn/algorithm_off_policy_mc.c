@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Off-policy Monte Carlo: episodes of an epsilon-soft policy b teach the values of another, the given one (rl.policy) or the greedy one; returns are
  * weighed by importance, how much likelier the other would have made them. Source: Sutton & Barto 5.5 to 5.7. */
 #include "rl/learn/table.h"

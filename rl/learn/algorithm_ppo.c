@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Proximal policy optimisation: several passes over a batch of experience, with no gain from moving an action's probability further than the clip.
  * Source: Schulman et al. 2017, arXiv 1707.06347; details as in Huang et al., "The 37 implementation details of PPO" (advantages normalised in each
  * minibatch, values clipped, one norm for all gradients). */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Q-learning: learns the best policy's values while it behaves otherwise. Sources: Watkins 1989; Sutton & Barto 6.5. */
 #include "rl/learn/table.h"
 

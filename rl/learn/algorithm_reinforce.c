@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* REINFORCE: whole episodes, each action made likelier by the return that followed it, less a learned value where rl.baseline says so. As everywhere
  * in deep learning the factor gamma^t of the exact gradient is left out, so that late steps count as much as early ones. Source: Williams 1992;
  * Sutton & Barto 13.3 and 13.4.

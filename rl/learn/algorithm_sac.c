@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Soft actor-critic: two critics learn from memory what actions and their entropy are worth, the actor follows the lower of them, and the price of
  * entropy finds itself. Source: Haarnoja et al., arXiv 1812.05905, algorithm 1. Actions are learned in (-1, 1) and stretched to the environment's
  * bounds. */

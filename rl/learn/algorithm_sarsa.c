@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sarsa: learns the values of what it does, exploration included; one step, n steps, or with eligibility traces. Source: Sutton &
  * Barto 6.4, 7.2, 10.1, 12.7. */
 #include "rl/learn/table.h"

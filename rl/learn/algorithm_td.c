@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Temporal-difference learning of a given policy's values V: one step, n steps, or TD(lambda). Sources: Sutton 1988; Sutton &
  * Barto 6.1, 7.1, 12.2, 12.5. */
 #include "rl/learn/table.h"

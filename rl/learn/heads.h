@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a policy network's last row means: logits of a choice, or the mean of a Gaussian with a spread of its own. Log-probability, entropy and their
  * gradients, for one row at a time.
  *

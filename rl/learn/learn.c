@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The loop around an algorithm: updates, metrics, checkpoints, and the same bytes whether it was interrupted or not. */
 #include "lib/base/system.h"
 #include "rl/learn/learn.h"

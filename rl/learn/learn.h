@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs that learn from an environment: the loop around an algorithm with its run directory, and the evaluation of what was learned.
  *
  *     TRY(learn_run(&(LearnConfig){.recipe = recipe}, &result));                         // metrics, checkpoints, output/policy.safetensors

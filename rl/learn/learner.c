@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What all algorithms have in common: opening, stepping with account of episodes, numbers for the metrics, the list of what is kept. */
 #include "lib/base/log.h"
 #include "lib/base/system.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What learns from an environment. An algorithm is a table of functions; the loop (learn.h) calls `update` until rl.total_steps are done, and keeps
  * metrics, checkpoints and evaluations.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Running statistics that bring observations and rewards to a size that networks learn from. They are part of what was learned: saved with the
  * policy, and fixed when it is only played.
  *

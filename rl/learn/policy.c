@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Networks of policies and values, and their heads. */
 #include "rl/learn/policy.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Policies and values as networks, with the heads of heads.h: categorical for discrete actions, Gaussian with one deviation for all observations for
  * boxes.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Targets and losses of Q and V that are learned by Bellman updates: DQN on environments, implicit Q-learning (ILQL) on tokens.
  *
  *     targets[i] = q_target(reward, gamma, terminated, next_q, NULL, n_actions);       // r + gamma max_a Q(s', a)

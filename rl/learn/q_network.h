@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Networks that value all actions of an observation at once, their target copies, and the loss that they learn by.
  *
  *     TRY(q_network_init(&online, &config, true, seed, device_cpu(), DT_F32, arena));

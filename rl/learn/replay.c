@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Experience replay: a ring of transitions, windows of n steps in front of it, and a tree of sums over priorities. */
 #include "lib/base/system.h"
 #include "rl/learn/replay.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Experience replay: the transitions of the last steps, drawn evenly or by how wrong the values of them were. What is stored is what a target needs:
  * with n steps the discounted sum of the rewards, the observation behind them, and the factor on the value there: gamma^m of m steps seen, 0 behind a
  * terminated step. A truncated episode's last observation is its final one, whose value counts.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Experience: what a policy did in an environment and what came of it, as a Trajectory for returns and losses.
  *
  *     TRY(rollout_fill(&rollout, learner, &policy));                  // num_steps of every copy

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Actions in (-1, 1): a = tanh(u) of normal u, with the log-probability that the squashing leaves, and its gradient along the path u = mean + std x
  * noise. Source: arXiv 1801.01290, appendix C. */
 #ifndef TUNE_SQUASHED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tables as they learn: behaviour, step sizes, the loop, and what is kept. */
 #include "lib/base/log.h"
 #include "rl/learn/table.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the methods of the textbook share that learn values step by step (Sutton & Barto, "Reinforcement Learning", 2nd edition): tables and tiles,
  * epsilon-soft behaviour, step sizes, what is remembered of an episode, eligibility traces, and the loop that hands over one step S, A, R, S' after
  * the other.

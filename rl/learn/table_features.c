@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* States as rows of a table, or as tiles: several grids over the observations, each shifted by a part of a tile, so that neighbours share most of
  * theirs (Sutton & Barto 9.5.4). */
 #include "rl/learn/table.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The steps of each copy's episode, and returns of them (Sutton & Barto 5 and 7). */
 #include "rl/learn/table.h"
 

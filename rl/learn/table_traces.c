@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Eligibility traces: how much of each weight has a part in the error of now (Sutton & Barto 12). The step size is in them, each state's own of the
  * time when it was visited (van Seijen and others 2016 have it so): where it falls with the visits, a state that is rarely visited would else move
  * the others by its large one. */

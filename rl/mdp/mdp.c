@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Making a Mdp: outcomes in any order become sorted rows. */
 #include "lib/base/system.h"
 #include "rl/mdp/mdp.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finite Markov decision processes: where they come from (a built-in world, a file), what makes them sound, and their exact solution.
  *
  *     NamedMdp *world;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* With gamma 1 a policy of best actions may earn less than the best: to wait costs nothing, so waiting is as good as going on, and one who always
  * waits never arrives. A policy earns V when from every state it comes, with some probability, nearer to where the rest is earned: an end, or a place
  * worth nothing where one may stay for nothing. */

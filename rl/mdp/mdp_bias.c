@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What one policy is worth relative to one of its states, when it goes on for ever (its bias; Howard 1960): with g the reward per step,
  *
  *     h = r - g + P h,  h(home) = 0

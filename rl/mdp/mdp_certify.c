@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How far values are from the truth, for certain.
  *
  * If V is off by at most e in every state's equation, |TV - V| <= e, and h > 0 satisfies  gamma P h <= h - 1  for every row, then |V - V*| <= e max

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What makes a Mdp sound. */
 #include <errno.h>
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Values of one policy: n linear equations (I - gamma P) V = r. */
 #include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"

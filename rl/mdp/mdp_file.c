@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* MDP files: YAML, and JSON, which is YAML's flow style. Read as a stream of events into plain numbers, so that a million transitions are no tree of
  * nodes; states and actions may be spoken of before they are listed, and are looked up at the end. */
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From a Mdp to rows of expected rewards. */
 #include "rl/mdp/mdp_form.h"
 

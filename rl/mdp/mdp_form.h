@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The form of a Mdp that solvers work on: every choice of a state is a row with its expected reward, and entries (next state, probability) to where
  * it goes on. What ends an episode leads to one place more, whose value is always 0, so no loop asks whether something ended.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* With gamma = 1 the Bellman equation alone does not say what the values are, and they may be infinite. What can happen decides, whatever the
  * probabilities:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Worlds by name: the built-in ones with their arguments, or files. */
 #include "rl/env/env_kinds.h"
 #include "rl/mdp/mdp_parts.h"

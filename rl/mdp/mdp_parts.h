@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of a Mdp share among themselves. */
 #ifndef TUNE_MDP_PARTS_H
 #define TUNE_MDP_PARTS_H

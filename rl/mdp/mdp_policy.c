@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Policies of finite MDPs, by name or from a file. */
 #include "rl/mdp/mdp.h"
 

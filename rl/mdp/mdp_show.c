@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Worlds as text. What a picture shows is put together here; the other drawings use it too. */
 #include "rl/mdp/mdp_show.h"
 

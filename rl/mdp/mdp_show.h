@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pictures of a world: the grid with values and arrows, or a table where it is no grid; for a terminal, as SVG, as a page.
  *
  *     const MdpPicture picture = {world, solution.V, policy, "FrozenLake-v1"};

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Worlds as SVG and as a page. */
 #include <math.h>
 

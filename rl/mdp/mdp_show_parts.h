@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the drawings of a world share. */
 #ifndef TUNE_MDP_SHOW_PARTS_H
 #define TUNE_MDP_SHOW_PARTS_H

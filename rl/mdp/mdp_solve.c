@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Solving: the form, a method, the certificate, and the answer spread over the Mdp's states. */
 #include <math.h>
 #include <string.h>

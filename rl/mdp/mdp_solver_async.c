@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Asynchronous value iteration: in place, every sweep in another random order. Any order in which each state comes again and again leads to the same
  * values. */
 #include "rl/mdp/mdp_form.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Relative value iteration (White 1963): the best reward per step lies between the least and the greatest change of a sweep with gamma 1 (Odoni
  * 1969). Where the process is periodic, both do not meet; it is then slowed down: half of the time nothing happens. A long way round still takes as
  * many sweeps as the square of its length: now and then the policy so far is solved for (mdp_bias.c). */

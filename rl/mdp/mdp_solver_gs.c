@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gauss-Seidel value iteration, in the order of the states and in one thread: each backup sees the newest values. */
 #include "rl/mdp/mdp_form.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Linear programming (d'Epenoux 1963): the smallest V that no choice raises, min sum V subject to V(s) >= q(s, a). The constraints that are met with
  * equality are the best policy, whose values are then computed anew: the simplex method's own are good to about 1e-9. */
 #include "lib/base/log.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Modified policy iteration (Puterman and Shin 1978): one sweep over all actions finds the policy, a number of sweeps over that policy's rows alone,
  * which are as many times shorter, bring its values nearer. What is missing at the end is added as in value iteration. Where sweeps bring them nearer
  * too slowly, the policy's equations are solved. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Policy iteration (Howard 1960): the values of a policy, then in each state the best action by those values, where it is better by more than
  * rounding; else two actions that are as good could take turns for ever. What counts is the rounding of both actions, not of the world: a reward that
  * is large beyond all others, and that nobody wants, would hide what others differ by. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prioritised sweeping (Moore and Atkeson 1993) with a known Mdp: a heap holds every state by how far off its value is; the first is set right, and
  * those that lead to it are looked at anew. */
 #include "lib/base/system.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Value iteration: V becomes TV. Where no row ends anything, what is missing at the end is known once the changes of all states are alike, and is
  * added: then they need not be small. */
 #include "lib/base/system.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where a policy spends its time in the long run.
  *
  * The process is a chain with one node more, between episodes: what ends leads there, and from there to the start, in no time. In the long run the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sweeps over all states. A sweep reads every entry once, 12 bytes each, and is bound by that; values are gathered from a vector that stays in cache.
  * States are independent of each other, so that threads change nothing. */
 #include "lib/base/system.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sweeps over worlds whose values no cache near a processor holds. Gathered state by state, each value then costs the way of a whole line of 64
  * bytes: on a processor with AVX-512, 2.8 ns an entry, three times what reading the entry takes. Here entries are sorted once, by the block of rows
  * that they belong to and then by the block of values that they look up: both blocks stay in the second-level cache while a tile of entries streams

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Blackjack from an endless deck as an exact table, with the rules of env_blackjack.c (Sutton & Barto 2018, example 5.1). A hand that is 21 with two
  * cards is a state of its own, since it beats other 21s. States: 10 x hand + the dealer's open card - 1, hands being hard 4..21, soft 12..21,
  * natural; last: the end. Action 1 hits, 0 sticks. */

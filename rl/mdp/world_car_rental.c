@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Jack's car rental of Sutton & Barto (2018, example 4.2): two places with at most 20 cars each; a night moves up to 5 of them, 2 a car; a day rents
  * what is asked for (Poisson, 3 and 4), 10 a car, and takes back what is returned (Poisson, 3 and 2), which can be rented the day after. Nothing is
  * cut off: the tails are summed. Action a moves a - 5 cars from the first place to the second; moves of cars that are not there are paid and not

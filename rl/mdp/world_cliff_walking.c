@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CliffWalking of Gymnasium (Sutton & Barto 2018, example 6.6): 4 rows, 12 columns, from (3,0) to (3,11). Between them is a cliff: reward -100 and
  * back to the start. Actions: up, right, down, left; where it is slippery, each of the way and those beside it with 1/3. Cells that nobody comes to
  * have Gymnasium's outcomes too. */

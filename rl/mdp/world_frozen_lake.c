@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* FrozenLake of Gymnasium: over the ice from S to G, H are holes. On slippery ice the way is kept with probability success_rate, else one of the two
  * beside it is taken. Actions: left, down, right, up. State: row x columns + column. */
 #include "rl/mdp/worlds.h"

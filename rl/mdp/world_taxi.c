@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Taxi of Gymnasium (Dietterich 2000): fetch a passenger at one of four stands and bring them to another. Actions: south, north, east, west, pick up,
  * drop off. State: ((row x 5 + column) x 5 + passenger) x 4 + destination; passenger 4 sits in the taxi. All 500 states have Gymnasium's outcomes,
  * also those that nobody comes to. With fickle passengers there are 500 more, which look the same: in those the passenger will want to go elsewhere,

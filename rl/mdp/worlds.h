@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a built-in finite world is: a function that fills a builder from its arguments. One file world_<name>.c, and one line of worlds.def for each
  * id. */
 #ifndef TUNE_WORLDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Implicit Q-learning on tokens. */
 #include "lib/base/system.h"
 #include "rl/offline/ilql.h"

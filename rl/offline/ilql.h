@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune rl with rl.algorithm: ilql: implicit Q-learning on tokens, offline, from rows with rewards. The model's adapter learns the rows' tokens
  * (weighted by their advantage), heads on its hidden states learn Q and V by Bellman updates; decoding adds beta x advantage to the logits. Source:
  * Snell et al. 2022, arXiv 2206.11871.

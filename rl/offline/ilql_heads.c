@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Heads of implicit Q-learning. */
 #include "rl/offline/ilql_heads.h"
 

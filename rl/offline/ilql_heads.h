@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Q and V heads on a language model's hidden states, for implicit Q-learning on tokens: each is two linear layers with a ReLU between, f32 whatever
  * the activations are. There are two Q heads, each with a target copy that follows slowly; the smaller of the two counts.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "rl/offline/ilql_loss.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The losses of implicit Q-learning on tokens, as plain functions in double. Source: Snell et al. 2022, arXiv 2206.11871, section 4; with the terms
  * and defaults of its reference implementations.
  *

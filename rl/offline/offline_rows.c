@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows with rewards to tokens with rewards. */
 #include "rl/offline/offline_rows.h"
 

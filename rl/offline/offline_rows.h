@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows with rewards to learn from offline: what was asked, what was answered, what it earned.
  *
  *     {"prompt", "completion", "reward": 1.0}      or any training row (messages, input_ids and labels, prompt_ids and completion_ids) with one of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From a recipe to steps over pairs. */
 #include "lib/base/system.h"
 #include "rl/pairs/pair_run.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A run over rows of preferences: what `tune rl` with a preference loss and `tune reward` have in common. The recipe's rows, order and steps,
  * evaluation, run directory; an objective says what is done with a batch of rows.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of preferences as tokens: a prompt with a chosen and a rejected answer, or with one answer alone: that was wanted or not (KTO), or whose steps
  * are right or wrong.
  *

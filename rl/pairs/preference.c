@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Preference losses over batches of pairs: sums of log-probabilities from the tape, a loss of preference_losses.h, its gradient back. */
 #include "lib/base/system.h"
 #include "rl/pairs/preference.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Learning from preferences: `tune rl` with rl.algorithm dpo, ipo, kto, orpo, simpo or cpo (pair_algorithms.def).
  *
  *     if (preference_algorithm(recipe->rl_algorithm)) TRY(preference_run(&(PairRunConfig){.recipe = recipe}, &result));

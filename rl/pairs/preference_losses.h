@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Losses that learn from preferences, as plain functions in double: from sums of log-probabilities of whole completions (or from a reward model's
  * scores) to a loss and its gradient.
  *

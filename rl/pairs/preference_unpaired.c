@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "rl/pairs/preference_losses.h"
 #include "rl/ratio.h"
 

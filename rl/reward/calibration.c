@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bins of confidence. */
 #include "rl/reward/calibration.h"
 

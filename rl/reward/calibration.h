@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether probabilities mean what they say: of the statements made with 80 %, are 80 % right?
  *
  *     Calibration c = {0};

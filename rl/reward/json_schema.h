@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A subset of JSON Schema 2020-12: what a value must be.
  *
  *     TRY(schema_check(schema, "the schema"));         // names the keyword that is not supported

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers as people and models write them: 1,234.5  -$3  3/4  2 1/2  \frac{1}{2}  50%  6.02e23  1.5 \times 10^{3}.
  *
  *     double value;

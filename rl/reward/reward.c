@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The recipe's list of rewards: reading it, scoring rows, adding up. */
 #include "rl/advantages.h"
 #include "rl/reward/reward_kinds.h"

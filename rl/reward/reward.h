@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rewards of completions: what the recipe lists below `reward`, each with a weight, and their weighted sum.
  *
  *     TRY(rewards_open(recipe->reward, recipe->path, &(RewardOptions){.max_new_tokens = 256}, &set)); // or the line, and the nearest name

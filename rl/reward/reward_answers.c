@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What rewards share: the data row's columns with the right answers, and pieces of text. */
 #include "rl/reward/reward_kinds.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* choice: 1 when the completion chooses the answer's letter, else 0. Its choice is the letter in the last \boxed{...}, else behind the last "answer"
  * ("the answer is (B)"), else the one that it begins with as a label ("B. A cat"), else the last letter that stands alone in brackets, else the last
  * that stands alone. */

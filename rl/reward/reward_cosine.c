@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cosine: a right answer is worth more when it is short, a wrong one costs less when it is long; between length 0 and max_length the value follows
  * half a cosine (arXiv 2502.03373, section 4.2). What is right says another reward of the list, above `threshold`. */
 #include "rl/reward/reward_kinds.h"

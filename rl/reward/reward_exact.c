@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exact: 1 when the completion is the answer (or one of a list of answers), else 0. White space at both ends does not count. */
 #include "rl/reward/reward_kinds.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* format: 1 when the completion has the template's form, else 0. "..." in the template stands for text; everything else must occur exactly once and
  * in this order, white space between tags is free: "<think>...</think><answer>...</answer>". With `partial` the share of the tags that occur exactly
  * once and in order. */

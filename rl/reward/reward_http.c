@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http: a server that is asked for each row. Without `model` it takes the row as JSON and answers as a reward program does (a number, or an object
  * with "reward"). With `model` it is an OpenAI-compatible judge: it gets the rubric with {prompt}, {completion} and the data row's columns filled in,
  * and the rating of its answer (data/rating.h), brought from `range` to 0..1, is the reward. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json: 1 when the completion is JSON (and fits the schema), else 0; `parses` for JSON that does not fit. The schema is written in the recipe, is a
  * file, or stands in the data row's column `field`. */
 #include "rl/reward/json_schema.h"

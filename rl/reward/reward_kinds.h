@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a file reward_<type>.c defines: its options, and the reward of a row or of all rows.
  *
  *     enum { TARGET };

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* length: with `target` 1 at that length and linearly less on both sides, 0 from twice the target on; with `buffer` DAPO's soft overlong punishment:
  * 0 up to max_length - buffer, then linearly down to -penalty at max_length (arXiv 2503.14476, equation 13; below that, without `cap`, as verl has
  * it). */

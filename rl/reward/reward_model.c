@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model: a reward model in this process (scorer.h). It is given the very ids that were sampled, so it must have the policy's tokenizer and, where
  * prompts are conversations, its chat template; with `retokenize` the prompt and the answer's text are rendered and cut by its own instead, and
  * data.system is not seen. An answer's score is that of its last token, ended or not. */

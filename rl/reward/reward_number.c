@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* number: 1 when the completion's number is the answer's, else 0. Of both texts it is the last number in the last \boxed{...}, else the first one
  * behind the last "####" (as GSM8K ends its answers), else the last one at all. */
 #include "rl/reward/numbers.h"

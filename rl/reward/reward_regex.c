@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* regex: 1 when the pattern (PCRE2, Unicode) is found in the completion, else 0. With `field` the text of its last match (of `group`) must be the
  * answer. */
 #define PCRE2_CODE_UNIT_WIDTH 8

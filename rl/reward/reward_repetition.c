@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* repetition: -penalty x (1 - different n-grams / all n-grams) of the completion's words (in lower case) or token ids; 0 where it is shorter than n
  * (arXiv 2502.03373, section 4.3). */
 #include "rl/reward/reward_kinds.h"

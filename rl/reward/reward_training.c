@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Scores at the last token of answers or of their steps, and the losses that they are trained by. */
 #include "lib/base/system.h"
 #include "rl/reward/reward_training.h"

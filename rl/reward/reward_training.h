@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `tune reward`: a reward model from preferences, or from answers whose steps are right or wrong.
  *
  *     TRY(reward_training_run(&(PairRunConfig){.recipe = recipe}, &result));

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows and answers as programs and servers have them. */
 #include "rl/reward/reward_kinds.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opening reward models, and passes that read their score. */
 #include "rl/reward/scorer.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A reward model in use: what `tune reward` made, or any adapter or model of transformers' ...ForSequenceClassification with one label.
  *
  *     Scorer *scorer;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sampling into flat arrays. */
 #include "rl/text/experience.h"
 

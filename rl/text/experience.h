@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a policy on text did in one step: groups of completions of the same prompt, as flat arrays over their tokens. Everything that is known of a
  * token has the token's place in its array.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows to prompts. */
 #include "rl/text/prompts.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The prompts that a policy on text is asked, with the data rows that they come from: rewards look into these for the answer. */
 #ifndef TUNE_PROMPTS_H
 #define TUNE_PROMPTS_H

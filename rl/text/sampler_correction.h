@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* When the sampler's log-probabilities differ from the trainer's (another precision, a server, older weights): weights of tokens for
  * PolicyBatch.weights, constants without gradient.
  *

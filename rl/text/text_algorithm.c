@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of policy gradients on text, and what several of them share. */
 #include "rl/text/text_algorithm.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Policy gradients on text: each states where its advantages come from and which loss it takes. One file text_<name>.c and one line of
  * text_algorithms.def each. */
 #ifndef TUNE_TEXT_ALGORITHM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CISPO: GRPO's advantages; the ratio is a capped weight without gradient, so no token drops out. rl.clip_high is the cap itself. Source: arXiv
  * 2506.13585. */
 #include "rl/text/text_algorithm.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What goes together in a step's completions: length and reward, the parts of the reward. Numbers are compared within the group of a prompt, as
  * advantages are, so that prompts which are hard and long do not count. */
 #include "rl/text/text_run.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* DAPO: GRPO with a wider clip above and every token counting the same. Prompts whose completions all earn the same are replaced by
  * others (rl.sampling_rounds); its overlong penalty is the reward `length` with max and buffer. Source: arXiv 2503.14476. */
 #include "rl/text/text_algorithm.h"

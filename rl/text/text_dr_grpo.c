@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Dr. GRPO: GRPO without its two biases: differences are not divided by the group's deviation, sums not by the completion's length. Source: arXiv
  * 2503.20783. */
 #include "rl/text/text_algorithm.h"

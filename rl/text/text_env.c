@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Programs as environments of texts: JSON lines, one request and one answer each. */
 #include "rl/env/program.h"
 #include "rl/text/text_env.h"

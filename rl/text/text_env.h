@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An environment of texts that is a program: it is told what the policy said and answers with what comes next. The requests are those of
  * env_new_command (env.h), with texts for actions and observations:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Held-out prompts of a run on text: what the policy's best answers earn. */
 #include "rl/text/text_run.h"
 

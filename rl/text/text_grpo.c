@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GRPO: a completion's reward less the mean of its group, over the group's standard deviation; PPO's clipped ratio of tokens. Source: arXiv
  * 2402.03300. */
 #include "rl/text/text_algorithm.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GSPO: GRPO's advantages with one ratio for the whole completion, the geometric mean of its tokens'. Clips are far smaller than GRPO's (the paper:
  * 3e-4 and 4e-4). Source: arXiv 2507.18071. */
 #include "rl/text/text_algorithm.h"

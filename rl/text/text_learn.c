@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Learning from a batch of rollouts: what each token is worth, and the passes that follow the gradient. */
 #include "lib/base/system.h"
 #include "rl/text/text_run.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* LUSPO: GSPO whose completions count as they are long, so that short ones are not preferred. Clips as small as GSPO's (as published: 2e-3 and
  * 2.5e-3). */
 #include "rl/text/text_algorithm.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of a run on text, before its first step: a pass of the largest kind on the device that computes nothing, and what sampling holds beside it.
  */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Online DPO: a prompt's best and worst completion, as the reward ranks them, are a pair of a preference loss. Groups whose rewards are all equal
  * have none. Source: arXiv 2402.04792. */
 #include <math.h>

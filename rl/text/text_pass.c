@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sequences to one flat batch, through the model, and back. */
 #include "rl/text/text_pass.h"
 

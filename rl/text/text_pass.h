@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Forward and backward passes over what was sampled. Completions of one prompt lie behind it as branches of one tree, so the prompt is computed once
  * for the group; nothing is computed for padding, nor for a completion's last token, which predicts nothing.
  *

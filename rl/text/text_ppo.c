@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* PPO on text: each token is an action, its advantage GAE on learned values of tokens, with the KL taken off at each token and the reward at the
  * last; whitened over the batch. Sources: arXiv 1707.06347, arXiv 1909.08593. */
 #include "rl/text/text_algorithm.h"

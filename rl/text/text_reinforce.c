@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* REINFORCE: a completion's reward less the mean of all rewards of the batch, times the gradient of its log-probability; with values: each token's
  * return less its value. Sources: Williams 1992; Sutton and Barto, section 13.4. */
 #include "rl/text/text_algorithm.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* REINFORCE++: returns of tokens, with the KL taken off at each and the reward at the last, normalised over the whole batch. Source: arXiv
  * 2501.03262. */
 #include "rl/returns.h"

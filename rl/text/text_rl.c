@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opening a run of reinforcement learning on text, its steps, its end. */
 #include "lib/base/log.h"
 #include "rl/text/text_run.h"

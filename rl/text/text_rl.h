@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune rl on text: a language model samples completions, rewards judge them, a policy gradient follows. The sampler is the trainer: the same weights
  * in the same process.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* RLOO: a completion's reward less the mean of the others of its group; the ratio is that of the whole completion. Source: arXiv 2402.14740. */
 #include "rl/text/text_algorithm.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rollouts: prompts, completions, rewards. With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) groups whose rewards are all equal, which
  * teach nothing, are replaced by those of further prompts; as many are asked as are missing, so that no group that teaches something is thrown away.
  */

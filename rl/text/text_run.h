@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A run of reinforcement learning on text, as its parts see it. A step is: text_roll_out (text_rollout.c) asks prompts, samples and rewards;
  * text_weigh and text_learn (text_learn.c) weigh what was done and follow the gradient; text_evaluate (text_evaluate.c) asks the held-out prompts;
  * text_samples_write (text_samples.c) keeps some of it to be read. text_rl.c opens the run and hands its steps to the loop. */

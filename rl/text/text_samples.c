@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* samples.jsonl: what was said and what it earned. */
 #include "rl/text/text_run.h"
 

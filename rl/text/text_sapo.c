@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* SAPO: GRPO's advantages; a sigmoid around the ratio 1 in place of the clip, so that the gradient of a token fades instead of stopping. */
 #include "rl/text/text_algorithm.h"
 

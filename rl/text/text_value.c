@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Value heads and value models. */
 #include "rl/text/text_value.h"
 

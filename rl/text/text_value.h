@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What values of tokens are learned by, for policy gradients on text: a head on the policy's own hidden states, or a model of its own, which shares
  * the policy's base weights where it can.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* VESPO: GRPO's advantages; a completion's weight, from the ratio of its probability as a whole, fades smoothly on both sides of 1 and has no
  * gradient. */
 #include "rl/text/text_algorithm.h"

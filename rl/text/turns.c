@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Playing episodes of text. */
 #include "lib/base/log.h"
 #include "rl/text/turns.h"

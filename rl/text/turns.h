@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Episodes of several turns: an environment of texts (text_env.h) begins and answers, the policy speaks in between. What the policy said is trained,
  * what it was told is not.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Works of `tune-bench` and the same work by the tools that a user would take instead, in turn on one machine: make bench-peers.
 
 The peers' scripts print one JSON line each and make their models in $PEERS_TMP; `tune` runs on these very models and rows, with the same batch, lengths, LoRA rank and targets, threads and precision. A ratio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ROUGE-L of 52,002 instructions, each to all that were kept before: `tune data filter` beside the rouge-score package, on one thread each and on the same texts: make bench-peers.
 
     python tests/bench/bench_rouge.py --tune ./tune [--pairs N]

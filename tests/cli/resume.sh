@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Exact resume: runs that are killed again and again (kill -9, also in the middle of a save), interrupted or out of disk end with the same bytes
 # as one that nobody disturbed. What needs more memory than there is, is refused before the first step.
 #   tests/cli/resume.sh TUNE      KILLS=n: kills of each run (5)

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Runs command-line cases: files that hold a command, what it should answer and how it should end. README.md says the format.
 #   tests/cli/run.sh [--update] TUNE CASE...
 # --update writes what the program answers now into the cases instead of comparing. Totals are printed as cmocka prints them.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The runner of the command-line cases must notice what it is there to notice. Called like the runner's program: no arguments needed.
 set -u
 work=$(mktemp -d) || exit 1

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Names the cases with a step that trains and ends well: awk -f tests/cli/trains.awk tests/cli/*.case
 # A step trains that calls sft, rl, reward or synth, or a demo, in earnest: not for help, a plan or a refusal.
 function step_ends() {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The program itself, as a user runs it, against the reference libraries' values: score, eval, grad, generate and merge on the models and adapters of
  * ../shared/golden. */
 #include "tests/support/check.h"

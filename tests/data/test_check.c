@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What tune data check finds: each fault is planted in rows of ids, and rows without it raise no alarm. */
 #include "lib/base/system.h"
 #include "tests/support/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From files to batches: readers, formats, limits, orders, plans. */
 #include "data/data.h"
 #include "tests/support/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokenised rows on disk: the file, the cache, threads, sources with weights, packing. */
 #include "lib/base/log.h"
 #include "data/cache.h"

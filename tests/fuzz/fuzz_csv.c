@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any file of separated values: either a failure that names a line, or rows with the header's columns. The first byte says how the file is named. */
 #include "data/data.h"
 #include "tests/support/check.h"

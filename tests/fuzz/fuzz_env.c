@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any text as the name of an environment or as rl.env of a recipe: either a failure that is named, or an environment that can be stepped. Any lines
  * as the answers of a program that is one: the same. The first byte says which: '!' answers, '{' or '[' a recipe, else a name. */
 #include "rl/env/env.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any template: either a failure with a place, or a rendering of valid UTF-8 whose marked parts lie within it, one behind the other, and which is the
  * same the second time. */
 #include "lib/text/chat.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes: either a failure with a text, or a value that is written and read again as the same value. */
 #include "tests/support/check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any MDP file: either a failure that names the file, or a world that mdp_check finds sound. The first byte says whether it is YAML or JSON. */
 #include "rl/mdp/mdp.h"
 #include "tests/support/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any text: no number, or finite ones; the first and the last exist together, and a text without digits has none. */
 #include <math.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any file of preference rows, paired or not (KTO): either a failure with a text, or batches whose ids the model has. The first byte says which, the
  * second how long rows are treated. */
 #include "rl/pairs/pairs.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any Parquet file: either a failure with a text, or rows that all have the same columns. */
 #include "data/data.h"
 #include "tests/support/check.h"

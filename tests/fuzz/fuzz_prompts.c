@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any file of prompts: either a failure with a text, or ids that the model has. The first byte says how long rows are treated. */
 #include "rl/text/prompts.h"
 #include "tests/support/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as every file of a run directory: the page is made, and nothing of them gets out of their place in it. */
 #include "lib/train/report_parts.h"
 #include "tests/support/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any file of rows: either a failure with a text, or examples whose ids and labels the model has. The first byte says how the file is named. */
 #include "data/data.h"
 #include "tests/support/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes: either a failure with a text, or tensors that lie inside them and are found by their names. */
 #include "tests/support/check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A schema in the first line, a value behind it: the schema is refused with a text, or any value fits or does not; what it says about a value it also
  * says, turned round, within `not`. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a log of requests, and as a file of seeds: either a failure with a text, or answers and seeds that can be read. */
 #include <stdio.h>
 #include <string.h>

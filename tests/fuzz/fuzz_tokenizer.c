@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as tokenizer.json: either a failure with a text, or a tokenizer whose streams equal its decoding. */
 #include "tests/support/check.h"
 

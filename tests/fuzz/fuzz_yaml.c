@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes: either a failure that names a line, or a tree whose parts can all be visited, and whose strings survive being written. */
 #include "lib/base/yaml.h"
 #include "tests/support/check.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the files of tests/fuzz/parquet, which test_containers and fuzz_parquet read: python3 tests/fuzz/parquet_fixtures.py FOLDER (pyarrow 26; not needed to build or test).
 
 The last three are written byte by byte: lists of two levels as Hive and old Avro writers leave them, which pyarrow reads but cannot write, and INT96 times."""

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Generation and scoring: against the reference library's values, against each other, and independent of what else is in the batch. */
 #include "tests/support/check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Choosing tokens: every filter against transformers' results, draws against their distribution. */
 #include <math.h>
 #include <setjmp.h>

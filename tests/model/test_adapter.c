@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* LoRA adapters: PEFT's files read, their logits and gradients, and what is written back. */
 #include "tests/support/check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Models: the decoder against values that other implementations computed in double precision, and against itself. */
 #include "tests/support/check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors: what is written is read back, and every way in which a file can be wrong is refused before a tensor is handed out. */
 #include "tests/support/check.h"
 

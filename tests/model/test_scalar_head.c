@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Heads of one output: how they start, what they say of a row, where their gradients go. */
 #include "tests/support/check.h"
 

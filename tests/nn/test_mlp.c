@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Multilayer perceptrons: golden values of torch, the fast kernel against the plain one, first values, target copies. */
 #include "tests/support/backends.h"
 

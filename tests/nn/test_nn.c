@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Optimisers, schedules and clipping against torch and transformers; how LoRA starts, and which modules PEFT's patterns mean. */
 #include "tests/support/check.h"
 

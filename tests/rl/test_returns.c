@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Returns, advantages and KL: the reference library's values, the definitions written out, and what must hold for any numbers. */
 #include <math.h>
 #include <setjmp.h>

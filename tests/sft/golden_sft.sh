@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Trains three curves of ../shared/golden/sft with the program and prints them beside those of the reference library (PEFT and torch, in double):
 #   tests/sft/golden_sft.sh [TUNE]       exit code 0: every loss and gradient norm within 1e-5 relative, every learning rate equal to 12 digits
 set -u

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A really trained model learns another author's text: its loss on held-out rows falls, by full fine-tuning and by LoRA. */
 #include "sft/sft.h"
 #include "tests/support/check.h"

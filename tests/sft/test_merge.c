@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Merging: golden merged models, weighted sums, untied heads, shards, what is refused, and that nothing half-made stays. */
 #include "tests/support/check.h"
 

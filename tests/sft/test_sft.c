@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Supervised fine-tuning: equal to the reference library step by step, independent of how a step is split, and it learns. */
 #include "sft/sft.h"
 #include "tests/support/check.h"

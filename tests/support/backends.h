@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What products run on, for tests that must hold with all of it. */
 #ifndef TUNE_TESTS_BACKENDS_H
 #define TUNE_TESTS_BACKENDS_H

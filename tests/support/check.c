@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/base/rng.h"
 #include "lib/base/system.h"
 #include "tests/support/check.h"
@@ -8,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* How far `got` is outside its tolerance, as a share of it: more than 1 is a failure. */
@@ -248,4 +250,17 @@ void check_mutations(const void *bytes, size_t len, size_t rounds, MutationCallb
         free(exact);
         free(mutant.bytes);
     }
+}
+
+int in_child(void (*body)(void)) {
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        if (!freopen("/dev/null", "w", stderr) || !freopen("/dev/null", "w", stdout)) _exit(99);
+        body();
+        _exit(0);
+    }
+    int result = 0;
+    assert_int_equal(waitpid(child, &result, 0), child);
+    return result;
 }

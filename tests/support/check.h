@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Assertions that say both values, where and how far apart, and what tests share: golden paths, a folder of their own, broken bytes.
  *
  *     TEST(sums_are_right) {
@@ -89,6 +90,9 @@ int test_folder_remove(void **state);
 const char *temp_file(const char *dir, const char *name);
 /* Like temp_file, and writes `text` into it. */
 const char *temp_text(const char *dir, const char *name, const char *text);
+
+/* Runs `body` in a process of its own, without its output; returns what waitpid says. */
+int in_child(void (*body)(void));
 
 /* Asks to stop after so long, as a signal from the keyboard does; interrupt_clear when it was seen. */
 void interrupt_after(int milliseconds);

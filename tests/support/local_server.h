@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A server for tests: a process of its own on 127.0.0.1, which answers one query after the other and ends with the test, or by itself after a while.
  *
  *     static void serve(int fd, Query *query) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a fuzz entry without a fuzzer: every file of tests/fuzz/NAME/ as it is (seeds, and inputs that once broke something), then
  * broken versions of each. `clang -fsanitize=fuzzer` on the same tests/fuzz/fuzz_NAME.c searches further: `make fuzz NAME=json`. */
 #include "tests/support/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What tests of whole runs share: a recipe from lines of settings, and the numbers that a run wrote.
  *
  *     Recipe *recipe = recipe_of_lines("model.path=recipes/demo/model\noutput=%s\ntrain.max_steps=%d", temp_file(folder, "a"), 5);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The world of the tests of synthetic rows (synth_world.h). */
 #include "tests/support/synth_world.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the tests of synthetic rows share: seeds, recipes, what runs wrote, and teachers: one behind a url, a process of the test on 127.0.0.1 that
  * misbehaves as the path says, and the demo's tiny model here.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fast kernels against the plain loops of the reference device, on every instruction set that this processor has, with one thread and with two;
  * the reference against values that a script of the plain formulas gave in double; and attention's promise that a token's bits do not depend on how
  * it is computed. */

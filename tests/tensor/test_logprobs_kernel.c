@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Log-probabilities of tokens on the processor's device against the reference device, under each library and instruction set that is here. */
 #include "lib/tensor/tensor.h"
 #include "tests/support/backends.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products of the processor's device against plain loops in double, under each library and instruction set that this build and processor have.
  */
 #include "lib/base/system.h"

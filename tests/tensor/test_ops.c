@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every op of ops.def: its gradient in double, the fast device against the reference, and what the tape promises (checkpointed layers, known memory,
  * sticky failures). The loops run over the table, so a new op is tested as soon as it has its line. */
 #include "lib/tensor/tensor.h"

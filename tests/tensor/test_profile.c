@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The profile: how often each op of a small model runs and what work its shapes say that is, to the last operation; that rows add up to the wall
  * time; that nothing else changes. */
 #include "lib/base/system.h"

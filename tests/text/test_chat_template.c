@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Chat templates against jinja2's own renderings, and what their expressions mean. */
 #include "tests/support/check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokenizers: ids of real ones against what their authors' libraries gave, and the logic of every part on vocabularies of a few tokens. */
 #include "lib/base/system.h"
 #include "tests/support/check.h"

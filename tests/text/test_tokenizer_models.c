@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Models beside BPE, on vocabularies small enough to do by hand. */
 #include "tests/support/check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Training of byte-level BPE: against a plain way of doing it, and against merges that another program found. */
 #include "tests/support/check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The TensorBoard event file, read by a reader of our own: frames, checksums, fields; after a kill and a resume no step is there twice. */
 #include "lib/train/events.h"
 #include "lib/train/train.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a plan says against what is then taken: kernels' scratch memory to the byte, the resident size of whole runs within a few percent. */
 #include "lib/base/system.h"
 #include "lib/model/model.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recipes: reading, overriding, refusing, and writing them back. */
 #include "lib/train/keys.h"
 #include "tests/support/check.h"

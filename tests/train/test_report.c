@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* report.html: well-formed whatever the run directory holds, everything escaped, small for long runs. */
 #include "lib/train/report.h"
 #include "tests/support/check.h"

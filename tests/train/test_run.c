@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Run directories and checkpoints: taken, refused, damaged, killed, resumed. */
 #include "lib/base/system.h"
 #include "lib/train/run.h"

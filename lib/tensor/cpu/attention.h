@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What attention's forward and backward pass share: where keys lie, tiles of keys, rows of queries. Included by attention*.c and tile_attention*.c
  * only.
  *

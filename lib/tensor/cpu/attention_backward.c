@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Softmax attention, backward, in passes that compute the weights again tile by tile. Rows by themselves are one pass over keys each, if there are
  * enough of them for all threads; else one pass over queries gives dq, and one over keys dk and dv. That is two products more, but every gradient is
  * summed by one thread. Either way sums go in the same order: the bits are the same. Source: FlashAttention-2, arXiv 2307.08691, algorithm 2. */

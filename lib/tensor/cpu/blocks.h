@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs of tensor elements as floats, and the loops over blocks that elementwise kernels are made of. */
 #ifndef TUNE_BLOCKS_H
 #define TUNE_BLOCKS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Choosing in a row: the largest element, or one drawn by softmax. A vocabulary's row takes tens of microseconds, so a thread takes a row of its own.
  */
 #include "lib/tensor/cpu/blocks.h"

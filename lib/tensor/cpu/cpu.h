@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The processor's device: fast kernels for f32 and bf16.
  *
  * Every .c file of this folder but host_*.c and tile_*.c is compiled once per instruction set with -DISA=base|avx2|avx512|avx512_bf16, so a kernel is

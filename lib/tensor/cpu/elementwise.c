@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels that treat each element or row alone. */
 #include "lib/tensor/cpu/blocks.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products behind one door, as far as the rest of the device needs to know it: our own in f32 with AVX2 or AVX-512 (vector_product.c, of few
  * rows vector_few.c) and in bf16 with AVX512_BF16 or AMX (tile_product.c); else those of oneDNN or OpenBLAS (host_gemm*.c).
  *

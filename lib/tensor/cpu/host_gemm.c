@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products: cutting into tiles, conversions, packed weights, the choice of library. */
 #include "lib/base/system.h"
 #include "lib/tensor/cpu/cpu.h"

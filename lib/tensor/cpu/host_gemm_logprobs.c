@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Log-probabilities of tokens: products with the vocabulary's head, used up tile by tile.
  *
  * Forward, for a block of rows: each tile of logits gives the sums that log-sum-exp, entropy and mean need over its columns, and the tiles of a row

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* oneDNN's matrix product by its C interface, versions 2 and 3.
  *
  * Primitives are made and run as for one thread: product_thread_begin tells the OpenMP runtime so, and oneDNN asks it. Their scratch memory is ours,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What this machine reaches, measured: for `tune doctor` and `tune-bench`. */
 #include "lib/base/system.h"
 #include "lib/tensor/cpu/cpu.h"

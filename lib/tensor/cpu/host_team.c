@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The team: threads that wait awake for a moment, for work of a few microseconds.
  *
  * One word, the ticket, holds everything that threads agree on: the number of the job, how many tasks it has and how many are taken. A task is taken

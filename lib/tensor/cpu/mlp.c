@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Multilayer perceptrons: all layers of a block of rows at a time.
  *
  * Values of a block are kept transposed, (width, rows): vectors go along the rows, so that weights are read one by one as they lie in memory,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Normalisation over the width of a row. Sources: layer norm arXiv 1607.06450, RMS norm arXiv 1910.07467. */
 #include "lib/tensor/cpu/blocks.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Row functions beside the matrix products: conversions, results of tiles, logits. */
 #include "lib/tensor/cpu/blocks.h"
 #include "lib/tensor/cpu/gemm.h"

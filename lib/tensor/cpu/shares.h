@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tasks of a loop, in a row for each thread, so that what one leaves in a cache is there for the next; who is done takes some of another's. */
 #ifndef TUNE_SHARES_H
 #define TUNE_SHARES_H

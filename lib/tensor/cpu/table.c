@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of one instruction set's kernels. */
 #include "lib/tensor/cpu/cpu.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Softmax attention of bf16, forward, in tiles. Scores and sums are f32; weights are rounded to bf16 for the product with the values, their total is
  * of what they were before. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1. */
 #include "lib/tensor/cpu/tile_attention_forward.h"

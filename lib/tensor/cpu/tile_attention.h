@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What attention's forward and backward pass in tiles share. Included by tile_attention*.c only.
  *
  * Scores are computed transposed: keys are the rows of a tile, queries its columns, so that what belongs to a query (largest score, sum of weights,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Softmax attention of bf16, backward, in tiles and in one pass over keys: scores and their gradients are computed once and go into all of dq, dk and
  * dv.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the two forward passes of attention in tiles share: that of whole rows and the one of single tokens behind a cache. Included by
  * tile_attention.c and tile_attention_token.c only. */
 #ifndef TUNE_TILE_ATTENTION_FORWARD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products of a weight with a few columns, as decoding has them (its attention turns keys so too): the weight comes from memory once, so what counts
  * is how little is done for a line of it.
  *

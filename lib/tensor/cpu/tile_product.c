@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products of bf16 in tiles (tiles.h).
  *
  * A panel of B, some hundred columns, is made into tiles and stays in the second-level cache; A is read from where it lies, 32 rows at a time, if it

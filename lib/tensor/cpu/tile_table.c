@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels of processors that multiply bf16: those of AVX-512, but for what tiles of bf16 do faster. */
 #include "lib/tensor/cpu/cpu.h"
 

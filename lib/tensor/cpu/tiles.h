@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products of bf16 tiles, and how memory becomes tiles. Included by tile_*.c only, which are compiled for each instruction set that multiplies bf16:
  * -DISA=amx, whose tiles are registers, and -DISA=avx512_bf16, where vectors do the same.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lines of memory that become lanes: of as many lines as a vector has lanes, which run along a sum, 16 bytes at a time.
  *
  * Sixteen bytes of lines 0, 4, 8, 12 are loaded into one vector, those of lines 1, 5, 9, 13 into the next; two rounds of shuffles within 128 bits

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Optimiser updates of f32 parameters. AdamW is arXiv 1711.05101 in torch's order of operations; constants of a step are worked out in double. */
 #include "lib/tensor/cpu/blocks.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small dense products inside a tile, register-blocked with the compiler's vector types: one source for SSE, AVX2, AVX-512 and NEON. */
 #ifndef TUNE_VEC_H
 #define TUNE_VEC_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products in f32 of a weight with a few rows, as decoding has them: the weight comes from memory once, as it is stored (vector_few.h). Every element
  * is the same chain of multiply-adds in order of k as in vector_product.c: the bits depend neither on which of the two computes it nor on the rows
  * beside a row. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of which there are few, times many lines that run along the sum, in f32: weights in decoding, keys in attention of single tokens.
  *
  * The lines become the lanes of a vector (turn.h) and are widened there; what is broadcast are the few rows' values, which lie side by side,

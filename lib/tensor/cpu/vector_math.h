@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Branch-free elementary functions of floats, written so that a loop over them vectorises.
  *
  *     for (int64_t i = 0; i < n; i++) p[i] = fast_exp(s[i] - largest);

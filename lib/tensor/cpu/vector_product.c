@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products in f32 by vectors.
  *
  * A panel of B, some hundred columns, is copied line by line of the sum, widened or transposed on the way, and stays in the second-level cache. A is

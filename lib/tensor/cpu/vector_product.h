@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the products in f32 by vectors share: those of many rows (vector_product.c) and of few (vector_few.c). */
 #ifndef TUNE_VECTOR_PRODUCT_H
 #define TUNE_VECTOR_PRODUCT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reference device: every kernel as a plain loop in double over any dtype. Slow; what the fast kernels are tested against.
  *
  *     const Device *device = device_reference();

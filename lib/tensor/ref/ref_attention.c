@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference attention: one query of one head at a time, over the list of keys that it sees. */
 #include "lib/tensor/ref/ref.h"
 

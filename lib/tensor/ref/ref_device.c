@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reference device's table of kernels. */
 #include "lib/tensor/ref/ref.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernels that treat each element, row or pair alone. */
 #include "lib/tensor/ref/ref.h"
 

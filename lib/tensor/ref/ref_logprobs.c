@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernels of the log-probabilities of tokens: one row of logits at a time. */
 #include "lib/tensor/ref/ref.h"
 

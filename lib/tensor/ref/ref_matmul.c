@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reference matrix product. */
 #include "lib/tensor/ref/ref.h"
 

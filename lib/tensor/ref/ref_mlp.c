@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernels of multilayer perceptrons. The saved values lie layer behind layer, each (rows, width). */
 #include "lib/tensor/ref/ref.h"
 

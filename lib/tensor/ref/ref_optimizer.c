@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernels of the optimisers. AdamW is arXiv 1711.05101 in torch's order of operations. */
 #include "lib/tensor/ref/ref.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of every kind of file: what comes out, and where it says that something is wrong. */
 #include "lib/base/system.h"
 #include "data/data.h"

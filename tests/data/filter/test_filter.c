@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Filters of rows: each rule by hand; ROUGE-L against the package's own values and the plain table; MinHash's estimate against true similarities;
  * memory, stages, and the same verdicts however rows are cut into calls and whatever the number of threads; selection against the plain greedy
  * choice. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of conversations to tokens: which of them are trained, and what is refused. The tokenizer has a token for each byte and a few special ones. */
 #include "tests/support/check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Synthetic rows from teachers behind a url: servers in trouble, limits, logs, labels, TLS. */
 #include <math.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Synthetic rows from a model here, runs that are cut short, and what is learned from them. */
 #include <math.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Synthetic rows: what each preset makes of its teacher's words, and what filters and judges let through. */
 #include <math.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Environments: traces of Gymnasium, time limits, copies, random numbers, arguments; a Mdp as an environment. */
 #include "rl/env/env.h"
 #include "tests/support/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Environments that are programs. The program is this test itself, called with --play and how it behaves. */
 #include "lib/base/log.h"
 #include "lib/base/system.h"

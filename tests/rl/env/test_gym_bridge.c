@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* recipes/gym_bridge.py: with a small gymnasium and numpy that this test writes, so that it runs where neither is installed, and with the real ones
  * where they are. Skipped without python3. */
 #include "lib/base/log.h"

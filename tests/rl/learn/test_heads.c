@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Policy heads and the losses of Q: a small network's golden losses, central differences, the exact gradient of a token MDP, and draws. */
 #include <math.h>
 #include <setjmp.h>

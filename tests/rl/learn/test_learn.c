@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs on environments: each algorithm of the table, with each kind of action that it chooses, gives the same bytes whether it was interrupted or not
  * and for any number of threads; what does not fit is refused by name. */
 #include "lib/base/system.h"

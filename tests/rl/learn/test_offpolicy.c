@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Learning from memory: what the replay holds, golden losses of DQN, gradients by differences, the same bytes after a resume and for any number of
  * threads, and that it learns. TEST_LONG=1 (make test-long) learns with five seeds each. */
 #include "lib/base/system.h"

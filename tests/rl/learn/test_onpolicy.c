@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Policy gradients: heads, losses and steps against golden values in double; estimates against the exact gradient of V of a small MDP; what is
  * learned. */
 #include "lib/base/system.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Learning with tables and tiles: updates by hand, the textbook's tables within their noise, exact values and best returns that are reached, exact
  * resume of every variant, keys that do not go together. */
 #include "rl/env/env_kinds.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Making a Mdp and reading one from a file: rows, names, numbers, and every fault with its line. */
 #include "rl/mdp/mdp.h"
 #include "tests/support/check.h"

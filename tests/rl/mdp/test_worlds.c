@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Built-in worlds: tables of Gymnasium, values of the book, the environments that draw from them; names and arguments. */
 #include "rl/env/env.h"
 #include "tests/support/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Preference losses in training: known first losses, steps that do not depend on how they are split, exact resume, held-out accuracy, and rows that
  * are wrong. */
 #include "lib/base/system.h"

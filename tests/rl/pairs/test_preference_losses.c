@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Losses over preferences: the reference library's values and gradients, central differences, and what must hold for any numbers. */
 #include <math.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rewards that are rules: each against values worked out by hand, its faults, and what the sum makes of them. */
 #include <math.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rewards that are programs. The program is this test itself, called with --answer and how it behaves. */
 #include <math.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rewards by servers. The server is a process of this test on 127.0.0.1 that misbehaves as the path of the url says; it ends with the test, or after
  * two minutes. */
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reward models: scores that transformers and PEFT give too, training on pairs and on steps, what is written and read back, and the reward of `tune
  * rl` that they are. */
 #include "lib/base/system.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Online DPO: known first losses, steps that do not depend on how they are cut into passes, ties that are skipped, and that it learns. Resume and
  * threads: test_text_rl. */
 #include "rl/text/text_rl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reinforcement learning on text: passes over branches of one prompt, sampler and trainer, invariants of groups, the same bytes after a resume and
  * for any number of threads. */
 #include "lib/base/system.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A language model as an MDP that is small enough to be solved exactly: three tokens, three steps, a state for each prefix. What is learned from text
  * is held against what the MDP core computes. */
 #include "lib/base/system.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Episodes of several turns: which tokens are trained and what they were sampled from, rewards, ends, templates, resume, learning, and programs that
  * misbehave. The program is this test itself, called with --play and how it behaves. */
 #include "lib/base/log.h"

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Folders: made, listed, removed, built whole or not at all; paths. */
+#include "tests/support/check.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+TEST(dirs_are_made_listed_and_removed) {
+    Arena *arena = arena_new(0);
+    check_ok(dir_make(temp_file(test_folder, "p/q/r/")));
+    check_ok(dir_make(temp_file(test_folder, "p/q/r")));
+    temp_text(test_folder, "p/q/b", "b");
+    temp_text(test_folder, "p/q/.hidden", "h");
+    temp_text(test_folder, "p/q/a", "a");
+    temp_text(test_folder, "outside", "stays");
+    assert_int_equal(symlink(temp_file(test_folder, "outside"), temp_file(test_folder, "p/q/link")), 0);
+    assert_int_equal(symlink(test_folder, temp_file(test_folder, "p/q/dirlink")), 0);
+    char **names;
+    size_t count;
+    check_ok(dir_list(temp_file(test_folder, "p/q"), arena, &names, &count));
+    static const char *const want[] = {".hidden", "a", "b", "dirlink", "link", "r"};
+    assert_int_equal(count, COUNT_OF(want));
+    for (size_t i = 0; i < count; i++) assert_string_equal(names[i], want[i]);
+    check_ok(dir_list(temp_file(test_folder, "p/q/r"), arena, &names, &count));
+    assert_int_equal(count, 0);
+    check_status(dir_list(temp_file(test_folder, "none"), arena, &names, &count), ST_INPUT);
+    check_status(dir_make(temp_file(test_folder, "outside/x")), ST_RESOURCE);
+    check_status(dir_make(temp_file(test_folder, "outside")), ST_RESOURCE);
+    check_status(dir_could_make(temp_file(test_folder, "outside/x/y")), ST_RESOURCE);
+    check_ok(dir_could_make(temp_file(test_folder, "not/yet/there")));
+    check_ok(dir_could_make("not-yet-there"));
+    check_ok(dir_rename(temp_file(test_folder, "p/q"), temp_file(test_folder, "p/s")));
+    assert_true(dir_exists(temp_file(test_folder, "p/s/r")) && !dir_exists(temp_file(test_folder, "p/q")));
+    check_status(dir_rename(temp_file(test_folder, "none"), temp_file(test_folder, "p/t")), ST_INPUT);
+    check_ok(dir_sync(test_folder));
+    check_ok(dir_remove(temp_file(test_folder, "p")));
+    assert_false(dir_exists(temp_file(test_folder, "p")));
+    assert_true(file_exists(temp_file(test_folder, "outside"))); /* links are removed, not followed */
+    check_ok(dir_remove(temp_file(test_folder, "p")));
+    check_status(dir_remove(temp_file(test_folder, "outside")), ST_INPUT);
+    assert_string_equal(path_join(arena, "a", "b"), "a/b");
+    assert_string_equal(path_join(arena, "a/", "b"), "a/b");
+    assert_string_equal(path_join(arena, "", "b"), "b");
+    assert_string_equal(path_join(arena, "a", "/b"), "/b");
+    assert_null(path_join(arena, NULL, "b"));
+    assert_null(path_join(arena, "a", NULL));
+    assert_string_equal(path_name("a/b/c.txt"), "c.txt");
+    assert_string_equal(path_name("c.txt"), "c.txt");
+    arena_free(arena);
+}
+
+static Status fill_folder(void *context, const char *made) {
+    const char *text = context;
+    temp_text(made, "text", text);
+    return strcmp(text, "broken") ? ST_OK : status_hint(status_fail(ST_NUMERIC, "it does not fit"), "make room");
+}
+
+TEST(folders_are_built_whole_or_not_at_all) {
+    char built[600];
+    snprintf(built, sizeof built, "%s/built/folder", test_folder);
+    Arena *arena = arena_new(0);
+    char **names;
+    size_t count;
+    check_status(dir_build(built, fill_folder, "broken"), ST_NUMERIC);
+    assert_false(dir_exists(built));
+    check_ok(dir_build(temp_file(test_folder, "built/folder//"), fill_folder, "first"));
+    check_status(dir_build(built, fill_folder, "broken"), ST_NUMERIC);
+    check_text("it does not fit");
+    assert_string_equal(status_hint_text(), "make room");
+    Str text = {0};
+    check_ok(file_read(temp_file(test_folder, "built/folder/text"), 100, &text));
+    assert_string_equal(str_text(&text), "first");
+    check_ok(dir_build(built, fill_folder, "second"));
+    str_clear(&text);
+    check_ok(file_read(temp_file(test_folder, "built/folder/text"), 100, &text));
+    assert_string_equal(str_text(&text), "second");
+    check_ok(dir_list(temp_file(test_folder, "built"), arena, &names, &count));
+    assert_int_equal(count, 1); /* nothing stays beside it */
+    assert_int_equal(symlink("built/folder", temp_file(test_folder, "built_link")), 0);
+    check_ok(dir_build(temp_file(test_folder, "built_link"), fill_folder, "third"));
+    str_clear(&text);
+    check_ok(file_read(temp_file(test_folder, "built/folder/text"), 100, &text)); /* what the link leads to is replaced */
+    assert_string_equal(str_text(&text), "third");
+    assert_int_equal(unlink(temp_file(test_folder, "built_link")), 0);
+    check_ok(dir_rename(built, temp_file(test_folder, "built/.folder.tune-old"))); /* a process was killed between its two renames */
+    check_status(dir_build(built, fill_folder, "broken"), ST_NUMERIC);
+    str_clear(&text);
+    check_ok(file_read(temp_file(test_folder, "built/folder/text"), 100, &text));
+    assert_string_equal(str_text(&text), "third");
+    assert_int_equal(symlink("nowhere", temp_file(test_folder, "dangling")), 0);
+    check_status(dir_build(temp_file(test_folder, "dangling"), fill_folder, "fourth"), ST_INPUT);
+    check_text("a link that leads nowhere");
+    check_status(dir_build(temp_file(test_folder, "built/folder/text"), fill_folder, "over a file"), ST_RESOURCE);
+    assert_true(file_exists(temp_file(test_folder, "built/folder/text")));
+    check_status(dir_build(NULL, fill_folder, "nowhere"), ST_RESOURCE);
+    str_release(&text);
+    arena_free(arena);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(dirs_are_made_listed_and_removed),
+        cmocka_unit_test(folders_are_built_whole_or_not_at_all),
+    };
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
+}

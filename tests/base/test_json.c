@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* JSON: faults with their place, numbers of any size, types, writing. */
+#include "lib/base/json.h"
+#include "tests/support/check.h"
+
+#include <math.h>
+#include <string.h>
+
+TEST(json_errors_say_where) {
+    static const struct {
+        const char *text, *part;
+    } wrong[] = {{"{\"a\": 1,\n \"b\" 2}", "'f.json': line 2"},
+                 {"{\"a\": 1, \"a\": 2}", "duplicate"},
+                 {"{\"a\": 1} x", "end of file"},
+                 {"", "line 1"},
+                 {"{\"a\": \"\xff\"}", "byte 0xff"},
+                 {"[NaN]", "line 1"},
+                 {"[1e999]", "overflow"},
+                 {"[99999999999999999999]", "too big"},
+                 {"{\"a\": tru}", "line 1"},
+                 {"[1", "line 1"}};
+    json_t *root;
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        check_status(json_read_text(wrong[i].text, strlen(wrong[i].text), "f.json", &root), ST_INPUT);
+        assert_null(root);
+        check_text(wrong[i].part);
+    }
+    Str deep = {0};
+    for (int i = 0; i < 100000; i++) str_append_char(&deep, '[');
+    check_status(json_read_text(deep.data, deep.len, "deep", &root), ST_INPUT);
+    str_release(&deep);
+    check_status(json_read_file(temp_file(test_folder, "missing.json"), &root), ST_INPUT);
+    check_status(json_read_file(temp_text(test_folder, "empty.json", ""), &root), ST_INPUT);
+    check_ok(json_read_file(temp_text(test_folder, "ok.json", "{\"a\": [1, 2]}"), &root));
+    assert_int_equal(json_array_size(json_object_get(root, "a")), 2);
+    json_decref(root);
+}
+
+/* model_max_length of tokenizers without one, as transformers writes it; what stands in strings, and other integers, stay as they are. */
+TEST(json_files_may_hold_huge_integers) {
+    json_t *root;
+    int64_t whole;
+    double number;
+    const char *string;
+    check_ok(json_read_file(
+        temp_text(
+            test_folder, "huge.json",
+            "{\"m\": 1000000000000000019884624838656, \"n\": -12345678901234567890, \"i\": 7, \"s\": \"a\\\\\\\" 99999999999999999999\", \"r\": 1.25e2}"),
+        &root));
+    check_ok(json_get_double(root, "huge.json", "m", &number));
+    check_close(number, 1e30, 0);
+    check_ok(json_get_double(root, "huge.json", "n", &number));
+    check_close(number, -12345678901234567890.0, 0);
+    check_ok(json_get_int(root, "huge.json", "i", &whole));
+    check_ok(json_get_string(root, "huge.json", "s", &string));
+    assert_string_equal(string, "a\\\" 99999999999999999999");
+    check_ok(json_get_double(root, "huge.json", "r", &number));
+    check_close(number, 125, 0);
+    json_decref(root);
+    check_status(json_read_file(temp_text(test_folder, "huge.json", "[99999999999999999999, \"open"), &root), ST_INPUT);
+    check_status(json_read_file(temp_text(test_folder, "huge.json", "[99999999999999999999, \"open\\"), &root), ST_INPUT);
+    check_status(json_read_file(temp_text(test_folder, "huge.json", "[1e999]"), &root), ST_INPUT);
+}
+
+TEST(rows_may_hold_what_nobody_uses) {
+    static const char text[] =
+        "{\"big\": 18446744073709551615, \"less\": -99999999999999999999, \"far\": [1e999, -1E+400], \"nul\": {\"a\": [\"x\\u0000y\"]}, \"i\": -7, \"most\": 9223372036854775807, \"s\": \"18446744073709551615 1e999\"}";
+    json_error_t error;
+    json_t *row = json_load_row(text, strlen(text), true, &error);
+    assert_non_null(row);
+    check_close(json_real_value(json_object_get(row, "big")), 18446744073709551615.0, 0);
+    check_close(json_real_value(json_object_get(row, "less")), -99999999999999999999.0, 0);
+    assert_string_equal(json_string_value(json_array_get(json_object_get(row, "far"), 0)), "1e999");
+    assert_string_equal(json_string_value(json_array_get(json_object_get(row, "far"), 1)), "-1E+400");
+    assert_int_equal(json_integer_value(json_object_get(row, "i")), -7);
+    assert_true(json_integer_value(json_object_get(row, "most")) == INT64_MAX);
+    assert_string_equal(json_string_value(json_object_get(row, "s")), "18446744073709551615 1e999");
+    assert_true(json_holds_nul(row));
+    json_object_del(row, "nul");
+    assert_false(json_holds_nul(row) || json_holds_nul(NULL));
+    json_decref(row);
+    assert_null(json_load_row(text, strlen(text), false, &error));
+    assert_null(json_load_row("{\"a\": 1e999, \"b\": 01}", 21, true, &error));
+    assert_null(json_load_row("{\"a\": 1, \"a\": 2}", 16, true, &error));
+}
+
+TEST(json_members_have_types) {
+    static const char text[] = "{\"i\": 5, \"d\": 0.5, \"b\": true, \"s\": \"x\", \"n\": null}";
+    json_t *root;
+    int64_t whole = -1;
+    double number = -1;
+    bool truth = false;
+    const char *string = "old";
+    check_ok(json_read_text(text, sizeof text - 1, "t", &root));
+    check_ok(json_get_int(root, "t", "i", &whole));
+    assert_int_equal(whole, 5);
+    check_ok(json_get_double(root, "t", "i", &number));
+    assert_true(number == 5);
+    check_ok(json_get_double(root, "t", "d", &number));
+    assert_true(number == 0.5);
+    check_ok(json_get_bool(root, "t", "b", &truth));
+    assert_true(truth);
+    check_ok(json_get_string(root, "t", "n", &string));
+    check_ok(json_get_string(root, "t", "missing", &string));
+    assert_string_equal(string, "old");
+    check_ok(json_get_string(root, "t", "s", &string));
+    assert_string_equal(string, "x");
+    check_status(json_get_int(root, "config.json", "d", &whole), ST_INPUT);
+    check_text("wrong type of 'd' in 'config.json': expected an integer, got a number");
+    check_status(json_get_double(root, "t", "s", &number), ST_INPUT);
+    check_status(json_get_bool(root, "t", "i", &truth), ST_INPUT);
+    check_status(json_get_string(root, "t", "b", &string), ST_INPUT);
+    assert_int_equal(whole, 5);
+    json_decref(root);
+}
+
+static void write_sample(JsonWriter *w) {
+    jw_object(w, NULL);
+    jw_string(w, "a", "x\"");
+    jw_array(w, "list");
+    jw_int(w, NULL, INT64_MIN);
+    jw_double(w, NULL, 0.1);
+    jw_double(w, NULL, 2);
+    jw_double(w, NULL, (double)NAN);
+    jw_object(w, NULL);
+    jw_end_object(w);
+    jw_end_array(w);
+    jw_array(w, "none");
+    jw_end_array(w);
+    jw_bool(w, "yes", true);
+    jw_string(w, "no", NULL);
+    jw_raw(w, "raw", "[1]");
+    jw_end_object(w);
+}
+
+TEST(json_is_written) {
+    JsonWriter w = {0};
+    write_sample(&w);
+    assert_string_equal(
+        str_text(&w.text),
+        "{\"a\": \"x\\\"\", \"list\": [-9223372036854775808, 0.1, 2.0, null, {}], \"none\": [], \"yes\": true, \"no\": null, \"raw\": [1]}");
+    jw_release(&w);
+    w = (JsonWriter){.pretty = true};
+    write_sample(&w);
+    check_contains(str_text(&w.text), "{\n  \"a\": \"x\\\"\",\n  \"list\": [\n    -9223372036854775808,\n    0.1,");
+    check_contains(str_text(&w.text), "\n    {}\n  ],\n  \"none\": [],\n");
+    json_t *root;
+    check_ok(json_read_text(w.text.data, w.text.len, "written", &root));
+    json_decref(root);
+    jw_release(&w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(json_errors_say_where),
+        cmocka_unit_test(json_files_may_hold_huge_integers),
+        cmocka_unit_test(rows_may_hold_what_nobody_uses),
+        cmocka_unit_test(json_members_have_types),
+        cmocka_unit_test(json_is_written),
+    };
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
+}

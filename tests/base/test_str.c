@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Text: strings that grow, numbers as short as they can be, UTF-8, words for people and shells. */
+#include "lib/base/rng.h"
+#include "lib/base/str.h"
+#include "tests/support/check.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+TEST(strings_grow) {
+    Str str = {0};
+    assert_string_equal(str_text(&str), "");
+    str_append(&str, "ab");
+    str_append_char(&str, 'c');
+    str_append_n(&str, "def", 2);
+    str_printf(&str, "-%03d", 7);
+    assert_string_equal(str_text(&str), "abcde-007");
+    assert_int_equal(str.len, 9);
+    for (int i = 0; i < 1000; i++) str_append(&str, "0123456789");
+    assert_int_equal(strlen(str_text(&str)), 10009);
+    assert_false(str_reserve(&str, SIZE_MAX - 10));
+    str_clear(&str);
+    assert_string_equal(str_text(&str), "");
+    str_release(&str);
+    assert_true(slice_is((Slice){"abc", 2}, "ab") && !slice_is((Slice){"abc", 3}, "ab") && slice_is((Slice){NULL, 0}, ""));
+    assert_true(text_starts_with("model.layers", "model.") && !text_starts_with("mo", "model"));
+    assert_true(text_ends_with("a.gz", ".gz") && !text_ends_with("gz", ".gz"));
+}
+
+TEST(doubles_are_short_and_exact) {
+    static const struct {
+        double value;
+        const char *text;
+    } cases[] = {{0.1, "0.1"},
+                 {1, "1"},
+                 {-0.0, "-0"},
+                 {2e-4, "0.0002"},
+                 {1e300, "1e+300"},
+                 {5e-324, "5e-324"},
+                 {1.0 / 3, "0.3333333333333333"},
+                 {DBL_MAX, "1.7976931348623157e+308"},
+                 {0.1 + 0.2, "0.30000000000000004"}};
+    Str str = {0};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        str_clear(&str);
+        str_append_double(&str, cases[i].value);
+        assert_string_equal(str_text(&str), cases[i].text);
+    }
+    for (uint64_t i = 0; i < 20000; i++) { /* any bits that make a number */
+        uint64_t bits = rng_u64(rng_key(1, RNG_TEST, 0), i);
+        double value;
+        memcpy(&value, &bits, sizeof value);
+        if (!isfinite(value)) continue;
+        str_clear(&str);
+        str_append_double(&str, value);
+        assert_true(strtod(str_text(&str), NULL) == value);
+    }
+    str_release(&str);
+}
+
+TEST(utf8_is_strict) {
+    for (uint32_t c = 0; c <= 0x10FFFF; c++) {
+        if (c >= 0xD800 && c <= 0xDFFF) continue;
+        char bytes[4];
+        size_t len = utf8_encode(c, bytes);
+        uint32_t again = 0;
+        if (utf8_decode(bytes, 4, &again) != len || again != c) fail_msg("U+%04X", (unsigned)c);
+        for (size_t cut = 1; cut < len; cut++) {
+            if (utf8_decode(bytes, cut, &again) != 0 || utf8_whole_prefix(bytes, cut) != 0) fail_msg("U+%04X cut to %zu", (unsigned)c, cut);
+        }
+        if (utf8_whole_prefix(bytes, len) != len) fail_msg("U+%04X whole", (unsigned)c);
+    }
+    static const char *const wrong[] = {"\x80",         "\xC0\x80",         "\xC1\xBF",         "\xE0\x80\x80",     "\xE0\x9F\xBF",
+                                        "\xED\xA0\x80", "\xF0\x80\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF",
+                                        "\xC3(",        "\xE2\x82("};
+    uint32_t c;
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        assert_int_equal(utf8_decode(wrong[i], strlen(wrong[i]), &c), 0);
+        assert_int_equal(utf8_whole_prefix(wrong[i], strlen(wrong[i])), strlen(wrong[i])); /* no byte more would mend it */
+    }
+    assert_int_equal(utf8_decode("", 0, &c), 0);
+    assert_int_equal(utf8_whole_prefix("", 0), 0);
+    assert_int_equal(utf8_whole_prefix("ab\xE2\x82", 4), 2);
+    assert_int_equal(utf8_whole_prefix("\x80\x80\x80\x80", 4), 4);
+    assert_int_equal(utf8_whole_prefix("a\xE0\x80", 3), 3);
+}
+
+TEST(json_strings_are_quoted) {
+    Str str = {0};
+    static const char text[] = "a\"\\\n\x01\x7f\xff\xe2\x80\xa8é\0z";
+    str_append_json(&str, text, sizeof text - 1);
+    assert_string_equal(str_text(&str), "\"a\\\"\\\\\\n\\u0001\\u007f\xEF\xBF\xBD\\u2028é\\u0000z\"");
+    str_release(&str);
+}
+
+TEST(messages_find_words) {
+    static const char *const keys[] = {"learning_rate", "max_steps", "rank", "alpha", "lora"};
+    assert_string_equal(text_nearest("learning_rte", keys, COUNT_OF(keys)), "learning_rate");
+    assert_string_equal(text_nearest("max_step", keys, COUNT_OF(keys)), "max_steps");
+    assert_string_equal(text_nearest("rnak", keys, COUNT_OF(keys)), "rank");
+    assert_null(text_nearest("temperature", keys, COUNT_OF(keys)));
+    assert_null(text_nearest("", keys, COUNT_OF(keys)));
+    static const char *const short_names[] = {"B", "A"};
+    assert_null(text_nearest("x", short_names, 2));
+    char out[32], longest[200];
+    memset(longest, 'x', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    assert_null(text_nearest(longest, keys, COUNT_OF(keys)));
+    assert_string_equal(format_bytes(0, out), "0 B");
+    assert_string_equal(format_bytes(1023, out), "1023 B");
+    assert_string_equal(format_bytes(1.4 * 1024 * 1024 * 1024, out), "1.4 GiB");
+    assert_string_equal(format_bytes(1048575, out), "1.0 MiB");
+    static const struct {
+        const char *text;
+        size_t bytes;
+    } sizes[] = {{"1", 1},
+                 {"4GiB", (size_t)4 << 30},
+                 {"1500 MB", 1500000000},
+                 {"2.5G", (size_t)5 << 29},
+                 {"10k", 10240},
+                 {"3 tb", 3000000000000},
+                 {"0.5B", 0},
+                 {"0", 0},
+                 {"-1GB", 0},
+                 {"4 GiB!", 0},
+                 {"GiB", 0},
+                 {"", 0},
+                 {"1e30", 0},
+                 {"nan", 0}};
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        size_t bytes = 0;
+        bool is_size = bytes_from_text(sizes[i].text, &bytes);
+        if (is_size != (sizes[i].bytes > 0) || bytes != sizes[i].bytes) fail_msg("'%s' is %zu bytes, not %zu", sizes[i].text, bytes, sizes[i].bytes);
+    }
+    assert_string_equal(format_seconds(0.25, out), "0.2 s");
+    assert_string_equal(format_seconds(59.4, out), "59 s");
+    assert_string_equal(format_seconds(200, out), "3 min 20 s");
+    assert_string_equal(format_seconds(7260, out), "2 h 1 min");
+    assert_string_equal(format_seconds((double)NAN, out), "a long time");
+    assert_string_equal(plural(1), "");
+    assert_true(*plural(0) == 's' && *plural(2) == 's' && *plural(-1) == 's');
+}
+
+TEST(a_shell_reads_back_the_word) {
+    static const struct {
+        const char *word, *quoted;
+    } words[] = {
+        {"runs/a-1_b.c", "runs/a-1_b.c"},
+        {"train.betas=[0.9]", "'train.betas=[0.9]'"},
+        {"a b", "'a b'"},
+        {"it's", "'it'\\''s'"},
+        {"", "''"},
+        {"~/x", "'~/x'"},
+        {"50%", "50%"},
+        {"a\nb", "'a\nb'"},
+    };
+    Str str = {0};
+    for (size_t i = 0; i < COUNT_OF(words); i++) {
+        str_clear(&str);
+        str_append_shell(&str, "%s", words[i].word);
+        assert_string_equal(str_text(&str), words[i].quoted);
+    }
+    str_release(&str);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(strings_grow),        cmocka_unit_test(doubles_are_short_and_exact),
+        cmocka_unit_test(utf8_is_strict),      cmocka_unit_test(json_strings_are_quoted),
+        cmocka_unit_test(messages_find_words), cmocka_unit_test(a_shell_reads_back_the_word),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
