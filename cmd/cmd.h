@@ -160,6 +160,14 @@ typedef struct OpenedModel {
 typedef struct ChatChoice {
     const char *chat_template, *now, *system;
 } ChatChoice;
+/* ST_USAGE for what is none of auto, chat and text; NULL is fine */
+Status check_as(const char *as);
+/* How rows of plain texts are read, of commands that read them as text unless told otherwise. */
+#define AS_OPTION(config)                                                                                        \
+    {                                                                                                            \
+        "--as", OPTION_TEXT, &(config).as, "chat|text",                                                          \
+            "rows of plain texts: as turns of the chat template, as data.as: chat does, or as they stand (text)" \
+    }
 /* Choice NULL: the template of the adapter (which may be NULL), else the model's own */
 Status open_model(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened);
 Status open_chat(const char *dir, const char *adapter, const ChatChoice *choice, OpenedModel *opened);
@@ -188,7 +196,8 @@ void close_model(OpenedModel *opened);
         "--stop", OPTION_LIST, &(stop), "TEXT", "text that ends an answer; may be given several times"                                     \
     }
 Status check_sampling(const GenerateConfig *config); /* ST_USAGE for what is out of range */
-/* Rows of a file as token ids: questions (row_question of data.h) or whole rows (row_whole). config: of its fields `system` counts; NULL = none.
+/* Rows of a file as token ids: questions (row_question of data.h) or whole rows (row_whole). config: of its fields `system` and
+ * `as` count.
  * ST_INPUT with file and line: also ids and lengths that the model does not know. */
 typedef struct TokenRow {
     json_t *json;

@@ -134,6 +134,7 @@ static void print_line(void *context, const char *text) {
 static Status print_screen(const Check *check) {
     const DataCounts *train = &check->rows.train->counts;
     data_files_say(check->rows.train, print_line, NULL);
+    if (check->rows.train->plain_as) print_result("plain texts: %s\n", check->rows.train->plain_as);
     if (check->rows.prompts)
         print_result("prompts %lld, tokens %lld\n", (long long)train->rows, (long long)train->tokens);
     else
@@ -228,6 +229,7 @@ static void write_head(const Check *check, JsonWriter *w) {
     const DataCounts *train = &check->rows.train->counts;
     const DataCheck *found = &check->found;
     jw_string(w, "format", check->rows.train->format);
+    jw_string(w, "plain_as", check->rows.train->plain_as);
     jw_int(w, "rows", train->rows);
     jw_int(w, "tokens", train->tokens);
     jw_int(w, "trained_tokens", train->trained_tokens);
@@ -337,6 +339,7 @@ static Status write_page(const Check *check) {
     page_number(&out, "near-duplicates", check->found.near_duplicates);
     page_number(&out, "rows compared for them", check->found.compared);
     str_append(&out, "</table>");
+    if (check->rows.train->plain_as) str_printf(&out, "<p>Plain texts: %s.</p>", check->rows.train->plain_as);
     for (size_t i = 0; i < check->found.n_warnings; i++) {
         str_append(&out, "<p class=\"warn\">");
         append_html(&out, check->found.warnings[i], strlen(check->found.warnings[i]));

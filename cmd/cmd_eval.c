@@ -54,6 +54,7 @@ static Status run(const Command *command, Eval *job) {
     TRY(command_needs(command, 1, 1));
     const char *path = command->arguments[0];
     if (job->config.max_length < 2) return status_fail(ST_USAGE, "--max-length is 2 or more, not %lld", (long long)job->config.max_length);
+    TRY(check_as(job->config.as));
     if (!file_exists(path) && !dir_exists(path)) return status_fail(ST_INPUT, "'%s' does not exist", path);
     const char *of_episodes = job->episodes != NOT_GIVEN ? "--episodes" : job->watch ? "--watch" : job->sample ? "--sample" : NULL;
     if (job->episodes == NOT_GIVEN) job->episodes = EPISODES;
@@ -97,6 +98,7 @@ Status cmd_eval(int argc, char **argv) {
         {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of products"},
         {"--format", OPTION_TEXT, &job.config.format, "auto|messages|sharegpt|alpaca|prompt_completion|text|preference|kto|stepwise|ids",
          "form of the rows"},
+        {"--as", OPTION_TEXT, &job.config.as, "auto|chat|text", "rows of plain texts, as data.as (auto; of a reward model as it was trained)"},
         {"--train-on", OPTION_TEXT, &job.config.train_on, "auto|completion|assistant|last|all", "which tokens carry loss"},
         CHAT_OPTIONS(job.chat),
         {"--max-length", OPTION_INT, &job.config.max_length, "N", "longest row in tokens"},

@@ -7,7 +7,7 @@
 #include "rl/offline/ilql_heads.h"
 
 typedef struct Generate {
-    const char *adapter, *compute, *input, *output;
+    const char *adapter, *compute, *input, *output, *as;
     TextList prompts;
     ChatChoice chat;
     GenerateConfig config;
@@ -151,7 +151,7 @@ static Status run(const Command *command, Generate *job) {
         job->config.advise_context = &advice;
     }
     if (status == ST_OK)
-        status = job->input ? token_rows_read(job->input, &opened, &(DataConfig){.system = job->chat.system}, true, &rows)
+        status = job->input ? token_rows_read(job->input, &opened, &(DataConfig){.system = job->chat.system, .as = job->as}, true, &rows)
                             : prompt_rows(job, opened.tokenizer, &rows);
     if (status == ST_OK) status = run_prompts(job, &opened, &rows, command->arena);
     token_rows_release(&rows);
@@ -179,6 +179,7 @@ Status cmd_generate(int argc, char **argv) {
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
         {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of products"},
         CHAT_OPTIONS(job.chat),
+        AS_OPTION(job),
         {"-n", OPTION_INT, &job.config.n, "N", "completions per prompt (1)"},
         {"--n", OPTION_INT, &job.config.n, "N", "the same, as the recipe's key is called"},
         SAMPLING_OPTIONS(job.config, job.stop),

@@ -6,7 +6,7 @@
 enum { BATCH_TOKENS = 1024 }; /* rows that run together: what bounds the memory of activations */
 
 typedef struct Grad {
-    const char *adapter, *compute, *output;
+    const char *adapter, *compute, *output, *as;
     ChatChoice chat;
 } Grad;
 typedef struct GradBatch {
@@ -128,7 +128,8 @@ static Status run(const Command *command, const Grad *job) {
     Status status = open_trained(command->arguments[0], job, &opened.model);
     if (status == ST_OK) status = tokenizer_load_if_any(command->arguments[0], &opened.tokenizer);
     if (status == ST_OK) status = open_chat(command->arguments[0], job->adapter, &job->chat, &opened);
-    if (status == ST_OK) status = token_rows_read(command->arguments[1], &opened, &(DataConfig){.system = job->chat.system}, false, &rows);
+    if (status == ST_OK)
+        status = token_rows_read(command->arguments[1], &opened, &(DataConfig){.system = job->chat.system, .as = job->as}, false, &rows);
     if (status == ST_OK) status = add_gradients(command, opened.model, &rows);
     if (status == ST_OK) status = write_gradients(opened.model, job->output);
     if (status == ST_OK && command->json) print_json(job->output, opened.model, &rows);
@@ -151,6 +152,7 @@ Status cmd_grad(int argc, char **argv) {
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter: the gradients are those of its tensors"},
         {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of products (f32)"},
         CHAT_OPTIONS(job.chat),
+        AS_OPTION(job),
         {0},
     };
     bool done;

@@ -5,7 +5,7 @@
 #include "cmd/cmd.h"
 
 typedef struct Score {
-    const char *adapter, *compute, *output, *logits;
+    const char *adapter, *compute, *output, *logits, *as;
     ChatChoice chat;
     SafetensorsWriter *writer;
 } Score;
@@ -90,7 +90,7 @@ static Status run(const Command *command, Score *job) {
     TRY(check_output(job->output, inputs, COUNT_OF(inputs)));
     TRY(check_output(job->logits, inputs, COUNT_OF(inputs)));
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
-    Status status = token_rows_read(command->arguments[1], &opened, &(DataConfig){.system = job->chat.system}, false, &rows);
+    Status status = token_rows_read(command->arguments[1], &opened, &(DataConfig){.system = job->chat.system, .as = job->as}, false, &rows);
     if (status == ST_OK) status = score(command, job, &opened, &rows);
     token_rows_release(&rows);
     close_model(&opened);
@@ -111,6 +111,7 @@ Status cmd_score(int argc, char **argv) {
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
         {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of products"},
         CHAT_OPTIONS(job.chat),
+        AS_OPTION(job),
         {"--logits", OPTION_TEXT, &job.logits, "FILE", "also write logits.N (tokens, vocabulary) F32 as safetensors"},
         {0},
     };

@@ -50,6 +50,7 @@ Status eval_reward(const Command *command, const Eval *job) {
                                .data = job->data,
                                .max_length = job->config.max_length,
                                .truncation = job->config.truncation,
+                               .as = job->config.as ? job->config.as : scorer->as,
                                .system = job->chat.system,
                                .on_progress = show_rows};
     Status status = reward_evaluate(&config, &numbers, &stepwise);

@@ -137,7 +137,10 @@ static Status report(const Command *command, const EvalRows *job) {
         print_json(job, loss);
         return ST_OK;
     }
-    print_result("rows        %zu (%s)\n", job->dataset->n, job->dataset->format);
+    Str form = {0};
+    data_form_describe(job->dataset, &form);
+    print_result("rows        %zu (%s)\n", job->dataset->n, str_text(&form));
+    str_release(&form);
     print_result("tokens      %lld\nloss        %.6f\nperplexity  %.4f\n", (long long)job->tokens, loss, exp(loss));
     print_result("accuracy    %.2f %% of tokens\n", 100.0 * (double)job->right / (double)job->tokens);
     if (job->asked->exact_match) print_result("exact       %.2f %% of answers\n", 100.0 * (double)job->exact / (double)job->answers);
@@ -149,6 +152,7 @@ static Status load_rows(const Eval *asked, const OpenedModel *opened, Dataset **
     config.scratch = getenv("TMPDIR");
     config.chat = opened->chat;
     config.system = asked->chat.system;
+    if (!config.as) config.as = "auto";
     config.vocab_size = opened->model->config.vocab_size;
     if (opened->model->config.learned_positions) config.positions = opened->model->config.max_position_embeddings;
     config.context = context_count(&opened->model->config);

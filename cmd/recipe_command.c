@@ -158,6 +158,7 @@ static Status run(RecipeCommand *job, const char *const *sections, RecipeCommand
     job->options.command = str_text(&typed);
     Status status = refuse_others(job, sections);
     if (status == ST_OK) status = refuse_unread(job);
+    if (status == ST_OK && job->options.resume) status = recipe_take_up(recipe);
     if (status == ST_OK) {
         use_threads(command->threads ? command->threads : recipe->threads);
         status = work(job);

@@ -5,12 +5,15 @@
 #include <sys/stat.h>
 
 #include "cmd/cmd.h"
+#include "data/formats/row_form.h"
 
 typedef struct Reading {
     const OpenedModel *opened;
     const DataConfig *config;
     bool questions;
     TokenRows *rows;
+    RowForm form;
+    DataCounts counts;
 } Reading;
 
 static Status check_ids(const Ids *ids, const ModelConfig *model) {
@@ -29,11 +32,18 @@ static Status push_row(TokenRows *rows, const TokenRow *row) {
 }
 
 static Status read_row(void *context, const Row *row) {
-    const Reading *reading = context;
+    Reading *reading = context;
     const OpenedModel *opened = reading->opened;
     TokenRow made = {.json = json_incref(row->json)};
-    Status status = reading->questions ? row_question(row->json, reading->config, opened->tokenizer, &made.ids)
-                                       : row_whole(row->json, reading->config, opened->tokenizer, &made.ids);
+    json_t *formed, *plain;
+    RowFound found = {0};
+    Status status = row_formed(&reading->form, row->json, &formed, &plain, &found);
+    if (status == ST_OK)
+        status = reading->questions ? row_question(formed, reading->config, opened->tokenizer, &made.ids)
+                                    : row_whole(formed, reading->config, opened->tokenizer, &made.ids);
+    json_decref(formed);
+    json_decref(plain);
+    row_found_count(&found, &reading->counts);
     if (status == ST_OK) status = check_ids(&made.ids, &opened->model->config);
     if (status != ST_OK) status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
     if (status == ST_OK) status = push_row(reading->rows, &made);
@@ -43,13 +53,31 @@ static Status read_row(void *context, const Row *row) {
     return status;
 }
 
+Status check_as(const char *as) {
+    if (!as || strcmp(as, "auto") == 0 || strcmp(as, "chat") == 0 || strcmp(as, "text") == 0) return ST_OK;
+    return status_hint(status_fail(ST_USAGE, "--as is '%s'", as), "chat or text");
+}
+
+/* tune chat, and training by data.as, would put them otherwise. */
+static void tell_texts(const char *file, const Reading *reading) {
+    int64_t n = reading->counts.texts;
+    if (n == 0 || reading->config->as || !chat_has_template(reading->opened->chat)) return;
+    show_message(
+        "tune: warning: '%s': %lld row%s of plain texts %s taken as %s: --as chat makes turns of the chat template of them, as training with data.as: chat",
+        file, (long long)n, plural(n), n == 1 ? "is" : "are", n == 1 ? "it stands" : "they stand");
+}
+
 Status token_rows_read(const char *file, const OpenedModel *opened, const DataConfig *config, bool questions, TokenRows *rows) {
-    DataConfig with_chat = config ? *config : (DataConfig){0};
+    DataConfig with_chat = *config;
     with_chat.chat = opened->chat;
     *rows = (TokenRows){0};
     ContextCount beyond = context_count(&opened->model->config);
     Str text = {0};
-    Status status = rows_read_as(file, &(RowsConfig){.widen = true}, read_row, &(Reading){opened, &with_chat, questions, rows});
+    TRY(check_as(with_chat.as));
+    Reading reading = {opened, &with_chat, questions, rows, row_form(&with_chat, questions ? ROWS_ASKED : ROWS_TRAINED), {0}};
+    Status status = rows_read_as(file, &(RowsConfig){.widen = true}, read_row, &reading);
+    row_form_release(&reading.form);
+    if (status == ST_OK) tell_texts(file, &reading);
     if (status == ST_OK && rows->n == 0) status = status_fail(ST_INPUT, "'%s' has no rows", file);
     for (size_t i = 0; status == ST_OK && !questions && i < rows->n; i++) context_add(&beyond, (int64_t)rows->items[i].ids.n);
     if (context_describe(&beyond, "row is", "rows are", &text)) show_message("tune: warning: '%s': %s", file, str_text(&text));

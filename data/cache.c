@@ -114,9 +114,20 @@ static void add_chat(Hasher *hasher, const Chat *chat) {
     add_number(hasher, day.tm_year * 1000 + day.tm_yday);
 }
 
+static void add_names(Hasher *hasher, const Yaml *columns) {
+    size_t n = columns && columns->kind == YAML_MAP ? columns->n : 0;
+    add_number(hasher, columns ? (int64_t)n : -1);
+    for (size_t i = 0; i < n; i++) {
+        add_text(hasher, columns->keys[i]);
+        add_text(hasher, columns->items[i]->text);
+    }
+}
+
 static void add_settings(Hasher *hasher, const DataConfig *config) {
     add_text(hasher, config->program);
     add_text(hasher, config->format);
+    add_text(hasher, config->as);
+    add_names(hasher, config->columns);
     add_text(hasher, config->train_on);
     add_text(hasher, config->step_separator);
     add_text(hasher, config->system);
@@ -141,6 +152,7 @@ static Status add_sources(Hasher *hasher, const DataSource *sources, size_t n_so
         add_text(hasher, sources[i].format);
         add_text(hasher, sources[i].separator);
         add_columns(hasher, sources[i].columns);
+        add_names(hasher, sources[i].names);
         add_number(hasher, sources[i].max_rows);
     }
     for (size_t i = 0; i < n_files; i++) {

@@ -44,6 +44,8 @@ static Status open_all(const Recipe *recipe, const ModelConfig *model, const cha
     TRY(chat_check_now(recipe, rows->chat));
     if (!recipe->data_now && day && chat_writes_date(rows->chat)) TRY(chat_set_now(rows->chat, day));
     TRY(open_rows(recipe, model, rows));
+    if (!rows->train->plain_as && !(rows->eval && rows->eval->plain_as))
+        TRY(recipe_unread(recipe, "data.as", "leave it out", "does nothing: no row is of plain texts"));
     if (holds_steps(rows->train) || holds_steps(rows->eval)) return ST_OK;
     return recipe_unread(recipe, "data.step_separator", "leave it out", "does nothing: no row is of format stepwise");
 }

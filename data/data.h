@@ -22,6 +22,8 @@ typedef struct Row {
     json_t *json;
     const char *file, *unit;
     size_t line;
+    /* What `json` was before data.as made turns of its texts, for rewards; NULL: it is `json` itself. During the call only */
+    json_t *plain;
     Slice text; /* the row as the file has it; data NULL: it is made of cells or columns. During the call only */
 } Row;
 
@@ -58,11 +60,15 @@ const char *chat_end_text(const Chat *chat);      /* the text of chat_end_of_tur
 Status chat_probe(const Chat *chat, Str *text);
 int32_t chat_end_of_turn(const Chat *chat); /* the special token that ends an assistant's turn; -1 = none */
 
+/* What rows are read for: to imitate their answers; to be asked; to compare or judge their answers. */
+typedef enum RowUse { ROWS_TRAINED, ROWS_ASKED, ROWS_JUDGED } RowUse;
 typedef struct DataConfig {
     const char *format;         /* NULL or "auto": by the first row */
     const char *train_on;       /* auto | completion | assistant | last | all */
     const char *system;         /* system message for conversations without one; NULL = none */
     const char *step_separator; /* behind each step of a stepwise row; NULL: a line end */
+    const char *as;             /* auto | chat | text: rows of plain texts as turns; NULL: text. See row_form.h */
+    const Yaml *columns;        /* {our name: column of the rows}; NULL: rows have our names */
     const Chat *chat;           /* for rows of messages; NULL = they are refused */
     bool prompts;               /* rows are read as questions (row_question), of which nothing is trained; without `cache` */
     int64_t max_length;
@@ -124,6 +130,7 @@ typedef struct DataCounts {
     const char *dropped_untrained_rows, *untrained_rows;
     int64_t conversations, with_system; /* rows of messages, and those of them with a system message */
     int64_t marked, templates;          /* tokens: see Encoding */
+    int64_t turned, texts, untemplated; /* rows of plain texts: see RowFound */
 } DataCounts;
 /* Columns and tags of an entry of dataset_info.json, under the names that file has for them; NULL: not there. */
 typedef struct ColumnMap {
@@ -136,6 +143,7 @@ typedef struct ColumnMap {
 typedef struct DataSource {
     const char *path;         /* a file, or a pattern of several; FOLDER/dataset_info.json#NAME is resolved by data_sources */
     const ColumnMap *columns; /* of that entry; NULL: rows are as they are */
+    const Yaml *names;        /* as DataConfig.columns, for this source alone; NULL: those of the config */
     const char *format;       /* NULL: the config's */
     const char *separator;    /* see RowsConfig */
     int64_t max_rows;         /* over all its files; 0: all */
@@ -144,6 +152,7 @@ typedef struct DataSource {
 } DataSource;
 typedef struct DataFile {
     const char *path, *unit, *format; /* unit of row numbers, format: NULL until a row was read */
+    const char *shape;                /* the columns that told a public form of rows: see row_shape; NULL: they are ours */
     uint32_t source;
     int64_t rows; /* kept */
 } DataFile;
@@ -160,6 +169,7 @@ typedef struct Dataset {
     DataCounts counts;
     ContextCount context; /* DataConfig.context */
     const char *format;   /* of the first file with rows */
+    const char *plain_as; /* how rows of plain texts are read: see row_form_says; NULL: there are none */
     DataSource *sources;
     size_t *source_begins; /* n_sources + 1: rows source_begins[s]..source_begins[s + 1] - 1 are of source s */
     size_t n_sources;
@@ -183,7 +193,8 @@ typedef struct Dataset {
 Status data_sources(const Yaml *node, const char *key, Arena *arena, DataSource **sources, size_t *n);
 /* For those who keep rows themselves (OtherRows). */
 typedef struct SourceReader {
-    const char *what;   /* rows are called in messages */
+    const DataConfig *config; /* of its fields `as`, `columns` and `chat` count */
+    RowUse use;
     bool widen;         /* see RowsConfig */
     const size_t *kept; /* rows so far, of all sources */
     /* One row of a source. row->file lives as long as the arena; failures get its name and the line */
@@ -252,6 +263,9 @@ Status row_text(const json_t *row, const char *key, const char **text);
 
 /* What was dropped, cut or odd, one sentence each; `say` is called for each of them. */
 void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(void *context, const char *text), void *context);
+/* "alpaca, as turns of the chat template", "prompt_completion of question, answer, as text": the form of the rows, and how those of plain texts
+ * are read; nothing where neither is known. */
+void data_form_describe(const Dataset *dataset, Str *text);
 /* "messages: 812 rows" of each file; the rest in one sentence when there are very many. */
 void data_files_say(const Dataset *dataset, void (*say)(void *context, const char *text), void *context);
 /* "FILE line N" of an example. */

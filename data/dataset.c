@@ -3,6 +3,7 @@
  * appended in their order. */
 #include "data/cache.h"
 #include "data/formats/formats.h"
+#include "data/formats/row_form.h"
 #include "data/store.h"
 
 #include <stdio.h>
@@ -17,6 +18,8 @@ DataConfig data_config(const Recipe *recipe, const ModelConfig *model, const Cha
         .train_on = recipe->data_train_on,
         .system = recipe->data_system,
         .step_separator = recipe->data_step_separator,
+        .as = recipe->data_as,
+        .columns = recipe->data_columns,
         .chat = chat,
         .max_length = recipe->data_max_length,
         .truncation = recipe->data_truncation,
@@ -44,6 +47,7 @@ typedef struct Slot {
     Encoding encoding;
     Ids words; /* as in the store */
     StoreRow row;
+    RowFound found;
     Outcome outcome;
     bool cut;
     Failure failure; /* of another thread */
@@ -53,6 +57,7 @@ typedef struct Loader {
     Dataset *dataset;
     const DataConfig *config;
     const Tokenizer *tokenizer;
+    RowForm form;
     const DataFormat *format;  /* of the current file; NULL until its first row */
     const char *wanted_format; /* NULL = by the first row */
     uint32_t file;
@@ -62,13 +67,12 @@ typedef struct Loader {
     StoreWriter *writer;
 } Loader;
 
-static Status unknown_format(const Row *row) {
+static Status unknown_format(const json_t *row) {
     Str keys = {0}, known = {0};
-    const char *key;
-    json_t *value;
-    json_object_foreach(row->json, key, value) str_printf(&keys, "%s'%s'", keys.len ? ", " : "", key);
+    columns_list(row, &keys);
     data_formats_list(&known);
     status_fail(ST_INPUT, "cannot tell the format of a row with %s", keys.len ? str_text(&keys) : "no columns");
+    columns_example(row, &known);
     status_hint(ST_INPUT, "known are %s", str_text(&known));
     str_release(&keys);
     str_release(&known);
@@ -84,13 +88,12 @@ static Status no_such_format(const char *name) {
     return ST_CONFIG;
 }
 
-static Status choose_format(Loader *loader, const Row *row) {
+static Status choose_format(Loader *loader, const json_t *row) {
     if (loader->wanted_format) {
         loader->format = data_format_find(loader->wanted_format);
         if (!loader->format) return no_such_format(loader->wanted_format);
     }
-    for (size_t i = 0; !loader->format && data_format_at(i); i++)
-        if (data_format_at(i)->detect(row->json)) loader->format = data_format_at(i);
+    if (!loader->format) loader->format = data_format_of(row);
     if (!loader->format) return unknown_format(row);
     if (!loader->dataset->format) loader->dataset->format = loader->format->name;
     if (loader->format->needs_tokenizer && !loader->tokenizer) {
@@ -184,6 +187,7 @@ static Status encode_row(const Loader *loader, Slot *slot) {
     encoding->remapped = encoding->no_eos = encoding->unwritten = encoding->conversation = encoding->has_system = slot->cut = false;
     encoding->marked = encoding->templates = 0;
     slot->outcome = ROW_KEPT;
+    TRY(row_turn(&loader->form, slot->format, &slot->json, &slot->found));
     if (config->prompts)
         TRY(encode_prompt_row(slot->json, config, loader->tokenizer, encoding));
     else
@@ -229,6 +233,7 @@ static Status keep_slot(Loader *loader, Slot *slot) {
     counts->marked += slot->encoding.marked;
     counts->templates += slot->encoding.templates;
     counts->weighted += slot->encoding.weight != 1;
+    row_found_count(&slot->found, counts);
     loader->dataset->files[slot->file].rows++;
     return store_append(loader->writer, &slot->row, slot->words.data);
 }
@@ -270,13 +275,14 @@ static size_t json_weight(const json_t *value) {
 static Status take_row(void *context, const Row *row) {
     Loader *loader = context;
     DataFile *file = &loader->dataset->files[loader->file];
-    const ColumnMap *columns = loader->dataset->sources[file->source].columns;
+    const char *shape;
+    json_t *json;
     file->unit = row->unit;
     if (row->line > UINT32_MAX) return status_fail(ST_INPUT, "'%s' has more than %lld rows", row->file, (long long)UINT32_MAX);
-    json_t *json = columns ? columns_apply(columns, row->json) : json_incref(row->json);
-    if (!json) return status_fail(ST_RESOURCE, "out of memory for a row");
+    TRY(fail_in_file(loader, row_shape(&loader->form, row->json, &json, &shape), loader->file, row->line));
     if (!loader->format) {
-        Status chosen = choose_format(loader, &(Row){.json = json, .file = row->file, .unit = row->unit, .line = row->line});
+        Status chosen = choose_format(loader, json);
+        file->shape = shape;
         if (chosen != ST_OK) json_decref(json);
         TRY(fail_in_file(loader, chosen, loader->file, row->line));
     }
@@ -308,6 +314,7 @@ static Status read_file(Loader *loader, uint32_t number) {
     loader->wanted_format = format && strcmp(format, "auto") != 0 ? format : NULL;
     loader->format = NULL;
     loader->file = number;
+    if (number == 0 || file->source != file[-1].source) TRY(row_form_begin(&loader->form, source));
     RowsConfig how = {.max_rows = source->max_rows > 0 ? source->max_rows - loader->rows_read : 0, .separator = source->separator, .widen = true};
     return rows_read_as(file->path, &how, take_row, loader);
 }
@@ -315,7 +322,8 @@ static Status read_file(Loader *loader, uint32_t number) {
 static Status read_files(Loader *loader) {
     Status status = ST_OK;
     for (size_t i = 0; i < loader->dataset->n_files && status == ST_OK; i++) status = read_file(loader, (uint32_t)i);
-    return status == ST_OK ? flush_block(loader) : flush_before(loader, status);
+    status = status == ST_OK ? flush_block(loader) : flush_before(loader, status);
+    return status == ST_OK ? row_form_end(&loader->form) : status;
 }
 
 /* ---- what is known about the whole ---- */
@@ -327,8 +335,8 @@ static const struct {
 } count_fields[] = {
 #define FIELD(name) \
     { #name, offsetof(DataCounts, name) }
-    FIELD(dropped_long),  FIELD(cut),         FIELD(dropped_untrained), FIELD(remapped),  FIELD(no_eos), FIELD(weighted),
-    FIELD(conversations), FIELD(with_system), FIELD(templates),         FIELD(unwritten), FIELD(marked),
+    FIELD(dropped_long), FIELD(cut),       FIELD(dropped_untrained), FIELD(remapped), FIELD(no_eos), FIELD(weighted), FIELD(conversations),
+    FIELD(with_system),  FIELD(templates), FIELD(unwritten),         FIELD(marked),   FIELD(turned), FIELD(texts),    FIELD(untemplated),
 #undef FIELD
 };
 
@@ -348,6 +356,7 @@ static void write_about(Dataset *dataset, JsonWriter *w) {
         jw_object(w, NULL);
         jw_string(w, "unit", dataset->files[i].unit);
         jw_string(w, "format", dataset->files[i].format);
+        jw_string(w, "shape", dataset->files[i].shape);
         jw_int(w, "rows", dataset->files[i].rows);
         jw_end_object(w);
     }
@@ -356,13 +365,15 @@ static void write_about(Dataset *dataset, JsonWriter *w) {
 }
 
 static Status read_about_file(const json_t *about, DataFile *file, Arena *arena) {
-    const char *unit = NULL, *format = NULL;
+    const char *unit = NULL, *format = NULL, *shape = NULL;
     TRY(json_get_string(about, "tokenised rows", "unit", &unit));
     TRY(json_get_string(about, "tokenised rows", "format", &format));
+    TRY(json_get_string(about, "tokenised rows", "shape", &shape));
     TRY(json_get_int(about, "tokenised rows", "rows", &file->rows));
     if (file->rows > 0 && (!unit || !format)) return status_fail(ST_INPUT, "tokenised rows: a file lacks its format");
     if (unit && !(file->unit = arena_strdup(arena, unit))) return ST_RESOURCE;
     if (format && !(file->format = arena_strdup(arena, format))) return ST_RESOURCE;
+    if (shape && !(file->shape = arena_strdup(arena, shape))) return ST_RESOURCE;
     return ST_OK;
 }
 
@@ -622,6 +633,7 @@ static Status load_rows(Loader *loader) {
         TRY(tokenise(loader, NULL));
     }
     TRY(finish_dataset(loader->dataset));
+    loader->dataset->plain_as = row_form_says(&loader->form, &loader->dataset->counts);
     return count_duplicates(loader->dataset->store, &loader->dataset->counts.duplicates);
 }
 
@@ -632,7 +644,8 @@ Status dataset_load(const DataConfig *config, const DataSource *sources, size_t 
         free(dataset);
         return status_fail(ST_RESOURCE, "out of memory for the rows");
     }
-    Loader loader = {.dataset = dataset, .config = config, .tokenizer = tokenizer};
+    Loader loader = {
+        .dataset = dataset, .config = config, .tokenizer = tokenizer, .form = row_form(config, config->prompts ? ROWS_ASKED : ROWS_TRAINED)};
     Status status = ST_RESOURCE;
     dataset->context = config->context;
     dataset->prompts = config->prompts;
@@ -646,6 +659,7 @@ Status dataset_load(const DataConfig *config, const DataSource *sources, size_t 
         status = load_rows(&loader);
         profile_lap("data");
     }
+    row_form_release(&loader.form);
     if (status != ST_OK) {
         dataset_free(dataset);
         return status;
@@ -749,6 +763,7 @@ Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **he
     }
     *part = (Dataset){.n = wanted,
                       .format = dataset->format,
+                      .plain_as = dataset->plain_as,
                       .sources = sources,
                       .source_begins = part_begins,
                       .n_sources = dataset->n_sources,
@@ -781,6 +796,13 @@ void dataset_where(const Dataset *dataset, size_t example, Str *text) {
     str_printf(text, "%s %s %u", file->path, file->unit, (unsigned)row->line);
 }
 
+void data_form_describe(const Dataset *dataset, Str *text) {
+    const char *shape = dataset->n_files == 1 ? dataset->files[0].shape : NULL; /* of several files data_files_say tells each */
+    if (dataset->format) str_append(text, dataset->format);
+    if (shape) str_printf(text, " of %s", shape);
+    if (dataset->plain_as) str_printf(text, "%s%s", text->len ? ", " : "", dataset->plain_as);
+}
+
 void data_files_say(const Dataset *dataset, void (*say)(void *context, const char *text), void *context) {
     enum { SHOWN = 20 };
     int64_t rest = 0;
@@ -789,8 +811,9 @@ void data_files_say(const Dataset *dataset, void (*say)(void *context, const cha
         if (i >= SHOWN) rest += file->rows;
         if (i >= SHOWN) continue;
         Str text = {0};
-        str_printf(&text, "%s: %s: %lld %s", file->path, file->format ? file->format : "empty", (long long)file->rows,
-                   file->rows == 1 ? "row" : "rows");
+        str_printf(&text, "%s: %s", file->path, file->format ? file->format : "empty");
+        if (file->shape) str_printf(&text, " of %s", file->shape);
+        str_printf(&text, ": %lld %s", (long long)file->rows, file->rows == 1 ? "row" : "rows");
         say(context, str_text(&text));
         str_release(&text);
     }
@@ -813,6 +836,9 @@ void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(vo
         {counts->remapped, "whose prompt ends inside a token: that token is trained", NULL},
         {counts->weighted, "with a column 'weight': training multiplies their losses by it, evaluations do not", NULL},
         {counts->no_eos, "without an end: the tokenizer has no EOS token", NULL},
+        {counts->untemplated,
+         "of plain texts, taken as they stand, without the chat template: data.as: chat makes turns of them, data.as: text says that it is meant",
+         NULL},
         {counts->unwritten, "with tool calls, tools or reasoning, which the chat template does not write: they are left out", NULL},
     };
     Str text = {0};

@@ -131,6 +131,21 @@ static void sharegpt_apply(const ColumnMap *map, const json_t *row, json_t *mapp
     }
 }
 
+/* Pairs and answers with a label as tune rl reads them: the prompt is the instruction, and the query in a line of its own. */
+static void judged_apply(const ColumnMap *map, const json_t *row, json_t *mapped) {
+    const json_t *prompt = json_object_get(row, map->prompt), *query = map->query ? json_object_get(row, map->query) : NULL;
+    if (json_is_string(prompt) && json_string_length(query) > 0)
+        json_object_set_new(mapped, "prompt", json_sprintf("%s\n%s", json_string_value(prompt), json_string_value(query)));
+    else
+        take(mapped, "prompt", row, map->prompt);
+    if (map->ranking) {
+        take(mapped, "chosen", row, map->chosen);
+        take(mapped, "rejected", row, map->rejected);
+    } else {
+        take(mapped, "completion", row, map->response);
+    }
+}
+
 static void alpaca_apply(const ColumnMap *map, const json_t *row, json_t *mapped) {
     bool plain = map->plain && !json_object_get(row, map->response);
     take(mapped, plain ? "text" : "instruction", row, map->prompt);
@@ -140,16 +155,19 @@ static void alpaca_apply(const ColumnMap *map, const json_t *row, json_t *mapped
     take(mapped, "history", row, map->history);
 }
 
-json_t *columns_apply(const ColumnMap *map, const json_t *row) {
+json_t *columns_apply(const ColumnMap *map, const json_t *row, bool judged) {
     json_t *mapped = json_object();
     if (!mapped) return NULL;
     if (map->sharegpt)
         sharegpt_apply(map, row, mapped);
+    else if (judged && (map->ranking || map->kto_tag))
+        judged_apply(map, row, mapped);
     else
         alpaca_apply(map, row, mapped);
     take(mapped, "system", row, map->system);
     take(mapped, "tools", row, map->tools);
     take(mapped, "label", row, map->kto_tag);
     take(mapped, "weight", row, "weight");
+    take(mapped, "margin", row, "margin");
     return mapped;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What data.train and data.eval say: files, and how each is read. */
 #include "data/formats/formats.h"
+#include "data/formats/row_form.h"
 
 #include <string.h>
 
@@ -30,8 +31,12 @@ static Status unknown(const char *what, const char *name, const char *key, int l
 }
 
 static Status source_entry(const Yaml *value, const char *key, const char *name, int line, DataSource *source) {
-    static const char *const names[] = {"path", "format", "separator", "weight", "max_rows"};
+    static const char *const names[] = {"path", "format", "columns", "separator", "weight", "max_rows"};
     if (strcmp(name, "path") == 0) return source_text(value, key, &source->path);
+    if (strcmp(name, "columns") == 0) {
+        source->names = value;
+        return columns_check(value, "columns");
+    }
     if (strcmp(name, "separator") == 0) return source_text(value, key, &source->separator);
     if (strcmp(name, "max_rows") == 0) return source_rows(value, key, name, &source->max_rows);
     if (strcmp(name, "weight") == 0) return source_weight(value, key, &source->weight);
@@ -71,24 +76,33 @@ Status data_sources(const Yaml *node, const char *key, Arena *arena, DataSource 
 
 typedef struct Reading {
     const SourceReader *reader;
+    RowForm *form;
+    DataCounts *counts;
     const DataSource *source;
     int64_t n_read; /* rows of the file in work */
 } Reading;
 
 static Status take_row(void *context, const Row *row) {
     Reading *reading = context;
+    Row formed = *row;
+    RowFound found = {0};
     reading->n_read++;
-    Status status = reading->reader->take(reading->reader->context, reading->source, row);
+    Status status = row_formed(reading->form, row->json, &formed.json, &formed.plain, &found);
+    if (status == ST_OK) status = reading->reader->take(reading->reader->context, reading->source, &formed);
+    if (status == ST_OK) row_found_count(&found, reading->counts);
+    json_decref(formed.json);
+    json_decref(formed.plain);
     return status == ST_OK || status == ST_RESOURCE ? status : status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
 }
 
-static Status read_source(const SourceReader *reader, const DataSource *source, Arena *arena) {
+static Status read_source(const SourceReader *reader, const DataSource *source, RowForm *form, Arena *arena, Dataset *table) {
     const char **paths;
     size_t n;
     int64_t left = source->max_rows;
+    TRY(row_form_begin(form, source));
     TRY(rows_expand(source->path, arena, &paths, &n));
     for (size_t i = 0; i < n && (left > 0 || source->max_rows == 0); i++) {
-        Reading reading = {.reader = reader, .source = source};
+        Reading reading = {.reader = reader, .form = form, .counts = &table->counts, .source = source};
         RowsConfig how = {.max_rows = left, .separator = source->separator, .widen = reader->widen};
         TRY(rows_read_as(paths[i], &how, take_row, &reading));
         left -= reading.n_read;
@@ -100,12 +114,14 @@ Status data_sources_read(const Yaml *node, const char *key, const SourceReader *
     TRY(data_sources(node, key, arena, &table->sources, &table->n_sources));
     table->source_begins = arena_zero(arena, (table->n_sources + 1) * sizeof *table->source_begins);
     if (!table->source_begins) return ST_RESOURCE;
-    for (size_t i = 0; i < table->n_sources; i++) {
-        if (table->sources[i].columns)
-            return status_hint(status_fail(ST_CONFIG, "'%s': %s are read under their own names, without dataset_info.json", key, reader->what),
-                               "name the file itself");
-        TRY(read_source(reader, &table->sources[i], arena));
+    RowForm form = row_form(reader->config, reader->use);
+    Status status = ST_OK;
+    for (size_t i = 0; i < table->n_sources && status == ST_OK; i++) {
+        status = read_source(reader, &table->sources[i], &form, arena, table);
         table->source_begins[i + 1] = *reader->kept;
     }
-    return ST_OK;
+    if (status == ST_OK) status = row_form_end(&form);
+    table->plain_as = row_form_says(&form, &table->counts);
+    row_form_release(&form);
+    return status;
 }

@@ -99,6 +99,7 @@ void started_write(JsonWriter *w, const SftPlan *plan, const JsonWriter *sample)
     jw_int(w, "trained_parameters", plan->trained_parameters);
     jw_string(w, "compute", dtype_name(plan->compute));
     jw_string(w, "format", plan->format);
+    jw_string(w, "plain_as", plan->train_rows->plain_as);
     write_counts(w, "train", &plan->train);
     if (plan->eval.rows > 0) write_counts(w, "eval", &plan->eval);
     jw_array(w, "warnings");

@@ -20,16 +20,26 @@ static void append_opening(const char *system, bool with_input, Str *text) {
     str_append(text, ". Write a response that appropriately completes the request.\n\n");
 }
 
-static Status append_history(const json_t *history, Str *text) {
+Status alpaca_rounds(const json_t *history, size_t *n) {
+    *n = json_array_size(history);
     if (!history || json_is_null(history)) return ST_OK;
     if (!json_is_array(history)) return status_fail(ST_INPUT, "'history' is no list of [instruction, response]");
-    for (size_t i = 0; i < json_array_size(history); i++) {
+    for (size_t i = 0; i < *n; i++) {
         const json_t *round = json_array_get(history, i), *question = json_array_get(round, 0), *answer = json_array_get(round, 1);
         if (json_array_size(round) != 2 || !json_is_string(question) || !json_is_string(answer))
             return status_fail(ST_INPUT, "round %zu of 'history' is no [instruction, response]", i + 1);
         if (json_holds_nul(round)) return status_fail(ST_INPUT, "round %zu of 'history' holds a NUL character", i + 1);
-        append_round(json_string_value(question), NULL, text);
-        str_printf(text, "%s\n\n", json_string_value(answer));
+    }
+    return ST_OK;
+}
+
+static Status append_history(const json_t *history, Str *text) {
+    size_t n;
+    TRY(alpaca_rounds(history, &n));
+    for (size_t i = 0; i < n; i++) {
+        const json_t *round = json_array_get(history, i);
+        append_round(json_string_value(json_array_get(round, 0)), NULL, text);
+        str_printf(text, "%s\n\n", json_string_value(json_array_get(round, 1)));
     }
     return ST_OK;
 }
@@ -54,8 +64,12 @@ static Status append_prompt(const json_t *row, const DataConfig *config, Str *pr
     return ST_OK;
 }
 
+/* As data.as makes it of such a row: row_turns.c. */
+static bool is_turns(const json_t *row) { return json_is_array(json_object_get(row, "prompt")); }
+
 static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     Str prompt = {0};
+    if (is_turns(row)) return prompt_question(row, config, tokenizer, ids);
     Status status = append_prompt(row, config, &prompt);
     if (status == ST_OK) status = encode_prompt(tokenizer, str_text(&prompt), prompt.len, ids);
     str_release(&prompt);
@@ -64,6 +78,7 @@ static Status question(const json_t *row, const DataConfig *config, const Tokeni
 
 static Status encode_alpaca(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
     const char *output;
+    if (is_turns(row)) return encode_answer(row, json_object_get(row, "prompt"), json_object_get(row, "completion"), config, tokenizer, encoding);
     TRY(train_on_text(config));
     TRY(row_text(row, "output", &output));
     Str prompt = {0};

@@ -2,14 +2,16 @@
 /* {"prompt"} alone, a text or a list of messages: what models are asked in reinforcement learning. There is nothing in it to imitate. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
+#include "data/formats/row_form.h"
 
 #include <string.h>
 
 static bool detect_prompt(const json_t *row) { return json_object_get(row, "prompt") && !json_object_get(row, "completion"); }
 
 static Status encode_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
-    (void)row, (void)config, (void)tokenizer, (void)encoding;
+    (void)config, (void)tokenizer, (void)encoding;
     status_fail(ST_INPUT, "a prompt without an answer has nothing to train on");
+    if (columns_hint(row, "completion")) return ST_INPUT;
     return status_hint(ST_INPUT,
                        "rows to train on are {\"prompt\", \"completion\"} or {\"messages\"}; tune rl learns from prompts, by 'reward' and 'rl'");
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "data/formats/conversation.h"
+#include "data/formats/row_form.h"
 
 static const DataFormat *const formats[] = {
 #define DATASET(name) &data_format_##name,
@@ -30,14 +31,18 @@ Status data_format_question(const DataFormat *format, const json_t *row, const D
                                  : format->question(row, config, tokenizer, ids);
 }
 
+const DataFormat *data_format_of(const json_t *row) {
+    for (size_t i = 0; i < COUNT_OF(formats); i++)
+        if (formats[i]->detect(row)) return formats[i];
+    return NULL;
+}
+
 void data_formats_list(Str *text) {
     for (size_t i = 0; i < COUNT_OF(formats); i++) str_printf(text, "%s%s", i ? ", " : "", formats[i]->help);
 }
 
 static Status find_format(const json_t *row, const Tokenizer *tokenizer, const DataFormat **format) {
-    *format = NULL;
-    for (size_t i = 0; i < COUNT_OF(formats) && !*format; i++)
-        if (formats[i]->detect(row)) *format = formats[i];
+    *format = data_format_of(row);
     if (*format && (tokenizer || !(*format)->needs_tokenizer)) return ST_OK;
     if (*format) {
         status_fail(ST_INPUT, "the row holds text, and the model directory has no tokenizer");
@@ -112,7 +117,11 @@ Status row_whole(const json_t *row, const DataConfig *config, const Tokenizer *t
 
 Status row_text(const json_t *row, const char *key, const char **text) {
     const json_t *value = json_object_get(row, key);
-    if (!value) return status_fail(ST_INPUT, "the row lacks '%s'", key);
+    if (!value) {
+        status_fail(ST_INPUT, "the row lacks '%s'", key);
+        (void)columns_hint(row, key);
+        return ST_INPUT;
+    }
     if (json_is_array(value)) {
         status_fail(ST_INPUT, "'%s' is a list", key);
         return status_hint(ST_INPUT, "lists of messages are read in rows of messages, prompt_completion, preference and kto; here it must be a text");

@@ -26,8 +26,12 @@ Status stepwise_label(const json_t *row, size_t i, double *label); /* 0..1. ST_I
 
 /* data_sources: an entry of dataset_info.json becomes its file and columns; other paths stay. ST_INPUT. */
 Status dataset_info_resolve(Arena *arena, DataSource *source);
-/* A row under our names: a new object, or NULL without memory. */
-json_t *columns_apply(const ColumnMap *map, const json_t *row);
+/* A row under our names: a new object, or NULL without memory. judged: for those who compare or judge answers, else what training takes of it. */
+json_t *columns_apply(const ColumnMap *map, const json_t *row, bool judged);
+/* The rounds of an Alpaca row's `history`, each [instruction, response]; none where it is missing. ST_INPUT: it is something else. */
+Status alpaca_rounds(const json_t *history, size_t *n);
+/* The format that knows the row by its columns; NULL: none does. */
+const DataFormat *data_format_of(const json_t *row);
 /* The prompt of a row, a text or a list of messages, as a question. */
 Status prompt_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
 

@@ -142,6 +142,23 @@ Recipe recipe_dated(const Recipe *recipe, const char *day) {
     return dated;
 }
 
+/* ---- keys that came later ---- */
+
+void recipe_as_before(Recipe *kept) {
+    if (!recipe_given(kept, "data.as")) kept->data_as = "text";
+}
+
+Status recipe_take_up(Recipe *recipe) {
+    const char *path = recipe->output ? path_join(recipe->arena, recipe->output, "recipe.yaml") : NULL;
+    Recipe *kept;
+    if (!path || !file_exists(path)) return recipe->output && !path ? ST_RESOURCE : ST_OK;
+    TRY(recipe_read(path, NULL, 0, &kept));
+    recipe_as_before(kept);
+    if (!recipe_given(kept, "data.as") && strcmp(recipe->data_as, "auto") == 0) recipe->data_as = kept->data_as;
+    recipe_free(kept);
+    return ST_OK;
+}
+
 DType compute_from_text(const char *text) {
     if (strcmp(text, "auto") == 0) return cpu_info()->auto_bf16 ? DT_BF16 : DT_F32;
     return strcmp(text, "bf16") == 0 ? DT_BF16 : DT_F32;

@@ -163,6 +163,11 @@ static bool changes_nothing(const Key *key) {
 /* A run that was begun with data.now: null has the day it began, where its template writes one. */
 static bool takes_its_day(const Recipe *a, const Key *key) { return strcmp(key->dotted, "data.now") == 0 && !a->data_now; }
 
+/* Where the data section is missing nothing reads it, and a kept recipe does not have it (recipe_as_before). */
+static bool without_rows(const Recipe *a, const Recipe *b, const Key *key) {
+    return strcmp(key->dotted, "data.as") == 0 && (!a->has_data || !b->has_data);
+}
+
 static bool same_value(const Recipe *a, const Recipe *b, const Key *key, Str *text_a, Str *text_b) {
     str_clear(text_a);
     str_clear(text_b);
@@ -190,7 +195,7 @@ const char *recipe_difference(const Recipe *a, const Recipe *b, const char **val
     Str text_a = {0}, text_b = {0};
     const char *different = NULL;
     for (size_t i = 0; i < n_recipe_keys && !different; i++) {
-        if (changes_nothing(&recipe_keys[i]) || takes_its_day(a, &recipe_keys[i])) continue;
+        if (changes_nothing(&recipe_keys[i]) || takes_its_day(a, &recipe_keys[i]) || without_rows(a, b, &recipe_keys[i])) continue;
         if (same_value(a, b, &recipe_keys[i], &text_a, &text_b)) continue;
         different = recipe_keys[i].dotted;
         *value_a = arena_strdup(a->arena, str_text(&text_a));
@@ -201,13 +206,14 @@ const char *recipe_difference(const Recipe *a, const Recipe *b, const char **val
     return different;
 }
 
-/* Values that are a key's default count for nothing, so that a later key changes no fingerprint. */
+/* Values that are a key's default count for nothing, so that a later key changes no fingerprint. Nor do those that a run which is resumed takes from
+ * the recipe that it keeps. */
 uint64_t recipe_fingerprint(const Recipe *recipe) {
     Str text = {0}, value = {0};
     str_append(&text, recipe->has_lora ? "lora\n" : "");
     for (size_t i = 0; i < n_recipe_keys; i++) {
         const Key *key = &recipe_keys[i];
-        if (changes_nothing(key) || strcmp(key->dotted, "data.now") == 0) continue;
+        if (changes_nothing(key) || strcmp(key->dotted, "data.now") == 0 || strcmp(key->dotted, "data.as") == 0) continue;
         str_clear(&value);
         append_value(&value, recipe, key);
         if (strcmp(str_text(&value), key->fallback) != 0) str_printf(&text, "%s: %s\n", key->dotted, str_text(&value));

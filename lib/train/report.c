@@ -381,7 +381,12 @@ static void write_data(const RunRecord *run, Str *html) {
     write_counts(run->started, html);
     str_append(html, "</div><div><p>Format <b>");
     html_text(html, text_in(run->started, "format") ? text_in(run->started, "format") : "not known");
-    str_append(html, "</b>, from <code>");
+    str_append(html, "</b>");
+    if (text_in(run->started, "plain_as")) {
+        str_append(html, ", ");
+        html_text(html, text_in(run->started, "plain_as"));
+    }
+    str_append(html, ", from <code>");
     html_text(html, record_setting(run, "data.train") ? record_setting(run, "data.train") : "?");
     str_append(html, "</code></p>");
     write_share(train, html);

@@ -61,6 +61,7 @@ static Status compare_recipe(const Run *run, const Recipe *recipe) {
     }
     Recipe *before;
     TRY(recipe_read(path, NULL, 0, &before));
+    recipe_as_before(before);
     const char *now_value, *before_value, *key = recipe_difference(recipe, before, &now_value, &before_value);
     recipe_free(before);
     if (!key) return ST_OK;

@@ -386,6 +386,7 @@ static void tell(void *context, const TrainMemory *memory) {
                                          .parameters = params_count(params, false),
                                          .trained_parameters = params_count(params, true),
                                          .mean_reward = rows->mean_reward,
+                                         .table = &rows->table,
                                          .compute = il->model->compute,
                                          .memory = *memory,
                                      });

@@ -18,6 +18,7 @@ typedef struct IlqlPlan {
     size_t rows;
     int64_t tokens, trained_tokens, longest, dropped, total_steps, parameters, trained_parameters;
     double mean_reward;
+    const Dataset *table; /* of the rows */
     DType compute;
     TrainMemory memory;
 } IlqlPlan;

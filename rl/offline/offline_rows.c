@@ -132,7 +132,7 @@ Status offline_rows_read(const Recipe *recipe, const ModelConfig *model, const C
     *rows = (OfflineRows){.arena = arena_new(0)};
     if (!rows->arena) return status_fail(ST_RESOURCE, "out of memory for rows");
     Reading reading = {.rows = rows, .config = data_config(recipe, model, chat), .tokenizer = tokenizer};
-    SourceReader reader = {.what = "rows with rewards", .widen = true, .kept = &rows->n, .take = read_row, .context = &reading};
+    SourceReader reader = {.config = &reading.config, .use = ROWS_TRAINED, .widen = true, .kept = &rows->n, .take = read_row, .context = &reading};
     TRY(data_sources_read(recipe->data_train, "data.train", &reader, rows->arena, &rows->table));
     rows->table.n = rows->n;
     if (rows->n == 0) return status_fail(ST_INPUT, "'data.train' holds no rows; %lld were longer than data.max_length", (long long)rows->dropped);

@@ -274,12 +274,15 @@ static TrainerConfig trainer_config(PairRun *run) {
     };
 }
 
+static void note_warning(void *output, const char *text) { run_note(output, "%s", text); }
+
 static void note_plan(const PairRun *run, Run *output, const PairPlan *plan) {
     const Pairs *pairs = run->train;
     Str memory = {0};
     train_memory_describe(&plan->memory, &memory);
     run_note(output, "%zu row%s, %lld token%s, %lld of them trained; %zu held out", pairs->n, plural((int64_t)pairs->n), (long long)pairs->tokens,
              plural(pairs->tokens), (long long)pairs->trained_tokens, run->eval ? run->eval->n : 0);
+    data_counts_warn(&pairs->table.counts, "data.train", note_warning, output);
     if (pairs->dropped_long > 0)
         run_note(output, "%lld row%s left out, %lld cut: longer than data.max_length", (long long)pairs->dropped_long, plural(pairs->dropped_long),
                  (long long)pairs->cut);

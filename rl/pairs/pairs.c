@@ -359,7 +359,7 @@ static void count(Pairs *pairs) {
 
 static Status load_all(Loader *loader, const char *key, YamlNode node) {
     Pairs *pairs = loader->pairs;
-    SourceReader reader = {.what = "rows of pairs", .widen = true, .kept = &pairs->n, .take = take_row, .context = loader};
+    SourceReader reader = {.config = &loader->config, .use = ROWS_JUDGED, .widen = true, .kept = &pairs->n, .take = take_row, .context = loader};
     TRY(data_sources_read(node, key, &reader, pairs->arena, &pairs->table));
     count(pairs);
     if (pairs->n > 0) return ST_OK;

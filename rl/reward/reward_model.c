@@ -3,6 +3,7 @@
  * prompts are conversations, its chat template; with `retokenize` the prompt and the answer's text are rendered and cut by its own instead, and
  * data.system is not seen. An answer's score is that of its last token, ended or not. */
 #include "data/formats/conversation.h"
+#include "data/formats/row_form.h"
 #include "rl/reward/reward_kinds.h"
 #include "rl/reward/scorer.h"
 
@@ -90,6 +91,13 @@ static Status whole_row(const RewardRow *row, json_t **whole) {
     return status == ST_OK && !*whole ? status_fail(ST_RESOURCE, "out of memory") : status;
 }
 
+/* A text prompt as a turn, where the model learned from such rows so. */
+static Status as_trained(const Scorer *scorer, json_t **whole) {
+    RowFound found;
+    RowForm form = row_form(&(DataConfig){.as = strcmp(scorer->as, "chat") == 0 ? "chat" : "text", .chat = scorer->chat}, ROWS_JUDGED);
+    return row_turn(&form, data_format_find("prompt_completion"), whole, &found);
+}
+
 /* Without what a template writes behind the turn, and without the end token of an answer that was cut. */
 static void trim(const RewardRow *row, Encoding *encoding) {
     size_t end = encoding->ids.n;
@@ -104,6 +112,7 @@ static Status own_tokens(const Judge *judge, const RewardRow *row, Arena *arena,
     Encoding encoding = {0};
     json_t *whole;
     Status status = whole_row(row, &whole);
+    if (status == ST_OK) status = as_trained(scorer, &whole);
     if (status == ST_OK) status = data_format_encode(data_format_find("prompt_completion"), whole, &config, scorer->tokenizer, &encoding);
     if (status == ST_OK) trim(row, &encoding);
     int32_t *ids = status == ST_OK ? arena_alloc(arena, encoding.ids.n * sizeof *ids) : NULL;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/formats/row_form.h"
 #include "rl/pairs/preference_losses.h"
 #include "rl/ratio.h"
 
@@ -183,17 +184,31 @@ static void write_metrics(const PairRun *run, const char *prefix, JsonWriter *w)
 
 /* ---- which kind of rows ---- */
 
+typedef struct FirstRow {
+    RowForm form;
+    bool stepwise;
+} FirstRow;
+
 static Status look(void *context, const Row *row) {
-    *(bool *)context =
-        data_format_find("stepwise")->detect(row->json) || (json_object_get(row->json, "completions_ids") && json_object_get(row->json, "labels"));
+    FirstRow *first = context;
+    const char *shape;
+    json_t *json;
+    TRY(row_shape(&first->form, row->json, &json, &shape));
+    first->stepwise = data_format_find("stepwise")->detect(json) || (json_object_get(json, "completions_ids") && json_object_get(json, "labels"));
+    json_decref(json);
     return ST_OK;
 }
 
-static Status first_row(const char *path, Arena *arena, bool *stepwise) {
+static Status first_row(const Recipe *recipe, const DataSource *source, bool *stepwise) {
     const char **paths;
     size_t n;
-    TRY(rows_expand(path, arena, &paths, &n));
-    return rows_read_some(paths[0], 1, look, stepwise);
+    FirstRow first = {.form = row_form(&(DataConfig){.columns = recipe->data_columns}, ROWS_JUDGED)};
+    TRY(rows_expand(source->path, recipe->arena, &paths, &n));
+    TRY(row_form_begin(&first.form, source));
+    Status status = rows_read_some(paths[0], 1, look, &first);
+    row_form_release(&first.form);
+    *stepwise = first.stepwise;
+    return status;
 }
 
 static Status kind_of_rows(const Recipe *recipe, bool *stepwise) {
@@ -207,7 +222,7 @@ static Status kind_of_rows(const Recipe *recipe, bool *stepwise) {
     DataSource *sources;
     size_t n;
     TRY(data_sources(recipe->data_train, "data.train", recipe->arena, &sources, &n));
-    return n > 0 ? first_row(sources[0].path, recipe->arena, stepwise) : ST_OK;
+    return n > 0 ? first_row(recipe, &sources[0], stepwise) : ST_OK;
 }
 
 static void release(RewardTraining *t) {
@@ -297,7 +312,8 @@ Status reward_evaluate(const RewardEvaluation *config, RewardNumbers *numbers, b
     if (status == ST_OK) {
         recipe->data_train = &data;
         recipe->data_system = config->system;
-        status = first_row(config->data, arena, &t.stepwise);
+        recipe->data_as = config->as;
+        status = first_row(recipe, &(DataSource){.path = config->data}, &t.stepwise);
     }
     if (status == ST_OK) status = evaluate(config, recipe, &t);
     *numbers = t.numbers;

@@ -36,6 +36,7 @@ typedef struct RewardEvaluation {
     const char *data;
     int64_t max_length;
     const char *truncation;
+    const char *as;                                            /* data.as */
     const char *system;                                        /* message of conversations without one; NULL = none */
     void (*on_progress)(void *context, size_t done, size_t n); /* may be NULL */
     void *context;

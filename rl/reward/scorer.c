@@ -11,7 +11,7 @@ enum { PASS_TOKENS = 2048 };
 
 /* adapter: NULL for a whole model. model: the model's directory, of an adapter its base. */
 typedef struct Found {
-    const char *adapter, *model, *template, *now;
+    const char *adapter, *model, *template, *now, *as;
 } Found;
 
 static bool has(Arena *arena, const char *dir, const char *name) {
@@ -34,7 +34,7 @@ static Status find_run(Arena *arena, const char *dir, const char **run) {
     return ST_OK;
 }
 
-/* The run's own template and day, where its recipe names them. */
+/* The run's own template and day, where its recipe names them, and how it read plain texts. */
 static Status read_rendering(Arena *arena, const char *dir, Found *found) {
     Recipe *recipe;
     const char *run;
@@ -43,6 +43,8 @@ static Status read_rendering(Arena *arena, const char *dir, Found *found) {
     TRY(recipe_read(path_join(arena, run, "recipe.yaml"), NULL, 0, &recipe));
     if (recipe->model_chat_template) found->template = arena_strdup(arena, recipe->model_chat_template);
     if (recipe->data_now) found->now = arena_strdup(arena, recipe->data_now);
+    recipe_as_before(recipe);
+    found->as = arena_strdup(arena, recipe->data_as);
     recipe_free(recipe);
     return ST_OK;
 }
@@ -131,6 +133,7 @@ static Status open_parts(Scorer *scorer, const char *dir, const ScorerOptions *o
     TRY(find(scorer->arena, dir, options, &found));
     TRY(open_model(scorer, &found, options));
     scorer->dir = found.model;
+    scorer->as = found.as ? found.as : "text";
     TRY(tokenizer_load_if_any(found.model, &scorer->tokenizer));
     if (scorer->tokenizer) TRY(chat_open(found.model, found.adapter, found.template, found.now, scorer->tokenizer, &scorer->chat));
     scorer->tape = tape_new(device_cpu(), scorer->model->compute, 0);

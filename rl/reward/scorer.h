@@ -30,7 +30,8 @@ typedef struct Scorer {
     const char *dir;      /* whose tokenizer and chat template it was trained with */
     Tokenizer *tokenizer; /* NULL: none */
     Chat *chat;
-    bool shared; /* the base's weights are used, not loaded again */
+    const char *as; /* data.as of the run that made it; "text" where there is none */
+    bool shared;    /* the base's weights are used, not loaded again */
     Tape *tape;
     Arena *arena;
     int32_t *ids, *rows; /* of the pass in work */

@@ -92,7 +92,7 @@ static Status read_row(void *context, const DataSource *source, const Row *row) 
     if (status == ST_OK) status = keep_text(reading, row->json, &made);
     if (status == ST_OK) status = fit_length(reading, &made.ids, &kept);
     if (status == ST_OK && kept) {
-        made.json = json_incref(row->json);
+        made.json = json_incref(row->plain); /* programs that judge answers are told the question in words, see keep_text */
         status = push(reading->set, &made);
         if (status == ST_OK) return ST_OK;
         json_decref(made.json);
@@ -109,7 +109,7 @@ Status prompts_read(YamlNode node, const char *key, const Recipe *recipe, const 
     DataConfig config = data_config(recipe, model, chat);
     Reading reading = {.set = set, .config = &config, .tokenizer = tokenizer, .model = model};
     /* Not widened: reward programs get the rows */
-    SourceReader reader = {.what = "prompts", .kept = &set->n, .take = read_row, .context = &reading};
+    SourceReader reader = {.config = &config, .use = ROWS_ASKED, .kept = &set->n, .take = read_row, .context = &reading};
     TRY(data_sources_read(node, key, &reader, set->arena, &set->table));
     set->table.n = set->n;
     if (set->n > 0) return ST_OK;

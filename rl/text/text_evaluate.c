@@ -67,7 +67,10 @@ static Status describe(const TextRl *rl, const RolloutSums *sums, TextEvaluation
 static Status read_recipe(const char *dir, const char *data, Arena *arena, Recipe **recipe) {
     const char *path = path_join(arena, dir, "recipe.yaml"),
                *changes[] = {"data.eval_split=0", "eval.data=null", data ? arena_printf(arena, "data.eval=%s", data) : ""};
-    return path && changes[2] ? recipe_read(path, changes, data ? COUNT_OF(changes) : 0, recipe) : ST_RESOURCE;
+    if (!path || !changes[2]) return ST_RESOURCE;
+    TRY(recipe_read(path, changes, data ? COUNT_OF(changes) : 0, recipe));
+    recipe_as_before(*recipe);
+    return ST_OK;
 }
 
 /* What the run has trained, in place of what its recipe began with. */

@@ -355,6 +355,7 @@ static void tell(void *context, const TrainMemory *memory) {
                                          .dropped = rl->prompts.dropped,
                                          .cut = rl->prompts.cut,
                                          .eval_prompts = rl->eval.n,
+                                         .table = &rl->prompts.table,
                                          .compute = rl->model->compute,
                                          .memory = *memory,
                                          .env = rl->turns.env ? text_env_id(rl->turns.env) : NULL,

@@ -16,6 +16,7 @@ typedef struct TextRlPlan {
     size_t prompts, rewards;
     int64_t longest_prompt, total_steps, parameters, trained_parameters, dropped, cut;
     size_t eval_prompts;
+    const Dataset *table; /* of the prompts */
     DType compute;
     TrainMemory memory;
     const char *env; /* an environment of texts instead of prompts; NULL: none */
