@@ -160,8 +160,6 @@ typedef struct OpenedModel {
 typedef struct ChatChoice {
     const char *chat_template, *now, *system;
 } ChatChoice;
-/* ST_USAGE for what is none of auto, chat and text; NULL is fine */
-Status check_as(const char *as);
 /* How rows of plain texts are read, of commands that read them as text unless told otherwise. */
 #define AS_OPTION(config)                                                                                        \
     {                                                                                                            \

@@ -54,7 +54,6 @@ static Status run(const Command *command, Eval *job) {
     TRY(command_needs(command, 1, 1));
     const char *path = command->arguments[0];
     if (job->config.max_length < 2) return status_fail(ST_USAGE, "--max-length is 2 or more, not %lld", (long long)job->config.max_length);
-    TRY(check_as(job->config.as));
     if (!file_exists(path) && !dir_exists(path)) return status_fail(ST_INPUT, "'%s' does not exist", path);
     const char *of_episodes = job->episodes != NOT_GIVEN ? "--episodes" : job->watch ? "--watch" : job->sample ? "--sample" : NULL;
     if (job->episodes == NOT_GIVEN) job->episodes = EPISODES;

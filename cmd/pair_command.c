@@ -25,7 +25,8 @@ static void show_plan(void *context, const PairRun *run, const PairPlan *plan) {
               : run->objective->unpaired ? pairs->n == 1 ? "answer" : "answers"
               : pairs->n == 1            ? "pair"
                                          : "pairs",
-              pairs->table.counts.turned ? " as turns of the chat template" : "", (long long)pairs->tokens, plural(pairs->tokens), (long long)pairs->trained_tokens);
+              pairs->table.counts.turned ? " as turns of the chat template" : "", (long long)pairs->tokens, plural(pairs->tokens),
+              (long long)pairs->trained_tokens);
     data_counts_warn(&pairs->table.counts, "data.train", show_warning, NULL);
     if (pairs->dropped_long > 0)
         show_message("tune: warning: data.train: %lld row%s longer than data.max_length left out", (long long)pairs->dropped_long,

@@ -28,9 +28,9 @@ static void show_plan(void *context, const TextRlPlan *plan) {
                   plural(recipe->rl_num_generations), (long long)recipe->rl_prompts_per_step);
     else
         show_line("prompts: %zu%s, the longest %lld token%s; %lld completion%s of each, %lld prompt%s a step", plan->prompts,
-                  plan->table->counts.turned ? " as turns of the chat template" : "", (long long)plan->longest_prompt,
-                  plural(plan->longest_prompt), (long long)recipe->rl_num_generations, plural(recipe->rl_num_generations),
-                  (long long)recipe->rl_prompts_per_step, plural(recipe->rl_prompts_per_step));
+                  plan->table->counts.turned ? " as turns of the chat template" : "", (long long)plan->longest_prompt, plural(plan->longest_prompt),
+                  (long long)recipe->rl_num_generations, plural(recipe->rl_num_generations), (long long)recipe->rl_prompts_per_step,
+                  plural(recipe->rl_prompts_per_step));
     if (plan->eval_prompts) show_line("held-out prompts: %zu, answered greedily", plan->eval_prompts);
     data_counts_warn(&plan->table->counts, "data.train", show_warning, NULL);
     if (plan->dropped)

@@ -53,11 +53,6 @@ static Status read_row(void *context, const Row *row) {
     return status;
 }
 
-Status check_as(const char *as) {
-    if (!as || strcmp(as, "auto") == 0 || strcmp(as, "chat") == 0 || strcmp(as, "text") == 0) return ST_OK;
-    return status_hint(status_fail(ST_USAGE, "--as is '%s'", as), "chat or text");
-}
-
 /* tune chat, and training by data.as, would put them otherwise. */
 static void tell_texts(const char *file, const Reading *reading) {
     int64_t n = reading->counts.texts;
@@ -73,7 +68,6 @@ Status token_rows_read(const char *file, const OpenedModel *opened, const DataCo
     *rows = (TokenRows){0};
     ContextCount beyond = context_count(&opened->model->config);
     Str text = {0};
-    TRY(check_as(with_chat.as));
     Reading reading = {opened, &with_chat, questions, rows, row_form(&with_chat, questions ? ROWS_ASKED : ROWS_TRAINED), {0}};
     Status status = rows_read_as(file, &(RowsConfig){.widen = true}, read_row, &reading);
     row_form_release(&reading.form);

@@ -131,9 +131,33 @@ static void sharegpt_apply(const ColumnMap *map, const json_t *row, json_t *mapp
     }
 }
 
+static void add_message(json_t *list, const char *role, const json_t *content) {
+    json_array_append_new(list, json_pack("{s:s, s:O}", "role", role, "content", (json_t *)(uintptr_t)content));
+}
+
+/* A prompt with a history has no other form than turns. */
+static void talk(const json_t *history, json_t *mapped) {
+    static const char *const answers[] = {"chosen", "rejected", "completion"};
+    json_t *list = json_array();
+    for (size_t i = 0; i < json_array_size(history); i++) {
+        const json_t *round = json_array_get(history, i);
+        if (json_array_size(round) > 0) add_message(list, "user", json_array_get(round, 0));
+        if (json_array_size(round) > 1) add_message(list, "assistant", json_array_get(round, 1));
+    }
+    if (json_object_get(mapped, "prompt")) add_message(list, "user", json_object_get(mapped, "prompt"));
+    json_object_set_new(mapped, "prompt", list);
+    for (size_t i = 0; i < COUNT_OF(answers); i++) {
+        json_t *answer = json_object_get(mapped, answers[i]), *one = json_array();
+        if (answer) add_message(one, "assistant", answer);
+        if (answer) json_object_set(mapped, answers[i], one);
+        json_decref(one);
+    }
+}
+
 /* Pairs and answers with a label as tune rl reads them: the prompt is the instruction, and the query in a line of its own. */
 static void judged_apply(const ColumnMap *map, const json_t *row, json_t *mapped) {
-    const json_t *prompt = json_object_get(row, map->prompt), *query = map->query ? json_object_get(row, map->query) : NULL;
+    const json_t *prompt = json_object_get(row, map->prompt), *query = json_object_get(row, map->query),
+                 *history = map->history ? json_object_get(row, map->history) : NULL;
     if (json_is_string(prompt) && json_string_length(query) > 0)
         json_object_set_new(mapped, "prompt", json_sprintf("%s\n%s", json_string_value(prompt), json_string_value(query)));
     else
@@ -144,6 +168,7 @@ static void judged_apply(const ColumnMap *map, const json_t *row, json_t *mapped
     } else {
         take(mapped, "completion", row, map->response);
     }
+    if (json_array_size(history) > 0) talk(history, mapped);
 }
 
 static void alpaca_apply(const ColumnMap *map, const json_t *row, json_t *mapped) {
@@ -160,7 +185,7 @@ json_t *columns_apply(const ColumnMap *map, const json_t *row, bool judged) {
     if (!mapped) return NULL;
     if (map->sharegpt)
         sharegpt_apply(map, row, mapped);
-    else if (judged && (map->ranking || map->kto_tag))
+    else if ((judged && map->ranking) || map->kto_tag) /* without its label an answer that nobody wants would be learned */
         judged_apply(map, row, mapped);
     else
         alpaca_apply(map, row, mapped);
