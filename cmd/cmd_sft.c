@@ -21,6 +21,7 @@ static void show_plan(void *context, const SftPlan *plan) {
         .trained_parameters = plan->trained_parameters,
         .compute = plan->compute,
         .memory = &plan->memory,
+        .plain_as = plan->train_rows->plain_as,
     };
     print_training_plan(job, &shown);
     Str form = {0};

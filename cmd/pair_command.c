@@ -18,6 +18,7 @@ static void show_plan(void *context, const PairRun *run, const PairPlan *plan) {
         .trained_parameters = plan->trained_parameters,
         .compute = run->model->compute,
         .memory = &plan->memory,
+        .plain_as = pairs->table.plain_as,
     };
     print_training_plan(job, &shown);
     show_line("data: %zu %s%s, %lld token%s, %lld of them trained", pairs->n,

@@ -17,6 +17,7 @@ static void show_plan(void *context, const IlqlPlan *plan) {
         .trained_parameters = plan->trained_parameters,
         .compute = plan->compute,
         .memory = &plan->memory,
+        .plain_as = plan->table->plain_as,
     };
     print_training_plan(job, &shown);
     show_line("data: %zu row%s%s%s, %lld token%s, %lld of them trained; mean reward %.4g", plan->rows, plural((int64_t)plan->rows),

@@ -9,6 +9,7 @@ void print_training_plan(const RecipeCommand *job, const TrainPlan *plan) {
     JsonWriter w = {0};
     jw_object(&w, NULL);
     jw_int(&w, "rows", plan->rows);
+    if (plan->plain_as) jw_string(&w, "plain_as", plan->plain_as);
     if (plan->tokens >= 0) jw_int(&w, "tokens", plan->tokens);
     if (plan->trained_tokens >= 0) jw_int(&w, "trained_tokens", plan->trained_tokens);
     jw_int(&w, "eval_rows", plan->eval_rows);

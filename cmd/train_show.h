@@ -12,6 +12,7 @@ typedef struct TrainPlan {
     int64_t rows, tokens, trained_tokens, eval_rows, steps, largest_batch_tokens, parameters, trained_parameters;
     DType compute;
     const TrainMemory *memory;
+    const char *plain_as; /* see Dataset; NULL: not said */
 } TrainPlan;
 /* With --json a dry run's plan as an object. */
 void print_training_plan(const RecipeCommand *job, const TrainPlan *plan);

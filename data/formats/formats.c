@@ -41,7 +41,7 @@ void data_formats_list(Str *text) {
     for (size_t i = 0; i < COUNT_OF(formats); i++) str_printf(text, "%s%s", i ? ", " : "", formats[i]->help);
 }
 
-static Status find_format(const json_t *row, const Tokenizer *tokenizer, const DataFormat **format) {
+static Status find_format(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, const DataFormat **format) {
     *format = data_format_of(row);
     if (*format && (tokenizer || !(*format)->needs_tokenizer)) return ST_OK;
     if (*format) {
@@ -51,6 +51,7 @@ static Status find_format(const json_t *row, const Tokenizer *tokenizer, const D
     Str known = {0};
     data_formats_list(&known);
     status_fail(ST_INPUT, "cannot tell what the row is by its columns");
+    if (config->as) columns_example(row, &known); /* it is a recipe's */
     status_hint(ST_INPUT, "known are %s", str_text(&known));
     str_release(&known);
     return ST_INPUT;
@@ -58,7 +59,7 @@ static Status find_format(const json_t *row, const Tokenizer *tokenizer, const D
 
 Status row_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     const DataFormat *format;
-    TRY(find_format(row, tokenizer, &format));
+    TRY(find_format(row, config, tokenizer, &format));
     return data_format_question(format, row, config, tokenizer, ids);
 }
 
@@ -96,7 +97,7 @@ static Status whole_text(const char *prompt, const char *completion, const Token
 Status row_whole(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     const DataFormat *format;
     const char *prompt, *completion = "";
-    TRY(find_format(row, tokenizer, &format));
+    TRY(find_format(row, config, tokenizer, &format));
     if (strcmp(format->name, "text") == 0) return data_format_question(format, row, config, tokenizer, ids);
     const char *answer = strcmp(format->name, "preference") == 0 ? "chosen" : "completion";
     if (json_is_string(json_object_get(row, "prompt")) && !json_is_array(json_object_get(row, answer))) {

@@ -1,5 +1,5 @@
-/* What a row goes through before its format reads it: its columns under our names (data.columns), public forms of rows as ours (shapes.def), and plain
- * texts as turns of the chat template (data.as).
+/* What a row goes through before its format reads it: its columns under our names (data.columns), public forms of rows as ours (shapes.def), and
+ * plain texts as turns of the chat template (data.as).
  *
  *     RowForm form = row_form(&config, ROWS_TRAINED);
  *     TRY(row_form_begin(&form, source));            // for each source, then for each of its rows:

@@ -39,7 +39,9 @@ static json_t *joined_ids(const json_t *row) {
 static Status encode(const Reading *reading, const DataSource *source, const json_t *row, Encoding *encoding) {
     json_t *ids = joined_ids(row);
     const DataFormat *format = ids ? data_format_find("ids") : format_of(reading, source, row);
-    if (!format) return status_hint(status_fail(ST_INPUT, "the row is in no known form"), "{\"prompt\", \"completion\", \"reward\"} is the simplest");
+    if (!format)
+        return status_hint(status_fail(ST_INPUT, "the row is in no known form"),
+                           "{\"prompt\", \"completion\", \"reward\"} is the simplest; data.columns gives these names to other columns");
     if (format->needs_tokenizer && !reading->tokenizer) {
         json_decref(ids);
         return status_hint(status_fail(ST_INPUT, "the row holds text, and the model directory has no tokenizer"),

@@ -102,7 +102,10 @@ static Status not_for(const Loader *loader, const char *wanted) {
                 : loader->source->unpaired ? "completion with a label"
                                            : "chosen and rejected answer",
                 loader->source->reader);
-    return status_hint(ST_INPUT, "expected %s", wanted);
+    return status_hint(ST_INPUT, "expected %s; data.columns gives these names to other columns, such as {%s: COLUMN}", wanted,
+                       loader->source->stepwise   ? "completions"
+                       : loader->source->unpaired ? "label"
+                                                  : "chosen");
 }
 
 static Status encode_pair_row(Loader *loader, const json_t *row) {
