@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Dialogues that are kept as one text: "\n\nHuman: ...\n\nAssistant: ...". */
 #include "data/formats/row_form.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data.columns: columns of the rows under the names that formats read. */
 #include "data/formats/row_form.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The way of a row from its file to its format. */
 #include "data/formats/row_form.h"
 

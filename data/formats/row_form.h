@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a row goes through before its format reads it: its columns under our names (data.columns), public forms of rows as ours (shapes.def), and
  * plain texts as turns of the chat template (data.as).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Public forms of rows (shapes.def) as ours, and conversations that are lists of texts, or of pairs of them. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"

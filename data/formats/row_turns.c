@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data.as: rows of plain texts as turns. A row becomes one whose prompt and answers are lists of messages, which every format and tune rl read; all
  * else of it stays. */
 #include "data/formats/formats.h"
