@@ -21,15 +21,12 @@ static void show_plan(void *context, const SftPlan *plan) {
         .trained_parameters = plan->trained_parameters,
         .compute = plan->compute,
         .memory = &plan->memory,
-        .plain_as = plan->train_rows->plain_as,
     };
     print_training_plan(job, &shown);
-    Str form = {0};
-    data_form_describe(plan->train_rows, &form);
-    show_line("data: %lld row%s (%s), %lld token%s, %lld of them trained%s", (long long)plan->train.rows, plural(plan->train.rows), str_text(&form),
+    show_line("data: %lld row%s (%s), %lld token%s, %lld of them trained%s", (long long)plan->train.rows, plural(plan->train.rows), plan->format,
               (long long)plan->train.tokens, plural(plan->train.tokens), (long long)plan->train.trained_tokens,
               plan->train_rows->cached ? ", from data.cache" : "");
-    str_release(&form);
+    show_plain_rows(plan->train_rows);
     if (plan->train_rows->n_files > 1) data_files_say(plan->train_rows, show_file, NULL);
     data_counts_warn(&plan->train, "data.train", show_warning, NULL);
     if (plan->eval.rows)

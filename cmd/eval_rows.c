@@ -137,10 +137,8 @@ static Status report(const Command *command, const EvalRows *job) {
         print_json(job, loss);
         return ST_OK;
     }
-    Str form = {0};
-    data_form_describe(job->dataset, &form);
-    print_result("rows        %zu (%s)\n", job->dataset->n, str_text(&form));
-    str_release(&form);
+    print_result("rows        %zu (%s)\n", job->dataset->n, job->dataset->format);
+    if (job->dataset->counts.turned) print_result("texts       %s\n", job->dataset->plain_as);
     print_result("tokens      %lld\nloss        %.6f\nperplexity  %.4f\n", (long long)job->tokens, loss, exp(loss));
     print_result("accuracy    %.2f %% of tokens\n", 100.0 * (double)job->right / (double)job->tokens);
     if (job->asked->exact_match) print_result("exact       %.2f %% of answers\n", 100.0 * (double)job->exact / (double)job->answers);

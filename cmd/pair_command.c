@@ -18,16 +18,15 @@ static void show_plan(void *context, const PairRun *run, const PairPlan *plan) {
         .trained_parameters = plan->trained_parameters,
         .compute = run->model->compute,
         .memory = &plan->memory,
-        .plain_as = pairs->table.plain_as,
     };
     print_training_plan(job, &shown);
-    show_line("data: %zu %s%s, %lld token%s, %lld of them trained", pairs->n,
+    show_line("data: %zu %s, %lld token%s, %lld of them trained", pairs->n,
               run->objective->stepwise   ? pairs->n == 1 ? "answer in steps" : "answers in steps"
               : run->objective->unpaired ? pairs->n == 1 ? "answer" : "answers"
               : pairs->n == 1            ? "pair"
                                          : "pairs",
-              pairs->table.counts.turned ? " as turns of the chat template" : "", (long long)pairs->tokens, plural(pairs->tokens),
-              (long long)pairs->trained_tokens);
+              (long long)pairs->tokens, plural(pairs->tokens), (long long)pairs->trained_tokens);
+    show_plain_rows(&pairs->table);
     data_counts_warn(&pairs->table.counts, "data.train", show_warning, NULL);
     if (pairs->dropped_long > 0)
         show_message("tune: warning: data.train: %lld row%s longer than data.max_length left out", (long long)pairs->dropped_long,

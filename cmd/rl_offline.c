@@ -17,12 +17,11 @@ static void show_plan(void *context, const IlqlPlan *plan) {
         .trained_parameters = plan->trained_parameters,
         .compute = plan->compute,
         .memory = &plan->memory,
-        .plain_as = plan->table->plain_as,
     };
     print_training_plan(job, &shown);
-    show_line("data: %zu row%s%s%s, %lld token%s, %lld of them trained; mean reward %.4g", plan->rows, plural((int64_t)plan->rows),
-              plan->table->plain_as ? " " : "", plan->table->plain_as ? plan->table->plain_as : "", (long long)plan->tokens, plural(plan->tokens),
-              (long long)plan->trained_tokens, plan->mean_reward);
+    show_line("data: %zu row%s, %lld token%s, %lld of them trained; mean reward %.4g", plan->rows, plural((int64_t)plan->rows),
+              (long long)plan->tokens, plural(plan->tokens), (long long)plan->trained_tokens, plan->mean_reward);
+    show_plain_rows(plan->table);
     data_counts_warn(&plan->table->counts, "data.train", show_warning, NULL);
     if (plan->dropped)
         show_message("tune: warning: data.train: %lld row%s longer than data.max_length left out", (long long)plan->dropped, plural(plan->dropped));

@@ -20,7 +20,6 @@ static void show_plan(void *context, const TextRlPlan *plan) {
         .trained_parameters = plan->trained_parameters,
         .compute = plan->compute,
         .memory = &plan->memory,
-        .plain_as = plan->table->plain_as,
     };
     print_training_plan(job, &shown);
     show_line("algorithm: %s: %s", plan->algorithm->name, plan->algorithm->help);
@@ -28,11 +27,11 @@ static void show_plan(void *context, const TextRlPlan *plan) {
         show_line("environment: %s; groups of %lld episode%s, %lld groups a step", plan->env, (long long)recipe->rl_num_generations,
                   plural(recipe->rl_num_generations), (long long)recipe->rl_prompts_per_step);
     else
-        show_line("prompts: %zu%s, the longest %lld token%s; %lld completion%s of each, %lld prompt%s a step", plan->prompts,
-                  plan->table->counts.turned ? " as turns of the chat template" : "", (long long)plan->longest_prompt, plural(plan->longest_prompt),
-                  (long long)recipe->rl_num_generations, plural(recipe->rl_num_generations), (long long)recipe->rl_prompts_per_step,
-                  plural(recipe->rl_prompts_per_step));
+        show_line("prompts: %zu, the longest %lld token%s; %lld completion%s of each, %lld prompt%s a step", plan->prompts,
+                  (long long)plan->longest_prompt, plural(plan->longest_prompt), (long long)recipe->rl_num_generations,
+                  plural(recipe->rl_num_generations), (long long)recipe->rl_prompts_per_step, plural(recipe->rl_prompts_per_step));
     if (plan->eval_prompts) show_line("held-out prompts: %zu, answered greedily", plan->eval_prompts);
+    show_plain_rows(plan->table);
     data_counts_warn(&plan->table->counts, "data.train", show_warning, NULL);
     if (plan->dropped)
         show_message("tune: warning: data.train: %lld prompt%s longer than data.max_length left out", (long long)plan->dropped,

@@ -9,7 +9,6 @@ void print_training_plan(const RecipeCommand *job, const TrainPlan *plan) {
     JsonWriter w = {0};
     jw_object(&w, NULL);
     jw_int(&w, "rows", plan->rows);
-    if (plan->plain_as) jw_string(&w, "plain_as", plan->plain_as);
     if (plan->tokens >= 0) jw_int(&w, "tokens", plan->tokens);
     if (plan->trained_tokens >= 0) jw_int(&w, "trained_tokens", plan->trained_tokens);
     jw_int(&w, "eval_rows", plan->eval_rows);
@@ -22,6 +21,12 @@ void print_training_plan(const RecipeCommand *job, const TrainPlan *plan) {
     jw_end_object(&w);
     print_result("%s\n", str_text(&w.text));
     jw_release(&w);
+}
+
+void show_plain_rows(const Dataset *rows) {
+    const char *shape = rows->n_files == 1 ? rows->files[0].shape : rows->shape; /* of several files data_files_say tells each */
+    if (shape) show_line("rows: known by %s", shape);
+    if (rows->plain_as) show_line("plain texts: %s", rows->plain_as);
 }
 
 void show_memory(const TrainMemory *memory) {

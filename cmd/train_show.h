@@ -12,10 +12,11 @@ typedef struct TrainPlan {
     int64_t rows, tokens, trained_tokens, eval_rows, steps, largest_batch_tokens, parameters, trained_parameters;
     DType compute;
     const TrainMemory *memory;
-    const char *plain_as; /* see Dataset; NULL: not said */
 } TrainPlan;
 /* With --json a dry run's plan as an object. */
 void print_training_plan(const RecipeCommand *job, const TrainPlan *plan);
+/* A line on the form of rows that are none of ours, and one on how those of plain texts are read, where there are any. */
+void show_plain_rows(const Dataset *rows);
 /* What a run will take, by its parts. */
 void show_memory(const TrainMemory *memory);
 /* Two lines: the model, with how much of it is trained and by what (with: what is trained beside that, " and ..." or ""); and the planned memory by

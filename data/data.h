@@ -169,6 +169,7 @@ typedef struct Dataset {
     DataCounts counts;
     ContextCount context; /* DataConfig.context */
     const char *format;   /* of the first file with rows */
+    const char *shape;    /* the same as DataFile.shape, of those who keep rows themselves */
     const char *plain_as; /* how rows of plain texts are read: see row_form_says; NULL: there are none */
     DataSource *sources;
     size_t *source_begins; /* n_sources + 1: rows source_begins[s]..source_begins[s + 1] - 1 are of source s */
@@ -263,9 +264,6 @@ Status row_text(const json_t *row, const char *key, const char **text);
 
 /* What was dropped, cut or odd, one sentence each; `say` is called for each of them. */
 void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(void *context, const char *text), void *context);
-/* "alpaca, as turns of the chat template", "prompt_completion of question, answer, as text": the form of the rows, and how those of plain texts
- * are read; nothing where neither is known. */
-void data_form_describe(const Dataset *dataset, Str *text);
 /* "messages: 812 rows" of each file; the rest in one sentence when there are very many. */
 void data_files_say(const Dataset *dataset, void (*say)(void *context, const char *text), void *context);
 /* "FILE line N" of an example. */

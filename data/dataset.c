@@ -796,13 +796,6 @@ void dataset_where(const Dataset *dataset, size_t example, Str *text) {
     str_printf(text, "%s %s %u", file->path, file->unit, (unsigned)row->line);
 }
 
-void data_form_describe(const Dataset *dataset, Str *text) {
-    const char *shape = dataset->n_files == 1 ? dataset->files[0].shape : NULL; /* of several files data_files_say tells each */
-    if (dataset->format) str_append(text, dataset->format);
-    if (shape) str_printf(text, " of %s", shape);
-    if (dataset->plain_as) str_printf(text, "%s%s", text->len ? ", " : "", dataset->plain_as);
-}
-
 void data_files_say(const Dataset *dataset, void (*say)(void *context, const char *text), void *context) {
     enum { SHOWN = 20 };
     int64_t rest = 0;

@@ -121,6 +121,7 @@ Status data_sources_read(const Yaml *node, const char *key, const SourceReader *
         table->source_begins[i + 1] = *reader->kept;
     }
     if (status == ST_OK) status = row_form_end(&form);
+    table->shape = form.shape;
     table->plain_as = row_form_says(&form, &table->counts);
     row_form_release(&form);
     return status;

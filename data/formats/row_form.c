@@ -73,6 +73,7 @@ Status row_shape(RowForm *form, const json_t *row, json_t **shaped, const char *
     Status status = columns_rename(form->columns, mapped ? mapped : row, &form->seen, &renamed);
     json_decref(mapped);
     if (status == ST_OK) status = shape_apply(renamed, form->use, shaped, shape);
+    if (*shape) form->shape = *shape;
     json_decref(renamed);
     return status;
 }

@@ -23,6 +23,7 @@ typedef struct RowForm {
     uint64_t recipe_seen, seen; /* columns that some row had, by their place in the map */
     bool uses_recipe;           /* some source goes by recipe_columns */
     json_t *first;              /* row that was read, for messages */
+    const char *shape;          /* that some row had; NULL: they are all in our forms */
 } RowForm;
 /* What became of a row of plain texts; none of them: it is no such row. */
 typedef struct RowFound {
