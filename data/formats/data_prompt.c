@@ -20,7 +20,9 @@ Status prompt_question(const json_t *row, const DataConfig *config, const Tokeni
     const json_t *prompt = json_object_get(row, "prompt");
     const char *text;
     if (!json_is_array(prompt)) {
-        if (config->system) return status_fail(ST_INPUT, "a system message has no place in a prompt that is a text");
+        if (config->system)
+            return status_hint(status_fail(ST_INPUT, "a system message has no place in a prompt that is a text"),
+                               "data.as: chat (--as chat) makes a turn of the chat template of it");
         TRY(row_text(row, "prompt", &text));
         return encode_prompt(tokenizer, text, strlen(text), ids);
     }

@@ -30,7 +30,9 @@ Status encode_answer(const json_t *row, const json_t *prompt, const json_t *comp
     if (json_holds_nul(prompt)) return status_fail(ST_INPUT, "'prompt' holds a NUL character");
     if (json_holds_nul(completion)) return status_fail(ST_INPUT, "the answer to 'prompt' holds a NUL character");
     TRY(train_on_text(config));
-    if (config->system) return status_fail(ST_CONFIG, "'data.system' needs rows of messages; this row's 'prompt' is a text");
+    if (config->system)
+        return status_hint(status_fail(ST_CONFIG, "'data.system' needs rows of messages; this row's 'prompt' is a text"),
+                           "data.as: chat makes turns of the chat template of such rows");
     return encode_pair(tokenizer, config, json_string_value(prompt), json_string_value(completion), encoding);
 }
 
