@@ -279,6 +279,7 @@ typedef struct Span {
 typedef struct Spans {
     Span *items;
     size_t n;
+    bool broken; /* the template writes a part alone and within the whole in two ways */
 } Spans;
 
 /* `train: false`, `weight: 0` or `loss_weight: 0`: context. */
@@ -312,9 +313,9 @@ static Status not_prefix(const Str *part, const Str *whole, size_t at, size_t n_
     str_append_json(&within, whole->data + from, MIN(whole->len - from, (size_t)(BEFORE + AFTER)));
     status_fail(ST_INPUT, "the chat template is not prefix-preserving: %zu messages alone give %s where the whole conversation has %s", n_messages,
                 str_text(&alone), str_text(&within));
-    status_hint(
-        ST_INPUT,
-        "data.train_on: last asks less of a template, all nothing; or take one that marks the answers with {%% generation %%} (model.chat_template)");
+    status_hint(ST_INPUT,
+                "data.turns: each (tune sft) trains each answer as it is asked for, data.train_on: last the last one, all everything; or take a "
+                "template that marks the answers with {%% generation %%} (model.chat_template)");
     str_release(&alone);
     str_release(&within);
     return ST_INPUT;
@@ -333,8 +334,9 @@ static size_t turn_end(const Chat *chat, const Str *text, size_t begin) {
 }
 
 /* The turn of message i: from behind the prompt that asks for it to its end of turn, both checked to be what the whole conversation has. */
-static Status find_turn(const Chat *chat, const json_t *messages, size_t i, const json_t *row, const Str *whole, Span *span) {
+static Status find_turn(const Chat *chat, const json_t *messages, size_t i, const json_t *row, const Str *whole, Spans *spans) {
     ChatRendering prompt = {0}, answered = {0};
+    Span *span = &spans->items[spans->n++];
     bool last = i + 1 == json_array_size(messages);
     Status status = messages_render(chat, messages, i, row, true, &prompt);
     if (status == ST_OK && !last) status = messages_render(chat, messages, i + 1, row, false, &answered);
@@ -348,6 +350,7 @@ static Status find_turn(const Chat *chat, const json_t *messages, size_t i, cons
             span->end = turn_end(chat, text, span->begin);
             if (same_answered < span->end) status = not_prefix(text, whole, same_answered, i + 1);
         }
+        spans->broken = status != ST_OK;
     }
     chat_rendering_release(&prompt);
     chat_rendering_release(&answered);
@@ -380,8 +383,7 @@ static Status marked_spans(const json_t *messages, const ChatRendering *whole, c
     return ST_OK;
 }
 
-/* Which messages are trained: trained[i]. */
-static Status choose_messages(const json_t *messages, size_t n_context, const DataConfig *config, bool *trained) {
+Status messages_trained(const json_t *messages, size_t n_context, const DataConfig *config, bool *trained) {
     const char *train_on = config->train_on ? config->train_on : "auto";
     size_t n = json_array_size(messages), last = n;
     for (size_t i = 0; i < n; i++) {
@@ -406,12 +408,12 @@ static Status find_spans(const json_t *messages, size_t n_context, const json_t 
     size_t n = json_array_size(messages);
     bool *trained = calloc(n, sizeof *trained);
     spans->items = calloc(n + whole->n_generated, sizeof *spans->items);
-    Status status = trained && spans->items ? choose_messages(messages, n_context, config, trained) : status_fail(ST_RESOURCE, "out of memory");
+    Status status = trained && spans->items ? messages_trained(messages, n_context, config, trained) : status_fail(ST_RESOURCE, "out of memory");
     if (status == ST_OK && chat_template_marks_generation(config->chat->template)) {
         status = marked_spans(messages, whole, trained, spans);
     } else {
         for (size_t i = 0; i < n && status == ST_OK; i++)
-            if (trained[i]) status = find_turn(config->chat, messages, i, row, &whole->text, &spans->items[spans->n++]);
+            if (trained[i]) status = find_turn(config->chat, messages, i, row, &whole->text, spans);
     }
     free(trained);
     return status;
@@ -430,7 +432,7 @@ static Status find_context(const json_t *messages, const json_t *row, const Data
         if (!is_role(message, "assistant"))
             return status_fail(ST_INPUT, "message %zu (%s) is marked as context, which only answers can be with data.train_on: all", i + 1,
                                role_of(message));
-        TRY(find_turn(config->chat, messages, i, row, &whole->text, &spans->items[spans->n++]));
+        TRY(find_turn(config->chat, messages, i, row, &whole->text, spans));
     }
     return ST_OK;
 }
@@ -492,12 +494,13 @@ static bool passes_over(const Chat *chat, const json_t *messages, const json_t *
     return false;
 }
 
-Status encode_messages(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
-                       Encoding *encoding) {
+Status encode_conversation(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
+                           Encoding *encoding, bool *broken) {
     ChatRendering whole = {0};
     Spans spans = {0};
     Ids offsets = {0};
     bool all = config->train_on && strcmp(config->train_on, "all") == 0;
+    *broken = false;
     TRY(need_template(config, tokenizer));
     encoding->conversation = true;
     encoding->unwritten = passes_over(config->chat, messages, row);
@@ -514,6 +517,7 @@ Status encode_messages(const json_t *messages, size_t n_context, const json_t *r
         else
             mark_span(&whole.text, &spans.items[i], messages, &offsets, encoding);
     }
+    *broken = spans.broken;
     chat_rendering_release(&whole);
     ids_release(&offsets);
     free(spans.items);
