@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Texts of a row as a tree; see branches.h. */
 #include "data/branches.h"
 

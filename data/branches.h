@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Texts with a common beginning in one row: the beginning is kept, and computed, once.
  *
  *     TRY(branches_join(texts, n, &ids, &labels, &joined));    // tokens of one text after the other -> a tree, laid flat

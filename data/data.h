@@ -90,6 +90,7 @@ typedef struct Encoding {
     bool remapped;                 /* the prompt's ids are no prefix of the row's: the border was found by characters */
     bool no_eos;                   /* the tokenizer has no EOS to end the row with */
     bool unwritten;                /* it has tool calls, tools or reasoning, which the chat template does not name */
+    bool behind_thought;           /* its chat template begins a thought when it asks for an answer, and writes the answer otherwise */
     double weight;                 /* the row's; see row_weight */
     int32_t marked, templates;     /* tokens of answers before any cut; those of them that the chat template wrote, as far as that can be told */
     bool conversation, has_system; /* messages; with a system message */
@@ -133,6 +134,7 @@ typedef struct DataCounts {
     int64_t conversations, with_system; /* rows of messages, and those of them with a system message */
     int64_t marked, templates;          /* tokens: see Encoding */
     int64_t turned, turns, turn_tokens; /* conversations trained turn by turn; their answers, and the tokens of all of these apart */
+    int64_t behind_thought;             /* rows: see Encoding */
     int64_t lost_turns;                 /* answers left out of rows that stay: data.max_length, as for rows */
 } DataCounts;
 /* Columns and tags of an entry of dataset_info.json, under the names that file has for them; NULL: not there. */

@@ -274,6 +274,7 @@ static Status keep_slot(Loader *loader, Slot *slot) {
     counts->remapped += slot->encoding.remapped;
     counts->no_eos += slot->encoding.no_eos;
     counts->unwritten += slot->encoding.unwritten;
+    counts->behind_thought += slot->encoding.behind_thought;
     counts->conversations += slot->encoding.conversation;
     counts->with_system += slot->encoding.has_system;
     counts->marked += slot->encoding.marked;
@@ -387,9 +388,9 @@ static const struct {
 } count_fields[] = {
 #define FIELD(name) \
     { #name, offsetof(DataCounts, name) }
-    FIELD(dropped_long),  FIELD(cut),         FIELD(dropped_untrained), FIELD(remapped),  FIELD(no_eos), FIELD(weighted),
-    FIELD(conversations), FIELD(with_system), FIELD(templates),         FIELD(unwritten), FIELD(marked), FIELD(turned),
-    FIELD(turns),         FIELD(turn_tokens), FIELD(lost_turns),
+    FIELD(dropped_long),  FIELD(cut),         FIELD(dropped_untrained), FIELD(remapped),       FIELD(no_eos), FIELD(weighted),
+    FIELD(conversations), FIELD(with_system), FIELD(templates),         FIELD(unwritten),      FIELD(marked), FIELD(turned),
+    FIELD(turns),         FIELD(turn_tokens), FIELD(lost_turns),        FIELD(behind_thought),
 #undef FIELD
 };
 
@@ -886,6 +887,10 @@ void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(vo
         {counts->duplicates, "the same as an earlier one", NULL},
         {counts->remapped, "whose prompt ends inside a token: that token is trained", NULL},
         {counts->weighted, "with a column 'weight': training multiplies their losses by it, evaluations do not", NULL},
+        {counts->behind_thought,
+         "with answers that the chat template writes without the thought that it asks for them with: they are trained behind it, and one that has no "
+         "thought behind an empty one",
+         NULL},
         {counts->no_eos, "without an end: the tokenizer has no EOS token", NULL},
         {counts->unwritten, "with tool calls, tools or reasoning, which the chat template does not write: they are left out", NULL},
     };

@@ -323,8 +323,7 @@ static Status not_prefix(const Str *part, const Str *whole, size_t at, size_t n_
 
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
-/* Behind the last end-of-turn text from `begin` on; without one, behind the last that is no white space. */
-static size_t turn_end(const Chat *chat, const Str *text, size_t begin) {
+size_t turn_end(const Chat *chat, const Str *text, size_t begin) {
     size_t len = chat->end_text ? strlen(chat->end_text) : 0;
     for (size_t at = text->len; len > 0 && at >= begin + len; at--)
         if (memcmp(text->data + at - len, chat->end_text, len) == 0) return at;
@@ -439,16 +438,23 @@ static Status find_context(const json_t *messages, const json_t *row, const Data
 
 /* ---- text to tokens ---- */
 
-/* Trained tokens that are none of the message's own words: what the template adds to a turn. */
+/* Whether bytes begin..end-1 are of the text under `key` of the span's message; *found: the span has that text. */
+static bool is_own(const Str *text, const Span *span, const json_t *message, const char *key, size_t begin, size_t end, bool *found) {
+    const char *own = json_string_value(json_object_get(message, key)), *at;
+    size_t len = own ? strlen(own) : 0;
+    while (len > 0 && is_space(*own)) own++, len--;
+    while (len > 0 && is_space(own[len - 1])) len--;
+    if (len == 0 || len > span->end - span->begin || !(at = memmem(text->data + span->begin, span->end - span->begin, own, len))) return false;
+    size_t from = (size_t)(at - text->data);
+    *found = true;
+    return end > from && begin < from + len;
+}
+
+/* Trained tokens that are none of the message's own words, thoughts or answer: what the template adds to a turn. */
 static bool is_templates(const Str *text, const Span *span, const json_t *messages, size_t begin, size_t end) {
-    const char *content = json_string_value(json_object_get(json_array_get(messages, span->message), "content"));
-    size_t len = content ? strlen(content) : 0;
-    while (len > 0 && is_space(*content)) content++, len--;
-    while (len > 0 && is_space(content[len - 1])) len--;
-    if (len == 0 || len > span->end - span->begin) return false;
-    const char *found = memmem(text->data + span->begin, span->end - span->begin, content, len);
-    size_t at = found ? (size_t)(found - text->data) : 0;
-    return found && (end <= at || begin >= at + len);
+    const json_t *message = json_array_get(messages, span->message);
+    bool found = false, thought = false, own = is_own(text, span, message, "content", begin, end, &found);
+    return found && !own && !is_own(text, span, message, "reasoning_content", begin, end, &thought);
 }
 
 /* A token that straddles the border is predicted from what stands before it, so it belongs to the turn. */
@@ -494,11 +500,30 @@ static bool passes_over(const Chat *chat, const json_t *messages, const json_t *
     return false;
 }
 
+/* Tokens of a rendered text; with `all` the spans are what is not trained. */
+static Status encode_spans(const Str *text, const Spans *spans, bool all, const json_t *messages, const Tokenizer *tokenizer, Encoding *encoding) {
+    Ids offsets = {0};
+    Status status = tokenizer_encode_offsets(tokenizer, str_text(text), text->len, TOKENIZE_PLAIN, &encoding->ids, &offsets);
+    for (size_t i = 0; i < encoding->ids.n && status == ST_OK; i++) ids_push(&encoding->labels, all ? encoding->ids.data[i] : LABEL_NONE);
+    for (size_t i = 0; i < spans->n && status == ST_OK; i++) {
+        if (all)
+            clear_span(&spans->items[i], &offsets, encoding);
+        else
+            mark_span(text, &spans->items[i], messages, &offsets, encoding);
+    }
+    ids_release(&offsets);
+    return status;
+}
+
+Status encode_rendered(const Str *text, size_t begin, size_t end, const json_t *messages, const Tokenizer *tokenizer, Encoding *encoding) {
+    Span span = {begin, end, json_array_size(messages) - 1};
+    return encode_spans(text, &(Spans){.items = &span, .n = 1}, false, messages, tokenizer, encoding);
+}
+
 Status encode_conversation(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
                            Encoding *encoding, bool *broken) {
     ChatRendering whole = {0};
     Spans spans = {0};
-    Ids offsets = {0};
     bool all = config->train_on && strcmp(config->train_on, "all") == 0;
     *broken = false;
     TRY(need_template(config, tokenizer));
@@ -508,18 +533,9 @@ Status encode_conversation(const json_t *messages, size_t n_context, const json_
     Status status = messages_render(config->chat, messages, json_array_size(messages), row, false, &whole);
     if (status == ST_OK)
         status = all ? find_context(messages, row, config, &whole, &spans) : find_spans(messages, n_context, row, config, &whole, &spans);
-    if (status == ST_OK)
-        status = tokenizer_encode_offsets(tokenizer, str_text(&whole.text), whole.text.len, TOKENIZE_PLAIN, &encoding->ids, &offsets);
-    for (size_t i = 0; i < encoding->ids.n && status == ST_OK; i++) ids_push(&encoding->labels, all ? encoding->ids.data[i] : LABEL_NONE);
-    for (size_t i = 0; i < spans.n && status == ST_OK; i++) {
-        if (all)
-            clear_span(&spans.items[i], &offsets, encoding);
-        else
-            mark_span(&whole.text, &spans.items[i], messages, &offsets, encoding);
-    }
+    if (status == ST_OK) status = encode_spans(&whole.text, &spans, all, messages, tokenizer, encoding);
     *broken = spans.broken;
     chat_rendering_release(&whole);
-    ids_release(&offsets);
     free(spans.items);
     return status;
 }

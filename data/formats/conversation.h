@@ -36,6 +36,14 @@ Status encode_messages(const json_t *messages, size_t n_context, const json_t *r
 /* The same as one text. broken: it fails since the template is not prefix-preserving. */
 Status encode_conversation(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
                            Encoding *encoding, bool *broken);
+/* Tokens of the last message's turn, bytes begin..end-1 of `text`, behind what stands before it. */
+Status encode_rendered(const Str *text, size_t begin, size_t end, const json_t *messages, const Tokenizer *tokenizer, Encoding *encoding);
+/* Behind the last end-of-turn text from `begin` on; without one, behind the last that is no white space. */
+size_t turn_end(const Chat *chat, const Str *text, size_t begin);
+/* Where `prompt` asks for the last message with a thought that it begins, or leaves empty, and `whole`, the conversation with it, has none there:
+ * prompt and answer as they follow on one another, appended to `text`; *end: of the answer's turn, which begins at prompt->len. *end 0: the prompt
+ * ends in no thought. ST_INPUT: it asks for none, and the message has one. */
+Status answer_behind_thought(const Chat *chat, const json_t *messages, const Str *prompt, const Str *whole, Str *text, size_t *end);
 /* Which messages are trained: trained[i]. ST_INPUT: none can be, or one of the row's marks is wrong. */
 Status messages_trained(const json_t *messages, size_t n_context, const DataConfig *config, bool *trained);
 /* The ids that ask for an answer: everything up to the last assistant's turn if it ends the conversation, else everything, with the generation

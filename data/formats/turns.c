@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Conversations turn by turn: each trained turn is a text of its own, as the template renders it when it is asked for. */
 #include "data/formats/conversation.h"
 
@@ -19,8 +20,29 @@ static void append_text(const Encoding *text, Encoding *encoding) {
     encoding->has_system = text->has_system;
     encoding->remapped = encoding->remapped || text->remapped;
     encoding->unwritten = encoding->unwritten || text->unwritten;
+    encoding->behind_thought = encoding->behind_thought || text->behind_thought;
     encoding->marked += text->marked;
     encoding->templates += text->templates;
+}
+
+/* The last turn of a conversation that begins otherwise than its prompt asks: possible where the prompt begins its thought. failed: why not else. */
+static Status encode_behind_thought(const json_t *messages, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Status failed,
+                                    Encoding *encoding) {
+    Failure otherwise;
+    ChatRendering prompt = {0}, whole = {0};
+    Str text = {0};
+    size_t end = 0, n = json_array_size(messages);
+    failure_keep(&otherwise, failed);
+    Status status = messages_render(config->chat, messages, n - 1, row, true, &prompt);
+    if (status == ST_OK) status = messages_render(config->chat, messages, n, row, false, &whole);
+    if (status == ST_OK) status = answer_behind_thought(config->chat, messages, &prompt.text, &whole.text, &text, &end);
+    if (status == ST_OK && end == 0) status = failure_say(&otherwise);
+    if (status == ST_OK) status = encode_rendered(&text, prompt.text.len, end, messages, tokenizer, encoding);
+    encoding->behind_thought = true;
+    chat_rendering_release(&prompt);
+    chat_rendering_release(&whole);
+    str_release(&text);
+    return status;
 }
 
 /* The turn of message `turn` as the last of its conversation. */
@@ -28,10 +50,11 @@ static Status encode_turn(const json_t *messages, size_t turn, const json_t *row
                           Encoding *encoding) {
     DataConfig last = *config;
     Encoding text = {0};
-    bool broken;
+    bool broken = false;
     json_t *until = first_messages(messages, turn + 1);
     last.train_on = "last";
     Status status = until ? encode_conversation(until, turn, row, &last, tokenizer, &text, &broken) : status_fail(ST_RESOURCE, "out of memory");
+    if (status != ST_OK && broken) status = encode_behind_thought(until, row, &last, tokenizer, status, &text);
     if (status == ST_OK && text.ids.n == 0) status = status_fail(ST_INPUT, "the chat template writes nothing of the first %zu messages", turn + 1);
     if (status == ST_OK && text.ids.n > INT32_MAX - encoding->ids.n)
         status = status_hint(status_fail(ST_INPUT, "the conversation has too many tokens to be trained turn by turn"), "data.turns: whole");

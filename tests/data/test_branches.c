@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Conversations turn by turn: what each turn's text is, that shared beginnings are kept once, and that nothing else follows from it. */
 #include "tests/support/check.h"
 
@@ -336,7 +337,7 @@ TEST(real_templates_are_rendered_as_they_ask) {
         char *lines = rows_of_turns(row);
         Status status = load(&(Setting){template, .turns = "each"}, rows[i % COUNT_OF(rows)], &each);
         if (status == ST_OK) {
-            check_ok(load(&(Setting){template, .turns = "whole", .train_on = "last"}, lines, &apart));
+            check_ok(load(&(Setting){template, .turns = "auto", .train_on = "last"}, lines, &apart));
             const Example example = dataset_example(each, 0);
             int64_t trained = 0;
             for (size_t k = 0; k < apart->n; k++) trained += dataset_example(apart, k).trained;
@@ -349,7 +350,7 @@ TEST(real_templates_are_rendered_as_they_ask) {
             dataset_free(apart);
             dataset_free(each);
         } else {
-            check_status(load(&(Setting){template, .turns = "whole", .train_on = "last"}, lines, &apart), ST_INPUT);
+            check_status(load(&(Setting){template, .turns = "auto", .train_on = "last"}, lines, &apart), ST_INPUT);
         }
         free(lines);
         json_decref(row);
@@ -373,6 +374,56 @@ TEST(qwen3_drops_earlier_thoughts) {
                 "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<<<think>\n\n</think>\n\nb<|im_end|>>>\n\n"
                 "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
                 "<|im_start|>assistant\n<<<think>\n\n</think>\n\nd<|im_end|>>>\n\n");
+    dataset_free(dataset);
+}
+
+/* Templates that ask with a thought and write the answer without it, as R1's, GLM's, QwQ's and Cohere's do. */
+#define TURNS_OF(answer, ask)                                                                                                          \
+    "{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' %}" answer "{% else %}{{ m.content }}{% endif %};\n{% endfor %}" \
+    "{% if add_generation_prompt %}[assistant]" ask "{% endif %}"
+static const char asks_and_drops[] = TURNS_OF("{{ m.content.split('</think>')[-1] }}", "<think>\n");
+static const char asks_and_ends[] = TURNS_OF("</think>{{ m.content.split('</think>')[-1] }}", "<think>");
+static const char asks_for_none[] = TURNS_OF("{{ m.content }}", "<think>\n{% if not enable_thinking %}</think>{% endif %}");
+static const char asks_otherwise[] = TURNS_OF("<|START_TEXT|>{{ m.content }}", "<|START_THINKING|>");
+static const char asks_in_words[] = TURNS_OF("{{ m.content }}", "Well: ");
+
+TEST(answers_go_on_from_the_thought_that_asks_for_them) {
+    static const char thought[] = ROW(USER("a") ", " ANSWER("<think>\\nhm\\n</think>\\n\\nb") ", " USER("c") ", " ANSWER("d")),
+                      reasoned[] = ROW(USER("a") ", " MARKED("b", ", \"reasoning_content\": \"hm\"")), plain[] = ROW(USER("a") ", " ANSWER("b"));
+    static const struct {
+        const char *template, *row, *texts;
+    } cases[] = {
+        {asks_and_drops, thought,
+         "[user]a;\n[assistant]<think>\n<<hm\n</think>\n\nb;>>\n\n[user]a;\n[assistant]\n\nb;\n[user]c;\n[assistant]<think>\n<<\n</think>\n\nd;>>\n\n"},
+        {asks_and_drops, reasoned, "[user]a;\n[assistant]<think>\n<<hm\n</think>\n\nb;>>\n\n"},
+        {asks_and_drops, plain, "[user]a;\n[assistant]<think>\n<<\n</think>\n\nb;>>\n\n"},
+        {asks_and_ends, plain, "[user]a;\n[assistant]<think><<</think>b;>>\n\n"},
+        {asks_for_none, plain, "[user]a;\n[assistant]<think>\n</think><<b;>>\n\n"},
+        {asks_otherwise, plain, "[user]a;\n[assistant]<|START_THINKING|><<<|END_THINKING|><|START_TEXT|>b;>>\n\n"},
+    };
+    Dataset *dataset;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        check_ok(load(&(Setting){cases[i].template, .turns = "auto"}, cases[i].row, &dataset));
+        check_texts(dataset, 0, cases[i].texts);
+        assert_int_equal(dataset->counts.behind_thought, 1);
+        if (cases[i].row == reasoned) { /* the thought is as much the row's own as the answer is */
+            Ids own = {0};
+            check_ok(tokenizer_encode(tokenizer, "hmb", 3, TOKENIZE_PLAIN, &own));
+            assert_int_equal(dataset->counts.marked - dataset->counts.templates, own.n);
+            ids_release(&own);
+        }
+        dataset_free(dataset);
+        check_status(load(&(Setting){cases[i].template, .turns = "whole"}, cases[i].row, &dataset), ST_INPUT);
+    }
+    check_status(load(&(Setting){asks_for_none, .turns = "auto"}, thought, &dataset), ST_INPUT);
+    check_text("asks for an answer without a thought, and message 2 has one");
+    check_status(load(&(Setting){asks_in_words, .turns = "auto"}, plain, &dataset), ST_INPUT);
+    check_text("not prefix-preserving");
+    static const char asked[] =
+        "{\"chat_template_kwargs\": {\"enable_thinking\": true}, \"messages\": [" USER("a") ", " ANSWER("<think>\\nhm</think>b") "]}\n";
+    check_ok(load(&(Setting){asks_for_none, .turns = "auto"}, asked, &dataset));
+    check_texts(dataset, 0, "[user]a;\n[assistant]<think>\n<<hm</think>b;>>\n\n");
+    assert_int_equal(dataset->counts.behind_thought, 0);
     dataset_free(dataset);
 }
 
@@ -540,6 +591,7 @@ int main(void) {
         cmocka_unit_test(marks_keep_turns_out),
         cmocka_unit_test(real_templates_are_rendered_as_they_ask),
         cmocka_unit_test(qwen3_drops_earlier_thoughts),
+        cmocka_unit_test(answers_go_on_from_the_thought_that_asks_for_them),
         cmocka_unit_test(limits_are_of_texts),
         cmocka_unit_test(rows_in_branches_are_found_again),
         cmocka_unit_test(broken_branches_are_refused),
