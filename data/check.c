@@ -107,7 +107,7 @@ static int by_size(const void *a, const void *b) {
 static Status measure_lengths(const Dataset *dataset, DataCheck *check) {
     int32_t *lengths = malloc((dataset->n + 1) * sizeof *lengths);
     if (!lengths) return status_fail(ST_RESOURCE, "out of memory for the lengths of %zu rows", dataset->n);
-    for (size_t i = 0; i < dataset->n; i++) lengths[i] = dataset_length(dataset, i);
+    for (size_t i = 0; i < dataset->n; i++) lengths[i] = dataset_example(dataset, i).depth; /* which data.max_length is compared with */
     qsort(lengths, dataset->n, sizeof *lengths, by_size);
     for (int i = 0; i < CHECK_SHARES; i++) check->percentiles[i] = dataset->n ? lengths[(size_t)check_shares[i] * (dataset->n - 1) / 100] : 0;
     int64_t longest = check->percentiles[CHECK_SHARES - 1], width = 1;

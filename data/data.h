@@ -41,6 +41,7 @@ typedef struct Example {
     const TokenRun *runs;   /* in order; never the first token of a text, which nothing predicts */
     const Branch *branches; /* n_branches, in order, the first from token 0; 0: the row is one text */
     int32_t n, n_runs, n_branches, trained;
+    int32_t depth;       /* tokens of its longest text; n where it is one */
     uint32_t file, line; /* see dataset_where */
     double weight;       /* of each token's loss, from 0 */
     uint64_t hash;       /* the same for the same ids and targets */

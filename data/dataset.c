@@ -736,6 +736,7 @@ Example dataset_example(const Dataset *dataset, size_t i) {
         .n_runs = (int32_t)row->n_runs,
         .n_branches = (int32_t)row->n_branches,
         .trained = row->trained,
+        .depth = row->depth,
         .file = row->file,
         .line = row->line,
         .weight = row->weight,

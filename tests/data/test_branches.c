@@ -377,6 +377,30 @@ TEST(qwen3_drops_earlier_thoughts) {
     dataset_free(dataset);
 }
 
+/* Rows of other forms are conversations as well: what comes before the completion is not trained. */
+TEST(all_forms_of_conversations_go_turn_by_turn) {
+    static const struct {
+        const char *row, *texts;
+        int turns;
+    } cases[] = {
+        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}, {\"from\": \"gpt\", \"value\": \"<think>b</think>c\"}, {\"from\": "
+         "\"human\", \"value\": \"d\"}, {\"from\": \"gpt\", \"value\": \"e\"}]}\n",
+         "[user]a;\n[assistant]<<<think>b</think>c;>>\n\n[user]a;\n[assistant]c;\n[user]d;\n[assistant]<<e;>>\n\n", 2},
+        {"{\"prompt\": [" USER("a") ", " ANSWER("<think>b</think>c") ", " USER("d") "], \"completion\": [" ANSWER("<think>e</think>f") ", " USER(
+             "g") ", " ANSWER("h") "]}\n",
+         "[user]a;\n[assistant]c;\n[user]d;\n[assistant]<<<think>e</think>f;>>\n\n"
+         "[user]a;\n[assistant]c;\n[user]d;\n[assistant]f;\n[user]g;\n[assistant]<<h;>>\n\n",
+         2},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Dataset *dataset;
+        check_ok(load(&(Setting){dropping, .turns = "auto"}, cases[i].row, &dataset));
+        check_texts(dataset, 0, cases[i].texts);
+        assert_int_equal(dataset->counts.turns, cases[i].turns);
+        dataset_free(dataset);
+    }
+}
+
 /* Templates that ask with a thought and write the answer without it, as R1's, GLM's, QwQ's and Cohere's do. */
 #define TURNS_OF(answer, ask)                                                                                                          \
     "{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' %}" answer "{% else %}{{ m.content }}{% endif %};\n{% endfor %}" \
@@ -442,7 +466,7 @@ TEST(limits_are_of_texts) {
     int64_t first = longest_of(FIRST_TURN), second = longest_of(SECOND_TURN), third = longest_of(THREE_TURNS);
     Dataset *dataset;
     check_ok(load(&(Setting){dropping, .turns = "each", .max_length = third}, THREE_TURNS, &dataset));
-    assert_true(dataset->longest > third && dataset->counts.lost_turns == 0);
+    assert_true(dataset->longest > third && dataset_example(dataset, 0).depth == third && dataset->counts.lost_turns == 0);
     dataset_free(dataset);
     check_status(load(&(Setting){dropping, .turns = "each", .max_length = third - 1}, THREE_TURNS, &dataset), ST_INPUT);
     check_text("max_length");
@@ -591,6 +615,7 @@ int main(void) {
         cmocka_unit_test(marks_keep_turns_out),
         cmocka_unit_test(real_templates_are_rendered_as_they_ask),
         cmocka_unit_test(qwen3_drops_earlier_thoughts),
+        cmocka_unit_test(all_forms_of_conversations_go_turn_by_turn),
         cmocka_unit_test(answers_go_on_from_the_thought_that_asks_for_them),
         cmocka_unit_test(limits_are_of_texts),
         cmocka_unit_test(rows_in_branches_are_found_again),
