@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cmd/cmd_data.h"
+#include "data/branches.h"
 #include "data/check.h"
 #include "rl/pairs/preference.h"
 #include "rl/text/prompts.h"
@@ -23,26 +24,41 @@ typedef struct Check {
 typedef void TokenCallback(void *context, int32_t id, bool trained, bool special, const char *text, size_t len);
 
 /* A character that takes several tokens stands with its last; rows without a tokenizer are their numbers. */
-static Status each_token(const RecipeRows *rows, size_t row, TokenCallback *call, void *context) {
-    const Example example = dataset_example(rows->train, row);
+static Status each_token_of(const RecipeRows *rows, const Ids *ids, const Ids *labels, TokenCallback *call, void *context) {
     TextStream stream;
     Str text = {0};
     Status status = ST_OK;
     if (rows->tokenizer) stream_init(&stream, rows->tokenizer, false);
-    for (int32_t t = 0; t < example.n && status == ST_OK; t++) {
+    for (size_t t = 0; t < ids->n && status == ST_OK; t++) {
         str_clear(&text);
         if (!rows->tokenizer)
-            str_printf(&text, "%s%d", t ? " " : "", (int)example.ids[t]);
+            str_printf(&text, "%s%d", t ? " " : "", (int)ids->data[t]);
         else
-            status = stream_push(&stream, example.ids[t], &text);
-        if (rows->tokenizer && status == ST_OK && t + 1 == example.n) status = stream_finish(&stream, &text);
+            status = stream_push(&stream, ids->data[t], &text);
+        if (rows->tokenizer && status == ST_OK && t + 1 == ids->n) status = stream_finish(&stream, &text);
         if (status == ST_OK)
-            call(context, example.ids[t], example_label(&example, t) != LABEL_NONE,
-                 rows->tokenizer && tokenizer_is_special(rows->tokenizer, example.ids[t]), str_text(&text), text.len);
+            call(context, ids->data[t], labels->data[t] != LABEL_NONE, rows->tokenizer && tokenizer_is_special(rows->tokenizer, ids->data[t]),
+                 str_text(&text), text.len);
     }
     if (rows->tokenizer) stream_release(&stream);
     str_release(&text);
     return status;
+}
+
+/* Of text k of a row: what the model sees, from the first token to the last. */
+static Status each_token(const RecipeRows *rows, size_t row, int32_t k, TokenCallback *call, void *context) {
+    const Example example = dataset_example(rows->train, row);
+    Ids ids = {0}, labels = {0};
+    example_text(&example, k, &ids, &labels);
+    Status status = each_token_of(rows, &ids, &labels, call, context);
+    ids_release(&ids);
+    ids_release(&labels);
+    return status;
+}
+
+static int32_t texts_of(const RecipeRows *rows, size_t row) {
+    const Example example = dataset_example(rows->train, row);
+    return example_texts(&example);
 }
 
 /* ---- the terminal ---- */
@@ -77,18 +93,23 @@ static Status print_sample(const Check *check) {
     bool colour = screen_paints();
     for (size_t i = 0; i < MIN(check->rows.train->n, (size_t)check->n_rows); i++) {
         const Example example = dataset_example(check->rows.train, i);
+        int32_t n_texts = example_texts(&example);
         Str where = {0};
-        Paint paint = {.colour = colour};
         dataset_where(check->rows.train, i, &where);
         print_result("\n%s: %d token%s", str_text(&where), (int)example.n, plural(example.n));
         if (!check->rows.prompts) print_result(", %d trained", (int)example.trained);
+        if (n_texts > 1) print_result(", in %d texts", (int)n_texts);
         if (colour || check->rows.prompts)
             print_result("\n");
         else
             print_result(" (in %s %s)\n", marks()->open, marks()->close);
         str_release(&where);
-        TRY(each_token(&check->rows, i, paint_token, &paint));
-        print_result("%s\n", !colour && paint.trained ? marks()->close : "");
+        for (int32_t k = 0; k < n_texts; k++) {
+            Paint paint = {.colour = colour};
+            if (n_texts > 1) print_result("-- %d of %d\n", (int)k + 1, (int)n_texts);
+            TRY(each_token(&check->rows, i, k, paint_token, &paint));
+            print_result("%s\n", !colour && paint.trained ? marks()->close : "");
+        }
     }
     return ST_OK;
 }
@@ -135,6 +156,8 @@ static Status print_screen(const Check *check) {
     const DataCounts *train = &check->rows.train->counts;
     data_files_say(check->rows.train, print_line, NULL);
     if (check->rows.train->plain_as) print_result("plain texts: %s\n", check->rows.train->plain_as);
+    data_turns_say(&check->rows.train->counts, "data.train", print_line, NULL);
+    if (check->rows.eval) data_turns_say(&check->rows.eval->counts, "data.eval", print_line, NULL);
     if (check->rows.prompts)
         print_result("prompts %lld, tokens %lld\n", (long long)train->rows, (long long)train->tokens);
     else
@@ -205,17 +228,20 @@ static Status number_rows(const Dataset *dataset, size_t n, size_t *numbers) {
     return ST_OK;
 }
 
-static Status write_row(const Check *check, size_t row, size_t number, Str *out) {
+/* Text k of a row; one of several says so. */
+static Status write_text(const Check *check, size_t row, int32_t k, size_t number, Str *out) {
     TokenLists lists = {0};
     JsonWriter *all[] = {&lists.ids, &lists.trained, &lists.tokens};
     static const char *const names[] = {"ids", "trained", "tokens"};
+    int32_t n_texts = texts_of(&check->rows, row);
     for (int i = 0; i < 3; i++) jw_array(all[i], NULL);
     const Example example = dataset_example(check->rows.train, row);
-    Status status = each_token(&check->rows, row, list_token, &lists);
-    str_printf(out, "%s{\"row\": %zu, \"file\": ", row ? ", " : "", number);
+    Status status = each_token(&check->rows, row, k, list_token, &lists);
+    str_printf(out, "%s{\"row\": %zu, \"file\": ", out->len ? ", " : "", number);
     const char *path = check->rows.train->files[example.file].path;
     str_append_json(out, path, strlen(path));
     str_printf(out, ", \"line\": %u", (unsigned)example.line);
+    if (n_texts > 1) str_printf(out, ", \"text\": %d, \"texts\": %d", (int)k + 1, (int)n_texts);
     for (int i = 0; i < 3; i++) {
         jw_end_array(all[i]);
         str_printf(out, ", \"%s\": %s", names[i], str_text(&all[i]->text));
@@ -223,6 +249,11 @@ static Status write_row(const Check *check, size_t row, size_t number, Str *out)
     }
     str_append(out, "}");
     return status;
+}
+
+static Status write_row(const Check *check, size_t row, size_t number, Str *out) {
+    for (int32_t k = 0; k < texts_of(&check->rows, row); k++) TRY(write_text(check, row, k, number, out));
+    return ST_OK;
 }
 
 static void write_head(const Check *check, JsonWriter *w) {
@@ -235,6 +266,8 @@ static void write_head(const Check *check, JsonWriter *w) {
     jw_int(w, "trained_tokens", train->trained_tokens);
     jw_int(w, "dropped", train->dropped_long + train->dropped_untrained);
     jw_int(w, "cut", train->cut);
+    jw_int(w, "turned", train->turned);
+    jw_int(w, "turns", train->turns);
     jw_int(w, "duplicates", train->duplicates);
     jw_int(w, "near_duplicates", found->near_duplicates);
     jw_int(w, "compared_rows", found->compared);
@@ -335,6 +368,8 @@ static Status write_page(const Check *check) {
     if (!check->rows.prompts) page_number(&out, "trained tokens", train->trained_tokens);
     page_number(&out, "dropped", train->dropped_long + train->dropped_untrained);
     page_number(&out, "cut", train->cut);
+    if (train->turned) page_number(&out, "conversations trained turn by turn", train->turned);
+    if (train->turned) page_number(&out, "their answers", train->turns);
     page_number(&out, "duplicates", train->duplicates);
     page_number(&out, "near-duplicates", check->found.near_duplicates);
     page_number(&out, "rows compared for them", check->found.compared);
@@ -353,9 +388,12 @@ static Status write_page(const Check *check) {
         dataset_where(check->rows.train, i, &where);
         str_append(&out, "<p>");
         append_html(&out, str_text(&where), where.len);
-        str_append(&out, "</p><div class=\"row\">");
-        status = each_token(&check->rows, i, page_token, &out);
-        str_append(&out, "</div>");
+        str_append(&out, "</p>");
+        for (int32_t k = 0; k < texts_of(&check->rows, i) && status == ST_OK; k++) {
+            str_append(&out, "<div class=\"row\">");
+            status = each_token(&check->rows, i, k, page_token, &out);
+            str_append(&out, "</div>");
+        }
         str_release(&where);
     }
     str_append(&out, "</html>\n");

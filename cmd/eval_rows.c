@@ -6,6 +6,7 @@
 
 #include "lib/base/system.h"
 #include "cmd/cmd_eval.h"
+#include "data/branches.h"
 
 enum { BATCH_TOKENS = 2048, LOGIT_ROWS = 128 };
 typedef struct EvalRows {
@@ -13,8 +14,9 @@ typedef struct EvalRows {
     const OpenedModel *opened;
     const Dataset *dataset;
     double loss_sum;
-    int64_t tokens, right; /* predicted tokens; those whose likeliest token is the target */
-    size_t answers, exact;
+    int64_t tokens, right;      /* predicted tokens; those whose likeliest token is the target */
+    struct Question *questions; /* n_questions: what is answered */
+    size_t n_questions, answers, exact;
 } EvalRows;
 
 static void count_tokens(EvalRows *job, const Logits *logits, const int32_t *targets) {
@@ -75,45 +77,81 @@ static Status eval_tokens(EvalRows *job) {
 
 /* ---- exact answers: greedily from where the first trained token is ---- */
 
-static size_t prompt_length(const Example *example) { return (size_t)(example->n_runs > 0 ? example->runs[0].begin : example->n); }
+typedef struct Question {
+    Ids ids, labels;   /* a text of a row */
+    size_t begin, end; /* of the (first) answer */
+} Question;
 
 static Status compare(void *context, const Completion *completion) {
     EvalRows *job = context;
-    Example example = dataset_example(job->dataset, completion->prompt);
+    const Question *asked = &job->questions[completion->prompt];
     const Tokenizer *tokenizer = job->opened->tokenizer;
-    size_t begin = prompt_length(&example), n = (size_t)example.n - begin;
+    const int32_t *answer = asked->ids.data + asked->begin;
+    size_t n = asked->end - asked->begin;
     bool same;
     if (tokenizer) { /* as text: the same words may be cut into other tokens */
         Str wanted = {0};
-        TRY(tokenizer_decode(tokenizer, example.ids + begin, n, true, &wanted));
+        TRY(tokenizer_decode(tokenizer, answer, n, true, &wanted));
         same = wanted.len == completion->text.len && !memcmp(str_text(&wanted), str_text(&completion->text), wanted.len);
         str_release(&wanted);
     } else {
-        same = n == completion->ids.n && !memcmp(example.ids + begin, completion->ids.data, n * sizeof *example.ids);
+        same = n == completion->ids.n && !memcmp(answer, completion->ids.data, n * sizeof *answer);
     }
     job->answers++;
     job->exact += same;
-    show_progress("%zu/%zu answers", job->answers, job->dataset->n);
+    show_progress("%zu/%zu answers", job->answers, job->n_questions);
     return ST_OK;
 }
 
-static Status eval_answers(EvalRows *job, Arena *arena) {
-    Prompt *prompts = arena_alloc(arena, job->dataset->n * sizeof *prompts);
+/* Each text of a row is asked for its answer. */
+static Status add_questions(EvalRows *job, const Example *example) {
+    for (int32_t k = 0; k < example_texts(example); k++) {
+        Question *asked = &job->questions[job->n_questions++];
+        example_text(example, k, &asked->ids, &asked->labels);
+        while (asked->begin < asked->ids.n && asked->labels.data[asked->begin] == LABEL_NONE) asked->begin++;
+        asked->end = asked->begin;
+        while (asked->end < asked->ids.n && asked->labels.data[asked->end] != LABEL_NONE) asked->end++;
+        if (asked->begin > 0 && asked->begin < asked->ids.n) continue;
+        status_fail(ST_INPUT, "row %u has no prompt with an answer behind it", example->line);
+        return status_hint(ST_INPUT, "--exact-match needs rows with a prompt and a completion");
+    }
+    return ST_OK;
+}
+
+static Status ask(EvalRows *job, Arena *arena) {
+    Prompt *prompts = arena_alloc(arena, job->n_questions * sizeof *prompts);
     int64_t longest = 1;
     if (!prompts) return ST_RESOURCE;
-    for (size_t i = 0; i < job->dataset->n; i++) {
-        Example example = dataset_example(job->dataset, i);
-        prompts[i] = (Prompt){example.ids, prompt_length(&example), i};
-        longest = MAX(longest, example.n - (int64_t)prompts[i].n);
-        if (prompts[i].n == 0 || prompts[i].n == (size_t)example.n) {
-            status_fail(ST_INPUT, "row %u has no prompt with an answer behind it", example.line);
-            return status_hint(ST_INPUT, "--exact-match needs rows with a prompt and a completion");
-        }
+    for (size_t i = 0; i < job->n_questions; i++) {
+        const Question *asked = &job->questions[i];
+        prompts[i] = (Prompt){asked->ids.data, asked->begin, i};
+        longest = MAX(longest, (int64_t)(asked->end - asked->begin));
     }
     /* One token more than any answer has: an answer that goes on is not equal. */
     GenerateConfig config = {
         .sample = {.greedy = true, .temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = longest + 1, .n = 1};
-    return generate(job->opened->model, job->opened->tokenizer, prompts, job->dataset->n, &config, NULL, compare, job);
+    return generate(job->opened->model, job->opened->tokenizer, prompts, job->n_questions, &config, NULL, compare, job);
+}
+
+static Status eval_answers(EvalRows *job, Arena *arena) {
+    size_t n = 0;
+    Status status = ST_OK;
+    for (size_t i = 0; i < job->dataset->n; i++) {
+        const Example example = dataset_example(job->dataset, i);
+        n += (size_t)example_texts(&example);
+    }
+    job->questions = arena_zero(arena, n * sizeof *job->questions);
+    if (!job->questions) return ST_RESOURCE;
+    for (size_t i = 0; i < job->dataset->n && status == ST_OK; i++) {
+        const Example example = dataset_example(job->dataset, i);
+        status = add_questions(job, &example);
+    }
+    if (status == ST_OK) status = ask(job, arena);
+    for (size_t i = 0; i < job->n_questions; i++) {
+        ids_release(&job->questions[i].ids);
+        ids_release(&job->questions[i].labels);
+    }
+    return status;
 }
 
 static void print_json(const EvalRows *job, double loss) {
@@ -138,7 +176,7 @@ static Status report(const Command *command, const EvalRows *job) {
         return ST_OK;
     }
     print_result("rows        %zu (%s)\n", job->dataset->n, job->dataset->format);
-    if (job->dataset->counts.turned) print_result("texts       %s\n", job->dataset->plain_as);
+    if (job->dataset->counts.as_chat) print_result("texts       %s\n", job->dataset->plain_as);
     print_result("tokens      %lld\nloss        %.6f\nperplexity  %.4f\n", (long long)job->tokens, loss, exp(loss));
     print_result("accuracy    %.2f %% of tokens\n", 100.0 * (double)job->right / (double)job->tokens);
     if (job->asked->exact_match) print_result("exact       %.2f %% of answers\n", 100.0 * (double)job->exact / (double)job->answers);
@@ -148,6 +186,7 @@ static Status report(const Command *command, const EvalRows *job) {
 static Status load_rows(const Eval *asked, const OpenedModel *opened, Dataset **dataset) {
     DataConfig config = asked->config;
     config.scratch = getenv("TMPDIR");
+    config.turns = "auto";
     config.chat = opened->chat;
     config.system = asked->chat.system;
     if (!config.as) config.as = "auto";

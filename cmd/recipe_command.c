@@ -109,6 +109,7 @@ static Status refuse_unread(const RecipeCommand *job) {
     static const struct {
         const char *key, *command;
     } one_reads[] = {
+        {"data.turns", "sft"},
         {"train.loss", "sft"},
         {"train.label_smoothing", "sft"},
         {"train.neftune_alpha", "sft"},

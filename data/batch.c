@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Examples side by side in one flat batch: no padding, nobody sees a neighbour. */
-#include "data/data.h"
+#include "data/branches.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,30 +22,49 @@ static Status batch_reserve(Batch *batch, size_t n_tokens, size_t n_segments) {
     return ST_OK;
 }
 
-/* What the row's trained tokens are predicted from: the position before. `at`: of its first token. */
+/* What the row's trained tokens are predicted from: the position before in their text. `at`: of the row's first token. */
 static void add_targets(Batch *batch, const Example *example, int64_t at) {
     for (int32_t i = 0; i < example->n_runs; i++)
         for (int32_t t = example->runs[i].begin; t < example->runs[i].end; t++) {
-            batch->rows[batch->n_targets] = (int32_t)at + t - 1;
+            batch->rows[batch->n_targets] = (int32_t)at + example_before(example, t);
             batch->weights[batch->n_targets] = example->weight;
             batch->targets[batch->n_targets++] = example->targets[t];
         }
 }
 
+/* A segment for each branch, or one for the whole row. */
+static void add_segments(Batch *batch, const Example *example, int64_t at) {
+    int32_t first = batch->model.layout.n_segments;
+    if (example->n_branches == 0) batch->segments[batch->model.layout.n_segments++] = (Segment){.begin = at, .end = at + example->n, .parent = -1};
+    for (int32_t i = 0; i < example->n_branches; i++) {
+        const Branch *branch = &example->branches[i];
+        int32_t end = i + 1 < example->n_branches ? branch[1].begin : example->n;
+        batch->segments[batch->model.layout.n_segments++] =
+            (Segment){.begin = at + branch->begin, .end = at + end, .parent = branch->parent < 0 ? -1 : first + branch->parent};
+    }
+}
+
+static size_t count_segments(const Dataset *dataset, const size_t *examples, size_t n) {
+    size_t segments = 0;
+    for (size_t i = 0; i < n; i++) segments += (size_t)MAX(dataset_example(dataset, examples[i]).n_branches, 1);
+    return segments;
+}
+
 Status batch_build(const Dataset *dataset, const size_t *examples, size_t n, Batch *batch) {
     size_t n_tokens = (size_t)dataset_tokens(dataset, examples, n);
     if (n_tokens > INT32_MAX) return status_fail(ST_RESOURCE, "a batch of %zu tokens is too large", n_tokens);
-    TRY(batch_reserve(batch, n_tokens, n));
+    TRY(batch_reserve(batch, n_tokens, count_segments(dataset, examples, n)));
     int64_t at = 0;
+    batch->model = (ModelBatch){.ids = batch->ids, .layout = {.segments = batch->segments}};
     batch->n_targets = 0;
     for (size_t i = 0; i < n; i++) {
         Example example = dataset_example(dataset, examples[i]);
         memcpy(batch->ids + at, example.ids, (size_t)example.n * sizeof *batch->ids);
-        batch->segments[i] = (Segment){.begin = at, .end = at + example.n, .parent = -1};
+        add_segments(batch, &example, at);
         add_targets(batch, &example, at);
         at += example.n;
     }
-    batch->model = (ModelBatch){.ids = batch->ids, .layout = {.n_tokens = at, .n_segments = (int32_t)n, .segments = batch->segments}};
+    batch->model.layout.n_tokens = at;
     profile_lap("data");
     return ST_OK;
 }

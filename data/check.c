@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The screen that would have saved the run; see check.h. */
 #include "lib/base/system.h"
+#include "data/branches.h"
 #include "data/check.h"
 
 #include <stdarg.h>
@@ -19,6 +20,7 @@ static Status load_rows(const Recipe *recipe, const ModelConfig *model, const Re
         if (sources[i].weight > 0 && once) return status_fail(ST_CONFIG, "'weight' has no place in '%s': each row is evaluated once", key);
     DataConfig config = data_config(recipe, model, rows->chat);
     config.prompts = rows->prompts;
+    config.turns = recipe->data_turns;
     if (config.prompts) config.cache = NULL;
     return dataset_load(&config, sources, n, rows->tokenizer, dataset);
 }
@@ -107,7 +109,7 @@ static int by_size(const void *a, const void *b) {
 static Status measure_lengths(const Dataset *dataset, DataCheck *check) {
     int32_t *lengths = malloc((dataset->n + 1) * sizeof *lengths);
     if (!lengths) return status_fail(ST_RESOURCE, "out of memory for the lengths of %zu rows", dataset->n);
-    for (size_t i = 0; i < dataset->n; i++) lengths[i] = dataset_length(dataset, i);
+    for (size_t i = 0; i < dataset->n; i++) lengths[i] = dataset_example(dataset, i).depth; /* which data.max_length is compared with */
     qsort(lengths, dataset->n, sizeof *lengths, by_size);
     for (int i = 0; i < CHECK_SHARES; i++) check->percentiles[i] = dataset->n ? lengths[(size_t)check_shares[i] * (dataset->n - 1) / 100] : 0;
     int64_t longest = check->percentiles[CHECK_SHARES - 1], width = 1;
@@ -314,11 +316,24 @@ typedef struct Gram {
 } Gram;
 
 typedef void GramCallback(void *context, uint64_t hash);
+
+/* The 13 tokens of a text that end with t; false: it has fewer. */
+static bool hash_gram(const Example *example, int32_t t, uint64_t *hash) {
+    int32_t gram[GRAM];
+    for (int i = GRAM; i-- > 0; t = example_before(example, t)) {
+        if (t < 0) return false;
+        gram[i] = example->ids[t];
+    }
+    *hash = hash_ids(gram, GRAM);
+    return true;
+}
+
 static void each_gram(const Example *example, GramCallback *call, void *context) {
+    uint64_t hash;
     if (example->n < GRAM && example->n_runs) call(context, hash_ids(example->ids, example->n));
     for (int32_t r = 0; r < example->n_runs; r++)
         for (int32_t t = example->runs[r].begin; t < example->runs[r].end; t++)
-            if (t + 1 >= GRAM) call(context, hash_ids(example->ids + t + 1 - GRAM, GRAM));
+            if (hash_gram(example, t, &hash)) call(context, hash);
 }
 
 typedef struct Grams {

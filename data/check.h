@@ -33,7 +33,7 @@ void recipe_rows_close(RecipeRows *rows);
 enum { CHECK_BARS = 16, CHECK_SHARES = 8, CHECK_WARNINGS = 24 };
 extern const int check_shares[CHECK_SHARES]; /* per cent: 0 25 50 75 90 95 99 100 */
 typedef struct DataCheck {
-    int64_t percentiles[CHECK_SHARES];   /* tokens of a row; check_shares per cent of the rows have at most so many */
+    int64_t percentiles[CHECK_SHARES];   /* tokens of a row, or of its longest text; check_shares per cent of the rows have at most so many */
     int64_t bar_width, bars[CHECK_BARS]; /* rows with bar_width x i .. bar_width x (i + 1) - 1 tokens, the last bar with all above */
     int64_t ended;                       /* rows in which an end token is trained */
     int64_t doubled_bos;                 /* rows that begin with BOS twice */

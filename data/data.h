@@ -31,13 +31,19 @@ typedef struct Row {
 typedef struct TokenRun {
     int32_t begin, end;
 } TokenRun;
-/* One sequence to train on. Borrowed from its Dataset. */
+/* Tokens of a row from `begin` to where the next branch begins, behind all of the parent's; parent -1: a text begins. See branches.h. */
+typedef struct Branch {
+    int32_t begin, parent;
+} Branch;
+/* One row to train on: a text, or several that share their beginnings. Borrowed from its Dataset. */
 typedef struct Example {
     const int32_t *ids; /* n */
     /* n: what token t should have been predicted as, where it is trained (in place, not shifted); mostly the ids themselves */
     const int32_t *targets;
-    const TokenRun *runs; /* in order; never the first token, which nothing predicts */
-    int32_t n, n_runs, trained;
+    const TokenRun *runs;   /* in order; never the first token of a text, which nothing predicts */
+    const Branch *branches; /* n_branches, in order, the first from token 0; 0: the row is one text */
+    int32_t n, n_runs, n_branches, trained;
+    int32_t depth;       /* tokens of its longest text; n where it is one */
     uint32_t file, line; /* see dataset_where */
     double weight;       /* of each token's loss, from 0 */
     uint64_t hash;       /* the same for the same ids and targets */
@@ -69,6 +75,7 @@ typedef struct DataConfig {
     const char *step_separator; /* behind each step of a stepwise row; NULL: a line end */
     const char *as;             /* auto | chat | text: rows of plain texts as turns; NULL: text. See row_form.h */
     const Yaml *columns;        /* {our name: column of the rows}; NULL: rows have our names */
+    const char *turns;          /* conversations: whole | each | auto, see conversation.h; NULL: whole, for those who want one text a row */
     const Chat *chat;           /* for rows of messages; NULL = they are refused */
     bool prompts;               /* rows are read as questions (row_question), of which nothing is trained; without `cache` */
     int64_t max_length;
@@ -90,10 +97,13 @@ typedef struct Encoding {
     bool remapped;                 /* the prompt's ids are no prefix of the row's: the border was found by characters */
     bool no_eos;                   /* the tokenizer has no EOS to end the row with */
     bool unwritten;                /* it has tool calls, tools or reasoning, which the chat template does not name */
+    bool behind_thought;           /* its chat template begins a thought when it asks for an answer, and writes the answer otherwise */
     double weight;                 /* the row's; see row_weight */
     int32_t marked, templates;     /* tokens of answers before any cut; those of them that the chat template wrote, as far as that can be told */
     bool conversation, has_system; /* messages; with a system message */
+    Ids ends;                      /* of each of its texts, which lie one behind the other (DataConfig.turns); empty: it is one text */
 } Encoding;
+void encoding_release(Encoding *encoding);
 
 /* One file data_<format>.c and one line in datasets.def each. */
 typedef struct DataFormat {
@@ -128,9 +138,12 @@ typedef struct DataCounts {
     ContextCount beyond;                 /* kept, but longer than the model's context */
     /* Where the first of them are: "FILE line N, ..."; in the dataset's memory, NULL when there are none */
     const char *dropped_untrained_rows, *untrained_rows;
-    int64_t conversations, with_system; /* rows of messages, and those of them with a system message */
-    int64_t marked, templates;          /* tokens: see Encoding */
-    int64_t turned, texts, untemplated; /* rows of plain texts: see RowFound */
+    int64_t conversations, with_system;  /* rows of messages, and those of them with a system message */
+    int64_t marked, templates;           /* tokens: see Encoding */
+    int64_t as_chat, texts, untemplated; /* rows of plain texts: see RowFound */
+    int64_t turned, turns, turn_tokens;  /* conversations trained turn by turn; their answers, and the tokens of all of these apart */
+    int64_t behind_thought;              /* rows: see Encoding */
+    int64_t lost_turns;                  /* answers left out of rows that stay: data.max_length, as for rows */
 } DataCounts;
 /* Columns and tags of an entry of dataset_info.json, under the names that file has for them; NULL: not there. */
 typedef struct ColumnMap {
@@ -165,7 +178,7 @@ typedef struct OtherRows {
 /* Rows are tokenised once, into a file (see DataConfig) that is mapped: memory does not grow with them. */
 typedef struct Dataset {
     size_t n;
-    int64_t longest; /* tokens */
+    int64_t longest; /* tokens that a pass computes for a row */
     DataCounts counts;
     ContextCount context; /* DataConfig.context */
     const char *format;   /* of the first file with rows */
@@ -210,7 +223,7 @@ Status data_sources_read(const Yaml *node, const char *key, const SourceReader *
 Status dataset_load(const DataConfig *config, const DataSource *sources, size_t n_sources, const Tokenizer *tokenizer, Dataset **dataset);
 void dataset_free(Dataset *dataset);
 Example dataset_example(const Dataset *dataset, size_t i);
-int32_t dataset_length(const Dataset *dataset, size_t i);                         /* tokens */
+int32_t dataset_length(const Dataset *dataset, size_t i);                         /* tokens that a pass computes */
 int64_t dataset_tokens(const Dataset *dataset, const size_t *examples, size_t n); /* of n of them together */
 uint64_t dataset_fingerprint(const Dataset *dataset);                             /* of all rows and their weights, in order */
 /* How many of n rows a share holds out: at least one, and one is left. ST_INPUT when there are not two. */
@@ -264,6 +277,8 @@ Status row_text(const json_t *row, const char *key, const char **text);
 
 /* What was dropped, cut or odd, one sentence each; `say` is called for each of them. */
 void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(void *context, const char *text), void *context);
+/* That conversations are trained turn by turn, in one sentence; nothing where none is. */
+void data_turns_say(const DataCounts *counts, const char *what, void (*say)(void *context, const char *text), void *context);
 /* "messages: 812 rows" of each file; the rest in one sentence when there are very many. */
 void data_files_say(const Dataset *dataset, void (*say)(void *context, const char *text), void *context);
 /* "FILE line N" of an example. */
@@ -312,7 +327,7 @@ Status data_plan_largest(DataPlan *plan, int64_t steps, size_t **examples, size_
  * batch if it has no more, else the longest row that is a part by itself, or rows, the longest first, that fill a part. */
 Status data_plan_largest_part(DataPlan *plan, int64_t steps, int64_t most_tokens, size_t **examples, size_t *n);
 
-/* A flat batch without padding: one segment per example. */
+/* A flat batch without padding: one segment per text of an example, or per branch. */
 typedef struct Batch {
     ModelBatch model;
     int32_t *ids;

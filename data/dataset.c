@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows to examples: formats, limits, what is dropped, cut or double. Rows are read one after the other, tokenised in blocks by all threads, and
  * appended in their order. */
+#include "data/branches.h"
 #include "data/cache.h"
 #include "data/formats/formats.h"
 #include "data/formats/row_form.h"
@@ -45,11 +46,15 @@ typedef struct Slot {
     uint32_t file;
     const DataFormat *format;
     Encoding encoding;
-    Ids words; /* as in the store */
+    TextSpan *texts; /* what stays of each of its texts: n_texts */
+    size_t n_texts, cap_texts;
+    Joined joined; /* several of them */
+    Ids words;     /* as in the store */
     StoreRow row;
     RowFound found;
     Outcome outcome;
     bool cut;
+    int32_t lost_turns;
     Failure failure; /* of another thread */
 } Slot;
 
@@ -115,25 +120,49 @@ static Status check_labels(const DataConfig *config, const Encoding *encoding) {
     return ST_OK;
 }
 
-/* The tokens begin..end-1 that stay of a row that is too long; end = 0: none do. */
-static Status truncate_row(const DataConfig *config, Slot *slot, size_t *begin, size_t *end) {
-    size_t n = slot->encoding.ids.n, most = (size_t)config->max_length;
+/* What stays of a text that is too long; nothing: it is dropped. */
+static Status truncate_text(const DataConfig *config, Slot *slot, TextSpan *text) {
+    size_t n = text->end - text->begin, most = (size_t)config->max_length;
     const char *how = config->truncation ? config->truncation : "error";
-    *begin = 0;
-    *end = n;
     if (config->max_length <= 0 || n <= most) return ST_OK;
     if (strcmp(how, "error") == 0) return row_too_long("row", n, config->max_length);
     if (strcmp(how, "drop") == 0) {
         slot->outcome = ROW_TOO_LONG;
-        *end = 0;
+        text->end = text->begin;
         return ST_OK;
     }
     if (strcmp(how, "keep_end") == 0) {
-        *begin = n - most;
+        text->begin = text->end - most;
     } else {
-        *end = most;
+        text->end = text->begin + most;
     }
     slot->cut = true;
+    return ST_OK;
+}
+
+static bool trains(const Encoding *encoding, const TextSpan *text) {
+    for (size_t i = text->begin + 1; i < text->end; i++)
+        if (encoding->labels.data[i] != LABEL_NONE) return true;
+    return false;
+}
+
+/* What stays of the row's texts. One of several of which nothing trained is left is not asked for. */
+static Status truncate_row(const DataConfig *config, Slot *slot) {
+    const Encoding *encoding = &slot->encoding;
+    size_t n = MAX(encoding->ends.n, (size_t)1);
+    TRY(array_grow(&slot->texts, &slot->cap_texts, n, sizeof *slot->texts, "texts of a row"));
+    slot->n_texts = 0;
+    for (size_t i = 0, begin = 0, end; i < n; i++, begin = end) {
+        end = encoding->ends.n ? (size_t)encoding->ends.data[i] : encoding->ids.n;
+        TextSpan text = {begin, end};
+        TRY(truncate_text(config, slot, &text));
+        TRY(positions_check(text.end - text.begin, config->positions));
+        bool lost = encoding->ends.n && text.end - text.begin < end - begin && encoding->weight > 0 && !trains(encoding, &text);
+        slot->lost_turns += lost;
+        if (text.end > text.begin && !lost) slot->texts[slot->n_texts++] = text;
+    }
+    if (slot->n_texts > 0) slot->outcome = ROW_KEPT;
+    if (slot->n_texts == 0 && slot->cut) slot->outcome = ROW_UNTRAINED;
     return ST_OK;
 }
 
@@ -143,13 +172,11 @@ static Status weigh_row(const json_t *row, Encoding *encoding) {
     return ST_OK;
 }
 
-/* What stays, in the form of the store. Nothing comes before the first token, so it is never trained. */
-static void pack_row(Slot *slot, size_t begin, size_t end) {
-    const int32_t *ids = slot->encoding.ids.data + begin, *labels = slot->encoding.labels.data + begin;
-    int32_t n = (int32_t)(end - begin);
+/* What is trained of a row that lies as in the store. Nothing comes before the first token, so it is never trained. */
+static void pack_tokens(Slot *slot, const int32_t *ids, const int32_t *labels, int32_t n) {
     bool own = false;
     StoreRow *row = &slot->row;
-    *row = (StoreRow){.weight = slot->encoding.weight, .file = slot->file, .line = (uint32_t)slot->line, .n = n};
+    *row = (StoreRow){.weight = slot->encoding.weight, .file = slot->file, .line = (uint32_t)slot->line, .n = n, .depth = n};
     for (int32_t t = 1; t < n && !own; t++) own = labels[t] != LABEL_NONE && labels[t] != ids[t];
     row->own_targets = own;
     ids_clear(&slot->words);
@@ -165,7 +192,25 @@ static void pack_row(Slot *slot, size_t begin, size_t end) {
         row->trained += t - from;
         row->n_runs++;
     }
-    row->hash = XXH3_64bits(slot->words.data, slot->words.n * sizeof *slot->words.data);
+}
+
+/* One text as it is, several as a tree; texts that all go on from one another are one again. */
+static Status pack_row(Slot *slot) {
+    const Encoding *encoding = &slot->encoding;
+    Joined *joined = &slot->joined;
+    if (slot->n_texts == 1) {
+        TextSpan text = slot->texts[0];
+        pack_tokens(slot, encoding->ids.data + text.begin, encoding->labels.data + text.begin, (int32_t)(text.end - text.begin));
+    } else {
+        for (size_t i = 0; i < slot->n_texts; i++) encoding->labels.data[slot->texts[i].begin] = LABEL_NONE;
+        TRY(branches_join(slot->texts, slot->n_texts, &encoding->ids, &encoding->labels, joined));
+        pack_tokens(slot, joined->ids.data, joined->labels.data, (int32_t)joined->ids.n);
+        slot->row.depth = joined->depth;
+        slot->row.n_branches = joined->branches.n > 2 ? (uint32_t)joined->branches.n / 2 : 0;
+        if (slot->row.n_branches > 0) ids_append(&slot->words, joined->branches.data, joined->branches.n);
+    }
+    slot->row.hash = XXH3_64bits(slot->words.data, slot->words.n * sizeof *slot->words.data);
+    return ST_OK;
 }
 
 /* What a policy is asked: no token of it is trained. */
@@ -178,14 +223,20 @@ static Status encode_prompt_row(const json_t *row, const DataConfig *config, con
     return ST_OK;
 }
 
+static void clear_encoding(Encoding *encoding) {
+    Ids ids = encoding->ids, labels = encoding->labels, ends = encoding->ends;
+    *encoding = (Encoding){.ids = ids, .labels = labels, .ends = ends};
+    ids_clear(&encoding->ids);
+    ids_clear(&encoding->labels);
+    ids_clear(&encoding->ends);
+}
+
 static Status encode_row(const Loader *loader, Slot *slot) {
     const DataConfig *config = loader->config;
     Encoding *encoding = &slot->encoding;
-    size_t begin, end;
-    ids_clear(&encoding->ids);
-    ids_clear(&encoding->labels);
-    encoding->remapped = encoding->no_eos = encoding->unwritten = encoding->conversation = encoding->has_system = slot->cut = false;
-    encoding->marked = encoding->templates = 0;
+    clear_encoding(encoding);
+    slot->cut = false;
+    slot->lost_turns = 0;
     slot->outcome = ROW_KEPT;
     TRY(row_turn(&loader->form, slot->format, &slot->json, &slot->found));
     if (config->prompts)
@@ -197,10 +248,9 @@ static Status encode_row(const Loader *loader, Slot *slot) {
     TRY(ids_check(&encoding->ids, config->vocab_size));
     TRY(check_labels(config, encoding));
     if (!config->prompts) TRY(weigh_row(slot->json, encoding));
-    TRY(truncate_row(config, slot, &begin, &end));
-    TRY(positions_check(end - begin, config->positions));
-    if (end > begin) pack_row(slot, begin, end);
-    if (slot->cut && slot->row.trained == 0 && !config->prompts) slot->outcome = ROW_UNTRAINED;
+    TRY(truncate_row(config, slot));
+    if (slot->n_texts > 0) TRY(pack_row(slot));
+    if (slot->cut && slot->outcome == ROW_KEPT && slot->row.trained == 0 && !config->prompts) slot->outcome = ROW_UNTRAINED;
     return ST_OK;
 }
 
@@ -228,14 +278,27 @@ static Status keep_slot(Loader *loader, Slot *slot) {
     counts->remapped += slot->encoding.remapped;
     counts->no_eos += slot->encoding.no_eos;
     counts->unwritten += slot->encoding.unwritten;
+    counts->behind_thought += slot->encoding.behind_thought;
     counts->conversations += slot->encoding.conversation;
     counts->with_system += slot->encoding.has_system;
     counts->marked += slot->encoding.marked;
     counts->templates += slot->encoding.templates;
     counts->weighted += slot->encoding.weight != 1;
     row_found_count(&slot->found, counts);
+    if (slot->encoding.ends.n > 0) {
+        counts->turned++;
+        counts->turns += (int64_t)slot->n_texts;
+        counts->lost_turns += slot->lost_turns;
+        for (size_t i = 0; i < slot->n_texts; i++) counts->turn_tokens += (int64_t)(slot->texts[i].end - slot->texts[i].begin);
+    }
     loader->dataset->files[slot->file].rows++;
     return store_append(loader->writer, &slot->row, slot->words.data);
+}
+
+static void release_tokens(Slot *slot) {
+    encoding_release(&slot->encoding);
+    joined_release(&slot->joined);
+    ids_release(&slot->words);
 }
 
 /* Memory for one huge row is not kept for all that follow. */
@@ -243,9 +306,7 @@ static void clear_slot(Slot *slot) {
     json_decref(slot->json);
     slot->json = NULL;
     if (slot->encoding.ids.n <= SPARE_WORDS) return;
-    ids_release(&slot->encoding.ids);
-    ids_release(&slot->encoding.labels);
-    ids_release(&slot->words);
+    release_tokens(slot);
 }
 
 static Status flush_block(Loader *loader) {
@@ -335,8 +396,9 @@ static const struct {
 } count_fields[] = {
 #define FIELD(name) \
     { #name, offsetof(DataCounts, name) }
-    FIELD(dropped_long), FIELD(cut),       FIELD(dropped_untrained), FIELD(remapped), FIELD(no_eos), FIELD(weighted), FIELD(conversations),
-    FIELD(with_system),  FIELD(templates), FIELD(unwritten),         FIELD(marked),   FIELD(turned), FIELD(texts),    FIELD(untemplated),
+    FIELD(dropped_long), FIELD(cut),       FIELD(dropped_untrained), FIELD(remapped),   FIELD(no_eos),         FIELD(weighted), FIELD(conversations),
+    FIELD(with_system),  FIELD(templates), FIELD(unwritten),         FIELD(marked),     FIELD(as_chat),        FIELD(texts),    FIELD(untemplated),
+    FIELD(turned),       FIELD(turns),     FIELD(turn_tokens),       FIELD(lost_turns), FIELD(behind_thought),
 #undef FIELD
 };
 
@@ -495,7 +557,7 @@ static void count_rows(Dataset *dataset, Arena *arena) {
     for (size_t i = 0; i < dataset->n; i++) {
         const StoreRow *row = row_at(dataset, i);
         counts->tokens += row->n;
-        context_add(&counts->beyond, row->n);
+        context_add(&counts->beyond, row->depth);
         counts->trained_tokens += row->trained;
         if (row->trained == 0 && !dataset->prompts && counts->untrained++ < PLACES_SHOWN) append_place(dataset, row->file, row->line, &untrained);
         dataset->longest = MAX(dataset->longest, row->n);
@@ -585,9 +647,8 @@ static Status create_nameless(const DataConfig *config, Arena *arena, StoreWrite
 static void release_block(Loader *loader) {
     for (size_t i = 0; loader->slots && i < BLOCK_ROWS; i++) {
         clear_slot(&loader->slots[i]);
-        ids_release(&loader->slots[i].encoding.ids);
-        ids_release(&loader->slots[i].encoding.labels);
-        ids_release(&loader->slots[i].words);
+        release_tokens(&loader->slots[i]);
+        free(loader->slots[i].texts);
     }
     free(loader->slots);
 }
@@ -684,9 +745,12 @@ Example dataset_example(const Dataset *dataset, size_t i) {
         .ids = ids,
         .targets = targets,
         .runs = (const TokenRun *)(const void *)(targets + row->n),
+        .branches = (const Branch *)(const void *)(targets + row->n + 2 * (size_t)row->n_runs),
         .n = row->n,
         .n_runs = (int32_t)row->n_runs,
+        .n_branches = (int32_t)row->n_branches,
         .trained = row->trained,
+        .depth = row->depth,
         .file = row->file,
         .line = row->line,
         .weight = row->weight,
@@ -816,6 +880,18 @@ void data_files_say(const Dataset *dataset, void (*say)(void *context, const cha
     say(context, text);
 }
 
+void data_turns_say(const DataCounts *counts, const char *what, void (*say)(void *context, const char *text), void *context) {
+    Str text = {0};
+    if (counts->turned == 0) return;
+    str_printf(&text,
+               "%s: %lld conversation%s trained turn by turn (data.turns), %lld answer%s of %lld token%s with what they are asked with; what several "
+               "begin with is computed once",
+               what, (long long)counts->turned, counts->turned == 1 ? " is" : "s are", (long long)counts->turns, plural(counts->turns),
+               (long long)counts->turn_tokens, plural(counts->turn_tokens));
+    say(context, str_text(&text));
+    str_release(&text);
+}
+
 void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(void *context, const char *text), void *context) {
     const struct {
         int64_t n;
@@ -828,6 +904,10 @@ void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(vo
         {counts->duplicates, "the same as an earlier one", NULL},
         {counts->remapped, "whose prompt ends inside a token: that token is trained", NULL},
         {counts->weighted, "with a column 'weight': training multiplies their losses by it, evaluations do not", NULL},
+        {counts->behind_thought,
+         "with answers that the chat template writes without the thought that it asks for them with: they are trained behind it, and one that has no "
+         "thought behind an empty one",
+         NULL},
         {counts->no_eos, "without an end: the tokenizer has no EOS token", NULL},
         {counts->untemplated,
          "of plain texts, taken as they stand, without the chat template: data.as: chat makes turns of them, data.as: text says that it is meant",
@@ -838,6 +918,12 @@ void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(vo
     str_printf(&text, "%s: ", what);
     if (context_describe(&counts->beyond, "row is", "rows are", &text)) say(context, str_text(&text));
     str_release(&text);
+    if (counts->lost_turns > 0) {
+        str_printf(&text, "%s: %lld answer%s of rows that stay left out: with what they are asked with, they are longer than data.max_length", what,
+                   (long long)counts->lost_turns, plural(counts->lost_turns));
+        say(context, str_text(&text));
+        str_release(&text);
+    }
     for (size_t i = 0; i < COUNT_OF(odd); i++) {
         if (odd[i].n == 0) continue;
         str_printf(&text, "%s: %lld %s %s", what, (long long)odd[i].n, odd[i].n == 1 ? "row" : "rows", odd[i].text);

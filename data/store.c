@@ -19,7 +19,7 @@
 #define RESIDENT_LIMIT ((size_t)4 << 20) /* pages looked at before they are given back */
 #define RESIDENT_STEP ((size_t)64 << 10) /* what one look brings in: systems map the neighbourhood too */
 
-static const char magic[16] = "tune rows 1\n\r\x1a";
+static const char magic[16] = "tune rows 2\n\r\x1a";
 typedef struct Head {
     char magic[16];
     StoreKey key;
@@ -128,7 +128,7 @@ Status store_create(const char *folder, const char *name, const StoreKey *key, S
     return ST_OK;
 }
 
-size_t store_words_count(const StoreRow *row) { return (size_t)row->n * (1 + (row->own_targets != 0)) + 2 * (size_t)row->n_runs; }
+size_t store_words_count(const StoreRow *row) { return (size_t)row->n * (1 + (row->own_targets != 0)) + 2 * ((size_t)row->n_runs + row->n_branches); }
 
 Status store_append(StoreWriter *writer, StoreRow *row, const int32_t *words) {
     row->offset = writer->written;
@@ -284,12 +284,29 @@ static bool runs_fit(const StoreRow *row, const int32_t *runs) {
     return trained == row->trained;
 }
 
+/* Branches in order and apart, behind earlier ones, with no trained token where a text begins. */
+static bool branches_fit(const StoreRow *row, const int32_t *runs) {
+    const int32_t *branches = runs + 2 * (size_t)row->n_runs;
+    int64_t end = 0;
+    size_t run = 0;
+    for (size_t i = 0; i < row->n_branches; i++) {
+        int32_t begin = branches[2 * i], parent = branches[2 * i + 1];
+        if (begin < end || (i == 0 && begin != 0) || begin >= row->n || parent < -1 || parent >= (int64_t)i) return false;
+        end = begin + (int64_t)1;
+        while (run < row->n_runs && runs[2 * run + 1] <= begin) run++;
+        if (parent < 0 && run < row->n_runs && runs[2 * run] <= begin) return false;
+    }
+    return row->depth >= 1 && row->depth <= row->n && (row->n_branches > 0 || row->depth == row->n);
+}
+
 static bool row_fits(const Store *store, const StoreRow *row, int64_t vocab_size) {
     uint64_t table = (uint64_t)((const uint8_t *)store->rows - store->data);
-    if (row->n < 1 || row->n_runs > (uint32_t)row->n || row->own_targets > 1 || !(row->weight >= 0 && row->weight <= 1e6)) return false;
+    if (row->n < 1 || row->n_runs > (uint32_t)row->n || row->n_branches > (uint32_t)row->n || row->own_targets > 1 ||
+        !(row->weight >= 0 && row->weight <= 1e6))
+        return false;
     if (row->offset < sizeof(Head) || row->offset % 4 != 0 || row->offset > table || store_words_count(row) > (table - row->offset) / 4) return false;
     const int32_t *words = (const int32_t *)(store->data + row->offset), *targets = words + (row->own_targets ? row->n : 0), *runs = targets + row->n;
-    if (!ids_fit(words, (size_t)row->n, vocab_size) || !runs_fit(row, runs)) return false;
+    if (!ids_fit(words, (size_t)row->n, vocab_size) || !runs_fit(row, runs) || !branches_fit(row, runs)) return false;
     for (size_t i = 0; row->own_targets && i < row->n_runs; i++)
         if (!ids_fit(targets + runs[2 * i], (size_t)(runs[2 * i + 1] - runs[2 * i]), vocab_size)) return false;
     return true;

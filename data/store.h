@@ -8,9 +8,9 @@
  *     TRY(store_finish(writer, about, strlen(about), &store));
  *     const StoreRow *first = store_row(store, 0);
  *
- * The file: magic, key; each row's words (int32: n ids, n targets when they are not the ids, n_runs pairs begin, end of what is trained); one
- * StoreRow for each row; a text about the whole; a foot with the sizes, and XXH3-128 over all bytes before it. Numbers are little-endian. A cache is
- * made of such files with names, see cache.h.
+ * The file: magic, key; each row's words (int32: n ids, n targets when they are not the ids, n_runs pairs begin, end of what is trained, n_branches
+ * pairs begin, parent); one StoreRow for each row; a text about the whole; a foot with the sizes, and XXH3-128 over all bytes before it. Numbers are
+ * little-endian. A cache is made of such files with names, see cache.h.
  */
 #ifndef TUNE_STORE_H
 #define TUNE_STORE_H
@@ -25,6 +25,8 @@ typedef struct StoreRow {
     uint32_t file, line;
     int32_t n, trained;           /* tokens; those with a target, without the first, which nothing predicts */
     uint32_t n_runs, own_targets; /* own_targets: 1 when targets follow the ids */
+    uint32_t n_branches;          /* see Example */
+    int32_t depth;                /* tokens of its longest text */
 } StoreRow;
 typedef struct StoreKey {
     uint64_t low, high;

@@ -52,16 +52,16 @@ static const Kind environments = {"on environments", KEYS_OF_ALL "total_steps nu
         "num_generations prompts_per_step sampling_rounds num_iterations num_minibatches ent_coef "                                              \
         "beta kl reference mask_truncated missing_eos_penalty max_logprob_diff samples_every"
 
-static const Kind texts = {"on text", KEYS_OF_TEXT, "generate.n data.step_separator data.cache data.train_on eval.metrics", text_at};
+static const Kind texts = {"on text", KEYS_OF_TEXT, "generate.n data.step_separator data.turns data.cache data.train_on eval.metrics", text_at};
 static const Kind text_environments = {"on environments of text", KEYS_OF_TEXT " gamma",
-                                       "generate.n data.step_separator data.cache data.train_on train.eval_every eval.metrics", text_at};
+                                       "generate.n data.step_separator data.turns data.cache data.train_on train.eval_every eval.metrics", text_at};
 #define KEYS_OF_ROWS \
     "train.epochs train.max_steps train.batch_size train.gradient_accumulation_steps train.batch_tokens train.no_decay train.checkpointing train.max_memory train.save_dtype "
 
 static const Kind pairs = {"on pairs", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS "train.eval_every train.early_stopping beta",
-                           "reward generate.* data.step_separator eval.metrics", pair_at};
-static const Kind offline = {"on rows with rewards", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS, "reward generate.* data.step_separator eval.metrics",
-                             offline_at};
+                           "reward generate.* data.step_separator data.turns eval.metrics", pair_at};
+static const Kind offline = {"on rows with rewards", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS,
+                             "reward generate.* data.step_separator data.turns eval.metrics", offline_at};
 static const Kind *const kinds[] = {&environments, &texts, &pairs, &offline};
 
 /* ---- the check ---- */

@@ -25,7 +25,7 @@ typedef struct Sft {
     Batch batch;
     size_t *examples, n_examples;
     int64_t part_tokens;    /* accumulation steps and evaluations go through their rows in parts of at most so many tokens; 0 = at once */
-    RngKey *noise_keys;     /* one for each of them */
+    RngKey *noise_keys;     /* one for each segment of the batch */
     double *values, *means; /* of one batch's trained tokens; seeds of the gradients afterwards */
     int64_t cap_values;
     TrainerConfig trainer;
@@ -155,12 +155,19 @@ static Status begin_step(void *context, int64_t step, int64_t *micro_batches, do
     return status_hint(ST_INPUT, "look at the labels of these rows, or take larger batches");
 }
 
-/* Keys of the embeddings' noise: a function of (seed, step, row), however a step is split. */
-static Status draw_noise(Sft *sft, int64_t step) {
+/* Keys of the embeddings' noise, for each segment of the batch: a function of (seed, step, row), however a step is split. */
+static Status draw_noise(Sft *sft, int64_t step, const size_t *examples, size_t n) {
+    int32_t n_segments = sft->batch.model.layout.n_segments, segment = 0;
     if (sft->recipe->train_neftune_alpha == 0) return ST_OK;
-    TRY(array_resize(&sft->noise_keys, sft->n_examples, sizeof *sft->noise_keys, "rows of a batch"));
+    TRY(array_resize(&sft->noise_keys, (size_t)n_segments, sizeof *sft->noise_keys, "rows of a batch"));
     RngKey of_step = rng_key((uint64_t)sft->recipe->seed, RNG_NOISE, (uint64_t)step);
-    for (size_t i = 0; i < sft->n_examples; i++) sft->noise_keys[i] = rng_key(rng_u64(of_step, sft->examples[i]), RNG_NOISE, 0);
+    for (size_t i = 0; i < n; i++) {
+        RngKey of_row = rng_key(rng_u64(of_step, examples[i]), RNG_NOISE, 0);
+        int32_t n_branches = dataset_example(sft->rows.train, examples[i]).n_branches;
+        sft->noise_keys[segment++] = of_row;
+        for (int32_t b = 1; b < n_branches; b++) sft->noise_keys[segment++] = rng_key(rng_u64(of_row, (uint64_t)b), RNG_NOISE, 1);
+    }
+    sft->batch.model.noise = (EmbedNoise){sft->recipe->train_neftune_alpha, sft->noise_keys};
     return ST_OK;
 }
 
@@ -178,13 +185,12 @@ static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro
     PlanStep at;
     TRY(data_plan_step(&sft->plan, step, &at));
     TRY(data_plan_batch(&sft->plan, at.epoch, at.first_batch + micro, &sft->examples, &sft->n_examples));
-    TRY(draw_noise(sft, step));
     /* dropout: another mask in every accumulation step */
     StepContext pass = {.training = true, .seed = (uint64_t)sft->recipe->seed, .number = (uint64_t)(step * sft->plan.accumulation + micro)};
     for (size_t first = 0, n; first < sft->n_examples; first += n) {
         n = part_rows(sft, sft->rows.train, sft->examples + first, sft->n_examples - first);
         TRY(batch_build(sft->rows.train, sft->examples + first, n, &sft->batch));
-        if (sft->recipe->train_neftune_alpha != 0) sft->batch.model.noise = (EmbedNoise){sft->recipe->train_neftune_alpha, sft->noise_keys + first};
+        TRY(draw_noise(sft, step, sft->examples + first, n));
         sft->batch.model.step = pass;
         if (first > 0) tape_reset(tape);
         TRY(train_batch(sft, tape, divisor, sums));
@@ -348,6 +354,8 @@ static void note_plan(Run *run, const SftPlan *plan) {
     Str memory = {0};
     train_memory_describe(&plan->memory, &memory);
     data_files_say(plan->train_rows, note_row, run);
+    data_turns_say(&plan->train, "data.train", note_row, run);
+    data_turns_say(&plan->eval, "data.eval", note_row, run);
     data_counts_warn(&plan->train, "data.train", note_row, run);
     data_counts_warn(&plan->eval, "data.eval", note_row, run);
     run_note(run, "%lld row%s of format %s, %lld token%s, %lld of them trained", (long long)plan->train.rows, plural(plan->train.rows), plan->format,

@@ -2,6 +2,8 @@
 /* The record of a run's beginning: what will be trained, how much of it, and a sample of the mask. */
 #include "sft/started.h"
 
+#include "data/branches.h"
+
 enum { SAMPLE_ROWS = 4, SAMPLE_TOKENS = 400 };
 
 static void write_counts(JsonWriter *w, const char *key, const DataCounts *counts) {
@@ -20,6 +22,9 @@ static void write_counts(JsonWriter *w, const char *key, const DataCounts *count
         {"remapped", counts->remapped},
         {"no_eos", counts->no_eos},
         {"weighted", counts->weighted},
+        {"turned", counts->turned},
+        {"turns", counts->turns},
+        {"lost_turns", counts->lost_turns},
     };
     jw_object(w, key);
     for (size_t i = 0; i < COUNT_OF(fields); i++) jw_int(w, fields[i].name, fields[i].n);
@@ -60,33 +65,54 @@ static Status write_tokens(JsonWriter *w, const Tokenizer *tokenizer, const int3
     return status;
 }
 
-static Status write_row(JsonWriter *w, const Dataset *train, size_t row, const Tokenizer *tokenizer) {
-    const Example example = dataset_example(train, row);
-    size_t n = MIN((size_t)example.n, (size_t)SAMPLE_TOKENS);
-    Str where = {0};
-    dataset_where(train, row, &where);
+typedef struct RowText {
+    Ids ids, labels;
+    Str where;
+} RowText;
+
+static Status write_text(JsonWriter *w, const RowText *text, const Tokenizer *tokenizer) {
+    size_t n = MIN(text->ids.n, (size_t)SAMPLE_TOKENS);
     jw_object(w, NULL);
-    jw_string(w, "where", str_text(&where));
-    jw_int(w, "length", example.n);
+    jw_string(w, "where", str_text(&text->where));
+    jw_int(w, "length", (int64_t)text->ids.n);
     jw_array(w, "ids");
-    for (size_t i = 0; i < n; i++) jw_int(w, NULL, example.ids[i]);
+    for (size_t i = 0; i < n; i++) jw_int(w, NULL, text->ids.data[i]);
     jw_end_array(w);
     jw_array(w, "trained");
-    for (size_t i = 0; i < n; i++) jw_int(w, NULL, example_label(&example, (int32_t)i) != LABEL_NONE);
+    for (size_t i = 0; i < n; i++) jw_int(w, NULL, text->labels.data[i] != LABEL_NONE);
     jw_end_array(w);
     jw_array(w, "special");
-    for (size_t i = 0; i < n; i++) jw_int(w, NULL, tokenizer && tokenizer_is_special(tokenizer, example.ids[i]));
+    for (size_t i = 0; i < n; i++) jw_int(w, NULL, tokenizer && tokenizer_is_special(tokenizer, text->ids.data[i]));
     jw_end_array(w);
-    Status status = tokenizer ? write_tokens(w, tokenizer, example.ids, n) : ST_OK;
+    Status status = tokenizer ? write_tokens(w, tokenizer, text->ids.data, n) : ST_OK;
     jw_end_object(w);
-    str_release(&where);
+    return status;
+}
+
+/* Text k of a row, as the model sees it. */
+static Status write_row(JsonWriter *w, const Dataset *train, size_t row, int32_t k, const Tokenizer *tokenizer) {
+    const Example example = dataset_example(train, row);
+    int32_t n = example_texts(&example);
+    RowText text = {0};
+    dataset_where(train, row, &text.where);
+    if (n > 1) str_printf(&text.where, " (%d of %d)", (int)k + 1, (int)n);
+    example_text(&example, k, &text.ids, &text.labels);
+    Status status = write_text(w, &text, tokenizer);
+    ids_release(&text.ids);
+    ids_release(&text.labels);
+    str_release(&text.where);
     return status;
 }
 
 Status started_sample(const Dataset *train, const Tokenizer *tokenizer, JsonWriter *sample) {
     Status status = ST_OK;
+    int shown = 0;
     jw_array(sample, NULL);
-    for (size_t row = 0; row < MIN(train->n, (size_t)SAMPLE_ROWS) && status == ST_OK; row++) status = write_row(sample, train, row, tokenizer);
+    for (size_t row = 0; row < train->n && shown < SAMPLE_ROWS; row++) {
+        const Example example = dataset_example(train, row);
+        for (int32_t k = 0; k < example_texts(&example) && shown < SAMPLE_ROWS && status == ST_OK; k++, shown++)
+            status = write_row(sample, train, row, k, tokenizer);
+    }
     jw_end_array(sample);
     return status;
 }

@@ -279,6 +279,7 @@ typedef struct Span {
 typedef struct Spans {
     Span *items;
     size_t n;
+    bool broken; /* the template writes a part alone and within the whole in two ways */
 } Spans;
 
 /* `train: false`, `weight: 0` or `loss_weight: 0`: context. */
@@ -312,9 +313,9 @@ static Status not_prefix(const Str *part, const Str *whole, size_t at, size_t n_
     str_append_json(&within, whole->data + from, MIN(whole->len - from, (size_t)(BEFORE + AFTER)));
     status_fail(ST_INPUT, "the chat template is not prefix-preserving: %zu messages alone give %s where the whole conversation has %s", n_messages,
                 str_text(&alone), str_text(&within));
-    status_hint(
-        ST_INPUT,
-        "data.train_on: last asks less of a template, all nothing; or take one that marks the answers with {%% generation %%} (model.chat_template)");
+    status_hint(ST_INPUT,
+                "data.turns: each (tune sft) trains each answer as it is asked for, data.train_on: last the last one, all everything; or take a "
+                "template that marks the answers with {%% generation %%} (model.chat_template)");
     str_release(&alone);
     str_release(&within);
     return ST_INPUT;
@@ -322,8 +323,7 @@ static Status not_prefix(const Str *part, const Str *whole, size_t at, size_t n_
 
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
-/* Behind the last end-of-turn text from `begin` on; without one, behind the last that is no white space. */
-static size_t turn_end(const Chat *chat, const Str *text, size_t begin) {
+size_t turn_end(const Chat *chat, const Str *text, size_t begin) {
     size_t len = chat->end_text ? strlen(chat->end_text) : 0;
     for (size_t at = text->len; len > 0 && at >= begin + len; at--)
         if (memcmp(text->data + at - len, chat->end_text, len) == 0) return at;
@@ -333,8 +333,9 @@ static size_t turn_end(const Chat *chat, const Str *text, size_t begin) {
 }
 
 /* The turn of message i: from behind the prompt that asks for it to its end of turn, both checked to be what the whole conversation has. */
-static Status find_turn(const Chat *chat, const json_t *messages, size_t i, const json_t *row, const Str *whole, Span *span) {
+static Status find_turn(const Chat *chat, const json_t *messages, size_t i, const json_t *row, const Str *whole, Spans *spans) {
     ChatRendering prompt = {0}, answered = {0};
+    Span *span = &spans->items[spans->n++];
     bool last = i + 1 == json_array_size(messages);
     Status status = messages_render(chat, messages, i, row, true, &prompt);
     if (status == ST_OK && !last) status = messages_render(chat, messages, i + 1, row, false, &answered);
@@ -348,6 +349,7 @@ static Status find_turn(const Chat *chat, const json_t *messages, size_t i, cons
             span->end = turn_end(chat, text, span->begin);
             if (same_answered < span->end) status = not_prefix(text, whole, same_answered, i + 1);
         }
+        spans->broken = status != ST_OK;
     }
     chat_rendering_release(&prompt);
     chat_rendering_release(&answered);
@@ -380,8 +382,7 @@ static Status marked_spans(const json_t *messages, const ChatRendering *whole, c
     return ST_OK;
 }
 
-/* Which messages are trained: trained[i]. */
-static Status choose_messages(const json_t *messages, size_t n_context, const DataConfig *config, bool *trained) {
+Status messages_trained(const json_t *messages, size_t n_context, const DataConfig *config, bool *trained) {
     const char *train_on = config->train_on ? config->train_on : "auto";
     size_t n = json_array_size(messages), last = n;
     for (size_t i = 0; i < n; i++) {
@@ -406,12 +407,12 @@ static Status find_spans(const json_t *messages, size_t n_context, const json_t 
     size_t n = json_array_size(messages);
     bool *trained = calloc(n, sizeof *trained);
     spans->items = calloc(n + whole->n_generated, sizeof *spans->items);
-    Status status = trained && spans->items ? choose_messages(messages, n_context, config, trained) : status_fail(ST_RESOURCE, "out of memory");
+    Status status = trained && spans->items ? messages_trained(messages, n_context, config, trained) : status_fail(ST_RESOURCE, "out of memory");
     if (status == ST_OK && chat_template_marks_generation(config->chat->template)) {
         status = marked_spans(messages, whole, trained, spans);
     } else {
         for (size_t i = 0; i < n && status == ST_OK; i++)
-            if (trained[i]) status = find_turn(config->chat, messages, i, row, &whole->text, &spans->items[spans->n++]);
+            if (trained[i]) status = find_turn(config->chat, messages, i, row, &whole->text, spans);
     }
     free(trained);
     return status;
@@ -430,23 +431,30 @@ static Status find_context(const json_t *messages, const json_t *row, const Data
         if (!is_role(message, "assistant"))
             return status_fail(ST_INPUT, "message %zu (%s) is marked as context, which only answers can be with data.train_on: all", i + 1,
                                role_of(message));
-        TRY(find_turn(config->chat, messages, i, row, &whole->text, &spans->items[spans->n++]));
+        TRY(find_turn(config->chat, messages, i, row, &whole->text, spans));
     }
     return ST_OK;
 }
 
 /* ---- text to tokens ---- */
 
-/* Trained tokens that are none of the message's own words: what the template adds to a turn. */
+/* Whether bytes begin..end-1 are of the text under `key` of the span's message; *found: the span has that text. */
+static bool is_own(const Str *text, const Span *span, const json_t *message, const char *key, size_t begin, size_t end, bool *found) {
+    const char *own = json_string_value(json_object_get(message, key)), *at;
+    size_t len = own ? strlen(own) : 0;
+    while (len > 0 && is_space(*own)) own++, len--;
+    while (len > 0 && is_space(own[len - 1])) len--;
+    if (len == 0 || len > span->end - span->begin || !(at = memmem(text->data + span->begin, span->end - span->begin, own, len))) return false;
+    size_t from = (size_t)(at - text->data);
+    *found = true;
+    return end > from && begin < from + len;
+}
+
+/* Trained tokens that are none of the message's own words, thoughts or answer: what the template adds to a turn. */
 static bool is_templates(const Str *text, const Span *span, const json_t *messages, size_t begin, size_t end) {
-    const char *content = json_string_value(json_object_get(json_array_get(messages, span->message), "content"));
-    size_t len = content ? strlen(content) : 0;
-    while (len > 0 && is_space(*content)) content++, len--;
-    while (len > 0 && is_space(content[len - 1])) len--;
-    if (len == 0 || len > span->end - span->begin) return false;
-    const char *found = memmem(text->data + span->begin, span->end - span->begin, content, len);
-    size_t at = found ? (size_t)(found - text->data) : 0;
-    return found && (end <= at || begin >= at + len);
+    const json_t *message = json_array_get(messages, span->message);
+    bool found = false, thought = false, own = is_own(text, span, message, "content", begin, end, &found);
+    return found && !own && !is_own(text, span, message, "reasoning_content", begin, end, &thought);
 }
 
 /* A token that straddles the border is predicted from what stands before it, so it belongs to the turn. */
@@ -492,12 +500,32 @@ static bool passes_over(const Chat *chat, const json_t *messages, const json_t *
     return false;
 }
 
-Status encode_messages(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
-                       Encoding *encoding) {
+/* Tokens of a rendered text; with `all` the spans are what is not trained. */
+static Status encode_spans(const Str *text, const Spans *spans, bool all, const json_t *messages, const Tokenizer *tokenizer, Encoding *encoding) {
+    Ids offsets = {0};
+    Status status = tokenizer_encode_offsets(tokenizer, str_text(text), text->len, TOKENIZE_PLAIN, &encoding->ids, &offsets);
+    for (size_t i = 0; i < encoding->ids.n && status == ST_OK; i++) ids_push(&encoding->labels, all ? encoding->ids.data[i] : LABEL_NONE);
+    for (size_t i = 0; i < spans->n && status == ST_OK; i++) {
+        if (all)
+            clear_span(&spans->items[i], &offsets, encoding);
+        else
+            mark_span(text, &spans->items[i], messages, &offsets, encoding);
+    }
+    ids_release(&offsets);
+    return status;
+}
+
+Status encode_rendered(const Str *text, size_t begin, size_t end, const json_t *messages, const Tokenizer *tokenizer, Encoding *encoding) {
+    Span span = {begin, end, json_array_size(messages) - 1};
+    return encode_spans(text, &(Spans){.items = &span, .n = 1}, false, messages, tokenizer, encoding);
+}
+
+Status encode_conversation(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
+                           Encoding *encoding, bool *broken) {
     ChatRendering whole = {0};
     Spans spans = {0};
-    Ids offsets = {0};
     bool all = config->train_on && strcmp(config->train_on, "all") == 0;
+    *broken = false;
     TRY(need_template(config, tokenizer));
     encoding->conversation = true;
     encoding->unwritten = passes_over(config->chat, messages, row);
@@ -505,17 +533,9 @@ Status encode_messages(const json_t *messages, size_t n_context, const json_t *r
     Status status = messages_render(config->chat, messages, json_array_size(messages), row, false, &whole);
     if (status == ST_OK)
         status = all ? find_context(messages, row, config, &whole, &spans) : find_spans(messages, n_context, row, config, &whole, &spans);
-    if (status == ST_OK)
-        status = tokenizer_encode_offsets(tokenizer, str_text(&whole.text), whole.text.len, TOKENIZE_PLAIN, &encoding->ids, &offsets);
-    for (size_t i = 0; i < encoding->ids.n && status == ST_OK; i++) ids_push(&encoding->labels, all ? encoding->ids.data[i] : LABEL_NONE);
-    for (size_t i = 0; i < spans.n && status == ST_OK; i++) {
-        if (all)
-            clear_span(&spans.items[i], &offsets, encoding);
-        else
-            mark_span(&whole.text, &spans.items[i], messages, &offsets, encoding);
-    }
+    if (status == ST_OK) status = encode_spans(&whole.text, &spans, all, messages, tokenizer, encoding);
+    *broken = spans.broken;
     chat_rendering_release(&whole);
-    ids_release(&offsets);
     free(spans.items);
     return status;
 }

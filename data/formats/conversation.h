@@ -4,6 +4,9 @@
  * An assistant's turn is trained from behind its generation prompt through its end-of-turn token. Where the template marks what the model writes with
  * {% generation %}, exactly that is trained. Else the border is found by rendering the conversation up to it: a template that then writes something
  * else than in the whole conversation trains what it will never be asked for, which is an error.
+ *
+ * data.turns: each makes a text of each trained turn instead: the conversation up to and including it, as the template renders it when the turn is
+ * asked for, so what it drops of earlier turns is dropped. auto does so where the whole conversation is such an error.
  */
 #ifndef TUNE_CONVERSATION_H
 #define TUNE_CONVERSATION_H
@@ -27,9 +30,22 @@ Status messages_normalize(const json_t *messages, const char *system, json_t **n
 json_t *messages_for_template(const json_t *messages);
 /* Renders messages[0..n-1] with the row's tools, documents and chat_template_kwargs. */
 Status messages_render(const Chat *chat, const json_t *messages, size_t n, const json_t *row, bool generation_prompt, ChatRendering *rendering);
-/* A whole conversation, normalised; assistants from message `n_context` on are trained as config->train_on says. */
+/* A whole conversation, normalised; assistants from message `n_context` on are trained as config->train_on says: as one text, or turn by turn. */
 Status encode_messages(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
                        Encoding *encoding);
+/* The same as one text. broken: it fails since the template is not prefix-preserving. */
+Status encode_conversation(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
+                           Encoding *encoding, bool *broken);
+/* Tokens of the last message's turn, bytes begin..end-1 of `text`, behind what stands before it. */
+Status encode_rendered(const Str *text, size_t begin, size_t end, const json_t *messages, const Tokenizer *tokenizer, Encoding *encoding);
+/* Behind the last end-of-turn text from `begin` on; without one, behind the last that is no white space. */
+size_t turn_end(const Chat *chat, const Str *text, size_t begin);
+/* Where `prompt` asks for the last message with a thought that it begins, or leaves empty, and `whole`, the conversation with it, has none there:
+ * prompt and answer as they follow on one another, appended to `text`; *end: of the answer's turn, which begins at prompt->len. *end 0: the prompt
+ * ends in no thought. ST_INPUT: it asks for none, and the message has one. */
+Status answer_behind_thought(const Chat *chat, const json_t *messages, const Str *prompt, const Str *whole, Str *text, size_t *end);
+/* Which messages are trained: trained[i]. ST_INPUT: none can be, or one of the row's marks is wrong. */
+Status messages_trained(const json_t *messages, size_t n_context, const DataConfig *config, bool *trained);
 /* The ids that ask for an answer: everything up to the last assistant's turn if it ends the conversation, else everything, with the generation
  * prompt. */
 Status encode_question(const json_t *messages, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);

@@ -37,6 +37,12 @@ const DataFormat *data_format_of(const json_t *row) {
     return NULL;
 }
 
+void encoding_release(Encoding *encoding) {
+    ids_release(&encoding->ids);
+    ids_release(&encoding->labels);
+    ids_release(&encoding->ends);
+}
+
 void data_formats_list(Str *text) {
     for (size_t i = 0; i < COUNT_OF(formats); i++) str_printf(text, "%s%s", i ? ", " : "", formats[i]->help);
 }
@@ -109,10 +115,10 @@ Status row_whole(const json_t *row, const DataConfig *config, const Tokenizer *t
     DataConfig all = *config;
     Encoding encoding = {0};
     all.train_on = "all";
+    all.turns = NULL;
     Status status = data_format_encode(format, row, &all, tokenizer, &encoding);
     if (status == ST_OK) ids_append(ids, encoding.ids.data, encoding.ids.n);
-    ids_release(&encoding.ids);
-    ids_release(&encoding.labels);
+    encoding_release(&encoding);
     return status;
 }
 

@@ -92,7 +92,7 @@ Status row_turn(const RowForm *form, const DataFormat *format, json_t **row, Row
     TRY(turns_make(*row, format, &turns));
     json_decref(*row);
     *row = turns;
-    found->turned = true;
+    found->as_chat = true;
     return ST_OK;
 }
 
@@ -107,13 +107,13 @@ Status row_formed(RowForm *form, const json_t *row, json_t **formed, json_t **pl
 /* ---- what is said of them ---- */
 
 void row_found_count(const RowFound *found, DataCounts *counts) {
-    counts->turned += found->turned;
+    counts->as_chat += found->as_chat;
     counts->texts += found->text;
     counts->untemplated += found->untemplated;
 }
 
 const char *row_form_says(const RowForm *form, const DataCounts *counts) {
-    if (counts->turned > 0) return counts->texts > 0 ? "some as turns of the chat template, some as text" : "as turns of the chat template";
+    if (counts->as_chat > 0) return counts->texts > 0 ? "some as turns of the chat template, some as text" : "as turns of the chat template";
     if (counts->texts == 0 || form->use != ROWS_TRAINED) return NULL; /* that prompts and pairs are texts is the rule */
     return as_is(form, "auto") && !form->has_template ? "as text: the model has no chat template" : "as text";
 }

@@ -27,7 +27,7 @@ typedef struct RowForm {
 } RowForm;
 /* What became of a row of plain texts; none of them: it is no such row. */
 typedef struct RowFound {
-    bool turned;      /* it is turns of the chat template now */
+    bool as_chat;     /* it is turns of the chat template now */
     bool text;        /* it stays a text */
     bool untemplated; /* and the model has a template, and nobody said that it should */
 } RowFound;

@@ -94,7 +94,8 @@ static Tensor *ids_tensor(const Model *model, Tape *tape, const ModelBatch *batc
 static void add_noise(const EmbedNoise *noise, const Layout *layout, Tensor *x) {
     for (int32_t s = 0; s < layout->n_segments; s++) {
         int64_t begin = layout->segments[s].begin, n = layout->segments[s].end - begin;
-        x->device->add_uniform(begin, n, noise->alpha / sqrt((double)(n * tensor_width(x))), noise->keys[s], x);
+        double most = noise->alpha / sqrt((double)(tree_length(layout, s) * tensor_width(x)));
+        x->device->add_uniform(begin, n, most, noise->keys[s], x);
     }
 }
 

@@ -235,8 +235,8 @@ Status model_twin(const Model *model, Model **twin);
 Status model_twin_scores(const Model *model, uint64_t seed, Model **twin); /* with a score, as ModelOptions.scores and seed make it */
 bool model_can_twin(const Model *model);
 
-/* Uniform noise on the embeddings of each segment: of at most alpha / sqrt(tokens of the segment x hidden_size), drawn by keys[segment]. alpha 0:
- * none. Source: NEFTune, arXiv 2310.05914, algorithm 1. */
+/* Uniform noise on the embeddings of each segment: of at most alpha / sqrt(tokens of its sequence x hidden_size), drawn by keys[segment]; of segments
+ * that share a beginning the longest sequence counts. alpha 0: none. Source: NEFTune, arXiv 2310.05914, algorithm 1. */
 typedef struct EmbedNoise {
     double alpha;
     const RngKey *keys;
@@ -278,6 +278,8 @@ void rope_frequencies(const RopeConfig *rope, int64_t head_dim, int64_t max_posi
                       double *attention_factor);
 
 /* cos and sin of every token's angles, times the scaling's factor: (N, head_dim / 2) each. */
+/* Tokens of the longest sequence that begins as segment `s` does: what scaling by length goes by. */
+int64_t tree_length(const Layout *layout, int32_t s);
 Status rope_tables(const ModelConfig *config, const Layout *layout, Arena *arena, const Device *device, DType dtype, Tensor **cosine, Tensor **sine);
 
 /* The linear layer whose weight is the module's; NULL: it is none. */

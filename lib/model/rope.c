@@ -58,8 +58,7 @@ void rope_frequencies(const RopeConfig *rope, int64_t head_dim, int64_t max_posi
     if (rope->type == ROPE_YARN) yarn_frequencies(rope, head_dim, inv_freq);
 }
 
-/* Tokens of the longest sequence that segment `s` is part of: what scaling by length goes by. */
-static int64_t tree_length(const Layout *layout, int32_t s) {
+int64_t tree_length(const Layout *layout, int32_t s) {
     int32_t root = s;
     while (layout->segments[root].parent >= 0) root = layout->segments[root].parent;
     int64_t longest = 0;

@@ -297,6 +297,9 @@ static const struct {
     {"remapped", "prompt ends inside a token", false},
     {"no_eos", "without an end", false},
     {"weighted", "with a weight of their own", false},
+    {"turned", "conversations trained turn by turn", false},
+    {"turns", "their answers", false},
+    {"lost_turns", "answers left out: too long", false},
 };
 
 static void write_counts(const json_t *started, Str *html) {

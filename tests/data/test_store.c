@@ -69,12 +69,14 @@ static void only_file(const char *dir, char *path, size_t size) {
 /* ---- the file itself ---- */
 
 static const StoreKey key = {7, 9};
-/* Three rows: everything trained, two runs, targets of its own. */
-static const int32_t words[][12] = {{5, 6, 7, 1, 3}, {8, 9, 10, 11, 12, 1, 2, 4, 5}, {1, 2, 3, LABEL_NONE, 4, LABEL_NONE, 1, 2}};
+/* Four rows: everything trained, two runs, targets of its own, three branches. */
+static const int32_t words[][12] = {
+    {5, 6, 7, 1, 3}, {8, 9, 10, 11, 12, 1, 2, 4, 5}, {1, 2, 3, LABEL_NONE, 4, LABEL_NONE, 1, 2}, {5, 6, 7, 8, 2, 4, 0, -1, 2, 0, 3, 0}};
 static const StoreRow table[] = {
-    {.weight = 1, .line = 1, .n = 3, .trained = 2, .n_runs = 1},
-    {.weight = 0.5, .line = 2, .n = 5, .trained = 2, .n_runs = 2},
-    {.weight = 1, .file = 1, .line = 9, .n = 3, .trained = 1, .n_runs = 1, .own_targets = 1},
+    {.weight = 1, .line = 1, .n = 3, .trained = 2, .n_runs = 1, .depth = 3},
+    {.weight = 0.5, .line = 2, .n = 5, .trained = 2, .n_runs = 2, .depth = 5},
+    {.weight = 1, .file = 1, .line = 9, .n = 3, .trained = 1, .n_runs = 1, .own_targets = 1, .depth = 3},
+    {.weight = 1, .file = 1, .line = 10, .n = 4, .trained = 2, .n_runs = 1, .n_branches = 3, .depth = 3},
 };
 
 static Store *write_store(const char *dir, const char *name) {

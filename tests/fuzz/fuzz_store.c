@@ -29,7 +29,11 @@ static const char *write_store(const uint8_t *bytes, size_t len) {
 static void check_row(const Store *store, size_t i) {
     const StoreRow *row = store_row(store, i);
     const int32_t *ids = store_words(store, row), *targets = ids + (row->own_targets ? row->n : 0), *runs = targets + row->n;
+    const int32_t *branches = runs + 2 * row->n_runs;
     int64_t trained = 0;
+    for (uint32_t b = 0; b < row->n_branches; b++)
+        ASSERT(branches[2 * b] >= 0 && branches[2 * b] < row->n && branches[2 * b + 1] < (int32_t)b, "row %zu has a branch at %d", i,
+               (int)branches[2 * b]);
     for (int32_t t = 0; t < row->n; t++) ASSERT(ids[t] >= 0 && ids[t] < VOCAB, "row %zu holds id %d", i, (int)ids[t]);
     for (uint32_t r = 0; r < row->n_runs; r++)
         for (int32_t t = runs[2 * r]; t < runs[2 * r + 1]; t++, trained++)

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Conversations turn by turn: each trained turn is a text of its own, as the template renders it when it is asked for. */
+#include "data/formats/conversation.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static json_t *first_messages(const json_t *messages, size_t n) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < n && list; i++) json_array_append(list, json_array_get(messages, i));
+    return list;
+}
+
+/* One text behind those that are there. */
+static void append_text(const Encoding *text, Encoding *encoding) {
+    ids_append(&encoding->ids, text->ids.data, text->ids.n);
+    ids_append(&encoding->labels, text->labels.data, text->labels.n);
+    ids_push(&encoding->ends, (int32_t)encoding->ids.n);
+    encoding->conversation = true;
+    encoding->has_system = text->has_system;
+    encoding->remapped = encoding->remapped || text->remapped;
+    encoding->unwritten = encoding->unwritten || text->unwritten;
+    encoding->behind_thought = encoding->behind_thought || text->behind_thought;
+    encoding->marked += text->marked;
+    encoding->templates += text->templates;
+}
+
+/* The last turn of a conversation that begins otherwise than its prompt asks: possible where the prompt begins its thought. failed: why not else. */
+static Status encode_behind_thought(const json_t *messages, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Status failed,
+                                    Encoding *encoding) {
+    Failure otherwise;
+    ChatRendering prompt = {0}, whole = {0};
+    Str text = {0};
+    size_t end = 0, n = json_array_size(messages);
+    failure_keep(&otherwise, failed);
+    Status status = messages_render(config->chat, messages, n - 1, row, true, &prompt);
+    if (status == ST_OK) status = messages_render(config->chat, messages, n, row, false, &whole);
+    if (status == ST_OK) status = answer_behind_thought(config->chat, messages, &prompt.text, &whole.text, &text, &end);
+    if (status == ST_OK && end == 0) status = failure_say(&otherwise);
+    if (status == ST_OK) status = encode_rendered(&text, prompt.text.len, end, messages, tokenizer, encoding);
+    encoding->behind_thought = true;
+    chat_rendering_release(&prompt);
+    chat_rendering_release(&whole);
+    str_release(&text);
+    return status;
+}
+
+/* The turn of message `turn` as the last of its conversation. */
+static Status encode_turn(const json_t *messages, size_t turn, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
+                          Encoding *encoding) {
+    DataConfig last = *config;
+    Encoding text = {0};
+    bool broken = false;
+    json_t *until = first_messages(messages, turn + 1);
+    last.train_on = "last";
+    Status status = until ? encode_conversation(until, turn, row, &last, tokenizer, &text, &broken) : status_fail(ST_RESOURCE, "out of memory");
+    if (status != ST_OK && broken) status = encode_behind_thought(until, row, &last, tokenizer, status, &text);
+    if (status == ST_OK && text.ids.n == 0) status = status_fail(ST_INPUT, "the chat template writes nothing of the first %zu messages", turn + 1);
+    if (status == ST_OK && text.ids.n > INT32_MAX - encoding->ids.n)
+        status = status_hint(status_fail(ST_INPUT, "the conversation has too many tokens to be trained turn by turn"), "data.turns: whole");
+    if (status == ST_OK) append_text(&text, encoding);
+    encoding_release(&text);
+    json_decref(until);
+    return status;
+}
+
+static Status encode_each(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
+                          Encoding *encoding) {
+    size_t n = json_array_size(messages), last = n;
+    bool *trained = calloc(n + 1, sizeof *trained), some = false;
+    Status status = trained ? messages_trained(messages, n_context, config, trained) : status_fail(ST_RESOURCE, "out of memory");
+    for (size_t i = 0; i < n && status == ST_OK; i++) {
+        const char *role = json_string_value(json_object_get(json_array_get(messages, i), "role"));
+        if (role && strcmp(role, "assistant") == 0) last = i;
+        if (trained[i]) status = encode_turn(messages, i, row, config, tokenizer, encoding);
+        some = some || trained[i];
+    }
+    /* a row whose marks leave nothing to train stays, and is counted as such */
+    if (status == ST_OK && !some) status = encode_turn(messages, last, row, config, tokenizer, encoding);
+    for (size_t i = 0; i < encoding->labels.n && status == ST_OK && !some; i++) encoding->labels.data[i] = LABEL_NONE;
+    free(trained);
+    return status;
+}
+
+static void forget(Encoding *encoding) {
+    Ids ids = encoding->ids, labels = encoding->labels, ends = encoding->ends;
+    *encoding = (Encoding){.ids = ids, .labels = labels, .ends = ends, .weight = encoding->weight};
+    ids_clear(&encoding->ids);
+    ids_clear(&encoding->labels);
+}
+
+Status encode_messages(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
+                       Encoding *encoding) {
+    const char *turns = config->turns ? config->turns : "whole", *train_on = config->train_on ? config->train_on : "auto";
+    bool each = strcmp(turns, "each") == 0, broken = false;
+    if (each && strcmp(train_on, "all") == 0)
+        return status_hint(status_fail(ST_CONFIG, "'data.turns: each' makes texts of answers, and 'data.train_on: all' trains more than these"),
+                           "leave one of the two out");
+    if (!each) {
+        Status status = encode_conversation(messages, n_context, row, config, tokenizer, encoding, &broken);
+        if (status == ST_OK || !broken || strcmp(turns, "auto") != 0 || strcmp(train_on, "all") == 0) return status;
+        forget(encoding);
+    }
+    return encode_each(messages, n_context, row, config, tokenizer, encoding);
+}
