@@ -11,6 +11,7 @@
 
 typedef struct Tokenize {
     Tokenizer *tokenizer;
+    _Atomic size_t *absent; /* ids to decode that are none of the vocabulary's */
     bool decode, no_special, rows;
     const char *file, *chat, *chat_template, *now;
 } Tokenize;
@@ -47,6 +48,7 @@ static Status decode_ids(const Tokenize *job, const json_t *json, Str *result) {
         else
             ids_push(&ids, (int32_t)json_integer_value(id));
     }
+    for (size_t i = 0; status == ST_OK && i < ids.n; i++) *job->absent += !tokenizer_token(job->tokenizer, ids.data[i]);
     if (status == ST_OK) status = tokenizer_decode(job->tokenizer, ids.data, ids.n, job->no_special, &text);
     if (status == ST_OK && job->rows)
         str_append_json(result, str_text(&text), text.len);
@@ -183,7 +185,11 @@ static Status tokenize(const Command *command, Tokenize *job) {
     job->file = command->n_arguments > 1 && strcmp(command->arguments[1], "-") != 0 ? command->arguments[1] : "/dev/stdin";
     job->rows = text_ends_with(job->file, ".jsonl") || text_ends_with(job->file, ".jsonl.gz");
     TRY(tokenizer_load(command->arguments[0], &job->tokenizer));
+    _Atomic size_t absent = 0;
+    job->absent = &absent;
     Status status = all_lines(job);
+    size_t n = absent;
+    if (n) show_message("tune: warning: %zu id%s not in the vocabulary, and written as nothing", n, n == 1 ? " is" : "s are");
     tokenizer_free(job->tokenizer);
     return status;
 }
