@@ -1,18 +1,85 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening a model with its adapter and tokenizer, as most commands do. */
+#include <string.h>
+
 #include "cmd/cmd.h"
+#include "data/formats/conversation.h"
 
 static Status check_now(const char *now) {
     if (!now || chat_reads_date(now)) return ST_OK;
     return status_fail(ST_USAGE, "--now is a date, YYYY-MM-DD or 'YYYY-MM-DD HH:MM:SS', not '%s'", now);
 }
 
+/* "name=value", or "{name: value, ...}" as in a recipe. */
+static Status read_kwargs(const char *text, Arena *arena, json_t *values) {
+    Yaml *node;
+    const char *equals = strchr(text, '=');
+    bool map = text[strspn(text, " \t\n")] == '{';
+    const char *value = map ? text : equals ? equals + 1 : "";
+    Status status = map || (equals && equals > text) ? yaml_read_text(value, strlen(value), "--template-kwargs", arena, &node) : ST_USAGE;
+    if (status == ST_OK && map && node->kind != YAML_MAP) status = ST_USAGE;
+    if (status == ST_USAGE) status_fail(ST_USAGE, "--template-kwargs is NAME=VALUE or {NAME: VALUE, ...}, not '%s'", text);
+    if (status != ST_OK) return status == ST_CONFIG ? ST_USAGE : status;
+    json_t *json = yaml_to_json(node);
+    char *name = map ? NULL : arena_strndup(arena, text, (size_t)(equals - text));
+    int failed = !json || (map ? json_object_update(values, json) : !name || json_object_set(values, name, json));
+    json_decref(json);
+    return failed ? status_fail(ST_USAGE, "--template-kwargs is not valid UTF-8") : ST_OK;
+}
+
+Status chat_choice_kwargs(const ChatChoice *choice, json_t **values) {
+    *values = NULL;
+    if (!choice || choice->kwargs.n == 0) return ST_OK;
+    Arena *arena = arena_new(0);
+    json_t *read = json_object();
+    Status status = arena && read ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    for (size_t i = 0; i < choice->kwargs.n && status == ST_OK; i++) status = read_kwargs(choice->kwargs.items[i], arena, read);
+    arena_free(arena);
+    if (status == ST_OK)
+        *values = read;
+    else
+        json_decref(read);
+    return status;
+}
+
+static Status open_template(const char *dir, const char *adapter, const ChatChoice *choice, const json_t *kwargs, OpenedModel *opened) {
+    TRY(chat_open(dir, adapter, choice ? choice->chat_template : NULL, choice ? choice->now : NULL, opened->tokenizer, &opened->chat));
+    Status status = chat_set_kwargs(opened->chat, kwargs, opened->tokenizer);
+    return status == ST_INPUT ? status_prefix(ST_USAGE, "--template-kwargs") : status;
+}
+
 Status open_chat(const char *dir, const char *adapter, const ChatChoice *choice, OpenedModel *opened) {
+    json_t *kwargs;
     if (choice) TRY(check_now(choice->now));
+    TRY(chat_choice_kwargs(choice, &kwargs));
+    Status status = ST_OK;
     if (opened->tokenizer)
-        return chat_open(dir, adapter, choice ? choice->chat_template : NULL, choice ? choice->now : NULL, opened->tokenizer, &opened->chat);
-    if (!choice || !choice->chat_template) return ST_OK;
-    return status_fail(ST_INPUT, "a chat template needs a tokenizer, and '%s' has none", dir);
+        status = open_template(dir, adapter, choice, kwargs, opened);
+    else if (choice && (choice->chat_template || kwargs))
+        status = status_fail(ST_INPUT, "a chat template needs a tokenizer, and '%s' has none", dir);
+    json_decref(kwargs);
+    return status;
+}
+
+/* Whether the template writes a system message; one that refuses it says so where it is rendered. */
+static Status writes_system(const Chat *chat, bool *writes) {
+    static const char words[] = "Zq7";
+    json_t *messages = json_pack("[{s:s, s:s}, {s:s, s:s}]", "role", "system", "content", words, "role", "user", "content", "a");
+    ChatRendering rendering = {0};
+    Status status = messages ? messages_render(chat, messages, 2, NULL, true, &rendering) : status_fail(ST_RESOURCE, "out of memory");
+    *writes = status == ST_INPUT || (status == ST_OK && strstr(str_text(&rendering.text), words));
+    json_decref(messages);
+    chat_rendering_release(&rendering);
+    return status == ST_INPUT ? ST_OK : status;
+}
+
+Status chat_choice_check(const ChatChoice *choice, const Chat *chat) {
+    bool writes = true;
+    if (choice->system && *choice->system) TRY(writes_system(chat, &writes));
+    if (!writes)
+        return status_hint(status_fail(ST_USAGE, "--system does nothing: the chat template writes no system message"), "say it in the question");
+    if (!choice->now || chat_writes_date(chat)) return ST_OK;
+    return status_hint(status_fail(ST_USAGE, "--now does nothing: the chat template writes no date"), "leave it out");
 }
 
 Status open_model(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened) {

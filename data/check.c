@@ -40,7 +40,7 @@ static Status open_rows(const Recipe *recipe, const ModelConfig *model, RecipeRo
 
 static Status open_all(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows) {
     TRY(tokenizer_load_if_any(recipe->model_path, &rows->tokenizer)); /* without one, rows of ids work */
-    TRY(chat_open(recipe->model_path, recipe->model_adapter, recipe->model_chat_template, recipe->data_now, rows->tokenizer, &rows->chat));
+    TRY(chat_open_recipe(recipe, rows->tokenizer, &rows->chat));
     TRY(chat_check_now(recipe, rows->chat));
     if (!recipe->data_now && day && chat_writes_date(rows->chat)) TRY(chat_set_now(rows->chat, day));
     TRY(open_rows(recipe, model, rows));

@@ -215,6 +215,28 @@ Status chat_open(const char *model_dir, const char *adapter, const char *overrid
     return status;
 }
 
+Status chat_set_kwargs(Chat *chat, const json_t *values, const Tokenizer *tokenizer) {
+    if (json_object_size(values) == 0) return ST_OK;
+    if (!chat_has_template(chat)) {
+        status_fail(ST_INPUT, "there is no chat template that could take '%s'", json_object_iter_key(json_object_iter((json_t *)(uintptr_t)values)));
+        return status_hint(ST_INPUT, "leave it out, or name a template: model.chat_template (--chat-template)");
+    }
+    TRY(chat_template_set_defaults(chat->template, values));
+    free(chat->end_text);
+    chat->end_text = NULL;
+    chat->end_of_turn = -1;
+    return tokenizer ? find_end_of_turn(chat, tokenizer) : ST_OK;
+}
+
+Status chat_open_recipe(const Recipe *recipe, const Tokenizer *tokenizer, Chat **chat) {
+    json_t *values;
+    TRY(chat_open(recipe->model_path, recipe->model_adapter, recipe->model_chat_template, recipe->data_now, tokenizer, chat));
+    TRY(recipe_template_kwargs(recipe, &values));
+    Status status = chat_set_kwargs(*chat, values, tokenizer);
+    json_decref(values);
+    return status == ST_INPUT ? status_prefix(ST_CONFIG, "'data.template_kwargs'") : status;
+}
+
 void chat_close(Chat *chat) {
     if (!chat) return;
     chat_template_free(chat->template);
