@@ -172,6 +172,7 @@ Status open_model(const char *dir, const char *adapter, const char *compute, con
 Status open_chat(const char *dir, const char *adapter, const ChatChoice *choice, OpenedModel *opened);
 /* choice->kwargs as an object, a new reference; NULL: none. ST_USAGE for what is no such text. */
 Status chat_choice_kwargs(const ChatChoice *choice, json_t **values);
+const char *chat_choice_first(const ChatChoice *choice); /* the name of an option that was given; NULL: none */
 /* ST_USAGE for an option of the choice that does nothing with this template: a system message that it does not write, a date. */
 Status chat_choice_check(const ChatChoice *choice, const Chat *chat);
 void close_model(OpenedModel *opened);

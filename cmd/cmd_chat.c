@@ -309,6 +309,7 @@ static Status run(const Command *command, Talk *talk) {
         status_fail(ST_INPUT, "'%s' has no chat template", command->arguments[0]);
         status = status_hint(ST_INPUT, "name one: --chat-template chatml, llama3, alpaca, plain or a file; tune generate needs none");
     }
+    if (status == ST_OK) status = chat_choice_check(&talk->chat, talk->opened.chat);
     if (status == ST_OK) status = session_new(talk->opened.model, talk->context, &talk->config.session);
     if (status == ST_OK && talk->terminal)
         show_line("%s%s%s: /help for commands, Ctrl-C stops an answer, Ctrl-D leaves", command->arguments[0], talk->adapter ? " with " : "",

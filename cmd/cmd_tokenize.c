@@ -236,21 +236,11 @@ static Status render_chat(const Command *command, Tokenize *job) {
     return status;
 }
 
-/* The first option that says how conversations are rendered; NULL: none. */
-static const char *of_chat(const Tokenize *job) {
-    const ChatChoice *choice = &job->choice;
-    return choice->now             ? "--now"
-           : choice->chat_template ? "--chat-template"
-           : choice->kwargs.n      ? "--template-kwargs"
-           : choice->system        ? "--system"
-           : job->adapter          ? "--adapter"
-                                   : NULL;
-}
-
 static Status tokenize(const Command *command, Tokenize *job) {
     if (job->chat) return render_chat(command, job);
     TRY(command_needs(command, 1, 2));
-    if (of_chat(job)) return status_fail(ST_USAGE, "%s is for --chat", of_chat(job));
+    const char *of_chat = job->adapter ? "--adapter" : chat_choice_first(&job->choice);
+    if (of_chat) return status_fail(ST_USAGE, "%s is for --chat", of_chat);
     job->file = command->n_arguments > 1 && strcmp(command->arguments[1], "-") != 0 ? command->arguments[1] : "/dev/stdin";
     job->rows = text_ends_with(job->file, ".jsonl") || text_ends_with(job->file, ".jsonl.gz");
     TRY(tokenizer_load(command->arguments[0], &job->tokenizer));

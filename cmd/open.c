@@ -10,21 +10,33 @@ static Status check_now(const char *now) {
     return status_fail(ST_USAGE, "--now is a date, YYYY-MM-DD or 'YYYY-MM-DD HH:MM:SS', not '%s'", now);
 }
 
-/* "name=value", or "{name: value, ...}" as in a recipe. */
-static Status read_kwargs(const char *text, Arena *arena, json_t *values) {
+/* "{name: value, ...}" as in a recipe. */
+static Status read_map(const char *text, Arena *arena, json_t *values) {
     Yaml *node;
-    const char *equals = strchr(text, '=');
-    bool map = text[strspn(text, " \t\n")] == '{';
-    const char *value = map ? text : equals ? equals + 1 : "";
-    Status status = map || (equals && equals > text) ? yaml_read_text(value, strlen(value), "--template-kwargs", arena, &node) : ST_USAGE;
-    if (status == ST_OK && map && node->kind != YAML_MAP) status = ST_USAGE;
-    if (status == ST_USAGE) status_fail(ST_USAGE, "--template-kwargs is NAME=VALUE or {NAME: VALUE, ...}, not '%s'", text);
-    if (status != ST_OK) return status == ST_CONFIG ? ST_USAGE : status;
+    TRY(yaml_read_text(text, strlen(text), "--template-kwargs", arena, &node));
     json_t *json = yaml_to_json(node);
-    char *name = map ? NULL : arena_strndup(arena, text, (size_t)(equals - text));
-    int failed = !json || (map ? json_object_update(values, json) : !name || json_object_set(values, name, json));
+    int failed = !json || json_object_update(values, json) != 0;
     json_decref(json);
-    return failed ? status_fail(ST_USAGE, "--template-kwargs is not valid UTF-8") : ST_OK;
+    return failed ? status_fail(ST_USAGE, "--template-kwargs is a map of names and values in UTF-8, not '%s'", text) : ST_OK;
+}
+
+/* "name=value": what YAML cannot read is a text. */
+static Status read_pair(const char *text, const char *equals, Arena *arena, json_t *values) {
+    Yaml *node;
+    const char *name = arena_strndup(arena, text, (size_t)(equals - text)), *value = equals + 1;
+    if (!name) return ST_RESOURCE;
+    json_t *json = yaml_read_text(value, strlen(value), "--template-kwargs", arena, &node) == ST_OK ? yaml_to_json(node) : json_string(value);
+    return json && json_object_set_new(values, name, json) == 0 ? ST_OK : status_fail(ST_USAGE, "--template-kwargs is not valid UTF-8");
+}
+
+static Status read_kwargs(const char *text, Arena *arena, json_t *values) {
+    const char *equals = strchr(text, '=');
+    if (text[strspn(text, " \t\n")] == '{') {
+        Status status = read_map(text, arena, values);
+        return status == ST_CONFIG ? ST_USAGE : status;
+    }
+    if (equals && equals > text) return read_pair(text, equals, arena, values);
+    return status_fail(ST_USAGE, "--template-kwargs is NAME=VALUE or {NAME: VALUE, ...}, not '%s'", text);
 }
 
 Status chat_choice_kwargs(const ChatChoice *choice, json_t **values) {
@@ -59,6 +71,14 @@ Status open_chat(const char *dir, const char *adapter, const ChatChoice *choice,
         status = status_fail(ST_INPUT, "a chat template needs a tokenizer, and '%s' has none", dir);
     json_decref(kwargs);
     return status;
+}
+
+const char *chat_choice_first(const ChatChoice *choice) {
+    return choice->system          ? "--system"
+           : choice->chat_template ? "--chat-template"
+           : choice->kwargs.n      ? "--template-kwargs"
+           : choice->now           ? "--now"
+                                   : NULL;
 }
 
 /* Whether the template writes a system message; one that refuses it says so where it is rendered. */

@@ -409,8 +409,8 @@ static void choose_filtered(const Generator *g, const Source *from, double u, Ch
     ids_release(&history);
 }
 
-/* The next token of `s`. Reads what all threads share, writes only `s` and `chooser`. Rows are drawn from as they are, which is fast; where that gives
- * a token that may not come, a second draw is made among the others. */
+/* The next token of `s`. Reads what all threads share, writes only `s` and `chooser`. Rows are drawn from as they are, which is fast; where that
+ * gives a token that may not come, a second draw is made among the others. */
 static void choose(const Generator *g, const Logits *step, Chooser *chooser, Sequence *s) {
     const SampleConfig *sample = &g->config->sample;
     const Completion *c = &s->completion;
