@@ -116,6 +116,10 @@ void show_result(void); /* flushes: what was printed so far can be read */
 Status end_result(Status status);
 /* Takes an interrupt back where it was Ctrl-C and nothing else that asked; true: the command goes on. program.c's */
 bool interrupt_forgive(void);
+/* The terminal shows no longer what is typed, which waits for its reader; until echo_on, which a signal's handler may call. Nothing where stdin is
+ * none. */
+void echo_off(void);
+void echo_on(void);
 int screen_width(void);    /* columns of stdout's terminal; 0 where it is none */
 bool screen_redraws(void); /* stdout is a terminal whose cursor moves: not TERM=dumb */
 bool screen_paints(void);  /* the same, and colours are wanted: no NO_COLOR */

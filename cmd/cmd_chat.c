@@ -286,8 +286,7 @@ static Status converse(Talk *talk) {
     return interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : ST_OK;
 }
 
-static Status run(const Command *command, Talk *talk) {
-    TRY(command_needs(command, 1, 1));
+static Status talk_to(const Command *command, Talk *talk) {
     TRY(check_sampling(&talk->config));
     if (talk->context < 2 || talk->context > 1 << 24) return status_fail(ST_USAGE, "--context is 2 or more, not %lld", (long long)talk->context);
     if (talk->config.max_new_tokens >= talk->context)
@@ -295,7 +294,6 @@ static Status run(const Command *command, Talk *talk) {
     TRY(open_model(command->arguments[0], talk->adapter, talk->compute, &talk->chat, &talk->opened));
     const ModelConfig *config = &talk->opened.model->config;
     int32_t end_of_turn = chat_end_of_turn(talk->opened.chat);
-    talk->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     talk->config.seed = (uint64_t)talk->seed;
     talk->config.stop = talk->stop.items;
     talk->config.n_stop = talk->stop.n;
@@ -320,6 +318,20 @@ static Status run(const Command *command, Talk *talk) {
     free(talk->system);
     str_release(&talk->answer);
     close_model(&talk->opened);
+    return status;
+}
+
+/* What is typed while the model is loaded or answers is shown once, where it is read. The library that reads it looks at the terminal first: one that
+ * does not show what is typed is not edited on. */
+static Status run(const Command *command, Talk *talk) {
+    TRY(command_needs(command, 1, 1));
+    talk->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+    if (talk->terminal) {
+        rl_initialize();
+        echo_off();
+    }
+    Status status = talk_to(command, talk);
+    echo_on();
     return status;
 }
 
