@@ -159,6 +159,7 @@ typedef struct OpenedModel {
     Model *model;
     Tokenizer *tokenizer; /* NULL when the directory has none */
     Chat *chat;           /* NULL without a tokenizer */
+    char *system;         /* of a run: the system message that it was trained with; NULL: none */
 } OpenedModel;
 /* How conversations are rendered: what most commands take as --chat-template, --template-kwargs, --now and --system. */
 typedef struct ChatChoice {
@@ -171,7 +172,8 @@ typedef struct ChatChoice {
         "--as", OPTION_TEXT, &(config).as, "chat|text",                                                          \
             "rows of plain texts: as turns of the chat template, as data.as: chat does, or as they stand (text)" \
     }
-/* Choice NULL: the template of the adapter (which may be NULL), else the model's own */
+/* dir: of a model, or the output of a run, which stands for its model, or for its base with its adapter. Choice NULL: the template of the adapter
+ * (which may be NULL), else the model's own */
 Status open_model(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened);
 Status open_chat(const char *dir, const char *adapter, const ChatChoice *choice, OpenedModel *opened);
 /* choice->kwargs as an object, a new reference; NULL: none. ST_USAGE for what is no such text. */

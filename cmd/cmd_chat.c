@@ -302,7 +302,8 @@ static Status talk_to(const Command *command, Talk *talk) {
     if (config->learned_positions) talk->context = MIN(talk->context, config->max_position_embeddings);
     talk->messages = json_array();
     Status status = talk->messages ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
-    if (status == ST_OK && talk->chat.system) status = set_system(talk, talk->chat.system);
+    const char *system = talk->chat.system ? talk->chat.system : talk->opened.system;
+    if (status == ST_OK && system) status = set_system(talk, system);
     if (status == ST_OK && !chat_has_template(talk->opened.chat)) {
         status_fail(ST_INPUT, "'%s' has no chat template", command->arguments[0]);
         status = status_hint(ST_INPUT, "name one: --chat-template chatml, llama3, alpaca, plain or a file; tune generate needs none");
@@ -340,10 +341,11 @@ Status cmd_chat(int argc, char **argv) {
                  .context = 8192,
                  .config = {.max_new_tokens = 512, .n = 1, .sample = {.temperature = 0.7, .top_p = 0.95, .typical_p = 1, .repetition_penalty = 1}}};
     Command command = {
-        .arguments_help = "MODEL",
+        .arguments_help = "MODEL | RUN",
         .help =
             "Talks to a model by its chat template. Answers come at temperature 0.7 and top-p 0.95 unless told otherwise, at most 512 tokens each.\n"
             "/system TEXT, /reset, /save FILE, /load FILE and /retry steer it; Ctrl-C stops an answer, Ctrl-D leaves. Without a terminal each line of stdin is a question.\n"
+            "The output of a run stands for what it trained, with its system message.\n"
             "    tune chat models/smollm2 --adapter runs/sft/adapter --system 'You are brief.'",
     };
     const Option options[] = {

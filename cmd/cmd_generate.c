@@ -114,7 +114,7 @@ static Status prompt_row(const OpenedModel *opened, const DataConfig *asked, con
 static Status prompt_rows(const Generate *job, const OpenedModel *opened, TokenRows *rows) {
     bool asks;
     TRY(choose_form(job, opened->chat, &asks));
-    const DataConfig asked = {.system = job->chat.system, .chat = asks ? opened->chat : NULL};
+    const DataConfig asked = {.system = job->chat.system ? job->chat.system : opened->system, .chat = asks ? opened->chat : NULL};
     if (!opened->tokenizer) {
         status_fail(ST_INPUT, "the model directory has no tokenizer");
         return status_hint(ST_INPUT, "give token ids: --input with rows {\"ids\": [...]}");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening a model with its adapter and tokenizer, as most commands do. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "cmd/cmd.h"
@@ -102,14 +103,53 @@ Status chat_choice_check(const ChatChoice *choice, const Chat *chat) {
     return status_hint(status_fail(ST_USAGE, "--now does nothing: the chat template writes no date"), "leave it out");
 }
 
+/* ---- a model with what belongs to it ---- */
+
+/* Where a model is, with the adapter to put on it. */
+typedef struct Place {
+    const char *dir, *adapter, *system;
+} Place;
+
+static bool holds(Arena *arena, const char *dir, const char *name) {
+    const char *path = path_join(arena, dir, name);
+    return path && file_exists(path);
+}
+
+/* The output of a run stands for what it trained, asked as that was. */
+static Status find_trained(Arena *arena, Place *place) {
+    const char *run = place->dir, *adapter = path_join(arena, run, "adapter"), *model = path_join(arena, run, "model");
+    Recipe *recipe;
+    if (!adapter || !model) return ST_RESOURCE;
+    TRY(recipe_read(path_join(arena, run, "recipe.yaml"), NULL, 0, &recipe));
+    place->system = recipe->data_system ? arena_strdup(arena, recipe->data_system) : NULL;
+    if (holds(arena, model, "config.json")) {
+        place->dir = model;
+    } else if (holds(arena, adapter, "adapter_config.json") && recipe->model_path) {
+        place->dir = arena_strdup(arena, recipe->model_path);
+        place->adapter = adapter;
+    }
+    recipe_free(recipe);
+    if (place->dir != run) return place->dir ? ST_OK : ST_RESOURCE;
+    return status_hint(status_fail(ST_INPUT, "the run in '%s' has made neither an adapter nor a model yet", run), "finish it with --resume");
+}
+
+static Status open_place(const Place *place, const char *compute, const ChatChoice *choice, OpenedModel *opened) {
+    TRY(model_load(place->dir, &(ModelOptions){.device = device_cpu(), .compute = compute_from_text(compute ? compute : "auto")}, &opened->model));
+    if (place->adapter) TRY(adapter_load(opened->model, place->adapter, false));
+    TRY(tokenizer_load_if_any(place->dir, &opened->tokenizer));
+    opened->system = place->system ? strdup(place->system) : NULL;
+    return open_chat(place->dir, place->adapter, choice, opened);
+}
+
 Status open_model(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened) {
+    Arena *arena = arena_new(0);
+    Place place = {.dir = dir, .adapter = adapter};
     *opened = (OpenedModel){0};
-    Status status =
-        model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = compute_from_text(compute ? compute : "auto")}, &opened->model);
-    if (status == ST_OK && adapter) status = adapter_load(opened->model, adapter, false);
-    if (status == ST_OK) status = tokenizer_load_if_any(dir, &opened->tokenizer);
-    if (status == ST_OK) status = open_chat(dir, adapter, choice, opened);
+    Status status = arena ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK && !adapter && !holds(arena, dir, "config.json") && holds(arena, dir, "recipe.yaml")) status = find_trained(arena, &place);
+    if (status == ST_OK) status = open_place(&place, compute, choice, opened);
     if (status != ST_OK) close_model(opened);
+    arena_free(arena);
     return status;
 }
 
@@ -117,5 +157,6 @@ void close_model(OpenedModel *opened) {
     model_free(opened->model);
     tokenizer_free(opened->tokenizer);
     chat_close(opened->chat);
+    free(opened->system);
     *opened = (OpenedModel){0};
 }

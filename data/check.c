@@ -46,6 +46,8 @@ static Status open_all(const Recipe *recipe, const ModelConfig *model, const cha
     TRY(open_rows(recipe, model, rows));
     if (!rows->train->plain_as && !(rows->eval && rows->eval->plain_as))
         TRY(recipe_unread(recipe, "data.as", "leave it out", "does nothing: no row is of plain texts"));
+    if (!rows->prompts && rows->train->counts.conversations == 0)
+        TRY(recipe_unread(recipe, "data.template_kwargs", "leave it out", "does nothing: no row is a conversation"));
     if (holds_steps(rows->train) || holds_steps(rows->eval)) return ST_OK;
     return recipe_unread(recipe, "data.step_separator", "leave it out", "does nothing: no row is of format stepwise");
 }
