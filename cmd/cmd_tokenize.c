@@ -153,14 +153,16 @@ static void count_stray(const json_t *row, Rendering *r) {
     }
 }
 
-/* The row's own values, with special tokens that the directory has none of. */
+/* Special tokens that the directory has none of, among the row's own values. */
 static Status lend_tokens(json_t *row, Rendering *r) {
-    json_t *own = json_object_get(row, "chat_template_kwargs");
+    static const char key[] = "chat_template_kwargs";
+    json_t *own = json_object_get(row, key);
     json_decref(r->lent);
     r->lent = json_is_object(own) ? json_copy(own) : json_object();
     if (!r->lent) return status_fail(ST_RESOURCE, "out of memory");
     chat_template_lend_special(r->chat->template, r->lent, row);
-    if (json_object_size(r->lent)) json_object_set(row, "chat_template_kwargs", r->lent);
+    bool none = !own || json_is_null(own);
+    if ((none || json_is_object(own)) && json_object_size(r->lent)) json_object_set(row, key, r->lent);
     return ST_OK;
 }
 
