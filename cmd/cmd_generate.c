@@ -145,11 +145,12 @@ static Status run_prompts(Generate *job, const OpenedModel *opened, const TokenR
     return result_close(&job->result, status);
 }
 
-/* ilql_heads.safetensors lies in the run directory, where its adapter or model is. */
+/* ilql_heads.safetensors lies in the run directory, which may be what is named, where its adapter or model is. */
 static Status open_heads(const Command *command, const Generate *job, Model *model, IlqlHeads *heads) {
     const char *dir = job->adapter ? job->adapter : command->arguments[0];
-    const char *path = arena_printf(command->arena, "%s/../ilql_heads.safetensors", dir);
-    if (!path) return ST_RESOURCE;
+    const char *path = arena_printf(command->arena, "%s/../ilql_heads.safetensors", dir), *run = path_join(command->arena, dir, "recipe.yaml");
+    if (run && file_exists(run)) path = path_join(command->arena, dir, "ilql_heads.safetensors");
+    if (!path || !run) return ST_RESOURCE;
     if (file_exists(path)) return ilql_heads_load(model, path, heads);
     status_fail(ST_INPUT, "no Q heads beside '%s': '%s' is missing", dir, path);
     return status_hint(ST_INPUT, "--ilql goes with the adapter or model of a run with rl.algorithm: ilql");
