@@ -52,7 +52,8 @@ static void summarize(const RecipeCommand *job, const IlqlResult *result) {
     show_line("wrote %s/%s and %s/ilql_heads.safetensors", recipe->output, trained_part(recipe), recipe->output);
     Str model = {0};
     append_trained(&model, recipe);
-    show_line("next: tune generate %s --ilql 4 --prompt Hello", str_text(&model));
+    bool raw = !first_row_asks(recipe);
+    show_line("next: tune generate %s --ilql 4%s --prompt Hello", str_text(&model), raw ? " --raw" : "");
     str_release(&model);
 }
 

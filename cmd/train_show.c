@@ -111,6 +111,27 @@ static bool has_template(const Recipe *recipe) {
     return has;
 }
 
+static Status look_at_row(void *asks, const Row *row) {
+    json_t *messages = NULL;
+    bool found = row_messages(row->json, &(DataConfig){0}, &messages) == ST_OK && messages;
+    *(bool *)asks = found || json_is_array(json_object_get(row->json, "chosen"));
+    json_decref(messages);
+    return ST_OK;
+}
+
+bool first_row_asks(const Recipe *recipe) {
+    Arena *arena = arena_new(0);
+    DataSource *sources;
+    const char **paths;
+    size_t n = 0, n_paths = 0;
+    bool asks = false;
+    Status status = arena && recipe->data_train ? data_sources(recipe->data_train, "data.train", arena, &sources, &n) : ST_INPUT;
+    if (status == ST_OK && n > 0) status = rows_expand(sources[0].path, arena, &paths, &n_paths);
+    if (status == ST_OK && n_paths > 0) status = rows_read_some(paths[0], 1, look_at_row, &asks);
+    arena_free(arena);
+    return status == ST_OK && asks;
+}
+
 void show_next_use(const Recipe *recipe, bool asks) {
     Str trained = {0}, more = {0};
     const char *word = "next";
