@@ -56,7 +56,9 @@ static Status decode_ids(const Tokenize *job, const json_t *json, Str *result) {
         else
             ids_push(&ids, (int32_t)json_integer_value(id));
     }
-    for (size_t i = 0; status == ST_OK && i < ids.n; i++) *job->absent += !tokenizer_token(job->tokenizer, ids.data[i]);
+    size_t absent = 0;
+    for (size_t i = 0; status == ST_OK && i < ids.n; i++) absent += !tokenizer_token(job->tokenizer, ids.data[i]);
+    if (absent) *job->absent += absent;
     if (status == ST_OK) status = tokenizer_decode(job->tokenizer, ids.data, ids.n, job->no_special, &text);
     if (status == ST_OK && job->rows)
         str_append_json(result, str_text(&text), text.len);
