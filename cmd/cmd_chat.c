@@ -286,8 +286,7 @@ static Status converse(Talk *talk) {
     return interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : ST_OK;
 }
 
-static Status run(const Command *command, Talk *talk) {
-    TRY(command_needs(command, 1, 1));
+static Status talk_to(const Command *command, Talk *talk) {
     TRY(check_sampling(&talk->config));
     if (talk->context < 2 || talk->context > 1 << 24) return status_fail(ST_USAGE, "--context is 2 or more, not %lld", (long long)talk->context);
     if (talk->config.max_new_tokens >= talk->context)
@@ -295,7 +294,6 @@ static Status run(const Command *command, Talk *talk) {
     TRY(open_model(command->arguments[0], talk->adapter, talk->compute, &talk->chat, &talk->opened));
     const ModelConfig *config = &talk->opened.model->config;
     int32_t end_of_turn = chat_end_of_turn(talk->opened.chat);
-    talk->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     talk->config.seed = (uint64_t)talk->seed;
     talk->config.stop = talk->stop.items;
     talk->config.n_stop = talk->stop.n;
@@ -304,11 +302,13 @@ static Status run(const Command *command, Talk *talk) {
     if (config->learned_positions) talk->context = MIN(talk->context, config->max_position_embeddings);
     talk->messages = json_array();
     Status status = talk->messages ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
-    if (status == ST_OK && talk->chat.system) status = set_system(talk, talk->chat.system);
+    const char *system = talk->chat.system ? talk->chat.system : talk->opened.system;
+    if (status == ST_OK && system) status = set_system(talk, system);
     if (status == ST_OK && !chat_has_template(talk->opened.chat)) {
         status_fail(ST_INPUT, "'%s' has no chat template", command->arguments[0]);
         status = status_hint(ST_INPUT, "name one: --chat-template chatml, llama3, alpaca, plain or a file; tune generate needs none");
     }
+    if (status == ST_OK) status = chat_choice_check(&talk->chat, talk->opened.chat);
     if (status == ST_OK) status = session_new(talk->opened.model, talk->context, &talk->config.session);
     if (status == ST_OK && talk->terminal)
         show_line("%s%s%s: /help for commands, Ctrl-C stops an answer, Ctrl-D leaves", command->arguments[0], talk->adapter ? " with " : "",
@@ -322,15 +322,30 @@ static Status run(const Command *command, Talk *talk) {
     return status;
 }
 
+/* What is typed while the model is loaded or answers is shown once, where it is read. The library that reads it looks at the terminal first: one that
+ * does not show what is typed is not edited on. */
+static Status run(const Command *command, Talk *talk) {
+    TRY(command_needs(command, 1, 1));
+    talk->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+    if (talk->terminal) {
+        rl_initialize();
+        echo_off();
+    }
+    Status status = talk_to(command, talk);
+    echo_on();
+    return status;
+}
+
 Status cmd_chat(int argc, char **argv) {
     Talk talk = {.seed = 42,
                  .context = 8192,
                  .config = {.max_new_tokens = 512, .n = 1, .sample = {.temperature = 0.7, .top_p = 0.95, .typical_p = 1, .repetition_penalty = 1}}};
     Command command = {
-        .arguments_help = "MODEL",
+        .arguments_help = "MODEL | RUN",
         .help =
             "Talks to a model by its chat template. Answers come at temperature 0.7 and top-p 0.95 unless told otherwise, at most 512 tokens each.\n"
             "/system TEXT, /reset, /save FILE, /load FILE and /retry steer it; Ctrl-C stops an answer, Ctrl-D leaves. Without a terminal each line of stdin is a question.\n"
+            "The output of a run stands for what it trained, with its system message.\n"
             "    tune chat models/smollm2 --adapter runs/sft/adapter --system 'You are brief.'",
     };
     const Option options[] = {

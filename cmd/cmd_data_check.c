@@ -433,8 +433,7 @@ static Status open_prompts(const Recipe *recipe, const ModelConfig *config, Reci
     const RewardOptions options = {.max_new_tokens = recipe->generate_max_new_tokens, .check_only = true};
     Status status = recipe->reward ? rewards_open(recipe->reward, recipe->path, &options, &rewards) : ST_OK;
     if (status == ST_OK) status = tokenizer_load_if_any(recipe->model_path, &tokenizer);
-    if (status == ST_OK)
-        status = chat_open(recipe->model_path, recipe->model_adapter, recipe->model_chat_template, recipe->data_now, tokenizer, &chat);
+    if (status == ST_OK) status = chat_open_recipe(recipe, tokenizer, &chat);
     if (status == ST_OK) status = try_prompts(recipe, config, chat, tokenizer, rewards);
     chat_close(chat);
     tokenizer_free(tokenizer);

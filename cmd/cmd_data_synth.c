@@ -159,15 +159,32 @@ static void write_summary(const Recipe *recipe, const SynthResult *r) {
 }
 
 /* An override's value is YAML, the whole of it a word of the shell. */
+static void append_override(Str *text, const char *key, const char *value) {
+    Str yaml = {0};
+    str_append_yaml(&yaml, value);
+    str_append_shell(text, "%s=%s", key, str_text(&yaml));
+    str_release(&yaml);
+}
+
+/* The rows are looked at as a teacher here would be trained on them; where it is elsewhere no model is known. */
 static void show_next(const Recipe *recipe, const SynthResult *r) {
-    Str path = {0}, value = {0}, word = {0};
+    const Yaml *model = yaml_get(recipe->synth_teacher, "model");
+    bool here = model && model->kind == YAML_SCALAR && dir_exists(model->text);
+    Str path = {0}, words = {0};
     str_printf(&path, "%s/%s.jsonl", recipe->output, r->selected >= 0 ? "selected" : "rows");
-    str_append_yaml(&value, str_text(&path));
-    str_append_shell(&word, "data.train=%s", str_text(&value));
-    show_line("next: tune data check %s model.path=DIR", str_text(&word));
+    if (here) {
+        append_override(&words, "data.train", str_text(&path));
+        str_append_char(&words, ' ');
+        append_override(&words, "model.path", model->text);
+        show_line("next: tune data check %s", str_text(&words));
+    } else {
+        str_append_shell(&words, "%s", str_text(&path));
+        str_append(&words, " -o ");
+        str_append_shell(&words, "%s/clean.jsonl", recipe->output);
+        show_line("next: tune data filter %s", str_text(&words));
+    }
     str_release(&path);
-    str_release(&value);
-    str_release(&word);
+    str_release(&words);
 }
 
 static void warn_of_missing(const SynthResult *r) {
@@ -192,7 +209,7 @@ static void summarize(const RecipeCommand *job, const SynthResult *r) {
     if (r->exhausted && r->rows < r->wanted) warn_of_missing(r);
     if (r->selected >= 0) show_line("%lld of them chosen", (long long)r->selected);
     show_line("wrote %s/rows.jsonl, %srejected.jsonl, dataset_card.md, report.html", job->recipe->output, r->selected >= 0 ? "selected.jsonl, " : "");
-    show_next(job->recipe, r);
+    if (r->rows > 0) show_next(job->recipe, r);
 }
 
 /* ---- what libraries do not do by themselves ---- */

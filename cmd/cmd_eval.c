@@ -44,6 +44,12 @@ static Status check_episodes(const char *path, const Eval *job) {
     return job->episodes >= 1 ? ST_OK : status_fail(ST_USAGE, "--episodes is %lld, expected at least 1", (long long)job->episodes);
 }
 
+/* A run of tune rl is asked as it was trained. */
+static Status check_rendering(const char *path, const Eval *job) {
+    if (job->chat.kwargs.n == 0) return ST_OK;
+    return status_fail(ST_USAGE, "--template-kwargs does nothing: '%s' is a run of tune rl, which is asked as its recipe says", path);
+}
+
 /* Options of episodes on what plays none. */
 static Status refuse_episodes(const char *path, const char *option) {
     status_fail(ST_USAGE, "%s is for runs of tune rl on an environment, and '%s' is none", option, path);
@@ -59,6 +65,7 @@ static Status run(const Command *command, Eval *job) {
     if (job->episodes == NOT_GIVEN) job->episodes = EPISODES;
     job->watch &= !command->json;
     if (is_environment_run(path)) {
+        TRY(check_rendering(path, job));
         TRY(check_episodes(path, job));
         return eval_environment(command, job);
     }
@@ -66,6 +73,7 @@ static Status run(const Command *command, Eval *job) {
     bool scores;
     TRY(scorer_fits(job->adapter ? job->adapter : path, &scores));
     if (!scores || !job->data) TRY(find_text_run(path, &text));
+    if (text != NO_TEXT_RUN) TRY(check_rendering(path, job));
     if (text == ON_TURNS) {
         TRY(check_episodes(path, job));
         return eval_turns(command, job);

@@ -15,6 +15,7 @@ typedef struct Generate {
     int64_t seed;
     double ilql;                /* NaN: none */
     const Tokenizer *tokenizer; /* NULL: the model has none */
+    bool raw;                   /* --prompt is text to go on with, whatever the model is */
     bool plain;                 /* one prompt from the command line: its text streams to stdout */
     const TokenRows *rows;
     ResultFile result;
@@ -38,6 +39,12 @@ static void write_prompt(JsonWriter *w, const Tokenizer *tokenizer, const Ids *i
     str_release(&text);
 }
 
+static void write_ids(JsonWriter *w, const char *key, const Ids *ids) {
+    jw_array(w, key);
+    for (size_t i = 0; i < ids->n; i++) jw_int(w, NULL, ids->data[i]);
+    jw_end_array(w);
+}
+
 static void write_row(JsonWriter *w, const Generate *job, const Completion *c) {
     const TokenRow *row = &job->rows->items[c->prompt];
     const json_t *prompt = json_object_get(row->json, json_object_get(row->json, "prompt") ? "prompt" : "text");
@@ -46,13 +53,12 @@ static void write_row(JsonWriter *w, const Generate *job, const Completion *c) {
         jw_string(w, "prompt", json_string_value(prompt));
     else
         write_prompt(w, job->tokenizer, &row->ids);
+    if (job->prompts.n > 0) write_ids(w, "prompt_ids", &row->ids);
     if (job->tokenizer)
         jw_string_n(w, "completion", str_text(&c->text), c->text.len);
     else
         jw_null(w, "completion");
-    jw_array(w, "completion_ids");
-    for (size_t i = 0; i < c->ids.n; i++) jw_int(w, NULL, c->ids.data[i]);
-    jw_end_array(w);
+    write_ids(w, "completion_ids", &c->ids);
     write_numbers(w, "logprobs", c->logprobs, (int64_t)c->ids.n);
     jw_string(w, "finish_reason", c->finish == FINISH_STOP ? "stop" : "length");
     jw_end_object(w);
@@ -81,22 +87,44 @@ static Status check(const Generate *job) {
     if (c->n < 1 || c->n >= 1 << 16) return status_fail(ST_USAGE, "-n is 1 to 65535, not %lld", (long long)c->n);
     if (c->max_batch < 0) return status_fail(ST_USAGE, "--max-batch is 0 or more, not %lld", (long long)c->max_batch);
     if ((job->prompts.n > 0) == (job->input != NULL)) return status_fail(ST_USAGE, "tune generate needs either --prompt TEXT or --input ROWS.jsonl");
+    if (job->as && job->prompts.n > 0) return status_fail(ST_USAGE, "--as is for --input: a prompt is asked through the chat template, or --raw");
+    if (job->raw && job->input) return status_fail(ST_USAGE, "--raw is for --prompt: rows {\"prompt\": TEXT} are taken as they are");
+    if (job->raw && chat_choice_first(&job->chat))
+        return status_fail(ST_USAGE, "%s does nothing with --raw, which uses no chat template", chat_choice_first(&job->chat));
     return ST_OK;
 }
 
-static Status prompt_rows(const Generate *job, const Tokenizer *tokenizer, TokenRows *rows) {
-    if (!tokenizer) {
+/* A prompt of the command line is asked through the model's chat template where it has one, as its training asked it; *asks: it is so. */
+static Status choose_form(const Generate *job, const Chat *chat, bool *asks) {
+    const char *option = chat_choice_first(&job->chat);
+    *asks = job->prompts.n > 0 && !job->raw && chat_has_template(chat);
+    if (*asks) return chat_choice_check(&job->chat, chat);
+    if (job->prompts.n == 0 || !option) return ST_OK;
+    status_fail(ST_USAGE, "%s does nothing: the model has no chat template, so that the text is taken as it is", option);
+    return status_hint(ST_USAGE, "name one: --chat-template chatml, llama3, alpaca, plain, or a file");
+}
+
+static Status prompt_row(const OpenedModel *opened, const DataConfig *asked, const char *text, TokenRow *row) {
+    row->json = asked->chat ? json_pack("{s:[{s:s, s:s}]}", "messages", "role", "user", "content", text) : json_pack("{s:s}", "prompt", text);
+    if (!row->json) return status_fail(ST_INPUT, "the prompt is not valid UTF-8");
+    return asked->chat ? row_question(row->json, asked, opened->tokenizer, &row->ids)
+                       : encode_prompt(opened->tokenizer, text, strlen(text), &row->ids);
+}
+
+static Status prompt_rows(const Generate *job, const OpenedModel *opened, TokenRows *rows) {
+    bool asks;
+    TRY(choose_form(job, opened->chat, &asks));
+    const DataConfig asked = {.system = job->chat.system ? job->chat.system : opened->system, .chat = asks ? opened->chat : NULL};
+    if (!opened->tokenizer) {
         status_fail(ST_INPUT, "the model directory has no tokenizer");
         return status_hint(ST_INPUT, "give token ids: --input with rows {\"ids\": [...]}");
     }
     for (size_t i = 0; i < job->prompts.n; i++) {
-        const char *text = job->prompts.items[i];
         TRY(array_grow(&rows->items, &rows->cap, rows->n + 1, sizeof *rows->items, "prompts"));
-        TokenRow *row = &rows->items[rows->n++];
-        *row = (TokenRow){.json = json_pack("{s:s}", "prompt", text)};
-        if (!row->json) return status_fail(ST_INPUT, "the prompt is not valid UTF-8");
-        TRY(encode_prompt(tokenizer, text, strlen(text), &row->ids));
+        rows->items[rows->n] = (TokenRow){0};
+        TRY(prompt_row(opened, &asked, job->prompts.items[i], &rows->items[rows->n++]));
     }
+    if (asks) show_line("asked through the model's chat template; --raw gives it the text as it is");
     return ST_OK;
 }
 
@@ -117,11 +145,12 @@ static Status run_prompts(Generate *job, const OpenedModel *opened, const TokenR
     return result_close(&job->result, status);
 }
 
-/* ilql_heads.safetensors lies in the run directory, where its adapter or model is. */
+/* ilql_heads.safetensors lies in the run directory, which may be what is named, where its adapter or model is. */
 static Status open_heads(const Command *command, const Generate *job, Model *model, IlqlHeads *heads) {
     const char *dir = job->adapter ? job->adapter : command->arguments[0];
-    const char *path = arena_printf(command->arena, "%s/../ilql_heads.safetensors", dir);
-    if (!path) return ST_RESOURCE;
+    const char *path = arena_printf(command->arena, "%s/../ilql_heads.safetensors", dir), *run = path_join(command->arena, dir, "recipe.yaml");
+    if (run && file_exists(run)) path = path_join(command->arena, dir, "ilql_heads.safetensors");
+    if (!path || !run) return ST_RESOURCE;
     if (file_exists(path)) return ilql_heads_load(model, path, heads);
     status_fail(ST_INPUT, "no Q heads beside '%s': '%s' is missing", dir, path);
     return status_hint(ST_INPUT, "--ilql goes with the adapter or model of a run with rl.algorithm: ilql");
@@ -152,7 +181,7 @@ static Status run(const Command *command, Generate *job) {
     }
     if (status == ST_OK)
         status = job->input ? token_rows_read(job->input, &opened, &(DataConfig){.system = job->chat.system, .as = job->as}, true, &rows)
-                            : prompt_rows(job, opened.tokenizer, &rows);
+                            : prompt_rows(job, &opened, &rows);
     if (status == ST_OK) status = run_prompts(job, &opened, &rows, command->arena);
     token_rows_release(&rows);
     close_model(&opened);
@@ -166,14 +195,17 @@ Status cmd_generate(int argc, char **argv) {
     Command command = {
         .arguments_help = "MODEL (--prompt TEXT ... | --input ROWS.jsonl)",
         .help =
-            "Continues prompts: text on stdout, or with --input, -o or --json one row per completion: "
+            "Answers prompts: text on stdout, or with --input, -o or --json one row per completion: "
             "{\"prompt\", \"completion\", \"completion_ids\", \"logprobs\", \"finish_reason\": \"stop\"|\"length\"}. Rows are {\"prompt\": ...}, {\"messages\": [...]}, {\"ids\": [...]} "
             "or whole training rows, of which the answer is left out. 128 new tokens at temperature 1 unless told otherwise.\n"
+            "A model with a chat template is asked --prompt through it, as the only message of a user, and answers; --raw gives it the text to go on with, as a model without one has it. "
+            "With --prompt rows have \"prompt_ids\", too.\n"
             "A row's result depends on the seed and its number, not on what else is generated.\n"
             "    tune generate models/smollm2 --prompt 'The capital of France is' --greedy --max-new-tokens 8",
     };
     const Option options[] = {
         {"--prompt", OPTION_LIST, &job.prompts, "TEXT", "a prompt; given several times they are answered as rows"},
+        {"--raw", OPTION_FLAG, &job.raw, NULL, "it is text to go on with, without the chat template"},
         {"--input", OPTION_TEXT, &job.input, "FILE", "rows of prompts: .jsonl, .json, .csv, .tsv, .txt, .parquet"},
         {"-o", OPTION_TEXT, &job.output, "FILE", "rows go here instead of stdout"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},

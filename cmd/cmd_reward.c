@@ -3,7 +3,7 @@
 #include "cmd/pair_command.h"
 #include "rl/reward/reward_training.h"
 
-static Status run(const RecipeCommand *job) { return pair_command(job, reward_training_run); }
+static Status run(const RecipeCommand *job) { return pair_command(job, reward_training_run, false); }
 
 Status cmd_reward(int argc, char **argv) {
     static const char *const sections[] = {"", "model", "lora", "data", "train", "eval", NULL};

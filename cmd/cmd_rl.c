@@ -13,7 +13,7 @@ static Status run(const RecipeCommand *job) {
     bool offline = strcmp(recipe->rl_algorithm, "ilql") == 0;
     if (!offline && !preference_algorithm(recipe->rl_algorithm))
         return recipe->rl_env && !text_env_is_meant(recipe->rl_env) ? rl_environment(job) : rl_text(job);
-    if (!recipe->rl_env) return offline ? rl_offline(job) : pair_command(job, preference_run);
+    if (!recipe->rl_env) return offline ? rl_offline(job) : pair_command(job, preference_run, true);
     status_fail(ST_CONFIG, "algorithm '%s' learns from rows of %s, not from an environment", recipe->rl_algorithm,
                 offline ? "text with rewards" : "preferences");
     return status_hint(ST_CONFIG, "name rows in data.train and leave out rl.env");

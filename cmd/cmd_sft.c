@@ -8,8 +8,15 @@ static void show_file(void *context, const char *text) {
     show_line("data: %s", text);
 }
 
+typedef struct Shown {
+    const RecipeCommand *job;
+    bool conversations; /* most rows are */
+} Shown;
+
 static void show_plan(void *context, const SftPlan *plan) {
-    const RecipeCommand *job = context;
+    Shown *run = context;
+    const RecipeCommand *job = run->job;
+    run->conversations = 2 * plan->train.conversations > plan->train.rows;
     const TrainPlan shown = {
         .rows = plan->train.rows,
         .tokens = plan->train.tokens,
@@ -45,27 +52,17 @@ static void show_plan(void *context, const SftPlan *plan) {
               plan->steps_per_epoch, (long long)plan->largest_batch_tokens, plural(plan->largest_batch_tokens));
 }
 
-static void show_step(void *context, const Progress *p) { show_training_step(((const RecipeCommand *)context)->recipe, p); }
-
-static void show_next(const Recipe *recipe) {
-    Str model = {0}, adapter = {0};
-    str_append_shell(&model, "%s", recipe->model_path);
-    str_append_shell(&adapter, "%s/adapter", recipe->output);
-    show_line("next: tune generate %s --adapter %s, or tune merge %s %s -o MERGED", str_text(&model), str_text(&adapter), str_text(&model),
-              str_text(&adapter));
-    str_release(&model);
-    str_release(&adapter);
-}
+static void show_step(void *context, const Progress *p) { show_training_step(((const Shown *)context)->job->recipe, p); }
 
 static Status train(const RecipeCommand *job) {
     const Recipe *recipe = job->recipe;
     TrainResult result = {0};
-    SftConfig config = {
-        .recipe = job->recipe, .options = job->options, .on_plan = show_plan, .on_progress = show_step, .context = (void *)(uintptr_t)job};
+    Shown shown = {.job = job};
+    SftConfig config = {.recipe = job->recipe, .options = job->options, .on_plan = show_plan, .on_progress = show_step, .context = &shown};
     Status status = sft_run(&config, &result);
     if (status == ST_OK && !job->options.dry_run) {
         show_training_result(job->command, recipe, &result);
-        if (recipe->has_lora && !result.already_finished) show_next(recipe);
+        if (!result.already_finished) show_next_use(recipe, shown.conversations);
     }
     return status;
 }

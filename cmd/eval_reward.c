@@ -39,11 +39,16 @@ Status eval_reward(const Command *command, const Eval *job) {
     RewardNumbers numbers;
     bool stepwise;
     if (job->exact_match) return status_fail(ST_USAGE, "--exact-match is for language models: a reward model answers nothing");
+    json_t *kwargs;
+    TRY(chat_choice_kwargs(&job->chat, &kwargs));
     ScorerOptions how = {.base_dir = job->adapter ? command->arguments[0] : NULL,
                          .compute = job->compute,
                          .chat_template = job->chat.chat_template,
+                         .template_kwargs = kwargs,
                          .now = job->chat.now};
-    TRY(scorer_open(job->adapter ? job->adapter : command->arguments[0], &how, &scorer));
+    Status status = scorer_open(job->adapter ? job->adapter : command->arguments[0], &how, &scorer);
+    json_decref(kwargs);
+    TRY(status);
     RewardEvaluation config = {.model = scorer->model,
                                .tokenizer = scorer->tokenizer,
                                .chat = scorer->chat,
@@ -53,7 +58,7 @@ Status eval_reward(const Command *command, const Eval *job) {
                                .as = job->config.as ? job->config.as : scorer->as,
                                .system = job->chat.system,
                                .on_progress = show_rows};
-    Status status = reward_evaluate(&config, &numbers, &stepwise);
+    status = reward_evaluate(&config, &numbers, &stepwise);
     end_live_line();
     if (status == ST_OK) report_reward(command, &numbers, stepwise);
     scorer_close(scorer);

@@ -44,11 +44,13 @@ static void show_plan(void *context, const PairRun *run, const PairPlan *plan) {
 
 static void show_step(void *context, const Progress *p) { show_training_step(((const RecipeCommand *)context)->recipe, p); }
 
-Status pair_command(const RecipeCommand *job, PairCommandRun *run) {
+Status pair_command(const RecipeCommand *job, PairCommandRun *run, bool answers) {
     TrainResult result = {0};
     PairRunConfig config = {
         .recipe = job->recipe, .options = job->options, .on_plan = show_plan, .on_progress = show_step, .context = (void *)(uintptr_t)job};
     Status status = run(&config, &result);
-    if (status == ST_OK && !job->options.dry_run) show_training_result(job->command, job->recipe, &result);
-    return status;
+    if (status != ST_OK || job->options.dry_run) return status;
+    show_training_result(job->command, job->recipe, &result);
+    if (answers && !result.already_finished) show_next_use(job->recipe, first_row_asks(job->recipe));
+    return ST_OK;
 }

@@ -7,7 +7,7 @@
 #include "rl/pairs/pair_run.h"
 
 typedef Status PairCommandRun(const PairRunConfig *config, TrainResult *result);
-/* Runs the job and shows plan, progress and result. */
-Status pair_command(const RecipeCommand *job, PairCommandRun *run);
+/* Runs the job and shows plan, progress and result; answers: what it makes can be asked. */
+Status pair_command(const RecipeCommand *job, PairCommandRun *run, bool answers);
 
 #endif

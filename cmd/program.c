@@ -28,6 +28,7 @@ static void on_signal(int number) {
         atomic_store(&asked_at, ms);
         interrupt_request();
     } else if (ms - atomic_load(&asked_at) > SAME_SIGNAL_MS) {
+        echo_on();
         ssize_t written = write(STDERR_FILENO, program_name, strlen(program_name));
         if (written > 0) written = write(STDERR_FILENO, last_words, sizeof last_words - 1);
         (void)written;

@@ -51,12 +51,9 @@ static void summarize(const RecipeCommand *job, const IlqlResult *result) {
               result->first_loss, result->last_loss);
     show_line("wrote %s/%s and %s/ilql_heads.safetensors", recipe->output, trained_part(recipe), recipe->output);
     Str model = {0};
-    if (recipe->has_lora) {
-        str_append_shell(&model, "%s", recipe->model_path);
-        str_append(&model, " --adapter ");
-    }
-    str_append_shell(&model, "%s/%s", recipe->output, trained_part(recipe));
-    show_line("next: tune generate %s --ilql 4 --prompt ...", str_text(&model));
+    append_trained(&model, recipe);
+    bool raw = !first_row_asks(recipe);
+    show_line("next: tune generate %s --ilql 4%s --prompt Hello", str_text(&model), raw ? " --raw" : "");
     str_release(&model);
 }
 

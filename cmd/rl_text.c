@@ -68,6 +68,7 @@ static void summarize(const RecipeCommand *job, const TextRlResult *result) {
     show_line("%lld step%s in %s: reward %.4g -> %.4g", (long long)result->steps, plural(result->steps), format_seconds(result->seconds, seconds),
               result->first_reward, result->last_reward);
     show_line("wrote %s/%s", recipe->output, trained_part(recipe));
+    if (!recipe->rl_env) show_next_use(recipe, first_row_asks(recipe));
 }
 
 Status rl_text(const RecipeCommand *job) {

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/ioctl.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "lib/base/system.h"
@@ -23,6 +24,23 @@ static Str table;
 static int rows_drawn, columns_drawn;
 
 void set_quiet(bool on) { quiet = on; }
+
+/* ---- what is typed ---- */
+
+static struct termios typed; /* the terminal as it was */
+static volatile sig_atomic_t echo_is_off;
+
+void echo_off(void) {
+    if (echo_is_off || tcgetattr(STDIN_FILENO, &typed) != 0) return;
+    struct termios silent = typed;
+    silent.c_lflag &= ~(tcflag_t)(ECHO | ECHONL);
+    echo_is_off = tcsetattr(STDIN_FILENO, TCSANOW, &silent) == 0;
+}
+
+void echo_on(void) {
+    if (echo_is_off) tcsetattr(STDIN_FILENO, TCSANOW, &typed);
+    echo_is_off = 0;
+}
 
 /* ---- results ---- */
 

@@ -2,6 +2,8 @@
 /* Plan, progress and end of a run. */
 #include "cmd/train_show.h"
 
+#include "lib/text/chat.h"
+
 #include <math.h>
 
 void print_training_plan(const RecipeCommand *job, const TrainPlan *plan) {
@@ -90,4 +92,66 @@ void show_training_result(const Command *command, const Recipe *recipe, const Tr
               result->first_loss, result->last_loss, result->early_stopped ? ", stopped early" : "");
     if (!isnan(result->eval_loss)) show_line("held-out loss %.4f, best %.4f", result->eval_loss, result->best_eval_loss);
     show_line("wrote %s/%s", recipe->output, trained_part(recipe));
+}
+
+/* ---- what to do next ---- */
+
+void append_trained(Str *text, const Recipe *recipe) {
+    if (recipe->has_lora) {
+        str_append_shell(text, "%s", recipe->model_path);
+        str_append(text, " --adapter ");
+    }
+    str_append_shell(text, "%s/%s", recipe->output, trained_part(recipe));
+}
+
+static bool has_template(const Recipe *recipe) {
+    ChatTemplate *template = NULL;
+    bool has = chat_template_load(recipe->model_path, recipe->model_adapter, recipe->model_chat_template, &template) == ST_OK && template;
+    chat_template_free(template);
+    return has;
+}
+
+static Status look_at_row(void *asks, const Row *row) {
+    json_t *messages = NULL;
+    bool found = row_messages(row->json, &(DataConfig){0}, &messages) == ST_OK && messages;
+    *(bool *)asks = found || json_is_array(json_object_get(row->json, "chosen"));
+    json_decref(messages);
+    return ST_OK;
+}
+
+bool first_row_asks(const Recipe *recipe) {
+    Arena *arena = arena_new(0);
+    DataSource *sources;
+    const char **paths;
+    size_t n = 0, n_paths = 0;
+    bool asks = false;
+    Status status = arena && recipe->data_train ? data_sources(recipe->data_train, "data.train", arena, &sources, &n) : ST_INPUT;
+    if (status == ST_OK && n > 0) status = rows_expand(sources[0].path, arena, &paths, &n_paths);
+    if (status == ST_OK && n_paths > 0) status = rows_read_some(paths[0], 1, look_at_row, &asks);
+    arena_free(arena);
+    return status == ST_OK && asks;
+}
+
+void show_next_use(const Recipe *recipe, bool asks) {
+    Str trained = {0}, more = {0};
+    const char *word = "next";
+    append_trained(&trained, recipe);
+    if (asks && recipe->data_system) {
+        str_append(&more, " --system ");
+        str_append_shell(&more, "%s", recipe->data_system);
+    }
+    if (asks)
+        show_line("next: tune chat %s%s", str_text(&trained), str_text(&more));
+    else if (tokenizer_in(recipe->model_path))
+        show_line("next: tune generate %s%s --prompt Hello", str_text(&trained), has_template(recipe) ? " --raw" : "");
+    if (asks || tokenizer_in(recipe->model_path)) word = "or";
+    str_clear(&more);
+    str_append_shell(&more, "%s/merged", recipe->output);
+    str_clear(&trained);
+    str_append_shell(&trained, "%s", recipe->model_path);
+    str_append_char(&trained, ' ');
+    str_append_shell(&trained, "%s/adapter", recipe->output);
+    if (recipe->has_lora) show_line("%s: tune merge %s -o %s", word, str_text(&trained), str_text(&more));
+    str_release(&trained);
+    str_release(&more);
 }

@@ -101,9 +101,8 @@ static Status add_tokenizer(Hasher *hasher, const char *path) {
 static void add_chat(Hasher *hasher, const Chat *chat) {
     if (!chat_has_template(chat)) return;
     for (int with_tools = 0; with_tools < 2; with_tools++) {
-        Slice source = chat_template_source(chat->template, with_tools);
         Str text = {0};
-        str_append_n(&text, source.data, source.len);
+        chat_template_text(chat->template, with_tools, &text);
         add_text(hasher, str_text(&text));
         str_release(&text);
     }

@@ -42,12 +42,14 @@ static Status open_rows(const Recipe *recipe, const ModelConfig *model, RecipeRo
 
 static Status open_all(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows) {
     TRY(tokenizer_load_if_any(recipe->model_path, &rows->tokenizer)); /* without one, rows of ids work */
-    TRY(chat_open(recipe->model_path, recipe->model_adapter, recipe->model_chat_template, recipe->data_now, rows->tokenizer, &rows->chat));
+    TRY(chat_open_recipe(recipe, rows->tokenizer, &rows->chat));
     TRY(chat_check_now(recipe, rows->chat));
     if (!recipe->data_now && day && chat_writes_date(rows->chat)) TRY(chat_set_now(rows->chat, day));
     TRY(open_rows(recipe, model, rows));
     if (!rows->train->plain_as && !(rows->eval && rows->eval->plain_as))
         TRY(recipe_unread(recipe, "data.as", "leave it out", "does nothing: no row is of plain texts"));
+    if (!rows->prompts && rows->train->counts.conversations == 0)
+        TRY(recipe_unread(recipe, "data.template_kwargs", "leave it out", "does nothing: no row is a conversation"));
     if (holds_steps(rows->train) || holds_steps(rows->eval)) return ST_OK;
     return recipe_unread(recipe, "data.step_separator", "leave it out", "does nothing: no row is of format stepwise");
 }

@@ -55,6 +55,11 @@ typedef struct Chat Chat;
 /* adapter, override: NULL, or as for chat_template_load; now: fixed date for templates that ask for it, NULL = today. A model without a template is
  * fine until a row needs one. */
 Status chat_open(const char *model_dir, const char *adapter, const char *override, const char *now, const Tokenizer *tokenizer, Chat **chat);
+/* The same with what a recipe says: its keys of model, data.now and data.template_kwargs. */
+Status chat_open_recipe(const Recipe *recipe, const Tokenizer *tokenizer, Chat **chat);
+/* Values of variables that rows do not give (an object; NULL: none); tokenizer: as for chat_open. ST_INPUT: there is no template, or it does not have
+ * the name. */
+Status chat_set_kwargs(Chat *chat, const json_t *values, const Tokenizer *tokenizer);
 void chat_close(Chat *chat); /* NULL is fine */
 bool chat_has_template(const Chat *chat);
 bool chat_writes_date(const Chat *chat); /* its text depends on the day */
@@ -255,6 +260,8 @@ Status rows_expand(const char *pattern, Arena *arena, const char ***paths, size_
 Status row_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
 /* The messages of a conversation's question, without the answer that it may end with: a new list, NULL where the row is no conversation. ST_INPUT. */
 Status row_question_messages(const json_t *row, json_t **messages);
+/* The messages of a conversation as they are rendered, all of them: a new list, NULL where the row is no conversation. ST_INPUT. */
+Status row_messages(const json_t *row, const DataConfig *config, json_t **messages);
 Status row_whole(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
 /* ids of `text` with BOS where the post-processor adds it and the text does not begin with it; EOS never. */
 Status encode_prompt(const Tokenizer *tokenizer, const char *text, size_t len, Ids *ids);

@@ -6,7 +6,7 @@ Status run_chat_open(const Recipe **recipe, bool resume, Recipe *dated, Tokenize
     const Recipe *r = *recipe;
     const char *day;
     TRY(tokenizer_load_if_any(r->model_path, tokenizer));
-    TRY(chat_open(r->model_path, r->model_adapter, r->model_chat_template, r->data_now, *tokenizer, chat));
+    TRY(chat_open_recipe(r, *tokenizer, chat));
     TRY(chat_check_now(r, *chat));
     if (r->data_now || !chat_writes_date(*chat)) return ST_OK;
     TRY(recipe_day(r, resume, &day));

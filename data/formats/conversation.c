@@ -155,12 +155,30 @@ static Status set_list(json_t *variables, const json_t *row, const char *key) {
     return json_holds_nul(list) ? status_fail(ST_INPUT, "'%s' holds a NUL character", key) : ST_OK;
 }
 
+/* The row's own values for the template: an object, or a text that holds one, as columns of Parquet and CSV do. */
+static Status set_kwargs(json_t *variables, const json_t *row) {
+    static const char key[] = "chat_template_kwargs";
+    json_t *value = json_object_get(row, key), *object = NULL;
+    if (!value || json_is_null(value) || (json_is_string(value) && json_string_length(value) == 0)) return ST_OK;
+    if (json_is_string(value))
+        object = json_loadb(json_string_value(value), json_string_length(value), JSON_REJECT_DUPLICATES, NULL);
+    else
+        object = json_incref(value);
+    Status status = ST_OK;
+    if (!json_is_object(object))
+        status = status_hint(status_fail(ST_INPUT, "'%s' is no object", key), "expected {\"enable_thinking\": false} or the like");
+    else if (json_holds_nul(object))
+        status = status_fail(ST_INPUT, "'%s' holds a NUL character", key);
+    else
+        json_object_update(variables, object);
+    json_decref(object);
+    return status;
+}
+
 Status messages_render(const Chat *chat, const json_t *messages, size_t n, const json_t *row, bool generation_prompt, ChatRendering *rendering) {
-    json_t *variables = json_object(), *part = json_array(), *more = json_object_get(row, "chat_template_kwargs");
-    Status status = variables && part ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
-    if (status == ST_OK && json_holds_nul(more)) status = status_fail(ST_INPUT, "'chat_template_kwargs' holds a NUL character");
+    json_t *variables = json_object(), *part = json_array();
+    Status status = variables && part ? set_kwargs(variables, row) : status_fail(ST_RESOURCE, "out of memory");
     for (size_t i = 0; i < n && status == ST_OK; i++) json_array_append(part, json_array_get(messages, i));
-    if (status == ST_OK && json_is_object(more)) json_object_update(variables, more);
     if (status == ST_OK) json_object_set(variables, "messages", part);
     if (status == ST_OK) json_object_set_new(variables, "add_generation_prompt", json_boolean(generation_prompt));
     if (status == ST_OK) status = set_list(variables, row, "tools");
@@ -213,6 +231,28 @@ Status chat_open(const char *model_dir, const char *adapter, const char *overrid
     else
         chat_close(chat);
     return status;
+}
+
+Status chat_set_kwargs(Chat *chat, const json_t *values, const Tokenizer *tokenizer) {
+    if (json_object_size(values) == 0) return ST_OK;
+    if (!chat_has_template(chat)) {
+        status_fail(ST_INPUT, "there is no chat template that could take '%s'", json_object_iter_key(json_object_iter((json_t *)(uintptr_t)values)));
+        return status_hint(ST_INPUT, "leave it out, or name a template: model.chat_template (--chat-template)");
+    }
+    TRY(chat_template_set_defaults(chat->template, values));
+    free(chat->end_text);
+    chat->end_text = NULL;
+    chat->end_of_turn = -1;
+    return tokenizer ? find_end_of_turn(chat, tokenizer) : ST_OK;
+}
+
+Status chat_open_recipe(const Recipe *recipe, const Tokenizer *tokenizer, Chat **chat) {
+    json_t *values;
+    TRY(chat_open(recipe->model_path, recipe->model_adapter, recipe->model_chat_template, recipe->data_now, tokenizer, chat));
+    TRY(recipe_template_kwargs(recipe, &values));
+    Status status = chat_set_kwargs(*chat, values, tokenizer);
+    json_decref(values);
+    return status == ST_INPUT ? status_prefix(ST_CONFIG, "'data.template_kwargs'") : status;
 }
 
 void chat_close(Chat *chat) {

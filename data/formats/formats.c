@@ -90,6 +90,27 @@ Status row_question_messages(const json_t *row, json_t **messages) {
     return status;
 }
 
+/* A prompt that is a list, with what answers it. */
+static Status prompt_messages(const json_t *row, const DataConfig *config, json_t **messages) {
+    json_t *prompt = json_object_get(row, "prompt"), *answer = json_object_get(row, "completion");
+    json_t *whole = json_is_array(prompt) ? json_copy(prompt) : NULL;
+    if (!json_is_array(prompt)) return ST_OK;
+    if (!whole || (json_is_array(answer) && json_array_extend(whole, answer) != 0))
+        return status_fail(ST_RESOURCE, "out of memory for a conversation");
+    Status status = messages_normalize(whole, config->system, messages);
+    json_decref(whole);
+    return status;
+}
+
+Status row_messages(const json_t *row, const DataConfig *config, json_t **messages) {
+    const DataFormat *format = NULL;
+    *messages = NULL;
+    for (size_t i = 0; i < COUNT_OF(formats) && !format; i++)
+        if (formats[i]->detect(row)) format = formats[i];
+    if (format && format->read_messages) return format->read_messages(row, config, messages);
+    return format ? prompt_messages(row, config, messages) : ST_OK;
+}
+
 /* A prompt and its completion as one text, without the EOS that training adds: a token may span the border. */
 static Status whole_text(const char *prompt, const char *completion, const Tokenizer *tokenizer, Ids *ids) {
     Str whole = {0};

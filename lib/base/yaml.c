@@ -284,6 +284,30 @@ bool yaml_as_int(const Yaml *node, int64_t *value) { return text_as_int(plain_te
 bool yaml_as_double(const Yaml *node, double *value) { return text_as_double(plain_text(node), value); }
 bool yaml_as_bool(const Yaml *node, bool *value) { return text_as_bool(plain_text(node), value); }
 
+static json_t *scalar_to_json(const Yaml *node) {
+    int64_t whole;
+    double number;
+    bool truth;
+    if (yaml_as_int(node, &whole)) return json_integer(whole);
+    if (yaml_as_double(node, &number)) return json_real(number);
+    if (yaml_as_bool(node, &truth)) return json_boolean(truth);
+    return json_string(node->text);
+}
+
+json_t *yaml_to_json(const Yaml *node) {
+    if (node->kind == YAML_NULL) return json_null();
+    if (node->kind == YAML_SCALAR) return scalar_to_json(node);
+    bool map = node->kind == YAML_MAP, whole = true;
+    json_t *json = map ? json_object() : json_array();
+    for (size_t i = 0; i < node->n && json && whole; i++) {
+        json_t *item = yaml_to_json(node->items[i]);
+        whole = item && (map ? json_object_set_new(json, node->keys[i], item) : json_array_append_new(json, item)) == 0;
+    }
+    if (whole) return json;
+    json_decref(json);
+    return NULL;
+}
+
 /* True when `text` without quotes is read back as this very string by every YAML reader. */
 static bool plain_is_safe(const char *text) {
     static const char inner[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";

@@ -4,6 +4,7 @@
 #define TUNE_YAML_H
 
 #include "lib/base/arena.h"
+#include "lib/base/json.h"
 #include "lib/base/str.h"
 
 typedef enum YamlKind { YAML_NULL, YAML_SCALAR, YAML_LIST, YAML_MAP } YamlKind;
@@ -27,6 +28,9 @@ Yaml *yaml_get(const Yaml *map, const char *key); /* NULL when missing */
 bool yaml_as_int(const Yaml *node, int64_t *value);
 bool yaml_as_double(const Yaml *node, double *value); /* 2e-4, .5 and 1 are all fine */
 bool yaml_as_bool(const Yaml *node, bool *value);     /* true false yes no on off */
-void str_append_yaml(Str *str, const char *text);     /* as a scalar, quoted when plain style would change its meaning */
+/* The same as JSON: scalars that are not quoted are truth values and numbers where they look like them. A new reference; NULL: no memory, or a text
+ * that is not UTF-8. */
+json_t *yaml_to_json(const Yaml *node);
+void str_append_yaml(Str *str, const char *text); /* as a scalar, quoted when plain style would change its meaning */
 
 #endif

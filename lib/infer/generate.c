@@ -13,6 +13,7 @@
 
 enum { STEP_TOKENS = 1024, DEFAULT_BATCH = 32 }; /* STEP_TOKENS: of prompts */
 enum { NO_ROW = -1, KEPT_ROW = -2 };             /* beside the rows of a step's logits */
+#define SECOND_DRAWS ((uint64_t)1 << 63)         /* of random numbers: no answer is so long */
 
 /* A prompt whose samples have not all begun. */
 typedef struct Prefill {
@@ -71,6 +72,8 @@ typedef struct Generator {
     int32_t *ids; /* of the step */
     Segment *segments;
     int32_t *rows;
+    int32_t *absent; /* ids of the model that the tokenizer does not have, in order: never chosen */
+    size_t n_absent;
 } Generator;
 
 /* ---- sessions ---- */
@@ -255,6 +258,28 @@ static Status make_cache(Generator *g) {
     return kv_cache_new(g->arena, g->model, (int32_t)n_pages, &g->cache);
 }
 
+static bool is_eos(const Generator *g, int32_t id) {
+    if (g->config->ignore_eos) return false;
+    for (size_t i = 0; i < g->model->config.n_eos; i++)
+        if (g->model->config.eos_token_id[i] == id) return true;
+    for (size_t i = 0; i < g->config->n_stop_ids; i++)
+        if (g->config->stop_ids[i] == id) return true;
+    return g->tokenizer && tokenizer_eos(g->tokenizer) == id;
+}
+
+/* Embeddings are padded to round numbers. One that ends an answer is no text, so it may come all the same. */
+static Status find_absent(Generator *g) {
+    int64_t vocab = g->model->config.vocab_size;
+    if (!g->tokenizer) return ST_OK;
+    for (int32_t id = 0; id < vocab; id++) g->n_absent += !tokenizer_token(g->tokenizer, id) && !is_eos(g, id);
+    g->absent = arena_alloc(g->arena, (g->n_absent + 1) * sizeof *g->absent);
+    if (!g->absent) return ST_RESOURCE;
+    size_t n = 0;
+    for (int32_t id = 0; id < vocab && n < g->n_absent; id++)
+        if (!tokenizer_token(g->tokenizer, id) && !is_eos(g, id)) g->absent[n++] = id;
+    return ST_OK;
+}
+
 static Status set_up(Generator *g) {
     size_t vocab = (size_t)g->model->config.vocab_size;
     TRY(check_prompts(g));
@@ -266,6 +291,7 @@ static Status set_up(Generator *g) {
     arena_reset(g->arena);
     tape_record(g->tape, false);
     TRY(make_cache(g));
+    TRY(find_absent(g));
     size_t n_slots = (size_t)g->n_slots, n_rows = 2 * n_slots, n_tokens = n_slots + STEP_TOKENS;
     g->n_threads = (int)MIN((int64_t)omp_get_max_threads(), g->n_slots);
     g->slots = arena_zero(g->arena, n_slots * sizeof *g->slots);
@@ -320,15 +346,6 @@ static void tear_down(Generator *g) {
 
 /* ---- a sequence gets its next token ---- */
 
-static bool is_eos(const Generator *g, int32_t id) {
-    if (g->config->ignore_eos) return false;
-    for (size_t i = 0; i < g->model->config.n_eos; i++)
-        if (g->model->config.eos_token_id[i] == id) return true;
-    for (size_t i = 0; i < g->config->n_stop_ids; i++)
-        if (g->config->stop_ids[i] == id) return true;
-    return g->tokenizer && tokenizer_eos(g->tokenizer) == id;
-}
-
 /* Where a sequence finds the logits of its newest token. */
 typedef struct Source {
     const Logits *logits;
@@ -342,13 +359,34 @@ static Source source_of(const Generator *g, const Logits *step, const Sequence *
 
 static double element(const Tensor *tensor, int64_t row, int64_t column) { return tensor_get(tensor, row * tensor_width(tensor) + column); }
 
-/* All logits of the row, with what is advised. */
-static void row_read(const Source *from, double *out) {
+/* All logits of the row, with what is advised; -infinity where the tokenizer has no token. */
+static void row_read(const Generator *g, const Source *from, double *out) {
     const Tensor *logits = from->logits->logits;
     int64_t vocab = tensor_width(logits);
     const float *values = logits->dtype == DT_F32 ? (const float *)logits->data + from->row * vocab : NULL;
     for (int64_t v = 0; v < vocab; v++) out[v] = values ? (double)values[v] : element(logits, from->row, v);
     for (int64_t v = 0; from->advice && v < vocab; v++) out[v] += element(from->advice, from->row, v);
+    for (size_t i = 0; i < g->n_absent; i++) out[g->absent[i]] = -HUGE_VAL;
+}
+
+static bool is_absent(const Generator *g, int64_t id) {
+    size_t low = 0, high = g->n_absent;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (g->absent[middle] < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < g->n_absent && g->absent[low] == id;
+}
+
+/* Log of the share that is left to the tokens which may come, at the sampling temperature. */
+static double log_present(const Generator *g, const Source *from, double logsumexp) {
+    double absent = 0;
+    for (size_t i = 0; i < g->n_absent; i++)
+        absent += exp(element(from->logits->logits, from->row, g->absent[i]) / g->config->sample.temperature - logsumexp);
+    return log1p(-fmin(absent, 1));
 }
 
 /* By the logits after advice, penalties and filters; -1: no token is left. */
@@ -360,7 +398,7 @@ static void choose_filtered(const Generator *g, const Source *from, double u, Ch
     Ids history = {0};
     ids_append(&history, prompt->ids, prompt->n);
     ids_append(&history, c->ids.data, c->ids.n);
-    row_read(from, chooser->logits);
+    row_read(g, from, chooser->logits);
     if (sample_is_greedy(sample)) {
         s->next = sample_greedy(sample, chooser->logits, vocab, history.data, history.n, prompt->n, &chooser->scratch);
     } else {
@@ -371,7 +409,8 @@ static void choose_filtered(const Generator *g, const Source *from, double u, Ch
     ids_release(&history);
 }
 
-/* The next token of `s`. Reads what all threads share, writes only `s` and `chooser`. */
+/* The next token of `s`. Reads what all threads share, writes only `s` and `chooser`. Rows are drawn from as they are, which is fast; where that
+ * gives a token that may not come, a second draw is made among the others. */
 static void choose(const Generator *g, const Logits *step, Chooser *chooser, Sequence *s) {
     const SampleConfig *sample = &g->config->sample;
     const Completion *c = &s->completion;
@@ -384,9 +423,11 @@ static void choose(const Generator *g, const Logits *step, Chooser *chooser, Seq
     bool plain = !from.advice && sample_is_plain(sample);
     if (greedy && plain) logits->device->largest(logits, from.row, &next);
     if (!greedy && (plain || sample->temperature != 1)) logits->device->draw(logits, from.row, sample->temperature, u, &next, &logsumexp);
+    bool again = plain && is_absent(g, next);
     s->next = (int32_t)next;
-    s->next_filtered = greedy || !plain ? 0 : element(logits, from.row, next) / sample->temperature - logsumexp;
-    if (!plain) choose_filtered(g, &from, u, chooser, s);
+    s->next_filtered = greedy || !plain ? 0 : element(logits, from.row, next) / sample->temperature - logsumexp - log_present(g, &from, logsumexp);
+    if (again) u = rng_uniform(key, SECOND_DRAWS | c->ids.n);
+    if (!plain || again) choose_filtered(g, &from, u, chooser, s);
     int32_t told = MAX(s->next, 0); /* where no token is left, that of any tells whether the logits are numbers */
     s->next_logprob = logits_logprob(from.logits, from.row, told);
     s->next_tempered = greedy || sample->temperature == 1 ? s->next_logprob : element(logits, from.row, told) / sample->temperature - logsumexp;

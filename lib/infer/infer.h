@@ -90,7 +90,9 @@ typedef struct GenerateConfig {
     GenerateMemory *memory; /* of this model, for one call at a time; NULL: the call has its own */
     Session *session;       /* of the one prompt with its one completion, or NULL; it keeps both, also when the call is interrupted */
 } GenerateConfig;
-/* Runs all prompts; a prompt is prefilled once for its n completions, whose cache pages are shared and copied on write. Results do not depend on what
+/* An id of the model that the tokenizer does not have is never chosen, as if its logit were -infinity before all filters; `logprobs` and `tempered`
+ * are those of the whole vocabulary, as training has them.
+ * Runs all prompts; a prompt is prefilled once for its n completions, whose cache pages are shared and copied on write. Results do not depend on what
  * else is in the batch. on_token (may be NULL) sees each token as it comes, with the text that became printable; on_done gets each completion in
  * order of prompts and samples; it may keep nothing of it. Either can end it by returning a status. ST_INPUT: empty prompt, unknown id, longer than
  * the model's positions; ST_RESOURCE; ST_INTERRUPTED. */

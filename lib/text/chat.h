@@ -39,16 +39,24 @@ bool chat_reads_date(const char *text); /* it is a date that `now` takes */
 Status chat_template_load(const char *model_dir, const char *adapter, const char *override, ChatTemplate **chat);
 /* Whether the directory has a chat_template.jinja of its own. Fails as file_find. */
 Status chat_template_find(const char *dir, bool *there);
-/* Puts the template into `dir`, as its chat_template.jinja and instead of others of its model. ST_RESOURCE; ST_INPUT: its tokenizer_config.json
- * cannot be read. */
+/* Puts the template into `dir`, as its chat_template.jinja and instead of others of its model, with the one for tools beside it where there are two.
+ * Defaults are part of what is written, so that it renders the same everywhere. ST_RESOURCE; ST_INPUT: its tokenizer_config.json cannot be read. */
 Status chat_template_save(const ChatTemplate *chat, const char *dir);
+/* Values (an object; NULL: none) of variables that renderings do not give: enable_thinking and the like. They take the place of those before.
+ * ST_INPUT: a name that the template does not have, or that rows or the tokenizer give a value. */
+Status chat_template_set_defaults(ChatTemplate *chat, const json_t *values);
+/* Special tokens that the directory names none of, of a row that has them, into `variables`: for a template without its model. */
+void chat_template_lend_special(const ChatTemplate *chat, json_t *variables, const json_t *row);
 /* A template alone, without special tokens. name: for messages. */
 Status chat_template_parse(const char *name, const char *text, size_t len, ChatTemplate **chat);
 /* variables: an object. ST_INPUT with template, line and column: what the template refuses (raise_exception) or can't do, and what runs too long, too
  * deep or writes too much. Any number of threads may render at once. */
 Status chat_template_render(const ChatTemplate *chat, const json_t *variables, const ChatOptions *options, ChatRendering *rendering);
 void chat_rendering_release(ChatRendering *rendering);
+bool chat_template_names(const ChatTemplate *chat, const char *name); /* it has a variable of this name, or a loop's */
 bool chat_template_marks_generation(const ChatTemplate *chat);
+/* Appends what chat_template_save writes: the template's text, its defaults in front. */
+void chat_template_text(const ChatTemplate *chat, bool with_tools, Str *text);
 /* The template's text; the same for both when there is one for rows with tools too */
 Slice chat_template_source(const ChatTemplate *chat, bool with_tools);
 void chat_template_free(ChatTemplate *chat); /* NULL is fine */

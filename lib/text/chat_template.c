@@ -8,7 +8,8 @@
 #include "lib/text/jinja.h"
 #include "lib/text/tokenizer_parts.h"
 
-static const char TEMPLATE_FILE[] = "chat_template.jinja", CONFIG_FILE[] = "tokenizer_config.json";
+static const char TEMPLATE_FILE[] = "chat_template.jinja", CONFIG_FILE[] = "tokenizer_config.json", MORE[] = "additional_chat_templates",
+                  TOOLS_FILE[] = "tool_use.jinja";
 
 typedef struct Program {
     const char *name;  /* of the template within the model: "default", "tool_use" */
@@ -16,6 +17,8 @@ typedef struct Program {
     char *source;
     size_t len;
     NodeList body;
+    Slice *names; /* that stand for values: no attributes, no filters */
+    size_t n_names;
     bool marks_generation;
     struct Program *next;
 } Program;
@@ -25,7 +28,8 @@ struct ChatTemplate {
     Pool pool;
     Program *programs;
     const Program *normal, *tools;
-    json_t *special; /* bos_token and the like */
+    json_t *special;  /* bos_token and the like */
+    json_t *defaults; /* of variables that a rendering does not give; NULL: none */
 };
 
 /* ---- shipped ones; the answers are marked, so that exactly they are trained ---- */
@@ -68,6 +72,7 @@ static Status template_new(ChatTemplate **result) {
 void chat_template_free(ChatTemplate *chat) {
     if (!chat) return;
     json_decref(chat->special);
+    json_decref(chat->defaults);
     arena_free(chat->arena);
 }
 
@@ -81,6 +86,19 @@ static size_t unify_lines(char *text, size_t len) {
     if (n > 0 && text[n - 1] == '\n') n--;
     text[n] = '\0';
     return n;
+}
+
+static Status find_names(ChatTemplate *chat, Program *program) {
+    TokenList tokens = {0};
+    Status status = jinja_lex(program->label, program->source, program->len, &chat->pool, &tokens);
+    program->names = status == ST_OK ? arena_alloc(chat->arena, (tokens.n + 1) * sizeof *program->names) : NULL;
+    for (size_t i = 0; program->names && i < tokens.n; i++) {
+        const Token *before = i > 0 ? &tokens.items[i - 1] : NULL;
+        bool value = !before || before->type != TOKEN_OPERATOR || (!slice_is(before->text, ".") && !slice_is(before->text, "|"));
+        if (tokens.items[i].type == TOKEN_NAME && value) program->names[program->n_names++] = tokens.items[i].text;
+    }
+    free(tokens.items);
+    return status == ST_OK && !program->names ? ST_RESOURCE : status;
 }
 
 static Status add_program(ChatTemplate *chat, const char *name, const char *label, const char *text, size_t len) {
@@ -97,7 +115,8 @@ static Status add_program(ChatTemplate *chat, const char *name, const char *labe
     program->len = unify_lines(program->source, len);
     program->next = chat->programs;
     chat->programs = program;
-    return jinja_parse(program->label, program->source, program->len, &chat->pool, &program->body, &program->marks_generation);
+    TRY(jinja_parse(program->label, program->source, program->len, &chat->pool, &program->body, &program->marks_generation));
+    return find_names(chat, program);
 }
 
 static const Program *find_program(const ChatTemplate *chat, const char *name) {
@@ -120,12 +139,21 @@ static const char *special_text(const json_t *value) {
     return json_is_string(value) ? json_string_value(value) : json_string_value(json_object_get(value, "content"));
 }
 
+static const char *const special_names[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+
 /* bos_token and the like, as strings. */
 static void take_special(ChatTemplate *chat, const json_t *config) {
-    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        const char *text = special_text(json_object_get(config, names[i]));
-        if (text && !json_object_get(chat->special, names[i])) json_object_set_new(chat->special, names[i], json_string(text));
+    for (size_t i = 0; i < COUNT_OF(special_names); i++) {
+        const char *name = special_names[i], *text = special_text(json_object_get(config, name));
+        if (text && !json_object_get(chat->special, name)) json_object_set_new(chat->special, name, json_string(text));
+    }
+}
+
+void chat_template_lend_special(const ChatTemplate *chat, json_t *variables, const json_t *row) {
+    for (size_t i = 0; i < COUNT_OF(special_names); i++) {
+        const char *name = special_names[i];
+        json_t *given = json_object_get(row, name);
+        if (given && !json_object_get(chat->special, name) && !json_object_get(variables, name)) json_object_set(variables, name, given);
     }
 }
 
@@ -161,7 +189,7 @@ static Status add_config_templates(ChatTemplate *chat, const char *path, const j
 }
 
 static Status add_more(ChatTemplate *chat, const char *dir) {
-    const char *folder = path_join(chat->arena, dir, "additional_chat_templates");
+    const char *folder = path_join(chat->arena, dir, MORE);
     char **names = NULL;
     size_t n = 0;
     bool is_file;
@@ -228,6 +256,18 @@ Status chat_template_find(const char *dir, bool *there) {
     return status;
 }
 
+/* An adapter that was trained with two templates has the one for tools beside the other. */
+static Status add_tools(ChatTemplate *chat, const char *adapter) {
+    const char *folder = path_join(chat->arena, adapter, MORE), *file = folder ? path_join(chat->arena, folder, TOOLS_FILE) : NULL;
+    bool there;
+    if (!file) return ST_RESOURCE;
+    TRY(file_find(file, &there));
+    if (!there) return ST_OK;
+    TRY(add_file(chat, file, file));
+    chat->tools = chat->programs;
+    return ST_OK;
+}
+
 Status chat_template_load(const char *model_dir, const char *adapter, const char *override, ChatTemplate **result) {
     ChatTemplate *chat;
     bool kept = false;
@@ -237,6 +277,7 @@ Status chat_template_load(const char *model_dir, const char *adapter, const char
     if (kept) override = path_join(chat->arena, adapter, TEMPLATE_FILE);
     Status status = kept && !override ? ST_RESOURCE : load_directory(chat, model_dir);
     if (status == ST_OK) status = choose(chat, override);
+    if (status == ST_OK && kept) status = add_tools(chat, adapter);
     if (status == ST_OK && chat->normal)
         *result = chat;
     else
@@ -271,18 +312,25 @@ static Status remove_from_config(const char *path) {
     return status;
 }
 
+static Status save_text(const ChatTemplate *chat, bool with_tools, const char *file) {
+    Str text = {0};
+    chat_template_text(chat, with_tools, &text);
+    str_append_char(&text, '\n'); /* which readers take off */
+    Status status = file_write_all(file, text.data, text.len);
+    str_release(&text);
+    return status;
+}
+
 Status chat_template_save(const ChatTemplate *chat, const char *dir) {
     Arena *arena = arena_new(0);
     if (!arena) return ST_RESOURCE;
-    const char *file = path_join(arena, dir, TEMPLATE_FILE), *others = path_join(arena, dir, "additional_chat_templates");
-    const char *config = path_join(arena, dir, CONFIG_FILE);
-    Status status = file && others && config ? dir_remove(others) : ST_RESOURCE;
+    const char *file = path_join(arena, dir, TEMPLATE_FILE), *others = path_join(arena, dir, MORE);
+    const char *config = path_join(arena, dir, CONFIG_FILE), *tools = others ? path_join(arena, others, TOOLS_FILE) : NULL;
+    Status status = file && config && tools ? dir_remove(others) : ST_RESOURCE;
     if (status == ST_OK) status = remove_from_config(config);
-    Str text = {0};
-    str_append_n(&text, chat->normal->source, chat->normal->len);
-    str_append_char(&text, '\n'); /* which readers take off */
-    if (status == ST_OK) status = file_write_all(file, text.data, text.len);
-    str_release(&text);
+    if (status == ST_OK) status = save_text(chat, false, file);
+    if (status == ST_OK && chat->tools) status = dir_make(others);
+    if (status == ST_OK && chat->tools) status = save_text(chat, true, tools);
     arena_free(arena);
     return status;
 }
@@ -292,6 +340,94 @@ bool chat_template_marks_generation(const ChatTemplate *chat) { return chat->nor
 Slice chat_template_source(const ChatTemplate *chat, bool with_tools) {
     const Program *program = with_tools && chat->tools ? chat->tools : chat->normal;
     return (Slice){program->source, program->len};
+}
+
+/* ---- values for all renderings ---- */
+
+static bool program_names(const Program *program, const char *name) {
+    for (size_t i = 0; program && i < program->n_names; i++)
+        if (slice_is(program->names[i], name)) return true;
+    return false;
+}
+
+bool chat_template_names(const ChatTemplate *chat, const char *name) { return program_names(chat->normal, name) || program_names(chat->tools, name); }
+
+static Status check_default(const ChatTemplate *chat, const char *name) {
+    static const char *const rows[] = {"messages", "tools", "documents", "add_generation_prompt"};
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        if (strcmp(rows[i], name) == 0)
+            return status_fail(ST_INPUT, "'%s' of the chat template is what a row has, not a value for all of them", name);
+    for (size_t i = 0; i < COUNT_OF(special_names); i++)
+        if (strcmp(special_names[i], name) == 0) return status_fail(ST_INPUT, "'%s' of the chat template is the tokenizer's", name);
+    if (chat_template_names(chat, name)) return ST_OK;
+    status_fail(ST_INPUT, "'%s' does nothing: chat template '%s' does not name it", name, chat->normal->label);
+    return status_hint(ST_INPUT, "look into the template for the names that it knows");
+}
+
+Status chat_template_set_defaults(ChatTemplate *chat, const json_t *values) {
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)values, name, value) TRY(check_default(chat, name));
+    json_t *defaults = json_object_size(values) ? json_deep_copy(values) : NULL;
+    if (json_object_size(values) && !defaults) return status_fail(ST_RESOURCE, "out of memory for a chat template");
+    json_decref(chat->defaults);
+    chat->defaults = defaults;
+    return ST_OK;
+}
+
+/* 2.0 is no whole number. */
+static void append_real(Str *text, double value) {
+    size_t begin = text->len;
+    str_append_double(text, value);
+    if (!strpbrk(text->data + begin, ".e")) str_append(text, ".0");
+}
+
+/* As the template language writes it, which has JSON's texts and numbers. */
+static void append_literal(Str *text, const json_t *value) {
+    const char *key, *between = "";
+    json_t *item;
+    size_t i;
+    if (json_is_object(value)) {
+        str_append_char(text, '{');
+        json_object_foreach((json_t *)(uintptr_t)value, key, item) {
+            str_append(text, between);
+            str_append_json(text, key, strlen(key));
+            str_append(text, ": ");
+            append_literal(text, item);
+            between = ", ";
+        }
+        str_append_char(text, '}');
+    } else if (json_is_array(value)) {
+        str_append_char(text, '[');
+        json_array_foreach(value, i, item) {
+            str_append(text, between);
+            append_literal(text, item);
+            between = ", ";
+        }
+        str_append_char(text, ']');
+    } else if (json_is_string(value)) {
+        str_append_json(text, json_string_value(value), json_string_length(value));
+    } else if (json_is_real(value)) {
+        append_real(text, json_real_value(value));
+    } else if (json_is_integer(value)) {
+        str_printf(text, "%lld", (long long)json_integer_value(value));
+    } else {
+        str_append(text, json_is_true(value) ? "true" : json_is_false(value) ? "false" : "none");
+    }
+}
+
+/* The line with the defaults ends with a line end, which belongs to the block before it: what follows begins a line, as it did. */
+void chat_template_text(const ChatTemplate *chat, bool with_tools, Str *text) {
+    Slice source = chat_template_source(chat, with_tools);
+    const char *name;
+    json_t *value;
+    json_object_foreach(chat->defaults, name, value) {
+        str_printf(text, "{%% if %s is not defined %%}{%% set %s = ", name, name);
+        append_literal(text, value);
+        str_append(text, " %}{% endif %}");
+    }
+    if (chat->defaults) str_append_char(text, '\n');
+    str_append_n(text, source.data, source.len);
 }
 
 /* ---- rendering ---- */
@@ -318,6 +454,7 @@ Status chat_template_render(const ChatTemplate *chat, const json_t *variables, c
     jinja_set(&j, (Slice){"documents", 9}, v_none());
     jinja_set(&j, (Slice){"add_generation_prompt", 21}, v_bool(false));
     set_variables(&j, chat->special);
+    set_variables(&j, chat->defaults);
     set_variables(&j, variables);
     jinja_run(&j, &program->body);
     arena_free(arena);

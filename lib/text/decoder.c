@@ -353,9 +353,7 @@ void decode_free(DecodeState *state) {
 
 Status decode_push(DecodeState *state, int32_t id, bool skip_special, Str *text) {
     const Tokenizer *tokenizer = state->tokenizer;
-    if (!tokenizer_token(tokenizer, id))
-        return status_fail(ST_INPUT, "token id %d is not in the vocabulary (0 to %d)", (int)id, (int)tokenizer->vocabulary.size - 1);
-    if (skip_special && tokenizer->added.special[id]) return ST_OK;
+    if (!tokenizer_token(tokenizer, id) || (skip_special && tokenizer->added.special[id])) return ST_OK;
     state->out = text;
     if (tokenizer->decoder.missing && state->steps[0].index++ > 0) str_append_char(text, ' ');
     Slice part = tokenizer->vocabulary.tokens[id];

@@ -43,8 +43,8 @@ void tokenizer_free(Tokenizer *tokenizer);
  * post-processor have 0,0. */
 Status tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Ids *ids);
 Status tokenizer_encode_offsets(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Ids *ids, Ids *offsets);
-/* Appends the text of the ids. ST_INPUT for an id outside the vocabulary. Bytes that make no whole character become U+FFFD, as in the reference
- * library. */
+/* Appends the text of the ids. As in the reference library, an id outside the vocabulary is nothing, and bytes that make no whole character become
+ * U+FFFD. */
 Status tokenizer_decode(const Tokenizer *tokenizer, const int32_t *ids, size_t n, bool skip_special, Str *text);
 
 /* Decoding while ids still arrive: what `stream_push` appends is never half a character, and all pieces together equal tokenizer_decode of all ids.

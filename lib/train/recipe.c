@@ -476,9 +476,17 @@ static Status check_date(const Recipe *recipe) {
                        source_text(&source, where));
 }
 
+static Status check_kwargs(const Recipe *recipe) {
+    const Key *key = key_find("data.template_kwargs");
+    Source source = {recipe->path, recipe_line(recipe, key->dotted)};
+    if (!recipe->data_template_kwargs || recipe->data_template_kwargs->kind == YAML_MAP) return ST_OK;
+    return refuse_type(key, recipe->data_template_kwargs, &source, "a map of names to values");
+}
+
 /* What no single key can tell. */
 static Status check_together(const Recipe *recipe) {
     TRY(check_date(recipe));
+    TRY(check_kwargs(recipe));
     TRY(recipe_check_schedule(recipe));
     if (recipe->data_eval && recipe->eval_data)
         return status_hint(status_fail(ST_CONFIG, "'data.eval' and 'eval.data' are both given"), "they mean the same; keep one");

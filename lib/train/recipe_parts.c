@@ -109,6 +109,14 @@ void recipe_warn_eval_every(const Recipe *recipe) {
     log_message(LOG_WARNING, "'train.eval_every' does nothing: there is neither 'data.eval' nor 'data.eval_split'");
 }
 
+/* ---- what rows are rendered with ---- */
+
+Status recipe_template_kwargs(const Recipe *recipe, json_t **values) {
+    const Yaml *given = recipe->data_template_kwargs;
+    *values = given && given->n > 0 ? yaml_to_json(given) : NULL;
+    return given && given->n > 0 && !*values ? status_fail(ST_RESOURCE, "out of memory for 'data.template_kwargs'") : ST_OK;
+}
+
 /* ---- the day ---- */
 
 static Status kept_day(const Recipe *recipe, const char **day) {

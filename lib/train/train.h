@@ -85,6 +85,8 @@ Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig
  * change when a run is taken up on another day, so where a chat template writes the date and data.now is null, the run goes by this one and keeps it:
  * see recipe_dated. *day lives as long as the recipe. ST_CONFIG, ST_INPUT: the kept recipe cannot be read; ST_RESOURCE. */
 Status recipe_day(const Recipe *recipe, bool resume, const char **day);
+/* data.template_kwargs as an object, a new reference; NULL: there are none. ST_RESOURCE. */
+Status recipe_template_kwargs(const Recipe *recipe, json_t **values);
 Recipe recipe_dated(const Recipe *recipe, const char *day); /* the same with data.now: day; all else of it is the recipe's own and lives as long */
 /* Keys that came later and whose default means something new: a recipe that a run keeps, and that lacks them, means what it meant then. Here data.as,
  * whose rows were texts. */

@@ -140,8 +140,15 @@ static const char *template_dir(const Recipe *recipe, Arena *arena) { return pat
 static Status check_template(const ChatTemplate *now, const Run *run, const char *dir) {
     ChatTemplate *began;
     TRY(chat_template_load(dir, NULL, NULL, &began));
-    Slice a = chat_template_source(now, false), b = chat_template_source(began, false);
-    bool same = a.len == b.len && memcmp(a.data, b.data, a.len) == 0;
+    bool same = true;
+    for (int with_tools = 0; with_tools < 2; with_tools++) {
+        Str a = {0}, b = {0};
+        chat_template_text(now, with_tools, &a);
+        chat_template_text(began, with_tools, &b);
+        same = same && a.len == b.len && memcmp(a.data, b.data, a.len) == 0;
+        str_release(&a);
+        str_release(&b);
+    }
     chat_template_free(began);
     if (same) return ST_OK;
     status_fail(ST_CONFIG, "cannot resume '%s': the chat template is not the one that it began with", run_dir(run));
@@ -152,8 +159,12 @@ static Status keep_template(const Recipe *recipe, const Run *run, const char *di
     ChatTemplate *chat;
     bool kept;
     TRY(chat_template_find(dir, &kept));
-    TRY(chat_template_load(recipe->model_path, recipe->model_adapter, recipe->model_chat_template, &chat));
-    Status status = !chat ? ST_OK : kept && run_step(run) >= 0 ? check_template(chat, run, dir) : chat_template_save(chat, dir);
+    json_t *values;
+    TRY(recipe_template_kwargs(recipe, &values));
+    Status status = chat_template_load(recipe->model_path, recipe->model_adapter, recipe->model_chat_template, &chat);
+    if (status == ST_OK && chat) status = chat_template_set_defaults(chat, values);
+    json_decref(values);
+    if (status == ST_OK && chat) status = kept && run_step(run) >= 0 ? check_template(chat, run, dir) : chat_template_save(chat, dir);
     chat_template_free(chat);
     return status;
 }
@@ -161,7 +172,8 @@ static Status keep_template(const Recipe *recipe, const Run *run, const char *di
 Status trained_template_keep(const Recipe *recipe, const Run *run) {
     bool adapters = false;
     if (recipe->model_adapter) TRY(chat_template_find(recipe->model_adapter, &adapters));
-    if (!recipe->model_chat_template && !adapters) return ST_OK; /* the base has it */
+    bool values = recipe->data_template_kwargs && recipe->data_template_kwargs->n > 0;
+    if (!recipe->model_chat_template && !adapters && !values) return ST_OK; /* the base has it */
     Arena *arena = arena_new(0);
     const char *dir = arena ? template_dir(recipe, arena) : NULL;
     Status status = dir ? keep_template(recipe, run, dir) : ST_RESOURCE;

@@ -12,6 +12,7 @@ enum { PASS_TOKENS = 2048 };
 /* adapter: NULL for a whole model. model: the model's directory, of an adapter its base. */
 typedef struct Found {
     const char *adapter, *model, *template, *now, *as;
+    json_t *kwargs; /* NULL: none */
 } Found;
 
 static bool has(Arena *arena, const char *dir, const char *name) {
@@ -34,7 +35,7 @@ static Status find_run(Arena *arena, const char *dir, const char **run) {
     return ST_OK;
 }
 
-/* The run's own template and day, where its recipe names them, and how it read plain texts. */
+/* The run's own template, its values and its day, where its recipe names them, and how it read plain texts. */
 static Status read_rendering(Arena *arena, const char *dir, Found *found) {
     Recipe *recipe;
     const char *run;
@@ -45,8 +46,9 @@ static Status read_rendering(Arena *arena, const char *dir, Found *found) {
     if (recipe->data_now) found->now = arena_strdup(arena, recipe->data_now);
     recipe_as_before(recipe);
     found->as = arena_strdup(arena, recipe->data_as);
+    Status status = recipe_template_kwargs(recipe, &found->kwargs);
     recipe_free(recipe);
-    return ST_OK;
+    return status;
 }
 
 static Status find_base(Arena *arena, const ScorerOptions *options, Found *found) {
@@ -78,7 +80,14 @@ static Status find(Arena *arena, const char *dir, const ScorerOptions *options, 
         return status_hint(status_fail(ST_INPUT, "no reward model '%s'", dir), "name a run of tune reward, or a model or adapter with a score");
     TRY(find_part(arena, dir, found));
     TRY(read_rendering(arena, dir, found));
-    if (options->chat_template) found->template = options->chat_template;
+    if (options->chat_template) {
+        found->template = options->chat_template;
+        json_decref(found->kwargs); /* they were for another one */
+        found->kwargs = NULL;
+    }
+    if (options->template_kwargs && !found->kwargs) found->kwargs = json_object();
+    if (options->template_kwargs && (!found->kwargs || json_object_update(found->kwargs, (json_t *)(uintptr_t)options->template_kwargs) != 0))
+        return status_fail(ST_RESOURCE, "out of memory for a reward model");
     if (options->now) found->now = options->now;
     return found->adapter ? find_base(arena, options, found) : ST_OK;
 }
@@ -128,14 +137,22 @@ static Status open_model(Scorer *scorer, const Found *found, const ScorerOptions
     return found->adapter ? adapter_load(scorer->model, found->adapter, false) : ST_OK;
 }
 
+static Status open_found(Scorer *scorer, const Found *found, const ScorerOptions *options) {
+    TRY(open_model(scorer, found, options));
+    scorer->dir = found->model;
+    scorer->as = found->as ? found->as : "text";
+    TRY(tokenizer_load_if_any(found->model, &scorer->tokenizer));
+    if (!scorer->tokenizer) return ST_OK;
+    TRY(chat_open(found->model, found->adapter, found->template, found->now, scorer->tokenizer, &scorer->chat));
+    return chat_set_kwargs(scorer->chat, found->kwargs, scorer->tokenizer);
+}
+
 static Status open_parts(Scorer *scorer, const char *dir, const ScorerOptions *options) {
-    Found found;
-    TRY(find(scorer->arena, dir, options, &found));
-    TRY(open_model(scorer, &found, options));
-    scorer->dir = found.model;
-    scorer->as = found.as ? found.as : "text";
-    TRY(tokenizer_load_if_any(found.model, &scorer->tokenizer));
-    if (scorer->tokenizer) TRY(chat_open(found.model, found.adapter, found.template, found.now, scorer->tokenizer, &scorer->chat));
+    Found found = {0};
+    Status status = find(scorer->arena, dir, options, &found);
+    if (status == ST_OK) status = open_found(scorer, &found, options);
+    json_decref(found.kwargs);
+    TRY(status);
     scorer->tape = tape_new(device_cpu(), scorer->model->compute, 0);
     if (!scorer->tape) return status_fail(ST_RESOURCE, "out of memory for the tape");
     tape_record(scorer->tape, false);

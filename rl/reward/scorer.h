@@ -20,10 +20,11 @@ typedef struct ScorerOptions {
     /* a model that is loaded already: when the adapter is one on the same directory, its weights are shared, and it must outlive the scorer. NULL =
      * none */
     const Model *base;
-    const char *base_dir;      /* the adapter's base, instead of what adapter_config.json says; NULL = that */
-    const char *compute;       /* auto, f32 or bf16; NULL = the base's, or auto */
-    const char *chat_template; /* instead of the run's or the model's own; NULL = that */
-    const char *now;           /* date for templates that write one; NULL = the day that the run began, or today where there is no run */
+    const char *base_dir;          /* the adapter's base, instead of what adapter_config.json says; NULL = that */
+    const char *compute;           /* auto, f32 or bf16; NULL = the base's, or auto */
+    const char *chat_template;     /* instead of the run's or the model's own; NULL = that */
+    const json_t *template_kwargs; /* values for the template, beside the run's own; NULL = none */
+    const char *now;               /* date for templates that write one; NULL = the day that the run began, or today where there is no run */
 } ScorerOptions;
 typedef struct Scorer {
     Model *model;

@@ -144,12 +144,25 @@ TEST(yaml_is_written_so_that_it_reads_back) {
     arena_free(arena);
 }
 
+TEST(yaml_becomes_json) {
+    static const char text[] = "{a: true, b: 'true', c: 3, d: 2.0, e: null, f: [x, {g: -1}], h: \"\\u00e9\", i: {}, j: 99999999999999999999}";
+    Arena *arena = arena_new(0);
+    Yaml *node;
+    check_ok(yaml_read_text(text, strlen(text), "text", arena, &node));
+    json_t *json = yaml_to_json(node);
+    char *dumped = json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(3));
+    assert_string_equal(dumped,
+                        "{\"a\":true,\"b\":\"true\",\"c\":3,\"d\":2.0,\"e\":null,\"f\":[\"x\",{\"g\":-1}],\"h\":\"\xC3\xA9\",\"i\":{},\"j\":1e20}");
+    free(dumped);
+    json_decref(json);
+    arena_free(arena);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(yaml_becomes_a_tree),
-        cmocka_unit_test(yaml_scalars_have_types),
-        cmocka_unit_test(yaml_errors_say_where),
-        cmocka_unit_test(yaml_is_written_so_that_it_reads_back),
+        cmocka_unit_test(yaml_becomes_a_tree),   cmocka_unit_test(yaml_scalars_have_types),
+        cmocka_unit_test(yaml_errors_say_where), cmocka_unit_test(yaml_is_written_so_that_it_reads_back),
+        cmocka_unit_test(yaml_becomes_json),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

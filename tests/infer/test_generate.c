@@ -381,6 +381,110 @@ TEST(stop_texts_cut_exactly) {
     free_results(free_run);
 }
 
+/* ---- ids that the tokenizer does not have ---- */
+
+enum { PADDED = 300, DRAWS = 3000 };
+
+typedef struct Firsts {
+    int64_t counts[PADDED];
+    double filtered[PADDED];
+    double logits[PADDED]; /* behind the prompt */
+} Firsts;
+
+static Status count_first(void *context, const Completion *c) {
+    Firsts *firsts = context;
+    firsts->counts[c->ids.data[0]]++;
+    firsts->filtered[c->ids.data[0]] = c->filtered[0];
+    return ST_OK;
+}
+
+static Status keep_logits(void *context, size_t row, const float *logits, int64_t n, int64_t vocab) {
+    Firsts *firsts = context;
+    (void)row;
+    for (int64_t v = 0; v < vocab; v++) firsts->logits[v] = (double)logits[(n - 1) * vocab + v];
+    return ST_OK;
+}
+
+static Model *padded_model(void) {
+    char dir[256];
+    Model *padded;
+    Str config = {0};
+    str_append(&config, tiny_config);
+    memcpy(strstr(config.data, "\"vocab_size\": 258") + strlen("\"vocab_size\": "), "300", 3);
+    temp_dir_make(dir, sizeof dir);
+    check_ok(model_write_random(dir, config.data, DT_F32, 3, 0.25));
+    check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &padded));
+    temp_dir_remove(dir);
+    str_release(&config);
+    return padded;
+}
+
+/* Embeddings with more rows than the tokenizer has tokens: those are never chosen, whatever chooses; recorded log-probabilities are the whole
+ * vocabulary's, as training has them. */
+TEST(ids_without_a_token_are_never_chosen) {
+    Model *padded = padded_model();
+    SampleConfig ways[] = {plain, greedy, plain, plain, greedy};
+    ways[0].temperature = 3;
+    ways[2].top_p = 0.9;
+    ways[3].min_p = 0.01, ways[3].temperature = 3;
+    ways[4].repetition_penalty = 1.3;
+    for (size_t w = 0; w < COUNT_OF(ways); w++) {
+        GenerateConfig config = {.sample = ways[w], .max_new_tokens = 40, .n = 2, .seed = 5, .ignore_eos = true};
+        Results *free_run = run(padded, NULL, prompts, 4, config), *results = run(padded, tokenizer, prompts, 4, config);
+        size_t n_absent = 0;
+        for (size_t i = 0; i < results->n; i++) {
+            const Done *done = &results->done[i], *other = &free_run->done[i];
+            size_t same = 0;
+            for (size_t t = 0; t < done->n; t++) assert_in_range(done->ids[t], 0, VOCAB - 1);
+            while (same < other->n && other->ids[same] < VOCAB) same++;
+            n_absent += same < other->n;
+            if (w < 2) check_ids("until one would have come", done->ids, same, other->ids, same); /* runs go on as they were */
+            assert_true(score_difference(padded, &prompts[done->prompt], done) < 1e-4);
+        }
+        assert_true(n_absent > 0);
+        free_results(free_run);
+        free_results(results);
+    }
+    model_free(padded);
+}
+
+TEST(the_others_keep_their_proportions) {
+    Model *padded = padded_model();
+    Firsts firsts = {0};
+    double logprobs[8], sum = 0, distance = 0;
+    GenerateConfig config = {.sample = plain, .max_new_tokens = 1, .n = DRAWS, .seed = 6, .ignore_eos = true, .max_batch = 64};
+    config.sample.temperature = 3;
+    check_ok(score_rows(padded, &(ScoreRow){prompt_ids[5], 5, logprobs}, 1, keep_logits, &firsts));
+    check_ok(generate(padded, tokenizer, &prompts[5], 1, &config, NULL, count_first, &firsts));
+    for (int v = 0; v < VOCAB; v++) sum += exp(firsts.logits[v] / 3);
+    for (int v = 0; v < VOCAB; v++) {
+        double p = exp(firsts.logits[v] / 3) / sum;
+        distance += fabs((double)firsts.counts[v] / DRAWS - p);
+        if (firsts.counts[v]) assert_true(fabs(firsts.filtered[v] - log(p)) < 1e-4);
+    }
+    for (int v = VOCAB; v < PADDED; v++) assert_int_equal(firsts.counts[v], 0);
+    /* Of 3000 draws the mean is at most sqrt(2 x 258 / (pi x 3000)) = 0.23, its deviation about 0.01 */
+    assert_true(distance < 0.27);
+    model_free(padded);
+}
+
+/* An EOS that the tokenizer does not have is no text, but ends an answer all the same. */
+TEST(an_eos_without_a_token_may_come) {
+    Model *padded = padded_model();
+    padded->config.eos_token_id[0] = PADDED - 1;
+    GenerateConfig config = {.sample = plain, .max_new_tokens = 300, .n = 4, .seed = 3};
+    config.sample.temperature = 3;
+    Results *results = run(padded, tokenizer, prompts, 2, config);
+    size_t n_stopped = 0;
+    for (size_t i = 0; i < results->n; i++) {
+        const Done *done = &results->done[i];
+        n_stopped += done->finish == FINISH_STOP && done->ids[done->n - 1] == PADDED - 1;
+    }
+    assert_true(n_stopped > 0);
+    free_results(results);
+    model_free(padded);
+}
+
 TEST(faults_are_named) {
     Results *results = calloc(1, sizeof *results);
     const char *stop = "x";
@@ -658,6 +762,9 @@ int main(void) {
         cmocka_unit_test(samples_that_share_a_prompt_have_room),
         cmocka_unit_test(eos_ends_and_is_kept),
         cmocka_unit_test(stop_texts_cut_exactly),
+        cmocka_unit_test(ids_without_a_token_are_never_chosen),
+        cmocka_unit_test(the_others_keep_their_proportions),
+        cmocka_unit_test(an_eos_without_a_token_may_come),
         cmocka_unit_test(faults_are_named),
         cmocka_unit_test(scores_do_not_depend_on_the_batch),
         cmocka_unit_test(branches_have_the_scores_of_whole_rows),

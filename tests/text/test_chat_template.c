@@ -317,6 +317,45 @@ TEST(shipped_templates_and_those_of_a_directory) {
     temp_dir_remove(dir);
 }
 
+static void check_rendered(const ChatTemplate *chat, const char *variables, const char *wanted) {
+    ChatRendering rendering = {0};
+    json_t *json = json_loads(variables, 0, NULL);
+    check_ok(chat_template_render(chat, json, &(ChatOptions){0}, &rendering));
+    assert_string_equal(str_text(&rendering.text), wanted);
+    json_decref(json);
+    chat_rendering_release(&rendering);
+}
+
+/* Values for all renderings: the same from memory and from what is saved, which begins its lines where the template does. */
+TEST(defaults_are_part_of_what_is_saved) {
+    static const char source[] = "\n  {% if x %}a{% endif %} {{ y.z[1] }}{{ w }}{{ n }}";
+    json_t *values = json_loads("{\"x\": true, \"y\": {\"z\": [1, 2.0]}, \"w\": \"q\\\"\\n{% \\u00e9\", \"n\": null}", 0, NULL);
+    ChatTemplate *chat, *saved;
+    Str text = {0};
+    check_ok(chat_template_parse("t", source, strlen(source), &chat));
+    check_ok(chat_template_set_defaults(chat, values));
+    chat_template_text(chat, false, &text);
+    check_ok(chat_template_parse("saved", str_text(&text), text.len, &saved));
+    for (int k = 0; k < 2; k++) {
+        check_rendered(k ? saved : chat, "{}", "\na 2.0q\"\n{% \xC3\xA9None");
+        check_rendered(k ? saved : chat, "{\"x\": false, \"w\": 3}", "\n 2.03None");
+    }
+    static const char *const wrong[][2] = {{"{\"z\": 1}", "'z' does nothing"},
+                                           {"{\"messages\": []}", "'messages' of the chat template is what a row has"},
+                                           {"{\"eos_token\": \"a\"}", "'eos_token' of the chat template is the tokenizer's"}};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        json_t *bad = json_loads(wrong[i][0], 0, NULL);
+        check_status(chat_template_set_defaults(chat, bad), ST_INPUT);
+        check_text(wrong[i][1]);
+        json_decref(bad);
+    }
+    check_rendered(chat, "{\"x\": false, \"w\": 3}", "\n 2.03None");
+    chat_template_free(chat);
+    chat_template_free(saved);
+    json_decref(values);
+    str_release(&text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(real_templates_give_what_jinja2_gives),
@@ -327,6 +366,7 @@ int main(void) {
         cmocka_unit_test(generation_marks_are_bytes_of_the_text),
         cmocka_unit_test(what_runs_wild_is_stopped),
         cmocka_unit_test(shipped_templates_and_those_of_a_directory),
+        cmocka_unit_test(defaults_are_part_of_what_is_saved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
