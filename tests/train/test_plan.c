@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 /* Calls body(context) in a process of its own, which holds nothing yet that kernels keep; this one starts no threads. False when it says so. */
-static bool in_child(bool (*body)(void *context), void *context) {
+static bool in_own_process(bool (*body)(void *context), void *context) {
     int code = -1;
     fflush(stdout);
     pid_t child = fork();
@@ -206,7 +206,7 @@ TEST(scratch_memory_is_known_before) {
                                       (variant & 1) || variant == 4 ? DT_BF16 : DT_F32,
                                       (variant & 2) || variant == 4,
                                       variant < 4 ? 1 : 2};
-                    fine &= in_child(scratch_is_as_planned, &run);
+                    fine &= in_own_process(scratch_is_as_planned, &run);
                 }
     assert_true(fine);
 }
@@ -348,7 +348,7 @@ TEST(resident_size_is_known_before) {
     char folder[512];
     bool fine = true;
     temp_dir_make(folder, sizeof folder);
-    assert_true(in_child(write_model, folder));
+    assert_true(in_own_process(write_model, folder));
     write_rows(folder, "", ROW_TOKENS, false);
     for (size_t c = 0; c < COUNT_OF(computes); c++)
         for (size_t k = 0; k < COUNT_OF(kinds); k++)
@@ -361,7 +361,7 @@ TEST(resident_size_is_known_before) {
                                  .lora = variant > 0,
                                  .eval = variant == 3 ? "data.eval_split=0.5" : NULL,
                                  .more = variant == 0 ? "train.save_every=1" : NULL}; /* a checkpoint of all weights takes no memory */
-                fine &= in_child(memory_is_as_planned, &run);
+                fine &= in_own_process(memory_is_as_planned, &run);
             }
     temp_dir_remove(folder);
     assert_true(fine);
@@ -376,7 +376,7 @@ TEST(batches_that_grow_take_what_is_planned) {
     char folder[512];
     bool fine = true;
     temp_dir_make(folder, sizeof folder);
-    assert_true(in_child(write_model, folder));
+    assert_true(in_own_process(write_model, folder));
     write_rows(folder, "-rising", 4 * ROW_TOKENS, true);
     for (size_t k = 0; k < COUNT_OF(kinds); k++)
         for (int variant = 0; variant < 3; variant++) {
@@ -387,7 +387,7 @@ TEST(batches_that_grow_take_what_is_planned) {
                              .compute = "f32",
                              .lora = variant > 0,
                              .rising = true};
-            fine &= in_child(memory_is_as_planned, &run);
+            fine &= in_own_process(memory_is_as_planned, &run);
         }
     temp_dir_remove(folder);
     assert_true(fine);
@@ -403,13 +403,13 @@ TEST(evaluations_are_in_the_plan) {
     char folder[512];
     bool fine = true;
     temp_dir_make(folder, sizeof folder);
-    assert_true(in_child(write_model, folder));
+    assert_true(in_own_process(write_model, folder));
     write_rows(folder, "", 32, false);
     write_rows(folder, "-long", 800, false);
     for (size_t i = 0; i < COUNT_OF(runs); i++) {
         MemoryRun run = runs[i];
         run.folder = folder, run.model = "model", run.checkpointing = "none", run.compute = "f32", run.lora = true;
-        fine &= in_child(memory_is_as_planned, &run);
+        fine &= in_own_process(memory_is_as_planned, &run);
     }
     temp_dir_remove(folder);
     assert_true(fine);
@@ -425,12 +425,12 @@ TEST(small_processes_are_known_before) {
     char folder[512];
     bool fine = true;
     temp_dir_make(folder, sizeof folder);
-    assert_true(in_child(write_model, folder));
+    assert_true(in_own_process(write_model, folder));
     write_rows(folder, "", 32, false);
     for (size_t i = 0; i < COUNT_OF(runs); i++) {
         MemoryRun run = runs[i];
         run.folder = folder, run.model = "small", run.checkpointing = "none", run.compute = "f32";
-        fine &= in_child(memory_is_as_planned, &run);
+        fine &= in_own_process(memory_is_as_planned, &run);
     }
     temp_dir_remove(folder);
     assert_true(fine);
@@ -492,15 +492,15 @@ TEST(a_limit_is_kept) {
 #endif
     char folder[512];
     temp_dir_make(folder, sizeof folder);
-    assert_true(in_child(write_model, folder));
+    assert_true(in_own_process(write_model, folder));
     write_rows(folder, "", 32, false);
     write_rows(folder, "-long", 1000, false);
     MemoryRun run = {.folder = folder, .model = "model", .rows = "ids-long", .checkpointing = "none", .compute = "f32", .lora = true}, judged = run,
               evaluated = run;
     judged.rows = "prompts", judged.judge = "judge", judged.model = "small";
     evaluated.rows = "ids", evaluated.eval = "ids-long";
-    bool same = in_child(choice_is_that_of_other_threads, &run), below = in_child(reward_model_is_below_the_limit, &judged),
-         parts = in_child(long_evaluation_is_below_the_limit, &evaluated);
+    bool same = in_own_process(choice_is_that_of_other_threads, &run), below = in_own_process(reward_model_is_below_the_limit, &judged),
+         parts = in_own_process(long_evaluation_is_below_the_limit, &evaluated);
     temp_dir_remove(folder);
     assert_true(same);
     assert_true(below);
