@@ -26,7 +26,8 @@ static void show_plan(void *context, const Learner *learner, const TrainMemory *
     if (job->options.dry_run && job->command->json) print_plan(learner, memory);
     Str actions = {0}, observations = {0};
     if (env->action.n)
-        str_printf(&actions, "%lld action%s", (long long)env->action.n, plural(env->action.n));
+        str_printf(&actions, "%lld action%s%s", (long long)env->action.n, plural(env->action.n),
+                   env->action.allowed ? " (not all in every state)" : "");
     else
         str_printf(&actions, "actions of %lld number%s", (long long)env->action.size, plural(env->action.size));
     if (env->observation.n)
