@@ -74,6 +74,8 @@ Status program_folder(Arena *arena, const char **folder);
 /* Where the recipes that come with the program may be, in order. */
 enum { RECIPE_FOLDERS = 3 };
 Status recipe_folders(Arena *arena, const char *folders[RECIPE_FOLDERS], size_t *n);
+/* The text of the one of this name, with the files that it names where they are; *path NULL: there is none. */
+Status recipe_shipped(Arena *arena, const char *name, Str *text, const char **path);
 Status recipe_names(Arena *arena, TextList *names); /* of what is there, as tune recipes lists it */
 
 typedef Status CommandMain(int argc, char **argv);

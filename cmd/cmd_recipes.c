@@ -76,6 +76,23 @@ static Status read_recipe(const Found *found, const char *name, Str *text, const
     return status_hint_nearest(ST_CONFIG, name, (const char *const *)found->names, found->n, "tune recipes ls lists them");
 }
 
+static void place_files(const Found *found, const char *root, Str *text);
+
+Status recipe_shipped(Arena *arena, const char *name, Str *text, const char **path) {
+    Found found = {.arena = arena};
+    const char *root = NULL;
+    *path = NULL;
+    if (find_recipes(&found) != ST_OK) return ST_OK; /* then it is no name of one */
+    char *plain = arena_strdup(arena, name);
+    if (!plain) return ST_RESOURCE;
+    if (text_ends_with(plain, ".yaml")) plain[strlen(plain) - strlen(".yaml")] = '\0';
+    if (!known(&found, plain)) return ST_OK;
+    TRY(read_recipe(&found, plain, text, &root));
+    if (strcmp(root, found.roots[0]) != 0) place_files(&found, root, text);
+    *path = arena_printf(arena, "%s/%s.yaml", root, plain);
+    return *path ? ST_OK : ST_RESOURCE;
+}
+
 /* What a recipe is for: the first line of its head that is not the command to run it. */
 static void summary_of(const Found *found, const char *name, Str *line) {
     Str text = {0};
