@@ -156,6 +156,11 @@ void curve_add(Curve *curve, double value); /* NaN and infinities are left out *
 /* `rows` lines that end with '\n', each at most `columns` wide, with the greatest and the least value beside them; nothing when there is no room. */
 void curve_write(const Curve *curve, int columns, int rows, bool utf8, Str *out);
 
+/* org/name that is no path here, and is in the Hugging Face cache (HF_HUB_CACHE, HF_HOME, ~/.cache/huggingface/hub), becomes the folder there, and a
+ * line says so; anything else stays as it is. *model NULL: nothing. command_parse does it to MODEL and --adapter, recipe_command to the recipe. */
+Status model_find(Arena *arena, const char **model);
+Status recipe_models_find(Recipe *recipe);
+
 /* A model with its adapter and tokenizer, as most commands open it. */
 typedef struct OpenedModel {
     Model *model;

@@ -160,6 +160,16 @@ void use_threads(int64_t n) {
     omp_set_num_threads((int)MIN(n, (int64_t)omp_get_thread_limit()));
 }
 
+/* Arguments and options that are models may be names of Hugging Face's. */
+static Status find_models(Command *command, const Option *own, size_t n_own) {
+    const char *help = command->arguments_help;
+    if (command->n_arguments > 0 && (text_starts_with(help, "MODEL") || text_starts_with(help, "BASE") || text_starts_with(help, "PATH")))
+        TRY(model_find(command->arena, &command->arguments[0]));
+    for (size_t i = 0; i < n_own; i++)
+        if (!strcmp(own[i].name, "--adapter") && own[i].type == OPTION_TEXT) TRY(model_find(command->arena, own[i].value));
+    return ST_OK;
+}
+
 Status command_parse(Command *command, int argc, char **argv, const Option *own, bool *done) {
     Option options[MAX_OPTIONS];
     size_t n_own = 0, n;
@@ -196,7 +206,7 @@ Status command_parse(Command *command, int argc, char **argv, const Option *own,
     log_set_sink(to_stderr, NULL, command->log ? LOG_INFO : LOG_WARNING);
     set_quiet(command->quiet);
     if (command->profile) profile_ask(command->json);
-    return ST_OK;
+    return find_models(command, own, n_own);
 }
 
 Status command_needs(const Command *command, size_t least, size_t most) {

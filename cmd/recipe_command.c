@@ -181,7 +181,8 @@ static Status run(RecipeCommand *job, const char *const *sections, RecipeCommand
     job->recipe = recipe;
     command_line(job, job->options.resume, &typed);
     job->options.command = str_text(&typed);
-    Status status = refuse_others(job, sections);
+    Status status = recipe_models_find(recipe);
+    if (status == ST_OK) status = refuse_others(job, sections);
     if (status == ST_OK) status = refuse_unread(job);
     if (status == ST_OK && job->options.resume) status = recipe_take_up(recipe);
     if (status == ST_OK) {
