@@ -30,19 +30,25 @@ static const char *nearest_key(const char *section, const char *name, const char
 }
 
 /* What other programs call it; a name is looked for whole. Of hints only: recipes have one name for a thing. */
-const char *key_alias(const char *name) {
-    static const struct {
-        const char *theirs, *ours;
-    } aliases[] = {
+static const struct {
+    const char *theirs, *ours;
+} aliases[] = {
 #define ALIAS(theirs, ours) {#theirs, ours},
 #define TOOL(name, keys)
 #include "lib/train/key_aliases.def"
 #undef TOOL
 #undef ALIAS
-    };
+};
+
+const char *key_alias(const char *name) {
     for (size_t i = 0; i < COUNT_OF(aliases); i++)
         if (strcmp(aliases[i].theirs, name) == 0) return aliases[i].ours;
     return NULL;
+}
+
+void key_aliases(const char *dotted, Str *text) {
+    for (size_t i = 0; i < COUNT_OF(aliases); i++)
+        if (strcmp(aliases[i].ours, dotted) == 0) str_printf(text, "%s%s", text->len ? ", " : "", aliases[i].theirs);
 }
 
 static bool is_dotted(const char *section, const char *name) { return section[0] == '\0' && key_find(name); }
