@@ -66,6 +66,10 @@ typedef Status RecipeCommandRun(const RecipeCommand *job);
  * to learn by rewards and rows are to be trained on. */
 Status recipe_command(int argc, char **argv, const char *name, const char *about, const char *const *sections, RecipeCommandRun *work);
 
+/* The recipe that the arguments name, a file or one that comes with the program, with their overrides; models by their names at Hugging Face are
+ * found. Faults of recipe_read. */
+Status command_recipe(const Command *command, Recipe **recipe);
+
 /* For RewardOptions.secret and the like: what the variable `name` holds; NULL where it is not set. Libraries do not read the environment. */
 const char *secret_from_environment(void *context, const char *name);
 
@@ -126,6 +130,8 @@ void echo_on(void);
 int screen_width(void);    /* columns of stdout's terminal; 0 where it is none */
 bool screen_redraws(void); /* stdout is a terminal whose cursor moves: not TERM=dumb */
 bool screen_paints(void);  /* the same, and colours are wanted: no NO_COLOR */
+/* A number for people: 13310 and not 1.331e+04, else four digits. */
+const char *short_number(double value, char out[32]);
 /* stderr: a live line on a terminal that can redraw it, plain lines otherwise; nothing with --quiet. */
 void show_progress(const char *format, ...) PRINTF_LIKE(1, 2); /* replaces the live line; on a pipe at most one line a second */
 void show_line(const char *format, ...) PRINTF_LIKE(1, 2);     /* takes the live line's place, prints a whole line */
@@ -233,6 +239,8 @@ void token_rows_release(TokenRows *rows);
 /* ST_CONFIG when a file that is to be written is one of the inputs, under whatever name: a file, or one that makes up the model or adapter in a
  * directory. NULLs among them are passed over. */
 Status check_output(const char *output, const char *const *inputs, size_t n);
+/* ST_CONFIG when a page (or drawing) would take the place of a file that is none. path NULL: nothing. */
+Status check_page(const char *path);
 /* Lines of results: to stdout when path is NULL, else to a file that appears whole. */
 typedef struct ResultFile {
     bool to_file;

@@ -273,6 +273,14 @@ void help_key(Str *out, const Key *key) {
     str_release(&text);
 }
 
+void help_fold(Str *out, const char *words, int column, int width) {
+    size_t line = out->len;
+    while (line > 0 && out->data[line - 1] != '\n') line--;
+    int used = columns_of(out->data + line, out->len - line);
+    fold(out, slice_of(words), used, column, width, false);
+    out->data[--out->len] = '\0';
+}
+
 void help_text(Str *out, const char *text) { fold_text(out, text, help_width()); }
 
 void help_answer(const CommandView *view) {

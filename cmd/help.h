@@ -27,6 +27,8 @@ void print_help(const CommandView *view, bool whole);
 void help_section(Str *out, const Command *command, const char *section);
 void help_key(Str *out, const Key *key);
 void help_text(Str *out, const char *text);
+/* Words behind what stands in the last line of `out`, further lines from `column` on; without the last line's end. */
+void help_fold(Str *out, const char *words, int column, int width);
 /* `tune help TOPIC`, `tune help COMMAND TOPIC`: a key, a section, an algorithm, `all`. ST_USAGE: there is none. */
 Status help_topic(const CommandInfo *info, const char *topic);
 void print_commands(const CommandGroup *group);

@@ -78,7 +78,7 @@ static Status read_named(const Command *command, const char *name, const char *c
     return status;
 }
 
-static Status read_recipe(const Command *command, Recipe **recipe) {
+Status command_recipe(const Command *command, Recipe **recipe) {
     bool file = has_file(command);
     if (command->n_arguments == 0) TRY(command_needs(command, 1, COUNT_OF(command->arguments)));
     for (size_t i = file; i < command->n_arguments; i++)
@@ -88,7 +88,10 @@ static Status read_recipe(const Command *command, Recipe **recipe) {
         }
     const char *const *overrides = command->arguments + file;
     size_t n = command->n_arguments - file;
-    return file ? read_named(command, command->arguments[0], overrides, n, recipe) : recipe_read(NULL, overrides, n, recipe);
+    TRY(file ? read_named(command, command->arguments[0], overrides, n, recipe) : recipe_read(NULL, overrides, n, recipe));
+    Status status = recipe_models_find(*recipe);
+    if (status != ST_OK) recipe_free(*recipe);
+    return status;
 }
 
 /* ---- keys of other commands ---- */
@@ -176,13 +179,12 @@ static Status run(RecipeCommand *job, const char *const *sections, RecipeCommand
     const Command *command = job->command;
     Recipe *recipe;
     Str typed = {0};
-    TRY(read_recipe(command, &recipe));
+    TRY(command_recipe(command, &recipe));
     recipe->program = tune_program;
     job->recipe = recipe;
     command_line(job, job->options.resume, &typed);
     job->options.command = str_text(&typed);
-    Status status = recipe_models_find(recipe);
-    if (status == ST_OK) status = refuse_others(job, sections);
+    Status status = refuse_others(job, sections);
     if (status == ST_OK) status = refuse_unread(job);
     if (status == ST_OK && job->options.resume) status = recipe_take_up(recipe);
     if (status == ST_OK) {
