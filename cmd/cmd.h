@@ -117,7 +117,7 @@ void write_numbers(JsonWriter *w, const char *key, const double *values, int64_t
 void print_result(const char *format, ...) PRINTF_LIKE(1, 2);
 void print_text(const char *text, size_t len);
 void page_text(const char *text, size_t len); /* by a pager where it is longer than the terminal that it goes to */
-void show_result(void); /* flushes: what was printed so far can be read */
+void show_result(void);                       /* flushes: what was printed so far can be read */
 /* Once, by program_run: flushes, and says what came of writing. ST_RESOURCE for a full disk and the like; a closed pipe ends the program by SIGPIPE,
  * without a word, unless something else went wrong before. */
 Status end_result(Status status);

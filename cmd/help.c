@@ -43,6 +43,11 @@ static void option_left(const Option *option, Str *text) {
     if (option->argument) str_printf(text, " %s", option->argument);
 }
 
+const char *command_words(const Command *command) {
+    const char *space = strchr(command->name, ' ');
+    return space ? space + 1 : command->name;
+}
+
 static void key_left(const Key *key, Str *text) { str_printf(text, "%s=%s", key->dotted, key->fallback); }
 
 bool command_takes_key(const Command *command, const Key *key) {
@@ -212,7 +217,8 @@ static void add_keys_by_name(Str *out, const Command *command, int width) {
         &text,
         "\nrecipe keys by what they belong to, to be overridden behind the recipe. `tune help %s SECTION` says what those of a section do, `tune "
         "help KEY` what one does,%s `tune help %s all` what all do:",
-        command->name, strcmp(command->name, "rl") == 0 ? " `tune help rl ALGORITHM` which ones an algorithm reads," : "", command->name);
+        command_words(command), strcmp(command_words(command), "rl") == 0 ? " `tune help rl ALGORITHM` which ones an algorithm reads," : "",
+        command_words(command));
     fold_text(out, str_text(&text), width);
     add_names(out, command, NULL, width);
     for (size_t i = 0; i < n_recipe_sections; i++) add_names(out, command, &recipe_sections[i], width);

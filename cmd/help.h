@@ -20,7 +20,8 @@ typedef struct CommandView {
 typedef void CommandReader(void *context, const CommandView *view);
 /* Hands the view of a command over while the call lasts. */
 Status command_describe(const CommandInfo *info, CommandReader *reader, void *context);
-void help_answer(const CommandView *view); /* of command_parse, on --help */
+const char *command_words(const Command *command); /* its name behind the program's: "data check" */
+void help_answer(const CommandView *view);         /* of command_parse, on --help */
 /* Folded to the terminal, or to 80 columns. Keys of more than some hundred lines are listed by their names, unless the whole is asked for. */
 void print_help(const CommandView *view, bool whole);
 /* Pieces of it: the keys of a section that a command takes (NULL: all), one key, paragraphs. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Models by the name that they have at Hugging Face: in its cache on this machine. Where the cache is the environment says, which libraries do not
  * read. */
 #include <stdlib.h>

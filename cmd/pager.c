@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Long texts on a terminal go through a pager: $PAGER, else less where it is installed. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tune help TOPIC: one recipe key, a section of them, or what an algorithm reads. */
 #include <string.h>
 
@@ -13,7 +14,7 @@ typedef struct Takers {
 
 static void note_taker(void *context, const CommandView *view) {
     Takers *takers = context;
-    if (command_takes_key(view->command, takers->key)) str_printf(&takers->text, "%stune %s", takers->text.len ? ", " : "", view->command->name);
+    if (command_takes_key(view->command, takers->key)) str_printf(&takers->text, "%s%s", takers->text.len ? ", " : "", view->command->name);
 }
 
 static Status find_takers(const CommandGroup *group, Takers *takers) {
@@ -116,10 +117,10 @@ static bool is_section(const char *name) {
 static Status unknown_topic(const Command *command, const char *topic) {
     const char *near = key_meant("", topic);
     if (command)
-        status_fail(ST_USAGE, "tune help does not know what to do with '%s' behind '%s'", topic, command->name);
+        status_fail(ST_USAGE, "tune help does not know what to do with '%s' behind '%s'", topic, command_words(command));
     else
         status_fail(ST_USAGE, "tune help knows no topic '%s'", topic);
-    if (command && !command->sections) return status_hint(ST_USAGE, "tune help %s explains the command", command->name);
+    if (command && !command->sections) return status_hint(ST_USAGE, "tune help %s explains the command", command_words(command));
     return near ? status_hint(ST_USAGE, "did you mean '%s'?", near) : status_hint(ST_USAGE, "topics are recipe keys, their sections, and algorithms");
 }
 
@@ -139,7 +140,7 @@ static Status say(const CommandView *view, const char *topic) {
         str_release(&out);
         return ST_OK;
     }
-    if ((!command || !strcmp(command->name, "rl")) && is_algorithm(topic)) {
+    if ((!command || !strcmp(command_words(command), "rl")) && is_algorithm(topic)) {
         say_algorithm(topic);
         return ST_OK;
     }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/model/not_a_model.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Words for what people have instead of a model that can be read: each says what to do about it. They add the hint to a failure just recorded. */
 #ifndef TUNE_NOT_A_MODEL_H
 #define TUNE_NOT_A_MODEL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Keys that no recipe has: the one that was probably meant, and all of them at once, with whose file it looks like. */
 #include "lib/train/keys.h"
 
