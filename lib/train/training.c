@@ -21,7 +21,9 @@ typedef struct Training {
 /* No section `lora` means that every weight is trained, which is often not what was meant; `lora: null` says that it is. */
 static void warn_of_rate(const Recipe *recipe) {
     static const double high = 1e-4;
-    if (recipe->has_lora || recipe->lora_declined || recipe->train_learning_rate <= high || strcmp(recipe->train_optimizer, "sgd") == 0) return;
+    if (!recipe->model_path || recipe->has_lora || recipe->lora_declined || recipe->train_learning_rate <= high ||
+        strcmp(recipe->train_optimizer, "sgd") == 0)
+        return;
     log_message(
         LOG_WARNING,
         "train.learning_rate %g is high where every weight is trained, as without a 'lora' section: 1e-5 to 5e-5 is usual there; was an adapter "
