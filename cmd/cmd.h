@@ -66,6 +66,10 @@ typedef Status RecipeCommandRun(const RecipeCommand *job);
  * to learn by rewards and rows are to be trained on. */
 Status recipe_command(int argc, char **argv, const char *name, const char *about, const char *const *sections, RecipeCommandRun *work);
 
+/* The recipe that the arguments name, a file or one that comes with the program, with their overrides; models by their names at Hugging Face are
+ * found. Faults of recipe_read. */
+Status command_recipe(const Command *command, Recipe **recipe);
+
 /* For RewardOptions.secret and the like: what the variable `name` holds; NULL where it is not set. Libraries do not read the environment. */
 const char *secret_from_environment(void *context, const char *name);
 
@@ -74,6 +78,8 @@ Status program_folder(Arena *arena, const char **folder);
 /* Where the recipes that come with the program may be, in order. */
 enum { RECIPE_FOLDERS = 3 };
 Status recipe_folders(Arena *arena, const char *folders[RECIPE_FOLDERS], size_t *n);
+/* The text of the one of this name, with the files that it names where they are; *path NULL: there is none. */
+Status recipe_shipped(Arena *arena, const char *name, Str *text, const char **path);
 Status recipe_names(Arena *arena, TextList *names); /* of what is there, as tune recipes lists it */
 
 typedef Status CommandMain(int argc, char **argv);
@@ -110,7 +116,8 @@ void write_numbers(JsonWriter *w, const char *key, const double *values, int64_t
  * interrupted. */
 void print_result(const char *format, ...) PRINTF_LIKE(1, 2);
 void print_text(const char *text, size_t len);
-void show_result(void); /* flushes: what was printed so far can be read */
+void page_text(const char *text, size_t len); /* by a pager where it is longer than the terminal that it goes to */
+void show_result(void);                       /* flushes: what was printed so far can be read */
 /* Once, by program_run: flushes, and says what came of writing. ST_RESOURCE for a full disk and the like; a closed pipe ends the program by SIGPIPE,
  * without a word, unless something else went wrong before. */
 Status end_result(Status status);
@@ -123,6 +130,8 @@ void echo_on(void);
 int screen_width(void);    /* columns of stdout's terminal; 0 where it is none */
 bool screen_redraws(void); /* stdout is a terminal whose cursor moves: not TERM=dumb */
 bool screen_paints(void);  /* the same, and colours are wanted: no NO_COLOR */
+/* A number for people: 13310 and not 1.331e+04, else four digits. */
+const char *short_number(double value, char out[32]);
 /* stderr: a live line on a terminal that can redraw it, plain lines otherwise; nothing with --quiet. */
 void show_progress(const char *format, ...) PRINTF_LIKE(1, 2); /* replaces the live line; on a pipe at most one line a second */
 void show_line(const char *format, ...) PRINTF_LIKE(1, 2);     /* takes the live line's place, prints a whole line */
@@ -153,6 +162,11 @@ typedef struct Curve {
 void curve_add(Curve *curve, double value); /* NaN and infinities are left out */
 /* `rows` lines that end with '\n', each at most `columns` wide, with the greatest and the least value beside them; nothing when there is no room. */
 void curve_write(const Curve *curve, int columns, int rows, bool utf8, Str *out);
+
+/* org/name that is no path here, and is in the Hugging Face cache (HF_HUB_CACHE, HF_HOME, ~/.cache/huggingface/hub), becomes the folder there, and a
+ * line says so; anything else stays as it is. *model NULL: nothing. command_parse does it to MODEL and --adapter, recipe_command to the recipe. */
+Status model_find(Arena *arena, const char **model);
+Status recipe_models_find(Recipe *recipe);
 
 /* A model with its adapter and tokenizer, as most commands open it. */
 typedef struct OpenedModel {
@@ -225,6 +239,8 @@ void token_rows_release(TokenRows *rows);
 /* ST_CONFIG when a file that is to be written is one of the inputs, under whatever name: a file, or one that makes up the model or adapter in a
  * directory. NULLs among them are passed over. */
 Status check_output(const char *output, const char *const *inputs, size_t n);
+/* ST_CONFIG when a page (or drawing) would take the place of a file that is none. path NULL: nothing. */
+Status check_page(const char *path);
 /* Lines of results: to stdout when path is NULL, else to a file that appears whole. */
 typedef struct ResultFile {
     bool to_file;

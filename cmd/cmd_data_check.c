@@ -458,12 +458,10 @@ static Status check_rows(const Command *command, Check *check, Arena *arena) {
 }
 
 static Status check_recipe(const Command *command, Check *check) {
-    const char *const *arguments = command->arguments;
-    size_t n = command->n_arguments;
-    bool has_file = n > 0 && !strchr(arguments[0], '=');
-    if (n == 0) return status_hint(status_fail(ST_USAGE, "tune data check needs a RECIPE"), "tune data --help explains it");
+    if (command->n_arguments == 0) return status_hint(status_fail(ST_USAGE, "tune data check needs a RECIPE"), "tune data --help explains it");
     if (check->n_rows < 0) return status_fail(ST_USAGE, "--rows is 0 or more, not %lld", (long long)check->n_rows);
-    TRY(recipe_read(has_file ? arguments[0] : NULL, arguments + has_file, n - has_file, &check->recipe));
+    TRY(check_page(check->html));
+    TRY(command_recipe(command, &check->recipe));
     check->recipe->program = tune_program;
     use_threads(command->threads ? command->threads : check->recipe->threads);
     Arena *arena = arena_new(0);

@@ -117,7 +117,8 @@ static Status prompt_rows(const Generate *job, const OpenedModel *opened, TokenR
     const DataConfig asked = {.system = job->chat.system ? job->chat.system : opened->system, .chat = asks ? opened->chat : NULL};
     if (!opened->tokenizer) {
         status_fail(ST_INPUT, "the model directory has no tokenizer");
-        return status_hint(ST_INPUT, "give token ids: --input with rows {\"ids\": [...]}");
+        return status_hint(ST_INPUT,
+                           "copy tokenizer.json of the model, or of its base, into it; or give token ids: --input with rows {\"ids\": [...]}");
     }
     for (size_t i = 0; i < job->prompts.n; i++) {
         TRY(array_grow(&rows->items, &rows->cap, rows->n + 1, sizeof *rows->items, "prompts"));

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tune mdp show: a world drawn with values and a policy. */
+#include <string.h>
+
 #include "cmd/cmd_mdp.h"
 #include "rl/mdp/mdp_show.h"
 
 typedef struct Show {
-    const char *policy, *svg, *html;
+    const char *policy, *svg, *html, *output;
     MdpQuestion question;
 } Show;
 
@@ -27,7 +29,7 @@ static void write_names(JsonWriter *w, const char *key, const char *const *names
     jw_end_array(w);
 }
 
-static void print_json(const MdpPicture *picture) {
+static void write_json(const MdpPicture *picture, JsonWriter *out) {
     const NamedMdp *world = picture->world;
     int64_t n = world->mdp.n_states, a = world->mdp.n_actions;
     JsonWriter w = {0};
@@ -49,8 +51,45 @@ static void print_json(const MdpPicture *picture) {
     }
     jw_end_array(&w);
     jw_end_object(&w);
+    *out = w;
+}
+
+static void print_json(const MdpPicture *picture) {
+    JsonWriter w;
+    write_json(picture, &w);
     print_result("%s\n", str_text(&w.text));
     jw_release(&w);
+}
+
+/* What -o writes goes by the name's end: a page, a drawing, the JSON, or the text of a terminal without colours. */
+static Status write_output(const char *path, const MdpPicture *picture) {
+    enum { WIDE = 1 << 20 };
+    Str text = {0};
+    Status status = ST_OK;
+    if (text_ends_with(path, ".html") || text_ends_with(path, ".htm"))
+        mdp_show_html(picture, &text);
+    else if (text_ends_with(path, ".svg"))
+        status = mdp_show_svg(picture, &text);
+    else if (text_ends_with(path, ".json")) {
+        JsonWriter w;
+        write_json(picture, &w);
+        str_printf(&text, "%s\n", str_text(&w.text));
+        jw_release(&w);
+    } else
+        mdp_show_text(picture, speaks_utf8(), false, WIDE, &text);
+    if (status == ST_OK) status = file_write_all(path, text.data, text.len);
+    str_release(&text);
+    return status;
+}
+
+/* No file takes the place of the world or the policy, and a page none but a page's. */
+static Status check_outputs(const Command *command, const Show *show) {
+    const char *spec = command->arguments[0], *file = arena_strndup(command->arena, spec, strcspn(spec, ":"));
+    const char *const inputs[] = {spec, file, show->policy};
+    const char *const outputs[] = {show->svg, show->html, show->output};
+    for (size_t i = 0; i < COUNT_OF(outputs); i++) TRY(check_output(outputs[i], inputs, COUNT_OF(inputs)));
+    TRY(check_page(show->svg));
+    return check_page(show->html);
 }
 
 static Status write_files(const Show *show, const MdpPicture *picture) {
@@ -61,6 +100,7 @@ static Status write_files(const Show *show, const MdpPicture *picture) {
         mdp_show_html(picture, &html);
         status = file_write_all(show->html, html.data, html.len);
     }
+    if (show->output && status == ST_OK) status = write_output(show->output, picture);
     str_release(&svg);
     str_release(&html);
     return status;
@@ -95,16 +135,18 @@ static Status draw(const Command *command, const Show *show, const NamedMdp *wor
     TRY(write_files(show, &picture));
     if (command->json)
         print_json(&picture);
-    else if (!show->svg && !show->html)
+    else if (!show->svg && !show->html && !show->output)
         print_screen(&picture);
     if (show->svg) show_line("wrote %s", show->svg);
     if (show->html) show_line("wrote %s", show->html);
+    if (show->output) show_line("wrote %s", show->output);
     return ST_OK;
 }
 
 static Status show_world(const Command *command, Show *show) {
     NamedMdp *world = NULL;
     TRY(command_needs(command, 1, 1));
+    TRY(check_outputs(command, show));
     TRY(mdp_question_open(command->arguments[0], &show->question, &world));
     Status status = draw(command, show, world);
     named_mdp_free(world);
@@ -124,6 +166,7 @@ Status cmd_mdp_show(int argc, char **argv) {
         {"--policy", OPTION_TEXT, &show.policy, "FILE|uniform", "show this policy and its values instead of the best"},
         {"--svg", OPTION_TEXT, &show.svg, "FILE", "write a drawing of the grid"},
         {"--html", OPTION_TEXT, &show.html, "FILE", "write a page that needs no other file"},
+        {"-o", OPTION_TEXT, &show.output, "FILE", "write what its name says: .html a page, .svg a drawing, .json the numbers, else the text"},
         MDP_QUESTION_OPTIONS(show.question),
         {0},
     };

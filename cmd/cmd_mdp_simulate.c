@@ -402,7 +402,7 @@ static Status simulate_episodes(const Command *command, Simulate *job) {
     Status known = episodes.stationary ? mdp_stationary(env->world, episodes.policy, episodes.stationary) : ST_OK;
     if (known == ST_INTERRUPTED) return known;
     if (known != ST_OK) {
-        show_line("no shares of an endless run: %s\n", status_text());
+        show_line("no shares of an endless run: %s", status_text());
         episodes.stationary = NULL;
     }
     if (command->json)

@@ -68,7 +68,13 @@ static void print_states(const NamedMdp *world, const MdpSolution *solution) {
         else
             str_printf(&line, "%d", (int)solution->policy[s]);
         print_result("%-14s", str_text(&line));
-        for (int64_t a = 0; a < MIN(mdp->n_actions, 8) && solution->policy[s] >= 0; a++) print_result(" %.6f", solution->Q[s * mdp->n_actions + a]);
+        for (int64_t a = 0; a < MIN(mdp->n_actions, 8) && solution->policy[s] >= 0; a++) {
+            double q = solution->Q[s * mdp->n_actions + a];
+            if (mdp_has(mdp, s, a))
+                print_result(" %.6f", q);
+            else
+                print_result(" -"); /* the state does not have it */
+        }
         print_result("%s\n", mdp->n_actions > 8 && solution->policy[s] >= 0 ? " ..." : "");
     }
     if (mdp->n_states > SHOWN) print_result("and %d more state%s: --json has them\n", (int)(mdp->n_states - SHOWN), plural(mdp->n_states - SHOWN));
@@ -131,7 +137,7 @@ static Status solve(const Command *command, MdpQuestion *question, const Counts 
     Status status = mdp_solve(&world->mdp, &question->options, command->arena, &solution);
     char time[32];
     if (status == ST_OK) {
-        show_line("%lld iteration%s in %s\n", (long long)solution.iterations, plural(solution.iterations),
+        show_line("%lld iteration%s in %s", (long long)solution.iterations, plural(solution.iterations),
                   format_seconds(clock_seconds() - start, time));
         warn_of_policy(&solution);
         if (command->json)

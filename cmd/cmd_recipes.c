@@ -2,7 +2,7 @@
 /* tune recipes: the recipes that come with the program. */
 #include <string.h>
 
-#include "cmd/cmd.h"
+#include "cmd/help.h"
 
 /* names: paths below a root, without .yaml, sorted */
 typedef struct Found {
@@ -76,6 +76,23 @@ static Status read_recipe(const Found *found, const char *name, Str *text, const
     return status_hint_nearest(ST_CONFIG, name, (const char *const *)found->names, found->n, "tune recipes ls lists them");
 }
 
+static void place_files(const Found *found, const char *root, Str *text);
+
+Status recipe_shipped(Arena *arena, const char *name, Str *text, const char **path) {
+    Found found = {.arena = arena};
+    const char *root = NULL;
+    *path = NULL;
+    if (find_recipes(&found) != ST_OK) return ST_OK; /* then it is no name of one */
+    char *plain = arena_strdup(arena, name);
+    if (!plain) return ST_RESOURCE;
+    if (text_ends_with(plain, ".yaml")) plain[strlen(plain) - strlen(".yaml")] = '\0';
+    if (!known(&found, plain)) return ST_OK;
+    TRY(read_recipe(&found, plain, text, &root));
+    if (strcmp(root, found.roots[0]) != 0) place_files(&found, root, text);
+    *path = arena_printf(arena, "%s/%s.yaml", root, plain);
+    return *path ? ST_OK : ST_RESOURCE;
+}
+
 /* What a recipe is for: the first line of its head that is not the command to run it. */
 static void summary_of(const Found *found, const char *name, Str *line) {
     Str text = {0};
@@ -88,13 +105,27 @@ static void summary_of(const Found *found, const char *name, Str *line) {
     str_release(&text);
 }
 
+/* Folded to the terminal; a pipe gets one line. */
+static void print_recipe(const char *name, const char *words) {
+    enum { BESIDE = 33 };
+    int width = screen_width();
+    Str out = {0};
+    str_printf(&out, "%-32s ", name);
+    if (width == 0)
+        str_append(&out, words);
+    else
+        help_fold(&out, words, BESIDE < width / 2 ? BESIDE : 4, width);
+    print_result("%s\n", str_text(&out));
+    str_release(&out);
+}
+
 static Status list(const Command *command, const Found *found) {
     JsonWriter w = {0};
     jw_array(&w, NULL);
     for (size_t i = 0; i < found->n; i++) {
         Str line = {0};
         summary_of(found, found->names[i], &line);
-        if (!command->json) print_result("%-32s %s\n", found->names[i], str_text(&line));
+        if (!command->json) print_recipe(found->names[i], str_text(&line));
         jw_object(&w, NULL);
         jw_string(&w, "name", found->names[i]);
         jw_string(&w, "help", str_text(&line));
@@ -128,8 +159,19 @@ static void place_files(const Found *found, const char *root, Str *text) {
     *text = placed;
 }
 
+/* Into a folder it keeps its own name. */
+static Status name_in_folder(const Found *found, const char *name, const char **to) {
+    size_t len = strlen(*to);
+    if (!dir_exists(*to) && (len == 0 || (*to)[len - 1] != '/')) return ST_OK;
+    if (!dir_exists(*to)) TRY(dir_make(*to));
+    *to = arena_printf(found->arena, "%s%s%s%s", *to, len > 0 && (*to)[len - 1] == '/' ? "" : "/", path_name(name),
+                       text_ends_with(name, ".yaml") ? "" : ".yaml");
+    return *to ? ST_OK : ST_RESOURCE;
+}
+
 static Status give(const Found *found, const char *name, const char *to) {
     Str text = {0};
+    if (to && known(found, name)) TRY(name_in_folder(found, name, &to));
     const char *root = NULL;
     Status status = read_recipe(found, name, &text, &root);
     if (status == ST_OK && to && strcmp(root, found->roots[0]) != 0) place_files(found, root, &text);
@@ -149,7 +191,7 @@ static Status recipes(const Command *command) {
     size_t arguments = !strcmp(verb, "ls") ? 1 : !strcmp(verb, "show") ? 2 : !strcmp(verb, "cp") ? 3 : 0;
     if (arguments == 0) {
         status_fail(ST_USAGE, "tune recipes does not know '%s'", verb);
-        return status_hint(ST_USAGE, "ls, show NAME, cp NAME FILE");
+        return status_hint(ST_USAGE, "ls, show NAME, cp NAME FILE|DIR");
     }
     TRY(command_needs(command, arguments, arguments));
     Found found = {.arena = command->arena};
@@ -159,7 +201,7 @@ static Status recipes(const Command *command) {
 
 Status cmd_recipes(int argc, char **argv) {
     Command command = {
-        .arguments_help = "ls | show NAME | cp NAME FILE",
+        .arguments_help = "ls | show NAME | cp NAME FILE|DIR",
         .help = "Lists the recipes that come with the program, prints one, or copies one to be changed.\n    tune recipes cp demo/sft my.yaml",
     };
     bool done;

@@ -39,6 +39,7 @@ static Status report(const Command *command, const char *output) {
     const char *path = output ? output : n == 1 ? path_join(command->arena, command->arguments[0], "report.html") : "report.html";
     RunNumbers *numbers = arena_zero(command->arena, n * sizeof *numbers);
     if (!path || !numbers) return ST_RESOURCE;
+    TRY(check_page(path));
     TRY(report_write(command->arguments, n, path, numbers));
     if (command->json) print_json(command, path, numbers);
     show_line("wrote %s", path);

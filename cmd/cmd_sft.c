@@ -17,6 +17,7 @@ static void show_plan(void *context, const SftPlan *plan) {
     Shown *run = context;
     const RecipeCommand *job = run->job;
     run->conversations = 2 * plan->train.conversations > plan->train.rows;
+    char number[32];
     const TrainPlan shown = {
         .rows = plan->train.rows,
         .tokens = plan->train.tokens,
@@ -48,8 +49,8 @@ static void show_plan(void *context, const SftPlan *plan) {
     if (plan->check->wrong) show_warning(NULL, "these rows teach nothing, or the wrong thing");
     str_release(&summary);
     show_training_model(job->recipe, &shown, "");
-    show_line("plan: %lld step%s, %.4g an epoch, largest step %lld token%s", (long long)plan->total_steps, plural(plan->total_steps),
-              plan->steps_per_epoch, (long long)plan->largest_batch_tokens, plural(plan->largest_batch_tokens));
+    show_line("plan: %lld step%s, %s an epoch, largest step %lld token%s", (long long)plan->total_steps, plural(plan->total_steps),
+              short_number(plan->steps_per_epoch, number), (long long)plan->largest_batch_tokens, plural(plan->largest_batch_tokens));
 }
 
 static void show_step(void *context, const Progress *p) { show_training_step(((const Shown *)context)->job->recipe, p); }

@@ -20,13 +20,46 @@ static const char *space_behind(const char *name) { return *name ? " " : ""; }
 
 /* What is not a command here, and what does it. */
 static const struct {
-    const char *group, *word, *hint;
+    const char *group, *words, *hint;
 } other_words[] = {
-    {"", "plan", "tune sft, tune reward and tune rl plan a run with --dry-run, as JSON with --json"},
-    {"", "train", "tune sft trains on answers, tune reward on pairs for a score, tune rl by rewards or pairs"},
-    {"", "bench", "the program is tune-bench now, with the same works and options; 'make tune-bench' builds it"},
-    {"mdp", "bench", "the program is tune-bench now: tune-bench mdp, with the same options; 'make tune-bench' builds it"},
+#define WORDS(group, words, hint) {group, words, hint},
+#include "cmd/other_words.def"
+#undef WORDS
 };
+
+/* The shipped recipe "rl_NAME", else the first "rl_NAME_...", else the first "rl_..._NAME"; "" where there is none. */
+static const char *recipe_of(Arena *arena, const char *name) {
+    TextList names;
+    const char *whole = arena_printf(arena, "rl_%s", name), *found = "";
+    int best = 0;
+    if (!whole || recipe_names(arena, &names) != ST_OK) return found;
+    for (size_t i = 0; i < names.n; i++) {
+        const char *own = names.items[i];
+        bool begins = text_starts_with(own, whole);
+        int fit = begins && !own[strlen(whole)] ? 3 : begins && own[strlen(whole)] == '_' ? 2 : text_ends_with(own, whole + strlen("rl"));
+        if (fit > best) found = own, best = fit;
+    }
+    return found;
+}
+
+/* `tune grpo`: an algorithm is a key of tune rl. */
+static bool hint_algorithm(const char *name) {
+    Str words = {0};
+    const Key *key = key_find("rl.algorithm");
+    const char *choices = key->choices;
+    bool known = false;
+    for (Slice word; choice_next(&choices, &word);) known = known || slice_is(word, name);
+    Arena *arena = known ? arena_new(0) : NULL;
+    if (arena) {
+        const char *recipe = recipe_of(arena, name);
+        str_printf(&words, "tune rl RECIPE rl.algorithm=%s", name);
+        if (*recipe) str_printf(&words, "; to begin with: tune rl %s, tune recipes show %s", recipe, recipe);
+        status_hint(ST_USAGE, "%s", str_text(&words));
+    }
+    arena_free(arena);
+    str_release(&words);
+    return arena != NULL;
+}
 
 static Status unknown_command(const CommandGroup *group, const char *name) {
     const char *names[MOST_COMMANDS], *of = group->name;
@@ -35,7 +68,8 @@ static Status unknown_command(const CommandGroup *group, const char *name) {
     const char *nearest = text_nearest(name, names, group->n);
     status_fail(ST_USAGE, "unknown command '%s%s%s'", of, space_behind(of), name);
     for (size_t i = 0; i < COUNT_OF(other_words); i++)
-        if (!strcmp(of, other_words[i].group) && !strcmp(name, other_words[i].word)) return status_hint(ST_USAGE, "%s", other_words[i].hint);
+        if (!strcmp(of, other_words[i].group) && text_among(other_words[i].words, ' ', name)) return status_hint(ST_USAGE, "%s", other_words[i].hint);
+    if (group == &group_all && hint_algorithm(name)) return ST_USAGE;
     if (nearest) return status_hint(ST_USAGE, "did you mean '%s%s%s'?", of, space_behind(of), nearest);
     return status_hint(ST_USAGE, "tune %s%s--help lists the commands", of, space_behind(of));
 }

@@ -43,6 +43,11 @@ static void option_left(const Option *option, Str *text) {
     if (option->argument) str_printf(text, " %s", option->argument);
 }
 
+const char *command_words(const Command *command) {
+    const char *space = strchr(command->name, ' ');
+    return space ? space + 1 : command->name;
+}
+
 static void key_left(const Key *key, Str *text) { str_printf(text, "%s=%s", key->dotted, key->fallback); }
 
 bool command_takes_key(const Command *command, const Key *key) {
@@ -180,7 +185,7 @@ static void add_section(Str *out, const Command *command, const char *section, c
     bool any = false;
     for (size_t i = 0; i < n_recipe_keys; i++) {
         const Key *key = &recipe_keys[i];
-        if (strcmp(key->section, section) != 0 || !command_takes_key(command, key)) continue;
+        if (strcmp(key->section, section) != 0 || (command && !command_takes_key(command, key))) continue;
         if (!any && *section) str_printf(out, "\n  %s: %s\n", section, about);
         any = true;
         str_clear(&left);
@@ -193,34 +198,102 @@ static void add_section(Str *out, const Command *command, const char *section, c
     str_release(&text);
 }
 
-void print_help(const CommandView *view) {
+/* The dotted names of a section's keys, one behind the other. */
+static void add_names(Str *out, const Command *command, const KeySection *section, int width) {
+    Str text = {0};
+    const char *name = section ? section->name : "";
+    for (size_t i = 0; i < n_recipe_keys; i++)
+        if (strcmp(recipe_keys[i].section, name) == 0 && command_takes_key(command, &recipe_keys[i]))
+            str_printf(&text, "%s%s", text.len ? " " : "", recipe_keys[i].dotted);
+    if (text.len && section) str_printf(out, "\n  %s: %s\n", section->name, section->help);
+    spaces(out, text.len ? 4 : 0);
+    if (text.len) fold(out, (Slice){text.data, text.len}, 4, 4, width, false);
+    str_release(&text);
+}
+
+static void add_keys_by_name(Str *out, const Command *command, int width) {
+    Str text = {0};
+    str_printf(
+        &text,
+        "\nrecipe keys by what they belong to, to be overridden behind the recipe. `tune help %s SECTION` says what those of a section do, `tune "
+        "help KEY` what one does,%s `tune help %s all` what all do:",
+        command_words(command), strcmp(command_words(command), "rl") == 0 ? " `tune help rl ALGORITHM` which ones an algorithm reads," : "",
+        command_words(command));
+    fold_text(out, str_text(&text), width);
+    add_names(out, command, NULL, width);
+    for (size_t i = 0; i < n_recipe_sections; i++) add_names(out, command, &recipe_sections[i], width);
+    str_release(&text);
+}
+
+static void add_keys(Str *out, const Command *command, int width) {
+    fold_text(out, "\nrecipe keys and their defaults, to be overridden behind the recipe:", width);
+    add_section(out, command, "", NULL, width);
+    for (size_t i = 0; i < n_recipe_sections; i++) add_section(out, command, recipe_sections[i].name, recipe_sections[i].help, width);
+}
+
+static size_t lines_in(const Str *text) {
+    size_t n = 0;
+    for (size_t i = 0; i < text->len; i++) n += text->data[i] == '\n';
+    return n;
+}
+
+void print_help(const CommandView *view, bool whole) {
+    enum { LONG = 300 }; /* lines of keys that nobody reads through */
     const Command *command = view->command;
-    Str out = {0}, usage = {0};
+    Str out = {0}, usage = {0}, keys = {0};
     int width = help_width();
     str_printf(&usage, "usage: %s%s%s%s", command->name, *command->arguments_help ? " " : "", command->arguments_help,
                view->n_own ? " [options]" : "");
     fold(&out, (Slice){usage.data, usage.len}, 0, 8, width, false);
     str_append_char(&out, '\n');
     fold_text(&out, command->help, width);
-    if (command->sections) {
-        fold_text(&out, "\nrecipe keys and their defaults, to be overridden behind the recipe:", width);
-        add_section(&out, command, "", NULL, width);
-        for (size_t i = 0; i < n_recipe_sections; i++) add_section(&out, command, recipe_sections[i].name, recipe_sections[i].help, width);
+    if (command->sections) add_keys(&keys, command, width);
+    if (!whole && lines_in(&keys) > LONG) {
+        str_clear(&keys);
+        add_keys_by_name(&keys, command, width);
     }
+    str_append_n(&out, str_text(&keys), keys.len);
     if (view->n_own) str_append(&out, "\noptions:\n");
     add_options(&out, view->options, view->n_own, width);
     str_append(&out, "\nfor every command:\n");
     add_options(&out, view->options + view->n_own, view->n - view->n_own, width);
-    print_text(str_text(&out), out.len);
+    page_text(str_text(&out), out.len);
     str_release(&out);
     str_release(&usage);
+    str_release(&keys);
 }
+
+void help_section(Str *out, const Command *command, const char *section) {
+    const char *about = "";
+    for (size_t i = 0; i < n_recipe_sections; i++)
+        if (!strcmp(recipe_sections[i].name, section)) about = recipe_sections[i].help;
+    add_section(out, command, section, about, help_width());
+}
+
+void help_key(Str *out, const Key *key) {
+    Str left = {0}, text = {0};
+    key_left(key, &left);
+    key_describe(key, &text);
+    fold_entry(out, 2, (Slice){left.data, left.len}, TEXT_COLUMN, (Slice){text.data, text.len}, help_width());
+    str_release(&left);
+    str_release(&text);
+}
+
+void help_fold(Str *out, const char *words, int column, int width) {
+    size_t line = out->len;
+    while (line > 0 && out->data[line - 1] != '\n') line--;
+    int used = columns_of(out->data + line, out->len - line);
+    fold(out, slice_of(words), used, column, width, false);
+    out->data[--out->len] = '\0';
+}
+
+void help_text(Str *out, const char *text) { fold_text(out, text, help_width()); }
 
 void help_answer(const CommandView *view) {
     if (reader)
         reader(reader_context, view);
     else
-        print_help(view);
+        print_help(view, false);
 }
 
 void print_commands(const CommandGroup *group) {

@@ -20,8 +20,18 @@ typedef struct CommandView {
 typedef void CommandReader(void *context, const CommandView *view);
 /* Hands the view of a command over while the call lasts. */
 Status command_describe(const CommandInfo *info, CommandReader *reader, void *context);
-void help_answer(const CommandView *view); /* of command_parse, on --help */
-void print_help(const CommandView *view);  /* folded to the terminal, or to 80 columns */
+const char *command_words(const Command *command); /* its name behind the program's: "data check" */
+void help_answer(const CommandView *view);         /* of command_parse, on --help */
+/* Folded to the terminal, or to 80 columns. Keys of more than some hundred lines are listed by their names, unless the whole is asked for. */
+void print_help(const CommandView *view, bool whole);
+/* Pieces of it: the keys of a section that a command takes (NULL: all), one key, paragraphs. */
+void help_section(Str *out, const Command *command, const char *section);
+void help_key(Str *out, const Key *key);
+void help_text(Str *out, const char *text);
+/* Words behind what stands in the last line of `out`, further lines from `column` on; without the last line's end. */
+void help_fold(Str *out, const char *words, int column, int width);
+/* `tune help TOPIC`, `tune help COMMAND TOPIC`: a key, a section, an algorithm, `all`. ST_USAGE: there is none. */
+Status help_topic(const CommandInfo *info, const char *topic);
 void print_commands(const CommandGroup *group);
 
 /* Pieces of a help text. A line that begins with four spaces is an example; one with a name, two spaces or more, and words is an entry of a list; any

@@ -28,11 +28,31 @@ static Status say_unreachable(const NamedMdp *world) {
         mdp_append_state(&text, world, s);
     }
     if (count > 0)
-        show_line("note: %lld of %lld state%s cannot be reached from the start: %s%s\n", (long long)count, (long long)n, plural(n), str_text(&text),
+        show_line("note: %lld of %lld state%s cannot be reached from the start: %s%s", (long long)count, (long long)n, plural(n), str_text(&text),
                   count > 5 ? ", ..." : "");
     str_release(&text);
     arena_free(arena);
     return status;
+}
+
+/* What was forgotten looks the same as what a state does not have. */
+static void say_missing(const NamedMdp *world) {
+    const Mdp *mdp = &world->mdp;
+    int64_t count = 0, all = 0;
+    Str text = {0};
+    for (int64_t s = 0; s < mdp->n_states; s++) {
+        for (int64_t a = 0; a < mdp->n_actions && !mdp->terminal[s]; a++, all++) {
+            if (mdp_has(mdp, s, a) || ++count > 3) continue;
+            str_append(&text, count > 1 ? "; " : "");
+            mdp_append_state(&text, world, s);
+            str_append(&text, ", ");
+            mdp_append_action(&text, world, a);
+        }
+    }
+    if (count > 0)
+        show_line("note: %lld of %lld pairs of state and action have no transitions and are never chosen: %s%s", (long long)count, (long long)all,
+                  str_text(&text), count > 3 ? "; ..." : "");
+    str_release(&text);
 }
 
 static Status open_world(const char *text, double gamma, NamedMdp **world) {
@@ -54,6 +74,7 @@ Status mdp_question_open(const char *spec, MdpQuestion *question, NamedMdp **wor
         return status_fail(ST_USAGE, "--tolerance is above 0, not %g", question->tolerance);
     if (!isnan(question->tolerance)) question->options.tolerance = question->tolerance;
     TRY(open_world(spec, question->gamma, world));
+    say_missing(*world);
     Status status = say_unreachable(*world);
     if (status != ST_OK) named_mdp_free(*world);
     return status;

@@ -50,12 +50,40 @@ static Status append_text(Command *command, TextList *list, const char *text) {
     return ST_OK;
 }
 
-static Status unknown_option(const char *text, size_t len, const Option *options, size_t n) {
+/* `--epochs 3` of a command with a RECIPE: the key that is meant, by its name with dots, in a section or at another program; NULL: none. */
+static const char *key_of_option(const Command *command, const char *word) {
+    char name[64];
+    size_t skip = strspn(word, "-"), len = MIN(strlen(word + skip), sizeof name - 1);
+    for (size_t i = 0; i <= len; i++) name[i] = word[skip + i] == '-' ? '_' : word[skip + i];
+    name[len] = '\0';
+    for (const char *const *section = command->sections; section && *section; section++) {
+        const Key *key = key_in(*section, name);
+        if (key) return key->dotted;
+    }
+    const char *dot = strchr(name, '.');
+    if (!command->sections || len < 2) return NULL;
+    if (!dot) return key_alias(name);
+    if (key_find(name)) return key_find(name)->dotted;
+    name[dot - name] = '\0';
+    return key_meant(name, name + (dot - name) + 1);
+}
+
+/* value: what follows it; NULL: nothing that could be its value. */
+static Status unknown_option(const Command *command, const char *text, size_t len, const char *value, const Option *options, size_t n) {
     const char *names[MAX_OPTIONS];
     char word[64];
     snprintf(word, sizeof word, "%.*s", (int)len, text);
     for (size_t i = 0; i < n; i++) names[i] = options[i].name;
     status_fail(ST_USAGE, "unknown option '%s'", word);
+    const char *key = key_of_option(command, word);
+    if (key) {
+        Str typed = {0};
+        bool list = key_find(key) && key_find(key)->type == KEY_LIST && value && strchr(value, ',') && *value != '[';
+        str_append_shell(&typed, list ? "%s=[%s]" : "%s=%s", key, value ? value : "VALUE");
+        status_hint(ST_USAGE, "keys of the recipe are typed without dashes, behind it: %s", str_text(&typed));
+        str_release(&typed);
+        return ST_USAGE;
+    }
     return status_hint_nearest(ST_USAGE, word, names, n, "--help lists the options");
 }
 
@@ -88,7 +116,8 @@ static Status parse_option(Command *command, int argc, char **argv, int *i, cons
     const Option *option = NULL;
     for (size_t k = 0; k < n && !option; k++)
         if (strlen(options[k].name) == len && !strncmp(options[k].name, text, len)) option = &options[k];
-    if (!option) return unknown_option(text, len, options, n);
+    const char *behind = equals ? equals + 1 : *i + 1 < argc && argv[*i + 1][0] != '-' ? argv[*i + 1] : NULL;
+    if (!option) return unknown_option(command, text, len, behind, options, n);
     if (option->type == OPTION_FLAG) {
         if (equals) return status_fail(ST_USAGE, "option '%s' takes no value", option->name);
         if (option->value) *(bool *)option->value = true;
@@ -131,6 +160,16 @@ void use_threads(int64_t n) {
     omp_set_num_threads((int)MIN(n, (int64_t)omp_get_thread_limit()));
 }
 
+/* Arguments and options that are models may be names of Hugging Face's. */
+static Status find_models(Command *command, const Option *own, size_t n_own) {
+    const char *help = command->arguments_help;
+    if (command->n_arguments > 0 && (text_starts_with(help, "MODEL") || text_starts_with(help, "BASE") || text_starts_with(help, "PATH")))
+        TRY(model_find(command->arena, &command->arguments[0]));
+    for (size_t i = 0; i < n_own; i++)
+        if (!strcmp(own[i].name, "--adapter") && own[i].type == OPTION_TEXT) TRY(model_find(command->arena, own[i].value));
+    return ST_OK;
+}
+
 Status command_parse(Command *command, int argc, char **argv, const Option *own, bool *done) {
     Option options[MAX_OPTIONS];
     size_t n_own = 0, n;
@@ -167,7 +206,7 @@ Status command_parse(Command *command, int argc, char **argv, const Option *own,
     log_set_sink(to_stderr, NULL, command->log ? LOG_INFO : LOG_WARNING);
     set_quiet(command->quiet);
     if (command->profile) profile_ask(command->json);
-    return ST_OK;
+    return find_models(command, own, n_own);
 }
 
 Status command_needs(const Command *command, size_t least, size_t most) {

@@ -6,6 +6,7 @@
 
 static void show_plan(void *context, const PairRun *run, const PairPlan *plan) {
     const RecipeCommand *job = context;
+    char number[32];
     const Pairs *pairs = run->train;
     const TrainPlan shown = {
         .rows = (int64_t)pairs->n,
@@ -38,8 +39,8 @@ static void show_plan(void *context, const PairRun *run, const PairPlan *plan) {
                      plural(pairs->dropped_same));
     if (run->eval) show_line("held out: %zu row%s", run->eval->n, plural((int64_t)run->eval->n));
     show_training_model(job->recipe, &shown, "");
-    show_line("plan: %lld step%s, %.4g an epoch, largest batch %lld token%s", (long long)plan->total_steps, plural(plan->total_steps),
-              plan->steps_per_epoch, (long long)plan->largest_batch_tokens, plural(plan->largest_batch_tokens));
+    show_line("plan: %lld step%s, %s an epoch, largest batch %lld token%s", (long long)plan->total_steps, plural(plan->total_steps),
+              short_number(plan->steps_per_epoch, number), (long long)plan->largest_batch_tokens, plural(plan->largest_batch_tokens));
 }
 
 static void show_step(void *context, const Progress *p) { show_training_step(((const RecipeCommand *)context)->recipe, p); }

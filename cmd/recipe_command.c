@@ -56,7 +56,29 @@ const char *secret_from_environment(void *context, const char *name) {
     return getenv(name);
 }
 
-static Status read_recipe(const Command *command, Recipe **recipe) {
+/* A file, or else the name of a recipe that comes with the program. */
+static Status read_named(const Command *command, const char *name, const char *const *overrides, size_t n, Recipe **recipe) {
+    Str text = {0};
+    const char *path = NULL;
+    TextList names;
+    Status status = file_exists(name) || dir_exists(name) ? ST_OK : recipe_shipped(command->arena, name, &text, &path);
+    if (status == ST_OK && path) {
+        show_line("recipe: %s", path);
+        status = recipe_read_text(path, &text, overrides, n, recipe);
+    } else if (status == ST_OK) {
+        status = recipe_read(name, overrides, n, recipe);
+        bool missing = status == ST_CONFIG && !file_exists(name) && !dir_exists(name) && !strchr(name, '/');
+        Failure failure;
+        failure_keep(&failure, status);
+        const char *near = missing && recipe_names(command->arena, &names) == ST_OK ? text_nearest(name, names.items, names.n) : NULL;
+        status = failure_say(&failure);
+        if (near) status_hint(status, "there is no such file; did you mean '%s', which comes with the program?", near);
+    }
+    str_release(&text);
+    return status;
+}
+
+Status command_recipe(const Command *command, Recipe **recipe) {
     bool file = has_file(command);
     if (command->n_arguments == 0) TRY(command_needs(command, 1, COUNT_OF(command->arguments)));
     for (size_t i = file; i < command->n_arguments; i++)
@@ -64,7 +86,12 @@ static Status read_recipe(const Command *command, Recipe **recipe) {
             status_fail(ST_USAGE, "'%s' is no override", command->arguments[i]);
             return status_hint(ST_USAGE, "behind the recipe come KEY=VALUE, such as train.learning_rate=1e-4");
         }
-    return recipe_read(file ? command->arguments[0] : NULL, command->arguments + file, command->n_arguments - file, recipe);
+    const char *const *overrides = command->arguments + file;
+    size_t n = command->n_arguments - file;
+    TRY(file ? read_named(command, command->arguments[0], overrides, n, recipe) : recipe_read(NULL, overrides, n, recipe));
+    Status status = recipe_models_find(*recipe);
+    if (status != ST_OK) recipe_free(*recipe);
+    return status;
 }
 
 /* ---- keys of other commands ---- */
@@ -152,7 +179,7 @@ static Status run(RecipeCommand *job, const char *const *sections, RecipeCommand
     const Command *command = job->command;
     Recipe *recipe;
     Str typed = {0};
-    TRY(read_recipe(command, &recipe));
+    TRY(command_recipe(command, &recipe));
     recipe->program = tune_program;
     job->recipe = recipe;
     command_line(job, job->options.resume, &typed);

@@ -26,7 +26,8 @@ static void show_plan(void *context, const Learner *learner, const TrainMemory *
     if (job->options.dry_run && job->command->json) print_plan(learner, memory);
     Str actions = {0}, observations = {0};
     if (env->action.n)
-        str_printf(&actions, "%lld action%s", (long long)env->action.n, plural(env->action.n));
+        str_printf(&actions, "%lld action%s%s", (long long)env->action.n, plural(env->action.n),
+                   env->action.allowed ? " (not all in every state)" : "");
     else
         str_printf(&actions, "actions of %lld number%s", (long long)env->action.size, plural(env->action.size));
     if (env->observation.n)
@@ -43,14 +44,15 @@ static void show_plan(void *context, const Learner *learner, const TrainMemory *
 
 static void show_update(void *context, const LearnProgress *p) {
     const Recipe *recipe = ((const RecipeCommand *)context)->recipe;
-    char left[32];
+    char left[32], reward[32], speed[32];
     if (recipe->train_live && !isnan(p->reward)) show_curve(p->reward);
     if (isnan(p->reward))
-        show_progress("step %lld/%lld  %.3g steps/s  %s left", (long long)p->steps, (long long)p->total_steps, p->steps_per_second,
+        show_progress("step %lld/%lld  %s steps/s  %s left", (long long)p->steps, (long long)p->total_steps, short_number(p->steps_per_second, speed),
                       format_seconds(p->seconds_left, left));
     else
-        show_progress("step %lld/%lld  return %.4g  %lld episode%s  %.3g steps/s  %s left", (long long)p->steps, (long long)p->total_steps, p->reward,
-                      (long long)p->episodes, plural(p->episodes), p->steps_per_second, format_seconds(p->seconds_left, left));
+        show_progress("step %lld/%lld  return %s  %lld episode%s  %s steps/s  %s left", (long long)p->steps, (long long)p->total_steps,
+                      short_number(p->reward, reward), (long long)p->episodes, plural(p->episodes), short_number(p->steps_per_second, speed),
+                      format_seconds(p->seconds_left, left));
 }
 
 static void show_values(void *context, const Learner *learner, const double *learned, const double *exact) {
@@ -76,7 +78,7 @@ static void show_values(void *context, const Learner *learner, const double *lea
 
 static void summarize(const RecipeCommand *job, const LearnResult *result) {
     const Recipe *recipe = job->recipe;
-    char seconds[32];
+    char seconds[32], last[32], best[32];
     JsonWriter w = {0};
     jw_object(&w, NULL);
     jw_int(&w, "steps", result->updates);
@@ -89,9 +91,9 @@ static void summarize(const RecipeCommand *job, const LearnResult *result) {
     if (result->episodes == 0)
         show_line("%lld step%s in %s, no episode ended", (long long)result->steps, plural(result->steps), format_seconds(result->seconds, seconds));
     else
-        show_line("%lld step%s, %lld episode%s in %s: return %.4g, best %.4g (means of an update's episodes)", (long long)result->steps,
+        show_line("%lld step%s, %lld episode%s in %s: return %s, best %s (means of an update's episodes)", (long long)result->steps,
                   plural(result->steps), (long long)result->episodes, plural(result->episodes), format_seconds(result->seconds, seconds),
-                  result->last_reward, result->best_reward);
+                  short_number(result->last_reward, last), short_number(result->best_reward, best));
     show_line("wrote %s/policy.safetensors", recipe->output);
     Str run = {0};
     str_append_shell(&run, "%s", recipe->output);

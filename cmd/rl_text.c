@@ -43,18 +43,18 @@ static void show_plan(void *context, const TextRlPlan *plan) {
 
 static void show_step(void *context, const TextRlProgress *p) {
     const Recipe *recipe = ((const RecipeCommand *)context)->recipe;
-    char left[32];
+    char left[32], number[32];
     if (recipe->train_live) show_curve(p->reward);
-    show_progress("step %lld/%lld  reward %.4g  length %.1f  %.0f tokens/s  %s left", (long long)p->step, (long long)p->total_steps, p->reward,
-                  p->completion_length, p->tokens_per_second, format_seconds(p->seconds_left, left));
+    show_progress("step %lld/%lld  reward %s  length %.1f  %.0f tokens/s  %s left", (long long)p->step, (long long)p->total_steps,
+                  short_number(p->reward, number), p->completion_length, p->tokens_per_second, format_seconds(p->seconds_left, left));
     if (isnan(p->eval_reward)) return;
     end_live_line();
-    show_line("step %lld: held-out reward %.4g", (long long)p->step, p->eval_reward);
+    show_line("step %lld: held-out reward %s", (long long)p->step, short_number(p->eval_reward, number));
 }
 
 static void summarize(const RecipeCommand *job, const TextRlResult *result) {
     const Recipe *recipe = job->recipe;
-    char seconds[32];
+    char seconds[32], first[32], last[32];
     JsonWriter w = {0};
     jw_object(&w, NULL);
     jw_int(&w, "steps", result->steps);
@@ -64,9 +64,10 @@ static void summarize(const RecipeCommand *job, const TextRlResult *result) {
     jw_double(&w, "last_eval_reward", result->last_eval);
     jw_double(&w, "seconds", result->seconds);
     if (!show_run_end(job->command, recipe, &w, result->already_finished)) return;
-    if (!isnan(result->last_eval)) show_line("held-out reward %.4g -> %.4g (greedy answers)", result->first_eval, result->last_eval);
-    show_line("%lld step%s in %s: reward %.4g -> %.4g", (long long)result->steps, plural(result->steps), format_seconds(result->seconds, seconds),
-              result->first_reward, result->last_reward);
+    if (!isnan(result->last_eval))
+        show_line("held-out reward %s -> %s (greedy answers)", short_number(result->first_eval, first), short_number(result->last_eval, last));
+    show_line("%lld step%s in %s: reward %s -> %s", (long long)result->steps, plural(result->steps), format_seconds(result->seconds, seconds),
+              short_number(result->first_reward, first), short_number(result->last_reward, last));
     show_line("wrote %s/%s", recipe->output, trained_part(recipe));
     if (!recipe->rl_env) show_next_use(recipe, first_row_asks(recipe));
 }

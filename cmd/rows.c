@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of a file as token ids, for the commands that use a model. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -143,6 +144,17 @@ Status check_output(const char *output, const char *const *inputs, size_t n) {
         return status_hint(ST_CONFIG, "give it a name of its own");
     }
     return ST_OK;
+}
+
+Status check_page(const char *path) {
+    FILE *file = path ? fopen(path, "rb") : NULL;
+    if (!file) return ST_OK;
+    int first = fgetc(file);
+    while (first == ' ' || first == '\n' || first == '\r' || first == '\t') first = fgetc(file);
+    fclose(file);
+    if (first == EOF || first == '<' || first == 0xef) return ST_OK; /* empty, or a page, which may begin with a byte order mark */
+    status_fail(ST_CONFIG, "'%s' is there, and is no page: it would be overwritten", path);
+    return status_hint(ST_CONFIG, "give the page a name of its own, such as page.html, or remove the file first");
 }
 
 /* ---- results: lines to stdout, or to a file that appears when all of it is there ---- */

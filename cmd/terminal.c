@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <math.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/ioctl.h>
@@ -58,6 +59,11 @@ void write_numbers(JsonWriter *w, const char *key, const double *values, int64_t
     jw_array(w, key);
     for (int64_t i = 0; i < n; i++) jw_double(w, NULL, values[i]);
     jw_end_array(w);
+}
+
+const char *short_number(double value, char out[32]) {
+    snprintf(out, 32, fabs(value) >= 1000 && fabs(value) < 1e15 ? "%.0f" : "%.4g", value);
+    return out;
 }
 
 void print_result(const char *format, ...) {

@@ -102,6 +102,9 @@ static Status choose_format(Loader *loader, const json_t *row) {
     if (!loader->format) return unknown_format(row);
     if (!loader->dataset->format) loader->dataset->format = loader->format->name;
     if (loader->format->needs_tokenizer && !loader->tokenizer) {
+        Tokenizer *none; /* loading says which file is missing, and what to do */
+        if (loader->config->tokenizer && tokenizer_load(loader->config->tokenizer, &none) != ST_OK)
+            return status_prefix(ST_INPUT, "rows of format %s need a tokenizer", loader->format->name);
         status_fail(ST_INPUT, "rows of format %s need a tokenizer, and the model has none", loader->format->name);
         return status_hint(ST_INPUT, "rows of format ids need none");
     }

@@ -90,6 +90,27 @@ static void say_who(const Key *key, Str *text) {
     }
 }
 
+/* ---- for help ---- */
+
+const char *algorithm_kind(size_t kind) { return kind < COUNT_OF(kinds) ? kinds[kind]->what : NULL; }
+const char *algorithm_of_kind(size_t kind, size_t i) { return kinds[kind]->at(i).name; }
+
+bool algorithm_reads(size_t kind, const char *algorithm, const char *dotted_key, bool own) {
+    const Key *key = key_find(dotted_key);
+    Entry entry;
+    for (size_t i = 0; key && (entry = kinds[kind]->at(i)).name; i++)
+        if (strcmp(entry.name, algorithm) == 0)
+            return own ? lists(entry.keys, key) && !lists(kinds[kind]->common, key) : reads(kinds[kind], &entry, key);
+    return false;
+}
+
+void algorithms_reading(const char *dotted_key, Str *text) {
+    const Key *key = key_find(dotted_key);
+    if (key) say_who(key, text);
+}
+
+/* ---- refusing ---- */
+
 static Status refuse(const Recipe *recipe, const char *algorithm, const Kind *kind, const Key *key) {
     Str who = {0};
     int line = recipe_line(recipe, key->dotted);

@@ -30,6 +30,12 @@ Status environment_keys_check(const Recipe *recipe, const char *algorithm);
 Status text_keys_check(const Recipe *recipe, const char *algorithm);
 Status pair_keys_check(const Recipe *recipe, const char *algorithm);
 Status offline_keys_check(const Recipe *recipe, const char *algorithm);
+/* For help: the algorithms `at` place i of what they learn from, `kind` from 0: "on environments", "on text", ...; NULL behind the last. */
+const char *algorithm_kind(size_t kind);
+const char *algorithm_of_kind(size_t kind, size_t i);
+/* Whether it reads the key; own: beside what all of the kind read. */
+bool algorithm_reads(size_t kind, const char *algorithm, const char *dotted_key, bool own);
+void algorithms_reading(const char *dotted_key, Str *text); /* appends "all algorithms on text; ppo on environments" */
 /* Keys of rl that do nothing as other keys are set: see recipe_unread. ST_CONFIG. */
 Status idle_keys_check(const Recipe *recipe);
 

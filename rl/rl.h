@@ -11,7 +11,7 @@
 #include "data/data.h"
 
 /* A finite Markov decision process <S, A, P, R, gamma>, sparse: the outcomes of (s, a) are entries begin[s * n_actions + a] .. begin[s * n_actions +
- * a + 1] - 1. */
+ * a + 1] - 1. A live state does not have the actions without outcomes: nothing chooses them. It has at least one. */
 typedef struct Mdp {
     int32_t n_states, n_actions;
     double gamma;
@@ -22,6 +22,10 @@ typedef struct Mdp {
     bool *ends;     /* per entry: the episode ends with this outcome, no value is taken from `next`; NULL: only terminal states end it */
     bool *terminal; /* per state: value 0, no way on */
 } Mdp;
+static inline bool mdp_has(const Mdp *mdp, int64_t state, int64_t action) {
+    int64_t row = state * mdp->n_actions + action;
+    return mdp->begin[row] < mdp->begin[row + 1];
+}
 
 /* What was seen and done: T steps of B copies of an environment, or of B completions of at most T tokens. All arrays (T, B); row t of copy b is entry
  * t * B + b. `terminated` (the process ended: no value behind it) and `truncated` (we stopped looking: the value behind it counts) are kept apart. */

@@ -52,7 +52,8 @@ static Status find_format(const json_t *row, const DataConfig *config, const Tok
     if (*format && (tokenizer || !(*format)->needs_tokenizer)) return ST_OK;
     if (*format) {
         status_fail(ST_INPUT, "the row holds text, and the model directory has no tokenizer");
-        return status_hint(ST_INPUT, "rows with ids need none: {\"ids\": [...]}");
+        return status_hint(ST_INPUT,
+                           "copy tokenizer.json of the model, or of its base, into its directory; rows with ids need none: {\"ids\": [...]}");
     }
     Str known = {0};
     data_formats_list(&known);

@@ -56,7 +56,7 @@ Status status_unwritable(int error, const char *format, ...) PRINTF_LIKE(2, 3);
 /* A failure and its words, to be said again: later, behind a clean-up that may fail as well, or in another thread. Zeroed: none. */
 typedef struct Failure {
     Status status;
-    char text[2048], hint[1024];
+    char text[4096], hint[1024];
 } Failure;
 void failure_keep(Failure *failure, Status status); /* the words that stand in this thread */
 Status failure_say(const Failure *failure);         /* its status, with its words in this thread; ST_OK says nothing */

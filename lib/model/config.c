@@ -3,6 +3,7 @@
  * and what the families share. */
 #include "lib/base/log.h"
 #include "lib/model/family.h"
+#include "lib/model/not_a_model.h"
 
 #include <math.h>
 #include <string.h>
@@ -157,7 +158,9 @@ void config_refuse(ConfigReader *reader, const char *key) {
     const json_t *value = look(reader, key);
     bool off = !value || json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0) ||
                (json_is_object(value) && json_object_size(value) == 0) || (json_is_array(value) && json_array_size(value) == 0);
+    bool first = !off && reader->status == ST_OK;
     if (!off) CONFIG_FAIL(reader, "'%s' sets '%s', which is not supported for model_type '%s'", reader->path, key, reader->config->model_type);
+    if (first && strcmp(key, "quantization_config") == 0) hint_quantized(ST_INPUT, value);
 }
 
 void config_ignore(ConfigReader *reader, const char *key) { look(reader, key); }
@@ -508,18 +511,19 @@ static Status no_config(const char *dir, Arena *arena) {
     if (file_exists(adapter)) return status_hint(ST_INPUT, "it is an adapter: name the model that it was trained on, and this one as the adapter");
     if (dir_exists(trained)) return status_hint(ST_INPUT, "it is a run: its model is '%s'", trained);
     if (dir_exists(made)) return status_hint(ST_INPUT, "it is a run: its adapter is '%s'", made);
-    return status_hint(ST_INPUT, "a model is a directory with config.json and model.safetensors");
+    return hint_other_files(ST_INPUT, dir);
 }
 
 Status model_config_read(const char *dir, Arena *arena, ModelConfig *config) {
     if (file_exists(dir) && !dir_exists(dir)) {
         status_fail(ST_INPUT, "'%s' is a file, and a model is a directory", dir);
-        return text_ends_with(dir, ".gguf") ? status_hint(ST_INPUT, "GGUF is not read yet: take the model's Hugging Face directory")
-                                            : status_hint(ST_INPUT, "name the directory that has its config.json and model.safetensors");
+        return text_ends_with(dir, ".gguf")
+                   ? status_hint(ST_INPUT,
+                                 "GGUF is not read: take the Hugging Face directory that it was made from, with config.json and model.safetensors")
+                   : status_hint(ST_INPUT, "name the directory that has its config.json and model.safetensors");
     }
     if (!dir_exists(dir)) {
-        status_fail(ST_INPUT, "no model directory '%s'", dir);
-        return status_hint(ST_INPUT, "a model is a directory on this machine with config.json and model.safetensors; nothing is downloaded");
+        return hint_no_directory(status_fail(ST_INPUT, "no model directory '%s'", dir), dir);
     }
     const char *path = path_join(arena, dir, "config.json");
     if (!path) return ST_RESOURCE;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading safetensors (github.com/huggingface/safetensors, "Format"): files are mapped, headers are checked as hostile before any tensor is handed
  * out. */
-#include "lib/model/model.h"
+#include "lib/model/not_a_model.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -66,7 +66,8 @@ static Status parse_tensor(const char *path, const char *name, const json_t *ent
     json_int_t begin = json_integer_value(from), end = json_integer_value(to);
     if (begin < 0 || end < begin) return broken(path, name, "its data_offsets run backwards");
     if ((uint64_t)end > data_size)
-        return status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': ends at byte %lld of %zu", name, path, (long long)end, data_size);
+        return hint_download_again(
+            status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': ends at byte %lld of %zu", name, path, (long long)end, data_size), path);
     if ((uint64_t)(end - begin) != tensor->bytes)
         return status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': %lld bytes, its shape needs %zu", name, path, (long long)(end - begin),
                            tensor->bytes);
@@ -126,9 +127,10 @@ static Status parse_tensors(Safetensors *set, const char *path, json_t *header, 
 
 /* Adds the tensors of one mapped file. `path` is kept. */
 static Status parse_file(Safetensors *set, const char *path, const Mapping *mapping) {
-    if (mapping->size < 8) return status_fail(ST_INPUT, "cannot read '%s': %zu bytes are no safetensors file", path, mapping->size);
+    if (mapping->size < 8)
+        return hint_download_again(status_fail(ST_INPUT, "cannot read '%s': %zu bytes are no safetensors file", path, mapping->size), path);
     if (memcmp(mapping->data, "GGUF", 4) == 0) {
-        status_fail(ST_INPUT, "cannot read '%s': it is a GGUF file, and GGUF is not read yet", path);
+        status_fail(ST_INPUT, "cannot read '%s': it is a GGUF file, which is not read", path);
         return status_hint(ST_INPUT, "take the model as a Hugging Face directory, with config.json and model.safetensors");
     }
     uint64_t length = 0;
@@ -138,7 +140,7 @@ static Status parse_file(Safetensors *set, const char *path, const Mapping *mapp
                            (unsigned long long)length, HEADER_LIMIT);
     if (length > mapping->size - 8) {
         status_fail(ST_INPUT, "cannot read '%s': its header has %llu bytes, the file only %zu", path, (unsigned long long)length, mapping->size);
-        return status_hint(ST_INPUT, "the file may be cut off");
+        return hint_download_again(ST_INPUT, path);
     }
     const char *text = (const char *)mapping->data + 8;
     if (length == 0 || text[0] != '{') return status_fail(ST_INPUT, "cannot read '%s': its header does not start with '{'", path);
@@ -172,7 +174,10 @@ static Status open_files(Safetensors *set, const char *dir) {
     for (size_t i = 0; i < set->n_files; i++) {
         const char *path = dir ? path_join(set->arena, dir, set->files[i]) : set->files[i];
         if (!path) return ST_RESOURCE;
-        TRY(file_map(path, &set->mappings[i]));
+        Status status = file_map(path, &set->mappings[i]);
+        if (status == ST_INPUT && dir && !file_exists(path))
+            return status_hint(status, "model.safetensors.index.json names it: the download or copy of '%s' is not complete", dir);
+        TRY(status);
         TRY(parse_file(set, path, &set->mappings[i]));
     }
     return build_index(set);
@@ -240,8 +245,7 @@ static Status open_path(Safetensors *set, const char *path) {
     if (there) return open_index(set, path, index);
     TRY(file_find(single, &there));
     if (there) return open_one(set, path, "model.safetensors");
-    status_fail(ST_INPUT, "no model.safetensors in '%s'", path);
-    return status_hint(ST_INPUT, "weights in other formats (pytorch_model.bin) have to be saved as safetensors first");
+    return hint_other_files(status_fail(ST_INPUT, "no model.safetensors in '%s'", path), path);
 }
 
 static Status new_set(const char *path, Safetensors **set) {

@@ -164,6 +164,21 @@ static Status assemble(const char *dir, const json_t *config, const json_t *map,
     return *root ? ST_OK : status_fail(ST_RESOURCE, "no memory for the tokenizer of '%s'", dir);
 }
 
+/* SentencePiece's own file is the commonest stranger. */
+static Status no_tokenizer(const char *dir) {
+    Str path = {0};
+    str_printf(&path, "%s/tokenizer.model", dir);
+    bool piece = file_exists(str_text(&path));
+    str_release(&path);
+    status_fail(ST_INPUT, "no tokenizer in '%s': it lacks tokenizer.json", dir);
+    if (piece)
+        return status_hint(ST_INPUT,
+                           "its tokenizer.model is SentencePiece's, which is not read: python3 -c \"from transformers import AutoTokenizer as T; "
+                           "T.from_pretrained('%s').save_pretrained('%s')\" writes tokenizer.json beside it",
+                           dir, dir);
+    return status_hint(ST_INPUT, "copy tokenizer.json of the model that it is, or of its base, into it; vocab.json and merges.txt do as well");
+}
+
 Status tokenizer_json_from_files(const char *dir, json_t **root) {
     json_t *config = NULL, *map = NULL, *vocab = NULL;
     *root = NULL;
@@ -176,7 +191,7 @@ Status tokenizer_json_from_files(const char *dir, json_t **root) {
     else if (status == ST_OK && char_config(settings))
         status = tokenizer_json_from_chars(dir, settings, root);
     else if (status == ST_OK)
-        status = status_hint(status_fail(ST_INPUT, "no tokenizer in '%s'", dir), "expected tokenizer.json, or vocab.json and merges.txt");
+        status = no_tokenizer(dir);
     json_decref(settings);
     json_decref(config);
     json_decref(map);

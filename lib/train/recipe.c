@@ -43,7 +43,7 @@ const Key *key_find(const char *dotted) {
     return NULL;
 }
 
-static const Key *key_in(const char *section, const char *name) {
+const Key *key_in(const char *section, const char *name) {
     for (size_t i = 0; i < n_recipe_keys; i++)
         if (strcmp(recipe_keys[i].section, section) == 0 && strcmp(recipe_keys[i].name, name) == 0) return &recipe_keys[i];
     return NULL;
@@ -163,6 +163,16 @@ static Status read_text(const Key *key, const Yaml *node, const Source *source, 
 static size_t list_length(const Yaml *node) { return node->kind == YAML_LIST ? node->n : 1; }
 static const Yaml *list_item(const Yaml *node, size_t i) { return node->kind == YAML_LIST ? node->items[i] : node; }
 
+/* Lists of names of modules, none of which has a comma, unless it is a regular expression. */
+static bool is_names(const Key *key) { return strcmp(key->dotted, "lora.target_modules") == 0 || strcmp(key->dotted, "lora.modules_to_save") == 0; }
+
+static Status refuse_joined(const Key *key, const char *value, const Source *source) {
+    char where[512];
+    if (value[strspn(value, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_., -")] != '\0') return ST_OK;
+    status_fail(ST_CONFIG, "wrong value '%s' for '%s' %s: expected a list", value, key->dotted, source_text(source, where));
+    return source->file ? status_hint(ST_CONFIG, "%s: [%s]", key->name, value) : status_hint(ST_CONFIG, "'%s=[%s]'", key->dotted, value);
+}
+
 static Status read_list(const Key *key, const Yaml *node, const Source *source, Arena *arena, TextList *list) {
     if (node->kind != YAML_LIST && node->kind != YAML_SCALAR) return refuse_type(key, node, source, "a text or a list of texts");
     list->n = list_length(node);
@@ -171,6 +181,7 @@ static Status read_list(const Key *key, const Yaml *node, const Source *source, 
     for (size_t i = 0; i < list->n; i++) {
         TRY(read_text(key, list_item(node, i), source, &list->items[i]));
         if (key->choices[0] && !key_allows(key, list->items[i])) return refuse_choice(key, list->items[i], source, arena);
+        if (is_names(key) && strchr(list->items[i], ',')) TRY(refuse_joined(key, list->items[i], source));
     }
     return ST_OK;
 }
@@ -239,8 +250,16 @@ static Status read_value(Recipe *recipe, const Key *key, const Yaml *node, const
     return ST_OK;
 }
 
+/* What is wrong with a value is said when all keys are known: reading goes on. */
+static Status keep_wrong(Recipe *recipe, Status status) {
+    UnknownKeys *unknown = recipe->unknown;
+    if (status != ST_CONFIG || !unknown) return status;
+    if (unknown->wrong.status == ST_OK) failure_keep(&unknown->wrong, status);
+    return ST_OK;
+}
+
 static Status set_key(Recipe *recipe, const Key *key, const Yaml *node, const Source *source) {
-    TRY(read_value(recipe, key, node, source));
+    TRY(keep_wrong(recipe, read_value(recipe, key, node, source)));
     size_t i = (size_t)(key - recipe_keys);
     recipe->given[i] = true;
     recipe->lines[i] = source->line;
@@ -249,51 +268,12 @@ static Status set_key(Recipe *recipe, const Key *key, const Yaml *node, const So
 
 /* ---- sections and names ---- */
 
-/* The key that was probably meant: the same section first, then the same name elsewhere, then anything near. */
-static const char *nearest_key(const char *section, const char *name, const char *written) {
-    const char *names[COUNT_OF(recipe_keys)];
-    size_t n = 0;
-    for (size_t i = 0; i < n_recipe_keys; i++)
-        if (strcmp(recipe_keys[i].section, section) == 0) names[n++] = recipe_keys[i].name;
-    if (section[0] == '\0')
-        for (size_t i = 0; i < n_recipe_sections; i++) names[n++] = recipe_sections[i].name;
-    const char *near = text_nearest(name, names, n);
-    if (near) {
-        const Key *key = key_in(section, near);
-        return key ? key->dotted : near;
-    }
-    for (size_t i = 0; i < n_recipe_keys; i++)
-        if (strcmp(recipe_keys[i].name, name) == 0) return recipe_keys[i].dotted;
-    for (size_t i = 0; i < n_recipe_keys; i++) names[i] = recipe_keys[i].dotted;
-    return text_nearest(written, names, n_recipe_keys);
-}
-
-/* What other programs call it; a name is looked for whole. Of hints only: recipes have one name for a thing. */
-static const char *alias_of(const char *name) {
-    static const struct {
-        const char *theirs, *ours;
-    } aliases[] = {
-#define ALIAS(theirs, ours) {#theirs, ours},
-#include "lib/train/key_aliases.def"
-#undef ALIAS
-    };
-    for (size_t i = 0; i < COUNT_OF(aliases); i++)
-        if (strcmp(aliases[i].theirs, name) == 0) return aliases[i].ours;
-    return NULL;
-}
-
-static Status unknown_key(const char *section, const char *name, const Source *source) {
+/* Reading goes on: all that is unknown is said at once, by recipe_read. */
+static Status unknown_key(Recipe *recipe, const char *section, const char *name, const Yaml *value, const Source *source) {
     char where[512];
-    Str written = {0};
-    str_printf(&written, "%s%s%s", section, section[0] ? "." : "", name);
-    bool dotted = section[0] == '\0' && key_find(name);
-    const char *alias = dotted ? NULL : alias_of(name), *near = dotted || alias ? alias : nearest_key(section, name, str_text(&written));
-    status_fail(ST_CONFIG, "unknown key '%s' %s", str_text(&written), source_text(source, where));
-    str_release(&written);
-    if (dotted)
-        return status_hint(ST_CONFIG, "in a file '%s' stands below '%.*s:'; with a dot it is written on the command line", strchr(name, '.') + 1,
-                           (int)strcspn(name, "."), name);
-    return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near) : status_hint(ST_CONFIG, "--help of the command lists the keys");
+    const char *typed = !source->file && value->kind == YAML_SCALAR ? value->text : NULL;
+    unknown_add(recipe->unknown, section, name, typed, source->line, source_text(source, where));
+    return ST_OK;
 }
 
 static Status set_default(Recipe *recipe, const Key *key) {
@@ -316,13 +296,18 @@ static Status blank_section(Recipe *recipe, const char *section) {
 static Status read_section(Recipe *recipe, const KeySection *section, const Yaml *node, const Source *source) {
     char where[512];
     *section_flag(recipe, section) = node->kind != YAML_NULL;
+    if (strcmp(section->name, "lora") == 0) recipe->lora_declined = node->kind == YAML_NULL;
     if (node->kind == YAML_NULL) return blank_section(recipe, section->name);
     if (node->kind != YAML_MAP)
-        return status_fail(ST_CONFIG, "wrong value for section '%s' %s: expected a map of keys", section->name, source_text(source, where));
+        return keep_wrong(
+            recipe, status_fail(ST_CONFIG, "wrong value for section '%s' %s: expected a map of keys", section->name, source_text(source, where)));
     for (size_t i = 0; i < node->n; i++) {
         Source at = {source->file, node->key_lines[i]};
         const Key *key = key_in(section->name, node->keys[i]);
-        if (!key) return unknown_key(section->name, node->keys[i], &at);
+        if (!key) {
+            TRY(unknown_key(recipe, section->name, node->keys[i], node->items[i], &at));
+            continue;
+        }
         TRY(set_key(recipe, key, node->items[i], &at));
     }
     return ST_OK;
@@ -333,7 +318,7 @@ static Status read_top(Recipe *recipe, const char *name, const Yaml *node, const
     if (section) return read_section(recipe, section, node, source);
     const Key *key = key_in("", name);
     if (key) return set_key(recipe, key, node, source);
-    return unknown_key("", name, source);
+    return unknown_key(recipe, "", name, node, source);
 }
 
 static Status read_defaults(Recipe *recipe) {
@@ -341,10 +326,11 @@ static Status read_defaults(Recipe *recipe) {
     return ST_OK;
 }
 
-static Status read_file(Recipe *recipe, const char *path) {
+/* text NULL: the file's. */
+static Status read_file(Recipe *recipe, const char *path, const Str *text) {
     Yaml *root;
     static const char advice[] = "a recipe is a YAML file; `tune recipes ls` names some to start from";
-    Status status = yaml_read_file(path, recipe->arena, &root);
+    Status status = text ? yaml_read_text(str_text(text), text->len, path, recipe->arena, &root) : yaml_read_file(path, recipe->arena, &root);
     if (status != ST_OK) return status_hint_text()[0] ? status : status_hint(status, advice);
     if (root->kind != YAML_MAP) return status_hint(status_fail(ST_CONFIG, "cannot read recipe '%s': it holds no keys", path), advice);
     for (size_t i = 0; i < root->n; i++) TRY(read_top(recipe, root->keys[i], root->items[i], &(Source){path, root->key_lines[i]}));
@@ -457,7 +443,7 @@ static Status read_override(Recipe *recipe, const char *text) {
         return override_below(recipe, around, below, node);
     }
     const Key *key = key_in(name, dot + 1);
-    if (!key) return unknown_key(name, dot + 1, &source);
+    if (!key) return unknown_key(recipe, name, dot + 1, node, &source);
     *section_flag(recipe, section) = true;
     return set_key(recipe, key, node, &source);
 }
@@ -509,7 +495,25 @@ static Status check_together(const Recipe *recipe) {
     return ST_OK;
 }
 
-Status recipe_read(const char *path, const char *const *overrides, size_t n_overrides, Recipe **result) {
+/* An unknown key may be why a value is wrong, or missing: it is said before. */
+static Status read_all(Recipe *recipe, const char *path, const Str *text, const char *const *overrides, size_t n_overrides) {
+    UnknownKeys unknown = {0};
+    Failure failure = {0};
+    recipe->unknown = &unknown;
+    Status status = read_defaults(recipe);
+    if (status == ST_OK && path) {
+        recipe->path = arena_strdup(recipe->arena, path);
+        status = recipe->path ? read_file(recipe, path, text) : ST_RESOURCE;
+    }
+    for (size_t i = 0; i < n_overrides && status == ST_OK; i++) status = read_override(recipe, overrides[i]);
+    if (status == ST_OK) status = unknown.n > 0 ? unknown_say(&unknown, path) : failure_say(&unknown.wrong);
+    failure_keep(&failure, status);
+    unknown_release(&unknown);
+    recipe->unknown = NULL;
+    return failure_say(&failure);
+}
+
+Status recipe_read_text(const char *path, const Str *text, const char *const *overrides, size_t n_overrides, Recipe **result) {
     *result = NULL;
     Arena *arena = arena_new(0);
     Recipe *recipe = arena ? arena_zero(arena, sizeof *recipe) : NULL;
@@ -522,18 +526,17 @@ Status recipe_read(const char *path, const char *const *overrides, size_t n_over
     recipe->given = arena_zero(arena, n_recipe_keys * sizeof *recipe->given);
     recipe->lines = arena_zero(arena, n_recipe_keys * sizeof *recipe->lines);
     if (!recipe->given || !recipe->lines) goto failed;
-    TRY_GOTO(read_defaults(recipe), failed);
-    if (path) {
-        recipe->path = arena_strdup(arena, path);
-        TRY_GOTO(read_file(recipe, path), failed);
-    }
-    for (size_t i = 0; i < n_overrides; i++) TRY_GOTO(read_override(recipe, overrides[i]), failed);
+    TRY_GOTO(read_all(recipe, path, text, overrides, n_overrides), failed);
     TRY_GOTO(check_together(recipe), failed);
     *result = recipe;
     return ST_OK;
 failed:
     arena_free(arena);
     return status;
+}
+
+Status recipe_read(const char *path, const char *const *overrides, size_t n_overrides, Recipe **result) {
+    return recipe_read_text(path, NULL, overrides, n_overrides, result);
 }
 
 void recipe_free(Recipe *recipe) {

@@ -93,8 +93,11 @@ static void write_state(const RunRecord *run, Str *html) {
     str_release(&text);
 }
 
-static void loss_tiles(const RunNumbers *numbers, Str *html) {
+/* The loss of a policy gradient says nothing: its gradient counts, and where it begins it is 0 but for rounding. */
+static void loss_tiles(const RunRecord *run, Str *html) {
+    const RunNumbers *numbers = &run->numbers;
     Str value = {0}, below = {0};
+    if (record_series(run, "reward") && isnan(numbers->eval_loss)) return;
     if (isnan(numbers->last_loss) && isnan(numbers->eval_loss)) return;
     append_number(&value, numbers->last_loss);
     append_number(&below, numbers->first_loss);
@@ -197,13 +200,9 @@ typedef struct Curve {
     bool wide, plain;
 } Curve; /* plain: not noisy, so no mean is drawn over it */
 static const Curve known_curves[] = {
-    {"loss", "Loss", "of each step, before its update", true, false},
-    {"eval_loss", "Held-out loss", "nats per token", true, true},
-    {"reward", "Reward", "mean of each step", true, false},
-    {"learning_rate", "Learning rate", "of each step", false, true},
-    {"grad_norm", "Gradient norm", "before clipping", false, false},
-    {"tokens_per_second", "Speed", "tokens a second", false, false},
-    {"eval_perplexity", "Held-out perplexity", "exp(held-out loss)", false, true},
+#define CURVE(key, title, unit, wide, plain) {#key, title, unit, wide, plain},
+#include "lib/train/report_curves.def"
+#undef CURVE
 };
 static const char *const not_drawn[] = {"step", "seconds", "epoch", "tokens", "loss_tokens", "eval_tokens"};
 
@@ -219,8 +218,27 @@ static bool is_drawn(const char *key) {
     return true;
 }
 
-/* One curve of every run that has it. */
-static void draw_curve(const RunRecord *runs, size_t n, const Curve *curve, Str *html) {
+/* A line that never moves is a number. */
+static bool is_constant(const RunRecord *runs, size_t n, const Curve *curve, double *value) {
+    size_t points = 0;
+    for (size_t i = 0; i < n; i++) {
+        const Series *series = record_series(&runs[i], curve->key);
+        for (size_t k = 0; series && k < series->n; k++) {
+            if (points++ == 0) *value = series->points[k].y;
+            if (series->points[k].y != *value) return false;
+        }
+    }
+    return points > 1 && !strstr(curve->key, "loss") && strcmp(curve->key, "reward") != 0;
+}
+
+/* One curve of every run that has it. `constant` gets the name and value of what is none. */
+static void draw_curve(const RunRecord *runs, size_t n, const Curve *curve, Str *constant, Str *html) {
+    double value;
+    if (is_constant(runs, n, curve, &value)) {
+        str_printf(constant, "%s%s ", constant->len ? ", " : "", curve->title);
+        append_number(constant, value);
+        return;
+    }
     ChartLine *lines = calloc(n, sizeof *lines);
     Chart chart = {.title = curve->title, .unit = curve->unit, .lines = lines, .wide = curve->wide};
     for (size_t i = 0; i < n && lines; i++) {
@@ -243,7 +261,7 @@ static void draw_losses(const RunRecord *run, Str *html) {
 }
 
 /* Those that have no name here, in the order in which the first run wrote them. */
-static void draw_others(const RunRecord *runs, size_t n, Str *html) {
+static void draw_others(const RunRecord *runs, size_t n, Str *constant, Str *html) {
     for (size_t r = 0; r < n; r++)
         for (size_t i = 0; i < runs[r].n_series; i++) {
             const char *key = runs[r].series[i].name;
@@ -254,7 +272,7 @@ static void draw_others(const RunRecord *runs, size_t n, Str *html) {
             str_append(&title, key);
             for (size_t c = 0; c < title.len; c++)
                 if (title.data[c] == '_') title.data[c] = ' ';
-            draw_curve(runs, n, &(Curve){key, str_text(&title), "", false, text_starts_with(key, "eval_")}, html);
+            draw_curve(runs, n, &(Curve){key, str_text(&title), "", false, text_starts_with(key, "eval_")}, constant, html);
             str_release(&title);
         }
 }
@@ -268,16 +286,23 @@ static void write_curves(const RunRecord *runs, size_t n, Str *html) {
         str_append(html, "<p class=\"soft\">No step has been logged yet.</p>\n");
         return;
     }
+    Str constant = {0};
     str_append(html, "<div class=\"charts\">\n");
-    draw_curve(runs, n, known_curve("reward"), html);
+    draw_curve(runs, n, known_curve("reward"), &constant, html);
     if (n == 1) draw_losses(runs, html);
     for (size_t i = 0; i < COUNT_OF(known_curves); i++) {
         const char *key = known_curves[i].key;
         bool is_loss = strcmp(key, "loss") == 0 || strcmp(key, "eval_loss") == 0, is_reward = strcmp(key, "reward") == 0;
-        if (!is_reward && (n > 1 || !is_loss)) draw_curve(runs, n, &known_curves[i], html);
+        if (!is_reward && (n > 1 || !is_loss)) draw_curve(runs, n, &known_curves[i], &constant, html);
     }
-    draw_others(runs, n, html);
+    draw_others(runs, n, &constant, html);
     str_append(html, "</div>\n");
+    if (constant.len > 0) {
+        str_append(html, "<p class=\"soft\">The same in every step: ");
+        html_text(html, str_text(&constant));
+        str_append(html, ".</p>\n");
+    }
+    str_release(&constant);
 }
 
 /* ---- data ---- */
@@ -487,7 +512,7 @@ static void write_single(const RunRecord *run, Str *html) {
     write_warnings(run, 1, html);
     str_append(html, "<div class=\"tiles\">\n");
     reward_tile(run, html);
-    loss_tiles(&run->numbers, html);
+    loss_tiles(run, html);
     work_tiles(run, html);
     memory_tile(run, html);
     str_append(html, "</div>\n");

@@ -168,6 +168,18 @@ static bool same_value(const char *value, const char *other) {
     return strcmp(value, other) == 0;
 }
 
+/* The default is YAML: "\\n" there is a line's end here. */
+static bool is_default(const Key *key, const char *value, Arena *arena) {
+    Yaml *node;
+    Str text = {0};
+    if (same_value(value, key->fallback)) return true;
+    if (yaml_read_text(key->fallback, strlen(key->fallback), key->dotted, arena, &node) != ST_OK) return false;
+    append_yaml_text(node, &text);
+    bool same = same_value(value, str_text(&text));
+    str_release(&text);
+    return same;
+}
+
 static void add_setting(RunRecord *record, const char *section, const char *name, const Yaml *node) {
     Str text = {0};
     append_yaml_text(node, &text);
@@ -178,7 +190,7 @@ static void add_setting(RunRecord *record, const char *section, const char *name
     if (!setting->key || !setting->value) return;
     const Key *key = key_find(setting->key);
     setting->help = key ? key->help : NULL;
-    setting->is_default = key && same_value(setting->value, key->fallback);
+    setting->is_default = key && is_default(key, setting->value, record->arena);
     record->n_settings++;
 }
 

@@ -32,9 +32,11 @@ typedef struct NumberMap {
 typedef const Yaml *YamlNode; /* a key whose value has its own structure (data.train, reward, synth.teacher); NULL when absent */
 typedef struct Recipe {
     Arena *arena;
-    const char *path;    /* where it was read; NULL for one made in memory */
-    const char *program; /* set by the program: its name and version, for the head of the resolved recipe; NULL = none */
+    const char *path;            /* where it was read; NULL for one made in memory */
+    struct UnknownKeys *unknown; /* while it is read */
+    const char *program;         /* set by the program: its name and version, for the head of the resolved recipe; NULL = none */
     bool has_model, has_lora, has_data, has_train, has_eval, has_generate, has_rl, has_policy, has_synth; /* the section is there and not null */
+    bool lora_declined; /* `lora: null` is written */
     /* One field per line of config.def: section_key, e.g. lora_rank, train_learning_rate; the top level has no prefix: seed, output. */
 #define KEY(section, name, type, ...) RECIPE_CTYPE_##type section##_##name;
 #define TOP_KEY(name, type, ...) RECIPE_CTYPE_##type name;
@@ -56,6 +58,8 @@ typedef struct Recipe {
 /* overrides: "key=value" texts, values are YAML, but a text is taken as it stands unless it is quoted or null. path NULL: overrides only. ST_CONFIG
  * with file, line and the nearest name or the allowed values. A whole number whose default is null is -1 when null; a number NaN, a text NULL. */
 Status recipe_read(const char *path, const char *const *overrides, size_t n_overrides, Recipe **recipe);
+/* The same where the file's text is at hand; path: where it is from, for messages. */
+Status recipe_read_text(const char *path, const Str *text, const char *const *overrides, size_t n_overrides, Recipe **recipe);
 void recipe_free(Recipe *recipe);
 bool recipe_given(const Recipe *recipe, const char *dotted_key);
 bool recipe_same(const Recipe *a, const Recipe *b, const char *dotted_key); /* the same value */

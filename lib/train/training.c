@@ -2,6 +2,9 @@
 /* What all kinds of training have in common around their steps. */
 #include "lib/train/training.h"
 
+#include <string.h>
+
+#include "lib/base/log.h"
 #include "lib/train/report.h"
 #include "lib/train/trained_model.h"
 
@@ -15,8 +18,22 @@ typedef struct Training {
     bool finished; /* before */
 } Training;
 
+/* No section `lora` means that every weight is trained, which is often not what was meant; `lora: null` says that it is. */
+static void warn_of_rate(const Recipe *recipe) {
+    static const double high = 1e-4;
+    if (!recipe->model_path || recipe->has_lora || recipe->lora_declined || recipe->train_learning_rate <= high ||
+        strcmp(recipe->train_optimizer, "sgd") == 0)
+        return;
+    log_message(
+        LOG_WARNING,
+        "train.learning_rate %g is high where every weight is trained, as without a 'lora' section: 1e-5 to 5e-5 is usual there; was an adapter "
+        "meant? lora.rank=16 lora.alpha=32 makes one, lora=null says that every weight is meant",
+        recipe->train_learning_rate);
+}
+
 /* Model and rows, and what they make known. */
 static Status prepare(Training *t) {
+    warn_of_rate(*t->recipe);
     TRY(t->kind->open(t->context, &t->memory));
     t->kind->tell(t->context, &t->memory);
     return trainer_check_memory(*t->recipe, &t->memory);

@@ -206,18 +206,32 @@ static Status bad_action(const Env *env, int64_t i, double action) {
                        (long long)env->action.n - 1, env->id);
 }
 
+static Status missing_action(const Env *env, int64_t copy, double action) {
+    Str text = {0};
+    NamedMdp unnamed = {0};
+    const NamedMdp *names = env->world ? env->world : &unnamed;
+    mdp_append_state(&text, names, (int64_t)env->observations[copy]);
+    str_append(&text, " does not have ");
+    mdp_append_action(&text, names, (int64_t)action);
+    status_fail(ST_INPUT, "%s, in environment '%s' (copy %lld)", str_text(&text), env->id, (long long)copy);
+    str_release(&text);
+    return ST_INPUT;
+}
+
+/* Where an ended episode has been followed by a new one, length is 0 and the flags are those of the step before. */
+static bool rests(const Env *env, int64_t copy) { return env->lengths[copy] > 0 && (env->terminated[copy] || env->truncated[copy]); }
+
 static Status check_actions(const Env *env, const double *actions) {
     const double n = (double)env->action.n;
     for (int64_t i = 0; i < env->copies * env->action.size; i++) {
         double action = actions[i];
         bool good = env->action.n ? action >= 0 && action < n && action == (double)(int64_t)action : isfinite(action);
         if (!good) return bad_action(env, i, action);
+        if (env->action.allowed && !rests(env, i) && !space_allows(&env->action, env->observations[i], (int64_t)action))
+            return missing_action(env, i, action);
     }
     return ST_OK;
 }
-
-/* Where an ended episode has been followed by a new one, length is 0 and the flags are those of the step before. */
-static bool rests(const Env *env, int64_t copy) { return env->lengths[copy] > 0 && (env->terminated[copy] || env->truncated[copy]); }
 
 static void step_copy(Env *env, int64_t copy, const double *action, bool auto_reset) {
     env->rewards[copy] = 0;

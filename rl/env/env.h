@@ -25,7 +25,12 @@ typedef struct Space {
     int64_t n;                /* 0: a box */
     int64_t size;             /* numbers; 1 when discrete */
     const double *low, *high; /* (size); NULL when discrete */
+    /* Of discrete actions: (observations, n), whether there is the action where that observation is seen; NULL: always */
+    const bool *allowed;
 } Space;
+static inline bool space_allows(const Space *actions, double observation, int64_t action) {
+    return !actions->allowed || actions->allowed[(int64_t)observation * actions->n + action];
+}
 
 typedef struct EnvKind EnvKind;
 typedef struct Env {

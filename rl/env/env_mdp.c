@@ -75,6 +75,23 @@ static double *any_live_state(const Mdp *mdp, Arena *arena) {
     return probability;
 }
 
+/* Which actions each state has, where that differs. In terminal states nothing is done. */
+static Status find_allowed(Env *env, const Mdp *mdp) {
+    size_t rows = (size_t)mdp->n_states * (size_t)mdp->n_actions;
+    bool all = true;
+    for (int32_t s = 0; s < mdp->n_states && all; s++)
+        for (int32_t a = 0; a < mdp->n_actions && all; a++) all = mdp->terminal[s] || mdp_has(mdp, s, a);
+    if (all) return ST_OK;
+    if (env->observation.n != mdp->n_states)
+        return status_fail(ST_INPUT, "states of environment '%s' that look the same have different actions", env->id);
+    bool *allowed = arena_alloc(env->arena, rows);
+    if (!allowed) return ST_RESOURCE;
+    for (int32_t s = 0; s < mdp->n_states; s++)
+        for (int32_t a = 0; a < mdp->n_actions; a++) allowed[(int64_t)s * mdp->n_actions + a] = mdp->terminal[s] || mdp_has(mdp, s, a);
+    env->action.allowed = allowed;
+    return ST_OK;
+}
+
 static Status set_chain(Env *env, const Mdp *mdp, const double *start_probability, int32_t n_observations) {
     Chain *chain = arena_zero(env->arena, sizeof *chain);
     if (!chain) return ST_RESOURCE;
@@ -85,16 +102,16 @@ static Status set_chain(Env *env, const Mdp *mdp, const double *start_probabilit
 
 static Status new_chain(const Mdp *mdp, const double *start_probability, int32_t n_observations, int64_t max_steps, int64_t copies, Env **env) {
     TRY(env_allocate(&kind, copies, env));
-    Status status = set_chain(*env, mdp, start_probability, n_observations);
-    if (status != ST_OK) {
-        env_free(*env);
-        *env = NULL;
-        return status;
-    }
     (*env)->max_steps = max_steps;
     (*env)->action.n = mdp->n_actions;
     (*env)->observation.n = n_observations;
-    return ST_OK;
+    Status status = set_chain(*env, mdp, start_probability, n_observations);
+    if (status == ST_OK) status = find_allowed(*env, mdp);
+    if (status != ST_OK) {
+        env_free(*env);
+        *env = NULL;
+    }
+    return status;
 }
 
 Status env_new_mdp(const Mdp *mdp, const double *start_probability, int64_t max_steps, int64_t copies, Env **env) {

@@ -22,6 +22,15 @@ typedef struct Dqn {
     } sums; /* over the gradient steps of one update */
 } Dqn;
 
+/* One of those that there are. */
+static int64_t any_action(const double *q, int64_t A, RngKey key, uint64_t draw) {
+    int64_t n = 0, a = 0;
+    for (int64_t i = 0; i < A; i++) n += q[i] != -(double)INFINITY;
+    int64_t left = (int64_t)rng_below(key, draw, (uint64_t)n);
+    while (q[a] == -(double)INFINITY || left-- > 0) a++;
+    return a;
+}
+
 /* argmax_a Q(s, a), or with probability epsilon any action. */
 static Status choose(Learner *learner, const double *observations, int64_t n, double epsilon, RngKey key, double *actions) {
     Dqn *dqn = learner->self;
@@ -32,7 +41,7 @@ static Status choose(Learner *learner, const double *observations, int64_t n, do
     TRY(q_network_forward(&dqn->Q, dqn->tape, observations, n, false, q));
     for (int64_t i = 0; i < n; i++) {
         bool explore = rng_uniform(key, 2 * (uint64_t)i) < epsilon;
-        actions[i] = (double)(explore ? (int64_t)rng_below(key, 2 * (uint64_t)i + 1, (uint64_t)A) : categorical_best(q + i * A, A));
+        actions[i] = (double)(explore ? any_action(q + i * A, A, key, 2 * (uint64_t)i + 1) : categorical_best(q + i * A, A));
     }
     arena_rewind(learner->arena, mark);
     return ST_OK;
@@ -98,7 +107,8 @@ static Status make(Learner *learner, Dqn *dqn) {
     const Recipe *recipe = learner->recipe;
     const Env *env = learner->env;
     Arena *arena = learner->arena;
-    QNetworkConfig network = {.observation = env->observation, .n_actions = env->action.n, .dueling = recipe->rl_dueling};
+    QNetworkConfig network = {
+        .observation = env->observation, .n_actions = env->action.n, .allowed = env->action.allowed, .dueling = recipe->rl_dueling};
     ReplayConfig replay = {
         .capacity = MIN(recipe->rl_buffer_size, MAX(learner->total_steps, 1)),
         .copies = env->copies,

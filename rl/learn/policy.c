@@ -29,6 +29,12 @@ void space_clip(const Space *space, double *actions, int64_t n) {
     }
 }
 
+void space_mask(const Space *actions, const double *observations, int64_t n, double *values) {
+    for (int64_t i = 0; actions->allowed && i < n; i++)
+        for (int64_t a = 0; a < actions->n; a++)
+            if (!space_allows(actions, observations[i], a)) values[i * actions->n + a] = -(double)INFINITY;
+}
+
 /* ---- making one ---- */
 
 Status policy_config(const Recipe *recipe, bool values, PolicyConfig *config) {
@@ -154,9 +160,10 @@ static Tensor *begin_pass(const Policy *policy, Tape *tape, const double *observ
     return space_input(&policy->observation, tape, observations, policy->n);
 }
 
-static Status say_actions(Policy *policy, Tensor *x) {
+static Status say_actions(Policy *policy, const double *observations, Tensor *x) {
     policy->output = mlp_forward(&policy->actor, policy->tape, x);
     TRY(read_output(policy->tape, policy->output, "the policy's output", &policy->outputs));
+    if (observations) space_mask(&policy->action, observations, policy->n, policy->outputs);
     return policy->gaussian ? read_log_std(policy) : ST_OK;
 }
 
@@ -168,7 +175,7 @@ static Status say_values(Policy *policy, Tensor *x) {
 bool policy_has_halves(const Policy *policy) { return policy->has_values && !policy->shared; }
 
 Status policy_forward_actions(Policy *policy, const double *observations, bool learn) {
-    return say_actions(policy, begin_pass(policy, policy->tape, observations, learn));
+    return say_actions(policy, observations, begin_pass(policy, policy->tape, observations, learn));
 }
 
 Status policy_forward_values(Policy *policy, const double *observations, bool learn) {
@@ -180,7 +187,7 @@ Status policy_forward(Policy *policy, const double *observations, int64_t n, int
     policy->output = policy->value = NULL;
     if (policy->shared) {
         Tensor *x = mlp_forward(&policy->trunk, policy->tape, begin_pass(policy, policy->tape, observations, learn));
-        if (what & POLICY_ACTIONS) TRY(say_actions(policy, x));
+        if (what & POLICY_ACTIONS) TRY(say_actions(policy, observations, x));
         return what & POLICY_VALUES ? say_values(policy, x) : ST_OK;
     }
     if (what & POLICY_ACTIONS) TRY(policy_forward_actions(policy, observations, learn));

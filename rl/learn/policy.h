@@ -28,6 +28,8 @@ int64_t space_width(const Space *space);
 Tensor *space_input(const Space *space, Tape *tape, const double *observations, int64_t n);
 /* Keeps actions (n, space->size) within the bounds of a box. */
 void space_clip(const Space *space, double *actions, int64_t n);
+/* Values or logits (n, actions->n) of actions that are not there where these observations are seen become minus infinity. */
+void space_mask(const Space *actions, const double *observations, int64_t n, double *values);
 
 typedef struct PolicyConfig {
     int n_hidden;

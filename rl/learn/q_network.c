@@ -92,6 +92,7 @@ Status q_network_forward(QNetwork *network, Tape *tape, const double *observatio
     for (int64_t i = 0; i < n * config->n_actions; i++)
         if (!isfinite(q[i]))
             return status_hint(status_fail(ST_NUMERIC, "an action's value is not finite: the network has diverged"), "lower train.learning_rate");
+    space_mask(&(Space){.n = config->n_actions, .size = 1, .allowed = config->allowed}, observations, n, q);
     return ST_OK;
 }
 

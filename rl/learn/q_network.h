@@ -22,7 +22,8 @@ typedef struct QNetworkConfig {
     PolicyConfig shape;
     Space observation;
     int64_t n_actions;
-    bool dueling; /* Q = V + A - mean A: two streams of one hidden layer behind what they share. Source: arXiv 1511.06581, eq. 9 */
+    const bool *allowed; /* Space.allowed of the actions: others are worth minus infinity; NULL: all are there */
+    bool dueling;        /* Q = V + A - mean A: two streams of one hidden layer behind what they share. Source: arXiv 1511.06581, eq. 9 */
 } QNetworkConfig;
 
 /* Parameters: "q.0.weight", ...; dueling: "trunk.0.weight", ..., "value.0.weight", ..., "advantage.0.weight", ... */

@@ -14,11 +14,11 @@ double value_of(const Values *values, const int32_t *S, int64_t A) {
     return sum;
 }
 
-/* The values of all actions: a table's own row, or sums in `q`. */
+/* The values of all actions: a table's own row, or sums in `q`; minus infinity where the state does not have the action. */
 static const double *values_at(const Values *values, const int32_t *S, double *q) {
     const int64_t n = values->A;
-    if (values->active == 1) return values->w + S[0] * n;
-    for (int64_t a = 0; a < n; a++) q[a] = value_of(values, S, a);
+    if (values->active == 1 && !values->allowed) return values->w + S[0] * n;
+    for (int64_t a = 0; a < n; a++) q[a] = values_allow(values, S, a) ? value_of(values, S, a) : -(double)INFINITY;
     return q;
 }
 
@@ -74,12 +74,17 @@ static void set_schedules(Learner *learner) {
 
 /* ---- learning ---- */
 
-/* An epsilon-soft policy has epsilon / A everywhere and the rest on the best ones, which are worth the same. */
+/* An epsilon-soft policy has epsilon / n everywhere and the rest on the best ones, which are worth the same. */
 double value_expected(Tabular *t, const int32_t *S) {
     const double *q = values_at(&t->Q, S, t->q);
     double sum = 0, epsilon = epsilon_at(t, S);
-    for (int64_t a = 0; a < t->Q.A; a++) sum += q[a];
-    return (1 - epsilon) * q[best_of(q, t->Q.A)] + epsilon * sum / (double)t->Q.A;
+    int64_t n = 0;
+    for (int64_t a = 0; a < t->Q.A; a++) {
+        if (!values_allow(&t->Q, S, a)) continue;
+        sum += q[a];
+        n++;
+    }
+    return (1 - epsilon) * q[best_of(q, t->Q.A)] + epsilon * sum / (double)n;
 }
 
 void note_error(Tabular *t, double error) {
@@ -114,25 +119,32 @@ static Choice choose_from(const double *pi, int64_t n, double u) {
     return (Choice){possible, pi[possible]};
 }
 
-/* One number decides: below epsilon it is stretched over all actions, else over the best ones, so that ties are split evenly. */
+/* One number decides: below epsilon it is stretched over all actions there are, else over the best ones, so that ties are split evenly. */
 static Choice choose_soft(const double *q, int64_t n, double epsilon, double u) {
     double best = q[best_of(q, n)];
-    int64_t ties = 0, a = 0;
-    for (int64_t i = 0; i < n; i++) ties += q[i] == best;
-    if (ties == 0) return (Choice){0, 1}; /* NaN is not equal to itself: values have diverged, which ends the run behind this update */
-    if (u < epsilon)
-        a = MIN((int64_t)(u / epsilon * (double)n), n - 1);
-    else {
+    int64_t ties = 0, choices = 0, a = 0;
+    for (int64_t i = 0; i < n; i++) {
+        ties += q[i] == best;
+        choices += q[i] != -(double)INFINITY;
+    }
+    if (ties == 0) { /* NaN is not equal to itself: values have diverged, which ends the run behind this update */
+        while (a < n - 1 && q[a] == -(double)INFINITY) a++;
+        return (Choice){a, 1};
+    }
+    if (u < epsilon) {
+        int64_t left = MIN((int64_t)(u / epsilon * (double)choices), choices - 1);
+        while (q[a] == -(double)INFINITY || left-- > 0) a++;
+    } else {
         int64_t left = MIN((int64_t)((u - epsilon) / (1 - epsilon) * (double)ties), ties - 1);
         while (q[a] != best || left-- > 0) a++;
     }
-    return (Choice){a, epsilon / (double)n + (q[a] == best ? (1 - epsilon) / (double)ties : 0)};
+    return (Choice){a, epsilon / (double)choices + (q[a] == best ? (1 - epsilon) / (double)ties : 0)};
 }
 
 static const double *preferences(const Tabular *t, const int32_t *S, double *q) {
     const double *first = values_at(&t->Q, S, q);
     if (!t->Q2) return first;
-    for (int64_t a = 0; a < t->A; a++) q[a] = value_of(&t->Q, S, a) + value_of(t->Q2, S, a);
+    for (int64_t a = 0; a < t->A; a++) q[a] = values_allow(&t->Q, S, a) ? value_of(&t->Q, S, a) + value_of(t->Q2, S, a) : -(double)INFINITY;
     return q;
 }
 
@@ -255,6 +267,7 @@ Status values_new(Learner *learner, int64_t A, Values *values) {
     }
     if (!values->w) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++) values->w[i] = t->recipe->rl_initial_value / t->features.active;
+    if (A == t->A) values->allowed = learner->env->action.allowed;
     return ST_OK;
 }
 
@@ -366,7 +379,10 @@ static double learned_value(const Tabular *t, int64_t s) {
     const double *q = t->Q.w + s * t->Q.A;
     double sum = 0;
     if (t->Q.A == 1) return q[0];
-    for (int64_t a = 0; a < t->A; a++) t->q[a] = t->Q2 ? (q[a] + t->Q2->w[s * t->A + a]) / 2 : q[a];
+    for (int64_t a = 0; a < t->A; a++) {
+        t->q[a] = t->Q2 ? (q[a] + t->Q2->w[s * t->A + a]) / 2 : q[a];
+        if (t->Q.allowed && !t->Q.allowed[s * t->A + a]) t->q[a] = -(double)INFINITY;
+    }
     if (!t->judged) return t->q[best_of(t->q, t->A)];
     for (int64_t a = 0; a < t->A; a++) sum += t->judged[s * t->A + a] * q[a];
     return sum;

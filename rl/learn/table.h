@@ -43,9 +43,13 @@ void features_of(const Features *features, const double *observation, int32_t *S
 typedef struct Values {
     int64_t n, A;
     int active;
-    double *w;      /* (n, A) */
-    double *visits; /* (n, A): updates of each entry; NULL where no schedule asks for them */
+    double *w;           /* (n, A) */
+    double *visits;      /* (n, A): updates of each entry; NULL where no schedule asks for them */
+    const bool *allowed; /* (n, A): of action values, whether the state has the action; NULL: all of them */
 } Values;
+static inline bool values_allow(const Values *values, const int32_t *S, int64_t A) {
+    return !values->allowed || values->allowed[S[0] * values->A + A];
+}
 
 /* One step of one copy, in the textbook's letters. */
 typedef struct Step {

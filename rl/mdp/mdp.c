@@ -34,6 +34,7 @@ struct MdpBuilder {
     size_t n, room;
     StatePlaces terminals, starts;
     const char *const *state_names, *const *action_names;
+    bool is_chain;
     int line;
     Failure failure; /* the first one */
 };
@@ -105,6 +106,8 @@ void mdp_builder_terminal(MdpBuilder *builder, int64_t state) { add_place(builde
 void mdp_builder_start(MdpBuilder *builder, int64_t state, double probability) { add_place(builder, &builder->starts, state, probability); }
 void mdp_builder_line(MdpBuilder *builder, int line) { builder->line = line; }
 
+void mdp_builder_chain(MdpBuilder *builder) { builder->is_chain = true; }
+
 void mdp_builder_names(MdpBuilder *builder, const char *const *state_names, const char *const *action_names) {
     builder->state_names = state_names;
     builder->action_names = action_names;
@@ -130,8 +133,8 @@ static Status copy_names(Arena *arena, const char *const *names, int64_t n, cons
 }
 
 /* A state of a hostile file is a few bytes of text, here it is an array's element: a state without outcomes must be found before such arrays are
- * made. Every live state has an outcome for each action, so that what was said bounds how many states there can be; with fewer, one of the first
- * `said + 1` states is not spoken of. */
+ * made. Every live state has an outcome, so that what was said bounds how many states there can be; with fewer, one of the first `said + 1` states is
+ * not spoken of. */
 static Status check_size(const MdpBuilder *builder, NamedMdp *names, size_t *rows) {
     size_t said = builder->n + builder->terminals.n;
     if ((size_t)builder->n_states > said) {
@@ -144,11 +147,7 @@ static Status check_size(const MdpBuilder *builder, NamedMdp *names, size_t *row
         size_t missing = 0;
         while (spoken[missing]) missing++;
         free(spoken);
-        Str text = {0};
-        mdp_append_state(&text, names, (int64_t)missing);
-        status_fail(ST_INPUT, "%s has no transitions and is not terminal", str_text(&text));
-        str_release(&text);
-        return ST_INPUT;
+        return mdp_no_way_on(names, (int64_t)missing);
     }
     size_t bytes;
     bool fits = size_mul((size_t)builder->n_states, (size_t)builder->n_actions, rows) && size_mul(*rows, sizeof(int64_t), &bytes);
@@ -214,6 +213,8 @@ static Status finish(const MdpBuilder *builder, NamedMdp **world) {
     made->arena = arena;
     int *lines = NULL;
     Status status = fill_world(builder, made, &lines);
+    made->is_chain = builder->is_chain;
+    if (status == ST_OK && builder->line > 0) status = mdp_settle_file(made, lines);
     if (status == ST_OK) status = mdp_check_lines(made, lines);
     free(lines);
     if (status == ST_OK)

@@ -19,6 +19,7 @@ typedef struct NamedMdp {
     double *start;             /* probability of each state to begin in (n_states); NULL: not said */
     const char **state_names;  /* NULL: numbers */
     const char **action_names; /* NULL: numbers */
+    bool is_chain;             /* a Markov chain or reward process: one action, which nobody chooses */
     int rows, columns;         /* of a grid whose cell (r, c) is state r * columns + c; 0: none */
     const char *cells;         /* a letter a cell (S start, G goal, H hole, # wall, . nothing), rows * columns; NULL: none */
     int32_t n_observations;    /* one who acts in it sees state % n_observations; 0: the state itself */
@@ -28,7 +29,8 @@ typedef struct NamedMdp {
 
 /* A built-in world by id, with arguments as in env.h ("ID" or "ID:key=value,..."), or a file, told by its name's end .yaml, .yml or .json, or a '/':
  * {states: N or [names], actions: N or [names], gamma: G, start: s or {s: p}, terminal: [s, ...], transitions: [[s, a, s2, p, r], [s, a, s2, p, r,
- * done], ...]}, by number or name
+ * done], ...]}, by number or name; an action that a state does not have is left out there; without `actions` a Markov chain or reward process, whose
+ * transitions are [s, s2, p], [s, s2, p, r] or [s, s2, p, r, done]
  * (`done`, the word of Gymnasium's tables and of this file alone, says that the episode ends with the outcome: Mdp.ends).
  * ST_CONFIG: unknown id or argument, with the nearest. ST_INPUT: a file's fault with its line, or a Mdp that mdp_check refuses. */
 Status mdp_open(const char *spec, NamedMdp **world);
@@ -40,7 +42,8 @@ uint64_t named_mdp_fingerprint(const NamedMdp *world);
 
 /* ---- what makes one sound ---- */
 
-/* Probabilities of every live (s, a) within [0, 1] and with the sum 1 (to 1e-9), rewards finite, states that exist, gamma in [0, 1], a sound `start`.
+/* Probabilities of every live (s, a) that has outcomes within [0, 1] and with the sum 1 (to 1e-9), at least one such action in each live state,
+ * rewards finite, states that exist, gamma in [0, 1], a sound `start`.
  * ST_INPUT names state, action and what is wrong. Whether values exist when gamma is 1 is for mdp_solve and mdp_evaluate to say. */
 Status mdp_check(const NamedMdp *world); /* for tests: a world that was made has passed it */
 /* Marks in `reachable` (n_states) what can happen from the states of `start` (from any live state when it is NULL) under any policy. ST_RESOURCE. */
@@ -61,6 +64,7 @@ void mdp_builder_terminal(MdpBuilder *builder, int64_t state);
 /* Names of all states or all actions (NULL: numbers), borrowed until mdp_builder_finish copies them; messages use them. */
 void mdp_builder_names(MdpBuilder *builder, const char *const *state_names, const char *const *action_names);
 void mdp_builder_start(MdpBuilder *builder, int64_t state, double probability); /* the episode may begin there */
+void mdp_builder_chain(MdpBuilder *builder);                                    /* its one action is no choice: messages do not speak of it */
 /* What is added from now on stands in this line of a file, which messages name; 0: no file. */
 void mdp_builder_line(MdpBuilder *builder, int line);
 void mdp_builder_free(MdpBuilder *builder); /* one that is not finished; NULL is fine */
@@ -84,7 +88,7 @@ typedef struct MdpSolution {
     const char *method;
     /* (n_states): optimal values, or the policy's; of `horizon`: with all steps to go; of `average`: relative values, the first live state's is 0 */
     double *V;
-    double *Q;       /* (n_states, n_actions); 0 in terminal states */
+    double *Q;       /* (n_states, n_actions); 0 in terminal states, -INFINITY of an action that the state does not have */
     int32_t *policy; /* (n_states): the lowest action within 1e-12 of the best, -1 in terminal states; NULL from mdp_evaluate */
     /* false: `policy`, though of best actions, earns less than V, going round for nothing. Only with gamma 1, and looked into by mdp_solve */
     bool policy_attains;

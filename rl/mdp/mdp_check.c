@@ -4,9 +4,11 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "lib/base/log.h"
 #include "rl/mdp/mdp_parts.h"
 
 #define SUM_TOLERANCE 1e-9 /* decimal numbers that people and programs write, summed */
+#define ROUNDED 1e-4       /* as 0.333333 twice and 0.333334 less: what a few digits leave out */
 
 static void append_name(Str *text, const char *what, const char *const *names, int64_t i) {
     if (names)
@@ -18,13 +20,19 @@ static void append_name(Str *text, const char *what, const char *const *names, i
 void mdp_append_state(Str *text, const NamedMdp *world, int64_t state) { append_name(text, "state", world->state_names, state); }
 void mdp_append_action(Str *text, const NamedMdp *world, int64_t action) { append_name(text, "action", world->action_names, action); }
 
+/* A chain has no actions to speak of. */
+static void append_choice(Str *text, const NamedMdp *world, int64_t row) {
+    mdp_append_state(text, world, row / world->mdp.n_actions);
+    if (world->is_chain) return;
+    str_append(text, ", ");
+    mdp_append_action(text, world, row % world->mdp.n_actions);
+}
+
 /* "line 7: state 'home', action 'left': problem" */
 static Status row_fault(const NamedMdp *world, int64_t row, int line, const char *problem) {
     Str text = {0};
     if (line > 0) str_printf(&text, "line %d: ", line);
-    mdp_append_state(&text, world, row / world->mdp.n_actions);
-    str_append(&text, ", ");
-    mdp_append_action(&text, world, row % world->mdp.n_actions);
+    append_choice(&text, world, row);
     status_fail(ST_INPUT, "%s: %s", str_text(&text), problem);
     str_release(&text);
     return ST_INPUT;
@@ -47,17 +55,123 @@ static Status check_row(const NamedMdp *world, int64_t row, const int *lines) {
         if (problem.len && lines) line = lines[k];
         sum += p;
     }
-    bool live = !mdp->terminal[row / mdp->n_actions];
-    if (!problem.len && live && begin == end)
-        str_append(&problem, "no transitions: the probabilities sum to 0, expected 1");
-    else if (!problem.len && live && !(fabs(sum - 1) <= SUM_TOLERANCE))
+    const char *hint = "an action that the state does not have is left out";
+    bool live = begin < end && !mdp->terminal[row / mdp->n_actions];
+    if (!problem.len && live && !(fabs(sum - 1) <= SUM_TOLERANCE)) {
         str_printf(&problem, "the probabilities sum to %.12g, expected 1", sum);
+        if (sum > 0) hint = fabs(sum - 1) < 0.02 ? "thirds and the like are written as fractions: 1/3" : NULL;
+    } else {
+        hint = NULL;
+    }
     if (!problem.len) return ST_OK;
     Status status = row_fault(world, row, line, str_text(&problem));
     str_release(&problem);
-    if (live && begin == end)
-        return status_hint(status, "every action of a state that is not terminal needs transitions; one that does nothing leads back to its state");
-    return status;
+    return hint ? status_hint(status, "%s", hint) : status;
+}
+
+Status mdp_no_way_on(const NamedMdp *world, int64_t state) {
+    Str text = {0};
+    mdp_append_state(&text, world, state);
+    status_fail(ST_INPUT, "%s has no transitions and is not terminal", str_text(&text));
+    str_release(&text);
+    return status_hint(ST_INPUT, "list it under terminal where episodes end there, or give it a transition");
+}
+
+/* A state has the actions that have outcomes, and at least one. */
+static Status check_choices(const NamedMdp *world) {
+    const Mdp *mdp = &world->mdp;
+    for (int64_t s = 0; s < mdp->n_states; s++)
+        if (!mdp->terminal[s] && mdp->begin[s * mdp->n_actions] == mdp->begin[(s + 1) * mdp->n_actions]) return mdp_no_way_on(world, s);
+    return ST_OK;
+}
+
+/* ---- what a file says that is rounded, or for nothing ---- */
+
+static void divide(double *numbers, int64_t n, double by) {
+    for (int64_t i = 0; i < n; i++) numbers[i] /= by;
+}
+
+/* What is off by more than decimal numbers are, and by no more than few digits explain. */
+static bool is_rounded(double sum) { return fabs(sum - 1) > SUM_TOLERANCE && fabs(sum - 1) <= ROUNDED; }
+
+static double sum_of(const double *numbers, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += numbers[i];
+    return sum;
+}
+
+/* Probabilities that were cut to a few digits are divided by their sum, and counted. */
+static void mend_sums(NamedMdp *world, const int *lines) {
+    Mdp *mdp = &world->mdp;
+    int64_t rows = (int64_t)mdp->n_states * mdp->n_actions, count = 0, first = 0;
+    double first_sum = 1;
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t begin = mdp->begin[row], n = mdp->begin[row + 1] - begin;
+        double sum = sum_of(mdp->probability + begin, n);
+        if (mdp->terminal[row / mdp->n_actions] || !is_rounded(sum)) continue;
+        divide(mdp->probability + begin, n, sum);
+        if (count++ > 0) continue;
+        first = row;
+        first_sum = sum;
+    }
+    if (count == 0) return;
+    Str text = {0};
+    append_choice(&text, world, first);
+    log_message(LOG_WARNING, "line %d: %s: the probabilities sum to %.9g, and are divided by that%s; write 1/3 where a third is meant",
+                lines[mdp->begin[first]], str_text(&text), first_sum,
+                count > 1 ? arena_printf(world->arena, ", as are those of %lld more", (long long)count - 1) : "");
+    str_release(&text);
+}
+
+static void mend_start(NamedMdp *world) {
+    double sum = world->start ? sum_of(world->start, world->mdp.n_states) : 1;
+    if (!is_rounded(sum)) return;
+    divide(world->start, world->mdp.n_states, sum);
+    log_message(LOG_WARNING, "the probabilities to start sum to %.9g, and are divided by that", sum);
+}
+
+static void tell_unused(const NamedMdp *world, const int *lines) {
+    const Mdp *mdp = &world->mdp;
+    int64_t count = 0, first = -1;
+    for (int64_t s = 0; s < mdp->n_states; s++) {
+        int64_t begin = mdp->begin[s * mdp->n_actions], end = mdp->begin[(s + 1) * mdp->n_actions];
+        if (!mdp->terminal[s] || begin == end) continue;
+        if (first < 0) first = s;
+        count += end - begin;
+    }
+    if (count == 0) return;
+    Str text = {0};
+    mdp_append_state(&text, world, first);
+    log_message(LOG_WARNING, "line %d: %s is terminal: an episode ends there, and %lld transition%s of terminal states %s not used",
+                lines[mdp->begin[first * mdp->n_actions]], str_text(&text), (long long)count, plural(count), count == 1 ? "is" : "are");
+    str_release(&text);
+}
+
+/* One that was counted too many, or whose transitions were forgotten. */
+static Status tell_unknown_actions(const NamedMdp *world) {
+    const Mdp *mdp = &world->mdp;
+    bool *known = calloc((size_t)mdp->n_actions, 1);
+    if (!known) return status_errno(ENOMEM, "cannot look through %d actions", (int)mdp->n_actions);
+    int64_t count = 0, first = -1;
+    for (int64_t row = 0; row < (int64_t)mdp->n_states * mdp->n_actions; row++)
+        if (mdp->begin[row] < mdp->begin[row + 1] && !mdp->terminal[row / mdp->n_actions]) known[row % mdp->n_actions] = true;
+    for (int64_t a = mdp->n_actions - 1; a >= 0; a--)
+        if (!known[a]) count++, first = a;
+    free(known);
+    if (count == 0 || count == mdp->n_actions) return ST_OK;
+    Str text = {0};
+    mdp_append_action(&text, world, first);
+    log_message(LOG_WARNING, "no state has %s%s: no transition names it", str_text(&text),
+                count > 1 ? arena_printf(world->arena, " and %lld more", (long long)count - 1) : "");
+    str_release(&text);
+    return ST_OK;
+}
+
+Status mdp_settle_file(NamedMdp *world, const int *lines) {
+    mend_sums(world, lines);
+    mend_start(world);
+    tell_unused(world, lines);
+    return tell_unknown_actions(world);
 }
 
 static Status check_start(const NamedMdp *world) {
@@ -76,6 +190,7 @@ Status mdp_check_lines(const NamedMdp *world, const int *lines) {
     if (!(mdp->gamma >= 0 && mdp->gamma <= 1)) return status_fail(ST_INPUT, "gamma is %.15g, expected 0 to 1", mdp->gamma);
     int64_t rows = (int64_t)mdp->n_states * mdp->n_actions;
     for (int64_t row = 0; row < rows; row++) TRY(check_row(world, row, lines));
+    TRY(check_choices(world));
     return check_start(world);
 }
 

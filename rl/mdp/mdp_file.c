@@ -53,6 +53,9 @@ typedef struct Reader {
     yaml_event_t event;
     Words words;
     Names states, actions;
+    bool is_chain;    /* the file has no key `actions`: transitions do not name one */
+    bool has_rewards; /* a transition of a chain names a reward */
+    const Str *text;
     double gamma;       /* NAN: not known yet */
     double other_gamma; /* instead of the file's; NAN: none */
     Transition *transitions;
@@ -81,13 +84,14 @@ static bool is(const Reader *reader, yaml_event_type_t type) { return reader->ev
 static const char *text_of(const Reader *reader) { return (const char *)reader->event.data.scalar.value; }
 
 /* What YAML takes for nothing. */
-static bool is_null(const Reader *reader) {
+static bool is_null_event(const yaml_event_t *event) {
     static const char *const nulls[] = {"", "~", "null", "Null", "NULL"};
+    if (event->type != YAML_SCALAR_EVENT || event->data.scalar.style != YAML_PLAIN_SCALAR_STYLE) return false;
     for (size_t i = 0; i < COUNT_OF(nulls); i++)
-        if (is(reader, YAML_SCALAR_EVENT) && reader->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE && strcmp(text_of(reader), nulls[i]) == 0)
-            return true;
+        if (strcmp((const char *)event->data.scalar.value, nulls[i]) == 0) return true;
     return false;
 }
+static bool is_null(const Reader *reader) { return is_null_event(&reader->event); }
 
 /* The scalar that the reader stands on. */
 static Status need_scalar(const Reader *reader, const char *expected) {
@@ -231,15 +235,30 @@ static Status read_ends(const Reader *reader, bool *ends) {
     TRY(need_scalar(reader, "true or false for done, or ]"));
     *ends = false;
     if (is_null(reader)) return ST_OK;
-    for (size_t i = 0; i < COUNT_OF(yes); i++) {
+    for (size_t i = 0; i < COUNT_OF(yes) - reader->is_chain; i++) { /* a fifth number there is the reward of a transition that names an action */
         *ends = strcasecmp(text_of(reader), yes[i]) == 0;
         if (*ends || strcasecmp(text_of(reader), no[i]) == 0) return ST_OK;
     }
-    return status_fail(ST_INPUT, "line %d: expected true or false for done, not '%.80s'", line_of(reader), text_of(reader));
+    status_fail(ST_INPUT, "line %d: expected true or false for done, not '%.80s'", line_of(reader), text_of(reader));
+    if (!reader->is_chain) return ST_INPUT;
+    return status_hint(ST_INPUT,
+                       "without the key 'actions' a transition is [state, next state, probability, reward]; add actions: N where it has an action");
+}
+
+/* A chain's transition may lack the reward, which then is 0. */
+static Status read_reward(Reader *reader, double *reward) {
+    if (reader->is_chain && is(reader, YAML_SEQUENCE_END_EVENT)) return ST_OK;
+    reader->has_rewards = true;
+    TRY(need_number(reader,
+                    reader->is_chain ? "a reward in [state, next state, probability, reward]"
+                                     : "a reward in [state, action, next state, probability, reward]",
+                    reward));
+    return next(reader);
 }
 
 static Status read_transition(Reader *reader) {
-    static const char form[] = "[state, action, next state, probability, reward] or the same with done";
+    const char *form = reader->is_chain ? "[state, next state, probability, reward] (there is no key 'actions') or the same with done"
+                                        : "[state, action, next state, probability, reward] or the same with done";
     if (!is(reader, YAML_SEQUENCE_START_EVENT)) return fault(reader, form);
     TRY(array_grow(&reader->transitions, &reader->room, reader->n_transitions + 1, sizeof *reader->transitions, "transitions"));
     Transition *t = &reader->transitions[reader->n_transitions];
@@ -247,16 +266,20 @@ static Status read_transition(Reader *reader) {
     TRY(next(reader));
     TRY(need_word(reader, form, &t->state));
     TRY(next(reader));
-    TRY(need_word(reader, form, &t->action));
-    TRY(next(reader));
+    if (!reader->is_chain) {
+        TRY(need_word(reader, form, &t->action));
+        TRY(next(reader));
+    }
     TRY(need_word(reader, form, &t->next));
     TRY(next(reader));
-    TRY(need_number(reader, "a probability in [state, action, next state, probability, reward]", &t->probability));
+    TRY(need_number(reader,
+                    reader->is_chain ? "a probability in [state, next state, probability, reward]"
+                                     : "a probability in [state, action, next state, probability, reward]",
+                    &t->probability));
     if (!(t->probability >= 0 && t->probability <= 1 + 1e-9)) /* as their sum: programs that join outcomes round */
         return status_fail(ST_INPUT, "line %d: a probability is %.17g, expected 0 to 1", line_of(reader), t->probability);
     TRY(next(reader));
-    TRY(need_number(reader, "a reward in [state, action, next state, probability, reward]", &t->reward));
-    TRY(next(reader));
+    TRY(read_reward(reader, &t->reward));
     if (!is(reader, YAML_SEQUENCE_END_EVENT)) {
         TRY(read_ends(reader, &t->ends));
         TRY(next(reader));
@@ -266,7 +289,37 @@ static Status read_transition(Reader *reader) {
     return ST_OK;
 }
 
+/* How a transition is read depends on a key that may stand behind them all: then the keys are looked through first. What is no YAML is found when
+ * it is read. */
+static Status find_out_about_actions(Reader *reader) {
+    yaml_parser_t parser;
+    yaml_event_t event;
+    int depth = 0;
+    bool is_key = true, wants_value = false, more = true;
+    if (reader->actions.n > 0) return ST_OK;
+    if (!yaml_parser_initialize(&parser)) return status_errno(ENOMEM, "cannot parse it");
+    yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&parser, (const unsigned char *)str_text(reader->text), reader->text->len);
+    reader->is_chain = true;
+    while (more && yaml_parser_parse(&parser, &event)) {
+        bool opens = event.type == YAML_MAPPING_START_EVENT || event.type == YAML_SEQUENCE_START_EVENT,
+             closes = event.type == YAML_MAPPING_END_EVENT || event.type == YAML_SEQUENCE_END_EVENT;
+        depth -= closes;
+        if (depth == 1 && (event.type == YAML_SCALAR_EVENT || opens || closes)) {
+            if (wants_value && (event.type != YAML_SCALAR_EVENT || !is_null_event(&event))) reader->is_chain = more = false;
+            wants_value = is_key && event.type == YAML_SCALAR_EVENT && strcmp((const char *)event.data.scalar.value, "actions") == 0;
+            if (!opens) is_key = !is_key;
+        }
+        depth += opens;
+        more = more && event.type != YAML_STREAM_END_EVENT;
+        yaml_event_delete(&event);
+    }
+    yaml_parser_delete(&parser);
+    return ST_OK;
+}
+
 static Status read_transitions(Reader *reader) {
+    TRY(find_out_about_actions(reader));
     if (!is(reader, YAML_SEQUENCE_START_EVENT)) return fault(reader, "a list of transitions");
     while (true) {
         TRY(next(reader));
@@ -281,7 +334,7 @@ typedef struct Key {
     bool needed;
 } Key;
 static const Key keys[] = {
-    {"states", read_states, true}, {"actions", read_actions, true},    {"gamma", read_gamma, false},
+    {"states", read_states, true}, {"actions", read_actions, false},   {"gamma", read_gamma, false},
     {"start", read_start, false},  {"terminal", read_terminal, false}, {"transitions", read_transitions, true},
 };
 
@@ -316,6 +369,8 @@ static Status read_document(Reader *reader) {
     for (size_t i = 0; i < COUNT_OF(keys); i++)
         if (keys[i].needed && !given[i]) return status_fail(ST_INPUT, "line 1: key '%s' is missing", keys[i].name);
     if (!isnan(reader->other_gamma)) reader->gamma = reader->other_gamma;
+    if (reader->is_chain && !reader->has_rewards && isnan(reader->gamma)) reader->gamma = 1; /* of no rewards */
+    if (reader->is_chain) reader->actions.n = 1;
     if (isnan(reader->gamma))
         return status_hint(status_fail(ST_INPUT, "line 1: key 'gamma' is missing"), "gamma: 0.9 in the file, or behind its name: FILE:gamma=0.9");
     TRY(next(reader)); /* end of the document */
@@ -370,13 +425,14 @@ static Status build(const Reader *reader, const int32_t *states, const int32_t *
     const char **action_names = named_actions->named ? names_list(reader, named_actions, reader->words.arena) : NULL;
     if ((named_states->named && !state_names) || (named_actions->named && !action_names)) return ST_RESOURCE;
     mdp_builder_names(builder, state_names, action_names);
+    if (reader->is_chain) mdp_builder_chain(builder);
     for (size_t i = 0; i < reader->n_transitions; i++) {
         const Transition *t = &reader->transitions[i];
         if (states[t->state] == NOT_FOUND) return not_found(reader, named_states, "state", t->state, t->line);
-        if (actions[t->action] == NOT_FOUND) return not_found(reader, named_actions, "action", t->action, t->line);
+        if (!reader->is_chain && actions[t->action] == NOT_FOUND) return not_found(reader, named_actions, "action", t->action, t->line);
         if (states[t->next] == NOT_FOUND) return not_found(reader, named_states, "state", t->next, t->line);
         mdp_builder_line(builder, t->line);
-        mdp_builder_add(builder, states[t->state], actions[t->action], states[t->next], t->probability, t->reward, t->ends);
+        mdp_builder_add(builder, states[t->state], reader->is_chain ? 0 : actions[t->action], states[t->next], t->probability, t->reward, t->ends);
     }
     for (size_t i = 0; i < reader->terminals.n + reader->starts.n; i++) {
         bool is_start = i >= reader->terminals.n;
@@ -445,7 +501,7 @@ static void join_surrogates(Str *text) {
 }
 
 static Status read_text(const Str *text, double gamma, NamedMdp **world) {
-    Reader reader = {.gamma = (double)NAN, .other_gamma = gamma, .words.arena = arena_new(0)};
+    Reader reader = {.text = text, .gamma = (double)NAN, .other_gamma = gamma, .words.arena = arena_new(0)};
     if (!reader.words.arena) return ST_RESOURCE;
     if (!yaml_parser_initialize(&reader.parser)) {
         arena_free(reader.words.arena);

@@ -10,7 +10,7 @@ double *form_vector(const MdpForm *form, Arena *arena) { return arena_zero(arena
 static Status redirect_ends(const Mdp *mdp, Arena *arena, MdpForm *form) {
     form->next = mdp->next;
     if (!mdp->ends) return ST_OK;
-    int64_t entries = mdp->begin[form->n_rows];
+    int64_t entries = form->begin[form->n_rows];
     int32_t *next = arena_alloc(arena, (size_t)entries * sizeof *next);
     if (!next) return ST_RESOURCE;
     for (int64_t k = 0; k < entries; k++) next[k] = mdp->ends[k] ? mdp->n_states : mdp->next[k];
@@ -38,7 +38,7 @@ static double row_mass(const MdpForm *form, const double *probability, const int
 }
 
 static void row_sizes(const Mdp *mdp, MdpForm *form, int64_t row, Sizes *sizes) {
-    int64_t begin = mdp->begin[row], n = mdp->begin[row + 1] - begin;
+    int64_t begin = form->begin[row], n = form->begin[row + 1] - begin;
     const double *p = mdp->probability + begin, *r = mdp->reward + begin;
     double reward = 0, size = 0, sum = 0;
     for (int64_t k = 0; k < n; k++) {
@@ -58,18 +58,18 @@ static void row_sizes(const Mdp *mdp, MdpForm *form, int64_t row, Sizes *sizes) 
 static void measure(const Mdp *mdp, MdpForm *form) {
     int64_t size = MIN(1 << 14, form->n / 16 + 1), blocks = (form->n + size - 1) / size;
     Sizes all = {.closed = true, .even = true};
-    form->fan = (int32_t)MIN(mdp->begin[1], INT32_MAX);
+    form->fan = (int32_t)MIN(form->begin[1], INT32_MAX);
 #pragma omp parallel for schedule(dynamic) if (form_pays_threads(form))
     for (int64_t block = 0; block < blocks; block++) {
         Sizes own = {.closed = true, .even = true};
         for (int64_t s = block * size; s < MIN(form->n, (block + 1) * size); s++) {
             bool live = form_is_live(form, s);
-            for (int64_t row = s * form->width; row < (s + 1) * form->width; row++) {
+            for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++) {
                 if (live)
                     row_sizes(mdp, form, row, &own);
                 else
                     form->reward[row] = form->row_size[row] = 0;
-                if (mdp->begin[row] != row * form->fan || mdp->begin[row + 1] - mdp->begin[row] != form->fan) own.even = false;
+                if (form->begin[row] != row * form->fan || form->begin[row + 1] - form->begin[row] != form->fan) own.even = false;
             }
         }
 #pragma omp critical(mdp_form_sizes)
@@ -117,6 +117,28 @@ static Status even_out(MdpForm *form, Arena *arena) {
     return ST_OK;
 }
 
+/* Rows of actions that their state does not have are left out: one without entries would end the episode for nothing. */
+static Status keep_choices(const Mdp *mdp, Arena *arena, MdpForm *form) {
+    bool all = true;
+    for (int32_t s = 0; s < mdp->n_states && all; s++)
+        for (int32_t a = 0; a < mdp->n_actions && all && !mdp->terminal[s]; a++) all = mdp_has(mdp, s, a);
+    if (all) return ST_OK;
+    int64_t *rows = arena_alloc(arena, ((size_t)form->n + 1) * sizeof *rows), n = 0;
+    int64_t *begin = arena_alloc(arena, ((size_t)form->n_rows + 1) * sizeof *begin);
+    if (!rows || !begin) return ST_RESOURCE;
+    for (int32_t s = 0; s < mdp->n_states; s++) {
+        rows[s] = n;
+        for (int32_t a = 0; a < mdp->n_actions; a++)
+            if (mdp_has(mdp, s, a)) begin[n++] = mdp->begin[(int64_t)s * mdp->n_actions + a];
+    }
+    rows[form->n] = n;
+    begin[n] = mdp->begin[form->n_rows];
+    form->rows = rows;
+    form->begin = begin;
+    form->n_rows = n;
+    return ST_OK;
+}
+
 Status mdp_form_make(const NamedMdp *world, bool needs_values, Arena *arena, MdpForm *form) {
     const Mdp *mdp = &world->mdp;
     *form = (MdpForm){.n = mdp->n_states,
@@ -128,6 +150,7 @@ Status mdp_form_make(const NamedMdp *world, bool needs_values, Arena *arena, Mdp
                       .arena = arena};
     for (int32_t s = 0; s < mdp->n_states && !form->ended; s++)
         if (mdp->terminal[s]) form->ended = mdp->terminal;
+    TRY(keep_choices(mdp, arena, form));
     form->reward = arena_alloc(arena, (size_t)form->n_rows * sizeof *form->reward);
     form->row_size = arena_alloc(arena, (size_t)form->n_rows * sizeof *form->row_size);
     if (!form->reward || !form->row_size) return ST_RESOURCE;

@@ -19,7 +19,7 @@ typedef struct MdpForm {
     int64_t n_rows;
     double gamma;
     const bool *ended;   /* (n): no rows, value 0; NULL: none */
-    const int64_t *rows; /* (n + 1): rows of state i are rows[i] .. rows[i + 1] - 1; NULL: i * width .. */
+    const int64_t *rows; /* (n + 1): rows of state i are rows[i] .. rows[i + 1] - 1; NULL: i * width .., the Mdp's own */
     int32_t width;
     const int64_t *begin; /* (n_rows + 1): entries of a row */
     int32_t fan;          /* entries of every row when all have as many (begin[row] = row * fan), else 0 */

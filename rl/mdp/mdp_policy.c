@@ -14,6 +14,18 @@ static Status policy_fault(const char *path, const NamedMdp *world, int64_t stat
     return ST_INPUT;
 }
 
+/* In terminal states nothing counts; of a world of which only sizes are known every state has every action. */
+static bool is_choice(const Mdp *mdp, int64_t s, int64_t a) { return !mdp->begin || mdp->terminal[s] || mdp_has(mdp, s, a); }
+
+static Status not_a_choice(const char *path, const NamedMdp *world, int64_t s, int64_t action) {
+    Str text = {0};
+    str_append(&text, "it does not have ");
+    mdp_append_action(&text, world, action);
+    Status status = policy_fault(path, world, s, str_text(&text));
+    str_release(&text);
+    return status;
+}
+
 static int64_t action_of(const NamedMdp *world, const json_t *entry) {
     if (json_is_integer(entry)) return json_integer_value(entry);
     if (json_is_real(entry)) { /* 1.0, as programs write it that hold all numbers in double */
@@ -31,8 +43,10 @@ static Status read_probabilities(const char *path, const NamedMdp *world, int64_
     if ((int64_t)json_array_size(entry) != n) return policy_fault(path, world, s, "expected a probability for every action");
     for (int64_t a = 0; a < n; a++) {
         const json_t *value = json_array_get(entry, (size_t)a);
+        if (json_is_null(value) && !is_choice(&world->mdp, s, a)) continue; /* as solve --json writes what is not there */
         row[a] = json_number_value(value);
         if (!json_is_number(value) || !(row[a] >= 0)) return policy_fault(path, world, s, "a probability is no number from 0 to 1");
+        if (row[a] > 0 && !is_choice(&world->mdp, s, a)) return not_a_choice(path, world, s, a);
         sum += row[a];
     }
     if (fabs(sum - 1) <= 1e-9) return ST_OK;
@@ -48,6 +62,7 @@ static Status read_entry(const char *path, const NamedMdp *world, int64_t s, con
     if (json_is_null(entry)) return world->mdp.terminal[s] ? ST_OK : policy_fault(path, world, s, "no action, and it is not terminal");
     if (json_is_array(entry)) return read_probabilities(path, world, s, entry, row);
     if (action < 0 || action >= n) return policy_fault(path, world, s, "expected an action, by number from 0 or by name, or a list of probabilities");
+    if (!is_choice(&world->mdp, s, action)) return not_a_choice(path, world, s, action);
     row[action] = 1;
     return ST_OK;
 }
@@ -65,11 +80,18 @@ static Status read_file(const char *path, const NamedMdp *world, double *policy)
     return status;
 }
 
+/* Of the actions that the state has, all alike. */
+static void take_any(const Mdp *mdp, int64_t s, double *row) {
+    int64_t n = 0;
+    for (int64_t a = 0; a < mdp->n_actions; a++) n += is_choice(mdp, s, a);
+    for (int64_t a = 0; a < mdp->n_actions; a++) row[a] = is_choice(mdp, s, a) ? 1.0 / (double)n : 0;
+}
+
 Status mdp_policy_read(const char *spec, const NamedMdp *world, Arena *arena, double **policy) {
     size_t n = (size_t)world->mdp.n_states * (size_t)world->mdp.n_actions;
     *policy = arena_zero(arena, n * sizeof **policy);
     if (!*policy) return ST_RESOURCE;
     if (strcmp(spec, "uniform") != 0) return read_file(spec, world, *policy);
-    for (size_t i = 0; i < n; i++) (*policy)[i] = 1.0 / world->mdp.n_actions;
+    for (int64_t s = 0; s < world->mdp.n_states; s++) take_any(&world->mdp, s, *policy + s * world->mdp.n_actions);
     return ST_OK;
 }

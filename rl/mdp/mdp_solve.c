@@ -81,7 +81,8 @@ static double q_of(const Mdp *mdp, int64_t row, const double *V) {
 void mdp_fill_q(const Mdp *mdp, const double *V, double *Q) {
 #pragma omp parallel for schedule(static, 1024) if (mdp->n_states > 4096)
     for (int64_t s = 0; s < mdp->n_states; s++)
-        for (int64_t a = 0; a < mdp->n_actions; a++) Q[s * mdp->n_actions + a] = mdp->terminal[s] ? 0 : q_of(mdp, s * mdp->n_actions + a, V);
+        for (int64_t a = 0; a < mdp->n_actions; a++)
+            Q[s * mdp->n_actions + a] = mdp->terminal[s] ? 0 : mdp_has(mdp, s, a) ? q_of(mdp, s * mdp->n_actions + a, V) : -(double)INFINITY;
 }
 
 void mdp_greedy(const Mdp *mdp, const double *Q, int32_t *policy) {
@@ -235,14 +236,20 @@ Status mdp_solve(const Mdp *mdp, const MdpOptions *options, Arena *arena, MdpSol
 static Status check_policy(const Mdp *mdp, const double *policy, const NamedMdp *world) {
     for (int64_t s = 0; s < mdp->n_states; s++) {
         double sum = 0, least = 0;
+        int64_t missing = -1;
         for (int64_t a = 0; a < mdp->n_actions; a++) {
             sum += policy[s * mdp->n_actions + a];
             if (!(policy[s * mdp->n_actions + a] >= least)) least = policy[s * mdp->n_actions + a];
+            if (policy[s * mdp->n_actions + a] > 0 && !mdp_has(mdp, s, a)) missing = a;
         }
-        if (mdp->terminal[s] || (least >= 0 && fabs(sum - 1) <= 1e-9)) continue;
+        if (mdp->terminal[s] || (least >= 0 && fabs(sum - 1) <= 1e-9 && missing < 0)) continue;
         Str text = {0};
         mdp_append_state(&text, world, s);
-        if (least >= 0)
+        if (missing >= 0) {
+            str_append(&text, ": the policy takes ");
+            mdp_append_action(&text, world, missing);
+            status_fail(ST_INPUT, "%s, which that state does not have", str_text(&text));
+        } else if (least >= 0)
             status_fail(ST_INPUT, "%s: the policy's probabilities sum to %.12g, expected 1", str_text(&text), sum);
         else
             status_fail(ST_INPUT, "%s: the policy has the probability %g, expected 0 to 1", str_text(&text), least);

@@ -312,6 +312,24 @@ TEST(several_runs) {
     str_release(&page);
 }
 
+TEST(what_does_not_move_is_a_number) {
+    const char *dir = run_dir_of("learns-by-reward");
+    Str page = {0};
+    put(dir, "recipe.yaml", "data:\n  step_separator: \"\\n\"\n  max_length: 1024\n  shuffle: false\n");
+    put(dir, "metrics.jsonl",
+        "{\"step\": 1, \"loss\": 6.16e-17, \"reward\": 0.25, \"kl\": 0, \"learning_rate\": 1e-5, \"zero_std_fraction\": 0.5}\n"
+        "{\"step\": 2, \"loss\": -1e-17, \"reward\": 0.25, \"kl\": 0, \"learning_rate\": 1e-5, \"zero_std_fraction\": 0.25}\n");
+    page_of(&dir, 1, &page, NULL);
+    check_page(str_text(&page));
+    check_contains(str_text(&page), "2 more, as they are by default"); /* step_separator and max_length, not shuffle */
+    check_contains(str_text(&page), "The same in every step: Learning rate 1e-05, KL divergence 0.");
+    check_contains(str_text(&page), "Groups without a signal");
+    check_contains(str_text(&page), "reward, last step");
+    assert_null(strstr(str_text(&page), "training loss"));
+    assert_int_equal(count_of(str_text(&page), "<figure"), 3); /* reward, loss, groups */
+    str_release(&page);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_whole_run),
@@ -322,6 +340,7 @@ int main(void) {
         cmocka_unit_test(what_is_no_run),
         cmocka_unit_test(long_runs_make_small_pages),
         cmocka_unit_test(several_runs),
+        cmocka_unit_test(what_does_not_move_is_a_number),
     };
     return cmocka_run_group_tests_name("report", tests, test_folder_make, test_folder_remove);
 }

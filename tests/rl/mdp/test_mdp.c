@@ -355,6 +355,66 @@ TEST(full_memory_is_a_status) {
     named_mdp_free(world);
 }
 
+/* ---- states with actions of their own ---- */
+
+enum { RAGGED_STATES = 7, RAGGED_ACTIONS = 4 };
+
+/* Some actions are missing in each state; costs only, and an end, so that an action that is not there would be the best one if it were free. */
+static NamedMdp *ragged_world(RngKey key, double gamma) {
+    MdpBuilder *builder = mdp_builder_new(RAGGED_STATES, RAGGED_ACTIONS, gamma);
+    uint64_t draw = 0;
+    for (int64_t s = 0; s < RAGGED_STATES; s++)
+        for (int64_t a = 0; a < RAGGED_ACTIONS; a++) {
+            if (a != s % RAGGED_ACTIONS && rng_uniform(key, draw++) < 0.5) continue;
+            for (int i = 0; i < 2; i++)
+                mdp_builder_add(builder, s, a, (int64_t)rng_below(key, draw++, RAGGED_STATES), 0.4, -1 - rng_uniform(key, draw++), false);
+            mdp_builder_add(builder, s, a, 0, 0.2, -3, true);
+        }
+    return finished(builder);
+}
+
+/* Plain value iteration over what is there; `mean`: of the policy that takes all actions alike. */
+static void plain_values(const Mdp *mdp, bool mean, double *V) {
+    for (int sweep = 0; sweep < 400; sweep++)
+        for (int64_t s = 0; s < mdp->n_states; s++) {
+            double best = -(double)INFINITY, sum = 0, n = 0;
+            for (int64_t row = s * mdp->n_actions; row < (s + 1) * mdp->n_actions; row++) {
+                double q = 0;
+                if (mdp->begin[row] == mdp->begin[row + 1]) continue;
+                for (int64_t k = mdp->begin[row]; k < mdp->begin[row + 1]; k++)
+                    q += mdp->probability[k] * (mdp->reward[k] + (mdp->ends[k] ? 0 : mdp->gamma * V[mdp->next[k]]));
+                best = fmax(best, q);
+                sum += q;
+                n++;
+            }
+            V[s] = mean ? sum / n : best;
+        }
+}
+
+TEST(missing_actions_are_never_chosen) {
+    for (uint64_t i = 0; i < 24; i++) {
+        NamedMdp *world = ragged_world(rng_key(7, RNG_NOISE, i), i % 2 ? 1 : 0.9);
+        const Mdp *mdp = &world->mdp;
+        const char *method;
+        double best[RAGGED_STATES] = {0}, mean[RAGGED_STATES] = {0}, *policy;
+        plain_values(mdp, false, best);
+        plain_values(mdp, true, mean);
+        for (size_t m = 0; (method = value_method(m)); m++) {
+            MdpSolution solution = solved(world, method);
+            check_close_f64(method, solution.V, best, RAGGED_STATES, 1e-10, 0);
+            for (int64_t s = 0; s < RAGGED_STATES; s++) {
+                assert_true(mdp_has(mdp, s, solution.policy[s]));
+                for (int64_t a = 0; a < RAGGED_ACTIONS; a++) assert_int_equal(mdp_has(mdp, s, a), isfinite(solution.Q[s * RAGGED_ACTIONS + a]) != 0);
+            }
+        }
+        MdpSolution solution;
+        check_ok(mdp_policy_read("uniform", world, test_arena, &policy));
+        check_ok(mdp_evaluate(mdp, policy, &(MdpOptions){0}, test_arena, &solution));
+        check_close_f64("uniform", solution.V, mean, RAGGED_STATES, 1e-10, 0);
+        named_mdp_free(world);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         WORLD_TEST(lakes_and_cliffs_are_as_published),
@@ -367,6 +427,7 @@ int main(void) {
         WORLD_TEST(several_rewards_per_step_are_an_error),
         WORLD_TEST(policies_are_checked),
         WORLD_TEST(shares_of_time_add_up),
+        WORLD_TEST(missing_actions_are_never_chosen),
         WORLD_TEST(full_memory_is_a_status),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
