@@ -219,7 +219,7 @@ static Status no_template(const char *dir) {
 }
 
 static Status render_chat(const Command *command, Tokenize *job) {
-    Rendering r = {.config = {.system = job->choice.system}};
+    Rendering r = {.config = {.system = job->choice.system, .as = "chat"}};
     json_t *kwargs;
     const char *dir = command->arguments[0];
     TRY(command_needs(command, 1, 1));

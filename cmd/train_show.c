@@ -5,6 +5,7 @@
 #include "lib/text/chat.h"
 
 #include <math.h>
+#include <string.h>
 
 void print_training_plan(const RecipeCommand *job, const TrainPlan *plan) {
     if (!job->options.dry_run || !job->command->json) return;
@@ -120,6 +121,7 @@ static Status look_at_row(void *asks, const Row *row) {
 }
 
 bool first_row_asks(const Recipe *recipe) {
+    if (strcmp(recipe->data_as, "chat") == 0) return true;
     Arena *arena = arena_new(0);
     DataSource *sources;
     const char **paths;

@@ -260,7 +260,8 @@ Status rows_expand(const char *pattern, Arena *arena, const char ***paths, size_
 Status row_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
 /* The messages of a conversation's question, without the answer that it may end with: a new list, NULL where the row is no conversation. ST_INPUT. */
 Status row_question_messages(const json_t *row, json_t **messages);
-/* The messages of a conversation as they are rendered, all of them: a new list, NULL where the row is no conversation. ST_INPUT. */
+/* The messages of a conversation as they are rendered, all of them: a new list, NULL where the row is no conversation; with config->as: chat also of
+ * plain texts. ST_INPUT. */
 Status row_messages(const json_t *row, const DataConfig *config, json_t **messages);
 Status row_whole(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
 /* ids of `text` with BOS where the post-processor adds it and the text does not begin with it; EOS never. */

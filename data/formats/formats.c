@@ -103,13 +103,28 @@ static Status prompt_messages(const json_t *row, const DataConfig *config, json_
     return status;
 }
 
-Status row_messages(const json_t *row, const DataConfig *config, json_t **messages) {
-    const DataFormat *format = NULL;
-    *messages = NULL;
-    for (size_t i = 0; i < COUNT_OF(formats) && !format; i++)
-        if (formats[i]->detect(row)) format = formats[i];
+static const DataFormat *first_format(const json_t *row) {
+    for (size_t i = 0; i < COUNT_OF(formats); i++)
+        if (formats[i]->detect(row)) return formats[i];
+    return NULL;
+}
+
+static Status conversation_messages(const json_t *row, const DataConfig *config, json_t **messages) {
+    const DataFormat *format = first_format(row);
     if (format && format->read_messages) return format->read_messages(row, config, messages);
     return format ? prompt_messages(row, config, messages) : ST_OK;
+}
+
+Status row_messages(const json_t *row, const DataConfig *config, json_t **messages) {
+    const DataFormat *format = first_format(row);
+    bool turned = config->as && strcmp(config->as, "chat") == 0 && format && turns_are_plain(row, format);
+    json_t *turns;
+    *messages = NULL;
+    if (!turned) return conversation_messages(row, config, messages);
+    TRY(turns_make(row, format, &turns));
+    Status status = conversation_messages(turns, config, messages);
+    json_decref(turns);
+    return status;
 }
 
 /* A prompt and its completion as one text, without the EOS that training adds: a token may span the border. */
