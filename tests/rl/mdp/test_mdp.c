@@ -366,8 +366,10 @@ static NamedMdp *ragged_world(RngKey key, double gamma) {
     for (int64_t s = 0; s < RAGGED_STATES; s++)
         for (int64_t a = 0; a < RAGGED_ACTIONS; a++) {
             if (a != s % RAGGED_ACTIONS && rng_uniform(key, draw++) < 0.5) continue;
-            for (int i = 0; i < 2; i++)
-                mdp_builder_add(builder, s, a, (int64_t)rng_below(key, draw++, RAGGED_STATES), 0.4, -1 - rng_uniform(key, draw++), false);
+            for (int i = 0; i < 2; i++) {
+                int64_t next = (int64_t)rng_below(key, draw++, RAGGED_STATES);
+                mdp_builder_add(builder, s, a, next, 0.4, -1 - rng_uniform(key, draw++), false);
+            }
             mdp_builder_add(builder, s, a, 0, 0.2, -3, true);
         }
     return finished(builder);
