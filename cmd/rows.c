@@ -10,11 +10,12 @@
 
 typedef struct Reading {
     const OpenedModel *opened;
-    const DataConfig *config;
+    DataConfig *config;
     bool questions;
     TokenRows *rows;
     RowForm form;
     DataCounts counts;
+    RowNotes of_row, notes;
 } Reading;
 
 static Status check_ids(const Ids *ids, const ModelConfig *model) {
@@ -38,6 +39,9 @@ static Status read_row(void *context, const Row *row) {
     TokenRow made = {.json = json_incref(row->json)};
     json_t *formed, *plain;
     RowFound found = {0};
+    row_notes_clear(&reading->of_row);
+    reading->config->notes = &reading->of_row;
+    reading->config->padded = row->padded;
     Status status = row_formed(&reading->form, row->json, &formed, &plain, &found);
     if (status == ST_OK)
         status = reading->questions ? row_question(formed, reading->config, opened->tokenizer, &made.ids)
@@ -48,6 +52,7 @@ static Status read_row(void *context, const Row *row) {
     if (status == ST_OK) status = check_ids(&made.ids, &opened->model->config);
     if (status != ST_OK) status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
     if (status == ST_OK) status = push_row(reading->rows, &made);
+    if (status == ST_OK) row_notes_add(&reading->notes, &reading->of_row, row->file, row->unit, row->line);
     if (status == ST_OK) return ST_OK;
     json_decref(made.json);
     ids_release(&made.ids);
@@ -69,10 +74,17 @@ Status token_rows_read(const char *file, const OpenedModel *opened, const DataCo
     *rows = (TokenRows){0};
     ContextCount beyond = context_count(&opened->model->config);
     Str text = {0};
-    Reading reading = {opened, &with_chat, questions, rows, row_form(&with_chat, questions ? ROWS_ASKED : ROWS_TRAINED), {0}};
+    Reading reading = {.opened = opened,
+                       .config = &with_chat,
+                       .questions = questions,
+                       .rows = rows,
+                       .form = row_form(&with_chat, questions ? ROWS_ASKED : ROWS_TRAINED)};
     Status status = rows_read_as(file, &(RowsConfig){.widen = true}, read_row, &reading);
     row_form_release(&reading.form);
     if (status == ST_OK) tell_texts(file, &reading);
+    if (status == ST_OK) row_notes_warn(&reading.notes, "rows");
+    row_notes_release(&reading.of_row);
+    row_notes_release(&reading.notes);
     if (status == ST_OK && rows->n == 0) status = status_fail(ST_INPUT, "'%s' has no rows", file);
     for (size_t i = 0; status == ST_OK && !questions && i < rows->n; i++) context_add(&beyond, (int64_t)rows->items[i].ids.n);
     if (context_describe(&beyond, "row is", "rows are", &text)) show_message("tune: warning: '%s': %s", file, str_text(&text));

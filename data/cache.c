@@ -131,6 +131,7 @@ static void add_settings(Hasher *hasher, const DataConfig *config) {
     add_text(hasher, config->step_separator);
     add_text(hasher, config->system);
     add_text(hasher, config->turns);
+    add_number(hasher, config->plain_control);
     add_text(hasher, config->truncation);
     add_number(hasher, config->max_length);
     add_number(hasher, config->vocab_size);

@@ -13,6 +13,7 @@
 #include "lib/text/chat.h"
 #include "lib/text/text.h"
 #include "lib/train/train.h"
+#include "data/notes.h"
 
 enum { LABEL_NONE = -100 }; /* a position that carries no loss, as in HF */
 
@@ -24,7 +25,8 @@ typedef struct Row {
     size_t line;
     /* What `json` was before data.as made turns of its texts, for rewards; NULL: it is `json` itself. During the call only */
     json_t *plain;
-    Slice text; /* the row as the file has it; data NULL: it is made of cells or columns. During the call only */
+    Slice text;  /* the row as the file has it; data NULL: it is made of cells or columns. During the call only */
+    bool padded; /* its structs have null for each member that another row has (Arrow) */
 } Row;
 
 /* Tokens begin..end-1 of a row are trained. */
@@ -81,6 +83,7 @@ typedef struct DataConfig {
     const char *as;             /* auto | chat | text: rows of plain texts as turns; NULL: text. See row_form.h */
     const Yaml *columns;        /* {our name: column of the rows}; NULL: rows have our names */
     const char *turns;          /* conversations: whole | each | auto, see conversation.h; NULL: whole, for those who want one text a row */
+    bool plain_control;         /* control tokens in what people wrote are words */
     const Chat *chat;           /* for rows of messages; NULL = they are refused */
     bool prompts;               /* rows are read as questions (row_question), of which nothing is trained; without `cache` */
     int64_t max_length;
@@ -88,6 +91,9 @@ typedef struct DataConfig {
     int64_t vocab_size;     /* of the model: an id outside is ST_INPUT; 0 = not checked */
     int64_t positions;      /* that the model has learned: a longer row is ST_INPUT; 0 = any number */
     ContextCount context;   /* of a model without learned positions: longer rows are counted */
+    /* Of the row in work; set by those who read rows. */
+    bool padded;     /* see Row */
+    RowNotes *notes; /* what is odd about it goes here; NULL: nobody wants to know */
     /* Where tokenised rows are kept. */
     const char *cache;     /* folder, made when missing: found again by the content of files, tokenizer and settings; NULL: none */
     const char *scratch;   /* else a file without a name in this folder, or in the nearest one above that exists; NULL or not writable: /tmp */
@@ -149,6 +155,7 @@ typedef struct DataCounts {
     int64_t turned, turns, turn_tokens;  /* conversations trained turn by turn; their answers, and the tokens of all of these apart */
     int64_t behind_thought;              /* rows: see Encoding */
     int64_t lost_turns;                  /* answers left out of rows that stay: data.max_length, as for rows */
+    const RowNotes *notes;               /* what else was odd; the dataset's, NULL: nothing */
 } DataCounts;
 /* Columns and tags of an entry of dataset_info.json, under the names that file has for them; NULL: not there. */
 typedef struct ColumnMap {
@@ -198,6 +205,7 @@ typedef struct Dataset {
         uint32_t file, line;
     } * lost; /* the first of counts.dropped_untrained */
     size_t n_lost;
+    RowNotes notes;
     bool prompts; /* see DataConfig */
     bool cached;  /* found tokenised */
     struct Store *store;
@@ -266,6 +274,8 @@ Status row_messages(const json_t *row, const DataConfig *config, json_t **messag
 Status row_whole(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
 /* ids of `text` with BOS where the post-processor adds it and the text does not begin with it; EOS never. */
 Status encode_prompt(const Tokenizer *tokenizer, const char *text, size_t len, Ids *ids);
+/* The same, with control tokens as the config says. */
+Status encode_prompt_as(const Tokenizer *tokenizer, const DataConfig *config, const char *text, size_t len, Ids *ids);
 /* A prompt and what is to be answered, as one row with EOS at its end: trained from the border on, or everywhere with train_on: all. The ids are
  * those of the whole text. */
 Status encode_pair(const Tokenizer *tokenizer, const DataConfig *config, const char *prompt, const char *completion, Encoding *encoding);

@@ -21,6 +21,7 @@ DataConfig data_config(const Recipe *recipe, const ModelConfig *model, const Cha
         .step_separator = recipe->data_step_separator,
         .as = recipe->data_as,
         .columns = recipe->data_columns,
+        .plain_control = recipe->data_control_tokens && strcmp(recipe->data_control_tokens, "text") == 0,
         .chat = chat,
         .max_length = recipe->data_max_length,
         .truncation = recipe->data_truncation,
@@ -56,6 +57,8 @@ typedef struct Slot {
     bool cut;
     int32_t lost_turns;
     Failure failure; /* of another thread */
+    RowNotes notes;
+    bool padded;
 } Slot;
 
 typedef struct Loader {
@@ -235,12 +238,16 @@ static void clear_encoding(Encoding *encoding) {
 }
 
 static Status encode_row(const Loader *loader, Slot *slot) {
-    const DataConfig *config = loader->config;
+    DataConfig own = *loader->config;
+    const DataConfig *config = &own;
     Encoding *encoding = &slot->encoding;
     clear_encoding(encoding);
     slot->cut = false;
     slot->lost_turns = 0;
     slot->outcome = ROW_KEPT;
+    row_notes_clear(&slot->notes);
+    own.notes = &slot->notes;
+    own.padded = slot->padded;
     TRY(row_turn(&loader->form, slot->format, &slot->json, &slot->found));
     if (config->prompts)
         TRY(encode_prompt_row(slot->json, config, loader->tokenizer, encoding));
@@ -294,7 +301,9 @@ static Status keep_slot(Loader *loader, Slot *slot) {
         counts->lost_turns += slot->lost_turns;
         for (size_t i = 0; i < slot->n_texts; i++) counts->turn_tokens += (int64_t)(slot->texts[i].end - slot->texts[i].begin);
     }
-    loader->dataset->files[slot->file].rows++;
+    DataFile *file = &loader->dataset->files[slot->file];
+    row_notes_add(&loader->dataset->notes, &slot->notes, file->path, file->unit, slot->line);
+    file->rows++;
     return store_append(loader->writer, &slot->row, slot->words.data);
 }
 
@@ -356,6 +365,7 @@ static Status take_row(void *context, const Row *row) {
     slot->line = row->line;
     slot->file = loader->file;
     slot->format = loader->format;
+    slot->padded = row->padded;
     loader->rows_read++;
     loader->waiting += json_weight(json);
     return loader->n_slots == BLOCK_ROWS || loader->waiting >= BLOCK_BYTES ? flush_block(loader) : ST_OK;
@@ -416,6 +426,7 @@ static void write_about(Dataset *dataset, JsonWriter *w) {
         jw_int(w, NULL, dataset->lost[i].line);
     }
     jw_end_array(w);
+    row_notes_write(&dataset->notes, w);
     jw_array(w, "files");
     for (size_t i = 0; i < dataset->n_files; i++) {
         jw_object(w, NULL);
@@ -465,6 +476,7 @@ static Status read_about(Dataset *dataset) {
     for (size_t i = 0; status == ST_OK && i < dataset->n_files; i++)
         status = read_about_file(json_array_get(files, i), &dataset->files[i], dataset->arena);
     if (status == ST_OK) status = read_lost(json_object_get(about, "lost"), dataset);
+    if (status == ST_OK) status = row_notes_read(about, &dataset->notes);
     json_decref(about);
     return status;
 }
@@ -598,6 +610,7 @@ static void find_sources(Dataset *dataset) {
 
 static Status finish_dataset(Dataset *dataset) {
     dataset->n = store_count(dataset->store);
+    dataset->counts.notes = &dataset->notes;
     TRY(check_files(dataset));
     find_sources(dataset);
     count_rows(dataset, dataset->arena);
@@ -652,6 +665,7 @@ static void release_block(Loader *loader) {
         clear_slot(&loader->slots[i]);
         release_tokens(&loader->slots[i]);
         free(loader->slots[i].texts);
+        row_notes_release(&loader->slots[i].notes);
     }
     free(loader->slots);
 }
@@ -735,6 +749,7 @@ Status dataset_load(const DataConfig *config, const DataSource *sources, size_t 
 void dataset_free(Dataset *dataset) {
     if (!dataset) return;
     if (dataset->arena) {
+        row_notes_release(&dataset->notes);
         store_close(dataset->store);
         arena_free(dataset->arena);
     }
@@ -934,4 +949,5 @@ void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(vo
         say(context, str_text(&text));
         str_release(&text);
     }
+    if (counts->notes) row_notes_say(counts->notes, what, say, context);
 }

@@ -2,6 +2,7 @@
 /* LLaMA-Factory's dataset_info.json: "FOLDER/dataset_info.json#NAME" as a path means the entry NAME, whose columns and tags are mapped onto our forms
  * of rows. Source: that project's data/README.md. */
 #include "data/formats/formats.h"
+#include "data/formats/message.h"
 
 #include <string.h>
 
@@ -116,8 +117,7 @@ static json_t *message_apply(const ColumnMap *map, json_t *message) {
         if (strcmp(role, roles[i].tag) == 0) json_object_set_new(mapped, "from", json_string(roles[i].from));
     if (!json_object_get(mapped, "from")) take(mapped, "from", message, map->role_tag);
     take(mapped, "value", message, map->content_tag);
-    static const char *const flags[] = {"train", "weight", "loss_weight"};
-    for (size_t i = 0; i < COUNT_OF(flags); i++) take(mapped, flags[i], message, flags[i]);
+    marks_copy(message, mapped);
     return mapped;
 }
 

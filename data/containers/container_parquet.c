@@ -175,6 +175,7 @@ static Status read_group(Assembly *assembly, const PqGroup *group) {
 }
 
 static Status read_parquet(RowReader *reader) {
+    reader->padded = true;
     Assembly assembly = {.reader = reader};
     TRY(pq_open(&assembly.file, reader->path));
     assembly.columns = calloc(assembly.file.n_leaves, sizeof *assembly.columns);

@@ -21,6 +21,7 @@ typedef struct RowReader {
     RowsConfig config;
     int64_t n_rows; /* handed over so far */
     Slice text;     /* of the row that is handed over, see Row */
+    bool padded;    /* see Row */
     RowCallback *read;
     void *context;
 } RowReader;

@@ -29,7 +29,9 @@ Status row_hand_over(RowReader *reader, json_t *row, size_t number) {
         status = status_fail(ST_INTERRUPTED, "interrupted while reading '%s'", reader->path);
     } else {
         reader->n_rows++;
-        status = reader->read(reader->context, &(Row){.json = row, .file = reader->path, .unit = reader->unit, .line = number, .text = reader->text});
+        status = reader->read(
+            reader->context,
+            &(Row){.json = row, .file = reader->path, .unit = reader->unit, .line = number, .text = reader->text, .padded = reader->padded});
     }
     json_decref(row);
     return status;

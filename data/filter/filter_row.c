@@ -147,9 +147,10 @@ static Status read_turns(const json_t *normal, bool question, Arena *arena, Filt
     return status;
 }
 
-static Status from_messages(const json_t *messages, bool question, Arena *arena, FilterRow *row) {
+/* json: the row, for its column `system`; NULL: the messages are an answer. */
+static Status from_messages(const json_t *json, const json_t *messages, bool question, Arena *arena, FilterRow *row) {
     json_t *normal = NULL;
-    Status status = messages_normalize(messages, NULL, &normal);
+    Status status = messages_normalize(messages, json, &(DataConfig){0}, &normal);
     if (status == ST_OK) status = read_turns(normal, question, arena, row);
     json_decref(normal);
     return status;
@@ -159,7 +160,7 @@ static Status from_column(const json_t *json, const char *key, Arena *arena, Fil
     json_t *list = NULL;
     Status status = row_list(json, key, &list);
     if (status == ST_OK && !list) status = status_fail(ST_INPUT, "'%s' is null", key);
-    if (status == ST_OK) status = from_messages(list, false, arena, row);
+    if (status == ST_OK) status = from_messages(json, list, false, arena, row);
     json_decref(list);
     return status;
 }
@@ -170,8 +171,8 @@ static Status from_sharegpt(const json_t *json, Arena *arena, FilterRow *row) {
     Status status = row_list(json, json_object_get(json, "conversations") ? "conversations" : "conversation", &turns);
     if (status == ST_OK) all = json_copy(turns);
     if (json_is_object(chosen)) json_array_append(all, chosen);
-    if (status == ST_OK) status = sharegpt_messages(json, all, &messages);
-    if (status == ST_OK) status = from_messages(messages, false, arena, row);
+    if (status == ST_OK) status = sharegpt_messages(all, NULL, &messages);
+    if (status == ST_OK) status = from_messages(json, messages, false, arena, row);
     json_decref(turns);
     json_decref(all);
     json_decref(messages);
@@ -182,14 +183,14 @@ static Status from_sharegpt(const json_t *json, Arena *arena, FilterRow *row) {
 static Status from_pair(const json_t *json, const char *answer, Arena *arena, FilterRow *row) {
     FilterRow second = {0};
     if (json_is_array(json_object_get(json, "prompt")))
-        TRY(from_messages(json_object_get(json, "prompt"), true, arena, row));
+        TRY(from_messages(json, json_object_get(json, "prompt"), true, arena, row));
     else
         TRY(column(json, "prompt", &row->instruction));
     row->completion = (Slice){0}; /* answers in the prompt are part of its context */
     row->n_answers = 0;
     if (!answer) return ST_OK;
     if (!json_is_array(json_object_get(json, answer))) return column(json, answer, &row->completion);
-    TRY(from_messages(json_object_get(json, answer), false, arena, &second));
+    TRY(from_messages(NULL, json_object_get(json, answer), false, arena, &second));
     row->completion = second.completion;
     row->answers = second.answers;
     row->n_answers = second.n_answers;

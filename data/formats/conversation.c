@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Conversations to tokens; see conversation.h. */
 #include "data/formats/conversation.h"
+#include "data/formats/message.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,9 @@
 /* ---- messages in the form that templates take ---- */
 
 static const char *role_of(const json_t *message) { return json_string_value(json_object_get(message, "role")); }
+static bool is_something(const json_t *value) {
+    return json_array_size(value) > 0 || json_object_size(value) > 0 || (json_is_string(value) && json_string_length(value) > 0);
+}
 static bool is_role(const json_t *message, const char *role) { return role_of(message) && strcmp(role_of(message), role) == 0; }
 
 /* [{"type": "text", "text": ...}, ...] as one string. */
@@ -26,23 +30,6 @@ static Status join_parts(const json_t *parts, size_t number, json_t **content) {
     *content = json_stringn(str_text(&text), text.len);
     str_release(&text);
     return *content ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
-}
-
-/* OpenAI's API has arguments as a string of JSON; templates write them themselves and expect the object. */
-static void open_arguments(json_t *message) {
-    json_t *calls = json_object_get(message, "tool_calls"), *call, *copy;
-    size_t i;
-    if (!json_is_array(calls)) return;
-    copy = json_deep_copy(calls);
-    json_array_foreach(copy, i, call) {
-        json_t *function = json_object_get(call, "function") ? json_object_get(call, "function") : call,
-               *arguments = json_object_get(function, "arguments");
-        if (!json_is_string(arguments)) continue;
-        json_t *object = json_loadb(json_string_value(arguments), json_string_length(arguments), JSON_REJECT_DUPLICATES, NULL);
-        if (json_is_object(object)) json_object_set(function, "arguments", object);
-        json_decref(object);
-    }
-    json_object_set_new(message, "tool_calls", copy);
 }
 
 /* Reasoning goes by three names in data; templates read the first, those of gpt-oss the second. As transformers does: the first that is not null
@@ -85,22 +72,52 @@ json_t *messages_for_template(const json_t *messages) {
     return list;
 }
 
-static Status normalize_message(const json_t *given, size_t number, json_t **message) {
+/* Its role as templates know it. */
+static void name_role(json_t *message, const DataConfig *config) {
+    const char *given = role_of(message), *role = role_for(config->chat, given);
+    if (strcmp(given, role) == 0) return;
+    row_note(config->notes, "with a message of role '%s', which is read as '%s'", given, role);
+    json_object_set_new(message, "role", json_string(role));
+}
+
+static Status check_message(const json_t *given, size_t number) {
     if (!json_is_object(given)) return status_fail(ST_INPUT, "message %zu is no object with 'role' and 'content'", number);
     if (!json_is_string(json_object_get(given, "role"))) return status_fail(ST_INPUT, "message %zu has no 'role', or one that is no text", number);
-    const json_t *content = json_object_get(given, "content"), *calls = json_object_get(given, "tool_calls");
-    bool called = json_array_size(calls) > 0;
-    if (!json_is_string(content) && !json_is_array(content) && !(called && (!content || json_is_null(content))))
-        return status_fail(ST_INPUT, "'content' of message %zu (%s) is %s", number, role_of(given),
-                           content && !json_is_null(content) ? "no text" : "missing");
     if (json_holds_nul(given)) return status_fail(ST_INPUT, "message %zu (%s) holds a NUL character", number, role_of(given));
-    if (json_holds_wide(given))
-        return status_hint(
-            status_fail(ST_INPUT, "message %zu (%s) holds a number beyond 64 bits, which would not be written as it stands", number, role_of(given)),
-            "make it a text");
+    if (!json_holds_wide(given)) return ST_OK;
+    status_fail(ST_INPUT, "message %zu (%s) holds a number beyond 64 bits, which would not be written as it stands", number, role_of(given));
+    return status_hint(ST_INPUT, "make it a text");
+}
+
+static Status check_content(const json_t *message, size_t number) {
+    const json_t *content = json_object_get(message, "content");
+    bool called = json_array_size(json_object_get(message, "tool_calls")) > 0;
+    if (json_is_string(content) || json_is_array(content) || (called && !content)) return ST_OK;
+    return status_fail(ST_INPUT, "'content' of message %zu (%s) is %s", number, role_of(message), content ? "no text" : "missing");
+}
+
+/* A turn that says nothing but a call, as a text. */
+static Status open_call_turn(json_t **message, size_t number) {
+    const char *content = json_string_value(json_object_get(*message, "content"));
+    json_t *call;
+    if (strcmp(role_of(*message), "function_call") != 0 || !content) return ST_OK;
+    TRY(calls_message(content, number, &call));
+    marks_copy(*message, call);
+    json_decref(*message);
+    *message = call;
+    return ST_OK;
+}
+
+static Status normalize_message(const json_t *given, size_t number, const DataConfig *config, json_t **message) {
+    TRY(check_message(given, number));
+    if (config->notes) message_note_keys(given, config->chat, config->notes);
     *message = template_message(given);
     if (!*message) return status_fail(ST_RESOURCE, "out of memory");
-    open_arguments(*message);
+    name_role(*message, config);
+    TRY(open_call_turn(message, number));
+    TRY(calls_open(*message, number, config->notes));
+    TRY(check_content(*message, number));
+    const json_t *content = json_object_get(*message, "content");
     if (!json_is_array(content)) return ST_OK;
     json_t *joined;
     TRY(join_parts(content, number, &joined));
@@ -108,18 +125,53 @@ static Status normalize_message(const json_t *given, size_t number, json_t **mes
     return ST_OK;
 }
 
-Status messages_normalize(const json_t *messages, const char *system, json_t **normal) {
+Status row_system(const json_t *row, const char **system) {
+    static const char *const names[] = {"system", "system_prompt", "system_message"};
+    *system = NULL;
+    for (size_t i = 0; i < COUNT_OF(names) && !*system; i++) {
+        const json_t *value = json_object_get(row, names[i]);
+        if (json_holds_nul(value)) return status_fail(ST_INPUT, "'%s' holds a NUL character", names[i]);
+        if (json_string_length(value) > 0) *system = json_string_value(value);
+    }
+    return ST_OK;
+}
+
+void note_idle_system(const json_t *row, const DataConfig *config) {
+    const char *system = NULL;
+    if (config->notes && row_system(row, &system) == ST_OK && system)
+        row_note(config->notes, "with a column 'system' beside a prompt that is a text: it is left out");
+}
+
+/* The system message that goes in front: the row's, else the recipe's. */
+static Status front_system(const json_t *messages, const json_t *row, const DataConfig *config, const char **system) {
+    const json_t *first = json_array_get(messages, 0);
+    const char *role = role_of(first) ? role_known(role_of(first)) : NULL;
+    bool has_system = role && (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0);
+    TRY(row_system(row, system));
+    if (!*system && is_something(json_object_get(row, "system"))) row_note(config->notes, "with a column 'system' that is no text: it is left out");
+    const char *own = json_string_value(json_object_get(first, "content"));
+    if (has_system && *system && (!own || strcmp(own, *system) != 0))
+        row_note(config->notes, "with a system message and another system text in a column of its own: the message is taken");
+    if (!*system) *system = config->system;
+    if (has_system) *system = NULL;
+    return ST_OK;
+}
+
+Status messages_normalize(const json_t *messages, const json_t *row, const DataConfig *config, json_t **normal) {
+    const char *system;
     if (!json_is_array(messages)) return status_fail(ST_INPUT, "the messages are no list");
     if (json_array_size(messages) == 0)
         return status_hint(status_fail(ST_INPUT, "the conversation is empty"), "expected a list of {\"role\": ..., \"content\": ...}");
+    TRY(front_system(messages, row, config, &system));
+    if (json_array_size(json_object_get(row, "functions")) > 0 && !is_something(json_object_get(row, "tools")))
+        row_note(config->notes, "with 'functions', which are read as 'tools'");
     json_t *list = json_array();
     Status status = list ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
-    bool has_system = is_role(json_array_get(messages, 0), "system") || is_role(json_array_get(messages, 0), "developer");
-    if (status == ST_OK && system && !has_system && json_array_append_new(list, json_pack("{s:s, s:s}", "role", "system", "content", system)) != 0)
+    if (status == ST_OK && system && json_array_append_new(list, json_pack("{s:s, s:s}", "role", "system", "content", system)) != 0)
         status = status_fail(ST_INPUT, "the system message is not valid UTF-8");
     for (size_t i = 0; i < json_array_size(messages) && status == ST_OK; i++) {
         json_t *message = NULL;
-        status = normalize_message(json_array_get(messages, i), i + 1, &message);
+        status = normalize_message(json_array_get(messages, i), i + 1, config, &message);
         if (status == ST_OK)
             json_array_append_new(list, message);
         else
@@ -147,6 +199,13 @@ Status row_list(const json_t *row, const char *key, json_t **list) {
 }
 
 /* ---- rendering ---- */
+
+static Status set_tools(json_t *variables, const json_t *row) {
+    json_t *tools;
+    TRY(row_tools(row, &tools));
+    if (tools) json_object_set_new(variables, "tools", tools);
+    return json_holds_nul(tools) ? status_fail(ST_INPUT, "'tools' holds a NUL character") : ST_OK;
+}
 
 static Status set_list(json_t *variables, const json_t *row, const char *key) {
     json_t *list;
@@ -181,7 +240,7 @@ Status messages_render(const Chat *chat, const json_t *messages, size_t n, const
     for (size_t i = 0; i < n && status == ST_OK; i++) json_array_append(part, json_array_get(messages, i));
     if (status == ST_OK) json_object_set(variables, "messages", part);
     if (status == ST_OK) json_object_set_new(variables, "add_generation_prompt", json_boolean(generation_prompt));
-    if (status == ST_OK) status = set_list(variables, row, "tools");
+    if (status == ST_OK) status = set_tools(variables, row);
     if (status == ST_OK) status = set_list(variables, row, "documents");
     if (status == ST_OK) status = chat_template_render(chat->template, variables, &(ChatOptions){.now = chat->now}, rendering);
     json_decref(variables);
@@ -224,7 +283,8 @@ Status chat_open(const char *model_dir, const char *adapter, const char *overrid
     chat->end_of_turn = -1;
     chat->model_dir = strdup(model_dir);
     chat->now = now ? strdup(now) : NULL;
-    Status status = chat_template_load(model_dir, adapter, override, &chat->template);
+    chat->shapes = shapes_new();
+    Status status = chat->shapes ? chat_template_load(model_dir, adapter, override, &chat->template) : status_fail(ST_RESOURCE, "out of memory");
     if (status == ST_OK && chat->template && tokenizer) status = find_end_of_turn(chat, tokenizer);
     if (status == ST_OK)
         *result = chat;
@@ -258,6 +318,7 @@ Status chat_open_recipe(const Recipe *recipe, const Tokenizer *tokenizer, Chat *
 void chat_close(Chat *chat) {
     if (!chat) return;
     chat_template_free(chat->template);
+    shapes_free(chat->shapes);
     free(chat->now);
     free(chat->end_text);
     free(chat->model_dir);
@@ -321,23 +382,6 @@ typedef struct Spans {
     size_t n;
     bool broken; /* the template writes a part alone and within the whole in two ways */
 } Spans;
-
-/* `train: false`, `weight: 0` or `loss_weight: 0`: context. */
-static Status message_trained(const json_t *message, size_t number, bool *trained) {
-    const json_t *train = json_object_get(message, "train"),
-                 *weight = json_object_get(message, json_object_get(message, "weight") ? "weight" : "loss_weight");
-    *trained = true;
-    if (train && !json_is_null(train)) {
-        if (!json_is_boolean(train)) return status_fail(ST_INPUT, "'train' of message %zu is neither true nor false", number);
-        *trained = json_is_true(train);
-    }
-    if (weight && !json_is_null(weight)) {
-        double value = json_number_value(weight);
-        if (!json_is_number(weight) || (value != 0 && value != 1)) return status_fail(ST_INPUT, "'weight' of message %zu is neither 0 nor 1", number);
-        *trained = *trained && value == 1;
-    }
-    return ST_OK;
-}
 
 static size_t common_prefix(const Str *a, const Str *b) {
     size_t n = 0;
@@ -422,6 +466,23 @@ static Status marked_spans(const json_t *messages, const ChatRendering *whole, c
     return ST_OK;
 }
 
+/* An answer without a word: the model learns to say nothing. */
+static void note_empty(const json_t *message, RowNotes *notes) {
+    const char *content = json_string_value(json_object_get(message, "content"));
+    bool says = is_something(json_object_get(message, "tool_calls")) || is_something(json_object_get(message, "reasoning_content"));
+    if (!says && (!content || content[strspn(content, " \t\r\n")] == '\0')) row_note(notes, EMPTY_ANSWER);
+}
+
+static Status no_answer(const json_t *messages) {
+    Str roles = {0};
+    for (size_t i = 0; i < json_array_size(messages) && roles.len < 60; i++)
+        str_printf(&roles, "%s'%s'", i ? ", " : "", role_of(json_array_get(messages, i)));
+    status_fail(ST_INPUT, "no message of the conversation is the assistant's, so there is nothing to train");
+    status_hint(ST_INPUT, "its roles are %s; data.train_on: all trains everything", str_text(&roles));
+    str_release(&roles);
+    return ST_INPUT;
+}
+
 Status messages_trained(const json_t *messages, size_t n_context, const DataConfig *config, bool *trained) {
     const char *train_on = config->train_on ? config->train_on : "auto";
     size_t n = json_array_size(messages), last = n;
@@ -429,12 +490,11 @@ Status messages_trained(const json_t *messages, size_t n_context, const DataConf
         trained[i] = false;
         if (!is_role(json_array_get(messages, i), "assistant")) continue;
         last = i;
-        if (i >= n_context) TRY(message_trained(json_array_get(messages, i), i + 1, &trained[i]));
+        if (i >= n_context) TRY(marks_read(json_array_get(messages, i), i + 1, config->notes, &trained[i]));
+        if (trained[i]) note_empty(json_array_get(messages, i), config->notes);
     }
-    if (last == n || last < n_context)
-        return status_hint(status_fail(ST_INPUT, "no message of the conversation is the assistant's, so there is nothing to train"),
-                           "data.train_on: all trains everything");
-    if (last + 1 < n && (is_role(json_array_get(messages, n - 1), "user") || is_role(json_array_get(messages, n - 1), "human"))) {
+    if (last == n || last < n_context) return no_answer(messages);
+    if (last + 1 < n && is_role(json_array_get(messages, n - 1), "user")) {
         status_fail(ST_INPUT, "the conversation ends with message %zu of the user, which nothing answers", n);
         return status_hint(ST_INPUT, "expected an assistant's message at the end");
     }
@@ -466,9 +526,14 @@ static Status find_context(const json_t *messages, const json_t *row, const Data
     for (size_t i = 0; i < n; i++) {
         const json_t *message = json_array_get(messages, i);
         bool trained;
-        TRY(message_trained(message, i + 1, &trained));
-        if (trained) continue;
-        if (!is_role(message, "assistant"))
+        TRY(marks_read(message, i + 1, config->notes, &trained));
+        if (trained && is_role(message, "assistant")) note_empty(message, config->notes);
+        if (json_object_get(message, "train_detail")) row_note(config->notes, "with a 'train_detail', which data.train_on: all does not read");
+        bool answer = is_role(message, "assistant");
+        if (!trained && !answer && !marks_are_ours(message))
+            row_note(config->notes, "with a message of role '%s' that is marked as context, which data.train_on: all trains", role_of(message));
+        if (trained || (!answer && !marks_are_ours(message))) continue;
+        if (!answer)
             return status_fail(ST_INPUT, "message %zu (%s) is marked as context, which only answers can be with data.train_on: all", i + 1,
                                role_of(message));
         TRY(find_turn(config->chat, messages, i, row, &whole->text, spans));
@@ -478,36 +543,67 @@ static Status find_context(const json_t *messages, const json_t *row, const Data
 
 /* ---- text to tokens ---- */
 
-/* Whether bytes begin..end-1 are of the text under `key` of the span's message; *found: the span has that text. */
-static bool is_own(const Str *text, const Span *span, const json_t *message, const char *key, size_t begin, size_t end, bool *found) {
-    const char *own = json_string_value(json_object_get(message, key)), *at;
-    size_t len = own ? strlen(own) : 0;
-    while (len > 0 && is_space(*own)) own++, len--;
-    while (len > 0 && is_space(own[len - 1])) len--;
-    if (len == 0 || len > span->end - span->begin || !(at = memmem(text->data + span->begin, span->end - span->begin, own, len))) return false;
-    size_t from = (size_t)(at - text->data);
-    *found = true;
-    return end > from && begin < from + len;
+/* Where a text of a message stands in its turn: `at` and `len` in the rendered text, `lead` bytes into the text; len 0: not as it is. */
+typedef struct Words {
+    size_t at, len, lead;
+} Words;
+typedef struct Turn {
+    Span span;
+    const json_t *message;
+    Words answer, thought;
+} Turn;
+
+static Words find_words(const Str *text, const Span *span, const json_t *message, const char *key) {
+    const char *own = json_string_value(json_object_get(message, key)), *found = NULL;
+    size_t len = own ? strlen(own) : 0, lead = 0;
+    while (lead < len && is_space(own[lead])) lead++;
+    while (len > lead && is_space(own[len - 1])) len--;
+    len -= lead;
+    if (len > 0 && len <= span->end - span->begin) found = memmem(text->data + span->begin, span->end - span->begin, own + lead, len);
+    return found ? (Words){(size_t)(found - text->data), len, lead} : (Words){0};
 }
 
+/* As it is in the text without guards. */
+static void shift_words(const Guards *guards, Words *words) {
+    size_t end = guards_shift(guards, words->at + words->len);
+    words->at = guards_shift(guards, words->at);
+    words->len = words->len > 0 ? end - words->at : 0;
+}
+
+static void shift_turn(const Guards *guards, Turn *turn) {
+    turn->span.begin = guards_shift(guards, turn->span.begin);
+    turn->span.end = guards_shift(guards, turn->span.end);
+    shift_words(guards, &turn->answer);
+    shift_words(guards, &turn->thought);
+}
+
+static bool is_within(const Words *words, size_t begin, size_t end) { return words->len > 0 && end > words->at && begin < words->at + words->len; }
+
 /* Trained tokens that are none of the message's own words, thoughts or answer: what the template adds to a turn. */
-static bool is_templates(const Str *text, const Span *span, const json_t *messages, size_t begin, size_t end) {
-    const json_t *message = json_array_get(messages, span->message);
-    bool found = false, thought = false, own = is_own(text, span, message, "content", begin, end, &found);
-    return found && !own && !is_own(text, span, message, "reasoning_content", begin, end, &thought);
+static bool is_templates(const Turn *turn, size_t begin, size_t end) {
+    return turn->answer.len > 0 && !is_within(&turn->answer, begin, end) && !is_within(&turn->thought, begin, end);
+}
+
+/* A part of the message that its train_detail keeps out of training. */
+static bool is_left_out(const Turn *turn, size_t begin, size_t end) {
+    const Words *words = &turn->answer;
+    if (!is_within(words, begin, end)) return false;
+    size_t from = MAX(begin, words->at) - words->at, to = MIN(end, words->at + words->len) - words->at;
+    return marks_leave_out(turn->message, words->lead + from, words->lead + to);
 }
 
 /* A token that straddles the border is predicted from what stands before it, so it belongs to the turn. */
-static void mark_span(const Str *text, const Span *span, const json_t *messages, const Ids *offsets, Encoding *encoding) {
+static void mark_turn(const Turn *turn, const Ids *offsets, Encoding *encoding) {
     bool first = true;
     for (size_t i = 0; i < encoding->ids.n; i++) {
         size_t begin = (size_t)offsets->data[2 * i], end = (size_t)offsets->data[2 * i + 1];
-        if (end <= span->begin || begin >= span->end || end <= begin) continue;
-        if (first && begin < span->begin) encoding->remapped = true;
+        if (end <= turn->span.begin || begin >= turn->span.end || end <= begin) continue;
+        if (first && begin < turn->span.begin) encoding->remapped = true;
         first = false;
+        if (is_left_out(turn, begin, end)) continue;
         encoding->labels.data[i] = encoding->ids.data[i];
         encoding->marked++;
-        encoding->templates += is_templates(text, span, messages, begin, end);
+        encoding->templates += is_templates(turn, begin, end);
     }
 }
 
@@ -518,15 +614,11 @@ static void clear_span(const Span *span, const Ids *offsets, Encoding *encoding)
 
 static bool names(Slice template, const char *word) { return memmem(template.data, template.len, word, strlen(word)) != NULL; }
 
-static bool is_something(const json_t *value) {
-    return json_array_size(value) > 0 || json_object_size(value) > 0 || (json_is_string(value) && json_string_length(value) > 0);
-}
-
 /* Whether the row has what its template never asks for. One that names it may still leave it out, as some do with the reasoning of earlier turns:
  * that is its choice. */
 static bool passes_over(const Chat *chat, const json_t *messages, const json_t *row) {
     json_t *tools = NULL;
-    (void)row_list(row, "tools", &tools); /* a text may hold an empty list; what is none is refused where it is rendered */
+    (void)row_tools(row, &tools); /* a text may hold an empty list; what is none is refused where it is rendered */
     bool has_tools = is_something(tools);
     json_decref(tools);
     Slice template = chat_template_source(chat->template, has_tools);
@@ -540,24 +632,47 @@ static bool passes_over(const Chat *chat, const json_t *messages, const json_t *
     return false;
 }
 
-/* Tokens of a rendered text; with `all` the spans are what is not trained. */
-static Status encode_spans(const Str *text, const Spans *spans, bool all, const json_t *messages, const Tokenizer *tokenizer, Encoding *encoding) {
+/* Tokens of a rendered text, which may have guards, with what is trained; with `all` the spans are what is not. */
+static Status encode_turns(const Str *rendered, Turn *turns, size_t n, bool all, bool guarded, const Tokenizer *tokenizer, Encoding *encoding) {
     Ids offsets = {0};
-    Status status = tokenizer_encode_offsets(tokenizer, str_text(text), text->len, TOKENIZE_PLAIN, &encoding->ids, &offsets);
+    Guards guards = {0};
+    Str text = {0};
+    str_append_n(&text, str_text(rendered), rendered->len);
+    Status status = guarded ? guards_take(&text, &guards) : ST_OK;
+    for (size_t i = 0; i < n; i++) shift_turn(&guards, &turns[i]);
+    if (status == ST_OK) status = tokenizer_encode_guarded(tokenizer, str_text(&text), text.len, guards.at, guards.n, &encoding->ids, &offsets);
     for (size_t i = 0; i < encoding->ids.n && status == ST_OK; i++) ids_push(&encoding->labels, all ? encoding->ids.data[i] : LABEL_NONE);
-    for (size_t i = 0; i < spans->n && status == ST_OK; i++) {
+    for (size_t i = 0; i < n && status == ST_OK; i++) {
         if (all)
-            clear_span(&spans->items[i], &offsets, encoding);
+            clear_span(&turns[i].span, &offsets, encoding);
         else
-            mark_span(text, &spans->items[i], messages, &offsets, encoding);
+            mark_turn(&turns[i], &offsets, encoding);
     }
     ids_release(&offsets);
+    guards_release(&guards);
+    str_release(&text);
     return status;
 }
 
-Status encode_rendered(const Str *text, size_t begin, size_t end, const json_t *messages, const Tokenizer *tokenizer, Encoding *encoding) {
+static Status encode_spans(const Str *text, const Spans *spans, const json_t *messages, const DataConfig *config, const Tokenizer *tokenizer,
+                           Encoding *encoding) {
+    bool all = config->train_on && strcmp(config->train_on, "all") == 0;
+    Turn *turns = calloc(spans->n + 1, sizeof *turns);
+    if (!turns) return status_fail(ST_RESOURCE, "out of memory");
+    for (size_t i = 0; i < spans->n; i++) {
+        const json_t *message = json_array_get(messages, spans->items[i].message);
+        turns[i] = (Turn){spans->items[i], message, find_words(text, &spans->items[i], message, "content"),
+                          find_words(text, &spans->items[i], message, "reasoning_content")};
+    }
+    Status status = encode_turns(text, turns, spans->n, all, config->plain_control, tokenizer, encoding);
+    free(turns);
+    return status;
+}
+
+Status encode_rendered(const Str *text, size_t begin, size_t end, const json_t *messages, const DataConfig *config, const Tokenizer *tokenizer,
+                       Encoding *encoding) {
     Span span = {begin, end, json_array_size(messages) - 1};
-    return encode_spans(text, &(Spans){.items = &span, .n = 1}, false, messages, tokenizer, encoding);
+    return encode_spans(text, &(Spans){.items = &span, .n = 1}, messages, config, tokenizer, encoding);
 }
 
 Status encode_conversation(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
@@ -571,9 +686,10 @@ Status encode_conversation(const json_t *messages, size_t n_context, const json_
     encoding->unwritten = passes_over(config->chat, messages, row);
     encoding->has_system = is_role(json_array_get(messages, 0), "system") || is_role(json_array_get(messages, 0), "developer");
     Status status = messages_render(config->chat, messages, json_array_size(messages), row, false, &whole);
+    if (status == ST_OK) status = check_written(config->chat, messages, json_array_size(messages), row, false, &whole.text, config->notes);
     if (status == ST_OK)
         status = all ? find_context(messages, row, config, &whole, &spans) : find_spans(messages, n_context, row, config, &whole, &spans);
-    if (status == ST_OK) status = encode_spans(&whole.text, &spans, all, messages, tokenizer, encoding);
+    if (status == ST_OK) status = encode_spans(&whole.text, &spans, messages, config, tokenizer, encoding);
     *broken = spans.broken;
     chat_rendering_release(&whole);
     free(spans.items);
@@ -582,12 +698,18 @@ Status encode_conversation(const json_t *messages, size_t n_context, const json_
 
 Status encode_question(const json_t *messages, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     ChatRendering rendering = {0};
+    Guards guards = {0};
     size_t n = json_array_size(messages);
     TRY(need_template(config, tokenizer));
     if (n > 0 && is_role(json_array_get(messages, n - 1), "assistant")) n--;
     if (n == 0) return status_fail(ST_INPUT, "the conversation has nothing to answer");
-    Status status = messages_render(config->chat, messages, n, row, true, &rendering);
-    if (status == ST_OK) status = tokenizer_encode(tokenizer, str_text(&rendering.text), rendering.text.len, TOKENIZE_PLAIN, ids);
+    json_t *guarded = controls_guard(messages, tokenizer, config);
+    Status status = guarded ? messages_render(config->chat, guarded, n, row, true, &rendering) : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK) status = check_written(config->chat, guarded, n, row, true, &rendering.text, config->notes);
+    if (status == ST_OK && config->plain_control) status = guards_take(&rendering.text, &guards);
+    if (status == ST_OK) status = tokenizer_encode_guarded(tokenizer, str_text(&rendering.text), rendering.text.len, guards.at, guards.n, ids, NULL);
+    json_decref(guarded);
+    guards_release(&guards);
     chat_rendering_release(&rendering);
     return status;
 }

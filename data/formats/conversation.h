@@ -16,15 +16,21 @@
 /* A model's template, ready for its rows. */
 struct Chat {
     ChatTemplate *template; /* NULL: the model has none */
+    struct Shapes *shapes;  /* see message.h */
     char *now;              /* fixed date for strftime_now; NULL = today */
     int32_t end_of_turn;    /* the special token that ends an assistant's turn; -1 = none */
     char *end_text;         /* its text in the rendering */
     char *model_dir;        /* for messages */
 };
 
-/* `messages` in the form that templates take: config->system in front where there is no system message, parts of text joined, arguments of tool calls
- * as objects. A new array. ST_INPUT: what is no list of messages with a role and a content. */
-Status messages_normalize(const json_t *messages, const char *system, json_t **normal);
+/* `messages` in the form that templates take: the row's system text, or config->system, in front where there is no system message, parts of text
+ * joined, arguments of tool calls as objects, roles under the names that templates know. row NULL: they are of no row. A new array. ST_INPUT: what is
+ * no list of messages with a role and a content. */
+Status messages_normalize(const json_t *messages, const json_t *row, const DataConfig *config, json_t **normal);
+/* The system text that a row has in a column of its own; NULL: none. ST_INPUT. */
+Status row_system(const json_t *row, const char **system);
+/* Notes a system text beside a prompt that is a text, which has no place for it. */
+void note_idle_system(const json_t *row, const DataConfig *config);
 /* A list of messages as transformers hands it to a template, and no more: without keys that are null, reasoning under the names that templates read.
  * A new list; NULL: no memory. */
 json_t *messages_for_template(const json_t *messages);
@@ -37,7 +43,8 @@ Status encode_messages(const json_t *messages, size_t n_context, const json_t *r
 Status encode_conversation(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
                            Encoding *encoding, bool *broken);
 /* Tokens of the last message's turn, bytes begin..end-1 of `text`, behind what stands before it. */
-Status encode_rendered(const Str *text, size_t begin, size_t end, const json_t *messages, const Tokenizer *tokenizer, Encoding *encoding);
+Status encode_rendered(const Str *text, size_t begin, size_t end, const json_t *messages, const DataConfig *config, const Tokenizer *tokenizer,
+                       Encoding *encoding);
 /* Behind the last end-of-turn text from `begin` on; without one, behind the last that is no white space. */
 size_t turn_end(const Chat *chat, const Str *text, size_t begin);
 /* Where `prompt` asks for the last message with a thought that it begins, or leaves empty, and `whole`, the conversation with it, has none there:
@@ -53,8 +60,8 @@ Status encode_question(const json_t *messages, const json_t *row, const DataConf
 typedef Status ReadMessages(const json_t *row, const DataConfig *config, json_t **messages);
 Status conversation_encode(ReadMessages *read, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding);
 Status conversation_question(ReadMessages *read, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
-/* The turns of a row in ShareGPT's form, with its `system` in front, as messages. A new array. */
-Status sharegpt_messages(const json_t *row, const json_t *turns, json_t **messages);
+/* Turns in ShareGPT's form as messages. A new array. */
+Status sharegpt_messages(const json_t *turns, RowNotes *notes, json_t **messages);
 /* A list, or a string that holds one as JSON, as some datasets keep their columns; *list is a new reference, NULL when the column is missing or null.
  */
 Status row_list(const json_t *row, const char *key, json_t **list);

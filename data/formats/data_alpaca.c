@@ -71,7 +71,7 @@ static Status question(const json_t *row, const DataConfig *config, const Tokeni
     Str prompt = {0};
     if (is_turns(row)) return prompt_question(row, config, tokenizer, ids);
     Status status = append_prompt(row, config, &prompt);
-    if (status == ST_OK) status = encode_prompt(tokenizer, str_text(&prompt), prompt.len, ids);
+    if (status == ST_OK) status = encode_prompt_as(tokenizer, config, str_text(&prompt), prompt.len, ids);
     str_release(&prompt);
     return status;
 }

@@ -10,7 +10,7 @@ static Status read_messages(const json_t *row, const DataConfig *config, json_t 
     json_t *given;
     TRY(row_list(row, "messages", &given));
     if (!given) return status_fail(ST_INPUT, "the row lacks 'messages'");
-    Status status = messages_normalize(given, config->system, messages);
+    Status status = messages_normalize(given, row, config, messages);
     json_decref(given);
     return status;
 }

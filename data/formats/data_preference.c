@@ -20,8 +20,8 @@ static Status encode_turn(const json_t *row, const json_t *chosen, const DataCon
     json_t *turns = NULL, *prompt = NULL, *answer = NULL, *one = json_pack("[O]", chosen);
     Status status = one ? row_list(row, "conversations", &turns) : status_fail(ST_RESOURCE, "out of memory");
     if (status == ST_OK && !turns) status = status_fail(ST_INPUT, "the row lacks 'conversations', which 'chosen' answers");
-    if (status == ST_OK) status = sharegpt_messages(row, turns, &prompt);
-    if (status == ST_OK) status = sharegpt_messages(NULL, one, &answer);
+    if (status == ST_OK) status = sharegpt_messages(turns, config->notes, &prompt);
+    if (status == ST_OK) status = sharegpt_messages(one, config->notes, &answer);
     if (status == ST_OK) status = encode_answer(row, prompt, answer, config, tokenizer, encoding);
     json_decref(turns);
     json_decref(prompt);
@@ -49,7 +49,7 @@ static Status encode_whole(const json_t *row, const json_t *chosen, const json_t
     size_t same = same_messages(chosen, rejected);
     if (same == json_array_size(chosen)) return status_fail(ST_INPUT, "'chosen' and 'rejected' are the same");
     json_t *messages;
-    TRY(messages_normalize(chosen, config->system, &messages));
+    TRY(messages_normalize(chosen, row, config, &messages));
     size_t added = json_array_size(messages) - json_array_size(chosen);
     Status status = encode_messages(messages, same + added, row, config, tokenizer, encoding);
     json_decref(messages);
@@ -99,7 +99,7 @@ static Status question(const json_t *row, const DataConfig *config, const Tokeni
     if (!whole && !stands_in_both(prompt, chosen, rejected)) return prompt_question(row, config, tokenizer, ids);
     json_t *common = json_array(), *messages;
     for (size_t i = 0; i < same_messages(chosen, rejected); i++) json_array_append(common, json_array_get(chosen, i));
-    Status status = messages_normalize(common, config->system, &messages);
+    Status status = messages_normalize(common, row, config, &messages);
     if (status == ST_OK) {
         status = encode_question(messages, row, config, tokenizer, ids);
         json_decref(messages);

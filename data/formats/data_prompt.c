@@ -24,10 +24,11 @@ Status prompt_question(const json_t *row, const DataConfig *config, const Tokeni
             return status_hint(status_fail(ST_INPUT, "a system message has no place in a prompt that is a text"),
                                "data.as: chat (--as chat) makes a turn of the chat template of it");
         TRY(row_text(row, "prompt", &text));
-        return encode_prompt(tokenizer, text, strlen(text), ids);
+        note_idle_system(row, config);
+        return encode_prompt_as(tokenizer, config, text, strlen(text), ids);
     }
     json_t *messages;
-    TRY(messages_normalize(prompt, config->system, &messages));
+    TRY(messages_normalize(prompt, row, config, &messages));
     Status status = encode_question(messages, row, config, tokenizer, ids);
     json_decref(messages);
     return status;

@@ -11,10 +11,12 @@ static Status encode_lists(const json_t *row, const json_t *prompt, const json_t
                            Encoding *encoding) {
     json_t *before = NULL, *both = NULL, *whole = json_array();
     Status status = whole ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
-    if (status == ST_OK) status = messages_normalize(prompt, config->system, &before);
+    DataConfig no_system = *config;
+    no_system.system = NULL; /* it stands in front already */
+    if (status == ST_OK) status = messages_normalize(prompt, row, config, &before);
     if (status == ST_OK && (json_array_extend(whole, before) || json_array_extend(whole, (json_t *)(uintptr_t)completion)))
         status = status_fail(ST_INPUT, "'completion' is no list of messages");
-    if (status == ST_OK) status = messages_normalize(whole, NULL, &both);
+    if (status == ST_OK) status = messages_normalize(whole, NULL, &no_system, &both);
     if (status == ST_OK) status = encode_messages(both, json_array_size(before), row, config, tokenizer, encoding);
     json_decref(before);
     json_decref(both);
@@ -33,6 +35,7 @@ Status encode_answer(const json_t *row, const json_t *prompt, const json_t *comp
     if (config->system)
         return status_hint(status_fail(ST_CONFIG, "'data.system' needs rows of messages; this row's 'prompt' is a text"),
                            "data.as: chat makes turns of the chat template of such rows");
+    note_idle_system(row, config);
     return encode_pair(tokenizer, config, json_string_value(prompt), json_string_value(completion), encoding);
 }
 

@@ -3,6 +3,7 @@
  * training takes the answers all of whose steps are right; the others are kept as context without loss, and counted. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
+#include "data/formats/message.h"
 
 #include <string.h>
 
@@ -48,7 +49,7 @@ Status stepwise_tokens(const json_t *row, const DataConfig *config, const Tokeni
     if (ids->n == 0) return status_fail(ST_INPUT, "'prompt' is empty");
     for (size_t i = 0; i < n; i++) {
         TRY(step_text(row, i, &text));
-        TRY(tokenizer_encode(tokenizer, text, strlen(text), TOKENIZE_PLAIN, ids));
+        TRY(tokenizer_encode(tokenizer, text, strlen(text), text_flags(config), ids));
         TRY(tokenizer_encode(tokenizer, separator, strlen(separator), TOKENIZE_PLAIN, ids));
         ids_push(ends, (int32_t)ids->n - 1);
     }

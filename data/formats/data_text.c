@@ -15,9 +15,8 @@ static Status encode_text(const json_t *row, const DataConfig *config, const Tok
 
 static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     const char *text;
-    (void)config;
     TRY(row_text(row, "text", &text));
-    return encode_prompt(tokenizer, text, strlen(text), ids);
+    return encode_prompt_as(tokenizer, config, text, strlen(text), ids);
 }
 
 const DataFormat data_format_text = {

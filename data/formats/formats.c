@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "data/formats/conversation.h"
+#include "data/formats/message.h"
 #include "data/formats/row_form.h"
 
 static const DataFormat *const formats[] = {
@@ -22,13 +23,21 @@ const DataFormat *data_format_find(const char *name) {
 }
 
 Status data_format_encode(const DataFormat *format, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
-    return format->read_messages ? conversation_encode(format->read_messages, row, config, tokenizer, encoding)
-                                 : format->encode(row, config, tokenizer, encoding);
+    json_t *own = row_unpadded(row, config->padded);
+    if (!own) return status_fail(ST_RESOURCE, "out of memory for a row");
+    Status status = format->read_messages ? conversation_encode(format->read_messages, own, config, tokenizer, encoding)
+                                          : format->encode(own, config, tokenizer, encoding);
+    json_decref(own);
+    return status;
 }
 
 Status data_format_question(const DataFormat *format, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
-    return format->read_messages ? conversation_question(format->read_messages, row, config, tokenizer, ids)
-                                 : format->question(row, config, tokenizer, ids);
+    json_t *own = row_unpadded(row, config->padded);
+    if (!own) return status_fail(ST_RESOURCE, "out of memory for a row");
+    Status status = format->read_messages ? conversation_question(format->read_messages, own, config, tokenizer, ids)
+                                          : format->question(own, config, tokenizer, ids);
+    json_decref(own);
+    return status;
 }
 
 const DataFormat *data_format_of(const json_t *row) {
@@ -70,21 +79,46 @@ Status row_question(const json_t *row, const DataConfig *config, const Tokenizer
     return data_format_question(format, row, config, tokenizer, ids);
 }
 
-Status row_question_messages(const json_t *row, json_t **messages) {
+/* The conversation that a row has as a list; a new one in *messages, NULL: it has none. */
+static Status row_conversation(const json_t *row, json_t **messages) {
     json_t *list = json_object_get(row, "messages"), *turns = json_object_get(row, "conversations");
     *messages = NULL;
     if (!turns) turns = json_object_get(row, "conversation");
     if (json_is_array(json_object_get(row, "prompt"))) list = json_object_get(row, "prompt");
-    if (!json_is_array(list) && !json_is_array(turns)) return ST_OK;
-    Status status = ST_OK;
-    if (json_is_array(list))
-        *messages = json_copy(list);
-    else
-        status = sharegpt_messages(row, turns, messages);
+    if (!json_is_array(list)) return json_is_array(turns) ? sharegpt_messages(turns, NULL, messages) : ST_OK;
+    *messages = json_copy(list);
+    return *messages ? ST_OK : status_fail(ST_RESOURCE, "out of memory for a conversation");
+}
+
+static bool has_role(const json_t *message, const char *role) {
+    const char *given = json_string_value(json_object_get(message, "role")), *known = given ? role_known(given) : NULL;
+    return known && strcmp(known, role) == 0;
+}
+
+/* What a conversation's messages are called, and the row's system text in front. */
+static Status name_messages(const json_t *row, json_t *messages) {
+    const char *system;
+    TRY(row_system(row, &system));
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *message = json_array_get(messages, i);
+        const char *given = json_string_value(json_object_get(message, "role")), *role = given ? role_for(NULL, given) : NULL;
+        if (!role || strcmp(role, given) == 0) continue;
+        json_t *named = json_copy(message);
+        if (!named) return status_fail(ST_RESOURCE, "out of memory for a conversation");
+        json_object_set_new(named, "role", json_string(role));
+        json_array_set_new(messages, i, named);
+    }
+    const json_t *first = json_array_get(messages, 0);
+    if (system && !has_role(first, "system") && !has_role(first, "developer"))
+        json_array_insert_new(messages, 0, json_pack("{s:s, s:s}", "role", "system", "content", system));
+    return ST_OK;
+}
+
+Status row_question_messages(const json_t *row, json_t **messages) {
+    Status status = row_conversation(row, messages);
     size_t n = json_array_size(*messages);
-    const char *role = n ? json_string_value(json_object_get(json_array_get(*messages, n - 1), "role")) : NULL;
-    if (role && strcmp(role, "assistant") == 0) json_array_remove(*messages, n - 1);
-    if (status == ST_OK && !*messages) return status_fail(ST_RESOURCE, "out of memory for a conversation");
+    if (status == ST_OK && n > 0 && has_role(json_array_get(*messages, n - 1), "assistant")) json_array_remove(*messages, n - 1);
+    if (status == ST_OK && *messages) status = name_messages(row, *messages);
     if (status == ST_OK) return ST_OK;
     json_decref(*messages);
     *messages = NULL;
@@ -98,7 +132,7 @@ static Status prompt_messages(const json_t *row, const DataConfig *config, json_
     if (!json_is_array(prompt)) return ST_OK;
     if (!whole || (json_is_array(answer) && json_array_extend(whole, answer) != 0))
         return status_fail(ST_RESOURCE, "out of memory for a conversation");
-    Status status = messages_normalize(whole, config->system, messages);
+    Status status = messages_normalize(whole, row, config, messages);
     json_decref(whole);
     return status;
 }
@@ -128,11 +162,11 @@ Status row_messages(const json_t *row, const DataConfig *config, json_t **messag
 }
 
 /* A prompt and its completion as one text, without the EOS that training adds: a token may span the border. */
-static Status whole_text(const char *prompt, const char *completion, const Tokenizer *tokenizer, Ids *ids) {
+static Status whole_text(const char *prompt, const char *completion, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     Str whole = {0};
     str_append(&whole, prompt);
     str_append(&whole, completion);
-    Status status = encode_prompt(tokenizer, str_text(&whole), whole.len, ids);
+    Status status = encode_prompt_as(tokenizer, config, str_text(&whole), whole.len, ids);
     str_release(&whole);
     return status;
 }
@@ -146,7 +180,7 @@ Status row_whole(const json_t *row, const DataConfig *config, const Tokenizer *t
     if (json_is_string(json_object_get(row, "prompt")) && !json_is_array(json_object_get(row, answer))) {
         TRY(row_text(row, "prompt", &prompt));
         if (json_object_get(row, answer)) TRY(row_text(row, answer, &completion));
-        return whole_text(prompt, completion, tokenizer, ids);
+        return whole_text(prompt, completion, config, tokenizer, ids);
     }
     if (strcmp(format->name, "prompt") == 0) return data_format_question(format, row, config, tokenizer, ids);
     DataConfig all = *config;
@@ -211,18 +245,27 @@ static void insert_bos(const Tokenizer *tokenizer, Ids *ids, size_t begin) {
     ids->data[begin] = tokenizer_bos(tokenizer);
 }
 
-Status encode_prompt(const Tokenizer *tokenizer, const char *text, size_t len, Ids *ids) {
+static Status encode_begun(const Tokenizer *tokenizer, TokenizeFlags flags, const char *text, size_t len, Ids *ids) {
     size_t begin = ids->n;
-    TRY(tokenizer_encode(tokenizer, text, len, TOKENIZE_PLAIN, ids));
+    TRY(tokenizer_encode(tokenizer, text, len, flags, ids));
     if (needs_bos(tokenizer, ids, begin)) insert_bos(tokenizer, ids, begin);
     return ST_OK;
 }
 
+Status encode_prompt(const Tokenizer *tokenizer, const char *text, size_t len, Ids *ids) {
+    return encode_begun(tokenizer, TOKENIZE_PLAIN, text, len, ids);
+}
+
+Status encode_prompt_as(const Tokenizer *tokenizer, const DataConfig *config, const char *text, size_t len, Ids *ids) {
+    note_text_controls(text, tokenizer, config);
+    return encode_begun(tokenizer, text_flags(config), text, len, ids);
+}
+
 /* The first token that reaches behind `prompt_len` bytes of the text: a token that straddles the border is predicted from the prompt, so it belongs
  * to the answer. */
-static Status border_by_offsets(const Tokenizer *tokenizer, const Str *whole, size_t prompt_len, size_t *border) {
+static Status border_by_offsets(const Tokenizer *tokenizer, const DataConfig *config, const Str *whole, size_t prompt_len, size_t *border) {
     Ids ids = {0}, offsets = {0};
-    Status status = tokenizer_encode_offsets(tokenizer, str_text(whole), whole->len, TOKENIZE_PLAIN, &ids, &offsets);
+    Status status = tokenizer_encode_offsets(tokenizer, str_text(whole), whole->len, text_flags(config), &ids, &offsets);
     size_t i = 0;
     while (status == ST_OK && i < ids.n && (size_t)offsets.data[2 * i + 1] <= prompt_len) i++;
     *border = i + needs_bos(tokenizer, &ids, 0);
@@ -232,16 +275,17 @@ static Status border_by_offsets(const Tokenizer *tokenizer, const Str *whole, si
 }
 
 /* Where the answer begins among the ids of the whole text. */
-static Status find_border(const Tokenizer *tokenizer, const char *prompt, const Str *whole, Encoding *encoding, size_t *border) {
+static Status find_border(const Tokenizer *tokenizer, const DataConfig *config, const char *prompt, const Str *whole, Encoding *encoding,
+                          size_t *border) {
     Ids ids = {0};
     size_t len = strlen(prompt);
-    Status status = encode_prompt(tokenizer, prompt, len, &ids);
+    Status status = encode_prompt_as(tokenizer, config, prompt, len, &ids);
     bool prefix = ids.n <= encoding->ids.n && (ids.n == 0 || memcmp(ids.data, encoding->ids.data, ids.n * sizeof *ids.data) == 0);
     *border = ids.n;
     ids_release(&ids);
     if (status != ST_OK || prefix) return status;
     encoding->remapped = true;
-    return border_by_offsets(tokenizer, whole, len, border);
+    return border_by_offsets(tokenizer, config, whole, len, border);
 }
 
 static void append_eos(const Tokenizer *tokenizer, Encoding *encoding) {
@@ -253,12 +297,13 @@ static void append_eos(const Tokenizer *tokenizer, Encoding *encoding) {
 
 Status encode_pair(const Tokenizer *tokenizer, const DataConfig *config, const char *prompt, const char *completion, Encoding *encoding) {
     Str whole = {0};
+    if (completion[strspn(completion, " \t\r\n")] == '\0') row_note(config->notes, EMPTY_ANSWER);
     str_append(&whole, prompt);
     str_append(&whole, completion);
     size_t border = 0;
     bool all = config->train_on && strcmp(config->train_on, "all") == 0;
-    Status status = encode_prompt(tokenizer, str_text(&whole), whole.len, &encoding->ids);
-    if (status == ST_OK && !all) status = find_border(tokenizer, prompt, &whole, encoding, &border);
+    Status status = encode_prompt_as(tokenizer, config, str_text(&whole), whole.len, &encoding->ids);
+    if (status == ST_OK && !all) status = find_border(tokenizer, config, prompt, &whole, encoding, &border);
     str_release(&whole);
     if (status != ST_OK) return status;
     append_eos(tokenizer, encoding);

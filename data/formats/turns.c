@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Conversations turn by turn: each trained turn is a text of its own, as the template renders it when it is asked for. */
 #include "data/formats/conversation.h"
+#include "data/formats/message.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +38,7 @@ static Status encode_behind_thought(const json_t *messages, const json_t *row, c
     if (status == ST_OK) status = messages_render(config->chat, messages, n, row, false, &whole);
     if (status == ST_OK) status = answer_behind_thought(config->chat, messages, &prompt.text, &whole.text, &text, &end);
     if (status == ST_OK && end == 0) status = failure_say(&otherwise);
-    if (status == ST_OK) status = encode_rendered(&text, prompt.text.len, end, messages, tokenizer, encoding);
+    if (status == ST_OK) status = encode_rendered(&text, prompt.text.len, end, messages, config, tokenizer, encoding);
     encoding->behind_thought = true;
     chat_rendering_release(&prompt);
     chat_rendering_release(&whole);
@@ -89,8 +90,8 @@ static void forget(Encoding *encoding) {
     ids_clear(&encoding->labels);
 }
 
-Status encode_messages(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
-                       Encoding *encoding) {
+static Status encode_guarded(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
+                             Encoding *encoding) {
     const char *turns = config->turns ? config->turns : "whole", *train_on = config->train_on ? config->train_on : "auto";
     bool each = strcmp(turns, "each") == 0, broken = false;
     if (each && strcmp(train_on, "all") == 0)
@@ -102,4 +103,13 @@ Status encode_messages(const json_t *messages, size_t n_context, const json_t *r
         forget(encoding);
     }
     return encode_each(messages, n_context, row, config, tokenizer, encoding);
+}
+
+Status encode_messages(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
+                       Encoding *encoding) {
+    json_t *guarded = tokenizer ? controls_guard(messages, tokenizer, config) : json_incref((json_t *)(uintptr_t)messages);
+    if (!guarded) return status_fail(ST_RESOURCE, "out of memory for a conversation");
+    Status status = encode_guarded(guarded, n_context, row, config, tokenizer, encoding);
+    json_decref(guarded);
+    return status;
 }

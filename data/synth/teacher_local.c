@@ -276,7 +276,8 @@ static Status user_turn(const Teacher *teacher, const char *system, Str *text) {
     }
     json_t *plain = json_pack("[{s:s, s:s}]", "role", "user", "content", mark), *messages = NULL;
     ChatRendering rendering = {0};
-    Status status = plain ? messages_normalize(plain, system, &messages) : status_fail(ST_RESOURCE, "out of memory for a conversation");
+    Status status = plain ? messages_normalize(plain, NULL, &(DataConfig){.system = system, .chat = local->chat}, &messages)
+                          : status_fail(ST_RESOURCE, "out of memory for a conversation");
     if (status == ST_OK) status = messages_render(local->chat, messages, json_array_size(messages), NULL, false, &rendering);
     const char *at = status == ST_OK ? strstr(str_text(&rendering.text), mark) : NULL;
     if (status == ST_OK && !at) status = status_fail(ST_INPUT, "the teacher's chat template does not write what the user says as it is");

@@ -133,22 +133,34 @@ static size_t spaces_after(const char *text, size_t len, size_t at) {
     return at;
 }
 
-bool added_find(const AddedSet *set, const char *text, size_t len, size_t from, size_t floor, bool literal, AddedMatch *match) {
+static int by_place(const void *a, const void *b) {
+    size_t x = *(const size_t *)a, y = *(const size_t *)b;
+    return (x > y) - (x < y);
+}
+
+static bool is_literal(const Literal *literal, const Text *text, size_t begin, size_t end) {
+    size_t at = literal->n > 0 ? text_origin(text, begin, end).from : 0;
+    return literal->all || (literal->n > 0 && bsearch(&at, literal->guards, literal->n, sizeof at, by_place));
+}
+
+bool added_find(const AddedSet *set, const Text *text, size_t from, size_t floor, const Literal *literal, AddedMatch *match) {
+    const char *bytes = text->data;
+    size_t len = text->len;
     if (set->n == 0) return false;
     for (size_t i = from; i < len; i++) {
-        if (!set->first[(uint8_t)text[i]]) continue;
-        const AddedToken *token = longest_at(set, text + i, len - i);
+        if (!set->first[(uint8_t)bytes[i]]) continue;
+        const AddedToken *token = longest_at(set, bytes + i, len - i);
         if (!token) continue;
         size_t end = i + token->pattern.len;
-        bool inside_word = token->single_word && (word_before(text, i) || word_after(text, len, end));
-        if (inside_word || (literal && token->special)) {
+        bool inside_word = token->single_word && (word_before(bytes, i) || word_after(bytes, len, end));
+        if (inside_word || (token->special && is_literal(literal, text, i, end))) {
             i = end - 1; /* what was matched in vain is not looked at again */
             continue;
         }
         match->token = token;
-        match->start = !token->lstrip ? i : i > floor ? spaces_before(text, i, floor) : floor;
+        match->start = !token->lstrip ? i : i > floor ? spaces_before(bytes, i, floor) : floor;
         match->resume = end;
-        match->end = token->rstrip ? spaces_after(text, len, end) : end;
+        match->end = token->rstrip ? spaces_after(bytes, len, end) : end;
         return true;
     }
     return false;

@@ -126,9 +126,10 @@ static Status count_plain(BpeTrainer *t, const char *text, size_t len) {
 
 Status bpe_trainer_add(BpeTrainer *t, const char *text, size_t len) {
     size_t bad = utf8_fault(text, len), done = 0, from = 0;
+    const Text whole = {text, len, NULL, 0};
     AddedMatch match;
     if (bad < len) return status_fail(ST_INPUT, "byte %zu is not UTF-8 (0x%02X)", bad, (unsigned)(uint8_t)text[bad]);
-    while (added_find(&t->cutter->added.plain, text, len, from, done, false, &match)) {
+    while (added_find(&t->cutter->added.plain, &whole, from, done, &(Literal){0}, &match)) {
         TRY(count_plain(t, text + done, match.start - done));
         done = match.end;
         from = match.resume;

@@ -59,6 +59,7 @@ bool chat_template_marks_generation(const ChatTemplate *chat);
 void chat_template_text(const ChatTemplate *chat, bool with_tools, Str *text);
 /* The template's text; the same for both when there is one for rows with tools too */
 Slice chat_template_source(const ChatTemplate *chat, bool with_tools);
-void chat_template_free(ChatTemplate *chat); /* NULL is fine */
+const char *chat_template_label(const ChatTemplate *chat, bool with_tools); /* for messages: its file or name */
+void chat_template_free(ChatTemplate *chat);                                /* NULL is fine */
 
 #endif

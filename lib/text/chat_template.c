@@ -337,10 +337,14 @@ Status chat_template_save(const ChatTemplate *chat, const char *dir) {
 
 bool chat_template_marks_generation(const ChatTemplate *chat) { return chat->normal->marks_generation; }
 
+static const Program *program_for(const ChatTemplate *chat, bool with_tools) { return with_tools && chat->tools ? chat->tools : chat->normal; }
+
 Slice chat_template_source(const ChatTemplate *chat, bool with_tools) {
-    const Program *program = with_tools && chat->tools ? chat->tools : chat->normal;
+    const Program *program = program_for(chat, with_tools);
     return (Slice){program->source, program->len};
 }
+
+const char *chat_template_label(const ChatTemplate *chat, bool with_tools) { return program_for(chat, with_tools)->label; }
 
 /* ---- values for all renderings ---- */
 

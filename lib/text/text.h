@@ -45,6 +45,12 @@ Status tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len
 Status tokenizer_encode_offsets(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Ids *ids, Ids *offsets);
 /* Appends the text of the ids. As in the reference library, an id outside the vocabulary is nothing, and bytes that make no whole character become
  * U+FFFD. */
+/* The same, where special tokens that begin at one of the guards (bytes of the text, in order) are plain text. offsets may be NULL. */
+Status tokenizer_encode_guarded(const Tokenizer *tokenizer, const char *text, size_t len, const size_t *guards, size_t n, Ids *ids, Ids *offsets);
+/* The first special token in text[from..]; false: there is none. */
+bool tokenizer_find_special(const Tokenizer *tokenizer, const char *text, size_t len, size_t from, size_t *begin, size_t *end);
+/* Appends the text of the ids. ST_INPUT for an id outside the vocabulary. Bytes that make no whole character become U+FFFD, as in the reference
+ * library. */
 Status tokenizer_decode(const Tokenizer *tokenizer, const int32_t *ids, size_t n, bool skip_special, Str *text);
 
 /* Decoding while ids still arrive: what `stream_push` appends is never half a character, and all pieces together equal tokenizer_decode of all ids.

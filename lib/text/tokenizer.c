@@ -11,7 +11,7 @@
 typedef struct Encoding {
     const Tokenizer *tokenizer;
     Encoder *encoder;
-    bool literal;
+    Literal literal;
     Ids *ids, *offsets;
 } Encoding;
 
@@ -49,7 +49,7 @@ typedef Status EncodePart(Encoding *e, Text text);
 static Status encode_around(Encoding *e, const AddedSet *set, const Text *text, EncodePart *part) {
     size_t done = 0, from = 0;
     AddedMatch match;
-    while (added_find(set, text->data, text->len, from, done, e->literal, &match)) {
+    while (added_find(set, text, from, done, &e->literal, &match)) {
         if (done < match.start) TRY(part(e, text_part(text, done, match.start)));
         /* Else one before it has taken all its spaces */
         if (match.start < match.end) emit(e, match.token->id, text_origin(text, match.start, match.end));
@@ -68,13 +68,13 @@ static void emit_added(Encoding *e, const Ids *ids) {
     for (size_t i = 0; i < ids->n; i++) emit(e, ids->data[i], (Origin){0, 0});
 }
 
-static Status encode(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Ids *ids, Ids *offsets) {
+static Status encode(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Literal literal, Ids *ids, Ids *offsets) {
     size_t bad = utf8_fault(text, len);
     if (bad < len) return status_fail(ST_INPUT, "cannot tokenize: byte %zu of the text is not UTF-8 (0x%02X)", bad, (unsigned)(uint8_t)text[bad]);
     if (len > INT32_MAX / 8) return status_fail(ST_INPUT, "cannot tokenize a text of %zu bytes at once: at most %d", len, INT32_MAX / 8);
-    Encoding e = {tokenizer, encoder_take(tokenizer), flags & TOKENIZE_LITERAL, ids, offsets};
+    Encoding e = {tokenizer, encoder_take(tokenizer), literal, ids, offsets};
     if (!e.encoder) return ST_RESOURCE;
-    e.encoder->tracked = offsets || tokenizer->pretokenizer.needs_origins;
+    e.encoder->tracked = offsets || literal.n > 0 || tokenizer->pretokenizer.needs_origins;
     size_t n = ids->n, n_offsets = offsets ? offsets->n : 0;
     Text whole = {len > 0 ? text : "", len, NULL, 0};
     if (flags & TOKENIZE_SPECIAL) emit_added(&e, &tokenizer->post.before);
@@ -88,11 +88,32 @@ static Status encode(const Tokenizer *tokenizer, const char *text, size_t len, T
 }
 
 Status tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Ids *ids) {
-    return encode(tokenizer, text, len, flags, ids, NULL);
+    return encode(tokenizer, text, len, flags, (Literal){.all = flags & TOKENIZE_LITERAL}, ids, NULL);
 }
 
 Status tokenizer_encode_offsets(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Ids *ids, Ids *offsets) {
-    return encode(tokenizer, text, len, flags, ids, offsets);
+    return encode(tokenizer, text, len, flags, (Literal){.all = flags & TOKENIZE_LITERAL}, ids, offsets);
+}
+
+Status tokenizer_encode_guarded(const Tokenizer *tokenizer, const char *text, size_t len, const size_t *guards, size_t n, Ids *ids, Ids *offsets) {
+    return encode(tokenizer, text, len, TOKENIZE_PLAIN, (Literal){.guards = guards, .n = n}, ids, offsets);
+}
+
+bool tokenizer_find_special(const Tokenizer *tokenizer, const char *text, size_t len, size_t from, size_t *begin, size_t *end) {
+    const AddedSet *sets[] = {&tokenizer->added.plain, &tokenizer->added.normalized};
+    const Text whole = {text, len, NULL, 0};
+    bool found = false;
+    AddedMatch match;
+    for (size_t i = 0; i < COUNT_OF(sets); i++)
+        for (size_t at = from; added_find(sets[i], &whole, at, at, &(Literal){0}, &match); at = match.resume) {
+            size_t start = match.resume - match.token->pattern.len;
+            if (!match.token->special || (found && start >= *begin)) continue;
+            *begin = start;
+            *end = match.resume;
+            found = true;
+            break;
+        }
+    return found;
 }
 
 /* ---- questions ---- */
@@ -201,6 +222,11 @@ void tokenizer_free(Tokenizer *tokenizer) {
     free(tokenizer);
 }
 
+static Status tokenizer_json_read(const char *file, const char *dir, json_t **root) {
+    TRY(json_read_file(file, root));
+    return settings_tokens_append(dir, *root);
+}
+
 /* What `path` means: a file, or a folder with one of two sets of files. `dir`: where further files are looked for. */
 static Status root_read(const char *path, Str *file, Str *dir, json_t **root) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -209,11 +235,11 @@ static Status root_read(const char *path, Str *file, Str *dir, json_t **root) {
         str_printf(file, "%s/tokenizer.json", path);
         bool there;
         TRY(file_find(file->data, &there));
-        if (there) return json_read_file(file->data, root);
+        if (there) return tokenizer_json_read(file->data, dir->data, root);
     } else {
         str_append_n(dir, slash ? path : ".", slash ? MAX((size_t)(slash - path), (size_t)1) : 1);
         str_append(file, path);
-        if (strcmp(name, "vocab.json") != 0 && strcmp(name, "merges.txt") != 0) return json_read_file(path, root);
+        if (strcmp(name, "vocab.json") != 0 && strcmp(name, "merges.txt") != 0) return tokenizer_json_read(path, dir->data, root);
     }
     str_clear(file);
     str_printf(file, "%s/vocab.json", dir->data);

@@ -296,9 +296,15 @@ typedef struct AddedMatch {
     size_t start, end, resume;
     const AddedToken *token;
 } AddedMatch; /* resume: where the search goes on */
+/* Special tokens that are plain text: all, or those that begin at one of the guards (bytes of the whole text, in order). */
+typedef struct Literal {
+    bool all;
+    const size_t *guards;
+    size_t n;
+} Literal;
 /* The next token in text[from..]. `floor`: where the text that is still free begins; stripping stops there, so that start may reach end. A token
  * may lie before it, in spaces that another one has stripped: the reference library finds it all the same. */
-bool added_find(const AddedSet *set, const char *text, size_t len, size_t from, size_t floor, bool literal, AddedMatch *match);
+bool added_find(const AddedSet *set, const Text *text, size_t from, size_t floor, const Literal *literal, AddedMatch *match);
 
 /* ---- post-processor ---- */
 
@@ -350,6 +356,8 @@ bool char_config(const json_t *config); /* is it that of a tokenizer of characte
 void char_config_complete(json_t *config);
 /* The tokenizer.json that such settings stand for. The caller calls json_decref, also after a failure. */
 Status tokenizer_json_from_chars(const char *dir, const json_t *config, json_t **root);
+/* Adds the tokens that the files beside a tokenizer.json have and it lacks, as transformers 5.24 does: without ids. */
+Status settings_tokens_append(const char *dir, json_t *root);
 /* bos, eos and pad from the files beside the tokenizer. */
 Status special_tokens_load(Tokenizer *tokenizer, const char *dir);
 

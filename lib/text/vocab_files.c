@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The files around a tokenizer: vocab.json and merges.txt of older models, and the settings that name bos, eos and pad. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/log.h"
@@ -196,6 +197,95 @@ Status tokenizer_json_from_files(const char *dir, json_t **root) {
     json_decref(config);
     json_decref(map);
     json_decref(vocab);
+    return status;
+}
+
+/* ---- tokens that only the settings have ---- */
+
+/* The list of added tokens, and their texts as members of an object. */
+typedef struct AddedList {
+    json_t *list, *texts;
+} AddedList;
+
+static void list_append(AddedList *added, json_t *token, const char *content) {
+    json_object_del(token, "id"); /* the tokenizer gives the next one */
+    json_object_set_new(added->texts, content, json_true());
+    json_array_append(added->list, token);
+}
+
+static int by_id(const void *a, const void *b) {
+    json_int_t x = json_integer_value(json_object_get(*(json_t *const *)a, "id")), y = json_integer_value(json_object_get(*(json_t *const *)b, "id"));
+    return (x > y) - (x < y);
+}
+
+/* In the order of their ids. */
+static Status decoder_tokens_append(const char *dir, const json_t *config, AddedList *added) {
+    json_t *tokens = json_array();
+    Status status = decoder_tokens_read(dir, config, tokens);
+    size_t n = json_array_size(tokens);
+    json_t **sorted = calloc(n + 1, sizeof *sorted);
+    if (status == ST_OK && !sorted) status = status_fail(ST_RESOURCE, "no memory for the tokenizer of '%s'", dir);
+    for (size_t i = 0; i < n && sorted; i++) sorted[i] = json_array_get(tokens, i);
+    if (status == ST_OK) qsort(sorted, n, sizeof(json_t *), by_id);
+    for (size_t i = 0; i < n && status == ST_OK; i++) {
+        const char *content = json_string_value(json_object_get(sorted[i], "content"));
+        if (!json_object_get(added->texts, content)) list_append(added, sorted[i], content);
+    }
+    free(sorted);
+    json_decref(tokens);
+    return status;
+}
+
+/* A special token that the settings name: as they write it, or as a plain one. */
+static void named_token_append(const json_t *token, AddedList *added) {
+    const char *content = json_string_value(json_is_object(token) ? json_object_get(token, "content") : token);
+    if (!content || !*content || json_object_get(added->texts, content)) return;
+    json_t *own = json_is_object(token) ? json_copy((json_t *)(uintptr_t)token) : json_pack("{s:s, s:b}", "content", content, "normalized", false);
+    json_object_set_new(own, "special", json_true());
+    list_append(added, own, content);
+    json_decref(own);
+}
+
+/* bos, eos and the like, then lists of further ones, by name or without. */
+static void named_tokens_append(const json_t *config, const json_t *map, AddedList *added) {
+    static const char *const keys[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+    static const char *const lists[] = {"additional_special_tokens", "extra_special_tokens"};
+    const char *name;
+    json_t *token;
+    size_t n;
+    for (size_t i = 0; i < COUNT_OF(keys); i++) named_token_append(json_object_get(json_object_get(config, keys[i]) ? config : map, keys[i]), added);
+    for (size_t i = 0; i < COUNT_OF(lists); i++) {
+        const json_t *list = json_object_get(json_object_get(config, lists[i]) ? config : map, lists[i]);
+        json_array_foreach(list, n, token) named_token_append(token, added);
+        json_object_foreach((json_t *)(uintptr_t)list, name, token) named_token_append(token, added);
+    }
+}
+
+static Status settings_append(const char *dir, AddedList *added) {
+    json_t *config = NULL, *map = NULL;
+    Status status = tokenizer_config_read(dir, &config);
+    if (status == ST_OK) status = object_read(dir, "special_tokens_map.json", &map);
+    if (status == ST_OK) status = decoder_tokens_append(dir, config, added);
+    if (status == ST_OK) named_tokens_append(config, map, added);
+    json_decref(config);
+    json_decref(map);
+    return status;
+}
+
+Status settings_tokens_append(const char *dir, json_t *root) {
+    json_t *given = json_object_get(root, "added_tokens");
+    if (!json_is_object(root) || (given && !json_is_null(given) && !json_is_array(given))) return ST_OK; /* refused where it is read */
+    AddedList added = {json_is_array(given) ? json_incref(given) : json_array(), json_object()};
+    size_t i;
+    const json_t *item;
+    json_array_foreach(added.list, i, item) {
+        const char *content = json_string_value(json_object_get(item, "content"));
+        if (content) json_object_set_new(added.texts, content, json_true());
+    }
+    Status status = settings_append(dir, &added);
+    if (json_array_size(added.list) > 0) json_object_set(root, "added_tokens", added.list);
+    json_decref(added.list);
+    json_decref(added.texts);
     return status;
 }
 

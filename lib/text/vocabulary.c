@@ -2,6 +2,7 @@
 /* Strings to ids and back: the model's vocabulary together with the added tokens. */
 #include <string.h>
 
+#include "lib/base/log.h"
 #include "lib/text/tokenizer_parts.h"
 
 /* Eight bytes at a time, mixed by multiplication; the last, overlapping eight take care of the rest. */
@@ -75,10 +76,12 @@ static Status tables_new(Loader *loader, Vocabulary *v, size_t n, size_t bytes, 
     return ST_OK;
 }
 
-/* The checked content and id of an added token. */
+/* The checked content and id of an added token; id -1: the file says none. */
 static Status added_read(const Loader *loader, const json_t *item, const char **content, int32_t *id) {
     if (!json_is_object(item)) return status_fail(ST_INPUT, "wrong 'added_tokens' in '%s': not an object", loader->path);
     TRY(part_string(loader, item, "content", content));
+    *id = -1;
+    if (!json_object_get(item, "id")) return ST_OK;
     TRY(id_check(loader, *content, json_object_get(item, "id")));
     *id = (int32_t)json_integer_value(json_object_get(item, "id"));
     return ST_OK;
@@ -138,6 +141,51 @@ static Status map_put(const Loader *loader, Vocabulary *v, json_t *map, char **s
     return ST_OK;
 }
 
+static bool is_models(const Vocabulary *v, int32_t id) { return v->tokens[id].data && !(v->added[id / 8] >> id % 8 & 1); }
+
+/* How added tokens come to their ids. moved: those whose file says another one; of the first of them the text, the file's id and its own. */
+typedef struct IdGiver {
+    size_t n_model, moved;
+    int32_t last, from, to;
+    const char *token;
+} IdGiver;
+
+/* Tokens that the model does not have get the next id, whatever the file says, as in tokenizers 0.23.3: behind the added ones so far (`last`), and
+ * behind as many ids as the model has tokens. Where one of the model's stands there, since its ids have gaps, the file's own id is good. */
+static int32_t choose_id(IdGiver *giver, const Vocabulary *v, const char *token, int32_t id) {
+    int32_t next = MAX((int32_t)giver->n_model, giver->last + 1);
+    if (id == next || (id >= 0 && is_models(v, id))) return id; /* of two tokens with one id the caller speaks */
+    if (id >= 0 && v->tokens[next].data && !v->tokens[id].data) return id;
+    while (v->tokens[next].data) next++;
+    if (id >= 0 && giver->moved++ == 0) {
+        giver->token = token;
+        giver->from = id;
+        giver->to = next;
+    }
+    return next;
+}
+
+/* One token of the list of added ones. */
+static Status added_put(const Loader *loader, Vocabulary *v, const json_t *item, IdGiver *giver, char **store) {
+    const char *token;
+    int32_t id;
+    TRY(added_read(loader, item, &token, &id));
+    size_t len = strlen(token);
+    int32_t own = vocabulary_find(v, token, len);
+    if (own < 0) id = choose_id(giver, v, token, id);
+    if (own < 0) v->added[id / 8] |= (uint8_t)(1u << id % 8);
+    if (id < 0) id = own;
+    giver->last = MAX(giver->last, id);
+    return token_put(loader, v, store, token, len, id);
+}
+
+static void warn_of_moved(const Loader *loader, const IdGiver *giver) {
+    if (giver->moved == 0) return;
+    log_message(LOG_WARNING,
+                "%zu added token%s of '%s' get other ids than it says, as in the tokenizers library, which leaves no gaps: '%s' gets %d, not %d",
+                giver->moved, plural((int64_t)giver->moved), loader->path, giver->token, (int)giver->to, (int)giver->from);
+}
+
 Status vocabulary_init(Loader *loader, Vocabulary *v, const json_t *model, const json_t *added) {
     json_t *tokens = json_object_get(model, "vocab"), *item;
     bool list = loader->tokenizer->model.kind == MODEL_UNIGRAM;
@@ -151,17 +199,20 @@ Status vocabulary_init(Loader *loader, Vocabulary *v, const json_t *model, const
     if (added && !json_is_null(added) && !json_is_array(added))
         return status_fail(ST_INPUT, "wrong 'added_tokens' in '%s': expected a list", loader->path);
     TRY(list ? list_measure(loader, v, tokens, &sizes) : map_measure(loader, v, tokens, &sizes));
+    size_t n_model = sizes.n, n_added = json_array_size(added);
+    if (n_added > MAX_TOKEN_ID || n_model > MAX_TOKEN_ID) return status_fail(ST_INPUT, "'%s' has too many tokens", loader->path);
+    v->size = MAX(v->size, (int32_t)n_model);
     json_array_foreach(added, i, item) {
         TRY(added_read(loader, item, &token, &id));
         measure(strlen(token), id, &sizes.n, &sizes.bytes, &v->size);
     }
+    v->size += (int32_t)n_added; /* no id that is given is higher */
     char *store;
     TRY(tables_new(loader, v, sizes.n, sizes.bytes, &store));
     TRY(list ? list_put(loader, v, tokens, &store) : map_put(loader, v, tokens, &store));
-    json_array_foreach(added, i, item) {
-        TRY(added_read(loader, item, &token, &id));
-        if (vocabulary_find(v, token, strlen(token)) < 0) v->added[id / 8] |= (uint8_t)(1u << id % 8);
-        TRY(token_put(loader, v, &store, token, strlen(token), id));
-    }
+    IdGiver giver = {.n_model = n_model, .last = -1};
+    json_array_foreach(added, i, item) TRY(added_put(loader, v, item, &giver, &store));
+    warn_of_moved(loader, &giver);
+    while (v->size > 0 && !v->tokens[v->size - 1].data) v->size--;
     return ST_OK;
 }

@@ -12,6 +12,7 @@ typedef struct Reading {
     OfflineRows *rows;
     DataConfig config;
     const Tokenizer *tokenizer;
+    RowNotes notes; /* of the row in work */
 } Reading;
 
 /* ---- one row ---- */
@@ -120,9 +121,13 @@ static Status read_row(void *context, const DataSource *source, const Row *row) 
     Reading *reading = context;
     Encoding encoding = {0};
     bool dropped = false;
+    row_notes_clear(&reading->notes);
+    reading->config.notes = &reading->notes;
+    reading->config.padded = row->padded;
     Status status = encode(reading, source, row->json, &encoding);
     if (status == ST_OK) status = fits(reading, &encoding, &dropped);
     if (status == ST_OK && !dropped) status = keep(reading, row->json, &encoding);
+    if (status == ST_OK && !dropped) row_notes_add(&reading->rows->table.notes, &reading->notes, row->file, row->unit, row->line);
     ids_release(&encoding.ids);
     ids_release(&encoding.labels);
     return status;
@@ -135,7 +140,10 @@ Status offline_rows_read(const Recipe *recipe, const ModelConfig *model, const C
     if (!rows->arena) return status_fail(ST_RESOURCE, "out of memory for rows");
     Reading reading = {.rows = rows, .config = data_config(recipe, model, chat), .tokenizer = tokenizer};
     SourceReader reader = {.config = &reading.config, .use = ROWS_TRAINED, .widen = true, .kept = &rows->n, .take = read_row, .context = &reading};
-    TRY(data_sources_read(recipe->data_train, "data.train", &reader, rows->arena, &rows->table));
+    Status status = data_sources_read(recipe->data_train, "data.train", &reader, rows->arena, &rows->table);
+    row_notes_release(&reading.notes);
+    TRY(status);
+    row_notes_warn(&rows->table.notes, "data.train");
     rows->table.n = rows->n;
     if (rows->n == 0) return status_fail(ST_INPUT, "'data.train' holds no rows; %lld were longer than data.max_length", (long long)rows->dropped);
     rows->mean_reward /= (double)rows->n;
@@ -144,6 +152,7 @@ Status offline_rows_read(const Recipe *recipe, const ModelConfig *model, const C
 
 void offline_rows_free(OfflineRows *rows) {
     free(rows->items);
+    row_notes_release(&rows->table.notes);
     arena_free(rows->arena);
     *rows = (OfflineRows){0};
 }

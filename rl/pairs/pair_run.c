@@ -199,6 +199,7 @@ static Status save_result(void *context, const char *run_dir) {
 
 static Status load_held_out(PairRun *run, const char *key, YamlNode node, const PairSource *source) {
     TRY(pairs_load(run->recipe, key, node, source, &run->eval));
+    row_notes_warn(&run->eval->table.notes, key);
     for (size_t i = 0; i < run->eval->table.n_sources; i++)
         if (run->eval->table.sources[i].weight > 0) return status_fail(ST_CONFIG, "'weight' has no place in '%s': each row is evaluated once", key);
     return ST_OK;
@@ -215,6 +216,7 @@ static Status load_pairs(PairRun *run, const Tokenizer *tokenizer, const Chat *c
                          .ends = objective->scores,
                          .reader = objective->reader};
     TRY(pairs_load(recipe, "data.train", recipe->data_train, &source, &run->train));
+    row_notes_warn(&run->train->table.notes, "data.train");
     const char *key;
     const Yaml *eval = recipe_eval_rows(recipe, &key);
     if (eval) return load_held_out(run, key, eval, &source);
@@ -280,6 +282,7 @@ static void note_plan(const PairRun *run, Run *output, const PairPlan *plan) {
     const Pairs *pairs = run->train;
     Str memory = {0};
     train_memory_describe(&plan->memory, &memory);
+    row_notes_say(&pairs->table.notes, "data.train", note_warning, output);
     run_note(output, "%zu row%s, %lld token%s, %lld of them trained; %zu held out", pairs->n, plural((int64_t)pairs->n), (long long)pairs->tokens,
              plural(pairs->tokens), (long long)pairs->trained_tokens, run->eval ? run->eval->n : 0);
     data_counts_warn(&pairs->table.counts, "data.train", note_warning, output);

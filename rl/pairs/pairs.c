@@ -19,6 +19,7 @@ typedef struct Loader {
     Encoding sides[2];
     double *labels; /* of the row's steps */
     size_t cap_labels;
+    RowNotes notes; /* of the row */
 } Loader;
 
 /* ---- one row as encodings of its sides ---- */
@@ -334,12 +335,17 @@ static Status check_format(const Loader *loader, const char *named) {
 static Status take_row(void *context, const DataSource *source, const Row *row) {
     Loader *loader = context;
     Pairs *pairs = loader->pairs;
+    loader->config.padded = row->padded;
+    loader->config.notes = &loader->notes;
+    row_notes_clear(&loader->notes);
     TRY(check_format(loader, source->format ? source->format : loader->config.format));
     if (loader->n_files == 0 || pairs->files[loader->n_files - 1].path != row->file) {
         TRY(array_resize(&pairs->files, loader->n_files + 1, sizeof *pairs->files, "names of files"));
         pairs->files[loader->n_files++] = (PairFile){row->file, row->unit};
     }
-    return read_row(loader, row);
+    TRY(read_row(loader, row));
+    row_notes_add(&pairs->table.notes, &loader->notes, row->file, row->unit, row->line);
+    return ST_OK;
 }
 
 static int32_t length_of(const void *rows, size_t i) { return (int32_t)pair_row_tokens(&((const Pairs *)rows)->rows[i]); }
@@ -385,6 +391,7 @@ Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const Pa
         ids_release(&loader.sides[s].labels);
     }
     free(loader.labels);
+    row_notes_release(&loader.notes);
     if (status == ST_OK)
         *result = loader.pairs;
     else
@@ -395,6 +402,7 @@ Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const Pa
 void pairs_free(Pairs *pairs) {
     if (!pairs) return;
     if (pairs->arena) free(pairs->files);
+    if (pairs->arena) row_notes_release(&pairs->table.notes);
     arena_free(pairs->arena);
     free(pairs->rows);
     free(pairs);

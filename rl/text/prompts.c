@@ -9,9 +9,10 @@
 
 typedef struct Reading {
     PromptSet *set;
-    const DataConfig *config;
+    DataConfig *config;
     const Tokenizer *tokenizer;
     const ModelConfig *model;
+    RowNotes notes; /* of the row in work */
 } Reading;
 
 /* A pair has a prompt too, but whoever hands pairs to a policy gradient has most likely taken the wrong algorithm. */
@@ -86,6 +87,8 @@ static Status read_row(void *context, const DataSource *source, const Row *row) 
     Reading *reading = context;
     PromptRow made = {.file = row->file, .unit = row->unit, .line = row->line};
     bool kept = false;
+    row_notes_clear(&reading->notes);
+    reading->config->padded = row->padded;
     Status status = check_kind(reading, source, row->json);
     if (status == ST_OK) status = row_question(row->json, reading->config, reading->tokenizer, &made.ids);
     if (status == ST_OK) status = check_ids(&made.ids, reading->model);
@@ -93,6 +96,7 @@ static Status read_row(void *context, const DataSource *source, const Row *row) 
     if (status == ST_OK) status = fit_length(reading, &made.ids, &kept);
     if (status == ST_OK && kept) {
         made.json = json_incref(row->plain); /* programs that judge answers are told the question in words, see keep_text */
+        row_notes_add(&reading->set->table.notes, &reading->notes, row->file, row->unit, row->line);
         status = push(reading->set, &made);
         if (status == ST_OK) return ST_OK;
         json_decref(made.json);
@@ -108,9 +112,12 @@ Status prompts_read(YamlNode node, const char *key, const Recipe *recipe, const 
     if (!set->arena) return status_fail(ST_RESOURCE, "out of memory for prompts");
     DataConfig config = data_config(recipe, model, chat);
     Reading reading = {.set = set, .config = &config, .tokenizer = tokenizer, .model = model};
+    config.notes = &reading.notes;
     /* Not widened: reward programs get the rows */
     SourceReader reader = {.config = &config, .use = ROWS_ASKED, .kept = &set->n, .take = read_row, .context = &reading};
-    TRY(data_sources_read(node, key, &reader, set->arena, &set->table));
+    Status status = data_sources_read(node, key, &reader, set->arena, &set->table);
+    row_notes_release(&reading.notes);
+    TRY(status);
     set->table.n = set->n;
     if (set->n > 0) return ST_OK;
     status_fail(ST_INPUT, "'%s' holds no prompts", key);
@@ -163,6 +170,7 @@ void prompts_free(PromptSet *set) {
         free(set->items[i].text);
     }
     free(set->items);
+    row_notes_release(&set->table.notes);
     arena_free(set->arena);
     *set = (PromptSet){0};
 }

@@ -213,6 +213,7 @@ static Status open_values(TextRl *rl) {
 
 Status text_prompts_read(TextRl *rl, YamlNode node, const char *key, PromptSet *set) {
     TRY(prompts_read(node, key, rl->recipe, &rl->model->config, rl->chat, rl->tokenizer, set));
+    row_notes_warn(&set->table.notes, key);
     return prompts_check(set, rl->rewards);
 }
 
@@ -371,8 +372,11 @@ static void started(void *context, JsonWriter *w) {
     jw_int(w, "trained_parameters", params_count(&rl->model->params, true));
 }
 
+static void note_row(void *run, const char *text) { run_note(run, "%s", text); }
+
 static Status train(void *context, Run *run) {
     TextRl *rl = context;
+    row_notes_say(&rl->prompts.table.notes, "data.train", note_row, run);
     bool own = rl->value && rl->value->own;
     uint64_t reference = reference_fingerprint(rl->reference), judges = rewards_fingerprint(rl->rewards);
     LoopTask task = {

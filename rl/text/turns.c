@@ -43,7 +43,9 @@ static Status messages_of(const Play *play, const json_t *observation, const cha
     else
         list = json_is_array(observation) ? json_incref((json_t *)(uintptr_t)observation) : json_pack("[O]", observation);
     if (!list) return status_fail(ST_RESOURCE, "out of memory");
-    Status status = messages_normalize(list, system, messages);
+    DataConfig config = play->data;
+    config.system = system;
+    Status status = messages_normalize(list, NULL, &config, messages);
     json_decref(list);
     return status == ST_OK || status == ST_RESOURCE ? status : status_prefix(status, "environment '%s'", text_env_id(play->turns->env));
 }

@@ -303,6 +303,69 @@ TEST(added_tokens) {
     tokenizer_free(tokenizer);
 }
 
+TEST(guarded_tokens_are_plain_text) {
+    Tokenizer *tokenizer = tokenizer_of("{" MODEL("") ADDED(SPECIAL(40, "<a>", "") "," PLAIN(41, "<b>", "")) "}");
+    static const char text[] = "<a><b><a>he<a>";
+    const size_t guards[] = {3, 6, 9, 11};
+    size_t begin, end;
+    Ids ids = {0};
+    check_ok(tokenizer_encode_guarded(tokenizer, text, strlen(text), guards, COUNT_OF(guards), &ids, NULL));
+    check_list("guarded", &ids, 40, 41, 1, 20, 1); /* only special tokens are guarded, where they begin */
+    assert_true(tokenizer_find_special(tokenizer, text, strlen(text), 1, &begin, &end));
+    assert_int_equal(begin, 6);
+    assert_int_equal(end, 9);
+    assert_false(tokenizer_find_special(tokenizer, text, strlen(text), 12, &begin, &end));
+    ids_release(&ids);
+    tokenizer_free(tokenizer);
+}
+
+/* Ten letters, and one more where the ids have a gap. */
+#define TEN_LETTERS "\"a\":0,\"b\":1,\"c\":2,\"d\":3,\"e\":4,\"f\":5,\"g\":6,\"h\":7,\"i\":8,\"j\":9"
+#define LETTERS(more) "{\"model\":{\"type\":\"BPE\",\"vocab\":{" TEN_LETTERS more "},\"merges\":[]}"
+
+/* What tokenizers 0.23.3 and transformers 5.24.0 make of the same files. */
+TEST(added_tokens_get_the_librarys_ids) {
+    static const struct {
+        const char *json, *config, *map, *text, *ids;
+        int32_t size;
+    } cases[] = {
+        {LETTERS("") ADDED(SPECIAL(20, "<e>", "") "," SPECIAL(21, "<f>", "")) "}", NULL, NULL, "a<e>b<f>", "0 10 1 11", 12},
+        {LETTERS("") ADDED(SPECIAL(10, "<e>", "") "," SPECIAL(30, "<f>", "") "," SPECIAL(12, "<g>", "")) "}", NULL, NULL, "<e><f><g>", "10 11 12",
+         13},
+        {LETTERS("") ADDED(SPECIAL(11, "<f>", "") "," SPECIAL(10, "<e>", "")) "}", NULL, NULL, "<f><e>", "10 11", 12},
+        {LETTERS(",\"zz\":15") ADDED(SPECIAL(16, "<e>", "") "," SPECIAL(11, "<f>", "")) "}", NULL, NULL, "<e><f>", "11 12", 16},
+        {LETTERS("") ADDED(SPECIAL(10, "<e>", "")) "}", "{\"eos_token\":\"<e>\",\"pad_token\":\"<p>\"}", NULL, "b<e>c<p>", "1 10 2 11", 12},
+        {LETTERS("") ADDED(SPECIAL(10, "<e>", "")) "}",
+         "{\"added_tokens_decoder\":{\"40\":{\"content\":\"<p>\"},\"10\":{\"content\":\"<e>\"},\"11\":{\"content\":\"<q>\",\"special\":true}}}", NULL,
+         "b<e>c<q><p>", "1 10 2 11 12", 13},
+        {LETTERS("") ADDED(SPECIAL(10, "<e>", "")) "}", "{\"eos_token\":\"a\",\"additional_special_tokens\":[\"<q>\"]}", NULL, "ab<q>", "0 1 11", 12},
+        {LETTERS("") ADDED(SPECIAL(10, "<e>", "")) "}", "{\"pad_token\":null,\"extra_special_tokens\":{\"image_token\":\"<p>\"}}", NULL, "<e>a<p>",
+         "10 0 11", 12},
+        {LETTERS("") ADDED(SPECIAL(10, "<e>", "")) "}", "{}", "{\"pad_token\":\"<p>\",\"eos_token\":{\"content\":\"<e>\",\"lstrip\":false}}",
+         "<e><p>", "10 11", 12},
+        {LETTERS("") "}", "{\"eos_token\":\"<e>\"}", NULL, "a<e>", "0 10", 11},
+    };
+    char dir[512];
+    temp_dir_make(dir, sizeof dir);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Tokenizer *tokenizer;
+        Ids ids = {0};
+        Str text = {0};
+        temp_text(dir, "tokenizer.json", cases[i].json);
+        temp_text(dir, "tokenizer_config.json", cases[i].config ? cases[i].config : "{}");
+        temp_text(dir, "special_tokens_map.json", cases[i].map ? cases[i].map : "{}");
+        check_ok(tokenizer_load(dir, &tokenizer));
+        check_ok(tokenizer_encode(tokenizer, cases[i].text, strlen(cases[i].text), TOKENIZE_PLAIN, &ids));
+        for (size_t t = 0; t < ids.n; t++) str_printf(&text, "%s%d", t ? " " : "", (int)ids.data[t]);
+        assert_string_equal(str_text(&text), cases[i].ids);
+        assert_int_equal(tokenizer_vocab_size(tokenizer), cases[i].size);
+        tokenizer_free(tokenizer);
+        ids_release(&ids);
+        str_release(&text);
+    }
+    temp_dir_remove(dir);
+}
+
 TEST(offsets_are_bytes_of_the_text) {
     Tokenizer *tokenizer = tokenizer_of("{" MODEL("") ADDED(SPECIAL(40, "<a>", "")) PRE(
         BYTE_LEVEL(",\"add_prefix_space\":false")) ",\"post_processor\":{\"type\":\"BertProcessing\",\"sep\":[\"b\",2],\"cls\":[\"<a>\",40]}}");
@@ -827,6 +890,8 @@ int main(void) {
         cmocka_unit_test(charsmaps),
         cmocka_unit_test(hostile_texts_take_little_time),
         cmocka_unit_test(added_tokens),
+        cmocka_unit_test(guarded_tokens_are_plain_text),
+        cmocka_unit_test(added_tokens_get_the_librarys_ids),
         cmocka_unit_test(offsets_are_bytes_of_the_text),
         cmocka_unit_test(post_processors),
         cmocka_unit_test(decoders),
