@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json: 1 when the completion, without its thoughts (reward_spoken), is JSON (and fits the schema), else 0; `parses` for JSON that does not fit. The schema is written in the recipe, is a
- * file, or stands in the data row's column `field`. */
+/* json: 1 when the completion, without its thoughts (reward_spoken), is JSON (and fits the schema), else 0; `parses` for JSON that does not fit. The
+ * schema is written in the recipe, is a file, or stands in the data row's column `field`. */
 #include "rl/reward/json_schema.h"
 #include "rl/reward/reward_kinds.h"
 
