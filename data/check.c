@@ -2,6 +2,7 @@
 /* The screen that would have saved the run; see check.h. */
 #include "lib/base/system.h"
 #include "data/check.h"
+#include "data/overlap.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -78,7 +79,7 @@ void recipe_rows_close(RecipeRows *rows) {
 
 static void warn(DataCheck *check, const char *format, ...) PRINTF_LIKE(2, 3);
 static void warn(DataCheck *check, const char *format, ...) {
-    char text[600];
+    char text[4000];
     va_list list;
     if (check->n_warnings == CHECK_WARNINGS) return;
     va_start(list, format);
@@ -206,12 +207,6 @@ typedef struct BandKey {
     uint32_t key, row;
 } BandKey;
 
-static uint64_t hash_ids(const int32_t *ids, int32_t n) {
-    uint64_t hash = 0;
-    for (int32_t i = 0; i < n; i++) hash = mix64(hash ^ (uint32_t)ids[i]) + 0x9e3779b97f4a7c15u;
-    return hash;
-}
-
 static void sketch_row(const Example *example, Sketch *sketch) {
     uint32_t least[BINS];
     memset(least, 0xff, sizeof least);
@@ -304,96 +299,6 @@ static Status find_near_duplicates(const Dataset *dataset, DataCheck *check) {
     return room ? ST_OK : status_fail(ST_RESOURCE, "out of memory to compare %zu rows", n);
 }
 
-/* ---- training rows that evaluation asks for: 13 tokens in a row, the last of them trained; of a shorter row all ---- */
-
-enum { GRAM = 13 };
-typedef struct Gram {
-    uint64_t hash;
-    uint32_t row;
-    bool seen;
-} Gram;
-
-typedef void GramCallback(void *context, uint64_t hash);
-static void each_gram(const Example *example, GramCallback *call, void *context) {
-    if (example->n < GRAM && example->n_runs) call(context, hash_ids(example->ids, example->n));
-    for (int32_t r = 0; r < example->n_runs; r++)
-        for (int32_t t = example->runs[r].begin; t < example->runs[r].end; t++)
-            if (t + 1 >= GRAM) call(context, hash_ids(example->ids + t + 1 - GRAM, GRAM));
-}
-
-typedef struct Grams {
-    Gram *items;
-    size_t n, cap;
-    uint32_t row;
-    bool full;
-} Grams;
-static void add_gram(void *context, uint64_t hash) {
-    Grams *grams = context;
-    grams->full = array_grow(&grams->items, &grams->cap, grams->n + 1, sizeof *grams->items, "runs of tokens") != ST_OK;
-    if (grams->full) return;
-    grams->items[grams->n++] = (Gram){hash, grams->row, false};
-}
-
-static int by_hash(const void *a, const void *b) {
-    const Gram *x = a, *y = b;
-    return x->hash != y->hash ? (x->hash > y->hash) - (x->hash < y->hash) : (x->row > y->row) - (x->row < y->row);
-}
-
-static void find_gram(void *context, uint64_t hash) {
-    Grams *grams = context;
-    size_t low = 0, high = grams->n;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (grams->items[middle].hash < hash)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    for (; low < grams->n && grams->items[low].hash == hash; low++) grams->items[low].seen = true;
-}
-
-/* What many rows of evaluation share is the template's or the task's wording, and tells nothing. */
-static size_t drop_common(Grams *grams, size_t n_rows) {
-    size_t kept = 0, common = MAX((size_t)3, n_rows / 10);
-    for (size_t i = 0, end; i < grams->n; i = end) {
-        for (end = i + 1; end < grams->n && grams->items[end].hash == grams->items[i].hash;) end++;
-        if (end - i >= common) continue;
-        memmove(grams->items + kept, grams->items + i, (end - i) * sizeof *grams->items);
-        kept += end - i;
-    }
-    return kept;
-}
-
-static Status find_overlap(const RecipeRows *rows, DataCheck *check) {
-    Grams grams = {0};
-    if (!rows->eval) return ST_OK;
-    for (size_t i = 0; i < rows->eval->n && !grams.full; i++) {
-        const Example example = dataset_example(rows->eval, i);
-        grams.row = (uint32_t)i;
-        each_gram(&example, add_gram, &grams);
-    }
-    bool *hit = calloc(rows->eval->n + 1, sizeof *hit);
-    bool room = hit && !grams.full;
-    if (room && grams.n) {
-        qsort(grams.items, grams.n, sizeof *grams.items, by_hash);
-        grams.n = drop_common(&grams, rows->eval->n);
-        for (size_t i = 0; i < rows->train->n; i++) {
-            const Example example = dataset_example(rows->train, i);
-            each_gram(&example, find_gram, &grams);
-        }
-        for (size_t i = 0; i < grams.n; i++) hit[grams.items[i].row] = hit[grams.items[i].row] || grams.items[i].seen;
-        for (size_t i = 0; i < rows->eval->n; i++) check->overlapping_eval += hit[i];
-        if (check->overlapping_eval)
-            warn(
-                check,
-                "%lld of %zu rows of evaluation share 13 tokens in a row, or all where they are shorter, with training: their loss says less than it seems",
-                (long long)check->overlapping_eval, rows->eval->n);
-    }
-    free(hit);
-    free(grams.items);
-    return room ? ST_OK : status_fail(ST_RESOURCE, "out of memory to compare training and evaluation");
-}
-
 /* ---- prompts ---- */
 
 static void look_at_room(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
@@ -401,6 +306,22 @@ static void look_at_room(const RecipeRows *rows, const ModelConfig *model, DataC
     if (whole > model->max_position_embeddings)
         warn(check, "the longest prompt with an answer of generate.max_new_tokens has %lld tokens, and the model knows contexts of up to %lld",
              (long long)whole, (long long)model->max_position_embeddings);
+}
+
+/* ---- evaluation in training ---- */
+
+static Status look_for_overlap(const RecipeRows *rows, DataCheck *check) {
+    Str where = {0};
+    if (!rows->eval) return ST_OK;
+    Status status = overlap_find(rows, &check->overlapping_eval, &where);
+    if (status == ST_OK && check->overlapping_eval > 0)
+        warn(
+            check,
+            "%lld of %zu rows of evaluation share %d %s in a row, or all where they are shorter, with training: their %s says less than it seems: %s",
+            (long long)check->overlapping_eval, rows->eval->n, OVERLAP_RUN, rows->tokenizer ? "words" : "tokens", rows->prompts ? "reward" : "loss",
+            str_text(&where));
+    str_release(&where);
+    return status;
 }
 
 /* ---- all of it ---- */
@@ -416,7 +337,7 @@ Status data_check(const RecipeRows *rows, const ModelConfig *model, DataCheck *c
     look_at_template(rows, model, check);
     TRY(find_near_duplicates(rows->train, check));
     if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
-    TRY(find_overlap(rows, check));
+    TRY(look_for_overlap(rows, check));
     if (rows->train->counts.trained_tokens == 0 && !rows->prompts) check->wrong = true;
     return ST_OK;
 }

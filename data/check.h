@@ -38,7 +38,7 @@ typedef struct DataCheck {
     int64_t ended;                       /* rows in which an end token is trained */
     int64_t doubled_bos;                 /* rows that begin with BOS twice */
     int64_t near_duplicates, compared;   /* rows that are much like an earlier one, among the first `compared` */
-    int64_t overlapping_eval;            /* rows of eval with 13 tokens in a row that training has as well, the last of them trained */
+    int64_t overlapping_eval;            /* rows of eval that training has as well: overlap_find */
     bool wrong;                          /* training would learn nothing, or the wrong thing */
     size_t n_warnings;
     char *warnings[CHECK_WARNINGS];

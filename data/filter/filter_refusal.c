@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* refusal: answers that decline, or speak of being a model. Some phrases count anywhere, others only where an answer begins: "I cannot" may well be
- * part of a story. A prompt is one only where it begins by declining to do what an assistant is asked for: a teacher's reply in the place of a prompt. */
+ * part of a story. A prompt is one only where it begins by declining what assistants are asked for: a teacher's reply in the place of a prompt. */
 #include "data/filter/filter_kinds.h"
 
 #include <string.h>
