@@ -17,6 +17,16 @@ Status train_on_whole(const DataConfig *config, const char *rows);
 Status encode_answer(const json_t *row, const json_t *prompt, const json_t *completion, const DataConfig *config, const Tokenizer *tokenizer,
                      Encoding *encoding);
 
+/* A row of preferences whose texts and lists of messages go together: where one answer or the prompt is a list, a text beside it is a message, of
+ * the user or the assistant. A new row. */
+Status preference_settle(const json_t *row, json_t **settled);
+bool preference_is_empty(const json_t *answer); /* null, or nothing is said; false where there is no answer */
+/* Two conversations that part where something is asked: their answers are no pair. */
+bool preference_asks_otherwise(const json_t *chosen, const json_t *rejected);
+bool preference_scored_otherwise(const json_t *row); /* its own scores put the rejected answer first */
+/* The column `label` of an answer alone: a truth, 1, 0 or -1, or a word for it. ST_INPUT. */
+Status row_label(const json_t *row, bool *wanted);
+
 /* Tokens of a stepwise row: its prompt, then each step and config->step_separator behind it. ends: where each step's last token is. ST_INPUT for what
  * is no such row. */
 Status stepwise_tokens(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids, Ids *ends);

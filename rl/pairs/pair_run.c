@@ -283,11 +283,8 @@ static void note_plan(const PairRun *run, Run *output, const PairPlan *plan) {
     run_note(output, "%zu row%s, %lld token%s, %lld of them trained; %zu held out", pairs->n, plural((int64_t)pairs->n), (long long)pairs->tokens,
              plural(pairs->tokens), (long long)pairs->trained_tokens, run->eval ? run->eval->n : 0);
     data_counts_warn(&pairs->table.counts, "data.train", note_warning, output);
-    if (pairs->dropped_long > 0)
-        run_note(output, "%lld row%s left out, %lld cut: longer than data.max_length", (long long)pairs->dropped_long, plural(pairs->dropped_long),
-                 (long long)pairs->cut);
-    if (pairs->dropped_same > 0)
-        run_note(output, "%lld row%s left out: both answers are the same", (long long)pairs->dropped_same, plural(pairs->dropped_same));
+    pairs_say(pairs, run->recipe, "data.train", note_warning, output);
+    if (run->eval) pairs_say(run->eval, run->recipe, "data.eval", note_warning, output);
     run_note(output, "%lld of %lld parameter%s trained, %lld step%s", (long long)plan->trained_parameters, (long long)plan->parameters,
              plural(plan->parameters), (long long)plan->total_steps, plural(plan->total_steps));
     run_note(output, "memory: %s", str_text(&memory));

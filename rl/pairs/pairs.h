@@ -29,6 +29,14 @@ typedef struct PairRow {
     double weight, margin; /* columns of these names: 1 and 0 without them */
     uint32_t file, line;
 } PairRow;
+/* Why a row is left out: it teaches nothing. */
+typedef enum PairDrop {
+    PAIR_TOO_LONG, /* data.truncation: drop */
+    PAIR_SAME,     /* both answers are the same tokens */
+    PAIR_EMPTY,    /* an answer is empty or null */
+    PAIR_ASKS,     /* the two conversations ask different things */
+    PAIR_DROPS
+} PairDrop;
 typedef struct PairFile {
     const char *path, *unit;
 } PairFile;
@@ -37,8 +45,11 @@ typedef struct Pairs {
     size_t n;
     PairFile *files;
     int64_t tokens, trained_tokens, longest; /* tokens: prompts counted once */
-    int64_t dropped_long, cut;
-    int64_t dropped_same; /* both answers were the same tokens */
+    int64_t cut;
+    bool alone;                    /* training rows of answers alone, wanted or not */
+    int64_t against;               /* rows whose own scores put the rejected answer first; kept */
+    int64_t dropped[PAIR_DROPS];   /* rows that were left out */
+    const char *where[PAIR_DROPS]; /* the first of them: "FILE line N, ..."; NULL: none */
     /* For DataOrder and DataPlan: the rows' lengths, places and sources. The second half of a split takes each row once */
     Dataset table;
     Arena *arena; /* NULL: rows and tokens are another's */
@@ -58,12 +69,16 @@ typedef struct PairSource {
 /* Preference rows: {"prompt", "chosen", "rejected"} as texts or messages, the prompt explicit or implicit, or {"prompt_ids", "chosen_ids",
  * "rejected_ids"}; KTO: {"prompt", "completion", "label"} or
  * {"prompt_ids", "completion_ids", "label"}; steps: {"prompt", "completions": [...], "labels": [...]} or {"prompt_ids", "completions_ids", "labels"}.
- * Rows with two equal answers are left out and counted. ST_INPUT with file and line: no such row, an empty answer, an id that the model does not
- * know; ST_CONFIG, ST_RESOURCE. */
+/* What was left out, cut or is one-sided, a sentence each; `say` is called for each. what: "data.train" */
+ * ST_RESOURCE. */
 Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const PairSource *source, Pairs **pairs);
 /* Takes `share` of the rows (held_out_count, by seed) out of `pairs` into a second set, which borrows from it. */
 Status pairs_split(Pairs *pairs, double share, uint64_t seed, Pairs **held_out);
 void pairs_free(Pairs *pairs); /* NULL is fine */
+/* What was left out, cut or is one-sided, one sentence each; `say` is called for each of them. what: "data.train" */
+void pairs_say(const Pairs *pairs, const Recipe *recipe, const char *what, void (*say)(void *context, const char *text), void *context);
+/* The ST_INPUT of pairs of which every row was left out. key: "data.train" */
+Status pairs_none_left(const Pairs *pairs, const char *key);
 uint64_t pairs_fingerprint(const Pairs *pairs);
 void pairs_where(const Pairs *pairs, size_t row, Str *text); /* "FILE line N" */
 

@@ -295,7 +295,9 @@ static Status evaluate(const RewardEvaluation *config, const Recipe *recipe, Rew
     Status status = tape && t->scratch ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the tape");
     if (tape) tape_record(tape, false);
     if (status == ST_OK) status = pairs_load(recipe, "--data", recipe->data_train, &source, &pairs);
+    if (status == ST_OK && config->say) pairs_say(pairs, recipe, config->data, config->say, config->context);
     if (status == ST_OK) status = evaluate_pairs(config, t, tape, pairs);
+    for (int i = 0; status == ST_OK && i < PAIR_DROPS; i++) t->numbers.left_out += pairs->dropped[i];
     pairs_free(pairs);
     tape_free(tape);
     return status;

@@ -22,6 +22,7 @@ typedef struct RewardNumbers {
     double chosen, rejected; /* how many scores of either kind */
     double rewards_chosen, rewards_rejected;
     Calibration calibration;
+    int64_t left_out; /* rows that say nothing: PairDrop */
 } RewardNumbers;
 
 /* By the recipe's data.format, or by the first row of data.train. output/adapter/ (PEFT, task SEQ_CLS) or output/model/
@@ -39,6 +40,7 @@ typedef struct RewardEvaluation {
     const char *as;                                            /* data.as */
     const char *system;                                        /* message of conversations without one; NULL = none */
     void (*on_progress)(void *context, size_t done, size_t n); /* may be NULL */
+    void (*say)(void *context, const char *text);              /* which rows are left out, and why; may be NULL */
     void *context;
 } RewardEvaluation;
 /* *stepwise: what the rows were. ST_INPUT, ST_RESOURCE, ST_INTERRUPTED. */
