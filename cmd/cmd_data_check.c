@@ -16,6 +16,7 @@ typedef struct Check {
     Recipe *recipe;
     RecipeRows rows;
     DataCheck found;
+    Pairs *pairs; /* as the run has them; NULL: it does not learn from preferences */
 } Check;
 
 /* ---- the tokens of a row, each with its text ---- */
@@ -23,8 +24,8 @@ typedef struct Check {
 typedef void TokenCallback(void *context, int32_t id, bool trained, bool special, const char *text, size_t len);
 
 /* A character that takes several tokens stands with its last; rows without a tokenizer are their numbers. */
-static Status each_token(const RecipeRows *rows, size_t row, TokenCallback *call, void *context) {
-    const Example example = dataset_example(rows->train, row);
+static Status each_token(const RecipeRows *rows, const Dataset *dataset, size_t row, TokenCallback *call, void *context) {
+    const Example example = dataset_example(dataset, row);
     TextStream stream;
     Str text = {0};
     Status status = ST_OK;
@@ -73,22 +74,41 @@ static void paint_token(void *context, int32_t id, bool trained, bool special, c
     if (paint->colour) print_result("\033[0m");
 }
 
-static Status print_sample(const Check *check) {
+/* what: ", rejected" of the other answer of a pair, else "" */
+static Status print_row(const Check *check, const Dataset *dataset, size_t i, const char *what) {
+    const Example example = dataset_example(dataset, i);
     bool colour = screen_paints();
-    for (size_t i = 0; i < MIN(check->rows.train->n, (size_t)check->n_rows); i++) {
-        const Example example = dataset_example(check->rows.train, i);
-        Str where = {0};
-        Paint paint = {.colour = colour};
-        dataset_where(check->rows.train, i, &where);
-        print_result("\n%s: %d token%s", str_text(&where), (int)example.n, plural(example.n));
-        if (!check->rows.prompts) print_result(", %d trained", (int)example.trained);
-        if (colour || check->rows.prompts)
-            print_result("\n");
-        else
-            print_result(" (in %s %s)\n", marks()->open, marks()->close);
-        str_release(&where);
-        TRY(each_token(&check->rows, i, paint_token, &paint));
-        print_result("%s\n", !colour && paint.trained ? marks()->close : "");
+    Str where = {0};
+    Paint paint = {.colour = colour};
+    dataset_where(dataset, i, &where);
+    print_result("\n%s%s: %d token%s", str_text(&where), what, (int)example.n, plural(example.n));
+    if (!check->rows.prompts) print_result(", %d trained", (int)example.trained);
+    if (colour || check->rows.prompts)
+        print_result("\n");
+    else
+        print_result(" (in %s %s)\n", marks()->open, marks()->close);
+    str_release(&where);
+    TRY(each_token(&check->rows, dataset, i, paint_token, &paint));
+    print_result("%s\n", !colour && paint.trained ? marks()->close : "");
+    return ST_OK;
+}
+
+/* The row with the rejected answer of training row `i`; n: it was dropped. Rows stand in the order of files and lines. */
+static size_t rejected_row(const RecipeRows *rows, size_t i) {
+    const Example wanted = dataset_example(rows->train, i);
+    for (size_t k = 0; k < rows->rejected->n; k++) {
+        const Example example = dataset_example(rows->rejected, k);
+        if (example.file == wanted.file && example.line == wanted.line) return k;
+    }
+    return rows->rejected->n;
+}
+
+static Status print_sample(const Check *check) {
+    const RecipeRows *rows = &check->rows;
+    for (size_t i = 0; i < MIN(rows->train->n, (size_t)check->n_rows); i++) {
+        TRY(print_row(check, rows->train, i, ""));
+        size_t other = rows->rejected ? rejected_row(rows, i) : 0;
+        if (rows->rejected && other < rows->rejected->n) TRY(print_row(check, rows->rejected, other, ", rejected"));
     }
     return ST_OK;
 }
@@ -131,6 +151,15 @@ static void print_line(void *context, const char *text) {
     print_result("%s\n", text);
 }
 
+static int64_t count_dropped(const Check *check) {
+    const DataCounts *train = &check->rows.train->counts;
+    int64_t n = 0;
+    for (int i = 0; check->pairs && i < PAIR_DROPS; i++) n += check->pairs->dropped[i];
+    return check->pairs ? n : train->dropped_long + train->dropped_untrained;
+}
+
+static int64_t count_cut(const Check *check) { return check->pairs ? check->pairs->cut : check->rows.train->counts.cut; }
+
 static Status print_screen(const Check *check) {
     const DataCounts *train = &check->rows.train->counts;
     data_files_say(check->rows.train, print_line, NULL);
@@ -140,8 +169,11 @@ static Status print_screen(const Check *check) {
     else
         print_result("rows %lld, tokens %lld, trained %lld (%.1f %%)\n", (long long)train->rows, (long long)train->tokens,
                      (long long)train->trained_tokens, train->tokens ? 100 * (double)train->trained_tokens / (double)train->tokens : 0);
-    print_result("dropped %lld, cut %lld, duplicates %lld, near-duplicates %lld", (long long)(train->dropped_long + train->dropped_untrained),
-                 (long long)train->cut, (long long)train->duplicates, (long long)check->found.near_duplicates);
+    if (check->rows.rejected)
+        print_result("rejected answers: tokens %lld, trained %lld\n", (long long)check->rows.rejected->counts.tokens,
+                     (long long)check->rows.rejected->counts.trained_tokens);
+    print_result("dropped %lld, cut %lld, duplicates %lld, near-duplicates %lld", (long long)count_dropped(check), (long long)count_cut(check),
+                 (long long)train->duplicates, (long long)check->found.near_duplicates);
     if ((size_t)check->found.compared < check->rows.train->n) print_result(" among the first %lld rows", (long long)check->found.compared);
     print_result("\n");
     if (check->rows.eval && check->rows.prompts)
@@ -211,7 +243,7 @@ static Status write_row(const Check *check, size_t row, size_t number, Str *out)
     static const char *const names[] = {"ids", "trained", "tokens"};
     for (int i = 0; i < 3; i++) jw_array(all[i], NULL);
     const Example example = dataset_example(check->rows.train, row);
-    Status status = each_token(&check->rows, row, list_token, &lists);
+    Status status = each_token(&check->rows, check->rows.train, row, list_token, &lists);
     str_printf(out, "%s{\"row\": %zu, \"file\": ", row ? ", " : "", number);
     const char *path = check->rows.train->files[example.file].path;
     str_append_json(out, path, strlen(path));
@@ -233,8 +265,10 @@ static void write_head(const Check *check, JsonWriter *w) {
     jw_int(w, "rows", train->rows);
     jw_int(w, "tokens", train->tokens);
     jw_int(w, "trained_tokens", train->trained_tokens);
-    jw_int(w, "dropped", train->dropped_long + train->dropped_untrained);
-    jw_int(w, "cut", train->cut);
+    if (check->rows.rejected) jw_int(w, "rejected_tokens", check->rows.rejected->counts.tokens);
+    if (check->rows.rejected) jw_int(w, "rejected_trained_tokens", check->rows.rejected->counts.trained_tokens);
+    jw_int(w, "dropped", count_dropped(check));
+    jw_int(w, "cut", count_cut(check));
     jw_int(w, "duplicates", train->duplicates);
     jw_int(w, "near_duplicates", found->near_duplicates);
     jw_int(w, "compared_rows", found->compared);
@@ -333,8 +367,8 @@ static Status write_page(const Check *check) {
     page_number(&out, "rows", train->rows);
     page_number(&out, "tokens", train->tokens);
     if (!check->rows.prompts) page_number(&out, "trained tokens", train->trained_tokens);
-    page_number(&out, "dropped", train->dropped_long + train->dropped_untrained);
-    page_number(&out, "cut", train->cut);
+    page_number(&out, "dropped", count_dropped(check));
+    page_number(&out, "cut", count_cut(check));
     page_number(&out, "duplicates", train->duplicates);
     page_number(&out, "near-duplicates", check->found.near_duplicates);
     page_number(&out, "rows compared for them", check->found.compared);
@@ -354,7 +388,7 @@ static Status write_page(const Check *check) {
         str_append(&out, "<p>");
         append_html(&out, str_text(&where), where.len);
         str_append(&out, "</p><div class=\"row\">");
-        status = each_token(&check->rows, i, page_token, &out);
+        status = each_token(&check->rows, check->rows.train, i, page_token, &out);
         str_append(&out, "</div>");
         str_release(&where);
     }
@@ -404,14 +438,43 @@ static Status open_prompts(const Recipe *recipe, const ModelConfig *config, Reci
     return status == ST_OK ? recipe_prompts_open(recipe, config, NULL, rows) : status;
 }
 
+/* First as the run reads them, which says what it leaves out; then each answer as an example. */
+static Status open_pairs(Check *check, const ModelConfig *config) {
+    const Recipe *recipe = check->recipe;
+    Tokenizer *tokenizer = NULL;
+    Chat *chat = NULL;
+    PreferenceConfig settings;
+    const PreferenceLoss *loss;
+    TRY(preference_configure(recipe, preference_algorithm(recipe->rl_algorithm), &settings, &loss));
+    Status status = tokenizer_load_if_any(recipe->model_path, &tokenizer);
+    if (status == ST_OK)
+        status = chat_open(recipe->model_path, recipe->model_adapter, recipe->model_chat_template, recipe->data_now, tokenizer, &chat);
+    PairSource source = {.model = config, .tokenizer = tokenizer, .chat = chat, .unpaired = !loss, .reader = recipe->rl_algorithm};
+    if (status == ST_OK) status = pairs_load(recipe, "data.train", recipe->data_train, &source, &check->pairs);
+    chat_close(chat);
+    tokenizer_free(tokenizer);
+    return status == ST_OK ? recipe_pairs_open(recipe, config, NULL, &check->rows) : status;
+}
+
+static Status open_rows(Check *check, const ModelConfig *config) {
+    const Recipe *recipe = check->recipe;
+    if (learns_from_prompts(recipe)) return open_prompts(recipe, config, &check->rows);
+    if (recipe->has_rl && !recipe->rl_env && preference_algorithm(recipe->rl_algorithm)) return open_pairs(check, config);
+    TRY(recipe_rows_open(recipe, config, NULL, &check->rows));
+    Status status = recipe_rejected_open(recipe, config, &check->rows); /* for tune reward; tune sft does not read them */
+    if (status != ST_INPUT) return status;
+    data_check_warn(&check->found, "rejected answers: %s", status_text());
+    return ST_OK;
+}
+
+static void note_pairs(void *context, const char *text) { data_check_warn(context, "%s", text); }
+
 static Status check_rows(const Command *command, Check *check, Arena *arena) {
     ModelConfig config = {0};
     if (!check->recipe->model_path) return status_hint(status_fail(ST_CONFIG, "'model.path' is missing"), "name a Hugging Face model directory");
     TRY(model_config_read(check->recipe->model_path, arena, &config)); /* the weights are not looked at */
-    if (learns_from_prompts(check->recipe))
-        TRY(open_prompts(check->recipe, &config, &check->rows));
-    else
-        TRY(recipe_rows_open(check->recipe, &config, NULL, &check->rows));
+    TRY(open_rows(check, &config));
+    if (check->pairs) pairs_say(check->pairs, check->recipe, "data.train", note_pairs, &check->found);
     TRY(data_check(&check->rows, &config, &check->found));
     TRY(command->json ? print_json(check) : print_screen(check));
     if (check->html) TRY(write_page(check));
@@ -432,6 +495,7 @@ static Status check_recipe(const Command *command, Check *check) {
     Arena *arena = arena_new(0);
     Status status = arena ? check_rows(command, check, arena) : status_fail(ST_RESOURCE, "out of memory");
     data_check_release(&check->found);
+    pairs_free(check->pairs);
     recipe_rows_close(&check->rows);
     recipe_free(check->recipe);
     arena_free(arena);

@@ -11,7 +11,7 @@
 
 /* ---- a recipe's rows ---- */
 
-static Status load_rows(const Recipe *recipe, const ModelConfig *model, const RecipeRows *rows, const Yaml *node, const char *key, bool once,
+static Status load_rows(const Recipe *recipe, const ModelConfig *model, RecipeRows *rows, const Yaml *node, const char *key, bool once,
                         Dataset **dataset) {
     DataSource *sources;
     size_t n;
@@ -20,7 +20,8 @@ static Status load_rows(const Recipe *recipe, const ModelConfig *model, const Re
         if (sources[i].weight > 0 && once) return status_fail(ST_CONFIG, "'weight' has no place in '%s': each row is evaluated once", key);
     DataConfig config = data_config(recipe, model, rows->chat);
     config.prompts = rows->prompts;
-    if (config.prompts) config.cache = NULL;
+    config.pairs = dataset == &rows->rejected ? PAIRS_REJECTED : rows->pairs ? PAIRS_CHOSEN : NO_PAIRS;
+    if (config.prompts || config.pairs != NO_PAIRS) config.cache = NULL;
     return dataset_load(&config, sources, n, rows->tokenizer, dataset);
 }
 
@@ -37,6 +38,11 @@ static Status open_rows(const Recipe *recipe, const ModelConfig *model, RecipeRo
     if (eval) return load_rows(recipe, model, rows, eval, key, true, &rows->eval);
     recipe_warn_eval_every(recipe);
     return recipe->data_eval_split > 0 ? dataset_split(rows->train, recipe->data_eval_split, (uint64_t)recipe->seed, &rows->eval) : ST_OK;
+}
+
+Status recipe_rejected_open(const Recipe *recipe, const ModelConfig *model, RecipeRows *rows) {
+    if (!rows->train->format || strcmp(rows->train->format, "preference") != 0) return ST_OK;
+    return load_rows(recipe, model, rows, recipe->data_train, "data.train", false, &rows->rejected);
 }
 
 static Status open_all(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows) {
@@ -61,6 +67,12 @@ Status recipe_prompts_open(const Recipe *recipe, const ModelConfig *model, const
     return open_all(recipe, model, day, rows);
 }
 
+Status recipe_pairs_open(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows) {
+    *rows = (RecipeRows){.pairs = true};
+    TRY(open_all(recipe, model, day, rows));
+    return recipe_rejected_open(recipe, model, rows);
+}
+
 void recipe_rows_are_read(RecipeRows *rows) {
     chat_close(rows->chat);
     tokenizer_free(rows->tokenizer);
@@ -71,14 +83,14 @@ void recipe_rows_are_read(RecipeRows *rows) {
 void recipe_rows_close(RecipeRows *rows) {
     recipe_rows_are_read(rows);
     dataset_free(rows->eval);
+    dataset_free(rows->rejected);
     dataset_free(rows->train);
     *rows = (RecipeRows){0};
 }
 
 /* ---- warnings ---- */
 
-static void warn(DataCheck *check, const char *format, ...) PRINTF_LIKE(2, 3);
-static void warn(DataCheck *check, const char *format, ...) {
+void data_check_warn(DataCheck *check, const char *format, ...) {
     char text[4000];
     va_list list;
     if (check->n_warnings == CHECK_WARNINGS) return;
@@ -89,7 +101,7 @@ static void warn(DataCheck *check, const char *format, ...) {
     if (copy) check->warnings[check->n_warnings++] = copy;
 }
 
-static void keep_warning(void *context, const char *text) { warn(context, "%s", text); }
+static void keep_warning(void *context, const char *text) { data_check_warn(context, "%s", text); }
 
 void data_check_release(DataCheck *check) {
     for (size_t i = 0; i < check->n_warnings; i++) free(check->warnings[i]);
@@ -143,18 +155,18 @@ static void look_at_ends(const RecipeRows *rows, const ModelConfig *model, DataC
     bool chat = rows->train->counts.conversations > 0,
          knows_end = model->n_eos > 0 || (rows->tokenizer && tokenizer_eos(rows->tokenizer) >= 0) || chat_end_of_turn(rows->chat) >= 0;
     if (check->ended == 0 && knows_end) {
-        warn(check, "no end token is ever trained: the model will not learn to stop%s",
-             cut >= n ? "; every row is cut at data.max_length"
-             : chat   ? "; the chat template writes none behind an answer"
-                      : "");
+        data_check_warn(check, "no end token is ever trained: the model will not learn to stop%s",
+                        cut >= n ? "; every row is cut at data.max_length"
+                        : chat   ? "; the chat template writes none behind an answer"
+                                 : "");
         check->wrong = check->wrong || chat;
     } else if (check->ended < n && knows_end) {
-        warn(check, "%lld of %lld rows train no end token: they teach to go on%s", (long long)(n - check->ended), (long long)n,
-             cut > 0 ? "; data.max_length cuts rows" : "");
+        data_check_warn(check, "%lld of %lld rows train no end token: they teach to go on%s", (long long)(n - check->ended), (long long)n,
+                        cut > 0 ? "; data.max_length cuts rows" : "");
     }
     if (check->doubled_bos)
-        warn(check, "%lld of %lld rows begin with BOS twice: the text brings one and the tokenizer adds one", (long long)check->doubled_bos,
-             (long long)n);
+        data_check_warn(check, "%lld of %lld rows begin with BOS twice: the text brings one and the tokenizer adds one",
+                        (long long)check->doubled_bos, (long long)n);
     check->wrong = check->wrong || (check->doubled_bos == n && n > 0);
 }
 
@@ -168,7 +180,7 @@ static void look_for_unknown_tokens(const Tokenizer *tokenizer, const Str *text,
         if (!end || end - at > 60) continue;
         snprintf(token, sizeof token, "%.*s", (int)(end + 2 - at), at);
         if (tokenizer_id(tokenizer, token) >= 0) continue;
-        warn(check, "template and tokenizer disagree: the template writes %s, which is no token of this tokenizer", token);
+        data_check_warn(check, "template and tokenizer disagree: the template writes %s, which is no token of this tokenizer", token);
         return;
     }
 }
@@ -183,16 +195,16 @@ static void look_at_template(const RecipeRows *rows, const ModelConfig *model, D
     bool stops = end == tokenizer_eos(rows->tokenizer);
     for (size_t i = 0; i < model->n_eos; i++) stops = stops || model->eos_token_id[i] == end;
     if (end >= 0 && !stops)
-        warn(
+        data_check_warn(
             check,
             "the template ends an answer with %s, which is neither the tokenizer's EOS nor in generation_config.json: other programs will not stop there",
             chat_end_text(rows->chat));
     if (counts->with_system > 0 && counts->with_system < counts->conversations)
-        warn(check, "%lld of %lld conversations have no system message, the others do: see data.system",
-             (long long)(counts->conversations - counts->with_system), (long long)counts->conversations);
+        data_check_warn(check, "%lld of %lld conversations have no system message, the others do: see data.system",
+                        (long long)(counts->conversations - counts->with_system), (long long)counts->conversations);
     if (counts->templates * 10 > counts->marked * 3)
-        warn(check, "%.0f %% of the answers' tokens are the template's, not their own words",
-             100 * (double)counts->templates / (double)counts->marked);
+        data_check_warn(check, "%.0f %% of the answers' tokens are the template's, not their own words",
+                        100 * (double)counts->templates / (double)counts->marked);
 }
 
 /* ---- rows that are much alike: one-permutation minhash of runs of five tokens, compared within bands ---- */
@@ -290,8 +302,9 @@ static Status find_near_duplicates(const Dataset *dataset, DataCheck *check) {
         for (size_t i = 0; i < n; i++) check->near_duplicates += alike[i];
         check->compared = (int64_t)n;
         if (check->near_duplicates)
-            warn(check, "%lld of the first %zu rows are much like an earlier one (4 in 5 runs of five tokens)", (long long)check->near_duplicates, n);
-        if (n < dataset->n) warn(check, "rows much alike were looked for among the first %zu of %zu rows only", n, dataset->n);
+            data_check_warn(check, "%lld of the first %zu rows are much like an earlier one (4 in 5 runs of five tokens)",
+                            (long long)check->near_duplicates, n);
+        if (n < dataset->n) data_check_warn(check, "rows much alike were looked for among the first %zu of %zu rows only", n, dataset->n);
     }
     free(sketches);
     free(keys);
@@ -304,8 +317,9 @@ static Status find_near_duplicates(const Dataset *dataset, DataCheck *check) {
 static void look_at_room(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
     int64_t whole = rows->train->longest + rows->answer;
     if (whole > model->max_position_embeddings)
-        warn(check, "the longest prompt with an answer of generate.max_new_tokens has %lld tokens, and the model knows contexts of up to %lld",
-             (long long)whole, (long long)model->max_position_embeddings);
+        data_check_warn(check,
+                        "the longest prompt with an answer of generate.max_new_tokens has %lld tokens, and the model knows contexts of up to %lld",
+                        (long long)whole, (long long)model->max_position_embeddings);
 }
 
 /* ---- evaluation in training ---- */
@@ -315,7 +329,7 @@ static Status look_for_overlap(const RecipeRows *rows, DataCheck *check) {
     if (!rows->eval) return ST_OK;
     Status status = overlap_find(rows, &check->overlapping_eval, &where);
     if (status == ST_OK && check->overlapping_eval > 0)
-        warn(
+        data_check_warn(
             check,
             "%lld of %zu rows of evaluation share %d %s in a row, or all where they are shorter, with training: their %s says less than it seems: %s",
             (long long)check->overlapping_eval, rows->eval->n, OVERLAP_RUN, rows->tokenizer ? "words" : "tokens", rows->prompts ? "reward" : "loss",
@@ -326,7 +340,7 @@ static Status look_for_overlap(const RecipeRows *rows, DataCheck *check) {
 
 /* ---- all of it ---- */
 
-Status data_check(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
+static Status look_at_rows(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
     data_counts_warn(&rows->train->counts, "data.train", keep_warning, check);
     if (rows->eval) data_counts_warn(&rows->eval->counts, "data.eval", keep_warning, check);
     TRY(measure_lengths(rows->train, check));
@@ -340,6 +354,24 @@ Status data_check(const RecipeRows *rows, const ModelConfig *model, DataCheck *c
     TRY(look_for_overlap(rows, check));
     if (rows->train->counts.trained_tokens == 0 && !rows->prompts) check->wrong = true;
     return ST_OK;
+}
+
+/* Looked at as the chosen ones are. */
+static Status look_at_rejected(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
+    RecipeRows others = *rows;
+    DataCheck found = {0};
+    others.train = rows->rejected;
+    others.eval = NULL;
+    Status status = look_at_rows(&others, model, &found);
+    for (size_t i = 0; i < found.n_warnings && status == ST_OK; i++) data_check_warn(check, "rejected answers: %s", found.warnings[i]);
+    check->wrong = check->wrong || (rows->pairs && found.wrong);
+    data_check_release(&found);
+    return status;
+}
+
+Status data_check(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
+    TRY(look_at_rows(rows, model, check));
+    return rows->rejected ? look_at_rejected(rows, model, check) : ST_OK;
 }
 
 void data_check_summary(const RecipeRows *rows, const DataCheck *check, Str *text) {

@@ -70,7 +70,10 @@ typedef struct DataConfig {
     const char *as;             /* auto | chat | text: rows of plain texts as turns; NULL: text. See row_form.h */
     const Yaml *columns;        /* {our name: column of the rows}; NULL: rows have our names */
     const Chat *chat;           /* for rows of messages; NULL = they are refused */
-    bool prompts;               /* rows are read as questions (row_question), of which nothing is trained; without `cache` */
+    /* Preferences as those who learn from both kinds see them: which answer of a pair is trained, rows that teach nothing are passed over, and
+     * answers that were not wanted count as any other. NO_PAIRS: as supervised training sees them */
+    enum { NO_PAIRS, PAIRS_CHOSEN, PAIRS_REJECTED } pairs;
+    bool prompts; /* rows are read as questions (row_question), of which nothing is trained; without `cache` */
     int64_t max_length;
     const char *truncation; /* error | drop | keep_start | keep_end */
     int64_t vocab_size;     /* of the model: an id outside is ST_INPUT; 0 = not checked */

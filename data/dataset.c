@@ -36,7 +36,7 @@ DataConfig data_config(const Recipe *recipe, const ModelConfig *model, const Cha
 /* ---- one row ---- */
 
 enum { BLOCK_ROWS = 1024, BLOCK_BYTES = 8 << 20, SPARE_WORDS = 64 << 10, PLACES_SHOWN = 8 };
-typedef enum Outcome { ROW_KEPT, ROW_TOO_LONG, ROW_UNTRAINED } Outcome;
+typedef enum Outcome { ROW_KEPT, ROW_TOO_LONG, ROW_UNTRAINED, ROW_NEEDLESS } Outcome;
 
 /* A row on its way to tokens. */
 typedef struct Slot {
@@ -188,6 +188,9 @@ static Status encode_row(const Loader *loader, Slot *slot) {
     encoding->marked = encoding->templates = 0;
     slot->outcome = ROW_KEPT;
     TRY(row_turn(&loader->form, slot->format, &slot->json, &slot->found));
+    bool needless = config->pairs != NO_PAIRS && preference_needless(slot->json, slot->format == &data_format_kto) != PAIR_DROPS;
+    if (needless) slot->outcome = ROW_NEEDLESS;
+    if (needless) return ST_OK;
     if (config->prompts)
         TRY(encode_prompt_row(slot->json, config, loader->tokenizer, encoding));
     else

@@ -29,7 +29,7 @@ static Status encode_row(const json_t *row, const DataConfig *config, const Toke
     } else {
         TRY(encode_answer(row, prompt, completion, config, tokenizer, encoding));
     }
-    if (wanted) return ST_OK;
+    if (wanted || config->pairs != NO_PAIRS) return ST_OK;
     for (size_t i = 0; i < encoding->labels.n; i++) encoding->labels.data[i] = LABEL_NONE;
     return ST_OK;
 }

@@ -112,6 +112,7 @@ static Status encode_settled(const json_t *row, const DataConfig *config, const 
 static Status encode_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
     json_t *settled;
     TRY(preference_settle(row, &settled));
+    if (config->pairs == PAIRS_REJECTED) preference_swap(settled);
     Status status = encode_settled(settled, config, tokenizer, encoding);
     json_decref(settled);
     return status;

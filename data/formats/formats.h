@@ -20,9 +20,17 @@ Status encode_answer(const json_t *row, const json_t *prompt, const json_t *comp
 /* A row of preferences whose texts and lists of messages go together: where one answer or the prompt is a list, a text beside it is a message, of
  * the user or the assistant. A new row. */
 Status preference_settle(const json_t *row, json_t **settled);
-bool preference_is_empty(const json_t *answer); /* null, or nothing is said; false where there is no answer */
-/* Two conversations that part where something is asked: their answers are no pair. */
-bool preference_asks_otherwise(const json_t *chosen, const json_t *rejected);
+/* Why a row of preferences is left out: it teaches nothing. */
+typedef enum PairDrop {
+    PAIR_TOO_LONG, /* data.truncation: drop */
+    PAIR_SAME,     /* both answers are the same tokens */
+    PAIR_EMPTY,    /* an answer is empty or null */
+    PAIR_ASKS,     /* the two conversations ask different things */
+    PAIR_DROPS
+} PairDrop;
+/* What can be said before it is read; PAIR_DROPS: nothing. alone: a row of one answer, wanted or not */
+PairDrop preference_needless(const json_t *row, bool alone);
+void preference_swap(json_t *row);                   /* as if the rejected answer had been chosen */
 bool preference_scored_otherwise(const json_t *row); /* its own scores put the rejected answer first */
 /* The column `label` of an answer alone: a truth, 1, 0 or -1, or a word for it. ST_INPUT. */
 Status row_label(const json_t *row, bool *wanted);

@@ -40,7 +40,7 @@ Status preference_settle(const json_t *row, json_t **settled) {
     return ST_OK;
 }
 
-bool preference_is_empty(const json_t *answer) {
+static bool is_empty(const json_t *answer) {
     if (!answer) return false;
     if (json_is_null(answer)) return true;
     if (json_is_string(answer)) return json_string_length(answer) == 0;
@@ -52,8 +52,8 @@ bool preference_is_empty(const json_t *answer) {
     return nothing && !json_array_size(json_object_get(last, "tool_calls"));
 }
 
-/* The first message that differs is of the user, or nobody answers in one of them: then they answer different things. */
-bool preference_asks_otherwise(const json_t *chosen, const json_t *rejected) {
+/* The first message that differs is of the user: they answer different things. */
+static bool asks_otherwise(const json_t *chosen, const json_t *rejected) {
     size_t same = 0;
     while (same < json_array_size(chosen) && json_equal(json_array_get(chosen, same), json_array_get(rejected, same))) same++;
     if (same == json_array_size(chosen) || same == json_array_size(rejected)) return false;
@@ -61,6 +61,33 @@ bool preference_asks_otherwise(const json_t *chosen, const json_t *rejected) {
     for (size_t i = 0; i < COUNT_OF(roles); i++)
         if (roles[i] && (strcmp(roles[i], "user") == 0 || strcmp(roles[i], "system") == 0)) return true;
     return false;
+}
+
+PairDrop preference_needless(const json_t *row, bool alone) {
+    static const char *const names[][2] = {{"chosen", "rejected"}, {"chosen_messages", "rejected_messages"}, {"chosen_ids", "rejected_ids"}};
+    static const char *const answers[] = {"completion", "messages", "conversations", "completion_ids"};
+    for (size_t i = 0; alone && i < COUNT_OF(answers); i++)
+        if (is_empty(json_object_get(row, answers[i]))) return PAIR_EMPTY;
+    for (size_t i = 0; !alone && i < COUNT_OF(names); i++) {
+        const json_t *chosen = json_object_get(row, names[i][0]), *rejected = json_object_get(row, names[i][1]);
+        if (!chosen || !rejected) continue;
+        if (is_empty(chosen) || is_empty(rejected)) return PAIR_EMPTY;
+        if (json_equal(chosen, rejected)) return PAIR_SAME;
+        if (asks_otherwise(chosen, rejected)) return PAIR_ASKS;
+    }
+    return PAIR_DROPS;
+}
+
+void preference_swap(json_t *row) {
+    static const char *const names[][2] = {{"chosen", "rejected"}, {"chosen_messages", "rejected_messages"}};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        json_t *chosen = json_incref(json_object_get(row, names[i][0])), *rejected = json_object_get(row, names[i][1]);
+        if (chosen && rejected) {
+            json_object_set(row, names[i][0], rejected);
+            json_object_set(row, names[i][1], chosen);
+        }
+        json_decref(chosen);
+    }
 }
 
 bool preference_scored_otherwise(const json_t *row) {

@@ -52,23 +52,6 @@ static Status encode_ids(const json_t *row, const char *key, const DataConfig *c
     return ST_OK;
 }
 
-/* Rows that need not be read: PAIR_DROPS for one that must be. */
-static PairDrop needless(const PairSource *source, const json_t *row) {
-    static const char *const names[][2] = {{"chosen", "rejected"}, {"chosen_messages", "rejected_messages"}, {"chosen_ids", "rejected_ids"}};
-    static const char *const alone[] = {"completion", "messages", "conversations", "completion_ids"};
-    if (source->stepwise) return PAIR_DROPS;
-    for (size_t i = 0; source->unpaired && i < COUNT_OF(alone); i++)
-        if (preference_is_empty(json_object_get(row, alone[i]))) return PAIR_EMPTY;
-    for (size_t i = 0; !source->unpaired && i < COUNT_OF(names); i++) {
-        const json_t *chosen = json_object_get(row, names[i][0]), *rejected = json_object_get(row, names[i][1]);
-        if (!chosen || !rejected) continue;
-        if (preference_is_empty(chosen) || preference_is_empty(rejected)) return PAIR_EMPTY;
-        if (json_equal(chosen, rejected)) return PAIR_SAME;
-        if (preference_asks_otherwise(chosen, rejected)) return PAIR_ASKS;
-    }
-    return PAIR_DROPS;
-}
-
 static Status drop_row(Loader *loader, PairDrop why, const Row *row) {
     enum { SHOWN = 3 };
     Str *where = &loader->where[why];
@@ -99,19 +82,6 @@ static Status encode_text(const json_t *row, const char *format, const Loader *l
     return check_vocabulary(loader, &encoding->ids);
 }
 
-/* The row as it would be if the rejected answer had been chosen. */
-static json_t *swapped(const json_t *row) {
-    static const char *const names[][2] = {{"chosen", "rejected"}, {"chosen_messages", "rejected_messages"}};
-    json_t *copy = json_copy((json_t *)(uintptr_t)row);
-    for (size_t i = 0; i < COUNT_OF(names) && copy; i++) {
-        json_t *chosen = json_object_get(row, names[i][0]), *rejected = json_object_get(row, names[i][1]);
-        if (!chosen || !rejected) continue;
-        json_object_set(copy, names[i][0], rejected);
-        json_object_set(copy, names[i][1], chosen);
-    }
-    return copy;
-}
-
 static Status not_for(const Loader *loader, const char *wanted) {
     status_fail(ST_INPUT, "the row has no %s, which %s learns from",
                 loader->source->stepwise   ? "steps with labels"
@@ -134,8 +104,9 @@ static Status encode_pair_row(Loader *loader, const json_t *row) {
     if (!json_object_get(row, chosen) && !json_object_get(row, rejected))
         return not_for(loader, "{\"prompt\", \"chosen\", \"rejected\"}, or {\"prompt_ids\", \"chosen_ids\", \"rejected_ids\"}");
     TRY(encode_text(row, "preference", loader, &loader->sides[PAIR_CHOSEN]));
-    json_t *other = swapped(row);
+    json_t *other = json_copy((json_t *)(uintptr_t)row);
     if (!other) return status_fail(ST_RESOURCE, "out of memory");
+    preference_swap(other);
     Status status = encode_text(other, "preference", loader, &loader->sides[PAIR_REJECTED]);
     json_decref(other);
     return status;
@@ -316,7 +287,8 @@ static Status read_row(Loader *loader, const Row *from) {
         ids_clear(&loader->sides[s].ids);
         ids_clear(&loader->sides[s].labels);
     }
-    PairDrop why = needless(loader->source, from->json);
+    const PairSource *source = loader->source;
+    PairDrop why = source->stepwise ? PAIR_DROPS : preference_needless(from->json, source->unpaired);
     if (why != PAIR_DROPS) return drop_row(loader, why, from);
     loader->pairs->against += preference_scored_otherwise(from->json);
     TRY(row_weight(from->json, &row.weight));

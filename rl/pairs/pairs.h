@@ -12,6 +12,7 @@
 #define TUNE_PAIRS_H
 
 #include "data/data.h"
+#include "data/formats/formats.h"
 
 enum { PAIR_CHOSEN, PAIR_REJECTED };
 /* An answer: its tokens behind the prompt, and which of them are trained. */
@@ -29,14 +30,6 @@ typedef struct PairRow {
     double weight, margin; /* columns of these names: 1 and 0 without them */
     uint32_t file, line;
 } PairRow;
-/* Why a row is left out: it teaches nothing. */
-typedef enum PairDrop {
-    PAIR_TOO_LONG, /* data.truncation: drop */
-    PAIR_SAME,     /* both answers are the same tokens */
-    PAIR_EMPTY,    /* an answer is empty or null */
-    PAIR_ASKS,     /* the two conversations ask different things */
-    PAIR_DROPS
-} PairDrop;
 typedef struct PairFile {
     const char *path, *unit;
 } PairFile;
@@ -69,13 +62,13 @@ typedef struct PairSource {
 /* Preference rows: {"prompt", "chosen", "rejected"} as texts or messages, the prompt explicit or implicit, or {"prompt_ids", "chosen_ids",
  * "rejected_ids"}; KTO: {"prompt", "completion", "label"} or
  * {"prompt_ids", "completion_ids", "label"}; steps: {"prompt", "completions": [...], "labels": [...]} or {"prompt_ids", "completions_ids", "labels"}.
-/* What was left out, cut or is one-sided, a sentence each; `say` is called for each. what: "data.train" */
- * ST_RESOURCE. */
+ * Rows that teach nothing are left out and counted: PairDrop. ST_INPUT with file and line: no such row, an id that the model does not know;
+ * ST_CONFIG, ST_RESOURCE. */
 Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const PairSource *source, Pairs **pairs);
 /* Takes `share` of the rows (held_out_count, by seed) out of `pairs` into a second set, which borrows from it. */
 Status pairs_split(Pairs *pairs, double share, uint64_t seed, Pairs **held_out);
 void pairs_free(Pairs *pairs); /* NULL is fine */
-/* What was left out, cut or is one-sided, one sentence each; `say` is called for each of them. what: "data.train" */
+/* What was left out, cut or is one-sided, a sentence each; `say` is called for each. what: "data.train" */
 void pairs_say(const Pairs *pairs, const Recipe *recipe, const char *what, void (*say)(void *context, const char *text), void *context);
 /* The ST_INPUT of pairs of which every row was left out. key: "data.train" */
 Status pairs_none_left(const Pairs *pairs, const char *key);
