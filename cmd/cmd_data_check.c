@@ -6,6 +6,7 @@
 
 #include "cmd/cmd_data.h"
 #include "data/check.h"
+#include "lib/train/rejected.h"
 #include "rl/pairs/preference.h"
 #include "rl/text/prompts.h"
 #include "rl/text/text_algorithm.h"
@@ -222,6 +223,12 @@ static Status number_row(void *context, const Row *row) {
     return more ? ST_OK : status_fail(ST_INTERRUPTED, "found"); /* the rest is not read */
 }
 
+static Status number_bad(void *context, const Row *row) {
+    (void)row;
+    ((Numbering *)context)->rows++;
+    return ST_OK;
+}
+
 static Status number_rows(const Dataset *dataset, size_t n, size_t *numbers) {
     Numbering of = {.dataset = dataset, .n = n, .numbers = numbers};
     while (of.next < n) {
@@ -229,7 +236,7 @@ static Status number_rows(const Dataset *dataset, size_t n, size_t *numbers) {
         of.file = dataset_example(dataset, before).file;
         of.rows = 0;
         const DataFile *file = &dataset->files[of.file];
-        RowsConfig how = {.separator = dataset->sources[file->source].separator, .widen = true};
+        RowsConfig how = {.separator = dataset->sources[file->source].separator, .widen = true, .bad = number_bad};
         Status status = rows_read_as(file->path, &how, number_row, &of);
         if (of.next > before && (of.next == n || dataset_example(dataset, of.next).file != of.file)) continue;
         return status != ST_OK ? status : status_fail(ST_INPUT, "'%s' has changed while it was read", file->path);
@@ -267,6 +274,7 @@ static void write_head(const Check *check, JsonWriter *w) {
     jw_int(w, "trained_tokens", train->trained_tokens);
     if (check->rows.rejected) jw_int(w, "rejected_tokens", check->rows.rejected->counts.tokens);
     if (check->rows.rejected) jw_int(w, "rejected_trained_tokens", check->rows.rejected->counts.trained_tokens);
+    if (check->recipe->rejected) jw_int(w, "rejected_rows", check->recipe->rejected->n);
     jw_int(w, "dropped", count_dropped(check));
     jw_int(w, "cut", count_cut(check));
     jw_int(w, "duplicates", train->duplicates);
@@ -415,7 +423,7 @@ static Status try_prompts(const Recipe *recipe, const ModelConfig *config, const
     for (size_t i = 0; i < COUNT_OF(nodes) && nodes[i] && status == ST_OK; i++) {
         PromptSet set = {0};
         status = prompts_read(nodes[i], keys[i], recipe, config, chat, tokenizer, &set);
-        if (status == ST_OK) status = prompts_check(&set, rewards);
+        if (status == ST_OK) status = prompts_check(&set, rewards, recipe->rejected);
         prompts_free(&set);
     }
     return status;
@@ -435,7 +443,10 @@ static Status open_prompts(const Recipe *recipe, const ModelConfig *config, Reci
     chat_close(chat);
     tokenizer_free(tokenizer);
     rewards_close(rewards);
-    return status == ST_OK ? recipe_prompts_open(recipe, config, NULL, rows) : status;
+    RejectedMark mark = rejected_mark(recipe->rejected); /* what is read again is not listed again */
+    if (status == ST_OK) status = recipe_prompts_open(recipe, config, NULL, rows);
+    rejected_back(recipe->rejected, mark);
+    return status;
 }
 
 /* First as the run reads them, which says what it leaves out; then each answer as an example. */
@@ -453,7 +464,10 @@ static Status open_pairs(Check *check, const ModelConfig *config) {
     if (status == ST_OK) status = pairs_load(recipe, "data.train", recipe->data_train, &source, &check->pairs);
     chat_close(chat);
     tokenizer_free(tokenizer);
-    return status == ST_OK ? recipe_pairs_open(recipe, config, NULL, &check->rows) : status;
+    RejectedMark mark = rejected_mark(recipe->rejected);
+    if (status == ST_OK) status = recipe_pairs_open(recipe, config, NULL, &check->rows);
+    rejected_back(recipe->rejected, mark);
+    return status;
 }
 
 static Status open_rows(Check *check, const ModelConfig *config) {
@@ -461,7 +475,9 @@ static Status open_rows(Check *check, const ModelConfig *config) {
     if (learns_from_prompts(recipe)) return open_prompts(recipe, config, &check->rows);
     if (recipe->has_rl && !recipe->rl_env && preference_algorithm(recipe->rl_algorithm)) return open_pairs(check, config);
     TRY(recipe_rows_open(recipe, config, NULL, &check->rows));
+    RejectedMark mark = rejected_mark(recipe->rejected);
     Status status = recipe_rejected_open(recipe, config, &check->rows); /* for tune reward; tune sft does not read them */
+    rejected_back(recipe->rejected, mark);
     if (status != ST_INPUT) return status;
     data_check_warn(&check->found, "rejected answers: %s", status_text());
     return ST_OK;
@@ -474,6 +490,9 @@ static Status check_rows(const Command *command, Check *check, Arena *arena) {
     if (!check->recipe->model_path) return status_hint(status_fail(ST_CONFIG, "'model.path' is missing"), "name a Hugging Face model directory");
     TRY(model_config_read(check->recipe->model_path, arena, &config)); /* the weights are not looked at */
     TRY(open_rows(check, &config));
+    Str rejected = {0};
+    if (rejected_describe(check->recipe->rejected, &rejected)) data_check_warn(&check->found, "%s", str_text(&rejected));
+    str_release(&rejected);
     if (check->pairs) pairs_say(check->pairs, check->recipe, "data.train", note_pairs, &check->found);
     TRY(data_check(&check->rows, &config, &check->found));
     TRY(command->json ? print_json(check) : print_screen(check));

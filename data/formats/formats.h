@@ -42,6 +42,8 @@ Status stepwise_tokens(const json_t *row, const DataConfig *config, const Tokeni
 Status stepwise_count(const json_t *row, const char *steps, size_t *n);
 Status stepwise_label(const json_t *row, size_t i, double *label); /* 0..1. ST_INPUT for what is neither that nor true or false */
 
+/* The failure of an entry of data.train of which nothing is left. first: of its first bad row */
+Status no_good_row(const char *path, int64_t n_bad, const Failure *first);
 /* data_sources: an entry of dataset_info.json becomes its file and columns; other paths stay. ST_INPUT. */
 Status dataset_info_resolve(Arena *arena, DataSource *source);
 /* A row under our names: a new object, or NULL without memory. judged: for those who compare or judge answers, else what training takes of it. */

@@ -50,6 +50,7 @@ typedef struct Recipe {
 #include "lib/train/config.def"
 #undef KEY
 #undef TOP_KEY
+    struct Rejected *rejected; /* data.on_bad_row: skip; what was left out so far, whoever reads rows adds to it; else NULL */
     bool *given; /* per key, in config.def's order: the recipe or the command line set it */
     int *lines;  /* per key: its line in the file; 0 = not from the file */
 } Recipe;

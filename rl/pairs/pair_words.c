@@ -10,6 +10,8 @@ static const char *const reasons[PAIR_DROPS] = {
     [PAIR_ASKS] = "the two conversations ask different things",
 };
 
+const char *pair_drop_reason(PairDrop why) { return reasons[why]; }
+
 Status pairs_none_left(const Pairs *pairs, const char *key) {
     Str text = {0};
     for (int i = 0; i < PAIR_DROPS; i++) {

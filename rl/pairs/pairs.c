@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Preference rows to token pairs, and pairs to flat batches. Each side is encoded as a whole row, as supervised training would; what both begin with
  * is the prompt. */
+#include "lib/train/rejected.h"
 #include "rl/pairs/pairs.h"
 
 #include <math.h>
@@ -58,7 +59,8 @@ static Status drop_row(Loader *loader, PairDrop why, const Row *row) {
     int64_t n = ++loader->pairs->dropped[why];
     if (n <= SHOWN) str_printf(where, "%s%s %s %zu", n > 1 ? ", " : "", row->file, row->unit, row->line);
     if (n == SHOWN + 1) str_append(where, ", ...");
-    return ST_OK;
+    Rejected *rejected = loader->config.rejected;
+    return rejected ? rejected_add(rejected, &(RejectedRow){row->file, row->unit, row->line, row->json}, pair_drop_reason(why)) : ST_OK;
 }
 
 static Status check_vocabulary(const Loader *loader, const Ids *ids) {
