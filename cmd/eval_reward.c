@@ -48,6 +48,7 @@ Status eval_reward(const Command *command, const Eval *job) {
     RewardEvaluation config = {.model = scorer->model,
                                .tokenizer = scorer->tokenizer,
                                .chat = scorer->chat,
+                               .at_turn = scorer->at_turn,
                                .data = job->data,
                                .max_length = job->config.max_length,
                                .truncation = job->config.truncation,

@@ -204,6 +204,20 @@ static Status load_held_out(PairRun *run, const char *key, YamlNode node, const 
     return ST_OK;
 }
 
+/* Runs of earlier versions, whose record does not say which token is scored. */
+Status run_scores_turns(const char *dir, bool *turns) {
+    Arena *arena = arena_new(0);
+    const char *path = arena ? path_join(arena, dir, "started.json") : NULL;
+    json_t *started = NULL;
+    Status status = path ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    bool there = status == ST_OK && file_exists(path);
+    if (there) status = json_read_file(path, &started);
+    *turns = there && !json_object_get(started, "score_token");
+    json_decref(started);
+    arena_free(arena);
+    return status;
+}
+
 static Status load_pairs(PairRun *run, const Tokenizer *tokenizer, const Chat *chat) {
     const Recipe *recipe = run->recipe;
     const PairObjective *objective = run->objective;
@@ -214,6 +228,8 @@ static Status load_pairs(PairRun *run, const Tokenizer *tokenizer, const Chat *c
                          .stepwise = objective->stepwise,
                          .ends = objective->scores,
                          .reader = objective->reader};
+    if (objective->scores && run->config->options.resume && recipe->output) TRY(run_scores_turns(recipe->output, &run->at_turn));
+    source.at_turn = run->at_turn;
     TRY(pairs_load(recipe, "data.train", recipe->data_train, &source, &run->train));
     const char *key;
     const Yaml *eval = recipe_eval_rows(recipe, &key);
@@ -346,6 +362,7 @@ static void started(void *context, JsonWriter *w) {
     jw_int(w, "parameters", plan->parameters);
     jw_int(w, "trained_parameters", plan->trained_parameters);
     jw_string(w, "compute", dtype_name(run->model->compute));
+    if (run->objective->scores && !run->at_turn) jw_string(w, "score_token", "last");
     jw_string(w, "format", run->objective->stepwise ? "stepwise" : run->objective->unpaired ? "kto" : "preference");
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Preference rows to token pairs, and pairs to flat batches. Each side is encoded as a whole row, as supervised training would; what both begin with
  * is the prompt. */
+#include "lib/model/scalar_head.h"
 #include "lib/train/rejected.h"
 #include "rl/pairs/pairs.h"
 
@@ -217,9 +218,12 @@ static Status keep_side(Loader *loader, const Encoding *encoding, size_t from, s
 }
 
 /* Behind the answer's last token. */
-static size_t answer_end(const Loader *loader, const Encoding *encoding) {
+static size_t answer_end(const Loader *loader, const Encoding *encoding, size_t prompt) {
+    const PairSource *source = loader->source;
     size_t end = encoding->ids.n;
-    while (loader->source->ends && end > 1 && encoding->labels.data[end - 1] == LABEL_NONE) end--;
+    if (source->ends && !source->at_turn && !source->stepwise)
+        return MAX(scalar_head_end(source->model, encoding->ids.data, end), MIN(prompt + 1, end));
+    while (source->ends && end > 1 && encoding->labels.data[end - 1] == LABEL_NONE) end--;
     return end;
 }
 
@@ -271,7 +275,7 @@ static Status keep_row(Loader *loader, const Row *from, PairRow *row) {
     size_t prompt = common_prompt(loader);
     TRY(cut_row(loader, prompt, &cut));
     if (cut.drop) return drop_row(loader, PAIR_TOO_LONG, from);
-    for (int s = 0; s < 2; s++) ends[s] = MIN(answer_end(loader, &loader->sides[s]), cut.most);
+    for (int s = 0; s < 2; s++) ends[s] = MIN(answer_end(loader, &loader->sides[s], prompt), cut.most);
     if (are_same(loader, ends)) return drop_row(loader, PAIR_SAME, from); /* now that they are cut */
     pairs->cut += cut.cut;
     row->n_prompt = (int32_t)(prompt - cut.begin);

@@ -54,9 +54,9 @@ typedef struct PairSource {
     const Chat *chat;
     bool unpaired; /* rows of one answer: of KTO, or */
     bool stepwise; /* rows of steps: a token is trained when it ends a step */
-    /* Answers end with their last trained token: what the chat template writes behind a turn is left out, so that a score is of the token that ends
-     * the turn */
-    bool ends;
+    /* Answers end with the token whose score counts: scalar_head_end of the whole row; with `at_turn` the one that ends the turn, as runs of earlier
+     * versions have it, without what the chat template writes behind it */
+    bool ends, at_turn;
     const char *reader; /* for messages: "algorithm dpo" */
 } PairSource;
 /* Preference rows: {"prompt", "chosen", "rejected"} as texts or messages, the prompt explicit or implicit, or {"prompt_ids", "chosen_ids",

@@ -297,6 +297,7 @@ static Status evaluate(const RewardEvaluation *config, const Recipe *recipe, Rew
                          .unpaired = t->stepwise,
                          .stepwise = t->stepwise,
                          .ends = true,
+                         .at_turn = config->at_turn,
                          .reader = "a reward model"};
     Status status = tape && t->scratch ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the tape");
     if (tape) tape_record(tape, false);

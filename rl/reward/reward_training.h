@@ -38,6 +38,7 @@ typedef struct RewardEvaluation {
     int64_t max_length;
     const char *truncation;
     const char *as;                                            /* data.as */
+    bool at_turn;                                              /* see Scorer */
     const char *system;                                        /* message of conversations without one; NULL = none */
     void (*on_progress)(void *context, size_t done, size_t n); /* may be NULL */
     void (*say)(void *context, const char *text);              /* which rows are left out, and why; may be NULL */

@@ -2,6 +2,8 @@
 /* Opening reward models, and passes that read their score. */
 #include "rl/reward/scorer.h"
 
+#include "rl/pairs/pair_run.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +14,7 @@ enum { PASS_TOKENS = 2048 };
 /* adapter: NULL for a whole model. model: the model's directory, of an adapter its base. */
 typedef struct Found {
     const char *adapter, *model, *template, *now, *as;
+    bool at_turn;
 } Found;
 
 static bool has(Arena *arena, const char *dir, const char *name) {
@@ -46,7 +49,7 @@ static Status read_rendering(Arena *arena, const char *dir, Found *found) {
     recipe_as_before(recipe);
     found->as = arena_strdup(arena, recipe->data_as);
     recipe_free(recipe);
-    return ST_OK;
+    return run_scores_turns(run, &found->at_turn);
 }
 
 static Status find_base(Arena *arena, const ScorerOptions *options, Found *found) {
@@ -134,6 +137,7 @@ static Status open_parts(Scorer *scorer, const char *dir, const ScorerOptions *o
     TRY(open_model(scorer, &found, options));
     scorer->dir = found.model;
     scorer->as = found.as ? found.as : "text";
+    scorer->at_turn = found.at_turn;
     TRY(tokenizer_load_if_any(found.model, &scorer->tokenizer));
     if (scorer->tokenizer) TRY(chat_open(found.model, found.adapter, found.template, found.now, scorer->tokenizer, &scorer->chat));
     scorer->tape = tape_new(device_cpu(), scorer->model->compute, 0);
