@@ -352,6 +352,8 @@ static void tell(void *context, const TrainMemory *memory) {
     if (config->on_plan) config->on_plan(config->context, whole->run, &whole->plan);
 }
 
+static void add_warning(void *w, const char *text) { jw_string(w, NULL, text); }
+
 static void started(void *context, JsonWriter *w) {
     const Whole *whole = context;
     const PairRun *run = whole->run;
@@ -363,6 +365,14 @@ static void started(void *context, JsonWriter *w) {
     jw_int(w, "trained_parameters", plan->trained_parameters);
     jw_string(w, "compute", dtype_name(run->model->compute));
     if (run->objective->scores && !run->at_turn) jw_string(w, "score_token", "last");
+    jw_array(w, "warnings");
+    pairs_say(run->train, run->recipe, "data.train", add_warning, w);
+    if (run->eval) pairs_say(run->eval, run->recipe, "data.eval", add_warning, w);
+    jw_end_array(w);
+    Str text = {0};
+    if (run->objective->use) run->objective->use(run, &text);
+    if (text.len > 0) jw_string(w, "use", text.data);
+    str_release(&text);
     jw_string(w, "format", run->objective->stepwise ? "stepwise" : run->objective->unpaired ? "kto" : "preference");
 }
 

@@ -33,6 +33,7 @@ typedef struct PairObjective {
     Status (*batch)(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n, bool training, double total, LossSums *sums);
     void (*write_metrics)(const PairRun *run, const char *prefix, JsonWriter *w);
     Status (*save)(PairRun *run, const char *run_dir);
+    void (*use)(const PairRun *run, Str *text); /* how the result is used, for the run's page; may be NULL */
 } PairObjective;
 typedef struct PairPlan {
     int64_t total_steps, largest_batch_tokens;

@@ -237,6 +237,10 @@ static void release(RewardTraining *t) {
     free(t->scores);
 }
 
+static void use(const PairRun *run, Str *text) {
+    if (!run->at_turn) reward_use(run->recipe, &run->model->config, text);
+}
+
 Status reward_training_run(const PairRunConfig *config, TrainResult *result) {
     RewardTraining t = {.centering = config->recipe->train_center_rewards_coefficient};
     TRY(kind_of_rows(config->recipe, &t.stepwise));
@@ -253,7 +257,8 @@ Status reward_training_run(const PairRunConfig *config, TrainResult *result) {
                                .scores = true,
                                .begin = begin,
                                .batch = batch_loss,
-                               .write_metrics = write_metrics};
+                               .write_metrics = write_metrics,
+                               .use = t.stepwise ? NULL : use};
     t.scratch = arena_new(0);
     if (!t.scratch) return status_fail(ST_RESOURCE, "out of memory");
     PairRun run = {.config = config, .recipe = config->recipe, .objective = &objective, .context = &t};

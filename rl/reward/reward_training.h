@@ -29,6 +29,9 @@ typedef struct RewardNumbers {
  * (...ForSequenceClassification), metrics.jsonl, checkpoints/. ST_CONFIG: a format without preferences; else as pair_run. */
 Status reward_training_run(const PairRunConfig *config, TrainResult *result);
 
+/* What to write in Python for the same scores: lines for people, of a reward model of pairs. config: the base's */
+void reward_use(const Recipe *recipe, const ModelConfig *config, Str *text);
+
 /* The numbers of a reward model on a file of pairs or steps. */
 typedef struct RewardEvaluation {
     const Model *model;         /* with a score */
