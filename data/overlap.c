@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs of words of evaluation, looked for in training; see overlap.h. */
 #include "data/overlap.h"
 

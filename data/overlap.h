@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Evaluation rows that training has as well. */
 #ifndef TUNE_OVERLAP_H
 #define TUNE_OVERLAP_H

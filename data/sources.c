@@ -128,7 +128,8 @@ static Status read_source(const SourceReader *reader, const DataSource *source, 
     TRY(rows_expand(source->path, arena, &paths, &n));
     for (size_t i = 0; i < n && (left > 0 || source->max_rows == 0); i++) {
         Reading reading = {.reader = reader, .form = form, .counts = &table->counts, .source = source, .n_bad = &n_bad, .first = &first};
-        RowsConfig how = {.max_rows = left, .separator = source->separator, .widen = reader->widen, .bad = reader->config->rejected ? take_bad : NULL};
+        RowsConfig how = {
+            .max_rows = left, .separator = source->separator, .widen = reader->widen, .bad = reader->config->rejected ? take_bad : NULL};
         TRY(rows_read_as(paths[i], &how, take_row, &reading));
         left -= reading.n_read;
     }

@@ -19,7 +19,9 @@ static const Container *const containers[] = {
 bool row_reader_full(const RowReader *reader) { return reader->config.max_rows > 0 && reader->n_rows >= reader->config.max_rows; }
 
 Status row_is_bad(RowReader *reader, Status failed, size_t number) {
-    return reader->config.bad ? reader->config.bad(reader->context, &(Row){NULL, reader->path, reader->unit, number, reader->text}) : failed;
+    return reader->config.bad
+               ? reader->config.bad(reader->context, &(Row){.file = reader->path, .unit = reader->unit, .line = number, .text = reader->text})
+               : failed;
 }
 
 Status row_hand_over(RowReader *reader, json_t *row, size_t number) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "data/filter/word_grams.h"
 
 #include <stdlib.h>

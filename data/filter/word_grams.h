@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs of words, as texts are compared by: decontaminate among files, data check among training and evaluation.
  *
  *     text_fold(text, &folded);

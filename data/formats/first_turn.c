@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where a first message's own words begin, when it is the assistant's. */
 #include "data/formats/conversation.h"
 

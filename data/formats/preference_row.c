@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of preferences as people write them: texts beside lists of messages. They become rows of one kind, which formats read. */
 #include "data/formats/formats.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows that a run leaves out because they cannot be used, with data.on_bad_row: skip; without it the first of them ends the run.
  *
  *     Status status = read(row);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is said of pairs: which rows were left out and why, and kinds of answers that are very unequal. */
 #include "rl/pairs/pairs.h"
 

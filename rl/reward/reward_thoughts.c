@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Thoughts that a completion speaks out before its answer. */
 #include "rl/reward/reward_kinds.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a reward model is used elsewhere, so that it gives the scores that it gives here. */
 #include "rl/reward/reward_training.h"
 
