@@ -339,7 +339,7 @@ Status rewards_score(RewardSet *set, const RewardRow *rows, size_t n, const Rewa
         sums[i] = MIN(MAX(sums[i], set->low), set->high);
     }
     if (set->whiten) whiten(sums, n);
-    set->scores = (RewardScores){n, set->n_columns, sums, judged, set->columns};
+    set->scores = (RewardScores){n, set->n_columns, sums, set->columns, judged};
     *scores = &set->scores;
     return ST_OK;
 }

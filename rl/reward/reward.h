@@ -79,8 +79,8 @@ typedef struct RewardColumn {
 typedef struct RewardScores {
     size_t n_rows, n_columns;
     const double *sums;
-    const bool *judged;
     const RewardColumn *columns;
+    const bool *judged;
 } RewardScores;
 /* Valid until the next call. The recipe's rewards are the first columns, in its order. ST_INPUT: a column is missing or of another kind, a program or
  * server answers wrongly; ST_RESOURCE: it died, hangs or does not answer. The text names the reward and the row. */
