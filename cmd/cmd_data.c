@@ -2,6 +2,7 @@
 /* tune data: rows before training. One file cmd_data_<name>.c and one line of data_commands.def per subcommand. */
 #include "cmd/cmd_data.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "rl/reward/reward.h"
@@ -24,7 +25,7 @@ Status filter_rewards(void *rewards, const FilterRow *rows, size_t n, double *va
                                .finish_reason = "stop",
                                .columns = rows[i].json};
     Status status = rewards_score(rewards, asked, n, &scores);
-    for (size_t i = 0; status == ST_OK && i < n; i++) values[i] = scores->sums[i];
+    for (size_t i = 0; status == ST_OK && i < n; i++) values[i] = scores->judged[i] ? scores->sums[i] : (double)NAN;
     free(asked);
     return status;
 }

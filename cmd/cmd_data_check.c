@@ -7,6 +7,7 @@
 #include "cmd/cmd_data.h"
 #include "data/branches.h"
 #include "data/check.h"
+#include "lib/train/rejected.h"
 #include "rl/pairs/preference.h"
 #include "rl/text/prompts.h"
 #include "rl/text/text_algorithm.h"
@@ -17,6 +18,7 @@ typedef struct Check {
     Recipe *recipe;
     RecipeRows rows;
     DataCheck found;
+    Pairs *pairs; /* as the run has them; NULL: it does not learn from preferences */
 } Check;
 
 /* ---- the tokens of a row, each with its text ---- */
@@ -46,8 +48,8 @@ static Status each_token_of(const RecipeRows *rows, const Ids *ids, const Ids *l
 }
 
 /* Of text k of a row: what the model sees, from the first token to the last. */
-static Status each_token(const RecipeRows *rows, size_t row, int32_t k, TokenCallback *call, void *context) {
-    const Example example = dataset_example(rows->train, row);
+static Status each_token(const RecipeRows *rows, const Dataset *dataset, size_t row, int32_t k, TokenCallback *call, void *context) {
+    const Example example = dataset_example(dataset, row);
     Ids ids = {0}, labels = {0};
     example_text(&example, k, &ids, &labels);
     Status status = each_token_of(rows, &ids, &labels, call, context);
@@ -89,27 +91,46 @@ static void paint_token(void *context, int32_t id, bool trained, bool special, c
     if (paint->colour) print_result("\033[0m");
 }
 
-static Status print_sample(const Check *check) {
+/* what: ", rejected" of the other answer of a pair, else "" */
+static Status print_row(const Check *check, const Dataset *dataset, size_t i, const char *what) {
+    const Example example = dataset_example(dataset, i);
     bool colour = screen_paints();
-    for (size_t i = 0; i < MIN(check->rows.train->n, (size_t)check->n_rows); i++) {
-        const Example example = dataset_example(check->rows.train, i);
-        int32_t n_texts = example_texts(&example);
-        Str where = {0};
-        dataset_where(check->rows.train, i, &where);
-        print_result("\n%s: %d token%s", str_text(&where), (int)example.n, plural(example.n));
-        if (!check->rows.prompts) print_result(", %d trained", (int)example.trained);
-        if (n_texts > 1) print_result(", in %d texts", (int)n_texts);
-        if (colour || check->rows.prompts)
-            print_result("\n");
-        else
-            print_result(" (in %s %s)\n", marks()->open, marks()->close);
-        str_release(&where);
-        for (int32_t k = 0; k < n_texts; k++) {
-            Paint paint = {.colour = colour};
-            if (n_texts > 1) print_result("-- %d of %d\n", (int)k + 1, (int)n_texts);
-            TRY(each_token(&check->rows, i, k, paint_token, &paint));
-            print_result("%s\n", !colour && paint.trained ? marks()->close : "");
-        }
+    int32_t n_texts = example_texts(&example);
+    Str where = {0};
+    dataset_where(dataset, i, &where);
+    print_result("\n%s%s: %d token%s", str_text(&where), what, (int)example.n, plural(example.n));
+    if (!check->rows.prompts) print_result(", %d trained", (int)example.trained);
+    if (n_texts > 1) print_result(", in %d texts", (int)n_texts);
+    if (colour || check->rows.prompts)
+        print_result("\n");
+    else
+        print_result(" (in %s %s)\n", marks()->open, marks()->close);
+    str_release(&where);
+    for (int32_t k = 0; k < n_texts; k++) {
+        Paint paint = {.colour = colour};
+        if (n_texts > 1) print_result("-- %d of %d\n", (int)k + 1, (int)n_texts);
+        TRY(each_token(&check->rows, dataset, i, k, paint_token, &paint));
+        print_result("%s\n", !colour && paint.trained ? marks()->close : "");
+    }
+    return ST_OK;
+}
+
+/* The row with the rejected answer of training row `i`; n: it was dropped. Rows stand in the order of files and lines. */
+static size_t rejected_row(const RecipeRows *rows, size_t i) {
+    const Example wanted = dataset_example(rows->train, i);
+    for (size_t k = 0; k < rows->rejected->n; k++) {
+        const Example example = dataset_example(rows->rejected, k);
+        if (example.file == wanted.file && example.line == wanted.line) return k;
+    }
+    return rows->rejected->n;
+}
+
+static Status print_sample(const Check *check) {
+    const RecipeRows *rows = &check->rows;
+    for (size_t i = 0; i < MIN(rows->train->n, (size_t)check->n_rows); i++) {
+        TRY(print_row(check, rows->train, i, ""));
+        size_t other = rows->rejected ? rejected_row(rows, i) : 0;
+        if (rows->rejected && other < rows->rejected->n) TRY(print_row(check, rows->rejected, other, ", rejected"));
     }
     return ST_OK;
 }
@@ -152,6 +173,15 @@ static void print_line(void *context, const char *text) {
     print_result("%s\n", text);
 }
 
+static int64_t count_dropped(const Check *check) {
+    const DataCounts *train = &check->rows.train->counts;
+    int64_t n = 0;
+    for (int i = 0; check->pairs && i < PAIR_DROPS; i++) n += check->pairs->dropped[i];
+    return check->pairs ? n : train->dropped_long + train->dropped_untrained;
+}
+
+static int64_t count_cut(const Check *check) { return check->pairs ? check->pairs->cut : check->rows.train->counts.cut; }
+
 static Status print_screen(const Check *check) {
     const DataCounts *train = &check->rows.train->counts;
     data_files_say(check->rows.train, print_line, NULL);
@@ -163,8 +193,11 @@ static Status print_screen(const Check *check) {
     else
         print_result("rows %lld, tokens %lld, trained %lld (%.1f %%)\n", (long long)train->rows, (long long)train->tokens,
                      (long long)train->trained_tokens, train->tokens ? 100 * (double)train->trained_tokens / (double)train->tokens : 0);
-    print_result("dropped %lld, cut %lld, duplicates %lld, near-duplicates %lld", (long long)(train->dropped_long + train->dropped_untrained),
-                 (long long)train->cut, (long long)train->duplicates, (long long)check->found.near_duplicates);
+    if (check->rows.rejected)
+        print_result("rejected answers: tokens %lld, trained %lld\n", (long long)check->rows.rejected->counts.tokens,
+                     (long long)check->rows.rejected->counts.trained_tokens);
+    print_result("dropped %lld, cut %lld, duplicates %lld, near-duplicates %lld", (long long)count_dropped(check), (long long)count_cut(check),
+                 (long long)train->duplicates, (long long)check->found.near_duplicates);
     if ((size_t)check->found.compared < check->rows.train->n) print_result(" among the first %lld rows", (long long)check->found.compared);
     print_result("\n");
     if (check->rows.eval && check->rows.prompts)
@@ -213,6 +246,12 @@ static Status number_row(void *context, const Row *row) {
     return more ? ST_OK : status_fail(ST_INTERRUPTED, "found"); /* the rest is not read */
 }
 
+static Status number_bad(void *context, const Row *row) {
+    (void)row;
+    ((Numbering *)context)->rows++;
+    return ST_OK;
+}
+
 static Status number_rows(const Dataset *dataset, size_t n, size_t *numbers) {
     Numbering of = {.dataset = dataset, .n = n, .numbers = numbers};
     while (of.next < n) {
@@ -220,7 +259,7 @@ static Status number_rows(const Dataset *dataset, size_t n, size_t *numbers) {
         of.file = dataset_example(dataset, before).file;
         of.rows = 0;
         const DataFile *file = &dataset->files[of.file];
-        RowsConfig how = {.separator = dataset->sources[file->source].separator, .widen = true};
+        RowsConfig how = {.separator = dataset->sources[file->source].separator, .widen = true, .bad = number_bad};
         Status status = rows_read_as(file->path, &how, number_row, &of);
         if (of.next > before && (of.next == n || dataset_example(dataset, of.next).file != of.file)) continue;
         return status != ST_OK ? status : status_fail(ST_INPUT, "'%s' has changed while it was read", file->path);
@@ -236,7 +275,7 @@ static Status write_text(const Check *check, size_t row, int32_t k, size_t numbe
     int32_t n_texts = texts_of(&check->rows, row);
     for (int i = 0; i < 3; i++) jw_array(all[i], NULL);
     const Example example = dataset_example(check->rows.train, row);
-    Status status = each_token(&check->rows, row, k, list_token, &lists);
+    Status status = each_token(&check->rows, check->rows.train, row, k, list_token, &lists);
     str_printf(out, "%s{\"row\": %zu, \"file\": ", out->len ? ", " : "", number);
     const char *path = check->rows.train->files[example.file].path;
     str_append_json(out, path, strlen(path));
@@ -264,8 +303,11 @@ static void write_head(const Check *check, JsonWriter *w) {
     jw_int(w, "rows", train->rows);
     jw_int(w, "tokens", train->tokens);
     jw_int(w, "trained_tokens", train->trained_tokens);
-    jw_int(w, "dropped", train->dropped_long + train->dropped_untrained);
-    jw_int(w, "cut", train->cut);
+    if (check->rows.rejected) jw_int(w, "rejected_tokens", check->rows.rejected->counts.tokens);
+    if (check->rows.rejected) jw_int(w, "rejected_trained_tokens", check->rows.rejected->counts.trained_tokens);
+    if (check->recipe->rejected) jw_int(w, "rejected_rows", check->recipe->rejected->n);
+    jw_int(w, "dropped", count_dropped(check));
+    jw_int(w, "cut", count_cut(check));
     jw_int(w, "turned", train->turned);
     jw_int(w, "turns", train->turns);
     jw_int(w, "duplicates", train->duplicates);
@@ -366,8 +408,8 @@ static Status write_page(const Check *check) {
     page_number(&out, "rows", train->rows);
     page_number(&out, "tokens", train->tokens);
     if (!check->rows.prompts) page_number(&out, "trained tokens", train->trained_tokens);
-    page_number(&out, "dropped", train->dropped_long + train->dropped_untrained);
-    page_number(&out, "cut", train->cut);
+    page_number(&out, "dropped", count_dropped(check));
+    page_number(&out, "cut", count_cut(check));
     if (train->turned) page_number(&out, "conversations trained turn by turn", train->turned);
     if (train->turned) page_number(&out, "their answers", train->turns);
     page_number(&out, "duplicates", train->duplicates);
@@ -391,7 +433,7 @@ static Status write_page(const Check *check) {
         str_append(&out, "</p>");
         for (int32_t k = 0; k < texts_of(&check->rows, i) && status == ST_OK; k++) {
             str_append(&out, "<div class=\"row\">");
-            status = each_token(&check->rows, i, k, page_token, &out);
+            status = each_token(&check->rows, check->rows.train, i, k, page_token, &out);
             str_append(&out, "</div>");
         }
         str_release(&where);
@@ -419,7 +461,7 @@ static Status try_prompts(const Recipe *recipe, const ModelConfig *config, const
     for (size_t i = 0; i < COUNT_OF(nodes) && nodes[i] && status == ST_OK; i++) {
         PromptSet set = {0};
         status = prompts_read(nodes[i], keys[i], recipe, config, chat, tokenizer, &set);
-        if (status == ST_OK) status = prompts_check(&set, rewards);
+        if (status == ST_OK) status = prompts_check(&set, rewards, recipe->rejected);
         prompts_free(&set);
     }
     return status;
@@ -438,17 +480,57 @@ static Status open_prompts(const Recipe *recipe, const ModelConfig *config, Reci
     chat_close(chat);
     tokenizer_free(tokenizer);
     rewards_close(rewards);
-    return status == ST_OK ? recipe_prompts_open(recipe, config, NULL, rows) : status;
+    RejectedMark mark = rejected_mark(recipe->rejected); /* what is read again is not listed again */
+    if (status == ST_OK) status = recipe_prompts_open(recipe, config, NULL, rows);
+    rejected_back(recipe->rejected, mark);
+    return status;
 }
+
+/* First as the run reads them, which says what it leaves out; then each answer as an example. */
+static Status open_pairs(Check *check, const ModelConfig *config) {
+    const Recipe *recipe = check->recipe;
+    Tokenizer *tokenizer = NULL;
+    Chat *chat = NULL;
+    PreferenceConfig settings;
+    const PreferenceLoss *loss;
+    TRY(preference_configure(recipe, preference_algorithm(recipe->rl_algorithm), &settings, &loss));
+    Status status = tokenizer_load_if_any(recipe->model_path, &tokenizer);
+    if (status == ST_OK)
+        status = chat_open(recipe->model_path, recipe->model_adapter, recipe->model_chat_template, recipe->data_now, tokenizer, &chat);
+    PairSource source = {.model = config, .tokenizer = tokenizer, .chat = chat, .unpaired = !loss, .reader = recipe->rl_algorithm};
+    if (status == ST_OK) status = pairs_load(recipe, "data.train", recipe->data_train, &source, &check->pairs);
+    chat_close(chat);
+    tokenizer_free(tokenizer);
+    RejectedMark mark = rejected_mark(recipe->rejected);
+    if (status == ST_OK) status = recipe_pairs_open(recipe, config, NULL, &check->rows);
+    rejected_back(recipe->rejected, mark);
+    return status;
+}
+
+static Status open_rows(Check *check, const ModelConfig *config) {
+    const Recipe *recipe = check->recipe;
+    if (learns_from_prompts(recipe)) return open_prompts(recipe, config, &check->rows);
+    if (recipe->has_rl && !recipe->rl_env && preference_algorithm(recipe->rl_algorithm)) return open_pairs(check, config);
+    TRY(recipe_rows_open(recipe, config, NULL, &check->rows));
+    RejectedMark mark = rejected_mark(recipe->rejected);
+    Status status = recipe_rejected_open(recipe, config, &check->rows); /* for tune reward; tune sft does not read them */
+    rejected_back(recipe->rejected, mark);
+    if (status != ST_INPUT) return status;
+    data_check_warn(&check->found, "rejected answers: %s", status_text());
+    return ST_OK;
+}
+
+static void note_pairs(void *context, const char *text) { data_check_warn(context, "%s", text); }
 
 static Status check_rows(const Command *command, Check *check, Arena *arena) {
     ModelConfig config = {0};
     if (!check->recipe->model_path) return status_hint(status_fail(ST_CONFIG, "'model.path' is missing"), "name a Hugging Face model directory");
     TRY(model_config_read(check->recipe->model_path, arena, &config)); /* the weights are not looked at */
-    if (learns_from_prompts(check->recipe))
-        TRY(open_prompts(check->recipe, &config, &check->rows));
-    else
-        TRY(recipe_rows_open(check->recipe, &config, NULL, &check->rows));
+    TRY(open_rows(check, &config));
+    Str rejected = {0};
+    if (rejected_describe(check->recipe->rejected, &rejected)) data_check_warn(&check->found, "%s", str_text(&rejected));
+    str_release(&rejected);
+    if (check->pairs) pairs_say(check->pairs, check->recipe, "data.train", note_pairs, &check->found);
     TRY(data_check(&check->rows, &config, &check->found));
     TRY(command->json ? print_json(check) : print_screen(check));
     if (check->html) TRY(write_page(check));
@@ -467,6 +549,7 @@ static Status check_recipe(const Command *command, Check *check) {
     Arena *arena = arena_new(0);
     Status status = arena ? check_rows(command, check, arena) : status_fail(ST_RESOURCE, "out of memory");
     data_check_release(&check->found);
+    pairs_free(check->pairs);
     recipe_rows_close(&check->rows);
     recipe_free(check->recipe);
     arena_free(arena);

@@ -3,7 +3,23 @@
 #include "cmd/pair_command.h"
 #include "rl/reward/reward_training.h"
 
-static Status run(const RecipeCommand *job) { return pair_command(job, reward_training_run, false); }
+/* As the run keeps it for its page; nothing where it says nothing. */
+static Status show_use(const Recipe *recipe) {
+    Arena *arena = arena_new(0);
+    const char *path = arena ? path_join(arena, recipe->output, "started.json") : NULL;
+    json_t *started = NULL;
+    Status status = path ? json_read_file(path, &started) : ST_RESOURCE;
+    const char *use = json_string_value(json_object_get(started, "use"));
+    if (use) show_line("transformers and PEFT give the same scores:\n%s", use);
+    json_decref(started);
+    arena_free(arena);
+    return status;
+}
+
+static Status run(const RecipeCommand *job) {
+    TRY(pair_command(job, reward_training_run, false));
+    return job->options.dry_run ? ST_OK : show_use(job->recipe);
+}
 
 Status cmd_reward(int argc, char **argv) {
     static const char *const sections[] = {"", "model", "lora", "data", "train", "eval", NULL};

@@ -23,6 +23,7 @@ static void report_reward(const Command *command, const RewardNumbers *m, bool s
         jw_double(&w, "margin", chosen - rejected);
         jw_double(&w, "calibration_error", error);
         jw_double(&w, "brier", brier);
+        jw_int(&w, "left_out", m->left_out);
         jw_end_object(&w);
         print_result("%s\n", str_text(&w.text));
         jw_release(&w);
@@ -52,12 +53,14 @@ Status eval_reward(const Command *command, const Eval *job) {
     RewardEvaluation config = {.model = scorer->model,
                                .tokenizer = scorer->tokenizer,
                                .chat = scorer->chat,
+                               .at_turn = scorer->at_turn,
                                .data = job->data,
                                .max_length = job->config.max_length,
                                .truncation = job->config.truncation,
                                .as = job->config.as ? job->config.as : scorer->as,
                                .system = job->chat.system,
-                               .on_progress = show_rows};
+                               .on_progress = show_rows,
+                               .say = show_warning};
     status = reward_evaluate(&config, &numbers, &stepwise);
     end_live_line();
     if (status == ST_OK) report_reward(command, &numbers, stepwise);

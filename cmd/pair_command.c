@@ -29,14 +29,8 @@ static void show_plan(void *context, const PairRun *run, const PairPlan *plan) {
               (long long)pairs->tokens, plural(pairs->tokens), (long long)pairs->trained_tokens);
     show_plain_rows(&pairs->table);
     data_counts_warn(&pairs->table.counts, "data.train", show_warning, NULL);
-    if (pairs->dropped_long > 0)
-        show_message("tune: warning: data.train: %lld row%s longer than data.max_length left out", (long long)pairs->dropped_long,
-                     plural(pairs->dropped_long));
-    if (pairs->cut > 0)
-        show_message("tune: warning: data.train: %lld row%s longer than data.max_length cut", (long long)pairs->cut, plural(pairs->cut));
-    if (pairs->dropped_same > 0)
-        show_message("tune: warning: data.train: %lld row%s left out: both answers are the same", (long long)pairs->dropped_same,
-                     plural(pairs->dropped_same));
+    pairs_say(pairs, job->recipe, "data.train", show_warning, NULL);
+    if (run->eval) pairs_say(run->eval, job->recipe, "data.eval", show_warning, NULL);
     if (run->eval) show_line("held out: %zu row%s", run->eval->n, plural((int64_t)run->eval->n));
     show_training_model(job->recipe, &shown, "");
     show_line("plan: %lld step%s, %s an epoch, largest batch %lld token%s", (long long)plan->total_steps, plural(plan->total_steps),

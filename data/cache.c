@@ -136,6 +136,7 @@ static void add_settings(Hasher *hasher, const DataConfig *config) {
     add_number(hasher, config->max_length);
     add_number(hasher, config->vocab_size);
     add_number(hasher, config->positions);
+    if (config->rejected) add_text(hasher, "bad rows are left out");
 }
 
 static void add_columns(Hasher *hasher, const ColumnMap *map) {

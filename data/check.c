@@ -3,6 +3,7 @@
 #include "lib/base/system.h"
 #include "data/branches.h"
 #include "data/check.h"
+#include "data/overlap.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,7 +12,7 @@
 
 /* ---- a recipe's rows ---- */
 
-static Status load_rows(const Recipe *recipe, const ModelConfig *model, const RecipeRows *rows, const Yaml *node, const char *key, bool once,
+static Status load_rows(const Recipe *recipe, const ModelConfig *model, RecipeRows *rows, const Yaml *node, const char *key, bool once,
                         Dataset **dataset) {
     DataSource *sources;
     size_t n;
@@ -21,7 +22,8 @@ static Status load_rows(const Recipe *recipe, const ModelConfig *model, const Re
     DataConfig config = data_config(recipe, model, rows->chat);
     config.prompts = rows->prompts;
     config.turns = recipe->data_turns;
-    if (config.prompts) config.cache = NULL;
+    config.pairs = dataset == &rows->rejected ? PAIRS_REJECTED : rows->pairs ? PAIRS_CHOSEN : NO_PAIRS;
+    if (config.prompts || config.pairs != NO_PAIRS) config.cache = NULL;
     return dataset_load(&config, sources, n, rows->tokenizer, dataset);
 }
 
@@ -38,6 +40,11 @@ static Status open_rows(const Recipe *recipe, const ModelConfig *model, RecipeRo
     if (eval) return load_rows(recipe, model, rows, eval, key, true, &rows->eval);
     recipe_warn_eval_every(recipe);
     return recipe->data_eval_split > 0 ? dataset_split(rows->train, recipe->data_eval_split, (uint64_t)recipe->seed, &rows->eval) : ST_OK;
+}
+
+Status recipe_rejected_open(const Recipe *recipe, const ModelConfig *model, RecipeRows *rows) {
+    if (!rows->train->format || strcmp(rows->train->format, "preference") != 0) return ST_OK;
+    return load_rows(recipe, model, rows, recipe->data_train, "data.train", false, &rows->rejected);
 }
 
 static Status open_all(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows) {
@@ -64,6 +71,12 @@ Status recipe_prompts_open(const Recipe *recipe, const ModelConfig *model, const
     return open_all(recipe, model, day, rows);
 }
 
+Status recipe_pairs_open(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows) {
+    *rows = (RecipeRows){.pairs = true};
+    TRY(open_all(recipe, model, day, rows));
+    return recipe_rejected_open(recipe, model, rows);
+}
+
 void recipe_rows_are_read(RecipeRows *rows) {
     chat_close(rows->chat);
     tokenizer_free(rows->tokenizer);
@@ -74,15 +87,15 @@ void recipe_rows_are_read(RecipeRows *rows) {
 void recipe_rows_close(RecipeRows *rows) {
     recipe_rows_are_read(rows);
     dataset_free(rows->eval);
+    dataset_free(rows->rejected);
     dataset_free(rows->train);
     *rows = (RecipeRows){0};
 }
 
 /* ---- warnings ---- */
 
-static void warn(DataCheck *check, const char *format, ...) PRINTF_LIKE(2, 3);
-static void warn(DataCheck *check, const char *format, ...) {
-    char text[600];
+void data_check_warn(DataCheck *check, const char *format, ...) {
+    char text[4000];
     va_list list;
     if (check->n_warnings == CHECK_WARNINGS) return;
     va_start(list, format);
@@ -92,7 +105,7 @@ static void warn(DataCheck *check, const char *format, ...) {
     if (copy) check->warnings[check->n_warnings++] = copy;
 }
 
-static void keep_warning(void *context, const char *text) { warn(context, "%s", text); }
+static void keep_warning(void *context, const char *text) { data_check_warn(context, "%s", text); }
 
 void data_check_release(DataCheck *check) {
     for (size_t i = 0; i < check->n_warnings; i++) free(check->warnings[i]);
@@ -146,18 +159,18 @@ static void look_at_ends(const RecipeRows *rows, const ModelConfig *model, DataC
     bool chat = rows->train->counts.conversations > 0,
          knows_end = model->n_eos > 0 || (rows->tokenizer && tokenizer_eos(rows->tokenizer) >= 0) || chat_end_of_turn(rows->chat) >= 0;
     if (check->ended == 0 && knows_end) {
-        warn(check, "no end token is ever trained: the model will not learn to stop%s",
-             cut >= n ? "; every row is cut at data.max_length"
-             : chat   ? "; the chat template writes none behind an answer"
-                      : "");
+        data_check_warn(check, "no end token is ever trained: the model will not learn to stop%s",
+                        cut >= n ? "; every row is cut at data.max_length"
+                        : chat   ? "; the chat template writes none behind an answer"
+                                 : "");
         check->wrong = check->wrong || chat;
     } else if (check->ended < n && knows_end) {
-        warn(check, "%lld of %lld rows train no end token: they teach to go on%s", (long long)(n - check->ended), (long long)n,
-             cut > 0 ? "; data.max_length cuts rows" : "");
+        data_check_warn(check, "%lld of %lld rows train no end token: they teach to go on%s", (long long)(n - check->ended), (long long)n,
+                        cut > 0 ? "; data.max_length cuts rows" : "");
     }
     if (check->doubled_bos)
-        warn(check, "%lld of %lld rows begin with BOS twice: the text brings one and the tokenizer adds one", (long long)check->doubled_bos,
-             (long long)n);
+        data_check_warn(check, "%lld of %lld rows begin with BOS twice: the text brings one and the tokenizer adds one",
+                        (long long)check->doubled_bos, (long long)n);
     check->wrong = check->wrong || (check->doubled_bos == n && n > 0);
 }
 
@@ -171,7 +184,7 @@ static void look_for_unknown_tokens(const Tokenizer *tokenizer, const Str *text,
         if (!end || end - at > 60) continue;
         snprintf(token, sizeof token, "%.*s", (int)(end + 2 - at), at);
         if (tokenizer_id(tokenizer, token) >= 0) continue;
-        warn(check, "template and tokenizer disagree: the template writes %s, which is no token of this tokenizer", token);
+        data_check_warn(check, "template and tokenizer disagree: the template writes %s, which is no token of this tokenizer", token);
         return;
     }
 }
@@ -186,16 +199,16 @@ static void look_at_template(const RecipeRows *rows, const ModelConfig *model, D
     bool stops = end == tokenizer_eos(rows->tokenizer);
     for (size_t i = 0; i < model->n_eos; i++) stops = stops || model->eos_token_id[i] == end;
     if (end >= 0 && !stops)
-        warn(
+        data_check_warn(
             check,
             "the template ends an answer with %s, which is neither the tokenizer's EOS nor in generation_config.json: other programs will not stop there",
             chat_end_text(rows->chat));
     if (counts->with_system > 0 && counts->with_system < counts->conversations)
-        warn(check, "%lld of %lld conversations have no system message, the others do: see data.system",
-             (long long)(counts->conversations - counts->with_system), (long long)counts->conversations);
+        data_check_warn(check, "%lld of %lld conversations have no system message, the others do: see data.system",
+                        (long long)(counts->conversations - counts->with_system), (long long)counts->conversations);
     if (counts->templates * 10 > counts->marked * 3)
-        warn(check, "%.0f %% of the answers' tokens are the template's, not their own words",
-             100 * (double)counts->templates / (double)counts->marked);
+        data_check_warn(check, "%.0f %% of the answers' tokens are the template's, not their own words",
+                        100 * (double)counts->templates / (double)counts->marked);
 }
 
 /* ---- rows that are much alike: one-permutation minhash of runs of five tokens, compared within bands ---- */
@@ -209,12 +222,6 @@ typedef struct Sketch {
 typedef struct BandKey {
     uint32_t key, row;
 } BandKey;
-
-static uint64_t hash_ids(const int32_t *ids, int32_t n) {
-    uint64_t hash = 0;
-    for (int32_t i = 0; i < n; i++) hash = mix64(hash ^ (uint32_t)ids[i]) + 0x9e3779b97f4a7c15u;
-    return hash;
-}
 
 static void sketch_row(const Example *example, Sketch *sketch) {
     uint32_t least[BINS];
@@ -299,8 +306,9 @@ static Status find_near_duplicates(const Dataset *dataset, DataCheck *check) {
         for (size_t i = 0; i < n; i++) check->near_duplicates += alike[i];
         check->compared = (int64_t)n;
         if (check->near_duplicates)
-            warn(check, "%lld of the first %zu rows are much like an earlier one (4 in 5 runs of five tokens)", (long long)check->near_duplicates, n);
-        if (n < dataset->n) warn(check, "rows much alike were looked for among the first %zu of %zu rows only", n, dataset->n);
+            data_check_warn(check, "%lld of the first %zu rows are much like an earlier one (4 in 5 runs of five tokens)",
+                            (long long)check->near_duplicates, n);
+        if (n < dataset->n) data_check_warn(check, "rows much alike were looked for among the first %zu of %zu rows only", n, dataset->n);
     }
     free(sketches);
     free(keys);
@@ -308,121 +316,35 @@ static Status find_near_duplicates(const Dataset *dataset, DataCheck *check) {
     return room ? ST_OK : status_fail(ST_RESOURCE, "out of memory to compare %zu rows", n);
 }
 
-/* ---- training rows that evaluation asks for: 13 tokens in a row, the last of them trained; of a shorter row all ---- */
-
-enum { GRAM = 13 };
-typedef struct Gram {
-    uint64_t hash;
-    uint32_t row;
-    bool seen;
-} Gram;
-
-typedef void GramCallback(void *context, uint64_t hash);
-
-/* The 13 tokens of a text that end with t; false: it has fewer. */
-static bool hash_gram(const Example *example, int32_t t, uint64_t *hash) {
-    int32_t gram[GRAM];
-    for (int i = GRAM; i-- > 0; t = example_before(example, t)) {
-        if (t < 0) return false;
-        gram[i] = example->ids[t];
-    }
-    *hash = hash_ids(gram, GRAM);
-    return true;
-}
-
-static void each_gram(const Example *example, GramCallback *call, void *context) {
-    uint64_t hash;
-    if (example->n < GRAM && example->n_runs) call(context, hash_ids(example->ids, example->n));
-    for (int32_t r = 0; r < example->n_runs; r++)
-        for (int32_t t = example->runs[r].begin; t < example->runs[r].end; t++)
-            if (hash_gram(example, t, &hash)) call(context, hash);
-}
-
-typedef struct Grams {
-    Gram *items;
-    size_t n, cap;
-    uint32_t row;
-    bool full;
-} Grams;
-static void add_gram(void *context, uint64_t hash) {
-    Grams *grams = context;
-    grams->full = array_grow(&grams->items, &grams->cap, grams->n + 1, sizeof *grams->items, "runs of tokens") != ST_OK;
-    if (grams->full) return;
-    grams->items[grams->n++] = (Gram){hash, grams->row, false};
-}
-
-static int by_hash(const void *a, const void *b) {
-    const Gram *x = a, *y = b;
-    return x->hash != y->hash ? (x->hash > y->hash) - (x->hash < y->hash) : (x->row > y->row) - (x->row < y->row);
-}
-
-static void find_gram(void *context, uint64_t hash) {
-    Grams *grams = context;
-    size_t low = 0, high = grams->n;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (grams->items[middle].hash < hash)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    for (; low < grams->n && grams->items[low].hash == hash; low++) grams->items[low].seen = true;
-}
-
-/* What many rows of evaluation share is the template's or the task's wording, and tells nothing. */
-static size_t drop_common(Grams *grams, size_t n_rows) {
-    size_t kept = 0, common = MAX((size_t)3, n_rows / 10);
-    for (size_t i = 0, end; i < grams->n; i = end) {
-        for (end = i + 1; end < grams->n && grams->items[end].hash == grams->items[i].hash;) end++;
-        if (end - i >= common) continue;
-        memmove(grams->items + kept, grams->items + i, (end - i) * sizeof *grams->items);
-        kept += end - i;
-    }
-    return kept;
-}
-
-static Status find_overlap(const RecipeRows *rows, DataCheck *check) {
-    Grams grams = {0};
-    if (!rows->eval) return ST_OK;
-    for (size_t i = 0; i < rows->eval->n && !grams.full; i++) {
-        const Example example = dataset_example(rows->eval, i);
-        grams.row = (uint32_t)i;
-        each_gram(&example, add_gram, &grams);
-    }
-    bool *hit = calloc(rows->eval->n + 1, sizeof *hit);
-    bool room = hit && !grams.full;
-    if (room && grams.n) {
-        qsort(grams.items, grams.n, sizeof *grams.items, by_hash);
-        grams.n = drop_common(&grams, rows->eval->n);
-        for (size_t i = 0; i < rows->train->n; i++) {
-            const Example example = dataset_example(rows->train, i);
-            each_gram(&example, find_gram, &grams);
-        }
-        for (size_t i = 0; i < grams.n; i++) hit[grams.items[i].row] = hit[grams.items[i].row] || grams.items[i].seen;
-        for (size_t i = 0; i < rows->eval->n; i++) check->overlapping_eval += hit[i];
-        if (check->overlapping_eval)
-            warn(
-                check,
-                "%lld of %zu rows of evaluation share 13 tokens in a row, or all where they are shorter, with training: their loss says less than it seems",
-                (long long)check->overlapping_eval, rows->eval->n);
-    }
-    free(hit);
-    free(grams.items);
-    return room ? ST_OK : status_fail(ST_RESOURCE, "out of memory to compare training and evaluation");
-}
-
 /* ---- prompts ---- */
 
 static void look_at_room(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
     int64_t whole = rows->train->longest + rows->answer;
     if (whole > model->max_position_embeddings)
-        warn(check, "the longest prompt with an answer of generate.max_new_tokens has %lld tokens, and the model knows contexts of up to %lld",
-             (long long)whole, (long long)model->max_position_embeddings);
+        data_check_warn(check,
+                        "the longest prompt with an answer of generate.max_new_tokens has %lld tokens, and the model knows contexts of up to %lld",
+                        (long long)whole, (long long)model->max_position_embeddings);
+}
+
+/* ---- evaluation in training ---- */
+
+static Status look_for_overlap(const RecipeRows *rows, DataCheck *check) {
+    Str where = {0};
+    if (!rows->eval) return ST_OK;
+    Status status = overlap_find(rows, &check->overlapping_eval, &where);
+    if (status == ST_OK && check->overlapping_eval > 0)
+        data_check_warn(
+            check,
+            "%lld of %zu rows of evaluation share %d %s in a row, or all where they are shorter, with training: their %s says less than it seems: %s",
+            (long long)check->overlapping_eval, rows->eval->n, OVERLAP_RUN, rows->tokenizer ? "words" : "tokens", rows->prompts ? "reward" : "loss",
+            str_text(&where));
+    str_release(&where);
+    return status;
 }
 
 /* ---- all of it ---- */
 
-Status data_check(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
+static Status look_at_rows(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
     data_counts_warn(&rows->train->counts, "data.train", keep_warning, check);
     if (rows->eval) data_counts_warn(&rows->eval->counts, "data.eval", keep_warning, check);
     TRY(measure_lengths(rows->train, check));
@@ -433,9 +355,27 @@ Status data_check(const RecipeRows *rows, const ModelConfig *model, DataCheck *c
     look_at_template(rows, model, check);
     TRY(find_near_duplicates(rows->train, check));
     if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
-    TRY(find_overlap(rows, check));
+    TRY(look_for_overlap(rows, check));
     if (rows->train->counts.trained_tokens == 0 && !rows->prompts) check->wrong = true;
     return ST_OK;
+}
+
+/* Looked at as the chosen ones are. */
+static Status look_at_rejected(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
+    RecipeRows others = *rows;
+    DataCheck found = {0};
+    others.train = rows->rejected;
+    others.eval = NULL;
+    Status status = look_at_rows(&others, model, &found);
+    for (size_t i = 0; i < found.n_warnings && status == ST_OK; i++) data_check_warn(check, "rejected answers: %s", found.warnings[i]);
+    check->wrong = check->wrong || (rows->pairs && found.wrong);
+    data_check_release(&found);
+    return status;
+}
+
+Status data_check(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
+    TRY(look_at_rows(rows, model, check));
+    return rows->rejected ? look_at_rejected(rows, model, check) : ST_OK;
 }
 
 void data_check_summary(const RecipeRows *rows, const DataCheck *check, Str *text) {

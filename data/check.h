@@ -19,6 +19,8 @@ typedef struct RecipeRows {
     Tokenizer *tokenizer; /* NULL: the model has none, or all is read */
     Chat *chat;
     Dataset *train, *eval; /* eval NULL: none */
+    Dataset *rejected;     /* of pairs: the rows with their rejected answers; NULL: train is not of pairs */
+    bool pairs;            /* preferences, both kinds of which are learned from */
     bool prompts;          /* what a policy is asked: nothing of it is trained */
     int64_t answer;        /* prompts: tokens that an answer may have */
 } RecipeRows;
@@ -27,6 +29,10 @@ typedef struct RecipeRows {
 Status recipe_rows_open(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows);
 /* The same of a recipe that learns by rewards: its rows are prompts. */
 Status recipe_prompts_open(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows);
+/* The rejected answers, too, where the rows of an open recipe are pairs. */
+Status recipe_rejected_open(const Recipe *recipe, const ModelConfig *model, RecipeRows *rows);
+/* The same of a recipe that learns from preferences. */
+Status recipe_pairs_open(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows);
 void recipe_rows_are_read(RecipeRows *rows); /* gives up tokenizer and chat, which are some ten MiB */
 void recipe_rows_close(RecipeRows *rows);
 
@@ -38,11 +44,12 @@ typedef struct DataCheck {
     int64_t ended;                       /* rows in which an end token is trained */
     int64_t doubled_bos;                 /* rows that begin with BOS twice */
     int64_t near_duplicates, compared;   /* rows that are much like an earlier one, among the first `compared` */
-    int64_t overlapping_eval;            /* rows of eval with 13 tokens in a row that training has as well, the last of them trained */
+    int64_t overlapping_eval;            /* rows of eval that training has as well: overlap_find */
     bool wrong;                          /* training would learn nothing, or the wrong thing */
     size_t n_warnings;
     char *warnings[CHECK_WARNINGS];
 } DataCheck;
+void data_check_warn(DataCheck *check, const char *format, ...) PRINTF_LIKE(2, 3); /* one more warning, a copy */
 /* ST_RESOURCE, ST_INTERRUPTED; fill with {0} first, release in any case. */
 Status data_check(const RecipeRows *rows, const ModelConfig *model, DataCheck *check);
 void data_check_release(DataCheck *check);

@@ -85,7 +85,11 @@ typedef struct DataConfig {
     const char *turns;          /* conversations: whole | each | auto, see conversation.h; NULL: whole, for those who want one text a row */
     bool plain_control;         /* control tokens in what people wrote are words */
     const Chat *chat;           /* for rows of messages; NULL = they are refused */
-    bool prompts;               /* rows are read as questions (row_question), of which nothing is trained; without `cache` */
+    /* Preferences as those who learn from both kinds see them: which answer of a pair is trained, rows that teach nothing are passed over, and
+     * answers that were not wanted count as any other. NO_PAIRS: as supervised training sees them */
+    enum { NO_PAIRS, PAIRS_CHOSEN, PAIRS_REJECTED } pairs;
+    struct Rejected *rejected; /* takes rows that cannot be used (lib/train/rejected.h); NULL: the first of them is an error */
+    bool prompts;              /* rows are read as questions (row_question), of which nothing is trained; without `cache` */
     int64_t max_length;
     const char *truncation; /* error | drop | keep_start | keep_end */
     int64_t vocab_size;     /* of the model: an id outside is ST_INPUT; 0 = not checked */
@@ -253,6 +257,8 @@ typedef struct RowsConfig {
      */
     const char *separator;
     bool widen; /* JSON: numbers of columns that nobody uses may be any (json_load_row); not where `json` is written or handed on */
+    /* A line of JSON that is no row, with its failure in this thread: ST_OK goes on behind it. NULL: it ends the reading */
+    Status (*bad)(void *context, const Row *row);
 } RowsConfig;
 Status rows_read(const char *path, RowCallback *read, void *context);
 /* The first max_rows of them. */

@@ -6,6 +6,7 @@
 #include "data/formats/formats.h"
 #include "data/formats/row_form.h"
 #include "data/store.h"
+#include "lib/train/rejected.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +31,7 @@ DataConfig data_config(const Recipe *recipe, const ModelConfig *model, const Cha
         .context = context_count(model),
         .cache = recipe->data_cache,
         .scratch = recipe->output,
+        .rejected = recipe->rejected,
         .tokenizer = recipe->model_path,
         .program = recipe->program,
     };
@@ -38,7 +40,7 @@ DataConfig data_config(const Recipe *recipe, const ModelConfig *model, const Cha
 /* ---- one row ---- */
 
 enum { BLOCK_ROWS = 1024, BLOCK_BYTES = 8 << 20, SPARE_WORDS = 64 << 10, PLACES_SHOWN = 8 };
-typedef enum Outcome { ROW_KEPT, ROW_TOO_LONG, ROW_UNTRAINED } Outcome;
+typedef enum Outcome { ROW_KEPT, ROW_TOO_LONG, ROW_UNTRAINED, ROW_NEEDLESS } Outcome;
 
 /* A row on its way to tokens. */
 typedef struct Slot {
@@ -69,7 +71,12 @@ typedef struct Loader {
     const DataFormat *format;  /* of the current file; NULL until its first row */
     const char *wanted_format; /* NULL = by the first row */
     uint32_t file;
-    int64_t rows_read;       /* of the current source */
+    int64_t rows_read; /* of the current source */
+    struct BadRows {
+        int64_t n;
+        Failure first;
+    } * bad;                 /* of each source, with config->rejected */
+    RejectedMark before;     /* where these rows begin in config->rejected */
     Slot *slots;             /* the block: BLOCK_ROWS, of which n_slots wait */
     size_t n_slots, waiting; /* waiting: bytes of their texts, about */
     StoreWriter *writer;
@@ -249,6 +256,9 @@ static Status encode_row(const Loader *loader, Slot *slot) {
     own.notes = &slot->notes;
     own.padded = slot->padded;
     TRY(row_turn(&loader->form, slot->format, &slot->json, &slot->found));
+    bool needless = config->pairs != NO_PAIRS && preference_needless(slot->json, slot->format == &data_format_kto) != PAIR_DROPS;
+    if (needless) slot->outcome = ROW_NEEDLESS;
+    if (needless) return ST_OK;
     if (config->prompts)
         TRY(encode_prompt_row(slot->json, config, loader->tokenizer, encoding));
     else
@@ -272,13 +282,25 @@ static Status fail_in_file(const Loader *loader, Status status, uint32_t file, s
 }
 
 static void encode_slot(const Loader *loader, Slot *slot) {
-    Status status = fail_in_file(loader, encode_row(loader, slot), slot->file, slot->line);
+    if (slot->failure.status != ST_OK) return; /* no row at all */
+    Status status = encode_row(loader, slot);
     if (status != ST_OK) failure_keep(&slot->failure, status);
+}
+
+/* The row is left out, or its failure is that of the file. */
+static Status reject_slot(Loader *loader, Slot *slot) {
+    const DataFile *file = &loader->dataset->files[slot->file];
+    Status status = failure_say(&slot->failure);
+    if (!rejected_takes(loader->config->rejected, status)) return fail_in_file(loader, status, slot->file, slot->line);
+    struct BadRows *bad = &loader->bad[file->source];
+    if (bad->n++ == 0) bad->first = slot->failure;
+    slot->failure = (Failure){0};
+    return rejected_add(loader->config->rejected, &(RejectedRow){file->path, file->unit, slot->line, slot->json}, status_text());
 }
 
 static Status keep_slot(Loader *loader, Slot *slot) {
     DataCounts *counts = &loader->dataset->counts;
-    TRY(failure_say(&slot->failure));
+    if (slot->failure.status != ST_OK) return reject_slot(loader, slot);
     counts->cut += slot->cut && slot->outcome == ROW_KEPT;
     counts->dropped_long += slot->outcome == ROW_TOO_LONG;
     counts->dropped_untrained += slot->outcome == ROW_UNTRAINED;
@@ -345,6 +367,29 @@ static size_t json_weight(const json_t *value) {
     return sum;
 }
 
+static Status next_slot(Loader *loader, const Row *row, json_t *json) {
+    Slot *slot = &loader->slots[loader->n_slots++];
+    slot->json = json;
+    slot->line = row->line;
+    slot->file = loader->file;
+    slot->format = loader->format;
+    slot->padded = row->padded;
+    loader->waiting += json_weight(json);
+    return loader->n_slots == BLOCK_ROWS || loader->waiting >= BLOCK_BYTES ? flush_block(loader) : ST_OK;
+}
+
+/* A line that is no row, or a row whose form is not known: its failure stands in this thread. Takes `json`. */
+static Status take_failed(Loader *loader, const Row *row, json_t *json) {
+    failure_keep(&loader->slots[loader->n_slots].failure, ST_INPUT);
+    loader->dataset->files[loader->file].unit = row->unit;
+    return next_slot(loader, row, json);
+}
+
+static Status take_bad(void *context, const Row *row) {
+    json_t *text = json_stringn(row->text.data ? row->text.data : "", row->text.len); /* NULL where it is no UTF-8 */
+    return take_failed(context, row, text);
+}
+
 static Status take_row(void *context, const Row *row) {
     Loader *loader = context;
     DataFile *file = &loader->dataset->files[loader->file];
@@ -352,23 +397,19 @@ static Status take_row(void *context, const Row *row) {
     json_t *json;
     file->unit = row->unit;
     if (row->line > UINT32_MAX) return status_fail(ST_INPUT, "'%s' has more than %lld rows", row->file, (long long)UINT32_MAX);
-    TRY(fail_in_file(loader, row_shape(&loader->form, row->json, &json, &shape), loader->file, row->line));
+    Status shaped = row_shape(&loader->form, row->json, &json, &shape);
+    if (rejected_takes(loader->config->rejected, shaped)) return take_failed(loader, row, json_incref(row->json));
+    TRY(fail_in_file(loader, shaped, loader->file, row->line));
     if (!loader->format) {
         Status chosen = choose_format(loader, json);
         file->shape = shape;
+        if (rejected_takes(loader->config->rejected, chosen)) return take_failed(loader, row, json);
         if (chosen != ST_OK) json_decref(json);
         TRY(fail_in_file(loader, chosen, loader->file, row->line));
     }
     file->format = loader->format->name;
-    Slot *slot = &loader->slots[loader->n_slots++];
-    slot->json = json;
-    slot->line = row->line;
-    slot->file = loader->file;
-    slot->format = loader->format;
-    slot->padded = row->padded;
     loader->rows_read++;
-    loader->waiting += json_weight(json);
-    return loader->n_slots == BLOCK_ROWS || loader->waiting >= BLOCK_BYTES ? flush_block(loader) : ST_OK;
+    return next_slot(loader, row, json);
 }
 
 /* Rows that were read before the failure may hold one themselves, which then comes first. */
@@ -389,15 +430,31 @@ static Status read_file(Loader *loader, uint32_t number) {
     loader->format = NULL;
     loader->file = number;
     if (number == 0 || file->source != file[-1].source) TRY(row_form_begin(&loader->form, source));
-    RowsConfig how = {.max_rows = source->max_rows > 0 ? source->max_rows - loader->rows_read : 0, .separator = source->separator, .widen = true};
+    RowsConfig how = {.max_rows = source->max_rows > 0 ? source->max_rows - loader->rows_read : 0,
+                      .separator = source->separator,
+                      .widen = true,
+                      .bad = loader->config->rejected ? take_bad : NULL};
     return rows_read_as(file->path, &how, take_row, loader);
+}
+
+/* One of which every row is bad is another file than was meant. */
+static Status check_sources(const Loader *loader) {
+    const Dataset *dataset = loader->dataset;
+    for (size_t s = 0; s < dataset->n_sources; s++) {
+        int64_t kept = 0;
+        for (size_t i = 0; i < dataset->n_files; i++)
+            if (dataset->files[i].source == s) kept += dataset->files[i].rows;
+        if (loader->bad[s].n > 0 && kept == 0) return no_good_row(dataset->sources[s].path, loader->bad[s].n, &loader->bad[s].first);
+    }
+    return ST_OK;
 }
 
 static Status read_files(Loader *loader) {
     Status status = ST_OK;
     for (size_t i = 0; i < loader->dataset->n_files && status == ST_OK; i++) status = read_file(loader, (uint32_t)i);
-    status = status == ST_OK ? flush_block(loader) : flush_before(loader, status);
-    return status == ST_OK ? row_form_end(&loader->form) : status;
+    TRY(status == ST_OK ? flush_block(loader) : flush_before(loader, status));
+    if (loader->bad) TRY(check_sources(loader));
+    return row_form_end(&loader->form);
 }
 
 /* ---- what is known about the whole ---- */
@@ -417,8 +474,12 @@ static const struct {
 
 static int64_t *count_at(DataCounts *counts, size_t field) { return (int64_t *)(void *)((char *)counts + count_fields[field].offset); }
 
-static void write_about(Dataset *dataset, JsonWriter *w) {
+static void write_about(const Loader *loader, JsonWriter *w) {
+    Dataset *dataset = loader->dataset;
+    const Rejected *rejected = loader->config->rejected;
     jw_object(w, NULL);
+    if (rejected) jw_int(w, "rejected", rejected->n - loader->before.n);
+    if (rejected) jw_string(w, "rejected_rows", str_text(&rejected->lines) + loader->before.lines);
     for (size_t i = 0; i < COUNT_OF(count_fields); i++) jw_int(w, count_fields[i].name, *count_at(&dataset->counts, i));
     jw_array(w, "lost");
     for (size_t i = 0; i < dataset->n_lost; i++) {
@@ -463,7 +524,17 @@ static Status read_lost(const json_t *list, Dataset *dataset) {
     return ST_OK;
 }
 
-static Status read_about(Dataset *dataset) {
+/* Rows that were left out when the others were tokenised. */
+static Status read_rejected(const json_t *about, Rejected *rejected) {
+    int64_t n = 0;
+    const char *lines = "";
+    TRY(json_get_int(about, "tokenised rows", "rejected", &n));
+    TRY(json_get_string(about, "tokenised rows", "rejected_rows", &lines));
+    rejected_again(rejected, n, lines);
+    return ST_OK;
+}
+
+static Status read_about(Dataset *dataset, Rejected *rejected) {
     Slice text = store_about(dataset->store);
     json_t *about;
     TRY(json_read_text(text.data, text.len, "tokenised rows", &about));
@@ -477,6 +548,7 @@ static Status read_about(Dataset *dataset) {
         status = read_about_file(json_array_get(files, i), &dataset->files[i], dataset->arena);
     if (status == ST_OK) status = read_lost(json_object_get(about, "lost"), dataset);
     if (status == ST_OK) status = row_notes_read(about, &dataset->notes);
+    if (status == ST_OK && rejected) status = read_rejected(about, rejected);
     json_decref(about);
     return status;
 }
@@ -674,14 +746,17 @@ static Status tokenise(Loader *loader, const FileStamp *stamps) {
     Dataset *dataset = loader->dataset;
     JsonWriter about = {0};
     loader->slots = calloc(BLOCK_ROWS, sizeof *loader->slots);
-    Status status = loader->slots ? read_files(loader) : status_fail(ST_RESOURCE, "out of memory");
+    loader->before = rejected_mark(loader->config->rejected);
+    loader->bad = loader->config->rejected ? arena_zero(dataset->arena, dataset->n_sources * sizeof *loader->bad) : NULL;
+    bool room = loader->slots && (loader->bad || !loader->config->rejected);
+    Status status = room ? read_files(loader) : status_fail(ST_RESOURCE, "out of memory");
     release_block(loader);
     if (status == ST_OK && stamps) status = cache_unchanged(dataset->files, dataset->n_files, stamps);
     if (status != ST_OK) {
         store_abandon(loader->writer);
         return status;
     }
-    write_about(dataset, &about);
+    write_about(loader, &about);
     status = store_finish(loader->writer, str_text(&about.text), about.text.len, &dataset->store);
     jw_release(&about);
     return status;
@@ -697,7 +772,7 @@ static Status load_cached(Loader *loader) {
     TRY(cache_key(config, dataset->sources, dataset->n_sources, dataset->files, dataset->n_files, &key, stamps));
     TRY(cache_open(config->cache, &key, config->vocab_size, &dataset->store));
     dataset->cached = dataset->store != NULL;
-    if (dataset->cached) return read_about(dataset);
+    if (dataset->cached) return read_about(dataset, config->rejected);
     TRY(store_create(config->cache, cache_name(&key, name), &key, &loader->writer));
     return tokenise(loader, stamps);
 }

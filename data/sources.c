@@ -2,6 +2,7 @@
 /* What data.train and data.eval say: files, and how each is read. */
 #include "data/formats/formats.h"
 #include "data/formats/row_form.h"
+#include "lib/train/rejected.h"
 
 #include <string.h>
 
@@ -72,6 +73,12 @@ Status data_sources(const Yaml *node, const char *key, Arena *arena, DataSource 
     return ST_OK;
 }
 
+Status no_good_row(const char *path, int64_t n_bad, const Failure *first) {
+    failure_say(first);
+    return status_prefix(ST_INPUT, "no row of '%s' can be used, with data.on_bad_row: skip (%lld left out); the first of them", path,
+                         (long long)n_bad);
+}
+
 /* ---- rows of all sources, for those who keep them themselves ---- */
 
 typedef struct Reading {
@@ -80,7 +87,23 @@ typedef struct Reading {
     DataCounts *counts;
     const DataSource *source;
     int64_t n_read; /* rows of the file in work */
+    int64_t *n_bad; /* of the source */
+    Failure *first;
 } Reading;
+
+/* The failure of a row stands in this thread. json: a text where it could not be parsed */
+static Status reject(const Reading *reading, const Row *row, const json_t *json) {
+    if ((*reading->n_bad)++ == 0) failure_keep(reading->first, ST_INPUT);
+    return rejected_add(reading->reader->config->rejected, &(RejectedRow){row->file, row->unit, row->line, json}, status_text());
+}
+
+static Status take_bad(void *context, const Row *row) {
+    const Reading *reading = context;
+    json_t *text = json_stringn(row->text.data ? row->text.data : "", row->text.len);
+    Status status = reject(reading, row, text);
+    json_decref(text);
+    return status;
+}
 
 static Status take_row(void *context, const Row *row) {
     Reading *reading = context;
@@ -92,22 +115,25 @@ static Status take_row(void *context, const Row *row) {
     if (status == ST_OK) row_found_count(&found, reading->counts);
     json_decref(formed.json);
     json_decref(formed.plain);
+    if (rejected_takes(reading->reader->config->rejected, status)) return reject(reading, row, row->json);
     return status == ST_OK || status == ST_RESOURCE ? status : status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
 }
 
 static Status read_source(const SourceReader *reader, const DataSource *source, RowForm *form, Arena *arena, Dataset *table) {
     const char **paths;
-    size_t n;
-    int64_t left = source->max_rows;
+    size_t n, before = *reader->kept;
+    int64_t left = source->max_rows, n_bad = 0;
+    Failure first = {0};
     TRY(row_form_begin(form, source));
     TRY(rows_expand(source->path, arena, &paths, &n));
     for (size_t i = 0; i < n && (left > 0 || source->max_rows == 0); i++) {
-        Reading reading = {.reader = reader, .form = form, .counts = &table->counts, .source = source};
-        RowsConfig how = {.max_rows = left, .separator = source->separator, .widen = reader->widen};
+        Reading reading = {.reader = reader, .form = form, .counts = &table->counts, .source = source, .n_bad = &n_bad, .first = &first};
+        RowsConfig how = {
+            .max_rows = left, .separator = source->separator, .widen = reader->widen, .bad = reader->config->rejected ? take_bad : NULL};
         TRY(rows_read_as(paths[i], &how, take_row, &reading));
         left -= reading.n_read;
     }
-    return ST_OK;
+    return n_bad > 0 && *reader->kept == before ? no_good_row(source->path, n_bad, &first) : ST_OK;
 }
 
 Status data_sources_read(const Yaml *node, const char *key, const SourceReader *reader, Arena *arena, Dataset *table) {

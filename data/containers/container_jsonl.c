@@ -6,7 +6,9 @@ static Status read_line(RowReader *reader, Slice line, size_t number) {
     json_error_t error;
     json_t *row = json_load_row(line.data, line.len, reader->config.widen, &error);
     reader->text = line;
-    return row ? row_hand_over(reader, row, number) : json_line_fault(reader->path, number, &error);
+    if (row) return row_hand_over(reader, row, number);
+    Status status = json_line_fault(reader->path, number, &error);
+    return status == ST_INPUT ? row_is_bad(reader, status, number) : status;
 }
 
 static Status read_lines(RowReader *reader) {

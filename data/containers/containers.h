@@ -36,6 +36,8 @@ typedef struct Container {
 } Container;
 
 bool row_reader_full(const RowReader *reader);
+/* What is no row: the reader's `bad` decides whether that is all, whose failure this is. ST_INPUT */
+Status row_is_bad(RowReader *reader, Status failed, size_t number);
 /* Calls the reader's callback with row `number`; takes `row` (drops its reference). NULL: out of memory. */
 Status row_hand_over(RowReader *reader, json_t *row, size_t number);
 /* A text as a JSON value: a string, but for columns that mean something else in every format. `weight` is a number where it looks like one, and null

@@ -18,6 +18,12 @@ static const Container *const containers[] = {
 
 bool row_reader_full(const RowReader *reader) { return reader->config.max_rows > 0 && reader->n_rows >= reader->config.max_rows; }
 
+Status row_is_bad(RowReader *reader, Status failed, size_t number) {
+    return reader->config.bad
+               ? reader->config.bad(reader->context, &(Row){.file = reader->path, .unit = reader->unit, .line = number, .text = reader->text})
+               : failed;
+}
+
 Status row_hand_over(RowReader *reader, json_t *row, size_t number) {
     Status status = ST_OK;
     if (!row) {
@@ -25,6 +31,7 @@ Status row_hand_over(RowReader *reader, json_t *row, size_t number) {
     } else if (!json_is_object(row)) {
         status = status_fail(ST_INPUT, "'%s' %s %zu: a row must be a JSON object", reader->path, reader->unit, number);
         if (json_is_array(row) && strcmp(reader->unit, "line") == 0) status_hint(status, "a file that is one list of rows has a name in .json");
+        status = row_is_bad(reader, status, number);
     } else if (reader->n_rows % 1024 == 0 && interrupt_requested()) {
         status = status_fail(ST_INTERRUPTED, "interrupted while reading '%s'", reader->path);
     } else {

@@ -3,6 +3,7 @@
  * column it stands in; case and punctuation aside. A text of evaluation with fewer words counts as a whole, unless it is very short. What many of its
  * rows share is wording of the task, and tells nothing. */
 #include "data/filter/filter_kinds.h"
+#include "data/filter/word_grams.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 enum { FILES, NGRAM, LEAST };
 static const OptionSpec options[] = {
     [FILES] = {"files", TAKES_TEXTS, .help = "files of evaluation, rows of any columns"},
-    [NGRAM] = {"n", TAKES_WHOLE, .value = 13, .low = 2, .high = 63, .help = "words in a row"},
+    [NGRAM] = {"n", TAKES_WHOLE, .value = WORD_GRAM, .low = 2, .high = 63, .help = "words in a row"},
     [LEAST] = {"min", TAKES_WHOLE, .value = 8, .low = 1, .high = 63, .help = "fewest words of a text that counts as a whole"},
     {0},
 };
@@ -33,39 +34,12 @@ typedef struct Grams {
     Item *items;
     size_t n_items, cap_items;
     uint64_t lengths; /* bit L: there are grams of L words */
-    uint64_t *words;  /* of the text at hand */
-    size_t cap_words;
+    Words words;      /* of the text at hand */
 } Grams;
 
 static Status no_memory(void) { return status_errno(ENOMEM, "cannot keep the rows of evaluation"); }
 
 /* ---- grams of words ---- */
-
-static const uint64_t base = 0x9e3779b97f4a7c15u;
-static uint64_t finish(uint64_t rolling, size_t n) { return mix64(rolling + n * 0xd6e8feb86659fd93u); }
-
-static bool hash_words(const char *folded, size_t len, uint64_t **words, size_t *cap, size_t *n) {
-    Slice word;
-    *n = 0;
-    for (size_t at = 0; text_word((Slice){folded, len}, &at, &word);) {
-        if (array_grow(words, cap, *n + 1, sizeof **words, "words") != ST_OK) return false;
-        (*words)[(*n)++] = XXH3_64bits(word.data, word.len);
-    }
-    return true;
-}
-
-typedef bool GramCallback(void *context, uint64_t hash);
-/* Every n words in a row; stops where the callback says false. */
-static bool each_gram(const uint64_t *words, size_t n_words, size_t n, GramCallback *call, void *context) {
-    uint64_t rolling = 0, oldest = 1;
-    for (size_t i = 1; i < n; i++) oldest *= base;
-    for (size_t i = 0; i < n_words; i++) {
-        if (i >= n) rolling -= words[i - n] * oldest;
-        rolling = rolling * base + words[i];
-        if (i + 1 >= n && !call(context, finish(rolling, n))) return false;
-    }
-    return true;
-}
 
 static Gram *gram_slot(const GramTable *table, uint64_t hash) {
     size_t at = hash & (table->cap - 1);
@@ -116,9 +90,11 @@ typedef struct Reading {
 
 static Status add_text(Reading *reading, Slice text) {
     Grams *grams = reading->grams;
-    size_t n = (size_t)filter_number(reading->filter, NGRAM), n_words;
+    size_t n = (size_t)filter_number(reading->filter, NGRAM);
     text_fold(text, &reading->folded);
-    if (!hash_words(str_text(&reading->folded), reading->folded.len, &grams->words, &grams->cap_words, &n_words)) return no_memory();
+    grams->words.n = 0;
+    if (!words_add((Slice){str_text(&reading->folded), reading->folded.len}, &grams->words)) return no_memory();
+    size_t n_words = grams->words.n;
     if (n_words < MIN(n, (size_t)filter_number(reading->filter, LEAST))) return ST_OK;
     if (n_words > reading->most_words) {
         reading->most_words = n_words;
@@ -126,7 +102,7 @@ static Status add_text(Reading *reading, Slice text) {
     }
     size_t length = MIN(n, n_words);
     grams->lengths |= (uint64_t)1 << length;
-    return each_gram(grams->words, n_words, length, add_gram, grams) ? ST_OK : no_memory();
+    return words_each_gram(grams->words.hashes, n_words, length, add_gram, grams) ? ST_OK : no_memory();
 }
 
 /* Every string of the row, wherever it stands. */
@@ -188,7 +164,7 @@ static void close(Filter *filter) {
     free(grams->grams.slots);
     free(grams->rows.slots);
     free(grams->items);
-    free(grams->words);
+    words_release(&grams->words);
     free(grams);
 }
 
@@ -213,17 +189,16 @@ static bool find_gram(void *context, uint64_t hash) {
 static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     const Grams *grams = filter->state;
     Str room = {0}, folded = {0};
-    uint64_t *words = NULL;
-    size_t cap = 0, n_words = 0;
+    Words words = {0};
     Slice text = filter_field(row, row->completion.data ? "row" : "prompt", &room);
     Search search = {.grams = grams, .common = MAX((size_t)COMMON, grams->n_items / 10)};
     text_fold(text, &folded);
-    if (grams->grams.n > 0 && hash_words(str_text(&folded), folded.len, &words, &cap, &n_words))
+    if (grams->grams.n > 0 && words_add((Slice){str_text(&folded), folded.len}, &words))
         for (size_t n = 1; n < 64; n++)
-            if (grams->lengths >> n & 1) each_gram(words, n_words, n, find_gram, &search);
+            if (grams->lengths >> n & 1) words_each_gram(words.hashes, words.n, n, find_gram, &search);
     if (search.n > 0) finding->score = (double)search.n_found / (double)search.n;
     if (search.first) *finding = (FilterFinding){finding->score, "it shares words in a row with evaluation", search.first->id, search.first->text};
-    free(words);
+    words_release(&words);
     str_release(&room);
     str_release(&folded);
     return search.first != NULL;

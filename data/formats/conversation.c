@@ -421,7 +421,7 @@ static Status find_turn(const Chat *chat, const json_t *messages, size_t i, cons
     ChatRendering prompt = {0}, answered = {0};
     Span *span = &spans->items[spans->n++];
     bool last = i + 1 == json_array_size(messages);
-    Status status = messages_render(chat, messages, i, row, true, &prompt);
+    Status status = i == 0 ? first_turn_prompt(chat, messages, row, &prompt) : messages_render(chat, messages, i, row, true, &prompt);
     if (status == ST_OK && !last) status = messages_render(chat, messages, i + 1, row, false, &answered);
     if (status == ST_OK) {
         const Str *text = last ? whole : &answered.text;

@@ -36,6 +36,8 @@ void note_idle_system(const json_t *row, const DataConfig *config);
 json_t *messages_for_template(const json_t *messages);
 /* Renders messages[0..n-1] with the row's tools, documents and chat_template_kwargs. */
 Status messages_render(const Chat *chat, const json_t *messages, size_t n, const json_t *row, bool generation_prompt, ChatRendering *rendering);
+/* What the template writes in front of a first message's own words. */
+Status first_turn_prompt(const Chat *chat, const json_t *messages, const json_t *row, ChatRendering *prompt);
 /* A whole conversation, normalised; assistants from message `n_context` on are trained as config->train_on says: as one text, or turn by turn. */
 Status encode_messages(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
                        Encoding *encoding);

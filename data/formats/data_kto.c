@@ -17,10 +17,11 @@ static const DataFormat *conversation_format(const json_t *row) {
 }
 
 static Status encode_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
-    const json_t *prompt = json_object_get(row, "prompt"), *completion = json_object_get(row, "completion"), *label = json_object_get(row, "label");
+    const json_t *prompt = json_object_get(row, "prompt"), *completion = json_object_get(row, "completion");
+    bool wanted;
     const DataFormat *whole = conversation_format(row);
     if (!whole && (!prompt || !completion)) return status_fail(ST_INPUT, "the row lacks '%s'", prompt ? "completion" : "prompt");
-    if (!json_is_boolean(label) && !json_is_integer(label)) return status_fail(ST_INPUT, "'label' is neither true nor false");
+    TRY(row_label(row, &wanted));
     if (whole) {
         DataConfig last = *config;
         if (!last.train_on || strcmp(last.train_on, "auto") == 0) last.train_on = "last";
@@ -28,7 +29,7 @@ static Status encode_row(const json_t *row, const DataConfig *config, const Toke
     } else {
         TRY(encode_answer(row, prompt, completion, config, tokenizer, encoding));
     }
-    if (json_is_true(label) || json_integer_value(label) == 1) return ST_OK;
+    if (wanted || config->pairs != NO_PAIRS) return ST_OK;
     for (size_t i = 0; i < encoding->labels.n; i++) encoding->labels.data[i] = LABEL_NONE;
     return ST_OK;
 }

@@ -36,10 +36,23 @@ static size_t same_messages(const json_t *chosen, const json_t *rejected) {
     return same;
 }
 
+static bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
+/* White space at both ends aside. */
+static bool same_text(const json_t *a, const json_t *b) {
+    const char *x = json_string_value(a), *y = json_string_value(b);
+    size_t n = json_string_length(a), m = json_string_length(b);
+    for (; n > 0 && is_blank(*x); x++) n--;
+    for (; m > 0 && is_blank(*y); y++) m--;
+    while (n > 0 && is_blank(x[n - 1])) n--;
+    while (m > 0 && is_blank(y[m - 1])) m--;
+    return x && y && n == m && memcmp(x, y, n) == 0;
+}
+
 /* As in ultrafeedback_binarized: the prompt's text is that of a message which both conversations begin with. */
 static bool stands_in_both(const json_t *prompt, const json_t *chosen, const json_t *rejected) {
     for (size_t same = json_is_string(prompt) ? same_messages(chosen, rejected) : 0; same > 0; same--)
-        if (json_equal(json_object_get(json_array_get(chosen, same - 1), "content"), prompt)) return true;
+        if (same_text(json_object_get(json_array_get(chosen, same - 1), "content"), prompt)) return true;
     return false;
 }
 
@@ -47,7 +60,7 @@ static bool stands_in_both(const json_t *prompt, const json_t *chosen, const jso
 static Status encode_whole(const json_t *row, const json_t *chosen, const json_t *rejected, const DataConfig *config, const Tokenizer *tokenizer,
                            Encoding *encoding) {
     size_t same = same_messages(chosen, rejected);
-    if (same == json_array_size(chosen)) return status_fail(ST_INPUT, "'chosen' and 'rejected' are the same");
+    if (same > 0 && same == json_array_size(chosen)) same--; /* equal conversations have an answer, too */
     json_t *messages;
     TRY(messages_normalize(chosen, row, config, &messages));
     size_t added = json_array_size(messages) - json_array_size(chosen);
@@ -75,7 +88,7 @@ static Status encode_dialogue(const char *chosen, const char *rejected, const Da
     return status;
 }
 
-static Status encode_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+static Status encode_settled(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
     const json_t *prompt = json_object_get(row, "prompt"), *chosen = side(row, "chosen", "chosen_messages"),
                  *rejected = side(row, "rejected", "rejected_messages");
     const char *text, *other;
@@ -83,8 +96,12 @@ static Status encode_row(const json_t *row, const DataConfig *config, const Toke
     if (json_is_array(chosen) != json_is_array(rejected))
         return status_fail(ST_INPUT, "of 'chosen' and 'rejected' one is a list of messages and the other is not");
     if (json_is_object(chosen)) return encode_turn(row, chosen, config, tokenizer, encoding);
-    if (prompt && !json_is_null(prompt) && !stands_in_both(prompt, chosen, rejected))
-        return encode_answer(row, prompt, chosen, config, tokenizer, encoding);
+    bool stands = stands_in_both(prompt, chosen, rejected);
+    if (json_is_string(prompt) && json_is_array(chosen) && !stands)
+        return status_hint(
+            status_fail(ST_INPUT, "'prompt' is a text that 'chosen' and 'rejected', which are whole conversations, do not both begin with"),
+            "leave 'prompt' out, or let both lists hold the answers alone");
+    if (prompt && !json_is_null(prompt) && !stands) return encode_answer(row, prompt, chosen, config, tokenizer, encoding);
     if (json_is_array(chosen)) return encode_whole(row, chosen, rejected, config, tokenizer, encoding);
     TRY(row_text(row, "chosen", &text));
     TRY(row_text(row, "rejected", &other));
@@ -92,7 +109,16 @@ static Status encode_row(const json_t *row, const DataConfig *config, const Toke
     return encode_dialogue(text, other, config, tokenizer, encoding);
 }
 
-static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+static Status encode_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    json_t *settled;
+    TRY(preference_settle(row, &settled));
+    if (config->pairs == PAIRS_REJECTED) preference_swap(settled);
+    Status status = encode_settled(settled, config, tokenizer, encoding);
+    json_decref(settled);
+    return status;
+}
+
+static Status question_settled(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     const json_t *prompt = json_object_get(row, "prompt"), *chosen = side(row, "chosen", "chosen_messages"),
                  *rejected = side(row, "rejected", "rejected_messages");
     bool whole = (!prompt || json_is_null(prompt)) && same_messages(chosen, rejected) > 0;
@@ -105,6 +131,14 @@ static Status question(const json_t *row, const DataConfig *config, const Tokeni
         json_decref(messages);
     }
     json_decref(common);
+    return status;
+}
+
+static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+    json_t *settled;
+    TRY(preference_settle(row, &settled));
+    Status status = question_settled(settled, config, tokenizer, ids);
+    json_decref(settled);
     return status;
 }
 

@@ -17,6 +17,24 @@ Status train_on_whole(const DataConfig *config, const char *rows);
 Status encode_answer(const json_t *row, const json_t *prompt, const json_t *completion, const DataConfig *config, const Tokenizer *tokenizer,
                      Encoding *encoding);
 
+/* A row of preferences whose texts and lists of messages go together: where one answer or the prompt is a list, a text beside it is a message, of
+ * the user or the assistant. A new row. */
+Status preference_settle(const json_t *row, json_t **settled);
+/* Why a row of preferences is left out: it teaches nothing. */
+typedef enum PairDrop {
+    PAIR_TOO_LONG, /* data.truncation: drop */
+    PAIR_SAME,     /* both answers are the same tokens */
+    PAIR_EMPTY,    /* an answer is empty or null */
+    PAIR_ASKS,     /* the two conversations ask different things */
+    PAIR_DROPS
+} PairDrop;
+/* What can be said before it is read; PAIR_DROPS: nothing. alone: a row of one answer, wanted or not */
+PairDrop preference_needless(const json_t *row, bool alone);
+void preference_swap(json_t *row);                   /* as if the rejected answer had been chosen */
+bool preference_scored_otherwise(const json_t *row); /* its own scores put the rejected answer first */
+/* The column `label` of an answer alone: a truth, 1, 0 or -1, or a word for it. ST_INPUT. */
+Status row_label(const json_t *row, bool *wanted);
+
 /* Tokens of a stepwise row: its prompt, then each step and config->step_separator behind it. ends: where each step's last token is. ST_INPUT for what
  * is no such row. */
 Status stepwise_tokens(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids, Ids *ends);
@@ -24,6 +42,8 @@ Status stepwise_tokens(const json_t *row, const DataConfig *config, const Tokeni
 Status stepwise_count(const json_t *row, const char *steps, size_t *n);
 Status stepwise_label(const json_t *row, size_t i, double *label); /* 0..1. ST_INPUT for what is neither that nor true or false */
 
+/* The failure of an entry of data.train of which nothing is left. first: of its first bad row */
+Status no_good_row(const char *path, int64_t n_bad, const Failure *first);
 /* data_sources: an entry of dataset_info.json becomes its file and columns; other paths stay. ST_INPUT. */
 Status dataset_info_resolve(Arena *arena, DataSource *source);
 /* A row under our names: a new object, or NULL without memory. judged: for those who compare or judge answers, else what training takes of it. */

@@ -411,6 +411,12 @@ static Status add_eos(ModelConfig *config, const json_t *json, const char *path)
     return ST_OK;
 }
 
+static void read_pad(ConfigReader *reader) {
+    const json_t *pad = json_object_get(reader->json, "pad_token_id");
+    reader->config->has_pad = json_is_integer(pad) && json_integer_value(pad) >= 0;
+    reader->config->pad_token_id = reader->config->has_pad ? json_integer_value(pad) : 0;
+}
+
 static Status read_dtype(ConfigReader *reader) {
     const char *name = config_text(reader, "dtype", config_text(reader, "torch_dtype", "float32"));
     TRY(reader->status);
@@ -434,6 +440,7 @@ static Status check_labels(const ConfigReader *reader, const char *name) {
 }
 
 static Status read_architecture(ConfigReader *reader) {
+    read_pad(reader);
     const char *name = json_string_value(json_array_get(json_object_get(reader->json, "architectures"), 0));
     if (!name) return ST_OK;
     reader->config->scores = text_ends_with(name, "ForSequenceClassification");

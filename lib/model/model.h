@@ -157,6 +157,8 @@ struct ModelConfig {
     double attention_scale; /* 0 = 1 / sqrt(head_dim) */
     double attn_softcap, final_softcap;
     double dropout; /* the largest that the file asks for while training; none is applied */
+    bool has_pad;
+    int64_t pad_token_id; /* has_pad; of config.json */
     size_t n_eos;
     int64_t eos_token_id[8]; /* config.json and generation_config.json together */
     DType stored_dtype;      /* "dtype" / "torch_dtype"; of a loaded model: what the embedding is stored in */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading safetensors (github.com/huggingface/safetensors, "Format"): files are mapped, headers are checked as hostile before any tensor is handed
  * out. */
+#include "lib/base/log.h"
 #include "lib/model/not_a_model.h"
 
 #include <math.h>
@@ -236,15 +237,32 @@ static Status open_one(Safetensors *set, const char *dir, const char *name) {
     return open_files(set, dir);
 }
 
+/* What a model was saved over, most likely. An index of model.safetensors alone says nothing else. */
+static void warn_of_shards(const char *index, const char *dir) {
+    json_t *root = NULL, *file;
+    const char *name, *other = NULL;
+    bool read = json_read_file(index, &root) == ST_OK;
+    json_object_foreach(json_object_get(root, "weight_map"), name, file) {
+        if (json_is_string(file) && strcmp(json_string_value(file), "model.safetensors") != 0) other = json_string_value(file);
+    }
+    if (!read || other)
+        log_message(
+            LOG_WARNING,
+            "'%s' holds model.safetensors and an index of other files%s%s: model.safetensors is read, as transformers does; remove what is not meant",
+            dir, other ? ", such as " : "", other ? other : "");
+    json_decref(root);
+}
+
 static Status open_path(Safetensors *set, const char *path) {
     if (!dir_exists(path)) return open_one(set, NULL, path);
     const char *single = path_join(set->arena, path, "model.safetensors"), *index = path_join(set->arena, path, "model.safetensors.index.json");
     if (!single || !index) return ST_RESOURCE;
-    bool there;
-    TRY(file_find(index, &there));
-    if (there) return open_index(set, path, index);
-    TRY(file_find(single, &there));
-    if (there) return open_one(set, path, "model.safetensors");
+    bool whole, sharded;
+    TRY(file_find(single, &whole));
+    TRY(file_find(index, &sharded));
+    if (whole && sharded) warn_of_shards(index, path);
+    if (whole) return open_one(set, path, "model.safetensors"); /* as transformers does */
+    if (sharded) return open_index(set, path, index);
     return hint_other_files(status_fail(ST_INPUT, "no model.safetensors in '%s'", path), path);
 }
 

@@ -89,11 +89,6 @@ static const char *torch_name(DType dtype) {
 static void become_classifier(json_t *json, const char *class_name) {
     char name[64];
     snprintf(name, sizeof name, "%sForSequenceClassification", class_name);
-    const json_t *pad = json_object_get(json, "pad_token_id"), *eos = json_object_get(json, "eos_token_id");
-    bool ends = pad && json_is_integer(pad) && json_equal(pad, eos);
-    for (size_t i = 0; pad && json_is_array(eos) && i < json_array_size(eos); i++)
-        ends |= json_is_integer(pad) && json_equal(pad, json_array_get(eos, i)) != 0;
-    if (ends) json_object_set_new(json, "pad_token_id", json_null());
     json_object_set_new(json, "architectures", json_pack("[s]", name));
     json_object_set_new(json, "id2label", json_pack("{s:s}", "0", "LABEL_0"));
     json_object_set_new(json, "label2id", json_pack("{s:i}", "LABEL_0", 0));

@@ -24,3 +24,9 @@ Status scalar_head_add(Model *model, const ScalarHeadConfig *config, Tensor **we
     *weight = tensor;
     return config->trained ? params_train(param, model->arena) : ST_OK;
 }
+
+size_t scalar_head_end(const ModelConfig *config, const int32_t *ids, size_t n) {
+    size_t end = n;
+    while (end > 0 && config->has_pad && ids[end - 1] == config->pad_token_id) end--;
+    return end > 0 ? end : n;
+}

@@ -22,5 +22,8 @@ typedef struct ScalarHeadConfig {
 } ScalarHeadConfig;
 /* A weight (1, C) without bias, f32 (f64 on the reference device), at the end of model->params. The name must outlive the model. ST_RESOURCE. */
 Status scalar_head_add(Model *model, const ScalarHeadConfig *config, Tensor **weight);
+/* How many of n tokens there are up to the one whose score counts, as transformers' ...ForSequenceClassification has it: the last that is not the pad
+ * token of config.json. n where that is no other token. */
+size_t scalar_head_end(const ModelConfig *config, const int32_t *ids, size_t n);
 
 #endif

@@ -29,7 +29,7 @@ const Key *key_find(const char *dotted); /* NULL when unknown */
 const Key *key_in(const char *section, const char *name);
 /* The key, or section, that somebody meant by this name: another program's name for it, or the nearest; NULL: none is near. */
 const char *key_meant(const char *section, const char *name);
-const char *key_alias(const char *name); /* the key that another program calls so; NULL: none */
+const char *key_alias(const char *name);         /* the key that another program calls so; NULL: none */
 void key_aliases(const char *dotted, Str *text); /* appends what other programs call it, with commas between */
 
 /* What recipe and overrides say that is no key, collected so that it can be said at once. Zeroed: none. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Recipes: YAML and key=value texts checked against the table of keys. */
+#include "lib/train/rejected.h"
 #include "lib/train/keys.h"
 #include "lib/text/chat.h"
 
@@ -528,6 +529,8 @@ Status recipe_read_text(const char *path, const Str *text, const char *const *ov
     if (!recipe->given || !recipe->lines) goto failed;
     TRY_GOTO(read_all(recipe, path, text, overrides, n_overrides), failed);
     TRY_GOTO(check_together(recipe), failed);
+    bool skips = strcmp(recipe->data_on_bad_row, "skip") == 0;
+    if (skips && !(recipe->rejected = arena_zero(arena, sizeof *recipe->rejected))) goto failed;
     *result = recipe;
     return ST_OK;
 failed:
@@ -540,7 +543,9 @@ Status recipe_read(const char *path, const char *const *overrides, size_t n_over
 }
 
 void recipe_free(Recipe *recipe) {
-    if (recipe) arena_free(recipe->arena);
+    if (!recipe) return;
+    rejected_release(recipe->rejected);
+    arena_free(recipe->arena);
 }
 
 bool recipe_given(const Recipe *recipe, const char *dotted_key) {

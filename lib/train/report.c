@@ -518,6 +518,10 @@ static void write_single(const RunRecord *run, Str *html) {
     str_append(html, "</div>\n");
     write_curves(run, 1, html);
     write_data(run, html);
+    if (text_in(run->started, "use")) {
+        str_append(html, "<h2>In transformers</h2>\n");
+        html_element(html, "pre", text_in(run->started, "use"));
+    }
     report_samples(run, html);
     write_memory(run, html);
     write_settings(run, html);

@@ -51,6 +51,9 @@ static const Rule rules[] = {
     {"entropy", "entropy", "episode_length", FALLEN, 0.02, 0.05, 10, 20,
      "entropy has collapsed to {now} nats, from {first} at the beginning: the policy does nearly the same every time and finds nothing new",
      "a larger rl.ent_coef or a smaller train.learning_rate keeps it open"},
+    {"unjudged", "reward_unjudged", "reward_unjudged", ABOVE, 0, 0, 1, 1,
+     "{now} completions of a step had no judge: every reward answered null for them, and they count as a reward of 0",
+     "have at least one reward answer with a number for every row"},
     /* Half of a batch without a difference is half of the work for nothing; dynamic sampling (arXiv 2503.14476) replaces such groups. */
     {"zero_variance", "zero_std_fraction", "groups_compared", ABOVE, 0.5, 0, 10, 10,
      "in {share} of the groups all completions earn the same: such groups teach nothing",

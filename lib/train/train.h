@@ -36,7 +36,7 @@ typedef struct Recipe {
     struct UnknownKeys *unknown; /* while it is read */
     const char *program;         /* set by the program: its name and version, for the head of the resolved recipe; NULL = none */
     bool has_model, has_lora, has_data, has_train, has_eval, has_generate, has_rl, has_policy, has_synth; /* the section is there and not null */
-    bool lora_declined; /* `lora: null` is written */
+    bool lora_declined;                                                                                   /* `lora: null` is written */
     /* One field per line of config.def: section_key, e.g. lora_rank, train_learning_rate; the top level has no prefix: seed, output. */
 #define KEY(section, name, type, ...) RECIPE_CTYPE_##type section##_##name;
 #define TOP_KEY(name, type, ...) RECIPE_CTYPE_##type name;
@@ -52,8 +52,9 @@ typedef struct Recipe {
 #include "lib/train/config.def"
 #undef KEY
 #undef TOP_KEY
-    bool *given; /* per key, in config.def's order: the recipe or the command line set it */
-    int *lines;  /* per key: its line in the file; 0 = not from the file */
+    struct Rejected *rejected; /* data.on_bad_row: skip; what was left out so far, whoever reads rows adds to it; else NULL */
+    bool *given;               /* per key, in config.def's order: the recipe or the command line set it */
+    int *lines;                /* per key: its line in the file; 0 = not from the file */
 } Recipe;
 /* overrides: "key=value" texts, values are YAML, but a text is taken as it stands unless it is quoted or null. path NULL: overrides only. ST_CONFIG
  * with file, line and the nearest name or the allowed values. A whole number whose default is null is -1 when null; a number NaN, a text NULL. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "lib/base/log.h"
+#include "lib/train/rejected.h"
 #include "lib/train/report.h"
 #include "lib/train/trained_model.h"
 
@@ -31,11 +32,24 @@ static void warn_of_rate(const Recipe *recipe) {
         recipe->train_learning_rate);
 }
 
+/* On the terminal before there is a run, then in its log. */
+static void tell_rejected(const Recipe *recipe, Run *run) {
+    Str text = {0};
+    if (rejected_describe(recipe->rejected, &text)) {
+        if (run)
+            run_note(run, "%s: rejected.jsonl", str_text(&text));
+        else
+            log_message(LOG_WARNING, "%s", str_text(&text));
+    }
+    str_release(&text);
+}
+
 /* Model and rows, and what they make known. */
 static Status prepare(Training *t) {
     warn_of_rate(*t->recipe);
     TRY(t->kind->open(t->context, &t->memory));
     t->kind->tell(t->context, &t->memory);
+    tell_rejected(*t->recipe, NULL);
     return trainer_check_memory(*t->recipe, &t->memory);
 }
 
@@ -57,6 +71,8 @@ static Status go(Training *t) {
     t->finished = run_finished(t->run); /* perhaps by another process in the meantime */
     if (t->finished) return t->kind->recall(t->context, t->run);
     TRY(write_started(t));
+    TRY(rejected_write((*t->recipe)->rejected, run_dir(t->run)));
+    tell_rejected(*t->recipe, t->run);
     if (t->kind->has_template) TRY(trained_template_keep(*t->recipe, t->run));
     return t->kind->train(t->context, t->run);
 }

@@ -205,6 +205,20 @@ static Status load_held_out(PairRun *run, const char *key, YamlNode node, const 
     return ST_OK;
 }
 
+/* Runs of earlier versions, whose record does not say which token is scored. */
+Status run_scores_turns(const char *dir, bool *turns) {
+    Arena *arena = arena_new(0);
+    const char *path = arena ? path_join(arena, dir, "started.json") : NULL;
+    json_t *started = NULL;
+    Status status = path ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    bool there = status == ST_OK && file_exists(path);
+    if (there) status = json_read_file(path, &started);
+    *turns = there && !json_object_get(started, "score_token");
+    json_decref(started);
+    arena_free(arena);
+    return status;
+}
+
 static Status load_pairs(PairRun *run, const Tokenizer *tokenizer, const Chat *chat) {
     const Recipe *recipe = run->recipe;
     const PairObjective *objective = run->objective;
@@ -215,6 +229,8 @@ static Status load_pairs(PairRun *run, const Tokenizer *tokenizer, const Chat *c
                          .stepwise = objective->stepwise,
                          .ends = objective->scores,
                          .reader = objective->reader};
+    if (objective->scores && run->config->options.resume && recipe->output) TRY(run_scores_turns(recipe->output, &run->at_turn));
+    source.at_turn = run->at_turn;
     TRY(pairs_load(recipe, "data.train", recipe->data_train, &source, &run->train));
     row_notes_warn(&run->train->table.notes, "data.train");
     const char *key;
@@ -286,11 +302,8 @@ static void note_plan(const PairRun *run, Run *output, const PairPlan *plan) {
     run_note(output, "%zu row%s, %lld token%s, %lld of them trained; %zu held out", pairs->n, plural((int64_t)pairs->n), (long long)pairs->tokens,
              plural(pairs->tokens), (long long)pairs->trained_tokens, run->eval ? run->eval->n : 0);
     data_counts_warn(&pairs->table.counts, "data.train", note_warning, output);
-    if (pairs->dropped_long > 0)
-        run_note(output, "%lld row%s left out, %lld cut: longer than data.max_length", (long long)pairs->dropped_long, plural(pairs->dropped_long),
-                 (long long)pairs->cut);
-    if (pairs->dropped_same > 0)
-        run_note(output, "%lld row%s left out: both answers are the same", (long long)pairs->dropped_same, plural(pairs->dropped_same));
+    pairs_say(pairs, run->recipe, "data.train", note_warning, output);
+    if (run->eval) pairs_say(run->eval, run->recipe, "data.eval", note_warning, output);
     run_note(output, "%lld of %lld parameter%s trained, %lld step%s", (long long)plan->trained_parameters, (long long)plan->parameters,
              plural(plan->parameters), (long long)plan->total_steps, plural(plan->total_steps));
     run_note(output, "memory: %s", str_text(&memory));
@@ -342,6 +355,8 @@ static void tell(void *context, const TrainMemory *memory) {
     if (config->on_plan) config->on_plan(config->context, whole->run, &whole->plan);
 }
 
+static void add_warning(void *w, const char *text) { jw_string(w, NULL, text); }
+
 static void started(void *context, JsonWriter *w) {
     const Whole *whole = context;
     const PairRun *run = whole->run;
@@ -352,6 +367,15 @@ static void started(void *context, JsonWriter *w) {
     jw_int(w, "parameters", plan->parameters);
     jw_int(w, "trained_parameters", plan->trained_parameters);
     jw_string(w, "compute", dtype_name(run->model->compute));
+    if (run->objective->scores && !run->at_turn) jw_string(w, "score_token", "last");
+    jw_array(w, "warnings");
+    pairs_say(run->train, run->recipe, "data.train", add_warning, w);
+    if (run->eval) pairs_say(run->eval, run->recipe, "data.eval", add_warning, w);
+    jw_end_array(w);
+    Str text = {0};
+    if (run->objective->use) run->objective->use(run, &text);
+    if (text.len > 0) jw_string(w, "use", text.data);
+    str_release(&text);
     jw_string(w, "format", run->objective->stepwise ? "stepwise" : run->objective->unpaired ? "kto" : "preference");
 }
 

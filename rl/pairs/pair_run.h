@@ -33,6 +33,7 @@ typedef struct PairObjective {
     Status (*batch)(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n, bool training, double total, LossSums *sums);
     void (*write_metrics)(const PairRun *run, const char *prefix, JsonWriter *w);
     Status (*save)(PairRun *run, const char *run_dir);
+    void (*use)(const PairRun *run, Str *text); /* how the result is used, for the run's page; may be NULL */
 } PairObjective;
 typedef struct PairPlan {
     int64_t total_steps, largest_batch_tokens;
@@ -55,6 +56,7 @@ struct PairRun {
     Recipe dated;  /* the recipe with the day the run began, where the template writes it */
     Model *model;
     Pairs *train, *eval; /* eval NULL: none */
+    bool at_turn;        /* see PairSource: it goes on a run that began so */
     Tape *tape;
     uint64_t reference; /* reference_fingerprint of the objective's, 0: it has none */
     int64_t total_steps;
@@ -69,6 +71,9 @@ struct PairRun {
 /* The run's model is opened here unless `run->model` is there already; everything of the run is released in the end, but the objective's context.
  * ST_CONFIG, ST_INPUT, ST_RESOURCE, ST_NUMERIC, ST_INTERRUPTED. */
 Status pair_run(PairRun *run, TrainResult *result);
+/* Whether a run of a reward model, begun by an earlier version, scores the token that ends a turn, where now the last token of the row is scored.
+ * ST_INPUT: its record cannot be read. */
+Status run_scores_turns(const char *dir, bool *turns);
 /* The n rows of a step, into run->rows; valid until the next call. */
 Status pair_run_rows(PairRun *run, int64_t step, size_t *n);
 /* How many of n > 0 rows a pass takes that is not a batch of the plan: as many as a batch, or a part of one, may have. other_rows: as

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Preference rows to token pairs, and pairs to flat batches. Each side is encoded as a whole row, as supervised training would; what both begin with
  * is the prompt. */
+#include "lib/model/scalar_head.h"
+#include "lib/train/rejected.h"
 #include "rl/pairs/pairs.h"
 
 #include <math.h>
@@ -20,6 +22,7 @@ typedef struct Loader {
     double *labels; /* of the row's steps */
     size_t cap_labels;
     RowNotes notes; /* of the row */
+    Str where[PAIR_DROPS];
 } Loader;
 
 /* ---- one row as encodings of its sides ---- */
@@ -52,15 +55,14 @@ static Status encode_ids(const json_t *row, const char *key, const DataConfig *c
     return ST_OK;
 }
 
-static bool is_empty(const json_t *answer) {
-    if (json_is_string(answer)) return json_string_length(answer) == 0;
-    if (!json_is_array(answer)) return false;
-    const json_t *last = json_array_get(answer, json_array_size(answer) - 1), *content = json_object_get(last, "content");
-    return !last || (json_is_string(content) && json_string_length(content) == 0 && !json_object_get(last, "tool_calls"));
-}
-
-static Status check_filled(const json_t *row, const char *key) {
-    return is_empty(json_object_get(row, key)) ? status_fail(ST_INPUT, "'%s' is empty", key) : ST_OK;
+static Status drop_row(Loader *loader, PairDrop why, const Row *row) {
+    enum { SHOWN = 3 };
+    Str *where = &loader->where[why];
+    int64_t n = ++loader->pairs->dropped[why];
+    if (n <= SHOWN) str_printf(where, "%s%s %s %zu", n > 1 ? ", " : "", row->file, row->unit, row->line);
+    if (n == SHOWN + 1) str_append(where, ", ...");
+    Rejected *rejected = loader->config.rejected;
+    return rejected ? rejected_add(rejected, &(RejectedRow){row->file, row->unit, row->line, row->json}, pair_drop_reason(why)) : ST_OK;
 }
 
 static Status check_vocabulary(const Loader *loader, const Ids *ids) {
@@ -84,19 +86,6 @@ static Status encode_text(const json_t *row, const char *format, const Loader *l
     return check_vocabulary(loader, &encoding->ids);
 }
 
-/* The row as it would be if the rejected answer had been chosen. */
-static json_t *swapped(const json_t *row) {
-    static const char *const names[][2] = {{"chosen", "rejected"}, {"chosen_messages", "rejected_messages"}};
-    json_t *copy = json_copy((json_t *)(uintptr_t)row);
-    for (size_t i = 0; i < COUNT_OF(names) && copy; i++) {
-        json_t *chosen = json_object_get(row, names[i][0]), *rejected = json_object_get(row, names[i][1]);
-        if (!chosen || !rejected) continue;
-        json_object_set(copy, names[i][0], rejected);
-        json_object_set(copy, names[i][1], chosen);
-    }
-    return copy;
-}
-
 static Status not_for(const Loader *loader, const char *wanted) {
     status_fail(ST_INPUT, "the row has no %s, which %s learns from",
                 loader->source->stepwise   ? "steps with labels"
@@ -118,26 +107,22 @@ static Status encode_pair_row(Loader *loader, const json_t *row) {
     const char *chosen = newer ? "chosen_messages" : "chosen", *rejected = newer ? "rejected_messages" : "rejected";
     if (!json_object_get(row, chosen) && !json_object_get(row, rejected))
         return not_for(loader, "{\"prompt\", \"chosen\", \"rejected\"}, or {\"prompt_ids\", \"chosen_ids\", \"rejected_ids\"}");
-    TRY(check_filled(row, chosen));
-    TRY(check_filled(row, rejected));
     TRY(encode_text(row, "preference", loader, &loader->sides[PAIR_CHOSEN]));
-    json_t *other = swapped(row);
+    json_t *other = json_copy((json_t *)(uintptr_t)row);
     if (!other) return status_fail(ST_RESOURCE, "out of memory");
+    preference_swap(other);
     Status status = encode_text(other, "preference", loader, &loader->sides[PAIR_REJECTED]);
     json_decref(other);
     return status;
 }
 
 static Status encode_unpaired(Loader *loader, const json_t *row, bool *desirable) {
-    const json_t *label = json_object_get(row, "label");
     bool ids = json_object_get(row, "prompt_ids") != NULL;
-    if (!label || !(ids || json_object_get(row, "completion") || json_object_get(row, "messages") || json_object_get(row, "conversations")))
+    if (!json_object_get(row, "label") ||
+        !(ids || json_object_get(row, "completion") || json_object_get(row, "messages") || json_object_get(row, "conversations")))
         return not_for(loader, "{\"prompt\", \"completion\", \"label\": true or false}, or {\"prompt_ids\", \"completion_ids\", \"label\"}");
-    bool number = json_is_integer(label) && (json_integer_value(label) == 0 || json_integer_value(label) == 1);
-    if (!json_is_boolean(label) && !number) return status_fail(ST_INPUT, "'label' is neither true nor false");
-    *desirable = json_is_true(label) || json_integer_value(label) == 1;
+    TRY(row_label(row, desirable));
     if (ids) return encode_ids(row, "completion_ids", &loader->config, &loader->sides[0]);
-    TRY(check_filled(row, "completion"));
     json_t *liked = json_copy((json_t *)(uintptr_t)row); /* rows that were not wanted have no trained tokens in supervised training */
     if (!liked) return status_fail(ST_RESOURCE, "out of memory");
     json_object_set_new(liked, "label", json_true());
@@ -234,9 +219,12 @@ static Status keep_side(Loader *loader, const Encoding *encoding, size_t from, s
 }
 
 /* Behind the answer's last token. */
-static size_t answer_end(const Loader *loader, const Encoding *encoding) {
+static size_t answer_end(const Loader *loader, const Encoding *encoding, size_t prompt) {
+    const PairSource *source = loader->source;
     size_t end = encoding->ids.n;
-    while (loader->source->ends && end > 1 && encoding->labels.data[end - 1] == LABEL_NONE) end--;
+    if (source->ends && !source->at_turn && !source->stepwise)
+        return MAX(scalar_head_end(source->model, encoding->ids.data, end), MIN(prompt + 1, end));
+    while (source->ends && end > 1 && encoding->labels.data[end - 1] == LABEL_NONE) end--;
     return end;
 }
 
@@ -280,23 +268,16 @@ static Status push_row(Loader *loader, const PairRow *row) {
     return ST_OK;
 }
 
-static Status keep_row(Loader *loader, PairRow *row) {
+static Status keep_row(Loader *loader, const Row *from, PairRow *row) {
     Pairs *pairs = loader->pairs;
     Cut cut;
     size_t ends[2] = {loader->sides[0].ids.n, loader->sides[1].ids.n};
-    if (are_same(loader, ends)) {
-        pairs->dropped_same++;
-        return ST_OK;
-    }
+    if (are_same(loader, ends)) return drop_row(loader, PAIR_SAME, from);
     size_t prompt = common_prompt(loader);
     TRY(cut_row(loader, prompt, &cut));
-    pairs->dropped_long += cut.drop;
-    if (cut.drop) return ST_OK;
-    for (int s = 0; s < 2; s++) ends[s] = MIN(answer_end(loader, &loader->sides[s]), cut.most);
-    if (are_same(loader, ends)) { /* now that they are cut */
-        pairs->dropped_same++;
-        return ST_OK;
-    }
+    if (cut.drop) return drop_row(loader, PAIR_TOO_LONG, from);
+    for (int s = 0; s < 2; s++) ends[s] = MIN(answer_end(loader, &loader->sides[s], prompt), cut.most);
+    if (are_same(loader, ends)) return drop_row(loader, PAIR_SAME, from); /* now that they are cut */
     pairs->cut += cut.cut;
     row->n_prompt = (int32_t)(prompt - cut.begin);
     int32_t *ids = arena_alloc(pairs->arena, (size_t)MAX(row->n_prompt, 1) * sizeof *ids);
@@ -313,13 +294,17 @@ static Status read_row(Loader *loader, const Row *from) {
         ids_clear(&loader->sides[s].ids);
         ids_clear(&loader->sides[s].labels);
     }
+    const PairSource *source = loader->source;
+    PairDrop why = source->stepwise ? PAIR_DROPS : preference_needless(from->json, source->unpaired);
+    if (why != PAIR_DROPS) return drop_row(loader, why, from);
+    loader->pairs->against += preference_scored_otherwise(from->json);
     TRY(row_weight(from->json, &row.weight));
     TRY(read_margin(from->json, &row.margin));
     if (loader->source->stepwise)
         TRY(encode_steps(loader, from->json));
     else
         TRY(loader->source->unpaired ? encode_unpaired(loader, from->json, &row.desirable) : encode_pair_row(loader, from->json));
-    return keep_row(loader, &row);
+    return keep_row(loader, from, &row);
 }
 
 /* ---- all rows ---- */
@@ -371,10 +356,9 @@ static Status load_all(Loader *loader, const char *key, YamlNode node) {
     SourceReader reader = {.config = &loader->config, .use = ROWS_JUDGED, .widen = true, .kept = &pairs->n, .take = take_row, .context = loader};
     TRY(data_sources_read(node, key, &reader, pairs->arena, &pairs->table));
     count(pairs);
-    if (pairs->n > 0) return ST_OK;
-    status_fail(ST_INPUT, "no rows are left of '%s': %lld are longer than data.max_length, in %lld both answers are the same", key,
-                (long long)pairs->dropped_long, (long long)pairs->dropped_same);
-    return status_hint(ST_INPUT, "look at the files, or raise data.max_length");
+    for (int i = 0; i < PAIR_DROPS; i++)
+        if (pairs->dropped[i] > 0 && !(pairs->where[i] = arena_strdup(pairs->arena, str_text(&loader->where[i])))) return ST_RESOURCE;
+    return pairs->n > 0 ? ST_OK : pairs_none_left(pairs, key);
 }
 
 Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const PairSource *source, Pairs **result) {
@@ -385,6 +369,7 @@ Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const Pa
         free(loader.pairs);
         return status_fail(ST_RESOURCE, "out of memory for rows");
     }
+    loader.pairs->alone = source->unpaired && !source->stepwise && strcmp(key, "data.train") == 0;
     Status status = load_all(&loader, key, node);
     for (int s = 0; s < 2; s++) {
         ids_release(&loader.sides[s].ids);
@@ -392,6 +377,7 @@ Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const Pa
     }
     free(loader.labels);
     row_notes_release(&loader.notes);
+    for (int i = 0; i < PAIR_DROPS; i++) str_release(&loader.where[i]);
     if (status == ST_OK)
         *result = loader.pairs;
     else

@@ -12,6 +12,7 @@
 #define TUNE_PAIRS_H
 
 #include "data/data.h"
+#include "data/formats/formats.h"
 
 enum { PAIR_CHOSEN, PAIR_REJECTED };
 /* An answer: its tokens behind the prompt, and which of them are trained. */
@@ -37,8 +38,11 @@ typedef struct Pairs {
     size_t n;
     PairFile *files;
     int64_t tokens, trained_tokens, longest; /* tokens: prompts counted once */
-    int64_t dropped_long, cut;
-    int64_t dropped_same; /* both answers were the same tokens */
+    int64_t cut;
+    bool alone;                    /* training rows of answers alone, wanted or not */
+    int64_t against;               /* rows whose own scores put the rejected answer first; kept */
+    int64_t dropped[PAIR_DROPS];   /* rows that were left out */
+    const char *where[PAIR_DROPS]; /* the first of them: "FILE line N, ..."; NULL: none */
     /* For DataOrder and DataPlan: the rows' lengths, places and sources. The second half of a split takes each row once */
     Dataset table;
     Arena *arena; /* NULL: rows and tokens are another's */
@@ -50,20 +54,25 @@ typedef struct PairSource {
     const Chat *chat;
     bool unpaired; /* rows of one answer: of KTO, or */
     bool stepwise; /* rows of steps: a token is trained when it ends a step */
-    /* Answers end with their last trained token: what the chat template writes behind a turn is left out, so that a score is of the token that ends
-     * the turn */
-    bool ends;
+    /* Answers end with the token whose score counts: scalar_head_end of the whole row; with `at_turn` the one that ends the turn, as runs of earlier
+     * versions have it, without what the chat template writes behind it */
+    bool ends, at_turn;
     const char *reader; /* for messages: "algorithm dpo" */
 } PairSource;
 /* Preference rows: {"prompt", "chosen", "rejected"} as texts or messages, the prompt explicit or implicit, or {"prompt_ids", "chosen_ids",
  * "rejected_ids"}; KTO: {"prompt", "completion", "label"} or
  * {"prompt_ids", "completion_ids", "label"}; steps: {"prompt", "completions": [...], "labels": [...]} or {"prompt_ids", "completions_ids", "labels"}.
- * Rows with two equal answers are left out and counted. ST_INPUT with file and line: no such row, an empty answer, an id that the model does not
- * know; ST_CONFIG, ST_RESOURCE. */
+ * Rows that teach nothing are left out and counted: PairDrop. ST_INPUT with file and line: no such row, an id that the model does not know;
+ * ST_CONFIG, ST_RESOURCE. */
 Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const PairSource *source, Pairs **pairs);
 /* Takes `share` of the rows (held_out_count, by seed) out of `pairs` into a second set, which borrows from it. */
 Status pairs_split(Pairs *pairs, double share, uint64_t seed, Pairs **held_out);
 void pairs_free(Pairs *pairs); /* NULL is fine */
+/* What was left out, cut or is one-sided, a sentence each; `say` is called for each. what: "data.train" */
+void pairs_say(const Pairs *pairs, const Recipe *recipe, const char *what, void (*say)(void *context, const char *text), void *context);
+const char *pair_drop_reason(PairDrop why);
+/* The ST_INPUT of pairs of which every row was left out. key: "data.train" */
+Status pairs_none_left(const Pairs *pairs, const char *key);
 uint64_t pairs_fingerprint(const Pairs *pairs);
 void pairs_where(const Pairs *pairs, size_t row, Str *text); /* "FILE line N" */
 

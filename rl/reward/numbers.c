@@ -65,8 +65,31 @@ static void take_exponent(Cursor *cursor, Str *out) {
     cursor->at += len;
 }
 
+/* The digits of "0012.50e3", without zeros at either end. */
+static void keep_digits(const char *text, Number *number) {
+    bool behind_point = false;
+    int zeros = 0; /* that wait for a digit */
+    number->decimal = true;
+    number->n = number->exponent = 0;
+    for (; is_digit(*text) || *text == '.'; text++) {
+        behind_point |= *text == '.';
+        if (*text == '.') continue;
+        number->exponent -= behind_point;
+        if (*text == '0' || number->n + zeros >= NUMBER_DIGITS) {
+            zeros += number->n > 0;
+            continue;
+        }
+        for (; zeros > 0; zeros--) number->digits[number->n++] = 0;
+        number->digits[number->n++] = (char)(*text - '0');
+    }
+    number->exponent += zeros;
+    if (*text) number->exponent += (int)MIN(MAX(strtol(text + 1, NULL, 10), -100000), 100000);
+}
+
+static void set_value(Number *number, double value) { *number = (Number){.value = value}; }
+
 /* A number without sign, fraction bar or unit. */
-static bool take_plain(Cursor *cursor, double *value, bool *whole) {
+static bool take_plain(Cursor *cursor, Number *number, bool *whole) {
     Cursor before = *cursor;
     Str digits = {0};
     size_t n = take_whole(cursor, &digits);
@@ -80,7 +103,9 @@ static bool take_plain(Cursor *cursor, double *value, bool *whole) {
         const char *mantissa = cursor->at;
         take_exponent(cursor, &digits);
         if (cursor->at != mantissa) *whole = false;
-        *value = strtod(digits.data, NULL);
+        number->value = strtod(digits.data, NULL);
+        number->negative = false;
+        keep_digits(digits.data, number);
     }
     str_release(&digits);
     if (n == 0) *cursor = before;
@@ -88,9 +113,10 @@ static bool take_plain(Cursor *cursor, double *value, bool *whole) {
 }
 
 /* \frac{a}{b}, \dfrac{a}{b}, \tfrac{a}{b}, \frac12. */
-static bool take_frac(Cursor *cursor, double *value) {
+static bool take_frac(Cursor *cursor, Number *number) {
     Cursor before = *cursor;
     double part[2];
+    Number plain;
     bool whole, good = take(cursor, "\\frac") || take(cursor, "\\dfrac") || take(cursor, "\\tfrac");
     for (int i = 0; i < 2 && good; i++) {
         if (!take(cursor, "{")) {
@@ -98,40 +124,46 @@ static bool take_frac(Cursor *cursor, double *value) {
             if (good) part[i] = *cursor->at++ - '0';
         } else {
             bool minus = take(cursor, "-");
-            good = take_plain(cursor, &part[i], &whole) && take(cursor, "}");
-            if (good && minus) part[i] = -part[i];
+            good = take_plain(cursor, &plain, &whole) && take(cursor, "}");
+            if (good) part[i] = minus ? -plain.value : plain.value;
         }
     }
     good = good && part[1] != 0;
     if (good)
-        *value = part[0] / part[1];
+        set_value(number, part[0] / part[1]);
     else
         *cursor = before;
     return good;
 }
 
 /* Behind a whole number: "/4", " 1/2" or "\frac{1}{2}". A date (3/4/2026) is no fraction. */
-static void take_fraction(Cursor *cursor, double *value) {
+static void take_fraction(Cursor *cursor, Number *number) {
     Cursor before = *cursor;
-    double top, bottom;
+    Number part, bottom;
+    double base = number->value, top = base;
     bool whole, mixed = peek(cursor, 0) == ' ' && is_digit(peek(cursor, 1));
-    if (take_frac(cursor, &top)) {
-        *value += top;
+    if (take_frac(cursor, &part)) {
+        set_value(number, base + part.value);
         return;
     }
     cursor->at += mixed;
-    top = *value;
-    if (mixed && (!take_plain(cursor, &top, &whole) || !whole)) goto none;
-    if (!take(cursor, "/") || !is_digit(peek(cursor, 0)) || !take_plain(cursor, &bottom, &whole) || !whole || bottom == 0) goto none;
-    if (peek(cursor, 0) == '/' || (mixed && top >= bottom)) goto none;
-    *value = mixed ? *value + top / bottom : top / bottom;
+    if (mixed && (!take_plain(cursor, &part, &whole) || !whole)) goto none;
+    if (mixed) top = part.value;
+    if (!take(cursor, "/") || !is_digit(peek(cursor, 0)) || !take_plain(cursor, &bottom, &whole) || !whole || bottom.value == 0) goto none;
+    if (peek(cursor, 0) == '/' || (mixed && top >= bottom.value)) goto none;
+    set_value(number, mixed ? base + top / bottom.value : top / bottom.value);
     return;
 none:
     *cursor = before;
 }
 
+static void shift(Number *number, int exponent) {
+    number->value *= pow(10, exponent);
+    number->exponent += exponent;
+}
+
 /* "\times 10^{3}", "× 10^3", "*10^-2". */
-static void take_power(Cursor *cursor, double *value) {
+static void take_power(Cursor *cursor, Number *number) {
     Cursor before = *cursor;
     take_spaces(cursor);
     bool good = take(cursor, "\\times") || take(cursor, "\\cdot") || take(cursor, "\xC3\x97") || take(cursor, "*");
@@ -142,7 +174,7 @@ static void take_power(Cursor *cursor, double *value) {
     for (; good && digits < 4 && is_digit(peek(cursor, 0)); digits++) exponent = exponent * 10 + (*cursor->at++ - '0');
     good = good && digits > 0 && (!brace || take(cursor, "}")) && !is_digit(peek(cursor, 0));
     if (good)
-        *value *= pow(10, minus ? -exponent : exponent);
+        shift(number, minus ? -exponent : exponent);
     else
         *cursor = before;
 }
@@ -154,40 +186,49 @@ static void take_currency(Cursor *cursor) {
         take_spaces(cursor);
 }
 
+static bool finish(Cursor *cursor, bool minus, Number *number) {
+    const char *unit = cursor->at;
+    take_spaces(cursor);
+    bool percent = take(cursor, "\\%") || take(cursor, "%");
+    if (!percent) cursor->at = unit;
+    if (percent && cursor->style->percent_is_share) {
+        number->value /= 100;
+        number->exponent -= 2;
+    }
+    number->negative = minus;
+    if (minus) number->value = -number->value;
+    if (number->value == 0) number->n = 0; /* also of what is too small for a double */
+    return isfinite(number->value);
+}
+
 /* A number that begins here; the cursor stays where it is when none does. `before`: the character in front, '\0' = none. */
-static bool take_number(Cursor *cursor, char before, double *value) {
+static bool take_number(Cursor *cursor, char before, Number *number) {
     Cursor start = *cursor;
     bool whole = true, minus = take_minus(cursor);
     if (minus && (is_word(before) || before == ')' || before == '}')) goto none;
     if (!minus && is_word(before)) goto none;
     if (!minus) take(cursor, "+");
     take_currency(cursor);
-    if (!take_frac(cursor, value)) {
-        if (!take_plain(cursor, value, &whole)) goto none;
-        if (whole && before != '/') take_fraction(cursor, value);
+    if (!take_frac(cursor, number)) {
+        if (!take_plain(cursor, number, &whole)) goto none;
+        if (whole && before != '/') take_fraction(cursor, number);
     }
-    take_power(cursor, value);
-    const char *unit = cursor->at;
-    take_spaces(cursor);
-    bool percent = take(cursor, "\\%") || take(cursor, "%");
-    if (!percent) cursor->at = unit;
-    if (percent && cursor->style->percent_is_share) *value /= 100;
-    if (minus) *value = -*value;
-    if (isfinite(*value)) return true;
+    take_power(cursor, number);
+    if (finish(cursor, minus, number)) return true;
 none:
     *cursor = start;
     return false;
 }
 
-/* Goes through the numbers of the text; *found stays false when there is none. */
-static bool scan(Slice text, const NumberStyle *style, bool first, double *value) {
+/* Goes through the numbers of the text; false when there is none. */
+static bool scan(Slice text, const NumberStyle *style, bool first, Number *number) {
     Cursor cursor = {text.data, text.data + text.len, style};
     bool found = false;
     char before = '\0';
     while (cursor.at < cursor.end && !(first && found)) {
-        double number;
-        if (take_number(&cursor, before, &number)) {
-            *value = number;
+        Number here;
+        if (take_number(&cursor, before, &here)) {
+            *number = here;
             found = true;
         } else if (is_digit(*cursor.at)) { /* digits that are no number: all of them */
             while (is_digit(peek(&cursor, 0))) cursor.at++;
@@ -199,5 +240,38 @@ static bool scan(Slice text, const NumberStyle *style, bool first, double *value
     return found;
 }
 
-bool numbers_first(Slice text, const NumberStyle *style, double *value) { return scan(text, style, true, value); }
-bool numbers_last(Slice text, const NumberStyle *style, double *value) { return scan(text, style, false, value); }
+bool numbers_first(Slice text, const NumberStyle *style, Number *number) { return scan(text, style, true, number); }
+bool numbers_last(Slice text, const NumberStyle *style, Number *number) { return scan(text, style, false, number); }
+
+/* ---- comparing ---- */
+
+/* From the largest whole number in a double (309 digits) to the last digit that NUMBER_DIGITS keep of the smallest one (10^-324). */
+enum { PLACES = 1024, LOWEST = -680 };
+
+/* places[i]: the digit of 10^(LOWEST + i), times `sign`, is added. */
+static void add_digits(const Number *number, int sign, int *places) {
+    for (int i = 0; i < number->n; i++) {
+        int at = number->exponent + number->n - 1 - i - LOWEST;
+        if (at >= 0 && at < PLACES) places[at] += sign * number->digits[i];
+    }
+}
+
+/* |a - b|, exact up to the sum at the end. */
+static double distance(const Number *a, const Number *b) {
+    int places[PLACES] = {0}, carry = 0, top = PLACES - 1;
+    add_digits(a, a->negative ? -1 : 1, places);
+    add_digits(b, b->negative ? 1 : -1, places);
+    while (top > 0 && places[top] == 0) top--;
+    int sign = places[top] < 0 ? -1 : 1; /* no place is beyond 9 unless all have the same sign, so the first one decides */
+    for (int i = 0; i < PLACES; i++) {
+        int sum = sign * places[i] + carry;
+        carry = sum < 0 ? -((9 - sum) / 10) : sum / 10;
+        places[i] = sum - 10 * carry;
+    }
+    double value = 0;
+    for (int i = PLACES - 1; i >= 0; i--)
+        if (places[i]) value += places[i] * pow(10, LOWEST + i);
+    return value;
+}
+
+double numbers_distance(const Number *a, const Number *b) { return a->decimal && b->decimal ? distance(a, b) : fabs(a->value - b->value); }

@@ -291,6 +291,7 @@ static Status score_one(Reward *reward, const RewardRow *rows, size_t n) {
     for (size_t i = 0; i < n; i++) {
         double *value = &reward->values[i];
         if (reward->kind->score) TRY(reward_at_row(reward->kind->score(reward, &rows[i], value), reward, &rows[i]));
+        if (isnan(*value) && reward->kind->abstains) continue;
         if (!isfinite(*value)) return reward_at_row(status_fail(ST_INPUT, "its value is %g", *value), reward, &rows[i]);
         *value = MIN(MAX(*value, reward->low), reward->high);
     }
@@ -307,13 +308,22 @@ static void whiten(double *sums, size_t n) {
     for (size_t i = 0; i < n; i++) sums[i] += mean;
 }
 
+static void add_values(const Reward *reward, size_t n, double *sums, bool *judged) {
+    for (size_t i = 0; i < n; i++) {
+        if (isnan(reward->values[i])) continue;
+        sums[i] += reward->weight * reward->values[i];
+        judged[i] = true;
+    }
+}
+
 Status rewards_score(RewardSet *set, const RewardRow *rows, size_t n, const RewardScores **scores) {
     *scores = NULL;
     arena_reset(set->step);
     set->n_rows = n;
     set->n_columns = set->n;
     double *sums = arena_zero(set->step, n * sizeof *sums);
-    if (!sums) return ST_RESOURCE;
+    bool *judged = arena_zero(set->step, n * sizeof *judged);
+    if (!sums || !judged) return ST_RESOURCE;
     for (size_t k = 0; k < set->n; k++) {
         Reward *reward = &set->rewards[k];
         reward->values = arena_zero(set->step, n * sizeof *reward->values);
@@ -322,14 +332,14 @@ Status rewards_score(RewardSet *set, const RewardRow *rows, size_t n, const Rewa
     }
     for (size_t k = 0; k < set->n; k++) {
         TRY(score_one(&set->rewards[k], rows, n));
-        for (size_t i = 0; i < n; i++) sums[i] += set->rewards[k].weight * set->rewards[k].values[i];
+        add_values(&set->rewards[k], n, sums, judged);
     }
     for (size_t i = 0; i < n; i++) {
         if (!isfinite(sums[i])) return status_fail(ST_INPUT, "row %lld: the sum of its rewards is %g", (long long)rows[i].number, sums[i]);
         sums[i] = MIN(MAX(sums[i], set->low), set->high);
     }
     if (set->whiten) whiten(sums, n);
-    set->scores = (RewardScores){n, set->n_columns, sums, set->columns};
+    set->scores = (RewardScores){n, set->n_columns, sums, set->columns, judged};
     *scores = &set->scores;
     return ST_OK;
 }

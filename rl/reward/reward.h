@@ -74,11 +74,13 @@ typedef struct RewardColumn {
     const double *values;
     double weight;
 } RewardColumn; /* weight: in the sum; 0 of those others */
-/* sums: weight x reward, added up in the recipe's order, then clipped, then (`whiten`) scaled to variance 1 around their mean, which stays. */
+/* sums: weight x reward, added up in the recipe's order, then clipped, then (`whiten`) scaled to variance 1 around their mean, which stays. A reward
+ * that does not judge a row (a program or server that answers null) has NaN there and adds nothing; judged[i]: at least one did. */
 typedef struct RewardScores {
     size_t n_rows, n_columns;
     const double *sums;
     const RewardColumn *columns;
+    const bool *judged;
 } RewardScores;
 /* Valid until the next call. The recipe's rewards are the first columns, in its order. ST_INPUT: a column is missing or of another kind, a program or
  * server answers wrongly; ST_RESOURCE: it died, hangs or does not answer. The text names the reward and the row. */

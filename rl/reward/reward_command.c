@@ -283,4 +283,4 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
     return status;
 }
 
-const RewardKind reward_kind_command = {"command", options, .open = open, .close = close, .score_all = score_all};
+const RewardKind reward_kind_command = {"command", options, .abstains = true, .open = open, .close = close, .score_all = score_all};

@@ -33,6 +33,8 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
     const OptionValue *o = reward->options;
     const Reward *judge = reward->state;
     for (size_t i = 0; i < n; i++) {
+        values[i] = (double)NAN;
+        if (isnan(judge->values[i])) continue; /* nobody knows whether it is right */
         bool right = judge->values[i] > o[THRESHOLD].number;
         double at_zero = o[right ? RIGHT_SHORT : WRONG_SHORT].number, at_max = o[right ? RIGHT_LONG : WRONG_LONG].number;
         double share = MIN((double)reward_own_words(&rows[i]).n_completion_ids / o[MAX_LENGTH].number, 1);
@@ -42,4 +44,4 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
     return ST_OK;
 }
 
-const RewardKind reward_kind_cosine = {"cosine", options, .open = open, .score_all = score_all};
+const RewardKind reward_kind_cosine = {"cosine", options, .abstains = true, .open = open, .score_all = score_all};

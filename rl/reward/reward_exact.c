@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exact: 1 when the completion is the answer (or one of a list of answers), else 0. White space at both ends does not count. */
+/* exact: 1 when the completion is the answer (or one of a list of answers), else 0. White space at both ends does not count, nor do thoughts
+ * (reward_spoken). */
 #include "rl/reward/reward_kinds.h"
 
 #include <ctype.h>
@@ -37,16 +38,17 @@ static Status score(Reward *reward, const RewardRow *row, double *value) {
     const char *field = reward->options[FIELD].text;
     const json_t *column;
     TRY(reward_column(row, field, &column));
-    Slice got = after_mark(reward, row->completion), wanted;
+    Str spoken = {0}, room = {0};
+    Slice got = after_mark(reward, reward_spoken(row, &spoken)), wanted;
     const char *newline = got.len && reward->options[FIRST_LINE].number != 0 ? memchr(got.data, '\n', got.len) : NULL;
     if (newline) got = slice_trim((Slice){got.data, (size_t)(newline - got.data)});
-    Str room = {0};
     Status status = ST_OK;
     for (size_t i = 0; i < reward_answers(column) && status == ST_OK; i++) {
         status = reward_answer_text(reward_answer(column, i), field, &room, &wanted);
         if (status == ST_OK && same(got, after_mark(reward, wanted), reward->options[IGNORE_CASE].number != 0)) *value = 1;
     }
     str_release(&room);
+    str_release(&spoken);
     return status;
 }
 

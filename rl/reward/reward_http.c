@@ -222,4 +222,4 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
     return status == ST_OK || n == 0 ? status : reward_at_row(status, reward, &rows[at]);
 }
 
-const RewardKind reward_kind_http = {"http", options, .open = open, .close = close, .score_all = score_all};
+const RewardKind reward_kind_http = {"http", options, .abstains = true, .open = open, .close = close, .score_all = score_all};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json: 1 when the completion is JSON (and fits the schema), else 0; `parses` for JSON that does not fit. The schema is written in the recipe, is a
- * file, or stands in the data row's column `field`. */
+/* json: 1 when the completion, without its thoughts (reward_spoken), is JSON (and fits the schema), else 0; `parses` for JSON that does not fit. The
+ * schema is written in the recipe, is a file, or stands in the data row's column `field`. */
 #include "rl/reward/json_schema.h"
 #include "rl/reward/reward_kinds.h"
 
@@ -85,10 +85,13 @@ static Status schema_of_row(const Reward *reward, const RewardRow *row, const js
 static Status score(Reward *reward, const RewardRow *row, double *value) {
     const json_t *schema;
     TRY(schema_of_row(reward, row, &schema));
-    Slice text = strcmp(reward->options[EXTRACT].text, "fence") == 0 ? last_fence(row->completion) : slice_trim(row->completion);
+    Str room = {0};
+    Slice spoken = reward_spoken(row, &room);
+    Slice text = strcmp(reward->options[EXTRACT].text, "fence") == 0 ? last_fence(spoken) : slice_trim(spoken);
     json_t *parsed = text.len ? json_of_text(text.data, text.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL) : NULL;
     if (parsed) *value = !schema || schema_fits(schema, parsed) ? 1 : reward->options[PARSES].number;
     json_decref(parsed);
+    str_release(&room);
     return ST_OK;
 }
 

@@ -29,7 +29,8 @@ typedef struct Reward {
 struct RewardKind {
     const char *name;
     const OptionSpec *options;
-    Status (*open)(Reward *reward);                                                 /* NULL: nothing to prepare. Fails with reward_refuse */
+    bool abstains;                  /* a value may be NaN: this reward does not judge the row, and adds nothing to its sum */
+    Status (*open)(Reward *reward); /* NULL: nothing to prepare. Fails with reward_refuse */
     Status (*attach)(Reward *reward, const RewardPolicy *policy);                   /* NULL: who is judged makes no difference */
     Status (*bytes)(const Reward *reward, const RewardShape *shape, size_t *bytes); /* what scoring will take in memory; NULL: little */
     uint64_t (*fingerprint)(const Reward *reward);                                  /* of what was attached; NULL: the options say it all */
@@ -66,8 +67,12 @@ Status reward_answer_text(const json_t *answer, const char *field, Str *room, Sl
  * line, added to `text`. */
 void reward_write_row(const RewardRow *row, Str *text);
 /* What it answers: a number, or an object with the number "reward"; its other numbers become extra columns of row `row`. ST_INPUT with `who`
- * ("program 'x'") and the answer when it is not that. */
+ * ("program 'x'") and the answer when it is not that. A null as the number is NaN: the row is not judged, see `abstains`. */
 Status reward_read_answer(Reward *reward, const char *who, const char *answer, size_t row, double *value);
+
+/* What the completion says once it has thought: without what stands between <think> and </think> and tags like these, and without thoughts that
+ * have no end (all that follows) or began in the prompt (all up to the end). Borrowed from the row, or put together in `room`. */
+Slice reward_spoken(const RewardRow *row, Str *room);
 
 Slice slice_trim(Slice text); /* without white space at both ends */
 /* Where `part` begins in the text for the last time, NULL when nowhere; ASCII letters match in both cases when `any_case`. */

@@ -5,6 +5,7 @@
 #include "data/formats/conversation.h"
 #include "data/formats/row_form.h"
 #include "rl/reward/reward_kinds.h"
+#include "lib/model/scalar_head.h"
 #include "rl/reward/scorer.h"
 
 #include <string.h>
@@ -19,12 +20,15 @@ static const OptionSpec options[] = {
 
 typedef struct Judge {
     Scorer *scorer;
+    Ids behind;          /* what the template writes behind an assistant's turn */
     bool other_template; /* than the policy's: conversations would be read as it never saw them */
 } Judge;
 
 static void close(Reward *reward) {
     Judge *judge = reward->state;
-    if (judge) scorer_close(judge->scorer);
+    if (!judge) return;
+    scorer_close(judge->scorer);
+    ids_release(&judge->behind);
 }
 
 static Status differs(const Reward *reward, const char *what) {
@@ -58,12 +62,26 @@ static Status check_tokens(const Reward *reward, Judge *judge, const RewardPolic
     return ST_OK;
 }
 
+/* A score is of a conversation's last token, which may stand behind the one that ended the answer. */
+static Status read_behind(Judge *judge) {
+    const Scorer *scorer = judge->scorer;
+    const char *end = chat_end_text(scorer->chat), *at = NULL;
+    Str text = {0};
+    if (!chat_has_template(scorer->chat) || !end || scorer->at_turn) return ST_OK;
+    Status status = chat_probe(scorer->chat, &text);
+    for (const char *next = str_text(&text); status == ST_OK && (next = strstr(next, end)); next++) at = next + strlen(end);
+    if (at && *at) status = tokenizer_encode(scorer->tokenizer, at, strlen(at), TOKENIZE_PLAIN, &judge->behind);
+    str_release(&text);
+    return status;
+}
+
 static Status attach(Reward *reward, const RewardPolicy *policy) {
     Judge *judge = reward->state = arena_zero(reward->arena, sizeof *judge);
     if (!judge) return ST_RESOURCE;
     const ScorerOptions how = {.base = policy->model, .compute = reward->options[COMPUTE].text};
     Status status = scorer_open(reward->options[MODEL].text, &how, &judge->scorer);
     if (status != ST_OK) return status_prefix(status, "reward '%s'", reward->name);
+    TRY(read_behind(judge));
     if (reward->options[RETOKENIZE].number == 0) return check_tokens(reward, judge, policy);
     return judge->scorer->tokenizer
                ? ST_OK
@@ -74,7 +92,7 @@ static uint64_t fingerprint(const Reward *reward) { return model_fingerprint(((c
 
 static Status bytes(const Reward *reward, const RewardShape *shape, size_t *need) {
     const Judge *judge = reward->state;
-    return scorer_bytes(judge->scorer, &(ScorerShape){shape->n_prompt, shape->n_completion, shape->n, shape->group}, need);
+    return scorer_bytes(judge->scorer, &(ScorerShape){shape->n_prompt, shape->n_completion + judge->behind.n, shape->n, shape->group}, need);
 }
 
 /* ---- the reward model's own tokens ---- */
@@ -99,10 +117,15 @@ static Status as_trained(const Scorer *scorer, json_t **whole) {
 }
 
 /* Without what a template writes behind the turn, and without the end token of an answer that was cut. */
-static void trim(const RewardRow *row, Encoding *encoding) {
+static void trim(const Scorer *scorer, const RewardRow *row, Encoding *encoding) {
     size_t end = encoding->ids.n;
+    bool cut = strcmp(row->finish_reason, "length") == 0;
+    if (!scorer->at_turn && !cut) {
+        encoding->ids.n = scalar_head_end(&scorer->model->config, encoding->ids.data, end);
+        return;
+    }
     while (end > 1 && encoding->labels.data[end - 1] == LABEL_NONE) end--;
-    if (end > 1 && strcmp(row->finish_reason, "length") == 0) end--;
+    if (end > 1 && cut) end--;
     encoding->ids.n = end;
 }
 
@@ -114,7 +137,7 @@ static Status own_tokens(const Judge *judge, const RewardRow *row, Arena *arena,
     Status status = whole_row(row, &whole);
     if (status == ST_OK) status = as_trained(scorer, &whole);
     if (status == ST_OK) status = data_format_encode(data_format_find("prompt_completion"), whole, &config, scorer->tokenizer, &encoding);
-    if (status == ST_OK) trim(row, &encoding);
+    if (status == ST_OK) trim(scorer, row, &encoding);
     int32_t *ids = status == ST_OK ? arena_alloc(arena, encoding.ids.n * sizeof *ids) : NULL;
     if (ids) {
         memcpy(ids, encoding.ids.data, encoding.ids.n * sizeof *ids);
@@ -137,12 +160,25 @@ static bool is_conversation(const RewardRow *row) {
     return found;
 }
 
+/* An answer that ended is followed by what the template writes behind it, up to the token whose score counts. */
+static Status finish_turn(const Judge *judge, const RewardRow *row, Arena *arena, ScorerRow *to) {
+    size_t more = is_conversation(row) ? judge->behind.n : 0, n = to->n_answer + more;
+    int32_t *ids = arena_alloc(arena, MAX(n, 1) * sizeof *ids);
+    if (!ids) return ST_RESOURCE;
+    if (to->n_answer > 0) memcpy(ids, to->answer, to->n_answer * sizeof *ids);
+    if (more > 0) memcpy(ids + to->n_answer, judge->behind.data, more * sizeof *ids);
+    to->answer = ids;
+    to->n_answer = n > 0 ? scalar_head_end(&judge->scorer->model->config, ids, n) : 0;
+    return ST_OK;
+}
+
 static Status prepare(const Reward *reward, const RewardRow *row, Arena *arena, ScorerRow *to) {
     const Judge *judge = reward->state;
     if (reward->options[RETOKENIZE].number != 0) return own_tokens(judge, row, arena, to);
     if (judge->other_template && is_conversation(row)) return differs(reward, "the chat template");
     *to = (ScorerRow){row->prompt_ids, row->completion_ids, row->n_prompt_ids, row->n_completion_ids};
-    return ST_OK;
+    bool cut = strcmp(row->finish_reason, "length") == 0;
+    return judge->scorer->at_turn || cut ? ST_OK : finish_turn(judge, row, arena, to);
 }
 
 static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double *values) {

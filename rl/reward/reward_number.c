@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* number: 1 when the completion's number is the answer's, else 0. Of both texts it is the last number in the last \boxed{...}, else the first one
- * behind the last "####" (as GSM8K ends its answers), else the last one at all. */
+ * behind the last "####" (as GSM8K ends its answers), else the last one at all. What the completion thinks (reward_spoken) is no answer. */
 #include "rl/reward/numbers.h"
 #include "rl/reward/reward_kinds.h"
 
@@ -27,34 +27,47 @@ static Status open(Reward *reward) {
     return ST_OK;
 }
 
-static bool behind_hashes(Slice text, const NumberStyle *style, double *value) {
+static bool behind_hashes(Slice text, const NumberStyle *style, Number *number) {
     const char *hashes = slice_find_last(text, "####", false);
     if (!hashes) return false;
     hashes += strlen("####");
     size_t left = (size_t)(text.data + text.len - hashes);
     const char *newline = memchr(hashes, '\n', left);
-    return numbers_first((Slice){hashes, newline ? (size_t)(newline - hashes) : left}, style, value);
+    return numbers_first((Slice){hashes, newline ? (size_t)(newline - hashes) : left}, style, number);
 }
 
 /* Where the text marks its answer, only the marked place counts. */
-static bool find(const Reward *reward, Slice text, double *value) {
+static bool find(const Reward *reward, Slice text, Number *number) {
     const NumberStyle style = {reward->options[THOUSANDS].text[0], reward->options[DECIMAL].text[0],
                                strcmp(reward->options[PERCENT].text, "share") == 0};
     const char *from = reward->options[FROM].text;
     bool any = strcmp(from, "auto") == 0;
     Slice boxed;
-    if ((any || strcmp(from, "boxed") == 0) && slice_boxed(text, &boxed)) return numbers_last(boxed, &style, value);
-    if ((any && slice_find_last(text, "####", false)) || strcmp(from, "hashes") == 0) return behind_hashes(text, &style, value);
-    return (any || strcmp(from, "last") == 0) && numbers_last(text, &style, value);
+    if ((any || strcmp(from, "boxed") == 0) && slice_boxed(text, &boxed)) return numbers_last(boxed, &style, number);
+    if ((any && slice_find_last(text, "####", false)) || strcmp(from, "hashes") == 0) return behind_hashes(text, &style, number);
+    return (any || strcmp(from, "last") == 0) && numbers_last(text, &style, number);
+}
+
+/* A whole number beyond 64 bits is read as a real, which has lost the digits that tell it from its neighbours; few digits are all that it had. */
+static Status wanted_real(const char *field, double value, Number *wanted) {
+    enum { SURE_DIGITS = 15 };
+    Str text = {0};
+    Status status = ST_OK;
+    *wanted = (Number){.value = value, .negative = value < 0};
+    str_append_double(&text, value);
+    if (fabs(value) >= 0x1p63) numbers_first((Slice){text.data, text.len}, &(NumberStyle){.decimal = '.'}, wanted);
+    if (wanted->n > SURE_DIGITS) {
+        status_fail(ST_INPUT, "column '%s' holds the number %s, which may be a whole number of more than 64 bits", field, text.data);
+        status = status_hint(ST_INPUT, "write it as a text, which is compared digit by digit: \"%s\": \"...\"", field);
+    }
+    str_release(&text);
+    return status;
 }
 
 /* The answer's own form does not matter: a number, or a text that marks it in any way. */
-static Status wanted_number(const Reward *reward, const json_t *answer, double *wanted) {
+static Status wanted_number(const Reward *reward, const json_t *answer, Number *wanted) {
     const char *field = reward->options[FIELD].text;
-    if (json_is_number(answer)) {
-        *wanted = json_number_value(answer);
-        return ST_OK;
-    }
+    if (json_is_real(answer)) return wanted_real(field, json_real_value(answer), wanted);
     Str room = {0};
     Slice text;
     Status status = reward_answer_text(answer, field, &room, &text);
@@ -68,12 +81,15 @@ static Status wanted_number(const Reward *reward, const json_t *answer, double *
 
 static Status score(Reward *reward, const RewardRow *row, double *value) {
     const json_t *column;
-    double got = 0, wanted;
-    bool found = find(reward, row->completion, &got);
+    Number got, wanted;
+    Str room = {0};
+    bool found = find(reward, reward_spoken(row, &room), &got);
+    double tolerance = reward->options[TOLERANCE].number, relative = reward->options[RELATIVE].number;
+    str_release(&room);
     TRY(reward_column(row, reward->options[FIELD].text, &column));
     for (size_t i = 0; i < reward_answers(column); i++) {
         TRY(wanted_number(reward, reward_answer(column, i), &wanted));
-        if (found && fabs(got - wanted) <= reward->options[TOLERANCE].number + reward->options[RELATIVE].number * fabs(wanted)) *value = 1;
+        if (found && numbers_distance(&got, &wanted) <= tolerance + relative * fabs(wanted.value)) *value = 1;
     }
     return ST_OK;
 }

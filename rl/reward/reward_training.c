@@ -199,13 +199,19 @@ static Status look(void *context, const Row *row) {
     return ST_OK;
 }
 
+/* What it means is for those who read all rows to say. */
+static Status pass_over(void *context, const Row *row) {
+    (void)context, (void)row;
+    return ST_OK;
+}
+
 static Status first_row(const Recipe *recipe, const DataSource *source, bool *stepwise) {
     const char **paths;
     size_t n;
     FirstRow first = {.form = row_form(&(DataConfig){.columns = recipe->data_columns}, ROWS_JUDGED)};
     TRY(rows_expand(source->path, recipe->arena, &paths, &n));
     TRY(row_form_begin(&first.form, source));
-    Status status = rows_read_some(paths[0], 1, look, &first);
+    Status status = rows_read_as(paths[0], &(RowsConfig){.max_rows = 1, .bad = pass_over}, look, &first);
     row_form_release(&first.form);
     *stepwise = first.stepwise;
     return status;
@@ -231,6 +237,10 @@ static void release(RewardTraining *t) {
     free(t->scores);
 }
 
+static void use(const PairRun *run, Str *text) {
+    if (!run->at_turn) reward_use(run->recipe, &run->model->config, text);
+}
+
 Status reward_training_run(const PairRunConfig *config, TrainResult *result) {
     RewardTraining t = {.centering = config->recipe->train_center_rewards_coefficient};
     TRY(kind_of_rows(config->recipe, &t.stepwise));
@@ -247,7 +257,8 @@ Status reward_training_run(const PairRunConfig *config, TrainResult *result) {
                                .scores = true,
                                .begin = begin,
                                .batch = batch_loss,
-                               .write_metrics = write_metrics};
+                               .write_metrics = write_metrics,
+                               .use = t.stepwise ? NULL : use};
     t.scratch = arena_new(0);
     if (!t.scratch) return status_fail(ST_RESOURCE, "out of memory");
     PairRun run = {.config = config, .recipe = config->recipe, .objective = &objective, .context = &t};
@@ -291,11 +302,14 @@ static Status evaluate(const RewardEvaluation *config, const Recipe *recipe, Rew
                          .unpaired = t->stepwise,
                          .stepwise = t->stepwise,
                          .ends = true,
+                         .at_turn = config->at_turn,
                          .reader = "a reward model"};
     Status status = tape && t->scratch ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the tape");
     if (tape) tape_record(tape, false);
     if (status == ST_OK) status = pairs_load(recipe, "--data", recipe->data_train, &source, &pairs);
+    if (status == ST_OK && config->say) pairs_say(pairs, recipe, config->data, config->say, config->context);
     if (status == ST_OK) status = evaluate_pairs(config, t, tape, pairs);
+    for (int i = 0; status == ST_OK && i < PAIR_DROPS; i++) t->numbers.left_out += pairs->dropped[i];
     pairs_free(pairs);
     tape_free(tape);
     return status;

@@ -22,11 +22,15 @@ typedef struct RewardNumbers {
     double chosen, rejected; /* how many scores of either kind */
     double rewards_chosen, rewards_rejected;
     Calibration calibration;
+    int64_t left_out; /* rows that say nothing: PairDrop */
 } RewardNumbers;
 
 /* By the recipe's data.format, or by the first row of data.train. output/adapter/ (PEFT, task SEQ_CLS) or output/model/
  * (...ForSequenceClassification), metrics.jsonl, checkpoints/. ST_CONFIG: a format without preferences; else as pair_run. */
 Status reward_training_run(const PairRunConfig *config, TrainResult *result);
+
+/* What to write in Python for the same scores: lines for people, of a reward model of pairs. config: the base's */
+void reward_use(const Recipe *recipe, const ModelConfig *config, Str *text);
 
 /* The numbers of a reward model on a file of pairs or steps. */
 typedef struct RewardEvaluation {
@@ -37,8 +41,10 @@ typedef struct RewardEvaluation {
     int64_t max_length;
     const char *truncation;
     const char *as;                                            /* data.as */
+    bool at_turn;                                              /* see Scorer */
     const char *system;                                        /* message of conversations without one; NULL = none */
     void (*on_progress)(void *context, size_t done, size_t n); /* may be NULL */
+    void (*say)(void *context, const char *text);              /* which rows are left out, and why; may be NULL */
     void *context;
 } RewardEvaluation;
 /* *stepwise: what the rows were. ST_INPUT, ST_RESOURCE, ST_INTERRUPTED. */

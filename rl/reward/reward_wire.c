@@ -2,6 +2,7 @@
 /* Rows and answers as programs and servers have them. */
 #include "rl/reward/reward_kinds.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,6 +62,8 @@ Status reward_read_answer(Reward *reward, const char *who, const char *answer, s
         status = garbage(who, answer, "it reports an error");
     else if (json_is_object(root) && !number)
         status = garbage(who, answer, "'reward' is missing");
+    else if (json_is_null(number))
+        *value = (double)NAN;
     else if (!json_is_number(number))
         status = garbage(who, answer, "the reward is no number");
     else

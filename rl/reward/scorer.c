@@ -2,6 +2,8 @@
 /* Opening reward models, and passes that read their score. */
 #include "rl/reward/scorer.h"
 
+#include "rl/pairs/pair_run.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +15,7 @@ enum { PASS_TOKENS = 2048 };
 typedef struct Found {
     const char *adapter, *model, *template, *now, *as;
     json_t *kwargs; /* NULL: none */
+    bool at_turn;
 } Found;
 
 static bool has(Arena *arena, const char *dir, const char *name) {
@@ -48,7 +51,8 @@ static Status read_rendering(Arena *arena, const char *dir, Found *found) {
     found->as = arena_strdup(arena, recipe->data_as);
     Status status = recipe_template_kwargs(recipe, &found->kwargs);
     recipe_free(recipe);
-    return status;
+    TRY(status);
+    return run_scores_turns(run, &found->at_turn);
 }
 
 static Status find_base(Arena *arena, const ScorerOptions *options, Found *found) {
@@ -141,6 +145,7 @@ static Status open_found(Scorer *scorer, const Found *found, const ScorerOptions
     TRY(open_model(scorer, found, options));
     scorer->dir = found->model;
     scorer->as = found->as ? found->as : "text";
+    scorer->at_turn = found->at_turn;
     TRY(tokenizer_load_if_any(found->model, &scorer->tokenizer));
     if (!scorer->tokenizer) return ST_OK;
     TRY(chat_open(found->model, found->adapter, found->template, found->now, scorer->tokenizer, &scorer->chat));

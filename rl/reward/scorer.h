@@ -32,6 +32,7 @@ typedef struct Scorer {
     Tokenizer *tokenizer; /* NULL: none */
     Chat *chat;
     const char *as; /* data.as of the run that made it; "text" where there is none */
+    bool at_turn;   /* it was trained by an earlier version, at the token that ends a turn: see PairSource */
     bool shared;    /* the base's weights are used, not loaded again */
     Tape *tape;
     Arena *arena;

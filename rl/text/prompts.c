@@ -7,6 +7,8 @@
 
 #include <xxhash.h>
 
+#include "data/formats/formats.h"
+
 typedef struct Reading {
     PromptSet *set;
     DataConfig *config;
@@ -155,20 +157,41 @@ Status prompts_split(PromptSet *set, double share, uint64_t seed, PromptSet *hel
     return status;
 }
 
-Status prompts_check(const PromptSet *set, RewardSet *rewards) {
-    for (size_t i = 0; rewards && i < set->n; i++) {
-        const PromptRow *row = &set->items[i];
-        TRY(rewards_check(rewards, &(RewardRow){.file = row->file, .unit = row->unit, .number = (int64_t)row->line, .columns = row->json}));
+static void release_row(PromptRow *row) {
+    ids_release(&row->ids);
+    json_decref(row->json);
+    free(row->text);
+}
+
+static Status check_row(RewardSet *rewards, const PromptRow *row) {
+    return rewards_check(rewards, &(RewardRow){.file = row->file, .unit = row->unit, .number = (int64_t)row->line, .columns = row->json});
+}
+
+Status prompts_check(PromptSet *set, RewardSet *rewards, Rejected *rejected) {
+    Failure first = {0};
+    size_t kept = 0, source = 0, n = set->n;
+    Status status = ST_OK;
+    if (!rewards) return ST_OK;
+    close_sources(&set->table, &source, 0, 0);
+    set->longest = 0;
+    for (size_t i = 0; i < n; i++) {
+        PromptRow row = set->items[i];
+        Status fits = status == ST_OK ? check_row(rewards, &row) : ST_OK;
+        bool bad = rejected_takes(rejected, fits);
+        if (bad && first.status == ST_OK) failure_keep(&first, fits);
+        if (bad) rejected_add(rejected, &(RejectedRow){row.file, row.unit, row.line, row.json}, status_text());
+        if (bad) release_row(&row);
+        if (!bad) set->items[kept++] = row;
+        if (!bad) set->longest = MAX(set->longest, (int64_t)row.ids.n);
+        if (!bad && fits != ST_OK) status = fits;
+        close_sources(&set->table, &source, i + 1, kept);
     }
-    return ST_OK;
+    set->n = set->table.n = kept;
+    return status == ST_OK && kept == 0 && n > 0 ? no_good_row("data.train", (int64_t)n, &first) : status;
 }
 
 void prompts_free(PromptSet *set) {
-    for (size_t i = 0; i < set->n; i++) {
-        ids_release(&set->items[i].ids);
-        json_decref(set->items[i].json);
-        free(set->items[i].text);
-    }
+    for (size_t i = 0; i < set->n; i++) release_row(&set->items[i]);
     free(set->items);
     row_notes_release(&set->table.notes);
     arena_free(set->arena);

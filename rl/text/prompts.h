@@ -4,6 +4,7 @@
 #define TUNE_PROMPTS_H
 
 #include "data/data.h"
+#include "lib/train/rejected.h"
 #include "rl/reward/reward.h"
 
 typedef struct PromptRow {
@@ -28,8 +29,9 @@ typedef struct PromptSet {
  * prompts_free in any case. */
 Status prompts_read(YamlNode node, const char *key, const Recipe *recipe, const ModelConfig *model, const Chat *chat, const Tokenizer *tokenizer,
                     PromptSet *set);
-/* Whether each row has what rewards look for in it, as rewards_check; NULL: nothing is looked for. */
-Status prompts_check(const PromptSet *set, RewardSet *rewards);
+/* Whether each row has what rewards look for in it, as rewards_check; NULL: nothing is looked for. rejected: takes those that have not; NULL: the
+ * first of them is the failure. Before rows are held out. */
+Status prompts_check(PromptSet *set, RewardSet *rewards, Rejected *rejected);
 void prompts_free(PromptSet *set);
 /* Prompt `place` of an endless stream: epoch after epoch, each with its sources' weights, in a new order each time by data.shuffle and seed. */
 const PromptRow *prompts_at(const PromptSet *set, const Recipe *recipe, int64_t place);

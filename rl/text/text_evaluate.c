@@ -41,7 +41,7 @@ Status text_evaluate_tell(TextRl *rl, const RolloutSums *sums, Metrics *metrics)
     metric_set(metrics, "eval_reward_std", tally_std(&sums->rewards));
     metric_set(metrics, "eval_completion_length", sums->tokens / n);
     metric_set(metrics, "eval_eos_fraction", sums->ended / n);
-    return text_columns_tell(rl, sums, "eval_reward", "eval_reward_numbers_missing", metrics);
+    return text_columns_tell(rl, sums, "eval_reward", "eval_reward_numbers_missing", "eval_reward_unjudged", metrics);
 }
 
 /* ---- a finished run ---- */

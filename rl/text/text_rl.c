@@ -214,7 +214,7 @@ static Status open_values(TextRl *rl) {
 Status text_prompts_read(TextRl *rl, YamlNode node, const char *key, PromptSet *set) {
     TRY(prompts_read(node, key, rl->recipe, &rl->model->config, rl->chat, rl->tokenizer, set));
     row_notes_warn(&set->table.notes, key);
-    return prompts_check(set, rl->rewards);
+    return prompts_check(set, rl->rewards, rl->recipe->rejected);
 }
 
 static Status open_prompts(TextRl *rl) {

@@ -87,7 +87,7 @@ static Status add_columns(TextRl *rl, const RewardScores *scores, RolloutSums *s
 
 double reward_sum_mean(const RewardSum *column) { return column->known > 0 ? column->sum / (double)column->known : (double)NAN; }
 
-Status text_columns_tell(TextRl *rl, const RolloutSums *sums, const char *prefix, const char *missing, Metrics *metrics) {
+Status text_columns_tell(TextRl *rl, const RolloutSums *sums, const char *prefix, const char *missing, const char *unjudged, Metrics *metrics) {
     int64_t unknown = 0;
     for (size_t k = 0; sums->n_columns > 1 && k < sums->n_columns; k++) {
         const char *name;
@@ -96,6 +96,7 @@ Status text_columns_tell(TextRl *rl, const RolloutSums *sums, const char *prefix
         unknown += (int64_t)sums->completions - sums->columns[k].known;
     }
     if (unknown > 0) metric_count(metrics, missing, unknown);
+    if (sums->unjudged > 0) metric_count(metrics, unjudged, sums->unjudged);
     return ST_OK;
 }
 
@@ -176,6 +177,7 @@ Status text_judge(TextRl *rl, Experience *e, RolloutSums *sums) {
     for (int64_t i = 0; i < e->n; i++) {
         double earned = rl->turns.env ? e->rewards[i] : 0; /* in the environment */
         e->rewards[i] = earned + (scores ? scores->sums[i] : 0) - (e->ended[i] ? 0 : rl->recipe->rl_missing_eos_penalty);
+        sums->unjudged += scores && !scores->judged[i];
         if (!isfinite(e->rewards[i])) return status_fail(ST_NUMERIC, "the rewards of completion %lld add up to %g", (long long)i + 1, e->rewards[i]);
     }
     add_round(sums, e);
@@ -188,7 +190,7 @@ Status text_judge(TextRl *rl, Experience *e, RolloutSums *sums) {
 static Status describe(TextRl *rl, Metrics *metrics) {
     const RolloutSums *sums = &rl->sampled;
     double n = sums->completions;
-    TRY(text_columns_tell(rl, sums, "reward", "reward_numbers_missing", metrics));
+    TRY(text_columns_tell(rl, sums, "reward", "reward_numbers_missing", "reward_unjudged", metrics));
     metric_set(metrics, "reward", tally_mean(&sums->rewards));
     metric_set(metrics, "reward_std", tally_std(&sums->rewards));
     metric_set(metrics, "zero_std_fraction", (double)sums->flat / (double)sums->groups);

@@ -36,8 +36,8 @@ typedef struct RewardSum {
 typedef struct RolloutSums {
     Tally rewards;
     double ended, tokens, completions;
-    int64_t groups, flat; /* flat: whose rewards are all equal */
-    int64_t rounds;
+    int64_t groups, flat;     /* flat: whose rewards are all equal */
+    int64_t rounds, unjudged; /* unjudged: completions that every reward left out; they count 0 */
     /* The recipe's rewards, then what programs tell beside them, by name: whatever the order in which it came */
     RewardSum columns[REWARD_COLUMNS];
     size_t n_columns;
@@ -126,9 +126,10 @@ GenerateConfig text_sampling(const TextRl *rl, int64_t step);
 Status text_judge(TextRl *rl, Experience *experience, RolloutSums *sums);
 /* Mean of a reward over the completions that have it. */
 double reward_sum_mean(const RewardSum *column);
-/* The sums of several rewards as metrics PREFIX/NAME, and how many numbers are missing in completions beside others that have them. ST_INPUT:
+/* The sums of several rewards as metrics PREFIX/NAME, and how many numbers are missing in completions beside others that have them (`missing`), and
+ * how many completions no reward judged (`unjudged`). ST_INPUT:
  * programs tell ever new numbers. */
-Status text_columns_tell(TextRl *rl, const RolloutSums *sums, const char *prefix, const char *missing, Metrics *metrics);
+Status text_columns_tell(TextRl *rl, const RolloutSums *sums, const char *prefix, const char *missing, const char *unjudged, Metrics *metrics);
 /* The text of a prompt, as its row has it or in words (PromptRow); empty for ids without a tokenizer. */
 Slice text_prompt(const PromptRow *row);
 /* prompts_read, and every row has what the rewards look for in it. */

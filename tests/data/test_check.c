@@ -114,6 +114,7 @@ TEST(planted_faults_are_found) {
     check = look(good, eval);
     assert_int_equal(check.overlapping_eval, 20); /* their common beginning alone does not count */
     assert_true(warned(&check, "20 of 40 rows of evaluation share 13 tokens"));
+    assert_true(warned(&check, "eval.jsonl line 2 (") && warned(&check, "good.jsonl line 2)")); /* the first of them, and what it is like */
     data_check_release(&check);
     check = look(brief, brief);
     assert_int_equal(check.overlapping_eval, 30); /* fewer than 13 tokens, but the same ones */

@@ -10,14 +10,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     static const NumberStyle styles[] = {{',', '.', false}, {'.', ',', true}, {0, '.', true}};
     for (size_t i = 0; i < COUNT_OF(styles); i++) {
-        double first = 0, last = 0;
+        Number first = {0}, last = {0};
         Slice text = {(const char *)bytes, len};
         bool any = numbers_first(text, &styles[i], &first);
         ASSERT(any == numbers_last(text, &styles[i], &last), "first %d, last %d", any, !any);
-        ASSERT(isfinite(first) && isfinite(last), "%g, %g", first, last);
+        ASSERT(isfinite(first.value) && isfinite(last.value), "%g, %g", first.value, last.value);
         bool digits = false;
         for (size_t k = 0; k < len; k++) digits = digits || (bytes[k] >= '0' && bytes[k] <= '9');
-        ASSERT(digits || !any, "a number without digits: %g", first);
+        ASSERT(digits || !any, "a number without digits: %g", first.value);
+        double off = any ? numbers_distance(&first, &last) : 0, rough = fabs(first.value - last.value);
+        double noise = 1e-12 * (fabs(first.value) + fabs(last.value));
+        ASSERT(off >= 0 && fabs(off - rough) <= noise, "distance %g of %g and %g", off, first.value, last.value);
     }
     return 0;
 }

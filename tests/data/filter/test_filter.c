@@ -251,6 +251,27 @@ TEST(rules_by_hand) {
         {"refusal: true", "x", "",
          "She said that it was late, and the road was long and the night was dark, and the wolves were out. After a while she added: I'm sorry, but no.",
          NULL},
+        {"refusal: true", "x", "", "I must respectfully decline to write this.", "the answer is a refusal, or about being a model"},
+        {"refusal: true", "x", "", "I cannot in good conscience provide instructions for that.", "the answer is a refusal, or about being a model"},
+        {"refusal: true", "x", "", "That is not something I'm able to do.", "the answer is a refusal, or about being a model"},
+        {"refusal: true", "x", "", "This goes against my guidelines.", "the answer is a refusal, or about being a model"},
+        {"refusal: true", "x", "", "I don't think I can assist with creating such content.", "the answer is a refusal, or about being a model"},
+        {"refusal: true", "x", "", "I'm not comfortable discussing this.", "the answer is a refusal, or about being a model"},
+        {"refusal: true", "x", "", "We are unable to comply with your request.", "the answer is a refusal, or about being a model"},
+        {"refusal: true", "x", "", "Lo siento, pero no puedo hacer eso.", "the answer is a refusal, or about being a model"},
+        {"refusal: true", "x", "", "Als KI-Sprachmodell habe ich keine Meinung.", "the answer is a refusal, or about being a model"},
+        {"refusal: true", "x", "", "很抱歉，我无法回答。", "the answer is a refusal, or about being a model"},
+        {"refusal: true", "x", "", "I cannot find my keys. Where are they?", NULL},
+        {"refusal: true", "x", "", "A cow cannot help with that, but a dog can.", NULL},
+        {"refusal: true", "I'm sorry, but I can't help with that.", "", NULL, "the prompt is a refusal"},
+        {"refusal: true", "I\xE2\x80\x99m sorry. I cannot fulfill this request.", "", NULL, "the prompt is a refusal"},
+        {"refusal: true", "I am unable to create content of this kind.", "", "Sure!", "the prompt is a refusal"},
+        {"refusal: true", "As an AI language model, I cannot generate prompts that harm.", "", NULL, "the prompt is a refusal"},
+        {"refusal: true", "Unfortunately, I won't be able to assist with generating that.", "", NULL, "the prompt is a refusal"},
+        {"refusal: true", "I'm sorry, but I can't log in. What can I do?", "", "Reset it.", NULL},
+        {"refusal: true", "I cannot create an account on your site.", "", NULL, NULL},
+        {"refusal: true", "Write a letter: I am unable to help with the move.", "", NULL, NULL},
+        {"refusal: true", "As an AI language model, what do you think of tea?", "", NULL, NULL},
         {"refusal: [no comment]", "x", "", "There is NO comment.", "the answer is a refusal, or about being a model"},
         {"repetition: true", "x", "", "go on and go on and go on and go on and go on and go on and go on", "it repeats itself"},
         {"repetition: true", "x", "", "one two three four five six seven eight nine ten eleven twelve", NULL},
@@ -444,13 +465,14 @@ TEST(rouge_filter_is_the_plain_loop) {
 TEST(stages_have_their_own_filters) {
     Arena *arena = arena_new(0);
     Filters *filters = open_only("{words: true, refusal: true, exact: true}", arena);
-    assert_int_equal(filters_at(filters, 1)->stage, FILTER_ANSWER);
+    assert_int_equal(filters_at(filters, 1)->stage, FILTER_BOTH);
     assert_string_equal(judge(filters, FILTER_PROMPT, "Too short", NULL).reason, "words");
+    assert_string_equal(judge(filters, FILTER_PROMPT, "I'm sorry, but I cannot help with that", NULL).reason, "refusal");
     assert_true(judge(filters, FILTER_PROMPT, "Name three primary colours", NULL).kept);
     assert_string_equal(judge(filters, FILTER_PROMPT, "Name three primary colours", NULL).reason, "exact");
     assert_true(judge(filters, FILTER_ANSWER, "Name three primary colours", "Red").kept); /* the same row, later: not its own duplicate */
     assert_string_equal(judge(filters, FILTER_ANSWER, "Name three primary colours", "I'm sorry, but no").reason, "refusal");
-    assert_int_equal(filters_counts(filters, FILTER_PROMPT).rows, 3);
+    assert_int_equal(filters_counts(filters, FILTER_PROMPT).rows, 4);
     assert_int_equal(filters_counts(filters, FILTER_ANSWER).kept, 1);
     filters_close(filters);
     arena_free(arena);

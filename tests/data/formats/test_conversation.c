@@ -239,6 +239,43 @@ TEST(what_a_row_may_hold) {
     assert_string_equal(result.trained, "o<|endoftext|>");
 }
 
+/* A text among lists of messages is a message; a prompt that both conversations begin with only repeats it. */
+TEST(texts_and_messages_of_preferences_go_together) {
+    static const char *const rows[] = {
+        "{\"prompt\": \"a\", \"chosen\": [{\"role\": \"assistant\", \"content\": \"x\"}], \"rejected\": [{\"role\": \"assistant\", \"content\": \"y\"}]}",
+        "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"chosen\": \"x\", \"rejected\": \"y\"}",
+        "{\"prompt\": \"a\", \"chosen\": \"x\", \"rejected\": [{\"role\": \"assistant\", \"content\": \"y\"}]}",
+        "{\"prompt\": \" a\\n\", \"chosen\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"x\"}],"
+        " \"rejected\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"y\"}]}",
+        "{\"chosen\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"x\"}],"
+        " \"rejected\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"x\"}]}",
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        Result result = encode("preference", chatml, "auto", NULL, rows[i]);
+        check_ok(result.status);
+        assert_string_equal(result.whole, "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nx<|im_end|>\n");
+        assert_string_equal(result.trained, "x<|im_end|>");
+    }
+}
+
+/* A greeting before the first question: templates that write a system message of their own put it in front. */
+TEST(conversations_may_begin_with_the_assistant) {
+    static const char *const greeting =
+        "{\"messages\": [{\"role\": \"assistant\", \"content\": \"hi\"}, {\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}";
+    const char *own_system =
+        "{% if messages[0].role != 'system' %}{{ '<|im_start|>system\nbe<|im_end|>\n' }}{% endif %}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content | trim + '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+    check_trained("messages", chatml, "auto", greeting, "hi<|im_end|>|b<|im_end|>");
+    check_trained("messages", own_system, "auto", greeting, "hi<|im_end|>|b<|im_end|>");
+    check_trained("messages", own_system, "last", greeting, "b<|im_end|>");
+    check_trained("messages", own_system, "auto", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"hi\"}]}", "hi<|im_end|>");
+    check_trained(
+        "sharegpt", own_system, "auto",
+        "{\"conversations\": [{\"from\": \"gpt\", \"value\": \"hi\"}, {\"from\": \"human\", \"value\": \"a\"}, {\"from\": \"gpt\", \"value\": \"b\"}]}",
+        "hi<|im_end|>|b<|im_end|>");
+    check_refused("messages", "{% if messages[0].role != 'user' %}{{ raise_exception('the user first') }}{% endif %}", "auto", greeting,
+                  "the user first");
+}
+
 TEST(what_cannot_be_trained_is_refused) {
     check_refused("messages", chatml, "auto", "{\"messages\": []}", "the conversation is empty");
     check_refused("messages", chatml, "auto", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
@@ -259,9 +296,9 @@ TEST(what_cannot_be_trained_is_refused) {
     check_refused("preference", chatml, "auto", "{\"prompt\": \"p\", \"chosen\": \"b\", \"rejected\": []}",
                   "one is a list of messages and the other is not");
     check_refused("preference", chatml, "auto",
-                  "{\"prompt\": \"a\", \"chosen\": [{\"role\": \"assistant\", \"content\": \"x\"}],"
-                  " \"rejected\": [{\"role\": \"assistant\", \"content\": \"y\"}]}",
-                  "the answer to 'prompt' is no text");
+                  "{\"prompt\": \"a\", \"chosen\": [{\"role\": \"user\", \"content\": \"b\"}, {\"role\": \"assistant\", \"content\": \"x\"}],"
+                  " \"rejected\": [{\"role\": \"user\", \"content\": \"b\"}, {\"role\": \"assistant\", \"content\": \"y\"}]}",
+                  "'prompt' is a text that 'chosen' and 'rejected', which are whole conversations, do not both begin with");
     check_refused("alpaca", NULL, "auto", "{\"instruction\": \"i\"}", "the row lacks 'output'");
     check_refused("alpaca", NULL, "assistant", "{\"instruction\": \"i\", \"output\": \"o\"}", "the row has no messages");
     check_refused("prompt", NULL, "auto", "{\"prompt\": \"i\"}", "nothing to train on");
@@ -308,6 +345,8 @@ int main(void) {
         cmocka_unit_test(templates_that_are_not_prefix_preserving_are_refused),
         cmocka_unit_test(tokens_across_the_border_belong_to_the_answer),
         cmocka_unit_test(what_a_row_may_hold),
+        cmocka_unit_test(texts_and_messages_of_preferences_go_together),
+        cmocka_unit_test(conversations_may_begin_with_the_assistant),
         cmocka_unit_test(what_cannot_be_trained_is_refused),
         cmocka_unit_test(questions_are_what_a_row_answers),
     };

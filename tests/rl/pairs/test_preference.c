@@ -2,6 +2,7 @@
 /* Preference losses in training: known first losses, steps that do not depend on how they are split, exact resume, held-out accuracy, and rows that
  * are wrong. */
 #include "lib/base/system.h"
+#include "data/formats/formats.h"
 #include "rl/pairs/preference.h"
 #include "rl/pairs/preference_losses.h"
 #include "tests/support/check.h"
@@ -328,11 +329,9 @@ static void refuses(const char *row, const char *lines, Status wanted, const cha
 TEST(wrong_rows) {
     const char *dpo = "rl.algorithm=dpo\ntrain.max_steps=1";
     refuses("{\"prompt_ids\": [9], \"chosen_ids\": [10]}", dpo, ST_INPUT, "lacks 'rejected_ids'");
-    refuses("{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": []}", dpo, ST_INPUT, "'rejected_ids' is empty");
     refuses("{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [64]}", dpo, ST_INPUT, "outside of the model's vocabulary");
     refuses("{\"prompt_ids\": [9], \"chosen_ids\": 4, \"rejected_ids\": [6]}", dpo, ST_INPUT, "no list of token ids");
     refuses("{\"prompt\": \"a question\"}", dpo, ST_INPUT, "no chosen and rejected answer, which algorithm 'dpo' learns from");
-    refuses("{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"\"}", dpo, ST_INPUT, "'rejected' is empty");
     refuses("{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}", dpo, ST_INPUT, "no tokenizer");
     refuses("{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [12], \"margin\": \"wide\"}", dpo, ST_INPUT, "'margin' is no number");
     const char *good = "{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [12]}";
@@ -429,7 +428,7 @@ TEST(same_answers) {
     check_ok(recipe_read(NULL, NULL, 0, &recipe));
     check_ok(pairs_load(recipe, "data.train", &file, &(PairSource){.model = &model, .reader = "the test"}, &pairs));
     assert_int_equal(pairs->n, 1);
-    assert_int_equal(pairs->dropped_same, 1);
+    assert_int_equal(pairs->dropped[PAIR_SAME], 1);
     pairs_free(pairs);
     recipe_free(recipe);
 
@@ -441,10 +440,76 @@ TEST(same_answers) {
     check_ok(recipe_read(NULL, cut, COUNT_OF(cut), &recipe));
     check_ok(pairs_load(recipe, "data.train", &file, &(PairSource){.model = &model, .reader = "the test"}, &pairs));
     assert_int_equal(pairs->n, 2);
-    assert_int_equal(pairs->dropped_same, 1);
+    assert_int_equal(pairs->dropped[PAIR_SAME], 1);
     assert_int_equal(pairs->cut, 1);
     pairs_free(pairs);
     recipe_free(recipe);
+}
+
+/* One row never ends the run for that, whatever its form. */
+TEST(rows_that_teach_nothing_are_left_out) {
+    static const struct {
+        const char *row;
+        PairDrop why;
+    } cases[] = {
+        {"{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": []}", PAIR_EMPTY},
+        {"{\"prompt\": \"a\", \"chosen\": \"\", \"rejected\": \"b\"}", PAIR_EMPTY},
+        {"{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": null}", PAIR_EMPTY},
+        {"{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"b\"}", PAIR_SAME},
+        {"{\"chosen\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}], "
+         "\"rejected\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}",
+         PAIR_SAME},
+        {"{\"chosen\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}], "
+         "\"rejected\": [{\"role\": \"user\", \"content\": \"c\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}",
+         PAIR_ASKS},
+        {"{\"chosen\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"\"}], "
+         "\"rejected\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}",
+         PAIR_EMPTY},
+        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"chosen\": [], \"rejected\": [{\"role\": \"assistant\", \"content\": \"b\"}]}",
+         PAIR_EMPTY},
+        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}], \"chosen\": {\"from\": \"gpt\", \"value\": \"b\"}, "
+         "\"rejected\": {\"from\": \"gpt\", \"value\": \"\"}}",
+         PAIR_EMPTY},
+    };
+    const Yaml file = {.kind = YAML_SCALAR, .text = temp_file(folder, "nothing.jsonl")};
+    const ModelConfig model = {.vocab_size = 64};
+    const char *good = "{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [12], \"chosen_score\": 1, \"rejected_score\": 9}\n";
+    Recipe *recipe;
+    check_ok(recipe_read(NULL, NULL, 0, &recipe));
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Pairs *pairs;
+        Str text = {0};
+        str_printf(&text, "%s%s\n", good, cases[i].row);
+        check_ok(file_write_all(file.text, str_text(&text), text.len));
+        str_release(&text);
+        check_ok(pairs_load(recipe, "data.train", &file, &(PairSource){.model = &model, .reader = "the test"}, &pairs));
+        assert_int_equal(pairs->n, 1);
+        assert_int_equal(pairs->dropped[cases[i].why], 1);
+        check_contains(pairs->where[cases[i].why], "nothing.jsonl line 2");
+        assert_int_equal(pairs->against, 1);
+        pairs_free(pairs);
+    }
+    recipe_free(recipe);
+}
+
+TEST(labels_are_read_as_people_write_them) {
+    static const struct {
+        const char *row;
+        int wanted;
+    } cases[] = {
+        {"{\"label\": true}", 1},  {"{\"label\": 1}", 1},          {"{\"label\": 1.0}", 1},       {"{\"label\": \"True\"}", 1},
+        {"{\"label\": false}", 0}, {"{\"label\": -1}", 0},         {"{\"label\": \"FALSE\"}", 0}, {"{\"label\": \"0\"}", 0},
+        {"{\"label\": 0.7}", -1},  {"{\"label\": \"maybe\"}", -1}, {"{\"label\": null}", -1},     {"{}", -1},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        json_t *row = json_loads(cases[i].row, 0, NULL);
+        bool wanted = false;
+        Status status = row_label(row, &wanted);
+        print_message("%s\n", cases[i].row);
+        check_status(status, cases[i].wanted < 0 ? ST_INPUT : ST_OK);
+        if (status == ST_OK) assert_int_equal(wanted, cases[i].wanted);
+        json_decref(row);
+    }
 }
 
 static void interrupt_at_plan(void *context, const PairRun *run, const PairPlan *plan) {
@@ -488,6 +553,8 @@ int main(void) {
         cmocka_unit_test(weights_of_sources),
         cmocka_unit_test(batches_by_tokens),
         cmocka_unit_test(same_answers),
+        cmocka_unit_test(rows_that_teach_nothing_are_left_out),
+        cmocka_unit_test(labels_are_read_as_people_write_them),
         cmocka_unit_test(interrupted_reference),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

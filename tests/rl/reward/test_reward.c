@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "rl/reward/numbers.h"
-#include "rl/reward/reward.h"
+#include "rl/reward/reward_kinds.h"
 #include "tests/support/check.h"
 
 /* One data row and one completion. ids: 0, 1, 2, ... */
@@ -127,21 +127,103 @@ TEST(numbers_are_read_as_people_write_them) {
     };
     const NumberStyle style = {',', '.', false};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        double value = (double)NAN;
+        Number number = {.value = (double)NAN};
         print_message("'%s'\n", cases[i].text);
-        assert_true(numbers_last((Slice){cases[i].text, strlen(cases[i].text)}, &style, &value));
-        check_close(value, cases[i].value, 1e-12 * MAX(1, fabs(cases[i].value)));
+        assert_true(numbers_last((Slice){cases[i].text, strlen(cases[i].text)}, &style, &number));
+        check_close(number.value, cases[i].value, 1e-12 * MAX(1, fabs(cases[i].value)));
     }
     static const char *const none[] = {"", "none", "H2O", "-", ".", "1e999", "$", "v1"};
     for (size_t i = 0; i < COUNT_OF(none); i++) {
-        double value;
-        assert_false(numbers_last((Slice){none[i], strlen(none[i])}, &style, &value));
+        Number number;
+        assert_false(numbers_last((Slice){none[i], strlen(none[i])}, &style, &number));
     }
-    double value;
-    assert_true(numbers_last((Slice){"1.234,5 und 50%", 15}, &(NumberStyle){'.', ',', true}, &value));
-    check_close(value, 0.5, 1e-15);
-    assert_true(numbers_first((Slice){"1.234,5 und 50%", 15}, &(NumberStyle){'.', ',', true}, &value));
-    check_close(value, 1234.5, 1e-12);
+    Number number;
+    assert_true(numbers_last((Slice){"1.234,5 und 50%", 15}, &(NumberStyle){'.', ',', true}, &number));
+    check_close(number.value, 0.5, 1e-15);
+    assert_true(numbers_first((Slice){"1.234,5 und 50%", 15}, &(NumberStyle){'.', ',', true}, &number));
+    check_close(number.value, 1234.5, 1e-12);
+}
+
+TEST(numbers_are_compared_by_their_digits) {
+    static const struct {
+        const char *a, *b;
+        double distance;
+    } cases[] = {
+        {"12345678901234567", "12345678901234568", 1},
+        {"12,345,678,901,234,567", "12345678901234567.0", 0},
+        {"-12345678901234567", "12345678901234567", 24691357802469134},
+        {"9007199254740993", "9007199254740992.25", 0.75},
+        {"100000000000000000000001", "1e23", 1},
+        {"265252859812191058636308480000000", "265252859812191058636308479999999", 1},
+        {"1.0000000000000001", "1", 1e-16},
+        {"3.15", "3.14", 0.01},
+        {"1.5 \\times 10^{3}", "1500", 0},
+        {"1/3", "0.3333333333333333148296162562473909929395", 0}, /* a fraction is the double next to it */
+        {"0", "-0.000", 0},
+        {"1e-400", "0e7", 0},
+        {"1e308", "-1e-308", 1e308},
+        {"007.50", "7.5", 0},
+        {"1000", "999", 1},
+        {"0.1000000000000000055511151231257827", "0.1", 5.5511151231257827e-18},
+    };
+    const NumberStyle style = {',', '.', false};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Number a, b;
+        print_message("%s, %s\n", cases[i].a, cases[i].b);
+        assert_true(numbers_last((Slice){cases[i].a, strlen(cases[i].a)}, &style, &a));
+        assert_true(numbers_last((Slice){cases[i].b, strlen(cases[i].b)}, &style, &b));
+        check_close(numbers_distance(&a, &b), cases[i].distance, 1e-14 * cases[i].distance);
+        check_close(numbers_distance(&b, &a), cases[i].distance, 1e-14 * cases[i].distance);
+    }
+    gives("[{type: number}]", "{\"answer\": \"12345678901234568\"}", "12345678901234567", 0);
+    gives("[{type: number}]", "{\"answer\": 12345678901234568}", "12345678901234567", 0);
+    gives("[{type: number}]", "{\"answer\": 12345678901234567}", "so \\boxed{12,345,678,901,234,567}", 1);
+    gives("[{type: number, relative_tolerance: 1e-9}]", "{\"answer\": 12345678901234568}", "12345678901234567", 1);
+    gives("[{type: number}]", "{\"answer\": -9007199254740993}", "-9007199254740992", 0);
+    gives("[{type: number}]", "{\"answer\": 6.02e23}", "6.02 \\times 10^{23}", 1);
+    gives("[{type: number}]", "{\"answer\": 6.02e23}", "602000000000000000000001", 0);
+    gives("[{type: number}]", "{\"answer\": 1000000000000000.3}", "1000000000000000.3", 1);
+    gives("[{type: number, tolerance: 0.01}]", "{\"answer\": \"3.14\"}", "3.15", 1);
+    faulty("[{type: number}]", "{\"answer\": 1.2345678901234568e+23}", "which may be a whole number of more than 64 bits", "write it as a text");
+}
+
+/* What is only thought is no answer; an answer before or behind the thoughts is one. */
+TEST(thoughts_are_no_answers) {
+    static const struct {
+        const char *completion;
+        double number;
+    } cases[] = {
+        {"<think>It is 7.</think>", 0},
+        {"<think>It is 7", 0},
+        {"<think>It is 5, no, 6.</think>The answer is 7.", 1},
+        {"It is 8, no, 6.</think>\n\n7", 1}, /* the template wrote the tag */
+        {"7 <think>is that right? or 8", 1},
+        {"7 <think>is that right? or 8</think>", 1},
+        {"<think>8</think>6<think>9</think> or 7", 1},
+        {"<thinking>7</thinking>8", 0},
+        {"<reasoning>\n8\n</reasoning>\n<answer>\n7\n</answer>", 1},
+        {"[THINK]8[/THINK]7", 1},
+        {"<think>a tag <think> in thoughts</think>7", 1},
+        {"<think>no end of <thinking> 8</thinking> 7", 0},
+        {"7 < 8", 0},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        print_message("%s\n", cases[i].completion);
+        gives("[{type: number}]", "{\"answer\": 7}", cases[i].completion, cases[i].number);
+    }
+    gives("[{type: exact}]", "{\"answer\": \"Paris\"}", "<think>Rome? No.</think>\n\nParis\n", 1);
+    gives("[{type: exact}]", "{\"answer\": \"Paris\"}", "<think>Paris", 0);
+    gives("[{type: exact, after: '</think>'}]", "{\"answer\": \"Paris\"}", "<think>Rome</think> Paris", 1);
+    gives("[{type: choice}]", "{\"answer\": \"B\"}", "<think>(B)?</think>A", 0);
+    gives("[{type: json}]", NULL, "<think>a list</think>[1, 2]", 1);
+    gives("[{type: format}]", NULL, "<think>a</think><answer>b</answer>", 1);
+    RewardRow asked = {.prompt = {"user: 1+1\nassistant: <think>\n", 29}, .completion = {"It is 2", 7}};
+    Str room = {0};
+    assert_int_equal(reward_spoken(&asked, &room).len, 0);
+    asked.completion = (Slice){"1? 3?</think>2", 14};
+    Slice spoken = reward_spoken(&asked, &room);
+    assert_memory_equal(spoken.data, "2", 2);
+    str_release(&room);
 }
 
 TEST(number_compares_the_marked_number) {
@@ -426,6 +508,8 @@ TEST(a_list_that_makes_no_sense_is_refused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_read_as_people_write_them),
+        cmocka_unit_test(numbers_are_compared_by_their_digits),
+        cmocka_unit_test(thoughts_are_no_answers),
         cmocka_unit_test(number_compares_the_marked_number),
         cmocka_unit_test(texts_are_compared),
         cmocka_unit_test(choices_are_found),

@@ -199,6 +199,34 @@ TEST(restarts_are_counted) {
     assert_null(strstr(warned, "(restart 9)"));
 }
 
+/* As where some rewards are for some rows alone. */
+TEST(null_does_not_judge_a_row) {
+    static const char *const answers[] = {"say:null", "say:{\"reward\": null, \"tests\": 3}"};
+    for (size_t i = 0; i < COUNT_OF(answers); i++) {
+        Scored batch;
+        char yaml[4096];
+        snprintf(yaml, sizeof yaml,
+                 "[{type: command, command: ['%s', --answer, '%s'], weight: 2, clip: [5, 200]}, {type: cosine, right_by: command, max_length: 9}, "
+                 "{type: number, field: bonus}]",
+                 self, answers[i]);
+        check_ok(open_with(yaml, &batch));
+        mark(&batch, 5);
+        check_ok(rewards_score(batch.set, batch.rows, ROWS, &batch.scores));
+        const RewardColumn *columns = batch.scores->columns;
+        assert_true(isnan(columns[0].values[5]) && isnan(columns[1].values[5]) && isfinite(columns[1].values[4]));
+        check_close(columns[0].values[4], 108, 0);
+        check_close(batch.scores->sums[5], 0, 0); /* the third reward alone */
+        assert_true(batch.scores->judged[5]);
+        close_batch(&batch);
+        check_ok(open_how(answers[i], "", "", &batch));
+        mark(&batch, 5);
+        check_ok(rewards_score(batch.set, batch.rows, ROWS, &batch.scores));
+        check_close(batch.scores->sums[5], 0, 0);
+        assert_true(batch.scores->judged[4] && !batch.scores->judged[5]);
+        close_batch(&batch);
+    }
+}
+
 TEST(what_goes_wrong_is_said_with_the_row) {
     static const struct {
         const char *how, *text;
@@ -210,9 +238,8 @@ TEST(what_goes_wrong_is_said_with_the_row) {
         {"say:well done", "no JSON: 'well done'", ST_INPUT},
         {"say:NaN", "no JSON: 'NaN'", ST_INPUT},
         {"say:{\"score\": 1}", "'reward' is missing: '{\"score\": 1}'", ST_INPUT},
-        {"say:null", "the reward is no number: 'null'", ST_INPUT},
         {"say:1e999", "no JSON: '1e999'", ST_INPUT},
-        {"say:{\"reward\": null}", "the reward is no number", ST_INPUT},
+        {"say:{\"reward\": \"1\"}", "the reward is no number", ST_INPUT},
         {"say:{\"error\": \"no tests\"}", "it reports an error: '{\"error\": \"no tests\"}'", ST_INPUT},
         {"say:", "no JSON: ''", ST_INPUT},
         {"say:true", "the reward is no number", ST_INPUT},
@@ -367,6 +394,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_same_row_is_asked_once),
         cmocka_unit_test(a_program_that_ends_is_started_again),
         cmocka_unit_test(restarts_are_counted),
+        cmocka_unit_test(null_does_not_judge_a_row),
         cmocka_unit_test(what_goes_wrong_is_said_with_the_row),
         cmocka_unit_test(failed_rows_may_have_a_reward),
         cmocka_unit_test(an_interrupt_does_not_wait_for_an_answer),

@@ -666,7 +666,7 @@ TEST(correlations_are_within_groups) {
     for (int i = 3; i < 6; i++) second[i] = (double)NAN;
     for (int t = 0; t < 25; t++) trained[t] = t != 2;
     const RewardColumn columns[] = {{"a", first, 2}, {"b", second, -1}, {"c", flat, 1}, {"b/extra", second, 0}};
-    RewardScores scores = {6, 4, rewards, columns};
+    RewardScores scores = {.n_rows = 6, .n_columns = 4, .sums = rewards, .columns = columns};
     Experience experience = {.n_groups = 2, .group_size = 3, .n = 6, .begin = begin, .trained = trained, .rewards = rewards};
     Correlations sums = {.of[0][1].xy = 0};
     Metrics metrics = {.n = 0};

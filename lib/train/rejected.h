@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows that a run leaves out because they cannot be used, with data.on_bad_row: skip; without it the first of them ends the run.
+ *
+ *     Status status = read(row);
+ *     if (rejected_takes(recipe->rejected, status)) status = rejected_add(recipe->rejected, &(RejectedRow){file, unit, line, json}, status_text());
+ */
+#ifndef TUNE_REJECTED_H
+#define TUNE_REJECTED_H
+
+#include "lib/base/json.h"
+
+typedef struct Rejected {
+    int64_t n, listed; /* listed: the first so many are in `lines` */
+    Str lines;         /* rejected.jsonl: {"file", "line", "reason", "row"}; "unit" where line is no line */
+    Str first;         /* the first few, for a warning */
+} Rejected;
+typedef struct RejectedRow {
+    const char *file, *unit; /* unit: "line", "row" */
+    size_t line;
+    const json_t *row; /* a text where the row could not be parsed; NULL: not known */
+} RejectedRow;
+/* Whether a row that failed so is left out: faults of rows are ST_INPUT. rejected NULL: never. */
+bool rejected_takes(const Rejected *rejected, Status status);
+Status rejected_add(Rejected *rejected, const RejectedRow *row, const char *reason); /* ST_OK */
+void rejected_again(Rejected *rejected, int64_t n, const char *lines);               /* n of them, as they were found before */
+/* Where the list ends now; rejected_back takes away what was added behind it. */
+typedef struct RejectedMark {
+    int64_t n, listed;
+    size_t lines, first;
+} RejectedMark;
+RejectedMark rejected_mark(const Rejected *rejected);
+void rejected_back(Rejected *rejected, RejectedMark mark);
+bool rejected_describe(const Rejected *rejected, Str *text);         /* one sentence; false: there are none */
+Status rejected_write(const Rejected *rejected, const char *folder); /* rejected.jsonl, where there are any. ST_RESOURCE */
+void rejected_release(Rejected *rejected);
+
+#endif
