@@ -12,7 +12,7 @@ static const char *const libraries[] = {"own", "openblas", "onednn"};
 static const char *const isas[] = {"base", "avx2", "avx512", "avx512_widened", "avx512_bf16", "amx"};
 
 /* Runs under each library and instruction set that this build and processor have: our own products under every set, those of others, which choose
- * their instructions themselves, under the least and the most; then the usual is back. */
+ * their instructions themselves, under the least and the most, under sanitizers the most alone; then the usual is back. */
 static inline void for_each_backend(void (*run)(void)) {
     size_t most = 0;
     for (size_t j = 0; j < COUNT_OF(isas); j++)
@@ -21,7 +21,7 @@ static inline void for_each_backend(void (*run)(void)) {
     for (size_t i = 0; i < COUNT_OF(libraries); i++)
         for (size_t j = 0; j < COUNT_OF(isas); j++) {
             bool own = strcmp(libraries[i], "own") == 0;
-            if ((!own && j > 0 && j != most) || cpu_configure(libraries[i], isas[j]) != ST_OK) continue;
+            if ((!own && j != most && (j > 0 || ALL_OR_FEW(false, true))) || cpu_configure(libraries[i], isas[j]) != ST_OK) continue;
             run();
             ran++;
         }

@@ -81,6 +81,8 @@ void check_contains_at(const char *file, int line, const char *text, const char 
     _fail(file, line);
 }
 
+bool long_tests(void) { return getenv("TEST_LONG") != NULL; }
+
 bool shared_path(const char *name, char *out, size_t size) {
     snprintf(out, size, "../shared/%s", name);
     if (access(out, R_OK) == 0) return true;

@@ -63,6 +63,9 @@ void check_ids_at(const char *file, int line, const char *what, const int32_t *g
 void check_status_at(const char *file, int line, const char *call, Status got, Status wanted);
 void check_contains_at(const char *file, int line, const char *text, const char *part);
 
+/* TEST_LONG=1 (make test-long): all combinations, all seeds; else a share of them. */
+bool long_tests(void);
+
 /* ---- golden values: JSON of ../shared/golden ---- */
 
 /* golden/NAME for the caller's json_decref; NULL, with the reason printed, when it is not there */

@@ -582,15 +582,19 @@ static void cache_case(Run *run, DType dtype, int64_t window, double softcap, in
 }
 
 static void same_bits_body(Run *run) {
-    for (int b = 0; b < 2; b++)
+    static const struct {
+        double softcap;
+        int32_t page_size;
+        int64_t n_heads, n_kv_heads, head_dim;
+    } cases[] = {{0, 16, 6, 2, 40},   {0, 7, 7, 1, 64}, {0, 16, 9, 3, 64}, {4, 16, 18, 18, 32}, /* more heads than a vector has lanes */
+                 {0, 16, 20, 4, 128},                                                           /* lanes for three of four heads */
+                 {0, 32, 34, 2, 96}};                                                           /* more queries of a head than lanes */
+    for (size_t b = 0; b < 2; b++)
         for (int64_t window = ALL_OR_FEW(0, 50); window <= 50; window += 50) {
-            parents_case(run, b ? DT_BF16 : DT_F32, window);
-            cache_case(run, b ? DT_BF16 : DT_F32, window, 0, 16, 6, 2, 40);
-            cache_case(run, b ? DT_BF16 : DT_F32, window, 0, 7, 7, 1, 64);
-            cache_case(run, b ? DT_BF16 : DT_F32, window, 0, 16, 9, 3, 64);
-            cache_case(run, b ? DT_BF16 : DT_F32, window, 4, 16, 18, 18, 32); /* more heads than a vector has lanes */
-            cache_case(run, b ? DT_BF16 : DT_F32, window, 0, 16, 20, 4, 128); /* lanes for three of four heads */
-            cache_case(run, b ? DT_BF16 : DT_F32, window, 0, 32, 34, 2, 96);  /* more queries of a head than lanes */
+            DType dtype = b ? DT_BF16 : DT_F32;
+            parents_case(run, dtype, window);
+            for (size_t i = ALL_OR_FEW(0, b); i < COUNT_OF(cases); i += ALL_OR_FEW(1, 2))
+                cache_case(run, dtype, window, cases[i].softcap, cases[i].page_size, cases[i].n_heads, cases[i].n_kv_heads, cases[i].head_dim);
         }
 }
 

@@ -163,7 +163,7 @@ static void check_case(int64_t rows, int64_t n_vocab, int64_t width, DType dtype
 }
 
 static void run_cases(void) {
-    for (int variant = 0; variant < 9; variant++) {
+    for (int variant = 0; variant < 9; variant += ALL_OR_FEW(1, 3)) {
         check_case(5, 11, 7, DT_F32, DT_F32, variant);
         check_case(3, 4500, 8, DT_F32, DT_BF16, variant);
         check_case(130, 700, 16, variant & 1 ? DT_BF16 : DT_F32, DT_F32, variant);
@@ -278,7 +278,7 @@ TEST(extremes) {
 
 /* A block of rows that goes the general way, and one behind it that does not: neither shows in the other. */
 static void run_blocks(void) {
-    enum { ROWS = 2150, VOCAB = ALL_OR_FEW(9000, 5000), WIDTH = 4 };
+    enum { ROWS = 2150, VOCAB = 5000, WIDTH = 4 };
     for (int variant = 0; variant < 2; variant++) {
         ArenaMark mark = arena_mark(arena);
         DType dtype = variant ? DT_BF16 : DT_F32;

@@ -245,7 +245,7 @@ static double exact_match(const char *output, const char *name) {
 TEST(rows_of_the_demo_teach_its_task) {
     const char *tune = getenv("TUNE");
     char command[512];
-    if (!getenv("TEST_LONG")) skip();
+    if (!long_tests()) skip();
     snprintf(command, sizeof command, "sh recipes/synth_demo/synth_demo.sh %s %s >/dev/null 2>&1", tune ? tune : "./tune", temp_file(dir, "demo"));
     assert_int_equal(system(command), 0);
     double before = exact_match("demo", "before.json"), after = exact_match("demo", "after.json");

@@ -614,8 +614,6 @@ TEST(divergence_is_named) {
 
 /* ---- that it learns ---- */
 
-static bool is_long(void) { return getenv("TEST_LONG") != NULL; }
-
 /* The greedy policy's mean return over 100 episodes, after learning with this seed; steps 0: as many as the recipe says. `more`: one more setting, or
  * NULL. */
 static void check_return_with(const char *recipe_name, int seed, int64_t steps, const char *more, double at_least) {
@@ -645,8 +643,8 @@ TEST(dqn_balances_the_pole) {
 #ifdef SANITIZED
     skip(); /* minutes of what the runs above have gone through already */
 #endif
-    if (!is_long()) check_return("rl_cartpole_dqn", 1, 20000, 100);
-    for (int seed = 1; is_long() && seed <= 5; seed++) check_return("rl_cartpole_dqn", seed, 0, 475);
+    if (!long_tests()) check_return("rl_cartpole_dqn", 1, 20000, 100);
+    for (int seed = 1; long_tests() && seed <= 5; seed++) check_return("rl_cartpole_dqn", seed, 0, 475);
 }
 
 /* Who never gets up has -500, as have four of five greedy policies of an untrained network. The short run looks further ahead, so that the first
@@ -656,15 +654,15 @@ TEST(dqn_swings_the_acrobot) {
     skip();
 #endif
     /* Seen with seeds 1 to 5 on AVX2 and AVX-512: -87 to -110 */
-    if (!is_long()) check_return_with("rl_acrobot_dqn", 1, 20000, "rl.n_step=8", -200);
+    if (!long_tests()) check_return_with("rl_acrobot_dqn", 1, 20000, "rl.n_step=8", -200);
     /* seen: -81 to -88 on AVX2, -85 to -93 on AVX-512 */
-    for (int seed = 1; is_long() && seed <= 5; seed++) check_return("rl_acrobot_dqn", seed, 0, -100);
+    for (int seed = 1; long_tests() && seed <= 5; seed++) check_return("rl_acrobot_dqn", seed, 0, -100);
 }
 
 /* Who never gets out has -200. There is no short run: after 40000 steps, six seconds and more, three of six have still -200, with other settings
  * (n_step 16, smaller networks) even more. */
 TEST(dqn_gets_out_of_the_valley) {
-    if (!is_long()) skip();
+    if (!long_tests()) skip();
     for (int seed = 1; seed <= 5; seed++) check_return("rl_mountaincar_dqn", seed, 0, -125); /* seen: -100 to -106 on AVX2, -102 to -114 on AVX-512 */
 }
 
@@ -674,9 +672,9 @@ TEST(sac_raises_the_pendulum) {
     skip();
 #endif
     /* Seen with seeds 1 to 5 on AVX2 and AVX-512: -152 to -157, one -266; before it learns -1239 to -1661 */
-    if (!is_long()) check_return("rl_pendulum_sac", 1, 5000, -500);
+    if (!long_tests()) check_return("rl_pendulum_sac", 1, 5000, -500);
     /* seen: -147 to -150 on AVX2, -148 to -168 on AVX-512 */
-    for (int seed = 1; is_long() && seed <= 5; seed++) check_return("rl_pendulum_sac", seed, 0, -200);
+    for (int seed = 1; long_tests() && seed <= 5; seed++) check_return("rl_pendulum_sac", seed, 0, -200);
 }
 
 /* What is planned before the first update is what the process grows by, where networks and batches are large. */

@@ -349,15 +349,13 @@ static double learned(const char *recipe_path, const char *name, int seed, const
     return evaluation.mean_return;
 }
 
-static bool is_long(void) { return getenv("TEST_LONG") != NULL; }
-
 /* All of five seeds with TEST_LONG=1 (make test-long); else one of three by less than half of the steps: a single one may be unlucky with a
  * compiler's rounding, as seed 1 was with clang on AVX-512. */
 TEST(cartpole_is_learned) {
     double best = 0;
-    for (int seed = 1; seed <= (is_long() ? 5 : 3) && (is_long() || best < 195); seed++) {
-        double reward = learned("recipes/rl_cartpole_ppo.yaml", "ppo", seed, is_long() ? NULL : "rl.total_steps=40000");
-        if (is_long() && reward < 475) fail_msg("ppo, seed %d: mean return %g", seed, reward);
+    for (int seed = 1; seed <= (long_tests() ? 5 : 3) && (long_tests() || best < 195); seed++) {
+        double reward = learned("recipes/rl_cartpole_ppo.yaml", "ppo", seed, long_tests() ? NULL : "rl.total_steps=40000");
+        if (long_tests() && reward < 475) fail_msg("ppo, seed %d: mean return %g", seed, reward);
         best = reward > best ? reward : best;
     }
     if (best < 195) fail_msg("ppo: mean return %g at best", best);
@@ -382,11 +380,11 @@ TEST(recipes_learn_what_they_say) {
     skip(); /* minutes of what cartpole_is_learned has gone through already */
 #endif
     for (size_t i = 0; i < COUNT_OF(recipes); i++)
-        for (int seed = 1; seed <= (is_long() ? 5 : 1); seed++) {
+        for (int seed = 1; seed <= (long_tests() ? 5 : 1); seed++) {
             char path[128];
             snprintf(path, sizeof path, "recipes/%s.yaml", recipes[i].recipe);
-            double reward = learned(path, recipes[i].recipe, seed, is_long() ? NULL : recipes[i].soon),
-                   wanted = is_long() ? recipes[i].reward : recipes[i].reward_soon;
+            double reward = learned(path, recipes[i].recipe, seed, long_tests() ? NULL : recipes[i].soon),
+                   wanted = long_tests() ? recipes[i].reward : recipes[i].reward_soon;
             printf("%s, seed %d: %.1f\n", recipes[i].recipe, seed, reward);
             if (!(reward >= wanted)) fail_msg("%s, seed %d: mean return %g, less than %g", path, seed, reward, wanted);
         }

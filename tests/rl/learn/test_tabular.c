@@ -14,8 +14,6 @@
 enum { SETTINGS = 24 };
 
 /* `make test-long`: more runs, narrower bounds. */
-static bool long_tests(void) { return getenv("TEST_LONG") != NULL; }
-
 /* Settings "key=value" separated by blanks. */
 static Recipe *recipe_of(const char *format, ...) PRINTF_LIKE(1, 2);
 static Recipe *recipe_of(const char *format, ...) {

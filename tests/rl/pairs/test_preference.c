@@ -270,7 +270,7 @@ TEST(learns) {
 
 /* Every algorithm, in at least four of five seeds; with TEST_LONG=1 (make test-long). */
 TEST(every_algorithm_learns) {
-    if (!getenv("TEST_LONG")) skip();
+    if (!long_tests()) skip();
     for (size_t i = 0; preference_algorithm_at(i); i++) {
         const char *algorithm = preference_algorithm_at(i)->name;
         bool unpaired = strcmp(algorithm, "kto") == 0;

@@ -551,7 +551,7 @@ TEST(rewards_are_learned) {
 
 /* The same of every algorithm, in at least four of five seeds; with TEST_LONG=1 (make test-long). */
 TEST(every_algorithm_learns) {
-    if (!getenv("TEST_LONG")) skip();
+    if (!long_tests()) skip();
     for (size_t i = 0; text_algorithm_at(i); i++) {
         const char *algorithm = text_algorithm_at(i)->name;
         int learned = 0;
