@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# tune. `make help` lists the targets; CC=clang, FLAVOUR=debug|san|tsan, ONEDNN=0, GLPK=0 and DEV=1 (warnings are errors) change the build; TILES=emulated runs AMX's code on AVX512_BF16.
+# tune. `make help` lists the targets; CC=clang, FLAVOUR=debug|san|tsan, ONEDNN=0, GLPK=0 and DEV=1 (warnings are errors) change the build; TILES=emulated runs AMX's code on AVX512_BF16; SETS=runnable builds what this processor runs.
 FLAVOUR ?= release
 PREFIX ?= /usr/local
 # VERSION: the version, and the date that the manual page carries: a build today or tomorrow prints the same.
@@ -27,7 +27,14 @@ HAVE_TILES := $(if $(filter 0,$(TILES)),0,1)
 else
 HAVE_TILES := $(if $(filter x86_64 amd64,$(MACHINE)),$(call compiles,immintrin.h,$(ISA_amx)),0)
 endif
-BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(filter 0,$(ONEDNN)),-no-onednn)$(if $(filter 0,$(GLPK)),-no-glpk)$(TILES_KIND)
+# SETS=runnable leaves out the instruction sets that this processor does not run: a sanitizer says nothing of code that is not run.
+HAVE_AVX512 := 1
+ifeq ($(SETS),runnable)
+FEATURES := $(shell grep -m1 ^flags /proc/cpuinfo)
+HAVE_AVX512 := $(if $(filter avx512dq,$(FEATURES)),1,0)
+HAVE_TILES := $(if $(filter avx512_bf16,$(FEATURES)),$(HAVE_TILES),0)
+endif
+BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(SETS),-$(SETS))$(if $(filter 0,$(ONEDNN)),-no-onednn)$(if $(filter 0,$(GLPK)),-no-glpk)$(TILES_KIND)
 
 # Packages: needed, then wanted when the system has them. All systems' names stand side by side.
 PKGS := libedit yaml-0.1 jansson libpcre2-8 libutf8proc zlib libzstd libxxhash libcurl
@@ -66,7 +73,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(SYSTEM_LIBS) -l$(if $(wildcard /usr/lib64/libopenblaso.so),openblaso,openblas) $(if $(filter 1,$(ONEDNN)),-ldnnl) $(if $(filter 1,$(GLPK)),-lglpk) -lsnappy -lm
 
 # Kernels are compiled once for each instruction set and chosen at run time; tile_*.c for those that multiply bf16, if the compiler knows them; host_*.c looks at the processor and is compiled plainly.
-ISAS := base $(if $(filter x86_64 amd64,$(MACHINE)),avx2 avx512) $(if $(filter 1,$(HAVE_TILES)),avx512_bf16)
+ISAS := base $(if $(filter x86_64 amd64,$(MACHINE)),avx2 $(if $(filter 1,$(HAVE_AVX512)),avx512)) $(if $(filter 1,$(HAVE_TILES)),avx512_bf16)
 # On x86 the plain set is for processors before 2013: it has to be right, not fast.
 ISA_base := $(if $(and $(filter release,$(FLAVOUR)),$(filter x86_64 amd64,$(MACHINE))),-O2)
 ISA_avx2 := -mavx2 -mfma -mf16c
@@ -114,6 +121,7 @@ $(BUILD)/version: always
 	@echo '$(VERSION) $(RELEASED)' | cmp -s - $@ || echo '$(VERSION) $(RELEASED)' > $@
 $(BUILD)/cmd/version.o: TUNE_CPPFLAGS += -DTUNE_VERSION='"$(VERSION)"' -DTUNE_RELEASED='"$(RELEASED)"'
 $(BUILD)/cmd/version.o: $(BUILD)/version
+$(BUILD)/lib/tensor/cpu/host_%.o: TUNE_CPPFLAGS += -DHAVE_AVX512=$(HAVE_AVX512)
 define isa_rule
 $(BUILD)/lib/tensor/cpu/%.$(1).o: lib/tensor/cpu/%.c
 	@mkdir -p $$(@D)

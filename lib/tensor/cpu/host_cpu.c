@@ -115,7 +115,9 @@ static const struct {
     {"base", cpu_kernels_base},
 #if defined(__x86_64__)
     {"avx2", cpu_kernels_avx2},
+#if HAVE_AVX512
     {"avx512", cpu_kernels_avx512},
+#endif
 #if HAVE_TILES
     {"avx512_widened", cpu_kernels_avx512_bf16}, /* bf16 is rounded by the processor, but multiplied in f32 */
     {"avx512_bf16", cpu_tile_kernels_avx512_bf16},
@@ -145,11 +147,10 @@ static Status isa_configure(const char *wanted) {
         }
         if (!any) return status_fail(ST_USAGE, "this processor cannot run the instruction set '%s'", wanted);
     }
+    char names[128] = "";
+    for (size_t i = 0, n = 0; i < COUNT_OF(isas); i++) n += (size_t)snprintf(names + n, sizeof names - n, "%s, ", isas[i].name);
     status_fail(ST_USAGE, "unknown instruction set '%s'", wanted);
-    return status_hint(ST_USAGE, "this build has: base%s, or auto",
-                       COUNT_OF(isas) > 3   ? ", avx2, avx512, avx512_widened, avx512_bf16, amx"
-                       : COUNT_OF(isas) > 1 ? ", avx2, avx512"
-                                            : "");
+    return status_hint(ST_USAGE, "this build has: %sor auto", names);
 }
 
 Status cpu_configure(const char *gemm, const char *isa) {

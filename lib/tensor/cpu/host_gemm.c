@@ -51,7 +51,9 @@ static const struct {
 #endif
 #if defined(__x86_64__)
     {"avx2", "avx2", &cpu_products_avx2, NULL, &cpu_rows_avx2},
+#if HAVE_AVX512
     {"avx512", "avx512", &cpu_products_avx512, NULL, &cpu_rows_avx512},
+#endif
 #if HAVE_TILES
     {"avx512_widened", "avx512", &cpu_products_avx512_bf16, NULL, &cpu_rows_avx512_bf16},
     {"avx512_bf16", "avx512", &cpu_products_avx512_bf16, &cpu_tile_products_avx512_bf16, &cpu_rows_avx512_bf16},
