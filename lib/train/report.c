@@ -74,19 +74,21 @@ static void foot_of(Str *html) {
 
 /* ---- how it went ---- */
 
-static const char *state_of(const RunNumbers *numbers, const json_t *finished, Str *text) {
+static const char *state_of(const RunRecord *run, Str *text) {
+    static const char *const words[] = {"not finished", "finished", "running", "interrupted", "ended by an error", "killed"};
+    const RunNumbers *numbers = &run->numbers;
     if (numbers->finished) {
-        str_append(text, json_is_true(json_object_get(finished, "early_stopped")) ? "stopped early" : "finished");
+        str_append(text, json_is_true(json_object_get(run->finished, "early_stopped")) ? "stopped early" : "finished");
         return "done";
     }
-    str_printf(text, "not finished: step %lld", (long long)numbers->steps);
+    str_printf(text, "%s: step %lld", words[run->ending.end], (long long)numbers->steps);
     if (numbers->planned_steps > 0) str_printf(text, " of %lld", (long long)numbers->planned_steps);
-    return "open";
+    return run->ending.end == END_ERROR || run->ending.end == END_SILENT ? "dead" : "open";
 }
 
 static void write_state(const RunRecord *run, Str *html) {
     Str text = {0};
-    const char *class = state_of(&run->numbers, run->finished, &text);
+    const char *class = state_of(run, &text);
     str_printf(html, "<span class=\"state %s\">", class);
     html_text(html, str_text(&text));
     str_append(html, "</span>");
@@ -212,6 +214,14 @@ static const Curve *known_curve(const char *key) {
     return NULL;
 }
 
+void report_metric_name(const char *key, Str *out) {
+    const Curve *curve = known_curve(key);
+    size_t begin = out->len;
+    str_append(out, curve ? curve->title : key);
+    for (size_t i = begin; !curve && i < out->len; i++)
+        if (out->data[i] == '_') out->data[i] = ' ';
+}
+
 static bool is_drawn(const char *key) {
     for (size_t i = 0; i < COUNT_OF(not_drawn); i++)
         if (strcmp(not_drawn[i], key) == 0) return false;
@@ -269,9 +279,7 @@ static void draw_others(const RunRecord *runs, size_t n, Str *constant, Str *htm
             for (size_t before = 0; before < r && !drawn; before++) drawn = record_series(&runs[before], key) != NULL;
             if (drawn) continue;
             Str title = {0};
-            str_append(&title, key);
-            for (size_t c = 0; c < title.len; c++)
-                if (title.data[c] == '_') title.data[c] = ' ';
+            report_metric_name(key, &title);
             draw_curve(runs, n, &(Curve){key, str_text(&title), "", false, text_starts_with(key, "eval_")}, constant, html);
             str_release(&title);
         }
@@ -509,6 +517,7 @@ static void write_single(const RunRecord *run, Str *html) {
     }
     str_append(html, "</p>\n");
     if (command) html_element(html, "code class=\"command\"", command);
+    report_ending(run, html);
     write_warnings(run, 1, html);
     str_append(html, "<div class=\"tiles\">\n");
     reward_tile(run, html);
@@ -551,7 +560,7 @@ static void write_results(const RunRecord *runs, size_t n, Str *html) {
         cell_number(html, numbers->tokens_per_second);
         html_element(html, "td class=\"n\"", isnan(numbers->seconds) ? "\xE2\x80\x93" : format_seconds(numbers->seconds, words));
         html_element(html, "td class=\"n\"", numbers->peak_rss_bytes < 0 ? "\xE2\x80\x93" : format_bytes((double)numbers->peak_rss_bytes, words));
-        state_of(numbers, runs[i].finished, &state);
+        state_of(&runs[i], &state);
         html_element(html, "td", str_text(&state));
         str_append(html, "</tr>");
         str_release(&state);
@@ -657,8 +666,6 @@ Status report_write(const char *const *dirs, size_t n, const char *path, RunNumb
 }
 
 Status report_run(Run *run, Status status) {
-    const char *metrics = run_path(run, "metrics.jsonl");
-    if (!metrics || !file_exists(metrics)) return status;
     Failure failure;
     failure_keep(&failure, status);
     const char *dir = run_dir(run), *path = run_path(run, "report.html");

@@ -79,8 +79,9 @@ static Status add_metrics(RunRecord *record, const json_t *line, bool *good) {
 
 static Status read_metrics(RunRecord *record) {
     const char *path = file_in(record, "metrics.jsonl");
+    bool any = record->ending.end == END_FINISHED || record->ending.saved_step > 0;
     if (!file_exists(path)) {
-        found_broken(record, "metrics.jsonl is missing: there is nothing to draw");
+        if (any || record->ending.end == END_UNKNOWN) found_broken(record, "metrics.jsonl is missing: there is nothing to draw");
         return ST_OK;
     }
     Lines lines;
@@ -307,10 +308,6 @@ static void collect_warnings(RunRecord *record) {
     for (size_t i = 0; i < json_array_size(said); i++)
         if (json_is_string(json_array_get(said, i))) add_warning(record, json_string_value(json_array_get(said, i)));
     add_findings(record);
-    if (!numbers->finished && numbers->planned_steps > 0) {
-        str_printf(&text, "not finished: step %lld of %lld; --resume goes on", (long long)numbers->steps, (long long)numbers->planned_steps);
-        add_warning(record, str_text(&text));
-    }
     bool kept = json_is_true(json_object_get(record->finished, "early_stopped")); /* the best weights are those that were saved */
     if (!kept && numbers->eval_loss > 1.05 * numbers->best_eval_loss && numbers->best_eval_loss > 0) {
         str_clear(&text);
@@ -342,6 +339,7 @@ static Status check_is_run(const RunRecord *record) {
 
 static Status read_all(RunRecord *record) {
     TRY(check_is_run(record));
+    TRY(ending_read(record->dir, record->arena, &record->ending));
     record->started = read_object(record, "started.json");
     record->finished = read_object(record, "finished.json");
     if (json_is_string(json_object_get(record->started, "program"))) record->program = json_string_value(json_object_get(record->started, "program"));
