@@ -285,6 +285,12 @@ static void sum_up(RunRecord *record) {
 /* What the doctor of reinforcement learning found in the curves. */
 static void add_findings(RunRecord *record) {
     Finding finding;
+    if (rl_doctor_silence(record->doctor, &finding)) {
+        Str text = {0};
+        str_printf(&text, "%s; what helps: %s", finding.text, finding.hint);
+        add_warning(record, str_text(&text));
+        str_release(&text);
+    }
     for (size_t i = 0; rl_doctor_finding(record->doctor, i, &finding); i++) {
         Str text = {0};
         str_printf(&text, "%s (", finding.text);
