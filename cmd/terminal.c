@@ -61,10 +61,7 @@ void write_numbers(JsonWriter *w, const char *key, const double *values, int64_t
     jw_end_array(w);
 }
 
-const char *short_number(double value, char out[32]) {
-    snprintf(out, 32, fabs(value) >= 1000 && fabs(value) < 1e15 ? "%.0f" : "%.4g", value);
-    return out;
-}
+const char *short_number(double value, char out[32]) { return format_number(value, 4, out); }
 
 void print_result(const char *format, ...) {
     va_list arguments;

@@ -95,11 +95,9 @@ static void write_state(const RunRecord *run, Str *html) {
     str_release(&text);
 }
 
-/* The loss of a policy gradient says nothing: its gradient counts, and where it begins it is 0 but for rounding. */
 static void loss_tiles(const RunRecord *run, Str *html) {
     const RunNumbers *numbers = &run->numbers;
     Str value = {0}, below = {0};
-    if (record_series(run, "reward") && isnan(numbers->eval_loss)) return;
     if (isnan(numbers->last_loss) && isnan(numbers->eval_loss)) return;
     append_number(&value, numbers->last_loss);
     append_number(&below, numbers->first_loss);
@@ -214,12 +212,28 @@ static const Curve *known_curve(const char *key) {
     return NULL;
 }
 
-void report_metric_name(const char *key, Str *out) {
-    const Curve *curve = known_curve(key);
-    size_t begin = out->len;
-    str_append(out, curve ? curve->title : key);
-    for (size_t i = begin; !curve && i < out->len; i++)
+static void append_in_words(const char *key, Str *out) {
+    size_t begin = out->len, len = strcspn(key, "/");
+    str_append_n(out, key, len);
+    for (size_t i = begin; i < out->len; i++)
         if (out->data[i] == '_') out->data[i] = ' ';
+    if (begin < out->len && out->data[begin] >= 'a' && out->data[begin] <= 'z') out->data[begin] += 'A' - 'a';
+    if (key[len]) str_printf(out, " of %s", key + len + 1); /* a name of the user's: reward/my_judge */
+}
+
+void report_metric_name(const char *key, Str *out) {
+    static const char correlation[] = "reward_correlation/", held_out[] = "eval_";
+    const Curve *curve = known_curve(key);
+    const char *pair = text_starts_with(key, correlation) ? key + strlen(correlation) : NULL, *colon = pair ? strchr(pair, ':') : NULL;
+    if (curve)
+        str_append(out, curve->title);
+    else if (colon)
+        str_printf(out, "Correlation of the rewards %.*s and %s", (int)(colon - pair), pair, colon + 1);
+    else if (text_starts_with(key, held_out)) {
+        str_append(out, "Held out: ");
+        report_metric_name(key + strlen(held_out), out);
+    } else
+        append_in_words(key, out);
 }
 
 static bool is_drawn(const char *key) {
@@ -228,17 +242,22 @@ static bool is_drawn(const char *key) {
     return true;
 }
 
+/* What rounding alone makes of 0: the loss of a policy gradient where it begins. */
+static double without_noise(double value) { return fabs(value) < 1e-12 ? 0 : value; }
+
 /* A line that never moves is a number. */
 static bool is_constant(const RunRecord *runs, size_t n, const Curve *curve, double *value) {
     size_t points = 0;
     for (size_t i = 0; i < n; i++) {
         const Series *series = record_series(&runs[i], curve->key);
         for (size_t k = 0; series && k < series->n; k++) {
-            if (points++ == 0) *value = series->points[k].y;
-            if (series->points[k].y != *value) return false;
+            double y = without_noise(series->points[k].y);
+            if (isnan(y)) continue;
+            if (points++ == 0) *value = y;
+            if (y != *value) return false;
         }
     }
-    return points > 1 && !strstr(curve->key, "loss") && strcmp(curve->key, "reward") != 0;
+    return points > 1;
 }
 
 /* One curve of every run that has it. `constant` gets the name and value of what is none. */
@@ -261,9 +280,13 @@ static void draw_curve(const RunRecord *runs, size_t n, const Curve *curve, Str 
     free(lines);
 }
 
-static void draw_losses(const RunRecord *run, Str *html) {
+static void draw_losses(const RunRecord *run, Str *constant, Str *html) {
     const Series *loss = record_series(run, "loss"), *eval = record_series(run, "eval_loss");
     ChartLine lines[2];
+    if (!loss != !eval) { /* one of them alone */
+        draw_curve(run, 1, known_curve(loss ? "loss" : "eval_loss"), constant, html);
+        return;
+    }
     Chart chart = {.title = "Loss", .unit = "by step", .lines = lines, .wide = true};
     if (loss) lines[chart.n_lines++] = (ChartLine){loss, "training, of each step before its update", 0, false, true};
     if (eval) lines[chart.n_lines++] = (ChartLine){eval, "held out", 1, true, false};
@@ -297,7 +320,7 @@ static void write_curves(const RunRecord *runs, size_t n, Str *html) {
     Str constant = {0};
     str_append(html, "<div class=\"charts\">\n");
     draw_curve(runs, n, known_curve("reward"), &constant, html);
-    if (n == 1) draw_losses(runs, html);
+    if (n == 1) draw_losses(runs, &constant, html);
     for (size_t i = 0; i < COUNT_OF(known_curves); i++) {
         const char *key = known_curves[i].key;
         bool is_loss = strcmp(key, "loss") == 0 || strcmp(key, "eval_loss") == 0, is_reward = strcmp(key, "reward") == 0;
@@ -544,7 +567,7 @@ static void write_results(const RunRecord *runs, size_t n, Str *html) {
     str_append(
         html,
         "<div class=\"scroll\"><table class=\"results\"><tr><th>run</th><th class=\"n\">steps</th><th class=\"n\">first loss</th><th class=\"n\">last loss</th>"
-        "<th class=\"n\">held out</th><th class=\"n\">best held out</th><th class=\"n\">tokens/s</th><th class=\"n\">time</th><th class=\"n\">peak memory</th><th>state</th></tr>");
+        "<th class=\"n\">held out</th><th class=\"n\">best held out</th><th class=\"n\">first reward</th><th class=\"n\">last reward</th><th class=\"n\">tokens/s</th><th class=\"n\">time</th><th class=\"n\">peak memory</th><th>state</th></tr>");
     for (size_t i = 0; i < n; i++) {
         const RunNumbers *numbers = &runs[i].numbers;
         char words[32];
@@ -557,6 +580,8 @@ static void write_results(const RunRecord *runs, size_t n, Str *html) {
         cell_number(html, numbers->last_loss);
         cell_number(html, numbers->eval_loss);
         cell_number(html, numbers->best_eval_loss);
+        cell_number(html, series_end(record_series(&runs[i], "reward"), true));
+        cell_number(html, series_end(record_series(&runs[i], "reward"), false));
         cell_number(html, numbers->tokens_per_second);
         html_element(html, "td class=\"n\"", isnan(numbers->seconds) ? "\xE2\x80\x93" : format_seconds(numbers->seconds, words));
         html_element(html, "td class=\"n\"", numbers->peak_rss_bytes < 0 ? "\xE2\x80\x93" : format_bytes((double)numbers->peak_rss_bytes, words));

@@ -278,6 +278,8 @@ static void sum_up(RunRecord *record) {
     numbers->eval_loss = first_known(json_real_of(record->finished, "eval_loss"), series_end(eval, false));
     numbers->best_eval_loss = first_known(json_real_of(record->finished, "best_eval_loss"), least_of(eval));
     numbers->seconds = first_known(json_real_of(record->finished, "seconds"), series_end(record_series(record, "seconds"), false));
+    if (record_series(record, "reward") && isnan(numbers->eval_loss)) /* the loss of a policy gradient is 0 but for rounding where it begins */
+        numbers->first_loss = numbers->last_loss = (double)NAN;
     numbers->tokens_per_second = series_median(record_series(record, "tokens_per_second"));
     numbers->peak_rss_bytes = count_of(record->finished, "peak_rss_bytes");
 }

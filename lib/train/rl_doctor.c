@@ -182,7 +182,7 @@ static bool watch_add(Watch *watch, int64_t step, double value, bool judged) {
 
 /* ---- words ---- */
 
-static void append_value(Str *text, double value) { str_printf(text, fabs(value) >= 1000 ? "%.0f" : "%.3g", value); }
+static void append_value(Str *text, double value) { str_append(text, format_number(value, 3, (char[32]){0})); }
 
 static void append_pair(Str *text, const char *pair) {
     size_t len = strcspn(pair, ":");
