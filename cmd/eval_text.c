@@ -36,7 +36,7 @@ static void show_episode(void *context, int64_t number, const char *prompt, cons
     if (job->watch)
         print_result("-- episode %lld --\n%s%s\n-- return %s --\n\n", (long long)number, prompt, text, format_number(reward, 6, (char[32]){0}));
     else
-        show_progress("%lld/%lld episodes", (long long)number, (long long)job->episodes);
+        work_at("episodes", (uint64_t)number, (uint64_t)job->episodes);
 }
 
 static void show_turns(const Command *command, const Eval *job, const TextEvaluation *found) {

@@ -2,6 +2,8 @@
 /* Rows to examples: formats, limits, what is dropped, cut or double. Rows are read one after the other, tokenised in blocks by all threads, and
  * appended in their order. */
 #include "data/branches.h"
+
+#include "lib/base/work.h"
 #include "data/cache.h"
 #include "data/formats/formats.h"
 #include "data/formats/row_form.h"
@@ -79,6 +81,7 @@ typedef struct Loader {
     RejectedMark before;     /* where these rows begin in config->rejected */
     Slot *slots;             /* the block: BLOCK_ROWS, of which n_slots wait */
     size_t n_slots, waiting; /* waiting: bytes of their texts, about */
+    int64_t n_encoded;       /* rows of earlier blocks */
     StoreWriter *writer;
 } Loader;
 
@@ -347,7 +350,11 @@ static Status flush_block(Loader *loader) {
     int64_t n = (int64_t)loader->n_slots;
     Status status = ST_OK;
 #pragma omp parallel for schedule(dynamic, 4)
-    for (int64_t i = 0; i < n; i++) encode_slot(loader, &loader->slots[i]);
+    for (int64_t i = 0; i < n; i++) {
+        encode_slot(loader, &loader->slots[i]);
+        work_at("reading and tokenising rows", (uint64_t)(loader->n_encoded + i), 0);
+    }
+    loader->n_encoded += n;
     for (int64_t i = 0; i < n; i++) {
         if (status == ST_OK) status = keep_slot(loader, &loader->slots[i]);
         clear_slot(&loader->slots[i]);
@@ -566,6 +573,7 @@ static Status count_duplicates(const Store *store, int64_t *duplicates) {
         size_t filled = 0;
         memset(slots, 0, size * sizeof *slots);
         for (size_t i = 0; i < n; i++) {
+            if (i % 1024 == 0) work_at("looking for equal rows", pass * n + i, passes * n);
             uint64_t hash = store_row(store, i)->hash | 1; /* 0 is an empty slot */
             if ((hash >> 32) % passes != pass) continue;
             size_t slot = (size_t)(hash >> 1) & (size - 1);
@@ -574,6 +582,7 @@ static Status count_duplicates(const Store *store, int64_t *duplicates) {
             if (!slots[slot] && ++filled < size) slots[slot] = hash;
         }
     }
+    work_end("looking for equal rows");
     free(slots);
     return ST_OK;
 }
@@ -750,6 +759,7 @@ static Status tokenise(Loader *loader, const FileStamp *stamps) {
     loader->bad = loader->config->rejected ? arena_zero(dataset->arena, dataset->n_sources * sizeof *loader->bad) : NULL;
     bool room = loader->slots && (loader->bad || !loader->config->rejected);
     Status status = room ? read_files(loader) : status_fail(ST_RESOURCE, "out of memory");
+    work_end("reading and tokenising rows");
     release_block(loader);
     if (status == ST_OK && stamps) status = cache_unchanged(dataset->files, dataset->n_files, stamps);
     if (status != ST_OK) {
@@ -864,11 +874,13 @@ int64_t dataset_tokens(const Dataset *dataset, const size_t *examples, size_t n)
 uint64_t dataset_fingerprint(const Dataset *dataset) {
     uint64_t hash = dataset->n;
     for (size_t i = 0; i < dataset->n; i++) {
+        if (i % 1024 == 0) work_at("looking at every row", i, dataset->n);
         const StoreRow *row = row_at(dataset, i);
         uint64_t parts[3] = {hash, row->hash};
         memcpy(&parts[2], &row->weight, sizeof row->weight);
         hash = XXH3_64bits(parts, sizeof parts);
     }
+    work_end("looking at every row");
     return hash;
 }
 
