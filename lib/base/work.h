@@ -19,7 +19,8 @@ typedef struct Work {
 } Work;
 typedef void WorkSink(void *context, const Work *work);
 void work_set_sink(WorkSink *sink, void *context); /* the program sets this once; NULL: nobody wants to know */
-/* A look at the clock; the sink hears it ten times a second at most. what: a constant text. From any thread: what comes while another tells is lost. */
+/* A look at the clock; of one work the sink hears ten times a second at most. what: a constant text. From any thread: what comes while another
+ * tells is lost. */
 void work_at(const char *what, uint64_t done, uint64_t total);
 void work_at_bytes(const char *what, uint64_t done, uint64_t total);
 void work_end(const char *what); /* after a failure too; harmless where it is not told */
