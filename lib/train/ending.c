@@ -124,6 +124,7 @@ Status ending_read(const char *dir, Arena *arena, Ending *ending) {
     json_t *json = NULL;
     *ending = (Ending){.error = "", .hint = ""};
     if (!log || !stopped || !finished || !metrics) return ST_RESOURCE;
+    ending->answers = file_exists(path_join(arena, dir, "requests.jsonl"));
     ending->step = last_step(metrics);
     ending->saved_step = newest_checkpoint(path_join(arena, dir, "checkpoints"), arena);
     if (file_exists(finished))
@@ -147,6 +148,7 @@ const char *ending_word(RunEnd end) {
 }
 
 static void append_step(const Ending *ending, Str *text) {
+    if (ending->answers) return;
     if (ending->step > 0)
         str_printf(text, " after step %lld", (long long)ending->step);
     else
@@ -169,7 +171,9 @@ void ending_describe(const Ending *ending, Str *text) {
 }
 
 static void append_from(const Ending *ending, Str *text) {
-    if (ending->saved_step > 0)
+    if (ending->answers)
+        str_append(text, "from what was answered");
+    else if (ending->saved_step > 0)
         str_printf(text, "from the checkpoint of step %lld", (long long)ending->saved_step);
     else
         str_append(text, "from the beginning, since there is no checkpoint");

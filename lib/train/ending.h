@@ -30,6 +30,7 @@ typedef struct Ending {
     Remedy remedy;
     const char *error, *hint; /* as they were said; "" = none */
     const char *resume;       /* the whole command that goes on; NULL: not known */
+    bool answers;             /* a run of tune data synth: it has no steps, and goes on from what its teacher has answered */
     int64_t step, saved_step; /* the last one in metrics.jsonl, 0 = none; of the newest checkpoint, -1 = none */
 } Ending;
 
