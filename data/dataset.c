@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -82,6 +83,7 @@ typedef struct Loader {
     Slot *slots;             /* the block: BLOCK_ROWS, of which n_slots wait */
     size_t n_slots, waiting; /* waiting: bytes of their texts, about */
     int64_t n_encoded;       /* rows of earlier blocks */
+    uint64_t read, to_read;  /* bytes of the files' lines, and of all files; 0 = not known, as of packed ones */
     StoreWriter *writer;
 } Loader;
 
@@ -352,7 +354,10 @@ static Status flush_block(Loader *loader) {
 #pragma omp parallel for schedule(dynamic, 4)
     for (int64_t i = 0; i < n; i++) {
         encode_slot(loader, &loader->slots[i]);
-        work_at("reading and tokenising rows", (uint64_t)(loader->n_encoded + i), 0);
+        if (loader->to_read)
+            work_at_bytes("reading and tokenising rows", MIN(loader->read, loader->to_read), loader->to_read);
+        else
+            work_at("reading and tokenising rows", (uint64_t)(loader->n_encoded + i), 0);
     }
     loader->n_encoded += n;
     for (int64_t i = 0; i < n; i++) {
@@ -403,6 +408,7 @@ static Status take_row(void *context, const Row *row) {
     const char *shape;
     json_t *json;
     file->unit = row->unit;
+    loader->read += row->text.len + 1;
     if (row->line > UINT32_MAX) return status_fail(ST_INPUT, "'%s' has more than %lld rows", row->file, (long long)UINT32_MAX);
     Status shaped = row_shape(&loader->form, row->json, &json, &shape);
     if (rejected_takes(loader->config->rejected, shaped)) return take_failed(loader, row, json_incref(row->json));
@@ -456,8 +462,21 @@ static Status check_sources(const Loader *loader) {
     return ST_OK;
 }
 
+/* Where each row is a line of a plain file, and all of them are read. */
+static uint64_t bytes_of_lines(const Dataset *dataset) {
+    uint64_t all = 0;
+    for (size_t i = 0; i < dataset->n_files; i++) {
+        struct stat info;
+        bool lines = text_ends_with(dataset->files[i].path, ".jsonl") && dataset->sources[dataset->files[i].source].max_rows <= 0;
+        if (!lines || stat(dataset->files[i].path, &info) != 0) return 0;
+        all += (uint64_t)info.st_size;
+    }
+    return all;
+}
+
 static Status read_files(Loader *loader) {
     Status status = ST_OK;
+    loader->to_read = bytes_of_lines(loader->dataset);
     for (size_t i = 0; i < loader->dataset->n_files && status == ST_OK; i++) status = read_file(loader, (uint32_t)i);
     TRY(status == ST_OK ? flush_block(loader) : flush_before(loader, status));
     if (loader->bad) TRY(check_sources(loader));

@@ -15,6 +15,7 @@ static void keep_name(void *context, const Work *work) {
     snprintf(name, sizeof name, "[%s]", work->what ? work->what : "over");
     if (!work->what || !strstr(str_text(names), name)) str_append(names, name);
     assert_true(work->total == 0 || work->done <= work->total);
+    if (work->what && strstr(work->what, "tokenising")) assert_true(work->bytes && work->total > 0); /* of lines of a plain file it is known */
 }
 
 static void run(const char *name, bool resume, const char *steps) {
