@@ -15,6 +15,7 @@
 #define TUNE_CMD_H
 
 #include "data/data.h"
+#include "lib/base/work.h"
 #include "lib/infer/infer.h"
 #include "lib/train/training.h"
 
@@ -133,11 +134,13 @@ bool screen_paints(void);  /* the same, and colours are wanted: no NO_COLOR */
 /* A number for people: 13310 and not 1.331e+04, else four digits. */
 const char *short_number(double value, char out[32]);
 /* stderr: a live line on a terminal that can redraw it, plain lines otherwise; nothing with --quiet. */
-void show_progress(const char *format, ...) PRINTF_LIKE(1, 2); /* replaces the live line; on a pipe at most one line a second */
-void show_line(const char *format, ...) PRINTF_LIKE(1, 2);     /* takes the live line's place, prints a whole line */
-void show_message(const char *format, ...) PRINTF_LIKE(1, 2);  /* the same, --quiet or not: warnings */
-void show_warning(void *context, const char *text);            /* as such a message; context is not looked at, so that it can be a callback */
-void show_curve(double value);                                 /* one more value of a curve that stands above the live line; on a terminal only */
+/* Replaces the live line. On a pipe the first one is a line, then one in 10 seconds, after a minute one a minute. */
+void show_progress(const char *format, ...) PRINTF_LIKE(1, 2);
+void show_work(void *context, const Work *work);              /* a WorkSink: long work, once it has taken 2 seconds, at the pace of work.h */
+void show_line(const char *format, ...) PRINTF_LIKE(1, 2);    /* takes the live line's place, prints a whole line */
+void show_message(const char *format, ...) PRINTF_LIKE(1, 2); /* the same, --quiet or not: warnings */
+void show_warning(void *context, const char *text);           /* as such a message; context is not looked at, so that it can be a callback */
+void show_curve(double value);                                /* one more value of a curve that stands above the live line; on a terminal only */
 /* lines, each with its end, above the live line, as it is drawn next; on a terminal only */
 void show_table(const char *text);
 void end_live_line(void); /* what stands there stays, the next line begins below it */

@@ -154,7 +154,7 @@ static Status flush(FilterJob *job) {
     job->n = 0;
     arena_reset(job->texts);
     FilterCounts counts = filters_counts(job->filters, FILTER_BOTH);
-    if (status == ST_OK) show_progress("%lld row%s, %lld kept", (long long)counts.rows, plural(counts.rows), (long long)counts.kept);
+    if (status == ST_OK) work_at("filtering rows", (uint64_t)counts.rows, 0);
     return status;
 }
 

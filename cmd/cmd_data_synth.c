@@ -98,7 +98,7 @@ static void show_state(void *context, const SynthProgress *p) {
     str_printf(&text, "  %lld request%s", (long long)p->requests, plural(p->requests));
     if (p->asked) str_printf(&text, " (%lld under way)", (long long)p->asked);
     str_printf(&text, "  %.0f tokens/s", p->tokens_per_second);
-    if (p->cost > 0) str_printf(&text, "  cost %.4g", p->cost);
+    if (p->cost > 0) str_printf(&text, "  cost %s", NUMBER(p->cost));
     if (p->cost > 0 && !isnan(p->cost_left)) str_printf(&text, " + %.2g", p->cost_left);
     if (!isnan(p->seconds_left)) str_printf(&text, "  %s left", format_seconds(p->seconds_left, left));
     show_progress("%s", str_text(&text));

@@ -75,8 +75,9 @@ static Status add_gradients(const Command *command, const Model *model, const To
         size_t tokens = rows->items[first].ids.n;
         for (end = first + 1; end < rows->n && tokens + rows->items[end].ids.n <= BATCH_TOKENS; end++) tokens += rows->items[end].ids.n;
         status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : add_gradient(model, tape, rows, first, end, n_all, &room);
-        show_progress("%zu/%zu rows", end, rows->n);
+        work_at("gradients of rows", end, rows->n);
     }
+    work_end("gradients of rows");
     tape_free(tape);
     const Param *wrong = status == ST_OK ? params_nonfinite(&model->params, true) : NULL;
     return wrong ? status_fail(ST_NUMERIC, "the gradient of '%s' is not finite", wrong->name) : status;

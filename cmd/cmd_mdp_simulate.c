@@ -358,11 +358,13 @@ static void print_episodes_json(const Env *env, const Episodes *episodes) {
 }
 
 static void print_episodes(const Env *env, const Episodes *episodes) {
+    char number[32];
     print_result("%lld episode%s, %lld step%s: %lld terminated, %lld truncated\n", (long long)episodes->n, plural(episodes->n),
                  (long long)episodes->steps, plural(episodes->steps), (long long)episodes->terminated, (long long)episodes->truncated);
-    print_result("return %.6g, standard deviation %.4g", episodes->mean, episodes->deviation);
-    if (env->world && env->world->mdp.gamma < 1) print_result("; discounted by %g: %.6g", env->world->mdp.gamma, episodes->mean_discounted);
-    print_result("\nlength %.4g\n", episodes->mean_length);
+    print_result("return %s, standard deviation %s", format_number(episodes->mean, 6, number), NUMBER(episodes->deviation));
+    if (env->world && env->world->mdp.gamma < 1)
+        print_result("; discounted by %g: %s", env->world->mdp.gamma, format_number(episodes->mean_discounted, 6, number));
+    print_result("\nlength %s\n", NUMBER(episodes->mean_length));
     if (!episodes->visits) return;
     print_result("\nshare of the steps begun in a state%s\n", episodes->stationary ? ", and of those of an endless run" : "");
     for (int64_t s = 0; s < env->observation.n; s++) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "lib/base/log.h"
+#include "lib/base/work.h"
 #include "cmd/cmd.h"
 #include "sft/merge.h"
 
@@ -35,7 +36,9 @@ static Status parse_adapter(Arena *arena, const char *text, MergeAdapter *adapte
 
 static void show_tensor(void *context, size_t done, size_t n) {
     (void)context;
-    show_progress("merging: tensor %zu of %zu", done, n);
+    work_hold("merging tensors");
+    work_at("merging tensors", done, n);
+    if (done == n) work_end("merging tensors");
 }
 
 static void print_proof(const MergeResult *result) {

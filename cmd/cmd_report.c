@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tune report: the page of one run, or several side by side. */
 #include "cmd/cmd.h"
+#include "lib/train/ending.h"
 #include "lib/train/report.h"
 
-static void print_json(const Command *command, const char *path, const RunNumbers *numbers) {
+static void print_json(const Command *command, const char *path, const RunNumbers *numbers, const Ending *endings) {
     JsonWriter w = {0};
     jw_object(&w, NULL);
     jw_string(&w, "path", path);
     jw_array(&w, "runs");
     for (size_t i = 0; i < command->n_arguments; i++) {
         const RunNumbers *run = &numbers[i];
+        Str advice = {0};
+        ending_advise(&endings[i], &advice);
         jw_object(&w, NULL);
         jw_string(&w, "run", command->arguments[i]);
         jw_bool(&w, "finished", run->finished);
@@ -24,8 +27,12 @@ static void print_json(const Command *command, const char *path, const RunNumber
             jw_null(&w, "peak_rss_bytes");
         else
             jw_int(&w, "peak_rss_bytes", run->peak_rss_bytes);
+        jw_string(&w, "state", ending_word(endings[i].end));
+        jw_string(&w, "error", endings[i].end == END_ERROR ? endings[i].error : NULL);
+        jw_string(&w, "advice", advice.len ? str_text(&advice) : NULL);
         jw_int(&w, "broken_lines", (int64_t)run->broken_lines);
         jw_end_object(&w);
+        str_release(&advice);
     }
     jw_end_array(&w);
     jw_end_object(&w);
@@ -33,15 +40,30 @@ static void print_json(const Command *command, const char *path, const RunNumber
     jw_release(&w);
 }
 
+/* A page is opened later: what a run died of is said at once. */
+static void show_ending(const char *dir, const Ending *ending) {
+    Str text = {0};
+    if (!ending_is_death(ending)) return;
+    ending_describe(ending, &text);
+    show_line("%s: %s", dir, str_text(&text));
+    str_clear(&text);
+    ending_advise(ending, &text);
+    show_line("what to do: %s", str_text(&text));
+    str_release(&text);
+}
+
 static Status report(const Command *command, const char *output) {
     TRY(command_needs(command, 1, COUNT_OF(command->arguments)));
     size_t n = command->n_arguments;
     const char *path = output ? output : n == 1 ? path_join(command->arena, command->arguments[0], "report.html") : "report.html";
     RunNumbers *numbers = arena_zero(command->arena, n * sizeof *numbers);
-    if (!path || !numbers) return ST_RESOURCE;
+    Ending *endings = arena_zero(command->arena, n * sizeof *endings);
+    if (!path || !numbers || !endings) return ST_RESOURCE;
     TRY(check_page(path));
     TRY(report_write(command->arguments, n, path, numbers));
-    if (command->json) print_json(command, path, numbers);
+    for (size_t i = 0; i < n; i++) TRY(ending_read(command->arguments[i], command->arena, &endings[i]));
+    if (command->json) print_json(command, path, numbers, endings);
+    for (size_t i = 0; i < n; i++) show_ending(command->arguments[i], &endings[i]);
     show_line("wrote %s", path);
     return ST_OK;
 }

@@ -79,11 +79,7 @@ static void print_json(const Train *job, const BpeTrained *trained, double secon
 static Status train(const Command *command, const Train *job, BpeTrainer *trainer) {
     BpeTrained trained = {0};
     double start = clock_seconds();
-    for (size_t i = 1; i < command->n_arguments; i++) {
-        show_progress("counting words of %s", command->arguments[i]);
-        TRY(file_add(trainer, command->arguments[i]));
-    }
-    show_progress("merging");
+    for (size_t i = 1; i < command->n_arguments; i++) TRY(file_add(trainer, command->arguments[i]));
     TRY(bpe_trainer_finish(trainer, &trained));
     Status status = trained.n_words > 0 ? result_write(command, job, &trained)
                                         : status_fail(ST_INPUT, "there is no text in '%s'%s", command->arguments[1],

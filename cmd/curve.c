@@ -83,8 +83,7 @@ static void append_ascii(const Dots *dots, int row, int column, Str *out) {
 
 static void append_label(double value, Str *out) {
     char text[32];
-    snprintf(text, sizeof text, "%.4g", value);
-    str_printf(out, "%*.*s", LABEL - 1, LABEL - 1, text);
+    str_printf(out, "%*.*s", LABEL - 1, LABEL - 1, format_number(value, 4, text));
 }
 
 void curve_write(const Curve *curve, int columns, int rows, bool utf8, Str *out) {

@@ -6,7 +6,7 @@
 
 static void show_rows(void *context, size_t done, size_t n) {
     (void)context;
-    show_progress("%zu/%zu rows", done, n);
+    work_at("scoring rows", done, n);
 }
 
 static void report_reward(const Command *command, const RewardNumbers *m, bool stepwise) {

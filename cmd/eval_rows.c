@@ -67,8 +67,9 @@ static Status eval_tokens(EvalRows *job) {
             status_fail(ST_NUMERIC, "the loss of '%s' is not finite within rows %zu to %zu", job->asked->data, first + 1, first + n);
             status = status_hint(ST_NUMERIC, "the model computes no numbers there: look at its weights, or try --compute f32");
         }
-        show_progress("%zu/%zu rows", first + n, job->dataset->n);
+        work_at("evaluating rows", first + n, job->dataset->n);
     }
+    work_end("evaluating rows");
     free(examples);
     batch_release(&batch);
     tape_free(tape);
@@ -99,7 +100,7 @@ static Status compare(void *context, const Completion *completion) {
     }
     job->answers++;
     job->exact += same;
-    show_progress("%zu/%zu answers", job->answers, job->n_questions);
+    work_at("answering", job->answers, job->n_questions);
     return ST_OK;
 }
 

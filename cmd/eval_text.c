@@ -18,9 +18,9 @@ static void show_prompts(const Command *command, const TextEvaluation *found) {
         jw_release(&w);
         return;
     }
-    print_result("rows        %zu (greedy answers)\nreward      %.6g +- %.4g\nlength      %.1f tokens, %.1f %% ended by themselves\n", found->rows,
-                 found->reward, found->reward_std, found->completion_length, 100 * found->eos_fraction);
-    for (size_t k = 0; k < found->n_columns; k++) print_result("%-28s %.6g\n", found->names[k], found->columns[k]);
+    print_result("rows        %zu (greedy answers)\nreward      %s +- %s\nlength      %.1f tokens, %.1f %% ended by themselves\n", found->rows,
+                 format_number(found->reward, 6, (char[32]){0}), NUMBER(found->reward_std), found->completion_length, 100 * found->eos_fraction);
+    for (size_t k = 0; k < found->n_columns; k++) print_result("%-28s %s\n", found->names[k], format_number(found->columns[k], 6, (char[32]){0}));
 }
 
 Status eval_prompts(const Command *command, const Eval *job) {
@@ -34,9 +34,9 @@ Status eval_prompts(const Command *command, const Eval *job) {
 static void show_episode(void *context, int64_t number, const char *prompt, const char *text, double reward) {
     const Eval *job = context;
     if (job->watch)
-        print_result("-- episode %lld --\n%s%s\n-- return %.6g --\n\n", (long long)number, prompt, text, reward);
+        print_result("-- episode %lld --\n%s%s\n-- return %s --\n\n", (long long)number, prompt, text, format_number(reward, 6, (char[32]){0}));
     else
-        show_progress("%lld/%lld episodes", (long long)number, (long long)job->episodes);
+        work_at("episodes", (uint64_t)number, (uint64_t)job->episodes);
 }
 
 static void show_turns(const Command *command, const Eval *job, const TextEvaluation *found) {
@@ -59,7 +59,7 @@ static void show_turns(const Command *command, const Eval *job, const TextEvalua
         "episodes  %zu (%s answers)\nreturn    %.4f +- %.4f\nlength    %.2f turns, %.1f tokens\nsuccess   %.1f %% ended by the environment with a return above 0\n",
         found->rows, job->sample ? "sampled" : "greedy", found->reward, found->reward_std, found->turns, found->completion_length,
         100 * found->success);
-    for (size_t k = 0; k < found->n_columns; k++) print_result("%-28s %.6g\n", found->names[k], found->columns[k]);
+    for (size_t k = 0; k < found->n_columns; k++) print_result("%-28s %s\n", found->names[k], format_number(found->columns[k], 6, (char[32]){0}));
 }
 
 Status eval_turns(const Command *command, const Eval *job) {

@@ -203,6 +203,7 @@ Status command_parse(Command *command, int argc, char **argv, const Option *own,
         return status_fail(ST_USAGE, "--threads must be from 0 to 1024, not %lld", (long long)command->threads);
     if (command->log < 0) return status_fail(ST_USAGE, "--log must be 0 or more, not %lld", (long long)command->log);
     use_threads(command->threads);
+    work_set_sink(show_work, NULL);
     log_set_sink(to_stderr, NULL, command->log ? LOG_INFO : LOG_WARNING);
     set_quiet(command->quiet);
     if (command->profile) profile_ask(command->json);

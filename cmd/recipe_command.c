@@ -166,24 +166,18 @@ static void add_options(const RecipeCommand *job, Str *line) {
         if (flags[i].given) str_printf(line, " --%s", flags[i].name);
 }
 
-/* With all that was said: another recipe, or another output, would be another run. */
-static void hint_resume(const RecipeCommand *job) {
-    Str line = {0};
-    command_line(job, true, &line);
-    add_options(job, &line);
-    status_hint(ST_INTERRUPTED, "go on with: %s", str_text(&line));
-    str_release(&line);
-}
-
 static Status run(RecipeCommand *job, const char *const *sections, RecipeCommandRun *work) {
     const Command *command = job->command;
     Recipe *recipe;
-    Str typed = {0};
+    Str typed = {0}, again = {0};
     TRY(command_recipe(command, &recipe));
     recipe->program = tune_program;
     job->recipe = recipe;
     command_line(job, job->options.resume, &typed);
     job->options.command = str_text(&typed);
+    command_line(job, true, &again); /* with all that was said: another recipe, or another output, would be another run */
+    add_options(job, &again);
+    job->options.resume_command = str_text(&again);
     Status status = refuse_others(job, sections);
     if (status == ST_OK) status = refuse_unread(job);
     if (status == ST_OK && job->options.resume) status = recipe_take_up(recipe);
@@ -191,8 +185,9 @@ static Status run(RecipeCommand *job, const char *const *sections, RecipeCommand
         use_threads(command->threads ? command->threads : recipe->threads);
         status = work(job);
     }
-    if (status == ST_INTERRUPTED) hint_resume(job);
+    if (status == ST_INTERRUPTED) status_hint(status, "go on with: %s", str_text(&again));
     str_release(&typed);
+    str_release(&again);
     recipe_free(recipe);
     return status;
 }

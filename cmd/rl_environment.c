@@ -73,7 +73,7 @@ static void show_values(void *context, const Learner *learner, const double *lea
         worst = fmax(worst, fabs(error));
     }
     if (known > SHOWN) show_line("       ... and %lld more", (long long)(known - SHOWN));
-    show_line("values: root mean square error %.4g, largest %.4g", sqrt(sum / (double)MAX(known, 1)), worst);
+    show_line("values: root mean square error %s, largest %s", NUMBER(sqrt(sum / (double)MAX(known, 1))), NUMBER(worst));
 }
 
 static void summarize(const RecipeCommand *job, const LearnResult *result) {

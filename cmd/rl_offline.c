@@ -19,8 +19,8 @@ static void show_plan(void *context, const IlqlPlan *plan) {
         .memory = &plan->memory,
     };
     print_training_plan(job, &shown);
-    show_line("data: %zu row%s, %lld token%s, %lld of them trained; mean reward %.4g", plan->rows, plural((int64_t)plan->rows),
-              (long long)plan->tokens, plural(plan->tokens), (long long)plan->trained_tokens, plan->mean_reward);
+    show_line("data: %zu row%s, %lld token%s, %lld of them trained; mean reward %s", plan->rows, plural((int64_t)plan->rows), (long long)plan->tokens,
+              plural(plan->tokens), (long long)plan->trained_tokens, NUMBER(plan->mean_reward));
     show_plain_rows(plan->table);
     data_counts_warn(&plan->table->counts, "data.train", show_warning, NULL);
     if (plan->dropped)
@@ -33,8 +33,8 @@ static void show_step(void *context, const IlqlProgress *p) {
     const Recipe *recipe = ((const RecipeCommand *)context)->recipe;
     char left[32];
     if (recipe->train_live) show_curve(p->loss);
-    show_progress("step %lld/%lld  loss %.4g  advantage %.4g  %.0f tokens/s  %s left", (long long)p->step, (long long)p->total_steps, p->loss,
-                  p->advantage, p->tokens_per_second, format_seconds(p->seconds_left, left));
+    show_progress("step %lld/%lld  loss %s  advantage %s  %.0f tokens/s  %s left", (long long)p->step, (long long)p->total_steps, NUMBER(p->loss),
+                  NUMBER(p->advantage), p->tokens_per_second, format_seconds(p->seconds_left, left));
 }
 
 static void summarize(const RecipeCommand *job, const IlqlResult *result) {
@@ -47,8 +47,8 @@ static void summarize(const RecipeCommand *job, const IlqlResult *result) {
     jw_double(&w, "last_loss", result->last_loss);
     jw_double(&w, "seconds", result->seconds);
     if (!show_run_end(job->command, recipe, &w, result->already_finished)) return;
-    show_line("%lld step%s in %s: loss %.4g -> %.4g", (long long)result->steps, plural(result->steps), format_seconds(result->seconds, seconds),
-              result->first_loss, result->last_loss);
+    show_line("%lld step%s in %s: loss %s -> %s", (long long)result->steps, plural(result->steps), format_seconds(result->seconds, seconds),
+              NUMBER(result->first_loss), NUMBER(result->last_loss));
     show_line("wrote %s/%s and %s/ilql_heads.safetensors", recipe->output, trained_part(recipe), recipe->output);
     Str model = {0};
     append_trained(&model, recipe);

@@ -12,14 +12,16 @@
 #include <unistd.h>
 
 #include "lib/base/system.h"
+#include "lib/base/work.h"
 #include "cmd/cmd.h"
 
 enum { CURVE_ROWS = 6, MAX_LINE = 512 };
 
 /* What stands at the bottom of the terminal: `rows_drawn` lines of a curve or a table and, where the cursor is, the line of progress. */
 static bool quiet, live, shown;
-static double last_shown = -1;
-static char progress[MAX_LINE];
+static char progress[MAX_LINE], working[MAX_LINE]; /* the second is shown in the place of the first as long as there is one */
+/* Of lines on a terminal that are drawn again, and of whole lines elsewhere. */
+static Pace step_pace = {.at_once = true}, work_pace, line_pace = {.at_once = true};
 static Curve *curve;
 static Str table;
 static int rows_drawn, columns_drawn;
@@ -61,10 +63,7 @@ void write_numbers(JsonWriter *w, const char *key, const double *values, int64_t
     jw_end_array(w);
 }
 
-const char *short_number(double value, char out[32]) {
-    snprintf(out, 32, fabs(value) >= 1000 && fabs(value) < 1e15 ? "%.0f" : "%.4g", value);
-    return out;
-}
+const char *short_number(double value, char out[32]) { return format_number(value, 4, out); }
 
 void print_result(const char *format, ...) {
     va_list arguments;
@@ -172,11 +171,12 @@ static void draw_block(void) {
     erase_block();
     terminal_size(&columns, &rows);
     if (curve && curve->n > 1 && columns >= 40 && rows >= 2 * CURVE_ROWS) curve_write(curve, columns - 1, CURVE_ROWS, speaks_utf8(), &text);
-    size_t room = (size_t)MAX(columns - 1, 1), len = strlen(progress), table_rows = 0;
+    const char *line = *working ? working : progress;
+    size_t room = (size_t)MAX(columns - 1, 1), len = strlen(line), table_rows = 0;
     for (size_t i = 0; i < table.len; i++) table_rows += table.data[i] == '\n';
     if (table_rows + 2 < (size_t)rows) append_table(&text, room);
     for (size_t i = 0; i < text.len; i++) rows_drawn += text.data[i] == '\n';
-    str_append_n(&text, progress, len > room ? utf8_whole_prefix(progress, room) : len);
+    str_append_n(&text, line, len > room ? utf8_whole_prefix(line, room) : len);
     fputs(str_text(&text), stderr);
     fflush(stderr);
     str_release(&text);
@@ -184,12 +184,23 @@ static void draw_block(void) {
     live = shown = true;
 }
 
+static void end_work(void) {
+    pace_over(&work_pace);
+    if (!*working) return;
+    working[0] = '\0';
+    if (live && (*progress || curve || table.len))
+        draw_block();
+    else
+        erase_block();
+}
+
 void end_live_line(void) {
+    end_work();
     if (live && !shown) draw_block();
     if (live) fputc('\n', stderr);
     live = false;
     rows_drawn = 0;
-    progress[0] = '\0';
+    progress[0] = working[0] = '\0';
     free(curve);
     curve = NULL;
     str_release(&table);
@@ -216,18 +227,66 @@ void show_progress(const char *format, ...) {
     vsnprintf(progress, sizeof progress, format, arguments);
     va_end(arguments);
     shown = false;
-    if (now - last_shown < (terminal ? 0.1 : 1.0) && last_shown >= 0) return;
-    last_shown = now;
+    bool first = !step_pace.shown, due = pace_due(&step_pace, now, true);
+    work_pace = (Pace){0}; /* what tells its steps is waited for from one to the next */
+    if (!terminal) due = pace_due(&line_pace, now, false) || first;
+    if (!due) return;
     if (terminal)
         draw_block();
     else
         fprintf(stderr, "%s\n", progress);
 }
 
+/* ---- long work ---- */
+
+static void describe_work(const Work *work, double seconds, Str *text) {
+    char done[32], total[32], left[32];
+    bool known = work->total > 0 && work->done <= work->total;
+    if (work->bytes) {
+        format_bytes((double)work->done, done);
+        format_bytes((double)work->total, total);
+    } else {
+        snprintf(done, sizeof done, "%llu", (unsigned long long)work->done);
+        snprintf(total, sizeof total, "%llu", (unsigned long long)work->total);
+    }
+    str_append(text, work->what);
+    if (known)
+        str_printf(text, ": %s of %s", done, total);
+    else if (work->done > 0)
+        str_printf(text, ": %s", done);
+    if (known && work->done > 0)
+        str_printf(text, ", %s left", format_seconds(seconds * (double)(work->total - work->done) / (double)work->done, left));
+}
+
+void show_work(void *context, const Work *work) {
+    static const char *what;
+    static double began;
+    (void)context;
+    if (quiet) return;
+    if (!work->what) {
+        end_work();
+        what = NULL;
+        return;
+    }
+    bool terminal = moves_cursor(STDERR_FILENO);
+    double now = clock_seconds();
+    if (!what || strcmp(what, work->what) != 0) began = now;
+    what = work->what;
+    if (!pace_due(&work_pace, now, true) || (!terminal && !pace_due(&line_pace, now, false))) return;
+    Str text = {0};
+    describe_work(work, now - began, &text);
+    snprintf(working, sizeof working, "%s", str_text(&text));
+    str_release(&text);
+    if (terminal)
+        draw_block();
+    else
+        fprintf(stderr, "%s\n", working);
+}
+
 /* ---- whole lines, above it ---- */
 
 static void print_line(const char *format, va_list arguments) {
-    bool again = live && (curve || table.len);
+    bool again = live && (curve || table.len || *working);
     erase_block();
     vfprintf(stderr, format, arguments);
     fputc('\n', stderr);

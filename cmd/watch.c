@@ -29,9 +29,9 @@ static void draw_grid(const Watch *watch, const NamedMdp *world, int64_t state) 
 static void print_step(const Watch *watch, const Env *env, const double *actions, const double *observation) {
     Str line = {0};
     str_printf(&line, "step %lld  action", (long long)watch->steps + 1);
-    for (int64_t i = 0; i < env->action.size; i++) str_printf(&line, " %.4g", actions[i]);
-    str_printf(&line, "  reward %.4g  ->", env->rewards[0]);
-    for (int64_t i = 0; i < env->observation.size; i++) str_printf(&line, " %.4g", observation[i]);
+    for (int64_t i = 0; i < env->action.size; i++) str_printf(&line, " %s", NUMBER(actions[i]));
+    str_printf(&line, "  reward %s  ->", NUMBER(env->rewards[0]));
+    for (int64_t i = 0; i < env->observation.size; i++) str_printf(&line, " %s", NUMBER(observation[i]));
     if (env->terminated[0]) str_append(&line, "  terminated");
     if (env->truncated[0]) str_append(&line, "  truncated");
     if (screen_redraws()) str_append(&line, "\033[K");

@@ -2,6 +2,7 @@
 /* Tokenised rows that are found again by what they were made of. */
 #include "lib/base/log.h"
 #include "lib/base/system.h"
+#include "lib/base/work.h"
 #include "data/cache.h"
 #include "data/formats/conversation.h"
 
@@ -54,6 +55,7 @@ static Status add_open_file(Hasher *hasher, int fd, const char *path) {
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted while reading '%s'", path);
         add_bytes(hasher, hasher->chunk, (size_t)got);
         size += got;
+        work_at_bytes("looking at the rows' files", (uint64_t)size, 0);
     }
     add_number(hasher, size);
     return ST_OK;
@@ -190,6 +192,7 @@ Status cache_key(const DataConfig *config, const DataSource *sources, size_t n_s
     XXH128_hash_t hash = XXH3_128bits_digest(hasher.state);
     *key = (StoreKey){hash.low64, hash.high64};
 done:
+    work_end("looking at the rows' files");
     if (hasher.state) XXH3_freeState(hasher.state);
     free(hasher.chunk);
     return status;

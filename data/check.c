@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The screen that would have saved the run; see check.h. */
 #include "lib/base/system.h"
+#include "lib/base/work.h"
 #include "data/branches.h"
 #include "data/check.h"
 #include "data/overlap.h"
@@ -295,13 +296,16 @@ static Status find_near_duplicates(const Dataset *dataset, DataCheck *check) {
     bool room = sketches && keys && alike;
     for (size_t i = 0; i < n && room; i++) {
         const Example example = dataset_example(dataset, i);
+        work_at("looking for rows much alike", i, n);
         sketch_row(&example, &sketches[i]);
     }
     for (int band = 0; band < BINS / BAND && room; band++) {
+        work_at("comparing rows, parts", (uint64_t)band, BINS / BAND);
         fill_band(sketches, n, band, keys);
         sort_keys(keys, n);
         compare_band(dataset, sketches, keys, n, alike);
     }
+    work_end("comparing rows, parts");
     if (room) {
         for (size_t i = 0; i < n; i++) check->near_duplicates += alike[i];
         check->compared = (int64_t)n;

@@ -2,6 +2,8 @@
 /* Rows to examples: formats, limits, what is dropped, cut or double. Rows are read one after the other, tokenised in blocks by all threads, and
  * appended in their order. */
 #include "data/branches.h"
+
+#include "lib/base/work.h"
 #include "data/cache.h"
 #include "data/formats/formats.h"
 #include "data/formats/row_form.h"
@@ -11,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -79,6 +82,8 @@ typedef struct Loader {
     RejectedMark before;     /* where these rows begin in config->rejected */
     Slot *slots;             /* the block: BLOCK_ROWS, of which n_slots wait */
     size_t n_slots, waiting; /* waiting: bytes of their texts, about */
+    int64_t n_encoded;       /* rows of earlier blocks */
+    uint64_t read, to_read;  /* bytes of the files' lines, and of all files; 0 = not known, as of packed ones */
     StoreWriter *writer;
 } Loader;
 
@@ -347,7 +352,14 @@ static Status flush_block(Loader *loader) {
     int64_t n = (int64_t)loader->n_slots;
     Status status = ST_OK;
 #pragma omp parallel for schedule(dynamic, 4)
-    for (int64_t i = 0; i < n; i++) encode_slot(loader, &loader->slots[i]);
+    for (int64_t i = 0; i < n; i++) {
+        encode_slot(loader, &loader->slots[i]);
+        if (loader->to_read)
+            work_at_bytes("reading and tokenising rows", MIN(loader->read, loader->to_read), loader->to_read);
+        else
+            work_at("reading and tokenising rows", (uint64_t)(loader->n_encoded + i), 0);
+    }
+    loader->n_encoded += n;
     for (int64_t i = 0; i < n; i++) {
         if (status == ST_OK) status = keep_slot(loader, &loader->slots[i]);
         clear_slot(&loader->slots[i]);
@@ -396,6 +408,7 @@ static Status take_row(void *context, const Row *row) {
     const char *shape;
     json_t *json;
     file->unit = row->unit;
+    loader->read += row->text.len + 1;
     if (row->line > UINT32_MAX) return status_fail(ST_INPUT, "'%s' has more than %lld rows", row->file, (long long)UINT32_MAX);
     Status shaped = row_shape(&loader->form, row->json, &json, &shape);
     if (rejected_takes(loader->config->rejected, shaped)) return take_failed(loader, row, json_incref(row->json));
@@ -449,8 +462,21 @@ static Status check_sources(const Loader *loader) {
     return ST_OK;
 }
 
+/* Where each row is a line of a plain file, and all of them are read. */
+static uint64_t bytes_of_lines(const Dataset *dataset) {
+    uint64_t all = 0;
+    for (size_t i = 0; i < dataset->n_files; i++) {
+        struct stat info;
+        bool lines = text_ends_with(dataset->files[i].path, ".jsonl") && dataset->sources[dataset->files[i].source].max_rows <= 0;
+        if (!lines || stat(dataset->files[i].path, &info) != 0) return 0;
+        all += (uint64_t)info.st_size;
+    }
+    return all;
+}
+
 static Status read_files(Loader *loader) {
     Status status = ST_OK;
+    loader->to_read = bytes_of_lines(loader->dataset);
     for (size_t i = 0; i < loader->dataset->n_files && status == ST_OK; i++) status = read_file(loader, (uint32_t)i);
     TRY(status == ST_OK ? flush_block(loader) : flush_before(loader, status));
     if (loader->bad) TRY(check_sources(loader));
@@ -566,6 +592,7 @@ static Status count_duplicates(const Store *store, int64_t *duplicates) {
         size_t filled = 0;
         memset(slots, 0, size * sizeof *slots);
         for (size_t i = 0; i < n; i++) {
+            if (i % 1024 == 0) work_at("looking for equal rows", pass * n + i, passes * n);
             uint64_t hash = store_row(store, i)->hash | 1; /* 0 is an empty slot */
             if ((hash >> 32) % passes != pass) continue;
             size_t slot = (size_t)(hash >> 1) & (size - 1);
@@ -574,6 +601,7 @@ static Status count_duplicates(const Store *store, int64_t *duplicates) {
             if (!slots[slot] && ++filled < size) slots[slot] = hash;
         }
     }
+    work_end("looking for equal rows");
     free(slots);
     return ST_OK;
 }
@@ -750,6 +778,7 @@ static Status tokenise(Loader *loader, const FileStamp *stamps) {
     loader->bad = loader->config->rejected ? arena_zero(dataset->arena, dataset->n_sources * sizeof *loader->bad) : NULL;
     bool room = loader->slots && (loader->bad || !loader->config->rejected);
     Status status = room ? read_files(loader) : status_fail(ST_RESOURCE, "out of memory");
+    work_end("reading and tokenising rows");
     release_block(loader);
     if (status == ST_OK && stamps) status = cache_unchanged(dataset->files, dataset->n_files, stamps);
     if (status != ST_OK) {
@@ -864,11 +893,13 @@ int64_t dataset_tokens(const Dataset *dataset, const size_t *examples, size_t n)
 uint64_t dataset_fingerprint(const Dataset *dataset) {
     uint64_t hash = dataset->n;
     for (size_t i = 0; i < dataset->n; i++) {
+        if (i % 1024 == 0) work_at("looking at every row", i, dataset->n);
         const StoreRow *row = row_at(dataset, i);
         uint64_t parts[3] = {hash, row->hash};
         memcpy(&parts[2], &row->weight, sizeof row->weight);
         hash = XXH3_64bits(parts, sizeof parts);
     }
+    work_end("looking at every row");
     return hash;
 }
 

@@ -9,6 +9,7 @@
 #include "data/filter/filter_kinds.h"
 #include "data/filter/word_grams.h"
 #include "lib/base/system.h"
+#include "lib/base/work.h"
 
 enum { BLOCK = 256, COMMON = 3, SHOWN = 5 };
 
@@ -156,6 +157,7 @@ static Status read_eval(Overlap *overlap) {
     const Dataset *eval = overlap->rows->eval;
     for (size_t i = 0; i < eval->n; i++) {
         const Example example = dataset_example(eval, i);
+        work_at("reading rows for evaluation", i, eval->n);
         TRY(each_gram(&(Grams){.overlap = overlap, .worker = &overlap->workers[0], .row = (uint32_t)i, .take = add_gram}, &example));
     }
     qsort(overlap->grams, overlap->n, sizeof *overlap->grams, by_hash);
@@ -214,6 +216,7 @@ static Status search_training(Overlap *overlap) {
     size_t n_rows = overlap->rows->train->n;
     for (size_t begin = 0; begin < n_rows; begin += BLOCK) {
         int n = (int)MIN(n_rows - begin, (size_t)BLOCK);
+        work_at("comparing training rows with those for evaluation", begin, n_rows);
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
 #pragma omp parallel for schedule(dynamic, 4)
         for (int i = 0; i < n; i++) find_in_row(overlap, begin + (size_t)i, &overlap->workers[i]);
@@ -261,6 +264,7 @@ Status overlap_find(const RecipeRows *rows, int64_t *n, Str *where) {
     overlap->rows = rows;
     Status status = read_eval(overlap);
     if (status == ST_OK && overlap->n > 0) status = search_training(overlap);
+    work_end("comparing training rows with those for evaluation");
     if (status == ST_OK) status = tell(overlap, n, where);
     for (size_t i = 0; i < BLOCK; i++) {
         Worker *w = &overlap->workers[i];

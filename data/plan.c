@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which rows a step trains on, as a function of (seed, step): orders of epochs, batches, steps. */
 #include "lib/base/system.h"
+#include "lib/base/work.h"
 #include "data/data.h"
 
 #include <math.h>
@@ -273,10 +274,12 @@ static Status pack_epoch(DataPlan *plan) {
     int64_t *batches = plan->window_batches;
     batches[0] = 0;
     for (int64_t w = 0; w < plan->n_windows; w++) {
+        work_at("packing rows, parts", (uint64_t)w, (uint64_t)plan->n_windows);
         TRY(pack_window(plan, w));
         batches[w + 1] = batches[w] + plan->window->n_batches;
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted while packing rows");
     }
+    work_end("packing rows, parts");
     plan->n_batches = batches[plan->n_windows];
     return ST_OK;
 }

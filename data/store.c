@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The file of tokenised rows: written through two streams (words, and the table of rows, which is put behind them at the end), then mapped. */
 #include "lib/base/system.h"
+#include "lib/base/work.h"
 #include "data/store.h"
 
 #include <errno.h>
@@ -244,8 +245,10 @@ static Status check_sum(const Store *store) {
     for (size_t at = 0; at < size && status == ST_OK; at += CHUNK) {
         XXH3_128bits_update(state, store->data + at, MIN(CHUNK, size - at));
         looked_at(store, CHUNK);
+        work_at_bytes("checking data.cache", at, size);
         if (interrupt_requested()) status = status_fail(ST_INTERRUPTED, "interrupted");
     }
+    work_end("checking data.cache");
     XXH128_hash_t hash = XXH3_128bits_digest(state);
     XXH3_freeState(state);
     if (status == ST_OK && (hash.low64 != foot.hash_low || hash.high64 != foot.hash_high)) status = status_fail(ST_INPUT, "its checksum is wrong");

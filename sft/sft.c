@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Supervised fine-tuning: model, adapter, tokenizer and rows from the recipe, the objective, and what is written at the end. */
 #include "lib/base/system.h"
+#include "lib/base/work.h"
 #include "sft/started.h"
 
 #include <math.h>
@@ -271,8 +272,10 @@ static Status evaluate(void *context, Tape *tape, LossSums *sums) {
     Status status = data_plan_epoch(&plan, 0, &n_batches);
     for (int64_t i = 0; i < n_batches && status == ST_OK; i++) {
         status = data_plan_batch(&plan, 0, i, &examples, &n);
+        work_at("evaluating on held-out rows, batches", (uint64_t)i, (uint64_t)n_batches);
         if (status == ST_OK) status = evaluate_batch(sft, tape, examples, n, sums);
     }
+    work_end("evaluating on held-out rows, batches");
     free(examples);
     data_plan_release(&plan);
     return status;

@@ -2,6 +2,7 @@
 /* The best and most different rows within a budget: greedy, with gains that are worked out again only where they may still be the largest (Minoux
  * 1978: a gain never grows). */
 #include "data/filter/filter_kinds.h"
+#include "lib/base/work.h"
 
 #include <errno.h>
 #include <math.h>
@@ -134,6 +135,7 @@ static Status make_vectors(Selection *s) {
     Str folded = {0};
     bool room = true;
     for (size_t r = 0; room && r < s->n; r++) {
+        work_at("counting the words of rows", r, s->n);
         room = count_words(s, s->rows[r].text, &folded);
         s->begins[r + 1] = s->n_all;
     }
@@ -252,6 +254,7 @@ static void choose(Selection *s, size_t n, size_t *chosen, size_t *n_chosen) {
     *n_chosen = 0;
     while (s->n_heap > 0 && *n_chosen < n) {
         Candidate *top = &s->heap[0];
+        work_at("choosing rows", *n_chosen, n);
         size_t *room = room_of(s, top->row);
         if (*room > 0 && top->seen < *n_chosen) {
             s->likeness[top->row] = likest(s, top->row, chosen, top->seen, *n_chosen);
@@ -266,6 +269,7 @@ static void choose(Selection *s, size_t n, size_t *chosen, size_t *n_chosen) {
         }
         if (s->n_heap > 0) sift_down(s, 0);
     }
+    work_end("choosing rows");
 }
 
 static Status check(const SelectConfig *config, const SelectRow *rows, size_t n) {

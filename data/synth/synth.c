@@ -3,6 +3,7 @@
 #include "lib/base/system.h"
 #include "data/synth/synth_parts.h"
 #include "lib/train/keys.h"
+#include "lib/train/report.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -337,6 +338,7 @@ static Status check_inputs(Synth *s) {
 
 static Status open_run(Synth *s) {
     TRY(run_open(s->recipe, s->config->options.resume, &s->run));
+    run_resume_by(s->run, s->config->options.resume_command);
     TRY(check_inputs(s));
     const char *requests = run_path(s->run, "requests.jsonl"), *rows = run_path(s->run, "rows.jsonl"), *rejected = run_path(s->run, "rejected.jsonl");
     if (!requests || !rows || !rejected) return ST_RESOURCE;
@@ -581,6 +583,7 @@ Status synth_run(const SynthConfig *config, SynthResult *result) {
     Synth s = {.config = config, .recipe = config->recipe, .arena = arena_new(0), .round_arena = arena_new(0)};
     *result = (SynthResult){0};
     Status status = s.arena && s.round_arena ? run(&s, result) : status_fail(ST_RESOURCE, "out of memory");
+    if (s.run && status != ST_OK) status = report_run(s.run, run_mark_stopped(s.run, status));
     close_all(&s);
     return status;
 }

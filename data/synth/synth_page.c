@@ -158,10 +158,10 @@ static void add_histogram(Str *out, const char *title, const char *unit, const H
         most = MAX(most, h->bars[i]);
         if (h->bars[i]) last = i;
     }
-    str_printf(out, "<div><h3>%s</h3><p class=\"soft\">mean %.4g %s</p><table>", title, h->sum / (double)h->n, unit);
+    str_printf(out, "<div><h3>%s</h3><p class=\"soft\">mean %s %s</p><table>", title, NUMBER(h->sum / (double)h->n), unit);
     for (int i = 0; i <= last; i++) {
         Str name = {0};
-        str_printf(&name, i == BARS - 1 ? "%.4g and more" : "%.4g to %.4g", i * h->width, (i + 1) * h->width);
+        str_printf(&name, i == BARS - 1 ? "%s and more" : "%s to %s", NUMBER(i * h->width), NUMBER((i + 1) * h->width));
         add_bar(out, str_text(&name), (double)h->bars[i], (double)most);
         str_release(&name);
     }
@@ -218,7 +218,7 @@ static void add_tiles(const Page *page, Str *out) {
     str_append(out, "<div class=\"tiles\">");
     for (size_t i = 0; i < COUNT_OF(tiles); i++) {
         Str text = {0};
-        str_printf(&text, "%.4g%s", tiles[i].value, tiles[i].unit);
+        str_printf(&text, "%s%s", NUMBER(tiles[i].value), tiles[i].unit);
         if (tiles[i].value == floor(tiles[i].value)) str_clear(&text), str_printf(&text, "%.0f%s", tiles[i].value, tiles[i].unit);
         add_tile(out, tiles[i].name, str_text(&text));
         str_release(&text);
@@ -390,8 +390,9 @@ static Status write_card(const Page *page) {
     card_table(&out, "| task type | candidates | kept |\n|---|---|---|\n", json_object_get(page->summary, "task_types"));
     card_table(&out, "| stage | answers | went on |\n|---|---|---|\n", json_object_get(page->summary, "stages"));
     if (s->n_reasons) card_table(&out, "| rejected for | rows |\n|---|---|\n", json_object_get(page->summary, "rejected"));
-    str_printf(&out, "Prompts have %.3g words on average, answers %.3g. %zu different pair%s of a verb and a noun are asked for in %zu instruction%s",
-               page->prompts.sum / (double)MAX(page->prompts.n, 1), page->answers.sum / (double)MAX(page->answers.n, 1), page->n_different,
+    str_printf(&out, "Prompts have %s words on average, answers %s. %zu different pair%s of a verb and a noun are asked for in %zu instruction%s",
+               format_number(page->prompts.sum / (double)MAX(page->prompts.n, 1), 3, (char[32]){0}),
+               format_number(page->answers.sum / (double)MAX(page->answers.n, 1), 3, (char[32]){0}), page->n_different,
                plural((int64_t)page->n_different), page->n_pairs, plural((int64_t)page->n_pairs));
     for (size_t i = 0; i < MIN(page->n_common, 5); i++)
         str_printf(&out, "%s%s (%lld)", i ? ", " : ": ", page->common[i].text, (long long)page->common[i].n);

@@ -51,6 +51,9 @@ size_t utf8_whole_prefix(const char *bytes, size_t len); /* longest prefix that 
 const char *plural(int64_t n); /* what stands behind a counted noun: "" for 1, else "s" */
 /* Human sizes for messages: "1.4 GiB", "3 min 20 s". Written to `out`, which is returned. */
 const char *format_bytes(double bytes, char out[32]);
+/* A number with so many digits that tell (2 to 9): 13310 and not 1.331e+04, 1e-5 and not 1e-05; a whole part is never cut. */
+const char *format_number(double value, int digits, char out[32]);
+#define NUMBER(value) format_number(value, 4, (char[32]){0}) /* within a call; lives as long as its block */
 /* "4GiB", "1500 MB", "2.5G" (as GiB), "1000000": a whole number of bytes. False for anything else, 0 and below too. */
 bool bytes_from_text(const char *text, size_t *bytes);
 const char *format_seconds(double seconds, char out[32]);

@@ -91,6 +91,22 @@ bool bytes_from_text(const char *text, size_t *bytes) {
     return false;
 }
 
+const char *format_number(double value, int digits, char out[32]) {
+    double size = fabs(value);
+    bool large = size >= pow(10, digits - 1) && size < 1e15;
+    if (large)
+        snprintf(out, 32, "%.0f", value);
+    else
+        snprintf(out, 32, "%.*g", digits, value);
+    char *exponent = strchr(out, 'e'), *from = exponent ? exponent + 1 : NULL;
+    if (!exponent || large) return out;
+    char sign = *from;
+    while (*from == '+' || *from == '-' || *from == '0') from++;
+    if (sign == '-') *++exponent = '-';
+    memmove(exponent + 1, from, strlen(from) + 1);
+    return out;
+}
+
 const char *format_seconds(double seconds, char out[32]) {
     if (!(seconds < 1e9)) { /* also NaN */
         snprintf(out, 32, "a long time");

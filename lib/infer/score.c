@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "lib/base/system.h"
+#include "lib/base/work.h"
 #include "lib/infer/infer.h"
 
 enum { BATCH_TOKENS = 2048 };
@@ -122,9 +123,11 @@ static Status score_pieces(const Model *model, const Piece *pieces, size_t n, On
     }
     for (size_t first = 0, end; status == ST_OK && first < n; first = end) {
         end = batch_end(pieces, n, first);
+        work_at("scoring rows", first, n);
         status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : score_batch(&s, first, end);
         if (status != ST_OK && status != ST_INTERRUPTED) status_prefix(status, "rows %zu to %zu", first + 1, end);
     }
+    work_end("scoring rows");
     arena_free(arena);
     tape_free(s.tape);
     return status;

@@ -2,6 +2,7 @@
 /* From a directory to a model in memory: the list of modules that config.json asks for, and the checkpoint's tensors put where the decoder looks for
  * them. */
 #include "lib/base/log.h"
+#include "lib/base/work.h"
 #include "lib/model/parts.h"
 #include "lib/model/scalar_head.h"
 
@@ -289,6 +290,7 @@ static Status load_tensors(Loader *loader) {
     bool tied = head_is_tied(loader, embed, head);
     for (size_t i = 0; i < model->n_modules; i++) {
         const Module *module = &model->modules[i];
+        work_at("loading the model, tensors", i, model->n_modules);
         if (module == score) {
             TRY(load_score(loader, score, head));
         } else if (module == head && tied) {
@@ -301,6 +303,7 @@ static Status load_tensors(Loader *loader) {
             TRY(load_module(loader, module));
         }
     }
+    work_end("loading the model, tensors");
     return check_surplus(loader);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writing one safetensors file: the header is complete before the first byte of data. And the index of several. */
 #include "lib/model/model.h"
+#include "lib/base/work.h"
 
 #include <stdlib.h>
 
@@ -70,7 +71,9 @@ static void write_header(SafetensorsWriter *writer) {
 
 void safetensors_write(SafetensorsWriter *writer, const void *bytes, size_t size) {
     if (!writer->started) write_header(writer);
+    uint64_t piece = writer->written >> 16;
     writer->written += size;
+    if (writer->written >> 16 != piece) work_at_bytes("saving", writer->written, writer->declared); /* many writes are of a few bytes */
     ASSERT(writer->written <= writer->declared, "%llu bytes written, %llu declared", (unsigned long long)writer->written,
            (unsigned long long)writer->declared);
     writer_write(&writer->file, bytes, size);
@@ -119,6 +122,7 @@ Status safetensors_commit(SafetensorsWriter *writer) {
     else
         writer_abandon(&writer->file);
     writer_free(writer);
+    work_end("saving");
     return status;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The list of named parameters. */
 #include "lib/nn/nn.h"
+#include "lib/base/work.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -37,7 +38,11 @@ static uint64_t param_fingerprint(const Param *param) {
 uint64_t params_fingerprint(const Params *params) {
     uint64_t sum = 0;
 #pragma omp parallel for schedule(dynamic) reduction(+ : sum)
-    for (size_t i = 0; i < params->n; i++) sum += param_fingerprint(&params->items[i]);
+    for (size_t i = 0; i < params->n; i++) {
+        work_at("looking at every weight, tensors", i, params->n);
+        sum += param_fingerprint(&params->items[i]);
+    }
+    work_end("looking at every weight, tensors");
     return sum;
 }
 

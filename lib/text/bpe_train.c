@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "lib/base/system.h"
+#include "lib/base/work.h"
 #include "lib/text/tokenizer_parts.h"
 
 enum { CHUNK = 1 << 20, N_BYTES = 256 };
@@ -115,6 +116,7 @@ static size_t chunk_end(const char *text, size_t len, size_t start) {
 static Status count_plain(BpeTrainer *t, const char *text, size_t len) {
     for (size_t start = 0, end; start < len; start = end) {
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
+        work_at_bytes("counting words", start, len);
         end = chunk_end(text, len, start);
         Text part = {text + start, end - start, NULL, 0};
         const Spans *spans;
@@ -351,6 +353,7 @@ static bool is_special_text(const BpeTrainer *t, int32_t token) {
 static Status merges_find(BpeTrainer *t) {
     while (t->n_special + t->n_tokens < t->vocab_size && t->n_heap > 0) {
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
+        work_at("merging pairs, tokens", t->n_special + t->n_tokens, t->vocab_size);
         Candidate best = heap_pop(t);
         Pair pair = t->pairs[best.pair];
         if (pair.count <= 0) continue;
@@ -551,6 +554,7 @@ Status bpe_trainer_new(size_t vocab_size, const char *const *special, size_t n_s
 Status bpe_trainer_finish(BpeTrainer *t, BpeTrained *result) {
     TRY(symbols_init(t));
     TRY(merges_find(t));
+    work_end("merging pairs, tokens");
     JsonWriter w = {.pretty = true};
     tokenizer_write(t, &w);
     *result = (BpeTrained){.json = w.text, .vocab_size = t->n_special + t->n_tokens, .n_words = t->n_words};

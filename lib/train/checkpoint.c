@@ -2,6 +2,7 @@
 /* Checkpoints that are whole or not there: written into .tmp-step-N, synced, renamed to step-N; taken only when every byte is as the manifest says.
  */
 #include "lib/train/run.h"
+#include "lib/base/work.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -58,12 +59,16 @@ static Status file_checksum(const char *path, uint64_t *size, uint32_t *crc) {
         free(piece);
         return status;
     }
+    struct stat info;
+    uint64_t all = fstat(fd, &info) == 0 ? (uint64_t)info.st_size : 0;
     *size = *crc = 0;
     while ((n = read(fd, piece, PIECE)) > 0 || (n < 0 && errno == EINTR)) {
         if (n < 0) continue;
         *crc = (uint32_t)crc32_z(*crc, piece, (size_t)n);
         *size += (uint64_t)n;
+        work_at_bytes("checking the checkpoint", *size, all);
     }
+    work_end("checking the checkpoint");
     int error = n < 0 ? errno : 0;
     close(fd);
     free(piece);

@@ -306,13 +306,19 @@ static Status look_back(const Loop *loop) {
     return lines_close(&lines);
 }
 
-/* What is still so at the end. */
+/* What is still so at the end, and how many steps taught nothing. */
 static json_t *last_words(const Loop *loop) {
     json_t *all = json_array();
     Finding finding;
+    bool silent = rl_doctor_silence(loop->doctor, &finding);
+    if (silent) {
+        warn(loop, "at the end: ", &finding);
+        json_array_append_new(all, json_string(finding.text));
+    }
     for (size_t i = 0; rl_doctor_finding(loop->doctor, i, &finding); i++) {
+        bool same = silent && (strcmp(finding.rule, "zero_variance") == 0 || strcmp(finding.rule, "untrained") == 0); /* in other words */
         if (!finding.holds) continue;
-        if (finding.first_step < loop->step) warn(loop, "at the end: ", &finding);
+        if (finding.first_step < loop->step && !same) warn(loop, "at the end: ", &finding);
         json_array_append_new(all, json_string(finding.text));
     }
     return all;

@@ -74,30 +74,30 @@ static void foot_of(Str *html) {
 
 /* ---- how it went ---- */
 
-static const char *state_of(const RunNumbers *numbers, const json_t *finished, Str *text) {
+static const char *state_of(const RunRecord *run, Str *text) {
+    static const char *const words[] = {"not finished", "finished", "running", "interrupted", "ended by an error", "killed"};
+    const RunNumbers *numbers = &run->numbers;
     if (numbers->finished) {
-        str_append(text, json_is_true(json_object_get(finished, "early_stopped")) ? "stopped early" : "finished");
+        str_append(text, json_is_true(json_object_get(run->finished, "early_stopped")) ? "stopped early" : "finished");
         return "done";
     }
-    str_printf(text, "not finished: step %lld", (long long)numbers->steps);
+    str_printf(text, "%s: step %lld", words[run->ending.end], (long long)numbers->steps);
     if (numbers->planned_steps > 0) str_printf(text, " of %lld", (long long)numbers->planned_steps);
-    return "open";
+    return run->ending.end == END_ERROR || run->ending.end == END_SILENT ? "dead" : "open";
 }
 
 static void write_state(const RunRecord *run, Str *html) {
     Str text = {0};
-    const char *class = state_of(&run->numbers, run->finished, &text);
+    const char *class = state_of(run, &text);
     str_printf(html, "<span class=\"state %s\">", class);
     html_text(html, str_text(&text));
     str_append(html, "</span>");
     str_release(&text);
 }
 
-/* The loss of a policy gradient says nothing: its gradient counts, and where it begins it is 0 but for rounding. */
 static void loss_tiles(const RunRecord *run, Str *html) {
     const RunNumbers *numbers = &run->numbers;
     Str value = {0}, below = {0};
-    if (record_series(run, "reward") && isnan(numbers->eval_loss)) return;
     if (isnan(numbers->last_loss) && isnan(numbers->eval_loss)) return;
     append_number(&value, numbers->last_loss);
     append_number(&below, numbers->first_loss);
@@ -212,11 +212,38 @@ static const Curve *known_curve(const char *key) {
     return NULL;
 }
 
+static void append_in_words(const char *key, Str *out) {
+    size_t begin = out->len, len = strcspn(key, "/");
+    str_append_n(out, key, len);
+    for (size_t i = begin; i < out->len; i++)
+        if (out->data[i] == '_') out->data[i] = ' ';
+    if (begin < out->len && out->data[begin] >= 'a' && out->data[begin] <= 'z') out->data[begin] += 'A' - 'a';
+    if (key[len]) str_printf(out, " of %s", key + len + 1); /* a name of the user's: reward/my_judge */
+}
+
+void report_metric_name(const char *key, Str *out) {
+    static const char correlation[] = "reward_correlation/", held_out[] = "eval_";
+    const Curve *curve = known_curve(key);
+    const char *pair = text_starts_with(key, correlation) ? key + strlen(correlation) : NULL, *colon = pair ? strchr(pair, ':') : NULL;
+    if (curve)
+        str_append(out, curve->title);
+    else if (colon)
+        str_printf(out, "Correlation of the rewards %.*s and %s", (int)(colon - pair), pair, colon + 1);
+    else if (text_starts_with(key, held_out)) {
+        str_append(out, "Held out: ");
+        report_metric_name(key + strlen(held_out), out);
+    } else
+        append_in_words(key, out);
+}
+
 static bool is_drawn(const char *key) {
     for (size_t i = 0; i < COUNT_OF(not_drawn); i++)
         if (strcmp(not_drawn[i], key) == 0) return false;
     return true;
 }
+
+/* What rounding alone makes of 0: the loss of a policy gradient where it begins. */
+static double without_noise(double value) { return fabs(value) < 1e-12 ? 0 : value; }
 
 /* A line that never moves is a number. */
 static bool is_constant(const RunRecord *runs, size_t n, const Curve *curve, double *value) {
@@ -224,11 +251,13 @@ static bool is_constant(const RunRecord *runs, size_t n, const Curve *curve, dou
     for (size_t i = 0; i < n; i++) {
         const Series *series = record_series(&runs[i], curve->key);
         for (size_t k = 0; series && k < series->n; k++) {
-            if (points++ == 0) *value = series->points[k].y;
-            if (series->points[k].y != *value) return false;
+            double y = without_noise(series->points[k].y);
+            if (isnan(y)) continue;
+            if (points++ == 0) *value = y;
+            if (y != *value) return false;
         }
     }
-    return points > 1 && !strstr(curve->key, "loss") && strcmp(curve->key, "reward") != 0;
+    return points > 1;
 }
 
 /* One curve of every run that has it. `constant` gets the name and value of what is none. */
@@ -251,9 +280,13 @@ static void draw_curve(const RunRecord *runs, size_t n, const Curve *curve, Str 
     free(lines);
 }
 
-static void draw_losses(const RunRecord *run, Str *html) {
+static void draw_losses(const RunRecord *run, Str *constant, Str *html) {
     const Series *loss = record_series(run, "loss"), *eval = record_series(run, "eval_loss");
     ChartLine lines[2];
+    if (!loss != !eval) { /* one of them alone */
+        draw_curve(run, 1, known_curve(loss ? "loss" : "eval_loss"), constant, html);
+        return;
+    }
     Chart chart = {.title = "Loss", .unit = "by step", .lines = lines, .wide = true};
     if (loss) lines[chart.n_lines++] = (ChartLine){loss, "training, of each step before its update", 0, false, true};
     if (eval) lines[chart.n_lines++] = (ChartLine){eval, "held out", 1, true, false};
@@ -269,9 +302,7 @@ static void draw_others(const RunRecord *runs, size_t n, Str *constant, Str *htm
             for (size_t before = 0; before < r && !drawn; before++) drawn = record_series(&runs[before], key) != NULL;
             if (drawn) continue;
             Str title = {0};
-            str_append(&title, key);
-            for (size_t c = 0; c < title.len; c++)
-                if (title.data[c] == '_') title.data[c] = ' ';
+            report_metric_name(key, &title);
             draw_curve(runs, n, &(Curve){key, str_text(&title), "", false, text_starts_with(key, "eval_")}, constant, html);
             str_release(&title);
         }
@@ -289,7 +320,7 @@ static void write_curves(const RunRecord *runs, size_t n, Str *html) {
     Str constant = {0};
     str_append(html, "<div class=\"charts\">\n");
     draw_curve(runs, n, known_curve("reward"), &constant, html);
-    if (n == 1) draw_losses(runs, html);
+    if (n == 1) draw_losses(runs, &constant, html);
     for (size_t i = 0; i < COUNT_OF(known_curves); i++) {
         const char *key = known_curves[i].key;
         bool is_loss = strcmp(key, "loss") == 0 || strcmp(key, "eval_loss") == 0, is_reward = strcmp(key, "reward") == 0;
@@ -509,6 +540,7 @@ static void write_single(const RunRecord *run, Str *html) {
     }
     str_append(html, "</p>\n");
     if (command) html_element(html, "code class=\"command\"", command);
+    report_ending(run, html);
     write_warnings(run, 1, html);
     str_append(html, "<div class=\"tiles\">\n");
     reward_tile(run, html);
@@ -535,7 +567,7 @@ static void write_results(const RunRecord *runs, size_t n, Str *html) {
     str_append(
         html,
         "<div class=\"scroll\"><table class=\"results\"><tr><th>run</th><th class=\"n\">steps</th><th class=\"n\">first loss</th><th class=\"n\">last loss</th>"
-        "<th class=\"n\">held out</th><th class=\"n\">best held out</th><th class=\"n\">tokens/s</th><th class=\"n\">time</th><th class=\"n\">peak memory</th><th>state</th></tr>");
+        "<th class=\"n\">held out</th><th class=\"n\">best held out</th><th class=\"n\">first reward</th><th class=\"n\">last reward</th><th class=\"n\">tokens/s</th><th class=\"n\">time</th><th class=\"n\">peak memory</th><th>state</th></tr>");
     for (size_t i = 0; i < n; i++) {
         const RunNumbers *numbers = &runs[i].numbers;
         char words[32];
@@ -548,10 +580,12 @@ static void write_results(const RunRecord *runs, size_t n, Str *html) {
         cell_number(html, numbers->last_loss);
         cell_number(html, numbers->eval_loss);
         cell_number(html, numbers->best_eval_loss);
+        cell_number(html, series_end(record_series(&runs[i], "reward"), true));
+        cell_number(html, series_end(record_series(&runs[i], "reward"), false));
         cell_number(html, numbers->tokens_per_second);
         html_element(html, "td class=\"n\"", isnan(numbers->seconds) ? "\xE2\x80\x93" : format_seconds(numbers->seconds, words));
         html_element(html, "td class=\"n\"", numbers->peak_rss_bytes < 0 ? "\xE2\x80\x93" : format_bytes((double)numbers->peak_rss_bytes, words));
-        state_of(numbers, runs[i].finished, &state);
+        state_of(&runs[i], &state);
         html_element(html, "td", str_text(&state));
         str_append(html, "</tr>");
         str_release(&state);
@@ -657,8 +691,6 @@ Status report_write(const char *const *dirs, size_t n, const char *path, RunNumb
 }
 
 Status report_run(Run *run, Status status) {
-    const char *metrics = run_path(run, "metrics.jsonl");
-    if (!metrics || !file_exists(metrics)) return status;
     Failure failure;
     failure_keep(&failure, status);
     const char *dir = run_dir(run), *path = run_path(run, "report.html");

@@ -21,8 +21,8 @@ typedef struct RunNumbers {
  * is merely broken (a line that was cut short, a missing started.json) is left out, counted on the page and said by log_message(LOG_WARNING).
  * ST_RESOURCE: the page cannot be written. numbers: n of them, or NULL. */
 Status report_write(const char *const *dirs, size_t n, const char *path, RunNumbers *numbers);
-/* The page of a run in its own folder, if it got as far as a step, when it ends with `status`, which is given back with its text: the page is a
- * convenience, without it the run is what it is. */
+/* The page of a run in its own folder when it ends with `status`, which is given back with its text: the page is a convenience, without it the run is
+ * what it is. A run that ended before its first step has one too: it says why. */
 Status report_run(Run *run, Status status);
 
 #endif

@@ -18,17 +18,7 @@ typedef struct Axis {
 /* ---- numbers ---- */
 
 void append_number(Str *out, double value) {
-    double size = fabs(value);
-    if (isnan(value))
-        str_append(out, "\xE2\x80\x93");
-    else if (size != 0 && (size < 1e-3 || size >= 1e15))
-        str_printf(out, "%.3g", value);
-    else if (size >= 1e5 && value == floor(value))
-        str_printf(out, "%.0f", value);
-    else if (size >= 1000)
-        str_printf(out, "%.0f", value);
-    else
-        str_printf(out, "%.4g", value);
+    str_append(out, isnan(value) ? "\xE2\x80\x93" : format_number(value, fabs(value) < 1e-3 ? 3 : 4, (char[32]){0}));
 }
 
 /* With as many digits as tell one tick from the next. */

@@ -46,9 +46,9 @@ void html_element(Str *out, const char *tag, const char *text) {
 /* Colours that people with any kind of colour vision tell apart (after Okabe and Ito), darker on white, lighter on black. */
 const char report_style[] =
     ":root{color-scheme:light dark;--bg:#fbfbfa;--card:#fff;--ink:#1c1e21;--soft:#5d646d;--line:#e2e4e8;--grid:#eceef1;--mark:#d6e9f8;--mark-line:#0072b2;--special:#eee5f7;--warn:#fff4d9;"
-    "--warn-line:#c98a00;--good:#00795a;--c0:#0072b2;--c1:#d55e00;--c2:#00845f;--c3:#aa4499;--c4:#b57f00;--c5:#3a9ad9;--c6:#882255;--c7:#6b6b6b}\n"
+    "--warn-line:#c98a00;--good:#00795a;--bad:#b3261e;--c0:#0072b2;--c1:#d55e00;--c2:#00845f;--c3:#aa4499;--c4:#b57f00;--c5:#3a9ad9;--c6:#882255;--c7:#6b6b6b}\n"
     "@media(prefers-color-scheme:dark){:root{--bg:#131518;--card:#1b1e23;--ink:#e6e8eb;--soft:#a0a8b2;--line:#31363d;--grid:#282c32;--mark:#12405f;--mark-line:#56b4e9;--special:#3b2d50;"
-    "--warn:#372c11;--warn-line:#e0a92e;--good:#45c79c;--c0:#56b4e9;--c1:#ff8c4d;--c2:#3fcf9f;--c3:#e08fd3;--c4:#f0c74f;--c5:#9cc9ff;--c6:#e67ba0;--c7:#b4b4b4}}\n"
+    "--warn:#372c11;--warn-line:#e0a92e;--good:#45c79c;--bad:#ff8a80;--c0:#56b4e9;--c1:#ff8c4d;--c2:#3fcf9f;--c3:#e08fd3;--c4:#f0c74f;--c5:#9cc9ff;--c6:#e67ba0;--c7:#b4b4b4}}\n"
     "*{box-sizing:border-box}\n"
     "body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,-apple-system,\"Segoe UI\",Roboto,\"DejaVu Sans\",sans-serif}\n"
     "main{max-width:1120px;margin:0 auto;padding:28px 20px 60px}\n"
@@ -57,7 +57,9 @@ const char report_style[] =
     ".soft,figcaption span,.path{color:var(--soft)}.path{margin:0 0 12px;overflow-wrap:anywhere}\n"
     ".command{display:block;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px;overflow-wrap:anywhere;white-space:pre-wrap}\n"
     ".state{display:inline-block;font-size:13px;border:1px solid currentColor;border-radius:99px;padding:1px 10px;margin-left:10px;vertical-align:middle;font-weight:500;white-space:nowrap}\n"
-    ".done{color:var(--good)}.open{color:var(--warn-line)}\n"
+    ".done{color:var(--good)}.open{color:var(--warn-line)}.dead{color:var(--bad)}\n"
+    ".died{background:var(--card);border:1px solid var(--line);border-left:4px solid var(--bad);border-radius:6px;padding:10px 16px;margin:20px 0 0}.died p{margin:4px 0;"
+    "overflow-wrap:anywhere}.died h3{margin:12px 0 4px}\n"
     ".tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(145px,1fr));gap:12px;margin:20px 0 0}\n"
     ".tile{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px}.tile span{display:block;color:var(--soft);font-size:13px}\n"
     ".tile b{display:block;font-size:22px;line-height:1.35;font-weight:600;font-variant-numeric:tabular-nums}\n"

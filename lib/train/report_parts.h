@@ -3,6 +3,7 @@
 #ifndef TUNE_REPORT_PARTS_H
 #define TUNE_REPORT_PARTS_H
 
+#include "lib/train/ending.h"
 #include "lib/train/report.h"
 #include "lib/train/rl_doctor.h"
 
@@ -35,6 +36,7 @@ typedef struct RunRecord {
     size_t n_warnings;
     Str log; /* the end of log.txt */
     RunNumbers numbers;
+    Ending ending;
 } RunRecord;
 Status record_read(const char *dir, RunRecord *record);
 void record_release(RunRecord *record);
@@ -45,6 +47,10 @@ double *series_sorted(const Series *series, size_t *n);                 /* the k
 
 /* The page of n runs (report.c). */
 void report_page(RunRecord *runs, size_t n, Str *html);
+/* Why a run ended without its result, its last steps, and what to do; nothing of one that did not (report_ending.c). */
+void report_ending(const RunRecord *run, Str *html);
+/* What a metric is called: its title in report_curves.def, else its name in words. Appended. */
+void report_metric_name(const char *key, Str *out);
 /* A run's samples with their heading; nothing when there are none (report_samples.c). */
 void report_samples(const RunRecord *run, Str *html);
 

@@ -79,8 +79,9 @@ static Status add_metrics(RunRecord *record, const json_t *line, bool *good) {
 
 static Status read_metrics(RunRecord *record) {
     const char *path = file_in(record, "metrics.jsonl");
+    bool any = record->ending.end == END_FINISHED || record->ending.saved_step > 0;
     if (!file_exists(path)) {
-        found_broken(record, "metrics.jsonl is missing: there is nothing to draw");
+        if (any || record->ending.end == END_UNKNOWN) found_broken(record, "metrics.jsonl is missing: there is nothing to draw");
         return ST_OK;
     }
     Lines lines;
@@ -277,6 +278,8 @@ static void sum_up(RunRecord *record) {
     numbers->eval_loss = first_known(json_real_of(record->finished, "eval_loss"), series_end(eval, false));
     numbers->best_eval_loss = first_known(json_real_of(record->finished, "best_eval_loss"), least_of(eval));
     numbers->seconds = first_known(json_real_of(record->finished, "seconds"), series_end(record_series(record, "seconds"), false));
+    if (record_series(record, "reward") && isnan(numbers->eval_loss)) /* the loss of a policy gradient is 0 but for rounding where it begins */
+        numbers->first_loss = numbers->last_loss = (double)NAN;
     numbers->tokens_per_second = series_median(record_series(record, "tokens_per_second"));
     numbers->peak_rss_bytes = count_of(record->finished, "peak_rss_bytes");
 }
@@ -284,6 +287,12 @@ static void sum_up(RunRecord *record) {
 /* What the doctor of reinforcement learning found in the curves. */
 static void add_findings(RunRecord *record) {
     Finding finding;
+    if (rl_doctor_silence(record->doctor, &finding)) {
+        Str text = {0};
+        str_printf(&text, "%s; what helps: %s", finding.text, finding.hint);
+        add_warning(record, str_text(&text));
+        str_release(&text);
+    }
     for (size_t i = 0; rl_doctor_finding(record->doctor, i, &finding); i++) {
         Str text = {0};
         str_printf(&text, "%s (", finding.text);
@@ -307,10 +316,6 @@ static void collect_warnings(RunRecord *record) {
     for (size_t i = 0; i < json_array_size(said); i++)
         if (json_is_string(json_array_get(said, i))) add_warning(record, json_string_value(json_array_get(said, i)));
     add_findings(record);
-    if (!numbers->finished && numbers->planned_steps > 0) {
-        str_printf(&text, "not finished: step %lld of %lld; --resume goes on", (long long)numbers->steps, (long long)numbers->planned_steps);
-        add_warning(record, str_text(&text));
-    }
     bool kept = json_is_true(json_object_get(record->finished, "early_stopped")); /* the best weights are those that were saved */
     if (!kept && numbers->eval_loss > 1.05 * numbers->best_eval_loss && numbers->best_eval_loss > 0) {
         str_clear(&text);
@@ -342,6 +347,7 @@ static Status check_is_run(const RunRecord *record) {
 
 static Status read_all(RunRecord *record) {
     TRY(check_is_run(record));
+    TRY(ending_read(record->dir, record->arena, &record->ending));
     record->started = read_object(record, "started.json");
     record->finished = read_object(record, "finished.json");
     if (json_is_string(json_object_get(record->started, "program"))) record->program = json_string_value(json_object_get(record->started, "program"));

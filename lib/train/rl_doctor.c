@@ -118,7 +118,28 @@ typedef struct Watch {
     bool found, holds;
 } Watch;
 
+/* What says that a step taught nothing. */
+static const struct {
+    const char *metric, *beside;
+    double value;
+} silences[] = {
+    {"groups_compared", "zero_std_fraction", 0}, /* of algorithms that compare within groups */
+    {"pairs", "ties", 0},
+    {"trained_tokens", "eos_fraction", 0},
+    {"zero_std_fraction", "reward_std", 1}, /* of all others, as long as no step has earned anything else */
+};
+enum { SILENT_STEPS = 10 };
+
+/* Lines with such a metric. */
+typedef struct Silence {
+    int64_t step, steps, silent, leading, first, last; /* leading: as many as were silent from the first on */
+    double reward;                                     /* of the first step */
+    bool beside[COUNT_OF(silences)], counted, changed; /* counted: this step is silent; changed: a reward was another one */
+    bool masked;                                       /* in a silent step no token was trained */
+} Silence;
+
 struct RlDoctor {
+    Silence silence;
     bool beside[COUNT_OF(rules)]; /* whether what must be seen beside each rule's metric was seen */
     size_t n;
     Watch watches[WATCHES]; /* in the order of the rules, as far as their metrics have come */
@@ -161,7 +182,7 @@ static bool watch_add(Watch *watch, int64_t step, double value, bool judged) {
 
 /* ---- words ---- */
 
-static void append_value(Str *text, double value) { str_printf(text, fabs(value) >= 1000 ? "%.0f" : "%.3g", value); }
+static void append_value(Str *text, double value) { str_append(text, format_number(value, 3, (char[32]){0})); }
 
 static void append_pair(Str *text, const char *pair) {
     size_t len = strcspn(pair, ":");
@@ -220,8 +241,59 @@ static Watch *watch_of(RlDoctor *doctor, const Rule *rule, const char *metric) {
     return watch;
 }
 
+/* The metric that a step without a signal is told by, as far as this one is it. */
+static bool is_silent(const Silence *silence, size_t i, const char *metric, double value) {
+    if (strcmp(metric, silences[i].metric) != 0 || !silence->beside[i] || value != silences[i].value) return false;
+    return strcmp(metric, "zero_std_fraction") != 0 || !silence->changed;
+}
+
+static void listen(Silence *silence, int64_t step, const char *metric, double value) {
+    bool tells = false, silent = false;
+    if (strcmp(metric, "reward") == 0) {
+        if (silence->steps == 0) silence->reward = value;
+        silence->changed |= value != silence->reward;
+    }
+    for (size_t i = 0; i < COUNT_OF(silences); i++) {
+        silence->beside[i] |= strcmp(metric, silences[i].beside) == 0;
+        tells |= strcmp(metric, silences[i].metric) == 0;
+        silent |= is_silent(silence, i, metric, value);
+        silence->masked |= is_silent(silence, i, metric, value) && strcmp(metric, "trained_tokens") == 0;
+    }
+    if (!tells) return;
+    if (silence->steps == 0 || step != silence->step) {
+        silence->steps++;
+        silence->counted = false;
+    }
+    silence->step = step;
+    if (!silent || silence->counted) return;
+    silence->counted = true;
+    if (silence->silent++ == 0) silence->first = step;
+    if (silence->silent == silence->steps) silence->leading = silence->silent;
+    silence->last = step;
+}
+
+bool rl_doctor_silence(const RlDoctor *doctor, Finding *finding) {
+    const Silence *silence = &doctor->silence;
+    char among[48] = "";
+    if (silence->silent == 0 || (silence->silent < SILENT_STEPS && 2 * silence->silent < silence->steps)) return false;
+    if (silence->leading > 1 && silence->leading < silence->silent)
+        snprintf(among, sizeof among, ", the first %lld among them,", (long long)silence->leading);
+    else if (silence->leading > 1 && silence->silent < silence->steps)
+        snprintf(among, sizeof among, ", the first ones,");
+    *finding = (Finding){.rule = "silence",
+                         .hint = "prompts of another difficulty, more rl.num_generations, rl.sampling_rounds, or a reward with more shades",
+                         .first_step = silence->first,
+                         .last_step = silence->last,
+                         .holds = silence->counted};
+    snprintf(finding->text, sizeof finding->text,
+             "%lld of %lld step%s%s had no signal: all completions of a prompt earned the same%s, so nothing was learned in them",
+             (long long)silence->silent, (long long)silence->steps, plural(silence->steps), among, silence->masked ? ", or all were cut" : "");
+    return true;
+}
+
 bool rl_doctor_add(RlDoctor *doctor, int64_t step, const char *metric, double value, Finding *finding) {
     bool said = false;
+    if (isfinite(value)) listen(&doctor->silence, step, metric, value);
     for (size_t i = 0; i < COUNT_OF(rules); i++) {
         doctor->beside[i] |= stands_beside(&rules[i], metric, value);
         Watch *watch = isfinite(value) && looks_at(&rules[i], metric) ? watch_of(doctor, &rules[i], metric) : NULL;

@@ -30,6 +30,9 @@ void rl_doctor_free(RlDoctor *doctor); /* NULL is fine */
 bool rl_doctor_add(RlDoctor *doctor, int64_t step, const char *metric, double value, Finding *finding);
 /* Number i of all that was found, in the order of the table; false behind the last. */
 bool rl_doctor_finding(const RlDoctor *doctor, size_t i, Finding *finding);
+/* Steps in which nothing could be learned, since all that is compared earned the same: how many of how many, and whether the first ones were; true
+ * where there were ten of them, or half of all. To be asked at the end. first_step and last_step: the first and the last such step. */
+bool rl_doctor_silence(const RlDoctor *doctor, Finding *finding);
 /* The same as rl_doctor_add for all numbers of one line of metrics.jsonl, of which nothing is said. */
 void rl_doctor_read(RlDoctor *doctor, const json_t *line);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The run directory: who may write into it, where it goes on, and what it says on the way. */
 #include "lib/base/log.h"
+#include "lib/train/ending.h"
 #include "lib/train/run.h"
 
 #include <errno.h>
@@ -77,14 +78,6 @@ static Status write_recipe(const Run *run, const Recipe *recipe) {
     return status;
 }
 
-/* Of the open file where the system has such locks: those of a process are gone as soon as it closes the file anywhere else, as the report does that
- * reads it. */
-#ifdef F_OFD_SETLK
-#define SET_LOCK F_OFD_SETLK
-#else
-#define SET_LOCK F_SETLK
-#endif
-
 /* The log is the lock too: a second process on the same directory would mix its steps into this one's. */
 static Status open_log(Run *run) {
     const char *path = run_path(run, "log.txt");
@@ -92,7 +85,7 @@ static Status open_log(Run *run) {
     run->log_fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (run->log_fd < 0) return status_unwritable(errno, "cannot write '%s'", path);
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    if (fcntl(run->log_fd, SET_LOCK, &lock) == 0 || (errno != EACCES && errno != EAGAIN)) return ST_OK; /* some file systems have no locks */
+    if (fcntl(run->log_fd, RUN_SET_LOCK, &lock) == 0 || (errno != EACCES && errno != EAGAIN)) return ST_OK; /* some file systems have no locks */
     status_fail(ST_CONFIG, "another process is training in '%s'", run->dir);
     return status_hint(ST_CONFIG, "wait for it, or stop it and go on with --resume; or choose another output");
 }
@@ -175,6 +168,14 @@ static Status take_up(Run *run) {
     return events_open(&run->events, run->arena, run->dir, run->metrics_path, run->resumed);
 }
 
+/* What ended it before is over. */
+static Status forget_end(Run *run) {
+    const char *stopped = run_path(run, "stopped.json");
+    if (!stopped) return ST_RESOURCE;
+    if (unlink(stopped) == 0 || errno == ENOENT) return ST_OK;
+    return status_errno(errno, "cannot remove '%s'", stopped);
+}
+
 /* Refuses what must not go on; finds out whether the run was there before and is complete. */
 static Status examine(Run *run, const Recipe *recipe, bool resume) {
     if (file_exists(run->dir) && !dir_exists(run->dir))
@@ -226,16 +227,28 @@ bool run_reported(const Run *run) {
     return path && file_exists(path);
 }
 
+/* A run that was killed could not say it. */
+static void say_silence(Run *run, const Ending *before) {
+    Str text = {0};
+    ending_describe(before, &text);
+    run_warn(run, "the run in '%s' %s", run->dir, str_text(&text));
+    str_release(&text);
+}
+
 static Status run_begin(Run *run, const Recipe *recipe, bool resume) {
+    Ending before = {0};
     TRY(examine(run, recipe, resume));
     if (run->finished && run_reported(run)) return ST_OK;
+    if (run->resumed) TRY(ending_read(run->dir, run->arena, &before));
     TRY(dir_make(run->dir));
     TRY(open_log(run));
     if (run->finished) return clean_files(run);
     log_set_record(record, run);
     recorded = run;
     if (!run->resumed) TRY(write_recipe(run, recipe));
-    return take_up(run);
+    TRY(take_up(run));
+    if (before.end == END_SILENT) say_silence(run, &before);
+    return forget_end(run);
 }
 
 Status run_open(const Recipe *recipe, bool resume, Run **result) {
@@ -271,6 +284,21 @@ static Status write_unwritten(Run *run) {
     return ST_OK;
 }
 
+void run_resume_by(Run *run, const char *command) { run->resume = command ? arena_strdup(run->arena, command) : NULL; }
+
+static void append_way_on(const Run *run, Remedy remedy, int64_t saved_step, Str *hint) {
+    const char *again = run->resume ? run->resume : "--resume";
+    if (saved_step <= 0 && remedy == REMEDY_RESUME)
+        str_printf(hint, "nothing was saved before this; --resume begins anew in '%s'", run->dir);
+    else if (saved_step <= 0)
+        str_printf(hint, "nothing was saved before this; with that mended, --resume begins anew in '%s'", run->dir);
+    else if (remedy == REMEDY_RESUME)
+        str_printf(hint, "a checkpoint of step %lld is saved in '%s': continue with %s", (long long)saved_step, run->dir, again);
+    else
+        str_printf(hint, "a checkpoint of step %lld is saved in '%s': --resume alone would fail the same way, with that mended it goes on",
+                   (long long)saved_step, run->dir);
+}
+
 Status run_failed(Run *run, Status status, Status (*save)(void *context), void *context, const int64_t *saved_step) {
     Failure failure;
     Str hint = {0};
@@ -279,14 +307,22 @@ Status run_failed(Run *run, Status status, Status (*save)(void *context), void *
     if (saved == ST_OK) saved = save(context);
     if (saved != ST_OK && !strstr(failure.text, status_text())) run_warn(run, "no checkpoint: %s", status_text());
     str_printf(&hint, "%s%s", failure.hint, failure.hint[0] ? "; " : "");
-    if (*saved_step > 0)
-        str_printf(&hint, "a checkpoint of step %lld is saved in '%s': continue with --resume", (long long)*saved_step, run->dir);
-    else
-        str_printf(&hint, "nothing was saved before this; --resume begins anew in '%s'", run->dir);
+    run->hint = arena_strdup(run->arena, failure.hint);
+    append_way_on(run, remedy_of(status, true), *saved_step, &hint);
     run_note(run, "%s; %s", failure.text, str_text(&hint));
     status_hint(failure_say(&failure), "%s", str_text(&hint));
     str_release(&hint);
     return status;
+}
+
+Status run_mark_stopped(Run *run, Status status) {
+    const char *path = run_path(run, "stopped.json");
+    if (!path || run->finished) return status;
+    Failure failure;
+    failure_keep(&failure, status);
+    if (ending_write(path, status, run->hint, remedy_of(status, run->hint != NULL), run->resume) != ST_OK)
+        run_warn(run, "no stopped.json: %s", status_text());
+    return failure_say(&failure);
 }
 
 Status run_interrupted(Run *run, int64_t step) {

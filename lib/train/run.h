@@ -14,8 +14,20 @@ struct Run {
     bool resumed, finished;
     int64_t step;
     Events events;
-    Str unwritten; /* the line that metrics.jsonl has not taken */
+    Str unwritten;      /* the line that metrics.jsonl has not taken */
+    const char *resume; /* the command that goes on with it; NULL: not known */
+    const char *hint;   /* of the failure that ended it, without what run_failed says of checkpoints; NULL: run_failed was not asked */
 };
+
+/* A lock belongs to the open file where the system has such locks: those of a process are gone as soon as it closes the file anywhere else, as the
+ * report does that reads it. */
+#ifdef F_OFD_SETLK
+#define RUN_SET_LOCK F_OFD_SETLK
+#define RUN_ASK_LOCK F_OFD_GETLK
+#else
+#define RUN_SET_LOCK F_SETLK
+#define RUN_ASK_LOCK F_GETLK
+#endif
 
 /* What a run is made from, for its checkpoints: an object from keys to fingerprints, NULL without memory; and whether `state` of one has the same.
  * ST_CONFIG naming the key whose fingerprint is another one now. */

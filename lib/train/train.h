@@ -124,6 +124,11 @@ const char *run_path(const Run *run, const char *name); /* "output/name"; lives 
 bool run_finished(const Run *run);
 bool run_reported(const Run *run); /* it has its report.html */
 int64_t run_step(const Run *run);  /* of the checkpoint to start from; -1 = none, from the start */
+/* The whole command that goes on with this run, for what is said when it fails; NULL: not known. */
+void run_resume_by(Run *run, const char *command);
+/* The last act of a run that ends without a result: output/stopped.json with the failure `status`, which is given back with its words (ending.h). One
+ * that is finished has none. */
+Status run_mark_stopped(Run *run, Status status);
 /* The last act: output/finished.json with the run's summary (borrowed). */
 Status run_mark_finished(Run *run, const json_t *summary);
 Status run_summary(const Run *run, json_t **summary); /* of a finished run; the caller decrefs */

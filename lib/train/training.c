@@ -68,6 +68,7 @@ static Status go(Training *t) {
     if (!t->finished) TRY(prepare(t));
     if (t->options->dry_run) return ST_OK;
     TRY(run_open(*t->recipe, t->options->resume, &t->run));
+    run_resume_by(t->run, t->options->resume_command);
     t->finished = run_finished(t->run); /* perhaps by another process in the meantime */
     if (t->finished) return t->kind->recall(t->context, t->run);
     TRY(write_started(t));
@@ -81,6 +82,7 @@ Status training_run(const TrainingKind *kind, void *context, const Recipe *const
     Training training = {.kind = kind, .context = context, .recipe = recipe, .options = options};
     Status status = go(&training);
     kind->release(context);
+    if (training.run && status != ST_OK) status = run_mark_stopped(training.run, status);
     if (training.run && !(training.finished && run_reported(training.run))) status = report_run(training.run, status);
     run_close(training.run);
     return status;

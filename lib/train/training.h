@@ -21,7 +21,8 @@ typedef struct TrainingKind {
     bool has_template;              /* chat_template.jinja goes with what is trained */
 } TrainingKind;
 typedef struct TrainingOptions {
-    const char *command; /* as it was typed, for the run's record; NULL: not known */
+    const char *command;        /* as it was typed, for the run's record; NULL: not known */
+    const char *resume_command; /* what goes on with the run when it ends early: the same with --resume and all options; NULL: not known */
     bool resume;
     bool dry_run; /* everything but training: nothing is written but data.cache */
 } TrainingOptions;

@@ -5,6 +5,7 @@
 
 #include "lib/base/log.h"
 #include "lib/base/system.h"
+#include "lib/base/work.h"
 #include "rl/mdp/mdp_form.h"
 
 #define TIE 1e-12 /* actions this near to the best are as good; the lowest is taken */
@@ -45,6 +46,7 @@ static double largest(const double *V, int32_t n) {
 
 bool work_is_done(const MdpWork *work, double change) {
     const MdpForm *form = work->form;
+    work_at("solving, sweeps", (uint64_t)work->iterations, 0);
     if (work->iterations >= work->limit || interrupt_requested() || change <= work->target) return true;
     if (change > 1e-6 * form->reward_size && work->iterations % 256 != 0) return false; /* far from rounding, most likely */
     double rounding = ((double)form->longest + 4) * UNIT_ROUNDOFF;
@@ -132,6 +134,7 @@ static Status solve_values(const MdpSolver *solver, MdpWork *work, double tolera
     for (int round = 0; round < ROUNDS; round++) {
         work->change = -1;
         TRY(solver->solve(work, solution));
+        work_end("solving, sweeps");
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
         for (int32_t s = 0; s < form->n; s++)
             if (!isfinite(work->V[s])) return values_overflow();

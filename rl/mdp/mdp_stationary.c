@@ -8,6 +8,7 @@
  * Shares of one class come from elimination without subtraction (Grassmann, Taksar and Heyman 1985), which is accurate in every digit however slow
  * the chain is, within a band around the diagonal; where the band is too wide, from steps of the chain, as long as they come to rest. */
 #include "lib/base/system.h"
+#include "lib/base/work.h"
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>
@@ -194,8 +195,10 @@ static Status by_elimination(const Chain *chain, const Places *places, Arena *ar
             first_column[i] += in * first_column[k];
             for (int64_t j = 0; j < k - low; j++) row[j] += in * through[j];
         }
+        if (k % 64 == 0) work_at("looking for the shares of time in states", (uint64_t)(n - k), (uint64_t)n);
         if (k % 64 == 0 && interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
     }
+    work_end("looking for the shares of time in states");
     double sum = x[0] = 1;
     for (int64_t k = 1; k < n; k++) {
         x[k] = first_row[k] * x[0];
@@ -251,6 +254,7 @@ static Status by_steps(const Chain *into, Arena *arena, double *share, double *o
         x = y;
         y = keep;
         if (i % ROUND != 0) continue;
+        work_at("looking for the shares of time in states, steps", (uint64_t)i, 0);
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
         double rate = pow(moved / before, 1.0 / ROUND), needed = log(rounding / moved) / log(rate); /* steps from here */
         if (moved <= rounding) *off = rounding / (1 - rate);
@@ -259,6 +263,7 @@ static Status by_steps(const Chain *into, Arena *arena, double *share, double *o
         before = moved;
     }
     if (x != share) memcpy(share, x, (size_t)into->n * sizeof *share);
+    work_end("looking for the shares of time in states, steps");
     return ST_OK;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a recipe to steps over pairs. */
 #include "lib/base/system.h"
+#include "lib/base/work.h"
 #include "rl/pairs/pair_run.h"
 
 #include <stdlib.h>
@@ -168,9 +169,11 @@ static Status evaluate_rows(PairRun *run, Tape *tape, size_t *rows, LossSums *su
     for (size_t i = 0, n; i < pairs->n; i += n) {
         n = pair_run_fit(run, pairs, rows + i, NULL, pairs->n - i, NULL);
         if (interrupt_requested()) return ST_INTERRUPTED;
+        work_at("evaluating on held-out rows", i, pairs->n);
         tape_reset(tape);
         TRY(run->objective->batch(run, tape, pairs, rows + i, n, false, (double)pairs->n, sums));
     }
+    work_end("evaluating on held-out rows");
     sums->count = (double)pairs->n;
     return ST_OK;
 }

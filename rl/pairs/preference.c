@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Preference losses over batches of pairs: sums of log-probabilities from the tape, a loss of preference_losses.h, its gradient back. */
 #include "lib/base/system.h"
+#include "lib/base/work.h"
 #include "rl/pairs/preference.h"
 
 #include <math.h>
@@ -80,11 +81,13 @@ static Status sums_of_rows(PairRun *run, Tape *tape, const Model *model, const P
         Tensor *result;
         PairBatchOptions options = {.other_rows = other_rows ? other_rows + i : NULL};
         tape_reset(tape);
+        work_at("log-probabilities of rows by the reference", i, n);
         if (interrupt_requested())
             status = status_hint(status_fail(ST_INTERRUPTED, "interrupted while log-probabilities were computed"), "--resume goes on");
         if (status == ST_OK) status = pair_batch_build(pairs, rows + i, count, &options, &run->batch);
         if (status == ST_OK) status = branch_sums(run, tape, model, sums + 2 * i, &result);
     }
+    work_end("log-probabilities of rows by the reference");
     tape_reset(tape);
     tape_record(tape, recording);
     return status;

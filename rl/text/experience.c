@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sampling into flat arrays. */
 #include "rl/text/experience.h"
+#include "lib/base/work.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -70,14 +71,22 @@ Status experience_add(Experience *e, const Sequence *s) {
     return ST_OK;
 }
 
+/* Completions to be sampled, and where they go. */
+typedef struct Sampling {
+    Experience *e;
+    uint64_t wanted;
+} Sampling;
+
 static Status take(void *context, const Completion *c) {
-    return experience_add(context, &(Sequence){.ids = c->ids.data,
-                                               .sampled = c->tempered,
-                                               .filtered = c->filtered,
-                                               .n = c->ids.n,
-                                               .text = {str_text(&c->text), c->text.len},
-                                               .ended = c->finish == FINISH_STOP,
-                                               .reward = (double)NAN});
+    const Sampling *sampling = context;
+    work_at("sampling completions", (uint64_t)sampling->e->n, sampling->wanted);
+    return experience_add(sampling->e, &(Sequence){.ids = c->ids.data,
+                                                   .sampled = c->tempered,
+                                                   .filtered = c->filtered,
+                                                   .n = c->ids.n,
+                                                   .text = {str_text(&c->text), c->text.len},
+                                                   .ended = c->finish == FINISH_STOP,
+                                                   .reward = (double)NAN});
 }
 
 void experience_clear(Experience *e, int64_t group_size) {
@@ -93,7 +102,10 @@ Status experience_sample(const Model *model, const Tokenizer *tokenizer, const P
     if (!asked) return status_fail(ST_RESOURCE, "out of memory for %zu prompts", n_prompts);
     for (size_t i = 0; i < n_prompts; i++) asked[i] = (Prompt){prompts[i]->ids.data, prompts[i]->ids.n, number + i};
     e->begin[0] = 0;
-    Status status = generate(model, tokenizer, asked, n_prompts, config, NULL, take, e);
+    Sampling sampling = {e, n_prompts * (uint64_t)config->n};
+    work_at("sampling completions", 0, sampling.wanted);
+    Status status = generate(model, tokenizer, asked, n_prompts, config, NULL, take, &sampling);
+    work_end("sampling completions");
     free(asked);
     TRY(status);
     memcpy(e->prompts, prompts, n_prompts * sizeof *prompts);

@@ -165,11 +165,31 @@ TEST(a_shell_reads_back_the_word) {
     str_release(&str);
 }
 
+TEST(numbers_are_for_people) {
+    static const struct {
+        double value;
+        int digits;
+        const char *text;
+    } numbers[] = {
+        {13310, 4, "13310"},   {13310.6, 4, "13311"}, {-13310, 4, "-13310"},        {1234567, 6, "1234567"}, {999.96, 4, "1000"},
+        {0.25, 4, "0.25"},     {0, 4, "0"},           {1.0 / 3, 4, "0.3333"},       {1e-5, 4, "1e-5"},       {-2.5e-7, 4, "-2.5e-7"},
+        {3e-123, 4, "3e-123"}, {1e15, 4, "1e15"},     {1.5e200, 4, "1.5e200"},      {123456.7, 6, "123457"}, {5e14, 4, "500000000000000"},
+        {12.345, 3, "12.3"},   {1000, 3, "1000"},     {(double)INFINITY, 4, "inf"},
+    };
+    char out[32];
+    for (size_t i = 0; i < COUNT_OF(numbers); i++) assert_string_equal(format_number(numbers[i].value, numbers[i].digits, out), numbers[i].text);
+    assert_string_equal(NUMBER(13310), "13310");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(strings_grow),        cmocka_unit_test(doubles_are_short_and_exact),
-        cmocka_unit_test(utf8_is_strict),      cmocka_unit_test(json_strings_are_quoted),
-        cmocka_unit_test(messages_find_words), cmocka_unit_test(a_shell_reads_back_the_word),
+        cmocka_unit_test(strings_grow),
+        cmocka_unit_test(doubles_are_short_and_exact),
+        cmocka_unit_test(utf8_is_strict),
+        cmocka_unit_test(json_strings_are_quoted),
+        cmocka_unit_test(numbers_are_for_people),
+        cmocka_unit_test(messages_find_words),
+        cmocka_unit_test(a_shell_reads_back_the_word),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

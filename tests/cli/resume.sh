@@ -104,11 +104,11 @@ code=$?
 [ $code = 130 ] && [ -s "$work/rl/report.html" ] && tail -n 2 "$work/err" | grep -q '^tune: error: interrupted' && ! grep -q 'nothing to draw' "$work/err"
 verdict "interrupted rl: exit code $code with a page" $?
 
-# One that ends before its first step has done nothing that a page could show, and says so by its own error alone.
+# One that ends before its first step has a page that says why, and no other words than its own error.
 "$tune" rl recipes/rl_grpo.yaml --quiet model.path="$work/model" data.train="$rows" reward='[{type: command, command: [sh, -c, "read row; echo no"]}]' output="$work/none" 2>"$work/err"
 code=$?
-[ $code = 4 ] && [ ! -e "$work/none/report.html" ] && grep -q "^tune: error: reward 'command', '.*' line .* answers wrongly" "$work/err" && [ "$(grep -c '^tune: ' "$work/err")" = 1 ]
-verdict "rl that ends before its first step: exit code $code, no page" $?
+[ $code = 4 ] && grep -q '<h3>What to do</h3>' "$work/none/report.html" && grep -q "^tune: error: reward 'command', '.*' line .* answers wrongly" "$work/err" && [ "$(grep -c '^tune: ' "$work/err")" = 1 ]
+verdict "rl that ends before its first step: exit code $code, a page" $?
 
 # Other rows, or another model: the rest of the run would be of something else.
 sft "$work/inputs" && rm "$work/inputs/finished.json" && mv "$rows" "$rows.kept" && sed '1s/"completion": "/&x/' "$rows.kept" >"$rows"

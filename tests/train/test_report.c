@@ -112,7 +112,7 @@ TEST(a_whole_run) {
                                         "finished",
                                         "3.0 MiB",
                                         "Learning rate",
-                                        "reward margin",
+                                        "Reward margin",
                                         "held out",
                                         "rows.jsonl line 1",
                                         "a\xE2\x86\xB5",
@@ -218,7 +218,7 @@ TEST(odd_metrics) {
         {"{\"step\": 1, \"loss\": 1e308}\n{\"step\": 2, \"loss\": -1e308}\n{\"step\": 3, \"loss\": 1e99}\n{\"step\": 4, \"loss\": -1e99}\n", 0, 4, 1},
         {"{\"step\": 9223372036854775807, \"loss\": 1e-300}\n", 0, INT64_MAX, 1},
         {"{\"step\": 5, \"loss\": 2}\n{\"step\": 4, \"loss\": 3}\n{\"step\": -1}\n{\"loss\": 3}\n[]\n7\n\n", 6, 5, 1},
-        {"{\"step\": 0, \"loss\": 0}\n{\"step\": 1, \"loss\": 0}\n", 0, 1, 1},
+        {"{\"step\": 0, \"loss\": 0}\n{\"step\": 1, \"loss\": 0}\n", 0, 1, 0}, /* a line that never moves */
         {"{\"step\": 1, \"loss\": -5e-320}\n{\"step\": 2, \"loss\": \"text\", \"tokens_per_second\": -1}\n", 0, 2, 2},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -317,16 +317,22 @@ TEST(what_does_not_move_is_a_number) {
     Str page = {0};
     put(dir, "recipe.yaml", "data:\n  step_separator: \"\\n\"\n  max_length: 1024\n  shuffle: false\n");
     put(dir, "metrics.jsonl",
-        "{\"step\": 1, \"loss\": 6.16e-17, \"reward\": 0.25, \"kl\": 0, \"learning_rate\": 1e-5, \"zero_std_fraction\": 0.5}\n"
-        "{\"step\": 2, \"loss\": -1e-17, \"reward\": 0.25, \"kl\": 0, \"learning_rate\": 1e-5, \"zero_std_fraction\": 0.25}\n");
-    page_of(&dir, 1, &page, NULL);
+        "{\"step\": 1, \"loss\": 6.16e-17, \"reward\": 0.25, \"kl\": 0, \"learning_rate\": 1e-5, \"zero_std_fraction\": 0.5, \"reward/my_judge\": 13310}\n"
+        "{\"step\": 2, \"loss\": -1e-17, \"reward\": 0.25, \"kl\": 0, \"learning_rate\": 1e-5, \"zero_std_fraction\": 0.25, \"reward/my_judge\": 13310,"
+        " \"reward_correlation/my_judge:exact\": null, \"groups_compared\": 3, \"eval_reward_std\": 2}\n"
+        "{\"step\": 3, \"reward_correlation/my_judge:exact\": 1, \"groups_compared\": 3, \"eval_reward_std\": 2}\n");
+    RunNumbers numbers;
+    page_of(&dir, 1, &page, &numbers);
+    assert_true(isnan(numbers.first_loss) && isnan(numbers.last_loss));
     check_page(str_text(&page));
     check_contains(str_text(&page), "2 more, as they are by default"); /* step_separator and max_length, not shuffle */
-    check_contains(str_text(&page), "The same in every step: Learning rate 1e-05, KL divergence 0.");
+    check_contains(str_text(&page), "The same in every step: Reward 0.25, Loss 0, Learning rate 1e-5, KL divergence 0, Groups with a signal 3, "
+                                    "Reward of my_judge 13310, Held out: Spread of rewards 2.");
+    check_contains(str_text(&page), "Correlation of the rewards my_judge and exact");
     check_contains(str_text(&page), "Groups without a signal");
     check_contains(str_text(&page), "reward, last step");
     assert_null(strstr(str_text(&page), "training loss"));
-    assert_int_equal(count_of(str_text(&page), "<figure"), 3); /* reward, loss, groups */
+    assert_int_equal(count_of(str_text(&page), "<figure"), 2); /* groups, and the one known correlation */
     str_release(&page);
 }
 

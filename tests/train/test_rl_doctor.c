@@ -165,6 +165,54 @@ TEST(what_was_found_is_kept) {
     end(&stream);
 }
 
+/* `n` lines from `step` on with one metric; a reward that rises where `rises`. */
+static void lines_of(RlDoctor *doctor, int step, int n, const char *metric, double value, bool rises) {
+    Finding finding;
+    for (int i = step; i < step + n; i++) {
+        rl_doctor_add(doctor, i, "reward", rises ? i : 0, &finding);
+        rl_doctor_add(doctor, i, "reward_std", 0, &finding);
+        rl_doctor_add(doctor, i, "eos_fraction", 1, &finding);
+        rl_doctor_add(doctor, i, strcmp(metric, "groups_compared") == 0 ? "zero_std_fraction" : "tokens", 0.25, &finding);
+        rl_doctor_add(doctor, i, metric, strcmp(metric, "zero_std_fraction") == 0 ? value == 0 : value, &finding);
+    }
+}
+
+TEST(steps_without_a_signal_are_counted) {
+    static const struct {
+        const char *metric;
+        int silent, heard; /* lines, in this order */
+        bool rises;
+        const char *text; /* "": nothing is said */
+    } cases[] = {
+        {"groups_compared", 10, 90, true, "10 of 100 steps, the first ones, had no signal: all completions of a prompt earned the same, so nothing"},
+        {"groups_compared", 9, 91, true, ""},
+        {"groups_compared", 2, 2, true, "2 of 4 steps, the first ones, had no signal"},
+        {"groups_compared", 12, 0, true, "12 of 12 steps had no signal"},
+        {"groups_compared", 0, 12, true, ""},
+        {"trained_tokens", 1, 0, true, "1 of 1 step had no signal: all completions of a prompt earned the same, or all were cut, so"},
+        {"zero_std_fraction", 10, 5, false, "10 of 15 steps, the first ones, had no signal"},
+        {"zero_std_fraction", 10, 5, true, ""}, /* one completion in each step: its spread says nothing */
+        {"pairs", 10, 5, true, ""},             /* of pairs that were given */
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        RlDoctor *doctor = rl_doctor_new();
+        Finding finding = {0};
+        lines_of(doctor, 1, cases[i].silent, cases[i].metric, 0, cases[i].rises);
+        lines_of(doctor, 1 + cases[i].silent, cases[i].heard, cases[i].metric, 3, true);
+        bool said = rl_doctor_silence(doctor, &finding);
+        if (said != (*cases[i].text != 0) || !strstr(finding.text, cases[i].text)) fail_msg("case %zu: %s", i, finding.text);
+        rl_doctor_free(doctor);
+    }
+    RlDoctor *doctor = rl_doctor_new();
+    Finding finding;
+    lines_of(doctor, 1, 5, "groups_compared", 0, true);
+    lines_of(doctor, 6, 5, "groups_compared", 1, true);
+    lines_of(doctor, 11, 6, "groups_compared", 0, true);
+    assert_true(rl_doctor_silence(doctor, &finding) && finding.first_step == 1 && finding.last_step == 16);
+    check_contains(finding.text, "11 of 16 steps, the first 5 among them, had no signal");
+    rl_doctor_free(doctor);
+}
+
 /* Other kinds of training have numbers of the same names that mean other things. */
 TEST(without_a_reward_nothing_is_judged) {
     RlDoctor *doctor = rl_doctor_new();
@@ -234,6 +282,7 @@ int main(void) {
         cmocka_unit_test(chance_alone_cannot_rise),
         cmocka_unit_test(it_is_said_rarely),
         cmocka_unit_test(what_was_found_is_kept),
+        cmocka_unit_test(steps_without_a_signal_are_counted),
         cmocka_unit_test(without_a_reward_nothing_is_judged),
         cmocka_unit_test(lines_are_the_stream),
         cmocka_unit_test(anything_may_come),
