@@ -309,13 +309,13 @@ TEST(servers_in_trouble_give_the_same_rows) {
     static const char *const paths[] = {"shaky", "cut", "garbled", "schema", "slow", "busy", "encoding", "limited"};
     SynthResult result;
     Overrides well = remote("few_shot", "well", "", "well");
-    set(&well, "synth.num_rows=10");
+    set(&well, "synth.num_rows=4");
     check_ok(run(&well, false, &result));
     for (size_t i = 0; i < COUNT_OF(paths); i++) {
         print_message("%s\n", paths[i]);
         const char *more = strcmp(paths[i], "slow") == 0 ? "timeout: 1" : strcmp(paths[i], "limited") == 0 ? "retries: 0" : "";
         Overrides o = remote("few_shot", paths[i], more, paths[i]);
-        set(&o, "synth.num_rows=10");
+        set(&o, "synth.num_rows=4");
         check_ok(run(&o, false, &result));
         check_same("well", paths[i], "rows.jsonl");
         check_same("well", paths[i], "rejected.jsonl");
