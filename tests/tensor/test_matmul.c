@@ -227,7 +227,7 @@ static void check_read_late(Matmul args, uint64_t bits) {
 static void run_threads(void) {
     int threads = omp_get_max_threads();
     for (size_t s = 0; s < COUNT_OF(many_tiles); s++)
-        for (int variant = 0; variant < 4; variant++) {
+        for (size_t variant = ALL_OR_FEW(0, s % 4); variant < 4; variant += ALL_OR_FEW(1, 4)) {
             const int64_t *shape = many_tiles[s];
             DType dtype = variant & 1 ? DT_BF16 : DT_F32;
             ArenaMark mark = arena_mark(arena);
@@ -241,7 +241,7 @@ static void run_threads(void) {
                 device_cpu()->matmul(&args);
                 uint64_t bits = bits_of(args.c, 0, shape[0]);
                 if (t == 1) first = bits;
-                if (bits != first) fail_msg("%s: shape %zu variant %d has other bits on %d threads", cpu_info()->gemm_f32, s, variant, t);
+                if (bits != first) fail_msg("%s: shape %zu variant %zu has other bits on %d threads", cpu_info()->gemm_f32, s, variant, t);
                 if (t == 1 || t == 4) check_read_late(args, first);
             }
             tensor_unpack(b);
@@ -259,7 +259,7 @@ static void run_down(void) {
                                         {27, 64, 96, 17},    {60, 100, 96, 40},    {0, 5, 7, 2}};
     int threads = omp_get_max_threads();
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
-        for (int variant = 0; variant < 8; variant++) {
+        for (size_t variant = ALL_OR_FEW(0, s % 3); variant < 8; variant += ALL_OR_FEW(1, 3)) {
             int64_t m = shapes[s][0], n = shapes[s][1], k = shapes[s][2], rank = shapes[s][3];
             bool tb = variant & 1, forward = variant & 4;
             DType dtype = variant & 2 ? DT_BF16 : DT_F32;
@@ -279,9 +279,10 @@ static void run_down(void) {
                 memset(got->data, 0xff, tensor_bytes(got));
                 device_cpu()->matmul(&args);
                 if (bits_of(made, 0, m) != bits_of(given, 0, m))
-                    fail_msg("%s %s: shape %zu variant %d: another inner factor on %d threads", cpu_info()->gemm_f32, cpu_info()->isa, s, variant, t);
+                    fail_msg("%s %s: shape %zu variant %zu: another inner factor on %d threads", cpu_info()->gemm_f32, cpu_info()->isa, s, variant,
+                             t);
                 if (bits_of(got, 0, m) != bits_of(want, 0, m))
-                    fail_msg("%s %s: shape %zu variant %d: another result on %d threads", cpu_info()->gemm_f32, cpu_info()->isa, s, variant, t);
+                    fail_msg("%s %s: shape %zu variant %zu: another result on %d threads", cpu_info()->gemm_f32, cpu_info()->isa, s, variant, t);
             }
             omp_set_num_threads(threads);
             arena_rewind(arena, mark);
@@ -415,7 +416,7 @@ static void run_rows(void) {
     static const int64_t shapes[][2] = {{576, 576}, {16, 576}, {576, 16}, {192, 1536}, {97, 333}, {1100, 64}};
     enum { MOST = 300 };
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
-        for (int variant = 0; variant < 12; variant++) {
+        for (int variant = 0; variant < 12; variant += ALL_OR_FEW(1, 3)) {
             bool transpose_b = variant & 4 || variant >= 8, half = variant >= 8; /* half: a weight of f16 and another alpha */
             int64_t n = shapes[s][0], k = shapes[s][1];
             DType dtype = variant & 1 ? DT_BF16 : DT_F32;
@@ -435,7 +436,7 @@ static void run_rows(void) {
                            .more_alpha = 0.5};
             device_cpu()->matmul(&args);
             static const int64_t counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 200, 299};
-            for (size_t i = 0; i < COUNT_OF(counts); i += half ? 4 : 1) {
+            for (size_t i = 0; i < COUNT_OF(counts); i += half ? 4 : ALL_OR_FEW(1, 3)) {
                 int64_t rows = counts[i], shift = MOST - rows;
                 Tensor *some = tensor_new(arena, device_cpu(), DT_F32, 2, (int64_t[]){rows, n});
                 for (int end = 0; end < 2; end++) { /* the first rows of all, then the last ones: another place in their tile */
@@ -590,6 +591,9 @@ TEST(unknown_names_are_refused) {
 }
 
 TEST(speed_is_measured) {
+#ifdef SANITIZED
+    skip(); /* 40 s of the processor's peaks; the release build runs it */
+#endif
     CpuSpeed speed;
     double before = clock_seconds();
     check_ok(cpu_measure_speed(&speed));
