@@ -92,7 +92,7 @@ MEASURES := $(shell grep -l 'TUNE-bench' $(CASES))
 SCRIPTS := tests/cli/resume.sh tests/cli/self_test.sh
 named = $(or $(strip $(filter %/$(1),$(TESTS)) $(filter tests/$(1).case,$(CASES)) $(filter tests/$(1).sh,$(SCRIPTS))),$(error no test is called $(1): they are test_NAME, fuzz_NAME and cli/NAME))
 # Every flavour has its duty in CI; `make test-all` runs everything in all of them.
-# - san: all programs, and the cases that do not train: what trains is run by the programs.
+# - san: all programs, and the cases that neither train nor measure: what trains is run by the programs, and peaks of speed take minutes.
 # - tsan: the programs that start threads of other kinds, or share more than a loop's rows with them.
 # - clang without oneDNN: all is compiled; products, kernels, ops and log-probabilities are run.
 TRAINS := $(shell awk -f tests/cli/trains.awk $(wildcard tests/cli/*.case))
@@ -100,7 +100,7 @@ ALL := $(TESTS) $(CASES) $(SCRIPTS)
 THREADED := test_kernels test_ops test_matmul test_mlp test_logprobs_kernel test_generate test_data test_store test_filter test_reward_http test_reward_command test_env_command test_synth test_file test_system
 PORTABLE := test_matmul test_kernels test_ops test_logprobs_kernel test_generate cli/doctor
 DUTY_OF := $(if $(filter san,$(FLAVOUR)),san,$(if $(filter tsan,$(FLAVOUR)),tsan,$(if $(filter 0,$(ONEDNN)),portable)))
-DUTY_san = $(TESTS) $(filter-out $(TRAINS),$(CASES)) tests/cli/self_test.sh
+DUTY_san = $(TESTS) $(filter-out $(TRAINS) $(MEASURES),$(CASES)) tests/cli/self_test.sh
 DUTY_tsan = $(foreach name,$(THREADED),$(call named,$(name)))
 DUTY_portable = $(foreach name,$(PORTABLE),$(call named,$(name)))
 CHOSEN = $(if $(T),$(foreach name,$(T),$(call named,$(name))),$(if $(and $(DUTY),$(DUTY_OF)),$(DUTY_$(DUTY_OF)),$(ALL)))
