@@ -77,6 +77,7 @@ static Status add_option(FilterJob *job, const FilterHelp *help, const char *tex
 
 static Status read_recipe(FilterJob *job) {
     TRY(recipe_read(job->recipe_file, NULL, 0, &job->recipe));
+    TRY(recipe_models_find(job->recipe));
     const Yaml *filters = job->recipe->synth_filters;
     if (!job->recipe->has_synth)
         return status_hint(status_fail(ST_CONFIG, "'%s' has no section 'synth'", job->recipe_file),
