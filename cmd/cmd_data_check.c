@@ -495,8 +495,7 @@ static Status open_pairs(Check *check, const ModelConfig *config) {
     const PreferenceLoss *loss;
     TRY(preference_configure(recipe, preference_algorithm(recipe->rl_algorithm), &settings, &loss));
     Status status = tokenizer_load_if_any(recipe->model_path, &tokenizer);
-    if (status == ST_OK)
-        status = chat_open(recipe->model_path, recipe->model_adapter, recipe->model_chat_template, recipe->data_now, tokenizer, &chat);
+    if (status == ST_OK) status = chat_open_recipe(recipe, tokenizer, &chat);
     PairSource source = {.model = config, .tokenizer = tokenizer, .chat = chat, .unpaired = !loss, .reader = recipe->rl_algorithm};
     if (status == ST_OK) status = pairs_load(recipe, "data.train", recipe->data_train, &source, &check->pairs);
     chat_close(chat);
