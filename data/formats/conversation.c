@@ -161,7 +161,7 @@ static Status front_system(const json_t *messages, const json_t *row, const Data
     return ST_OK;
 }
 
-Status messages_normalize(const json_t *messages, const json_t *row, const DataConfig *config, json_t **normal) {
+static Status normalize_list(const json_t *messages, const json_t *row, const DataConfig *config, json_t **normal) {
     const char *system;
     if (!json_is_array(messages)) return status_fail(ST_INPUT, "the messages are no list");
     if (json_array_size(messages) == 0)
@@ -185,6 +185,14 @@ Status messages_normalize(const json_t *messages, const json_t *row, const DataC
         *normal = list;
     else
         json_decref(list);
+    return status;
+}
+
+Status messages_normalize(const json_t *messages, const json_t *row, const DataConfig *config, json_t **normal) {
+    if (!has_named_turns(messages)) return normalize_list(messages, row, config, normal);
+    json_t *opened = named_turns_open(messages);
+    Status status = opened ? normalize_list(opened, row, config, normal) : status_fail(ST_RESOURCE, "out of memory for a conversation");
+    json_decref(opened);
     return status;
 }
 

@@ -86,7 +86,7 @@ static Status row_conversation(const json_t *row, json_t **messages) {
     if (!turns) turns = json_object_get(row, "conversation");
     if (json_is_array(json_object_get(row, "prompt"))) list = json_object_get(row, "prompt");
     if (!json_is_array(list)) return json_is_array(turns) ? sharegpt_messages(turns, NULL, messages) : ST_OK;
-    *messages = json_copy(list);
+    *messages = has_named_turns(list) ? named_turns_open(list) : json_copy(list);
     return *messages ? ST_OK : status_fail(ST_RESOURCE, "out of memory for a conversation");
 }
 

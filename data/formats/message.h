@@ -20,6 +20,11 @@ const char *role_for(const Chat *chat, const char *name);
 /* The standard role that may be meant by a misspelt name; NULL: none is near. */
 const char *role_nearest(const char *name);
 
+/* Turns of ShareGPT's, {"from", "value"}, among messages. Opened they have a role and a content; their other keys stay, so that what nothing reads is
+ * counted. A new list; NULL: no memory. */
+bool has_named_turns(const json_t *list);
+json_t *named_turns_open(const json_t *list);
+
 /* ---- marks: keys that say whether a turn is trained ---- */
 
 void marks_copy(const json_t *from, json_t *to);

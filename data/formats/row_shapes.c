@@ -292,52 +292,19 @@ static Status lists_as_messages(const json_t *row, json_t **shaped, const char *
 
 /* ---- turns of ShareGPT's in lists of messages ---- */
 
-static bool is_turn(const json_t *item) {
-    bool from = !has(item, "role") && text_of(item, "from"), value = !has(item, "content") && !has(item, "tool_calls") && text_of(item, "value");
-    return json_is_object(item) && (from || value);
-}
-
-/* {"from": "human", "value": ...} as a message. Its other keys stay: what nothing reads of them is counted later. NULL: no memory. */
-static json_t *message_of_turn(json_t *item) {
-    const char *from = text_of(item, "from"), *role = from ? role_known(from) : NULL;
-    json_t *message = json_copy(item);
-    if (!message || !is_turn(item)) return message;
-    if (from && !has(item, "role")) json_object_set_new(message, "role", json_string(role ? role : from));
-    if (!has(item, "content")) json_object_set(message, "content", json_object_get(item, "value"));
-    json_object_del(message, "from");
-    json_object_del(message, "value");
-    return message;
-}
-
-static bool has_turns(const json_t *list) {
-    for (size_t i = 0; json_is_array(list) && i < json_array_size(list); i++)
-        if (is_turn(json_array_get(list, i))) return true;
-    return false;
-}
-
-static json_t *messages_of_turns(const json_t *turns) {
-    json_t *messages = json_array();
-    for (size_t i = 0; i < json_array_size(turns) && messages; i++) {
-        if (json_array_append_new(messages, message_of_turn(json_array_get(turns, i))) == 0) continue;
-        json_decref(messages);
-        messages = NULL;
-    }
-    return messages;
-}
-
 /* Of columns that have messages with a role and a content. *named: a new reference, to the row itself where there are no such turns. */
 static Status turns_as_messages(const json_t *row, json_t **named, const char **shape) {
     static const char *const columns[] = {"messages", "prompt", "completion", "chosen", "rejected", "chosen_messages", "rejected_messages"};
     *named = json_incref((json_t *)(uintptr_t)row);
     for (size_t i = 0; i < COUNT_OF(columns); i++) {
         const json_t *list = json_object_get(row, columns[i]);
-        if (!has_turns(list)) continue;
+        if (!has_named_turns(list)) continue;
         if (!*shape) {
             json_decref(*named);
             *named = json_copy((json_t *)(uintptr_t)row);
         }
         *shape = "turns of from and value";
-        json_t *messages = *named ? messages_of_turns(list) : NULL;
+        json_t *messages = *named ? named_turns_open(list) : NULL;
         if (!messages || json_object_set_new(*named, columns[i], messages) != 0) {
             json_decref(*named);
             return no_memory();
