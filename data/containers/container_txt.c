@@ -30,7 +30,7 @@ static Status hand_document(Documents *documents, Slice text) {
     size_t fault = utf8_fault(text.data, text.len);
     if (fault < text.len) {
         fail_at(reader->path, text.data, fault, line, "no UTF-8");
-        return status_hint(ST_INPUT, "save the file with the encoding UTF-8");
+        return row_is_bad(reader, status_hint(ST_INPUT, "save the file with the encoding UTF-8"), line);
     }
     if (reader->config.separator) {
         for (; is_line_end(text.data[0]); text.data++, text.len--) line += text.data[0] == '\n';
