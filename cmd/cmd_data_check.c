@@ -8,6 +8,7 @@
 #include "data/branches.h"
 #include "data/check.h"
 #include "lib/train/rejected.h"
+#include "rl/offline/offline_rows.h"
 #include "rl/pairs/preference.h"
 #include "rl/text/prompts.h"
 #include "rl/text/text_algorithm.h"
@@ -486,6 +487,25 @@ static Status open_prompts(const Recipe *recipe, const ModelConfig *config, Reci
     return status;
 }
 
+static bool learns_offline(const Recipe *recipe) { return recipe->has_rl && !recipe->rl_env && strcmp(recipe->rl_algorithm, "ilql") == 0; }
+
+/* First as the run reads them, with their rewards. */
+static Status open_offline(const Recipe *recipe, const ModelConfig *config, RecipeRows *rows) {
+    Tokenizer *tokenizer = NULL;
+    Chat *chat = NULL;
+    OfflineRows read = {0};
+    Status status = tokenizer_load_if_any(recipe->model_path, &tokenizer);
+    if (status == ST_OK) status = chat_open_recipe(recipe, tokenizer, &chat);
+    if (status == ST_OK) status = offline_rows_read(recipe, config, chat, tokenizer, &read);
+    offline_rows_free(&read);
+    chat_close(chat);
+    tokenizer_free(tokenizer);
+    RejectedMark mark = rejected_mark(recipe->rejected);
+    if (status == ST_OK) status = recipe_rows_open(recipe, config, NULL, rows);
+    rejected_back(recipe->rejected, mark);
+    return status;
+}
+
 /* First as the run reads them, which says what it leaves out; then each answer as an example. */
 static Status open_pairs(Check *check, const ModelConfig *config) {
     const Recipe *recipe = check->recipe;
@@ -509,6 +529,7 @@ static Status open_pairs(Check *check, const ModelConfig *config) {
 static Status open_rows(Check *check, const ModelConfig *config) {
     const Recipe *recipe = check->recipe;
     if (learns_from_prompts(recipe)) return open_prompts(recipe, config, &check->rows);
+    if (learns_offline(recipe)) return open_offline(recipe, config, &check->rows);
     if (recipe->has_rl && !recipe->rl_env && preference_algorithm(recipe->rl_algorithm)) return open_pairs(check, config);
     TRY(recipe_rows_open(recipe, config, NULL, &check->rows));
     RejectedMark mark = rejected_mark(recipe->rejected);

@@ -6,6 +6,7 @@
 #include "lib/base/work.h"
 #include "data/cache.h"
 #include "data/formats/formats.h"
+#include "data/formats/message.h"
 #include "data/formats/row_form.h"
 #include "data/store.h"
 #include "lib/train/rejected.h"
@@ -1028,10 +1029,7 @@ void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(vo
         {counts->duplicates, "the same as an earlier one", NULL},
         {counts->remapped, "whose prompt ends inside a token: that token is trained", NULL},
         {counts->weighted, "with a column 'weight': training multiplies their losses by it, evaluations do not", NULL},
-        {counts->behind_thought,
-         "with answers that the chat template writes without the thought that it asks for them with: they are trained behind it, and one that has no "
-         "thought behind an empty one",
-         NULL},
+        {counts->behind_thought, BEHIND_THOUGHT, NULL},
         {counts->no_eos, "without an end: the tokenizer has no EOS token", NULL},
         {counts->untemplated,
          "of plain texts, taken as they stand, without the chat template: data.as: chat makes turns of them, data.as: text says that it is meant",

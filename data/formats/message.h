@@ -8,6 +8,9 @@
 #include "data/data.h"
 
 #define EMPTY_ANSWER "with an empty answer: nothing but an end is trained"
+#define BEHIND_THOUGHT                                                                                                                            \
+    "with answers that the chat template writes without the thought that it asks for them with: they are trained behind it, and one that has no " \
+    "thought behind an empty one"
 
 /* ---- roles ---- */
 
