@@ -260,8 +260,8 @@ typedef struct RowsConfig {
      */
     const char *separator;
     bool widen; /* JSON: numbers of columns that nobody uses may be any (json_load_row); not where `json` is written or handed on */
-    /* A row that cannot be read, such as a line that is no JSON or a record with a cell too many, with its failure in this thread and `text` as far as it is
-     * known: ST_OK goes on behind it. NULL: it ends the reading */
+    /* A row that cannot be read, such as a line that is no JSON or a record with a cell too many, with its failure in this thread and its `text`:
+     * ST_OK goes on behind it. NULL: it ends the reading */
     Status (*bad)(void *context, const Row *row);
 } RowsConfig;
 Status rows_read(const char *path, RowCallback *read, void *context);
