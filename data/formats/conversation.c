@@ -735,12 +735,14 @@ Status encode_question(const json_t *messages, const json_t *row, const DataConf
     TRY(need_template(config, tokenizer));
     if (n > 0 && is_role(json_array_get(messages, n - 1), "assistant")) n--;
     if (n == 0) return status_fail(ST_INPUT, "the conversation has nothing to answer");
-    json_t *guarded = controls_guard(messages, tokenizer, config);
-    Status status = guarded ? messages_render(config->chat, guarded, n, row, true, &rendering) : status_fail(ST_RESOURCE, "out of memory");
-    if (status == ST_OK) status = check_written(config->chat, guarded, n, row, true, &rendering.text, config->notes);
+    json_t *guarded = controls_guard(messages, tokenizer, config), *own = NULL;
+    Status status = guarded ? controls_guard_row(row, tokenizer, config, &own) : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK) status = messages_render(config->chat, guarded, n, own, true, &rendering);
+    if (status == ST_OK) status = check_written(config->chat, guarded, n, own, true, &rendering.text, config->notes);
     if (status == ST_OK && config->plain_control) status = guards_take(&rendering.text, &guards);
     if (status == ST_OK) status = tokenizer_encode_guarded(tokenizer, str_text(&rendering.text), rendering.text.len, guards.at, guards.n, ids, NULL);
     json_decref(guarded);
+    json_decref(own);
     guards_release(&guards);
     chat_rendering_release(&rendering);
     return status;

@@ -62,6 +62,9 @@ void note_controls(const char *text, const Tokenizer *tokenizer, const DataConfi
 void note_text_controls(const char *text, const Tokenizer *tokenizer, const DataConfig *config);
 /* The messages as they are rendered: with data.control_tokens: text control tokens are guarded, else noted. A new reference, NULL: no memory. */
 json_t *controls_guard(const json_t *messages, const Tokenizer *tokenizer, const DataConfig *config);
+/* The same for what else of a row templates write, its tools and documents. *guarded: a new reference, NULL where row is. ST_INPUT: these are no
+ * lists. */
+Status controls_guard_row(const json_t *row, const Tokenizer *tokenizer, const DataConfig *config, json_t **guarded);
 /* Where guards were in a text, from which they are taken. */
 typedef struct Guards {
     size_t *at, n, cap;
