@@ -181,6 +181,11 @@ static int64_t count_dropped(const Check *check) {
     return check->pairs ? n : train->dropped_long + train->dropped_untrained;
 }
 
+static bool in_pairs(const Check *check) { return check->pairs && !check->pairs->alone; }
+
+/* Of which the run learns. */
+static int64_t count_rows(const Check *check) { return check->pairs ? (int64_t)check->pairs->n : check->rows.train->counts.rows; }
+
 static int64_t count_cut(const Check *check) { return check->pairs ? check->pairs->cut : check->rows.train->counts.cut; }
 
 static Status print_screen(const Check *check) {
@@ -192,8 +197,9 @@ static Status print_screen(const Check *check) {
     if (check->rows.prompts)
         print_result("prompts %lld, tokens %lld\n", (long long)train->rows, (long long)train->tokens);
     else
-        print_result("rows %lld, tokens %lld, trained %lld (%.1f %%)\n", (long long)train->rows, (long long)train->tokens,
-                     (long long)train->trained_tokens, train->tokens ? 100 * (double)train->trained_tokens / (double)train->tokens : 0);
+        print_result("%s%lld%s tokens %lld, trained %lld (%.1f %%)\n", in_pairs(check) ? "pairs " : "rows ", (long long)count_rows(check),
+                     in_pairs(check) ? "; chosen answers:" : ",", (long long)train->tokens, (long long)train->trained_tokens,
+                     train->tokens ? 100 * (double)train->trained_tokens / (double)train->tokens : 0);
     if (check->rows.rejected)
         print_result("rejected answers: tokens %lld, trained %lld\n", (long long)check->rows.rejected->counts.tokens,
                      (long long)check->rows.rejected->counts.trained_tokens);
@@ -301,7 +307,7 @@ static void write_head(const Check *check, JsonWriter *w) {
     const DataCheck *found = &check->found;
     jw_string(w, "format", check->rows.train->format);
     jw_string(w, "plain_as", check->rows.train->plain_as);
-    jw_int(w, "rows", train->rows);
+    jw_int(w, "rows", count_rows(check));
     jw_int(w, "tokens", train->tokens);
     jw_int(w, "trained_tokens", train->trained_tokens);
     if (check->rows.rejected) jw_int(w, "rejected_tokens", check->rows.rejected->counts.tokens);
@@ -406,7 +412,7 @@ static Status write_page(const Check *check) {
         &out,
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>rows of a recipe</title>%s<h1>What will be %s</h1><table>",
         page_style, check->rows.prompts ? "asked" : "trained");
-    page_number(&out, "rows", train->rows);
+    page_number(&out, in_pairs(check) ? "pairs" : "rows", count_rows(check));
     page_number(&out, "tokens", train->tokens);
     if (!check->rows.prompts) page_number(&out, "trained tokens", train->trained_tokens);
     page_number(&out, "dropped", count_dropped(check));
