@@ -274,19 +274,20 @@ static Status number_rows(const Dataset *dataset, size_t n, size_t *numbers) {
     return ST_OK;
 }
 
-/* Text k of a row; one of several says so. */
-static Status write_text(const Check *check, size_t row, int32_t k, size_t number, Str *out) {
+/* Text k of a row; one of several says so. answer: which of a pair; NULL: it is none. */
+static Status write_text(const Check *check, const Dataset *dataset, size_t row, int32_t k, size_t number, const char *answer, Str *out) {
     TokenLists lists = {0};
     JsonWriter *all[] = {&lists.ids, &lists.trained, &lists.tokens};
     static const char *const names[] = {"ids", "trained", "tokens"};
-    int32_t n_texts = texts_of(&check->rows, row);
+    const Example example = dataset_example(dataset, row);
+    int32_t n_texts = example_texts(&example);
     for (int i = 0; i < 3; i++) jw_array(all[i], NULL);
-    const Example example = dataset_example(check->rows.train, row);
-    Status status = each_token(&check->rows, check->rows.train, row, k, list_token, &lists);
+    Status status = each_token(&check->rows, dataset, row, k, list_token, &lists);
     str_printf(out, "%s{\"row\": %zu, \"file\": ", out->len ? ", " : "", number);
-    const char *path = check->rows.train->files[example.file].path;
+    const char *path = dataset->files[example.file].path;
     str_append_json(out, path, strlen(path));
     str_printf(out, ", \"line\": %u", (unsigned)example.line);
+    if (answer) str_printf(out, ", \"answer\": \"%s\"", answer);
     if (n_texts > 1) str_printf(out, ", \"text\": %d, \"texts\": %d", (int)k + 1, (int)n_texts);
     for (int i = 0; i < 3; i++) {
         jw_end_array(all[i]);
@@ -298,8 +299,11 @@ static Status write_text(const Check *check, size_t row, int32_t k, size_t numbe
 }
 
 static Status write_row(const Check *check, size_t row, size_t number, Str *out) {
-    for (int32_t k = 0; k < texts_of(&check->rows, row); k++) TRY(write_text(check, row, k, number, out));
-    return ST_OK;
+    const RecipeRows *rows = &check->rows;
+    bool pair = rows->pairs && rows->rejected;
+    size_t other = pair ? rejected_row(rows, row) : 0;
+    for (int32_t k = 0; k < texts_of(rows, row); k++) TRY(write_text(check, rows->train, row, k, number, pair ? "chosen" : NULL, out));
+    return pair && other < rows->rejected->n ? write_text(check, rows->rejected, other, 0, number, "rejected", out) : ST_OK;
 }
 
 static void write_head(const Check *check, JsonWriter *w) {
@@ -404,6 +408,24 @@ static void page_bars(const DataCheck *found, Str *out) {
 
 static void page_number(Str *out, const char *name, int64_t n) { str_printf(out, "<tr><th>%s</th><td>%lld</td></tr>", name, (long long)n); }
 
+/* what: as of print_row */
+static Status page_row(const Check *check, const Dataset *dataset, size_t i, const char *what, Str *out) {
+    const Example example = dataset_example(dataset, i);
+    Status status = ST_OK;
+    Str where = {0};
+    dataset_where(dataset, i, &where);
+    str_append(out, "<p>");
+    append_html(out, str_text(&where), where.len);
+    str_printf(out, "%s</p>", what);
+    for (int32_t k = 0; k < example_texts(&example) && status == ST_OK; k++) {
+        str_append(out, "<div class=\"row\">");
+        status = each_token(&check->rows, dataset, i, k, page_token, out);
+        str_append(out, "</div>");
+    }
+    str_release(&where);
+    return status;
+}
+
 static Status write_page(const Check *check) {
     const DataCounts *train = &check->rows.train->counts;
     Str out = {0};
@@ -433,17 +455,10 @@ static Status write_page(const Check *check) {
     page_bars(&check->found, &out);
     str_append(&out, check->rows.prompts ? "<h2>The first prompts</h2>" : "<h2>The first rows: what is trained is marked</h2>");
     for (size_t i = 0; i < MIN(check->rows.train->n, (size_t)check->n_rows) && status == ST_OK; i++) {
-        Str where = {0};
-        dataset_where(check->rows.train, i, &where);
-        str_append(&out, "<p>");
-        append_html(&out, str_text(&where), where.len);
-        str_append(&out, "</p>");
-        for (int32_t k = 0; k < texts_of(&check->rows, i) && status == ST_OK; k++) {
-            str_append(&out, "<div class=\"row\">");
-            status = each_token(&check->rows, check->rows.train, i, k, page_token, &out);
-            str_append(&out, "</div>");
-        }
-        str_release(&where);
+        size_t other = check->rows.rejected ? rejected_row(&check->rows, i) : 0;
+        status = page_row(check, check->rows.train, i, "", &out);
+        if (status == ST_OK && check->rows.rejected && other < check->rows.rejected->n)
+            status = page_row(check, check->rows.rejected, other, ", rejected", &out);
     }
     str_append(&out, "</html>\n");
     if (status == ST_OK) status = file_write_all(check->html, str_text(&out), out.len);
