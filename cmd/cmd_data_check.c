@@ -8,6 +8,7 @@
 #include "data/branches.h"
 #include "data/check.h"
 #include "lib/train/rejected.h"
+#include "rl/offline/offline_rows.h"
 #include "rl/pairs/preference.h"
 #include "rl/text/prompts.h"
 #include "rl/text/text_algorithm.h"
@@ -180,6 +181,11 @@ static int64_t count_dropped(const Check *check) {
     return check->pairs ? n : train->dropped_long + train->dropped_untrained;
 }
 
+static bool in_pairs(const Check *check) { return check->pairs && !check->pairs->alone; }
+
+/* Of which the run learns. */
+static int64_t count_rows(const Check *check) { return check->pairs ? (int64_t)check->pairs->n : check->rows.train->counts.rows; }
+
 static int64_t count_cut(const Check *check) { return check->pairs ? check->pairs->cut : check->rows.train->counts.cut; }
 
 static Status print_screen(const Check *check) {
@@ -191,8 +197,9 @@ static Status print_screen(const Check *check) {
     if (check->rows.prompts)
         print_result("prompts %lld, tokens %lld\n", (long long)train->rows, (long long)train->tokens);
     else
-        print_result("rows %lld, tokens %lld, trained %lld (%.1f %%)\n", (long long)train->rows, (long long)train->tokens,
-                     (long long)train->trained_tokens, train->tokens ? 100 * (double)train->trained_tokens / (double)train->tokens : 0);
+        print_result("%s%lld%s tokens %lld, trained %lld (%.1f %%)\n", in_pairs(check) ? "pairs " : "rows ", (long long)count_rows(check),
+                     in_pairs(check) ? "; chosen answers:" : ",", (long long)train->tokens, (long long)train->trained_tokens,
+                     train->tokens ? 100 * (double)train->trained_tokens / (double)train->tokens : 0);
     if (check->rows.rejected)
         print_result("rejected answers: tokens %lld, trained %lld\n", (long long)check->rows.rejected->counts.tokens,
                      (long long)check->rows.rejected->counts.trained_tokens);
@@ -267,19 +274,20 @@ static Status number_rows(const Dataset *dataset, size_t n, size_t *numbers) {
     return ST_OK;
 }
 
-/* Text k of a row; one of several says so. */
-static Status write_text(const Check *check, size_t row, int32_t k, size_t number, Str *out) {
+/* Text k of a row; one of several says so. answer: which of a pair; NULL: it is none. */
+static Status write_text(const Check *check, const Dataset *dataset, size_t row, int32_t k, size_t number, const char *answer, Str *out) {
     TokenLists lists = {0};
     JsonWriter *all[] = {&lists.ids, &lists.trained, &lists.tokens};
     static const char *const names[] = {"ids", "trained", "tokens"};
-    int32_t n_texts = texts_of(&check->rows, row);
+    const Example example = dataset_example(dataset, row);
+    int32_t n_texts = example_texts(&example);
     for (int i = 0; i < 3; i++) jw_array(all[i], NULL);
-    const Example example = dataset_example(check->rows.train, row);
-    Status status = each_token(&check->rows, check->rows.train, row, k, list_token, &lists);
+    Status status = each_token(&check->rows, dataset, row, k, list_token, &lists);
     str_printf(out, "%s{\"row\": %zu, \"file\": ", out->len ? ", " : "", number);
-    const char *path = check->rows.train->files[example.file].path;
+    const char *path = dataset->files[example.file].path;
     str_append_json(out, path, strlen(path));
     str_printf(out, ", \"line\": %u", (unsigned)example.line);
+    if (answer) str_printf(out, ", \"answer\": \"%s\"", answer);
     if (n_texts > 1) str_printf(out, ", \"text\": %d, \"texts\": %d", (int)k + 1, (int)n_texts);
     for (int i = 0; i < 3; i++) {
         jw_end_array(all[i]);
@@ -291,8 +299,11 @@ static Status write_text(const Check *check, size_t row, int32_t k, size_t numbe
 }
 
 static Status write_row(const Check *check, size_t row, size_t number, Str *out) {
-    for (int32_t k = 0; k < texts_of(&check->rows, row); k++) TRY(write_text(check, row, k, number, out));
-    return ST_OK;
+    const RecipeRows *rows = &check->rows;
+    bool pair = rows->pairs && rows->rejected;
+    size_t other = pair ? rejected_row(rows, row) : 0;
+    for (int32_t k = 0; k < texts_of(rows, row); k++) TRY(write_text(check, rows->train, row, k, number, pair ? "chosen" : NULL, out));
+    return pair && other < rows->rejected->n ? write_text(check, rows->rejected, other, 0, number, "rejected", out) : ST_OK;
 }
 
 static void write_head(const Check *check, JsonWriter *w) {
@@ -300,7 +311,7 @@ static void write_head(const Check *check, JsonWriter *w) {
     const DataCheck *found = &check->found;
     jw_string(w, "format", check->rows.train->format);
     jw_string(w, "plain_as", check->rows.train->plain_as);
-    jw_int(w, "rows", train->rows);
+    jw_int(w, "rows", count_rows(check));
     jw_int(w, "tokens", train->tokens);
     jw_int(w, "trained_tokens", train->trained_tokens);
     if (check->rows.rejected) jw_int(w, "rejected_tokens", check->rows.rejected->counts.tokens);
@@ -397,6 +408,24 @@ static void page_bars(const DataCheck *found, Str *out) {
 
 static void page_number(Str *out, const char *name, int64_t n) { str_printf(out, "<tr><th>%s</th><td>%lld</td></tr>", name, (long long)n); }
 
+/* what: as of print_row */
+static Status page_row(const Check *check, const Dataset *dataset, size_t i, const char *what, Str *out) {
+    const Example example = dataset_example(dataset, i);
+    Status status = ST_OK;
+    Str where = {0};
+    dataset_where(dataset, i, &where);
+    str_append(out, "<p>");
+    append_html(out, str_text(&where), where.len);
+    str_printf(out, "%s</p>", what);
+    for (int32_t k = 0; k < example_texts(&example) && status == ST_OK; k++) {
+        str_append(out, "<div class=\"row\">");
+        status = each_token(&check->rows, dataset, i, k, page_token, out);
+        str_append(out, "</div>");
+    }
+    str_release(&where);
+    return status;
+}
+
 static Status write_page(const Check *check) {
     const DataCounts *train = &check->rows.train->counts;
     Str out = {0};
@@ -405,7 +434,7 @@ static Status write_page(const Check *check) {
         &out,
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>rows of a recipe</title>%s<h1>What will be %s</h1><table>",
         page_style, check->rows.prompts ? "asked" : "trained");
-    page_number(&out, "rows", train->rows);
+    page_number(&out, in_pairs(check) ? "pairs" : "rows", count_rows(check));
     page_number(&out, "tokens", train->tokens);
     if (!check->rows.prompts) page_number(&out, "trained tokens", train->trained_tokens);
     page_number(&out, "dropped", count_dropped(check));
@@ -426,17 +455,10 @@ static Status write_page(const Check *check) {
     page_bars(&check->found, &out);
     str_append(&out, check->rows.prompts ? "<h2>The first prompts</h2>" : "<h2>The first rows: what is trained is marked</h2>");
     for (size_t i = 0; i < MIN(check->rows.train->n, (size_t)check->n_rows) && status == ST_OK; i++) {
-        Str where = {0};
-        dataset_where(check->rows.train, i, &where);
-        str_append(&out, "<p>");
-        append_html(&out, str_text(&where), where.len);
-        str_append(&out, "</p>");
-        for (int32_t k = 0; k < texts_of(&check->rows, i) && status == ST_OK; k++) {
-            str_append(&out, "<div class=\"row\">");
-            status = each_token(&check->rows, check->rows.train, i, k, page_token, &out);
-            str_append(&out, "</div>");
-        }
-        str_release(&where);
+        size_t other = check->rows.rejected ? rejected_row(&check->rows, i) : 0;
+        status = page_row(check, check->rows.train, i, "", &out);
+        if (status == ST_OK && check->rows.rejected && other < check->rows.rejected->n)
+            status = page_row(check, check->rows.rejected, other, ", rejected", &out);
     }
     str_append(&out, "</html>\n");
     if (status == ST_OK) status = file_write_all(check->html, str_text(&out), out.len);
@@ -486,6 +508,25 @@ static Status open_prompts(const Recipe *recipe, const ModelConfig *config, Reci
     return status;
 }
 
+static bool learns_offline(const Recipe *recipe) { return recipe->has_rl && !recipe->rl_env && strcmp(recipe->rl_algorithm, "ilql") == 0; }
+
+/* First as the run reads them, with their rewards. */
+static Status open_offline(const Recipe *recipe, const ModelConfig *config, RecipeRows *rows) {
+    Tokenizer *tokenizer = NULL;
+    Chat *chat = NULL;
+    OfflineRows read = {0};
+    Status status = tokenizer_load_if_any(recipe->model_path, &tokenizer);
+    if (status == ST_OK) status = chat_open_recipe(recipe, tokenizer, &chat);
+    if (status == ST_OK) status = offline_rows_read(recipe, config, chat, tokenizer, &read);
+    offline_rows_free(&read);
+    chat_close(chat);
+    tokenizer_free(tokenizer);
+    RejectedMark mark = rejected_mark(recipe->rejected);
+    if (status == ST_OK) status = recipe_rows_open(recipe, config, NULL, rows);
+    rejected_back(recipe->rejected, mark);
+    return status;
+}
+
 /* First as the run reads them, which says what it leaves out; then each answer as an example. */
 static Status open_pairs(Check *check, const ModelConfig *config) {
     const Recipe *recipe = check->recipe;
@@ -495,8 +536,7 @@ static Status open_pairs(Check *check, const ModelConfig *config) {
     const PreferenceLoss *loss;
     TRY(preference_configure(recipe, preference_algorithm(recipe->rl_algorithm), &settings, &loss));
     Status status = tokenizer_load_if_any(recipe->model_path, &tokenizer);
-    if (status == ST_OK)
-        status = chat_open(recipe->model_path, recipe->model_adapter, recipe->model_chat_template, recipe->data_now, tokenizer, &chat);
+    if (status == ST_OK) status = chat_open_recipe(recipe, tokenizer, &chat);
     PairSource source = {.model = config, .tokenizer = tokenizer, .chat = chat, .unpaired = !loss, .reader = recipe->rl_algorithm};
     if (status == ST_OK) status = pairs_load(recipe, "data.train", recipe->data_train, &source, &check->pairs);
     chat_close(chat);
@@ -510,6 +550,7 @@ static Status open_pairs(Check *check, const ModelConfig *config) {
 static Status open_rows(Check *check, const ModelConfig *config) {
     const Recipe *recipe = check->recipe;
     if (learns_from_prompts(recipe)) return open_prompts(recipe, config, &check->rows);
+    if (learns_offline(recipe)) return open_offline(recipe, config, &check->rows);
     if (recipe->has_rl && !recipe->rl_env && preference_algorithm(recipe->rl_algorithm)) return open_pairs(check, config);
     TRY(recipe_rows_open(recipe, config, NULL, &check->rows));
     RejectedMark mark = rejected_mark(recipe->rejected);

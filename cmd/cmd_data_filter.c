@@ -12,7 +12,7 @@ enum { AT_A_TIME = 1024 };
 #define NOT_GIVEN INT64_MIN
 
 typedef struct FilterJob {
-    const char *output, *rejected, *recipe_file, *model, *adapter, *compute, *quality, *share;
+    const char *output, *rejected, *recipe_file, *model, *adapter, *compute, *as, *quality, *share;
     ChatChoice chat;
     TextList seeds, quotas;
     bool only;
@@ -77,6 +77,7 @@ static Status add_option(FilterJob *job, const FilterHelp *help, const char *tex
 
 static Status read_recipe(FilterJob *job) {
     TRY(recipe_read(job->recipe_file, NULL, 0, &job->recipe));
+    TRY(recipe_models_find(job->recipe));
     const Yaml *filters = job->recipe->synth_filters;
     if (!job->recipe->has_synth)
         return status_hint(status_fail(ST_CONFIG, "'%s' has no section 'synth'", job->recipe_file),
@@ -102,13 +103,16 @@ static Status open_filters(FilterJob *job) {
     for (size_t i = 0; filter_help_at(i, &help); i++)
         if (job->values[i]) TRY(add_option(job, &help, job->values[i]));
     if (job->model) TRY(open_model(job->model, job->adapter, job->compute, &job->chat, &job->opened));
+    if (chat_has_template(job->opened.chat)) TRY(chat_choice_check(&job->chat, job->opened.chat));
     FilterConfig config = {.base = job->base,
                            .filters = job->map,
                            .only = job->only,
                            .file = job->recipe_file,
                            .model = job->opened.model,
                            .tokenizer = job->opened.tokenizer,
-                           .chat = job->opened.chat};
+                           .chat = job->opened.chat,
+                           .as = job->as,
+                           .system = job->chat.system ? job->chat.system : job->opened.system};
     if (job->rewards) config.reward = (FilterScorer){filter_rewards, job->rewards};
     Status status = filters_open(&config, &job->filters);
     if (status == ST_CONFIG && !job->recipe_file) return ST_USAGE;
@@ -265,8 +269,8 @@ static Status check_options(const FilterJob *job) {
     if (job->select != NOT_GIVEN && job->select < 1) return status_fail(ST_USAGE, "--select is 1 or more, not %lld", (long long)job->select);
     if (job->select == NOT_GIVEN && (job->quality || job->share || job->quotas.n))
         return status_fail(ST_USAGE, "--quality, --share and --quota go with --select");
-    if (!job->model && (job->adapter || job->compute)) return status_fail(ST_USAGE, "--adapter and --compute go with --model");
-    return ST_OK;
+    const char *chat = chat_choice_first(&job->chat), *idle = job->adapter ? "--adapter" : job->compute ? "--compute" : job->as ? "--as" : chat;
+    return idle && !job->model ? status_fail(ST_USAGE, "%s goes with --model", idle) : ST_OK;
 }
 
 /* Values of filters may be files: what rows are held against. */
@@ -355,6 +359,7 @@ Status cmd_data_filter(int argc, char **argv) {
         {"--model", OPTION_TEXT, &job->model, "DIR", "model for logprob and ifd"},
         {"--adapter", OPTION_TEXT, &job->adapter, "DIR", "PEFT adapter of that model"},
         {"--compute", OPTION_TEXT, &job->compute, "auto|f32|bf16", "precision of products"},
+        {"--as", OPTION_TEXT, &job->as, "auto|chat|text", "how that model reads rows of plain texts, as data.as of training (auto)"},
         CHAT_OPTIONS(job->chat),
     };
     Option options[COUNT_OF(own) + FILTER_MOST + 1];

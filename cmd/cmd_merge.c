@@ -23,7 +23,7 @@ static Status check_method(const char *method) {
 static Status parse_adapter(Arena *arena, const char *text, MergeAdapter *adapter) {
     const char *colon = strrchr(text, ':');
     *adapter = (MergeAdapter){text, 1};
-    if (!colon || dir_exists(text)) return ST_OK;
+    if (!colon || dir_exists(text)) return argument_adapter_find(arena, &adapter->dir);
     char *end;
     adapter->weight = strtod(colon + 1, &end);
     if (!colon[1] || *end || !(adapter->weight - adapter->weight == 0)) {
@@ -31,7 +31,7 @@ static Status parse_adapter(Arena *arena, const char *text, MergeAdapter *adapte
         return status_hint(ST_USAGE, "ADAPTER:WEIGHT, such as runs/a/adapter:0.5");
     }
     adapter->dir = arena_strndup(arena, text, (size_t)(colon - text));
-    return adapter->dir ? ST_OK : ST_RESOURCE;
+    return adapter->dir ? argument_adapter_find(arena, &adapter->dir) : ST_RESOURCE;
 }
 
 static void show_tensor(void *context, size_t done, size_t n) {

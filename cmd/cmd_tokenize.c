@@ -79,7 +79,8 @@ static Status line_run(const Tokenize *job, Line *line) {
     if (job->decode)
         status = decode_ids(job, row, &line->result);
     else if (!json_is_string(text))
-        status = status_fail(ST_INPUT, "a row without a string 'text'");
+        status = status_hint(status_fail(ST_INPUT, "a row without a string 'text'"),
+                             "--chat FILE renders conversations and prompts with their answers, tune data check shows the tokens of any rows");
     else
         status = encode_text(job, json_string_value(text), json_string_length(text), &line->result);
     json_decref(row);

@@ -55,8 +55,33 @@ Status model_find(Arena *arena, const char **model) {
     return ST_OK;
 }
 
-Status recipe_models_find(Recipe *recipe) {
-    const char **const models[] = {&recipe->model_path, &recipe->model_adapter, &recipe->rl_reference, &recipe->rl_value_model};
-    for (size_t i = 0; i < COUNT_OF(models); i++) TRY(model_find(recipe->arena, models[i]));
+/* {model: org/name, adapter: ...} of a teacher or a reward, and lists of these. With `url` or `replay` the model is somebody else's. */
+static Status find_in_node(Arena *arena, const Yaml *node) {
+    static const char *const names[] = {"model", "adapter"};
+    for (size_t i = 0; node && node->kind == YAML_LIST && i < node->n; i++) TRY(find_in_node(arena, node->items[i]));
+    if (!node || node->kind != YAML_MAP || yaml_get(node, "url") || yaml_get(node, "replay")) return ST_OK;
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        Yaml *named = yaml_get(node, names[i]);
+        if (named && named->kind == YAML_SCALAR) TRY(model_find(arena, &named->text));
+    }
     return ST_OK;
 }
+
+Status recipe_models_find(Recipe *recipe) {
+    const char **const models[] = {&recipe->model_path, &recipe->model_adapter, &recipe->rl_reference, &recipe->rl_value_model};
+    const Yaml *const nodes[] = {recipe->reward, recipe->synth_teacher, recipe->synth_judge};
+    for (size_t i = 0; i < COUNT_OF(models); i++) TRY(model_find(recipe->arena, models[i]));
+    for (size_t i = 0; i < COUNT_OF(nodes); i++) TRY(find_in_node(recipe->arena, nodes[i]));
+    return ST_OK;
+}
+
+/* A recipe may name what it never opens; an argument is opened. */
+static Status find_argument(Arena *arena, const char **name, const char *noun, const char *what) {
+    TRY(model_find(arena, name));
+    if (!*name || !is_hub_name(*name) || file_exists(*name) || dir_exists(*name)) return ST_OK;
+    return hint_no_directory(status_fail(ST_INPUT, "no %s '%s'", noun, *name), *name, what);
+}
+
+Status argument_model_find(Arena *arena, const char **model) { return find_argument(arena, model, "model directory", A_MODEL); }
+
+Status argument_adapter_find(Arena *arena, const char **adapter) { return find_argument(arena, adapter, "adapter directory", AN_ADAPTER); }

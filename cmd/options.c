@@ -160,13 +160,16 @@ void use_threads(int64_t n) {
     omp_set_num_threads((int)MIN(n, (int64_t)omp_get_thread_limit()));
 }
 
-/* Arguments and options that are models may be names of Hugging Face's. */
+/* Arguments and options that are models may be names of Hugging Face's. A folder that is read is a model; -o names one that is written. */
 static Status find_models(Command *command, const Option *own, size_t n_own) {
-    const char *help = command->arguments_help;
-    if (command->n_arguments > 0 && (text_starts_with(help, "MODEL") || text_starts_with(help, "BASE") || text_starts_with(help, "PATH")))
-        TRY(model_find(command->arena, &command->arguments[0]));
-    for (size_t i = 0; i < n_own; i++)
-        if (!strcmp(own[i].name, "--adapter") && own[i].type == OPTION_TEXT) TRY(model_find(command->arena, own[i].value));
+    static const char *const words[] = {"MODEL", "BASE", "PATH", "CONFIG"};
+    for (size_t i = 0; i < COUNT_OF(words) && command->n_arguments > 0; i++)
+        if (text_starts_with(command->arguments_help, words[i])) TRY(argument_model_find(command->arena, &command->arguments[0]));
+    for (size_t i = 0; i < n_own; i++) {
+        if (own[i].type != OPTION_TEXT || strcmp(own[i].argument, "DIR") != 0 || !strcmp(own[i].name, "-o")) continue;
+        TRY(!strcmp(own[i].name, "--adapter") ? argument_adapter_find(command->arena, own[i].value)
+                                              : argument_model_find(command->arena, own[i].value));
+    }
     return ST_OK;
 }
 

@@ -2,6 +2,7 @@
 /* Plan, progress and end of a run. */
 #include "cmd/train_show.h"
 
+#include "data/formats/row_form.h"
 #include "lib/text/chat.h"
 
 #include <math.h>
@@ -112,12 +113,25 @@ static bool has_template(const Recipe *recipe) {
     return has;
 }
 
-static Status look_at_row(void *asks, const Row *row) {
-    json_t *messages = NULL;
-    bool found = row_messages(row->json, &(DataConfig){0}, &messages) == ST_OK && messages;
-    *(bool *)asks = found || json_is_array(json_object_get(row->json, "chosen"));
-    json_decref(messages);
-    return ST_OK;
+typedef struct FirstRow {
+    RowForm form;
+    bool asks;
+} FirstRow;
+
+/* Whether it has messages, in whatever column of its form. */
+static Status look_at_row(void *context, const Row *row) {
+    static const char *const columns[] = {"messages", "conversations", "conversation", "prompt", "chosen", "chosen_messages"};
+    FirstRow *first = context;
+    json_t *formed, *plain;
+    RowFound found;
+    Status status = row_formed(&first->form, row->json, &formed, &plain, &found);
+    for (size_t i = 0; i < COUNT_OF(columns) && status == ST_OK; i++) {
+        const json_t *value = json_object_get(formed, columns[i]);
+        first->asks = first->asks || json_is_array(value) || json_is_object(value);
+    }
+    json_decref(formed);
+    json_decref(plain);
+    return status;
 }
 
 bool first_row_asks(const Recipe *recipe) {
@@ -126,12 +140,14 @@ bool first_row_asks(const Recipe *recipe) {
     DataSource *sources;
     const char **paths;
     size_t n = 0, n_paths = 0;
-    bool asks = false;
+    FirstRow first = {row_form(&(DataConfig){.columns = recipe->data_columns}, ROWS_JUDGED), false};
     Status status = arena && recipe->data_train ? data_sources(recipe->data_train, "data.train", arena, &sources, &n) : ST_INPUT;
     if (status == ST_OK && n > 0) status = rows_expand(sources[0].path, arena, &paths, &n_paths);
-    if (status == ST_OK && n_paths > 0) status = rows_read_some(paths[0], 1, look_at_row, &asks);
+    if (status == ST_OK && n > 0) status = row_form_begin(&first.form, &sources[0]);
+    if (status == ST_OK && n_paths > 0) status = rows_read_some(paths[0], 1, look_at_row, &first);
+    row_form_release(&first.form);
     arena_free(arena);
-    return status == ST_OK && asks;
+    return status == ST_OK && first.asks;
 }
 
 void show_next_use(const Recipe *recipe, bool asks) {

@@ -349,7 +349,9 @@ static Status look_for_overlap(const RecipeRows *rows, DataCheck *check) {
 /* ---- all of it ---- */
 
 static Status look_at_rows(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
-    data_counts_warn(&rows->train->counts, "data.train", keep_warning, check);
+    DataCounts counts = rows->train->counts;
+    if (rows->pairs) counts.dropped_long = counts.cut = 0; /* whole pairs are, which is said of these */
+    data_counts_warn(&counts, "data.train", keep_warning, check);
     if (rows->eval) data_counts_warn(&rows->eval->counts, "data.eval", keep_warning, check);
     TRY(measure_lengths(rows->train, check));
     if (rows->prompts)
@@ -364,14 +366,21 @@ static Status look_at_rows(const RecipeRows *rows, const ModelConfig *model, Dat
     return ST_OK;
 }
 
-/* Looked at as the chosen ones are. */
+static bool is_said(const DataCheck *check, const char *text) {
+    for (size_t i = 0; i < check->n_warnings; i++)
+        if (strcmp(check->warnings[i], text) == 0) return true;
+    return false;
+}
+
+/* Looked at as the chosen ones are. What is said of rows as wholes, such as of their prompts, is said once. */
 static Status look_at_rejected(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
     RecipeRows others = *rows;
     DataCheck found = {0};
     others.train = rows->rejected;
     others.eval = NULL;
     Status status = look_at_rows(&others, model, &found);
-    for (size_t i = 0; i < found.n_warnings && status == ST_OK; i++) data_check_warn(check, "rejected answers: %s", found.warnings[i]);
+    for (size_t i = 0; i < found.n_warnings && status == ST_OK; i++)
+        if (!is_said(check, found.warnings[i])) data_check_warn(check, "rejected answers: %s", found.warnings[i]);
     check->wrong = check->wrong || (rows->pairs && found.wrong);
     data_check_release(&found);
     return status;

@@ -138,6 +138,9 @@ const DataFormat *data_format_find(const char *name); /* NULL when unknown */
 const DataFormat *data_format_at(size_t i);           /* NULL behind the last */
 /* What the fields say, for every format. */
 Status data_format_encode(const DataFormat *format, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding);
+/* The same of a row that must be one text, as pairs and rows with rewards are. An answer is rendered as it is asked for, as data.turns: auto does.
+ * ST_INPUT: there are several, which the template writes otherwise than when they are asked for. */
+Status data_format_encode_one(const DataFormat *format, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding);
 Status data_format_question(const DataFormat *format, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
 
 /* rows, tokens, trained_tokens: what is kept; the others count rows. */
@@ -257,7 +260,8 @@ typedef struct RowsConfig {
      */
     const char *separator;
     bool widen; /* JSON: numbers of columns that nobody uses may be any (json_load_row); not where `json` is written or handed on */
-    /* A line of JSON that is no row, with its failure in this thread: ST_OK goes on behind it. NULL: it ends the reading */
+    /* A row that cannot be read, such as a line that is no JSON or a record with a cell too many, with its failure in this thread and its `text`:
+     * ST_OK goes on behind it. NULL: it ends the reading */
     Status (*bad)(void *context, const Row *row);
 } RowsConfig;
 Status rows_read(const char *path, RowCallback *read, void *context);

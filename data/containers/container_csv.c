@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Comma- or tab-separated values as RFC 4180 has them: a header, quoted cells with any content, "" for a quote in them; lines end with LF, CRLF or
- * CR. Cells are strings, but see cell_value. Blank lines are no rows. Memory: one row. */
+ * CR. Cells are strings, but see cell_value. Blank lines are no rows. Memory: one row.
+ *
+ * Where bad rows are left out, a row with a bad cell, or with too few or too many, ends where it would end else; one whose quotes are wrong ends with
+ * the line in which that shows. A quote that is never closed may hold any number of rows: it is an error, unless no line follows. */
 #include "data/containers/containers.h"
 
 #include <stdio.h>
@@ -25,6 +28,13 @@ typedef struct Csv {
     Place place;     /* of the next character */
     Str cell;
     Place cell_place;
+    size_t n_cells; /* of the row at hand */
+    struct BadRow {
+        bool may, is, unquoted; /* may: the reader goes on behind bad rows, and this is one; unquoted: its end is that of the line */
+        Failure why;            /* the first fault */
+        Str text;               /* of the row, but for what stands in `chunk` */
+        size_t from;            /* where that begins */
+    } bad;
     size_t at, len; /* of `chunk` */
     char chunk[CHUNK];
 } Csv;
@@ -39,11 +49,21 @@ static Status csv_fail(const Csv *csv, Place place, const char *format, ...) {
     return status_fail(ST_INPUT, "'%s' line %zu, column %zu: %s", csv->reader->path, place.line, place.column, what);
 }
 
+/* Of a row that may be bad: its fault is kept, and reading goes on. */
+static Status spoil(Csv *csv, Status failed) {
+    if (failed != ST_INPUT || !csv->bad.may) return failed;
+    if (!csv->bad.is) failure_keep(&csv->bad.why, failed);
+    csv->bad.is = true;
+    return ST_OK;
+}
+
 /* ---- characters ---- */
 
 /* Makes `need` bytes available if the file has them; false when reading fails. */
 static bool fill(Csv *csv, size_t need) {
     if (csv->len - csv->at >= need) return true;
+    if (csv->bad.may) str_append_n(&csv->bad.text, csv->chunk + csv->bad.from, csv->at - csv->bad.from);
+    csv->bad.from = 0;
     csv->len -= csv->at;
     memmove(csv->chunk, csv->chunk + csv->at, csv->len);
     csv->at = 0;
@@ -108,7 +128,8 @@ static Status keep_some(Csv *csv) {
         n = utf8_decode(csv->chunk + csv->at, csv->len - csv->at, &c);
         if (n == 0) {
             csv_fail(csv, csv->place, "byte 0x%02X is no UTF-8", (unsigned)(unsigned char)csv->chunk[csv->at]);
-            return status_hint(ST_INPUT, "save the file with the encoding UTF-8");
+            TRY(spoil(csv, status_hint(ST_INPUT, "save the file with the encoding UTF-8")));
+            n = 1;
         }
     }
     TRY(keep(csv, n));
@@ -132,19 +153,24 @@ static Status read_quoted(Csv *csv) {
             if (c == AT_FAULT) return read_fault(csv);
             if (ends_cell(csv, c)) return ST_OK;
             if (c != '"') {
+                csv->bad.unquoted = true;
                 csv_fail(csv, csv->place, "expected %s or the end of the line behind the closing quote", delimiter_name(csv));
                 return status_hint(ST_INPUT, "a quote inside of a quoted cell is written twice: \"\"");
             }
         }
         TRY(keep_some(csv));
     }
-    return csv_fail(csv, csv->cell_place, "the quote that opens here is never closed");
+    size_t lines = csv->place.line - csv->cell_place.line;
+    csv->bad.unquoted = lines == 0 || (lines == 1 && csv->place.column == 1); /* it is the last line */
+    csv_fail(csv, csv->cell_place, "the quote that opens here is never closed");
+    return csv->bad.may && !csv->bad.unquoted ? status_hint(ST_INPUT, "close it: which of the lines behind it are rows cannot be told") : ST_INPUT;
 }
 
 static Status read_plain(Csv *csv) {
     for (int c; !ends_cell(csv, c = peek(csv));) {
         if (c == AT_FAULT) return read_fault(csv);
         if (c == '"') {
+            csv->bad.unquoted = true;
             csv_fail(csv, csv->place, "stray quote: expected a cell that is quoted as a whole or has no quotes");
             return status_hint(ST_INPUT, "put the cell in quotes and write each quote in it twice: \"\"");
         }
@@ -196,26 +222,60 @@ static Status read_header(Csv *csv) {
 }
 
 static Status add_cell(Csv *csv, json_t *row) {
-    size_t n = json_object_size(row);
+    size_t n = csv->n_cells++;
     const char *name = json_string_value(json_array_get(csv->header, n)), *fault;
-    if (!name) return csv_fail(csv, csv->cell_place, "one cell more than the %zu columns of the header", n);
+    if (!name) return spoil(csv, csv_fail(csv, csv->cell_place, "one cell more than the %zu columns of the header", n));
+    if (csv->bad.is) return ST_OK; /* and may be no UTF-8 */
     json_t *value = cell_value(name, str_text(&csv->cell), csv->cell.len, &fault);
-    if (fault) return csv_fail(csv, csv->cell_place, "the cell of '%s' begins as JSON and is none: %s", name, fault);
+    if (fault) return spoil(csv, csv_fail(csv, csv->cell_place, "the cell of '%s' begins as JSON and is none: %s", name, fault));
     if (!value || json_object_set_new_nocheck(row, name, value) != 0)
         return status_fail(ST_RESOURCE, "out of memory for a row of '%s'", csv->reader->path);
     return ST_OK;
 }
 
-static Status read_row(Csv *csv) {
-    size_t line = csv->place.line, n;
-    json_t *row = json_object();
-    Status status = row ? read_record(csv, add_cell, row, &n) : status_fail(ST_RESOURCE, "out of memory for a row of '%s'", csv->reader->path);
-    if (status == ST_OK && n < json_array_size(csv->header)) {
-        const char *name = json_string_value(json_array_get(csv->header, n));
-        status = csv_fail(csv, csv->place, "the row ends after %zu of %zu cells: expected %s and '%s'", n, json_array_size(csv->header),
-                          delimiter_name(csv), name);
+static Status skip_line(Csv *csv) {
+    for (int c; (c = peek(csv)) != AT_END && c != '\r' && c != '\n'; csv->at++)
+        if (c == AT_FAULT) return read_fault(csv);
+    return ST_OK;
+}
+
+/* A whole record, with as many cells as the header. */
+static Status read_cells(Csv *csv, json_t *row) {
+    size_t n;
+    csv->n_cells = 0;
+    Status status = read_record(csv, add_cell, row, &n);
+    if (status == ST_INPUT && csv->bad.may && csv->bad.unquoted) {
+        TRY(spoil(csv, status));
+        return skip_line(csv);
     }
-    if (status == ST_OK) return row_hand_over(csv->reader, row, line);
+    TRY(status);
+    if (n >= json_array_size(csv->header)) return ST_OK;
+    const char *name = json_string_value(json_array_get(csv->header, n));
+    return spoil(csv, csv_fail(csv, csv->place, "the row ends after %zu of %zu cells: expected %s and '%s'", n, json_array_size(csv->header),
+                               delimiter_name(csv), name));
+}
+
+static Status tell_bad(Csv *csv, size_t line) {
+    RowReader *reader = csv->reader;
+    str_append_n(&csv->bad.text, csv->chunk + csv->bad.from, csv->at - csv->bad.from);
+    reader->text = (Slice){str_text(&csv->bad.text), csv->bad.text.len};
+    Status status = row_is_bad(reader, failure_say(&csv->bad.why), line);
+    reader->text = (Slice){0};
+    return status;
+}
+
+static Status read_row(Csv *csv) {
+    size_t line = csv->place.line;
+    json_t *row = json_object();
+    if (!row) return status_fail(ST_RESOURCE, "out of memory for a row of '%s'", csv->reader->path);
+    str_clear(&csv->bad.text);
+    csv->bad.from = csv->at;
+    csv->bad.may = csv->reader->config.bad != NULL;
+    csv->bad.is = csv->bad.unquoted = false;
+    Status status = read_cells(csv, row);
+    if (status == ST_OK && csv->bad.is) status = tell_bad(csv, line);
+    csv->bad.may = false;
+    if (status == ST_OK && !csv->bad.is) return row_hand_over(csv->reader, row, line);
     json_decref(row);
     return status;
 }
@@ -249,6 +309,7 @@ static Status read_csv(RowReader *reader) {
         if (status == ST_OK) status = read_records(csv);
         stream_close(csv->stream);
         str_release(&csv->cell);
+        str_release(&csv->bad.text);
     }
     json_decref(header);
     json_decref(names);

@@ -15,7 +15,8 @@ typedef struct Scanner {
     Str element;
     size_t element_line, element_column;
     bool in_string, escaped;
-    size_t depth; /* open brackets of the element */
+    size_t depth;  /* open brackets of the element */
+    size_t number; /* of the element, from 1 */
     char chunk[CHUNK];
 } Scanner;
 
@@ -98,11 +99,13 @@ static Status hand_element(Scanner *scanner) {
     json_error_t error;
     scanner->reader->text = (Slice){str_text(&scanner->element), scanner->element.len};
     json_t *row = json_load_row(scanner->reader->text.data, scanner->element.len, scanner->reader->config.widen, &error);
-    if (row) return row_hand_over(scanner->reader, row, (size_t)scanner->reader->n_rows + 1);
+    scanner->number++;
+    if (row) return row_hand_over(scanner->reader, row, scanner->number);
     size_t line = (size_t)MAX(error.line, 1), column = (size_t)MAX(error.column, 1);
     Status code = json_error_code(&error) == json_error_out_of_memory ? ST_RESOURCE : ST_INPUT;
-    return status_fail(code, "cannot parse JSON of '%s': line %zu, column %zu: %s", scanner->reader->path, scanner->element_line + line - 1,
-                       line == 1 ? scanner->element_column + column - 1 : column, error.text);
+    status_fail(code, "cannot parse JSON of '%s': line %zu, column %zu: %s", scanner->reader->path, scanner->element_line + line - 1,
+                line == 1 ? scanner->element_column + column - 1 : column, error.text);
+    return code == ST_INPUT ? row_is_bad(scanner->reader, code, scanner->number) : code;
 }
 
 static Status scan_array(Scanner *scanner) {

@@ -12,10 +12,21 @@ typedef struct Assembly {
     PqFile file;
     PqColumn *columns; /* one a leaf */
     size_t row;        /* of the file, from 1 */
+    bool is_bad;       /* the row at hand, where bad ones are left out */
+    Failure why;       /* its first fault */
 } Assembly;
 
 static Status row_fail(const Assembly *assembly, const PqNode *node, const char *what) {
     return pq_fail(&assembly->file, node, "row %zu: %s", assembly->row, what);
+}
+
+/* A value that is none: the row is bad, and the columns are read on. What contradicts itself is a fault of the file. */
+static Status value_fail(Assembly *assembly, const PqNode *node, const char *what) {
+    Status failed = row_fail(assembly, node, what);
+    if (!assembly->reader->config.bad) return failed;
+    if (!assembly->is_bad) failure_keep(&assembly->why, failed);
+    assembly->is_bad = true;
+    return ST_OK;
 }
 
 static Status out_of_memory(const Assembly *assembly) {
@@ -57,7 +68,10 @@ static Status read_leaf(Assembly *assembly, const PqNode *node, json_t **value) 
         json_decref(*value);
         *value = cell_value(node->name, bytes.data, bytes.len, &fault);
     }
-    if (fault) return row_fail(assembly, node, fault);
+    if (fault) {
+        TRY(value_fail(assembly, node, fault));
+        *value = json_null();
+    }
     return *value ? pq_column_next(column) : out_of_memory(assembly);
 }
 
@@ -84,10 +98,10 @@ static Status add_pair(Assembly *assembly, const PqNode *pair, json_t *object) {
     Status status = read_field(assembly, pair->children[0], &key);
     if (status == ST_OK && pair->n_children == 2) status = read_field(assembly, pair->children[1], &value);
     const char *name = json_string_value(key);
-    if (status == ST_OK && (!name || strlen(name) != json_string_length(key)))
-        status = row_fail(assembly, pair, "a key that is null or holds a NUL character");
-    if (status == ST_OK && json_object_get(object, name)) status = row_fail(assembly, pair, "a key that is there twice");
-    if (status == ST_OK && json_object_set_nocheck(object, name, value ? value : json_null()) != 0) status = out_of_memory(assembly);
+    bool whole = name && strlen(name) == json_string_length(key);
+    if (status == ST_OK && !whole) status = value_fail(assembly, pair, "a key that is null or holds a NUL character");
+    if (status == ST_OK && whole && json_object_get(object, name)) status = value_fail(assembly, pair, "a key that is there twice");
+    if (status == ST_OK && whole && json_object_set_nocheck(object, name, value ? value : json_null()) != 0) status = out_of_memory(assembly);
     json_decref(key);
     json_decref(value);
     return status;
@@ -153,11 +167,24 @@ static Status look_for_row(const Assembly *assembly, bool more) {
     return ST_OK;
 }
 
+/* Shown with nulls in the place of what could not be read. */
+static Status tell_bad(Assembly *assembly, const json_t *row) {
+    RowReader *reader = assembly->reader;
+    char *text = json_dumps(row, JSON_COMPACT);
+    reader->text = (Slice){text, text ? strlen(text) : 0};
+    Status status = row_is_bad(reader, failure_say(&assembly->why), assembly->row);
+    reader->text = (Slice){0};
+    free(text);
+    return status;
+}
+
 static Status read_row(Assembly *assembly) {
     json_t *row = json_object();
     Status status = look_for_row(assembly, true);
+    assembly->is_bad = false;
     if (status == ST_OK) status = read_struct(assembly, assembly->file.root, row);
-    if (status == ST_OK) return row_hand_over(assembly->reader, row, assembly->row);
+    if (status == ST_OK && !assembly->is_bad) return row_hand_over(assembly->reader, row, assembly->row);
+    if (status == ST_OK) status = tell_bad(assembly, row);
     json_decref(row);
     return status;
 }

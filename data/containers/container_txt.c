@@ -27,14 +27,14 @@ static Status hand_document(Documents *documents, Slice text) {
     size_t line = documents->line;
     documents->line += count_lines(text.data, text.len);
     if (is_blank(text) || row_reader_full(reader)) return ST_OK;
-    size_t fault = utf8_fault(text.data, text.len);
-    if (fault < text.len) {
-        fail_at(reader->path, text.data, fault, line, "no UTF-8");
-        return status_hint(ST_INPUT, "save the file with the encoding UTF-8");
-    }
     if (reader->config.separator) {
         for (; is_line_end(text.data[0]); text.data++, text.len--) line += text.data[0] == '\n';
         while (is_line_end(text.data[text.len - 1])) text.len--;
+    }
+    size_t fault = utf8_fault(text.data, text.len);
+    if (fault < text.len) {
+        fail_at(reader->path, text.data, fault, line, "no UTF-8");
+        return row_is_bad(reader, status_hint(ST_INPUT, "save the file with the encoding UTF-8"), line);
     }
     json_t *row = json_object();
     if (row && json_object_set_new_nocheck(row, "text", json_stringn_nocheck(text.data, text.len)) != 0) {

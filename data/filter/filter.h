@@ -75,6 +75,7 @@ typedef struct FilterConfig {
     const Model *model;  /* for logprob and ifd; NULL: they are refused */
     const Tokenizer *tokenizer;
     const Chat *chat;           /* how that model's conversations are rendered; NULL: rows of messages are refused by them */
+    const char *as, *system;    /* for that model, as DataConfig's; as NULL: auto, as training reads rows */
     FilterScorer judge, reward; /* score NULL: the rows' own numbers, else the filter is refused */
 } FilterConfig;
 typedef struct Filters Filters;

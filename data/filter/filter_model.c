@@ -2,6 +2,7 @@
 /* What a model says of answers: their losses behind their prompts and by themselves; for filters logprob and ifd. */
 #include "data/filter/filter_kinds.h"
 #include "data/formats/formats.h"
+#include "data/formats/row_form.h"
 #include "lib/infer/infer.h"
 
 #include <errno.h>
@@ -13,33 +14,36 @@ Status filter_model_open(Filter *filter) {
     return status_hint(filter_refuse(filter, 0, "it needs a model with a tokenizer"), "tune data filter has --model DIR");
 }
 
-/* The format whose encoding is the row as training would see it; NULL: its texts are taken as they are. */
-static const DataFormat *format_of(const Filter *filter, const FilterRow *row) {
-    static const char *const formats[] = {"messages", "sharegpt", "prompt_completion", "alpaca", "text"};
-    bool has_template = filter->config->chat && chat_has_template(filter->config->chat),
-         has_messages = json_is_array(json_object_get(row->json, "prompt"));
-    for (size_t i = 0; row->json && !json_object_get(row->json, "instances") && i < COUNT_OF(formats); i++) {
-        const DataFormat *format = data_format_find(formats[i]);
-        if (format->detect(row->json)) return has_template || (i >= 2 && !has_messages) ? format : NULL;
-    }
-    return NULL;
-}
-
-/* Where the row's form is not one that training takes, or it is a conversation and the model has no template: prompt, line end and answer. */
-static Status encode(const Filter *filter, const FilterRow *row, Encoding *encoding) {
-    const FilterConfig *config = filter->config;
-    DataConfig data = {.chat = config->chat};
-    const DataFormat *format = format_of(filter, row);
-    if (format) return data_format_encode(format, row->json, &data, config->tokenizer, encoding);
+/* A form that training does not take, as self-instruct's seeds are: prompt, line end and answer. */
+static Status encode_texts(const FilterConfig *config, const FilterRow *row, Encoding *encoding) {
     Str room = {0}, prompt = {0}, completion = {0};
     Slice asked = filter_field(row, "prompt", &room);
     str_append_n(&prompt, asked.data ? asked.data : "", asked.len);
     if (asked.len > 0) str_append_char(&prompt, '\n');
     str_append_n(&completion, row->completion.data, row->completion.len);
-    Status status = encode_pair(config->tokenizer, &data, str_text(&prompt), str_text(&completion), encoding);
+    Status status = encode_pair(config->tokenizer, &(DataConfig){.chat = config->chat}, str_text(&prompt), str_text(&completion), encoding);
     str_release(&room);
     str_release(&prompt);
     str_release(&completion);
+    return status;
+}
+
+/* As training reads the row: public forms as ours, plain texts by data.as, conversations by the template. */
+static Status encode(const FilterConfig *config, const FilterRow *row, Encoding *encoding) {
+    DataConfig data = {.chat = config->chat, .as = config->as ? config->as : "auto", .system = config->system, .turns = "auto"};
+    RowForm form = row_form(&data, ROWS_TRAINED);
+    json_t *formed = NULL, *plain = NULL;
+    RowFound found;
+    if (!row->json || json_object_get(row->json, "instances")) return encode_texts(config, row, encoding);
+    Status status = row_formed(&form, row->json, &formed, &plain, &found);
+    const DataFormat *format = status == ST_OK ? data_format_of(formed) : NULL;
+    if (format)
+        status = data_format_encode(format, formed, &data, config->tokenizer, encoding);
+    else if (status == ST_OK)
+        status = encode_texts(config, row, encoding);
+    row_form_release(&form);
+    json_decref(formed);
+    json_decref(plain);
     return status;
 }
 
@@ -82,25 +86,40 @@ static void mean_losses(const Filter *filter, const Answer *answer, double *behi
 /* What stands before nothing, or behind nothing, has no loss, or nothing to compare it with. */
 static bool has_losses(const FilterRow *row, bool alone) { return row->completion.data && (!alone || row->instruction.data); }
 
-static double *push_row(ScoreRow *rows, size_t *n, const Ids *ids, Arena *arena) {
-    double *logprobs = arena_alloc(arena, (ids->n + 1) * sizeof *logprobs);
-    if (logprobs && ids->n > 1) rows[(*n)++] = (ScoreRow){ids->data, ids->n, logprobs};
-    return logprobs;
+typedef struct Scored {
+    ScoreRow *rows;
+    size_t n, cap;
+} Scored;
+
+/* ends: of texts that lie one behind the other, each of which is scored by itself; empty: it is one. */
+static Status push_row(Scored *scored, const Ids *ids, const Ids *ends, Arena *arena, double **logprobs) {
+    size_t n = ends && ends->n ? ends->n : 1, begin = 0;
+    if (!(*logprobs = arena_alloc(arena, (ids->n + 1) * sizeof **logprobs))) return ST_RESOURCE;
+    TRY(array_grow(&scored->rows, &scored->cap, scored->n + n, sizeof *scored->rows, "rows to score"));
+    for (size_t k = 0, end; k < n; k++, begin = end) {
+        end = ends && ends->n ? (size_t)ends->data[k] : ids->n;
+        if (end - begin > 1) scored->rows[scored->n++] = (ScoreRow){ids->data + begin, end - begin, *logprobs + begin};
+    }
+    return ST_OK;
+}
+
+static Status lay_out(Filter *filter, const FilterRow *row, bool alone, Arena *arena, Scored *scored, Answer *answer) {
+    Status status = encode(filter->config, row, &answer->whole);
+    if (status != ST_OK) return status_prefix(status, "filter '%s', row '%s'", filter->info.name, row->id ? row->id : "?");
+    TRY(push_row(scored, &answer->whole.ids, &answer->whole.ends, arena, &answer->logprobs));
+    if (!alone) return ST_OK;
+    list_alone(filter, answer);
+    return push_row(scored, &answer->alone, NULL, arena, &answer->alone_logprobs);
 }
 
 static Status score_answers(Filter *filter, const FilterRow *rows, size_t n, Answer *answers, bool alone, Arena *arena) {
-    ScoreRow *scored = arena_alloc(arena, 2 * n * sizeof *scored);
-    size_t n_scored = 0;
-    if (!scored) return ST_RESOURCE;
-    for (size_t r = 0; r < n; r++) {
-        if (!has_losses(&rows[r], alone)) continue;
-        Status status = encode(filter, &rows[r], &answers[r].whole);
-        if (status != ST_OK) return status_prefix(status, "filter '%s', row '%s'", filter->info.name, rows[r].id ? rows[r].id : "?");
-        if (alone) list_alone(filter, &answers[r]);
-        if (!(answers[r].logprobs = push_row(scored, &n_scored, &answers[r].whole.ids, arena))) return ST_RESOURCE;
-        if (alone && !(answers[r].alone_logprobs = push_row(scored, &n_scored, &answers[r].alone, arena))) return ST_RESOURCE;
-    }
-    return score_rows(filter->config->model, scored, n_scored, NULL, NULL);
+    Scored scored = {0};
+    Status status = ST_OK;
+    for (size_t r = 0; r < n && status == ST_OK; r++)
+        if (has_losses(&rows[r], alone)) status = lay_out(filter, &rows[r], alone, arena, &scored, &answers[r]);
+    if (status == ST_OK) status = score_rows(filter->config->model, scored.rows, scored.n, NULL, NULL);
+    free(scored.rows);
+    return status;
 }
 
 Status filter_model_losses(Filter *filter, const FilterRow *rows, size_t n, double *behind, double *alone) {
@@ -109,8 +128,7 @@ Status filter_model_losses(Filter *filter, const FilterRow *rows, size_t n, doub
     Status status = arena && answers ? score_answers(filter, rows, n, answers, alone != NULL, arena) : status_errno(ENOMEM, "cannot score the rows");
     for (size_t r = 0; status == ST_OK && r < n; r++) mean_losses(filter, &answers[r], &behind[r], alone ? &alone[r] : NULL);
     for (size_t r = 0; answers && r < n; r++) {
-        ids_release(&answers[r].whole.ids);
-        ids_release(&answers[r].whole.labels);
+        encoding_release(&answers[r].whole);
         ids_release(&answers[r].alone);
     }
     free(answers);

@@ -2,6 +2,7 @@
 /* Control tokens in what people wrote: the words "<|im_end|>" within a message end its turn, as every tokenizer reads them. Here they are counted, and
  * kept as words where data.control_tokens says so: a character that no text has goes in front of them before the template is rendered, and out again
  * behind, where it leaves its place. */
+#include "data/formats/conversation.h"
 #include "data/formats/message.h"
 
 #include <stdlib.h>
@@ -37,58 +38,99 @@ void note_text_controls(const char *text, const Tokenizer *tokenizer, const Data
     }
 }
 
-/* All texts of a message but its role. */
-static void note_texts(const json_t *value, const Tokenizer *tokenizer, const DataConfig *config) {
+/* Of messages all texts but their roles, which templates ask for. */
+static bool is_role(const char *key, bool message) { return message && strcmp(key, "role") == 0; }
+
+/* messages: the value is a list of them. */
+static void note_texts(const json_t *value, bool messages, bool message, const Tokenizer *tokenizer, const DataConfig *config) {
     const char *key;
     json_t *item;
     note_controls(json_string_value(value), tokenizer, config);
-    for (size_t i = 0; i < json_array_size(value); i++) note_texts(json_array_get(value, i), tokenizer, config);
-    json_object_foreach((json_t *)(uintptr_t)value, key, item) if (strcmp(key, "role") != 0) note_texts(item, tokenizer, config);
+    for (size_t i = 0; i < json_array_size(value); i++) note_texts(json_array_get(value, i), false, messages, tokenizer, config);
+    json_object_foreach((json_t *)(uintptr_t)value, key, item) {
+        note_controls(key, tokenizer, config);
+        if (!is_role(key, message)) note_texts(item, false, false, tokenizer, config);
+    }
+}
+
+static bool guard_bytes(const char *bytes, size_t len, const Tokenizer *tokenizer, Str *guarded) {
+    size_t at = 0, begin, end;
+    while (tokenizer_find_special(tokenizer, bytes, len, at, &begin, &end)) {
+        str_append_n(guarded, bytes + at, begin - at);
+        str_append(guarded, GUARD);
+        str_append_n(guarded, bytes + begin, end - begin);
+        at = end;
+    }
+    if (at > 0) str_append_n(guarded, bytes + at, len - at);
+    return at > 0;
 }
 
 static json_t *guard_text(const json_t *text, const Tokenizer *tokenizer) {
-    const char *bytes = json_string_value(text);
-    size_t len = json_string_length(text), at = 0, begin, end;
     Str guarded = {0};
-    while (tokenizer_find_special(tokenizer, bytes, len, at, &begin, &end)) {
-        str_append_n(&guarded, bytes + at, begin - at);
-        str_append(&guarded, GUARD);
-        str_append_n(&guarded, bytes + begin, end - begin);
-        at = end;
-    }
-    if (at == 0) return NULL;
-    str_append_n(&guarded, bytes + at, len - at);
-    json_t *json = json_stringn_nocheck(str_text(&guarded), guarded.len);
+    bool any = guard_bytes(json_string_value(text), json_string_length(text), tokenizer, &guarded);
+    json_t *own = any ? json_stringn_nocheck(str_text(&guarded), guarded.len) : json_incref((json_t *)(uintptr_t)text);
     str_release(&guarded);
-    return json;
+    return own;
 }
 
-/* In place: texts of a value that is the caller's own. */
-static void guard_texts(json_t *value, const Tokenizer *tokenizer) {
+static json_t *guard_value(const json_t *value, bool messages, bool message, const Tokenizer *tokenizer);
+
+static json_t *guard_object(const json_t *object, bool message, const Tokenizer *tokenizer) {
+    json_t *own = json_object(), *item;
     const char *key;
-    json_t *item;
-    size_t i;
-    json_array_foreach(value, i, item) {
-        json_t *text = json_is_string(item) ? guard_text(item, tokenizer) : NULL;
-        if (text) json_array_set_new(value, i, text);
-        if (!text) guard_texts(item, tokenizer);
+    Str name = {0};
+    json_object_foreach((json_t *)(uintptr_t)object, key, item) {
+        str_clear(&name);
+        const char *guarded = guard_bytes(key, strlen(key), tokenizer, &name) ? str_text(&name) : key;
+        json_object_set_new_nocheck(own, guarded, is_role(key, message) ? json_incref(item) : guard_value(item, false, false, tokenizer));
     }
-    json_object_foreach(value, key, item) {
-        if (strcmp(key, "role") == 0) continue;
-        json_t *text = json_is_string(item) ? guard_text(item, tokenizer) : NULL;
-        if (text) json_object_set_new(value, key, text); /* of a key that is there: the loop goes on */
-        if (!text) guard_texts(item, tokenizer);
-    }
+    str_release(&name);
+    return own;
+}
+
+/* A new reference: another value where there is a control token in it. */
+static json_t *guard_value(const json_t *value, bool messages, bool message, const Tokenizer *tokenizer) {
+    if (json_is_string(value)) return guard_text(value, tokenizer);
+    if (json_is_object(value)) return guard_object(value, message, tokenizer);
+    if (!json_is_array(value)) return json_incref((json_t *)(uintptr_t)value);
+    json_t *own = json_array();
+    for (size_t i = 0; i < json_array_size(value); i++) json_array_append_new(own, guard_value(json_array_get(value, i), false, messages, tokenizer));
+    return own;
 }
 
 json_t *controls_guard(const json_t *messages, const Tokenizer *tokenizer, const DataConfig *config) {
-    if (!config->plain_control) {
-        note_texts(messages, tokenizer, config);
-        return json_incref((json_t *)(uintptr_t)messages);
-    }
-    json_t *own = json_deep_copy(messages);
-    guard_texts(own, tokenizer);
-    return own;
+    if (config->plain_control) return guard_value(messages, true, false, tokenizer);
+    note_texts(messages, true, false, tokenizer, config);
+    return json_incref((json_t *)(uintptr_t)messages);
+}
+
+static bool is_written(const Chat *chat, const char *key) {
+    Slice template = chat_has_template(chat) ? chat_template_source(chat->template, true) : (Slice){0};
+    return template.len > 0 && memmem(template.data, template.len, key, strlen(key));
+}
+
+/* In the place of the row's own, opened where it is a text. */
+static Status guard_column(const char *key, json_t *list, const Tokenizer *tokenizer, const DataConfig *config, json_t *row) {
+    if (!list) return ST_OK;
+    if (is_written(config->chat, key)) note_texts(list, false, false, tokenizer, config);
+    json_t *own = config->plain_control ? guard_value(list, false, false, tokenizer) : json_incref(list);
+    json_decref(list);
+    return own && json_object_set_new(row, key, own) == 0 ? ST_OK : status_fail(ST_RESOURCE, "out of memory for '%s'", key);
+}
+
+Status controls_guard_row(const json_t *row, const Tokenizer *tokenizer, const DataConfig *config, json_t **guarded) {
+    json_t *tools = NULL, *documents = NULL;
+    *guarded = NULL;
+    if (!row) return ST_OK;
+    if (!(*guarded = json_copy((json_t *)(uintptr_t)row))) return status_fail(ST_RESOURCE, "out of memory for a row");
+    Status status = tokenizer ? row_tools(row, &tools) : ST_OK;
+    if (status == ST_OK) status = guard_column("tools", tools, tokenizer, config, *guarded);
+    if (status == ST_OK && tokenizer) status = row_list(row, "documents", &documents);
+    if (status == ST_OK) status = guard_column("documents", documents, tokenizer, config, *guarded);
+    if (status == ST_OK) return ST_OK;
+    json_decref(*guarded);
+    *guarded = NULL;
+    return status;
 }
 
 Status guards_take(Str *text, Guards *guards) {

@@ -82,7 +82,10 @@ static void name_role(json_t *message, const DataConfig *config) {
 
 static Status check_message(const json_t *given, size_t number) {
     if (!json_is_object(given)) return status_fail(ST_INPUT, "message %zu is no object with 'role' and 'content'", number);
-    if (!json_is_string(json_object_get(given, "role"))) return status_fail(ST_INPUT, "message %zu has no 'role', or one that is no text", number);
+    if (!json_is_string(json_object_get(given, "role")))
+        return status_hint(
+            status_fail(ST_INPUT, "message %zu has no 'role', or one that is no text", number),
+            "a message is {\"role\": \"user\" or \"assistant\", \"content\": ...}, or {\"from\": \"human\" or \"gpt\", \"value\": ...}");
     if (json_holds_nul(given)) return status_fail(ST_INPUT, "message %zu (%s) holds a NUL character", number, role_of(given));
     if (!json_holds_wide(given)) return ST_OK;
     status_fail(ST_INPUT, "message %zu (%s) holds a number beyond 64 bits, which would not be written as it stands", number, role_of(given));
@@ -93,7 +96,8 @@ static Status check_content(const json_t *message, size_t number) {
     const json_t *content = json_object_get(message, "content");
     bool called = json_array_size(json_object_get(message, "tool_calls")) > 0;
     if (json_is_string(content) || json_is_array(content) || (called && !content)) return ST_OK;
-    return status_fail(ST_INPUT, "'content' of message %zu (%s) is %s", number, role_of(message), content ? "no text" : "missing");
+    status_fail(ST_INPUT, "'content' of message %zu (%s) is %s", number, role_of(message), content ? "no text" : "missing");
+    return status_hint(ST_INPUT, "a message is {\"role\": ..., \"content\": ...}; data.on_bad_row: skip leaves such rows out");
 }
 
 /* A turn that says nothing but a call, as a text. */
@@ -157,7 +161,7 @@ static Status front_system(const json_t *messages, const json_t *row, const Data
     return ST_OK;
 }
 
-Status messages_normalize(const json_t *messages, const json_t *row, const DataConfig *config, json_t **normal) {
+static Status normalize_list(const json_t *messages, const json_t *row, const DataConfig *config, json_t **normal) {
     const char *system;
     if (!json_is_array(messages)) return status_fail(ST_INPUT, "the messages are no list");
     if (json_array_size(messages) == 0)
@@ -181,6 +185,14 @@ Status messages_normalize(const json_t *messages, const json_t *row, const DataC
         *normal = list;
     else
         json_decref(list);
+    return status;
+}
+
+Status messages_normalize(const json_t *messages, const json_t *row, const DataConfig *config, json_t **normal) {
+    if (!has_named_turns(messages)) return normalize_list(messages, row, config, normal);
+    json_t *opened = named_turns_open(messages);
+    Status status = opened ? normalize_list(opened, row, config, normal) : status_fail(ST_RESOURCE, "out of memory for a conversation");
+    json_decref(opened);
     return status;
 }
 
@@ -234,6 +246,23 @@ static Status set_kwargs(json_t *variables, const json_t *row) {
     return status;
 }
 
+/* 'user', 'assistant', ...: of the first of them. */
+static void list_roles(const json_t *messages, Str *roles) {
+    for (size_t i = 0; i < json_array_size(messages) && roles->len < 80; i++)
+        str_printf(roles, "%s'%s'", i ? ", " : "", role_of(json_array_get(messages, i)));
+}
+
+/* What a template says of messages that it does not take is about roles: that it has no such one, or another order. */
+static Status refused(const json_t *messages, const json_t *row) {
+    Str roles = {0};
+    if (*status_hint_text()) return ST_INPUT;
+    list_roles(messages, &roles);
+    status_hint(ST_INPUT, "the conversation's roles are %s; change them, or name another template: model.chat_template (--chat-template)%s",
+                str_text(&roles), row ? "; data.on_bad_row: skip leaves such rows out" : "");
+    str_release(&roles);
+    return ST_INPUT;
+}
+
 Status messages_render(const Chat *chat, const json_t *messages, size_t n, const json_t *row, bool generation_prompt, ChatRendering *rendering) {
     json_t *variables = json_object(), *part = json_array();
     Status status = variables && part ? set_kwargs(variables, row) : status_fail(ST_RESOURCE, "out of memory");
@@ -242,7 +271,10 @@ Status messages_render(const Chat *chat, const json_t *messages, size_t n, const
     if (status == ST_OK) json_object_set_new(variables, "add_generation_prompt", json_boolean(generation_prompt));
     if (status == ST_OK) status = set_tools(variables, row);
     if (status == ST_OK) status = set_list(variables, row, "documents");
-    if (status == ST_OK) status = chat_template_render(chat->template, variables, &(ChatOptions){.now = chat->now}, rendering);
+    if (status == ST_OK) {
+        status = chat_template_render(chat->template, variables, &(ChatOptions){.now = chat->now}, rendering);
+        if (status == ST_INPUT) status = refused(part, row);
+    }
     json_decref(variables);
     json_decref(part);
     return status;
@@ -475,10 +507,10 @@ static void note_empty(const json_t *message, RowNotes *notes) {
 
 static Status no_answer(const json_t *messages) {
     Str roles = {0};
-    for (size_t i = 0; i < json_array_size(messages) && roles.len < 60; i++)
-        str_printf(&roles, "%s'%s'", i ? ", " : "", role_of(json_array_get(messages, i)));
+    list_roles(messages, &roles);
     status_fail(ST_INPUT, "no message of the conversation is the assistant's, so there is nothing to train");
-    status_hint(ST_INPUT, "its roles are %s; data.train_on: all trains everything", str_text(&roles));
+    status_hint(ST_INPUT, "its roles are %s: call the one that answers 'assistant', as gpt, model and bot are; data.train_on: all trains everything",
+                str_text(&roles));
     str_release(&roles);
     return ST_INPUT;
 }
@@ -703,12 +735,14 @@ Status encode_question(const json_t *messages, const json_t *row, const DataConf
     TRY(need_template(config, tokenizer));
     if (n > 0 && is_role(json_array_get(messages, n - 1), "assistant")) n--;
     if (n == 0) return status_fail(ST_INPUT, "the conversation has nothing to answer");
-    json_t *guarded = controls_guard(messages, tokenizer, config);
-    Status status = guarded ? messages_render(config->chat, guarded, n, row, true, &rendering) : status_fail(ST_RESOURCE, "out of memory");
-    if (status == ST_OK) status = check_written(config->chat, guarded, n, row, true, &rendering.text, config->notes);
+    json_t *guarded = controls_guard(messages, tokenizer, config), *own = NULL;
+    Status status = guarded ? controls_guard_row(row, tokenizer, config, &own) : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK) status = messages_render(config->chat, guarded, n, own, true, &rendering);
+    if (status == ST_OK) status = check_written(config->chat, guarded, n, own, true, &rendering.text, config->notes);
     if (status == ST_OK && config->plain_control) status = guards_take(&rendering.text, &guards);
     if (status == ST_OK) status = tokenizer_encode_guarded(tokenizer, str_text(&rendering.text), rendering.text.len, guards.at, guards.n, ids, NULL);
     json_decref(guarded);
+    json_decref(own);
     guards_release(&guards);
     chat_rendering_release(&rendering);
     return status;

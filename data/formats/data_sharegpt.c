@@ -35,7 +35,9 @@ static Status turn_message(json_t *turn, size_t number, RowNotes *notes, json_t 
     const char *role = role_known(json_string_value(from));
     if (!role) {
         status_fail(ST_INPUT, "message %zu is from '%s', which is no known role", number, json_string_value(from));
-        return status_hint(ST_INPUT, "known are human, gpt, system, function_call, observation and their usual other names");
+        return status_hint(
+            ST_INPUT,
+            "known are human, gpt, system, function_call, observation and their usual other names; data.on_bad_row: skip leaves such rows out");
     }
     note_keys(turn, notes);
     if (strcmp(role, "function_call") == 0) {

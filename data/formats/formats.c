@@ -31,6 +31,20 @@ Status data_format_encode(const DataFormat *format, const json_t *row, const Dat
     return status;
 }
 
+Status data_format_encode_one(const DataFormat *format, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    DataConfig by_turns = *config;
+    by_turns.turns = "auto";
+    TRY(data_format_encode(format, row, &by_turns, tokenizer, encoding));
+    size_t n = encoding->ends.n;
+    ids_clear(&encoding->ends);
+    if (encoding->behind_thought) row_note(config->notes, BEHIND_THOUGHT);
+    if (n <= 1) return ST_OK;
+    status_fail(ST_INPUT, "the row trains %zu answers, and the chat template writes an earlier one otherwise than when it is asked for", n);
+    return status_hint(ST_INPUT,
+                       "data.train_on: last takes the last one alone; or take a template that writes all of them alike (model.chat_template); "
+                       "data.on_bad_row: skip leaves such rows out");
+}
+
 Status data_format_question(const DataFormat *format, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     json_t *own = row_unpadded(row, config->padded);
     if (!own) return status_fail(ST_RESOURCE, "out of memory for a row");
@@ -86,7 +100,7 @@ static Status row_conversation(const json_t *row, json_t **messages) {
     if (!turns) turns = json_object_get(row, "conversation");
     if (json_is_array(json_object_get(row, "prompt"))) list = json_object_get(row, "prompt");
     if (!json_is_array(list)) return json_is_array(turns) ? sharegpt_messages(turns, NULL, messages) : ST_OK;
-    *messages = json_copy(list);
+    *messages = has_named_turns(list) ? named_turns_open(list) : json_copy(list);
     return *messages ? ST_OK : status_fail(ST_RESOURCE, "out of memory for a conversation");
 }
 

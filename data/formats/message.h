@@ -8,6 +8,9 @@
 #include "data/data.h"
 
 #define EMPTY_ANSWER "with an empty answer: nothing but an end is trained"
+#define BEHIND_THOUGHT                                                                                                                            \
+    "with answers that the chat template writes without the thought that it asks for them with: they are trained behind it, and one that has no " \
+    "thought behind an empty one"
 
 /* ---- roles ---- */
 
@@ -19,6 +22,11 @@ const char *role_known(const char *name);
 const char *role_for(const Chat *chat, const char *name);
 /* The standard role that may be meant by a misspelt name; NULL: none is near. */
 const char *role_nearest(const char *name);
+
+/* Turns of ShareGPT's, {"from", "value"}, among messages. Opened they have a role and a content; their other keys stay, so that what nothing reads is
+ * counted. A new list; NULL: no memory. */
+bool has_named_turns(const json_t *list);
+json_t *named_turns_open(const json_t *list);
 
 /* ---- marks: keys that say whether a turn is trained ---- */
 
@@ -54,6 +62,9 @@ void note_controls(const char *text, const Tokenizer *tokenizer, const DataConfi
 void note_text_controls(const char *text, const Tokenizer *tokenizer, const DataConfig *config);
 /* The messages as they are rendered: with data.control_tokens: text control tokens are guarded, else noted. A new reference, NULL: no memory. */
 json_t *controls_guard(const json_t *messages, const Tokenizer *tokenizer, const DataConfig *config);
+/* The same for what else of a row templates write, its tools and documents. *guarded: a new reference, NULL where row is. ST_INPUT: these are no
+ * lists. */
+Status controls_guard_row(const json_t *row, const Tokenizer *tokenizer, const DataConfig *config, json_t **guarded);
 /* Where guards were in a text, from which they are taken. */
 typedef struct Guards {
     size_t *at, n, cap;

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static const struct {
     const char *name;
@@ -117,21 +118,51 @@ static bool is_about(const char *key) {
     return text_ends_with(key, "_id");
 }
 
+static bool is_among(const char *key, const char *const *names, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (strcasecmp(names[i], key) == 0) return true;
+    return false;
+}
+
+/* Ours that formats read beside others alone: a row with nothing else has no form, and they may be its question and answer. */
+static const char *const beside[] = {"input", "output", "answer"};
+
+static bool is_answer(const char *key) {
+    static const char *const names[] = {"answer",   "answers", "output",    "outputs", "response", "responses", "reply", "replies", "completion",
+                                        "solution", "target",  "assistant", "gpt",     "bot",      "model",     "ai",    "summary", "result"};
+    return is_among(key, names, COUNT_OF(names));
+}
+
 /* The k-th column that may hold what is asked or answered: a text or a list, but none that is read already. */
 static const char *likely_column(const json_t *row, size_t k, bool any) {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)row, key, value) {
         if (!json_is_string(value) && !json_is_array(value)) continue;
-        if (column_of(key) >= 0 || (!any && is_about(key))) continue;
+        if ((column_of(key) >= 0 && !is_among(key, beside, COUNT_OF(beside))) || (!any && is_about(key))) continue;
         if (k-- == 0) return key;
     }
     return NULL;
 }
 
+/* The first of them that may be `ours`: with an answer's name for an answer, with another one for the rest. */
+static const char *likely_for(const json_t *row, const char *ours) {
+    bool any = !likely_column(row, 0, false), answers = strcmp(ours, "completion") == 0 || strcmp(ours, "output") == 0;
+    const char *key;
+    for (size_t k = 0; (key = likely_column(row, k, any)); k++)
+        if (is_answer(key) == answers) return key;
+    key = likely_column(row, 0, any);
+    return key && column_of(key) < 0 ? key : NULL;
+}
+
 void columns_example(const json_t *row, Str *known) {
     bool any = !likely_column(row, 1, false);
     const char *theirs = likely_column(row, 0, any), *second = likely_column(row, 1, any);
+    if (theirs && second && is_answer(theirs) && !is_answer(second)) {
+        const char *first = theirs;
+        theirs = second;
+        second = first;
+    }
     str_append(known, "; data.columns says which columns are meant");
     if (theirs && second)
         str_printf(known, ", such as {prompt: %s, completion: %s}", theirs, second);
@@ -140,7 +171,7 @@ void columns_example(const json_t *row, Str *known) {
 }
 
 bool columns_hint(const json_t *row, const char *ours) {
-    const char *theirs = likely_column(row, 0, !likely_column(row, 0, false));
+    const char *theirs = likely_for(row, ours);
     Str list = {0};
     columns_list(row, &list);
     status_hint(ST_INPUT, "its columns are %s; data.columns: {%s: %s} takes %s as '%s'", list.len ? str_text(&list) : "none", ours,

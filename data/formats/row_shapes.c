@@ -2,6 +2,7 @@
 /* Public forms of rows (shapes.def) as ours, and conversations that are lists of texts, or of pairs of them. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
+#include "data/formats/message.h"
 #include "data/formats/row_form.h"
 
 #include <string.h>
@@ -73,7 +74,7 @@ static Status set_tools(json_t *row, const json_t *tools) {
 }
 
 /* One assistant's message with all calls, each {"name", "arguments"}. */
-static json_t *calls_message(const json_t *calls) {
+static json_t *xlam_calls(const json_t *calls) {
     json_t *list = json_array();
     for (size_t i = 0; i < json_array_size(calls); i++)
         json_array_append_new(list, json_pack("{s:s, s:O}", "type", "function", "function", json_array_get(calls, i)));
@@ -92,7 +93,7 @@ static Status make_xlam(json_t *row) {
     if (status == ST_OK && json_array_size(answers) == 0) status = status_fail(ST_INPUT, "'answers' holds no call");
     if (status == ST_OK && tools) status = set_tools(row, tools);
     if (status == ST_OK) {
-        json_t *user = json_pack("{s:s, s:O}", "role", "user", "content", query), *call = calls_message(answers);
+        json_t *user = json_pack("{s:s, s:O}", "role", "user", "content", query), *call = xlam_calls(answers);
         json_t *messages = user && call ? json_pack("[o, o]", user, call) : NULL;
         status = messages && json_object_set_new(row, "messages", messages) == 0 ? ST_OK : no_memory();
     }
@@ -121,7 +122,7 @@ static json_t *glaive_call(const char *text) {
     json_t *call = json_loadb(str_text(&clean), clean.len, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, NULL), *list = NULL;
     str_release(&clean);
     if (json_is_string(json_object_get(call, "name"))) list = json_pack("[O]", call);
-    json_t *message = list ? calls_message(list) : NULL;
+    json_t *message = list ? xlam_calls(list) : NULL;
     json_decref(call);
     json_decref(list);
     return message;
@@ -289,6 +290,29 @@ static Status lists_as_messages(const json_t *row, json_t **shaped, const char *
     return ST_OK;
 }
 
+/* ---- turns of ShareGPT's in lists of messages ---- */
+
+/* Of columns that have messages with a role and a content. *named: a new reference, to the row itself where there are no such turns. */
+static Status turns_as_messages(const json_t *row, json_t **named, const char **shape) {
+    static const char *const columns[] = {"messages", "prompt", "completion", "chosen", "rejected", "chosen_messages", "rejected_messages"};
+    *named = json_incref((json_t *)(uintptr_t)row);
+    for (size_t i = 0; i < COUNT_OF(columns); i++) {
+        const json_t *list = json_object_get(row, columns[i]);
+        if (!has_named_turns(list)) continue;
+        if (!*shape) {
+            json_decref(*named);
+            *named = json_copy((json_t *)(uintptr_t)row);
+        }
+        *shape = "turns of from and value";
+        json_t *messages = *named ? named_turns_open(list) : NULL;
+        if (!messages || json_object_set_new(*named, columns[i], messages) != 0) {
+            json_decref(*named);
+            return no_memory();
+        }
+    }
+    return ST_OK;
+}
+
 /* ---- which rows are ours ---- */
 
 static bool is_dialogue(const json_t *row) {
@@ -305,9 +329,7 @@ static bool is_ours(const json_t *row, RowUse use) {
     return strcmp(format->name, "prompt") != 0 || use == ROWS_ASKED;
 }
 
-Status shape_apply(const json_t *row, RowUse use, json_t **shaped, const char **shape) {
-    *shaped = NULL;
-    *shape = NULL;
+static Status shape_named(const json_t *row, RowUse use, json_t **shaped, const char **shape) {
     TRY(lists_as_messages(row, shaped, shape));
     if (*shaped) return ST_OK;
     for (size_t i = is_ours(row, use) ? COUNT_OF(shapes) : 0; i < COUNT_OF(shapes); i++) {
@@ -317,4 +339,14 @@ Status shape_apply(const json_t *row, RowUse use, json_t **shaped, const char **
     }
     *shaped = json_incref((json_t *)(uintptr_t)row);
     return ST_OK;
+}
+
+Status shape_apply(const json_t *row, RowUse use, json_t **shaped, const char **shape) {
+    json_t *named;
+    *shaped = NULL;
+    *shape = NULL;
+    TRY(turns_as_messages(row, &named, shape));
+    Status status = shape_named(named, use, shaped, shape);
+    json_decref(named);
+    return status;
 }

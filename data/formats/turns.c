@@ -109,7 +109,10 @@ Status encode_messages(const json_t *messages, size_t n_context, const json_t *r
                        Encoding *encoding) {
     json_t *guarded = tokenizer ? controls_guard(messages, tokenizer, config) : json_incref((json_t *)(uintptr_t)messages);
     if (!guarded) return status_fail(ST_RESOURCE, "out of memory for a conversation");
-    Status status = encode_guarded(guarded, n_context, row, config, tokenizer, encoding);
+    json_t *guarded_row;
+    Status status = controls_guard_row(row, tokenizer, config, &guarded_row);
+    if (status == ST_OK) status = encode_guarded(guarded, n_context, guarded_row, config, tokenizer, encoding);
+    json_decref(guarded_row);
     json_decref(guarded);
     return status;
 }

@@ -27,6 +27,7 @@ enum {
     MODEL = SAMPLING_OPTIONS,
     ADAPTER,
     CHAT_TEMPLATE,
+    TEMPLATE_KWARGS,
     COMPUTE,
     BASE,
     MAX_BATCH,
@@ -48,6 +49,7 @@ static const OptionSpec teacher_options[] = {
     [MODEL] = {"model", .kind = TAKES_TEXT},
     [ADAPTER] = {"adapter", .kind = TAKES_TEXT},
     [CHAT_TEMPLATE] = {"chat_template", .kind = TAKES_TEXT},
+    [TEMPLATE_KWARGS] = {"template_kwargs", .kind = TAKES_NODE},
     [COMPUTE] = {"compute", TAKES_TEXT, .choices = "auto|f32|bf16"},
     [BASE] = {"base", .kind = TAKES_TRUTH},
     [MAX_BATCH] = {"max_batch", TAKES_WHOLE, .low = 0, .high = 1 << 16},
@@ -166,6 +168,7 @@ static Status read_config(const Yaml *node, const char *key, const char *file, A
         .model = v[MODEL].text,
         .adapter = v[ADAPTER].text,
         .chat_template = v[CHAT_TEMPLATE].text,
+        .template_kwargs = v[TEMPLATE_KWARGS].node,
         .compute = v[COMPUTE].text,
         .base = v[BASE].number != 0,
         .max_batch = (int64_t)v[MAX_BATCH].number,
@@ -188,6 +191,22 @@ static Status read_config(const Yaml *node, const char *key, const char *file, A
     return check_texts(config, v);
 }
 
+/* Values for a chat template: there must be one that is rendered. */
+static Status check_kwargs(const TeacherConfig *config) {
+    const Yaml *values = config->template_kwargs;
+    if (!values || values->kind == YAML_NULL) return ST_OK;
+    if (values->kind != YAML_MAP) return refuse(config, "its 'template_kwargs' is no map", "such as template_kwargs: {enable_thinking: false}");
+    if (config->base) return refuse(config, "'template_kwargs' does nothing with 'base: true'", "texts are continued without a chat template");
+    if (config->url && strcmp(config->api, "completions") == 0)
+        return refuse(config, "'template_kwargs' does nothing with 'api: completions'", "the server renders conversations alone: api: chat");
+    return ST_OK;
+}
+
+json_t *teacher_kwargs(const TeacherConfig *config) {
+    const Yaml *values = config->template_kwargs;
+    return values && values->n > 0 ? yaml_to_json(values) : NULL;
+}
+
 Status teacher_config(const Yaml *node, const char *key, const char *file, Arena *arena, TeacherConfig *config) {
     static const char *const of_servers[] = {"api",     "api_key_env",         "ca_file",           "concurrency", "retries",
                                              "timeout", "requests_per_second", "tokens_per_minute", NULL};
@@ -197,6 +216,7 @@ Status teacher_config(const Yaml *node, const char *key, const char *file, Arena
                            "%s: {model: DIR}, or {url: http://host:port/v1, model: NAME, api_key_env: VARIABLE}", key);
     TRY(read_config(node, key, file, arena, config));
     if (config->replay && config->url) return refuse(config, "it names a log to replay and a server", "keep one");
+    TRY(check_kwargs(config));
     if (config->replay) return ST_OK;
     if (config->url) TRY(check_url(config));
     if (!config->model) return refuse(config, "it lacks 'model'", "a model directory, or with 'url' the name of the server's model");

@@ -28,6 +28,7 @@ void teacher_sampling_write(const TeacherSampling *sampling, JsonWriter *w, cons
 
 typedef struct TeacherConfig {
     const char *model, *adapter, *chat_template, *compute; /* here: directories; on a server: the model's name */
+    const Yaml *template_kwargs;                           /* {name: value}, for the chat template here or the server's; NULL: none */
     bool base;                                             /* plain texts are continued, also where there is a chat template */
     const char *url, *api, *api_key_env, *ca_file; /* api: chat | completions; ca_file: PEM, certificates that are trusted instead of the system's */
     const char *replay;                            /* a log of requests; nobody is asked */
@@ -40,6 +41,7 @@ typedef struct TeacherConfig {
 } TeacherConfig;
 /* ST_CONFIG: nothing to ask, or more than one, unknown keys, values that do not fit. The sampling is checked too. */
 Status teacher_config(const Yaml *node, const char *key, const char *file, Arena *arena, TeacherConfig *config);
+json_t *teacher_kwargs(const TeacherConfig *config); /* its template_kwargs as an object, a new reference; NULL: none */
 Status teacher_config_sampling(const TeacherConfig *config, Arena *arena, TeacherSampling *sampling); /* the sampling beside its keys */
 
 /* secret: the value of an environment variable, NULL when it is not set. now: the day for templates that write one, NULL: today. reads_choices: also

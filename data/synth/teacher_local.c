@@ -26,6 +26,15 @@ static void close(Teacher *teacher) {
     free(local);
 }
 
+static Status open_template(const Teacher *teacher, Local *local) {
+    const TeacherConfig *c = &teacher->config;
+    TRY(chat_open(c->model, c->adapter, c->chat_template, teacher->options.now, local->tokenizer, &local->chat));
+    json_t *values = teacher_kwargs(c);
+    Status status = chat_set_kwargs(local->chat, values, local->tokenizer);
+    json_decref(values);
+    return status == ST_INPUT ? status_prefix(ST_CONFIG, "'template_kwargs' of '%s'", c->key) : status;
+}
+
 static Status open(Teacher *teacher) {
     const TeacherConfig *c = &teacher->config;
     Local *local = teacher->state = calloc(1, sizeof *local);
@@ -36,7 +45,7 @@ static Status open(Teacher *teacher) {
     if (!local->tokenizer) return status_hint(status_fail(ST_INPUT, "the teacher '%s' has no tokenizer", c->model), "it is asked in words");
     local->memory = generate_memory_new(local->model);
     if (!local->memory) return ST_RESOURCE;
-    TRY(chat_open(c->model, c->adapter, c->chat_template, teacher->options.now, local->tokenizer, &local->chat));
+    TRY(open_template(teacher, local));
     teacher->chats = chat_has_template(local->chat) && !c->base;
     teacher->compares = !teacher->options.reads_choices;
     if (c->max_batch > 0) teacher->width = (size_t)c->max_batch;

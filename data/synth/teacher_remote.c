@@ -103,6 +103,15 @@ static Status open(Teacher *teacher) {
 
 /* ---- what is asked ---- */
 
+/* By the name that vLLM and SGLang have for it. */
+static void write_kwargs(const TeacherConfig *config, JsonWriter *w) {
+    json_t *values = teacher_kwargs(config);
+    char *text = values ? json_dumps(values, JSON_COMPACT) : NULL;
+    if (text) jw_raw(w, "chat_template_kwargs", text);
+    free(text);
+    json_decref(values);
+}
+
 static void write_body(const Teacher *teacher, const TeacherPrompt *prompt, const TeacherSampling *s, Str *body) {
     JsonWriter w = {0};
     bool choice = prompt->n_choices > 0;
@@ -112,6 +121,7 @@ static void write_body(const Teacher *teacher, const TeacherPrompt *prompt, cons
         char *messages = json_dumps(prompt->messages, JSON_COMPACT);
         jw_raw(&w, "messages", messages ? messages : "[]");
         free(messages);
+        write_kwargs(&teacher->config, &w);
     } else
         jw_string(&w, "prompt", prompt->text);
     jw_int(&w, "max_tokens", choice ? MAX(CHOICE_TOKENS, (int64_t)teacher_choice_bytes(prompt)) : s->max_new_tokens);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* adapter_config.json of PEFT, read: what it says of LoRA, and which layers it leaves out. */
 #include "lib/base/log.h"
+#include "lib/model/not_a_model.h"
 #include "lib/model/parts.h"
 
 #include <stdlib.h>
@@ -236,10 +237,7 @@ const char *adapter_left_out_by(const AdapterSettings *settings, const char *pat
 /* ---- the file ---- */
 
 static Status open_config(const char *dir, Arena *arena, const char **path, json_t **json) {
-    if (!dir_exists(dir)) {
-        status_fail(ST_INPUT, "no adapter directory '%s'", dir);
-        return status_hint(ST_INPUT, "an adapter is a directory with adapter_config.json and adapter_model.safetensors");
-    }
+    if (!dir_exists(dir)) return hint_no_directory(status_fail(ST_INPUT, "no adapter directory '%s'", dir), dir, AN_ADAPTER);
     const char *model = path_join(arena, dir, "config.json"), *made = path_join(arena, dir, "adapter");
     *path = path_join(arena, dir, "adapter_config.json");
     if (!*path || !model || !made) return ST_RESOURCE;
@@ -248,8 +246,7 @@ static Status open_config(const char *dir, Arena *arena, const char **path, json
     if (there) return json_read_file(*path, json);
     status_fail(ST_INPUT, "'%s' is no adapter: it lacks adapter_config.json", dir);
     if (dir_exists(made)) return status_hint(ST_INPUT, "it is a run: its adapter is '%s'", made);
-    return file_exists(model) ? status_hint(ST_INPUT, "it is a model")
-                              : status_hint(ST_INPUT, "an adapter is a directory with adapter_config.json and adapter_model.safetensors");
+    return file_exists(model) ? status_hint(ST_INPUT, "it is a model") : status_hint(ST_INPUT, AN_ADAPTER);
 }
 
 Status adapter_settings_read(const char *dir, Arena *arena, AdapterSettings *settings) {

@@ -529,9 +529,7 @@ Status model_config_read(const char *dir, Arena *arena, ModelConfig *config) {
                                  "GGUF is not read: take the Hugging Face directory that it was made from, with config.json and model.safetensors")
                    : status_hint(ST_INPUT, "name the directory that has its config.json and model.safetensors");
     }
-    if (!dir_exists(dir)) {
-        return hint_no_directory(status_fail(ST_INPUT, "no model directory '%s'", dir), dir);
-    }
+    if (!dir_exists(dir)) return hint_no_directory(status_fail(ST_INPUT, "no model directory '%s'", dir), dir, A_MODEL);
     const char *path = path_join(arena, dir, "config.json");
     if (!path) return ST_RESOURCE;
     bool there;

@@ -9,13 +9,22 @@ bool is_hub_name(const char *name) {
     return org > 0 && model > 0 && !name[org + 1 + model] && name[0] != '.' && name[org + 1] != '.';
 }
 
-Status hint_no_directory(Status status, const char *dir) {
-    if (!is_hub_name(dir))
-        return status_hint(status, "a model is a directory on this machine with config.json and model.safetensors; nothing is downloaded");
+/* runs/x is a path where there is a folder runs. */
+static bool may_be_at_hub(const char *dir) {
+    Str org = {0};
+    if (!is_hub_name(dir)) return false;
+    str_append_n(&org, dir, strcspn(dir, "/"));
+    bool path = dir_exists(str_text(&org));
+    str_release(&org);
+    return !path;
+}
+
+Status hint_no_directory(Status status, const char *dir, const char *what) {
+    if (!may_be_at_hub(dir)) return status_hint(status, "%s, on this machine; nothing is downloaded", what);
     return status_hint(status,
                        "nothing is downloaded here: `hf download %s` puts the model of that name into the Hugging Face cache, where it is found (pip "
-                       "install huggingface_hub); else give the path of a directory with config.json and model.safetensors",
-                       dir);
+                       "install huggingface_hub); else give a path: %s",
+                       dir, what);
 }
 
 /* ---- other files ---- */
@@ -70,9 +79,9 @@ Status hint_other_files(Status status, const char *dir) {
         status_hint(status, "%s", str_text(&text));
         str_release(&text);
     } else if (n == 0)
-        status_hint(status, "the directory is empty: a model is a directory with config.json and model.safetensors");
+        status_hint(status, "the directory is empty: " A_MODEL);
     else
-        status_hint(status, "a model is a directory with config.json and model.safetensors");
+        status_hint(status, A_MODEL);
     arena_free(arena);
     return status;
 }

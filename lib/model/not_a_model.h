@@ -5,8 +5,10 @@
 
 #include "lib/model/model.h"
 
-/* There is no such directory. One whose name looks like org/name is at Hugging Face. */
-Status hint_no_directory(Status status, const char *dir);
+/* There is no such directory. One whose name looks like org/name is at Hugging Face. what: A_MODEL, AN_ADAPTER or the like. */
+#define A_MODEL "a model is a directory with config.json and model.safetensors"
+#define AN_ADAPTER "an adapter is a directory with adapter_config.json and adapter_model.safetensors"
+Status hint_no_directory(Status status, const char *dir, const char *what);
 /* A directory without config.json, or without weights: by the files that it has. */
 Status hint_other_files(Status status, const char *dir);
 /* A file of weights that is not what it says, or ends too early. */

@@ -315,6 +315,7 @@ static Status read_rows(Ilql *il) {
     Chat *chat = NULL;
     Status status = run_chat_open(&il->recipe, il->config->options.resume, &il->dated, &tokenizer, &chat);
     if (status == ST_OK) status = offline_rows_read(il->recipe, &il->model->config, chat, tokenizer, &il->rows);
+    if (status == ST_OK) row_notes_warn(&il->rows.table.notes, "data.train");
     chat_close(chat);
     tokenizer_free(tokenizer);
     return status;

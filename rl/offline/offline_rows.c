@@ -48,7 +48,7 @@ static Status encode(const Reading *reading, const DataSource *source, const jso
         return status_hint(status_fail(ST_INPUT, "the row holds text, and the model directory has no tokenizer"),
                            "rows with ids need none: {\"prompt_ids\", \"completion_ids\", \"reward\"}");
     }
-    Status status = data_format_encode(format, ids ? ids : row, &reading->config, reading->tokenizer, encoding);
+    Status status = data_format_encode_one(format, ids ? ids : row, &reading->config, reading->tokenizer, encoding);
     json_decref(ids);
     return status == ST_OK ? ids_check(&encoding->ids, reading->config.vocab_size) : status;
 }
@@ -128,8 +128,7 @@ static Status read_row(void *context, const DataSource *source, const Row *row) 
     if (status == ST_OK) status = fits(reading, &encoding, &dropped);
     if (status == ST_OK && !dropped) status = keep(reading, row->json, &encoding);
     if (status == ST_OK && !dropped) row_notes_add(&reading->rows->table.notes, &reading->notes, row->file, row->unit, row->line);
-    ids_release(&encoding.ids);
-    ids_release(&encoding.labels);
+    encoding_release(&encoding);
     return status;
 }
 
@@ -143,7 +142,6 @@ Status offline_rows_read(const Recipe *recipe, const ModelConfig *model, const C
     Status status = data_sources_read(recipe->data_train, "data.train", &reader, rows->arena, &rows->table);
     row_notes_release(&reading.notes);
     TRY(status);
-    row_notes_warn(&rows->table.notes, "data.train");
     rows->table.n = rows->n;
     if (rows->n == 0) return status_fail(ST_INPUT, "'data.train' holds no rows; %lld were longer than data.max_length", (long long)rows->dropped);
     rows->mean_reward /= (double)rows->n;

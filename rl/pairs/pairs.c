@@ -82,7 +82,9 @@ static Status no_tokenizer(void) {
 
 static Status encode_text(const json_t *row, const char *format, const Loader *loader, Encoding *encoding) {
     if (!loader->source->tokenizer) return no_tokenizer();
-    TRY(data_format_encode(data_format_find(format), row, &loader->config, loader->source->tokenizer, encoding));
+    const DataFormat *reader = data_format_find(format);
+    /* what a score is of is the conversation as it is written, with nothing that asks */
+    TRY((loader->source->ends ? data_format_encode : data_format_encode_one)(reader, row, &loader->config, loader->source->tokenizer, encoding));
     return check_vocabulary(loader, &encoding->ids);
 }
 
@@ -293,6 +295,7 @@ static Status read_row(Loader *loader, const Row *from) {
     for (int s = 0; s < 2; s++) {
         ids_clear(&loader->sides[s].ids);
         ids_clear(&loader->sides[s].labels);
+        loader->sides[s].behind_thought = false;
     }
     const PairSource *source = loader->source;
     PairDrop why = source->stepwise ? PAIR_DROPS : preference_needless(from->json, source->unpaired);
@@ -372,8 +375,7 @@ Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const Pa
     loader.pairs->alone = source->unpaired && !source->stepwise && strcmp(key, "data.train") == 0;
     Status status = load_all(&loader, key, node);
     for (int s = 0; s < 2; s++) {
-        ids_release(&loader.sides[s].ids);
-        ids_release(&loader.sides[s].labels);
+        encoding_release(&loader.sides[s]);
     }
     free(loader.labels);
     row_notes_release(&loader.notes);

@@ -2,6 +2,7 @@
 /* Opening reward models, and passes that read their score. */
 #include "rl/reward/scorer.h"
 
+#include "lib/model/not_a_model.h"
 #include "rl/pairs/pair_run.h"
 
 #include <stdlib.h>
@@ -81,7 +82,8 @@ static Status find_part(Arena *arena, const char *dir, Found *found) {
 
 static Status find(Arena *arena, const char *dir, const ScorerOptions *options, Found *found) {
     if (!dir_exists(dir))
-        return status_hint(status_fail(ST_INPUT, "no reward model '%s'", dir), "name a run of tune reward, or a model or adapter with a score");
+        return hint_no_directory(status_fail(ST_INPUT, "no reward model '%s'", dir), dir,
+                                 "a reward model is a run of tune reward, or the directory of a model or adapter with a score");
     TRY(find_part(arena, dir, found));
     TRY(read_rendering(arena, dir, found));
     if (options->chat_template) {

@@ -313,15 +313,17 @@ static char *rows_of_turns(const json_t *row) {
     return text.data;
 }
 
+#define TURNS_WITH_THOUGHTS                                                                                                                        \
+    "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"Two plus two?\"}, {\"role\": \"assistant\", " \
+    "\"content\": \"Four.\", \"reasoning_content\": \"add\"}, {\"role\": \"user\", \"content\": \"Plus one?\"}, {\"role\": \"assistant\", "        \
+    "\"content\": \"Five.\", \"reasoning_content\": \"add more\"}]}"
+#define TURNS_WITHOUT                                                                                                                                \
+    "{\"messages\": [{\"role\": \"user\", \"content\": \"Two plus two?\"}, {\"role\": \"assistant\", \"content\": \"Four.\"}, {\"role\": \"user\", " \
+    "\"content\": \"Plus one?\"}, {\"role\": \"assistant\", \"content\": \"Five.\"}], \"chat_template_kwargs\": {\"enable_thinking\": false}}"
+
 /* With real templates: the texts of a row are its turns' rows, as training on the last answer has them. */
 TEST(real_templates_are_rendered_as_they_ask) {
-    static const char *const rows[] = {
-        THREE_TURNS,
-        "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"Two plus two?\"}, {\"role\": \"assistant\", "
-        "\"content\": \"Four.\", \"reasoning_content\": \"add\"}, {\"role\": \"user\", \"content\": \"Plus one?\"}, {\"role\": \"assistant\", "
-        "\"content\": \"Five.\", \"reasoning_content\": \"add more\"}]}",
-        "{\"messages\": [{\"role\": \"user\", \"content\": \"Two plus two?\"}, {\"role\": \"assistant\", \"content\": \"Four.\"}, {\"role\": \"user\", "
-        "\"content\": \"Plus one?\"}, {\"role\": \"assistant\", \"content\": \"Five.\"}], \"chat_template_kwargs\": {\"enable_thinking\": false}}"};
+    static const char *const rows[] = {THREE_TURNS, TURNS_WITH_THOUGHTS, TURNS_WITHOUT};
     static const char *const names[] = {"Qwen-Qwen3-0.6B",         "GLM-5.2",
                                         "GLM-4.7-Flash",           "LFM2.5-Instruct",
                                         "openai-gpt-oss-120b",     "StepFun3.5-Flash",

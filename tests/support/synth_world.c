@@ -215,6 +215,12 @@ static bool fails_at_bad(int fd, const Query *query) {
     return false;
 }
 
+/* As vLLM and SGLang take values for the chat template. */
+static bool without_thoughts(const Query *query) {
+    const json_t *values = json_object_get(query->body, "chat_template_kwargs");
+    return json_is_false(json_object_get(values, "enable_thinking")) && json_integer_value(json_object_get(values, "depth")) == 2;
+}
+
 /* The first part of the path says how: /busy/v1/chat/completions. */
 static void serve(int fd, Query *query) {
     char *path = query->path, byte;
@@ -279,6 +285,8 @@ static void serve(int fd, Query *query) {
         answer_stubbornly(fd, query);
     else if (strcmp(path, "key") == 0 && !strstr(query->head, "Authorization: Bearer s3cret\r\n"))
         reply(fd, "401 Unauthorized", "", "who are you?");
+    else if (strcmp(path, "kwargs") == 0 && !without_thoughts(query))
+        reply(fd, "400 Bad Request", "", "think less");
     else if (strcmp(path, "once") == 0 && asked_before(query))
         reply(fd, "403 Forbidden", "", "asked twice");
     else

@@ -377,6 +377,90 @@ TEST(parquet_faults) {
     str_release(&rows);
 }
 
+/* ---- rows that are left out ---- */
+
+/* "NUMBER bad TEXT | FAULT\n" among the others. */
+static Status dump_bad(void *context, const Row *row) {
+    str_printf(context, "%zu bad %.*s | %s\n", row->line, (int)row->text.len, row->text.data ? row->text.data : "", strchr(status_text(), ':') + 2);
+    return ST_OK;
+}
+
+TEST(bad_rows_are_passed_over) {
+    static const Case cases[] = {
+        {"b.csv", "p,c\n1,2\n3\n4,5\n",
+         "2 {\"p\":\"1\",\"c\":\"2\"}\n3 bad 3 | the row ends after 1 of 2 cells: expected ',' and 'c'\n4 {\"p\":\"4\",\"c\":\"5\"}\n", NULL},
+        {"b.csv", "p,c\n\"1\n,\",2,3,4\n4,5\n",
+         "2 bad \"1\n,\",2,3,4 | one cell more than the 2 columns of the header\n4 {\"p\":\"4\",\"c\":\"5\"}\n", NULL},
+        {"b.csv", "p,c\r\na\"b,2\r\n4,5\r\n",
+         "2 bad a\"b,2 | stray quote: expected a cell that is quoted as a whole or has no quotes\n3 {\"p\":\"4\",\"c\":\"5\"}\n", NULL},
+        {"b.csv", "p,c\n\"a \"b\" c\",2\n4,5\n",
+         "2 bad \"a \"b\" c\",2 | expected ',' or the end of the line behind the closing quote\n3 {\"p\":\"4\",\"c\":\"5\"}\n", NULL},
+        {"b.csv", "p,c\n1,\"x\n\"3\",4\n5,6\n",
+         "2 bad 1,\"x\n\"3\",4 | expected ',' or the end of the line behind the closing quote\n4 {\"p\":\"5\",\"c\":\"6\"}\n", NULL},
+        {"b.csv", "p,c\n1,2\n3,\"x\n", "2 {\"p\":\"1\",\"c\":\"2\"}\n3 bad 3,\"x\n | the quote that opens here is never closed\n", NULL},
+        {"b.csv", "p,c\n\"\xff\nx\",2\n4,5\n", "2 bad \"\xff\nx\",2 | byte 0xFF is no UTF-8\n4 {\"p\":\"4\",\"c\":\"5\"}\n", NULL},
+        {"b.tsv", "n\tmessages\n1\t[{'role': 'user'}]\n2\t[]\n",
+         "2 bad 1\t[{'role': 'user'}] | the cell of 'messages' begins as JSON and is none: string or '}' expected near '''\n3 {\"n\":\"2\",\"messages\":[]}\n",
+         NULL},
+        {"b.json", "[{\"a\": 1}, {\"a\": x}, 3, {\"a\": 2}]",
+         "1 {\"a\":1}\n2 bad {\"a\": x} | line 1, column 18: invalid token near 'x'\n3 bad 3 | a row must be a JSON object\n4 {\"a\":2}\n", NULL},
+        {"b.txt", "one\n--\n\xff\n--\ntwo\n", "1 {\"text\":\"one\"}\n3 bad  | no UTF-8\n5 {\"text\":\"two\"}\n", "--"},
+    };
+    Str rows = {0};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        RowsConfig how = {.separator = cases[i].separator, .bad = dump_bad};
+        check_ok(dump(temp_text(dir, cases[i].name, cases[i].text), &how, &rows));
+        assert_string_equal(str_text(&rows), cases[i].rows);
+    }
+    str_release(&rows);
+}
+
+/* A file whose rows cannot be told, and one without any. */
+TEST(broken_files_stay_errors) {
+    static const Case faults[] = {
+        {"b.csv", "p,c\n1,\"x\ny,2\nz,3\n", "' line 2, column 3: the quote that opens here is never closed", NULL},
+        {"b.csv", "p,\"c\nd\"e\n1,2\n", "expected ',' or the end of the line behind the closing quote", NULL},
+        {"b.csv", "p,\xff\n1,2\n", "byte 0xFF is no UTF-8", NULL},
+        {"b.csv", "", "expected a header", NULL},
+        {"b.json", "[{\"a\": 1}, {\"a\": ", "the file ends where the end of a row was expected", NULL},
+    };
+    Str rows = {0};
+    for (size_t i = 0; i < COUNT_OF(faults); i++) {
+        check_status(dump(temp_text(dir, faults[i].name, faults[i].text), &(RowsConfig){.bad = dump_bad}, &rows), ST_INPUT);
+        check_text(faults[i].rows);
+    }
+    str_release(&rows);
+}
+
+/* Its text is whole wherever the reader's blocks end in it. */
+TEST(bad_rows_of_any_place) {
+    Str text = {0}, rows = {0};
+    for (size_t first = ((size_t)128 << 10) - 9; first <= (size_t)128 << 10; first++) {
+        str_clear(&text);
+        str_append(&text, "p,c\n");
+        while (text.len + 1 < first) str_append_char(&text, 'x');
+        str_append(&text, ",\n\"1\n2\",3,4\n5,6\n");
+        check_ok(dump(temp_text(dir, "long.csv", str_text(&text)), &(RowsConfig){.bad = dump_bad}, &rows));
+        check_contains(str_text(&rows), "\n3 bad \"1\n2\",3,4 | one cell more than the 2 columns of the header\n5 {\"p\":\"5\",\"c\":\"6\"}\n");
+    }
+    str_release(&text);
+    str_release(&rows);
+}
+
+TEST(bad_cells_of_parquet) {
+    Str bytes = {0}, rows = {0};
+    check_ok(file_read(fixture("two_levels.parquet"), 1 << 20, &bytes));
+    bytes.data[0x67] = (char)0xff; /* of "b", in the third row */
+    const char *path = write_bytes("b.parquet", bytes.data, bytes.len);
+    check_status(dump(path, &(RowsConfig){0}, &rows), ST_INPUT);
+    check_text("column 'tags': row 3: a text that is no UTF-8");
+    check_ok(dump(path, &(RowsConfig){.bad = dump_bad}, &rows));
+    assert_string_equal(str_text(&rows), "1 {\"ids\":[1,2],\"tags\":[\"a\"]}\n2 {\"ids\":null,\"tags\":[]}\n"
+                                         "3 bad {\"ids\":[],\"tags\":[null,\"c\"]} | column 'tags': row 3: a text that is no UTF-8\n");
+    str_release(&bytes);
+    str_release(&rows);
+}
+
 /* ---- names ---- */
 
 TEST(names_and_patterns) {
@@ -436,6 +520,10 @@ int main(void) {
         cmocka_unit_test(parquet),
         cmocka_unit_test(parquet_of_others),
         cmocka_unit_test(parquet_faults),
+        cmocka_unit_test(bad_rows_are_passed_over),
+        cmocka_unit_test(broken_files_stay_errors),
+        cmocka_unit_test(bad_rows_of_any_place),
+        cmocka_unit_test(bad_cells_of_parquet),
         cmocka_unit_test(names_and_patterns),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -269,9 +269,9 @@ TEST(empty_answers_are_counted) {
 
 /* Rows with the words of a control token in them: how many of it there are. */
 static void check_controls(const char *format, const char *row_text, bool question, bool plain, int expected, bool noted) {
-    Chat *chat =
-        open_chat("ends.jinja",
-                  "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}<eos>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}");
+    Chat *chat = open_chat("ends.jinja",
+                           "{% if tools %}{{ tools | tojson }}{% endif %}{{ documents[0] if documents else '' }}{% for m in messages %}[{{ m.role }}]"
+                           "{{ m.content | trim }}<eos>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}");
     RowNotes notes = {0};
     DataConfig config = {.chat = chat, .notes = &notes, .plain_control = plain};
     Encoding encoding = {0};
@@ -304,6 +304,23 @@ TEST(control_tokens_in_words_are_counted_or_words) {
     check_controls("text", text, true, true, 0, false);
     check_controls("alpaca", alpaca, false, false, 2, true);
     check_controls("alpaca", alpaca, false, true, 1, false);
+    static const char *const tools[] = {
+        "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": \"ends with <eos>\"}}]",
+        "\"tools\": \"[{\\\"name\\\": \\\"<eos>\\\"}]\"",
+        "\"tools\": [{\"name\": \"f\", \"parameters\": {\"properties\": {\"role\": {\"enum\": [\"<eos>\"]}}}}]",
+        "\"tools\": [{\"name\": \"f\", \"parameters\": {\"properties\": {\"<eos>\": {\"type\": \"string\"}}}}]",
+        "\"tools\": [{\"name\": \"f\", \"role\": \"<eos>\"}]",
+        "\"documents\": [\"a<eos>\"]",
+    };
+    for (size_t i = 0; i < COUNT_OF(tools); i++) {
+        Str given = {0};
+        str_printf(&given, "{%s, \"messages\": [%s, %s]}", tools[i], M("user", "a"), M("assistant", "b"));
+        check_controls("messages", str_text(&given), false, false, 3, true);
+        check_controls("messages", str_text(&given), false, true, 2, false);
+        check_controls("messages", str_text(&given), true, false, 2, true);
+        check_controls("messages", str_text(&given), true, true, 1, false);
+        str_release(&given);
+    }
     /* what is trained is found in the text without guards */
     Chat *chat = open_chat(
         "ends.jinja", "{% for m in messages %}[{{ m.role }}]{{ m.content }}<eos>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}");

@@ -362,6 +362,21 @@ TEST(what_is_billed_is_counted) {
     assert_int_equal(result.prompt_tokens / 1000000, 2 * refused);
 }
 
+TEST(a_server_gets_values_for_its_template) {
+    SynthResult result;
+    Overrides o = remote("few_shot", "kwargs", "template_kwargs: {enable_thinking: false, depth: 2}", "kwargs");
+    set(&o, "synth.num_rows=4");
+    check_ok(run(&o, false, &result));
+    assert_int_equal(result.rows, 4);
+    char *card = read_output("kwargs", "dataset_card.md");
+    assert_true(has(card, "its chat template gets `{\"enable_thinking\": false, \"depth\": 2}`"));
+    free(card);
+    Overrides without = remote("few_shot", "kwargs", "retries: 0", "no-kwargs");
+    set(&without, "synth.acceptance_after=8");
+    check_status(run(&without, false, &result), ST_INPUT);
+    check_text("refused_by_server");
+}
+
 TEST(what_stays_down_keeps_what_was_made) {
     static const struct {
         const char *path, *more, *text;
@@ -725,6 +740,9 @@ TEST(recipes_that_make_no_sense_are_refused) {
         {"synth.teacher={url: 'http://x/v1'}", "lacks 'model'"},
         {"synth.teacher={modle: x}", "key 'synth.teacher': unknown option 'modle'"},
         {"synth.teacher={model: x, concurrency: 3}", "has 'concurrency', which goes with 'url'"},
+        {"synth.teacher={model: x, template_kwargs: [1]}", "its 'template_kwargs' is no map"},
+        {"synth.teacher={model: x, base: true, template_kwargs: {a: 1}}", "'template_kwargs' does nothing with 'base: true'"},
+        {"synth.teacher={url: 'http://127.0.0.1:1/v1', api: completions, model: x, template_kwargs: {a: 1}}", "does nothing with 'api: completions'"},
         {"synth.teacher={url: 'ftp://x', model: m}", "'synth.teacher.url': a server's url begins with http"},
         {"synth.teacher={model: x, temperature: hot}", "wrong value for 'temperature': expected a number from 0 to 100"},
         {"synth.teacher={model: x, chat_template: ''}", "'chat_template' is empty"},
@@ -900,6 +918,7 @@ int main(void) {
         cmocka_unit_test(what_is_forbidden_is_refused),
         cmocka_unit_test(what_is_late_is_asked_again),
         cmocka_unit_test(what_is_billed_is_counted),
+        cmocka_unit_test(a_server_gets_values_for_its_template),
         cmocka_unit_test(what_stays_down_keeps_what_was_made),
         cmocka_unit_test(what_ends_is_gone_on_with),
         cmocka_unit_test(what_was_billed_stays_counted),

@@ -85,6 +85,36 @@ TEST(choices_are_compared_as_wholes) {
     tokenizer_free(tokenizer);
 }
 
+/* They reach its chat template: what that writes for them makes the question longer. */
+TEST(a_model_here_gets_values_for_its_template) {
+    static const char *const more[] = {"", ", template_kwargs: {}", ", template_kwargs: {style: abc}"};
+    const char *template = temp_text(dir, "kwargs.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}{{ style }}");
+    json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", "Say");
+    TeacherSampling sampling = teacher_sampling();
+    sampling.max_new_tokens = 1;
+    Arena *arena = arena_new(0);
+    int64_t tokens[COUNT_OF(more)];
+    for (size_t i = 0; i < COUNT_OF(more); i++) {
+        Str text = {0};
+        Yaml *node;
+        TeacherConfig config;
+        Teacher *teacher;
+        Chosen said = {0};
+        str_printf(&text, "{model: recipes/demo/model, chat_template: %s%s}", template, more[i]);
+        check_ok(yaml_read_text(str_text(&text), text.len, "teacher", arena, &node));
+        check_ok(teacher_config(node, "teacher", NULL, arena, &config));
+        check_ok(teacher_open(&config, &(TeacherOptions){.seed = 1}, &teacher));
+        check_ok(teacher_ask(teacher, &(TeacherPrompt){.number = 1, .messages = messages}, 1, &sampling, note_choice, &said));
+        tokens[i] = said.answers[0].prompt_tokens;
+        teacher_close(teacher);
+        str_release(&text);
+    }
+    assert_int_equal(tokens[1], tokens[0]);
+    assert_int_equal(tokens[2], tokens[0] + 3); /* the demo's tokens are bytes */
+    json_decref(messages);
+    arena_free(arena);
+}
+
 /* The scores of a judge here are means of the ten, in every row; the log gives the same ones without it. */
 TEST(a_judge_here_scores_by_its_mean) {
     SynthResult result;
@@ -119,7 +149,8 @@ TEST(a_judge_here_scores_by_its_mean) {
 }
 
 TEST(a_model_here_compares_choices) {
-    const struct CMUnitTest apart[] = {cmocka_unit_test(choices_are_compared_as_wholes), cmocka_unit_test(a_judge_here_scores_by_its_mean)};
+    const struct CMUnitTest apart[] = {cmocka_unit_test(choices_are_compared_as_wholes), cmocka_unit_test(a_judge_here_scores_by_its_mean),
+                                       cmocka_unit_test(a_model_here_gets_values_for_its_template)};
     pid_t child = fork(); /* as below: models start threads */
     if (child == 0) _exit(cmocka_run_group_tests(apart, NULL, NULL));
     int code;
