@@ -58,7 +58,7 @@ typedef struct RecipeCommand {
     const char *name; /* "sft" */
     const Command *command;
     Recipe *recipe;
-    TrainingOptions options; /* its command: without options but --resume, and of urls without user, password and query */
+    TrainingOptions options; /* its command: without options but --resume and --force, and of urls without user, password and query */
     bool watch;              /* of tune rl */
 } RecipeCommand;
 typedef Status RecipeCommandRun(const RecipeCommand *job);

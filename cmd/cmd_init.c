@@ -8,6 +8,7 @@ typedef struct Init {
     const char *output, *dtype;
     int64_t seed;
     double scale;
+    bool force;
 } Init;
 
 /* What is drawn reaches sqrt(3) deviations, and must fit. */
@@ -41,13 +42,24 @@ static void print_json(const Init *job) {
     jw_release(&w);
 }
 
+/* Only a model gives way: --force with a wrong path must not move anybody's files. */
+static Status check_directory(const Command *command, const Init *job) {
+    const char *settings = path_join(command->arena, job->output, "config.json");
+    if (!settings) return ST_RESOURCE;
+    if (!file_exists(job->output) && !dir_exists(job->output)) return ST_OK;
+    status_fail(ST_CONFIG, "'%s' is there already%s", job->output, job->force ? " and is no model: it is not replaced" : "");
+    if (!job->force) return status_hint(ST_CONFIG, "name a new directory, or --force, which keeps the old one beside it");
+    if (!file_exists(settings)) return status_hint(ST_CONFIG, "name a new directory");
+    bool input = path_inside(command->arguments[0], job->output) || path_inside(".", job->output);
+    return input ? status_hint(status_fail(ST_CONFIG, "'%s' cannot be replaced: it is in use", job->output), "name a new directory") : ST_OK;
+}
+
 static Status init(const Command *command, const Init *job) {
-    Str config = {0};
+    Str config = {0}, kept = {0};
     TRY(command_needs(command, 1, 1));
     TRY(check_scale(job->scale, dtype_from_text(job->dtype)));
     if (!job->output) return status_fail(ST_USAGE, "tune init needs -o DIR");
-    if (file_exists(job->output) || dir_exists(job->output))
-        return status_hint(status_fail(ST_CONFIG, "'%s' is there already", job->output), "name a new directory, or remove this one first");
+    TRY(check_directory(command, job));
     const char *from = dir_exists(command->arguments[0]) ? command->arguments[0] : NULL,
                *path = from ? path_join(command->arena, from, "config.json") : command->arguments[0];
     if (!path) return ST_RESOURCE;
@@ -55,9 +67,11 @@ static Status init(const Command *command, const Init *job) {
     json_t *json = NULL;
     if (status == ST_OK) status = json_read_text(str_text(&config), config.len, path, &json); /* what is wrong with it is said of this file */
     json_decref(json);
-    if (status == ST_OK) status = dir_build(job->output, write_model, &(InitModel){job, str_text(&config), from});
-    str_release(&config);
+    if (status == ST_OK) status = dir_build_beside(job->output, write_model, &(InitModel){job, str_text(&config), from}, &kept);
     if (status == ST_OK) show_line("wrote %s", job->output);
+    if (status == ST_OK && kept.len > 0) show_line("the model that was in '%s' is kept in '%s'", job->output, str_text(&kept));
+    str_release(&config);
+    str_release(&kept);
     if (status == ST_OK && command->json) print_json(job);
     return status;
 }
@@ -72,6 +86,7 @@ Status cmd_init(int argc, char **argv) {
     };
     const Option options[] = {
         {"-o", OPTION_TEXT, &job.output, "DIR", "the new model's directory"},
+        {"--force", OPTION_FLAG, &job.force, NULL, "write where DIR holds a model, which is kept as DIR.1, DIR.2, ..."},
         {"--dtype", OPTION_TEXT, &job.dtype, "f32|bf16|f16", "of the weights (f32)"},
         {"--seed", OPTION_INT, &job.seed, "N", "of the random weights (42)"},
         {"--scale", OPTION_REAL, &job.scale, "X", "standard deviation of the matrices (0.02)"},

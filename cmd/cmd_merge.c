@@ -92,6 +92,7 @@ static Status merge(const Command *command, const MergeCommand *options) {
             100 * result->delta_lost, 100 * result->unmoved);
     show_line("wrote %s: %zu tensor%s, %zu of them merged, largest rounding error %.2g%s%s", options->output, result->n, plural((int64_t)result->n),
               result->n_changed, result->worst ? result->worst->error : 0, result->worst ? " in " : "", result->worst ? result->worst->name : "");
+    if (result->kept) show_line("the model that was in '%s' is kept in '%s'", options->output, result->kept);
     merge_free(result);
     return ST_OK;
 }
@@ -112,7 +113,7 @@ Status cmd_merge(int argc, char **argv) {
         {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16",
          "precision of the models that --json compares (f32, so that what it tells is merging alone)"},
         {"--method", OPTION_TEXT, &job.method, "cat", "the weighted sum of the adapters' deltas (what is done without it, too)"},
-        {"--force", OPTION_FLAG, &job.force, NULL, "replace the model that is in DIR"},
+        {"--force", OPTION_FLAG, &job.force, NULL, "write where DIR holds a model, which is kept as DIR.1, DIR.2, ..."},
         {0},
     };
     bool done;

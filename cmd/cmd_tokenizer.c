@@ -9,6 +9,7 @@ typedef struct Train {
     const char *output, *bos, *eos;
     int64_t vocab_size;
     TextList special;
+    bool force;
 } Train;
 
 static const size_t CORPUS_LIMIT = (size_t)1 << 40; /* bytes of one text file */
@@ -46,12 +47,22 @@ static Status file_add(BpeTrainer *trainer, const char *path) {
     return status;
 }
 
+static Status make_way(const char *file) {
+    Str kept = {0};
+    Status status = file_exists(file) ? path_set_aside(file, &kept) : ST_OK;
+    if (kept.len > 0) show_line("what was in '%s' is kept in '%s'", file, str_text(&kept));
+    str_release(&kept);
+    return status;
+}
+
 /* The tokenizer and, where there are special tokens, which of them ends a text. */
 static Status result_write(const Command *command, const Train *job, const BpeTrained *trained) {
     const char *file = path_join(command->arena, job->output, "tokenizer.json"),
                *settings = path_join(command->arena, job->output, "tokenizer_config.json");
     if (!file || !settings) return ST_RESOURCE;
     TRY(dir_make(job->output));
+    if (job->force) TRY(make_way(file));
+    if (job->force) TRY(make_way(settings));
     TRY(file_write_all(file, str_text(&trained->json), trained->json.len));
     JsonWriter w = {.pretty = true};
     jw_object(&w, NULL);
@@ -111,8 +122,9 @@ static Status start(const Command *command, const Train *job) {
     if (job->vocab_size <= 0) return status_fail(ST_USAGE, "tune tokenizer train needs --vocab-size N, larger than 0");
     const char *file = path_join(command->arena, job->output, "tokenizer.json");
     if (!file) return ST_RESOURCE;
-    if (file_exists(file))
-        return status_hint(status_fail(ST_CONFIG, "'%s' is there already", file), "name another directory with -o, or remove the file first");
+    if (file_exists(file) && !job->force)
+        return status_hint(status_fail(ST_CONFIG, "'%s' is there already", file),
+                           "name another directory with -o, or --force, which keeps the old file beside it");
     if (job->eos && !is_special(job, job->eos)) return status_fail(ST_USAGE, "--eos '%s' is none of the special tokens", job->eos);
     TRY(bpe_trainer_new((size_t)job->vocab_size, job->special.items, job->special.n, &trainer));
     Status status = job->bos ? bpe_trainer_bos(trainer, job->bos) : ST_OK;
@@ -133,6 +145,7 @@ Status cmd_tokenizer(int argc, char **argv) {
     const Option options[] = {
         {"--vocab-size", OPTION_INT, &job.vocab_size, "N", "tokens in all: special ones, 256 bytes, and merges"},
         {"-o", OPTION_TEXT, &job.output, "DIR", "where tokenizer.json and tokenizer_config.json go"},
+        {"--force", OPTION_FLAG, &job.force, NULL, "write where DIR holds a tokenizer, whose files are kept as NAME.1, NAME.2, ..."},
         {"--special", OPTION_LIST, &job.special, "TOKEN",
          "a special token, found in the texts too; may be given several times, the first one is the end-of-text token"},
         {"--bos", OPTION_TEXT, &job.bos, "TOKEN", "the special token that goes before every text"},

@@ -48,6 +48,7 @@ static void command_line(const RecipeCommand *job, bool resume, Str *text) {
         str_append_shell(text, "%s", str_text(&shown));
     }
     if (resume) str_append(text, " --resume");
+    if (job->options.force && !resume) str_append(text, " --force");
     str_release(&shown);
 }
 
@@ -166,10 +167,17 @@ static void add_options(const RecipeCommand *job, Str *line) {
         if (flags[i].given) str_printf(line, " --%s", flags[i].name);
 }
 
+static Status check_options(const RecipeCommand *job) {
+    if (!job->options.resume || !job->options.force) return ST_OK;
+    return status_hint(status_fail(ST_USAGE, "--resume goes on with a run, --force begins anew: give one of them"),
+                       "--force keeps the old run as NAME.1, so nothing is lost");
+}
+
 static Status run(RecipeCommand *job, const char *const *sections, RecipeCommandRun *work) {
     const Command *command = job->command;
     Recipe *recipe;
     Str typed = {0}, again = {0};
+    TRY(check_options(job));
     TRY(command_recipe(command, &recipe));
     recipe->program = tune_program;
     job->recipe = recipe;
@@ -193,11 +201,12 @@ static Status run(RecipeCommand *job, const char *const *sections, RecipeCommand
 }
 
 Status recipe_command(int argc, char **argv, const char *name, const char *about, const char *const *sections, RecipeCommandRun *work) {
-    RecipeCommand job = {.name = name};
+    RecipeCommand job = {.name = name, .options.say = show_line};
     bool schema = false, done;
     Command command = {.arguments_help = "RECIPE [KEY=VALUE ...]", .help = about, .sections = sections};
     const Option options[] = {
         {"--resume", OPTION_FLAG, &job.options.resume, NULL, "go on from the newest checkpoint, to the same bytes as an undisturbed run"},
+        {"--force", OPTION_FLAG, &job.options.force, NULL, "begin anew where output holds a run, which is kept as NAME.1, NAME.2, ..."},
         {"--dry-run", OPTION_FLAG, &job.options.dry_run, NULL, "everything but training: what is read, what it takes"},
         {"--schema", OPTION_FLAG, &schema, NULL, "print the JSON schema of recipes"},
         {strcmp(name, "rl") == 0 ? "--watch" : NULL, OPTION_FLAG, &job.watch, NULL,

@@ -41,7 +41,7 @@ static Entry offline_at(size_t i) {
     return i == 0 ? (Entry){"ilql", "gamma expectile cql_alpha awac_coef awac_beta q_width tau target_every"} : (Entry){0};
 }
 
-#define KEYS_OF_ALL "algorithm env train.log_every train.live train.save_every train.keep_checkpoints "
+#define KEYS_OF_ALL "algorithm env train.log_every train.live train.save_every train.save_last train.keep_checkpoints "
 
 static const Kind environments = {"on environments", KEYS_OF_ALL "total_steps num_envs num_steps gamma",
                                   "reward model.* lora.* data.* generate.* eval.*", environment_at};

@@ -309,8 +309,9 @@ static Status check_output(const Merge *merge) {
     if (input) return status_fail(ST_CONFIG, "output '%s' is one of the inputs", config->output);
     if (!config->force) {
         status_fail(ST_CONFIG, "output '%s' is there already", config->output);
-        return status_hint(ST_CONFIG, "choose another one, or replace it with --force");
+        return status_hint(ST_CONFIG, "choose another one, or --force, which keeps the old one beside it");
     }
+    if (path_inside(".", config->output)) return status_fail(ST_CONFIG, "output '%s' cannot be replaced: the program runs in it", config->output);
     const char *settings = path_join(merge->arena, config->output, "config.json");
     if (!settings) return ST_RESOURCE;
     return file_exists(settings) ? ST_OK : status_fail(ST_CONFIG, "output '%s' is there already and is no model: it is not replaced", config->output);
@@ -354,11 +355,22 @@ static Status write_output(void *context, const char *made) {
     return merge->config->prove ? merge_prove(merge) : ST_OK;
 }
 
+static Status build(Merge *merge) {
+    Str kept = {0};
+    Status status = dir_build_beside(merge->config->output, write_output, merge, &kept);
+    if (status == ST_OK && kept.len > 0) {
+        merge->result->kept = arena_strdup(merge->result->arena, str_text(&kept));
+        if (!merge->result->kept) status = ST_RESOURCE;
+    }
+    str_release(&kept);
+    return status;
+}
+
 static Status run(Merge *merge) {
     TRY(check_output(merge));
     TRY(load_all(merge));
     TRY(list_jobs(merge));
-    TRY(dir_build(merge->config->output, write_output, merge));
+    TRY(build(merge));
     merge->result->delta_lost = rounding_lost(&merge->loss);
     merge->result->unmoved = rounding_unmoved(&merge->loss);
     return ST_OK;

@@ -20,7 +20,7 @@ typedef struct MergeConfig {
     const MergeAdapter *adapters;
     size_t n_adapters;
     const char *output;
-    bool force;   /* an existing model directory is replaced */
+    bool force;   /* a model directory that is there gives way: it is kept as NAME.1, NAME.2, ... */
     bool convert; /* all weights in `dtype` (f32, bf16, f16); else each as the base has it */
     DType dtype;
     bool prove; /* run both models on a few tokens and compare; in `compute` */
@@ -42,7 +42,8 @@ typedef struct MergeResult {
     /* What rounding to the stored dtype takes of what the adapters change: its norm as a share of theirs, over all changed tensors; and the share of
      * the weights which they move that are stored as they were. */
     double delta_lost, unmoved;
-    bool scores; /* a reward model came out */
+    const char *kept; /* where the model is that was in the output before; NULL: there was none */
+    bool scores;      /* a reward model came out */
     /* With `prove`, of language models: mean KL(unmerged || merged) in nats, and the share of positions where both find the same token likeliest */
     double kl, top1_agreement;
     double score_error; /* of reward models: how far the scores of unmerged and merged model are apart at most */

@@ -312,12 +312,23 @@ static Status check_steps(Sft *sft) {
     return ST_OK;
 }
 
+static Status total_of(Sft *sft, const Recipe *recipe, int64_t *steps) {
+    *steps = recipe->train_max_steps;
+    return *steps < 0 ? data_plan_total(&sft->plan, recipe->train_epochs, steps) : ST_OK;
+}
+
+static Status length(void *context, const Recipe *recipe, RunLength *length) {
+    TRY(total_of(context, recipe, &length->steps));
+    length->schedule_steps = length->steps;
+    length->schedule_rate = 1;
+    return ST_OK;
+}
+
 static Status plan_steps(Sft *sft) {
     const Recipe *recipe = sft->recipe;
     DataOrder order = {.dataset = sft->rows.train, .seed = (uint64_t)recipe->seed, .shuffle = recipe->data_shuffle};
     data_plan_init(&sft->plan, &order, recipe->train_batch_size, recipe->train_batch_tokens, recipe->train_gradient_accumulation_steps);
-    sft->total_steps = recipe->train_max_steps;
-    if (sft->total_steps < 0) TRY(data_plan_total(&sft->plan, recipe->train_epochs, &sft->total_steps));
+    TRY(total_of(sft, recipe, &sft->total_steps));
     TRY(recipe_check_steps(recipe, sft->total_steps));
     return check_steps(sft);
 }
@@ -441,7 +452,7 @@ static void release(void *context) {
     if (sft->model) model_free(sft->model);
 }
 
-static const TrainingKind kind = {recall, open, tell, started, train, release, true};
+static const TrainingKind kind = {recall, open, tell, started, train, release, true, .length = length};
 
 Status sft_run(const SftConfig *config, TrainResult *result) {
     Sft sft = {

@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,6 +106,67 @@ Status dir_list(const char *path, Arena *arena, char ***names, size_t *count) {
     return status;
 }
 
+/* ---- out of the way ---- */
+
+bool path_inside(const char *path, const char *dir) {
+    char *inner = path ? realpath(path, NULL) : NULL, *outer = dir ? realpath(dir, NULL) : NULL;
+    size_t len = outer ? strlen(outer) : 0;
+    while (len > 1 && outer[len - 1] == '/') len--;
+    bool inside = inner && outer && strncmp(inner, outer, len) == 0 && (len == 1 || inner[len] == '\0' || inner[len] == '/');
+    free(inner);
+    free(outer);
+    return inside;
+}
+
+/* The name to be renamed: without slashes at its end, and what is meant by a link, "." and "..". */
+static Status plain_name(const char *path, bool *link, Str *name) {
+    struct stat info;
+    str_append(name, path);
+    while (name->len > 1 && name->data[name->len - 1] == '/') name->data[--name->len] = '\0';
+    if (lstat(str_text(name), &info) != 0) return status_errno(errno, "cannot rename '%s'", path);
+    const char *last = path_name(str_text(name));
+    *link = S_ISLNK(info.st_mode);
+    if (!*link && strcmp(last, ".") != 0 && strcmp(last, "..") != 0) return ST_OK;
+    char *real = realpath(path, NULL);
+    if (!real) return status_errno(errno, "cannot rename '%s'", path);
+    str_clear(name);
+    str_append(name, real);
+    free(real);
+    return ST_OK;
+}
+
+/* To a name that nothing has. 0, or an errno: EEXIST where there is something. */
+static int rename_to_free(const char *from, const char *to) {
+    struct stat info;
+#ifdef RENAME_NOREPLACE
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return 0;
+    if (errno != EINVAL && errno != ENOSYS) return errno;
+#endif
+    if (lstat(to, &info) == 0) return EEXIST;
+    return rename(from, to) == 0 ? 0 : errno == ENOTEMPTY || errno == ENOTDIR ? EEXIST : errno;
+}
+
+Status path_set_aside(const char *path, Str *kept) {
+    Str name = {0};
+    size_t begin = kept->len;
+    bool link = false;
+    int error = EEXIST;
+    if (!path) return ST_RESOURCE;
+    if (path_inside(".", path))
+        return status_hint(status_fail(ST_CONFIG, "cannot rename '%s': the program runs in it", path), "start it in another folder");
+    Status status = plain_name(path, &link, &name);
+    for (int64_t n = 1; status == ST_OK && error == EEXIST; n++) {
+        if (n > 1) kept->data[kept->len = begin] = '\0';
+        str_printf(kept, "%s.%lld", str_text(&name), (long long)n);
+        error = rename_to_free(str_text(&name), kept->data + begin);
+    }
+    if (status == ST_OK && error != 0) status = status_unwritable(error, "cannot rename '%s' to '%s'", path, kept->data + begin);
+    if (status == ST_OK && link) status = dir_make(str_text(&name));
+    if (status == ST_OK) status = dir_sync_above(str_text(&name));
+    str_release(&name);
+    return status;
+}
+
 /* ---- a folder that appears whole ---- */
 
 /* What a process that was killed left: half of a folder goes; what was about to be replaced, and has not been, comes back. */
@@ -114,6 +176,16 @@ static Status clear_up(const char *made, const char *dir, const char *old) {
     TRY(dir_remove(made));
     if (dir_exists(old) && !dir_exists(dir)) return dir_rename(old, dir);
     return dir_remove(old);
+}
+
+/* The same where what is there gets a free name, and keeps it. */
+static Status put_beside(const char *made, const char *dir, Str *kept) {
+    size_t begin = kept->len;
+    if (dir_exists(dir)) TRY(path_set_aside(dir, kept));
+    Status status = dir_rename(made, dir);
+    if (status == ST_OK || kept->len == begin) return status;
+    if (rename(kept->data + begin, dir) == 0) kept->data[kept->len = begin] = '\0';
+    return status;
 }
 
 /* Puts `made` where `dir` is to be; what is there waits in `old`, and comes back where that fails. */
@@ -129,6 +201,10 @@ static Status put_in_place(const char *made, const char *dir, const char *old) {
 }
 
 Status dir_build(const char *dir, Status (*write)(void *context, const char *made), void *context) {
+    return dir_build_beside(dir, write, context, NULL);
+}
+
+Status dir_build_beside(const char *dir, Status (*write)(void *context, const char *made), void *context, Str *kept) {
     if (!dir) return ST_RESOURCE;
     char *real = realpath(dir, NULL); /* what a link leads to is replaced, not the link */
     if (real) dir = real;
@@ -144,7 +220,10 @@ Status dir_build(const char *dir, Status (*write)(void *context, const char *mad
     if (status == ST_OK) status = clear_up(str_text(&made), str_text(&path), str_text(&old));
     if (status == ST_OK) status = dir_make(str_text(&made));
     if (status == ST_OK) status = write(context, str_text(&made));
-    if (status == ST_OK) status = put_in_place(str_text(&made), str_text(&path), str_text(&old));
+    if (status == ST_OK && kept)
+        status = put_beside(str_text(&made), str_text(&path), kept);
+    else if (status == ST_OK)
+        status = put_in_place(str_text(&made), str_text(&path), str_text(&old));
     if (status != ST_OK) remove_tree(str_text(&made)); /* says nothing: the failure keeps its words */
     str_release(&path);
     str_release(&made);

@@ -83,10 +83,17 @@ Status dir_could_make(const char *path);             /* what dir_make would say,
 Status dir_remove(const char *path);                 /* with all that is in it; missing is fine */
 Status dir_rename(const char *from, const char *to); /* and syncs the parent */
 Status dir_sync(const char *path);
+Status dir_sync_above(const char *path); /* of the folder that holds it: its name is on the disk afterwards */
+/* Gives a file or a folder the next free name of PATH.1, PATH.2, ..., durably: nothing that is there is replaced. What a link leads to is renamed,
+ * and an empty folder takes its place. *kept: the new name, appended. ST_CONFIG for a folder that the program runs in; else what the system says. */
+Status path_set_aside(const char *path, Str *kept);
+bool path_inside(const char *path, const char *dir); /* by whatever names; a folder is inside itself; false where one is not there */
 Status dir_list(const char *path, Arena *arena, char ***names, size_t *count); /* sorted, without . and .. */
 /* Makes `dir` of what `write` puts into the folder `made`, hidden beside it: it appears whole, and what was there before goes only then. A failure,
  * which is `write`'s as it said it, or ST_RESOURCE, leaves all as it was. */
 Status dir_build(const char *dir, Status (*write)(void *context, const char *made), void *context);
+/* The same, but what was there before is kept: path_set_aside. *kept stays as it is where there was nothing. */
+Status dir_build_beside(const char *dir, Status (*write)(void *context, const char *made), void *context, Str *kept);
 char *path_join(Arena *arena, const char *dir, const char *name); /* NULL: no memory, or one of them is NULL */
 const char *path_name(const char *path);                          /* behind the last slash */
 

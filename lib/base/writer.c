@@ -139,7 +139,7 @@ static int sync_fd(int fd) {
     return fsync(fd);
 }
 
-static Status sync_parent(const char *path) {
+Status dir_sync_above(const char *path) {
     Str parent = {0};
     const char *last = path_name(path);
     str_append_n(&parent, path, (size_t)(last - path));
@@ -156,7 +156,7 @@ Status writer_commit(FileWriter *writer) {
     writer->fd = -1;
     if (writer->error == 0 && rename(writer->temporary, writer->path) != 0) writer_failed(writer, errno);
     /* The first failure may lie back many calls, others may have been recorded since: say it again. */
-    Status status = writer->error != 0 ? unwritable(writer) : sync_parent(writer->path);
+    Status status = writer->error != 0 ? unwritable(writer) : dir_sync_above(writer->path);
     if (writer->error == 0) writer->temporary[0] = '\0'; /* renamed: nothing to remove */
     writer_abandon(writer);
     writer->status = status;
@@ -219,5 +219,5 @@ Status dir_sync(const char *path) {
 Status dir_rename(const char *from, const char *to) {
     if (!from || !to) return ST_RESOURCE;
     if (rename(from, to) != 0) return (errno == ENOENT ? status_errno : status_unwritable)(errno, "cannot rename '%s' to '%s'", from, to);
-    return sync_parent(to);
+    return dir_sync_above(to);
 }

@@ -153,6 +153,21 @@ static Status remove_old(const Run *run, Arena *arena, int64_t keep) {
     return ST_OK;
 }
 
+static Status remove_after(const char *dir, Arena *arena, int64_t step) {
+    int64_t *steps;
+    size_t n;
+    TRY(list_steps(dir, arena, &steps, &n));
+    for (size_t i = 0; i < n && steps[i] > step; i++) TRY(remove_step(arena, dir, steps[i]));
+    return ST_OK;
+}
+
+Status checkpoint_remove_after(const Run *run, int64_t step) {
+    Arena *arena = arena_new(0);
+    Status status = arena ? remove_after(run->checkpoints_path, arena, step) : status_fail(ST_RESOURCE, "out of memory for checkpoints");
+    arena_free(arena);
+    return status;
+}
+
 static Status save(Run *run, Arena *arena, int64_t step, const CheckpointItem *items, size_t n, const json_t *state, int64_t keep) {
     const char *dir = run->checkpoints_path, *aside = step_path(arena, dir, ".tmp-", step, NULL), *final = step_path(arena, dir, "", step, NULL);
     Manifest manifest;
@@ -226,7 +241,9 @@ Status checkpoint_verify(const char *dir, int64_t step, Manifest *manifest) {
     return status;
 }
 
-Status checkpoint_find(const char *dir, int64_t *step) {
+Status checkpoint_find(const char *dir, int64_t *step) { return checkpoint_find_up_to(dir, INT64_MAX, step); }
+
+Status checkpoint_find_up_to(const char *dir, int64_t last, int64_t *step) {
     Arena *arena = arena_new(0);
     int64_t *steps;
     size_t n;
@@ -235,6 +252,7 @@ Status checkpoint_find(const char *dir, int64_t *step) {
     Status status = list_steps(dir, arena, &steps, &n);
     for (size_t i = 0; status == ST_OK && i < n && *step < 0; i++) {
         Manifest manifest;
+        if (steps[i] > last) continue;
         Status whole = checkpoint_verify(dir, steps[i], &manifest);
         if (whole == ST_OK) *step = steps[i];
         if (whole == ST_RESOURCE) status = whole; /* no memory is no reason to pass over it */

@@ -371,13 +371,22 @@ static Status evaluate(Loop *loop) {
     return check_metrics(loop, &metrics);
 }
 
+/* A longer run goes on from there as if it had not ended. Where steps are evaluated, that is before: the end may ask for an evaluation of its own. */
+static void save_end(Loop *loop) {
+    if (!loop->recipe->train_save_last || !loop->task->done(loop->task->context) || check_kept(loop) != ST_OK) return;
+    if (save_checkpoint(loop) != ST_OK) run_warn(loop->run, "%s; without it the run cannot be made longer", status_text());
+}
+
 /* What is left of it, when it was interrupted between learning and evaluation. */
 static Status one_step(Loop *loop) {
     const LoopTask *task = loop->task;
     const Metrics *metrics = &loop->pending;
     double began = clock_seconds();
     if (!loop->evaluating) TRY(learn(loop));
-    if (loop->evaluating) TRY(evaluate(loop));
+    if (loop->evaluating) {
+        save_end(loop);
+        TRY(evaluate(loop));
+    }
     double seconds = clock_seconds() - began;
     if (loop->step % loop->recipe->train_log_every == 0 || task->done(task->context)) {
         TRY(write_metrics(loop, metrics, seconds));
@@ -398,6 +407,7 @@ static Status steps(Loop *loop) {
             TRY(save_checkpoint(loop));
         }
     }
+    save_end(loop); /* of tasks without evaluation; else it is there already */
     return ST_OK;
 }
 

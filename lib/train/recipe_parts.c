@@ -73,9 +73,9 @@ Status recipe_check_schedule(const Recipe *recipe) {
 /* As transformers: a share of all steps is rounded up. */
 static int64_t steps_or_share(double given, int64_t total_steps) { return given < 1 ? (int64_t)ceil(given * (double)total_steps) : (int64_t)given; }
 
-Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig *config) {
+ScheduleConfig recipe_schedule_over(const Recipe *recipe, int64_t total_steps) {
     double lr = recipe->train_learning_rate;
-    *config = (ScheduleConfig){
+    return (ScheduleConfig){
         .name = recipe->train_lr_scheduler,
         .warmup_steps = steps_or_share(recipe->train_warmup_steps, total_steps),
         .total_steps = total_steps,
@@ -86,6 +86,10 @@ Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig
         .timescale = recipe->train_lr_timescale,
         .lr_end_ratio = lr > 1e-7 ? 1e-7 / lr : 0,
     };
+}
+
+Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig *config) {
+    *config = recipe_schedule_over(recipe, total_steps);
     if (config->warmup_steps > 0 && config->warmup_steps >= total_steps)
         log_message(LOG_WARNING, "'train.warmup_steps' takes all %lld step%s of the run: 'train.learning_rate' is never reached",
                     (long long)total_steps, plural(total_steps));

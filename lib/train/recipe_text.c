@@ -142,6 +142,7 @@ static bool changes_nothing(const Key *key) {
                                         "train.log_every",
                                         "train.live",
                                         "train.save_every",
+                                        "train.save_last",
                                         "train.keep_checkpoints",
                                         "train.save_dtype",
                                         "data.cache",
@@ -155,6 +156,14 @@ static bool changes_nothing(const Key *key) {
                                         "synth.select_quality",
                                         "synth.select_share",
                                         "synth.select_quotas"};
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (strcmp(key->dotted, names[i]) == 0) return true;
+    return false;
+}
+
+/* How long the run is: it may be resumed with another length (lengthen.h). */
+static bool is_length(const Key *key) {
+    static const char *const names[] = {"train.epochs", "train.max_steps", "rl.total_steps"};
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (strcmp(key->dotted, names[i]) == 0) return true;
     return false;
@@ -195,7 +204,9 @@ const char *recipe_difference(const Recipe *a, const Recipe *b, const char **val
     Str text_a = {0}, text_b = {0};
     const char *different = NULL;
     for (size_t i = 0; i < n_recipe_keys && !different; i++) {
-        if (changes_nothing(&recipe_keys[i]) || takes_its_day(a, &recipe_keys[i]) || without_rows(a, b, &recipe_keys[i])) continue;
+        if (changes_nothing(&recipe_keys[i]) || is_length(&recipe_keys[i]) || takes_its_day(a, &recipe_keys[i]) ||
+            without_rows(a, b, &recipe_keys[i]))
+            continue;
         if (same_value(a, b, &recipe_keys[i], &text_a, &text_b)) continue;
         different = recipe_keys[i].dotted;
         *value_a = arena_strdup(a->arena, str_text(&text_a));
@@ -204,6 +215,12 @@ const char *recipe_difference(const Recipe *a, const Recipe *b, const char **val
     str_release(&text_a);
     str_release(&text_b);
     return different;
+}
+
+bool recipe_other_length(const Recipe *a, const Recipe *b) {
+    for (size_t i = 0; i < n_recipe_keys; i++)
+        if (is_length(&recipe_keys[i]) && !recipe_same(a, b, recipe_keys[i].dotted)) return true;
+    return false;
 }
 
 /* Values that are a key's default count for nothing, so that a later key changes no fingerprint. Nor do those that a run which is resumed takes from

@@ -266,12 +266,20 @@ static double least_of(const Series *series) {
 
 static double first_known(double a, double b) { return isnan(a) ? b : a; }
 
+/* Of a run that was resumed with another length (lengthen.h); NULL: it has that of its beginning. */
+static const json_t *last_extension(const RunRecord *record) {
+    const json_t *list = json_object_get(record->extended, "extensions");
+    return json_array_size(list) > 0 ? json_array_get(list, json_array_size(list) - 1) : NULL;
+}
+
 static void sum_up(RunRecord *record) {
     const Series *loss = record_series(record, "loss"), *eval = record_series(record, "eval_loss");
     RunNumbers *numbers = &record->numbers;
     int64_t steps = count_of(record->finished, "steps");
     numbers->finished = record->finished != NULL;
     numbers->planned_steps = count_of(record->started, "steps");
+    const json_t *last = last_extension(record);
+    if (count_of(last, "steps") > 0) numbers->planned_steps = count_of(last, "steps");
     if (steps > numbers->steps) numbers->steps = steps;
     numbers->first_loss = first_known(json_real_of(record->finished, "first_loss"), series_end(loss, true));
     numbers->last_loss = first_known(json_real_of(record->finished, "last_loss"), series_end(loss, false));
@@ -308,6 +316,15 @@ static void add_findings(RunRecord *record) {
     }
 }
 
+/* Where a run was made longer that is not what it would be from the start. */
+static void add_extensions(RunRecord *record) {
+    const json_t *list = json_object_get(record->extended, "extensions");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *entry = json_array_get(list, i), *text = json_object_get(entry, "text");
+        if (json_is_false(json_object_get(entry, "same")) && json_is_string(text)) add_warning(record, json_string_value(text));
+    }
+}
+
 /* What the run itself warned about, before what the curves show. */
 static void collect_warnings(RunRecord *record) {
     const json_t *said = json_object_get(record->started, "warnings");
@@ -315,6 +332,7 @@ static void collect_warnings(RunRecord *record) {
     Str text = {0};
     for (size_t i = 0; i < json_array_size(said); i++)
         if (json_is_string(json_array_get(said, i))) add_warning(record, json_string_value(json_array_get(said, i)));
+    add_extensions(record);
     add_findings(record);
     bool kept = json_is_true(json_object_get(record->finished, "early_stopped")); /* the best weights are those that were saved */
     if (!kept && numbers->eval_loss > 1.05 * numbers->best_eval_loss && numbers->best_eval_loss > 0) {
@@ -350,6 +368,7 @@ static Status read_all(RunRecord *record) {
     TRY(ending_read(record->dir, record->arena, &record->ending));
     record->started = read_object(record, "started.json");
     record->finished = read_object(record, "finished.json");
+    record->extended = read_object(record, "extended.json");
     if (json_is_string(json_object_get(record->started, "program"))) record->program = json_string_value(json_object_get(record->started, "program"));
     read_settings(record);
     TRY(read_metrics(record));
@@ -375,6 +394,7 @@ void record_release(RunRecord *record) {
     for (size_t i = 0; i < record->n_series; i++) free(record->series[i].points);
     json_decref(record->started);
     json_decref(record->finished);
+    json_decref(record->extended);
     json_decref(record->samples);
     rl_doctor_free(record->doctor);
     str_release(&record->log);

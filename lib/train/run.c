@@ -2,6 +2,7 @@
 /* The run directory: who may write into it, where it goes on, and what it says on the way. */
 #include "lib/base/log.h"
 #include "lib/train/ending.h"
+#include "lib/train/lengthen.h"
 #include "lib/train/run.h"
 
 #include <errno.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 const char *run_dir(const Run *run) { return run->dir; }
+const char *run_kept(const Run *run) { return run->kept; }
 bool run_finished(const Run *run) { return run->finished; }
 int64_t run_step(const Run *run) { return run->step; }
 const char *run_path(const Run *run, const char *name) { return path_join(run->arena, run->dir, name); }
@@ -50,7 +52,7 @@ static bool holds_model(const Run *run) {
 
 static Status refuse_taken(const Run *run) {
     status_fail(ST_CONFIG, "output '%s' holds a run already", run->dir);
-    return status_hint(ST_CONFIG, "continue it with --resume, or choose another output");
+    return status_hint(ST_CONFIG, "continue it with --resume, begin anew with --force, which keeps the old one beside it, or choose another output");
 }
 
 static Status compare_recipe(const Run *run, const Recipe *recipe) {
@@ -67,10 +69,10 @@ static Status compare_recipe(const Run *run, const Recipe *recipe) {
     recipe_free(before);
     if (!key) return ST_OK;
     status_fail(ST_CONFIG, "cannot resume '%s': '%s' was %s, now it is %s", run->dir, key, before_value, now_value);
-    return status_hint(ST_CONFIG, "a changed recipe is another run: choose another output");
+    return status_hint(ST_CONFIG, "a changed recipe is another run: choose another output, or begin anew with --force");
 }
 
-static Status write_recipe(const Run *run, const Recipe *recipe) {
+Status run_write_recipe(const Run *run, const Recipe *recipe) {
     Str text = {0};
     recipe_write_yaml(recipe, &text);
     Status status = file_write_all(run_path(run, "recipe.yaml"), str_text(&text), text.len);
@@ -78,14 +80,28 @@ static Status write_recipe(const Run *run, const Recipe *recipe) {
     return status;
 }
 
-/* The log is the lock too: a second process on the same directory would mix its steps into this one's. */
-static Status open_log(Run *run) {
-    const char *path = run_path(run, "log.txt");
-    if (!path) return ST_RESOURCE;
-    run->log_fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    if (run->log_fd < 0) return status_unwritable(errno, "cannot write '%s'", path);
+/* Whether the name still leads to the open file: the folder may have got another one in the meantime. */
+static bool same_file(const char *path, int fd) {
+    struct stat named, opened;
+    return stat(path, &named) == 0 && fstat(fd, &opened) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
+}
+
+static Status take_lock(const char *path, int fd) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    if (fcntl(run->log_fd, RUN_SET_LOCK, &lock) == 0 || (errno != EACCES && errno != EAGAIN)) return ST_OK; /* some file systems have no locks */
+    if (fcntl(fd, RUN_SET_LOCK, &lock) != 0) return errno == EACCES || errno == EAGAIN ? ST_CONFIG : ST_OK; /* some file systems have no locks */
+    return same_file(path, fd) ? ST_OK : ST_CONFIG;
+}
+
+/* The log is the lock too: a second process on the same directory would mix its steps into this one's. */
+Status run_lock(const Run *run, bool make, int *fd) {
+    const char *path = run_path(run, "log.txt");
+    *fd = -1;
+    if (!path) return ST_RESOURCE;
+    *fd = open(path, O_WRONLY | O_APPEND | (make ? O_CREAT : 0) | O_CLOEXEC, 0666);
+    if (*fd < 0) return !make && errno == ENOENT ? ST_OK : status_unwritable(errno, "cannot write '%s'", path);
+    if (take_lock(path, *fd) == ST_OK) return ST_OK;
+    close(*fd);
+    *fd = -1;
     status_fail(ST_CONFIG, "another process is training in '%s'", run->dir);
     return status_hint(ST_CONFIG, "wait for it, or stop it and go on with --resume; or choose another output");
 }
@@ -158,7 +174,7 @@ static Status take_up(Run *run) {
     TRY(dir_make(run->checkpoints_path));
     TRY(checkpoint_find(run->checkpoints_path, &run->step));
     if (run->step >= 0) TRY(checkpoint_verify(run->checkpoints_path, run->step, &manifest));
-    if (manifest.recipe != 0 && manifest.recipe != run->recipe)
+    if (manifest.recipe != 0 && manifest.recipe != run->recipe && !lengthen_knows(run, manifest.recipe))
         return status_hint(
             status_fail(ST_CONFIG, "cannot resume '%s': the checkpoint of step %lld is of another recipe", run->dir, (long long)run->step),
             "take it away, or choose another output");
@@ -177,7 +193,7 @@ static Status forget_end(Run *run) {
 }
 
 /* Refuses what must not go on; finds out whether the run was there before and is complete. */
-static Status examine(Run *run, const Recipe *recipe, bool resume) {
+static Status examine(Run *run, const Recipe *recipe, RunTake take) {
     if (file_exists(run->dir) && !dir_exists(run->dir))
         return status_hint(status_fail(ST_CONFIG, "output '%s' is a file", run->dir), "a run is a folder: choose another output");
     if (holds_model(run))
@@ -185,7 +201,8 @@ static Status examine(Run *run, const Recipe *recipe, bool resume) {
                            "choose another output: a run has a folder of its own");
     run->resumed = holds_run(run);
     if (!run->resumed) return ST_OK;
-    if (!resume) return refuse_taken(run);
+    if (take == RUN_NEW) return refuse_taken(run);
+    if (take == RUN_REPLACE) return run_replace_check(run, recipe);
     TRY(compare_recipe(run, recipe));
     run->finished = file_exists(run_path(run, "finished.json"));
     return ST_OK;
@@ -212,10 +229,17 @@ static Status run_new(const Recipe *recipe, Run **result) {
     return run->metrics_path && run->checkpoints_path ? ST_OK : ST_RESOURCE;
 }
 
-Status run_check(const Recipe *recipe, bool resume, bool *finished) {
+/* That a script may always say it: it is no mistake, but may be one. */
+static void warn_of_nothing(const Run *run) {
+    log_message(LOG_WARNING, "--resume: output '%s' %s, so a new run begins; check 'output' if there should be one", run->dir,
+                dir_exists(run->dir) ? "holds no run to go on with" : "does not exist");
+}
+
+Status run_check(const Recipe *recipe, RunTake take, bool *finished) {
     Run *run;
     Status status = run_new(recipe, &run);
-    if (status == ST_OK) status = examine(run, recipe, resume);
+    if (status == ST_OK) status = examine(run, recipe, take);
+    if (status == ST_OK && take == RUN_RESUME && !run->resumed) warn_of_nothing(run);
     if (status == ST_OK && !run->finished) status = dir_could_make(run->dir);
     *finished = run && run->finished;
     run_close(run);
@@ -235,26 +259,41 @@ static void say_silence(Run *run, const Ending *before) {
     str_release(&text);
 }
 
-static Status run_begin(Run *run, const Recipe *recipe, bool resume) {
+static Status put_aside(Run *run, const Recipe *recipe) {
+    Str kept = {0};
+    Status status = run_replace(run, recipe, &kept);
+    if (status == ST_OK && !(run->kept = arena_strdup(run->arena, str_text(&kept)))) status = ST_RESOURCE;
+    str_release(&kept);
+    run->resumed = false;
+    return status;
+}
+
+static Status run_begin(Run *run, const Recipe *recipe, RunTake take, const Lengthening *longer) {
     Ending before = {0};
-    TRY(examine(run, recipe, resume));
+    TRY(examine(run, recipe, take));
+    if (longer) run->finished = false;
     if (run->finished && run_reported(run)) return ST_OK;
+    if (run->resumed && take == RUN_REPLACE) TRY(put_aside(run, recipe));
     if (run->resumed) TRY(ending_read(run->dir, run->arena, &before));
     TRY(dir_make(run->dir));
-    TRY(open_log(run));
+    TRY(run_lock(run, true, &run->log_fd));
+    if (run->kept) run_note(run, "the run that was here before is kept in '%s'", run->kept);
     if (run->finished) return clean_files(run);
     log_set_record(record, run);
     recorded = run;
-    if (!run->resumed) TRY(write_recipe(run, recipe));
+    if (!run->resumed) TRY(run_write_recipe(run, recipe));
+    if (longer && run->resumed) TRY(lengthen_apply(longer, run, recipe));
     TRY(take_up(run));
     if (before.end == END_SILENT) say_silence(run, &before);
     return forget_end(run);
 }
 
-Status run_open(const Recipe *recipe, bool resume, Run **result) {
+Status run_open(const Recipe *recipe, RunTake take, Run **result) { return run_open_longer(recipe, take, NULL, result); }
+
+Status run_open_longer(const Recipe *recipe, RunTake take, const Lengthening *longer, Run **result) {
     Run *run;
     Status status = run_new(recipe, &run);
-    if (status == ST_OK) status = run_begin(run, recipe, resume);
+    if (status == ST_OK) status = run_begin(run, recipe, take, longer);
     *result = status == ST_OK ? run : NULL;
     if (status != ST_OK) run_close(run);
     return status;

@@ -9,8 +9,9 @@
 struct Run {
     Arena *arena;
     const char *dir, *metrics_path, *checkpoints_path;
-    uint64_t recipe; /* fingerprint */
-    int log_fd;      /* log.txt, locked: one process trains here; -1 = none */
+    const char *kept; /* see run_kept */
+    uint64_t recipe;  /* fingerprint */
+    int log_fd;       /* log.txt, locked: one process trains here; -1 = none */
     bool resumed, finished;
     int64_t step;
     Events events;
@@ -28,6 +29,16 @@ struct Run {
 #define RUN_SET_LOCK F_SETLK
 #define RUN_ASK_LOCK F_GETLK
 #endif
+
+Status run_write_recipe(const Run *run, const Recipe *recipe);
+/* Those of later steps go. */
+Status checkpoint_remove_after(const Run *run, int64_t step);
+/* Opens log.txt, which is the run's lock too; *fd -1: it has none, and is not to make one. ST_CONFIG when another process trains there. */
+Status run_lock(const Run *run, bool make, int *fd);
+/* Before a new run takes the place of this one: ST_CONFIG where another process trains there, the program runs in it, or the new one is made from
+ * parts of it. */
+Status run_replace_check(const Run *run, const Recipe *recipe);
+Status run_replace(const Run *run, const Recipe *recipe, Str *kept); /* does it: all that was there is in `kept` afterwards */
 
 /* What a run is made from, for its checkpoints: an object from keys to fingerprints, NULL without memory; and whether `state` of one has the same.
  * ST_CONFIG naming the key whose fingerprint is another one now. */

@@ -67,11 +67,13 @@ bool recipe_same(const Recipe *a, const Recipe *b, const char *dotted_key); /* t
 int recipe_line(const Recipe *recipe, const char *dotted_key);              /* for messages; 0 = not in the file */
 void recipe_write_yaml(const Recipe *recipe, Str *text);                    /* resolved: every key with its value */
 void recipe_write_schema(Str *text);                                        /* JSON schema of a recipe */
-/* A number for the values that recipe_difference compares, and data.now's left out too: the same for recipes that are the same run. */
+/* A number for the values that recipe_difference compares and those of the length, data.now's left out: the same for recipes that are the same
+ * run. */
 uint64_t recipe_fingerprint(const Recipe *recipe);
-/* The first key whose value differs between two recipes, leaving out those that don't change what is trained (recipe_text.c lists them), and both
- * values as text; NULL when they train the same. The values are in `a`'s arena. */
+/* The first key whose value differs between two recipes, leaving out those that don't change what is trained and those of the run's length
+ * (recipe_text.c lists both), and both values as text; NULL when they train the same. The values are in `a`'s arena. */
 const char *recipe_difference(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b);
+bool recipe_other_length(const Recipe *a, const Recipe *b); /* train.max_steps, train.epochs, rl.total_steps: one of them differs */
 /* A key that this run does not read: ST_CONFIG with the hint where it was typed, a warning where it stands in a file, which commands may share.
  * Nothing where it was not given, or holds its default, since the recipe of a run spells out every key. format: what it does not do, behind its name:
  * "does nothing with 'train.optimizer: sgd'". */
@@ -86,6 +88,7 @@ Status recipe_lora(const Recipe *recipe, LoraConfig *config);
 Status recipe_optimizer(const Recipe *recipe, OptimizerConfig *config);
 Status recipe_check_schedule(const Recipe *recipe); /* ST_CONFIG for steps that are not whole */
 Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig *config);
+ScheduleConfig recipe_schedule_over(const Recipe *recipe, int64_t total_steps); /* the same of what was checked before; says nothing */
 /* The day that the run in recipe->output began, YYYY-MM-DD: today, or with `resume` data.now of the recipe that the run keeps there. Rows must not
  * change when a run is taken up on another day, so where a chat template writes the date and data.now is null, the run goes by this one and keeps it:
  * see recipe_dated. *day lives as long as the recipe. ST_CONFIG, ST_INPUT: the kept recipe cannot be read; ST_RESOURCE. */
@@ -112,15 +115,26 @@ DType compute_from_text(const char *text);               /* auto | f32 | bf16 */
 /* ---- the run directory ---- */
 
 typedef struct Run Run;
-/* Makes output/ or takes it up again. Without `resume` a directory that holds a run is ST_CONFIG; with it a recipe that would train something else is
- * too. A run that is finished is left as it is: see run_finished. Else the newest whole checkpoint is chosen (run_step), what is newer or damaged is
- * removed, and metrics.jsonl is cut back to the checkpoint. A second process on the same directory is ST_CONFIG. */
-Status run_open(const Recipe *recipe, bool resume, Run **run);
-/* What run_open would refuse, without touching anything: to be asked before a model is loaded. */
-Status run_check(const Recipe *recipe, bool resume, bool *finished);
+/* What is done with the run that is in the output already. */
+typedef enum RunTake {
+    RUN_NEW,     /* refuse it */
+    RUN_RESUME,  /* go on with it */
+    RUN_REPLACE, /* begin anew in its place, and keep it as NAME.1, NAME.2, ... */
+} RunTake;
+/* Makes output/ or takes it up again. RUN_NEW: a directory that holds a run is ST_CONFIG; RUN_RESUME: a recipe that would train something else is
+ * too; RUN_REPLACE: it is ST_CONFIG where another process trains there, or where the recipe names something in it. A run that is finished is left as
+ * it is: see run_finished. Else the newest whole checkpoint is chosen (run_step), what is newer or damaged is removed, and metrics.jsonl is cut back
+ * to the checkpoint. A second process on the same directory is ST_CONFIG. */
+Status run_open(const Recipe *recipe, RunTake take, Run **run);
+typedef struct Lengthening Lengthening;
+/* The same where the run gets another length (lengthen.h); NULL: it keeps its own. */
+Status run_open_longer(const Recipe *recipe, RunTake take, const Lengthening *longer, Run **run);
+/* What run_open would refuse, without touching anything: to be asked before a model is loaded. Warns where there is nothing to resume. */
+Status run_check(const Recipe *recipe, RunTake take, bool *finished);
 void run_close(Run *run); /* NULL is fine */
 const char *run_dir(const Run *run);
 const char *run_path(const Run *run, const char *name); /* "output/name"; lives as long as the run */
+const char *run_kept(const Run *run);                   /* where the run is that gave way to this one (RUN_REPLACE); NULL: there was none */
 bool run_finished(const Run *run);
 bool run_reported(const Run *run); /* it has its report.html */
 int64_t run_step(const Run *run);  /* of the checkpoint to start from; -1 = none, from the start */
@@ -163,6 +177,7 @@ Status tensors_load(const char *path, const CheckpointItem *items, size_t n);
 Status checkpoint_save(Run *run, int64_t step, const CheckpointItem *items, size_t n, const json_t *state, int64_t keep);
 /* The newest whole checkpoint below `dir` (".../checkpoints"); *step = -1 when there is none. */
 Status checkpoint_find(const char *dir, int64_t *step);
+Status checkpoint_find_up_to(const char *dir, int64_t last, int64_t *step); /* the same of those up to step `last` */
 /* Tensors are filled by name; one that is missing or of another shape is ST_INPUT. state: caller decrefs. */
 Status checkpoint_load(Run *run, int64_t step, const CheckpointItem *items, size_t n, json_t **state);
 

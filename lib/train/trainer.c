@@ -121,6 +121,22 @@ static Status save_checkpoint(Trainer *trainer) {
     return status;
 }
 
+static bool last_step(const Trainer *trainer) { return trainer->state.step >= trainer->config->task.total_steps; }
+
+static bool evaluation_due(const Trainer *trainer) {
+    int64_t every = trainer->recipe->train_eval_every;
+    return trainer->config->task.evaluate && (last_step(trainer) || (every > 0 && trainer->state.step % every == 0));
+}
+
+/* A run that was to end with this step, and is longer now, does what a run does that goes on there. */
+static void go_on(Trainer *trainer) {
+    State *state = &trainer->state;
+    int64_t patience = trainer->recipe->train_early_stopping;
+    if (last_step(trainer)) return;
+    state->evaluation_due = state->evaluation_due && evaluation_due(trainer);
+    state->stopped = state->stopped || (patience > 0 && state->without_improvement >= patience);
+}
+
 static Status load_checkpoint(Trainer *trainer) {
     Run *run = trainer->config->run;
     int64_t step = run_step(run);
@@ -130,6 +146,7 @@ static Status load_checkpoint(Trainer *trainer) {
     Status status = run_check_inputs(run, trainer->config->task.inputs, json);
     if (status == ST_OK) status = state_from_json(json, &trainer->state);
     json_decref(json);
+    go_on(trainer);
     trainer->saved_step = step;
     trainer->seconds_before = trainer->state.seconds;
     if (status == ST_OK) run_log(run, "resumed from the checkpoint of step %lld", (long long)step);
@@ -224,8 +241,6 @@ static Status train_step(Trainer *trainer, StepResult *result) {
     result->seconds = clock_seconds() - began;
     return ST_OK;
 }
-
-static bool last_step(const Trainer *trainer) { return trainer->state.step >= trainer->config->task.total_steps; }
 
 static Status write_step(const Trainer *trainer, const StepResult *result) {
     const Task *task = &trainer->config->task;
@@ -339,14 +354,18 @@ static Status evaluate(Trainer *trainer, const StepResult *result) {
     return ST_OK;
 }
 
-static bool evaluation_due(const Trainer *trainer) {
-    int64_t every = trainer->recipe->train_eval_every;
-    return trainer->config->task.evaluate && (last_step(trainer) || (every > 0 && trainer->state.step % every == 0));
-}
-
 static bool save_due(const Trainer *trainer) {
     int64_t every = trainer->recipe->train_save_every;
     return every > 0 && trainer->state.step > trainer->began_step && trainer->state.step % every == 0;
+}
+
+/* Before the evaluation that the end asks for, so that a longer run may go on as if it had not ended here. A full disk costs no more than that. */
+static Status save_end(Trainer *trainer) {
+    Run *run = trainer->config->run;
+    if (save_due(trainer)) return save_checkpoint(trainer);
+    if (!trainer->recipe->train_save_last || params_nonfinite(trainer->params, false)) return ST_OK;
+    if (save_checkpoint(trainer) != ST_OK) run_warn(run, "%s; without it the run cannot be made longer", status_text());
+    return ST_OK;
 }
 
 /* ---- the run ---- */
@@ -355,6 +374,7 @@ static Status train(Trainer *trainer) {
     State *state = &trainer->state;
     StepResult result = {.loss = state->last_loss};
     for (;;) {
+        if (last_step(trainer)) TRY(save_end(trainer));
         if (state->evaluation_due) TRY(evaluate(trainer, &result));
         if (save_due(trainer)) TRY(save_checkpoint(trainer));
         if (state->stopped || last_step(trainer)) return ST_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What all kinds of training have in common around their steps. */
-#include "lib/train/training.h"
+#include "lib/train/lengthen.h"
 
 #include <string.h>
 
@@ -17,6 +17,7 @@ typedef struct Training {
     TrainMemory memory;
     Run *run;
     bool finished; /* before */
+    Lengthening longer;
 } Training;
 
 /* No section `lora` means that every weight is trained, which is often not what was meant; `lora: null` says that it is. */
@@ -44,11 +45,35 @@ static void tell_rejected(const Recipe *recipe, Run *run) {
     str_release(&text);
 }
 
+static void tell_length(const Training *t) {
+    const Lengthening *longer = &t->longer;
+    Str text = {0};
+    lengthen_describe(longer, &text);
+    if (longer->differs.len > 0)
+        log_message(LOG_WARNING, "%s", str_text(&text));
+    else if (t->options->say)
+        t->options->say("%s", str_text(&text));
+    str_release(&text);
+}
+
+/* What is in the output already. A dry run shows what is to be done, also where that is nothing. */
+static Status look(Training *t) {
+    const TrainingOptions *options = t->options;
+    if (options->dry_run && !(options->resume && (*t->recipe)->output)) return ST_OK;
+    TRY(run_check(*t->recipe, training_take(options), &t->finished));
+    if (options->resume) TRY(lengthen_look(&t->longer, *t->recipe));
+    if (t->longer.before || options->dry_run) t->finished = false;
+    return ST_OK;
+}
+
 /* Model and rows, and what they make known. */
 static Status prepare(Training *t) {
     warn_of_rate(*t->recipe);
     TRY(t->kind->open(t->context, &t->memory));
+    if (t->longer.before) TRY(lengthen_plan(&t->longer, *t->recipe, t->kind, t->context));
+    if (t->longer.idle) return ST_OK;
     t->kind->tell(t->context, &t->memory);
+    if (t->longer.before) tell_length(t);
     tell_rejected(*t->recipe, NULL);
     return trainer_check_memory(*t->recipe, &t->memory);
 }
@@ -64,10 +89,11 @@ static Status write_started(const Training *t) {
 
 /* A finished run needs neither model nor rows; a directory that is taken is refused before they are loaded. */
 static Status go(Training *t) {
-    if (!t->options->dry_run) TRY(run_check(*t->recipe, t->options->resume, &t->finished));
+    TRY(look(t));
     if (!t->finished) TRY(prepare(t));
     if (t->options->dry_run) return ST_OK;
-    TRY(run_open(*t->recipe, t->options->resume, &t->run));
+    TRY(run_open_longer(*t->recipe, training_take(t->options), t->longer.before && !t->longer.idle ? &t->longer : NULL, &t->run));
+    training_tell_kept(t->options, t->run);
     run_resume_by(t->run, t->options->resume_command);
     t->finished = run_finished(t->run); /* perhaps by another process in the meantime */
     if (t->finished) return t->kind->recall(t->context, t->run);
@@ -78,6 +104,11 @@ static Status go(Training *t) {
     return t->kind->train(t->context, t->run);
 }
 
+void training_tell_kept(const TrainingOptions *options, const Run *run) {
+    const char *kept = run_kept(run);
+    if (kept && options->say) options->say("the run that was in '%s' is kept in '%s'", run_dir(run), kept);
+}
+
 Status training_run(const TrainingKind *kind, void *context, const Recipe *const *recipe, const TrainingOptions *options) {
     Training training = {.kind = kind, .context = context, .recipe = recipe, .options = options};
     Status status = go(&training);
@@ -85,5 +116,6 @@ Status training_run(const TrainingKind *kind, void *context, const Recipe *const
     if (training.run && status != ST_OK) status = run_mark_stopped(training.run, status);
     if (training.run && !(training.finished && run_reported(training.run))) status = report_run(training.run, status);
     run_close(training.run);
+    lengthen_release(&training.longer);
     return status;
 }

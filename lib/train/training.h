@@ -10,6 +10,12 @@
 
 #include "lib/train/train.h"
 
+/* How long a run by a recipe is. */
+typedef struct RunLength {
+    int64_t steps;          /* as train.max_steps counts them; on environments those of the environment, as rl.total_steps does */
+    int64_t schedule_steps; /* the learning rate's schedule is over so many; 0: there is none */
+    int64_t schedule_rate;  /* of them in each step that checkpoints are numbered by */
+} RunLength;
 /* What training_run asks of a kind of training, in this order: `recall` alone where the run was finished before, else all the others. */
 typedef struct TrainingKind {
     Status (*recall)(void *context, const Run *run);        /* says a finished run's result again */
@@ -19,13 +25,23 @@ typedef struct TrainingKind {
     Status (*train)(void *context, Run *run);
     void (*release)(void *context); /* in any case, and before the report is written */
     bool has_template;              /* chat_template.jinja goes with what is trained */
+    /* By a recipe that differs from the run's own in its length alone; after `open` */
+    Status (*length)(void *context, const Recipe *recipe, RunLength *length);
+    /* What a run of the new length had done otherwise, beside its schedule, is appended; what cannot go on is ST_CONFIG. NULL: nothing */
+    Status (*lengthen)(void *context, const Recipe *before, Str *differs);
+    const char *counter; /* name in state.json and finished.json of the steps that `length` counts; NULL: those that checkpoints are numbered by */
 } TrainingKind;
 typedef struct TrainingOptions {
     const char *command;        /* as it was typed, for the run's record; NULL: not known */
     const char *resume_command; /* what goes on with the run when it ends early: the same with --resume and all options; NULL: not known */
     bool resume;
-    bool dry_run; /* everything but training: nothing is written but data.cache */
+    bool force;                           /* a run that is in the output gives way: RUN_REPLACE */
+    void (*say)(const char *format, ...); /* a line for people, beside the plan; NULL: to nobody */
+    bool dry_run;                         /* everything but training: nothing is written but data.cache */
 } TrainingOptions;
+/* Says where the run is that gave way to this one, if there was one. */
+void training_tell_kept(const TrainingOptions *options, const Run *run);
+static inline RunTake training_take(const TrainingOptions *options) { return options->resume ? RUN_RESUME : options->force ? RUN_REPLACE : RUN_NEW; }
 /* *recipe: the run's; `open` may put another one in its place, such as one with the day (recipe_dated). Writes report.html at the end, also of a run
  * that failed. Faults of these functions, of run_check, run_open and trainer_check_memory. */
 Status training_run(const TrainingKind *kind, void *context, const Recipe *const *recipe, const TrainingOptions *options);

@@ -6,6 +6,7 @@
 #include "lib/train/training.h"
 
 #include <math.h>
+#include <string.h>
 
 static const double not_known = (double)NAN;
 
@@ -175,7 +176,43 @@ static Status train(void *context, Run *run) {
 
 static void release(void *context) { learner_free(((Learn *)context)->learner); }
 
-static const TrainingKind kind = {recall, open, tell, started, train, release, false};
+/* ---- a longer run ---- */
+
+static bool reads(const Learn *learn, const char *key) { return strstr(learn->learner->algorithm->keys, key) != NULL; }
+
+/* Updates are counted by the schedule, and do what num_steps of each copy tell. */
+static Status length(void *context, const Recipe *recipe, RunLength *length) {
+    double per_update = (double)recipe->rl_num_steps * (double)recipe->rl_num_envs;
+    bool scheduled = reads(context, "train.lr_scheduler");
+    length->steps = recipe->rl_total_steps;
+    length->schedule_steps = scheduled ? (int64_t)ceil((double)recipe->rl_total_steps / per_update) : 0;
+    length->schedule_rate = 1;
+    return ST_OK;
+}
+
+/* What goes by the share of the run that is done. */
+static Status lengthen(void *context, const Recipe *before, Str *differs) {
+    const Learn *learn = context;
+    const Recipe *r = learn->recipe;
+    const struct {
+        const char *key;
+        bool moves;
+    } shares[] = {
+        {"epsilon_fraction",
+         strcmp(r->rl_epsilon_schedule, "harmonic") != 0 && r->rl_epsilon_start != r->rl_epsilon_end && r->rl_epsilon_fraction > 0},
+        {"alpha_end", strcmp(r->rl_alpha_schedule, "linear") == 0 && r->rl_alpha != r->rl_alpha_end},
+        {"priority_beta", r->rl_prioritized && r->rl_priority_beta != 1},
+    };
+    for (size_t i = 0; i < COUNT_OF(shares); i++)
+        if (shares[i].moves && reads(learn, shares[i].key))
+            str_printf(differs, "%s'rl.%s' goes by the share of rl.total_steps that is done", differs->len ? "; " : "", shares[i].key);
+    if (!reads(learn, "buffer_size") || MIN(r->rl_buffer_size, r->rl_total_steps) == MIN(r->rl_buffer_size, before->rl_total_steps)) return ST_OK;
+    status_fail(ST_CONFIG, "cannot make the run in '%s' longer: it remembers its %lld transitions alone, a longer one more of 'rl.buffer_size: %lld'",
+                r->output, (long long)MIN(r->rl_buffer_size, before->rl_total_steps), (long long)r->rl_buffer_size);
+    return status_hint(ST_CONFIG, "runs whose rl.buffer_size is at most rl.total_steps can be made longer; begin this one anew with --force");
+}
+
+static const TrainingKind kind = {recall, open, tell, started, train, release, false, .length = length, .lengthen = lengthen, .counter = "env_steps"};
 
 Status learn_run(const LearnConfig *config, LearnResult *result) {
     Learn learn = {

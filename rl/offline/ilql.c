@@ -321,6 +321,16 @@ static Status read_rows(Ilql *il) {
     return status;
 }
 
+static int64_t total_of(const Ilql *il, const Recipe *r) {
+    return r->train_max_steps > 0 ? r->train_max_steps : (int64_t)ceil(r->train_epochs * (double)il->steps_per_epoch);
+}
+
+static Status length(void *context, const Recipe *recipe, RunLength *length) {
+    int64_t steps = total_of(context, recipe);
+    *length = (RunLength){.steps = steps, .schedule_steps = steps, .schedule_rate = 1};
+    return ST_OK;
+}
+
 static Status open_parts(Ilql *il) {
     const Recipe *r = il->recipe;
     TRY(offline_keys_check(r, r->rl_algorithm));
@@ -347,7 +357,7 @@ static Status open_parts(Ilql *il) {
     if (!il->pass.tape) return status_fail(ST_RESOURCE, "out of memory for the run");
     il->rows_per_step = r->train_batch_size * r->train_gradient_accumulation_steps;
     il->steps_per_epoch = ((int64_t)il->rows.n + il->rows_per_step - 1) / il->rows_per_step;
-    il->total_steps = r->train_max_steps > 0 ? r->train_max_steps : (int64_t)ceil(r->train_epochs * (double)il->steps_per_epoch);
+    il->total_steps = total_of(il, r);
     TRY(recipe_check_steps(r, il->total_steps));
     TRY(recipe_optimizer(r, &il->optimizer));
     return recipe_schedule(r, il->total_steps, &il->schedule);
@@ -435,7 +445,7 @@ static void release(void *context) {
     arena_free(il->arena);
 }
 
-static const TrainingKind kind = {recall, open, tell, started, train, release, true};
+static const TrainingKind kind = {recall, open, tell, started, train, release, true, .length = length};
 
 Status ilql_run(const IlqlRunConfig *config, IlqlResult *result) {
     Ilql il = {.config = config,

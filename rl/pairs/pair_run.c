@@ -254,6 +254,11 @@ static Status load_rows(PairRun *run) {
     return status;
 }
 
+static Status total_of(PairRun *run, const Recipe *recipe, int64_t *steps) {
+    *steps = recipe->train_max_steps;
+    return *steps < 0 ? data_plan_total(&run->plan, recipe->train_epochs, steps) : ST_OK;
+}
+
 static Status plan_steps(PairRun *run) {
     const Recipe *recipe = run->recipe;
     DataOrder order = {.dataset = &run->train->table, .seed = (uint64_t)recipe->seed, .shuffle = recipe->data_shuffle};
@@ -261,8 +266,7 @@ static Status plan_steps(PairRun *run) {
     run->batch_ends = malloc((size_t)recipe->train_gradient_accumulation_steps * sizeof *run->batch_ends);
     if (!run->batch_ends) return status_fail(ST_RESOURCE, "out of memory for the batches of a step");
     run->loaded = -1;
-    run->total_steps = recipe->train_max_steps;
-    if (run->total_steps < 0) TRY(data_plan_total(&run->plan, recipe->train_epochs, &run->total_steps));
+    TRY(total_of(run, recipe, &run->total_steps));
     return recipe_check_steps(recipe, run->total_steps);
 }
 
@@ -321,6 +325,13 @@ typedef struct Whole {
     PairPlan plan;
     TrainResult *result;
 } Whole;
+
+static Status length(void *context, const Recipe *recipe, RunLength *length) {
+    TRY(total_of(((Whole *)context)->run, recipe, &length->steps));
+    length->schedule_steps = length->steps;
+    length->schedule_rate = 1;
+    return ST_OK;
+}
 
 static Status recall(void *context, const Run *output) { return trainer_recall(output, ((Whole *)context)->result); }
 
@@ -405,7 +416,7 @@ static void release(void *context) {
     if (run->model) model_free(run->model);
 }
 
-static const TrainingKind kind = {recall, open, tell, started, train, release, true};
+static const TrainingKind kind = {recall, open, tell, started, train, release, true, .length = length};
 
 Status pair_run(PairRun *run, TrainResult *result) {
     Whole whole = {.run = run, .result = result};

@@ -290,6 +290,19 @@ static void warn_filters(const Recipe *r) {
                         filters[i].key);
 }
 
+static int64_t total_of(const TextRl *rl, const Recipe *r) {
+    int64_t per_epoch = (prompts_per_epoch(&rl->prompts) + r->rl_prompts_per_step - 1) / r->rl_prompts_per_step;
+    return r->train_max_steps > 0 ? r->train_max_steps : (int64_t)ceil(r->train_epochs * (double)per_epoch);
+}
+
+static Status length(void *context, const Recipe *recipe, RunLength *length) {
+    const TextRl *rl = context;
+    length->steps = total_of(rl, recipe);
+    length->schedule_rate = text_steps_per_rollout(rl);
+    length->schedule_steps = length->steps * length->schedule_rate;
+    return ST_OK;
+}
+
 static Status open_parts(TextRl *rl) {
     const Recipe *r = rl->recipe;
     TRY(choose_algorithm(rl));
@@ -311,8 +324,7 @@ static Status open_parts(TextRl *rl) {
     rl->pair_scratch = arena_new(0);
     rl->asked = arena_zero(rl->arena, (size_t)r->rl_prompts_per_step * sizeof *rl->asked);
     if (!rl->pass.tape || !rl->pair_scratch || !rl->asked) return status_fail(ST_RESOURCE, "out of memory for the run");
-    int64_t per_epoch = (prompts_per_epoch(&rl->prompts) + r->rl_prompts_per_step - 1) / r->rl_prompts_per_step;
-    rl->total_steps = r->train_max_steps > 0 ? r->train_max_steps : (int64_t)ceil(r->train_epochs * (double)per_epoch);
+    rl->total_steps = total_of(rl, r);
     TRY(recipe_check_steps(r, rl->total_steps));
     TRY(recipe_optimizer(r, &rl->optimizer));
     return recipe_schedule(r, rl->total_steps * text_steps_per_rollout(rl), &rl->schedule);
@@ -440,7 +452,7 @@ void text_release(TextRl *rl) {
 
 static void release(void *context) { text_release(context); }
 
-static const TrainingKind kind = {recall, open, tell, started, train, release, true};
+static const TrainingKind kind = {recall, open, tell, started, train, release, true, .length = length};
 
 Status text_rl_run(const TextRlConfig *config, TextRlResult *result) {
     TextRl rl = {.config = config,
