@@ -71,7 +71,7 @@ static Status copy_json(Inspect *job, const char *key, const char *file) {
     json_t *json;
     const char *path = path_join(job->arena, job->path, file);
     if (!path) return ST_RESOURCE;
-    TRY(json_read_file(path, &json));
+    TRY(json_read_config(path, false, &json));
     char *text = json_dumps(json, JSON_REAL_PRECISION(17));
     json_decref(json);
     if (!text) return status_fail(ST_RESOURCE, "out of memory for '%s'", path);

@@ -63,7 +63,7 @@ static Status write_random(Model *model, const char *dir, json_t *config, DType 
 
 Status model_write_random(const char *dir, const char *config_json, DType dtype, uint64_t seed, double scale) {
     json_t *config;
-    TRY(json_read_text(config_json, strlen(config_json), "config.json", &config));
+    TRY(json_read_config_text(config_json, strlen(config_json), "config.json", true, &config));
     Model model = {.arena = arena_new(0)};
     Status status = model.arena ? write_random(&model, dir, config, dtype, seed, scale) : ST_RESOURCE;
     json_decref(config);
