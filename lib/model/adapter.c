@@ -2,6 +2,7 @@
 /* LoRA adapters: attaching, and as PEFT has them on disk: reading adapter_model.safetensors, writing it and adapter_config.json. */
 #include "lib/base/log.h"
 #include "lib/model/parts.h"
+#include "lib/model/text_part.h"
 
 #include <math.h>
 #include <string.h>
@@ -39,6 +40,8 @@ static Status save_module(Model *model, const Module *module, bool trained) {
 
 /* ---- a new adapter ---- */
 
+enum { MAX_KINDS = 32 };
+
 /* Last components of the linear layers' names, each once: "q_proj", "k_proj", ... */
 static size_t linear_kinds(const Model *model, const char **names, size_t cap) {
     size_t n = 0;
@@ -52,7 +55,7 @@ static size_t linear_kinds(const Model *model, const char **names, size_t cap) {
 }
 
 static Status unknown_target(const Model *model, const char *target) {
-    const char *names[16];
+    const char *names[MAX_KINDS];
     size_t n = linear_kinds(model, names, COUNT_OF(names));
     for (size_t i = 0; i < model->n_modules; i++)
         if (module_matches(model->modules[i].path, &target, 1)) {
@@ -80,7 +83,27 @@ static Status check_lora(const Model *model, const LoraConfig *config) {
     return ST_OK;
 }
 
+/* "q_proj, k_proj": what the model has, in `list`. */
+static void list_kinds(const Model *model, Str *list) {
+    const char *names[MAX_KINDS];
+    size_t n = linear_kinds(model, names, COUNT_OF(names));
+    for (size_t i = 0; i < n; i++) str_printf(list, "%s%s", i ? ", " : "", names[i]);
+}
+
+static Status check_regex(const Model *model, const LoraConfig *config) {
+    bool found = false;
+    for (size_t i = 0; i < model->n_linears && !found; i++) found = lora_targets(config, model->linears[i]->path);
+    if (found) return ST_OK;
+    Str list = {0};
+    list_kinds(model, &list);
+    status_fail(ST_CONFIG, "target pattern '%s' matches nothing in '%s'", config->target_regex, model->dir);
+    status_hint(ST_CONFIG, "it has to match whole paths, such as %s; there are %s", model->linears[0]->path, str_text(&list));
+    str_release(&list);
+    return ST_CONFIG;
+}
+
 static Status check_targets(const Model *model, const LoraConfig *config) {
+    if (config->target_regex) return check_regex(model, config);
     for (size_t t = 0; t < config->n_targets; t++) {
         bool found = false;
         for (size_t i = 0; i < model->n_linears && !found; i++) found = module_matches(model->linears[i]->path, &config->targets[t], 1);
@@ -122,8 +145,45 @@ static Status save_named_modules(Model *model, const LoraConfig *config) {
     return ST_OK;
 }
 
-Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed) {
-    TRY(check_lora(model, config));
+/* ---- other names than the checkpoint's ---- */
+
+/* Whether each target, or the pattern for them, is the name of some linear layer. */
+static bool targets_fit(const Model *model, const LoraConfig *config) {
+    bool fit = !config->target_regex;
+    for (size_t i = 0; i < model->n_linears && !fit; i++) fit = pattern_matches(config->target_regex, model->linears[i]->path);
+    for (size_t t = 0; t < config->n_targets && fit && !config->target_regex; t++) {
+        fit = false;
+        for (size_t i = 0; i < model->n_linears && !fit; i++) fit = module_matches(model->linears[i]->path, &config->targets[t], 1);
+    }
+    return fit;
+}
+
+/* Gives the model the names by which the targets are names of its layers: paths and patterns are written for one class of transformers or another. */
+static Status take_names_of_targets(Model *model, const LoraConfig *config) {
+    const TextNames *own = model->config.text_names;
+    for (int i = 0; i < N_NAMES && !targets_fit(model, config); i++) TRY(text_rename(model, &text_names[i]));
+    return targets_fit(model, config) ? ST_OK : text_rename(model, own ? own : &text_names[NAMES_ALONE]);
+}
+
+static Status rename_all(const Model *model, const TextNames *names, size_t n, const char ***list) {
+    const char **renamed = arena_alloc(model->arena, (n + 1) * sizeof *renamed);
+    if (!renamed) return ST_RESOURCE;
+    for (size_t i = 0; i < n; i++)
+        if (!(renamed[i] = text_path(&model->config, names, (*list)[i], model->arena))) return ST_RESOURCE;
+    *list = renamed;
+    return ST_OK;
+}
+
+/* Back to the checkpoint's names, as are the paths among the adapter's settings. */
+static Status take_own_names(Model *model, const TextNames *own) {
+    if (!own) own = &text_names[NAMES_ALONE];
+    if (!model->config.text_names || model->config.text_names == own) return ST_OK;
+    TRY(rename_all(model, own, model->lora.n_targets, &model->lora.targets));
+    TRY(rename_all(model, own, model->lora.n_saved, &model->lora.saved));
+    return text_rename(model, own);
+}
+
+static Status attach(Model *model, const LoraConfig *config, uint64_t seed) {
     TRY(check_targets(model, config));
     TRY(check_patterns(model, config, config->rank_keys, config->n_rank_pattern, "rank_pattern"));
     TRY(check_patterns(model, config, config->alpha_keys, config->n_alpha_pattern, "alpha_pattern"));
@@ -134,6 +194,14 @@ Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed) 
     TRY(save_named_modules(model, config));
     model->lora = *config;
     return ST_OK;
+}
+
+Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed) {
+    const TextNames *own = model->config.text_names;
+    TRY(check_lora(model, config));
+    TRY(take_names_of_targets(model, config));
+    TRY(attach(model, config, seed));
+    return take_own_names(model, own);
 }
 
 /* ---- adapter_model.safetensors, read ---- */
@@ -221,10 +289,28 @@ static Status missing_saved(const Model *model, const char *name, const char *di
     return status_hint(ST_INPUT, "save its modules by their names: up_proj, o_proj, ...");
 }
 
-/* Everything that the settings promise has to be there, and everything that is there has to have found its place. */
-static Status check_complete(const AdapterReader *reader, const char *dir) {
+static bool is_zero(const StoredTensor *stored) {
+    bool zero = stored->known;
+    for (int64_t i = 0; i < stored->count && zero; i++) zero = stored_get(stored, i) == 0;
+    return zero;
+}
+
+/* The tensor is half of a pair on another part of the model, such as a vision tower, that changes nothing: PEFT adds them where names of targets are
+ * names of the tower's layers too, and training on text leaves their B at zero. */
+static bool is_idle_pair(const AdapterReader *reader, const StoredTensor *stored) {
+    const char *end = strstr(stored->name, ".lora_"), *name = stored->name + strlen(PEFT_PREFIX);
+    if (!end || !text_starts_with(stored->name, PEFT_PREFIX) || !text_is_other_part(&reader->model->config, name)) return false;
+    Str b = {0};
+    str_printf(&b, "%.*s.lora_B.weight", (int)(end - stored->name), stored->name);
+    const StoredTensor *other = safetensors_find(reader->files, str_text(&b));
+    str_release(&b);
+    return other && is_zero(other);
+}
+
+/* Everything that is there has to have found its place. */
+static Status check_surplus(const AdapterReader *reader, const char *dir) {
     const Model *model = reader->model;
-    const LoraConfig *lora = &reader->settings->lora;
+    size_t n_idle = 0;
     for (size_t i = 0; i < reader->files->n; i++) {
         const StoredTensor *stored = &reader->files->tensors[i];
         if (strstr(stored->name, "lora_embedding_") || strstr(stored->name, "lora_magnitude_vector") || strstr(stored->name, "lm_head.lora_"))
@@ -232,10 +318,31 @@ static Status check_complete(const AdapterReader *reader, const char *dir) {
     }
     for (size_t i = 0; i < reader->files->n; i++) {
         const StoredTensor *stored = &reader->files->tensors[i];
-        if (reader->used[i]) continue;
+        bool idle = !reader->used[i] && is_idle_pair(reader, stored);
+        n_idle += idle;
+        if (reader->used[i] || idle) continue;
+        bool outside = text_starts_with(stored->name, PEFT_PREFIX) && text_is_other_part(&model->config, stored->name + strlen(PEFT_PREFIX));
+        if (outside) {
+            status_fail(ST_INPUT, "tensor '%s' in '%s' is an adapter of another part than the text model in '%s', which is not supported",
+                        stored->name, stored->file, model->dir);
+            return status_hint(ST_INPUT, "adapters of layers below %s are", model->linears[0]->path);
+        }
         status_fail(ST_INPUT, "tensor '%s' in '%s' has no place in the model in '%s'", stored->name, stored->file, model->dir);
         return hint_other_model(reader);
     }
+    if (n_idle)
+        log_message(
+            LOG_WARNING,
+            "%zu tensors in '%s' are of pairs on other parts than the text model that change nothing, since their B is zero: they are left out",
+            n_idle, dir);
+    return ST_OK;
+}
+
+/* Everything that the settings promise has to be there too. */
+static Status check_complete(const AdapterReader *reader, const char *dir) {
+    const Model *model = reader->model;
+    const LoraConfig *lora = &reader->settings->lora;
+    TRY(check_surplus(reader, dir));
     size_t n = 0;
     for (size_t i = 0; i < model->n_linears; i++) {
         const Linear *linear = model->linears[i];
@@ -305,12 +412,14 @@ Status adapter_load(Model *model, const char *dir, bool trained) {
     Safetensors *files;
     TRY(safetensors_open(weights, &files));
     AdapterReader reader = {model, files, &settings, arena_zero(model->arena, files->n + 1), trained};
-    Status status = reader.used ? load_tensors(&reader, dir) : ST_RESOURCE;
+    const TextNames *own = model->config.text_names;
+    Status status = reader.used ? text_rename(model, text_names_in(&model->config, files, PEFT_PREFIX)) : ST_RESOURCE;
+    if (status == ST_OK) status = load_tensors(&reader, dir);
     safetensors_close(files);
     if (status == ST_OK && lora->alpha == 0 && lora->n_alpha_pattern == 0)
         log_message(LOG_WARNING, "the adapter in '%s' changes nothing: its lora_alpha is 0", dir);
     if (status == ST_OK) model->lora = *lora;
-    return status;
+    return status == ST_OK ? take_own_names(model, own) : status;
 }
 
 /* ---- writing ---- */
@@ -329,17 +438,84 @@ static void write_number(JsonWriter *w, const char *key, double value) {
         jw_double(w, key, value);
 }
 
+/* Whether the model's paths begin otherwise than those of a language model alone. */
+static bool is_text_part(const Model *model) { return model->config.wrapper && model->config.text_names != &text_names[NAMES_ALONE]; }
+
+/* A layer's path without what comes before "layers", which differs from one version of transformers to another. */
+static const char *inner_path(const Model *model, const Linear *linear) {
+    const char *path = text_path(&model->config, &text_names[NAMES_ALONE], linear->path, model->arena), *prefix = model->config.family->names->prefix;
+    return path && text_starts_with(path, prefix) ? path + strlen(prefix) : path;
+}
+
+/* "layers\.0\.self_attn\.q_proj": a name as a part of a pattern. */
+static void append_escaped(Str *pattern, const char *name) {
+    for (; *name; name++) str_printf(pattern, "%s%c", *name == '.' ? "\\" : "", *name);
+}
+
+/* Of a wrapped model, by a pattern: PEFT would take a name for layers of vision towers too, and whole paths differ from one version of transformers
+ * to another. What all versions have is a component "language_model" (or text_model) before the layer's path. */
+static void write_text_targets(JsonWriter *w, const Model *model, bool kinds) {
+    const char *names[MAX_KINDS];
+    size_t n = kinds ? linear_kinds(model, names, COUNT_OF(names)) : model->n_linears, written = 0;
+    Str pattern = {0};
+    str_printf(&pattern, "(?:.*\\.)?%s\\.(?:.*\\.)?(?:", model->config.text_names == &text_names[NAMES_TEXT_MODEL] ? "text_model" : "language_model");
+    for (size_t i = 0; i < n; i++) {
+        const char *name = kinds ? names[i] : inner_path(model, model->linears[i]);
+        bool taken = !kinds && model->linears[i]->lora;
+        for (size_t k = 0; k < model->n_linears && kinds && !taken; k++)
+            taken = model->linears[k]->lora && module_matches(model->linears[k]->path, &name, 1);
+        if (!taken || !name) continue;
+        str_append(&pattern, written++ ? "|" : "");
+        append_escaped(&pattern, name);
+    }
+    str_append(&pattern, ")");
+    jw_string(w, "target_modules", str_text(&pattern));
+    str_release(&pattern);
+}
+
+/* Whether a kind of layer has a branch in all layers of the model or in none. */
+static bool by_kinds(const Model *model) {
+    const char *names[MAX_KINDS];
+    size_t n = linear_kinds(model, names, COUNT_OF(names));
+    bool all = n < MAX_KINDS;
+    for (size_t k = 0; k < n; k++) {
+        size_t with = 0, without = 0;
+        for (size_t i = 0; i < model->n_linears; i++) {
+            bool one = module_matches(model->linears[i]->path, &names[k], 1);
+            with += one && model->linears[i]->lora;
+            without += one && !model->linears[i]->lora;
+        }
+        all = all && (with == 0 || without == 0);
+    }
+    return all;
+}
+
+/* Whether the pattern says exactly which layers have a branch, by the names that `names` make. */
+static bool regex_says(const Model *model, const char *regex, const TextNames *names) {
+    bool exact = true;
+    for (size_t i = 0; i < model->n_linears && exact; i++) {
+        const Linear *linear = model->linears[i];
+        const char *path = text_path(&model->config, names, linear->path, model->arena);
+        exact = path && pattern_matches(regex, path) == (linear->lora != NULL);
+    }
+    return exact;
+}
+
 /* The targets as they were given when that says exactly which layers have a branch; their whole paths otherwise. */
 static void write_targets(JsonWriter *w, const Model *model) {
     const LoraConfig *lora = &model->lora;
-    bool exact = true;
+    bool exact = true, text_part = is_text_part(model);
     for (size_t i = 0; i < model->n_linears; i++) exact &= (model->linears[i]->lora != NULL) == lora_targets(lora, model->linears[i]->path);
+    for (int i = NAMES_MODEL_LANGUAGE_MODEL; i <= NAMES_LANGUAGE_MODEL && text_part && exact && lora->target_regex; i++)
+        exact = regex_says(model, lora->target_regex, &text_names[i]);
     if (exact && lora->target_regex) {
         jw_string(w, "target_modules", lora->target_regex);
+    } else if (text_part) {
+        write_text_targets(w, model, by_kinds(model));
     } else if (exact && lora->n_targets) {
         write_names(w, "target_modules", lora->targets, lora->n_targets);
     } else if (exact) {
-        const char *names[16];
+        const char *names[MAX_KINDS];
         write_names(w, "target_modules", names, linear_kinds(model, names, COUNT_OF(names)));
     } else {
         jw_array(w, "target_modules");
@@ -347,6 +523,38 @@ static void write_targets(JsonWriter *w, const Model *model) {
             if (model->linears[i]->lora) jw_string(w, NULL, model->linears[i]->path);
         jw_end_array(w);
     }
+}
+
+/* Ranks and scales as the patterns give them when these are written for the paths that are written; else by whole paths. */
+static void write_patterns(JsonWriter *w, const Model *model, bool ranks) {
+    const LoraConfig *lora = &model->lora;
+    size_t n = ranks ? lora->n_rank_pattern : lora->n_alpha_pattern;
+    bool exact = true;
+    int64_t rank;
+    double scale, alpha;
+    jw_object(w, ranks ? "rank_pattern" : "alpha_pattern");
+    for (size_t i = 0; i < model->n_linears; i++) {
+        const LoraBranch *branch = model->linears[i]->lora;
+        if (branch) lora_rank_and_scale(lora, model->linears[i]->path, &rank, &scale, &alpha);
+        exact = exact && (!branch || (rank == branch->a->shape[0] && scale == branch->scale));
+    }
+    for (size_t i = 0; i < n && exact && is_text_part(model); i++) exact = !strstr(ranks ? lora->rank_keys[i] : lora->alpha_keys[i], "_model");
+    for (size_t i = 0; i < n && exact; i++) {
+        if (ranks)
+            jw_int(w, lora->rank_keys[i], lora->rank_values[i]);
+        else
+            write_number(w, lora->alpha_keys[i], lora->alpha_values[i]);
+    }
+    for (size_t i = 0; i < model->n_linears && !exact; i++) {
+        const Linear *linear = model->linears[i];
+        if (!linear->lora) continue;
+        rank = linear->lora->a->shape[0];
+        alpha = linear->lora->scale * (lora->use_rslora ? sqrt((double)rank) : (double)rank);
+        const char *path = is_text_part(model) ? inner_path(model, linear) : linear->path;
+        if (ranks && rank != lora->rank) jw_int(w, path, rank);
+        if (!ranks && fabs(alpha - lora->alpha) > 1e-9 * fabs(lora->alpha)) write_number(w, path, alpha);
+    }
+    jw_end_object(w);
 }
 
 /* PEFT takes every module whose path ends with a name's letters: "norm" would be each input_layernorm as well. Such a name is written as the paths
@@ -380,9 +588,7 @@ static Status write_config(const Model *model, const char *path, const char *bas
     const LoraConfig *lora = &model->lora;
     JsonWriter w = {.pretty = true};
     jw_object(&w, NULL);
-    jw_object(&w, "alpha_pattern");
-    for (size_t i = 0; i < lora->n_alpha_pattern; i++) write_number(&w, lora->alpha_keys[i], lora->alpha_values[i]);
-    jw_end_object(&w);
+    write_patterns(&w, model, false);
     jw_null(&w, "auto_mapping");
     jw_string(&w, "base_model_name_or_path", base);
     jw_string(&w, "bias", "none");
@@ -396,9 +602,7 @@ static Status write_config(const Model *model, const char *path, const char *bas
     write_saved(&w, model);
     jw_string(&w, "peft_type", "LORA");
     jw_int(&w, "r", lora->rank);
-    jw_object(&w, "rank_pattern");
-    for (size_t i = 0; i < lora->n_rank_pattern; i++) jw_int(&w, lora->rank_keys[i], lora->rank_values[i]);
-    jw_end_object(&w);
+    write_patterns(&w, model, true);
     jw_null(&w, "revision");
     write_targets(&w, model);
     jw_string(&w, "task_type", model->score ? "SEQ_CLS" : "CAUSAL_LM");
