@@ -306,6 +306,8 @@ Status adapter_load(Model *model, const char *dir, bool trained);
 Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config);
 /* What adapter_config.json names as its base, "" when it names none. */
 Status adapter_base(const char *dir, Arena *arena, const char **base);
+/* Appends the layers with a branch: "28 linear layers: 4 q_proj, 4 k_proj, ...", in a wrapped model with where they are; nothing: there are none. */
+void adapter_describe(const Model *model, Str *text);
 /* Writes adapter_config.json and adapter_model.safetensors as PEFT does. base: name_or_path of the base model. The folder appears whole. */
 Status adapter_save(const Model *model, const char *dir, const char *base);
 /* Writes the whole model (full fine-tuning) as a Hugging Face directory in `dtype`, or with NULL each tensor in the type that it had; config,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Models of random weights, for benchmarks and as a start for training from nothing. */
+#include "lib/base/log.h"
 #include "lib/base/system.h"
 #include "lib/model/parts.h"
 
@@ -55,6 +56,8 @@ static Status write_weights(const Model *model, const char *path, DType dtype, u
 
 static Status write_random(Model *model, const char *dir, json_t *config, DType dtype, uint64_t seed, double scale) {
     TRY(model_config_parse(config, "config.json", model->arena, &model->config));
+    if (model->config.wrapper)
+        log_message(LOG_WARNING, "of a %s only the text part is made: the others, which config.json describes, are missing", model->config.wrapper);
     TRY(model_build(model, model->config.scores));
     TRY(dir_make(dir));
     TRY(write_weights(model, path_join(model->arena, dir, "model.safetensors"), dtype, seed, scale));

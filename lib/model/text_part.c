@@ -56,7 +56,7 @@ static const char *const outer_begins[] = {
 };
 
 static bool is_outer(const char *key) {
-    bool known = strcmp(key, "text_config") == 0 || text_ends_with(key, "_config") || config_key_is_harmless(key);
+    bool known = *key == '_' || strcmp(key, "text_config") == 0 || text_ends_with(key, "_config") || config_key_is_harmless(key);
     for (size_t i = 0; i < COUNT_OF(outer_begins) && !known; i++) known = text_starts_with(key, outer_begins[i]);
     for (size_t i = 0; i < COUNT_OF(inherited) && !known; i++) known = strcmp(key, inherited[i]) == 0;
     return known;
@@ -75,24 +75,14 @@ static void warn_of_unused(const json_t *json, const json_t *text, const char *p
     str_release(&names);
 }
 
-/* Files of some versions have tie_word_embeddings at both levels, and one is a default that nobody chose: the tensors then say what holds. */
-static bool ties(const json_t *json, const json_t *text, const char *path) {
-    const json_t *outer = json_object_get(json, "tie_word_embeddings"), *inner = json_object_get(text, "tie_word_embeddings");
-    if (json_is_boolean(outer) && json_is_boolean(inner) && json_is_true(outer) != json_is_true(inner))
-        log_message(LOG_WARNING,
-                    "'tie_word_embeddings' is %s in '%s', and %s in its text_config: the head is tied unless the checkpoint has another one",
-                    json_is_true(outer) ? "true" : "false", path, json_is_true(inner) ? "true" : "false");
-    return json_is_true(outer) || json_is_true(inner);
-}
-
-static json_t *flatten(const json_t *json, const json_t *text, const Wrapper *wrapper, const char *path) {
+static json_t *flatten(const json_t *json, const json_t *text, const Wrapper *wrapper) {
     json_t *flat = json_copy((json_t *)(uintptr_t)text);
     for (size_t i = 0; i < COUNT_OF(inherited); i++) {
         json_t *outer = json_object_get(json, inherited[i]), *inner = json_object_get(flat, inherited[i]);
         if (outer && (!inner || json_is_null(inner))) json_object_set(flat, inherited[i], outer);
     }
-    if (json_object_get(json, "tie_word_embeddings") && json_object_get(text, "tie_word_embeddings"))
-        json_object_set_new(flat, "tie_word_embeddings", json_boolean(ties(json, text, path)));
+    /* Files of some versions have it at both levels, one of them by default: a head is tied where either says so and no other one is stored. */
+    if (json_is_true(json_object_get(json, "tie_word_embeddings"))) json_object_set_new(flat, "tie_word_embeddings", json_true());
     if (!json_is_string(json_object_get(flat, "model_type"))) json_object_set_new(flat, "model_type", json_string(wrapper->text_type));
     /* That of the whole, which is a class for conditional generation, or one for scores */
     json_t *classes = json_object_get(json, "architectures");
@@ -129,7 +119,7 @@ Status text_config_find(const json_t *json, const char *path, Arena *arena, Text
     }
     text->wrapper = wrapper->model_type;
     text->names = &text_names[wrapper->names];
-    text->json = flatten(json, inner, wrapper, path);
+    text->json = flatten(json, inner, wrapper);
     text->path = arena_printf(arena, "%s: text_config", path);
     if (text->json && text->path) {
         warn_of_unused(json, inner, path);
