@@ -127,6 +127,8 @@ Status stored_check(const StoredTensor *stored, int n_dims, const int64_t *shape
     describe_shape(&have, stored->n_dims, stored->shape);
     describe_shape(&want, n_dims, shape);
     status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': shape %s, expected %s", stored->name, stored->file, str_text(&have), str_text(&want));
+    bool turned = n_dims == 2 && stored->n_dims == 2 && stored->shape[0] == shape[1] && stored->shape[1] == shape[0];
+    if (turned) status_hint(ST_INPUT, "its rows and columns are exchanged");
     str_release(&have);
     str_release(&want);
     return ST_INPUT;
@@ -217,12 +219,29 @@ static Status place(Loader *loader, const StoredTensor *stored, int n_dims, cons
     return ST_OK;
 }
 
+/* Names of what stands where a tensor is missing: a checkpoint may have in one what is expected in parts, or the other way round. */
+static Status hint_beside(const Model *model, const char *path) {
+    const char *dot = strrchr(path, '.');
+    size_t n = dot ? (size_t)(dot - path) + 1 : 0, found = 0;
+    Str names = {0};
+    for (size_t i = 0; i < model->files->n && n && found < 12; i++) {
+        const StoredTensor *stored = &model->files->tensors[i];
+        if (strncmp(stored->name, path, n) == 0) str_printf(&names, "%s%s", found++ ? ", " : "", stored->name + n);
+    }
+    if (found)
+        status_hint(ST_INPUT, "what it has of '%.*s': %s", (int)n - 1, path, str_text(&names));
+    else
+        status_hint(ST_INPUT, "config.json and the weights may be of different models");
+    str_release(&names);
+    return ST_INPUT;
+}
+
 static Status missing(const Model *model, const char *path, const char *kind, int n_dims, const int64_t *shape) {
     Str want = {0};
     describe_shape(&want, n_dims, shape);
     status_fail(ST_INPUT, "tensor '%s.%s' is missing in '%s': shape %s is expected", path, kind, model->dir, str_text(&want));
     str_release(&want);
-    return status_hint(ST_INPUT, "config.json and the weights may be of different models");
+    return hint_beside(model, path);
 }
 
 static Status load_module(Loader *loader, const Module *module) {

@@ -580,6 +580,35 @@ TEST(configs_are_written_as_they_came) {
     temp_dir_remove(root);
 }
 
+/* A tensor that is stored in one instead of in parts, or the other way round in its rows and columns. */
+TEST(tensors_of_another_form_are_named_with_what_is_there) {
+    char root[256], plain[300];
+    temp_dir_make(root, sizeof root);
+    snprintf(plain, sizeof plain, "%s/plain", root);
+    for (int turned = 0; turned < 2; turned++) {
+        Safetensors *set;
+        Model *model;
+        check_ok(model_write_random(plain, plain_config, DT_BF16, 5, 0.3));
+        check_ok(safetensors_open(plain, &set));
+        StoredTensor *up = (StoredTensor *)(uintptr_t)safetensors_find(set, "model.layers.0.mlp.up_proj.weight");
+        if (turned) {
+            up->shape[0] = 24;
+            up->shape[1] = 20;
+        } else {
+            up->name = "model.layers.0.mlp.gate_up_proj.weight";
+        }
+        write_set(temp_file(root, "other.safetensors"), set->tensors, set->n);
+        safetensors_close(set);
+        assert_int_equal(rename(temp_file(root, "other.safetensors"), temp_file(plain, "model.safetensors")), 0);
+        check_status(model_load(plain, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model), ST_INPUT);
+        check_text(turned ? "'model.layers.0.mlp.up_proj.weight'" : "tensor 'model.layers.0.mlp.up_proj.weight' is missing in");
+        check_text(turned ? "shape (24,20), expected (20,24)" : "shape (20,24) is expected");
+        check_contains(status_hint_text(), turned ? "rows and columns are exchanged"
+                                                  : "what it has of 'model.layers.0.mlp': gate_proj.weight, gate_up_proj.weight, down_proj.weight");
+    }
+    temp_dir_remove(root);
+}
+
 /* ---- against transformers ---- */
 
 TEST(published_forms_equal_the_reference) {
@@ -624,6 +653,7 @@ int main(void) {
         cmocka_unit_test(wrapped_configs_are_read_or_refused_by_name),
         cmocka_unit_test(weights_without_their_text_part_are_named),
         cmocka_unit_test(configs_are_written_as_they_came),
+        cmocka_unit_test(tensors_of_another_form_are_named_with_what_is_there),
         cmocka_unit_test(published_forms_equal_the_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
