@@ -227,12 +227,28 @@ typedef struct AdapterReader {
     bool trained;
 } AdapterReader;
 
+/* The tensor "path.kind", by the names that most of the adapter has; else by others: PEFT may give modules that are trained whole other ones. */
 static const StoredTensor *find_tensor(const AdapterReader *reader, const char *path, const char *kind) {
-    Str name = {0};
-    str_printf(&name, "%s%s.%s", PEFT_PREFIX, path, kind);
-    const StoredTensor *stored = safetensors_find(reader->files, str_text(&name));
-    str_release(&name);
+    const Model *model = reader->model;
+    const StoredTensor *stored = NULL;
+    for (int i = -1; i < (reader->settings->lora.n_saved ? N_NAMES : 0) && !stored; i++) {
+        const char *other = i < 0 ? path : text_path(&model->config, &text_names[i], path, model->arena);
+        Str name = {0};
+        str_printf(&name, "%s%s.%s", PEFT_PREFIX, other ? other : path, kind);
+        stored = safetensors_find(reader->files, str_text(&name));
+        str_release(&name);
+    }
     return stored;
+}
+
+/* Whether a name of modules_to_save means the module, by any of its names. */
+static bool saved_means(const Model *model, const char *name, const char *path) {
+    bool means = module_matches(path, &name, 1);
+    for (int i = 0; i < N_NAMES && !means; i++) {
+        const char *other = text_path(&model->config, &text_names[i], path, model->arena);
+        means = other && module_matches(other, &name, 1);
+    }
+    return means;
 }
 
 /* A hint for what mostly means that the adapter was made for another base. */
@@ -372,7 +388,7 @@ static Status check_complete(const AdapterReader *reader, const char *dir) {
     for (size_t t = 0; t < lora->n_saved; t++) {
         bool found = false;
         for (size_t i = 0; i < model->n_modules && !found; i++)
-            found = module_matches(model->modules[i].path, &lora->saved[t], 1) && find_tensor(reader, model->modules[i].path, "weight");
+            found = saved_means(model, lora->saved[t], model->modules[i].path) && find_tensor(reader, model->modules[i].path, "weight");
         /* PEFT names both heads of classifiers that there are, whatever this one has. */
         if (!found && model->score && strcmp(lora->saved[t], "classifier") == 0) continue;
         if (!found) return missing_saved(model, lora->saved[t], dir);

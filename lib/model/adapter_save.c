@@ -23,6 +23,15 @@ static void write_number(JsonWriter *w, const char *key, double value) {
 /* Whether the model's paths begin otherwise than those of a language model alone. */
 static bool is_text_part(const Model *model) { return model->config.wrapper && model->config.text_names != &text_names[NAMES_ALONE]; }
 
+/* What PEFT looks for of a module that is trained whole: the name in today's classes of transformers, which differs from an older checkpoint's. LoRA's
+ * matrices it finds by either name; serving engines know the checkpoint's, and load no whole modules. */
+static const char *saved_path(const Model *model, const char *path) {
+    const TextNames *names = &text_names[NAMES_MODEL_LANGUAGE_MODEL];
+    bool older = model->config.wrapper && model->config.text_names == &text_names[NAMES_LANGUAGE_MODEL] && !text_starts_with(path, names->prefix);
+    const char *today = older ? text_path(&model->config, names, path, model->arena) : NULL;
+    return today ? today : path;
+}
+
 /* A layer's path without what comes before "layers", which differs from one version of transformers to another. */
 static const char *inner_path(const Model *model, const Linear *linear) {
     const char *path = text_path(&model->config, &text_names[NAMES_ALONE], linear->path, model->arena), *prefix = model->config.family->names->prefix;
@@ -139,6 +148,17 @@ static void write_patterns(JsonWriter *w, const Model *model, bool ranks) {
     jw_end_object(w);
 }
 
+/* Whether a module of what is carried along has a path that ends with the name's letters. */
+static bool names_other_part(const Model *model, const char *name) {
+    size_t n = strlen(name);
+    bool found = false;
+    for (size_t i = 0; i < model->n_carried && !found; i++) {
+        const char *path = model->carried[i]->name, *end = strrchr(path, '.');
+        found = end && (size_t)(end - path) >= n && strncmp(end - n, name, n) == 0;
+    }
+    return found;
+}
+
 /* PEFT takes every module whose path ends with a name's letters: "norm" would be each input_layernorm as well. Such a name is written as the paths
  * that it stands for here. What names before it stand for is not written again. */
 static void write_saved(JsonWriter *w, const Model *model) {
@@ -157,10 +177,11 @@ static void write_saved(JsonWriter *w, const Model *model) {
             adds |= match && !module_matches(model->modules[i].path, lora->saved, t);
         }
         if (matches && !adds) continue;
-        if (plain) jw_string(w, NULL, lora->saved[t]);
+        plain = plain && !names_other_part(model, lora->saved[t]);
+        if (plain) jw_string(w, NULL, saved_path(model, lora->saved[t]));
         for (size_t i = 0; i < model->n_modules && !plain; i++)
             if (module_matches(model->modules[i].path, &lora->saved[t], 1) && !module_matches(model->modules[i].path, lora->saved, t))
-                jw_string(w, NULL, model->modules[i].path);
+                jw_string(w, NULL, saved_path(model, model->modules[i].path));
     }
     jw_end_array(w);
 }
@@ -209,7 +230,7 @@ static Status write_tensors(const Model *model, const char *path) {
                 continue;
             }
             Str name = {0};
-            str_printf(&name, "%s%s", PEFT_PREFIX, param->name);
+            str_printf(&name, "%s%s", PEFT_PREFIX, param->role == PARAM_SAVED ? saved_path(model, param->name) : param->name);
             safetensors_declare(writer, str_text(&name), DT_F32, tensor->n_dims, tensor->shape);
             str_release(&name);
         }

@@ -383,6 +383,40 @@ TEST(adapters_are_read_by_any_names_and_written_by_the_checkpoints) {
     temp_dir_remove(root);
 }
 
+/* Modules that are trained whole have the names of today's classes, by which PEFT looks for them; "norm" would be the tower's, too. */
+TEST(whole_modules_are_named_as_peft_looks_for_them) {
+    char root[256];
+    temp_dir_make(root, sizeof root);
+    make_pair(root, &forms[0], false);
+    LoraConfig config = every;
+    config.n_saved = 2;
+    config.saved = (const char *[]){"lm_head", "norm"};
+    make_adapter(temp_file(root, "wrapped"), temp_file(root, "adapter"), &config);
+    json_t *json;
+    check_ok(json_read_file(temp_file(root, "adapter/adapter_config.json"), &json));
+    const json_t *saved = json_object_get(json, "modules_to_save");
+    assert_int_equal(json_array_size(saved), 2);
+    assert_string_equal(json_string_value(json_array_get(saved, 0)), "lm_head");
+    assert_string_equal(json_string_value(json_array_get(saved, 1)), "model.language_model.norm");
+    json_decref(json);
+    Safetensors *set;
+    check_ok(safetensors_open(temp_file(root, "adapter/adapter_model.safetensors"), &set));
+    assert_non_null(safetensors_find(set, "base_model.model.lm_head.weight"));
+    assert_non_null(safetensors_find(set, "base_model.model.model.language_model.norm.weight"));
+    assert_non_null(safetensors_find(set, "base_model.model.language_model.model.layers.1.mlp.up_proj.lora_B.weight"));
+    safetensors_close(set);
+    Model *first = load(temp_file(root, "wrapped")), *again = load(temp_file(root, "wrapped"));
+    check_ok(adapter_load(first, temp_file(root, "adapter"), false));
+    check_ok(adapter_save(first, temp_file(root, "second"), "base"));
+    check_ok(adapter_load(again, temp_file(root, "second"), false));
+    check_same(first, again);
+    assert_memory_equal(first->head->data, again->head->data, tensor_bytes(first->head));
+    assert_string_equal(again->head->name, "language_model.lm_head.weight");
+    model_free(first);
+    model_free(again);
+    temp_dir_remove(root);
+}
+
 /* As PEFT: a pattern has to match whole paths, by the names of one class or the other. */
 TEST(targets_are_written_for_either_class) {
     static const struct {
@@ -648,6 +682,7 @@ int main(void) {
         cmocka_unit_test(full_training_saves_the_whole),
         cmocka_unit_test(a_merge_keeps_the_whole),
         cmocka_unit_test(adapters_are_read_by_any_names_and_written_by_the_checkpoints),
+        cmocka_unit_test(whole_modules_are_named_as_peft_looks_for_them),
         cmocka_unit_test(targets_are_written_for_either_class),
         cmocka_unit_test(branches_on_a_tower_are_left_out_or_refused),
         cmocka_unit_test(wrapped_configs_are_read_or_refused_by_name),
