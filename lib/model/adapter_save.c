@@ -23,8 +23,8 @@ static void write_number(JsonWriter *w, const char *key, double value) {
 /* Whether the model's paths begin otherwise than those of a language model alone. */
 static bool is_text_part(const Model *model) { return model->config.wrapper && model->config.text_names != &text_names[NAMES_ALONE]; }
 
-/* What PEFT looks for of a module that is trained whole: the name in today's classes of transformers, which differs from an older checkpoint's. LoRA's
- * matrices it finds by either name; serving engines know the checkpoint's, and load no whole modules. */
+/* What PEFT looks for of a module that is trained whole: the name in today's classes of transformers, which differs from an older checkpoint's.
+ * LoRA's matrices it finds by either name; serving engines know the checkpoint's, and load no whole modules. */
 static const char *saved_path(const Model *model, const char *path) {
     const TextNames *names = &text_names[NAMES_MODEL_LANGUAGE_MODEL];
     bool older = model->config.wrapper && model->config.text_names == &text_names[NAMES_LANGUAGE_MODEL] && !text_starts_with(path, names->prefix);

@@ -205,6 +205,43 @@ TEST(a_text_part_computes_what_it_does_alone) {
     }
 }
 
+/* Layers that predict further tokens, which config.json speaks of, are part of a language model's files too. */
+TEST(prediction_layers_are_carried) {
+    char root[256], dir[300];
+    temp_dir_make(root, sizeof root);
+    make_pair(root, &(Form){"llava_next", "model.", "lm_head"}, true);
+    snprintf(dir, sizeof dir, "%s/wrapped", root);
+    for (int said = 0; said < 2; said++) {
+        Str config = {0};
+        str_printf(&config, "%.*s%s}", (int)strlen(plain_config) - 1, plain_config, said ? ", \"num_nextn_predict_layers\": 1" : "");
+        temp_text(dir, "config.json", str_text(&config));
+        str_release(&config);
+        Model *model;
+        check_status(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model), ST_INPUT);
+        check_text("tensor 'vision_tower."); /* it is not said to be a vision model */
+        Safetensors *set;
+        check_ok(safetensors_open(dir, &set));
+        StoredTensor *kept = arena_alloc(set->arena, set->n * sizeof *kept);
+        size_t n = 0;
+        for (size_t i = 0; i < set->n; i++)
+            if (!strstr(set->tensors[i].name, "vision_tower") && !strstr(set->tensors[i].name, "projector")) kept[n++] = set->tensors[i];
+        char text[300];
+        snprintf(text, sizeof text, "%s/text-%d", root, said);
+        check_ok(dir_make(text));
+        write_set(temp_file(text, "model.safetensors"), kept, n);
+        check_ok(file_copy(temp_file(dir, "config.json"), temp_file(text, "config.json")));
+        safetensors_close(set);
+        log_set_record(count_warning, NULL);
+        warnings = 0;
+        model = load(text);
+        log_set_record(NULL, NULL);
+        assert_int_equal(warnings, !said);
+        assert_int_equal(model->n_carried, 9 + 1); /* the layer, mtp.norm */
+        model_free(model);
+    }
+    temp_dir_remove(root);
+}
+
 /* ---- saving ---- */
 
 static json_t *read_config(const char *dir) {
@@ -679,6 +716,7 @@ TEST(published_forms_equal_the_reference) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_text_part_computes_what_it_does_alone),
+        cmocka_unit_test(prediction_layers_are_carried),
         cmocka_unit_test(full_training_saves_the_whole),
         cmocka_unit_test(a_merge_keeps_the_whole),
         cmocka_unit_test(adapters_are_read_by_any_names_and_written_by_the_checkpoints),
