@@ -227,6 +227,7 @@ Status json_get_int(const json_t *object, const char *where, const char *key, in
 Status json_get_double(const json_t *object, const char *where, const char *key, double *value) {
     json_t *got = member(object, key);
     if (!got) return ST_OK;
+    if (float_name(got)) return status_fail(ST_INPUT, "wrong '%s' in '%s': expected a finite number, got %s", key, where, float_name(got));
     if (!json_is_number(got)) return wrong_kind(where, key, "a number", got);
     *value = json_number_value(got);
     return ST_OK;
