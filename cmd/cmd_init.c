@@ -65,7 +65,8 @@ static Status init(const Command *command, const Init *job) {
     if (!path) return ST_RESOURCE;
     Status status = file_read(path, 1 << 20, &config);
     json_t *json = NULL;
-    if (status == ST_OK) status = json_read_text(str_text(&config), config.len, path, &json); /* what is wrong with it is said of this file */
+    if (status == ST_OK)
+        status = json_read_config_text(str_text(&config), config.len, path, false, &json); /* what is wrong with it is said of this file */
     json_decref(json);
     if (status == ST_OK) status = dir_build_beside(job->output, write_model, &(InitModel){job, str_text(&config), from}, &kept);
     if (status == ST_OK) show_line("wrote %s", job->output);

@@ -71,7 +71,7 @@ static Status copy_json(Inspect *job, const char *key, const char *file) {
     json_t *json;
     const char *path = path_join(job->arena, job->path, file);
     if (!path) return ST_RESOURCE;
-    TRY(json_read_file(path, &json));
+    TRY(json_read_config(path, false, &json));
     char *text = json_dumps(json, JSON_REAL_PRECISION(17));
     json_decref(json);
     if (!text) return status_fail(ST_RESOURCE, "out of memory for '%s'", path);
@@ -86,10 +86,12 @@ static Status inspect_model(Inspect *job) {
     ModelConfig c;
     TRY(model_config_read(job->path, job->arena, &c));
     TRY(copy_json(job, "config", "config.json"));
-    str_printf(&job->plain, "%s: %lld layer%s, width %lld, %lld head%s of %lld (%lld for keys and values), feed-forward %lld, vocabulary %lld%s\n",
-               c.model_type, (long long)c.num_hidden_layers, plural(c.num_hidden_layers), (long long)c.hidden_size, (long long)c.num_attention_heads,
-               plural(c.num_attention_heads), (long long)c.head_dim, (long long)c.num_key_value_heads, (long long)c.intermediate_size,
-               (long long)c.vocab_size, c.tie_word_embeddings ? ", head tied to the embedding" : "");
+    str_printf(&job->plain,
+               "%s%s%s: %lld layer%s, width %lld, %lld head%s of %lld (%lld for keys and values), feed-forward %lld, vocabulary %lld%s\n",
+               c.model_type, c.wrapper ? ", the text part of a " : "", c.wrapper ? c.wrapper : "", (long long)c.num_hidden_layers,
+               plural(c.num_hidden_layers), (long long)c.hidden_size, (long long)c.num_attention_heads, plural(c.num_attention_heads),
+               (long long)c.head_dim, (long long)c.num_key_value_heads, (long long)c.intermediate_size, (long long)c.vocab_size,
+               c.tie_word_embeddings ? ", head tied to the embedding" : "");
     bool tokenizer = tokenizer_in(job->path);
     str_printf(&job->plain, "%lld position%s, tokenizer: %s\n", (long long)c.max_position_embeddings, plural(c.max_position_embeddings),
                tokenizer ? "yes" : "none");

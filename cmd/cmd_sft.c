@@ -29,6 +29,7 @@ static void show_plan(void *context, const SftPlan *plan) {
         .trained_parameters = plan->trained_parameters,
         .compute = plan->compute,
         .memory = &plan->memory,
+        .model = plan->model,
     };
     print_training_plan(job, &shown);
     show_line("data: %lld row%s (%s), %lld token%s, %lld of them trained%s", (long long)plan->train.rows, plural(plan->train.rows), plan->format,

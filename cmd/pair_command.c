@@ -19,6 +19,7 @@ static void show_plan(void *context, const PairRun *run, const PairPlan *plan) {
         .trained_parameters = plan->trained_parameters,
         .compute = run->model->compute,
         .memory = &plan->memory,
+        .model = run->model,
     };
     print_training_plan(job, &shown);
     show_line("data: %zu %s, %lld token%s, %lld of them trained", pairs->n,

@@ -17,6 +17,7 @@ static void show_plan(void *context, const IlqlPlan *plan) {
         .trained_parameters = plan->trained_parameters,
         .compute = plan->compute,
         .memory = &plan->memory,
+        .model = plan->model,
     };
     print_training_plan(job, &shown);
     show_line("data: %zu row%s, %lld token%s, %lld of them trained; mean reward %s", plan->rows, plural((int64_t)plan->rows), (long long)plan->tokens,

@@ -20,6 +20,7 @@ static void show_plan(void *context, const TextRlPlan *plan) {
         .trained_parameters = plan->trained_parameters,
         .compute = plan->compute,
         .memory = &plan->memory,
+        .model = plan->model,
     };
     print_training_plan(job, &shown);
     show_line("algorithm: %s: %s", plan->algorithm->name, plan->algorithm->help);

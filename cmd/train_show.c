@@ -3,6 +3,7 @@
 #include "cmd/train_show.h"
 
 #include "data/formats/row_form.h"
+#include "lib/model/text_part.h"
 #include "lib/text/chat.h"
 
 #include <math.h>
@@ -43,6 +44,13 @@ void show_memory(const TrainMemory *memory) {
 void show_training_model(const Recipe *recipe, const TrainPlan *plan, const char *with) {
     show_line("model: %s, %lld parameter%s, %lld trained (%s%s), products in %s", recipe->model_path, (long long)plan->parameters,
               plural(plan->parameters), (long long)plan->trained_parameters, recipe->has_lora ? "LoRA" : "all", with, dtype_name(plan->compute));
+    Str adapter = {0}, carried = {0};
+    adapter_describe(plan->model, &adapter);
+    if (adapter.len > 0) show_line("adapter: on %s", str_text(&adapter));
+    if (!recipe->has_lora) text_describe_carried(plan->model, &carried);
+    if (carried.len > 0) show_line("not trained, and saved as they are: %s", str_text(&carried));
+    str_release(&carried);
+    str_release(&adapter);
     show_memory(plan->memory);
 }
 

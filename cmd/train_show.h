@@ -12,6 +12,7 @@ typedef struct TrainPlan {
     int64_t rows, tokens, trained_tokens, eval_rows, steps, largest_batch_tokens, parameters, trained_parameters;
     DType compute;
     const TrainMemory *memory;
+    const Model *model; /* that is trained */
 } TrainPlan;
 /* With --json a dry run's plan as an object. */
 void print_training_plan(const RecipeCommand *job, const TrainPlan *plan);
@@ -19,8 +20,8 @@ void print_training_plan(const RecipeCommand *job, const TrainPlan *plan);
 void show_plain_rows(const Dataset *rows);
 /* What a run will take, by its parts. */
 void show_memory(const TrainMemory *memory);
-/* Two lines: the model, with how much of it is trained and by what (with: what is trained beside that, " and ..." or ""); and the planned memory by
- * its parts. */
+/* The model, with how much of it is trained and by what (with: what is trained beside that, " and ..." or ""); the layers that an adapter is on; what
+ * is not used and carried along; and the planned memory by its parts. */
 void show_training_model(const Recipe *recipe, const TrainPlan *plan, const char *with);
 /* context: the recipe. A held-out loss, or the live line with its curve. */
 void show_training_step(void *context, const Progress *progress);

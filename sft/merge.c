@@ -50,8 +50,10 @@ static bool find_module(const Merge *merge, const Tensor *tensor, Job *job) {
 static Status add_job(Merge *merge, Job job) {
     Job *to = &merge->jobs[merge->n_jobs];
     *to = job;
+    to->place = merge->n_jobs;
     to->result = &merge->result->tensors[merge->n_jobs++];
-    *to->result = (MergedTensor){.name = arena_strdup(merge->result->arena, job.name), .changed = is_changed(merge, job.module, job.bias)};
+    *to->result =
+        (MergedTensor){.name = arena_strdup(merge->result->arena, job.name), .changed = !job.carried && is_changed(merge, job.module, job.bias)};
     merge->result->n_changed += to->result->changed;
     return to->result->name ? ST_OK : ST_RESOURCE;
 }
@@ -60,10 +62,20 @@ static const char *weight_name(const Merge *merge, size_t module) {
     return arena_printf(merge->arena, "%s.weight", merge->base->modules[module].path);
 }
 
-/* Tensors that the model has no use for (old buffers, a second copy of a tied head) are left out, as save_pretrained does. */
+static bool is_carried(const Model *model, const StoredTensor *stored) {
+    for (size_t i = 0; i < model->n_carried; i++)
+        if (model->carried[i] == stored) return true;
+    return false;
+}
+
+/* Tensors that nobody has a use for (old buffers, a second copy of a tied head) are left out, as save_pretrained does. */
 static Status add_stored(Merge *merge, const StoredTensor *stored, size_t file) {
     const Param *param = params_find(&merge->base->params, stored->name);
     Job job = {.name = stored->name, .file = file};
+    if (is_carried(merge->base, stored)) {
+        job.carried = stored;
+        return add_job(merge, job);
+    }
     if (!param || !find_module(merge, param->tensor, &job)) return ST_OK;
     job.dtype = merge->config->convert ? merge->config->dtype : stored->dtype == DT_F64 ? DT_F32 : stored->dtype;
     if (!merge->untie || job.module != 0) return add_job(merge, job);
@@ -86,6 +98,19 @@ static Status add_new_score(Merge *merge) {
     return job.name ? add_job(merge, job) : ST_RESOURCE;
 }
 
+static size_t job_element(const Job *job) {
+    if (!job->carried) return dtype_size(job->dtype);
+    return job->carried->count > 0 ? job->carried->bytes / (size_t)job->carried->count : 1;
+}
+
+/* File by file; in each larger elements first, so that every tensor is aligned for readers that map the file; else as they are in the base's. */
+static int by_place(const void *left, const void *right) {
+    const Job *a = left, *b = right;
+    if (a->file != b->file) return a->file < b->file ? -1 : 1;
+    if (job_element(a) != job_element(b)) return job_element(a) > job_element(b) ? -1 : 1;
+    return a->place < b->place ? -1 : a->place > b->place;
+}
+
 static Status list_jobs(Merge *merge) {
     const Safetensors *files = merge->base->files;
     bool tied = merge->base->head == merge->base->embed;
@@ -98,6 +123,7 @@ static Status list_jobs(Merge *merge) {
             if (!strcmp(path_name(files->tensors[i].file), path_name(files->files[f]))) TRY(add_stored(merge, &files->tensors[i], f));
     if (merge->scores && !merge->base->config.scores) TRY(add_new_score(merge));
     merge->result->n = merge->n_jobs;
+    qsort(merge->jobs, merge->n_jobs, sizeof *merge->jobs, by_place);
     return ST_OK;
 }
 
@@ -186,21 +212,25 @@ static double block_round(Block *block, DType dtype, uint8_t *stored) {
     return error;
 }
 
-/* As it is, piece by piece: no more of the mapped file is in memory than that. */
-static void copy_tensor(const Model *model, const Tensor *tensor, SafetensorsWriter *writer) {
-    const size_t bytes = tensor_bytes(tensor), most = (size_t)8 << 20;
+/* As they are, piece by piece: no more of the mapped file is in memory than that. */
+static void copy_bytes(const Model *model, const void *data, size_t bytes, SafetensorsWriter *writer) {
+    const size_t most = (size_t)8 << 20;
     for (size_t at = 0; at < bytes; at += most) {
-        const uint8_t *piece = (const uint8_t *)tensor->data + at;
+        const uint8_t *piece = (const uint8_t *)data + at;
         safetensors_write(writer, piece, MIN(most, bytes - at));
         model_forget(model, piece, MIN(most, bytes - at));
     }
 }
 
 static Status write_job(Merge *merge, const Job *job, SafetensorsWriter *writer) {
+    if (job->carried) {
+        copy_bytes(merge->base, job->carried->data, job->carried->bytes, writer);
+        return ST_OK;
+    }
     const Tensor *tensor = module_tensor(merge->base, job->module, job->bias);
     int64_t cols = tensor_width(tensor), rows = tensor_rows(tensor);
     if (!job->result->changed && tensor->dtype == job->dtype) {
-        copy_tensor(merge->base, tensor, writer);
+        copy_bytes(merge->base, tensor->data, tensor_bytes(tensor), writer);
         return ST_OK;
     }
     Arena *arena = arena_new(0);
@@ -228,15 +258,20 @@ static Status write_job(Merge *merge, const Job *job, SafetensorsWriter *writer)
 static Status write_jobs(Merge *merge, size_t file, SafetensorsWriter *writer) {
     for (size_t i = 0; i < merge->n_jobs; i++) {
         const Job *job = &merge->jobs[i];
-        const Tensor *tensor = module_tensor(merge->base, job->module, job->bias);
-        if (job->file == file) safetensors_declare(writer, job->name, job->dtype, tensor->n_dims, tensor->shape);
+        if (job->file != file) continue;
+        const Tensor *tensor = job->carried ? NULL : module_tensor(merge->base, job->module, job->bias);
+        if (job->carried)
+            safetensors_declare_as(writer, job->carried);
+        else
+            safetensors_declare(writer, job->name, job->dtype, tensor->n_dims, tensor->shape);
     }
     for (size_t i = 0; i < merge->n_jobs && !safetensors_failed(writer); i++) {
-        if (merge->jobs[i].file != file) continue;
+        const Job *job = &merge->jobs[i];
+        if (job->file != file) continue;
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted, nothing was written");
-        TRY(write_job(merge, &merge->jobs[i], writer));
-        const Tensor *read = module_tensor(merge->base, merge->jobs[i].module, merge->jobs[i].bias);
-        model_forget(merge->base, read->data, tensor_bytes(read));
+        TRY(write_job(merge, job, writer));
+        const Tensor *read = job->carried ? NULL : module_tensor(merge->base, job->module, job->bias);
+        if (read) model_forget(merge->base, read->data, tensor_bytes(read));
         merge->n_written++;
         if (merge->config->on_tensor) merge->config->on_tensor(merge->config->context, merge->n_written, merge->n_jobs);
     }
@@ -261,7 +296,8 @@ static Status write_index(const Merge *merge) {
     for (size_t i = 0; i < merge->n_jobs; i++) {
         const Job *job = &merge->jobs[i];
         tensors[i] = (IndexedTensor){job->name, path_name(merge->base->files->files[job->file])};
-        bytes += (uint64_t)tensor_count(module_tensor(merge->base, job->module, job->bias)) * dtype_size(job->dtype);
+        bytes +=
+            job->carried ? job->carried->bytes : (uint64_t)tensor_count(module_tensor(merge->base, job->module, job->bias)) * dtype_size(job->dtype);
     }
     return safetensors_write_index(merge->made, tensors, merge->n_jobs, bytes);
 }

@@ -5,10 +5,11 @@
 
 #include "sft/merge.h"
 
-/* A tensor to be written: of module `module` of the base. */
+/* A tensor to be written: of module `module` of the base, or one that is carried along. */
 typedef struct Job {
     const char *name;
-    size_t module, file;
+    const StoredTensor *carried; /* NULL: of the module */
+    size_t module, file, place;
     bool bias;
     DType dtype;
     MergedTensor *result;

@@ -402,6 +402,7 @@ static Status make_plan(Sft *sft, TrainMemory *memory) {
         .steps_per_epoch = (double)first.epoch_steps,
         .largest_batch_tokens = dataset_tokens(sft->rows.train, sft->examples, sft->n_examples),
         .memory = *memory,
+        .model = sft->model,
     };
     return ST_OK;
 }

@@ -26,6 +26,7 @@ typedef struct SftPlan {
     int64_t trained_parameters, parameters; /* elements */
     DType compute;
     TrainMemory memory;
+    const Model *model;
 } SftPlan;
 typedef struct SftConfig {
     const Recipe *recipe;

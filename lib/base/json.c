@@ -80,22 +80,85 @@ static void widen_numbers(const char *text, size_t len, bool quote, Str *wide) {
     }
 }
 
-Status json_read_file(const char *path, json_t **root) {
+/* The numbers of Python's json that are none of JSON's. */
+static const char *const bare_names[] = {"Infinity", "-Infinity", "NaN"};
+
+/* Which of them `text` begins with; NULL: none. */
+static const char *find_bare(const char *text, size_t len) {
+    for (size_t i = 0; i < COUNT_OF(bare_names); i++) {
+        size_t n = strlen(bare_names[i]);
+        bool found = n <= len && memcmp(text, bare_names[i], n) == 0;
+        if (found && (n == len || !(isalnum((unsigned char)text[n]) || text[n] == '_'))) return bare_names[i];
+    }
+    return NULL;
+}
+
+/* The same text with objects in place of bare names. Returns how many there were. */
+static size_t wrap_bare(const char *text, size_t len, bool bare, Str *wrapped) {
+    size_t found = 0;
+    for (size_t at = 0, n; at < len; at += n) {
+        const char *name = at > 0 && isalnum((unsigned char)text[at - 1]) ? NULL : find_bare(text + at, len - at);
+        n = name ? strlen(name) : token_length(text + at, len - at);
+        if (name)
+            str_printf(wrapped, "{\"__float__\": \"%s\"%s}", name, bare ? ", \"bare\": true" : "");
+        else
+            str_append_n(wrapped, text + at, n);
+        found += name != NULL;
+    }
+    return found;
+}
+
+static Status parse_file(const char *text, size_t len, const char *path, json_t **root) {
+    bool overflow;
+    Status status = parse(text, len, path, root, &overflow);
+    if (!overflow) return status;
+    Str wide = {0};
+    widen_numbers(text, len, false, &wide);
+    status = parse(str_text(&wide), wide.len, path, root, &overflow);
+    str_release(&wide);
+    return status;
+}
+
+Status json_read_config_text(const char *text, size_t len, const char *where, bool bare, json_t **root) {
+    *root = NULL;
+    Str wrapped = {0};
+    Status status =
+        wrap_bare(text, len, bare, &wrapped) ? parse_file(str_text(&wrapped), wrapped.len, where, root) : parse_file(text, len, where, root);
+    str_release(&wrapped);
+    return status;
+}
+
+static Status read_mapped(const char *path, bool config, bool bare, json_t **root) {
     *root = NULL;
     Mapping mapping;
-    bool overflow;
     TRY(file_map(path, &mapping));
     const char *text = mapping.data ? (const char *)mapping.data : "";
-    Status status = parse(text, mapping.size, path, root, &overflow);
-    if (overflow) {
-        Str wide = {0};
-        widen_numbers(text, mapping.size, false, &wide);
-        status = parse(str_text(&wide), wide.len, path, root, &overflow);
-        str_release(&wide);
-    }
+    Status status = config ? json_read_config_text(text, mapping.size, path, bare, root) : parse_file(text, mapping.size, path, root);
     file_unmap(&mapping);
     return status;
 }
+
+Status json_read_file(const char *path, json_t **root) { return read_mapped(path, false, false, root); }
+
+Status json_read_config(const char *path, bool bare, json_t **root) { return read_mapped(path, true, bare, root); }
+
+static const char *float_name(const json_t *value) {
+    const char *name = json_string_value(json_object_get(value, "__float__"));
+    for (size_t i = 0; name && i < COUNT_OF(bare_names); i++)
+        if (strcmp(name, bare_names[i]) == 0) return bare_names[i];
+    return NULL;
+}
+
+bool json_float(const json_t *value, double *number) {
+    const char *name = float_name(value);
+    if (name)
+        *number = strcmp(name, "NaN") == 0 ? (double)NAN : *name == '-' ? -(double)INFINITY : (double)INFINITY;
+    else if (json_is_number(value))
+        *number = json_number_value(value);
+    return name || json_is_number(value);
+}
+
+const char *json_bare(const json_t *value) { return json_is_true(json_object_get(value, "bare")) ? float_name(value) : NULL; }
 
 json_t *json_load_row(const char *text, size_t len, bool widen, json_error_t *error) {
     const size_t flags = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL;
@@ -164,6 +227,7 @@ Status json_get_int(const json_t *object, const char *where, const char *key, in
 Status json_get_double(const json_t *object, const char *where, const char *key, double *value) {
     json_t *got = member(object, key);
     if (!got) return ST_OK;
+    if (float_name(got)) return status_fail(ST_INPUT, "wrong '%s' in '%s': expected a finite number, got %s", key, where, float_name(got));
     if (!json_is_number(got)) return wrong_kind(where, key, "a number", got);
     *value = json_number_value(got);
     return ST_OK;

@@ -9,6 +9,14 @@
 /* Parses strict UTF-8 JSON without duplicate keys. The caller calls json_decref. Errors name file, line and column. In a file integers beyond 64 bits
  * are reals: transformers writes 10^30 as model_max_length where there is none. */
 Status json_read_file(const char *path, json_t **root);
+/* The same of config.json and its like, which Python writes and which may hold what JSON has not: a bare Infinity, -Infinity or NaN. It becomes
+ * {"__float__": "Infinity"}, as transformers 5 writes it; with `bare` there is "bare": true beside it, for who writes the file again. */
+Status json_read_config(const char *path, bool bare, json_t **root);
+Status json_read_config_text(const char *text, size_t len, const char *where, bool bare, json_t **root);
+/* A number, or one of these objects; false: anything else. */
+bool json_float(const json_t *value, double *number);
+/* The bare name that such an object stood for in its file; NULL: it is none. */
+const char *json_bare(const json_t *value);
 /* What is JSON, whatever its numbers are: whole ones beyond 64 bits become reals. flags: jansson's. NULL: it is none. The caller decrefs it. */
 json_t *json_of_text(const char *text, size_t len, size_t flags);
 Status json_read_text(const char *text, size_t len, const char *where, json_t **root); /* where: for messages, a file or what else the text is */

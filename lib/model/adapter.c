@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LoRA adapters: attaching, and as PEFT has them on disk: reading adapter_model.safetensors, writing it and adapter_config.json. */
+/* LoRA adapters: attaching, and reading adapter_model.safetensors of PEFT. */
 #include "lib/base/log.h"
 #include "lib/model/parts.h"
+#include "lib/model/text_part.h"
 
 #include <math.h>
 #include <string.h>
-
-static const char *const PEFT_PREFIX = "base_model.model.";
 
 Linear *module_linear(const Model *model, const Module *module) {
     for (size_t i = 0; i < model->n_linears; i++)
@@ -39,8 +38,7 @@ static Status save_module(Model *model, const Module *module, bool trained) {
 
 /* ---- a new adapter ---- */
 
-/* Last components of the linear layers' names, each once: "q_proj", "k_proj", ... */
-static size_t linear_kinds(const Model *model, const char **names, size_t cap) {
+size_t linear_kinds(const Model *model, const char **names, size_t cap) {
     size_t n = 0;
     for (size_t i = 0; i < model->n_linears; i++) {
         const char *dot = strrchr(model->linears[i]->path, '.'), *name = dot ? dot + 1 : model->linears[i]->path;
@@ -51,8 +49,26 @@ static size_t linear_kinds(const Model *model, const char **names, size_t cap) {
     return n;
 }
 
+void adapter_describe(const Model *model, Str *text) {
+    const char *names[MAX_KINDS];
+    size_t n = linear_kinds(model, names, COUNT_OF(names)), total = 0;
+    Str list = {0};
+    for (size_t k = 0; k < n; k++) {
+        size_t with = 0;
+        for (size_t i = 0; i < model->n_linears; i++) with += model->linears[i]->lora && module_matches(model->linears[i]->path, &names[k], 1);
+        if (with) str_printf(&list, "%s%zu %s", list.len ? ", " : "", with, names[k]);
+        total += with;
+    }
+    const char *path = model->n_linears ? model->linears[0]->path : "", *layers = model->config.family->names->layers;
+    const char *at = strstr(path, strrchr(layers, '.') ? strrchr(layers, '.') : layers);
+    if (total) str_printf(text, "%zu linear layer%s", total, plural((int64_t)total));
+    if (total && model->config.wrapper && at) str_printf(text, " of the text part, %.*s", (int)(at - path), path);
+    if (total) str_printf(text, ": %s", str_text(&list));
+    str_release(&list);
+}
+
 static Status unknown_target(const Model *model, const char *target) {
-    const char *names[16];
+    const char *names[MAX_KINDS];
     size_t n = linear_kinds(model, names, COUNT_OF(names));
     for (size_t i = 0; i < model->n_modules; i++)
         if (module_matches(model->modules[i].path, &target, 1)) {
@@ -80,7 +96,27 @@ static Status check_lora(const Model *model, const LoraConfig *config) {
     return ST_OK;
 }
 
+/* "q_proj, k_proj": what the model has, in `list`. */
+static void list_kinds(const Model *model, Str *list) {
+    const char *names[MAX_KINDS];
+    size_t n = linear_kinds(model, names, COUNT_OF(names));
+    for (size_t i = 0; i < n; i++) str_printf(list, "%s%s", i ? ", " : "", names[i]);
+}
+
+static Status check_regex(const Model *model, const LoraConfig *config) {
+    bool found = false;
+    for (size_t i = 0; i < model->n_linears && !found; i++) found = lora_targets(config, model->linears[i]->path);
+    if (found) return ST_OK;
+    Str list = {0};
+    list_kinds(model, &list);
+    status_fail(ST_CONFIG, "target pattern '%s' matches nothing in '%s'", config->target_regex, model->dir);
+    status_hint(ST_CONFIG, "it has to match whole paths, such as %s; there are %s", model->linears[0]->path, str_text(&list));
+    str_release(&list);
+    return ST_CONFIG;
+}
+
 static Status check_targets(const Model *model, const LoraConfig *config) {
+    if (config->target_regex) return check_regex(model, config);
     for (size_t t = 0; t < config->n_targets; t++) {
         bool found = false;
         for (size_t i = 0; i < model->n_linears && !found; i++) found = module_matches(model->linears[i]->path, &config->targets[t], 1);
@@ -122,8 +158,45 @@ static Status save_named_modules(Model *model, const LoraConfig *config) {
     return ST_OK;
 }
 
-Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed) {
-    TRY(check_lora(model, config));
+/* ---- other names than the checkpoint's ---- */
+
+/* Whether each target, or the pattern for them, is the name of some linear layer. */
+static bool targets_fit(const Model *model, const LoraConfig *config) {
+    bool fit = !config->target_regex;
+    for (size_t i = 0; i < model->n_linears && !fit; i++) fit = pattern_matches(config->target_regex, model->linears[i]->path);
+    for (size_t t = 0; t < config->n_targets && fit && !config->target_regex; t++) {
+        fit = false;
+        for (size_t i = 0; i < model->n_linears && !fit; i++) fit = module_matches(model->linears[i]->path, &config->targets[t], 1);
+    }
+    return fit;
+}
+
+/* Gives the model the names by which the targets are names of its layers: paths and patterns are written for one class of transformers or another. */
+static Status take_names_of_targets(Model *model, const LoraConfig *config) {
+    const TextNames *own = model->config.text_names;
+    for (int i = 0; i < N_NAMES && !targets_fit(model, config); i++) TRY(text_rename(model, &text_names[i]));
+    return targets_fit(model, config) ? ST_OK : text_rename(model, own ? own : &text_names[NAMES_ALONE]);
+}
+
+static Status rename_all(const Model *model, const TextNames *names, size_t n, const char ***list) {
+    const char **renamed = arena_alloc(model->arena, (n + 1) * sizeof *renamed);
+    if (!renamed) return ST_RESOURCE;
+    for (size_t i = 0; i < n; i++)
+        if (!(renamed[i] = text_path(&model->config, names, (*list)[i], model->arena))) return ST_RESOURCE;
+    *list = renamed;
+    return ST_OK;
+}
+
+/* Back to the checkpoint's names, as are the paths among the adapter's settings. */
+static Status take_own_names(Model *model, const TextNames *own) {
+    if (!own) own = &text_names[NAMES_ALONE];
+    if (!model->config.text_names || model->config.text_names == own) return ST_OK;
+    TRY(rename_all(model, own, model->lora.n_targets, &model->lora.targets));
+    TRY(rename_all(model, own, model->lora.n_saved, &model->lora.saved));
+    return text_rename(model, own);
+}
+
+static Status attach(Model *model, const LoraConfig *config, uint64_t seed) {
     TRY(check_targets(model, config));
     TRY(check_patterns(model, config, config->rank_keys, config->n_rank_pattern, "rank_pattern"));
     TRY(check_patterns(model, config, config->alpha_keys, config->n_alpha_pattern, "alpha_pattern"));
@@ -136,6 +209,14 @@ Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed) 
     return ST_OK;
 }
 
+Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed) {
+    const TextNames *own = model->config.text_names;
+    TRY(check_lora(model, config));
+    TRY(take_names_of_targets(model, config));
+    TRY(attach(model, config, seed));
+    return take_own_names(model, own);
+}
+
 /* ---- adapter_model.safetensors, read ---- */
 
 typedef struct AdapterReader {
@@ -146,12 +227,28 @@ typedef struct AdapterReader {
     bool trained;
 } AdapterReader;
 
+/* The tensor "path.kind", by the names that most of the adapter has; else by others: PEFT may give modules that are trained whole other ones. */
 static const StoredTensor *find_tensor(const AdapterReader *reader, const char *path, const char *kind) {
-    Str name = {0};
-    str_printf(&name, "%s%s.%s", PEFT_PREFIX, path, kind);
-    const StoredTensor *stored = safetensors_find(reader->files, str_text(&name));
-    str_release(&name);
+    const Model *model = reader->model;
+    const StoredTensor *stored = NULL;
+    for (int i = -1; i < (reader->settings->lora.n_saved ? N_NAMES : 0) && !stored; i++) {
+        const char *other = i < 0 ? path : text_path(&model->config, &text_names[i], path, model->arena);
+        Str name = {0};
+        str_printf(&name, "%s%s.%s", PEFT_PREFIX, other ? other : path, kind);
+        stored = safetensors_find(reader->files, str_text(&name));
+        str_release(&name);
+    }
     return stored;
+}
+
+/* Whether a name of modules_to_save means the module, by any of its names. */
+static bool saved_means(const Model *model, const char *name, const char *path) {
+    bool means = module_matches(path, &name, 1);
+    for (int i = 0; i < N_NAMES && !means; i++) {
+        const char *other = text_path(&model->config, &text_names[i], path, model->arena);
+        means = other && module_matches(other, &name, 1);
+    }
+    return means;
 }
 
 /* A hint for what mostly means that the adapter was made for another base. */
@@ -221,10 +318,28 @@ static Status missing_saved(const Model *model, const char *name, const char *di
     return status_hint(ST_INPUT, "save its modules by their names: up_proj, o_proj, ...");
 }
 
-/* Everything that the settings promise has to be there, and everything that is there has to have found its place. */
-static Status check_complete(const AdapterReader *reader, const char *dir) {
+static bool is_zero(const StoredTensor *stored) {
+    bool zero = stored->known;
+    for (int64_t i = 0; i < stored->count && zero; i++) zero = stored_get(stored, i) == 0;
+    return zero;
+}
+
+/* The tensor is half of a pair on another part of the model, such as a vision tower, that changes nothing: PEFT adds them where names of targets are
+ * names of the tower's layers too, and training on text leaves their B at zero. */
+static bool is_idle_pair(const AdapterReader *reader, const StoredTensor *stored) {
+    const char *end = strstr(stored->name, ".lora_"), *name = stored->name + strlen(PEFT_PREFIX);
+    if (!end || !text_starts_with(stored->name, PEFT_PREFIX) || !text_is_other_part(&reader->model->config, name)) return false;
+    Str b = {0};
+    str_printf(&b, "%.*s.lora_B.weight", (int)(end - stored->name), stored->name);
+    const StoredTensor *other = safetensors_find(reader->files, str_text(&b));
+    str_release(&b);
+    return other && is_zero(other);
+}
+
+/* Everything that is there has to have found its place. */
+static Status check_surplus(const AdapterReader *reader, const char *dir) {
     const Model *model = reader->model;
-    const LoraConfig *lora = &reader->settings->lora;
+    size_t n_idle = 0;
     for (size_t i = 0; i < reader->files->n; i++) {
         const StoredTensor *stored = &reader->files->tensors[i];
         if (strstr(stored->name, "lora_embedding_") || strstr(stored->name, "lora_magnitude_vector") || strstr(stored->name, "lm_head.lora_"))
@@ -232,10 +347,31 @@ static Status check_complete(const AdapterReader *reader, const char *dir) {
     }
     for (size_t i = 0; i < reader->files->n; i++) {
         const StoredTensor *stored = &reader->files->tensors[i];
-        if (reader->used[i]) continue;
+        bool idle = !reader->used[i] && is_idle_pair(reader, stored);
+        n_idle += idle;
+        if (reader->used[i] || idle) continue;
+        bool outside = text_starts_with(stored->name, PEFT_PREFIX) && text_is_other_part(&model->config, stored->name + strlen(PEFT_PREFIX));
+        if (outside) {
+            status_fail(ST_INPUT, "tensor '%s' in '%s' is an adapter of another part than the text model in '%s', which is not supported",
+                        stored->name, stored->file, model->dir);
+            return status_hint(ST_INPUT, "adapters of layers below %s are", model->linears[0]->path);
+        }
         status_fail(ST_INPUT, "tensor '%s' in '%s' has no place in the model in '%s'", stored->name, stored->file, model->dir);
         return hint_other_model(reader);
     }
+    if (n_idle)
+        log_message(
+            LOG_WARNING,
+            "%zu tensors in '%s' are of pairs on other parts than the text model that change nothing, since their B is zero: they are left out",
+            n_idle, dir);
+    return ST_OK;
+}
+
+/* Everything that the settings promise has to be there too. */
+static Status check_complete(const AdapterReader *reader, const char *dir) {
+    const Model *model = reader->model;
+    const LoraConfig *lora = &reader->settings->lora;
+    TRY(check_surplus(reader, dir));
     size_t n = 0;
     for (size_t i = 0; i < model->n_linears; i++) {
         const Linear *linear = model->linears[i];
@@ -252,7 +388,7 @@ static Status check_complete(const AdapterReader *reader, const char *dir) {
     for (size_t t = 0; t < lora->n_saved; t++) {
         bool found = false;
         for (size_t i = 0; i < model->n_modules && !found; i++)
-            found = module_matches(model->modules[i].path, &lora->saved[t], 1) && find_tensor(reader, model->modules[i].path, "weight");
+            found = saved_means(model, lora->saved[t], model->modules[i].path) && find_tensor(reader, model->modules[i].path, "weight");
         /* PEFT names both heads of classifiers that there are, whatever this one has. */
         if (!found && model->score && strcmp(lora->saved[t], "classifier") == 0) continue;
         if (!found) return missing_saved(model, lora->saved[t], dir);
@@ -305,146 +441,12 @@ Status adapter_load(Model *model, const char *dir, bool trained) {
     Safetensors *files;
     TRY(safetensors_open(weights, &files));
     AdapterReader reader = {model, files, &settings, arena_zero(model->arena, files->n + 1), trained};
-    Status status = reader.used ? load_tensors(&reader, dir) : ST_RESOURCE;
+    const TextNames *own = model->config.text_names;
+    Status status = reader.used ? text_rename(model, text_names_in(&model->config, files, PEFT_PREFIX)) : ST_RESOURCE;
+    if (status == ST_OK) status = load_tensors(&reader, dir);
     safetensors_close(files);
     if (status == ST_OK && lora->alpha == 0 && lora->n_alpha_pattern == 0)
         log_message(LOG_WARNING, "the adapter in '%s' changes nothing: its lora_alpha is 0", dir);
     if (status == ST_OK) model->lora = *lora;
-    return status;
-}
-
-/* ---- writing ---- */
-
-static void write_names(JsonWriter *w, const char *key, const char *const *names, size_t n) {
-    jw_array(w, key);
-    for (size_t i = 0; i < n; i++) jw_string(w, NULL, names[i]);
-    jw_end_array(w);
-}
-
-/* Whole numbers as such: PEFT's own files have "lora_alpha": 16. */
-static void write_number(JsonWriter *w, const char *key, double value) {
-    if (value == floor(value) && fabs(value) < 1e15)
-        jw_int(w, key, (int64_t)value);
-    else
-        jw_double(w, key, value);
-}
-
-/* The targets as they were given when that says exactly which layers have a branch; their whole paths otherwise. */
-static void write_targets(JsonWriter *w, const Model *model) {
-    const LoraConfig *lora = &model->lora;
-    bool exact = true;
-    for (size_t i = 0; i < model->n_linears; i++) exact &= (model->linears[i]->lora != NULL) == lora_targets(lora, model->linears[i]->path);
-    if (exact && lora->target_regex) {
-        jw_string(w, "target_modules", lora->target_regex);
-    } else if (exact && lora->n_targets) {
-        write_names(w, "target_modules", lora->targets, lora->n_targets);
-    } else if (exact) {
-        const char *names[16];
-        write_names(w, "target_modules", names, linear_kinds(model, names, COUNT_OF(names)));
-    } else {
-        jw_array(w, "target_modules");
-        for (size_t i = 0; i < model->n_linears; i++)
-            if (model->linears[i]->lora) jw_string(w, NULL, model->linears[i]->path);
-        jw_end_array(w);
-    }
-}
-
-/* PEFT takes every module whose path ends with a name's letters: "norm" would be each input_layernorm as well. Such a name is written as the paths
- * that it stands for here. What names before it stand for is not written again. */
-static void write_saved(JsonWriter *w, const Model *model) {
-    const LoraConfig *lora = &model->lora;
-    if (lora->n_saved == 0) {
-        jw_null(w, "modules_to_save");
-        return;
-    }
-    jw_array(w, "modules_to_save");
-    for (size_t t = 0; t < lora->n_saved; t++) {
-        bool plain = true, matches = false, adds = false;
-        for (size_t i = 0; i < model->n_modules; i++) {
-            bool match = module_matches(model->modules[i].path, &lora->saved[t], 1);
-            plain &= text_ends_with(model->modules[i].path, lora->saved[t]) == match;
-            matches |= match;
-            adds |= match && !module_matches(model->modules[i].path, lora->saved, t);
-        }
-        if (matches && !adds) continue;
-        if (plain) jw_string(w, NULL, lora->saved[t]);
-        for (size_t i = 0; i < model->n_modules && !plain; i++)
-            if (module_matches(model->modules[i].path, &lora->saved[t], 1) && !module_matches(model->modules[i].path, lora->saved, t))
-                jw_string(w, NULL, model->modules[i].path);
-    }
-    jw_end_array(w);
-}
-
-/* The keys that every version of PEFT since 0.7 knows: old ones refuse a key that they don't. */
-static Status write_config(const Model *model, const char *path, const char *base) {
-    const LoraConfig *lora = &model->lora;
-    JsonWriter w = {.pretty = true};
-    jw_object(&w, NULL);
-    jw_object(&w, "alpha_pattern");
-    for (size_t i = 0; i < lora->n_alpha_pattern; i++) write_number(&w, lora->alpha_keys[i], lora->alpha_values[i]);
-    jw_end_object(&w);
-    jw_null(&w, "auto_mapping");
-    jw_string(&w, "base_model_name_or_path", base);
-    jw_string(&w, "bias", "none");
-    jw_bool(&w, "fan_in_fan_out", model->config.in_out_weights);
-    jw_bool(&w, "inference_mode", true);
-    jw_bool(&w, "init_lora_weights", true);
-    jw_null(&w, "layers_pattern");
-    jw_null(&w, "layers_to_transform");
-    write_number(&w, "lora_alpha", lora->alpha);
-    jw_double(&w, "lora_dropout", lora->dropout);
-    write_saved(&w, model);
-    jw_string(&w, "peft_type", "LORA");
-    jw_int(&w, "r", lora->rank);
-    jw_object(&w, "rank_pattern");
-    for (size_t i = 0; i < lora->n_rank_pattern; i++) jw_int(&w, lora->rank_keys[i], lora->rank_values[i]);
-    jw_end_object(&w);
-    jw_null(&w, "revision");
-    write_targets(&w, model);
-    jw_string(&w, "task_type", model->score ? "SEQ_CLS" : "CAUSAL_LM");
-    jw_bool(&w, "use_rslora", lora->use_rslora);
-    jw_end_object(&w);
-    str_append_char(&w.text, '\n');
-    Status status = file_write_all(path, w.text.data, w.text.len);
-    jw_release(&w);
-    return status;
-}
-
-static Status write_tensors(const Model *model, const char *path) {
-    SafetensorsWriter *writer;
-    TRY(safetensors_writer_new(path, &writer));
-    for (int pass = 0; pass < 2; pass++)
-        for (size_t i = 0; i < model->params.n; i++) {
-            const Param *param = &model->params.items[i];
-            const Tensor *tensor = param->tensor;
-            if (param->role == PARAM_BASE || param->role == PARAM_BESIDE) continue;
-            if (pass == 1) {
-                safetensors_write_as(writer, tensor->data, tensor->dtype, DT_F32, (size_t)tensor_count(tensor));
-                continue;
-            }
-            Str name = {0};
-            str_printf(&name, "%s%s", PEFT_PREFIX, param->name);
-            safetensors_declare(writer, str_text(&name), DT_F32, tensor->n_dims, tensor->shape);
-            str_release(&name);
-        }
-    return safetensors_commit(writer);
-}
-
-typedef struct AdapterSave {
-    const Model *model;
-    const char *base;
-    Arena *arena;
-} AdapterSave;
-
-static Status write_adapter(void *context, const char *dir) {
-    const AdapterSave *save = context;
-    TRY(write_tensors(save->model, path_join(save->arena, dir, "adapter_model.safetensors")));
-    return write_config(save->model, path_join(save->arena, dir, "adapter_config.json"), save->base);
-}
-
-Status adapter_save(const Model *model, const char *dir, const char *base) {
-    Arena *arena = arena_new(0);
-    Status status = arena ? dir_build(dir, write_adapter, &(AdapterSave){model, base, arena}) : ST_RESOURCE;
-    arena_free(arena);
-    return status;
+    return status == ST_OK ? take_own_names(model, own) : status;
 }

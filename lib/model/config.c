@@ -4,6 +4,8 @@
 #include "lib/base/log.h"
 #include "lib/model/family.h"
 #include "lib/model/not_a_model.h"
+#include "lib/model/parts.h"
+#include "lib/model/text_part.h"
 
 #include <math.h>
 #include <string.h>
@@ -38,6 +40,7 @@ static const char *const harmless[] = {
     "model_type",
     "name_or_path",
     "num_labels",
+    "num_nextn_predict_layers",
     "output_attentions",
     "output_hidden_states",
     "output_past",
@@ -353,6 +356,8 @@ static bool text_in(const char *text, const char *const *list, size_t n) {
     return false;
 }
 
+bool config_key_is_harmless(const char *key) { return text_in(key, harmless, COUNT_OF(harmless)); }
+
 static void warn_unknown_keys(const ConfigReader *reader) {
     Str names = {0};
     size_t n = 0;
@@ -464,6 +469,8 @@ static const ModelFamily *find_family(const char *model_type) {
     return NULL;
 }
 
+bool config_knows_family(const char *model_type) { return find_family(model_type) != NULL; }
+
 static Status unknown_family(const char *model_type, const char *path) {
     Str known = {0};
     for (size_t i = 0; i < COUNT_OF(families); i++) str_printf(&known, "%s%s", i ? ", " : "", families[i]->model_type);
@@ -473,10 +480,10 @@ static Status unknown_family(const char *model_type, const char *path) {
     return ST_INPUT;
 }
 
-Status model_config_parse(const json_t *json, const char *path, Arena *arena, ModelConfig *config) {
+/* A language model alone, or the text part of a wrapped one. */
+static Status parse_text(const json_t *json, const char *path, Arena *arena, ModelConfig *config) {
     *config = (ModelConfig){.architecture = ""};
     ConfigReader reader = {.json = json, .path = path, .arena = arena, .config = config};
-    if (!json_is_object(json)) return status_fail(ST_INPUT, "'%s' is not a JSON object", path);
     const char *model_type = config_text(&reader, "model_type", NULL);
     TRY(reader.status);
     if (!model_type) return status_fail(ST_INPUT, "'%s' lacks 'model_type'", path);
@@ -496,6 +503,18 @@ Status model_config_parse(const json_t *json, const char *path, Arena *arena, Mo
     return ST_OK;
 }
 
+Status model_config_parse(const json_t *json, const char *path, Arena *arena, ModelConfig *config) {
+    TextConfig text;
+    if (!json_is_object(json)) return status_fail(ST_INPUT, "'%s' is not a JSON object", path);
+    TRY(text_config_find(json, path, arena, &text));
+    Status status = parse_text(text.json, text.path, arena, config);
+    config->wrapper = text.wrapper;
+    config->text_names = text.names;
+    config->prediction_layers = json_integer_value(json_object_get(text.json, "num_nextn_predict_layers"));
+    json_decref(text.json);
+    return status == ST_OK && text.wrapper ? add_eos(config, json, path) : status;
+}
+
 static Status read_generation_config(const char *dir, Arena *arena, ModelConfig *config) {
     const char *path = path_join(arena, dir, "generation_config.json");
     if (!path) return ST_RESOURCE;
@@ -503,7 +522,7 @@ static Status read_generation_config(const char *dir, Arena *arena, ModelConfig 
     TRY(file_find(path, &there));
     if (!there) return ST_OK;
     json_t *json;
-    TRY(json_read_file(path, &json));
+    TRY(json_read_config(path, false, &json));
     Status status = add_eos(config, json, path);
     json_decref(json);
     return status;
@@ -536,7 +555,7 @@ Status model_config_read(const char *dir, Arena *arena, ModelConfig *config) {
     TRY(file_find(path, &there));
     if (!there) return no_config(dir, arena);
     json_t *json;
-    TRY(json_read_file(path, &json));
+    TRY(json_read_config(path, false, &json));
     Status status = model_config_parse(json, path, arena, config);
     json_decref(json);
     return status == ST_OK ? read_generation_config(dir, arena, config) : status;

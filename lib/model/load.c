@@ -5,6 +5,7 @@
 #include "lib/base/work.h"
 #include "lib/model/parts.h"
 #include "lib/model/scalar_head.h"
+#include "lib/model/text_part.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +13,10 @@
 /* ---- the modules of a decoder ---- */
 
 static const char *part_path(Model *model, Part part, int64_t layer) {
-    const PartNames *names = model->config.family->names;
-    return layer < 0 ? names->parts[part] : arena_printf(model->arena, "%s.%lld.%s", names->layers, (long long)layer, names->parts[part]);
+    const ModelConfig *config = &model->config;
+    const PartNames *names = config->family->names;
+    const char *path = layer < 0 ? names->parts[part] : arena_printf(model->arena, "%s.%lld.%s", names->layers, (long long)layer, names->parts[part]);
+    return path && config->text_names ? text_path(config, config->text_names, path, model->arena) : path;
 }
 
 static Module *add_module(Model *model, Part part, int64_t layer, Tensor **weight, int64_t rows, int64_t cols) {
@@ -124,6 +127,8 @@ Status stored_check(const StoredTensor *stored, int n_dims, const int64_t *shape
     describe_shape(&have, stored->n_dims, stored->shape);
     describe_shape(&want, n_dims, shape);
     status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': shape %s, expected %s", stored->name, stored->file, str_text(&have), str_text(&want));
+    bool turned = n_dims == 2 && stored->n_dims == 2 && stored->shape[0] == shape[1] && stored->shape[1] == shape[0];
+    if (turned) status_hint(ST_INPUT, "its rows and columns are exchanged");
     str_release(&have);
     str_release(&want);
     return ST_INPUT;
@@ -214,19 +219,40 @@ static Status place(Loader *loader, const StoredTensor *stored, int n_dims, cons
     return ST_OK;
 }
 
-static Status missing(const Model *model, const char *path, const char *kind) {
-    status_fail(ST_INPUT, "tensor '%s.%s' is missing in '%s'", path, kind, model->dir);
-    return status_hint(ST_INPUT, "config.json and the weights may be of different models");
+/* Names of what stands where a tensor is missing: a checkpoint may have in one what is expected in parts, or the other way round. */
+static Status hint_beside(const Model *model, const char *path) {
+    const char *dot = strrchr(path, '.');
+    size_t n = dot ? (size_t)(dot - path) + 1 : 0, found = 0;
+    Str names = {0};
+    for (size_t i = 0; i < model->files->n && n && found < 12; i++) {
+        const StoredTensor *stored = &model->files->tensors[i];
+        if (strncmp(stored->name, path, n) == 0) str_printf(&names, "%s%s", found++ ? ", " : "", stored->name + n);
+    }
+    if (found)
+        status_hint(ST_INPUT, "what it has of '%.*s': %s", (int)n - 1, path, str_text(&names));
+    else
+        status_hint(ST_INPUT, "config.json and the weights may be of different models");
+    str_release(&names);
+    return ST_INPUT;
+}
+
+static Status missing(const Model *model, const char *path, const char *kind, int n_dims, const int64_t *shape) {
+    Str want = {0};
+    describe_shape(&want, n_dims, shape);
+    status_fail(ST_INPUT, "tensor '%s.%s' is missing in '%s': shape %s is expected", path, kind, model->dir, str_text(&want));
+    str_release(&want);
+    return hint_beside(model, path);
 }
 
 static Status load_module(Loader *loader, const Module *module) {
     const StoredTensor *weight = find_stored(loader->model, module->path, "weight");
-    if (!weight) return missing(loader->model, module->path, "weight");
-    TRY(place(loader, weight, module->shape[1] ? 2 : 1, module->shape, module->weight));
+    int n_dims = module->shape[1] ? 2 : 1;
+    if (!weight) return missing(loader->model, module->path, "weight", n_dims, module->shape);
+    TRY(place(loader, weight, n_dims, module->shape, module->weight));
     (*module->weight)->in_out = module->in_out;
     if (!module->bias) return ST_OK;
     const StoredTensor *bias = find_stored(loader->model, module->path, "bias");
-    if (!bias) return missing(loader->model, module->path, "bias");
+    if (!bias) return missing(loader->model, module->path, "bias", 1, &module->bias_width);
     return place(loader, bias, 1, &module->bias_width, module->bias);
 }
 
@@ -246,22 +272,34 @@ static bool head_is_tied(Loader *loader, const Module *embed, const Module *head
     return false;
 }
 
-static Status check_surplus(const Loader *loader) {
-    const Model *model = loader->model;
+static Status no_place(const StoredTensor *first, size_t n_left) {
+    status_fail(ST_INPUT, "tensor '%s' in '%s' has no place in the model that config.json describes", first->name, first->file);
+    return n_left > 1 ? status_hint(ST_INPUT, "and %zu more: config.json and the weights may be of different models", n_left - 1)
+                      : status_hint(ST_INPUT, "config.json and the weights may be of different models");
+}
+
+/* What the decoder has no place for is carried along when it is of a kind that is known, left out when nobody needs it, or else a fault. */
+static Status sort_surplus(const Loader *loader) {
+    Model *model = loader->model;
     const PartNames *names = model->config.family->names;
     size_t n_ignored = 0, n_left = 0;
     while (n_ignored < COUNT_OF(names->ignored) && names->ignored[n_ignored]) n_ignored++;
     const StoredTensor *first = NULL;
+    model->carried = arena_alloc(model->arena, (model->files->n + 1) * sizeof *model->carried);
+    if (!model->carried) return ST_RESOURCE;
     for (size_t i = 0; i < model->files->n; i++) {
         const StoredTensor *stored = &model->files->tensors[i];
-        if (loader->used[i] || module_matches(stored->name, names->ignored, n_ignored)) continue;
-        if (!first) first = stored;
-        n_left++;
+        if (loader->used[i]) continue;
+        if (text_carries(&model->config, stored->name)) {
+            model->carried[model->n_carried++] = stored;
+            if (model_mapping(model, stored->data)) file_watch(model_mapping(model, stored->data));
+        } else if (!module_matches(stored->name, names->ignored, n_ignored)) {
+            if (!first) first = stored;
+            n_left++;
+        }
     }
-    if (!first) return ST_OK;
-    status_fail(ST_INPUT, "tensor '%s' in '%s' has no place in the model that config.json describes", first->name, first->file);
-    return n_left > 1 ? status_hint(ST_INPUT, "and %zu more: config.json and the weights may be of different models", n_left - 1)
-                      : status_hint(ST_INPUT, "config.json and the weights may be of different models");
+    text_warn_of_layers(model);
+    return first ? no_place(first, n_left) : ST_OK;
 }
 
 /* A new one unless the checkpoint has it. A language model's head is not looked at. */
@@ -304,7 +342,7 @@ static Status load_tensors(Loader *loader) {
         }
     }
     work_end("loading the model, tensors");
-    return check_surplus(loader);
+    return sort_surplus(loader);
 }
 
 static Status not_a_language_model(const Model *model) {
@@ -313,13 +351,25 @@ static Status not_a_language_model(const Model *model) {
     return status_hint(ST_INPUT, "it judges answers: name it in the reward of a recipe for tune rl, as { type: model, model: DIR }");
 }
 
+static int64_t count_weights(const Model *model) {
+    int64_t count = 0;
+    for (size_t i = 0; i < model->n_modules; i++) {
+        const Module *module = &model->modules[i];
+        bool tied = i + 1 == model->n_modules && model->config.tie_word_embeddings && module->weight == &model->head;
+        if (!tied) count += module->shape[0] * MAX(module->shape[1], 1) + (module->bias ? module->bias_width : 0);
+    }
+    return count;
+}
+
 static Status load_into(Model *model, const char *dir, const ModelOptions *options) {
     model->dir = arena_strdup(model->arena, dir);
     if (!model->dir) return ST_RESOURCE;
     TRY(model_config_read(dir, model->arena, &model->config));
     if (model->config.scores && !options->scores) return not_a_language_model(model);
     TRY(safetensors_open(dir, &model->files));
+    if (model->config.wrapper) TRY(text_names_find(&model->config, model->files, dir));
     TRY(model_build(model, options->scores));
+    if (options->admit) TRY(options->admit(options->context, count_weights(model)));
     Loader loader = {model, options, arena_zero(model->arena, model->files->n + 1)};
     if (!loader.used) return ST_RESOURCE;
     TRY(load_tensors(&loader));

@@ -54,6 +54,7 @@ double stored_get(const StoredTensor *tensor, int64_t i);
 typedef struct SafetensorsWriter SafetensorsWriter;
 Status safetensors_writer_new(const char *path, SafetensorsWriter **writer); /* __metadata__ starts with {"format":"pt"} */
 void safetensors_declare(SafetensorsWriter *writer, const char *name, DType dtype, int n_dims, const int64_t *shape);
+void safetensors_declare_as(SafetensorsWriter *writer, const StoredTensor *tensor); /* by its own name, in its own type, whatever that is */
 void safetensors_metadata(SafetensorsWriter *writer, const char *key, const char *value);
 void safetensors_write(SafetensorsWriter *writer, const void *bytes, size_t size);
 /* `count` elements, converted on the way. */
@@ -123,6 +124,7 @@ typedef struct PartNames {
     const char *parts[N_PARTS]; /* NULL = the family has none */
     const char *ignored[4];     /* last components of tensors that checkpoints carry and nobody needs */
 } PartNames;
+typedef struct TextNames TextNames; /* text_part.h */
 typedef struct ConfigReader ConfigReader;
 typedef struct ModelConfig ModelConfig;
 /* What a family file defines; see family.h. */
@@ -160,8 +162,11 @@ struct ModelConfig {
     bool has_pad;
     int64_t pad_token_id; /* has_pad; of config.json */
     size_t n_eos;
-    int64_t eos_token_id[8]; /* config.json and generation_config.json together */
-    DType stored_dtype;      /* "dtype" / "torch_dtype"; of a loaded model: what the embedding is stored in */
+    int64_t eos_token_id[8];     /* config.json and generation_config.json together */
+    DType stored_dtype;          /* "dtype" / "torch_dtype"; of a loaded model: what the embedding is stored in */
+    const char *wrapper;         /* model_type of the whole that this is the text part of; NULL: it is no part of anything */
+    const TextNames *text_names; /* of the modules' paths; NULL: as the family has them */
+    int64_t prediction_layers;   /* num_nextn_predict_layers: of the checkpoint, behind the last one, and not used */
 };
 /* config.json and generation_config.json of a directory. ST_INPUT: no such directory, a model_type or field that is not handled: named. Unknown keys
  * are a warning. */
@@ -207,6 +212,8 @@ typedef struct Model {
     LoraConfig lora;     /* of the attached adapter; rank 0 = none */
     Checkpointing checkpointing;
     Safetensors *files;
+    const StoredTensor **carried; /* n_carried: tensors that are not used, and are part of what is saved */
+    size_t n_carried;
     Arena *arena; /* the run's: weights, adapters, gradients */
 } Model;
 typedef struct ModelOptions {
@@ -220,10 +227,13 @@ typedef struct ModelOptions {
      * initializer_range */
     bool scores;
     uint64_t seed;
+    /* asked before the weights are read, with their number; may be NULL */
+    Status (*admit)(const void *context, int64_t n_weights);
+    const void *context;
 } ModelOptions;
 /* Weights stay mapped as stored, or are copied where products read them in place; norms and biases become f32 copies. ST_INPUT naming file and
  * tensor: a weight that is missing, left over, of another shape than config.json says, or holds a NaN or an infinity; a reward model where a language
- * model is wanted. */
+ * model is wanted. What other parts of a wrapped model hold is not looked at, and carried along when the model is saved or merged. */
 Status model_load(const char *dir, const ModelOptions *options, Model **model);
 void model_free(Model *model);
 /* A number that another model would hardly have: of all weights and adapters, and what config.json says of the mathematics. */
@@ -296,13 +306,16 @@ Status adapter_load(Model *model, const char *dir, bool trained);
 Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config);
 /* What adapter_config.json names as its base, "" when it names none. */
 Status adapter_base(const char *dir, Arena *arena, const char **base);
+/* Appends the layers with a branch: "28 linear layers: 4 q_proj, 4 k_proj, ...", in a wrapped model with where they are; nothing: there are none. */
+void adapter_describe(const Model *model, Str *text);
 /* Writes adapter_config.json and adapter_model.safetensors as PEFT does. base: name_or_path of the base model. The folder appears whole. */
 Status adapter_save(const Model *model, const char *dir, const char *base);
-/* Writes the whole model (full fine-tuning) as a Hugging Face directory in `dtype`; config, tokenizer and template files are carried over. The folder
- * appears whole. loss: what rounding takes of the changes against the files that the model came from; may be NULL. ST_NUMERIC: a value beyond the
- * dtype's range, naming the tensor. */
-Status model_save(const Model *model, const char *dir, DType dtype, RoundingLoss *loss);
-/* Copies generation_config.json, tokenizer and template files. */
+/* Writes the whole model (full fine-tuning) as a Hugging Face directory in `dtype`, or with NULL each tensor in the type that it had; config,
+ * tokenizer, template and processor files are carried over, as are the tensors that the decoder does not use. The folder appears whole. loss: what
+ * rounding takes of the changes against the files that the model came from; may be NULL. ST_NUMERIC: a value beyond the dtype's range, naming the
+ * tensor. */
+Status model_save(const Model *model, const char *dir, const DType *dtype, RoundingLoss *loss);
+/* Copies generation_config.json, tokenizer, template and processor files. */
 Status model_copy_files(const char *from, const char *to);
 /* Writes config.json of `from` into `to` with another dtype, under the key (dtype or torch_dtype) that it has. untie: the head has weights of its own
  * now. class_name: the model became this family's ...ForSequenceClassification with one label; NULL = it stays what it is. A padding token that is an

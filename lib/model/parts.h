@@ -11,10 +11,17 @@ Status model_build(Model *model, bool scores);
 Status stored_check(const StoredTensor *stored, int n_dims, const int64_t *shape);
 /* ST_INPUT when the tensor, which came from `file`, holds a NaN or an infinity. */
 Status tensor_check_finite(const Tensor *tensor, const char *name, const char *file);
+bool config_knows_family(const char *model_type);
+bool config_key_is_harmless(const char *key); /* whatever it says, the decoder computes the same */
 /* A config.json of weights that are stored in `dtype`, which `json` says under the key (dtype or torch_dtype) that it has. */
 Status config_write(json_t *json, DType dtype, const char *path);
 
-/* ---- adapter_config.json ---- */
+/* ---- adapters ---- */
+
+#define PEFT_PREFIX "base_model.model." /* before the path of a module in adapter_model.safetensors */
+enum { MAX_KINDS = 32 };
+/* Last components of the linear layers' paths, each once: "q_proj", "k_proj", ...; at most `cap`. */
+size_t linear_kinds(const Model *model, const char **names, size_t cap);
 
 typedef struct AdapterSettings {
     LoraConfig lora;

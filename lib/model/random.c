@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Models of random weights, for benchmarks and as a start for training from nothing. */
+#include "lib/base/log.h"
 #include "lib/base/system.h"
 #include "lib/model/parts.h"
 
@@ -55,6 +56,8 @@ static Status write_weights(const Model *model, const char *path, DType dtype, u
 
 static Status write_random(Model *model, const char *dir, json_t *config, DType dtype, uint64_t seed, double scale) {
     TRY(model_config_parse(config, "config.json", model->arena, &model->config));
+    if (model->config.wrapper)
+        log_message(LOG_WARNING, "of a %s only the text part is made: the others, which config.json describes, are missing", model->config.wrapper);
     TRY(model_build(model, model->config.scores));
     TRY(dir_make(dir));
     TRY(write_weights(model, path_join(model->arena, dir, "model.safetensors"), dtype, seed, scale));
@@ -63,7 +66,7 @@ static Status write_random(Model *model, const char *dir, json_t *config, DType 
 
 Status model_write_random(const char *dir, const char *config_json, DType dtype, uint64_t seed, double scale) {
     json_t *config;
-    TRY(json_read_text(config_json, strlen(config_json), "config.json", &config));
+    TRY(json_read_config_text(config_json, strlen(config_json), "config.json", true, &config));
     Model model = {.arena = arena_new(0)};
     Status status = model.arena ? write_random(&model, dir, config, dtype, seed, scale) : ST_RESOURCE;
     json_decref(config);

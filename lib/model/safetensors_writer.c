@@ -36,17 +36,13 @@ static const char *stored_name(DType dtype) {
     return names[dtype];
 }
 
-void safetensors_declare(SafetensorsWriter *writer, const char *name, DType dtype, int n_dims, const int64_t *shape) {
+static void declare(SafetensorsWriter *writer, const char *name, const char *dtype, int n_dims, const int64_t *shape, uint64_t bytes) {
     ASSERT(!writer->started, "tensor '%s' declared behind the header", name);
     JsonWriter *header = &writer->header;
-    uint64_t bytes = dtype_size(dtype);
     jw_object(header, name);
-    jw_string(header, "dtype", stored_name(dtype));
+    jw_string(header, "dtype", dtype);
     jw_array(header, "shape");
-    for (int i = 0; i < n_dims; i++) {
-        jw_int(header, NULL, shape[i]);
-        bytes *= (uint64_t)shape[i];
-    }
+    for (int i = 0; i < n_dims; i++) jw_int(header, NULL, shape[i]);
     jw_end_array(header);
     jw_array(header, "data_offsets");
     jw_int(header, NULL, (int64_t)writer->declared);
@@ -54,6 +50,16 @@ void safetensors_declare(SafetensorsWriter *writer, const char *name, DType dtyp
     jw_end_array(header);
     jw_end_object(header);
     writer->declared += bytes;
+}
+
+void safetensors_declare(SafetensorsWriter *writer, const char *name, DType dtype, int n_dims, const int64_t *shape) {
+    uint64_t bytes = dtype_size(dtype);
+    for (int i = 0; i < n_dims; i++) bytes *= (uint64_t)shape[i];
+    declare(writer, name, stored_name(dtype), n_dims, shape, bytes);
+}
+
+void safetensors_declare_as(SafetensorsWriter *writer, const StoredTensor *tensor) {
+    declare(writer, tensor->name, tensor->dtype_text, tensor->n_dims, tensor->shape, tensor->bytes);
 }
 
 static void write_header(SafetensorsWriter *writer) {

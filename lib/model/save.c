@@ -2,9 +2,11 @@
 /* Writing a Hugging Face directory: weights in one file or in shards, config.json with the new dtype, and the files beside them. */
 #include "lib/base/log.h"
 #include "lib/model/parts.h"
+#include "lib/model/text_part.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const size_t SHARD_BYTES = 5ull * 1000 * 1000 * 1000;
@@ -45,8 +47,12 @@ Status model_copy_files(const char *from, const char *to) {
         "vocab.json",
         "merges.txt",
         "tokenizer.model",
+        "tekken.json",
         "chat_template.jinja",
         "chat_template.json",
+        "processor_config.json", /* these three: of models that see or hear */
+        "preprocessor_config.json",
+        "video_preprocessor_config.json",
     };
     Arena *arena = arena_new(0);
     if (!arena) return ST_RESOURCE;
@@ -58,9 +64,13 @@ Status model_copy_files(const char *from, const char *to) {
 }
 
 static void write_json(JsonWriter *w, const char *key, const json_t *value) {
-    const char *name;
+    const char *name = json_bare(value);
     json_t *item;
     size_t i;
+    if (name) { /* as it was found */
+        jw_raw(w, key, name);
+        return;
+    }
     switch (json_typeof(value)) {
     case JSON_OBJECT:
         jw_object(w, key);
@@ -85,21 +95,41 @@ static const char *torch_name(DType dtype) {
     return dtype == DT_BF16 ? "bfloat16" : dtype == DT_F16 ? "float16" : dtype == DT_F64 ? "float64" : "float32";
 }
 
-/* What transformers' classes for one label have in their config. */
+/* What transformers' classes for one label have in their config. A wrapped model's are named after the whole. */
 static void become_classifier(json_t *json, const char *class_name) {
-    char name[64];
-    snprintf(name, sizeof name, "%sForSequenceClassification", class_name);
-    json_object_set_new(json, "architectures", json_pack("[s]", name));
+    static const char *const whole = "ForConditionalGeneration";
+    const char *old = json_string_value(json_array_get(json_object_get(json, "architectures"), 0));
+    Str name = {0};
+    if (text_config_of(json) && old && text_ends_with(old, whole))
+        str_append_n(&name, old, strlen(old) - strlen(whole));
+    else if (!(text_config_of(json) && old))
+        str_append(&name, class_name);
+    if (name.len > 0) {
+        str_append(&name, "ForSequenceClassification");
+        json_object_set_new(json, "architectures", json_pack("[s]", str_text(&name)));
+    }
+    str_release(&name);
     json_object_set_new(json, "id2label", json_pack("{s:s}", "0", "LABEL_0"));
     json_object_set_new(json, "label2id", json_pack("{s:i}", "LABEL_0", 0));
     json_object_del(json, "num_labels");
 }
 
+/* Under the keys that the object has; false: it has none. */
+static bool say_dtype(json_t *json, const char *name) {
+    static const char *const keys[] = {"dtype", "torch_dtype"};
+    bool said = false;
+    for (size_t i = 0; json && i < COUNT_OF(keys); i++) {
+        if (!json_object_get(json, keys[i])) continue;
+        json_object_set_new(json, keys[i], json_string(name));
+        said = true;
+    }
+    return said;
+}
+
 Status config_write(json_t *json, DType dtype, const char *path) {
     JsonWriter writer = {.pretty = true};
-    if (json_object_get(json, "dtype")) json_object_set_new(json, "dtype", json_string(torch_name(dtype)));
-    if (json_object_get(json, "torch_dtype") || !json_object_get(json, "dtype"))
-        json_object_set_new(json, "torch_dtype", json_string(torch_name(dtype)));
+    bool outside = say_dtype(json, torch_name(dtype)), inside = say_dtype(text_config_of(json), torch_name(dtype));
+    if (!outside && !inside) json_object_set_new(json, "torch_dtype", json_string(torch_name(dtype)));
     write_json(&writer, NULL, json);
     str_append_char(&writer.text, '\n');
     Status status = file_write_all(path, writer.text.data, writer.text.len);
@@ -117,8 +147,9 @@ Status model_copy_config(const char *from, const char *to, DType dtype, bool unt
         status = ST_RESOURCE;
         goto done;
     }
-    TRY_GOTO(json_read_file(source, &json), done);
+    TRY_GOTO(json_read_config(source, true, &json), done);
     if (untie) json_object_set_new(json, "tie_word_embeddings", json_false());
+    if (untie && text_config_of(json)) json_object_set_new(text_config_of(json), "tie_word_embeddings", json_false());
     if (class_name) become_classifier(json, class_name);
     status = config_write(json, dtype, target);
 done:
@@ -129,25 +160,69 @@ done:
 
 /* ---- weights ---- */
 
-/* Shard s: parameters first[s] .. first[s + 1] - 1 */
+/* A tensor to be written: a parameter of the model, or one that is carried along. */
+typedef struct Saved {
+    const Param *param; /* NULL: carried */
+    const StoredTensor *carried;
+    DType dtype; /* of the parameter */
+    size_t place, element, bytes;
+} Saved;
+
+/* Shard s: tensors first[s] .. first[s + 1] - 1 */
 typedef struct Shards {
     const Model *model;
-    DType dtype;
+    const DType *dtype; /* of all parameters; NULL: each has its own */
     RoundingLoss *loss;
+    bool coarse;   /* one of them is stored in fewer bits than it was trained in */
     bool base_cut; /* so that the loss is not known */
+    Saved *tensors;
+    size_t n_tensors;
     size_t n, *first, total;
 } Shards;
 
-static size_t saved_bytes(const Param *param, DType dtype) { return (size_t)tensor_count(param->tensor) * dtype_size(dtype); }
+static const char *saved_name(const Saved *saved) { return saved->param ? saved->param->name : saved->carried->name; }
+
+/* That of the checkpoint, so that norms in f32 stay so in a file of bf16. */
+static DType own_dtype(const Model *model, const char *name) {
+    const StoredTensor *base = safetensors_find(model->files, name);
+    return base ? base->dtype : model->config.stored_dtype;
+}
+
+/* Larger elements first, so that each tensor is aligned for readers that map the file; else as they were. */
+static int by_element(const void *left, const void *right) {
+    const Saved *a = left, *b = right;
+    if (a->element != b->element) return a->element > b->element ? -1 : 1;
+    return a->place < b->place ? -1 : a->place > b->place;
+}
+
+static Status list_tensors(Shards *shards, Arena *arena) {
+    const Model *model = shards->model;
+    shards->tensors = arena_alloc(arena, (model->params.n + model->n_carried + 1) * sizeof *shards->tensors);
+    if (!shards->tensors) return ST_RESOURCE;
+    for (size_t i = 0; i < model->params.n; i++) {
+        const Param *param = &model->params.items[i];
+        if (param->role != PARAM_BASE) continue;
+        DType dtype = shards->dtype ? *shards->dtype : own_dtype(model, param->name);
+        shards->tensors[shards->n_tensors] = (Saved){param, NULL, dtype, shards->n_tensors, dtype_size(dtype), 0};
+        shards->tensors[shards->n_tensors++].bytes = (size_t)tensor_count(param->tensor) * dtype_size(dtype);
+        shards->coarse |= dtype == DT_BF16 || dtype == DT_F16;
+    }
+    for (size_t i = 0; i < model->n_carried; i++) {
+        const StoredTensor *carried = model->carried[i];
+        size_t element = carried->count > 0 ? carried->bytes / (size_t)carried->count : 1;
+        shards->tensors[shards->n_tensors] = (Saved){NULL, carried, DT_F32, shards->n_tensors, element, carried->bytes};
+        shards->n_tensors++;
+    }
+    return ST_OK;
+}
 
 static Status plan_shards(Shards *shards, Arena *arena) {
-    const Params *params = &shards->model->params;
-    shards->first = arena_alloc(arena, (params->n + 1) * sizeof(size_t));
+    TRY(list_tensors(shards, arena));
+    shards->first = arena_alloc(arena, (shards->n_tensors + 1) * sizeof(size_t));
     if (!shards->first) return ST_RESOURCE;
     size_t filled = SHARD_BYTES;
-    for (size_t i = 0; i < params->n; i++) {
-        if (params->items[i].role != PARAM_BASE) continue;
-        size_t bytes = saved_bytes(&params->items[i], shards->dtype);
+    for (size_t i = 0; i < shards->n_tensors; i++) {
+        size_t bytes = shards->tensors[i].bytes;
         if (filled + bytes > SHARD_BYTES) {
             shards->first[shards->n++] = i;
             filled = 0;
@@ -155,7 +230,9 @@ static Status plan_shards(Shards *shards, Arena *arena) {
         filled += bytes;
         shards->total += bytes;
     }
-    shards->first[shards->n] = params->n;
+    shards->first[shards->n] = shards->n_tensors;
+    for (size_t s = 0; s < shards->n; s++)
+        qsort(shards->tensors + shards->first[s], shards->first[s + 1] - shards->first[s], sizeof *shards->tensors, by_element);
     return ST_OK;
 }
 
@@ -163,10 +240,11 @@ static const char *shard_name(const Shards *shards, size_t s, Arena *arena) {
     return shards->n == 1 ? "model.safetensors" : arena_printf(arena, "model-%05zu-of-%05zu.safetensors", s + 1, shards->n);
 }
 
-/* In bf16 or f16, which may be too coarse for what was learned, or too small. The base's values are read from its mapped file and given back at once.
- * A weight that is not there is new: what it loses is no loss of a change. */
-static Status write_rounded(Shards *shards, const Param *param, SafetensorsWriter *writer) {
+/* Stored values, and what they lose: bf16 or f16 may be too coarse for what was learned, or too small. The base's values are read from its mapped
+ * file and given back at once. A weight that is not there is new: what it loses is no loss of a change. */
+static Status write_rounded(Shards *shards, const Saved *saved, SafetensorsWriter *writer) {
     enum { GIVEN_BACK = 1 << 18 };
+    const Param *param = saved->param;
     const Tensor *tensor = param->tensor;
     const StoredTensor *base = safetensors_find(shards->model->files, param->name);
     size_t count = (size_t)tensor_count(tensor), size = base ? dtype_size(base->dtype) : 0;
@@ -181,32 +259,45 @@ static Status write_rounded(Shards *shards, const Param *param, SafetensorsWrite
         else
             memcpy(before, values, n * sizeof *before);
         for (size_t i = 0; i < n; i++) change[i] = values[i] - before[i];
-        error = round_sums(values, before, change, n, shards->dtype, stored, base ? shards->loss : &unasked);
-        safetensors_write(writer, stored, n * dtype_size(shards->dtype));
+        error = round_sums(values, before, change, n, saved->dtype, stored, base ? shards->loss : &unasked);
+        safetensors_write(writer, stored, n * saved->element);
         size_t seen = (at + n) % GIVEN_BACK ? (at + n) % GIVEN_BACK : GIVEN_BACK;
         if (base && (seen == GIVEN_BACK || at + n == count)) model_forget(shards->model, base->data + (at + n - seen) * size, seen * size);
     }
     const Mapping *mapping = base ? model_mapping(shards->model, base->data) : NULL;
-    if (mapping && file_forgive_cut(mapping)) shards->base_cut = true; /* the weights are the model's own */
+    if (mapping && shards->model->n_carried == 0 && file_forgive_cut(mapping)) shards->base_cut = true; /* the weights are the model's own */
     if (isfinite(error)) return ST_OK;
-    status_fail(ST_NUMERIC, "a trained value of tensor '%s' does not fit into %s", param->name, dtype_name(shards->dtype));
+    status_fail(ST_NUMERIC, "a trained value of tensor '%s' does not fit into %s", param->name, dtype_name(saved->dtype));
     return status_hint(ST_NUMERIC, "f32 and bf16 hold larger values");
 }
 
+/* As it is, piece by piece: no more of the mapped file is in memory than that. */
+static void write_carried(const Model *model, const StoredTensor *carried, SafetensorsWriter *writer) {
+    const size_t most = (size_t)8 << 20;
+    for (size_t at = 0; at < carried->bytes && !safetensors_failed(writer); at += most) {
+        safetensors_write(writer, carried->data + at, MIN(most, carried->bytes - at));
+        model_forget(model, carried->data + at, MIN(most, carried->bytes - at));
+    }
+}
+
 static Status write_tensors(Shards *shards, size_t s, SafetensorsWriter *writer) {
-    bool coarse = shards->dtype == DT_BF16 || shards->dtype == DT_F16;
-    for (int pass = 0; pass < 2; pass++)
-        for (size_t i = shards->first[s]; i < shards->first[s + 1] && !safetensors_failed(writer); i++) {
-            const Param *param = &shards->model->params.items[i];
-            const Tensor *tensor = param->tensor;
-            if (param->role != PARAM_BASE) continue;
-            if (pass == 0)
-                safetensors_declare(writer, param->name, shards->dtype, tensor->n_dims, tensor->shape);
-            else if (coarse)
-                TRY(write_rounded(shards, param, writer));
-            else
-                safetensors_write_as(writer, tensor->data, tensor->dtype, shards->dtype, (size_t)tensor_count(tensor));
-        }
+    for (size_t i = shards->first[s]; i < shards->first[s + 1]; i++) {
+        const Saved *saved = &shards->tensors[i];
+        if (saved->carried)
+            safetensors_declare_as(writer, saved->carried);
+        else
+            safetensors_declare(writer, saved->param->name, saved->dtype, saved->param->tensor->n_dims, saved->param->tensor->shape);
+    }
+    for (size_t i = shards->first[s]; i < shards->first[s + 1] && !safetensors_failed(writer); i++) {
+        const Saved *saved = &shards->tensors[i];
+        const Tensor *tensor = saved->param ? saved->param->tensor : NULL;
+        if (saved->carried)
+            write_carried(shards->model, saved->carried, writer);
+        else if (shards->coarse && saved->dtype != DT_F64)
+            TRY(write_rounded(shards, saved, writer));
+        else
+            safetensors_write_as(writer, tensor->data, tensor->dtype, saved->dtype, (size_t)tensor_count(tensor));
+    }
     return ST_OK;
 }
 
@@ -220,17 +311,14 @@ static Status write_shard(Shards *shards, size_t s, const char *path) {
 }
 
 static Status write_index(const Shards *shards, const char *dir, Arena *arena) {
-    const Params *params = &shards->model->params;
-    IndexedTensor *tensors = arena_alloc(arena, params->n * sizeof *tensors);
-    size_t n = 0;
+    IndexedTensor *tensors = arena_alloc(arena, (shards->n_tensors + 1) * sizeof *tensors);
     if (!tensors) return ST_RESOURCE;
     for (size_t s = 0; s < shards->n; s++) {
         const char *file = shard_name(shards, s, arena);
         if (!file) return ST_RESOURCE;
-        for (size_t i = shards->first[s]; i < shards->first[s + 1]; i++)
-            if (params->items[i].role == PARAM_BASE) tensors[n++] = (IndexedTensor){params->items[i].name, file};
+        for (size_t i = shards->first[s]; i < shards->first[s + 1]; i++) tensors[i] = (IndexedTensor){saved_name(&shards->tensors[i]), file};
     }
-    return safetensors_write_index(dir, tensors, n, shards->total);
+    return safetensors_write_index(dir, tensors, shards->n_tensors, shards->total);
 }
 
 static Status write_directory(void *context, const char *dir) {
@@ -243,17 +331,17 @@ static Status write_directory(void *context, const char *dir) {
     arena_free(arena);
     TRY(status);
     TRY(model_copy_files(model->dir, dir));
-    return model_copy_config(model->dir, dir, shards->dtype, model->head && model->head != model->embed,
+    return model_copy_config(model->dir, dir, shards->dtype ? *shards->dtype : model->config.stored_dtype, model->head && model->head != model->embed,
                              model->score ? model->config.family->class_name : NULL);
 }
 
-Status model_save(const Model *model, const char *dir, DType dtype, RoundingLoss *loss) {
+Status model_save(const Model *model, const char *dir, const DType *dtype, RoundingLoss *loss) {
     RoundingLoss sums = {0};
     Shards shards = {.model = model, .dtype = dtype, .loss = &sums};
     TRY(dir_build(dir, write_directory, &shards));
     if (shards.base_cut)
         log_message(LOG_WARNING, "the weights in '%s' were cut by another program: what rounding to %s takes of what was learned is not known",
-                    model->dir, dtype_name(dtype));
+                    model->dir, dtype_name(dtype ? *dtype : model->config.stored_dtype));
     if (loss) *loss = shards.base_cut ? (RoundingLoss){0} : sums;
     return ST_OK;
 }

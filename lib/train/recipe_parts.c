@@ -41,6 +41,14 @@ Status recipe_lora(const Recipe *recipe, LoraConfig *config) {
     };
     if (config->n_targets == 0) return status_fail(ST_CONFIG, "'lora.target_modules' is empty");
     for (size_t i = 0; i < config->n_targets; i++) {
+        if (strpbrk(config->targets[i], "\\*+?()[]{}|^$")) { /* no name has one of these: it is a pattern for whole paths, as PEFT takes it */
+            if (config->n_targets > 1)
+                return status_hint(status_fail(ST_CONFIG, "the pattern '%s' in 'lora.target_modules' stands alone", config->targets[i]),
+                                   "(q_proj|v_proj) in a pattern means one or the other");
+            config->target_regex = config->targets[i];
+            config->n_targets = 0;
+            break;
+        }
         if (strcmp(config->targets[i], "all-linear") != 0) continue;
         if (config->n_targets > 1) return status_fail(ST_CONFIG, "'all-linear' in 'lora.target_modules' stands alone");
         config->n_targets = 0;

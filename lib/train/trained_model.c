@@ -62,20 +62,17 @@ static void exempt_from_decay(const Recipe *recipe, Model *model) {
     }
 }
 
-/* Every weight becomes an f32 copy with a gradient, which the system may grant and not have. A file that cannot be read is model_load's to tell. */
-static Status check_room(const Recipe *recipe) {
-    Safetensors *files;
-    int64_t count = 0;
-    if (recipe->has_lora || safetensors_open(recipe->model_path, &files) != ST_OK) return ST_OK;
-    for (size_t i = 0; i < files->n; i++) count += files->tensors[i].count;
-    safetensors_close(files);
-    return trainer_check_weights(recipe, count);
-}
+/* Every weight becomes an f32 copy with a gradient, which the system may grant and not have. */
+static Status check_room(const void *recipe, int64_t n_weights) { return trainer_check_weights(recipe, n_weights); }
 
 static Status load(const Recipe *recipe, bool scores, Model **result) {
-    ModelOptions options = {
-        .device = device_cpu(), .compute = recipe_compute(recipe), .train_all = !recipe->has_lora, .scores = scores, .seed = (uint64_t)recipe->seed};
-    TRY(check_room(recipe));
+    ModelOptions options = {.device = device_cpu(),
+                            .compute = recipe_compute(recipe),
+                            .train_all = !recipe->has_lora,
+                            .scores = scores,
+                            .seed = (uint64_t)recipe->seed,
+                            .admit = recipe->has_lora ? NULL : check_room,
+                            .context = recipe};
     TRY(model_load(recipe->model_path, &options, result));
     Model *model = *result;
     if (recipe->has_lora) TRY(start_adapter(recipe, model));
@@ -127,7 +124,7 @@ static Status save_whole(const Recipe *recipe, const Model *model, const char *d
     bool given = strcmp(recipe->train_save_dtype, "auto") != 0;
     DType dtype = given ? dtype_from_text(recipe->train_save_dtype) : model->config.stored_dtype;
     RoundingLoss loss = {0};
-    Status status = model_save(model, dir, dtype, &loss);
+    Status status = model_save(model, dir, given ? &dtype : NULL, &loss);
     if (status == ST_OK) warn_coarse(&loss, dtype);
     return status == ST_NUMERIC ? status_hint(status, "f32 and bf16 hold larger values: continue with --resume and train.save_dtype=f32") : status;
 }

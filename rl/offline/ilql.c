@@ -400,6 +400,7 @@ static void tell(void *context, const TrainMemory *memory) {
                                          .table = &rows->table,
                                          .compute = il->model->compute,
                                          .memory = *memory,
+                                         .model = il->model,
                                      });
 }
 

@@ -21,6 +21,7 @@ typedef struct IlqlPlan {
     const Dataset *table; /* of the rows */
     DType compute;
     TrainMemory memory;
+    const Model *model;
 } IlqlPlan;
 typedef struct IlqlProgress {
     int64_t step, total_steps;

@@ -371,6 +371,7 @@ static void tell(void *context, const TrainMemory *memory) {
                                          .table = &rl->prompts.table,
                                          .compute = rl->model->compute,
                                          .memory = *memory,
+                                         .model = rl->model,
                                          .env = rl->turns.env ? text_env_id(rl->turns.env) : NULL,
                                      });
 }

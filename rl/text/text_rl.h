@@ -19,6 +19,7 @@ typedef struct TextRlPlan {
     const Dataset *table; /* of the prompts */
     DType compute;
     TrainMemory memory;
+    const Model *model;
     const char *env; /* an environment of texts instead of prompts; NULL: none */
 } TextRlPlan;
 typedef struct TextRlProgress {

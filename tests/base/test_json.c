@@ -62,6 +62,39 @@ TEST(json_files_may_hold_huge_integers) {
     check_status(json_read_file(temp_text(test_folder, "huge.json", "[1e999]"), &root), ST_INPUT);
 }
 
+/* Python writes numbers that JSON has not. Configs are read with them, as they are or as transformers 5 writes them; nothing else is. */
+TEST(configs_may_hold_infinities) {
+    static const char text[] =
+        "{\"a\": [0.0, Infinity], \"b\": -Infinity, \"c\": NaN, \"d\": {\"__float__\": \"Infinity\"}, \"Infinity\": \"-Infinity \\\" NaN\","
+        " \"e\": 123456789012345678901234567890, \"f\": {\"__float__\": \"one\"}}";
+    for (int bare = 0; bare < 2; bare++) {
+        json_t *root;
+        double number;
+        check_ok(json_read_config_text(text, sizeof text - 1, "config.json", bare, &root));
+        const json_t *a = json_array_get(json_object_get(root, "a"), 1), *b = json_object_get(root, "b"), *d = json_object_get(root, "d");
+        assert_true(json_float(a, &number) && number == (double)INFINITY);
+        assert_true(json_float(b, &number) && number == -(double)INFINITY);
+        assert_true(json_float(json_object_get(root, "c"), &number) && isnan(number));
+        assert_true(json_float(d, &number) && number == (double)INFINITY);
+        assert_true(json_float(json_object_get(root, "e"), &number) && number == 123456789012345678901234567890.0);
+        assert_false(json_float(json_object_get(root, "f"), &number));
+        assert_string_equal(json_string_value(json_object_get(root, "Infinity")), "-Infinity \" NaN");
+        assert_null(json_bare(d));
+        if (bare)
+            assert_string_equal(json_bare(b), "-Infinity");
+        else
+            assert_true(json_equal(a, d));
+        json_decref(root);
+    }
+    static const char *const others[] = {"{\"a\": Infinityx}", "{\"a\": xInfinity}",  "{\"a\": +Infinity}", "{\"a\": infinity}",
+                                         "{\"a\": nan}",       "{\"a\": - Infinity}", "{\"a\": 1Infinity}"};
+    json_t *root;
+    for (size_t i = 0; i < COUNT_OF(others); i++)
+        check_status(json_read_config_text(others[i], strlen(others[i]), "config.json", false, &root), ST_INPUT);
+    check_status(json_read_text(text, sizeof text - 1, "rows.jsonl", &root), ST_INPUT);
+    assert_null(json_load_row(text, sizeof text - 1, true, &(json_error_t){0}));
+}
+
 TEST(rows_may_hold_what_nobody_uses) {
     static const char text[] =
         "{\"big\": 18446744073709551615, \"less\": -99999999999999999999, \"far\": [1e999, -1E+400], \"nul\": {\"a\": [\"x\\u0000y\"]}, \"i\": -7, \"most\": 9223372036854775807, \"s\": \"18446744073709551615 1e999\"}";
@@ -152,11 +185,9 @@ TEST(json_is_written) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(json_errors_say_where),
-        cmocka_unit_test(json_files_may_hold_huge_integers),
-        cmocka_unit_test(rows_may_hold_what_nobody_uses),
-        cmocka_unit_test(json_members_have_types),
-        cmocka_unit_test(json_is_written),
+        cmocka_unit_test(json_errors_say_where),       cmocka_unit_test(json_files_may_hold_huge_integers),
+        cmocka_unit_test(configs_may_hold_infinities), cmocka_unit_test(rows_may_hold_what_nobody_uses),
+        cmocka_unit_test(json_members_have_types),     cmocka_unit_test(json_is_written),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writing adapters as PEFT does: adapter_config.json and adapter_model.safetensors. */
+#include "lib/model/parts.h"
+#include "lib/model/text_part.h"
+
+#include <math.h>
+#include <string.h>
+
+static void write_names(JsonWriter *w, const char *key, const char *const *names, size_t n) {
+    jw_array(w, key);
+    for (size_t i = 0; i < n; i++) jw_string(w, NULL, names[i]);
+    jw_end_array(w);
+}
+
+/* Whole numbers as such: PEFT's own files have "lora_alpha": 16. */
+static void write_number(JsonWriter *w, const char *key, double value) {
+    if (value == floor(value) && fabs(value) < 1e15)
+        jw_int(w, key, (int64_t)value);
+    else
+        jw_double(w, key, value);
+}
+
+/* Whether the model's paths begin otherwise than those of a language model alone. */
+static bool is_text_part(const Model *model) { return model->config.wrapper && model->config.text_names != &text_names[NAMES_ALONE]; }
+
+/* What PEFT looks for of a module that is trained whole: the name in today's classes of transformers, which differs from an older checkpoint's.
+ * LoRA's matrices it finds by either name; serving engines know the checkpoint's, and load no whole modules. */
+static const char *saved_path(const Model *model, const char *path) {
+    const TextNames *names = &text_names[NAMES_MODEL_LANGUAGE_MODEL];
+    bool older = model->config.wrapper && model->config.text_names == &text_names[NAMES_LANGUAGE_MODEL] && !text_starts_with(path, names->prefix);
+    const char *today = older ? text_path(&model->config, names, path, model->arena) : NULL;
+    return today ? today : path;
+}
+
+/* A layer's path without what comes before "layers", which differs from one version of transformers to another. */
+static const char *inner_path(const Model *model, const Linear *linear) {
+    const char *path = text_path(&model->config, &text_names[NAMES_ALONE], linear->path, model->arena), *prefix = model->config.family->names->prefix;
+    return path && text_starts_with(path, prefix) ? path + strlen(prefix) : path;
+}
+
+/* "layers\.0\.self_attn\.q_proj": a name as a part of a pattern. */
+static void append_escaped(Str *pattern, const char *name) {
+    for (; *name; name++) str_printf(pattern, "%s%c", *name == '.' ? "\\" : "", *name);
+}
+
+/* Of a wrapped model, by a pattern: PEFT would take a name for layers of vision towers too, and whole paths differ from one version of transformers
+ * to another. What all versions have is a component "language_model" (or text_model) before the layer's path. */
+static void write_text_targets(JsonWriter *w, const Model *model, bool kinds) {
+    const char *names[MAX_KINDS];
+    size_t n = kinds ? linear_kinds(model, names, COUNT_OF(names)) : model->n_linears, written = 0;
+    Str pattern = {0};
+    str_printf(&pattern, "(?:.*\\.)?%s\\.(?:.*\\.)?(?:", model->config.text_names == &text_names[NAMES_TEXT_MODEL] ? "text_model" : "language_model");
+    for (size_t i = 0; i < n; i++) {
+        const char *name = kinds ? names[i] : inner_path(model, model->linears[i]);
+        bool taken = !kinds && model->linears[i]->lora;
+        for (size_t k = 0; k < model->n_linears && kinds && !taken; k++)
+            taken = model->linears[k]->lora && module_matches(model->linears[k]->path, &name, 1);
+        if (!taken || !name) continue;
+        str_append(&pattern, written++ ? "|" : "");
+        append_escaped(&pattern, name);
+    }
+    str_append(&pattern, ")");
+    jw_string(w, "target_modules", str_text(&pattern));
+    str_release(&pattern);
+}
+
+/* Whether a kind of layer has a branch in all layers of the model or in none. */
+static bool by_kinds(const Model *model) {
+    const char *names[MAX_KINDS];
+    size_t n = linear_kinds(model, names, COUNT_OF(names));
+    bool all = n < MAX_KINDS;
+    for (size_t k = 0; k < n; k++) {
+        size_t with = 0, without = 0;
+        for (size_t i = 0; i < model->n_linears; i++) {
+            bool one = module_matches(model->linears[i]->path, &names[k], 1);
+            with += one && model->linears[i]->lora;
+            without += one && !model->linears[i]->lora;
+        }
+        all = all && (with == 0 || without == 0);
+    }
+    return all;
+}
+
+/* Whether the pattern says exactly which layers have a branch, by the names that `names` make. */
+static bool regex_says(const Model *model, const char *regex, const TextNames *names) {
+    bool exact = true;
+    for (size_t i = 0; i < model->n_linears && exact; i++) {
+        const Linear *linear = model->linears[i];
+        const char *path = text_path(&model->config, names, linear->path, model->arena);
+        exact = path && pattern_matches(regex, path) == (linear->lora != NULL);
+    }
+    return exact;
+}
+
+/* The targets as they were given when that says exactly which layers have a branch; their whole paths otherwise. */
+static void write_targets(JsonWriter *w, const Model *model) {
+    const LoraConfig *lora = &model->lora;
+    bool exact = true, text_part = is_text_part(model);
+    for (size_t i = 0; i < model->n_linears; i++) exact &= (model->linears[i]->lora != NULL) == lora_targets(lora, model->linears[i]->path);
+    for (int i = NAMES_MODEL_LANGUAGE_MODEL; i <= NAMES_LANGUAGE_MODEL && text_part && exact && lora->target_regex; i++)
+        exact = regex_says(model, lora->target_regex, &text_names[i]);
+    if (exact && lora->target_regex) {
+        jw_string(w, "target_modules", lora->target_regex);
+    } else if (text_part) {
+        write_text_targets(w, model, by_kinds(model));
+    } else if (exact && lora->n_targets) {
+        write_names(w, "target_modules", lora->targets, lora->n_targets);
+    } else if (exact) {
+        const char *names[MAX_KINDS];
+        write_names(w, "target_modules", names, linear_kinds(model, names, COUNT_OF(names)));
+    } else {
+        jw_array(w, "target_modules");
+        for (size_t i = 0; i < model->n_linears; i++)
+            if (model->linears[i]->lora) jw_string(w, NULL, model->linears[i]->path);
+        jw_end_array(w);
+    }
+}
+
+/* Ranks and scales as the patterns give them when these are written for the paths that are written; else by whole paths. */
+static void write_patterns(JsonWriter *w, const Model *model, bool ranks) {
+    const LoraConfig *lora = &model->lora;
+    size_t n = ranks ? lora->n_rank_pattern : lora->n_alpha_pattern;
+    bool exact = true;
+    int64_t rank;
+    double scale, alpha;
+    jw_object(w, ranks ? "rank_pattern" : "alpha_pattern");
+    for (size_t i = 0; i < model->n_linears; i++) {
+        const LoraBranch *branch = model->linears[i]->lora;
+        if (branch) lora_rank_and_scale(lora, model->linears[i]->path, &rank, &scale, &alpha);
+        exact = exact && (!branch || (rank == branch->a->shape[0] && scale == branch->scale));
+    }
+    for (size_t i = 0; i < n && exact && is_text_part(model); i++) exact = !strstr(ranks ? lora->rank_keys[i] : lora->alpha_keys[i], "_model");
+    for (size_t i = 0; i < n && exact; i++) {
+        if (ranks)
+            jw_int(w, lora->rank_keys[i], lora->rank_values[i]);
+        else
+            write_number(w, lora->alpha_keys[i], lora->alpha_values[i]);
+    }
+    for (size_t i = 0; i < model->n_linears && !exact; i++) {
+        const Linear *linear = model->linears[i];
+        if (!linear->lora) continue;
+        rank = linear->lora->a->shape[0];
+        alpha = linear->lora->scale * (lora->use_rslora ? sqrt((double)rank) : (double)rank);
+        const char *path = is_text_part(model) ? inner_path(model, linear) : linear->path;
+        if (ranks && rank != lora->rank) jw_int(w, path, rank);
+        if (!ranks && fabs(alpha - lora->alpha) > 1e-9 * fabs(lora->alpha)) write_number(w, path, alpha);
+    }
+    jw_end_object(w);
+}
+
+/* Whether a module of what is carried along has a path that ends with the name's letters. */
+static bool names_other_part(const Model *model, const char *name) {
+    size_t n = strlen(name);
+    bool found = false;
+    for (size_t i = 0; i < model->n_carried && !found; i++) {
+        const char *path = model->carried[i]->name, *end = strrchr(path, '.');
+        found = end && (size_t)(end - path) >= n && strncmp(end - n, name, n) == 0;
+    }
+    return found;
+}
+
+/* PEFT takes every module whose path ends with a name's letters: "norm" would be each input_layernorm as well. Such a name is written as the paths
+ * that it stands for here. What names before it stand for is not written again. */
+static void write_saved(JsonWriter *w, const Model *model) {
+    const LoraConfig *lora = &model->lora;
+    if (lora->n_saved == 0) {
+        jw_null(w, "modules_to_save");
+        return;
+    }
+    jw_array(w, "modules_to_save");
+    for (size_t t = 0; t < lora->n_saved; t++) {
+        bool plain = true, matches = false, adds = false;
+        for (size_t i = 0; i < model->n_modules; i++) {
+            bool match = module_matches(model->modules[i].path, &lora->saved[t], 1);
+            plain &= text_ends_with(model->modules[i].path, lora->saved[t]) == match;
+            matches |= match;
+            adds |= match && !module_matches(model->modules[i].path, lora->saved, t);
+        }
+        if (matches && !adds) continue;
+        plain = plain && !names_other_part(model, lora->saved[t]);
+        if (plain) jw_string(w, NULL, saved_path(model, lora->saved[t]));
+        for (size_t i = 0; i < model->n_modules && !plain; i++)
+            if (module_matches(model->modules[i].path, &lora->saved[t], 1) && !module_matches(model->modules[i].path, lora->saved, t))
+                jw_string(w, NULL, saved_path(model, model->modules[i].path));
+    }
+    jw_end_array(w);
+}
+
+/* The keys that every version of PEFT since 0.7 knows: old ones refuse a key that they don't. */
+static Status write_config(const Model *model, const char *path, const char *base) {
+    const LoraConfig *lora = &model->lora;
+    JsonWriter w = {.pretty = true};
+    jw_object(&w, NULL);
+    write_patterns(&w, model, false);
+    jw_null(&w, "auto_mapping");
+    jw_string(&w, "base_model_name_or_path", base);
+    jw_string(&w, "bias", "none");
+    jw_bool(&w, "fan_in_fan_out", model->config.in_out_weights);
+    jw_bool(&w, "inference_mode", true);
+    jw_bool(&w, "init_lora_weights", true);
+    jw_null(&w, "layers_pattern");
+    jw_null(&w, "layers_to_transform");
+    write_number(&w, "lora_alpha", lora->alpha);
+    jw_double(&w, "lora_dropout", lora->dropout);
+    write_saved(&w, model);
+    jw_string(&w, "peft_type", "LORA");
+    jw_int(&w, "r", lora->rank);
+    write_patterns(&w, model, true);
+    jw_null(&w, "revision");
+    write_targets(&w, model);
+    jw_string(&w, "task_type", model->score ? "SEQ_CLS" : "CAUSAL_LM");
+    jw_bool(&w, "use_rslora", lora->use_rslora);
+    jw_end_object(&w);
+    str_append_char(&w.text, '\n');
+    Status status = file_write_all(path, w.text.data, w.text.len);
+    jw_release(&w);
+    return status;
+}
+
+static Status write_tensors(const Model *model, const char *path) {
+    SafetensorsWriter *writer;
+    TRY(safetensors_writer_new(path, &writer));
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < model->params.n; i++) {
+            const Param *param = &model->params.items[i];
+            const Tensor *tensor = param->tensor;
+            if (param->role == PARAM_BASE || param->role == PARAM_BESIDE) continue;
+            if (pass == 1) {
+                safetensors_write_as(writer, tensor->data, tensor->dtype, DT_F32, (size_t)tensor_count(tensor));
+                continue;
+            }
+            Str name = {0};
+            str_printf(&name, "%s%s", PEFT_PREFIX, param->role == PARAM_SAVED ? saved_path(model, param->name) : param->name);
+            safetensors_declare(writer, str_text(&name), DT_F32, tensor->n_dims, tensor->shape);
+            str_release(&name);
+        }
+    return safetensors_commit(writer);
+}
+
+typedef struct AdapterSave {
+    const Model *model;
+    const char *base;
+    Arena *arena;
+} AdapterSave;
+
+static Status write_adapter(void *context, const char *dir) {
+    const AdapterSave *save = context;
+    TRY(write_tensors(save->model, path_join(save->arena, dir, "adapter_model.safetensors")));
+    return write_config(save->model, path_join(save->arena, dir, "adapter_config.json"), save->base);
+}
+
+Status adapter_save(const Model *model, const char *dir, const char *base) {
+    Arena *arena = arena_new(0);
+    Status status = arena ? dir_build(dir, write_adapter, &(AdapterSave){model, base, arena}) : ST_RESOURCE;
+    arena_free(arena);
+    return status;
+}
