@@ -83,6 +83,10 @@ void check_contains_at(const char *file, int line, const char *text, const char 
 
 bool long_tests(void) { return getenv("TEST_LONG") != NULL; }
 
+void skip_learning_under_sanitizers(void) {
+    if (ALL_OR_FEW(false, true) && !long_tests()) skip();
+}
+
 bool shared_path(const char *name, char *out, size_t size) {
     snprintf(out, size, "../shared/%s", name);
     if (access(out, R_OK) == 0) return true;

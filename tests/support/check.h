@@ -65,6 +65,8 @@ void check_contains_at(const char *file, int line, const char *text, const char 
 
 /* TEST_LONG=1 (make test-long): all combinations, all seeds; else a share of them. */
 bool long_tests(void);
+/* Under sanitizers, without TEST_LONG=1, skips a test that looks at what is learned in many steps: shorter ones run the same code. */
+void skip_learning_under_sanitizers(void);
 
 /* ---- golden values: JSON of ../shared/golden ---- */
 

@@ -640,9 +640,7 @@ static void check_return(const char *recipe_name, int seed, int64_t steps, doubl
 
 /* A policy that acts at random holds the pole for 22 steps. */
 TEST(dqn_balances_the_pole) {
-#ifdef SANITIZED
-    skip(); /* minutes of what the runs above have gone through already */
-#endif
+    skip_learning_under_sanitizers();
     if (!long_tests()) check_return("rl_cartpole_dqn", 1, 20000, 100);
     for (int seed = 1; long_tests() && seed <= 5; seed++) check_return("rl_cartpole_dqn", seed, 0, 475);
 }
@@ -650,9 +648,7 @@ TEST(dqn_balances_the_pole) {
 /* Who never gets up has -500, as have four of five greedy policies of an untrained network. The short run looks further ahead, so that the first
  * swings that succeed are known sooner. */
 TEST(dqn_swings_the_acrobot) {
-#ifdef SANITIZED
-    skip();
-#endif
+    skip_learning_under_sanitizers();
     /* Seen with seeds 1 to 5 on AVX2 and AVX-512: -87 to -110 */
     if (!long_tests()) check_return_with("rl_acrobot_dqn", 1, 20000, "rl.n_step=8", -200);
     /* seen: -81 to -88 on AVX2, -85 to -93 on AVX-512 */
@@ -668,9 +664,7 @@ TEST(dqn_gets_out_of_the_valley) {
 
 /* A pendulum that is pushed at random gets about -1200, one that hangs -1600. */
 TEST(sac_raises_the_pendulum) {
-#ifdef SANITIZED
-    skip();
-#endif
+    skip_learning_under_sanitizers();
     /* Seen with seeds 1 to 5 on AVX2 and AVX-512: -152 to -157, one -266; before it learns -1239 to -1661 */
     if (!long_tests()) check_return("rl_pendulum_sac", 1, 5000, -500);
     /* seen: -147 to -150 on AVX2, -148 to -168 on AVX-512 */

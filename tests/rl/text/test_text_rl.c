@@ -529,6 +529,7 @@ static double mean_reward(const char *run_name, int first, int end) {
 
 /* A letter that earns comes up more and more. */
 TEST(rewards_are_learned) {
+    skip_learning_under_sanitizers();
     static const char *const how[][2] = {
         {"rl.algorithm=grpo", "rl.beta=0"}, {"rl.algorithm=ppo", "rl.value_learning_rate=0.02"}, {"rl.algorithm=ppo", "rl.value_model=base"}};
     for (size_t i = 0; i < COUNT_OF(how); i++) {

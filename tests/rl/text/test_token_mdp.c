@@ -166,6 +166,7 @@ static int state_before(const Experience *e, int64_t t) {
 
 /* V of tokens, learned by one-step targets r + gamma V(s') from completions of the policy, comes to V of the MDP. */
 TEST(values_by_td_approach_the_exact_ones) {
+    skip_learning_under_sanitizers();
     const double gamma = 0.9;
     double policy[STATES * ACTIONS] = {0}, grad[192], worst = 0;
     Model *model;
@@ -292,6 +293,7 @@ static void check_q(const char *name, const double *exact_q, const double *exact
 /* With the expectile 0.5 V is the mean over the rows' actions, so Q is that of the policy that made the rows; towards 1 it comes to Q of the best
  * policy. */
 TEST(ilql_learns_the_exact_q) {
+    skip_learning_under_sanitizers();
     static const char *const common[] = {"rl.cql_alpha=0", "rl.gamma=0.9", "rl.tau=0.05", "train.max_steps=700", "train.learning_rate=0.003"};
     const char *mean[8], *best[8];
     double uniform[STATES * ACTIONS];
@@ -318,6 +320,7 @@ TEST(ilql_learns_the_exact_q) {
 
 /* What the heads say is what decoding goes by: with a large beta the best completion of all 27 comes out, the model's own likeliest with beta 0. */
 TEST(decoding_follows_the_advantage) {
+    skip_learning_under_sanitizers();
     static const char *const settings[] = {"rl.cql_alpha=0", "rl.expectile=0.98", "rl.tau=0.1", "train.max_steps=500", "train.learning_rate=0.003"};
     const char *dir = model_dir("decode");
     Recipe *recipe = ilql_recipe("decode_run", dir, settings, 5);

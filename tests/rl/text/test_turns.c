@@ -383,9 +383,7 @@ TEST(kl_is_of_all_that_was_generated) {
 }
 
 TEST(rewards_are_learned) {
-#ifdef __SANITIZE_ADDRESS__
-    skip(); /* minutes there; the other tests play the same turns */
-#endif
+    skip_learning_under_sanitizers();
     double rewards[50], before_training = 0, after_training = 0;
     Recipe *recipe =
         recipe_of("learns", "plays", "rl.algorithm=grpo\ntrain.max_steps=50\nrl.prompts_per_step=4\nrl.num_generations=8\ngenerate.temperature=3");
