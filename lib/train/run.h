@@ -6,6 +6,8 @@
 #include "lib/train/events.h"
 #include "lib/train/train.h"
 
+#include <fcntl.h>
+
 struct Run {
     Arena *arena;
     const char *dir, *metrics_path, *checkpoints_path;

@@ -146,7 +146,7 @@ if (ulimit -v $limit && "$tune" --help) >/dev/null 2>&1; then
     [ $code = 5 ] && [ ! -e "$work/big" ] && grep -q '^tune: error: training needs more than' "$work/err"
     verdict "no memory for rows with rewards: exit code $code, no directory" $?
     # A file of 400 MB that takes no room on the disk: its weights, their gradients and AdamW's averages would be 1.6 GB.
-    mkdir "$work/large" && cp "$work/model/config.json" "$work/large"
+    mkdir "$work/large" && sed 's/"vocab_size": *[0-9]*/"vocab_size": 1562500/' "$work/model/config.json" >"$work/large/config.json"
     { printf '\140\0\0\0\0\0\0\0' && printf '%-96s' '{"a.weight": {"dtype": "F32", "shape": [100000, 1000], "data_offsets": [0, 400000000]}}'; } >"$work/large/model.safetensors"
     dd if=/dev/null of="$work/large/model.safetensors" bs=1 seek=400000104 2>/dev/null
     (ulimit -v $limit && "$tune" sft --quiet --threads 1 model.path="$work/large" data.train="$rows" output="$work/big") 2>"$work/err"
