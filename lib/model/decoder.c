@@ -14,7 +14,7 @@ typedef struct LayerContext {
 
 static Tensor *norm_forward(const Model *model, Tape *tape, const Norm *norm, Tensor *x) {
     if (model->config.norm == NORM_LAYER) return op_layer_norm(tape, x, norm->weight, norm->bias, model->config.norm_eps);
-    return op_rms_norm(tape, x, norm->weight, model->config.norm_eps);
+    return op_rms_norm(tape, x, norm->weight, model->config.norm_eps, NULL);
 }
 
 static Split project_qkv(const LayerContext *context, const DecoderLayer *layer, Tape *tape, Tensor *x) {
@@ -40,8 +40,8 @@ static Tensor *attention_forward(const LayerContext *context, const DecoderLayer
         k = norm_forward(model, tape, &layer->k_norm, k);
     }
     if (context->cosine) {
-        q = op_rope(tape, q, context->cosine, context->sine, config->head_dim);
-        k = op_rope(tape, k, context->cosine, context->sine, config->head_dim);
+        q = op_rope(tape, q, context->cosine, context->sine, config->head_dim, false);
+        k = op_rope(tape, k, context->cosine, context->sine, config->head_dim, false);
     }
     AttentionArgs args = {
         .layout = &context->batch.layout,
@@ -101,7 +101,7 @@ static void add_noise(const EmbedNoise *noise, const Layout *layout, Tensor *x) 
 
 static Tensor *embed(const Model *model, Tape *tape, const ModelBatch *batch) {
     Tensor *ids = ids_tensor(model, tape, batch);
-    Tensor *x = op_embedding(tape, ids, model->embed);
+    Tensor *x = op_embedding(tape, ids, model->embed, 1);
     if (x && batch->noise.alpha > 0) add_noise(&batch->noise, &batch->layout, x);
     if (!x || !model->position_embed) return x;
     Tensor *positions = layout_positions(&batch->layout, tape_arena(tape), model->device);
@@ -110,7 +110,7 @@ static Tensor *embed(const Model *model, Tape *tape, const ModelBatch *batch) {
         if (((const int32_t *)positions->data)[i] >= model->config.max_position_embeddings)
             return tape_fail(tape, ST_INPUT, "a sequence has more than the %lld tokens that the model has positions for",
                              (long long)model->config.max_position_embeddings);
-    return op_add(tape, x, op_embedding(tape, positions, model->position_embed));
+    return op_add(tape, x, op_embedding(tape, positions, model->position_embed, 1), 1);
 }
 
 Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *batch, int64_t n_layers) {

@@ -1,18 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* activation: f(x), or f(x) * up for gated feed-forward layers (SwiGLU: f = silu). */
+/* activation: f(x), or f(x) * up for gated feed-forward layers (SwiGLU: f = silu); up may be x, which holds both then, from one projection. */
 #include "lib/tensor/tensor.h"
+
+typedef struct Grads {
+    Tensor *x, *up;
+    double beta[2];
+} Grads;
+
+static Grads grads_of(Tape *tape, Tensor *x, Tensor *up) {
+    Grads grads = {0};
+    grads.x = tape_grad(tape, x, &grads.beta[0]);
+    grads.up = up == x ? grads.x : tape_grad(tape, up, &grads.beta[1]);
+    return grads;
+}
 
 static void activation_backward(Tape *tape, Node *node) {
     const Activation *kind = node->attributes;
-    double beta[2];
-    Tensor *dx = tape_grad(tape, node->inputs[0], &beta[0]), *dup = tape_grad(tape, node->inputs[1], &beta[1]);
-    if (dx || dup) tape_device(tape)->activation_backward(*kind, node->inputs[0], node->inputs[1], node->outputs[0]->grad, beta, dx, dup, NULL);
+    Grads grads = grads_of(tape, node->inputs[0], node->inputs[1]);
+    if (grads.x || grads.up)
+        tape_device(tape)->activation_backward(*kind, node->inputs[0], node->inputs[1], node->outputs[0]->grad, grads.beta, grads.x, grads.up, NULL);
+}
+
+/* What `activation` makes of x and up, without elements. */
+static Tensor *result_like(Tape *tape, Tensor *x, Tensor *up) {
+    Tensor *y = tensor_view(tape_arena(tape), tape_device(tape), tape_compute(tape), x->n_dims, x->shape, NULL);
+    if (!y) return tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
+    if (up == x) y->shape[y->n_dims - 1] /= 2;
+    return y;
 }
 
 Tensor *op_activation(Tape *tape, Activation kind, Tensor *x, Tensor *up) {
     if (!x) return NULL;
     ASSERT(!up || tensor_count(x) == tensor_count(up), "gate has %lld elements, up %lld", (long long)tensor_count(x), (long long)tensor_count(up));
-    Tensor *y = tape_tensor_like(tape, tape_compute(tape), x);
+    Tensor *form = result_like(tape, x, up), *y = tape_tensor_like(tape, tape_compute(tape), form);
     if (!y) return NULL;
     tape_device(tape)->activation(kind, x, up, y);
     tape_push(tape, "activation", activation_backward, (Tensor *[]){x, up}, 2, &y, 1, &kind, sizeof kind);
@@ -30,13 +50,13 @@ struct Making {
 
 Tensor *op_activation_passing(Tape *tape, Activation kind, Tensor *x, Tensor *up) {
     if (!x || tape_status(tape) != ST_OK) return NULL;
-    Tensor *y = tensor_view(tape_arena(tape), tape_device(tape), tape_compute(tape), x->n_dims, x->shape, NULL);
+    Tensor *y = result_like(tape, x, up);
     Making *making = tape_copy(tape, &(Making){kind, x, up}, sizeof *making);
     if (!y || !making) return tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
     y->making = making;
     y->needs_grad = x->needs_grad || (up && up->needs_grad);
     x->readers++;
-    if (up) up->readers++;
+    if (up && up != x) up->readers++;
     return y;
 }
 
@@ -59,17 +79,16 @@ void making_run(Tape *tape, Tensor *y) { make(tape, y, false); }
 
 void making_backward(Tape *tape, Tensor *y) {
     const Making *making = y->making;
-    double beta[2];
     if (!making || tape_status(tape) != ST_OK) return;
     profile_part(tape_device(tape), "linear", true);
     if (!y->grad) { /* nobody wants one */
         make(tape, y, true);
         return;
     }
-    Tensor *dx = tape_grad(tape, making->x, &beta[0]), *dup = tape_grad(tape, making->up, &beta[1]);
+    Grads grads = grads_of(tape, making->x, making->up);
     if (tape_status(tape) != ST_OK) return;
     y->data = y->grad->data;
-    tape_device(tape)->activation_backward(making->kind, making->x, making->up, y->grad, beta, dx, dup, y);
+    tape_device(tape)->activation_backward(making->kind, making->x, making->up, y->grad, grads.beta, grads.x, grads.up, y);
     profile_making(tape, y, true, true);
 }
 
@@ -77,11 +96,15 @@ void making_end(Tape *tape, Tensor *y) {
     if (y->making) tape_take_back(tape, y);
 }
 
-/* Every kind, plain and gated. */
-const int op_activation_variants = 10;
+/* Every kind, plain and gated; and one of both factors side by side. */
+const int op_activation_variants = 11;
 
 void op_activation_example(OpExample *example) {
     Tensor *x = example_input(example, true, true, 2, (int64_t[]){4, 10});
+    if (example->variant == 10) {
+        example_output(example, op_activation(example->tape, ACT_GELU_TANH, x, x));
+        return;
+    }
     Tensor *up = example->variant % 2 ? example_input(example, true, true, 2, (int64_t[]){4, 10}) : NULL;
     example_output(example, op_activation(example->tape, (Activation)(example->variant / 2), x, up));
 }

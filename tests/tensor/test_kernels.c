@@ -180,8 +180,11 @@ static void norm_case(Run *run, Case c) {
     Tensor *dweight = drawn(run, exact, 1, width, 1), *dweight_want = twin(run, dweight), *dbias = drawn(run, exact, 1, width, 1),
            *dbias_want = twin(run, dbias);
     double sums = 2e-6 * sqrt((double)rows) + 2e-5;
-    run->fast->rms_norm(x, weight, 1e-5, y, rstd), run->plain->rms_norm(x, weight, 1e-5, y_want, rstd_want);
+    run->fast->rms_norm(x, weight, 1e-5, NULL, y, rstd), run->plain->rms_norm(x, weight, 1e-5, NULL, y_want, rstd_want);
     compare(run, "rms_norm", y, y_want, 5e-6);
+    Tensor *sum = drawn(run, c.out, c.rows, c.width, 1), *sum_want = twin(run, sum);
+    run->fast->rms_norm(x, weight, 1e-5, sum, sum, rstd), run->plain->rms_norm(x, weight, 1e-5, sum_want, sum_want, rstd_want);
+    compare(run, "rms_norm added in place", sum, sum_want, 5e-6);
     compare(run, "rms_norm's rstd", rstd, rstd_want, 5e-6);
     for (double beta = 0; beta <= 1; beta++) {
         run->fast->rms_norm_backward(x, weight, rstd, dy, beta, dx, dweight),
@@ -258,8 +261,33 @@ static void activation_large(Run *run) {
     same_bits("a large activation's dup", dup, 0, dup_parts, 0, ROWS);
 }
 
+/* Both factors side by side in one tensor: to the bit what two tensors give. */
+static void activation_halves_case(Run *run, Case c) {
+    Tensor *gate = drawn(run, c.in, c.rows, c.width, 6), *up = drawn(run, c.in, c.rows, c.width, 2), *dy = drawn(run, c.out, c.rows, c.width, 1),
+           *both = fresh(run, c.in, c.rows, 2 * c.width), *dboth = fresh(run, c.out, c.rows, 2 * c.width), *y = fresh(run, c.out, c.rows, c.width),
+           *y_both = twin(run, y), *dgate = twin(run, y), *dup = twin(run, y), *again = twin(run, y);
+    const double beta[] = {0, 0};
+    for (int64_t i = 0; i < c.rows * c.width; i++) {
+        int64_t at = i / c.width * 2 * c.width + i % c.width;
+        tensor_set(both, at, tensor_get(gate, i));
+        tensor_set(both, at + c.width, tensor_get(up, i));
+    }
+    run->fast->activation(ACT_GELU_TANH, gate, up, y);
+    run->fast->activation(ACT_GELU_TANH, both, both, y_both);
+    same_bits("an activation of halves", y_both, 0, y, 0, c.rows);
+    run->fast->activation_backward(ACT_GELU_TANH, gate, up, dy, beta, dgate, dup, NULL);
+    run->fast->activation_backward(ACT_GELU_TANH, both, both, dy, beta, dboth, dboth, again);
+    same_bits("its values once more", again, 0, y, 0, c.rows);
+    for (int64_t i = 0; i < c.rows * c.width; i++) {
+        int64_t at = i / c.width * 2 * c.width + i % c.width;
+        if (tensor_get(dboth, at) != tensor_get(dgate, i) || tensor_get(dboth, at + c.width) != tensor_get(dup, i))
+            fail_msg("gradient %lld of halves differs", (long long)i);
+    }
+}
+
 static void activation_body(Run *run) {
     each_case(run, activation_case);
+    each_case(run, activation_halves_case);
     activation_large(run);
 }
 
@@ -267,22 +295,25 @@ static void rope_body(Run *run) {
     static const struct {
         int64_t tokens, heads, dim, half;
     } sizes[] = {{1, 1, 2, 1}, {5, 3, 10, 3}, {70, 9, 64, 32}, {33, 2, 128, 64}, {7, 3, 6, 3}};
-    for (size_t s = 0; s < COUNT_OF(sizes); s++)
+    for (size_t s = 0; s < 2 * COUNT_OF(sizes); s++)
         for (size_t m = 0; m < COUNT_OF(mixes); m++) {
-            int64_t n = sizes[s].tokens, width = sizes[s].heads * sizes[s].dim, dim = sizes[s].dim;
+            const bool neighbours = s >= COUNT_OF(sizes);
+            const size_t k = s % COUNT_OF(sizes);
+            int64_t n = sizes[k].tokens, width = sizes[k].heads * sizes[k].dim, dim = sizes[k].dim;
             DType exact = mixes[m].out == DT_F64 ? DT_F64 : DT_F32;
-            Tensor *x = drawn(run, mixes[m].in, n, width, 2), *cosine = drawn(run, exact, n, sizes[s].half, 1),
-                   *sine = drawn(run, exact, n, sizes[s].half, 1);
+            Tensor *x = drawn(run, mixes[m].in, n, width, 2), *cosine = drawn(run, exact, n, sizes[k].half, 1),
+                   *sine = drawn(run, exact, n, sizes[k].half, 1);
             Tensor *y = fresh(run, mixes[m].out, n, width), *want;
             for (int turn = 0; turn < 2; turn++) {
                 want = twin(run, y);
-                run->fast->rope(x, cosine, sine, dim, turn, turn, y), run->plain->rope(x, cosine, sine, dim, turn, turn, want);
+                run->fast->rope(x, cosine, sine, dim, neighbours, turn, turn, y),
+                    run->plain->rope(x, cosine, sine, dim, neighbours, turn, turn, want);
                 compare(run, "rope", y, want, 2e-6);
             }
             Tensor *in_place = twin(run, x), *in_place_want = twin(run, x);
             if (x->dtype == DT_F16) continue;
-            run->fast->rope(in_place, cosine, sine, dim, false, 0, in_place),
-                run->plain->rope(in_place_want, cosine, sine, dim, false, 0, in_place_want);
+            run->fast->rope(in_place, cosine, sine, dim, neighbours, false, 0, in_place),
+                run->plain->rope(in_place_want, cosine, sine, dim, neighbours, false, 0, in_place_want);
             compare(run, "rope in place", in_place, in_place_want, 2e-6);
         }
 }
@@ -356,7 +387,7 @@ static void poison_body(Run *run) {
     Tensor *x = drawn(run, DT_F32, 9, 70, 1), *weight = drawn(run, DT_F32, 1, 70, 1), *y = fresh(run, DT_F32, 9, 70),
            *rstd = fresh(run, DT_F32, 9, 1);
     tensor_set(x, 4 * 70 + 69, (double)NAN);
-    run->fast->rms_norm(x, weight, 1e-5, y, rstd);
+    run->fast->rms_norm(x, weight, 1e-5, NULL, y, rstd);
     for (int64_t i = 0; i < 9 * 70; i++) assert_int_equal(isnan(tensor_get(y, i)) != 0, i / 70 == 4);
     for (int kind = ACT_SILU; kind <= ACT_TANH; kind++) {
         run->fast->activation((Activation)kind, x, NULL, y);
@@ -610,14 +641,14 @@ static void rows_alone_body(Run *run) {
                    *bias = drawn(run, DT_F32, 1, width, 1);
             Tensor *whole[8], *rstd = fresh(run, DT_F32, ROWS, 1), *mean = fresh(run, DT_F32, ROWS, 1);
             for (int i = 0; i < 8; i++) whole[i] = fresh(run, dtype, ROWS, width);
-            run->fast->rms_norm(x, weight, 1e-5, whole[0], rstd);
+            run->fast->rms_norm(x, weight, 1e-5, NULL, whole[0], rstd);
             run->fast->layer_norm(x, weight, bias, 1e-5, whole[1], mean, rstd);
             run->fast->add(x, up, whole[2]);
             for (int kind = ACT_SILU; kind <= ACT_TANH; kind++) run->fast->activation((Activation)kind, x, up, whole[3 + kind]);
             for (int64_t r = 0; r < ROWS; r++) {
                 Tensor *x_row = cut(run, x, r, 1), *up_row = cut(run, up, r, 1), *alone[8], *number = fresh(run, DT_F32, 1, 1);
                 for (int i = 0; i < 8; i++) alone[i] = fresh(run, dtype, 1, width);
-                run->fast->rms_norm(x_row, weight, 1e-5, alone[0], number);
+                run->fast->rms_norm(x_row, weight, 1e-5, NULL, alone[0], number);
                 run->fast->layer_norm(x_row, weight, bias, 1e-5, alone[1], number, number);
                 run->fast->add(x_row, up_row, alone[2]);
                 for (int kind = ACT_SILU; kind <= ACT_TANH; kind++) run->fast->activation((Activation)kind, x_row, up_row, alone[3 + kind]);
@@ -685,15 +716,15 @@ TEST(reference_gives_golden_values) {
     Run run = {arena_new(0), plain, plain, 0, 0, NULL, 0};
     Tensor *x = given(&run, 4, (const double[]){1, 2, 3, 4}), *ones = given(&run, 4, (const double[]){1, 1, 1, 1}), *y = fresh(&run, DT_F64, 1, 4),
            *rstd = fresh(&run, DT_F64, 1, 1);
-    plain->rms_norm(x, ones, 1e-6, y, rstd);
+    plain->rms_norm(x, ones, 1e-6, NULL, y, rstd);
     check_golden(&run, "rms_norm", y, (const double[]){.36514835, .73029669, 1.09544504, 1.46059339}, 5e-9);
     Tensor *dy = given(&run, 4, (const double[]){.1, -.2, .3, .4});
     plain->rms_norm_backward(x, ones, rstd, dy, 0, y, NULL);
     check_golden(&run, "rms_norm_backward", y, (const double[]){.00973729, -.12658475, .02921188, .03894917}, 5e-9);
     Tensor *cosine = given(&run, 2, (const double[]){cos(3), cos(.03)}), *sine = given(&run, 2, (const double[]){sin(3), sin(.03)});
-    plain->rope(x, cosine, sine, 4, false, 0, y);
+    plain->rope(x, cosine, sine, 4, false, false, 0, y);
     check_golden(&run, "rope", y, (const double[]){-1.41335252, 1.87911807, -2.82885748, 4.05819114}, 5e-9);
-    plain->rope(y, cosine, sine, 4, true, 0, y);
+    plain->rope(y, cosine, sine, 4, false, true, 0, y);
     check_golden(&run, "rope turned back", y, (const double[]){1, 2, 3, 4}, 1e-12);
 
     static const struct {

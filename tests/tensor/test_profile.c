@@ -175,7 +175,7 @@ TEST(the_meta_device_does_no_work) {
     Tape *tape = tape_new(device_meta(), DT_F32, 0);
     Tensor *x = tensor_new(arena, device_meta(), DT_F32, 2, (int64_t[]){4, 4});
     profile_start();
-    assert_non_null(op_add(tape, x, x));
+    assert_non_null(op_add(tape, x, x, 1));
     check_row("add", false, 0, 0);
     tape_free(tape);
     arena_free(arena);

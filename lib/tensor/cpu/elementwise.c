@@ -279,23 +279,42 @@ static void activate_with_slope(Activation kind, int64_t n, const float *restric
 /* An element takes an exponential: smaller blocks are worth a thread, those of a few decoded tokens too. */
 enum { ACTIVATION_BLOCK = CPU_BLOCK / 4 };
 
+/* Results at..at+n-1, which are at most those asked for, and where their two factors begin: side by side in x's rows where up is x. */
+typedef struct Run {
+    int64_t at, x, up, n;
+} Run;
+
+static inline Run run_of(const Tensor *x, const Tensor *up, int64_t at, int64_t end) {
+    int64_t n = MIN((int64_t)RUN, end - at);
+    if (up != x || !up) return (Run){at, at, at, n};
+    int64_t width = tensor_width(x) / 2, column = at % width, begin = 2 * at - column;
+    return (Run){at, begin, begin + width, MIN(n, width - column)};
+}
+
+/* for (ACTIVATION_RUNS(run, begin, end)): pieces of the results begin..end-1. */
+#define ACTIVATION_RUNS(run, begin, end) \
+    Run run = run_of(x, up, begin, end); \
+    run.at < (end);                      \
+    run = run_of(x, up, run.at + run.n, MAX((end), run.at + run.n))
+
 void ISA_FN(activation)(Activation kind, const Tensor *x, const Tensor *up, Tensor *y) {
-    int64_t count = tensor_count(x);
+    int64_t count = tensor_count(y);
     if (!CPU_READS(x, up) || !CPU_WRITES(y)) {
         device_reference()->activation(kind, x, up, y);
         return;
     }
     PARALLEL_BLOCKS_OF(ACTIVATION_BLOCK) {
         float buffer[RUN], value[RUN];
-        for (RUNS(at, n, begin, MIN(begin + ACTIVATION_BLOCK, count))) {
-            run_ahead(x, at + RUN, n);
-            run_ahead(up, at + RUN, n);
-            activate(kind, n, run_read(x, at, n, buffer), value);
+        for (ACTIVATION_RUNS(run, begin, MIN(begin + ACTIVATION_BLOCK, count))) {
+            const int64_t n = run.n;
+            run_ahead(x, run.x + RUN, n);
+            run_ahead(up, run.up + RUN, n);
+            activate(kind, n, run_read(x, run.x, n, buffer), value);
             if (up) {
-                const float *factor = run_read(up, at, n, buffer);
+                const float *factor = run_read(up, run.up, n, buffer);
                 for (int64_t i = 0; i < n; i++) value[i] *= factor[i];
             }
-            run_write(y, at, n, value, 0);
+            run_write(y, run.at, n, value, 0);
         }
     }
 }
@@ -338,29 +357,31 @@ static inline void past_end(void) {
 
 void ISA_FN(activation_backward)(Activation kind, const Tensor *x, const Tensor *up, const Tensor *dy, const double beta[2], Tensor *dx, Tensor *dup,
                                  Tensor *y) {
-    int64_t count = tensor_count(x);
+    int64_t count = tensor_count(dy);
     if (!CPU_READS(x, up, dy) || !CPU_WRITES(dx, dup, y)) {
         device_reference()->activation_backward(kind, x, up, dy, beta, dx, dup, y);
         return;
     }
-    Past to_x = past_begin(dx, beta[0]), to_up = past_begin(dup, beta[1]);
+    const double up_beta = beta[up == x ? 0 : 1];
+    Past to_x = past_begin(dx, beta[0]), to_up = past_begin(dup, up_beta);
     PARALLEL_BLOCKS_OF(ACTIVATION_BLOCK) {
         float buffer_x[RUN], buffer_d[RUN], buffer_up[RUN], value[RUN], slope[RUN], again[RUN];
-        for (RUNS(at, n, begin, MIN(begin + ACTIVATION_BLOCK, count))) {
-            run_ahead(x, at + RUN, n);
-            run_ahead(up, at + RUN, n);
-            run_ahead(dy, at + RUN, n);
-            const float *d = run_read(dy, at, n, buffer_d);
-            activate_with_slope(kind, n, run_read(x, at, n, buffer_x), value, slope);
-            const float *factor = up && (dx || y) ? run_read(up, at, n, buffer_up) : NULL;
+        for (ACTIVATION_RUNS(run, begin, MIN(begin + ACTIVATION_BLOCK, count))) {
+            const int64_t n = run.n;
+            run_ahead(x, run.x + RUN, n);
+            run_ahead(up, run.up + RUN, n);
+            run_ahead(dy, run.at + RUN, n);
+            const float *d = run_read(dy, run.at, n, buffer_d);
+            activate_with_slope(kind, n, run_read(x, run.x, n, buffer_x), value, slope);
+            const float *factor = up && (dx || y) ? run_read(up, run.up, n, buffer_up) : NULL;
             for (int64_t i = 0; y && i < n; i++) again[i] = factor ? value[i] * factor[i] : value[i];
             if (dup) {
                 for (int64_t i = 0; i < n; i++) value[i] *= d[i];
-                past_write(to_up, at, n, value, (float)beta[1]);
+                past_write(to_up, run.up, n, value, (float)up_beta);
             }
             for (int64_t i = 0; dx && i < n; i++) slope[i] *= factor ? d[i] * factor[i] : d[i];
-            if (dx) past_write(to_x, at, n, slope, (float)beta[0]);
-            if (y) run_write(y, at, n, again, 0); /* last: where d lies */
+            if (dx) past_write(to_x, run.x, n, slope, (float)beta[0]);
+            if (y) run_write(y, run.at, n, again, 0); /* last: where d lies */
         }
         if (to_x.past || to_up.past) past_end();
     }

@@ -2,9 +2,9 @@
 /* Normalisation over the width of a row. Sources: layer norm arXiv 1607.06450, RMS norm arXiv 1910.07467. */
 #include "lib/tensor/cpu/blocks.h"
 
-void ISA_FN(rms_norm)(const Tensor *x, const Tensor *weight, double eps, Tensor *y, Tensor *rstd) {
-    if (!CPU_READS(x, weight) || !CPU_WRITES(y, rstd)) {
-        device_reference()->rms_norm(x, weight, eps, y, rstd);
+void ISA_FN(rms_norm)(const Tensor *x, const Tensor *weight, double eps, const Tensor *addend, Tensor *y, Tensor *rstd) {
+    if (!CPU_READS(x, weight, addend) || !CPU_WRITES(y, rstd)) {
+        device_reference()->rms_norm(x, weight, eps, addend, y, rstd);
         return;
     }
     int64_t width = tensor_count(weight), rows = tensor_count(x) / width;
@@ -22,6 +22,10 @@ void ISA_FN(rms_norm)(const Tensor *x, const Tensor *weight, double eps, Tensor 
         for (RUNS(at, n, 0, width)) {
             const float *in = run_read(x, r * width + at, n, buffer), *w = run_read(weight, at, n, buffer_weight);
             for (int64_t i = 0; i < n; i++) result[i] = in[i] * scale * w[i];
+            if (addend) {
+                const float *more = run_read(addend, r * width + at, n, buffer_weight);
+                for (int64_t i = 0; i < n; i++) result[i] += more[i];
+            }
             run_write(y, r * width + at, n, result, 0);
         }
     }

@@ -17,9 +17,24 @@ static void rotate_head(const Tensor *x, int64_t at, int64_t half, const float *
     }
 }
 
-void ISA_FN(rope)(const Tensor *x, const Tensor *cosine, const Tensor *sine, int64_t head_dim, bool inverse, double beta, Tensor *y) {
+/* Pairs (2i, 2i + 1) of one head. */
+static void rotate_neighbours(const Tensor *x, int64_t at, int64_t half, const float *c, const float *s, float sign, float beta, Tensor *y) {
+    float buffer[RUN], turned[RUN];
+    for (RUNS(i, n, 0, 2 * half)) {
+        const float *pairs = run_read(x, at + i, n, buffer);
+        for (int64_t j = 0; j < n; j += 2) {
+            float cosine = c[(i + j) / 2], sine = sign * s[(i + j) / 2];
+            turned[j] = pairs[j] * cosine - pairs[j + 1] * sine;
+            turned[j + 1] = pairs[j + 1] * cosine + pairs[j] * sine;
+        }
+        run_write(y, at + i, n, turned, beta);
+    }
+}
+
+void ISA_FN(rope)(const Tensor *x, const Tensor *cosine, const Tensor *sine, int64_t head_dim, bool neighbours, bool inverse, double beta,
+                  Tensor *y) {
     if (!CPU_READS(x) || !CPU_WRITES(y) || cosine->dtype != DT_F32 || sine->dtype != DT_F32) {
-        device_reference()->rope(x, cosine, sine, head_dim, inverse, beta, y);
+        device_reference()->rope(x, cosine, sine, head_dim, neighbours, inverse, beta, y);
         return;
     }
     int64_t half = tensor_width(cosine), width = tensor_width(x), rows = tensor_rows(x);
@@ -28,7 +43,7 @@ void ISA_FN(rope)(const Tensor *x, const Tensor *cosine, const Tensor *sine, int
         const float *c = (const float *)cosine->data + r * half, *s = (const float *)sine->data + r * half;
         for (int64_t head = r * width; head < (r + 1) * width; head += head_dim) {
             float buffer[RUN];
-            rotate_head(x, head, half, c, s, inverse ? -1.0f : 1.0f, (float)beta, y);
+            (neighbours ? rotate_neighbours : rotate_head)(x, head, half, c, s, inverse ? -1.0f : 1.0f, (float)beta, y);
             for (RUNS(at, n, head + 2 * half, head + head_dim)) run_write(y, at, n, run_read(x, at, n, buffer), (float)beta);
         }
     }

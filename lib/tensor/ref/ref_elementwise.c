@@ -69,17 +69,18 @@ void ref_scale_rows(const Tensor *x, const Tensor *scale, Tensor *y) {
     for (int64_t i = 0; i < tensor_count(x); i++) tensor_set(y, i, tensor_get(scale, i / width) * tensor_get(x, i));
 }
 
-void ref_rope(const Tensor *x, const Tensor *cosine, const Tensor *sine, int64_t head_dim, bool inverse, double beta, Tensor *y) {
+void ref_rope(const Tensor *x, const Tensor *cosine, const Tensor *sine, int64_t head_dim, bool neighbours, bool inverse, double beta, Tensor *y) {
     int64_t half = tensor_width(cosine), width = tensor_width(x), n_heads = width / head_dim;
     for (int64_t n = 0; n < tensor_rows(x); n++)
         for (int64_t h = 0; h < n_heads; h++) {
             int64_t head = n * width + h * head_dim;
             for (int64_t i = 0; i < half; i++) {
                 double c = tensor_get(cosine, n * half + i), s = tensor_get(sine, n * half + i);
-                double first = tensor_get(x, head + i), second = tensor_get(x, head + half + i);
+                int64_t one = head + (neighbours ? 2 * i : i), other = head + (neighbours ? 2 * i + 1 : half + i);
+                double first = tensor_get(x, one), second = tensor_get(x, other);
                 if (inverse) s = -s;
-                ref_put(y, head + i, first * c - second * s, beta);
-                ref_put(y, head + half + i, second * c + first * s, beta);
+                ref_put(y, one, first * c - second * s, beta);
+                ref_put(y, other, second * c + first * s, beta);
             }
             for (int64_t i = 2 * half; i < head_dim; i++) ref_put(y, head + i, tensor_get(x, head + i), beta);
         }
@@ -113,19 +114,31 @@ static double activate(Activation kind, double x, double *slope) {
     return (double)NAN;
 }
 
+/* Where element i of the result finds its two factors. */
+typedef struct Halves {
+    int64_t x, up;
+} Halves;
+
+static Halves halves_of(const Tensor *x, const Tensor *up, int64_t i) {
+    int64_t width = tensor_width(x) / 2, row = i / width * 2 * width + i % width;
+    return up == x ? (Halves){row, row + width} : (Halves){i, i};
+}
+
 void ref_activation(Activation kind, const Tensor *x, const Tensor *up, Tensor *y) {
-    for (int64_t i = 0; i < tensor_count(x); i++) {
-        double slope, value = activate(kind, tensor_get(x, i), &slope);
-        tensor_set(y, i, up ? value * tensor_get(up, i) : value);
+    for (int64_t i = 0; i < tensor_count(y); i++) {
+        Halves at = halves_of(x, up, i);
+        double slope, value = activate(kind, tensor_get(x, at.x), &slope);
+        tensor_set(y, i, up ? value * tensor_get(up, at.up) : value);
     }
 }
 
 void ref_activation_backward(Activation kind, const Tensor *x, const Tensor *up, const Tensor *dy, const double beta[2], Tensor *dx, Tensor *dup,
                              Tensor *y) {
-    for (int64_t i = 0; i < tensor_count(x); i++) {
-        double slope, value = activate(kind, tensor_get(x, i), &slope), d = tensor_get(dy, i), factor = up ? tensor_get(up, i) : 1;
-        if (dx) ref_put(dx, i, d * factor * slope, beta[0]);
-        if (dup) ref_put(dup, i, d * value, beta[1]);
+    for (int64_t i = 0; i < tensor_count(dy); i++) {
+        Halves at = halves_of(x, up, i);
+        double slope, value = activate(kind, tensor_get(x, at.x), &slope), d = tensor_get(dy, i), factor = up ? tensor_get(up, at.up) : 1;
+        if (dx) ref_put(dx, at.x, d * factor * slope, beta[0]);
+        if (dup) ref_put(dup, at.up, d * value, beta[up == x ? 0 : 1]);
         if (y) tensor_set(y, i, value * factor);
     }
 }

@@ -4,14 +4,17 @@
 
 #include <math.h>
 
-void ref_rms_norm(const Tensor *x, const Tensor *weight, double eps, Tensor *y, Tensor *rstd) {
+void ref_rms_norm(const Tensor *x, const Tensor *weight, double eps, const Tensor *addend, Tensor *y, Tensor *rstd) {
     int64_t width = tensor_count(weight), rows = tensor_count(x) / width;
     for (int64_t r = 0; r < rows; r++) {
         double squares = 0;
         for (int64_t c = 0; c < width; c++) squares += tensor_get(x, r * width + c) * tensor_get(x, r * width + c);
         double scale = 1 / sqrt(squares / (double)width + eps);
         tensor_set(rstd, r, scale);
-        for (int64_t c = 0; c < width; c++) tensor_set(y, r * width + c, tensor_get(x, r * width + c) * scale * tensor_get(weight, c));
+        for (int64_t i = r * width; i < (r + 1) * width; i++) {
+            double value = tensor_get(x, i) * scale * tensor_get(weight, i - r * width);
+            tensor_set(y, i, addend ? tensor_get(addend, i) + value : value);
+        }
     }
 }
 
