@@ -20,6 +20,7 @@ static const char *const harmless[] = {
     "attn_pdrop",
     "auto_map",
     "bos_token_id",
+    "cache_implementation",
     "chunk_size_feed_forward",
     "decoder_start_token_id",
     "dtype",
@@ -97,23 +98,14 @@ static const char *const refused[] = {
     "use_mrope",
 };
 
-static const json_t *look(ConfigReader *reader, const char *key) {
+const json_t *config_value(ConfigReader *reader, const char *key) {
     if (reader->n_seen < CONFIG_MAX_KEYS) reader->seen[reader->n_seen++] = key;
     const json_t *value = json_object_get(reader->json, key);
     return value && !json_is_null(value) ? value : NULL;
 }
 
-static void fail(ConfigReader *reader, Status status) {
-    if (reader->status == ST_OK) reader->status = status;
-}
-
-#define CONFIG_FAIL(reader, ...)                                                         \
-    do {                                                                                 \
-        if ((reader)->status == ST_OK) fail(reader, status_fail(ST_INPUT, __VA_ARGS__)); \
-    } while (0)
-
 int64_t config_size(ConfigReader *reader, const char *key, int64_t fallback) {
-    const json_t *value = look(reader, key);
+    const json_t *value = config_value(reader, key);
     if (!value && fallback == 0) CONFIG_FAIL(reader, "'%s' lacks '%s'", reader->path, key);
     if (!value || reader->status != ST_OK) return fallback;
     int64_t size = json_is_integer(value) ? json_integer_value(value) : -1;
@@ -123,19 +115,33 @@ int64_t config_size(ConfigReader *reader, const char *key, int64_t fallback) {
 }
 
 double config_real(ConfigReader *reader, const char *key, double fallback) {
-    look(reader, key);
+    config_value(reader, key);
     if (reader->status == ST_OK) reader->status = json_get_double(reader->json, reader->path, key, &fallback);
     return fallback;
 }
 
+double config_positive(ConfigReader *reader, const char *key, double fallback) {
+    double value = config_real(reader, key, fallback);
+    if (value > 0 && value < HUGE_VAL) return value;
+    CONFIG_FAIL(reader, "wrong '%s' in '%s': expected a number above 0, got %g", key, reader->path, value);
+    return fallback;
+}
+
+double config_cap(ConfigReader *reader, const char *key, double fallback) {
+    double cap = json_is_null(json_object_get(reader->json, key)) ? 0 : config_real(reader, key, fallback);
+    config_ignore(reader, key);
+    if (!(cap >= 0 && cap < HUGE_VAL)) CONFIG_FAIL(reader, "wrong '%s' in '%s': expected a number above 0, got %g", key, reader->path, cap);
+    return cap;
+}
+
 bool config_flag(ConfigReader *reader, const char *key, bool fallback) {
-    look(reader, key);
+    config_value(reader, key);
     if (reader->status == ST_OK) reader->status = json_get_bool(reader->json, reader->path, key, &fallback);
     return fallback;
 }
 
 const char *config_text(ConfigReader *reader, const char *key, const char *fallback) {
-    look(reader, key);
+    config_value(reader, key);
     if (reader->status == ST_OK) reader->status = json_get_string(reader->json, reader->path, key, &fallback);
     return fallback;
 }
@@ -158,7 +164,7 @@ Activation config_activation(ConfigReader *reader, const char *key, const char *
 }
 
 void config_refuse(ConfigReader *reader, const char *key) {
-    const json_t *value = look(reader, key);
+    const json_t *value = config_value(reader, key);
     bool off = !value || json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0) ||
                (json_is_object(value) && json_object_size(value) == 0) || (json_is_array(value) && json_array_size(value) == 0);
     bool first = !off && reader->status == ST_OK;
@@ -166,113 +172,7 @@ void config_refuse(ConfigReader *reader, const char *key) {
     if (first && strcmp(key, "quantization_config") == 0) hint_quantized(ST_INPUT, value);
 }
 
-void config_ignore(ConfigReader *reader, const char *key) { look(reader, key); }
-
-/* ---- rotary positions: rope_theta and rope_scaling (v4), or rope_parameters (v5) ---- */
-
-static RopeType rope_type(ConfigReader *reader, const char *name) {
-    static const struct {
-        const char *name;
-        RopeType type;
-    } known[] = {
-        {"default", ROPE_DEFAULT}, {"linear", ROPE_LINEAR}, {"dynamic", ROPE_DYNAMIC}, {"yarn", ROPE_YARN}, {"llama3", ROPE_LLAMA3},
-    };
-    for (size_t i = 0; i < COUNT_OF(known); i++)
-        if (strcmp(known[i].name, name) == 0) return known[i].type;
-    CONFIG_FAIL(reader, "'%s' asks for rope_type '%s', which is not supported", reader->path, name);
-    if (reader->status == ST_INPUT) status_hint(ST_INPUT, "known: default, linear, dynamic, yarn, llama3");
-    return ROPE_DEFAULT;
-}
-
-/* A value of rope parameters; `type` is what `rope_type` was called before. */
-static const json_t *rope_value(const json_t *rope, const char *name) {
-    const json_t *value = json_object_get(rope, name);
-    if (!value && !strcmp(name, "type")) return json_object_get(rope, "rope_type");
-    if (!value && !strcmp(name, "rope_type")) return json_object_get(rope, "type");
-    return value;
-}
-
-/* A long-context snippet in the old form beside the new one must not be passed over. */
-static void rope_check_same(ConfigReader *reader, const json_t *rope, const json_t *scaling) {
-    const char *name;
-    json_t *number;
-    json_object_foreach((json_t *)(uintptr_t)scaling, name, number) if (!json_equal(rope_value(rope, name), number))
-        CONFIG_FAIL(reader, "'%s' has rope_parameters and rope_scaling, which say different things of '%s'", reader->path, name);
-}
-
-/* The object with rope_type and its numbers; v5 may have one per layer type, which is fine while they say the same. */
-static const json_t *rope_object(ConfigReader *reader) {
-    const json_t *rope = look(reader, "rope_parameters"), *scaling = look(reader, "rope_scaling");
-    bool both = rope && scaling;
-    if (!rope) rope = scaling;
-    if (!rope) return NULL;
-    if (!json_is_object(rope)) {
-        CONFIG_FAIL(reader, "rope parameters in '%s' are no object", reader->path);
-        return NULL;
-    }
-    const char *key;
-    json_t *value;
-    const json_t *nested = NULL;
-    json_object_foreach((json_t *)rope, key, value) {
-        if (!json_is_object(value)) continue;
-        if (nested && !json_equal(nested, value))
-            CONFIG_FAIL(reader, "'%s' has different rope_parameters for its layers, which is not supported", reader->path);
-        nested = value;
-    }
-    if (nested) rope = nested;
-    if (both) rope_check_same(reader, rope, scaling);
-    return rope;
-}
-
-static void read_rope(ConfigReader *reader) {
-    RopeConfig *rope = &reader->config->rope;
-    int64_t original = look(reader, "original_max_position_embeddings") ? config_size(reader, "original_max_position_embeddings", 0) : 0;
-    if (config_real(reader, "partial_rotary_factor", 1) != 1)
-        CONFIG_FAIL(reader, "'%s' sets 'partial_rotary_factor', which is not supported", reader->path);
-    *rope = (RopeConfig){.type = ROPE_DEFAULT,
-                         .rope_theta = config_real(reader, "rope_theta", 10000),
-                         .truncate = true,
-                         .beta_fast = 32,
-                         .beta_slow = 1,
-                         .original_max_position_embeddings = original};
-    if (!(rope->rope_theta > 0)) CONFIG_FAIL(reader, "'%s' has 'rope_theta' %g, expected a number above 0", reader->path, rope->rope_theta);
-    const json_t *object = rope_object(reader);
-    if (!object || reader->status != ST_OK) return;
-
-    ConfigReader inner = {.json = object, .path = reader->path, .arena = reader->arena, .config = reader->config};
-    const char *type = config_text(&inner, "rope_type", config_text(&inner, "type", "default"));
-    rope->rope_theta = config_real(&inner, "rope_theta", rope->rope_theta);
-    rope->factor = config_real(&inner, "factor", 0);
-    rope->low_freq_factor = config_real(&inner, "low_freq_factor", 1);
-    rope->high_freq_factor = config_real(&inner, "high_freq_factor", 4);
-    rope->beta_fast = config_real(&inner, "beta_fast", 32);
-    rope->beta_slow = config_real(&inner, "beta_slow", 1);
-    rope->attention_factor = config_real(&inner, "attention_factor", 0);
-    rope->mscale = config_real(&inner, "mscale", 0);
-    rope->mscale_all_dim = config_real(&inner, "mscale_all_dim", 0);
-    rope->truncate = config_flag(&inner, "truncate", true);
-    double partial = config_real(&inner, "partial_rotary_factor", 1);
-    int64_t inner_original = look(&inner, "original_max_position_embeddings") ? config_size(&inner, "original_max_position_embeddings", 0) : 0;
-    if (original == 0) rope->original_max_position_embeddings = inner_original ? inner_original : reader->config->max_position_embeddings;
-    config_ignore(&inner, "finetuned");
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)object, key, value) {
-        bool seen = false;
-        for (size_t i = 0; i < inner.n_seen && !seen; i++) seen = strcmp(inner.seen[i], key) == 0;
-        if (!seen && !json_is_null(value)) CONFIG_FAIL(&inner, "rope parameter '%s' in '%s' is not supported", key, reader->path);
-    }
-    if (partial != 1) CONFIG_FAIL(&inner, "'%s' sets 'partial_rotary_factor', which is not supported", reader->path);
-    rope->type = rope_type(&inner, type);
-    if (rope->type == ROPE_YARN && rope->factor == 0)
-        rope->factor = (double)reader->config->max_position_embeddings / (double)rope->original_max_position_embeddings;
-    if (rope->type != ROPE_DEFAULT && !(rope->factor > 0)) CONFIG_FAIL(&inner, "'%s' lacks 'factor' for rope_type '%s'", reader->path, type);
-    if (rope->type == ROPE_LLAMA3 && !(rope->high_freq_factor > rope->low_freq_factor && rope->low_freq_factor > 0))
-        CONFIG_FAIL(&inner, "'%s' has low_freq_factor %g and high_freq_factor %g", reader->path, rope->low_freq_factor, rope->high_freq_factor);
-    if (!(rope->rope_theta > 0) || !(rope->beta_fast > 0) || !(rope->beta_slow > 0))
-        CONFIG_FAIL(&inner, "'%s' has a rope parameter that is not above zero", reader->path);
-    fail(reader, inner.status);
-}
+void config_ignore(ConfigReader *reader, const char *key) { config_value(reader, key); }
 
 /* ---- what families share ---- */
 
@@ -288,23 +188,25 @@ static int64_t *new_windows(ConfigReader *reader) {
     return windows;
 }
 
-void config_read_decoder(ConfigReader *reader, int64_t max_position_embeddings) {
+void config_read_decoder(ConfigReader *reader, const DecoderDefaults *usual) {
     ModelConfig *config = reader->config;
-    config->vocab_size = config_size(reader, "vocab_size", 0);
-    config->hidden_size = config_size(reader, "hidden_size", 0);
-    config->intermediate_size = config_size(reader, "intermediate_size", 0);
-    config->num_hidden_layers = config_size(reader, "num_hidden_layers", 0);
-    config->num_attention_heads = config_size(reader, "num_attention_heads", 0);
-    config->num_key_value_heads = config_size(reader, "num_key_value_heads", config->num_attention_heads);
-    config->head_dim = config_size(reader, "head_dim", -1);
-    config->max_position_embeddings = config_size(reader, "max_position_embeddings", max_position_embeddings);
+    config->vocab_size = config_size(reader, "vocab_size", usual->vocab_size);
+    config->hidden_size = config_size(reader, "hidden_size", usual->hidden_size);
+    config->intermediate_size = config_size(reader, "intermediate_size", usual->intermediate_size);
+    config->num_hidden_layers = config_size(reader, "num_hidden_layers", usual->num_hidden_layers);
+    config->num_attention_heads = config_size(reader, "num_attention_heads", usual->num_attention_heads);
+    config->num_key_value_heads =
+        config_size(reader, "num_key_value_heads", usual->num_key_value_heads ? usual->num_key_value_heads : config->num_attention_heads);
+    config->head_dim = config_size(reader, "head_dim", usual->head_dim ? usual->head_dim : -1);
+    config->max_position_embeddings = config_size(reader, "max_position_embeddings", usual->max_position_embeddings);
     config->norm = NORM_RMS;
-    config->norm_eps = config_real(reader, "rms_norm_eps", 1e-6);
-    config->activation = config_activation(reader, "hidden_act", "silu");
+    config->norm_eps = config_real(reader, "rms_norm_eps", usual->rms_norm_eps ? usual->rms_norm_eps : 1e-6);
+    if (!usual->hidden_activation) config->activation = config_activation(reader, "hidden_act", "silu");
+    if (usual->hidden_activation) config->activation = config_activation(reader, "hidden_activation", usual->hidden_activation);
     config->gated_mlp = true;
-    config->tie_word_embeddings = config_flag(reader, "tie_word_embeddings", false);
+    config->tie_word_embeddings = config_flag(reader, "tie_word_embeddings", usual->tie_word_embeddings);
     config->layer_window = new_windows(reader);
-    read_rope(reader);
+    config_read_rope(reader, usual);
     config_read_dropout(reader, 0);
 }
 
@@ -316,27 +218,46 @@ void config_read_dropout(ConfigReader *reader, double fallback) {
     reader->config->dropout = most;
 }
 
-void config_set_windows(ConfigReader *reader, int64_t window, int64_t from) {
-    ModelConfig *config = reader->config;
-    const json_t *types = look(reader, "layer_types");
+/* Whether the layer has a window, by its name in layer_types. */
+static bool layer_slides(ConfigReader *reader, const json_t *types, int64_t layer) {
+    const char *type = json_string_value(json_array_get(types, (size_t)layer));
+    bool slides = type && strcmp(type, "sliding_attention") == 0, known = slides || (type && strcmp(type, "full_attention") == 0);
+    if (known || reader->status != ST_OK) return slides;
+    CONFIG_FAIL(reader, "layer_types[%lld] in '%s' is '%s', which is not supported", (long long)layer, reader->path, type ? type : "not a string");
+    status_hint(ST_INPUT, "known: full_attention, sliding_attention");
+    return false;
+}
+
+static void layer_types(ConfigReader *reader, LayerTest *slides, const void *given, bool *types) {
+    const json_t *named = config_value(reader, "layer_types");
+    int64_t n = reader->config->num_hidden_layers;
     if (reader->status != ST_OK) return;
-    if (types && json_array_size(types) != (size_t)config->num_hidden_layers) {
-        CONFIG_FAIL(reader, "'%s' has %zu layer_types for %lld layers", reader->path, json_array_size(types), (long long)config->num_hidden_layers);
+    if (named && json_array_size(named) != (size_t)n) {
+        CONFIG_FAIL(reader, "'%s' has %zu layer_types for %lld layers", reader->path, json_array_size(named), (long long)n);
         return;
     }
-    for (int64_t i = 0; i < config->num_hidden_layers; i++) {
-        bool slides = i >= from;
-        if (types) {
-            const char *type = json_string_value(json_array_get(types, (size_t)i));
-            slides = type && strcmp(type, "sliding_attention") == 0;
-            if (!type || (!slides && strcmp(type, "full_attention") != 0)) {
-                CONFIG_FAIL(reader, "layer_types[%lld] in '%s' is '%s', which is not supported", (long long)i, reader->path,
-                            type ? type : "not a string");
-                return;
-            }
-        }
-        config->layer_window[i] = window > 0 && slides ? window : 0;
+    for (int64_t i = 0; i < n; i++) types[i] = named ? layer_slides(reader, named, i) : slides(i, given);
+}
+
+void config_slide(ConfigReader *reader, int64_t window, LayerTest *slides, const void *given) {
+    ModelConfig *config = reader->config;
+    bool *types = reader->status == ST_OK ? arena_zero(reader->arena, (size_t)config->num_hidden_layers * sizeof *types) : NULL;
+    if (!types && reader->status == ST_OK) reader->status = ST_RESOURCE;
+    layer_types(reader, slides, given, types);
+    for (int64_t i = 0; reader->status == ST_OK && i < config->num_hidden_layers; i++) {
+        config->layer_window[i] = window > 0 && types[i] ? window : 0;
+        if (config->layer_rope) config->layer_rope[i] = types[i] ? LAYER_WINDOW_ROPE : LAYER_ROPE;
     }
+}
+
+static bool slides_from(int64_t layer, const void *from) { return layer >= *(const int64_t *)from; }
+
+void config_set_windows(ConfigReader *reader, int64_t window, int64_t from) { config_slide(reader, window, slides_from, &from); }
+
+int64_t config_window(ConfigReader *reader, int64_t fallback) {
+    const json_t *value = json_object_get(reader->json, "sliding_window");
+    config_ignore(reader, "sliding_window");
+    return !value ? fallback : json_is_null(value) ? 0 : config_size(reader, "sliding_window", 0);
 }
 
 void config_read_windows(ConfigReader *reader) {
@@ -384,8 +305,8 @@ static void check_sizes(ConfigReader *reader) {
     if (c->num_attention_heads % c->num_key_value_heads != 0)
         CONFIG_FAIL(reader, "%lld heads in '%s' are no multiple of %lld key/value heads", (long long)c->num_attention_heads, reader->path,
                     (long long)c->num_key_value_heads);
-    if (c->rope.type != ROPE_NONE && (c->head_dim < 2 || c->head_dim % 2 != 0))
-        CONFIG_FAIL(reader, "head_dim %lld in '%s' is odd", (long long)c->head_dim, reader->path);
+    config_check_rope(reader, &c->rope);
+    config_check_rope(reader, &c->window_rope);
     if (c->num_attention_heads > INT32_MAX / c->head_dim)
         CONFIG_FAIL(reader, "%lld heads of %lld in '%s'", (long long)c->num_attention_heads, (long long)c->head_dim, reader->path);
     if (!(c->initializer_range >= 0 && c->initializer_range < 1e3))
@@ -480,9 +401,16 @@ static Status unknown_family(const char *model_type, const char *path) {
     return ST_INPUT;
 }
 
+/* Those that the family did not read. */
+static void refuse_unread(ConfigReader *reader) {
+    size_t n_seen = reader->n_seen;
+    for (size_t i = 0; i < COUNT_OF(refused); i++)
+        if (!text_in(refused[i], reader->seen, n_seen)) config_refuse(reader, refused[i]);
+}
+
 /* A language model alone, or the text part of a wrapped one. */
 static Status parse_text(const json_t *json, const char *path, Arena *arena, ModelConfig *config) {
-    *config = (ModelConfig){.architecture = ""};
+    *config = (ModelConfig){.architecture = "", .embed_scale = 1, .residual_scale = 1, .logits_scaling = 1};
     ConfigReader reader = {.json = json, .path = path, .arena = arena, .config = config};
     const char *model_type = config_text(&reader, "model_type", NULL);
     TRY(reader.status);
@@ -492,7 +420,7 @@ static Status parse_text(const json_t *json, const char *path, Arena *arena, Mod
     config->model_type = family->model_type;
     config->family = family;
     family->read_config(&reader, config);
-    for (size_t i = 0; i < COUNT_OF(refused); i++) config_refuse(&reader, refused[i]);
+    refuse_unread(&reader);
     config->initializer_range = config_real(&reader, "initializer_range", 0.02);
     check_sizes(&reader);
     TRY(reader.status);

@@ -8,13 +8,30 @@
 typedef struct LayerContext {
     const Model *model;
     ModelBatch batch;
-    const Tensor *cosine, *sine;
+    const RopeTables *ropes; /* by LayerRope */
     int64_t index;
 } LayerContext;
 
-static Tensor *norm_forward(const Model *model, Tape *tape, const Norm *norm, Tensor *x) {
-    if (model->config.norm == NORM_LAYER) return op_layer_norm(tape, x, norm->weight, norm->bias, model->config.norm_eps);
-    return op_rms_norm(tape, x, norm->weight, model->config.norm_eps, NULL);
+/* residual: what the result is added to; NULL = nothing. */
+static Tensor *norm_forward(const Model *model, Tape *tape, const Norm *norm, Tensor *x, Tensor *residual) {
+    const ModelConfig *config = &model->config;
+    if (config->norm == NORM_LAYER) return op_layer_norm(tape, x, norm->weight, norm->bias, config->norm_eps);
+    Tensor *weight = config->norm_offset != 0 ? op_offset(tape, norm->weight, config->norm_offset) : norm->weight;
+    return op_rms_norm(tape, x, weight, config->norm_eps, residual);
+}
+
+/* What a sublayer reads of the residual stream. */
+static Tensor *sublayer_input(const Model *model, Tape *tape, const Norm *norm, Tensor *x) {
+    return norm->weight ? norm_forward(model, tape, norm, x, NULL) : op_convert(tape, x);
+}
+
+/* residual + what the sublayer's last projection makes of x: as it is, under a norm or scaled. No family has both. */
+static Tensor *sublayer_add(const LayerContext *context, Tape *tape, const Linear *last, const Norm *norm, Tensor *x, Tensor *residual) {
+    const Model *model = context->model;
+    const StepContext *step = &context->batch.step;
+    if (norm->weight) return norm_forward(model, tape, norm, linear_forward(last, tape, x, NULL, step), residual);
+    if (model->config.residual_scale == 1) return linear_forward(last, tape, x, residual, step);
+    return op_add(tape, residual, linear_forward(last, tape, x, NULL, step), model->config.residual_scale);
 }
 
 static Split project_qkv(const LayerContext *context, const DecoderLayer *layer, Tape *tape, Tensor *x) {
@@ -36,12 +53,13 @@ static Tensor *attention_forward(const LayerContext *context, const DecoderLayer
     Split qkv = project_qkv(context, layer, tape, x);
     Tensor *q = qkv.parts[0], *k = qkv.parts[1], *v = qkv.parts[2];
     if (config->qk_norm) {
-        q = norm_forward(model, tape, &layer->q_norm, q);
-        k = norm_forward(model, tape, &layer->k_norm, k);
+        q = norm_forward(model, tape, &layer->q_norm, q, NULL);
+        k = norm_forward(model, tape, &layer->k_norm, k, NULL);
     }
-    if (context->cosine) {
-        q = op_rope(tape, q, context->cosine, context->sine, config->head_dim, false);
-        k = op_rope(tape, k, context->cosine, context->sine, config->head_dim, false);
+    const RopeTables *rope = &context->ropes[config->layer_rope ? config->layer_rope[context->index] : LAYER_ROPE];
+    if (rope->cosine) {
+        q = op_rope(tape, q, rope->query_cosine, rope->query_sine, config->head_dim, config->rope.neighbours);
+        k = op_rope(tape, k, rope->cosine, rope->sine, config->head_dim, config->rope.neighbours);
     }
     AttentionArgs args = {
         .layout = &context->batch.layout,
@@ -53,28 +71,31 @@ static Tensor *attention_forward(const LayerContext *context, const DecoderLayer
         .window = config->layer_window[context->index],
         .softcap = config->attn_softcap,
     };
-    return linear_forward(&layer->o, tape, op_attention(tape, q, k, v, &args), residual, &context->batch.step);
+    return sublayer_add(context, tape, &layer->o, &layer->attention_norm, op_attention(tape, q, k, v, &args), residual);
 }
 
 static Tensor *feed_forward(const LayerContext *context, const DecoderLayer *layer, Tape *tape, Tensor *x, Tensor *residual) {
     const ModelConfig *config = &context->model->config;
     const StepContext *step = &context->batch.step;
     Tensor *h;
-    if (config->gated_mlp) {
+    if (config->fused_gate_up) {
+        Tensor *both = linear_forward(&layer->gate_up, tape, x, NULL, step);
+        h = op_activation_passing(tape, config->activation, both, both);
+    } else if (config->gated_mlp) {
         Tensor *both[2];
         linears_forward((const Linear *[]){&layer->gate, &layer->up}, 2, tape, x, step, both);
         h = op_activation_passing(tape, config->activation, both[0], both[1]);
     } else {
         h = op_activation_passing(tape, config->activation, linear_forward(&layer->up, tape, x, NULL, step), NULL);
     }
-    return linear_forward(&layer->down, tape, h, residual, step);
+    return sublayer_add(context, tape, &layer->down, &layer->mlp_norm, h, residual);
 }
 
 static Tensor *layer_forward(Tape *tape, Tensor *x, void *given) {
     const LayerContext *context = given;
     const DecoderLayer *layer = &context->model->layers[context->index];
-    x = attention_forward(context, layer, tape, norm_forward(context->model, tape, &layer->input_norm, x), x);
-    return feed_forward(context, layer, tape, norm_forward(context->model, tape, &layer->post_norm, x), x);
+    x = attention_forward(context, layer, tape, sublayer_input(context->model, tape, &layer->input_norm, x), x);
+    return feed_forward(context, layer, tape, sublayer_input(context->model, tape, &layer->post_norm, x), x);
 }
 
 static Tensor *ids_tensor(const Model *model, Tape *tape, const ModelBatch *batch) {
@@ -99,9 +120,14 @@ static void add_noise(const EmbedNoise *noise, const Layout *layout, Tensor *x) 
     }
 }
 
+static double embed_scale(const Model *model) {
+    double scale = model->config.embed_scale;
+    return model->config.round_embed_scale && model->compute == DT_BF16 ? (double)bf16_to_float(float_to_bf16((float)scale)) : scale;
+}
+
 static Tensor *embed(const Model *model, Tape *tape, const ModelBatch *batch) {
     Tensor *ids = ids_tensor(model, tape, batch);
-    Tensor *x = op_embedding(tape, ids, model->embed, 1);
+    Tensor *x = op_embedding(tape, ids, model->embed, embed_scale(model));
     if (x && batch->noise.alpha > 0) add_noise(&batch->noise, &batch->layout, x);
     if (!x || !model->position_embed) return x;
     Tensor *positions = layout_positions(&batch->layout, tape_arena(tape), model->device);
@@ -113,24 +139,36 @@ static Tensor *embed(const Model *model, Tape *tape, const ModelBatch *batch) {
     return op_add(tape, x, op_embedding(tape, positions, model->position_embed, 1), 1);
 }
 
+/* By LayerRope: those that no layer has stay empty. NULL after a failure. */
+static const RopeTables *all_ropes(const Model *model, Tape *tape, const ModelBatch *batch) {
+    const ModelConfig *config = &model->config;
+    RopeTables ropes[LAYER_NO_ROPE + 1] = {0};
+    const RopeConfig *kinds[] = {&config->rope, &config->window_rope};
+    for (int i = 0; i < LAYER_NO_ROPE; i++)
+        if (kinds[i]->type != ROPE_NONE &&
+            rope_tables(config, kinds[i], &batch->layout, tape_arena(tape), model->device, tape_residual(tape), &ropes[i]) != ST_OK) {
+            tape_fail(tape, ST_RESOURCE, "out of memory for rotary positions");
+            return NULL;
+        }
+    return tape_copy(tape, ropes, sizeof ropes);
+}
+
 Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *batch, int64_t n_layers) {
     profile_lap(NULL);
-    Tensor *x = embed(model, tape, batch), *cosine = NULL, *sine = NULL;
-    if (!x) return NULL;
-    if (model->config.rope.type != ROPE_NONE &&
-        rope_tables(&model->config, &batch->layout, tape_arena(tape), model->device, tape_residual(tape), &cosine, &sine) != ST_OK)
-        return tape_fail(tape, ST_RESOURCE, "out of memory for rotary positions");
+    Tensor *x = embed(model, tape, batch);
+    const RopeTables *ropes = x ? all_ropes(model, tape, batch) : NULL;
+    if (!ropes) return NULL;
     profile_lap("positions");
     if (model->checkpointing != CHECKPOINT_NONE) tape_checkpoint(tape, model->checkpointing);
     for (int64_t i = 0; i < n_layers && x; i++) {
-        LayerContext *context = tape_copy(tape, &(LayerContext){model, *batch, cosine, sine, i}, sizeof(LayerContext));
+        LayerContext *context = tape_copy(tape, &(LayerContext){model, *batch, ropes, i}, sizeof(LayerContext));
         x = context ? op_layer(tape, layer_forward, x, context) : NULL;
     }
     return x;
 }
 
 Tensor *model_forward(const Model *model, Tape *tape, const ModelBatch *batch) {
-    return norm_forward(model, tape, &model->final_norm, model_residual(model, tape, batch, model->config.num_hidden_layers));
+    return norm_forward(model, tape, &model->final_norm, model_residual(model, tape, batch, model->config.num_hidden_layers), NULL);
 }
 
 Logits model_logits(const Model *model, Tape *tape, Tensor *hidden, const Tensor *rows) {

@@ -10,6 +10,32 @@ static void add_rope(const RopeConfig *rope, Str *text) {
                rope->mscale, rope->mscale_all_dim, rope->truncate);
 }
 
+static void add_real(Str *text, const char *name, double value, double usual) {
+    if (value != usual) str_printf(text, " %s %a", name, value);
+}
+
+/* Of what the first families do not have only what is there: a model of theirs keeps its number. */
+static void add_more_rope(const RopeConfig *rope, Str *text) {
+    add_real(text, "partial", rope->partial, 0);
+    add_real(text, "neighbours", rope->neighbours, 0);
+    add_real(text, "query beta", rope->query_beta, 0);
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < rope->n_factors; i++) str_printf(text, " %a", rope->factors[k][i]);
+}
+
+static void add_more(const ModelConfig *config, Str *text) {
+    add_more_rope(&config->rope, text);
+    if (config->window_rope.type != ROPE_NONE) {
+        add_rope(&config->window_rope, text);
+        add_more_rope(&config->window_rope, text);
+    }
+    for (int64_t l = 0; config->layer_rope && l < config->num_hidden_layers; l++) str_printf(text, " %d", (int)config->layer_rope[l]);
+    add_real(text, "norms", config->norm_offset, 0);
+    add_real(text, "embed", config->embed_scale, 1);
+    add_real(text, "residual", config->residual_scale, 1);
+    add_real(text, "logits", config->logits_scaling, 1);
+}
+
 /* What config.json says beyond the tensors' names and shapes. */
 static void add_config(const ModelConfig *config, Str *text) {
     str_printf(text, "%s %d %lld %lld %lld %lld %lld", config->model_type, config->scores, (long long)config->num_hidden_layers,
@@ -20,6 +46,7 @@ static void add_config(const ModelConfig *config, Str *text) {
     str_printf(text, " activation %d scale %a caps %a %a tied %d windows", config->activation, config->attention_scale, config->attn_softcap,
                config->final_softcap, config->tie_word_embeddings);
     for (int64_t l = 0; l < config->num_hidden_layers; l++) str_printf(text, " %lld", (long long)config->layer_window[l]);
+    add_more(config, text);
     str_append(text, " ends");
     for (size_t i = 0; i < config->n_eos; i++) str_printf(text, " %lld", (long long)config->eos_token_id[i]);
 }

@@ -33,6 +33,11 @@ static void add_norm(Model *model, Part part, int64_t layer, Norm *norm, int64_t
     module->bias_width = width;
 }
 
+/* A norm over the residual stream's width, where the family has one there. */
+static void add_stream_norm(Model *model, Part part, int64_t layer, Norm *norm) {
+    if (model->config.family->names->parts[part]) add_norm(model, part, layer, norm, model->config.hidden_size);
+}
+
 static void add_linear(Model *model, Part part, int64_t layer, Linear *linear, int64_t in, int64_t out, bool bias) {
     bool in_out = model->config.in_out_weights;
     Module *module = add_module(model, part, layer, &linear->weight, in_out ? in : out, in_out ? out : in);
@@ -52,7 +57,7 @@ static void add_layer(Model *model, int64_t i) {
     const ModelConfig *c = &model->config;
     DecoderLayer *layer = &model->layers[i];
     int64_t q_width = c->num_attention_heads * c->head_dim, kv_width = c->num_key_value_heads * c->head_dim;
-    add_norm(model, PART_INPUT_NORM, i, &layer->input_norm, c->hidden_size);
+    add_stream_norm(model, PART_INPUT_NORM, i, &layer->input_norm);
     if (c->fused_qkv) {
         add_linear(model, PART_QKV, i, &layer->qkv, c->hidden_size, q_width + 2 * kv_width, c->qkv_bias);
     } else {
@@ -61,21 +66,27 @@ static void add_layer(Model *model, int64_t i) {
         add_linear(model, PART_V, i, &layer->v, c->hidden_size, kv_width, c->qkv_bias);
     }
     if (c->qk_norm) {
-        add_norm(model, PART_Q_NORM, i, &layer->q_norm, c->head_dim);
-        add_norm(model, PART_K_NORM, i, &layer->k_norm, c->head_dim);
+        add_norm(model, PART_Q_NORM, i, &layer->q_norm, c->qk_norm_whole ? q_width : c->head_dim);
+        add_norm(model, PART_K_NORM, i, &layer->k_norm, c->qk_norm_whole ? kv_width : c->head_dim);
     }
     add_linear(model, PART_O, i, &layer->o, q_width, c->hidden_size, c->o_bias);
-    add_norm(model, PART_POST_NORM, i, &layer->post_norm, c->hidden_size);
-    if (c->gated_mlp) add_linear(model, PART_GATE, i, &layer->gate, c->hidden_size, c->intermediate_size, c->mlp_bias);
-    add_linear(model, PART_UP, i, &layer->up, c->hidden_size, c->intermediate_size, c->mlp_bias);
+    add_stream_norm(model, PART_ATTENTION_NORM, i, &layer->attention_norm);
+    add_stream_norm(model, PART_POST_NORM, i, &layer->post_norm);
+    if (c->fused_gate_up) {
+        add_linear(model, PART_GATE_UP, i, &layer->gate_up, c->hidden_size, 2 * c->intermediate_size, c->mlp_bias);
+    } else {
+        if (c->gated_mlp) add_linear(model, PART_GATE, i, &layer->gate, c->hidden_size, c->intermediate_size, c->mlp_bias);
+        add_linear(model, PART_UP, i, &layer->up, c->hidden_size, c->intermediate_size, c->mlp_bias);
+    }
     add_linear(model, PART_DOWN, i, &layer->down, c->intermediate_size, c->hidden_size, c->mlp_bias);
+    add_stream_norm(model, PART_MLP_NORM, i, &layer->mlp_norm);
 }
 
 Status model_build(Model *model, bool scores) {
     const ModelConfig *c = &model->config;
     size_t n_layers = (size_t)c->num_hidden_layers;
     model->layers = arena_zero(model->arena, n_layers * sizeof *model->layers);
-    model->modules = arena_zero(model->arena, (n_layers * 12 + 4) * sizeof *model->modules);
+    model->modules = arena_zero(model->arena, (n_layers * 14 + 4) * sizeof *model->modules);
     model->linears = arena_zero(model->arena, n_layers * 7 * sizeof *model->linears);
     if (!model->layers || !model->modules || !model->linears) return ST_RESOURCE;
     add_module(model, PART_EMBED, -1, &model->embed, c->vocab_size, c->hidden_size);
@@ -366,6 +377,7 @@ static Status load_into(Model *model, const char *dir, const ModelOptions *optio
     if (!model->dir) return ST_RESOURCE;
     TRY(model_config_read(dir, model->arena, &model->config));
     if (model->config.scores && !options->scores) return not_a_language_model(model);
+    model->logprob = (LogprobArgs){.softcap = model->config.final_softcap, .temperature = model->config.logits_scaling};
     TRY(safetensors_open(dir, &model->files));
     if (model->config.wrapper) TRY(text_names_find(&model->config, model->files, dir));
     TRY(model_build(model, options->scores));
@@ -388,7 +400,6 @@ static Status new_model(const char *dir, const Device *device, DType compute, Mo
     }
     (*model)->device = device;
     (*model)->compute = compute;
-    (*model)->logprob.temperature = 1;
     return ST_OK;
 }
 

@@ -88,7 +88,7 @@ double rounding_unmoved(const RoundingLoss *loss); /* of the moved weights, the 
 
 /* ---- config.json ---- */
 
-typedef enum RopeType { ROPE_NONE, ROPE_DEFAULT, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_YARN, ROPE_LLAMA3 } RopeType;
+typedef enum RopeType { ROPE_NONE, ROPE_DEFAULT, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_YARN, ROPE_LLAMA3, ROPE_LONGROPE } RopeType;
 typedef struct RopeConfig {
     RopeType type;
     double rope_theta, factor;
@@ -96,7 +96,14 @@ typedef struct RopeConfig {
     int64_t original_max_position_embeddings;
     double beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim; /* attention_factor 0 = from factor */
     bool truncate;
+    double partial;           /* share of each head's numbers that is turned; 0 = all */
+    bool neighbours;          /* pairs (2i, 2i + 1) instead of (i, i + half) */
+    double query_beta;        /* ministral3: queries grow with the logarithm of their position; 0 = off */
+    int64_t n_factors;        /* longrope: numbers in each list */
+    const double *factors[2]; /* by which frequencies are divided: of sequences within the original context, and of longer ones */
 } RopeConfig;
+/* Which of the model's ropes turns a layer's queries and keys. */
+typedef enum LayerRope { LAYER_ROPE, LAYER_WINDOW_ROPE, LAYER_NO_ROPE } LayerRope;
 typedef enum NormKind { NORM_RMS, NORM_LAYER } NormKind;
 /* The parts of a decoder that have a name in the checkpoint; those from PART_INPUT_NORM on are in every layer. */
 typedef enum Part {
@@ -104,8 +111,10 @@ typedef enum Part {
     PART_POSITIONS,
     PART_FINAL_NORM,
     PART_HEAD,
-    PART_INPUT_NORM,
-    PART_POST_NORM,
+    PART_INPUT_NORM,     /* before attention */
+    PART_ATTENTION_NORM, /* of what attention gives, before it is added */
+    PART_POST_NORM,      /* before the MLP */
+    PART_MLP_NORM,       /* of what the MLP gives */
     PART_Q_NORM,
     PART_K_NORM,
     PART_Q,
@@ -115,6 +124,7 @@ typedef enum Part {
     PART_O,
     PART_GATE,
     PART_UP,
+    PART_GATE_UP, /* both in one, gate first */
     PART_DOWN,
     N_PARTS
 } Part;
@@ -145,12 +155,15 @@ struct ModelConfig {
     int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim,
         max_position_embeddings;
     NormKind norm;
-    double norm_eps;
-    RopeConfig rope;
-    bool learned_positions; /* gpt2 */
+    double norm_eps, norm_offset; /* offset: added to the weights of rms norms, 1 where they are stored as their distance from it */
+    RopeConfig rope, window_rope; /* window_rope: of layers that layer_rope gives it */
+    LayerRope *layer_rope;        /* per layer; NULL = `rope` on all */
+    bool learned_positions;       /* gpt2 */
     bool qkv_bias, o_bias, mlp_bias;
-    bool qk_norm;   /* qwen3: rms norm over each head before rope */
-    bool gated_mlp; /* gate and up, or one fc */
+    bool qk_norm;       /* qwen3: rms norm over each head before rope */
+    bool qk_norm_whole; /* olmo2: over all heads at once */
+    bool gated_mlp;     /* gate and up, or one fc */
+    bool fused_gate_up; /* phi3: one projection makes gate and up */
     Activation activation;
     bool in_out_weights; /* Conv1D layout */
     bool fused_qkv;      /* gpt2: c_attn makes q, k and v at once */
@@ -158,7 +171,11 @@ struct ModelConfig {
     int64_t *layer_window;  /* per layer; 0 = full attention */
     double attention_scale; /* 0 = 1 / sqrt(head_dim) */
     double attn_softcap, final_softcap;
-    double dropout; /* the largest that the file asks for while training; none is applied */
+    double embed_scale;     /* of the embedding's rows */
+    bool round_embed_scale; /* gemma: to the compute dtype */
+    double residual_scale;  /* of what attention and MLP add to the residual stream */
+    double logits_scaling;  /* by which logits are divided */
+    double dropout;         /* the largest that the file asks for while training; none is applied */
     bool has_pad;
     int64_t pad_token_id; /* has_pad; of config.json */
     size_t n_eos;
@@ -188,9 +205,9 @@ typedef struct Norm {
     Tensor *weight, *bias;
 } Norm;
 typedef struct DecoderLayer {
-    Norm input_norm, post_norm, q_norm, k_norm;
-    Linear q, k, v, o, qkv; /* qkv instead of q, k, v when fused */
-    Linear gate, up, down;  /* up alone when not gated */
+    Norm input_norm, attention_norm, post_norm, mlp_norm, q_norm, k_norm; /* without a weight: there is none */
+    Linear q, k, v, o, qkv;                                               /* qkv instead of q, k, v when fused */
+    Linear gate, up, gate_up, down;                                       /* up alone when not gated, gate_up instead of both when fused */
 } DecoderLayer;
 typedef struct Model {
     ModelConfig config;
@@ -208,7 +225,7 @@ typedef struct Model {
     size_t n_linears;
     Module *modules; /* every part that has weights, in the order of the forward pass; n_modules */
     size_t n_modules;
-    LogprobArgs logprob; /* the model's soft-cap, temperature 1 */
+    LogprobArgs logprob; /* the model's soft-cap; its temperature is what the model divides logits by */
     LoraConfig lora;     /* of the attached adapter; rank 0 = none */
     Checkpointing checkpointing;
     Safetensors *files;
@@ -284,15 +301,22 @@ Logits model_logits(const Model *model, Tape *tape, Tensor *hidden, const Tensor
 /* log p of token `id` by row `row`: to the bit what op_token_logprobs computes. */
 double logits_logprob(const Logits *logits, int64_t row, int32_t id);
 
-/* Angles for positions 0..: fills inv_freq (head_dim / 2) and the factor on cos and sin. seq_len: for dynamic scaling. Source: transformers'
- * modeling_rope_utils. */
-void rope_frequencies(const RopeConfig *rope, int64_t head_dim, int64_t max_position_embeddings, int64_t seq_len, double *inv_freq,
+/* Angles for positions 0..: fills inv_freq (dims / 2) and the factor on cos and sin. dims: how many numbers of a head are turned. seq_len: for
+ * scaling by length. Source: transformers' modeling_rope_utils. */
+int64_t rope_dims(const RopeConfig *rope, int64_t head_dim);
+bool rope_by_length(const RopeConfig *rope);
+void rope_frequencies(const RopeConfig *rope, int64_t dims, int64_t max_position_embeddings, int64_t seq_len, double *inv_freq,
                       double *attention_factor);
 
-/* cos and sin of every token's angles, times the scaling's factor: (N, head_dim / 2) each. */
 /* Tokens of the longest sequence that begins as segment `s` does: what scaling by length goes by. */
 int64_t tree_length(const Layout *layout, int32_t s);
-Status rope_tables(const ModelConfig *config, const Layout *layout, Arena *arena, const Device *device, DType dtype, Tensor **cosine, Tensor **sine);
+/* cos and sin of every token's angles, times the scaling's factor: (N, dims / 2) each. Those of queries are the same tensors unless queries are scaled
+ * by their position. */
+typedef struct RopeTables {
+    Tensor *cosine, *sine, *query_cosine, *query_sine;
+} RopeTables;
+Status rope_tables(const ModelConfig *config, const RopeConfig *rope, const Layout *layout, Arena *arena, const Device *device, DType dtype,
+                   RopeTables *tables);
 
 /* The linear layer whose weight is the module's; NULL: it is none. */
 Linear *module_linear(const Model *model, const Module *module);

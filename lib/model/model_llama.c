@@ -3,7 +3,7 @@
 #include "lib/model/family.h"
 
 static void read_config(ConfigReader *reader, ModelConfig *config) {
-    config_read_decoder(reader, 2048);
+    config_read_decoder(reader, &(DecoderDefaults){.max_position_embeddings = 2048});
     config->qkv_bias = config->o_bias = config_flag(reader, "attention_bias", false);
     config->mlp_bias = config_flag(reader, "mlp_bias", false);
 }

@@ -4,7 +4,7 @@
 #include "lib/model/family.h"
 
 static void read_config(ConfigReader *reader, ModelConfig *config) {
-    config_read_decoder(reader, 32768);
+    config_read_decoder(reader, &(DecoderDefaults){.max_position_embeddings = 32768});
     config_read_windows(reader);
     config->qkv_bias = config->o_bias = config_flag(reader, "attention_bias", false);
     config->qk_norm = true;

@@ -46,7 +46,7 @@ static Status write_weights(const Model *model, const char *path, DType dtype, u
         if (module->shape[1])
             write_uniform(writer, rng_key(seed, RNG_INIT, i), dtype, module->shape[0] * module->shape[1], scale);
         else
-            write_constant(writer, dtype, module->shape[0], 1);
+            write_constant(writer, dtype, module->shape[0], (float)(1 - model->config.norm_offset));
         if (module->bias) write_constant(writer, dtype, module->bias_width, 0);
     }
     if (!interrupt_requested()) return safetensors_commit(writer);

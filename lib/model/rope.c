@@ -44,18 +44,29 @@ static void yarn_frequencies(const RopeConfig *rope, int64_t head_dim, double *i
     }
 }
 
-void rope_frequencies(const RopeConfig *rope, int64_t head_dim, int64_t max_position_embeddings, int64_t seq_len, double *inv_freq,
+static double longrope_attention_factor(const RopeConfig *rope) {
+    if (rope->attention_factor > 0) return rope->attention_factor;
+    return rope->factor <= 1 ? 1 : sqrt(1 + log(rope->factor) / log((double)rope->original_max_position_embeddings));
+}
+
+int64_t rope_dims(const RopeConfig *rope, int64_t head_dim) { return rope->partial == 0 ? head_dim : (int64_t)((double)head_dim * rope->partial); }
+
+bool rope_by_length(const RopeConfig *rope) { return rope->type == ROPE_DYNAMIC || rope->type == ROPE_LONGROPE; }
+
+void rope_frequencies(const RopeConfig *rope, int64_t dims, int64_t max_position_embeddings, int64_t seq_len, double *inv_freq,
                       double *attention_factor) {
-    double theta = rope->rope_theta, d = (double)head_dim, limit = (double)max_position_embeddings;
+    double theta = rope->rope_theta, d = (double)dims, limit = (double)max_position_embeddings;
+    const double *divisors = rope->factors[seq_len > rope->original_max_position_embeddings];
     if (rope->type == ROPE_DYNAMIC && seq_len > max_position_embeddings)
         theta *= pow(rope->factor * (double)seq_len / limit - (rope->factor - 1), d / (d - 2));
-    for (int64_t i = 0; i < head_dim / 2; i++) {
+    for (int64_t i = 0; i < dims / 2; i++) {
         inv_freq[i] = pow(theta, -2 * (double)i / d);
         if (rope->type == ROPE_LINEAR) inv_freq[i] /= rope->factor;
         if (rope->type == ROPE_LLAMA3) inv_freq[i] = llama3_frequency(rope, inv_freq[i]);
+        if (rope->type == ROPE_LONGROPE) inv_freq[i] /= divisors[i];
     }
-    *attention_factor = rope->type == ROPE_YARN ? yarn_attention_factor(rope) : 1;
-    if (rope->type == ROPE_YARN) yarn_frequencies(rope, head_dim, inv_freq);
+    *attention_factor = rope->type == ROPE_YARN ? yarn_attention_factor(rope) : rope->type == ROPE_LONGROPE ? longrope_attention_factor(rope) : 1;
+    if (rope->type == ROPE_YARN) yarn_frequencies(rope, dims, inv_freq);
 }
 
 int64_t tree_length(const Layout *layout, int32_t s) {
@@ -71,23 +82,43 @@ int64_t tree_length(const Layout *layout, int32_t s) {
     return longest;
 }
 
-Status rope_tables(const ModelConfig *config, const Layout *layout, Arena *arena, const Device *device, DType dtype, Tensor **cosine, Tensor **sine) {
-    int64_t half = config->head_dim / 2, shape[2] = {layout->n_tokens, half};
+/* Longer contexts than the original need sharper attention: arXiv 2501.19399, in Llama 4's form. */
+static double query_scale(const RopeConfig *rope, int64_t position) {
+    return 1 + rope->query_beta * log(1 + floor((double)position / (double)rope->original_max_position_embeddings));
+}
+
+static bool new_tables(const RopeConfig *rope, Arena *arena, const Device *device, DType dtype, const int64_t shape[2], RopeTables *tables) {
+    tables->cosine = tables->query_cosine = tensor_new(arena, device, dtype, 2, shape);
+    tables->sine = tables->query_sine = tensor_new(arena, device, dtype, 2, shape);
+    if (rope->query_beta != 0) {
+        tables->query_cosine = tensor_new(arena, device, dtype, 2, shape);
+        tables->query_sine = tensor_new(arena, device, dtype, 2, shape);
+    }
+    return tables->cosine && tables->sine && tables->query_cosine && tables->query_sine;
+}
+
+Status rope_tables(const ModelConfig *config, const RopeConfig *rope, const Layout *layout, Arena *arena, const Device *device, DType dtype,
+                   RopeTables *tables) {
+    const int64_t dims = rope_dims(rope, config->head_dim), half = dims / 2, limit = config->max_position_embeddings;
     double *inv_freq = arena_alloc(arena, (size_t)half * sizeof *inv_freq), factor;
-    *cosine = tensor_new(arena, device, dtype, 2, shape);
-    *sine = tensor_new(arena, device, dtype, 2, shape);
-    if (!inv_freq || !*cosine || !*sine) return ST_RESOURCE;
-    bool by_length = config->rope.type == ROPE_DYNAMIC;
-    if (!by_length) rope_frequencies(&config->rope, config->head_dim, config->max_position_embeddings, 0, inv_freq, &factor);
+    if (!new_tables(rope, arena, device, dtype, (int64_t[]){layout->n_tokens, half}, tables) || !inv_freq) return ST_RESOURCE;
+    bool by_length = rope_by_length(rope);
+    if (!by_length) rope_frequencies(rope, dims, limit, 0, inv_freq, &factor);
     for (int32_t s = 0; s < layout->n_segments; s++) {
         const Segment *segment = &layout->segments[s];
-        if (by_length) rope_frequencies(&config->rope, config->head_dim, config->max_position_embeddings, tree_length(layout, s), inv_freq, &factor);
+        if (by_length) rope_frequencies(rope, dims, limit, tree_length(layout, s), inv_freq, &factor);
         int64_t position = layout_offset(layout, s);
-        for (int64_t row = segment->begin; row < segment->end; row++, position++)
+        for (int64_t row = segment->begin; row < segment->end; row++, position++) {
+            double scale = rope->query_beta != 0 ? factor * query_scale(rope, position) : factor;
             for (int64_t i = 0; i < half; i++) {
-                tensor_set(*cosine, row * half + i, factor * cos((double)position * inv_freq[i]));
-                tensor_set(*sine, row * half + i, factor * sin((double)position * inv_freq[i]));
+                double c = cos((double)position * inv_freq[i]), sine = sin((double)position * inv_freq[i]);
+                tensor_set(tables->cosine, row * half + i, factor * c);
+                tensor_set(tables->sine, row * half + i, factor * sine);
+                if (rope->query_beta == 0) continue;
+                tensor_set(tables->query_cosine, row * half + i, scale * c);
+                tensor_set(tables->query_sine, row * half + i, scale * sine);
             }
+        }
     }
     return ST_OK;
 }

@@ -103,7 +103,7 @@ Status text_pass_forward(TextPass *pass, const Model *model, const Experience *e
     if (!rows || !targets || !pass->places) return ST_RESOURCE;
     Tensor *hidden = pass->hidden = model_forward(model, tape, &pass->batch);
     LogprobArgs args = model->logprob;
-    args.temperature = pass->temperature;
+    args.temperature *= pass->temperature;
     args.entropy = results->entropies != NULL;
     args.only_logprob = !results->entropies_trained;
     pass->logprobs = results->logprobs ? op_token_logprobs(tape, hidden, model->head, rows, targets, &args) : (TokenLogprobs){0};

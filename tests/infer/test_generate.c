@@ -602,7 +602,7 @@ static size_t json_ids(const json_t *array, int32_t *ids) {
 
 static void golden_model(const char *name) {
     char path[600], dir[512];
-    snprintf(path, sizeof path, "golden/models/%s", name);
+    snprintf(path, sizeof path, "golden/%s", name);
     if (!shared_path(path, dir, sizeof dir)) skip();
     Safetensors *expected;
     Model *model;
@@ -630,7 +630,25 @@ static void golden_model(const char *name) {
 }
 
 TEST(golden_models) {
-    static const char *const names[] = {"llama", "llama-sharded", "llama3-rope", "mistral", "qwen2", "qwen3", "gpt2"};
+    static const char *const names[] = {
+        "models/llama",
+        "models/llama-sharded",
+        "models/llama3-rope",
+        "models/mistral",
+        "models/qwen2",
+        "models/qwen3",
+        "models/gpt2",
+        "models/gemma2",
+        "models/gemma3",
+        "models/phi3",
+        "models/olmo2",
+        "models/smollm3",
+        "families/olmo3",
+        "families/ministral3",
+        "families/granite",
+        "families/glm4",
+        "families/granitemoehybrid-dense",
+    };
     for (size_t i = 0; i < COUNT_OF(names); i++) golden_model(names[i]);
 }
 

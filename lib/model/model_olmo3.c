@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* OLMo 3: OLMo 2 with a window on three of four layers; what stretches rope is for the others alone. Checked against transformers' Olmo3ForCausalLM. */
+#include "lib/model/family.h"
+
+static bool slides(int64_t layer, const void *given) {
+    (void)given;
+    return (layer + 1) % 4 != 0;
+}
+
+static void read_config(ConfigReader *reader, ModelConfig *config) {
+    config_read_decoder(
+        reader,
+        &(DecoderDefaults){
+            .max_position_embeddings = 2048, .rms_norm_eps = 1e-5, .rope_theta = 500000, .window_theta_key = "rope_theta", .window_theta = 500000});
+    olmo_read(reader, config);
+    config_slide(reader, config_window(reader, 4096), slides, NULL);
+}
+
+const ModelFamily family_olmo3 = {"olmo3", read_config, &olmo_names, "Olmo3"};
