@@ -27,7 +27,8 @@ typedef struct Prefill {
 typedef struct Sequence {
     Completion completion;
     KvPageList pages;
-    int64_t cached; /* tokens in the cache: prompt and completion but the newest */
+    int64_t cached; /* tokens in the cache: prompt and completion but the newest, or fewer while they are computed again */
+    bool outgrown;  /* computed again, since it became longer than the original context of a longrope */
     TextStream stream;
     size_t shown; /* bytes of text that on_token has seen */
     size_t cap_logprobs;
@@ -71,14 +72,26 @@ typedef struct Generator {
     int n_threads;
     int32_t *ids; /* of the step */
     Segment *segments;
+    int64_t *lengths;
     int32_t *rows;
     int32_t *absent; /* ids of the model that the tokenizer does not have, in order: never chosen */
     size_t n_absent;
 } Generator;
 
+/* ---- longrope: sequences longer than the original context have other angles, all of their tokens ---- */
+
+static bool is_long(const Model *model, int64_t n) {
+    const RopeConfig *rope = &model->config.rope;
+    return rope->type == ROPE_LONGROPE && n > rope->original_max_position_embeddings;
+}
+
+/* Of so many tokens in the cache, of a sequence of `whole`, those that are what they would be in a sequence that ends there. */
+static int64_t usable(const Model *model, int64_t whole, int64_t cached) { return is_long(model, whole) == is_long(model, cached) ? cached : 0; }
+
 /* ---- sessions ---- */
 
 struct Session {
+    const Model *model;
     Arena *arena;
     KvCache *cache;
     KvPageList pages;
@@ -90,6 +103,7 @@ Status session_new(const Model *model, int64_t max_tokens, Session **result) {
     Session *session = calloc(1, sizeof *session);
     *result = NULL;
     if (!session) return status_fail(ST_RESOURCE, "out of memory");
+    session->model = model;
     session->max_tokens = max_tokens;
     session->arena = arena_new(0);
     /* One more: the last page of a prompt is copied when its answer begins */
@@ -114,8 +128,8 @@ int64_t session_room(const Session *session) { return session->max_tokens; }
 
 /* The pages of the beginning that the new prompt shares with what was said; its last token is always computed, for its logits. */
 static int64_t session_resume(Session *session, const Prompt *prompt, KvPageList *pages) {
-    size_t same = 0;
-    while (same < session->ids.n && same + 1 < prompt->n && session->ids.data[same] == prompt->ids[same]) same++;
+    size_t same = 0, most = is_long(session->model, (int64_t)session->ids.n) == is_long(session->model, (int64_t)prompt->n) ? session->ids.n : 0;
+    while (same < most && same + 1 < prompt->n && session->ids.data[same] == prompt->ids[same]) same++;
     kv_pages_truncate(session->cache, &session->pages, (int64_t)same);
     *pages = session->pages;
     session->pages = (KvPageList){0};
@@ -217,8 +231,10 @@ static size_t step_bytes(const Model *model, size_t n_prompts, size_t longest, i
 }
 
 /* What a prompt of n tokens and all of its samples hold at most: the pages that the prompt fills are shared, the last one is copied for each. */
-static int64_t group_pages(const GenerateConfig *config, size_t n) {
-    return kv_pages_for((int64_t)n) + config->n * (kv_pages_for((int64_t)n + config->max_new_tokens) - (int64_t)n / KV_PAGE_SIZE);
+static int64_t group_pages(const Model *model, const GenerateConfig *config, size_t n) {
+    int64_t longest = (int64_t)n + config->max_new_tokens,
+            shared = is_long(model, (int64_t)n) == is_long(model, longest) ? (int64_t)n / KV_PAGE_SIZE : 0;
+    return kv_pages_for((int64_t)n) + config->n * (kv_pages_for(longest) - shared);
 }
 
 /* Slots with the longest sequence each, and the last prompt on its way in, which may not have slots yet: less than that when all prompts together,
@@ -227,7 +243,7 @@ static int64_t cache_pages(int64_t n_slots, int64_t per_sequence, int64_t shared
 
 size_t generate_bytes(const Model *model, size_t n_prompts, size_t longest, const GenerateConfig *config) {
     int64_t n_slots = slots_for(config, n_prompts), n_pages = cache_pages(n_slots, kv_pages_for((int64_t)longest + config->max_new_tokens),
-                                                                          (int64_t)n_prompts * group_pages(config, longest));
+                                                                          (int64_t)n_prompts * group_pages(model, config, longest));
     size_t choosers = (size_t)MIN((int64_t)omp_get_max_threads(), n_slots), vocab = (size_t)model->config.vocab_size;
     return (size_t)n_pages * kv_page_bytes(model) + step_bytes(model, n_prompts, longest, n_slots) +
            choosers * vocab * (2 * sizeof(double) + sizeof(int32_t));
@@ -245,7 +261,7 @@ static Status make_cache(Generator *g) {
     }
     size_t page = kv_page_bytes(g->model), budget = ((size_t)memory_available() + arena_resident(g->arena)) / 2;
     int64_t per_sequence = kv_pages_for(longest_sequence(g)), shared = 0;
-    for (size_t i = 0; i < g->n_prompts; i++) shared += group_pages(g->config, g->prompts[i].n);
+    for (size_t i = 0; i < g->n_prompts; i++) shared += group_pages(g->model, g->config, g->prompts[i].n);
     g->n_slots = slots_for(g->config, g->n_prompts);
     while (g->n_slots > 1 && (size_t)cache_pages(g->n_slots, per_sequence, shared) * page > budget) g->n_slots--;
     int64_t n_pages = cache_pages(g->n_slots, per_sequence, shared);
@@ -304,9 +320,10 @@ static Status set_up(Generator *g) {
     g->choosers = arena_zero(g->arena, (size_t)g->n_threads * sizeof *g->choosers);
     g->ids = arena_alloc(g->arena, n_tokens * sizeof *g->ids);
     g->segments = arena_alloc(g->arena, n_rows * sizeof *g->segments);
+    g->lengths = arena_alloc(g->arena, n_rows * sizeof *g->lengths);
     g->rows = arena_alloc(g->arena, n_rows * sizeof *g->rows);
     bool whole = (g->kept_advice || !g->config->advise) && g->slots && g->queue && g->waiting && g->kept.logits && g->kept.logsumexp && g->choosers &&
-                 g->ids && g->segments && g->rows;
+                 g->ids && g->segments && g->lengths && g->rows;
     for (int i = 0; whole && i < g->n_threads; i++) {
         Chooser *c = &g->choosers[i];
         c->logits = arena_alloc(g->arena, vocab * sizeof *c->logits);
@@ -327,9 +344,13 @@ static void completion_release(Completion *completion) {
 
 static void tear_down(Generator *g) {
     Session *session = g->config->session;
-    for (int64_t i = 0; session && g->slots && i < g->n_slots; i++) /* interrupted: the session has what was computed */
-        if (g->slots[i].active) session_keep(session, &g->prompts[0], &g->slots[i].completion.ids, g->slots[i].cached, &g->slots[i].pages);
-    for (int64_t i = 0; session && i < g->n_queue; i++) session_keep(session, &g->prompts[0], &(Ids){0}, g->queue[i].done, &g->queue[i].pages);
+    for (int64_t i = 0; session && g->slots && i < g->n_slots; i++) { /* interrupted: the session has what was computed */
+        Sequence *s = &g->slots[i];
+        int64_t whole = (int64_t)(g->prompts[0].n + s->completion.ids.n);
+        if (s->active) session_keep(session, &g->prompts[0], &s->completion.ids, usable(g->model, whole, s->cached), &s->pages);
+    }
+    for (int64_t i = 0; session && i < g->n_queue; i++)
+        session_keep(session, &g->prompts[0], &(Ids){0}, usable(g->model, (int64_t)g->prompts[0].n, g->queue[i].done), &g->queue[i].pages);
     for (int64_t i = 0; g->slots && i < g->n_slots; i++) {
         completion_release(&g->slots[i].completion);
         stream_release(&g->slots[i].stream);
@@ -642,7 +663,9 @@ typedef struct Step {
     int32_t n_segments;
 } Step;
 
-static void add_segment(Generator *g, Step *step, int64_t n, int64_t past, const KvPageList *pages) {
+/* whole: tokens of the sequence, of which these may not be the last. */
+static void add_segment(Generator *g, Step *step, int64_t n, int64_t past, int64_t whole, const KvPageList *pages) {
+    g->lengths[step->n_segments] = whole;
     g->segments[step->n_segments++] = (Segment){step->n_tokens, step->n_tokens + n, -1, (int32_t)past, pages->items};
     step->n_tokens += n;
 }
@@ -653,11 +676,26 @@ static int64_t add_row(Generator *g, Step *step) {
     return step->n_rows++;
 }
 
-static Status plan_sequence(Generator *g, Step *step, Sequence *s) {
-    TRY(kv_pages_write(g->cache, &s->pages, s->cached, s->cached + 1));
-    g->ids[step->n_tokens] = s->completion.ids.data[s->completion.ids.n - 1];
-    add_segment(g, step, 1, s->cached++, &s->pages);
-    s->row = add_row(g, step);
+static int32_t token_of(const Prompt *prompt, const Sequence *s, int64_t i) {
+    return i < (int64_t)prompt->n ? prompt->ids[i] : s->completion.ids.data[i - (int64_t)prompt->n];
+}
+
+/* The newest token; where all of them are computed again, as many as there is room for. */
+static Status plan_sequence(Generator *g, Step *step, Sequence *s, int64_t *room) {
+    const Prompt *prompt = &g->prompts[s->completion.prompt];
+    int64_t whole = (int64_t)(prompt->n + s->completion.ids.n), n = whole - s->cached;
+    if (!s->outgrown && is_long(g->model, whole) && !is_long(g->model, (int64_t)prompt->n)) {
+        s->outgrown = true;
+        s->cached = 0;
+        n = whole;
+    }
+    if (n > 1) *room -= n = MIN(n, *room);
+    if (n == 0) return ST_OK;
+    TRY(kv_pages_write(g->cache, &s->pages, s->cached, s->cached + n));
+    for (int64_t i = 0; i < n; i++) g->ids[step->n_tokens + i] = token_of(prompt, s, s->cached + i);
+    add_segment(g, step, n, s->cached, whole, &s->pages);
+    s->cached += n;
+    if (s->cached == whole) s->row = add_row(g, step);
     return ST_OK;
 }
 
@@ -668,7 +706,7 @@ static Status plan_prompt(Generator *g, Step *step, Prefill *p, int64_t *room) {
     if (n == 0) return ST_OK;
     TRY(kv_pages_write(g->cache, &p->pages, p->done, p->done + n));
     memcpy(g->ids + step->n_tokens, prompt->ids + p->done, (size_t)n * sizeof *g->ids);
-    add_segment(g, step, n, p->done, &p->pages);
+    add_segment(g, step, n, p->done, (int64_t)prompt->n, &p->pages);
     p->done += n;
     *room -= n;
     if (prompt_done(g, p)) p->row = add_row(g, step);
@@ -680,9 +718,9 @@ static Status run_step(Generator *g) {
     int64_t room = STEP_TOKENS;
     tape_reset(g->tape);
     for (int64_t i = 0; i < g->n_slots; i++)
-        if (g->slots[i].active) TRY(plan_sequence(g, &step, &g->slots[i]));
+        if (g->slots[i].active) TRY(plan_sequence(g, &step, &g->slots[i], &room));
     for (int64_t i = 0; i < g->n_queue; i++) TRY(plan_prompt(g, &step, &g->queue[i], &room));
-    ModelBatch batch = {.ids = g->ids, .layout = {step.n_tokens, step.n_segments, g->segments, &g->cache->pages}};
+    ModelBatch batch = {.ids = g->ids, .layout = {step.n_tokens, step.n_segments, g->segments, &g->cache->pages, g->lengths}};
     Tensor *hidden = model_forward(g->model, g->tape, &batch);
     if (step.n_rows == 0) return tape_status(g->tape);
     Tensor *rows = tensor_view(tape_arena(g->tape), g->model->device, DT_I32, 1, &step.n_rows, g->rows);

@@ -310,8 +310,8 @@ void rope_frequencies(const RopeConfig *rope, int64_t dims, int64_t max_position
 
 /* Tokens of the longest sequence that begins as segment `s` does: what scaling by length goes by. */
 int64_t tree_length(const Layout *layout, int32_t s);
-/* cos and sin of every token's angles, times the scaling's factor: (N, dims / 2) each. Those of queries are the same tensors unless queries are scaled
- * by their position. */
+/* cos and sin of every token's angles, times the scaling's factor: (N, dims / 2) each. Those of queries are the same tensors unless queries are
+ * scaled by their position. */
 typedef struct RopeTables {
     Tensor *cosine, *sine, *query_cosine, *query_sine;
 } RopeTables;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gemma 2: norms before and after attention and MLP, whose weights are stored as their distance from 1, scaled embeddings, soft caps, windows on every
- * other layer. Checked against transformers' Gemma2ForCausalLM. */
+/* Gemma 2: norms before and after attention and MLP, whose weights are stored as their distance from 1, scaled embeddings, soft caps, windows on
+ * every other layer. Checked against transformers' Gemma2ForCausalLM. */
 #include "lib/model/family.h"
 
 #include <math.h>

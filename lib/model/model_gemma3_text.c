@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gemma 3, the language model: as Gemma 2 with norms over each query and key head instead of soft caps, and another rope on layers with a window, five
- * of six. Checked against transformers' Gemma3ForCausalLM. */
+/* Gemma 3, the language model: as Gemma 2 with norms over each query and key head instead of soft caps, and another rope on layers with a window,
+ * which are five of six. Checked against transformers' Gemma3ForCausalLM. */
 #include "lib/model/family.h"
 
 static bool slides(int64_t layer, const void *pattern) { return (layer + 1) % *(const int64_t *)pattern != 0; }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Phi-3, Phi-4 and Phi-4-mini: llama with one projection for q, k and v and one for gate and up, a part of each head turned, longrope. Checked against
- * transformers' Phi3ForCausalLM. */
+/* Phi-3, Phi-4 and Phi-4-mini: llama with one projection for q, k and v and one for gate and up, a part of each head turned, longrope. Checked
+ * against transformers' Phi3ForCausalLM. */
 #include "lib/model/family.h"
 
 static void read_config(ConfigReader *reader, ModelConfig *config) {

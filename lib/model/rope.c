@@ -72,7 +72,7 @@ void rope_frequencies(const RopeConfig *rope, int64_t dims, int64_t max_position
 int64_t tree_length(const Layout *layout, int32_t s) {
     int32_t root = s;
     while (layout->segments[root].parent >= 0) root = layout->segments[root].parent;
-    int64_t longest = 0;
+    int64_t longest = layout->lengths ? layout->lengths[root] : 0;
     for (int32_t i = root; i < layout->n_segments; i++) {
         int32_t up = i;
         while (up > root) up = layout->segments[up].parent;

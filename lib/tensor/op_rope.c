@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rope: turns pairs (i, i + R), or (2i, 2i + 1), of every head by the token's angles, in place unless what made x goes back by its values. A rotation's gradient is the
- * rotation back, in place again. */
+/* rope: turns pairs (i, i + R), or (2i, 2i + 1), of every head by the token's angles, in place unless what made x goes back by its values. A
+ * rotation's gradient is the rotation back, in place again. */
 #include "lib/tensor/tensor.h"
 
 typedef struct RopeArgs {

@@ -109,6 +109,8 @@ typedef struct Layout {
     int32_t n_segments;
     const Segment *segments;
     KvPages *cache; /* NULL: attention among the batch's own tokens only */
+    /* With a cache: by segment, tokens of the whole sequence, of which more may come in later batches; NULL: what is in cache and batch is all */
+    const int64_t *lengths;
 } Layout;
 /* Position of each token in its sequence: (N) i32, in `arena`. */
 Tensor *layout_positions(const Layout *layout, Arena *arena, const Device *device);

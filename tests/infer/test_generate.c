@@ -193,6 +193,94 @@ TEST(generate_and_score_agree) {
     }
 }
 
+#define OF(type)                                                                                                                    \
+    "{\"model_type\": \"" type "\", \"vocab_size\": 258, \"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 2," \
+    " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 16, \"sliding_window\": 20"
+
+/* What other families have beyond llama, in both dtypes: prompts and answers of any size in one batch have the bits of rows that are scored alone. */
+TEST(generate_and_score_agree_in_all_families) {
+    static const char *const configs[] = {
+        OF("gemma2") ", \"attn_logit_softcapping\": 2, \"final_logit_softcapping\": 3}",
+        OF("gemma3_text") ", \"sliding_window_pattern\": 2}",
+        OF("phi3") ", \"partial_rotary_factor\": 0.5}",
+        OF("olmo3") "}",
+        OF("granite") ", \"embedding_multiplier\": 3, \"residual_multiplier\": 0.4, \"attention_multiplier\": 0.2, \"logits_scaling\": 0.5}",
+        OF("glm4") "}",
+        OF("ministral3") ", \"rope_parameters\": {\"type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 16,"
+                         " \"llama_4_scaling_beta\": 0.3}}",
+        OF("smollm3") ", \"no_rope_layer_interval\": 2}",
+    };
+    for (size_t c = 0; c < 2 * COUNT_OF(configs); c++) {
+        char dir[256];
+        Model *model;
+        temp_dir_make(dir, sizeof dir);
+        check_ok(model_write_random(dir, configs[c / 2], DT_BF16, 3, 0.2));
+        check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = c % 2 ? DT_BF16 : DT_F32}, &model));
+        Results *results =
+            run(model, NULL, prompts + 3, 3, (GenerateConfig){.sample = plain, .max_new_tokens = 12, .n = 2, .seed = 5, .ignore_eos = true});
+        for (size_t i = 0; i < results->n; i++) {
+            double largest = score_difference(model, &prompts[3 + i / 2], &results->done[i]);
+            if (!(largest <= batch_tolerance())) fail_msg("%s: generate and score differ by %g", model->config.model_type, largest);
+        }
+        free_results(results);
+        model_free(model);
+        temp_dir_remove(dir);
+    }
+}
+
+/* Within the original context of a longrope one list of factors counts, beyond it the other one, for all tokens: each next token is what the model
+ * says of the whole sequence so far, whether the prompt is long or the answer makes it so, alone, beside others or in a session. */
+TEST(longrope_changes_with_the_length) {
+    enum { ORIGINAL = 36, NEW = 9 };
+    char dir[256];
+    Model *model;
+    temp_dir_make(dir, sizeof dir);
+    check_ok(model_write_random(
+        dir,
+        OF("phi3") ", \"max_position_embeddings\": 1000, \"original_max_position_embeddings\": 36, \"rope_scaling\": {\"type\": \"longrope\","
+                   " \"short_factor\": [1, 1.5, 2, 3, 1, 1, 1, 1], \"long_factor\": [4, 9, 16, 7, 3, 4, 5, 2]}}",
+        DT_F32, 3, 0.3));
+    check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
+    Results *results = run(model, NULL, prompts, 8, (GenerateConfig){.sample = plain, .max_new_tokens = NEW, .n = 2, .seed = 5, .ignore_eos = true});
+    bool crossed = false;
+    for (size_t i = 0; i < results->n; i++) {
+        const Prompt *prompt = &prompts[i / 2];
+        for (size_t t = 0; t < NEW; t++) { /* all up to this token: its log-probability goes by the tokens before */
+            Done part = results->done[i];
+            int32_t ids[MAX_IDS];
+            double logprobs[MAX_IDS];
+            size_t n = prompt->n + t;
+            memcpy(ids, prompt->ids, prompt->n * sizeof *ids);
+            memcpy(ids + prompt->n, part.ids, (t + 1) * sizeof *ids);
+            check_ok(score_rows(model, &(ScoreRow){ids, n + 1, logprobs}, 1, NULL, NULL));
+            crossed |= n == ORIGINAL;
+            if (n == ORIGINAL) continue; /* with this token the scored row is a long one, and the choice was made before it */
+            check_close(part.logprobs[t], logprobs[n], 1e-5);
+        }
+    }
+    assert_true(crossed);
+    Session *session;
+    check_ok(session_new(model, 400, &session));
+    int32_t said[100];
+    memcpy(said, prompts[2].ids, 31 * sizeof *said);
+    Prompt prompt = {said, 20, 0};
+    for (int turn = 0; turn < 3; turn++) { /* 20 tokens and 9 more, 40, which is long, 25 again */
+        prompt.n = turn == 0 ? 20 : turn == 1 ? 40 : 25;
+        if (turn == 1) memcpy(said + 31, prompts[7].ids, 20 * sizeof *said);
+        GenerateConfig config = {.sample = greedy, .max_new_tokens = NEW, .n = 1, .ignore_eos = true};
+        Results *alone = run(model, NULL, &prompt, 1, config);
+        config.session = session;
+        Results *in_turn = run(model, NULL, &prompt, 1, config);
+        check_same("a turn", &in_turn->done[0], &alone->done[0], batch_tolerance());
+        free_results(alone);
+        free_results(in_turn);
+    }
+    session_free(session);
+    free_results(results);
+    model_free(model);
+    temp_dir_remove(dir);
+}
+
 TEST(a_row_alone_is_a_row_among_others) {
     GenerateConfig config = {.sample = plain, .max_new_tokens = 40, .n = 3, .seed = 9};
     Results *all = run(tiny, tokenizer, prompts, 8, config);
@@ -787,6 +875,8 @@ int main(void) {
         cmocka_unit_test(scores_do_not_depend_on_the_batch),
         cmocka_unit_test(branches_have_the_scores_of_whole_rows),
         cmocka_unit_test(logits_belong_to_the_scores),
+        cmocka_unit_test(generate_and_score_agree_in_all_families),
+        cmocka_unit_test(longrope_changes_with_the_length),
         cmocka_unit_test(golden_models),
         cmocka_unit_test(stories_are_told_exactly),
         cmocka_unit_test(a_real_model_answers_in_f32),
