@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune-bench MODEL|S|Q|L: what training and use of a model reach on this machine, beside what its products and its memory reach alone. */
+/* tune-bench MODEL|S|Q|L|G|M: what training and use of a model reach on this machine, beside what its products and its memory reach alone. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
 
-/* Shapes of SmolLM2-135M, Qwen2.5-0.5B and Llama-3.2-1B, from their config.json. */
+/* Shapes of SmolLM2-135M, Qwen2.5-0.5B, Llama-3.2-1B, Gemma-3-270M, and SmolLM3-3B with 8 of its 36 layers, from their config.json. */
 typedef struct BenchShape {
     const char *name, *config;
 } BenchShape;
@@ -28,6 +28,12 @@ static const BenchShape shapes[] = {
      "{\"model_type\": \"llama\", \"vocab_size\": 128256, \"hidden_size\": 2048, \"intermediate_size\": 8192, \"num_hidden_layers\": 16, \"num_attention_heads\": 32,"
      " \"num_key_value_heads\": 8, \"head_dim\": 64, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5, \"rope_theta\": 500000, \"tie_word_embeddings\": true,"
      " \"torch_dtype\": \"bfloat16\"}"},
+    {"G",
+     "{\"model_type\": \"gemma3_text\", \"vocab_size\": 262144, \"hidden_size\": 640, \"intermediate_size\": 2048, \"num_hidden_layers\": 18, \"num_attention_heads\": 4,"
+     " \"num_key_value_heads\": 1, \"head_dim\": 256, \"max_position_embeddings\": 32768, \"sliding_window\": 512, \"query_pre_attn_scalar\": 256, \"torch_dtype\": \"bfloat16\"}"},
+    {"M",
+     "{\"model_type\": \"smollm3\", \"vocab_size\": 128256, \"hidden_size\": 2048, \"intermediate_size\": 11008, \"num_hidden_layers\": 8, \"num_attention_heads\": 16,"
+     " \"num_key_value_heads\": 4, \"max_position_embeddings\": 65536, \"rms_norm_eps\": 1e-6, \"rope_theta\": 5000000, \"torch_dtype\": \"bfloat16\"}"},
 };
 
 typedef struct BenchWork {

@@ -166,12 +166,18 @@ static void check_partial(ConfigReader *reader, const DecoderDefaults *usual, Ro
     if (rope->partial == 1) rope->partial = 0;
 }
 
+static double read_theta(ConfigReader *reader, const char *key, double fallback) {
+    double theta = config_real(reader, key, fallback);
+    if (!(theta > 0)) CONFIG_FAIL(reader, "'%s' has '%s' %g, expected a number above 0", reader->path, key, theta);
+    return theta;
+}
+
 void config_read_rope(ConfigReader *reader, const DecoderDefaults *usual) {
     ModelConfig *config = reader->config;
     const char *key = "original_max_position_embeddings";
     int64_t original = config_value(reader, key) ? config_size(reader, key, 0) : 0;
     RopeConfig top = {.type = ROPE_DEFAULT,
-                      .rope_theta = config_positive(reader, "rope_theta", usual->rope_theta ? usual->rope_theta : 10000),
+                      .rope_theta = read_theta(reader, "rope_theta", usual->rope_theta ? usual->rope_theta : 10000),
                       .partial = config_real(reader, "partial_rotary_factor", usual->partial_rotary_factor ? usual->partial_rotary_factor : 1),
                       .truncate = true,
                       .beta_fast = 32,
@@ -184,7 +190,7 @@ void config_read_rope(ConfigReader *reader, const DecoderDefaults *usual) {
     check_partial(reader, usual, &config->rope);
     if (!window_key) return;
     config->window_rope = top;
-    config->window_rope.rope_theta = config_positive(reader, window_key, usual->window_theta);
+    config->window_rope.rope_theta = read_theta(reader, window_key, usual->window_theta);
     read_object(reader, objects.window, usual, original, &config->window_rope);
     check_partial(reader, usual, &config->window_rope);
     config->layer_rope = reader->status == ST_OK ? arena_zero(reader->arena, (size_t)config->num_hidden_layers * sizeof *config->layer_rope) : NULL;

@@ -372,6 +372,40 @@ TEST(resident_size_is_known_before) {
     assert_true(fine);
 }
 
+#define FAMILY_CONFIG(type, more)                                                                                                      \
+    "{\"model_type\": \"" type "\", \"vocab_size\": 3000, \"hidden_size\": 256, \"intermediate_size\": 704, \"num_hidden_layers\": 6," \
+    " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"torch_dtype\": \"bfloat16\"" more "}"
+static bool write_families(void *folder) {
+    return model_write_random(temp_file(folder, "gemma"), FAMILY_CONFIG("gemma3_text", ", \"head_dim\": 64"), DT_BF16, 1, 0.02) == ST_OK &&
+           model_write_random(temp_file(folder, "phi"), FAMILY_CONFIG("phi3", ""), DT_BF16, 1, 0.02) == ST_OK &&
+           model_write_random(temp_file(folder, "granite"), FAMILY_CONFIG("granite", ", \"residual_multiplier\": 0.2"), DT_BF16, 1, 0.02) == ST_OK &&
+           model_write_random(temp_file(folder, "olmo"), FAMILY_CONFIG("olmo2", ""), DT_BF16, 1, 0.02) == ST_OK;
+}
+
+/* Norms after a sublayer, two ropes, fused projections, scaled sums, a stream that products read. */
+TEST(resident_size_of_other_families_is_known_before) {
+#ifdef SANITIZED
+    skip();
+#endif
+    static const char *const models[] = {"gemma", "phi", "granite", "olmo"};
+    char folder[512];
+    bool fine = true;
+    temp_dir_make(folder, sizeof folder);
+    assert_true(in_own_process(write_families, folder));
+    write_rows(folder, "", ROW_TOKENS, false);
+    for (size_t m = 0; m < COUNT_OF(models); m++) {
+        MemoryRun run = {.folder = folder,
+                         .model = models[m],
+                         .rows = m == 1 ? "pairs" : "ids",
+                         .checkpointing = m % 2 ? "selective" : "none",
+                         .compute = m < 2 ? "bf16" : "f32",
+                         .lora = m != 3};
+        fine &= in_own_process(memory_is_as_planned, &run);
+    }
+    temp_dir_remove(folder);
+    assert_true(fine);
+}
+
 /* What smaller batches left behind must not keep a larger one from its room. */
 TEST(batches_that_grow_take_what_is_planned) {
 #ifdef SANITIZED
@@ -514,8 +548,12 @@ TEST(a_limit_is_kept) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(scratch_memory_is_known_before),         cmocka_unit_test(resident_size_is_known_before),
-                                       cmocka_unit_test(batches_that_grow_take_what_is_planned), cmocka_unit_test(evaluations_are_in_the_plan),
-                                       cmocka_unit_test(small_processes_are_known_before),       cmocka_unit_test(a_limit_is_kept)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(scratch_memory_is_known_before),
+                                       cmocka_unit_test(resident_size_is_known_before),
+                                       cmocka_unit_test(resident_size_of_other_families_is_known_before),
+                                       cmocka_unit_test(batches_that_grow_take_what_is_planned),
+                                       cmocka_unit_test(evaluations_are_in_the_plan),
+                                       cmocka_unit_test(small_processes_are_known_before),
+                                       cmocka_unit_test(a_limit_is_kept)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

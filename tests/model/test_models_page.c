@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* docs/models.md: every family of models.def, what it has beyond llama, and what test_model.c, test_generate.c and test_golden_cli.c check of it. With
+ * TUNE_UPDATE in the environment the page is written instead of compared. */
+#include "tests/support/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/json.h"
+#include "lib/model/family.h"
+
+#define PAGE "docs/models.md"
+
+typedef struct Entry {
+    const char *model_type, *models, *beyond;
+    const char *golden[3]; /* folders of ../shared/golden */
+} Entry;
+
+static const Entry entries[] = {
+    {"llama", "Llama 2 and 3, SmolLM2, TinyLlama", "rope scaled as Llama 3.1, yarn, linear, dynamic", {"models/llama", "models/llama3-rope"}},
+    {"mistral", "Mistral 7B", "a window on every layer, or by `layer_types`", {"models/mistral"}},
+    {"qwen2", "Qwen2, Qwen2.5", "biases on q, k and v", {"models/qwen2"}},
+    {"qwen3", "Qwen3 dense", "norms over each query and key head", {"models/qwen3"}},
+    {"gpt2", "GPT-2", "learned positions, layer norms, one projection for q, k and v", {"models/gpt2"}},
+    {"gemma2", "Gemma 2", "norms 1 + w before and after each sublayer, soft caps, windows on every other layer", {"models/gemma2"}},
+    {"gemma3_text",
+     "Gemma 3 270M, 1B; the text part of 4B and up",
+     "as Gemma 2 with q/k norms, without caps; another rope on window layers",
+     {"models/gemma3"}},
+    {"phi3", "Phi-3, Phi-4, Phi-4-mini", "`qkv_proj`, `gate_up_proj`; a part of each head turned; longrope", {"models/phi3"}},
+    {"smollm3", "SmolLM3", "every fourth layer without positions", {"models/smollm3"}},
+    {"olmo2", "OLMo 2", "norms after each sublayer alone, and over all queries and keys", {"models/olmo2"}},
+    {"olmo3", "OLMo 3", "as OLMo 2 with windows; yarn on the other layers", {"families/olmo3"}},
+    {"ministral3", "Ministral 3", "yarn, queries scaled by their position", {"families/ministral3"}},
+    {"granite", "Granite 3", "four multipliers", {"families/granite"}},
+    {"granitemoehybrid",
+     "Granite 4 350M, 1B, micro (dense)",
+     "as Granite 3 with `shared_mlp.input_linear`; mamba and experts are refused",
+     {"families/granitemoehybrid-dense"}},
+    {"glm4", "GLM-4 9B", "norms before and after, `gate_up_proj`, neighbours turned in half of each head", {"families/glm4"}},
+};
+
+static const char *const families[] = {
+#define FAMILY(name) #name,
+#include "lib/model/models.def"
+#undef FAMILY
+};
+
+static const Entry *find_entry(const char *model_type) {
+    for (size_t i = 0; i < COUNT_OF(entries); i++)
+        if (strcmp(entries[i].model_type, model_type) == 0) return &entries[i];
+    fail_msg("'%s' is in models.def and not in this test's table, which makes " PAGE, model_type);
+    return NULL;
+}
+
+static bool read_expected(const char *folder, json_t **json) {
+    char name[200], path[600];
+    snprintf(name, sizeof name, "golden/%s/expected.json", folder);
+    if (!shared_path(name, path, sizeof path)) return false;
+    check_ok(json_read_file(path, json));
+    return true;
+}
+
+static double number(const json_t *json, const char *key) { return json_number_value(json_object_get(json, key)); }
+
+static bool figures(Str *page) {
+    str_append(page, "\n| reference | weights | parameters | loss | norm of its gradient | the library's own f32: logits, gradients |\n"
+                     "|---|---|---|---|---|---|\n");
+    for (size_t i = 0; i < COUNT_OF(families); i++) {
+        const Entry *entry = find_entry(families[i]);
+        for (size_t g = 0; g < COUNT_OF(entry->golden) && entry->golden[g]; g++) {
+            json_t *json;
+            if (!read_expected(entry->golden[g], &json)) return false;
+            const json_t *library = json_object_get(json, "transformers_float32");
+            str_printf(page, "| %s | %s | %.0f | %.6f | %.4f | %.1e, %.1e |\n", strchr(entry->golden[g], '/') + 1,
+                       json_string_value(json_object_get(json, "weights_dtype")), number(json, "n_parameters"), number(json, "loss"),
+                       number(json, "grad_norm"), number(library, "max_abs_diff_logits"), number(library, "max_abs_diff_grads"));
+            json_decref(json);
+        }
+    }
+    return true;
+}
+
+static bool write_page(Str *page) {
+    str_append(
+        page,
+        "# Models\n\nMade by `tests/model/test_models_page.c`; it fails where this page is not what it makes (`TUNE_UPDATE=1` writes it).\n\n"
+        "`config.json` of transformers 4 and 5 is read. A field that changes the mathematics and is not handled is an error that names it; so is a\n"
+        "kind of rope or of layer that is not known. A family is a file `lib/model/model_<model_type>.c` of a few lines.\n\n"
+        "| `model_type` | models | beyond llama |\n|---|---|---|\n");
+    for (size_t i = 0; i < COUNT_OF(families); i++) {
+        const Entry *entry = find_entry(families[i]);
+        str_printf(page, "| `%s` | %s | %s |\n", entry->model_type, entry->models, entry->beyond);
+    }
+    str_append(
+        page,
+        "\n## What is checked\n\nEach is compared with the reference library's values, which were computed in float64, on small random models:\n\n"
+        "- logits of two sequences within 5e-5 in f32 (1e-6 in f64), the residual stream after every layer likewise,\n"
+        "- log-probabilities of all next tokens within 5e-5 (1e-9), the loss within 1e-5 (1e-10),\n"
+        "- the gradient of every parameter within 2e-5 (1e-7), with each kind of checkpointing,\n"
+        "- twelve greedy tokens and their log-probabilities, through the cache,\n"
+        "- a config of transformers 4 beside one of 5, where the reference has both.\n\n"
+        "Beyond that: gradients against finite differences, sampled log-probabilities equal to scored ones to the bit in f32 and bf16, a shared prompt\n"
+        "with several answers equal to whole rows, and memory as planned within 5 %.\n\n"
+        "LoRA takes the projections under their own names: `qkv_proj` and `gate_up_proj` where a family has these.\n\n"
+        "Two things to know. Gemma's embeddings are scaled by sqrt(hidden_size) rounded to bf16 where `compute` is bf16, as the library does.\n"
+        "longrope has one list of factors for sequences within `original_max_position_embeddings` and one for longer ones: an answer that grows over\n"
+        "that border is computed again, and answers to one prompt that are trained together go by the longest of them.\n");
+    return figures(page);
+}
+
+TEST(the_page_of_models_is_up_to_date) {
+    Str page = {0}, have = {0};
+    if (!write_page(&page)) skip();
+    if (getenv("TUNE_UPDATE")) check_ok(file_write_all(PAGE, page.data, page.len));
+    check_ok(file_read(PAGE, 1 << 20, &have));
+    if (strcmp(str_text(&page), str_text(&have)) != 0) fail_msg(PAGE " is out of date: TUNE_UPDATE=1 make test T=test_models_page writes it");
+    str_release(&page);
+    str_release(&have);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_page_of_models_is_up_to_date)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
