@@ -27,4 +27,4 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     config_slide(reader, config_window(reader, 4096), slides, &pattern);
 }
 
-const ModelFamily family_gemma3_text = {"gemma3_text", read_config, &gemma_names, "Gemma3"};
+const ModelFamily family_gemma3_text = {"gemma3_text", read_config, &gemma_names, "Gemma3Text"};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* docs/models.md: every family of models.def, what it has beyond llama, and what test_model.c, test_generate.c and test_golden_cli.c check of it. With
- * TUNE_UPDATE in the environment the page is written instead of compared. */
+/* docs/models.md: every family of models.def, what it has beyond llama, and what test_model.c, test_generate.c and test_golden_cli.c check of it.
+ * With TUNE_UPDATE in the environment the page is written instead of compared. */
 #include "tests/support/check.h"
 
 #include <stdlib.h>
