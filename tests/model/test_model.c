@@ -26,10 +26,23 @@ static const struct {
     const char *name;
     bool v4;
 } families[] = {
-    {"models/llama", false},  {"models/llama-sharded", false}, {"models/llama3-rope", true}, {"models/mistral", false},
-    {"models/qwen2", false},  {"models/qwen3", false},         {"models/gpt2", false},       {"models/gemma2", false},
-    {"models/gemma3", true},  {"models/phi3", false},          {"models/smollm3", false},    {"models/olmo2", false},
-    {"families/olmo3", true}, {"families/ministral3", false},  {"families/granite", true},   {"families/granitemoehybrid-dense", false},
+    {"models/llama", false},
+    {"models/llama-sharded", false},
+    {"models/llama3-rope", true},
+    {"models/mistral", false},
+    {"models/qwen2", false},
+    {"models/qwen3", false},
+    {"models/gpt2", false},
+    {"models/gemma2", false},
+    {"models/gemma3", true},
+    {"models/phi3", false},
+    {"models/smollm3", false},
+    {"models/olmo2", false},
+    {"families/olmo3", true},
+    {"families/ministral3", false},
+    {"families/ministral3-wrapped", false},
+    {"families/granite", true},
+    {"families/granitemoehybrid-dense", false},
     {"families/glm4", true},
 };
 
