@@ -7,7 +7,8 @@
 
 typedef struct Child Child;
 /* A program that is not trusted runs in a sandbox (Linux): namespaces of its own, a read-only view of the system and of its own folder, a private
- * /tmp, few environment variables, a filter of system calls, 256 processes and open files, 256 MiB a file. It ends with the thread that started it. */
+ * /tmp, few environment variables, a filter of system calls, 256 processes and open files, 256 MiB a file. It ends with the thread that started
+ * it. */
 typedef struct ChildLimits {
     bool best_effort;                   /* a part that the system refuses is left out and warned of once; else it is ST_RESOURCE */
     uint64_t memory_bytes, cpu_seconds; /* address space and processor time of each process; 0 = no limit */
