@@ -216,6 +216,7 @@ static NORETURN void become(Sandbox *s) {
     setsid();
     take_descriptors(s);
     while (read(s->talk, &mapped, 1) < 0 && errno == EINTR) continue;
+    if (mapped == 'x') refused(s, PART_OTHER_USER, EPERM);
     if (s->spaces & CLONE_NEWNS) {
         int error = view_enter(&s->view, FILE_BYTES, s->limits->best_effort, &s->missing, &part);
         if (error) leave(s, (int)part, error);
@@ -289,14 +290,18 @@ static bool write_file(pid_t pid, const char *name, const char *text, size_t n) 
     return good;
 }
 
-/* Every user is itself, which root alone may say. */
-static bool map_all(pid_t pid, const char *name, const char *ours) {
+/* Every user is itself, which root alone may say, and which is of use where there is another user to become. */
+static bool map_all(pid_t pid, const char *name, const char *ours, bool write_it) {
     unsigned long inside, outside, count;
+    bool known = false;
     Str text = {0};
     FILE *file = fopen(ours, "re");
-    while (file && fscanf(file, "%lu %lu %lu", &inside, &outside, &count) == 3) str_printf(&text, "%lu %lu %lu\n", inside, inside, count);
+    while (file && fscanf(file, "%lu %lu %lu", &inside, &outside, &count) == 3) {
+        known |= NOBODY >= inside && NOBODY - inside < count;
+        str_printf(&text, "%lu %lu %lu\n", inside, inside, count);
+    }
     if (file) fclose(file);
-    bool good = text.len > 0 && write_file(pid, name, text.data, text.len);
+    bool good = known && (!write_it || write_file(pid, name, text.data, text.len));
     str_release(&text);
     return good;
 }
@@ -307,14 +312,14 @@ static bool map_one(pid_t pid, const char *name, unsigned long id) {
     return write_file(pid, name, text, (size_t)n);
 }
 
-/* 'a': it is root and becomes another user; 'o': it is whom it is mapped to. */
+/* 'a': it is root and becomes another user; 'o': it is whom it is mapped to; 'x': it is nobody there. */
 static char map_users(pid_t pid, bool own_space) {
+    static const char users[] = "/proc/self/uid_map", groups[] = "/proc/self/gid_map";
     if (!own_space) return geteuid() == 0 ? 'a' : 'o';
-    if (geteuid() == 0 && map_all(pid, "gid_map", "/proc/self/gid_map")) return map_all(pid, "uid_map", "/proc/self/uid_map") ? 'a' : 'o';
+    if (geteuid() == 0 && map_all(pid, "uid_map", users, false) && map_all(pid, "gid_map", groups, true) && map_all(pid, "uid_map", users, true))
+        return 'a';
     write_file(pid, "setgroups", "deny", 4);
-    map_one(pid, "gid_map", getegid());
-    map_one(pid, "uid_map", geteuid());
-    return 'o';
+    return map_one(pid, "gid_map", getegid()) && map_one(pid, "uid_map", geteuid()) ? 'o' : 'x';
 }
 
 static Status hear(Sandbox *s, int talk, pid_t pid) {
@@ -368,7 +373,7 @@ static bool make_environment(Sandbox *s) {
     Str text = {0};
     size_t n = 0;
     for (size_t i = 0; i < COUNT_OF(variables); i++) {
-        const char *value = getenv(variables[i]);
+        const char *value = view_variable(variables[i]);
         if (!value) continue;
         str_clear(&text);
         str_printf(&text, "%s=%s", variables[i], value);

@@ -31,6 +31,7 @@ typedef struct View {
 /* Which files the program needs: itself, its interpreter, files that its arguments name, `readable`. ST_INPUT: there is no such program. */
 Status view_plan(View *view, const char *const *argv, size_t n, const ChildLimits *limits);
 void view_free(View *view);
+const char *view_variable(const char *name); /* of the environment that programs are handed; NULL: not there */
 /* In the started process, which has a mount namespace of its own: 0, or the error and the part that failed. Only system calls. */
 int view_enter(const View *view, uint64_t bytes, bool best_effort, unsigned *missing, SandboxPart *part);
 

@@ -23,6 +23,16 @@ static const char *const prefix_parts[] = {"bin",      "shims",   "lib",      "l
 static const char *const shared_folders[] = {"/", "/tmp", "/var/tmp", "/dev/shm", "/var", "/run", "/home", "/proc", "/sys", "/dev"};
 enum { DEEPEST = 16 };
 
+extern char **environ;
+
+/* What a program that we start would be handed: the environment decides nothing else here. */
+const char *view_variable(const char *name) {
+    size_t n = strlen(name);
+    for (char **at = environ; *at; at++)
+        if (strncmp(*at, name, n) == 0 && (*at)[n] == '=') return *at + n + 1;
+    return NULL;
+}
+
 /* ---- planning, before the process is made ---- */
 
 static bool is_within(const char *path, const char *folder) {
@@ -115,7 +125,7 @@ static void put_prefix(View *view, const char *program) {
 }
 
 static bool find_program(const View *view, const char *name, char found[PATH_MAX]) {
-    const char *path = getenv("PATH");
+    const char *path = view_variable("PATH");
     struct stat info;
     if (strchr(name, '/')) return make_absolute(view, name, found) && access(found, X_OK) == 0;
     for (const char *at = path ? path : "/usr/local/bin:/usr/bin:/bin"; *at; at += *at == ':') {
@@ -193,7 +203,7 @@ static void hide_run(View *view) {
 
 Status view_plan(View *view, const char *const *argv, size_t n, const ChildLimits *limits) {
     char real[PATH_MAX], found[PATH_MAX];
-    *view = (View){.home = real_name(getenv("HOME")), .hidden = real_name(limits->hidden), .folder = getcwd(NULL, 0)};
+    *view = (View){.home = real_name(view_variable("HOME")), .hidden = real_name(limits->hidden), .folder = getcwd(NULL, 0)};
     if (!view->folder) return status_errno(errno, "cannot start program '%s'", argv[0]);
     if (!find_program(view, argv[0], found)) return status_errno(errno == EACCES ? EACCES : ENOENT, "cannot start program '%s'", argv[0]);
     view->program = strdup(found);
