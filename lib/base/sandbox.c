@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -245,26 +246,51 @@ static const struct {
 } spaces[] = {{PART_USERS, CLONE_NEWUSER}, {PART_PIDS, CLONE_NEWPID}, {PART_NETWORK, CLONE_NEWNET},
               {PART_MOUNTS, CLONE_NEWNS},  {PART_IPC, CLONE_NEWIPC},  {PART_UTS, CLONE_NEWUTS}};
 
-/* As fork, without what the C library does then; the new process makes system calls alone. */
-static pid_t clone_process(unsigned long flags) { return (pid_t)syscall(SYS_clone, flags | SIGCHLD, 0, 0, 0, 0); }
+enum { STACK = 256 << 10 };
 
-static int probe(unsigned long flags) {
-    pid_t pid = clone_process(flags);
-    if (pid == 0) {
-        while (true) syscall(SYS_exit_group, 0);
-    }
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define OWN_MEMORY 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define OWN_MEMORY 1
+#endif
+#endif
+
+/* It shares our memory until it becomes the program, as a copy of the page tables of a large model takes long. All of it is on a stack of its own,
+ * and it makes system calls alone. What a sanitizer keeps for each thread can't be shared. */
+static pid_t clone_process(unsigned long flags, int (*work)(void *), void *argument, char *stack) {
+#ifdef OWN_MEMORY
+    (void)stack;
+    pid_t pid = (pid_t)syscall(SYS_clone, flags | SIGCHLD, 0, 0, 0, 0);
+    if (pid == 0) work(argument);
+    return pid;
+#else
+    return clone(work, stack + STACK, (int)(flags | CLONE_VM | SIGCHLD), argument);
+#endif
+}
+
+static int become_it(void *sandbox) { become(sandbox); }
+
+static int end_at_once(void *nothing) {
+    (void)nothing;
+    syscall(SYS_exit_group, 0);
+    return 0;
+}
+
+static int probe(unsigned long flags, char *stack) {
+    pid_t pid = clone_process(flags, end_at_once, NULL, stack);
     if (pid < 0) return errno;
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) continue;
     return 0;
 }
 
 /* After a refusal: by which of them, and what can be had. Root needs no user namespace for the others. */
-static int find_spaces(Sandbox *s, SandboxPart *first) {
+static int find_spaces(Sandbox *s, char *stack, SandboxPart *first) {
     unsigned long had = 0;
-    int why = 0, users = probe(CLONE_NEWUSER);
+    int why = 0, users = probe(CLONE_NEWUSER, stack);
     if (users == 0) had = CLONE_NEWUSER;
     for (size_t i = 1; i < COUNT_OF(spaces); i++) {
-        int error = probe(had | spaces[i].flag);
+        int error = probe(had | spaces[i].flag, stack);
         if (error == 0) {
             had |= spaces[i].flag;
             continue;
@@ -340,32 +366,43 @@ static Status hear(Sandbox *s, int talk, pid_t pid) {
     return status_errno(last.error, last.at == AT_LIMITS ? "cannot limit program '%s'" : "cannot start program '%s'", s->name);
 }
 
-static Status start(Sandbox *s, pid_t *pid) {
+static Status start_on(Sandbox *s, char *stack, pid_t *pid) {
     int talk[2];
     SandboxPart part = PART_USERS;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, talk) != 0) return status_errno(errno, "cannot start program '%s'", s->name);
     for (size_t i = 0; i < COUNT_OF(spaces); i++) s->spaces |= spaces[i].flag;
     s->talk = talk[1];
-    *pid = clone_process(s->spaces);
+    *pid = clone_process(s->spaces, become_it, s, stack);
     if (*pid < 0) {
-        int error = find_spaces(s, &part);
-        if (!error || s->limits->best_effort) *pid = clone_process(s->spaces);
+        int error = find_spaces(s, stack, &part);
+        if (!error || s->limits->best_effort) *pid = clone_process(s->spaces, become_it, s, stack);
         if (*pid < 0) {
             close(talk[0]);
             close(talk[1]);
             return refuse(s->name, part, error ? error : errno);
         }
     }
-    if (*pid == 0) {
-        syscall(SYS_close, talk[0]);
-        become(s);
-    }
     close(talk[1]);
     char mapped = map_users(*pid, s->spaces & CLONE_NEWUSER);
-    write_file(*pid, "oom_score_adj", "1000", 4);   /* when memory is short, these end first */
-    if (write(talk[0], &mapped, 1) != 1) errno = 0; /* it has ended, which is heard */
+    if (write(talk[0], &mapped, 1) != 1) mapped = 0; /* it has ended, which is heard */
     Status status = hear(s, talk[0], *pid);
     close(talk[0]);
+    if (status == ST_OK) write_file(*pid, "oom_score_adj", "1000", 4); /* when memory is short, it ends first */
+    return status;
+}
+
+/* Signals wait meanwhile: the new process shares errno with this thread. That it changes its user would take our core dumps. */
+static Status start(Sandbox *s, pid_t *pid) {
+    sigset_t all, before;
+    int dumpable = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0);
+    char *stack = malloc(STACK);
+    if (!stack) return status_errno(ENOMEM, "cannot start program '%s'", s->name);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    Status status = start_on(s, stack, pid);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (dumpable == 1) prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+    free(stack);
     return status;
 }
 

@@ -170,7 +170,7 @@ static int count_named(const char *name) {
 }
 
 static bool comes_to(const char *name, int n) {
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < 1000; i++) {
         if (count_named(name) == n) return true;
         usleep(20000);
     }
