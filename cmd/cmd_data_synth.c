@@ -237,8 +237,10 @@ static Status make(const RecipeCommand *command) {
         show_message("tune: warning: answers are given under 'synth.system', but rows of format '%s' have no place for it: 'messages' has",
                      recipe->synth_format);
     if (recipe->reward) {
-        TRY(rewards_open(recipe->reward, recipe->path,
-                         &(RewardOptions){.max_new_tokens = recipe->generate_max_new_tokens, .secret = secret_from_environment}, &job.rewards));
+        TRY(rewards_open(
+            recipe->reward, recipe->path,
+            &(RewardOptions){.max_new_tokens = recipe->generate_max_new_tokens, .run_folder = recipe->output, .secret = secret_from_environment},
+            &job.rewards));
         config.reward = reward_rows;
     }
     Status status = synth_run(&config, &result);

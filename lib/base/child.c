@@ -2,6 +2,7 @@
 /* A program that runs beside this one and is asked in lines. */
 #include "lib/base/child.h"
 #include "lib/base/file.h"
+#include "lib/base/sandbox.h"
 #include "lib/base/system.h"
 
 #include <errno.h>
@@ -12,26 +13,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#ifdef __linux__
-#include <sched.h>
-#include <sys/prctl.h>
-#endif
 
 extern char **environ;
 
 enum { READ_SIZE = 1 << 16, LAST_WORDS = 900, LONGEST_LINE = 256 << 20 };
 enum { IN, OUT, ERR, PIPES };
-enum { MAX_CHILDREN = 64, MOST_PROCESSES = 256 };
+enum { MAX_CHILDREN = 64, SIGNALLED = 128, MOST_SIGNALS = 64 };
 enum { LOOK_EVERY = 100 }; /* milliseconds: a signal may come to another thread, or before the wait begins */
 
 struct Child {
     pid_t pid;
     int fds[PIPES];        /* our ends; -1 when closed */
     Str name, out, err;    /* out: what was read and not asked for yet; err: the end of what it said on stderr */
+    bool shell;            /* its exit code beyond 128 is a signal, as shells say it */
     bool ended, no_memory; /* no_memory: for what it says */
     siginfo_t end;
     /* What it was asked: */
@@ -84,97 +81,6 @@ static int spawn(Child *child, char *const *argv, int theirs[PIPES]) {
     return error;
 }
 
-/* What the started process says when a step of its preparation fails. */
-typedef struct Fault {
-    enum { AT_PIPES, AT_LIMITS, AT_NETWORK, AT_PROGRAM } at;
-    int error;
-} Fault;
-
-static bool limit(int what, uint64_t most) {
-    struct rlimit old, wanted = {(rlim_t)most, (rlim_t)most};
-    if (most == 0 || getrlimit(what, &old) != 0) return true;
-    if (old.rlim_max != RLIM_INFINITY && wanted.rlim_max > old.rlim_max) wanted.rlim_cur = wanted.rlim_max = old.rlim_max;
-    return setrlimit(what, &wanted) == 0;
-}
-
-#ifdef __linux__
-static void write_text(const char *path, const char *text) {
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (fd < 0) return;
-    if (write(fd, text, strlen(text)) < 0) errno = 0; /* without its map the process is nobody there, which is enough */
-    close(fd);
-}
-
-/* A network with nothing in it. In a user namespace of its own anybody may have one, and what a root process could do outside is gone as well. */
-static bool leave_network(void) {
-    char map[64];
-    uid_t user = getuid();
-    gid_t group = getgid();
-    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return unshare(CLONE_NEWNET) == 0;
-    write_text("/proc/self/setgroups", "deny");
-    snprintf(map, sizeof map, "%lu %lu 1", (unsigned long)user, (unsigned long)user);
-    write_text("/proc/self/uid_map", map);
-    snprintf(map, sizeof map, "%lu %lu 1", (unsigned long)group, (unsigned long)group);
-    write_text("/proc/self/gid_map", map);
-    return limit(RLIMIT_NPROC, MOST_PROCESSES); /* counted within the namespace */
-}
-#else
-static bool leave_network(void) {
-    errno = ENOSYS;
-    return false;
-}
-#endif
-
-/* In the forked process: becomes the program, or says why not. */
-static Fault become(char *const *argv, const int theirs[PIPES], int report, const ChildLimits *limits) {
-    sigset_t none;
-    sigemptyset(&none);
-    setpgid(0, 0);
-    signal(SIGPIPE, SIG_DFL);
-    signal(SIGXFSZ, SIG_DFL);
-    signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    for (int i = 0; i < PIPES; i++)
-        if (dup2(theirs[i], i) < 0) return (Fault){AT_PIPES, errno};
-    for (int fd = PIPES; fd < 4096; fd++)
-        if (fd != report) close(fd);
-    if (limits->no_network && !leave_network()) return (Fault){AT_NETWORK, errno};
-    if (!limit(RLIMIT_AS, limits->memory_bytes) || !limit(RLIMIT_CPU, limits->cpu_seconds)) return (Fault){AT_LIMITS, errno};
-    execvp(argv[0], argv);
-    return (Fault){AT_PROGRAM, errno};
-}
-
-/* As spawn, with limits, which posix_spawn does not know. */
-static Status fork_limited(Child *child, char *const *argv, int theirs[PIPES], const ChildLimits *limits) {
-    int report[2];
-    Fault fault = {AT_PROGRAM, 0};
-    if (pipe(report) != 0) return status_errno(errno, "cannot start program '%s'", argv[0]);
-    fcntl(report[0], F_SETFD, FD_CLOEXEC);
-    fcntl(report[1], F_SETFD, FD_CLOEXEC);
-    child->pid = fork();
-    if (child->pid == 0) {
-        fault = become(argv, theirs, report[1], limits);
-        while (write(report[1], &fault, sizeof fault) < 0 && errno == EINTR) continue;
-        raise(SIGKILL);
-    }
-    int error = child->pid < 0 ? errno : 0;
-    close(report[1]);
-    ssize_t got = 0;
-    while (!error && (got = read(report[0], &fault, sizeof fault)) < 0 && errno == EINTR) continue;
-    close(report[0]);
-    if (error) return status_errno(error, "cannot start program '%s'", argv[0]);
-    if (got != sizeof fault) return ST_OK;
-    while (waitpid(child->pid, NULL, 0) < 0 && errno == EINTR) continue;
-    if (fault.at != AT_NETWORK)
-        return status_errno(fault.error, fault.at == AT_LIMITS ? "cannot limit program '%s'" : "cannot start program '%s'", argv[0]);
-    status_fail(ST_RESOURCE, "cannot start program '%s' without network: %s", argv[0], strerror(fault.error));
-    return status_hint(
-        ST_RESOURCE,
-        "this system lets no process leave the network (user namespaces are off, or it is a container); without `sandbox` the program runs unconfined");
-}
-
 static void free_child(Child *child) {
     for (int i = 0; i < PIPES; i++) close_fd(&child->fds[i]);
     str_release(&child->name);
@@ -192,7 +98,7 @@ static Status start(Child *child, const char *const *argv, size_t n, const Child
         if (!make_pipe(&child->fds[i], &theirs[i], i == IN)) error = errno;
     Status status = ST_OK;
     if (!error && limits)
-        status = fork_limited(child, arguments, theirs, limits);
+        status = sandbox_start(argv, n, theirs, limits, &child->pid, &child->shell);
     else if (!error)
         error = spawn(child, arguments, theirs);
     for (int i = 0; i < PIPES; i++) close_fd(&theirs[i]);
@@ -271,10 +177,15 @@ static bool has_ended(Child *child, double seconds) {
 static Status has_died(Child *child) {
     bool ended = has_ended(child, 1);
     const char *name = str_text(&child->name);
+    int code = child->end.si_status;
     hear_complaints(child);
     if (!ended) return status_fail(ST_RESOURCE, "program '%s' closed its output", name);
-    if (child->end.si_code != CLD_EXITED) return status_fail(ST_RESOURCE, "program '%s' was ended by signal %d", name, child->end.si_status);
-    return status_fail(ST_RESOURCE, "program '%s' ended with exit code %d", name, child->end.si_status);
+    bool by_signal = child->end.si_code != CLD_EXITED;
+    if (!by_signal && child->shell && code > SIGNALLED && code <= SIGNALLED + MOST_SIGNALS) {
+        by_signal = true;
+        code -= SIGNALLED;
+    }
+    return status_fail(ST_RESOURCE, by_signal ? "program '%s' was ended by signal %d" : "program '%s' ended with exit code %d", name, code);
 }
 
 static bool write_some(Child *child, const char *text, size_t len, size_t *sent) {

@@ -6,13 +6,18 @@
 #include "lib/base/str.h"
 
 typedef struct Child Child;
-/* What a program that is not trusted may do: no network (Linux; 256 processes at most, then), its address space, its processor time. 0 = no limit. */
+/* A program that is not trusted runs in a sandbox (Linux): namespaces of its own, a read-only view of the system and of its own folder, a private
+ * /tmp, few environment variables, a filter of system calls, 256 processes and open files, 256 MiB a file. It ends with the thread that started
+ * it. */
 typedef struct ChildLimits {
-    bool no_network;
-    uint64_t memory_bytes, cpu_seconds;
+    bool best_effort;                   /* a part that the system refuses is left out and warned of once; else it is ST_RESOURCE */
+    uint64_t memory_bytes, cpu_seconds; /* address space and processor time of each process; 0 = no limit */
+    const char *hidden;                 /* a folder that it does not see: the run's. NULL: none */
+    const char *const *readable;        /* files and folders that it sees beyond its program, and those that its arguments name */
+    size_t n_readable;
 } ChildLimits;
 /* Starts argv[0], looked for along PATH, with n - 1 arguments in a process group of its own. limits: NULL = as this one. ST_INPUT: it can't be
- * started; ST_RESOURCE, also where the system does not let it leave the network. The caller calls child_stop. */
+ * started; ST_RESOURCE, also where the system refuses a part of the sandbox. The caller calls child_stop. */
 Status child_start(const char *const *argv, size_t n, const ChildLimits *limits, Child **child);
 /* Sends `text` and appends its next `n_lines` lines (1 or more), with their ends, to `reply`; at most `seconds` in all. ST_RESOURCE: it ended (with
  * its exit code or signal) or did not answer in time; ST_INTERRUPTED. After a failure it is of no more use. */

@@ -33,10 +33,11 @@ typedef struct RewardRow {
 
 /* max_new_tokens: the longest completion, for rewards of the length; 0 = not known. secret: the value of the environment variable `name`, NULL when
  * it is not set; libraries do not look at the environment themselves. check_only: rewards_check is all that will be asked, so no program is started
- * and no server's key is needed. */
+ * and no server's key is needed. run_folder: where the run is written, which sandboxed programs do not see; NULL: nowhere. */
 typedef struct RewardOptions {
     int64_t max_new_tokens;
     bool check_only;
+    const char *run_folder;
     const char *(*secret)(void *context, const char *name);
     void *context;
 } RewardOptions;

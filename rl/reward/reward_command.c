@@ -3,18 +3,21 @@
  * others. Several workers share the rows; each row has its time. A program that ends is started again and asked the row once more. The same row is
  * not asked twice. */
 #include "lib/base/child.h"
+#include "lib/base/file.h"
 #include "lib/base/log.h"
 #include "rl/reward/reward_kinds.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <xxhash.h>
 
-enum { COMMAND, TIMEOUT, WORKERS, SANDBOX, MEMORY, CPU, CACHE, FAILED, MAX_WORKERS = 64, MOST_CACHED = 1 << 20 };
+enum { COMMAND, TIMEOUT, WORKERS, SANDBOX, READ, MEMORY, CPU, CACHE, FAILED, MAX_WORKERS = 64, MOST_CACHED = 1 << 20 };
 static const OptionSpec options[] = {
     [COMMAND] = {.name = "command", .kind = TAKES_NODE, .required = true},
     [TIMEOUT] = {.name = "timeout", .kind = TAKES_NUMBER, .value = 10, .low = 0.001, .high = 86400}, /* seconds a row */
     [WORKERS] = {.name = "workers", .kind = TAKES_WHOLE, .value = 1, .low = 1, .high = MAX_WORKERS},
-    [SANDBOX] = {.name = "sandbox", .kind = TAKES_TRUTH},                                          /* no network, and the two limits: */
+    [SANDBOX] = {.name = "sandbox", .kind = TAKES_NODE}, /* true, false or best_effort; the next three go with it */
+    [READ] = {.name = "read", .kind = TAKES_TEXTS},      /* files and folders that it may read besides */
     [MEMORY] = {.name = "memory", .kind = TAKES_WHOLE, .value = 1024, .low = 16, .high = 1 << 24}, /* MiB of address space of each process */
     /* Seconds of processor time of each process; a worker that has used them up is started anew */
     [CPU] = {.name = "cpu", .kind = TAKES_WHOLE, .value = 600, .low = 1, .high = 1e9},
@@ -68,6 +71,24 @@ static Status start(Command *command, Worker *worker) {
     return child_start(command->argv, command->n_argv, command->limited ? &command->limits : NULL, &worker->child);
 }
 
+static Status read_sandbox(Reward *reward, Command *command) {
+    const OptionValue *o = reward->options;
+    const Yaml *said = o[SANDBOX].node;
+    command->limits = (ChildLimits){.memory_bytes = (uint64_t)o[MEMORY].number << 20,
+                                    .cpu_seconds = (uint64_t)o[CPU].number,
+                                    .hidden = reward->context->run_folder,
+                                    .readable = o[READ].list,
+                                    .n_readable = o[READ].n};
+    command->limits.best_effort = said && said->kind == YAML_SCALAR && strcmp(said->text, "best_effort") == 0;
+    if (command->limits.best_effort)
+        command->limited = true;
+    else if (said && !yaml_as_bool(said, &command->limited))
+        return reward_refuse(reward, said, "wrong value for 'sandbox': expected true, false or best_effort");
+    for (int i = READ; i <= CPU; i++)
+        if (o[i].node && !command->limited) return reward_refuse(reward, o[i].node, "'%s' goes with 'sandbox: true'", options[i].name);
+    return ST_OK;
+}
+
 static Status open(Reward *reward) {
     const OptionValue *o = reward->options;
     const Yaml *words = o[COMMAND].node;
@@ -83,13 +104,15 @@ static Status open(Reward *reward) {
     for (size_t i = 0; i < words->n; i++) command->argv[i] = words->items[i]->text;
     command->n_argv = words->n;
     command->n_workers = (size_t)o[WORKERS].number;
-    command->limited = o[SANDBOX].number != 0;
-    command->limits = (ChildLimits){true, (uint64_t)o[MEMORY].number << 20, (uint64_t)o[CPU].number};
-    for (int i = MEMORY; i <= CPU; i++)
-        if (o[i].node && !command->limited) return reward_refuse(reward, o[i].node, "'%s' goes with 'sandbox: true'", options[i].name);
+    TRY(read_sandbox(reward, command));
     if (reward->context->check_only) return ST_OK;
     Status status = start(command, &command->workers[0]); /* a misspelt program is told before the first rollout */
-    return status == ST_OK ? ST_OK : status_prefix(status, "reward '%s'", reward->name);
+    if (status != ST_OK) return status_prefix(status, "reward '%s'", reward->name);
+    const char *hidden = command->limits.hidden;
+    if (!command->limited || !hidden || dir_exists(hidden)) return ST_OK;
+    child_stop(command->workers[0].child, NULL, 0); /* what is not there can't be hidden: it starts again when it is asked */
+    command->workers[0].child = NULL;
+    return ST_OK;
 }
 
 /* ---- what is sent, and what is known ---- */

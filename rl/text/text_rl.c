@@ -230,6 +230,7 @@ static Status open_prompts(TextRl *rl) {
 Status text_open_policy(TextRl *rl, const RewardOptions *rewards) {
     const Recipe *r = rl->recipe;
     RewardOptions options = *rewards;
+    options.run_folder = r->output;
     options.max_new_tokens = r->generate_max_new_tokens * (r->rl_env ? text_env_said_turns(r->rl_env) : 1);
     if (r->reward) TRY(rewards_open(r->reward, r->path, &options, &rl->rewards));
     TRY(run_chat_open(&rl->recipe, rl->config && rl->config->options.resume, &rl->dated, &rl->tokenizer, &rl->chat));

@@ -307,6 +307,10 @@ TEST(recipes_that_make_no_sense_are_refused) {
         {"{type: command, command: [no-such-program-here]}", "cannot start program 'no-such-program-here'", ST_INPUT},
         {"{type: command, command: [cat], workers: 65}", "'workers'", ST_CONFIG},
         {"{type: command, command: [cat], memory: 100}", "'memory' goes with 'sandbox: true'", ST_CONFIG},
+        {"{type: command, command: [cat], read: [/usr]}", "'read' goes with 'sandbox: true'", ST_CONFIG},
+        {"{type: command, command: [cat], sandbox: false, cpu: 1}", "'cpu' goes with 'sandbox: true'", ST_CONFIG},
+        {"{type: command, command: [cat], sandbox: maybe}", "expected true, false or best_effort", ST_CONFIG},
+        {"{type: command, command: [cat], sandbox: best_effort, read: [/no/such/folder]}", "cannot show '/no/such/folder'", ST_INPUT},
         {"{type: command, command: [cat], timeout: 0}", "'timeout'", ST_CONFIG},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -324,9 +328,9 @@ TEST(a_sandbox_has_limits_and_no_network) {
         "{type: command, command: [sh, -c, 'while read -r row; do echo \"{\\\"reward\\\": $(ulimit -v), \\\"cpu\\\": $(ulimit -t), \\\"routes\\\": $(grep -vc Iface /proc/net/route)}\"; done'], sandbox: true, "
         "memory: 512, cpu: 77}",
         &batch);
-    if (status == ST_RESOURCE && strstr(status_text(), "without network")) {
+    if (status == ST_RESOURCE && strstr(status_text(), "this system refuses")) {
         print_message("skipped: %s\n", status_text());
-        assert_non_null(strstr(status_hint_text(), "without `sandbox`"));
+        assert_non_null(strstr(status_hint_text(), "`sandbox: best_effort`"));
         close_batch(&batch);
         skip();
     }
@@ -336,6 +340,10 @@ TEST(a_sandbox_has_limits_and_no_network) {
     assert_string_equal(batch.scores->columns[1].name, "command/cpu");
     check_close(batch.scores->columns[1].values[0], 77, 0);
     check_close(batch.scores->columns[2].values[0], 0, 0);
+    close_batch(&batch);
+    check_ok(open_with("{type: command, command: [sh, -c, 'while read -r row; do echo 5; done'], sandbox: best_effort}", &batch));
+    check_ok(rewards_score(batch.set, batch.rows, 1, &batch.scores));
+    check_close(batch.scores->sums[0], 5, 0);
     close_batch(&batch);
     check_status(open_with("{type: command, command: [no-such-program-here], sandbox: true}", &batch), ST_INPUT);
     check_text("cannot start program 'no-such-program-here'");
@@ -357,15 +365,15 @@ TEST(python_tests_judge_code) {
     if (!shared_path("data/rows/humaneval/HumanEval.jsonl.gz", path, sizeof path) || system("python3 -c 'import resource' >/dev/null 2>&1") != 0)
         skip();
     Scored batch;
-    check_ok(open_with("{type: command, command: [python3, recipes/reward_python_tests.py, --seconds, '2'], workers: 2, timeout: 60}", &batch));
+    check_ok(open_with("{type: command, command: [python3, recipes/reward_python_tests.py, --seconds, '5'], workers: 2, timeout: 60}", &batch));
     Lines lines;
     Slice line;
     RewardRow rows[COUNT_OF(attempts)];
     check_ok(lines_open(&lines, path));
     for (int problem = 0; lines_next(&lines, &line); problem++) {
-        size_t n = problem % 40 == 0 ? COUNT_OF(attempts) : 1;
+        size_t n = problem == 0 ? COUNT_OF(attempts) : 1;
         json_t *columns;
-        if (problem % 8 != 0) continue;
+        if (problem % 16 != 0) continue;
         check_ok(json_read_text(line.data, line.len, path, &columns));
         for (size_t i = 0; i < n; i++) {
             const char *prompt = json_string_value(json_object_get(columns, "prompt")),
@@ -382,6 +390,64 @@ TEST(python_tests_judge_code) {
     }
     check_ok(lines_close(&lines));
     close_batch(&batch);
+}
+
+/* The right answer, with a thread, too; then what was tried to get its reward without it, from both sides of the sandbox. */
+static const struct {
+    const char *code;
+    int reward;
+} cheats[] = {
+    {"    return a + b\n", 1},
+    {"    import threading\n    r = []\n    t = threading.Thread(target=lambda: r.append(a))\n    t.start()\n    t.join()\n    return r[0] + b\n", 1},
+    {"    import os\n    for fd in range(64):\n        try:\n            os.write(fd, b'rp')\n        except OSError:\n            pass\n    os._exit(0)\n",
+     0},
+    {"    import sys\n    f = sys._getframe()\n    while f:\n        f.f_globals['check'] = f.f_globals['pack'] = lambda c: 5\n        f = f.f_back\n",
+     0},
+    {"    return 1\nimport builtins\nbuiltins.exec = builtins.compile = lambda *a: None\n", 0},
+    {"    return E()\nclass E:\n    def __eq__(self, o): return True\n", 0},
+    {"    return E()\nclass E(int):\n    def __eq__(self, o): return True\n", 0},
+    {"    import os\n    os.kill(os.getppid(), 9)\n", 0},
+    {"    import os\n    os.kill(-1, 9)\n", 0},
+    {"    import os\n    if os.fork(): return a + b\n    while True: pass\n", 0},
+    {"    import resource, os\n    resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (0, 0))\n", 0},
+    {"    import fcntl, os\n    fcntl.fcntl(0, fcntl.F_SETOWN, os.getppid())\n    return a + b\n", 0},
+    {"    raise AssertionError\n", 0},
+};
+
+static void check_cheats(const char *yaml) {
+    static const char prompt[] = "def add(a, b):\n";
+    Scored batch;
+    Status status = open_with(yaml, &batch);
+    if (status == ST_RESOURCE && strstr(status_text(), "this system refuses")) {
+        print_message("skipped: %s\n", status_text());
+        close_batch(&batch);
+        return;
+    }
+    check_ok(status);
+    json_t *columns = json_pack("{s:s, s:s, s:s}", "prompt", prompt, "entry_point", "add", "test",
+                                "def check(candidate):\n    assert candidate(2, 3) == 5\n    assert candidate((1,), (2.5,)) == (1, 2.5)\n"
+                                "    try:\n        candidate(1, 'x')\n        assert False\n    except TypeError:\n        pass\n");
+    RewardRow rows[COUNT_OF(cheats)];
+    for (size_t i = 0; i < COUNT_OF(cheats); i++)
+        rows[i] = (RewardRow){.number = (int64_t)i,
+                              .prompt = {prompt, strlen(prompt)},
+                              .completion = {cheats[i].code, strlen(cheats[i].code)},
+                              .finish_reason = "stop",
+                              .columns = columns};
+    check_ok(rewards_score(batch.set, rows, COUNT_OF(cheats), &batch.scores));
+    for (size_t i = 0; i < COUNT_OF(cheats); i++)
+        if (batch.scores->sums[i] != cheats[i].reward) fail_msg("%s earns %g with %s", cheats[i].code, batch.scores->sums[i], yaml);
+    json_decref(columns);
+    close_batch(&batch);
+}
+
+TEST(cheats_earn_nothing) {
+    if (system("python3 -c 'import resource, ctypes' >/dev/null 2>&1") != 0) skip();
+    check_cheats(
+        "{type: command, command: [python3, recipes/reward_python_tests.py, --seconds, '10'], workers: 2, timeout: 60, memory: 4096, sandbox: true}");
+#if defined(__x86_64__) || defined(__aarch64__)
+    check_cheats("{type: command, command: [python3, recipes/reward_python_tests.py, --seconds, '10'], workers: 2, timeout: 60}");
+#endif
 }
 
 int main(int argc, char **argv) {
@@ -401,6 +467,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(recipes_that_make_no_sense_are_refused),
         cmocka_unit_test(a_sandbox_has_limits_and_no_network),
         cmocka_unit_test(python_tests_judge_code),
+        cmocka_unit_test(cheats_earn_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
