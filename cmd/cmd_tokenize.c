@@ -87,15 +87,32 @@ static Status line_run(const Tokenize *job, Line *line) {
     return status;
 }
 
-/* All threads work on the lines, and results go out in order. What went wrong is known to the thread that saw it only, so the first line that failed
- * is run again here. */
+/* The words of the first of the lines that failed, which only the thread knows that saw it. */
+typedef struct FirstFailure {
+    size_t line;
+    Failure failure;
+} FirstFailure;
+
+static void keep_first(FirstFailure *first, size_t line, Status status) {
+#pragma omp critical(tokenize_failure)
+    if (line < first->line) {
+        first->line = line;
+        failure_keep(&first->failure, status);
+    }
+}
+
+/* All threads work on the lines, and results go out in order, up to the first line that failed. */
 static Status batch_run(const Tokenize *job, Line *lines, size_t n) {
+    FirstFailure first = {.line = n};
 #pragma omp parallel for schedule(dynamic, 16)
-    for (size_t i = 0; i < n; i++) lines[i].status = interrupt_requested() ? ST_INTERRUPTED : line_run(job, &lines[i]);
+    for (size_t i = 0; i < n; i++) {
+        lines[i].status = interrupt_requested() ? ST_INTERRUPTED : line_run(job, &lines[i]);
+        if (lines[i].status != ST_OK) keep_first(&first, i, lines[i].status);
+    }
     for (size_t i = 0; i < n; i++) {
         if (lines[i].status == ST_INTERRUPTED) return status_fail(ST_INTERRUPTED, "interrupted at '%s' line %zu", job->file, lines[i].number);
         if (lines[i].status != ST_OK) {
-            Status status = line_run(job, &lines[i]);
+            Status status = failure_say(&first.failure);
             return strstr(status_text(), job->file) ? status : status_prefix(status, "'%s' line %zu", job->file, lines[i].number);
         }
         str_append_char(&lines[i].result, '\n');
