@@ -14,7 +14,7 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 limit=
 command -v timeout >/dev/null && limit="timeout 600"
-case $TUNE in */san/* | */san-clang/* | */tsan*) sanitized=1 ;; *) sanitized= ;; esac
+case $TUNE in *build/san* | *build/tsan*) sanitized=1 ;; *) sanitized= ;; esac
 passed=0 skipped=0 failed=
 
 # Takes a case apart: N.cmd, N.exit, N.out, N.err for each step; `needs`; files below tmp/.
