@@ -320,7 +320,7 @@ static int make_devices(const char *size) {
 
 static int turn_root(void) {
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 || mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID, "size=4m,mode=755") != 0 ||
-        chdir("/tmp") != 0 || mkdir(OLD + 1, 0755) != 0 || syscall(SYS_pivot_root, ".", OLD + 1) != 0 || chdir("/") != 0)
+        chdir("/tmp") != 0 || mkdir(&OLD[1], 0755) != 0 || syscall(SYS_pivot_root, ".", &OLD[1]) != 0 || chdir("/") != 0)
         return errno;
     return 0;
 }

@@ -68,7 +68,7 @@ static Status score_batch(Scorer *s, size_t first, size_t end) {
     int64_t n, n_targets, at = 0;
     lay_out(s, first, end, &n, &n_targets);
     tape_reset(s->tape);
-    ModelBatch batch = {.ids = s->ids, .layout = {n, (int32_t)(end - first), s->segments, NULL}};
+    ModelBatch batch = {.ids = s->ids, .layout = {.n_tokens = n, .n_segments = (int32_t)(end - first), .segments = s->segments}};
     Tensor *hidden = model_forward(s->model, s->tape, &batch);
     Tensor *rows = tensor_view(tape_arena(s->tape), s->model->device, DT_I32, 1, &n_targets, s->positions);
     Tensor *targets = tensor_view(tape_arena(s->tape), s->model->device, DT_I32, 1, &n_targets, s->targets);
