@@ -141,7 +141,7 @@ void show_work(void *context, const Work *work);              /* a WorkSink: lon
 void show_line(const char *format, ...) PRINTF_LIKE(1, 2);    /* takes the live line's place, prints a whole line */
 void show_message(const char *format, ...) PRINTF_LIKE(1, 2); /* the same, --quiet or not: warnings */
 void show_warning(void *context, const char *text);           /* as such a message; context is not looked at, so that it can be a callback */
-void show_curve(double value);                                /* one more value of a curve that stands above the live line; on a terminal only */
+void show_curve(double value);                                /* adds a value to the curve above the live line; on a terminal only */
 /* lines, each with its end, above the live line, as it is drawn next; on a terminal only */
 void show_table(const char *text);
 void end_live_line(void); /* what stands there stays, the next line begins below it */

@@ -184,7 +184,7 @@ static int64_t count_dropped(const Check *check) {
 
 static bool in_pairs(const Check *check) { return check->pairs && !check->pairs->alone; }
 
-/* Of which the run learns. */
+/* The rows that the run learns from. */
 static int64_t count_rows(const Check *check) { return check->pairs ? (int64_t)check->pairs->n : check->rows.train->counts.rows; }
 
 static int64_t count_cut(const Check *check) { return check->pairs ? check->pairs->cut : check->rows.train->counts.cut; }

@@ -48,7 +48,7 @@ static Status check_directory(const Command *command, const Init *job) {
     if (!settings) return ST_RESOURCE;
     if (!file_exists(job->output) && !dir_exists(job->output)) return ST_OK;
     status_fail(ST_CONFIG, "'%s' is there already%s", job->output, job->force ? " and is no model: it is not replaced" : "");
-    if (!job->force) return status_hint(ST_CONFIG, "name a new directory, or --force, which keeps the old one beside it");
+    if (!job->force) return status_hint(ST_CONFIG, "name a new directory, or --force, which keeps the old one as NAME.1");
     if (!file_exists(settings)) return status_hint(ST_CONFIG, "name a new directory");
     bool input = path_inside(command->arguments[0], job->output) || path_inside(".", job->output);
     return input ? status_hint(status_fail(ST_CONFIG, "'%s' cannot be replaced: it is in use", job->output), "name a new directory") : ST_OK;

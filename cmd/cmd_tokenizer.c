@@ -124,7 +124,7 @@ static Status start(const Command *command, const Train *job) {
     if (!file) return ST_RESOURCE;
     if (file_exists(file) && !job->force)
         return status_hint(status_fail(ST_CONFIG, "'%s' is there already", file),
-                           "name another directory with -o, or --force, which keeps the old file beside it");
+                           "name another directory with -o, or --force, which keeps the old file as NAME.1");
     if (job->eos && !is_special(job, job->eos)) return status_fail(ST_USAGE, "--eos '%s' is none of the special tokens", job->eos);
     TRY(bpe_trainer_new((size_t)job->vocab_size, job->special.items, job->special.n, &trainer));
     Status status = job->bos ? bpe_trainer_bos(trainer, job->bos) : ST_OK;

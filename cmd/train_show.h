@@ -20,8 +20,8 @@ void print_training_plan(const RecipeCommand *job, const TrainPlan *plan);
 void show_plain_rows(const Dataset *rows);
 /* What a run will take, by its parts. */
 void show_memory(const TrainMemory *memory);
-/* The model, with how much of it is trained and by what (with: what is trained beside that, " and ..." or ""); the layers that an adapter is on; what
- * is not used and carried along; and the planned memory by its parts. */
+/* Prints the model, how much of it is trained and how, the layers of the adapter, unused tensors that are kept, and the planned memory by parts.
+ * with: what else is trained, as " and ...", or "". */
 void show_training_model(const Recipe *recipe, const TrainPlan *plan, const char *with);
 /* context: the recipe. A held-out loss, or the live line with its curve. */
 void show_training_step(void *context, const Progress *progress);

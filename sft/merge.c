@@ -345,7 +345,7 @@ static Status check_output(const Merge *merge) {
     if (input) return status_fail(ST_CONFIG, "output '%s' is one of the inputs", config->output);
     if (!config->force) {
         status_fail(ST_CONFIG, "output '%s' is there already", config->output);
-        return status_hint(ST_CONFIG, "choose another one, or --force, which keeps the old one beside it");
+        return status_hint(ST_CONFIG, "choose another one, or --force, which keeps the old one as NAME.1");
     }
     if (path_inside(".", config->output)) return status_fail(ST_CONFIG, "output '%s' cannot be replaced: the program runs in it", config->output);
     const char *settings = path_join(merge->arena, config->output, "config.json");

@@ -30,7 +30,7 @@ typedef struct Csv {
     Place cell_place;
     size_t n_cells; /* of the row at hand */
     struct BadRow {
-        bool may, is, unquoted; /* may: the reader goes on behind bad rows, and this is one; unquoted: its end is that of the line */
+        bool may, is, unquoted; /* may: bad rows are skipped, and this is one; unquoted: the row ends with its line */
         Failure why;            /* the first fault */
         Str text;               /* of the row, but for what stands in `chunk` */
         size_t from;            /* where that begins */

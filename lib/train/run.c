@@ -52,7 +52,7 @@ static bool holds_model(const Run *run) {
 
 static Status refuse_taken(const Run *run) {
     status_fail(ST_CONFIG, "output '%s' holds a run already", run->dir);
-    return status_hint(ST_CONFIG, "continue it with --resume, begin anew with --force, which keeps the old one beside it, or choose another output");
+    return status_hint(ST_CONFIG, "continue it with --resume, begin anew with --force, which keeps the old one as NAME.1, or choose another output");
 }
 
 static Status compare_recipe(const Run *run, const Recipe *recipe) {
