@@ -11,6 +11,7 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include "lib/base/memory.h"
 #include "lib/base/system.h"
 #include "lib/base/work.h"
 #include "cmd/cmd.h"
@@ -65,15 +66,22 @@ void write_numbers(JsonWriter *w, const char *key, const double *values, int64_t
 
 const char *short_number(double value, char out[32]) { return format_number(value, 4, out); }
 
+/* What was made without memory may lack something: none of it is printed, and the program's end says why. */
+static bool made_whole(void) {
+    if (memory_is_short()) output_error = output_error ? output_error : ENOMEM;
+    return !memory_is_short();
+}
+
 void print_result(const char *format, ...) {
     va_list arguments;
+    if (!made_whole()) return;
     va_start(arguments, format);
     if (vprintf(format, arguments) < 0) output_failed();
     va_end(arguments);
 }
 
 void print_text(const char *text, size_t len) {
-    if (fwrite(text, 1, len, stdout) < len) output_failed();
+    if (made_whole() && fwrite(text, 1, len, stdout) < len) output_failed();
 }
 
 void show_result(void) {

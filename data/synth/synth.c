@@ -273,7 +273,7 @@ static void add_teacher(XXH3_state_t *state, const TeacherConfig *c) {
 
 static void add_seeds(XXH3_state_t *state, const SynthSeeds *seeds) {
     for (size_t i = 0; i < seeds->n; i++) {
-        char *text = json_dumps(seeds->items[i].row.json, JSON_COMPACT | JSON_SORT_KEYS);
+        char *text = json_text(seeds->items[i].row.json, JSON_COMPACT | JSON_SORT_KEYS);
         add_text(state, text);
         free(text);
     }

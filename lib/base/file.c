@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whole files: read, appended to, cut, copied. */
 #include "lib/base/file.h"
+#include "lib/base/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -90,6 +91,7 @@ static int write_all(int fd, const uint8_t *bytes, size_t size) {
 
 Status file_append(const char *path, const void *bytes, size_t size) {
     if (!path) return ST_RESOURCE;
+    TRY(memory_check(ST_OK)); /* the text may lack something */
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0) return status_unwritable(errno, "cannot open '%s' for writing", path);
     struct stat info;

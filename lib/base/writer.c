@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files that appear whole or not at all. */
 #include "lib/base/file.h"
+#include "lib/base/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -122,8 +123,10 @@ void writer_printf(FileWriter *writer, const char *format, ...) {
     va_end(args);
     ASSERT(len >= 0, "format '%s'", format);
     Str text = {0};
-    bool fits = str_reserve(&text, (size_t)len);
-    ASSERT(fits, "out of memory for a text of %d bytes", len);
+    if (!str_reserve(&text, (size_t)len)) {
+        writer_failed(writer, ENOMEM);
+        return;
+    }
     va_start(args, format);
     vsnprintf(text.data, (size_t)len + 1, format, args);
     va_end(args);
@@ -151,6 +154,7 @@ Status dir_sync_above(const char *path) {
 Status writer_commit(FileWriter *writer) {
     if (writer->fd < 0) return writer->status != ST_OK ? writer->status : status_fail(ST_INPUT, "cannot write: no file is open");
     if (writer->error == 0) writer_flush(writer);
+    if (writer->error == 0 && memory_is_short()) writer_failed(writer, ENOMEM); /* a text of it may lack something */
     if (writer->error == 0 && sync_fd(writer->fd) != 0) writer_failed(writer, errno);
     if (close(writer->fd) != 0) writer_failed(writer, errno);
     writer->fd = -1;

@@ -40,7 +40,7 @@ Status tensors_save(const char *path, const CheckpointItem *items, size_t n) {
 }
 
 static Status write_json(const char *path, const json_t *json) {
-    char *text = json_dumps(json, JSON_INDENT(2));
+    char *text = json_text(json, JSON_INDENT(2));
     if (!text) return status_fail(ST_RESOURCE, "out of memory for '%s'", path);
     Status status = file_write_all(path, text, strlen(text));
     free(text);

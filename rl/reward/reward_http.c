@@ -157,7 +157,7 @@ static Status wrong_judgement(const Reward *reward, const char *problem, const c
 
 static Status read_judgement(const Reward *reward, const Str *reply, double *value) {
     const Server *server = reward->state;
-    json_t *root = json_loadb(str_text(reply), reply->len, JSON_REJECT_DUPLICATES, NULL);
+    json_t *root = json_parse(str_text(reply), reply->len, JSON_REJECT_DUPLICATES, NULL);
     const json_t *choice = json_array_get(json_object_get(root, "choices"), 0),
                  *content = json_object_get(json_object_get(choice, "message"), "content");
     const char *reason = json_string_value(json_object_get(choice, "finish_reason"));
@@ -185,7 +185,7 @@ static Status read_reply(Reward *reward, const Str *reply, size_t row, double *v
 
 /* A proxy's page, half a body: what says nothing at all may be said better another time. A readable reply is what it is. */
 static bool is_readable(const Reward *reward, const Str *reply) {
-    json_t *root = json_loadb(str_text(reply), reply->len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL);
+    json_t *root = json_parse(str_text(reply), reply->len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL);
     const json_t *message = json_object_get(json_array_get(json_object_get(root, "choices"), 0), "message");
     bool readable = root && (!reward->options[MODEL].text || json_is_string(json_object_get(message, "content")));
     json_decref(root);
