@@ -2,6 +2,7 @@
 /* Folders and paths. */
 #include "lib/base/file.h"
 #include "lib/base/log.h"
+#include "lib/base/memory.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -41,7 +42,7 @@ Status dir_could_make(const char *path) {
     Str above = {0};
     struct stat info;
     str_append(&above, *path ? path : ".");
-    while (stat(str_text(&above), &info) != 0 && errno == ENOENT) {
+    while (above.data && stat(str_text(&above), &info) != 0 && errno == ENOENT) {
         char *slash = strrchr(above.data, '/');
         if (slash && slash > above.data)
             *slash = '\0';
@@ -65,6 +66,7 @@ static int remove_tree(const char *path) { return nftw(path, remove_entry, 32, F
 
 Status dir_remove(const char *path) {
     if (!path) return ST_RESOURCE;
+    TRY(memory_check(ST_OK)); /* the path may lack its end */
     struct stat info;
     if (lstat(path, &info) != 0) return errno == ENOENT ? ST_OK : status_errno(errno, "cannot remove '%s'", path);
     if (!S_ISDIR(info.st_mode)) return status_fail(ST_INPUT, "cannot remove '%s': not a folder", path);
@@ -220,6 +222,7 @@ Status dir_build_beside(const char *dir, Status (*write)(void *context, const ch
     if (status == ST_OK) status = clear_up(str_text(&made), str_text(&path), str_text(&old));
     if (status == ST_OK) status = dir_make(str_text(&made));
     if (status == ST_OK) status = write(context, str_text(&made));
+    status = memory_check(status);
     if (status == ST_OK && kept)
         status = put_beside(str_text(&made), str_text(&path), kept);
     else if (status == ST_OK)

@@ -7,7 +7,11 @@
 #include "lib/base/base.h"
 
 void memory_ran_out(size_t bytes); /* so many were wanted; any thread */
-bool memory_is_short(void);        /* whether that has happened */
+/* One of a few blocks of MEMORY_SMALL bytes that were put aside when the program began, to be freed like any other; NULL when all are gone. What is
+ * under way ends with them: names of files, numbers, words of an error. */
+enum { MEMORY_SMALL = 192 };
+void *memory_small(void);
+bool memory_is_short(void); /* whether that has happened */
 /* `status`, or ST_RESOURCE with words of its own where memory ran out and `status` says something else: that may only follow from it. */
 Status memory_check(Status status);
 /* What was said is known to the caller, who gives up what he was doing and keeps what he had before: from now on results are stored again. */

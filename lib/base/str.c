@@ -70,9 +70,15 @@ bool str_reserve(Str *str, size_t more) {
 
 /* Room for what is appended, or the word that there is none. */
 static bool room_for(Str *str, size_t more) {
-    bool fits = str_reserve(str, more);
-    if (!fits) memory_ran_out(more);
-    return fits;
+    if (str_reserve(str, more)) return true;
+    memory_ran_out(more);
+    char *small = str->cap < MEMORY_SMALL ? memory_small() : NULL;
+    if (!small) return false;
+    memcpy(small, str_text(str), str->len + 1);
+    free(str->data);
+    str->data = small;
+    str->cap = MEMORY_SMALL;
+    return more < str->cap - str->len;
 }
 
 void str_append_n(Str *str, const char *bytes, size_t len) {

@@ -26,6 +26,7 @@ static char *temporary_name(const char *path) {
 
 /* A folder that is not there was named wrongly, all else is the disk's fault. */
 static Status unwritable(const FileWriter *writer) {
+    if (!writer->path) return status_fail(ST_RESOURCE, "out of memory for the name of a file");
     if (writer->error == ENOENT) return status_errno(ENOENT, "cannot write '%s'", writer->path);
     return status_unwritable(writer->error, "cannot write '%s'", writer->path);
 }
@@ -66,9 +67,10 @@ Status writer_open(FileWriter *writer, const char *path) {
     writer->path = kept.data;
     writer->temporary = temporary_name(path);
     writer->buffer = malloc(BUFFER);
-    if (writer->buffer) writer->fd = open_new(writer->temporary);
+    bool ready = writer->path && writer->temporary && writer->buffer;
+    if (ready) writer->fd = open_new(writer->temporary);
     if (writer->fd >= 0) return ST_OK;
-    int error = writer->buffer ? errno : ENOMEM;
+    int error = ready ? errno : ENOMEM;
     writer_failed(writer, error);
     Status status = writer->status;
     if (error == ENOENT) status_hint(status, "the folder does not exist: make it first");
@@ -185,7 +187,7 @@ size_t writer_keep_lines(FileWriter *writer) {
     if (writer->error == 0) write_all(writer->fd, writer->buffer, writer->used); /* as much as there is room for */
     str_printf(&path, "%s.partial", writer->path);
     size_t n = whole_lines(writer->fd, (char *)writer->buffer, &bytes);
-    bool kept = n > 0 && ftruncate(writer->fd, bytes) == 0 && sync_fd(writer->fd) == 0 && rename(writer->temporary, path.data) == 0;
+    bool kept = n > 0 && ftruncate(writer->fd, bytes) == 0 && sync_fd(writer->fd) == 0 && rename(writer->temporary, str_text(&path)) == 0;
     if (kept) writer->temporary[0] = '\0'; /* renamed: nothing to remove */
     writer_abandon(writer);
     str_release(&path);
@@ -222,6 +224,7 @@ Status dir_sync(const char *path) {
 
 Status dir_rename(const char *from, const char *to) {
     if (!from || !to) return ST_RESOURCE;
+    TRY(memory_check(ST_OK)); /* a path may lack its end */
     if (rename(from, to) != 0) return (errno == ENOENT ? status_errno : status_unwritable)(errno, "cannot rename '%s' to '%s'", from, to);
     return dir_sync_above(to);
 }

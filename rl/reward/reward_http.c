@@ -98,14 +98,14 @@ static Status fill_in(const RewardRow *row, const char *rubric, Str *out) {
         size_t len = *rubric == '{' ? strcspn(rubric + 1, "{}") : 0;
         str_clear(&name);
         if (len) str_append_n(&name, rubric + 1, len);
-        const json_t *value = len && rubric[len + 1] == '}' ? json_object_get(row->columns, name.data) : NULL;
+        const json_t *value = len && rubric[len + 1] == '}' ? json_object_get(row->columns, str_text(&name)) : NULL;
         Slice text = {0};
-        if (len && rubric[len + 1] == '}' && strcmp(name.data, "prompt") == 0)
+        if (len && rubric[len + 1] == '}' && strcmp(str_text(&name), "prompt") == 0)
             text = row->prompt;
-        else if (len && rubric[len + 1] == '}' && strcmp(name.data, "completion") == 0)
+        else if (len && rubric[len + 1] == '}' && strcmp(str_text(&name), "completion") == 0)
             text = row->completion;
         else if (value)
-            status = reward_answer_text(value, name.data, &room, &text);
+            status = reward_answer_text(value, str_text(&name), &room, &text);
         else {
             str_append_char(out, *rubric++);
             continue;

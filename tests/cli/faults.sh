@@ -22,7 +22,7 @@ awk '{ printf "{\"text\": \"row %d: \\\"%s\\\" \\u00e9\"}\n", NR, $1 }' $demo/wo
 
 # The program, with the shim where a fault is asked for: the shell itself goes without.
 fault= count=
-disturbed() { if [ -n "$fault$count" ]; then timeout 60 env FAULT_ALLOC="$fault" FAULT_COUNT="$count" LD_PRELOAD="$shim" "$tune" "$@"; else "$tune" "$@"; fi; }
+disturbed() { if [ -n "$fault$count" ]; then timeout -s KILL 20 env FAULT_ALLOC="$fault" FAULT_COUNT="$count" LD_PRELOAD="$shim" "$tune" "$@"; else "$tune" "$@"; fi; }
 # What each scenario runs; results go to standard output and to $out.
 sft() { disturbed sft --quiet model.path="$work/model" data.train="$work/rows.jsonl" output="$out" train.batch_size=2 train.max_steps=2 "$@"; }
 scenario() {
