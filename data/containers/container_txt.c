@@ -80,7 +80,7 @@ static Status too_long(const Documents *documents) {
     const RowReader *reader = documents->reader;
     status_fail(ST_INPUT, "cannot read '%s': the document of line %zu is longer than 256 MiB", reader->path, documents->line);
     return status_hint(ST_INPUT,
-                       reader->config.separator ? "cut it into several" : "data.separator says what stands between the documents of a file");
+                       reader->config.separator ? "cut it into several" : "{path: FILE, separator: TEXT} says what stands between its documents");
 }
 
 static Status read_documents(Documents *documents, ByteStream *stream, Str *text) {
