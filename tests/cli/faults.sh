@@ -33,7 +33,7 @@ scenario() {
     merge) disturbed merge "$work/model" "$work/adapter/adapter" -o "$out" ;;
     sft) sft ;;
     lora) sft lora.rank=2 lora.alpha=4 ;;
-    grpo) disturbed rl --quiet rl.algorithm=grpo model.path="$work/model" data.train="$work/rows.jsonl" output="$out" reward.type=length train.max_steps=1 \
+    grpo) disturbed rl --quiet rl.algorithm=grpo model.path="$work/model" data.train="$work/rows.jsonl" output="$out" reward.type=length reward.target=4 train.max_steps=1 \
         rl.prompts_per_step=2 rl.num_generations=2 generate.max_new_tokens=4 ;;
     filter) disturbed data filter "$work/rows.jsonl" -o "$out" ;;
     inspect) disturbed inspect "$work/model" ;;
