@@ -106,7 +106,7 @@ static Status open(Teacher *teacher) {
 /* By the name that vLLM and SGLang have for it. */
 static void write_kwargs(const TeacherConfig *config, JsonWriter *w) {
     json_t *values = teacher_kwargs(config);
-    char *text = values ? json_dumps(values, JSON_COMPACT) : NULL;
+    char *text = values ? json_text(values, JSON_COMPACT) : NULL;
     if (text) jw_raw(w, "chat_template_kwargs", text);
     free(text);
     json_decref(values);

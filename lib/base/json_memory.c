@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory for jansson. Its lexer does not look whether a byte of a string found room: without memory it drops characters and writes beyond its
- * buffer. So a text is parsed only after as much was reserved as the whole of it can need; malloc still gives the blocks, and the first one that it refuses,
- * and all after it, come out of the reserve. Such a parse ends whole, and what it made is given up as out of memory.
- * JSON that is built piece by piece gets the last blocks out of a small pool: nobody looks at each member that is set. */
+/* Memory for jansson. Its lexer does not look whether a byte of a string found room: without memory it drops characters, and writes beyond its
+ * buffer. So a text is parsed only after as much was reserved as the whole of it can need. malloc still gives the blocks; the first one that it
+ * refuses, and all after it, come out of the reserve. Such a parse ends in order, and what it made is given up as out of memory.
+ * JSON that is built piece by piece gets its last blocks out of a small pool: nobody looks at each member that is set. */
 #include "lib/base/json.h"
 #include "lib/base/memory.h"
 
