@@ -116,9 +116,10 @@ void write_numbers(JsonWriter *w, const char *key, const double *values, int64_t
 /* stdout: results only. That it could not be written is kept until the end; once its reader has gone (a closed pipe), work ends as if
  * interrupted. */
 void print_result(const char *format, ...) PRINTF_LIKE(1, 2);
-void print_text(const char *text, size_t len);
-void page_text(const char *text, size_t len); /* by a pager where it is longer than the terminal that it goes to */
-void show_result(void);                       /* flushes: what was printed so far can be read */
+void print_text(const char *text, size_t len); /* what would steer a terminal is shown there; a pipe gets the bytes */
+void print_raw(const char *text, size_t len);  /* what we steer it with */
+void page_text(const char *text, size_t len);  /* by a pager where it is longer than the terminal that it goes to */
+void show_result(void);                        /* flushes: what was printed so far can be read */
 /* Once, by program_run: flushes, and says what came of writing. ST_RESOURCE for a full disk and the like; a closed pipe ends the program by SIGPIPE,
  * without a word, unless something else went wrong before. */
 Status end_result(Status status);

@@ -82,14 +82,15 @@ static void paint_token(void *context, int32_t id, bool trained, bool special, c
     (void)id;
     if (!paint->colour && trained != paint->trained) print_result("%s", trained ? marks()->open : marks()->close);
     paint->trained = trained;
-    if (paint->colour) print_result("\033[%s%sm", trained ? "32;1" : "2", special ? ";7" : "");
+    char paints[16];
+    if (paint->colour) print_raw(paints, (size_t)snprintf(paints, sizeof paints, "\033[%s%sm", trained ? "32;1" : "2", special ? ";7" : ""));
     for (size_t i = 0; i < len; i++) {
         if (text[i] == '\n')
             print_result("%s\n", marks()->line_end);
         else
             print_text(text[i] ? &text[i] : "?", 1);
     }
-    if (paint->colour) print_result("\033[0m");
+    if (paint->colour) print_raw("\033[0m", 4);
 }
 
 /* what: ", rejected" of the other answer of a pair, else "" */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tune inspect: what is in a model, an adapter, a safetensors file, a checkpoint or a run. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "lib/base/log.h"
 #include "cmd/cmd.h"
@@ -19,9 +20,12 @@ static bool holds(const Inspect *job, const char *name) {
 
 /* A name of a file's for the terminal. */
 static const char *shown(const Inspect *job, const char *name) {
-    char *text = arena_strdup(job->arena, name);
-    if (text) text_keep_one_line(text);
-    return text ? text : "?";
+    size_t room = 8 * strlen(name) + 1;
+    char *text = arena_alloc(job->arena, room);
+    if (!text) return "?";
+    memcpy(text, name, strlen(name) + 1);
+    text_keep_one_line(text, room);
+    return text;
 }
 
 /* ---- tensors ---- */

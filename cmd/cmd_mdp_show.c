@@ -10,11 +10,25 @@ typedef struct Show {
     MdpQuestion question;
 } Show;
 
+/* Names are a file's; colours are ours: ESC [ numbers m. */
+static void print_painted(const char *text, size_t len) {
+    size_t plain = 0;
+    for (size_t at = 0, n; at + 1 < len; at += MAX(n, 1)) {
+        n = text[at] == '\033' && text[at + 1] == '[' ? 2 + strspn(text + at + 2, "0123456789;") : 0;
+        n = n > 0 && text[at + n] == 'm' ? n + 1 : 0;
+        if (n == 0) continue;
+        print_text(text + plain, at - plain);
+        print_raw(text + at, n);
+        plain = at + n;
+    }
+    print_text(text + plain, len - plain);
+}
+
 static void print_screen(const MdpPicture *picture) {
     Str text = {0};
     int columns = screen_width();
     mdp_show_text(picture, speaks_utf8(), screen_paints(), columns ? columns : 1 << 20, &text); /* a pipe is as wide as is needed */
-    print_text(text.data, text.len);
+    (screen_paints() ? print_painted : print_text)(str_text(&text), text.len);
     str_release(&text);
 }
 

@@ -89,7 +89,7 @@ int program_run(int argc, char **argv, CommandMain *run) {
     profile_end();
     status = end_result(status);
     if (status == ST_OK) return 0;
-    fprintf(stderr, "%s: error: %s\n", program_name, status_text());
-    if (*status_hint_text()) fprintf(stderr, "hint: %s\n", status_hint_text());
+    show_message("%s: error: %s", program_name, *status_text() ? status_text() : status_meaning(status));
+    if (*status_hint_text()) show_message("hint: %s", status_hint_text());
     return status_exit_code(status);
 }

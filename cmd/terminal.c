@@ -13,6 +13,7 @@
 
 #include "lib/base/memory.h"
 #include "lib/base/system.h"
+#include "lib/base/visible.h"
 #include "lib/base/work.h"
 #include "cmd/cmd.h"
 
@@ -66,29 +67,70 @@ void write_numbers(JsonWriter *w, const char *key, const double *values, int64_t
 
 const char *short_number(double value, char out[32]) { return format_number(value, 4, out); }
 
+/* Texts of others do not steer the terminal (visible.h): all that goes there goes through print_text and print_plain, but for what we steer it
+ * with. */
+static Visible printed; /* of a character that is on its way to stdout */
+
+static bool is_terminal(int fd) {
+    static int known[STDERR_FILENO + 1]; /* 0: not looked at; 1, 2 */
+    if (!known[fd]) known[fd] = isatty(fd) ? 2 : 1;
+    return known[fd] == 2;
+}
+
 /* What was made without memory may lack something: none of it is printed, and the program's end says why. */
 static bool made_whole(void) {
     if (memory_is_short()) output_error = output_error ? output_error : ENOMEM;
     return !memory_is_short();
 }
 
-void print_result(const char *format, ...) {
-    va_list arguments;
-    if (!made_whole()) return;
-    va_start(arguments, format);
-    if (vprintf(format, arguments) < 0) output_failed();
-    va_end(arguments);
+void print_raw(const char *text, size_t len) {
+    if (made_whole() && fwrite(text, 1, len, stdout) < len) output_failed();
 }
 
 void print_text(const char *text, size_t len) {
-    if (made_whole() && fwrite(text, 1, len, stdout) < len) output_failed();
+    Str clean = {0};
+    if (is_terminal(STDOUT_FILENO)) visible_append(&clean, &printed, text, len);
+    if (is_terminal(STDOUT_FILENO))
+        print_raw(str_text(&clean), clean.len);
+    else
+        print_raw(text, len);
+    str_release(&clean);
+}
+
+void print_result(const char *format, ...) {
+    va_list arguments, again;
+    if (!made_whole()) return;
+    va_start(arguments, format);
+    va_copy(again, arguments);
+    int len = is_terminal(STDOUT_FILENO) ? vsnprintf(NULL, 0, format, again) : vprintf(format, again);
+    va_end(again);
+    char *text = len >= 0 && is_terminal(STDOUT_FILENO) ? malloc((size_t)len + 1) : NULL;
+    if (text) {
+        vsnprintf(text, (size_t)len + 1, format, arguments);
+        print_text(text, (size_t)len);
+    }
+    if (len < 0 || (!text && is_terminal(STDOUT_FILENO))) output_failed();
+    free(text);
+    va_end(arguments);
 }
 
 void show_result(void) {
     if (fflush(stdout) != 0) output_failed();
 }
 
+/* A whole line of stderr's. */
+static void print_plain(const char *text) {
+    Str clean = {0};
+    if (is_terminal(STDERR_FILENO)) visible_text(&clean, text);
+    fprintf(stderr, "%s\n", is_terminal(STDERR_FILENO) ? str_text(&clean) : text);
+    str_release(&clean);
+}
+
 Status end_result(Status status) {
+    Str rest = {0};
+    visible_end(&rest, &printed);
+    if (rest.len > 0) print_raw(str_text(&rest), rest.len);
+    str_release(&rest);
     show_result();
     if (output_error == EPIPE && (status == ST_OK || status == ST_INTERRUPTED)) {
         signal(SIGPIPE, SIG_DFL);
@@ -179,7 +221,9 @@ static void draw_block(void) {
     erase_block();
     terminal_size(&columns, &rows);
     if (curve && curve->n > 1 && columns >= 40 && rows >= 2 * CURVE_ROWS) curve_write(curve, columns - 1, CURVE_ROWS, speaks_utf8(), &text);
-    const char *line = *working ? working : progress;
+    Str shown_line = {0};
+    visible_text(&shown_line, *working ? working : progress);
+    const char *line = str_text(&shown_line);
     size_t room = (size_t)MAX(columns - 1, 1), len = strlen(line), table_rows = 0;
     for (size_t i = 0; i < table.len; i++) table_rows += table.data[i] == '\n';
     if (table_rows + 2 < (size_t)rows) append_table(&text, room);
@@ -188,6 +232,7 @@ static void draw_block(void) {
     fputs(str_text(&text), stderr);
     fflush(stderr);
     str_release(&text);
+    str_release(&shown_line);
     columns_drawn = columns;
     live = shown = true;
 }
@@ -217,7 +262,7 @@ void end_live_line(void) {
 void show_table(const char *text) {
     if (quiet || !moves_cursor(STDERR_FILENO)) return;
     str_clear(&table);
-    str_append(&table, text);
+    visible_text(&table, text);
 }
 
 void show_curve(double value) {
@@ -242,7 +287,7 @@ void show_progress(const char *format, ...) {
     if (terminal)
         draw_block();
     else
-        fprintf(stderr, "%s\n", progress);
+        print_plain(progress);
 }
 
 /* ---- long work ---- */
@@ -288,7 +333,7 @@ void show_work(void *context, const Work *work) {
     if (terminal)
         draw_block();
     else
-        fprintf(stderr, "%s\n", working);
+        print_plain(working);
 }
 
 /* ---- whole lines, above it ---- */
@@ -296,8 +341,14 @@ void show_work(void *context, const Work *work) {
 static void print_line(const char *format, va_list arguments) {
     bool again = live && (curve || table.len || *working);
     erase_block();
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    va_list counted;
+    va_copy(counted, arguments);
+    int len = vsnprintf(NULL, 0, format, counted);
+    va_end(counted);
+    char *text = len >= 0 ? malloc((size_t)len + 1) : NULL;
+    if (text) vsnprintf(text, (size_t)len + 1, format, arguments);
+    print_plain(text ? text : format);
+    free(text);
     if (again) draw_block();
 }
 

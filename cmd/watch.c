@@ -14,7 +14,7 @@ static void draw_grid(const Watch *watch, const NamedMdp *world, int64_t state) 
     for (int r = 0; r < world->rows; r++) {
         for (int c = 0; c < world->columns; c++) {
             int64_t cell = (int64_t)r * world->columns + c;
-            char letter = world->cells ? world->cells[cell] : '.';
+            char letter = world->cells && world->cells[cell] >= ' ' && world->cells[cell] < 0x7F ? world->cells[cell] : '.';
             if (cell == state)
                 str_append(&frame, screen_paints() ? "\033[7m@\033[0m" : "@");
             else
@@ -22,7 +22,7 @@ static void draw_grid(const Watch *watch, const NamedMdp *world, int64_t state) 
             str_append_char(&frame, c + 1 < world->columns ? ' ' : '\n');
         }
     }
-    print_text(str_text(&frame), frame.len);
+    print_raw(str_text(&frame), frame.len);
     str_release(&frame);
 }
 
@@ -34,8 +34,9 @@ static void print_step(const Watch *watch, const Env *env, const double *actions
     for (int64_t i = 0; i < env->observation.size; i++) str_printf(&line, " %s", NUMBER(observation[i]));
     if (env->terminated[0]) str_append(&line, "  terminated");
     if (env->truncated[0]) str_append(&line, "  truncated");
-    if (screen_redraws()) str_append(&line, "\033[K");
-    print_result("%s\n", str_text(&line));
+    print_result("%s", str_text(&line));
+    if (screen_redraws()) print_raw("\033[K", 3);
+    print_result("\n");
     str_release(&line);
 }
 

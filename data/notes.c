@@ -30,7 +30,7 @@ void row_note(RowNotes *notes, const char *format, ...) {
     int n = vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     if (n >= (int)sizeof text) text[utf8_whole_prefix(text, sizeof text - 1)] = '\0';
-    text_keep_one_line(text);
+    text_keep_one_line(text, sizeof text);
     RowNote *note = find(notes, text);
     if (note)
         note->n = 1;

@@ -61,13 +61,19 @@ static void write_bytes(StoreWriter *writer, const void *bytes, size_t size) {
     writer->written += size;
 }
 
-/* A file that nobody else sees: its name is taken away at once. */
+/* A file that nobody else sees. Where the file system cannot make one without a name, that is taken away at once. */
 static FILE *open_nameless(const char *folder) {
-    Str path = {0};
-    str_printf(&path, "%s/.tune-rows-XXXXXX", folder);
-    int fd = path.data ? mkstemp(path.data) : -1;
-    if (fd >= 0) unlink(path.data);
-    str_release(&path);
+    int fd = -1;
+#ifdef O_TMPFILE
+    fd = UNTIL_DONE(open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+#endif
+    if (fd < 0) {
+        Str path = {0};
+        str_printf(&path, "%s/.tune-rows-XXXXXX", folder);
+        if (path.data) fd = mkostemp(path.data, O_CLOEXEC);
+        if (fd >= 0) unlink(path.data);
+        str_release(&path);
+    }
     FILE *file = fd >= 0 ? fdopen(fd, "w+b") : NULL;
     if (fd >= 0 && !file) close(fd);
     return file;

@@ -387,6 +387,7 @@ static Status load_all(Merge *merge) {
 static Status write_output(void *context, const char *made) {
     Merge *merge = context;
     merge->made = made;
+    TRY(check_output(merge)); /* another process may have made it meanwhile */
     TRY(write_directory(merge));
     return merge->config->prove ? merge_prove(merge) : ST_OK;
 }

@@ -484,7 +484,10 @@ static Status ask_some(Synth *s, SynthRequest **requests, size_t n) {
     Status status = teacher_ask(requests[0]->teacher, prompts, n, &s->stages[requests[0]->stage].sampling, on_answer, &asking);
     s->teacher_seconds += clock_seconds() - before;
     free(prompts);
-    return status;
+    Failure failure;
+    failure_keep(&failure, status);
+    Status synced = journal_sync(s->journal); /* answers are paid for, also those before a failure */
+    return status == ST_OK ? synced : failure_say(&failure);
 }
 
 static bool same_kind(const SynthRequest *a, const SynthRequest *b) {

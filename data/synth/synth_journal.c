@@ -2,8 +2,10 @@
 #include "data/synth/synth_journal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct Slot {
     const char *line;
@@ -117,4 +119,12 @@ Status journal_add(Journal *journal, const char *key, const Str *fields) {
     Status status = file_append(journal->path, line.data, line.len);
     str_release(&line);
     return status;
+}
+
+Status journal_sync(const Journal *journal) {
+    int fd = UNTIL_DONE(open(journal->path, O_RDONLY | O_CLOEXEC));
+    if (fd < 0) return errno == ENOENT ? ST_OK : status_errno(errno, "cannot open '%s'", journal->path);
+    Status status = file_sync(fd) == 0 || errno == EINVAL ? ST_OK : status_unwritable(errno, "cannot sync '%s'", journal->path);
+    close(fd);
+    return status == ST_OK ? dir_sync_above(journal->path) : status;
 }

@@ -26,5 +26,6 @@ Status journal_find(const Journal *journal, const char *key, json_t **line);
 Status journal_first(const Journal *journal, json_t **line); /* the same of its first line; NULL when it is empty */
 /* Appends {"key": key, fields}; `fields`: a JSON object's text. ST_RESOURCE: a full disk, with nothing written. */
 Status journal_add(Journal *journal, const char *key, const Str *fields);
+Status journal_sync(const Journal *journal); /* what was added is on the disk, as is the file's name */
 
 #endif

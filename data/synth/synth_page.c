@@ -30,6 +30,15 @@ typedef struct Page {
     size_t n_common, n_different;
 } Page;
 
+/* What makes these rows: a run that was resumed makes the same ones. */
+static void append_command(const Synth *s, Str *text) {
+    static const char option[] = " --resume";
+    const char *command = s->config->options.command, *at = command ? strstr(command, option) : NULL;
+    if (at && at[sizeof option - 1] && at[sizeof option - 1] != ' ') at = NULL;
+    if (at) str_append_n(text, command, (size_t)(at - command));
+    if (command) str_append(text, at ? at + sizeof option - 1 : command);
+}
+
 /* ---- numbers ---- */
 
 static void histogram_add(Histogram *h, double value) {
@@ -322,7 +331,10 @@ static Status write_page(const Page *page) {
     str_append(&out, ": ");
     html_text(&out, s->preset->help);
     str_append(&out, "</p>\n");
-    if (s->config->options.command) html_element(&out, "code class=\"command\"", s->config->options.command);
+    Str command = {0};
+    append_command(s, &command);
+    if (command.len > 0) html_element(&out, "code class=\"command\"", str_text(&command));
+    str_release(&command);
     add_tiles(page, &out);
     str_append(&out, "<h2>How many, and why not more</h2>\n<div class=\"columns\">");
     add_shares(&out, "Task types", json_object_get(page->summary, "task_types"), "candidates");
@@ -377,7 +389,10 @@ static Status write_card(const Page *page) {
     Str out = {0};
     str_printf(&out, "# %s\n\nSynthetic rows, made by `tune data synth` with the preset `%s`: %s. Not checked by people.\n\n",
                path_name(s->recipe->output), s->preset->name, s->preset->help);
-    if (s->config->options.command) str_printf(&out, "    %s\n\n", s->config->options.command);
+    Str command = {0};
+    append_command(s, &command);
+    if (command.len > 0) str_printf(&out, "    %s\n\n", str_text(&command));
+    str_release(&command);
     str_printf(&out, "- rows: %zu of %lld asked for, in `rows.jsonl` (format `%s`)\n", s->n_rows, (long long)s->recipe->synth_num_rows,
                s->recipe->synth_format);
     if (json_object_get(page->summary, "selected"))

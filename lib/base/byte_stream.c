@@ -71,7 +71,9 @@ Status stream_open(const char *path, ByteStream **result) {
     *result = NULL;
     if (!path) return ST_RESOURCE;
     if (dir_exists(path)) return status_fail(ST_INPUT, "cannot read '%s': it is a folder", path);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd;
+    do fd = open(path, O_RDONLY | O_CLOEXEC);
+    while (fd < 0 && errno == EINTR && !interrupt_requested());
     if (fd < 0 && errno == EINTR) return status_fail(ST_INTERRUPTED, "interrupted while opening '%s'", path); /* a pipe without a writer */
     if (fd < 0) return status_errno(errno, "cannot open '%s'", path);
     ByteStream *stream = malloc(sizeof *stream);

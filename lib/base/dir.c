@@ -11,12 +11,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
+
+/* The name of `path` in the folder above it. Above may be a folder that cannot be opened, only gone through: then the system keeps its own order. */
+static int sync_name(const char *path) {
+    Str above = {0};
+    const char *name = path_name(path);
+    str_append_n(&above, path, (size_t)(name - path));
+    int fd = UNTIL_DONE(open(above.len ? str_text(&above) : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    str_release(&above);
+    if (fd < 0) return 0;
+    int error = file_sync(fd) == 0 || errno == EINVAL ? 0 : errno;
+    close(fd);
+    return error;
+}
 
 /* Makes one folder; one that stands there already is fine. 0 or an errno. */
 static int make_one(const char *path) {
-    if (mkdir(path, 0777) == 0) return 0;
+    if (UNTIL_DONE(mkdir(path, 0777)) == 0) return sync_name(path);
     int error = errno;
     return dir_exists(path) ? 0 : error;
 }
@@ -72,6 +87,24 @@ Status dir_remove(const char *path) {
     if (!S_ISDIR(info.st_mode)) return status_fail(ST_INPUT, "cannot remove '%s': not a folder", path);
     int error = remove_tree(path);
     return error == 0 ? ST_OK : status_errno(error, "cannot remove '%s'", path);
+}
+
+/* What is no file of ours need not be one that can be opened. */
+static int sync_entry(const char *path, const struct stat *info, int kind, struct FTW *where) {
+    (void)kind, (void)where;
+    if (!S_ISREG(info->st_mode) && !S_ISDIR(info->st_mode)) return 0;
+    int fd = UNTIL_DONE(open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (fd < 0) return errno == EACCES || errno == ENOENT || errno == ELOOP ? 0 : errno;
+    int error = file_sync(fd) == 0 || errno == EINVAL ? 0 : errno;
+    close(fd);
+    return error;
+}
+
+Status dir_sync_tree(const char *path) {
+    if (!path) return ST_RESOURCE;
+    int error = nftw(path, sync_entry, 32, FTW_DEPTH | FTW_PHYS);
+    if (error < 0) error = errno;
+    return error == 0 ? ST_OK : status_unwritable(error, "cannot sync folder '%s'", path);
 }
 
 static int compare_names(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
@@ -206,33 +239,82 @@ Status dir_build(const char *dir, Status (*write)(void *context, const char *mad
     return dir_build_beside(dir, write, context, NULL);
 }
 
+/* A file beside the folder, locked as long as it is built: names of what is half done are this process's then. *lock is -1 where another one has it;
+ * who had it before may have taken the file away meanwhile. */
+static Status take_lock(const char *dir, const char *path, int *lock) {
+    struct stat info;
+    for (;;) {
+        *lock = UNTIL_DONE(open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
+        if (*lock < 0) return status_unwritable(errno, "cannot write '%s'", path);
+        bool taken = UNTIL_DONE(flock(*lock, LOCK_EX | LOCK_NB)) != 0 && errno == EWOULDBLOCK; /* some file systems have no locks */
+        if (!taken && (fstat(*lock, &info) != 0 || info.st_nlink > 0)) return ST_OK;
+        close(*lock);
+        *lock = -1;
+        if (!taken) continue;
+        status_fail(ST_CONFIG, "another process is writing '%s'", dir);
+        return status_hint(ST_CONFIG, "wait for it, or choose another output");
+    }
+}
+
+typedef struct Building {
+    Str above, path, made, old, lock;
+} Building;
+
+static void name_all(Building *b, const char *dir) {
+    size_t len = strlen(dir);
+    while (len > 1 && dir[len - 1] == '/') len--; /* or the folder beside it would be in it */
+    str_append_n(&b->path, dir, len);
+    const char *name = path_name(str_text(&b->path));
+    str_append_n(&b->above, dir, (size_t)(name - str_text(&b->path)));
+    str_printf(&b->made, "%s.%s.tune-partial", str_text(&b->above), name);
+    str_printf(&b->old, "%s.%s.tune-old", str_text(&b->above), name);
+    str_printf(&b->lock, "%s.%s.tune-lock", str_text(&b->above), name);
+}
+
+static Status build(const Building *b, Status (*write)(void *context, const char *made), void *context, Str *kept) {
+    const char *path = str_text(&b->path), *made = str_text(&b->made), *old = str_text(&b->old);
+    Status status = clear_up(made, path, old);
+    if (status == ST_OK) status = dir_make(made);
+    if (status == ST_OK) status = write(context, made);
+    status = memory_check(status);
+    if (status == ST_OK) status = kept ? put_beside(made, path, kept) : put_in_place(made, path, old);
+    if (status != ST_OK) remove_tree(made); /* says nothing: the failure keeps its words */
+    return status;
+}
+
 Status dir_build_beside(const char *dir, Status (*write)(void *context, const char *made), void *context, Str *kept) {
     if (!dir) return ST_RESOURCE;
     char *real = realpath(dir, NULL); /* what a link leads to is replaced, not the link */
-    if (real) dir = real;
-    size_t len = strlen(dir);
-    while (len > 1 && dir[len - 1] == '/') len--; /* or the folder beside it would be in it */
-    Str path = {0}, made = {0}, old = {0};
-    str_append_n(&path, dir, len);
-    const char *name = path_name(str_text(&path));
-    int above = (int)(name - str_text(&path));
-    str_printf(&made, "%.*s.%s.tune-partial", above, dir, name);
-    str_printf(&old, "%.*s.%s.tune-old", above, dir, name);
+    Building b = {0};
+    int lock = -1;
+    name_all(&b, real ? real : dir);
     Status status = dir_could_make(dir);
-    if (status == ST_OK) status = clear_up(str_text(&made), str_text(&path), str_text(&old));
-    if (status == ST_OK) status = dir_make(str_text(&made));
-    if (status == ST_OK) status = write(context, str_text(&made));
-    status = memory_check(status);
-    if (status == ST_OK && kept)
-        status = put_beside(str_text(&made), str_text(&path), kept);
-    else if (status == ST_OK)
-        status = put_in_place(str_text(&made), str_text(&path), str_text(&old));
-    if (status != ST_OK) remove_tree(str_text(&made)); /* says nothing: the failure keeps its words */
-    str_release(&path);
-    str_release(&made);
-    str_release(&old);
+    if (status == ST_OK && b.above.len) status = dir_make(str_text(&b.above));
+    if (status == ST_OK) status = take_lock(dir, str_text(&b.lock), &lock);
+    if (status == ST_OK) status = build(&b, write, context, kept);
+    if (lock >= 0) {
+        unlink(str_text(&b.lock));
+        close(lock);
+    }
+    str_release(&b.above);
+    str_release(&b.path);
+    str_release(&b.made);
+    str_release(&b.old);
+    str_release(&b.lock);
     free(real);
     return status;
+}
+
+Status dir_room(const char *path, uint64_t bytes) {
+    struct statvfs disk;
+    if (!path) return ST_RESOURCE;
+    if (UNTIL_DONE(statvfs(path, &disk)) != 0 || disk.f_blocks == 0) return ST_OK; /* some do not say */
+    double room = (double)disk.f_bavail * (double)disk.f_frsize;
+    if ((double)bytes <= room) return ST_OK;
+    char needs[32], has[32];
+    status_fail(ST_RESOURCE, "not enough room: what is to be written takes %s, and the disk has room for %s", format_bytes((double)bytes, needs),
+                format_bytes(room, has));
+    return status_hint(ST_RESOURCE, "free some space or choose a folder on another disk");
 }
 
 char *path_join(Arena *arena, const char *dir, const char *name) {

@@ -89,10 +89,16 @@ static int write_all(int fd, const uint8_t *bytes, size_t size) {
     return 0;
 }
 
+Status file_refuse_link(const char *path) {
+    status_fail(ST_RESOURCE, "cannot write '%s': it is a link", path);
+    return status_hint(ST_RESOURCE, "what it leads to would be written to: take the link away, or choose another output");
+}
+
 Status file_append(const char *path, const void *bytes, size_t size) {
     if (!path) return ST_RESOURCE;
     TRY(memory_check(ST_OK)); /* the text may lack something */
-    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    int fd = UNTIL_DONE(open(path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (fd < 0 && errno == ELOOP) return file_refuse_link(path);
     if (fd < 0) return status_unwritable(errno, "cannot open '%s' for writing", path);
     struct stat info;
     bool sized = fstat(fd, &info) == 0;
@@ -106,7 +112,8 @@ Status file_append(const char *path, const void *bytes, size_t size) {
 
 Status file_truncate(const char *path, uint64_t size) {
     if (!path) return ST_RESOURCE;
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    int fd = UNTIL_DONE(open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
+    if (fd < 0 && errno == ELOOP) return file_refuse_link(path);
     if (fd < 0) return status_errno(errno, "cannot open '%s' for writing", path);
     struct stat info;
     Status status = ST_OK;
@@ -115,7 +122,7 @@ Status file_truncate(const char *path, uint64_t size) {
     } else if ((uint64_t)info.st_size < size) {
         status = status_fail(ST_INPUT, "cannot cut '%s' to %llu bytes: it has only %llu", path, (unsigned long long)size,
                              (unsigned long long)info.st_size);
-    } else if (ftruncate(fd, (off_t)size) != 0 || fsync(fd) != 0) {
+    } else if (UNTIL_DONE(ftruncate(fd, (off_t)size)) != 0 || file_sync(fd) != 0) {
         status = status_unwritable(errno, "cannot cut '%s'", path);
     }
     close(fd);
@@ -124,7 +131,7 @@ Status file_truncate(const char *path, uint64_t size) {
 
 Status file_copy(const char *from, const char *to) {
     if (!from || !to) return ST_RESOURCE;
-    int fd = open(from, O_RDONLY | O_CLOEXEC);
+    int fd = UNTIL_DONE(open(from, O_RDONLY | O_CLOEXEC));
     if (fd < 0) return status_errno(errno, "cannot open '%s'", from);
     uint8_t *chunk = malloc(CHUNK);
     FileWriter writer = {.fd = -1};

@@ -3,8 +3,19 @@
 #ifndef TUNE_FILE_H
 #define TUNE_FILE_H
 
+#include <errno.h>
+
 #include "lib/base/arena.h"
 #include "lib/base/str.h"
+
+/* A system call again, as long as a signal interrupts it: a value below 0 with EINTR. Network and FUSE file systems do that to all calls. */
+#define UNTIL_DONE(call)                     \
+    (__extension__({                         \
+        int done_;                           \
+        do done_ = (int)(call);              \
+        while (done_ < 0 && errno == EINTR); \
+        done_;                               \
+    }))
 
 /* A path may be NULL, as an arena gives it that was full and has said so: ST_RESOURCE, or false. */
 
@@ -75,8 +86,9 @@ size_t writer_keep_lines(FileWriter *writer);
 void writer_abandon(FileWriter *writer);                                 /* removes the temporary; harmless after commit */
 Status file_write_all(const char *path, const void *bytes, size_t size); /* the three above in one */
 Status file_append(const char *path, const void *bytes, size_t size);    /* adds to the end; a short write is undone and ST_RESOURCE */
-Status file_truncate(const char *path, uint64_t size);                   /* ST_INPUT when the file is shorter already */
-Status file_copy(const char *from, const char *to);                      /* atomically */
+Status file_refuse_link(const char *path); /* ST_RESOURCE: files that grow are not written through links; the two around this ask O_NOFOLLOW */
+Status file_truncate(const char *path, uint64_t size); /* ST_INPUT when the file is shorter already */
+Status file_copy(const char *from, const char *to);    /* atomically */
 
 Status dir_make(const char *path);                   /* with parents; existing is fine. ST_RESOURCE */
 Status dir_could_make(const char *path);             /* what dir_make would say, as far as can be told without making anything */
@@ -88,12 +100,16 @@ Status dir_sync_above(const char *path); /* of the folder that holds it: its nam
  * and an empty folder takes its place. *kept: the new name, appended. ST_CONFIG for a folder that the program runs in; else what the system says. */
 Status path_set_aside(const char *path, Str *kept);
 bool path_inside(const char *path, const char *dir); /* by whatever names; a folder is inside itself; false where one is not there */
+Status dir_sync_tree(const char *path); /* every file and folder below it, and the folder itself: what a power cut leaves is what is there now */
+int file_sync(int fd);                  /* fsync, and through the drive's cache where the system can; 0, or -1 with errno */
 Status dir_list(const char *path, Arena *arena, char ***names, size_t *count); /* sorted, without . and .. */
 /* Makes `dir` of what `write` puts into the folder `made`, hidden beside it: it appears whole, and what was there before goes only then. A failure,
- * which is `write`'s as it said it, or ST_RESOURCE, leaves all as it was. */
+ * which is `write`'s as it said it, or ST_RESOURCE, leaves all as it was. ST_CONFIG: another process builds it now. */
 Status dir_build(const char *dir, Status (*write)(void *context, const char *made), void *context);
 /* The same, but what was there before is kept: path_set_aside. *kept stays as it is where there was nothing. */
 Status dir_build_beside(const char *dir, Status (*write)(void *context, const char *made), void *context, Str *kept);
+/* ST_RESOURCE where the disk of this folder has no room for so many bytes; ST_OK where it does not say. */
+Status dir_room(const char *path, uint64_t bytes);
 char *path_join(Arena *arena, const char *dir, const char *name); /* NULL: no memory, or one of them is NULL */
 const char *path_name(const char *path);                          /* behind the last slash */
 

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/base/system.h"
 #include "lib/base/http.h"
+#include "lib/base/log.h"
 
+#include <arpa/inet.h>
 #include <curl/curl.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { MOST_CONNECTIONS = 256 };
 static const size_t longest_reply = (size_t)64 << 20;
@@ -65,9 +68,18 @@ static char *url_for_messages(const char *url) {
     return copy(url, (size_t)(host - url) + len);
 }
 
+/* As libcurl reads the url, since that is where it goes: behind a user's name, without a port, numbers in their usual form. */
 static bool is_loopback(const char *url) {
-    const char *host = strstr(url, "://") + 3;
-    return strncmp(host, "127.", 4) == 0 || strncmp(host, "localhost", 9) == 0 || strncmp(host, "[::1]", 5) == 0;
+    CURLU *parts = curl_url();
+    char *host = NULL;
+    struct in_addr address;
+    bool is = false;
+    if (parts && curl_url_set(parts, CURLUPART_URL, url, 0) == CURLUE_OK && curl_url_get(parts, CURLUPART_HOST, &host, 0) == CURLUE_OK)
+        is = strcasecmp(host, "localhost") == 0 || strcmp(host, "[::1]") == 0 ||
+             (inet_pton(AF_INET, host, &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
+    curl_free(host);
+    curl_url_cleanup(parts);
+    return is;
 }
 
 static bool set_up(HttpClient *client) {
@@ -120,6 +132,8 @@ Status http_open(const HttpOptions *options, HttpClient **out) {
     client->shown = url_for_messages(options->url);
     client->key = options->key ? copy(options->key, strlen(options->key)) : NULL;
     client->at_once = (double)client->options.concurrency;
+    if (client->key && text_starts_with(client->url, "http://") && !is_loopback(client->url))
+        log_message(LOG_WARNING, "the key for server '%s' goes there unencrypted, for all on the way to read: use https", client->shown);
     bool good = set_up(client);
     client->options.key = NULL; /* the caller's */
     if (good) {
@@ -264,13 +278,44 @@ static Status give_up(const Round *round, const Request *request, CURLcode resul
     return code == 404 ? status_hint(ST_RESOURCE, "the url may be wrong") : ST_RESOURCE;
 }
 
+/* Bytes of the character that JSON, or JSON within JSON, has escaped here: backslashes and uXXXX, or one that stands for itself. 0: none. */
+static size_t escaped(const char *at, size_t len, char *character) {
+    size_t n = 0;
+    char digits[5] = "", *end;
+    while (n < len && at[n] == '\\') n++;
+    if (n == 0 || n == len) return 0;
+    if (at[n] != 'u') {
+        *character = at[n];
+        return n + 1;
+    }
+    if (len - n < 5) return 0;
+    memcpy(digits, at + n + 1, 4);
+    unsigned long code = strtoul(digits, &end, 16);
+    *character = (char)code;
+    return end == digits + 4 && code > 0 && code < 0x80 ? n + 5 : 0;
+}
+
+/* Bytes in which the key stands here, however its characters are escaped; 0: it does not. */
+static size_t key_at(const char *at, size_t len, const char *key) {
+    size_t used = 0, n;
+    char character;
+    for (; *key; key++, used += n) {
+        if (used < len && at[used] == *key && *key != '\\')
+            n = 1;
+        else if ((n = used < len ? escaped(at + used, len - used, &character) : 0) == 0 || character != *key)
+            return 0;
+    }
+    return used;
+}
+
 /* Servers that show what they were sent must not bring the key into messages and files. */
 static void hide_key(const HttpClient *client, bool answer, Str *reply) {
     enum { LEAST_SECRET = 16 }; /* bytes: an answer that says "none" or "ollama", as keys of servers at home, means the word */
-    size_t len = client->key ? strlen(client->key) : 0;
-    if (answer && len < LEAST_SECRET) return;
-    for (char *at = reply->data; len > 0 && at && (at = memmem(at, reply->len - (size_t)(at - reply->data), client->key, len)); at += len)
-        memset(at, '*', len);
+    if (!client->key || !*client->key || (answer && strlen(client->key) < LEAST_SECRET)) return;
+    for (size_t at = 0, used; at < reply->len; at += MAX(used, 1)) {
+        used = reply->data[at] == *client->key || reply->data[at] == '\\' ? key_at(reply->data + at, reply->len - at, client->key) : 0;
+        memset(reply->data + at, '*', used);
+    }
 }
 
 static Status deliver(Round *round, size_t i, long code) {

@@ -12,7 +12,8 @@
 
 /* url: http or https, whose certificate has to be valid, and of that host. ca_file: PEM file of the certificates that are trusted instead of the
  * system's, NULL = these; a path that stays. key: sent as "Authorization: Bearer KEY", NULL = none; it is copied, cleared at the end, and in no
- * message, nor is what a url holds before its @ or behind its ?; replies that repeat it have * instead. concurrency: requests at once, from 1.
+ * message, nor is what a url holds before its @ or behind its ?; replies that repeat it, also in JSON's escapes, have * instead; that it goes through
+ * plain http to another machine is a warning. concurrency: requests at once, from 1.
  * retries: how often one is sent again after a refused or broken connection, a time-out, 408, 425, 429 or 5xx. timeout: seconds for one try.
  * per_second: requests started in a second, 0 = no limit. first_pause: seconds before the first retry, doubled for each further one up to 30; a
  * server's Retry-After (at most 600 s) goes before. 429 (and 503 with Retry-After) makes all requests wait and fewer run at once, and counts as a try

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages of the library to whoever runs it, and its wish to stop. */
 #include "lib/base/log.h"
+#include "lib/base/str.h"
 #include "lib/base/system.h"
 
 #include <stdatomic.h>
@@ -34,6 +35,7 @@ void log_message(LogLevel level, const char *format, ...) {
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    text_keep_one_line(text, sizeof text);
     if (recorded) log_target.record(log_target.record_context, level, text);
     if (log_wants(level)) log_target.sink(log_target.context, level, text);
 }

@@ -153,7 +153,7 @@ bool file_forgive_cut(const Mapping *mapping) {
 Status file_map(const char *path, Mapping *mapping) {
     *mapping = (Mapping){0};
     if (!path) return ST_RESOURCE;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer would keep us waiting */
+    int fd = UNTIL_DONE(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)); /* a pipe without a writer would keep us waiting */
     if (fd < 0) return status_errno(errno, "cannot open '%s'", path);
     struct stat info;
     Status status = ST_OK;
@@ -162,7 +162,9 @@ Status file_map(const char *path, Mapping *mapping) {
     } else if (!S_ISREG(info.st_mode)) {
         status = status_fail(ST_INPUT, "cannot read '%s': not a regular file", path);
     } else if (info.st_size > 0) {
-        void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        void *data;
+        do data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        while (data == MAP_FAILED && errno == EINTR);
         if (data == MAP_FAILED) {
             status = status_errno(errno, "cannot map '%s'", path);
         } else {

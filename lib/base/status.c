@@ -17,19 +17,13 @@ static const struct {
 #undef STATUS
 };
 
-/* Names and messages of files and other programs may hold anything. */
-void text_keep_one_line(char *text) {
-    for (unsigned char *c = (unsigned char *)text; *c; c++)
-        if (*c < ' ' || *c == 0x7F) *c = *c == '\n' || *c == '\t' ? ' ' : '?';
-}
-
 Status status_fail(Status code, const char *format, ...) {
     char text[sizeof failure.text]; /* an argument may be the old text */
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    text_keep_one_line(text);
+    text_keep_one_line(text, sizeof text);
     memcpy(failure.text, text, sizeof text);
     failure.hint[0] = '\0';
     return code;
@@ -41,7 +35,7 @@ Status status_hint(Status code, const char *format, ...) {
     va_start(args, format);
     vsnprintf(hint, sizeof hint, format, args);
     va_end(args);
-    text_keep_one_line(hint);
+    text_keep_one_line(hint, sizeof hint);
     memcpy(failure.hint, hint, sizeof hint);
     return code;
 }
@@ -52,7 +46,7 @@ Status status_prefix(Status code, const char *format, ...) {
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    text_keep_one_line(what);
+    text_keep_one_line(what, sizeof what);
     snprintf(text, sizeof text, "%s: %s", what, failure.text);
     text[sizeof failure.text - 1] = '\0';
     memcpy(failure.text, text, sizeof failure.text);

@@ -29,8 +29,8 @@ const char *str_text(const Str *str); /* "" when nothing was added */
 void str_clear(Str *str);
 void str_release(Str *str);
 
-/* Text of others for a line on the terminal, in place: blanks for ends of lines and tabs, '?' for what else would steer it. */
-void text_keep_one_line(char *text);
+/* Text of others for one line, in place in `room` bytes: blanks for ends of lines and tabs; what else would steer a terminal is shown (visible.h). */
+void text_keep_one_line(char *text, size_t room);
 bool text_starts_with(const char *text, const char *prefix);
 bool text_ends_with(const char *text, const char *suffix);
 /* Words of one text with `between` among them, as "a b c" and "a|b|c". The next word of *list, which moves behind it; false at the end. */

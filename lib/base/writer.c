@@ -3,6 +3,7 @@
 #include "lib/base/file.h"
 #include "lib/base/memory.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -37,29 +38,63 @@ static void writer_failed(FileWriter *writer, int error) {
     writer->status = unwritable(writer);
 }
 
-/* A new file that is locked as long as it is open. A dead process of the same number may have left one; EBUSY: the process is writing it. */
-static int open_new(const char *temporary) {
-    int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, fd = open(temporary, flags, 0666);
-    if (fd < 0 && errno == EEXIST) {
-        int old = open(temporary, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
-        bool busy = old >= 0 && flock(old, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-        if (old >= 0) close(old);
-        if (busy) {
-            errno = EBUSY;
-            return -1;
-        }
-        unlink(temporary);
-        fd = open(temporary, flags, 0666);
+/* Removes what writers of the same name left that are dead: their locks are free. */
+static void remove_leftovers(const char *path) {
+    Str folder = {0}, begin = {0}, left = {0};
+    const char *last = path_name(path);
+    str_append_n(&folder, path, (size_t)(last - path));
+    str_printf(&begin, ".%s.tmp-", last);
+    DIR *dir = opendir(folder.len ? str_text(&folder) : ".");
+    for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
+        const char *digits = entry->d_name + begin.len;
+        if (!text_starts_with(entry->d_name, str_text(&begin)) || !*digits || digits[strspn(digits, "0123456789")]) continue;
+        str_clear(&left);
+        str_printf(&left, "%s%s", str_text(&folder), entry->d_name);
+        int fd = UNTIL_DONE(open(str_text(&left), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) unlink(str_text(&left));
+        if (fd >= 0) close(fd);
     }
-    if (fd >= 0) flock(fd, LOCK_EX | LOCK_NB); /* a file system without locks only loses the check */
-    return fd;
+    if (dir) closedir(dir);
+    str_release(&folder);
+    str_release(&begin);
+    str_release(&left);
+}
+
+/* A new file that is locked as long as it is open. EBUSY: a process of this number is writing it. One that took it for a leftover before it was
+ * locked leaves a file without a name. */
+static int open_new(const char *temporary) {
+    struct stat info;
+    for (int tries = 0; tries < 100; tries++) {
+        int fd = UNTIL_DONE(open(temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+        if (fd < 0 && errno == EEXIST) errno = EBUSY;
+        if (fd < 0) return -1;
+        flock(fd, LOCK_EX | LOCK_NB); /* a file system without locks only loses the check */
+        if (fstat(fd, &info) != 0 || info.st_nlink > 0) return fd;
+        close(fd);
+    }
+    errno = EBUSY;
+    return -1;
+}
+
+/* A dead process of this number may have left its file where there are no locks to tell that: nobody else has the number. */
+static int open_own(const char *path, const char *temporary) {
+    remove_leftovers(path);
+    int fd = open_new(temporary);
+    if (fd >= 0 || errno != EBUSY) return fd;
+    int old = UNTIL_DONE(open(temporary, O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
+    bool busy = old >= 0 && flock(old, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (old >= 0) close(old);
+    if (!busy) unlink(temporary);
+    errno = EBUSY;
+    return busy ? -1 : open_new(temporary);
 }
 
 Status writer_open(FileWriter *writer, const char *path) {
     *writer = (FileWriter){.fd = -1};
     if (!path) return writer->status = ST_RESOURCE;
     struct stat info;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
+    bool replaces = stat(path, &info) == 0;
+    if (replaces && !S_ISREG(info.st_mode)) {
         return writer->status = status_fail(ST_INPUT, "cannot write '%s': %s", path, S_ISDIR(info.st_mode) ? "it is a folder" : "not a regular file");
     }
     Str kept = {0};
@@ -68,7 +103,8 @@ Status writer_open(FileWriter *writer, const char *path) {
     writer->temporary = temporary_name(path);
     writer->buffer = malloc(BUFFER);
     bool ready = writer->path && writer->temporary && writer->buffer;
-    if (ready) writer->fd = open_new(writer->temporary);
+    if (ready) writer->fd = open_own(path, writer->temporary);
+    if (writer->fd >= 0 && replaces) (void)!fchmod(writer->fd, info.st_mode & 0777); /* what was private stays so */
     if (writer->fd >= 0) return ST_OK;
     int error = ready ? errno : ENOMEM;
     writer_failed(writer, error);
@@ -137,11 +173,11 @@ void writer_printf(FileWriter *writer, const char *format, ...) {
 }
 
 /* To the platter: on macOS fsync alone stops at the drive's cache. */
-static int sync_fd(int fd) {
+int file_sync(int fd) {
 #ifdef F_FULLFSYNC
     if (fcntl(fd, F_FULLFSYNC) == 0) return 0;
 #endif
-    return fsync(fd);
+    return UNTIL_DONE(fsync(fd));
 }
 
 Status dir_sync_above(const char *path) {
@@ -157,10 +193,10 @@ Status writer_commit(FileWriter *writer) {
     if (writer->fd < 0) return writer->status != ST_OK ? writer->status : status_fail(ST_INPUT, "cannot write: no file is open");
     if (writer->error == 0) writer_flush(writer);
     if (writer->error == 0 && memory_is_short()) writer_failed(writer, ENOMEM); /* a text of it may lack something */
-    if (writer->error == 0 && sync_fd(writer->fd) != 0) writer_failed(writer, errno);
+    if (writer->error == 0 && file_sync(writer->fd) != 0) writer_failed(writer, errno);
     if (close(writer->fd) != 0) writer_failed(writer, errno);
     writer->fd = -1;
-    if (writer->error == 0 && rename(writer->temporary, writer->path) != 0) writer_failed(writer, errno);
+    if (writer->error == 0 && UNTIL_DONE(rename(writer->temporary, writer->path)) != 0) writer_failed(writer, errno);
     /* The first failure may lie back many calls, others may have been recorded since: say it again. */
     Status status = writer->error != 0 ? unwritable(writer) : dir_sync_above(writer->path);
     if (writer->error == 0) writer->temporary[0] = '\0'; /* renamed: nothing to remove */
@@ -187,7 +223,8 @@ size_t writer_keep_lines(FileWriter *writer) {
     if (writer->error == 0) write_all(writer->fd, writer->buffer, writer->used); /* as much as there is room for */
     str_printf(&path, "%s.partial", writer->path);
     size_t n = whole_lines(writer->fd, (char *)writer->buffer, &bytes);
-    bool kept = n > 0 && ftruncate(writer->fd, bytes) == 0 && sync_fd(writer->fd) == 0 && rename(writer->temporary, str_text(&path)) == 0;
+    bool kept =
+        n > 0 && ftruncate(writer->fd, bytes) == 0 && file_sync(writer->fd) == 0 && UNTIL_DONE(rename(writer->temporary, str_text(&path))) == 0;
     if (kept) writer->temporary[0] = '\0'; /* renamed: nothing to remove */
     writer_abandon(writer);
     str_release(&path);
@@ -214,10 +251,10 @@ Status file_write_all(const char *path, const void *bytes, size_t size) {
 
 Status dir_sync(const char *path) {
     if (!path) return ST_RESOURCE;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = UNTIL_DONE(open(path, O_RDONLY | O_CLOEXEC));
     if (fd < 0) return status_errno(errno, "cannot open folder '%s'", path);
     /* Some file systems cannot sync a folder and say EINVAL; they keep their own order. */
-    Status status = sync_fd(fd) == 0 || errno == EINVAL ? ST_OK : status_errno(errno, "cannot sync folder '%s'", path);
+    Status status = file_sync(fd) == 0 || errno == EINVAL ? ST_OK : status_errno(errno, "cannot sync folder '%s'", path);
     close(fd);
     return status;
 }
@@ -225,6 +262,6 @@ Status dir_sync(const char *path) {
 Status dir_rename(const char *from, const char *to) {
     if (!from || !to) return ST_RESOURCE;
     TRY(memory_check(ST_OK)); /* a path may lack its end */
-    if (rename(from, to) != 0) return (errno == ENOENT ? status_errno : status_unwritable)(errno, "cannot rename '%s' to '%s'", from, to);
+    if (UNTIL_DONE(rename(from, to)) != 0) return (errno == ENOENT ? status_errno : status_unwritable)(errno, "cannot rename '%s' to '%s'", from, to);
     return dir_sync_above(to);
 }

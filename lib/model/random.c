@@ -54,12 +54,24 @@ static Status write_weights(const Model *model, const char *path, DType dtype, u
     return status_fail(ST_INTERRUPTED, "interrupted");
 }
 
+static uint64_t weight_bytes(const Model *model, DType dtype) {
+    uint64_t n = 0;
+    for (size_t i = 0; i < model->n_modules; i++) {
+        const Module *module = &model->modules[i];
+        n += (uint64_t)module->shape[0] * (uint64_t)MAX(module->shape[1], 1) + (module->bias ? (uint64_t)module->bias_width : 0);
+    }
+    if (model->config.tie_word_embeddings && !model->config.scores && model->n_modules > 0)
+        n -= (uint64_t)model->modules[model->n_modules - 1].shape[0] * (uint64_t)MAX(model->modules[model->n_modules - 1].shape[1], 1);
+    return n * dtype_size(dtype);
+}
+
 static Status write_random(Model *model, const char *dir, json_t *config, DType dtype, uint64_t seed, double scale) {
     TRY(model_config_parse(config, "config.json", model->arena, &model->config));
     if (model->config.wrapper)
         log_message(LOG_WARNING, "of a %s only the text part is made: the others, which config.json describes, are missing", model->config.wrapper);
     TRY(model_build(model, model->config.scores));
     TRY(dir_make(dir));
+    TRY(dir_room(dir, weight_bytes(model, dtype)));
     TRY(write_weights(model, path_join(model->arena, dir, "model.safetensors"), dtype, seed, scale));
     return config_write(config, dtype, path_join(model->arena, dir, "config.json"));
 }

@@ -326,6 +326,7 @@ static Status write_directory(void *context, const char *dir) {
     const Model *model = shards->model;
     Arena *arena = arena_new(0);
     Status status = arena ? plan_shards(shards, arena) : ST_RESOURCE;
+    if (status == ST_OK) status = dir_room(dir, shards->total);
     for (size_t s = 0; status == ST_OK && s < shards->n; s++) status = write_shard(shards, s, path_join(arena, dir, shard_name(shards, s, arena)));
     if (status == ST_OK && shards->n > 1) status = write_index(shards, dir, arena);
     arena_free(arena);

@@ -50,7 +50,7 @@ static Status write_json(const char *path, const json_t *json) {
 /* Read piece by piece: pages of a mapped file would count as this process's memory, as much again as all that is trained. */
 static Status file_checksum(const char *path, uint64_t *size, uint32_t *crc) {
     enum { PIECE = 1 << 20 };
-    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    int fd = path ? UNTIL_DONE(open(path, O_RDONLY | O_CLOEXEC)) : -1;
     uint8_t *piece = malloc(PIECE);
     ssize_t n = 0;
     if (fd < 0 || !piece) {
@@ -77,19 +77,31 @@ static Status file_checksum(const char *path, uint64_t *size, uint32_t *crc) {
 
 Status file_sync_size(const char *path, uint64_t *size) {
     *size = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = UNTIL_DONE(open(path, O_RDONLY | O_CLOEXEC));
     if (fd < 0) return errno == ENOENT ? ST_OK : status_errno(errno, "cannot open '%s'", path);
     struct stat info;
-    int error = fsync(fd) != 0 || fstat(fd, &info) != 0 ? errno : 0;
+    int error = file_sync(fd) != 0 || fstat(fd, &info) != 0 ? errno : 0;
     close(fd);
     if (error) return status_errno(error, "cannot sync '%s'", path);
     *size = (uint64_t)info.st_size;
     return ST_OK;
 }
 
+/* Of all that a manifest says but this sum; -1: no memory. */
+static json_int_t manifest_sum(const json_t *manifest) {
+    json_t *said = json_copy((json_t *)(uintptr_t)manifest);
+    json_object_del(said, "crc32");
+    char *text = said ? json_text(said, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    json_int_t crc = text ? (json_int_t)crc32_z(0, (const uint8_t *)text, strlen(text)) : -1;
+    free(text);
+    json_decref(said);
+    return crc;
+}
+
 static Status write_manifest(const Run *run, Arena *arena, const char *dir, int64_t step) {
     uint64_t metrics_bytes;
     TRY(file_sync_size(run->metrics_path, &metrics_bytes));
+    TRY(dir_sync(run->dir)); /* the file's name, too */
     json_t *files = json_object();
     char recipe[20];
     snprintf(recipe, sizeof recipe, "%016llx", (unsigned long long)run->recipe);
@@ -102,6 +114,9 @@ static Status write_manifest(const Run *run, Arena *arena, const char *dir, int6
         status = file_checksum(path_join(arena, dir, file_names[i]), &size, &crc);
         json_object_set_new(files, file_names[i], json_pack("{s:I, s:I}", "bytes", (json_int_t)size, "crc32", (json_int_t)crc));
     }
+    json_int_t own = manifest ? manifest_sum(manifest) : -1;
+    if (status == ST_OK && (own < 0 || json_object_set_new(manifest, "crc32", json_integer(own)) != 0))
+        status = status_fail(ST_RESOURCE, "out of memory for a checkpoint");
     if (status == ST_OK) status = write_json(path_join(arena, dir, "manifest.json"), manifest);
     json_decref(manifest);
     return status;
@@ -221,7 +236,10 @@ static Status verify(Arena *arena, const char *dir, int64_t step, Manifest *mani
     if (status == ST_OK) status = json_get_int(json, path, "metrics_bytes", &metrics);
     if (status == ST_OK && (version != 1 || stated != step || metrics < 0))
         status = status_fail(ST_INPUT, "'%s' is not the manifest of step %lld", path, (long long)step);
-    const json_t *files = json_object_get(json, "files");
+    const json_t *files = json_object_get(json, "files"), *sum = json_object_get(json, "crc32"); /* those of older programs have none */
+    json_int_t own = status == ST_OK && sum ? manifest_sum(json) : 0;
+    if (own < 0) status = status_fail(ST_RESOURCE, "out of memory for a checkpoint");
+    if (status == ST_OK && sum && json_integer_value(sum) != own) status = status_fail(ST_INPUT, "'%s' is damaged: its checksum differs", path);
     const char *recipe = json_string_value(json_object_get(json, "recipe"));
     *manifest = (Manifest){(uint64_t)MAX(metrics, 0), recipe ? strtoull(recipe, NULL, 16) : 0};
     for (size_t i = 0; i < COUNT_OF(file_names) && status == ST_OK; i++) {

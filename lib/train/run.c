@@ -98,7 +98,8 @@ Status run_lock(const Run *run, bool make, int *fd) {
     const char *path = run_path(run, "log.txt");
     *fd = -1;
     if (!path) return ST_RESOURCE;
-    *fd = open(path, O_WRONLY | O_APPEND | (make ? O_CREAT : 0) | O_CLOEXEC, 0666);
+    *fd = UNTIL_DONE(open(path, O_WRONLY | O_APPEND | (make ? O_CREAT : 0) | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (*fd < 0 && errno == ELOOP) return file_refuse_link(path);
     if (*fd < 0) return !make && errno == ENOENT ? ST_OK : status_unwritable(errno, "cannot write '%s'", path);
     if (take_lock(path, *fd) == ST_OK) return ST_OK;
     close(*fd);
@@ -149,17 +150,21 @@ static Status clean_files(Run *run) {
     size_t n;
     TRY(dir_list(run->dir, run->arena, &names, &n));
     for (size_t i = 0; i < n; i++) {
-        if (names[i][0] != '.' || !strstr(names[i], ".tmp-")) continue;
+        if (!text_starts_with(names[i], ".tune-rows-") && (names[i][0] != '.' || !strstr(names[i], ".tmp-"))) continue;
         const char *path = path_join(run->arena, run->dir, names[i]);
         if (path && unlink(path) != 0) return status_errno(errno, "cannot remove '%s'", path);
     }
     return ST_OK;
 }
 
-Status run_cut_metrics(const Run *run, uint64_t bytes) {
+Status run_cut_metrics(Run *run, uint64_t bytes) {
     struct stat info;
     char last = '\n';
-    if (stat(run->metrics_path, &info) != 0) return bytes == 0 ? ST_OK : status_errno(errno, "cannot resume: '%s'", run->metrics_path);
+    if (stat(run->metrics_path, &info) != 0) {
+        if (bytes > 0 && errno != ENOENT) return status_errno(errno, "cannot resume: '%s'", run->metrics_path);
+        if (bytes > 0) run_warn(run, "'%s' is missing: its lines up to step %lld are lost", run->metrics_path, (long long)run->step);
+        return ST_OK;
+    }
     int fd = bytes > 0 && bytes <= (uint64_t)info.st_size ? open(run->metrics_path, O_RDONLY | O_CLOEXEC) : -1;
     ssize_t got = fd >= 0 ? pread(fd, &last, 1, (off_t)bytes - 1) : 0;
     if (fd >= 0) close(fd);
@@ -306,7 +311,8 @@ Status run_mark_finished(Run *run, const json_t *summary) {
     Str line = {0};
     str_printf(&line, "%s\n", text);
     free(text);
-    Status status = file_write_all(run_path(run, "finished.json"), str_text(&line), line.len);
+    Status status = dir_sync_tree(run->dir); /* what is said to be finished is on the disk */
+    if (status == ST_OK) status = file_write_all(run_path(run, "finished.json"), str_text(&line), line.len);
     str_release(&line);
     if (status == ST_OK) run->finished = true;
     return status;
@@ -438,12 +444,14 @@ void run_note(Run *run, const char *format, ...) {
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    text_keep_one_line(text, sizeof text);
     log_line(run, text);
 }
 
 static void say(const Run *run, LogLevel level, const char *format, va_list args) {
     char text[4096];
     vsnprintf(text, sizeof text, format, args);
+    text_keep_one_line(text, sizeof text);
     if (run != recorded || level != LOG_WARNING) log_line(run, text);
     log_message(level, "%s", text);
 }

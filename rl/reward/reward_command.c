@@ -153,7 +153,7 @@ static Known *look_up(Command *command, const Str *line, size_t different) {
 
 /* ---- answers ---- */
 
-static Status read_answer(Reward *reward, const char *answer, size_t row, double *value) {
+static Status read_answer(Reward *reward, Slice answer, size_t row, double *value) {
     const Command *command = reward->state;
     Str who = {0};
     str_printf(&who, "program '%s'", command->argv[0]);
@@ -224,7 +224,7 @@ static Status ask_on(Asking *asking, Worker *worker, Status status, const Str *r
         if (!job->known->failed) return ST_OK;
     } else {
         double value = 0;
-        status = read_answer(asking->reward, reply->data, job->row, &value); /* while the row is known that it belongs to */
+        status = read_answer(asking->reward, (Slice){reply->data, reply->len}, job->row, &value); /* while the row is known that it belongs to */
         if (status != ST_OK) return child_add_last_line(worker->child, status);
         if (!(job->known->answer = arena_strndup(command->answers, reply->data, reply->len))) return ST_RESOURCE;
     }
@@ -299,7 +299,8 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
     }
     for (size_t i = 0; i < n && status == ST_OK; i++) {
         values[i] = reward->options[FAILED].number;
-        if (!known[i]->failed) status = reward_at_row(read_answer(reward, known[i]->answer, i, &values[i]), reward, &rows[i]);
+        if (!known[i]->failed)
+            status = reward_at_row(read_answer(reward, (Slice){known[i]->answer, strlen(known[i]->answer)}, i, &values[i]), reward, &rows[i]);
     }
     free(asking.jobs);
     free(known);

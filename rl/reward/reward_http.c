@@ -180,7 +180,7 @@ static Status read_judgement(const Reward *reward, const Str *reply, double *val
 
 static Status read_reply(Reward *reward, const Str *reply, size_t row, double *value) {
     if (reward->options[MODEL].text) return read_judgement(reward, reply, value);
-    return reward_read_answer(reward, "the server", str_text(reply), row, value);
+    return reward_read_answer(reward, "the server", (Slice){str_text(reply), reply->len}, row, value);
 }
 
 /* A proxy's page, half a body: what says nothing at all may be said better another time. A readable reply is what it is. */

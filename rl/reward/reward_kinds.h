@@ -68,7 +68,7 @@ Status reward_answer_text(const json_t *answer, const char *field, Str *room, Sl
 void reward_write_row(const RewardRow *row, Str *text);
 /* What it answers: a number, or an object with the number "reward"; its other numbers become extra columns of row `row`. ST_INPUT with `who`
  * ("program 'x'") and the answer when it is not that. A null as the number is NaN: the row is not judged, see `abstains`. */
-Status reward_read_answer(Reward *reward, const char *who, const char *answer, size_t row, double *value);
+Status reward_read_answer(Reward *reward, const char *who, Slice answer, size_t row, double *value);
 
 /* What the completion says once it has thought: without what stands between <think> and </think> and tags like these, and without thoughts that
  * have no end (all that follows) or began in the prompt (all up to the end). Borrowed from the row, or put together in `room`. */

@@ -44,14 +44,15 @@ void reward_write_row(const RewardRow *row, Str *text) {
     *text = w.text;
 }
 
-static Status garbage(const char *who, const char *answer, const char *problem) {
-    size_t len = strlen(answer);
+static Status garbage(const char *who, Slice text, const char *problem) {
+    const char *answer = text.data;
+    size_t len = text.len;
     while (len > 0 && (answer[len - 1] == '\n' || answer[len - 1] == '\r')) len--;
     return status_fail(ST_INPUT, "%s answers wrongly: %s: '%.*s%s'", who, problem, (int)MIN(len, 300), answer, len > 300 ? "..." : "");
 }
 
-Status reward_read_answer(Reward *reward, const char *who, const char *answer, size_t row, double *value) {
-    json_t *root = json_parse(answer, strlen(answer), JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL),
+Status reward_read_answer(Reward *reward, const char *who, Slice answer, size_t row, double *value) {
+    json_t *root = json_parse(answer.data, answer.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL),
            *number = json_is_object(root) ? json_object_get(root, "reward") : root, *other;
     const char *key, *error = json_string_value(json_object_get(root, "error"));
     Status status = ST_OK;

@@ -2,8 +2,10 @@
 /* Folders: made, listed, removed, built whole or not at all; paths. */
 #include "tests/support/check.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 TEST(dirs_are_made_listed_and_removed) {
@@ -98,10 +100,70 @@ TEST(folders_are_built_whole_or_not_at_all) {
     arena_free(arena);
 }
 
+static int told[2], asked[2]; /* pipes from the process that builds, and to it */
+
+static Status fill_slowly(void *context, const char *made) {
+    char byte = 'x';
+    temp_text(made, "first", context);
+    if (write(told[1], &byte, 1) != 1 || read(asked[0], &byte, 1) != 1) return status_fail(ST_RESOURCE, "no pipe");
+    temp_text(made, "second", context);
+    return ST_OK;
+}
+
+static void check_whole(const char *built, const char *want) {
+    Str text = {0};
+    char path[700];
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", built, i ? "second" : "first");
+        check_ok(file_read(path, 100, &text));
+        assert_string_equal(str_text(&text), want);
+    }
+    str_release(&text);
+}
+
+/* The second one is refused as long as the first builds, and neither has files of the other; one that was killed keeps nobody out. */
+TEST(two_processes_build_one_folder) {
+    char built[600], byte = 'x';
+    snprintf(built, sizeof built, "%s/both/folder", test_folder);
+    for (int killed = 0; killed < 3; killed++) {
+        assert_int_equal(pipe(told), 0);
+        assert_int_equal(pipe(asked), 0);
+        pid_t child = fork();
+        if (child == 0) _exit(dir_build(built, fill_slowly, "child") == ST_OK ? 0 : 1);
+        assert_int_equal(read(told[0], &byte, 1), 1);
+        check_status(dir_build(built, fill_folder, "parent"), ST_CONFIG);
+        check_text("another process is writing");
+        int how;
+        if (killed == 1) assert_int_equal(kill(child, SIGKILL) == 0 && waitpid(child, &how, 0) == child, 1);
+        assert_int_equal(write(asked[1], "xx", 2), 2); /* one for the parent's own turn */
+        if (killed != 1) assert_int_equal(waitpid(child, &how, 0), child);
+        assert_int_equal(how, killed == 1 ? SIGKILL : 0);
+        check_whole(built, killed == 1 ? "parent" : "child");
+        check_ok(dir_build(built, fill_slowly, "parent"));
+        check_whole(built, "parent");
+        for (int i = 0; i < 2; i++) close(told[i]), close(asked[i]);
+    }
+    Arena *arena = arena_new(0);
+    char **names;
+    size_t count;
+    check_ok(dir_list(temp_file(test_folder, "both"), arena, &names, &count));
+    assert_int_equal(count, 1);
+    arena_free(arena);
+}
+
+TEST(what_has_no_room_is_not_begun) {
+    check_ok(dir_room(test_folder, 1));
+    check_ok(dir_room("/nowhere/at/all", 1));
+    check_status(dir_room(test_folder, (uint64_t)1 << 62), ST_RESOURCE);
+    check_text("the disk has room for");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dirs_are_made_listed_and_removed),
         cmocka_unit_test(folders_are_built_whole_or_not_at_all),
+        cmocka_unit_test(two_processes_build_one_folder),
+        cmocka_unit_test(what_has_no_room_is_not_begun),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

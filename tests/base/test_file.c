@@ -3,10 +3,12 @@
 #include "lib/base/log.h"
 #include "tests/support/check.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -243,6 +245,62 @@ TEST(written_files_appear_whole) {
     check_status(file_copy(path, folder), ST_INPUT);
 }
 
+/* Network and FUSE file systems end any call by a signal. */
+static int interruptions;
+int fsync(int fd) {
+    (void)fd;
+    if (interruptions-- > 0) {
+        errno = EINTR;
+        return -1;
+    }
+    return 0;
+}
+
+TEST(an_interrupted_call_is_made_again) {
+    interruptions = 2;
+    check_ok(file_write_all(temp_file(test_folder, "interrupted"), "whole", 5));
+    assert_true(interruptions < 0);
+    interruptions = 2;
+    check_ok(dir_sync(test_folder));
+    check_ok(file_truncate(temp_file(test_folder, "interrupted"), 2));
+    interruptions = 0;
+}
+
+static mode_t mode_of(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 ? info.st_mode & 0777 : 0;
+}
+
+/* What is replaced keeps its mode; what a writer left that was killed goes with the next one of that name, not what one is writing now. */
+TEST(what_is_replaced_leaves_nothing_but_its_mode) {
+    const char *folder = temp_file(test_folder, "replaced"), *path = temp_file(test_folder, "replaced/rows");
+    check_ok(dir_make(folder));
+    temp_text(folder, "rows", "old");
+    assert_int_equal(chmod(path, 0600), 0);
+    temp_text(folder, ".rows.tmp-999999", "left by a kill");
+    temp_text(folder, ".rows.tmp-1x", "another's");
+    const char *busy = temp_text(folder, ".rows.tmp-999998", "written now");
+    int fd = open(busy, O_RDONLY);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    check_ok(file_write_all(path, "new", 3));
+    assert_int_equal(mode_of(path), 0600);
+    assert_int_equal(count_names(folder), 3);
+    close(fd);
+    check_ok(file_write_all(path, "newer", 5));
+    assert_int_equal(count_names(folder), 2);
+}
+
+TEST(what_grows_is_not_written_through_a_link) {
+    const char *link = temp_file(test_folder, "a_link");
+    assert_int_equal(symlink("what_it_leads_to", link), 0);
+    check_status(file_append(link, "x", 1), ST_RESOURCE);
+    check_text("it is a link");
+    temp_text(test_folder, "what_it_leads_to", "whole");
+    check_status(file_append(link, "x", 1), ST_RESOURCE);
+    check_status(file_truncate(link, 1), ST_RESOURCE);
+    check_text("it is a link");
+}
+
 TEST(files_grow_and_shrink) {
     const char *path = temp_file(test_folder, "metrics");
     check_ok(file_append(path, "one\n", 4));
@@ -334,6 +392,9 @@ int main(void) {
         cmocka_unit_test(a_tiny_disk_loses_nothing),
 #endif
         cmocka_unit_test(mapped_files_may_be_cut), /* last: this program trusts its files no more */
+        cmocka_unit_test(an_interrupted_call_is_made_again),
+        cmocka_unit_test(what_is_replaced_leaves_nothing_but_its_mode),
+        cmocka_unit_test(what_grows_is_not_written_through_a_link),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -68,6 +68,9 @@ TEST(messages_reach_the_sink) {
     log_message(LOG_WARNING, "w%d", 1);
     log_message(LOG_INFO, "i");
     assert_string_equal(str_text(&str), "0 w1;1 i;");
+    str_clear(&str);
+    log_message(LOG_WARNING, "name \033]0;x\007 \xC2\x9B\xE2\x80\xAE");
+    assert_string_equal(str_text(&str), "0 name ^[]0;x^G \\u{9B}\\u{202E};");
     log_set_sink(NULL, NULL, LOG_WARNING);
     str_clear(&str);
     log_set_record(note, &str);

@@ -2,10 +2,12 @@
 /* Text: strings that grow, numbers as short as they can be, UTF-8, words for people and shells. */
 #include "lib/base/rng.h"
 #include "lib/base/str.h"
+#include "lib/base/visible.h"
 #include "tests/support/check.h"
 
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -181,6 +183,61 @@ TEST(numbers_are_for_people) {
     assert_string_equal(NUMBER(13310), "13310");
 }
 
+TEST(what_would_steer_a_terminal_is_shown) {
+    static const struct {
+        const char *text, *shown;
+    } cases[] = {
+        {"plain \t text\n", "plain \t text\n"},
+        {"\033]0;title\007", "^[]0;title^G"},
+        {"a\r\177", "a^M^?"},
+        {"\xC2\x9B"
+         "2J",
+         "\\u{9B}2J"},
+        {"\x9B"
+         "2J",
+         "\\x{9B}2J"},
+        {"\xE2\x80\xAEtxt.exe\xE2\x81\xA9", "\\u{202E}txt.exe\\u{2069}"},
+        {"\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80 \xD7\x90\xE2\x80\x8F", "\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80 \xD7\x90\xE2\x80\x8F"},
+        {"\xE9 latin", "\xE9 latin"},
+    };
+    Str out = {0};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        str_clear(&out);
+        visible_text(&out, cases[i].text);
+        assert_string_equal(str_text(&out), cases[i].shown);
+        Visible rest = {0};
+        str_clear(&out);
+        for (const char *c = cases[i].text; *c; c++) visible_append(&out, &rest, c, 1); /* as a model says them */
+        visible_end(&out, &rest);
+        assert_string_equal(str_text(&out), cases[i].shown);
+        char line[64];
+        snprintf(line, sizeof line, "%s", cases[i].text);
+        text_keep_one_line(line, sizeof line);
+        if (i > 0) assert_string_equal(line, cases[i].shown);
+    }
+    str_clear(&out);
+    visible_text(&out, "cut \xC2");
+    assert_string_equal(str_text(&out), "cut \\x{C2}");
+    str_release(&out);
+}
+
+TEST(a_line_stays_within_its_room) {
+    static const char text[] = "a\033\nb\xC2\x9B\xE2\x82\xAC"
+                               "end";
+    static const char whole[] = "a^[ b\\u{9B}\xE2\x82\xAC"
+                                "end";
+    for (size_t room = sizeof text; room < 32; room++) {
+        char line[32 + 1];
+        memset(line, '#', sizeof line);
+        memcpy(line, text, sizeof text);
+        text_keep_one_line(line, room);
+        assert_true(strlen(line) < room);
+        assert_true(strncmp(line, whole, strlen(line)) == 0);
+        assert_int_equal(utf8_fault(line, strlen(line)), strlen(line));
+        if (room >= sizeof whole) assert_string_equal(line, whole);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(strings_grow),
@@ -190,6 +247,8 @@ int main(void) {
         cmocka_unit_test(numbers_are_for_people),
         cmocka_unit_test(messages_find_words),
         cmocka_unit_test(a_shell_reads_back_the_word),
+        cmocka_unit_test(what_would_steer_a_terminal_is_shown),
+        cmocka_unit_test(a_line_stays_within_its_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -238,6 +238,10 @@ static void serve(int fd, Query *query) {
         reply(fd, "429 Too Many Requests", "Retry-After: 3600\r\n", "later");
     else if (strcmp(path, "forbids") == 0 && is_fourth(query))
         reply(fd, "403 Forbidden", "", "nothing of this for Bearer s3cret");
+    else if (strcmp(path, "tells") == 0 && is_fourth(query))
+        reply(
+            fd, "200 OK", "",
+            "{\"choices\": [{\"message\": {\"content\": \"It is \\u0073k-abcdefgh\\u0069jklmno\\u0050 or \\\\u0073\\\\u006B-abcdefghijklmnoP, so keep it.\"}, \"finish_reason\": \"stop\"}]}");
     else if (strcmp(path, "shaky") == 0 && before % 3 == 0)
         reply(fd, "500 Internal Server Error", "", "oops");
     else if (strcmp(path, "cut") == 0 && before % 4 == 0) {
@@ -313,7 +317,7 @@ const char seeds_text[] =
 
 static const char *secret(void *context, const char *name) {
     (void)context;
-    return strcmp(name, "TEACHER_KEY") == 0 ? "s3cret" : NULL;
+    return strcmp(name, "TEACHER_KEY") == 0 ? "s3cret" : strcmp(name, "LONG_KEY") == 0 ? "sk-abcdefghijklmnoP" : NULL;
 }
 
 static const char *const folders[] = {"recipes"};

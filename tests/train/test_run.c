@@ -4,6 +4,7 @@
 #include "lib/train/run.h"
 #include "sft/sft.h"
 #include "tests/support/check.h"
+#include "tests/support/durable.h"
 #include "tests/support/runs.h"
 
 #include <signal.h>
@@ -166,6 +167,79 @@ TEST(full_disks_and_kills_leave_the_last_one) {
     assert_int_equal(found("full"), 6);
     check_load(run, 6);
     run_close(run);
+    recipe_free(recipe);
+}
+
+/* The names of a run's files are on the disk with its checkpoint. Where metrics.jsonl is gone all the same, the checkpoint is still good. */
+TEST(names_are_kept_with_a_checkpoint) {
+    Recipe *recipe = recipe_for("deep/er/names");
+    Run *run;
+    Str text = {0};
+    durable_begin("step-3", 1);
+    check_ok(run_open(recipe, false, &run));
+    check_ok(run_metric(run, "{\"step\": 3}"));
+    check_ok(save_step(run, 3, 5));
+    check_ok(run_metric(run, "{\"step\": 4}"));
+    assert_null(strstr(durable_lost(), "metrics.jsonl "));
+    assert_null(strstr(durable_lost(), "names "));
+    assert_null(strstr(durable_lost(), "never"));
+    durable_again("finished.json", 0);
+    json_t *summary = json_pack("{s:i}", "steps", 4);
+    check_ok(run_mark_finished(run, summary));
+    assert_string_equal(durable_lost(), "");
+    json_decref(summary);
+    run_close(run);
+    assert_int_equal(unlink(temp_file(test_folder, "deep/er/names/finished.json")), 0);
+    assert_int_equal(unlink(temp_file(test_folder, "deep/er/names/metrics.jsonl")), 0);
+    temp_text(test_folder, "deep/er/names/.tune-rows-AbCdEf", "left by a kill");
+    check_ok(run_open(recipe, true, &run));
+    assert_int_equal(run_step(run), 3);
+    assert_false(file_exists(temp_file(test_folder, "deep/er/names/.tune-rows-AbCdEf")));
+    run_close(run);
+    check_ok(file_read(temp_file(test_folder, "deep/er/names/log.txt"), 1 << 20, &text));
+    check_contains(str_text(&text), "metrics.jsonl' is missing: its lines up to step 3 are lost");
+    str_release(&text);
+    recipe_free(recipe);
+}
+
+/* A manifest is checked as what it lists is; those of older programs have no sum of their own. */
+TEST(a_changed_manifest_is_damaged) {
+    Recipe *recipe = recipe_for("sums");
+    Run *run;
+    json_t *manifest;
+    const char *path = temp_file(test_folder, "sums/checkpoints/step-5/manifest.json");
+    check_ok(run_open(recipe, false, &run));
+    check_ok(run_metric(run, "{\"step\": 1}"));
+    check_ok(save_step(run, 5, 5));
+    assert_int_equal(found("sums"), 5);
+    check_ok(json_read_file(path, &manifest));
+    json_object_set_new(manifest, "metrics_bytes", json_integer(0));
+    assert_int_equal(json_dump_file(manifest, path, 0), 0);
+    assert_int_equal(found("sums"), -1);
+    json_object_del(manifest, "crc32");
+    assert_int_equal(json_dump_file(manifest, path, 0), 0);
+    assert_int_equal(found("sums"), 5);
+    json_decref(manifest);
+    run_close(run);
+    recipe_free(recipe);
+}
+
+/* Somebody else may have made the folder: what grows is not written through links. */
+TEST(links_in_a_run_are_not_followed) {
+    Recipe *recipe = recipe_for("links");
+    Run *run;
+    check_ok(dir_make(temp_file(test_folder, "links")));
+    temp_text(test_folder, "precious", "mine");
+    assert_int_equal(symlink("../precious", temp_file(test_folder, "links/log.txt")), 0);
+    check_status(run_open(recipe, false, &run), ST_RESOURCE);
+    check_text("log.txt': it is a link");
+    assert_int_equal(unlink(temp_file(test_folder, "links/log.txt")), 0);
+    assert_int_equal(symlink("../planted", temp_file(test_folder, "links/metrics.jsonl")), 0);
+    check_ok(run_open(recipe, true, &run));
+    check_status(run_metric(run, "{}"), ST_RESOURCE);
+    check_text("metrics.jsonl': it is a link");
+    run_close(run);
+    assert_false(file_exists(temp_file(test_folder, "planted")));
     recipe_free(recipe);
 }
 
@@ -473,6 +547,9 @@ int main(void) {
         cmocka_unit_test(saved_found_loaded_and_thinned_out),
         cmocka_unit_test(damaged_ones_are_never_taken),
         cmocka_unit_test(full_disks_and_kills_leave_the_last_one),
+        cmocka_unit_test(names_are_kept_with_a_checkpoint),
+        cmocka_unit_test(a_changed_manifest_is_damaged),
+        cmocka_unit_test(links_in_a_run_are_not_followed),
         cmocka_unit_test(lines_that_failed_come_before_checkpoints),
         cmocka_unit_test(taken_directories_are_refused),
         cmocka_unit_test(without_a_whole_checkpoint_it_starts_again),

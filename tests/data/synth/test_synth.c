@@ -10,7 +10,10 @@
 
 #include "lib/base/system.h"
 #include "data/rating.h"
+#include "lib/base/http.h"
+#include "lib/base/log.h"
 #include "tests/support/check.h"
+#include "tests/support/durable.h"
 #include "tests/support/synth_world.h"
 
 /* ---- few_shot ---- */
@@ -333,6 +336,67 @@ TEST(what_is_forbidden_is_refused) {
     assert_false(has(log, "s3cret"));
     free(log);
     assert_int_equal(count_lines("forbids", "requests.jsonl"), result.requests);
+}
+
+/* Nor do those that spell it in JSON's escapes, or in JSON within JSON. */
+TEST(a_key_that_is_escaped_is_hidden) {
+    SynthResult result;
+    Overrides o = remote("few_shot", "tells", "api_key_env: LONG_KEY, retries: 0", "tells");
+    set(&o, "synth.num_rows=10");
+    check_ok(run(&o, false, &result));
+    char *log = read_output("tells", "requests.jsonl");
+    check_contains(log, "It is ***");
+    check_contains(log, ", so keep it.");
+    assert_false(has(log, "defghi"));
+    free(log);
+}
+
+static void note(void *context, LogLevel level, const char *text) { str_printf(context, "%d %s\n", (int)level, text); }
+
+/* Who reads along gets the key of plain http; names that only begin as this machine's are others'. */
+TEST(a_key_goes_into_plain_http_with_a_warning) {
+    static const char *const away[] = {"http://localhost.evil.com/v1", "http://127.evil.com/v1", "http://127.0.0.1@evil.com/v1",
+                                       "http://10.0.0.1:80/v1"},
+                             *const here[] = {"http://localhost:1/v1", "http://LOCALHOST/v1",    "http://127.8.0.1/v1",
+                                              "http://[::1]:8/v1",     "http://me@127.0.0.1/v1", "https://evil.com/v1"};
+    Str said = {0};
+    HttpClient *client;
+    log_set_sink(note, &said, LOG_WARNING);
+    for (size_t i = 0; i < COUNT_OF(here); i++) {
+        check_ok(http_open(&(HttpOptions){.url = here[i], .key = "k", .concurrency = 1, .timeout = 1}, &client));
+        http_close(client);
+    }
+    assert_string_equal(str_text(&said), "");
+    for (size_t i = 0; i < COUNT_OF(away); i++) {
+        str_clear(&said);
+        check_ok(http_open(&(HttpOptions){.url = away[i], .key = "k", .concurrency = 1, .timeout = 1}, &client));
+        http_close(client);
+        check_contains(str_text(&said), "goes there unencrypted");
+        str_clear(&said);
+        check_ok(http_open(&(HttpOptions){.url = away[i], .concurrency = 1, .timeout = 1}, &client));
+        http_close(client);
+        assert_string_equal(str_text(&said), "");
+    }
+    log_set_sink(NULL, NULL, LOG_WARNING);
+    str_release(&said);
+}
+
+/* What is paid for is on the disk when the run says that it is finished; a resumed run says of itself what one says that was not. */
+TEST(what_is_finished_outlives_a_power_cut) {
+    SynthResult result;
+    Overrides o = remote("few_shot", "well", "", "durable");
+    set(&o, "synth.num_rows=10");
+    durable_begin("finished.json", 0);
+    check_ok(run_with(&o, &(SynthConfig){.options.command = "tune data synth x.yaml"}, &result));
+    assert_string_equal(durable_lost(), "");
+    char *card = read_output("durable", "dataset_card.md");
+    check_ok(dir_remove(temp_file(temp_file(dir, "durable"), "checkpoints")));
+    assert_int_equal(unlink(temp_file(temp_file(dir, "durable"), "finished.json")), 0);
+    check_ok(run_with(&o, &(SynthConfig){.options = {.command = "tune data synth x.yaml --resume", .resume = true}}, &result));
+    char *again = read_output("durable", "dataset_card.md");
+    assert_string_equal(card, again);
+    free(card);
+    free(again);
 }
 
 /* One that is late is asked once more; one that is told to wait for an hour is not waited for. */
@@ -916,6 +980,9 @@ int main(void) {
         cmocka_unit_test(labels_of_classifications_are_checked),
         cmocka_unit_test(servers_in_trouble_give_the_same_rows),
         cmocka_unit_test(what_is_forbidden_is_refused),
+        cmocka_unit_test(a_key_that_is_escaped_is_hidden),
+        cmocka_unit_test(a_key_goes_into_plain_http_with_a_warning),
+        cmocka_unit_test(what_is_finished_outlives_a_power_cut),
         cmocka_unit_test(what_is_late_is_asked_again),
         cmocka_unit_test(what_is_billed_is_counted),
         cmocka_unit_test(a_server_gets_values_for_its_template),
