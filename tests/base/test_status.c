@@ -32,9 +32,9 @@ TEST(failures_keep_text_and_hint) {
     assert_int_equal(status_exit_code(ST_INTERRUPTED), 130);
     assert_string_equal(status_meaning(ST_OK), "ok");
     status_fail(ST_INPUT, "'%s'", "a\nb\033[31m\177\303\244");
-    assert_string_equal(status_text(), "'a b?[31m?\303\244'");
+    assert_string_equal(status_text(), "'a b^[[31m^?\303\244'");
     status_prefix(ST_INPUT, "c\033");
-    assert_string_equal(status_text(), "c?: 'a b?[31m?\303\244'");
+    assert_string_equal(status_text(), "c^[: 'a b^[[31m^?\303\244'");
 }
 
 static void break_a_promise(void) { ASSERT(test_folder[0] == '?', "%s", test_folder); }
