@@ -346,8 +346,15 @@ static void print_line(const char *format, va_list arguments) {
     int len = vsnprintf(NULL, 0, format, counted);
     va_end(counted);
     char *text = len >= 0 ? malloc((size_t)len + 1) : NULL;
-    if (text) vsnprintf(text, (size_t)len + 1, format, arguments);
-    print_plain(text ? text : format);
+    if (text) {
+        vsnprintf(text, (size_t)len + 1, format, arguments);
+        print_plain(text);
+    } else { /* what is told may be that there is no memory */
+        char words[1024];
+        vsnprintf(words, sizeof words, format, arguments);
+        text_keep_one_line(words, sizeof words);
+        fprintf(stderr, "%s\n", words);
+    }
     free(text);
     if (again) draw_block();
 }
