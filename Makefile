@@ -89,7 +89,7 @@ TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*/test_*.c tests/*/*/test_*.
 CASES := $(wildcard tests/cli/*.case)
 # Those that run tune-bench, which is built for them only.
 MEASURES := $(shell grep -l 'TUNE-bench' $(CASES))
-SCRIPTS := tests/cli/resume.sh tests/cli/self_test.sh
+SCRIPTS := tests/cli/resume.sh tests/cli/self_test.sh tests/cli/faults.sh
 named = $(or $(strip $(filter %/$(1),$(TESTS)) $(filter tests/$(1).case,$(CASES)) $(filter tests/$(1).sh,$(SCRIPTS))),$(error no test is called $(1): they are test_NAME, fuzz_NAME and cli/NAME))
 # Every flavour has its duty in CI; `make test-all` runs everything in all of them.
 # - san: all programs, and the cases that neither train nor measure: what trains is run by the programs, and peaks of speed take minutes.
@@ -141,8 +141,12 @@ $(BUILD)/cmd/parts.a: $(filter-out $(BUILD)/cmd/main.o,$(COMMANDS))
 	@ar rcs $@ $^
 $(BUILD)/tune-bench: $(BENCHES) $(BUILD)/cmd/parts.a $(BUILD)/libtune.a
 	@echo link $@ && $(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
-SUPPORT := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/support/replay.c,$(wildcard tests/support/*.c)))
+SUPPORT := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/support/replay.c tests/support/fault.c,$(wildcard tests/support/*.c)))
 link_test = @echo link $@ && $(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ -Wl,-rpath,$(abspath $(BUILD)) -lcmocka $(LIBS) -o $@
+# Loaded before a program, it makes memory run out.
+$(BUILD)/fault.so: tests/support/fault.c
+	@mkdir -p $(@D)
+	@$(CC) -std=c11 -O1 -fPIC -shared -D_GNU_SOURCE $< -o $@
 $(BUILD)/tests/support.a: $(SUPPORT)
 	@rm -f $@
 	@ar rcs $@ $^
@@ -167,7 +171,7 @@ test: ## build and run all tests, or T="test_mdp cli/mdp"; FLAVOUR=san|tsan|debu
 	@$(MAKE) --no-print-directory $(PARALLEL) test-built
 test-built: build
 	@sh tests/run.sh $(BUILD) $(CHOSEN)
-build: $(if $(COMPILE_ALL),$(TESTS)) $(filter $(BUILD)/%,$(CHOSEN)) $(PROGRAM) $(if $(COMPILE_ALL)$(filter $(MEASURES),$(CHOSEN)),$(BUILD)/tune-bench) # what the chosen tests need
+build: $(if $(COMPILE_ALL),$(TESTS)) $(filter $(BUILD)/%,$(CHOSEN)) $(PROGRAM) $(if $(COMPILE_ALL)$(filter $(MEASURES),$(CHOSEN)),$(BUILD)/tune-bench) $(if $(filter Linux,$(SYSTEM)),$(if $(filter release debug,$(FLAVOUR)),$(if $(filter tests/cli/faults.sh,$(CHOSEN)),$(BUILD)/fault.so))) # what the chosen tests need
 test-long: ## all tests, with all that is learned and all seeds of it (minutes more)
 	@TEST_LONG=1 TEST_SECONDS=$${TEST_SECONDS:-3600} $(MAKE) --no-print-directory test
 # gcc's OpenMP runtime is not known to the thread sanitizer, which then sees races in every loop; clang's libomp tells it by way of

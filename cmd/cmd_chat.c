@@ -114,7 +114,7 @@ static Status save(const Talk *talk, const char *path) {
     if (!row) return status_fail(ST_RESOURCE, "out of memory");
     Status status = talk->system ? say(all, "system", talk->system) : ST_OK;
     json_array_extend(all, talk->messages);
-    char *text = json_dumps(row, 0);
+    char *text = json_text(row, 0);
     json_decref(row);
     if (status == ST_OK && !text) status = status_fail(ST_RESOURCE, "out of memory");
     if (status == ST_OK) status = writer_open(&writer, path);

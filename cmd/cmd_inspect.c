@@ -76,7 +76,7 @@ static Status copy_json(Inspect *job, const char *key, const char *file) {
     const char *path = path_join(job->arena, job->path, file);
     if (!path) return ST_RESOURCE;
     TRY(json_read_config(path, false, &json));
-    char *text = json_dumps(json, JSON_REAL_PRECISION(17));
+    char *text = json_text(json, JSON_REAL_PRECISION(17));
     json_decref(json);
     if (!text) return status_fail(ST_RESOURCE, "out of memory for '%s'", path);
     jw_raw(&job->json, key, text);
@@ -139,7 +139,7 @@ static Status count_steps(Inspect *job) {
     TRY(lines_open(&lines, path_join(job->arena, job->path, "metrics.jsonl")));
     while (lines_next(&lines, &line)) {
         if (line.len == 0) continue;
-        json_t *json = json_loadb(line.data, line.len, 0, NULL), *step = json_object_get(json, "step");
+        json_t *json = json_parse(line.data, line.len, 0, NULL), *step = json_object_get(json, "step");
         bool whole = json != NULL; /* one that is being written, or was when the run was killed, is not */
         bool again = json_is_integer(step) && json_integer_value(step) == latest; /* an evaluation after the step, in a line of its own */
         if (json_is_integer(step)) latest = json_integer_value(step);

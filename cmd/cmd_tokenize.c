@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lib/base/memory.h"
 #include "lib/base/system.h"
 #include "cmd/cmd.h"
 #include "data/formats/conversation.h"
@@ -26,8 +27,11 @@ typedef struct Rendering {
 typedef struct Line {
     Str text, result;
     size_t number;
-    Status status;
 } Line;
+typedef struct FirstFailure {
+    size_t at; /* of the lines */
+    Failure failure;
+} FirstFailure;
 enum { BATCH_LINES = 4096, BATCH_BYTES = 16 << 20 };
 
 static Status encode_text(const Tokenize *job, const char *text, size_t len, Str *result) {
@@ -87,38 +91,30 @@ static Status line_run(const Tokenize *job, Line *line) {
     return status;
 }
 
-/* The words of the first of the lines that failed, which only the thread knows that saw it. */
-typedef struct FirstFailure {
-    size_t line;
-    Failure failure;
-} FirstFailure;
-
-static void keep_first(FirstFailure *first, size_t line, Status status) {
-#pragma omp critical(tokenize_failure)
-    if (line < first->line) {
-        first->line = line;
+/* What went wrong with a line is known to the thread that saw it; the first line's is kept. */
+static void line_try(const Tokenize *job, Line *lines, size_t i, FirstFailure *first) {
+    Status status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : line_run(job, &lines[i]);
+    if (status == ST_OK) return;
+#pragma omp critical(first_failure)
+    if (i < first->at) {
+        first->at = i;
         failure_keep(&first->failure, status);
     }
 }
 
-/* All threads work on the lines, and results go out in order, up to the first line that failed. */
+/* All threads work on the lines, and results go out in order. */
 static Status batch_run(const Tokenize *job, Line *lines, size_t n) {
-    FirstFailure first = {.line = n};
+    FirstFailure first = {.at = n};
 #pragma omp parallel for schedule(dynamic, 16)
-    for (size_t i = 0; i < n; i++) {
-        lines[i].status = interrupt_requested() ? ST_INTERRUPTED : line_run(job, &lines[i]);
-        if (lines[i].status != ST_OK) keep_first(&first, i, lines[i].status);
-    }
-    for (size_t i = 0; i < n; i++) {
-        if (lines[i].status == ST_INTERRUPTED) return status_fail(ST_INTERRUPTED, "interrupted at '%s' line %zu", job->file, lines[i].number);
-        if (lines[i].status != ST_OK) {
-            Status status = failure_say(&first.failure);
-            return strstr(status_text(), job->file) ? status : status_prefix(status, "'%s' line %zu", job->file, lines[i].number);
-        }
+    for (size_t i = 0; i < n; i++) line_try(job, lines, i, &first);
+    TRY(memory_check(ST_OK));
+    for (size_t i = 0; i < first.at; i++) {
         str_append_char(&lines[i].result, '\n');
         print_text(lines[i].result.data, lines[i].result.len);
     }
-    return ST_OK;
+    Status status = failure_say(&first.failure);
+    if (status == ST_INTERRUPTED) return status_fail(status, "interrupted at '%s' line %zu", job->file, lines[first.at].number);
+    return status == ST_OK || strstr(status_text(), job->file) ? status : status_prefix(status, "'%s' line %zu", job->file, lines[first.at].number);
 }
 
 static Status lines_run(const Tokenize *job, Lines *input, Line *lines) {

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "lib/base/memory.h"
 #include "lib/base/system.h"
 #include "cmd/cmd.h"
 
@@ -83,6 +84,7 @@ int program_run(int argc, char **argv, CommandMain *run) {
     catch_signals();
     Status status = run(argc, argv);
     if (status == ST_OK) status = file_check_cuts();
+    status = memory_check(status);
     end_live_line();
     profile_end();
     status = end_result(status);

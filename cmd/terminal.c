@@ -11,6 +11,7 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include "lib/base/memory.h"
 #include "lib/base/system.h"
 #include "lib/base/visible.h"
 #include "lib/base/work.h"
@@ -76,8 +77,14 @@ static bool is_terminal(int fd) {
     return known[fd] == 2;
 }
 
+/* What was made without memory may lack something: none of it is printed, and the program's end says why. */
+static bool made_whole(void) {
+    if (memory_is_short()) output_error = output_error ? output_error : ENOMEM;
+    return !memory_is_short();
+}
+
 void print_raw(const char *text, size_t len) {
-    if (fwrite(text, 1, len, stdout) < len) output_failed();
+    if (made_whole() && fwrite(text, 1, len, stdout) < len) output_failed();
 }
 
 void print_text(const char *text, size_t len) {
@@ -92,6 +99,7 @@ void print_text(const char *text, size_t len) {
 
 void print_result(const char *format, ...) {
     va_list arguments, again;
+    if (!made_whole()) return;
     va_start(arguments, format);
     va_copy(again, arguments);
     int len = is_terminal(STDOUT_FILENO) ? vsnprintf(NULL, 0, format, again) : vprintf(format, again);
@@ -338,8 +346,15 @@ static void print_line(const char *format, va_list arguments) {
     int len = vsnprintf(NULL, 0, format, counted);
     va_end(counted);
     char *text = len >= 0 ? malloc((size_t)len + 1) : NULL;
-    if (text) vsnprintf(text, (size_t)len + 1, format, arguments);
-    print_plain(text ? text : format);
+    if (text) {
+        vsnprintf(text, (size_t)len + 1, format, arguments);
+        print_plain(text);
+    } else { /* what is told may be that there is no memory */
+        char words[1024];
+        vsnprintf(words, sizeof words, format, arguments);
+        text_keep_one_line(words, sizeof words);
+        fprintf(stderr, "%s\n", words);
+    }
     free(text);
     if (again) draw_block();
 }

@@ -4,6 +4,7 @@
 #include "data/branches.h"
 #include "data/dataset_parts.h"
 #include "data/formats/formats.h"
+#include "lib/base/memory.h"
 #include "lib/base/work.h"
 #include "lib/train/rejected.h"
 
@@ -282,6 +283,7 @@ static Status keep_slot(Loader *loader, Slot *slot) {
     DataFile *file = &loader->dataset->files[slot->file];
     row_notes_add(&loader->dataset->notes, &slot->notes, file->path, file->unit, slot->line);
     file->rows++;
+    TRY(memory_check(ST_OK)); /* the row's tokens may lack something */
     return store_append(loader->writer, &slot->row, slot->words.data);
 }
 

@@ -70,7 +70,7 @@ static FILE *open_nameless(const char *folder) {
     if (fd < 0) {
         Str path = {0};
         str_printf(&path, "%s/.tune-rows-XXXXXX", folder);
-        fd = mkostemp(path.data, O_CLOEXEC);
+        if (path.data) fd = mkostemp(path.data, O_CLOEXEC);
         if (fd >= 0) unlink(path.data);
         str_release(&path);
     }
@@ -88,7 +88,7 @@ static FILE *open_named(const char *folder, const char *name, char **temporary) 
     do {
         str_clear(&path);
         str_printf(&path, "%s/.%s.tmp-%ld-%llx", folder, name, (long)getpid(), (unsigned long long)(clock_seconds() * 1e9));
-        fd = open(path.data, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        fd = open(str_text(&path), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (fd < 0 && errno != EEXIST) break;
         if (fd >= 0) flock(fd, LOCK_EX);
         if (fd >= 0 && fstat(fd, &info) == 0 && info.st_nlink > 0) break;

@@ -176,7 +176,7 @@ static Status stage_sampling(const json_t *lines, const char *stage, Arena *aren
     *sampling = teacher_sampling();
     json_array_foreach((json_t *)lines, i, line) {
         if (strcmp(json_string_value(json_object_get(line, "stage")), stage) != 0) continue;
-        char *text = json_dumps(json_object_get(line, "sampling"), JSON_COMPACT);
+        char *text = json_text(json_object_get(line, "sampling"), JSON_COMPACT);
         Yaml *map;
         Status status = text ? yaml_read_text(text, strlen(text), "the log", arena, &map) : ST_RESOURCE;
         free(text);

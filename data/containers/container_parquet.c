@@ -170,7 +170,7 @@ static Status look_for_row(const Assembly *assembly, bool more) {
 /* Shown with nulls in the place of what could not be read. */
 static Status tell_bad(Assembly *assembly, const json_t *row) {
     RowReader *reader = assembly->reader;
-    char *text = json_dumps(row, JSON_COMPACT);
+    char *text = json_text(row, JSON_COMPACT);
     reader->text = (Slice){text, text ? strlen(text) : 0};
     Status status = row_is_bad(reader, failure_say(&assembly->why), assembly->row);
     reader->text = (Slice){0};

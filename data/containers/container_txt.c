@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define CHUNK ((size_t)256 << 10)
-#define DOCUMENT_LIMIT ((size_t)4 << 30)
+#define DOCUMENT_LIMIT ((size_t)256 << 20) /* what a tokenizer takes at once */
 
 typedef struct Documents {
     RowReader *reader;
@@ -76,13 +76,19 @@ static Status hand_whole_ones(Documents *documents, const Str *text, size_t sear
     return ST_OK;
 }
 
+static Status too_long(const Documents *documents) {
+    const RowReader *reader = documents->reader;
+    status_fail(ST_INPUT, "cannot read '%s': the document of line %zu is longer than 256 MiB", reader->path, documents->line);
+    return status_hint(ST_INPUT,
+                       reader->config.separator ? "cut it into several" : "{path: FILE, separator: TEXT} says what stands between its documents");
+}
+
 static Status read_documents(Documents *documents, ByteStream *stream, Str *text) {
     const char *path = documents->reader->path, *separator = documents->reader->config.separator;
     size_t overlap = separator ? 2 * strlen(separator) : 0; /* with all its line ends of Windows */
     bool first = true;
     while (!row_reader_full(documents->reader)) {
-        if (text->len > DOCUMENT_LIMIT)
-            return status_fail(ST_INPUT, "cannot read '%s': the document of line %zu is longer than 4 GiB", path, documents->line);
+        if (text->len > DOCUMENT_LIMIT) return too_long(documents);
         if (!str_reserve(text, CHUNK)) return status_fail(ST_RESOURCE, "out of memory for the document of line %zu of '%s'", documents->line, path);
         ptrdiff_t got = stream_read(stream, text->data + text->len, CHUNK);
         if (got < 0) return stream_fault(stream, "");

@@ -109,7 +109,7 @@ static json_t *bytes_json(const PqNode *node, Slice value, const char **fault) {
     static _Thread_local json_error_t error;
     if (utf8_fault(value.data, value.len) == value.len) {
         if (node->meaning != PQ_JSON) return json_stringn_nocheck(value.data, value.len);
-        json_t *json = json_loadb(value.data, value.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
+        json_t *json = json_parse(value.data, value.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
         if (!json) *fault = error.text;
         return json;
     }

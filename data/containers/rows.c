@@ -52,7 +52,7 @@ static bool is_one_of(const char *text, size_t len, const char *const *words) {
 
 static json_t *number_cell(const char *text, size_t len) {
     if (len == 0) return json_null();
-    json_t *number = json_loadb(text, len, JSON_DECODE_ANY, NULL);
+    json_t *number = json_parse(text, len, JSON_DECODE_ANY, NULL);
     if (json_is_number(number)) return number;
     json_decref(number);
     return json_stringn_nocheck(text, len);
@@ -67,7 +67,7 @@ json_t *cell_value(const char *column, const char *text, size_t len, const char 
     if (strcmp(column, "label") == 0 && is_one_of(text, len, yes)) return json_true();
     if (strcmp(column, "label") == 0 && is_one_of(text, len, no)) return json_false();
     if (len == 0 || !(text[0] == '[' || text[0] == '{') || !is_one_of(column, strlen(column), lists)) return json_stringn_nocheck(text, len);
-    json_t *value = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
+    json_t *value = json_parse(text, len, JSON_REJECT_DUPLICATES, &error);
     if (!value) *fault = error.text;
     return value;
 }

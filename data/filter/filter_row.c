@@ -46,7 +46,7 @@ static Status add_columns(const json_t *row, const char *const *names, size_t n,
         json_t *value = json_object_get(row, names[i]), *list = NULL;
         if (json_is_string(value) && row_list(row, names[i], &list) == ST_OK) value = list;
         bool given = value && !json_is_null(value) && !(json_is_array(value) && json_array_size(value) == 0);
-        char *written = given ? json_dumps(value, JSON_SORT_KEYS | JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+        char *written = given ? json_text(value, JSON_SORT_KEYS | JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
         if (written) str_printf(&lines, "%s %s\n", names[i], written);
         free(written);
         json_decref(list);
@@ -71,7 +71,7 @@ static void append_turn(const json_t *message, Side *side) {
     if (side->n++ > 0) str_append(&side->text, "\n\n");
     if (len > 0 || json_array_size(calls) == 0) side->words[side->n_words++] = (struct Place){side->text.len, len};
     if (len > 0) str_append_n(&side->text, json_string_value(content), len);
-    char *written = json_array_size(calls) > 0 ? json_dumps(calls, JSON_SORT_KEYS) : NULL;
+    char *written = json_array_size(calls) > 0 ? json_text(calls, JSON_SORT_KEYS) : NULL;
     if (written) str_printf(&side->text, "%s%s", len > 0 ? "\n" : "", written);
     free(written);
 }
@@ -87,7 +87,7 @@ static Status keep_answers(Arena *arena, const Side *side, FilterRow *row) {
 }
 
 static void append_json(const json_t *json, Str *lines) {
-    char *written = json_dumps(json, JSON_SORT_KEYS | JSON_COMPACT);
+    char *written = json_text(json, JSON_SORT_KEYS | JSON_COMPACT);
     if (written) str_printf(lines, "%s\n", written);
     free(written);
 }

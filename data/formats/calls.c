@@ -8,7 +8,7 @@
 
 /* ---- calls ---- */
 
-static json_t *text_json(const json_t *text) { return json_loadb(json_string_value(text), json_string_length(text), JSON_REJECT_DUPLICATES, NULL); }
+static json_t *text_json(const json_t *text) { return json_parse(json_string_value(text), json_string_length(text), JSON_REJECT_DUPLICATES, NULL); }
 
 /* A list of {"type": "function", "function": ...} of one call or a list of them. NULL: it is neither. */
 static json_t *calls_list(json_t *calls) {
@@ -25,7 +25,7 @@ static json_t *calls_list(json_t *calls) {
 }
 
 Status calls_message(const char *text, size_t number, json_t **message) {
-    json_t *calls = json_loadb(text, strlen(text), JSON_REJECT_DUPLICATES, NULL), *list = calls_list(calls);
+    json_t *calls = json_parse(text, strlen(text), JSON_REJECT_DUPLICATES, NULL), *list = calls_list(calls);
     json_decref(calls);
     *message = list ? json_pack("{s:s, s:s, s:o}", "role", "assistant", "content", "", "tool_calls", list) : NULL;
     return *message ? ST_OK : status_fail(ST_INPUT, "message %zu is a function_call, but no JSON with 'name' and 'arguments'", number);

@@ -201,7 +201,7 @@ Status row_list(const json_t *row, const char *key, json_t **list) {
     *list = NULL;
     if (!value || json_is_null(value) || (json_is_string(value) && json_string_length(value) == 0)) return ST_OK;
     if (json_is_string(value))
-        *list = json_loadb(json_string_value(value), json_string_length(value), JSON_REJECT_DUPLICATES, NULL);
+        *list = json_parse(json_string_value(value), json_string_length(value), JSON_REJECT_DUPLICATES, NULL);
     else
         *list = json_incref(value);
     if (json_is_array(*list)) return ST_OK;
@@ -232,7 +232,7 @@ static Status set_kwargs(json_t *variables, const json_t *row) {
     json_t *value = json_object_get(row, key), *object = NULL;
     if (!value || json_is_null(value) || (json_is_string(value) && json_string_length(value) == 0)) return ST_OK;
     if (json_is_string(value))
-        object = json_loadb(json_string_value(value), json_string_length(value), JSON_REJECT_DUPLICATES, NULL);
+        object = json_parse(json_string_value(value), json_string_length(value), JSON_REJECT_DUPLICATES, NULL);
     else
         object = json_incref(value);
     Status status = ST_OK;

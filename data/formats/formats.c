@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of row formats, and what they share: text to tokens with BOS, EOS and the border between prompt and answer. */
+#include "lib/base/memory.h"
 #include "data/formats/formats.h"
 
 #include <string.h>
@@ -28,7 +29,7 @@ Status data_format_encode(const DataFormat *format, const json_t *row, const Dat
     Status status = format->read_messages ? conversation_encode(format->read_messages, own, config, tokenizer, encoding)
                                           : format->encode(own, config, tokenizer, encoding);
     json_decref(own);
-    return status;
+    return memory_check(status);
 }
 
 Status data_format_encode_one(const DataFormat *format, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
@@ -254,7 +255,9 @@ static bool needs_bos(const Tokenizer *tokenizer, const Ids *ids, size_t begin) 
 }
 
 static void insert_bos(const Tokenizer *tokenizer, Ids *ids, size_t begin) {
+    size_t n = ids->n;
     ids_push(ids, 0);
+    if (ids->n == n) return; /* no memory: it is known */
     memmove(ids->data + begin + 1, ids->data + begin, (ids->n - begin - 1) * sizeof *ids->data);
     ids->data[begin] = tokenizer_bos(tokenizer);
 }

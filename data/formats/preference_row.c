@@ -126,7 +126,7 @@ Status row_label(const json_t *row, bool *wanted) {
     else
         known = false;
     if (known) return ST_OK;
-    char *dumped = json_dumps(label, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
+    char *dumped = json_text(label, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
     status_fail(ST_INPUT, "'label' is %.60s, neither true nor false", dumped ? dumped : "missing");
     free(dumped);
     return status_hint(ST_INPUT, "true, 1 or \"true\" for an answer that was wanted, false, 0, -1 or \"false\" for one that was not");

@@ -119,7 +119,7 @@ static json_t *glaive_call(const char *text) {
     } else {
         str_append(&clean, json);
     }
-    json_t *call = json_loadb(str_text(&clean), clean.len, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, NULL), *list = NULL;
+    json_t *call = json_parse(str_text(&clean), clean.len, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, NULL), *list = NULL;
     str_release(&clean);
     if (json_is_string(json_object_get(call, "name"))) list = json_pack("[O]", call);
     json_t *message = list ? xlam_calls(list) : NULL;
@@ -149,9 +149,10 @@ static Status glaive_messages(const char *chat, json_t *messages) {
 /* The JSON objects at the end of the system text, one behind the other; an empty list where there are none. */
 static json_t *glaive_tools(const char *text) {
     json_t *tools = json_array();
+    const char *end = text + strlen(text);
     for (const char *at = strchr(text, '{'); at && *at == '{';) {
         json_error_t error;
-        json_t *tool = json_loads(at, JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &error);
+        json_t *tool = json_parse(at, (size_t)(end - at), JSON_REJECT_DUPLICATES | JSON_DISABLE_EOF_CHECK, &error);
         if (!json_is_string(json_object_get(tool, "name"))) {
             json_decref(tool);
             break;

@@ -61,7 +61,7 @@ static const char *name_of(const json_t *message) {
 static uint64_t shape_of(const json_t *messages, size_t n, const json_t *row, bool question) {
     static const char *const keys[] = {"tool_calls", "reasoning_content"};
     json_t *kwargs = json_object_get(row, "chat_template_kwargs");
-    char *settings = kwargs ? json_dumps(kwargs, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    char *settings = kwargs ? json_text(kwargs, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     bool tools = json_object_get(row, "tools") || json_object_get(row, "functions");
     uint64_t hash = add_text(1 + question + 2 * tools, settings);
     free(settings);

@@ -265,7 +265,7 @@ static void add_teacher(XXH3_state_t *state, const TeacherConfig *c) {
     const char *parts[] = {c->model, c->adapter, c->chat_template, c->url ? c->api : NULL, c->base ? "base" : NULL};
     for (size_t i = 0; i < COUNT_OF(parts); i++) add_text(state, parts[i]);
     json_t *values = teacher_kwargs(c);
-    char *text = values ? json_dumps(values, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    char *text = values ? json_text(values, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     if (text) add_text(state, text);
     free(text);
     json_decref(values);
@@ -273,7 +273,7 @@ static void add_teacher(XXH3_state_t *state, const TeacherConfig *c) {
 
 static void add_seeds(XXH3_state_t *state, const SynthSeeds *seeds) {
     for (size_t i = 0; i < seeds->n; i++) {
-        char *text = json_dumps(seeds->items[i].row.json, JSON_COMPACT | JSON_SORT_KEYS);
+        char *text = json_text(seeds->items[i].row.json, JSON_COMPACT | JSON_SORT_KEYS);
         add_text(state, text);
         free(text);
     }

@@ -195,7 +195,7 @@ static void write_question(const Synth *s, const SynthRequest *r, JsonWriter *w)
     jw_int(w, "number", (int64_t)r->number);
     jw_int(w, "seed", s->recipe->seed);
     if (r->messages) {
-        char *text = json_dumps(r->messages, JSON_COMPACT);
+        char *text = json_text(r->messages, JSON_COMPACT);
         jw_raw(w, "messages", text ? text : "null");
         free(text);
     } else

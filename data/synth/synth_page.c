@@ -378,7 +378,7 @@ static void card_teacher(Str *out, const char *what, const TeacherConfig *c) {
                c->base ? ", continuing texts" : "");
     if (c->adapter) str_printf(out, "- adapter of the %s: `%s`\n", what, c->adapter);
     json_t *values = teacher_kwargs(c);
-    char *text = values ? json_dumps(values, 0) : NULL;
+    char *text = values ? json_text(values, 0) : NULL;
     if (text) str_printf(out, "- its chat template gets `%s`\n", text);
     free(text);
     json_decref(values);

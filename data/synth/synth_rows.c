@@ -180,7 +180,7 @@ static void write_columns(const json_t *columns, JsonWriter *w) {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)columns, key, value) {
-        char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+        char *text = json_text(value, JSON_COMPACT | JSON_ENCODE_ANY);
         jw_raw(w, key, text ? text : "null");
         free(text);
     }
@@ -292,7 +292,7 @@ static Status write_rejected(Synth *s, SynthCandidate *c, const FilterVerdict *v
     FilterRow row = filter_row(c, FILTER_PROMPT);
     char *prompt = synth_prompt_of(s->round_arena, c->instruction, c->input);
     write_row(s, c, prompt ? prompt : "", &w);
-    json_t *json = json_loadb(str_text(&w.text), w.text.len, 0, NULL);
+    json_t *json = json_parse(str_text(&w.text), w.text.len, 0, NULL);
     Status status = json ? ST_OK : status_fail(ST_RESOURCE, "out of memory for a row");
     row.json = json;
     if (json) filter_write_rejected(&row, verdict, &line);
@@ -353,7 +353,7 @@ static Status run_filters(Synth *s, FilterStage stage, SynthCandidate **candidat
         rows[i].id_stays = true;
         char *prompt = synth_prompt_of(s->round_arena, c->instruction, c->input);
         write_row(s, c, prompt ? prompt : "", &w);
-        rows[i].json = texts[i] = json_loadb(str_text(&w.text), w.text.len, 0, NULL);
+        rows[i].json = texts[i] = json_parse(str_text(&w.text), w.text.len, 0, NULL);
         if (c->seed && texts[i]) json_object_update(texts[i], (json_t *)c->seed->row.json); /* its columns are what rewards compare with */
         jw_release(&w);
     }
@@ -443,7 +443,7 @@ static Status check_quality(const Synth *s, const SynthCandidate *c, const Str *
     char id[ROW_ID];
     snprintf(id, sizeof id, "rows.jsonl line %zu", s->n_rows + 1);
     row.id = id;
-    json_t *json = json_loadb(str_text(line), line->len, 0, NULL);
+    json_t *json = json_parse(str_text(line), line->len, 0, NULL);
     Status status = json ? synth_select_check(s, &row, json) : status_fail(ST_RESOURCE, "out of memory for a row");
     json_decref(json);
     return status;

@@ -106,7 +106,7 @@ static Status open(Teacher *teacher) {
 /* By the name that vLLM and SGLang have for it. */
 static void write_kwargs(const TeacherConfig *config, JsonWriter *w) {
     json_t *values = teacher_kwargs(config);
-    char *text = values ? json_dumps(values, JSON_COMPACT) : NULL;
+    char *text = values ? json_text(values, JSON_COMPACT) : NULL;
     if (text) jw_raw(w, "chat_template_kwargs", text);
     free(text);
     json_decref(values);
@@ -118,7 +118,7 @@ static void write_body(const Teacher *teacher, const TeacherPrompt *prompt, cons
     jw_object(&w, NULL);
     jw_string(&w, "model", teacher->config.model);
     if (prompt->messages) {
-        char *messages = json_dumps(prompt->messages, JSON_COMPACT);
+        char *messages = json_text(prompt->messages, JSON_COMPACT);
         jw_raw(&w, "messages", messages ? messages : "[]");
         free(messages);
         write_kwargs(&teacher->config, &w);
@@ -219,7 +219,7 @@ static Status on_probe(Remote *remote, long code) {
     Str shown = {0}, fault = {0};
     const Str *reply = &remote->known_reply;
     size_t at = 0;
-    json_t *root = json_loadb(str_text(reply), reply->len, JSON_ALLOW_NUL, NULL);
+    json_t *root = json_parse(str_text(reply), reply->len, JSON_ALLOW_NUL, NULL);
     remote->probed = code < 300 && read_answer(remote->known.chat, remote->known.size, reply, root, &answer, &shown, &fault);
     if (!remote->probed) note_spent(root, &answer);
     while (at + 1 < remote->n && remote->questions[at].answered) at++;
@@ -241,7 +241,7 @@ static Status on_reply(void *context, size_t i, long code) {
     TeacherAnswer answer = {.text = str_text(reply), .refused = true, .mean = (double)NAN};
     Str shown = {0};
     bool chat = prompt->messages != NULL, asked_again = question->fault.len > 0, refused = code >= 300;
-    json_t *root = json_loadb(str_text(reply), reply->len, JSON_ALLOW_NUL, NULL);
+    json_t *root = json_parse(str_text(reply), reply->len, JSON_ALLOW_NUL, NULL);
     bool read = !refused && read_answer(chat, question_size(prompt), reply, root, &answer, &shown, &question->fault), good = refused || read;
     if (!good) note_spent(root, &answer);
     if (!good && !asked_again) question->answered_before = remote->n_answered;

@@ -2,6 +2,7 @@
 /* Folders and paths. */
 #include "lib/base/file.h"
 #include "lib/base/log.h"
+#include "lib/base/memory.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -56,7 +57,7 @@ Status dir_could_make(const char *path) {
     Str above = {0};
     struct stat info;
     str_append(&above, *path ? path : ".");
-    while (stat(str_text(&above), &info) != 0 && errno == ENOENT) {
+    while (above.data && stat(str_text(&above), &info) != 0 && errno == ENOENT) {
         char *slash = strrchr(above.data, '/');
         if (slash && slash > above.data)
             *slash = '\0';
@@ -80,6 +81,7 @@ static int remove_tree(const char *path) { return nftw(path, remove_entry, 32, F
 
 Status dir_remove(const char *path) {
     if (!path) return ST_RESOURCE;
+    TRY(memory_check(ST_OK)); /* the path may lack its end */
     struct stat info;
     if (lstat(path, &info) != 0) return errno == ENOENT ? ST_OK : status_errno(errno, "cannot remove '%s'", path);
     if (!S_ISDIR(info.st_mode)) return status_fail(ST_INPUT, "cannot remove '%s': not a folder", path);
@@ -274,6 +276,7 @@ static Status build(const Building *b, Status (*write)(void *context, const char
     Status status = clear_up(made, path, old);
     if (status == ST_OK) status = dir_make(made);
     if (status == ST_OK) status = write(context, made);
+    status = memory_check(status);
     if (status == ST_OK) status = kept ? put_beside(made, path, kept) : put_in_place(made, path, old);
     if (status != ST_OK) remove_tree(made); /* says nothing: the failure keeps its words */
     return status;

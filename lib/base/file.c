@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whole files: read, appended to, cut, copied. */
 #include "lib/base/file.h"
+#include "lib/base/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -95,6 +96,7 @@ Status file_refuse_link(const char *path) {
 
 Status file_append(const char *path, const void *bytes, size_t size) {
     if (!path) return ST_RESOURCE;
+    TRY(memory_check(ST_OK)); /* the text may lack something */
     int fd = UNTIL_DONE(open(path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (fd < 0 && errno == ELOOP) return file_refuse_link(path);
     if (fd < 0) return status_unwritable(errno, "cannot open '%s' for writing", path);

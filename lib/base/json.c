@@ -14,29 +14,35 @@ static const char *words_of(const json_error_t *error) {
     return strstr(error->text, "JSON_ALLOW_NUL") ? "the NUL character, \\u0000, has no place in texts" : error->text;
 }
 
+static Status no_memory(const char *where) {
+    status_fail(ST_RESOURCE, "out of memory for the JSON of '%s'", where);
+    return status_hint(ST_RESOURCE, "free some memory");
+}
+
 static Status parse(const char *text, size_t len, const char *where, json_t **root, bool *overflow) {
     json_error_t error;
-    *root = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
+    *root = json_parse(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
     *overflow = !*root && json_error_code(&error) == json_error_numeric_overflow;
     if (*root) return ST_OK;
-    Status code = json_error_code(&error) == json_error_out_of_memory ? ST_RESOURCE : ST_INPUT;
-    return status_fail(code, "cannot parse JSON of '%s': line %d, column %d: %s", where, MAX(error.line, 1), MAX(error.column, 0), words_of(&error));
+    if (json_error_code(&error) == json_error_out_of_memory) return no_memory(where);
+    return status_fail(ST_INPUT, "cannot parse JSON of '%s': line %d, column %d: %s", where, MAX(error.line, 1), MAX(error.column, 0),
+                       words_of(&error));
 }
 
 Status json_read_line(const char *text, size_t len, const char *file, size_t line, json_t **root) {
     json_error_t error;
-    *root = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
+    *root = json_parse(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
     return *root ? ST_OK : json_line_fault(file, line, &error);
 }
 
 Status json_line_fault(const char *file, size_t line, const json_error_t *error) {
-    Status code = json_error_code(error) == json_error_out_of_memory ? ST_RESOURCE : ST_INPUT;
-    return status_fail(code, "cannot parse JSON of '%s' line %zu, column %d: %s", file, line, MAX(error->column, 0), words_of(error));
+    if (json_error_code(error) == json_error_out_of_memory) return status_prefix(no_memory(file), "line %zu", line);
+    return status_fail(ST_INPUT, "cannot parse JSON of '%s' line %zu, column %d: %s", file, line, MAX(error->column, 0), words_of(error));
 }
 
 json_t *json_of_text(const char *text, size_t len, size_t flags) {
-    json_t *json = json_loadb(text, len, flags, NULL);
-    return json ? json : json_loadb(text, len, flags | JSON_DECODE_INT_AS_REAL, NULL);
+    json_t *json = json_parse(text, len, flags, NULL);
+    return json ? json : json_parse(text, len, flags | JSON_DECODE_INT_AS_REAL, NULL);
 }
 
 Status json_read_text(const char *text, size_t len, const char *where, json_t **root) {
@@ -162,11 +168,11 @@ const char *json_bare(const json_t *value) { return json_is_true(json_object_get
 
 json_t *json_load_row(const char *text, size_t len, bool widen, json_error_t *error) {
     const size_t flags = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL;
-    json_t *row = json_loadb(text, len, flags, error);
+    json_t *row = json_parse(text, len, flags, error);
     if (row || !widen || json_error_code(error) != json_error_numeric_overflow) return row;
     Str wide = {0};
     widen_numbers(text, len, true, &wide);
-    row = json_loadb(str_text(&wide), wide.len, flags, error);
+    row = json_parse(str_text(&wide), wide.len, flags, error);
     str_release(&wide);
     return row;
 }

@@ -6,6 +6,11 @@
 #include <jansson.h>
 #include "lib/base/str.h"
 
+/* json_loadb and json_dumps for a program whose memory may run out (json_memory.c): all JSON is read and told through these. NULL without memory,
+ * which memory_check knows too. flags: jansson's; error: may be NULL; the text is to be freed. */
+json_t *json_parse(const char *text, size_t len, size_t flags, json_error_t *error);
+char *json_text(const json_t *json, size_t flags);
+size_t json_memory_bound(const char *text, size_t len); /* bytes that a parse of the text takes at most */
 /* Parses strict UTF-8 JSON without duplicate keys. The caller calls json_decref. Errors name file, line and column. In a file integers beyond 64 bits
  * are reals: transformers writes 10^30 as model_max_length where there is none. */
 Status json_read_file(const char *path, json_t **root);

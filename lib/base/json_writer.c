@@ -69,7 +69,7 @@ void jw_string(JsonWriter *w, const char *key, const char *value) {
 void jw_int(JsonWriter *w, const char *key, int64_t value) {
     Str digits = {0};
     str_printf(&digits, "%" PRId64, value);
-    jw_raw(w, key, digits.data);
+    jw_raw(w, key, str_text(&digits));
     str_release(&digits);
 }
 
@@ -80,8 +80,8 @@ void jw_double(JsonWriter *w, const char *key, double value) {
     }
     Str digits = {0};
     str_append_double(&digits, value);
-    if (!strpbrk(digits.data, ".e")) str_append(&digits, ".0"); /* readers with types see a float */
-    jw_raw(w, key, digits.data);
+    if (!strpbrk(str_text(&digits), ".e")) str_append(&digits, ".0"); /* readers with types see a float */
+    jw_raw(w, key, str_text(&digits));
     str_release(&digits);
 }
 

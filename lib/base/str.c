@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Growing strings, slices and short questions about text. */
 #include "lib/base/arena.h"
+#include "lib/base/memory.h"
 #include "lib/base/str.h"
 
 #include <float.h>
@@ -67,9 +68,21 @@ bool str_reserve(Str *str, size_t more) {
     return true;
 }
 
+/* Room for what is appended, or the word that there is none. */
+static bool room_for(Str *str, size_t more) {
+    if (str_reserve(str, more)) return true;
+    memory_ran_out(more);
+    char *small = str->cap < MEMORY_SMALL ? memory_small() : NULL;
+    if (!small) return false;
+    memcpy(small, str_text(str), str->len + 1);
+    free(str->data);
+    str->data = small;
+    str->cap = MEMORY_SMALL;
+    return more < str->cap - str->len;
+}
+
 void str_append_n(Str *str, const char *bytes, size_t len) {
-    bool fits = str_reserve(str, len);
-    ASSERT(fits, "out of memory for a text of %zu + %zu bytes", str->len, len);
+    if (!room_for(str, len)) return;
     if (len > 0) memcpy(str->data + str->len, bytes, len);
     str->len += len;
     str->data[str->len] = '\0';
@@ -94,10 +107,10 @@ static void str_vprintf(Str *str, const char *format, va_list args) {
     va_copy(again, args);
     int len = vsnprintf(NULL, 0, format, args);
     ASSERT(len >= 0, "format '%s'", format);
-    bool fits = str_reserve(str, (size_t)len);
-    ASSERT(fits, "out of memory for a text of %zu + %d bytes", str->len, len);
-    vsnprintf(str->data + str->len, (size_t)len + 1, format, again);
-    str->len += (size_t)len;
+    if (room_for(str, (size_t)len)) {
+        vsnprintf(str->data + str->len, (size_t)len + 1, format, again);
+        str->len += (size_t)len;
+    }
     va_end(again);
 }
 

@@ -11,13 +11,13 @@ typedef struct Slice {
 } Slice; /* borrowed bytes, not terminated */
 bool slice_is(Slice slice, const char *text);
 
-/* A growing, always terminated string. {0} is an empty one. Out of memory aborts: text is small. */
+/* A growing, terminated string. {0} is an empty one, with data NULL. What finds no memory is not appended, and memory_check says so. */
 typedef struct Str {
     char *data;
     size_t len, cap;
 } Str;
 void str_append(Str *str, const char *text);
-bool str_reserve(Str *str, size_t more) WARN_UNUSED; /* room for `more` bytes, for text of a file's size: false instead of an abort */
+bool str_reserve(Str *str, size_t more) WARN_UNUSED; /* room for `more` bytes, for text of a file's size: false is the caller's to say */
 void str_append_n(Str *str, const char *bytes, size_t len);
 void str_append_char(Str *str, char c);
 void str_printf(Str *str, const char *format, ...) PRINTF_LIKE(2, 3);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files that appear whole or not at all. */
 #include "lib/base/file.h"
+#include "lib/base/memory.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -26,6 +27,7 @@ static char *temporary_name(const char *path) {
 
 /* A folder that is not there was named wrongly, all else is the disk's fault. */
 static Status unwritable(const FileWriter *writer) {
+    if (!writer->path) return status_fail(ST_RESOURCE, "out of memory for the name of a file");
     if (writer->error == ENOENT) return status_errno(ENOENT, "cannot write '%s'", writer->path);
     return status_unwritable(writer->error, "cannot write '%s'", writer->path);
 }
@@ -100,10 +102,11 @@ Status writer_open(FileWriter *writer, const char *path) {
     writer->path = kept.data;
     writer->temporary = temporary_name(path);
     writer->buffer = malloc(BUFFER);
-    if (writer->buffer) writer->fd = open_own(path, writer->temporary);
+    bool ready = writer->path && writer->temporary && writer->buffer;
+    if (ready) writer->fd = open_own(path, writer->temporary);
     if (writer->fd >= 0 && replaces) (void)!fchmod(writer->fd, info.st_mode & 0777); /* what was private stays so */
     if (writer->fd >= 0) return ST_OK;
-    int error = writer->buffer ? errno : ENOMEM;
+    int error = ready ? errno : ENOMEM;
     writer_failed(writer, error);
     Status status = writer->status;
     if (error == ENOENT) status_hint(status, "the folder does not exist: make it first");
@@ -158,8 +161,10 @@ void writer_printf(FileWriter *writer, const char *format, ...) {
     va_end(args);
     ASSERT(len >= 0, "format '%s'", format);
     Str text = {0};
-    bool fits = str_reserve(&text, (size_t)len);
-    ASSERT(fits, "out of memory for a text of %d bytes", len);
+    if (!str_reserve(&text, (size_t)len)) {
+        writer_failed(writer, ENOMEM);
+        return;
+    }
     va_start(args, format);
     vsnprintf(text.data, (size_t)len + 1, format, args);
     va_end(args);
@@ -187,6 +192,7 @@ Status dir_sync_above(const char *path) {
 Status writer_commit(FileWriter *writer) {
     if (writer->fd < 0) return writer->status != ST_OK ? writer->status : status_fail(ST_INPUT, "cannot write: no file is open");
     if (writer->error == 0) writer_flush(writer);
+    if (writer->error == 0 && memory_is_short()) writer_failed(writer, ENOMEM); /* a text of it may lack something */
     if (writer->error == 0 && file_sync(writer->fd) != 0) writer_failed(writer, errno);
     if (close(writer->fd) != 0) writer_failed(writer, errno);
     writer->fd = -1;
@@ -217,7 +223,8 @@ size_t writer_keep_lines(FileWriter *writer) {
     if (writer->error == 0) write_all(writer->fd, writer->buffer, writer->used); /* as much as there is room for */
     str_printf(&path, "%s.partial", writer->path);
     size_t n = whole_lines(writer->fd, (char *)writer->buffer, &bytes);
-    bool kept = n > 0 && ftruncate(writer->fd, bytes) == 0 && file_sync(writer->fd) == 0 && UNTIL_DONE(rename(writer->temporary, path.data)) == 0;
+    bool kept =
+        n > 0 && ftruncate(writer->fd, bytes) == 0 && file_sync(writer->fd) == 0 && UNTIL_DONE(rename(writer->temporary, str_text(&path))) == 0;
     if (kept) writer->temporary[0] = '\0'; /* renamed: nothing to remove */
     writer_abandon(writer);
     str_release(&path);
@@ -254,6 +261,7 @@ Status dir_sync(const char *path) {
 
 Status dir_rename(const char *from, const char *to) {
     if (!from || !to) return ST_RESOURCE;
+    TRY(memory_check(ST_OK)); /* a path may lack its end */
     if (UNTIL_DONE(rename(from, to)) != 0) return (errno == ENOENT ? status_errno : status_unwritable)(errno, "cannot rename '%s' to '%s'", from, to);
     return dir_sync_above(to);
 }

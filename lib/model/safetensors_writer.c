@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writing one safetensors file: the header is complete before the first byte of data. And the index of several. */
+#include "lib/base/memory.h"
 #include "lib/model/model.h"
 #include "lib/base/work.h"
 
@@ -68,7 +69,7 @@ static void write_header(SafetensorsWriter *writer) {
     jw_raw(&writer->header, "__metadata__", str_text(&writer->metadata.text));
     jw_end_object(&writer->header);
     Str *text = &writer->header.text;
-    while (text->len % 8 != 0) str_append_char(text, ' '); /* data is aligned for readers that map it */
+    while ((text->len % 8 != 0) && !memory_is_short()) str_append_char(text, ' '); /* data is aligned for readers that map it */
     uint8_t length[8];
     for (int i = 0; i < 8; i++) length[i] = (uint8_t)((uint64_t)text->len >> (8 * i));
     writer_write(&writer->file, length, sizeof length);

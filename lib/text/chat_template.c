@@ -305,7 +305,7 @@ static Status remove_from_config(const char *path) {
     TRY(file_find(path, &there));
     if (!there) return ST_OK;
     TRY(json_read_file(path, &config));
-    char *text = json_object_del(config, "chat_template") == 0 ? json_dumps(config, JSON_INDENT(2)) : NULL;
+    char *text = json_object_del(config, "chat_template") == 0 ? json_text(config, JSON_INDENT(2)) : NULL;
     Status status = text ? file_write_all(path, text, strlen(text)) : ST_OK; /* there was none */
     free(text);
     json_decref(config);

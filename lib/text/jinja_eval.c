@@ -885,6 +885,6 @@ void jinja_run(Jinja *j, const NodeList *body) {
 }
 
 void jinja_set(Jinja *j, Slice name, Value value) {
-    if (!j->globals) j->globals = scope_new(j, NULL);
+    if (!j->globals && !(j->globals = scope_new(j, NULL))) return; /* it has failed */
     scope_set(j, j->globals, name, value);
 }

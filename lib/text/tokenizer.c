@@ -234,20 +234,20 @@ static Status root_read(const char *path, Str *file, Str *dir, json_t **root) {
         str_append(dir, path);
         str_printf(file, "%s/tokenizer.json", path);
         bool there;
-        TRY(file_find(file->data, &there));
-        if (there) return tokenizer_json_read(file->data, dir->data, root);
+        TRY(file_find(str_text(file), &there));
+        if (there) return tokenizer_json_read(str_text(file), str_text(dir), root);
     } else {
         str_append_n(dir, slash ? path : ".", slash ? MAX((size_t)(slash - path), (size_t)1) : 1);
         str_append(file, path);
-        if (strcmp(name, "vocab.json") != 0 && strcmp(name, "merges.txt") != 0) return tokenizer_json_read(path, dir->data, root);
+        if (strcmp(name, "vocab.json") != 0 && strcmp(name, "merges.txt") != 0) return tokenizer_json_read(path, str_text(dir), root);
     }
     str_clear(file);
-    str_printf(file, "%s/vocab.json", dir->data);
-    if (!file_exists(file->data)) {
+    str_printf(file, "%s/vocab.json", str_text(dir));
+    if (!file_exists(str_text(file))) {
         str_clear(file);
-        str_printf(file, "%s/tokenizer_config.json", dir->data);
+        str_printf(file, "%s/tokenizer_config.json", str_text(dir));
     }
-    return tokenizer_json_from_files(dir->data, root);
+    return tokenizer_json_from_files(str_text(dir), root);
 }
 
 Status tokenizer_from_json(const json_t *root, const char *name, Tokenizer **tokenizer) {
@@ -266,8 +266,8 @@ Status tokenizer_load(const char *path, Tokenizer **tokenizer) {
     json_t *root = NULL;
     *tokenizer = NULL;
     Status status = root_read(path, &file, &dir, &root);
-    if (status == ST_OK) status = tokenizer_from_json(root, file.data, tokenizer);
-    if (status == ST_OK) status = special_tokens_load(*tokenizer, dir.data);
+    if (status == ST_OK) status = tokenizer_from_json(root, str_text(&file), tokenizer);
+    if (status == ST_OK) status = special_tokens_load(*tokenizer, str_text(&dir));
     if (status != ST_OK) {
         tokenizer_free(*tokenizer);
         *tokenizer = NULL;
@@ -285,7 +285,7 @@ bool tokenizer_in(const char *dir) {
     for (size_t i = 0; i < COUNT_OF(names) && !there; i++) {
         str_clear(&path);
         str_printf(&path, "%s/%s", dir, names[i]);
-        if (file_find(path.data, &there) != ST_OK) there = true; /* tokenizer_load will say what is wrong with it */
+        if (file_find(str_text(&path), &there) != ST_OK) there = true; /* tokenizer_load will say what is wrong with it */
     }
     str_release(&path);
     json_t *config = NULL;

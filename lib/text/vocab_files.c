@@ -15,12 +15,12 @@ static Status object_read(const char *dir, const char *name, json_t **object) {
     *object = NULL;
     str_printf(&path, "%s/%s", dir, name);
     bool there;
-    Status status = file_find(path.data, &there);
-    if (there) status = json_read_file(path.data, object);
+    Status status = file_find(str_text(&path), &there);
+    if (there) status = json_read_file(str_text(&path), object);
     if (*object && !json_is_object(*object)) {
         json_decref(*object);
         *object = NULL;
-        status = status_fail(ST_INPUT, "'%s' is no JSON object", path.data);
+        status = status_fail(ST_INPUT, "'%s' is no JSON object", str_text(&path));
     }
     str_release(&path);
     return status;
@@ -43,7 +43,7 @@ static Status merges_read(const char *dir, json_t *merges) {
     Lines lines;
     Slice line;
     str_printf(&path, "%s/merges.txt", dir);
-    Status status = lines_open(&lines, path.data);
+    Status status = lines_open(&lines, str_text(&path));
     str_release(&path);
     if (status != ST_OK) return status;
     while (lines_next(&lines, &line)) {

@@ -40,7 +40,7 @@ Status tensors_save(const char *path, const CheckpointItem *items, size_t n) {
 }
 
 static Status write_json(const char *path, const json_t *json) {
-    char *text = json_dumps(json, JSON_INDENT(2));
+    char *text = json_text(json, JSON_INDENT(2));
     if (!text) return status_fail(ST_RESOURCE, "out of memory for '%s'", path);
     Status status = file_write_all(path, text, strlen(text));
     free(text);
@@ -91,7 +91,7 @@ Status file_sync_size(const char *path, uint64_t *size) {
 static json_int_t manifest_sum(const json_t *manifest) {
     json_t *said = json_copy((json_t *)(uintptr_t)manifest);
     json_object_del(said, "crc32");
-    char *text = said ? json_dumps(said, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    char *text = said ? json_text(said, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     json_int_t crc = text ? (json_int_t)crc32_z(0, (const uint8_t *)text, strlen(text)) : -1;
     free(text);
     json_decref(said);

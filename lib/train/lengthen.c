@@ -180,7 +180,7 @@ static Status write_record(const Lengthening *longer, const Run *run, const char
     json_t *json = read_record(run), *entry = entry_of(longer, text);
     char *written = NULL;
     Str line = {0};
-    if (json && entry && json_array_append(json_object_get(json, "extensions"), entry) == 0) written = json_dumps(json, JSON_INDENT(2));
+    if (json && entry && json_array_append(json_object_get(json, "extensions"), entry) == 0) written = json_text(json, JSON_INDENT(2));
     if (written) str_printf(&line, "%s\n", written);
     Status status = written ? file_write_all(run_path(run, record_name), str_text(&line), line.len)
                             : status_fail(ST_RESOURCE, "out of memory for '%s'", record_name);

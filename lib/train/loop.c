@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loop of runs that make their own data: the same bytes whether it was interrupted or not. */
+#include "lib/base/memory.h"
 #include "lib/base/system.h"
 #include "lib/train/loop.h"
 
@@ -354,8 +355,10 @@ static Status learn(Loop *loop) {
     Metrics *metrics = &loop->pending;
     *metrics = (Metrics){.n = 0};
     if (task->gather) TRY(task->gather(task->context, loop->step, metrics));
+    TRY(memory_check(ST_OK));
     loop->torn = true;
     TRY(task->step(task->context, loop->step, metrics));
+    TRY(memory_check(ST_OK)); /* something may have been left out of the step */
     loop->torn = false;
     loop->step++;
     loop->evaluating = task->evaluate != NULL;
@@ -366,6 +369,7 @@ static Status evaluate(Loop *loop) {
     const LoopTask *task = loop->task;
     Metrics metrics = loop->pending; /* after a failure they are as they were */
     TRY(task->evaluate(task->context, loop->step - 1, &metrics));
+    TRY(memory_check(ST_OK));
     loop->pending = metrics;
     loop->evaluating = false;
     return check_metrics(loop, &metrics);

@@ -13,7 +13,7 @@ bool rejected_takes(const Rejected *rejected, Status status) { return rejected &
 
 Status rejected_add(Rejected *rejected, const RejectedRow *row, const char *reason) {
     JsonWriter w = {0};
-    char *dumped = row->row ? json_dumps(row->row, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    char *dumped = row->row ? json_text(row->row, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     jw_object(&w, NULL);
     jw_string(&w, "file", row->file);
     jw_int(&w, "line", (int64_t)row->line);
@@ -38,7 +38,7 @@ Status rejected_add(Rejected *rejected, const RejectedRow *row, const char *reas
 
 void rejected_again(Rejected *rejected, int64_t n, const char *lines) {
     for (const char *at = lines, *end; (end = strchr(at, '\n')); at = end + 1, n--) {
-        json_t *root = json_loadb(at, (size_t)(end - at), 0, NULL);
+        json_t *root = json_parse(at, (size_t)(end - at), 0, NULL);
         const char *file = json_string_value(json_object_get(root, "file")), *reason = json_string_value(json_object_get(root, "reason")),
                    *unit = json_string_value(json_object_get(root, "unit"));
         size_t line = (size_t)json_integer_value(json_object_get(root, "line"));

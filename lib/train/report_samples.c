@@ -10,7 +10,7 @@ enum { LONGEST_TEXT = 6000 };
 
 /* A text as it is, messages and other things as JSON. */
 static void write_value(const json_t *value, Str *html) {
-    char *dump = json_is_string(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_INDENT(1));
+    char *dump = json_is_string(value) ? NULL : json_text(value, JSON_ENCODE_ANY | JSON_INDENT(1));
     const char *text = json_is_string(value) ? json_string_value(value) : dump ? dump : "";
     size_t len = strlen(text), shown = len > LONGEST_TEXT ? utf8_whole_prefix(text, LONGEST_TEXT) : len;
     html_text_n(html, text, shown);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The run directory: who may write into it, where it goes on, and what it says on the way. */
 #include "lib/base/log.h"
+#include "lib/base/memory.h"
 #include "lib/train/ending.h"
 #include "lib/train/lengthen.h"
 #include "lib/train/run.h"
@@ -305,7 +306,7 @@ Status run_open_longer(const Recipe *recipe, RunTake take, const Lengthening *lo
 }
 
 Status run_mark_finished(Run *run, const json_t *summary) {
-    char *text = json_dumps(summary, JSON_INDENT(2));
+    char *text = json_text(summary, JSON_INDENT(2));
     if (!text) return status_fail(ST_RESOURCE, "out of memory for the run's summary");
     Str line = {0};
     str_printf(&line, "%s\n", text);
@@ -347,6 +348,8 @@ static void append_way_on(const Run *run, Remedy remedy, int64_t saved_step, Str
 Status run_failed(Run *run, Status status, Status (*save)(void *context), void *context, const int64_t *saved_step) {
     Failure failure;
     Str hint = {0};
+    status = memory_check(status);
+    memory_forgive(); /* the step that lacked memory is given up; what is saved is older */
     failure_keep(&failure, status);
     Status saved = write_unwritten(run);
     if (saved == ST_OK) saved = save(context);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The core of every training: accumulate, clip, step; evaluate, save, stop; the same bytes whether it was interrupted or not. */
+#include "lib/base/memory.h"
 #include "lib/base/system.h"
 #include "lib/train/run.h"
 
@@ -30,6 +31,7 @@ typedef struct Trainer {
     Tensor **best; /* copies of the trained tensors, in list order; NULL without early stopping */
     State state;
     int64_t saved_step; /* of the newest checkpoint; -1 = none */
+    bool torn;          /* weights and optimiser are between two steps: they are not saved */
     double began;       /* clock at the start of this process's training */
     int64_t began_step;
     double seconds_before; /* what earlier processes took */
@@ -155,7 +157,7 @@ static Status load_checkpoint(Trainer *trainer) {
 
 static Status save_whole_step(void *context) {
     Trainer *trainer = context;
-    return trainer->state.step > 0 ? save_checkpoint(trainer) : ST_OK;
+    return trainer->state.step > 0 && !trainer->torn ? save_checkpoint(trainer) : ST_OK;
 }
 
 static Status interrupted(Trainer *trainer) {
@@ -236,8 +238,12 @@ static Status train_step(Trainer *trainer, StepResult *result) {
     if (!isfinite(result->grad_norm)) return not_finite(trainer, "the gradient", -1, n_micro);
     result->learning_rate = trainer->recipe->train_learning_rate * schedule_factor(&trainer->schedule, trainer->state.step);
     double scale = clip_scale(result->grad_norm, trainer->recipe->train_max_grad_norm);
+    TRY(memory_check(ST_OK)); /* rows or gradients may lack something */
+    trainer->torn = true;
     optimizer_step(&trainer->optimizer, trainer->params, scale, result->learning_rate, trainer->state.step + 1);
     params_zero_grad(trainer->params);
+    TRY(memory_check(ST_OK));
+    trainer->torn = false;
     result->seconds = clock_seconds() - began;
     return ST_OK;
 }
@@ -343,7 +349,7 @@ static Status evaluate(Trainer *trainer, const StepResult *result) {
     Status status = config->task.evaluate(config->task.context, config->tape, &sums);
     tape_record(config->tape, true);
     if (status == ST_INTERRUPTED) return interrupted(trainer);
-    if (status != ST_OK) return status;
+    TRY(memory_check(status));
     trainer->state.eval_loss = sums.loss_sum / sums.count;
     if (!isfinite(trainer->state.eval_loss))
         return status_fail(ST_NUMERIC, "the loss of the evaluation after step %lld is not finite", (long long)trainer->state.step);

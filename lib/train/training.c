@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "lib/base/log.h"
+#include "lib/base/memory.h"
 #include "lib/train/rejected.h"
 #include "lib/train/report.h"
 #include "lib/train/trained_model.h"
@@ -113,6 +114,8 @@ Status training_run(const TrainingKind *kind, void *context, const Recipe *const
     Training training = {.kind = kind, .context = context, .recipe = recipe, .options = options};
     Status status = go(&training);
     kind->release(context);
+    status = memory_check(status);
+    if (status != ST_OK) memory_forgive(); /* it is known now, and what is written from here on says so */
     if (training.run && status != ST_OK) status = run_mark_stopped(training.run, status);
     if (training.run && !(training.finished && run_reported(training.run))) status = report_run(training.run, status);
     run_close(training.run);

@@ -131,7 +131,7 @@ Status env_new(const char *spec, int64_t copies, Env **env) {
     *env = NULL;
     Str id = {0};
     str_append(&id, spec);
-    char *arguments = id.len ? strchr(id.data, ':') : NULL;
+    char *arguments = id.len ? strchr(str_text(&id), ':') : NULL;
     if (arguments) *arguments++ = '\0';
     const EnvKind *kind = env_kind_find(str_text(&id));
     Status status;
@@ -139,10 +139,10 @@ Status env_new(const char *spec, int64_t copies, Env **env) {
         status = status_fail(ST_CONFIG, "the name of the environment is empty");
     else if (kind)
         status = make_kind(kind, arguments, copies, env);
-    else if (world_find(id.data) || mdp_is_file_name(id.data))
+    else if (world_find(str_text(&id)) || mdp_is_file_name(str_text(&id)))
         status = make_world(spec, copies, env);
     else
-        status = unknown_environment(id.data);
+        status = unknown_environment(str_text(&id));
     str_release(&id);
     return status;
 }

@@ -80,7 +80,7 @@ static Status open_program(void *context) {
 /* ---- reading rows ---- */
 
 static Status bad_number(const Command *command, const char *what, int64_t copy, const json_t *value) {
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    char *text = json_text(value, JSON_ENCODE_ANY | JSON_COMPACT);
     const Space *space = &command->kind.observation;
     if (space->n)
         status_fail(ST_INPUT, "environment '%s': %s of copy %lld is %.60s, expected a whole number from 0 to %lld", command->kind.id, what,

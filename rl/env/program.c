@@ -31,7 +31,7 @@ Status program_ask(Program *program) {
         return program_wrong(program, -1, "more than one line for a request");
     }
     TRY(child_ask(program->child, str_text(&program->request), program->request.len, 1, program->timeout, &program->reply));
-    program->answer = json_loadb(program->reply.data, program->reply.len, JSON_REJECT_DUPLICATES, NULL);
+    program->answer = json_parse(program->reply.data, program->reply.len, JSON_REJECT_DUPLICATES, NULL);
     if (!json_is_object(program->answer)) return program_wrong(program, -1, "no JSON object");
     const char *error = json_string_value(json_object_get(program->answer, "error"));
     return error ? status_fail(ST_INPUT, "environment '%s' reports: %s", program->id, error) : ST_OK;

@@ -103,9 +103,9 @@ static bool take_plain(Cursor *cursor, Number *number, bool *whole) {
         const char *mantissa = cursor->at;
         take_exponent(cursor, &digits);
         if (cursor->at != mantissa) *whole = false;
-        number->value = strtod(digits.data, NULL);
+        number->value = strtod(str_text(&digits), NULL);
         number->negative = false;
-        keep_digits(digits.data, number);
+        keep_digits(str_text(&digits), number);
     }
     str_release(&digits);
     if (n == 0) *cursor = before;

@@ -23,7 +23,7 @@ static const json_t *nested(const json_t *object, const char *path) {
         size_t len = strcspn(path, ".");
         str_clear(&key);
         str_append_n(&key, path, len);
-        object = json_object_get(object, key.data);
+        object = json_object_get(object, str_text(&key));
         path += len + (path[len] == '.');
     }
     str_release(&key);

@@ -157,7 +157,7 @@ static Status read_answer(Reward *reward, Slice answer, size_t row, double *valu
     const Command *command = reward->state;
     Str who = {0};
     str_printf(&who, "program '%s'", command->argv[0]);
-    Status status = reward_read_answer(reward, who.data, answer, row, value);
+    Status status = reward_read_answer(reward, str_text(&who), answer, row, value);
     str_release(&who);
     return status;
 }

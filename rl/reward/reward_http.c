@@ -98,14 +98,14 @@ static Status fill_in(const RewardRow *row, const char *rubric, Str *out) {
         size_t len = *rubric == '{' ? strcspn(rubric + 1, "{}") : 0;
         str_clear(&name);
         if (len) str_append_n(&name, rubric + 1, len);
-        const json_t *value = len && rubric[len + 1] == '}' ? json_object_get(row->columns, name.data) : NULL;
+        const json_t *value = len && rubric[len + 1] == '}' ? json_object_get(row->columns, str_text(&name)) : NULL;
         Slice text = {0};
-        if (len && rubric[len + 1] == '}' && strcmp(name.data, "prompt") == 0)
+        if (len && rubric[len + 1] == '}' && strcmp(str_text(&name), "prompt") == 0)
             text = row->prompt;
-        else if (len && rubric[len + 1] == '}' && strcmp(name.data, "completion") == 0)
+        else if (len && rubric[len + 1] == '}' && strcmp(str_text(&name), "completion") == 0)
             text = row->completion;
         else if (value)
-            status = reward_answer_text(value, name.data, &room, &text);
+            status = reward_answer_text(value, str_text(&name), &room, &text);
         else {
             str_append_char(out, *rubric++);
             continue;
@@ -157,7 +157,7 @@ static Status wrong_judgement(const Reward *reward, const char *problem, const c
 
 static Status read_judgement(const Reward *reward, const Str *reply, double *value) {
     const Server *server = reward->state;
-    json_t *root = json_loadb(str_text(reply), reply->len, JSON_REJECT_DUPLICATES, NULL);
+    json_t *root = json_parse(str_text(reply), reply->len, JSON_REJECT_DUPLICATES, NULL);
     const json_t *choice = json_array_get(json_object_get(root, "choices"), 0),
                  *content = json_object_get(json_object_get(choice, "message"), "content");
     const char *reason = json_string_value(json_object_get(choice, "finish_reason"));
@@ -185,7 +185,7 @@ static Status read_reply(Reward *reward, const Str *reply, size_t row, double *v
 
 /* A proxy's page, half a body: what says nothing at all may be said better another time. A readable reply is what it is. */
 static bool is_readable(const Reward *reward, const Str *reply) {
-    json_t *root = json_loadb(str_text(reply), reply->len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL);
+    json_t *root = json_parse(str_text(reply), reply->len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL);
     const json_t *message = json_object_get(json_array_get(json_object_get(root, "choices"), 0), "message");
     bool readable = root && (!reward->options[MODEL].text || json_is_string(json_object_get(message, "content")));
     json_decref(root);

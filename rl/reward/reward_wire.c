@@ -25,8 +25,7 @@ void reward_write_row(const RewardRow *row, Str *text) {
     const char *key;
     json_t *value;
     jw_object(&w, NULL);
-    char *messages =
-        json_is_array(json_object_get(row->columns, "prompt")) ? json_dumps(json_object_get(row->columns, "prompt"), JSON_COMPACT) : NULL;
+    char *messages = json_is_array(json_object_get(row->columns, "prompt")) ? json_text(json_object_get(row->columns, "prompt"), JSON_COMPACT) : NULL;
     if (messages)
         jw_raw(&w, "prompt", messages); /* as the row has it */
     else
@@ -37,7 +36,7 @@ void reward_write_row(const RewardRow *row, Str *text) {
     add_ids(&w, "completion_ids", row->completion_ids, row->n_completion_ids);
     jw_string(&w, "finish_reason", row->finish_reason);
     json_object_foreach((json_t *)(uintptr_t)row->columns, key, value) {
-        char *dumped = is_ours(key) ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(17));
+        char *dumped = is_ours(key) ? NULL : json_text(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(17));
         if (dumped) jw_raw(&w, key, dumped);
         free(dumped);
     }
@@ -53,7 +52,7 @@ static Status garbage(const char *who, Slice text, const char *problem) {
 }
 
 Status reward_read_answer(Reward *reward, const char *who, Slice answer, size_t row, double *value) {
-    json_t *root = json_loadb(answer.data, answer.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL),
+    json_t *root = json_parse(answer.data, answer.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL),
            *number = json_is_object(root) ? json_object_get(root, "reward") : root, *other;
     const char *key, *error = json_string_value(json_object_get(root, "error"));
     Status status = ST_OK;

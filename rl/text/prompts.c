@@ -202,7 +202,7 @@ uint64_t prompts_fingerprint(const PromptSet *set) {
     uint64_t hash = set->n;
     for (size_t i = 0; i < set->n; i++) {
         const PromptRow *row = &set->items[i];
-        char *text = json_dumps(row->json, JSON_COMPACT | JSON_SORT_KEYS);
+        char *text = json_text(row->json, JSON_COMPACT | JSON_SORT_KEYS);
         hash = XXH3_64bits_withSeed(row->ids.data, row->ids.n * sizeof *row->ids.data, hash);
         if (text) hash = XXH3_64bits_withSeed(text, strlen(text), hash);
         free(text);

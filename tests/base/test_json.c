@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* JSON: faults with their place, numbers of any size, types, writing. */
+#include "lib/base/file.h"
 #include "lib/base/json.h"
+#include "lib/base/memory.h"
 #include "tests/support/check.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 TEST(json_errors_say_where) {
@@ -183,11 +186,85 @@ TEST(json_is_written) {
     jw_release(&w);
 }
 
+/* ---- memory ---- */
+
+static size_t taken; /* by jansson, freed or not */
+static void *count_malloc(size_t size) {
+    taken += (size + 15) / 16 * 16;
+    return malloc(size);
+}
+
+/* What jansson really takes for a text, and for each of its beginnings, is below what is reserved. */
+static void check_bound(const char *text, size_t len, size_t step) {
+    json_malloc_t own_malloc;
+    json_free_t own_free;
+    json_get_alloc_funcs(&own_malloc, &own_free);
+    for (size_t n = len % step; n <= len; n += step) {
+        taken = 0;
+        json_set_alloc_funcs(count_malloc, free);
+        json_decref(json_loadb(text, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL));
+        json_set_alloc_funcs(own_malloc, own_free);
+        if (taken > json_memory_bound(text, n)) fail_msg("%zu bytes taken, %zu reserved: %.60s", taken, json_memory_bound(text, n), text);
+    }
+}
+
+TEST(json_takes_no_more_than_is_reserved) {
+    static const char *const texts[] = {"",
+                                        "1",
+                                        "{}",
+                                        "[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]",
+                                        "{\"a\":{\"a\":{\"a\":{\"a\":[]}}}}",
+                                        "[\"\\\"\\\\\", \"\\u00e9\\u0000\", \"\\\\\\\"\"]",
+                                        "[tru, abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz",
+                                        "{\"a\": \"unended \\\"",
+                                        "[1e5,-0.25,123456789012345678,true,false,null]"};
+    for (size_t i = 0; i < COUNT_OF(texts); i++) check_bound(texts[i], strlen(texts[i]), 1);
+    Str numbers = {0}, members = {0}, words = {0}, lists = {0};
+    str_append_char(&numbers, '[');
+    str_append_char(&members, '{');
+    str_append_char(&words, '"');
+    for (int i = 0; i < 3000; i++) {
+        str_printf(&numbers, "%s%d", i ? "," : "", i % 7);
+        str_printf(&members, "%s\"%x\":\"\"", i ? "," : "", (unsigned)i);
+        str_append(&words, "many words, [with] {what}: \\n counts outside ");
+        str_append(&lists, i % 3 == 2 ? "]" : "[");
+    }
+    str_append_char(&numbers, ']');
+    str_append_char(&members, '}');
+    str_append_char(&words, '"');
+    const Str *const large[] = {&numbers, &members, &words, &lists};
+    for (size_t i = 0; i < COUNT_OF(large); i++) check_bound(large[i]->data, large[i]->len, large[i]->len / 17);
+    str_release(&numbers);
+    str_release(&members);
+    str_release(&words);
+    str_release(&lists);
+}
+
+TEST(nothing_is_stored_once_memory_ran_out) {
+    check_ok(memory_check(ST_OK));
+    memory_ran_out(100);
+    check_status(memory_check(ST_OK), ST_RESOURCE);
+    check_text("out of memory: 100 B more");
+    check_status(memory_check(ST_INPUT), ST_RESOURCE); /* which may only follow from it */
+    const char *path = temp_file(test_folder, "short.json");
+    check_status(file_write_all(path, "{}", 2), ST_RESOURCE);
+    check_status(file_append(path, "{}", 2), ST_RESOURCE);
+    assert_false(file_exists(path));
+    memory_forgive();
+    check_ok(file_write_all(path, "{}", 2));
+    assert_true(file_exists(path));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(json_errors_say_where),       cmocka_unit_test(json_files_may_hold_huge_integers),
-        cmocka_unit_test(configs_may_hold_infinities), cmocka_unit_test(rows_may_hold_what_nobody_uses),
-        cmocka_unit_test(json_members_have_types),     cmocka_unit_test(json_is_written),
+        cmocka_unit_test(json_errors_say_where),
+        cmocka_unit_test(json_files_may_hold_huge_integers),
+        cmocka_unit_test(configs_may_hold_infinities),
+        cmocka_unit_test(rows_may_hold_what_nobody_uses),
+        cmocka_unit_test(json_members_have_types),
+        cmocka_unit_test(json_is_written),
+        cmocka_unit_test(json_takes_no_more_than_is_reserved),
+        cmocka_unit_test(nothing_is_stored_once_memory_ran_out),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

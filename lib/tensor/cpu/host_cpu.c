@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The processor's device: which instruction set runs, what the processor is, the kernels' scratch memory. */
+#include "lib/base/memory.h"
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
 
@@ -202,9 +203,27 @@ static size_t scratch_size(size_t bytes) {
     return (MAX(bytes, (size_t)1) + page - 1) / page * page;
 }
 
+/* A kernel in the middle of a parallel loop can't give up: the pieces that the system refuses come from here, and the step that they are for is given
+ * up at its end (memory_check). Pages that nobody writes to take no memory. */
+static _Alignas(4096) char spare[(size_t)64 << 20];
+static atomic_size_t spare_used;
+
+static void *spare_piece(size_t size) {
+    size_t at = size <= sizeof spare ? atomic_fetch_add(&spare_used, size) : sizeof spare;
+    memory_ran_out(size);
+    if (at <= sizeof spare && size <= sizeof spare - at) return spare + at;
+    if (size <= sizeof spare) atomic_fetch_sub(&spare_used, size);
+    return NULL;
+}
+
 /* Large pieces go back to the system when a larger one takes their place: in malloc's heap they would stay. */
-static void *piece_new(size_t size) { return size >= HUGE_PAGE ? pages_map(size) : aligned_alloc(4096, size); }
+static void *piece_new(size_t size) {
+    void *piece = size >= HUGE_PAGE ? pages_map(size) : aligned_alloc(4096, size);
+    return piece ? piece : spare_piece(size);
+}
+
 static void piece_free(void *piece, size_t size) {
+    if ((uintptr_t)piece - (uintptr_t)spare < sizeof spare) return;
     if (size >= HUGE_PAGE)
         pages_unmap(piece, size);
     else

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products: cutting into tiles, conversions, packed weights, the choice of library. */
+#include "lib/base/memory.h"
 #include "lib/base/system.h"
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
@@ -405,9 +406,13 @@ static size_t packed_size(DType dtype, int64_t n, int64_t k, size_t *tile_bytes)
 #endif
 }
 
+/* NULL without memory: the weight is then read as it is. */
 static void *weight_memory(PackedWeight *weight, size_t bytes) {
     void *memory = aligned_alloc(64, (size_t)packed_align(bytes));
-    ASSERT(memory, "no memory for %zu bytes of a packed weight", bytes);
+    if (!memory) {
+        memory_ran_out(bytes);
+        return NULL;
+    }
     weight->bytes += bytes;
     packed_total += bytes;
     return memory;
@@ -418,7 +423,7 @@ static void weight_pack(PackedWeight *weight, const Tensor *b, bool transposed, 
     int64_t n = b->shape[transposed ? 0 : 1], k = b->shape[transposed ? 1 : 0], tile = col_tile_of(n), count = (n + tile - 1) / tile;
     size_t bytes = packed_size(dtype, n, k, &tiles->tile_bytes);
     if (bytes == 0) return;
-    tiles->data = weight_memory(weight, bytes);
+    if (!(tiles->data = weight_memory(weight, bytes))) return;
     Product product = {.dtype = dtype, .m = 1, .n = n, .k = k, .b = {b->data, b->dtype, b->shape[1], transposed}};
 #pragma omp parallel
     {
@@ -436,7 +441,7 @@ static void weight_pack(PackedWeight *weight, const Tensor *b, bool transposed, 
 static void weight_convert(PackedWeight *weight, const Tensor *b) {
     enum { ROWS = 16 };
     int64_t rows = b->shape[0], cols = b->shape[1];
-    weight->plain = weight_memory(weight, (size_t)(rows * cols) * sizeof(float));
+    if (!(weight->plain = weight_memory(weight, (size_t)(rows * cols) * sizeof(float)))) return;
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < (rows + ROWS - 1) / ROWS; i++)
         rows_of_isa->convert((const char *)b->data + (size_t)(i * ROWS * cols) * dtype_size(b->dtype), b->dtype, cols,
@@ -466,7 +471,10 @@ Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const Pack
     PackedWeight *weight = b->packed;
     if (!weight) {
         weight = calloc(1, sizeof *weight);
-        ASSERT(weight, "no memory for a packed weight");
+        if (!weight) {
+            memory_ran_out(sizeof *weight);
+            return operand;
+        }
         ((Tensor *)(uintptr_t)b)->packed = weight; /* the field is the device's, whatever the tensor is to the caller */
     }
 #if HAVE_ONEDNN
@@ -483,6 +491,7 @@ Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const Pack
 #endif
     if (dtype != DT_F32 || b->dtype == DT_F32) return operand;
     if (!weight->plain) weight_convert(weight, b);
+    if (!weight->plain) return operand;
     return (Operand){weight->plain, DT_F32, b->shape[1], transposed};
 }
 

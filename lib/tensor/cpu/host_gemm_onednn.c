@@ -3,6 +3,7 @@
  *
  * Primitives are made and run as for one thread: product_thread_begin tells the OpenMP runtime so, and oneDNN asks it. Their scratch memory is ours,
  * one piece a thread, so that threads may run the same primitive at once. */
+#include "lib/base/memory.h"
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
 
@@ -130,7 +131,10 @@ static const OnednnTile *tile_find(const TileShape *shape, const dnnl_memory_des
     for (OnednnTile *tile = *bucket; tile; tile = tile->next)
         if (shape_equal(&tile->shape, shape)) return tile->primitive ? tile : NULL;
     OnednnTile *tile = calloc(1, sizeof *tile);
-    ASSERT(tile, "no memory for a product of %lld rows", (long long)shape->m);
+    if (!tile) {
+        memory_ran_out(sizeof *tile);
+        return NULL; /* as where the library has no way */
+    }
     if (!engine) CHECK(dnnl_engine_create(&engine, dnnl_cpu, 0));
     tile->shape = *shape;
     tile->next = *bucket;
