@@ -53,7 +53,7 @@ static Status question_ids(const Talk *talk, json_t *messages, Ids *ids) {
 }
 
 /* The question's ids; the oldest rounds of `messages` go while it has no room beside an answer. */
-static Status fit(const Talk *talk, json_t *messages, Ids *ids) {
+static Status cmd_chat_fit(const Talk *talk, json_t *messages, Ids *ids) {
     int64_t room = session_room(talk->config.session) - talk->config.max_new_tokens;
     TRY(question_ids(talk, messages, ids));
     while ((int64_t)ids->n > room && json_array_size(messages) > 2) {
@@ -69,7 +69,7 @@ static Status fit(const Talk *talk, json_t *messages, Ids *ids) {
 /* The same of the conversation, from which nothing goes where even the last message alone has no room. */
 static Status fitting_ids(Talk *talk, Ids *ids) {
     json_t *rest = json_copy(talk->messages);
-    Status status = rest ? fit(talk, rest, ids) : status_fail(ST_RESOURCE, "out of memory");
+    Status status = rest ? cmd_chat_fit(talk, rest, ids) : status_fail(ST_RESOURCE, "out of memory");
     size_t forgotten = json_array_size(talk->messages) - json_array_size(rest);
     if (status != ST_OK) {
         json_decref(rest);
@@ -83,13 +83,13 @@ static Status fitting_ids(Talk *talk, Ids *ids) {
     return ST_OK;
 }
 
-static Status say(json_t *messages, const char *role, const char *text) {
+static Status cmd_chat_say(json_t *messages, const char *role, const char *text) {
     json_t *message = json_pack("{s:s, s:s}", "role", role, "content", text);
     return message && json_array_append_new(messages, message) == 0 ? ST_OK : status_fail(ST_INPUT, "the message is not valid UTF-8");
 }
 
 /* Ctrl-C ends the answer, not the conversation: what was said until then stays. */
-static Status answer(Talk *talk) {
+static Status cmd_chat_answer(Talk *talk) {
     Ids ids = {0};
     str_clear(&talk->answer);
     Status status = fitting_ids(talk, &ids);
@@ -101,18 +101,18 @@ static Status answer(Talk *talk) {
     print_text("\n", 1);
     show_result();
     if (status == ST_INTERRUPTED && interrupt_forgive()) status = ST_OK;
-    if (status == ST_OK) status = say(talk->messages, "assistant", str_text(&talk->answer));
+    if (status == ST_OK) status = cmd_chat_say(talk->messages, "assistant", str_text(&talk->answer));
     if (status != ST_OK) json_array_remove(talk->messages, turn - 1); /* the question goes as well, so that another can be asked */
     return status;
 }
 
 /* ---- commands ---- */
 
-static Status save(const Talk *talk, const char *path) {
+static Status cmd_chat_save(const Talk *talk, const char *path) {
     json_t *all = json_array(), *row = json_pack("{s:o}", "messages", all);
     FileWriter writer;
     if (!row) return status_fail(ST_RESOURCE, "out of memory");
-    Status status = talk->system ? say(all, "system", talk->system) : ST_OK;
+    Status status = talk->system ? cmd_chat_say(all, "system", talk->system) : ST_OK;
     json_array_extend(all, talk->messages);
     char *text = json_text(row, 0);
     json_decref(row);
@@ -159,7 +159,7 @@ static Status take_row(void *context, const Row *row) {
 }
 
 /* What /save writes is a line of JSON, whatever its name; other files are read as rows by their ending. */
-static Status load(Talk *talk, const char *path) {
+static Status cmd_chat_load(Talk *talk, const char *path) {
     json_t *saved = NULL;
     Status status = json_read_file(path, &saved);
     if (status == ST_OK && json_is_object(saved) && json_is_array(json_object_get(saved, "messages")))
@@ -185,7 +185,7 @@ static Status retry(Talk *talk) {
     if (n < 1 + (size_t)answered) return status_fail(ST_INPUT, "there is no answer to try again");
     if (answered) json_array_remove(talk->messages, n - 1);
     talk->config.seed++;
-    return answer(talk);
+    return cmd_chat_answer(talk);
 }
 
 /* *leave: the conversation is over. */
@@ -208,9 +208,9 @@ static Status run_command(Talk *talk, const char *line, bool *leave) {
     } else if ((slice_is(name, "/save") || slice_is(name, "/load")) && !*rest)
         return status_fail(ST_USAGE, "%.*s needs a file", (int)len, line);
     else if (slice_is(name, "/save"))
-        return save(talk, rest);
+        return cmd_chat_save(talk, rest);
     else if (slice_is(name, "/load"))
-        return load(talk, rest);
+        return cmd_chat_load(talk, rest);
     else
         return status_hint(status_fail(ST_USAGE, "unknown command '%.*s'", (int)len, line), "/help lists them");
     return ST_OK;
@@ -271,8 +271,8 @@ static Status converse(Talk *talk) {
         if (*line == '/') {
             status = run_command(talk, line, &leave);
         } else {
-            status = say(talk->messages, "user", line);
-            if (status == ST_OK) status = answer(talk);
+            status = cmd_chat_say(talk->messages, "user", line);
+            if (status == ST_OK) status = cmd_chat_answer(talk);
         }
         if (status == ST_OK) continue;
         bool ends = status == ST_NUMERIC || status == ST_RESOURCE || (status == ST_INTERRUPTED && !interrupt_forgive());
@@ -324,7 +324,7 @@ static Status talk_to(const Command *command, Talk *talk) {
 
 /* What is typed while the model is loaded or answers is shown once, where it is read. The library that reads it looks at the terminal first: one that
  * does not show what is typed is not edited on. */
-static Status run(const Command *command, Talk *talk) {
+static Status cmd_chat_run(const Command *command, Talk *talk) {
     TRY(command_needs(command, 1, 1));
     talk->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     if (talk->terminal) {
@@ -359,7 +359,7 @@ Status cmd_chat(int argc, char **argv) {
     };
     bool done;
     Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = run(&command, &talk);
+    if (status == ST_OK && !done) status = cmd_chat_run(&command, &talk);
     arena_free(command.arena);
     return status;
 }

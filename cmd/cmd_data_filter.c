@@ -285,7 +285,7 @@ static Status check_outputs(const FilterJob *job) {
     return ST_OK;
 }
 
-static Status run(FilterJob *job) {
+static Status cmd_data_filter_run(FilterJob *job) {
     TRY(command_needs(job->command, 1, COUNT_OF(job->command->arguments)));
     TRY(check_options(job));
     TRY(check_outputs(job));
@@ -306,7 +306,7 @@ static Status run(FilterJob *job) {
     return ST_OK;
 }
 
-static void release(FilterJob *job) {
+static void cmd_data_filter_release(FilterJob *job) {
     filters_close(job->filters);
     rewards_close(job->rewards);
     recipe_free(job->recipe);
@@ -371,8 +371,8 @@ Status cmd_data_filter(int argc, char **argv) {
     job->texts = arena_new(0);
     bool done = false;
     Status status = job->texts ? command_parse(&command, argc, argv, options, &done) : status_fail(ST_RESOURCE, "out of memory");
-    if (status == ST_OK && !done) status = run(job);
-    release(job);
+    if (status == ST_OK && !done) status = cmd_data_filter_run(job);
+    cmd_data_filter_release(job);
     str_release(&help);
     arena_free(command.arena);
     return status;

@@ -196,7 +196,7 @@ static void warn_of_missing(const SynthResult *r) {
     str_release(&refused);
 }
 
-static void summarize(const RecipeCommand *job, const SynthResult *r) {
+static void cmd_data_synth_summarize(const RecipeCommand *job, const SynthResult *r) {
     char seconds[32];
     end_live_line();
     if (job->command->json) write_summary(job->recipe, r);
@@ -218,7 +218,7 @@ static Status reward_rows(void *context, const FilterRow *rows, size_t n, double
     return filter_rewards(((const Job *)context)->rewards, rows, n, values);
 }
 
-static Status make(const RecipeCommand *command) {
+static Status cmd_data_synth_make(const RecipeCommand *command) {
     Job job = {.command = command};
     const Recipe *recipe = command->recipe;
     const char *folders[RECIPE_FOLDERS];
@@ -247,7 +247,7 @@ static Status make(const RecipeCommand *command) {
     end_live_line();
     if (job.account.len) show_line("%s", str_text(&job.account));
     if (status == ST_OK && result.already_finished) status = read_finished(recipe, &result);
-    if (status == ST_OK && (!command->options.dry_run || result.already_finished)) summarize(command, &result);
+    if (status == ST_OK && (!command->options.dry_run || result.already_finished)) cmd_data_synth_summarize(command, &result);
     rewards_close(job.rewards);
     str_release(&job.account);
     return status;
@@ -266,7 +266,7 @@ Status cmd_data_synth(int argc, char **argv) {
     str_append(&about, "\nfilters:\n");
     filters_write_help(&filters);
     str_append(&about, str_text(&filters));
-    Status status = recipe_command(argc, argv, "data synth", str_text(&about), sections, make);
+    Status status = recipe_command(argc, argv, "data synth", str_text(&about), sections, cmd_data_synth_make);
     str_release(&about);
     str_release(&filters);
     return status;

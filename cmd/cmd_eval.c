@@ -56,7 +56,7 @@ static Status refuse_episodes(const char *path, const char *option) {
     return status_hint(ST_USAGE, "give the output directory of such a run, or rows: --data FILE");
 }
 
-static Status run(const Command *command, Eval *job) {
+static Status cmd_eval_run(const Command *command, Eval *job) {
     TRY(command_needs(command, 1, 1));
     const char *path = command->arguments[0];
     if (job->config.max_length < 2) return status_fail(ST_USAGE, "--max-length is 2 or more, not %lld", (long long)job->config.max_length);
@@ -119,7 +119,7 @@ Status cmd_eval(int argc, char **argv) {
     };
     bool done;
     Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = run(&command, &job);
+    if (status == ST_OK && !done) status = cmd_eval_run(&command, &job);
     arena_free(command.arena);
     return status;
 }

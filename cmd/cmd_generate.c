@@ -81,7 +81,7 @@ static Status print_completion(void *context, const Completion *c) {
     return status;
 }
 
-static Status check(const Generate *job) {
+static Status cmd_generate_check(const Generate *job) {
     const GenerateConfig *c = &job->config;
     TRY(check_sampling(c));
     if (c->n < 1 || c->n >= 1 << 16) return status_fail(ST_USAGE, "-n is 1 to 65535, not %lld", (long long)c->n);
@@ -157,13 +157,13 @@ static Status open_heads(const Command *command, const Generate *job, Model *mod
     return status_hint(ST_INPUT, "--ilql goes with the adapter or model of a run with rl.algorithm: ilql");
 }
 
-static Status run(const Command *command, Generate *job) {
+static Status cmd_generate_run(const Command *command, Generate *job) {
     OpenedModel opened;
     IlqlHeads heads;
     IlqlAdvice advice = {&heads, job->ilql};
     TokenRows rows = {0};
     TRY(command_needs(command, 1, 1));
-    TRY(check(job));
+    TRY(cmd_generate_check(job));
     const char *inputs[] = {command->arguments[0], job->input, job->adapter};
     TRY(check_output(job->output, inputs, COUNT_OF(inputs)));
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
@@ -225,7 +225,7 @@ Status cmd_generate(int argc, char **argv) {
     };
     bool done;
     Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = run(&command, &job);
+    if (status == ST_OK && !done) status = cmd_generate_run(&command, &job);
     arena_free(command.arena);
     return status;
 }

@@ -119,7 +119,7 @@ static void print_json(const char *output, const Model *model, const TokenRows *
     jw_release(&w);
 }
 
-static Status run(const Command *command, const Grad *job) {
+static Status cmd_grad_run(const Command *command, const Grad *job) {
     OpenedModel opened = {0};
     TokenRows rows = {0};
     TRY(command_needs(command, 2, 2));
@@ -158,7 +158,7 @@ Status cmd_grad(int argc, char **argv) {
     };
     bool done;
     Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = run(&command, &job);
+    if (status == ST_OK && !done) status = cmd_grad_run(&command, &job);
     arena_free(command.arena);
     return status;
 }

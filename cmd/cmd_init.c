@@ -54,7 +54,7 @@ static Status check_directory(const Command *command, const Init *job) {
     return input ? status_hint(status_fail(ST_CONFIG, "'%s' cannot be replaced: it is in use", job->output), "name a new directory") : ST_OK;
 }
 
-static Status init(const Command *command, const Init *job) {
+static Status cmd_init_run(const Command *command, const Init *job) {
     Str config = {0}, kept = {0};
     TRY(command_needs(command, 1, 1));
     TRY(check_scale(job->scale, dtype_from_text(job->dtype)));
@@ -95,7 +95,7 @@ Status cmd_init(int argc, char **argv) {
     };
     bool done;
     Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = init(&command, &job);
+    if (status == ST_OK && !done) status = cmd_init_run(&command, &job);
     arena_free(command.arena);
     return status;
 }

@@ -13,7 +13,7 @@ typedef struct Inspect {
     Str plain;
 } Inspect; /* both forms are made, one is printed */
 
-static bool holds(const Inspect *job, const char *name) {
+static bool cmd_inspect_holds(const Inspect *job, const char *name) {
     const char *path = path_join(job->arena, job->path, name);
     return path && file_exists(path);
 }
@@ -166,7 +166,7 @@ static Status count_steps(Inspect *job) {
 
 static Status inspect_run(Inspect *job) {
     str_printf(&job->plain, "run '%s'\n", job->path);
-    if (holds(job, "metrics.jsonl")) TRY(count_steps(job));
+    if (cmd_inspect_holds(job, "metrics.jsonl")) TRY(count_steps(job));
     static const char *const results[] = {"adapter", "model"};
     jw_array(&job->json, "results");
     for (size_t i = 0; i < COUNT_OF(results); i++) {
@@ -203,7 +203,7 @@ static const Kind kinds[] = {
 
 static Status inspect_directory(Inspect *job) {
     for (size_t i = 0; i < COUNT_OF(kinds); i++)
-        if (holds(job, kinds[i].file)) {
+        if (cmd_inspect_holds(job, kinds[i].file)) {
             jw_string(&job->json, "kind", kinds[i].name);
             return kinds[i].inspect(job);
         }

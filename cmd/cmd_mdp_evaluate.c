@@ -95,7 +95,7 @@ typedef struct Evaluation {
     bool stationary;
 } Evaluation;
 
-static Status evaluate(const Command *command, Evaluation *evaluation, const NamedMdp *world) {
+static Status cmd_mdp_evaluate_policy(const Command *command, Evaluation *evaluation, const NamedMdp *world) {
     double *policy, *share = NULL;
     MdpSolution solution;
     evaluation->question.options.world = world;
@@ -136,7 +136,7 @@ Status cmd_mdp_evaluate(int argc, char **argv) {
     if (status == ST_OK && !done) status = command_needs(&command, 1, 1);
     if (status == ST_OK && !done) status = mdp_question_open(command.arguments[0], &evaluation.question, &world);
     if (status == ST_OK && !done) {
-        status = evaluate(&command, &evaluation, world);
+        status = cmd_mdp_evaluate_policy(&command, &evaluation, world);
         named_mdp_free(world);
     }
     arena_free(command.arena);

@@ -141,7 +141,7 @@ static Status find_values(Arena *arena, const Show *show, const NamedMdp *world,
     return ST_OK;
 }
 
-static Status draw(const Command *command, const Show *show, const NamedMdp *world) {
+static Status cmd_mdp_show_draw(const Command *command, const Show *show, const NamedMdp *world) {
     MdpPicture picture = {.world = world, .title = command->arguments[0]};
     double *policy = NULL;
     TRY(find_values(command->arena, show, world, &picture.V, &policy));
@@ -162,7 +162,7 @@ static Status show_world(const Command *command, Show *show) {
     TRY(command_needs(command, 1, 1));
     TRY(check_outputs(command, show));
     TRY(mdp_question_open(command->arguments[0], &show->question, &world));
-    Status status = draw(command, show, world);
+    Status status = cmd_mdp_show_draw(command, show, world);
     named_mdp_free(world);
     return status;
 }

@@ -243,7 +243,7 @@ typedef struct Episodes {
 } Episodes;
 
 /* Action `step` of a copy: by the policy's row, evenly, or normally distributed where there are no bounds. */
-static void choose(const Simulate *job, const Episodes *episodes, int64_t copy, uint64_t step, double *action) {
+static void cmd_mdp_simulate_choose(const Simulate *job, const Episodes *episodes, int64_t copy, uint64_t step, double *action) {
     const Env *env = job->env;
     const Space *space = &env->action;
     RngKey key = rng_key((uint64_t)job->seed, RNG_SAMPLE, (uint64_t)copy);
@@ -279,7 +279,7 @@ static bool episodes_allocate(Arena *arena, const Env *env, Episodes *episodes) 
 }
 
 /* Copy c plays episodes c, c + copies, ...: which ones are counted does not depend on how long they are. */
-static Status play(const Command *command, Simulate *job, Episodes *episodes) {
+static Status cmd_mdp_simulate_play(const Command *command, Simulate *job, Episodes *episodes) {
     Env *env = job->env;
     int64_t copies = env->copies, playing = copies;
     double gamma = env->world ? env->world->mdp.gamma : 1,
@@ -294,7 +294,7 @@ static Status play(const Command *command, Simulate *job, Episodes *episodes) {
     for (uint64_t t = 0; playing > 0; t++) {
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
         for (int64_t c = 0; c < copies; c++) {
-            choose(job, episodes, c, t, actions + c * env->action.size);
+            cmd_mdp_simulate_choose(job, episodes, c, t, actions + c * env->action.size);
             if (episodes->visits && episode[c] < episodes->n) episodes->visits[(int64_t)env->observations[c]]++;
         }
         TRY(env_step(env, actions, true));
@@ -399,7 +399,7 @@ static Status simulate_episodes(const Command *command, Simulate *job) {
     TRY(open_policy(command, job, &episodes));
     if (!episodes_allocate(command->arena, env, &episodes)) return ST_RESOURCE;
     TRY(env_reset(env, (uint64_t)job->seed));
-    TRY(play(command, job, &episodes));
+    TRY(cmd_mdp_simulate_play(command, job, &episodes));
     summarise(env, &episodes);
     Status known = episodes.stationary ? mdp_stationary(env->world, episodes.policy, episodes.stationary) : ST_OK;
     if (known == ST_INTERRUPTED) return known;

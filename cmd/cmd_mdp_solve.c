@@ -127,7 +127,7 @@ static Status read_counts(const Counts *counts, MdpOptions *options) {
     return read_count("--max-iterations", counts->iterations, &options->max_iterations);
 }
 
-static Status solve(const Command *command, MdpQuestion *question, const Counts *counts) {
+static Status cmd_mdp_solve_run(const Command *command, MdpQuestion *question, const Counts *counts) {
     NamedMdp *world;
     TRY(read_counts(counts, &question->options));
     TRY(mdp_question_open(command->arguments[0], question, &world));
@@ -183,7 +183,7 @@ Status cmd_mdp_solve(int argc, char **argv) {
     bool done;
     Status status = command_parse(&command, argc, argv, options, &done);
     if (status == ST_OK && !done) status = command_needs(&command, 1, 1);
-    if (status == ST_OK && !done) status = solve(&command, &question, &counts);
+    if (status == ST_OK && !done) status = cmd_mdp_solve_run(&command, &question, &counts);
     str_release(&help);
     str_release(&names);
     arena_free(command.arena);

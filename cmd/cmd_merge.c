@@ -64,7 +64,7 @@ static void print_proof(const MergeResult *result) {
     jw_release(&w);
 }
 
-static Status merge(const Command *command, const MergeCommand *options) {
+static Status cmd_merge_run(const Command *command, const MergeCommand *options) {
     TRY(command_needs(command, 2, COUNT_OF(command->arguments)));
     if (!options->output) return status_fail(ST_USAGE, "tune merge needs -o DIR");
     TRY(check_method(options->method));
@@ -118,7 +118,7 @@ Status cmd_merge(int argc, char **argv) {
     };
     bool done;
     Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = merge(&command, &job);
+    if (status == ST_OK && !done) status = cmd_merge_run(&command, &job);
     arena_free(command.arena);
     return status;
 }

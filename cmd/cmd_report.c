@@ -52,7 +52,7 @@ static void show_ending(const char *dir, const Ending *ending) {
     str_release(&text);
 }
 
-static Status report(const Command *command, const char *output) {
+static Status cmd_report_run(const Command *command, const char *output) {
     TRY(command_needs(command, 1, COUNT_OF(command->arguments)));
     size_t n = command->n_arguments;
     const char *path = output ? output : n == 1 ? path_join(command->arena, command->arguments[0], "report.html") : "report.html";
@@ -82,7 +82,7 @@ Status cmd_report(int argc, char **argv) {
     };
     bool done;
     Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = report(&command, output);
+    if (status == ST_OK && !done) status = cmd_report_run(&command, output);
     arena_free(command.arena);
     return status;
 }

@@ -16,7 +16,7 @@ static Status show_use(const Recipe *recipe) {
     return status;
 }
 
-static Status run(const RecipeCommand *job) {
+static Status cmd_reward_run(const RecipeCommand *job) {
     TRY(pair_command(job, reward_training_run, false));
     return job->options.dry_run ? ST_OK : show_use(job->recipe);
 }
@@ -29,5 +29,5 @@ Status cmd_reward(int argc, char **argv) {
         "that has the score in it (transformers: ForSequenceClassification with one label). Rows: {\"prompt\", \"chosen\", \"rejected\"}, or {\"prompt\", \"completions\": [...], \"labels\": [...]}.\n"
         "    tune reward recipes/reward_model.yaml model.path=DIR data.train=pairs.jsonl output=runs/reward\n"
         "    tune eval DIR --adapter runs/reward/adapter --data held_out.jsonl",
-        sections, run);
+        sections, cmd_reward_run);
 }

@@ -8,7 +8,7 @@
 #include "rl/text/text_env.h"
 
 /* The algorithm says what is learned from: rows of preferences, an environment, or prompts with rewards. */
-static Status run(const RecipeCommand *job) {
+static Status cmd_rl_run(const RecipeCommand *job) {
     const Recipe *recipe = job->recipe;
     bool offline = strcmp(recipe->rl_algorithm, "ilql") == 0;
     if (!offline && !preference_algorithm(recipe->rl_algorithm))
@@ -26,5 +26,5 @@ Status cmd_rl(int argc, char **argv) {
         "Learns a policy by reward, on an environment (rl.env) or a language model's on prompts, from preferences, or offline from rows with rewards (ilql). The result is a run directory with the policy, or with the adapter.\n"
         "    tune rl recipes/rl_cartpole_ppo.yaml output=runs/cartpole\n"
         "    tune rl recipes/rl_dpo.yaml model.path=DIR data.train=pairs.jsonl output=runs/dpo",
-        sections, run);
+        sections, cmd_rl_run);
 }

@@ -56,7 +56,7 @@ static Status check_finite(const ScoreRow *scores, size_t *n) {
     return ST_OK;
 }
 
-static Status score(const Command *command, Score *job, const OpenedModel *opened, const TokenRows *rows) {
+static Status cmd_score_rows(const Command *command, Score *job, const OpenedModel *opened, const TokenRows *rows) {
     ScoreRow *scores = arena_alloc(command->arena, rows->n * sizeof *scores);
     ResultFile result;
     if (!scores) return ST_RESOURCE;
@@ -82,7 +82,7 @@ static Status score(const Command *command, Score *job, const OpenedModel *opene
     return result_close(&result, status);
 }
 
-static Status run(const Command *command, Score *job) {
+static Status cmd_score_run(const Command *command, Score *job) {
     OpenedModel opened;
     TokenRows rows;
     TRY(command_needs(command, 2, 2));
@@ -91,7 +91,7 @@ static Status run(const Command *command, Score *job) {
     TRY(check_output(job->logits, inputs, COUNT_OF(inputs)));
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
     Status status = token_rows_read(command->arguments[1], &opened, &(DataConfig){.system = job->chat.system, .as = job->as}, false, &rows);
-    if (status == ST_OK) status = score(command, job, &opened, &rows);
+    if (status == ST_OK) status = cmd_score_rows(command, job, &opened, &rows);
     token_rows_release(&rows);
     close_model(&opened);
     return status;
@@ -117,7 +117,7 @@ Status cmd_score(int argc, char **argv) {
     };
     bool done;
     Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = run(&command, &job);
+    if (status == ST_OK && !done) status = cmd_score_run(&command, &job);
     arena_free(command.arena);
     return status;
 }

@@ -56,7 +56,7 @@ static void show_plan(void *context, const SftPlan *plan) {
 
 static void show_step(void *context, const Progress *p) { show_training_step(((const Shown *)context)->job->recipe, p); }
 
-static Status train(const RecipeCommand *job) {
+static Status cmd_sft_train(const RecipeCommand *job) {
     const Recipe *recipe = job->recipe;
     TrainResult result = {0};
     Shown shown = {.job = job};
@@ -75,5 +75,5 @@ Status cmd_sft(int argc, char **argv) {
         argc, argv, "sft",
         "Trains a LoRA adapter (or, without a lora section, the whole model) on rows and writes it into the recipe's output directory.\n"
         "    tune sft recipes/demo/sft.yaml lora.rank=8 output=runs/try",
-        sections, train);
+        sections, cmd_sft_train);
 }

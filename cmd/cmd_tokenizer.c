@@ -87,7 +87,7 @@ static void print_json(const Train *job, const BpeTrained *trained, double secon
     jw_release(&w);
 }
 
-static Status train(const Command *command, const Train *job, BpeTrainer *trainer) {
+static Status cmd_tokenizer_train(const Command *command, const Train *job, BpeTrainer *trainer) {
     BpeTrained trained = {0};
     double start = clock_seconds();
     for (size_t i = 1; i < command->n_arguments; i++) TRY(file_add(trainer, command->arguments[i]));
@@ -112,7 +112,7 @@ static bool is_special(const Train *job, const char *token) {
     return false;
 }
 
-static Status start(const Command *command, const Train *job) {
+static Status cmd_tokenizer_start(const Command *command, const Train *job) {
     BpeTrainer *trainer;
     if (command->n_arguments == 0 || strcmp(command->arguments[0], "train") != 0)
         return status_hint(status_fail(ST_USAGE, "tune tokenizer trains: its first argument is 'train'"),
@@ -128,7 +128,7 @@ static Status start(const Command *command, const Train *job) {
     if (job->eos && !is_special(job, job->eos)) return status_fail(ST_USAGE, "--eos '%s' is none of the special tokens", job->eos);
     TRY(bpe_trainer_new((size_t)job->vocab_size, job->special.items, job->special.n, &trainer));
     Status status = job->bos ? bpe_trainer_bos(trainer, job->bos) : ST_OK;
-    if (status == ST_OK) status = train(command, job, trainer);
+    if (status == ST_OK) status = cmd_tokenizer_train(command, job, trainer);
     bpe_trainer_free(trainer);
     return status;
 }
@@ -154,7 +154,7 @@ Status cmd_tokenizer(int argc, char **argv) {
     };
     bool done;
     Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = start(&command, &job);
+    if (status == ST_OK && !done) status = cmd_tokenizer_start(&command, &job);
     arena_free(command.arena);
     return status;
 }

@@ -56,7 +56,7 @@ static double height_of(double value, double low, double high) {
     return is_steep(low, high) ? log(value / low) / log(high / low) : (value - low) / (high - low);
 }
 
-static void draw(const Curve *curve, Dots *dots, double low, double high) {
+static void curve_draw(const Curve *curve, Dots *dots, double low, double high) {
     int before = -1;
     for (int column = 0; column < dots->dots_across; column++) {
         double height = height_of(value_at(curve, column, dots->dots_across), low, high);
@@ -96,7 +96,7 @@ void curve_write(const Curve *curve, int columns, int rows, bool utf8, Str *out)
         low = fmin(low, curve->bins[i]);
         high = fmax(high, curve->bins[i]);
     }
-    draw(curve, &dots, low, high);
+    curve_draw(curve, &dots, low, high);
     for (int row = 0; row < dots.down; row++) {
         if (row == 0)
             append_label(high, out);

@@ -83,7 +83,7 @@ typedef struct Question {
     size_t begin, end; /* of the (first) answer */
 } Question;
 
-static Status compare(void *context, const Completion *completion) {
+static Status eval_rows_compare(void *context, const Completion *completion) {
     EvalRows *job = context;
     const Question *asked = &job->questions[completion->prompt];
     const Tokenizer *tokenizer = job->opened->tokenizer;
@@ -119,7 +119,7 @@ static Status add_questions(EvalRows *job, const Example *example) {
     return ST_OK;
 }
 
-static Status ask(EvalRows *job, Arena *arena) {
+static Status eval_rows_ask(EvalRows *job, Arena *arena) {
     Prompt *prompts = arena_alloc(arena, job->n_questions * sizeof *prompts);
     int64_t longest = 1;
     if (!prompts) return ST_RESOURCE;
@@ -131,7 +131,7 @@ static Status ask(EvalRows *job, Arena *arena) {
     /* One token more than any answer has: an answer that goes on is not equal. */
     GenerateConfig config = {
         .sample = {.greedy = true, .temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = longest + 1, .n = 1};
-    return generate(job->opened->model, job->opened->tokenizer, prompts, job->n_questions, &config, NULL, compare, job);
+    return generate(job->opened->model, job->opened->tokenizer, prompts, job->n_questions, &config, NULL, eval_rows_compare, job);
 }
 
 static Status eval_answers(EvalRows *job, Arena *arena) {
@@ -147,7 +147,7 @@ static Status eval_answers(EvalRows *job, Arena *arena) {
         const Example example = dataset_example(job->dataset, i);
         status = add_questions(job, &example);
     }
-    if (status == ST_OK) status = ask(job, arena);
+    if (status == ST_OK) status = eval_rows_ask(job, arena);
     for (size_t i = 0; i < job->n_questions; i++) {
         ids_release(&job->questions[i].ids);
         ids_release(&job->questions[i].labels);
@@ -169,7 +169,7 @@ static void print_json(const EvalRows *job, double loss) {
     jw_release(&w);
 }
 
-static Status report(const Command *command, const EvalRows *job) {
+static Status eval_rows_report(const Command *command, const EvalRows *job) {
     if (job->tokens == 0) return status_fail(ST_INPUT, "'%s' has no token whose loss counts", job->asked->data);
     double loss = job->loss_sum / (double)job->tokens;
     if (command->json) {
@@ -207,7 +207,7 @@ Status eval_rows(const Command *command, const Eval *asked) {
     EvalRows job = {.asked = asked, .opened = &opened, .dataset = dataset};
     if (status == ST_OK) status = eval_tokens(&job);
     if (status == ST_OK && asked->exact_match) status = eval_answers(&job, command->arena);
-    if (status == ST_OK) status = report(command, &job);
+    if (status == ST_OK) status = eval_rows_report(command, &job);
     dataset_free(dataset);
     close_model(&opened);
     return status;

@@ -25,7 +25,7 @@ static void add_plain(Str *out, const char *text, size_t len) {
 }
 
 /* Long lines are cut where a space is and no request would begin. */
-static void fill(Str *out, size_t from) {
+static void manual_fill(Str *out, size_t from) {
     enum { ENOUGH = 60 };
     size_t begin = from;
     for (size_t i = from; i + 1 < out->len; i++) {
@@ -46,7 +46,7 @@ static void add_line(Str *out, const char *font, const char *text, size_t len) {
 static void add_filled(Str *out, const char *text, size_t len) {
     size_t from = out->len;
     add_line(out, NULL, text, len);
-    fill(out, from);
+    manual_fill(out, from);
 }
 
 static void add_text_line(Str *out, const char *text) { add_filled(out, text, strlen(text)); }

@@ -110,7 +110,7 @@ typedef struct Place {
     const char *dir, *adapter, *system;
 } Place;
 
-static bool holds(Arena *arena, const char *dir, const char *name) {
+static bool open_holds(Arena *arena, const char *dir, const char *name) {
     const char *path = path_join(arena, dir, name);
     return path && file_exists(path);
 }
@@ -122,9 +122,9 @@ static Status find_trained(Arena *arena, Place *place) {
     if (!adapter || !model) return ST_RESOURCE;
     TRY(recipe_read(path_join(arena, run, "recipe.yaml"), NULL, 0, &recipe));
     place->system = recipe->data_system ? arena_strdup(arena, recipe->data_system) : NULL;
-    if (holds(arena, model, "config.json")) {
+    if (open_holds(arena, model, "config.json")) {
         place->dir = model;
-    } else if (holds(arena, adapter, "adapter_config.json") && recipe->model_path) {
+    } else if (open_holds(arena, adapter, "adapter_config.json") && recipe->model_path) {
         place->dir = arena_strdup(arena, recipe->model_path);
         place->adapter = adapter;
     }
@@ -146,7 +146,8 @@ Status open_model(const char *dir, const char *adapter, const char *compute, con
     Place place = {.dir = dir, .adapter = adapter};
     *opened = (OpenedModel){0};
     Status status = arena ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
-    if (status == ST_OK && !adapter && !holds(arena, dir, "config.json") && holds(arena, dir, "recipe.yaml")) status = find_trained(arena, &place);
+    if (status == ST_OK && !adapter && !open_holds(arena, dir, "config.json") && open_holds(arena, dir, "recipe.yaml"))
+        status = find_trained(arena, &place);
     if (status == ST_OK) status = open_place(&place, compute, choice, opened);
     if (status != ST_OK) close_model(opened);
     arena_free(arena);

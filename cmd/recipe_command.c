@@ -173,7 +173,7 @@ static Status check_options(const RecipeCommand *job) {
                        "--force keeps the old run as NAME.1, so nothing is lost");
 }
 
-static Status run(RecipeCommand *job, const char *const *sections, RecipeCommandRun *work) {
+static Status recipe_command_run(RecipeCommand *job, const char *const *sections, RecipeCommandRun *work) {
     const Command *command = job->command;
     Recipe *recipe;
     Str typed = {0}, again = {0};
@@ -215,7 +215,7 @@ Status recipe_command(int argc, char **argv, const char *name, const char *about
     };
     job.command = &command;
     Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = schema ? print_schema() : run(&job, sections, work);
+    if (status == ST_OK && !done) status = schema ? print_schema() : recipe_command_run(&job, sections, work);
     arena_free(command.arena);
     return status;
 }

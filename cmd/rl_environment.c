@@ -76,7 +76,7 @@ static void show_values(void *context, const Learner *learner, const double *lea
     show_line("values: root mean square error %s, largest %s", NUMBER(sqrt(sum / (double)MAX(known, 1))), NUMBER(worst));
 }
 
-static void summarize(const RecipeCommand *job, const LearnResult *result) {
+static void rl_environment_summarize(const RecipeCommand *job, const LearnResult *result) {
     const Recipe *recipe = job->recipe;
     char seconds[32], last[32], best[32];
     JsonWriter w = {0};
@@ -122,6 +122,6 @@ Status rl_environment(const RecipeCommand *job) {
     };
     Status status = learn_run(&config, &result);
     if (status != ST_OK || job->options.dry_run) return status;
-    summarize(job, &result);
+    rl_environment_summarize(job, &result);
     return job->watch && !job->command->json ? show_episode(job->recipe) : ST_OK;
 }

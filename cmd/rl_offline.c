@@ -38,7 +38,7 @@ static void show_step(void *context, const IlqlProgress *p) {
                   NUMBER(p->advantage), p->tokens_per_second, format_seconds(p->seconds_left, left));
 }
 
-static void summarize(const RecipeCommand *job, const IlqlResult *result) {
+static void rl_offline_summarize(const RecipeCommand *job, const IlqlResult *result) {
     const Recipe *recipe = job->recipe;
     char seconds[32];
     JsonWriter w = {0};
@@ -68,6 +68,6 @@ Status rl_offline(const RecipeCommand *job) {
         .context = (void *)(uintptr_t)job,
     };
     Status status = ilql_run(&config, &result);
-    if (status == ST_OK && !job->options.dry_run) summarize(job, &result);
+    if (status == ST_OK && !job->options.dry_run) rl_offline_summarize(job, &result);
     return status;
 }

@@ -53,7 +53,7 @@ static void show_step(void *context, const TextRlProgress *p) {
     show_line("step %lld: held-out reward %s", (long long)p->step, short_number(p->eval_reward, number));
 }
 
-static void summarize(const RecipeCommand *job, const TextRlResult *result) {
+static void rl_text_summarize(const RecipeCommand *job, const TextRlResult *result) {
     const Recipe *recipe = job->recipe;
     char seconds[32], first[32], last[32];
     JsonWriter w = {0};
@@ -84,6 +84,6 @@ Status rl_text(const RecipeCommand *job) {
         .context = (void *)(uintptr_t)job,
     };
     Status status = text_rl_run(&config, &result);
-    if (status == ST_OK && !job->options.dry_run) summarize(job, &result);
+    if (status == ST_OK && !job->options.dry_run) rl_text_summarize(job, &result);
     return status;
 }

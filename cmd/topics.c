@@ -124,7 +124,7 @@ static Status unknown_topic(const Command *command, const char *topic) {
     return near ? status_hint(ST_USAGE, "did you mean '%s'?", near) : status_hint(ST_USAGE, "topics are recipe keys, their sections, and algorithms");
 }
 
-static Status say(const CommandView *view, const char *topic) {
+static Status topics_say(const CommandView *view, const char *topic) {
     const Command *command = view ? view->command : NULL;
     bool takes_keys = !command || command->sections;
     const Key *key = takes_keys ? key_find(topic) : NULL;
@@ -155,7 +155,7 @@ typedef struct Asked {
 
 static void say_of_command(void *context, const CommandView *view) {
     Asked *asked = context;
-    asked->status = say(view, asked->topic);
+    asked->status = topics_say(view, asked->topic);
 }
 
 Status help_topic(const CommandInfo *info, const char *topic) {
@@ -166,5 +166,5 @@ Status help_topic(const CommandInfo *info, const char *topic) {
     }
     for (size_t i = 0; i < group_all.n; i++)
         if (!strcmp(group_all.commands[i].name, topic)) return ST_USAGE; /* commands go before */
-    return say(NULL, topic);
+    return topics_say(NULL, topic);
 }

@@ -94,7 +94,7 @@ Status dataset_info_resolve(Arena *arena, DataSource *source) {
 
 /* ---- one row ---- */
 
-static void take(json_t *to, const char *name, const json_t *row, const char *column) {
+static void dataset_info_take(json_t *to, const char *name, const json_t *row, const char *column) {
     json_t *value = column ? json_object_get(row, column) : NULL;
     if (value) json_object_set(to, name, value);
 }
@@ -115,8 +115,8 @@ static json_t *message_apply(const ColumnMap *map, json_t *message) {
     }
     for (size_t i = 0; role && i < COUNT_OF(roles); i++)
         if (strcmp(role, roles[i].tag) == 0) json_object_set_new(mapped, "from", json_string(roles[i].from));
-    if (!json_object_get(mapped, "from")) take(mapped, "from", message, map->role_tag);
-    take(mapped, "value", message, map->content_tag);
+    if (!json_object_get(mapped, "from")) dataset_info_take(mapped, "from", message, map->role_tag);
+    dataset_info_take(mapped, "value", message, map->content_tag);
     marks_copy(message, mapped);
     return mapped;
 }
@@ -161,23 +161,23 @@ static void judged_apply(const ColumnMap *map, const json_t *row, json_t *mapped
     if (json_is_string(prompt) && json_string_length(query) > 0)
         json_object_set_new(mapped, "prompt", json_sprintf("%s\n%s", json_string_value(prompt), json_string_value(query)));
     else
-        take(mapped, "prompt", row, map->prompt);
+        dataset_info_take(mapped, "prompt", row, map->prompt);
     if (map->ranking) {
-        take(mapped, "chosen", row, map->chosen);
-        take(mapped, "rejected", row, map->rejected);
+        dataset_info_take(mapped, "chosen", row, map->chosen);
+        dataset_info_take(mapped, "rejected", row, map->rejected);
     } else {
-        take(mapped, "completion", row, map->response);
+        dataset_info_take(mapped, "completion", row, map->response);
     }
     if (json_array_size(history) > 0) talk(history, mapped);
 }
 
 static void alpaca_apply(const ColumnMap *map, const json_t *row, json_t *mapped) {
     bool plain = map->plain && !json_object_get(row, map->response);
-    take(mapped, plain ? "text" : "instruction", row, map->prompt);
+    dataset_info_take(mapped, plain ? "text" : "instruction", row, map->prompt);
     if (plain) return;
-    take(mapped, "input", row, map->query);
-    take(mapped, "output", row, map->ranking ? map->chosen : map->response);
-    take(mapped, "history", row, map->history);
+    dataset_info_take(mapped, "input", row, map->query);
+    dataset_info_take(mapped, "output", row, map->ranking ? map->chosen : map->response);
+    dataset_info_take(mapped, "history", row, map->history);
 }
 
 json_t *columns_apply(const ColumnMap *map, const json_t *row, bool judged) {
@@ -189,10 +189,10 @@ json_t *columns_apply(const ColumnMap *map, const json_t *row, bool judged) {
         judged_apply(map, row, mapped);
     else
         alpaca_apply(map, row, mapped);
-    take(mapped, "system", row, map->system);
-    take(mapped, "tools", row, map->tools);
-    take(mapped, "label", row, map->kto_tag);
-    take(mapped, "weight", row, "weight");
-    take(mapped, "margin", row, "margin");
+    dataset_info_take(mapped, "system", row, map->system);
+    dataset_info_take(mapped, "tools", row, map->tools);
+    dataset_info_take(mapped, "label", row, map->kto_tag);
+    dataset_info_take(mapped, "weight", row, "weight");
+    dataset_info_take(mapped, "margin", row, "margin");
     return mapped;
 }

@@ -12,7 +12,7 @@
 enum { KINDS_KEPT = 16, PLACES_KEPT = 8, LONGEST_NOTE = 400 };
 
 /* The note of this text, made when there is room for another kind. NULL: there is none. */
-static RowNote *find(RowNotes *notes, const char *text) {
+static RowNote *notes_find(RowNotes *notes, const char *text) {
     for (size_t i = 0; i < notes->n; i++)
         if (strcmp(notes->items[i].text, text) == 0) return &notes->items[i];
     char *copy =
@@ -31,7 +31,7 @@ void row_note(RowNotes *notes, const char *format, ...) {
     va_end(arguments);
     if (n >= (int)sizeof text) text[utf8_whole_prefix(text, sizeof text - 1)] = '\0';
     text_keep_one_line(text, sizeof text);
-    RowNote *note = find(notes, text);
+    RowNote *note = notes_find(notes, text);
     if (note)
         note->n = 1;
     else
@@ -40,7 +40,7 @@ void row_note(RowNotes *notes, const char *format, ...) {
 
 void row_notes_add(RowNotes *all, const RowNotes *of_row, const char *file, const char *unit, size_t line) {
     for (size_t i = 0; i < of_row->n; i++) {
-        RowNote *note = find(all, of_row->items[i].text);
+        RowNote *note = notes_find(all, of_row->items[i].text);
         if (!note) {
             all->more++;
         } else if (note->n++ < PLACES_KEPT) {
@@ -112,7 +112,7 @@ Status row_notes_read(const json_t *about, RowNotes *notes) {
         const char *text = NULL, *places = NULL;
         TRY(json_get_string(item, "tokenised rows", "text", &text));
         TRY(json_get_string(item, "tokenised rows", "places", &places));
-        RowNote *note = text && places ? find(notes, text) : NULL;
+        RowNote *note = text && places ? notes_find(notes, text) : NULL;
         if (!note) return status_fail(ST_INPUT, "tokenised rows: note %zu is none", i + 1);
         str_append(&note->places, places);
         TRY(json_get_int(item, "tokenised rows", "rows", &note->n));

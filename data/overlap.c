@@ -235,7 +235,7 @@ static bool counts(const Overlap *overlap, const Gram *gram) {
     return gram->n > 0 && !(gram->asked && gram->n >= MAX((size_t)COMMON, overlap->rows->train->n / 10));
 }
 
-static Status tell(const Overlap *overlap, int64_t *n, Str *where) {
+static Status overlap_report(const Overlap *overlap, int64_t *n, Str *where) {
     const Dataset *eval = overlap->rows->eval, *train = overlap->rows->train;
     uint32_t *hit = calloc(eval->n + 1, sizeof *hit); /* the first training row, from 1 */
     if (!hit) return status_fail(ST_RESOURCE, "out of memory to compare training and evaluation");
@@ -265,7 +265,7 @@ Status overlap_find(const RecipeRows *rows, int64_t *n, Str *where) {
     Status status = read_eval(overlap);
     if (status == ST_OK && overlap->n > 0) status = search_training(overlap);
     work_end("comparing training rows with those for evaluation");
-    if (status == ST_OK) status = tell(overlap, n, where);
+    if (status == ST_OK) status = overlap_report(overlap, n, where);
     for (size_t i = 0; i < BLOCK; i++) {
         Worker *w = &overlap->workers[i];
         str_release(&w->text);

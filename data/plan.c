@@ -313,14 +313,14 @@ static int64_t window_of(const DataPlan *plan, int64_t batch) {
     return low;
 }
 
-static Status reserve(size_t **examples, size_t n) { return array_resize(examples, n, sizeof **examples, "rows of a batch"); }
+static Status plan_reserve(size_t **examples, size_t n) { return array_resize(examples, n, sizeof **examples, "rows of a batch"); }
 
 static Status packed_batch(DataPlan *plan, int64_t batch, size_t **examples, size_t *n) {
     int64_t number = window_of(plan, batch);
     TRY(pack_window(plan, number));
     const int64_t *starts = plan->window->starts + (batch - plan->window_batches[number]);
     *n = (size_t)(starts[1] - starts[0]);
-    TRY(reserve(examples, *n));
+    TRY(plan_reserve(examples, *n));
     memcpy(*examples, plan->window->rows + starts[0], *n * sizeof **examples);
     return ST_OK;
 }
@@ -331,7 +331,7 @@ Status data_plan_batch(DataPlan *plan, int64_t epoch, int64_t batch, size_t **ex
     if (plan->batch_tokens > 0) return packed_batch(plan, batch, examples, n);
     int64_t begin = batch * plan->batch_size, end = MIN(begin + plan->batch_size, plan->n_rows);
     *n = (size_t)(end - begin);
-    TRY(reserve(examples, *n));
+    TRY(plan_reserve(examples, *n));
     for (int64_t i = begin; i < end; i++) (*examples)[i - begin] = data_order_at(&plan->order, epoch, i);
     return ST_OK;
 }
@@ -465,7 +465,7 @@ static Status bound_largest(const DataPlan *plan, size_t **examples, size_t *n) 
     for (size_t i = 0; i < dataset->n; i++) of_length[dataset_length(dataset, i)] += often;
     size_t wanted = longest_rows(plan, of_length, &least);
     free(of_length);
-    TRY(reserve(examples, wanted));
+    TRY(plan_reserve(examples, wanted));
     *n = 0;
     for (int longer = 1; longer >= 0; longer--) /* those of `least` tokens fill up what the longer ones leave */
         for (size_t i = 0; i < dataset->n && *n < wanted; i++) {
@@ -496,7 +496,7 @@ static Status fill_part(const DataPlan *plan, int64_t most_tokens, size_t **exam
         left -= of_length[length] * length;
         wanted += of_length[length];
     }
-    Status status = reserve(examples, (size_t)wanted);
+    Status status = plan_reserve(examples, (size_t)wanted);
     *n = 0;
     for (size_t i = 0; i < dataset->n && status == ST_OK; i++)
         for (int64_t *taken = &of_length[dataset_length(dataset, i)], time = 0; *taken > 0 && time < often; --*taken, time++) (*examples)[(*n)++] = i;

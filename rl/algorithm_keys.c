@@ -111,7 +111,7 @@ void algorithms_reading(const char *dotted_key, Str *text) {
 
 /* ---- refusing ---- */
 
-static Status refuse(const Recipe *recipe, const char *algorithm, const Kind *kind, const Key *key) {
+static Status keys_refuse(const Recipe *recipe, const char *algorithm, const Kind *kind, const Key *key) {
     Str who = {0};
     int line = recipe_line(recipe, key->dotted);
     say_who(key, &who);
@@ -140,7 +140,7 @@ static bool is_checked(const Key *key) {
     return strcmp(key->section, "rl") == 0 || strcmp(key->section, "policy") == 0 || strcmp(key->section, "train") == 0;
 }
 
-static Status check(const Recipe *recipe, const char *algorithm, const Kind *kind) {
+static Status algorithm_keys_check(const Recipe *recipe, const char *algorithm, const Kind *kind) {
     Entry entry;
     Recipe *defaults;
     Status status = ST_OK;
@@ -152,7 +152,7 @@ static Status check(const Recipe *recipe, const char *algorithm, const Kind *kin
         const Key *key = &recipe_keys[i];
         if (recipe_same(recipe, defaults, key->dotted)) continue;
         if (is_checked(key) && !reads(kind, &entry, key))
-            status = refuse(recipe, algorithm, kind, key);
+            status = keys_refuse(recipe, algorithm, kind, key);
         else if (lists(kind->unread, key))
             warn_unread(recipe, algorithm, kind, key);
     }
@@ -161,10 +161,12 @@ static Status check(const Recipe *recipe, const char *algorithm, const Kind *kin
     return status == ST_OK && reads(kind, &entry, key_find("train.optimizer")) ? recipe_check_choices(recipe) : status;
 }
 
-Status environment_keys_check(const Recipe *recipe, const char *algorithm) { return check(recipe, algorithm, &environments); }
-Status text_keys_check(const Recipe *recipe, const char *algorithm) { return check(recipe, algorithm, recipe->rl_env ? &text_environments : &texts); }
+Status environment_keys_check(const Recipe *recipe, const char *algorithm) { return algorithm_keys_check(recipe, algorithm, &environments); }
+Status text_keys_check(const Recipe *recipe, const char *algorithm) {
+    return algorithm_keys_check(recipe, algorithm, recipe->rl_env ? &text_environments : &texts);
+}
 Status pair_keys_check(const Recipe *recipe, const char *algorithm) {
-    TRY(check(recipe, algorithm, &pairs));
+    TRY(algorithm_keys_check(recipe, algorithm, &pairs));
     return recipe_check_batches(recipe);
 }
-Status offline_keys_check(const Recipe *recipe, const char *algorithm) { return check(recipe, algorithm, &offline); }
+Status offline_keys_check(const Recipe *recipe, const char *algorithm) { return algorithm_keys_check(recipe, algorithm, &offline); }

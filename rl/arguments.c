@@ -46,7 +46,7 @@ static Status unknown(const char *id, const char *name, const Argument *own, con
     return status_hint_nearest(ST_CONFIG, name, names, n, "it takes ");
 }
 
-static const Argument *find(const Argument *table, const char *name) {
+static const Argument *arguments_find(const Argument *table, const char *name) {
     for (size_t i = 0; i < table_size(table); i++)
         if (strcmp(table[i].name, name) == 0) return &table[i];
     return NULL;
@@ -76,7 +76,7 @@ Status arguments_read(const char *id, char *text, const Argument *own, Arguments
         if (!equals) return status_fail(ST_CONFIG, "argument '%s' of '%s' has no value, expected key=value", text, id);
         *equals = '\0';
         if (equals[1] == '[') return bracketed(id, text);
-        const Argument *mine = find(own, text), *shared = find(common, text);
+        const Argument *mine = arguments_find(own, text), *shared = arguments_find(common, text);
         if (mine)
             TRY(read_value(id, mine, equals + 1, &own_values->number[mine - own], &own_values->text[mine - own]));
         else if (shared)

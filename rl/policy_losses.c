@@ -88,7 +88,7 @@ typedef struct LogRatio {
     double value, slope;
 } LogRatio;
 
-static LogRatio bounded(double x) {
+static LogRatio policy_losses_bounded(double x) {
     double value = clamp(x, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT);
     return (LogRatio){value, value == x};
 }
@@ -100,7 +100,7 @@ static LogRatio sequence_log_ratio(const PolicyBatch *batch, int64_t begin, int6
     double sum = 0, part = ratio_of == RATIO_GEOMETRIC ? 1 / (double)MAX(n, 1) : 1;
     for (int64_t t = begin; t < end; t++)
         if (is_trained(batch, t)) sum += token_log_ratio(batch, t);
-    LogRatio ratio = bounded(sum * part);
+    LogRatio ratio = policy_losses_bounded(sum * part);
     ratio.slope *= part;
     return ratio;
 }
@@ -158,7 +158,7 @@ static int64_t sequence_loss(const PolicyLoss *loss, const PolicyLossConfig *con
     for (int64_t t = begin; t < end; t++) {
         grad[t] = 0;
         if (!is_trained(batch, t)) continue;
-        LogRatio token = bounded(token_log_ratio(batch, t));
+        LogRatio token = policy_losses_bounded(token_log_ratio(batch, t));
         metrics->approx_kl += expm1(token.value) - token.value;
         if (batch->entropies) metrics->entropy += batch->entropies[t];
         if (per_token) ratio = token;

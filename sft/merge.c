@@ -392,7 +392,7 @@ static Status write_output(void *context, const char *made) {
     return merge->config->prove ? merge_prove(merge) : ST_OK;
 }
 
-static Status build(Merge *merge) {
+static Status merge_build(Merge *merge) {
     Str kept = {0};
     Status status = dir_build_beside(merge->config->output, write_output, merge, &kept);
     if (status == ST_OK && kept.len > 0) {
@@ -403,11 +403,11 @@ static Status build(Merge *merge) {
     return status;
 }
 
-static Status run(Merge *merge) {
+static Status sft_merge_run(Merge *merge) {
     TRY(check_output(merge));
     TRY(load_all(merge));
     TRY(list_jobs(merge));
-    TRY(build(merge));
+    TRY(merge_build(merge));
     merge->result->delta_lost = rounding_lost(&merge->loss);
     merge->result->unmoved = rounding_unmoved(&merge->loss);
     return ST_OK;
@@ -418,7 +418,7 @@ Status merge_run(const MergeConfig *config, MergeResult **result) {
     *result = NULL;
     merge.result = calloc(1, sizeof *merge.result);
     if (merge.result) merge.result->arena = arena_new(0);
-    Status status = merge.arena && merge.result && merge.result->arena ? run(&merge) : status_fail(ST_RESOURCE, "out of memory");
+    Status status = merge.arena && merge.result && merge.result->arena ? sft_merge_run(&merge) : status_fail(ST_RESOURCE, "out of memory");
     for (size_t i = 0; merge.adapted && i < config->n_adapters; i++) model_free(merge.adapted[i]);
     model_free(merge.base);
     arena_free(merge.arena);

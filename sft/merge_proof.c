@@ -61,7 +61,7 @@ static Status attach_saved(const Merge *merge, size_t module, bool bias) {
     return status;
 }
 
-static Tensor *look(const Model *model, Tape *tape, Tensor *hidden, Tensor *rows) {
+static Tensor *merge_proof_outputs(const Model *model, Tape *tape, Tensor *hidden, Tensor *rows) {
     return model->score ? op_row_scores(tape, hidden, model->score, rows) : model_logits(model, tape, hidden, rows).logits;
 }
 
@@ -80,7 +80,7 @@ static Status probe(const Model *model, float **seen) {
     tape_record(tape, false);
     ModelBatch batch = {.ids = ids, .layout = {.n_tokens = PROBE_SIZE, .n_segments = PROBE_ROWS, .segments = segments}};
     Tensor *wanted = tensor_view(tape_arena(tape), model->device, DT_I32, 1, &size, rows);
-    Tensor *result = look(model, tape, model_forward(model, tape, &batch), wanted);
+    Tensor *result = merge_proof_outputs(model, tape, model_forward(model, tape, &batch), wanted);
     Status status = result && wanted ? ST_OK : tape_status(tape) != ST_OK ? tape_status(tape) : ST_RESOURCE;
     if (status == ST_OK && !(*seen = malloc(tensor_bytes(result)))) status = status_fail(ST_RESOURCE, "out of memory for the proof's logits");
     if (status == ST_OK) memcpy(*seen, result->data, tensor_bytes(result));
@@ -97,7 +97,7 @@ static double log_sum(const float *logits, int64_t vocab, int64_t *best) {
     return (double)logits[*best] + log(sum);
 }
 
-static void compare(const float *p, const float *q, int64_t vocab, MergeResult *result) {
+static void merge_proof_compare(const float *p, const float *q, int64_t vocab, MergeResult *result) {
     for (int row = 0; row < PROBE_SIZE; row++, p += vocab, q += vocab) {
         int64_t best_p, best_q;
         double sum_p = log_sum(p, vocab, &best_p), sum_q = log_sum(q, vocab, &best_q), kl = 0;
@@ -130,7 +130,7 @@ Status merge_prove(Merge *merge) {
     if (status == ST_OK && merge->scores)
         compare_scores(before, after, merge->result);
     else if (status == ST_OK)
-        compare(before, after, merged->config.vocab_size, merge->result);
+        merge_proof_compare(before, after, merged->config.vocab_size, merge->result);
     free(before);
     free(after);
     model_free(merged);

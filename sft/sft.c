@@ -52,7 +52,7 @@ static Status reserve_values(Sft *sft, int64_t n) {
 }
 
 /* Log-probabilities of the batch's targets, on the tape. */
-static Status forward(Sft *sft, Tape *tape, bool mean, TokenLogprobs *p) {
+static Status sft_forward(Sft *sft, Tape *tape, bool mean, TokenLogprobs *p) {
     const Batch *batch = &sft->batch;
     int64_t n = batch->n_targets;
     Tensor *rows = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &n, batch->rows);
@@ -96,7 +96,7 @@ static Status train_batch(Sft *sft, Tape *tape, double divisor, LossSums *sums) 
         return ST_OK;
     }
     TRY(reserve_values(sft, n));
-    TRY(forward(sft, tape, smooth, &p));
+    TRY(sft_forward(sft, tape, smooth, &p));
     memset(sft->values, 0, (size_t)n * sizeof *sft->values);
     memset(sft->means, 0, (size_t)n * sizeof *sft->means);
     if (tape_device(tape) != device_meta()) { /* there nothing is computed that could be read */
@@ -200,7 +200,7 @@ static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro
     return ST_OK;
 }
 
-static void split(void *context, int64_t most_tokens) { ((Sft *)context)->part_tokens = most_tokens; }
+static void sft_split(void *context, int64_t most_tokens) { ((Sft *)context)->part_tokens = most_tokens; }
 
 static void plan_evaluation(const Sft *sft, DataPlan *plan) {
     int64_t most = sft->plan.batch_tokens > 0 ? MAX(sft->plan.batch_tokens, sft->rows.eval->longest) : 0;
@@ -218,7 +218,7 @@ static Status largest_evaluation(Sft *sft, Tape *tape) {
     Status status = data_plan_epoch(&plan, 0, &n_batches);
     if (status == ST_OK) status = data_plan_largest_part(&plan, n_batches, sft->part_tokens, &examples, &n);
     if (status == ST_OK) status = batch_build(sft->rows.eval, examples, n, &sft->batch);
-    if (status == ST_OK && sft->batch.n_targets > 0) status = forward(sft, tape, false, &p);
+    if (status == ST_OK && sft->batch.n_targets > 0) status = sft_forward(sft, tape, false, &p);
     tape_record(tape, true);
     free(examples);
     data_plan_release(&plan);
@@ -244,7 +244,7 @@ static Status evaluate_part(Sft *sft, Tape *tape, const size_t *examples, size_t
     if (sft->batch.n_targets == 0) return ST_OK;
     tape_reset(tape);
     TRY(reserve_values(sft, sft->batch.n_targets));
-    TRY(forward(sft, tape, false, &p));
+    TRY(sft_forward(sft, tape, false, &p));
     tensor_read(p.logprob, sft->values);
     for (int64_t t = 0; t < sft->batch.n_targets; t++) *loss -= sft->values[t];
     add_batch(&sft->batch, 0, (double)sft->batch.n_targets, sums);
@@ -263,7 +263,7 @@ static Status evaluate_batch(Sft *sft, Tape *tape, const size_t *examples, size_
 }
 
 /* Plain cross-entropy, whatever the objective is, so that its exponential is the perplexity. Exact over all tokens of all rows. */
-static Status evaluate(void *context, Tape *tape, LossSums *sums) {
+static Status sft_evaluate(void *context, Tape *tape, LossSums *sums) {
     Sft *sft = context;
     DataPlan plan;
     int64_t n_batches = 0;
@@ -317,7 +317,7 @@ static Status total_of(Sft *sft, const Recipe *recipe, int64_t *steps) {
     return *steps < 0 ? data_plan_total(&sft->plan, recipe->train_epochs, steps) : ST_OK;
 }
 
-static Status length(void *context, const Recipe *recipe, RunLength *length) {
+static Status sft_length(void *context, const Recipe *recipe, RunLength *length) {
     TRY(total_of(context, recipe, &length->steps));
     length->schedule_steps = length->steps;
     length->schedule_rate = 1;
@@ -351,8 +351,8 @@ static TrainerConfig trainer_config(Sft *sft) {
                 .begin_step = begin_step,
                 .micro_batch = micro_batch,
                 .largest_batch = largest_batch,
-                .split = split,
-                .evaluate = sft->rows.eval ? evaluate : NULL,
+                .split = sft_split,
+                .evaluate = sft->rows.eval ? sft_evaluate : NULL,
                 .describe_batch = describe_batch,
             },
         .on_progress = sft->config->on_progress,
@@ -407,9 +407,9 @@ static Status make_plan(Sft *sft, TrainMemory *memory) {
     return ST_OK;
 }
 
-static Status recall(void *context, const Run *run) { return trainer_recall(run, ((Sft *)context)->result); }
+static Status sft_load_result(void *context, const Run *run) { return trainer_recall(run, ((Sft *)context)->result); }
 
-static Status open(void *context, TrainMemory *memory) {
+static Status sft_open(void *context, TrainMemory *memory) {
     Sft *sft = context;
     TRY(trained_model_open(sft->recipe, &sft->model));
     sft->tape = tape_new(device_cpu(), sft->model->compute, 0);
@@ -420,25 +420,25 @@ static Status open(void *context, TrainMemory *memory) {
     return make_plan(sft, memory);
 }
 
-static void tell(void *context, const TrainMemory *memory) {
+static void sft_report_plan(void *context, const TrainMemory *memory) {
     const Sft *sft = context;
     (void)memory;
     if (sft->config->on_plan) sft->config->on_plan(sft->config->context, &sft->told);
 }
 
-static void started(void *context, JsonWriter *w) {
+static void sft_started(void *context, JsonWriter *w) {
     const Sft *sft = context;
     started_write(w, &sft->told, &sft->sample);
 }
 
-static Status train(void *context, Run *run) {
+static Status sft_train(void *context, Run *run) {
     Sft *sft = context;
     note_plan(run, &sft->told);
     sft->trainer.run = run;
     return trainer_run(&sft->trainer, sft->result);
 }
 
-static void release(void *context) {
+static void sft_release(void *context) {
     Sft *sft = context;
     data_plan_release(&sft->plan);
     data_check_release(&sft->check);
@@ -453,7 +453,7 @@ static void release(void *context) {
     if (sft->model) model_free(sft->model);
 }
 
-static const TrainingKind kind = {recall, open, tell, started, train, release, true, .length = length};
+static const TrainingKind kind = {sft_load_result, sft_open, sft_report_plan, sft_started, sft_train, sft_release, true, .length = sft_length};
 
 Status sft_run(const SftConfig *config, TrainResult *result) {
     Sft sft = {

@@ -60,7 +60,7 @@ static Status spoil(Csv *csv, Status failed) {
 /* ---- characters ---- */
 
 /* Makes `need` bytes available if the file has them; false when reading fails. */
-static bool fill(Csv *csv, size_t need) {
+static bool container_csv_fill(Csv *csv, size_t need) {
     if (csv->len - csv->at >= need) return true;
     if (csv->bad.may) str_append_n(&csv->bad.text, csv->chunk + csv->bad.from, csv->at - csv->bad.from);
     csv->bad.from = 0;
@@ -75,8 +75,8 @@ static bool fill(Csv *csv, size_t need) {
     return true;
 }
 
-static int peek(Csv *csv) {
-    if (csv->at == csv->len && !fill(csv, 1)) return AT_FAULT;
+static int container_csv_peek(Csv *csv) {
+    if (csv->at == csv->len && !container_csv_fill(csv, 1)) return AT_FAULT;
     return csv->at < csv->len ? (unsigned char)csv->chunk[csv->at] : AT_END;
 }
 
@@ -87,7 +87,7 @@ static Status read_fault(Csv *csv) {
 }
 
 /* Steps over one ASCII character. */
-static void take(Csv *csv) {
+static void container_csv_take(Csv *csv) {
     bool line = csv->chunk[csv->at++] == '\n';
     csv->place = line ? (Place){csv->place.line + 1, 1} : (Place){csv->place.line, csv->place.column + 1};
 }
@@ -95,12 +95,12 @@ static void take(Csv *csv) {
 /* Steps over LF, CRLF or CR. */
 static void take_line_end(Csv *csv) {
     size_t line = csv->place.line;
-    if (peek(csv) == '\r') take(csv);
-    if (peek(csv) == '\n') take(csv);
+    if (container_csv_peek(csv) == '\r') container_csv_take(csv);
+    if (container_csv_peek(csv) == '\n') container_csv_take(csv);
     csv->place = (Place){line + 1, 1};
 }
 
-static Status keep(Csv *csv, size_t n) {
+static Status container_csv_keep(Csv *csv, size_t n) {
     if (csv->cell.len + n > CELL_LIMIT) {
         csv_fail(csv, csv->cell_place, "the cell that begins here is longer than 1 GiB");
         return status_hint(ST_INPUT, "is a closing quote missing?");
@@ -116,15 +116,15 @@ static Status keep_some(Csv *csv) {
     size_t n = 0;
     while (csv->at + n < csv->len && csv->plain[(unsigned char)csv->chunk[csv->at + n]]) n++;
     if (n == 0 && (unsigned char)csv->chunk[csv->at] < 0x80) {
-        TRY(keep(csv, 1));
-        take(csv);
+        TRY(container_csv_keep(csv, 1));
+        container_csv_take(csv);
         return ST_OK;
     }
     size_t width = n;
     if (n == 0) {
         uint32_t c;
         width = 1;
-        if (!fill(csv, 4)) return read_fault(csv);
+        if (!container_csv_fill(csv, 4)) return read_fault(csv);
         n = utf8_decode(csv->chunk + csv->at, csv->len - csv->at, &c);
         if (n == 0) {
             csv_fail(csv, csv->place, "byte 0x%02X is no UTF-8", (unsigned)(unsigned char)csv->chunk[csv->at]);
@@ -132,7 +132,7 @@ static Status keep_some(Csv *csv) {
             n = 1;
         }
     }
-    TRY(keep(csv, n));
+    TRY(container_csv_keep(csv, n));
     csv->at += n;
     csv->place.column += width;
     return ST_OK;
@@ -144,12 +144,12 @@ static bool ends_cell(const Csv *csv, int c) { return c == csv->delimiter || c =
 static const char *delimiter_name(const Csv *csv) { return csv->delimiter == '\t' ? "a tab" : "','"; }
 
 static Status read_quoted(Csv *csv) {
-    take(csv);
-    for (int c; (c = peek(csv)) != AT_END;) {
+    container_csv_take(csv);
+    for (int c; (c = container_csv_peek(csv)) != AT_END;) {
         if (c == AT_FAULT) return read_fault(csv);
         if (c == '"') {
-            take(csv);
-            c = peek(csv);
+            container_csv_take(csv);
+            c = container_csv_peek(csv);
             if (c == AT_FAULT) return read_fault(csv);
             if (ends_cell(csv, c)) return ST_OK;
             if (c != '"') {
@@ -167,7 +167,7 @@ static Status read_quoted(Csv *csv) {
 }
 
 static Status read_plain(Csv *csv) {
-    for (int c; !ends_cell(csv, c = peek(csv));) {
+    for (int c; !ends_cell(csv, c = container_csv_peek(csv));) {
         if (c == AT_FAULT) return read_fault(csv);
         if (c == '"') {
             csv->bad.unquoted = true;
@@ -181,15 +181,15 @@ static Status read_plain(Csv *csv) {
 
 /* One record; `add` gets each cell. The line end is taken. */
 static Status read_record(Csv *csv, Status (*add)(Csv *csv, json_t *record), json_t *record, size_t *n) {
-    for (*n = 0;; take(csv)) {
+    for (*n = 0;; container_csv_take(csv)) {
         str_clear(&csv->cell);
         csv->cell_place = csv->place;
-        TRY(peek(csv) == '"' ? read_quoted(csv) : read_plain(csv));
+        TRY(container_csv_peek(csv) == '"' ? read_quoted(csv) : read_plain(csv));
         TRY(add(csv, record));
         ++*n;
-        if (peek(csv) != csv->delimiter) break;
+        if (container_csv_peek(csv) != csv->delimiter) break;
     }
-    if (peek(csv) == AT_FAULT) return read_fault(csv);
+    if (container_csv_peek(csv) == AT_FAULT) return read_fault(csv);
     return ST_OK;
 }
 
@@ -209,10 +209,10 @@ static Status add_name(Csv *csv, json_t *header) {
 
 static Status read_header(Csv *csv) {
     size_t n;
-    if (!fill(csv, 3)) return read_fault(csv);
+    if (!container_csv_fill(csv, 3)) return read_fault(csv);
     csv->at = (size_t)(without_mark((Slice){csv->chunk, csv->len}).data - csv->chunk);
-    while (peek(csv) == '\r' || peek(csv) == '\n') take_line_end(csv);
-    if (peek(csv) == AT_END) return csv_fail(csv, csv->place, "expected a header with the names of the columns, the file is empty");
+    while (container_csv_peek(csv) == '\r' || container_csv_peek(csv) == '\n') take_line_end(csv);
+    if (container_csv_peek(csv) == AT_END) return csv_fail(csv, csv->place, "expected a header with the names of the columns, the file is empty");
     Place place = csv->place;
     TRY(read_record(csv, add_name, csv->header, &n));
     const char *name = json_string_value(json_array_get(csv->header, 0));
@@ -234,7 +234,7 @@ static Status add_cell(Csv *csv, json_t *row) {
 }
 
 static Status skip_line(Csv *csv) {
-    for (int c; (c = peek(csv)) != AT_END && c != '\r' && c != '\n'; csv->at++)
+    for (int c; (c = container_csv_peek(csv)) != AT_END && c != '\r' && c != '\n'; csv->at++)
         if (c == AT_FAULT) return read_fault(csv);
     return ST_OK;
 }
@@ -282,7 +282,7 @@ static Status read_row(Csv *csv) {
 
 static Status read_records(Csv *csv) {
     TRY(read_header(csv));
-    for (int c; (c = peek(csv)) != AT_END && !row_reader_full(csv->reader);) {
+    for (int c; (c = container_csv_peek(csv)) != AT_END && !row_reader_full(csv->reader);) {
         if (c == AT_FAULT) return read_fault(csv);
         if (c == '\r' || c == '\n') {
             take_line_end(csv);

@@ -34,7 +34,7 @@ static Status out_of_memory(const Assembly *assembly) {
 }
 
 /* Whether the entries of all leaves below a node say that it is there. */
-static Status look(const Assembly *assembly, const PqNode *node, bool *there) {
+static Status parquet_has_node(const Assembly *assembly, const PqNode *node, bool *there) {
     const PqColumn *columns = &assembly->columns[node->first_leaf];
     *there = columns[0].def >= node->max_def;
     for (size_t i = 1; i < node->n_leaves; i++)
@@ -112,7 +112,7 @@ static Status read_repeated(Assembly *assembly, const PqNode *repeated, Status (
                             json_t *whole) {
     bool more;
     if (!whole) return out_of_memory(assembly);
-    TRY(look(assembly, repeated, &more));
+    TRY(parquet_has_node(assembly, repeated, &more));
     if (!more) return skip(assembly, repeated);
     while (more) {
         TRY(add(assembly, repeated, whole));
@@ -150,7 +150,7 @@ static Status read_inside(Assembly *assembly, const PqNode *node, json_t **value
 static Status read_field(Assembly *assembly, const PqNode *node, json_t **value) {
     bool there = true;
     if (node->repetition == PQ_REPEATED) return read_repeated(assembly, node, add_item, *value = json_array());
-    if (node->repetition == PQ_OPTIONAL) TRY(look(assembly, node, &there));
+    if (node->repetition == PQ_OPTIONAL) TRY(parquet_has_node(assembly, node, &there));
     if (there) return read_inside(assembly, node, value);
     *value = json_null();
     return skip(assembly, node);

@@ -27,7 +27,7 @@ static bool plausible(int codec, const uint8_t *bytes, size_t len, size_t size) 
     }
 }
 
-static Status reserve(PqBuffer *buffer, size_t size) {
+static Status parquet_unpack_reserve(PqBuffer *buffer, size_t size) {
     if (size <= buffer->cap) return ST_OK;
     free(buffer->data);
     buffer->data = malloc(size);
@@ -53,7 +53,7 @@ Status pq_unpack(int codec, const uint8_t *bytes, size_t len, size_t size, PqBuf
         *fault = "the page's size is not that of its packed data";
         return ST_INPUT;
     }
-    TRY(reserve(buffer, MAX(size, 1)));
+    TRY(parquet_unpack_reserve(buffer, MAX(size, 1)));
     bool whole;
     if (codec == SNAPPY) {
         size_t got = size;

@@ -248,7 +248,7 @@ static Status remember_task(Filters *set, const FilterRow *row) {
 }
 
 /* The row in `slot` becomes part of every memory of the stage. */
-static Status remember(Filters *set, FilterStage stage, const FilterRow *row, size_t slot) {
+static Status filter_remember(Filters *set, FilterStage stage, const FilterRow *row, size_t slot) {
     if (!any_memory(set, stage)) return ST_OK;
     TRY(add_entry(set, row));
     TRY(remember_task(set, row));
@@ -290,7 +290,7 @@ static void reject(FilterVerdict *verdict, Filter *filter, const FilterFinding *
     verdict->nearest_text = finding->nearest_text;
 }
 
-static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     if (!filter->kind->each_answer || row->n_answers == 0) return filter->kind->rejects(filter, row, finding);
     FilterRow one = *row;
     for (size_t i = 0; i < row->n_answers; i++) {
@@ -308,13 +308,13 @@ static void judge_alone(Block *block, size_t r) {
         Filter *filter = &set->filters[i];
         FilterFinding finding = {.score = (double)NAN};
         if (!filter->kind->rejects || !(filter->info.stage & block->stage)) continue;
-        block->judged[r].rejected = rejects(filter, &block->rows[r], &finding);
+        block->judged[r].rejected = filter_rejects(filter, &block->rows[r], &finding);
         verdict->scores[i] = finding.score;
         if (block->judged[r].rejected) reject(verdict, filter, &finding);
     }
 }
 
-static Status prepare(Block *block, size_t r) {
+static Status filter_prepare(Block *block, size_t r) {
     Filters *set = block->set;
     for (size_t i = 0; i < set->n; i++) {
         Filter *filter = &set->filters[i];
@@ -349,7 +349,7 @@ static bool found_before(const Block *block, size_t r) {
 }
 
 /* The numbers of filter i for the rows that are still in. */
-static Status measure(Block *block, size_t i) {
+static Status filter_measure(Block *block, size_t i) {
     Filters *set = block->set;
     Filter *filter = &set->filters[i];
     FilterRow rows[FILTER_BLOCK];
@@ -369,12 +369,12 @@ static Status measure(Block *block, size_t i) {
 
 static Status measure_all(Block *block) {
     for (size_t i = 0; i < block->set->n; i++)
-        if (block->set->filters[i].kind->measure && (block->set->filters[i].info.stage & block->stage)) TRY(measure(block, i));
+        if (block->set->filters[i].kind->measure && (block->set->filters[i].info.stage & block->stage)) TRY(filter_measure(block, i));
     return ST_OK;
 }
 
 /* The verdict on a row that is fine by itself; those before it in the block are settled. */
-static void settle(Block *block, size_t r) {
+static void filter_settle(Block *block, size_t r) {
     Filters *set = block->set;
     FilterVerdict *verdict = &block->verdicts[r];
     bool known_task = of_known_task(set, &block->rows[r]);
@@ -398,7 +398,7 @@ static void settle(Block *block, size_t r) {
            &(FilterFinding){value, isnan(value) ? "no number could be had for it" : filter->kind->out_of_range(filter, value), NULL, NULL});
 }
 
-static Status take(Block *block, size_t r) {
+static Status filter_take(Block *block, size_t r) {
     Filters *set = block->set;
     for (size_t i = 0; i < set->n; i++) {
         Filter *filter = &set->filters[i];
@@ -407,7 +407,7 @@ static Status take(Block *block, size_t r) {
     return ST_OK;
 }
 
-static Status fit(Block *block) {
+static Status filter_fit(Block *block) {
     for (size_t i = 0; i < block->set->n; i++) {
         Filter *filter = &block->set->filters[i];
         block->begins[i] = filter->n_rows;
@@ -435,10 +435,10 @@ static Status look_at_rows(Block *block) {
 #pragma omp parallel for schedule(dynamic, 4) if (n > 1)
     for (int r = 0; r < n; r++) judge_alone(block, (size_t)r);
     for (size_t r = 0; r < block->n; r++)
-        if (!block->judged[r].rejected) TRY(take(block, r));
+        if (!block->judged[r].rejected) TRY(filter_take(block, r));
 #pragma omp parallel for schedule(dynamic, 4) if (n > 1)
     for (int r = 0; r < n; r++) {
-        Status status = block->judged[r].rejected ? ST_OK : prepare(block, (size_t)r);
+        Status status = block->judged[r].rejected ? ST_OK : filter_prepare(block, (size_t)r);
         if (status != ST_OK) {
 #pragma omp critical(filter_fault)
             note_fault(&fault, (size_t)r, status);
@@ -463,24 +463,24 @@ static Status run_block(Block *block) {
         for (size_t i = 0; i < set->n; i++) block->judged[r].matches[i] = (FilterMatch){0, SIZE_MAX};
     }
     TRY(look_at_rows(block));
-    TRY(fit(block));
+    TRY(filter_fit(block));
     search_rows(block);
     TRY(measure_all(block));
     for (size_t r = 0; r < block->n; r++) {
         if (block->judged[r].rejected) continue;
-        settle(block, r);
-        if (block->verdicts[r].kept && block->remembers) TRY(remember(set, block->stage, &block->rows[r], r));
+        filter_settle(block, r);
+        if (block->verdicts[r].kept && block->remembers) TRY(filter_remember(set, block->stage, &block->rows[r], r));
     }
     return ST_OK;
 }
 
-static void count(Filters *set, FilterStage stage, const FilterVerdict *verdict) {
+static void filter_count(Filters *set, FilterStage stage, const FilterVerdict *verdict) {
     set->counts[stage].rows++;
     set->counts[stage].kept += verdict->kept;
     for (size_t i = 0; i < set->n; i++) set->filters[i].info.rejected += verdict->reason == set->filters[i].info.name;
 }
 
-static Status run(Filters *set, FilterStage stage, const FilterRow *rows, size_t n, bool remembers, FilterVerdict *verdicts) {
+static Status filter_run(Filters *set, FilterStage stage, const FilterRow *rows, size_t n, bool remembers, FilterVerdict *verdicts) {
     Block *block = malloc(sizeof *block);
     Status status = block ? ST_OK : no_memory();
     for (size_t at = 0; status == ST_OK && at < n; at += FILTER_BLOCK) {
@@ -493,8 +493,8 @@ static Status run(Filters *set, FilterStage stage, const FilterRow *rows, size_t
 }
 
 Status filters_run(Filters *set, FilterStage stage, const FilterRow *rows, size_t n, FilterVerdict *verdicts) {
-    TRY(run(set, stage, rows, n, true, verdicts));
-    for (size_t r = 0; r < n; r++) count(set, stage, &verdicts[r]);
+    TRY(filter_run(set, stage, rows, n, true, verdicts));
+    for (size_t r = 0; r < n; r++) filter_count(set, stage, &verdicts[r]);
     return ST_OK;
 }
 
@@ -523,7 +523,7 @@ static Status open_tried(Filters *set) {
 }
 
 /* What a row is like among those that were tried before it. */
-static void join(const Filters *set, const FilterVerdict *tried, FilterVerdict *verdict) {
+static void filter_join_verdicts(const Filters *set, const FilterVerdict *tried, FilterVerdict *verdict) {
     double scores[FILTER_MOST];
     memcpy(scores, verdict->scores, sizeof scores);
     for (size_t i = 0; i < set->tried->n; i++)
@@ -536,14 +536,14 @@ static void join(const Filters *set, const FilterVerdict *tried, FilterVerdict *
 
 Status filters_try(Filters *set, FilterStage stage, const FilterRow *rows, size_t n, FilterVerdict *verdicts) {
     if (!set->tried) TRY(open_tried(set));
-    TRY(run(set, stage, rows, n, false, verdicts));
+    TRY(filter_run(set, stage, rows, n, false, verdicts));
     for (size_t r = 0; r < n; r++) {
         FilterVerdict among;
         if (verdicts[r].kept) {
-            TRY(run(set->tried, stage, &rows[r], 1, true, &among));
-            join(set, &among, &verdicts[r]);
+            TRY(filter_run(set->tried, stage, &rows[r], 1, true, &among));
+            filter_join_verdicts(set, &among, &verdicts[r]);
         }
-        count(set, stage, &verdicts[r]);
+        filter_count(set, stage, &verdicts[r]);
     }
     return ST_OK;
 }
@@ -556,7 +556,7 @@ Status filters_remember(Filters *set, FilterStage stage, const FilterRow *rows, 
             if (filter->kind->memory->take) TRY(filter->kind->memory->take(filter, &rows[r], 0));
             if (filter->kind->memory->prepare) TRY(filter->kind->memory->prepare(filter, &rows[r], 0));
         }
-        TRY(remember(set, stage, &rows[r], 0));
+        TRY(filter_remember(set, stage, &rows[r], 0));
     }
     return ST_OK;
 }

@@ -38,7 +38,7 @@ static Status add_phrases(Filter *filter, Phrases *phrases, const char *const *l
     return ST_OK;
 }
 
-static Status open(Filter *filter) {
+static Status filter_blacklist_open(Filter *filter) {
     const OptionValue *o = filter->options;
     bool given = o[WORDS].n + o[STARTS].n > 0 && !o[PRESET].node, more = strcmp(o[PRESET].text, "alpaca") == 0;
     size_t most = o[WORDS].n + o[STARTS].n + COUNT_OF(self_instruct) + COUNT_OF(alpaca) + COUNT_OF(program_start);
@@ -53,7 +53,7 @@ static Status open(Filter *filter) {
     return !given && o[STARTS].n == 0 ? add_phrases(filter, phrases, program_start, COUNT_OF(program_start), "it starts with '%s'") : ST_OK;
 }
 
-static void close(Filter *filter) {
+static void filter_blacklist_close(Filter *filter) {
     Phrases *phrases = filter->state;
     for (size_t i = 0; phrases && phrases->items && i < phrases->n; i++) str_release(&phrases->items[i].folded);
 }
@@ -71,7 +71,7 @@ static bool has_phrase(const Str *text, const Str *phrase) {
     return false;
 }
 
-static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_blacklist_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     const Phrases *phrases = filter->state;
     Str room = {0}, folded = {0};
     Slice text = filter_subject(row, filter->options[ON].text, &room);
@@ -92,6 +92,6 @@ const FilterKind filter_kind_blacklist = {.name = "blacklist",
                                           .argument = "[WORD, ...]",
                                           .stage = FILTER_PROMPT,
                                           .options = options,
-                                          .open = open,
-                                          .close = close,
-                                          .rejects = rejects};
+                                          .open = filter_blacklist_open,
+                                          .close = filter_blacklist_close,
+                                          .rejects = filter_blacklist_rejects};

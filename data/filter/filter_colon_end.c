@@ -7,7 +7,7 @@ static bool ends_so(Slice text) {
     return text.len > 0 && text.data[text.len - 1] == ':';
 }
 
-static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_colon_end_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     (void)filter;
     finding->what = ends_so(row->input) ? "the input ends with a colon" : ends_so(row->completion) ? "the answer ends with a colon" : NULL;
     return finding->what != NULL;
@@ -18,4 +18,4 @@ const FilterKind filter_kind_colon_end = {.name = "colon_end",
                                           .argument = "true",
                                           .stage = FILTER_BOTH,
                                           .each_answer = true,
-                                          .rejects = rejects};
+                                          .rejects = filter_colon_end_rejects};

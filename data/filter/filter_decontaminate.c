@@ -141,7 +141,7 @@ static Status read_row(void *context, const Row *row) {
     return ST_OK;
 }
 
-static Status open(Filter *filter) {
+static Status filter_decontaminate_open(Filter *filter) {
     const OptionValue *files = &filter->options[FILES];
     Grams *grams = filter->state = calloc(1, sizeof *grams);
     Reading reading = {.filter = filter, .grams = grams};
@@ -158,7 +158,7 @@ static Status open(Filter *filter) {
     return status;
 }
 
-static void close(Filter *filter) {
+static void filter_decontaminate_close(Filter *filter) {
     Grams *grams = filter->state;
     if (!grams) return;
     free(grams->grams.slots);
@@ -186,7 +186,7 @@ static bool find_gram(void *context, uint64_t hash) {
     return true;
 }
 
-static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_decontaminate_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     const Grams *grams = filter->state;
     Str room = {0}, folded = {0};
     Words words = {0};
@@ -209,6 +209,6 @@ const FilterKind filter_kind_decontaminate = {.name = "decontaminate",
                                               .argument = "[FILE, ...]",
                                               .stage = FILTER_BOTH,
                                               .options = options,
-                                              .open = open,
-                                              .close = close,
-                                              .rejects = rejects};
+                                              .open = filter_decontaminate_open,
+                                              .close = filter_decontaminate_close,
+                                              .rejects = filter_decontaminate_rejects};

@@ -2,7 +2,7 @@
 /* empty: nothing is asked, or nothing answers it. A row that is a text alone asks for nothing. */
 #include "data/filter/filter_kinds.h"
 
-static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_empty_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     bool asked = row->instruction.data != NULL || row->input.data != NULL, answered = row->completion.data != NULL;
     (void)filter;
     if (asked && text_trim(row->instruction).len == 0)
@@ -18,4 +18,4 @@ const FilterKind filter_kind_empty = {.name = "empty",
                                       .on = true,
                                       .stage = FILTER_BOTH,
                                       .each_answer = true,
-                                      .rejects = rejects};
+                                      .rejects = filter_empty_rejects};

@@ -10,7 +10,7 @@ static bool same(Slice a, const Str *folded, Str *room) {
     return room->len == folded->len && memcmp(room->data, folded->data, room->len) == 0;
 }
 
-static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_equal_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     Str answer = {0}, room = {0}, joined = {0};
     (void)filter;
     if (!row->completion.data) return false;
@@ -25,5 +25,8 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     return finding->what != NULL;
 }
 
-const FilterKind filter_kind_equal = {
-    .name = "equal", .help = "answers that only repeat the prompt or its input", .argument = "true", .stage = FILTER_ANSWER, .rejects = rejects};
+const FilterKind filter_kind_equal = {.name = "equal",
+                                      .help = "answers that only repeat the prompt or its input",
+                                      .argument = "true",
+                                      .stage = FILTER_ANSWER,
+                                      .rejects = filter_equal_rejects};

@@ -28,12 +28,12 @@ typedef struct Texts {
 
 static Status no_memory(void) { return status_errno(ENOMEM, "cannot keep the texts of all rows"); }
 
-static Status open(Filter *filter) {
+static Status filter_exact_open(Filter *filter) {
     filter->info.stage = filter_on(filter->options[ON].text);
     return (filter->state = calloc(1, sizeof(Texts))) ? ST_OK : no_memory();
 }
 
-static void close(Filter *filter) {
+static void filter_exact_close(Filter *filter) {
     Texts *texts = filter->state;
     if (texts) free(texts->slots);
     free(texts);
@@ -49,7 +49,7 @@ static uint64_t surroundings(const FilterRow *row, const char *on) {
     return hash;
 }
 
-static Status prepare(Filter *filter, const FilterRow *row, size_t slot) {
+static Status filter_exact_prepare(Filter *filter, const FilterRow *row, size_t slot) {
     Texts *texts = filter->state;
     Str room = {0}, folded = {0};
     Slice text = filter_subject(row, filter->options[ON].text, &room);
@@ -62,21 +62,21 @@ static Status prepare(Filter *filter, const FilterRow *row, size_t slot) {
     return ST_OK;
 }
 
-static Known *find(const Texts *texts, XXH128_hash_t hash) {
+static Known *filter_exact_find(const Texts *texts, XXH128_hash_t hash) {
     size_t at = (size_t)hash.low64 & (texts->cap - 1);
     while (texts->slots[at].row && !XXH128_isEqual(texts->slots[at].hash, hash)) at = (at + 1) & (texts->cap - 1);
     return &texts->slots[at];
 }
 
-static void search(const Filter *filter, size_t slot, int worker, size_t from, FilterMatch *best) {
+static void filter_exact_search(const Filter *filter, size_t slot, int worker, size_t from, FilterMatch *best) {
     const Texts *texts = filter->state;
     (void)worker;
     if (texts->cap == 0 || texts->empty[slot]) return;
-    const Known *known = find(texts, texts->block[slot]);
+    const Known *known = filter_exact_find(texts, texts->block[slot]);
     if (known->row > from && best->row == SIZE_MAX) *best = (FilterMatch){1, known->row - 1};
 }
 
-static const char *alike(const Filter *filter, double score) {
+static const char *filter_exact_alike(const Filter *filter, double score) {
     (void)filter;
     return score >= 1 ? "the same as a row before, case, white space, quotes and a full stop aside" : NULL;
 }
@@ -85,24 +85,25 @@ static Status grow_texts(Texts *texts) {
     Texts wider = {.cap = texts->cap ? texts->cap * 2 : 1024};
     if (!(wider.slots = calloc(wider.cap, sizeof *wider.slots))) return no_memory();
     for (size_t i = 0; i < texts->cap; i++)
-        if (texts->slots[i].row) *find(&wider, texts->slots[i].hash) = texts->slots[i];
+        if (texts->slots[i].row) *filter_exact_find(&wider, texts->slots[i].hash) = texts->slots[i];
     free(texts->slots);
     texts->slots = wider.slots;
     texts->cap = wider.cap;
     return ST_OK;
 }
 
-static Status remember(Filter *filter, size_t slot) {
+static Status filter_exact_remember(Filter *filter, size_t slot) {
     Texts *texts = filter->state;
     if (2 * (texts->n + 1) > texts->cap) TRY(grow_texts(texts));
-    Known *known = find(texts, texts->block[slot]);
+    Known *known = filter_exact_find(texts, texts->block[slot]);
     if (known->row) return ST_OK;
     *known = (Known){texts->block[slot], filter->n_rows + 1};
     texts->n++;
     return ST_OK;
 }
 
-static const FilterMemory memory = {.prepare = prepare, .search = search, .rejects = alike, .remember = remember};
+static const FilterMemory memory = {
+    .prepare = filter_exact_prepare, .search = filter_exact_search, .rejects = filter_exact_alike, .remember = filter_exact_remember};
 const FilterKind filter_kind_exact = {
     .name = "exact",
     .help = "rows that are the same as one before; case, white space, kinds of quotes, and . ! ? at the end make no difference",
@@ -110,6 +111,6 @@ const FilterKind filter_kind_exact = {
     .on = true,
     .stage = FILTER_PROMPT,
     .options = options,
-    .open = open,
-    .close = close,
+    .open = filter_exact_open,
+    .close = filter_exact_close,
     .memory = &memory};

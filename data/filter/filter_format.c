@@ -16,7 +16,7 @@ typedef struct Patterns {
     pcre2_code *patterns[2];
 } Patterns;
 
-static Status open(Filter *filter) {
+static Status filter_format_open(Filter *filter) {
     Patterns *patterns = filter->state = arena_zero(filter->arena, sizeof *patterns);
     if (!patterns) return ST_RESOURCE;
     if (!filter->options[COMPLETION].text && !filter->options[PROMPT].text)
@@ -39,7 +39,7 @@ static Status open(Filter *filter) {
     return ST_OK;
 }
 
-static void close(Filter *filter) {
+static void filter_format_close(Filter *filter) {
     Patterns *patterns = filter->state;
     for (size_t i = 0; patterns && i < 2; i++) pcre2_code_free(patterns->patterns[i]);
 }
@@ -52,7 +52,7 @@ static bool matches(const pcre2_code *pattern, Slice text) {
     return found;
 }
 
-static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_format_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     const Patterns *patterns = filter->state;
     Str room = {0};
     if (patterns->patterns[PROMPT] && !matches(patterns->patterns[PROMPT], filter_field(row, "prompt", &room)))
@@ -68,6 +68,6 @@ const FilterKind filter_kind_format = {.name = "format",
                                        .argument = "REGEX",
                                        .stage = FILTER_BOTH,
                                        .options = options,
-                                       .open = open,
-                                       .close = close,
-                                       .rejects = rejects};
+                                       .open = filter_format_open,
+                                       .close = filter_format_close,
+                                       .rejects = filter_format_rejects};

@@ -15,7 +15,7 @@ static const OptionSpec options[] = {
     {0},
 };
 
-static Status measure(Filter *filter, const FilterRow *rows, size_t n, double *values) {
+static Status filter_ifd_measure(Filter *filter, const FilterRow *rows, size_t n, double *values) {
     double alone[FILTER_BLOCK];
     ASSERT(n <= FILTER_BLOCK, "%zu rows", n);
     TRY(filter_model_losses(filter, rows, n, values, alone));
@@ -36,5 +36,5 @@ const FilterKind filter_kind_ifd = {.name = "ifd",
                                     .stage = FILTER_ANSWER,
                                     .options = options,
                                     .open = filter_model_open,
-                                    .measure = measure,
+                                    .measure = filter_ifd_measure,
                                     .out_of_range = out_of_range};

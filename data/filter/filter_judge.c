@@ -12,7 +12,7 @@ static const OptionSpec options[] = {
     {0},
 };
 
-static Status measure(Filter *filter, const FilterRow *rows, size_t n, double *values) {
+static Status filter_judge_measure(Filter *filter, const FilterRow *rows, size_t n, double *values) {
     const FilterScorer *judge = &filter->config->judge;
     if (judge->score) return judge->score(judge->context, rows, n, values);
     for (size_t i = 0; i < n; i++) {
@@ -33,5 +33,5 @@ const FilterKind filter_kind_judge = {.name = "judge",
                                       .argument = "N",
                                       .stage = FILTER_ANSWER,
                                       .options = options,
-                                      .measure = measure,
+                                      .measure = filter_judge_measure,
                                       .out_of_range = out_of_range};

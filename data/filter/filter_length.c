@@ -10,18 +10,19 @@ static const OptionSpec options[] = {
     {0},
 };
 
-static bool check(const Filter *filter, Slice text, size_t least, const char *shorter, const char *longer, FilterFinding *finding) {
+static bool filter_length_check(const Filter *filter, Slice text, size_t least, const char *shorter, const char *longer, FilterFinding *finding) {
     if (!text.data) return false;
     double n = finding->score = (double)text_characters(text_trim(text));
     finding->what = n < filter_number(filter, least) ? shorter : n > filter_number(filter, MAX_EACH) ? longer : NULL;
     return finding->what != NULL;
 }
 
-static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_length_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     Str room = {0};
-    bool wrong = check(filter, filter_field(row, "prompt", &room), MIN_PROMPT, "the prompt is too short", "the prompt is too long", finding);
+    bool wrong =
+        filter_length_check(filter, filter_field(row, "prompt", &room), MIN_PROMPT, "the prompt is too short", "the prompt is too long", finding);
     str_release(&room);
-    return wrong || check(filter, row->completion, MIN_COMPLETION, "the answer is too short", "the answer is too long", finding);
+    return wrong || filter_length_check(filter, row->completion, MIN_COMPLETION, "the answer is too short", "the answer is too long", finding);
 }
 
 const FilterKind filter_kind_length = {.name = "length",
@@ -30,4 +31,4 @@ const FilterKind filter_kind_length = {.name = "length",
                                        .on = true,
                                        .stage = FILTER_BOTH,
                                        .options = options,
-                                       .rejects = rejects};
+                                       .rejects = filter_length_rejects};

@@ -10,7 +10,7 @@ static const OptionSpec options[] = {
     {0},
 };
 
-static Status measure(Filter *filter, const FilterRow *rows, size_t n, double *values) {
+static Status filter_logprob_measure(Filter *filter, const FilterRow *rows, size_t n, double *values) {
     TRY(filter_model_losses(filter, rows, n, values, NULL));
     for (size_t i = 0; i < n; i++) values[i] = -values[i];
     return ST_OK;
@@ -28,5 +28,5 @@ const FilterKind filter_kind_logprob = {.name = "logprob",
                                         .stage = FILTER_ANSWER,
                                         .options = options,
                                         .open = filter_model_open,
-                                        .measure = measure,
+                                        .measure = filter_logprob_measure,
                                         .out_of_range = out_of_range};

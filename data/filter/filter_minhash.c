@@ -27,7 +27,7 @@ typedef struct Sketches {
     bool empty[FILTER_BLOCK];
 } Sketches;
 
-static Status open(Filter *filter) {
+static Status filter_minhash_open(Filter *filter) {
     enum { SEED = 1 }; /* datasketch's: signatures have no need of the recipe's seed */
     Sketches *sketches = filter->state = calloc(1, sizeof *sketches);
     filter->info.stage = filter_on(filter->options[ON].text);
@@ -37,7 +37,7 @@ static Status open(Filter *filter) {
     return (sketches->block = malloc(FILTER_BLOCK * sketches->k * sizeof *sketches->block)) ? ST_OK : status_errno(ENOMEM, "cannot compare rows");
 }
 
-static void close(Filter *filter) {
+static void filter_minhash_close(Filter *filter) {
     Sketches *sketches = filter->state;
     if (!sketches) return;
     minhash_free(sketches->minhash);
@@ -76,7 +76,7 @@ static size_t word_shingles(const Str *text, size_t n, uint32_t *shingles) {
     return count;
 }
 
-static Status prepare(Filter *filter, const FilterRow *row, size_t slot) {
+static Status filter_minhash_prepare(Filter *filter, const FilterRow *row, size_t slot) {
     Sketches *sketches = filter->state;
     Str room = {0}, folded = {0};
     Slice text = filter_subject(row, filter->options[ON].text, &room);
@@ -93,27 +93,28 @@ static Status prepare(Filter *filter, const FilterRow *row, size_t slot) {
     return shingles ? ST_OK : status_errno(ENOMEM, "cannot compare rows");
 }
 
-static void search(const Filter *filter, size_t slot, int worker, size_t from, FilterMatch *best) {
+static void filter_minhash_search(const Filter *filter, size_t slot, int worker, size_t from, FilterMatch *best) {
     const Sketches *sketches = filter->state;
     (void)worker;
     if (!sketches->empty[slot]) minhash_best(sketches->minhash, sketches->block + slot * sketches->k, from, &best->score, &best->row);
 }
 
-static const char *alike(const Filter *filter, double score) {
+static const char *filter_minhash_alike(const Filter *filter, double score) {
     return score >= filter_number(filter, THRESHOLD) ? "nearly the same as a row before" : NULL;
 }
 
-static Status remember(Filter *filter, size_t slot) {
+static Status filter_minhash_remember(Filter *filter, size_t slot) {
     Sketches *sketches = filter->state;
     return minhash_add(sketches->minhash, sketches->block + slot * sketches->k);
 }
 
-static const FilterMemory memory = {.prepare = prepare, .search = search, .rejects = alike, .remember = remember};
+static const FilterMemory memory = {
+    .prepare = filter_minhash_prepare, .search = filter_minhash_search, .rejects = filter_minhash_alike, .remember = filter_minhash_remember};
 const FilterKind filter_kind_minhash = {.name = "minhash",
                                         .help = "near-duplicates of a seed or a row before, by MinHash",
                                         .argument = "J",
                                         .stage = FILTER_PROMPT,
                                         .options = options,
-                                        .open = open,
-                                        .close = close,
+                                        .open = filter_minhash_open,
+                                        .close = filter_minhash_close,
                                         .memory = &memory};

@@ -29,7 +29,7 @@ static Status encode_texts(const FilterConfig *config, const FilterRow *row, Enc
 }
 
 /* As training reads the row: public forms as ours, plain texts by data.as, conversations by the template. */
-static Status encode(const FilterConfig *config, const FilterRow *row, Encoding *encoding) {
+static Status filter_model_encode(const FilterConfig *config, const FilterRow *row, Encoding *encoding) {
     DataConfig data = {.chat = config->chat, .as = config->as ? config->as : "auto", .system = config->system, .turns = "auto"};
     RowForm form = row_form(&data, ROWS_TRAINED);
     json_t *formed = NULL, *plain = NULL;
@@ -104,7 +104,7 @@ static Status push_row(Scored *scored, const Ids *ids, const Ids *ends, Arena *a
 }
 
 static Status lay_out(Filter *filter, const FilterRow *row, bool alone, Arena *arena, Scored *scored, Answer *answer) {
-    Status status = encode(filter->config, row, &answer->whole);
+    Status status = filter_model_encode(filter->config, row, &answer->whole);
     if (status != ST_OK) return status_prefix(status, "filter '%s', row '%s'", filter->info.name, row->id ? row->id : "?");
     TRY(push_row(scored, &answer->whole.ids, &answer->whole.ends, arena, &answer->logprobs));
     if (!alone) return ST_OK;

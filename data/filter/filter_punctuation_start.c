@@ -4,7 +4,7 @@
 
 #include <ctype.h>
 
-static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_punctuation_start_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     Slice text = text_trim(row->instruction);
     (void)filter;
     if (text.len == 0 || (uint8_t)text.data[0] >= 128 || !ispunct((uint8_t)text.data[0])) return false;
@@ -12,5 +12,8 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     return true;
 }
 
-const FilterKind filter_kind_punctuation_start = {
-    .name = "punctuation_start", .help = "instructions that start with punctuation", .argument = "true", .stage = FILTER_PROMPT, .rejects = rejects};
+const FilterKind filter_kind_punctuation_start = {.name = "punctuation_start",
+                                                  .help = "instructions that start with punctuation",
+                                                  .argument = "true",
+                                                  .stage = FILTER_PROMPT,
+                                                  .rejects = filter_punctuation_start_rejects};

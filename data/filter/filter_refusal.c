@@ -323,7 +323,7 @@ static bool prompt_is_refusal(const char *text) {
     return rest && has_duty(rest, duties_of_prompts, COUNT_OF(duties_of_prompts));
 }
 
-static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_refusal_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     Str folded = {0};
     if (row->instruction.data) text_fold(row->instruction, &folded);
     if (prompt_is_refusal(str_text(&folded))) finding->what = "the prompt is a refusal";
@@ -341,4 +341,4 @@ const FilterKind filter_kind_refusal = {.name = "refusal",
                                         .stage = FILTER_BOTH,
                                         .options = options,
                                         .each_answer = true,
-                                        .rejects = rejects};
+                                        .rejects = filter_refusal_rejects};

@@ -18,7 +18,7 @@ static const OptionSpec options[] = {
 };
 enum { FEWEST = 8 };
 
-static Status open(Filter *filter) {
+static Status filter_repetition_open(Filter *filter) {
     filter->info.stage = filter_on(filter->options[ON].text);
     return ST_OK;
 }
@@ -61,7 +61,7 @@ static size_t longest_run(Slice text) {
     return longest;
 }
 
-static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_repetition_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     Str room = {0}, folded = {0};
     Slice text = filter_subject(row, filter->options[ON].text, &room);
     if (text.data) text_fold(text, &folded);
@@ -83,5 +83,5 @@ const FilterKind filter_kind_repetition = {.name = "repetition",
                                            .argument = "X",
                                            .stage = FILTER_ANSWER,
                                            .options = options,
-                                           .open = open,
-                                           .rejects = rejects};
+                                           .open = filter_repetition_open,
+                                           .rejects = filter_repetition_rejects};

@@ -10,7 +10,7 @@ static const OptionSpec options[] = {
     {0},
 };
 
-static Status measure(Filter *filter, const FilterRow *rows, size_t n, double *values) {
+static Status filter_reward_measure(Filter *filter, const FilterRow *rows, size_t n, double *values) {
     const FilterScorer *reward = &filter->config->reward;
     if (reward->score) return reward->score(reward->context, rows, n, values);
     for (size_t i = 0; i < n; i++) {
@@ -29,5 +29,5 @@ const FilterKind filter_kind_reward = {.name = "reward",
                                        .argument = "X",
                                        .stage = FILTER_ANSWER,
                                        .options = options,
-                                       .measure = measure,
+                                       .measure = filter_reward_measure,
                                        .out_of_range = out_of_range};

@@ -20,7 +20,7 @@ typedef struct Rouge {
     RougeText texts[FILTER_BLOCK];
 } Rouge;
 
-static Status open(Filter *filter) {
+static Status filter_rouge_l_open(Filter *filter) {
     Rouge *rouge = filter->state = calloc(1, sizeof *rouge);
     filter->info.stage = filter_on(filter->options[ON].text);
     if (!rouge || !(rouge->workers = calloc((size_t)filter->n_workers, sizeof *rouge->workers))) return status_errno(ENOMEM, "cannot compare rows");
@@ -29,7 +29,7 @@ static Status open(Filter *filter) {
     return ST_OK;
 }
 
-static void close(Filter *filter) {
+static void filter_rouge_l_close(Filter *filter) {
     Rouge *rouge = filter->state;
     if (!rouge) return;
     for (int i = 0; rouge->workers && i < filter->n_workers; i++) rouge_worker_free(rouge->workers[i]);
@@ -39,7 +39,7 @@ static void close(Filter *filter) {
     free(rouge);
 }
 
-static Status take(Filter *filter, const FilterRow *row, size_t slot) {
+static Status filter_rouge_l_take(Filter *filter, const FilterRow *row, size_t slot) {
     Rouge *rouge = filter->state;
     Str room = {0};
     Status status = rouge_index_words(rouge->index, filter_subject(row, filter->options[ON].text, &room), &rouge->texts[slot]);
@@ -47,36 +47,40 @@ static Status take(Filter *filter, const FilterRow *row, size_t slot) {
     return status;
 }
 
-static Status fit(Filter *filter) {
+static Status filter_rouge_l_fit(Filter *filter) {
     Rouge *rouge = filter->state;
     for (int i = 0; i < filter->n_workers; i++)
         for (size_t slot = 0; slot < FILTER_BLOCK; slot++) TRY(rouge_worker_fit(rouge->workers[i], rouge->index, &rouge->texts[slot], FILTER_BLOCK));
     return ST_OK;
 }
 
-static void search(const Filter *filter, size_t slot, int worker, size_t from, FilterMatch *match) {
+static void filter_rouge_l_search(const Filter *filter, size_t slot, int worker, size_t from, FilterMatch *match) {
     const Rouge *rouge = filter->state;
     RougeBest best = {match->score, match->row};
     rouge_index_best(rouge->index, rouge->workers[worker], &rouge->texts[slot], from, &best);
     *match = (FilterMatch){best.f, best.text};
 }
 
-static const char *alike(const Filter *filter, double score) {
+static const char *filter_rouge_l_alike(const Filter *filter, double score) {
     return score > filter_number(filter, THRESHOLD) ? "too much like a seed or a row before" : NULL;
 }
 
-static Status remember(Filter *filter, size_t slot) {
+static Status filter_rouge_l_remember(Filter *filter, size_t slot) {
     Rouge *rouge = filter->state;
     return rouge_index_add(rouge->index, &rouge->texts[slot]);
 }
 
-static const FilterMemory memory = {.take = take, .fit = fit, .search = search, .rejects = alike, .remember = remember};
+static const FilterMemory memory = {.take = filter_rouge_l_take,
+                                    .fit = filter_rouge_l_fit,
+                                    .search = filter_rouge_l_search,
+                                    .rejects = filter_rouge_l_alike,
+                                    .remember = filter_rouge_l_remember};
 const FilterKind filter_kind_rouge_l = {.name = "rouge_l",
                                         .help = "rows too much like a seed or a row before, by ROUGE-L",
                                         .argument = "F",
                                         .on = true,
                                         .stage = FILTER_PROMPT,
                                         .options = options,
-                                        .open = open,
-                                        .close = close,
+                                        .open = filter_rouge_l_open,
+                                        .close = filter_rouge_l_close,
                                         .memory = &memory};

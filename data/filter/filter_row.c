@@ -9,7 +9,7 @@
 
 /* ---- reading ---- */
 
-static Status column(const json_t *row, const char *key, Slice *text) {
+static Status filter_row_column(const json_t *row, const char *key, Slice *text) {
     const char *value;
     TRY(row_text(row, key, &value));
     *text = (Slice){value, strlen(value)};
@@ -19,10 +19,10 @@ static Status column(const json_t *row, const char *key, Slice *text) {
 /* A column that may be missing or null. */
 static Status maybe_column(const json_t *row, const char *key, Slice *text) {
     const json_t *value = json_object_get(row, key);
-    return value && !json_is_null(value) ? column(row, key, text) : ST_OK;
+    return value && !json_is_null(value) ? filter_row_column(row, key, text) : ST_OK;
 }
 
-static Status keep(Arena *arena, const Str *text, Slice *slice) {
+static Status filter_row_keep(Arena *arena, const Str *text, Slice *slice) {
     char *copy = arena_strndup(arena, str_text(text), text->len);
     if (!copy) return ST_RESOURCE;
     *slice = (Slice){copy, text->len};
@@ -77,7 +77,7 @@ static void append_turn(const json_t *message, Side *side) {
 }
 
 static Status keep_answers(Arena *arena, const Side *side, FilterRow *row) {
-    TRY(keep(arena, &side->text, &row->completion));
+    TRY(filter_row_keep(arena, &side->text, &row->completion));
     Slice *answers = arena_alloc(arena, MAX(side->n_words, 1) * sizeof *answers);
     if (!answers) return ST_RESOURCE;
     for (size_t i = 0; i < side->n_words; i++) answers[i] = (Slice){row->completion.data + side->words[i].begin, side->words[i].len};
@@ -123,10 +123,10 @@ static void read_turn(const json_t *message, bool first, bool last, Turns *turns
 }
 
 static Status keep_turns(Arena *arena, const Turns *turns, FilterRow *row) {
-    if (turns->system.data) TRY(keep(arena, &turns->system, &row->system));
+    if (turns->system.data) TRY(filter_row_keep(arena, &turns->system, &row->system));
     TRY(extend(arena, (Slice){turns->context.data, turns->context.len}, &row->context));
     TRY(extend(arena, (Slice){turns->rest.data, turns->rest.len}, &row->rest));
-    if (turns->asked.n > 0) TRY(keep(arena, &turns->asked.text, &row->instruction));
+    if (turns->asked.n > 0) TRY(filter_row_keep(arena, &turns->asked.text, &row->instruction));
     return turns->answered.n > 0 ? keep_answers(arena, &turns->answered, row) : ST_OK;
 }
 
@@ -185,11 +185,11 @@ static Status from_pair(const json_t *json, const char *answer, Arena *arena, Fi
     if (json_is_array(json_object_get(json, "prompt")))
         TRY(from_messages(json, json_object_get(json, "prompt"), true, arena, row));
     else
-        TRY(column(json, "prompt", &row->instruction));
+        TRY(filter_row_column(json, "prompt", &row->instruction));
     row->completion = (Slice){0}; /* answers in the prompt are part of its context */
     row->n_answers = 0;
     if (!answer) return ST_OK;
-    if (!json_is_array(json_object_get(json, answer))) return column(json, answer, &row->completion);
+    if (!json_is_array(json_object_get(json, answer))) return filter_row_column(json, answer, &row->completion);
     TRY(from_messages(NULL, json_object_get(json, answer), false, arena, &second));
     row->completion = second.completion;
     row->answers = second.answers;
@@ -209,7 +209,7 @@ static bool holds_prompt(const json_t *answers) {
 static Status from_instruction(const json_t *json, Arena *arena, FilterRow *row) {
     static const char *const rounds[] = {"history"};
     const json_t *instances = json_object_get(json, "instances"), *first = json_array_get(instances, 0);
-    TRY(column(json, "instruction", &row->instruction));
+    TRY(filter_row_column(json, "instruction", &row->instruction));
     TRY(maybe_column(json, "system", &row->system));
     if (row->system.len == 0) row->system = (Slice){0};
     TRY(add_columns(json, rounds, COUNT_OF(rounds), arena, &row->context));
@@ -229,12 +229,12 @@ static Status read_texts(const json_t *json, Arena *arena, FilterRow *row) {
     if (json_is_array(chosen)) return from_column(json, answer, arena, row);
     if (prompt) return from_pair(json, json_object_get(json, "completion") ? "completion" : NULL, arena, row);
     if (json_object_get(json, "question") && json_object_get(json, "answer")) {
-        TRY(column(json, "question", &row->instruction));
-        return column(json, "answer", &row->completion);
+        TRY(filter_row_column(json, "question", &row->instruction));
+        return filter_row_column(json, "answer", &row->completion);
     }
     if (json_object_get(json, "text")) {
         row->plain = true;
-        return column(json, "text", &row->completion);
+        return filter_row_column(json, "text", &row->completion);
     }
     status_fail(ST_INPUT, "the row has no texts that filters know");
     return status_hint(

@@ -19,7 +19,7 @@ typedef struct Patterns {
     pcre2_code *letters, *script;
 } Patterns; /* runs of letters, and of letters of the script */
 
-static pcre2_code *compile(const char *pattern) {
+static pcre2_code *filter_script_compile(const char *pattern) {
     int code;
     PCRE2_SIZE at;
     pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
@@ -27,7 +27,7 @@ static pcre2_code *compile(const char *pattern) {
     return compiled;
 }
 
-static Status open(Filter *filter) {
+static Status filter_script_open(Filter *filter) {
     const OptionValue *script = &filter->options[SCRIPT];
     int line = script->node ? script->node->line : 0;
     Patterns *patterns = filter->state = arena_zero(filter->arena, sizeof *patterns);
@@ -40,8 +40,8 @@ static Status open(Filter *filter) {
     }
     Str pattern = {0};
     str_printf(&pattern, "[^\\P{L}\\P{%s}]+", name);
-    patterns->letters = compile("\\p{L}+");
-    patterns->script = compile(str_text(&pattern));
+    patterns->letters = filter_script_compile("\\p{L}+");
+    patterns->script = filter_script_compile(str_text(&pattern));
     str_release(&pattern);
     if (!patterns->letters) return status_fail(ST_RESOURCE, "out of memory for the filter 'script'");
     return patterns->script ? ST_OK
@@ -49,7 +49,7 @@ static Status open(Filter *filter) {
                                           "such as Latin, Cyrillic, Greek, Han, Hiragana, Hangul, Arabic, Hebrew, Devanagari, Thai");
 }
 
-static void close(Filter *filter) {
+static void filter_script_close(Filter *filter) {
     Patterns *patterns = filter->state;
     if (!patterns) return;
     pcre2_code_free(patterns->letters);
@@ -69,7 +69,7 @@ static size_t covered(const pcre2_code *pattern, Slice text) {
     return n;
 }
 
-static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_script_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     const Patterns *patterns = filter->state;
     Str room = {0};
     Slice text = filter_subject(row, filter->options[ON].text, &room);
@@ -86,6 +86,6 @@ const FilterKind filter_kind_script = {.name = "script",
                                        .argument = "SCRIPT",
                                        .stage = FILTER_PROMPT,
                                        .options = options,
-                                       .open = open,
-                                       .close = close,
-                                       .rejects = rejects};
+                                       .open = filter_script_open,
+                                       .close = filter_script_close,
+                                       .rejects = filter_script_rejects};

@@ -247,7 +247,7 @@ static size_t *room_of(Selection *s, size_t row) {
     return s->pooled && !type->fixed ? &s->pool : &type->room;
 }
 
-static void choose(Selection *s, size_t n, size_t *chosen, size_t *n_chosen) {
+static void filter_select_choose(Selection *s, size_t n, size_t *chosen, size_t *n_chosen) {
     for (size_t r = 0; r < s->n; r++) s->heap[r] = (Candidate){s->rows[r].quality, r, 0};
     s->n_heap = s->n;
     for (size_t i = s->n / 2; i-- > 0;) sift_down(s, i);
@@ -272,7 +272,7 @@ static void choose(Selection *s, size_t n, size_t *chosen, size_t *n_chosen) {
     work_end("choosing rows");
 }
 
-static Status check(const SelectConfig *config, const SelectRow *rows, size_t n) {
+static Status filter_select_check(const SelectConfig *config, const SelectRow *rows, size_t n) {
     const char *share = config->share;
     if (config->n < 1) return status_fail(ST_USAGE, "the number of rows to select is %lld, not 1 or more", (long long)config->n);
     if (share && strcmp(share, "even") != 0 && strcmp(share, "proportional") != 0 && strcmp(share, "none") != 0)
@@ -283,7 +283,7 @@ static Status check(const SelectConfig *config, const SelectRow *rows, size_t n)
 }
 
 Status rows_select(const SelectConfig *config, const SelectRow *rows, size_t n, size_t *chosen, size_t *n_chosen) {
-    TRY(check(config, rows, n));
+    TRY(filter_select_check(config, rows, n));
     Selection s = {.rows = rows, .n = n};
     s.begins = calloc(n + 1, sizeof *s.begins);
     s.types = calloc(n + 1, sizeof *s.types);
@@ -292,7 +292,7 @@ Status rows_select(const SelectConfig *config, const SelectRow *rows, size_t n, 
     s.heap = malloc((n + 1) * sizeof *s.heap);
     Status status = s.begins && s.types && s.type_of && s.likeness && s.heap ? make_vectors(&s) : no_memory();
     if (status == ST_OK) status = share_rooms(&s, config);
-    if (status == ST_OK) choose(&s, MIN((size_t)config->n, n), chosen, n_chosen);
+    if (status == ST_OK) filter_select_choose(&s, MIN((size_t)config->n, n), chosen, n_chosen);
     free(s.slots);
     free(s.numbers);
     free(s.documents);

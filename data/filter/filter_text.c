@@ -6,7 +6,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-static Slice join(Str *room, const Slice *parts, size_t n) {
+static Slice filter_text_join(Str *room, const Slice *parts, size_t n) {
     str_clear(room);
     for (size_t i = 0; i < n; i++) {
         if (room->len > 0 && parts[i].len > 0) str_append_char(room, '\n');
@@ -19,8 +19,8 @@ Slice filter_field(const FilterRow *row, const char *field, Str *room) {
     if (strcmp(field, "instruction") == 0) return row->instruction;
     if (strcmp(field, "input") == 0) return row->input;
     if (strcmp(field, "completion") == 0) return row->completion;
-    if (strcmp(field, "prompt") == 0) return row->input.len ? join(room, (Slice[]){row->instruction, row->input}, 2) : row->instruction;
-    return row->completion.data ? join(room, (Slice[]){row->instruction, row->input, row->completion}, 3) : row->completion;
+    if (strcmp(field, "prompt") == 0) return row->input.len ? filter_text_join(room, (Slice[]){row->instruction, row->input}, 2) : row->instruction;
+    return row->completion.data ? filter_text_join(room, (Slice[]){row->instruction, row->input, row->completion}, 3) : row->completion;
 }
 
 Slice filter_subject(const FilterRow *row, const char *field, Str *room) {

@@ -18,7 +18,7 @@ static Slice without_fences(Slice text) {
     return text_trim((Slice){line + 1, (size_t)(text.data + text.len - 3 - (line + 1))});
 }
 
-static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_valid_json_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     const OptionValue *keys = &filter->options[KEYS];
     if (!row->completion.data) return false;
     Slice text = text_trim(row->completion);
@@ -37,4 +37,4 @@ const FilterKind filter_kind_valid_json = {.name = "valid_json",
                                            .stage = FILTER_ANSWER,
                                            .options = options,
                                            .each_answer = true,
-                                           .rejects = rejects};
+                                           .rejects = filter_valid_json_rejects};

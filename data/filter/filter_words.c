@@ -10,12 +10,12 @@ static const OptionSpec options[] = {
     {0},
 };
 
-static Status open(Filter *filter) {
+static Status filter_words_open(Filter *filter) {
     filter->info.stage = filter_on(filter->options[ON].text);
     return ST_OK;
 }
 
-static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_words_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     Str room = {0};
     Slice text = filter_subject(row, filter->options[ON].text, &room), word;
     size_t n = 0;
@@ -34,5 +34,5 @@ const FilterKind filter_kind_words = {.name = "words",
                                       .argument = "N",
                                       .stage = FILTER_PROMPT,
                                       .options = options,
-                                      .open = open,
-                                      .rejects = rejects};
+                                      .open = filter_words_open,
+                                      .rejects = filter_words_rejects};

@@ -114,7 +114,7 @@ struct RougeIndex {
 static Status no_memory(void) { return status_errno(ENOMEM, "cannot keep the words of all rows"); }
 
 /* Room for one more of n things of `size` bytes. */
-static bool grow(void *array, size_t *cap, size_t n, size_t size) {
+static bool rouge_grow(void *array, size_t *cap, size_t n, size_t size) {
     return n < *cap || array_grow(array, cap, n + 1, size, "words of all rows") == ST_OK;
 }
 
@@ -143,8 +143,8 @@ static size_t word_number(RougeIndex *index, const Str *word) {
     for (Slot *slot; (slot = &index->words.slots[at])->value; at = (at + 1) & (index->words.cap - 1))
         if (slot->key == key && strcmp(index->letters.data + index->letters_begin[slot->value - 1], word->data) == 0) return slot->value - 1;
     size_t cap = index->cap_words;
-    if (n >= INT32_MAX || !grow(&index->letters_begin, &cap, n, sizeof *index->letters_begin) ||
-        !grow(&index->times, &index->cap_words, n, sizeof *index->times))
+    if (n >= INT32_MAX || !rouge_grow(&index->letters_begin, &cap, n, sizeof *index->letters_begin) ||
+        !rouge_grow(&index->times, &index->cap_words, n, sizeof *index->times))
         return SIZE_MAX;
     index->letters_begin[n] = index->letters.len;
     str_append_n(&index->letters, word->data, word->len + 1);
@@ -167,7 +167,7 @@ static uint32_t mark_number(RougeIndex *index, int32_t word, uint32_t time) {
     uint32_t found = mark_find(index, word, time);
     if (found != UINT32_MAX) return found;
     if (index->n_marks >= UINT32_MAX - 1 || !table_double(&index->marks) ||
-        !grow(&index->lists, &index->cap_marks, index->n_marks, sizeof *index->lists))
+        !rouge_grow(&index->lists, &index->cap_marks, index->n_marks, sizeof *index->lists))
         return UINT32_MAX;
     uint64_t key = mix64((uint64_t)(uint32_t)word << 32 | time);
     size_t at = key & (index->marks.cap - 1);
@@ -181,7 +181,7 @@ static uint32_t mark_number(RougeIndex *index, int32_t word, uint32_t time) {
 Status rouge_index_new(RougeIndex **out) {
     RougeIndex *index = calloc(1, sizeof *index);
     *out = index;
-    if (!index || !grow(&index->begins, &index->cap_texts, 0, sizeof *index->begins)) {
+    if (!index || !rouge_grow(&index->begins, &index->cap_texts, 0, sizeof *index->begins)) {
         rouge_index_free(index);
         *out = NULL;
         return no_memory();
@@ -231,7 +231,7 @@ Status rouge_index_words(RougeIndex *index, Slice slice, RougeText *text) {
 
 static bool list_push(List *list, uint32_t text) {
     size_t cap = list->cap;
-    if (!grow(&list->texts, &cap, list->n, sizeof *list->texts)) return false;
+    if (!rouge_grow(&list->texts, &cap, list->n, sizeof *list->texts)) return false;
     list->cap = (uint32_t)cap;
     list->texts[list->n++] = text;
     return true;
@@ -239,8 +239,8 @@ static bool list_push(List *list, uint32_t text) {
 
 static bool add_word(RougeIndex *index, int32_t word) {
     size_t cap = index->cap_all;
-    if (!grow(&index->all, &cap, index->n_all, sizeof *index->all) ||
-        !grow(&index->all_marks, &index->cap_all, index->n_all, sizeof *index->all_marks))
+    if (!rouge_grow(&index->all, &cap, index->n_all, sizeof *index->all) ||
+        !rouge_grow(&index->all_marks, &index->cap_all, index->n_all, sizeof *index->all_marks))
         return false;
     uint32_t mark = mark_number(index, word, index->times[word]++);
     if (mark == UINT32_MAX || !list_push(&index->lists[mark], (uint32_t)index->n_texts)) return false;
@@ -251,7 +251,7 @@ static bool add_word(RougeIndex *index, int32_t word) {
 
 Status rouge_index_add(RougeIndex *index, const RougeText *text) {
     const Ids *words = &text->words;
-    bool room = index->n_texts < UINT32_MAX && grow(&index->begins, &index->cap_texts, index->n_texts + 1, sizeof *index->begins);
+    bool room = index->n_texts < UINT32_MAX && rouge_grow(&index->begins, &index->cap_texts, index->n_texts + 1, sizeof *index->begins);
     for (size_t i = 0; room && i < words->n; i++) room = add_word(index, words->data[i]);
     for (size_t i = 0; i < words->n; i++) index->times[words->data[i]] = 0;
     if (!room) return no_memory();

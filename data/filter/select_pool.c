@@ -39,7 +39,7 @@ Status select_quality(const FilterRow *row, const char *name, double measured, d
     return status_fail(ST_INPUT, "'%s' of row '%s' is %g: a quality is 0 or more", name, row->id ? row->id : "?", *quality);
 }
 
-static Status reserve(SelectPool *pool, size_t n) {
+static Status select_pool_reserve(SelectPool *pool, size_t n) {
     size_t cap = pool->cap;
     TRY(array_grow(&pool->lines, &cap, n, sizeof *pool->lines, "rows to select among"));
     return array_grow(&pool->rows, &pool->cap, n, sizeof *pool->rows, "rows to select among");
@@ -61,7 +61,7 @@ static char *compared_text(Arena *arena, const FilterRow *row, size_t *len) {
 Status select_pool_add(SelectPool *pool, const FilterRow *row, double quality) {
     Str line = {0};
     size_t len;
-    TRY(reserve(pool, pool->n + 1));
+    TRY(select_pool_reserve(pool, pool->n + 1));
     filter_row_write(row, &line);
     char *text = compared_text(pool->texts, row, &len), *copy = arena_strndup(pool->texts, str_text(&line), line.len),
          *type = row->task_type ? arena_strdup(pool->texts, row->task_type) : NULL;

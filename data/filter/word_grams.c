@@ -7,7 +7,7 @@
 #include "data/filter/filter_kinds.h"
 
 static const uint64_t base = 0x9e3779b97f4a7c15u;
-static uint64_t finish(uint64_t rolling, size_t n) { return mix64(rolling + n * 0xd6e8feb86659fd93u); }
+static uint64_t word_grams_finish(uint64_t rolling, size_t n) { return mix64(rolling + n * 0xd6e8feb86659fd93u); }
 
 bool words_add(Slice folded, Words *words) {
     Slice word;
@@ -29,7 +29,7 @@ bool words_each_gram(const uint64_t *hashes, size_t n_words, size_t n, GramCallb
     for (size_t i = 0; i < n_words; i++) {
         if (i >= n) rolling -= hashes[i - n] * oldest;
         rolling = rolling * base + hashes[i];
-        if (i + 1 >= n && !call(context, finish(rolling, n))) return false;
+        if (i + 1 >= n && !call(context, word_grams_finish(rolling, n))) return false;
     }
     return true;
 }

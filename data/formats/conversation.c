@@ -253,7 +253,7 @@ static void list_roles(const json_t *messages, Str *roles) {
 }
 
 /* What a template says of messages that it does not take is about roles: that it has no such one, or another order. */
-static Status refused(const json_t *messages, const json_t *row) {
+static Status conversation_refused(const json_t *messages, const json_t *row) {
     Str roles = {0};
     if (*status_hint_text()) return ST_INPUT;
     list_roles(messages, &roles);
@@ -273,7 +273,7 @@ Status messages_render(const Chat *chat, const json_t *messages, size_t n, const
     if (status == ST_OK) status = set_list(variables, row, "documents");
     if (status == ST_OK) {
         status = chat_template_render(chat->template, variables, &(ChatOptions){.now = chat->now}, rendering);
-        if (status == ST_INPUT) status = refused(part, row);
+        if (status == ST_INPUT) status = conversation_refused(part, row);
     }
     json_decref(variables);
     json_decref(part);

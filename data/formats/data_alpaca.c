@@ -67,7 +67,7 @@ static Status append_prompt(const json_t *row, const DataConfig *config, Str *pr
 /* As data.as makes it of such a row: row_turns.c. */
 static bool is_turns(const json_t *row) { return json_is_array(json_object_get(row, "prompt")); }
 
-static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+static Status data_alpaca_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     Str prompt = {0};
     if (is_turns(row)) return prompt_question(row, config, tokenizer, ids);
     Status status = append_prompt(row, config, &prompt);
@@ -93,7 +93,7 @@ const DataFormat data_format_alpaca = {
     .help = "{\"instruction\",\"input\",\"output\"}",
     .detect = detect_alpaca,
     .encode = encode_alpaca,
-    .question = question,
+    .question = data_alpaca_question,
     .needs_tokenizer = true,
     .takes_system = true,
 };

@@ -75,7 +75,7 @@ static Status encode_ids(const json_t *row, const DataConfig *config, const Toke
 }
 
 /* Up to the first token that is trained. */
-static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+static Status data_ids_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     Encoding encoding = {0};
     size_t n = 0;
     bool labelled = json_is_array(json_object_get(row, "labels"));
@@ -93,5 +93,5 @@ const DataFormat data_format_ids = {
     .help = "{\"input_ids\",\"labels\"}",
     .detect = detect_ids,
     .encode = encode_ids,
-    .question = question,
+    .question = data_ids_question,
 };

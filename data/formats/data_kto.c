@@ -34,7 +34,7 @@ static Status encode_row(const json_t *row, const DataConfig *config, const Toke
     return ST_OK;
 }
 
-static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+static Status data_kto_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     const DataFormat *whole = conversation_format(row);
     return whole ? data_format_question(whole, row, config, tokenizer, ids) : prompt_question(row, config, tokenizer, ids);
 }
@@ -44,7 +44,7 @@ const DataFormat data_format_kto = {
     .help = "{\"prompt\",\"completion\",\"label\"}",
     .detect = detect_kto,
     .encode = encode_row,
-    .question = question,
+    .question = data_kto_question,
     .needs_tokenizer = true,
     .takes_system = true,
 };

@@ -134,7 +134,7 @@ static Status question_settled(const json_t *row, const DataConfig *config, cons
     return status;
 }
 
-static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+static Status data_preference_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     json_t *settled;
     TRY(preference_settle(row, &settled));
     Status status = question_settled(settled, config, tokenizer, ids);
@@ -147,7 +147,7 @@ const DataFormat data_format_preference = {
     .help = "{\"prompt\",\"chosen\",\"rejected\"}",
     .detect = detect_preference,
     .encode = encode_row,
-    .question = question,
+    .question = data_preference_question,
     .needs_tokenizer = true,
     .takes_system = true,
 };

@@ -13,7 +13,7 @@ static Status encode_text(const json_t *row, const DataConfig *config, const Tok
     return encode_pair(tokenizer, config, "", text, encoding);
 }
 
-static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+static Status data_text_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     const char *text;
     TRY(row_text(row, "text", &text));
     return encode_prompt_as(tokenizer, config, text, strlen(text), ids);
@@ -24,6 +24,6 @@ const DataFormat data_format_text = {
     .help = "{\"text\"}",
     .detect = detect_text,
     .encode = encode_text,
-    .question = question,
+    .question = data_text_question,
     .needs_tokenizer = true,
 };

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* The message says and thinks something else. */
-static bool say(json_t *message, const char *words) {
+static bool first_turn_say(json_t *message, const char *words) {
     static const char *const thoughts[] = {"reasoning_content", "thinking", "reasoning"};
     bool said = json_object_set_new(message, "content", json_string(words)) == 0;
     for (size_t i = 0; i < COUNT_OF(thoughts); i++)
@@ -17,7 +17,7 @@ static bool say(json_t *message, const char *words) {
 /* The conversation with other words in its first message. */
 static Status render_with(const Chat *chat, const json_t *messages, const json_t *row, const char *words, ChatRendering *rendering) {
     json_t *copy = json_copy((json_t *)(uintptr_t)messages), *first = json_copy(json_array_get(messages, 0));
-    bool made = copy && first && say(first, words) && json_array_set(copy, 0, first) == 0;
+    bool made = copy && first && first_turn_say(first, words) && json_array_set(copy, 0, first) == 0;
     Status status = made ? messages_render(chat, copy, json_array_size(copy), row, false, rendering) : status_fail(ST_RESOURCE, "out of memory");
     json_decref(first);
     json_decref(copy);

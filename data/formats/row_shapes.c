@@ -210,7 +210,7 @@ static bool next_word(const char **list, char word[64]) {
 }
 
 /* It has all of the columns, and none of those that it would get. */
-static bool fits(const Shape *shape, const json_t *row) {
+static bool row_shapes_fits(const Shape *shape, const json_t *row) {
     char word[64];
     for (const char *at = shape->columns; next_word(&at, word);)
         if (!has(row, word)) return false;
@@ -334,7 +334,7 @@ static Status shape_named(const json_t *row, RowUse use, json_t **shaped, const 
     TRY(lists_as_messages(row, shaped, shape));
     if (*shaped) return ST_OK;
     for (size_t i = is_ours(row, use) ? COUNT_OF(shapes) : 0; i < COUNT_OF(shapes); i++) {
-        if (!fits(&shapes[i], row)) continue;
+        if (!row_shapes_fits(&shapes[i], row)) continue;
         *shape = shapes[i].columns;
         return reshape(&shapes[i], row, shaped);
     }

@@ -6,31 +6,32 @@
 
 #include <string.h>
 
-static bool is(const DataFormat *format, const char *name) { return format && strcmp(format->name, name) == 0; }
+static bool row_turns_is(const DataFormat *format, const char *name) { return format && strcmp(format->name, name) == 0; }
 static bool has_text(const json_t *row, const char *key) { return json_is_string(json_object_get(row, key)); }
 static bool lacks(const json_t *row, const char *key) { return !json_object_get(row, key) || json_is_null(json_object_get(row, key)); }
 
 bool turns_are_plain(const json_t *row, const DataFormat *format) {
-    if (is(format, "alpaca")) return has_text(row, "instruction") && (has_text(row, "output") || lacks(row, "output"));
-    if (is(format, "preference")) return has_text(row, "chosen") && has_text(row, "rejected") && (has_text(row, "prompt") || lacks(row, "prompt"));
-    if (is(format, "prompt_completion") || is(format, "kto")) return has_text(row, "prompt") && has_text(row, "completion");
-    return is(format, "prompt") && has_text(row, "prompt");
+    if (row_turns_is(format, "alpaca")) return has_text(row, "instruction") && (has_text(row, "output") || lacks(row, "output"));
+    if (row_turns_is(format, "preference"))
+        return has_text(row, "chosen") && has_text(row, "rejected") && (has_text(row, "prompt") || lacks(row, "prompt"));
+    if (row_turns_is(format, "prompt_completion") || row_turns_is(format, "kto")) return has_text(row, "prompt") && has_text(row, "completion");
+    return row_turns_is(format, "prompt") && has_text(row, "prompt");
 }
 
 /* The message, at the end of the list; true also where it has no memory, which is seen when the list is used. */
-static Status add(json_t *list, const char *role, const json_t *content) {
+static Status row_turns_add(json_t *list, const char *role, const json_t *content) {
     json_t *message = json_pack("{s:s, s:O}", "role", role, "content", (json_t *)(uintptr_t)content);
     return json_array_append_new(list, message) == 0 ? ST_OK : status_fail(ST_RESOURCE, "out of memory for turns");
 }
 
 static Status one_message(const char *role, const json_t *content, json_t **list) {
     *list = json_array();
-    return *list ? add(*list, role, content) : status_fail(ST_RESOURCE, "out of memory for turns");
+    return *list ? row_turns_add(*list, role, content) : status_fail(ST_RESOURCE, "out of memory for turns");
 }
 
 static Status add_system(const json_t *row, json_t *list) {
     const json_t *system = json_object_get(row, "system");
-    return json_is_string(system) && json_string_length(system) > 0 ? add(list, "system", system) : ST_OK;
+    return json_is_string(system) && json_string_length(system) > 0 ? row_turns_add(list, "system", system) : ST_OK;
 }
 
 /* Puts lists of one message in the place of the row's texts; a new reference in any case, so that `status` alone decides. */
@@ -45,7 +46,7 @@ static Status set_answer(json_t *row, const char *key) {
 static Status set_prompt(json_t *row) {
     json_t *list = json_array(), *prompt = json_object_get(row, "prompt");
     Status status = list ? add_system(row, list) : status_fail(ST_RESOURCE, "out of memory for turns");
-    if (status == ST_OK) status = add(list, "user", prompt);
+    if (status == ST_OK) status = row_turns_add(list, "user", prompt);
     if (status == ST_OK)
         json_object_set_new(row, "prompt", list);
     else
@@ -59,8 +60,8 @@ static Status add_history(const json_t *history, json_t *list) {
     size_t n;
     TRY(alpaca_rounds(history, &n));
     for (size_t i = 0; i < n; i++) {
-        TRY(add(list, "user", json_array_get(json_array_get(history, i), 0)));
-        TRY(add(list, "assistant", json_array_get(json_array_get(history, i), 1)));
+        TRY(row_turns_add(list, "user", json_array_get(json_array_get(history, i), 0)));
+        TRY(row_turns_add(list, "assistant", json_array_get(json_array_get(history, i), 1)));
     }
     return ST_OK;
 }
@@ -69,13 +70,13 @@ static Status add_history(const json_t *history, json_t *list) {
 static Status add_instruction(const json_t *row, json_t *list) {
     const json_t *instruction = json_object_get(row, "instruction"), *input = json_object_get(row, "input");
     if (input && !json_is_null(input) && !json_is_string(input)) return status_fail(ST_INPUT, "'input' is no text");
-    if (json_string_length(input) == 0) return add(list, "user", instruction);
+    if (json_string_length(input) == 0) return row_turns_add(list, "user", instruction);
     json_t *both = json_sprintf("%s\n%s", json_string_value(instruction), json_string_value(input));
     if (!both || json_holds_nul(instruction) || json_holds_nul(input)) {
         json_decref(both);
         return status_fail(ST_INPUT, "'%s' holds a NUL character", json_holds_nul(input) ? "input" : "instruction");
     }
-    Status status = add(list, "user", both);
+    Status status = row_turns_add(list, "user", both);
     json_decref(both);
     return status;
 }
@@ -121,13 +122,13 @@ Status turns_make(const json_t *row, const DataFormat *format, json_t **turns) {
     Status status = made ? ST_OK : status_fail(ST_RESOURCE, "out of memory for turns");
     *turns = NULL;
     if (status != ST_OK) return status;
-    if (is(format, "alpaca"))
+    if (row_turns_is(format, "alpaca"))
         status = alpaca_turns(made);
-    else if (is(format, "preference"))
+    else if (row_turns_is(format, "preference"))
         status = preference_turns(made);
     else
         status = set_prompt(made);
-    if (status == ST_OK && (is(format, "prompt_completion") || is(format, "kto"))) status = set_answer(made, "completion");
+    if (status == ST_OK && (row_turns_is(format, "prompt_completion") || row_turns_is(format, "kto"))) status = set_answer(made, "completion");
     if (status == ST_OK)
         *turns = made;
     else

@@ -32,7 +32,7 @@ static bool begins_with(Slice text, const char *begin) {
     return text.len >= wanted.len && memcmp(text.data, wanted.data, wanted.len) == 0;
 }
 
-static const char *find(Slice text, const char *word) { return text.len ? memmem(text.data, text.len, word, strlen(word)) : NULL; }
+static const char *thoughts_find(Slice text, const char *word) { return text.len ? memmem(text.data, text.len, word, strlen(word)) : NULL; }
 
 /* The kind of thought that the prompt ends in: begun, or begun and ended. NULL: in none. */
 static const Thought *thought_of(const Str *prompt, bool *ended) {
@@ -57,7 +57,7 @@ static Slice own_thought(const json_t *message, const Thought *kind) {
     const char *content = json_string_value(json_object_get(message, "content"));
     const char *reasoning = json_string_value(json_object_get(message, "reasoning_content"));
     Slice text = {content ? content : "", content ? strlen(content) : 0};
-    const char *close = find(text, kind->close);
+    const char *close = thoughts_find(text, kind->close);
     if (!close) return reasoning ? trim((Slice){reasoning, strlen(reasoning)}) : (Slice){"", 0};
     text = trim((Slice){text.data, (size_t)(close - text.data)});
     if (begins_with(text, kind->open)) {
@@ -76,7 +76,7 @@ static size_t overlap(Slice asked, Slice answer) {
 
 /* The answer as it goes on from a thought that is begun: with the row's thought where the template leaves it out. */
 static void finish_thought(const Thought *kind, const json_t *message, Slice answer, Str *text) {
-    if (!find(answer, kind->close)) {
+    if (!thoughts_find(answer, kind->close)) {
         Slice thought = own_thought(message, kind);
         str_append_n(text, thought.data, thought.len);
         str_printf(text, "%s%s", kind->before, kind->close);

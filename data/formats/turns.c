@@ -83,7 +83,7 @@ static Status encode_each(const json_t *messages, size_t n_context, const json_t
     return status;
 }
 
-static void forget(Encoding *encoding) {
+static void turns_forget(Encoding *encoding) {
     Ids ids = encoding->ids, labels = encoding->labels, ends = encoding->ends;
     *encoding = (Encoding){.ids = ids, .labels = labels, .ends = ends, .weight = encoding->weight};
     ids_clear(&encoding->ids);
@@ -100,7 +100,7 @@ static Status encode_guarded(const json_t *messages, size_t n_context, const jso
     if (!each) {
         Status status = encode_conversation(messages, n_context, row, config, tokenizer, encoding, &broken);
         if (status == ST_OK || !broken || strcmp(turns, "auto") != 0 || strcmp(train_on, "all") == 0) return status;
-        forget(encoding);
+        turns_forget(encoding);
     }
     return encode_each(messages, n_context, row, config, tokenizer, encoding);
 }

@@ -471,7 +471,7 @@ static void write_counts(JsonWriter *w, const char *key, const SynthCount *count
     jw_end_object(w);
 }
 
-static Status finish(Synth *s, SynthResult *result) {
+static Status synth_finish(Synth *s, SynthResult *result) {
     SynthProgress p;
     JsonWriter w = {0};
     json_t *summary;
@@ -512,7 +512,7 @@ static int64_t count_refused(const Synth *s) {
     return 0;
 }
 
-static void tell(const Synth *s, SynthResult *result) {
+static void synth_report_progress(const Synth *s, SynthResult *result) {
     *result = (SynthResult){
         .rows = (int64_t)s->n_rows,
         .wanted = s->recipe->synth_num_rows,
@@ -534,7 +534,7 @@ static void tell(const Synth *s, SynthResult *result) {
 static Status run_rounds(Synth *s, SynthResult *result) {
     s->started = clock_seconds();
     Status status = make_rows(s);
-    tell(s, result);
+    synth_report_progress(s, result);
     if (status == ST_RESOURCE && !status_hint_text()[0])
         return status_hint(status, "what was answered is kept in '%s': go on with --resume", s->recipe->output);
     if (status != ST_OK) return status;
@@ -547,7 +547,7 @@ static Status run_rounds(Synth *s, SynthResult *result) {
         str_release(&reasons);
         return advise(s, "");
     }
-    return finish(s, result);
+    return synth_finish(s, result);
 }
 
 static void show_plan(const Synth *s) {
@@ -575,7 +575,7 @@ static Status keep_day(Synth *s) {
     return ST_OK;
 }
 
-static Status run(Synth *s, SynthResult *result) {
+static Status synth_run_all(Synth *s, SynthResult *result) {
     TRY(run_check(s->recipe, training_take(&s->config->options), &result->already_finished));
     if (result->already_finished) return ST_OK;
     TRY(keep_day(s));
@@ -588,7 +588,7 @@ static Status run(Synth *s, SynthResult *result) {
 Status synth_run(const SynthConfig *config, SynthResult *result) {
     Synth s = {.config = config, .recipe = config->recipe, .arena = arena_new(0), .round_arena = arena_new(0)};
     *result = (SynthResult){0};
-    Status status = s.arena && s.round_arena ? run(&s, result) : status_fail(ST_RESOURCE, "out of memory");
+    Status status = s.arena && s.round_arena ? synth_run_all(&s, result) : status_fail(ST_RESOURCE, "out of memory");
     if (s.run && status != ST_OK) status = report_run(s.run, run_mark_stopped(s.run, status));
     close_all(&s);
     return status;

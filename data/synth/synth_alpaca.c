@@ -14,7 +14,7 @@ static const SynthStage stages[] = {
     {0},
 };
 
-static Status open(Synth *s) { return synth_examples_open(s, 3, 3, 0, false); }
+static Status synth_alpaca_open(Synth *s) { return synth_examples_open(s, 3, 3, 0, false); }
 
 typedef struct Parts {
     const char *begin[3], *end[3];
@@ -121,6 +121,6 @@ const SynthPreset synth_preset_alpaca = {
     .filters =
         "{empty: true, length: true, refusal: true, exact: true, words: {min: 4, max: 150}, blacklist: {preset: alpaca}, punctuation_start: true, ascii_start: true, rouge_l: {threshold: 0.7, on: instruction}}",
     .keys = "examples machine_examples tasks_per_request",
-    .open = open,
+    .open = synth_alpaca_open,
     .make_round = make_round,
 };

@@ -19,7 +19,7 @@ uint64_t synth_draw(const Synth *s, uint64_t number, uint64_t index, uint64_t n)
 }
 
 /* `k` different ones of `n` in drawn order, from the draws first_draw.. of this number; k <= n. */
-static void choose(const Synth *s, uint64_t number, uint64_t first_draw, size_t n, size_t k, size_t *chosen) {
+static void synth_ask_choose(const Synth *s, uint64_t number, uint64_t first_draw, size_t n, size_t k, size_t *chosen) {
     uint64_t order = rng_u64(rng_key((uint64_t)s->recipe->seed, RNG_NOISE, number), first_draw);
     for (size_t i = 0; i < k; i++) chosen[i] = (size_t)rng_permute(rng_key(order, RNG_NOISE, 0), n, i);
 }
@@ -158,7 +158,7 @@ json_t *synth_examples(Synth *s, const SynthType *type, SynthCandidate *c) {
     size_t all = type ? type->n : s->seeds.n, chosen[MOST], order[MOST], n = 0;
     json_t *drawn[MOST], *list = json_array();
     size_t high = MIN(s->examples_high, all), human = s->examples_low + (size_t)synth_draw(s, number, 0, high - s->examples_low + 1);
-    choose(s, number, 1, all, human, chosen);
+    synth_ask_choose(s, number, 1, all, human, chosen);
     for (; n < human; n++) {
         const SynthSeed *seed = &s->seeds.items[type ? type->seeds[chosen[n]] : chosen[n]];
         drawn[n] = example_of_seed(seed);
@@ -166,12 +166,12 @@ json_t *synth_examples(Synth *s, const SynthType *type, SynthCandidate *c) {
     }
     size_t *rows = s->machine_examples && s->n_rows ? arena_alloc(s->round_arena, s->n_rows * sizeof *rows) : NULL;
     size_t n_rows = rows ? rows_of_type(s, type, rows) : 0, machine = MIN(s->machine_examples, n_rows);
-    if (machine) choose(s, number, 2, n_rows, machine, chosen);
+    if (machine) synth_ask_choose(s, number, 2, n_rows, machine, chosen);
     for (size_t i = 0; i < machine; i++) {
         drawn[n++] = example_of_row(&s->rows[rows[chosen[i]]]);
         candidate_parent(s, c, (int64_t)rows[chosen[i]]);
     }
-    choose(s, number, 3, n, n, order);
+    synth_ask_choose(s, number, 3, n, n, order);
     for (size_t i = 0; i < n; i++) json_array_append_new(list, drawn[order[i]]);
     return list;
 }
@@ -537,7 +537,7 @@ static json_t *shown_examples(const Synth *s, const char *type, const char *prom
     while (t < s->seeds.n_types && strcmp(s->seeds.types[t].name, type) != 0) t++;
     if (t == s->seeds.n_types) return list;
     size_t n = MIN((size_t)SHOWN + 1, s->seeds.types[t].n);
-    choose(s, s->next_number, 0, s->seeds.types[t].n, n, chosen);
+    synth_ask_choose(s, s->next_number, 0, s->seeds.types[t].n, n, chosen);
     for (size_t i = 0; i < n && json_array_size(list) < SHOWN; i++) {
         const SynthSeed *seed = &s->seeds.items[s->seeds.types[t].seeds[chosen[i]]];
         if (seed->output[0] && strcmp(seed->prompt, prompt) != 0) json_array_append_new(list, example_of_seed(seed));

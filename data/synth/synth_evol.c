@@ -22,7 +22,7 @@ typedef struct Evolution {
     Line *lines;
 } Evolution;
 
-static Status open(Synth *s) {
+static Status synth_evol_open(Synth *s) {
     Evolution *evolution = s->state = arena_alloc(s->arena, sizeof *evolution);
     Line *lines = arena_alloc(s->arena, s->seeds.n * sizeof *lines);
     if (!evolution || !lines) return ST_RESOURCE;
@@ -32,7 +32,7 @@ static Status open(Synth *s) {
     return ST_OK;
 }
 
-static SynthCandidate *begin(Synth *s, size_t seed, SynthRequest **request) {
+static SynthCandidate *synth_evol_begin(Synth *s, size_t seed, SynthRequest **request) {
     const Evolution *evolution = s->state;
     const TextList *mutations = &s->recipe->synth_mutations;
     const Line *line = &evolution->lines[seed];
@@ -63,7 +63,7 @@ static Status make_round(Synth *s) {
     if (!candidates || !requests || !seeds) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++) {
         seeds[i] = s->cursor + i;
-        if (!(candidates[i] = begin(s, seeds[i], &requests[i]))) return s->status == ST_OK ? ST_RESOURCE : s->status;
+        if (!(candidates[i] = synth_evol_begin(s, seeds[i], &requests[i]))) return s->status == ST_OK ? ST_RESOURCE : s->status;
     }
     s->cursor += n;
     TRY(synth_ask(s));
@@ -88,6 +88,6 @@ const SynthPreset synth_preset_evol = {
     .new_prompts = true,
     .filters = "{rouge_l: false}", /* a harder prompt holds the one that it came from */
     .keys = "mutations generations system keep_cut",
-    .open = open,
+    .open = synth_evol_open,
     .make_round = make_round,
 };

@@ -10,7 +10,7 @@ static const SynthStage stages[] = {
     {0},
 };
 
-static Status open(Synth *s) { return synth_examples_open(s, 1, 5, 0, true); }
+static Status synth_few_shot_open(Synth *s) { return synth_examples_open(s, 1, 5, 0, true); }
 
 /* A prompt of the next type's kind is asked for; its examples go into the candidate's provenance. */
 static SynthCandidate *ask_for_prompt(Synth *s, SynthRequest **request) {
@@ -31,6 +31,6 @@ const SynthPreset synth_preset_few_shot = {
     .needs = NEEDS_INSTRUCTION,
     .new_prompts = true,
     .keys = "examples machine_examples labels system keep_cut",
-    .open = open,
+    .open = synth_few_shot_open,
     .make_round = make_round,
 };

@@ -29,7 +29,7 @@ static bool read_labels(const Yaml *node, Arena *arena, SynthLabels *labels) {
 
 /* ---- synth.labels ---- */
 
-static Status refuse(const Synth *s, const char *problem) {
+static Status synth_labels_refuse(const Synth *s, const char *problem) {
     int line = recipe_line(s->recipe, "synth.labels");
     if (line > 0 && s->recipe->path)
         status_fail(ST_CONFIG, "wrong value for 'synth.labels' in '%s' line %d: %s", s->recipe->path, line, problem);
@@ -46,9 +46,9 @@ static Status read_types(Synth *s, const Yaml *map) {
     for (size_t i = 0; i < map->n; i++) {
         size_t t = 0;
         while (t < s->seeds.n_types && strcmp(s->seeds.types[t].name, map->keys[i]) != 0) t++;
-        if (t == s->seeds.n_types) return refuse(s, arena_printf(s->arena, "no seed has the task type '%s'", map->keys[i]));
+        if (t == s->seeds.n_types) return synth_labels_refuse(s, arena_printf(s->arena, "no seed has the task type '%s'", map->keys[i]));
         if (!read_labels(map->items[i], s->arena, &s->labels[t]))
-            return refuse(s, arena_printf(s->arena, "expected a list of two or more different labels for '%s'", map->keys[i]));
+            return synth_labels_refuse(s, arena_printf(s->arena, "expected a list of two or more different labels for '%s'", map->keys[i]));
     }
     return ST_OK;
 }
@@ -63,7 +63,7 @@ static bool read_column(const json_t *list, Arena *arena, SynthLabels *labels) {
 
 /* Every row has its list, so that none is answered freely by mistake. */
 static Status read_columns(Synth *s, const char *column) {
-    if (!s->preset->given_prompts) return refuse(s, "prompts that are made have no column of a seed");
+    if (!s->preset->given_prompts) return synth_labels_refuse(s, "prompts that are made have no column of a seed");
     for (size_t i = 0; i < s->seeds.n; i++) {
         SynthSeed *seed = &s->seeds.items[i];
         if (read_column(json_object_get(seed->row.json, column), s->arena, &seed->labels)) continue;
@@ -77,7 +77,7 @@ Status synth_labels_open(Synth *s) {
     const Yaml *node = s->recipe->synth_labels;
     if (!node) return ST_OK;
     if (node->kind == YAML_MAP) return read_types(s, node);
-    return node->kind == YAML_SCALAR ? read_columns(s, node->text) : refuse(s, "expected a map of task types, or the name of a column");
+    return node->kind == YAML_SCALAR ? read_columns(s, node->text) : synth_labels_refuse(s, "expected a map of task types, or the name of a column");
 }
 
 /* For a teacher that continues texts a blank stands before each. */

@@ -11,7 +11,7 @@ static const SynthStage stages[] = {
     {0},
 };
 
-static SynthCandidate *begin(Synth *s, SynthRequest **request) {
+static SynthCandidate *synth_magpie_begin(Synth *s, SynthRequest **request) {
     const SynthType *type = &s->seeds.types[synth_next_type(s)];
     const SynthSeed *seed = type->n ? &s->seeds.items[type->seeds[synth_draw(s, s->next_number, 0, type->n)]] : NULL;
     const char *system = seed && seed->system ? seed->system : s->recipe->synth_system;
@@ -29,7 +29,7 @@ static SynthCandidate *begin(Synth *s, SynthRequest **request) {
     return *request ? c : NULL;
 }
 
-static Status make_round(Synth *s) { return synth_prompt_round(s, begin, false, ANSWER); }
+static Status make_round(Synth *s) { return synth_prompt_round(s, synth_magpie_begin, false, ANSWER); }
 
 const SynthPreset synth_preset_magpie = {.name = "magpie",
                                          .help = "the teacher's own chat template begins a user's turn, and it goes on",

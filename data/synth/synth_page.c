@@ -212,7 +212,7 @@ static void add_tile(Str *out, const char *name, const char *value) {
     str_append(out, "</b></div>");
 }
 
-static double number(const Page *page, const char *key) { return json_number_value(json_object_get(page->summary, key)); }
+static double synth_page_number(const Page *page, const char *key) { return json_number_value(json_object_get(page->summary, key)); }
 
 static void add_tiles(const Page *page, Str *out) {
     char seconds[32];
@@ -221,8 +221,12 @@ static void add_tiles(const Page *page, Str *out) {
         double value;
         const char *unit;
     } tiles[] = {
-        {"rows", number(page, "rows"), ""},         {"candidates", number(page, "candidates"), ""},  {"kept", 100 * number(page, "acceptance"), " %"},
-        {"requests", number(page, "requests"), ""}, {"tokens answered", number(page, "tokens"), ""}, {"cost", number(page, "cost"), ""},
+        {"rows", synth_page_number(page, "rows"), ""},
+        {"candidates", synth_page_number(page, "candidates"), ""},
+        {"kept", 100 * synth_page_number(page, "acceptance"), " %"},
+        {"requests", synth_page_number(page, "requests"), ""},
+        {"tokens answered", synth_page_number(page, "tokens"), ""},
+        {"cost", synth_page_number(page, "cost"), ""},
     };
     str_append(out, "<div class=\"tiles\">");
     for (size_t i = 0; i < COUNT_OF(tiles); i++) {
@@ -232,7 +236,7 @@ static void add_tiles(const Page *page, Str *out) {
         add_tile(out, tiles[i].name, str_text(&text));
         str_release(&text);
     }
-    add_tile(out, "time", format_seconds(number(page, "seconds"), seconds));
+    add_tile(out, "time", format_seconds(synth_page_number(page, "seconds"), seconds));
     str_append(out, "</div>\n");
 }
 
@@ -396,9 +400,10 @@ static Status write_card(const Page *page) {
     str_printf(&out, "- rows: %zu of %lld asked for, in `rows.jsonl` (format `%s`)\n", s->n_rows, (long long)s->recipe->synth_num_rows,
                s->recipe->synth_format);
     if (json_object_get(page->summary, "selected"))
-        str_printf(&out, "- chosen of them: %lld, in `selected.jsonl`: the best and most different ones\n", (long long)number(page, "selected"));
+        str_printf(&out, "- chosen of them: %lld, in `selected.jsonl`: the best and most different ones\n",
+                   (long long)synth_page_number(page, "selected"));
     str_printf(&out, "- candidates: %lld, of which %.3g %% were kept; the others are in `rejected.jsonl`, each with its reason\n", (long long)s->made,
-               100 * number(page, "acceptance"));
+               100 * synth_page_number(page, "acceptance"));
     if (s->recipe->synth_seeds) str_printf(&out, "- seeds: %zu, from `%s`\n", s->seeds.n, s->recipe->synth_seeds);
     card_teacher(&out, "teacher", &s->teacher_config);
     if (s->judge) card_teacher(&out, "judge", &s->judge_config);

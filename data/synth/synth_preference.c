@@ -14,7 +14,7 @@ static const SynthStage stages[] = {
     {0},
 };
 
-static Status open(Synth *s) {
+static Status synth_preference_open(Synth *s) {
     return s->recipe->synth_n <= 2 ? ST_OK
                                    : status_fail(ST_CONFIG, "preset 'preference' takes two answers, not synth.n %lld", (long long)s->recipe->synth_n);
 }
@@ -76,5 +76,5 @@ const SynthPreset synth_preset_preference = {.name = "preference",
                                              .filters = SYNTH_GIVEN_FILTERS,
                                              .scores = "chosen rejected",
                                              .keys = "n margin system keep_cut",
-                                             .open = open,
+                                             .open = synth_preference_open,
                                              .make_round = make_round};

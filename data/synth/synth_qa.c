@@ -22,7 +22,7 @@ typedef struct Passages {
     size_t n, cap;
 } Passages;
 
-static Status open(Synth *s) {
+static Status synth_qa_open(Synth *s) {
     s->state = arena_zero(s->arena, sizeof(Passages));
     if (!s->state) return ST_RESOURCE;
     return s->recipe->synth_chunk_overlap < s->recipe->synth_chunk_size
@@ -134,5 +134,5 @@ const SynthPreset synth_preset_qa = {.name = "qa",
                                      .stages = stages,
                                      .needs = NEEDS_OUTPUT,
                                      .keys = "chunk_size chunk_overlap pairs",
-                                     .open = open,
+                                     .open = synth_qa_open,
                                      .make_round = make_round};

@@ -13,14 +13,14 @@ static const SynthStage stages[] = {
     {0},
 };
 
-static Status open(Synth *s) {
+static Status synth_rejection_open(Synth *s) {
     if (s->config->reward) return ST_OK;
     status_fail(ST_CONFIG, "preset 'rejection' needs a reward");
     return status_hint(ST_CONFIG, "reward: [{type: exact}] and the like, as for tune rl");
 }
 
 /* The reward of every answer that is still in, with its seed's row as columns. */
-static Status score(Synth *s, SynthCandidate **candidates, size_t n) {
+static Status synth_rejection_score(Synth *s, SynthCandidate **candidates, size_t n) {
     FilterRow *rows = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *rows);
     double *values = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *values);
     size_t n_rows = 0;
@@ -41,7 +41,7 @@ static Status score(Synth *s, SynthCandidate **candidates, size_t n) {
 static double reward_of(const SynthCandidate *c) { return json_number_value(json_object_get(c->scores, "reward")); }
 
 /* Of a prompt's answers. Of equals the first. Where one is kept at most, the prompt is the candidate. */
-static Status choose(Synth *s, SynthCandidate **candidates, size_t n) {
+static Status synth_rejection_choose(Synth *s, SynthCandidate **candidates, size_t n) {
     size_t best = n;
     double least = s->recipe->synth_threshold;
     bool all = strcmp(s->recipe->synth_keep, "all") == 0;
@@ -70,8 +70,8 @@ static Status make_round(Synth *s) {
     SynthCandidate **candidates;
     TRY(synth_given(s, MAX(wanted, 1), each, &candidates, &n));
     TRY(synth_answer(s, ANSWER, candidates, n));
-    TRY(score(s, candidates, n));
-    for (size_t i = 0; i < n; i += each) TRY(choose(s, candidates + i, each));
+    TRY(synth_rejection_score(s, candidates, n));
+    for (size_t i = 0; i < n; i += each) TRY(synth_rejection_choose(s, candidates + i, each));
     return synth_keep(s, candidates, n);
 }
 
@@ -83,6 +83,6 @@ const SynthPreset synth_preset_rejection = {
     .filters = SYNTH_GIVEN_FILTERS,
     .scores = "reward",
     .keys = "n keep threshold system keep_cut",
-    .open = open,
+    .open = synth_rejection_open,
     .make_round = make_round,
 };

@@ -11,7 +11,7 @@ typedef struct Reading {
 
 static const char *slice_text(Arena *arena, Slice slice) { return slice.len ? arena_strndup(arena, slice.data, slice.len) : ""; }
 
-static Status fault(const Row *row, const char *problem, const char *hint) {
+static Status synth_seeds_fault(const Row *row, const char *problem, const char *hint) {
     status_fail(ST_INPUT, "'%s' %s %zu: %s", row->file, row->unit, row->line, problem);
     return status_hint(ST_INPUT, "%s", hint);
 }
@@ -20,9 +20,9 @@ static Status fault(const Row *row, const char *problem, const char *hint) {
 static Status type_of(const Row *row, SynthSeed *seed, Arena *arena) {
     const json_t *type = json_object_get(row->json, "task_type"), *classification = json_object_get(row->json, "is_classification");
     if (type && !json_is_null(type) && (!json_is_string(type) || json_string_length(type) == 0))
-        return fault(row, "'task_type' is no text", "it names the kind of task, such as rewriting");
+        return synth_seeds_fault(row, "'task_type' is no text", "it names the kind of task, such as rewriting");
     if (classification && !json_is_boolean(classification))
-        return fault(row, "'is_classification' is neither true nor false", "leave it out when it is not known");
+        return synth_seeds_fault(row, "'is_classification' is neither true nor false", "leave it out when it is not known");
     seed->classification = json_is_true(classification) || (json_is_string(type) && strcmp(json_string_value(type), "classification") == 0);
     seed->type = json_is_string(type) ? arena_strdup(arena, json_string_value(type))
                  : classification     ? (seed->classification ? "classification" : "generation")
@@ -69,10 +69,11 @@ static Status read_seed(const Row *row, int needs, Arena *arena, SynthSeed *seed
     seed->row.id = seed->id;
     seed->row.task_type = seed->type;
     if ((needs & NEEDS_INSTRUCTION) && !seed->instruction[0])
-        return fault(row, "the seed has no instruction",
-                     "a seed is {\"instruction\": ..., \"instances\": [{\"input\", \"output\"}], \"task_type\": ...} or {\"messages\": [...]}");
+        return synth_seeds_fault(
+            row, "the seed has no instruction",
+            "a seed is {\"instruction\": ..., \"instances\": [{\"input\", \"output\"}], \"task_type\": ...} or {\"messages\": [...]}");
     if ((needs & NEEDS_OUTPUT) && !seed->output[0])
-        return fault(row, "the seed has no text to start from", "its answer, or {\"text\": ...}, is what this preset works on");
+        return synth_seeds_fault(row, "the seed has no text to start from", "its answer, or {\"text\": ...}, is what this preset works on");
     return ST_OK;
 }
 

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-static Status refuse(const Synth *s, const char *key, const char *problem, const char *hint) {
+static Status synth_select_refuse(const Synth *s, const char *key, const char *problem, const char *hint) {
     int line = recipe_line(s->recipe, key);
     if (line > 0 && s->recipe->path)
         status_fail(ST_CONFIG, "'%s' line %d: '%s' %s", s->recipe->path, line, key, problem);
@@ -27,33 +27,37 @@ static Status check_quotas(const Synth *s) {
     double sum = 0;
     for (size_t i = 0; i < quotas->n; i++) {
         if (!(quotas->values[i] >= 0) || quotas->values[i] != floor(quotas->values[i]))
-            return refuse(s, "synth.select_quotas", arena_printf(s->arena, "gives '%s' no whole number of rows", quotas->keys[i]), NULL);
+            return synth_select_refuse(s, "synth.select_quotas", arena_printf(s->arena, "gives '%s' no whole number of rows", quotas->keys[i]), NULL);
         if (!is_type(s, quotas->keys[i]))
-            return refuse(s, "synth.select_quotas", arena_printf(s->arena, "names '%s', and no seed has this task type", quotas->keys[i]), NULL);
+            return synth_select_refuse(s, "synth.select_quotas",
+                                       arena_printf(s->arena, "names '%s', and no seed has this task type", quotas->keys[i]), NULL);
         sum += quotas->values[i];
     }
     return sum <= (double)s->recipe->synth_select
                ? ST_OK
-               : refuse(s, "synth.select_quotas",
-                        arena_printf(s->arena, "asks for %g rows, and 'synth.select' for %lld", sum, (long long)s->recipe->synth_select), NULL);
+               : synth_select_refuse(s, "synth.select_quotas",
+                                     arena_printf(s->arena, "asks for %g rows, and 'synth.select' for %lld", sum, (long long)s->recipe->synth_select),
+                                     NULL);
 }
 
 Status synth_select_open(Synth *s) {
     const Recipe *r = s->recipe;
     const char *quality = r->synth_select_quality;
     if (r->synth_select < 0) {
-        if (quality) return refuse(s, "synth.select_quality", "goes with 'synth.select'", NULL);
-        return r->synth_select_quotas.n ? refuse(s, "synth.select_quotas", "goes with 'synth.select'", NULL) : ST_OK;
+        if (quality) return synth_select_refuse(s, "synth.select_quality", "goes with 'synth.select'", NULL);
+        return r->synth_select_quotas.n ? synth_select_refuse(s, "synth.select_quotas", "goes with 'synth.select'", NULL) : ST_OK;
     }
     if (r->synth_select > r->synth_num_rows)
-        return refuse(s, "synth.select",
-                      arena_printf(s->arena, "is %lld, and 'synth.num_rows' makes %lld", (long long)r->synth_select, (long long)r->synth_num_rows),
-                      "rows are chosen from those that are made: make more");
+        return synth_select_refuse(
+            s, "synth.select",
+            arena_printf(s->arena, "is %lld, and 'synth.num_rows' makes %lld", (long long)r->synth_select, (long long)r->synth_num_rows),
+            "rows are chosen from those that are made: make more");
     if (quality && !filters_has(s->filters, quality) && !text_among(s->preset->scores, ' ', quality) &&
         !(r->synth_labels && strcmp(quality, "label_margin") == 0))
-        return refuse(s, "synth.select_quality",
-                      arena_printf(s->arena, "is '%s', which is neither a filter that is on nor a score of preset '%s'", quality, s->preset->name),
-                      "turn the filter on, such as synth.filters: {judge: 1}");
+        return synth_select_refuse(
+            s, "synth.select_quality",
+            arena_printf(s->arena, "is '%s', which is neither a filter that is on nor a score of preset '%s'", quality, s->preset->name),
+            "turn the filter on, such as synth.filters: {judge: 1}");
     return check_quotas(s);
 }
 
@@ -91,7 +95,7 @@ static Status write_row(void *context, const char *line, bool chosen) {
 }
 
 /* Types of which no row was kept have nothing to give. */
-static Status choose(Choosing *choosing, const char *path, int64_t *n) {
+static Status synth_select_choose(Choosing *choosing, const char *path, int64_t *n) {
     const Synth *s = choosing->s;
     const NumberMap *map = &s->recipe->synth_select_quotas;
     SelectQuota *quotas = arena_alloc(s->arena, (map->n + 1) * sizeof *quotas);
@@ -116,7 +120,7 @@ Status synth_select_write(const Synth *s, int64_t *n) {
     Status status = rows && selected && choosing.texts ? ST_OK : ST_RESOURCE;
     if (status == ST_OK && s->recipe->synth_select >= 0) status = select_pool_new(&choosing.pool);
     if (status == ST_OK && choosing.pool) status = rows_read(rows, take_row, &choosing);
-    if (status == ST_OK && choosing.pool) status = choose(&choosing, selected, n);
+    if (status == ST_OK && choosing.pool) status = synth_select_choose(&choosing, selected, n);
     select_pool_free(choosing.pool);
     arena_free(choosing.texts);
     return status;

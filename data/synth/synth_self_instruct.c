@@ -91,14 +91,14 @@ static const SynthStage stages[] = {
     {0},
 };
 
-static Status open(Synth *s) { return synth_examples_open(s, 6, 6, 2, false); }
+static Status synth_self_instruct_open(Synth *s) { return synth_examples_open(s, 6, 6, 2, false); }
 
 typedef struct Lists {
     SynthCandidate **items;
     size_t n, cap;
 } Lists;
 
-static bool push(Synth *s, Lists *list, SynthCandidate *c) {
+static bool synth_self_instruct_push(Synth *s, Lists *list, SynthCandidate *c) {
     if (arena_array_grow(s->round_arena, &list->items, &list->cap, list->n + 1, sizeof *list->items) != ST_OK) return false;
     list->items[list->n++] = c;
     return true;
@@ -107,7 +107,7 @@ static bool push(Synth *s, Lists *list, SynthCandidate *c) {
 /* Another one that came the same way. */
 static SynthCandidate *add_candidate(Synth *s, Lists *list, const char *type, const SynthCandidate *origin) {
     SynthCandidate *c = synth_candidate(s, type);
-    if (!c || !push(s, list, c)) return NULL;
+    if (!c || !synth_self_instruct_push(s, list, c)) return NULL;
     c->seed_ids = origin->seed_ids, c->n_seed_ids = origin->n_seed_ids;
     c->parents = origin->parents, c->n_parents = origin->n_parents;
     c->requests = origin->requests, c->n_requests = origin->n_requests;
@@ -298,7 +298,7 @@ static Status take_instances(Synth *s, SynthCandidate *task, const SynthRequest 
     if (found.n && request->cut && !s->recipe->synth_keep_cut) found.n--; /* the last one is not whole */
     if (found.n == 0) return no_instance(s, task, request, request->cut ? "cut" : "no_instance");
     if (!unite(&found)) return no_instance(s, task, request, "contradiction");
-    if (!push(s, rows, task)) return ST_RESOURCE;
+    if (!synth_self_instruct_push(s, rows, task)) return ST_RESOURCE;
     for (size_t i = 0; i < MIN(found.n, (size_t)s->recipe->synth_max_instances); i++) {
         SynthCandidate *c = i == 0 ? task : add_candidate(s, rows, task->type, task);
         if (!c || !found.items[i].input || !found.items[i].output) return ST_RESOURCE;
@@ -347,6 +347,6 @@ const SynthPreset synth_preset_self_instruct = {
         "{empty: true, length: true, refusal: true, exact: true, words: {min: 4, max: 150}, blacklist: {preset: self-instruct}, punctuation_start: true, ascii_start: true, colon_end: true, equal: true, rouge_l: {threshold: 0.7, on: instruction}}",
     .keys = "examples machine_examples max_instances tasks_per_request check_labels keep_cut",
     .types = "classification generation",
-    .open = open,
+    .open = synth_self_instruct_open,
     .make_round = make_round,
 };

@@ -119,7 +119,7 @@ void teacher_sampling_write(const TeacherSampling *s, JsonWriter *w, const char 
 
 /* ---- the teacher of a recipe ---- */
 
-static Status refuse(const TeacherConfig *config, const char *problem, const char *hint) {
+static Status teacher_refuse(const TeacherConfig *config, const char *problem, const char *hint) {
     OptionOwner owner = owner_of(config->key, config->file);
     option_refuse(&owner, config->node->line, problem);
     return status_hint(ST_CONFIG, "%s", hint);
@@ -130,7 +130,7 @@ static Status check_texts(const TeacherConfig *config, const OptionValue *values
     for (size_t i = 0; teacher_options[i].name; i++)
         if (values[i].text && !values[i].text[0]) {
             snprintf(problem, sizeof problem, "'%s' is empty", teacher_options[i].name);
-            return refuse(config, problem, "leave it out");
+            return teacher_refuse(config, problem, "leave it out");
         }
     return ST_OK;
 }
@@ -141,7 +141,7 @@ static Status check_belongs(const TeacherConfig *config, const char *const *name
     for (; *names; names++)
         if (yaml_get(config->node, *names)) {
             snprintf(problem, sizeof problem, "it has '%s', which goes with %s", *names, where);
-            return refuse(config, problem, "leave it out");
+            return teacher_refuse(config, problem, "leave it out");
         }
     return ST_OK;
 }
@@ -152,11 +152,11 @@ static Status check_url(const TeacherConfig *config) {
     host = host ? host + 3 : config->url;
     at = strchr(host, '@');
     if (at && at < host + strcspn(host, "/?#"))
-        return refuse(config, "it has a user or a password in its 'url', which the run directory would keep",
-                      "leave it out of the url; api_key_env: VARIABLE names an environment variable with the key");
+        return teacher_refuse(config, "it has a user or a password in its 'url', which the run directory would keep",
+                              "leave it out of the url; api_key_env: VARIABLE names an environment variable with the key");
     if (host[strcspn(host, "?#")])
-        return refuse(config, "it has a 'url' with '?' or '#', and paths are added to its end",
-                      "end it with the version, as https://host/v1; api_key_env: VARIABLE names an environment variable with the key");
+        return teacher_refuse(config, "it has a 'url' with '?' or '#', and paths are added to its end",
+                              "end it with the version, as https://host/v1; api_key_env: VARIABLE names an environment variable with the key");
     return ST_OK;
 }
 
@@ -195,10 +195,12 @@ static Status read_config(const Yaml *node, const char *key, const char *file, A
 static Status check_kwargs(const TeacherConfig *config) {
     const Yaml *values = config->template_kwargs;
     if (!values || values->kind == YAML_NULL) return ST_OK;
-    if (values->kind != YAML_MAP) return refuse(config, "its 'template_kwargs' is no map", "such as template_kwargs: {enable_thinking: false}");
-    if (config->base) return refuse(config, "'template_kwargs' does nothing with 'base: true'", "texts are continued without a chat template");
+    if (values->kind != YAML_MAP)
+        return teacher_refuse(config, "its 'template_kwargs' is no map", "such as template_kwargs: {enable_thinking: false}");
+    if (config->base)
+        return teacher_refuse(config, "'template_kwargs' does nothing with 'base: true'", "texts are continued without a chat template");
     if (config->url && strcmp(config->api, "completions") == 0)
-        return refuse(config, "'template_kwargs' does nothing with 'api: completions'", "the server renders conversations alone: api: chat");
+        return teacher_refuse(config, "'template_kwargs' does nothing with 'api: completions'", "the server renders conversations alone: api: chat");
     return ST_OK;
 }
 
@@ -215,11 +217,11 @@ Status teacher_config(const Yaml *node, const char *key, const char *file, Arena
         return status_hint(status_fail(ST_CONFIG, "'%s' is missing", key),
                            "%s: {model: DIR}, or {url: http://host:port/v1, model: NAME, api_key_env: VARIABLE}", key);
     TRY(read_config(node, key, file, arena, config));
-    if (config->replay && config->url) return refuse(config, "it names a log to replay and a server", "keep one");
+    if (config->replay && config->url) return teacher_refuse(config, "it names a log to replay and a server", "keep one");
     TRY(check_kwargs(config));
     if (config->replay) return ST_OK;
     if (config->url) TRY(check_url(config));
-    if (!config->model) return refuse(config, "it lacks 'model'", "a model directory, or with 'url' the name of the server's model");
+    if (!config->model) return teacher_refuse(config, "it lacks 'model'", "a model directory, or with 'url' the name of the server's model");
     return config->url ? check_belongs(config, of_models, "a model on this machine") : check_belongs(config, of_servers, "'url'");
 }
 

@@ -16,7 +16,7 @@ typedef struct Local {
     GenerateMemory *memory;
 } Local;
 
-static void close(Teacher *teacher) {
+static void teacher_local_close(Teacher *teacher) {
     Local *local = teacher->state;
     if (!local) return;
     generate_memory_free(local->memory);
@@ -35,7 +35,7 @@ static Status open_template(const Teacher *teacher, Local *local) {
     return status == ST_INPUT ? status_prefix(ST_CONFIG, "'template_kwargs' of '%s'", c->key) : status;
 }
 
-static Status open(Teacher *teacher) {
+static Status teacher_local_open(Teacher *teacher) {
     const TeacherConfig *c = &teacher->config;
     Local *local = teacher->state = calloc(1, sizeof *local);
     if (!local) return status_errno(ENOMEM, "cannot open '%s'", c->model);
@@ -54,7 +54,7 @@ static Status open(Teacher *teacher) {
 
 /* ---- questions as tokens ---- */
 
-static Status encode(const Local *local, const TeacherPrompt *prompt, Ids *ids) {
+static Status teacher_local_encode(const Local *local, const TeacherPrompt *prompt, Ids *ids) {
     if (!prompt->messages && prompt->rendered) return tokenizer_encode(local->tokenizer, prompt->text, strlen(prompt->text), TOKENIZE_PLAIN, ids);
     if (!prompt->messages) return encode_prompt(local->tokenizer, prompt->text, strlen(prompt->text), ids);
     json_t *row = json_pack("{s:O}", "messages", prompt->messages);
@@ -78,7 +78,7 @@ static Status encode_all(const Local *local, const TeacherPrompt *prompts, size_
     char why[160];
     for (size_t i = 0; i < n; i++) {
         Ids *ids = &asked->ids[asked->n];
-        TRY(encode(local, &prompts[i], ids));
+        TRY(teacher_local_encode(local, &prompts[i], ids));
         if (most <= 0 || (int64_t)ids->n + room <= most) {
             asked->prompts[asked->n] = prompts[i];
             asked->places[asked->n++] = i;
@@ -212,7 +212,7 @@ static double mean_of(const TeacherPrompt *prompt, const double *sums, double be
 }
 
 /* The choice whose tokens are likeliest behind the question, all of them; of equal ones the first. */
-static void choose(const TeacherPrompt *prompt, const ScoreStem *stem, double *sums, TeacherAnswer *answer) {
+static void teacher_local_choose(const TeacherPrompt *prompt, const ScoreStem *stem, double *sums, TeacherAnswer *answer) {
     size_t best = 0;
     double second = -(double)INFINITY;
     *answer = (TeacherAnswer){.prompt_tokens = (int64_t)stem->n};
@@ -236,7 +236,7 @@ static Status choose_some(const Teacher *teacher, const Asked *asked, size_t fir
     Status status = lay_out_choices(teacher, asked, first, n, &choices);
     if (status == ST_OK) status = score_branches(local->model, choices.stems, n);
     for (size_t i = 0, at = 0; i < n && status == ST_OK; at += asked->prompts[first + i++].n_choices) {
-        choose(&asked->prompts[first + i], &choices.stems[i], choices.sums + at, &answer);
+        teacher_local_choose(&asked->prompts[first + i], &choices.stems[i], choices.sums + at, &answer);
         status = asked->on_answer(asked->context, asked->places[first + i], &answer);
     }
     release_choices(&choices);
@@ -258,8 +258,8 @@ static TeacherSampling sampling_of_choice(const Teacher *teacher, const TeacherP
     return sampling;
 }
 
-static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer,
-                  void *context) {
+static Status teacher_local_ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer,
+                                void *context) {
     const Local *local = teacher->state;
     Asked asked = {calloc(n, sizeof *asked.prompts), calloc(n, sizeof *asked.ids), calloc(n, sizeof *asked.places), 0, on_answer, context};
     bool choices = prompts[0].n_choices > 0;
@@ -297,4 +297,4 @@ static Status user_turn(const Teacher *teacher, const char *system, Str *text) {
     return status;
 }
 
-const TeacherKind teacher_kind_local = {.open = open, .close = close, .ask = ask, .user_turn = user_turn};
+const TeacherKind teacher_kind_local = {.open = teacher_local_open, .close = teacher_local_close, .ask = teacher_local_ask, .user_turn = user_turn};

@@ -48,7 +48,7 @@ typedef struct Remote {
 static Status on_reply(void *context, size_t i, long code);
 static Status still_there(void *context, bool refusals, bool *there);
 
-static void close(Teacher *teacher) {
+static void teacher_remote_close(Teacher *teacher) {
     Remote *remote = teacher->state;
     if (!remote) return;
     for (size_t i = 0; i < COUNT_OF(remote->client); i++) http_close(remote->client[i]);
@@ -65,7 +65,7 @@ static Status find_key(const Teacher *teacher, const char **key) {
     return status_hint(ST_CONFIG, "export %s=..., or change '%s.api_key_env'", name, teacher->config.key);
 }
 
-static Status open(Teacher *teacher) {
+static Status teacher_remote_open(Teacher *teacher) {
     static const char *const ends[] = {"completions", "chat/completions"};
     const TeacherConfig *c = &teacher->config;
     Remote *remote = teacher->state = calloc(1, sizeof *remote);
@@ -341,8 +341,8 @@ static void tell_spent(const Remote *remote) {
     }
 }
 
-static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer,
-                  void *context) {
+static Status teacher_remote_ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling,
+                                 OnTeacherAnswer *on_answer, void *context) {
     Remote *remote = teacher->state;
     remote->used = remote->client[prompts[0].messages != NULL];
     remote->prompts = prompts;
@@ -384,4 +384,5 @@ static void note_known(Teacher *teacher, const TeacherPrompt *prompt, const Teac
     str_release(&body);
 }
 
-const TeacherKind teacher_kind_remote = {.open = open, .close = close, .ask = ask, .note_known = note_known};
+const TeacherKind teacher_kind_remote = {
+    .open = teacher_remote_open, .close = teacher_remote_close, .ask = teacher_remote_ask, .note_known = note_known};

@@ -6,9 +6,9 @@
 #include <math.h>
 #include <string.h>
 
-static void close(Teacher *teacher) { journal_close(teacher->state); }
+static void teacher_replay_close(Teacher *teacher) { journal_close(teacher->state); }
 
-static Status open(Teacher *teacher) {
+static Status teacher_replay_open(Teacher *teacher) {
     Journal *journal;
     json_t *first;
     TRY(journal_open(teacher->config.replay, true, &journal));
@@ -54,8 +54,8 @@ void teacher_answer_write(const TeacherAnswer *answer, JsonWriter *w) {
     jw_int(w, "tokens", answer->tokens);
 }
 
-static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer,
-                  void *context) {
+static Status teacher_replay_ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling,
+                                 OnTeacherAnswer *on_answer, void *context) {
     (void)sampling;
     for (size_t i = 0; i < n; i++) {
         json_t *line;
@@ -74,4 +74,4 @@ static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, cons
     return ST_OK;
 }
 
-const TeacherKind teacher_kind_replay = {.open = open, .close = close, .ask = ask};
+const TeacherKind teacher_kind_replay = {.open = teacher_replay_open, .close = teacher_replay_close, .ask = teacher_replay_ask};

@@ -208,7 +208,7 @@ static void *arena_full(const Arena *arena, size_t size) {
 }
 
 /* *is_zero: pages that the system has just given and nobody has written to. */
-static uint8_t *take(Arena *arena, size_t size, bool *is_zero) {
+static uint8_t *arena_take(Arena *arena, size_t size, bool *is_zero) {
     size_t rounded = arena_rounded(size);
     if (rounded == SIZE_MAX || failure_is_due()) return arena_full(arena, size);
     if (arena->limit > 0 && rounded > arena->limit - MIN(arena->limit, arena_used(arena))) return arena_full(arena, size);
@@ -231,7 +231,7 @@ static uint8_t *take(Arena *arena, size_t size, bool *is_zero) {
 
 void *arena_alloc(Arena *arena, size_t size) {
     bool is_zero;
-    void *bytes = take(arena, size, &is_zero);
+    void *bytes = arena_take(arena, size, &is_zero);
 #ifdef TUNE_POISON
     if (bytes) memset(bytes, 0xFF, size);
 #endif
@@ -241,7 +241,7 @@ void *arena_alloc(Arena *arena, size_t size) {
 /* New pages are left alone: who writes to them first gets them, in his own part of the machine's memory, and threads do so side by side. */
 void *arena_zero(Arena *arena, size_t size) {
     bool is_zero;
-    void *bytes = take(arena, size, &is_zero);
+    void *bytes = arena_take(arena, size, &is_zero);
     return bytes && !is_zero ? memset(bytes, 0, size) : bytes;
 }
 

@@ -89,7 +89,7 @@ static void free_child(Child *child) {
     free(child);
 }
 
-static Status start(Child *child, const char *const *argv, size_t n, const ChildLimits *limits) {
+static Status base_child_start(Child *child, const char *const *argv, size_t n, const ChildLimits *limits) {
     int theirs[PIPES] = {-1, -1, -1}, error = 0;
     char **arguments = calloc(n + 1, sizeof *arguments);
     if (!arguments) return status_errno(ENOMEM, "cannot start '%s'", argv[0]);
@@ -113,7 +113,7 @@ Status child_start(const char *const *argv, size_t n, const ChildLimits *limits,
     if (!child) return status_errno(ENOMEM, "cannot start '%s'", argv[0]);
     for (int i = 0; i < PIPES; i++) child->fds[i] = -1;
     str_append(&child->name, argv[0]);
-    Status status = start(child, argv, n, limits);
+    Status status = base_child_start(child, argv, n, limits);
     if (status == ST_OK)
         *out = child;
     else

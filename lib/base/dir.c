@@ -271,7 +271,7 @@ static void name_all(Building *b, const char *dir) {
     str_printf(&b->lock, "%s.%s.tune-lock", str_text(&b->above), name);
 }
 
-static Status build(const Building *b, Status (*write)(void *context, const char *made), void *context, Str *kept) {
+static Status base_dir_build(const Building *b, Status (*write)(void *context, const char *made), void *context, Str *kept) {
     const char *path = str_text(&b->path), *made = str_text(&b->made), *old = str_text(&b->old);
     Status status = clear_up(made, path, old);
     if (status == ST_OK) status = dir_make(made);
@@ -291,7 +291,7 @@ Status dir_build_beside(const char *dir, Status (*write)(void *context, const ch
     Status status = dir_could_make(dir);
     if (status == ST_OK && b.above.len) status = dir_make(str_text(&b.above));
     if (status == ST_OK) status = take_lock(dir, str_text(&b.lock), &lock);
-    if (status == ST_OK) status = build(&b, write, context, kept);
+    if (status == ST_OK) status = base_dir_build(&b, write, context, kept);
     if (lock >= 0) {
         unlink(str_text(&b.lock));
         close(lock);

@@ -176,7 +176,7 @@ typedef struct Round {
     Failure refused; /* of the one that was put off last */
 } Round;
 
-static void start(Round *round, size_t i, size_t slot) {
+static void http_start(Round *round, size_t i, size_t slot) {
     Request *request = &round->requests[i];
     CURL *handle = round->client->handles[slot];
     str_clear(request->reply);
@@ -194,7 +194,7 @@ static void start(Round *round, size_t i, size_t slot) {
     curl_multi_add_handle(round->client->multi, handle);
 }
 
-static void stop(Round *round, size_t slot) {
+static void http_stop(Round *round, size_t slot) {
     curl_multi_remove_handle(round->client->multi, round->client->handles[slot]);
     round->busy[slot] = false;
     round->n_busy--;
@@ -234,7 +234,7 @@ static double start_some(Round *round) {
             continue;
         }
         if (client->options.per_second > 0) client->next_start = MAX(client->next_start, now) + 1 / client->options.per_second;
-        start(round, i, slot);
+        http_start(round, i, slot);
     }
     return wait;
 }
@@ -392,7 +392,7 @@ static Status finished(Round *round, size_t i, CURLcode result) {
     curl_off_t after = 0;
     if (result == CURLE_OK) curl_easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &code);
     curl_easy_getinfo(handle, CURLINFO_RETRY_AFTER, &after);
-    stop(round, request->slot);
+    http_stop(round, request->slot);
     bool answer = code >= 200 && code < 300;
     hide_key(client, answer, request->reply);
     if ((double)after > longest_wait && worth_another_try(result, code))
@@ -450,7 +450,7 @@ static bool is_trouble(const Round *round, const Request *request) {
 
 /* Nothing runs, and there is nothing left, or not to be started, but what was refused, and no answer came since: by a server that answered others
  * that is these requests' fault, unless it has gone down since. */
-static Status settle(Round *round) {
+static Status http_settle(Round *round) {
     enum { MOST_DOUBTFUL = 1 }; /* more refusals with no answer since may be the server's doing; of what else it fails at, one */
     HttpClient *client = round->client;
     size_t n = 0, refusals = 0, doubtful = 0;
@@ -497,11 +497,11 @@ Status http_post_all(HttpClient *client, const Str *bodies, size_t n, Str *repli
             if (status == ST_INTERRUPTED) round.failed.status = ST_OK; /* which goes before */
             if (status != ST_OK) fail(&round, status);
         }
-        Status status = round.failed.status == ST_OK ? settle(&round) : ST_OK;
+        Status status = round.failed.status == ST_OK ? http_settle(&round) : ST_OK;
         if (status != ST_OK) fail(&round, status);
     } while (round.failed.status == ST_OK && is_waiting(&round));
     for (size_t slot = 0; slot < client->options.concurrency; slot++)
-        if (round.busy[slot]) stop(&round, slot);
+        if (round.busy[slot]) http_stop(&round, slot);
     Status status = failure_say(&round.failed);
     free(round.requests);
     return status;

@@ -19,7 +19,7 @@ static Status no_memory(const char *where) {
     return status_hint(ST_RESOURCE, "free some memory");
 }
 
-static Status parse(const char *text, size_t len, const char *where, json_t **root, bool *overflow) {
+static Status base_json_parse(const char *text, size_t len, const char *where, json_t **root, bool *overflow) {
     json_error_t error;
     *root = json_parse(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
     *overflow = !*root && json_error_code(&error) == json_error_numeric_overflow;
@@ -47,7 +47,7 @@ json_t *json_of_text(const char *text, size_t len, size_t flags) {
 
 Status json_read_text(const char *text, size_t len, const char *where, json_t **root) {
     bool overflow;
-    return parse(text, len, where, root, &overflow);
+    return base_json_parse(text, len, where, root, &overflow);
 }
 
 /* Bytes of a string or of a number at `text`, else 1. */
@@ -116,11 +116,11 @@ static size_t wrap_bare(const char *text, size_t len, bool bare, Str *wrapped) {
 
 static Status parse_file(const char *text, size_t len, const char *path, json_t **root) {
     bool overflow;
-    Status status = parse(text, len, path, root, &overflow);
+    Status status = base_json_parse(text, len, path, root, &overflow);
     if (!overflow) return status;
     Str wide = {0};
     widen_numbers(text, len, false, &wide);
-    status = parse(str_text(&wide), wide.len, path, root, &overflow);
+    status = base_json_parse(str_text(&wide), wide.len, path, root, &overflow);
     str_release(&wide);
     return status;
 }

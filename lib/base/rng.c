@@ -32,12 +32,12 @@ void rng_block(RngKey key, uint64_t index, uint32_t out[4]) {
     out[3] = c3;
 }
 
-static uint64_t join(uint32_t low, uint32_t high) { return (uint64_t)high << 32 | low; }
+static uint64_t rng_join(uint32_t low, uint32_t high) { return (uint64_t)high << 32 | low; }
 
 uint64_t rng_u64(RngKey key, uint64_t index) {
     uint32_t out[4];
     rng_block(key, index, out);
-    return join(out[0], out[1]);
+    return rng_join(out[0], out[1]);
 }
 
 double rng_uniform(RngKey key, uint64_t index) { return (double)(rng_u64(key, index) >> 11) * 0x1p-53; }
@@ -45,8 +45,8 @@ double rng_uniform(RngKey key, uint64_t index) { return (double)(rng_u64(key, in
 double rng_normal(RngKey key, uint64_t index) {
     uint32_t out[4];
     rng_block(key, index, out);
-    double radius = (double)((join(out[0], out[1]) >> 11) + 1) * 0x1p-53; /* (0,1]: its logarithm is finite */
-    double angle = (double)(join(out[2], out[3]) >> 11) * 0x1p-53;
+    double radius = (double)((rng_join(out[0], out[1]) >> 11) + 1) * 0x1p-53; /* (0,1]: its logarithm is finite */
+    double angle = (double)(rng_join(out[2], out[3]) >> 11) * 0x1p-53;
     return sqrt(-2 * log(radius)) * cos(6.283185307179586476925 * angle);
 }
 

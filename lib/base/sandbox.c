@@ -71,7 +71,7 @@ typedef struct Word {
     unsigned missing;
 } Word;
 
-static Status refuse(const char *name, SandboxPart part, int error) {
+static Status sandbox_refuse(const char *name, SandboxPart part, int error) {
     status_fail(ST_RESOURCE, "cannot start program '%s' in a sandbox: this system refuses %s: %s", name, part_words(part), strerror(error));
     return status_hint(ST_RESOURCE, "%s; or write `sandbox: best_effort`, which goes on without it", part_advice(part));
 }
@@ -99,7 +99,7 @@ static NORETURN void leave(const Sandbox *s, int at, int error) {
 }
 
 /* Refused: the end, or a part that is missing. */
-static void refused(Sandbox *s, SandboxPart part, int error) {
+static void sandbox_refused(Sandbox *s, SandboxPart part, int error) {
     if (!s->limits->best_effort) leave(s, (int)part, error);
     s->missing |= 1U << part;
 }
@@ -156,7 +156,7 @@ static void become_nobody(Sandbox *s) {
     if (!error && (syscall(SYS_setgroups, 0, NULL) != 0 || syscall(SYS_setresgid, NOBODY, NOBODY, NOBODY) != 0 ||
                    syscall(SYS_setresuid, NOBODY, NOBODY, NOBODY) != 0))
         error = errno;
-    if (error) refused(s, PART_OTHER_USER, error);
+    if (error) sandbox_refused(s, PART_OTHER_USER, error);
 }
 
 static int try_process(void) {
@@ -183,7 +183,7 @@ static void limit_processes(Sandbox *s) {
         return;
     }
     setrlimit(RLIMIT_NPROC, &old);
-    refused(s, PART_PROCESSES, error);
+    sandbox_refused(s, PART_PROCESSES, error);
 }
 
 static void drop_powers(Sandbox *s) {
@@ -217,7 +217,7 @@ static NORETURN void become(Sandbox *s) {
     setsid();
     take_descriptors(s);
     while (read(s->talk, &mapped, 1) < 0 && errno == EINTR) continue;
-    if (mapped == 'x') refused(s, PART_OTHER_USER, EPERM);
+    if (mapped == 'x') sandbox_refused(s, PART_OTHER_USER, EPERM);
     if (s->spaces & CLONE_NEWNS) {
         int error = view_enter(&s->view, FILE_BYTES, s->limits->best_effort, &s->missing, &part);
         if (error) leave(s, (int)part, error);
@@ -229,7 +229,7 @@ static NORETURN void become(Sandbox *s) {
     tie(s);
     bool shell = strcmp(s->argv[0], "/bin/sh") == 0 && s->argv[2] == wait_for_it;
     int error = filter_enter();
-    if (error) refused(s, PART_FILTER, error);
+    if (error) sandbox_refused(s, PART_FILTER, error);
     if (shell) show_complaints_to(COMPLAINTS);
     if (!limit(RLIMIT_AS, s->limits->memory_bytes)) leave(s, AT_LIMITS, errno); /* last: our stack may be beyond it, and grows no more then */
     Word word = {PARTS, 0, s->missing};
@@ -348,7 +348,7 @@ static char map_users(pid_t pid, bool own_space) {
     return map_one(pid, "gid_map", getegid()) && map_one(pid, "uid_map", geteuid()) ? 'o' : 'x';
 }
 
-static Status hear(Sandbox *s, int talk, pid_t pid) {
+static Status sandbox_hear(Sandbox *s, int talk, pid_t pid) {
     Word word, last = {AT_START, EPIPE, 0};
     while (true) {
         ssize_t got = read(talk, &word, sizeof word);
@@ -362,7 +362,7 @@ static Status hear(Sandbox *s, int talk, pid_t pid) {
     }
     kill(pid, SIGKILL);
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) continue;
-    if (last.at < PARTS) return refuse(s->name, (SandboxPart)last.at, last.error);
+    if (last.at < PARTS) return sandbox_refuse(s->name, (SandboxPart)last.at, last.error);
     return status_errno(last.error, last.at == AT_LIMITS ? "cannot limit program '%s'" : "cannot start program '%s'", s->name);
 }
 
@@ -379,20 +379,20 @@ static Status start_on(Sandbox *s, char *stack, pid_t *pid) {
         if (*pid < 0) {
             close(talk[0]);
             close(talk[1]);
-            return refuse(s->name, part, error ? error : errno);
+            return sandbox_refuse(s->name, part, error ? error : errno);
         }
     }
     close(talk[1]);
     char mapped = map_users(*pid, s->spaces & CLONE_NEWUSER);
     if (write(talk[0], &mapped, 1) != 1) mapped = 0; /* it has ended, which is heard */
-    Status status = hear(s, talk[0], *pid);
+    Status status = sandbox_hear(s, talk[0], *pid);
     close(talk[0]);
     if (status == ST_OK) write_file(*pid, "oom_score_adj", "1000", 4); /* when memory is short, it ends first */
     return status;
 }
 
 /* Signals wait meanwhile: the new process shares errno with this thread. That it changes its user would take our core dumps. */
-static Status start(Sandbox *s, pid_t *pid) {
+static Status base_sandbox_start(Sandbox *s, pid_t *pid) {
     sigset_t all, before;
     int dumpable = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0);
     char *stack = malloc(STACK);
@@ -433,7 +433,7 @@ Status sandbox_start(const char *const *argv, size_t n, const int theirs[3], con
         for (size_t i = 0; i < more; i++) s.argv[i] = (char *)(uintptr_t)waiting[i];
         for (size_t i = 0; i < n; i++) s.argv[more + i] = (char *)(uintptr_t)argv[i];
         if (*shell) s.argv[more] = s.view.program;
-        status = start(&s, pid);
+        status = base_sandbox_start(&s, pid);
     }
     for (size_t i = 0; i < MOST_VARIABLES; i++) free(s.environment[i]);
     free(s.argv);
@@ -445,6 +445,6 @@ Status sandbox_start(const char *const *argv, size_t n, const int theirs[3], con
 
 Status sandbox_start(const char *const *argv, size_t n, const int theirs[3], const ChildLimits *limits, pid_t *pid, bool *shell) {
     (void)n, (void)theirs, (void)limits, (void)pid, (void)shell, (void)part_advice, (void)warn_of_missing, (void)variables, (void)wait_for_it;
-    return refuse(argv[0], PART_USERS, ENOSYS);
+    return sandbox_refuse(argv[0], PART_USERS, ENOSYS);
 }
 #endif

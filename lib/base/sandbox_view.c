@@ -56,7 +56,7 @@ static bool is_too_wide(const View *view, const char *folder) {
     return view->hidden && is_within(folder, view->hidden);
 }
 
-static void put(View *view, int kind, const char *source, const char *path, bool folder) {
+static void sandbox_view_put(View *view, int kind, const char *source, const char *path, bool folder) {
     for (size_t i = 0; i < view->n; i++)
         if (view->entries[i].kind == (unsigned)kind && strcmp(view->entries[i].path, path) == 0) return;
     view->full |= view->n == VIEW_MOST;
@@ -72,7 +72,7 @@ static void put(View *view, int kind, const char *source, const char *path, bool
 static void put_folder(View *view, const char *folder) {
     char real[PATH_MAX];
     if (realpath(folder, real) && !is_too_wide(view, real) && !(is_system(view, real) && is_system(view, folder)))
-        put(view, VIEW_FOLDER, real, folder, true);
+        sandbox_view_put(view, VIEW_FOLDER, real, folder, true);
 }
 
 static void folder_of(const char *path, char folder[PATH_MAX]) {
@@ -100,7 +100,7 @@ static bool put_path(View *view, const char *path) {
     for (int i = 0; i < 2; i++) {
         folder_of(names[i], folder);
         put_folder(view, folder);
-        if (!is_system(view, names[i])) put(view, VIEW_FILE, real, names[i], false); /* in case that its folder is too wide */
+        if (!is_system(view, names[i])) sandbox_view_put(view, VIEW_FILE, real, names[i], false); /* in case that its folder is too wide */
     }
     return true;
 }
@@ -120,7 +120,7 @@ static void put_prefix(View *view, const char *program) {
         if (S_ISDIR(info.st_mode))
             put_folder(view, part);
         else
-            put(view, VIEW_FILE, part, part, false);
+            sandbox_view_put(view, VIEW_FILE, part, part, false);
     }
 }
 
@@ -197,7 +197,7 @@ static void hide_run(View *view) {
         const ViewEntry *entry = &view->entries[i];
         if (!entry->source || !entry->folder || !is_within(view->hidden, entry->source)) continue;
         if (snprintf(path, sizeof path, "%s%s", entry->path, view->hidden + strlen(entry->source)) < PATH_MAX)
-            put(view, VIEW_HIDE_RUN, NULL, path, true);
+            sandbox_view_put(view, VIEW_HIDE_RUN, NULL, path, true);
     }
 }
 
@@ -208,8 +208,8 @@ Status view_plan(View *view, const char *const *argv, size_t n, const ChildLimit
     if (!find_program(view, argv[0], found)) return status_errno(errno == EACCES ? EACCES : ENOENT, "cannot start program '%s'", argv[0]);
     view->program = strdup(found);
     for (size_t i = 0; i < COUNT_OF(system_folders); i++)
-        if (realpath(system_folders[i], real)) put(view, VIEW_SYSTEM, real, system_folders[i], true);
-    if (view->home) put(view, VIEW_HIDE_HOME, NULL, view->home, true);
+        if (realpath(system_folders[i], real)) sandbox_view_put(view, VIEW_SYSTEM, real, system_folders[i], true);
+    if (view->home) sandbox_view_put(view, VIEW_HIDE_HOME, NULL, view->home, true);
     put_program(view, found, 0);
     for (size_t i = 1; i < n; i++) put_argument(view, argv[i]);
     for (size_t i = 0; i < limits->n_readable; i++)

@@ -24,7 +24,7 @@ void work_set_sink(WorkSink *sink, void *context) {
 /* Names are compared by their letters: a constant text may be there more than once. */
 static bool same_name(const char *a, const char *b) { return a == b || (a && b && strcmp(a, b) == 0); }
 
-static void tell(const Work *work) {
+static void work_report(const Work *work) {
     static const double apart = 0.1;
     if (!target.sink || atomic_flag_test_and_set(&telling)) return;
     double now = clock_seconds();
@@ -37,9 +37,9 @@ static void tell(const Work *work) {
     atomic_flag_clear(&telling);
 }
 
-void work_at(const char *what, uint64_t done, uint64_t total) { tell(&(Work){what, done, total, false}); }
+void work_at(const char *what, uint64_t done, uint64_t total) { work_report(&(Work){what, done, total, false}); }
 
-void work_at_bytes(const char *what, uint64_t done, uint64_t total) { tell(&(Work){what, done, total, true}); }
+void work_at_bytes(const char *what, uint64_t done, uint64_t total) { work_report(&(Work){what, done, total, true}); }
 
 void work_hold(const char *what) {
     if (!target.held) target.held = what;

@@ -432,7 +432,7 @@ static void choose_filtered(const Generator *g, const Source *from, double u, Ch
 
 /* The next token of `s`. Reads what all threads share, writes only `s` and `chooser`. Rows are drawn from as they are, which is fast; where that
  * gives a token that may not come, a second draw is made among the others. */
-static void choose(const Generator *g, const Logits *step, Chooser *chooser, Sequence *s) {
+static void generate_choose(const Generator *g, const Logits *step, Chooser *chooser, Sequence *s) {
     const SampleConfig *sample = &g->config->sample;
     const Completion *c = &s->completion;
     Source from = source_of(g, step, s);
@@ -488,7 +488,7 @@ static bool cut_at_stop(const Generator *g, Str *text, size_t from) {
     return true;
 }
 
-static Status show(Generator *g, Sequence *s, int32_t id, double logprob, bool finished) {
+static Status generate_show(Generator *g, Sequence *s, int32_t id, double logprob, bool finished) {
     if (!g->on_token) return ST_OK;
     Completion *c = &s->completion;
     size_t end = finished ? c->text.len : settled(g, &c->text);
@@ -514,7 +514,7 @@ static Status hand_out(Generator *g) {
     return ST_OK;
 }
 
-static Status finish(Generator *g, Sequence *s, FinishReason reason) {
+static Status generate_finish(Generator *g, Sequence *s, FinishReason reason) {
     Completion *c = &s->completion;
     c->finish = reason;
     if (g->config->session)
@@ -569,8 +569,8 @@ static Status extend(Generator *g, Sequence *s) {
         if (eos || full) TRY(stream_finish(&s->stream, &c->text));
         stopped = cut_at_stop(g, &c->text, before);
     }
-    TRY(show(g, s, id, logprob, eos || full || stopped));
-    return eos || stopped || full ? finish(g, s, eos || stopped ? FINISH_STOP : FINISH_LENGTH) : ST_OK;
+    TRY(generate_show(g, s, id, logprob, eos || full || stopped));
+    return eos || stopped || full ? generate_finish(g, s, eos || stopped ? FINISH_STOP : FINISH_LENGTH) : ST_OK;
 }
 
 /* ---- prompts come in ---- */
@@ -640,7 +640,7 @@ static void admit_prompts(Generator *g) {
 static Status choose_tokens(Generator *g, const Logits *step) {
 #pragma omp parallel for schedule(dynamic) num_threads(g->n_threads)
     for (int64_t i = 0; i < g->n_slots; i++)
-        if (g->slots[i].active && g->slots[i].row != NO_ROW) choose(g, step, &g->choosers[omp_get_thread_num()], &g->slots[i]);
+        if (g->slots[i].active && g->slots[i].row != NO_ROW) generate_choose(g, step, &g->choosers[omp_get_thread_num()], &g->slots[i]);
     for (int64_t i = 0; i < g->n_slots; i++)
         if (g->slots[i].active && g->slots[i].row != NO_ROW) TRY(extend(g, &g->slots[i]));
     return ST_OK;

@@ -32,7 +32,7 @@ static void ban_repeated_ngrams(int64_t size, double *logits, const int32_t *tok
         if (!memcmp(tokens + i, tokens + n - context, context * sizeof *tokens)) logits[tokens[i + context]] = -HUGE_VAL;
 }
 
-static double largest(const double *x, int64_t n) {
+static double sampling_largest(const double *x, int64_t n) {
     double best = -HUGE_VAL;
     for (int64_t i = 0; i < n; i++) best = x[i] > best ? x[i] : best;
     return best;
@@ -40,7 +40,7 @@ static double largest(const double *x, int64_t n) {
 
 /* log sum exp of all logits. */
 static double log_sum(const double *logits, int64_t n) {
-    double top = largest(logits, n), sum = 0;
+    double top = sampling_largest(logits, n), sum = 0;
     for (int64_t i = 0; i < n; i++) sum += exp(logits[i] - top);
     return top + log(sum);
 }
@@ -54,13 +54,15 @@ typedef struct Likeliest {
     int64_t n;
 } Likeliest;
 
-static bool before(const Likeliest *heap, int32_t a, int32_t b) { return heap->keys[a] != heap->keys[b] ? heap->keys[a] > heap->keys[b] : a > b; }
+static bool sampling_before(const Likeliest *heap, int32_t a, int32_t b) {
+    return heap->keys[a] != heap->keys[b] ? heap->keys[a] > heap->keys[b] : a > b;
+}
 
 static void sift(Likeliest *heap, int64_t i) {
     int32_t id = heap->ids[i];
     for (int64_t child; (child = 2 * i + 1) < heap->n; i = child) {
-        if (child + 1 < heap->n && before(heap, heap->ids[child + 1], heap->ids[child])) child++;
-        if (!before(heap, heap->ids[child], id)) break;
+        if (child + 1 < heap->n && sampling_before(heap, heap->ids[child + 1], heap->ids[child])) child++;
+        if (!sampling_before(heap, heap->ids[child], id)) break;
         heap->ids[i] = heap->ids[child];
     }
     heap->ids[i] = id;
@@ -74,7 +76,7 @@ static Likeliest likeliest(const double *keys, int32_t *ids, int64_t n) {
 }
 
 /* Takes the first out; the ids taken stand at the end of `ids`. */
-static int32_t take(Likeliest *heap) {
+static int32_t sampling_take(Likeliest *heap) {
     int32_t id = heap->ids[0];
     heap->ids[0] = heap->ids[--heap->n];
     heap->ids[heap->n] = id;
@@ -88,7 +90,7 @@ static void keep_top_k(int64_t k, double *logits, int64_t vocab, int32_t *scratc
     if (k <= 0 || k >= vocab) return;
     Likeliest heap = likeliest(logits, scratch, vocab);
     double kth = 0;
-    for (int64_t i = 0; i < k; i++) kth = logits[take(&heap)];
+    for (int64_t i = 0; i < k; i++) kth = logits[sampling_take(&heap)];
     for (int64_t v = 0; v < vocab; v++)
         if (logits[v] < kth) logits[v] = -HUGE_VAL; /* equals of the k-th stay */
 }
@@ -99,7 +101,7 @@ static void keep_top_p(double p, double *logits, int64_t vocab, int32_t *scratch
     double total = log_sum(logits, vocab), mass = 0;
     Likeliest heap = likeliest(logits, scratch, vocab);
     while (heap.n > 0) {
-        mass += exp(logits[take(&heap)] - total);
+        mass += exp(logits[sampling_take(&heap)] - total);
         if (mass >= p) break;
     }
     for (int64_t i = 0; i < heap.n; i++) logits[heap.ids[i]] = -HUGE_VAL;
@@ -107,7 +109,7 @@ static void keep_top_p(double p, double *logits, int64_t vocab, int32_t *scratch
 
 static void keep_min_p(double min_p, double *logits, int64_t vocab) {
     if (min_p <= 0) return;
-    double floor = largest(logits, vocab) + log(min_p);
+    double floor = sampling_largest(logits, vocab) + log(min_p);
     for (int64_t v = 0; v < vocab; v++)
         if (logits[v] < floor) logits[v] = -HUGE_VAL;
 }
@@ -128,7 +130,7 @@ static void keep_typical(double mass, double *logits, int64_t vocab, const Sampl
     for (int64_t v = 0; v < vocab; v++) scratch->keys[v] = -fabs(total - logits[v] - entropy);
     Likeliest heap = likeliest(scratch->keys, scratch->ids, vocab);
     while (heap.n > 0) {
-        int32_t id = take(&heap);
+        int32_t id = sampling_take(&heap);
         farthest = scratch->keys[id];
         sum += exp(logits[id] - total);
         if (sum >= mass) break;
@@ -139,7 +141,7 @@ static void keep_typical(double mass, double *logits, int64_t vocab, const Sampl
 
 /* Drops tokens below a probability, never the likeliest. */
 static void keep_above(double probability, double *logits, int64_t vocab) {
-    double total = log_sum(logits, vocab), top = largest(logits, vocab);
+    double total = log_sum(logits, vocab), top = sampling_largest(logits, vocab);
     for (int64_t v = 0; v < vocab; v++)
         if (exp(logits[v] - total) < probability && logits[v] < top) logits[v] = -HUGE_VAL;
 }
@@ -164,7 +166,7 @@ bool sample_distribution(const SampleConfig *config, double *logits, int64_t voc
     keep_typical(config->typical_p, logits, vocab, scratch);
     if (config->epsilon_cutoff > 0) keep_above(config->epsilon_cutoff, logits, vocab);
     if (config->eta_cutoff > 0) keep_eta(config->eta_cutoff, logits, vocab);
-    double top = largest(logits, vocab), sum = 0;
+    double top = sampling_largest(logits, vocab), sum = 0;
     if (top == -HUGE_VAL) return false;
     for (int64_t v = 0; v < vocab; v++) sum += logits[v] = exp(logits[v] - top);
     for (int64_t v = 0; v < vocab; v++) logits[v] /= sum;

@@ -270,7 +270,7 @@ static Status check_rank(const StoredTensor *a, const Linear *linear) {
                        "take the adapter_config.json that was saved with these tensors, or set its 'r' (or 'rank_pattern') to what they have");
 }
 
-static Status fill(AdapterReader *reader, const StoredTensor *stored, Param *param) {
+static Status adapter_fill(AdapterReader *reader, const StoredTensor *stored, Param *param) {
     Tensor *tensor = param->tensor;
     if (stored_check(stored, tensor->n_dims, tensor->shape) != ST_OK) return hint_other_model(reader);
     reader->used[stored - reader->files->tensors] = true;
@@ -290,8 +290,8 @@ static Status load_branch(AdapterReader *reader, Linear *linear) {
                            (a ? a : b)->file);
     TRY(lora_add_branch(linear, &reader->settings->lora, model->compute == DT_F64 ? DT_F64 : DT_F32, model->device, model->arena, &model->params));
     TRY(check_rank(a, linear));
-    TRY(fill(reader, a, &model->params.items[model->params.n - 2]));
-    return fill(reader, b, &model->params.items[model->params.n - 1]);
+    TRY(adapter_fill(reader, a, &model->params.items[model->params.n - 2]));
+    return adapter_fill(reader, b, &model->params.items[model->params.n - 1]);
 }
 
 static Status load_saved(AdapterReader *reader, const Module *module) {
@@ -300,10 +300,10 @@ static Status load_saved(AdapterReader *reader, const Module *module) {
     if (!weight) return ST_OK;
     if (module->bias && !bias) return status_fail(ST_INPUT, "tensor '%s%s.bias' is missing in '%s'", PEFT_PREFIX, module->path, weight->file);
     TRY(save_slot(model, module->path, "weight", module->weight, false));
-    TRY(fill(reader, weight, &model->params.items[model->params.n - 1]));
+    TRY(adapter_fill(reader, weight, &model->params.items[model->params.n - 1]));
     if (!module->bias) return ST_OK;
     TRY(save_slot(model, module->path, "bias", module->bias, false));
-    return fill(reader, bias, &model->params.items[model->params.n - 1]);
+    return adapter_fill(reader, bias, &model->params.items[model->params.n - 1]);
 }
 
 /* PEFT also saves a part of a layer as a whole. */

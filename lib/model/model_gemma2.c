@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-static bool slides(int64_t layer, const void *given) {
+static bool model_gemma2_slides(int64_t layer, const void *given) {
     (void)given;
     return layer % 2 == 0;
 }
@@ -34,7 +34,7 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     gemma_read(reader, config);
     config->attn_softcap = config_cap(reader, "attn_logit_softcapping", 50);
     config->final_softcap = config_cap(reader, "final_logit_softcapping", 30);
-    config_slide(reader, config_window(reader, 4096), slides, NULL);
+    config_slide(reader, config_window(reader, 4096), model_gemma2_slides, NULL);
 }
 
 const PartNames gemma_names = {

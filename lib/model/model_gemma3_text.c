@@ -3,7 +3,7 @@
  * which are five of six. Checked against transformers' Gemma3ForCausalLM. */
 #include "lib/model/family.h"
 
-static bool slides(int64_t layer, const void *pattern) { return (layer + 1) % *(const int64_t *)pattern != 0; }
+static bool model_gemma3_text_slides(int64_t layer, const void *pattern) { return (layer + 1) % *(const int64_t *)pattern != 0; }
 
 static void read_config(ConfigReader *reader, ModelConfig *config) {
     config_read_decoder(reader, &(DecoderDefaults){.vocab_size = 262208,
@@ -24,7 +24,7 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     config->final_softcap = config_cap(reader, "final_logit_softcapping", 0);
     config->qk_norm = true;
     int64_t pattern = config_size(reader, "sliding_window_pattern", config_size(reader, "_sliding_window_pattern", 6));
-    config_slide(reader, config_window(reader, 4096), slides, &pattern);
+    config_slide(reader, config_window(reader, 4096), model_gemma3_text_slides, &pattern);
 }
 
 const ModelFamily family_gemma3_text = {"gemma3_text", read_config, &gemma_names, "Gemma3Text"};

@@ -3,7 +3,7 @@
  * Olmo3ForCausalLM. */
 #include "lib/model/family.h"
 
-static bool slides(int64_t layer, const void *given) {
+static bool model_olmo3_slides(int64_t layer, const void *given) {
     (void)given;
     return (layer + 1) % 4 != 0;
 }
@@ -14,7 +14,7 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
         &(DecoderDefaults){
             .max_position_embeddings = 2048, .rms_norm_eps = 1e-5, .rope_theta = 500000, .window_theta_key = "rope_theta", .window_theta = 500000});
     olmo_read(reader, config);
-    config_slide(reader, config_window(reader, 4096), slides, NULL);
+    config_slide(reader, config_window(reader, 4096), model_olmo3_slides, NULL);
 }
 
 const ModelFamily family_olmo3 = {"olmo3", read_config, &olmo_names, "Olmo3"};

@@ -75,7 +75,7 @@ static void warn_of_unused(const json_t *json, const json_t *text, const char *p
     str_release(&names);
 }
 
-static json_t *flatten(const json_t *json, const json_t *text, const Wrapper *wrapper) {
+static json_t *text_part_flatten(const json_t *json, const json_t *text, const Wrapper *wrapper) {
     json_t *flat = json_copy((json_t *)(uintptr_t)text);
     for (size_t i = 0; i < COUNT_OF(inherited); i++) {
         json_t *outer = json_object_get(json, inherited[i]), *inner = json_object_get(flat, inherited[i]);
@@ -119,7 +119,7 @@ Status text_config_find(const json_t *json, const char *path, Arena *arena, Text
     }
     text->wrapper = wrapper->model_type;
     text->names = &text_names[wrapper->names];
-    text->json = flatten(json, inner, wrapper);
+    text->json = text_part_flatten(json, inner, wrapper);
     text->path = arena_printf(arena, "%s: text_config", path);
     if (text->json && text->path) {
         warn_of_unused(json, inner, path);

@@ -69,20 +69,20 @@ static void profile_making(Tape *tape, const Tensor *y, bool backward, bool grad
     profile_call(tape_device(tape), "activation", backward, cost);
 }
 
-static void make(Tape *tape, Tensor *y, bool backward) {
+static void op_activation_make(Tape *tape, Tensor *y, bool backward) {
     if (!y->making || y->data || !tape_lend(tape, y)) return;
     tape_device(tape)->activation(y->making->kind, y->making->x, y->making->up, y);
     profile_making(tape, y, backward, false);
 }
 
-void making_run(Tape *tape, Tensor *y) { make(tape, y, false); }
+void making_run(Tape *tape, Tensor *y) { op_activation_make(tape, y, false); }
 
 void making_backward(Tape *tape, Tensor *y) {
     const Making *making = y->making;
     if (!making || tape_status(tape) != ST_OK) return;
     profile_part(tape_device(tape), "linear", true);
     if (!y->grad) { /* nobody wants one */
-        make(tape, y, true);
+        op_activation_make(tape, y, true);
         return;
     }
     Grads grads = grads_of(tape, making->x, making->up);

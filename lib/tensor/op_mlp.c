@@ -33,7 +33,7 @@ static void mlp_backward(Tape *tape, Node *node) {
     if (tape_status(tape) == ST_OK) tape_device(tape)->mlp_backward(args, node->inputs[0], node->saved[0], node->outputs[0]->grad, &grads);
 }
 
-static bool fits(Tape *tape, const Tensor *x, const MlpArgs *args) {
+static bool op_mlp_fits(Tape *tape, const Tensor *x, const MlpArgs *args) {
     ASSERT(args->n_layers > 0 && args->n_layers <= MLP_MAX_LAYERS, "network of %d layers, at most %d", args->n_layers, MLP_MAX_LAYERS);
     ASSERT(args->activation == ACT_TANH || args->activation == ACT_RELU, "activation %d between the layers of a network", (int)args->activation);
     int64_t width = tensor_width(x);
@@ -51,7 +51,7 @@ static bool fits(Tape *tape, const Tensor *x, const MlpArgs *args) {
 }
 
 Tensor *op_mlp(Tape *tape, Tensor *x, const MlpArgs *args) {
-    if (!x || tape_status(tape) != ST_OK || !fits(tape, x, args)) return NULL;
+    if (!x || tape_status(tape) != ST_OK || !op_mlp_fits(tape, x, args)) return NULL;
     Tensor trained = {.needs_grad = false};
     for (int k = 0; k < args->n_layers; k++) trained.needs_grad |= args->weights[k]->needs_grad || args->biases[k]->needs_grad;
     int64_t rows = tensor_rows(x), saved_count = mlp_saved_count(args, rows);

@@ -35,7 +35,7 @@ static ProfileRow *row_of(const char *name, bool backward) {
     return &profile.rows[profile.n++];
 }
 
-static void cut(ProfileRow *row, int calls, OpCost cost) {
+static void profile_cut(ProfileRow *row, int calls, OpCost cost) {
     double now = clock_seconds();
     row->calls += calls;
     row->seconds += now - profile.last;
@@ -45,7 +45,7 @@ static void cut(ProfileRow *row, int calls, OpCost cost) {
 }
 
 void profile_lap(const char *name) {
-    if (profile.on) cut(name ? row_of(name, false) : &profile.rows[0], 1, (OpCost){0});
+    if (profile.on) profile_cut(name ? row_of(name, false) : &profile.rows[0], 1, (OpCost){0});
 }
 
 void profile_call(const Device *device, const char *name, bool backward, OpCost cost) {
@@ -53,11 +53,11 @@ void profile_call(const Device *device, const char *name, bool backward, OpCost 
     if (device == device_meta())
         profile_lap(NULL);
     else
-        cut(row_of(name, backward), 1, cost);
+        profile_cut(row_of(name, backward), 1, cost);
 }
 
 void profile_part(const Device *device, const char *name, bool backward) {
-    if (profile.on && device != device_meta()) cut(row_of(name, backward), 0, (OpCost){0});
+    if (profile.on && device != device_meta()) profile_cut(row_of(name, backward), 0, (OpCost){0});
 }
 
 size_t profile_rows(const ProfileRow **rows) {

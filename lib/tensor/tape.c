@@ -338,7 +338,7 @@ typedef struct LayerCall {
 } LayerCall;
 
 /* Values that are there already, under a new header: gradients are the new one's own. */
-static Tensor *recall(Tape *tape, const Tensor *kept) {
+static Tensor *tape_restore(Tape *tape, const Tensor *kept) {
     Tensor *tensor = tensor_view(tape->book, tape->device, kept->dtype, kept->n_dims, kept->shape, kept->data);
     if (!tensor) return out_of_memory(tape);
     tensor->recalled = true;
@@ -353,7 +353,7 @@ Tensor *tape_result(Tape *tape, DType dtype, int n_dims, const int64_t *shape, b
     ASSERT(i < LAYER_MAX_RESULTS, "a layer of more than %d results", LAYER_MAX_RESULTS);
     if (tape->keeping == KEEP_RECALL && i < tape->n_results && tape->results[i]) {
         *there = true;
-        return recall(tape, tape->results[i]);
+        return tape_restore(tape, tape->results[i]);
     }
     Tensor *tensor = tensor_in(tape, tape->keeping == KEEP_ALL ? tape->kept : tape->data, dtype, n_dims, shape);
     if (tape->keeping != KEEP_RECALL) tape->results[i] = tensor;

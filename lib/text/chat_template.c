@@ -228,7 +228,7 @@ static Status no_such(const ChatTemplate *chat, const char *override) {
     return status_hint_nearest(ST_INPUT, override, names, n, "there are ");
 }
 
-static Status choose(ChatTemplate *chat, const char *override) {
+static Status chat_template_choose(ChatTemplate *chat, const char *override) {
     if (!override) {
         chat->normal = find_program(chat, "default");
         chat->tools = find_program(chat, "tool_use");
@@ -276,7 +276,7 @@ Status chat_template_load(const char *model_dir, const char *adapter, const char
     TRY(template_new(&chat));
     if (kept) override = path_join(chat->arena, adapter, TEMPLATE_FILE);
     Status status = kept && !override ? ST_RESOURCE : load_directory(chat, model_dir);
-    if (status == ST_OK) status = choose(chat, override);
+    if (status == ST_OK) status = chat_template_choose(chat, override);
     if (status == ST_OK && kept) status = add_tools(chat, adapter);
     if (status == ST_OK && chat->normal)
         *result = chat;

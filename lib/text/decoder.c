@@ -115,7 +115,7 @@ static void byte_fallback(DecodeState *state, size_t at, Part part) {
 }
 
 /* The characters to strip at the end wait until the token ends or goes on with another character. */
-static void strip(DecodeState *state, size_t at, Part part) {
+static void decoder_strip(DecodeState *state, size_t at, Part part) {
     const DecodeStep *rule = &state->tokenizer->decoder.steps[at];
     StepState *step = &state->steps[at];
     Slice c = rule->content;
@@ -295,7 +295,7 @@ static void flow(DecodeState *state, size_t at, Part part) {
     case DECODE_BYTE_LEVEL: byte_level(state, at, part); break;
     case DECODE_BYTE_FALLBACK: byte_fallback(state, at, part); break;
     case DECODE_FUSE: fuse(state, at, part); break;
-    case DECODE_STRIP: strip(state, at, part); break;
+    case DECODE_STRIP: decoder_strip(state, at, part); break;
     case DECODE_REPLACE: replace(state, at, part); break;
     case DECODE_METASPACE: metaspace(state, at, part); break;
     case DECODE_BPE: bpe(state, at, part); break;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool reserve(Ids *ids, size_t more) {
+static bool ids_reserve(Ids *ids, size_t more) {
     if (ids->cap - ids->n >= more) return true;
     size_t need;
     bool fits = size_add(ids->n, more, &need) && array_grow(&ids->data, &ids->cap, need, sizeof *ids->data, "ids") == ST_OK;
@@ -15,12 +15,12 @@ static bool reserve(Ids *ids, size_t more) {
 }
 
 void ids_push(Ids *ids, int32_t id) {
-    if (!reserve(ids, 1)) return;
+    if (!ids_reserve(ids, 1)) return;
     ids->data[ids->n++] = id;
 }
 
 void ids_append(Ids *ids, const int32_t *data, size_t n) {
-    if (n == 0 || !reserve(ids, n)) return;
+    if (n == 0 || !ids_reserve(ids, n)) return;
     memcpy(ids->data + ids->n, data, n * sizeof *data);
     ids->n += n;
 }

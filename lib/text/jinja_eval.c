@@ -272,7 +272,7 @@ static Value unsupported(Jinja *j, Slice op, Value a, Value b) {
 
 static Value overflow(Jinja *j) { return jinja_fail(j, "an integer beyond 64 bits"); }
 
-static Value add(Jinja *j, Slice op, Value a, Value b) {
+static Value jinja_eval_add(Jinja *j, Slice op, Value a, Value b) {
     int64_t sum;
     if (is_string(a) && is_string(b)) {
         Str text = {0};
@@ -361,7 +361,7 @@ static Value real_arithmetic(Jinja *j, Slice op, double a, double b) {
 
 Value v_binary(Jinja *j, Slice op, Value a, Value b) {
     if (!jinja_ok(j)) return v_undefined(NULL);
-    if (slice_is(op, "+")) return add(j, op, a, b);
+    if (slice_is(op, "+")) return jinja_eval_add(j, op, a, b);
     if (slice_is(op, "%") && is_string(a)) return format_percent(j, a.as.string, b);
     if (slice_is(op, "*") && (is_string(a) || is_sequence(a)) && is_integral(b)) return repeat(j, a, int_of(b));
     if (slice_is(op, "*") && (is_string(b) || is_sequence(b)) && is_integral(a)) return repeat(j, b, int_of(a));
@@ -380,7 +380,7 @@ static Value negate(Jinja *j, Slice op, Value v) {
     return int_of(v) == INT64_MIN ? overflow(j) : v_int(-int_of(v));
 }
 
-static bool holds(Jinja *j, Slice op, Value a, Value b) {
+static bool jinja_eval_holds(Jinja *j, Slice op, Value a, Value b) {
     if (!jinja_charge(j, b)) return false;
     if (slice_is(op, "==")) return v_equal(j, a, b);
     if (slice_is(op, "!=")) return !v_equal(j, a, b);
@@ -397,7 +397,7 @@ static Value eval_compare(Jinja *j, const JinjaNode *node) {
     Value left = eval(j, node->a);
     for (size_t i = 0; i < node->list.n && jinja_ok(j); i++) {
         Value right = eval(j, node->list.items[i]->a);
-        if (!jinja_ok(j) || !holds(j, node->list.items[i]->name, left, right)) return v_bool(false);
+        if (!jinja_ok(j) || !jinja_eval_holds(j, node->list.items[i]->name, left, right)) return v_bool(false);
         left = right;
     }
     return v_bool(true);

@@ -610,7 +610,7 @@ FILTER(map) {
     return v_lazy(result);
 }
 
-static Value choose(Jinja *j, Value v, const Args *args, bool by_attribute, bool wanted) {
+static Value jinja_filters_choose(Jinja *j, Value v, const Args *args, bool by_attribute, bool wanted) {
     if (!v_truth(j, v)) return v_lazy(v_list(j, V_LIST));
     Value items = v_iterate(j, v), result = v_list(j, V_LIST);
     size_t at = by_attribute;
@@ -625,10 +625,10 @@ static Value choose(Jinja *j, Value v, const Args *args, bool by_attribute, bool
     return v_lazy(result);
 }
 /* clang-format off */
-FILTER(select) { return choose(j, v, args, false, true); }
-FILTER(reject) { return choose(j, v, args, false, false); }
-FILTER(selectattr) { return choose(j, v, args, true, true); }
-FILTER(rejectattr) { return choose(j, v, args, true, false); }
+FILTER(select) { return jinja_filters_choose(j, v, args, false, true); }
+FILTER(reject) { return jinja_filters_choose(j, v, args, false, false); }
+FILTER(selectattr) { return jinja_filters_choose(j, v, args, true, true); }
+FILTER(rejectattr) { return jinja_filters_choose(j, v, args, true, false); }
 /* clang-format on */
 
 /* ---- order ---- */
@@ -652,7 +652,7 @@ static Value key_of(Jinja *j, Value item, const Value *path, bool case_sensitive
 }
 
 /* What is equal needs no order: two undefined values, two dicts. */
-static bool before(Jinja *j, Value a, Value b) { return !v_equal(j, a, b) && v_compare(j, a, b, "<") < 0; }
+static bool jinja_filters_before(Jinja *j, Value a, Value b) { return !v_equal(j, a, b) && v_compare(j, a, b, "<") < 0; }
 
 /* Stable, by merging; a comparison may fail, and then the rest does nothing. */
 static void sort_keyed(Jinja *j, Keyed *items, Keyed *scratch, size_t n, bool reverse) {
@@ -661,7 +661,8 @@ static void sort_keyed(Jinja *j, Keyed *items, Keyed *scratch, size_t n, bool re
     sort_keyed(j, items, scratch, half, reverse);
     sort_keyed(j, items + half, scratch, n - half, reverse);
     for (size_t i = 0; i < n && jinja_ok(j); i++) {
-        bool right = a == half || (b < n && (reverse ? before(j, items[a].key, items[b].key) : before(j, items[b].key, items[a].key)));
+        bool right = a == half ||
+                     (b < n && (reverse ? jinja_filters_before(j, items[a].key, items[b].key) : jinja_filters_before(j, items[b].key, items[a].key)));
         scratch[i] = items[right ? b++ : a++];
     }
     if (jinja_ok(j)) memcpy(items, scratch, n * sizeof *items);

@@ -37,7 +37,7 @@ Status jinja_fault(const char *name, const char *source, size_t len, size_t at, 
 
 #define FAULT(lexer, place, ...) jinja_fault((lexer)->name, (lexer)->source, (lexer)->len, place, __VA_ARGS__)
 
-static Status push(Lexer *x, TokenType type, Slice text, size_t at) {
+static Status jinja_lex_push(Lexer *x, TokenType type, Slice text, size_t at) {
     TokenList *tokens = x->tokens;
     TRY(array_grow(&tokens->items, &tokens->cap, tokens->n + 1, sizeof *tokens->items, "tokens of a chat template"));
     tokens->items[tokens->n++] = (Token){.type = type, .text = text, .at = at};
@@ -49,7 +49,7 @@ static bool starts(const Lexer *x, size_t at, const char *text) {
     return at + n <= x->len && memcmp(x->source + at, text, n) == 0;
 }
 
-static size_t find(const Lexer *x, size_t from, const char *text) {
+static size_t jinja_lex_find(const Lexer *x, size_t from, const char *text) {
     for (size_t at = from; at < x->len; at++)
         if (starts(x, at, text)) return at;
     return SIZE_MAX;
@@ -86,7 +86,7 @@ static Status push_data(Lexer *x, size_t tag, char sign, bool block) {
         while (line > begin && x->source[line - 1] != '\n') line--;
         if ((line > begin || x->line_starting) && skip_space(x, line) >= end) end = line;
     }
-    return end > begin ? push(x, TOKEN_DATA, (Slice){x->source + begin, end - begin}, begin) : ST_OK;
+    return end > begin ? jinja_lex_push(x, TOKEN_DATA, (Slice){x->source + begin, end - begin}, begin) : ST_OK;
 }
 
 /* ---- inside of tags ---- */
@@ -138,7 +138,7 @@ static Status lex_number(Lexer *x) {
     }
     digits[n] = '\0';
     if (base == 10 && !real && digits[0] == '0' && strspn(digits, "0") < n) return FAULT(x, begin, "a whole number that begins with 0");
-    TRY(push(x, real ? TOKEN_FLOAT : TOKEN_INTEGER, (Slice){x->source + begin, at - begin}, begin));
+    TRY(jinja_lex_push(x, real ? TOKEN_FLOAT : TOKEN_INTEGER, (Slice){x->source + begin, at - begin}, begin));
     Token *token = &x->tokens->items[x->tokens->n - 1];
     if (real) {
         token->real = strtod(digits, NULL);
@@ -206,7 +206,7 @@ static Status lex_string(Lexer *x) {
     Slice text = {copy, value.len};
     str_release(&value);
     x->at = end + 1;
-    return copy ? push(x, TOKEN_STRING, text, begin) : ST_RESOURCE;
+    return copy ? jinja_lex_push(x, TOKEN_STRING, text, begin) : ST_RESOURCE;
 }
 
 static bool name_char(uint32_t c) { return c == '_' || (c < 128 ? (c | 32) >= 'a' && (c | 32) <= 'z' : char_is_word(c)); }
@@ -219,7 +219,7 @@ static Status lex_name(Lexer *x) {
         at += n;
     }
     x->at = at;
-    return push(x, TOKEN_NAME, (Slice){x->source + begin, at - begin}, begin);
+    return jinja_lex_push(x, TOKEN_NAME, (Slice){x->source + begin, at - begin}, begin);
 }
 
 /* Tokens up to `close` ("%}" or "}}"), which is taken with its sign. Brackets hide it: {{ {'a': {}}} }} ends at the last one. */
@@ -231,7 +231,7 @@ static Status lex_tag(Lexer *x, const char *close, TokenType end_type, bool trim
         char c = x->source[x->at];
         size_t sign = (c == '-' || c == '+') && starts(x, x->at + 1, close);
         if (depth == 0 && (sign || starts(x, x->at, close)) && !(c == '+' && !trim)) {
-            TRY(push(x, end_type, (Slice){x->source + x->at, 2}, x->at));
+            TRY(jinja_lex_push(x, end_type, (Slice){x->source + x->at, 2}, x->at));
             leave_tag(x, x->at + sign + 2, sign ? c : 0, trim);
             return ST_OK;
         }
@@ -250,7 +250,7 @@ static Status lex_tag(Lexer *x, const char *close, TokenType end_type, bool trim
             if (!op) return FAULT(x, x->at, "unexpected character '%.*s'", (int)char_next(x->source + x->at, &code), x->source + x->at);
             if (strchr("([{", *op)) depth++;
             if (strchr(")]}", *op) && --depth < 0) return FAULT(x, x->at, "unexpected '%s'", op);
-            TRY(push(x, TOKEN_OPERATOR, (Slice){op, strlen(op)}, x->at));
+            TRY(jinja_lex_push(x, TOKEN_OPERATOR, (Slice){op, strlen(op)}, x->at));
             x->at += strlen(op);
         }
     }
@@ -270,7 +270,7 @@ static bool tag_is(const Lexer *x, size_t at, const char *word, size_t *behind, 
 
 static Status lex_raw(Lexer *x, size_t begin, char open_sign) {
     leave_tag(x, begin, open_sign, false);
-    for (size_t at = x->at; (at = find(x, at, "{%")) != SIZE_MAX; at += 2) {
+    for (size_t at = x->at; (at = jinja_lex_find(x, at, "{%")) != SIZE_MAX; at += 2) {
         char sign = at + 2 < x->len ? x->source[at + 2] : 0, end_sign;
         size_t behind;
         sign = sign == '-' || sign == '+' ? sign : 0;
@@ -283,7 +283,7 @@ static Status lex_raw(Lexer *x, size_t begin, char open_sign) {
 }
 
 static Status lex_comment(Lexer *x, size_t begin) {
-    size_t end = find(x, begin + 2, "#}");
+    size_t end = jinja_lex_find(x, begin + 2, "#}");
     if (end == SIZE_MAX) return FAULT(x, begin, "a comment that is never closed");
     char sign = end > begin + 2 ? x->source[end - 1] : 0;
     leave_tag(x, end + 2, sign == '-' || sign == '+' ? sign : 0, true);
@@ -308,11 +308,11 @@ Status jinja_lex(const char *name, const char *source, size_t len, Pool *pool, T
         } else if (kind == '%' && tag_is(&x, tag + 2 + (sign != 0), "raw", &behind, &end_sign)) {
             TRY(lex_raw(&x, behind, end_sign));
         } else {
-            TRY(push(&x, kind == '%' ? TOKEN_BLOCK_BEGIN : TOKEN_VARIABLE_BEGIN, (Slice){source + tag, 2}, tag));
+            TRY(jinja_lex_push(&x, kind == '%' ? TOKEN_BLOCK_BEGIN : TOKEN_VARIABLE_BEGIN, (Slice){source + tag, 2}, tag));
             x.at = tag + 2 + (sign != 0);
             TRY(lex_tag(&x, kind == '%' ? "%}" : "}}", kind == '%' ? TOKEN_BLOCK_END : TOKEN_VARIABLE_END, kind == '%', tag));
         }
     }
-    if (x.at < len) TRY(push(&x, TOKEN_DATA, (Slice){source + x.at, len - x.at}, x.at));
-    return push(&x, TOKEN_END, (Slice){"", 0}, len);
+    if (x.at < len) TRY(jinja_lex_push(&x, TOKEN_DATA, (Slice){source + x.at, len - x.at}, x.at));
+    return jinja_lex_push(&x, TOKEN_END, (Slice){"", 0}, len);
 }

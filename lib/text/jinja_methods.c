@@ -149,7 +149,7 @@ METHOD(istitle) {
 
 /* ---- stripping, splitting, joining ---- */
 
-static Value strip(Jinja *j, Value self, const Args *args, const char *what, bool left, bool right) {
+static Value jinja_methods_strip(Jinja *j, Value self, const Args *args, const char *what, bool left, bool right) {
     const Value *chars = arg(args, 0, "chars");
     if (!args_check(j, what, args, 0, 1, "")) return v_undefined(NULL);
     if (!chars || chars->type == V_NONE) return v_slice(slice_strip(self.as.string, NULL, left, right));
@@ -157,9 +157,9 @@ static Value strip(Jinja *j, Value self, const Args *args, const char *what, boo
     return v_slice(slice_strip(self.as.string, &set, left, right));
 }
 /* clang-format off */
-METHOD(strip) { return strip(j, self, args, "strip()", true, true); }
-METHOD(lstrip) { return strip(j, self, args, "lstrip()", true, false); }
-METHOD(rstrip) { return strip(j, self, args, "rstrip()", false, true); }
+METHOD(strip) { return jinja_methods_strip(j, self, args, "strip()", true, true); }
+METHOD(lstrip) { return jinja_methods_strip(j, self, args, "lstrip()", true, false); }
+METHOD(rstrip) { return jinja_methods_strip(j, self, args, "rstrip()", false, true); }
 /* clang-format on */
 
 static void split_words(Jinja *j, Slice s, int64_t most, Value list) {
@@ -215,7 +215,7 @@ static size_t find_last(Slice text, Slice part, size_t end) {
     return SIZE_MAX;
 }
 
-static Value split(Jinja *j, Value self, const Args *args, bool from_right) {
+static Value jinja_methods_split(Jinja *j, Value self, const Args *args, bool from_right) {
     if (!args_check(j, from_right ? "rsplit()" : "split()", args, 0, 2, "sep|maxsplit")) return v_undefined(NULL);
     const Value *given = arg(args, 0, "sep");
     int64_t most = arg_int(j, args, 1, "maxsplit", -1);
@@ -243,8 +243,8 @@ static Value split(Jinja *j, Value self, const Args *args, bool from_right) {
     return list;
 }
 /* clang-format off */
-METHOD(split) { return split(j, self, args, false); }
-METHOD(rsplit) { return split(j, self, args, true); }
+METHOD(split) { return jinja_methods_split(j, self, args, false); }
+METHOD(rsplit) { return jinja_methods_split(j, self, args, true); }
 /* clang-format on */
 
 static bool line_break(uint32_t c) { return (c >= '\n' && c <= '\r') || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029; }

@@ -16,9 +16,9 @@ typedef struct Parser {
     bool marks_generation;
 } Parser;
 
-static const Token *peek(const Parser *p) { return &p->tokens->items[p->next]; }
+static const Token *jinja_parse_peek(const Parser *p) { return &p->tokens->items[p->next]; }
 static const Token *peek_second(const Parser *p) { return &p->tokens->items[MIN(p->next + 1, p->tokens->n - 1)]; }
-static const Token *take(Parser *p) { return p->next + 1 < p->tokens->n ? &p->tokens->items[p->next++] : peek(p); }
+static const Token *jinja_parse_take(Parser *p) { return p->next + 1 < p->tokens->n ? &p->tokens->items[p->next++] : jinja_parse_peek(p); }
 
 static void *fault_at(Parser *p, size_t at, const char *what, Slice detail) {
     if (p->status == ST_OK)
@@ -28,7 +28,7 @@ static void *fault_at(Parser *p, size_t at, const char *what, Slice detail) {
 }
 
 static void *unexpected(Parser *p, const char *expected) {
-    const Token *token = peek(p);
+    const Token *token = jinja_parse_peek(p);
     char what[100];
     snprintf(what, sizeof what, "expected %s, got %s", expected,
              token->type == TOKEN_END    ? "the end of the template"
@@ -39,18 +39,18 @@ static void *unexpected(Parser *p, const char *expected) {
 
 static bool is_op(const Token *token, const char *op) { return token->type == TOKEN_OPERATOR && slice_is(token->text, op); }
 static bool is_name(const Token *token, const char *name) { return token->type == TOKEN_NAME && slice_is(token->text, name); }
-static bool at_op(const Parser *p, const char *op) { return is_op(peek(p), op); }
-static bool at_name(const Parser *p, const char *name) { return is_name(peek(p), name); }
+static bool at_op(const Parser *p, const char *op) { return is_op(jinja_parse_peek(p), op); }
+static bool at_name(const Parser *p, const char *name) { return is_name(jinja_parse_peek(p), name); }
 
 static bool accept_op(Parser *p, const char *op) {
     if (!at_op(p, op)) return false;
-    take(p);
+    jinja_parse_take(p);
     return true;
 }
 
 static bool accept_name(Parser *p, const char *name) {
     if (!at_name(p, name)) return false;
-    take(p);
+    jinja_parse_take(p);
     return true;
 }
 
@@ -71,7 +71,7 @@ static JinjaNode *node_new(Parser *p, NodeType type, size_t at) {
     return node;
 }
 
-static void push(Parser *p, NodeList *list, JinjaNode *node) {
+static void jinja_parse_push(Parser *p, NodeList *list, JinjaNode *node) {
     if (!node) return;
     if (list->n == list->cap) {
         size_t cap = list->cap ? list->cap * 2 : 4;
@@ -107,26 +107,26 @@ static JinjaNode *parse_or(Parser *p);
 
 static bool deeper(Parser *p) {
     if (++p->depth <= JINJA_MAX_PARSE_DEPTH && p->status == ST_OK) return true;
-    fault_at(p, peek(p)->at, "nested too deeply", (Slice){0});
+    fault_at(p, jinja_parse_peek(p)->at, "nested too deeply", (Slice){0});
     return false;
 }
 
 /* What ends a tuple without brackets. */
 static bool tuple_ends(const Parser *p) {
-    const Token *token = peek(p);
+    const Token *token = jinja_parse_peek(p);
     return token->type == TOKEN_BLOCK_END || token->type == TOKEN_VARIABLE_END || token->type == TOKEN_END || is_op(token, ")") ||
            is_op(token, "]") || is_op(token, "}") || is_name(token, "in") || is_name(token, "recursive") || is_op(token, "=");
 }
 
 /* One expression, or several with commas as a tuple. simple: only names and attributes, as targets are. */
 static JinjaNode *parse_tuple(Parser *p, JinjaNode *(*element)(Parser *), bool in_brackets) {
-    size_t at = peek(p)->at;
+    size_t at = jinja_parse_peek(p)->at;
     JinjaNode *first = NULL;
     NodeList list = {0};
     bool tuple = false;
     while (p->status == ST_OK && !tuple_ends(p)) {
         first = element(p);
-        push(p, &list, first);
+        jinja_parse_push(p, &list, first);
         if (!accept_op(p, ",")) break;
         tuple = true;
     }
@@ -138,30 +138,30 @@ static JinjaNode *parse_tuple(Parser *p, JinjaNode *(*element)(Parser *), bool i
 }
 
 static JinjaNode *parse_list(Parser *p) {
-    JinjaNode *node = node_new(p, N_LIST, take(p)->at);
+    JinjaNode *node = node_new(p, N_LIST, jinja_parse_take(p)->at);
     while (p->status == ST_OK && !at_op(p, "]")) {
-        push(p, &node->list, parse_expression(p));
+        jinja_parse_push(p, &node->list, parse_expression(p));
         if (!accept_op(p, ",")) break;
     }
     return expect_op(p, "]") ? node : NULL;
 }
 
 static JinjaNode *parse_dict(Parser *p) {
-    JinjaNode *node = node_new(p, N_DICT, take(p)->at);
+    JinjaNode *node = node_new(p, N_DICT, jinja_parse_take(p)->at);
     while (p->status == ST_OK && !at_op(p, "}")) {
-        push(p, &node->list, parse_expression(p));
+        jinja_parse_push(p, &node->list, parse_expression(p));
         if (!expect_op(p, ":")) return NULL;
-        push(p, &node->more, parse_expression(p));
+        jinja_parse_push(p, &node->more, parse_expression(p));
         if (!accept_op(p, ",")) break;
     }
     return expect_op(p, "}") ? node : NULL;
 }
 
 static JinjaNode *parse_strings(Parser *p) {
-    const Token *token = take(p);
+    const Token *token = jinja_parse_take(p);
     Slice text = token->text;
-    while (peek(p)->type == TOKEN_STRING) { /* strings side by side are one */
-        Slice more = take(p)->text;
+    while (jinja_parse_peek(p)->type == TOKEN_STRING) { /* strings side by side are one */
+        Slice more = jinja_parse_take(p)->text;
         char *joined = pool_alloc(p->pool, text.len + more.len + 1);
         if (!joined) {
             p->status = ST_RESOURCE;
@@ -175,9 +175,9 @@ static JinjaNode *parse_strings(Parser *p) {
 }
 
 static JinjaNode *parse_primary(Parser *p) {
-    const Token *token = peek(p);
+    const Token *token = jinja_parse_peek(p);
     if (token->type == TOKEN_NAME) {
-        take(p);
+        jinja_parse_take(p);
         if (slice_is(token->text, "true") || slice_is(token->text, "True")) return constant(p, token->at, v_bool(true));
         if (slice_is(token->text, "false") || slice_is(token->text, "False")) return constant(p, token->at, v_bool(false));
         if (slice_is(token->text, "none") || slice_is(token->text, "None")) return constant(p, token->at, v_none());
@@ -186,8 +186,8 @@ static JinjaNode *parse_primary(Parser *p) {
         return node;
     }
     if (token->type == TOKEN_STRING) return parse_strings(p);
-    if (token->type == TOKEN_INTEGER) return constant(p, take(p)->at, v_int(token->integer));
-    if (token->type == TOKEN_FLOAT) return constant(p, take(p)->at, v_float(token->real));
+    if (token->type == TOKEN_INTEGER) return constant(p, jinja_parse_take(p)->at, v_int(token->integer));
+    if (token->type == TOKEN_FLOAT) return constant(p, jinja_parse_take(p)->at, v_float(token->real));
     if (is_op(token, "[")) return parse_list(p);
     if (is_op(token, "{")) return parse_dict(p);
     if (!accept_op(p, "(")) return unexpected(p, "an expression");
@@ -198,23 +198,23 @@ static JinjaNode *parse_primary(Parser *p) {
 /* The arguments behind "(": positions in `list`, keywords and spreads among them. */
 static void parse_arguments(Parser *p, NodeList *list) {
     while (p->status == ST_OK && !at_op(p, ")")) {
-        const Token *token = peek(p);
+        const Token *token = jinja_parse_peek(p);
         JinjaNode *node = NULL;
         if (is_op(token, "*") || is_op(token, "**")) {
-            take(p);
+            jinja_parse_take(p);
             node = node_new(p, slice_is(token->text, "*") ? N_SPREAD : N_SPREAD_KEYWORDS, token->at);
         } else if (token->type == TOKEN_NAME && is_op(peek_second(p), "=")) {
-            take(p), take(p);
+            jinja_parse_take(p), jinja_parse_take(p);
             node = node_new(p, N_KEYWORD, token->at);
             if (node) node->name = token->text;
         } else {
             node = parse_expression(p);
-            push(p, list, node);
+            jinja_parse_push(p, list, node);
             if (!accept_op(p, ",")) break;
             continue;
         }
         if (node) node->a = parse_expression(p);
-        push(p, list, node);
+        jinja_parse_push(p, list, node);
         if (!accept_op(p, ",")) break;
     }
     expect_op(p, ")");
@@ -222,13 +222,13 @@ static void parse_arguments(Parser *p, NodeList *list) {
 
 /* One subscript: an expression, or start:stop:step with any of them missing. */
 static JinjaNode *parse_subscript(Parser *p) {
-    size_t at = peek(p)->at;
+    size_t at = jinja_parse_peek(p)->at;
     JinjaNode *first = at_op(p, ":") ? NULL : parse_expression(p);
     if (!at_op(p, ":")) return first;
     JinjaNode *node = node_new(p, N_SLICE, at);
     if (!node) return NULL;
     node->a = first;
-    take(p);
+    jinja_parse_take(p);
     if (!at_op(p, ":") && !at_op(p, "]") && !at_op(p, ",")) node->b = parse_expression(p);
     if (accept_op(p, ":") && !at_op(p, "]") && !at_op(p, ",")) node->c = parse_expression(p);
     return node;
@@ -236,10 +236,10 @@ static JinjaNode *parse_subscript(Parser *p) {
 
 static JinjaNode *parse_postfix(Parser *p, JinjaNode *node) {
     while (p->status == ST_OK) {
-        const Token *token = peek(p);
+        const Token *token = jinja_parse_peek(p);
         if (is_op(token, ".")) {
-            take(p);
-            const Token *name = take(p);
+            jinja_parse_take(p);
+            const Token *name = jinja_parse_take(p);
             if (name->type != TOKEN_NAME && name->type != TOKEN_INTEGER) return fault_at(p, name->at, "expected a name behind '.'", (Slice){0});
             JinjaNode *a = node;
             node = node_new(p, name->type == TOKEN_NAME ? N_ATTRIBUTE : N_ITEM, token->at);
@@ -248,11 +248,11 @@ static JinjaNode *parse_postfix(Parser *p, JinjaNode *node) {
             node->name = name->text;
             if (name->type == TOKEN_INTEGER) node->b = constant(p, name->at, v_int(name->integer));
         } else if (is_op(token, "[")) {
-            take(p);
+            jinja_parse_take(p);
             node = binary_node(p, N_ITEM, token, node, parse_tuple(p, parse_subscript, false));
             expect_op(p, "]");
         } else if (is_op(token, "(")) {
-            take(p);
+            jinja_parse_take(p);
             node = binary_node(p, N_CALL, token, node, NULL);
             if (node) parse_arguments(p, &node->list);
         } else {
@@ -264,19 +264,19 @@ static JinjaNode *parse_postfix(Parser *p, JinjaNode *node) {
 
 /* A filter's or test's name, which may have dots. */
 static Slice dotted_name(Parser *p) {
-    const Token *token = take(p);
+    const Token *token = jinja_parse_take(p);
     Slice name = token->text;
     if (token->type != TOKEN_NAME) fault_at(p, token->at, "expected a name", (Slice){0});
     while (p->status == ST_OK && at_op(p, ".")) {
-        take(p);
-        const Token *part = take(p);
+        jinja_parse_take(p);
+        const Token *part = jinja_parse_take(p);
         name.len = (size_t)(part->text.data + part->text.len - name.data);
     }
     return name;
 }
 
 static JinjaNode *parse_filter(Parser *p, JinjaNode *value) {
-    JinjaNode *node = node_new(p, N_FILTER, peek(p)->at);
+    JinjaNode *node = node_new(p, N_FILTER, jinja_parse_peek(p)->at);
     if (!node) return NULL;
     node->a = value;
     node->name = dotted_name(p);
@@ -287,13 +287,13 @@ static JinjaNode *parse_filter(Parser *p, JinjaNode *value) {
 
 /* `x is name`, `x is name(args)`, `x is name arg`. */
 static JinjaNode *parse_test(Parser *p, JinjaNode *value) {
-    JinjaNode *node = node_new(p, N_TEST, take(p)->at);
+    JinjaNode *node = node_new(p, N_TEST, jinja_parse_take(p)->at);
     if (!node) return NULL;
     node->a = value;
     node->flag = accept_name(p, "not");
     node->name = dotted_name(p);
     node->value = (Value){.type = V_BUILTIN, .as.builtin = test_find(node->name)};
-    const Token *token = peek(p);
+    const Token *token = jinja_parse_peek(p);
     bool argument =
         token->type == TOKEN_STRING || token->type == TOKEN_INTEGER || token->type == TOKEN_FLOAT || is_op(token, "[") || is_op(token, "{") ||
         (token->type == TOKEN_NAME && !is_name(token, "else") && !is_name(token, "or") && !is_name(token, "and") && !is_name(token, "if") &&
@@ -301,9 +301,9 @@ static JinjaNode *parse_test(Parser *p, JinjaNode *value) {
     if (accept_op(p, "(")) {
         parse_arguments(p, &node->list);
     } else if (argument) {
-        push(p, &node->list, parse_postfix(p, parse_primary(p)));
+        jinja_parse_push(p, &node->list, parse_postfix(p, parse_primary(p)));
     }
-    return at_name(p, "is") ? fault_at(p, peek(p)->at, "tests cannot be chained with", (Slice){"is", 2}) : node;
+    return at_name(p, "is") ? fault_at(p, jinja_parse_peek(p)->at, "tests cannot be chained with", (Slice){"is", 2}) : node;
 }
 
 static JinjaNode *parse_filters(Parser *p, JinjaNode *node) {
@@ -313,7 +313,7 @@ static JinjaNode *parse_filters(Parser *p, JinjaNode *node) {
         } else if (at_name(p, "is")) {
             node = parse_test(p, node);
         } else if (at_op(p, "(")) {
-            node = binary_node(p, N_CALL, take(p), node, NULL);
+            node = binary_node(p, N_CALL, jinja_parse_take(p), node, NULL);
             if (node) parse_arguments(p, &node->list);
         } else {
             break;
@@ -324,10 +324,10 @@ static JinjaNode *parse_filters(Parser *p, JinjaNode *node) {
 
 static JinjaNode *parse_unary(Parser *p, bool with_filters) {
     if (!deeper(p)) return NULL;
-    const Token *token = peek(p);
+    const Token *token = jinja_parse_peek(p);
     JinjaNode *node;
     if (is_op(token, "-") || is_op(token, "+")) {
-        take(p);
+        jinja_parse_take(p);
         node = node_new(p, N_UNARY, token->at);
         if (node) node->name = token->text, node->a = parse_unary(p, false);
     } else {
@@ -342,7 +342,7 @@ static JinjaNode *parse_unary(Parser *p, bool with_filters) {
 static JinjaNode *parse_power(Parser *p) {
     JinjaNode *left = parse_unary(p, true);
     while (p->status == ST_OK && at_op(p, "**")) {
-        const Token *op = take(p);
+        const Token *op = jinja_parse_take(p);
         left = binary_node(p, N_BINARY, op, left, parse_unary(p, true));
     }
     return left;
@@ -351,7 +351,7 @@ static JinjaNode *parse_power(Parser *p) {
 static JinjaNode *parse_product(Parser *p) {
     JinjaNode *left = parse_power(p);
     while (p->status == ST_OK && (at_op(p, "*") || at_op(p, "/") || at_op(p, "//") || at_op(p, "%"))) {
-        const Token *op = take(p);
+        const Token *op = jinja_parse_take(p);
         left = binary_node(p, N_BINARY, op, left, parse_power(p));
     }
     return left;
@@ -360,16 +360,16 @@ static JinjaNode *parse_product(Parser *p) {
 static JinjaNode *parse_concat(Parser *p) {
     JinjaNode *first = parse_product(p);
     if (!at_op(p, "~")) return first;
-    JinjaNode *node = node_new(p, N_CONCAT, peek(p)->at);
-    if (node) push(p, &node->list, first);
-    while (p->status == ST_OK && accept_op(p, "~")) push(p, &node->list, parse_product(p));
+    JinjaNode *node = node_new(p, N_CONCAT, jinja_parse_peek(p)->at);
+    if (node) jinja_parse_push(p, &node->list, first);
+    while (p->status == ST_OK && accept_op(p, "~")) jinja_parse_push(p, &node->list, parse_product(p));
     return node;
 }
 
 static JinjaNode *parse_sum(Parser *p) {
     JinjaNode *left = parse_concat(p);
     while (p->status == ST_OK && (at_op(p, "+") || at_op(p, "-"))) {
-        const Token *op = take(p);
+        const Token *op = jinja_parse_take(p);
         left = binary_node(p, N_BINARY, op, left, parse_concat(p));
     }
     return left;
@@ -386,17 +386,17 @@ static bool at_comparison(const Parser *p) {
 static JinjaNode *parse_compare(Parser *p) {
     JinjaNode *first = parse_sum(p);
     if (!at_comparison(p)) return first;
-    JinjaNode *node = node_new(p, N_COMPARE, peek(p)->at);
+    JinjaNode *node = node_new(p, N_COMPARE, jinja_parse_peek(p)->at);
     if (!node) return NULL;
     node->a = first;
     while (p->status == ST_OK && at_comparison(p)) {
-        const Token *op = take(p);
+        const Token *op = jinja_parse_take(p);
         JinjaNode *operand = node_new(p, N_KEYWORD, op->at);
         if (!operand) return NULL;
         operand->name = op->text;
-        if (slice_is(op->text, "not")) take(p);
+        if (slice_is(op->text, "not")) jinja_parse_take(p);
         operand->a = parse_sum(p);
-        push(p, &node->list, operand);
+        jinja_parse_push(p, &node->list, operand);
     }
     return node;
 }
@@ -404,7 +404,7 @@ static JinjaNode *parse_compare(Parser *p) {
 static JinjaNode *parse_not(Parser *p) {
     if (!at_name(p, "not")) return parse_compare(p);
     if (!deeper(p)) return NULL;
-    JinjaNode *node = node_new(p, N_NOT, take(p)->at);
+    JinjaNode *node = node_new(p, N_NOT, jinja_parse_take(p)->at);
     if (node) node->a = parse_not(p);
     p->depth--;
     return node;
@@ -413,7 +413,7 @@ static JinjaNode *parse_not(Parser *p) {
 static JinjaNode *parse_and(Parser *p) {
     JinjaNode *left = parse_not(p);
     while (p->status == ST_OK && at_name(p, "and")) {
-        const Token *op = take(p);
+        const Token *op = jinja_parse_take(p);
         left = binary_node(p, N_AND, op, left, parse_not(p));
     }
     return left;
@@ -422,7 +422,7 @@ static JinjaNode *parse_and(Parser *p) {
 static JinjaNode *parse_or(Parser *p) {
     JinjaNode *left = parse_and(p);
     while (p->status == ST_OK && at_name(p, "or")) {
-        const Token *op = take(p);
+        const Token *op = jinja_parse_take(p);
         left = binary_node(p, N_OR, op, left, parse_and(p));
     }
     return left;
@@ -432,7 +432,7 @@ static JinjaNode *parse_expression(Parser *p) {
     if (!deeper(p)) return NULL;
     JinjaNode *node = parse_or(p);
     while (p->status == ST_OK && at_name(p, "if")) {
-        JinjaNode *choice = node_new(p, N_IF_ELSE, take(p)->at);
+        JinjaNode *choice = node_new(p, N_IF_ELSE, jinja_parse_take(p)->at);
         if (!choice) return NULL;
         choice->b = node;
         choice->a = parse_or(p);
@@ -448,8 +448,8 @@ static JinjaNode *parse_expression(Parser *p) {
 static void parse_body(Parser *p, NodeList *body, const char *const *ends, size_t n_ends);
 
 static void end_tag(Parser *p) {
-    if (peek(p)->type == TOKEN_BLOCK_END)
-        take(p);
+    if (jinja_parse_peek(p)->type == TOKEN_BLOCK_END)
+        jinja_parse_take(p);
     else
         unexpected(p, "the end of the tag");
 }
@@ -458,13 +458,13 @@ static void end_tag(Parser *p) {
 static void parse_until(Parser *p, NodeList *body, const char *end) {
     end_tag(p);
     parse_body(p, body, &end, 1);
-    take(p);
-    if (strcmp(end, "endblock") == 0 && peek(p)->type == TOKEN_NAME) take(p); /* {% endblock name %} */
+    jinja_parse_take(p);
+    if (strcmp(end, "endblock") == 0 && jinja_parse_peek(p)->type == TOKEN_NAME) jinja_parse_take(p); /* {% endblock name %} */
     end_tag(p);
 }
 
 static JinjaNode *target_element(Parser *p) {
-    const Token *token = peek(p);
+    const Token *token = jinja_parse_peek(p);
     if (accept_op(p, "(")) {
         JinjaNode *node = parse_tuple(p, target_element, true);
         return expect_op(p, ")") ? node : NULL;
@@ -473,12 +473,12 @@ static JinjaNode *target_element(Parser *p) {
     if (token->type != TOKEN_NAME) return unexpected(p, "a name to assign to");
     for (size_t i = 0; i < COUNT_OF(constants); i++)
         if (is_name(token, constants[i])) return fault_at(p, token->at, "cannot assign to", token->text);
-    take(p);
+    jinja_parse_take(p);
     JinjaNode *node = node_new(p, N_NAME, token->at);
     if (!node) return NULL;
     node->name = token->text;
     if (!accept_op(p, ".")) return node;
-    const Token *name = take(p);
+    const Token *name = jinja_parse_take(p);
     if (name->type != TOKEN_NAME) return fault_at(p, name->at, "expected a name behind '.'", (Slice){0});
     JinjaNode *attribute = node_new(p, N_ATTRIBUTE, token->at);
     if (attribute) attribute->a = node, attribute->name = name->text;
@@ -513,7 +513,7 @@ static JinjaNode *parse_for(Parser *p, size_t at) {
         end_tag(p);
         parse_body(p, &node->more, ends, 1);
     }
-    take(p);
+    jinja_parse_take(p);
     end_tag(p);
     return node;
 }
@@ -525,17 +525,17 @@ static JinjaNode *parse_if(Parser *p, size_t at) {
     node->a = parse_tuple(p, parse_expression, false);
     end_tag(p);
     parse_body(p, &node->list, ends, 3);
-    const Token *token = take(p);
+    const Token *token = jinja_parse_take(p);
     if (is_name(token, "elif")) {
         if (!deeper(p)) return NULL;
-        push(p, &node->more, parse_if(p, token->at)); /* takes the endif */
+        jinja_parse_push(p, &node->more, parse_if(p, token->at)); /* takes the endif */
         p->depth--;
         return node;
     }
     if (is_name(token, "else")) {
         end_tag(p);
         parse_body(p, &node->more, ends, 1);
-        take(p);
+        jinja_parse_take(p);
     }
     end_tag(p);
     return node;
@@ -563,15 +563,15 @@ static JinjaNode *parse_set(Parser *p, size_t at) {
 static void parse_parameters(Parser *p, JinjaNode *node) {
     if (accept_op(p, ")")) return;
     while (p->status == ST_OK) {
-        const Token *name = take(p);
+        const Token *name = jinja_parse_take(p);
         if (name->type != TOKEN_NAME) fault_at(p, name->at, "expected the name of a parameter", (Slice){0});
         for (size_t i = 0; i < node->list.n; i++)
             if (slice_equal(node->list.items[i]->name, name->text)) fault_at(p, name->at, "there are two parameters", name->text);
         JinjaNode *parameter = node_new(p, N_NAME, name->at);
         if (parameter) parameter->name = name->text;
-        push(p, &node->list, parameter);
+        jinja_parse_push(p, &node->list, parameter);
         if (accept_op(p, "="))
-            push(p, &node->more, parse_expression(p));
+            jinja_parse_push(p, &node->more, parse_expression(p));
         else if (node->more.n)
             fault_at(p, name->at, "a parameter without a default behind one that has it", (Slice){0});
         else if (is_name(name, "caller"))
@@ -609,7 +609,7 @@ static void note_asked(JinjaNode *node) {
 /* Its body is in b's list. */
 static JinjaNode *parse_macro(Parser *p, size_t at) {
     JinjaNode *node = node_new(p, N_MACRO, at);
-    const Token *name = take(p);
+    const Token *name = jinja_parse_take(p);
     if (!node || name->type != TOKEN_NAME) return fault_at(p, at, "expected the macro's name", (Slice){0});
     node->name = name->text;
     if (!expect_op(p, "(")) return NULL;
@@ -649,13 +649,13 @@ static JinjaNode *parse_filter_block(Parser *p, size_t at) {
 /* Names in `more` as keyword nodes. */
 static JinjaNode *parse_with(Parser *p, size_t at) {
     JinjaNode *node = node_new(p, N_WITH, at);
-    while (node && p->status == ST_OK && peek(p)->type != TOKEN_BLOCK_END) {
-        JinjaNode *assignment = node_new(p, N_KEYWORD, peek(p)->at);
+    while (node && p->status == ST_OK && jinja_parse_peek(p)->type != TOKEN_BLOCK_END) {
+        JinjaNode *assignment = node_new(p, N_KEYWORD, jinja_parse_peek(p)->at);
         if (!assignment) return NULL;
         assignment->b = target_element(p);
         if (!expect_op(p, "=")) return NULL;
         assignment->a = parse_expression(p);
-        push(p, &node->more, assignment);
+        jinja_parse_push(p, &node->more, assignment);
         if (!accept_op(p, ",")) break;
     }
     if (node) parse_until(p, &node->list, "endwith");
@@ -681,8 +681,8 @@ static JinjaNode *parse_generation(Parser *p, size_t at) {
 /* {% print a, b %}: their texts side by side. */
 static JinjaNode *parse_print(Parser *p, size_t at) {
     JinjaNode *concat = node_new(p, N_CONCAT, at), *node = node_new(p, N_OUTPUT, at);
-    while (p->status == ST_OK && peek(p)->type != TOKEN_BLOCK_END) {
-        push(p, &concat->list, parse_expression(p));
+    while (p->status == ST_OK && jinja_parse_peek(p)->type != TOKEN_BLOCK_END) {
+        jinja_parse_push(p, &concat->list, parse_expression(p));
         if (!accept_op(p, ",")) break;
     }
     end_tag(p);
@@ -708,7 +708,7 @@ static JinjaNode *parse_statement(Parser *p) {
         {"with", parse_with},       {"generation", parse_generation},
         {"block", parse_block},     {"print", parse_print},
     };
-    const Token *token = take(p);
+    const Token *token = jinja_parse_take(p);
     for (size_t i = 0; i < COUNT_OF(statements); i++)
         if (is_name(token, statements[i].name)) return statements[i].parse(p, token->at);
     if (is_name(token, "break") || is_name(token, "continue")) return parse_jump(p, token);
@@ -719,7 +719,7 @@ static JinjaNode *parse_statement(Parser *p) {
 static void parse_body(Parser *p, NodeList *body, const char *const *ends, size_t n_ends) {
     if (!deeper(p)) return;
     while (p->status == ST_OK) {
-        const Token *token = take(p);
+        const Token *token = jinja_parse_take(p);
         if (token->type == TOKEN_END) {
             if (n_ends) fault_at(p, token->at, "the template ends without", (Slice){ends[0], strlen(ends[0])});
             break;
@@ -727,12 +727,12 @@ static void parse_body(Parser *p, NodeList *body, const char *const *ends, size_
         if (token->type == TOKEN_DATA) {
             JinjaNode *node = node_new(p, N_TEXT, token->at);
             if (node) node->value = v_slice(token->text);
-            push(p, body, node);
+            jinja_parse_push(p, body, node);
         } else if (token->type == TOKEN_VARIABLE_BEGIN) {
             JinjaNode *node = node_new(p, N_OUTPUT, token->at);
             if (node) node->a = parse_tuple(p, parse_expression, false);
-            push(p, body, node);
-            if (p->status == ST_OK && take(p)->type != TOKEN_VARIABLE_END) {
+            jinja_parse_push(p, body, node);
+            if (p->status == ST_OK && jinja_parse_take(p)->type != TOKEN_VARIABLE_END) {
                 p->next--;
                 unexpected(p, "'}}'");
             }
@@ -742,7 +742,7 @@ static void parse_body(Parser *p, NodeList *body, const char *const *ends, size_
                     p->depth--;
                     return;
                 }
-            push(p, body, parse_statement(p));
+            jinja_parse_push(p, body, parse_statement(p));
         }
     }
     p->depth--;

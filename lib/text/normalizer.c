@@ -31,7 +31,7 @@ struct NormStep {
 
 /* ---- steps ---- */
 
-static void strip(const NormStep *step, Text *text) {
+static void normalizer_strip(const NormStep *step, Text *text) {
     uint32_t c;
     size_t start = 0, used;
     while (step->left && start < text->len && (used = char_next(text->data + start, &c), char_is_space(c))) start += used;
@@ -249,7 +249,7 @@ Status normalizer_run(const Normalizer *normalizer, Encoder *encoder, Text *text
     for (size_t i = 0; i < normalizer->n; i++) {
         const NormStep *step = &normalizer->steps[i];
         if (step->kind == NORM_STRIP) {
-            strip(step, text);
+            normalizer_strip(step, text);
             continue;
         }
         if (changes_nothing(step, encoder, text)) continue;

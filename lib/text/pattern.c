@@ -203,7 +203,7 @@ static void rewrite_next(Rewriter *r) {
     }
 }
 
-static Status compile(Loader *loader, Pattern *pattern, const char *regex) {
+static Status pattern_compile(Loader *loader, Pattern *pattern, const char *regex) {
     Rewriter r = {.in = regex};
     while (*r.in && !r.refused) rewrite_next(&r);
     Status status = ST_OK;
@@ -240,7 +240,7 @@ static Status pattern_alloc(Loader *loader, const char *source, Pattern **patter
 
 Status pattern_new(Loader *loader, const char *regex, Pattern **pattern) {
     TRY(pattern_alloc(loader, regex, pattern));
-    return compile(loader, *pattern, (*pattern)->source);
+    return pattern_compile(loader, *pattern, (*pattern)->source);
 }
 
 Status pattern_new_literal(Loader *loader, const char *text, Pattern **pattern) {

@@ -49,7 +49,7 @@ static void cutter_hold(Cutter *cutter, Span span, bool match) {
     cutter->holding = true;
 }
 
-static void cut(Cutter *cutter, size_t start, size_t end, bool match) {
+static void pretokenizer_cut(Cutter *cutter, size_t start, size_t end, bool match) {
     Span span = {start, end};
     switch (cutter->behavior) {
     case SPLIT_REMOVED:
@@ -95,12 +95,12 @@ static Status cut_by_pattern(const PreStep *step, Encoder *encoder, const Text *
         from = end;
         if (again) from = end < len ? end + char_next(data + end, &c) : len + 1;
         if (again) continue;
-        if (done < start) cut(&cutter, piece.start + done, piece.start + start, step->invert);
-        cut(&cutter, piece.start + start, piece.start + end, !step->invert);
+        if (done < start) pretokenizer_cut(&cutter, piece.start + done, piece.start + start, step->invert);
+        pretokenizer_cut(&cutter, piece.start + start, piece.start + end, !step->invert);
         done = end;
         any = true;
     }
-    if (done < len) cut(&cutter, piece.start + done, piece.end, step->invert);
+    if (done < len) pretokenizer_cut(&cutter, piece.start + done, piece.end, step->invert);
     cutter_release(&cutter);
     return ST_OK;
 }
@@ -112,11 +112,11 @@ static void cut_by_class(const PreStep *step, const Text *text, Span piece, Span
         uint32_t c;
         used = char_next(text->data + i, &c);
         if (!step->char_class(c)) continue;
-        if (done < i) cut(&cutter, done, i, false);
-        cut(&cutter, i, i + used, true);
+        if (done < i) pretokenizer_cut(&cutter, done, i, false);
+        pretokenizer_cut(&cutter, i, i + used, true);
         done = i + used;
     }
-    if (done < piece.end) cut(&cutter, done, piece.end, false);
+    if (done < piece.end) pretokenizer_cut(&cutter, done, piece.end, false);
     cutter_release(&cutter);
 }
 

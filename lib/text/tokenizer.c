@@ -68,7 +68,8 @@ static void emit_added(Encoding *e, const Ids *ids) {
     for (size_t i = 0; i < ids->n; i++) emit(e, ids->data[i], (Origin){0, 0});
 }
 
-static Status encode(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Literal literal, Ids *ids, Ids *offsets) {
+static Status text_tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Literal literal, Ids *ids,
+                                    Ids *offsets) {
     size_t bad = utf8_fault(text, len);
     if (bad < len) return status_fail(ST_INPUT, "cannot tokenize: byte %zu of the text is not UTF-8 (0x%02X)", bad, (unsigned)(uint8_t)text[bad]);
     if (len > INT32_MAX / 8) return status_fail(ST_INPUT, "cannot tokenize a text of %zu bytes at once: at most %d", len, INT32_MAX / 8);
@@ -88,15 +89,15 @@ static Status encode(const Tokenizer *tokenizer, const char *text, size_t len, T
 }
 
 Status tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Ids *ids) {
-    return encode(tokenizer, text, len, flags, (Literal){.all = flags & TOKENIZE_LITERAL}, ids, NULL);
+    return text_tokenizer_encode(tokenizer, text, len, flags, (Literal){.all = flags & TOKENIZE_LITERAL}, ids, NULL);
 }
 
 Status tokenizer_encode_offsets(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Ids *ids, Ids *offsets) {
-    return encode(tokenizer, text, len, flags, (Literal){.all = flags & TOKENIZE_LITERAL}, ids, offsets);
+    return text_tokenizer_encode(tokenizer, text, len, flags, (Literal){.all = flags & TOKENIZE_LITERAL}, ids, offsets);
 }
 
 Status tokenizer_encode_guarded(const Tokenizer *tokenizer, const char *text, size_t len, const size_t *guards, size_t n, Ids *ids, Ids *offsets) {
-    return encode(tokenizer, text, len, TOKENIZE_PLAIN, (Literal){.guards = guards, .n = n}, ids, offsets);
+    return text_tokenizer_encode(tokenizer, text, len, TOKENIZE_PLAIN, (Literal){.guards = guards, .n = n}, ids, offsets);
 }
 
 bool tokenizer_find_special(const Tokenizer *tokenizer, const char *text, size_t len, size_t from, size_t *begin, size_t *end) {
@@ -156,7 +157,8 @@ Status part_char(const Loader *loader, const json_t *part, const char *key, cons
     return status_fail(ST_INPUT, "wrong '%s' in '%s': expected one character, got '%s'", key, loader->path, *value);
 }
 
-static Status flatten(Loader *loader, const char *section, const json_t *node, const char *list_key, int depth, const json_t **parts, size_t *n) {
+static Status tokenizer_flatten(Loader *loader, const char *section, const json_t *node, const char *list_key, int depth, const json_t **parts,
+                                size_t *n) {
     const char *type;
     TRY(part_string(loader, node, "type", &type));
     if (strcmp(type, "Sequence") != 0) {
@@ -168,7 +170,7 @@ static Status flatten(Loader *loader, const char *section, const json_t *node, c
     size_t i;
     if (!json_is_array(list)) return status_fail(ST_INPUT, "wrong %s in '%s': a Sequence needs a list '%s'", section, loader->path, list_key);
     if (depth == MAX_SEQUENCE_DEPTH) return status_fail(ST_INPUT, "%s in '%s' is nested too deeply", section, loader->path);
-    json_array_foreach(list, i, item) TRY(flatten(loader, section, item, list_key, depth + 1, parts, n));
+    json_array_foreach(list, i, item) TRY(tokenizer_flatten(loader, section, item, list_key, depth + 1, parts, n));
     return ST_OK;
 }
 
@@ -176,11 +178,11 @@ Status section_flatten(Loader *loader, const char *section, const json_t *node, 
     *parts = NULL;
     *n = 0;
     if (!node || json_is_null(node)) return ST_OK;
-    TRY(flatten(loader, section, node, list_key, 0, NULL, n));
+    TRY(tokenizer_flatten(loader, section, node, list_key, 0, NULL, n));
     *parts = arena_alloc(loader->arena, (*n + 1) * sizeof **parts);
     if (!*parts) return ST_RESOURCE;
     *n = 0;
-    return flatten(loader, section, node, list_key, 0, *parts, n);
+    return tokenizer_flatten(loader, section, node, list_key, 0, *parts, n);
 }
 
 static Status sections_load(Loader *loader, const json_t *root) {

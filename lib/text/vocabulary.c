@@ -44,7 +44,7 @@ static Status id_check(const Loader *loader, const char *token, const json_t *id
 }
 
 /* `bytes` grows by what the token's copy needs, `size` to behind its id. */
-static void measure(size_t len, int32_t id, size_t *n, size_t *bytes, int32_t *size) {
+static void vocabulary_measure(size_t len, int32_t id, size_t *n, size_t *bytes, int32_t *size) {
     *n += 1;
     *bytes += len + 1;
     *size = MAX(*size, id + 1);
@@ -106,7 +106,7 @@ static Status list_measure(const Loader *loader, Vocabulary *v, const json_t *li
     Slice token;
     json_array_foreach(list, i, item) {
         TRY(pair_read(loader, item, i, &token));
-        measure(token.len, (int32_t)i, &sizes->n, &sizes->bytes, &v->size);
+        vocabulary_measure(token.len, (int32_t)i, &sizes->n, &sizes->bytes, &v->size);
     }
     return ST_OK;
 }
@@ -129,7 +129,7 @@ static Status map_measure(const Loader *loader, Vocabulary *v, json_t *map, Size
     json_t *id;
     json_object_foreach(map, token, id) {
         TRY(id_check(loader, token, id));
-        measure(strlen(token), (int32_t)json_integer_value(id), &sizes->n, &sizes->bytes, &v->size);
+        vocabulary_measure(strlen(token), (int32_t)json_integer_value(id), &sizes->n, &sizes->bytes, &v->size);
     }
     return ST_OK;
 }
@@ -204,7 +204,7 @@ Status vocabulary_init(Loader *loader, Vocabulary *v, const json_t *model, const
     v->size = MAX(v->size, (int32_t)n_model);
     json_array_foreach(added, i, item) {
         TRY(added_read(loader, item, &token, &id));
-        measure(strlen(token), id, &sizes.n, &sizes.bytes, &v->size);
+        vocabulary_measure(strlen(token), id, &sizes.n, &sizes.bytes, &v->size);
     }
     v->size += (int32_t)n_added; /* no id that is given is higher */
     char *store;

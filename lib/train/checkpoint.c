@@ -183,7 +183,7 @@ Status checkpoint_remove_after(const Run *run, int64_t step) {
     return status;
 }
 
-static Status save(Run *run, Arena *arena, int64_t step, const CheckpointItem *items, size_t n, const json_t *state, int64_t keep) {
+static Status train_checkpoint_save(Run *run, Arena *arena, int64_t step, const CheckpointItem *items, size_t n, const json_t *state, int64_t keep) {
     const char *dir = run->checkpoints_path, *aside = step_path(arena, dir, ".tmp-", step, NULL), *final = step_path(arena, dir, "", step, NULL);
     Manifest manifest;
     if (!aside || !final) return ST_RESOURCE;
@@ -204,7 +204,7 @@ Status checkpoint_save(Run *run, int64_t step, const CheckpointItem *items, size
     Arena *arena = arena_new(0);
     if (!arena) return status_fail(ST_RESOURCE, "out of memory for a checkpoint");
     profile_lap(NULL);
-    Status status = save(run, arena, step, items, n, state, keep);
+    Status status = train_checkpoint_save(run, arena, step, items, n, state, keep);
     profile_lap("checkpoint");
     arena_free(arena);
     return status;
@@ -300,7 +300,7 @@ Status tensors_load(const char *path, const CheckpointItem *items, size_t n) {
     return status;
 }
 
-static Status load(Arena *arena, const char *dir, int64_t step, const CheckpointItem *items, size_t n, json_t **state) {
+static Status train_checkpoint_load(Arena *arena, const char *dir, int64_t step, const CheckpointItem *items, size_t n, json_t **state) {
     const char *path = step_path(arena, dir, "", step, file_names[0]), *state_path = step_path(arena, dir, "", step, file_names[1]);
     if (!path || !state_path) return ST_RESOURCE;
     TRY(tensors_load(path, items, n));
@@ -311,7 +311,7 @@ Status checkpoint_load(Run *run, int64_t step, const CheckpointItem *items, size
     *state = NULL;
     Arena *arena = arena_new(0);
     if (!arena) return status_fail(ST_RESOURCE, "out of memory for a checkpoint");
-    Status status = load(arena, run->checkpoints_path, step, items, n, state);
+    Status status = train_checkpoint_load(arena, run->checkpoints_path, step, items, n, state);
     arena_free(arena);
     return status;
 }

@@ -100,7 +100,7 @@ static void say_schedule(Lengthening *longer, const Recipe *recipe, const Schedu
 }
 
 /* The newest checkpoint that a run of the new length would have had too; else the newest. */
-static Status choose(Lengthening *longer, const Recipe *recipe, const char *checkpoints, int64_t newest) {
+static Status lengthen_choose(Lengthening *longer, const Recipe *recipe, const char *checkpoints, int64_t newest) {
     longer->from = newest;
     if (newest <= 0 || longer->is.schedule_steps == 0) return ST_OK;
     ScheduleConfig was = recipe_schedule_over(longer->before, longer->was.schedule_steps),
@@ -126,7 +126,7 @@ Status lengthen_plan(Lengthening *longer, const Recipe *recipe, const TrainingKi
     TRY(find_done(longer, recipe, newest));
     TRY(check_length(longer, recipe));
     TRY(check_checkpoint(longer, recipe, newest));
-    TRY(choose(longer, recipe, checkpoints, newest));
+    TRY(lengthen_choose(longer, recipe, checkpoints, newest));
     return longer->from >= 0 && !longer->idle && kind->lengthen ? kind->lengthen(context, longer->before, &longer->differs) : ST_OK;
 }
 

@@ -77,7 +77,7 @@ void keep_optimizer(Keeper *keeper, const Params *params) {
 
 /* ---- metrics ---- */
 
-static void put(Metrics *metrics, Metric metric) {
+static void loop_put(Metrics *metrics, Metric metric) {
     size_t i = 0;
     while (i < metrics->n && strcmp(metrics->items[i].name, metric.name) != 0) i++;
     ASSERT(i < METRICS_MAX, "more than %d metrics", METRICS_MAX);
@@ -85,9 +85,9 @@ static void put(Metrics *metrics, Metric metric) {
     metrics->n = MAX(metrics->n, i + 1);
 }
 
-void metric_set(Metrics *metrics, const char *name, double value) { put(metrics, (Metric){name, value, false}); }
+void metric_set(Metrics *metrics, const char *name, double value) { loop_put(metrics, (Metric){name, value, false}); }
 
-void metric_count(Metrics *metrics, const char *name, int64_t value) { put(metrics, (Metric){name, (double)value, true}); }
+void metric_count(Metrics *metrics, const char *name, int64_t value) { loop_put(metrics, (Metric){name, (double)value, true}); }
 
 double metric_get(const Metrics *metrics, const char *name) {
     for (size_t i = 0; i < metrics->n; i++)
@@ -138,7 +138,7 @@ static Status metrics_from_json(const json_t *list, Arena *arena, Metrics *metri
         const json_t *entry = json_array_get(list, i), *value = json_array_get(entry, 1);
         const char *name = json_string_value(json_array_get(entry, 0)), *kept = name ? arena_strdup(arena, name) : NULL;
         if (!kept) return name ? ST_RESOURCE : status_fail(ST_INPUT, "'state.json' has a metric without a name");
-        put(metrics, (Metric){kept, json_is_number(value) ? json_number_value(value) : (double)NAN, json_is_true(json_array_get(entry, 2))});
+        loop_put(metrics, (Metric){kept, json_is_number(value) ? json_number_value(value) : (double)NAN, json_is_true(json_array_get(entry, 2))});
     }
     return ST_OK;
 }
@@ -350,7 +350,7 @@ static Status write_metrics(const Loop *loop, const Metrics *metrics, double sec
     return status;
 }
 
-static Status learn(Loop *loop) {
+static Status loop_learn(Loop *loop) {
     const LoopTask *task = loop->task;
     Metrics *metrics = &loop->pending;
     *metrics = (Metrics){.n = 0};
@@ -365,7 +365,7 @@ static Status learn(Loop *loop) {
     return check_metrics(loop, metrics);
 }
 
-static Status evaluate(Loop *loop) {
+static Status loop_evaluate(Loop *loop) {
     const LoopTask *task = loop->task;
     Metrics metrics = loop->pending; /* after a failure they are as they were */
     TRY(task->evaluate(task->context, loop->step - 1, &metrics));
@@ -386,10 +386,10 @@ static Status one_step(Loop *loop) {
     const LoopTask *task = loop->task;
     const Metrics *metrics = &loop->pending;
     double began = clock_seconds();
-    if (!loop->evaluating) TRY(learn(loop));
+    if (!loop->evaluating) TRY(loop_learn(loop));
     if (loop->evaluating) {
         save_end(loop);
-        TRY(evaluate(loop));
+        TRY(loop_evaluate(loop));
     }
     double seconds = clock_seconds() - began;
     if (loop->step % loop->recipe->train_log_every == 0 || task->done(task->context)) {
@@ -415,7 +415,7 @@ static Status steps(Loop *loop) {
     return ST_OK;
 }
 
-static Status finish(Loop *loop) {
+static Status loop_finish(Loop *loop) {
     TRY(check_kept(loop));
     Status status = loop->task->finish(loop->task->context, loop->run);
     if (status == ST_NUMERIC) /* train.save_dtype does not hold a weight: another one may, with --resume */
@@ -438,7 +438,7 @@ static Status run_all(Loop *loop) {
     TRY(look_back(loop));
     loop->began = clock_seconds();
     Status status = steps(loop);
-    if (status == ST_OK) status = finish(loop);
+    if (status == ST_OK) status = loop_finish(loop);
     return status == ST_OK ? ST_OK : failed(loop, status);
 }
 

@@ -2,11 +2,11 @@
 /* The loop of runs that make their own data as they go (reinforcement learning): steps, metrics, checkpoints with exact resume, the end. What a run
  * is, is said by one list of all that the next step depends on: it is written into checkpoints, read back and compared in form.
  *
- *     static void keep(void *context, Keeper *keeper) {
+ *     static void table_keep(void *context, Keeper *keeper) {
  *         keep_f64(keeper, "Q", table->Q, table->n);
  *         keep_count(keeper, "episodes", &table->episodes);
  *     }
- *     TRY(loop_run(recipe, run, &(LoopTask){.context = table, .keep = keep, .step = step, ...}, &result));
+ *     TRY(loop_run(recipe, run, &(LoopTask){.context = table, .keep = table_keep, .step = table_step, ...}, &result));
  */
 #ifndef TUNE_LOOP_H
 #define TUNE_LOOP_H

@@ -52,7 +52,7 @@ static size_t beside(const TrainerConfig *config) { return config->beside ? *con
 enum { FIRST_TIME = 1 << 20 };
 
 /* resident: of the process, before the first plan is laid out, which leaves something on the heap. */
-static Status measure(const TrainerConfig *config, size_t resident, TrainMemory *memory) {
+static Status memory_measure(const TrainerConfig *config, size_t resident, TrainMemory *memory) {
     OptimizerConfig optimizer;
     TRY(recipe_optimizer(config->recipe, &optimizer));
     ModelMemory model = model_memory(config->model, true);
@@ -88,7 +88,7 @@ Checkpointing checkpointing_from_text(const char *text) {
 static Status try_choice(const TrainerConfig *config, size_t resident, Checkpointing checkpointing, int64_t part_tokens, TrainMemory *memory) {
     config->model->checkpointing = checkpointing;
     if (config->task.split) config->task.split(config->task.context, part_tokens);
-    TRY(measure(config, resident, memory));
+    TRY(memory_measure(config, resident, memory));
     memory->part_tokens = part_tokens;
     return ST_OK;
 }
@@ -139,7 +139,7 @@ static Status decide(const TrainerConfig *config, size_t resident, size_t files,
 }
 
 /* From the cheapest on. Parts of a thousand tokens cost next to nothing, a layer computed again does, parts of few tokens too. */
-static Status fit(const TrainerConfig *config, size_t resident, TrainMemory *memory) {
+static Status memory_fit(const TrainerConfig *config, size_t resident, TrainMemory *memory) {
     static const struct {
         Checkpointing checkpointing;
         int64_t part_tokens;
@@ -188,7 +188,7 @@ static size_t still_needed(const TrainMemory *memory) {
 
 /* What the recipe says; only a trained head's probabilities, which are there for speed alone, are not kept where the machine has no room for them. */
 static Status as_told(const TrainerConfig *config, size_t resident, TrainMemory *memory) {
-    Status status = measure(config, resident, memory);
+    Status status = memory_measure(config, resident, memory);
     bool fits = status == ST_OK && still_needed(memory) + beside(config) <= memory_available();
     if (fits || config->model->checkpointing != CHECKPOINT_NONE || (status != ST_OK && status != ST_RESOURCE)) return status;
     TrainMemory whole = *memory;
@@ -200,18 +200,18 @@ static Status as_told(const TrainerConfig *config, size_t resident, TrainMemory 
     return ST_OK;
 }
 
-static Status choose(const TrainerConfig *config, const char *run_dir, TrainMemory *memory) {
+static Status memory_choose(const TrainerConfig *config, const char *run_dir, TrainMemory *memory) {
     Checkpointing checkpointing;
     int64_t part_tokens;
     memory_give_back(); /* texts of a tokenizer and of rows, that became tokens: 25 MiB with S's */
     size_t resident = (size_t)memory_resident();
     if (!config->recipe->train_max_memory) return as_told(config, resident, memory);
     if (run_dir && read_choice(run_dir, &checkpointing, &part_tokens)) return try_choice(config, resident, checkpointing, part_tokens, memory);
-    return fit(config, resident, memory);
+    return memory_fit(config, resident, memory);
 }
 
 Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMemory *memory) {
-    TRY(choose(config, run_dir, memory));
+    TRY(memory_choose(config, run_dir, memory));
     tape_reserve(config->tape, &memory->room);
     return ST_OK;
 }

@@ -30,7 +30,7 @@ static void append_count(Str *out, double value) {
     }
 }
 
-static void PRINTF_LIKE(4, 5) tile(Str *html, const char *label, const Str *value, const char *format, ...) {
+static void PRINTF_LIKE(4, 5) report_tile(Str *html, const char *label, const Str *value, const char *format, ...) {
     char below[256];
     va_list args;
     va_start(args, format);
@@ -101,14 +101,14 @@ static void loss_tiles(const RunRecord *run, Str *html) {
     if (isnan(numbers->last_loss) && isnan(numbers->eval_loss)) return;
     append_number(&value, numbers->last_loss);
     append_number(&below, numbers->first_loss);
-    tile(html, "training loss", &value, "last step; first %s", str_text(&below));
+    report_tile(html, "training loss", &value, "last step; first %s", str_text(&below));
     if (!isnan(numbers->eval_loss)) {
         str_clear(&value);
         str_clear(&below);
         append_number(&value, numbers->eval_loss);
         str_append(&below, "best ");
         append_number(&below, numbers->best_eval_loss);
-        tile(html, "held-out loss", &value, "%s", str_text(&below));
+        report_tile(html, "held-out loss", &value, "%s", str_text(&below));
     }
     str_release(&value);
     str_release(&below);
@@ -126,7 +126,7 @@ static void reward_tile(const RunRecord *run, Str *html) {
     append_number(&below, first);
     str_append(&below, ", best ");
     append_number(&below, best);
-    tile(html, "reward, last step", &value, "%s", str_text(&below));
+    report_tile(html, "reward, last step", &value, "%s", str_text(&below));
     str_release(&value);
     str_release(&below);
 }
@@ -141,12 +141,12 @@ static void work_tiles(const RunRecord *run, Str *html) {
         append_number(&below, epochs->points[epochs->n - 1].y);
         str_append(&below, " epochs");
     }
-    tile(html, "steps", &value, "%s", str_text(&below));
+    report_tile(html, "steps", &value, "%s", str_text(&below));
     if (numbers->tokens_per_second > 0) {
         str_clear(&value);
         append_count(&value, numbers->tokens_per_second);
-        tile(html, "tokens a second", &value, "%s%s", isnan(numbers->seconds) ? "median" : "median, for ",
-             isnan(numbers->seconds) ? "" : format_seconds(numbers->seconds, words));
+        report_tile(html, "tokens a second", &value, "%s%s", isnan(numbers->seconds) ? "median" : "median, for ",
+                    isnan(numbers->seconds) ? "" : format_seconds(numbers->seconds, words));
     }
     double parameters = json_real_of(run->started, "parameters"), trained = json_real_of(run->started, "trained_parameters");
     if (parameters > 0) {
@@ -156,7 +156,7 @@ static void work_tiles(const RunRecord *run, Str *html) {
         str_append(&below, "of ");
         append_count(&below, parameters);
         str_printf(&below, " (%.2g %%)", 100 * trained / parameters);
-        tile(html, "trained parameters", &value, "%s", str_text(&below));
+        report_tile(html, "trained parameters", &value, "%s", str_text(&below));
     }
     str_release(&value);
     str_release(&below);
@@ -169,9 +169,9 @@ static void memory_tile(const RunRecord *run, Str *html) {
     Str value = {0};
     if (peak >= 0 || planned > 0) str_append(&value, format_bytes(peak >= 0 ? (double)peak : planned, words));
     if (peak >= 0 && planned > 0)
-        tile(html, "memory at its peak", &value, "planned %s", format_bytes(planned, words));
+        report_tile(html, "memory at its peak", &value, "planned %s", format_bytes(planned, words));
     else if (value.len > 0)
-        tile(html, peak >= 0 ? "memory at its peak" : "memory, planned", &value, "resident size");
+        report_tile(html, peak >= 0 ? "memory at its peak" : "memory, planned", &value, "resident size");
     str_release(&value);
 }
 

@@ -448,7 +448,7 @@ void run_note(Run *run, const char *format, ...) {
     log_line(run, text);
 }
 
-static void say(const Run *run, LogLevel level, const char *format, va_list args) {
+static void run_say(const Run *run, LogLevel level, const char *format, va_list args) {
     char text[4096];
     vsnprintf(text, sizeof text, format, args);
     text_keep_one_line(text, sizeof text);
@@ -459,13 +459,13 @@ static void say(const Run *run, LogLevel level, const char *format, va_list args
 void run_log(Run *run, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    say(run, LOG_INFO, format, args);
+    run_say(run, LOG_INFO, format, args);
     va_end(args);
 }
 
 void run_warn(Run *run, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    say(run, LOG_WARNING, format, args);
+    run_say(run, LOG_WARNING, format, args);
     va_end(args);
 }

@@ -65,7 +65,7 @@ static void exempt_from_decay(const Recipe *recipe, Model *model) {
 /* Every weight becomes an f32 copy with a gradient, which the system may grant and not have. */
 static Status check_room(const void *recipe, int64_t n_weights) { return trainer_check_weights(recipe, n_weights); }
 
-static Status load(const Recipe *recipe, bool scores, Model **result) {
+static Status trained_model_load(const Recipe *recipe, bool scores, Model **result) {
     ModelOptions options = {.device = device_cpu(),
                             .compute = recipe_compute(recipe),
                             .train_all = !recipe->has_lora,
@@ -86,7 +86,7 @@ static Status open_model(const Recipe *recipe, bool scores, Model **model) {
     if (!recipe->model_path) return status_hint(status_fail(ST_CONFIG, "'model.path' is missing"), "name a Hugging Face model directory");
     if (recipe->model_adapter && !recipe->has_lora)
         return status_hint(status_fail(ST_CONFIG, "'model.adapter' needs a 'lora' section"), "merge the adapter first to train every weight");
-    Status status = load(recipe, scores, model);
+    Status status = trained_model_load(recipe, scores, model);
     if (status == ST_OK && (*model)->config.dropout > 0)
         log_message(LOG_WARNING, "'%s' asks for a dropout of %g while it is trained, which is not applied%s", recipe->model_path,
                     (*model)->config.dropout, recipe->has_lora ? "; lora.dropout is" : "");

@@ -270,7 +270,7 @@ static Status write_step(const Trainer *trainer, const StepResult *result) {
     return status;
 }
 
-static void report(const Trainer *trainer, const StepResult *result, bool evaluation) {
+static void trainer_report(const Trainer *trainer, const StepResult *result, bool evaluation) {
     const TrainerConfig *config = trainer->config;
     if (!config->on_progress) return;
     int64_t done = trainer->state.step - trainer->began_step, left = config->task.total_steps - trainer->state.step;
@@ -299,7 +299,7 @@ static void keep_best_weights(const Trainer *trainer) {
     }
 }
 
-static void judge(Trainer *trainer) {
+static void trainer_judge(Trainer *trainer) {
     State *state = &trainer->state;
     int64_t patience = trainer->recipe->train_early_stopping;
     if (isnan(state->best_eval_loss) || state->eval_loss < state->best_eval_loss) {
@@ -341,7 +341,7 @@ static Status write_evaluation(const Trainer *trainer, const LossSums *sums) {
 }
 
 /* Due after the step that asked for it. An interruption leaves it due, so that a resumed run does it first. */
-static Status evaluate(Trainer *trainer, const StepResult *result) {
+static Status trainer_evaluate(Trainer *trainer, const StepResult *result) {
     const TrainerConfig *config = trainer->config;
     LossSums sums = {0};
     tape_reset(config->tape);
@@ -354,9 +354,9 @@ static Status evaluate(Trainer *trainer, const StepResult *result) {
     if (!isfinite(trainer->state.eval_loss))
         return status_fail(ST_NUMERIC, "the loss of the evaluation after step %lld is not finite", (long long)trainer->state.step);
     trainer->state.evaluation_due = false;
-    judge(trainer);
+    trainer_judge(trainer);
     TRY(write_evaluation(trainer, &sums));
-    report(trainer, result, true);
+    trainer_report(trainer, result, true);
     return ST_OK;
 }
 
@@ -376,12 +376,12 @@ static Status save_end(Trainer *trainer) {
 
 /* ---- the run ---- */
 
-static Status train(Trainer *trainer) {
+static Status trainer_train(Trainer *trainer) {
     State *state = &trainer->state;
     StepResult result = {.loss = state->last_loss};
     for (;;) {
         if (last_step(trainer)) TRY(save_end(trainer));
-        if (state->evaluation_due) TRY(evaluate(trainer, &result));
+        if (state->evaluation_due) TRY(trainer_evaluate(trainer, &result));
         if (save_due(trainer)) TRY(save_checkpoint(trainer));
         if (state->stopped || last_step(trainer)) return ST_OK;
         TRY(train_step(trainer, &result));
@@ -392,7 +392,7 @@ static Status train(Trainer *trainer) {
         state->loss_tokens += result.sums.loss_tokens;
         state->evaluation_due = evaluation_due(trainer);
         TRY(write_step(trainer, &result));
-        report(trainer, &result, false);
+        trainer_report(trainer, &result, false);
     }
 }
 
@@ -451,7 +451,7 @@ static Status write_result(Trainer *trainer) {
     return run_failed(config->run, status, save_whole_step, trainer, &trainer->saved_step); /* train.save_dtype may be changed with --resume */
 }
 
-static Status finish(Trainer *trainer, TrainResult *result) {
+static Status trainer_finish(Trainer *trainer, TrainResult *result) {
     const TrainerConfig *config = trainer->config;
     TRY(write_result(trainer));
     *result = result_of(trainer);
@@ -503,8 +503,8 @@ Status trainer_run(const TrainerConfig *config, TrainResult *result) {
     if (!trainer.arena) return status_fail(ST_RESOURCE, "out of memory for training");
     Status status = trainer_start(&trainer);
     bool started = status == ST_OK;
-    if (started) status = train(&trainer);
-    if (status == ST_OK) status = finish(&trainer, result);
+    if (started) status = trainer_train(&trainer);
+    if (status == ST_OK) status = trainer_finish(&trainer, result);
     if (started && status != ST_OK && status != ST_INTERRUPTED && status != ST_NUMERIC)
         status = run_failed(config->run, status, save_whole_step, &trainer, &trainer.saved_step);
     for (size_t i = 0; i < trainer.params->n; i++) memset(trainer.params->items[i].state, 0, sizeof trainer.params->items[i].state);

@@ -58,7 +58,7 @@ static void tell_length(const Training *t) {
 }
 
 /* What is in the output already. A dry run shows what is to be done, also where that is nothing. */
-static Status look(Training *t) {
+static Status training_check_output(Training *t) {
     const TrainingOptions *options = t->options;
     if (options->dry_run && !(options->resume && (*t->recipe)->output)) return ST_OK;
     TRY(run_check(*t->recipe, training_take(options), &t->finished));
@@ -68,7 +68,7 @@ static Status look(Training *t) {
 }
 
 /* Model and rows, and what they make known. */
-static Status prepare(Training *t) {
+static Status training_prepare(Training *t) {
     warn_of_rate(*t->recipe);
     TRY(t->kind->open(t->context, &t->memory));
     if (t->longer.before) TRY(lengthen_plan(&t->longer, *t->recipe, t->kind, t->context));
@@ -89,9 +89,9 @@ static Status write_started(const Training *t) {
 }
 
 /* A finished run needs neither model nor rows; a directory that is taken is refused before they are loaded. */
-static Status go(Training *t) {
-    TRY(look(t));
-    if (!t->finished) TRY(prepare(t));
+static Status training_execute(Training *t) {
+    TRY(training_check_output(t));
+    if (!t->finished) TRY(training_prepare(t));
     if (t->options->dry_run) return ST_OK;
     TRY(run_open_longer(*t->recipe, training_take(t->options), t->longer.before && !t->longer.idle ? &t->longer : NULL, &t->run));
     training_tell_kept(t->options, t->run);
@@ -112,7 +112,7 @@ void training_tell_kept(const TrainingOptions *options, const Run *run) {
 
 Status training_run(const TrainingKind *kind, void *context, const Recipe *const *recipe, const TrainingOptions *options) {
     Training training = {.kind = kind, .context = context, .recipe = recipe, .options = options};
-    Status status = go(&training);
+    Status status = training_execute(&training);
     kind->release(context);
     status = memory_check(status);
     if (status != ST_OK) memory_forgive(); /* it is known now, and what is written from here on says so */

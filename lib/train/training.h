@@ -2,7 +2,7 @@
 /* A run from its recipe to its end, as all kinds of training go through it: what is refused is refused before anything is loaded, and the run
  * directory is made only when nothing can be refused any more.
  *
- *     static const TrainingKind kind = {recall, open, tell, started, train, release, true};
+ *     static const TrainingKind kind = {sft_load_result, sft_open, sft_report_plan, sft_started, sft_train, sft_release, true};
  *     return training_run(&kind, &sft, &sft.recipe, &config->options);
  */
 #ifndef TUNE_TRAINING_H

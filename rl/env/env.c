@@ -153,7 +153,7 @@ static double *state_of(const Env *env, int64_t copy) { return env->states + cop
 
 static EnvDraws next_draws(Env *env, int64_t copy) { return (EnvDraws){env->seed, (uint64_t)copy, env->counts[copy]++ * DRAWS_PER_STEP}; }
 
-static void observe(const Env *env, int64_t copy, double *rows_of) {
+static void env_observe(const Env *env, int64_t copy, double *rows_of) {
     env->kind->observe(env->context, state_of(env, copy), rows_of + copy * env->observation.size);
 }
 
@@ -161,7 +161,7 @@ static void begin_episode(Env *env, int64_t copy) {
     env->lengths[copy] = 0;
     EnvDraws draws = next_draws(env, copy);
     env->kind->start(env->context, &draws, state_of(env, copy));
-    observe(env, copy, env->observations);
+    env_observe(env, copy, env->observations);
 }
 
 /* What a program did wrong is kept: who did not look at it when an episode began learns it with the next step. */
@@ -239,9 +239,9 @@ static void step_copy(Env *env, int64_t copy, const double *action, bool auto_re
     EnvDraws draws = next_draws(env, copy);
     env->terminated[copy] = env->kind->step(env->context, &draws, action, state_of(env, copy), &env->rewards[copy]);
     env->truncated[copy] = ++env->lengths[copy] >= env->max_steps && env->max_steps > 0;
-    observe(env, copy, env->observations);
+    env_observe(env, copy, env->observations);
     if (!env->terminated[copy] && !env->truncated[copy]) return;
-    observe(env, copy, env->final_observations);
+    env_observe(env, copy, env->final_observations);
     env->final_lengths[copy] = env->lengths[copy];
     if (auto_reset) begin_episode(env, copy);
 }
@@ -300,6 +300,6 @@ Status env_set_state(Env *env, int64_t copy, const double *state) {
     memcpy(state_of(env, copy), state, (size_t)env->state_size * sizeof *state);
     env->lengths[copy] = 0;
     clear_ends(env, copy);
-    observe(env, copy, env->observations);
+    env_observe(env, copy, env->observations);
     return ST_OK;
 }

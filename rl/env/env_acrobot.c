@@ -9,7 +9,7 @@
 #define FASTEST_1 (4 * PI)
 #define FASTEST_2 (9 * PI)
 
-static void start(const void *context, EnvDraws *draws, double *state) {
+static void env_acrobot_start(const void *context, EnvDraws *draws, double *state) {
     (void)context;
     for (int i = 0; i < 4; i++) state[i] = env_uniform(draws, -0.1, 0.1);
 }
@@ -47,7 +47,7 @@ static double wrapped(double angle) {
     return angle;
 }
 
-static bool step(const void *context, EnvDraws *draws, const double *action, double *state, double *reward) {
+static bool env_acrobot_step(const void *context, EnvDraws *draws, const double *action, double *state, double *reward) {
     (void)context;
     (void)draws;
     runge_kutta(state, *action - 1, 0.2);
@@ -60,7 +60,7 @@ static bool step(const void *context, EnvDraws *draws, const double *action, dou
     return up;
 }
 
-static void observe(const void *context, const double *state, double *observation) {
+static void env_acrobot_observe(const void *context, const double *state, double *observation) {
     (void)context;
     const double values[6] = {cos(state[0]), sin(state[0]), cos(state[1]), sin(state[1]), state[2], state[3]};
     env_observe_f32(values, 6, observation);
@@ -80,8 +80,8 @@ const EnvKind env_kind_acrobot = {
     .observation = {.size = 6,
                     .low = (const double[]){-1, -1, -1, -1, -FASTEST_1, -FASTEST_2},
                     .high = (const double[]){1, 1, 1, 1, FASTEST_1, FASTEST_2}},
-    .start = start,
-    .step = step,
-    .observe = observe,
+    .start = env_acrobot_start,
+    .step = env_acrobot_step,
+    .observe = env_acrobot_observe,
     .is_state = is_state,
 };

@@ -10,7 +10,7 @@ enum { SUM, ACE, CARDS, HAND };
 enum { PLAYER = 0, DEALER = HAND, OPEN_CARD = 2 * HAND, STATE };
 enum { NATURAL, SAB };
 
-static void take(EnvDraws *draws, double *hand) {
+static void env_blackjack_take(EnvDraws *draws, double *hand) {
     int64_t card = env_below(draws, 13) + 1;
     if (card > 10) card = 10;
     hand[SUM] += (double)card;
@@ -20,40 +20,40 @@ static void take(EnvDraws *draws, double *hand) {
 
 static bool ace_counts(const double *hand) { return hand[ACE] > 0 && hand[SUM] <= 11; }
 static double sum(const double *hand) { return hand[SUM] + (ace_counts(hand) ? 10 : 0); }
-static double score(const double *hand) { return sum(hand) > 21 ? 0 : sum(hand); }
+static double env_blackjack_score(const double *hand) { return sum(hand) > 21 ? 0 : sum(hand); }
 static bool is_natural(const double *hand) { return hand[CARDS] < 3 && sum(hand) > 20; }
 
-static void start(const void *context, EnvDraws *draws, double *state) {
+static void env_blackjack_start(const void *context, EnvDraws *draws, double *state) {
     (void)context;
     for (int i = 0; i < STATE; i++) state[i] = 0;
-    take(draws, state + DEALER);
+    env_blackjack_take(draws, state + DEALER);
     state[OPEN_CARD] = state[DEALER + SUM];
-    take(draws, state + DEALER);
-    take(draws, state + PLAYER);
-    take(draws, state + PLAYER);
+    env_blackjack_take(draws, state + DEALER);
+    env_blackjack_take(draws, state + PLAYER);
+    env_blackjack_take(draws, state + PLAYER);
 }
 
-static double settle(const double *arguments, const double *player, const double *dealer) {
-    double difference = score(player) - score(dealer);
+static double env_blackjack_settle(const double *arguments, const double *player, const double *dealer) {
+    double difference = env_blackjack_score(player) - env_blackjack_score(dealer);
     double reward = difference > 0 ? 1 : difference < 0 ? -1 : 0;
     if (arguments[SAB] > 0) return is_natural(player) && !is_natural(dealer) ? 1 : reward;
     return arguments[NATURAL] > 0 && is_natural(player) && reward > 0 ? 1.5 : reward;
 }
 
-static bool step(const void *context, EnvDraws *draws, const double *action, double *state, double *reward) {
+static bool env_blackjack_step(const void *context, EnvDraws *draws, const double *action, double *state, double *reward) {
     double *player = state + PLAYER, *dealer = state + DEALER;
     if (*action > 0) {
-        take(draws, player);
+        env_blackjack_take(draws, player);
         bool bust = sum(player) > 21;
         *reward = bust ? -1 : 0;
         return bust;
     }
-    while (sum(dealer) < 17) take(draws, dealer);
-    *reward = settle(context, player, dealer);
+    while (sum(dealer) < 17) env_blackjack_take(draws, dealer);
+    *reward = env_blackjack_settle(context, player, dealer);
     return true;
 }
 
-static void observe(const void *context, const double *state, double *observation) {
+static void env_blackjack_observe(const void *context, const double *state, double *observation) {
     (void)context;
     observation[0] = sum(state + PLAYER);
     observation[1] = state[OPEN_CARD];
@@ -77,8 +77,8 @@ const EnvKind env_kind_blackjack = {
     .action = {.n = 2, .size = 1},
     .observation = {.size = 3, .low = (const double[]){0, 0, 0}, .high = (const double[]){31, 10, 1}},
     .arguments = {[NATURAL] = {.name = "natural", .is_bool = true}, [SAB] = {.name = "sab", .value = 1, .is_bool = true}},
-    .start = start,
-    .step = step,
-    .observe = observe,
+    .start = env_blackjack_start,
+    .step = env_blackjack_step,
+    .observe = env_blackjack_observe,
     .is_state = is_state,
 };

@@ -8,12 +8,12 @@
 #define FAR 2.4
 #define ANGLE (12 * 2 * 3.14159265358979323846 / 360)
 
-static void start(const void *context, EnvDraws *draws, double *state) {
+static void env_cart_pole_start(const void *context, EnvDraws *draws, double *state) {
     (void)context;
     for (int i = 0; i < 4; i++) state[i] = env_uniform(draws, -0.05, 0.05);
 }
 
-static bool step(const void *context, EnvDraws *draws, const double *action, double *state, double *reward) {
+static bool env_cart_pole_step(const void *context, EnvDraws *draws, const double *action, double *state, double *reward) {
     (void)draws;
     const double gravity = 9.8, pole_mass = 0.1, mass = 1.0 + pole_mass, half_length = 0.5, tau = 0.02;
     const double force = *action > 0 ? 10.0 : -10.0, moment = pole_mass * half_length; /* kg m */
@@ -31,7 +31,7 @@ static bool step(const void *context, EnvDraws *draws, const double *action, dou
     return fell;
 }
 
-static void observe(const void *context, const double *state, double *observation) {
+static void env_cart_pole_observe(const void *context, const double *state, double *observation) {
     (void)context;
     env_observe_f32(state, 4, observation);
 }
@@ -45,7 +45,7 @@ const EnvKind env_kind_cart_pole = {
                     .low = (const double[]){-2 * FAR, -(double)INFINITY, -2 * ANGLE, -(double)INFINITY},
                     .high = (const double[]){2 * FAR, (double)INFINITY, 2 * ANGLE, (double)INFINITY}},
     .arguments = {{.name = "sutton_barto_reward", .value = 0, .is_bool = true}},
-    .start = start,
-    .step = step,
-    .observe = observe,
+    .start = env_cart_pole_start,
+    .step = env_cart_pole_step,
+    .observe = env_cart_pole_observe,
 };

@@ -169,7 +169,7 @@ static Status take_room(Env *env) {
 }
 
 /* When the program is lost meanwhile, so are the other copies' episodes. */
-static Status begin(Env *env, const bool *which) {
+static Status env_command_begin(Env *env, const bool *which) {
     Command *command = env->remote;
     TRY(take_room(env));
     while (true) {
@@ -231,14 +231,14 @@ static void cut_off_all(Env *env) {
 }
 
 /* For a resume. */
-static void remember(Env *env, const double *actions) {
+static void env_command_remember(Env *env, const double *actions) {
     size_t size = (size_t)env->action.size;
     for (int64_t copy = 0; copy < env->copies; copy++)
         if (!rests(env, copy) && env->lengths[copy] < env->max_played)
             memcpy(env->played + (size_t)(copy * env->max_played + env->lengths[copy]) * size, actions + (size_t)copy * size, size * sizeof *actions);
 }
 
-static Status step(Env *env, const double *actions) {
+static Status env_command_step(Env *env, const double *actions) {
     Command *command = env->remote;
     for (int64_t copy = 0; copy < env->copies; copy++) env->rewards[copy] = 0;
     if (command->lost) {
@@ -250,7 +250,7 @@ static Status step(Env *env, const double *actions) {
     Status status = program_ask(&command->program);
     if (status == ST_OK) {
         program_calm(&command->program);
-        remember(env, actions);
+        env_command_remember(env, actions);
         return read_step(env, command);
     }
     if (status != ST_RESOURCE) return status;
@@ -316,7 +316,7 @@ static Status repeat(Env *env, Command *command, const Past *past) {
         env->begins[copy] = true;
         env->terminated[copy] = env->truncated[copy] = false;
     }
-    TRY(begin(env, env->begins));
+    TRY(env_command_begin(env, env->begins));
     for (int64_t t = 0; next_actions(env, past, t); t++) {
         write_step(env, command, past->actions);
         TRY(program_ask(&command->program));
@@ -359,7 +359,8 @@ static void free_command(Command *command, double patience) {
 static void close_remote(Env *env) { free_command(env->remote, 2); }
 
 static Status open_command(Command *command, int64_t copies, Env **env) {
-    command->kind = (EnvKind){.id = command->program.id, .begin = begin, .step_all = step, .resume = resume, .close = close_remote};
+    command->kind =
+        (EnvKind){.id = command->program.id, .begin = env_command_begin, .step_all = env_command_step, .resume = resume, .close = close_remote};
     Status status = open_program(command);
     if (status == ST_RESOURCE) return child_add_last_line(command->program.child, status);
     TRY(status);

@@ -12,7 +12,7 @@ typedef struct Chain {
 } Chain;
 
 /* The first of n outcomes at which the sum of probabilities passes a uniform number; rounding never picks an impossible one. */
-static int64_t draw(EnvDraws *draws, const double *probability, int64_t n) {
+static int64_t env_mdp_draw(EnvDraws *draws, const double *probability, int64_t n) {
     double left = env_uniform(draws, 0, 1);
     int64_t possible = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -24,21 +24,21 @@ static int64_t draw(EnvDraws *draws, const double *probability, int64_t n) {
     return possible;
 }
 
-static void start(const void *context, EnvDraws *draws, double *state) {
+static void env_mdp_start(const void *context, EnvDraws *draws, double *state) {
     const Chain *chain = context;
-    *state = (double)draw(draws, chain->start, chain->mdp->n_states);
+    *state = (double)env_mdp_draw(draws, chain->start, chain->mdp->n_states);
 }
 
-static bool step(const void *context, EnvDraws *draws, const double *action, double *state, double *reward) {
+static bool env_mdp_step(const void *context, EnvDraws *draws, const double *action, double *state, double *reward) {
     const Mdp *mdp = ((const Chain *)context)->mdp;
     int64_t row = (int64_t)*state * mdp->n_actions + (int64_t)*action, begin = mdp->begin[row];
-    int64_t outcome = begin + draw(draws, mdp->probability + begin, mdp->begin[row + 1] - begin);
+    int64_t outcome = begin + env_mdp_draw(draws, mdp->probability + begin, mdp->begin[row + 1] - begin);
     *state = mdp->next[outcome];
     *reward = mdp->reward[outcome];
     return (mdp->ends && mdp->ends[outcome]) || mdp->terminal[mdp->next[outcome]];
 }
 
-static void observe(const void *context, const double *state, double *observation) {
+static void env_mdp_observe(const void *context, const double *state, double *observation) {
     *observation = (double)((int64_t)*state % ((const Chain *)context)->n_observations);
 }
 
@@ -51,9 +51,9 @@ static const EnvKind kind = {.id = "mdp",
                              .state_size = 1,
                              .action = {.size = 1},
                              .observation = {.size = 1},
-                             .start = start,
-                             .step = step,
-                             .observe = observe,
+                             .start = env_mdp_start,
+                             .step = env_mdp_step,
+                             .observe = env_mdp_observe,
                              .is_state = is_state};
 
 static Status check_start(const Mdp *mdp, const double *probability) {

@@ -4,13 +4,13 @@
 
 #include <math.h>
 
-static void start(const void *context, EnvDraws *draws, double *state) {
+static void env_mountain_car_start(const void *context, EnvDraws *draws, double *state) {
     (void)context;
     state[0] = env_uniform(draws, -0.6, -0.4);
     state[1] = 0;
 }
 
-static bool step(const void *context, EnvDraws *draws, const double *action, double *state, double *reward) {
+static bool env_mountain_car_step(const void *context, EnvDraws *draws, const double *action, double *state, double *reward) {
     (void)draws;
     double velocity = state[1] + ((*action - 1) * 0.001 + cos(3 * state[0]) * -0.0025);
     velocity = fmin(fmax(velocity, -0.07), 0.07);
@@ -23,7 +23,7 @@ static bool step(const void *context, EnvDraws *draws, const double *action, dou
     return position >= 0.5 && velocity >= goal_velocity;
 }
 
-static void observe(const void *context, const double *state, double *observation) {
+static void env_mountain_car_observe(const void *context, const double *state, double *observation) {
     (void)context;
     env_observe_f32(state, 2, observation);
 }
@@ -35,7 +35,7 @@ const EnvKind env_kind_mountain_car = {
     .action = {.n = 3, .size = 1},
     .observation = {.size = 2, .low = (const double[]){-1.2, -0.07}, .high = (const double[]){0.6, 0.07}},
     .arguments = {{.name = "goal_velocity", .value = 0}},
-    .start = start,
-    .step = step,
-    .observe = observe,
+    .start = env_mountain_car_start,
+    .step = env_mountain_car_step,
+    .observe = env_mountain_car_observe,
 };

@@ -5,13 +5,13 @@
 
 #include <math.h>
 
-static void start(const void *context, EnvDraws *draws, double *state) {
+static void env_mountain_car_continuous_start(const void *context, EnvDraws *draws, double *state) {
     (void)context;
     state[0] = env_uniform(draws, -0.6, -0.4);
     state[1] = 0;
 }
 
-static bool step(const void *context, EnvDraws *draws, const double *action, double *state, double *reward) {
+static bool env_mountain_car_continuous_step(const void *context, EnvDraws *draws, const double *action, double *state, double *reward) {
     (void)draws;
     double force = fmin(fmax(*action, -1), 1);
     double velocity = state[1] + (force * 0.0015 - 0.0025 * cos(3 * state[0]));
@@ -26,7 +26,7 @@ static bool step(const void *context, EnvDraws *draws, const double *action, dou
     return arrived;
 }
 
-static void observe(const void *context, const double *state, double *observation) {
+static void env_mountain_car_continuous_observe(const void *context, const double *state, double *observation) {
     (void)context;
     env_observe_f32(state, 2, observation);
 }
@@ -38,7 +38,7 @@ const EnvKind env_kind_mountain_car_continuous = {
     .action = {.size = 1, .low = (const double[]){-1}, .high = (const double[]){1}},
     .observation = {.size = 2, .low = (const double[]){-1.2, -0.07}, .high = (const double[]){0.6, 0.07}},
     .arguments = {{.name = "goal_velocity", .value = 0}},
-    .start = start,
-    .step = step,
-    .observe = observe,
+    .start = env_mountain_car_continuous_start,
+    .step = env_mountain_car_continuous_step,
+    .observe = env_mountain_car_continuous_observe,
 };

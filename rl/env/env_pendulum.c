@@ -6,7 +6,7 @@
 
 #define PI 3.14159265358979323846
 
-static void start(const void *context, EnvDraws *draws, double *state) {
+static void env_pendulum_start(const void *context, EnvDraws *draws, double *state) {
     (void)context;
     state[0] = env_uniform(draws, -PI, PI);
     state[1] = env_uniform(draws, -1, 1);
@@ -17,7 +17,7 @@ static double normalized(double angle) {
     return (turned < 0 ? turned + 2 * PI : turned) - PI;
 }
 
-static bool step(const void *context, EnvDraws *draws, const double *action, double *state, double *reward) {
+static bool env_pendulum_step(const void *context, EnvDraws *draws, const double *action, double *state, double *reward) {
     (void)draws;
     const double gravity = ((const double *)context)[0], dt = 0.05, torque = fmin(fmax(*action, -2), 2), angle = normalized(state[0]);
     *reward = -(angle * angle + 0.1 * (state[1] * state[1]) + 0.001 * (torque * torque));
@@ -27,7 +27,7 @@ static bool step(const void *context, EnvDraws *draws, const double *action, dou
     return false;
 }
 
-static void observe(const void *context, const double *state, double *observation) {
+static void env_pendulum_observe(const void *context, const double *state, double *observation) {
     (void)context;
     const double values[3] = {cos(state[0]), sin(state[0]), state[1]};
     env_observe_f32(values, 3, observation);
@@ -40,7 +40,7 @@ const EnvKind env_kind_pendulum = {
     .action = {.size = 1, .low = (const double[]){-2}, .high = (const double[]){2}},
     .observation = {.size = 3, .low = (const double[]){-1, -1, -8}, .high = (const double[]){1, 1, 8}},
     .arguments = {{.name = "g", .value = 10}},
-    .start = start,
-    .step = step,
-    .observe = observe,
+    .start = env_pendulum_start,
+    .step = env_pendulum_step,
+    .observe = env_pendulum_observe,
 };

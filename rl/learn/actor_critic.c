@@ -6,17 +6,18 @@
 
 /* ---- minibatches ---- */
 
-static double *numbers(Arena *arena, int64_t n) { return arena_alloc(arena, (size_t)n * sizeof(double)); }
+static double *actor_critic_numbers(Arena *arena, int64_t n) { return arena_alloc(arena, (size_t)n * sizeof(double)); }
 
 Status minibatch_init(Minibatch *m, int64_t cap, int64_t obs_size, int64_t action_size, bool values, Arena *arena) {
     *m = (Minibatch){.cap = cap, .obs_size = obs_size, .action_size = action_size};
-    if (!(m->obs = numbers(arena, cap * obs_size)) || !(m->actions = numbers(arena, cap * action_size)) || !(m->old_logprobs = numbers(arena, cap)) ||
-        !(m->advantages = numbers(arena, cap)) || !(m->returns = numbers(arena, cap)) || !(m->logprobs = numbers(arena, cap)) ||
-        !(m->entropies = numbers(arena, cap)) || !(m->dlogprobs = numbers(arena, cap)))
+    if (!(m->obs = actor_critic_numbers(arena, cap * obs_size)) || !(m->actions = actor_critic_numbers(arena, cap * action_size)) ||
+        !(m->old_logprobs = actor_critic_numbers(arena, cap)) || !(m->advantages = actor_critic_numbers(arena, cap)) ||
+        !(m->returns = actor_critic_numbers(arena, cap)) || !(m->logprobs = actor_critic_numbers(arena, cap)) ||
+        !(m->entropies = actor_critic_numbers(arena, cap)) || !(m->dlogprobs = actor_critic_numbers(arena, cap)))
         return ST_RESOURCE;
     if (!values) return ST_OK;
-    m->old_values = numbers(arena, cap);
-    m->dvalues = numbers(arena, cap);
+    m->old_values = actor_critic_numbers(arena, cap);
+    m->dvalues = actor_critic_numbers(arena, cap);
     return m->old_values && m->dvalues ? ST_OK : ST_RESOURCE;
 }
 
@@ -76,7 +77,7 @@ static Status critic_half(Gradient *g) {
     return policy_backward_values(g->policy, g->m->dvalues);
 }
 
-static void measure(Gradient *g, int64_t i) {
+static void actor_critic_measure(Gradient *g, int64_t i) {
     Params part = policy_part(g->policy, i == 1);
     double norm = params_grad_norm(&part);
     g->m->grad_squares[i] = norm * norm;
@@ -85,7 +86,7 @@ static void measure(Gradient *g, int64_t i) {
 static void half(void *context, int64_t i) {
     Gradient *g = context;
     Status status = i == 0 ? actor_half(g) : critic_half(g);
-    measure(g, i);
+    actor_critic_measure(g, i);
     if (status != ST_OK) failure_keep(&g->halves[i], status);
 }
 
@@ -117,7 +118,7 @@ static Status run_whole(Gradient *g) {
     actor_loss(g);
     if (values) critic_loss(g);
     TRY(policy_backward(g->policy, m->actions, m->dlogprobs, g->of_policy.grad_entropy, values ? m->dvalues : NULL));
-    for (int64_t i = 0; i < 2; i++) measure(g, i);
+    for (int64_t i = 0; i < 2; i++) actor_critic_measure(g, i);
     return ST_OK;
 }
 
@@ -147,7 +148,7 @@ static Status check_parts(const Recipe *recipe, int64_t copies, int64_t parts) {
                        recipe->rl_normalize_advantage ? "; or rl.normalize_advantage=false" : "");
 }
 
-static Status make(Learner *learner, ActorCritic *ac, bool values, int64_t parts) {
+static Status actor_critic_make(Learner *learner, ActorCritic *ac, bool values, int64_t parts) {
     const Recipe *recipe = learner->recipe;
     const Env *env = learner->env;
     PolicyConfig config;
@@ -172,7 +173,7 @@ Status actor_critic_open(Learner *learner, bool values, int64_t parts) {
     ActorCritic *ac = learner->self = arena_zero(learner->arena, sizeof *ac);
     if (!ac) return ST_RESOURCE;
     ac->parts = parts;
-    return make(learner, ac, values, parts);
+    return actor_critic_make(learner, ac, values, parts);
 }
 
 /* Of the rollout, of the largest minibatch of it. */

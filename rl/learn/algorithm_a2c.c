@@ -3,7 +3,7 @@
  * 1602.01783, in its synchronous form. */
 #include "rl/learn/actor_critic.h"
 
-static Status update(Learner *learner) {
+static Status a2c_update(Learner *learner) {
     const Recipe *recipe = learner->recipe;
     ActorCritic *ac = learner->self;
     Rollout *rollout = &ac->rollout;
@@ -12,7 +12,7 @@ static Status update(Learner *learner) {
     return actor_critic_one_pass(learner, "a2c");
 }
 
-static Status open(Learner *learner) { return actor_critic_open(learner, true, 1); }
+static Status a2c_open(Learner *learner) { return actor_critic_open(learner, true, 1); }
 
 const Algorithm algorithm_a2c = {
     .name = "a2c",
@@ -20,9 +20,9 @@ const Algorithm algorithm_a2c = {
     .discrete = true,
     .box = true,
     .keys = KEYS_OF_ROLLOUTS "gae_lambda",
-    .open = open,
+    .open = a2c_open,
     .reserve = actor_critic_reserve,
-    .update = update,
+    .update = a2c_update,
     .act = actor_critic_act,
     .policy = actor_critic_policy,
     .keep = actor_critic_keep,

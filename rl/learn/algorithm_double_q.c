@@ -9,7 +9,7 @@ typedef struct DoubleQ {
 } DoubleQ;
 
 /* A coin: Q1(S,A) += alpha [R + gamma Q2(S', argmax_a Q1(S',a)) - Q1(S,A)], or the same with the tables exchanged. */
-static void learn(Learner *learner, const Step *step) {
+static void double_q_learn(Learner *learner, const Step *step) {
     DoubleQ *self = learner->self;
     Tabular *t = &self->t;
     bool heads = draw(t) < 0.5;
@@ -18,20 +18,20 @@ static void learn(Learner *learner, const Step *step) {
     learn_toward(t, chooses, step->S, step->A, step->R + step->gamma * value_of(judges, step->S_next, best));
 }
 
-static Status open(Learner *learner) {
+static Status double_q_open(Learner *learner) {
     TRY(tabular_open(learner, sizeof(DoubleQ), ACTION_VALUES));
     DoubleQ *self = learner->self;
     self->t.Q2 = &self->Q2;
     return values_new(learner, self->t.A, &self->Q2);
 }
 
-static void policy(Learner *learner, Keeper *keeper) {
+static void double_q_policy(Learner *learner, Keeper *keeper) {
     const DoubleQ *self = learner->self;
     tabular_policy(learner, keeper);
     values_keep(keeper, "Q2", &self->Q2);
 }
 
-static void keep(Learner *learner, Keeper *keeper) {
+static void double_q_keep(Learner *learner, Keeper *keeper) {
     const DoubleQ *self = learner->self;
     tabular_keep(learner, keeper);
     values_keep_visits(keeper, "visits2", &self->Q2);
@@ -41,9 +41,9 @@ const Algorithm algorithm_double_q = {
     .name = "double_q",
     .help = "double Q-learning on tables or tiles (van Hasselt 2010)",
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES,
-    .open = open,
-    .learn = learn,
-    .policy = policy,
-    .keep = keep,
+    .open = double_q_open,
+    .learn = double_q_learn,
+    .policy = double_q_policy,
+    .keep = double_q_keep,
     OF_A_TABLE,
 };

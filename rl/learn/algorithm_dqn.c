@@ -32,7 +32,7 @@ static int64_t any_action(const double *q, int64_t A, RngKey key, uint64_t draw)
 }
 
 /* argmax_a Q(s, a), or with probability epsilon any action. */
-static Status choose(Learner *learner, const double *observations, int64_t n, double epsilon, RngKey key, double *actions) {
+static Status dqn_choose(Learner *learner, const double *observations, int64_t n, double epsilon, RngKey key, double *actions) {
     Dqn *dqn = learner->self;
     const int64_t A = learner->env->action.n;
     ArenaMark mark = arena_mark(learner->arena);
@@ -47,7 +47,7 @@ static Status choose(Learner *learner, const double *observations, int64_t n, do
     return ST_OK;
 }
 
-static Status learn(Learner *learner, RngKey key) {
+static Status dqn_learn(Learner *learner, RngKey key) {
     const Recipe *recipe = learner->recipe;
     Dqn *dqn = learner->self;
     double norm;
@@ -63,7 +63,7 @@ static Status learn(Learner *learner, RngKey key) {
     return ST_OK;
 }
 
-static void report(Learner *learner, double epsilon) {
+static void dqn_report(Learner *learner, double epsilon) {
     const Dqn *dqn = learner->self;
     double n = (double)dqn->sums.n;
     learner_metric(learner, "epsilon", epsilon);
@@ -75,7 +75,7 @@ static void report(Learner *learner, double epsilon) {
     learner_metric(learner, "gradient_steps", n);
 }
 
-static Status update(Learner *learner) {
+static Status dqn_update(Learner *learner) {
     const Recipe *recipe = learner->recipe;
     Dqn *dqn = learner->self;
     Env *env = learner->env;
@@ -86,24 +86,24 @@ static Status update(Learner *learner) {
     dqn->sums.loss = dqn->sums.q = dqn->sums.grad_norm = 0;
     for (int64_t t = 0; t < recipe->rl_num_steps; t++) {
         epsilon = learner_linear(learner, recipe->rl_epsilon_start, recipe->rl_epsilon_end, recipe->rl_epsilon_fraction);
-        TRY(choose(learner, env->observations, env->copies, epsilon, learner_key(learner, RNG_EXPLORE, (uint64_t)t), dqn->actions));
+        TRY(dqn_choose(learner, env->observations, env->copies, epsilon, learner_key(learner, RNG_EXPLORE, (uint64_t)t), dqn->actions));
         replay_begin_step(&dqn->D, env->observations, dqn->actions);
         TRY(learner_step(learner, dqn->actions));
         replay_end_step(&dqn->D, env);
         if (dqn->D.size == 0 || learner->steps < recipe->rl_learning_starts || learner->steps / env->copies % recipe->rl_train_every != 0) continue;
-        for (int64_t g = 0; g < recipe->rl_gradient_steps; g++) TRY(learn(learner, learner_key(learner, RNG_SHUFFLE, draws++)));
+        for (int64_t g = 0; g < recipe->rl_gradient_steps; g++) TRY(dqn_learn(learner, learner_key(learner, RNG_SHUFFLE, draws++)));
     }
-    report(learner, epsilon);
+    dqn_report(learner, epsilon);
     return ST_OK;
 }
 
 static Status act(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *actions) {
     const Recipe *recipe = learner->recipe;
     double epsilon = greedy ? 0 : learner_linear(learner, recipe->rl_epsilon_start, recipe->rl_epsilon_end, recipe->rl_epsilon_fraction);
-    return choose(learner, observations, n, epsilon, key, actions);
+    return dqn_choose(learner, observations, n, epsilon, key, actions);
 }
 
-static Status make(Learner *learner, Dqn *dqn) {
+static Status dqn_make(Learner *learner, Dqn *dqn) {
     const Recipe *recipe = learner->recipe;
     const Env *env = learner->env;
     Arena *arena = learner->arena;
@@ -136,30 +136,30 @@ static Status make(Learner *learner, Dqn *dqn) {
     return dqn->actions && dqn->tape ? ST_OK : status_fail(ST_RESOURCE, "out of memory for dqn");
 }
 
-static Status open(Learner *learner) {
+static Status dqn_open(Learner *learner) {
     learner->self = arena_zero(learner->arena, sizeof(Dqn));
-    return learner->self ? make(learner, learner->self) : ST_RESOURCE;
+    return learner->self ? dqn_make(learner, learner->self) : ST_RESOURCE;
 }
 
-static Status reserve(Learner *learner, TrainMemory *memory) {
+static Status dqn_reserve(Learner *learner, TrainMemory *memory) {
     Dqn *dqn = learner->self;
     memory_add_networks(memory, &dqn->Q.params, &dqn->stepper.optimizer);
     return q_network_plan(&dqn->Q, dqn->tape, learner->env->copies, dqn->minibatch.n, &memory->activations);
 }
 
-static void close(Learner *learner) {
+static void dqn_close(Learner *learner) {
     Dqn *dqn = learner->self;
     q_network_release(&dqn->Q);
     q_network_release(&dqn->target);
     tape_free(dqn->tape);
 }
 
-static void policy(Learner *learner, Keeper *keeper) {
+static void dqn_policy(Learner *learner, Keeper *keeper) {
     const Dqn *dqn = learner->self;
     keep_weights(keeper, &dqn->Q.params);
 }
 
-static void keep(Learner *learner, Keeper *keeper) {
+static void dqn_keep(Learner *learner, Keeper *keeper) {
     Dqn *dqn = learner->self;
     keep_optimizer(keeper, &dqn->Q.params);
     keep_copy(keeper, "target/", &dqn->target.params);
@@ -172,11 +172,11 @@ const Algorithm algorithm_dqn = {
     .help = "deep Q-networks: replay, target copy; double, dueling, prioritised, n steps (Nature 518, 529)",
     .discrete = true,
     .keys = KEYS_OF_REPLAY "epsilon_start epsilon_end epsilon_fraction huber double_q dueling prioritized priority_alpha priority_beta",
-    .open = open,
-    .reserve = reserve,
-    .update = update,
+    .open = dqn_open,
+    .reserve = dqn_reserve,
+    .update = dqn_update,
     .act = act,
-    .policy = policy,
-    .keep = keep,
-    .close = close,
+    .policy = dqn_policy,
+    .keep = dqn_keep,
+    .close = dqn_close,
 };

@@ -15,7 +15,7 @@ static void learn_from(Tabular *t, const int32_t *S, int64_t A, double R, double
     learn_toward(t, &t->Q, S, A, R + gamma * value_best(t, S_next));
 }
 
-static void remember(DynaQ *self, const Step *step) {
+static void dyna_q_remember(DynaQ *self, const Step *step) {
     int64_t k = step->S[0] * self->t.A + step->A;
     if (self->S_next[k] < 0) self->seen[self->n_seen[0]++] = (int32_t)k;
     self->R[k] = step->R;
@@ -28,14 +28,14 @@ static void plan(DynaQ *self) {
     learn_from(&self->t, &S, k % A, self->R[k], self->gamma[k], &self->S_next[k]);
 }
 
-static void learn(Learner *learner, const Step *step) {
+static void dyna_q_learn(Learner *learner, const Step *step) {
     DynaQ *self = learner->self;
     learn_from(&self->t, step->S, step->A, step->R, step->gamma, step->S_next);
-    remember(self, step);
+    dyna_q_remember(self, step);
     for (int64_t i = 0; i < learner->recipe->rl_planning_steps; i++) plan(self);
 }
 
-static Status open(Learner *learner) {
+static Status dyna_q_open(Learner *learner) {
     TRY(tabular_open(learner, sizeof(DynaQ), ACTION_VALUES));
     TRY(need_numbered_states(learner, "dyna_q"));
     DynaQ *self = learner->self;
@@ -50,7 +50,7 @@ static Status open(Learner *learner) {
     return ST_OK;
 }
 
-static void keep(Learner *learner, Keeper *keeper) {
+static void dyna_q_keep(Learner *learner, Keeper *keeper) {
     const DynaQ *self = learner->self;
     size_t n = (size_t)(self->t.Q.n * self->t.A);
     tabular_keep(learner, keeper);
@@ -65,9 +65,9 @@ const Algorithm algorithm_dyna_q = {
     .name = "dyna_q",
     .help = "Dyna-Q: Q-learning with rl.planning_steps from a learned model a step (Sutton 1990)",
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES "planning_steps",
-    .open = open,
-    .learn = learn,
+    .open = dyna_q_open,
+    .learn = dyna_q_learn,
     .policy = tabular_policy,
-    .keep = keep,
+    .keep = dyna_q_keep,
     OF_A_TABLE,
 };

@@ -23,7 +23,7 @@ static void mark_first_visits(MonteCarlo *mc, int64_t copy) {
 
 /* When the episode is over, for its steps in order: value(S,A) += alpha [G - value(S,A)], with `visits: first` only where (S,A) was not seen before.
  */
-static void learn(Learner *learner, const Step *step) {
+static void mc_learn(Learner *learner, const Step *step) {
     MonteCarlo *mc = learner->self;
     Tabular *t = &mc->t;
     int64_t *T = &mc->memory.T[step->copy];
@@ -39,7 +39,7 @@ static void learn(Learner *learner, const Step *step) {
     *T = 0;
 }
 
-static Status open(Learner *learner) {
+static Status mc_open(Learner *learner) {
     const Recipe *recipe = learner->recipe;
     TRY(tabular_open(learner, sizeof(MonteCarlo), recipe->rl_policy ? STATE_VALUES : ACTION_VALUES));
     MonteCarlo *mc = learner->self;
@@ -51,7 +51,7 @@ static Status open(Learner *learner) {
     return memory_open(learner, recipe->rl_max_episode, &mc->memory);
 }
 
-static void keep(Learner *learner, Keeper *keeper) {
+static void mc_keep(Learner *learner, Keeper *keeper) {
     const MonteCarlo *mc = learner->self;
     tabular_keep(learner, keeper);
     memory_keep(&mc->memory, &mc->t, keeper);
@@ -61,9 +61,9 @@ const Algorithm algorithm_mc = {
     .name = "mc",
     .help = "Monte Carlo, first or every visit (rl.visits): values of a given policy (rl.policy), or control",
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES "policy visits max_episode",
-    .open = open,
-    .learn = learn,
+    .open = mc_open,
+    .learn = mc_learn,
     .policy = tabular_policy,
-    .keep = keep,
+    .keep = mc_keep,
     OF_A_TABLE,
 };

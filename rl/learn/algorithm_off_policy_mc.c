@@ -35,7 +35,7 @@ static void take_in(OffPolicy *self, const int32_t *S, int64_t A, double G, doub
 
 /* When the episode is over, backward: take in G with weight W; W *= pi(A|S) / b(A|S). Returns of weight 0 say nothing to the weighted mean, and lower
  * the ordinary one. */
-static void learn(Learner *learner, const Step *step) {
+static void off_policy_mc_learn(Learner *learner, const Step *step) {
     OffPolicy *self = learner->self;
     Memory *m = &self->memory;
     int64_t *T = &m->T[step->copy];
@@ -59,7 +59,7 @@ static Status check_coverage(const Recipe *recipe) {
     return status_hint(ST_CONFIG, "1 tries all alike");
 }
 
-static Status open(Learner *learner) {
+static Status off_policy_mc_open(Learner *learner) {
     const Recipe *recipe = learner->recipe;
     TRY(tabular_open(learner, sizeof(OffPolicy), ACTION_VALUES));
     TRY(need_numbered_states(learner, "off_policy_mc"));
@@ -72,7 +72,7 @@ static Status open(Learner *learner) {
     return memory_open(learner, recipe->rl_max_episode, &self->memory);
 }
 
-static void keep(Learner *learner, Keeper *keeper) {
+static void off_policy_mc_keep(Learner *learner, Keeper *keeper) {
     const OffPolicy *self = learner->self;
     tabular_keep(learner, keeper);
     memory_keep(&self->memory, &self->t, keeper);
@@ -83,9 +83,9 @@ const Algorithm algorithm_off_policy_mc = {
     .name = "off_policy_mc",
     .help = "Monte Carlo by importance sampling (rl.importance): values of a given policy (rl.policy), or control",
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING "policy importance max_episode",
-    .open = open,
-    .learn = learn,
+    .open = off_policy_mc_open,
+    .learn = off_policy_mc_learn,
     .policy = tabular_policy,
-    .keep = keep,
+    .keep = off_policy_mc_keep,
     OF_A_TABLE,
 };

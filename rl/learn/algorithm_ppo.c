@@ -15,7 +15,7 @@ static void shuffle(int64_t *rows, int64_t n, RngKey key) {
     }
 }
 
-static Status update(Learner *learner) {
+static Status ppo_update(Learner *learner) {
     const Recipe *recipe = learner->recipe;
     ActorCritic *ac = learner->self;
     Rollout *rollout = &ac->rollout;
@@ -48,7 +48,7 @@ static Status update(Learner *learner) {
     return ST_OK;
 }
 
-static Status open(Learner *learner) { return actor_critic_open(learner, true, learner->recipe->rl_num_minibatches); }
+static Status ppo_open(Learner *learner) { return actor_critic_open(learner, true, learner->recipe->rl_num_minibatches); }
 
 const Algorithm algorithm_ppo = {
     .name = "ppo",
@@ -56,9 +56,9 @@ const Algorithm algorithm_ppo = {
     .discrete = true,
     .box = true,
     .keys = KEYS_OF_ROLLOUTS "gae_lambda num_iterations num_minibatches clip clip_value target_kl",
-    .open = open,
+    .open = ppo_open,
     .reserve = actor_critic_reserve,
-    .update = update,
+    .update = ppo_update,
     .act = actor_critic_act,
     .policy = actor_critic_policy,
     .keep = actor_critic_keep,

@@ -3,19 +3,19 @@
 #include "rl/learn/table.h"
 
 /* Q(S,A) += alpha [R + gamma max_a Q(S',a) - Q(S,A)] */
-static void learn(Learner *learner, const Step *step) {
+static void q_learning_learn(Learner *learner, const Step *step) {
     Tabular *t = learner->self;
     learn_toward(t, &t->Q, step->S, step->A, step->R + step->gamma * value_best(t, step->S_next));
 }
 
-static Status open(Learner *learner) { return tabular_open(learner, sizeof(Tabular), ACTION_VALUES); }
+static Status q_learning_open(Learner *learner) { return tabular_open(learner, sizeof(Tabular), ACTION_VALUES); }
 
 const Algorithm algorithm_q_learning = {
     .name = "q_learning",
     .help = "Q-learning on a table or tiles (Watkins 1989)",
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES,
-    .open = open,
-    .learn = learn,
+    .open = q_learning_open,
+    .learn = q_learning_learn,
     .policy = tabular_policy,
     .keep = tabular_keep,
     OF_A_TABLE,

@@ -6,7 +6,7 @@
  * Behind a time limit the value counts where there is one; without a baseline nothing is known there, and the limit is an end like any other. */
 #include "rl/learn/actor_critic.h"
 
-static Status update(Learner *learner) {
+static Status reinforce_update(Learner *learner) {
     const Recipe *recipe = learner->recipe;
     ActorCritic *ac = learner->self;
     Rollout *rollout = &ac->rollout;
@@ -17,7 +17,7 @@ static Status update(Learner *learner) {
     return actor_critic_one_pass(learner, "reinforce");
 }
 
-static Status open(Learner *learner) { return actor_critic_open(learner, learner->recipe->rl_baseline, 1); }
+static Status reinforce_open(Learner *learner) { return actor_critic_open(learner, learner->recipe->rl_baseline, 1); }
 
 const Algorithm algorithm_reinforce = {
     .name = "reinforce",
@@ -25,9 +25,9 @@ const Algorithm algorithm_reinforce = {
     .discrete = true,
     .box = true,
     .keys = KEYS_OF_ROLLOUTS "baseline",
-    .open = open,
+    .open = reinforce_open,
     .reserve = actor_critic_reserve,
-    .update = update,
+    .update = reinforce_update,
     .act = actor_critic_act,
     .policy = actor_critic_policy,
     .keep = actor_critic_keep,

@@ -184,7 +184,7 @@ static Status learn_price(Learner *learner, double mean_logprob) {
     return stepper_step(&sac->stepper, learner, &sac->price_params, sac->optimizer_steps, &norm);
 }
 
-static Status learn(Learner *learner, uint64_t draw) {
+static Status sac_learn(Learner *learner, uint64_t draw) {
     Sac *sac = learner->self;
     double mean_logprob;
     sac->optimizer_steps++;
@@ -210,7 +210,7 @@ static void stretch(const Space *space, const double *chosen, int64_t n, double 
 }
 
 /* Actions in (-1, 1): the mean's, or drawn. */
-static Status choose(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *chosen) {
+static Status sac_choose(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *chosen) {
     Sac *sac = learner->self;
     ArenaMark mark = arena_mark(learner->arena);
     double *output = arena_alloc(learner->arena, (size_t)(n * 2 * sac->size) * sizeof *output),
@@ -224,12 +224,12 @@ static Status choose(Learner *learner, const double *observations, int64_t n, bo
 }
 
 static Status act(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *actions) {
-    TRY(choose(learner, observations, n, greedy, key, actions));
+    TRY(sac_choose(learner, observations, n, greedy, key, actions));
     stretch(&learner->env->action, actions, n, actions);
     return ST_OK;
 }
 
-static void report(Learner *learner) {
+static void sac_report(Learner *learner) {
     const Sac *sac = learner->self;
     double n = (double)sac->sums.n;
     if (sac->sums.n == 0) return;
@@ -243,7 +243,7 @@ static void report(Learner *learner) {
     learner_metric(learner, "gradient_steps", n);
 }
 
-static Status update(Learner *learner) {
+static Status sac_update(Learner *learner) {
     const Recipe *recipe = learner->recipe;
     Sac *sac = learner->self;
     Env *env = learner->env;
@@ -253,7 +253,7 @@ static Status update(Learner *learner) {
     for (int64_t t = 0; t < recipe->rl_num_steps; t++) {
         RngKey key = learner_key(learner, RNG_EXPLORE, (uint64_t)t);
         if (learner->steps >= recipe->rl_learning_starts)
-            TRY(choose(learner, env->observations, env->copies, false, key, sac->chosen));
+            TRY(sac_choose(learner, env->observations, env->copies, false, key, sac->chosen));
         else
             for (int64_t i = 0; i < env->copies * sac->size; i++) sac->chosen[i] = 2 * rng_uniform(key, (uint64_t)i) - 1;
         stretch(&env->action, sac->chosen, env->copies, sac->stretched);
@@ -261,9 +261,9 @@ static Status update(Learner *learner) {
         TRY(learner_step(learner, sac->stretched));
         replay_end_step(&sac->D, env);
         if (sac->D.size == 0 || learner->steps < recipe->rl_learning_starts || learner->steps / env->copies % recipe->rl_train_every != 0) continue;
-        for (int64_t g = 0; g < recipe->rl_gradient_steps; g++) TRY(learn(learner, draws++));
+        for (int64_t g = 0; g < recipe->rl_gradient_steps; g++) TRY(sac_learn(learner, draws++));
     }
-    report(learner);
+    sac_report(learner);
     return ST_OK;
 }
 
@@ -316,7 +316,7 @@ static Status make_price(Learner *learner, Sac *sac) {
     return optimizer_init(&sac->stepper.optimizer, &sac->price_params, learner->arena);
 }
 
-static double *numbers(Arena *arena, int64_t n) { return arena_zero(arena, (size_t)n * sizeof(double)); }
+static double *sac_numbers(Arena *arena, int64_t n) { return arena_zero(arena, (size_t)n * sizeof(double)); }
 
 static Status make_scratch(Sac *sac, int64_t copies, Arena *arena) {
     int64_t n = sac->n, size = sac->size, shape[] = {n, sac->width + size};
@@ -325,11 +325,12 @@ static Status make_scratch(Sac *sac, int64_t copies, Arena *arena) {
     sac->pairs->needs_grad = true;
     sac->tape = tape_new(device_cpu(), DT_F32, 0);
     for (int j = 0; j < 2; j++)
-        if (!(sac->q[j] = numbers(arena, n)) || !(sac->dq[j] = numbers(arena, n))) return ST_RESOURCE;
-    return sac->tape && (sac->output = numbers(arena, n * 2 * size)) && (sac->doutput = numbers(arena, n * 2 * size)) &&
-                   (sac->noise = numbers(arena, n * size)) && (sac->actions = numbers(arena, n * size)) &&
-                   (sac->daction = numbers(arena, n * size)) && (sac->logprobs = numbers(arena, n)) && (sac->targets = numbers(arena, n)) &&
-                   (sac->chosen = numbers(arena, copies * size)) && (sac->stretched = numbers(arena, copies * size))
+        if (!(sac->q[j] = sac_numbers(arena, n)) || !(sac->dq[j] = sac_numbers(arena, n))) return ST_RESOURCE;
+    return sac->tape && (sac->output = sac_numbers(arena, n * 2 * size)) && (sac->doutput = sac_numbers(arena, n * 2 * size)) &&
+                   (sac->noise = sac_numbers(arena, n * size)) && (sac->actions = sac_numbers(arena, n * size)) &&
+                   (sac->daction = sac_numbers(arena, n * size)) && (sac->logprobs = sac_numbers(arena, n)) &&
+                   (sac->targets = sac_numbers(arena, n)) && (sac->chosen = sac_numbers(arena, copies * size)) &&
+                   (sac->stretched = sac_numbers(arena, copies * size))
                ? ST_OK
                : ST_RESOURCE;
 }
@@ -342,7 +343,7 @@ static Status check_bounds(const Env *env) {
     return ST_OK;
 }
 
-static Status make(Learner *learner, Sac *sac) {
+static Status sac_make(Learner *learner, Sac *sac) {
     const Recipe *recipe = learner->recipe;
     const Env *env = learner->env;
     TRY(check_bounds(env));
@@ -367,9 +368,9 @@ static Status make(Learner *learner, Sac *sac) {
     return make_scratch(sac, env->copies, learner->arena);
 }
 
-static Status open(Learner *learner) {
+static Status sac_open(Learner *learner) {
     learner->self = arena_zero(learner->arena, sizeof(Sac));
-    return learner->self ? make(learner, learner->self) : ST_RESOURCE;
+    return learner->self ? sac_make(learner, learner->self) : ST_RESOURCE;
 }
 
 /* The largest of its passes: both critics at once, and the actor for all copies. */
@@ -385,7 +386,7 @@ static Status largest_passes(Sac *sac, const Env *env) {
     return tape_backward(sac->tape);
 }
 
-static Status reserve(Learner *learner, TrainMemory *memory) {
+static Status sac_reserve(Learner *learner, TrainMemory *memory) {
     Sac *sac = learner->self, planned = *sac;
     memory_add_networks(memory, &sac->pi_params, &sac->stepper.optimizer);
     memory_add_networks(memory, &sac->critics.params, &sac->stepper.optimizer);
@@ -396,7 +397,7 @@ static Status reserve(Learner *learner, TrainMemory *memory) {
     return status;
 }
 
-static void close(Learner *learner) {
+static void sac_close(Learner *learner) {
     Sac *sac = learner->self;
     params_release(&sac->pi_params);
     params_release(&sac->price_params);
@@ -405,12 +406,12 @@ static void close(Learner *learner) {
     tape_free(sac->tape);
 }
 
-static void policy(Learner *learner, Keeper *keeper) {
+static void sac_policy(Learner *learner, Keeper *keeper) {
     const Sac *sac = learner->self;
     keep_weights(keeper, &sac->pi_params);
 }
 
-static void keep(Learner *learner, Keeper *keeper) {
+static void sac_keep(Learner *learner, Keeper *keeper) {
     Sac *sac = learner->self;
     keep_weights(keeper, &sac->critics.params);
     keep_weights(keeper, &sac->price_params);
@@ -427,11 +428,11 @@ const Algorithm algorithm_sac = {
     .help = "soft actor-critic with twin critics and a learned price of entropy (arXiv 1812.05905)",
     .box = true,
     .keys = KEYS_OF_REPLAY "ent_coef target_entropy",
-    .open = open,
-    .reserve = reserve,
-    .update = update,
+    .open = sac_open,
+    .reserve = sac_reserve,
+    .update = sac_update,
     .act = act,
-    .policy = policy,
-    .keep = keep,
-    .close = close,
+    .policy = sac_policy,
+    .keep = sac_keep,
+    .close = sac_close,
 };

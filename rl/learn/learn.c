@@ -21,12 +21,12 @@ typedef struct Learn {
 
 /* ---- what the loop asks ---- */
 
-static bool done(void *context) {
+static bool learn_done(void *context) {
     const Learn *learn = context;
     return learn->learner->steps >= learn->recipe->rl_total_steps;
 }
 
-static Status step(void *context, int64_t number, Metrics *metrics) {
+static Status learn_step(void *context, int64_t number, Metrics *metrics) {
     Learn *learn = context;
     Learner *learner = learn->learner;
     const Episodes *episodes = &learner->episodes;
@@ -53,7 +53,7 @@ static Status step(void *context, int64_t number, Metrics *metrics) {
     return ST_OK;
 }
 
-static void keep(void *context, Keeper *keeper) {
+static void learn_keep(void *context, Keeper *keeper) {
     Learn *learn = context;
     learner_keep(learn->learner, keeper);
     keep_real(keeper, "last_reward", &learn->last_reward);
@@ -93,7 +93,7 @@ static Status show_values(Learn *learn) {
     return ST_OK;
 }
 
-static Status finish(void *context, Run *run) {
+static Status learn_finish(void *context, Run *run) {
     Learn *learn = context;
     if (learn->learner->all_episodes == 0)
         run_warn(run, "no episode ended in %lld step%s, so no return is known; max_episode_steps of rl.env, or more rl.total_steps, ends them",
@@ -105,7 +105,7 @@ static Status finish(void *context, Run *run) {
     return show_values(learn);
 }
 
-static json_t *summary(void *context) {
+static json_t *learn_summary(void *context) {
     const Learn *learn = context;
     return json_pack("{s:I, s:I, s:o, s:o}", "env_steps", (json_int_t)learn->learner->steps, "episodes", (json_int_t)learn->learner->all_episodes,
                      "last_reward", json_real_or_null(learn->last_reward), "best_reward", json_real_or_null(learn->best_reward));
@@ -113,7 +113,7 @@ static json_t *summary(void *context) {
 
 /* ---- the run ---- */
 
-static Status recall(void *context, const Run *run) {
+static Status learn_load_result(void *context, const Run *run) {
     LearnResult *result = ((Learn *)context)->result;
     json_t *json;
     TRY(run_summary(run, &json));
@@ -128,38 +128,38 @@ static Status recall(void *context, const Run *run) {
     return status;
 }
 
-static Status open(void *context, TrainMemory *memory) {
+static Status learn_open(void *context, TrainMemory *memory) {
     Learn *learn = context;
     uint64_t resident = memory_resident();
     TRY(learner_new(learn->recipe, learn->recipe->rl_num_envs, &learn->learner));
     return learner_memory(learn->learner, resident, memory);
 }
 
-static void tell(void *context, const TrainMemory *memory) {
+static void learn_report_plan(void *context, const TrainMemory *memory) {
     const Learn *learn = context;
     if (learn->config->on_plan) learn->config->on_plan(learn->config->context, learn->learner, memory);
 }
 
-static void started(void *context, JsonWriter *w) {
+static void learn_started(void *context, JsonWriter *w) {
     const Learn *learn = context;
     jw_string(w, "environment", learn->learner->env->id);
     jw_string(w, "algorithm", learn->learner->algorithm->name);
     jw_int(w, "env_steps", learn->recipe->rl_total_steps);
 }
 
-static Status train(void *context, Run *run) {
+static Status learn_train(void *context, Run *run) {
     Learn *learn = context;
     const NamedMdp *world = learn->learner->env->world;
     LoopTask task = {.context = learn,
                      .inputs = {{world ? "rl.env" : NULL, world ? named_mdp_fingerprint(world) : 0}},
-                     .done = done,
-                     .step = step,
+                     .done = learn_done,
+                     .step = learn_step,
                      .fragile = env_is_remote(learn->learner->env),
-                     .keep = keep,
+                     .keep = learn_keep,
                      .resumed = resumed,
                      .on_step = on_step,
-                     .finish = finish,
-                     .summary = summary};
+                     .finish = learn_finish,
+                     .summary = learn_summary};
     LoopResult all;
     TRY(loop_run(learn->recipe, run, &task, &all));
     const Learner *learner = learn->learner;
@@ -174,14 +174,14 @@ static Status train(void *context, Run *run) {
     return ST_OK;
 }
 
-static void release(void *context) { learner_free(((Learn *)context)->learner); }
+static void learn_release(void *context) { learner_free(((Learn *)context)->learner); }
 
 /* ---- a longer run ---- */
 
 static bool reads(const Learn *learn, const char *key) { return strstr(learn->learner->algorithm->keys, key) != NULL; }
 
 /* Updates are counted by the schedule, and do what num_steps of each copy tell. */
-static Status length(void *context, const Recipe *recipe, RunLength *length) {
+static Status learn_length(void *context, const Recipe *recipe, RunLength *length) {
     double per_update = (double)recipe->rl_num_steps * (double)recipe->rl_num_envs;
     bool scheduled = reads(context, "train.lr_scheduler");
     length->steps = recipe->rl_total_steps;
@@ -212,7 +212,8 @@ static Status lengthen(void *context, const Recipe *before, Str *differs) {
     return status_hint(ST_CONFIG, "runs whose rl.buffer_size is at most rl.total_steps can be made longer; begin this one anew with --force");
 }
 
-static const TrainingKind kind = {recall, open, tell, started, train, release, false, .length = length, .lengthen = lengthen, .counter = "env_steps"};
+static const TrainingKind kind = {learn_load_result, learn_open, learn_report_plan,      learn_started,        learn_train,
+                                  learn_release,     false,      .length = learn_length, .lengthen = lengthen, .counter = "env_steps"};
 
 Status learn_run(const LearnConfig *config, LearnResult *result) {
     Learn learn = {
@@ -244,7 +245,7 @@ typedef struct Played {
 } Played;
 
 /* Every copy plays its share of the episodes and then no longer counts. */
-static Status play(Learner *learner, const EvaluationConfig *config, Played *played) {
+static Status learn_play(Learner *learner, const EvaluationConfig *config, Played *played) {
     Env *env = learner->env;
     double *actions = arena_zero(learner->arena, (size_t)(env->copies * env->action.size) * sizeof *actions);
     int64_t *left = arena_zero(learner->arena, (size_t)env->copies * sizeof *left), waiting = config->episodes;
@@ -304,7 +305,7 @@ Status learn_evaluate(const char *dir, const EvaluationConfig *config, Evaluatio
     if (status == ST_OK) learner->steps = learner->total_steps; /* --sample explores as at the end */
     int64_t limit = status == ST_OK ? limit_episodes(learner->env, config->on_step) : 0;
     if (status == ST_OK) env_reset(learner->env, config->seed);
-    if (status == ST_OK) status = play(learner, config, &played);
+    if (status == ST_OK) status = learn_play(learner, config, &played);
     if (status == ST_OK) {
         const Episodes *episodes = &played.episodes;
         *evaluation = (Evaluation){

@@ -6,7 +6,7 @@
 
 #define FAR 10.0
 
-static double bounded(double x) { return x < -FAR ? -FAR : x > FAR ? FAR : x; }
+static double normalize_bounded(double x) { return x < -FAR ? -FAR : x > FAR ? FAR : x; }
 
 Status moments_init(Moments *moments, int64_t width, Arena *arena) {
     *moments = (Moments){width, arena_zero(arena, (size_t)width * sizeof(double)), arena_alloc(arena, (size_t)width * sizeof(double)),
@@ -40,7 +40,7 @@ void moments_normalise(const Moments *moments, const double *rows, int64_t n, do
     for (int64_t r = 0; r < n; r++)
         for (int64_t i = 0; i < moments->width; i++) {
             int64_t at = r * moments->width + i;
-            out[at] = bounded((rows[at] - moments->mean[i]) / sqrt(moments->variance[i] + 1e-8));
+            out[at] = normalize_bounded((rows[at] - moments->mean[i]) / sqrt(moments->variance[i] + 1e-8));
         }
 }
 
@@ -60,7 +60,7 @@ void reward_scale_apply(RewardScale *scale, double *rewards, const bool *termina
     moments_add(&scale->moments, scale->sums, playing, scale->copies);
     double divisor = sqrt(*scale->moments.variance + 1e-8);
     for (int64_t i = 0; i < scale->copies; i++) {
-        rewards[i] = bounded(rewards[i] / divisor);
+        rewards[i] = normalize_bounded(rewards[i] / divisor);
         if (terminated[i] || truncated[i]) scale->sums[i] = 0;
     }
 }

@@ -38,7 +38,7 @@ typedef struct Making {
     Arena *arena;
 } Making;
 
-static Status make(const Making *m, Mlp *mlp, const char *name, int number, int64_t in, int64_t out, int first, int n_hidden, bool trunk) {
+static Status q_network_make(const Making *m, Mlp *mlp, const char *name, int number, int64_t in, int64_t out, int first, int n_hidden, bool trunk) {
     MlpConfig config = network_config(&m->network->config.shape, in, out);
     config.hidden += first;
     config.n_hidden = n_hidden;
@@ -51,13 +51,14 @@ Status q_network_init(QNetwork *network, const QNetworkConfig *config, bool trai
     Making making = {network, trained, seed, device, dtype, arena};
     int n = config->shape.n_hidden, shared = n - 1;
     int64_t in = space_width(&config->observation);
-    if (!config->dueling) return make(&making, &network->q, "q", NUMBER_Q, in, config->n_actions, 0, n, false);
+    if (!config->dueling) return q_network_make(&making, &network->q, "q", NUMBER_Q, in, config->n_actions, 0, n, false);
     if (n < 1) return status_fail(ST_CONFIG, "'rl.dueling' needs a hidden layer in 'policy.hidden'");
     network->has_trunk = shared > 0;
-    if (network->has_trunk) TRY(make(&making, &network->trunk, "trunk", NUMBER_TRUNK, in, config->shape.hidden[shared - 1], 0, shared - 1, true));
+    if (network->has_trunk)
+        TRY(q_network_make(&making, &network->trunk, "trunk", NUMBER_TRUNK, in, config->shape.hidden[shared - 1], 0, shared - 1, true));
     if (network->has_trunk) in = network->trunk.out;
-    TRY(make(&making, &network->q, "advantage", NUMBER_Q, in, config->n_actions, shared, 1, false));
-    return make(&making, &network->value, "value", NUMBER_VALUE, in, 1, shared, 1, false);
+    TRY(q_network_make(&making, &network->q, "advantage", NUMBER_Q, in, config->n_actions, shared, 1, false));
+    return q_network_make(&making, &network->value, "value", NUMBER_VALUE, in, 1, shared, 1, false);
 }
 
 void q_network_release(QNetwork *network) { params_release(&network->params); }
@@ -138,13 +139,14 @@ void keep_copy(Keeper *keeper, const char *prefix, const Params *params) {
 
 /* ---- learning ---- */
 
-static double *numbers(Arena *arena, int64_t n) { return arena_alloc(arena, (size_t)n * sizeof(double)); }
+static double *q_network_numbers(Arena *arena, int64_t n) { return arena_alloc(arena, (size_t)n * sizeof(double)); }
 
 Status q_loss_init(QLoss *l, int64_t n, int64_t n_actions, Arena *arena) {
     *l = (QLoss){.huber = 0};
-    return (l->q = numbers(arena, n * n_actions)) && (l->next_q = numbers(arena, n * n_actions)) && (l->choose_q = numbers(arena, n * n_actions)) &&
-                   (l->dq = numbers(arena, n * n_actions)) && (l->chosen = numbers(arena, n)) && (l->targets = numbers(arena, n)) &&
-                   (l->grad = numbers(arena, n)) && (l->errors = numbers(arena, n))
+    return (l->q = q_network_numbers(arena, n * n_actions)) && (l->next_q = q_network_numbers(arena, n * n_actions)) &&
+                   (l->choose_q = q_network_numbers(arena, n * n_actions)) && (l->dq = q_network_numbers(arena, n * n_actions)) &&
+                   (l->chosen = q_network_numbers(arena, n)) && (l->targets = q_network_numbers(arena, n)) &&
+                   (l->grad = q_network_numbers(arena, n)) && (l->errors = q_network_numbers(arena, n))
                ? ST_OK
                : ST_RESOURCE;
 }

@@ -44,7 +44,7 @@ static Status estimate(Policy *policy, const double *seen, int64_t n, double *va
 }
 
 /* Draws the actions of row t. */
-static Status choose(Rollout *rollout, Learner *learner, Policy *policy, int64_t t) {
+static Status rollout_choose(Rollout *rollout, Learner *learner, Policy *policy, int64_t t) {
     const Env *env = learner->env;
     int64_t B = env->copies, obs_size = env->observation.size, size = env->action.size;
     double *obs = rollout->batch.obs + t * B * obs_size, *actions = rollout->actions + t * B * size;
@@ -85,7 +85,7 @@ static Status value_rows(Rollout *rollout, Learner *learner, Policy *policy) {
 Status rollout_fill(Rollout *rollout, Learner *learner, Policy *policy) {
     TRY(rollout_reserve(rollout, learner, policy->has_values));
     for (int64_t t = 0; t < rollout->T; t++) {
-        TRY(choose(rollout, learner, policy, t));
+        TRY(rollout_choose(rollout, learner, policy, t));
         TRY(learner_step(learner, rollout->allowed));
         TRY(record(rollout, learner, policy, t));
     }
@@ -99,7 +99,7 @@ Status rollout_episodes(Rollout *rollout, Learner *learner, Policy *policy) {
     if (rollout->scale) reward_scale_restart(rollout->scale);
     for (rollout->batch.T = 0; playing > 0 && rollout->batch.T < rollout->T; rollout->batch.T++) {
         int64_t t = rollout->batch.T;
-        TRY(choose(rollout, learner, policy, t));
+        TRY(rollout_choose(rollout, learner, policy, t));
         TRY(learner_play(learner, rollout->allowed));
         TRY(record(rollout, learner, policy, t));
         playing = 0;

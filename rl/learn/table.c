@@ -148,13 +148,13 @@ static const double *preferences(const Tabular *t, const int32_t *S, double *q) 
     return q;
 }
 
-static Choice choose(Tabular *t, const int32_t *S, double u) {
+static Choice table_choose(Tabular *t, const int32_t *S, double u) {
     if (t->pi) return choose_from(t->pi + S[0] * t->A, t->A, u);
     return choose_soft(preferences(t, S, t->q), t->A, epsilon_at(t, S), u);
 }
 
 int64_t next_action(Tabular *t, const Step *step) {
-    Choice choice = choose(t, step->S_next, draw(t));
+    Choice choice = table_choose(t, step->S_next, draw(t));
     if (!step->ended) t->actions[step->copy] = (double)choice.A;
     return choice.A;
 }
@@ -163,14 +163,14 @@ int64_t next_action(Tabular *t, const Step *step) {
 
 static int32_t *row(int32_t *S, const Tabular *t, int64_t copy) { return S + copy * t->features.active; }
 
-static void observe(const Tabular *t, const double *observations, int64_t copy, int32_t *S) {
+static void table_observe(const Tabular *t, const double *observations, int64_t copy, int32_t *S) {
     features_of(&t->features, observations + copy * t->features.size, S);
 }
 
 static void choose_missing(Tabular *t) {
     for (int64_t copy = 0; copy < t->copies; copy++) {
         if (t->actions[copy] >= 0) continue;
-        Choice choice = choose(t, row(t->S, t, copy), draw(t));
+        Choice choice = table_choose(t, row(t->S, t, copy), draw(t));
         t->actions[copy] = (double)choice.A;
         t->b[copy] = choice.b;
     }
@@ -181,7 +181,7 @@ static void learn_from_copy(Learner *learner, int64_t copy) {
     const Env *env = learner->env;
     bool ended = env->terminated[copy] || env->truncated[copy];
     int32_t *S = row(t->S, t, copy), *S_next = row(t->S_next, t, copy);
-    observe(t, ended ? env->final_observations : env->observations, copy, S_next);
+    table_observe(t, ended ? env->final_observations : env->observations, copy, S_next);
     Step step = {
         .copy = copy,
         .S = S,
@@ -195,7 +195,7 @@ static void learn_from_copy(Learner *learner, int64_t copy) {
     t->actions[copy] = -1;
     learner->algorithm->learn(learner, &step);
     if (ended)
-        observe(t, env->observations, copy, S);
+        table_observe(t, env->observations, copy, S);
     else
         memcpy(S, S_next, (size_t)t->features.active * sizeof *S);
 }
@@ -207,7 +207,7 @@ Status tabular_update(Learner *learner) {
     t->draws = 0;
     t->error_sum = 0;
     t->errors = 0;
-    for (int64_t copy = 0; copy < t->copies; copy++) observe(t, learner->env->observations, copy, row(t->S, t, copy));
+    for (int64_t copy = 0; copy < t->copies; copy++) table_observe(t, learner->env->observations, copy, row(t->S, t, copy));
     for (int64_t i = 0; i < t->recipe->rl_num_steps; i++) {
         choose_missing(t);
         TRY(learner_step(learner, t->actions));
@@ -223,14 +223,14 @@ Status tabular_act(Learner *learner, const double *observations, int64_t n, bool
     Tabular *t = learner->self;
     for (int64_t i = 0; i < n; i++) {
         int32_t *S = t->S_next;
-        observe(t, observations, i, S);
+        table_observe(t, observations, i, S);
         double u = rng_uniform(key, (uint64_t)i);
         if (greedy && t->judged)
             actions[i] = (double)choose_from(t->judged + S[0] * t->A, t->A, u).A;
         else if (greedy)
             actions[i] = (double)best_of(preferences(t, S, t->q), t->A);
         else
-            actions[i] = (double)choose(t, S, u).A;
+            actions[i] = (double)table_choose(t, S, u).A;
     }
     return ST_OK;
 }

@@ -3,12 +3,12 @@
  * epsilon-soft behaviour, step sizes, what is remembered of an episode, eligibility traces, and the loop that hands over one step S, A, R, S' after
  * the other.
  *
- *     static void learn(Learner *learner, const Step *step) {                                    // the whole of Q-learning
+ *     static void q_learning_learn(Learner *learner, const Step *step) {            // the whole of Q-learning
  *         Tabular *t = learner->self;
  *         learn_toward(t, &t->Q, step->S, step->A, step->R + step->gamma * value_best(t, step->S_next));
  *     }
- *     static Status open(Learner *learner) { return tabular_open(learner, sizeof(Tabular), ACTION_VALUES); }
- *     const Algorithm algorithm_q_learning = {.name = "q_learning", .open = open, .learn = learn, OF_A_TABLE, ...};
+ *     static Status q_learning_open(Learner *learner) { return tabular_open(learner, sizeof(Tabular), ACTION_VALUES); }
+ *     const Algorithm algorithm_q_learning = {.name = "q_learning", .open = q_learning_open, .learn = q_learning_learn, OF_A_TABLE, ...};
  *
  * A state is its features: the row of a table, or one tile of each tiling; q(s,a) is the sum of their weights. Copies of the environment step
  * together and learn one after the other into the same table; with one copy everything happens in the textbook's order. All random choices of an

@@ -14,7 +14,7 @@ static Status fail_length(const char *key, size_t n, const Env *env) {
 
 static double at(const RealList *list, int i, double otherwise) { return list->n == 0 ? otherwise : list->items[list->n == 1 ? 0 : (size_t)i]; }
 
-static Status tile(const Recipe *recipe, const Env *env, Features *f) {
+static Status table_features_tile(const Recipe *recipe, const Env *env, Features *f) {
     const Space *space = &env->observation;
     const struct {
         const char *key;
@@ -53,7 +53,7 @@ Status features_open(const Recipe *recipe, const Env *env, Features *f) {
     if (numbered && tilings > 0)
         return status_fail(ST_CONFIG, "'rl.tilings' cut real numbers, and the states of environment '%s' are numbered", env->id);
     *f = (Features){.n = env->observation.n, .active = MAX(tilings, 1), .size = (int)env->observation.size};
-    return numbered ? ST_OK : tile(recipe, env, f);
+    return numbered ? ST_OK : table_features_tile(recipe, env, f);
 }
 
 /* Tiling k is shifted by k (1, 3, 5, ...) / tilings of a tile: shifts along the diagonal alone would leave their traces in what is learned. */

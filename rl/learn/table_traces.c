@@ -32,7 +32,7 @@ void traces_keep(const Traces *traces, const Tabular *t, Keeper *keeper) {
 }
 
 /* z += x, or what stands for it. */
-static void grow(const Traces *traces, const Values *values, const Step *step, int64_t A, bool replacing, double x) {
+static void table_traces_grow(const Traces *traces, const Values *values, const Step *step, int64_t A, bool replacing, double x) {
     double *z = traces->z + step->copy * traces->n;
     int32_t *list = traces->list + step->copy * traces->n, *listed = &traces->listed[step->copy];
     for (int i = 0; i < values->active; i++) {
@@ -69,7 +69,7 @@ void traces_learn(Tabular *t, Traces *traces, Values *values, const Step *step, 
         late = begins ? 0 : value - traces->old[step->copy];
         traces->old[step->copy] = next;
     }
-    grow(traces, values, step, A, replacing, alpha * x);
+    table_traces_grow(traces, values, step, A, replacing, alpha * x);
     for (int i = 0; i < values->active; i++) values->w[step->S[i] * values->A + A] -= alpha * late;
     learn_and_decay(traces, values, step->copy, error + late, decay, FORGOTTEN * alpha);
     note_error(t, error);

@@ -76,7 +76,7 @@ static bool in_range(MdpBuilder *builder, const char *what, int64_t value, int64
 }
 
 /* Room for one more of `size` bytes. */
-static bool grow(MdpBuilder *builder, void *items, size_t n, size_t *room, size_t size) {
+static bool mdp_grow(MdpBuilder *builder, void *items, size_t n, size_t *room, size_t size) {
     Status status = array_grow(items, room, n + 1, size, "outcomes");
     if (status != ST_OK) keep_failure(builder, status);
     return status == ST_OK;
@@ -87,7 +87,7 @@ void mdp_builder_add(MdpBuilder *builder, int64_t state, int64_t action, int64_t
     if (!in_range(builder, "state", state, builder->n_states) || !in_range(builder, "action", action, builder->n_actions) ||
         !in_range(builder, "state", next, builder->n_states))
         return;
-    if (!grow(builder, &builder->outcomes, builder->n, &builder->room, sizeof *builder->outcomes)) return;
+    if (!mdp_grow(builder, &builder->outcomes, builder->n, &builder->room, sizeof *builder->outcomes)) return;
     builder->outcomes[builder->n++] = (Outcome){.row = state * builder->n_actions + action,
                                                 .probability = probability,
                                                 .reward = reward,
@@ -98,7 +98,7 @@ void mdp_builder_add(MdpBuilder *builder, int64_t state, int64_t action, int64_t
 
 static void add_place(MdpBuilder *builder, StatePlaces *places, int64_t state, double probability) {
     if (builder->failure.status != ST_OK || !in_range(builder, "state", state, builder->n_states)) return;
-    if (!grow(builder, &places->items, places->n, &places->room, sizeof *places->items)) return;
+    if (!mdp_grow(builder, &places->items, places->n, &places->room, sizeof *places->items)) return;
     places->items[places->n++] = (StatePlace){state, probability, builder->line};
 }
 
@@ -202,7 +202,7 @@ static Status fill_world(const MdpBuilder *builder, NamedMdp *world, int **lines
     return copy_names(arena, builder->action_names, builder->n_actions, &world->action_names);
 }
 
-static Status finish(const MdpBuilder *builder, NamedMdp **world) {
+static Status mdp_finish(const MdpBuilder *builder, NamedMdp **world) {
     TRY(failure_say(&builder->failure));
     Arena *arena = arena_new(0);
     NamedMdp *made = arena ? arena_zero(arena, sizeof *made) : NULL;
@@ -226,7 +226,7 @@ static Status finish(const MdpBuilder *builder, NamedMdp **world) {
 
 Status mdp_builder_finish(MdpBuilder *builder, NamedMdp **world) {
     *world = NULL;
-    Status status = finish(builder, world);
+    Status status = mdp_finish(builder, world);
     mdp_builder_free(builder);
     return status;
 }

@@ -13,7 +13,7 @@
 #include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"
 
-static double largest(const MdpForm *form, const double *V) {
+static double mdp_certify_largest(const MdpForm *form, const double *V) {
     double most = 0;
     for (int32_t s = 0; s < form->n; s++)
         if (!(fabs(V[s]) <= most)) most = fabs(V[s]);
@@ -31,7 +31,7 @@ static double rounding_of(const MdpForm *form, double reward_size, double most) 
 static double row_rounding(const MdpForm *form, int64_t row, double most) { return rounding_of(form, form->row_size[row], most); }
 
 double form_reward_size(const MdpForm *form, const double *V) {
-    double most = largest(form, V), size = 0;
+    double most = mdp_certify_largest(form, V), size = 0;
     if (!(form->reward_size > 16 * most)) return form->reward_size;
     for (int32_t s = 0; s < form->n; s++) {
         if (!form_is_live(form, s)) continue;
@@ -43,7 +43,7 @@ double form_reward_size(const MdpForm *form, const double *V) {
     return size;
 }
 
-double form_rounding(const MdpForm *form, const double *V) { return rounding_of(form, form_reward_size(form, V), largest(form, V)); }
+double form_rounding(const MdpForm *form, const double *V) { return rounding_of(form, form_reward_size(form, V), mdp_certify_largest(form, V)); }
 
 double form_row_rounding(const MdpForm *form, int64_t row, const double *V) {
     double size = 0;
@@ -95,7 +95,8 @@ static bool slowest(const MdpForm *form, const double *V, double near, int64_t *
 
 /* Rows that are not near the best one must have room for what h adds. */
 static bool others_have_room(const MdpForm *form, const double *V, double near, double off, const Clock *clock) {
-    double scale = off / clock->drop, most = largest(form, V), noise = 1.01 * ((double)form->longest + 4) * UNIT_ROUNDOFF * clock->longest;
+    double scale = off / clock->drop, most = mdp_certify_largest(form, V),
+           noise = 1.01 * ((double)form->longest + 4) * UNIT_ROUNDOFF * clock->longest;
     for (int32_t s = 0; s < form->n; s++) {
         if (!form_is_live(form, s)) continue;
         double best = form_best(form, s, V, NULL);
@@ -116,7 +117,7 @@ static double bound_undiscounted(const MdpForm *form, const double *V, double of
     int64_t *rows = arena_alloc(form->arena, ((size_t)form->n + 1) * sizeof *rows);
     double *ones = arena_alloc(form->arena, ((size_t)form->n_rows + 1) * sizeof *ones), bound = (double)INFINITY;
     if (clock.h && rows && ones) {
-        double size = form_reward_size(form, V) + largest(form, V);
+        double size = form_reward_size(form, V) + mdp_certify_largest(form, V);
         for (int64_t row = 0; row < form->n_rows; row++) ones[row] = 1;
         double near = fmax(2 * off, 1e-9 * size);
         do {

@@ -139,7 +139,7 @@ static Status solve_direct(const System *system, double *V) {
 
 /* ---- BiCGSTAB (van der Vorst 1992), sums by blocks so that threads change nothing ---- */
 
-static double dot(const double *a, const double *b, int64_t n) {
+static double mdp_direct_dot(const double *a, const double *b, int64_t n) {
     enum { BLOCK = 4096 };
     double sums[64] = {0}, sum = 0;
     for (int64_t first = 0; first < n; first += BLOCK * 64) {
@@ -170,17 +170,17 @@ static Status bicgstab(const System *system, double target, int64_t limit, doubl
     double most = residual(system, V, false, r);
     memcpy(r0, r, (size_t)n * sizeof *r);
     for (int64_t i = 0; i < limit && most > target && isfinite(most) && !interrupt_requested(); i++, ++*iterations) {
-        double new_rho = dot(r0, r, n), beta = new_rho / rho * (alpha / omega);
+        double new_rho = mdp_direct_dot(r0, r, n), beta = new_rho / rho * (alpha / omega);
         if (!isfinite(beta) || new_rho == 0) break;
         rho = new_rho;
         for (int64_t k = 0; k < n; k++) p[k] = r[k] + beta * (p[k] - omega * v[k]);
         multiply(system, p, v);
-        alpha = rho / dot(r0, v, n);
+        alpha = rho / mdp_direct_dot(r0, v, n);
         if (!isfinite(alpha)) break;
         for (int64_t k = 0; k < n; k++) s[k] = r[k] - alpha * v[k];
         multiply(system, s, t);
-        double tt = dot(t, t, n);
-        omega = tt > 0 ? dot(t, s, n) / tt : 0;
+        double tt = mdp_direct_dot(t, t, n);
+        omega = tt > 0 ? mdp_direct_dot(t, s, n) / tt : 0;
         most = 0;
         for (int64_t k = 0; k < n; k++) {
             V[k] += alpha * p[k] + omega * s[k];

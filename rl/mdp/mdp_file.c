@@ -66,7 +66,9 @@ typedef struct Reader {
 /* ---- events ---- */
 
 static int line_of(const Reader *reader) { return (int)reader->event.start_mark.line + 1; }
-static Status fault(const Reader *reader, const char *expected) { return status_fail(ST_INPUT, "line %d: expected %s", line_of(reader), expected); }
+static Status mdp_file_fault(const Reader *reader, const char *expected) {
+    return status_fail(ST_INPUT, "line %d: expected %s", line_of(reader), expected);
+}
 
 static Status next(Reader *reader) {
     yaml_event_delete(&reader->event);
@@ -80,7 +82,7 @@ static Status next(Reader *reader) {
     return ST_OK;
 }
 
-static bool is(const Reader *reader, yaml_event_type_t type) { return reader->event.type == type; }
+static bool mdp_file_is(const Reader *reader, yaml_event_type_t type) { return reader->event.type == type; }
 static const char *text_of(const Reader *reader) { return (const char *)reader->event.data.scalar.value; }
 
 /* What YAML takes for nothing. */
@@ -95,7 +97,7 @@ static bool is_null(const Reader *reader) { return is_null_event(&reader->event)
 
 /* The scalar that the reader stands on. */
 static Status need_scalar(const Reader *reader, const char *expected) {
-    if (!is(reader, YAML_SCALAR_EVENT)) return fault(reader, expected);
+    if (!mdp_file_is(reader, YAML_SCALAR_EVENT)) return mdp_file_fault(reader, expected);
     if (memchr(text_of(reader), 0, reader->event.data.scalar.length))
         return status_fail(ST_INPUT, "line %d: a text holds a NUL character", line_of(reader));
     return ST_OK;
@@ -173,18 +175,18 @@ static Status need_word(Reader *reader, const char *expected, int32_t *word) {
 
 static Status read_names(Reader *reader, Names *names, const char *expected) {
     names->line = line_of(reader);
-    if (is(reader, YAML_SEQUENCE_START_EVENT)) {
+    if (mdp_file_is(reader, YAML_SEQUENCE_START_EVENT)) {
         names->named = true;
         while (true) {
             TRY(next(reader));
-            if (is(reader, YAML_SEQUENCE_END_EVENT)) break;
+            if (mdp_file_is(reader, YAML_SEQUENCE_END_EVENT)) break;
             TRY(array_grow(&names->words, &names->room, (size_t)names->n + 1, sizeof *names->words, "names"));
             TRY(need_word(reader, "a name", &names->words[names->n]));
             for (const char *at = reader->words.items[names->words[names->n]]; *at; at++)
-                if ((unsigned char)*at < ' ' || *at == 0x7f) return fault(reader, "names without control characters");
+                if ((unsigned char)*at < ' ' || *at == 0x7f) return mdp_file_fault(reader, "names without control characters");
             names->n++;
         }
-        return names->n > 0 ? ST_OK : fault(reader, expected);
+        return names->n > 0 ? ST_OK : mdp_file_fault(reader, expected);
     }
     TRY(need_scalar(reader, expected));
     bool fine = parse_whole(text_of(reader), &names->n) && names->n >= 1 && names->n <= INT32_MAX;
@@ -210,19 +212,19 @@ static Status read_place(Reader *reader, Places *places, const char *expected) {
 }
 
 static Status read_terminal(Reader *reader) {
-    if (!is(reader, YAML_SEQUENCE_START_EVENT)) return read_place(reader, &reader->terminals, "a list of states");
+    if (!mdp_file_is(reader, YAML_SEQUENCE_START_EVENT)) return read_place(reader, &reader->terminals, "a list of states");
     while (true) {
         TRY(next(reader));
-        if (is(reader, YAML_SEQUENCE_END_EVENT)) return ST_OK;
+        if (mdp_file_is(reader, YAML_SEQUENCE_END_EVENT)) return ST_OK;
         TRY(read_place(reader, &reader->terminals, "a state"));
     }
 }
 
 static Status read_start(Reader *reader) {
-    if (!is(reader, YAML_MAPPING_START_EVENT)) return read_place(reader, &reader->starts, "a state, or {state: probability}");
+    if (!mdp_file_is(reader, YAML_MAPPING_START_EVENT)) return read_place(reader, &reader->starts, "a state, or {state: probability}");
     while (true) {
         TRY(next(reader));
-        if (is(reader, YAML_MAPPING_END_EVENT)) return ST_OK;
+        if (mdp_file_is(reader, YAML_MAPPING_END_EVENT)) return ST_OK;
         TRY(read_place(reader, &reader->starts, "a state"));
         TRY(next(reader));
         TRY(need_number(reader, "the probability to start there", &reader->starts.items[reader->starts.n - 1].probability));
@@ -247,7 +249,7 @@ static Status read_ends(const Reader *reader, bool *ends) {
 
 /* A chain's transition may lack the reward, which then is 0. */
 static Status read_reward(Reader *reader, double *reward) {
-    if (reader->is_chain && is(reader, YAML_SEQUENCE_END_EVENT)) return ST_OK;
+    if (reader->is_chain && mdp_file_is(reader, YAML_SEQUENCE_END_EVENT)) return ST_OK;
     reader->has_rewards = true;
     TRY(need_number(reader,
                     reader->is_chain ? "a reward in [state, next state, probability, reward]"
@@ -259,7 +261,7 @@ static Status read_reward(Reader *reader, double *reward) {
 static Status read_transition(Reader *reader) {
     const char *form = reader->is_chain ? "[state, next state, probability, reward] (there is no key 'actions') or the same with done"
                                         : "[state, action, next state, probability, reward] or the same with done";
-    if (!is(reader, YAML_SEQUENCE_START_EVENT)) return fault(reader, form);
+    if (!mdp_file_is(reader, YAML_SEQUENCE_START_EVENT)) return mdp_file_fault(reader, form);
     TRY(array_grow(&reader->transitions, &reader->room, reader->n_transitions + 1, sizeof *reader->transitions, "transitions"));
     Transition *t = &reader->transitions[reader->n_transitions];
     *t = (Transition){.line = line_of(reader)};
@@ -280,11 +282,11 @@ static Status read_transition(Reader *reader) {
         return status_fail(ST_INPUT, "line %d: a probability is %.17g, expected 0 to 1", line_of(reader), t->probability);
     TRY(next(reader));
     TRY(read_reward(reader, &t->reward));
-    if (!is(reader, YAML_SEQUENCE_END_EVENT)) {
+    if (!mdp_file_is(reader, YAML_SEQUENCE_END_EVENT)) {
         TRY(read_ends(reader, &t->ends));
         TRY(next(reader));
     }
-    if (!is(reader, YAML_SEQUENCE_END_EVENT)) return fault(reader, form);
+    if (!mdp_file_is(reader, YAML_SEQUENCE_END_EVENT)) return mdp_file_fault(reader, form);
     reader->n_transitions++;
     return ST_OK;
 }
@@ -320,10 +322,10 @@ static Status find_out_about_actions(Reader *reader) {
 
 static Status read_transitions(Reader *reader) {
     TRY(find_out_about_actions(reader));
-    if (!is(reader, YAML_SEQUENCE_START_EVENT)) return fault(reader, "a list of transitions");
+    if (!mdp_file_is(reader, YAML_SEQUENCE_START_EVENT)) return mdp_file_fault(reader, "a list of transitions");
     while (true) {
         TRY(next(reader));
-        if (is(reader, YAML_SEQUENCE_END_EVENT)) return ST_OK;
+        if (mdp_file_is(reader, YAML_SEQUENCE_END_EVENT)) return ST_OK;
         TRY(read_transition(reader));
     }
 }
@@ -350,12 +352,12 @@ static Status read_document(Reader *reader) {
     bool given[COUNT_OF(keys)] = {false};
     TRY(next(reader)); /* start of the stream */
     TRY(next(reader)); /* start of the document */
-    if (is(reader, YAML_STREAM_END_EVENT)) return status_fail(ST_INPUT, "line 1: the file is empty");
+    if (mdp_file_is(reader, YAML_STREAM_END_EVENT)) return status_fail(ST_INPUT, "line 1: the file is empty");
     TRY(next(reader));
-    if (!is(reader, YAML_MAPPING_START_EVENT)) return fault(reader, "the keys states, actions, gamma and transitions");
+    if (!mdp_file_is(reader, YAML_MAPPING_START_EVENT)) return mdp_file_fault(reader, "the keys states, actions, gamma and transitions");
     while (true) {
         TRY(next(reader));
-        if (is(reader, YAML_MAPPING_END_EVENT)) break;
+        if (mdp_file_is(reader, YAML_MAPPING_END_EVENT)) break;
         TRY(need_scalar(reader, "a key"));
         size_t i = 0;
         while (i < COUNT_OF(keys) && strcmp(keys[i].name, text_of(reader)) != 0) i++;
@@ -375,7 +377,7 @@ static Status read_document(Reader *reader) {
         return status_hint(status_fail(ST_INPUT, "line 1: key 'gamma' is missing"), "gamma: 0.9 in the file, or behind its name: FILE:gamma=0.9");
     TRY(next(reader)); /* end of the document */
     TRY(next(reader));
-    return is(reader, YAML_STREAM_END_EVENT) ? ST_OK : status_fail(ST_INPUT, "line %d: a second document starts", line_of(reader));
+    return mdp_file_is(reader, YAML_STREAM_END_EVENT) ? ST_OK : status_fail(ST_INPUT, "line %d: a second document starts", line_of(reader));
 }
 
 /* ---- names to numbers ---- */
@@ -419,7 +421,7 @@ static Status not_found(const Reader *reader, const Names *names, const char *wh
     return status_hint_nearest(ST_INPUT, text, list, list ? (size_t)names->n : 0, NULL);
 }
 
-static Status build(const Reader *reader, const int32_t *states, const int32_t *actions, MdpBuilder *builder) {
+static Status mdp_file_build(const Reader *reader, const int32_t *states, const int32_t *actions, MdpBuilder *builder) {
     const Names *named_states = &reader->states, *named_actions = &reader->actions;
     const char **state_names = named_states->named ? names_list(reader, named_states, reader->words.arena) : NULL;
     const char **action_names = named_actions->named ? names_list(reader, named_actions, reader->words.arena) : NULL;
@@ -453,7 +455,7 @@ static Status make_world(const Reader *reader, NamedMdp **world) {
     if (status == ST_OK) status = resolve(reader, &reader->actions, "action", &actions);
     MdpBuilder *builder = status == ST_OK ? mdp_builder_new(reader->states.n, reader->actions.n, reader->gamma) : NULL;
     if (status == ST_OK && !builder) status = ST_RESOURCE;
-    if (status == ST_OK) status = build(reader, states, actions, builder);
+    if (status == ST_OK) status = mdp_file_build(reader, states, actions, builder);
     if (status == ST_OK)
         status = mdp_builder_finish(builder, world);
     else

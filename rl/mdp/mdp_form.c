@@ -55,7 +55,7 @@ static void row_sizes(const Mdp *mdp, MdpForm *form, int64_t row, Sizes *sizes) 
     sizes->longest = MAX(sizes->longest, n);
 }
 
-static void measure(const Mdp *mdp, MdpForm *form) {
+static void mdp_form_measure(const Mdp *mdp, MdpForm *form) {
     int64_t size = MIN(1 << 14, form->n / 16 + 1), blocks = (form->n + size - 1) / size;
     Sizes all = {.closed = true, .even = true};
     form->fan = (int32_t)MIN(form->begin[1], INT32_MAX);
@@ -155,7 +155,7 @@ Status mdp_form_make(const NamedMdp *world, bool needs_values, Arena *arena, Mdp
     form->row_size = arena_alloc(arena, (size_t)form->n_rows * sizeof *form->row_size);
     if (!form->reward || !form->row_size) return ST_RESOURCE;
     TRY(redirect_ends(mdp, arena, form));
-    measure(mdp, form);
+    mdp_form_measure(mdp, form);
     if (needs_values && mdp->gamma == 1) TRY(form_join(world, form));
     TRY(even_out(form, arena));
     return form_choose_reach(form);

@@ -37,7 +37,7 @@ static Status find_solver(const char *name, const MdpSolver **solver) {
 
 Status values_overflow(void) { return status_fail(ST_NUMERIC, "values grow beyond what a double holds"); }
 
-static double largest(const double *V, int32_t n) {
+static double mdp_solve_largest(const double *V, int32_t n) {
     double most = 0;
     for (int32_t s = 0; s < n; s++)
         if (isfinite(V[s])) most = fmax(most, fabs(V[s]));
@@ -50,7 +50,7 @@ bool work_is_done(const MdpWork *work, double change) {
     if (work->iterations >= work->limit || interrupt_requested() || change <= work->target) return true;
     if (change > 1e-6 * form->reward_size && work->iterations % 256 != 0) return false; /* far from rounding, most likely */
     double rounding = ((double)form->longest + 4) * UNIT_ROUNDOFF;
-    if (change <= rounding * largest(work->V, form->n)) return true;
+    if (change <= rounding * mdp_solve_largest(work->V, form->n)) return true;
     return change <= rounding * form->reward_size && change <= rounding * form_reward_size(form, work->V); /* which takes longer to find */
 }
 
@@ -165,7 +165,7 @@ static void warn_of_bound(const MdpWork *work, const MdpSolver *solver, double t
                                                                                : "take a larger --tolerance");
 }
 
-static Status solve(const MdpSolver *solver, MdpWork *work, MdpForm *form, double tolerance, MdpSolution *solution) {
+static Status mdp_solve_by_method(const MdpSolver *solver, MdpWork *work, MdpForm *form, double tolerance, MdpSolution *solution) {
     const Mdp *mdp = &work->world->mdp;
     TRY(mdp_form_make(work->world, solver->answer == ANSWER_VALUES, work->arena, form));
     work->form = form;
@@ -179,7 +179,7 @@ static Status solve(const MdpSolver *solver, MdpWork *work, MdpForm *form, doubl
         TRY(solver->solve(work, solution));
     solution->iterations = work->iterations;
     if (solver->answer != ANSWER_AVERAGE)
-        solution->q_bound = bound_of_q(form->gamma, solution->bound, form->longest, form->reward_size, largest(work->V, form->n));
+        solution->q_bound = bound_of_q(form->gamma, solution->bound, form->longest, form->reward_size, mdp_solve_largest(work->V, form->n));
     if (solver->answer == ANSWER_HORIZON) return ST_OK;
     warn_of_bound(work, solver, tolerance, solution);
     spread(mdp, form, work->V, solution->V);
@@ -226,7 +226,7 @@ Status mdp_solve(const Mdp *mdp, const MdpOptions *options, Arena *arena, MdpSol
                     .limit = options->max_iterations ? options->max_iterations : 10000000,
                     .arena = scratch,
                     .answer_arena = arena};
-    Status status = solve(solver, &work, &form, options->tolerance > 0 ? options->tolerance : DEFAULT_TOLERANCE, solution);
+    Status status = mdp_solve_by_method(solver, &work, &form, options->tolerance > 0 ? options->tolerance : DEFAULT_TOLERANCE, solution);
     arena_free(scratch);
     if (status != ST_OK) return status;
     if (solver->answer != ANSWER_HORIZON) mdp_greedy(mdp, solution->Q, solution->policy);
@@ -296,7 +296,7 @@ Status mdp_under_policy(const Mdp *mdp, const double *policy, const NamedMdp *na
     return ST_OK;
 }
 
-static Status evaluate(const Mdp *process, const MdpOptions *options, Arena *scratch, MdpSolution *solution) {
+static Status mdp_solve_evaluate(const Mdp *process, const MdpOptions *options, Arena *scratch, MdpSolution *solution) {
     NamedMdp world = named(process, options->world);
     double tolerance = options->tolerance > 0 ? options->tolerance : DEFAULT_TOLERANCE;
     MdpForm form;
@@ -321,7 +321,7 @@ static double bound_of_policy_q(const Mdp *mdp, const MdpSolution *solution) {
     int64_t longest = 0, n_rows = (int64_t)mdp->n_states * mdp->n_actions;
     for (int64_t row = 0; row < n_rows; row++) longest = MAX(longest, mdp->begin[row + 1] - mdp->begin[row]);
     for (int64_t k = 0; k < mdp->begin[n_rows]; k++) reward = fmax(reward, fabs(mdp->reward[k]));
-    return bound_of_q(mdp->gamma, solution->bound, longest, reward, largest(solution->V, mdp->n_states));
+    return bound_of_q(mdp->gamma, solution->bound, longest, reward, mdp_solve_largest(solution->V, mdp->n_states));
 }
 
 Status mdp_evaluate(const Mdp *mdp, const double *policy, const MdpOptions *options, Arena *arena, MdpSolution *solution) {
@@ -331,7 +331,7 @@ Status mdp_evaluate(const Mdp *mdp, const double *policy, const MdpOptions *opti
     if (!scratch) return ST_RESOURCE;
     Mdp process;
     Status status = mdp_under_policy(mdp, policy, options->world, scratch, &process);
-    if (status == ST_OK) status = evaluate(&process, options, scratch, solution);
+    if (status == ST_OK) status = mdp_solve_evaluate(&process, options, scratch, solution);
     arena_free(scratch);
     if (status != ST_OK) return status;
     mdp_fill_q(mdp, solution->V, solution->Q);

@@ -12,7 +12,7 @@ typedef struct Queue {
     int32_t n;
 } Queue;
 
-static void put(Queue *q, int32_t at, int32_t s) {
+static void prioritized_put(Queue *q, int32_t at, int32_t s) {
     q->heap[at] = s;
     q->place[s] = at;
 }
@@ -20,15 +20,15 @@ static void put(Queue *q, int32_t at, int32_t s) {
 /* Moves a state whose `off` has changed to where it belongs. */
 static void move(Queue *q, int32_t s) {
     int32_t at = q->place[s];
-    for (; at > 0 && q->off[q->heap[(at - 1) / 2]] < q->off[s]; at = (at - 1) / 2) put(q, at, q->heap[(at - 1) / 2]);
+    for (; at > 0 && q->off[q->heap[(at - 1) / 2]] < q->off[s]; at = (at - 1) / 2) prioritized_put(q, at, q->heap[(at - 1) / 2]);
     while (2 * (int64_t)at + 1 < q->n) {
         int32_t child = 2 * at + 1;
         if (child + 1 < q->n && q->off[q->heap[child + 1]] > q->off[q->heap[child]]) child++;
         if (q->off[q->heap[child]] <= q->off[s]) break;
-        put(q, at, q->heap[child]);
+        prioritized_put(q, at, q->heap[child]);
         at = child;
     }
-    put(q, at, s);
+    prioritized_put(q, at, s);
 }
 
 /* States that lead to state i: from[into[i]] .. from[into[i + 1] - 1]; one with several ways there may be listed more than once. */
@@ -73,7 +73,7 @@ Status mdp_solver_prioritized(MdpWork *work, MdpSolution *solution) {
     if (!queue.heap || !queue.place || !queue.off) return ST_RESOURCE;
     for (int32_t s = 0; s < form->n; s++) {
         queue.off[s] = off_of(work, s);
-        put(&queue, s, s);
+        prioritized_put(&queue, s, s);
         queue.n = s + 1;
         move(&queue, s); /* it rises among those before it */
     }

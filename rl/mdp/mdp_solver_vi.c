@@ -5,7 +5,7 @@
 #include "rl/mdp/mdp_form.h"
 
 /* In a world that is swept by tiles, that alone saves more than leaving out rows. */
-static Status tile(MdpWork *work) {
+static Status vi_tile(MdpWork *work) {
     MdpForm *form = arena_alloc(work->arena, sizeof *form);
     if (!form) return ST_RESOURCE;
     *form = *work->form;
@@ -15,7 +15,7 @@ static Status tile(MdpWork *work) {
 
 Status mdp_solver_vi(MdpWork *work, MdpSolution *solution) {
     (void)solution;
-    TRY(tile(work));
+    TRY(vi_tile(work));
     const MdpForm *form = work->form;
     double *other = form_vector(form, work->arena);
     Narrowing narrowing;

@@ -217,7 +217,7 @@ static Status by_elimination(const Chain *chain, const Places *places, Arena *ar
 
 /* Half of the time nothing happens: that way a periodic chain comes to rest too, at the same shares. The sum of all |changes|, by blocks, so that
  * threads change nothing. */
-static double step(const Chain *into, const double *x, double *y, double *block_sums) {
+static double mdp_stationary_step(const Chain *into, const double *x, double *y, double *block_sums) {
     enum { BLOCK = 4096 };
     int64_t blocks = (into->n + BLOCK - 1) / BLOCK;
     double sum = 0;
@@ -250,7 +250,7 @@ static Status by_steps(const Chain *into, Arena *arena, double *share, double *o
     int slow = 0;
     *off = (double)INFINITY;
     for (int64_t i = 1; slow < PATIENCE; i++) {
-        double moved = step(into, x, y, block_sums), *keep = x;
+        double moved = mdp_stationary_step(into, x, y, block_sums), *keep = x;
         x = y;
         y = keep;
         if (i % ROUND != 0) continue;

@@ -49,7 +49,7 @@ static bool is_scattered(const MdpForm *form) {
 
 /* States are dealt to blocks, about as many rows to each but for what the widest state adds, and about as many blocks to each lane. False when a
  * state alone has no room. */
-static bool cut(const MdpForm *form, FormTiles *tiles) {
+static bool mdp_tiles_cut(const MdpForm *form, FormTiles *tiles) {
     int64_t wanted = MIN(MAX(form->n_rows / (8 * (int64_t)tiles->n_lanes), (int64_t)LEAST_ROWS), (int64_t)MOST_ROWS),
             blocks = (form->n_rows + wanted - 1) / wanted, widest = 0;
     blocks = (blocks + tiles->n_lanes - 1) / tiles->n_lanes * tiles->n_lanes;
@@ -101,7 +101,7 @@ Status form_tile(MdpForm *form) {
     tiles->n_columns = form->n / COLUMNS + 1; /* n + 1 values */
     tiles->first_state = arena_alloc(form->arena, ((size_t)form->n + 2) * sizeof *tiles->first_state);
     if (!tiles->first_state) return ST_RESOURCE;
-    if (!cut(form, tiles)) return ST_OK;
+    if (!mdp_tiles_cut(form, tiles)) return ST_OK;
     int64_t *at = arena_alloc(form->arena, (size_t)tiles->n_blocks * (size_t)tiles->n_columns * sizeof *at);
     tiles->begin = arena_alloc(form->arena, ((size_t)tiles->n_blocks * (size_t)tiles->n_columns + 1) * sizeof *tiles->begin);
     tiles->place = arena_alloc(form->arena, (n_entries + BEHIND) * sizeof *tiles->place);

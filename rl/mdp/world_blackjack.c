@@ -15,7 +15,7 @@ static int sum_of(int hand) { return hand == NATURAL_HAND ? 21 : hand < SOFT ? h
 static bool is_soft(int hand) { return hand >= SOFT; }
 
 /* A hand with one card more: its sum, where an ace counts 11 while it can. */
-static void take(int *sum, bool *ace, int card) {
+static void world_blackjack_take(int *sum, bool *ace, int card) {
     *sum += card;
     if (card == 1 && *sum + 10 <= 21) {
         *sum += 10;
@@ -34,12 +34,12 @@ static void dealer_draws(int sum, bool ace, int cards, double chance, double res
     for (int card = 1; card <= CARDS; card++) {
         int next = sum;
         bool counts = ace;
-        take(&next, &counts, card);
+        world_blackjack_take(&next, &counts, card);
         dealer_draws(next, counts, cards + 1, chance * card_chance(card), result);
     }
 }
 
-static double settle(const Arguments *arguments, int hand, int result) {
+static double world_blackjack_settle(const Arguments *arguments, int hand, int result) {
     int player = sum_of(hand), dealer = result == BUST ? 0 : result == DEALER_NATURAL ? 21 : result + 16;
     double reward = (player > dealer) - (player < dealer);
     if (hand != NATURAL_HAND) return reward;
@@ -52,7 +52,7 @@ static void add_stick(MdpBuilder *builder, const Arguments *arguments, int hand,
     static const double rewards[4] = {-1, 0, 1, 1.5};
     for (int r = 0; r < RESULTS; r++)
         for (int k = 0; k < 4; k++)
-            if (settle(arguments, hand, r) == rewards[k]) chance[k] += result[r];
+            if (world_blackjack_settle(arguments, hand, r) == rewards[k]) chance[k] += result[r];
     for (int k = 0; k < 4; k++)
         if (chance[k] > 0) mdp_builder_add(builder, hand * CARDS + open - 1, 0, END, chance[k], rewards[k], true);
 }
@@ -62,7 +62,7 @@ static void add_hit(MdpBuilder *builder, int hand, int open) {
     for (int card = 1; card <= CARDS; card++) {
         int sum = sum_of(hand);
         bool ace = is_soft(hand);
-        take(&sum, &ace, card);
+        world_blackjack_take(&sum, &ace, card);
         if (sum > 21)
             bust += card_chance(card);
         else
@@ -77,8 +77,8 @@ static void fill_start(double *start) {
             for (int b = 1; b <= CARDS; b++) {
                 int sum = 0;
                 bool ace = false;
-                take(&sum, &ace, a);
-                take(&sum, &ace, b);
+                world_blackjack_take(&sum, &ace, a);
+                world_blackjack_take(&sum, &ace, b);
                 int hand = sum == 21 ? NATURAL_HAND : ace ? soft(sum) : hard(sum);
                 start[hand * CARDS + open - 1] += card_chance(open) * card_chance(a) * card_chance(b);
             }
@@ -102,7 +102,7 @@ static Status add_names(NamedMdp *world) {
     return ST_OK;
 }
 
-static Status build(const Arguments *arguments, double gamma, NamedMdp **world) {
+static Status world_blackjack_build(const Arguments *arguments, double gamma, NamedMdp **world) {
     static const char *const names[] = {"stick", "hit"};
     MdpBuilder *builder = mdp_builder_new(END + 1, 2, gamma);
     if (!builder) return ST_RESOURCE;
@@ -110,7 +110,7 @@ static Status build(const Arguments *arguments, double gamma, NamedMdp **world) 
         double result[RESULTS] = {0};
         int sum = 0;
         bool ace = false;
-        take(&sum, &ace, open);
+        world_blackjack_take(&sum, &ace, open);
         dealer_draws(sum, ace, 1, 1, result);
         for (int hand = 0; hand < HANDS; hand++) {
             add_stick(builder, arguments, hand, open, result);
@@ -126,6 +126,6 @@ static Status build(const Arguments *arguments, double gamma, NamedMdp **world) 
 const World world_blackjack = {
     .id = "Blackjack-v1",
     .gamma = 1,
-    .build = build,
+    .build = world_blackjack_build,
     .arguments = {[NATURAL] = {.name = "natural", .is_bool = true}, [SAB] = {.name = "sab", .value = 1, .is_bool = true}},
 };

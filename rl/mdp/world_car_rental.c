@@ -55,7 +55,7 @@ static void add_night(MdpBuilder *builder, const Day days[2], int first, int sec
     }
 }
 
-static Status build(const Arguments *arguments, double gamma, NamedMdp **world) {
+static Status world_car_rental_build(const Arguments *arguments, double gamma, NamedMdp **world) {
     (void)arguments;
     MdpBuilder *builder = mdp_builder_new((int64_t)LEVELS * LEVELS, ACTIONS, gamma);
     if (!builder) return ST_RESOURCE;
@@ -73,4 +73,4 @@ static Status build(const Arguments *arguments, double gamma, NamedMdp **world) 
     return world_finish(builder, &(WorldLook){names, LEVELS, LEVELS, NULL, 10 * LEVELS + 10}, world);
 }
 
-const World world_car_rental = {.id = "CarRental", .gamma = 0.9, .build = build};
+const World world_car_rental = {.id = "CarRental", .gamma = 0.9, .build = world_car_rental_build};

@@ -12,7 +12,7 @@ static void add_way(MdpBuilder *builder, int32_t cell, int action, int way, doub
     mdp_builder_add(builder, cell, action, falls ? START : next, probability, falls ? -100 : -1, next == GOAL);
 }
 
-static Status build(const Arguments *arguments, double gamma, NamedMdp **world) {
+static Status world_cliff_walking_build(const Arguments *arguments, double gamma, NamedMdp **world) {
     MdpBuilder *builder = mdp_builder_new((int64_t)ROWS * COLUMNS, 4, gamma);
     if (!builder) return ST_RESOURCE;
     bool slippery = arguments->number[0] > 0;
@@ -26,6 +26,9 @@ static Status build(const Arguments *arguments, double gamma, NamedMdp **world) 
     return world_finish(builder, &(WorldLook){four_ways, ROWS, COLUMNS, cells, START}, world);
 }
 
-const World world_cliff_walking = {.id = "CliffWalking-v1", .gamma = 1, .arguments = {{.name = "is_slippery", .is_bool = true}}, .build = build};
-const World world_cliff_walking_slippery = {
-    .id = "CliffWalkingSlippery-v1", .gamma = 1, .arguments = {{.name = "is_slippery", .value = 1, .is_bool = true}}, .build = build};
+const World world_cliff_walking = {
+    .id = "CliffWalking-v1", .gamma = 1, .arguments = {{.name = "is_slippery", .is_bool = true}}, .build = world_cliff_walking_build};
+const World world_cliff_walking_slippery = {.id = "CliffWalkingSlippery-v1",
+                                            .gamma = 1,
+                                            .arguments = {{.name = "is_slippery", .value = 1, .is_bool = true}},
+                                            .build = world_cliff_walking_build};

@@ -83,7 +83,7 @@ static Status build_lake(const Arguments *arguments, const Lake *lake, double ga
     return ST_OK;
 }
 
-static Status build(const Arguments *arguments, double gamma, NamedMdp **world) {
+static Status world_frozen_lake_build(const Arguments *arguments, double gamma, NamedMdp **world) {
     Lake lake = {0};
     const char *text = map_text(arguments);
     Status status = text ? read_map(text, &lake) : ST_CONFIG;
@@ -101,5 +101,7 @@ static Status build(const Arguments *arguments, double gamma, NamedMdp **world) 
         [REWARD_SCHEDULE] = {.name = "reward_schedule", .is_text = true, .text = "1/0/0"},                           \
     }
 
-const World world_frozen_lake = {.id = "FrozenLake-v1", .gamma = 0.99, .max_steps = 100, .arguments = LAKE_ARGUMENTS("4x4"), .build = build};
-const World world_frozen_lake_8x8 = {.id = "FrozenLake8x8-v1", .gamma = 0.99, .max_steps = 200, .arguments = LAKE_ARGUMENTS("8x8"), .build = build};
+const World world_frozen_lake = {
+    .id = "FrozenLake-v1", .gamma = 0.99, .max_steps = 100, .arguments = LAKE_ARGUMENTS("4x4"), .build = world_frozen_lake_build};
+const World world_frozen_lake_8x8 = {
+    .id = "FrozenLake8x8-v1", .gamma = 0.99, .max_steps = 200, .arguments = LAKE_ARGUMENTS("8x8"), .build = world_frozen_lake_build};

@@ -7,7 +7,7 @@
 
 enum { GOAL = 100, STAKES = GOAL / 2 };
 
-static Status build(const Arguments *arguments, double gamma, NamedMdp **world) {
+static Status world_gambler_build(const Arguments *arguments, double gamma, NamedMdp **world) {
     double heads = arguments->number[0];
     MdpBuilder *builder = mdp_builder_new(GOAL + 1, STAKES, gamma);
     if (!builder) return ST_RESOURCE;
@@ -31,4 +31,4 @@ static Status build(const Arguments *arguments, double gamma, NamedMdp **world) 
     return ST_OK;
 }
 
-const World world_gambler = {.id = "Gambler", .gamma = 1, .arguments = {{.name = "p_heads", .value = 0.4, .high = 1}}, .build = build};
+const World world_gambler = {.id = "Gambler", .gamma = 1, .arguments = {{.name = "p_heads", .value = 0.4, .high = 1}}, .build = world_gambler_build};

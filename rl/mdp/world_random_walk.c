@@ -5,7 +5,7 @@
 
 enum { PLACES, LEFT_REWARD, RIGHT_REWARD };
 
-static Status build(const Arguments *arguments, double gamma, NamedMdp **world) {
+static Status world_random_walk_build(const Arguments *arguments, double gamma, NamedMdp **world) {
     static const char *const names[] = {"walk"};
     int32_t places = (int32_t)arguments->number[PLACES], end = places + 1;
     MdpBuilder *builder = mdp_builder_new((int64_t)end + 1, 1, gamma);
@@ -22,7 +22,7 @@ static Status build(const Arguments *arguments, double gamma, NamedMdp **world) 
 const World world_random_walk = {
     .id = "RandomWalk",
     .gamma = 1,
-    .build = build,
+    .build = world_random_walk_build,
     .arguments =
         {
             [PLACES] = {.name = "states", .value = 5, .is_whole = true, .low = 1, .high = 1e7},

@@ -92,7 +92,7 @@ static Status add_names(NamedMdp *world) {
     return ST_OK;
 }
 
-static Status build(const Arguments *arguments, double gamma, NamedMdp **world) {
+static Status world_taxi_build(const Arguments *arguments, double gamma, NamedMdp **world) {
     static const char *const names[ACTIONS] = {"south", "north", "east", "west", "pick up", "drop off"};
     bool may_be_fickle = arguments->number[FICKLE_PASSENGER] > 0;
     int states = may_be_fickle ? 2 * RIDES : RIDES;
@@ -116,7 +116,7 @@ static Status build(const Arguments *arguments, double gamma, NamedMdp **world) 
 
 #define TAXI(world_id)                                                                                 \
     {                                                                                                  \
-        .id = world_id, .gamma = 0.99, .max_steps = 200, .build = build,                               \
+        .id = world_id, .gamma = 0.99, .max_steps = 200, .build = world_taxi_build,                    \
         .arguments = {[IS_RAINY] = {.name = "is_rainy", .is_bool = true},                              \
                       [RAINY_PROBABILITY] = {.name = "rainy_probability", .value = 0.8, .high = 1},    \
                       [FICKLE_PASSENGER] = {.name = "fickle_passenger", .is_bool = true},              \

@@ -16,7 +16,7 @@ static void add_way(MdpBuilder *builder, int32_t cell, int way, int wind, double
     mdp_builder_add(builder, cell, way, next, probability, -1, next == GOAL);
 }
 
-static Status build(const Arguments *arguments, double gamma, NamedMdp **world) {
+static Status world_windy_gridworld_build(const Arguments *arguments, double gamma, NamedMdp **world) {
     int n_ways = arguments->number[KING_MOVES] > 0 ? 8 : 4;
     MdpBuilder *builder = mdp_builder_new((int64_t)ROWS * COLUMNS, n_ways, gamma);
     if (!builder) return ST_RESOURCE;
@@ -37,6 +37,6 @@ static Status build(const Arguments *arguments, double gamma, NamedMdp **world) 
 const World world_windy_gridworld = {
     .id = "WindyGridworld",
     .gamma = 1,
-    .build = build,
+    .build = world_windy_gridworld_build,
     .arguments = {[KING_MOVES] = {.name = "king_moves", .is_bool = true}, [STOCHASTIC] = {.name = "stochastic", .is_bool = true}},
 };

@@ -40,7 +40,7 @@ typedef struct Ilql {
 
 /* ---- one pass ---- */
 
-static Status reserve(Ilql *il, int64_t tokens) {
+static Status ilql_reserve(Ilql *il, int64_t tokens) {
     if (tokens <= il->cap_tokens) return ST_OK;
     size_t n = (size_t)tokens, vocab = (size_t)il->model->config.vocab_size;
     double **const by_action[] = {&il->q, &il->dq}, **const by_token[] = {&il->target_q, &il->targets, &il->dv, &il->dlogprobs};
@@ -82,14 +82,14 @@ static void read_heads(Ilql *il, const Heads *heads, int64_t first, int64_t n) {
 }
 
 /* Forward and backward of sequences first .. first + n - 1, of a step with `total` trained tokens. */
-static Status learn(Ilql *il, int64_t first, int64_t n, int64_t total, IlqlMetrics *metrics) {
+static Status ilql_learn(Ilql *il, int64_t first, int64_t n, int64_t total, IlqlMetrics *metrics) {
     Experience *e = &il->experience;
     Tape *tape = il->pass.tape;
     int64_t begin = e->begin[first];
     Heads heads;
     TRY(text_pass_forward(&il->pass, il->model, e, first, n, &(TextResults){.logprobs = e->logprobs + begin}));
     TRY(run_heads(&il->heads, &il->pass, &heads));
-    TRY(reserve(il, il->pass.n_targets + il->pass.n_finals));
+    TRY(ilql_reserve(il, il->pass.n_targets + il->pass.n_finals));
     read_heads(il, &heads, first, n);
     IlqlBatch batch = {
         .tokens = {.T = il->pass.n_targets,
@@ -136,7 +136,7 @@ static double loss_of(const IlqlConfig *config, const IlqlMetrics *m) {
     return m->q_loss + m->v_loss + config->cql * m->cql_loss + config->awac * m->awac_loss;
 }
 
-static void report(const Ilql *il, const IlqlMetrics *m, double norm, double rate, Metrics *metrics) {
+static void ilql_report(const Ilql *il, const IlqlMetrics *m, double norm, double rate, Metrics *metrics) {
     double n = fmax(1, (double)m->tokens);
     metric_set(metrics, "loss", loss_of(&il->loss, m));
     metric_set(metrics, "q_loss", m->q_loss);
@@ -152,7 +152,7 @@ static void report(const Ilql *il, const IlqlMetrics *m, double norm, double rat
     metric_set(metrics, "epoch", (double)(il->done + 1) / (double)il->steps_per_epoch);
 }
 
-static Status step(void *context, int64_t number, Metrics *metrics) {
+static Status ilql_step(void *context, int64_t number, Metrics *metrics) {
     Ilql *il = context;
     Params *params = &il->model->params;
     IlqlMetrics m = {0};
@@ -166,14 +166,14 @@ static Status step(void *context, int64_t number, Metrics *metrics) {
             return ST_INTERRUPTED;
         }
         n = text_pass_fit(&il->pass, &il->experience, i, il->experience.n);
-        TRY(learn(il, i, n, total, &m));
+        TRY(ilql_learn(il, i, n, total, &m));
     }
     double norm = params_grad_norm(params), rate = il->recipe->train_learning_rate * schedule_factor(&il->schedule, il->done);
     if (!isfinite(loss_of(&il->loss, &m))) return not_finite(il, "loss");
     if (!isfinite(norm)) return not_finite(il, "gradient");
     optimizer_step(&il->optimizer, params, clip_scale(norm, il->recipe->train_max_grad_norm), rate, il->done + 1);
     params_zero_grad(params);
-    report(il, &m, norm, rate, metrics);
+    ilql_report(il, &m, norm, rate, metrics);
     il->done = number + 1;
     if (il->done % il->target_every == 0) ilql_heads_follow(&il->heads, il->tau);
     il->last_loss = metric_get(metrics, "loss");
@@ -181,12 +181,12 @@ static Status step(void *context, int64_t number, Metrics *metrics) {
     return ST_OK;
 }
 
-static bool done(void *context) {
+static bool ilql_done(void *context) {
     const Ilql *il = context;
     return il->done >= il->total_steps;
 }
 
-static void keep(void *context, Keeper *keeper) {
+static void ilql_keep(void *context, Keeper *keeper) {
     Ilql *il = context;
     keep_weights(keeper, &il->model->params);
     keep_optimizer(keeper, &il->model->params);
@@ -210,7 +210,7 @@ static void on_step(void *context, int64_t number, const Metrics *metrics, doubl
                                                  });
 }
 
-static Status finish(void *context, Run *run) {
+static Status ilql_finish(void *context, Run *run) {
     const Ilql *il = context;
     const char *path = run_path(run, "ilql_heads.safetensors");
     if (!path) return ST_RESOURCE;
@@ -218,7 +218,7 @@ static Status finish(void *context, Run *run) {
     return trained_model_save(il->recipe, il->model, run_dir(run));
 }
 
-static json_t *summary(void *context) {
+static json_t *ilql_summary(void *context) {
     const Ilql *il = context;
     return json_pack("{s:o, s:o}", "first_loss", json_real_or_null(il->first_loss), "last_loss", json_real_or_null(il->last_loss));
 }
@@ -291,7 +291,7 @@ static Status largest_pass(void *context, Tape *meta) {
     return status;
 }
 
-static void split(void *context, int64_t most_tokens) {
+static void ilql_split(void *context, int64_t most_tokens) {
     Largest *largest = context;
     largest->il->pass.max_tokens = most_tokens > 0 ? MIN(most_tokens, largest->pass_tokens) : largest->pass_tokens;
 }
@@ -301,7 +301,7 @@ static Status plan_memory(Ilql *il, TrainMemory *memory) {
     TrainerConfig config = {.recipe = il->recipe,
                             .model = il->model,
                             .tape = il->pass.tape,
-                            .task = {.context = &largest, .largest_batch = largest_pass, .split = split}};
+                            .task = {.context = &largest, .largest_batch = largest_pass, .split = ilql_split}};
     Status status = trainer_memory(&config, il->config->options.resume ? il->recipe->output : NULL, memory);
     experience_release(&largest.experience);
     return status;
@@ -325,7 +325,7 @@ static int64_t total_of(const Ilql *il, const Recipe *r) {
     return r->train_max_steps > 0 ? r->train_max_steps : (int64_t)ceil(r->train_epochs * (double)il->steps_per_epoch);
 }
 
-static Status length(void *context, const Recipe *recipe, RunLength *length) {
+static Status ilql_length(void *context, const Recipe *recipe, RunLength *length) {
     int64_t steps = total_of(context, recipe);
     *length = (RunLength){.steps = steps, .schedule_steps = steps, .schedule_rate = 1};
     return ST_OK;
@@ -363,7 +363,7 @@ static Status open_parts(Ilql *il) {
     return recipe_schedule(r, il->total_steps, &il->schedule);
 }
 
-static Status recall(void *context, const Run *run) {
+static Status ilql_load_result(void *context, const Run *run) {
     IlqlResult *result = ((Ilql *)context)->result;
     json_t *json;
     TRY(run_summary(run, &json));
@@ -376,12 +376,12 @@ static Status recall(void *context, const Run *run) {
     return status;
 }
 
-static Status open(void *context, TrainMemory *memory) {
+static Status ilql_open(void *context, TrainMemory *memory) {
     TRY(open_parts(context));
     return plan_memory(context, memory);
 }
 
-static void tell(void *context, const TrainMemory *memory) {
+static void ilql_report_plan(void *context, const TrainMemory *memory) {
     const Ilql *il = context;
     const IlqlRunConfig *config = il->config;
     const OfflineRows *rows = &il->rows;
@@ -404,7 +404,7 @@ static void tell(void *context, const TrainMemory *memory) {
                                      });
 }
 
-static void started(void *context, JsonWriter *w) {
+static void ilql_started(void *context, JsonWriter *w) {
     const Ilql *il = context;
     jw_string(w, "algorithm", il->recipe->rl_algorithm);
     jw_int(w, "steps", il->total_steps);
@@ -413,18 +413,18 @@ static void started(void *context, JsonWriter *w) {
     jw_int(w, "trained_parameters", params_count(&il->model->params, true));
 }
 
-static Status train(void *context, Run *run) {
+static Status ilql_train(void *context, Run *run) {
     Ilql *il = context;
     LoopTask task = {
         .context = il,
         .inputs = {{"model.path", model_fingerprint(il->model)}, {"data.train", offline_rows_fingerprint(&il->rows)}},
-        .done = done,
-        .step = step,
-        .keep = keep,
+        .done = ilql_done,
+        .step = ilql_step,
+        .keep = ilql_keep,
         .rate = "tokens",
         .on_step = on_step,
-        .finish = finish,
-        .summary = summary,
+        .finish = ilql_finish,
+        .summary = ilql_summary,
     };
     LoopResult all;
     TRY(optimizer_init(&il->optimizer, &il->model->params, il->arena));
@@ -433,7 +433,7 @@ static Status train(void *context, Run *run) {
     return ST_OK;
 }
 
-static void release(void *context) {
+static void ilql_release(void *context) {
     Ilql *il = context;
     double *const arrays[] = {il->q, il->dq, il->target_q, il->targets, il->dv, il->dlogprobs};
     Tape *tape = il->pass.tape;
@@ -446,7 +446,7 @@ static void release(void *context) {
     arena_free(il->arena);
 }
 
-static const TrainingKind kind = {recall, open, tell, started, train, release, true, .length = length};
+static const TrainingKind kind = {ilql_load_result, ilql_open, ilql_report_plan, ilql_started, ilql_train, ilql_release, true, .length = ilql_length};
 
 Status ilql_run(const IlqlRunConfig *config, IlqlResult *result) {
     Ilql il = {.config = config,

@@ -22,7 +22,7 @@ static Status add_weight(Model *model, const char *name, int layer, int64_t rows
 }
 
 /* U(-1/sqrt(in), 1/sqrt(in)), as torch's linear layers begin. */
-static void draw(Tensor *up, RngKey key) {
+static void ilql_heads_draw(Tensor *up, RngKey key) {
     double bound = 1 / sqrt((double)tensor_width(up));
     for (int64_t i = 0; i < tensor_count(up); i++) tensor_set(up, i, bound * (2 * rng_uniform(key, (uint64_t)i) - 1));
 }
@@ -35,7 +35,7 @@ Status ilql_heads_add(Model *model, int64_t width, uint64_t seed, bool trained, 
         bool target = i == 2 || i == 3;
         TRY(add_weight(model, names[i], 0, inner, config->hidden_size, trained && !target, &head->up));
         TRY(add_weight(model, names[i], 2, i < 4 ? config->vocab_size : 1, inner, trained && !target, &head->down));
-        if (trained) draw(head->up, rng_key(seed, RNG_INIT, (uint64_t)3 << 54 | (uint64_t)(target ? i - 2 : i)));
+        if (trained) ilql_heads_draw(head->up, rng_key(seed, RNG_INIT, (uint64_t)3 << 54 | (uint64_t)(target ? i - 2 : i)));
     }
     return ST_OK;
 }

@@ -9,14 +9,14 @@
 
 static bool is_trained(const IlqlBatch *batch, int64_t t) { return !batch->tokens.valid || batch->tokens.valid[t]; }
 
-static int64_t count(const IlqlBatch *batch) {
+static int64_t ilql_loss_count(const IlqlBatch *batch) {
     int64_t n = 0;
     for (int64_t t = 0; t < batch->tokens.T; t++) n += is_trained(batch, t);
     return n;
 }
 
 /* What a token counts in the step's mean. */
-static double share_of(const IlqlBatch *batch) { return 1 / (double)MAX(batch->total ? batch->total : count(batch), 1); }
+static double share_of(const IlqlBatch *batch) { return 1 / (double)MAX(batch->total ? batch->total : ilql_loss_count(batch), 1); }
 
 void ilql_targets(const IlqlConfig *config, const IlqlBatch *batch, double *targets) {
     returns_td_lambda(&batch->tokens, (Bootstrap){.final_values = batch->final_values}, config->gamma, 0, targets);
@@ -25,7 +25,7 @@ void ilql_targets(const IlqlConfig *config, const IlqlBatch *batch, double *targ
 void ilql_q_loss(const IlqlConfig *config, const IlqlBatch *batch, const double *q, int64_t n_actions, const double *targets, double *grad,
                  IlqlMetrics *metrics) {
     const Trajectory *tokens = &batch->tokens;
-    double share = share_of(batch), scale = share * (double)count(batch); /* of what is a mean over this batch */
+    double share = share_of(batch), scale = share * (double)ilql_loss_count(batch); /* of what is a mean over this batch */
     metrics->cql_loss += scale * conservative_loss(tokens->T, n_actions, q, tokens->actions, tokens->valid, grad);
     for (int64_t i = 0; i < tokens->T * n_actions; i++) grad[i] *= scale * config->cql;
     for (int64_t t = 0; t < tokens->T; t++) {
@@ -39,7 +39,7 @@ void ilql_q_loss(const IlqlConfig *config, const IlqlBatch *batch, const double 
 
 void ilql_v_loss(const IlqlConfig *config, const IlqlBatch *batch, double *grad, IlqlMetrics *metrics) {
     const Trajectory *tokens = &batch->tokens;
-    double scale = share_of(batch) * (double)count(batch);
+    double scale = share_of(batch) * (double)ilql_loss_count(batch);
     metrics->v_loss += scale * expectile_loss(tokens->T, tokens->values, batch->target_q, tokens->valid, config->expectile, grad);
     for (int64_t t = 0; t < tokens->T; t++) {
         grad[t] *= scale;

@@ -37,7 +37,7 @@ static json_t *joined_ids(const json_t *row) {
     return json_pack("{s:o, s:o}", "input_ids", ids, "labels", labels);
 }
 
-static Status encode(const Reading *reading, const DataSource *source, const json_t *row, Encoding *encoding) {
+static Status offline_rows_encode(const Reading *reading, const DataSource *source, const json_t *row, Encoding *encoding) {
     json_t *ids = joined_ids(row);
     const DataFormat *format = ids ? data_format_find("ids") : format_of(reading, source, row);
     if (!format)
@@ -83,7 +83,7 @@ static Status read_rewards(const json_t *json, OfflineRow *row, double *rewards)
     return take_number(one, "reward", &rewards[row->n - 1]);
 }
 
-static Status keep(Reading *reading, const json_t *json, const Encoding *encoding) {
+static Status offline_rows_keep(Reading *reading, const json_t *json, const Encoding *encoding) {
     OfflineRows *rows = reading->rows;
     size_t first = 1, end = encoding->ids.n; /* nothing predicts the very first token */
     while (first < end && encoding->labels.data[first] == LABEL_NONE) first++;
@@ -108,7 +108,7 @@ static Status keep(Reading *reading, const json_t *json, const Encoding *encodin
 }
 
 /* A row cut in the middle would have its reward at a token that did not earn it. */
-static Status fits(Reading *reading, const Encoding *encoding, bool *dropped) {
+static Status offline_rows_fits(Reading *reading, const Encoding *encoding, bool *dropped) {
     const char *how = reading->config.truncation;
     *dropped = (int64_t)encoding->ids.n > reading->config.max_length && strcmp(how, "drop") == 0;
     reading->rows->dropped += *dropped;
@@ -124,9 +124,9 @@ static Status read_row(void *context, const DataSource *source, const Row *row) 
     row_notes_clear(&reading->notes);
     reading->config.notes = &reading->notes;
     reading->config.padded = row->padded;
-    Status status = encode(reading, source, row->json, &encoding);
-    if (status == ST_OK) status = fits(reading, &encoding, &dropped);
-    if (status == ST_OK && !dropped) status = keep(reading, row->json, &encoding);
+    Status status = offline_rows_encode(reading, source, row->json, &encoding);
+    if (status == ST_OK) status = offline_rows_fits(reading, &encoding, &dropped);
+    if (status == ST_OK && !dropped) status = offline_rows_keep(reading, row->json, &encoding);
     if (status == ST_OK && !dropped) row_notes_add(&reading->rows->table.notes, &reading->notes, row->file, row->unit, row->line);
     encoding_release(&encoding);
     return status;

@@ -119,10 +119,10 @@ static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro
     return status;
 }
 
-static void split(void *context, int64_t most_tokens) { ((PairRun *)context)->part_tokens = most_tokens; }
+static void pair_run_split(void *context, int64_t most_tokens) { ((PairRun *)context)->part_tokens = most_tokens; }
 
 /* A pass of the reference, or of an evaluation: with checkpoints it takes other parts of the tape's memory than a step. */
-static Status look(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
+static Status pair_run_forward_only(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
     LossSums sums = {0};
     tape_record(tape, false);
     Status status = run->objective->batch(run, tape, pairs, rows, n, false, (double)n, &sums);
@@ -143,7 +143,7 @@ static Status largest_evaluation(PairRun *run, Tape *tape) {
         n = pair_run_fit(run, pairs, rows + i, NULL, pairs->n - i, &tokens);
         if (tokens > most) most = tokens, at = i, most_rows = n;
     }
-    Status status = most_rows > 0 ? look(run, tape, pairs, rows + at, most_rows) : ST_OK;
+    Status status = most_rows > 0 ? pair_run_forward_only(run, tape, pairs, rows + at, most_rows) : ST_OK;
     free(rows);
     return status;
 }
@@ -154,7 +154,7 @@ static Status largest_batch(void *context, Tape *tape) {
     size_t n;
     if (run->objective->plan) TRY(run->objective->plan(run, tape)); /* first: it loads steps, which takes run->examples */
     TRY(data_plan_largest_part(&run->plan, run->total_steps, run->part_tokens, &run->examples, &n));
-    if (run->objective->open) TRY(look(run, tape, run->train, run->examples, n));
+    if (run->objective->open) TRY(pair_run_forward_only(run, tape, run->train, run->examples, n));
     if (run->eval) TRY(largest_evaluation(run, tape));
     run->step = (StepContext){.training = true};
     Status status = run->objective->batch(run, tape, run->train, run->examples, n, true, (double)n, &sums);
@@ -178,7 +178,7 @@ static Status evaluate_rows(PairRun *run, Tape *tape, size_t *rows, LossSums *su
     return ST_OK;
 }
 
-static Status evaluate(void *context, Tape *tape, LossSums *sums) {
+static Status pair_run_evaluate(void *context, Tape *tape, LossSums *sums) {
     PairRun *run = context;
     size_t *rows = malloc(run->eval->n * sizeof *rows);
     if (!rows) return status_fail(ST_RESOURCE, "out of memory for %zu rows", run->eval->n);
@@ -288,8 +288,8 @@ static TrainerConfig trainer_config(PairRun *run) {
                 .begin_step = begin_step,
                 .micro_batch = micro_batch,
                 .largest_batch = largest_batch,
-                .split = run->objective->together ? NULL : split,
-                .evaluate = run->eval ? evaluate : NULL,
+                .split = run->objective->together ? NULL : pair_run_split,
+                .evaluate = run->eval ? pair_run_evaluate : NULL,
                 .describe_batch = describe_batch,
                 .write_metrics = write_metrics,
             },
@@ -326,14 +326,14 @@ typedef struct Whole {
     TrainResult *result;
 } Whole;
 
-static Status length(void *context, const Recipe *recipe, RunLength *length) {
+static Status pair_run_length(void *context, const Recipe *recipe, RunLength *length) {
     TRY(total_of(((Whole *)context)->run, recipe, &length->steps));
     length->schedule_steps = length->steps;
     length->schedule_rate = 1;
     return ST_OK;
 }
 
-static Status recall(void *context, const Run *output) { return trainer_recall(output, ((Whole *)context)->result); }
+static Status pair_run_load_result(void *context, const Run *output) { return trainer_recall(output, ((Whole *)context)->result); }
 
 static Status open_parts(PairRun *run) {
     if (!run->model) TRY(run->objective->scores ? trained_model_open_scores(run->recipe, &run->model) : trained_model_open(run->recipe, &run->model));
@@ -343,7 +343,7 @@ static Status open_parts(PairRun *run) {
     return plan_steps(run);
 }
 
-static Status open(void *context, TrainMemory *memory) {
+static Status pair_run_open(void *context, TrainMemory *memory) {
     Whole *whole = context;
     PairRun *run = whole->run;
     PlanStep first;
@@ -362,7 +362,7 @@ static Status open(void *context, TrainMemory *memory) {
     return ST_OK;
 }
 
-static void tell(void *context, const TrainMemory *memory) {
+static void pair_run_report_plan(void *context, const TrainMemory *memory) {
     const Whole *whole = context;
     const PairRunConfig *config = whole->run->config;
     (void)memory;
@@ -371,7 +371,7 @@ static void tell(void *context, const TrainMemory *memory) {
 
 static void add_warning(void *w, const char *text) { jw_string(w, NULL, text); }
 
-static void started(void *context, JsonWriter *w) {
+static void pair_run_started(void *context, JsonWriter *w) {
     const Whole *whole = context;
     const PairRun *run = whole->run;
     const PairPlan *plan = &whole->plan;
@@ -393,7 +393,7 @@ static void started(void *context, JsonWriter *w) {
     jw_string(w, "format", run->objective->stepwise ? "stepwise" : run->objective->unpaired ? "kto" : "preference");
 }
 
-static Status train(void *context, Run *output) {
+static Status pair_run_train(void *context, Run *output) {
     Whole *whole = context;
     PairRun *run = whole->run;
     note_plan(run, output, &whole->plan);
@@ -403,7 +403,7 @@ static Status train(void *context, Run *output) {
     return trainer_run(&whole->trainer, whole->result);
 }
 
-static void release(void *context) {
+static void pair_run_release(void *context) {
     PairRun *run = ((Whole *)context)->run;
     pair_batch_release(&run->batch);
     data_plan_release(&run->plan);
@@ -416,7 +416,8 @@ static void release(void *context) {
     if (run->model) model_free(run->model);
 }
 
-static const TrainingKind kind = {recall, open, tell, started, train, release, true, .length = length};
+static const TrainingKind kind = {pair_run_load_result, pair_run_open, pair_run_report_plan,     pair_run_started, pair_run_train,
+                                  pair_run_release,     true,          .length = pair_run_length};
 
 Status pair_run(PairRun *run, TrainResult *result) {
     Whole whole = {.run = run, .result = result};

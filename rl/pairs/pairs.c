@@ -340,7 +340,7 @@ static int32_t length_of(const void *rows, size_t i) { return (int32_t)pair_row_
 
 static void where_is(const void *rows, size_t i, Str *text) { pairs_where(rows, i, text); }
 
-static void count(Pairs *pairs) {
+static void pairs_count(Pairs *pairs) {
     pairs->tokens = pairs->trained_tokens = pairs->longest = 0;
     for (size_t i = 0; i < pairs->n; i++) {
         int64_t tokens = pair_row_tokens(&pairs->rows[i]);
@@ -358,7 +358,7 @@ static Status load_all(Loader *loader, const char *key, YamlNode node) {
     Pairs *pairs = loader->pairs;
     SourceReader reader = {.config = &loader->config, .use = ROWS_JUDGED, .widen = true, .kept = &pairs->n, .take = take_row, .context = loader};
     TRY(data_sources_read(node, key, &reader, pairs->arena, &pairs->table));
-    count(pairs);
+    pairs_count(pairs);
     for (int i = 0; i < PAIR_DROPS; i++)
         if (pairs->dropped[i] > 0 && !(pairs->where[i] = arena_strdup(pairs->arena, str_text(&loader->where[i])))) return ST_RESOURCE;
     return pairs->n > 0 ? ST_OK : pairs_none_left(pairs, key);
@@ -423,8 +423,8 @@ Status pairs_split(Pairs *pairs, double share, uint64_t seed, Pairs **held_out) 
     pairs->n = kept;
     whole[1] = out->n;
     out->table = (Dataset){.sources = once, .source_begins = whole, .n_sources = 1};
-    count(pairs);
-    count(out);
+    pairs_count(pairs);
+    pairs_count(out);
     *held_out = out;
     return ST_OK;
 }
@@ -459,7 +459,7 @@ int64_t pair_tokens_with(const PairRow *row, const PairRow *other) {
 /* ---- batches ---- */
 
 /* Exactly as much as is needed: the plan of a run's memory counts on it. */
-static Status reserve(PairBatch *batch, size_t tokens, size_t segments, size_t branches) {
+static Status pairs_reserve(PairBatch *batch, size_t tokens, size_t segments, size_t branches) {
     if (tokens > batch->cap_tokens) {
         TRY(array_resize(&batch->ids, tokens, sizeof *batch->ids, "tokens of a batch"));
         TRY(array_resize(&batch->rows, tokens, sizeof *batch->rows, "tokens of a batch"));
@@ -506,7 +506,7 @@ Status pair_batch_build(const Pairs *pairs, const size_t *rows, size_t n, const 
     int32_t n_segments = 0;
     for (size_t i = 0; i < n; i++) tokens += (size_t)pair_tokens_with(&pairs->rows[rows[i]], other_row(pairs, options, i));
     if (tokens > INT32_MAX) return status_fail(ST_RESOURCE, "a batch of %zu tokens is too large", tokens);
-    TRY(reserve(batch, tokens, 3 * n, 2 * n));
+    TRY(pairs_reserve(batch, tokens, 3 * n, 2 * n));
     batch->n_targets = batch->n_branches = 0;
     for (size_t i = 0; i < n; i++) {
         const PairRow *row = &pairs->rows[rows[i]], *other = other_row(pairs, options, i);

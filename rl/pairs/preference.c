@@ -248,7 +248,7 @@ static Status plan_comparisons(PairRun *run, Tape *tape) {
     return run->eval ? plan_comparison(run, tape, run->eval) : ST_OK;
 }
 
-static Status begin(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
+static Status preference_begin(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
     Preference *p = run->context;
     p->config.total_pairs = (int64_t)n;
     p->config.total_chosen_tokens = 0;
@@ -466,7 +466,7 @@ Status preference_run(const PairRunConfig *config, TrainResult *result) {
                                .together = p.loss && p.loss->matching != AS_PAIRED,
                                .open = open_reference,
                                .plan = p.compares ? plan_comparisons : NULL,
-                               .begin = begin,
+                               .begin = preference_begin,
                                .batch = batch_loss,
                                .write_metrics = write_metrics};
     p.scratch = arena_new(0);

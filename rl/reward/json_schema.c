@@ -68,7 +68,7 @@ static bool all_are(const json_t *node, bool single, bool (*good)(const json_t *
 
 static bool is_text(const json_t *node) { return json_is_string(node); }
 
-static pcre2_code *compile(const char *pattern, size_t *at) {
+static pcre2_code *json_schema_compile(const char *pattern, size_t *at) {
     int error;
     return pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, at, NULL);
 }
@@ -76,7 +76,7 @@ static pcre2_code *compile(const char *pattern, size_t *at) {
 static Status check_pattern(const json_t *node, const char *where) {
     size_t at = 0;
     if (!json_is_string(node)) return wrong(where, "pattern", "a regular expression");
-    pcre2_code *code = compile(json_string_value(node), &at);
+    pcre2_code *code = json_schema_compile(json_string_value(node), &at);
     pcre2_code_free(code);
     return code ? ST_OK : status_fail(ST_CONFIG, "cannot read pattern '%s' in %s: wrong at character %zu", json_string_value(node), where, at);
 }
@@ -204,7 +204,7 @@ static bool fits_number(const json_t *schema, double value) {
 
 static bool fits_pattern(const char *pattern, const char *text, size_t len) {
     size_t at;
-    pcre2_code *code = compile(pattern, &at);
+    pcre2_code *code = json_schema_compile(pattern, &at);
     pcre2_match_data *match = code ? pcre2_match_data_create_from_pattern(code, NULL) : NULL;
     pcre2_match_context *limits = pcre2_match_context_create(NULL);
     if (limits) pcre2_set_match_limit(limits, 1000000);

@@ -11,11 +11,11 @@ typedef struct Cursor {
     const NumberStyle *style;
 } Cursor;
 
-static char peek(const Cursor *cursor, size_t ahead) { return (size_t)(cursor->end - cursor->at) > ahead ? cursor->at[ahead] : '\0'; }
+static char numbers_peek(const Cursor *cursor, size_t ahead) { return (size_t)(cursor->end - cursor->at) > ahead ? cursor->at[ahead] : '\0'; }
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool is_word(char c) { return isalnum((unsigned char)c) || c == '_'; }
 
-static bool take(Cursor *cursor, const char *text) {
+static bool numbers_take(Cursor *cursor, const char *text) {
     size_t len = strlen(text);
     if ((size_t)(cursor->end - cursor->at) < len || memcmp(cursor->at, text, len) != 0) return false;
     cursor->at += len;
@@ -23,12 +23,12 @@ static bool take(Cursor *cursor, const char *text) {
 }
 
 static void take_spaces(Cursor *cursor) {
-    while (peek(cursor, 0) == ' ' || take(cursor, "\xC2\xA0")) cursor->at += peek(cursor, 0) == ' ';
+    while (numbers_peek(cursor, 0) == ' ' || numbers_take(cursor, "\xC2\xA0")) cursor->at += numbers_peek(cursor, 0) == ' ';
 }
 
 static bool comes(const Cursor *cursor, const char *text) {
     for (size_t i = 0; text[i]; i++)
-        if (peek(cursor, i) != text[i]) return false;
+        if (numbers_peek(cursor, i) != text[i]) return false;
     return true;
 }
 
@@ -37,17 +37,17 @@ static size_t separator(const Cursor *cursor) {
     static const char *const forms[] = {"{,}", ",\\!", "\\,"};
     for (size_t i = 0; cursor->style->thousands == ',' && i < COUNT_OF(forms); i++)
         if (comes(cursor, forms[i])) return strlen(forms[i]);
-    return peek(cursor, 0) == cursor->style->thousands;
+    return numbers_peek(cursor, 0) == cursor->style->thousands;
 }
 
 /* Digits at the cursor, with groups of exactly three behind a separator; what is read goes to `out`, which is as long as the text at most. */
 static size_t take_whole(Cursor *cursor, Str *out) {
     size_t n = 0;
-    for (; is_digit(peek(cursor, 0)); n++) str_append_char(out, *cursor->at++);
+    for (; is_digit(numbers_peek(cursor, 0)); n++) str_append_char(out, *cursor->at++);
     if (n == 0 || n > 3 || !cursor->style->thousands) return n;
     for (size_t between; (between = separator(cursor)) > 0; n += 3) {
-        if (!is_digit(peek(cursor, between)) || !is_digit(peek(cursor, between + 1)) || !is_digit(peek(cursor, between + 2)) ||
-            is_digit(peek(cursor, between + 3)))
+        if (!is_digit(numbers_peek(cursor, between)) || !is_digit(numbers_peek(cursor, between + 1)) ||
+            !is_digit(numbers_peek(cursor, between + 2)) || is_digit(numbers_peek(cursor, between + 3)))
             break;
         str_append_n(out, cursor->at + between, 3);
         cursor->at += between + 3;
@@ -56,11 +56,11 @@ static size_t take_whole(Cursor *cursor, Str *out) {
 }
 
 static void take_exponent(Cursor *cursor, Str *out) {
-    size_t sign = peek(cursor, 1) == '-' || peek(cursor, 1) == '+';
-    if ((peek(cursor, 0) != 'e' && peek(cursor, 0) != 'E') || !is_digit(peek(cursor, 1 + sign))) return;
+    size_t sign = numbers_peek(cursor, 1) == '-' || numbers_peek(cursor, 1) == '+';
+    if ((numbers_peek(cursor, 0) != 'e' && numbers_peek(cursor, 0) != 'E') || !is_digit(numbers_peek(cursor, 1 + sign))) return;
     size_t len = 1 + sign;
-    while (is_digit(peek(cursor, len))) len++;
-    if (is_word(peek(cursor, len))) return; /* 2E5x is no number with an exponent */
+    while (is_digit(numbers_peek(cursor, len))) len++;
+    if (is_word(numbers_peek(cursor, len))) return; /* 2E5x is no number with an exponent */
     str_append_n(out, cursor->at, len);
     cursor->at += len;
 }
@@ -94,10 +94,10 @@ static bool take_plain(Cursor *cursor, Number *number, bool *whole) {
     Str digits = {0};
     size_t n = take_whole(cursor, &digits);
     *whole = true;
-    if (peek(cursor, 0) == cursor->style->decimal && is_digit(peek(cursor, 1))) {
+    if (numbers_peek(cursor, 0) == cursor->style->decimal && is_digit(numbers_peek(cursor, 1))) {
         *whole = false;
         str_append_char(&digits, '.');
-        for (cursor->at++; is_digit(peek(cursor, 0)); n++) str_append_char(&digits, *cursor->at++);
+        for (cursor->at++; is_digit(numbers_peek(cursor, 0)); n++) str_append_char(&digits, *cursor->at++);
     }
     if (n > 0) {
         const char *mantissa = cursor->at;
@@ -117,14 +117,14 @@ static bool take_frac(Cursor *cursor, Number *number) {
     Cursor before = *cursor;
     double part[2];
     Number plain;
-    bool whole, good = take(cursor, "\\frac") || take(cursor, "\\dfrac") || take(cursor, "\\tfrac");
+    bool whole, good = numbers_take(cursor, "\\frac") || numbers_take(cursor, "\\dfrac") || numbers_take(cursor, "\\tfrac");
     for (int i = 0; i < 2 && good; i++) {
-        if (!take(cursor, "{")) {
-            good = is_digit(peek(cursor, 0));
+        if (!numbers_take(cursor, "{")) {
+            good = is_digit(numbers_peek(cursor, 0));
             if (good) part[i] = *cursor->at++ - '0';
         } else {
-            bool minus = take(cursor, "-");
-            good = take_plain(cursor, &plain, &whole) && take(cursor, "}");
+            bool minus = numbers_take(cursor, "-");
+            good = take_plain(cursor, &plain, &whole) && numbers_take(cursor, "}");
             if (good) part[i] = minus ? -plain.value : plain.value;
         }
     }
@@ -141,7 +141,7 @@ static void take_fraction(Cursor *cursor, Number *number) {
     Cursor before = *cursor;
     Number part, bottom;
     double base = number->value, top = base;
-    bool whole, mixed = peek(cursor, 0) == ' ' && is_digit(peek(cursor, 1));
+    bool whole, mixed = numbers_peek(cursor, 0) == ' ' && is_digit(numbers_peek(cursor, 1));
     if (take_frac(cursor, &part)) {
         set_value(number, base + part.value);
         return;
@@ -149,8 +149,9 @@ static void take_fraction(Cursor *cursor, Number *number) {
     cursor->at += mixed;
     if (mixed && (!take_plain(cursor, &part, &whole) || !whole)) goto none;
     if (mixed) top = part.value;
-    if (!take(cursor, "/") || !is_digit(peek(cursor, 0)) || !take_plain(cursor, &bottom, &whole) || !whole || bottom.value == 0) goto none;
-    if (peek(cursor, 0) == '/' || (mixed && top >= bottom.value)) goto none;
+    if (!numbers_take(cursor, "/") || !is_digit(numbers_peek(cursor, 0)) || !take_plain(cursor, &bottom, &whole) || !whole || bottom.value == 0)
+        goto none;
+    if (numbers_peek(cursor, 0) == '/' || (mixed && top >= bottom.value)) goto none;
     set_value(number, mixed ? base + top / bottom.value : top / bottom.value);
     return;
 none:
@@ -166,30 +167,31 @@ static void shift(Number *number, int exponent) {
 static void take_power(Cursor *cursor, Number *number) {
     Cursor before = *cursor;
     take_spaces(cursor);
-    bool good = take(cursor, "\\times") || take(cursor, "\\cdot") || take(cursor, "\xC3\x97") || take(cursor, "*");
+    bool good = numbers_take(cursor, "\\times") || numbers_take(cursor, "\\cdot") || numbers_take(cursor, "\xC3\x97") || numbers_take(cursor, "*");
     take_spaces(cursor);
-    good = good && take(cursor, "10^");
-    bool brace = good && take(cursor, "{"), minus = good && take(cursor, "-");
+    good = good && numbers_take(cursor, "10^");
+    bool brace = good && numbers_take(cursor, "{"), minus = good && numbers_take(cursor, "-");
     int exponent = 0, digits = 0;
-    for (; good && digits < 4 && is_digit(peek(cursor, 0)); digits++) exponent = exponent * 10 + (*cursor->at++ - '0');
-    good = good && digits > 0 && (!brace || take(cursor, "}")) && !is_digit(peek(cursor, 0));
+    for (; good && digits < 4 && is_digit(numbers_peek(cursor, 0)); digits++) exponent = exponent * 10 + (*cursor->at++ - '0');
+    good = good && digits > 0 && (!brace || numbers_take(cursor, "}")) && !is_digit(numbers_peek(cursor, 0));
     if (good)
         shift(number, minus ? -exponent : exponent);
     else
         *cursor = before;
 }
 
-static bool take_minus(Cursor *cursor) { return take(cursor, "-") || take(cursor, "\xE2\x88\x92"); }
+static bool take_minus(Cursor *cursor) { return numbers_take(cursor, "-") || numbers_take(cursor, "\xE2\x88\x92"); }
 
 static void take_currency(Cursor *cursor) {
-    if (take(cursor, "\\$") || take(cursor, "$") || take(cursor, "\xE2\x82\xAC") || take(cursor, "\xC2\xA3") || take(cursor, "\xC2\xA5"))
+    if (numbers_take(cursor, "\\$") || numbers_take(cursor, "$") || numbers_take(cursor, "\xE2\x82\xAC") || numbers_take(cursor, "\xC2\xA3") ||
+        numbers_take(cursor, "\xC2\xA5"))
         take_spaces(cursor);
 }
 
-static bool finish(Cursor *cursor, bool minus, Number *number) {
+static bool numbers_finish(Cursor *cursor, bool minus, Number *number) {
     const char *unit = cursor->at;
     take_spaces(cursor);
-    bool percent = take(cursor, "\\%") || take(cursor, "%");
+    bool percent = numbers_take(cursor, "\\%") || numbers_take(cursor, "%");
     if (!percent) cursor->at = unit;
     if (percent && cursor->style->percent_is_share) {
         number->value /= 100;
@@ -207,14 +209,14 @@ static bool take_number(Cursor *cursor, char before, Number *number) {
     bool whole = true, minus = take_minus(cursor);
     if (minus && (is_word(before) || before == ')' || before == '}')) goto none;
     if (!minus && is_word(before)) goto none;
-    if (!minus) take(cursor, "+");
+    if (!minus) numbers_take(cursor, "+");
     take_currency(cursor);
     if (!take_frac(cursor, number)) {
         if (!take_plain(cursor, number, &whole)) goto none;
         if (whole && before != '/') take_fraction(cursor, number);
     }
     take_power(cursor, number);
-    if (finish(cursor, minus, number)) return true;
+    if (numbers_finish(cursor, minus, number)) return true;
 none:
     *cursor = start;
     return false;
@@ -231,7 +233,7 @@ static bool scan(Slice text, const NumberStyle *style, bool first, Number *numbe
             *number = here;
             found = true;
         } else if (is_digit(*cursor.at)) { /* digits that are no number: all of them */
-            while (is_digit(peek(&cursor, 0))) cursor.at++;
+            while (is_digit(numbers_peek(&cursor, 0))) cursor.at++;
         } else {
             cursor.at++;
         }

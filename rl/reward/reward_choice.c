@@ -14,7 +14,7 @@ static const OptionSpec options[] = {
     {0},
 };
 
-static Status open(Reward *reward) {
+static Status reward_choice_open(Reward *reward) {
     const char *letters = reward->options[LETTERS].text;
     for (const char *at = letters; *at; at++)
         if (!isupper((unsigned char)*at) || strchr(at + 1, *at))
@@ -93,7 +93,7 @@ static Status wanted_letter(const Reward *reward, const json_t *answer, char *le
     return status;
 }
 
-static Status score(Reward *reward, const RewardRow *row, double *value) {
+static Status reward_choice_score(Reward *reward, const RewardRow *row, double *value) {
     const json_t *column;
     Str room = {0};
     char wanted = 0, got = chosen(reward->options[LETTERS].text, reward_spoken(row, &room));
@@ -106,4 +106,4 @@ static Status score(Reward *reward, const RewardRow *row, double *value) {
     return ST_OK;
 }
 
-const RewardKind reward_kind_choice = {"choice", options, .open = open, .score = score};
+const RewardKind reward_kind_choice = {"choice", options, .open = reward_choice_open, .score = reward_choice_score};

@@ -56,7 +56,7 @@ typedef struct Command {
 
 /* ---- opening ---- */
 
-static void close(Reward *reward) {
+static void reward_command_close(Reward *reward) {
     Command *command = reward->state;
     if (!command) return;
     for (size_t i = 0; i < command->n_workers; i++) child_stop(command->workers[i].child, NULL, 0.5);
@@ -66,7 +66,7 @@ static void close(Reward *reward) {
     arena_free(command->answers);
 }
 
-static Status start(Command *command, Worker *worker) {
+static Status reward_command_start(Command *command, Worker *worker) {
     worker->child = NULL;
     return child_start(command->argv, command->n_argv, command->limited ? &command->limits : NULL, &worker->child);
 }
@@ -89,7 +89,7 @@ static Status read_sandbox(Reward *reward, Command *command) {
     return ST_OK;
 }
 
-static Status open(Reward *reward) {
+static Status reward_command_open(Reward *reward) {
     const OptionValue *o = reward->options;
     const Yaml *words = o[COMMAND].node;
     Command *command = reward->state = arena_zero(reward->arena, sizeof *command);
@@ -106,7 +106,7 @@ static Status open(Reward *reward) {
     command->n_workers = (size_t)o[WORKERS].number;
     TRY(read_sandbox(reward, command));
     if (reward->context->check_only) return ST_OK;
-    Status status = start(command, &command->workers[0]); /* a misspelt program is told before the first rollout */
+    Status status = reward_command_start(command, &command->workers[0]); /* a misspelt program is told before the first rollout */
     if (status != ST_OK) return status_prefix(status, "reward '%s'", reward->name);
     const char *hidden = command->limits.hidden;
     if (!command->limited || !hidden || dir_exists(hidden)) return ST_OK;
@@ -117,7 +117,7 @@ static Status open(Reward *reward) {
 
 /* ---- what is sent, and what is known ---- */
 
-static void forget(Command *command) {
+static void reward_command_forget(Command *command) {
     arena_reset(command->answers);
     command->n_known = command->room = 0;
 }
@@ -185,7 +185,7 @@ typedef struct Asking {
 static Status give_job(Asking *asking, Worker *worker) {
     const Job *job = &asking->jobs[worker->job];
     bool fresh = !worker->child; /* what it says at its start is taken for its first answer */
-    if (fresh) TRY(start(asking->command, worker));
+    if (fresh) TRY(reward_command_start(asking->command, worker));
     if (!fresh && child_unasked(worker->child).len > 0)
         return child_add_last_line(worker->child,
                                    status_fail(ST_INPUT, "program '%s' answers with more than one line a row", asking->command->argv[0]));
@@ -200,7 +200,7 @@ static Status worker_failed(Asking *asking, Worker *worker, Status status) {
     if (child_has_ended(worker->child) && worker->tries++ == 0) {
         warn_of_restart(asking->reward, asking->rows[job->row].number, worker);
         child_stop(worker->child, NULL, 0);
-        TRY(start(asking->command, worker));
+        TRY(reward_command_start(asking->command, worker));
         return give_job(asking, worker);
     }
     if (!asking->reward->options[FAILED].node) return status;
@@ -287,7 +287,7 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
     Asking asking = {.reward = reward, .command = command, .rows = rows, .jobs = calloc(MAX(n, 1), sizeof *asking.jobs)};
     Known **known = calloc(MAX(n, 1), sizeof *known);
     bool cache = reward->options[CACHE].number != 0;
-    if (!cache || command->n_known > MOST_CACHED) forget(command);
+    if (!cache || command->n_known > MOST_CACHED) reward_command_forget(command);
     Status status = asking.jobs && known ? make_room(command, n) : status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
     if (status == ST_OK) {
         list_jobs(&asking, rows, n, cache, known);
@@ -307,4 +307,5 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
     return status;
 }
 
-const RewardKind reward_kind_command = {"command", options, .abstains = true, .open = open, .close = close, .score_all = score_all};
+const RewardKind reward_kind_command = {
+    "command", options, .abstains = true, .open = reward_command_open, .close = reward_command_close, .score_all = score_all};

@@ -20,7 +20,7 @@ static const OptionSpec options[] = {
     {0},
 };
 
-static Status open(Reward *reward) {
+static Status reward_cosine_open(Reward *reward) {
     OptionValue *o = reward->options;
     reward->state = (void *)(uintptr_t)reward_before(reward, o[RIGHT_BY].text);
     if (!reward->state)
@@ -44,4 +44,4 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
     return ST_OK;
 }
 
-const RewardKind reward_kind_cosine = {"cosine", options, .abstains = true, .open = open, .score_all = score_all};
+const RewardKind reward_kind_cosine = {"cosine", options, .abstains = true, .open = reward_cosine_open, .score_all = score_all};

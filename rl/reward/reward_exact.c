@@ -22,7 +22,7 @@ static Slice after_mark(const Reward *reward, Slice text) {
     return slice_trim((Slice){at, (size_t)(text.data + text.len - at)});
 }
 
-static Status open(Reward *reward) {
+static Status reward_exact_open(Reward *reward) {
     const OptionValue *after = &reward->options[AFTER];
     return after->text && !*after->text ? reward_refuse(reward, after->node, "'after' is an empty mark") : ST_OK;
 }
@@ -34,7 +34,7 @@ static bool same(Slice a, Slice b, bool ignore_case) {
     return true;
 }
 
-static Status score(Reward *reward, const RewardRow *row, double *value) {
+static Status reward_exact_score(Reward *reward, const RewardRow *row, double *value) {
     const char *field = reward->options[FIELD].text;
     const json_t *column;
     TRY(reward_column(row, field, &column));
@@ -52,4 +52,4 @@ static Status score(Reward *reward, const RewardRow *row, double *value) {
     return status;
 }
 
-const RewardKind reward_kind_exact = {"exact", options, .open = open, .score = score};
+const RewardKind reward_kind_exact = {"exact", options, .open = reward_exact_open, .score = reward_exact_score};

@@ -34,7 +34,7 @@ static size_t literal_length(const char *at) {
     return len;
 }
 
-static Status open(Reward *reward) {
+static Status reward_format_open(Reward *reward) {
     Form *form = reward->state = arena_zero(reward->arena, sizeof *form);
     if (!form) return ST_RESOURCE;
     const Yaml *node = reward->options[TEMPLATE].node;
@@ -59,7 +59,7 @@ static Status open(Reward *reward) {
     return form->n > 0 ? ST_OK : reward_refuse(reward, node, "the template has no tag");
 }
 
-static const char *find(const char *at, const char *end, const char *part) {
+static const char *reward_format_find(const char *at, const char *end, const char *part) {
     size_t len = strlen(part);
     for (; at + len <= end; at++)
         if (memcmp(at, part, len) == 0) return at;
@@ -68,7 +68,7 @@ static const char *find(const char *at, const char *end, const char *part) {
 
 static size_t times(Slice text, const char *part) {
     size_t n = 0;
-    for (const char *at = text.data; n < SIZE_MAX && at && (at = find(at, text.data + text.len, part)); at += strlen(part)) n++;
+    for (const char *at = text.data; n < SIZE_MAX && at && (at = reward_format_find(at, text.data + text.len, part)); at += strlen(part)) n++;
     return n;
 }
 
@@ -84,11 +84,11 @@ static bool is_blank(const char *from, const char *to) { return slice_trim((Slic
 /* What stands between two literals (or at an end) is what the template has there. */
 static bool gap_fits(bool hole, bool allow_empty, const char *from, const char *to) { return is_blank(from, to) ? !hole || allow_empty : hole; }
 
-static bool fits(const Form *form, Slice text, bool allow_empty) {
+static bool reward_format_fits(const Form *form, Slice text, bool allow_empty) {
     const char *at = text.data, *end = at + text.len;
     for (size_t i = 0; i < form->n; i++) {
         const Piece *piece = &form->pieces[i];
-        const char *found = find(at, end, piece->text);
+        const char *found = reward_format_find(at, end, piece->text);
         if (!found || !gap_fits(piece->hole_before, allow_empty, at, found) || times(text, piece->text) != times_in_form(form, piece->text))
             return false;
         at = found + strlen(piece->text);
@@ -100,7 +100,7 @@ static double share(const Form *form, Slice text) {
     const char *at = text.data, *end = at + text.len;
     size_t good = 0;
     for (size_t i = 0; i < form->n; i++) {
-        const char *part = form->pieces[i].text, *found = times(text, part) == times_in_form(form, part) ? find(at, end, part) : NULL;
+        const char *part = form->pieces[i].text, *found = times(text, part) == times_in_form(form, part) ? reward_format_find(at, end, part) : NULL;
         if (!found) continue;
         good++;
         at = found + strlen(part);
@@ -108,11 +108,11 @@ static double share(const Form *form, Slice text) {
     return (double)good / (double)form->n;
 }
 
-static Status score(Reward *reward, const RewardRow *row, double *value) {
+static Status reward_format_score(Reward *reward, const RewardRow *row, double *value) {
     const Form *form = reward->state;
     Slice text = row->completion.len ? row->completion : (Slice){"", 0};
-    *value = reward->options[PARTIAL].number != 0 ? share(form, text) : fits(form, text, reward->options[EMPTY].number != 0);
+    *value = reward->options[PARTIAL].number != 0 ? share(form, text) : reward_format_fits(form, text, reward->options[EMPTY].number != 0);
     return ST_OK;
 }
 
-const RewardKind reward_kind_format = {"format", options, .open = open, .score = score};
+const RewardKind reward_kind_format = {"format", options, .open = reward_format_open, .score = reward_format_score};

@@ -39,7 +39,7 @@ typedef struct Server {
     double low, high;
 } Server;
 
-static void close(Reward *reward) {
+static void reward_http_close(Reward *reward) {
     Server *server = reward->state;
     if (server) http_close(server->client);
 }
@@ -62,7 +62,7 @@ static Status find_key(const Reward *reward, const char **key) {
                : reward_refuse(reward, reward->options[KEY_ENV].node, "the environment variable '%s' with the server's key is not set", name);
 }
 
-static Status open(Reward *reward) {
+static Status reward_http_open(Reward *reward) {
     static const int of_judges[] = {RUBRIC, SYSTEM, RANGE, MAX_TOKENS, FAILED};
     OptionValue *o = reward->options;
     Server *server = reward->state = arena_zero(reward->arena, sizeof *server);
@@ -222,4 +222,4 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
     return status == ST_OK || n == 0 ? status : reward_at_row(status, reward, &rows[at]);
 }
 
-const RewardKind reward_kind_http = {"http", options, .abstains = true, .open = open, .close = close, .score_all = score_all};
+const RewardKind reward_kind_http = {"http", options, .abstains = true, .open = reward_http_open, .close = reward_http_close, .score_all = score_all};

@@ -15,7 +15,7 @@ static const OptionSpec options[] = {
     {0},
 };
 
-static void close(Reward *reward) { json_decref(reward->state); }
+static void reward_json_close(Reward *reward) { json_decref(reward->state); }
 
 static json_t *json_of(const Yaml *node) {
     int64_t whole;
@@ -37,7 +37,7 @@ static json_t *json_of(const Yaml *node) {
     return value;
 }
 
-static Status open(Reward *reward) {
+static Status reward_json_open(Reward *reward) {
     const Yaml *node = reward->options[SCHEMA].node;
     json_t *schema = NULL;
     if (reward->options[PARSES].node && !node && !reward->options[FIELD].text)
@@ -82,7 +82,7 @@ static Status schema_of_row(const Reward *reward, const RewardRow *row, const js
     return status == ST_OK ? ST_OK : ST_INPUT;
 }
 
-static Status score(Reward *reward, const RewardRow *row, double *value) {
+static Status reward_json_score(Reward *reward, const RewardRow *row, double *value) {
     const json_t *schema;
     TRY(schema_of_row(reward, row, &schema));
     Str room = {0};
@@ -95,4 +95,4 @@ static Status score(Reward *reward, const RewardRow *row, double *value) {
     return ST_OK;
 }
 
-const RewardKind reward_kind_json = {"json", options, .open = open, .close = close, .score = score};
+const RewardKind reward_kind_json = {"json", options, .open = reward_json_open, .close = reward_json_close, .score = reward_json_score};

@@ -19,7 +19,7 @@ static const OptionSpec options[] = {
     {0},
 };
 
-static Status open(Reward *reward) {
+static Status reward_length_open(Reward *reward) {
     OptionValue *target = &reward->options[TARGET], *buffer = &reward->options[BUFFER], *max = &reward->options[MAX_LENGTH];
     if (!target->node == !buffer->node) return reward_refuse(reward, target->node, "it takes either 'target' or 'buffer'");
     if (target->node && max->node) return reward_refuse(reward, max->node, "'max_length' goes with 'buffer', not with 'target'");
@@ -43,7 +43,7 @@ static size_t count_characters(Slice text) {
     return n;
 }
 
-static Status score(Reward *reward, const RewardRow *row, double *value) {
+static Status reward_length_score(Reward *reward, const RewardRow *row, double *value) {
     const OptionValue *o = reward->options;
     const char *unit = o[UNIT].text;
     RewardRow own = reward_own_words(row);
@@ -60,4 +60,4 @@ static Status score(Reward *reward, const RewardRow *row, double *value) {
     return ST_OK;
 }
 
-const RewardKind reward_kind_length = {"length", options, .open = open, .score = score};
+const RewardKind reward_kind_length = {"length", options, .open = reward_length_open, .score = reward_length_score};

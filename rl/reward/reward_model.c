@@ -24,7 +24,7 @@ typedef struct Judge {
     bool other_template; /* than the policy's: conversations would be read as it never saw them */
 } Judge;
 
-static void close(Reward *reward) {
+static void reward_model_close(Reward *reward) {
     Judge *judge = reward->state;
     if (!judge) return;
     scorer_close(judge->scorer);
@@ -172,7 +172,7 @@ static Status finish_turn(const Judge *judge, const RewardRow *row, Arena *arena
     return ST_OK;
 }
 
-static Status prepare(const Reward *reward, const RewardRow *row, Arena *arena, ScorerRow *to) {
+static Status reward_model_prepare(const Reward *reward, const RewardRow *row, Arena *arena, ScorerRow *to) {
     const Judge *judge = reward->state;
     if (reward->options[RETOKENIZE].number != 0) return own_tokens(judge, row, arena, to);
     if (judge->other_template && is_conversation(row)) return differs(reward, "the chat template");
@@ -187,7 +187,8 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
     Arena *arena = arena_new(0);
     ScorerRow *prepared = arena ? arena_alloc(arena, MAX(n, (size_t)1) * sizeof *prepared) : NULL;
     Status status = prepared ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
-    for (size_t i = 0; i < n && status == ST_OK; i++) status = reward_at_row(prepare(reward, &rows[i], arena, &prepared[i]), reward, &rows[i]);
+    for (size_t i = 0; i < n && status == ST_OK; i++)
+        status = reward_at_row(reward_model_prepare(reward, &rows[i], arena, &prepared[i]), reward, &rows[i]);
     if (status == ST_OK) {
         status = scorer_score(judge->scorer, prepared, n, values);
         if (status != ST_OK) status = status_prefix(status, "reward '%s'", reward->name);
@@ -197,4 +198,4 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
 }
 
 const RewardKind reward_kind_model = {
-    "model", options, .attach = attach, .bytes = bytes, .fingerprint = fingerprint, .close = close, .score_all = score_all};
+    "model", options, .attach = attach, .bytes = bytes, .fingerprint = fingerprint, .close = reward_model_close, .score_all = score_all};

@@ -19,7 +19,7 @@ static const OptionSpec options[] = {
     {0},
 };
 
-static Status open(Reward *reward) {
+static Status reward_number_open(Reward *reward) {
     const char *thousands = reward->options[THOUSANDS].text, *decimal = reward->options[DECIMAL].text;
     if (strlen(thousands) > 1) return reward_refuse(reward, reward->options[THOUSANDS].node, "'thousands' is one character, or \"\" for none");
     if (strlen(decimal) != 1 || strcmp(decimal, thousands) == 0)
@@ -37,7 +37,7 @@ static bool behind_hashes(Slice text, const NumberStyle *style, Number *number) 
 }
 
 /* Where the text marks its answer, only the marked place counts. */
-static bool find(const Reward *reward, Slice text, Number *number) {
+static bool reward_number_find(const Reward *reward, Slice text, Number *number) {
     const NumberStyle style = {reward->options[THOUSANDS].text[0], reward->options[DECIMAL].text[0],
                                strcmp(reward->options[PERCENT].text, "share") == 0};
     const char *from = reward->options[FROM].text;
@@ -73,17 +73,17 @@ static Status wanted_number(const Reward *reward, const json_t *answer, Number *
     Status status = reward_answer_text(answer, field, &room, &text);
     Reward any = *reward;
     any.options[FROM].text = "auto";
-    if (status == ST_OK && !find(&any, text, wanted))
+    if (status == ST_OK && !reward_number_find(&any, text, wanted))
         status = status_fail(ST_INPUT, "column '%s' holds no number: '%.*s'", field, (int)MIN(text.len, 200), text.data);
     str_release(&room);
     return status;
 }
 
-static Status score(Reward *reward, const RewardRow *row, double *value) {
+static Status reward_number_score(Reward *reward, const RewardRow *row, double *value) {
     const json_t *column;
     Number got, wanted;
     Str room = {0};
-    bool found = find(reward, reward_spoken(row, &room), &got);
+    bool found = reward_number_find(reward, reward_spoken(row, &room), &got);
     double tolerance = reward->options[TOLERANCE].number, relative = reward->options[RELATIVE].number;
     str_release(&room);
     TRY(reward_column(row, reward->options[FIELD].text, &column));
@@ -94,4 +94,4 @@ static Status score(Reward *reward, const RewardRow *row, double *value) {
     return ST_OK;
 }
 
-const RewardKind reward_kind_number = {"number", options, .open = open, .score = score};
+const RewardKind reward_kind_number = {"number", options, .open = reward_number_open, .score = reward_number_score};

@@ -26,7 +26,7 @@ typedef struct Regex {
     bool warned;
 } Regex;
 
-static void close(Reward *reward) {
+static void reward_regex_close(Reward *reward) {
     Regex *regex = reward->state;
     if (!regex) return;
     pcre2_code_free(regex->code);
@@ -34,7 +34,7 @@ static void close(Reward *reward) {
     pcre2_match_context_free(regex->limits);
 }
 
-static Status open(Reward *reward) {
+static Status reward_regex_open(Reward *reward) {
     Regex *regex = reward->state = arena_zero(reward->arena, sizeof *regex);
     if (!regex) return ST_RESOURCE;
     const Yaml *node = reward->options[PATTERN].node;
@@ -61,7 +61,7 @@ static Status open(Reward *reward) {
 }
 
 /* Looks from `from` on. What takes too many steps is no match; that is said once. */
-static bool find(const Reward *reward, Regex *regex, Slice text, size_t from) {
+static bool reward_regex_find(const Reward *reward, Regex *regex, Slice text, size_t from) {
     int n = pcre2_match(regex->code, (PCRE2_SPTR)(text.len ? text.data : ""), text.len, from, 0, regex->match, regex->limits);
     if (n < 0 && n != PCRE2_ERROR_NOMATCH && !regex->warned) {
         regex->warned = true;
@@ -74,7 +74,7 @@ static bool find(const Reward *reward, Regex *regex, Slice text, size_t from) {
 
 static bool last_match(const Reward *reward, Regex *regex, Slice text, Slice *found) {
     bool any = false;
-    for (size_t from = 0; from <= text.len && find(reward, regex, text, from);) {
+    for (size_t from = 0; from <= text.len && reward_regex_find(reward, regex, text, from);) {
         const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(regex->match);
         size_t begin = ends[2 * regex->group], end = ends[2 * regex->group + 1];
         any = true;
@@ -86,12 +86,12 @@ static bool last_match(const Reward *reward, Regex *regex, Slice text, Slice *fo
     return any;
 }
 
-static Status score(Reward *reward, const RewardRow *row, double *value) {
+static Status reward_regex_score(Reward *reward, const RewardRow *row, double *value) {
     Regex *regex = reward->state;
     const char *field = reward->options[FIELD].text;
     Slice text = reward->options[FULL].number != 0 ? slice_trim(row->completion) : row->completion, found = {0}, wanted;
     if (!field) {
-        *value = find(reward, regex, text, 0);
+        *value = reward_regex_find(reward, regex, text, 0);
         return ST_OK;
     }
     const json_t *column;
@@ -109,4 +109,4 @@ static Status score(Reward *reward, const RewardRow *row, double *value) {
     return status;
 }
 
-const RewardKind reward_kind_regex = {"regex", options, .open = open, .close = close, .score = score};
+const RewardKind reward_kind_regex = {"regex", options, .open = reward_regex_open, .close = reward_regex_close, .score = reward_regex_score};

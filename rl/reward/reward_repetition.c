@@ -60,7 +60,7 @@ static size_t split_ids(const RewardRow *row, char *room, Slice *units) {
     return row->n_completion_ids;
 }
 
-static Status score(Reward *reward, const RewardRow *given, double *value) {
+static Status reward_repetition_score(Reward *reward, const RewardRow *given, double *value) {
     const RewardRow own = reward_own_words(given), *row = &own;
     bool tokens = strcmp(reward->options[UNIT].text, "tokens") == 0;
     size_t most = tokens ? row->n_completion_ids : row->completion.len / 2 + 1, size = (size_t)reward->options[NGRAM].number;
@@ -82,4 +82,4 @@ static Status score(Reward *reward, const RewardRow *given, double *value) {
     return status;
 }
 
-const RewardKind reward_kind_repetition = {"repetition", options, .score = score};
+const RewardKind reward_kind_repetition = {"repetition", options, .score = reward_repetition_score};

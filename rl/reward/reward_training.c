@@ -22,7 +22,7 @@ typedef struct RewardTraining {
     int64_t cap;
 } RewardTraining;
 
-static Status reserve(RewardTraining *t, int64_t n) {
+static Status reward_training_reserve(RewardTraining *t, int64_t n) {
     if (n <= t->cap) return ST_OK;
     TRY(array_resize(&t->rows, (size_t)n, sizeof *t->rows, "scores"));
     TRY(array_resize(&t->scores, (size_t)n, sizeof *t->scores, "scores"));
@@ -35,7 +35,7 @@ static Status reserve(RewardTraining *t, int64_t n) {
 /* Both ends of each pair, in order. */
 static Status rows_of_pairs(RewardTraining *t, const PairBatch *batch, int64_t *n) {
     *n = batch->n_branches;
-    TRY(reserve(t, *n));
+    TRY(reward_training_reserve(t, *n));
     memcpy(t->rows, batch->ends, (size_t)*n * sizeof *t->rows);
     return ST_OK;
 }
@@ -44,7 +44,7 @@ static Status rows_of_pairs(RewardTraining *t, const PairBatch *batch, int64_t *
 static Status rows_of_steps(RewardTraining *t, const Pairs *pairs, const size_t *rows, size_t n_rows, const PairBatch *batch, int64_t *n) {
     int64_t total = 0;
     for (size_t i = 0; i < n_rows; i++) total += pairs->rows[rows[i]].sides[0].n_trained;
-    TRY(reserve(t, total));
+    TRY(reward_training_reserve(t, total));
     *n = 0;
     for (size_t i = 0; i < n_rows; i++) {
         const PairSide *side = &pairs->rows[rows[i]].sides[0];
@@ -56,7 +56,7 @@ static Status rows_of_steps(RewardTraining *t, const Pairs *pairs, const size_t 
 }
 
 /* The batch that stands ready through the model; `result`: on the tape, for the way back. On the meta device scores are 0. */
-static Status forward(RewardTraining *t, const Model *model, Tape *tape, PairBatch *batch, int64_t n, Tensor **result) {
+static Status reward_training_forward(RewardTraining *t, const Model *model, Tape *tape, PairBatch *batch, int64_t n, Tensor **result) {
     Tensor *rows = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &n, t->rows);
     if (!rows) return ST_RESOURCE;
     *result = op_row_scores(tape, model_forward(model, tape, &batch->model), model->score, rows);
@@ -127,7 +127,7 @@ static Status score_batch(RewardTraining *t, const Model *model, Tape *tape, Pai
     TRY(pair_batch_build(pairs, rows, n, &(PairBatchOptions){.ends = true}, batch));
     batch->model.step = *step;
     TRY(t->stepwise ? rows_of_steps(t, pairs, rows, n, batch, &n_scores) : rows_of_pairs(t, batch, &n_scores));
-    TRY(forward(t, model, tape, batch, n_scores, result));
+    TRY(reward_training_forward(t, model, tape, batch, n_scores, result));
     arena_reset(t->scratch);
     if (!t->stepwise) return pair_losses(t, pairs, rows, n, total, loss);
     step_losses(t, pairs, rows, n, loss);
@@ -142,7 +142,7 @@ static void count_steps(RewardTraining *t, const Pairs *pairs, const size_t *row
 
 /* ---- what pair_run asks ---- */
 
-static Status begin(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
+static Status reward_training_begin(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
     (void)tape;
     count_steps(run->context, pairs, rows, n);
     return ST_OK;
@@ -189,7 +189,7 @@ typedef struct FirstRow {
     bool stepwise;
 } FirstRow;
 
-static Status look(void *context, const Row *row) {
+static Status reward_training_read_first(void *context, const Row *row) {
     FirstRow *first = context;
     const char *shape;
     json_t *json;
@@ -211,7 +211,7 @@ static Status first_row(const Recipe *recipe, const DataSource *source, bool *st
     FirstRow first = {.form = row_form(&(DataConfig){.columns = recipe->data_columns}, ROWS_JUDGED)};
     TRY(rows_expand(source->path, recipe->arena, &paths, &n));
     TRY(row_form_begin(&first.form, source));
-    Status status = rows_read_as(paths[0], &(RowsConfig){.max_rows = 1, .bad = pass_over}, look, &first);
+    Status status = rows_read_as(paths[0], &(RowsConfig){.max_rows = 1, .bad = pass_over}, reward_training_read_first, &first);
     row_form_release(&first.form);
     *stepwise = first.stepwise;
     return status;
@@ -231,7 +231,7 @@ static Status kind_of_rows(const Recipe *recipe, bool *stepwise) {
     return n > 0 ? first_row(recipe, &sources[0], stepwise) : ST_OK;
 }
 
-static void release(RewardTraining *t) {
+static void reward_training_release(RewardTraining *t) {
     arena_free(t->scratch);
     free(t->rows);
     free(t->scores);
@@ -255,7 +255,7 @@ Status reward_training_run(const PairRunConfig *config, TrainResult *result) {
                                .unpaired = t.stepwise,
                                .stepwise = t.stepwise,
                                .scores = true,
-                               .begin = begin,
+                               .begin = reward_training_begin,
                                .batch = batch_loss,
                                .write_metrics = write_metrics,
                                .use = t.stepwise ? NULL : use};
@@ -263,7 +263,7 @@ Status reward_training_run(const PairRunConfig *config, TrainResult *result) {
     if (!t.scratch) return status_fail(ST_RESOURCE, "out of memory");
     PairRun run = {.config = config, .recipe = config->recipe, .objective = &objective, .context = &t};
     Status status = pair_run(&run, result);
-    release(&t);
+    reward_training_release(&t);
     return status;
 }
 
@@ -293,7 +293,7 @@ static Status evaluate_pairs(const RewardEvaluation *config, RewardTraining *t, 
     return status;
 }
 
-static Status evaluate(const RewardEvaluation *config, const Recipe *recipe, RewardTraining *t) {
+static Status reward_training_evaluate(const RewardEvaluation *config, const Recipe *recipe, RewardTraining *t) {
     Tape *tape = tape_new(config->model->device, config->model->compute, 0);
     Pairs *pairs = NULL;
     PairSource source = {.model = &config->model->config,
@@ -329,14 +329,14 @@ Status reward_evaluate(const RewardEvaluation *config, RewardNumbers *numbers, b
         recipe->data_as = config->as;
         status = first_row(recipe, &(DataSource){.path = config->data}, &t.stepwise);
     }
-    if (status == ST_OK) status = evaluate(config, recipe, &t);
+    if (status == ST_OK) status = reward_training_evaluate(config, recipe, &t);
     *numbers = t.numbers;
     *stepwise = t.stepwise;
     if (recipe) {
         recipe->data_train = NULL;
         recipe_free(recipe);
     }
-    release(&t);
+    reward_training_release(&t);
     arena_free(arena);
     return status;
 }

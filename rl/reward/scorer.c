@@ -80,7 +80,7 @@ static Status find_part(Arena *arena, const char *dir, Found *found) {
     return ST_OK;
 }
 
-static Status find(Arena *arena, const char *dir, const ScorerOptions *options, Found *found) {
+static Status scorer_find(Arena *arena, const char *dir, const ScorerOptions *options, Found *found) {
     if (!dir_exists(dir))
         return hint_no_directory(status_fail(ST_INPUT, "no reward model '%s'", dir), dir,
                                  "a reward model is a run of tune reward, or the directory of a model or adapter with a score");
@@ -156,7 +156,7 @@ static Status open_found(Scorer *scorer, const Found *found, const ScorerOptions
 
 static Status open_parts(Scorer *scorer, const char *dir, const ScorerOptions *options) {
     Found found = {0};
-    Status status = find(scorer->arena, dir, options, &found);
+    Status status = scorer_find(scorer->arena, dir, options, &found);
     if (status == ST_OK) status = open_found(scorer, &found, options);
     json_decref(found.kwargs);
     TRY(status);
@@ -202,7 +202,7 @@ static bool same_prompt(const ScorerRow *a, const ScorerRow *b) {
 }
 
 /* How many rows go into one pass, and how many tokens they have there. */
-static size_t fit(const ScorerRow *rows, size_t n, size_t *tokens) {
+static size_t scorer_fit(const ScorerRow *rows, size_t n, size_t *tokens) {
     size_t count = 0;
     for (*tokens = 0; count < n; count++) {
         size_t more = rows[count].n_answer + (count > 0 && same_prompt(&rows[count], &rows[count - 1]) ? 0 : rows[count].n_prompt);
@@ -212,7 +212,7 @@ static size_t fit(const ScorerRow *rows, size_t n, size_t *tokens) {
     return count;
 }
 
-static Status reserve(Scorer *scorer, size_t tokens, size_t n) {
+static Status scorer_reserve(Scorer *scorer, size_t tokens, size_t n) {
     if (tokens > scorer->cap_tokens) {
         TRY(array_resize(&scorer->ids, tokens, sizeof *scorer->ids, "tokens"));
         scorer->cap_tokens = tokens;
@@ -251,7 +251,7 @@ static ModelBatch lay_out(Scorer *scorer, const ScorerRow *rows, size_t n) {
 /* scores NULL: on the device that computes nothing. */
 static Status score_pass(Scorer *scorer, Tape *tape, const ScorerRow *rows, size_t n, size_t tokens, double *scores) {
     int64_t count = (int64_t)n;
-    TRY(reserve(scorer, tokens, n));
+    TRY(scorer_reserve(scorer, tokens, n));
     ModelBatch batch = lay_out(scorer, rows, n);
     tape_reset(tape);
     Tensor *ends = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &count, scorer->rows);
@@ -266,7 +266,7 @@ Status scorer_score(Scorer *scorer, const ScorerRow *rows, size_t n, double *sco
     for (size_t i = 0; i < n; i++)
         if (rows[i].n_prompt + rows[i].n_answer == 0) return status_fail(ST_INPUT, "row %zu has no tokens to score", i + 1);
     for (size_t i = 0, count, tokens; i < n; i += count) {
-        count = fit(rows + i, n - i, &tokens);
+        count = scorer_fit(rows + i, n - i, &tokens);
         TRY(score_pass(scorer, scorer->tape, rows + i, count, tokens, scores + i));
     }
     return ST_OK;
@@ -274,7 +274,7 @@ Status scorer_score(Scorer *scorer, const ScorerRow *rows, size_t n, double *sco
 
 /* The first pass, which is as large as any: all rows are alike. */
 static Status pass_bytes(Scorer *scorer, const ScorerRow *rows, size_t n, size_t *bytes) {
-    size_t tokens, count = fit(rows, n, &tokens);
+    size_t tokens, count = scorer_fit(rows, n, &tokens);
     Tape *meta = tape_new(device_meta(), scorer->model->compute, 0);
     if (!meta) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
     tape_record(meta, false);

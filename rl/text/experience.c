@@ -77,7 +77,7 @@ typedef struct Sampling {
     uint64_t wanted;
 } Sampling;
 
-static Status take(void *context, const Completion *c) {
+static Status experience_take(void *context, const Completion *c) {
     const Sampling *sampling = context;
     work_at("sampling completions", (uint64_t)sampling->e->n, sampling->wanted);
     return experience_add(sampling->e, &(Sequence){.ids = c->ids.data,
@@ -104,7 +104,7 @@ Status experience_sample(const Model *model, const Tokenizer *tokenizer, const P
     e->begin[0] = 0;
     Sampling sampling = {e, n_prompts * (uint64_t)config->n};
     work_at("sampling completions", 0, sampling.wanted);
-    Status status = generate(model, tokenizer, asked, n_prompts, config, NULL, take, &sampling);
+    Status status = generate(model, tokenizer, asked, n_prompts, config, NULL, experience_take, &sampling);
     work_end("sampling completions");
     free(asked);
     TRY(status);

@@ -50,7 +50,7 @@ static Status fit_length(Reading *reading, Ids *ids, bool *kept) {
     return ST_OK;
 }
 
-static Status push(PromptSet *set, const PromptRow *row) {
+static Status prompts_push(PromptSet *set, const PromptRow *row) {
     TRY(array_grow(&set->items, &set->cap, set->n + 1, sizeof *set->items, "prompts"));
     set->items[set->n++] = *row;
     set->longest = MAX(set->longest, (int64_t)row->ids.n);
@@ -99,7 +99,7 @@ static Status read_row(void *context, const DataSource *source, const Row *row) 
     if (status == ST_OK && kept) {
         made.json = json_incref(row->plain); /* programs that judge answers are told the question in words, see keep_text */
         row_notes_add(&reading->set->table.notes, &reading->notes, row->file, row->unit, row->line);
-        status = push(reading->set, &made);
+        status = prompts_push(reading->set, &made);
         if (status == ST_OK) return ST_OK;
         json_decref(made.json);
     }
@@ -147,7 +147,7 @@ Status prompts_split(PromptSet *set, double share, uint64_t seed, PromptSet *hel
     close_sources(&set->table, &source, 0, 0);
     for (size_t i = 0; i < set->n; i++) {
         bool taken = status == ST_OK && rng_permute(key, set->n, i) < wanted;
-        if (taken) status = push(held_out, &set->items[i]);
+        if (taken) status = prompts_push(held_out, &set->items[i]);
         if (!taken || status != ST_OK) set->items[kept++] = set->items[i];
         close_sources(&set->table, &source, i + 1, kept);
     }

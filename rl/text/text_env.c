@@ -143,7 +143,7 @@ bool text_env_is_meant(const Yaml *node) {
     return text && yaml_as_bool(text, &value) && value;
 }
 
-static Status fault(const Yaml *node, const char *what) {
+static Status text_env_fault(const Yaml *node, const char *what) {
     return node->line > 0 ? status_fail(ST_CONFIG, "line %d: 'rl.env' %s", node->line, what) : status_fail(ST_CONFIG, "'rl.env' %s", what);
 }
 
@@ -151,7 +151,7 @@ static Status read_command(TextEnv *env, const Yaml *command, int64_t copies) {
     bool good = command && command->kind == YAML_LIST && command->n > 0;
     for (size_t i = 0; good && i < command->n; i++) good = command->items[i]->kind == YAML_SCALAR && command->items[i]->text[0];
     if (!good)
-        return status_hint(fault(command ? command : &(Yaml){0}, "has no 'command' that is a list of words"),
+        return status_hint(text_env_fault(command ? command : &(Yaml){0}, "has no 'command' that is a list of words"),
                            "command: [python3, recipes/guess_number_env.py]");
     const char **words = arena_alloc(env->arena, command->n * sizeof *words);
     if (!words) return ST_RESOURCE;
@@ -166,13 +166,15 @@ static Status read_options(TextEnv *env, const Yaml *node) {
         const char *key = node->keys[i];
         if (strcmp(key, "command") == 0 || strcmp(key, "text") == 0) continue;
         if (strcmp(key, "timeout") == 0) {
-            if (!yaml_as_double(value, &env->timeout) || !(env->timeout > 0)) return fault(value, "has a 'timeout' that is no number of seconds");
+            if (!yaml_as_double(value, &env->timeout) || !(env->timeout > 0))
+                return text_env_fault(value, "has a 'timeout' that is no number of seconds");
         } else if (strcmp(key, "max_turns") == 0) {
-            if (!yaml_as_int(value, &env->max_turns) || env->max_turns < 1) return fault(value, "has a 'max_turns' that is no whole number from 1");
+            if (!yaml_as_int(value, &env->max_turns) || env->max_turns < 1)
+                return text_env_fault(value, "has a 'max_turns' that is no whole number from 1");
         } else {
             Str what = {0};
             str_printf(&what, "has an unknown key '%s'", key);
-            fault(value, str_text(&what));
+            text_env_fault(value, str_text(&what));
             str_release(&what);
             return status_hint_nearest(ST_CONFIG, key, known, COUNT_OF(known), "beside command and text it takes timeout and max_turns");
         }

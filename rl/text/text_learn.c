@@ -36,7 +36,7 @@ typedef struct Wanted {
 
 static double *at(double *array, int64_t i) { return array ? array + i : NULL; }
 
-static Status look(TextRl *rl, const Model *model, const Wanted *wanted) {
+static Status text_learn_forward_only(TextRl *rl, const Model *model, const Wanted *wanted) {
     Experience *e = &rl->experience;
     Status status = ST_OK;
     tape_record(rl->pass.tape, false);
@@ -54,7 +54,7 @@ static Status look(TextRl *rl, const Model *model, const Wanted *wanted) {
 static Status ask_reference(TextRl *rl) {
     if (!rl->reference) return ST_OK;
     const Model *model = reference_begin(rl->reference);
-    Status status = look(rl, model, &(Wanted){.logprobs = rl->experience.ref_logprobs});
+    Status status = text_learn_forward_only(rl, model, &(Wanted){.logprobs = rl->experience.ref_logprobs});
     reference_end(rl->reference);
     return status;
 }
@@ -69,13 +69,13 @@ static Status ask_policy(TextRl *rl) {
     Experience *e = &rl->experience;
     bool own = rl->value && rl->value->own, head = rl->value && !own; /* values: of a model of their own, or of a head on the policy */
     Wanted wanted = {needs_old(rl) ? e->old_logprobs : NULL, head ? e->values : NULL, head ? e->final_values : NULL};
-    if (wanted.logprobs || head) TRY(look(rl, rl->model, &wanted));
-    return own ? look(rl, rl->value->model, &(Wanted){NULL, e->values, e->final_values}) : ST_OK;
+    if (wanted.logprobs || head) TRY(text_learn_forward_only(rl, rl->model, &wanted));
+    return own ? text_learn_forward_only(rl, rl->value->model, &(Wanted){NULL, e->values, e->final_values}) : ST_OK;
 }
 
 /* ---- what tokens are worth ---- */
 
-static Status reserve(TextRl *rl) {
+static Status text_learn_reserve(TextRl *rl) {
     int64_t n = rl->experience.n_tokens;
     if (n <= rl->cap_tokens) return ST_OK;
     double **const arrays[] = {&rl->gradients, &rl->entropy_gradients, &rl->value_gradients, &rl->weights};
@@ -160,7 +160,7 @@ static Status set_advantages(TextRl *rl) {
 }
 
 Status text_weigh(TextRl *rl, Metrics *metrics) {
-    TRY(reserve(rl));
+    TRY(text_learn_reserve(rl));
     TRY(ask_reference(rl));
     TRY(ask_policy(rl));
     if (rl->turns.env && rl->reference) forget_told(&rl->experience);
@@ -180,7 +180,7 @@ typedef struct Sums {
     int64_t tokens, ratios, updates;
 } Sums;
 
-static void add(Sums *sums, const PolicyMetrics *m) {
+static void text_learn_add(Sums *sums, const PolicyMetrics *m) {
     double n = (double)m->tokens;
     sums->loss += m->loss;
     sums->kl += m->kl * n;
@@ -192,7 +192,7 @@ static void add(Sums *sums, const PolicyMetrics *m) {
 }
 
 /* How far the trainer's numbers are from the sampler's, before anything was learned. */
-static Status compare(TextRl *rl, const double *logprobs, int64_t begin, int64_t end, Sums *sums) {
+static Status text_learn_compare(TextRl *rl, const double *logprobs, int64_t begin, int64_t end, Sums *sums) {
     const Experience *e = &rl->experience;
     for (int64_t t = begin; t < end; t++)
         if (e->trained[t]) sums->diff = fmax(sums->diff, fabs(logprobs[t] - e->sampled[t])); /* the others may not have been sampled */
@@ -244,7 +244,7 @@ static Status learn_from(TextRl *rl, int64_t first, int64_t n, PolicyLossConfig 
                            .values = head ? e->new_values + begin : NULL,
                            .entropies_trained = rl->recipe->rl_ent_coef != 0};
     TRY(text_pass_forward(&rl->pass, rl->model, e, first, n, &results));
-    if (fresh) TRY(compare(rl, e->logprobs, begin, end, sums));
+    if (fresh) TRY(text_learn_compare(rl, e->logprobs, begin, end, sums));
     PolicyBatch batch = {
         .n_sequences = n,
         .begin = e->begin + first,
@@ -262,7 +262,7 @@ static Status learn_from(TextRl *rl, int64_t first, int64_t n, PolicyLossConfig 
     else
         policy_loss(rl->policy_loss, loss, &batch, rl->gradients, &metrics);
     if (!isfinite(metrics.loss)) return not_finite(rl, "loss");
-    add(sums, &metrics);
+    text_learn_add(sums, &metrics);
     if (head) TRY(learn_values(rl, begin, end, loss->total_tokens, sums));
     for (int64_t t = begin; t < end; t++) rl->entropy_gradients[t] = e->trained[t] ? metrics.grad_entropy : 0;
     TextGradients gradients = {rl->gradients + begin, rl->recipe->rl_ent_coef != 0 ? rl->entropy_gradients + begin : NULL,
@@ -317,7 +317,7 @@ static Status learn_minibatch(TextRl *rl, int64_t first, int64_t end, bool fresh
     return *stop ? ST_OK : update_weights(rl, sums);
 }
 
-static Status learn(TextRl *rl, Sums *sums) {
+static Status text_learn_passes(TextRl *rl, Sums *sums) {
     const Experience *e = &rl->experience;
     int64_t parts = MIN(rl->recipe->rl_num_minibatches, e->n_groups);
     bool stop = false;
@@ -330,7 +330,7 @@ static Status learn(TextRl *rl, Sums *sums) {
 }
 
 /* NaN where nothing was measured: no token was trained, or there are no ratios. */
-static void report(const TextRl *rl, const Sums *sums, Metrics *metrics) {
+static void text_learn_report(const TextRl *rl, const Sums *sums, Metrics *metrics) {
     double n = sums->tokens > 0 ? (double)sums->tokens : (double)NAN, ratios = sums->ratios > 0 ? (double)sums->ratios : (double)NAN;
     double updates = fmax(1, (double)sums->updates);
     metric_set(metrics, "loss", sums->loss / updates);
@@ -352,8 +352,8 @@ static void report(const TextRl *rl, const Sums *sums, Metrics *metrics) {
 
 Status text_learn(TextRl *rl, Metrics *metrics) {
     Sums sums = {.diff = (double)NAN};
-    TRY(learn(rl, &sums));
-    report(rl, &sums, metrics);
+    TRY(text_learn_passes(rl, &sums));
+    text_learn_report(rl, &sums, metrics);
     if (rl->algorithm->paired) text_pairs_report(rl, metrics);
     if (adapts_kl(rl)) adapt_kl(rl, metrics);
     return ST_OK;

@@ -47,7 +47,7 @@ static void largest_release(Largest *largest) {
 
 /* How many sequences a pass takes. Where more are left it has as many tokens as it may have, for shorter ones would fill it: its last one is
  * lengthened. */
-static int64_t fill(const TextPass *pass, Largest *largest) {
+static int64_t text_memory_fill(const TextPass *pass, Largest *largest) {
     Experience *e = &largest->experience;
     for (int64_t i = 0; i <= e->n; i++) e->begin[i] = i * largest->completion;
     int64_t n = text_pass_fit(pass, e, 0, e->n), room = pass->max_tokens - text_pass_rows(e, 0, n);
@@ -56,7 +56,7 @@ static int64_t fill(const TextPass *pass, Largest *largest) {
 }
 
 /* A pass of the reference, or of the policy before it learns: with checkpoints it takes other parts of the tape's memory than one that goes back. */
-static Status look(const TextRl *rl, TextPass *pass, const Experience *e, int64_t n, double *zeros) {
+static Status text_memory_forward_only(const TextRl *rl, TextPass *pass, const Experience *e, int64_t n, double *zeros) {
     if (!rl->reference && !rl->value && text_steps_per_rollout(rl) == 1) return ST_OK;
     tape_record(pass->tape, false);
     Status status = text_pass_forward(pass, rl->model, e, 0, n, &(TextResults){.logprobs = zeros});
@@ -98,13 +98,13 @@ static Status passes(Largest *largest, Tape *meta) {
     double *zeros = largest->zeros;
     bool own = rl->value && rl->value->own, head = rl->value && !own;
     TextPass pass = {.tape = meta, .temperature = rl->pass.temperature, .max_tokens = rl->pass.max_tokens, .value_head = rl->pass.value_head};
-    int64_t n = fill(&pass, largest);
+    int64_t n = text_memory_fill(&pass, largest);
     TextResults results = {.logprobs = zeros,
                            .entropies = zeros,
                            .values = head ? zeros : NULL,
                            .final_values = head ? zeros : NULL,
                            .entropies_trained = rl->loss.ent_coef != 0};
-    Status status = look(rl, &pass, e, n, zeros);
+    Status status = text_memory_forward_only(rl, &pass, e, n, zeros);
     if (status == ST_OK) status = text_pass_forward(&pass, rl->model, e, 0, n, &results);
     if (status == ST_OK)
         status = text_pass_backward(
@@ -119,7 +119,7 @@ static Status passes(Largest *largest, Tape *meta) {
 enum { SAMPLING_FIRST_TIME = 3 << 19 };
 
 /* With what is asked beside it, so that scratch memory is that of all kernels. */
-static Status step(void *context, Tape *meta) {
+static Status text_memory_step(void *context, Tape *meta) {
     Largest *largest = context;
     size_t judging;
     TRY(passes(largest, meta));
@@ -128,7 +128,7 @@ static Status step(void *context, Tape *meta) {
     return ST_OK;
 }
 
-static void split(void *context, int64_t most_tokens) {
+static void text_memory_split(void *context, int64_t most_tokens) {
     Largest *largest = context;
     largest->rl->pass.max_tokens = most_tokens > 0 ? MIN(most_tokens, largest->pass_tokens) : largest->pass_tokens;
 }
@@ -137,7 +137,7 @@ static Status plan_memory(TextRl *rl, Largest *largest, TrainMemory *memory) {
     TrainerConfig config = {.recipe = rl->recipe,
                             .model = rl->model,
                             .tape = rl->pass.tape,
-                            .task = {.context = largest, .largest_batch = step, .split = split},
+                            .task = {.context = largest, .largest_batch = text_memory_step, .split = text_memory_split},
                             .beside = &largest->beside};
     TRY(trainer_memory(&config, rl->config->options.resume ? rl->recipe->output : NULL, memory));
     size_t values = rl->value && rl->value->own ? optimizer_bytes(&rl->optimizer, &rl->value->model->params) : 0;

@@ -30,26 +30,26 @@ int64_t text_pass_fit(const TextPass *pass, const Experience *e, int64_t first, 
 /* ---- the batch ---- */
 
 /* Exactly as much as is needed: the plan of a run's memory counts on it. */
-static Status fit(void *array, size_t *cap, size_t n, size_t size) {
+static Status text_pass_resize(void *array, size_t *cap, size_t n, size_t size) {
     if (n <= *cap) return ST_OK;
     TRY(array_resize(array, n, size, "tokens of a pass"));
     *cap = n;
     return ST_OK;
 }
 
-static Status reserve(TextPass *pass, const Experience *e, int64_t first, int64_t n) {
+static Status text_pass_reserve(TextPass *pass, const Experience *e, int64_t first, int64_t n) {
     size_t tokens = (size_t)(text_pass_rows(e, first, n) + n), targets = (size_t)(e->begin[first + n] - e->begin[first] + n),
            rows_cap = pass->cap_targets; /* each may come with its last token */
-    TRY(fit(&pass->ids, &pass->cap_tokens, tokens, sizeof *pass->ids));
-    TRY(fit(&pass->rows, &rows_cap, targets, sizeof *pass->rows));
-    TRY(fit(&pass->targets, &pass->cap_targets, targets, sizeof *pass->targets));
-    return fit(&pass->segments, &pass->cap_segments, (size_t)(2 * n), sizeof *pass->segments);
+    TRY(text_pass_resize(&pass->ids, &pass->cap_tokens, tokens, sizeof *pass->ids));
+    TRY(text_pass_resize(&pass->rows, &rows_cap, targets, sizeof *pass->rows));
+    TRY(text_pass_resize(&pass->targets, &pass->cap_targets, targets, sizeof *pass->targets));
+    return text_pass_resize(&pass->segments, &pass->cap_segments, (size_t)(2 * n), sizeof *pass->segments);
 }
 
 /* Rows of the batch that a completion takes: its last token predicts nothing, but what is behind it may be asked for. */
 static int64_t completion_rows(const Experience *e, int64_t i, bool finals) { return length_of(e, i) - (finals && !e->ended[i] ? 0 : 1); }
 
-static void build(TextPass *pass, const Experience *e, int64_t first, int64_t n, bool finals) {
+static void text_pass_build(TextPass *pass, const Experience *e, int64_t first, int64_t n, bool finals) {
     int64_t at = 0, final = e->begin[first + n] - e->begin[first];
     int32_t n_segments = 0, prompt_segment = -1;
     pass->n_targets = pass->n_finals = 0;
@@ -79,7 +79,7 @@ static void build(TextPass *pass, const Experience *e, int64_t first, int64_t n,
 
 /* ---- forward and backward ---- */
 
-static void read(const Tensor *tensor, double *out) {
+static void text_pass_read(const Tensor *tensor, double *out) {
     if (tensor && out) tensor_read(tensor, out);
 }
 
@@ -95,8 +95,8 @@ static void read_values(const TextPass *pass, const Experience *e, int64_t first
 
 Status text_pass_forward(TextPass *pass, const Model *model, const Experience *e, int64_t first, int64_t n, const TextResults *results) {
     Tape *tape = pass->tape;
-    TRY(reserve(pass, e, first, n));
-    build(pass, e, first, n, pass->finals || results->final_values != NULL);
+    TRY(text_pass_reserve(pass, e, first, n));
+    text_pass_build(pass, e, first, n, pass->finals || results->final_values != NULL);
     tape_reset(tape);
     Tensor *rows = step_view(tape, pass->n_targets, pass->rows), *targets = step_view(tape, pass->n_targets, pass->targets);
     pass->places = step_view(tape, pass->n_targets + pass->n_finals, pass->rows);
@@ -110,8 +110,8 @@ Status text_pass_forward(TextPass *pass, const Model *model, const Experience *e
     pass->values = results->values ? op_row_scores(tape, hidden, pass->value_head, pass->places) : NULL;
     TRY(tape_status(tape));
     if (tape_device(tape) == device_meta()) return ST_OK; /* there nothing is computed that could be read */
-    read(pass->logprobs.logprob, results->logprobs);
-    read(pass->logprobs.entropy, results->entropies);
+    text_pass_read(pass->logprobs.logprob, results->logprobs);
+    text_pass_read(pass->logprobs.entropy, results->entropies);
     read_values(pass, e, first, n, results);
     return ST_OK;
 }

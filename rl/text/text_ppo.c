@@ -3,7 +3,9 @@
  * last; whitened over the batch. Sources: arXiv 1707.06347, arXiv 1909.08593. */
 #include "rl/text/text_algorithm.h"
 
-static void advantages(const TextWeighing *weighing, Experience *e) { text_advantages_by_values(weighing, weighing->recipe->rl_gae_lambda, e); }
+static void text_ppo_advantages(const TextWeighing *weighing, Experience *e) {
+    text_advantages_by_values(weighing, weighing->recipe->rl_gae_lambda, e);
+}
 
 const TextAlgorithm text_ppo = {
     .name = "ppo",
@@ -14,6 +16,6 @@ const TextAlgorithm text_ppo = {
     .kl_in_reward = true,
     .values = VALUES_NEEDED,
     .scale = SCALE_NONE,
-    .advantages = advantages,
+    .advantages = text_ppo_advantages,
     .keys = KEYS_OF_POLICY_GRADIENTS KEYS_OF_CLIP KEYS_OF_VALUES "gamma gae_lambda",
 };

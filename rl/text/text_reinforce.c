@@ -3,7 +3,7 @@
  * return less its value. Sources: Williams 1992; Sutton and Barto, section 13.4. */
 #include "rl/text/text_algorithm.h"
 
-static void advantages(const TextWeighing *weighing, Experience *e) {
+static void text_reinforce_advantages(const TextWeighing *weighing, Experience *e) {
     if (weighing->values) {
         text_advantages_by_values(weighing, 1, e);
         return;
@@ -19,6 +19,6 @@ const TextAlgorithm text_reinforce = {
     .least_group = 1,
     .scale = SCALE_NONE,
     .values = VALUES_POSSIBLE,
-    .advantages = advantages,
+    .advantages = text_reinforce_advantages,
     .keys = KEYS_OF_POLICY_GRADIENTS KEYS_OF_VALUES "scale_rewards gamma",
 };

@@ -4,7 +4,7 @@
 #include "rl/returns.h"
 #include "rl/text/text_algorithm.h"
 
-static void advantages(const TextWeighing *weighing, Experience *e) {
+static void text_reinforce_plus_plus_advantages(const TextWeighing *weighing, Experience *e) {
     Trajectory tokens = text_trajectory(e, false);
     returns_discounted(&tokens, (Bootstrap){0}, weighing->recipe->rl_gamma, e->advantages);
     advantages_normalise(e->advantages, e->trained, e->n_tokens, NORMALISE_POPULATION, 1e-8);
@@ -18,6 +18,6 @@ const TextAlgorithm text_reinforce_plus_plus = {
     .token_rewards = true,
     .kl_in_reward = true,
     .scale = SCALE_BATCH,
-    .advantages = advantages,
+    .advantages = text_reinforce_plus_plus_advantages,
     .keys = KEYS_OF_POLICY_GRADIENTS KEYS_OF_CLIP "gamma",
 };

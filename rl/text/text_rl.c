@@ -17,7 +17,7 @@ static const double not_known = (double)NAN;
 
 /* ---- what the loop asks ---- */
 
-static bool done(void *context) {
+static bool text_rl_done(void *context) {
     const TextRl *rl = context;
     return rl->updates >= rl->total_steps * text_steps_per_rollout(rl);
 }
@@ -29,7 +29,7 @@ static Status evaluate_first(TextRl *rl) {
     return ST_OK;
 }
 
-static Status evaluate(void *context, int64_t number, Metrics *metrics) {
+static Status text_rl_evaluate_step(void *context, int64_t number, Metrics *metrics) {
     TextRl *rl = context;
     RolloutSums sums;
     if (!text_evaluate_due(rl, number + 1)) return ST_OK;
@@ -49,7 +49,7 @@ static Status gather(void *context, int64_t number, Metrics *metrics) {
     return text_samples_write(rl, number);
 }
 
-static Status step(void *context, int64_t number, Metrics *metrics) {
+static Status text_rl_step(void *context, int64_t number, Metrics *metrics) {
     TextRl *rl = context;
     TRY(text_learn(rl, metrics));
     rl->place = rl->next_place;
@@ -61,7 +61,7 @@ static Status step(void *context, int64_t number, Metrics *metrics) {
     return ST_OK;
 }
 
-static void keep(void *context, Keeper *keeper) {
+static void text_rl_keep(void *context, Keeper *keeper) {
     TextRl *rl = context;
     keep_weights(keeper, &rl->model->params);
     keep_optimizer(keeper, &rl->model->params);
@@ -94,13 +94,13 @@ static void on_step(void *context, int64_t number, const Metrics *metrics, doubl
                                                  });
 }
 
-static Status finish(void *context, Run *run) {
+static Status text_rl_finish(void *context, Run *run) {
     const TextRl *rl = context;
     if (rl->value) TRY(text_value_save(rl->value, rl->recipe, run_dir(run)));
     return trained_model_save(rl->recipe, rl->model, run_dir(run));
 }
 
-static json_t *summary(void *context) {
+static json_t *text_rl_summary(void *context) {
     const TextRl *rl = context;
     return json_pack("{s:o, s:o, s:o, s:o, s:o}", "first_reward", json_real_or_null(rl->first_reward), "last_reward",
                      json_real_or_null(rl->last_reward), "first_eval_reward", json_real_or_null(rl->first_eval), "last_eval_reward",
@@ -296,7 +296,7 @@ static int64_t total_of(const TextRl *rl, const Recipe *r) {
     return r->train_max_steps > 0 ? r->train_max_steps : (int64_t)ceil(r->train_epochs * (double)per_epoch);
 }
 
-static Status length(void *context, const Recipe *recipe, RunLength *length) {
+static Status text_rl_length(void *context, const Recipe *recipe, RunLength *length) {
     const TextRl *rl = context;
     length->steps = total_of(rl, recipe);
     length->schedule_rate = text_steps_per_rollout(rl);
@@ -333,7 +333,7 @@ static Status open_parts(TextRl *rl) {
 
 /* ---- the run ---- */
 
-static Status recall(void *context, const Run *run) {
+static Status text_rl_load_result(void *context, const Run *run) {
     TextRlResult *result = ((TextRl *)context)->result;
     json_t *json;
     TRY(run_summary(run, &json));
@@ -348,12 +348,12 @@ static Status recall(void *context, const Run *run) {
     return status;
 }
 
-static Status open(void *context, TrainMemory *memory) {
+static Status text_rl_open(void *context, TrainMemory *memory) {
     TRY(open_parts(context));
     return text_memory(context, memory);
 }
 
-static void tell(void *context, const TrainMemory *memory) {
+static void text_rl_report_plan(void *context, const TrainMemory *memory) {
     const TextRl *rl = context;
     const TextRlConfig *config = rl->config;
     const Params *params = &rl->model->params;
@@ -377,7 +377,7 @@ static void tell(void *context, const TrainMemory *memory) {
                                      });
 }
 
-static void started(void *context, JsonWriter *w) {
+static void text_rl_started(void *context, JsonWriter *w) {
     const TextRl *rl = context;
     jw_string(w, "algorithm", rl->algorithm->name);
     jw_int(w, "steps", rl->total_steps);
@@ -388,7 +388,7 @@ static void started(void *context, JsonWriter *w) {
 
 static void note_row(void *run, const char *text) { run_note(run, "%s", text); }
 
-static Status train(void *context, Run *run) {
+static Status text_rl_train(void *context, Run *run) {
     TextRl *rl = context;
     row_notes_say(&rl->prompts.table.notes, "data.train", note_row, run);
     bool own = rl->value && rl->value->own;
@@ -401,16 +401,16 @@ static Status train(void *context, Run *run) {
                    {own ? "rl.value_model" : NULL, own ? model_fingerprint(rl->value->model) : 0},
                    {reference ? "rl.reference" : NULL, reference},
                    {judges ? "reward" : NULL, judges}},
-        .done = done,
+        .done = text_rl_done,
         .gather = gather,
-        .step = step,
-        .evaluate = evaluate,
-        .keep = keep,
+        .step = text_rl_step,
+        .evaluate = text_rl_evaluate_step,
+        .keep = text_rl_keep,
         .resumed = resumed,
         .rate = "tokens",
         .on_step = on_step,
-        .finish = finish,
-        .summary = summary,
+        .finish = text_rl_finish,
+        .summary = text_rl_summary,
     };
     LoopResult all;
     rl->run = run;
@@ -452,9 +452,10 @@ void text_release(TextRl *rl) {
     arena_free(rl->arena);
 }
 
-static void release(void *context) { text_release(context); }
+static void text_rl_release(void *context) { text_release(context); }
 
-static const TrainingKind kind = {recall, open, tell, started, train, release, true, .length = length};
+static const TrainingKind kind = {text_rl_load_result, text_rl_open, text_rl_report_plan,     text_rl_started, text_rl_train,
+                                  text_rl_release,     true,         .length = text_rl_length};
 
 Status text_rl_run(const TextRlConfig *config, TextRlResult *result) {
     TextRl rl = {.config = config,

@@ -2,7 +2,7 @@
 /* RLOO: a completion's reward less the mean of the others of its group; the ratio is that of the whole completion. Source: arXiv 2402.14740. */
 #include "rl/text/text_algorithm.h"
 
-static void advantages(const TextWeighing *weighing, Experience *e) {
+static void text_rloo_advantages(const TextWeighing *weighing, Experience *e) {
     (void)weighing;
     advantages_leave_one_out(e->rewards, e->n, e->group_size, e->scores);
     advantages_spread(e->scores, e->n, e->begin, e->advantages);
@@ -15,6 +15,6 @@ const TextAlgorithm text_rloo = {
     .least_group = 2,
     .compares = true,
     .scale = SCALE_NONE,
-    .advantages = advantages,
+    .advantages = text_rloo_advantages,
     .keys = KEYS_OF_POLICY_GRADIENTS KEYS_OF_CLIP,
 };

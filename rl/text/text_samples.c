@@ -18,7 +18,7 @@ static void write_text(JsonWriter *w, const char *key, const char *text, size_t 
 }
 
 /* A checkpoint counts on what is there, so it is on the disk before. */
-static Status measure(TextRl *rl) {
+static Status text_samples_measure(TextRl *rl) {
     uint64_t bytes;
     TRY(file_sync_size(run_path(rl->run, "samples.jsonl"), &bytes));
     rl->next_samples_bytes = (int64_t)bytes;
@@ -48,7 +48,7 @@ Status text_samples_write(TextRl *rl, int64_t step) {
     }
     Status status = file_append(run_path(rl->run, "samples.jsonl"), str_text(&lines), lines.len);
     str_release(&lines);
-    return status == ST_OK ? measure(rl) : status;
+    return status == ST_OK ? text_samples_measure(rl) : status;
 }
 
 Status text_samples_cut(TextRl *rl) {

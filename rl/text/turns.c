@@ -134,7 +134,7 @@ static Status text_between(const Play *play, const json_t *observation, Str *tex
 
 /* ---- episodes ---- */
 
-static Status reserve(Episode *episode, size_t n) {
+static Status turns_reserve(Episode *episode, size_t n) {
     if (n <= episode->cap) return ST_OK;
     size_t cap = MAX(n, 2 * episode->cap);
     double **const reals[] = {&episode->sampled, &episode->filtered, &episode->earned};
@@ -147,7 +147,7 @@ static Status reserve(Episode *episode, size_t n) {
 /* sampled NULL: it was told, not sampled. */
 static Status add_token(Episode *episode, int32_t id, const double *sampled, const double *filtered) {
     size_t t = episode->ids.n - episode->n_prompt;
-    TRY(reserve(episode, t + 1));
+    TRY(turns_reserve(episode, t + 1));
     ids_push(&episode->ids, id);
     episode->sampled[t] = sampled ? *sampled : 0;
     episode->filtered[t] = filtered ? *filtered : 0;
@@ -156,7 +156,7 @@ static Status add_token(Episode *episode, int32_t id, const double *sampled, con
     return ST_OK;
 }
 
-static void release(Episode *episode) {
+static void text_turns_release(Episode *episode) {
     ids_release(&episode->ids);
     str_release(&episode->text);
     str_release(&episode->action);
@@ -225,7 +225,7 @@ static Status begin_group(Play *play, int64_t group) {
 
 /* ---- a turn ---- */
 
-static Status take(void *context, const Completion *c) {
+static Status turns_take(void *context, const Completion *c) {
     Play *play = context;
     Episode *episode = &play->episodes[play->speakers[c->prompt] + (size_t)c->sample];
     for (size_t t = 0; t < c->ids.n; t++) TRY(add_token(episode, c->ids.data[t], &c->tempered[t], &c->filtered[t]));
@@ -248,12 +248,12 @@ static Status speak(Play *play, int64_t turn, uint64_t number) {
         play->speakers[n] = (size_t)i;
         play->prompts[n++] = (Prompt){ids->data, ids->n, number * (uint64_t)play->config->n + (uint64_t)i};
     }
-    return n ? generate(play->turns->model, play->turns->tokenizer, play->prompts, n, &config, NULL, take, play) : ST_OK;
+    return n ? generate(play->turns->model, play->turns->tokenizer, play->prompts, n, &config, NULL, turns_take, play) : ST_OK;
 }
 
 /* The next observation behind what was said. An answer that was cut off, or ended by a stop text, gets the end of turn that the template has there.
  */
-static Status hear(Play *play, Episode *episode, const json_t *observation) {
+static Status turns_hear(Play *play, Episode *episode, const json_t *observation) {
     const Turns *turns = play->turns;
     int32_t end = uses_template(play) ? chat_end_of_turn(turns->chat) : -1;
     bool closes = end >= 0 && episode->ids.data[episode->ids.n - 1] != end;
@@ -289,7 +289,7 @@ static Status take_turn(Play *play, int64_t turn, uint64_t number, bool *any) {
         episode->discount *= play->turns->gamma;
         episode->ended = answer->terminated;
         episode->running = !answer->terminated && !answer->truncated && !last;
-        if (episode->running) TRY(hear(play, episode, answer->observation));
+        if (episode->running) TRY(turns_hear(play, episode, answer->observation));
         *any |= episode->running;
     }
     return ST_OK;
@@ -297,7 +297,7 @@ static Status take_turn(Play *play, int64_t turn, uint64_t number, bool *any) {
 
 /* ---- all of them ---- */
 
-static Status begin(Play *play, int64_t n_groups, uint64_t number) {
+static Status text_turns_begin(Play *play, int64_t n_groups, uint64_t number) {
     uint64_t *seeds = malloc((size_t)play->n * sizeof *seeds);
     if (!seeds) return status_fail(ST_RESOURCE, "out of memory for %lld episodes", (long long)play->n);
     RngKey key = rng_key(play->config->seed, RNG_NOISE, 0);
@@ -329,7 +329,7 @@ static Status collect(const Play *play, size_t first_row, Experience *e) {
 static Status play_all(Play *play, int64_t n_groups, uint64_t number, Experience *e) {
     size_t first_row = play->turns->n_rows;
     bool any = true;
-    TRY(begin(play, n_groups, number));
+    TRY(text_turns_begin(play, n_groups, number));
     for (int64_t turn = 0; any; turn++) TRY(take_turn(play, turn, number, &any));
     return collect(play, first_row, e);
 }
@@ -344,7 +344,7 @@ Status turns_sample(Turns *turns, int64_t n_groups, uint64_t number, const Gener
     Status status =
         play.episodes && play.speakers && play.prompts && play.actions ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu episodes", n);
     if (status == ST_OK) status = play_all(&play, n_groups, number, e);
-    for (size_t i = 0; i < n && play.episodes; i++) release(&play.episodes[i]);
+    for (size_t i = 0; i < n && play.episodes; i++) text_turns_release(&play.episodes[i]);
     free(play.episodes);
     free(play.speakers);
     free(play.prompts);

@@ -26,7 +26,7 @@ static void write_gz(const char *path, const char *bytes, size_t len) {
     assert_int_equal(gzclose(gz), Z_OK);
 }
 
-static void note(void *context, LogLevel level, const char *text) { str_printf(context, "%d %s;", (int)level, text); }
+static void file_note(void *context, LogLevel level, const char *text) { str_printf(context, "%d %s;", (int)level, text); }
 
 /* Another program cuts a file that is mapped here. */
 TEST(mapped_files_may_be_cut) {
@@ -65,7 +65,7 @@ TEST(mapped_files_may_be_written_to) {
     file_watch(&mapping);
     file_watch(&other);
     Str words = {0};
-    log_set_sink(note, &words, LOG_WARNING);
+    log_set_sink(file_note, &words, LOG_WARNING);
     check_ok(file_write_all(temp_file(test_folder, "replaced.bin"), "after", 5)); /* renamed over it: what is mapped stays */
     check_ok(file_check_cuts());
     assert_int_equal(words.len, 0);

@@ -71,7 +71,7 @@ static int stay(const char *name) {
     _exit(1);
 }
 
-static int grow(const char *path) {
+static int sandbox_grow(const char *path) {
     signal(SIGXFSZ, SIG_IGN);
     int fd = open(path, O_WRONLY | O_CREAT, 0644);
     return fd >= 0 && ftruncate(fd, (off_t)1 << 30) == 0 ? 0 : errno;
@@ -113,7 +113,7 @@ static int attack(const char *name, const char *word) {
     if (!strcmp(name, "mount")) return with(mount("none", "/tmp", "tmpfs", 0, NULL));
     if (!strcmp(name, "bomb")) return bomb();
     if (!strcmp(name, "stay")) return stay(word);
-    if (!strcmp(name, "grow")) return grow(word);
+    if (!strcmp(name, "grow")) return sandbox_grow(word);
     if (!strcmp(name, "open")) return open_many();
     if (!strcmp(name, "user")) return (int)getuid();
     if (!strcmp(name, "processes")) return count_processes();
@@ -122,7 +122,7 @@ static int attack(const char *name, const char *word) {
     return -1;
 }
 
-static int answer(void) {
+static int sandbox_answer(void) {
     char line[1024], name[32], word[900];
     while (fgets(line, sizeof line, stdin)) {
         if (sscanf(line, "%31s %899s", name, word) != 2) return 9;
@@ -137,7 +137,7 @@ static int answer(void) {
 static const char *self;
 static char project[80], home[80], run[96], secret[96], record[96], server[96], metrics[112];
 
-static Status start(bool best_effort, Child **child) {
+static Status test_sandbox_start(bool best_effort, Child **child) {
     char library[512]; /* ours, two folders above */
     snprintf(library, sizeof library, "%.*s/../..", (int)(strrchr(self, '/') - self), self);
     const char *readable[] = {project, library};
@@ -146,7 +146,7 @@ static Status start(bool best_effort, Child **child) {
     return child_start(argv, 2, &limits, child);
 }
 
-static int ask(Child *child, const char *name, const char *word) {
+static int sandbox_ask(Child *child, const char *name, const char *word) {
     Str line = {0}, reply = {0};
     str_printf(&line, "%s %s\n", name, word);
     check_ok(child_ask(child, line.data, line.len, 1, 30, &reply));
@@ -221,15 +221,15 @@ static void check_attacks(Child *child) {
         {"write", secret, ANY},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        int got = ask(child, cases[i].name, cases[i].word);
+        int got = sandbox_ask(child, cases[i].name, cases[i].word);
         if (cases[i].answer == ANY ? got == 0 : got != cases[i].answer)
             fail_msg("%s %s: %d (%s), expected %d (%s)", cases[i].name, cases[i].word, got, strerror(got), cases[i].answer,
                      strerror(cases[i].answer));
     }
-    assert_int_not_equal(ask(child, "user", "-"), 0);
-    assert_in_range(ask(child, "processes", "-"), 1, 3);
-    assert_in_range(ask(child, "open", "-"), 200, 256);
-    assert_in_range(ask(child, "bomb", "-"), 100, 256);
+    assert_int_not_equal(sandbox_ask(child, "user", "-"), 0);
+    assert_in_range(sandbox_ask(child, "processes", "-"), 1, 3);
+    assert_in_range(sandbox_ask(child, "open", "-"), 200, 256);
+    assert_in_range(sandbox_ask(child, "bomb", "-"), 100, 256);
     assert_false(file_exists(made));
 }
 
@@ -237,7 +237,7 @@ static void check_attacks(Child *child) {
 static bool hold(void) {
     char name[64];
     Child *child;
-    Status status = start(false, &child);
+    Status status = test_sandbox_start(false, &child);
     if (status == ST_RESOURCE && strstr(status_text(), "this system refuses")) {
         print_message("skipped: %s (%s)\n", status_text(), status_hint_text());
         check_contains(status_hint_text(), "best_effort");
@@ -246,16 +246,16 @@ static bool hold(void) {
     check_ok(status);
     check_attacks(child);
     snprintf(name, sizeof name, "stays-%ld", (long)getpid());
-    assert_int_equal(ask(child, "stay", name), 0);
+    assert_int_equal(sandbox_ask(child, "stay", name), 0);
     assert_true(comes_to(name, 1));
     child_stop(child, NULL, 0);
     assert_true(comes_to(name, 0));
     Str reply = {0};
-    check_ok(start(false, &child));
+    check_ok(test_sandbox_start(false, &child));
     check_status(child_ask(child, "end 7\n", 6, 1, 10, &reply), ST_RESOURCE);
     check_text("ended with exit code 7");
     child_stop(child, NULL, 0);
-    check_ok(start(false, &child));
+    check_ok(test_sandbox_start(false, &child));
     check_status(child_ask(child, "signal 9\n", 9, 1, 10, &reply), ST_RESOURCE);
     check_text("was ended by signal 9");
     child_stop(child, NULL, 0);
@@ -294,8 +294,8 @@ static bool start_and_die(void) {
     Child *child;
     char name[64];
     snprintf(name, sizeof name, "orphan-%ld", (long)getppid());
-    if (start(false, &child) != ST_OK) return false;
-    ask(child, "stay", name);
+    if (test_sandbox_start(false, &child) != ST_OK) return false;
+    sandbox_ask(child, "stay", name);
     assert_true(comes_to(name, 1));
     kill(getpid(), SIGKILL);
     return true;
@@ -314,7 +314,7 @@ TEST(nothing_outlives_a_program_that_is_killed) {
 
 static char said[2048];
 static int warnings;
-static void keep(void *context, LogLevel level, const char *text) {
+static void sandbox_keep(void *context, LogLevel level, const char *text) {
     (void)context, (void)level;
     warnings++;
     snprintf(said, sizeof said, "%s", text);
@@ -337,18 +337,18 @@ static bool refuse_calls(uint32_t flags, uint32_t call) {
 
 static bool goes_on_without(const char *part, const char *advice) {
     Child *child;
-    check_status(start(false, &child), ST_RESOURCE);
+    check_status(test_sandbox_start(false, &child), ST_RESOURCE);
     check_text("this system refuses");
     check_text(part);
     check_contains(status_hint_text(), advice);
     check_contains(status_hint_text(), "`sandbox: best_effort`");
-    log_set_sink(keep, NULL, LOG_WARNING);
+    log_set_sink(sandbox_keep, NULL, LOG_WARNING);
     for (int i = 0; i < (strcmp(part, "user namespaces") == 0 ? 2 : 1); i++) { /* the second is told nothing */
-        check_ok(start(true, &child));
-        assert_int_equal(ask(child, "socket", "1"), EPERM); /* what needs no permission holds */
-        assert_int_equal(ask(child, "trace", "-"), EPERM);
-        assert_int_equal(ask(child, "variable", "TEST_KEY"), ENOENT);
-        assert_int_equal(ask(child, "grow", "/dev/shm/tune-test-grows"), EFBIG);
+        check_ok(test_sandbox_start(true, &child));
+        assert_int_equal(sandbox_ask(child, "socket", "1"), EPERM); /* what needs no permission holds */
+        assert_int_equal(sandbox_ask(child, "trace", "-"), EPERM);
+        assert_int_equal(sandbox_ask(child, "variable", "TEST_KEY"), ENOENT);
+        assert_int_equal(sandbox_ask(child, "grow", "/dev/shm/tune-test-grows"), EFBIG);
         child_stop(child, NULL, 0);
     }
     unlink("/dev/shm/tune-test-grows");
@@ -365,7 +365,7 @@ static bool without_mount_setattr(void) { return refuse_calls(0, 442) && goes_on
 /* Root needs no user namespace for the others. */
 static bool root_without_users(void) {
     Child *child;
-    if (!refuse_calls(CLONE_NEWUSER, 0xffff) || start(false, &child) != ST_OK) return false;
+    if (!refuse_calls(CLONE_NEWUSER, 0xffff) || test_sandbox_start(false, &child) != ST_OK) return false;
     check_attacks(child);
     child_stop(child, NULL, 0);
     return true;
@@ -383,7 +383,7 @@ TEST(root_holds_it_without_a_user_namespace) {
 TEST(what_is_refused_is_named) {
     static const char *const systems[] = {"without_namespaces", "without_network", "without_mounts", "without_mount_setattr"};
     Child *child;
-    Status status = start(false, &child);
+    Status status = test_sandbox_start(false, &child);
     if (status == ST_OK) child_stop(child, NULL, 0);
     for (size_t i = 0; i < COUNT_OF(systems); i++) {
         if (status != ST_OK && i > 0) skip(); /* this one refuses other parts */
@@ -463,7 +463,7 @@ int main(int argc, char **argv) {
         signal(SIGPIPE, SIG_IGN);
         return run_alone(argv[2], argv[3], argv[4]);
     }
-    if (argc > 1 && strcmp(argv[1], "--attack") == 0) return answer();
+    if (argc > 1 && strcmp(argv[1], "--attack") == 0) return sandbox_answer();
     self = argv[0];
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {

@@ -56,15 +56,15 @@ TEST(asserts_abort_and_failing_tests_show) {
     assert_true(WIFEXITED(result) && WEXITSTATUS(result) == 1);
 }
 
-static void note(void *context, LogLevel level, const char *text) { str_printf(context, "%d %s;", (int)level, text); }
+static void status_note(void *context, LogLevel level, const char *text) { str_printf(context, "%d %s;", (int)level, text); }
 
 TEST(messages_reach_the_sink) {
     Str str = {0};
     log_message(LOG_WARNING, "nobody listens");
     assert_false(log_wants(LOG_WARNING));
-    log_set_sink(note, &str, LOG_WARNING);
+    log_set_sink(status_note, &str, LOG_WARNING);
     log_message(LOG_INFO, "too fine");
-    log_set_sink(note, &str, LOG_INFO);
+    log_set_sink(status_note, &str, LOG_INFO);
     log_message(LOG_WARNING, "w%d", 1);
     log_message(LOG_INFO, "i");
     assert_string_equal(str_text(&str), "0 w1;1 i;");
@@ -73,7 +73,7 @@ TEST(messages_reach_the_sink) {
     assert_string_equal(str_text(&str), "0 name ^[]0;x^G \\u{9B}\\u{202E};");
     log_set_sink(NULL, NULL, LOG_WARNING);
     str_clear(&str);
-    log_set_record(note, &str);
+    log_set_record(status_note, &str);
     log_message(LOG_WARNING, "kept where nobody listens");
     log_message(LOG_INFO, "i");
     log_set_record(NULL, NULL);

@@ -49,7 +49,7 @@ TEST(short_work_adds_up) {
     assert_true(pace_due(&pace, 32.1, false));
 }
 
-static void keep(void *context, const Work *work) {
+static void work_keep(void *context, const Work *work) {
     Str *text = context;
     str_printf(text, "%s %d/%d%s;", work->what ? work->what : "over", (int)work->done, (int)work->total, work->bytes ? " bytes" : "");
 }
@@ -58,7 +58,7 @@ TEST(what_is_told) {
     Str text = {0};
     work_at("nobody hears", 1, 2);
     work_end("nobody hears");
-    work_set_sink(keep, &text);
+    work_set_sink(work_keep, &text);
     work_end("never told");
     for (int i = 0; i < 100; i++) work_at("a", (uint64_t)i, 100); /* within a tenth of a second */
     work_end("a");

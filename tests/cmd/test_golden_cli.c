@@ -104,7 +104,7 @@ static json_t *json_file(const char *path) {
     return json;
 }
 
-static double number(const json_t *object, const char *key) {
+static double golden_cli_number(const json_t *object, const char *key) {
     const json_t *value = json_object_get(object, key);
     if (!json_is_number(value)) fail_msg("no number '%s'", key);
     return json_number_value(value);
@@ -112,7 +112,7 @@ static double number(const json_t *object, const char *key) {
 
 static double expected_loss(const char *folder) {
     json_t *json = json_file(temp_file(folder, "expected.json"));
-    double loss = number(json, "loss");
+    double loss = golden_cli_number(json, "loss");
     json_decref(json);
     return loss;
 }
@@ -150,8 +150,8 @@ static void check_logprobs(const Safetensors *expected) {
 static void check_eval(const char *model, const char *folder) {
     tune("eval %s --data %s --compute f32 --json", model, temp_file(dir, "train.jsonl"));
     json_t *result = json_file(temp_file(dir, "out.json"));
-    check_close(number(result, "loss"), expected_loss(folder), 1e-5);
-    check_close(number(result, "perplexity"), exp(number(result, "loss")), 1e-9);
+    check_close(golden_cli_number(result, "loss"), expected_loss(folder), 1e-5);
+    check_close(golden_cli_number(result, "perplexity"), exp(golden_cli_number(result, "loss")), 1e-9);
     json_decref(result);
 }
 
@@ -237,7 +237,7 @@ TEST(a_real_chat_model_learns_as_the_reference_library_has_it) {
     check_ok(lines_close(&lines));
     tune("eval %s --data %s --compute f32 --json", model, rows);
     json_t *before = json_file(temp_file(dir, "out.json"));
-    check_close(number(before, "loss"), number(expected, "eval_loss_before"), 1e-4);
+    check_close(golden_cli_number(before, "loss"), golden_cli_number(expected, "eval_loss_before"), 1e-4);
     tune(
         "sft output=%s model.path=%s model.compute=f32 model.adapter=%s/initial data.train=%s/sft.jsonl data.shuffle=false train.batch_size=4 train.learning_rate=0.001"
         " train.warmup_steps=2 train.max_steps=12 lora.rank=8",
@@ -247,15 +247,15 @@ TEST(a_real_chat_model_learns_as_the_reference_library_has_it) {
         json_t *ours;
         assert_true(lines_next(&lines, &line));
         check_ok(json_read_text(line.data, line.len, "line", &ours));
-        check_close(number(ours, "loss") / number(step, "loss"), 1, 1e-4);
-        check_close(number(ours, "grad_norm") / number(step, "grad_norm"), 1, 1e-4);
-        assert_int_equal(number(ours, "loss_tokens"), number(step, "loss_tokens"));
+        check_close(golden_cli_number(ours, "loss") / golden_cli_number(step, "loss"), 1, 1e-4);
+        check_close(golden_cli_number(ours, "grad_norm") / golden_cli_number(step, "grad_norm"), 1, 1e-4);
+        assert_int_equal(golden_cli_number(ours, "loss_tokens"), golden_cli_number(step, "loss_tokens"));
         json_decref(ours);
     }
     check_ok(lines_close(&lines));
     tune("eval %s --adapter %s --data %s --compute f32 --json", model, temp_file(dir, "run/adapter"), rows);
     json_t *after = json_file(temp_file(dir, "out.json"));
-    check_close(number(after, "loss"), number(expected, "eval_loss_after"), 1e-4);
+    check_close(golden_cli_number(after, "loss"), golden_cli_number(expected, "eval_loss_after"), 1e-4);
     json_decref(before);
     json_decref(after);
     json_decref(expected);

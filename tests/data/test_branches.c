@@ -14,14 +14,14 @@
 static char folder[256];
 static Tokenizer *tokenizer;
 
-static int begin(void **state) {
+static int branches_begin(void **state) {
     (void)state;
     temp_dir_make(folder, sizeof folder);
     check_ok(tokenizer_load("recipes/demo/model", &tokenizer));
     return 0;
 }
 
-static int end(void **state) {
+static int branches_end(void **state) {
     (void)state;
     tokenizer_free(tokenizer);
     temp_dir_remove(folder);
@@ -37,7 +37,7 @@ typedef struct Texts {
     size_t n;
 } Texts;
 
-static void add(Texts *texts, const int32_t *ids, size_t n, size_t trained) {
+static void branches_add(Texts *texts, const int32_t *ids, size_t n, size_t trained) {
     texts->spans[texts->n++] = (TextSpan){texts->ids.n, texts->ids.n + n};
     ids_append(&texts->ids, ids, n);
     for (size_t i = 0; i < n; i++) ids_push(&texts->labels, i >= trained ? ids[i] : LABEL_NONE);
@@ -60,7 +60,7 @@ static Example example_of(const Joined *joined, Ids *runs) {
                      .n_branches = (int32_t)joined->branches.n / 2};
 }
 
-static void release(Texts *texts, Joined *joined, Ids *runs) {
+static void branches_release(Texts *texts, Joined *joined, Ids *runs) {
     ids_release(&texts->ids);
     ids_release(&texts->labels);
     joined_release(joined);
@@ -74,9 +74,9 @@ TEST(a_beginning_is_kept_once) {
     Texts texts = {0};
     Joined joined = {0};
     Ids runs = {0}, ids = {0}, told = {0};
-    add(&texts, first, 5, 3);
-    add(&texts, second, 7, 6);
-    add(&texts, third, 8, 6);
+    branches_add(&texts, first, 5, 3);
+    branches_add(&texts, second, 7, 6);
+    branches_add(&texts, third, 8, 6);
     check_ok(branches_join(texts.spans, texts.n, &texts.ids, &texts.labels, &joined));
     check_ids("tokens", joined.ids.data, joined.ids.n, flat, COUNT_OF(flat));
     check_ids("labels", joined.labels.data, joined.labels.n, labels, COUNT_OF(labels));
@@ -94,7 +94,7 @@ TEST(a_beginning_is_kept_once) {
     assert_int_equal(example_before(&example, 11), 10);
     ids_release(&ids);
     ids_release(&told);
-    release(&texts, &joined, &runs);
+    branches_release(&texts, &joined, &runs);
 }
 
 /* One that goes on from another needs no branch; one that trains what another trains shares nothing of it. */
@@ -103,16 +103,16 @@ TEST(texts_that_go_on_are_one) {
     Texts texts = {0};
     Joined joined = {0};
     Ids runs = {0};
-    add(&texts, text, 3, 2);
-    add(&texts, text, 6, 5);
+    branches_add(&texts, text, 3, 2);
+    branches_add(&texts, text, 6, 5);
     check_ok(branches_join(texts.spans, 2, &texts.ids, &texts.labels, &joined));
     check_ids("tokens", joined.ids.data, joined.ids.n, text, 6);
     assert_int_equal(joined.branches.n, 2);
     assert_true(joined.labels.data[2] == 3 && joined.labels.data[3] == LABEL_NONE && joined.labels.data[5] == 6);
-    add(&texts, text, 4, 2);
+    branches_add(&texts, text, 4, 2);
     check_ok(branches_join(texts.spans, 3, &texts.ids, &texts.labels, &joined));
     check_ids("branches", joined.branches.data, joined.branches.n, twice, 6);
-    release(&texts, &joined, &runs);
+    branches_release(&texts, &joined, &runs);
 }
 
 /* Whatever the texts are, each is found again, every trained token is trained once, and no two branches of a parent begin alike untrained. */
@@ -129,7 +129,7 @@ TEST(any_texts_come_back) {
             int32_t ids[MOST_TOKENS];
             size_t n = 1 + rng_u64(key, draw++) % MOST_TOKENS, from = 1 + rng_u64(key, draw++) % n;
             for (size_t t = 0; t < n; t++) ids[t] = (int32_t)(rng_u64(key, draw++) % 10 < 8 ? 1 : 2);
-            add(&texts, ids, n, from);
+            branches_add(&texts, ids, n, from);
             trained += n - from;
         }
         check_ok(branches_join(texts.spans, texts.n, &texts.ids, &texts.labels, &joined));
@@ -150,7 +150,7 @@ TEST(any_texts_come_back) {
         }
         assert_int_equal(found_trained, trained);
         for (size_t i = 0; i < texts.n; i++) assert_true(seen[i]);
-        release(&texts, &joined, &runs);
+        branches_release(&texts, &joined, &runs);
     }
 }
 
@@ -176,7 +176,7 @@ typedef struct Setting {
     int64_t max_length;
 } Setting;
 
-static Status load(const Setting *how, const char *rows, Dataset **dataset) {
+static Status branches_load(const Setting *how, const char *rows, Dataset **dataset) {
     static const char name[] = "turns.jinja";
     Chat *chat;
     const char *template = text_ends_with(how->template, ".jinja") ? how->template : temp_text(folder, name, how->template);
@@ -227,19 +227,19 @@ TEST(each_turn_is_asked_as_it_is_answered) {
     static const char *const turns[] = {"each", "auto"};
     Dataset *dataset;
     for (size_t i = 0; i < COUNT_OF(turns); i++) {
-        check_ok(load(&(Setting){dropping, .turns = turns[i]}, THREE_TURNS, &dataset));
+        check_ok(branches_load(&(Setting){dropping, .turns = turns[i]}, THREE_TURNS, &dataset));
         check_texts(dataset, 0, three);
         const DataCounts *counts = &dataset->counts;
         assert_true(counts->rows == 1 && counts->turned == 1 && counts->turns == 3 && counts->turn_tokens > counts->tokens);
         dataset_free(dataset);
     }
-    check_status(load(&(Setting){dropping, .turns = "whole"}, THREE_TURNS, &dataset), ST_INPUT);
+    check_status(branches_load(&(Setting){dropping, .turns = "whole"}, THREE_TURNS, &dataset), ST_INPUT);
     check_text("not prefix-preserving");
     assert_non_null(strstr(status_hint_text(), "data.turns: each"));
-    check_ok(load(&(Setting){dropping, .turns = "auto", .train_on = "last"}, THREE_TURNS, &dataset)); /* one text does: as before */
+    check_ok(branches_load(&(Setting){dropping, .turns = "auto", .train_on = "last"}, THREE_TURNS, &dataset)); /* one text does: as before */
     assert_int_equal(dataset->counts.turned, 0);
     dataset_free(dataset);
-    check_status(load(&(Setting){dropping, .turns = "each", .train_on = "all"}, THREE_TURNS, &dataset), ST_CONFIG);
+    check_status(branches_load(&(Setting){dropping, .turns = "each", .train_on = "all"}, THREE_TURNS, &dataset), ST_CONFIG);
     check_text("data.turns: each");
 }
 
@@ -249,7 +249,7 @@ TEST(each_of_a_template_that_preserves_is_whole) {
     uint64_t prints[COUNT_OF(turns)];
     for (size_t i = 0; i < COUNT_OF(turns); i++) {
         Dataset *dataset;
-        check_ok(load(&(Setting){keeping, .turns = turns[i]}, THREE_TURNS, &dataset));
+        check_ok(branches_load(&(Setting){keeping, .turns = turns[i]}, THREE_TURNS, &dataset));
         const Example example = dataset_example(dataset, 0);
         assert_int_equal(example.n_branches, 0);
         assert_int_equal(dataset->counts.turned, i == 3);
@@ -268,14 +268,14 @@ TEST(marks_keep_turns_out) {
             row, sizeof row,
             ROW(USER("a") ", " MARKED("<think>b</think>c", "%s") ", " USER("d") ", " ANSWER("<think>e</think>f") ", " USER("g") ", " ANSWER("h")),
             marks[i]);
-        check_ok(load(&(Setting){dropping, .turns = "each"}, row, &dataset));
+        check_ok(branches_load(&(Setting){dropping, .turns = "each"}, row, &dataset));
         check_texts(dataset, 0,
                     "[user]a;\n[assistant]c;\n[user]d;\n[assistant]<<<think>e</think>f;>>\n\n"
                     "[user]a;\n[assistant]c;\n[user]d;\n[assistant]f;\n[user]g;\n[assistant]<<h;>>\n\n");
         dataset_free(dataset);
     }
     /* nothing is left of one row: it stays, untrained, as without turns */
-    check_ok(load(&(Setting){dropping, .turns = "each"}, ROW(USER("a") ", " MARKED("b", ", \"train\": false")) THREE_TURNS, &dataset));
+    check_ok(branches_load(&(Setting){dropping, .turns = "each"}, ROW(USER("a") ", " MARKED("b", ", \"train\": false")) THREE_TURNS, &dataset));
     assert_int_equal(dataset->counts.rows, 2);
     assert_int_equal(dataset->counts.untrained, 1);
     dataset_free(dataset);
@@ -337,9 +337,9 @@ TEST(real_templates_are_rendered_as_they_ask) {
         Dataset *each, *apart;
         json_t *row = json_loads(rows[i % COUNT_OF(rows)], 0, NULL);
         char *lines = rows_of_turns(row);
-        Status status = load(&(Setting){template, .turns = "each"}, rows[i % COUNT_OF(rows)], &each);
+        Status status = branches_load(&(Setting){template, .turns = "each"}, rows[i % COUNT_OF(rows)], &each);
         if (status == ST_OK) {
-            check_ok(load(&(Setting){template, .turns = "auto", .train_on = "last"}, lines, &apart));
+            check_ok(branches_load(&(Setting){template, .turns = "auto", .train_on = "last"}, lines, &apart));
             const Example example = dataset_example(each, 0);
             int64_t trained = 0;
             for (size_t k = 0; k < apart->n; k++) trained += dataset_example(apart, k).trained;
@@ -352,7 +352,7 @@ TEST(real_templates_are_rendered_as_they_ask) {
             dataset_free(apart);
             dataset_free(each);
         } else {
-            check_status(load(&(Setting){template, .turns = "auto", .train_on = "last"}, lines, &apart), ST_INPUT);
+            check_status(branches_load(&(Setting){template, .turns = "auto", .train_on = "last"}, lines, &apart), ST_INPUT);
         }
         free(lines);
         json_decref(row);
@@ -364,10 +364,10 @@ TEST(qwen3_drops_earlier_thoughts) {
     char template[400];
     Dataset *dataset;
     if (!shared_path("data/templates/Qwen-Qwen3-0.6B.jinja", template, sizeof template)) skip();
-    check_ok(load(&(Setting){template, .turns = "auto"},
-                  ROW(USER("Two plus two?") ", " MARKED("Four.", ", \"reasoning_content\": \"add\"") ", " USER("Plus one?") ", " ANSWER(
-                      "<think>\\nadd more\\n</think>\\n\\nFive.")) ROW(USER("a") ", " ANSWER("b") ", " USER("c") ", " ANSWER("d")),
-                  &dataset));
+    check_ok(branches_load(&(Setting){template, .turns = "auto"},
+                           ROW(USER("Two plus two?") ", " MARKED("Four.", ", \"reasoning_content\": \"add\"") ", " USER("Plus one?") ", " ANSWER(
+                               "<think>\\nadd more\\n</think>\\n\\nFive.")) ROW(USER("a") ", " ANSWER("b") ", " USER("c") ", " ANSWER("d")),
+                           &dataset));
     check_texts(dataset, 0,
                 "<|im_start|>user\nTwo plus two?<|im_end|>\n<|im_start|>assistant\n<<<think>\nadd\n</think>\n\nFour.<|im_end|>>>\n\n"
                 "<|im_start|>user\nTwo plus two?<|im_end|>\n<|im_start|>assistant\nFour.<|im_end|>\n<|im_start|>user\nPlus one?<|im_end|>\n"
@@ -396,7 +396,7 @@ TEST(all_forms_of_conversations_go_turn_by_turn) {
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         Dataset *dataset;
-        check_ok(load(&(Setting){dropping, .turns = "auto"}, cases[i].row, &dataset));
+        check_ok(branches_load(&(Setting){dropping, .turns = "auto"}, cases[i].row, &dataset));
         check_texts(dataset, 0, cases[i].texts);
         assert_int_equal(dataset->counts.turns, cases[i].turns);
         dataset_free(dataset);
@@ -429,7 +429,7 @@ TEST(answers_go_on_from_the_thought_that_asks_for_them) {
     };
     Dataset *dataset;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        check_ok(load(&(Setting){cases[i].template, .turns = "auto"}, cases[i].row, &dataset));
+        check_ok(branches_load(&(Setting){cases[i].template, .turns = "auto"}, cases[i].row, &dataset));
         check_texts(dataset, 0, cases[i].texts);
         assert_int_equal(dataset->counts.behind_thought, 1);
         if (cases[i].row == reasoned) { /* the thought is as much the row's own as the answer is */
@@ -439,16 +439,16 @@ TEST(answers_go_on_from_the_thought_that_asks_for_them) {
             ids_release(&own);
         }
         dataset_free(dataset);
-        check_status(load(&(Setting){cases[i].template, .turns = "whole"}, cases[i].row, &dataset), ST_INPUT);
+        check_status(branches_load(&(Setting){cases[i].template, .turns = "whole"}, cases[i].row, &dataset), ST_INPUT);
     }
-    check_status(load(&(Setting){asks_for_none, .turns = "auto"}, thought, &dataset), ST_INPUT);
+    check_status(branches_load(&(Setting){asks_for_none, .turns = "auto"}, thought, &dataset), ST_INPUT);
     check_text("asks for an answer without a thought, and message 2 has one");
     assert_non_null(strstr(status_hint_text(), "data.template_kwargs: {enable_thinking: true}"));
-    check_status(load(&(Setting){asks_in_words, .turns = "auto"}, plain, &dataset), ST_INPUT);
+    check_status(branches_load(&(Setting){asks_in_words, .turns = "auto"}, plain, &dataset), ST_INPUT);
     check_text("not prefix-preserving");
     static const char asked[] =
         "{\"chat_template_kwargs\": {\"enable_thinking\": true}, \"messages\": [" USER("a") ", " ANSWER("<think>\\nhm</think>b") "]}\n";
-    check_ok(load(&(Setting){asks_for_none, .turns = "auto"}, asked, &dataset));
+    check_ok(branches_load(&(Setting){asks_for_none, .turns = "auto"}, asked, &dataset));
     check_texts(dataset, 0, "[user]a;\n[assistant]<think>\n<<hm</think>b;>>\n\n");
     assert_int_equal(dataset->counts.behind_thought, 0);
     dataset_free(dataset);
@@ -458,7 +458,7 @@ TEST(answers_go_on_from_the_thought_that_asks_for_them) {
 
 static int64_t longest_of(const char *rows) {
     Dataset *dataset;
-    check_ok(load(&(Setting){dropping, .turns = "whole", .train_on = "last"}, rows, &dataset));
+    check_ok(branches_load(&(Setting){dropping, .turns = "whole", .train_on = "last"}, rows, &dataset));
     int64_t longest = dataset->longest;
     dataset_free(dataset);
     return longest;
@@ -468,22 +468,22 @@ static int64_t longest_of(const char *rows) {
 TEST(limits_are_of_texts) {
     int64_t first = longest_of(FIRST_TURN), second = longest_of(SECOND_TURN), third = longest_of(THREE_TURNS);
     Dataset *dataset;
-    check_ok(load(&(Setting){dropping, .turns = "each", .max_length = third}, THREE_TURNS, &dataset));
+    check_ok(branches_load(&(Setting){dropping, .turns = "each", .max_length = third}, THREE_TURNS, &dataset));
     assert_true(dataset->longest > third && dataset_example(dataset, 0).depth == third && dataset->counts.lost_turns == 0);
     dataset_free(dataset);
-    check_status(load(&(Setting){dropping, .turns = "each", .max_length = third - 1}, THREE_TURNS, &dataset), ST_INPUT);
+    check_status(branches_load(&(Setting){dropping, .turns = "each", .max_length = third - 1}, THREE_TURNS, &dataset), ST_INPUT);
     check_text("max_length");
-    check_ok(load(&(Setting){dropping, .turns = "each", .max_length = second, .truncation = "drop"}, THREE_TURNS, &dataset));
+    check_ok(branches_load(&(Setting){dropping, .turns = "each", .max_length = second, .truncation = "drop"}, THREE_TURNS, &dataset));
     assert_true(dataset->counts.turns == 2 && dataset->counts.lost_turns == 1 && dataset->counts.dropped_long == 0);
     dataset_free(dataset);
-    check_ok(load(&(Setting){dropping, .turns = "each", .max_length = first, .truncation = "drop"}, THREE_TURNS SHORT, &dataset));
+    check_ok(branches_load(&(Setting){dropping, .turns = "each", .max_length = first, .truncation = "drop"}, THREE_TURNS SHORT, &dataset));
     assert_true(dataset->counts.lost_turns == 2 && dataset_example(dataset, 0).n_branches == 0);
     dataset_free(dataset);
-    check_ok(load(&(Setting){dropping, .turns = "each", .max_length = first - 1, .truncation = "drop"}, THREE_TURNS ROW(USER("a") ", " ANSWER("b")),
-                  &dataset));
+    check_ok(branches_load(&(Setting){dropping, .turns = "each", .max_length = first - 1, .truncation = "drop"},
+                           THREE_TURNS ROW(USER("a") ", " ANSWER("b")), &dataset));
     assert_true(dataset->counts.rows == 1 && dataset->counts.dropped_long == 1);
     dataset_free(dataset);
-    check_ok(load(&(Setting){dropping, .turns = "each", .max_length = 20, .truncation = "keep_end"}, THREE_TURNS, &dataset));
+    check_ok(branches_load(&(Setting){dropping, .turns = "each", .max_length = 20, .truncation = "keep_end"}, THREE_TURNS, &dataset));
     assert_true(dataset->counts.cut == 1 && dataset->counts.turns == 3);
     const Example example = dataset_example(dataset, 0);
     for (int32_t i = 0; i < example.n_runs; i++) assert_true(example_before(&example, example.runs[i].begin) >= 0);
@@ -496,7 +496,7 @@ TEST(rows_in_branches_are_found_again) {
     snprintf(cache, sizeof cache, "%s/cache", folder);
     for (int i = 0; i < 3; i++) {
         Dataset *dataset;
-        check_ok(load(&(Setting){dropping, .turns = i < 2 ? "each" : "auto", .cache = cache}, THREE_TURNS SHORT THREE_TURNS, &dataset));
+        check_ok(branches_load(&(Setting){dropping, .turns = i < 2 ? "each" : "auto", .cache = cache}, THREE_TURNS SHORT THREE_TURNS, &dataset));
         assert_int_equal(dataset->cached, i == 1);
         assert_true(dataset->counts.turns == (i < 2 ? 7 : 6) && dataset->counts.duplicates == 1);
         assert_int_equal(dataset_example(dataset, 0).n_branches, 5);
@@ -537,7 +537,7 @@ typedef struct Learned {
     size_t n_gradients, n_logprobs;
 } Learned;
 
-static void learn(Model *model, Tape *tape, const Dataset *dataset, const size_t *examples, size_t n, Learned *learned) {
+static void branches_learn(Model *model, Tape *tape, const Dataset *dataset, const size_t *examples, size_t n, Learned *learned) {
     Batch batch = {0};
     check_ok(batch_build(dataset, examples, n, &batch));
     tape_reset(tape);
@@ -576,12 +576,12 @@ static void compare_branches(const Device *device, DType compute, const char *ro
     Tape *tape = tape_new(device, compute, 0);
     Learned shared = {0}, alone = {0};
     check_ok(model_load("recipes/demo/model", &(ModelOptions){.device = device, .compute = compute, .train_all = true}, &model));
-    check_ok(load(&(Setting){dropping, .turns = "auto"}, rows, &branches));
-    check_ok(load(&(Setting){dropping, .turns = "whole", .train_on = "last"}, turns, &apart));
+    check_ok(branches_load(&(Setting){dropping, .turns = "auto"}, rows, &branches));
+    check_ok(branches_load(&(Setting){dropping, .turns = "whole", .train_on = "last"}, turns, &apart));
     assert_true(branches->n == 2 && (int64_t)apart->n == 1 + branches->counts.turns && branches->counts.tokens < apart->counts.tokens);
-    learn(model, tape, branches, (const size_t[]){0, 1}, 2, &shared);
+    branches_learn(model, tape, branches, (const size_t[]){0, 1}, 2, &shared);
     take_gradients(model, &shared);
-    for (size_t i = 0; i < apart->n; i++) learn(model, tape, apart, &i, 1, &alone);
+    for (size_t i = 0; i < apart->n; i++) branches_learn(model, tape, apart, &i, 1, &alone);
     take_gradients(model, &alone);
     assert_true(shared.n_gradients == alone.n_gradients && shared.n_logprobs == alone.n_logprobs);
     for (size_t i = 0; i < alone.n_logprobs; i++) check_close(shared.logprobs[i], alone.logprobs[i], 0);
@@ -625,5 +625,5 @@ int main(void) {
         cmocka_unit_test(broken_branches_are_refused),
         cmocka_unit_test(branches_learn_what_their_texts_do),
     };
-    return cmocka_run_group_tests(tests, begin, end);
+    return cmocka_run_group_tests(tests, branches_begin, branches_end);
 }

@@ -71,7 +71,7 @@ static void brief_row(FILE *file, size_t i) {
     write_row(file, ids, 8);
 }
 
-static DataCheck look(Dataset *train, Dataset *eval) {
+static DataCheck check_look(Dataset *train, Dataset *eval) {
     DataCheck check = {0};
     check_ok(data_check(&(RecipeRows){.train = train, .eval = eval}, &model, &check));
     return check;
@@ -85,7 +85,7 @@ static bool warned(const DataCheck *check, const char *part) {
 
 TEST(good_rows_raise_no_alarm) {
     Dataset *train = rows_of("good.jsonl", 200, good_row), *eval = rows_of("endless.jsonl", 20, endless_row);
-    DataCheck check = look(train, NULL);
+    DataCheck check = check_look(train, NULL);
     assert_int_equal(check.n_warnings, 0);
     assert_false(check.wrong);
     assert_int_equal(check.ended, 200);
@@ -104,19 +104,19 @@ TEST(planted_faults_are_found) {
     Dataset *good = rows_of("good.jsonl", 200, good_row), *endless = rows_of("endless.jsonl", 50, endless_row),
             *alike = rows_of("alike.jsonl", 90, alike_row), *eval = rows_of("eval.jsonl", 40, eval_row),
             *brief = rows_of("brief.jsonl", 30, brief_row);
-    DataCheck check = look(endless, NULL);
+    DataCheck check = check_look(endless, NULL);
     assert_true(warned(&check, "no end token is ever trained"));
     data_check_release(&check);
-    check = look(alike, NULL);
+    check = check_look(alike, NULL);
     assert_int_equal(check.near_duplicates, 30);
     assert_true(warned(&check, "30 of the first 90 rows are much like"));
     data_check_release(&check);
-    check = look(good, eval);
+    check = check_look(good, eval);
     assert_int_equal(check.overlapping_eval, 20); /* their common beginning alone does not count */
     assert_true(warned(&check, "20 of 40 rows of evaluation share 13 tokens"));
     assert_true(warned(&check, "eval.jsonl line 2 (") && warned(&check, "good.jsonl line 2)")); /* the first of them, and what it is like */
     data_check_release(&check);
-    check = look(brief, brief);
+    check = check_look(brief, brief);
     assert_int_equal(check.overlapping_eval, 30); /* fewer than 13 tokens, but the same ones */
     data_check_release(&check);
     dataset_free(brief);

@@ -43,7 +43,7 @@ static void write_tokenizer(void) {
 
 static int32_t id_of(char c) { return c == '\n' ? FIRST_CHAR : FIRST_CHAR + 1 + (c - 32); }
 
-static int begin(void **state) {
+static int data_begin(void **state) {
     (void)state;
     temp_dir_make(folder, sizeof folder);
     write_tokenizer();
@@ -51,7 +51,7 @@ static int begin(void **state) {
     return 0;
 }
 
-static int end(void **state) {
+static int data_end(void **state) {
     (void)state;
     tokenizer_free(tokenizer);
     temp_dir_remove(folder);
@@ -60,7 +60,7 @@ static int end(void **state) {
 
 static const DataConfig plain = {.train_on = "auto", .max_length = 1000, .truncation = "error", .vocab_size = 99};
 
-static Status load(const char *name, const char *text, const DataConfig *config, Dataset **dataset) {
+static Status data_load(const char *name, const char *text, const DataConfig *config, Dataset **dataset) {
     DataSource source = {.path = temp_text(folder, name, text)};
     return dataset_load(config, &source, 1, tokenizer, dataset);
 }
@@ -82,7 +82,7 @@ static void check_example(const Dataset *dataset, size_t i, const char *tokens, 
 
 TEST(texts_get_bos_and_eos_once) {
     Dataset *dataset;
-    check_ok(load("text.jsonl", "{\"text\": \"hi\"}\n{\"text\": \"<s>hi</s>\"}\n{\"text\": \"hi</s>!\"}\n{\"text\": \"\"}\n", &plain, &dataset));
+    check_ok(data_load("text.jsonl", "{\"text\": \"hi\"}\n{\"text\": \"<s>hi</s>\"}\n{\"text\": \"hi</s>!\"}\n{\"text\": \"\"}\n", &plain, &dataset));
     assert_string_equal(dataset->format, "text");
     check_example(dataset, 0, "^hi$", ".111");
     check_example(dataset, 1, "^hi$", ".111");
@@ -101,7 +101,7 @@ TEST(answers_are_trained_from_the_border_on) {
                                "{\"prompt\": \"xa\", \"completion\": \"bc\"}\n" /* the border falls into the token \"ab\" */
                                "{\"prompt\": \"\", \"completion\": \"abc\"}\n"
                                "{\"prompt\": \"xy\", \"completion\": \"\"}\n";
-    check_ok(load("pairs.jsonl", rows, &plain, &dataset));
+    check_ok(data_load("pairs.jsonl", rows, &plain, &dataset));
     assert_string_equal(dataset->format, "prompt_completion");
     check_example(dataset, 0, "^2+2=4$", ".....11");
     assert_int_equal(dataset_example(dataset, 0).ids[1], id_of('2'));
@@ -112,13 +112,13 @@ TEST(answers_are_trained_from_the_border_on) {
     dataset_free(dataset);
     DataConfig all = plain;
     all.train_on = "all";
-    check_ok(load("pairs.jsonl", rows, &all, &dataset));
+    check_ok(data_load("pairs.jsonl", rows, &all, &dataset));
     check_example(dataset, 0, "^2+2=4$", ".111111");
     dataset_free(dataset);
     DataConfig completion = plain;
     completion.train_on = "completion";
-    check_status(load("text.jsonl", "{\"text\": \"hi\"}\n", &completion, &dataset), ST_CONFIG);
-    check_status(load("ids.jsonl", "{\"input_ids\": [3, 4], \"labels\": [-100, 4]}\n", &completion, &dataset), ST_CONFIG);
+    check_status(data_load("text.jsonl", "{\"text\": \"hi\"}\n", &completion, &dataset), ST_CONFIG);
+    check_status(data_load("ids.jsonl", "{\"input_ids\": [3, 4], \"labels\": [-100, 4]}\n", &completion, &dataset), ST_CONFIG);
     check_text("'data.train_on' is completion, but rows of format ids");
 }
 
@@ -129,7 +129,7 @@ static void check_alpaca(const char *row, const char *prompt) {
     memset(marks, '.', (size_t)n);
     strcpy(marks + n - 2, "11");
     Dataset *dataset;
-    check_ok(load("alpaca.json", row, &plain, &dataset));
+    check_ok(data_load("alpaca.json", row, &plain, &dataset));
     check_example(dataset, 0, tokens, marks);
     dataset_free(dataset);
 }
@@ -153,7 +153,8 @@ static void check_labels(const Dataset *dataset, size_t i, const int32_t *expect
 
 TEST(ids_stay_as_they_are) {
     Dataset *dataset;
-    check_ok(load("ids.jsonl",
+    check_ok(
+        data_load("ids.jsonl",
                   "{\"input_ids\": [5, 6, 7], \"labels\": [5, -100, 7]}\n{\"input_ids\": [5, 6]}\n{\"input_ids\": [9, 9], \"labels\": [-100, -100]}\n"
                   "{\"input_ids\": [1, 2, 3, 4, 5], \"labels\": [3, 4, 5, -100, 2]}\n"
                   "{\"input_ids\": [0, 0, 5, 6, 7, 0], \"attention_mask\": [0, 0, 1, 1, 1, 0], \"labels\": [-100, -100, -100, 6, 7, -100]}\n",
@@ -173,7 +174,8 @@ TEST(ids_stay_as_they_are) {
 TEST(weights_of_rows_belong_to_their_targets) {
     Dataset *dataset;
     Batch batch = {0};
-    check_ok(load("weights.jsonl",
+    check_ok(
+        data_load("weights.jsonl",
                   "{\"input_ids\": [5, 6, 7], \"weight\": 2.5}\n{\"input_ids\": [5, 6], \"weight\": null}\n{\"input_ids\": [8, 9], \"weight\": 0}\n",
                   &plain, &dataset));
     assert_int_equal(dataset->counts.weighted, 2);
@@ -190,31 +192,31 @@ TEST(long_rows_are_refused_dropped_or_cut) {
     DataConfig config = plain;
     Dataset *dataset;
     config.max_length = 6;
-    check_status(load("long.jsonl", rows, &config, &dataset), ST_INPUT);
+    check_status(data_load("long.jsonl", rows, &config, &dataset), ST_INPUT);
     check_text("long.jsonl' line 1: the row has 10 tokens, more than the 6");
     config.truncation = "drop";
-    check_ok(load("long.jsonl", rows, &config, &dataset));
+    check_ok(data_load("long.jsonl", rows, &config, &dataset));
     assert_int_equal(dataset->n, 1);
     assert_int_equal(dataset->counts.dropped_long, 1);
     dataset_free(dataset);
     config.truncation = "keep_end";
-    check_ok(load("long.jsonl", rows, &config, &dataset));
+    check_ok(data_load("long.jsonl", rows, &config, &dataset));
     check_example(dataset, 0, "efxyz$", "..1111");
     assert_int_equal(dataset->counts.cut, 1);
     dataset_free(dataset);
     config.truncation = "keep_start"; /* all that is trained is cut away */
-    check_ok(load("long.jsonl", rows, &config, &dataset));
+    check_ok(data_load("long.jsonl", rows, &config, &dataset));
     assert_int_equal(dataset->n, 1);
     assert_int_equal(dataset->counts.dropped_untrained, 1);
     check_contains(dataset->counts.dropped_untrained_rows, "long.jsonl line 1");
     dataset_free(dataset);
     config.max_length = 8;
-    check_ok(load("long.jsonl", rows, &config, &dataset));
+    check_ok(data_load("long.jsonl", rows, &config, &dataset));
     check_example(dataset, 0, "^=cdefxy", "......11");
     dataset_free(dataset);
     config.max_length = 3;
     config.truncation = "drop";
-    check_status(load("long.jsonl", rows, &config, &dataset), ST_INPUT);
+    check_status(data_load("long.jsonl", rows, &config, &dataset), ST_INPUT);
     check_text("no row of '");
 }
 
@@ -295,7 +297,7 @@ TEST(faults_name_file_and_line) {
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         Dataset *dataset;
-        check_status(load(faults[i].name, faults[i].text, &plain, &dataset), ST_INPUT);
+        check_status(data_load(faults[i].name, faults[i].text, &plain, &dataset), ST_INPUT);
         assert_null(dataset);
         check_text(faults[i].message);
     }
@@ -354,7 +356,7 @@ static Dataset *numbered(size_t n) {
         str_append(&text, "]}\n");
     }
     Dataset *dataset;
-    check_ok(load("numbered.jsonl", str_text(&text), &plain, &dataset));
+    check_ok(data_load("numbered.jsonl", str_text(&text), &plain, &dataset));
     str_release(&text);
     return dataset;
 }
@@ -464,10 +466,10 @@ TEST(the_largest_batch_is_found) {
 
 TEST(batches_lie_flat) {
     Dataset *dataset;
-    check_ok(
-        load("flat.jsonl",
-             "{\"input_ids\": [5, 6, 7], \"labels\": [-100, 6, 7]}\n{\"input_ids\": [8]}\n{\"input_ids\": [9, 10, 11], \"labels\": [9, -100, 11]}\n",
-             &plain, &dataset));
+    check_ok(data_load(
+        "flat.jsonl",
+        "{\"input_ids\": [5, 6, 7], \"labels\": [-100, 6, 7]}\n{\"input_ids\": [8]}\n{\"input_ids\": [9, 10, 11], \"labels\": [9, -100, 11]}\n",
+        &plain, &dataset));
     Batch batch = {0};
     for (int round = 0; round < 2; round++) { /* the second one in the same memory */
         check_ok(batch_build(dataset, (size_t[]){2, 1, 0}, 3, &batch));
@@ -520,19 +522,19 @@ TEST(tables_agree_with_the_recipe) {
 typedef struct Said {
     Str text;
 } Said;
-static void hear(void *context, const char *text) { str_printf(&((Said *)context)->text, "%s\n", text); }
+static void data_hear(void *context, const char *text) { str_printf(&((Said *)context)->text, "%s\n", text); }
 
 TEST(odd_rows_are_told) {
     Said said = {0};
-    data_counts_warn(&(DataCounts){.rows = 5}, "data.train", hear, &said);
+    data_counts_warn(&(DataCounts){.rows = 5}, "data.train", data_hear, &said);
     assert_string_equal(str_text(&said.text), "");
-    data_counts_warn(&(DataCounts){.dropped_long = 1, .cut = 2, .duplicates = 3}, "data.train", hear, &said);
+    data_counts_warn(&(DataCounts){.dropped_long = 1, .cut = 2, .duplicates = 3}, "data.train", data_hear, &said);
     assert_string_equal(
         str_text(&said.text),
         "data.train: 1 row dropped: longer than data.max_length\ndata.train: 2 rows cut to data.max_length\ndata.train: 3 rows the same as an "
         "earlier one\n");
     str_clear(&said.text);
-    data_counts_warn(&(DataCounts){.weighted = 1}, "data.eval", hear, &said);
+    data_counts_warn(&(DataCounts){.weighted = 1}, "data.eval", data_hear, &said);
     check_contains(str_text(&said.text), "data.eval: 1 row with a column 'weight'");
     check_contains(str_text(&said.text), "evaluations do not");
     str_release(&said.text);
@@ -556,5 +558,5 @@ int main(void) {
         cmocka_unit_test(tables_agree_with_the_recipe),
         cmocka_unit_test(odd_rows_are_told),
     };
-    return cmocka_run_group_tests(tests, begin, end);
+    return cmocka_run_group_tests(tests, data_begin, data_end);
 }

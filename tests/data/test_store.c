@@ -19,14 +19,14 @@
 static char folder[256];
 static Arena *paths;
 
-static int begin(void **state) {
+static int store_begin(void **state) {
     (void)state;
     paths = arena_new(0);
     temp_dir_make(folder, sizeof folder);
     return 0;
 }
 
-static int end(void **state) {
+static int store_end(void **state) {
     (void)state;
     arena_free(paths);
     temp_dir_remove(folder);
@@ -726,5 +726,5 @@ int main(void) {
         cmocka_unit_test(packed_rows_never_see_each_other),
     };
     log_set_sink(keep_warning, NULL, LOG_WARNING);
-    return cmocka_run_group_tests(tests, begin, end);
+    return cmocka_run_group_tests(tests, store_begin, store_end);
 }

@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 static void check_failure(Status status) { ASSERT(status_text()[0], "status %d without a text", (int)status); }
 
-static void play(Env *env) {
+static void fuzz_env_play(Env *env) {
     size_t n = (size_t)(env->copies * env->action.size);
     double *actions = calloc(n, sizeof *actions);
     ASSERT(actions, "%zu actions", n);
@@ -41,7 +41,7 @@ static void answers(const uint8_t *bytes, size_t len) {
     const char *argv[] = {"cat", path};
     Status status = env_new_command(argv, COUNT_OF(argv), 2, 0.1, &env); /* pauses before restarts are no longer */
     if (status == ST_OK)
-        play(env);
+        fuzz_env_play(env);
     else
         check_failure(status);
     unlink(path);
@@ -55,7 +55,7 @@ static void recipe(const char *text) {
     bool runs = yaml_read_text(text, strlen(text), "fuzz", arena, &node) == ST_OK && !(node->kind == YAML_MAP && yaml_get(node, "command"));
     Status status = runs ? env_from_recipe(node, 2, &env) : ST_OK;
     if (runs && status == ST_OK)
-        play(env);
+        fuzz_env_play(env);
     else if (runs)
         check_failure(status);
     arena_free(arena);
@@ -65,7 +65,7 @@ static void name(const char *text) {
     Env *env;
     Status status = env_new(text, 2, &env);
     if (status == ST_OK)
-        play(env);
+        fuzz_env_play(env);
     else
         check_failure(status);
 }

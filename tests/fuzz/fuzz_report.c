@@ -19,7 +19,7 @@ static size_t count_of(const char *text, const char *part) {
     return n;
 }
 
-static void put(const char *name, const uint8_t *bytes, size_t len) {
+static void fuzz_report_put(const char *name, const uint8_t *bytes, size_t len) {
     FILE *file = fopen(temp_file(folder, name), "wb");
     ASSERT(file && fwrite(bytes, 1, len, file) == len && fclose(file) == 0, "cannot write '%s'", name);
 }
@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
         temp_dir_make(folder, sizeof folder);
         atexit(remove_folder);
     }
-    for (size_t i = 0; i < COUNT_OF(files); i++) put(files[i], bytes, len);
+    for (size_t i = 0; i < COUNT_OF(files); i++) fuzz_report_put(files[i], bytes, len);
     for (int n = 1; n <= 2; n++) {
         Str page = {0};
         for (int i = 0; i < n; i++) {

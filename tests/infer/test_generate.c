@@ -67,7 +67,7 @@ typedef struct Results {
     int64_t samples;
 } Results;
 
-static Status keep(void *context, const Completion *c) {
+static Status generate_keep(void *context, const Completion *c) {
     Results *results = context;
     assert_true(results->n < MAX_DONE && c->ids.n <= MAX_IDS && c->text.len < sizeof results->done[0].text);
     Done *done = &results->done[results->n++];
@@ -86,10 +86,10 @@ static Status keep_piece(void *context, size_t prompt, int64_t sample, int32_t i
     return ST_OK;
 }
 
-static Results *run(const Model *model, const Tokenizer *words, const Prompt *some, size_t n, GenerateConfig config) {
+static Results *generate_run(const Model *model, const Tokenizer *words, const Prompt *some, size_t n, GenerateConfig config) {
     Results *results = calloc(1, sizeof *results);
     results->samples = config.n;
-    check_ok(generate(model, words, some, n, &config, keep_piece, keep, results));
+    check_ok(generate(model, words, some, n, &config, keep_piece, generate_keep, results));
     assert_int_equal(results->n, n * (size_t)config.n);
     return results;
 }
@@ -178,8 +178,8 @@ TEST(shared_pages_are_copied_on_write) {
 
 TEST(generate_and_score_agree) {
     for (int way = 0; way < 2; way++) {
-        Results *results = run(tiny, NULL, prompts, 8,
-                               (GenerateConfig){.sample = way ? plain : greedy, .max_new_tokens = 70, .n = 2, .seed = 5, .ignore_eos = true});
+        Results *results = generate_run(
+            tiny, NULL, prompts, 8, (GenerateConfig){.sample = way ? plain : greedy, .max_new_tokens = 70, .n = 2, .seed = 5, .ignore_eos = true});
         double largest = 0;
         for (size_t i = 0; i < results->n; i++) {
             assert_int_equal(results->done[i].prompt, i / 2);
@@ -217,7 +217,7 @@ TEST(generate_and_score_agree_in_all_families) {
         check_ok(model_write_random(dir, configs[c / 2], DT_BF16, 3, 0.2));
         check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = c % 2 ? DT_BF16 : DT_F32}, &model));
         Results *results =
-            run(model, NULL, prompts + 3, 3, (GenerateConfig){.sample = plain, .max_new_tokens = 12, .n = 2, .seed = 5, .ignore_eos = true});
+            generate_run(model, NULL, prompts + 3, 3, (GenerateConfig){.sample = plain, .max_new_tokens = 12, .n = 2, .seed = 5, .ignore_eos = true});
         for (size_t i = 0; i < results->n; i++) {
             double largest = score_difference(model, &prompts[3 + i / 2], &results->done[i]);
             if (!(largest <= batch_tolerance())) fail_msg("%s: generate and score differ by %g", model->config.model_type, largest);
@@ -241,7 +241,8 @@ TEST(longrope_changes_with_the_length) {
                    " \"short_factor\": [1, 1.5, 2, 3, 1, 1, 1, 1], \"long_factor\": [4, 9, 16, 7, 3, 4, 5, 2]}}",
         DT_F32, 3, 0.3));
     check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
-    Results *results = run(model, NULL, prompts, 8, (GenerateConfig){.sample = plain, .max_new_tokens = NEW, .n = 2, .seed = 5, .ignore_eos = true});
+    Results *results =
+        generate_run(model, NULL, prompts, 8, (GenerateConfig){.sample = plain, .max_new_tokens = NEW, .n = 2, .seed = 5, .ignore_eos = true});
     bool crossed = false;
     for (size_t i = 0; i < results->n; i++) {
         const Prompt *prompt = &prompts[i / 2];
@@ -268,9 +269,9 @@ TEST(longrope_changes_with_the_length) {
         prompt.n = turn == 0 ? 20 : turn == 1 ? 40 : 25;
         if (turn == 1) memcpy(said + 31, prompts[7].ids, 20 * sizeof *said);
         GenerateConfig config = {.sample = greedy, .max_new_tokens = NEW, .n = 1, .ignore_eos = true};
-        Results *alone = run(model, NULL, &prompt, 1, config);
+        Results *alone = generate_run(model, NULL, &prompt, 1, config);
         config.session = session;
-        Results *in_turn = run(model, NULL, &prompt, 1, config);
+        Results *in_turn = generate_run(model, NULL, &prompt, 1, config);
         check_same("a turn", &in_turn->done[0], &alone->done[0], batch_tolerance());
         free_results(alone);
         free_results(in_turn);
@@ -283,23 +284,23 @@ TEST(longrope_changes_with_the_length) {
 
 TEST(a_row_alone_is_a_row_among_others) {
     GenerateConfig config = {.sample = plain, .max_new_tokens = 40, .n = 3, .seed = 9};
-    Results *all = run(tiny, tokenizer, prompts, 8, config);
+    Results *all = generate_run(tiny, tokenizer, prompts, 8, config);
     for (int64_t max_batch = 1; max_batch <= 5; max_batch += 2) {
         config.max_batch = max_batch;
-        Results *few = run(tiny, tokenizer, prompts, 8, config);
+        Results *few = generate_run(tiny, tokenizer, prompts, 8, config);
         for (size_t i = 0; i < all->n; i++) check_same("a small batch", &few->done[i], &all->done[i], batch_tolerance());
         free_results(few);
     }
     config.max_batch = 0;
     for (size_t p = 0; p < 8; p++) {
-        Results *alone = run(tiny, tokenizer, &prompts[p], 1, config);
+        Results *alone = generate_run(tiny, tokenizer, &prompts[p], 1, config);
         for (size_t k = 0; k < 3; k++) check_same("a prompt alone", &alone->done[k], &all->done[3 * p + k], batch_tolerance());
         free_results(alone);
     }
     bool differ = memcmp(all->done[0].ids, all->done[1].ids, sizeof all->done[0].ids) != 0;
     assert_true(differ); /* samples have random numbers of their own */
     config.seed = 10;
-    Results *other = run(tiny, tokenizer, prompts, 8, config);
+    Results *other = generate_run(tiny, tokenizer, prompts, 8, config);
     differ = memcmp(all->done[0].ids, other->done[0].ids, sizeof all->done[0].ids) != 0;
     assert_true(differ);
     free_results(other);
@@ -318,12 +319,12 @@ TEST(memory_of_the_call_before_changes_nothing) {
     assert_non_null(memory);
     for (size_t i = 0; i < COUNT_OF(calls); i++) {
         GenerateConfig config = {.sample = plain, .max_new_tokens = calls[i].new_tokens, .n = calls[i].samples, .seed = i};
-        Results *own = run(tiny, tokenizer, prompts, calls[i].n, config), stopped = {.samples = config.n, .stop_at = 2};
+        Results *own = generate_run(tiny, tokenizer, prompts, calls[i].n, config), stopped = {.samples = config.n, .stop_at = 2};
         config.memory = memory;
         if (calls[i].stopped) {
-            check_status(generate(tiny, tokenizer, prompts, calls[i].n, &config, NULL, keep, &stopped), ST_RESOURCE);
+            check_status(generate(tiny, tokenizer, prompts, calls[i].n, &config, NULL, generate_keep, &stopped), ST_RESOURCE);
         } else {
-            Results *lent = run(tiny, tokenizer, prompts, calls[i].n, config);
+            Results *lent = generate_run(tiny, tokenizer, prompts, calls[i].n, config);
             for (size_t k = 0; k < own->n; k++) check_same("lent memory", &lent->done[k], &own->done[k], 0);
             free_results(lent);
         }
@@ -344,9 +345,9 @@ TEST(batches_of_1_to_64_give_the_same_bits) {
         Model *model;
         check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = type ? DT_BF16 : DT_F32}, &model));
         GenerateConfig config = {.sample = plain, .max_new_tokens = 4, .n = 32, .seed = 9, .ignore_eos = true, .max_batch = 64};
-        Results *all = run(model, NULL, prompts + 1, 2, config);
+        Results *all = generate_run(model, NULL, prompts + 1, 2, config);
         for (config.max_batch = 1; config.max_batch < 64; config.max_batch += ALL_OR_FEW(1, 11)) {
-            Results *some = run(model, NULL, prompts + 1, 2, config);
+            Results *some = generate_run(model, NULL, prompts + 1, 2, config);
             for (size_t i = 0; i < all->n; i++) check_same("another batch", &some->done[i], &all->done[i], batch_tolerance());
             free_results(some);
         }
@@ -366,7 +367,7 @@ TEST(threads_change_nothing) {
     Results *results[2];
     for (int t = 0; t < 2; t++) {
         omp_set_num_threads(t + 1);
-        results[t] = run(tiny, tokenizer, prompts, 8, (GenerateConfig){.sample = plain, .max_new_tokens = 20, .n = 2, .seed = 1});
+        results[t] = generate_run(tiny, tokenizer, prompts, 8, (GenerateConfig){.sample = plain, .max_new_tokens = 20, .n = 2, .seed = 1});
     }
     omp_set_num_threads(threads);
     for (size_t i = 0; i < results[0]->n; i++) check_same("two threads", &results[1]->done[i], &results[0]->done[i], 0);
@@ -379,7 +380,7 @@ TEST(long_prompts_come_in_by_parts) {
     static int32_t ids[1500];
     for (size_t i = 0; i < COUNT_OF(ids); i++) ids[i] = 2 + (int32_t)rng_below(rng_key(2, RNG_TEST, 0), i, VOCAB - 2);
     Prompt prompt = {ids, COUNT_OF(ids), 0};
-    Results *results = run(tiny, NULL, &prompt, 1, (GenerateConfig){.sample = greedy, .max_new_tokens = 8, .n = 1, .ignore_eos = true});
+    Results *results = generate_run(tiny, NULL, &prompt, 1, (GenerateConfig){.sample = greedy, .max_new_tokens = 8, .n = 1, .ignore_eos = true});
     double logprobs[COUNT_OF(ids) + 8];
     static int32_t whole[COUNT_OF(ids) + 8];
     memcpy(whole, ids, sizeof ids);
@@ -398,9 +399,9 @@ TEST(samples_that_share_a_prompt_have_room) {
     for (size_t l = 0; l < COUNT_OF(lengths); l++)
         for (size_t k = 0; k < COUNT_OF(samples); k++) {
             GenerateConfig config = {.sample = plain, .max_new_tokens = lengths[l], .n = samples[k], .seed = 4, .ignore_eos = true};
-            Results *all = run(tiny, NULL, prompts, 8, config);
+            Results *all = generate_run(tiny, NULL, prompts, 8, config);
             for (size_t p = 0; p < 8; p++) {
-                Results *alone = run(tiny, NULL, &prompts[p], 1, config);
+                Results *alone = generate_run(tiny, NULL, &prompts[p], 1, config);
                 for (size_t i = 0; i < alone->n; i++) check_same("a prompt alone", &alone->done[i], &all->done[p * alone->n + i], batch_tolerance());
                 free_results(alone);
             }
@@ -410,7 +411,7 @@ TEST(samples_that_share_a_prompt_have_room) {
 
 TEST(eos_ends_and_is_kept) {
     GenerateConfig config = {.sample = plain, .max_new_tokens = 600, .n = 4, .seed = 3};
-    Results *results = run(tiny, NULL, prompts, 2, config);
+    Results *results = generate_run(tiny, NULL, prompts, 2, config);
     size_t n_stopped = 0;
     for (size_t i = 0; i < results->n; i++) {
         const Done *done = &results->done[i];
@@ -421,7 +422,7 @@ TEST(eos_ends_and_is_kept) {
     }
     assert_true(n_stopped > 0);
     config.ignore_eos = true;
-    Results *on = run(tiny, NULL, prompts, 2, config);
+    Results *on = generate_run(tiny, NULL, prompts, 2, config);
     for (size_t i = 0; i < on->n; i++) {
         assert_int_equal(on->done[i].n, 600);
         check_ids("until EOS", on->done[i].ids, MIN(on->done[i].n, results->done[i].n), results->done[i].ids, results->done[i].n);
@@ -432,7 +433,7 @@ TEST(eos_ends_and_is_kept) {
 
 TEST(stop_texts_cut_exactly) {
     GenerateConfig config = {.sample = plain, .max_new_tokens = 60, .n = 2, .seed = 4, .ignore_eos = true};
-    Results *free_run = run(tiny, tokenizer, prompts, 4, config);
+    Results *free_run = generate_run(tiny, tokenizer, prompts, 4, config);
     for (size_t i = 0; i < free_run->n; i++) {
         const Done *whole = &free_run->done[i];
         assert_true(whole->text_len > 0);
@@ -449,7 +450,7 @@ TEST(stop_texts_cut_exactly) {
         config.n_stop = 2;
         config.stop = texts;
         config.n = i % 2 + 1;
-        Results *cut = run(tiny, tokenizer, &prompts[i / 2], 1, config);
+        Results *cut = generate_run(tiny, tokenizer, &prompts[i / 2], 1, config);
         const Done *done = &cut->done[i % 2];
         assert_int_equal(done->finish, FINISH_STOP);
         size_t first = 0;
@@ -518,7 +519,7 @@ TEST(ids_without_a_token_are_never_chosen) {
     ways[4].repetition_penalty = 1.3;
     for (size_t w = 0; w < COUNT_OF(ways); w++) {
         GenerateConfig config = {.sample = ways[w], .max_new_tokens = 40, .n = 2, .seed = 5, .ignore_eos = true};
-        Results *free_run = run(padded, NULL, prompts, 4, config), *results = run(padded, tokenizer, prompts, 4, config);
+        Results *free_run = generate_run(padded, NULL, prompts, 4, config), *results = generate_run(padded, tokenizer, prompts, 4, config);
         size_t n_absent = 0;
         for (size_t i = 0; i < results->n; i++) {
             const Done *done = &results->done[i], *other = &free_run->done[i];
@@ -562,7 +563,7 @@ TEST(an_eos_without_a_token_may_come) {
     padded->config.eos_token_id[0] = PADDED - 1;
     GenerateConfig config = {.sample = plain, .max_new_tokens = 300, .n = 4, .seed = 3};
     config.sample.temperature = 3;
-    Results *results = run(padded, tokenizer, prompts, 2, config);
+    Results *results = generate_run(padded, tokenizer, prompts, 2, config);
     size_t n_stopped = 0;
     for (size_t i = 0; i < results->n; i++) {
         const Done *done = &results->done[i];
@@ -578,24 +579,24 @@ TEST(faults_are_named) {
     const char *stop = "x";
     GenerateConfig config = {.sample = greedy, .max_new_tokens = 4, .n = 1};
     Prompt empty = {prompt_ids[0], 0, 0}, unknown = {(int32_t[]){5, VOCAB}, 2, 0};
-    check_status(generate(tiny, NULL, &empty, 1, &config, NULL, keep, results), ST_INPUT);
+    check_status(generate(tiny, NULL, &empty, 1, &config, NULL, generate_keep, results), ST_INPUT);
     check_text("empty");
-    check_status(generate(tiny, NULL, &unknown, 1, &config, NULL, keep, results), ST_INPUT);
+    check_status(generate(tiny, NULL, &unknown, 1, &config, NULL, generate_keep, results), ST_INPUT);
     check_text("258");
     config.n_stop = 1;
     config.stop = &stop;
-    check_status(generate(tiny, NULL, prompts, 1, &config, NULL, keep, results), ST_INPUT);
+    check_status(generate(tiny, NULL, prompts, 1, &config, NULL, generate_keep, results), ST_INPUT);
     check_text("tokenizer");
     config.n_stop = 0;
     assert_int_equal(results->n, 0);
     results->stop_at = 2; /* the callback ends the run */
-    check_status(generate(tiny, NULL, prompts, 5, &config, NULL, keep, results), ST_RESOURCE);
+    check_status(generate(tiny, NULL, prompts, 5, &config, NULL, generate_keep, results), ST_RESOURCE);
     check_text("enough");
     assert_int_equal(results->n, 2);
     for (int g = 0; g < 2; g++) {
         config = (GenerateConfig){.sample = g ? greedy : plain, .max_new_tokens = VOCAB + 1, .n = 1, .ignore_eos = true};
         config.sample.no_repeat_ngram_size = 1;
-        check_status(generate(tiny, NULL, prompts, 1, &config, NULL, keep, results), ST_NUMERIC);
+        check_status(generate(tiny, NULL, prompts, 1, &config, NULL, generate_keep, results), ST_NUMERIC);
         check_text("no token is left to go on with after 257 of the answer to prompt 1"); /* the prompt has the first of 258 */
     }
     double logprob;
@@ -708,7 +709,7 @@ static void golden_model(const char *name) {
     }
     Prompt prompt = {ids, stored_ids(expected, "greedy.prompt", ids), 0};
     size_t n = stored_ids(expected, "greedy.tokens", want_ids);
-    Results *results = run(model, NULL, &prompt, 1, (GenerateConfig){.sample = greedy, .max_new_tokens = (int64_t)n, .n = 1});
+    Results *results = generate_run(model, NULL, &prompt, 1, (GenerateConfig){.sample = greedy, .max_new_tokens = (int64_t)n, .n = 1});
     check_ids(name, results->done[0].ids, results->done[0].n, want_ids, n);
     for (size_t i = 0; i < n; i++) want[i] = stored_get(safetensors_find(expected, "greedy.logprobs"), (int64_t)i);
     check_close_f64(name, results->done[0].logprobs, want, n, 5e-5, 0);
@@ -753,7 +754,7 @@ TEST(stories_are_told_exactly) {
     int32_t ids[8][MAX_IDS] = {{1}}, want[MAX_IDS];
     size_t n = json_ids(json_object_get(json, "greedy_from_bos_ids"), want);
     Prompt bos = {ids[0], 1, 0};
-    Results *results = run(model, words, &bos, 1, (GenerateConfig){.sample = greedy, .max_new_tokens = (int64_t)n - 1, .n = 1});
+    Results *results = generate_run(model, words, &bos, 1, (GenerateConfig){.sample = greedy, .max_new_tokens = (int64_t)n - 1, .n = 1});
     check_ids("from BOS", results->done[0].ids, results->done[0].n, want + 1, n - 1);
     assert_string_equal(results->done[0].text, json_string_value(json_object_get(json, "greedy_from_bos_text")));
     free_results(results);
@@ -762,7 +763,7 @@ TEST(stories_are_told_exactly) {
         const json_t *row = json_array_get(given, i);
         Prompt prompt = {ids[1], json_ids(json_object_get(row, "prompt_ids"), ids[1]), 0};
         n = json_ids(json_object_get(row, "greedy_ids"), want);
-        results = run(model, words, &prompt, 1, (GenerateConfig){.sample = greedy, .max_new_tokens = (int64_t)n, .n = 1});
+        results = generate_run(model, words, &prompt, 1, (GenerateConfig){.sample = greedy, .max_new_tokens = (int64_t)n, .n = 1});
         check_ids(json_string_value(json_object_get(row, "prompt")), results->done[0].ids, results->done[0].n, want, n);
         free_results(results);
     }
@@ -787,7 +788,7 @@ static void golden_smollm2(DType compute, double tolerance, double score_toleran
     size_t n_chats = json_array_size(chats);
     assert_true(n_chats <= 8);
     for (size_t i = 0; i < n_chats; i++) asked[i] = (Prompt){ids[i], json_ids(json_object_get(json_array_get(chats, i), "prompt_ids"), ids[i]), i};
-    Results *results = run(model, NULL, asked, n_chats, (GenerateConfig){.sample = greedy, .max_new_tokens = 48, .n = 1});
+    Results *results = generate_run(model, NULL, asked, n_chats, (GenerateConfig){.sample = greedy, .max_new_tokens = 48, .n = 1});
     double largest = 0;
     for (size_t i = 0; i < n_chats; i++) {
         const json_t *chat = json_array_get(chats, i);
@@ -825,9 +826,9 @@ TEST(a_session_computes_only_what_is_new) {
     for (int turn = 0; turn < 4; turn++) {
         Prompt prompt = {ids, n, (uint64_t)turn};
         config.session = NULL;
-        Results *alone = run(tiny, NULL, &prompt, 1, config);
+        Results *alone = generate_run(tiny, NULL, &prompt, 1, config);
         config.session = session;
-        Results *turned = run(tiny, NULL, &prompt, 1, config);
+        Results *turned = generate_run(tiny, NULL, &prompt, 1, config);
         check_same("a turn of a session", &turned->done[0], &alone->done[0], batch_tolerance());
         if (turn == 2)
             n = 20; /* the beginning is said anew */
@@ -841,16 +842,16 @@ TEST(a_session_computes_only_what_is_new) {
     }
     Prompt prompt = {ids, 30, 9};
     Results stopped = {.samples = 1, .stop_at = 1};
-    check_status(generate(tiny, NULL, &prompt, 1, &config, NULL, keep, &stopped), ST_RESOURCE); /* the caller ends it */
-    Results *after = run(tiny, NULL, &prompt, 1, config);
+    check_status(generate(tiny, NULL, &prompt, 1, &config, NULL, generate_keep, &stopped), ST_RESOURCE); /* the caller ends it */
+    Results *after = generate_run(tiny, NULL, &prompt, 1, config);
     config.session = NULL;
-    Results *alone = run(tiny, NULL, &prompt, 1, config);
+    Results *alone = generate_run(tiny, NULL, &prompt, 1, config);
     check_same("after a stop", &after->done[0], &alone->done[0], batch_tolerance());
     free_results(after);
     free_results(alone);
     config.session = session;
     prompt.n = 190;
-    check_status(generate(tiny, NULL, &prompt, 1, &config, NULL, keep, &stopped), ST_INPUT);
+    check_status(generate(tiny, NULL, &prompt, 1, &config, NULL, generate_keep, &stopped), ST_INPUT);
     check_text("more than the 200 of the session");
     session_free(session);
 }

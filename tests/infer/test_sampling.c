@@ -20,7 +20,7 @@ static size_t read_numbers(const json_t *array, double *out) {
     return json_array_size(array);
 }
 
-static double number(const json_t *row, const char *key, double otherwise) {
+static double sampling_number(const json_t *row, const char *key, double otherwise) {
     const json_t *value = json_object_get(row, key);
     return value ? json_number_value(value) : otherwise;
 }
@@ -42,19 +42,19 @@ TEST(filters_equal_transformers) {
         size_t n_history = read_numbers(json_is_object(given) ? json_object_get(given, name) : given, history_numbers);
         for (size_t i = 0; i < n_history; i++) history[i] = (int32_t)history_numbers[i];
         SampleConfig config = {
-            .temperature = number(row, "temperature", 1),
-            .top_k = (int64_t)number(row, "top_k", 0),
-            .top_p = number(row, "top_p", 1),
-            .min_p = number(row, "min_p", 0),
-            .typical_p = number(row, "typical_p", 1),
-            .epsilon_cutoff = number(row, "epsilon_cutoff", 0),
-            .eta_cutoff = number(row, "eta_cutoff", 0),
-            .repetition_penalty = number(row, "repetition_penalty", 1),
-            .presence_penalty = number(row, "presence_penalty", 0),
-            .frequency_penalty = number(row, "frequency_penalty", 0),
-            .no_repeat_ngram_size = (int64_t)number(row, "no_repeat_ngram_size", 0),
+            .temperature = sampling_number(row, "temperature", 1),
+            .top_k = (int64_t)sampling_number(row, "top_k", 0),
+            .top_p = sampling_number(row, "top_p", 1),
+            .min_p = sampling_number(row, "min_p", 0),
+            .typical_p = sampling_number(row, "typical_p", 1),
+            .epsilon_cutoff = sampling_number(row, "epsilon_cutoff", 0),
+            .eta_cutoff = sampling_number(row, "eta_cutoff", 0),
+            .repetition_penalty = sampling_number(row, "repetition_penalty", 1),
+            .presence_penalty = sampling_number(row, "presence_penalty", 0),
+            .frequency_penalty = sampling_number(row, "frequency_penalty", 0),
+            .no_repeat_ngram_size = (int64_t)sampling_number(row, "no_repeat_ngram_size", 0),
         };
-        sample_distribution(&config, logits, (int64_t)vocab, history, n_history, (size_t)number(row, "prompt_length", 0), &scratch);
+        sample_distribution(&config, logits, (int64_t)vocab, history, n_history, (size_t)sampling_number(row, "prompt_length", 0), &scratch);
         if (json_object_get(row, "probs")) {
             read_numbers(json_object_get(row, "probs"), expected);
         } else {

@@ -814,7 +814,7 @@ TEST(windows_are_those_of_layer_types) {
 
 /* ---- rotary frequencies: as transformers' modeling_rope_utils gives them ---- */
 
-static void parse(const char *text, Arena *arena, ModelConfig *config) {
+static void model_parse(const char *text, Arena *arena, ModelConfig *config) {
     json_t *json = json_loads(text, 0, NULL);
     assert_non_null(json);
     check_ok(model_config_parse(json, "config.json", arena, config));
@@ -826,7 +826,7 @@ TEST(published_words_of_the_families_are_read) {
     Arena *arena = arena_new(0);
     ModelConfig c;
     /* gemma-3-4b's text part: five of six layers slide with a rope of their own, the scaling is the others' */
-    parse(
+    model_parse(
         "{\"model_type\": \"gemma3_text\", \"hidden_size\": 2560, \"intermediate_size\": 10240, \"num_hidden_layers\": 34, \"sliding_window\": 1024,"
         " \"rope_scaling\": {\"factor\": 8.0, \"rope_type\": \"linear\"}}",
         arena, &c);
@@ -836,19 +836,19 @@ TEST(published_words_of_the_families_are_read) {
     assert_true(c.window_rope.type == ROPE_DEFAULT && c.window_rope.rope_theta == 1e4);
     assert_true(c.attention_scale == 1.0 / 16 && c.attn_softcap == 0 && c.final_softcap == 0 && c.norm_offset == 1);
     /* gemma 2: null is no cap, a missing key is the usual one */
-    parse("{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": null}", arena, &c);
+    model_parse("{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": null}", arena, &c);
     assert_true(c.attn_softcap == 0 && c.final_softcap == 30 && c.layer_window[0] == 4096 && c.layer_window[1] == 0);
     /* SmolLM3 */
-    parse("{\"model_type\": \"smollm3\", \"vocab_size\": 128256, \"hidden_size\": 2048, \"intermediate_size\": 11008, \"num_hidden_layers\": 4,"
-          " \"num_attention_heads\": 16, \"use_sliding_window\": true, \"sliding_window\": 9}",
-          arena, &c);
+    model_parse("{\"model_type\": \"smollm3\", \"vocab_size\": 128256, \"hidden_size\": 2048, \"intermediate_size\": 11008, \"num_hidden_layers\": 4,"
+                " \"num_attention_heads\": 16, \"use_sliding_window\": true, \"sliding_window\": 9}",
+                arena, &c);
     assert_true(c.tie_word_embeddings && c.rope.rope_theta == 2e6 && c.layer_rope[2] == LAYER_ROPE && c.layer_rope[3] == LAYER_NO_ROPE);
     assert_true(c.layer_window[2] == 0 && c.layer_window[3] == 9);
     /* Phi-3-mini-128k: the square root of 1 + ln(32) / ln(4096) on both cosines and sines */
-    parse("{\"model_type\": \"phi3\", \"vocab_size\": 10, \"hidden_size\": 16, \"intermediate_size\": 16, \"num_hidden_layers\": 1,"
-          " \"num_attention_heads\": 4, \"max_position_embeddings\": 131072, \"original_max_position_embeddings\": 4096,"
-          " \"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1, 2], \"long_factor\": [4, 8]}}",
-          arena, &c);
+    model_parse("{\"model_type\": \"phi3\", \"vocab_size\": 10, \"hidden_size\": 16, \"intermediate_size\": 16, \"num_hidden_layers\": 1,"
+                " \"num_attention_heads\": 4, \"max_position_embeddings\": 131072, \"original_max_position_embeddings\": 4096,"
+                " \"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1, 2], \"long_factor\": [4, 8]}}",
+                arena, &c);
     double f[2], factor;
     assert_int_equal(c.rope.type, ROPE_LONGROPE);
     rope_frequencies(&c.rope, 4, c.max_position_embeddings, 4096, f, &factor);
@@ -857,9 +857,9 @@ TEST(published_words_of_the_families_are_read) {
     rope_frequencies(&c.rope, 4, c.max_position_embeddings, 4097, f, &factor);
     check_close(f[1], 0.01 / 8, 1e-17);
     /* OLMo 3: rope_theta is that of both kinds of layers */
-    parse("{\"model_type\": \"olmo3\", \"vocab_size\": 10, \"hidden_size\": 16, \"intermediate_size\": 16, \"num_hidden_layers\": 4,"
-          " \"num_attention_heads\": 4, \"rope_theta\": 70000, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}",
-          arena, &c);
+    model_parse("{\"model_type\": \"olmo3\", \"vocab_size\": 10, \"hidden_size\": 16, \"intermediate_size\": 16, \"num_hidden_layers\": 4,"
+                " \"num_attention_heads\": 4, \"rope_theta\": 70000, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}",
+                arena, &c);
     assert_true(c.rope.rope_theta == 70000 && c.window_rope.rope_theta == 70000 && c.rope.factor == 2 && c.window_rope.type == ROPE_DEFAULT);
     arena_free(arena);
 }

@@ -61,7 +61,7 @@ static bool read_expected(const char *folder, json_t **json) {
     return true;
 }
 
-static double number(const json_t *json, const char *key) { return json_number_value(json_object_get(json, key)); }
+static double models_page_number(const json_t *json, const char *key) { return json_number_value(json_object_get(json, key)); }
 
 static bool figures(Str *page) {
     str_append(page, "\n| reference | weights | parameters | loss | norm of its gradient | the library's own f32: logits, gradients |\n"
@@ -73,8 +73,9 @@ static bool figures(Str *page) {
             if (!read_expected(entry->golden[g], &json)) return false;
             const json_t *library = json_object_get(json, "transformers_float32");
             str_printf(page, "| %s | %s | %.0f | %.6f | %.4f | %.1e, %.1e |\n", strchr(entry->golden[g], '/') + 1,
-                       json_string_value(json_object_get(json, "weights_dtype")), number(json, "n_parameters"), number(json, "loss"),
-                       number(json, "grad_norm"), number(library, "max_abs_diff_logits"), number(library, "max_abs_diff_grads"));
+                       json_string_value(json_object_get(json, "weights_dtype")), models_page_number(json, "n_parameters"),
+                       models_page_number(json, "loss"), models_page_number(json, "grad_norm"), models_page_number(library, "max_abs_diff_logits"),
+                       models_page_number(library, "max_abs_diff_grads"));
             json_decref(json);
         }
     }

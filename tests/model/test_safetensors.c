@@ -19,7 +19,7 @@ static const char *make_file(const char *dir, const char *header, size_t header_
     return path;
 }
 
-static void refuse(const char *dir, const char *header, size_t data_size, const char *words) {
+static void safetensors_refuse(const char *dir, const char *header, size_t data_size, const char *words) {
     Safetensors *set;
     check_status(safetensors_open(make_file(dir, header, strlen(header), data_size), &set), ST_INPUT);
     assert_null(set);
@@ -165,7 +165,7 @@ TEST(malformed_files_are_refused) {
         {"{\"__metadata__\":3}", 0, "__metadata__"},
         {"{\"__metadata__\":{\"k\":1}}", 0, "metadata 'k' is no string"},
     };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) refuse(dir, cases[i].header, cases[i].data, cases[i].words);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) safetensors_refuse(dir, cases[i].header, cases[i].data, cases[i].words);
 
     check_status(safetensors_open(make_file(dir, "{}", 3, 0), &set), ST_INPUT);
     check_text("its header has 3 bytes");

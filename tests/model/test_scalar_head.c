@@ -31,7 +31,7 @@ static void close_setting(Setting *s) {
     temp_dir_remove(s->dir);
 }
 
-static Tensor *forward(Setting *s, const Segment *segments, int32_t n_segments, int64_t n) {
+static Tensor *scalar_head_forward(Setting *s, const Segment *segments, int32_t n_segments, int64_t n) {
     static const int32_t ids[TOKENS] = {3, 1, 36, 0, 7, 7, 20, 11, 5};
     ModelBatch batch = {.ids = ids, .layout = {.n_tokens = n, .n_segments = n_segments, .segments = segments}};
     return model_forward(s->model, s->tape, &batch);
@@ -81,7 +81,7 @@ TEST(values_are_products) {
         open_setting(&s, ways[w].device, ways[w].compute);
         check_ok(scalar_head_add(s.model, &(ScalarHeadConfig){.name = "score", .role = PARAM_SAVED, .deviation = 0.3, .seed = 1}, &weight));
         static const int32_t rows[] = {8, 0, 3, 8};
-        Tensor *hidden = forward(&s, &whole, 1, TOKENS), *values = op_row_scores(s.tape, hidden, weight, rows_tensor(s.tape, rows, 4));
+        Tensor *hidden = scalar_head_forward(&s, &whole, 1, TOKENS), *values = op_row_scores(s.tape, hidden, weight, rows_tensor(s.tape, rows, 4));
         check_ok(tape_status(s.tape));
         assert_int_equal(tensor_count(values), 4);
         assert_int_equal(values->dtype, ways[w].compute == DT_F64 ? DT_F64 : DT_F32);
@@ -106,7 +106,7 @@ TEST(gradients_reach_head_and_model) {
         scalar_head_add(s.model, &(ScalarHeadConfig){.name = "score", .role = PARAM_BASE, .deviation = 0.3, .seed = 1, .trained = true}, &weight));
     static const int32_t rows[] = {8, 2};
     static const double seed[] = {1, -0.5};
-    Tensor *hidden = forward(&s, &whole, 1, TOKENS), *values = op_row_scores(s.tape, hidden, weight, rows_tensor(s.tape, rows, 2));
+    Tensor *hidden = scalar_head_forward(&s, &whole, 1, TOKENS), *values = op_row_scores(s.tape, hidden, weight, rows_tensor(s.tape, rows, 2));
     double want[WIDTH];
     for (int64_t c = 0; c < WIDTH; c++) want[c] = tensor_get(hidden, 8 * WIDTH + c) - 0.5 * tensor_get(hidden, 2 * WIDTH + c);
     tensor_seed_grad(s.tape, values, seed);
@@ -119,7 +119,7 @@ TEST(gradients_reach_head_and_model) {
         for (int k = 0; k < 2; k++) {
             tape_reset(s.tape);
             tensor_set(q, e * 50, at + (k ? step : -step));
-            values = op_row_scores(s.tape, forward(&s, &whole, 1, TOKENS), weight, rows_tensor(s.tape, rows, 2));
+            values = op_row_scores(s.tape, scalar_head_forward(&s, &whole, 1, TOKENS), weight, rows_tensor(s.tape, rows, 2));
             sides[k] = tensor_get(values, 0) - 0.5 * tensor_get(values, 1);
         }
         tensor_set(q, e * 50, at);
@@ -136,7 +136,7 @@ TEST(a_value_does_not_depend_on_its_neighbours) {
     check_ok(scalar_head_add(s.model, &(ScalarHeadConfig){.name = "score", .role = PARAM_SAVED, .deviation = 0.3, .seed = 1}, &weight));
     static const int32_t all[] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
     float want[TOKENS];
-    Tensor *hidden = forward(&s, &whole, 1, TOKENS), *values = op_row_scores(s.tape, hidden, weight, rows_tensor(s.tape, all, TOKENS));
+    Tensor *hidden = scalar_head_forward(&s, &whole, 1, TOKENS), *values = op_row_scores(s.tape, hidden, weight, rows_tensor(s.tape, all, TOKENS));
     memcpy(want, values->data, sizeof want);
     for (int64_t n = 1; n < TOKENS; n++)
         for (int64_t first = 0; first + n <= TOKENS; first++) {

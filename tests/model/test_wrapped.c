@@ -132,14 +132,14 @@ static void make_pair(const char *root, const Form *form, bool extra_layer) {
 
 /* ---- running them ---- */
 
-static Model *load(const char *dir) {
+static Model *wrapped_load(const char *dir) {
     Model *model;
     check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
     return model;
 }
 
 /* Hidden states of a few tokens: the caller frees them. */
-static float *run(const Model *model, size_t *bytes) {
+static float *wrapped_run(const Model *model, size_t *bytes) {
     int32_t ids[12];
     for (int32_t i = 0; i < 12; i++) ids[i] = (i * 7) % 37;
     Segment segment = {.end = 12, .parent = -1};
@@ -155,7 +155,7 @@ static float *run(const Model *model, size_t *bytes) {
 
 static void check_same(const Model *a, const Model *b) {
     size_t n_a, n_b;
-    float *x = run(a, &n_a), *y = run(b, &n_b);
+    float *x = wrapped_run(a, &n_a), *y = wrapped_run(b, &n_b);
     assert_int_equal(n_a, n_b);
     assert_memory_equal(x, y, n_a);
     free(x);
@@ -185,7 +185,7 @@ TEST(a_text_part_computes_what_it_does_alone) {
         char root[256];
         temp_dir_make(root, sizeof root);
         make_pair(root, &forms[f], false);
-        Model *plain = load(temp_file(root, "plain")), *wrapped = load(temp_file(root, "wrapped"));
+        Model *plain = wrapped_load(temp_file(root, "plain")), *wrapped = wrapped_load(temp_file(root, "wrapped"));
         assert_string_equal(wrapped->config.wrapper, forms[f].wrapper);
         assert_null(plain->config.wrapper);
         assert_int_equal(wrapped->n_carried, COUNT_OF(others));
@@ -233,7 +233,7 @@ TEST(prediction_layers_are_carried) {
         safetensors_close(set);
         log_set_record(count_warning, NULL);
         warnings = 0;
-        model = load(text);
+        model = wrapped_load(text);
         log_set_record(NULL, NULL);
         assert_int_equal(warnings, !said);
         assert_int_equal(model->n_carried, 9 + 1); /* the layer, mtp.norm */
@@ -297,7 +297,7 @@ TEST(full_training_saves_the_whole) {
     check_others(out, 21 + 9 + COUNT_OF(others));
     check_dtypes(out, "BF16", "F32");
     check_wrapped_config(out, "bfloat16");
-    Model *again = load(out);
+    Model *again = wrapped_load(out);
     check_same(model, again);
     assert_true(tensor_get(again->final_norm.weight, 3) == 1.0009765625);
     model_free(again);
@@ -322,7 +322,7 @@ static void randomise(const Model *model) {
 }
 
 static void make_adapter(const char *base, const char *dir, const LoraConfig *config) {
-    Model *model = load(base);
+    Model *model = wrapped_load(base);
     check_ok(model_attach_lora(model, config, 1));
     randomise(model);
     check_ok(adapter_save(model, dir, "base"));
@@ -331,7 +331,7 @@ static void make_adapter(const char *base, const char *dir, const LoraConfig *co
 
 static const LoraConfig every = {.rank = 2, .alpha = 3, .lr_ratio = 1};
 
-static void merge(const char *base, const char *adapter, const char *output, bool convert) {
+static void wrapped_merge(const char *base, const char *adapter, const char *output, bool convert) {
     MergeResult *result;
     MergeAdapter adapters[] = {{adapter, 1}};
     MergeConfig config = {.base = base, .adapters = adapters, .n_adapters = 1, .output = output, .prove = true, .compute = DT_F32};
@@ -352,12 +352,12 @@ TEST(a_merge_keeps_the_whole) {
             const char *name = convert ? "wide" : "merged", *alone = convert ? "wide_alone" : "alone";
             char whole_dir[300];
             snprintf(whole_dir, sizeof whole_dir, "%s/%s", root, name);
-            merge(temp_file(root, "wrapped"), temp_file(root, "adapter"), whole_dir, convert);
-            merge(temp_file(root, "plain"), temp_file(root, "adapter"), temp_file(root, alone), convert);
+            wrapped_merge(temp_file(root, "wrapped"), temp_file(root, "adapter"), whole_dir, convert);
+            wrapped_merge(temp_file(root, "plain"), temp_file(root, "adapter"), temp_file(root, alone), convert);
             check_others(whole_dir, 21 + COUNT_OF(others));
             check_wrapped_config(whole_dir, convert ? "float32" : "bfloat16");
             if (f == 0) check_dtypes(whole_dir, convert ? "F32" : "BF16", "F32");
-            Model *whole = load(whole_dir), *part = load(temp_file(root, alone));
+            Model *whole = wrapped_load(whole_dir), *part = wrapped_load(temp_file(root, alone));
             check_same(whole, part);
             model_free(whole);
             model_free(part);
@@ -396,13 +396,13 @@ TEST(adapters_are_read_by_any_names_and_written_by_the_checkpoints) {
     write_wrapped_config(bases[1], "mistral3", mistral_text, "");
     make_adapter(bases[2], temp_file(root, "made-2"), &config);
     for (int from = 2; from >= 0; from--) {
-        Model *first = load(bases[2]);
+        Model *first = wrapped_load(bases[2]);
         check_ok(adapter_load(first, temp_file(root, "made-2"), false));
         for (int to = 0; to < 3; to++) {
             char made[300], read[300];
             snprintf(read, sizeof read, "%s/made-%d", root, from);
             snprintf(made, sizeof made, "%s/made-%d", root, to);
-            Model *model = load(bases[to]);
+            Model *model = wrapped_load(bases[to]);
             check_ok(adapter_load(model, read, to == 1));
             check_same(first, model);
             check_ok(adapter_save(model, made, "base"));
@@ -442,7 +442,7 @@ TEST(whole_modules_are_named_as_peft_looks_for_them) {
     assert_non_null(safetensors_find(set, "base_model.model.model.language_model.norm.weight"));
     assert_non_null(safetensors_find(set, "base_model.model.language_model.model.layers.1.mlp.up_proj.lora_B.weight"));
     safetensors_close(set);
-    Model *first = load(temp_file(root, "wrapped")), *again = load(temp_file(root, "wrapped"));
+    Model *first = wrapped_load(temp_file(root, "wrapped")), *again = wrapped_load(temp_file(root, "wrapped"));
     check_ok(adapter_load(first, temp_file(root, "adapter"), false));
     check_ok(adapter_save(first, temp_file(root, "second"), "base"));
     check_ok(adapter_load(again, temp_file(root, "second"), false));
@@ -483,7 +483,7 @@ TEST(targets_are_written_for_either_class) {
         config.n_targets = cases[i].regex ? 0 : 1;
         config.targets = (const char *[]){cases[i].target};
         config.target_regex = cases[i].regex ? cases[i].target : NULL;
-        Model *model = load(temp_file(root, "wrapped"));
+        Model *model = wrapped_load(temp_file(root, "wrapped"));
         check_status(model_attach_lora(model, &config, 1), cases[i].n ? ST_OK : ST_CONFIG);
         int n = 0;
         for (size_t l = 0; l < model->n_linears; l++) n += model->linears[l]->lora != NULL;
@@ -491,7 +491,7 @@ TEST(targets_are_written_for_either_class) {
         assert_string_equal(model->linears[0]->path, "language_model.model.layers.0.self_attn.q_proj");
         if (n) {
             check_ok(adapter_save(model, temp_file(root, "adapter"), "base"));
-            Model *again = load(temp_file(root, "wrapped"));
+            Model *again = wrapped_load(temp_file(root, "wrapped"));
             check_ok(adapter_load(again, temp_file(root, "adapter"), false));
             check_same(model, again);
             model_free(again);
@@ -534,7 +534,7 @@ TEST(branches_on_a_tower_are_left_out_or_refused) {
         write_set(temp_file(root, "adapter/new.safetensors"), all, n);
         safetensors_close(set);
         assert_int_equal(rename(temp_file(root, "adapter/new.safetensors"), temp_file(root, "adapter/adapter_model.safetensors")), 0);
-        Model *model = load(temp_file(root, "wrapped"));
+        Model *model = wrapped_load(temp_file(root, "wrapped"));
         log_set_record(count_warning, NULL);
         warnings = 0;
         check_status(adapter_load(model, temp_file(root, "adapter"), false), idle ? ST_OK : ST_INPUT);
@@ -690,7 +690,7 @@ TEST(published_forms_equal_the_reference) {
         skip();
     }
     Safetensors *expected;
-    Model *model = load(dir);
+    Model *model = wrapped_load(dir);
     check_ok(safetensors_open(temp_file(dir, "expected.safetensors"), &expected));
     for (int s = 0; s < 2; s++) {
         int32_t ids[256], rows[256];

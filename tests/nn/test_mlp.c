@@ -9,14 +9,14 @@
 #include "lib/tensor/cpu/vector_math.h"
 
 /* The numbers of nested arrays, one after the other; returns how many. */
-static size_t flatten(const json_t *value, double *out, size_t n) {
+static size_t mlp_flatten(const json_t *value, double *out, size_t n) {
     if (!json_is_array(value)) {
         out[n] = json_number_value(value);
         return n + 1;
     }
     size_t i;
     json_t *item;
-    json_array_foreach(value, i, item) n = flatten(item, out, n);
+    json_array_foreach(value, i, item) n = mlp_flatten(item, out, n);
     return n;
 }
 
@@ -27,7 +27,7 @@ static Tensor *golden_tensor(Arena *arena, const json_t *from, const char *name,
     double values[MOST];
     Tensor *tensor = tensor_new(arena, device, dtype, n_dims, shape);
     assert_non_null(tensor);
-    size_t n = flatten(json_object_get(from, name), values, 0);
+    size_t n = mlp_flatten(json_object_get(from, name), values, 0);
     assert_int_equal((int64_t)n, tensor_count(tensor));
     tensor_write(tensor, values);
     return tensor;
@@ -54,11 +54,11 @@ static void check_network(const json_t *golden, DType dtype, const Device *devic
     Tensor *x = golden_tensor(arena, golden, "obs", dtype, device, 2, (int64_t[]){rows, in});
     Tensor *h = op_mlp(tape, x, &trunk), *logits = op_mlp(tape, h, &policy), *values = op_mlp(tape, h, &value);
     check_ok(tape_status(tape));
-    size_t n = flatten(json_object_get(golden, "logits"), want, 0);
+    size_t n = mlp_flatten(json_object_get(golden, "logits"), want, 0);
     assert_int_equal((int64_t)n, tensor_count(logits));
     tensor_read(logits, got);
     check_close_f64("logits", got, want, n, tolerance, tolerance);
-    n = flatten(json_object_get(golden, "values"), want, 0);
+    n = mlp_flatten(json_object_get(golden, "values"), want, 0);
     assert_int_equal((int64_t)n, tensor_count(values));
     tensor_read(values, got);
     check_close_f64("values", got, want, n, tolerance, tolerance);

@@ -16,14 +16,14 @@ static json_t *read_golden(const char *name) {
 }
 
 /* Numbers of a nested list, in order. */
-static size_t flatten(const json_t *value, double *out) {
+static size_t nn_flatten(const json_t *value, double *out) {
     if (json_is_number(value)) {
         *out = json_number_value(value);
         return 1;
     }
     size_t n = 0, i;
     json_t *item;
-    json_array_foreach(value, i, item) n += flatten(item, out + n);
+    json_array_foreach(value, i, item) n += nn_flatten(item, out + n);
     return n;
 }
 
@@ -54,7 +54,7 @@ TEST(schedules_equal_transformers) {
         const json_t *want = json_object_get(json_object_get(golden, cases[i].golden), "factor_at_step_k_from_0");
         if (!want) fail_msg("no schedule '%s'", cases[i].golden);
         double wanted[64], got[64];
-        size_t n = flatten(want, wanted);
+        size_t n = nn_flatten(want, wanted);
         check_ok(schedule_check(&cases[i].config));
         for (size_t k = 0; k < n; k++) got[k] = schedule_factor(&cases[i].config, (int64_t)k);
         check_close_f64(cases[i].golden, got, wanted, n, 1e-14, 0);
@@ -91,7 +91,7 @@ static void trio_init(Trio *trio, const Device *device, DType dtype, const json_
     *trio = (Trio){.arena = arena_new(0)};
     for (int i = 0; i < 3; i++) {
         double values[64];
-        int64_t n = (int64_t)flatten(json_object_get(init, trio_names[i]), values);
+        int64_t n = (int64_t)nn_flatten(json_object_get(init, trio_names[i]), values);
         Tensor *tensor = tensor_new(trio->arena, device, dtype, 1, &n);
         tensor_write(tensor, values);
         Param *param = params_add(&trio->params, trio_names[i], tensor, PARAM_BASE);
@@ -110,7 +110,7 @@ static void check_steps(const json_t *golden, const char *name, const OptimizerC
     if (!run) fail_msg("no case '%s' in optimizers.json", name);
     OptimizerConfig config = *base;
     double lr = json_number_value(json_object_get(settings, "lr")), betas[2] = {0.9, 0.999};
-    flatten(json_object_get(settings, "betas"), betas);
+    nn_flatten(json_object_get(settings, "betas"), betas);
     config.beta1 = betas[0];
     config.beta2 = betas[1];
     config.eps = 1e-8;
@@ -130,7 +130,7 @@ static void check_steps(const json_t *golden, const char *name, const OptimizerC
     for (size_t k = 0; k < json_array_size(grads); k++) {
         double values[64];
         for (int i = 0; i < 3; i++) {
-            flatten(json_object_get(json_array_get(grads, k), trio_names[i]), values);
+            nn_flatten(json_object_get(json_array_get(grads, k), trio_names[i]), values);
             for (int64_t e = 0; e < tensor_count(trio.params.items[i].tensor); e++) values[e] *= 4; /* undone by grad_scale */
             tensor_write(trio.params.items[i].tensor->grad, values);
         }
@@ -138,7 +138,7 @@ static void check_steps(const json_t *golden, const char *name, const OptimizerC
         for (int i = 0; i < 3; i++) {
             double want[64], got[64];
             char label[64];
-            size_t n = flatten(json_object_get(json_array_get(after, k), trio_names[i]), want);
+            size_t n = nn_flatten(json_object_get(json_array_get(after, k), trio_names[i]), want);
             snprintf(label, sizeof label, "%s step %zu %s", name, k, trio_names[i]);
             tensor_read(trio.params.items[i].tensor, got);
             check_close_f64(label, got, want, n, tolerance, tolerance);
@@ -190,7 +190,7 @@ TEST(clipping_equals_torch) {
     trio_init(&trio, device_reference(), DT_F64, grads);
     for (int i = 0; i < 3; i++) {
         double values[64];
-        flatten(json_object_get(grads, trio_names[i]), values);
+        nn_flatten(json_object_get(grads, trio_names[i]), values);
         tensor_write(trio.params.items[i].tensor->grad, values);
     }
     const json_t *cases = json_object_get(golden, "cases"), *one;
@@ -201,7 +201,7 @@ TEST(clipping_equals_torch) {
         check_close(norm, json_number_value(json_object_get(one, "norm_before")), 1e-12);
         for (int i = 0; i < 3; i++) {
             double want[64], got[64];
-            size_t n = flatten(json_object_get(json_object_get(one, "grads_after"), trio_names[i]), want);
+            size_t n = nn_flatten(json_object_get(json_object_get(one, "grads_after"), trio_names[i]), want);
             tensor_read(trio.params.items[i].tensor->grad, got);
             for (size_t e = 0; e < n; e++) got[e] *= scale;
             check_close_f64(trio_names[i], got, want, n, 1e-13, 0);

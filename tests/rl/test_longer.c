@@ -59,7 +59,7 @@ static Recipe *recipe_for(Kind kind, const char *name, const char *settings, con
     return recipe;
 }
 
-static Status train(Kind kind, const Recipe *recipe, TrainingOptions options, bool *finished_before) {
+static Status longer_train(Kind kind, const Recipe *recipe, TrainingOptions options, bool *finished_before) {
     TrainResult trained = {0};
     TextRlResult text = {0};
     LearnResult learned = {0};
@@ -78,9 +78,9 @@ static Status train(Kind kind, const Recipe *recipe, TrainingOptions options, bo
     return status;
 }
 
-static Status run(Kind kind, const char *name, const char *settings, const char *length, bool resume) {
+static Status longer_run(Kind kind, const char *name, const char *settings, const char *length, bool resume) {
     Recipe *recipe = recipe_for(kind, name, settings, length);
-    Status status = train(kind, recipe, (TrainingOptions){.resume = resume}, NULL);
+    Status status = longer_train(kind, recipe, (TrainingOptions){.resume = resume}, NULL);
     recipe_free(recipe);
     return status;
 }
@@ -141,9 +141,9 @@ TEST(longer_runs_are_those_that_had_been_so_long) {
         char name[32], reference[32];
         snprintf(name, sizeof name, "longer-%zu", i);
         snprintf(reference, sizeof reference, "reference-%zu", i);
-        check_ok(run(cases[i].kind, name, cases[i].settings, cases[i].first, false));
-        check_ok(run(cases[i].kind, name, cases[i].settings, cases[i].then, true));
-        check_ok(run(cases[i].kind, reference, cases[i].settings, cases[i].then, false));
+        check_ok(longer_run(cases[i].kind, name, cases[i].settings, cases[i].first, false));
+        check_ok(longer_run(cases[i].kind, name, cases[i].settings, cases[i].then, true));
+        check_ok(longer_run(cases[i].kind, reference, cases[i].settings, cases[i].then, false));
         check_same(name, reference, cases[i].result);
         check_said(name, true, "to the same bytes");
     }
@@ -173,8 +173,8 @@ TEST(longer_runs_say_what_differs) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         char name[32];
         snprintf(name, sizeof name, "differs-%zu", i);
-        check_ok(run(cases[i].kind, name, cases[i].settings, cases[i].first, false));
-        check_ok(run(cases[i].kind, name, cases[i].settings, cases[i].then, true));
+        check_ok(longer_run(cases[i].kind, name, cases[i].settings, cases[i].first, false));
+        check_ok(longer_run(cases[i].kind, name, cases[i].settings, cases[i].then, true));
         check_said(name, false, cases[i].text);
     }
     double rates[8];
@@ -185,44 +185,44 @@ TEST(longer_runs_say_what_differs) {
 
 TEST(lengths_that_cannot_be) {
     static const char constant[] = "train.lr_scheduler=constant";
-    check_ok(run(SFT, "short", constant, "train.max_steps=4", false));
-    check_status(run(SFT, "short", constant, "train.max_steps=3", true), ST_CONFIG);
+    check_ok(longer_run(SFT, "short", constant, "train.max_steps=4", false));
+    check_status(longer_run(SFT, "short", constant, "train.max_steps=3", true), ST_CONFIG);
     check_text("it has done 4 steps, and is to have 3");
-    check_status(run(SFT, "short", "train.lr_scheduler=constant\ntrain.max_grad_norm=2", "train.max_steps=8", true), ST_CONFIG);
+    check_status(longer_run(SFT, "short", "train.lr_scheduler=constant\ntrain.max_grad_norm=2", "train.max_steps=8", true), ST_CONFIG);
     check_text("'train.max_grad_norm' was 1, now it is 2");
-    check_ok(run(SFT, "gone", "train.lr_scheduler=constant\ntrain.save_last=false", "train.max_steps=2", false));
-    check_status(run(SFT, "gone", constant, "train.max_steps=3", true), ST_INPUT);
+    check_ok(longer_run(SFT, "gone", "train.lr_scheduler=constant\ntrain.save_last=false", "train.max_steps=2", false));
+    check_status(longer_run(SFT, "gone", constant, "train.max_steps=3", true), ST_INPUT);
     check_text("it has no checkpoint in '");
     static const char stops[] =
         "train.lr_scheduler=constant\ndata.eval_split=0.4\ntrain.eval_every=1\ntrain.early_stopping=1\ntrain.learning_rate=0.5";
-    check_ok(run(SFT, "early", stops, "train.max_steps=20", false));
-    check_status(run(SFT, "early", stops, "train.max_steps=30", true), ST_CONFIG);
+    check_ok(longer_run(SFT, "early", stops, "train.max_steps=20", false));
+    check_status(longer_run(SFT, "early", stops, "train.max_steps=30", true), ST_CONFIG);
     check_text("stopped early after evaluations without improvement");
     static const char remembers[] = "rl.algorithm=dqn\nrl.env=CartPole-v1\nrl.num_steps=8\nrl.learning_starts=50";
-    check_ok(run(ENVIRONMENT, "replay", remembers, "rl.total_steps=100", false));
-    check_status(run(ENVIRONMENT, "replay", remembers, "rl.total_steps=200", true), ST_CONFIG);
+    check_ok(longer_run(ENVIRONMENT, "replay", remembers, "rl.total_steps=100", false));
+    check_status(longer_run(ENVIRONMENT, "replay", remembers, "rl.total_steps=200", true), ST_CONFIG);
     check_text("it remembers its 100 transitions alone");
 }
 
 /* Killed between any two of its acts, the same command goes on: to the same bytes. */
 TEST(longer_runs_that_were_killed) {
     static const char constant[] = "train.lr_scheduler=constant\ntrain.save_every=2\ntrain.keep_checkpoints=9";
-    check_ok(run(SFT, "killed", constant, "train.max_steps=4", false));
-    check_ok(run(SFT, "undisturbed", constant, "train.max_steps=7", false));
+    check_ok(longer_run(SFT, "killed", constant, "train.max_steps=4", false));
+    check_ok(longer_run(SFT, "undisturbed", constant, "train.max_steps=7", false));
     Str before = {0};
     check_ok(file_read(temp_file(temp_file(test_folder, "killed"), "recipe.yaml"), 1 << 20, &before));
     assert_int_equal(unlink(temp_file(temp_file(test_folder, "killed"), "finished.json")), 0); /* before its recipe is written */
-    check_ok(run(SFT, "killed", constant, "train.max_steps=7", true));
+    check_ok(longer_run(SFT, "killed", constant, "train.max_steps=7", true));
     check_same("killed", "undisturbed", adapter);
     const char *again = temp_file(test_folder, "killed");
     check_ok(dir_remove(temp_file(again, "checkpoints/step-6"))); /* before its first new checkpoint: that of step 4 is by the recipe before */
     check_ok(dir_remove(temp_file(again, "checkpoints/step-7")));
     assert_int_equal(unlink(temp_file(again, "finished.json")), 0);
-    check_ok(run(SFT, "killed", constant, "train.max_steps=7", true));
+    check_ok(longer_run(SFT, "killed", constant, "train.max_steps=7", true));
     check_same("killed", "undisturbed", adapter);
     Recipe *recipe = recipe_for(SFT, "killed", constant, "train.max_steps=7");
     bool finished = false;
-    check_ok(train(SFT, recipe, (TrainingOptions){.resume = true}, &finished));
+    check_ok(longer_train(SFT, recipe, (TrainingOptions){.resume = true}, &finished));
     assert_true(finished);
     recipe_free(recipe);
     str_release(&before);

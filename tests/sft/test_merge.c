@@ -44,7 +44,7 @@ static void make_adapter(const Place *place, const char *name, const char *saved
     model_free(model);
 }
 
-static Status merge(const char *base, const MergeAdapter *adapters, size_t n, const char *output, MergeConfig options, MergeResult **result) {
+static Status merge_adapter(const char *base, const MergeAdapter *adapters, size_t n, const char *output, MergeConfig options, MergeResult **result) {
     options.base = base;
     options.adapters = adapters;
     options.n_adapters = n;
@@ -85,7 +85,7 @@ TEST(golden_models) {
         snprintf(adapter, sizeof adapter, "%s/%s", root, cases[i][0]);
         snprintf(want, sizeof want, "%s/merged.safetensors", adapter);
         const char *output = temp_file(place->dir, cases[i][0]);
-        check_ok(merge(base, &(MergeAdapter){adapter, 1}, 1, output, (MergeConfig){.prove = true}, &result));
+        check_ok(merge_adapter(base, &(MergeAdapter){adapter, 1}, 1, output, (MergeConfig){.prove = true}, &result));
         double distance = largest_distance(output, want);
         if (!(distance < 1e-6)) fail_msg("%s: %g from the golden merged model", cases[i][0], distance);
         assert_true(result->n_changed > 0 && result->kl < 1e-7 && result->top1_agreement > 0.98 && result->worst->error < 1e-6);
@@ -104,7 +104,7 @@ TEST(refused_kinds) {
         MergeResult *result;
         snprintf(base, sizeof base, "%s/../models/llama", root);
         snprintf(adapter, sizeof adapter, "%s/%s", root, cases[i][0]);
-        check_status(merge(base, &(MergeAdapter){adapter, 1}, 1, temp_file(place->dir, "out"), (MergeConfig){0}, &result), ST_INPUT);
+        check_status(merge_adapter(base, &(MergeAdapter){adapter, 1}, 1, temp_file(place->dir, "out"), (MergeConfig){0}, &result), ST_INPUT);
         check_text(cases[i][1]);
         assert_false(dir_exists(temp_file(place->dir, "out")));
     }
@@ -122,7 +122,7 @@ TEST(weighted_sum) {
     snprintf(a, sizeof a, "%s/in-a", root);
     snprintf(c, sizeof c, "%s/in-c", root);
     snprintf(deltas, sizeof deltas, "%s/delta_weights.safetensors", root);
-    check_ok(merge(base, (MergeAdapter[]){{a, 0.7}, {c, 0.4}}, 2, temp_file(place->dir, "sum"), (MergeConfig){.prove = true}, &result));
+    check_ok(merge_adapter(base, (MergeAdapter[]){{a, 0.7}, {c, 0.4}}, 2, temp_file(place->dir, "sum"), (MergeConfig){.prove = true}, &result));
     assert_true(result->kl < 1e-7);
     check_ok(safetensors_open(base, &before));
     check_ok(safetensors_open(temp_file(place->dir, "sum"), &after));
@@ -155,8 +155,8 @@ TEST(sharded_output) {
     check_ok(model_attach_lora(model, &(LoraConfig){.rank = 2, .alpha = 2, .lr_ratio = 1}, 1)); /* B is zero: nothing changes */
     check_ok(adapter_save(model, temp_file(place->dir, "adapter"), root));
     model_free(model);
-    check_ok(
-        merge(root, &(MergeAdapter){temp_file(place->dir, "adapter"), 1}, 1, temp_file(place->dir, "out/"), (MergeConfig){.prove = true}, &result));
+    check_ok(merge_adapter(root, &(MergeAdapter){temp_file(place->dir, "adapter"), 1}, 1, temp_file(place->dir, "out/"), (MergeConfig){.prove = true},
+                           &result));
     assert_true(result->kl == 0 && result->worst->error == 0);
     merge_free(result);
     assert_true(file_exists(temp_file(place->dir, "out/model.safetensors.index.json")));
@@ -185,8 +185,8 @@ TEST(tied_heads) {
         snprintf(out, sizeof out, "out%d", i);
         snprintf(name, sizeof name, "adapter%d", i);
         make_adapter(place, name, trained[i], 3);
-        check_ok(merge(temp_file(place->dir, "base"), &(MergeAdapter){temp_file(place->dir, name), 1}, 1, temp_file(place->dir, out),
-                       (MergeConfig){.convert = true, .dtype = DT_F32, .prove = true}, &result));
+        check_ok(merge_adapter(temp_file(place->dir, "base"), &(MergeAdapter){temp_file(place->dir, name), 1}, 1, temp_file(place->dir, out),
+                               (MergeConfig){.convert = true, .dtype = DT_F32, .prove = true}, &result));
         assert_true(result->kl < 1e-9 && result->top1_agreement > 0.98);
         merge_free(result);
         snprintf(path, sizeof path, "%s/adapter_model.safetensors", name);
@@ -229,21 +229,21 @@ TEST(reward_models) {
     double before[2], after[2];
     make_base(place);
     make_adapter(place, "judge", "score", 3);
-    check_ok(merge(base, &(MergeAdapter){judge, 1}, 1, merged, (MergeConfig){.prove = true, .convert = true, .dtype = DT_F32}, &result));
+    check_ok(merge_adapter(base, &(MergeAdapter){judge, 1}, 1, merged, (MergeConfig){.prove = true, .convert = true, .dtype = DT_F32}, &result));
     assert_true(result->scores && result->score_error < 1e-5 && strcmp(result->tensors[result->n - 1].name, "score.weight") == 0);
     merge_free(result);
     scores_of(judge, base, before);
     scores_of(merged, NULL, after);
     for (int i = 0; i < 2; i++) check_close(after[i], before[i], 1e-5);
     assert_true(fabs(before[0] - before[1]) > 0.01);
-    check_ok(merge(merged, &(MergeAdapter){judge, 1}, 1, again, (MergeConfig){.prove = true}, &result));
+    check_ok(merge_adapter(merged, &(MergeAdapter){judge, 1}, 1, again, (MergeConfig){.prove = true}, &result));
     assert_true(result->scores && result->score_error < 1e-5);
     merge_free(result);
     scores_of(judge, merged, before);
     scores_of(again, NULL, after);
     for (int i = 0; i < 2; i++) check_close(after[i], before[i], 1e-5);
     Safetensors *files, *trained;
-    check_ok(merge(base, &(MergeAdapter){judge, 0.5}, 1, merged, (MergeConfig){.force = true, .convert = true, .dtype = DT_F32}, &result));
+    check_ok(merge_adapter(base, &(MergeAdapter){judge, 0.5}, 1, merged, (MergeConfig){.force = true, .convert = true, .dtype = DT_F32}, &result));
     merge_free(result);
     check_ok(safetensors_open(merged, &files));
     check_ok(safetensors_open(temp_file(judge, "adapter_model.safetensors"), &trained));
@@ -263,9 +263,9 @@ TEST(rounded_once) {
     make_base(place);
     make_adapter(place, "adapter", NULL, 4);
     MergeAdapter adapter = {temp_file(place->dir, "adapter"), 0.5};
-    check_ok(merge(temp_file(place->dir, "base"), &adapter, 1, temp_file(place->dir, "narrow"), (MergeConfig){.prove = true}, &narrow));
-    check_ok(
-        merge(temp_file(place->dir, "base"), &adapter, 1, temp_file(place->dir, "wide"), (MergeConfig){.convert = true, .dtype = DT_F32}, &wide));
+    check_ok(merge_adapter(temp_file(place->dir, "base"), &adapter, 1, temp_file(place->dir, "narrow"), (MergeConfig){.prove = true}, &narrow));
+    check_ok(merge_adapter(temp_file(place->dir, "base"), &adapter, 1, temp_file(place->dir, "wide"), (MergeConfig){.convert = true, .dtype = DT_F32},
+                           &wide));
     double distance = largest_distance(temp_file(place->dir, "narrow"), temp_file(place->dir, "wide"));
     assert_true(distance > 1e-5 && distance < 1.0 / 256);
     check_close(narrow->worst->error, distance, 1e-6);
@@ -283,16 +283,16 @@ TEST(taken_output) {
     make_adapter(place, "adapter", NULL, 2);
     const char *base = temp_file(place->dir, "base"), *out = temp_file(place->dir, "out");
     MergeAdapter adapter = {temp_file(place->dir, "adapter"), 1};
-    check_ok(merge(base, &adapter, 1, out, (MergeConfig){0}, &result));
+    check_ok(merge_adapter(base, &adapter, 1, out, (MergeConfig){0}, &result));
     merge_free(result);
-    check_status(merge(base, &adapter, 1, out, (MergeConfig){0}, &result), ST_CONFIG);
+    check_status(merge_adapter(base, &adapter, 1, out, (MergeConfig){0}, &result), ST_CONFIG);
     check_contains(status_hint_text(), "--force");
-    check_ok(merge(base, &adapter, 1, out, (MergeConfig){.force = true}, &result));
+    check_ok(merge_adapter(base, &adapter, 1, out, (MergeConfig){.force = true}, &result));
     merge_free(result);
-    check_status(merge(base, &adapter, 1, base, (MergeConfig){.force = true}, &result), ST_CONFIG);
+    check_status(merge_adapter(base, &adapter, 1, base, (MergeConfig){.force = true}, &result), ST_CONFIG);
     check_ok(dir_make(temp_file(place->dir, "mine")));
     check_ok(file_write_all(temp_file(place->dir, "mine/letter.txt"), "dear", 4));
-    check_status(merge(base, &adapter, 1, temp_file(place->dir, "mine"), (MergeConfig){.force = true}, &result), ST_CONFIG);
+    check_status(merge_adapter(base, &adapter, 1, temp_file(place->dir, "mine"), (MergeConfig){.force = true}, &result), ST_CONFIG);
     assert_true(file_exists(temp_file(place->dir, "mine/letter.txt")));
     temp_dir_remove(place->dir);
 }
@@ -303,9 +303,9 @@ TEST(out_of_range) {
     make_base(place);
     make_adapter(place, "adapter", NULL, 2);
     MergeAdapter adapter = {temp_file(place->dir, "adapter"), 1e9};
-    check_status(
-        merge(temp_file(place->dir, "base"), &adapter, 1, temp_file(place->dir, "out"), (MergeConfig){.convert = true, .dtype = DT_F16}, &result),
-        ST_NUMERIC);
+    check_status(merge_adapter(temp_file(place->dir, "base"), &adapter, 1, temp_file(place->dir, "out"),
+                               (MergeConfig){.convert = true, .dtype = DT_F16}, &result),
+                 ST_NUMERIC);
     check_text("q_proj");
     assert_false(dir_exists(temp_file(place->dir, "out")));
     assert_false(dir_exists(temp_file(place->dir, ".out.tune-partial")));

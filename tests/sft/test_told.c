@@ -18,7 +18,7 @@ static void keep_name(void *context, const Work *work) {
     if (work->what && strstr(work->what, "tokenising")) assert_true(work->bytes && work->total > 0); /* of lines of a plain file it is known */
 }
 
-static void run(const char *name, bool resume, const char *steps) {
+static void told_run(const char *name, bool resume, const char *steps) {
     TrainResult result;
     Recipe *recipe = recipe_of_lines(
         "model.path=recipes/demo/model\ndata.train=%s\ndata.eval_split=0.2\ndata.cache=%s\noutput=%s\nlora.rank=8\ntrain.batch_size=4\n"
@@ -45,12 +45,12 @@ TEST(a_run_tells_what_takes_long) {
         str_printf(&rows, "{\"prompt\": \"%d plus %d is\", \"completion\": \" %d, and that is all there is to it\"}\n", i, i, 2 * i);
     temp_text(test_folder, "rows.jsonl", str_text(&rows));
     work_set_sink(keep_name, &names);
-    run("told", false, "2");
+    told_run("told", false, "2");
     work_set_sink(NULL, NULL);
     for (size_t i = 0; i < COUNT_OF(parts); i++)
         if (!strstr(str_text(&names), parts[i])) fail_msg("%s is not among %s", parts[i], str_text(&names));
     assert_true(text_ends_with(str_text(&names), "[over]")); /* nothing stays on the terminal */
-    run("silent", false, "2");
+    told_run("silent", false, "2");
     metrics_text(temp_file(test_folder, "told"), &told);
     metrics_text(temp_file(test_folder, "silent"), &silent);
     assert_string_equal(str_text(&told), str_text(&silent));

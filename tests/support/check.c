@@ -21,7 +21,7 @@ static double excess(double got, double want, double absolute, double relative) 
     return allowed > 0 ? distance / allowed : HUGE_VAL;
 }
 
-static void report(const char *file, int line, const char *what, size_t index, double got, double want, double absolute, double relative) {
+static void check_report(const char *file, int line, const char *what, size_t index, double got, double want, double absolute, double relative) {
     print_error("%s[%zu]: got %.17g, want %.17g, difference %.3g, allowed %.3g + %.3g * |want|\n", what, index, got, want, fabs(got - want), absolute,
                 relative);
     _fail(file, line);
@@ -37,7 +37,7 @@ void check_close_f64_at(const char *file, int line, const char *what, const doub
         most = here;
         worst = i;
     }
-    if (most > 1) report(file, line, what, worst, got[worst], want[worst], absolute, relative);
+    if (most > 1) check_report(file, line, what, worst, got[worst], want[worst], absolute, relative);
 }
 
 void check_close_f32_at(const char *file, int line, const char *what, const float *got, const float *want, size_t n, double absolute,
@@ -50,11 +50,11 @@ void check_close_f32_at(const char *file, int line, const char *what, const floa
         most = here;
         worst = i;
     }
-    if (most > 1) report(file, line, what, worst, (double)got[worst], (double)want[worst], absolute, relative);
+    if (most > 1) check_report(file, line, what, worst, (double)got[worst], (double)want[worst], absolute, relative);
 }
 
 void check_near_at(const char *file, int line, const char *what, double got, double want, double tolerance) {
-    if (excess(got, want, tolerance, 0) > 1) report(file, line, what, 0, got, want, tolerance, 0);
+    if (excess(got, want, tolerance, 0) > 1) check_report(file, line, what, 0, got, want, tolerance, 0);
 }
 
 void check_ids_at(const char *file, int line, const char *what, const int32_t *got, size_t n_got, const int32_t *want, size_t n_want) {
@@ -200,17 +200,17 @@ typedef struct Mutant {
     uint64_t drawn;
 } Mutant;
 
-static size_t draw(Mutant *mutant, size_t n) { return (size_t)rng_below(mutant->key, mutant->drawn++, n); }
+static size_t check_draw(Mutant *mutant, size_t n) { return (size_t)rng_below(mutant->key, mutant->drawn++, n); }
 
 /* Values at which lengths, signs and character classes tip over. */
 static uint8_t edge_byte(Mutant *mutant) {
     static const uint8_t edges[] = {0, 1, 0x20, 0x22, 0x2D, 0x30, 0x39, 0x5B, 0x5C, 0x5D, 0x7B, 0x7D, 0x7F, 0x80, 0xC0, 0xED, 0xF4, 0xFF};
-    return edges[draw(mutant, sizeof edges)];
+    return edges[check_draw(mutant, sizeof edges)];
 }
 
 /* Puts a copy of some bytes of the mutant at another place of it. */
 static void mutant_double(Mutant *mutant) {
-    size_t from = draw(mutant, mutant->len), n = 1 + draw(mutant, MIN(mutant->len - from, 64)), to = draw(mutant, mutant->len + 1);
+    size_t from = check_draw(mutant, mutant->len), n = 1 + check_draw(mutant, MIN(mutant->len - from, 64)), to = check_draw(mutant, mutant->len + 1);
     uint8_t piece[64];
     memcpy(piece, mutant->bytes + from, n);
     memmove(mutant->bytes + to + n, mutant->bytes + to, mutant->len - to);
@@ -219,22 +219,22 @@ static void mutant_double(Mutant *mutant) {
 }
 
 static void mutant_cut(Mutant *mutant) {
-    size_t from = draw(mutant, mutant->len), n = 1 + draw(mutant, MIN(mutant->len - from, 64));
+    size_t from = check_draw(mutant, mutant->len), n = 1 + check_draw(mutant, MIN(mutant->len - from, 64));
     memmove(mutant->bytes + from, mutant->bytes + from + n, mutant->len - from - n);
     mutant->len -= n;
 }
 
 static void mutant_change(Mutant *mutant) {
     if (mutant->len == 0) return;
-    size_t at = draw(mutant, mutant->len);
-    switch (draw(mutant, 7)) {
-    case 0: mutant->bytes[at] ^= (uint8_t)(1u << draw(mutant, 8)); break;
-    case 1: mutant->bytes[at] = (uint8_t)draw(mutant, 256); break;
+    size_t at = check_draw(mutant, mutant->len);
+    switch (check_draw(mutant, 7)) {
+    case 0: mutant->bytes[at] ^= (uint8_t)(1u << check_draw(mutant, 8)); break;
+    case 1: mutant->bytes[at] = (uint8_t)check_draw(mutant, 256); break;
     case 2: mutant->bytes[at] = edge_byte(mutant); break;
     case 3: mutant_double(mutant); break;
     case 4: mutant_cut(mutant); break;
-    case 5: mutant->len = draw(mutant, 8) == 0 ? at : mutant->len; break; /* rarely: else little is left to break */
-    default:                                                              /* a digit or size byte run goes up */
+    case 5: mutant->len = check_draw(mutant, 8) == 0 ? at : mutant->len; break; /* rarely: else little is left to break */
+    default:                                                                    /* a digit or size byte run goes up */
         for (size_t i = at; i < mutant->len && i < at + 8; i++) {
             if (mutant->bytes[i] >= '0' && mutant->bytes[i] <= '9') mutant->bytes[i] = '9';
         }
@@ -244,7 +244,7 @@ static void mutant_change(Mutant *mutant) {
 void check_mutations(const void *bytes, size_t len, size_t rounds, MutationCallback *callback, void *context) {
     for (size_t round = 0; round < rounds; round++) {
         Mutant mutant = {.len = len, .key = rng_key(len, RNG_TEST, round)};
-        size_t changes = 1 + draw(&mutant, 4);
+        size_t changes = 1 + check_draw(&mutant, 4);
         mutant.bytes = malloc(len + changes * 64 + 1);
         assert_non_null(mutant.bytes);
         memcpy(mutant.bytes, bytes, len);

@@ -25,7 +25,7 @@ static int above;
 static char lost[4096];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static Known *find(ino_t number) {
+static Known *durable_find(ino_t number) {
     for (size_t i = 0; i < n_known; i++)
         if (known[i].number == number) return &known[i];
     if (n_known == MOST) return &known[0];
@@ -39,7 +39,7 @@ static void note_folder(int fd) {
     DIR *dir = copy >= 0 ? fdopendir(copy) : NULL;
     for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;)
         if (strcmp(entry->d_name, "..") != 0 && fstatat(fd, entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 && strcmp(entry->d_name, ".") != 0)
-            find(info.st_ino)->named = true;
+            durable_find(info.st_ino)->named = true;
     if (dir) closedir(dir);
 }
 
@@ -49,14 +49,14 @@ int fsync(int fd) {
     if (last && fstat(fd, &info) == 0 && S_ISDIR(info.st_mode))
         note_folder(fd);
     else if (last && S_ISREG(info.st_mode))
-        find(info.st_ino)->size = info.st_size;
+        durable_find(info.st_ino)->size = info.st_size;
     pthread_mutex_unlock(&lock);
     return (int)syscall(SYS_fsync, fd);
 }
 
-static int look(const char *path, const struct stat *info, int kind, struct FTW *where) {
+static int durable_look(const char *path, const struct stat *info, int kind, struct FTW *where) {
     (void)kind, (void)where;
-    const Known *file = find(info->st_ino);
+    const Known *file = durable_find(info->st_ino);
     size_t used = strlen(lost);
     if (strstr(path, ".tmp-") || (file->named && (!S_ISREG(info->st_mode) || file->size >= info->st_size))) return 0;
     snprintf(lost + used, sizeof lost - used, "%s ", path);
@@ -66,13 +66,13 @@ static int look(const char *path, const struct stat *info, int kind, struct FTW 
 int rename(const char *from, const char *to) {
     struct stat info;
     pthread_mutex_lock(&lock);
-    if (last && lstat(from, &info) == 0) find(info.st_ino)->named = false;
+    if (last && lstat(from, &info) == 0) durable_find(info.st_ino)->named = false;
     if (last && strcmp(path_name(to), last) == 0) {
         char folder[1024];
         snprintf(folder, sizeof folder, "%.*s", (int)(path_name(to) - to - 1), to);
         for (int i = 0; i < above; i++) *strrchr(folder, '/') = '\0';
         lost[0] = '\0';
-        nftw(folder, look, 16, FTW_PHYS);
+        nftw(folder, durable_look, 16, FTW_PHYS);
     }
     pthread_mutex_unlock(&lock);
     return renameat(AT_FDCWD, from, AT_FDCWD, to);

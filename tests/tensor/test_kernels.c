@@ -83,7 +83,7 @@ static Tensor *ids(Run *run, int64_t n, int64_t below) {
 }
 
 /* Within `tolerance` x (1 + |want|); a bf16 result may also be off by the rounding of its last bit. */
-static void compare(Run *run, const char *what, const Tensor *got, const Tensor *want, double tolerance) {
+static void kernels_compare(Run *run, const char *what, const Tensor *got, const Tensor *want, double tolerance) {
     size_t count = (size_t)tensor_count(want);
     double *values = arena_alloc(run->arena, 2 * count * sizeof *values + 1);
     tensor_read(got, values);
@@ -122,29 +122,29 @@ static void elementwise_case(Run *run, Case c) {
     Tensor *x = drawn(run, c.in, c.rows, c.width, 2), *b = drawn(run, c.out, c.rows, c.width, 2), *bias = drawn(run, c.in, 1, c.width, 1);
     Tensor *got = fresh(run, c.out, c.rows, c.width), *want = fresh(run, c.out, c.rows, c.width);
     run->fast->copy(x, got), run->plain->copy(x, want);
-    compare(run, "copy", got, want, 0);
+    kernels_compare(run, "copy", got, want, 0);
     run->fast->fill(got, 0.3), run->plain->fill(want, 0.3);
-    compare(run, "fill", got, want, 0);
+    kernels_compare(run, "fill", got, want, 0);
     run->fast->add(x, b, got), run->plain->add(x, b, want);
-    compare(run, "add", got, want, 1e-6);
+    kernels_compare(run, "add", got, want, 1e-6);
     for (double beta = 0; beta <= 1; beta++) {
         run->fast->accumulate(x, -0.7, beta, got), run->plain->accumulate(x, -0.7, beta, want);
-        compare(run, "accumulate", got, want, 1e-6);
+        kernels_compare(run, "accumulate", got, want, 1e-6);
         RngKey key = rng_key(11, RNG_DROPOUT, 3);
         run->fast->dropout(x, 0.25, key, (uint64_t)(3 * beta), beta, got), run->plain->dropout(x, 0.25, key, (uint64_t)(3 * beta), beta, want);
-        compare(run, "dropout", got, want, 1e-6);
+        kernels_compare(run, "dropout", got, want, 1e-6);
     }
     for (int64_t r = 0; r < c.rows; r += 5) {
         int64_t n = MIN((int64_t)5, c.rows - r);
         run->fast->add_uniform(r, n, 0.6, rng_key(12, RNG_NOISE, (uint64_t)r), got),
             run->plain->add_uniform(r, n, 0.6, rng_key(12, RNG_NOISE, (uint64_t)r), want);
     }
-    compare(run, "add_uniform", got, want, 1e-6);
+    kernels_compare(run, "add_uniform", got, want, 1e-6);
     run->fast->bias_add(got, bias), run->plain->bias_add(want, bias);
-    compare(run, "bias_add", got, want, 1e-6);
+    kernels_compare(run, "bias_add", got, want, 1e-6);
     Tensor *dbias = drawn(run, DT_F32, 1, c.width, 1), *dbias_want = twin(run, dbias);
     run->fast->bias_backward(x, dbias), run->plain->bias_backward(x, dbias_want);
-    compare(run, "bias_backward", dbias, dbias_want, 2e-5);
+    kernels_compare(run, "bias_backward", dbias, dbias_want, 2e-5);
     double sum, sum_want;
     run->fast->sum_squares(x, &sum), run->plain->sum_squares(x, &sum_want);
     check_close(sum, sum_want, 1e-12 * sum_want);
@@ -157,15 +157,15 @@ static void rows_case(Run *run, Case c) {
     Tensor *table = drawn(run, c.in, c.rows, c.width, 1), *rows = ids(run, n, c.rows), *got = fresh(run, c.out, n, c.width),
            *want = fresh(run, c.out, n, c.width);
     run->fast->gather_rows(table, rows, got), run->plain->gather_rows(table, rows, want);
-    compare(run, "gather_rows", got, want, 0);
+    kernels_compare(run, "gather_rows", got, want, 0);
     Tensor *scale = drawn(run, DT_F32, 1, tensor_rows(got), 2);
     scale->n_dims = 1, scale->shape[0] = tensor_rows(got);
     run->fast->scale_rows(want, scale, got), run->plain->scale_rows(twin(run, want), scale, want);
-    compare(run, "scale_rows", got, want, 1e-6);
+    kernels_compare(run, "scale_rows", got, want, 1e-6);
     if (c.out != DT_F32 && c.out != DT_F64) return; /* many roundings to bf16 in a row don't compare */
     Tensor *dtable = drawn(run, c.out, c.rows, c.width, 1), *dtable_want = twin(run, dtable), *dy = drawn(run, c.in, n, c.width, 1);
     run->fast->scatter_add_rows(dy, rows, dtable), run->plain->scatter_add_rows(dy, rows, dtable_want);
-    compare(run, "scatter_add_rows", dtable, dtable_want, 1e-5);
+    kernels_compare(run, "scatter_add_rows", dtable, dtable_want, 1e-5);
 }
 
 static void rows_body(Run *run) { each_case(run, rows_case); }
@@ -181,34 +181,34 @@ static void norm_case(Run *run, Case c) {
            *dbias_want = twin(run, dbias);
     double sums = 2e-6 * sqrt((double)rows) + 2e-5;
     run->fast->rms_norm(x, weight, 1e-5, NULL, y, rstd), run->plain->rms_norm(x, weight, 1e-5, NULL, y_want, rstd_want);
-    compare(run, "rms_norm", y, y_want, 5e-6);
+    kernels_compare(run, "rms_norm", y, y_want, 5e-6);
     Tensor *sum = drawn(run, c.out, c.rows, c.width, 1), *sum_want = twin(run, sum);
     run->fast->rms_norm(x, weight, 1e-5, sum, sum, rstd), run->plain->rms_norm(x, weight, 1e-5, sum_want, sum_want, rstd_want);
-    compare(run, "rms_norm added in place", sum, sum_want, 5e-6);
-    compare(run, "rms_norm's rstd", rstd, rstd_want, 5e-6);
+    kernels_compare(run, "rms_norm added in place", sum, sum_want, 5e-6);
+    kernels_compare(run, "rms_norm's rstd", rstd, rstd_want, 5e-6);
     for (double beta = 0; beta <= 1; beta++) {
         run->fast->rms_norm_backward(x, weight, rstd, dy, beta, dx, dweight),
             run->plain->rms_norm_backward(x, weight, rstd, dy, beta, dx_want, dweight_want);
-        compare(run, "rms_norm's dx", dx, dx_want, 2e-5);
-        compare(run, "rms_norm's dweight", dweight, dweight_want, sums);
+        kernels_compare(run, "rms_norm's dx", dx, dx_want, 2e-5);
+        kernels_compare(run, "rms_norm's dweight", dweight, dweight_want, sums);
     }
     Tensor *inverse = drawn(run, exact, 1, width, 3);
     for (double beta = 0; beta <= 1; beta++) {
         run->fast->rms_norm_backward_result(x, weight, inverse, rstd, dy, beta, dx, dweight),
             run->plain->rms_norm_backward_result(x, weight, inverse, rstd, dy, beta, dx_want, dweight_want);
-        compare(run, "rms_norm's dx from its result", dx, dx_want, 2e-5);
-        compare(run, "rms_norm's dweight from its result", dweight, dweight_want, 3 * sums);
+        kernels_compare(run, "rms_norm's dx from its result", dx, dx_want, 2e-5);
+        kernels_compare(run, "rms_norm's dweight from its result", dweight, dweight_want, 3 * sums);
     }
     if (width < 4) return; /* the variance of one or two values is nothing but rounding */
     run->fast->layer_norm(x, weight, bias, 1e-5, y, mean, rstd), run->plain->layer_norm(x, weight, bias, 1e-5, y_want, mean_want, rstd_want);
-    compare(run, "layer_norm", y, y_want, 1e-5);
-    compare(run, "layer_norm's mean", mean, mean_want, 5e-6);
+    kernels_compare(run, "layer_norm", y, y_want, 1e-5);
+    kernels_compare(run, "layer_norm's mean", mean, mean_want, 5e-6);
     for (double beta = 0; beta <= 1; beta++) {
         run->fast->layer_norm_backward(x, weight, mean, rstd, dy, beta, dx, dweight, dbias);
         run->plain->layer_norm_backward(x, weight, mean, rstd, dy, beta, dx_want, dweight_want, dbias_want);
-        compare(run, "layer_norm's dx", dx, dx_want, 2e-5);
-        compare(run, "layer_norm's dweight", dweight, dweight_want, sums);
-        compare(run, "layer_norm's dbias", dbias, dbias_want, sums);
+        kernels_compare(run, "layer_norm's dx", dx, dx_want, 2e-5);
+        kernels_compare(run, "layer_norm's dweight", dweight, dweight_want, sums);
+        kernels_compare(run, "layer_norm's dbias", dbias, dbias_want, sums);
     }
     run->fast->layer_norm_backward(x, weight, mean, rstd, dy, 0, NULL, dweight, NULL); /* what is not wanted is not touched */
 }
@@ -224,15 +224,15 @@ static void activation_case(Run *run, Case c) {
             Tensor *factor = gated ? up : NULL;
             const double beta[] = {0, 0};
             run->fast->activation((Activation)kind, x, factor, got), run->plain->activation((Activation)kind, x, factor, want);
-            compare(run, "activation", got, want, 2e-6);
+            kernels_compare(run, "activation", got, want, 2e-6);
             run->fast->activation_backward((Activation)kind, x, factor, dy, beta, dx, gated ? dup : NULL, again);
             run->plain->activation_backward((Activation)kind, x, factor, dy, beta, dx_want, gated ? dup_want : NULL, NULL);
             assert_memory_equal(again->data, got->data, tensor_bytes(got)); /* to the bit, in dy's place too, whatever else is wanted */
             memcpy(again->data, dy->data, tensor_bytes(dy));
             run->fast->activation_backward((Activation)kind, x, factor, again, beta, NULL, NULL, again);
             assert_memory_equal(again->data, got->data, tensor_bytes(got));
-            compare(run, "activation's dx", dx, dx_want, 2e-6);
-            if (gated) compare(run, "activation's dup", dup, dup_want, 2e-6);
+            kernels_compare(run, "activation's dx", dx, dx_want, 2e-6);
+            if (gated) kernels_compare(run, "activation's dup", dup, dup_want, 2e-6);
         }
 }
 
@@ -308,13 +308,13 @@ static void rope_body(Run *run) {
                 want = twin(run, y);
                 run->fast->rope(x, cosine, sine, dim, neighbours, turn, turn, y),
                     run->plain->rope(x, cosine, sine, dim, neighbours, turn, turn, want);
-                compare(run, "rope", y, want, 2e-6);
+                kernels_compare(run, "rope", y, want, 2e-6);
             }
             Tensor *in_place = twin(run, x), *in_place_want = twin(run, x);
             if (x->dtype == DT_F16) continue;
             run->fast->rope(in_place, cosine, sine, dim, neighbours, false, 0, in_place),
                 run->plain->rope(in_place_want, cosine, sine, dim, neighbours, false, 0, in_place_want);
-            compare(run, "rope in place", in_place, in_place_want, 2e-6);
+            kernels_compare(run, "rope in place", in_place, in_place_want, 2e-6);
         }
 }
 
@@ -329,14 +329,14 @@ static void update_case(Run *run, Case c) {
     }
     run->fast->adamw(got[0], grad, got[1], got[2], 0.5, 0.01, 0.9, 0.999, 1e-8, 0.1, 3),
         run->plain->adamw(want[0], grad, want[1], want[2], 0.5, 0.01, 0.9, 0.999, 1e-8, 0.1, 3);
-    compare(run, "adamw's param", got[0], want[0], 1e-4); /* a step of 0.01 is divided by roots that may be small */
-    compare(run, "adamw's m", got[1], want[1], 1e-6);
-    compare(run, "adamw's v", got[2], want[2], 1e-6);
+    kernels_compare(run, "adamw's param", got[0], want[0], 1e-4); /* a step of 0.01 is divided by roots that may be small */
+    kernels_compare(run, "adamw's m", got[1], want[1], 1e-6);
+    kernels_compare(run, "adamw's v", got[2], want[2], 1e-6);
     for (int momentum = 0; momentum < 2; momentum++) {
         run->fast->sgd(got[0], grad, momentum ? got[1] : NULL, 0.5, 0.1, 0.9, 0.1, 1),
             run->plain->sgd(want[0], grad, momentum ? want[1] : NULL, 0.5, 0.1, 0.9, 0.1, 1);
-        compare(run, "sgd's param", got[0], want[0], 1e-4);
-        compare(run, "sgd's velocity", got[1], want[1], 1e-5);
+        kernels_compare(run, "sgd's param", got[0], want[0], 1e-4);
+        kernels_compare(run, "sgd's velocity", got[1], want[1], 1e-5);
     }
 }
 
@@ -456,7 +456,7 @@ static AttentionArgs args_of(const AttentionCase *c, const Layout *layout) {
  * (seen: 1/320, of which 1/900 is the result's own rounding). */
 static void compare_attention(Run *run, const char *what, const Tensor *got, const Tensor *want, double tolerance) {
     bool tiles = got->dtype == DT_BF16 && (strcmp(cpu_info()->isa, "amx") == 0 || strcmp(cpu_info()->isa, "avx512_bf16") == 0);
-    compare(run, what, got, want, tiles ? 1.0 / 32 : tolerance);
+    kernels_compare(run, what, got, want, tiles ? 1.0 / 32 : tolerance);
     double differences = 0, values = 0;
     for (int64_t i = 0; tiles && i < tensor_count(want); i++) {
         double value = tensor_get(want, i), difference = tensor_get(got, i) - value;
@@ -475,7 +475,7 @@ static void attention_case(Run *run, const AttentionCase *c, DType dtype) {
     Tensor *y = fresh(run, dtype, n, q_width), *y_want = twin(run, y), *norms = fresh(run, DT_F32, n, c->n_heads), *norms_want = twin(run, norms);
     run->fast->attention(&args, q, k, v, y, norms), run->plain->attention(&args, q, k, v, y_want, norms_want);
     compare_attention(run, "attention", y, y_want, 5e-6);
-    compare(run, "attention's logsumexp", norms, norms_want, 5e-6);
+    kernels_compare(run, "attention's logsumexp", norms, norms_want, 5e-6);
     Tensor *grads[3] = {fresh(run, dtype, n, q_width), fresh(run, dtype, n, kv_width), drawn(run, dtype, n, kv_width, 1)}, *wants[3];
     for (int i = 0; i < 3; i++) wants[i] = twin(run, grads[i]);
     const double beta[] = {0, 0, 1};
@@ -496,7 +496,7 @@ static void attention_body(Run *run) {
 TEST(attention_kernels) { (void)state, everywhere(attention_body); }
 
 /* Rows `from`.. of `whole`, as a tensor of their own. */
-static Tensor *cut(Run *run, const Tensor *whole, int64_t from, int64_t n) {
+static Tensor *kernels_cut(Run *run, const Tensor *whole, int64_t from, int64_t n) {
     Tensor *part = shaped(run, whole->dtype, n, tensor_width(whole));
     memcpy(part->data, (const char *)whole->data + (size_t)from * (size_t)tensor_width(whole) * dtype_size(whole->dtype), tensor_bytes(part));
     return part;
@@ -588,7 +588,7 @@ static void cache_case(Run *run, DType dtype, int64_t window, double softcap, in
             segments[s] = (Segment){.begin = s * n, .end = (s + 1) * n, .parent = -1, .past = past, .pages = pages[s]};
             const Tensor *from[3] = {q, k, v};
             for (int t = 0; t < 3; t++) {
-                const Tensor *part = cut(run, from[t], s * LENGTH + past, n);
+                const Tensor *part = kernels_cut(run, from[t], s * LENGTH + past, n);
                 memcpy((char *)in[t]->data + (size_t)s * tensor_bytes(part), part->data, tensor_bytes(part));
             }
         }
@@ -646,7 +646,7 @@ static void rows_alone_body(Run *run) {
             run->fast->add(x, up, whole[2]);
             for (int kind = ACT_SILU; kind <= ACT_TANH; kind++) run->fast->activation((Activation)kind, x, up, whole[3 + kind]);
             for (int64_t r = 0; r < ROWS; r++) {
-                Tensor *x_row = cut(run, x, r, 1), *up_row = cut(run, up, r, 1), *alone[8], *number = fresh(run, DT_F32, 1, 1);
+                Tensor *x_row = kernels_cut(run, x, r, 1), *up_row = kernels_cut(run, up, r, 1), *alone[8], *number = fresh(run, DT_F32, 1, 1);
                 for (int i = 0; i < 8; i++) alone[i] = fresh(run, dtype, 1, width);
                 run->fast->rms_norm(x_row, weight, 1e-5, NULL, alone[0], number);
                 run->fast->layer_norm(x_row, weight, bias, 1e-5, alone[1], number, number);
@@ -669,8 +669,8 @@ static void extremes_body(Run *run) {
     for (int64_t i = 0; i < 16; i++) tensor_set(q, 69 * 16 + i, 0);
     Tensor *y = fresh(run, DT_F32, 70, 16), *want = twin(run, y), *norms = fresh(run, DT_F32, 70, 1), *norms_want = twin(run, norms);
     run->fast->attention(&args, q, k, v, y, norms), run->plain->attention(&args, q, k, v, want, norms_want);
-    compare(run, "attention with large scores", y, want, 5e-2); /* scores of 1e5 have an ulp of 0.008 */
-    compare(run, "logsumexp of large scores", norms, norms_want, 1e-6);
+    kernels_compare(run, "attention with large scores", y, want, 5e-2); /* scores of 1e5 have an ulp of 0.008 */
+    kernels_compare(run, "logsumexp of large scores", norms, norms_want, 1e-6);
     tensor_set(q, 5 * 16, (double)NAN);
     run->fast->attention(&args, q, k, v, y, norms);
     for (int64_t i = 0; i < 70 * 16; i++) assert_int_equal(isnan(tensor_get(y, i)) != 0, i / 16 == 5);

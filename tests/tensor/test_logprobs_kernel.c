@@ -75,8 +75,8 @@ static Tensor *head_gradient(const Device *device, DType dtype, const LogprobArg
     return dhead;
 }
 
-static Results run(const Device *device, DType dtype, DType hidden_grad, const LogprobArgs *args, const Tensor *hidden, const Tensor *head,
-                   const Tensor *targets, Tensor *const grads[3]) {
+static Results logprobs_kernel_run(const Device *device, DType dtype, DType hidden_grad, const LogprobArgs *args, const Tensor *hidden,
+                                   const Tensor *head, const Tensor *targets, Tensor *const grads[3]) {
     int64_t rows = hidden->shape[0];
     Results r = {.found = {.logprob = tensor_of(device, dtype, rows, 0),
                            .entropy = args->entropy ? tensor_of(device, dtype, rows, 0) : NULL,
@@ -136,8 +136,8 @@ static void check_case(int64_t rows, int64_t n_vocab, int64_t width, DType dtype
            *targets = random_targets(rows, n_vocab);
     head->constant = variant & 4;
     Tensor *grads[3] = {random_tensor(DT_F32, rows, 0, 1, 3), random_tensor(DT_F32, rows, 0, 1, 4), random_tensor(DT_F32, rows, 0, 1, 5)};
-    Results got = run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads),
-            want = run(device_reference(), DT_F64, DT_F64, &args, hidden, head, targets, grads);
+    Results got = logprobs_kernel_run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads),
+            want = logprobs_kernel_run(device_reference(), DT_F64, DT_F64, &args, hidden, head, targets, grads);
     bool rounded = dtype == DT_BF16 && (device_cpu()->product_dtype(DT_BF16) == DT_BF16 || head_dtype == DT_F32);
     double logit = rounded && head_dtype == DT_F32 ? 5e-2 : 5e-6; /* the head's values of about 1 in bf16 move logits by 2^-9 each, measured 0.012 */
     char what[160];
@@ -187,7 +187,7 @@ static void run_threads(void) {
         Results one = {0};
         for (int t = 1; t <= 10; t += ALL_OR_FEW(3, 9)) { /* up to more threads than a chunk has columns of tiles */
             omp_set_num_threads(t);
-            Results r = run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads);
+            Results r = logprobs_kernel_run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads);
             if (t == 1) one = r;
             assert_memory_equal(r.found.logprob->data, one.found.logprob->data, tensor_bytes(r.found.logprob));
             assert_memory_equal(r.found.entropy->data, one.found.entropy->data, tensor_bytes(r.found.entropy));
@@ -233,13 +233,13 @@ TEST(a_row_does_not_see_the_others) {
     Tensor *hidden = random_tensor(DT_F32, 200, 64, 0.3, 1), *head = random_tensor(DT_F32, 5000, 64, 1, 2), *targets = random_targets(200, 5000);
     Tensor *grads[3] = {random_tensor(DT_F32, 200, 0, 1, 3), random_tensor(DT_F32, 200, 0, 1, 4), NULL};
     head->constant = true;
-    Results all = run(device_cpu(), DT_F32, DT_F32, &args, hidden, head, targets, grads);
+    Results all = logprobs_kernel_run(device_cpu(), DT_F32, DT_F32, &args, hidden, head, targets, grads);
     for (int64_t row = 0; row < 200; row += 33)
         for (int64_t rows = 1; rows < 4 && row + rows <= 200; rows++) {
             Tensor *part = tensor_view(arena, device_cpu(), DT_F32, 2, (int64_t[]){rows, 64}, (float *)hidden->data + row * 64);
             Tensor *few = tensor_view(arena, device_cpu(), DT_I32, 1, &rows, (int32_t *)targets->data + row), *g[3] = {NULL};
             for (int i = 0; i < 2; i++) g[i] = tensor_view(arena, device_cpu(), DT_F32, 1, &rows, (float *)grads[i]->data + row);
-            Results r = run(device_cpu(), DT_F32, DT_F32, &args, part, head, few, g);
+            Results r = logprobs_kernel_run(device_cpu(), DT_F32, DT_F32, &args, part, head, few, g);
             assert_memory_equal(r.found.logprob->data, (float *)all.found.logprob->data + row, (size_t)rows * sizeof(float));
             assert_memory_equal(r.found.entropy->data, (float *)all.found.entropy->data + row, (size_t)rows * sizeof(float));
             assert_memory_equal(r.dhidden->data, (float *)all.dhidden->data + row * 64, (size_t)(rows * 64) * sizeof(float));
@@ -256,7 +256,7 @@ TEST(extremes) {
     for (int64_t v = 0; v < 600; v++) tensor_set(head, v, v == 77 ? 1 : 0);
     for (int64_t p = 0; p < 3; p++) tensor_set(hidden, p, p == 0 ? 1000 : p == 1 ? -1000 : (double)NAN), ((int32_t *)targets->data)[p] = 77;
     Tensor *grads[3] = {random_tensor(DT_F32, 3, 0, 1, 3), random_tensor(DT_F32, 3, 0, 1, 4), random_tensor(DT_F32, 3, 0, 1, 5)};
-    Results r = run(device_cpu(), DT_F32, DT_F32, &args, hidden, head, targets, grads);
+    Results r = logprobs_kernel_run(device_cpu(), DT_F32, DT_F32, &args, hidden, head, targets, grads);
     check_close(tensor_get(r.found.logprob, 0), 0, 0);
     check_close(tensor_get(r.found.entropy, 0), 0, 1e-12);
     check_close(tensor_get(r.found.logprob, 1), -1000 - log(599), 1e-4);
@@ -269,7 +269,7 @@ TEST(extremes) {
     assert_true(isnan(tensor_get(r.found.slope, 2)));
     /* Targets as far from the likeliest token as goes without a second try */
     for (int p = 0; p < 3; p++) tensor_set(hidden, p, 59.9 - p), ((int32_t *)targets->data)[p] = 500 + p;
-    r = run(device_cpu(), DT_F32, DT_F32, &args, hidden, head, targets, grads);
+    r = logprobs_kernel_run(device_cpu(), DT_F32, DT_F32, &args, hidden, head, targets, grads);
     for (int p = 0; p < 3; p++) {
         check_close(tensor_get(r.found.logprob, p), p - 59.9, 1e-4);
         check_close(tensor_get(r.found.slope, p), -1, 1e-6);
@@ -287,14 +287,14 @@ static void run_blocks(void) {
                *targets = random_targets(ROWS, VOCAB), *grads[3] = {random_tensor(DT_F32, ROWS, 0, 1, 3)};
         for (int64_t c = 0; c < WIDTH; c++) tensor_set(hidden, 5 * WIDTH + c, c ? 0 : 100), tensor_set(head, c, c ? 0 : -1);
         ((int32_t *)targets->data)[5] = 0;
-        Results all = run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads);
+        Results all = logprobs_kernel_run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads);
         for (int64_t begin = 0; begin < ROWS; begin += 2048) {
             int64_t n = MIN((int64_t)2048, ROWS - begin);
             Tensor *x =
                 tensor_view(arena, device_cpu(), dtype, 2, (int64_t[]){n, WIDTH}, (char *)hidden->data + (size_t)(begin * WIDTH) * dtype_size(dtype));
             Tensor *t = tensor_view(arena, device_cpu(), DT_I32, 1, &n, (int32_t *)targets->data + begin),
                    *g[3] = {tensor_view(arena, device_cpu(), DT_F32, 1, &n, (float *)grads[0]->data + begin)};
-            Results part = run(device_cpu(), DT_F32, dtype, &args, x, head, t, g);
+            Results part = logprobs_kernel_run(device_cpu(), DT_F32, dtype, &args, x, head, t, g);
             assert_memory_equal(part.found.logprob->data, (float *)all.found.logprob->data + begin, (size_t)n * sizeof(float));
             assert_memory_equal(part.found.slope->data, (float *)all.found.slope->data + begin * WIDTH, (size_t)(n * WIDTH) * sizeof(float));
         }
@@ -326,7 +326,7 @@ static void run_kept(void) {
             for (int64_t v = 0; v < VOCAB; v++) tensor_set(head, v * WIDTH, v == 0 ? -1 : 1);
             for (int64_t p = 0; p < rows; p++) tensor_set(hidden, p * WIDTH, 0.5 * distance * args.temperature), ((int32_t *)targets->data)[p] = 0;
         }
-        Results all = run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads);
+        Results all = logprobs_kernel_run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads);
         double error = 0, size = 0, before = head_before(grads[0]);
         for (int64_t i = 0; i < tensor_count(head); i++) {
             double want = tensor_get(all.by_logprob, i);
@@ -355,7 +355,7 @@ static void run_certain(void) {
         int32_t target = *(int32_t *)targets->data;
         for (int64_t c = 0; c < WIDTH; c++) tensor_set(hidden, c, 0.25 * tensor_get(head, target * WIDTH + c));
         tensor_set(grads[0], 0, 1);
-        Results got = run(device_cpu(), DT_F32, DT_F32, &args, hidden, head, targets, grads);
+        Results got = logprobs_kernel_run(device_cpu(), DT_F32, DT_F32, &args, hidden, head, targets, grads);
         assert_true(tensor_get(got.found.logprob, 0) > -0.05 && tensor_get(got.found.logprob, 0) < -1e-5);
         double error = 0, size = 0, head_error = 0, head_size = 0;
         for (int64_t c = 0; c < WIDTH; c++) {

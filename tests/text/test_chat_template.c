@@ -13,7 +13,7 @@ static Status render(ChatTemplate *chat, const json_t *variables, ChatRendering 
 
 /* ---- real templates ---- */
 
-static json_t *golden(const char *name) {
+static json_t *chat_template_golden(const char *name) {
     char path[512];
     json_t *json;
     if (!shared_path(name, path, sizeof path)) return NULL;
@@ -49,7 +49,7 @@ static void check_rendering(const json_t *expected, const json_t *conversations)
 }
 
 TEST(real_templates_give_what_jinja2_gives) {
-    json_t *all = golden("data/templates/expected_renderings.json"), *item;
+    json_t *all = chat_template_golden("data/templates/expected_renderings.json"), *item;
     size_t i;
     if (!all) skip();
     json_array_foreach(json_object_get(all, "renderings"), i, item) check_rendering(item, json_object_get(all, "conversations"));
@@ -59,7 +59,7 @@ TEST(real_templates_give_what_jinja2_gives) {
 
 /* llama.cpp's own list of templates; what Jinja2 says of each is beside it. */
 TEST(templates_in_configs_give_what_jinja2_gives) {
-    json_t *all = golden("data/templates/llamacpp_chat_expected.json"), *item;
+    json_t *all = chat_template_golden("data/templates/llamacpp_chat_expected.json"), *item;
     size_t i;
     if (!all) skip();
     json_array_foreach(json_object_get(all, "cases"), i, item) {

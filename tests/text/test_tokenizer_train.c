@@ -9,7 +9,7 @@
 
 static const char *const end_of_text[] = {"<|endoftext|>"};
 
-static BpeTrained train(const char *const *texts, size_t n, size_t vocab_size) {
+static BpeTrained tokenizer_train_on(const char *const *texts, size_t n, size_t vocab_size) {
     BpeTrainer *trainer;
     BpeTrained trained;
     check_ok(bpe_trainer_new(vocab_size, end_of_text, 1, &trainer));
@@ -28,7 +28,7 @@ static json_t *merges_of(const BpeTrained *trained) {
 }
 
 static void check_merges(const char *text, size_t vocab_size, const char *const *want, size_t n) {
-    BpeTrained trained = train(&text, 1, vocab_size);
+    BpeTrained trained = tokenizer_train_on(&text, 1, vocab_size);
     json_t *merges = merges_of(&trained);
     assert_int_equal(json_array_size(merges), n);
     for (size_t i = 0; i < n; i++) assert_string_equal(json_string_value(json_array_get(merges, i)), want[i]);
@@ -111,7 +111,7 @@ TEST(merges_equal_the_plain_way) {
         }
         text[len] = '\0';
         const char *list[] = {text};
-        BpeTrained trained = train(list, 1, 257 + 40);
+        BpeTrained trained = tokenizer_train_on(list, 1, 257 + 40);
         json_t *merges = merges_of(&trained);
         size_t n_words = plain_words(text, words), n_tokens = 257;
         for (; n_tokens < 257 + 40; n++) {
@@ -152,7 +152,7 @@ TEST(cuts_and_order_do_not_matter) {
     }
     str_append(&text, "\n\n end");
     const char *texts[] = {text.data};
-    BpeTrained whole = train(texts, 1, 600), parts;
+    BpeTrained whole = tokenizer_train_on(texts, 1, 600), parts;
     BpeTrainer *trainer;
     check_ok(bpe_trainer_new(600, end_of_text, 1, &trainer));
     for (size_t end = text.len; end > 0;) {
@@ -176,7 +176,7 @@ TEST(the_reference) {
     Str text = {0};
     check_ok(file_read(corpus, 1 << 20, &text));
     const char *texts[] = {text.data};
-    BpeTrained trained = train(texts, 1, 500);
+    BpeTrained trained = tokenizer_train_on(texts, 1, 500);
     json_t *merges = merges_of(&trained), *root, *vocab;
     Lines lines;
     Slice line;
@@ -199,7 +199,7 @@ TEST(the_reference) {
 /* What was trained can be used: any text comes back from its ids. */
 TEST(any_text_comes_back) {
     const char *texts[] = {"the cat sat on the mat. \xC3\xA9t\xC3\xA9, \xE4\xB8\xAD\xE6\x96\x87 and \xF0\x9F\x99\x82 the end"};
-    BpeTrained trained = train(texts, 1, 300);
+    BpeTrained trained = tokenizer_train_on(texts, 1, 300);
     Tokenizer *tokenizer;
     check_ok(tokenizer_load(temp_text(test_folder, "tokenizer.json", trained.json.data), &tokenizer));
     uint32_t seed = 5;
@@ -230,7 +230,7 @@ TEST(a_long_word_takes_little_time) {
     uint32_t seed = 5;
     for (int i = 0; i < 1000000; i++) str_append_char(&text, (char)('a' + (seed = seed * 1664525 + 1013904223) / 65536 % 20));
     const char *texts[] = {text.data};
-    BpeTrained trained = train(texts, 1, 4000);
+    BpeTrained trained = tokenizer_train_on(texts, 1, 4000);
     assert_int_equal(trained.vocab_size, 4000);
     str_release(&trained.json);
     str_release(&text);

@@ -146,7 +146,7 @@ static const char *event_file(const Run *run, Arena *arena) {
     return path;
 }
 
-static void save(Run *run, int64_t step) {
+static void events_save(Run *run, int64_t step) {
     json_t *state = json_object();
     check_ok(checkpoint_save(run, step, NULL, 0, state, 2));
     json_decref(state);
@@ -193,7 +193,7 @@ TEST(resumed_runs_have_no_step_twice) {
     Read read;
     check_ok(run_metric(run, "{\"step\": 1, \"loss\": 3.5, \"seconds\": 10}"));
     check_ok(run_metric(run, "{\"step\": 2, \"loss\": 2.5, \"seconds\": 20}"));
-    save(run, 2);
+    events_save(run, 2);
     check_ok(run_metric(run, "{\"step\": 3, \"loss\": 99, \"seconds\": 30}"));
     char *before = arena_strdup(arena, path_name(event_file(run, arena)));
     run_close(run); /* killed: a record that is cut short, and a temporary that was left behind */

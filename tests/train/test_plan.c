@@ -274,7 +274,7 @@ static void keep_pair_plan(void *context, const PairRun *run, const PairPlan *pl
     ((MemoryRun *)context)->plan = plan->memory;
 }
 
-static Status train(MemoryRun *run, const Recipe *recipe) {
+static Status plan_train(MemoryRun *run, const Recipe *recipe) {
     TrainResult result;
     TextRlResult learned;
     if (strncmp(run->rows, "prompts", 7) == 0)
@@ -317,7 +317,7 @@ static Status train_by(MemoryRun *run) {
     if (run->more) settings[n++] = run->more;
     Recipe *recipe;
     Status status = recipe_read(NULL, settings, n, &recipe);
-    if (status == ST_OK) status = train(run, recipe);
+    if (status == ST_OK) status = plan_train(run, recipe);
     (void)dir_remove(temp_file(run->folder, "run"));
     return status;
 }

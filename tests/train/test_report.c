@@ -17,7 +17,7 @@ static const char *run_dir_of(const char *name) {
     return dir;
 }
 
-static void put(const char *dir, const char *name, const char *text) { temp_text(dir, name, text); }
+static void report_put(const char *dir, const char *name, const char *text) { temp_text(dir, name, text); }
 
 /* The page of `n` runs, and their numbers. */
 static void page_of(const char *const *dirs, size_t n, Str *page, RunNumbers *numbers) {
@@ -92,19 +92,22 @@ TEST(a_whole_run) {
     const char *dir = run_dir_of("whole");
     Str page = {0};
     RunNumbers numbers;
-    put(dir, "recipe.yaml",
+    report_put(
+        dir, "recipe.yaml",
         "seed: 42\noutput: runs/x\n\nlora:\n  rank: 4\n  target_modules: [all-linear]\n\ndata:\n  train:\n    - path: rows.jsonl\n      max_rows: 5\ntrain:\n  learning_rate: 0.0002\n");
-    put(dir, "started.json", started);
-    put(dir, "metrics.jsonl",
-        "{\"step\": 1, \"loss\": 3.5, \"grad_norm\": 2, \"learning_rate\": 1e-4, \"tokens_per_second\": 50, \"epoch\": 0.5, \"seconds\": 1}\n"
-        "{\"step\": 2, \"loss\": 2.5, \"grad_norm\": 1, \"learning_rate\": 5e-5, \"tokens_per_second\": 70, \"epoch\": 1, \"seconds\": 2}\n"
-        "{\"step\": 3, \"loss\": 1.5, \"grad_norm\": 1, \"learning_rate\": 0, \"tokens_per_second\": 60, \"epoch\": 1.5, \"seconds\": 3}\n"
-        "{\"step\": 3, \"eval_loss\": 1.25, \"reward_margin\": 0.5, \"seconds\": 3.5}\n");
-    put(dir, "finished.json",
+    report_put(dir, "started.json", started);
+    report_put(dir, "metrics.jsonl",
+               "{\"step\": 1, \"loss\": 3.5, \"grad_norm\": 2, \"learning_rate\": 1e-4, \"tokens_per_second\": 50, \"epoch\": 0.5, \"seconds\": 1}\n"
+               "{\"step\": 2, \"loss\": 2.5, \"grad_norm\": 1, \"learning_rate\": 5e-5, \"tokens_per_second\": 70, \"epoch\": 1, \"seconds\": 2}\n"
+               "{\"step\": 3, \"loss\": 1.5, \"grad_norm\": 1, \"learning_rate\": 0, \"tokens_per_second\": 60, \"epoch\": 1.5, \"seconds\": 3}\n"
+               "{\"step\": 3, \"eval_loss\": 1.25, \"reward_margin\": 0.5, \"seconds\": 3.5}\n");
+    report_put(
+        dir, "finished.json",
         "{\"steps\": 3, \"first_loss\": 3.5, \"last_loss\": 1.5, \"eval_loss\": 1.25, \"best_eval_loss\": 1.25, \"seconds\": 4.5, \"peak_rss_bytes\": 3145728}");
-    put(dir, "samples.jsonl",
+    report_put(
+        dir, "samples.jsonl",
         "{\"step\": 2, \"prompt\": \"Say\\nit\", \"completion\": \"it\"}\n{\"step\": 3, \"prompt\": [{\"role\": \"user\"}], \"completion\": \"two\"}\n");
-    put(dir, "log.txt", "2026-01-01 began\n");
+    report_put(dir, "log.txt", "2026-01-01 began\n");
     page_of(&dir, 1, &page, &numbers);
     check_page(str_text(&page));
     static const char *const parts[] = {"<title>whole</title>",
@@ -141,7 +144,7 @@ TEST(samples_with_rewards) {
     const char *dir = run_dir_of("rewards");
     Str page = {0}, text = {0};
     for (int step = 1; step <= 12; step++) str_printf(&text, "{\"step\": %d, \"reward\": %d, \"eos_fraction\": 0.25}\n", step, step);
-    put(dir, "metrics.jsonl", str_text(&text));
+    report_put(dir, "metrics.jsonl", str_text(&text));
     str_clear(&text);
     static const double rewards[] = {0.5, -1, 2, 0.5};
     for (int i = 0; i < 4; i++)
@@ -151,7 +154,7 @@ TEST(samples_with_rewards) {
             rewards[i], rewards[i] / 2, i == 1 ? "length" : "stop");
     for (int i = 0; i < 3; i++) str_printf(&text, "{\"step\": 4, \"prompt\": \"<p>\", \"completion\": \"\", \"reward\": %s}\n", i < 2 ? "1" : "null");
     for (int i = 0; i < 2; i++) str_append(&text, "{\"step\": 5, \"prompt\": \"q\", \"completion\": [1, \"<\"], \"reward\": 0.25}\n");
-    put(dir, "samples.jsonl", str_text(&text));
+    report_put(dir, "samples.jsonl", str_text(&text));
     page_of(&dir, 1, &page, NULL);
     check_page(str_text(&page));
     static const char *const parts[] = {
@@ -182,13 +185,13 @@ TEST(hostile_text_is_escaped) {
              "{\"program\": \"%s\", \"command\": \"%s\", \"format\": \"%s\", \"compute\": \"%s\", \"warnings\": [\"%s\"], \"train\": {\"rows\": 1},"
              "\"sample\": [{\"where\": \"%s\", \"ids\": [5], \"trained\": [1], \"tokens\": [\"%s\"]}]}",
              evil, evil, evil, evil, evil, evil, evil);
-    put(dir, "started.json", text);
+    report_put(dir, "started.json", text);
     snprintf(text, sizeof text, "{\"step\": 1, \"loss\": 1, \"%s\": 2}\n", evil);
-    put(dir, "metrics.jsonl", text);
+    report_put(dir, "metrics.jsonl", text);
     snprintf(text, sizeof text, "{\"prompt\": \"%s\", \"completion\": {\"%s\": 1}}\n", evil, evil);
-    put(dir, "samples.jsonl", text);
-    put(dir, "recipe.yaml", "output: \"</script><b>\"\n\"</style><b>\": 3\ndata:\n  \"<b>\": \"]]></script>\"\n");
-    put(dir, "log.txt", "</pre><b> \xff\xc3 \x01\n");
+    report_put(dir, "samples.jsonl", text);
+    report_put(dir, "recipe.yaml", "output: \"</script><b>\"\n\"</style><b>\": 3\ndata:\n  \"<b>\": \"]]></script>\"\n");
+    report_put(dir, "log.txt", "</pre><b> \xff\xc3 \x01\n");
     page_of(&dir, 1, &page, NULL);
     check_page(str_text(&page));
     assert_int_equal(count_of(str_text(&page), "</script>"), 1);
@@ -227,7 +230,7 @@ TEST(odd_metrics) {
         RunNumbers numbers;
         snprintf(name, sizeof name, "odd-%zu", i);
         const char *dir = run_dir_of(name);
-        put(dir, "metrics.jsonl", cases[i].metrics);
+        report_put(dir, "metrics.jsonl", cases[i].metrics);
         page_of(&dir, 1, &page, &numbers);
         check_page(str_text(&page));
         if (numbers.broken_lines != cases[i].broken || numbers.steps != cases[i].steps || count_of(str_text(&page), "<figure") != cases[i].figures)
@@ -242,17 +245,18 @@ TEST(odd_metrics) {
 TEST(broken_files_are_left_out) {
     const char *dir = run_dir_of("broken");
     Str page = {0};
-    put(dir, "recipe.yaml", "a: [1, 2\n");
-    put(dir, "metrics.jsonl", "{\"step\": 1, \"loss\": 2}\n");
-    put(dir, "started.json", "{\"steps\": ");
-    put(dir, "finished.json", "[1]");
-    put(dir, "samples.jsonl", "{\"prompt\": 1}\nhalf");
+    report_put(dir, "recipe.yaml", "a: [1, 2\n");
+    report_put(dir, "metrics.jsonl", "{\"step\": 1, \"loss\": 2}\n");
+    report_put(dir, "started.json", "{\"steps\": ");
+    report_put(dir, "finished.json", "[1]");
+    report_put(dir, "samples.jsonl", "{\"prompt\": 1}\nhalf");
     page_of(&dir, 1, &page, NULL);
     check_page(str_text(&page));
     static const char *const warnings[] = {"settings are left out", "started.json is left out", "finished.json is left out",
                                            "1 line of samples.jsonl left out"};
     for (size_t i = 0; i < COUNT_OF(warnings); i++) check_contains(str_text(&page), warnings[i]);
-    put(dir, "started.json",
+    report_put(
+        dir, "started.json",
         "{\"memory\": [], \"train\": {\"rows\": \"x\"}, \"warnings\": {}, \"sample\": [1, {}, {\"ids\": [\"a\", 1], \"tokens\": [3], \"trained\": {}}], \"steps\": -4}");
     page_of(&dir, 1, &page, NULL);
     check_page(str_text(&page));
@@ -273,7 +277,7 @@ static void write_long_run(const char *dir, int64_t steps, double factor) {
     for (int64_t step = 1; step <= steps; step++)
         str_printf(&metrics, "{\"step\": %lld, \"loss\": %.9g, \"grad_norm\": %.9g}\n", (long long)step, factor * (2 + sin((double)step)),
                    step == steps / 2 ? 1e6 : 1 + cos((double)step) / 2);
-    put(dir, "metrics.jsonl", str_text(&metrics));
+    report_put(dir, "metrics.jsonl", str_text(&metrics));
     str_release(&metrics);
 }
 
@@ -299,7 +303,7 @@ TEST(several_runs) {
         snprintf(name, sizeof name, "several-%d/run", i);
         snprintf(dirs[i], sizeof dirs[i], "%s", run_dir_of(name));
         snprintf(recipe, sizeof recipe, "seed: 1\noutput: x%d\nlora:\n  rank: %d\n", i, i < 5 ? 4 : 8);
-        put(dirs[i], "recipe.yaml", recipe);
+        report_put(dirs[i], "recipe.yaml", recipe);
         write_long_run(dirs[i], 5 * i, 1 + i);
         paths[i] = dirs[i];
     }
@@ -315,8 +319,9 @@ TEST(several_runs) {
 TEST(what_does_not_move_is_a_number) {
     const char *dir = run_dir_of("learns-by-reward");
     Str page = {0};
-    put(dir, "recipe.yaml", "data:\n  step_separator: \"\\n\"\n  max_length: 1024\n  shuffle: false\n");
-    put(dir, "metrics.jsonl",
+    report_put(dir, "recipe.yaml", "data:\n  step_separator: \"\\n\"\n  max_length: 1024\n  shuffle: false\n");
+    report_put(
+        dir, "metrics.jsonl",
         "{\"step\": 1, \"loss\": 6.16e-17, \"reward\": 0.25, \"kl\": 0, \"learning_rate\": 1e-5, \"zero_std_fraction\": 0.5, \"reward/my_judge\": 13310}\n"
         "{\"step\": 2, \"loss\": -1e-17, \"reward\": 0.25, \"kl\": 0, \"learning_rate\": 1e-5, \"zero_std_fraction\": 0.25, \"reward/my_judge\": 13310,"
         " \"reward_correlation/my_judge:exact\": null, \"groups_compared\": 3, \"eval_reward_std\": 2}\n"

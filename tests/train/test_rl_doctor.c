@@ -29,7 +29,7 @@ static void feed(Stream *stream, const char *metric, double from, double to, int
 }
 
 /* Of a run on text, or on an environment. */
-static Stream begin(bool text) {
+static Stream rl_doctor_begin(bool text) {
     Stream stream = {.doctor = rl_doctor_new()};
     Finding finding;
     rl_doctor_add(stream.doctor, 0, text ? "eos_fraction" : "episode_length", (double)NAN, &finding);
@@ -38,7 +38,7 @@ static Stream begin(bool text) {
     return stream;
 }
 
-static void end(Stream *stream) {
+static void rl_doctor_end(Stream *stream) {
     rl_doctor_free(stream->doctor);
     str_release(&stream->said);
 }
@@ -87,7 +87,7 @@ TEST(each_rule_speaks_where_it_should) {
         {"nobody_knows", -1e30, 1e30, 100, "", ""},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        Stream stream = begin(true);
+        Stream stream = rl_doctor_begin(true);
         feed(&stream, cases[i].metric, cases[i].from, cases[i].to, cases[i].n);
         if (!text_starts_with(str_text(&stream.said), cases[i].rule) || (stream.said.len > 0 && !cases[i].rule[0]))
             fail_msg("case %zu, %s from %g to %g: said '%s', expected '%s'", i, cases[i].metric, cases[i].from, cases[i].to, str_text(&stream.said),
@@ -96,7 +96,7 @@ TEST(each_rule_speaks_where_it_should) {
             check_contains(stream.last.text, cases[i].text);
             assert_true(stream.last.hint[0] != '\0' && !strchr(stream.last.text, '{'));
         }
-        end(&stream);
+        rl_doctor_end(&stream);
     }
 }
 
@@ -109,10 +109,10 @@ TEST(entropy_means_less_on_environments) {
     } cases[] = {{true, 1.5, 0.0, true}, {false, 1.5, 0.0, true}, {true, 1, -0.02, true},
                  {true, 1, 0.02, true},  {false, 1, 0.02, false}, {false, 1.4, -4, false}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        Stream stream = begin(cases[i].text);
+        Stream stream = rl_doctor_begin(cases[i].text);
         feed(&stream, "entropy", cases[i].from, cases[i].to, 300);
         if (cases[i].said != (stream.times > 0)) fail_msg("entropy from %g to %g: said '%s'", cases[i].from, cases[i].to, str_text(&stream.said));
-        end(&stream);
+        rl_doctor_end(&stream);
     }
 }
 
@@ -143,15 +143,15 @@ TEST(chance_alone_cannot_rise) {
 }
 
 TEST(it_is_said_rarely) {
-    Stream stream = begin(true);
+    Stream stream = rl_doctor_begin(true);
     feed(&stream, "eos_fraction", 0.1, 0.1, 1000);
     assert_int_equal(stream.times, 5); /* with the 10th line, the 30th, 90th, 270th, 810th */
-    end(&stream);
+    rl_doctor_end(&stream);
 }
 
 /* What was found stays, with where it was and whether it still is. */
 TEST(what_was_found_is_kept) {
-    Stream stream = begin(true);
+    Stream stream = rl_doctor_begin(true);
     Finding finding;
     feed(&stream, "eos_fraction", 0, 1, 101);
     for (int i = 1; i <= 30; i++) rl_doctor_add(stream.doctor, i, "zero_std_fraction", 0.9, &finding);
@@ -162,7 +162,7 @@ TEST(what_was_found_is_kept) {
     assert_string_equal(finding.rule, "truncated");
     assert_true(!finding.holds && finding.first_step == 10 && finding.last_step == 55); /* the mean of 45 .. 54 hundredths */
     assert_false(rl_doctor_finding(stream.doctor, 2, &finding));
-    end(&stream);
+    rl_doctor_end(&stream);
 }
 
 /* `n` lines from `step` on with one metric; a reward that rises where `rises`. */

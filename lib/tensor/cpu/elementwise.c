@@ -270,7 +270,7 @@ static inline Activated tanh_at(float x) {
     case ACT_TANH: FOR_EACH(tanh_at, result);           \
     }
 
-static void activate(Activation kind, int64_t n, const float *restrict x, float *restrict value) { ACTIVATE(kind, value[i] = at.value) }
+static void elementwise_activate(Activation kind, int64_t n, const float *restrict x, float *restrict value) { ACTIVATE(kind, value[i] = at.value) }
 
 static void activate_with_slope(Activation kind, int64_t n, const float *restrict x, float *restrict value, float *restrict slope) {
     ACTIVATE(kind, (value[i] = at.value, slope[i] = at.slope))
@@ -309,7 +309,7 @@ void ISA_FN(activation)(Activation kind, const Tensor *x, const Tensor *up, Tens
             const int64_t n = run.n;
             run_ahead(x, run.x + RUN, n);
             run_ahead(up, run.up + RUN, n);
-            activate(kind, n, run_read(x, run.x, n, buffer), value);
+            elementwise_activate(kind, n, run_read(x, run.x, n, buffer), value);
             if (up) {
                 const float *factor = run_read(up, run.up, n, buffer);
                 for (int64_t i = 0; i < n; i++) value[i] *= factor[i];

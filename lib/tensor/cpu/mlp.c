@@ -54,7 +54,7 @@ static void columns_read(const Tensor *x, int64_t begin, int64_t rows, float *to
     transpose(rows, width, from, width, to, n);
 }
 
-static void activate(Activation kind, int64_t n, float *restrict z) {
+static void mlp_activate(Activation kind, int64_t n, float *restrict z) {
     if (kind == ACT_TANH)
         for (int64_t i = 0; i < n; i++) z[i] = exact_tanh(z[i]);
     else
@@ -89,7 +89,7 @@ static void forward_block(void *context, int64_t block) {
         for (int64_t o = 0; o < out; o++)
             for (int64_t r = 0; r < n; r++) z[o * n + r] = bias[o];
         tile_product(out, n, in, (Strided){floats_of(args->weights[k]), in, 1}, h, n, z, n, true);
-        if (activated(args, k)) activate(args->activation, out * n, z);
+        if (activated(args, k)) mlp_activate(args->activation, out * n, z);
         h = z;
     }
     int64_t out = tensor_width(run->y);

@@ -15,7 +15,8 @@ static void convert(const void *from, DType from_dtype, int64_t from_ld, void *t
         }
 }
 
-static void finish(const float *tile, int64_t tile_ld, float alpha, float beta, void *c, DType dtype, int64_t ld, int64_t rows, int64_t cols) {
+static void product_rows_finish(const float *tile, int64_t tile_ld, float alpha, float beta, void *c, DType dtype, int64_t ld, int64_t rows,
+                                int64_t cols) {
     Tensor target = {.dtype = dtype, .data = c};
     float buffer[RUN];
     for (int64_t i = 0; i < rows; i++)
@@ -90,4 +91,4 @@ static void gradient(const LogprobArgs *args, const LogitGrad *grad, float *z, i
     if (target >= 0) z[target] += grad->dlogprob * target_slope;
 }
 
-const CpuRows ISA_FN(rows) = {convert, finish, logits, sum, gradient};
+const CpuRows ISA_FN(rows) = {convert, product_rows_finish, logits, sum, gradient};

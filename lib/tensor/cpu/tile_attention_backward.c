@@ -103,7 +103,7 @@ static void blocks_make(Pass *pass) {
     }
 }
 
-static float dot(const uint16_t *a, const uint16_t *b, int64_t n) {
+static float tile_attention_backward_dot(const uint16_t *a, const uint16_t *b, int64_t n) {
     __m512 sum = _mm512_setzero_ps();
     for (int64_t c = 0; c < n; c += TILE_K) {
         __mmask32 there = n - c >= TILE_K ? 0xffffffffu : (1u << (n - c)) - 1;
@@ -127,7 +127,8 @@ static void block_begin(const Pass *pass, Block *block, int64_t kv_head) {
     memset(block->dq.at, 0, (size_t)(BLOCK_GROUPS * block->dq.row));
     for (int64_t r = 0; r < block->n; r++) {
         block->norms[r] = ((const float *)pass->logsumexp->data)[block->at[r] / shape->dim] * LOG2_E;
-        block->means[r] = dot((const uint16_t *)pass->dy->data + block->at[r], (const uint16_t *)pass->y->data + block->at[r], shape->dim);
+        block->means[r] =
+            tile_attention_backward_dot((const uint16_t *)pass->dy->data + block->at[r], (const uint16_t *)pass->y->data + block->at[r], shape->dim);
     }
     for (int64_t r = block->n; r < BLOCK_ROWS; r++) {
         block->norms[r] = block->means[r] = 0;

@@ -869,7 +869,7 @@ static int factor_shared(const Product *products, int n) {
     return first ? 1 : second ? 2 : 0;
 }
 
-static void run(const Product *products, int n) {
+static void tile_product_run(const Product *products, int n) {
     Plan plans[PRODUCTS_MOST];
     bool parallel = false, made = false, flat = true;
     int64_t end = 0;
@@ -880,7 +880,7 @@ static void run(const Product *products, int n) {
     int shared = made && n > 1 ? factor_shared(products, n) : 0;
     flat &= shared == 2;            /* gradients of LoRA's factors A, whose wide factor so is read once */
     if (made && n > 1 && !shared) { /* there is one place for rows that are made */
-        for (int i = 0; i < n; i++) run(&products[i], 1);
+        for (int i = 0; i < n; i++) tile_product_run(&products[i], 1);
         return;
     }
     for (int i = 0; i < n; i++) {
@@ -909,7 +909,7 @@ static int64_t col_tile(int64_t n, int64_t k) { return panel_cols(n, div_up(k, T
 /* With rows of a single tile, they are the factor that is made into tiles. */
 static bool tile_turned(const Product *product) { return product->m <= BLOCK && product->b.transposed; }
 
-static void column(const Product *product, int64_t col, int64_t cols) {
+static void tile_product_column(const Product *product, int64_t col, int64_t cols) {
     int64_t k_tiles = div_up(product->k, TILE_K), width = tile_turned(product) ? BLOCK : round_up(cols, BLOCK);
     char *panel = cpu_scratch(CPU_TILE_B, (size_t)(width * k_tiles * 64));
     if (cpu_planning()) return;
@@ -924,7 +924,7 @@ static void column(const Product *product, int64_t col, int64_t cols) {
         panel_load(&b, col, width, 0, k_tiles, panel, k_tiles * 2 * TILE_BYTES);
 }
 
-static void tile(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c) {
+static void tile_product_tile(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c) {
     bool turned = tile_turned(product);
     int64_t k_tiles = div_up(product->k, TILE_K), stride = turned ? 0 : k_tiles * 2 * TILE_BYTES;
     Factor a = turned ? factor_turned(factor(product->b, 1, product->n, product->k)) : factor(product->a, 1, product->m, product->k);
@@ -972,4 +972,4 @@ static void tile(const Product *product, int64_t row, int64_t rows, int64_t col,
     tiles_end();
 }
 
-const CpuProducts ISA_FN(tile_products) = {run, row_tile, col_tile, column, tile, makes_more};
+const CpuProducts ISA_FN(tile_products) = {tile_product_run, row_tile, col_tile, tile_product_column, tile_product_tile, makes_more};

@@ -444,7 +444,7 @@ static bool panels_shared(const Product *one, const Product *other) {
            other->c_dtype == DT_F32;
 }
 
-static void run(const Product *products, int n) {
+static void vector_product_run(const Product *products, int n) {
     Thin thin;
     for (int i = 0, end; i < n; i = end) {
         end = i + 1;
@@ -470,7 +470,7 @@ static int64_t col_tile(int64_t n, int64_t k) { return panel_cols(n, k, 2 * PANE
 /* One tile has all rows then. */
 static bool tile_of_few(const Product *product) { return product->m <= GROUP && ISA_FN(few_fits)(product); }
 
-static void column(const Product *product, int64_t col, int64_t cols) {
+static void vector_product_column(const Product *product, int64_t col, int64_t cols) {
     if (tile_of_few(product)) {
         ISA_FN(few_column)(product);
         return;
@@ -480,7 +480,7 @@ static void column(const Product *product, int64_t col, int64_t cols) {
     panel_load(&product->b, 1, col, cols, 0, product->k, panel);
 }
 
-static void tile(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c) {
+static void vector_product_tile(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c) {
     if (tile_of_few(product)) {
         ISA_FN(few_tile)(product, col, cols, c);
         return;
@@ -493,4 +493,4 @@ static void tile(const Product *product, int64_t row, int64_t rows, int64_t col,
     rows_run(&plan, &part, &work, 0, rows, 0, cols, 0, part.k);
 }
 
-const CpuProducts ISA_FN(products) = {run, row_tile, col_tile, column, tile, NULL};
+const CpuProducts ISA_FN(products) = {vector_product_run, row_tile, col_tile, vector_product_column, vector_product_tile, NULL};

@@ -33,7 +33,7 @@ static int64_t key_row(const Query *query, int64_t position) {
     return layout->segments[s].begin + position - layout_offset(layout, s);
 }
 
-static double dot(const Tensor *a, int64_t a_start, const Tensor *b, int64_t b_start, int64_t n) {
+static double ref_attention_dot(const Tensor *a, int64_t a_start, const Tensor *b, int64_t b_start, int64_t n) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += tensor_get(a, a_start + i) * tensor_get(b, b_start + i);
     return sum;
@@ -71,7 +71,7 @@ static void attend(const Query *query, int64_t h, const Tensor *q, const Tensor 
     int64_t q_start = (query->row * args->n_heads + h) * d, n_keys = query->position - query->first + 1;
     double largest = -HUGE_VAL, sum = 0, slope;
     for (int64_t j = 0; j < n_keys; j++) {
-        scores[j] = score_of(args, dot(q, q_start, k, key_row(query, query->first + j) * kv_width + kv_start, d), &slope);
+        scores[j] = score_of(args, ref_attention_dot(q, q_start, k, key_row(query, query->first + j) * kv_width + kv_start, d), &slope);
         if (scores[j] > largest || isnan(scores[j])) largest = scores[j];
     }
     for (int64_t j = 0; j < n_keys; j++) sum += scores[j] = exp(scores[j] - largest);
@@ -114,11 +114,11 @@ static void attend_backward(const Query *query, int64_t h, const Tensor *q, cons
     const AttentionArgs *args = query->args;
     int64_t d = args->head_dim, kv_width = args->n_kv_heads * d, kv_start = h / (args->n_heads / args->n_kv_heads) * d;
     int64_t q_start = (query->row * args->n_heads + h) * d;
-    double norm = tensor_get(logsumexp, query->row * args->n_heads + h), mean = dot(dy, q_start, y, q_start, d);
+    double norm = tensor_get(logsumexp, query->row * args->n_heads + h), mean = ref_attention_dot(dy, q_start, y, q_start, d);
     for (int64_t position = query->first; position <= query->position; position++) {
         int64_t key = key_row(query, position) * kv_width + kv_start;
-        double slope, score = score_of(args, dot(q, q_start, k, key, d), &slope), prob = exp(score - norm);
-        double dproduct = prob * (dot(dy, q_start, v, key, d) - mean) * slope;
+        double slope, score = score_of(args, ref_attention_dot(q, q_start, k, key, d), &slope), prob = exp(score - norm);
+        double dproduct = prob * (ref_attention_dot(dy, q_start, v, key, d) - mean) * slope;
         for (int64_t c = 0; c < d; c++) {
             sums->dq[q_start + c] += dproduct * tensor_get(k, key + c);
             sums->dk[key + c] += dproduct * tensor_get(q, q_start + c);

@@ -87,7 +87,7 @@ void ref_rope(const Tensor *x, const Tensor *cosine, const Tensor *sine, int64_t
 }
 
 /* f(x) and f'(x). */
-static double activate(Activation kind, double x, double *slope) {
+static double ref_elementwise_activate(Activation kind, double x, double *slope) {
     switch (kind) {
     case ACT_SILU: {
         double sigmoid = 1 / (1 + exp(-x));
@@ -128,7 +128,7 @@ static Halves halves_of(const Tensor *x, const Tensor *up, int64_t i) {
 void ref_activation(Activation kind, const Tensor *x, const Tensor *up, Tensor *y) {
     for (int64_t i = 0; i < tensor_count(y); i++) {
         Halves at = halves_of(x, up, i);
-        double slope, value = activate(kind, tensor_get(x, at.x), &slope);
+        double slope, value = ref_elementwise_activate(kind, tensor_get(x, at.x), &slope);
         tensor_set(y, i, up ? value * tensor_get(up, at.up) : value);
     }
 }
@@ -137,7 +137,8 @@ void ref_activation_backward(Activation kind, const Tensor *x, const Tensor *up,
                              Tensor *y) {
     for (int64_t i = 0; i < tensor_count(dy); i++) {
         Halves at = halves_of(x, up, i);
-        double slope, value = activate(kind, tensor_get(x, at.x), &slope), d = tensor_get(dy, i), factor = up ? tensor_get(up, at.up) : 1;
+        double slope, value = ref_elementwise_activate(kind, tensor_get(x, at.x), &slope), d = tensor_get(dy, i),
+                      factor = up ? tensor_get(up, at.up) : 1;
         if (dx) ref_put(dx, at.x, d * factor * slope, beta[0]);
         if (dup) ref_put(dup, at.up, d * value, beta[up == x ? 0 : 1]);
         if (y) tensor_set(y, i, value * factor);

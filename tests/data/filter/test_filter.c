@@ -304,7 +304,7 @@ TEST(rules_by_hand) {
     arena_free(arena);
 }
 
-static FilterVerdict judge(Filters *filters, FilterStage stage, const char *instruction, const char *completion) {
+static FilterVerdict filter_judge(Filters *filters, FilterStage stage, const char *instruction, const char *completion) {
     FilterRow row = make_row(instruction, "", completion);
     FilterVerdict verdict;
     check_ok(filters_run(filters, stage, &row, 1, &verdict));
@@ -322,16 +322,17 @@ TEST(contaminated_rows_are_found) {
     str_printf(&name, "{decontaminate: ['%s']}", temp_text(test_folder, "eval.jsonl", str_text(&text)));
     Arena *arena = arena_new(0);
     Filters *filters = open_only(str_text(&name), arena);
-    FilterVerdict verdict = judge(filters, FILTER_BOTH, "x ONE two, three four five six -- seven eight nine ten eleven twelve thirteen!", "y");
+    FilterVerdict verdict = filter_judge(filters, FILTER_BOTH, "x ONE two, three four five six -- seven eight nine ten eleven twelve thirteen!", "y");
     assert_false(verdict.kept);
     assert_string_equal(verdict.reason, "decontaminate");
     check_contains(verdict.nearest_id, "eval.jsonl line 1");
     check_contains(verdict.nearest_text, "thirteen fourteen");
     check_close(verdict.score, 1.0 / 11, 1e-15); /* 15 words have 3 grams of 13 and 8 of 8 words */
-    assert_true(judge(filters, FILTER_BOTH, "one two three four five six seven eight nine ten eleven twelve and thirteen", "y").kept);
-    assert_false(judge(filters, FILTER_BOTH, "It is a question of only eight words is short", "y").kept);
-    assert_true(judge(filters, FILTER_BOTH, "too short", "too short").kept);
-    assert_true(judge(filters, FILTER_BOTH, "Answer the following question with yes or no and nothing else at all please: is it so?", "y").kept);
+    assert_true(filter_judge(filters, FILTER_BOTH, "one two three four five six seven eight nine ten eleven twelve and thirteen", "y").kept);
+    assert_false(filter_judge(filters, FILTER_BOTH, "It is a question of only eight words is short", "y").kept);
+    assert_true(filter_judge(filters, FILTER_BOTH, "too short", "too short").kept);
+    assert_true(
+        filter_judge(filters, FILTER_BOTH, "Answer the following question with yes or no and nothing else at all please: is it so?", "y").kept);
     filters_close(filters);
     arena_free(arena);
     str_release(&text);
@@ -343,12 +344,12 @@ TEST(contaminated_rows_are_found) {
 TEST(duplicates_are_found) {
     Arena *arena = arena_new(0);
     Filters *filters = open_only("{exact: true}", arena);
-    assert_true(judge(filters, FILTER_BOTH, "Name three colours.", "a").kept);
-    FilterVerdict verdict = judge(filters, FILTER_BOTH, "  name THREE\ncolours", "b");
+    assert_true(filter_judge(filters, FILTER_BOTH, "Name three colours.", "a").kept);
+    FilterVerdict verdict = filter_judge(filters, FILTER_BOTH, "  name THREE\ncolours", "b");
     assert_string_equal(verdict.reason, "exact");
     assert_string_equal(verdict.nearest_text, "Name three colours.");
-    assert_true(judge(filters, FILTER_BOTH, "Name four colours.", "a").kept);
-    assert_true(judge(filters, FILTER_BOTH, "", "a").kept && judge(filters, FILTER_BOTH, "", "a").kept); /* nothing is like nothing */
+    assert_true(filter_judge(filters, FILTER_BOTH, "Name four colours.", "a").kept);
+    assert_true(filter_judge(filters, FILTER_BOTH, "", "a").kept && filter_judge(filters, FILTER_BOTH, "", "a").kept); /* nothing is like nothing */
     assert_int_equal(filters_at(filters, 0)->rejected, 1);
     assert_int_equal(filters_counts(filters, FILTER_BOTH).rows, 5);
     assert_null(filters_at(filters, 1));
@@ -358,20 +359,20 @@ TEST(duplicates_are_found) {
     FilterRow seed = make_row("Write a short poem about the deep blue sea", "", NULL);
     seed.id = "seed 7";
     check_ok(filters_remember(filters, FILTER_BOTH, &seed, 1));
-    verdict = judge(filters, FILTER_BOTH, "Write a short poem about the deep green sea", "a"); /* 8 of 9 words: F = 8/9 */
+    verdict = filter_judge(filters, FILTER_BOTH, "Write a short poem about the deep green sea", "a"); /* 8 of 9 words: F = 8/9 */
     assert_string_equal(verdict.nearest_id, "seed 7");
     check_close(verdict.score, 8.0 / 9, 1e-15);
-    verdict = judge(filters, FILTER_BOTH, "Write a long story of a deep green lake", "a"); /* write a deep: 3 of 9 */
+    verdict = filter_judge(filters, FILTER_BOTH, "Write a long story of a deep green lake", "a"); /* write a deep: 3 of 9 */
     assert_true(verdict.kept);
     check_close(verdict.scores[0], 3.0 / 9, 1e-15);
     filters_close(filters);
 
     filters = open_only("{minhash: {threshold: 0.7, on: row}}", arena);
-    assert_true(judge(filters, FILTER_BOTH, "What is the capital of France, and how many people live there today?", "Paris").kept);
+    assert_true(filter_judge(filters, FILTER_BOTH, "What is the capital of France, and how many people live there today?", "Paris").kept);
     /* Looks at answers: not of this stage */
-    assert_true(judge(filters, FILTER_PROMPT, "What is the capital of France, and how many people live there today?", "Paris").kept);
-    assert_false(judge(filters, FILTER_BOTH, "What is the capital of France, and how many people live there now?", "Paris").kept);
-    assert_true(judge(filters, FILTER_BOTH, "What is the capital of Peru, and how high does it lie?", "Lima").kept);
+    assert_true(filter_judge(filters, FILTER_PROMPT, "What is the capital of France, and how many people live there today?", "Paris").kept);
+    assert_false(filter_judge(filters, FILTER_BOTH, "What is the capital of France, and how many people live there now?", "Paris").kept);
+    assert_true(filter_judge(filters, FILTER_BOTH, "What is the capital of Peru, and how high does it lie?", "Lima").kept);
     filters_close(filters);
     arena_free(arena);
 }
@@ -466,12 +467,12 @@ TEST(stages_have_their_own_filters) {
     Arena *arena = arena_new(0);
     Filters *filters = open_only("{words: true, refusal: true, exact: true}", arena);
     assert_int_equal(filters_at(filters, 1)->stage, FILTER_BOTH);
-    assert_string_equal(judge(filters, FILTER_PROMPT, "Too short", NULL).reason, "words");
-    assert_string_equal(judge(filters, FILTER_PROMPT, "I'm sorry, but I cannot help with that", NULL).reason, "refusal");
-    assert_true(judge(filters, FILTER_PROMPT, "Name three primary colours", NULL).kept);
-    assert_string_equal(judge(filters, FILTER_PROMPT, "Name three primary colours", NULL).reason, "exact");
-    assert_true(judge(filters, FILTER_ANSWER, "Name three primary colours", "Red").kept); /* the same row, later: not its own duplicate */
-    assert_string_equal(judge(filters, FILTER_ANSWER, "Name three primary colours", "I'm sorry, but no").reason, "refusal");
+    assert_string_equal(filter_judge(filters, FILTER_PROMPT, "Too short", NULL).reason, "words");
+    assert_string_equal(filter_judge(filters, FILTER_PROMPT, "I'm sorry, but I cannot help with that", NULL).reason, "refusal");
+    assert_true(filter_judge(filters, FILTER_PROMPT, "Name three primary colours", NULL).kept);
+    assert_string_equal(filter_judge(filters, FILTER_PROMPT, "Name three primary colours", NULL).reason, "exact");
+    assert_true(filter_judge(filters, FILTER_ANSWER, "Name three primary colours", "Red").kept); /* the same row, later: not its own duplicate */
+    assert_string_equal(filter_judge(filters, FILTER_ANSWER, "Name three primary colours", "I'm sorry, but no").reason, "refusal");
     assert_int_equal(filters_counts(filters, FILTER_PROMPT).rows, 4);
     assert_int_equal(filters_counts(filters, FILTER_ANSWER).kept, 1);
     filters_close(filters);
@@ -514,7 +515,7 @@ typedef struct Judge {
     size_t asked;
 } Judge;
 
-static Status ask(void *context, const FilterRow *rows, size_t n, double *values) {
+static Status filter_ask(void *context, const FilterRow *rows, size_t n, double *values) {
     Judge *judge = context;
     judge->asked += n;
     for (size_t i = 0; i < n; i++) values[i] = rows[i].completion.data[0] == '?' ? (double)NAN : rows[i].completion.data[0] - '0';
@@ -528,18 +529,19 @@ TEST(judges_are_asked_last) {
     Judge counter = {0};
     FilterVerdict verdict;
     check_ok(filters_open(
-        &(FilterConfig){.filters = yaml("{exact: true, judge: {min: 7, rubric: truth}}", arena), .only = true, .judge = {ask, &counter}}, &filters));
+        &(FilterConfig){.filters = yaml("{exact: true, judge: {min: 7, rubric: truth}}", arena), .only = true, .judge = {filter_ask, &counter}},
+        &filters));
     assert_string_equal(filters_text(filters, "judge", "rubric"), "truth");
     assert_null(filters_text(filters, "judge", "rubrik"));
-    verdict = judge(filters, FILTER_BOTH, "one", "6");
+    verdict = filter_judge(filters, FILTER_BOTH, "one", "6");
     assert_string_equal(verdict.reason, "judge");
     check_close(verdict.score, 6, 0);
-    verdict = judge(filters, FILTER_BOTH, "one", "7");
+    verdict = filter_judge(filters, FILTER_BOTH, "one", "7");
     assert_true(verdict.kept);
     check_close(verdict.scores[1], 7, 0);
-    assert_string_equal(judge(filters, FILTER_BOTH, "one", "9").reason, "exact");
+    assert_string_equal(filter_judge(filters, FILTER_BOTH, "one", "9").reason, "exact");
     assert_int_equal(counter.asked, 2);
-    assert_string_equal(judge(filters, FILTER_BOTH, "two", "?").what, "no number could be had for it");
+    assert_string_equal(filter_judge(filters, FILTER_BOTH, "two", "?").what, "no number could be had for it");
     FilterRow row = make_row("three", "", "!");
     check_status(filters_run(filters, FILTER_BOTH, &row, 1, &verdict), ST_RESOURCE);
     check_text("the judge is gone");

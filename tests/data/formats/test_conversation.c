@@ -60,7 +60,7 @@ typedef struct Result {
     int32_t templates;
 } Result;
 
-static Result encode(const char *format, const char *template, const char *train_on, const char *system, const char *row_text) {
+static Result test_conversation_encode(const char *format, const char *template, const char *train_on, const char *system, const char *row_text) {
     Result result = {0};
     Chat *chat;
     Encoding encoding = {0};
@@ -97,13 +97,13 @@ static Result encode(const char *format, const char *template, const char *train
 }
 
 static void check_trained(const char *format, const char *template, const char *train_on, const char *row, const char *trained) {
-    Result result = encode(format, template, train_on, NULL, row);
+    Result result = test_conversation_encode(format, template, train_on, NULL, row);
     if (result.status != ST_OK) fail_msg("%s", status_text());
     assert_string_equal(result.trained, trained);
 }
 
 static void check_refused(const char *format, const char *template, const char *train_on, const char *row, const char *message) {
-    Result result = encode(format, template, train_on, NULL, row);
+    Result result = test_conversation_encode(format, template, train_on, NULL, row);
     if (result.status == ST_OK) fail_msg("%s should be refused: %s", row, message);
     check_text(message);
 }
@@ -129,7 +129,7 @@ TEST(assistants_are_trained_through_their_end_of_turn) {
     check_trained("messages", chatml, "auto", two_turns(", \"train\": false"), "ef<|im_end|>");
     check_trained("messages", chatml, "auto", two_turns(", \"weight\": 1, \"train\": true"), "bc<|im_end|>|ef<|im_end|>");
     check_refused("messages", chatml, "auto", two_turns(", \"weight\": 2"), "'weight' of message 2 is neither 0 nor 1");
-    Result result = encode("messages", chatml, "auto", NULL, two_turns(""));
+    Result result = test_conversation_encode("messages", chatml, "auto", NULL, two_turns(""));
     assert_int_equal(result.templates, 2); /* the two ends of turn */
     assert_int_equal(result.n_trained, 6);
 }
@@ -179,20 +179,20 @@ TEST(templates_that_are_not_prefix_preserving_are_refused) {
 
 TEST(tokens_across_the_border_belong_to_the_answer) {
     static const char lines[] = "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}";
-    Result result = encode(
+    Result result = test_conversation_encode(
         "messages", "{% for m in messages %}{{ m.role }}\n{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}assistant\n{% endif %}",
         "auto", NULL, "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"\\nb\"}]}");
     assert_int_equal(result.status, ST_OK);
     assert_string_equal(result.trained, "\n\nb<|end|>");
     assert_true(result.remapped);
-    result = encode("messages", lines, "auto", NULL, two_turns(""));
+    result = test_conversation_encode("messages", lines, "auto", NULL, two_turns(""));
     assert_false(result.remapped);
 }
 
 TEST(what_a_row_may_hold) {
-    Result result = encode("messages", chatml, "auto", "Be kind.", two_turns(""));
+    Result result = test_conversation_encode("messages", chatml, "auto", "Be kind.", two_turns(""));
     assert_true(text_starts_with(result.whole, "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user"));
-    result = encode(
+    result = test_conversation_encode(
         "messages", chatml, "auto", "Be kind.",
         "{\"messages\": [{\"role\": \"system\", \"content\": \"own\"}, {\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}");
     assert_true(text_starts_with(result.whole, "<|im_start|>system\nown<|im_end|>"));
@@ -233,8 +233,9 @@ TEST(what_a_row_may_hold) {
     check_trained("preference", NULL, "auto", "{\"prompt\": \"p\", \"chosen\": \"b\", \"rejected\": \"c\"}", "b<|endoftext|>");
     check_trained("kto", NULL, "auto", "{\"prompt\": \"p\", \"completion\": \"b\", \"label\": true}", "b<|endoftext|>");
     check_trained("kto", NULL, "auto", "{\"prompt\": \"p\", \"completion\": \"b\", \"label\": false}", "");
-    result = encode("alpaca", NULL, "auto", NULL,
-                    "{\"instruction\": \"i\", \"input\": \"\", \"output\": \"o\", \"system\": \"S\", \"history\": [[\"q\", \"r\"]]}");
+    result =
+        test_conversation_encode("alpaca", NULL, "auto", NULL,
+                                 "{\"instruction\": \"i\", \"input\": \"\", \"output\": \"o\", \"system\": \"S\", \"history\": [[\"q\", \"r\"]]}");
     assert_string_equal(result.whole, "S\n\n### Instruction:\nq\n\n### Response:r\n\n### Instruction:\ni\n\n### Response:o<|endoftext|>");
     assert_string_equal(result.trained, "o<|endoftext|>");
 }
@@ -251,7 +252,7 @@ TEST(texts_and_messages_of_preferences_go_together) {
         " \"rejected\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"x\"}]}",
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        Result result = encode("preference", chatml, "auto", NULL, rows[i]);
+        Result result = test_conversation_encode("preference", chatml, "auto", NULL, rows[i]);
         check_ok(result.status);
         assert_string_equal(result.whole, "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nx<|im_end|>\n");
         assert_string_equal(result.trained, "x<|im_end|>");

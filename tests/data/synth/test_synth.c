@@ -351,7 +351,7 @@ TEST(a_key_that_is_escaped_is_hidden) {
     free(log);
 }
 
-static void note(void *context, LogLevel level, const char *text) { str_printf(context, "%d %s\n", (int)level, text); }
+static void synth_note(void *context, LogLevel level, const char *text) { str_printf(context, "%d %s\n", (int)level, text); }
 
 /* Who reads along gets the key of plain http; names that only begin as this machine's are others'. */
 TEST(a_key_goes_into_plain_http_with_a_warning) {
@@ -361,7 +361,7 @@ TEST(a_key_goes_into_plain_http_with_a_warning) {
                                               "http://[::1]:8/v1",     "http://me@127.0.0.1/v1", "https://evil.com/v1"};
     Str said = {0};
     HttpClient *client;
-    log_set_sink(note, &said, LOG_WARNING);
+    log_set_sink(synth_note, &said, LOG_WARNING);
     for (size_t i = 0; i < COUNT_OF(here); i++) {
         check_ok(http_open(&(HttpOptions){.url = here[i], .key = "k", .concurrency = 1, .timeout = 1}, &client));
         http_close(client);

@@ -187,7 +187,7 @@ TEST(a_question_that_does_not_fit_is_too_long) {
     }
 }
 
-static int say(Status status) {
+static int synth_local_say(Status status) {
     if (status != ST_OK) print_error("%s\n", status_text());
     return status != ST_OK;
 }
@@ -202,7 +202,7 @@ TEST(a_killed_run_goes_on_to_the_same_bytes) {
     SynthResult result;
     Overrides whole = local("whole"), killed = local("killed");
     pid_t first = fork(); /* models start threads, and a process with threads does not fork well: each run has its own */
-    if (first == 0) _exit(say(run(&whole, false, &result)));
+    if (first == 0) _exit(synth_local_say(run(&whole, false, &result)));
     int code;
     assert_int_equal(waitpid(first, &code, 0), first);
     assert_int_equal(code, 0);
@@ -210,7 +210,8 @@ TEST(a_killed_run_goes_on_to_the_same_bytes) {
         pid_t child = fork();
         if (child == 0) {
             answers_left = 5 + 9 * lives;
-            _exit(say(run_with(&killed, &(SynthConfig){.options.resume = lives > 0, .on_progress = lives < 3 ? die_after : NULL}, &result)));
+            _exit(synth_local_say(
+                run_with(&killed, &(SynthConfig){.options.resume = lives > 0, .on_progress = lives < 3 ? die_after : NULL}, &result)));
         }
         assert_int_equal(waitpid(child, &code, 0), child);
         if (lives < 3)
@@ -233,7 +234,7 @@ static int run_on_disk_of(const Overrides *o, size_t limit, bool resume) {
         signal(SIGXFSZ, SIG_IGN);
         if (limit > 0) setrlimit(RLIMIT_FSIZE, &(struct rlimit){limit, limit});
         Status status = run(o, resume, &result);
-        if (status != ST_OK && limit == 0) say(status);
+        if (status != ST_OK && limit == 0) synth_local_say(status);
         _exit(status == ST_OK ? 0 : status_exit_code(status));
     }
     int code;

@@ -13,9 +13,9 @@ static Env *made(const char *spec, int64_t copies) {
     return env;
 }
 
-static double number(const json_t *array, size_t i) { return json_number_value(json_array_get(array, i)); }
+static double env_number(const json_t *array, size_t i) { return json_number_value(json_array_get(array, i)); }
 
-static json_t *golden(const char *name) {
+static json_t *env_golden(const char *name) {
     char path[512];
     json_t *root;
     if (!shared_path(name, path, sizeof path)) skip();
@@ -27,28 +27,28 @@ static void check_row(const char *what, const double *got, const json_t *want, d
     double values[8];
     size_t n = json_array_size(want);
     assert_true(n <= 8);
-    for (size_t i = 0; i < n; i++) values[i] = number(want, i);
+    for (size_t i = 0; i < n; i++) values[i] = env_number(want, i);
     check_close_f64(what, got, values, n, tolerance, 0);
 }
 
 TEST(cart_pole_follows_its_golden_traces) {
-    json_t *root = golden("golden/rl/cartpole.json"), *episode;
+    json_t *root = env_golden("golden/rl/cartpole.json"), *episode;
     Env *env = made("CartPole-v1", 1);
     size_t i;
     assert_int_equal(env->max_steps, json_integer_value(json_object_get(root, "max_episode_steps")));
     json_array_foreach(json_object_get(root, "episodes"), i, episode) {
         double start[4];
-        for (size_t k = 0; k < 4; k++) start[k] = number(json_object_get(episode, "initial_state"), k);
+        for (size_t k = 0; k < 4; k++) start[k] = env_number(json_object_get(episode, "initial_state"), k);
         check_ok(env_set_state(env, 0, start));
         const json_t *actions = json_object_get(episode, "actions"), *states = json_object_get(episode, "states");
         for (size_t t = 0; t < json_array_size(states); t++) {
-            double action = number(actions, t);
+            double action = env_number(actions, t);
             check_ok(env_step(env, &action, false));
             check_row("state", env->states, json_array_get(states, t), 1e-12);
             const json_t *observations = json_object_get(episode, "observations");
             /* float32 of states that differ by a rounding */
             if (observations) check_row("observation", env->observations, json_array_get(observations, t), 1e-7);
-            check_close(env->rewards[0], number(json_object_get(episode, "rewards"), t), 0);
+            check_close(env->rewards[0], env_number(json_object_get(episode, "rewards"), t), 0);
             const json_t *ended = json_object_get(episode, "terminated");
             bool last = json_is_array(ended) ? json_is_true(json_array_get(ended, t)) : t + 1 == json_array_size(states) && json_is_true(ended);
             assert_int_equal(env->terminated[0], last);

@@ -23,10 +23,11 @@ typedef struct Play {
     int steps[PLAY_COPIES], places[PLAY_COPIES];
 } Play;
 
-static bool is(const Play *play, const char *how) { return strcmp(play->how, how) == 0; }
+static bool env_command_is(const Play *play, const char *how) { return strcmp(play->how, how) == 0; }
 
 static bool discrete(const Play *play) {
-    return is(play, "discrete") || is(play, "mortal") || is(play, "raves") || is(play, "storms") || is(play, "drifts") || is(play, "adds");
+    return env_command_is(play, "discrete") || env_command_is(play, "mortal") || env_command_is(play, "raves") || env_command_is(play, "storms") ||
+           env_command_is(play, "drifts") || env_command_is(play, "adds");
 }
 
 /* The mortal one makes an empty file when it dies, and does not start where there is one. A file that says so is its cure. */
@@ -40,11 +41,11 @@ static bool is_cured(const Play *play) {
 /* Where it has got to; wide: that many numbers; adds: the sum of its actions, in a ring of four. */
 static void say_observation(const Play *play, int copy) {
     if (discrete(play)) {
-        printf("%d", is(play, "adds") ? play->places[copy] : play->steps[copy]);
+        printf("%d", env_command_is(play, "adds") ? play->places[copy] : play->steps[copy]);
         return;
     }
     printf("[%d, %d", play->steps[copy], copy);
-    for (int i = 2; is(play, "wide") && i < PLAY_WIDE; i++) printf(", %d.5", i);
+    for (int i = 2; env_command_is(play, "wide") && i < PLAY_WIDE; i++) printf(", %d.5", i);
     printf("]");
 }
 
@@ -54,16 +55,17 @@ static void say_spaces(const Play *play) {
         return;
     }
     printf("{\"action\": {\"low\": [-1, null], \"high\": [1, null]}, \"observation\": {\"low\": [0, 0");
-    for (int i = 2; is(play, "wide") && i < PLAY_WIDE; i++) printf(", null");
+    for (int i = 2; env_command_is(play, "wide") && i < PLAY_WIDE; i++) printf(", null");
     printf("], \"high\": [null, 7");
-    for (int i = 2; is(play, "wide") && i < PLAY_WIDE; i++) printf(", null");
+    for (int i = 2; env_command_is(play, "wide") && i < PLAY_WIDE; i++) printf(", null");
     printf("]}}\n");
 }
 
 static void say_reset(Play *play, const json_t *pairs) {
     size_t i;
     json_t *pair;
-    if (is(play, "dies in reset") && ++play->resets > (file_exists(play->file) ? 1 : 40)) { /* at first it lives for long, then for one episode */
+    if (env_command_is(play, "dies in reset") &&
+        ++play->resets > (file_exists(play->file) ? 1 : 40)) { /* at first it lives for long, then for one episode */
         check_ok(file_write_all(play->file, "", 0));
         exit(3);
     }
@@ -71,7 +73,7 @@ static void say_reset(Play *play, const json_t *pairs) {
     json_array_foreach(pairs, i, pair) {
         int copy = (int)json_integer_value(json_array_get(pair, 0));
         play->places[copy] = 0;
-        play->steps[copy] = is(play, "drifts") && file_exists(play->file);
+        play->steps[copy] = env_command_is(play, "drifts") && file_exists(play->file);
         printf("%s", i ? ", " : "");
         say_observation(play, copy);
     }
@@ -88,8 +90,8 @@ static const char *ends(const Play *play, int copy) { return !discrete(play) && 
 static const char *no(const Play *play, int copy) { return play && copy < 0 ? "" : "false"; }
 static const char *reward(const Play *play, int copy) {
     static char texts[PLAY_COPIES][32];
-    if (is(play, "storms")) return "1e308";
-    snprintf(texts[copy], sizeof texts[copy], "%d.25%s", play->steps[copy], is(play, "raves") && play->steps[copy] == 3 ? "e307" : "");
+    if (env_command_is(play, "storms")) return "1e308";
+    snprintf(texts[copy], sizeof texts[copy], "%d.25%s", play->steps[copy], env_command_is(play, "raves") && play->steps[copy] == 3 ? "e307" : "");
     return texts[copy];
 }
 
@@ -98,7 +100,8 @@ static void say_step(Play *play, const json_t *actions) {
     for (int c = 0; c < play->copies; c++) {
         bool rests = json_is_null(json_array_get(actions, (size_t)c));
         if (!rests) play->steps[c]++;
-        if (is(play, "adds") && !rests) play->places[c] = (play->places[c] + (int)json_integer_value(json_array_get(actions, (size_t)c))) % 4;
+        if (env_command_is(play, "adds") && !rests)
+            play->places[c] = (play->places[c] + (int)json_integer_value(json_array_get(actions, (size_t)c))) % 4;
         printf("%s", c ? ", " : "");
         if (rests)
             printf("null");
@@ -121,57 +124,58 @@ static int most_steps(const Play *play) {
 /* What it does wrong, when a step is asked for; false: nothing. */
 static bool misbehave(const Play *play) {
     bool late = most_steps(play) == 2;
-    if (is(play, "dies") && late) exit(3);
-    if (is(play, "killed") && late) raise(SIGKILL);
-    if ((is(play, "dies once") || is(play, "mortal")) && late && !file_exists(play->file)) {
+    if (env_command_is(play, "dies") && late) exit(3);
+    if (env_command_is(play, "killed") && late) raise(SIGKILL);
+    if ((env_command_is(play, "dies once") || env_command_is(play, "mortal")) && late && !file_exists(play->file)) {
         check_ok(file_write_all(play->file, "", 0));
         exit(3);
     }
-    if (is(play, "hangs") && late) sleep(100);
+    if (env_command_is(play, "hangs") && late) sleep(100);
     const char *wrong =
-        is(play, "chats")   ? "step done!"
-        : is(play, "short") ? "{\"observations\": [[0, 1]], \"rewards\": [0], \"terminated\": [false], \"truncated\": [false]}"
-        : is(play, "string")
+        env_command_is(play, "chats")   ? "step done!"
+        : env_command_is(play, "short") ? "{\"observations\": [[0, 1]], \"rewards\": [0], \"terminated\": [false], \"truncated\": [false]}"
+        : env_command_is(play, "string")
             ? "{\"observations\": [[0, \"x\"], [0, 0]], \"rewards\": [0, 0], \"terminated\": [false, false], \"truncated\": [false, false]}"
-        : is(play, "number") ? "{\"observations\": [[0, 0], [0, 0]], \"rewards\": [0, 0], \"terminated\": [0, 0], \"truncated\": [false, false]}"
-        : is(play, "error")  ? "{\"error\": \"the cart is gone\"}"
-        : is(play, "beyond")
+        : env_command_is(play, "number")
+            ? "{\"observations\": [[0, 0], [0, 0]], \"rewards\": [0, 0], \"terminated\": [0, 0], \"truncated\": [false, false]}"
+        : env_command_is(play, "error") ? "{\"error\": \"the cart is gone\"}"
+        : env_command_is(play, "beyond")
             ? "{\"observations\": [[0, 9], [0, 0]], \"rewards\": [0, 0], \"terminated\": [false, false], \"truncated\": [false, false]}"
             : NULL;
     if (wrong && late) printf("%s\n", wrong);
     return wrong && late;
 }
 
-static int play(const char *how, const char *file) {
+static int env_command_play(const char *how, const char *file) {
     Play play = {.how = how, .file = file};
     char line[1 << 14];
-    if (is(&play, "bad start")) {
+    if (env_command_is(&play, "bad start")) {
         fprintf(stderr, "no module named gymnasium\n");
         return 1;
     }
-    if (is(&play, "bad start later") && file_exists(file)) return 1;
-    if (is(&play, "mortal") && file_exists(file) && !is_cured(&play)) return 1;
+    if (env_command_is(&play, "bad start later") && file_exists(file)) return 1;
+    if (env_command_is(&play, "mortal") && file_exists(file) && !is_cured(&play)) return 1;
     while (fgets(line, sizeof line, stdin)) {
         json_t *request = json_loads(line, 0, NULL), *part;
         ASSERT(request, "no JSON: %s", line);
-        if (is(&play, "loud")) fprintf(stderr, "%0100000d\n", 1);
+        if (env_command_is(&play, "loud")) fprintf(stderr, "%0100000d\n", 1);
         if ((part = json_object_get(request, "open"))) {
             play.copies = (int)json_integer_value(json_object_get(part, "copies"));
-            if (is(&play, "spaceless"))
+            if (env_command_is(&play, "spaceless"))
                 printf("{}\n");
-            else if (is(&play, "upside down"))
+            else if (env_command_is(&play, "upside down"))
                 printf("{\"action\": {\"n\": 2}, \"observation\": {\"low\": [0, 2], \"high\": [1, 1]}}\n");
             else
                 say_spaces(&play);
         }
         if ((part = json_object_get(request, "reset"))) say_reset(&play, part);
         if ((part = json_object_get(request, "step")) && !misbehave(&play)) say_step(&play, part);
-        if (part && is(&play, "says more")) printf("step done!\n");
+        if (part && env_command_is(&play, "says more")) printf("step done!\n");
         bool closes = json_object_get(request, "close");
         json_decref(request);
         fflush(stdout);
         if (closes) {
-            if (is(&play, "says goodbye")) check_ok(file_write_all(file, "", 0));
+            if (env_command_is(&play, "says goodbye")) check_ok(file_write_all(file, "", 0));
             return 0;
         }
     }
@@ -192,7 +196,7 @@ static void on_message(void *context, LogLevel level, const char *text) {
     snprintf(last_warning, sizeof last_warning, "%s", text);
 }
 
-static int before(void **state) {
+static int env_command_before(void **state) {
     (void)state;
     temp_dir_make(folder, sizeof folder);
     warnings = 0;
@@ -200,7 +204,7 @@ static int before(void **state) {
     return 0;
 }
 
-static int after(void **state) {
+static int env_command_after(void **state) {
     (void)state;
     temp_dir_remove(folder);
     return 0;
@@ -682,11 +686,11 @@ TEST(diverging_tables_end_the_run) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 2 && strcmp(argv[1], "--play") == 0) return play(argv[2], argc > 3 ? argv[3] : "");
+    if (argc > 2 && strcmp(argv[1], "--play") == 0) return env_command_play(argv[2], argc > 3 ? argv[3] : "");
     self = argv[0];
     signal(SIGPIPE, SIG_IGN);
     log_set_sink(on_message, NULL, LOG_WARNING);
-#define ENTRY(name) cmocka_unit_test_setup_teardown(name, before, after)
+#define ENTRY(name) cmocka_unit_test_setup_teardown(name, env_command_before, env_command_after)
     const struct CMUnitTest tests[] = {
         ENTRY(episodes_go_on),
         ENTRY(ended_copies_rest),

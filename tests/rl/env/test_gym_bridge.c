@@ -74,7 +74,7 @@ static void on_message(void *context, LogLevel level, const char *text) {
     warnings += level == LOG_WARNING;
 }
 
-static int before(void **state) {
+static int gym_bridge_before(void **state) {
     (void)state;
     temp_dir_make(folder, sizeof folder);
     warnings = 0;
@@ -84,7 +84,7 @@ static int before(void **state) {
     return 0;
 }
 
-static int after(void **state) {
+static int gym_bridge_after(void **state) {
     (void)state;
     unsetenv("PYTHONPATH");
     temp_dir_remove(folder);
@@ -102,7 +102,7 @@ static Status bridge(const char *id, const char *argument, int64_t copies, doubl
     return env_new_command(words, argument ? 4 : 3, copies, timeout, env);
 }
 
-static Env *begin(const char *id, const char *argument, int64_t copies) {
+static Env *gym_bridge_begin(const char *id, const char *argument, int64_t copies) {
     Env *env;
     check_ok(bridge(id, argument, copies, 60, &env));
     check_ok(env_reset(env, 1));
@@ -114,7 +114,7 @@ static Env *begin(const char *id, const char *argument, int64_t copies) {
 TEST(episodes_are_played) {
     static const double actions[] = {0, 2};
     if (!python_runs("0")) skip();
-    Env *env = begin("Steps-v0", "length=3", 2);
+    Env *env = gym_bridge_begin("Steps-v0", "length=3", 2);
     assert_true(env->action.n == 3 && env->observation.size == 2 && env->max_steps == 9 && strcmp(env->id, "Steps-v0") == 0);
     assert_true(env->observation.low[1] == -(double)INFINITY && env->observation.high[1] == 7);
     for (int t = 1; t <= 7; t++) {
@@ -132,13 +132,13 @@ TEST(episodes_are_played) {
 
 TEST(composed_spaces_are_numbers) {
     if (!python_runs("0")) skip();
-    Env *env = begin("Parts-v0", NULL, 1);
+    Env *env = gym_bridge_begin("Parts-v0", NULL, 1);
     assert_true(env->action.n == 6 && env->observation.size == 2 && env->observation.high[0] == 1 && env->observation.high[1] == 3);
     check_ok(env_step(env, (const double[]){5}, true)); /* 5 = 1 of 2, 2 of 3 */
     check_close(env->observations[0], 0.25, 0);
     check_close(env->observations[1], 12, 0);
     env_free(env);
-    env = begin("Pushes-v0", NULL, 1);
+    env = gym_bridge_begin("Pushes-v0", NULL, 1);
     assert_true(env->action.n == 0 && env->action.size == 2 && env->action.high[1] == (double)INFINITY);
     check_ok(env_step(env, (const double[]){-5, 0.3}, true)); /* brought within its bounds */
     check_close(env->observations[1], -1 + 3, 1e-12);
@@ -154,7 +154,7 @@ TEST(what_fails_is_said) {
     check_text("environment Nowhere-v0 does not exist");
     check_status(bridge("Steps-v0", "colour=red", 1, 60, &env), ST_INPUT);
     check_text("unexpected keyword argument 'colour'");
-    env = begin("Raise-v0", NULL, 1);
+    env = gym_bridge_begin("Raise-v0", NULL, 1);
     check_status(env_step(env, (const double[]){0}, true), ST_INPUT);
     check_text("ValueError: the cart is gone");
     env_free(env);
@@ -185,7 +185,7 @@ TEST(the_real_one_is_bridged) {
     static const int way[] = {1, 1, 2, 0, 3, 1, 2, 2, 1, 2, 0, 0, 1, 2, 3, 1, 2, 1, 1, 2, 2};
     unsetenv("PYTHONPATH");
     if (!python_runs("import gymnasium, numpy")) skip();
-    Env *env = begin("FrozenLake-v1", "is_slippery=False", 1), *ours;
+    Env *env = gym_bridge_begin("FrozenLake-v1", "is_slippery=False", 1), *ours;
     check_ok(env_new("FrozenLake-v1:is_slippery=false", 1, &ours));
     check_ok(env_reset(ours, 1));
     assert_true(env->action.n == ours->action.n && env->observation.n == ours->observation.n && env->max_steps == ours->max_steps);
@@ -198,7 +198,7 @@ TEST(the_real_one_is_bridged) {
     }
     env_free(env);
     env_free(ours);
-    env = begin("Pendulum-v1", "g=9.81", 2);
+    env = gym_bridge_begin("Pendulum-v1", "g=9.81", 2);
     assert_true(env->action.size == 1 && env->action.high[0] == 2 && env->observation.size == 3);
     check_ok(env_step(env, (const double[]){1, -3}, true));
     env_free(env);
@@ -207,7 +207,7 @@ TEST(the_real_one_is_bridged) {
 int main(void) {
     signal(SIGPIPE, SIG_IGN);
     log_set_sink(on_message, NULL, LOG_WARNING);
-#define ENTRY(name) cmocka_unit_test_setup_teardown(name, before, after)
+#define ENTRY(name) cmocka_unit_test_setup_teardown(name, gym_bridge_before, gym_bridge_after)
     const struct CMUnitTest tests[] = {ENTRY(episodes_are_played), ENTRY(composed_spaces_are_numbers), ENTRY(what_fails_is_said),
                                        ENTRY(a_crash_and_a_hang_cost_their_episodes), ENTRY(the_real_one_is_bridged)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,7 +43,7 @@ static void interrupt_in_the_middle(void *context, const LearnProgress *progress
     if (progress->steps >= progress->total_steps / 2) interrupt_request();
 }
 
-static void learn(const Recipe *recipe, bool resume, bool interrupted) {
+static void learn_run_recipe(const Recipe *recipe, bool resume, bool interrupted) {
     LearnResult result;
     Status status =
         learn_run(&(LearnConfig){.recipe = recipe, .options.resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
@@ -93,12 +93,12 @@ static void check_algorithm(const Algorithm *algorithm, const char *env) {
     for (int i = 0; i < 3; i++) snprintf(names[i], sizeof names[i], "%s-%.20s-%d", algorithm->name, env, i);
     Recipe *whole = small_run(algorithm->name, env, names[0]), *cut = small_run(algorithm->name, env, names[1]),
            *threaded = small_run(algorithm->name, env, names[2]);
-    learn(whole, false, false);
-    learn(cut, false, true);
-    learn(cut, true, false);
+    learn_run_recipe(whole, false, false);
+    learn_run_recipe(cut, false, true);
+    learn_run_recipe(cut, true, false);
     check_same(algorithm->name, names[1], names[0]);
     omp_set_num_threads(threads > 1 ? 1 : 2);
-    learn(threaded, false, false);
+    learn_run_recipe(threaded, false, false);
     omp_set_num_threads(threads);
     check_same(algorithm->name, names[2], names[0]);
     char run[400];

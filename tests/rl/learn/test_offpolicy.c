@@ -23,7 +23,7 @@ typedef struct Play {
     Env env;
 } Play;
 
-static void step(Replay *replay, Play *play, int t, int ends, bool terminated) {
+static void offpolicy_step(Replay *replay, Play *play, int t, int ends, bool terminated) {
     for (int c = 0; c < 2; c++) {
         play->seen[c] = 10 * c + t;
         play->actions[c] = 100 + play->seen[c];
@@ -55,17 +55,17 @@ TEST(n_steps_end_where_episodes_end) {
     Play play;
     check_ok(
         replay_init(&r, &(ReplayConfig){.capacity = 100, .copies = 2, .observation_size = 1, .action_size = 1, .n_step = 3, .gamma = 0.5}, arena));
-    for (int t = 0; t < 3; t++) step(&r, &play, t, -1, false);
+    for (int t = 0; t < 3; t++) offpolicy_step(&r, &play, t, -1, false);
     assert_int_equal(r.size, 2);
     check_row(&r, 0, 0, 1 + 0.5 * 2 + 0.25 * 3, 3, 0.125);
     check_row(&r, 1, 10, 1 + 0.5 * 2 + 0.25 * 3, 13, 0.125);
-    step(&r, &play, 3, 0, true); /* copy 0 terminates: three transitions to the end without a value behind */
+    offpolicy_step(&r, &play, 3, 0, true); /* copy 0 terminates: three transitions to the end without a value behind */
     assert_int_equal(r.size, 6);
     check_row(&r, 2, 1, 2 + 0.5 * 3 + 0.25 * 4, 4, 0);
     check_row(&r, 3, 2, 3 + 0.5 * 4, 4, 0);
     check_row(&r, 4, 3, 4, 4, 0);
     check_row(&r, 5, 11, 2 + 0.5 * 3 + 0.25 * 4, 14, 0.125);
-    step(&r, &play, 4, 1, false); /* copy 1 is cut off: the final observation's value counts, as far away as it is */
+    offpolicy_step(&r, &play, 4, 1, false); /* copy 1 is cut off: the final observation's value counts, as far away as it is */
     assert_int_equal(r.size, 9);
     check_row(&r, 6, 12, 3 + 0.5 * 4 + 0.25 * 5, 15, 0.125);
     check_row(&r, 7, 13, 4 + 0.5 * 5, 15, 0.25);
@@ -79,7 +79,7 @@ TEST(the_oldest_is_forgotten) {
     Replay r;
     Play play;
     check_ok(replay_init(&r, &(ReplayConfig){.capacity = 5, .copies = 2, .observation_size = 1, .action_size = 1, .n_step = 1, .gamma = 1}, arena));
-    for (int t = 0; t < 4; t++) step(&r, &play, t, -1, false);
+    for (int t = 0; t < 4; t++) offpolicy_step(&r, &play, t, -1, false);
     assert_int_equal(r.size, 5);
     assert_int_equal(r.next, 3);
     check_row(&r, 2, 13, 4, 14, 1);
@@ -99,7 +99,7 @@ TEST(draws_follow_priorities) {
     Play play;
     check_ok(replay_init(&r, &config, arena));
     check_ok(replay_batch_init(&batch, DRAWS, &config, arena));
-    for (int t = 0; t < 2; t++) step(&r, &play, t, -1, false);
+    for (int t = 0; t < 2; t++) offpolicy_step(&r, &play, t, -1, false);
     static const double errors[] = {0, -1, 4, 9};
     double sum = 0, p[4], share[4] = {0}, weights[4], largest = 0;
     replay_prioritise(&r, &(ReplayBatch){.n = 4, .rows = (int64_t[]){0, 1, 2, 3}}, errors);
@@ -112,7 +112,7 @@ TEST(draws_follow_priorities) {
     for (int i = 0; i < 4; i++) check_close(share[i], p[i] / sum, 2.0 / DRAWS); /* one draw from each of DRAWS parts: off by two at most */
     assert_true(share[0] > 0);
     for (int64_t i = 0; i < DRAWS; i += 97) check_close(batch.weights[i], weights[batch.rows[i]] / largest, 1e-12);
-    step(&r, &play, 2, -1, false);
+    offpolicy_step(&r, &play, 2, -1, false);
     check_close(r.sums[r.leaves + 4], p[3], 1e-12); /* new ones come first */
     arena_free(arena);
 }
@@ -126,7 +126,7 @@ TEST(even_draws_reach_all) {
     int seen[8] = {0};
     check_ok(replay_init(&r, &config, arena));
     check_ok(replay_batch_init(&batch, DRAWS, &config, arena));
-    for (int t = 0; t < 3; t++) step(&r, &play, t, -1, false);
+    for (int t = 0; t < 3; t++) offpolicy_step(&r, &play, t, -1, false);
     replay_sample(&r, rng_key(1, RNG_TEST, 0), 0.4, &batch);
     for (int64_t i = 0; i < DRAWS; i++) seen[batch.rows[i]]++;
     for (int i = 0; i < 6; i++) assert_true(abs(seen[i] - DRAWS / 6) < 5 * sqrt(DRAWS / 6.0)); /* five standard deviations */
@@ -547,7 +547,7 @@ static void interrupt_in_the_middle(void *context, const LearnProgress *progress
     if (progress->steps >= progress->total_steps / 2) interrupt_request();
 }
 
-static void learn(const Recipe *recipe, bool resume, bool interrupted) {
+static void offpolicy_learn(const Recipe *recipe, bool resume, bool interrupted) {
     LearnResult result;
     Status status =
         learn_run(&(LearnConfig){.recipe = recipe, .options.resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
@@ -591,12 +591,12 @@ TEST(replay_is_resumed_to_the_same_bytes) {
         Recipe *recipes[4];
         for (int k = 0; k < 4; k++) snprintf(names[k], sizeof names[k], "%s-%d", run->name, k);
         for (int k = 0; k < 4; k++) recipes[k] = recipe_of(run, names[k], k == 3 ? "seed=7" : NULL);
-        learn(recipes[0], false, false);
-        learn(recipes[1], false, true);
-        learn(recipes[1], true, false);
+        offpolicy_learn(recipes[0], false, false);
+        offpolicy_learn(recipes[1], false, true);
+        offpolicy_learn(recipes[1], true, false);
         check_same_policy(names[1], names[0]);
         omp_set_num_threads(threads > 1 ? 1 : 3);
-        learn(recipes[2], false, false);
+        offpolicy_learn(recipes[2], false, false);
         omp_set_num_threads(threads);
         check_same_policy(names[2], names[0]);
         for (int k = 0; k < 4; k++) recipe_free(recipes[k]);
@@ -626,7 +626,7 @@ static void check_return_with(const char *recipe_name, int seed, int64_t steps, 
     snprintf(settings[1], sizeof settings[1], "seed=%d", seed);
     snprintf(settings[2], sizeof settings[2], "rl.total_steps=%lld", (long long)steps);
     check_ok(recipe_read(path, overrides, steps > 0 ? more ? 4 : 3 : 2, &recipe));
-    learn(recipe, false, false);
+    offpolicy_learn(recipe, false, false);
     recipe_free(recipe);
     check_ok(learn_evaluate(settings[0] + strlen("output="), &(EvaluationConfig){.episodes = 100, .seed = 1}, &evaluation));
     printf("%s, seed %d: %.1f +- %.1f\n", recipe_name, seed, evaluation.mean_return, evaluation.std_return);

@@ -30,7 +30,7 @@ typedef struct Golden {
     double tolerance;
 } Golden;
 
-static void fill(const json_t *weights, Policy *policy) {
+static void onpolicy_fill(const json_t *weights, Policy *policy) {
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         double values[MOST];
         Param *param = params_find(&policy->params, names[i].own);
@@ -49,7 +49,7 @@ static bool golden_begin(Golden *golden, DType dtype) {
     golden->optimizer = (OptimizerConfig){.name = "adamw", .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-5};
     check_ok(
         policy_init(&golden->policy, &config, &observation, &action, 1, dtype == DT_F64 ? device_reference() : device_cpu(), dtype, golden->arena));
-    fill(golden_at(golden->root, "weights"), &golden->policy);
+    onpolicy_fill(golden_at(golden->root, "weights"), &golden->policy);
     return true;
 }
 
@@ -59,7 +59,7 @@ static void golden_end(Golden *golden) {
     json_decref(golden->root);
 }
 
-static void take(const Golden *golden, const char *key, double *out, size_t n) {
+static void onpolicy_take(const Golden *golden, const char *key, double *out, size_t n) {
     assert_int_equal(golden_numbers(golden_at(golden->root, key), out, n), n);
 }
 
@@ -67,17 +67,17 @@ static void outputs(DType dtype) {
     Golden golden;
     if (!golden_begin(&golden, dtype)) skip();
     double obs[ROWS * OBS], actions[ROWS], want[ROWS * ACTIONS], logprobs[ROWS], entropies[ROWS];
-    take(&golden, "obs", obs, ROWS * OBS);
-    take(&golden, "actions", actions, ROWS);
+    onpolicy_take(&golden, "obs", obs, ROWS * OBS);
+    onpolicy_take(&golden, "actions", actions, ROWS);
     check_ok(policy_forward(&golden.policy, obs, ROWS, POLICY_ACTIONS | POLICY_VALUES, false));
     policy_evaluate(&golden.policy, actions, logprobs, entropies);
-    take(&golden, "logits", want, ROWS * ACTIONS);
+    onpolicy_take(&golden, "logits", want, ROWS * ACTIONS);
     check_close_f64("logits", golden.policy.outputs, want, ROWS * ACTIONS, golden.tolerance, golden.tolerance);
-    take(&golden, "values", want, ROWS);
+    onpolicy_take(&golden, "values", want, ROWS);
     check_close_f64("values", golden.policy.values, want, ROWS, golden.tolerance, golden.tolerance);
-    take(&golden, "logprobs", want, ROWS);
+    onpolicy_take(&golden, "logprobs", want, ROWS);
     check_close_f64("logprobs", logprobs, want, ROWS, golden.tolerance, golden.tolerance);
-    take(&golden, "entropy", want, ROWS);
+    onpolicy_take(&golden, "entropy", want, ROWS);
     check_close_f64("entropy", entropies, want, ROWS, golden.tolerance, golden.tolerance);
     golden_end(&golden);
 }
@@ -91,13 +91,13 @@ static void fill_minibatch(Golden *golden, const json_t *wanted, Minibatch *m, L
     for (int64_t i = 0; i < ROWS; i++) order[i] = i;
     if (chosen) n = (int64_t)golden_numbers(chosen, rows, ROWS);
     for (int64_t i = 0; chosen && i < n; i++) order[i] = (int64_t)rows[i];
-    take(golden, "obs", obs, ROWS * OBS);
-    take(golden, "actions", actions, ROWS);
-    take(golden, "old_logprobs", logprobs, ROWS);
-    take(golden, "advantages", advantages, ROWS);
-    take(golden, "returns", returns, ROWS);
-    take(golden, "old_values", old_values, ROWS);
-    take(golden, "values", values, ROWS);
+    onpolicy_take(golden, "obs", obs, ROWS * OBS);
+    onpolicy_take(golden, "actions", actions, ROWS);
+    onpolicy_take(golden, "old_logprobs", logprobs, ROWS);
+    onpolicy_take(golden, "advantages", advantages, ROWS);
+    onpolicy_take(golden, "returns", returns, ROWS);
+    onpolicy_take(golden, "old_values", old_values, ROWS);
+    onpolicy_take(golden, "values", values, ROWS);
     for (int i = 0; i < ROWS && (a2c || reinforce); i++) advantages[i] = returns[i] - (a2c ? values[i] : 0);
     Rollout rollout = {
         .batch = {.obs = obs, .logprobs = logprobs, .values = old_values}, .actions = actions, .advantages = advantages, .returns = returns};
@@ -122,7 +122,7 @@ static void check_loss(Golden *golden, const json_t *wanted) {
     Measures measures = {0};
     Minibatch minibatch;
     Losses losses;
-    fill(golden_at(golden->root, "weights"), policy);
+    onpolicy_fill(golden_at(golden->root, "weights"), policy);
     for (size_t i = 0; i < policy->params.n; i++) policy->params.items[i].state[0] = policy->params.items[i].state[1] = NULL;
     check_ok(optimizer_init(&golden->optimizer, &policy->params, golden->arena));
     params_zero_grad(&policy->params);
@@ -198,7 +198,7 @@ typedef struct Exact {
 
 /* By iteration until nothing moves. Episodes are cut after max_steps (0: never), with the value of where they stand added: V stays what it is, and
  * what is visited changes. */
-static void solve(const NamedMdp *world, int64_t max_steps, Exact *exact) {
+static void onpolicy_solve(const NamedMdp *world, int64_t max_steps, Exact *exact) {
     const Mdp *mdp = &world->mdp;
     double pi[STATES][CHOICES], Q[STATES][CHOICES], at[STATES], visits[STATES] = {0};
     for (int s = 0; s < STATES; s++) {
@@ -295,7 +295,7 @@ static void check_estimator(const Estimator *estimator) {
     check_ok(recipe_read(NULL, settings, n, &recipe));
     check_ok(learner_new(recipe, 8, &learner));
     learner->env->max_steps = estimator->max_steps;
-    solve(learner->world, estimator->max_steps, &exact);
+    onpolicy_solve(learner->world, estimator->max_steps, &exact);
     for (int i = -BURN_IN; i < SAMPLES; i++) {
         sample(learner, estimator, &exact, rate, gradient);
         for (int k = 0; i >= 0 && k < WEIGHTS; k++) {

@@ -255,7 +255,7 @@ static Learner *learned(Recipe **recipe, uint64_t seed, const char *settings) {
     return learner;
 }
 
-static void forget(Learner *learner, Recipe *recipe) {
+static void tabular_forget(Learner *learner, Recipe *recipe) {
     learner_free(learner);
     recipe_free(recipe);
 }
@@ -327,14 +327,14 @@ TEST(cliff_is_walked_along_by_q_learning_and_kept_away_from_by_sarsa) {
             "rl.algorithm=q_learning rl.env=CliffWalking-v1 rl.total_steps=100000 rl.num_envs=1 rl.alpha=0.5 rl.epsilon_start=0.1 rl.epsilon_end=0.1");
         check_close(greedy_episode(learner, 25, 34, &edge), -13, 0);
         assert_true(edge);
-        forget(learner, recipe);
+        tabular_forget(learner, recipe);
         learner = learned(
             &recipe, seed,
             "rl.algorithm=sarsa rl.env=CliffWalking-v1 rl.total_steps=300000 rl.num_envs=1 rl.alpha=0.5 rl.alpha_schedule=harmonic rl.alpha_visits=50 rl.epsilon_start=0.1 rl.epsilon_end=0.1");
         double total = greedy_episode(learner, 25, 34, &edge);
         if (edge || total < -17 || total > -15)
             fail_msg("seed %llu: Sarsa's path returns %g%s", (unsigned long long)seed, total, edge ? " along the edge" : "");
-        forget(learner, recipe);
+        tabular_forget(learner, recipe);
     }
 }
 
@@ -397,7 +397,7 @@ TEST(optimal_returns_are_reached) {
                    got = start_value(learner, false, tasks[i].gamma, tasks[i].sweeps);
             if (!(got >= best - 0.02 * fabs(best)))
                 fail_msg("seed %llu, %s: %.4f, the best is %.4f", (unsigned long long)seed, tasks[i].settings, got, best);
-            forget(learner, recipe);
+            tabular_forget(learner, recipe);
         }
 }
 
@@ -409,7 +409,7 @@ TEST(sarsa_crosses_the_wind_in_15_steps) {
             &recipe, seed,
             "rl.algorithm=sarsa rl.env=WindyGridworld rl.total_steps=200000 rl.num_envs=1 rl.alpha=0.5 rl.alpha_schedule=linear rl.epsilon_start=0.2 rl.epsilon_end=0.01 rl.epsilon_fraction=1");
         check_close(greedy_episode(learner, 0, 0, &passes), -15, 0);
-        forget(learner, recipe);
+        tabular_forget(learner, recipe);
     }
 }
 
@@ -508,7 +508,7 @@ TEST(given_policies_get_their_exact_values) {
         for (int s = 0; s < 4; s++) got[s] = judges_actions ? pi[2 * s] * w[2 * s] + pi[2 * s + 1] * w[2 * s + 1] : w[s];
         check_close_f64(methods[i], got, exact, 4, 0.03, 0);
         free(exact);
-        forget(learner, recipe);
+        tabular_forget(learner, recipe);
     }
     temp_dir_remove(folder);
 }
@@ -526,7 +526,7 @@ TEST(blackjack_is_played_near_basic_strategy) {
         Learner *learner = learned(&recipe, seed, settings);
         double best = start_value(learner, true, 1, 50), got = start_value(learner, false, 1, 50);
         if (!(got > best - (long_tests() ? 0.002 : 0.008))) fail_msg("seed %llu: return %.5f, the best is %.5f", (unsigned long long)seed, got, best);
-        forget(learner, recipe);
+        tabular_forget(learner, recipe);
     }
 }
 
@@ -539,7 +539,7 @@ TEST(off_policy_control_finds_the_best_way) {
             learned(&recipe, seed,
                     "rl.algorithm=off_policy_mc rl.env=Gridworld4x4 rl.total_steps=500000 rl.epsilon_start=1 rl.epsilon_end=1 rl.initial_value=-100");
         check_close(start_value(learner, false, 1, 100), start_value(learner, true, 1, 100), 1e-9);
-        forget(learner, recipe);
+        tabular_forget(learner, recipe);
     }
 }
 
@@ -556,7 +556,7 @@ TEST(planning_finds_the_way_in_fewer_steps) {
                 plans ? 50 : 0);
             Learner *learner = learned(&recipe, seed, settings);
             totals[plans] = greedy_episode(learner, 0, 0, &passes);
-            forget(learner, recipe);
+            tabular_forget(learner, recipe);
         }
         if (totals[1] != -13 || totals[0] >= -13)
             fail_msg("seed %llu: with planning the way returns %g, without %g", (unsigned long long)seed, totals[1], totals[0]);
@@ -578,7 +578,7 @@ TEST(the_gambler_learns_his_chances) {
         for (int a = 0; a < 50; a++) most = fmax(most, weights(learner)[capitals[i] * 50 + a]);
         check_close(most, chances[i], 0.08);
     }
-    forget(learner, recipe);
+    tabular_forget(learner, recipe);
 }
 
 /* ---- tiles ---- */
@@ -604,7 +604,7 @@ TEST(tiles_of_neighbours_overlap) {
     double outside[2] = {1e9, -1e9};
     features_of(f, outside, here);
     for (int k = 0; k < 8; k++) assert_true(here[k] >= 0 && here[k] < f->n);
-    forget(learner, recipe);
+    tabular_forget(learner, recipe);
 }
 
 static double greedy_mean(Learner *learner, int64_t episodes) {
@@ -633,7 +633,7 @@ TEST(the_car_gets_up_the_mountain) {
             "rl.alpha_schedule=linear rl.epsilon_start=0 rl.epsilon_end=0");
         double got = greedy_mean(learner, 100);
         if (!(got > -115)) fail_msg("seed %llu: mean return %.1f", (unsigned long long)seed, got);
-        forget(learner, recipe);
+        tabular_forget(learner, recipe);
     }
 }
 

@@ -184,7 +184,7 @@ static NamedMdp *small_example(double gamma) {
     return finished(builder);
 }
 
-static MdpSolution after(const NamedMdp *world, const char *method, int64_t iterations) {
+static MdpSolution mdp_after(const NamedMdp *world, const char *method, int64_t iterations) {
     MdpSolution solution;
     check_ok(mdp_solve(&world->mdp, &(MdpOptions){.method = method, .max_iterations = iterations}, test_arena, &solution));
     return solution;
@@ -200,25 +200,25 @@ TEST(toolbox_examples_are_reproduced) {
         assert_int_equal(solved(other, method).policy[0], 1);
         assert_int_equal(solved(other, method).policy[1], 0);
     }
-    check_close_f64("vi, 4 sweeps", after(world, "vi", 4).V, ((const double[]){5.05197, 8.29197, 12.29197}), 3, 1e-12, 0);
-    check_close_f64("gs, 34 sweeps", after(world, "gs", 34).V, ((const double[]){25.5833879767579, 28.830654635546928, 32.83065463554693}), 3, 1e-9,
-                    0);
+    check_close_f64("vi, 4 sweeps", mdp_after(world, "vi", 4).V, ((const double[]){5.05197, 8.29197, 12.29197}), 3, 1e-12, 0);
+    check_close_f64("gs, 34 sweeps", mdp_after(world, "gs", 34).V, ((const double[]){25.5833879767579, 28.830654635546928, 32.83065463554693}), 3,
+                    1e-9, 0);
     MdpSolution stopped;
     check_ok(mdp_solve(&world->mdp, &(MdpOptions){.method = "mpi", .max_iterations = 3, .evaluation_sweeps = 10}, test_arena, &stopped));
     check_close_f64("mpi, 3 improvements", stopped.V, ((const double[]){21.81408652334702, 25.054086523347017, 29.054086523347017}), 3, 1e-9, 0);
     assert_true(stopped.bound >= 26.244 - 21.81408652334702); /* and it is said how far that is from the truth */
     /* Its relative values have V(last) = reward per step, which it takes for the least change of a sweep; ours have V(first) = 0 and the middle
      * between least and greatest. */
-    MdpSolution average = after(other, "average", 29);
+    MdpSolution average = mdp_after(other, "average", 29);
     double least = average.gain - average.bound;
     check_close_f64("small average, 29 sweeps", ((const double[]){average.V[0] - average.V[1] + least, least}),
                     ((const double[]){10, 3.885235246411831}), 2, 1e-9, 0);
-    check_close_f64("small vi, 26 sweeps", after(other, "vi", 26).V, ((const double[]){40.048625392716815, 33.65371175967546}), 2, 1e-9, 0);
+    check_close_f64("small vi, 26 sweeps", mdp_after(other, "vi", 26).V, ((const double[]){40.048625392716815, 33.65371175967546}), 2, 1e-9, 0);
     world->mdp.gamma = 0.96;
-    check_close_f64("vi, 4 sweeps, gamma .96", after(world, "vi", 4).V, ((const double[]){5.93215488, 9.38815488, 13.38815488}), 3, 1e-12, 0);
+    check_close_f64("vi, 4 sweeps, gamma .96", mdp_after(world, "vi", 4).V, ((const double[]){5.93215488, 9.38815488, 13.38815488}), 3, 1e-12, 0);
     check_close_f64("gamma .96", solved(world, NULL).V, ((const double[]){74.6496, 78.1056, 82.1056}), 3, 1e-10, 0);
-    check_close_f64("gs, 64 sweeps, gamma .96", after(world, "gs", 64).V, ((const double[]){69.98910821400665, 73.46560194552877, 77.46560194552877}),
-                    3, 1e-9, 0);
+    check_close_f64("gs, 64 sweeps, gamma .96", mdp_after(world, "gs", 64).V,
+                    ((const double[]){69.98910821400665, 73.46560194552877, 77.46560194552877}), 3, 1e-9, 0);
     world->mdp.gamma = 0.99;
     check_close_f64("gamma .99", solved(world, NULL).V, ((const double[]){317.5524, 321.1164, 325.1164}), 3, 1e-10, 0);
     named_mdp_free(world);

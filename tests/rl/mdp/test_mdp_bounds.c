@@ -163,7 +163,7 @@ static NamedMdp *random_world_that(uint64_t seed, double gamma, bool tame, bool 
 
 static NamedMdp *random_world(uint64_t seed, double gamma, bool tame) { return random_world_that(seed, gamma, tame, true); }
 
-static double largest(const long double *V, int n) {
+static double mdp_bounds_largest(const long double *V, int n) {
     double most = 1e-3;
     for (int s = 0; s < n; s++) most = fmax(most, (double)fabsl(V[s]));
     return most;
@@ -172,7 +172,7 @@ static double largest(const long double *V, int n) {
 static void check_bound(const char *what, uint64_t seed, const MdpSolution *solution, const long double *truth, int n, double wanted) {
     long double off = 0;
     for (int s = 0; s < n; s++) off = fmaxl(off, fabsl((long double)solution->V[s] - truth[s]));
-    if (off > (long double)solution->bound + 16 * LDBL_EPSILON * fmaxl(1, largest(truth, n))) /* the truth is computed too */
+    if (off > (long double)solution->bound + 16 * LDBL_EPSILON * fmaxl(1, mdp_bounds_largest(truth, n))) /* the truth is computed too */
         fail_msg("%s, world %llu: off by %.3Lg, certified %.3g", what, (unsigned long long)seed, off, solution->bound);
     if (solution->bound > wanted)
         fail_msg("%s, world %llu: certified %.3g only, off by %.3Lg, wanted %.3g", what, (unsigned long long)seed, solution->bound, off, wanted);
@@ -203,7 +203,8 @@ TEST(bounds_hold_for_every_method) {
         const char *method;
         for (size_t i = 0; (method = value_method(i)); i++) {
             MdpSolution solution = solved(world, method);
-            check_bound(method, seed, &solution, truth, world->mdp.n_states, 1e-12 + 1e-14 / (1 - gamma) * largest(truth, world->mdp.n_states) * 2);
+            check_bound(method, seed, &solution, truth, world->mdp.n_states,
+                        1e-12 + 1e-14 / (1 - gamma) * mdp_bounds_largest(truth, world->mdp.n_states) * 2);
             check_bound_of_q(method, &world->mdp, &solution, truth);
         }
         named_mdp_free(world);
@@ -245,7 +246,7 @@ TEST(undiscounted_values_are_found_or_refused) {
                 fail_msg("%s, world %llu: existence %d, status %d: %s", method, (unsigned long long)seed, (int)existence, (int)status,
                          status == ST_OK ? "" : status_text());
             if (status == ST_OK)
-                check_bound(method, seed, &solution, truth, world->mdp.n_states, 1e-9 * largest(truth, world->mdp.n_states));
+                check_bound(method, seed, &solution, truth, world->mdp.n_states, 1e-9 * mdp_bounds_largest(truth, world->mdp.n_states));
             else
                 check_text("values do not exist");
         }
@@ -311,7 +312,7 @@ TEST(bounds_hold_for_policies) {
         if (!cancels && exists) {
             assert_string_equal(solution.method, "direct");
             check_bound("direct", seed, &solution, truth, mdp->n_states,
-                        1e-12 + (gamma < 1 ? 2e-14 / (1 - gamma) : 1e-9) * largest(truth, mdp->n_states));
+                        1e-12 + (gamma < 1 ? 2e-14 / (1 - gamma) : 1e-9) * mdp_bounds_largest(truth, mdp->n_states));
         }
         if (gamma == 1) counts[exists]++;
         named_mdp_free(world);
@@ -368,7 +369,7 @@ TEST(bounds_hold_for_policies_by_iteration) {
             check_ok(mdp_evaluate(mdp, policy, &(MdpOptions){.tolerance = tolerances[i]}, test_arena, &solution));
             assert_string_equal(solution.method, "iterative");
             check_bound("iterative", seed, &solution, truth, mdp->n_states,
-                        fmax(tolerances[i], 1e-12 + 2e-14 / (1 - gamma) * largest(truth, mdp->n_states)));
+                        fmax(tolerances[i], 1e-12 + 2e-14 / (1 - gamma) * mdp_bounds_largest(truth, mdp->n_states)));
         }
         named_mdp_free(world);
     }
@@ -398,7 +399,8 @@ TEST(bounds_hold_for_horizons) {
             }
         MdpSolution solution;
         check_ok(mdp_solve(mdp, &(MdpOptions){.horizon = steps}, test_arena, &solution));
-        check_bound("horizon", seed, &solution, truth, mdp->n_states, 1e-12 + 1e-13 * (double)steps * largest(truth, (int)steps * mdp->n_states));
+        check_bound("horizon", seed, &solution, truth, mdp->n_states,
+                    1e-12 + 1e-13 * (double)steps * mdp_bounds_largest(truth, (int)steps * mdp->n_states));
         solution.V = solution.step_V; /* of all steps */
         check_bound("horizon, each step", seed, &solution, truth, (int)steps * mdp->n_states, (double)INFINITY);
         named_mdp_free(world);

@@ -13,7 +13,7 @@ static NamedMdp *opened(const char *spec) {
     return world;
 }
 
-static json_t *golden(const char *name) {
+static json_t *worlds_golden(const char *name) {
     char path[512];
     json_t *root;
     if (!shared_path(name, path, sizeof path)) skip();
@@ -21,7 +21,7 @@ static json_t *golden(const char *name) {
     return root;
 }
 
-static double *numbers(const json_t *array, size_t n) {
+static double *worlds_numbers(const json_t *array, size_t n) {
     double *values = calloc(n, sizeof *values);
     assert_non_null(values);
     assert_int_equal(json_array_size(array), n);
@@ -72,7 +72,7 @@ static void check_values(const char *spec, bool uniform, const double *want, siz
 
 static void check_json_values(const char *spec, bool uniform, const json_t *want, double tolerance) {
     size_t n = json_array_size(want);
-    double *values = numbers(want, n);
+    double *values = worlds_numbers(want, n);
     check_values(spec, uniform, values, n, tolerance);
     free(values);
 }
@@ -94,7 +94,7 @@ TEST(gymnasiums_values_are_met) {
         {"Gridworld4x4_SB_example_4.1", NULL, "V_random_policy_gamma_1", "Gridworld4x4", true},
         {"Gridworld4x4_SB_example_4.1", NULL, "V*", "Gridworld4x4", false},
     };
-    json_t *root = golden("data/rl/expected.json");
+    json_t *root = worlds_golden("data/rl/expected.json");
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         const json_t *world = json_object_get(root, cases[c].world);
         if (cases[c].part) world = json_object_get(world, cases[c].part);
@@ -128,7 +128,7 @@ static void check_table(const char *spec, const json_t *P, bool ends_are_rows) {
 }
 
 TEST(gymnasiums_tables_are_met) {
-    json_t *lake = golden("golden/rl/frozenlake.json"), *cliff = golden("golden/rl/cliffwalking.json");
+    json_t *lake = worlds_golden("golden/rl/frozenlake.json"), *cliff = worlds_golden("golden/rl/cliffwalking.json");
     check_table("FrozenLake-v1", json_object_get(lake, "P_slippery"), false);
     check_table("FrozenLake-v1:is_slippery=false", json_object_get(lake, "P_deterministic"), false);
     check_table("CliffWalking-v1", json_object_get(cliff, "P"), true);
@@ -137,7 +137,7 @@ TEST(gymnasiums_tables_are_met) {
 }
 
 TEST(taxis_table_is_gymnasiums) {
-    json_t *root = golden("golden/rl/taxi.json"), *starts = json_object_get(root, "initial_states"), *start;
+    json_t *root = worlds_golden("golden/rl/taxi.json"), *starts = json_object_get(root, "initial_states"), *start;
     static const char *const specs[] = {"Taxi-v4", "Taxi-v3"};
     for (size_t w = 0; w < COUNT_OF(specs); w++) {
         NamedMdp *world = opened(specs[w]);
@@ -265,7 +265,7 @@ TEST(the_car_rental) {
 }
 
 static void check_traces(const char *file, const char *spec, const char *episodes) {
-    json_t *root = golden(file), *episode;
+    json_t *root = worlds_golden(file), *episode;
     Env *env;
     size_t i;
     check_ok(env_new(spec, 1, &env));

@@ -48,8 +48,8 @@ static void check_token_grads(const json_t *row, const char *key, Side *side) {
     check_close_f64(key, side->token_grad, want, n, near, near);
 }
 
-static void run(const char *name, const PreferenceConfig *config, const PreferenceBatch *batch, double *grad_chosen, double *grad_rejected,
-                PreferenceMetrics *metrics) {
+static void preference_losses_run(const char *name, const PreferenceConfig *config, const PreferenceBatch *batch, double *grad_chosen,
+                                  double *grad_rejected, PreferenceMetrics *metrics) {
     Arena *scratch = arena_new(0);
     const PreferenceLoss *loss = preference_loss_find(name);
     if (!loss) fail_msg("no loss '%s'", name);
@@ -104,7 +104,7 @@ TEST(dpo_family_equals_golden) {
                                  .rejected_tokens = rejected.tokens,
                                  .weights = pair_weights};
         PreferenceMetrics metrics;
-        run(smoothed || likelihood ? "sigmoid" : name, &config, &batch, chosen.grad, rejected.grad, &metrics);
+        preference_losses_run(smoothed || likelihood ? "sigmoid" : name, &config, &batch, chosen.grad, rejected.grad, &metrics);
         check_close(metrics.loss, golden_value(row, "loss"), near);
         check_token_grads(row, "grad_chosen", &chosen);
         check_token_grads(row, "grad_rejected", &rejected);
@@ -136,7 +136,7 @@ TEST(losses_without_reference_equal_golden) {
         PreferenceBatch batch = {
             .n = chosen.n, .chosen = chosen.sums, .rejected = rejected.sums, .chosen_tokens = chosen.tokens, .rejected_tokens = rejected.tokens};
         PreferenceMetrics metrics;
-        run(name, &config, &batch, chosen.grad, rejected.grad, &metrics);
+        preference_losses_run(name, &config, &batch, chosen.grad, rejected.grad, &metrics);
         check_close(metrics.loss, golden_value(row, "loss"), near);
         if (json_object_get(row, "nll")) check_close(metrics.nll, golden_value(row, "nll"), near);
         check_token_grads(row, "grad_chosen", &chosen);
@@ -228,14 +228,15 @@ TEST(losses_by_hand) {
                              .chosen_tokens = &chosen_tokens,
                              .rejected_tokens = &rejected_tokens};
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
-        run(cases[c].name, &(PreferenceConfig){.beta = 0.1, .label_smoothing = cases[c].smoothing}, &batch, &grad_chosen, &grad_rejected, &metrics);
+        preference_losses_run(cases[c].name, &(PreferenceConfig){.beta = 0.1, .label_smoothing = cases[c].smoothing}, &batch, &grad_chosen,
+                              &grad_rejected, &metrics);
         check_close(metrics.loss, cases[c].loss, 1e-9); /* ten digits are given */
     }
-    run("simpo", &(PreferenceConfig){.beta = 2, .simpo_gamma = 1}, &batch, &grad_chosen, &grad_rejected, &metrics);
+    preference_losses_run("simpo", &(PreferenceConfig){.beta = 2, .simpo_gamma = 1}, &batch, &grad_chosen, &grad_rejected, &metrics);
     check_close(metrics.loss, 1.7014132780, near);
-    run("orpo", &(PreferenceConfig){.beta = 0.1, .nll_given = true}, &batch, &grad_chosen, &grad_rejected, &metrics);
+    preference_losses_run("orpo", &(PreferenceConfig){.beta = 0.1, .nll_given = true}, &batch, &grad_chosen, &grad_rejected, &metrics);
     check_close(metrics.loss, 0.0851757483, near);
-    run("orpo", &(PreferenceConfig){.beta = 0.1}, &batch, &grad_chosen, &grad_rejected, &metrics);
+    preference_losses_run("orpo", &(PreferenceConfig){.beta = 0.1}, &batch, &grad_chosen, &grad_rejected, &metrics);
     check_close(metrics.loss, 0.0851757483 + 2, near);
     KtoMetrics kto;
     const bool desirable[2] = {true, false};
@@ -300,14 +301,14 @@ TEST(gradients_equal_differences) {
                                        .divergence = (Divergence)(seed % 3),
                                        .nll_given = seed & 4,
                                        .nll_weight = 0.7};
-            run(names[l], &config, &sample.batch, grads[0], grads[1], &metrics);
+            preference_losses_run(names[l], &config, &sample.batch, grads[0], grads[1], &metrics);
             for (int side = 0; side < 2; side++)
                 for (int i = 0; i < N; i++) {
                     double kept = values[side][i];
                     values[side][i] = kept + h;
-                    run(names[l], &config, &sample.batch, scratch[0], scratch[1], &high);
+                    preference_losses_run(names[l], &config, &sample.batch, scratch[0], scratch[1], &high);
                     values[side][i] = kept - h;
-                    run(names[l], &config, &sample.batch, scratch[0], scratch[1], &low);
+                    preference_losses_run(names[l], &config, &sample.batch, scratch[0], scratch[1], &low);
                     values[side][i] = kept;
                     double difference = (high.loss - low.loss) / (2 * h);
                     check_close(grads[side][i], difference, 2e-8 * (1 + fabs(difference)) + 1e-9 * fabs(metrics.loss)); /* rounding of the loss / h */
@@ -327,12 +328,12 @@ TEST(untrained_policy) {
     sample_random(&sample, 1);
     sample.batch.ref_chosen = sample.chosen, sample.batch.ref_rejected = sample.rejected, sample.batch.weights = NULL;
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
-        run(cases[c].name, &(PreferenceConfig){.beta = 0.1}, &sample.batch, grad_chosen, grad_rejected, &metrics);
+        preference_losses_run(cases[c].name, &(PreferenceConfig){.beta = 0.1}, &sample.batch, grad_chosen, grad_rejected, &metrics);
         check_close(metrics.loss, cases[c].loss, 1e-13);
         assert_true(metrics.margin == 0 && metrics.accuracy == 0);
     }
     sample_random(&sample, 2);
-    run("sigmoid", &(PreferenceConfig){.beta = 0.1}, &sample.batch, grad_chosen, grad_rejected, &metrics);
+    preference_losses_run("sigmoid", &(PreferenceConfig){.beta = 0.1}, &sample.batch, grad_chosen, grad_rejected, &metrics);
     for (int i = 0; i < N; i++) assert_true(grad_chosen[i] < 0 && grad_rejected[i] == -grad_chosen[i]);
 }
 
@@ -345,14 +346,14 @@ TEST(sorted_matching) {
     sample_random(&shuffled, 3);
     sample.batch.weights = shuffled.batch.weights = NULL;
     for (int i = 0; i < N; i++) shuffled.ref_chosen[i] = sample.ref_chosen[(i + 2) % N], shuffled.ref_rejected[i] = sample.ref_rejected[(i + 2) % N];
-    run("aot", &(PreferenceConfig){.beta = 0.1}, &sample.batch, grad_chosen, grad_rejected, &metrics);
-    run("aot", &(PreferenceConfig){.beta = 0.1}, &shuffled.batch, shuffled_chosen, shuffled_rejected, &again);
+    preference_losses_run("aot", &(PreferenceConfig){.beta = 0.1}, &sample.batch, grad_chosen, grad_rejected, &metrics);
+    preference_losses_run("aot", &(PreferenceConfig){.beta = 0.1}, &shuffled.batch, shuffled_chosen, shuffled_rejected, &again);
     check_close(again.loss, metrics.loss, 1e-13);
     check_close_f64("chosen", shuffled_chosen, grad_chosen, N, 1e-15, 0);
     sample.batch.n = 1;
-    run("sigmoid", &(PreferenceConfig){.beta = 0.1}, &sample.batch, shuffled_chosen, shuffled_rejected, &again);
+    preference_losses_run("sigmoid", &(PreferenceConfig){.beta = 0.1}, &sample.batch, shuffled_chosen, shuffled_rejected, &again);
     for (int k = 0; k < 2; k++) {
-        run(k ? "aot_unpaired" : "aot", &(PreferenceConfig){.beta = 0.1}, &sample.batch, grad_chosen, grad_rejected, &metrics);
+        preference_losses_run(k ? "aot_unpaired" : "aot", &(PreferenceConfig){.beta = 0.1}, &sample.batch, grad_chosen, grad_rejected, &metrics);
         check_close(metrics.loss, again.loss, 1e-13);
         check_close(grad_rejected[0], shuffled_rejected[0], 1e-13);
     }
@@ -367,7 +368,7 @@ TEST(pieces_add_up) {
         PreferenceMetrics metrics;
         sample_random(&sample, 4);
         PreferenceConfig config = {.beta = 0.2, .nll_given = true, .nll_weight = 0.5};
-        run(names[l], &config, &sample.batch, whole[0], whole[1], &metrics);
+        preference_losses_run(names[l], &config, &sample.batch, whole[0], whole[1], &metrics);
         double loss = metrics.loss;
         config.total_pairs = N;
         for (int i = 0; i < N; i++) config.total_chosen_tokens += sample.chosen_tokens[i];
@@ -380,7 +381,7 @@ TEST(pieces_add_up) {
                                    .chosen_tokens = sample.chosen_tokens + i,
                                    .rejected_tokens = sample.rejected_tokens + i,
                                    .weights = sample.weights + i};
-            run(names[l], &config, &one, parts[0] + i, parts[1] + i, &metrics);
+            preference_losses_run(names[l], &config, &one, parts[0] + i, parts[1] + i, &metrics);
             sum += metrics.loss;
         }
         check_close(sum, loss, 1e-12);
@@ -410,13 +411,13 @@ TEST(extremes_stay_finite) {
                                          .ref_rejected = ref_rejected,
                                          .chosen_tokens = tokens,
                                          .rejected_tokens = tokens};
-                run(names[l], &config, &batch, grad_chosen, grad_rejected, &metrics);
+                preference_losses_run(names[l], &config, &batch, grad_chosen, grad_rejected, &metrics);
                 if (!isfinite(metrics.loss)) fail_msg("%s: loss %g", names[l], metrics.loss);
                 for (int i = 0; i < 4; i++)
                     if (!isfinite(grad_chosen[i]) || !isfinite(grad_rejected[i]))
                         fail_msg("%s: gradients %g and %g of pair %d", names[l], grad_chosen[i], grad_rejected[i], i);
                 chosen[2] = (double)NAN;
-                run(names[l], &config, &batch, grad_chosen, grad_rejected, &metrics);
+                preference_losses_run(names[l], &config, &batch, grad_chosen, grad_rejected, &metrics);
                 assert_true(isnan(metrics.loss));
             }
 }

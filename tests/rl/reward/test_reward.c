@@ -58,7 +58,7 @@ static double value_of(const char *yaml, Case at) {
 
 #define gives(yaml, columns, completion, wanted) check_close(value_of(yaml, (Case){columns, completion, "stop", 0}), wanted, 1e-12)
 
-static void refused(const char *yaml, const char *text, const char *hint) {
+static void reward_refused(const char *yaml, const char *text, const char *hint) {
     Opened opened;
     check_status(open_text(yaml, &opened), ST_CONFIG);
     check_text(text);
@@ -258,9 +258,9 @@ TEST(number_compares_the_marked_number) {
     faulty("[{type: number}]", "{\"answer\": null}", "is null", "");
     faulty("[{type: number}]", "{\"answer\": []}", "an empty list", "");
     faulty("[{type: number}]", "{\"answer\": true}", "holds no text or number", "");
-    refused("[{type: number, thousands: ab}]", "one character", "");
-    refused("[{type: number, decimal: ','}]", "another than 'thousands'", "");
-    refused("[{type: number, tolerance: -1}]", "expected a number from 0", "");
+    reward_refused("[{type: number, thousands: ab}]", "one character", "");
+    reward_refused("[{type: number, decimal: ','}]", "another than 'thousands'", "");
+    reward_refused("[{type: number, tolerance: -1}]", "expected a number from 0", "");
 }
 
 /* ---- texts ---- */
@@ -283,9 +283,9 @@ TEST(texts_are_compared) {
     gives("[{type: regex, pattern: '(a+)+b', full: true}]", NULL, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac", 0);
     gives("[{type: regex, pattern: x}]", NULL, "\xff", 0);
     gives("[{type: regex, pattern: '', field: answer}]", "{\"answer\": \"\"}", "", 1);
-    refused("[{type: regex, pattern: '(a'}]", "cannot read the pattern '(a'", "");
-    refused("[{type: regex, pattern: a, group: 3}]", "has 0 groups, not 3", "");
-    refused("[{type: regex}]", "option 'pattern' is missing", "");
+    reward_refused("[{type: regex, pattern: '(a'}]", "cannot read the pattern '(a'", "");
+    reward_refused("[{type: regex, pattern: a, group: 3}]", "has 0 groups, not 3", "");
+    reward_refused("[{type: regex}]", "option 'pattern' is missing", "");
     faulty("[{type: regex, pattern: a, field: x}]", "{\"answer\": 1}", "column 'x' is missing", "");
 }
 
@@ -324,8 +324,8 @@ TEST(choices_are_found) {
     gives("[{type: choice, letters: ABCDE}]", "{\"answer\": \"(E) all\"}", "E", 1);
     faulty("[{type: choice}]", "{\"answer\": 4}", "there are 4 letters", "");
     faulty("[{type: choice}]", "{\"answer\": \"E\"}", "none of the letters ABCD: 'E'", "letters");
-    refused("[{type: choice, letters: abc}]", "different capital letters", "");
-    refused("[{type: choice, letters: ABA}]", "different capital letters", "");
+    reward_refused("[{type: choice, letters: abc}]", "different capital letters", "");
+    reward_refused("[{type: choice, letters: ABA}]", "different capital letters", "");
 }
 
 TEST(formats_are_whole_and_in_order) {
@@ -358,8 +358,8 @@ TEST(formats_are_whole_and_in_order) {
     gives("[{type: format, template: 'Final Answer: ... Answer: ...', partial: true}]", NULL, "Final Answer: b Answer: c", 1);
     gives("[{type: format, template: 'Step 1 ... Step 10 ...'}]", NULL, "Step 1 a Step 10 b", 1);
     gives("[{type: format, template: 'Step 1 ... Step 10 ...'}]", NULL, "Step 1 a Step 10 b Step 1", 0);
-    refused("[{type: format, template: ...}]", "the template has no tag", "");
-    refused("[{type: exact, after: ''}]", "'after' is an empty mark", "");
+    reward_refused("[{type: format, template: ...}]", "the template has no tag", "");
+    reward_refused("[{type: exact, after: ''}]", "'after' is an empty mark", "");
 }
 
 /* ---- JSON ---- */
@@ -404,12 +404,12 @@ TEST(json_fits_its_schema) {
     gives("[{type: json, field: schema}]", "{\"schema\": {\"type\": \"array\", \"minItems\": 2}}", "[1]", 0);
     faulty("[{type: json, field: schema}]", "{\"schema\": {\"typ\": \"array\"}}", "keyword 'typ' in the row's schema is not supported",
            "did you mean 'type'?");
-    refused("reward: {}\n", "no", "rewards, clip, whiten");
-    refused("[{type: json, schema: {$ref: x}}]", "keyword '$ref' in the schema is not supported", "supported are");
-    refused("[{type: json, schema: {type: strin}}]", "keyword 'type' in the schema is wrong", "");
-    refused("[{type: json, schema: {properties: {a: {pattern: '('}}}}]", "cannot read pattern '('", "");
-    refused("[{type: json, schema: missing.json}]", "missing.json", "");
-    refused("[{type: json, parses: 0.1}]", "'parses' needs a 'schema'", "");
+    reward_refused("reward: {}\n", "no", "rewards, clip, whiten");
+    reward_refused("[{type: json, schema: {$ref: x}}]", "keyword '$ref' in the schema is not supported", "supported are");
+    reward_refused("[{type: json, schema: {type: strin}}]", "keyword 'type' in the schema is wrong", "");
+    reward_refused("[{type: json, schema: {properties: {a: {pattern: '('}}}}]", "cannot read pattern '('", "");
+    reward_refused("[{type: json, schema: missing.json}]", "missing.json", "");
+    reward_refused("[{type: json, parses: 0.1}]", "'parses' needs a 'schema'", "");
 }
 
 /* ---- lengths ---- */
@@ -425,10 +425,10 @@ TEST(lengths_are_shaped) {
     }
     gives("[{type: length, target: 4, unit: words}]", NULL, " one two\nthree ", 0.75);
     gives("[{type: length, target: 4, unit: characters}]", NULL, "äöü", 0.75);
-    refused("[{type: length}]", "either 'target' or 'buffer'", "");
-    refused("[{type: length, target: 1, buffer: 2}]", "either 'target' or 'buffer'", "");
-    refused("[{type: length, buffer: 101}]", "more than the longest completion of 100", "");
-    refused("[{type: length, buffer: 5, unit: words}]", "option 'max_length' is missing", "");
+    reward_refused("[{type: length}]", "either 'target' or 'buffer'", "");
+    reward_refused("[{type: length, target: 1, buffer: 2}]", "either 'target' or 'buffer'", "");
+    reward_refused("[{type: length, buffer: 101}]", "more than the longest completion of 100", "");
+    reward_refused("[{type: length, buffer: 5, unit: words}]", "option 'max_length' is missing", "");
 }
 
 /* By the paper's formula: value(t) = max-side + (zero-side - max-side) (1 + cos(pi t / T)) / 2. */
@@ -445,7 +445,7 @@ TEST(cosine_scales_by_length) {
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++)
         check_close(value_of(right, (Case){"{\"answer\": 5}", cases[i].text, cases[i].reason, cases[i].n}), cases[i].value, 1e-12);
-    refused("[{type: cosine, right_by: number}, {type: number}]", "names no reward that stands before this one: 'number'", "");
+    reward_refused("[{type: cosine, right_by: number}, {type: number}]", "names no reward that stands before this one: 'number'", "");
 }
 
 TEST(repetitions_cost) {
@@ -489,20 +489,21 @@ TEST(sums_are_weighted_clipped_and_whitened) {
 }
 
 TEST(a_list_that_makes_no_sense_is_refused) {
-    refused("\n- type: numbr\n", "unknown reward 'numbr' in 'recipe.yaml' line 2", "did you mean 'number'?");
-    refused("[{type: zebra}]", "unknown reward 'zebra'", "the types are exact, number");
-    refused("[{weight: 1}]", "it has no 'type'", "");
-    refused("[number]", "expected a map", "");
-    refused("[]", "no reward is given", "type: number");
-    refused("null", "no reward is given", "");
-    refused("- type: number\n  tolerence: 1\n", "reward 'number' in 'recipe.yaml' line 2: unknown option 'tolerence'", "did you mean 'tolerance'?");
-    refused("[{type: number, zz: 1}]", "unknown option 'zz'", "it takes name, weight, clip, field");
-    refused("[{type: number, weight: much}]", "wrong value for 'weight'", "");
-    refused("[{type: number, clip: [1, 0]}]", "wrong value for 'clip'", "");
-    refused("[{type: number, from: somewhere}]", "expected one of auto|last|boxed|hashes", "");
-    refused("[{type: number, name: x}, {type: exact, name: x}]", "another reward has this name", "");
-    refused("{rewards: [{type: number}], clip: 3}", "wrong value for 'clip'", "");
-    refused("{rewards: [{type: number}], wihten: true}", "unknown key 'wihten'", "whiten");
+    reward_refused("\n- type: numbr\n", "unknown reward 'numbr' in 'recipe.yaml' line 2", "did you mean 'number'?");
+    reward_refused("[{type: zebra}]", "unknown reward 'zebra'", "the types are exact, number");
+    reward_refused("[{weight: 1}]", "it has no 'type'", "");
+    reward_refused("[number]", "expected a map", "");
+    reward_refused("[]", "no reward is given", "type: number");
+    reward_refused("null", "no reward is given", "");
+    reward_refused("- type: number\n  tolerence: 1\n", "reward 'number' in 'recipe.yaml' line 2: unknown option 'tolerence'",
+                   "did you mean 'tolerance'?");
+    reward_refused("[{type: number, zz: 1}]", "unknown option 'zz'", "it takes name, weight, clip, field");
+    reward_refused("[{type: number, weight: much}]", "wrong value for 'weight'", "");
+    reward_refused("[{type: number, clip: [1, 0]}]", "wrong value for 'clip'", "");
+    reward_refused("[{type: number, from: somewhere}]", "expected one of auto|last|boxed|hashes", "");
+    reward_refused("[{type: number, name: x}, {type: exact, name: x}]", "another reward has this name", "");
+    reward_refused("{rewards: [{type: number}], clip: 3}", "wrong value for 'clip'", "");
+    reward_refused("{rewards: [{type: number}], wihten: true}", "unknown key 'wihten'", "whiten");
 }
 
 int main(void) {

@@ -26,9 +26,9 @@ static int count_in(const char *path) {
     return lines;
 }
 
-static bool is(const char *how, const char *name) { return strcmp(how, name) == 0; }
+static bool reward_command_is(const char *how, const char *name) { return strcmp(how, name) == 0; }
 
-static int answer(const char *how, const char *file) {
+static int reward_command_answer(const char *how, const char *file) {
     char line[1 << 16];
     while (fgets(line, sizeof line, stdin)) {
         json_t *row = json_loads(line, 0, NULL);
@@ -37,18 +37,19 @@ static int answer(const char *how, const char *file) {
         size_t ids = json_array_size(json_object_get(row, "completion_ids")), bonus = (size_t)json_integer_value(json_object_get(row, "bonus"));
         bool marked = strchr(text, '!') != NULL;
         fprintf(stderr, "working on %s\n", text);
-        if (is(how, "count")) count_in(file);
-        if (is(how, "slow") && text[0] % 2) usleep(20000);
-        if ((is(how, "die") && marked) || (is(how, "die_once") && marked && count_in(file) == 1)) _exit(3); /* at once: no leak check in between */
-        if (is(how, "signal") && marked) raise(SIGKILL);
-        if (is(how, "hang") && marked) sleep(60);
-        if (is(how, "object"))
+        if (reward_command_is(how, "count")) count_in(file);
+        if (reward_command_is(how, "slow") && text[0] % 2) usleep(20000);
+        if ((reward_command_is(how, "die") && marked) || (reward_command_is(how, "die_once") && marked && count_in(file) == 1))
+            _exit(3); /* at once: no leak check in between */
+        if (reward_command_is(how, "signal") && marked) raise(SIGKILL);
+        if (reward_command_is(how, "hang") && marked) sleep(60);
+        if (reward_command_is(how, "object"))
             printf("{\"reward\": %zu, \"style\": %s, \"words\": \"ignored\"}\n", strlen(text), marked ? "null" : "0.5");
         else if (!marked || strncmp(how, "say:", 4) != 0)
             printf("%zu\n", strlen(text) + ids + bonus);
         else
             printf("%s\n", how + 4);
-        if (is(how, "twice")) printf("1\n");
+        if (reward_command_is(how, "twice")) printf("1\n");
         fflush(stdout);
         json_decref(row);
     }
@@ -248,7 +249,7 @@ TEST(what_goes_wrong_is_said_with_the_row) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         Scored batch;
         print_message("%s\n", cases[i].how);
-        check_ok(open_how(cases[i].how, "", is(cases[i].how, "hang") ? "timeout: 3, workers: 2" : "timeout: 60, workers: 2", &batch));
+        check_ok(open_how(cases[i].how, "", reward_command_is(cases[i].how, "hang") ? "timeout: 3, workers: 2" : "timeout: 60, workers: 2", &batch));
         mark(&batch, 5);
         check_status(rewards_score(batch.set, batch.rows, ROWS, &batch.scores), cases[i].status);
         check_text("reward 'command', row 5: program");
@@ -451,7 +452,7 @@ TEST(cheats_earn_nothing) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 2 && strcmp(argv[1], "--answer") == 0) return answer(argv[2], argc > 3 ? argv[3] : "");
+    if (argc > 2 && strcmp(argv[1], "--answer") == 0) return reward_command_answer(argv[2], argc > 3 ? argv[3] : "");
     self = argv[0];
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {

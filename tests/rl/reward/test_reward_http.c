@@ -16,7 +16,7 @@
 
 /* ---- the server ---- */
 
-static void judge(int fd, const Query *query) {
+static void reward_http_judge(int fd, const Query *query) {
     const char *text = json_string_value(json_object_get(json_array_get(json_object_get(query->body, "messages"), 1), "content"));
     char body[512];
     bool good = text && strcmp(json_string_value(json_object_get(query->body, "model")), "judge-1") == 0 &&
@@ -43,7 +43,7 @@ static void serve(int fd, Query *query) {
     int before = times_before(path);
     snprintf(number, sizeof number, "%zu", text ? strlen(text) : 0);
     if (strstr(path, "/chat/completions"))
-        judge(fd, query);
+        reward_http_judge(fd, query);
     else if (strcmp(path, "/busy") == 0 && before < 3)
         reply(fd, "429 Too Many Requests", "Retry-After: 1\r\n", "{\"error\": \"slow down\"}");
     else if (strcmp(path, "/shaky") == 0 && before % 3 == 0)

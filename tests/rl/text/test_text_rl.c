@@ -46,7 +46,7 @@ static void interrupt_in_the_middle(void *context, const TextRlProgress *progres
     if (progress->step == 2) interrupt_request();
 }
 
-static void run(const Recipe *recipe, bool resume, bool interrupted) {
+static void test_text_rl_run(const Recipe *recipe, bool resume, bool interrupted) {
     TextRlResult result;
     Status status = text_rl_run(
         &(TextRlConfig){.recipe = recipe, .options.resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
@@ -88,11 +88,11 @@ TEST(every_algorithm_resumes_to_the_same_bytes) {
             snprintf(names[k], sizeof names[k], "%zu-%d", i, k);
             recipes[k] = recipe_of(names[k], more, COUNT_OF(more));
         }
-        run(recipes[0], false, false);
-        run(recipes[1], false, true);
-        run(recipes[1], true, false);
+        test_text_rl_run(recipes[0], false, false);
+        test_text_rl_run(recipes[1], false, true);
+        test_text_rl_run(recipes[1], true, false);
         omp_set_num_threads(threads > 1 ? 1 : 2);
-        run(recipes[2], false, false);
+        test_text_rl_run(recipes[2], false, false);
         omp_set_num_threads(threads);
         for (int k = 0; k < 3; k++) {
             if (k > 0) check_same_file(test_folder, names[k], names[0], "adapter/adapter_model.safetensors");
@@ -112,10 +112,10 @@ TEST(samples_are_those_of_the_checkpoint) {
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         Recipe *recipe = recipe_of(names[i], NULL, 0);
         Str log = {0};
-        run(recipe, false, i > 0);
+        test_text_rl_run(recipe, false, i > 0);
         if (i == 1) check_ok(file_append(in_run(names[i], "samples.jsonl"), "{\"step\": 1}\n", 12));
         if (i == 2) check_ok(file_truncate(in_run(names[i], "samples.jsonl"), 0));
-        if (i > 0) run(recipe, true, false);
+        if (i > 0) test_text_rl_run(recipe, true, false);
         if (i == 1) check_same_file(test_folder, names[i], names[0], "samples.jsonl");
         read_file(names[i], "log.txt", &log);
         assert_int_equal(strstr(str_text(&log), told) != NULL, i == 2);
@@ -156,13 +156,13 @@ TEST(a_reward_program_that_dies_loses_nothing) {
         snprintf(name, sizeof name, "whole_%s", deaths[i].name);
         const char *more[] = {reward, data, "train.eval_every=1"};
         Recipe *whole = recipe_of(name, more, 3), *dies = recipe_of(deaths[i].name, more, 3);
-        run(whole, false, false);
+        test_text_rl_run(whole, false, false);
         death = path;
         death_after = deaths[i].after;
         check_status(text_rl_run(&(TextRlConfig){.recipe = dies, .on_progress = die_after}, &result), ST_RESOURCE);
         check_contains(status_hint_text(), deaths[i].step);
         remove(path);
-        run(dies, true, false);
+        test_text_rl_run(dies, true, false);
         metrics_text(temp_file(test_folder, deaths[i].name), &got);
         metrics_text(temp_file(test_folder, name), &want);
         assert_string_equal(str_text(&got), str_text(&want));
@@ -186,13 +186,13 @@ TEST(samples_that_cannot_be_written_lose_nothing) {
     char aside[400];
     snprintf(aside, sizeof aside, "%s", temp_file(test_folder, "aside.jsonl"));
     Recipe *shown = recipe_of("shown", NULL, 0), *unshown = recipe_of("unshown", NULL, 0);
-    run(shown, false, false);
+    test_text_rl_run(shown, false, false);
     assert_int_not_equal(text_rl_run(&(TextRlConfig){.recipe = unshown, .on_progress = take_samples_away, .context = aside}, &result), ST_OK);
     check_contains(status_text(), "samples.jsonl");
     check_contains(status_hint_text(), "a checkpoint of step 2 is saved in");
     check_ok(dir_remove(in_run("unshown", "samples.jsonl")));
     check_ok(dir_rename(aside, in_run("unshown", "samples.jsonl")));
-    run(unshown, true, false);
+    test_text_rl_run(unshown, true, false);
     check_same_file(test_folder, "unshown", "shown", "adapter/adapter_model.safetensors");
     check_same_file(test_folder, "unshown", "shown", "samples.jsonl");
     recipe_free(shown);
@@ -217,9 +217,9 @@ TEST(values_resume_to_the_same_bytes) {
         memcpy(settings + 4, runs[i].settings, sizeof runs[i].settings);
         snprintf(parts, sizeof parts, "%s_parts", runs[i].name);
         Recipe *whole = recipe_of(runs[i].name, settings, 8), *halves = recipe_of(parts, settings, 8);
-        run(whole, false, false);
-        run(halves, false, true);
-        run(halves, true, false);
+        test_text_rl_run(whole, false, false);
+        test_text_rl_run(halves, false, true);
+        test_text_rl_run(halves, true, false);
         check_same_file(test_folder, parts, runs[i].name, "adapter/adapter_model.safetensors");
         check_same_file(test_folder, parts, runs[i].name, runs[i].value);
         check_same_file(test_folder, parts, runs[i].name, "samples.jsonl");
@@ -295,7 +295,7 @@ TEST(first_step_is_on_policy) {
         snprintf(setting, sizeof setting, "rl.algorithm=%s", algorithms[i]);
         const char *settings[] = {setting, "generate.temperature=2"};
         Recipe *recipe = recipe_of(algorithms[i], settings, 2);
-        run(recipe, false, false);
+        test_text_rl_run(recipe, false, false);
         assert_true(last_metric(algorithms[i], "approx_kl") == 0 && last_metric(algorithms[i], "clip_fraction") == 0);
         assert_true(last_metric(algorithms[i], "grad_norm") > 0);
         recipe_free(recipe);
@@ -313,8 +313,8 @@ TEST(constants_change_nothing) {
         const char *raised[] = {algorithms[i], "reward=[{type: regex, pattern: 'o'}, {type: regex, pattern: '^', weight: 4}]",
                                 "generate.temperature=2", "rl.samples_every=0"};
         Recipe *a = recipe_of(names[0], plain, 4), *b = recipe_of(names[1], raised, 4);
-        run(a, false, false);
-        run(b, false, false);
+        test_text_rl_run(a, false, false);
+        test_text_rl_run(b, false, false);
         check_close(last_metric(names[1], "reward"), last_metric(names[0], "reward") + 4, 1e-12);
         check_same_file(test_folder, names[1], names[0], "adapter/adapter_model.safetensors");
         recipe_free(a);
@@ -347,7 +347,7 @@ TEST(sampler_and_trainer_agree) {
             char name[32];
             snprintf(name, sizeof name, "agree%zu-%zu", c, i);
             Recipe *recipe = recipe_of(name, more, COUNT_OF(more));
-            run(recipe, false, false);
+            test_text_rl_run(recipe, false, false);
             bool exact = products_are_our_own(c == 1) && strcmp(settings[i][0], "generate.temperature=1") == 0;
             double most = last_metric(name, "sampler_logprob_diff");
             if (!(most <= (exact ? 0 : 1e-5)))
@@ -360,9 +360,9 @@ TEST(sampler_and_trainer_agree) {
 TEST(held_out_prompts) {
     static const char *const more[] = {"data.eval_split=0.4", "train.eval_every=1", "rl.num_generations=2"};
     Recipe *recipes[2] = {recipe_of("held", more, COUNT_OF(more)), recipe_of("held-again", more, COUNT_OF(more))};
-    run(recipes[0], false, false);
-    run(recipes[1], false, true);
-    run(recipes[1], true, false);
+    test_text_rl_run(recipes[0], false, false);
+    test_text_rl_run(recipes[1], false, true);
+    test_text_rl_run(recipes[1], true, false);
     check_same_file(test_folder, "held-again", "held", "adapter/adapter_model.safetensors");
     static const char *const keys[] = {"eval_reward", "eval_reward_std", "eval_completion_length", "eval_eos_fraction"};
     for (size_t i = 0; i < COUNT_OF(keys); i++) assert_true(last_metric("held", keys[i]) == last_metric("held-again", keys[i]));
@@ -395,7 +395,7 @@ TEST(held_out_prompts) {
 TEST(equal_rewards_change_nothing) {
     static const char *const settings[] = {"reward=[{type: regex, pattern: 'never found'}]"};
     Recipe *recipe = recipe_of("equal", settings, 1);
-    run(recipe, false, false);
+    test_text_rl_run(recipe, false, false);
     assert_true(last_metric("equal", "grad_norm") == 0);
     assert_true(last_metric("equal", "zero_std_fraction") == 1);
     recipe_free(recipe);
@@ -411,7 +411,7 @@ TEST(untrained_steps_measure_nothing) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         Recipe *recipe = recipe_of(cases[i].name, cases[i].settings, COUNT_OF(cases[i].settings));
         Str text = {0};
-        run(recipe, false, false);
+        test_text_rl_run(recipe, false, false);
         read_file(cases[i].name, "metrics.jsonl", &text);
         for (size_t k = 0; k < COUNT_OF(metrics); k++) {
             char unknown[64];
@@ -434,7 +434,7 @@ TEST(clip_fraction_is_of_ratios) {
     for (size_t i = 0; i < COUNT_OF(cuts); i++) {
         const char *settings[] = {"rl.algorithm=rloo", "rl.num_iterations=2", "rl.clip=0.02", "generate.temperature=2", "train.max_steps=1", cuts[i]};
         Recipe *recipe = recipe_of(i ? "at-once" : "in-passes", settings, COUNT_OF(settings));
-        run(recipe, false, false);
+        test_text_rl_run(recipe, false, false);
         fractions[i] = last_metric(i ? "at-once" : "in-passes", "clip_fraction");
         recipe_free(recipe);
     }
@@ -448,9 +448,9 @@ TEST(flat_groups_are_replaced) {
     static const char *const settings[] = {"rl.algorithm=dapo", "reward=[{type: regex, pattern: '[xyz]'}]", "rl.sampling_rounds=40",
                                            "generate.temperature=2"};
     Recipe *whole = recipe_of("whole", settings, COUNT_OF(settings)), *parts = recipe_of("parts", settings, COUNT_OF(settings));
-    run(whole, false, false);
-    run(parts, false, true);
-    run(parts, true, false);
+    test_text_rl_run(whole, false, false);
+    test_text_rl_run(parts, false, true);
+    test_text_rl_run(parts, true, false);
     check_same_file(test_folder, "parts", "whole", "adapter/adapter_model.safetensors");
     check_same_file(test_folder, "parts", "whole", "samples.jsonl");
     double sampled = last_metric("whole", "groups_sampled"), flat = last_metric("whole", "zero_std_fraction") * sampled;
@@ -463,7 +463,7 @@ TEST(flat_groups_are_replaced) {
 
     static const char *const never[] = {"rl.algorithm=dapo", "reward=[{type: regex, pattern: 'never found'}]", "rl.sampling_rounds=3"};
     Recipe *recipe = recipe_of("never", never, COUNT_OF(never));
-    run(recipe, false, false);
+    test_text_rl_run(recipe, false, false);
     assert_true(last_metric("never", "sampling_rounds") == 3 && last_metric("never", "groups_sampled") == 12 &&
                 last_metric("never", "groups_replaced") == 8);
     assert_true(last_metric("never", "grad_norm") == 0);
@@ -543,7 +543,7 @@ TEST(rewards_are_learned) {
                                   "generate.temperature=3",
                                   "generate.max_new_tokens=12"};
         Recipe *recipe = recipe_of(name, settings, COUNT_OF(settings));
-        run(recipe, false, false);
+        test_text_rl_run(recipe, false, false);
         double before = mean_reward(name, 0, 10), after = mean_reward(name, 50, 60);
         if (!(after > before + 0.25)) fail_msg("%s: mean reward %g of the first ten steps, %g of the last", how[i][0], before, after);
         recipe_free(recipe);
@@ -569,7 +569,7 @@ TEST(every_algorithm_learns) {
                                       "generate.temperature=3",
                                       "generate.max_new_tokens=12"};
             Recipe *recipe = recipe_of(name, settings, COUNT_OF(settings));
-            run(recipe, false, false);
+            test_text_rl_run(recipe, false, false);
             double before = mean_reward(name, 0, 10), after = mean_reward(name, 50, 60);
             learned += after > before + 0.15;
             print_message("%s, seed %d: %.3f -> %.3f\n", algorithm, seed, before, after);

@@ -27,12 +27,12 @@ typedef struct Play {
     long long seeds[COPIES];
 } Play;
 
-static bool is(const Play *play, const char *how) { return strcmp(play->how, how) == 0; }
+static bool turns_is(const Play *play, const char *how) { return strcmp(play->how, how) == 0; }
 
 static void say_observation(const Play *play, int copy) {
     static const char *const words[] = {"'no'", "'pirate'", "'at'", "'lip'"};
-    const char *word = words[(play->seeds[copy] + play->turns[copy] + (is(play, "moody") ? copy : 0)) % 4];
-    if (is(play, "messages"))
+    const char *word = words[(play->seeds[copy] + play->turns[copy] + (turns_is(play, "moody") ? copy : 0)) % 4];
+    if (turns_is(play, "messages"))
         printf("%s{\"role\": \"%s\", \"content\": \"< %s =\"}%s", play->turns[copy] ? "" : "[{\"role\": \"system\", \"content\": \"be short\"}, ",
                play->turns[copy] % 2 ? "tool" : "user", word, play->turns[copy] ? "" : "]");
     else
@@ -69,12 +69,13 @@ static void say_step(Play *play, const json_t *actions) {
     printf("], \"rewards\": [");
     for (int c = 0; c < play->copies; c++) {
         const char *said = json_string_value(json_array_get(actions, (size_t)c));
-        printf("%s%d", c ? ", " : "", !said ? 0 : is(play, "counts") ? powers[play->turns[c] - 1] : strchr(said, 'o') != NULL);
+        printf("%s%d", c ? ", " : "", !said ? 0 : turns_is(play, "counts") ? powers[play->turns[c] - 1] : strchr(said, 'o') != NULL);
     }
     for (int flag = 0; flag < 2; flag++) {
         printf("], \"%s\": [", flag ? "truncated" : "terminated");
         for (int c = 0; c < play->copies; c++)
-            printf("%s%s", c ? ", " : "", !flag && !is(play, "endless") && play->turns[c] >= LONGEST - (int)(play->seeds[c] % 2) ? "true" : "false");
+            printf("%s%s", c ? ", " : "",
+                   !flag && !turns_is(play, "endless") && play->turns[c] >= LONGEST - (int)(play->seeds[c] % 2) ? "true" : "false");
     }
     printf("]}\n");
 }
@@ -92,21 +93,21 @@ static bool misbehaves(const Play *play) {
         {"error", "{\"error\": \"no more words\"}"},
     };
     if (play->turns[0] < 1) return false;
-    if (is(play, "dies") || (is(play, "dies once") && !file_exists(play->file))) {
+    if (turns_is(play, "dies") || (turns_is(play, "dies once") && !file_exists(play->file))) {
         check_ok(file_write_all(play->file, "", 0));
         fprintf(stderr, "out of words\n");
         exit(7);
     }
-    if (is(play, "hangs")) sleep(100);
+    if (turns_is(play, "hangs")) sleep(100);
     for (size_t i = 0; i < COUNT_OF(wrong); i++)
-        if (is(play, wrong[i].how)) {
+        if (turns_is(play, wrong[i].how)) {
             printf("%s\n", wrong[i].answer);
             return true;
         }
     return false;
 }
 
-static int play(const char *how, const char *file) {
+static int turns_play(const char *how, const char *file) {
     Play play = {.how = how, .file = file};
     static char line[1 << 16];
     while (fgets(line, sizeof line, stdin)) {
@@ -115,8 +116,8 @@ static int play(const char *how, const char *file) {
         if ((part = json_object_get(request, "open"))) {
             play.copies = (int)json_integer_value(json_object_get(part, "copies"));
             ASSERT(play.copies <= COPIES, "%d copies", play.copies);
-            printf(is(&play, "cart") ? "{\"action\": {\"n\": 2}, \"observation\": {\"n\": 4}}\n"
-                                     : "{\"id\": \"Words\", \"action\": \"text\", \"observation\": \"text\"}\n");
+            printf(turns_is(&play, "cart") ? "{\"action\": {\"n\": 2}, \"observation\": {\"n\": 4}}\n"
+                                           : "{\"id\": \"Words\", \"action\": \"text\", \"observation\": \"text\"}\n");
         }
         if ((part = json_object_get(request, "reset"))) say_reset(&play, part);
         if ((part = json_object_get(request, "step")) && !misbehaves(&play)) say_step(&play, part);
@@ -139,14 +140,14 @@ static void on_message(void *context, LogLevel level, const char *text) {
     warnings += level == LOG_WARNING;
 }
 
-static int before(void **state) {
+static int turns_before(void **state) {
     (void)state;
     temp_dir_make(folder, sizeof folder);
     warnings = 0;
     return 0;
 }
 
-static int after(void **state) {
+static int turns_after(void **state) {
     (void)state;
     temp_dir_remove(folder);
     return 0;
@@ -279,7 +280,7 @@ TEST(templates_are_kept) {
     stand_up(&table);
 }
 
-static void run(const Recipe *recipe, bool resume, void (*on_progress)(void *, const TextRlProgress *), Status wanted) {
+static void turns_run(const Recipe *recipe, bool resume, void (*on_progress)(void *, const TextRlProgress *), Status wanted) {
     TextRlResult result;
     Status status = text_rl_run(&(TextRlConfig){.recipe = recipe, .options.resume = resume, .on_progress = on_progress}, &result);
     interrupt_clear();
@@ -340,11 +341,11 @@ TEST(algorithms_resume_to_the_same_bytes) {
             snprintf(names[k], sizeof names[k], "%zu-%d", i, k);
             recipes[k] = recipe_of(names[k], "plays", lines);
         }
-        run(recipes[0], false, NULL, ST_OK);
-        run(recipes[1], false, interrupt_in_the_middle, ST_INTERRUPTED);
-        run(recipes[1], true, NULL, ST_OK);
+        turns_run(recipes[0], false, NULL, ST_OK);
+        turns_run(recipes[1], false, interrupt_in_the_middle, ST_INTERRUPTED);
+        turns_run(recipes[1], true, NULL, ST_OK);
         omp_set_num_threads(threads > 1 ? 1 : 2);
-        run(recipes[2], false, NULL, ST_OK);
+        turns_run(recipes[2], false, NULL, ST_OK);
         omp_set_num_threads(threads);
         for (int k = 0; k < 3; k++) {
             if (k > 0) check_same_file(folder, names[k], names[0], "adapter/adapter_model.safetensors");
@@ -363,7 +364,7 @@ TEST(kl_is_of_all_that_was_generated) {
     double kl[2][2], coef[2][2];
     char lines[500];
     Recipe *recipe = recipe_of("reference", "plays", "rl.algorithm=grpo\ntrain.learning_rate=0.03\nrl.ent_coef=0.1");
-    run(recipe, false, NULL, ST_OK);
+    turns_run(recipe, false, NULL, ST_OK);
     recipe_free(recipe);
     for (int masked = 0; masked < 2; masked++) {
         const char *name = masked ? "masked" : "trained";
@@ -372,7 +373,7 @@ TEST(kl_is_of_all_that_was_generated) {
             "rl.algorithm=grpo\ngenerate.max_new_tokens=4\ndata.max_length=34\ntrain.max_steps=2\nrl.beta=0.05\nrl.adaptive_kl=0.1\nrl.kl_horizon=10\nrl.reference=%s/reference/adapter\nrl.mask_truncated=%s",
             folder, masked ? "true" : "false");
         recipe = recipe_of(name, "endless", lines);
-        run(recipe, false, NULL, ST_OK);
+        turns_run(recipe, false, NULL, ST_OK);
         recipe_free(recipe);
         assert_int_equal(metrics_read(temp_file(folder, name), "kl_per_completion", kl[masked], 2), 2);
         assert_int_equal(metrics_read(temp_file(folder, name), "kl_coef", coef[masked], 2), 2);
@@ -387,7 +388,7 @@ TEST(rewards_are_learned) {
     double rewards[50], before_training = 0, after_training = 0;
     Recipe *recipe =
         recipe_of("learns", "plays", "rl.algorithm=grpo\ntrain.max_steps=50\nrl.prompts_per_step=4\nrl.num_generations=8\ngenerate.temperature=3");
-    run(recipe, false, NULL, ST_OK);
+    turns_run(recipe, false, NULL, ST_OK);
     assert_int_equal(metrics_read(temp_file(folder, "learns"), "reward", rewards, 50), 50);
     for (int i = 0; i < 10; i++) before_training += rewards[i] / 10, after_training += rewards[40 + i] / 10;
     if (!(after_training > before_training + 0.4)) fail_msg("mean return %g of the first ten steps, %g of the last", before_training, after_training);
@@ -402,7 +403,7 @@ TEST(crashes) {
     for (int64_t i = 0; i < table.experience.n; i++) assert_true(!table.experience.ended[i]);
     stand_up(&table);
     Recipe *recipe = recipe_of("dies", "dies", "train.max_steps=20");
-    run(recipe, false, NULL, ST_RESOURCE);
+    turns_run(recipe, false, NULL, ST_RESOURCE);
     check_text("'Words' failed 6 times in a row");
     check_text("exit code 7");
     recipe_free(recipe);
@@ -471,11 +472,11 @@ TEST(wrong_recipes) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 2 && strcmp(argv[1], "--play") == 0) return play(argv[2], argc > 3 ? argv[3] : "");
+    if (argc > 2 && strcmp(argv[1], "--play") == 0) return turns_play(argv[2], argc > 3 ? argv[3] : "");
     self = argv[0];
     signal(SIGPIPE, SIG_IGN);
     log_set_sink(on_message, NULL, LOG_WARNING);
-#define ENTRY(name) cmocka_unit_test_setup_teardown(name, before, after)
+#define ENTRY(name) cmocka_unit_test_setup_teardown(name, turns_before, turns_after)
     const struct CMUnitTest tests[] = {
         ENTRY(turns_are_played),
         ENTRY(limits_truncate),
