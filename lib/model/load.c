@@ -145,17 +145,6 @@ Status stored_check(const StoredTensor *stored, int n_dims, const int64_t *shape
     return ST_INPUT;
 }
 
-/* Nothing is copied for the device that computes nothing. */
-/* A copy in `arena`, converted to `dtype`. */
-static Status stored_copy(const StoredTensor *stored, Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape,
-                          Tensor **tensor) {
-    *tensor = tensor_new(arena, device, dtype, n_dims, shape);
-    if (!*tensor) return status_prefix(ST_RESOURCE, "tensor '%s'", stored->name);
-    (*tensor)->name = arena_strdup(arena, stored->name);
-    if (device != device_meta()) convert_elements(stored->data, stored->dtype, (*tensor)->data, dtype, (size_t)stored->count);
-    return ST_OK;
-}
-
 static Status not_finite(const char *name, const char *file, int64_t at) {
     return status_fail(ST_INPUT, "tensor '%s' in '%s' holds a NaN or an infinity at element %lld", name, file, (long long)at);
 }
@@ -179,7 +168,23 @@ void model_forget(const Model *model, const void *data, size_t bytes) {
     if (mapping) file_forget(mapping, begin, begin + bytes);
 }
 
-/* The same of a weight in the mapped file, piece by piece, each given back before the next one. */
+/* A copy of the model's own, converted to `dtype`. Each piece of a matrix is given back to the file before the next one is read: a matrix as large as
+ * the rest of the model is never in memory twice. The device that computes nothing gets no values. */
+static Status stored_copy(const Model *model, const StoredTensor *stored, DType dtype, int n_dims, const int64_t *shape, Tensor **tensor) {
+    const int64_t most = 1 << 22;
+    *tensor = tensor_new(model->arena, model->device, dtype, n_dims, shape);
+    if (!*tensor) return status_prefix(ST_RESOURCE, "tensor '%s'", stored->name);
+    (*tensor)->name = arena_strdup(model->arena, stored->name);
+    for (int64_t at = 0; at < stored->count && model->device != device_meta(); at += most) {
+        int64_t n = MIN(most, stored->count - at);
+        const uint8_t *from = stored->data + (size_t)at * dtype_size(stored->dtype);
+        convert_elements(from, stored->dtype, (char *)(*tensor)->data + (size_t)at * dtype_size(dtype), dtype, (size_t)n);
+        if (n_dims > 1) model_forget(model, from, (size_t)n * dtype_size(stored->dtype));
+    }
+    return ST_OK;
+}
+
+/* The same check of a weight in the mapped file, piece by piece, each given back before the next one. */
 static Status check_streamed(const Model *model, const Tensor *weight, const StoredTensor *stored) {
     const int64_t count = tensor_count(weight), most = 1 << 22;
     for (int64_t at = 0; at < count; at += most) {
@@ -212,8 +217,7 @@ static Status place(Loader *loader, const StoredTensor *stored, int n_dims, cons
                   (uintptr_t)stored->data % dtype_size(stored->dtype) != 0 || (!loader->options->streamed && read_in_place(model, stored, shape));
     if (copied) {
         DType dtype = loader->options->train_all || n_dims == 1 || stored->dtype == DT_F64 ? wide : stored->dtype;
-        TRY(stored_copy(stored, model->arena, model->device, dtype, n_dims, shape, tensor));
-        if (n_dims > 1) model_forget(model, stored->data, stored->bytes); /* or it would stand in memory twice */
+        TRY(stored_copy(model, stored, dtype, n_dims, shape, tensor));
     } else {
         *tensor = tensor_view(model->arena, model->device, stored->dtype, n_dims, shape, (void *)stored->data);
         if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
