@@ -546,6 +546,7 @@ static Status find_spans(const json_t *messages, size_t n_context, const json_t 
         for (size_t i = 0; i < n && status == ST_OK; i++)
             if (trained[i]) status = find_turn(config->chat, messages, i, row, &whole->text, spans);
     }
+    if (status == ST_OK && config->chat->end_of_turn < 0) row_note(config->notes, NO_END);
     free(trained);
     return status;
 }

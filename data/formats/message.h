@@ -8,6 +8,7 @@
 #include "data/data.h"
 
 #define EMPTY_ANSWER "with an empty answer: nothing but an end is trained"
+#define NO_END "whose chat template writes no special token after an answer: the model does not learn where to stop"
 #define BEHIND_THOUGHT                                                                                                                            \
     "with answers that the chat template writes without the thought that it asks for them with: they are trained behind it, and one that has no " \
     "thought behind an empty one"

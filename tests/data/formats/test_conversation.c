@@ -16,8 +16,11 @@ static const char chatml[] =
 static void write_tokenizer(void) {
     FILE *file = fopen(temp_file(folder, "tokenizer.json"), "w");
     fprintf(file, "{\"added_tokens\": [");
-    static const char *const special[] = {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|end|>"};
-    for (int i = 0; i < 4; i++)
+    static const char *const special[] = {
+        "<|im_start|>", "<|im_end|>", "<|endoftext|>",   "<|end|>",  "<end_of_turn>", "<start_of_turn>",
+        "</s>",         "[INST]",     "<|end_of_text|>", "<|user|>", "<bos>",
+    };
+    for (int i = 0; i < (int)COUNT_OF(special); i++)
         fprintf(
             file,
             "%s{\"id\": %d, \"content\": \"%s\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}",
@@ -338,8 +341,56 @@ TEST(questions_are_what_a_row_answers) {
     chat_close(chat);
 }
 
+/* The forms of the families' own templates: where an answer begins, what ends it, and what stays the template's. */
+TEST(turns_end_as_each_family_ends_them) {
+    static const struct {
+        const char *family, *template, *end, *trained;
+    } cases[] = {
+        {"gemma",
+         "{{ '<bos>' }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}{% for m in messages %}"
+         "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Roles must alternate') }}{% endif %}"
+         "{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' + m.content | trim + '<end_of_turn>\n' }}{% endfor %}"
+         "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}",
+         "<end_of_turn>", "bc<end_of_turn>|ef<end_of_turn>"},
+        {"phi3",
+         "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}"
+         "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ '<|endoftext|>' }}{% endif %}",
+         "<|end|>", "bc<|end|>|ef<|end|>"},
+        {"phi4",
+         "{% for m in messages %}{{ '<|im_start|>' + m.role + '<|im_sep|>' + m.content + '<|im_end|>' }}{% endfor %}"
+         "{% if add_generation_prompt %}{{ '<|im_start|>assistant<|im_sep|>' }}{% endif %}",
+         "<|im_end|>", "bc<|im_end|>|ef<|im_end|>"},
+        {"olmo",
+         "{{ '<|endoftext|>' }}{% for m in messages %}{% if m.role == 'assistant' %}{{ '<|assistant|>\n' + m.content + '<|endoftext|>' }}"
+         "{% if not loop.last %}{{ '\n' }}{% endif %}{% else %}{{ '<|' + m.role + '|>\n' + m.content + '\n' }}{% endif %}"
+         "{% if loop.last and add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}{% endfor %}",
+         "<|endoftext|>", "bc<|endoftext|>|ef<|endoftext|>"},
+        {"ministral",
+         "{{ '<bos>' }}{% for m in messages %}{% if m.role == 'user' %}{{ '[INST]' + m.content + '[/INST]' }}{% else %}{{ m.content + '</s>' }}{% endif %}{% endfor %}",
+         "</s>", "bc</s>|ef</s>"},
+        {"granite",
+         "{% for m in messages %}{{ '<|start_of_role|>' + m.role + '<|end_of_role|>' + m.content + '<|end_of_text|>\n' }}{% endfor %}"
+         "{% if add_generation_prompt %}{{ '<|start_of_role|>assistant<|end_of_role|>' }}{% endif %}",
+         "<|end_of_text|>", "bc<|end_of_text|>|ef<|end_of_text|>"},
+        {"glm4", /* nothing ends an answer but the next turn's own token: the check of the data says so */
+         "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}",
+         NULL, "bc|ef"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Chat *chat;
+        check_ok(chat_open(folder, NULL, temp_text(folder, "t.jinja", cases[i].template), NULL, tokenizer, &chat));
+        if (cases[i].end)
+            assert_string_equal(chat_end_text(chat), cases[i].end);
+        else
+            assert_int_equal(chat_end_of_turn(chat), -1);
+        chat_close(chat);
+        check_trained("messages", cases[i].template, "assistant", two_turns(""), cases[i].trained);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(turns_end_as_each_family_ends_them),
         cmocka_unit_test(assistants_are_trained_through_their_end_of_turn),
         cmocka_unit_test(marks_of_the_template_are_taken_as_they_are),
         cmocka_unit_test(reasoning_is_found_under_each_of_its_names),
