@@ -57,8 +57,14 @@ endif
 # A loop marked `omp simd` that clang leaves as it is on some processor is no fault of ours.
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef -Wdouble-promotion $(if $(findstring clang,$(CC)),-Wno-pass-failed) $(if $(DEV),-Werror)
 TUNE_CPPFLAGS := -I. -D_GNU_SOURCE -DHAVE_ONEDNN=$(ONEDNN) -DHAVE_GLPK=$(GLPK) -DHAVE_TILES=$(HAVE_TILES) $(if $(filter -emulated,$(TILES_KIND)),-DTILES_EMULATED) $(SYSTEM_FLAGS) $(shell pkg-config --cflags $(PKGS) 2>/dev/null) $(CPPFLAGS)
+# What the compiler and the linker can stop at run time: writes past the end of an object, a stack that is overwritten or jumps over its guard page, returns
+# and jumps to a place that is no target, a table of functions that is written to. They are kept because they cost no speed: docs/lab/hardening.md.
+accepts = $(shell echo | $(CC) -Werror $(1) -x c -fsyntax-only - 2>/dev/null && echo $(1))
+BRANCHES := $(if $(filter x86_64 amd64,$(MACHINE)),-fcf-protection=full,$(if $(filter aarch64 arm64,$(MACHINE)),-mbranch-protection=standard))
+HARDENING := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -fstack-protector-strong $(call accepts,-fstack-clash-protection) $(call accepts,$(BRANCHES))
+HARDENED := $(if $(filter Darwin,$(SYSTEM)),,-Wl,-z,relro -Wl,-z,now)
 # Lines are all that a report names; with types and variables gcc takes a quarter longer.
-FLAGS_release := -O2 -g1
+FLAGS_release := -O2 -g1 $(HARDENING)
 FLAGS_debug := -O0 -g -DTUNE_POISON
 FLAGS_san := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -DTUNE_POISON
 FLAGS_tsan := -O1 -g1 -fsanitize=thread
@@ -132,15 +138,15 @@ $(BUILD)/libtune.a: $(OBJECTS)
 	@rm -f $@
 	@ar rcs $@ $^
 $(BUILD)/libtune.so: $(OBJECTS)
-	@echo link $@ && $(CC) $(BASE_CFLAGS) -shared $(LDFLAGS) $^ $(LIBS) -o $@
+	@echo link $@ && $(CC) $(BASE_CFLAGS) -shared $(HARDENED) $(LDFLAGS) $^ $(LIBS) -o $@
 $(BUILD)/tune: $(COMMANDS) $(BUILD)/libtune.a
-	@echo link $@ && $(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
+	@echo link $@ && $(CC) $(BASE_CFLAGS) $(HARDENED) $(LDFLAGS) $^ $(LIBS) -o $@
 # Both programs share what is no command: tune-bench takes from there what it calls.
 $(BUILD)/cmd/parts.a: $(filter-out $(BUILD)/cmd/main.o,$(COMMANDS))
 	@rm -f $@
 	@ar rcs $@ $^
 $(BUILD)/tune-bench: $(BENCHES) $(BUILD)/cmd/parts.a $(BUILD)/libtune.a
-	@echo link $@ && $(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
+	@echo link $@ && $(CC) $(BASE_CFLAGS) $(HARDENED) $(LDFLAGS) $^ $(LIBS) -o $@
 SUPPORT := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/support/replay.c tests/support/fault.c,$(wildcard tests/support/*.c)))
 link_test = @echo link $@ && $(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ -Wl,-rpath,$(abspath $(BUILD)) -lcmocka $(LIBS) -o $@
 # Loaded before a program, it makes memory run out.
