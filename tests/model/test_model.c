@@ -426,7 +426,7 @@ TEST(segments_and_recomputation_change_nothing) {
     }
 }
 
-/* A matrix of 8 Mi elements, nearly the whole model: 16 MiB in the file, 32 MiB in f32. The file's pages are given back while it is copied. */
+/* A matrix of 8 Mi elements, nearly the whole model: 64 MiB in the file, 32 MiB in f32, to which it is converted in halves. */
 TEST(a_large_matrix_is_not_in_memory_twice) {
 #ifdef SANITIZED
     skip(); /* they take memory of their own */
@@ -436,16 +436,16 @@ TEST(a_large_matrix_is_not_in_memory_twice) {
         " \"num_attention_heads\": 1, \"tie_word_embeddings\": true}";
     char dir[512];
     temp_dir_make(dir, sizeof dir);
-    check_ok(model_write_random(dir, config, DT_BF16, 5, 0.2));
+    check_ok(model_write_random(dir, config, DT_F64, 5, 0.2));
     FILE *refs = fopen("/proc/self/clear_refs", "w"); /* 5: the peak begins again */
     bool reset = refs && fputs("5", refs) >= 0;
     if (refs && fclose(refs)) reset = false;
     uint64_t before = memory_resident();
     if (!reset || memory_peak() > before + (1 << 20)) skip();
     Model *model;
-    check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32, .train_all = true}, &model));
+    check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
     double grown = ((double)memory_peak() - (double)before) / (1 << 20);
-    if (grown > 32 + 12) fail_msg("%.1f MiB", grown);
+    if (grown > 32 + 32 + 12) fail_msg("%.1f MiB", grown);
     model_free(model);
     temp_dir_remove(dir);
 }
