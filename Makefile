@@ -72,14 +72,14 @@ export CCACHE_DEPEND := 1
 export CCACHE_BASEDIR := $(CURDIR)
 LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(SYSTEM_LIBS) -l$(if $(wildcard /usr/lib64/libopenblaso.so),openblaso,openblas) $(if $(filter 1,$(ONEDNN)),-ldnnl) $(if $(filter 1,$(GLPK)),-lglpk) -lsnappy -lm
 
-# Kernels are compiled once for each instruction set and chosen at run time; tile_*.c for those that multiply bf16, if the compiler knows them; host_*.c looks at the processor and is compiled plainly.
+# The folder says how a file of lib/tensor/cpu is compiled: simd/ once for each instruction set, chosen at run time; tile/ for those that multiply bf16, if the compiler knows them; host/, which looks at the processor, plainly.
 ISAS := base $(if $(filter x86_64 amd64,$(MACHINE)),avx2 $(if $(filter 1,$(HAVE_AVX512)),avx512)) $(if $(filter 1,$(HAVE_TILES)),avx512_bf16)
 # On x86 the plain set is for processors before 2013: it has to be right, not fast.
 ISA_base := $(if $(and $(filter release,$(FLAVOUR)),$(filter x86_64 amd64,$(MACHINE))),-O2)
 ISA_avx2 := -mavx2 -mfma -mf16c
-HOST := $(wildcard lib/tensor/cpu/host_*.c)
-TILED := $(wildcard lib/tensor/cpu/tile_*.c)
-KERNELS := $(filter-out $(HOST) $(TILED),$(wildcard lib/tensor/cpu/*.c))
+HOST := $(wildcard lib/tensor/cpu/host/*.c)
+TILED := $(wildcard lib/tensor/cpu/tile/*.c)
+KERNELS := $(wildcard lib/tensor/cpu/simd/*.c)
 SOURCES := $(wildcard lib/*/*.c lib/tensor/ref/*.c data/*.c data/*/*.c sft/*.c rl/*.c rl/*/*.c) $(HOST)
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$(isa).o)) $(if $(filter 1,$(HAVE_TILES)),$(foreach isa,avx512_bf16 amx,$(TILED:%.c=$(BUILD)/%.$(isa).o)))
 COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(filter-out cmd/bench/%,$(wildcard cmd/*/*.c)))
@@ -121,7 +121,7 @@ $(BUILD)/version: always
 	@echo '$(VERSION) $(RELEASED)' | cmp -s - $@ || echo '$(VERSION) $(RELEASED)' > $@
 $(BUILD)/cmd/app/version.o: TUNE_CPPFLAGS += -DTUNE_VERSION='"$(VERSION)"' -DTUNE_RELEASED='"$(RELEASED)"'
 $(BUILD)/cmd/app/version.o: $(BUILD)/version
-$(BUILD)/lib/tensor/cpu/host_%.o: TUNE_CPPFLAGS += -DHAVE_AVX512=$(HAVE_AVX512)
+$(BUILD)/lib/tensor/cpu/host/%.o: TUNE_CPPFLAGS += -DHAVE_AVX512=$(HAVE_AVX512)
 define isa_rule
 $(BUILD)/lib/tensor/cpu/%.$(1).o: lib/tensor/cpu/%.c
 	@mkdir -p $$(@D)

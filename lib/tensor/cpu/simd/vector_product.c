@@ -5,7 +5,7 @@
  * read where it lies, six rows at a time, if they run along the sum; else some rows of it are copied too. So no weight is kept a second time. Every
  * element is one chain of multiply-adds in order of k, which begins with what it is added to, in a register or, between cuts of a long sum, in
  * memory: cuts go by speed alone, and the bits depend neither on the threads nor on the rows beside a row. */
-#include "lib/tensor/cpu/vector_product.h"
+#include "lib/tensor/cpu/simd/vector_product.h"
 #include "lib/tensor/cpu/shares.h"
 #include "lib/tensor/cpu/turn.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the two forward passes of attention in tiles share: that of whole rows and the one of single tokens behind a cache. Included by
- * tile_attention.c and tile_attention_token.c only. */
+ * attention.c and attention_token.c only. */
 #ifndef TUNE_TILE_ATTENTION_FORWARD_H
 #define TUNE_TILE_ATTENTION_FORWARD_H
 
-#include "lib/tensor/cpu/tile_attention.h"
+#include "lib/tensor/cpu/tile/attention.h"
 
 enum {
     KEY_ROWS = KEY_TILE / TILE_ROWS, /* tiles that a tile of keys is high */

@@ -5,11 +5,11 @@
  * can be. So no weight is kept a second time, and what is made of it is used by all rows of the task. Every element is one chain of sums in order of
  * k, whichever way the product is cut; so the cuts, and which factor is A, go by speed alone, and the bits depend neither on the threads nor on the
  * rows beside a row. */
-#include "lib/tensor/cpu/tiles.h"
+#include "lib/tensor/cpu/tile/tiles.h"
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
 #include "lib/tensor/cpu/shares.h"
-#include "lib/tensor/cpu/tile_few.h"
+#include "lib/tensor/cpu/tile/few.h"
 
 #include <string.h>
 
@@ -349,7 +349,7 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
 }
 #endif
 
-/* Few columns (tile_few.h) go in parts, [part][tile][k / 2][width of the part]: all at once, or 16 at a time, of which the last may have less.
+/* Few columns (few.h) go in parts, [part][tile][k / 2][width of the part]: all at once, or 16 at a time, of which the last may have less.
  * Columns of a part; 0: there is none. */
 static int64_t few_cols(int64_t n, int64_t part) {
     return n > FEW_COLS ? MAX((int64_t)0, MIN((int64_t)TILE_ROWS, n - part * TILE_ROWS)) : part == 0 ? n : 0;
@@ -406,7 +406,7 @@ static bool streams_possible(const Factor *a, int64_t cols) {
 typedef struct Plan {
     const Product *product;
     bool turned;  /* a, b are the transposed factors, and C is to be written transposed */
-    bool few;     /* turned, and b's columns are so few that they are no tiles (tile_few.h) */
+    bool few;     /* turned, and b's columns are so few that they are no tiles (few.h) */
     bool streams; /* a's rows go in streams */
     Factor a, b, more_a, more_b;
     Factor down; /* what A' is made with: as B, or as A if turned */
@@ -524,7 +524,7 @@ typedef struct Streams {
     int64_t first, rows, cols;
     Sum sum;       /* of the tiles; its rows are filled in */
     char *scratch; /* for rows of the second product */
-    bool few;      /* vectors sum (tile_few.h) */
+    bool few;      /* vectors sum (few.h) */
     char *group;   /* GROUP_BYTES */
 } Streams;
 

@@ -8,7 +8,7 @@
 #ifndef TUNE_TILE_FEW_H
 #define TUNE_TILE_FEW_H
 
-#include "lib/tensor/cpu/tiles.h"
+#include "lib/tensor/cpu/tile/tiles.h"
 #include "lib/tensor/cpu/turn.h"
 
 enum {

@@ -8,7 +8,7 @@
  * are taken in order, and segments are begun in order, so the first task that is not finished never waits; and the bits depend on the number of
  * threads as little as elsewhere. Weights and gradients of scores are rounded to bf16 for their products, sums are f32. Source: FlashAttention-2,
  * arXiv 2307.08691, algorithm 2. */
-#include "lib/tensor/cpu/tile_attention.h"
+#include "lib/tensor/cpu/tile/attention.h"
 
 #include <sched.h>
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of bf16 tiles, and how memory becomes tiles. Included by tile_*.c only, which are compiled for each instruction set that multiplies bf16:
- * -DISA=amx, whose tiles are registers, and -DISA=avx512_bf16, where vectors do the same.
+/* Products of bf16 tiles, and how memory becomes tiles. Included in this folder only, whose files are compiled for each instruction set that
+ * multiplies bf16: -DISA=amx, whose tiles are registers, and -DISA=avx512_bf16, where vectors do the same.
  *
  * A tile is 16 lines of 64 bytes. One step multiplies tile A, 16 rows of 32 bf16, by tile B, 16 pairs of lines by 16 columns (each line holds two
  * rows of the factor, element by element), and adds to 16 x 16 floats. So A is read from rows as they lie in memory; B has to be made:

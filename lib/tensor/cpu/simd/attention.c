@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Softmax attention, forward. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1. */
 #include "lib/tensor/cpu/attention.h"
-#include "lib/tensor/cpu/vector_few.h"
+#include "lib/tensor/cpu/simd/vector_few.h"
 
 #include <omp.h>
 

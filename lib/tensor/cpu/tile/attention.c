@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Softmax attention of bf16, forward, in tiles. Scores and sums are f32; weights are rounded to bf16 for the product with the values, their total is
  * of what they were before. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1. */
-#include "lib/tensor/cpu/tile_attention_forward.h"
+#include "lib/tensor/cpu/tile/attention_forward.h"
 
 enum { QUERY_ROWS = 384 }; /* query rows of a task, about: they share the tiles made of keys and values */
 

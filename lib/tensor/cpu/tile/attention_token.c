@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention of sequences that each go on by a single token, out of a cache, in tiles of bf16: a step of generation. Such a token has few queries, so
  * that the lanes of a vector are those of several key/value heads: a score's product has zeros in the lanes of the other heads, and so have weights
- * in the product with the values. Zeros change no sum of what is finite: the bits are those of tile_attention.c. A row of keys is read once for all
+ * in the product with the values. Zeros change no sum of what is finite: the bits are those of attention.c. A row of keys is read once for all
  * heads of a task; rows to come are asked for meanwhile, those of the next sequence too. */
 #include "lib/tensor/cpu/shares.h"
-#include "lib/tensor/cpu/tile_attention_forward.h"
-#include "lib/tensor/cpu/tile_few.h"
+#include "lib/tensor/cpu/tile/attention_forward.h"
+#include "lib/tensor/cpu/tile/few.h"
 
 #include <omp.h>
 

@@ -2,9 +2,9 @@
 /* Products in f32 of a weight with a few rows, as decoding has them: the weight comes from memory once, as it is stored (vector_few.h). Every element
  * is the same chain of multiply-adds in order of k as in vector_product.c: the bits depend neither on which of the two computes it nor on the rows
  * beside a row. */
-#include "lib/tensor/cpu/vector_few.h"
+#include "lib/tensor/cpu/simd/vector_few.h"
 #include "lib/tensor/cpu/shares.h"
-#include "lib/tensor/cpu/vector_product.h"
+#include "lib/tensor/cpu/simd/vector_product.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What attention's forward and backward pass in tiles share. Included by tile_attention*.c only.
+/* What attention's forward and backward pass in tiles share. Included by attention*.c here only.
  *
  * Scores are computed transposed: keys are the rows of a tile, queries its columns, so that what belongs to a query (largest score, sum of weights,
  * what it sees) is one lane of a vector, and no vector is summed across. A query row is a (token, head of the group) pair; LANES of them are a group
@@ -8,7 +8,7 @@
 #ifndef TUNE_TILE_ATTENTION_H
 #define TUNE_TILE_ATTENTION_H
 
-#include "lib/tensor/cpu/tiles.h"
+#include "lib/tensor/cpu/tile/tiles.h"
 #include "lib/tensor/cpu/attention.h"
 
 enum { LANES = TILE_ROWS };
