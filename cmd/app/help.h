@@ -10,7 +10,7 @@
 
 #include "cmd/app/options.h"
 #include "cmd/app/commands.h"
-#include "lib/train/keys.h"
+#include "lib/recipe/keys.h"
 
 /* The first n_own options are its own */
 typedef struct CommandView {

@@ -9,7 +9,7 @@
 #include "cmd/app/folders.h"
 #include "cmd/app/terminal.h"
 #include "cmd/app/hub.h"
-#include "lib/train/keys.h"
+#include "lib/recipe/keys.h"
 
 static Status print_schema(void) {
     Str text = {0};

@@ -11,7 +11,7 @@
 #include "cmd/data/cmd_data.h"
 #include "data/branches.h"
 #include "data/check/check.h"
-#include "lib/train/rejected.h"
+#include "lib/recipe/rejected.h"
 #include "rl/offline/offline_rows.h"
 #include "rl/pairs/preference.h"
 #include "rl/text/prompts.h"

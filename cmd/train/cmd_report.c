@@ -4,8 +4,8 @@
 #include "cmd/app/options.h"
 #include "cmd/app/terminal.h"
 #include "cmd/common/results.h"
-#include "lib/train/ending.h"
-#include "lib/train/report.h"
+#include "lib/run/ending.h"
+#include "lib/run/report.h"
 #include "rl/loop/rl_doctor.h"
 
 static void print_json(const Command *command, const char *path, const RunNumbers *numbers, const Ending *endings) {

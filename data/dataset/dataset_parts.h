@@ -6,7 +6,7 @@
 #include "data/data.h"
 #include "data/formats/row_form.h"
 #include "data/dataset/store.h"
-#include "lib/train/rejected.h"
+#include "lib/recipe/rejected.h"
 
 enum { PLACES_SHOWN = 8 }; /* of rows that something is said of */
 

@@ -6,7 +6,7 @@
 #include "data/formats/formats.h"
 #include "lib/base/memory.h"
 #include "lib/base/work.h"
-#include "lib/train/rejected.h"
+#include "lib/recipe/rejected.h"
 
 #include <stdlib.h>
 #include <string.h>

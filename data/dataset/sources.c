@@ -2,7 +2,7 @@
 /* What data.train and data.eval say: files, and how each is read. */
 #include "data/formats/formats.h"
 #include "data/formats/row_form.h"
-#include "lib/train/rejected.h"
+#include "lib/recipe/rejected.h"
 
 #include <string.h>
 

@@ -2,8 +2,8 @@
 /* A run of synthesis: everything is opened and checked, rounds are made until the rows are there, and the pages are written. */
 #include "lib/base/system.h"
 #include "data/synth/synth_parts.h"
-#include "lib/train/keys.h"
-#include "lib/train/report.h"
+#include "lib/recipe/keys.h"
+#include "lib/run/report.h"
 
 #include <math.h>
 #include <stdio.h>

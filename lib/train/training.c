@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What all kinds of training have in common around their steps. */
-#include "lib/train/lengthen.h"
+#include "lib/train/lengthen_plan.h"
 
 #include <string.h>
 
 #include "lib/base/log.h"
 #include "lib/base/memory.h"
-#include "lib/train/rejected.h"
-#include "lib/train/report.h"
+#include "lib/recipe/rejected.h"
+#include "lib/run/report.h"
 #include "lib/train/trained_model.h"
 
 typedef struct Training {

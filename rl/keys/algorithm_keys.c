@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lib/train/keys.h"
+#include "lib/recipe/keys.h"
 #include "rl/learn/learner.h"
 #include "rl/pairs/preference.h"
 #include "rl/text/text_algorithm.h"

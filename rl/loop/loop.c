@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 
 #include "rl/loop/rl_doctor.h"
-#include "lib/train/run.h"
+#include "lib/run/run_parts.h"
 
 /* ---- what is kept ---- */
 

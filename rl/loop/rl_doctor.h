@@ -12,7 +12,7 @@
 #ifndef TUNE_RL_DOCTOR_H
 #define TUNE_RL_DOCTOR_H
 
-#include "lib/train/report.h"
+#include "lib/run/report.h"
 
 typedef struct RlDoctor RlDoctor;
 typedef struct Finding {

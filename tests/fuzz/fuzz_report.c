@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as every file of a run directory: the page is made, and nothing of them gets out of their place in it. */
-#include "lib/train/report_parts.h"
+#include "lib/run/report_parts.h"
 #include "rl/loop/rl_doctor.h"
 #include "tests/support/check.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs that are resumed with another length: the bytes of a run that had been so long from the start where the schedule allows it, else what
  * differs. */
-#include "lib/train/run.h"
+#include "lib/run/run_parts.h"
 #include "rl/learn/learn.h"
 #include "rl/offline/ilql.h"
 #include "rl/pairs/preference.h"

@@ -2,7 +2,7 @@
 /* Runs on environments: each algorithm of the table, with each kind of action that it chooses, gives the same bytes whether it was interrupted or not
  * and for any number of threads; what does not fit is refused by name. */
 #include "lib/base/system.h"
-#include "lib/train/keys.h"
+#include "lib/recipe/keys.h"
 #include "rl/keys/algorithm_keys.h"
 #include "rl/learn/learn.h"
 #include "rl/pairs/preference.h"
