@@ -88,7 +88,7 @@ typedef struct DataConfig {
     /* Preferences as those who learn from both kinds see them: which answer of a pair is trained, rows that teach nothing are passed over, and
      * answers that were not wanted count as any other. NO_PAIRS: as supervised training sees them */
     enum { NO_PAIRS, PAIRS_CHOSEN, PAIRS_REJECTED } pairs;
-    struct Rejected *rejected; /* takes rows that cannot be used (lib/train/rejected.h); NULL: the first of them is an error */
+    struct Rejected *rejected; /* takes rows that cannot be used (lib/recipe/rejected.h); NULL: the first of them is an error */
     bool prompts;              /* rows are read as questions (row_question), of which nothing is trained; without `cache` */
     int64_t max_length;
     const char *truncation; /* error | drop | keep_start | keep_end */

@@ -12,7 +12,7 @@
 #define TUNE_FILTER_KINDS_H
 
 #include "data/filter/filter.h"
-#include "lib/train/option.h"
+#include "lib/recipe/option.h"
 
 enum { FILTER_BLOCK = 256 }; /* rows that are looked at side by side */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a run of synthesis says about itself: dataset_card.md and report.html, made from rows.jsonl, rejected.jsonl and the summary. */
 #include "data/synth/synth_parts.h"
-#include "lib/train/report_parts.h"
+#include "lib/run/report_parts.h"
 
 #include <ctype.h>
 #include <math.h>

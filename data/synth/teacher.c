@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/train/option.h"
+#include "lib/recipe/option.h"
 
 /* ---- options ---- */
 

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "lib/base/date.h"
 #include "lib/text/chat.h"
 #include "lib/text/jinja.h"
 
@@ -120,25 +121,9 @@ static Value global_raise_exception(Jinja *j, Value self, const Args *args) {
     return jinja_fail(j, "%.*s", (int)MIN(text.len, (size_t)600), text.data);
 }
 
-/* YYYY-MM-DD with or without HH:MM:SS, by the proleptic calendar that strftime knows. */
-static bool read_time(const char *text, struct tm *out) {
-    struct tm t = {.tm_isdst = -1};
-    int n = 0;
-    if (sscanf(text, "%d-%d-%d%n", &t.tm_year, &t.tm_mon, &t.tm_mday, &n) != 3) return false;
-    const char *rest = text + n;
-    if (*rest && (sscanf(rest, "%*1[ T]%d:%d:%d%n", &t.tm_hour, &t.tm_min, &t.tm_sec, &n) != 3 || rest[n])) return false;
-    if (t.tm_year < 1 || t.tm_year > 9999 || t.tm_mon < 1 || t.tm_mon > 12 || t.tm_mday < 1 || t.tm_mday > 31 || t.tm_hour < 0 || t.tm_hour > 23 ||
-        t.tm_min < 0 || t.tm_min > 59 || t.tm_sec < 0 || t.tm_sec > 60)
-        return false;
-    t.tm_year -= 1900;
-    t.tm_mon -= 1;
-    *out = t;
-    return timegm(&t) != -1 && (out->tm_wday = t.tm_wday, out->tm_yday = t.tm_yday, t.tm_mday == out->tm_mday);
-}
-
 bool chat_reads_date(const char *text) {
     struct tm t;
-    return read_time(text, &t);
+    return date_read(text, &t);
 }
 
 static Value global_strftime_now(Jinja *j, Value self, const Args *args) {
@@ -150,7 +135,7 @@ static Value global_strftime_now(Jinja *j, Value self, const Args *args) {
     if (!jinja_ok(j)) return v_undefined(NULL);
     if (!j->now)
         localtime_r(&now, &t);
-    else if (!read_time(j->now, &t))
+    else if (!date_read(j->now, &t))
         return jinja_fail(j, "'%s' is no date: expected YYYY-MM-DD or YYYY-MM-DD HH:MM:SS", j->now);
     Value terminated = v_string(j, format.data, format.len);
     if (format.len == 0) return v_text("");

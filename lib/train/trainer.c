@@ -2,7 +2,8 @@
 /* The core of every training: accumulate, clip, step; evaluate, save, stop; the same bytes whether it was interrupted or not. */
 #include "lib/base/memory.h"
 #include "lib/base/system.h"
-#include "lib/train/run.h"
+#include "lib/run/run_parts.h"
+#include "lib/train/train.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What all kinds of training have in common around their steps. */
-#include "lib/train/lengthen.h"
+#include "lib/train/lengthen_plan.h"
 
 #include <string.h>
 
 #include "lib/base/log.h"
 #include "lib/base/memory.h"
-#include "lib/train/rejected.h"
-#include "lib/train/report.h"
+#include "lib/recipe/rejected.h"
+#include "lib/run/report.h"
 #include "lib/train/trained_model.h"
 
 typedef struct Training {
@@ -117,7 +117,7 @@ Status training_run(const TrainingKind *kind, void *context, const Recipe *const
     status = memory_check(status);
     if (status != ST_OK) memory_forgive(); /* it is known now, and what is written from here on says so */
     if (training.run && status != ST_OK) status = run_mark_stopped(training.run, status);
-    if (training.run && !(training.finished && run_reported(training.run))) status = report_run(training.run, status);
+    if (training.run && !(training.finished && run_reported(training.run))) status = report_run(training.run, kind->reader, status);
     run_close(training.run);
     lengthen_release(&training.longer);
     return status;

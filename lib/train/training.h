@@ -8,14 +8,10 @@
 #ifndef TUNE_TRAINING_H
 #define TUNE_TRAINING_H
 
+#include "lib/run/lengthen.h"
+#include "lib/run/report.h"
 #include "lib/train/train.h"
 
-/* How long a run by a recipe is. */
-typedef struct RunLength {
-    int64_t steps;          /* as train.max_steps counts them; on environments those of the environment, as rl.total_steps does */
-    int64_t schedule_steps; /* the learning rate's schedule is over so many; 0: there is none */
-    int64_t schedule_rate;  /* of them in each step that checkpoints are numbered by */
-} RunLength;
 /* What training_run asks of a kind of training, in this order: `recall` alone where the run was finished before, else all the others. */
 typedef struct TrainingKind {
     Status (*recall)(void *context, const Run *run);        /* says a finished run's result again */
@@ -29,6 +25,7 @@ typedef struct TrainingKind {
     Status (*length)(void *context, const Recipe *recipe, RunLength *length);
     /* What a run of the new length had done otherwise, beside its schedule, is appended; what cannot go on is ST_CONFIG. NULL: nothing */
     Status (*lengthen)(void *context, const Recipe *before, Str *differs);
+    const MetricsReader *reader; /* of its metrics, for its page; NULL: none */
     const char *counter; /* name in state.json and finished.json of the steps that `length` counts; NULL: those that checkpoints are numbered by */
 } TrainingKind;
 typedef struct TrainingOptions {

@@ -9,8 +9,8 @@
 
 #include "lib/train/trained_model.h"
 #include "lib/train/training.h"
-#include "rl/algorithm_keys.h"
-#include "rl/run_chat.h"
+#include "rl/loop/rl_doctor.h"
+#include "rl/loop/run_chat.h"
 #include "rl/text/text_pass.h"
 
 enum { PASS_TOKENS = 2048, PASS_VALUES = 1 << 23 }; /* of a pass at most: tokens; Q values of a head */
@@ -333,7 +333,6 @@ static Status ilql_length(void *context, const Recipe *recipe, RunLength *length
 
 static Status open_parts(Ilql *il) {
     const Recipe *r = il->recipe;
-    TRY(offline_keys_check(r, r->rl_algorithm));
     if (r->data_eval || r->eval_data || r->data_eval_split > 0)
         return status_hint(status_fail(ST_CONFIG, "algorithm 'ilql' does not look at held-out rows"),
                            "leave out data.eval and data.eval_split, and ask its answers: tune generate --ilql");
@@ -446,7 +445,8 @@ static void ilql_release(void *context) {
     arena_free(il->arena);
 }
 
-static const TrainingKind kind = {ilql_load_result, ilql_open, ilql_report_plan, ilql_started, ilql_train, ilql_release, true, .length = ilql_length};
+static const TrainingKind kind = {
+    ilql_load_result, ilql_open, ilql_report_plan, ilql_started, ilql_train, ilql_release, true, .length = ilql_length, .reader = &rl_report_reader};
 
 Status ilql_run(const IlqlRunConfig *config, IlqlResult *result) {
     Ilql il = {.config = config,

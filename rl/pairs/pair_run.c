@@ -8,7 +8,9 @@
 #include <string.h>
 
 #include "lib/train/training.h"
-#include "rl/run_chat.h"
+#include "rl/loop/rl_doctor.h"
+#include "rl/loop/run_chat.h"
+#include "rl/reward/scorer.h"
 
 /* ---- which rows a step takes ---- */
 
@@ -208,20 +210,6 @@ static Status load_held_out(PairRun *run, const char *key, YamlNode node, const 
     return ST_OK;
 }
 
-/* Runs of earlier versions, whose record does not say which token is scored. */
-Status run_scores_turns(const char *dir, bool *turns) {
-    Arena *arena = arena_new(0);
-    const char *path = arena ? path_join(arena, dir, "started.json") : NULL;
-    json_t *started = NULL;
-    Status status = path ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
-    bool there = status == ST_OK && file_exists(path);
-    if (there) status = json_read_file(path, &started);
-    *turns = there && !json_object_get(started, "score_token");
-    json_decref(started);
-    arena_free(arena);
-    return status;
-}
-
 static Status load_pairs(PairRun *run, const Tokenizer *tokenizer, const Chat *chat) {
     const Recipe *recipe = run->recipe;
     const PairObjective *objective = run->objective;
@@ -416,8 +404,8 @@ static void pair_run_release(void *context) {
     if (run->model) model_free(run->model);
 }
 
-static const TrainingKind kind = {pair_run_load_result, pair_run_open, pair_run_report_plan,     pair_run_started, pair_run_train,
-                                  pair_run_release,     true,          .length = pair_run_length};
+static const TrainingKind kind = {pair_run_load_result, pair_run_open, pair_run_report_plan,      pair_run_started,           pair_run_train,
+                                  pair_run_release,     true,          .length = pair_run_length, .reader = &rl_report_reader};
 
 Status pair_run(PairRun *run, TrainResult *result) {
     Whole whole = {.run = run, .result = result};

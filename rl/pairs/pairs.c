@@ -2,7 +2,7 @@
 /* Preference rows to token pairs, and pairs to flat batches. Each side is encoded as a whole row, as supervised training would; what both begin with
  * is the prompt. */
 #include "lib/model/scalar_head.h"
-#include "lib/train/rejected.h"
+#include "lib/recipe/rejected.h"
 #include "rl/pairs/pairs.h"
 
 #include <math.h>

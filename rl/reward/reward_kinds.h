@@ -9,7 +9,7 @@
 #ifndef TUNE_REWARD_KINDS_H
 #define TUNE_REWARD_KINDS_H
 
-#include "lib/train/option.h"
+#include "lib/recipe/option.h"
 #include "rl/reward/reward.h"
 
 typedef struct RewardKind RewardKind;

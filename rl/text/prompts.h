@@ -4,7 +4,7 @@
 #define TUNE_PROMPTS_H
 
 #include "data/data.h"
-#include "lib/train/rejected.h"
+#include "lib/recipe/rejected.h"
 #include "rl/reward/reward.h"
 
 typedef struct PromptRow {

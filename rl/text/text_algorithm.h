@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Policy gradients on text: each states where its advantages come from and which loss it takes. One file text_<name>.c and one line of
- * text_algorithms.def each. */
+ * text_algorithms.def each; those that compare within a group are rows of text_groups.c. */
 #ifndef TUNE_TEXT_ALGORITHM_H
 #define TUNE_TEXT_ALGORITHM_H
 
-#include "rl/advantages.h"
-#include "rl/algorithm_keys.h"
+#include "rl/core/advantages.h"
 #include "rl/text/experience.h"
-#include "rl/policy_losses.h"
+#include "rl/core/policy_losses.h"
 
 /* Keys that several read. */
 #define KEYS_OF_POLICY_GRADIENTS \

@@ -2,7 +2,7 @@
 /* samples.jsonl: what was said and what it earned. */
 #include "rl/text/text_run.h"
 
-#include "lib/train/run.h"
+#include "lib/run/run_parts.h"
 
 /* JSON readers stop at a zero byte, so it is shown as its picture. */
 static void write_text(JsonWriter *w, const char *key, const char *text, size_t len) {

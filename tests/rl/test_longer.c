@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs that are resumed with another length: the bytes of a run that had been so long from the start where the schedule allows it, else what
  * differs. */
-#include "lib/train/run.h"
+#include "lib/run/run_parts.h"
 #include "rl/learn/learn.h"
 #include "rl/offline/ilql.h"
 #include "rl/pairs/preference.h"
-#include "rl/reward/reward_training.h"
+#include "rl/pairs/reward_training.h"
 #include "rl/text/text_rl.h"
 #include "sft/sft.h"
 #include "tests/support/check.h"

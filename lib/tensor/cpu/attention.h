@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What attention's forward and backward pass share: where keys lie, tiles of keys, rows of queries. Included by attention*.c and tile_attention*.c
+/* What attention's forward and backward pass share: where keys lie, tiles of keys, rows of queries. Included by attention*.c of simd/ and tile/
  * only.
  *
  * Keys are worked off in tiles cut at multiples of KEY_TILE of their position in the sequence, whichever segment or page they lie in, and every query

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The processor's device: fast kernels for f32 and bf16.
  *
- * Every .c file of this folder but host_*.c and tile_*.c is compiled once per instruction set with -DISA=base|avx2|avx512|avx512_bf16, so a kernel is
- * written once, in C that the compiler vectorises:
+ * The folder of a .c file says how it is compiled. Those in simd/ are compiled once per instruction set, with -DISA=base|avx2|avx512|avx512_bf16, so
+ * a kernel is written once, in C that the compiler vectorises:
  *
  *     void ISA_FN(fill)(Tensor *y, double value) { ... }     // becomes cpu_fill_avx2 when compiled with -DISA=avx2
  *
- * host_*.c are compiled once: they choose the set when the program runs, and talk to the libraries of matrix products.
- * tile_*.c are compiled for those that multiply bf16, -DISA=avx512_bf16|amx (tiles.h), if the compiler knows them.
+ * Those in host/ are compiled once: they choose the set when the program runs, and call the libraries of matrix products.
+ * Those in tile/ are compiled for the sets that multiply bf16, -DISA=avx512_bf16|amx (tile/tiles.h), if the compiler knows them.
  *
  * Threads: OpenMP over blocks whose size depends on the problem alone; sums over blocks are added in block order. So results are the same bits for
  * any number of threads.
@@ -47,7 +47,7 @@ void cpu_tile_kernels_amx(Device *device);
 #define ISA_FN(name) CPU_PASTE_EXPANDED(name, ISA)
 #define KERNEL(name, arguments)  \
     void ISA_FN(name) arguments; \
-    void ISA_FN(tile_##name) arguments; /* the second for a few only: tile_table.c */
+    void ISA_FN(tile_##name) arguments; /* the second for a few only: tile/table.c */
 #define KERNEL_PRODUCT(name, arguments)
 #include "lib/tensor/kernels.def"
 #undef KERNEL
@@ -55,7 +55,7 @@ void cpu_tile_kernels_amx(Device *device);
 
 /* Scratch memory of the calling OpenMP thread, aligned to 64 bytes, kept for the next kernel; not cleared. Each slot is one piece, valid until the
  * thread asks for the same slot again. CPU_SHARED, CPU_TASKS and, for products, CPU_TURNED are for what a kernel allocates before its parallel loop,
- * CPU_LOCAL for what its iterations need; the others are for products (host_gemm*.c, *_product.c), and for attention_backward.c. */
+ * CPU_LOCAL for what its iterations need; the others are for products (host/gemm*.c, *product.c), and for attention_backward.c. */
 enum { CPU_SHARED, CPU_TASKS, CPU_LOCAL, CPU_TILE_A, CPU_TILE_B, CPU_TILE_C, CPU_TURNED, CPU_LIBRARY, CPU_SLOTS };
 void *cpu_scratch(int slot, size_t bytes);
 /* While a step is planned (cpu_plan) cpu_scratch only notes what is asked for, and hands out an address that must not be used; but for CPU_TASKS,

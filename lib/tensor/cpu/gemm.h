@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products behind one door, as far as the rest of the device needs to know it: our own in f32 with AVX2 or AVX-512 (vector_product.c, of few
- * rows vector_few.c) and in bf16 with AVX512_BF16 or AMX (tile_product.c); else those of oneDNN or OpenBLAS (host_gemm*.c).
+/* Matrix products behind one door, as far as the rest of the device needs to know it: our own in f32 with AVX2 or AVX-512 (simd/vector_product.c, of
+ * few rows simd/vector_few.c) and in bf16 with AVX512_BF16 or AMX (tile/product.c); else those of oneDNN or OpenBLAS (host/gemm*.c).
  *
  * A product is cut into tiles of its result by its shape alone; a tile is one call of a library, made by one thread. So results are the same bits for
  * any number of threads. What is not in the product's dtype is converted tile by tile; a constant weight is converted or packed once.
@@ -90,7 +90,7 @@ typedef struct Operand {
 static inline bool operands_same(const Operand *a, const Operand *b) {
     return a->data == b->data && a->dtype == b->dtype && a->ld == b->ld && a->transposed == b->transposed;
 }
-/* The constant weight's packed copy, as host_gemm.c keeps it; NULL = none. */
+/* The constant weight's packed copy, as host/gemm.c keeps it; NULL = none. */
 typedef struct PackedTiles PackedTiles;
 
 /* C (m, n) = alpha * op(A) op(B) + beta * D with products in `dtype`, f32 or bf16. D is C itself unless given, and is not read when beta is 0. */
@@ -148,9 +148,9 @@ typedef struct CpuProducts {
     void (*tile)(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c); /* c: dense, room for row_tile rows */
     bool (*makes_more)(const Product *product);                                                           /* NULL: never */
 } CpuProducts;
-/* In f32 (vector_product.c); operands of other dtypes are widened. */
+/* In f32 (simd/vector_product.c); operands of other dtypes are widened. */
 extern const CpuProducts cpu_products_base, cpu_products_avx2, cpu_products_avx512, cpu_products_avx512_bf16;
-/* In bf16 on a processor that multiplies it (tile_product.c). */
+/* In bf16 on a processor that multiplies it (tile/product.c). */
 extern const CpuProducts cpu_tile_products_avx512_bf16, cpu_tile_products_amx;
 
 /* Operand and packed copy of weight `b` for products in `dtype` with op(b); packs a constant one at its first use. */

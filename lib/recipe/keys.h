@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of recipe keys as data, for recipe.c (reading), recipe_text.c (writing), and whoever lists keys. */
+#ifndef TUNE_KEYS_H
+#define TUNE_KEYS_H
+
+#include "lib/recipe/recipe.h"
+
+typedef enum KeyType { KEY_INT, KEY_REAL, KEY_BOOL, KEY_TEXT, KEY_CHOICE, KEY_LIST, KEY_REALS, KEY_MAP, KEY_NODE } KeyType;
+/* A line of config.def. Every field of Recipe that a key has lies at `offset`. */
+typedef struct Key {
+    const char *section; /* "" for the top level */
+    const char *name;
+    const char *dotted; /* "lora.rank" */
+    KeyType type;
+    const char *fallback, *low, *high, *choices, *help;
+    size_t offset;
+} Key;
+extern const Key recipe_keys[];
+extern const size_t n_recipe_keys;
+typedef struct KeySection {
+    const char *name;
+    size_t has_offset;
+    const char *help;
+} KeySection; /* has_offset: of Recipe's `has_...` */
+extern const KeySection recipe_sections[];
+extern const size_t n_recipe_sections;
+
+const Key *key_find(const char *dotted); /* NULL when unknown */
+const Key *key_in(const char *section, const char *name);
+/* The key, or section, that somebody meant by this name: another program's name for it, or the nearest; NULL: none is near. */
+const char *key_meant(const char *section, const char *name);
+const char *key_alias(const char *name);         /* the key that another program calls so; NULL: none */
+void key_aliases(const char *dotted, Str *text); /* appends what other programs call it, with commas between */
+
+/* What recipe and overrides say that is no key, collected so that it can be said at once. Zeroed: none. */
+enum { UNKNOWN_TOOLS = 16 };
+typedef struct UnknownKeys {
+    Failure first, wrong; /* the first unknown key alone; the first value that is wrong */
+    Str list;
+    size_t n, untold, of_tool[UNKNOWN_TOOLS]; /* keys; those not in the list; keys that each tool of key_aliases.def has */
+} UnknownKeys;
+/* line 0: on the command line; where: the same for people, as "in 'a.yaml' line 3". */
+/* value: what the command line said; NULL from a file. */
+void unknown_add(UnknownKeys *unknown, const char *section, const char *name, const char *value, int line, const char *where);
+Status unknown_say(const UnknownKeys *unknown, const char *file); /* ST_CONFIG with all of them and whose file it looks like; ST_OK: there are none */
+void unknown_release(UnknownKeys *unknown);
+static inline void *key_field(const Recipe *recipe, const Key *key) { return (char *)recipe + key->offset; }
+bool section_present(const Recipe *recipe, const char *section); /* true for the top level */
+
+/* The words of "a|b|c": for (Slice word; choice_next(&choices, &word);) */
+bool choice_next(const char **choices, Slice *word);
+void key_describe(const Key *key, Str *text); /* its help with choices and range, in one line */
+
+#endif

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs that are made longer: what is asked for, and the record of it. What they go on from is for lib/train/lengthen_plan.c to find. */
+#include "lib/run/lengthen.h"
+#include "lib/run/run_parts.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char record_name[] = "extended.json";
+
+/* ---- what there is ---- */
+
+Status lengthen_look(Lengthening *longer, const Recipe *recipe) {
+    const char *path = path_join(recipe->arena, recipe->output, "recipe.yaml");
+    if (!path) return recipe->output ? ST_RESOURCE : ST_OK;
+    if (!file_exists(path)) return ST_OK;
+    TRY(recipe_read(path, NULL, 0, &longer->before));
+    recipe_as_before(longer->before);
+    if (recipe_other_length(recipe, longer->before)) return ST_OK;
+    recipe_free(longer->before);
+    longer->before = NULL;
+    return ST_OK;
+}
+
+void lengthen_release(Lengthening *longer) {
+    if (longer->before) recipe_free(longer->before);
+    str_release(&longer->differs);
+}
+
+void lengthen_describe(const Lengthening *longer, Str *text) {
+    const char *what = longer->counter ? " of the environment" : "";
+    long long steps = (long long)longer->is.steps;
+    if (longer->from < 0) {
+        str_printf(text, "the run has no checkpoint yet and begins at step 0, with %lld step%s%s", steps, plural(steps), what);
+        return;
+    }
+    str_printf(text, "the run was to have %lld step%s%s and goes on from the checkpoint of step %lld until it has %lld", (long long)longer->was.steps,
+               plural(longer->was.steps), what, (long long)longer->from, steps);
+    if (longer->differs.len == 0)
+        str_append(text, "; the result is that of a run which had been so long from the start, to the same bytes");
+    else
+        str_printf(text, ", which is not what a run would give that had been so long from the start: %s", str_text(&longer->differs));
+}
+
+/* ---- the record ---- */
+
+static json_t *read_record(const Run *run) {
+    const char *path = run_path(run, record_name);
+    json_t *json = NULL;
+    if (path && file_exists(path) && json_read_file(path, &json) == ST_OK && json_is_array(json_object_get(json, "extensions"))) return json;
+    json_decref(json);
+    return json_pack("{s:[]}", "extensions");
+}
+
+bool lengthen_knows(const Run *run, uint64_t recipe) {
+    json_t *json = read_record(run);
+    const json_t *list = json_object_get(json, "extensions");
+    bool known = false;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *text = json_string_value(json_object_get(json_array_get(list, i), "recipe"));
+        known |= text && strtoull(text, NULL, 16) == recipe;
+    }
+    json_decref(json);
+    return known;
+}
+
+static json_t *entry_of(const Lengthening *longer, const char *text) {
+    char recipe[20];
+    snprintf(recipe, sizeof recipe, "%016llx", (unsigned long long)recipe_fingerprint(longer->before));
+    json_t *entry = json_pack("{s:s, s:I, s:I, s:b, s:s}", "recipe", recipe, "from", (json_int_t)longer->from, "before",
+                              (json_int_t)longer->was.steps, "same", (int)(longer->differs.len == 0), "text", text);
+    if (entry) json_object_set_new(entry, longer->counter ? longer->counter : "steps", json_integer(longer->is.steps));
+    return entry;
+}
+
+static Status write_record(const Lengthening *longer, const Run *run, const char *text) {
+    json_t *json = read_record(run), *entry = entry_of(longer, text);
+    char *written = NULL;
+    Str line = {0};
+    if (json && entry && json_array_append(json_object_get(json, "extensions"), entry) == 0) written = json_text(json, JSON_INDENT(2));
+    if (written) str_printf(&line, "%s\n", written);
+    Status status = written ? file_write_all(run_path(run, record_name), str_text(&line), line.len)
+                            : status_fail(ST_RESOURCE, "out of memory for '%s'", record_name);
+    free(written);
+    json_decref(json);
+    json_decref(entry);
+    str_release(&line);
+    return status;
+}
+
+static Status forget_end(const Run *run) {
+    const char *path = run_path(run, "finished.json");
+    if (!path) return ST_RESOURCE;
+    if (unlink(path) != 0) return errno == ENOENT ? ST_OK : status_errno(errno, "cannot remove '%s'", path);
+    return dir_sync(run_dir(run));
+}
+
+/* In this order a process that is killed in between leaves a run that the same command goes on with: as one of the old length, or of the new. */
+Status lengthen_apply(const Lengthening *longer, Run *run, const Recipe *recipe) {
+    Str text = {0};
+    lengthen_describe(longer, &text);
+    Status status = write_record(longer, run, str_text(&text));
+    if (status == ST_OK && longer->from >= 0) status = checkpoint_remove_after(run, longer->from);
+    if (status == ST_OK) status = forget_end(run);
+    if (status == ST_OK) status = run_write_recipe(run, recipe);
+    if (status == ST_OK) run_note(run, "%s", str_text(&text));
+    str_release(&text);
+    return status;
+}

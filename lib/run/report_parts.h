@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the report share: a run read back from its directory, charts, text as HTML. */
+#ifndef TUNE_REPORT_PARTS_H
+#define TUNE_REPORT_PARTS_H
+
+#include "lib/base/file.h"
+#include "lib/run/ending.h"
+#include "lib/run/report.h"
+
+/* ---- a run, read back (report_read.c) ---- */
+
+typedef struct Point {
+    double x, y;
+} Point; /* y NaN: the line has a gap here */
+typedef struct Series {
+    char *name;
+    Point *points;
+    size_t n, cap;
+} Series; /* x: step, growing */
+typedef struct Setting {
+    const char *key, *value, *help;
+    bool is_default;
+} Setting; /* help NULL: a key of another version */
+typedef struct RunRecord {
+    Arena *arena;
+    const char *dir, *name;
+    json_t *started, *finished, *extended; /* NULL: not there */
+    Series *series;
+    size_t n_series;
+    Setting *settings;
+    size_t n_settings;
+    const char *program;         /* that made the run; NULL = not known */
+    json_t *samples;             /* a list of objects */
+    const MetricsReader *reader; /* NULL: nobody reads the metrics beside the page */
+    void *reading;               /* the reader's */
+    char **warnings;
+    size_t n_warnings;
+    Str log; /* the end of log.txt */
+    RunNumbers numbers;
+    Ending ending;
+} RunRecord;
+Status record_read(const char *dir, const MetricsReader *reader, RunRecord *record);
+void record_release(RunRecord *record);
+const Series *record_series(const RunRecord *record, const char *name); /* NULL when there is none */
+const char *record_setting(const RunRecord *record, const char *key);   /* NULL when there is none */
+double series_end(const Series *series, bool first);                    /* the first known value, or the last; NaN when there is none, or no series */
+double *series_sorted(const Series *series, size_t *n);                 /* the known values in order, for free(); NULL and 0: none, or no memory */
+
+/* The page of n runs (report.c). */
+void report_page(RunRecord *runs, size_t n, Str *html);
+/* Why a run ended without its result, its last steps, and what to do; nothing of one that did not (report_ending.c). */
+void report_ending(const RunRecord *run, Str *html);
+/* What a metric is called: its title in report_curves.def, else its name in words. Appended. */
+void report_metric_name(const char *key, Str *out);
+/* A run's samples with their heading; nothing when there are none (report_samples.c). */
+void report_samples(const RunRecord *run, Str *html);
+
+/* ---- charts (report_chart.c) ---- */
+
+enum { CHART_COLOURS = 8 };
+typedef struct ChartLine {
+    const Series *series;
+    const char *label;
+    int colour;
+    bool dots, smooth;
+} ChartLine; /* dots: each point is marked */
+typedef struct Chart {
+    const char *title, *unit;
+    const ChartLine *lines;
+    size_t n_lines;
+    bool wide;
+} Chart;
+/* A <figure>; nothing when no line has a point. */
+void chart_write(const Chart *chart, Str *html);
+/* A number for people: 4 digits, powers of ten where it is long. */
+void append_number(Str *out, double value);
+
+/* ---- HTML (report_html.c) ---- */
+
+extern const char report_style[], report_script[];
+void html_text(Str *out, const char *text); /* escaped; bytes that are no text become U+FFFD */
+void html_text_n(Str *out, const char *text, size_t len);
+void html_element(Str *out, const char *tag, const char *text); /* <tag>text</tag>; `tag` may hold attributes behind a blank */
+
+#endif
