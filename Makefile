@@ -82,7 +82,7 @@ TILED := $(wildcard lib/tensor/cpu/tile_*.c)
 KERNELS := $(filter-out $(HOST) $(TILED),$(wildcard lib/tensor/cpu/*.c))
 SOURCES := $(wildcard lib/*/*.c lib/tensor/ref/*.c data/*.c data/*/*.c sft/*.c rl/*.c rl/*/*.c) $(HOST)
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$(isa).o)) $(if $(filter 1,$(HAVE_TILES)),$(foreach isa,avx512_bf16 amx,$(TILED:%.c=$(BUILD)/%.$(isa).o)))
-COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*.c))
+COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(filter-out cmd/bench/%,$(wildcard cmd/*/*.c)))
 BENCHES := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/bench/*.c))
 # Tests are found by name. What they share is tests/support.
 TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*/test_*.c tests/*/*/test_*.c tests/fuzz/fuzz_*.c))
@@ -105,7 +105,7 @@ DUTY_tsan = $(foreach name,$(THREADED),$(call named,$(name)))
 DUTY_portable = $(foreach name,$(PORTABLE),$(call named,$(name)))
 CHOSEN = $(if $(T),$(foreach name,$(T),$(call named,$(name))),$(if $(and $(DUTY),$(DUTY_OF)),$(DUTY_$(DUTY_OF)),$(ALL)))
 COMPILE_ALL = $(and $(DUTY),$(filter portable,$(DUTY_OF)))
-PROGRAM := $(if $(wildcard cmd/main.c),$(BUILD)/tune)
+PROGRAM := $(if $(wildcard cmd/app/main.c),$(BUILD)/tune)
 
 .PHONY: all always check format format-check deps test build test-built test-long test-all fuzz tune-bench bench bench-peers demo install uninstall layers headers quiet golden-update clean help
 .SECONDARY:
@@ -119,8 +119,8 @@ $(BUILD)/%.o: %.c
 $(BUILD)/version: always
 	@mkdir -p $(@D)
 	@echo '$(VERSION) $(RELEASED)' | cmp -s - $@ || echo '$(VERSION) $(RELEASED)' > $@
-$(BUILD)/cmd/version.o: TUNE_CPPFLAGS += -DTUNE_VERSION='"$(VERSION)"' -DTUNE_RELEASED='"$(RELEASED)"'
-$(BUILD)/cmd/version.o: $(BUILD)/version
+$(BUILD)/cmd/app/version.o: TUNE_CPPFLAGS += -DTUNE_VERSION='"$(VERSION)"' -DTUNE_RELEASED='"$(RELEASED)"'
+$(BUILD)/cmd/app/version.o: $(BUILD)/version
 $(BUILD)/lib/tensor/cpu/host_%.o: TUNE_CPPFLAGS += -DHAVE_AVX512=$(HAVE_AVX512)
 define isa_rule
 $(BUILD)/lib/tensor/cpu/%.$(1).o: lib/tensor/cpu/%.c
@@ -136,7 +136,7 @@ $(BUILD)/libtune.so: $(OBJECTS)
 $(BUILD)/tune: $(COMMANDS) $(BUILD)/libtune.a
 	@echo link $@ && $(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
 # Both programs share what is no command: tune-bench takes from there what it calls.
-$(BUILD)/cmd/parts.a: $(filter-out $(BUILD)/cmd/main.o,$(COMMANDS))
+$(BUILD)/cmd/parts.a: $(filter-out $(BUILD)/cmd/app/main.o,$(COMMANDS))
 	@rm -f $@
 	@ar rcs $@ $^
 $(BUILD)/tune-bench: $(BENCHES) $(BUILD)/cmd/parts.a $(BUILD)/libtune.a

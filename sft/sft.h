@@ -11,7 +11,7 @@
 #ifndef TUNE_SFT_H
 #define TUNE_SFT_H
 
-#include "data/check.h"
+#include "data/check/check.h"
 #include "lib/train/training.h"
 
 /* What a run will do, known before its first step. */

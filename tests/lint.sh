@@ -7,18 +7,28 @@ rule=$1
 shift
 tree() { find lib data sft rl cmd -name "$1" 2>/dev/null | sort; }
 
-# A folder's rank: a file includes its own folder or one of lower rank. sft and rl have the same rank, so neither sees the other.
+# A folder's rank: a file includes its own folder or one of lower rank. sft and rl have the same rank, so neither sees the other. The folders of data, rl
+# and cmd have ranks of their own, in the order of their lines here: each of them includes those before it.
 check_layers() {
     tree '*.[ch]' | xargs awk '
         function folder(path, parts) { split(path, parts, "/"); return parts[1] == "lib" ? parts[2] : parts[1] }
+        function inner(path) { sub(/\/[^\/]*$/, "", path); return path }
+        function refuse(what) { bad = 1; print FILENAME ":" FNR ": " what }
         BEGIN { split("base tensor text nn model infer train data sft cmd", order); for (i in order) rank[order[i]] = i + 0
-                rank["rl"] = rank["sft"] }
+                rank["rl"] = rank["sft"]
+                n = split("data data/containers data/formats data/filter data/dataset data/check data/synth " \
+                          "rl/core rl/mdp rl/env rl/loop rl/reward rl/pairs rl/learn rl/text rl/offline rl/keys " \
+                          "cmd/app cmd/common cmd/about cmd/train cmd/model cmd/data cmd/mdp cmd/bench", order)
+                for (i = 1; i <= n; i++) { rank_inside[order[i]] = i; ordered[folder(order[i])] = 1 } }
         /^[ \t]*#[ \t]*include[ \t]*"/ {
-            split($0, quoted, "\""); from = folder(FILENAME); to = folder(quoted[2])
-            if (quoted[2] !~ /\//) { bad = 1; print FILENAME ":" FNR ": include \"" quoted[2] "\" by its full path from the root" }
-            else if (!(to in rank)) { bad = 1; print FILENAME ":" FNR ": unknown folder in \"" quoted[2] "\"" }
-            else if (from != to && (rank[to] >= rank[from] || (from == "text" && to == "tensor"))) {
-                bad = 1; print FILENAME ":" FNR ": " from " must not include " to }
+            split($0, quoted, "\""); from = folder(FILENAME); to = folder(quoted[2]); room = inner(FILENAME); other = inner(quoted[2])
+            if (quoted[2] !~ /\//) refuse("include \"" quoted[2] "\" by its full path from the root")
+            else if (!(to in rank)) refuse("unknown folder in \"" quoted[2] "\"")
+            else if (from != to && (rank[to] >= rank[from] || (from == "text" && to == "tensor"))) refuse(from " must not include " to)
+            else if (from == to && from in ordered && room != other) {
+                if (!(room in rank_inside)) refuse("folder " room " has no rank in tests/lint.sh")
+                else if (!(other in rank_inside) || rank_inside[other] > rank_inside[room]) refuse(room " must not include " other)
+            }
         }
         END { exit bad }'
 }

@@ -4,7 +4,7 @@
 #ifndef TUNE_BENCH_H
 #define TUNE_BENCH_H
 
-#include "cmd/cmd.h"
+#include "cmd/app/options.h"
 #include "lib/model/model.h"
 
 /* ---- works on a language model: each runs in a process of its own, so that its memory is its own ---- */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tune-bench filter: 52,002 made instructions, as many as Alpaca has: ROUGE-L of each to all before, by the index and by the plain table; and all
  * filters of texts over them. */
+#include "cmd/app/terminal.h"
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
 

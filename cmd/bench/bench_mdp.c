@@ -3,9 +3,10 @@
 #include <math.h>
 #include <time.h>
 
+#include "cmd/app/terminal.h"
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
-#include "cmd/cmd_mdp.h"
+#include "cmd/mdp/cmd_mdp.h"
 #include "rl/mdp/mdp_form.h"
 
 typedef struct Shape {

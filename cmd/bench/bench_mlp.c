@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tune-bench mlp: what acting with and training of tiny networks takes: a policy of two hidden layers of 64 with tanh, as learners of CartPole have
  * it. */
+#include "cmd/app/terminal.h"
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
 

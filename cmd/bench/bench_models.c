@@ -10,6 +10,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cmd/app/app.h"
+#include "cmd/app/terminal.h"
+#include "cmd/app/profile.h"
+#include "lib/text/text.h"
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tune-bench ppo: environment steps a second of PPO on CartPole, rollouts and updates together, with the settings that other programs are measured
  * with. */
+#include "cmd/app/terminal.h"
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
 

@@ -2,6 +2,7 @@
 /* Rows of tune-bench: lengths as real data has them, ids at random. */
 #include <math.h>
 
+#include "lib/text/text.h"
 #include "cmd/bench/bench.h"
 
 /* Every 16th part of the sorted lengths, in tokens of SmolLM2's tokenizer: GSM8K train (7473 rows) as chat prompt

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cmd/app/folders.h"
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
 #include "sft/sft.h"

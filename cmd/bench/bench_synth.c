@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tune-bench synth: a run of tune data synth with a model here, then all that it asked, stage by stage, as tune generate does it: the very same
  * tokens, so the ratio of times is what synthesis costs beside. */
+#include "cmd/app/folders.h"
+#include "cmd/app/terminal.h"
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tune-bench --table: bench.json and bench-peers.json as markdown. */
+#include "cmd/app/terminal.h"
 #include "cmd/bench/bench.h"
 
 static void add_cell(Str *line, const json_t *row, const char *key, double factor, const char *format) {

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "lib/infer/infer.h"
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
 #include "sft/merge.h"

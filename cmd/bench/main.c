@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cmd/app/app.h"
+#include "cmd/app/terminal.h"
 #include "cmd/bench/bench.h"
 
 const char program_name[] = "tune-bench";

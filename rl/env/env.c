@@ -147,6 +147,17 @@ Status env_new(const char *spec, int64_t copies, Env **env) {
     return status;
 }
 
+Status env_open_world(const char *spec, double gamma, NamedMdp **world) {
+    Str id = {0};
+    *world = NULL;
+    str_append_n(&id, spec, strcspn(spec, ":"));
+    const EnvKind *kind = world_find(str_text(&id)) ? NULL : env_kind_find(str_text(&id)); /* some ids are both */
+    str_release(&id);
+    if (!kind) return mdp_open_discounted(spec, gamma, world);
+    status_fail(ST_CONFIG, "environment '%s' is no finite MDP", kind->id);
+    return status_hint(ST_CONFIG, "it can be simulated and learned in, not solved");
+}
+
 /* ---- episodes ---- */
 
 static double *state_of(const Env *env, int64_t copy) { return env->states + copy * env->state_size; }

@@ -65,6 +65,8 @@ typedef struct Env {
  * the files. The environment is not started yet. ST_CONFIG: an unknown id (with the nearest one), an unknown argument or a bad value (named);
  * ST_RESOURCE. The caller calls env_free. */
 Status env_new(const char *spec, int64_t copies, Env **env);
+/* mdp_open_discounted of what may be the name of an environment: one that is no finite world is ST_CONFIG, which says that it cannot be solved. */
+Status env_open_world(const char *spec, double gamma, NamedMdp **world);
 /* The environment that draws from a Mdp, which is borrowed and outlives it. A state and its observation are the state's number; an episode begins in
  * a state drawn from `start` (n_states probabilities, borrowed; NULL: every live state alike) and terminates on entering a terminal state. ST_INPUT
  * when `start` has a negative number, does not sum to 1 within 1e-9, or starts in no live state. */

@@ -3,7 +3,7 @@
 #ifndef TUNE_ENV_KINDS_H
 #define TUNE_ENV_KINDS_H
 
-#include "rl/arguments.h"
+#include "rl/mdp/arguments.h"
 #include "rl/env/env.h"
 
 /* The random numbers of one start or step of one copy; each call gives the next. */

@@ -11,10 +11,10 @@
 #ifndef TUNE_ACTOR_CRITIC_H
 #define TUNE_ACTOR_CRITIC_H
 
-#include "rl/advantages.h"
-#include "rl/policy_losses.h"
+#include "rl/core/advantages.h"
+#include "rl/core/policy_losses.h"
 #include "rl/learn/rollout.h"
-#include "rl/value_losses.h"
+#include "rl/core/value_losses.h"
 
 /* Rows of a rollout, one after the other. */
 typedef struct Minibatch {

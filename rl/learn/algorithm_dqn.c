@@ -3,7 +3,7 @@
  * Nature 518, algorithm 1; double: arXiv 1509.06461; dueling: arXiv 1511.06581; prioritised: arXiv 1511.05952; several steps: arXiv 1710.02298. */
 #include <math.h>
 
-#include "rl/learn/heads.h"
+#include "rl/core/heads.h"
 #include "rl/learn/q_network.h"
 
 typedef struct Dqn {

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "rl/learn/q_losses.h"
+#include "rl/core/q_losses.h"
 #include "rl/learn/q_network.h"
 #include "rl/learn/squashed.h"
 

@@ -221,7 +221,6 @@ Status learn_run(const LearnConfig *config, LearnResult *result) {
     *result = (LearnResult){.last_reward = not_known, .best_reward = not_known};
     if (learn.recipe->rl_total_steps < 1)
         return status_hint(status_fail(ST_CONFIG, "'rl.total_steps' is missing"), "say how many steps of the environment the run may take");
-    TRY(environment_keys_check(learn.recipe, learn.recipe->rl_algorithm));
     return training_run(&kind, &learn, &learn.recipe, &config->options);
 }
 

@@ -35,7 +35,8 @@ typedef struct LearnResult {
 } LearnResult;
 
 /* Learns from the run's checkpoint (or from the start) until rl.total_steps. ST_INTERRUPTED after interrupt_request with a checkpoint saved;
- * ST_NUMERIC when a number of an update, or what was learned, is not finite; faults as run_open, learner_new and environment_keys_check. */
+ * ST_NUMERIC when a number of an update, or what was learned, is not finite; faults as run_open and learner_new. Keys that do nothing for the
+ * algorithm are not looked at here but by rl_check_keys. */
 Status learn_run(const LearnConfig *config, LearnResult *result);
 
 typedef struct EvaluationConfig {

@@ -16,13 +16,24 @@
 #define TUNE_LEARNER_H
 
 #include "lib/base/tally.h"
-#include "lib/train/loop.h"
-#include "rl/algorithm_keys.h"
+#include "rl/loop/loop.h"
 #include "rl/env/env.h"
 #include "rl/mdp/mdp.h"
 
 typedef struct Learner Learner;
 struct Step; /* of table.h */
+
+/* Keys that several read (Algorithm.keys). Each list ends with a blank. */
+#define KEYS_OF_OPTIMIZER                                                                                                                                   \
+    "train.learning_rate train.optimizer train.betas train.eps train.momentum train.weight_decay train.lr_scheduler train.warmup_steps train.min_lr_ratio " \
+    "train.lr_num_cycles train.lr_power train.lr_timescale train.lr_decay_steps train.max_grad_norm "
+#define KEYS_OF_NETWORKS KEYS_OF_OPTIMIZER "policy.hidden policy.activation policy.orthogonal "
+#define KEYS_OF_ROLLOUTS \
+    KEYS_OF_NETWORKS "policy.shared policy.log_std_init ent_coef vf_coef normalize_advantage normalize_observations normalize_rewards "
+#define KEYS_OF_REPLAY KEYS_OF_NETWORKS "train.batch_size n_step buffer_size learning_starts train_every gradient_steps tau target_every "
+#define KEYS_OF_TABLES "initial_value tilings tiles tile_low tile_high "
+#define KEYS_OF_EXPLORING "epsilon_start epsilon_end epsilon_fraction epsilon_schedule epsilon_visits "
+#define KEYS_OF_STEP_SIZES "alpha alpha_schedule alpha_end alpha_visits "
 
 /* One file algorithm_<name>.c and one line of algorithms.def each. */
 typedef struct Algorithm {

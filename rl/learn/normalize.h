@@ -8,7 +8,7 @@
 #ifndef TUNE_NORMALIZE_H
 #define TUNE_NORMALIZE_H
 
-#include "lib/train/loop.h"
+#include "rl/loop/loop.h"
 
 /* Mean and variance of each of `width` numbers over all rows seen. */
 typedef struct Moments {

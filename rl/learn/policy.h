@@ -20,7 +20,7 @@
 
 #include "lib/train/train.h"
 #include "rl/env/env.h"
-#include "rl/learn/heads.h"
+#include "rl/core/heads.h"
 
 /* Numbers that a network gets of an observation (1 of n in a row of zeros when it is discrete), or says about an action (logits, or means). */
 int64_t space_width(const Space *space);

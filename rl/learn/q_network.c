@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "rl/learn/q_losses.h"
+#include "rl/core/q_losses.h"
 #include "rl/learn/q_network.h"
 
 void observation_write(const Space *space, const double *observations, int64_t n, Tensor *x) {

@@ -10,7 +10,7 @@
 #include "rl/learn/learner.h"
 #include "rl/learn/normalize.h"
 #include "rl/learn/policy.h"
-#include "rl/returns.h"
+#include "rl/core/returns.h"
 
 typedef struct Rollout {
     Trajectory batch; /* as it is learned from: observations and rewards normalised where that was asked for; its `actions` are not used */

@@ -4,7 +4,7 @@
 #ifndef TUNE_SQUASHED_H
 #define TUNE_SQUASHED_H
 
-#include "rl/rl.h"
+#include "rl/core/rl.h"
 
 /* log_std is brought into this range first, and its gradient is 0 outside. */
 #define SQUASHED_LEAST (-20.0)

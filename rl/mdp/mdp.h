@@ -11,7 +11,7 @@
 #ifndef TUNE_MDP_H
 #define TUNE_MDP_H
 
-#include "rl/rl.h"
+#include "rl/core/rl.h"
 
 /* A Mdp with what people know about it. */
 typedef struct NamedMdp {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Worlds by name: the built-in ones with their arguments, or files. */
-#include "rl/env/env_kinds.h"
 #include "rl/mdp/mdp_parts.h"
 #include "rl/mdp/worlds.h"
 
@@ -61,14 +60,9 @@ const World *world_find(const char *id) {
     return NULL;
 }
 
-/* An environment that is no finite world, or a name that nothing has. */
 static Status no_such_world(const char *id) {
     const char *names[COUNT_OF(worlds)];
     for (size_t i = 0; i < n_worlds; i++) names[i] = worlds[i]->id;
-    if (env_kind_find(id)) {
-        status_fail(ST_CONFIG, "environment '%s' is no finite MDP", id);
-        return status_hint(ST_CONFIG, "it can be simulated and learned in, not solved");
-    }
     status_fail(ST_CONFIG, "unknown world '%s'", id);
     return status_hint_nearest(ST_CONFIG, id, names, n_worlds, "a file .yaml or .json, or one of ");
 }

@@ -4,7 +4,7 @@
 #ifndef TUNE_WORLDS_H
 #define TUNE_WORLDS_H
 
-#include "rl/arguments.h"
+#include "rl/mdp/arguments.h"
 #include "rl/mdp/mdp.h"
 
 typedef struct World {

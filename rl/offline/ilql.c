@@ -9,8 +9,7 @@
 
 #include "lib/train/trained_model.h"
 #include "lib/train/training.h"
-#include "rl/algorithm_keys.h"
-#include "rl/run_chat.h"
+#include "rl/loop/run_chat.h"
 #include "rl/text/text_pass.h"
 
 enum { PASS_TOKENS = 2048, PASS_VALUES = 1 << 23 }; /* of a pass at most: tokens; Q values of a head */
@@ -333,7 +332,6 @@ static Status ilql_length(void *context, const Recipe *recipe, RunLength *length
 
 static Status open_parts(Ilql *il) {
     const Recipe *r = il->recipe;
-    TRY(offline_keys_check(r, r->rl_algorithm));
     if (r->data_eval || r->eval_data || r->data_eval_split > 0)
         return status_hint(status_fail(ST_CONFIG, "algorithm 'ilql' does not look at held-out rows"),
                            "leave out data.eval and data.eval_split, and ask its answers: tune generate --ilql");

@@ -13,7 +13,7 @@
 #define TUNE_ILQL_HEADS_H
 
 #include "lib/infer/infer.h"
-#include "lib/train/loop.h"
+#include "rl/loop/loop.h"
 
 typedef struct IlqlHead {
     Tensor *up, *down;

@@ -3,9 +3,9 @@
 
 #include <math.h>
 
-#include "rl/learn/q_losses.h"
-#include "rl/ratio.h"
-#include "rl/returns.h"
+#include "rl/core/q_losses.h"
+#include "rl/core/ratio.h"
+#include "rl/core/returns.h"
 
 static bool is_trained(const IlqlBatch *batch, int64_t t) { return !batch->tokens.valid || batch->tokens.valid[t]; }
 

@@ -9,7 +9,7 @@
 #ifndef TUNE_ILQL_LOSS_H
 #define TUNE_ILQL_LOSS_H
 
-#include "rl/rl.h"
+#include "rl/core/rl.h"
 
 typedef struct IlqlConfig {
     double gamma, expectile, cql, awac, awac_beta;

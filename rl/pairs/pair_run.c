@@ -8,7 +8,8 @@
 #include <string.h>
 
 #include "lib/train/training.h"
-#include "rl/run_chat.h"
+#include "rl/loop/run_chat.h"
+#include "rl/reward/scorer.h"
 
 /* ---- which rows a step takes ---- */
 
@@ -206,20 +207,6 @@ static Status load_held_out(PairRun *run, const char *key, YamlNode node, const 
     for (size_t i = 0; i < run->eval->table.n_sources; i++)
         if (run->eval->table.sources[i].weight > 0) return status_fail(ST_CONFIG, "'weight' has no place in '%s': each row is evaluated once", key);
     return ST_OK;
-}
-
-/* Runs of earlier versions, whose record does not say which token is scored. */
-Status run_scores_turns(const char *dir, bool *turns) {
-    Arena *arena = arena_new(0);
-    const char *path = arena ? path_join(arena, dir, "started.json") : NULL;
-    json_t *started = NULL;
-    Status status = path ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
-    bool there = status == ST_OK && file_exists(path);
-    if (there) status = json_read_file(path, &started);
-    *turns = there && !json_object_get(started, "score_token");
-    json_decref(started);
-    arena_free(arena);
-    return status;
 }
 
 static Status load_pairs(PairRun *run, const Tokenizer *tokenizer, const Chat *chat) {

@@ -71,9 +71,6 @@ struct PairRun {
 /* The run's model is opened here unless `run->model` is there already; everything of the run is released in the end, but the objective's context.
  * ST_CONFIG, ST_INPUT, ST_RESOURCE, ST_NUMERIC, ST_INTERRUPTED. */
 Status pair_run(PairRun *run, TrainResult *result);
-/* Whether a run of a reward model, begun by an earlier version, scores the token that ends a turn, where now the last token of the row is scored.
- * ST_INPUT: its record cannot be read. */
-Status run_scores_turns(const char *dir, bool *turns);
 /* The n rows of a step, into run->rows; valid until the next call. */
 Status pair_run_rows(PairRun *run, int64_t step, size_t *n);
 /* How many of n > 0 rows a pass takes that is not a batch of the plan: as many as a batch, or a part of one, may have. other_rows: as

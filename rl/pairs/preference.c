@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "rl/pairs/preference_losses.h"
-#include "rl/reference.h"
+#include "rl/loop/reference.h"
 
 static const PairAlgorithm algorithms[] = {
 #define PAIR_ALGORITHM(name, losses, beta, keys, help) {#name, losses, keys, help, beta},
@@ -456,7 +456,6 @@ Status preference_run(const PairRunConfig *config, TrainResult *result) {
     Preference p = {.algorithm = preference_algorithm(config->recipe->rl_algorithm)};
     char reader[64];
     ASSERT(p.algorithm, "'%s' does not learn from pairs", config->recipe->rl_algorithm);
-    TRY(pair_keys_check(config->recipe, p.algorithm->name));
     TRY(preference_configure(config->recipe, p.algorithm, &p.config, &p.loss));
     p.compares = !p.loss && strcmp(config->recipe->rl_loss_type ? config->recipe->rl_loss_type : "kto", "kto") == 0;
     if (p.compares) TRY(check_step_rows(config->recipe));

@@ -3,13 +3,12 @@
  *
  *     if (preference_algorithm(recipe->rl_algorithm)) TRY(preference_run(&(PairRunConfig){.recipe = recipe}, &result));
  *
- * The reference's log-probabilities are computed once, before the first step, on the model itself as it is then (rl/reference.h); two answers share
- * the tokens of their prompt, forward and backward.
+ * The reference's log-probabilities are computed once, before the first step, on the model itself as it is then (rl/loop/reference.h); two answers
+ * share the tokens of their prompt, forward and backward.
  */
 #ifndef TUNE_PREFERENCE_H
 #define TUNE_PREFERENCE_H
 
-#include "rl/algorithm_keys.h"
 #include "rl/pairs/pair_run.h"
 #include "rl/pairs/preference_losses.h"
 

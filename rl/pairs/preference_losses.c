@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "rl/pairs/preference_losses.h"
-#include "rl/ratio.h"
+#include "rl/core/ratio.h"
 
 /* ---- the losses of one pair ---- */
 

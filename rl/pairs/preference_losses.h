@@ -9,7 +9,7 @@
 #ifndef TUNE_PREFERENCE_LOSSES_H
 #define TUNE_PREFERENCE_LOSSES_H
 
-#include "rl/rl.h"
+#include "rl/core/rl.h"
 
 /* What the policy's ratio to the reference is measured by; reverse_kl, the log-ratio itself, unless said otherwise. Source: arXiv 2309.16240. */
 typedef enum Divergence { REVERSE_KL, FORWARD_KL, JENSEN_SHANNON } Divergence;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rl/pairs/preference_losses.h"
-#include "rl/ratio.h"
+#include "rl/core/ratio.h"
 
 double kto_baseline(const double *logprobs, const double *ref_logprobs, int64_t n) {
     double mean = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The recipe's list of rewards: reading it, scoring rows, adding up. */
-#include "rl/advantages.h"
+#include "rl/core/advantages.h"
 #include "rl/reward/reward_kinds.h"
 
 #include <errno.h>

@@ -10,7 +10,7 @@
 #define TUNE_REWARD_H
 
 #include "data/data.h"
-#include "rl/rl.h"
+#include "rl/core/rl.h"
 
 enum { MAX_REWARDS = 40 }; /* in a list; each is a column of a run's metrics */
 

@@ -3,7 +3,6 @@
 #include "rl/reward/scorer.h"
 
 #include "lib/model/not_a_model.h"
-#include "rl/pairs/pair_run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +36,20 @@ static Status find_run(Arena *arena, const char *dir, const char **run) {
         if (same_folder(part, dir)) *run = above;
     }
     return ST_OK;
+}
+
+/* Runs of earlier versions, whose record does not say which token is scored. */
+Status run_scores_turns(const char *dir, bool *turns) {
+    Arena *arena = arena_new(0);
+    const char *path = arena ? path_join(arena, dir, "started.json") : NULL;
+    json_t *started = NULL;
+    Status status = path ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    bool there = status == ST_OK && file_exists(path);
+    if (there) status = json_read_file(path, &started);
+    *turns = there && !json_object_get(started, "score_token");
+    json_decref(started);
+    arena_free(arena);
+    return status;
 }
 
 /* The run's own template, its values and its day, where its recipe names them, and how it read plain texts. */

@@ -55,6 +55,9 @@ typedef struct ScorerShape {
 } ScorerShape;
 /* What scoring them will take beside what is resident already: activations, and packed weights where they are not the base's. ST_RESOURCE. */
 Status scorer_bytes(Scorer *scorer, const ScorerShape *shape, size_t *bytes);
+/* Whether a run of a reward model, begun by an earlier version, scores the token that ends a turn, where now the last token of the row is scored.
+ * ST_INPUT: its record cannot be read. */
+Status run_scores_turns(const char *dir, bool *turns);
 /* Whether ids mean the same to both. */
 bool tokenizers_agree(const Tokenizer *a, const Tokenizer *b);
 

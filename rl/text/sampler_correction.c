@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "rl/ratio.h"
+#include "rl/core/ratio.h"
 #include "rl/text/sampler_correction.h"
 
 SamplerCorrection sampler_correction_from_text(const char *name) {

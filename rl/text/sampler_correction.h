@@ -7,7 +7,7 @@
 #ifndef TUNE_SAMPLER_CORRECTION_H
 #define TUNE_SAMPLER_CORRECTION_H
 
-#include "rl/rl.h"
+#include "rl/core/rl.h"
 
 /* u = exp(old - sampler) of a token, or of the sequence (the product over its tokens). Truncated: kept within low..high. Masked: 0 where it is
  * outside. TRL's default is the mask of sequences, 0..3; products grow with the length, so masks of sequences suit short ones. */

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "rl/returns.h"
+#include "rl/core/returns.h"
 
 static const TextAlgorithm *const algorithms[] = {
 #define TEXT_ALGORITHM(name) &text_##name,

@@ -4,10 +4,9 @@
 #ifndef TUNE_TEXT_ALGORITHM_H
 #define TUNE_TEXT_ALGORITHM_H
 
-#include "rl/advantages.h"
-#include "rl/algorithm_keys.h"
+#include "rl/core/advantages.h"
 #include "rl/text/experience.h"
-#include "rl/policy_losses.h"
+#include "rl/core/policy_losses.h"
 
 /* Keys that several read. */
 #define KEYS_OF_POLICY_GRADIENTS \

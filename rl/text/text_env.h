@@ -16,7 +16,7 @@
 #ifndef TUNE_TEXT_ENV_H
 #define TUNE_TEXT_ENV_H
 
-#include "rl/rl.h"
+#include "rl/core/rl.h"
 
 typedef struct TextEnv TextEnv;
 /* Whether rl.env asks for one: {command: [...], text: true}. */

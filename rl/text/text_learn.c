@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rl/kl.h"
-#include "rl/returns.h"
+#include "rl/core/kl.h"
+#include "rl/core/returns.h"
 #include "rl/text/sampler_correction.h"
-#include "rl/value_losses.h"
+#include "rl/core/value_losses.h"
 
 bool text_kl_in_reward(const TextRl *rl) {
     const char *where = rl->recipe->rl_kl_in;

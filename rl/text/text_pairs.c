@@ -3,7 +3,7 @@
  * have none. Source: arXiv 2402.04792. */
 #include <math.h>
 
-#include "rl/kl.h"
+#include "rl/core/kl.h"
 #include "rl/pairs/preference.h"
 #include "rl/text/text_run.h"
 

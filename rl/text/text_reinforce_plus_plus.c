@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* REINFORCE++: returns of tokens, with the KL taken off at each and the reward at the last, normalised over the whole batch. Source: arXiv
  * 2501.03262. */
-#include "rl/returns.h"
+#include "rl/core/returns.h"
 #include "rl/text/text_algorithm.h"
 
 static void text_reinforce_plus_plus_advantages(const TextWeighing *weighing, Experience *e) {

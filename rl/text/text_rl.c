@@ -8,8 +8,8 @@
 
 #include "lib/train/trained_model.h"
 #include "lib/train/training.h"
-#include "rl/kl.h"
-#include "rl/run_chat.h"
+#include "rl/core/kl.h"
+#include "rl/loop/run_chat.h"
 
 enum { PASS_TOKENS = 1024, LARGE_PASS_TOKENS = 2048 };
 
@@ -162,7 +162,6 @@ static Status choose_algorithm(TextRl *rl) {
         status_fail(ST_CONFIG, "'rl.algorithm: %s' needs an environment", r->rl_algorithm);
         return status_hint(ST_CONFIG, "give rl.env, or an algorithm for text such as grpo, rloo, reinforce++");
     }
-    TRY(text_keys_check(r, r->rl_algorithm));
     if (r->rl_num_generations < rl->algorithm->least_group) {
         status_fail(ST_CONFIG, "algorithm '%s' compares completions of the same prompt, and rl.num_generations is %lld", r->rl_algorithm,
                     (long long)r->rl_num_generations);

@@ -6,9 +6,9 @@
 #define TUNE_TEXT_RUN_H
 
 #include "lib/base/tally.h"
-#include "lib/train/loop.h"
+#include "rl/loop/loop.h"
 #include "rl/pairs/preference_losses.h"
-#include "rl/reference.h"
+#include "rl/loop/reference.h"
 #include "rl/reward/reward.h"
 #include "rl/text/text_pass.h"
 #include "rl/text/text_rl.h"

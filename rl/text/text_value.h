@@ -9,7 +9,7 @@
 #ifndef TUNE_TEXT_VALUE_H
 #define TUNE_TEXT_VALUE_H
 
-#include "lib/train/loop.h"
+#include "rl/loop/loop.h"
 
 typedef struct TextValue {
     Model *model; /* whose hidden states are read: the policy, or the value's own */

@@ -9,7 +9,7 @@
 
 #include "data/branches.h"
 #include "data/formats/conversation.h"
-#include "data/store.h"
+#include "data/dataset/store.h"
 
 static char folder[256];
 static Tokenizer *tokenizer;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any file of tokenised rows: either a failure with a text, or rows whose ids, targets and runs lie in the file and in the vocabulary. A checksum
  * would stop every broken version at the door, so the input lacks it and gets the right one here. */
-#include "data/store.h"
+#include "data/dataset/store.h"
 #include "tests/support/check.h"
 
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #include "rl/learn/learn.h"
 #include "rl/offline/ilql.h"
 #include "rl/pairs/preference.h"
-#include "rl/reward/reward_training.h"
+#include "rl/pairs/reward_training.h"
 #include "rl/text/text_rl.h"
 #include "sft/sft.h"
 #include "tests/support/check.h"

@@ -3,6 +3,7 @@
  * and for any number of threads; what does not fit is refused by name. */
 #include "lib/base/system.h"
 #include "lib/train/keys.h"
+#include "rl/keys/algorithm_keys.h"
 #include "rl/learn/learn.h"
 #include "rl/pairs/preference.h"
 #include "rl/text/text_algorithm.h"
@@ -152,7 +153,8 @@ TEST(what_does_not_fit_is_named) {
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         LearnResult result;
         Recipe *recipe = recipe_of(faults[i].settings, 4);
-        check_status(learn_run(&(LearnConfig){.recipe = recipe, .options.dry_run = true}, &result), ST_CONFIG);
+        Status status = rl_check_keys(recipe);
+        check_status(status == ST_OK ? learn_run(&(LearnConfig){.recipe = recipe, .options.dry_run = true}, &result) : status, ST_CONFIG);
         check_text(faults[i].message);
         recipe_free(recipe);
     }

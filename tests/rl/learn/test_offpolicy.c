@@ -2,7 +2,7 @@
 /* Learning from memory: what the replay holds, golden losses of DQN, gradients by differences, the same bytes after a resume and for any number of
  * threads, and that it learns. TEST_LONG=1 (make test-long) learns with five seeds each. */
 #include "lib/base/system.h"
-#include "rl/learn/heads.h"
+#include "rl/core/heads.h"
 #include "rl/learn/learn.h"
 #include "rl/learn/q_network.h"
 #include "rl/learn/squashed.h"

@@ -381,7 +381,7 @@ TEST(mistakes_are_named) {
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         NamedMdp *world;
-        check_status(mdp_open(cases[c].spec, &world), ST_CONFIG);
+        check_status(env_open_world(cases[c].spec, (double)NAN, &world), ST_CONFIG);
         check_text(cases[c].text);
         check_contains(status_hint_text(), cases[c].hint);
         assert_null(world);

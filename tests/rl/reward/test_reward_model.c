@@ -3,7 +3,7 @@
  * rl` that they are. */
 #include "lib/base/system.h"
 #include "rl/reward/reward.h"
-#include "rl/reward/reward_training.h"
+#include "rl/pairs/reward_training.h"
 #include "rl/reward/scorer.h"
 #include "tests/support/check.h"
 #include "tests/support/runs.h"

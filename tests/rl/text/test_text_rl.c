@@ -3,6 +3,7 @@
  * for any number of threads. */
 #include "lib/base/system.h"
 #include "lib/train/trained_model.h"
+#include "rl/keys/algorithm_keys.h"
 #include "rl/text/text_pass.h"
 #include "rl/text/text_rl.h"
 #include "rl/text/text_run.h"
@@ -603,7 +604,8 @@ TEST(what_does_not_go_together_is_named) {
         size_t n = 0;
         for (char *at = strtok(text, " "); at; at = strtok(NULL, " ")) settings[n++] = at;
         Recipe *recipe = recipe_of("fault", settings, n);
-        check_status(text_rl_run(&(TextRlConfig){.recipe = recipe}, &result), ST_CONFIG);
+        Status status = rl_check_keys(recipe);
+        check_status(status == ST_OK ? text_rl_run(&(TextRlConfig){.recipe = recipe}, &result) : status, ST_CONFIG);
         check_text(faults[i].message);
         recipe_free(recipe);
     }

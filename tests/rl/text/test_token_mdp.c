@@ -6,9 +6,9 @@
 #include "rl/offline/ilql.h"
 #include "rl/mdp/mdp.h"
 #include "rl/offline/offline_rows.h"
-#include "rl/returns.h"
+#include "rl/core/returns.h"
 #include "rl/text/text_run.h"
-#include "rl/value_losses.h"
+#include "rl/core/value_losses.h"
 #include "tests/support/check.h"
 
 #include <math.h>

@@ -5,7 +5,7 @@
 #include "lib/base/system.h"
 #include "data/formats/conversation.h"
 #include "lib/train/trained_model.h"
-#include "rl/returns.h"
+#include "rl/core/returns.h"
 #include "rl/text/text_rl.h"
 #include "rl/text/turns.h"
 #include "tests/support/check.h"

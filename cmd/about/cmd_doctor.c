@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tune doctor: what this build and this machine can do, measured, and whether its gradients are right. */
+#include <omp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <utf8proc.h>
+#include <yaml.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "lib/base/system.h"
+#include "cmd/app/commands.h"
+#include "cmd/app/app.h"
+#include "cmd/app/options.h"
+#include "cmd/app/terminal.h"
+
+enum { MOST_CHECKS = 256 };
+#define GRADIENT_TOLERANCE 1e-6
+
+typedef struct Library {
+    const char *name, *version;
+} Library;
+enum { MOST_ADVICE = 8 };
+typedef struct Doctor {
+    const CpuInfo *cpu;
+    CpuSpeed speed;
+    int n_checks;
+    GradCheck checks[MOST_CHECKS];
+    Library libraries[6];
+    char pcre2[64];
+    char threads[64], why[96];
+    size_t n_advice;
+    char advice[MOST_ADVICE][200];
+} Doctor;
+
+static const char *compiler(void) {
+#if defined(__clang__)
+    return "clang " __clang_version__;
+#else
+    return "gcc " __VERSION__;
+#endif
+}
+
+static const GradCheck *worst_check(const Doctor *doctor) {
+    const GradCheck *worst = NULL;
+    for (int i = 0; i < doctor->n_checks; i++)
+        if (!worst || !(doctor->checks[i].max_error <= worst->max_error)) worst = &doctor->checks[i];
+    return worst;
+}
+
+static bool gradients_fine(const Doctor *doctor) {
+    const GradCheck *worst = worst_check(doctor);
+    return worst && worst->max_error < GRADIENT_TOLERANCE;
+}
+
+static void find_versions(Doctor *doctor) {
+    pcre2_config(PCRE2_CONFIG_VERSION, doctor->pcre2);
+    const Library libraries[COUNT_OF(doctor->libraries)] = {
+        {"yaml", yaml_get_version_string()}, {"jansson", JANSSON_VERSION}, {"pcre2", doctor->pcre2},
+        {"utf8proc", utf8proc_version()},    {"zlib", zlibVersion()},      {"zstd", ZSTD_versionString()}};
+    memcpy(doctor->libraries, libraries, sizeof libraries);
+}
+
+/* ---- the machine's settings ---- */
+
+/* The first line of a file of the system; empty when there is none. */
+static const char *line_of(const char *path, char line[256]) {
+    FILE *file = fopen(path, "r");
+    line[0] = '\0';
+    if (file && !fgets(line, 256, file)) line[0] = '\0';
+    if (file) fclose(file);
+    line[strcspn(line, "\n")] = '\0';
+    return line;
+}
+
+/* "0-3,8": 5. */
+static int count_in_list(const char *list) {
+    int n = 0;
+    for (const char *at = list; *at; at += strcspn(at, ","), at += *at == ',') {
+        int first, last, fields = sscanf(at, "%d-%d", &first, &last);
+        if (fields > 0) n += fields == 2 ? MAX(last - first + 1, 0) : 1;
+    }
+    return n;
+}
+
+static void advise(Doctor *doctor, const char *format, ...) PRINTF_LIKE(2, 3);
+static void advise(Doctor *doctor, const char *format, ...) {
+    if (doctor->n_advice == MOST_ADVICE) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(doctor->advice[doctor->n_advice++], sizeof doctor->advice[0], format, arguments);
+    va_end(arguments);
+}
+
+static bool virtual_machine(void) {
+    char line[8192] = "";
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file && fgets(line, sizeof line, file) && strncmp(line, "flags", 5) != 0) {}
+    if (file) fclose(file);
+    return strstr(line, " hypervisor") != NULL;
+}
+
+/* As use_threads decides; empty: as many as there are. */
+static const char *why_so_many(const Command *command, int threads, int cores, int physical, int online) {
+    const char *tasks = getenv("SLURM_CPUS_PER_TASK"), *said = getenv("OMP_NUM_THREADS"), *limit = getenv("OMP_THREAD_LIMIT");
+    bool is_said = said && *said;
+    int64_t wanted = command->threads > 0 ? command->threads : is_said ? strtoll(said, NULL, 10) : physical;
+    if (limit && *limit && threads == omp_get_thread_limit() && threads < wanted) return "OMP_THREAD_LIMIT says so";
+    if (command->threads > 0) return "--threads says so";
+    if (is_said) return "OMP_NUM_THREADS says so";
+    if (tasks && strtoll(tasks, NULL, 10) == threads && threads < physical) return "SLURM_CPUS_PER_TASK says so";
+    if (online > 0 && cores < online)
+        return threads == physical && physical < cores ? "affinity or control group allow no more, and some of those share a core"
+                                                       : "affinity or control group allow no more";
+    return threads == physical && physical < cores ? "the others share a core with these" : "";
+}
+
+/* What was chosen and why, and what is worth trying. Where the system does not say, nothing is said. */
+static void look_at_settings(Doctor *doctor, const Command *command) {
+    char line[256];
+    int threads = omp_get_max_threads(), cores = cores_available(), physical = cores_physical(NULL);
+    int nodes = count_in_list(line_of("/sys/devices/system/node/online", line)),
+        online = count_in_list(line_of("/sys/devices/system/cpu/online", line));
+    size_t n = (size_t)snprintf(doctor->threads, sizeof doctor->threads, "%d", threads);
+    if (online > 0) snprintf(doctor->threads + n, sizeof doctor->threads - n, " of %d processors", online);
+    snprintf(doctor->why, sizeof doctor->why, "%s", why_so_many(command, threads, cores, physical, online));
+    if (threads > physical && physical < cores)
+        advise(doctor, "these processors have %d cores: products may be as fast with --threads %d", physical, physical);
+    if (nodes > 1)
+        advise(doctor, "memory is in %d nodes: numactl --cpunodebind=0 --membind=0 keeps a run in one of them", nodes);
+    else if (strstr(doctor->cpu->name, "EPYC") && !virtual_machine())
+        advise(doctor,
+               "all memory is one node (NPS1): NPS4 in the firmware's settings brings it nearer to the cores, for runs that are bound to one node");
+    line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", line);
+    if (line[0] && strcmp(line, "performance") != 0)
+        advise(doctor, "the frequency governor is '%.40s': cpupower frequency-set -g performance may be faster", line);
+    if (strstr(line_of("/sys/kernel/mm/transparent_hugepage/enabled", line), "[never]"))
+        advise(doctor, "huge pages are off: 'madvise' in /sys/kernel/mm/transparent_hugepage/enabled speeds up large tables");
+    if (threads > cores) advise(doctor, "%d threads on %d processors wait for each other: take --threads %d", threads, cores, cores);
+}
+
+/* Intel's processors with AVX512_BF16 multiply pairs of bf16 in two passes: where AMX is not there, or hidden by the host, f32 is faster. */
+static void look_at_speeds(Doctor *doctor) {
+    double share = doctor->speed.gflops_bf16 / doctor->speed.gflops_f32;
+    if (doctor->cpu->auto_bf16 && share < 0.8)
+        advise(doctor, "bf16 is multiplied at %.0f %% of the rate of f32 here: model.compute=f32 trains faster, for more memory", 100 * share);
+}
+
+static void print_json(const Doctor *doctor) {
+    const CpuInfo *cpu = doctor->cpu;
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_string(&w, "version", tune_version);
+    jw_object(&w, "build");
+    jw_string(&w, "compiler", compiler());
+    jw_bool(&w, "onednn", cpu->has_onednn);
+    jw_bool(&w, "glpk", HAVE_GLPK);
+    for (size_t i = 0; i < COUNT_OF(doctor->libraries); i++) jw_string(&w, doctor->libraries[i].name, doctor->libraries[i].version);
+    jw_end_object(&w);
+    jw_object(&w, "cpu");
+    jw_string(&w, "name", cpu->name);
+    jw_string(&w, "kernels", cpu->isa);
+    jw_array(&w, "features");
+    const char *features = cpu->features;
+    for (Slice word; text_next(&features, ' ', &word);) jw_string_n(&w, NULL, word.data, word.len);
+    jw_end_array(&w);
+    jw_end_object(&w);
+    jw_int(&w, "threads", omp_get_max_threads());
+    jw_object(&w, "gemm");
+    jw_double(&w, "f32_gflops", doctor->speed.gflops_f32);
+    jw_double(&w, "bf16_gflops", doctor->speed.gflops_bf16);
+    jw_string(&w, "f32_kernel", cpu->gemm_f32);
+    jw_string(&w, "bf16_kernel", cpu->gemm_bf16);
+    jw_end_object(&w);
+    jw_double(&w, "read_gbytes_per_second", doctor->speed.memory_gbs);
+    jw_int(&w, "memory_available", (int64_t)memory_available());
+    jw_int(&w, "processors", cores_available());
+    if (doctor->why[0]) jw_string(&w, "threads_why", doctor->why);
+    jw_array(&w, "advice");
+    for (size_t i = 0; i < doctor->n_advice; i++) jw_string(&w, NULL, doctor->advice[i]);
+    jw_end_array(&w);
+    jw_string(&w, "gradcheck", gradients_fine(doctor) ? "ok" : "failed");
+    jw_end_object(&w);
+    print_result("%s\n", str_text(&w.text));
+    jw_release(&w);
+}
+
+static void print_plain(const Doctor *doctor) {
+    const CpuInfo *cpu = doctor->cpu;
+    char bytes[32];
+    print_result("tune       %s, %s, %s oneDNN, %s GLPK\nlibraries ", tune_version, compiler(), cpu->has_onednn ? "with" : "without",
+                 HAVE_GLPK ? "with" : "without");
+    for (size_t i = 0; i < COUNT_OF(doctor->libraries); i++)
+        print_result(" %s %s%s", doctor->libraries[i].name, doctor->libraries[i].version, i + 1 < COUNT_OF(doctor->libraries) ? "," : "\n");
+    print_result("processor  %s (%s), kernels for %s\n", cpu->name, cpu->features, cpu->isa);
+    print_result("threads    %s%s%s\n", doctor->threads, doctor->why[0] ? ": " : "", doctor->why);
+    print_result("products   f32  %7.1f GF/s  %s\n", doctor->speed.gflops_f32, cpu->gemm_f32);
+    print_result("           bf16 %7.1f GF/s  %s; compute: auto is %s here\n", doctor->speed.gflops_bf16, cpu->gemm_bf16,
+                 cpu->auto_bf16 ? "bf16" : "f32");
+    print_result("memory     %s to use, read at %.1f GB/s\n", format_bytes((double)memory_available(), bytes), doctor->speed.memory_gbs);
+    for (size_t i = 0; i < doctor->n_advice; i++) print_result("%-10s %s\n", i == 0 ? "to try" : "", doctor->advice[i]);
+    if (!gradients_fine(doctor)) return;
+    print_result("gradients  ok: %d checks of %d ops against differences in double, worst error %.1e (%s)\n", doctor->n_checks, n_op_infos,
+                 worst_check(doctor)->max_error, worst_check(doctor)->op);
+}
+
+static Status examine(const Command *command) {
+    static Doctor doctor; /* its checks are too many for a stack */
+    TRY(command_needs(command, 0, 0));
+    device_cpu(); /* chooses the kernels */
+    doctor.cpu = cpu_info();
+    find_versions(&doctor);
+    look_at_settings(&doctor, command);
+    TRY(cpu_measure_speed(&doctor.speed));
+    look_at_speeds(&doctor);
+    if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
+    doctor.n_checks = gradcheck_ops(doctor.checks, MOST_CHECKS);
+    if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
+    if (command->json)
+        print_json(&doctor);
+    else
+        print_plain(&doctor);
+    if (gradients_fine(&doctor)) return ST_OK;
+    const GradCheck *worst = worst_check(&doctor);
+    if (!worst) return status_fail(ST_NUMERIC, "the gradient check could not run");
+    return status_fail(ST_NUMERIC, "wrong gradient of op '%s' (example %d, input %d, element %lld): %.9g, expected %.9g", worst->op, worst->variant,
+                       worst->input, (long long)worst->element, worst->got, worst->expected);
+}
+
+Status cmd_doctor(int argc, char **argv) {
+    Command command = {
+        .arguments_help = "",
+        .help =
+            "Says how the program was built, what the processor can do, how fast products and memory are, and whether the gradients of all ops are right.\n"
+            "    tune doctor --json",
+    };
+    bool done;
+    Status status = command_parse(&command, argc, argv, NULL, &done);
+    if (status == ST_OK && !done) status = examine(&command);
+    arena_free(command.arena);
+    return status;
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every program does: it catches signals, runs, and turns what went wrong into one line, a hint and an exit code. */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "lib/base/memory.h"
+#include "lib/base/system.h"
+#include "cmd/app/app.h"
+#include "cmd/app/terminal.h"
+#include "cmd/app/profile.h"
+
+/* The first interrupt asks: what is running saves and ends. A later one does not ask; but one that comes along with the first is the same one:
+ * timeout signals its child and then the group that this is in, and a terminal both of them. */
+enum { SAME_SIGNAL_MS = 1000 };
+static atomic_int asked_by; /* the signal; one that is to end the program stands before Ctrl-C */
+
+static void on_signal(int number) {
+    static atomic_llong asked_at;
+    static const char last_words[] = ": error: interrupted again, ended without saving\n";
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    long long ms = (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    if (!interrupt_requested() || number != SIGINT) atomic_store(&asked_by, number);
+    if (!interrupt_requested()) {
+        atomic_store(&asked_at, ms);
+        interrupt_request();
+    } else if (ms - atomic_load(&asked_at) > SAME_SIGNAL_MS) {
+        echo_on();
+        ssize_t written = write(STDERR_FILENO, program_name, strlen(program_name));
+        if (written > 0) written = write(STDERR_FILENO, last_words, sizeof last_words - 1);
+        (void)written;
+        _exit(128 + number);
+    }
+}
+
+bool interrupt_forgive(void) {
+    int ctrl_c = SIGINT;
+    if (!interrupt_requested() || !atomic_compare_exchange_strong(&asked_by, &ctrl_c, 0)) return false;
+    interrupt_clear();
+    return true;
+}
+
+static void catch_signals(void) {
+    struct sigaction action = {.sa_handler = on_signal};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    struct sigaction hangup;
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup stays so */
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write: a program that we talk to may be started again; stdout's, see end_result */
+    signal(SIGXFSZ, SIG_IGN); /* and so is a file that may not grow */
+    file_catch_cuts();
+}
+
+/* How threads of OpenMP wait for each other has to be said before the program starts, so it starts itself once more; what the user has set stays.
+ * Spinning as long as they do by themselves, a thread keeps the one it waits for from running on a machine that does anything else besides: small
+ * training steps took 20 times as long. Put to sleep at once, it wakes too late: in a virtual machine 50 us, more than a decoded token's products
+ * take. About 0.1 ms of spinning costs half of neither. */
+void let_threads_sleep(char **argv) {
+#ifdef __linux__
+    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || getenv("KMP_BLOCKTIME")) return;
+    /* Comes back only if it can't: then they spin */
+    if (setenv("GOMP_SPINCOUNT", "2000", 1) == 0 && setenv("OMP_WAIT_POLICY", "passive", 1) == 0) execv("/proc/self/exe", argv);
+#else
+    (void)argv;
+#endif
+}
+
+/* A closed stdin, stdout or stderr would give its number to the next file that is opened: messages would go into it.
+ * Reading gives the end, writing fails as it did. */
+static void keep_standard_streams(void) {
+    int fd;
+    do fd = open("/dev/null", O_RDONLY);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd > STDERR_FILENO) close(fd);
+}
+
+int program_run(int argc, char **argv, CommandMain *run) {
+    keep_standard_streams();
+    catch_signals();
+    Status status = run(argc, argv);
+    if (status == ST_OK) status = file_check_cuts();
+    status = memory_check(status);
+    end_live_line();
+    profile_end();
+    status = end_result(status);
+    if (status == ST_OK) return 0;
+    show_message("%s: error: %s", program_name, *status_text() ? status_text() : status_meaning(status));
+    if (*status_hint_text()) show_message("hint: %s", status_hint_text());
+    return status_exit_code(status);
+}

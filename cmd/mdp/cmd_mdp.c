@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tune mdp: finite Markov decision processes. One file cmd_mdp_<name>.c and one line of mdp_commands.def per subcommand. */
+#include "cmd/app/commands.h"
+#include "cmd/mdp/cmd_mdp.h"
+
+static const CommandInfo commands[] = {
+#define MDP_COMMAND(name, help) {#name, "mdp " #name, help, cmd_mdp_##name, NULL},
+#include "cmd/mdp/mdp_commands.def"
+#undef MDP_COMMAND
+};
+
+const CommandGroup group_mdp = {
+    "mdp", "Finite Markov decision processes, exactly: of a file (states, actions, gamma, transitions) or built in, as FrozenLake-v1.", commands,
+    COUNT_OF(commands)};

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tune chat: a conversation on the terminal. What was said stays in the key/value cache, so each turn computes only what is new. */
+#include <editline/readline.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/base/log.h"
+#include "lib/base/system.h"
+#include "cmd/app/commands.h"
+#include "cmd/app/app.h"
+#include "cmd/app/terminal.h"
+#include "cmd/common/open.h"
+#include "cmd/common/sampling.h"
+
+typedef struct Talk {
+    const char *adapter, *compute;
+    ChatChoice chat;
+    GenerateConfig config;
+    TextList stop;
+    int64_t seed, context;
+    OpenedModel opened;
+    char *system;     /* NULL: the template's own */
+    json_t *messages; /* without the system message */
+    Str answer;       /* what the model said so far */
+    size_t n_tokens;
+    bool terminal;
+} Talk;
+
+/* ---- an answer ---- */
+
+static Status show_piece(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
+    Talk *talk = context;
+    (void)prompt, (void)sample, (void)id, (void)logprob;
+    str_append(&talk->answer, text);
+    talk->n_tokens++;
+    print_text(text, strlen(text));
+    show_result();
+    return ST_OK;
+}
+
+static Status take_answer(void *context, const Completion *completion) {
+    (void)context;
+    if (completion->finish == FINISH_LENGTH)
+        show_line(" (cut at %zu token%s: --max-new-tokens)", completion->ids.n, plural((int64_t)completion->ids.n));
+    return ST_OK;
+}
+
+static Status question_ids(const Talk *talk, json_t *messages, Ids *ids) {
+    json_t *row = json_pack("{s:O}", "messages", messages);
+    if (!row) return status_fail(ST_RESOURCE, "out of memory");
+    ids_clear(ids);
+    Status status = row_question(row, &(DataConfig){.system = talk->system, .chat = talk->opened.chat}, talk->opened.tokenizer, ids);
+    json_decref(row);
+    return status;
+}
+
+/* The question's ids; the oldest rounds of `messages` go while it has no room beside an answer. */
+static Status cmd_chat_fit(const Talk *talk, json_t *messages, Ids *ids) {
+    int64_t room = session_room(talk->config.session) - talk->config.max_new_tokens;
+    TRY(question_ids(talk, messages, ids));
+    while ((int64_t)ids->n > room && json_array_size(messages) > 2) {
+        json_array_remove(messages, 0);
+        json_array_remove(messages, 0);
+        TRY(question_ids(talk, messages, ids));
+    }
+    if ((int64_t)ids->n <= room) return ST_OK;
+    status_fail(ST_INPUT, "the message has %zu tokens, and there is room for %lld", ids->n, (long long)room);
+    return status_hint(ST_INPUT, "raise --context, or lower --max-new-tokens");
+}
+
+/* The same of the conversation, from which nothing goes where even the last message alone has no room. */
+static Status fitting_ids(Talk *talk, Ids *ids) {
+    json_t *rest = json_copy(talk->messages);
+    Status status = rest ? cmd_chat_fit(talk, rest, ids) : status_fail(ST_RESOURCE, "out of memory");
+    size_t forgotten = json_array_size(talk->messages) - json_array_size(rest);
+    if (status != ST_OK) {
+        json_decref(rest);
+        return status;
+    }
+    json_decref(talk->messages);
+    talk->messages = rest;
+    if (forgotten)
+        show_line("(the oldest %zu message%s forgotten: the conversation is longer than %lld token%s, see --context)", forgotten,
+                  plural((int64_t)forgotten), (long long)session_room(talk->config.session), plural(session_room(talk->config.session)));
+    return ST_OK;
+}
+
+static Status cmd_chat_say(json_t *messages, const char *role, const char *text) {
+    json_t *message = json_pack("{s:s, s:s}", "role", role, "content", text);
+    return message && json_array_append_new(messages, message) == 0 ? ST_OK : status_fail(ST_INPUT, "the message is not valid UTF-8");
+}
+
+/* Ctrl-C ends the answer, not the conversation: what was said until then stays. */
+static Status cmd_chat_answer(Talk *talk) {
+    Ids ids = {0};
+    str_clear(&talk->answer);
+    Status status = fitting_ids(talk, &ids);
+    size_t turn = json_array_size(talk->messages);
+    if (status == ST_OK)
+        status =
+            generate(talk->opened.model, talk->opened.tokenizer, &(Prompt){ids.data, ids.n, turn}, 1, &talk->config, show_piece, take_answer, talk);
+    ids_release(&ids);
+    print_text("\n", 1);
+    show_result();
+    if (status == ST_INTERRUPTED && interrupt_forgive()) status = ST_OK;
+    if (status == ST_OK) status = cmd_chat_say(talk->messages, "assistant", str_text(&talk->answer));
+    if (status != ST_OK) json_array_remove(talk->messages, turn - 1); /* the question goes as well, so that another can be asked */
+    return status;
+}
+
+/* ---- commands ---- */
+
+static Status cmd_chat_save(const Talk *talk, const char *path) {
+    json_t *all = json_array(), *row = json_pack("{s:o}", "messages", all);
+    FileWriter writer;
+    if (!row) return status_fail(ST_RESOURCE, "out of memory");
+    Status status = talk->system ? cmd_chat_say(all, "system", talk->system) : ST_OK;
+    json_array_extend(all, talk->messages);
+    char *text = json_text(row, 0);
+    json_decref(row);
+    if (status == ST_OK && !text) status = status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK) status = writer_open(&writer, path);
+    if (status == ST_OK) {
+        writer_printf(&writer, "%s\n", text);
+        status = writer_commit(&writer);
+    }
+    free(text);
+    if (status == ST_OK)
+        show_line("wrote %zu message%s to %s, a row as training takes it", json_array_size(talk->messages),
+                  plural((int64_t)json_array_size(talk->messages)), path);
+    return status;
+}
+
+/* Empty: none. */
+static Status set_system(Talk *talk, const char *text) {
+    if (utf8_fault(text, strlen(text)) < strlen(text)) return status_fail(ST_INPUT, "the system message is not valid UTF-8");
+    free(talk->system);
+    talk->system = *text ? strdup(text) : NULL;
+    return *text && !talk->system ? status_fail(ST_RESOURCE, "out of memory") : ST_OK;
+}
+
+static Status take_row(void *context, const Row *row) {
+    Talk *talk = context;
+    json_t *messages = json_object_get(row->json, "messages");
+    if (!json_is_array(messages)) return status_fail(ST_INPUT, "'%s' %s %zu holds no 'messages'", row->file, row->unit, row->line);
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const json_t *message = json_array_get(messages, i);
+        if (!json_is_string(json_object_get(message, "role")) || !json_is_string(json_object_get(message, "content")))
+            return status_fail(ST_INPUT, "message %zu of '%s' has no 'role' and 'content'", i + 1, row->file);
+    }
+    json_array_clear(talk->messages);
+    TRY(set_system(talk, ""));
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *message = json_array_get(messages, i);
+        if (i == 0 && !strcmp(json_string_value(json_object_get(message, "role")), "system"))
+            TRY(set_system(talk, json_string_value(json_object_get(message, "content"))));
+        else
+            json_array_append(talk->messages, message);
+    }
+    return ST_OK;
+}
+
+/* What /save writes is a line of JSON, whatever its name; other files are read as rows by their ending. */
+static Status cmd_chat_load(Talk *talk, const char *path) {
+    json_t *saved = NULL;
+    Status status = json_read_file(path, &saved);
+    if (status == ST_OK && json_is_object(saved) && json_is_array(json_object_get(saved, "messages")))
+        status = take_row(talk, &(Row){.json = saved, .file = path, .unit = "line", .line = 1});
+    else
+        status = rows_read_some(path, 1, take_row, talk);
+    json_decref(saved);
+    TRY(status);
+    show_line("%zu message%s from %s", json_array_size(talk->messages), plural((int64_t)json_array_size(talk->messages)), path);
+    return ST_OK;
+}
+
+static void show_commands(void) {
+    show_line(
+        "/system TEXT   set the system message, and begin anew\n/reset         begin anew\n/save FILE     write the conversation, a row as training takes it\n"
+        "/load FILE     go on with a saved one\n/retry         another answer to the last question\nCtrl-C stops an answer or drops what is typed, Ctrl-D leaves; a line that ends with \\ goes on");
+}
+
+static Status retry(Talk *talk) {
+    size_t n = json_array_size(talk->messages);
+    const char *role = json_string_value(json_object_get(json_array_get(talk->messages, n - 1), "role"));
+    bool answered = role && strcmp(role, "assistant") == 0; /* one that was loaded may end with a question */
+    if (n < 1 + (size_t)answered) return status_fail(ST_INPUT, "there is no answer to try again");
+    if (answered) json_array_remove(talk->messages, n - 1);
+    talk->config.seed++;
+    return cmd_chat_answer(talk);
+}
+
+/* *leave: the conversation is over. */
+static Status run_command(Talk *talk, const char *line, bool *leave) {
+    const char *rest = line + strcspn(line, " \t");
+    size_t len = (size_t)(rest - line);
+    rest += strspn(rest, " \t");
+    Slice name = {line, len};
+    if (slice_is(name, "/quit") || slice_is(name, "/exit"))
+        *leave = true;
+    else if (slice_is(name, "/help"))
+        show_commands();
+    else if (slice_is(name, "/reset"))
+        json_array_clear(talk->messages);
+    else if (slice_is(name, "/retry"))
+        return retry(talk);
+    else if (slice_is(name, "/system")) {
+        TRY(set_system(talk, rest));
+        json_array_clear(talk->messages);
+    } else if ((slice_is(name, "/save") || slice_is(name, "/load")) && !*rest)
+        return status_fail(ST_USAGE, "%.*s needs a file", (int)len, line);
+    else if (slice_is(name, "/save"))
+        return cmd_chat_save(talk, rest);
+    else if (slice_is(name, "/load"))
+        return cmd_chat_load(talk, rest);
+    else
+        return status_hint(status_fail(ST_USAGE, "unknown command '%.*s'", (int)len, line), "/help lists them");
+    return ST_OK;
+}
+
+/* ---- lines ---- */
+
+static char *plain_line(void) {
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n = getline(&line, &cap, stdin);
+    if (n < 0) {
+        free(line);
+        return NULL;
+    }
+    if (n > 0 && line[n - 1] == '\n') line[--n] = '\0';
+    if (strlen(line) < (size_t)n) log_message(LOG_WARNING, "the line holds a NUL character: what stands behind it is left out");
+    return line;
+}
+
+/* One line, or several of which all but the last end with a backslash; NULL at the end of input and when the program is to end. On a terminal Ctrl-C
+ * begins anew. The caller frees it. */
+static char *read_input(const Talk *talk) {
+    Str text = {0};
+    while (!interrupt_requested()) {
+        char *line = talk->terminal ? readline(text.len ? ". " : "> ") : plain_line();
+        if (talk->terminal && interrupt_forgive()) {
+            free(line);
+            str_clear(&text);
+            print_text("\n", 1);
+            show_result();
+            continue;
+        }
+        if (!line) break;
+        size_t len = strlen(line);
+        bool more = len > 0 && line[len - 1] == '\\';
+        str_append_n(&text, line, len - more);
+        free(line);
+        if (!more) return text.data ? text.data : strdup("");
+        str_append_char(&text, '\n');
+    }
+    if (text.len > 0 && !interrupt_requested()) {
+        text.data[text.len - 1] = '\0'; /* the last line wanted one behind it, which does not come */
+        return text.data;
+    }
+    str_release(&text);
+    return NULL;
+}
+
+/* A failed answer or command is said, and the conversation goes on; only what can't be mended ends it. */
+static Status converse(Talk *talk) {
+    bool leave = false;
+    Status status = ST_OK;
+    for (char *line; !leave && (line = read_input(talk)); free(line)) {
+        interrupt_forgive();
+        if (talk->terminal && *line) add_history(line);
+        if (line[strspn(line, " \t\n")] == '\0') continue;
+        if (*line == '/') {
+            status = run_command(talk, line, &leave);
+        } else {
+            status = cmd_chat_say(talk->messages, "user", line);
+            if (status == ST_OK) status = cmd_chat_answer(talk);
+        }
+        if (status == ST_OK) continue;
+        bool ends = status == ST_NUMERIC || status == ST_RESOURCE || (status == ST_INTERRUPTED && !interrupt_forgive());
+        if (ends || !talk->terminal) {
+            free(line);
+            return status;
+        }
+        show_message("%s%s%s", status_text(), *status_hint_text() ? "\n" : "", status_hint_text());
+    }
+    if (talk->terminal && !leave) print_text("\n", 1);
+    return interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : ST_OK;
+}
+
+static Status talk_to(const Command *command, Talk *talk) {
+    TRY(check_sampling(&talk->config));
+    if (talk->context < 2 || talk->context > 1 << 24) return status_fail(ST_USAGE, "--context is 2 or more, not %lld", (long long)talk->context);
+    if (talk->config.max_new_tokens >= talk->context)
+        return status_fail(ST_USAGE, "--max-new-tokens must be below --context, which is %lld", (long long)talk->context);
+    TRY(open_model(command->arguments[0], talk->adapter, talk->compute, &talk->chat, &talk->opened));
+    const ModelConfig *config = &talk->opened.model->config;
+    int32_t end_of_turn = chat_end_of_turn(talk->opened.chat);
+    talk->config.seed = (uint64_t)talk->seed;
+    talk->config.stop = talk->stop.items;
+    talk->config.n_stop = talk->stop.n;
+    talk->config.stop_ids = &end_of_turn;
+    talk->config.n_stop_ids = end_of_turn >= 0;
+    if (config->learned_positions) talk->context = MIN(talk->context, config->max_position_embeddings);
+    talk->messages = json_array();
+    Status status = talk->messages ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    const char *system = talk->chat.system ? talk->chat.system : talk->opened.system;
+    if (status == ST_OK && system) status = set_system(talk, system);
+    if (status == ST_OK && !chat_has_template(talk->opened.chat)) {
+        status_fail(ST_INPUT, "'%s' has no chat template", command->arguments[0]);
+        status = status_hint(ST_INPUT, "name one: --chat-template chatml, llama3, alpaca, plain or a file; tune generate needs none");
+    }
+    if (status == ST_OK) status = chat_choice_check(&talk->chat, talk->opened.chat);
+    if (status == ST_OK) status = session_new(talk->opened.model, talk->context, &talk->config.session);
+    if (status == ST_OK && talk->terminal)
+        show_line("%s%s%s: /help for commands, Ctrl-C stops an answer, Ctrl-D leaves", command->arguments[0], talk->adapter ? " with " : "",
+                  talk->adapter ? talk->adapter : "");
+    if (status == ST_OK) status = converse(talk);
+    session_free(talk->config.session);
+    json_decref(talk->messages);
+    free(talk->system);
+    str_release(&talk->answer);
+    close_model(&talk->opened);
+    return status;
+}
+
+/* What is typed while the model is loaded or answers is shown once, where it is read. The library that reads it looks at the terminal first: one that
+ * does not show what is typed is not edited on. */
+static Status cmd_chat_run(const Command *command, Talk *talk) {
+    TRY(command_needs(command, 1, 1));
+    talk->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+    if (talk->terminal) {
+        rl_initialize();
+        echo_off();
+    }
+    Status status = talk_to(command, talk);
+    echo_on();
+    return status;
+}
+
+Status cmd_chat(int argc, char **argv) {
+    Talk talk = {.seed = 42,
+                 .context = 8192,
+                 .config = {.max_new_tokens = 512, .n = 1, .sample = {.temperature = 0.7, .top_p = 0.95, .typical_p = 1, .repetition_penalty = 1}}};
+    Command command = {
+        .arguments_help = "MODEL | RUN",
+        .help =
+            "Talks to a model by its chat template. Answers come at temperature 0.7 and top-p 0.95 unless told otherwise, at most 512 tokens each.\n"
+            "/system TEXT, /reset, /save FILE, /load FILE and /retry steer it; Ctrl-C stops an answer, Ctrl-D leaves. Without a terminal each line of stdin is a question.\n"
+            "The output of a run stands for what it trained, with its system message.\n"
+            "    tune chat models/smollm2 --adapter runs/sft/adapter --system 'You are brief.'",
+    };
+    const Option options[] = {
+        {"--adapter", OPTION_TEXT, &talk.adapter, "DIR", "PEFT adapter to use"},
+        {"--compute", OPTION_TEXT, &talk.compute, "auto|f32|bf16", "precision of products"},
+        CHAT_OPTIONS(talk.chat),
+        SAMPLING_OPTIONS(talk.config, talk.stop),
+        {"--context", OPTION_INT, &talk.context, "N", "tokens of the conversation that are kept in mind (8192)"},
+        {"--seed", OPTION_INT, &talk.seed, "N", "of the random choices (42)"},
+        {0},
+    };
+    bool done;
+    Status status = command_parse(&command, argc, argv, options, &done);
+    if (status == ST_OK && !done) status = cmd_chat_run(&command, &talk);
+    arena_free(command.arena);
+    return status;
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tune generate: a model answers prompts. */
+#include <math.h>
+#include <string.h>
+
+#include "cmd/app/commands.h"
+#include "cmd/app/terminal.h"
+#include "cmd/common/sampling.h"
+#include "cmd/common/rows.h"
+#include "cmd/common/results.h"
+#include "rl/offline/ilql_heads.h"
+
+typedef struct Generate {
+    const char *adapter, *compute, *input, *output, *as;
+    TextList prompts;
+    ChatChoice chat;
+    GenerateConfig config;
+    TextList stop;
+    int64_t seed;
+    double ilql;                /* NaN: none */
+    const Tokenizer *tokenizer; /* NULL: the model has none */
+    bool raw;                   /* --prompt is text to go on with, whatever the model is */
+    bool plain;                 /* one prompt from the command line: its text streams to stdout */
+    const TokenRows *rows;
+    ResultFile result;
+    size_t done, all;
+    ContextCount beyond; /* questions with their answers: which are known once the answers have ended */
+} Generate;
+
+static Status stream_text(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
+    (void)context, (void)prompt, (void)sample, (void)id, (void)logprob;
+    print_text(text, strlen(text));
+    return ST_OK;
+}
+
+/* A conversation as the template rendered it. */
+static void write_prompt(JsonWriter *w, const Tokenizer *tokenizer, const Ids *ids) {
+    Str text = {0};
+    if (tokenizer_decode(tokenizer, ids->data, ids->n, false, &text) == ST_OK)
+        jw_string_n(w, "prompt", str_text(&text), text.len);
+    else
+        jw_null(w, "prompt");
+    str_release(&text);
+}
+
+static void write_ids(JsonWriter *w, const char *key, const Ids *ids) {
+    jw_array(w, key);
+    for (size_t i = 0; i < ids->n; i++) jw_int(w, NULL, ids->data[i]);
+    jw_end_array(w);
+}
+
+static void write_row(JsonWriter *w, const Generate *job, const Completion *c) {
+    const TokenRow *row = &job->rows->items[c->prompt];
+    const json_t *prompt = json_object_get(row->json, json_object_get(row->json, "prompt") ? "prompt" : "text");
+    jw_object(w, NULL);
+    if (json_is_string(prompt) || !job->tokenizer)
+        jw_string(w, "prompt", json_string_value(prompt));
+    else
+        write_prompt(w, job->tokenizer, &row->ids);
+    if (job->prompts.n > 0) write_ids(w, "prompt_ids", &row->ids);
+    if (job->tokenizer)
+        jw_string_n(w, "completion", str_text(&c->text), c->text.len);
+    else
+        jw_null(w, "completion");
+    write_ids(w, "completion_ids", &c->ids);
+    write_numbers(w, "logprobs", c->logprobs, (int64_t)c->ids.n);
+    jw_string(w, "finish_reason", c->finish == FINISH_STOP ? "stop" : "length");
+    jw_end_object(w);
+}
+
+static Status print_completion(void *context, const Completion *c) {
+    Generate *job = context;
+    job->done++;
+    context_add(&job->beyond, (int64_t)(job->rows->items[c->prompt].ids.n + c->ids.n));
+    if (job->plain) {
+        if (job->config.n > 1) print_text(str_text(&c->text), c->text.len);
+        print_text("\n", 1);
+        return ST_OK;
+    }
+    JsonWriter w = {0};
+    write_row(&w, job, c);
+    Status status = result_line(&job->result, &w.text);
+    jw_release(&w);
+    show_progress("%zu/%zu completions", job->done, job->all);
+    return status;
+}
+
+static Status cmd_generate_check(const Generate *job) {
+    const GenerateConfig *c = &job->config;
+    TRY(check_sampling(c));
+    if (c->n < 1 || c->n >= 1 << 16) return status_fail(ST_USAGE, "-n is 1 to 65535, not %lld", (long long)c->n);
+    if (c->max_batch < 0) return status_fail(ST_USAGE, "--max-batch is 0 or more, not %lld", (long long)c->max_batch);
+    if ((job->prompts.n > 0) == (job->input != NULL)) return status_fail(ST_USAGE, "tune generate needs either --prompt TEXT or --input ROWS.jsonl");
+    if (job->as && job->prompts.n > 0) return status_fail(ST_USAGE, "--as is for --input: a prompt is asked through the chat template, or --raw");
+    if (job->raw && job->input) return status_fail(ST_USAGE, "--raw is for --prompt: rows {\"prompt\": TEXT} are taken as they are");
+    if (job->raw && chat_choice_first(&job->chat))
+        return status_fail(ST_USAGE, "%s does nothing with --raw, which uses no chat template", chat_choice_first(&job->chat));
+    return ST_OK;
+}
+
+/* A prompt of the command line is asked through the model's chat template where it has one, as its training asked it; *asks: it is so. */
+static Status choose_form(const Generate *job, const Chat *chat, bool *asks) {
+    const char *option = chat_choice_first(&job->chat);
+    *asks = job->prompts.n > 0 && !job->raw && chat_has_template(chat);
+    if (*asks) return chat_choice_check(&job->chat, chat);
+    if (job->prompts.n == 0 || !option) return ST_OK;
+    status_fail(ST_USAGE, "%s does nothing: the model has no chat template, so that the text is taken as it is", option);
+    return status_hint(ST_USAGE, "name one: --chat-template chatml, llama3, alpaca, plain, or a file");
+}
+
+static Status prompt_row(const OpenedModel *opened, const DataConfig *asked, const char *text, TokenRow *row) {
+    row->json = asked->chat ? json_pack("{s:[{s:s, s:s}]}", "messages", "role", "user", "content", text) : json_pack("{s:s}", "prompt", text);
+    if (!row->json) return status_fail(ST_INPUT, "the prompt is not valid UTF-8");
+    return asked->chat ? row_question(row->json, asked, opened->tokenizer, &row->ids)
+                       : encode_prompt(opened->tokenizer, text, strlen(text), &row->ids);
+}
+
+static Status prompt_rows(const Generate *job, const OpenedModel *opened, TokenRows *rows) {
+    bool asks;
+    TRY(choose_form(job, opened->chat, &asks));
+    const DataConfig asked = {.system = job->chat.system ? job->chat.system : opened->system, .chat = asks ? opened->chat : NULL};
+    if (!opened->tokenizer) {
+        status_fail(ST_INPUT, "the model directory has no tokenizer");
+        return status_hint(ST_INPUT,
+                           "copy tokenizer.json of the model, or of its base, into it; or give token ids: --input with rows {\"ids\": [...]}");
+    }
+    for (size_t i = 0; i < job->prompts.n; i++) {
+        TRY(array_grow(&rows->items, &rows->cap, rows->n + 1, sizeof *rows->items, "prompts"));
+        rows->items[rows->n] = (TokenRow){0};
+        TRY(prompt_row(opened, &asked, job->prompts.items[i], &rows->items[rows->n++]));
+    }
+    if (asks) show_line("asked through the model's chat template; --raw gives it the text as it is");
+    return ST_OK;
+}
+
+static Status run_prompts(Generate *job, const OpenedModel *opened, const TokenRows *rows, Arena *arena) {
+    Prompt *prompts = arena_alloc(arena, rows->n * sizeof *prompts);
+    if (!prompts) return ST_RESOURCE;
+    for (size_t i = 0; i < rows->n; i++) prompts[i] = (Prompt){rows->items[i].ids.data, rows->items[i].ids.n, i};
+    job->rows = rows;
+    job->all = rows->n * (size_t)job->config.n;
+    job->beyond = context_count(&opened->model->config);
+    Str text = {0};
+    TRY(result_open(&job->result, job->output));
+    Status status = generate(opened->model, opened->tokenizer, prompts, rows->n, &job->config, job->plain && job->config.n == 1 ? stream_text : NULL,
+                             print_completion, job);
+    if (context_describe(&job->beyond, "prompt with its completion is", "prompts with their completions are", &text))
+        show_warning(NULL, str_text(&text));
+    str_release(&text);
+    return result_close(&job->result, status);
+}
+
+/* ilql_heads.safetensors lies in the run directory, which may be what is named, where its adapter or model is. */
+static Status open_heads(const Command *command, const Generate *job, Model *model, IlqlHeads *heads) {
+    const char *dir = job->adapter ? job->adapter : command->arguments[0];
+    const char *path = arena_printf(command->arena, "%s/../ilql_heads.safetensors", dir), *run = path_join(command->arena, dir, "recipe.yaml");
+    if (run && file_exists(run)) path = path_join(command->arena, dir, "ilql_heads.safetensors");
+    if (!path || !run) return ST_RESOURCE;
+    if (file_exists(path)) return ilql_heads_load(model, path, heads);
+    status_fail(ST_INPUT, "no Q heads beside '%s': '%s' is missing", dir, path);
+    return status_hint(ST_INPUT, "--ilql goes with the adapter or model of a run with rl.algorithm: ilql");
+}
+
+static Status cmd_generate_run(const Command *command, Generate *job) {
+    OpenedModel opened;
+    IlqlHeads heads;
+    IlqlAdvice advice = {&heads, job->ilql};
+    TokenRows rows = {0};
+    TRY(command_needs(command, 1, 1));
+    TRY(cmd_generate_check(job));
+    const char *inputs[] = {command->arguments[0], job->input, job->adapter};
+    TRY(check_output(job->output, inputs, COUNT_OF(inputs)));
+    TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
+    job->config.seed = (uint64_t)job->seed;
+    job->config.n_stop = job->stop.n;
+    job->config.stop = job->stop.items;
+    int32_t end_of_turn = chat_end_of_turn(opened.chat);
+    job->config.stop_ids = &end_of_turn;
+    job->config.n_stop_ids = end_of_turn >= 0;
+    job->tokenizer = opened.tokenizer;
+    job->plain = job->prompts.n == 1 && !job->output && !command->json;
+    Status status = isnan(job->ilql) ? ST_OK : open_heads(command, job, opened.model, &heads);
+    if (!isnan(job->ilql)) {
+        job->config.advise = ilql_advise;
+        job->config.advise_context = &advice;
+    }
+    if (status == ST_OK)
+        status = job->input ? token_rows_read(job->input, &opened, &(DataConfig){.system = job->chat.system, .as = job->as}, true, &rows)
+                            : prompt_rows(job, &opened, &rows);
+    if (status == ST_OK) status = run_prompts(job, &opened, &rows, command->arena);
+    token_rows_release(&rows);
+    close_model(&opened);
+    return status;
+}
+
+Status cmd_generate(int argc, char **argv) {
+    Generate job = {.seed = 42,
+                    .ilql = (double)NAN,
+                    .config = {.max_new_tokens = 128, .n = 1, .sample = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}}};
+    Command command = {
+        .arguments_help = "MODEL (--prompt TEXT ... | --input ROWS.jsonl)",
+        .help =
+            "Answers prompts: text on stdout, or with --input, -o or --json one row per completion: "
+            "{\"prompt\", \"completion\", \"completion_ids\", \"logprobs\", \"finish_reason\": \"stop\"|\"length\"}. Rows are {\"prompt\": ...}, {\"messages\": [...]}, {\"ids\": [...]} "
+            "or whole training rows, of which the answer is left out. 128 new tokens at temperature 1 unless told otherwise.\n"
+            "A model with a chat template is asked --prompt through it, as the only message of a user, and answers; --raw gives it the text to go on with, as a model without one has it. "
+            "With --prompt rows have \"prompt_ids\", too.\n"
+            "A row's result depends on the seed and its number, not on what else is generated.\n"
+            "    tune generate models/smollm2 --prompt 'The capital of France is' --greedy --max-new-tokens 8",
+    };
+    const Option options[] = {
+        {"--prompt", OPTION_LIST, &job.prompts, "TEXT", "a prompt; given several times they are answered as rows"},
+        {"--raw", OPTION_FLAG, &job.raw, NULL, "it is text to go on with, without the chat template"},
+        {"--input", OPTION_TEXT, &job.input, "FILE", "rows of prompts: .jsonl, .json, .csv, .tsv, .txt, .parquet"},
+        {"-o", OPTION_TEXT, &job.output, "FILE", "rows go here instead of stdout"},
+        {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
+        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of products"},
+        CHAT_OPTIONS(job.chat),
+        AS_OPTION(job),
+        {"-n", OPTION_INT, &job.config.n, "N", "completions per prompt (1)"},
+        {"--n", OPTION_INT, &job.config.n, "N", "the same, as the recipe's key is called"},
+        SAMPLING_OPTIONS(job.config, job.stop),
+        {"--ignore-eos", OPTION_FLAG, &job.config.ignore_eos, NULL, "go on behind the end-of-text token"},
+        {"--max-batch", OPTION_INT, &job.config.max_batch, "N", "sequences at a time; 0 = as memory allows, at most 32"},
+        {"--ilql", OPTION_REAL, &job.ilql, "BETA",
+         "adds beta x advantage to the logits, by the Q and V heads that tune rl with ilql left beside the adapter"},
+        {"--seed", OPTION_INT, &job.seed, "N", "of the random choices (42)"},
+        {0},
+    };
+    bool done;
+    Status status = command_parse(&command, argc, argv, options, &done);
+    if (status == ST_OK && !done) status = cmd_generate_run(&command, &job);
+    arena_free(command.arena);
+    return status;
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tune init: a model with random weights, to train from nothing or to measure with. */
+#include <math.h>
+
+#include "cmd/app/commands.h"
+#include "cmd/app/options.h"
+#include "cmd/app/terminal.h"
+
+typedef struct Init {
+    const char *output, *dtype;
+    int64_t seed;
+    double scale;
+    bool force;
+} Init;
+
+/* What is drawn reaches sqrt(3) deviations, and must fit. */
+static Status check_scale(double scale, DType dtype) {
+    double most = (dtype == DT_F16 ? 65504 : 3.38e38) / sqrt(3);
+    if (scale >= 0 && scale <= most) return ST_OK;
+    status_fail(ST_USAGE, "--scale is 0 to %.3g for %s, not %g", most, dtype_name(dtype), scale);
+    return status_hint(ST_USAGE, "0.02 is usual");
+}
+
+typedef struct InitModel {
+    const Init *job;
+    const char *config, *from;
+} InitModel; /* from: a directory with a tokenizer, or NULL */
+
+static Status write_model(void *context, const char *dir) {
+    const InitModel *model = context;
+    TRY(model_write_random(dir, model->config, dtype_from_text(model->job->dtype), (uint64_t)model->job->seed, model->job->scale));
+    return model->from ? model_copy_files(model->from, dir) : ST_OK;
+}
+
+static void print_json(const Init *job) {
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_string(&w, "output", job->output);
+    jw_string(&w, "dtype", job->dtype);
+    jw_int(&w, "seed", job->seed);
+    jw_double(&w, "scale", job->scale);
+    jw_end_object(&w);
+    print_result("%s\n", str_text(&w.text));
+    jw_release(&w);
+}
+
+/* Only a model gives way: --force with a wrong path must not move anybody's files. */
+static Status check_directory(const Command *command, const Init *job) {
+    const char *settings = path_join(command->arena, job->output, "config.json");
+    if (!settings) return ST_RESOURCE;
+    if (!file_exists(job->output) && !dir_exists(job->output)) return ST_OK;
+    status_fail(ST_CONFIG, "'%s' is there already%s", job->output, job->force ? " and is no model: it is not replaced" : "");
+    if (!job->force) return status_hint(ST_CONFIG, "name a new directory, or --force, which keeps the old one as NAME.1");
+    if (!file_exists(settings)) return status_hint(ST_CONFIG, "name a new directory");
+    bool input = path_inside(command->arguments[0], job->output) || path_inside(".", job->output);
+    return input ? status_hint(status_fail(ST_CONFIG, "'%s' cannot be replaced: it is in use", job->output), "name a new directory") : ST_OK;
+}
+
+static Status cmd_init_run(const Command *command, const Init *job) {
+    Str config = {0}, kept = {0};
+    TRY(command_needs(command, 1, 1));
+    TRY(check_scale(job->scale, dtype_from_text(job->dtype)));
+    if (!job->output) return status_fail(ST_USAGE, "tune init needs -o DIR");
+    TRY(check_directory(command, job));
+    const char *from = dir_exists(command->arguments[0]) ? command->arguments[0] : NULL,
+               *path = from ? path_join(command->arena, from, "config.json") : command->arguments[0];
+    if (!path) return ST_RESOURCE;
+    Status status = file_read(path, 1 << 20, &config);
+    json_t *json = NULL;
+    if (status == ST_OK)
+        status = json_read_config_text(str_text(&config), config.len, path, false, &json); /* what is wrong with it is said of this file */
+    json_decref(json);
+    if (status == ST_OK) status = dir_build_beside(job->output, write_model, &(InitModel){job, str_text(&config), from}, &kept);
+    if (status == ST_OK) show_line("wrote %s", job->output);
+    if (status == ST_OK && kept.len > 0) show_line("the model that was in '%s' is kept in '%s'", job->output, str_text(&kept));
+    str_release(&config);
+    str_release(&kept);
+    if (status == ST_OK && command->json) print_json(job);
+    return status;
+}
+
+Status cmd_init(int argc, char **argv) {
+    Init job = {.dtype = "f32", .seed = 42, .scale = 0.02};
+    Command command = {
+        .arguments_help = "CONFIG -o DIR",
+        .help =
+            "Writes a Hugging Face directory with random weights in the shape of CONFIG: a config.json, or a directory with one, whose tokenizer is carried over.\n"
+            "    tune init recipes/demo/model -o runs/fresh",
+    };
+    const Option options[] = {
+        {"-o", OPTION_TEXT, &job.output, "DIR", "the new model's directory"},
+        {"--force", OPTION_FLAG, &job.force, NULL, "write where DIR holds a model, which is kept as DIR.1, DIR.2, ..."},
+        {"--dtype", OPTION_TEXT, &job.dtype, "f32|bf16|f16", "of the weights (f32)"},
+        {"--seed", OPTION_INT, &job.seed, "N", "of the random weights (42)"},
+        {"--scale", OPTION_REAL, &job.scale, "X", "standard deviation of the matrices (0.02)"},
+        {0},
+    };
+    bool done;
+    Status status = command_parse(&command, argc, argv, options, &done);
+    if (status == ST_OK && !done) status = cmd_init_run(&command, &job);
+    arena_free(command.arena);
+    return status;
+}

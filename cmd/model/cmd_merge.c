@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tune merge: adapters into their base, written as a Hugging Face directory. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/log.h"
+#include "lib/base/work.h"
+#include "cmd/app/commands.h"
+#include "cmd/app/options.h"
+#include "cmd/app/terminal.h"
+#include "cmd/app/hub.h"
+#include "sft/merge.h"
+
+typedef struct MergeCommand {
+    const char *output, *dtype, *compute, *method;
+    bool force;
+} MergeCommand;
+
+static Status check_method(const char *method) {
+    if (!method || !strcmp(method, "cat")) return ST_OK;
+    status_fail(ST_USAGE, "merge method '%s' is not supported", method);
+    return status_hint(ST_USAGE, "without --method the result is the exact sum of the adapters, each with its weight");
+}
+
+/* "DIR" or "DIR:WEIGHT"; a directory whose name ends like a weight is taken as it is. */
+static Status parse_adapter(Arena *arena, const char *text, MergeAdapter *adapter) {
+    const char *colon = strrchr(text, ':');
+    *adapter = (MergeAdapter){text, 1};
+    if (!colon || dir_exists(text)) return argument_adapter_find(arena, &adapter->dir);
+    char *end;
+    adapter->weight = strtod(colon + 1, &end);
+    if (!colon[1] || *end || !(adapter->weight - adapter->weight == 0)) {
+        status_fail(ST_USAGE, "weight '%s' of adapter '%s' is no number", colon + 1, text);
+        return status_hint(ST_USAGE, "ADAPTER:WEIGHT, such as runs/a/adapter:0.5");
+    }
+    adapter->dir = arena_strndup(arena, text, (size_t)(colon - text));
+    return adapter->dir ? argument_adapter_find(arena, &adapter->dir) : ST_RESOURCE;
+}
+
+static void show_tensor(void *context, size_t done, size_t n) {
+    (void)context;
+    work_hold("merging tensors");
+    work_at("merging tensors", done, n);
+    if (done == n) work_end("merging tensors");
+}
+
+static void print_proof(const MergeResult *result) {
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_int(&w, "tensors", (int64_t)result->n);
+    jw_int(&w, "merged", (int64_t)result->n_changed);
+    jw_double(&w, "max_error", result->worst ? result->worst->error : 0);
+    jw_string(&w, "max_error_tensor", result->worst ? result->worst->name : NULL);
+    if (result->scores) {
+        jw_double(&w, "score_error", result->score_error);
+    } else {
+        jw_double(&w, "kl", result->kl);
+        jw_double(&w, "top1_agreement", result->top1_agreement);
+    }
+    jw_object(&w, "per_tensor");
+    for (size_t i = 0; i < result->n; i++) jw_double(&w, result->tensors[i].name, result->tensors[i].error);
+    jw_end_object(&w);
+    jw_double(&w, "delta_lost", result->delta_lost);
+    jw_double(&w, "unmoved_share", result->unmoved);
+    jw_end_object(&w);
+    print_result("%s\n", str_text(&w.text));
+    jw_release(&w);
+}
+
+static Status cmd_merge_run(const Command *command, const MergeCommand *options) {
+    TRY(command_needs(command, 2, COUNT_OF(command->arguments)));
+    if (!options->output) return status_fail(ST_USAGE, "tune merge needs -o DIR");
+    TRY(check_method(options->method));
+    size_t n = command->n_arguments - 1;
+    MergeAdapter *adapters = arena_alloc(command->arena, n * sizeof *adapters);
+    if (!adapters) return ST_RESOURCE;
+    MergeConfig config = {.base = command->arguments[0],
+                          .adapters = adapters,
+                          .n_adapters = n,
+                          .output = options->output,
+                          .force = options->force,
+                          .prove = command->json,
+                          .compute = compute_from_text(options->compute),
+                          .convert = options->dtype != NULL,
+                          .dtype = options->dtype ? dtype_from_text(options->dtype) : DT_F32,
+                          .on_tensor = show_tensor};
+    for (size_t i = 0; i < n; i++) TRY(parse_adapter(command->arena, command->arguments[i + 1], &adapters[i]));
+    MergeResult *result;
+    TRY(merge_run(&config, &result));
+    if (command->json) print_proof(result);
+    if (result->delta_lost > ROUNDING_TOO_COARSE)
+        log_message(
+            LOG_WARNING,
+            "the stored type is too coarse for these adapters: rounding takes %.0f %% of what they change, and %.0f %% of the weights that they move stay where they were; --dtype f16 or f32 keeps it, as base and adapter side by side do",
+            100 * result->delta_lost, 100 * result->unmoved);
+    show_line("wrote %s: %zu tensor%s, %zu of them merged, largest rounding error %.2g%s%s", options->output, result->n, plural((int64_t)result->n),
+              result->n_changed, result->worst ? result->worst->error : 0, result->worst ? " in " : "", result->worst ? result->worst->name : "");
+    if (result->kept) show_line("the model that was in '%s' is kept in '%s'", options->output, result->kept);
+    merge_free(result);
+    return ST_OK;
+}
+
+Status cmd_merge(int argc, char **argv) {
+    MergeCommand job = {.compute = "f32"};
+    Command command = {
+        .arguments_help = "BASE ADAPTER[:WEIGHT] ... -o DIR",
+        .help =
+            "Adds PEFT adapters to the model in BASE and writes the sum as a Hugging Face directory, with tokenizer, template and settings carried over.\n"
+            "Adapters of reward models make a model for sequence classification with one label.\n"
+            "--json proves it: what rounding takes of what the adapters change, the largest error of each tensor, and how far the merged model is from base and adapters side by side on 64 fixed tokens.\n"
+            "    tune merge models/smollm2 runs/demo/adapter -o models/merged --dtype bf16",
+    };
+    const Option options[] = {
+        {"-o", OPTION_TEXT, &job.output, "DIR", "the merged model's directory"},
+        {"--dtype", OPTION_TEXT, &job.dtype, "f32|bf16|f16", "for all weights; each as the base has it unless given"},
+        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16",
+         "precision of the models that --json compares (f32, so that what it tells is merging alone)"},
+        {"--method", OPTION_TEXT, &job.method, "cat", "the weighted sum of the adapters' deltas (what is done without it, too)"},
+        {"--force", OPTION_FLAG, &job.force, NULL, "write where DIR holds a model, which is kept as DIR.1, DIR.2, ..."},
+        {0},
+    };
+    bool done;
+    Status status = command_parse(&command, argc, argv, options, &done);
+    if (status == ST_OK && !done) status = cmd_merge_run(&command, &job);
+    arena_free(command.arena);
+    return status;
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tune score: log-probabilities of given texts, token by token. */
+#include <math.h>
+
+#include "cmd/app/commands.h"
+#include "cmd/common/rows.h"
+#include "cmd/common/results.h"
+#include "lib/infer/infer.h"
+
+typedef struct Score {
+    const char *adapter, *compute, *output, *logits, *as;
+    ChatChoice chat;
+    SafetensorsWriter *writer;
+} Score;
+
+static void declare_logits(SafetensorsWriter *writer, const TokenRows *rows, int64_t vocab) {
+    for (size_t r = 0; r < rows->n; r++) {
+        Str name = {0};
+        str_printf(&name, "logits.%zu", r);
+        safetensors_declare(writer, str_text(&name), DT_F32, 2, (int64_t[]){(int64_t)rows->items[r].ids.n, vocab});
+        str_release(&name);
+    }
+}
+
+static Status write_logits(void *context, size_t row, const float *logits, int64_t n, int64_t vocab) {
+    (void)row;
+    safetensors_write(context, logits, (size_t)(n * vocab) * sizeof *logits);
+    return ST_OK;
+}
+
+static void write_row(ResultFile *result, const ScoreRow *row) {
+    JsonWriter w = {0};
+    double sum = 0;
+    jw_object(&w, NULL);
+    jw_array(&w, "ids");
+    for (size_t i = 0; i < row->n; i++) jw_int(&w, NULL, row->ids[i]);
+    jw_end_array(&w);
+    jw_array(&w, "logprobs");
+    for (size_t i = 0; i < row->n; i++) {
+        jw_double(&w, NULL, row->logprobs[i]); /* the first has none: NaN is written as null */
+        if (i > 0) sum += row->logprobs[i];
+    }
+    jw_end_array(&w);
+    jw_double(&w, "sum", sum);
+    jw_end_object(&w);
+    result_line(result, &w.text);
+    jw_release(&w);
+}
+
+/* The first of a row has none. *n: rows, then those before the first that has others than numbers. */
+static Status check_finite(const ScoreRow *scores, size_t *n) {
+    for (size_t r = 0; r < *n; r++)
+        for (size_t i = 1; i < scores[r].n; i++)
+            if (!isfinite(scores[r].logprobs[i])) {
+                *n = r;
+                status_fail(ST_NUMERIC, "row %zu: the log-probability of token %zu is not finite", r + 1, i + 1);
+                return status_hint(ST_NUMERIC, "the model computes no numbers there: look at its weights, or try --compute f32");
+            }
+    return ST_OK;
+}
+
+static Status cmd_score_rows(const Command *command, Score *job, const OpenedModel *opened, const TokenRows *rows) {
+    ScoreRow *scores = arena_alloc(command->arena, rows->n * sizeof *scores);
+    ResultFile result;
+    if (!scores) return ST_RESOURCE;
+    for (size_t r = 0; r < rows->n; r++) {
+        const Ids *ids = &rows->items[r].ids;
+        scores[r] = (ScoreRow){ids->data, ids->n, arena_alloc(command->arena, ids->n * sizeof *scores[r].logprobs)};
+        if (!scores[r].logprobs) return ST_RESOURCE;
+        scores[r].logprobs[0] = (double)INFINITY; /* until the row is scored */
+    }
+    if (job->logits) {
+        TRY(safetensors_writer_new(job->logits, &job->writer));
+        declare_logits(job->writer, rows, opened->model->config.vocab_size);
+    }
+    Status status = result_open(&result, job->output); /* before the work: a wrong name should not cost it */
+    if (status == ST_OK) status = score_rows(opened->model, scores, rows->n, job->logits ? write_logits : NULL, job->writer);
+    size_t n = rows->n;
+    if (status == ST_OK) status = check_finite(scores, &n);
+    if (job->logits && status == ST_OK)
+        status = safetensors_commit(job->writer);
+    else if (job->logits)
+        safetensors_abandon(job->writer);
+    for (size_t r = 0; r < n && !isinf(scores[r].logprobs[0]) && (job->output || status == ST_OK); r++) write_row(&result, &scores[r]);
+    return result_close(&result, status);
+}
+
+static Status cmd_score_run(const Command *command, Score *job) {
+    OpenedModel opened;
+    TokenRows rows;
+    TRY(command_needs(command, 2, 2));
+    const char *inputs[] = {command->arguments[0], command->arguments[1], job->adapter};
+    TRY(check_output(job->output, inputs, COUNT_OF(inputs)));
+    TRY(check_output(job->logits, inputs, COUNT_OF(inputs)));
+    TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
+    Status status = token_rows_read(command->arguments[1], &opened, &(DataConfig){.system = job->chat.system, .as = job->as}, false, &rows);
+    if (status == ST_OK) status = cmd_score_rows(command, job, &opened, &rows);
+    token_rows_release(&rows);
+    close_model(&opened);
+    return status;
+}
+
+Status cmd_score(int argc, char **argv) {
+    Score job = {0};
+    Command command = {
+        .arguments_help = "MODEL ROWS.jsonl",
+        .help =
+            "Per row {\"ids\": [...], \"logprobs\": [null, -1.23, ...], \"sum\": ...} in nats: the log-probability of each token given those before it.\n"
+            "Rows are {\"ids\": [...]}, {\"text\": ...}, {\"prompt\": ..., \"completion\": ...}, {\"messages\": [...]} or what training takes. BOS is added where the tokenizer adds it, EOS only by "
+            "a chat template.",
+    };
+    const Option options[] = {
+        {"-o", OPTION_TEXT, &job.output, "FILE", "rows go here instead of stdout"},
+        {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
+        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of products"},
+        CHAT_OPTIONS(job.chat),
+        AS_OPTION(job),
+        {"--logits", OPTION_TEXT, &job.logits, "FILE", "also write logits.N (tokens, vocabulary) F32 as safetensors"},
+        {0},
+    };
+    bool done;
+    Status status = command_parse(&command, argc, argv, options, &done);
+    if (status == ST_OK && !done) status = cmd_score_run(&command, &job);
+    arena_free(command.arena);
+    return status;
+}

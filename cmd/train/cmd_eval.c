@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tune eval: a model on rows, a run by what it learned from. */
+#include "cmd/app/commands.h"
+#include "cmd/train/cmd_eval.h"
+#include "rl/reward/scorer.h"
+#include "rl/text/text_env.h"
+
+enum { EPISODES = 100, NOT_GIVEN = INT32_MIN };
+
+static bool is_environment_run(const char *path) {
+    Arena *arena = arena_new(0);
+    const char *policy = arena ? path_join(arena, path, "policy.safetensors") : NULL;
+    bool is = policy && file_exists(policy);
+    arena_free(arena);
+    return is;
+}
+
+/* A run of tune rl with rewards; what tune sft leaves has none. */
+typedef enum TextKind { NO_TEXT_RUN, ON_PROMPTS, ON_TURNS } TextKind;
+
+static Status find_text_run(const char *path, TextKind *kind) {
+    Arena *arena = arena_new(0);
+    const char *file = arena ? path_join(arena, path, "recipe.yaml") : NULL;
+    Recipe *recipe = NULL;
+    Status status = file ? ST_OK : ST_RESOURCE;
+    *kind = NO_TEXT_RUN;
+    if (status == ST_OK && file_exists(file)) status = recipe_read(file, NULL, 0, &recipe);
+    if (recipe && recipe->rl_env && text_env_is_meant(recipe->rl_env))
+        *kind = ON_TURNS;
+    else if (recipe && recipe->reward && !recipe->rl_env)
+        *kind = ON_PROMPTS;
+    if (recipe && recipe->rl_env && *kind != ON_TURNS) {
+        status =
+            status_hint(status_fail(ST_INPUT, "'%s' is a run on an environment that has no policy yet", path), "finish it: tune rl RECIPE --resume");
+    }
+    if (recipe) recipe_free(recipe);
+    arena_free(arena);
+    return status;
+}
+
+static Status check_episodes(const char *path, const Eval *job) {
+    if (job->data)
+        return status_hint(status_fail(ST_USAGE, "--data is for runs on prompts, and '%s' is one on an environment", path),
+                           "its episodes are drawn: --episodes N --seed N");
+    return job->episodes >= 1 ? ST_OK : status_fail(ST_USAGE, "--episodes is %lld, expected at least 1", (long long)job->episodes);
+}
+
+/* A run of tune rl is asked as it was trained. */
+static Status check_rendering(const char *path, const Eval *job) {
+    if (job->chat.kwargs.n == 0) return ST_OK;
+    return status_fail(ST_USAGE, "--template-kwargs does nothing: '%s' is a run of tune rl, which is asked as its recipe says", path);
+}
+
+/* Options of episodes on what plays none. */
+static Status refuse_episodes(const char *path, const char *option) {
+    status_fail(ST_USAGE, "%s is for runs of tune rl on an environment, and '%s' is none", option, path);
+    return status_hint(ST_USAGE, "give the output directory of such a run, or rows: --data FILE");
+}
+
+static Status cmd_eval_run(const Command *command, Eval *job) {
+    TRY(command_needs(command, 1, 1));
+    const char *path = command->arguments[0];
+    if (job->config.max_length < 2) return status_fail(ST_USAGE, "--max-length is 2 or more, not %lld", (long long)job->config.max_length);
+    if (!file_exists(path) && !dir_exists(path)) return status_fail(ST_INPUT, "'%s' does not exist", path);
+    const char *of_episodes = job->episodes != NOT_GIVEN ? "--episodes" : job->watch ? "--watch" : job->sample ? "--sample" : NULL;
+    if (job->episodes == NOT_GIVEN) job->episodes = EPISODES;
+    job->watch &= !command->json;
+    if (is_environment_run(path)) {
+        TRY(check_rendering(path, job));
+        TRY(check_episodes(path, job));
+        return eval_environment(command, job);
+    }
+    TextKind text = NO_TEXT_RUN;
+    bool scores;
+    TRY(scorer_fits(job->adapter ? job->adapter : path, &scores));
+    if (!scores || !job->data) TRY(find_text_run(path, &text));
+    if (text != NO_TEXT_RUN) TRY(check_rendering(path, job));
+    if (text == ON_TURNS) {
+        TRY(check_episodes(path, job));
+        return eval_turns(command, job);
+    }
+    if (of_episodes) return refuse_episodes(path, of_episodes);
+    if (scores && job->data) return eval_reward(command, job);
+    if (text == ON_PROMPTS) return eval_prompts(command, job);
+    if (job->data) return eval_rows(command, job);
+    return status_hint(status_fail(ST_USAGE, "tune eval needs --data FILE"),
+                       "rows that were not trained on; a run of tune rl is asked by its own prompts or episodes, tune eval RUN");
+}
+
+Status cmd_eval(int argc, char **argv) {
+    Eval job = {.episodes = NOT_GIVEN, .seed = 1, .config = {.format = "auto", .train_on = "auto", .max_length = 1 << 20, .truncation = "error"}};
+    Command command = {
+        .arguments_help = "MODEL --data FILE | RUN [--episodes N | --data FILE]",
+        .help = "Mean loss over the tokens that training would train on, perplexity, and the share of tokens whose likeliest guess is right.\n"
+                "    tune eval DIR --adapter runs/sft/adapter --data held_out.jsonl\n"
+                "Of a run of tune rl on an environment, also one of texts: episodes played with its policy.\n"
+                "    tune eval runs/cartpole --episodes 100\n"
+                "Of a run of tune rl on text: what its best answers to prompts earn by the run's rewards.\n"
+                "    tune eval runs/grpo --data held_out.jsonl\n"
+                "Of a reward model, a run of tune reward: which share of pairs it puts in order, or of steps it tells right.\n"
+                "    tune eval runs/reward --data held_out_pairs.jsonl",
+    };
+    const Option options[] = {
+        {"--data", OPTION_TEXT, &job.data, "FILE", "rows, as for training: .jsonl, .json, .csv, .tsv, .txt, .parquet"},
+        {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
+        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of products"},
+        {"--format", OPTION_TEXT, &job.config.format, "auto|messages|sharegpt|alpaca|prompt_completion|text|preference|kto|stepwise|ids",
+         "form of the rows"},
+        {"--as", OPTION_TEXT, &job.config.as, "auto|chat|text", "rows of plain texts, as data.as (auto; of a reward model as it was trained)"},
+        {"--train-on", OPTION_TEXT, &job.config.train_on, "auto|completion|assistant|last|all", "which tokens carry loss"},
+        CHAT_OPTIONS(job.chat),
+        {"--max-length", OPTION_INT, &job.config.max_length, "N", "longest row in tokens"},
+        {"--truncation", OPTION_TEXT, &job.config.truncation, "error|drop|keep_start|keep_end", "what to do with longer rows (error)"},
+        {"--exact-match", OPTION_FLAG, &job.exact_match, NULL, "also answer each prompt greedily and compare with the row's completion"},
+        {"--episodes", OPTION_INT, &job.episodes, "N", "of an environment; 100"},
+        {"--sample", OPTION_FLAG, &job.sample, NULL, "draw actions as while training instead of taking the best ones"},
+        {"--watch", OPTION_FLAG, &job.watch, NULL, "show each step; take a small --episodes"},
+        {"--seed", OPTION_INT, &job.seed, "N", "of the episodes; 1"},
+        {0},
+    };
+    bool done;
+    Status status = command_parse(&command, argc, argv, options, &done);
+    if (status == ST_OK && !done) status = cmd_eval_run(&command, &job);
+    arena_free(command.arena);
+    return status;
+}

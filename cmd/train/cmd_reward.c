@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tune reward: a reward model from preferences. */
+#include "cmd/app/commands.h"
+#include "cmd/app/terminal.h"
+#include "cmd/train/pair_command.h"
+#include "rl/pairs/reward_training.h"
+
+/* As the run keeps it for its page; nothing where it says nothing. */
+static Status show_use(const Recipe *recipe) {
+    Arena *arena = arena_new(0);
+    const char *path = arena ? path_join(arena, recipe->output, "started.json") : NULL;
+    json_t *started = NULL;
+    Status status = path ? json_read_file(path, &started) : ST_RESOURCE;
+    const char *use = json_string_value(json_object_get(started, "use"));
+    if (use) show_line("transformers and PEFT give the same scores:\n%s", use);
+    json_decref(started);
+    arena_free(arena);
+    return status;
+}
+
+static Status cmd_reward_run(const RecipeCommand *job) {
+    TRY(pair_command(job, reward_training_run, false));
+    return job->options.dry_run ? ST_OK : show_use(job->recipe);
+}
+
+Status cmd_reward(int argc, char **argv) {
+    static const char *const sections[] = {"", "model", "lora", "data", "train", "eval", NULL};
+    return recipe_command(
+        argc, argv, "reward",
+        "Trains a reward model: a score at the end of an answer that puts chosen answers above rejected ones, or tells right steps from wrong ones. The result is a run directory with an adapter "
+        "that has the score in it (transformers: ForSequenceClassification with one label). Rows: {\"prompt\", \"chosen\", \"rejected\"}, or {\"prompt\", \"completions\": [...], \"labels\": [...]}.\n"
+        "    tune reward recipes/reward_model.yaml model.path=DIR data.train=pairs.jsonl output=runs/reward\n"
+        "    tune eval DIR --adapter runs/reward/adapter --data held_out.jsonl",
+        sections, cmd_reward_run);
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tune eval on rows: loss and perplexity, the share of tokens guessed right, and of answers that are exactly right. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cmd/app/terminal.h"
+#include "lib/infer/infer.h"
+#include "lib/base/system.h"
+#include "cmd/train/cmd_eval.h"
+#include "data/branches.h"
+
+enum { BATCH_TOKENS = 2048, LOGIT_ROWS = 128 };
+typedef struct EvalRows {
+    const Eval *asked;
+    const OpenedModel *opened;
+    const Dataset *dataset;
+    double loss_sum;
+    int64_t tokens, right;      /* predicted tokens; those whose likeliest token is the target */
+    struct Question *questions; /* n_questions: what is answered */
+    size_t n_questions, answers, exact;
+} EvalRows;
+
+static void count_tokens(EvalRows *job, const Logits *logits, const int32_t *targets) {
+    int64_t n = tensor_rows(logits->logits), vocab = tensor_width(logits->logits);
+    const float *values = logits->logits->data;
+    for (int64_t i = 0; i < n; i++, values += vocab) {
+        int64_t best = 0;
+        for (int64_t v = 1; v < vocab; v++)
+            if (values[v] > values[best]) best = v;
+        job->right += best == targets[i];
+        job->loss_sum -= logits_logprob(logits, i, targets[i]);
+    }
+}
+
+static Status eval_batch(EvalRows *job, Tape *tape, const Batch *batch) {
+    const Model *model = job->opened->model;
+    tape_reset(tape);
+    Tensor *hidden = model_forward(model, tape, &batch->model);
+    for (int64_t i = 0; i < batch->n_targets; i += LOGIT_ROWS) {
+        int64_t n = MIN(LOGIT_ROWS, batch->n_targets - i);
+        Tensor *some = tensor_view(tape_arena(tape), model->device, DT_I32, 1, &n, batch->rows + i);
+        if (!some) return ST_RESOURCE;
+        Logits logits = model_logits(model, tape, hidden, some);
+        TRY(tape_status(tape));
+        count_tokens(job, &logits, batch->targets + i);
+    }
+    job->tokens += batch->n_targets;
+    return ST_OK;
+}
+
+static Status eval_tokens(EvalRows *job) {
+    Tape *tape = tape_new(job->opened->model->device, job->opened->model->compute, 0);
+    Batch batch = {0};
+    Status status = tape ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the tape");
+    size_t *examples = malloc(job->dataset->n * sizeof *examples);
+    if (!examples) status = status_fail(ST_RESOURCE, "out of memory");
+    if (tape) tape_record(tape, false);
+    for (size_t first = 0, n; status == ST_OK && first < job->dataset->n; first += n) {
+        int64_t tokens = 0;
+        for (n = 0; first + n < job->dataset->n && (n == 0 || tokens + dataset_length(job->dataset, first + n) <= BATCH_TOKENS); n++) {
+            tokens += dataset_length(job->dataset, first + n);
+            examples[n] = first + n;
+        }
+        if (interrupt_requested()) status = status_fail(ST_INTERRUPTED, "interrupted");
+        if (status == ST_OK) status = batch_build(job->dataset, examples, n, &batch);
+        if (status == ST_OK && batch.n_targets > 0) status = eval_batch(job, tape, &batch);
+        if (status == ST_OK && !isfinite(job->loss_sum)) {
+            status_fail(ST_NUMERIC, "the loss of '%s' is not finite within rows %zu to %zu", job->asked->data, first + 1, first + n);
+            status = status_hint(ST_NUMERIC, "the model computes no numbers there: look at its weights, or try --compute f32");
+        }
+        work_at("evaluating rows", first + n, job->dataset->n);
+    }
+    work_end("evaluating rows");
+    free(examples);
+    batch_release(&batch);
+    tape_free(tape);
+    return status;
+}
+
+/* ---- exact answers: greedily from where the first trained token is ---- */
+
+typedef struct Question {
+    Ids ids, labels;   /* a text of a row */
+    size_t begin, end; /* of the (first) answer */
+} Question;
+
+static Status eval_rows_compare(void *context, const Completion *completion) {
+    EvalRows *job = context;
+    const Question *asked = &job->questions[completion->prompt];
+    const Tokenizer *tokenizer = job->opened->tokenizer;
+    const int32_t *answer = asked->ids.data + asked->begin;
+    size_t n = asked->end - asked->begin;
+    bool same;
+    if (tokenizer) { /* as text: the same words may be cut into other tokens */
+        Str wanted = {0};
+        TRY(tokenizer_decode(tokenizer, answer, n, true, &wanted));
+        same = wanted.len == completion->text.len && !memcmp(str_text(&wanted), str_text(&completion->text), wanted.len);
+        str_release(&wanted);
+    } else {
+        same = n == completion->ids.n && !memcmp(answer, completion->ids.data, n * sizeof *answer);
+    }
+    job->answers++;
+    job->exact += same;
+    work_at("answering", job->answers, job->n_questions);
+    return ST_OK;
+}
+
+/* Each text of a row is asked for its answer. */
+static Status add_questions(EvalRows *job, const Example *example) {
+    for (int32_t k = 0; k < example_texts(example); k++) {
+        Question *asked = &job->questions[job->n_questions++];
+        example_text(example, k, &asked->ids, &asked->labels);
+        while (asked->begin < asked->ids.n && asked->labels.data[asked->begin] == LABEL_NONE) asked->begin++;
+        asked->end = asked->begin;
+        while (asked->end < asked->ids.n && asked->labels.data[asked->end] != LABEL_NONE) asked->end++;
+        if (asked->begin > 0 && asked->begin < asked->ids.n) continue;
+        status_fail(ST_INPUT, "row %u has no prompt with an answer behind it", example->line);
+        return status_hint(ST_INPUT, "--exact-match needs rows with a prompt and a completion");
+    }
+    return ST_OK;
+}
+
+static Status eval_rows_ask(EvalRows *job, Arena *arena) {
+    Prompt *prompts = arena_alloc(arena, job->n_questions * sizeof *prompts);
+    int64_t longest = 1;
+    if (!prompts) return ST_RESOURCE;
+    for (size_t i = 0; i < job->n_questions; i++) {
+        const Question *asked = &job->questions[i];
+        prompts[i] = (Prompt){asked->ids.data, asked->begin, i};
+        longest = MAX(longest, (int64_t)(asked->end - asked->begin));
+    }
+    /* One token more than any answer has: an answer that goes on is not equal. */
+    GenerateConfig config = {
+        .sample = {.greedy = true, .temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = longest + 1, .n = 1};
+    return generate(job->opened->model, job->opened->tokenizer, prompts, job->n_questions, &config, NULL, eval_rows_compare, job);
+}
+
+static Status eval_answers(EvalRows *job, Arena *arena) {
+    size_t n = 0;
+    Status status = ST_OK;
+    for (size_t i = 0; i < job->dataset->n; i++) {
+        const Example example = dataset_example(job->dataset, i);
+        n += (size_t)example_texts(&example);
+    }
+    job->questions = arena_zero(arena, n * sizeof *job->questions);
+    if (!job->questions) return ST_RESOURCE;
+    for (size_t i = 0; i < job->dataset->n && status == ST_OK; i++) {
+        const Example example = dataset_example(job->dataset, i);
+        status = add_questions(job, &example);
+    }
+    if (status == ST_OK) status = eval_rows_ask(job, arena);
+    for (size_t i = 0; i < job->n_questions; i++) {
+        ids_release(&job->questions[i].ids);
+        ids_release(&job->questions[i].labels);
+    }
+    return status;
+}
+
+static void print_json(const EvalRows *job, double loss) {
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_int(&w, "rows", (int64_t)job->dataset->n);
+    jw_int(&w, "tokens", job->tokens);
+    jw_double(&w, "loss", loss);
+    jw_double(&w, "perplexity", exp(loss));
+    jw_double(&w, "accuracy", (double)job->right / (double)job->tokens);
+    if (job->asked->exact_match) jw_double(&w, "exact_match", (double)job->exact / (double)job->answers);
+    jw_end_object(&w);
+    print_result("%s\n", str_text(&w.text));
+    jw_release(&w);
+}
+
+static Status eval_rows_report(const Command *command, const EvalRows *job) {
+    if (job->tokens == 0) return status_fail(ST_INPUT, "'%s' has no token whose loss counts", job->asked->data);
+    double loss = job->loss_sum / (double)job->tokens;
+    if (command->json) {
+        print_json(job, loss);
+        return ST_OK;
+    }
+    print_result("rows        %zu (%s)\n", job->dataset->n, job->dataset->format);
+    if (job->dataset->counts.as_chat) print_result("texts       %s\n", job->dataset->plain_as);
+    print_result("tokens      %lld\nloss        %.6f\nperplexity  %.4f\n", (long long)job->tokens, loss, exp(loss));
+    print_result("accuracy    %.2f %% of tokens\n", 100.0 * (double)job->right / (double)job->tokens);
+    if (job->asked->exact_match) print_result("exact       %.2f %% of answers\n", 100.0 * (double)job->exact / (double)job->answers);
+    return ST_OK;
+}
+
+static Status load_rows(const Eval *asked, const OpenedModel *opened, Dataset **dataset) {
+    DataConfig config = asked->config;
+    config.scratch = getenv("TMPDIR");
+    config.turns = "auto";
+    config.chat = opened->chat;
+    config.system = asked->chat.system;
+    if (!config.as) config.as = "auto";
+    config.vocab_size = opened->model->config.vocab_size;
+    if (opened->model->config.learned_positions) config.positions = opened->model->config.max_position_embeddings;
+    config.context = context_count(&opened->model->config);
+    TRY(dataset_load(&config, &(DataSource){.path = asked->data}, 1, opened->tokenizer, dataset));
+    data_counts_warn(&(*dataset)->counts, asked->data, show_warning, NULL);
+    return ST_OK;
+}
+
+Status eval_rows(const Command *command, const Eval *asked) {
+    OpenedModel opened;
+    Dataset *dataset = NULL;
+    TRY(open_model(command->arguments[0], asked->adapter, asked->compute, &asked->chat, &opened));
+    Status status = load_rows(asked, &opened, &dataset);
+    EvalRows job = {.asked = asked, .opened = &opened, .dataset = dataset};
+    if (status == ST_OK) status = eval_tokens(&job);
+    if (status == ST_OK && asked->exact_match) status = eval_answers(&job, command->arena);
+    if (status == ST_OK) status = eval_rows_report(command, &job);
+    dataset_free(dataset);
+    close_model(&opened);
+    return status;
+}

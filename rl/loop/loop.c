@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The loop of runs that make their own data: the same bytes whether it was interrupted or not. */
+#include "lib/base/memory.h"
+#include "lib/base/system.h"
+#include "rl/loop/loop.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "lib/train/rl_doctor.h"
+#include "lib/train/run.h"
+
+/* ---- what is kept ---- */
+
+void keep_tensor(Keeper *keeper, const char *name, Tensor *tensor) {
+    if (keeper->status != ST_OK) return;
+    if (keeper->n == keeper->cap) {
+        size_t cap = keeper->cap ? 2 * keeper->cap : 32;
+        CheckpointItem *items = arena_alloc(keeper->arena, cap * sizeof *items);
+        if (!items) {
+            keeper->status = ST_RESOURCE;
+            return;
+        }
+        if (keeper->n) memcpy(items, keeper->items, keeper->n * sizeof *items);
+        keeper->items = items;
+        keeper->cap = cap;
+    }
+    const char *kept = arena_strdup(keeper->arena, name);
+    if (!tensor || !kept)
+        keeper->status = ST_RESOURCE;
+    else
+        keeper->items[keeper->n++] = (CheckpointItem){kept, tensor};
+}
+
+static void keep_array(Keeper *keeper, const char *name, DType dtype, void *values, int64_t n) {
+    if (n > 0) keep_tensor(keeper, name, tensor_view(keeper->arena, device_cpu(), dtype, 1, &n, values));
+}
+
+void keep_f64(Keeper *keeper, const char *name, double *values, int64_t n) { keep_array(keeper, name, DT_F64, values, n); }
+
+void keep_f32(Keeper *keeper, const char *name, float *values, int64_t n) { keep_array(keeper, name, DT_F32, values, n); }
+
+void keep_bytes(Keeper *keeper, const char *name, void *bytes, size_t n) {
+    ASSERT(n % 4 == 0, "%zu bytes of '%s' are no multiple of 4", n, name);
+    keep_array(keeper, name, DT_I32, bytes, (int64_t)(n / 4));
+}
+
+void keep_count(Keeper *keeper, const char *name, int64_t *value) {
+    ASSERT(keeper->n_counts < KEEPER_NUMBERS, "more than %d counts", KEEPER_NUMBERS);
+    keeper->counts[keeper->n_counts++] = (KeptCount){name, value};
+}
+
+void keep_real(Keeper *keeper, const char *name, double *value) {
+    ASSERT(keeper->n_reals < KEEPER_NUMBERS, "more than %d numbers", KEEPER_NUMBERS);
+    keeper->reals[keeper->n_reals++] = (KeptReal){name, value};
+}
+
+void keep_weights(Keeper *keeper, const Params *params) {
+    for (size_t i = 0; i < params->n; i++)
+        if (params->items[i].trained) keep_tensor(keeper, params->items[i].name, params->items[i].tensor);
+}
+
+void keep_optimizer(Keeper *keeper, const Params *params) {
+    for (size_t i = 0; i < params->n; i++)
+        for (int s = 0; s < OPTIMIZER_MAX_STATES; s++) {
+            const Param *param = &params->items[i];
+            const char *name = param->state[s] ? arena_printf(keeper->arena, "state%d/%s", s, param->name) : NULL;
+            if (name)
+                keep_tensor(keeper, name, param->state[s]);
+            else if (param->state[s])
+                keeper->status = ST_RESOURCE;
+        }
+}
+
+/* ---- metrics ---- */
+
+static void loop_put(Metrics *metrics, Metric metric) {
+    size_t i = 0;
+    while (i < metrics->n && strcmp(metrics->items[i].name, metric.name) != 0) i++;
+    ASSERT(i < METRICS_MAX, "more than %d metrics", METRICS_MAX);
+    metrics->items[i] = metric;
+    metrics->n = MAX(metrics->n, i + 1);
+}
+
+void metric_set(Metrics *metrics, const char *name, double value) { loop_put(metrics, (Metric){name, value, false}); }
+
+void metric_count(Metrics *metrics, const char *name, int64_t value) { loop_put(metrics, (Metric){name, (double)value, true}); }
+
+double metric_get(const Metrics *metrics, const char *name) {
+    for (size_t i = 0; i < metrics->n; i++)
+        if (strcmp(metrics->items[i].name, name) == 0) return metrics->items[i].value;
+    return (double)NAN;
+}
+
+/* ---- checkpoints ---- */
+
+/* A whole step in memory, for tasks that are fragile. */
+typedef struct Copy {
+    unsigned char *bytes; /* of all tensors, one behind the other; NULL: none was made */
+    int64_t counts[KEEPER_NUMBERS];
+    double reals[KEEPER_NUMBERS];
+    int64_t step;
+    uint64_t metrics_bytes;
+    double made, seconds; /* when, and how long it took */
+} Copy;
+
+typedef struct Loop {
+    const Recipe *recipe;
+    Run *run;
+    const LoopTask *task;
+    Arena *arena;
+    Keeper keeper;
+    Copy copy;
+    Metrics pending;          /* of a step that is learned but not yet evaluated */
+    bool evaluating;          /* there is one: number step - 1 */
+    bool torn;                /* a step that failed has left what is kept half-way to the next one */
+    int64_t step, saved_step; /* learned; of the newest checkpoint, -1 = none */
+    double began, seconds_before;
+    RlDoctor *doctor;
+} Loop;
+
+static double elapsed(const Loop *loop) { return loop->seconds_before + (clock_seconds() - loop->began); }
+
+static json_t *metrics_to_json(const Metrics *metrics) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < metrics->n; i++)
+        json_array_append_new(
+            list, json_pack("[s, o, b]", metrics->items[i].name, json_real_or_null(metrics->items[i].value), (int)metrics->items[i].whole));
+    return list;
+}
+
+/* Names are the arena's. */
+static Status metrics_from_json(const json_t *list, Arena *arena, Metrics *metrics) {
+    for (size_t i = 0; i < json_array_size(list) && i < METRICS_MAX; i++) {
+        const json_t *entry = json_array_get(list, i), *value = json_array_get(entry, 1);
+        const char *name = json_string_value(json_array_get(entry, 0)), *kept = name ? arena_strdup(arena, name) : NULL;
+        if (!kept) return name ? ST_RESOURCE : status_fail(ST_INPUT, "'state.json' has a metric without a name");
+        loop_put(metrics, (Metric){kept, json_is_number(value) ? json_number_value(value) : (double)NAN, json_is_true(json_array_get(entry, 2))});
+    }
+    return ST_OK;
+}
+
+static json_t *state_to_json(const Loop *loop) {
+    const Keeper *keeper = &loop->keeper;
+    json_t *json =
+        json_pack("{s:I, s:f, s:o}", "step", (json_int_t)loop->step, "seconds", elapsed(loop), "inputs", run_inputs_to_json(loop->task->inputs));
+    if (!json) return NULL;
+    for (size_t i = 0; i < keeper->n_counts; i++) json_object_set_new(json, keeper->counts[i].name, json_integer(*keeper->counts[i].value));
+    for (size_t i = 0; i < keeper->n_reals; i++) json_object_set_new(json, keeper->reals[i].name, json_real_or_null(*keeper->reals[i].value));
+    if (loop->evaluating) json_object_set_new(json, "judging", metrics_to_json(&loop->pending));
+    return json;
+}
+
+static Status state_from_json(Loop *loop, const json_t *json) {
+    static const char where[] = "state.json";
+    const Keeper *keeper = &loop->keeper;
+    TRY(run_check_inputs(loop->run, loop->task->inputs, json));
+    TRY(json_get_int(json, where, "step", &loop->step));
+    TRY(json_get_double(json, where, "seconds", &loop->seconds_before));
+    for (size_t i = 0; i < keeper->n_counts; i++) TRY(json_get_int(json, where, keeper->counts[i].name, keeper->counts[i].value));
+    for (size_t i = 0; i < keeper->n_reals; i++) {
+        *keeper->reals[i].value = (double)NAN; /* null leaves it so */
+        TRY(json_get_double(json, where, keeper->reals[i].name, keeper->reals[i].value));
+    }
+    const json_t *pending = json_object_get(json, "judging");
+    loop->evaluating = pending != NULL;
+    return metrics_from_json(pending, loop->arena, &loop->pending);
+}
+
+static Status save_checkpoint(Loop *loop) {
+    if (loop->saved_step == loop->step) return ST_OK;
+    json_t *json = state_to_json(loop);
+    if (!json) return status_fail(ST_RESOURCE, "out of memory for a checkpoint");
+    Status status = checkpoint_save(loop->run, loop->step, loop->keeper.items, loop->keeper.n, json, loop->recipe->train_keep_checkpoints);
+    json_decref(json);
+    if (status == ST_OK) loop->saved_step = loop->step;
+    return status;
+}
+
+static Status load_checkpoint(Loop *loop) {
+    int64_t step = run_step(loop->run);
+    json_t *json;
+    if (step < 0) return ST_OK;
+    TRY(checkpoint_load(loop->run, step, loop->keeper.items, loop->keeper.n, &json));
+    Status status = state_from_json(loop, json);
+    json_decref(json);
+    loop->saved_step = step;
+    if (status == ST_OK && loop->task->resumed) status = loop->task->resumed(loop->task->context);
+    if (status == ST_OK) run_log(loop->run, "resumed from the checkpoint of step %lld", (long long)step);
+    return status;
+}
+
+static Status interrupted(Loop *loop) {
+    TRY(save_checkpoint(loop));
+    return run_interrupted(loop->run, loop->step);
+}
+
+static Status check_metrics(const Loop *loop, const Metrics *metrics) {
+    for (size_t i = 0; i < metrics->n; i++)
+        if (isinf(metrics->items[i].value)) {
+            status_fail(ST_NUMERIC, "'%s' is infinite in step %lld", metrics->items[i].name, (long long)loop->step);
+            return status_hint(ST_NUMERIC, "lower the step size (train.learning_rate, rl.alpha)");
+        }
+    return ST_OK;
+}
+
+static Status check_kept(const Loop *loop) {
+    for (size_t i = 0; i < loop->keeper.n; i++) {
+        const CheckpointItem *item = &loop->keeper.items[i];
+        if (item->tensor->dtype == DT_I32 || tensor_find_nonfinite(item->tensor) < 0) continue;
+        status_fail(ST_NUMERIC, "'%s' holds a NaN or an infinity after step %lld", item->name, (long long)loop->step);
+        return status_hint(ST_NUMERIC, "lower the step size (train.learning_rate, rl.alpha)");
+    }
+    return ST_OK;
+}
+
+/* ---- a whole step in memory ---- */
+
+/* Bytes that are copied after every step; more when the last copy took no more than this part of the time since */
+enum { COPY_SMALL = 1 << 20, COPY_SHARE = 50 };
+
+static void copy_tensors(const Keeper *keeper, unsigned char *bytes, bool back) {
+    for (size_t i = 0; i < keeper->n; i++) {
+        Tensor *tensor = keeper->items[i].tensor;
+        size_t size = tensor_bytes(tensor);
+        memcpy(back ? tensor->data : bytes, back ? bytes : tensor->data, size);
+        bytes += size;
+    }
+}
+
+/* Where there is no memory for it, older checkpoints have to do. */
+static void make_copy(Loop *loop) {
+    const Keeper *keeper = &loop->keeper;
+    Copy *copy = &loop->copy;
+    struct stat info;
+    double began = clock_seconds();
+    size_t size = 1;
+    if (!loop->task->fragile) return;
+    for (size_t i = 0; i < keeper->n; i++) size += tensor_bytes(keeper->items[i].tensor);
+    if (size > COPY_SMALL && copy->bytes && began - copy->made < COPY_SHARE * copy->seconds) return;
+    if (!copy->bytes && !(copy->bytes = malloc(size))) return;
+    copy_tensors(keeper, copy->bytes, false);
+    for (size_t i = 0; i < keeper->n_counts; i++) copy->counts[i] = *keeper->counts[i].value;
+    for (size_t i = 0; i < keeper->n_reals; i++) copy->reals[i] = *keeper->reals[i].value;
+    copy->step = loop->step;
+    copy->metrics_bytes = stat(loop->run->metrics_path, &info) == 0 ? (uint64_t)info.st_size : 0;
+    copy->made = clock_seconds();
+    copy->seconds = copy->made - began;
+}
+
+static Status take_copy(Loop *loop) {
+    const Keeper *keeper = &loop->keeper;
+    const Copy *copy = &loop->copy;
+    copy_tensors(keeper, copy->bytes, true);
+    for (size_t i = 0; i < keeper->n_counts; i++) *keeper->counts[i].value = copy->counts[i];
+    for (size_t i = 0; i < keeper->n_reals; i++) *keeper->reals[i].value = copy->reals[i];
+    loop->step = copy->step;
+    return run_cut_metrics(loop->run, copy->metrics_bytes);
+}
+
+/* ---- failures of the task ---- */
+
+/* What is kept is as it was before the step that failed, or comes back from the copy. Numbers that went wrong are never saved, and nothing is where
+ * nothing was learned. */
+static Status save_whole_step(void *context) {
+    Loop *loop = context;
+    if (loop->torn && loop->task->fragile && loop->copy.bytes && loop->copy.step > loop->saved_step) { /* there is none before the first step's end */
+        TRY(take_copy(loop));
+        loop->torn = false;
+    }
+    if (loop->torn || loop->step == 0) return ST_OK;
+    TRY(check_kept(loop));
+    return save_checkpoint(loop);
+}
+
+static Status failed(Loop *loop, Status status) {
+    if (status == ST_INTERRUPTED && (!loop->torn || !loop->task->fragile)) return interrupted(loop);
+    return status == ST_NUMERIC ? status : run_failed(loop->run, status, save_whole_step, loop, &loop->saved_step);
+}
+
+/* ---- the doctor ---- */
+
+static void warn(const Loop *loop, const char *when, const Finding *finding) { run_warn(loop->run, "%s%s; %s", when, finding->text, finding->hint); }
+
+/* What this line shows, said once and then rarely. */
+static void look_at(const Loop *loop, const Metrics *metrics) {
+    Finding finding;
+    for (size_t i = 0; i < metrics->n; i++)
+        if (rl_doctor_add(loop->doctor, loop->step, metrics->items[i].name, metrics->items[i].value, &finding)) warn(loop, "", &finding);
+}
+
+/* A resumed run goes on with what its lines before the checkpoint have shown; all of that was said then. */
+static Status look_back(const Loop *loop) {
+    const char *path = run_path(loop->run, "metrics.jsonl");
+    Lines lines;
+    Slice line;
+    if (!path || loop->step == 0 || !file_exists(path)) return path ? ST_OK : ST_RESOURCE;
+    TRY(lines_open(&lines, path));
+    while (lines_next(&lines, &line)) {
+        json_t *json = NULL;
+        if (json_read_text(line.data, line.len, path, &json) == ST_OK) rl_doctor_read(loop->doctor, json);
+        json_decref(json);
+    }
+    return lines_close(&lines);
+}
+
+/* What is still so at the end, and how many steps taught nothing. */
+static json_t *last_words(const Loop *loop) {
+    json_t *all = json_array();
+    Finding finding;
+    bool silent = rl_doctor_silence(loop->doctor, &finding);
+    if (silent) {
+        warn(loop, "at the end: ", &finding);
+        json_array_append_new(all, json_string(finding.text));
+    }
+    for (size_t i = 0; rl_doctor_finding(loop->doctor, i, &finding); i++) {
+        bool same = silent && (strcmp(finding.rule, "zero_variance") == 0 || strcmp(finding.rule, "untrained") == 0); /* in other words */
+        if (!finding.holds) continue;
+        if (finding.first_step < loop->step && !same) warn(loop, "at the end: ", &finding);
+        json_array_append_new(all, json_string(finding.text));
+    }
+    return all;
+}
+
+/* ---- steps ---- */
+
+static Status write_metrics(const Loop *loop, const Metrics *metrics, double seconds) {
+    const char *rate = loop->task->rate;
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_int(&w, "step", loop->step);
+    for (const Metric *metric = metrics->items; metric < metrics->items + metrics->n; metric++) {
+        if (metric->whole)
+            jw_int(&w, metric->name, (int64_t)metric->value);
+        else
+            jw_double(&w, metric->name, metric->value);
+    }
+    if (rate) {
+        char name[64];
+        snprintf(name, sizeof name, "%s_per_second", rate);
+        jw_double(&w, name, metric_get(metrics, rate) / fmax(seconds, 1e-9));
+    }
+    jw_double(&w, "seconds", elapsed(loop));
+    jw_end_object(&w);
+    Status status = run_metric(loop->run, str_text(&w.text));
+    jw_release(&w);
+    return status;
+}
+
+static Status loop_learn(Loop *loop) {
+    const LoopTask *task = loop->task;
+    Metrics *metrics = &loop->pending;
+    *metrics = (Metrics){.n = 0};
+    if (task->gather) TRY(task->gather(task->context, loop->step, metrics));
+    TRY(memory_check(ST_OK));
+    loop->torn = true;
+    TRY(task->step(task->context, loop->step, metrics));
+    TRY(memory_check(ST_OK)); /* something may have been left out of the step */
+    loop->torn = false;
+    loop->step++;
+    loop->evaluating = task->evaluate != NULL;
+    return check_metrics(loop, metrics);
+}
+
+static Status loop_evaluate(Loop *loop) {
+    const LoopTask *task = loop->task;
+    Metrics metrics = loop->pending; /* after a failure they are as they were */
+    TRY(task->evaluate(task->context, loop->step - 1, &metrics));
+    TRY(memory_check(ST_OK));
+    loop->pending = metrics;
+    loop->evaluating = false;
+    return check_metrics(loop, &metrics);
+}
+
+/* A longer run goes on from there as if it had not ended. Where steps are evaluated, that is before: the end may ask for an evaluation of its own. */
+static void save_end(Loop *loop) {
+    if (!loop->recipe->train_save_last || !loop->task->done(loop->task->context) || check_kept(loop) != ST_OK) return;
+    if (save_checkpoint(loop) != ST_OK) run_warn(loop->run, "%s; without it the run cannot be made longer", status_text());
+}
+
+/* What is left of it, when it was interrupted between learning and evaluation. */
+static Status one_step(Loop *loop) {
+    const LoopTask *task = loop->task;
+    const Metrics *metrics = &loop->pending;
+    double began = clock_seconds();
+    if (!loop->evaluating) TRY(loop_learn(loop));
+    if (loop->evaluating) {
+        save_end(loop);
+        TRY(loop_evaluate(loop));
+    }
+    double seconds = clock_seconds() - began;
+    if (loop->step % loop->recipe->train_log_every == 0 || task->done(task->context)) {
+        TRY(write_metrics(loop, metrics, seconds));
+        look_at(loop, metrics);
+    }
+    if (task->on_step) task->on_step(task->context, loop->step, metrics, seconds, clock_seconds() - loop->began);
+    make_copy(loop);
+    return ST_OK;
+}
+
+static Status steps(Loop *loop) {
+    int64_t every = loop->recipe->train_save_every;
+    while (loop->evaluating || !loop->task->done(loop->task->context)) {
+        if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
+        TRY(one_step(loop));
+        if (every > 0 && loop->step % every == 0) {
+            TRY(check_kept(loop)); /* a poisoned checkpoint would be resumed for ever */
+            TRY(save_checkpoint(loop));
+        }
+    }
+    save_end(loop); /* of tasks without evaluation; else it is there already */
+    return ST_OK;
+}
+
+static Status loop_finish(Loop *loop) {
+    TRY(check_kept(loop));
+    Status status = loop->task->finish(loop->task->context, loop->run);
+    if (status == ST_NUMERIC) /* train.save_dtype does not hold a weight: another one may, with --resume */
+        return run_failed(loop->run, status, save_whole_step, loop, &loop->saved_step);
+    TRY(status);
+    json_t *summary = json_pack("{s:I, s:f, s:I, s:o}", "steps", (json_int_t)loop->step, "seconds", elapsed(loop), "peak_rss_bytes",
+                                (json_int_t)memory_peak(), "warnings", last_words(loop));
+    json_t *more = summary && loop->task->summary ? loop->task->summary(loop->task->context) : NULL;
+    if (more) json_object_update(summary, more);
+    json_decref(more);
+    status = summary ? run_mark_finished(loop->run, summary) : status_fail(ST_RESOURCE, "out of memory for the run's summary");
+    json_decref(summary);
+    return status;
+}
+
+static Status run_all(Loop *loop) {
+    loop->task->keep(loop->task->context, &loop->keeper);
+    TRY(loop->keeper.status);
+    TRY(load_checkpoint(loop));
+    TRY(look_back(loop));
+    loop->began = clock_seconds();
+    Status status = steps(loop);
+    if (status == ST_OK) status = loop_finish(loop);
+    return status == ST_OK ? ST_OK : failed(loop, status);
+}
+
+Status loop_run(const Recipe *recipe, Run *run, const LoopTask *task, LoopResult *result) {
+    Loop loop = {.recipe = recipe, .run = run, .task = task, .arena = arena_new(0), .saved_step = -1, .doctor = rl_doctor_new()};
+    *result = (LoopResult){0};
+    loop.keeper.arena = loop.arena;
+    Status status = loop.arena && loop.doctor ? run_all(&loop) : status_fail(ST_RESOURCE, "out of memory for the run");
+    if (status == ST_OK) *result = (LoopResult){loop.step, elapsed(&loop)};
+    rl_doctor_free(loop.doctor);
+    free(loop.copy.bytes);
+    arena_free(loop.arena);
+    return status;
+}
