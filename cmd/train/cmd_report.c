@@ -6,6 +6,7 @@
 #include "cmd/common/results.h"
 #include "lib/train/ending.h"
 #include "lib/train/report.h"
+#include "rl/loop/rl_doctor.h"
 
 static void print_json(const Command *command, const char *path, const RunNumbers *numbers, const Ending *endings) {
     JsonWriter w = {0};
@@ -63,7 +64,7 @@ static Status cmd_report_run(const Command *command, const char *output) {
     Ending *endings = arena_zero(command->arena, n * sizeof *endings);
     if (!path || !numbers || !endings) return ST_RESOURCE;
     TRY(check_page(path));
-    TRY(report_write(command->arguments, n, path, numbers));
+    TRY(report_write(command->arguments, n, path, &rl_report_reader, numbers));
     for (size_t i = 0; i < n; i++) TRY(ending_read(command->arguments[i], command->arena, &endings[i]));
     if (command->json) print_json(command, path, numbers, endings);
     for (size_t i = 0; i < n; i++) show_ending(command->arguments[i], &endings[i]);

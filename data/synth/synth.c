@@ -589,7 +589,7 @@ Status synth_run(const SynthConfig *config, SynthResult *result) {
     Synth s = {.config = config, .recipe = config->recipe, .arena = arena_new(0), .round_arena = arena_new(0)};
     *result = (SynthResult){0};
     Status status = s.arena && s.round_arena ? synth_run_all(&s, result) : status_fail(ST_RESOURCE, "out of memory");
-    if (s.run && status != ST_OK) status = report_run(s.run, run_mark_stopped(s.run, status));
+    if (s.run && status != ST_OK) status = report_run(s.run, NULL, run_mark_stopped(s.run, status));
     close_all(&s);
     return status;
 }

@@ -672,10 +672,10 @@ void report_page(RunRecord *runs, size_t n, Str *html) {
         write_several(runs, n, html);
 }
 
-Status report_write(const char *const *dirs, size_t n, const char *path, RunNumbers *numbers) {
+Status report_write(const char *const *dirs, size_t n, const char *path, const MetricsReader *reader, RunNumbers *numbers) {
     RunRecord *runs = calloc(MAX(n, (size_t)1), sizeof *runs);
     Status status = runs ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu runs", n);
-    for (size_t i = 0; i < n && status == ST_OK; i++) status = record_read(dirs[i], &runs[i]);
+    for (size_t i = 0; i < n && status == ST_OK; i++) status = record_read(dirs[i], reader, &runs[i]);
     if (status == ST_OK) {
         Str html = {0};
         report_page(runs, n, &html);
@@ -690,10 +690,10 @@ Status report_write(const char *const *dirs, size_t n, const char *path, RunNumb
     return status;
 }
 
-Status report_run(Run *run, Status status) {
+Status report_run(Run *run, const MetricsReader *reader, Status status) {
     Failure failure;
     failure_keep(&failure, status);
     const char *dir = run_dir(run), *path = run_path(run, "report.html");
-    if (path && report_write(&dir, 1, path, NULL) != ST_OK) run_warn(run, "no report.html: %s", status_text());
+    if (path && report_write(&dir, 1, path, reader, NULL) != ST_OK) run_warn(run, "no report.html: %s", status_text());
     return failure_say(&failure);
 }

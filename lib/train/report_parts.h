@@ -5,7 +5,6 @@
 
 #include "lib/train/ending.h"
 #include "lib/train/report.h"
-#include "lib/train/rl_doctor.h"
 
 /* ---- a run, read back (report_read.c) ---- */
 
@@ -29,16 +28,17 @@ typedef struct RunRecord {
     size_t n_series;
     Setting *settings;
     size_t n_settings;
-    const char *program; /* that made the run; NULL = not known */
-    json_t *samples;     /* a list of objects */
-    RlDoctor *doctor;    /* what metrics.jsonl made it find */
+    const char *program;         /* that made the run; NULL = not known */
+    json_t *samples;             /* a list of objects */
+    const MetricsReader *reader; /* NULL: nobody reads the metrics beside the page */
+    void *reading;               /* the reader's */
     char **warnings;
     size_t n_warnings;
     Str log; /* the end of log.txt */
     RunNumbers numbers;
     Ending ending;
 } RunRecord;
-Status record_read(const char *dir, RunRecord *record);
+Status record_read(const char *dir, const MetricsReader *reader, RunRecord *record);
 void record_release(RunRecord *record);
 const Series *record_series(const RunRecord *record, const char *name); /* NULL when there is none */
 const char *record_setting(const RunRecord *record, const char *key);   /* NULL when there is none */

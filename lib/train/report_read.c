@@ -67,7 +67,7 @@ static Status add_metrics(RunRecord *record, const json_t *line, bool *good) {
     *good = json_is_integer(step) && json_integer_value(step) >= record->numbers.steps;
     if (!*good) return ST_OK;
     record->numbers.steps = json_integer_value(step);
-    rl_doctor_read(record->doctor, line);
+    if (record->reader) record->reader->read(record->reading, line);
     json_object_foreach((json_t *)(uintptr_t)line, key, value) {
         if (value == step || (!json_is_number(value) && !json_is_null(value))) continue;
         double number = json_is_null(value) ? (double)NAN : json_number_value(value);
@@ -292,29 +292,7 @@ static void sum_up(RunRecord *record) {
     numbers->peak_rss_bytes = count_of(record->finished, "peak_rss_bytes");
 }
 
-/* What the doctor of reinforcement learning found in the curves. */
-static void add_findings(RunRecord *record) {
-    Finding finding;
-    if (rl_doctor_silence(record->doctor, &finding)) {
-        Str text = {0};
-        str_printf(&text, "%s; what helps: %s", finding.text, finding.hint);
-        add_warning(record, str_text(&text));
-        str_release(&text);
-    }
-    for (size_t i = 0; rl_doctor_finding(record->doctor, i, &finding); i++) {
-        Str text = {0};
-        str_printf(&text, "%s (", finding.text);
-        if (finding.holds)
-            str_printf(&text, "since step %lld", (long long)finding.first_step);
-        else if (finding.first_step < finding.last_step)
-            str_printf(&text, "from step %lld to %lld", (long long)finding.first_step, (long long)finding.last_step);
-        else
-            str_printf(&text, "in step %lld", (long long)finding.first_step);
-        str_printf(&text, "); what helps: %s", finding.hint);
-        add_warning(record, str_text(&text));
-        str_release(&text);
-    }
-}
+static void add_conclusion(void *record, const char *text) { add_warning(record, text); }
 
 /* Where a run was made longer that is not what it would be from the start. */
 static void add_extensions(RunRecord *record) {
@@ -333,7 +311,7 @@ static void collect_warnings(RunRecord *record) {
     for (size_t i = 0; i < json_array_size(said); i++)
         if (json_is_string(json_array_get(said, i))) add_warning(record, json_string_value(json_array_get(said, i)));
     add_extensions(record);
-    add_findings(record);
+    if (record->reader) record->reader->conclude(record->reading, add_conclusion, record);
     bool kept = json_is_true(json_object_get(record->finished, "early_stopped")); /* the best weights are those that were saved */
     if (!kept && numbers->eval_loss > 1.05 * numbers->best_eval_loss && numbers->best_eval_loss > 0) {
         str_clear(&text);
@@ -379,14 +357,14 @@ static Status read_all(RunRecord *record) {
     return ST_OK;
 }
 
-Status record_read(const char *dir, RunRecord *record) {
-    *record = (RunRecord){.dir = dir, .arena = arena_new(0)};
+Status record_read(const char *dir, const MetricsReader *reader, RunRecord *record) {
+    *record = (RunRecord){.dir = dir, .reader = reader, .arena = arena_new(0)};
     if (!record->arena) return status_fail(ST_RESOURCE, "out of memory for the report");
     record->name = name_of(record->arena, dir);
     record->series = arena_alloc(record->arena, MAX_SERIES * sizeof *record->series);
     record->warnings = arena_alloc(record->arena, MAX_WARNINGS * sizeof *record->warnings);
-    record->doctor = rl_doctor_new();
-    if (!record->series || !record->warnings || !record->doctor) return status_fail(ST_RESOURCE, "out of memory for the report");
+    record->reading = reader ? reader->begin() : NULL;
+    if (!record->series || !record->warnings || (reader && !record->reading)) return status_fail(ST_RESOURCE, "out of memory for the report");
     return read_all(record);
 }
 
@@ -396,7 +374,7 @@ void record_release(RunRecord *record) {
     json_decref(record->finished);
     json_decref(record->extended);
     json_decref(record->samples);
-    rl_doctor_free(record->doctor);
+    if (record->reader) record->reader->end(record->reading);
     str_release(&record->log);
     arena_free(record->arena);
     *record = (RunRecord){0};

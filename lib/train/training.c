@@ -117,7 +117,7 @@ Status training_run(const TrainingKind *kind, void *context, const Recipe *const
     status = memory_check(status);
     if (status != ST_OK) memory_forgive(); /* it is known now, and what is written from here on says so */
     if (training.run && status != ST_OK) status = run_mark_stopped(training.run, status);
-    if (training.run && !(training.finished && run_reported(training.run))) status = report_run(training.run, status);
+    if (training.run && !(training.finished && run_reported(training.run))) status = report_run(training.run, kind->reader, status);
     run_close(training.run);
     lengthen_release(&training.longer);
     return status;

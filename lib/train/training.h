@@ -8,6 +8,7 @@
 #ifndef TUNE_TRAINING_H
 #define TUNE_TRAINING_H
 
+#include "lib/train/report.h"
 #include "lib/train/train.h"
 
 /* How long a run by a recipe is. */
@@ -29,6 +30,7 @@ typedef struct TrainingKind {
     Status (*length)(void *context, const Recipe *recipe, RunLength *length);
     /* What a run of the new length had done otherwise, beside its schedule, is appended; what cannot go on is ST_CONFIG. NULL: nothing */
     Status (*lengthen)(void *context, const Recipe *before, Str *differs);
+    const MetricsReader *reader; /* of its metrics, for its page; NULL: none */
     const char *counter; /* name in state.json and finished.json of the steps that `length` counts; NULL: those that checkpoints are numbered by */
 } TrainingKind;
 typedef struct TrainingOptions {

@@ -4,6 +4,7 @@
 #include "rl/learn/learn.h"
 
 #include "lib/train/training.h"
+#include "rl/loop/rl_doctor.h"
 
 #include <math.h>
 #include <string.h>
@@ -212,8 +213,17 @@ static Status lengthen(void *context, const Recipe *before, Str *differs) {
     return status_hint(ST_CONFIG, "runs whose rl.buffer_size is at most rl.total_steps can be made longer; begin this one anew with --force");
 }
 
-static const TrainingKind kind = {learn_load_result, learn_open, learn_report_plan,      learn_started,        learn_train,
-                                  learn_release,     false,      .length = learn_length, .lengthen = lengthen, .counter = "env_steps"};
+static const TrainingKind kind = {learn_load_result,
+                                  learn_open,
+                                  learn_report_plan,
+                                  learn_started,
+                                  learn_train,
+                                  learn_release,
+                                  false,
+                                  .length = learn_length,
+                                  .reader = &rl_report_reader,
+                                  .lengthen = lengthen,
+                                  .counter = "env_steps"};
 
 Status learn_run(const LearnConfig *config, LearnResult *result) {
     Learn learn = {

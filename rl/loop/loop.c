@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "lib/train/rl_doctor.h"
+#include "rl/loop/rl_doctor.h"
 #include "lib/train/run.h"
 
 /* ---- what is kept ---- */

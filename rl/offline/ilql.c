@@ -9,6 +9,7 @@
 
 #include "lib/train/trained_model.h"
 #include "lib/train/training.h"
+#include "rl/loop/rl_doctor.h"
 #include "rl/loop/run_chat.h"
 #include "rl/text/text_pass.h"
 
@@ -444,7 +445,8 @@ static void ilql_release(void *context) {
     arena_free(il->arena);
 }
 
-static const TrainingKind kind = {ilql_load_result, ilql_open, ilql_report_plan, ilql_started, ilql_train, ilql_release, true, .length = ilql_length};
+static const TrainingKind kind = {
+    ilql_load_result, ilql_open, ilql_report_plan, ilql_started, ilql_train, ilql_release, true, .length = ilql_length, .reader = &rl_report_reader};
 
 Status ilql_run(const IlqlRunConfig *config, IlqlResult *result) {
     Ilql il = {.config = config,

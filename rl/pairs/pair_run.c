@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "lib/train/training.h"
+#include "rl/loop/rl_doctor.h"
 #include "rl/loop/run_chat.h"
 #include "rl/reward/scorer.h"
 
@@ -403,8 +404,8 @@ static void pair_run_release(void *context) {
     if (run->model) model_free(run->model);
 }
 
-static const TrainingKind kind = {pair_run_load_result, pair_run_open, pair_run_report_plan,     pair_run_started, pair_run_train,
-                                  pair_run_release,     true,          .length = pair_run_length};
+static const TrainingKind kind = {pair_run_load_result, pair_run_open, pair_run_report_plan,      pair_run_started,           pair_run_train,
+                                  pair_run_release,     true,          .length = pair_run_length, .reader = &rl_report_reader};
 
 Status pair_run(PairRun *run, TrainResult *result) {
     Whole whole = {.run = run, .result = result};

@@ -9,6 +9,7 @@
 #include "lib/train/trained_model.h"
 #include "lib/train/training.h"
 #include "rl/core/kl.h"
+#include "rl/loop/rl_doctor.h"
 #include "rl/loop/run_chat.h"
 
 enum { PASS_TOKENS = 1024, LARGE_PASS_TOKENS = 2048 };
@@ -453,8 +454,9 @@ void text_release(TextRl *rl) {
 
 static void text_rl_release(void *context) { text_release(context); }
 
-static const TrainingKind kind = {text_rl_load_result, text_rl_open, text_rl_report_plan,     text_rl_started, text_rl_train,
-                                  text_rl_release,     true,         .length = text_rl_length};
+static const TrainingKind kind = {
+    text_rl_load_result,        text_rl_open, text_rl_report_plan, text_rl_started, text_rl_train, text_rl_release, true, .length = text_rl_length,
+    .reader = &rl_report_reader};
 
 Status text_rl_run(const TextRlConfig *config, TextRlResult *result) {
     TextRl rl = {.config = config,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as every file of a run directory: the page is made, and nothing of them gets out of their place in it. */
 #include "lib/train/report_parts.h"
+#include "rl/loop/rl_doctor.h"
 #include "tests/support/check.h"
 
 #include <stdio.h>
@@ -35,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     for (int n = 1; n <= 2; n++) {
         Str page = {0};
         for (int i = 0; i < n; i++) {
-            Status status = record_read(folder, &runs[i]);
+            Status status = record_read(folder, &rl_report_reader, &runs[i]);
             ASSERT(status == ST_OK, "%s", status_text());
         }
         report_page(runs, (size_t)n, &page);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* report.html: well-formed whatever the run directory holds, everything escaped, small for long runs. */
 #include "lib/train/report.h"
+#include "rl/loop/rl_doctor.h"
 #include "tests/support/check.h"
 
 #include <math.h>
@@ -22,7 +23,7 @@ static void report_put(const char *dir, const char *name, const char *text) { te
 /* The page of `n` runs, and their numbers. */
 static void page_of(const char *const *dirs, size_t n, Str *page, RunNumbers *numbers) {
     const char *path = temp_file(test_folder, "page.html");
-    check_ok(report_write(dirs, n, path, numbers));
+    check_ok(report_write(dirs, n, path, &rl_report_reader, numbers));
     check_ok(file_read(path, 64 << 20, page));
 }
 
@@ -265,9 +266,9 @@ TEST(broken_files_are_left_out) {
 
 TEST(what_is_no_run) {
     const char *empty = run_dir_of("empty"), *missing = temp_file(test_folder, "missing"), *page = temp_file(test_folder, "never.html");
-    check_status(report_write(&empty, 1, page, NULL), ST_INPUT);
+    check_status(report_write(&empty, 1, page, NULL, NULL), ST_INPUT);
     check_text("is no run directory");
-    check_status(report_write(&missing, 1, page, NULL), ST_INPUT);
+    check_status(report_write(&missing, 1, page, NULL, NULL), ST_INPUT);
     check_text("no run directory");
     assert_false(file_exists(page));
 }

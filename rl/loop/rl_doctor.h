@@ -12,7 +12,7 @@
 #ifndef TUNE_RL_DOCTOR_H
 #define TUNE_RL_DOCTOR_H
 
-#include "lib/base/json.h"
+#include "lib/train/report.h"
 
 typedef struct RlDoctor RlDoctor;
 typedef struct Finding {
@@ -35,5 +35,7 @@ bool rl_doctor_finding(const RlDoctor *doctor, size_t i, Finding *finding);
 bool rl_doctor_silence(const RlDoctor *doctor, Finding *finding);
 /* The same as rl_doctor_add for all numbers of one line of metrics.jsonl, of which nothing is said. */
 void rl_doctor_read(RlDoctor *doctor, const json_t *line);
+/* The doctor of a run that is over: what it found in metrics.jsonl is warned of on the page. */
+extern const MetricsReader rl_report_reader;
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rules on the metrics of reinforcement learning, and how each is looked at. */
 #include "lib/base/tally.h"
-#include "lib/train/rl_doctor.h"
+#include "rl/loop/rl_doctor.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -321,3 +321,33 @@ void rl_doctor_read(RlDoctor *doctor, const json_t *line) {
     json_object_foreach((json_t *)(uintptr_t)line, key, value) if (json_is_number(value))
         rl_doctor_add(doctor, step, key, json_number_value(value), &finding);
 }
+
+/* ---- for the page ---- */
+
+static void *reader_begin(void) { return rl_doctor_new(); }
+static void reader_read(void *doctor, const json_t *line) { rl_doctor_read(doctor, line); }
+static void reader_end(void *doctor) { rl_doctor_free(doctor); }
+
+static void reader_conclude(const void *doctor, void (*warn)(void *context, const char *text), void *context) {
+    Finding finding;
+    Str text = {0};
+    if (rl_doctor_silence(doctor, &finding)) {
+        str_printf(&text, "%s; what helps: %s", finding.text, finding.hint);
+        warn(context, str_text(&text));
+    }
+    for (size_t i = 0; rl_doctor_finding(doctor, i, &finding); i++) {
+        str_clear(&text);
+        str_printf(&text, "%s (", finding.text);
+        if (finding.holds)
+            str_printf(&text, "since step %lld", (long long)finding.first_step);
+        else if (finding.first_step < finding.last_step)
+            str_printf(&text, "from step %lld to %lld", (long long)finding.first_step, (long long)finding.last_step);
+        else
+            str_printf(&text, "in step %lld", (long long)finding.first_step);
+        str_printf(&text, "); what helps: %s", finding.hint);
+        warn(context, str_text(&text));
+    }
+    str_release(&text);
+}
+
+const MetricsReader rl_report_reader = {reader_begin, reader_read, reader_conclude, reader_end};
