@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Policy gradients on text: each states where its advantages come from and which loss it takes. One file text_<name>.c and one line of
- * text_algorithms.def each. */
+ * text_algorithms.def each; those that compare within a group are rows of text_groups.c. */
 #ifndef TUNE_TEXT_ALGORITHM_H
 #define TUNE_TEXT_ALGORITHM_H
 
