@@ -348,7 +348,8 @@ static const Shell shells[] = {
              "complete -c tune -f -a '(__tune_complete)'\n"},
 };
 
-static Status completion(const Command *command) {
+static Status completion(const Command *command, void *context) {
+    (void)context;
     TRY(command_needs(command, 1, COUNT_OF(command->arguments)));
     const char *what = command->arguments[0];
     if (!strcmp(what, "words")) return complete(command);
@@ -371,9 +372,5 @@ Status cmd_completion(int argc, char **argv) {
             "    tune completion fish | source\n"
             "With words: what may stand for the last one of a command line, as these scripts ask it, `--` and the words behind `tune`.",
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, NULL, &done);
-    if (status == ST_OK && !done) status = completion(&command);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, NULL, completion, NULL);
 }

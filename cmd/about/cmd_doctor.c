@@ -209,7 +209,8 @@ static void print_plain(const Doctor *doctor) {
                  worst_check(doctor)->max_error, worst_check(doctor)->op);
 }
 
-static Status examine(const Command *command) {
+static Status examine(const Command *command, void *context) {
+    (void)context;
     static Doctor doctor; /* its checks are too many for a stack */
     TRY(command_needs(command, 0, 0));
     device_cpu(); /* chooses the kernels */
@@ -239,9 +240,5 @@ Status cmd_doctor(int argc, char **argv) {
             "Says how the program was built, what the processor can do, how fast products and memory are, and whether the gradients of all ops are right.\n"
             "    tune doctor --json",
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, NULL, &done);
-    if (status == ST_OK && !done) status = examine(&command);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, NULL, examine, NULL);
 }

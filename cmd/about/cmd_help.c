@@ -28,8 +28,14 @@ static Status explain(const Command *command) {
     return ST_OK;
 }
 
+static Status help(const Command *command, void *context) {
+    if (!*(const bool *)context) return explain(command);
+    TRY(command_needs(command, 0, 0));
+    return print_manual();
+}
+
 Status cmd_help(int argc, char **argv) {
-    bool manual = false, done;
+    bool manual = false;
     Command command = {
         .arguments_help = "[COMMAND ...] [TOPIC]",
         .help =
@@ -43,9 +49,5 @@ Status cmd_help(int argc, char **argv) {
         {"--man", OPTION_FLAG, &manual, NULL, "print the manual page tune(1), with all commands, options and recipe keys"},
         {0},
     };
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done && manual) status = command_needs(&command, 0, 0);
-    if (status == ST_OK && !done) status = manual ? print_manual() : explain(&command);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, options, help, &manual);
 }

@@ -187,7 +187,8 @@ static Status give(const Found *found, const char *name, const char *to) {
     return status;
 }
 
-static Status recipes(const Command *command) {
+static Status recipes(const Command *command, void *context) {
+    (void)context;
     TRY(command_needs(command, 1, 3));
     const char *verb = command->arguments[0];
     size_t arguments = !strcmp(verb, "ls") ? 1 : !strcmp(verb, "show") ? 2 : !strcmp(verb, "cp") ? 3 : 0;
@@ -206,9 +207,5 @@ Status cmd_recipes(int argc, char **argv) {
         .arguments_help = "ls | show NAME | cp NAME FILE|DIR",
         .help = "Lists the recipes that come with the program, prints one, or copies one to be changed.\n    tune recipes cp demo/sft my.yaml",
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, NULL, &done);
-    if (status == ST_OK && !done) status = recipes(&command);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, NULL, recipes, NULL);
 }

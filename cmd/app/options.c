@@ -216,6 +216,14 @@ Status command_parse(Command *command, int argc, char **argv, const Option *own,
     return find_models(command, own, n_own);
 }
 
+Status command_main(Command *command, int argc, char **argv, const Option *options, CommandWork *work, void *context) {
+    bool done;
+    Status status = command_parse(command, argc, argv, options, &done);
+    if (status == ST_OK && !done) status = work(command, context);
+    arena_free(command->arena);
+    return status;
+}
+
 Status command_needs(const Command *command, size_t least, size_t most) {
     if (command->n_arguments >= least && command->n_arguments <= most) return ST_OK;
     if (command->n_arguments < least)

@@ -4,11 +4,7 @@
  *     Command command = {.arguments_help = "MODEL", .help = "Says what is in it."};
  *     const char *adapter = NULL;
  *     const Option options[] = {{"--adapter", OPTION_TEXT, &adapter, "DIR", "PEFT adapter to use"}, {0}};
- *     bool done;
- *     Status status = command_parse(&command, argc, argv, options, &done);   // positionals are in command.arguments
- *     if (status == ST_OK && !done) status = work(&command, adapter);
- *     arena_free(command.arena);
- *     return status;
+ *     return command_main(&command, argc, argv, options, work, &adapter);   // work(&command, &adapter); positionals are in command.arguments
  */
 #ifndef TUNE_OPTIONS_H
 #define TUNE_OPTIONS_H
@@ -42,6 +38,9 @@ typedef struct Command {
 /* Fills option values and positionals. --help prints the command's help (help.h) and ends the program's work with *done = true. ST_USAGE names an
  * unknown option and the nearest one. */
 Status command_parse(Command *command, int argc, char **argv, const Option *options, bool *done);
+/* What most commands are: parses, does the work unless help was asked for, and frees the arena. */
+typedef Status CommandWork(const Command *command, void *context);
+Status command_main(Command *command, int argc, char **argv, const Option *options, CommandWork *work, void *context);
 void use_threads(int64_t n); /* 0 = one for each core that the process may use, or what OMP_NUM_THREADS says */
 /* ST_USAGE unless there are `least` to `most` positional arguments. */
 Status command_needs(const Command *command, size_t least, size_t most);

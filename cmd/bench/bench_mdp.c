@@ -236,7 +236,9 @@ static Status bench(const Command *command, const NamedMdp *world, double tolera
 }
 
 /* The world named in the arguments, or a random one. */
-static Status bench_world(const Command *command, const Shape *shape) {
+static Status bench_world(const Command *command, void *context) {
+    const Shape *shape = context;
+    TRY(command_needs(command, 0, 1));
     if (command->n_arguments > 0) {
         NamedMdp *world;
         MdpQuestion question = {.gamma = shape->gamma, .tolerance = (double)NAN};
@@ -273,10 +275,5 @@ Status bench_mdp(int argc, char **argv) {
         {"--tolerance", OPTION_REAL, &shape.tolerance, "X", "largest certified bound (1e-6)"},
         {0},
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = command_needs(&command, 0, 1);
-    if (status == ST_OK && !done) status = bench_world(&command, &shape);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, options, bench_world, &shape);
 }

@@ -18,7 +18,8 @@ static const struct {
     {"mlp", 1, bench_mlp}, {"ppo", 1, bench_ppo}, {"filter", 1, bench_filter}, {"synth", 2, bench_synth}, {"growth", 1, bench_growth},
 };
 
-static Status measure(const Command *command, const BenchJob *job) {
+static Status measure(const Command *command, void *context) {
+    const BenchJob *job = context;
     if (job->table) return bench_table(job->table);
     TRY(command_needs(command, 1, COUNT_OF(command->arguments)));
     const char *first = command->arguments[0];
@@ -63,11 +64,7 @@ static Status bench(int argc, char **argv) {
         {"--table", OPTION_TEXT, &job.table, "FILE", "such a file, or bench-peers.json, as markdown; nothing is measured"},
         {0},
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = measure(&command, &job);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, options, measure, &job);
 }
 
 static Status run(int argc, char **argv) {

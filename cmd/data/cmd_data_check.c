@@ -585,7 +585,8 @@ static Status check_rows(const Command *command, Check *check, Arena *arena) {
     return status_hint(ST_INPUT, "the warnings say why");
 }
 
-static Status check_recipe(const Command *command, Check *check) {
+static Status check_recipe(const Command *command, void *context) {
+    Check *check = context;
     if (command->n_arguments == 0) return status_hint(status_fail(ST_USAGE, "tune data check needs a RECIPE"), "tune data --help explains it");
     if (check->n_rows < 0) return status_fail(ST_USAGE, "--rows is 0 or more, not %lld", (long long)check->n_rows);
     TRY(check_page(check->html));
@@ -619,9 +620,5 @@ Status cmd_data_check(int argc, char **argv) {
         {"--html", OPTION_TEXT, &check.html, "FILE", "the same as a page"},
         {0},
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = check_recipe(&command, &check);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, options, check_recipe, &check);
 }

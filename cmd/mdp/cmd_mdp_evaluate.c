@@ -114,6 +114,16 @@ static Status cmd_mdp_evaluate_policy(const Command *command, Evaluation *evalua
     return ST_OK;
 }
 
+static Status cmd_mdp_evaluate_run(const Command *command, void *context) {
+    Evaluation *evaluation = context;
+    NamedMdp *world;
+    TRY(command_needs(command, 1, 1));
+    TRY(mdp_question_open(command->arguments[0], &evaluation->question, &world));
+    Status status = cmd_mdp_evaluate_policy(command, evaluation, world);
+    named_mdp_free(world);
+    return status;
+}
+
 Status cmd_mdp_evaluate(int argc, char **argv) {
     Evaluation evaluation = {.question = MDP_QUESTION_NONE};
     Command command = {
@@ -131,15 +141,5 @@ Status cmd_mdp_evaluate(int argc, char **argv) {
          "also the share of time spent in each state in the long run, an ended episode beginning anew"},
         {0},
     };
-    bool done;
-    NamedMdp *world = NULL;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = command_needs(&command, 1, 1);
-    if (status == ST_OK && !done) status = mdp_question_open(command.arguments[0], &evaluation.question, &world);
-    if (status == ST_OK && !done) {
-        status = cmd_mdp_evaluate_policy(&command, &evaluation, world);
-        named_mdp_free(world);
-    }
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, options, cmd_mdp_evaluate_run, &evaluation);
 }

@@ -159,7 +159,8 @@ static Status cmd_mdp_show_draw(const Command *command, const Show *show, const 
     return ST_OK;
 }
 
-static Status show_world(const Command *command, Show *show) {
+static Status show_world(const Command *command, void *context) {
+    Show *show = context;
     NamedMdp *world = NULL;
     TRY(command_needs(command, 1, 1));
     TRY(check_outputs(command, show));
@@ -186,9 +187,5 @@ Status cmd_mdp_show(int argc, char **argv) {
         MDP_QUESTION_OPTIONS(show.question),
         {0},
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = show_world(&command, &show);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, options, show_world, &show);
 }

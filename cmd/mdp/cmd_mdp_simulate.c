@@ -415,7 +415,8 @@ static Status simulate_episodes(const Command *command, Simulate *job) {
     return ST_OK;
 }
 
-static Status simulate(const Command *command, Simulate *job) {
+static Status simulate(const Command *command, void *context) {
+    Simulate *job = context;
     TRY(command_needs(command, 1, 1));
     if (job->episodes < 1 || job->episodes > 100000000)
         return status_fail(ST_USAGE, "--episodes is 1 to 100 million, not %lld", (long long)job->episodes);
@@ -446,9 +447,5 @@ Status cmd_mdp_simulate(int argc, char **argv) {
         {"--seed", OPTION_INT, &job.seed, "S", "of all that is random (0)"},
         {0},
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = simulate(&command, &job);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, options, simulate, &job);
 }

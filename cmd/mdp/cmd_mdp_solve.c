@@ -109,10 +109,10 @@ static void warn_of_policy(const MdpSolution *solution) {
                  solution->attaining ? "'attaining_policy' of --json earns them, with actions as good" : "set gamma below 1");
 }
 
-/* Numbers of steps, which are 1 or more when they are given. */
-typedef struct Counts {
-    int64_t horizon, sweeps, iterations;
-} Counts;
+typedef struct Solve {
+    MdpQuestion question;
+    int64_t horizon, sweeps, iterations; /* 1 or more, or NOT_GIVEN */
+} Solve;
 enum { NOT_GIVEN = INT32_MIN };
 
 static Status read_count(const char *name, int64_t given, int64_t *option) {
@@ -122,15 +122,18 @@ static Status read_count(const char *name, int64_t given, int64_t *option) {
     return ST_OK;
 }
 
-static Status read_counts(const Counts *counts, MdpOptions *options) {
+static Status read_counts(const Solve *counts, MdpOptions *options) {
     TRY(read_count("--horizon", counts->horizon, &options->horizon));
     TRY(read_count("--evaluation-sweeps", counts->sweeps, &options->evaluation_sweeps));
     return read_count("--max-iterations", counts->iterations, &options->max_iterations);
 }
 
-static Status cmd_mdp_solve_run(const Command *command, MdpQuestion *question, const Counts *counts) {
+static Status cmd_mdp_solve_run(const Command *command, void *context) {
+    Solve *asked = context;
+    MdpQuestion *question = &asked->question;
     NamedMdp *world;
-    TRY(read_counts(counts, &question->options));
+    TRY(command_needs(command, 1, 1));
+    TRY(read_counts(asked, &question->options));
     TRY(mdp_question_open(command->arguments[0], question, &world));
     question->options.world = world;
     MdpSolution solution;
@@ -161,8 +164,7 @@ static void append_names(Str *text) {
 }
 
 Status cmd_mdp_solve(int argc, char **argv) {
-    MdpQuestion question = MDP_QUESTION_NONE;
-    Counts counts = {NOT_GIVEN, NOT_GIVEN, NOT_GIVEN};
+    Solve asked = {MDP_QUESTION_NONE, NOT_GIVEN, NOT_GIVEN, NOT_GIVEN};
     Str help = {0}, names = {0};
     append_names(&names);
     str_append(
@@ -173,20 +175,16 @@ Status cmd_mdp_solve(int argc, char **argv) {
     append_methods(&help);
     Command command = {.arguments_help = "FILE|ENV", .help = str_text(&help)};
     const Option options[] = {
-        {"--method", OPTION_TEXT, &question.options.method, str_text(&names), "see above (pi for up to 1024 states, mpi for more)"},
-        MDP_QUESTION_OPTIONS(question),
-        {"--horizon", OPTION_INT, &counts.horizon, "N", "only N steps remain"},
-        {"--evaluation-sweeps", OPTION_INT, &counts.sweeps, "N",
+        {"--method", OPTION_TEXT, &asked.question.options.method, str_text(&names), "see above (pi for up to 1024 states, mpi for more)"},
+        MDP_QUESTION_OPTIONS(asked.question),
+        {"--horizon", OPTION_INT, &asked.horizon, "N", "only N steps remain"},
+        {"--evaluation-sweeps", OPTION_INT, &asked.sweeps, "N",
          "of mpi: exactly so many between two improvements (20 at most, fewer where they suffice)"},
-        {"--max-iterations", OPTION_INT, &counts.iterations, "N", "stop after so many, however far that is"},
+        {"--max-iterations", OPTION_INT, &asked.iterations, "N", "stop after so many, however far that is"},
         {0},
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = command_needs(&command, 1, 1);
-    if (status == ST_OK && !done) status = cmd_mdp_solve_run(&command, &question, &counts);
+    Status status = command_main(&command, argc, argv, options, cmd_mdp_solve_run, &asked);
     str_release(&help);
     str_release(&names);
-    arena_free(command.arena);
     return status;
 }

@@ -328,7 +328,8 @@ static Status talk_to(const Command *command, Talk *talk) {
 
 /* What is typed while the model is loaded or answers is shown once, where it is read. The library that reads it looks at the terminal first: one that
  * does not show what is typed is not edited on. */
-static Status cmd_chat_run(const Command *command, Talk *talk) {
+static Status cmd_chat_run(const Command *command, void *context) {
+    Talk *talk = context;
     TRY(command_needs(command, 1, 1));
     talk->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     if (talk->terminal) {
@@ -361,9 +362,5 @@ Status cmd_chat(int argc, char **argv) {
         {"--seed", OPTION_INT, &talk.seed, "N", "of the random choices (42)"},
         {0},
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = cmd_chat_run(&command, &talk);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, options, cmd_chat_run, &talk);
 }

@@ -161,7 +161,8 @@ static Status open_heads(const Command *command, const Generate *job, Model *mod
     return status_hint(ST_INPUT, "--ilql goes with the adapter or model of a run with rl.algorithm: ilql");
 }
 
-static Status cmd_generate_run(const Command *command, Generate *job) {
+static Status cmd_generate_run(const Command *command, void *context) {
+    Generate *job = context;
     OpenedModel opened;
     IlqlHeads heads;
     IlqlAdvice advice = {&heads, job->ilql};
@@ -227,9 +228,5 @@ Status cmd_generate(int argc, char **argv) {
         {"--seed", OPTION_INT, &job.seed, "N", "of the random choices (42)"},
         {0},
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = cmd_generate_run(&command, &job);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, options, cmd_generate_run, &job);
 }

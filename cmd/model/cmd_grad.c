@@ -122,7 +122,8 @@ static void print_json(const char *output, const Model *model, const TokenRows *
     jw_release(&w);
 }
 
-static Status cmd_grad_run(const Command *command, const Grad *job) {
+static Status cmd_grad_run(const Command *command, void *context) {
+    const Grad *job = context;
     OpenedModel opened = {0};
     TokenRows rows = {0};
     TRY(command_needs(command, 2, 2));
@@ -159,9 +160,5 @@ Status cmd_grad(int argc, char **argv) {
         AS_OPTION(job),
         {0},
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = cmd_grad_run(&command, &job);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, options, cmd_grad_run, &job);
 }

@@ -56,7 +56,8 @@ static Status check_directory(const Command *command, const Init *job) {
     return input ? status_hint(status_fail(ST_CONFIG, "'%s' cannot be replaced: it is in use", job->output), "name a new directory") : ST_OK;
 }
 
-static Status cmd_init_run(const Command *command, const Init *job) {
+static Status cmd_init_run(const Command *command, void *context) {
+    const Init *job = context;
     Str config = {0}, kept = {0};
     TRY(command_needs(command, 1, 1));
     TRY(check_scale(job->scale, dtype_from_text(job->dtype)));
@@ -95,9 +96,5 @@ Status cmd_init(int argc, char **argv) {
         {"--scale", OPTION_REAL, &job.scale, "X", "standard deviation of the matrices (0.02)"},
         {0},
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = cmd_init_run(&command, &job);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, options, cmd_init_run, &job);
 }

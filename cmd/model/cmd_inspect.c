@@ -214,7 +214,8 @@ static Status inspect_directory(Inspect *job) {
     return status_hint(ST_INPUT, "a model has config.json, an adapter adapter_config.json, a checkpoint manifest.json, a run recipe.yaml");
 }
 
-static Status inspect(const Command *command) {
+static Status inspect(const Command *command, void *context) {
+    (void)context;
     TRY(command_needs(command, 1, 1));
     Inspect job = {.arena = command->arena, .path = command->arguments[0]};
     jw_object(&job.json, NULL);
@@ -243,9 +244,5 @@ Status cmd_inspect(int argc, char **argv) {
             "Says what is in a model or adapter directory, a safetensors file, a checkpoint or a run: tensors with shapes and dtypes, settings, steps.\n"
             "    tune inspect runs/demo/adapter",
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, NULL, &done);
-    if (status == ST_OK && !done) status = inspect(&command);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, NULL, inspect, NULL);
 }

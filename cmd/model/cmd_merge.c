@@ -67,7 +67,8 @@ static void print_proof(const MergeResult *result) {
     jw_release(&w);
 }
 
-static Status cmd_merge_run(const Command *command, const MergeCommand *options) {
+static Status cmd_merge_run(const Command *command, void *context) {
+    const MergeCommand *options = context;
     TRY(command_needs(command, 2, COUNT_OF(command->arguments)));
     if (!options->output) return status_fail(ST_USAGE, "tune merge needs -o DIR");
     TRY(check_method(options->method));
@@ -119,9 +120,5 @@ Status cmd_merge(int argc, char **argv) {
         {"--force", OPTION_FLAG, &job.force, NULL, "write where DIR holds a model, which is kept as DIR.1, DIR.2, ..."},
         {0},
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = cmd_merge_run(&command, &job);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, options, cmd_merge_run, &job);
 }

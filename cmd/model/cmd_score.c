@@ -85,7 +85,8 @@ static Status cmd_score_rows(const Command *command, Score *job, const OpenedMod
     return result_close(&result, status);
 }
 
-static Status cmd_score_run(const Command *command, Score *job) {
+static Status cmd_score_run(const Command *command, void *context) {
+    Score *job = context;
     OpenedModel opened;
     TokenRows rows;
     TRY(command_needs(command, 2, 2));
@@ -118,9 +119,5 @@ Status cmd_score(int argc, char **argv) {
         {"--logits", OPTION_TEXT, &job.logits, "FILE", "also write logits.N (tokens, vocabulary) F32 as safetensors"},
         {0},
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = cmd_score_run(&command, &job);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, options, cmd_score_run, &job);
 }

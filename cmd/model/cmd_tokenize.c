@@ -256,7 +256,8 @@ static Status render_chat(const Command *command, Tokenize *job) {
     return status;
 }
 
-static Status tokenize(const Command *command, Tokenize *job) {
+static Status tokenize(const Command *command, void *context) {
+    Tokenize *job = context;
     if (job->chat) return render_chat(command, job);
     TRY(command_needs(command, 1, 2));
     const char *of_chat = job->adapter ? "--adapter" : chat_choice_first(&job->choice);
@@ -292,9 +293,5 @@ Status cmd_tokenize(int argc, char **argv) {
         CHAT_OPTIONS(job.choice),
         {0},
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = tokenize(&command, &job);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, options, tokenize, &job);
 }

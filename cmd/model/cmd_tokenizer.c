@@ -115,7 +115,8 @@ static bool is_special(const Train *job, const char *token) {
     return false;
 }
 
-static Status cmd_tokenizer_start(const Command *command, const Train *job) {
+static Status cmd_tokenizer_start(const Command *command, void *context) {
+    const Train *job = context;
     BpeTrainer *trainer;
     if (command->n_arguments == 0 || strcmp(command->arguments[0], "train") != 0)
         return status_hint(status_fail(ST_USAGE, "tune tokenizer trains: its first argument is 'train'"),
@@ -155,9 +156,5 @@ Status cmd_tokenizer(int argc, char **argv) {
         {"--eos", OPTION_TEXT, &job.eos, "TOKEN", "the special token that ends a text, if it is not the first"},
         {0},
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = cmd_tokenizer_start(&command, &job);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, options, cmd_tokenizer_start, &job);
 }

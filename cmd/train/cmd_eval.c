@@ -57,7 +57,8 @@ static Status refuse_episodes(const char *path, const char *option) {
     return status_hint(ST_USAGE, "give the output directory of such a run, or rows: --data FILE");
 }
 
-static Status cmd_eval_run(const Command *command, Eval *job) {
+static Status cmd_eval_run(const Command *command, void *context) {
+    Eval *job = context;
     TRY(command_needs(command, 1, 1));
     const char *path = command->arguments[0];
     if (job->config.max_length < 2) return status_fail(ST_USAGE, "--max-length is 2 or more, not %lld", (long long)job->config.max_length);
@@ -118,9 +119,5 @@ Status cmd_eval(int argc, char **argv) {
         {"--seed", OPTION_INT, &job.seed, "N", "of the episodes; 1"},
         {0},
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = cmd_eval_run(&command, &job);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, options, cmd_eval_run, &job);
 }

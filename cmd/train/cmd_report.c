@@ -56,7 +56,8 @@ static void show_ending(const char *dir, const Ending *ending) {
     str_release(&text);
 }
 
-static Status cmd_report_run(const Command *command, const char *output) {
+static Status cmd_report_run(const Command *command, void *context) {
+    const char *output = *(const char *const *)context;
     TRY(command_needs(command, 1, COUNT_OF(command->arguments)));
     size_t n = command->n_arguments;
     const char *path = output ? output : n == 1 ? path_join(command->arena, command->arguments[0], "report.html") : "report.html";
@@ -84,9 +85,5 @@ Status cmd_report(int argc, char **argv) {
         {"-o", OPTION_TEXT, &output, "FILE", "where to; default: RUN/report.html, of several runs ./report.html"},
         {0},
     };
-    bool done;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = cmd_report_run(&command, output);
-    arena_free(command.arena);
-    return status;
+    return command_main(&command, argc, argv, options, cmd_report_run, &output);
 }
