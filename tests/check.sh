@@ -34,7 +34,7 @@ chosen=$(printf '%s\n' "$@" | awk -v changed="$changed" -v build="$build/" '
     BEGIN { n = split(changed, files, "\n")
             for (i = 1; i <= n; i++) {
                 path = files[i]; stem = path; sub(/.*\//, "", stem); sub(/\.[a-z]+$/, "", stem)
-                folder = path; sub(/\/[^\/]*$/, "", folder); sub(/^lib\//, "", folder)
+                folder = path; sub(/\/[^\/]*$/, "", folder); sub(/^lib\//, "", folder); sub(/^cmd\/.*/, "cmd", folder)
                 if (path ~ /^tests\//) itself[path] = 1
                 else if (path ~ /\.(c|h|def)$/) { near["tests/" folder] = 1; like[stem] = 1; if (stem ~ /^cmd_/) { sub(/^cmd_/, "", stem); command[stem] = 1 } }
             } }

@@ -6,7 +6,7 @@
  * the prefix of the last word. A word that ends with = or . goes on. */
 #include <string.h>
 
-#include "cmd/app/folders.h"
+#include "cmd/app/shipped.h"
 #include "cmd/app/terminal.h"
 #include "cmd/app/help.h"
 #include "rl/env/env.h"

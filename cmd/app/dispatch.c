@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cmd/app/folders.h"
+#include "cmd/app/shipped.h"
 #include "cmd/app/terminal.h"
 #include "cmd/app/help.h"
 

@@ -6,7 +6,7 @@
 
 #include "cmd/common/recipe_command.h"
 #include "cmd/app/app.h"
-#include "cmd/app/folders.h"
+#include "cmd/app/shipped.h"
 #include "cmd/app/terminal.h"
 #include "cmd/app/hub.h"
 #include "lib/recipe/keys.h"
