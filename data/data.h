@@ -189,11 +189,11 @@ typedef struct DataFile {
     int64_t rows; /* kept */
 } DataFile;
 /* Rows that somebody else keeps (pairs, prompts): what their order, their batches and messages about them need. */
-typedef struct OtherRows {
+typedef struct RowSource {
     const void *rows;
     int32_t (*length)(const void *rows, size_t i);
     void (*where)(const void *rows, size_t i, Str *text);
-} OtherRows;
+} RowSource;
 /* Rows are tokenised once, into a file (see DataConfig) that is mapped: memory does not grow with them. */
 typedef struct Dataset {
     size_t n;
@@ -221,11 +221,11 @@ typedef struct Dataset {
     bool held_out; /* these rows are the dataset; else all others are */
     Arena *arena;  /* NULL: all of it is borrowed from the dataset that was split */
     /* Instead of a store: n, longest, counts.tokens and sources are the owner's to set, DataOrder and DataPlan to use; nothing is to be freed */
-    OtherRows other;
+    RowSource row_source;
 } Dataset;
 /* Reads a key such as data.train: a scalar, a list of scalars, or a list of maps. ST_CONFIG. */
 Status data_sources(const Yaml *node, const char *key, Arena *arena, DataSource **sources, size_t *n);
-/* For those who keep rows themselves (OtherRows). */
+/* For those who keep rows themselves (RowSource). */
 typedef struct SourceReader {
     const DataConfig *config; /* of its fields `as`, `columns` and `chat` count */
     RowUse use;

@@ -407,7 +407,7 @@ static Status make_plan(Sft *sft, TrainMemory *memory) {
     return ST_OK;
 }
 
-static Status sft_load_result(void *context, const Run *run) { return trainer_recall(run, ((Sft *)context)->result); }
+static Status sft_load_result(void *context, const Run *run) { return trainer_load_result(run, ((Sft *)context)->result); }
 
 static Status sft_open(void *context, TrainMemory *memory) {
     Sft *sft = context;

@@ -165,7 +165,7 @@ static Status cmd_generate_run(const Command *command, void *context) {
     Generate *job = context;
     OpenedModel opened;
     IlqlHeads heads;
-    IlqlAdvice advice = {&heads, job->ilql};
+    IlqlBias advice = {&heads, job->ilql};
     TokenRows rows = {0};
     TRY(command_needs(command, 1, 1));
     TRY(cmd_generate_check(job));
@@ -182,8 +182,8 @@ static Status cmd_generate_run(const Command *command, void *context) {
     job->plain = job->prompts.n == 1 && !job->output && !command->json;
     Status status = isnan(job->ilql) ? ST_OK : open_heads(command, job, opened.model, &heads);
     if (!isnan(job->ilql)) {
-        job->config.advise = ilql_advise;
-        job->config.advise_context = &advice;
+        job->config.logit_bias = ilql_logit_bias;
+        job->config.logit_bias_context = &advice;
     }
     if (status == ST_OK)
         status = job->input ? token_rows_read(job->input, &opened, &(DataConfig){.system = job->chat.system, .as = job->as}, true, &rows)

@@ -292,7 +292,7 @@ Example dataset_example(const Dataset *dataset, size_t i) {
 }
 
 int32_t dataset_length(const Dataset *dataset, size_t i) {
-    return dataset->other.length ? dataset->other.length(dataset->other.rows, i) : row_at(dataset, i)->n;
+    return dataset->row_source.length ? dataset->row_source.length(dataset->row_source.rows, i) : row_at(dataset, i)->n;
 }
 
 int64_t dataset_tokens(const Dataset *dataset, const size_t *examples, size_t n) {

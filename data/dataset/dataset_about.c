@@ -131,8 +131,8 @@ Status about_duplicates(const Store *store, int64_t *duplicates) {
 /* ---- what is said about it ---- */
 
 void dataset_where(const Dataset *dataset, size_t example, Str *text) {
-    if (dataset->other.where) {
-        dataset->other.where(dataset->other.rows, example, text);
+    if (dataset->row_source.where) {
+        dataset->row_source.where(dataset->row_source.rows, example, text);
         return;
     }
     const Example row = dataset_example(dataset, example);

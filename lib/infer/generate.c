@@ -316,14 +316,14 @@ static Status set_up(Generator *g) {
     int64_t row[2] = {1, (int64_t)vocab};
     g->kept.logits = tensor_new(g->arena, g->model->device, tape_residual(g->tape), 2, row);
     g->kept.logsumexp = tensor_new(g->arena, g->model->device, DT_F64, 1, row);
-    g->kept_advice = g->config->advise ? tensor_new(g->arena, g->model->device, DT_F32, 2, row) : NULL;
+    g->kept_advice = g->config->logit_bias ? tensor_new(g->arena, g->model->device, DT_F32, 2, row) : NULL;
     g->choosers = arena_zero(g->arena, (size_t)g->n_threads * sizeof *g->choosers);
     g->ids = arena_alloc(g->arena, n_tokens * sizeof *g->ids);
     g->segments = arena_alloc(g->arena, n_rows * sizeof *g->segments);
     g->lengths = arena_alloc(g->arena, n_rows * sizeof *g->lengths);
     g->rows = arena_alloc(g->arena, n_rows * sizeof *g->rows);
-    bool whole = (g->kept_advice || !g->config->advise) && g->slots && g->queue && g->waiting && g->kept.logits && g->kept.logsumexp && g->choosers &&
-                 g->ids && g->segments && g->lengths && g->rows;
+    bool whole = (g->kept_advice || !g->config->logit_bias) && g->slots && g->queue && g->waiting && g->kept.logits && g->kept.logsumexp &&
+                 g->choosers && g->ids && g->segments && g->lengths && g->rows;
     for (int i = 0; whole && i < g->n_threads; i++) {
         Chooser *c = &g->choosers[i];
         c->logits = arena_alloc(g->arena, vocab * sizeof *c->logits);
@@ -726,7 +726,7 @@ static Status run_step(Generator *g) {
     Tensor *rows = tensor_view(tape_arena(g->tape), g->model->device, DT_I32, 1, &step.n_rows, g->rows);
     if (!rows) return ST_RESOURCE;
     Logits logits = model_logits(g->model, g->tape, hidden, rows);
-    g->advice = g->config->advise ? g->config->advise(g->config->advise_context, g->tape, hidden, rows) : NULL;
+    g->advice = g->config->logit_bias ? g->config->logit_bias(g->config->logit_bias_context, g->tape, hidden, rows) : NULL;
     TRY(tape_status(g->tape));
     return use_logits(g, &logits);
 }

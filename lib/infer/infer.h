@@ -72,7 +72,7 @@ void generate_memory_free(GenerateMemory *memory);       /* NULL is fine */
 
 /* What is added to the logits of a step's rows before tokens are chosen by them, in the step's memory: (P, V) f32; NULL after a failure, which is on
  * the tape. Log-probabilities that are recorded stay the model's own. */
-typedef Tensor *Advise(void *context, Tape *tape, Tensor *hidden, const Tensor *rows);
+typedef Tensor *LogitBias(void *context, Tape *tape, Tensor *hidden, const Tensor *rows);
 
 typedef struct GenerateConfig {
     SampleConfig sample;
@@ -85,8 +85,8 @@ typedef struct GenerateConfig {
     const int32_t *stop_ids; /* tokens that end a completion beside the model's EOS, such as the chat template's end of turn */
     bool ignore_eos;         /* neither of them ends it */
     int64_t max_batch;       /* sequences at a time; 0 = as many as memory reasonably allows */
-    Advise *advise;          /* NULL: nothing */
-    void *advise_context;
+    LogitBias *logit_bias;   /* NULL: nothing */
+    void *logit_bias_context;
     GenerateMemory *memory; /* of this model, for one call at a time; NULL: the call has its own */
     Session *session;       /* of the one prompt with its one completion, or NULL; it keeps both, also when the call is interrupted */
 } GenerateConfig;

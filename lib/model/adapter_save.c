@@ -224,7 +224,7 @@ static Status write_tensors(const Model *model, const char *path) {
         for (size_t i = 0; i < model->params.n; i++) {
             const Param *param = &model->params.items[i];
             const Tensor *tensor = param->tensor;
-            if (param->role == PARAM_BASE || param->role == PARAM_BESIDE) continue;
+            if (param->role == PARAM_BASE || param->role == PARAM_CHECKPOINT_ONLY) continue;
             if (pass == 1) {
                 safetensors_write_as(writer, tensor->data, tensor->dtype, DT_F32, (size_t)tensor_count(tensor));
                 continue;

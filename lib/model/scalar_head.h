@@ -2,7 +2,7 @@
 /* One number from a hidden state: what a reward model says of a sequence at its last token, or a value function at every token.
  *
  *     Tensor *weight;
- *     TRY(scalar_head_add(model, &(ScalarHeadConfig){.name = "value", .role = PARAM_BESIDE, .trained = true}, &weight));   // starts at zero
+ *     TRY(scalar_head_add(model, &(ScalarHeadConfig){.name = "value", .role = PARAM_CHECKPOINT_ONLY, .trained = true}, &weight));   // starts at zero
  *     Tensor *hidden = model_forward(model, tape, &batch);                     // (N, C)
  *     Tensor *values = op_row_scores(tape, hidden, weight, rows);              // (P, 1), one of each row asked for; gradients to hidden and weight
  */
@@ -13,7 +13,7 @@
 
 typedef struct ScalarHeadConfig {
     const char *name; /* "score" makes the parameter "score.weight" */
-    /* What becomes of it on disk: PARAM_SAVED goes with an adapter, PARAM_BASE with a whole model, PARAM_BESIDE only into checkpoints */
+    /* What becomes of it on disk: PARAM_SAVED goes with an adapter, PARAM_BASE with a whole model, PARAM_CHECKPOINT_ONLY only into checkpoints */
     ParamRole role;
     double deviation; /* of the normal distribution that it starts from; 0 = zeros. Hugging Face starts `score` at initializer_range (0.02); a value
                        * function starts at zero: it then says 0 of every state, and the first advantages are the returns themselves */

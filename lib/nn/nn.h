@@ -17,11 +17,11 @@
 /* ---- parameters: loading, saving, LoRA, clipping, the optimiser and `inspect` all walk this one list ---- */
 
 typedef enum ParamRole {
-    PARAM_BASE,   /* a weight of the checkpoint */
-    PARAM_LORA_A, /* (rank, in) */
-    PARAM_LORA_B, /* (out, rank) */
-    PARAM_SAVED,  /* a whole weight trained with the adapter (modules_to_save); the frozen original keeps its own entry */
-    PARAM_BESIDE, /* a head that is no part of what is written as model or adapter (a value function); checkpoints have it */
+    PARAM_BASE,            /* a weight of the checkpoint */
+    PARAM_LORA_A,          /* (rank, in) */
+    PARAM_LORA_B,          /* (out, rank) */
+    PARAM_SAVED,           /* a whole weight trained with the adapter (modules_to_save); the frozen original keeps its own entry */
+    PARAM_CHECKPOINT_ONLY, /* a head that is no part of what is written as model or adapter (a value function); checkpoints have it */
 } ParamRole;
 enum { OPTIMIZER_MAX_STATES = 2 };
 typedef struct Param {

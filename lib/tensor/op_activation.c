@@ -43,7 +43,7 @@ OpCost op_activation_cost(const Node *node, bool backward) { return (OpCost){.by
 
 /* ---- values that are not kept ---- */
 
-struct Making {
+struct Recompute {
     Activation kind;
     Tensor *x, *up;
 };
@@ -51,9 +51,9 @@ struct Making {
 Tensor *op_activation_passing(Tape *tape, Activation kind, Tensor *x, Tensor *up) {
     if (!x || tape_status(tape) != ST_OK) return NULL;
     Tensor *y = result_like(tape, x, up);
-    Making *making = tape_copy(tape, &(Making){kind, x, up}, sizeof *making);
-    if (!y || !making) return tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
-    y->making = making;
+    Recompute *recompute = tape_copy(tape, &(Recompute){kind, x, up}, sizeof *recompute);
+    if (!y || !recompute) return tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
+    y->recompute = recompute;
     y->needs_grad = x->needs_grad || (up && up->needs_grad);
     x->readers++;
     if (up && up != x) up->readers++;
@@ -62,38 +62,38 @@ Tensor *op_activation_passing(Tape *tape, Activation kind, Tensor *x, Tensor *up
 
 /* As op_activation's node would cost; going back y is written too. `backward`: in that pass; `gradients`: what was done. */
 static void profile_making(Tape *tape, const Tensor *y, bool backward, bool gradients) {
-    const Making *making = y->making;
-    Node node = {.inputs = {making->x, making->up}, .outputs = {(Tensor *)(uintptr_t)y}};
+    const Recompute *recompute = y->recompute;
+    Node node = {.inputs = {recompute->x, recompute->up}, .outputs = {(Tensor *)(uintptr_t)y}};
     OpCost cost = op_activation_cost(&node, gradients);
     if (gradients) cost.bytes += (double)tensor_bytes(y);
     profile_call(tape_device(tape), "activation", backward, cost);
 }
 
 static void op_activation_make(Tape *tape, Tensor *y, bool backward) {
-    if (!y->making || y->data || !tape_lend(tape, y)) return;
-    tape_device(tape)->activation(y->making->kind, y->making->x, y->making->up, y);
+    if (!y->recompute || y->data || !tape_temp(tape, y)) return;
+    tape_device(tape)->activation(y->recompute->kind, y->recompute->x, y->recompute->up, y);
     profile_making(tape, y, backward, false);
 }
 
-void making_run(Tape *tape, Tensor *y) { op_activation_make(tape, y, false); }
+void recompute_run(Tape *tape, Tensor *y) { op_activation_make(tape, y, false); }
 
-void making_backward(Tape *tape, Tensor *y) {
-    const Making *making = y->making;
-    if (!making || tape_status(tape) != ST_OK) return;
+void recompute_backward(Tape *tape, Tensor *y) {
+    const Recompute *recompute = y->recompute;
+    if (!recompute || tape_status(tape) != ST_OK) return;
     profile_part(tape_device(tape), "linear", true);
     if (!y->grad) { /* nobody wants one */
         op_activation_make(tape, y, true);
         return;
     }
-    Grads grads = grads_of(tape, making->x, making->up);
+    Grads grads = grads_of(tape, recompute->x, recompute->up);
     if (tape_status(tape) != ST_OK) return;
     y->data = y->grad->data;
-    tape_device(tape)->activation_backward(making->kind, making->x, making->up, y->grad, grads.beta, grads.x, grads.up, y);
+    tape_device(tape)->activation_backward(recompute->kind, recompute->x, recompute->up, y->grad, grads.beta, grads.x, grads.up, y);
     profile_making(tape, y, true, true);
 }
 
-void making_end(Tape *tape, Tensor *y) {
-    if (y->making) tape_take_back(tape, y);
+void recompute_end(Tape *tape, Tensor *y) {
+    if (y->recompute) tape_temp_free(tape, y);
 }
 
 /* Every kind, plain and gated; and one of both factors side by side. */

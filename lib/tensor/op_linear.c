@@ -146,11 +146,11 @@ static void linear_backward(Tape *tape, Node *node) {
         Layer layer = layer_of(node, i);
         if (dy[i] && tape_status(tape) == ST_OK) dh[i] = layer_backward(tape, node, &layer, dy[i], &room);
     }
-    making_backward(tape, node->inputs[X]); /* its values are there again, its gradient is not */
+    recompute_backward(tape, node->inputs[X]); /* its values are there again, its gradient is not */
     if (tape_status(tape) != ST_OK) return;
     factors_backward(tape, node, dy, dh, n, &room);
     weights_backward(tape, node, dy, n);
-    making_end(tape, node->inputs[X]);
+    recompute_end(tape, node->inputs[X]);
     double beta;
     Tensor *residual = node->inputs[RESIDUAL];
     if (!residual || tensor_grad_move(node->outputs[0], residual)) return;
@@ -163,7 +163,7 @@ static void linear_backward(Tape *tape, Node *node) {
 static Tensor *result_of(Tape *tape, const Tensor *x, int64_t in, int64_t out, const Tensor *residual, bool *there) {
     const int64_t rows = tensor_rows(x);
     DType dtype = residual ? tape_residual(tape) : tape_compute(tape);
-    Tensor *in_place = residual && residual->data != x->data ? tape_succeed(tape, residual) : NULL;
+    Tensor *in_place = residual && residual->data != x->data ? tape_reuse(tape, residual) : NULL;
     *there = false;
     if (in_place || tape_status(tape) != ST_OK) return in_place;
     if (residual ? in > out : in >= out) return tape_result(tape, dtype, 2, (int64_t[]){rows, out}, there);
@@ -214,7 +214,7 @@ static bool call_begin(Tape *tape, Tensor *x, LinearArgs layer, Tensor *residual
     call->y = result_of(tape, x, in, out, residual, &call->have_y);
     if (!call->y || (lora && !call->h)) return false;
     if (!have_h && (call->have_y || lora->dropout != 0)) {
-        making_run(tape, x);
+        recompute_run(tape, x);
         if (tape_status(tape) != ST_OK) return false;
         const Tensor *input = branch_input(tape, lora, x, room);
         if (!input) return false;
@@ -244,10 +244,10 @@ static bool calls_end(Tape *tape, Call *calls, int n) {
         call->product.next = first;
         first = &call->product;
     }
-    if (first) making_run(tape, calls->x);
+    if (first) recompute_run(tape, calls->x);
     if (tape_status(tape) != ST_OK) return false;
     if (first) tape_device(tape)->matmul(first);
-    making_end(tape, calls->x);
+    recompute_end(tape, calls->x);
     for (int i = 0; i < n; i++)
         if (!calls[i].have_y && calls[i].residual && calls[i].layer.bias) tape_device(tape)->bias_add(calls[i].y, calls[i].layer.bias);
     Node *node = tape_push(tape, "linear", linear_backward, inputs, LAYERS + n * PER_LAYER, outputs, n, branches, (size_t)n * sizeof *branches);

@@ -39,7 +39,7 @@ static Tensor *inverse_of(Tape *tape, const Tensor *weight) {
 static Tensor *sum_of(Tape *tape, const Tensor *x, const Tensor *residual) {
     ASSERT(tensor_count(residual) == tensor_count(x), "a residual of %lld elements, a norm of %lld", (long long)tensor_count(residual),
            (long long)tensor_count(x));
-    Tensor *in_place = residual->data != x->data ? tape_succeed(tape, residual) : NULL;
+    Tensor *in_place = residual->data != x->data ? tape_reuse(tape, residual) : NULL;
     return in_place ? in_place : tape_tensor_like(tape, tape_residual(tape), residual);
 }
 
@@ -56,8 +56,8 @@ Tensor *op_rms_norm(Tape *tape, Tensor *x, Tensor *weight, double eps, Tensor *r
     if (!y || !rstd) return NULL;
     Tensor *inverse = !residual && width == tensor_width(x) && tape_recording(tape) ? inverse_of(tape, weight) : NULL;
     tape_device(tape)->rms_norm(x, weight, eps, residual, y, rstd);
-    x->spent = x->result && inverse;
-    y->read_back = inverse != NULL;
+    x->dead_after_use = x->result && inverse;
+    y->saved_by_output = inverse != NULL;
     Node *node = tape_push(tape, "rms_norm", rms_norm_backward, (Tensor *[]){x, weight, residual}, 3, &y, 1, NULL, 0);
     if (node) node->saved[RSTD] = rstd, node->saved[INVERSE] = inverse;
     return y;

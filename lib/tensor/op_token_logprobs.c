@@ -41,11 +41,11 @@ static void token_logprobs_backward(Tape *tape, Node *node) {
     Tensor *dhead = tape_grad(tape, node->inputs[HEAD], &head_beta);
     Tensor *dselected = dhidden ? tape_scratch(tape, dhidden->dtype, 2, saved->selected->shape) : NULL;
     if (tape_status(tape) != ST_OK) return;
-    ASSERT(!results->slope || (!grads.entropy && !grads.mean), "gradients of an entropy or mean that was to be read only");
-    if (results->slope) device->scale_rows(results->slope, grads.logprob, dselected);
-    if (dhead || !results->slope)
+    ASSERT(!results->dlogp_dhidden || (!grads.entropy && !grads.mean), "gradients of an entropy or mean that was to be read only");
+    if (results->dlogp_dhidden) device->scale_rows(results->dlogp_dhidden, grads.logprob, dselected);
+    if (dhead || !results->dlogp_dhidden)
         device->token_logprobs_backward(&saved->args, saved->selected, node->inputs[HEAD], saved->targets, results, &grads,
-                                        results->slope ? NULL : dselected, head_beta, dhead);
+                                        results->dlogp_dhidden ? NULL : dselected, head_beta, dhead);
     if (!dhidden) return;
     if (beta == 0) device->fill(dhidden, 0);
     device->scatter_add_rows(dselected, saved->rows, dhidden);
@@ -62,7 +62,7 @@ TokenLogprobs op_token_logprobs(Tape *tape, Tensor *hidden, Tensor *head, const 
                               .logsumexp = tape_tensor(tape, dtype, 1, &n)};
     if (tape_recording(tape) && by_slope(args, hidden, head)) {
         int64_t kept = head->needs_grad ? rows_kept(tape, hidden, n) : 0;
-        results.slope = tape_tensor(tape, dtype, 2, selected_shape);
+        results.dlogp_dhidden = tape_tensor(tape, dtype, 2, selected_shape);
         if (head->needs_grad) results.reference = tape_tensor(tape, dtype, 1, &n);
         if (kept > 0) results.weights = tape_tensor(tape, hidden->dtype, 2, (int64_t[]){kept, tensor_rows(head)});
     }
@@ -84,7 +84,7 @@ OpCost op_token_logprobs_cost(const Node *node, bool backward) {
            dhead = head->needs_grad ? (double)tensor_bytes(head) : 0;
     double kept = results->weights ? (double)tensor_bytes(results->weights) : 0,
            again = results->weights ? 1 - (double)tensor_rows(results->weights) / (double)n : 1;
-    if (results->slope) {
+    if (results->dlogp_dhidden) {
         double slope = (double)(n * tensor_width(hidden)) * (double)dtype_size(node->outputs[LOGPROB]->dtype);
         if (!backward) return (OpCost){2 * product, bytes + slope + kept};
         return head->needs_grad ? (OpCost){(1 + again) * product, again * bytes + slope + 2 * selected + kept + dhead}

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tape: runs ops, remembers how to go back, and keeps the step's memory.
  *
- * Three arenas: `book` for the small things (tensor headers, nodes, attributes), `data` for elements, so that a run on the meta device never touches
+ * Four arenas: `meta` for the small things (tensor headers, nodes, attributes), `data` for elements, so that a run on the meta device never touches
  * `data` and costs no memory, and `kept` for results that outlive a checkpointed layer's forward pass. Going back, a node's results are dead once the
  * node is done: `data` is rewound to where the node began, and what recomputation and scratch need comes from there. Gradients of activations live in
- * buffers that are handed on from op to op, and so do values that are there for a moment (tape_lend). */
+ * buffers of `grads` that are handed on from op to op, and so do values that are there for a moment (tape_temp). */
 #include "lib/tensor/tensor.h"
 
 #include <stdio.h>
@@ -21,14 +21,14 @@ typedef struct FreeBuffer {
 } FreeBuffer;
 
 /* What tape_result does while a checkpointed layer runs: counts, keeps the results, or gives them back. */
-typedef enum Keeping { KEEP_NOTHING, KEEP_COUNT, KEEP_ALL, KEEP_RECALL } Keeping;
+typedef enum Keeping { KEEP_NOTHING, KEEP_COUNT, KEEP_ALL, KEEP_RESTORE } Keeping;
 enum { LAYER_MAX_RESULTS = 64 };
 
 struct Tape {
     const Device *device;
     DType compute;
     size_t limit;
-    Arena *book, *data, *kept, *grads;
+    Arena *meta, *data, *kept, *grads;
     Entry **entries;
     size_t n_entries, cap_entries;
     FreeBuffer *free_buffers;
@@ -50,11 +50,11 @@ Tape *tape_new(const Device *device, DType compute, size_t limit) {
                    .compute = compute,
                    .limit = limit,
                    .record = true,
-                   .book = arena_new(0),
+                   .meta = arena_new(0),
                    .data = arena_new(limit),
                    .kept = arena_new(limit),
                    .grads = arena_new(limit)};
-    if (!tape->book || !tape->data || !tape->kept || !tape->grads) {
+    if (!tape->meta || !tape->data || !tape->kept || !tape->grads) {
         tape_free(tape);
         return NULL;
     }
@@ -64,7 +64,7 @@ Tape *tape_new(const Device *device, DType compute, size_t limit) {
 
 void tape_free(Tape *tape) {
     if (!tape) return;
-    arena_free(tape->book);
+    arena_free(tape->meta);
     arena_free(tape->data);
     arena_free(tape->kept);
     arena_free(tape->grads);
@@ -74,7 +74,7 @@ void tape_free(Tape *tape) {
 }
 
 void tape_reset(Tape *tape) {
-    arena_reset(tape->book);
+    arena_reset(tape->meta);
     arena_reset(tape->data);
     arena_reset(tape->kept);
     arena_reset(tape->grads);
@@ -94,7 +94,7 @@ void tape_record(Tape *tape, bool record) {
 void tape_checkpoint(Tape *tape, Checkpointing kind) { tape->checkpointing = kind; }
 
 Checkpointing tape_checkpointing(const Tape *tape) { return tape->checkpointing; }
-Arena *tape_arena(Tape *tape) { return tape->book; }
+Arena *tape_arena(Tape *tape) { return tape->meta; }
 const Device *tape_device(const Tape *tape) { return tape->device; }
 DType tape_compute(const Tape *tape) { return tape->compute; }
 DType tape_residual(const Tape *tape) { return tape->compute == DT_F64 ? DT_F64 : DT_F32; }
@@ -102,25 +102,25 @@ Status tape_status(const Tape *tape) { return tape->status; }
 bool tape_recording(const Tape *tape) { return tape->record; }
 bool tape_needs_backward(const Tape *tape) { return tape->record || tape->keeping == KEEP_COUNT || tape->keeping == KEEP_ALL; }
 
-TapeRoom tape_room(const Tape *tape) {
-    return (TapeRoom){arena_peak(tape->book), arena_peak(tape->data), arena_peak(tape->kept), arena_peak(tape->grads)};
+TapeBytes tape_bytes(const Tape *tape) {
+    return (TapeBytes){arena_peak(tape->meta), arena_peak(tape->data), arena_peak(tape->kept), arena_peak(tape->grads)};
 }
 
-size_t tape_room_bytes(const TapeRoom *room) {
-    return arena_pages(room->book) + arena_pages(room->data) + arena_pages(room->kept) + arena_pages(room->grads);
+size_t tape_bytes_total(const TapeBytes *bytes) {
+    return arena_pages(bytes->meta) + arena_pages(bytes->activations) + arena_pages(bytes->kept) + arena_pages(bytes->gradients);
 }
 
-void tape_reserve(Tape *tape, const TapeRoom *room) {
+void tape_reserve(Tape *tape, const TapeBytes *bytes) {
     tape_reset(tape);
-    arena_reserve(tape->book, room->book);
-    arena_reserve(tape->data, room->data);
-    arena_reserve(tape->kept, room->kept);
-    arena_reserve(tape->grads, room->grads);
+    arena_reserve(tape->meta, bytes->meta);
+    arena_reserve(tape->data, bytes->activations);
+    arena_reserve(tape->kept, bytes->kept);
+    arena_reserve(tape->grads, bytes->gradients);
     tape_reset(tape); /* marks are of blocks */
 }
 
 size_t tape_peak_bytes(const Tape *tape) {
-    return arena_resident(tape->book) + arena_resident(tape->data) + arena_resident(tape->kept) + arena_resident(tape->grads);
+    return arena_resident(tape->meta) + arena_resident(tape->data) + arena_resident(tape->kept) + arena_resident(tape->grads);
 }
 
 Tensor *tape_fail(Tape *tape, Status code, const char *format, ...) {
@@ -151,10 +151,10 @@ static bool within_limit(Tape *tape, const int64_t *shape, int n_dims, DType dty
     return false;
 }
 
-/* A tensor whose header is in `book` and whose elements are in `arena`. */
+/* A tensor whose header is in `meta` and whose elements are in `arena`. */
 static Tensor *tensor_in(Tape *tape, Arena *arena, DType dtype, int n_dims, const int64_t *shape) {
     if (tape->status != ST_OK || !within_limit(tape, shape, n_dims, dtype)) return NULL;
-    Tensor *tensor = tensor_view(tape->book, tape->device, dtype, n_dims, shape, NULL);
+    Tensor *tensor = tensor_view(tape->meta, tape->device, dtype, n_dims, shape, NULL);
     if (!tensor) return out_of_memory(tape);
     tensor->data = arena_alloc(arena, tensor_bytes(tensor));
     return tensor->data ? tensor : out_of_memory(tape);
@@ -166,17 +166,17 @@ Tensor *tape_tensor_like(Tape *tape, DType dtype, const Tensor *like) { return l
 
 Tensor *tape_scratch(Tape *tape, DType dtype, int n_dims, const int64_t *shape) { return tape_tensor(tape, dtype, n_dims, shape); }
 
-Tensor *tape_succeed(Tape *tape, const Tensor *spent) {
-    if (!spent->spent || spent->read_back || spent->readers != 1 || spent->dtype != tape_residual(tape) || !tape->record ||
+Tensor *tape_reuse(Tape *tape, const Tensor *dead) {
+    if (!dead->dead_after_use || dead->saved_by_output || dead->readers != 1 || dead->dtype != tape_residual(tape) || !tape->record ||
         tape->keeping != KEEP_NOTHING || tape->status != ST_OK)
         return NULL;
-    Tensor *tensor = tensor_view(tape->book, tape->device, spent->dtype, spent->n_dims, spent->shape, spent->data);
+    Tensor *tensor = tensor_view(tape->meta, tape->device, dead->dtype, dead->n_dims, dead->shape, dead->data);
     return tensor ? tensor : out_of_memory(tape);
 }
 
 void *tape_copy(Tape *tape, const void *bytes, size_t size) {
     if (tape->status != ST_OK) return NULL;
-    void *copy = arena_alloc(tape->book, size);
+    void *copy = arena_alloc(tape->meta, size);
     if (!copy) return out_of_memory(tape);
     memcpy(copy, bytes, size);
     return copy;
@@ -185,7 +185,7 @@ void *tape_copy(Tape *tape, const void *bytes, size_t size) {
 static void profile_node(const Tape *tape, const Node *node, bool backward) {
     if (!profile_running()) return;
     OpCost cost = {0};
-    bool computed = backward || !node->outputs[0] || !node->outputs[0]->recalled;
+    bool computed = backward || !node->outputs[0] || !node->outputs[0]->restored;
     for (int i = 0; computed && i < n_op_infos; i++)
         if (strcmp(op_infos[i].name, node->op) == 0) cost = op_infos[i].cost(node, backward);
     profile_call(tape->device, node->op, backward, cost);
@@ -217,7 +217,7 @@ Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Te
         tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
         return NULL;
     }
-    Entry *entry = arena_zero(tape->book, sizeof *entry);
+    Entry *entry = arena_zero(tape->meta, sizeof *entry);
     if (!entry) {
         out_of_memory(tape);
         return NULL;
@@ -253,13 +253,13 @@ static void grad_release(Tape *tape, Tensor *tensor) {
     tensor->grad = NULL;
 }
 
-bool tape_lend(Tape *tape, Tensor *tensor) {
+bool tape_temp(Tape *tape, Tensor *tensor) {
     if (tape->status != ST_OK || !within_limit(tape, tensor->shape, tensor->n_dims, tensor->dtype)) return false;
     tensor->data = grad_buffer(tape, tensor_bytes(tensor));
     return tensor->data || out_of_memory(tape);
 }
 
-void tape_take_back(Tape *tape, Tensor *tensor) {
+void tape_temp_free(Tape *tape, Tensor *tensor) {
     if (tensor->grad)
         grad_release(tape, tensor);
     else if (tensor->data)
@@ -276,7 +276,7 @@ Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta) {
         return tensor->grad;
     }
     if (!within_limit(tape, tensor->shape, tensor->n_dims, tensor->dtype)) return NULL;
-    Tensor *grad = tensor_view(tape->book, tape->device, tensor->dtype, tensor->n_dims, tensor->shape, NULL);
+    Tensor *grad = tensor_view(tape->meta, tape->device, tensor->dtype, tensor->n_dims, tensor->shape, NULL);
     if (grad) grad->data = grad_buffer(tape, tensor_bytes(tensor));
     if (!grad || !grad->data) return out_of_memory(tape);
     *beta = 0;
@@ -339,9 +339,9 @@ typedef struct LayerCall {
 
 /* Values that are there already, under a new header: gradients are the new one's own. */
 static Tensor *tape_restore(Tape *tape, const Tensor *kept) {
-    Tensor *tensor = tensor_view(tape->book, tape->device, kept->dtype, kept->n_dims, kept->shape, kept->data);
+    Tensor *tensor = tensor_view(tape->meta, tape->device, kept->dtype, kept->n_dims, kept->shape, kept->data);
     if (!tensor) return out_of_memory(tape);
-    tensor->recalled = true;
+    tensor->restored = true;
     return tensor;
 }
 
@@ -351,12 +351,12 @@ Tensor *tape_result(Tape *tape, DType dtype, int n_dims, const int64_t *shape, b
     if (tape->keeping == KEEP_NOTHING) return tape_tensor(tape, dtype, n_dims, shape);
     int i = tape->next_result++;
     ASSERT(i < LAYER_MAX_RESULTS, "a layer of more than %d results", LAYER_MAX_RESULTS);
-    if (tape->keeping == KEEP_RECALL && i < tape->n_results && tape->results[i]) {
+    if (tape->keeping == KEEP_RESTORE && i < tape->n_results && tape->results[i]) {
         *there = true;
         return tape_restore(tape, tape->results[i]);
     }
     Tensor *tensor = tensor_in(tape, tape->keeping == KEEP_ALL ? tape->kept : tape->data, dtype, n_dims, shape);
-    if (tape->keeping != KEEP_RECALL) tape->results[i] = tensor;
+    if (tape->keeping != KEEP_RESTORE) tape->results[i] = tensor;
     return tensor;
 }
 
@@ -365,7 +365,7 @@ static void layer_backward(Tape *tape, Node *node) {
     size_t floor = tape->n_entries;
     tape->record = true;
     tape->op_mark = arena_mark(tape->data);
-    tape->keeping = KEEP_RECALL;
+    tape->keeping = KEEP_RESTORE;
     tape->next_result = 0;
     tape->n_results = call->n_results;
     memcpy(tape->results, call->results, (size_t)call->n_results * sizeof *tape->results);

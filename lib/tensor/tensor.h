@@ -44,7 +44,7 @@ uint16_t float_to_f16(float value);
 enum { TENSOR_MAX_DIMS = 4 };
 typedef struct Device Device;
 typedef struct Tensor Tensor;
-typedef struct Making Making;
+typedef struct Recompute Recompute;
 struct Tensor {
     DType dtype;
     int n_dims;
@@ -54,16 +54,16 @@ struct Tensor {
     const char *name; /* for messages; may be NULL */
     Tensor *grad;     /* same shape; NULL when there is none (yet) */
     bool needs_grad;
-    bool constant;  /* contents never change: the device may keep a packed copy in `packed` */
-    bool in_out;    /* a weight stored (in, out) instead of (out, in), as GPT-2's Conv1D */
-    bool blank;     /* a gradient that counts as zeros: the first one that adds to it writes instead (tape_grad) */
-    bool result;    /* of an op */
-    int readers;    /* of a result: nodes that have it as input, and activations that are not kept, so far */
-    bool spent;     /* a result whose reader goes back without its values (op_rms_norm) */
-    bool read_back; /* a result whose own op goes back by its values: nothing may be done to them in place */
-    bool recalled;  /* a result that was kept for the backward pass, with all that was done to it in place */
+    bool constant;        /* contents never change: the device may keep a packed copy in `packed` */
+    bool in_out;          /* a weight stored (in, out) instead of (out, in), as GPT-2's Conv1D */
+    bool blank;           /* a gradient that counts as zeros: the first one that adds to it writes instead (tape_grad) */
+    bool result;          /* of an op */
+    int readers;          /* of a result: nodes that have it as input, and activations that are not kept, so far */
+    bool dead_after_use;  /* a result whose reader goes back without its values (op_rms_norm) */
+    bool saved_by_output; /* a result whose own op goes back by its values: nothing may be done to them in place */
+    bool restored;        /* a result that was kept for the backward pass, with all that was done to it in place */
     /* Values are not kept but made where op_linear reads them (op_activation_passing), and `data` is NULL before and after; NULL: they are there */
-    const Making *making;
+    const Recompute *recompute;
     void *packed; /* owned by the device; tensor_unpack frees it */
 };
 
@@ -174,9 +174,9 @@ typedef struct TokenLogprobs {
  * going back by logprob alone. */
 typedef struct LogprobResults {
     Tensor *logprob, *entropy, *mean;
-    Tensor *logsumexp; /* of logits after soft-cap and temperature */
-    Tensor *slope;     /* (P, C): gradient of each logprob by its row, so that the gradient of the hidden states takes no more products */
-    /* Beside slope, without soft-cap: what the device must remember of a row to make the gradient of a trained head of weights as they are in
+    Tensor *logsumexp;     /* of logits after soft-cap and temperature */
+    Tensor *dlogp_dhidden; /* (P, C): gradient of each logprob by its row, so that the gradient of the hidden states takes no more products */
+    /* Beside dlogp_dhidden, without soft-cap: what the device must remember of a row to make the gradient of a trained head of weights as they are in
      * `weights` */
     Tensor *reference;
     /* Beside reference: (K, V) in hidden's dtype, arranged as the device likes. Probabilities of the first K rows, each row up to a factor: their
@@ -269,7 +269,7 @@ Tape *tape_new(const Device *device, DType compute, size_t limit);
 void tape_free(Tape *tape);
 void tape_reset(Tape *tape);               /* forgets the step; memory stays for the next */
 void tape_record(Tape *tape, bool record); /* off: nothing can be run backward, and layers give their memory back at once */
-/* What op_layer keeps of a layer for the backward pass: what its ops read going back, so neither a residual stream under norms (tape_succeed) nor
+/* What op_layer keeps of a layer for the backward pass: what its ops read going back, so neither a residual stream under norms (tape_reuse) nor
  * what a linear layer makes of an activation; its input and what is dear for its bytes, attention and products whose sums are at least as long as
  * their rows, so that norms, gate and up, and attention's last product unless it is longer than it is wide, are computed again; its input alone. Of a
  * trained head probabilities are kept with CHECKPOINT_NONE only. The bits are the same. */
@@ -285,14 +285,14 @@ Status tape_status(const Tape *tape);
 /* What it holds of memory for the largest use so far, activations and their gradients, in whole pages */
 size_t tape_peak_bytes(const Tape *tape);
 /* Bytes of what lives on a tape, by how long: the most that was in use. Of a plan, a step on the meta device, it is what the same step will take. */
-typedef struct TapeRoom {
-    size_t book, data, kept, grads;
-} TapeRoom;
-TapeRoom tape_room(const Tape *tape);
-size_t tape_room_bytes(const TapeRoom *room); /* in whole pages */
+typedef struct TapeBytes {
+    size_t meta, activations, kept, gradients;
+} TapeBytes;
+TapeBytes tape_bytes(const Tape *tape);
+size_t tape_bytes_total(const TapeBytes *bytes); /* in whole pages */
 /* Forgets the step, and makes room for the largest one to come in one piece each: else smaller steps before it would leave gaps, and it would take
  * more than its plan says. */
-void tape_reserve(Tape *tape, const TapeRoom *room);
+void tape_reserve(Tape *tape, const TapeBytes *bytes);
 
 /* Gradient of the loss by `tensor`, given from outside: `values` holds one double per element. Added to what is there. On the meta device `values` is
  * not looked at. */
@@ -325,9 +325,9 @@ Tensor *tape_tensor_like(Tape *tape, DType dtype, const Tensor *like);
 /* The same for a result that is dear to compute, which a checkpointed layer may have kept: then *there is true, and the values are not to be computed
  * again. In each run of a layer the calls must come in the same order. */
 Tensor *tape_result(Tape *tape, DType dtype, int n_dims, const int64_t *shape, bool *there);
-/* A tensor in the place of a spent one, whose values it begins with: the next sum of a residual stream. NULL where they are still wanted: by another
- * reader, by the op that made them, or by a checkpointed layer that will run again. */
-Tensor *tape_succeed(Tape *tape, const Tensor *spent);
+/* A tensor in the place of one that is `dead_after_use`, whose values it begins with: the next sum of a residual stream. NULL where they are still
+ * wanted: by another reader, by the op that made them, or by a checkpointed layer that will run again. */
+Tensor *tape_reuse(Tape *tape, const Tensor *dead);
 /* Shape fault in an op's arguments that a user's data can cause. Returns NULL. */
 Tensor *tape_fail(Tape *tape, Status code, const char *format, ...) PRINTF_LIKE(3, 4);
 /* The end of an op: records it if the tape records and an input needs a gradient; marks the outputs. `size` bytes of attributes are copied; 0: there
@@ -342,10 +342,10 @@ bool tape_needs_backward(const Tape *tape); /* this run of the op, or what it le
 Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta);
 /* Hands the gradient buffer of `from`, which is done with it, to `to` if that has none yet and is of the same form; false when it can't. */
 bool tensor_grad_move(Tensor *from, Tensor *to);
-/* Memory for values that are there for a moment, out of that which gradients of activations take in turn; false after a failure. tape_take_back: the
+/* Memory for values that are there for a moment, out of that which gradients of activations take in turn; false after a failure. tape_temp_free: the
  * values' end, and that of a gradient in the same memory. */
-bool tape_lend(Tape *tape, Tensor *tensor);
-void tape_take_back(Tape *tape, Tensor *tensor);
+bool tape_temp(Tape *tape, Tensor *tensor);
+void tape_temp_free(Tape *tape, Tensor *tensor);
 /* Scratch during one op's forward or backward: freed when the op's backward ends; in the forward pass it lives with the step. */
 Tensor *tape_scratch(Tape *tape, DType dtype, int n_dims, const int64_t *shape);
 
@@ -395,11 +395,11 @@ void op_linears(Tape *tape, Tensor *x, const LinearArgs *layers, int n, Tensor *
 /* op_activation for one op_linear or op_linears, the only reader: the step keeps no values of it. They are made when the product runs, and once more
  * when its gradient goes back through the activation. */
 Tensor *op_activation_passing(Tape *tape, Activation kind, Tensor *x, Tensor *up);
-/* For that reader; all do nothing where y is an ordinary tensor. making_run: y's values are there. making_backward: passes y's gradient, which is
- * complete, on to x and up; y's values take its place. making_end: the values are gone again. */
-void making_run(Tape *tape, Tensor *y);
-void making_backward(Tape *tape, Tensor *y);
-void making_end(Tape *tape, Tensor *y);
+/* For that reader; all do nothing where y is an ordinary tensor. recompute_run: y's values are there. recompute_backward: passes y's gradient, which
+ * is complete, on to x and up; y's values take its place. recompute_end: the values are gone again. */
+void recompute_run(Tape *tape, Tensor *y);
+void recompute_backward(Tape *tape, Tensor *y);
+void recompute_end(Tape *tape, Tensor *y);
 
 /* ---- the gradient check, driven by ops.def: every op brings an example ---- */
 

@@ -35,8 +35,8 @@ static Status plan_activations(const TrainerConfig *config, TrainMemory *memory)
     if (!meta) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
     tape_checkpoint(meta, config->model->checkpointing);
     Status status = config->task.largest_batch(config->task.context, meta);
-    memory->room = tape_room(meta);
-    memory->activations = tape_room_bytes(&memory->room);
+    memory->tape_bytes = tape_bytes(meta);
+    memory->activations = tape_bytes_total(&memory->tape_bytes);
     tape_free(meta);
     if (status != ST_RESOURCE) return status;
     char need[32], have[32];
@@ -66,11 +66,11 @@ static Status memory_measure(const TrainerConfig *config, size_t resident, Train
         .checkpointing = config->model->checkpointing,
     };
     size_t loaded = memory->mapped + memory->weights + memory->gradients;
-    memory->program = (resident > loaded ? resident - loaded : 0) + FIRST_TIME;
+    memory->baseline = (resident > loaded ? resident - loaded : 0) + FIRST_TIME;
     TRY(plan_activations(config, memory));
     memory->scratch = cpu_planned_bytes();
     memory->total =
-        loaded + memory->packed + memory->optimizer + memory->best + memory->activations + memory->scratch + memory->program + beside(config);
+        loaded + memory->packed + memory->optimizer + memory->best + memory->activations + memory->scratch + memory->baseline + beside(config);
     return ST_OK;
 }
 
@@ -124,8 +124,8 @@ static size_t in_steps(size_t bytes, size_t step, size_t limit) {
 }
 
 static size_t decided_program(const TrainMemory *memory, size_t files, size_t limit) {
-    files = MIN(files - MIN(files, memory->mapped), memory->program);
-    return in_steps(memory->program - files, OWN_STEP, limit) + in_steps(files + FILE_HEADROOM, FILE_STEP, limit);
+    files = MIN(files - MIN(files, memory->mapped), memory->baseline);
+    return in_steps(memory->baseline - files, OWN_STEP, limit) + in_steps(files + FILE_HEADROOM, FILE_STEP, limit);
 }
 
 static Status decide(const TrainerConfig *config, size_t resident, size_t files, size_t limit, Checkpointing checkpointing, int64_t part_tokens,
@@ -134,7 +134,7 @@ static Status decide(const TrainerConfig *config, size_t resident, size_t files,
     omp_set_num_threads(MAX(threads, DECIDED_THREADS)); /* none is started: on the meta device one is asked for all */
     Status status = try_choice(config, resident, checkpointing, part_tokens, memory);
     omp_set_num_threads(threads);
-    memory->total += decided_program(memory, files, limit) - memory->program;
+    memory->total += decided_program(memory, files, limit) - memory->baseline;
     return status;
 }
 
@@ -212,7 +212,7 @@ static Status memory_choose(const TrainerConfig *config, const char *run_dir, Tr
 
 Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMemory *memory) {
     TRY(memory_choose(config, run_dir, memory));
-    tape_reserve(config->tape, &memory->room);
+    tape_reserve(config->tape, &memory->tape_bytes);
     return ST_OK;
 }
 
@@ -247,7 +247,7 @@ void train_memory_describe(const TrainMemory *memory, Str *text) {
         {"mapped weights", memory->mapped},   {"weights", memory->weights},     {"packed weights", memory->packed},
         {"gradients", memory->gradients},     {"optimizer", memory->optimizer}, {"best weights", memory->best},
         {"activations", memory->activations}, {"scratch", memory->scratch},     {"sampling", memory->rollout},
-        {"experience", memory->experience},   {"program", memory->program},
+        {"experience", memory->experience},   {"program", memory->baseline},
     };
     char bytes[32];
     str_printf(text, "%s", format_bytes((double)memory->total, bytes));
@@ -277,7 +277,7 @@ void train_memory_write(JsonWriter *w, const TrainMemory *memory) {
     jw_int(w, "scratch", (int64_t)memory->scratch);
     if (memory->rollout) jw_int(w, "sampling", (int64_t)memory->rollout);
     if (memory->experience) jw_int(w, "experience", (int64_t)memory->experience);
-    jw_int(w, "program", (int64_t)memory->program);
+    jw_int(w, "program", (int64_t)memory->baseline);
     jw_string(w, "checkpointing", checkpointing_names[memory->checkpointing]);
     jw_int(w, "part_tokens", memory->part_tokens);
     jw_end_object(w);

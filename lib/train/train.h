@@ -91,11 +91,11 @@ typedef struct TrainMemory {
     size_t scratch;              /* what kernels keep for themselves */
     size_t rollout;              /* of sampling: key/value cache, activations of a step, logits; 0 where nothing is sampled */
     size_t experience;           /* environments, and what happened in them; 0 where there are none */
-    size_t program;              /* what the process holds beside them: code, tokenizer, rows; as measured, and what code takes when it first runs */
+    size_t baseline;             /* what the process holds beside them: code, tokenizer, rows; as measured, and what code takes when it first runs */
     Checkpointing checkpointing; /* it holds with this, and with accumulation steps in parts of at most part_tokens; 0 = whole */
     int64_t part_tokens;
-    size_t total;  /* of all: the largest resident size to expect */
-    TapeRoom room; /* what `activations` counts */
+    size_t total;         /* of all: the largest resident size to expect */
+    TapeBytes tape_bytes; /* what `activations` counts */
 } TrainMemory;
 /* With train.max_memory the model's checkpointing and the task's split are set to the cheapest that stays below it: a trained head's logits computed
  * again, norms and activations, parts, whole layers computed again, smaller parts. ST_RESOURCE when none does. Without it they are as the recipe
@@ -117,7 +117,7 @@ void train_memory_describe(const TrainMemory *memory, Str *text);  /* one line f
 void train_memory_write(JsonWriter *w, const TrainMemory *memory); /* as "memory": {...}, for started.json */
 
 /* Of a run that is finished already: its result again. ST_INPUT: finished.json lacks some of it. */
-Status trainer_recall(const Run *run, TrainResult *result);
+Status trainer_load_result(const Run *run, TrainResult *result);
 /* Trains from the run's checkpoint (or step 0) to the end, then writes the result. With early_stopping the weights of the best evaluation are what is
  * written, else the last ones. Gradients are zero when it is called. ST_INTERRUPTED after interrupt_request with a checkpoint saved; ST_NUMERIC
  * naming step, tensor and rows. */

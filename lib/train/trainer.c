@@ -462,7 +462,7 @@ static Status trainer_finish(Trainer *trainer, TrainResult *result) {
     return status;
 }
 
-Status trainer_recall(const Run *run, TrainResult *result) {
+Status trainer_load_result(const Run *run, TrainResult *result) {
     json_t *summary;
     TRY(run_summary(run, &summary));
     *result = (TrainResult){.already_finished = true, .best_step = -1};

@@ -73,7 +73,7 @@ static Status training_prepare(Training *t) {
     TRY(t->kind->open(t->context, &t->memory));
     if (t->longer.before) TRY(lengthen_plan(&t->longer, *t->recipe, t->kind, t->context));
     if (t->longer.idle) return ST_OK;
-    t->kind->tell(t->context, &t->memory);
+    t->kind->report_plan(t->context, &t->memory);
     if (t->longer.before) tell_length(t);
     tell_rejected(*t->recipe, NULL);
     return trainer_check_memory(*t->recipe, &t->memory);
@@ -97,7 +97,7 @@ static Status training_execute(Training *t) {
     training_tell_kept(t->options, t->run);
     run_resume_by(t->run, t->options->resume_command);
     t->finished = run_finished(t->run); /* perhaps by another process in the meantime */
-    if (t->finished) return t->kind->recall(t->context, t->run);
+    if (t->finished) return t->kind->load_result(t->context, t->run);
     TRY(write_started(t));
     TRY(rejected_write((*t->recipe)->rejected, run_dir(t->run)));
     tell_rejected(*t->recipe, t->run);

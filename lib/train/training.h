@@ -12,12 +12,12 @@
 #include "lib/run/report.h"
 #include "lib/train/train.h"
 
-/* What training_run asks of a kind of training, in this order: `recall` alone where the run was finished before, else all the others. */
+/* What training_run asks of a kind of training, in this order: `load_result` alone where the run was finished before, else all the others. */
 typedef struct TrainingKind {
-    Status (*recall)(void *context, const Run *run);        /* says a finished run's result again */
-    Status (*open)(void *context, TrainMemory *memory);     /* model, rows, steps; what the run will take, all 0 where that is not planned */
-    void (*tell)(void *context, const TrainMemory *memory); /* shows the plan; a dry run ends here */
-    void (*started)(void *context, JsonWriter *w);          /* what is known before the first step, into started.json */
+    Status (*load_result)(void *context, const Run *run);          /* says a finished run's result again */
+    Status (*open)(void *context, TrainMemory *memory);            /* model, rows, steps; what the run will take, all 0 where that is not planned */
+    void (*report_plan)(void *context, const TrainMemory *memory); /* shows the plan; a dry run ends here */
+    void (*started)(void *context, JsonWriter *w);                 /* what is known before the first step, into started.json */
     Status (*train)(void *context, Run *run);
     void (*release)(void *context); /* in any case, and before the report is written */
     bool has_template;              /* chat_template.jinja goes with what is trained */

@@ -224,17 +224,17 @@ Status actor_critic_act(Learner *learner, const double *observations, int64_t n,
     return ST_OK;
 }
 
-void actor_critic_policy(Learner *learner, Keeper *keeper) {
+void actor_critic_policy(Learner *learner, StateList *states) {
     ActorCritic *ac = learner->self;
-    keep_weights(keeper, &ac->policy.params);
-    if (ac->rollout.observed) moments_keep(&ac->observed, keeper, "observation/mean", "observation/variance", "observation/count");
+    state_weights(states, &ac->policy.params);
+    if (ac->rollout.observed) moments_list_state(&ac->observed, states, "observation/mean", "observation/variance", "observation/count");
 }
 
-void actor_critic_keep(Learner *learner, Keeper *keeper) {
+void actor_critic_list_state(Learner *learner, StateList *states) {
     ActorCritic *ac = learner->self;
-    keep_optimizer(keeper, &ac->policy.params);
-    keep_count(keeper, "optimizer_steps", &ac->optimizer_steps);
-    if (ac->rollout.scale) reward_scale_keep(&ac->scale, keeper);
+    state_optimizer(states, &ac->policy.params);
+    state_count(states, "optimizer_steps", &ac->optimizer_steps);
+    if (ac->rollout.scale) reward_scale_list_state(&ac->scale, states);
 }
 
 Status actor_critic_rows(ActorCritic *ac, Learner *learner, int64_t *n) {

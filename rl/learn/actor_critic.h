@@ -61,8 +61,8 @@ typedef struct ActorCritic {
 Status actor_critic_open(Learner *learner, bool values, int64_t parts);
 Status actor_critic_reserve(Learner *learner, TrainMemory *memory);
 Status actor_critic_act(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *actions);
-void actor_critic_policy(Learner *learner, Keeper *keeper);
-void actor_critic_keep(Learner *learner, Keeper *keeper);
+void actor_critic_policy(Learner *learner, StateList *states);
+void actor_critic_list_state(Learner *learner, StateList *states);
 void actor_critic_close(Learner *learner);
 
 /* The rollout's valid rows in order in ac->rows; n: their number. */

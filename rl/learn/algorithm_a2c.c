@@ -25,6 +25,6 @@ const Algorithm algorithm_a2c = {
     .update = a2c_update,
     .act = actor_critic_act,
     .policy = actor_critic_policy,
-    .keep = actor_critic_keep,
+    .list_state = actor_critic_list_state,
     .close = actor_critic_close,
 };

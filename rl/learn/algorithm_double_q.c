@@ -25,16 +25,16 @@ static Status double_q_open(Learner *learner) {
     return values_new(learner, self->t.A, &self->Q2);
 }
 
-static void double_q_policy(Learner *learner, Keeper *keeper) {
+static void double_q_policy(Learner *learner, StateList *states) {
     const DoubleQ *self = learner->self;
-    tabular_policy(learner, keeper);
-    values_keep(keeper, "Q2", &self->Q2);
+    tabular_policy(learner, states);
+    values_list_state(states, "Q2", &self->Q2);
 }
 
-static void double_q_keep(Learner *learner, Keeper *keeper) {
+static void double_q_list_state(Learner *learner, StateList *states) {
     const DoubleQ *self = learner->self;
-    tabular_keep(learner, keeper);
-    values_keep_visits(keeper, "visits2", &self->Q2);
+    tabular_list_state(learner, states);
+    values_list_visits(states, "visits2", &self->Q2);
 }
 
 const Algorithm algorithm_double_q = {
@@ -44,6 +44,6 @@ const Algorithm algorithm_double_q = {
     .open = double_q_open,
     .learn = double_q_learn,
     .policy = double_q_policy,
-    .keep = double_q_keep,
+    .list_state = double_q_list_state,
     OF_A_TABLE,
 };

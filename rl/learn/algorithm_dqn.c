@@ -154,17 +154,17 @@ static void dqn_close(Learner *learner) {
     tape_free(dqn->tape);
 }
 
-static void dqn_policy(Learner *learner, Keeper *keeper) {
+static void dqn_policy(Learner *learner, StateList *states) {
     const Dqn *dqn = learner->self;
-    keep_weights(keeper, &dqn->Q.params);
+    state_weights(states, &dqn->Q.params);
 }
 
-static void dqn_keep(Learner *learner, Keeper *keeper) {
+static void dqn_list_state(Learner *learner, StateList *states) {
     Dqn *dqn = learner->self;
-    keep_optimizer(keeper, &dqn->Q.params);
-    keep_copy(keeper, "target/", &dqn->target.params);
-    keep_count(keeper, "optimizer_steps", &dqn->optimizer_steps);
-    replay_keep(&dqn->D, keeper);
+    state_optimizer(states, &dqn->Q.params);
+    state_copy(states, "target/", &dqn->target.params);
+    state_count(states, "optimizer_steps", &dqn->optimizer_steps);
+    replay_list_state(&dqn->D, states);
 }
 
 const Algorithm algorithm_dqn = {
@@ -177,6 +177,6 @@ const Algorithm algorithm_dqn = {
     .update = dqn_update,
     .act = act,
     .policy = dqn_policy,
-    .keep = dqn_keep,
+    .list_state = dqn_list_state,
     .close = dqn_close,
 };

@@ -50,15 +50,15 @@ static Status dyna_q_open(Learner *learner) {
     return ST_OK;
 }
 
-static void dyna_q_keep(Learner *learner, Keeper *keeper) {
+static void dyna_q_list_state(Learner *learner, StateList *states) {
     const DynaQ *self = learner->self;
     size_t n = (size_t)(self->t.Q.n * self->t.A);
-    tabular_keep(learner, keeper);
-    keep_f64(keeper, "model/R", self->R, (int64_t)n);
-    keep_f64(keeper, "model/gamma", self->gamma, (int64_t)n);
-    keep_bytes(keeper, "model/S_next", self->S_next, n * sizeof *self->S_next);
-    keep_bytes(keeper, "model/seen", self->seen, n * sizeof *self->seen);
-    keep_bytes(keeper, "model/n_seen", self->n_seen, sizeof *self->n_seen);
+    tabular_list_state(learner, states);
+    state_f64(states, "model/R", self->R, (int64_t)n);
+    state_f64(states, "model/gamma", self->gamma, (int64_t)n);
+    state_bytes(states, "model/S_next", self->S_next, n * sizeof *self->S_next);
+    state_bytes(states, "model/seen", self->seen, n * sizeof *self->seen);
+    state_bytes(states, "model/n_seen", self->n_seen, sizeof *self->n_seen);
 }
 
 const Algorithm algorithm_dyna_q = {
@@ -68,6 +68,6 @@ const Algorithm algorithm_dyna_q = {
     .open = dyna_q_open,
     .learn = dyna_q_learn,
     .policy = tabular_policy,
-    .keep = dyna_q_keep,
+    .list_state = dyna_q_list_state,
     OF_A_TABLE,
 };

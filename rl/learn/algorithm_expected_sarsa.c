@@ -17,6 +17,6 @@ const Algorithm algorithm_expected_sarsa = {
     .open = expected_sarsa_open,
     .learn = expected_sarsa_learn,
     .policy = tabular_policy,
-    .keep = tabular_keep,
+    .list_state = tabular_list_state,
     OF_A_TABLE,
 };

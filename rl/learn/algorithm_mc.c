@@ -51,10 +51,10 @@ static Status mc_open(Learner *learner) {
     return memory_open(learner, recipe->rl_max_episode, &mc->memory);
 }
 
-static void mc_keep(Learner *learner, Keeper *keeper) {
+static void mc_list_state(Learner *learner, StateList *states) {
     const MonteCarlo *mc = learner->self;
-    tabular_keep(learner, keeper);
-    memory_keep(&mc->memory, &mc->t, keeper);
+    tabular_list_state(learner, states);
+    memory_list_state(&mc->memory, &mc->t, states);
 }
 
 const Algorithm algorithm_mc = {
@@ -64,6 +64,6 @@ const Algorithm algorithm_mc = {
     .open = mc_open,
     .learn = mc_learn,
     .policy = tabular_policy,
-    .keep = mc_keep,
+    .list_state = mc_list_state,
     OF_A_TABLE,
 };

@@ -72,11 +72,11 @@ static Status off_policy_mc_open(Learner *learner) {
     return memory_open(learner, recipe->rl_max_episode, &self->memory);
 }
 
-static void off_policy_mc_keep(Learner *learner, Keeper *keeper) {
+static void off_policy_mc_list_state(Learner *learner, StateList *states) {
     const OffPolicy *self = learner->self;
-    tabular_keep(learner, keeper);
-    memory_keep(&self->memory, &self->t, keeper);
-    keep_f64(keeper, "C", self->C, self->t.Q.n * self->t.A);
+    tabular_list_state(learner, states);
+    memory_list_state(&self->memory, &self->t, states);
+    state_f64(states, "C", self->C, self->t.Q.n * self->t.A);
 }
 
 const Algorithm algorithm_off_policy_mc = {
@@ -86,6 +86,6 @@ const Algorithm algorithm_off_policy_mc = {
     .open = off_policy_mc_open,
     .learn = off_policy_mc_learn,
     .policy = tabular_policy,
-    .keep = off_policy_mc_keep,
+    .list_state = off_policy_mc_list_state,
     OF_A_TABLE,
 };

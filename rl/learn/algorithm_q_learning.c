@@ -17,6 +17,6 @@ const Algorithm algorithm_q_learning = {
     .open = q_learning_open,
     .learn = q_learning_learn,
     .policy = tabular_policy,
-    .keep = tabular_keep,
+    .list_state = tabular_list_state,
     OF_A_TABLE,
 };

@@ -30,6 +30,6 @@ const Algorithm algorithm_reinforce = {
     .update = reinforce_update,
     .act = actor_critic_act,
     .policy = actor_critic_policy,
-    .keep = actor_critic_keep,
+    .list_state = actor_critic_list_state,
     .close = actor_critic_close,
 };

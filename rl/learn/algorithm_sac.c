@@ -406,21 +406,21 @@ static void sac_close(Learner *learner) {
     tape_free(sac->tape);
 }
 
-static void sac_policy(Learner *learner, Keeper *keeper) {
+static void sac_policy(Learner *learner, StateList *states) {
     const Sac *sac = learner->self;
-    keep_weights(keeper, &sac->pi_params);
+    state_weights(states, &sac->pi_params);
 }
 
-static void sac_keep(Learner *learner, Keeper *keeper) {
+static void sac_list_state(Learner *learner, StateList *states) {
     Sac *sac = learner->self;
-    keep_weights(keeper, &sac->critics.params);
-    keep_weights(keeper, &sac->price_params);
-    keep_copy(keeper, "target/", &sac->critics.target_params);
-    keep_optimizer(keeper, &sac->pi_params);
-    keep_optimizer(keeper, &sac->critics.params);
-    keep_optimizer(keeper, &sac->price_params);
-    keep_count(keeper, "optimizer_steps", &sac->optimizer_steps);
-    replay_keep(&sac->D, keeper);
+    state_weights(states, &sac->critics.params);
+    state_weights(states, &sac->price_params);
+    state_copy(states, "target/", &sac->critics.target_params);
+    state_optimizer(states, &sac->pi_params);
+    state_optimizer(states, &sac->critics.params);
+    state_optimizer(states, &sac->price_params);
+    state_count(states, "optimizer_steps", &sac->optimizer_steps);
+    replay_list_state(&sac->D, states);
 }
 
 const Algorithm algorithm_sac = {
@@ -433,6 +433,6 @@ const Algorithm algorithm_sac = {
     .update = sac_update,
     .act = act,
     .policy = sac_policy,
-    .keep = sac_keep,
+    .list_state = sac_list_state,
     .close = sac_close,
 };

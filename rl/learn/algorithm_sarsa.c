@@ -17,6 +17,6 @@ const Algorithm algorithm_sarsa = {
     .open = sarsa_open,
     .learn = sarsa_learn,
     .policy = tabular_policy,
-    .keep = steps_keep,
+    .list_state = steps_list_state,
     OF_A_TABLE,
 };

@@ -17,6 +17,6 @@ const Algorithm algorithm_td = {
     .open = td_open,
     .learn = td_learn,
     .policy = tabular_policy,
-    .keep = steps_keep,
+    .list_state = steps_list_state,
     OF_A_TABLE,
 };

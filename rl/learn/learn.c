@@ -54,11 +54,11 @@ static Status learn_step(void *context, int64_t number, Metrics *metrics) {
     return ST_OK;
 }
 
-static void learn_keep(void *context, Keeper *keeper) {
+static void learn_list_state(void *context, StateList *states) {
     Learn *learn = context;
-    learner_keep(learn->learner, keeper);
-    keep_real(keeper, "last_reward", &learn->last_reward);
-    keep_real(keeper, "best_reward", &learn->best_reward);
+    learner_list_state(learn->learner, states);
+    state_real(states, "last_reward", &learn->last_reward);
+    state_real(states, "best_reward", &learn->best_reward);
 }
 
 static Status resumed(void *context) { return env_resume(((Learn *)context)->learner->env); }
@@ -99,7 +99,7 @@ static Status learn_finish(void *context, Run *run) {
     if (learn->learner->all_episodes == 0)
         run_warn(run, "no episode ended in %lld step%s, so no return is known; max_episode_steps of rl.env, or more rl.total_steps, ends them",
                  (long long)learn->learner->steps, plural(learn->learner->steps));
-    Keeper policy = {.arena = learn->learner->arena};
+    StateList policy = {.arena = learn->learner->arena};
     learn->learner->algorithm->policy(learn->learner, &policy);
     TRY(policy.status);
     TRY(tensors_save(run_path(run, "policy.safetensors"), policy.items, policy.n));
@@ -156,7 +156,7 @@ static Status learn_train(void *context, Run *run) {
                      .done = learn_done,
                      .step = learn_step,
                      .fragile = env_is_remote(learn->learner->env),
-                     .keep = learn_keep,
+                     .list_state = learn_list_state,
                      .resumed = resumed,
                      .on_step = on_step,
                      .finish = learn_finish,
@@ -237,7 +237,7 @@ Status learn_run(const LearnConfig *config, LearnResult *result) {
 /* ---- evaluation ---- */
 
 static Status fill_policy(Learner *learner, const char *path) {
-    Keeper policy = {.arena = learner->arena};
+    StateList policy = {.arena = learner->arena};
     learner->algorithm->policy(learner, &policy);
     TRY(policy.status);
     TRY(tensors_load(path, policy.items, policy.n));

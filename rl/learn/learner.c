@@ -25,23 +25,23 @@ static const Algorithm *algorithm_named(const char *name) {
 
 /* ---- what is kept ---- */
 
-static void keep_environment(Learner *learner, Keeper *keeper) {
+static void state_environment(Learner *learner, StateList *states) {
     Env *env = learner->env;
-    keep_bytes(keeper, "env/counts", env->counts, (size_t)env->copies * sizeof *env->counts);
-    keep_f64(keeper, "env/states", env->states, env->copies * env->state_size);
-    if (env->played) keep_f64(keeper, "env/played", env->played, env->copies * env->max_played * env->action.size);
-    keep_f64(keeper, "env/observations", env->observations, env->copies * env->observation.size);
-    keep_bytes(keeper, "env/lengths", env->lengths, (size_t)env->copies * sizeof *env->lengths);
-    keep_f64(keeper, "env/returns", learner->returns, env->copies);
+    state_bytes(states, "env/counts", env->counts, (size_t)env->copies * sizeof *env->counts);
+    state_f64(states, "env/states", env->states, env->copies * env->state_size);
+    if (env->played) state_f64(states, "env/played", env->played, env->copies * env->max_played * env->action.size);
+    state_f64(states, "env/observations", env->observations, env->copies * env->observation.size);
+    state_bytes(states, "env/lengths", env->lengths, (size_t)env->copies * sizeof *env->lengths);
+    state_f64(states, "env/returns", learner->returns, env->copies);
 }
 
-void learner_keep(Learner *learner, Keeper *keeper) {
-    learner->algorithm->policy(learner, keeper);
-    if (learner->algorithm->keep) learner->algorithm->keep(learner, keeper);
-    keep_environment(learner, keeper);
-    keep_count(keeper, "updates", &learner->updates);
-    keep_count(keeper, "env_steps", &learner->steps);
-    keep_count(keeper, "episodes", &learner->all_episodes);
+void learner_list_state(Learner *learner, StateList *states) {
+    learner->algorithm->policy(learner, states);
+    if (learner->algorithm->list_state) learner->algorithm->list_state(learner, states);
+    state_environment(learner, states);
+    state_count(states, "updates", &learner->updates);
+    state_count(states, "env_steps", &learner->steps);
+    state_count(states, "episodes", &learner->all_episodes);
 }
 
 /* ---- opening ---- */
@@ -153,7 +153,7 @@ static Status too_much(const Learner *learner, size_t need) {
 enum { FIRST_TIME = 2 << 20 };
 
 Status learner_memory(Learner *learner, uint64_t resident, TrainMemory *memory) {
-    *memory = (TrainMemory){.program = (size_t)resident + FIRST_TIME};
+    *memory = (TrainMemory){.baseline = (size_t)resident + FIRST_TIME};
     cpu_plan_clear();
     Status status = learner->algorithm->reserve ? learner->algorithm->reserve(learner, memory) : ST_OK;
     if (status != ST_OK) return status == ST_RESOURCE ? advise_less(learner) : status;
@@ -161,8 +161,8 @@ Status learner_memory(Learner *learner, uint64_t resident, TrainMemory *memory) 
            held = arena_resident(learner->arena) + arena_resident(learner->env->arena) + (learner->world ? arena_resident(learner->world->arena) : 0);
     memory->scratch = cpu_planned_bytes();
     memory->experience = held - MIN(held, networks);
-    memory->total = memory->program + MAX(held, networks) + memory->activations + memory->scratch;
-    size_t need = memory->total - memory->program;
+    memory->total = memory->baseline + MAX(held, networks) + memory->activations + memory->scratch;
+    size_t need = memory->total - memory->baseline;
     return need <= memory_available() ? ST_OK : too_much(learner, need);
 }
 

@@ -54,9 +54,9 @@ typedef struct Algorithm {
      * learned. */
     Status (*act)(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *actions);
     /* What acts: the policy as it is written to policy.safetensors. */
-    void (*policy)(Learner *learner, Keeper *keeper);
+    void (*policy)(Learner *learner, StateList *states);
     /* All else that the next update depends on, beside the policy: optimiser, replay, traces. NULL: nothing. */
-    void (*keep)(Learner *learner, Keeper *keeper);
+    void (*list_state)(Learner *learner, StateList *states);
     /* Values of all states, where the states are numbers, and the exact ones to compare with where the world is known: each n_states; learned is NaN
      * where no episode comes to. false: there are none. NULL: never. */
     bool (*values)(Learner *learner, double *learned, double *exact);
@@ -113,6 +113,6 @@ double learner_linear(const Learner *learner, double start, double end, double s
 /* Draws of this update: number i is the same whatever else was drawn. `stream`: RNG_SAMPLE, RNG_EXPLORE, RNG_SHUFFLE... */
 RngKey learner_key(const Learner *learner, RngStream stream, uint64_t number);
 /* All that a checkpoint holds. */
-void learner_keep(Learner *learner, Keeper *keeper);
+void learner_list_state(Learner *learner, StateList *states);
 
 #endif

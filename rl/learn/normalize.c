@@ -44,10 +44,10 @@ void moments_normalise(const Moments *moments, const double *rows, int64_t n, do
         }
 }
 
-void moments_keep(Moments *moments, Keeper *keeper, const char *mean, const char *variance, const char *count) {
-    keep_f64(keeper, mean, moments->mean, moments->width);
-    keep_f64(keeper, variance, moments->variance, moments->width);
-    keep_f64(keeper, count, moments->count, 1);
+void moments_list_state(Moments *moments, StateList *states, const char *mean, const char *variance, const char *count) {
+    state_f64(states, mean, moments->mean, moments->width);
+    state_f64(states, variance, moments->variance, moments->width);
+    state_f64(states, count, moments->count, 1);
 }
 
 Status reward_scale_init(RewardScale *scale, double gamma, int64_t copies, Arena *arena) {
@@ -67,7 +67,7 @@ void reward_scale_apply(RewardScale *scale, double *rewards, const bool *termina
 
 void reward_scale_restart(RewardScale *scale) { memset(scale->sums, 0, (size_t)scale->copies * sizeof *scale->sums); }
 
-void reward_scale_keep(RewardScale *scale, Keeper *keeper) {
-    moments_keep(&scale->moments, keeper, "return/mean", "return/variance", "return/count");
-    keep_f64(keeper, "return/sums", scale->sums, scale->copies);
+void reward_scale_list_state(RewardScale *scale, StateList *states) {
+    moments_list_state(&scale->moments, states, "return/mean", "return/variance", "return/count");
+    state_f64(states, "return/sums", scale->sums, scale->copies);
 }

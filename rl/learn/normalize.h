@@ -21,7 +21,7 @@ Status moments_init(Moments *moments, int64_t width, Arena *arena);
 void moments_add(Moments *moments, const double *rows, const bool *counted, int64_t n);
 /* out = (row - mean) / sqrt(variance + 1e-8), within +-10; may be the rows themselves. */
 void moments_normalise(const Moments *moments, const double *rows, int64_t n, double *out);
-void moments_keep(Moments *moments, Keeper *keeper, const char *mean, const char *variance, const char *count);
+void moments_list_state(Moments *moments, StateList *states, const char *mean, const char *variance, const char *count);
 
 /* Rewards divided by the standard deviation of the discounted sum of rewards so far, which is what values have to predict. */
 typedef struct RewardScale {
@@ -34,6 +34,6 @@ Status reward_scale_init(RewardScale *scale, double gamma, int64_t copies, Arena
 /* In place, of one step of all copies; flags (copies) as after the step, playing: those that took it. */
 void reward_scale_apply(RewardScale *scale, double *rewards, const bool *terminated, const bool *truncated, const bool *playing);
 void reward_scale_restart(RewardScale *scale); /* every copy begins an episode */
-void reward_scale_keep(RewardScale *scale, Keeper *keeper);
+void reward_scale_list_state(RewardScale *scale, StateList *states);
 
 #endif

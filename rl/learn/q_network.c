@@ -127,13 +127,13 @@ Status q_network_plan(QNetwork *network, const Tape *tape, int64_t acting, int64
     return status;
 }
 
-void keep_copy(Keeper *keeper, const char *prefix, const Params *params) {
+void state_copy(StateList *states, const char *prefix, const Params *params) {
     for (size_t i = 0; i < params->n; i++) {
-        const char *name = arena_printf(keeper->arena, "%s%s", prefix, params->items[i].name);
+        const char *name = arena_printf(states->arena, "%s%s", prefix, params->items[i].name);
         if (name)
-            keep_tensor(keeper, name, params->items[i].tensor);
+            state_tensor(states, name, params->items[i].tensor);
         else
-            keeper->status = ST_RESOURCE;
+            states->status = ST_RESOURCE;
     }
 }
 

@@ -46,7 +46,7 @@ Status q_network_plan(QNetwork *network, const Tape *tape, int64_t acting, int64
 void q_network_blend(const QNetwork *from, double tau, QNetwork *to); /* mlp_blend */
 
 /* All parameters of a copy, under their names behind `prefix`. */
-void keep_copy(Keeper *keeper, const char *prefix, const Params *params);
+void state_copy(StateList *states, const char *prefix, const Params *params);
 
 /* The loss of Q-learning on a batch of n transitions, with the memory that it takes. */
 typedef struct QLoss {

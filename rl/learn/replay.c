@@ -76,29 +76,29 @@ Status replay_check(const Replay *r) {
                               (long long)c->capacity);
 }
 
-static void keep_windows(Replay *r, Keeper *keeper) {
+static void state_windows(Replay *r, StateList *states) {
     const ReplayConfig *c = &r->config;
     int64_t window = c->copies * c->n_step;
-    keep_f32(keeper, "replay/window_observations", r->window_observations, window * c->observation_size);
-    keep_f32(keeper, "replay/window_actions", r->window_actions, window * c->action_size);
-    keep_f64(keeper, "replay/window_rewards", r->window_rewards, window);
-    keep_bytes(keeper, "replay/window_begin", r->window_begin, (size_t)c->copies * sizeof *r->window_begin);
-    keep_bytes(keeper, "replay/window_length", r->window_length, (size_t)c->copies * sizeof *r->window_length);
+    state_f32(states, "replay/window_observations", r->window_observations, window * c->observation_size);
+    state_f32(states, "replay/window_actions", r->window_actions, window * c->action_size);
+    state_f64(states, "replay/window_rewards", r->window_rewards, window);
+    state_bytes(states, "replay/window_begin", r->window_begin, (size_t)c->copies * sizeof *r->window_begin);
+    state_bytes(states, "replay/window_length", r->window_length, (size_t)c->copies * sizeof *r->window_length);
 }
 
-void replay_keep(Replay *r, Keeper *keeper) {
+void replay_list_state(Replay *r, StateList *states) {
     const ReplayConfig *c = &r->config;
-    keep_f32(keeper, "replay/observations", r->observations, c->capacity * c->observation_size);
-    keep_f32(keeper, "replay/next_observations", r->next_observations, c->capacity * c->observation_size);
-    keep_f32(keeper, "replay/actions", r->actions, c->capacity * c->action_size);
-    keep_f64(keeper, "replay/rewards", r->rewards, c->capacity);
-    keep_f64(keeper, "replay/discounts", r->discounts, c->capacity);
-    keep_windows(r, keeper);
-    keep_count(keeper, "replay_size", &r->size);
-    keep_count(keeper, "replay_next", &r->next);
+    state_f32(states, "replay/observations", r->observations, c->capacity * c->observation_size);
+    state_f32(states, "replay/next_observations", r->next_observations, c->capacity * c->observation_size);
+    state_f32(states, "replay/actions", r->actions, c->capacity * c->action_size);
+    state_f64(states, "replay/rewards", r->rewards, c->capacity);
+    state_f64(states, "replay/discounts", r->discounts, c->capacity);
+    state_windows(r, states);
+    state_count(states, "replay_size", &r->size);
+    state_count(states, "replay_next", &r->next);
     if (!c->prioritised) return;
-    keep_f64(keeper, "replay/sums", r->sums, 2 * r->leaves);
-    keep_real(keeper, "replay_largest", &r->largest);
+    state_f64(states, "replay/sums", r->sums, 2 * r->leaves);
+    state_real(states, "replay_largest", &r->largest);
 }
 
 /* ---- the tree of sums ---- */

@@ -61,6 +61,6 @@ Status replay_batch_init(ReplayBatch *batch, int64_t n, const ReplayConfig *conf
 void replay_sample(const Replay *replay, RngKey key, double beta, ReplayBatch *batch);
 /* errors: (n), target minus value. Does nothing where transitions are drawn evenly. */
 void replay_prioritise(Replay *replay, const ReplayBatch *batch, const double *errors);
-void replay_keep(Replay *replay, Keeper *keeper);
+void replay_list_state(Replay *replay, StateList *states);
 
 #endif

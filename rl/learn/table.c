@@ -349,30 +349,30 @@ void steps_learn(Learner *learner, const Step *step, int64_t A, int64_t A_next) 
         learn_toward(t, &t->Q, step->S, A, step->R + step->gamma * next);
 }
 
-void steps_keep(Learner *learner, Keeper *keeper) {
+void steps_list_state(Learner *learner, StateList *states) {
     const Steps *self = learner->self;
-    tabular_keep(learner, keeper);
-    memory_keep(&self->memory, &self->t, keeper);
-    traces_keep(&self->traces, &self->t, keeper);
+    tabular_list_state(learner, states);
+    memory_list_state(&self->memory, &self->t, states);
+    traces_list_state(&self->traces, &self->t, states);
 }
 
 /* ---- what is kept, what is told ---- */
 
-void values_keep(Keeper *keeper, const char *name, const Values *values) { keep_f64(keeper, name, values->w, values->n * values->A); }
+void values_list_state(StateList *states, const char *name, const Values *values) { state_f64(states, name, values->w, values->n * values->A); }
 
-void values_keep_visits(Keeper *keeper, const char *name, const Values *values) {
-    if (values->visits) keep_f64(keeper, name, values->visits, values->n * values->A);
+void values_list_visits(StateList *states, const char *name, const Values *values) {
+    if (values->visits) state_f64(states, name, values->visits, values->n * values->A);
 }
 
-void tabular_policy(Learner *learner, Keeper *keeper) {
+void tabular_policy(Learner *learner, StateList *states) {
     const Tabular *t = learner->self;
-    values_keep(keeper, t->pi ? "V" : "Q", &t->Q);
+    values_list_state(states, t->pi ? "V" : "Q", &t->Q);
 }
 
-void tabular_keep(Learner *learner, Keeper *keeper) {
+void tabular_list_state(Learner *learner, StateList *states) {
     const Tabular *t = learner->self;
-    values_keep_visits(keeper, "visits", &t->Q);
-    keep_f64(keeper, "actions", t->actions, t->copies);
+    values_list_visits(states, "visits", &t->Q);
+    state_f64(states, "actions", t->actions, t->copies);
 }
 
 static double learned_value(const Tabular *t, int64_t s) {

@@ -93,15 +93,15 @@ Status tabular_open(Learner *learner, size_t size, LearnedValues learned);
 #define OF_A_TABLE .tabular = true, .discrete = true, .update = tabular_update, .act = tabular_act, .values = tabular_values
 Status tabular_update(Learner *learner); /* rl.num_steps steps of every copy, each handed to Algorithm.learn */
 Status tabular_act(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *actions);
-void tabular_policy(Learner *learner, Keeper *keeper); /* what of the tables is in policy.safetensors; a checkpoint has all of them */
-void tabular_keep(Learner *learner, Keeper *keeper);
+void tabular_policy(Learner *learner, StateList *states); /* what of the tables is in policy.safetensors; a checkpoint has all of them */
+void tabular_list_state(Learner *learner, StateList *states);
 /* NaN where no episode comes to; the exact ones are the given policy's, or the best */
 bool tabular_values(Learner *learner, double *learned, double *exact);
 
 /* One more table like Q. */
 Status values_new(Learner *learner, int64_t A, Values *values);
-void values_keep(Keeper *keeper, const char *name, const Values *values);        /* its weights: part of a policy */
-void values_keep_visits(Keeper *keeper, const char *name, const Values *values); /* part of what is kept beside it */
+void values_list_state(StateList *states, const char *name, const Values *values);  /* its weights: part of a policy */
+void values_list_visits(StateList *states, const char *name, const Values *values); /* part of what is kept beside it */
 double value_of(const Values *values, const int32_t *S, int64_t A);
 double value_best(Tabular *t, const int32_t *S);                        /* max over actions */
 double value_expected(Tabular *t, const int32_t *S);                    /* mean over the policy; the state's own value where a policy is judged */
@@ -132,7 +132,7 @@ typedef struct Memory {
 } Memory;
 /* In the learner's arena. ST_RESOURCE, also where copies x capacity is more than memory addresses. */
 Status memory_open(Learner *learner, int64_t capacity, Memory *memory);
-void memory_keep(const Memory *memory, const Tabular *t, Keeper *keeper);
+void memory_list_state(const Memory *memory, const Tabular *t, StateList *states);
 void memory_add(Memory *memory, const Step *step);
 size_t memory_at(const Memory *memory, int64_t copy, int64_t time); /* the entry of A, R and b */
 const int32_t *memory_state(const Memory *memory, int64_t copy, int64_t time);
@@ -152,7 +152,7 @@ typedef struct Traces {
     double *old;     /* (copies), true online: the value of S as it was before the last update */
 } Traces;
 Status traces_open(Learner *learner, Traces *traces); /* as memory_open */
-void traces_keep(const Traces *traces, const Tabular *t, Keeper *keeper);
+void traces_list_state(const Traces *traces, const Tabular *t, StateList *states);
 /* One step of TD(lambda) or Sarsa(lambda): values(S,A) and all before it move by the error R + gamma next - value(S,A), next: the value of what
  * follows (S' or S',A'). rl.traces says how the trace grows: accumulating, replacing, or true online (van Seijen & Sutton 2014; Sutton & Barto 12.5).
  */
@@ -166,7 +166,7 @@ typedef struct Steps {
     Traces traces;
 } Steps;                                                    /* learner->self of the functions below */
 Status steps_open(Learner *learner, LearnedValues learned); /* ST_CONFIG for both at once, and for rl.traces without rl.lambda */
-void steps_keep(Learner *learner, Keeper *keeper);
+void steps_list_state(Learner *learner, StateList *states);
 /* Q(S,A), and with steps or traces what came before, learn from R and Q(S',A_next). */
 void steps_learn(Learner *learner, const Step *step, int64_t A, int64_t A_next);
 

@@ -16,14 +16,14 @@ Status memory_open(Learner *learner, int64_t capacity, Memory *m) {
     return m->S && m->A && m->R && m->b && m->T ? ST_OK : ST_RESOURCE;
 }
 
-void memory_keep(const Memory *m, const Tabular *t, Keeper *keeper) {
+void memory_list_state(const Memory *m, const Tabular *t, StateList *states) {
     int64_t steps = t->copies * m->capacity;
     if (steps == 0) return;
-    keep_bytes(keeper, "memory/S", m->S, (size_t)(steps * m->active) * sizeof *m->S);
-    keep_bytes(keeper, "memory/A", m->A, (size_t)steps * sizeof *m->A);
-    keep_f64(keeper, "memory/R", m->R, steps);
-    keep_f64(keeper, "memory/b", m->b, steps);
-    keep_bytes(keeper, "memory/T", m->T, (size_t)t->copies * sizeof *m->T);
+    state_bytes(states, "memory/S", m->S, (size_t)(steps * m->active) * sizeof *m->S);
+    state_bytes(states, "memory/A", m->A, (size_t)steps * sizeof *m->A);
+    state_f64(states, "memory/R", m->R, steps);
+    state_f64(states, "memory/b", m->b, steps);
+    state_bytes(states, "memory/T", m->T, (size_t)t->copies * sizeof *m->T);
 }
 
 size_t memory_at(const Memory *m, int64_t copy, int64_t time) { return (size_t)(copy * m->capacity + time % m->capacity); }

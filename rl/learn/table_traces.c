@@ -23,12 +23,12 @@ Status traces_open(Learner *learner, Traces *traces) {
     return traces->z && traces->list && traces->listed && traces->old ? ST_OK : ST_RESOURCE;
 }
 
-void traces_keep(const Traces *traces, const Tabular *t, Keeper *keeper) {
+void traces_list_state(const Traces *traces, const Tabular *t, StateList *states) {
     if (traces->n == 0) return;
-    keep_f64(keeper, "traces/z", traces->z, t->copies * traces->n);
-    keep_bytes(keeper, "traces/list", traces->list, (size_t)(t->copies * traces->n) * sizeof *traces->list);
-    keep_bytes(keeper, "traces/listed", traces->listed, (size_t)t->copies * sizeof *traces->listed);
-    keep_f64(keeper, "traces/old", traces->old, t->copies);
+    state_f64(states, "traces/z", traces->z, t->copies * traces->n);
+    state_bytes(states, "traces/list", traces->list, (size_t)(t->copies * traces->n) * sizeof *traces->list);
+    state_bytes(states, "traces/listed", traces->listed, (size_t)t->copies * sizeof *traces->listed);
+    state_f64(states, "traces/old", traces->old, t->copies);
 }
 
 /* z += x, or what stands for it. */

@@ -15,63 +15,63 @@
 
 /* ---- what is kept ---- */
 
-void keep_tensor(Keeper *keeper, const char *name, Tensor *tensor) {
-    if (keeper->status != ST_OK) return;
-    if (keeper->n == keeper->cap) {
-        size_t cap = keeper->cap ? 2 * keeper->cap : 32;
-        CheckpointItem *items = arena_alloc(keeper->arena, cap * sizeof *items);
+void state_tensor(StateList *states, const char *name, Tensor *tensor) {
+    if (states->status != ST_OK) return;
+    if (states->n == states->cap) {
+        size_t cap = states->cap ? 2 * states->cap : 32;
+        CheckpointItem *items = arena_alloc(states->arena, cap * sizeof *items);
         if (!items) {
-            keeper->status = ST_RESOURCE;
+            states->status = ST_RESOURCE;
             return;
         }
-        if (keeper->n) memcpy(items, keeper->items, keeper->n * sizeof *items);
-        keeper->items = items;
-        keeper->cap = cap;
+        if (states->n) memcpy(items, states->items, states->n * sizeof *items);
+        states->items = items;
+        states->cap = cap;
     }
-    const char *kept = arena_strdup(keeper->arena, name);
+    const char *kept = arena_strdup(states->arena, name);
     if (!tensor || !kept)
-        keeper->status = ST_RESOURCE;
+        states->status = ST_RESOURCE;
     else
-        keeper->items[keeper->n++] = (CheckpointItem){kept, tensor};
+        states->items[states->n++] = (CheckpointItem){kept, tensor};
 }
 
-static void keep_array(Keeper *keeper, const char *name, DType dtype, void *values, int64_t n) {
-    if (n > 0) keep_tensor(keeper, name, tensor_view(keeper->arena, device_cpu(), dtype, 1, &n, values));
+static void state_array(StateList *states, const char *name, DType dtype, void *values, int64_t n) {
+    if (n > 0) state_tensor(states, name, tensor_view(states->arena, device_cpu(), dtype, 1, &n, values));
 }
 
-void keep_f64(Keeper *keeper, const char *name, double *values, int64_t n) { keep_array(keeper, name, DT_F64, values, n); }
+void state_f64(StateList *states, const char *name, double *values, int64_t n) { state_array(states, name, DT_F64, values, n); }
 
-void keep_f32(Keeper *keeper, const char *name, float *values, int64_t n) { keep_array(keeper, name, DT_F32, values, n); }
+void state_f32(StateList *states, const char *name, float *values, int64_t n) { state_array(states, name, DT_F32, values, n); }
 
-void keep_bytes(Keeper *keeper, const char *name, void *bytes, size_t n) {
+void state_bytes(StateList *states, const char *name, void *bytes, size_t n) {
     ASSERT(n % 4 == 0, "%zu bytes of '%s' are no multiple of 4", n, name);
-    keep_array(keeper, name, DT_I32, bytes, (int64_t)(n / 4));
+    state_array(states, name, DT_I32, bytes, (int64_t)(n / 4));
 }
 
-void keep_count(Keeper *keeper, const char *name, int64_t *value) {
-    ASSERT(keeper->n_counts < KEEPER_NUMBERS, "more than %d counts", KEEPER_NUMBERS);
-    keeper->counts[keeper->n_counts++] = (KeptCount){name, value};
+void state_count(StateList *states, const char *name, int64_t *value) {
+    ASSERT(states->n_counts < STATE_NUMBERS, "more than %d counts", STATE_NUMBERS);
+    states->counts[states->n_counts++] = (StateCount){name, value};
 }
 
-void keep_real(Keeper *keeper, const char *name, double *value) {
-    ASSERT(keeper->n_reals < KEEPER_NUMBERS, "more than %d numbers", KEEPER_NUMBERS);
-    keeper->reals[keeper->n_reals++] = (KeptReal){name, value};
+void state_real(StateList *states, const char *name, double *value) {
+    ASSERT(states->n_reals < STATE_NUMBERS, "more than %d numbers", STATE_NUMBERS);
+    states->reals[states->n_reals++] = (StateReal){name, value};
 }
 
-void keep_weights(Keeper *keeper, const Params *params) {
+void state_weights(StateList *states, const Params *params) {
     for (size_t i = 0; i < params->n; i++)
-        if (params->items[i].trained) keep_tensor(keeper, params->items[i].name, params->items[i].tensor);
+        if (params->items[i].trained) state_tensor(states, params->items[i].name, params->items[i].tensor);
 }
 
-void keep_optimizer(Keeper *keeper, const Params *params) {
+void state_optimizer(StateList *states, const Params *params) {
     for (size_t i = 0; i < params->n; i++)
         for (int s = 0; s < OPTIMIZER_MAX_STATES; s++) {
             const Param *param = &params->items[i];
-            const char *name = param->state[s] ? arena_printf(keeper->arena, "state%d/%s", s, param->name) : NULL;
+            const char *name = param->state[s] ? arena_printf(states->arena, "state%d/%s", s, param->name) : NULL;
             if (name)
-                keep_tensor(keeper, name, param->state[s]);
+                state_tensor(states, name, param->state[s]);
             else if (param->state[s])
-                keeper->status = ST_RESOURCE;
+                states->status = ST_RESOURCE;
         }
 }
 
@@ -100,8 +100,8 @@ double metric_get(const Metrics *metrics, const char *name) {
 /* A whole step in memory, for tasks that are fragile. */
 typedef struct Copy {
     unsigned char *bytes; /* of all tensors, one behind the other; NULL: none was made */
-    int64_t counts[KEEPER_NUMBERS];
-    double reals[KEEPER_NUMBERS];
+    int64_t counts[STATE_NUMBERS];
+    double reals[STATE_NUMBERS];
     int64_t step;
     uint64_t metrics_bytes;
     double made, seconds; /* when, and how long it took */
@@ -112,7 +112,7 @@ typedef struct Loop {
     Run *run;
     const LoopTask *task;
     Arena *arena;
-    Keeper keeper;
+    StateList states;
     Copy copy;
     Metrics pending;          /* of a step that is learned but not yet evaluated */
     bool evaluating;          /* there is one: number step - 1 */
@@ -144,26 +144,26 @@ static Status metrics_from_json(const json_t *list, Arena *arena, Metrics *metri
 }
 
 static json_t *state_to_json(const Loop *loop) {
-    const Keeper *keeper = &loop->keeper;
+    const StateList *states = &loop->states;
     json_t *json =
         json_pack("{s:I, s:f, s:o}", "step", (json_int_t)loop->step, "seconds", elapsed(loop), "inputs", run_inputs_to_json(loop->task->inputs));
     if (!json) return NULL;
-    for (size_t i = 0; i < keeper->n_counts; i++) json_object_set_new(json, keeper->counts[i].name, json_integer(*keeper->counts[i].value));
-    for (size_t i = 0; i < keeper->n_reals; i++) json_object_set_new(json, keeper->reals[i].name, json_real_or_null(*keeper->reals[i].value));
+    for (size_t i = 0; i < states->n_counts; i++) json_object_set_new(json, states->counts[i].name, json_integer(*states->counts[i].value));
+    for (size_t i = 0; i < states->n_reals; i++) json_object_set_new(json, states->reals[i].name, json_real_or_null(*states->reals[i].value));
     if (loop->evaluating) json_object_set_new(json, "judging", metrics_to_json(&loop->pending));
     return json;
 }
 
 static Status state_from_json(Loop *loop, const json_t *json) {
     static const char where[] = "state.json";
-    const Keeper *keeper = &loop->keeper;
+    const StateList *states = &loop->states;
     TRY(run_check_inputs(loop->run, loop->task->inputs, json));
     TRY(json_get_int(json, where, "step", &loop->step));
     TRY(json_get_double(json, where, "seconds", &loop->seconds_before));
-    for (size_t i = 0; i < keeper->n_counts; i++) TRY(json_get_int(json, where, keeper->counts[i].name, keeper->counts[i].value));
-    for (size_t i = 0; i < keeper->n_reals; i++) {
-        *keeper->reals[i].value = (double)NAN; /* null leaves it so */
-        TRY(json_get_double(json, where, keeper->reals[i].name, keeper->reals[i].value));
+    for (size_t i = 0; i < states->n_counts; i++) TRY(json_get_int(json, where, states->counts[i].name, states->counts[i].value));
+    for (size_t i = 0; i < states->n_reals; i++) {
+        *states->reals[i].value = (double)NAN; /* null leaves it so */
+        TRY(json_get_double(json, where, states->reals[i].name, states->reals[i].value));
     }
     const json_t *pending = json_object_get(json, "judging");
     loop->evaluating = pending != NULL;
@@ -174,7 +174,7 @@ static Status save_checkpoint(Loop *loop) {
     if (loop->saved_step == loop->step) return ST_OK;
     json_t *json = state_to_json(loop);
     if (!json) return status_fail(ST_RESOURCE, "out of memory for a checkpoint");
-    Status status = checkpoint_save(loop->run, loop->step, loop->keeper.items, loop->keeper.n, json, loop->recipe->train_keep_checkpoints);
+    Status status = checkpoint_save(loop->run, loop->step, loop->states.items, loop->states.n, json, loop->recipe->train_keep_checkpoints);
     json_decref(json);
     if (status == ST_OK) loop->saved_step = loop->step;
     return status;
@@ -184,7 +184,7 @@ static Status load_checkpoint(Loop *loop) {
     int64_t step = run_step(loop->run);
     json_t *json;
     if (step < 0) return ST_OK;
-    TRY(checkpoint_load(loop->run, step, loop->keeper.items, loop->keeper.n, &json));
+    TRY(checkpoint_load(loop->run, step, loop->states.items, loop->states.n, &json));
     Status status = state_from_json(loop, json);
     json_decref(json);
     loop->saved_step = step;
@@ -208,8 +208,8 @@ static Status check_metrics(const Loop *loop, const Metrics *metrics) {
 }
 
 static Status check_kept(const Loop *loop) {
-    for (size_t i = 0; i < loop->keeper.n; i++) {
-        const CheckpointItem *item = &loop->keeper.items[i];
+    for (size_t i = 0; i < loop->states.n; i++) {
+        const CheckpointItem *item = &loop->states.items[i];
         if (item->tensor->dtype == DT_I32 || tensor_find_nonfinite(item->tensor) < 0) continue;
         status_fail(ST_NUMERIC, "'%s' holds a NaN or an infinity after step %lld", item->name, (long long)loop->step);
         return status_hint(ST_NUMERIC, "lower the step size (train.learning_rate, rl.alpha)");
@@ -222,9 +222,9 @@ static Status check_kept(const Loop *loop) {
 /* Bytes that are copied after every step; more when the last copy took no more than this part of the time since */
 enum { COPY_SMALL = 1 << 20, COPY_SHARE = 50 };
 
-static void copy_tensors(const Keeper *keeper, unsigned char *bytes, bool back) {
-    for (size_t i = 0; i < keeper->n; i++) {
-        Tensor *tensor = keeper->items[i].tensor;
+static void copy_tensors(const StateList *states, unsigned char *bytes, bool back) {
+    for (size_t i = 0; i < states->n; i++) {
+        Tensor *tensor = states->items[i].tensor;
         size_t size = tensor_bytes(tensor);
         memcpy(back ? tensor->data : bytes, back ? bytes : tensor->data, size);
         bytes += size;
@@ -233,18 +233,18 @@ static void copy_tensors(const Keeper *keeper, unsigned char *bytes, bool back) 
 
 /* Where there is no memory for it, older checkpoints have to do. */
 static void make_copy(Loop *loop) {
-    const Keeper *keeper = &loop->keeper;
+    const StateList *states = &loop->states;
     Copy *copy = &loop->copy;
     struct stat info;
     double began = clock_seconds();
     size_t size = 1;
     if (!loop->task->fragile) return;
-    for (size_t i = 0; i < keeper->n; i++) size += tensor_bytes(keeper->items[i].tensor);
+    for (size_t i = 0; i < states->n; i++) size += tensor_bytes(states->items[i].tensor);
     if (size > COPY_SMALL && copy->bytes && began - copy->made < COPY_SHARE * copy->seconds) return;
     if (!copy->bytes && !(copy->bytes = malloc(size))) return;
-    copy_tensors(keeper, copy->bytes, false);
-    for (size_t i = 0; i < keeper->n_counts; i++) copy->counts[i] = *keeper->counts[i].value;
-    for (size_t i = 0; i < keeper->n_reals; i++) copy->reals[i] = *keeper->reals[i].value;
+    copy_tensors(states, copy->bytes, false);
+    for (size_t i = 0; i < states->n_counts; i++) copy->counts[i] = *states->counts[i].value;
+    for (size_t i = 0; i < states->n_reals; i++) copy->reals[i] = *states->reals[i].value;
     copy->step = loop->step;
     copy->metrics_bytes = stat(loop->run->metrics_path, &info) == 0 ? (uint64_t)info.st_size : 0;
     copy->made = clock_seconds();
@@ -252,11 +252,11 @@ static void make_copy(Loop *loop) {
 }
 
 static Status take_copy(Loop *loop) {
-    const Keeper *keeper = &loop->keeper;
+    const StateList *states = &loop->states;
     const Copy *copy = &loop->copy;
-    copy_tensors(keeper, copy->bytes, true);
-    for (size_t i = 0; i < keeper->n_counts; i++) *keeper->counts[i].value = copy->counts[i];
-    for (size_t i = 0; i < keeper->n_reals; i++) *keeper->reals[i].value = copy->reals[i];
+    copy_tensors(states, copy->bytes, true);
+    for (size_t i = 0; i < states->n_counts; i++) *states->counts[i].value = copy->counts[i];
+    for (size_t i = 0; i < states->n_reals; i++) *states->reals[i].value = copy->reals[i];
     loop->step = copy->step;
     return run_cut_metrics(loop->run, copy->metrics_bytes);
 }
@@ -432,8 +432,8 @@ static Status loop_finish(Loop *loop) {
 }
 
 static Status run_all(Loop *loop) {
-    loop->task->keep(loop->task->context, &loop->keeper);
-    TRY(loop->keeper.status);
+    loop->task->list_state(loop->task->context, &loop->states);
+    TRY(loop->states.status);
     TRY(load_checkpoint(loop));
     TRY(look_back(loop));
     loop->began = clock_seconds();
@@ -445,7 +445,7 @@ static Status run_all(Loop *loop) {
 Status loop_run(const Recipe *recipe, Run *run, const LoopTask *task, LoopResult *result) {
     Loop loop = {.recipe = recipe, .run = run, .task = task, .arena = arena_new(0), .saved_step = -1, .doctor = rl_doctor_new()};
     *result = (LoopResult){0};
-    loop.keeper.arena = loop.arena;
+    loop.states.arena = loop.arena;
     Status status = loop.arena && loop.doctor ? run_all(&loop) : status_fail(ST_RESOURCE, "out of memory for the run");
     if (status == ST_OK) *result = (LoopResult){loop.step, elapsed(&loop)};
     rl_doctor_free(loop.doctor);

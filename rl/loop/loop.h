@@ -2,44 +2,45 @@
 /* The loop of runs that make their own data as they go (reinforcement learning): steps, metrics, checkpoints with exact resume, the end. What a run
  * is, is said by one list of all that the next step depends on: it is written into checkpoints, read back and compared in form.
  *
- *     static void table_keep(void *context, Keeper *keeper) {
- *         keep_f64(keeper, "Q", table->Q, table->n);
- *         keep_count(keeper, "episodes", &table->episodes);
+ *     static void table_list_state(void *context, StateList *states) {
+ *         state_f64(states, "Q", table->Q, table->n);
+ *         state_count(states, "episodes", &table->episodes);
  *     }
- *     TRY(loop_run(recipe, run, &(LoopTask){.context = table, .keep = table_keep, .step = table_step, ...}, &result));
+ *     TRY(loop_run(recipe, run, &(LoopTask){.context = table, .list_state = table_list_state, .step = table_step, ...}, &result));
  */
 #ifndef TUNE_LOOP_H
 #define TUNE_LOOP_H
 
 #include "lib/train/train.h"
 
-typedef struct KeptCount {
+typedef struct StateCount {
     const char *name;
     int64_t *value;
-} KeptCount;
-typedef struct KeptReal {
+} StateCount;
+typedef struct StateReal {
     const char *name;
     double *value;
-} KeptReal;
-enum { KEEPER_NUMBERS = 16 };
-typedef struct Keeper {
+} StateReal;
+enum { STATE_NUMBERS = 16 };
+typedef struct StateList {
     Arena *arena;
     CheckpointItem *items;
     size_t n, cap;
-    KeptCount counts[KEEPER_NUMBERS];
-    KeptReal reals[KEEPER_NUMBERS];
+    StateCount counts[STATE_NUMBERS];
+    StateReal reals[STATE_NUMBERS];
     size_t n_counts, n_reals;
     Status status; /* the first failure */
-} Keeper;
-void keep_f64(Keeper *keeper, const char *name, double *values, int64_t n);
-void keep_f32(Keeper *keeper, const char *name, float *values, int64_t n);
-void keep_bytes(Keeper *keeper, const char *name, void *bytes, size_t n); /* n a multiple of 4: integers of any width; flags in arrays rounded up */
-void keep_tensor(Keeper *keeper, const char *name, Tensor *tensor);
-void keep_count(Keeper *keeper, const char *name, int64_t *value); /* the name is a constant text, as in keep_real */
-void keep_real(Keeper *keeper, const char *name, double *value);   /* NaN stays NaN */
+} StateList;
+void state_f64(StateList *states, const char *name, double *values, int64_t n);
+void state_f32(StateList *states, const char *name, float *values, int64_t n);
+void state_bytes(StateList *states, const char *name, void *bytes,
+                 size_t n); /* n a multiple of 4: integers of any width; flags in arrays rounded up */
+void state_tensor(StateList *states, const char *name, Tensor *tensor);
+void state_count(StateList *states, const char *name, int64_t *value); /* the name is a constant text, as in state_real */
+void state_real(StateList *states, const char *name, double *value);   /* NaN stays NaN */
 /* Trained parameters under their own names, and the optimiser's states of each. */
-void keep_weights(Keeper *keeper, const Params *params);
-void keep_optimizer(Keeper *keeper, const Params *params);
+void state_weights(StateList *states, const Params *params);
+void state_optimizer(StateList *states, const Params *params);
 
 /* The numbers of one step, in the order in which they were first set. Names are constant texts. */
 enum { METRICS_MAX = 128 };
@@ -71,7 +72,7 @@ typedef struct LoopTask {
     /* `step` itself may fail for another program's fault, or be interrupted while it waits for that: a copy of what is kept, of the newest step or
      * one shortly before, is held for that and saved then */
     bool fragile;
-    void (*keep)(void *context, Keeper *keeper);
+    void (*list_state)(void *context, StateList *states);
     Status (*resumed)(void *context); /* all that is kept has been read from a checkpoint; NULL: that is enough */
     /* "tokens": the metric that says how many were done in the step; the file also gets "tokens_per_second", which like "seconds" no two runs share.
      * NULL: none */

@@ -186,14 +186,14 @@ static bool ilql_done(void *context) {
     return il->done >= il->total_steps;
 }
 
-static void ilql_keep(void *context, Keeper *keeper) {
+static void ilql_list_state(void *context, StateList *states) {
     Ilql *il = context;
-    keep_weights(keeper, &il->model->params);
-    keep_optimizer(keeper, &il->model->params);
-    ilql_heads_keep(&il->heads, keeper);
-    keep_count(keeper, "done", &il->done);
-    keep_real(keeper, "first_loss", &il->first_loss);
-    keep_real(keeper, "last_loss", &il->last_loss);
+    state_weights(states, &il->model->params);
+    state_optimizer(states, &il->model->params);
+    ilql_heads_list_state(&il->heads, states);
+    state_count(states, "done", &il->done);
+    state_real(states, "first_loss", &il->first_loss);
+    state_real(states, "last_loss", &il->last_loss);
 }
 
 static void on_step(void *context, int64_t number, const Metrics *metrics, double seconds, double elapsed) {
@@ -419,7 +419,7 @@ static Status ilql_train(void *context, Run *run) {
         .inputs = {{"model.path", model_fingerprint(il->model)}, {"data.train", offline_rows_fingerprint(&il->rows)}},
         .done = ilql_done,
         .step = ilql_step,
-        .keep = ilql_keep,
+        .list_state = ilql_list_state,
         .rate = "tokens",
         .on_step = on_step,
         .finish = ilql_finish,

@@ -17,7 +17,7 @@ static Status add_weight(Model *model, const char *name, int layer, int64_t rows
     tensor->device->fill(tensor, 0);
     *weight = tensor;
     if (!trained) return ST_OK;
-    Param *param = params_add(&model->params, full, tensor, PARAM_BESIDE);
+    Param *param = params_add(&model->params, full, tensor, PARAM_CHECKPOINT_ONLY);
     return param ? params_train(param, model->arena) : ST_RESOURCE;
 }
 
@@ -60,10 +60,10 @@ void ilql_heads_follow(IlqlHeads *heads, double tau) {
     }
 }
 
-void ilql_heads_keep(IlqlHeads *heads, Keeper *keeper) {
+void ilql_heads_list_state(IlqlHeads *heads, StateList *states) {
     for (int k = 0; k < 2; k++) {
-        keep_tensor(keeper, heads->target[k].up->name, heads->target[k].up);
-        keep_tensor(keeper, heads->target[k].down->name, heads->target[k].down);
+        state_tensor(states, heads->target[k].up->name, heads->target[k].up);
+        state_tensor(states, heads->target[k].down->name, heads->target[k].down);
     }
 }
 
@@ -99,8 +99,8 @@ Status ilql_heads_load(Model *model, const char *path, IlqlHeads *heads) {
     return tensors_load(path, items, 2 * HEADS);
 }
 
-Tensor *ilql_advise(void *context, Tape *tape, Tensor *hidden, const Tensor *rows) {
-    const IlqlAdvice *advice = context;
+Tensor *ilql_logit_bias(void *context, Tape *tape, Tensor *hidden, const Tensor *rows) {
+    const IlqlBias *advice = context;
     Tensor *q[2] = {ilql_head_forward(tape, &advice->heads->target[0], hidden, rows),
                     ilql_head_forward(tape, &advice->heads->target[1], hidden, rows)};
     Tensor *v = ilql_head_forward(tape, &advice->heads->v, hidden, rows);

@@ -22,26 +22,26 @@ typedef struct IlqlHeads {
     IlqlHead q[2], target[2], v;
 } IlqlHeads;
 
-/* Heads of inner width W (0: twice the hidden size) in the model's arena. trained: Q and V are parameters of the model (PARAM_BESIDE), which begin at
- * random below and at zero above, so that all values are 0 at first. ST_RESOURCE. */
+/* Heads of inner width W (0: twice the hidden size) in the model's arena. trained: Q and V are parameters of the model (PARAM_CHECKPOINT_ONLY), which
+ * begin at random below and at zero above, so that all values are 0 at first. ST_RESOURCE. */
 Status ilql_heads_add(Model *model, int64_t width, uint64_t seed, bool trained, IlqlHeads *heads);
 /* rows: i32 (P) -> (P, out). NULL after a failure, which is on the tape. */
 Tensor *ilql_head_forward(Tape *tape, const IlqlHead *head, Tensor *hidden, const Tensor *rows);
 /* target = (1 - tau) target + tau q. */
 void ilql_heads_follow(IlqlHeads *heads, double tau);
 /* The target copies into checkpoints; the others go with the model's parameters. */
-void ilql_heads_keep(IlqlHeads *heads, Keeper *keeper);
+void ilql_heads_list_state(IlqlHeads *heads, StateList *states);
 Status ilql_heads_save(const IlqlHeads *heads, const char *path);
 /* Heads for use, with the width that the file has. ST_INPUT: no such file, another model's shapes. */
 Status ilql_heads_load(Model *model, const char *path, IlqlHeads *heads);
 
 /* Decoding: what is added to a token's logit is beta x (min of the target Q heads - V), the advantage of the token. Source: arXiv 2206.11871,
  * section 4.3. */
-typedef struct IlqlAdvice {
+typedef struct IlqlBias {
     const IlqlHeads *heads;
     double beta;
-} IlqlAdvice;
-/* An Advise (infer.h); context: an IlqlAdvice. */
-Tensor *ilql_advise(void *context, Tape *tape, Tensor *hidden, const Tensor *rows);
+} IlqlBias;
+/* An LogitBias (infer.h); context: an IlqlBias. */
+Tensor *ilql_logit_bias(void *context, Tape *tape, Tensor *hidden, const Tensor *rows);
 
 #endif

@@ -321,7 +321,7 @@ static Status pair_run_length(void *context, const Recipe *recipe, RunLength *le
     return ST_OK;
 }
 
-static Status pair_run_load_result(void *context, const Run *output) { return trainer_recall(output, ((Whole *)context)->result); }
+static Status pair_run_load_result(void *context, const Run *output) { return trainer_load_result(output, ((Whole *)context)->result); }
 
 static Status open_parts(PairRun *run) {
     if (!run->model) TRY(run->objective->scores ? trained_model_open_scores(run->recipe, &run->model) : trained_model_open(run->recipe, &run->model));

@@ -351,7 +351,7 @@ static void pairs_count(Pairs *pairs) {
     pairs->table.n = pairs->n;
     pairs->table.longest = pairs->longest;
     pairs->table.counts.tokens = pairs->tokens;
-    pairs->table.other = (OtherRows){pairs, length_of, where_is};
+    pairs->table.row_source = (RowSource){pairs, length_of, where_is};
 }
 
 static Status load_all(Loader *loader, const char *key, YamlNode node) {

@@ -20,8 +20,8 @@ const TextAlgorithm *text_algorithm_find(const char *name) {
     return NULL;
 }
 
-void text_advantages_of_groups(const TextWeighing *weighing, Experience *e) {
-    advantages_group(e->rewards, e->n, e->group_size, weighing->scale, e->scores);
+void text_advantages_of_groups(const TextAdvantageOptions *options, Experience *e) {
+    advantages_group(e->rewards, e->n, e->group_size, options->scale, e->scores);
     advantages_spread(e->scores, e->n, e->begin, e->advantages);
 }
 
@@ -46,8 +46,8 @@ Trajectory text_trajectory(const Experience *e, bool values) {
                         .valid = e->trained};
 }
 
-void text_advantages_by_values(const TextWeighing *weighing, double lambda, Experience *e) {
+void text_advantages_by_values(const TextAdvantageOptions *options, double lambda, Experience *e) {
     Trajectory tokens = text_trajectory(e, true);
-    returns_gae(&tokens, (Bootstrap){.final_values = e->final_values}, weighing->recipe->rl_gamma, lambda, e->advantages, NULL);
-    if (weighing->recipe->rl_normalize_advantage) advantages_normalise(e->advantages, e->trained, e->n_tokens, NORMALISE_VARIANCE, 1e-8);
+    returns_gae(&tokens, (Bootstrap){.final_values = e->final_values}, options->recipe->rl_gamma, lambda, e->advantages, NULL);
+    if (options->recipe->rl_normalize_advantage) advantages_normalise(e->advantages, e->trained, e->n_tokens, NORMALISE_VARIANCE, 1e-8);
 }

@@ -16,11 +16,11 @@
 
 typedef enum TextValues { VALUES_NONE, VALUES_POSSIBLE, VALUES_NEEDED } TextValues;
 /* What advantages are made by. */
-typedef struct TextWeighing {
+typedef struct TextAdvantageOptions {
     const Recipe *recipe;
     GroupScale scale; /* what is to be done to differences of rewards */
     bool values;      /* experience->values and final_values are there */
-} TextWeighing;
+} TextAdvantageOptions;
 typedef struct TextAlgorithm {
     const char *name;        /* rl.algorithm */
     const char *help;        /* one line, with the source */
@@ -39,7 +39,7 @@ typedef struct TextAlgorithm {
     double clip_high;  /* unless rl.clip_high is given; 0: as rl.clip */
     GroupScale scale;  /* unless rl.scale_rewards is given */
     /* From the rewards of the experience to its advantages. */
-    void (*advantages)(const TextWeighing *weighing, Experience *experience);
+    void (*advantages)(const TextAdvantageOptions *options, Experience *experience);
 } TextAlgorithm;
 
 #define TEXT_ALGORITHM(name) extern const TextAlgorithm text_##name;
@@ -49,7 +49,7 @@ const TextAlgorithm *text_algorithm_find(const char *name); /* NULL when unknown
 const TextAlgorithm *text_algorithm_at(size_t i);           /* NULL behind the last */
 
 /* What several of them do: one number per completion, compared within its group, given to each of its tokens. */
-void text_advantages_of_groups(const TextWeighing *weighing, Experience *experience);
+void text_advantages_of_groups(const TextAdvantageOptions *options, Experience *experience);
 /* Adds rewards to token_rewards: what the environment gave at the end of each turn, the rest of a sequence's reward at its last token. */
 void text_add_rewards(Experience *experience);
 /* All tokens one behind the other, with an end at each sequence's last one; values only where there are some. What is not trained is no step of it:
@@ -57,6 +57,6 @@ void text_add_rewards(Experience *experience);
  * first. */
 Trajectory text_trajectory(const Experience *experience, bool values);
 /* Generalised advantages of token_rewards and values: behind a completion that was cut there is its final value, behind one that ended nothing. */
-void text_advantages_by_values(const TextWeighing *weighing, double lambda, Experience *experience);
+void text_advantages_by_values(const TextAdvantageOptions *options, double lambda, Experience *experience);
 
 #endif

@@ -22,7 +22,7 @@ static Status ask_all(TextRl *rl, const PromptRow **asked, RolloutSums *sums) {
     for (size_t first = 0, n; first < rl->eval.n; first += n) {
         n = MIN(most, rl->eval.n - first);
         TRY(experience_sample(rl->model, rl->tokenizer, asked + first, n, first, &config, &rl->round));
-        TRY(text_judge(rl, &rl->round, sums));
+        TRY(text_score(rl, &rl->round, sums));
     }
     return ST_OK;
 }
@@ -140,7 +140,7 @@ static Status play_batch(TextRl *rl, const TextPlay *play, int64_t first, int64_
     TRY(turns_sample(&rl->turns, n, (uint64_t)first, &config, &rl->round));
     for (int64_t i = 0; i < n; i++) evaluation->success += succeeded(&rl->round, i);
     evaluation->turns += rl->turns.played;
-    TRY(text_judge(rl, &rl->round, sums));
+    TRY(text_score(rl, &rl->round, sums));
     for (int64_t i = 0; i < n && play->on_episode; i++)
         play->on_episode(play->context, first + i + 1, text_prompt(rl->round.prompts[i]).data, str_text(&rl->round.texts[i]), rl->round.rewards[i]);
     return ST_OK;

@@ -153,13 +153,13 @@ static Status set_advantages(TextRl *rl) {
     if (rl->algorithm->paired)
         text_pairs_advantages(e);
     else
-        rl->algorithm->advantages(&(TextWeighing){rl->recipe, rl->scale, rl->value != NULL}, e);
+        rl->algorithm->advantages(&(TextAdvantageOptions){rl->recipe, rl->scale, rl->value != NULL}, e);
     memcpy(e->rewards, given, bytes);
     free(given);
     return ST_OK;
 }
 
-Status text_weigh(TextRl *rl, Metrics *metrics) {
+Status text_advantages(TextRl *rl, Metrics *metrics) {
     TRY(text_learn_reserve(rl));
     TRY(ask_reference(rl));
     TRY(ask_policy(rl));

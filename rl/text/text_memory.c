@@ -143,7 +143,7 @@ static Status plan_memory(TextRl *rl, Largest *largest, TrainMemory *memory) {
     size_t values = rl->value && rl->value->own ? optimizer_bytes(&rl->optimizer, &rl->value->model->params) : 0;
     memory->rollout = largest->beside;
     memory->optimizer += values; /* which is there already */
-    memory->program -= MIN(values, memory->program);
+    memory->baseline -= MIN(values, memory->baseline);
     return ST_OK;
 }
 

@@ -3,8 +3,8 @@
  * last; whitened over the batch. Sources: arXiv 1707.06347, arXiv 1909.08593. */
 #include "rl/text/text_algorithm.h"
 
-static void text_ppo_advantages(const TextWeighing *weighing, Experience *e) {
-    text_advantages_by_values(weighing, weighing->recipe->rl_gae_lambda, e);
+static void text_ppo_advantages(const TextAdvantageOptions *options, Experience *e) {
+    text_advantages_by_values(options, options->recipe->rl_gae_lambda, e);
 }
 
 const TextAlgorithm text_ppo = {

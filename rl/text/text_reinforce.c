@@ -3,12 +3,12 @@
  * return less its value. Sources: Williams 1992; Sutton and Barto, section 13.4. */
 #include "rl/text/text_algorithm.h"
 
-static void text_reinforce_advantages(const TextWeighing *weighing, Experience *e) {
-    if (weighing->values) {
-        text_advantages_by_values(weighing, 1, e);
+static void text_reinforce_advantages(const TextAdvantageOptions *options, Experience *e) {
+    if (options->values) {
+        text_advantages_by_values(options, 1, e);
         return;
     }
-    advantages_group(e->rewards, e->n, e->n, weighing->scale, e->scores);
+    advantages_group(e->rewards, e->n, e->n, options->scale, e->scores);
     advantages_spread(e->scores, e->n, e->begin, e->advantages);
 }
 

@@ -4,9 +4,9 @@
 #include "rl/core/returns.h"
 #include "rl/text/text_algorithm.h"
 
-static void text_reinforce_plus_plus_advantages(const TextWeighing *weighing, Experience *e) {
+static void text_reinforce_plus_plus_advantages(const TextAdvantageOptions *options, Experience *e) {
     Trajectory tokens = text_trajectory(e, false);
-    returns_discounted(&tokens, (Bootstrap){0}, weighing->recipe->rl_gamma, e->advantages);
+    returns_discounted(&tokens, (Bootstrap){0}, options->recipe->rl_gamma, e->advantages);
     advantages_normalise(e->advantages, e->trained, e->n_tokens, NORMALISE_POPULATION, 1e-8);
 }
 

@@ -46,7 +46,7 @@ static Status gather(void *context, int64_t number, Metrics *metrics) {
     rl->next_place = rl->place;
     if (number == 0 && text_evaluate_due(rl, 0)) TRY(evaluate_first(rl));
     TRY(text_roll_out(rl, number, &rl->next_place, metrics));
-    TRY(text_weigh(rl, metrics));
+    TRY(text_advantages(rl, metrics));
     return text_samples_write(rl, number);
 }
 
@@ -62,20 +62,20 @@ static Status text_rl_step(void *context, int64_t number, Metrics *metrics) {
     return ST_OK;
 }
 
-static void text_rl_keep(void *context, Keeper *keeper) {
+static void text_rl_list_state(void *context, StateList *states) {
     TextRl *rl = context;
-    keep_weights(keeper, &rl->model->params);
-    keep_optimizer(keeper, &rl->model->params);
-    if (rl->value) text_value_keep(rl->value, keeper);
-    if (rl->reference) keep_real(keeper, "beta", &rl->beta);
-    keep_count(keeper, "updates", &rl->updates);
-    keep_count(keeper, "prompts", &rl->place);
-    keep_count(keeper, "samples_bytes", &rl->samples_bytes);
-    keep_real(keeper, "first_reward", &rl->first_reward);
-    keep_real(keeper, "last_reward", &rl->last_reward);
-    keep_real(keeper, "first_eval_reward", &rl->first_eval);
-    keep_real(keeper, "last_eval_reward", &rl->last_eval);
-    keep_real(keeper, "best_eval_reward", &rl->best_eval);
+    state_weights(states, &rl->model->params);
+    state_optimizer(states, &rl->model->params);
+    if (rl->value) text_value_list_state(rl->value, states);
+    if (rl->reference) state_real(states, "beta", &rl->beta);
+    state_count(states, "updates", &rl->updates);
+    state_count(states, "prompts", &rl->place);
+    state_count(states, "samples_bytes", &rl->samples_bytes);
+    state_real(states, "first_reward", &rl->first_reward);
+    state_real(states, "last_reward", &rl->last_reward);
+    state_real(states, "first_eval_reward", &rl->first_eval);
+    state_real(states, "last_eval_reward", &rl->last_eval);
+    state_real(states, "best_eval_reward", &rl->best_eval);
 }
 
 static Status resumed(void *context) { return text_samples_cut(context); }
@@ -405,7 +405,7 @@ static Status text_rl_train(void *context, Run *run) {
         .gather = gather,
         .step = text_rl_step,
         .evaluate = text_rl_evaluate_step,
-        .keep = text_rl_keep,
+        .list_state = text_rl_list_state,
         .resumed = resumed,
         .rate = "tokens",
         .on_step = on_step,

@@ -2,8 +2,8 @@
 /* RLOO: a completion's reward less the mean of the others of its group; the ratio is that of the whole completion. Source: arXiv 2402.14740. */
 #include "rl/text/text_algorithm.h"
 
-static void text_rloo_advantages(const TextWeighing *weighing, Experience *e) {
-    (void)weighing;
+static void text_rloo_advantages(const TextAdvantageOptions *options, Experience *e) {
+    (void)options;
     advantages_leave_one_out(e->rewards, e->n, e->group_size, e->scores);
     advantages_spread(e->scores, e->n, e->begin, e->advantages);
 }

@@ -151,7 +151,7 @@ static Status own_words(const TextRl *rl, const Experience *e, OwnWords **all) {
     return status;
 }
 
-Status text_judge(TextRl *rl, Experience *e, RolloutSums *sums) {
+Status text_score(TextRl *rl, Experience *e, RolloutSums *sums) {
     for (int64_t i = 0; i < e->n; i++) {
         const PromptRow *prompt = e->prompts[i / e->group_size];
         rl->rows[i] = (RewardRow){
@@ -215,11 +215,11 @@ static Status one_round(TextRl *rl, const GenerateConfig *config, int64_t n, int
     if (rl->turns.env) {
         *place += n;
         TRY(turns_sample(&rl->turns, n, (uint64_t)asked, config, &rl->round));
-        return text_judge(rl, &rl->round, &rl->sampled);
+        return text_score(rl, &rl->round, &rl->sampled);
     }
     for (int64_t i = 0; i < n; i++) rl->asked[i] = prompts_at(&rl->prompts, rl->recipe, (*place)++);
     TRY(experience_sample(rl->model, rl->tokenizer, rl->asked, (size_t)n, (uint64_t)asked, config, &rl->round));
-    return text_judge(rl, &rl->round, &rl->sampled);
+    return text_score(rl, &rl->round, &rl->sampled);
 }
 
 Status text_roll_out(TextRl *rl, int64_t step, int64_t *place, Metrics *metrics) {

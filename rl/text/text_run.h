@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A run of reinforcement learning on text, as its parts see it. A step is: text_roll_out (text_rollout.c) asks prompts, samples and rewards;
- * text_weigh and text_learn (text_learn.c) weigh what was done and follow the gradient; text_evaluate (text_evaluate.c) asks the held-out prompts;
- * text_samples_write (text_samples.c) keeps some of it to be read. text_rl.c opens the run and hands its steps to the loop. */
+ * text_advantages and text_learn (text_learn.c) weigh what was done and follow the gradient; text_evaluate (text_evaluate.c) asks the held-out
+ * prompts; text_samples_write (text_samples.c) keeps some of it to be read. text_rl.c opens the run and hands its steps to the loop. */
 #ifndef TUNE_TEXT_RUN_H
 #define TUNE_TEXT_RUN_H
 
@@ -123,7 +123,7 @@ Status text_roll_out(TextRl *rl, int64_t step, int64_t *place, Metrics *metrics)
 /* How completions are sampled in `step`. */
 GenerateConfig text_sampling(const TextRl *rl, int64_t step);
 /* Rewards of what was sampled, at most rl->rows of it, and the sums of them. Faults of rewards. */
-Status text_judge(TextRl *rl, Experience *experience, RolloutSums *sums);
+Status text_score(TextRl *rl, Experience *experience, RolloutSums *sums);
 /* Mean of a reward over the completions that have it. */
 double reward_sum_mean(const RewardSum *column);
 /* The sums of several rewards as metrics PREFIX/NAME, and how many numbers are missing in completions beside others that have them (`missing`), and
@@ -152,7 +152,7 @@ bool text_kl_in_reward(const TextRl *rl);
 bool text_rewards_tokens(const TextRl *rl);
 /* The old and the reference's log-probabilities of rl->experience, and its advantages. Changes nothing that is trained. ST_INTERRUPTED, ST_NUMERIC,
  * ST_RESOURCE. */
-Status text_weigh(TextRl *rl, Metrics *metrics);
+Status text_advantages(TextRl *rl, Metrics *metrics);
 /* All passes over what was weighed. ST_INTERRUPTED before anything was changed; ST_NUMERIC. */
 Status text_learn(TextRl *rl, Metrics *metrics);
 

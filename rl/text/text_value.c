@@ -66,7 +66,7 @@ static Status load_head(const TextValue *value, const char *path) {
 static Status open_head(const Recipe *recipe, const char *which, TextValue *value) {
     const char *path = value->own ? path_join(value->arena, which, head_file) : text_ends_with(which, ".safetensors") ? which : NULL;
     double rate = isnan(recipe->rl_value_learning_rate) ? recipe->train_learning_rate : recipe->rl_value_learning_rate;
-    TRY(scalar_head_add(value->model, &(ScalarHeadConfig){.name = head_name, .role = PARAM_BESIDE, .trained = true}, &value->head));
+    TRY(scalar_head_add(value->model, &(ScalarHeadConfig){.name = head_name, .role = PARAM_CHECKPOINT_ONLY, .trained = true}, &value->head));
     if (!value->own && recipe->train_learning_rate > 0)
         params_find(&value->model->params, value->head->name)->lr_scale = rate / recipe->train_learning_rate;
     return path && (!value->own || file_exists(path)) ? load_head(value, path) : ST_OK;
@@ -119,22 +119,22 @@ double text_value_update(const TextValue *value, const Recipe *recipe, const Opt
     return norm;
 }
 
-static void keep_named(Keeper *keeper, const char *prefix, const char *name, Tensor *tensor) {
-    const char *full = arena_printf(keeper->arena, "%s/%s", prefix, name);
+static void state_named(StateList *states, const char *prefix, const char *name, Tensor *tensor) {
+    const char *full = arena_printf(states->arena, "%s/%s", prefix, name);
     if (full)
-        keep_tensor(keeper, full, tensor);
+        state_tensor(states, full, tensor);
     else
-        keeper->status = ST_RESOURCE;
+        states->status = ST_RESOURCE;
 }
 
-void text_value_keep(TextValue *value, Keeper *keeper) {
-    static const char *const states[OPTIMIZER_MAX_STATES] = {"value/state0", "value/state1"};
+void text_value_list_state(TextValue *value, StateList *states) {
+    static const char *const names[OPTIMIZER_MAX_STATES] = {"value/state0", "value/state1"};
     if (!value->own) return;
     for (size_t i = 0; i < value->model->params.n; i++) {
         const Param *param = &value->model->params.items[i];
-        if (param->trained) keep_named(keeper, "value", param->name, param->tensor);
+        if (param->trained) state_named(states, "value", param->name, param->tensor);
         for (int s = 0; s < OPTIMIZER_MAX_STATES; s++)
-            if (param->state[s]) keep_named(keeper, states[s], param->name, param->state[s]);
+            if (param->state[s]) state_named(states, names[s], param->name, param->state[s]);
     }
 }
 

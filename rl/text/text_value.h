@@ -24,7 +24,7 @@ typedef struct TextValue {
 Status text_value_open(const Recipe *recipe, const char *which, Model *policy, TextValue **value);
 void text_value_free(TextValue *value); /* NULL is fine */
 /* An own model's weights and optimiser, under names of their own. A head on the policy goes with the policy's. */
-void text_value_keep(TextValue *value, Keeper *keeper);
+void text_value_list_state(TextValue *value, StateList *states);
 /* One step of the own model, like the policy's; nothing for a head. Returns the norm of its gradient before clipping, 0 for a head. */
 double text_value_update(const TextValue *value, const Recipe *recipe, const OptimizerConfig *optimizer, double learning_rate, int64_t step);
 /* value_head.safetensors beside the policy ("v_head.summary.weight", (1, C), as TRL names it); an own model goes into value/, with its head in there.

@@ -49,7 +49,7 @@ TEST(it_starts_at_zero_or_normal) {
     Setting s;
     open_setting(&s, device_cpu(), DT_F32);
     Tensor *zero, *normal, *again, *other;
-    check_ok(scalar_head_add(s.model, &(ScalarHeadConfig){.name = "value", .role = PARAM_BESIDE, .trained = true}, &zero));
+    check_ok(scalar_head_add(s.model, &(ScalarHeadConfig){.name = "value", .role = PARAM_CHECKPOINT_ONLY, .trained = true}, &zero));
     check_ok(scalar_head_add(s.model, &(ScalarHeadConfig){.name = "score", .role = PARAM_SAVED, .deviation = 0.5, .seed = 4}, &normal));
     check_ok(scalar_head_add(s.model, &(ScalarHeadConfig){.name = "score", .role = PARAM_SAVED, .deviation = 0.5, .seed = 4}, &again));
     check_ok(scalar_head_add(s.model, &(ScalarHeadConfig){.name = "other", .role = PARAM_SAVED, .deviation = 0.5, .seed = 4}, &other));
@@ -64,7 +64,7 @@ TEST(it_starts_at_zero_or_normal) {
     assert_int_equal(same, 0);
     check_close(sqrt(sum / WIDTH), 0.5, 0.25); /* three deviations of a sample of 24 */
     const Param *param = params_find(&s.model->params, "value.weight");
-    assert_true(param && param->trained && param->role == PARAM_BESIDE && param->tensor->grad);
+    assert_true(param && param->trained && param->role == PARAM_CHECKPOINT_ONLY && param->tensor->grad);
     assert_false(params_find(&s.model->params, "score.weight")->trained);
     close_setting(&s);
 }
@@ -153,7 +153,7 @@ TEST(what_goes_beside_is_not_written) {
     LoraConfig lora = {.rank = 2, .alpha = 2, .lr_ratio = 1};
     open_setting(&s, device_cpu(), DT_F32);
     check_ok(model_attach_lora(s.model, &lora, 1));
-    check_ok(scalar_head_add(s.model, &(ScalarHeadConfig){.name = "value", .role = PARAM_BESIDE, .trained = true}, &weight));
+    check_ok(scalar_head_add(s.model, &(ScalarHeadConfig){.name = "value", .role = PARAM_CHECKPOINT_ONLY, .trained = true}, &weight));
     char adapter[300];
     snprintf(adapter, sizeof adapter, "%s/adapter", s.dir);
     check_ok(adapter_save(s.model, adapter, "base"));

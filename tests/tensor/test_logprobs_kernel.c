@@ -82,7 +82,7 @@ static Results logprobs_kernel_run(const Device *device, DType dtype, DType hidd
                            .entropy = args->entropy ? tensor_of(device, dtype, rows, 0) : NULL,
                            .mean = args->mean ? tensor_of(device, dtype, rows, 0) : NULL,
                            .logsumexp = tensor_of(device, dtype, rows, 0),
-                           .slope = tensor_of(device, dtype, rows, hidden->shape[1])},
+                           .dlogp_dhidden = tensor_of(device, dtype, rows, hidden->shape[1])},
                  .dhidden = tensor_of(device, hidden_grad, rows, hidden->shape[1]),
                  .dhead = tensor_of(device, dtype, head->shape[0], head->shape[1]),
                  .logits = tensor_of(device, dtype, rows, head->shape[0]),
@@ -153,7 +153,7 @@ static void check_case(int64_t rows, int64_t n_vocab, int64_t width, DType dtype
     CHECK(norms, logit, 0);
     check_same_logprobs(&got, targets);
     CHECK(dhidden, rounded ? fmax(2e-2, logit) : 1e-5, dtype == DT_BF16 ? 1.0 / 256 : 1e-5);
-    CHECK(found.slope, rounded ? fmax(2e-2, logit) : 1e-5, 1e-5);
+    CHECK(found.dlogp_dhidden, rounded ? fmax(2e-2, logit) : 1e-5, 1e-5);
     CHECK(dhead, rounded ? fmax(2e-2, logit) : 1e-5, 1e-5);
     CHECK(by_logprob, rounded ? fmax(2e-2, logit) : 1e-5, 1e-5);
     CHECK(by_weights, rounded ? fmax(2e-2, logit) : 1e-5, 1e-5);
@@ -197,7 +197,7 @@ static void run_threads(void) {
             assert_memory_equal(r.dhidden->data, one.dhidden->data, tensor_bytes(r.dhidden));
             assert_memory_equal(r.dhead->data, one.dhead->data, tensor_bytes(r.dhead));
             if (r.by_weights) assert_memory_equal(r.by_weights->data, one.by_weights->data, tensor_bytes(r.dhead));
-            assert_memory_equal(r.found.slope->data, one.found.slope->data, tensor_bytes(r.found.slope));
+            assert_memory_equal(r.found.dlogp_dhidden->data, one.found.dlogp_dhidden->data, tensor_bytes(r.found.dlogp_dhidden));
         }
         arena_rewind(arena, mark);
     }
@@ -243,7 +243,7 @@ TEST(a_row_does_not_see_the_others) {
             assert_memory_equal(r.found.logprob->data, (float *)all.found.logprob->data + row, (size_t)rows * sizeof(float));
             assert_memory_equal(r.found.entropy->data, (float *)all.found.entropy->data + row, (size_t)rows * sizeof(float));
             assert_memory_equal(r.dhidden->data, (float *)all.dhidden->data + row * 64, (size_t)(rows * 64) * sizeof(float));
-            assert_memory_equal(r.found.slope->data, (float *)all.found.slope->data + row * 64, (size_t)(rows * 64) * sizeof(float));
+            assert_memory_equal(r.found.dlogp_dhidden->data, (float *)all.found.dlogp_dhidden->data + row * 64, (size_t)(rows * 64) * sizeof(float));
         }
     tensor_unpack(head);
     check_ok(cpu_configure(NULL, NULL));
@@ -264,15 +264,15 @@ TEST(extremes) {
     assert_true(isnan(tensor_get(r.found.logprob, 2)) && isnan(tensor_get(r.dhidden, 2)));
     assert_true(isfinite(tensor_get(r.norms, 0)) && isfinite(tensor_get(r.norms, 1)) && isnan(tensor_get(r.norms, 2)));
     assert_true(isfinite(tensor_get(r.dhidden, 0)) && isfinite(tensor_get(r.dhidden, 1)));
-    check_close(tensor_get(r.found.slope, 0), 0, 1e-6);
-    check_close(tensor_get(r.found.slope, 1), 1, 1e-6);
-    assert_true(isnan(tensor_get(r.found.slope, 2)));
+    check_close(tensor_get(r.found.dlogp_dhidden, 0), 0, 1e-6);
+    check_close(tensor_get(r.found.dlogp_dhidden, 1), 1, 1e-6);
+    assert_true(isnan(tensor_get(r.found.dlogp_dhidden, 2)));
     /* Targets as far from the likeliest token as goes without a second try */
     for (int p = 0; p < 3; p++) tensor_set(hidden, p, 59.9 - p), ((int32_t *)targets->data)[p] = 500 + p;
     r = logprobs_kernel_run(device_cpu(), DT_F32, DT_F32, &args, hidden, head, targets, grads);
     for (int p = 0; p < 3; p++) {
         check_close(tensor_get(r.found.logprob, p), p - 59.9, 1e-4);
-        check_close(tensor_get(r.found.slope, p), -1, 1e-6);
+        check_close(tensor_get(r.found.dlogp_dhidden, p), -1, 1e-6);
     }
 }
 
@@ -296,14 +296,16 @@ static void run_blocks(void) {
                    *g[3] = {tensor_view(arena, device_cpu(), DT_F32, 1, &n, (float *)grads[0]->data + begin)};
             Results part = logprobs_kernel_run(device_cpu(), DT_F32, dtype, &args, x, head, t, g);
             assert_memory_equal(part.found.logprob->data, (float *)all.found.logprob->data + begin, (size_t)n * sizeof(float));
-            assert_memory_equal(part.found.slope->data, (float *)all.found.slope->data + begin * WIDTH, (size_t)(n * WIDTH) * sizeof(float));
+            assert_memory_equal(part.found.dlogp_dhidden->data, (float *)all.found.dlogp_dhidden->data + begin * WIDTH,
+                                (size_t)(n * WIDTH) * sizeof(float));
         }
         check_tensor("head's gradient by weights, one block of two", all.by_weights, all.by_logprob, variant ? 0.02 : 2e-5, variant ? 0.01 : 1e-5);
         for (int64_t p = 0; p < ROWS; p += 7)
             for (int64_t c = 0; c < WIDTH; c++) { /* what comes back for a gradient of 1 */
                 double g = tensor_get(grads[0], p);
                 if (fabs(g) > 0.1)
-                    check_close(tensor_get(all.found.slope, p * WIDTH + c), tensor_get(all.dhidden, p * WIDTH + c) / g, variant ? 0.05 : 2e-5);
+                    check_close(tensor_get(all.found.dlogp_dhidden, p * WIDTH + c), tensor_get(all.dhidden, p * WIDTH + c) / g,
+                                variant ? 0.05 : 2e-5);
             }
         arena_rewind(arena, mark);
     }
@@ -360,7 +362,7 @@ static void run_certain(void) {
         double error = 0, size = 0, head_error = 0, head_size = 0;
         for (int64_t c = 0; c < WIDTH; c++) {
             double want = tensor_get(got.dhidden, c), head_want = tensor_get(got.by_logprob, target * WIDTH + c) - 0.25;
-            error += pow(tensor_get(got.found.slope, c) - want, 2), size += want * want;
+            error += pow(tensor_get(got.found.dlogp_dhidden, c) - want, 2), size += want * want;
             head_error += pow(tensor_get(got.by_weights, target * WIDTH + c) - 0.25 - head_want, 2), head_size += head_want * head_want;
         }
         if (!(head_error <= 0.01 * 0.01 * head_size))

@@ -137,7 +137,7 @@ static void head(const Kernels *k, int64_t rows, bool going_back, int64_t kept) 
     bool by_weights = !k->frozen && kept >= 0;
     LogprobResults results = {.logprob = logprob,
                               .logsumexp = norms,
-                              .slope = k->frozen || by_weights ? tensor_of(k, DT_F32, rows, WIDTH) : NULL,
+                              .dlogp_dhidden = k->frozen || by_weights ? tensor_of(k, DT_F32, rows, WIDTH) : NULL,
                               .reference = by_weights ? tensor_of(k, DT_F32, rows, 0) : NULL,
                               .weights = by_weights && kept > 0 ? tensor_of(k, k->dtype, kept, VOCAB) : NULL};
     device->token_logprobs(&args, hidden, weight, targets, &results);

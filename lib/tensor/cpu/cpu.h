@@ -54,9 +54,9 @@ void cpu_tile_kernels_amx(Device *device);
 #endif
 
 /* Scratch memory of the calling OpenMP thread, aligned to 64 bytes, kept for the next kernel; not cleared. Each slot is one piece, valid until the
- * thread asks for the same slot again. CPU_SHARED, CPU_TASKS and, for products, CPU_TURNED are for what a kernel allocates before its parallel loop,
- * CPU_LOCAL for what its iterations need; the others are for products (host/gemm*.c, *product.c), and for attention_backward.c. */
-enum { CPU_SHARED, CPU_TASKS, CPU_LOCAL, CPU_TILE_A, CPU_TILE_B, CPU_TILE_C, CPU_TURNED, CPU_LIBRARY, CPU_SLOTS };
+ * thread asks for the same slot again. CPU_SHARED, CPU_TASKS and, for products, CPU_TRANSPOSED are for what a kernel allocates before its parallel
+ * loop, CPU_LOCAL for what its iterations need; the others are for products (host/gemm*.c, *product.c), and for attention_backward.c. */
+enum { CPU_SHARED, CPU_TASKS, CPU_LOCAL, CPU_TILE_A, CPU_TILE_B, CPU_TILE_C, CPU_TRANSPOSED, CPU_LIBRARY, CPU_SLOTS };
 void *cpu_scratch(int slot, size_t bytes);
 /* While a step is planned (cpu_plan) cpu_scratch only notes what is asked for, and hands out an address that must not be used; but for CPU_TASKS,
  * lists that are small. The kernels that the meta device calls then end before they touch a tensor's elements: what each thread takes in a parallel

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products behind one door, as far as the rest of the device needs to know it: our own in f32 with AVX2 or AVX-512 (simd/vector_product.c, of
- * few rows simd/vector_few.c) and in bf16 with AVX512_BF16 or AMX (tile/product.c); else those of oneDNN or OpenBLAS (host/gemm*.c).
+ * few rows simd/vector_skinny.c) and in bf16 with AVX512_BF16 or AMX (tile/product.c); else those of oneDNN or OpenBLAS (host/gemm*.c).
  *
  * A product is cut into tiles of its result by its shape alone; a tile is one call of a library, made by one thread. So results are the same bits for
  * any number of threads. What is not in the product's dtype is converted tile by tile; a constant weight is converted or packed once.

@@ -38,11 +38,11 @@ void ref_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Ten
         tensor_set(results->logprob, p, logits[ref_index(targets, p)] - norm);
         if (results->entropy) tensor_set(results->entropy, p, norm - weighted / sum);
         if (results->mean) tensor_set(results->mean, p, total / (double)n_vocab - norm);
-        for (int64_t c = 0; results->slope && c < width; c++) {
+        for (int64_t c = 0; results->dlogp_dhidden && c < width; c++) {
             double by_c = 0;
             for (int64_t v = 0; v < n_vocab; v++)
                 by_c += ((v == ref_index(targets, p)) - exp(logits[v] - norm)) * slopes[v] * tensor_get(head, v * width + c);
-            tensor_set(results->slope, p * width + c, by_c);
+            tensor_set(results->dlogp_dhidden, p * width + c, by_c);
         }
     }
     free(logits);

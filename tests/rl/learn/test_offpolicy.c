@@ -334,21 +334,21 @@ typedef struct Net {
     double w[SAC_MOST];
 } Net;
 
-static Tensor *kept(const Keeper *keeper, const char *name) {
-    for (size_t i = 0; i < keeper->n; i++)
-        if (strcmp(keeper->items[i].name, name) == 0) return keeper->items[i].tensor;
+static Tensor *kept(const StateList *states, const char *name) {
+    for (size_t i = 0; i < states->n; i++)
+        if (strcmp(states->items[i].name, name) == 0) return states->items[i].tensor;
     fail_msg("nothing is kept as '%s'", name);
     return NULL;
 }
 
-static Net net_of(const Keeper *keeper, const char *name, int in, int out) {
+static Net net_of(const StateList *states, const char *name, int in, int out) {
     static const char *const kinds[] = {"weight", "bias"};
     Net net = {.widths = {in, 5, 4, out}};
     for (int layer = 0; layer < 3; layer++)
         for (int kind = 0; kind < 2; kind++) {
             char whole[64];
             snprintf(whole, sizeof whole, "%s.%d.%s", name, 2 * layer, kinds[kind]);
-            const Tensor *tensor = kept(keeper, whole);
+            const Tensor *tensor = kept(states, whole);
             assert_int_equal(tensor_count(tensor), net.widths[layer + 1] * (kind ? 1 : net.widths[layer]));
             tensor_read(tensor, net.w + net.n);
             net.n += (int)tensor_count(tensor);
@@ -426,14 +426,14 @@ static double actor_loss(const SacCase *c, double *mean_logprob, int *first) {
 }
 
 /* What was drawn from the memory, and the noises: both are functions of the run's seed. */
-static void draw_case(const Learner *learner, const Keeper *keeper, SacCase *c) {
+static void draw_case(const Learner *learner, const StateList *states, SacCase *c) {
     double seen[SAC_STEPS * SAC_SEEN], next[SAC_STEPS * SAC_SEEN], actions[SAC_STEPS], rewards[SAC_STEPS], discounts[SAC_STEPS];
     uint64_t stored = SAC_STEPS - 1; /* two steps make a transition */
-    tensor_read(kept(keeper, "replay/observations"), seen);
-    tensor_read(kept(keeper, "replay/next_observations"), next);
-    tensor_read(kept(keeper, "replay/actions"), actions);
-    tensor_read(kept(keeper, "replay/rewards"), rewards);
-    tensor_read(kept(keeper, "replay/discounts"), discounts);
+    tensor_read(kept(states, "replay/observations"), seen);
+    tensor_read(kept(states, "replay/next_observations"), next);
+    tensor_read(kept(states, "replay/actions"), actions);
+    tensor_read(kept(states, "replay/rewards"), rewards);
+    tensor_read(kept(states, "replay/discounts"), discounts);
     for (int i = 0; i < SAC_BATCH; i++) {
         int64_t row = (int64_t)rng_below(learner_key(learner, RNG_SHUFFLE, 0), (uint64_t)i, stored);
         memcpy(c->seen + i * SAC_SEEN, seen + row * SAC_SEEN, SAC_SEEN * sizeof *seen);
@@ -489,36 +489,36 @@ TEST(soft_actor_critic_follows_its_losses) {
     };
     Recipe *recipe;
     Learner *learner;
-    Keeper keeper = {.arena = arena_new(0)};
+    StateList states = {.arena = arena_new(0)};
     SacCase c;
     double mean_logprob;
     int first;
     check_ok(recipe_read(NULL, settings, COUNT_OF(settings), &recipe));
     check_ok(learner_new(recipe, 1, &learner));
-    learner_keep(learner, &keeper);
-    check_ok(keeper.status);
-    Tensor *log_alpha = kept(&keeper, "log_ent_coef");
+    learner_list_state(learner, &states);
+    check_ok(states.status);
+    Tensor *log_alpha = kept(&states, "log_ent_coef");
     tensor_set(log_alpha, 0, -0.7);
     c.alpha = exp(tensor_get(log_alpha, 0));
-    c.actor = net_of(&keeper, "actor", SAC_SEEN, 2);
+    c.actor = net_of(&states, "actor", SAC_SEEN, 2);
     for (int j = 0; j < 2; j++) {
-        c.Q[j] = net_of(&keeper, j ? "critic2" : "critic1", SAC_SEEN + 1, 1);
-        c.target[j] = net_of(&keeper, j ? "target/critic2" : "target/critic1", SAC_SEEN + 1, 1);
+        c.Q[j] = net_of(&states, j ? "critic2" : "critic1", SAC_SEEN + 1, 1);
+        c.target[j] = net_of(&states, j ? "target/critic2" : "target/critic1", SAC_SEEN + 1, 1);
     }
     check_ok(learner->algorithm->update(learner));
-    draw_case(learner, &keeper, &c);
+    draw_case(learner, &states, &c);
     for (int j = 0; j < 2; j++) {
-        Net after = net_of(&keeper, j ? "critic2" : "critic1", SAC_SEEN + 1, 1);
+        Net after = net_of(&states, j ? "critic2" : "critic1", SAC_SEEN + 1, 1);
         check_gradient(j ? "the second critic" : "the first critic", &c.Q[j], &after, critic_loss, &c, j);
     }
     /* The actor follows the critics as they are now */
-    for (int j = 0; j < 2; j++) c.Q[j] = net_of(&keeper, j ? "critic2" : "critic1", SAC_SEEN + 1, 1);
-    Net after = net_of(&keeper, "actor", SAC_SEEN, 2);
+    for (int j = 0; j < 2; j++) c.Q[j] = net_of(&states, j ? "critic2" : "critic1", SAC_SEEN + 1, 1);
+    Net after = net_of(&states, "actor", SAC_SEEN, 2);
     check_gradient("the actor", &c.actor, &after, actor_loss_alone, &c, 0);
     actor_loss(&c, &mean_logprob, &first);
     if (first == 0 || first == SAC_BATCH) fail_msg("one critic judges all rows: the other's way is not looked at");
     check_close((-0.7 - tensor_get(log_alpha, 0)) / SAC_RATE, -(mean_logprob - 0.5), 1e-5);
-    arena_free(keeper.arena);
+    arena_free(states.arena);
     learner_free(learner);
     recipe_free(recipe);
 }

@@ -640,10 +640,10 @@ TEST(the_car_gets_up_the_mountain) {
 /* ---- resume ---- */
 
 static void save_all(Learner *learner, const char *path) {
-    Keeper keeper = {.arena = learner->arena};
-    learner_keep(learner, &keeper);
-    check_ok(keeper.status);
-    check_ok(tensors_save(path, keeper.items, keeper.n));
+    StateList states = {.arena = learner->arena};
+    learner_list_state(learner, &states);
+    check_ok(states.status);
+    check_ok(tensors_save(path, states.items, states.n));
 }
 
 static void run_updates(Learner *learner, int64_t n) {
@@ -682,9 +682,9 @@ TEST(every_variant_resumes_to_the_same_bytes) {
         run_updates(whole, 20);
         run_updates(first, 9);
         save_all(first, half);
-        Keeper keeper = {.arena = second->arena};
-        learner_keep(second, &keeper);
-        check_ok(tensors_load(half, keeper.items, keeper.n));
+        StateList states = {.arena = second->arena};
+        learner_list_state(second, &states);
+        check_ok(tensors_load(half, states.items, states.n));
         second->updates = first->updates;
         second->steps = first->steps;
         run_updates(second, 11);

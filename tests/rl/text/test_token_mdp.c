@@ -337,12 +337,12 @@ TEST(decoding_follows_the_advantage) {
     for (int i = 0; i < 27; i++) best = fmax(best, walk_of(i).sum);
     const PromptRow *asked[] = {&prompt};
     for (int k = 0; k < 2; k++) {
-        IlqlAdvice advice = {&heads, k ? 100 : 0};
+        IlqlBias advice = {&heads, k ? 100 : 0};
         GenerateConfig config = {.sample = {.greedy = true, .temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1},
                                  .max_new_tokens = STEPS,
                                  .n = 40,
-                                 .advise = ilql_advise,
-                                 .advise_context = &advice};
+                                 .logit_bias = ilql_logit_bias,
+                                 .logit_bias_context = &advice};
         config.sample.greedy = k == 1;
         Experience e = {0};
         check_ok(experience_sample(model, NULL, asked, 1, 0, &config, &e));

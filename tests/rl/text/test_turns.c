@@ -316,7 +316,7 @@ TEST(values_step_over_what_was_told) {
     memcpy(x.values, values, sizeof values);
     x.final_values[f] = 4;
     text_add_rewards(&x);
-    text_advantages_by_values(&(TextWeighing){.recipe = &recipe, .values = true}, recipe.rl_gae_lambda, &x);
+    text_advantages_by_values(&(TextAdvantageOptions){.recipe = &recipe, .values = true}, recipe.rl_gae_lambda, &x);
     Trajectory tokens = text_trajectory(&x, true);
     returns_td_lambda(&tokens, (Bootstrap){.final_values = x.final_values}, recipe.rl_gamma, recipe.rl_gae_lambda, targets);
     for (int t = 0; t < N; t++) {

@@ -260,7 +260,7 @@ void cpu_plan_clear(void) { memset(planned, 0, sizeof planned); }
 size_t cpu_planned_bytes(void) {
     size_t bytes = 0;
     for (int slot = 0; slot < CPU_SLOTS; slot++)
-        for (int thread = 0; thread < (slot == CPU_SHARED || slot == CPU_TURNED ? 1 : omp_get_max_threads()); thread++)
+        for (int thread = 0; thread < (slot == CPU_SHARED || slot == CPU_TRANSPOSED ? 1 : omp_get_max_threads()); thread++)
             bytes += planned[slot] - MIN(planned[slot], scratch[thread][slot].bytes);
     return bytes;
 }

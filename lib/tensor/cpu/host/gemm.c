@@ -334,7 +334,7 @@ static void own_run(const CpuProducts *own, const Product *product) {
     Product run = *product;
     if (rounds(product)) {
         int64_t n_b = product->round_b ? product->n * product->k : 0, n_more = product->round_more_b ? product->n * product->more_k : 0;
-        uint16_t *memory = cpu_scratch(CPU_TURNED, (size_t)(n_b + n_more) * sizeof *memory);
+        uint16_t *memory = cpu_scratch(CPU_TRANSPOSED, (size_t)(n_b + n_more) * sizeof *memory);
         if (run.round_b) operand_round(&run.b, product->k, product->n, memory);
         if (run.round_more_b) operand_round(&run.more_b, product->more_k, product->n, memory + n_b);
         run.round_b = run.round_more_b = false;

@@ -5,7 +5,7 @@
  * are joined in order.
  *
  * The slopes of the log-probabilities are the target's row of the head less the mean of all rows by probability:
- *     slope = (W_target - sum_v e^(z_v - r) W_v / e^(logsumexp - r)) / temperature
+ *     dlogp_dhidden = (W_target - sum_v e^(z_v - r) W_v / e^(logsumexp - r)) / temperature
  * with any r that keeps the weights e^(z_v - r) in the range of floats; it is the target's logit, known before all others. So they take one product
  * more, of a chunk of weights at a time. Where that range is too small for a row, its block of rows goes the general way.
  *
@@ -233,12 +233,13 @@ static void references_find(const Block *b, const Tensor *hidden, const Tensor *
 }
 
 /* sums: the heads' rows by weight. */
-static void slopes_write(const Block *b, const Tensor *head, const float *sums, Tensor *slope) {
+static void dlogp_dhidden_write(const Block *b, const Tensor *head, const float *sums, Tensor *dlogp_dhidden) {
     int64_t width = tensor_width(head), rows = b->tiles.product->m;
     float by_temperature = (float)(1 / b->args->temperature);
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
-        float *line = (float *)slope->data + (b->begin + row) * width, scale = (float)exp((double)b->reference[row] - norm_of(sums_of(b, row)));
+        float *line = (float *)dlogp_dhidden->data + (b->begin + row) * width,
+              scale = (float)exp((double)b->reference[row] - norm_of(sums_of(b, row)));
         float *w = lines_new(width);
         target_row(b, head, row, w);
         for (int64_t i = 0; i < width; i++) line[i] = (w[i] - scale * sums[row * width + i]) * by_temperature;
@@ -276,7 +277,7 @@ static bool slopes_take(Block *b, const Tensor *hidden, const Tensor *head, floa
     double farthest = results->reference ? FARTHEST_TRAINED : FARTHEST;
     for (int64_t row = 0; row < product->m; row++) near &= (double)sums_of(b, row)->largest - (double)b->reference[row] <= farthest;
     for (int64_t row = 0; !near && row < product->m; row++) b->reference[row] = NAN;
-    if (near) slopes_write(b, head, sums, results->slope);
+    if (near) dlogp_dhidden_write(b, head, sums, results->dlogp_dhidden);
     return near;
 }
 
@@ -294,8 +295,9 @@ static void slopes_again(const LogprobArgs *args, const Tensor *hidden, const Te
     for (int64_t i = 0; i < n; i++) ones[i] = 1;
     Tensor dlogprob = {.dtype = DT_F32, .n_dims = 1, .shape = {n}, .data = ones, .device = device_cpu()};
     Tensor x = rows_of(hidden, begin, n), t = rows_of(targets, begin, n), norm = rows_of(results->logsumexp, begin, n),
-           slope = rows_of(results->slope, begin, n);
-    cpu_token_logprobs_backward(args, &x, head, &t, &(LogprobResults){.logsumexp = &norm}, &(TokenLogprobs){.logprob = &dlogprob}, &slope, 0, NULL);
+           dlogp_dhidden = rows_of(results->dlogp_dhidden, begin, n);
+    cpu_token_logprobs_backward(args, &x, head, &t, &(LogprobResults){.logsumexp = &norm}, &(TokenLogprobs){.logprob = &dlogprob}, &dlogp_dhidden, 0,
+                                NULL);
 }
 
 /* ---- the kernels ---- */
@@ -327,14 +329,15 @@ static bool in_floats(const Tensor *tensor) { return !tensor || tensor->dtype ==
 void cpu_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const LogprobResults *results) {
     Block b = {.args = args, .n_vocab = tensor_rows(head), .targets = targets};
     int64_t n_rows = tensor_rows(hidden);
-    if (!fast(hidden, head, results->logprob) || !in_floats(results->slope) || !in_floats(results->reference)) {
+    if (!fast(hidden, head, results->logprob) || !in_floats(results->dlogp_dhidden) || !in_floats(results->reference)) {
         device_reference()->token_logprobs(args, hidden, head, targets, results);
         return;
     }
     double began = clock_seconds();
     for (; b.begin < n_rows; b.begin += BLOCK_ROWS) {
         Product product = head_product(hidden, head, b.begin, MIN((int64_t)BLOCK_ROWS, n_rows - b.begin));
-        bool weighted = results->slope && args->softcap == 0, sloped = block_take(&b, &product, hidden, head, weighted ? results : NULL) && weighted;
+        bool weighted = results->dlogp_dhidden && args->softcap == 0,
+             sloped = block_take(&b, &product, hidden, head, weighted ? results : NULL) && weighted;
         if (cpu_planning()) continue;
         for (int64_t row = 0; row < product.m; row++) {
             const LogitRow *all = sums_of(&b, row);
@@ -345,7 +348,7 @@ void cpu_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Ten
             if (results->entropy) tensor_set(results->entropy, p, log(all->sum) - all->weighted / all->sum);
             if (results->mean) tensor_set(results->mean, p, all->total / (double)b.n_vocab - norm);
         }
-        if (!results->slope || sloped) continue;
+        if (!results->dlogp_dhidden || sloped) continue;
         product_time_add(began);
         slopes_again(args, hidden, head, targets, results, b.begin, product.m);
         began = clock_seconds();

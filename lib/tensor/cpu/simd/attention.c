@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Softmax attention, forward. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1. */
 #include "lib/tensor/cpu/attention.h"
-#include "lib/tensor/cpu/simd/vector_few.h"
+#include "lib/tensor/cpu/simd/vector_skinny.h"
 
 #include <omp.h>
 
@@ -82,10 +82,10 @@ static void tile_attend(const AttentionShape *shape, const Work *work, int64_t r
 
 /* ---- few rows, as single tokens behind a cache have them ---- */
 
-enum { FEW_ROWS = 8 };
+enum { SKINNY_ROWS = 8 };
 
 /* Keys and values are then read where they lie, and all that counts is how little is done for each. The bits are those of tiles. */
-static bool rows_are_few(const AttentionShape *shape, int64_t rows) { return rows <= FEW_ROWS && shape->dim == shape->padded; }
+static bool is_skinny(const AttentionShape *shape, int64_t rows) { return rows <= SKINNY_ROWS && shape->dim == shape->padded; }
 
 /* Where `n` keys of a head from position start + j on begin, and bytes from one to the next: where they lie, or those from..to-1 of the tile copied,
  * with zeros beside them. What lies behind the last one in a cache's page is seen by nobody. */
@@ -114,7 +114,7 @@ static KeyLines keys_find(const AttentionShape *shape, const Tensor *k, int32_t 
 /* sum[r][c] += weights[r][j] v[j][c] for `vectors` vectors of the head and n keys, whose values lie `line` bytes apart. */
 static inline __attribute__((always_inline)) void values_multiply(const int rows, const int vectors, const DType dtype, int64_t n,
                                                                   const float *weights, const char *v, int64_t line, float *sum, int64_t width) {
-    Vec sums[FEW_ROWS][4], right[4];
+    Vec sums[SKINNY_ROWS][4], right[4];
     const int size = (int)dtype_size(dtype);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
@@ -152,7 +152,7 @@ static inline __attribute__((always_inline)) void values_some(int64_t rows, cons
     case 5: values_rows(5, dtype, n, weights, v, line, sum, width); break;
     case 6: values_rows(6, dtype, n, weights, v, line, sum, width); break;
     case 7: values_rows(7, dtype, n, weights, v, line, sum, width); break;
-    default: values_rows(FEW_ROWS, dtype, n, weights, v, line, sum, width); break;
+    default: values_rows(SKINNY_ROWS, dtype, n, weights, v, line, sum, width); break;
     }
 }
 
@@ -166,9 +166,9 @@ static __attribute__((noinline)) void values_add(int64_t rows, DType dtype, int6
         values_some(rows, DT_F16, n, weights, v, line, sum, width);
 }
 
-/* Queries side by side, as few_sum wants them, zeros where there are less than there is code for. */
-static void few_begin(const AttentionShape *shape, const Work *work, int64_t rows) {
-    int64_t width = few_width(rows);
+/* Queries side by side, as skinny_sum wants them, zeros where there are less than there is code for. */
+static void skinny_begin(const AttentionShape *shape, const Work *work, int64_t rows) {
+    int64_t width = skinny_width(rows);
     if (width > rows) memset(work->keys_transposed, 0, (size_t)(width * shape->dim) * sizeof *work->keys_transposed);
     transpose(rows, shape->dim, work->q, shape->padded, work->keys_transposed, width);
 }
@@ -183,16 +183,16 @@ static void keys_ask(const AttentionShape *shape, const Tensor *tensor, int32_t 
 }
 
 /* As tile_attend, for keys from..to-1 of a tile. */
-static void few_attend(const AttentionShape *shape, const Work *work, int64_t rows, int32_t segment, int64_t kv_head, int64_t position, int64_t start,
-                       int64_t from, int64_t to, const Tensor *k, const Tensor *v) {
+static void skinny_attend(const AttentionShape *shape, const Work *work, int64_t rows, int32_t segment, int64_t kv_head, int64_t position,
+                          int64_t start, int64_t from, int64_t to, const Tensor *k, const Tensor *v) {
     Columns seen = columns_seen(shape, position, position + (rows - 1) / shape->group, start, to);
     if (seen.begin >= seen.end) return;
-    int64_t width = few_width(rows), size = (int64_t)dtype_size(v->dtype);
+    int64_t width = skinny_width(rows), size = (int64_t)dtype_size(v->dtype);
     memset(work->scores, 0, (size_t)(width * KEY_TILE) * sizeof *work->scores);
-    for (int64_t j = seen.begin / FEW_COLS * FEW_COLS; j < seen.end; j += FEW_COLS) {
-        keys_ask(shape, v, segment, kv_head, start + MAX(j, (int64_t)seen.begin), start + MIN(j + FEW_COLS, (int64_t)seen.end));
-        KeyLines keys = keys_find(shape, k, segment, kv_head, start, from, to, j, FEW_COLS, work->tile);
-        few_sum(width, keys.dtype, shape->dim, work->keys_transposed, keys.at, keys.line, NULL, work->scores + j, KEY_TILE);
+    for (int64_t j = seen.begin / SKINNY_COLS * SKINNY_COLS; j < seen.end; j += SKINNY_COLS) {
+        keys_ask(shape, v, segment, kv_head, start + MAX(j, (int64_t)seen.begin), start + MIN(j + SKINNY_COLS, (int64_t)seen.end));
+        KeyLines keys = keys_find(shape, k, segment, kv_head, start, from, to, j, SKINNY_COLS, work->tile);
+        skinny_sum(width, keys.dtype, shape->dim, work->keys_transposed, keys.at, keys.line, NULL, work->scores + j, KEY_TILE);
     }
     softmax_rows(shape, work, 0, rows, position, start, to);
     for (int64_t j = seen.begin, n; j < seen.end; j += n) {
@@ -225,19 +225,19 @@ static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv
     int64_t oldest = args->window > 0 ? MAX((int64_t)0, position - args->window + 1) : 0;
     Work work = work_new(shape);
     if (cpu_planning()) return;
-    bool few = rows_are_few(shape, rows);
-    if (few) keys_ask(shape, k, task.segment, kv_head, oldest, MIN(end, oldest / KEY_TILE * KEY_TILE + KEY_TILE));
+    bool skinny = is_skinny(shape, rows);
+    if (skinny) keys_ask(shape, k, task.segment, kv_head, oldest, MIN(end, oldest / KEY_TILE * KEY_TILE + KEY_TILE));
     rows_load(shape, q, first, n_tokens, kv_head, (float)args->scale, work.q);
     memset(work.sum, 0, (size_t)(rows * shape->padded) * sizeof(float));
     for (int64_t r = 0; r < rows; r++) {
         work.largest[r] = -INFINITY;
         work.total[r] = 0;
     }
-    if (few) few_begin(shape, &work, rows);
+    if (skinny) skinny_begin(shape, &work, rows);
     for (int64_t start = oldest / KEY_TILE * KEY_TILE; start < end; start += KEY_TILE) {
         int64_t from = MAX((int64_t)0, oldest - start), to = MIN((int64_t)KEY_TILE, end - start);
-        if (few) {
-            few_attend(shape, &work, rows, task.segment, kv_head, position, start, from, to, k, v);
+        if (skinny) {
+            skinny_attend(shape, &work, rows, task.segment, kv_head, position, start, from, to, k, v);
             continue;
         }
         tile_load(shape, k, task.segment, kv_head, start, from, to, work.tile);

@@ -149,7 +149,7 @@ static void first_input(const Backward *run, int64_t begin, int64_t rows, float 
     for (int64_t r = 0; r < rows; r++) floats_from(run->x, (begin + r) * width, width, to + r * row);
 }
 
-static void turned_input(const float *h, int64_t width, float *to, int64_t n) {
+static void transposed_input(const float *h, int64_t width, float *to, int64_t n) {
     int64_t row = padded(width);
     if (row > width) memset(to, 0, (size_t)(n * row) * sizeof *to);
     transpose(width, n, h, n, to, row);
@@ -160,9 +160,9 @@ static void x_gradient(const Backward *run, int64_t begin, int64_t rows, const f
     const MlpArgs *args = run->args;
     Tensor *dx = run->grads->x;
     int64_t in = width_of(args, -1), out = width_of(args, 0);
-    float *turned = cpu_scratch(CPU_LOCAL, (size_t)(2 * in * n) * sizeof *turned), *values = turned + in * n;
-    tile_product(in, n, out, (Strided){floats_of(args->weights[0]), 1, in}, delta, n, turned, n, false);
-    transpose(in, rows, turned, n, values, in);
+    float *transposed = cpu_scratch(CPU_LOCAL, (size_t)(2 * in * n) * sizeof *transposed), *values = transposed + in * n;
+    tile_product(in, n, out, (Strided){floats_of(args->weights[0]), 1, in}, delta, n, transposed, n, false);
+    transpose(in, rows, transposed, n, values, in);
     run_write(dx, begin * in, rows * in, values, (float)run->grads->beta);
 }
 
@@ -181,7 +181,7 @@ static void backward_block(void *context, int64_t block) {
         float *below = delta_of(run, k - 1, row, n);
         tile_product(in, n, out, (Strided){floats_of(args->weights[k]), 1, in}, delta, n, below, n, false);
         slope_multiply(args->activation, in * n, h, below);
-        if (run->grads->weights[k]) turned_input(h, in, input_of(run, k, row, n), n);
+        if (run->grads->weights[k]) transposed_input(h, in, input_of(run, k, row, n), n);
         delta = below;
     }
     if (run->grads->weights[0]) first_input(run, begin, rows, input_of(run, 0, row, n), n);

@@ -4,16 +4,16 @@
 
 /* Pairs (first[i], second[i]) of one head, both in y's memory afterwards. */
 static void rotate_head(const Tensor *x, int64_t at, int64_t half, const float *c, const float *s, float sign, float beta, Tensor *y) {
-    float buffer_first[RUN], buffer_second[RUN], turned_first[RUN], turned_second[RUN];
+    float buffer_first[RUN], buffer_second[RUN], transposed_first[RUN], transposed_second[RUN];
     for (RUNS(i, n, 0, half)) {
         const float *first = run_read(x, at + i, n, buffer_first), *second = run_read(x, at + half + i, n, buffer_second);
         for (int64_t j = 0; j < n; j++) {
             float sine = sign * s[i + j];
-            turned_first[j] = first[j] * c[i + j] - second[j] * sine;
-            turned_second[j] = second[j] * c[i + j] + first[j] * sine;
+            transposed_first[j] = first[j] * c[i + j] - second[j] * sine;
+            transposed_second[j] = second[j] * c[i + j] + first[j] * sine;
         }
-        run_write(y, at + i, n, turned_first, beta);
-        run_write(y, at + half + i, n, turned_second, beta);
+        run_write(y, at + i, n, transposed_first, beta);
+        run_write(y, at + half + i, n, transposed_second, beta);
     }
 }
 

@@ -6,8 +6,8 @@
  * element is one chain of multiply-adds in order of k, which begins with what it is added to, in a register or, between cuts of a long sum, in
  * memory: cuts go by speed alone, and the bits depend neither on the threads nor on the rows beside a row. */
 #include "lib/tensor/cpu/simd/vector_product.h"
-#include "lib/tensor/cpu/shares.h"
-#include "lib/tensor/cpu/turn.h"
+#include "lib/tensor/cpu/work_queue.h"
+#include "lib/tensor/cpu/transpose.h"
 
 enum {
     STRIP = 6,                          /* rows of a result that are summed at once; 6 x 4 of 32 registers, 6 x 2 of 16 */
@@ -166,12 +166,12 @@ static void columns_gather(const Operand *b, float scale, int64_t col, int64_t n
 static inline __attribute__((always_inline)) void columns_turn(const DType dtype, const char *at, int64_t line, float scale, int64_t depth, float *to,
                                                                int64_t width) {
     const int each = dtype == DT_F32 ? 1 : 2;
-    TurnLines lines = turn_lines(at, line);
-    for (int64_t k = 0; k < depth; k += TURN_WORDS * each) {
-        VecBits words[TURN_WORDS];
-        turn_piece(&lines, words);
+    TransposeLines lines = transpose_lines(at, line);
+    for (int64_t k = 0; k < depth; k += TRANSPOSE_WORDS * each) {
+        VecBits words[TRANSPOSE_WORDS];
+        transpose_piece(&lines, words);
 #pragma GCC unroll 8
-        for (int i = 0; i < TURN_WORDS * each; i++, to += width) *(VecInMemory *)to = word_widened(words[i / each], dtype, i % each) * scale;
+        for (int i = 0; i < TRANSPOSE_WORDS * each; i++, to += width) *(VecInMemory *)to = word_widened(words[i / each], dtype, i % each) * scale;
     }
 }
 
@@ -179,15 +179,15 @@ static inline __attribute__((always_inline)) void columns_turn(const DType dtype
 static void columns_load(const Operand *b, float scale, int64_t col, int64_t n_cols, int64_t vectors, int64_t from, int64_t depth, float *to) {
     int64_t width = vectors * VEC_FLOATS, size = (int64_t)dtype_size(b->dtype), whole = depth / piece_values(b->dtype) * piece_values(b->dtype);
     for (int64_t end = col + width; col < end; col += VEC_FLOATS, to += VEC_FLOATS) {
-        int64_t n = MIN((int64_t)VEC_FLOATS, n_cols - col), turned = n == VEC_FLOATS ? whole : 0;
+        int64_t n = MIN((int64_t)VEC_FLOATS, n_cols - col), transposed = n == VEC_FLOATS ? whole : 0;
         const char *at = (const char *)b->data + (col * b->ld + from) * size;
-        if (turned && b->dtype == DT_F32)
-            columns_turn(DT_F32, at, b->ld * size, scale, turned, to, width);
-        else if (turned && b->dtype == DT_BF16)
-            columns_turn(DT_BF16, at, b->ld * size, scale, turned, to, width);
-        else if (turned)
-            columns_turn(DT_F16, at, b->ld * size, scale, turned, to, width);
-        if (turned < depth) columns_gather(b, scale, col, n, from + turned, depth - turned, to + turned * width, width);
+        if (transposed && b->dtype == DT_F32)
+            columns_turn(DT_F32, at, b->ld * size, scale, transposed, to, width);
+        else if (transposed && b->dtype == DT_BF16)
+            columns_turn(DT_BF16, at, b->ld * size, scale, transposed, to, width);
+        else if (transposed)
+            columns_turn(DT_F16, at, b->ld * size, scale, transposed, to, width);
+        if (transposed < depth) columns_gather(b, scale, col, n, from + transposed, depth - transposed, to + transposed * width, width);
     }
 }
 
@@ -247,7 +247,7 @@ static int64_t panel_cols(int64_t n, int64_t k, int64_t floats) {
 
 static Plan plan_make(const Product *products, int n_products) {
     const Product *p = products;
-    enum { LEAST_ROWS = 2 * GROUP, LEAST_COLS = 2 * WIDE_COLS, FEW_COLS = 2 * VEC_FLOATS, TASKS_PER_THREAD = 16 };
+    enum { LEAST_ROWS = 2 * GROUP, LEAST_COLS = 2 * WIDE_COLS, SKINNY_COLS = 2 * VEC_FLOATS, TASKS_PER_THREAD = 16 };
     bool copied = p->a.transposed; /* then wide panels, which use what is copied often */
     int64_t floats = copied ? 2 * PANEL_FLOATS : PANEL_FLOATS,
             most_k = copied ? MIN((int64_t)MOST_K, floats / MIN(panel_width(p->n), (int64_t)MOST_COLS)) : MOST_K;
@@ -257,7 +257,7 @@ static Plan plan_make(const Product *products, int n_products) {
     int64_t threads = omp_get_max_threads(), wanted = threads * (cut ? 1 : TASKS_PER_THREAD), chunks = blocks_of(plan.m, LEAST_ROWS);
     plan.panel_cols = panel_cols(p->n, plan.k_cut, floats);
     if (plan.m <= TALL)
-        plan.panel_cols = MIN(p->n, (int64_t)FEW_COLS);
+        plan.panel_cols = MIN(p->n, (int64_t)SKINNY_COLS);
     else if (blocks_of(p->n, plan.panel_cols) * chunks < wanted)
         plan.panel_cols = MIN(plan.panel_cols, MAX((int64_t)LEAST_COLS, round_up(blocks_of(p->n, blocks_of(wanted, chunks)), WIDE_COLS)));
     plan.panels = blocks_of(p->n, plan.panel_cols);
@@ -356,17 +356,17 @@ static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *
  * wide one is read once, where it lies. */
 typedef struct Thin {
     const Product *product;
-    bool turned; /* the few columns are C's */
-    Operand few, wide;
+    bool transposed; /* the few columns are C's */
+    Operand skinny, wide;
     int64_t n_few, n_wide;
 } Thin;
 
 enum { THIN = 32, THIN_LINES = 32 };
 
 static bool thin_make(const Product *p, Thin *thin) {
-    bool turned = p->n < p->m;
-    *thin = (Thin){p, turned, turned ? p->b : p->a, turned ? p->a : p->b, MIN(p->m, p->n), MAX(p->m, p->n)};
-    thin->few.transposed = true; /* as A lies here */
+    bool transposed = p->n < p->m;
+    *thin = (Thin){p, transposed, transposed ? p->b : p->a, transposed ? p->a : p->b, MIN(p->m, p->n), MAX(p->m, p->n)};
+    thin->skinny.transposed = true; /* as A lies here */
     thin->wide.transposed = false;
     return p->a.transposed && !p->b.transposed && p->more_k == 0 && !p->d && thin->n_few <= THIN && thin->wide.dtype == DT_F32;
 }
@@ -376,11 +376,11 @@ static void thin_finish(const Thin *thin, int64_t first, int64_t cols, const flo
     const Product *p = thin->product;
     Tensor c = {.dtype = p->c_dtype, .data = p->c};
     float line[MAX((int)WIDE_COLS, (int)THIN)];
-    int64_t lines = thin->turned ? cols : thin->n_few, n = thin->turned ? thin->n_few : cols;
+    int64_t lines = thin->transposed ? cols : thin->n_few, n = thin->transposed ? thin->n_few : cols;
     for (int64_t i = 0; i < lines; i++) {
-        for (int64_t j = 0; j < n; j++) line[j] = p->alpha * (thin->turned ? sums[j * ld + i] : sums[i * ld + j]);
+        for (int64_t j = 0; j < n; j++) line[j] = p->alpha * (thin->transposed ? sums[j * ld + i] : sums[i * ld + j]);
         for (RUNS(at, count, 0, n))
-            run_write(&c, (thin->turned ? first + i : i) * p->ldc + (thin->turned ? 0 : first) + at, count, line + at, p->beta);
+            run_write(&c, (thin->transposed ? first + i : i) * p->ldc + (thin->transposed ? 0 : first) + at, count, line + at, p->beta);
     }
 }
 
@@ -393,7 +393,7 @@ static void thin_columns(const Thin *thin, int64_t first, int64_t cols) {
     if (cpu_planning()) return;
     for (int64_t from = 0; from < k; from += THIN_LINES) {
         int64_t depth = MIN((int64_t)THIN_LINES, k - from);
-        Left few = left_load(&thin->few, k, 0, thin->n_few, from, depth, rows);
+        Left skinny = left_load(&thin->skinny, k, 0, thin->n_few, from, depth, rows);
         for (int64_t j = 0; j < width;) {
             bool last = j >= whole; /* less than a vector, with zeros behind it */
             int64_t vectors = last ? 1 : vectors_at(whole, j);
@@ -401,7 +401,7 @@ static void thin_columns(const Thin *thin, int64_t first, int64_t cols) {
             if (last) lines_load(&thin->wide, 1, first + j, cols - j, from, depth, tail);
             const float *wide = last ? tail : (const float *)thin->wide.data + from * ld + first + j;
             for (int64_t row = 0; row < thin->n_few; row += STRIP)
-                strip_run(vectors, MIN((int64_t)STRIP, thin->n_few - row), depth, left_at(few, row), wide, last ? VEC_FLOATS : ld,
+                strip_run(vectors, MIN((int64_t)STRIP, thin->n_few - row), depth, left_at(skinny, row), wide, last ? VEC_FLOATS : ld,
                           sums + row * width + j, width, from > 0, (Ahead){0});
             j += vectors * VEC_FLOATS;
         }
@@ -423,17 +423,17 @@ static void thin_run(const Thin *thin) {
 
 static void together_run(const Product *products, int n) {
     Plan plan = plan_make(products, n);
-    Shares shares = shares_new(plan.panels * plan.chunks);
+    WorkQueue queue = work_queue_new(plan.panels * plan.chunks);
     if (cpu_planning()) {
         work_new(&plan);
         return;
     }
-#pragma omp parallel if (shares.n > 1 && (2.0 * (double)plan.m * (double)products->n * (double)products->k > PRODUCT_SERIAL || \
-                                          products->n * products->k > SERIAL_WEIGHT))
+#pragma omp parallel if (queue.n > 1 && (2.0 * (double)plan.m * (double)products->n * (double)products->k > PRODUCT_SERIAL || \
+                                         products->n * products->k > SERIAL_WEIGHT))
     {
         Work work = work_new(&plan);
         int64_t have = -1, at = 0; /* have: the panel that is made */
-        for (int64_t task; (task = shares_next(&shares, &at)) >= 0;) task_run(&plan, &work, task, &have);
+        for (int64_t task; (task = work_queue_next(&queue, &at)) >= 0;) task_run(&plan, &work, task, &have);
     }
 }
 
@@ -448,9 +448,9 @@ static void vector_product_run(const Product *products, int n) {
     Thin thin;
     for (int i = 0, end; i < n; i = end) {
         end = i + 1;
-        if (ISA_FN(few_fits)(&products[i])) {
-            while (end < n && ISA_FN(few_fits)(&products[end])) end++;
-            ISA_FN(few_run)(products + i, end - i);
+        if (ISA_FN(skinny_fits)(&products[i])) {
+            while (end < n && ISA_FN(skinny_fits)(&products[end])) end++;
+            ISA_FN(skinny_run)(products + i, end - i);
             continue;
         }
         if (thin_make(&products[i], &thin)) {
@@ -468,11 +468,11 @@ static int64_t row_tile(void) { return GROUP; }
 static int64_t col_tile(int64_t n, int64_t k) { return panel_cols(n, k, 2 * PANEL_FLOATS); }
 
 /* One tile has all rows then. */
-static bool tile_of_few(const Product *product) { return product->m <= GROUP && ISA_FN(few_fits)(product); }
+static bool tile_of_skinny(const Product *product) { return product->m <= GROUP && ISA_FN(skinny_fits)(product); }
 
 static void vector_product_column(const Product *product, int64_t col, int64_t cols) {
-    if (tile_of_few(product)) {
-        ISA_FN(few_column)(product);
+    if (tile_of_skinny(product)) {
+        ISA_FN(skinny_column)(product);
         return;
     }
     float *panel = cpu_scratch(CPU_TILE_B, (size_t)(panel_width(cols) * product->k) * sizeof *panel);
@@ -481,8 +481,8 @@ static void vector_product_column(const Product *product, int64_t col, int64_t c
 }
 
 static void vector_product_tile(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c) {
-    if (tile_of_few(product)) {
-        ISA_FN(few_tile)(product, col, cols, c);
+    if (tile_of_skinny(product)) {
+        ISA_FN(skinny_tile)(product, col, cols, c);
         return;
     }
     Product part = {.dtype = DT_F32, .m = rows, .n = cols, .k = product->k, .a = product->a, .c = c, .c_dtype = DT_F32, .ldc = cols, .alpha = 1};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the products in f32 by vectors share: those of many rows (vector_product.c) and of few (vector_few.c). */
+/* What the products in f32 by vectors share: those of many rows (vector_product.c) and of few (vector_skinny.c). */
 #ifndef TUNE_VECTOR_PRODUCT_H
 #define TUNE_VECTOR_PRODUCT_H
 
@@ -16,12 +16,12 @@ static inline void line_load(const Operand *from, int64_t line, int64_t at, int6
     for (int64_t i = n; i < padded; i++) to[i] = 0;
 }
 
-/* Whether vector_few.c does it, and does it sooner: C's rows are few, B is a weight (n, k) times their transposed rows. */
-bool ISA_FN(few_fits)(const Product *product);
+/* Whether vector_skinny.c does it, and does it sooner: C's rows are few, B is a weight (n, k) times their transposed rows. */
+bool ISA_FN(skinny_fits)(const Product *product);
 /* Up to PRODUCTS_MOST of them. */
-void ISA_FN(few_run)(const Product *products, int n);
+void ISA_FN(skinny_run)(const Product *products, int n);
 /* The same tile by tile, of all rows: as CpuProducts.column and tile. */
-void ISA_FN(few_column)(const Product *product);
-void ISA_FN(few_tile)(const Product *product, int64_t col, int64_t cols, float *c);
+void ISA_FN(skinny_column)(const Product *product);
+void ISA_FN(skinny_tile)(const Product *product, int64_t col, int64_t cols, float *c);
 
 #endif

@@ -52,13 +52,13 @@ typedef struct Pass {
 
 /* Buffers of one task. (rows, columns) */
 typedef struct Work {
-    Tiles keys, values;           /* A (KEY_ROWS, chunks) */
-    Tiles pair_keys, turned_keys; /* B and A (tiles, KEY_CHUNKS) */
-    Tiles scores, dweights;       /* floats (2, 2): scores, gradients of weights of TILE_K keys and as many queries */
-    Tiles weights, dscores;       /* A (KEY_ROWS, BLOCK_CHUNKS) */
-    Tiles dscores_pairs;          /* B (BLOCK_GROUPS, KEY_CHUNKS) */
-    Tiles dk, dv;                 /* floats (KEY_ROWS, tiles) */
-    int64_t start, n;             /* position of the first key, number of keys */
+    Tiles keys, values;               /* A (KEY_ROWS, chunks) */
+    Tiles pair_keys, transposed_keys; /* B and A (tiles, KEY_CHUNKS) */
+    Tiles scores, dweights;           /* floats (2, 2): scores, gradients of weights of TILE_K keys and as many queries */
+    Tiles weights, dscores;           /* A (KEY_ROWS, BLOCK_CHUNKS) */
+    Tiles dscores_pairs;              /* B (BLOCK_GROUPS, KEY_CHUNKS) */
+    Tiles dk, dv;                     /* floats (KEY_ROWS, tiles) */
+    int64_t start, n;                 /* position of the first key, number of keys */
 } Work;
 
 /* ---- blocks of queries ---- */
@@ -160,7 +160,7 @@ static void turn_await(Block *block, int64_t position) {
     }
 }
 
-static void turn_pass(Block *block, int64_t position) { atomic_store_explicit(&block->reached, position, memory_order_release); }
+static void transpose_pass(Block *block, int64_t position) { atomic_store_explicit(&block->reached, position, memory_order_release); }
 
 /* ---- memory that will be needed ---- */
 
@@ -204,7 +204,7 @@ static Work work_new(const Pass *pass) {
     char *memory = cpu_scratch(CPU_LOCAL, (size_t)(n_tiles * TILE_BYTES));
     Work work = {.keys = tiles_take(&memory, KEY_ROWS, chunks), .values = tiles_take(&memory, KEY_ROWS, chunks)};
     work.pair_keys = tiles_take(&memory, tiles, KEY_CHUNKS);
-    work.turned_keys = tiles_take(&memory, tiles, KEY_CHUNKS);
+    work.transposed_keys = tiles_take(&memory, tiles, KEY_CHUNKS);
     work.scores = tiles_take(&memory, 2, 2);
     work.dweights = tiles_take(&memory, 2, 2);
     work.weights = tiles_take(&memory, KEY_ROWS, BLOCK_CHUNKS);
@@ -298,7 +298,7 @@ static void block_collect(const Pass *pass, const Work *work, Block *block, int6
     Ahead ahead = {next && next->oldest >= work->start ? next : NULL, pass->dq && last ? block : NULL};
     if (block->oldest >= work->start) {
         block_begin(pass, block, kv_head);
-        turn_pass(block, block->oldest);
+        transpose_pass(block, block->oldest);
     } else
         turn_await(block, block->oldest);
     /* Of each chunk, of each part: those that see one another lie side by side */
@@ -329,13 +329,13 @@ static void block_collect(const Pass *pass, const Work *work, Block *block, int6
     for (int64_t part = 0; part < BLOCK_CHUNKS; part++) {
         int64_t from = chunks[part].begin, n = chunks[part].end - from;
         if (n)
-            tiles_multiply(pass->tiles, 2, n, tiles_from(work->turned_keys, 0, from), tiles_from(work->dscores_pairs, 2 * part, from),
+            tiles_multiply(pass->tiles, 2, n, tiles_from(work->transposed_keys, 0, from), tiles_from(work->dscores_pairs, 2 * part, from),
                            tiles_from(dq, 0, 2 * part), true);
     }
     if (last)
         block_finish(pass, block);
     else
-        turn_pass(block, work->start + work->n);
+        transpose_pass(block, work->start + work->n);
 }
 
 static bool descends(const Layout *layout, int32_t segment, int32_t ancestor) {
@@ -374,7 +374,7 @@ static void task_run(const Pass *pass, AttentionTask task, int64_t kv_head) {
     keys_put(shape, pass->k, task.segment, kv_head, work.start, 0, work.n, KEYS, work.keys);
     keys_put(shape, pass->v, task.segment, kv_head, work.start, 0, work.n, KEYS, work.values);
     tiles_interleave(KEY_CHUNKS, pass->chunks, work.keys, work.pair_keys);
-    tiles_transpose(pass->tiles, KEY_CHUNKS, work.pair_keys, work.turned_keys);
+    tiles_transpose(pass->tiles, KEY_CHUNKS, work.pair_keys, work.transposed_keys);
     memset(work.dk.at, 0, (size_t)(KEY_ROWS * work.dk.row));
     memset(work.dv.at, 0, (size_t)(KEY_ROWS * work.dv.row));
     for (Block *next, *block = block_seeing(pass, &work, task.segment, pass->blocks); block; block = next) {
@@ -386,7 +386,7 @@ static void task_run(const Pass *pass, AttentionTask task, int64_t kv_head) {
 }
 
 static void tasks_begin(Pass *pass) {
-    for (int64_t b = 0; b < pass->n_blocks; b++) turn_pass(&pass->blocks[b], -1);
+    for (int64_t b = 0; b < pass->n_blocks; b++) transpose_pass(&pass->blocks[b], -1);
     for (int32_t s = 0; s < pass->shape.args->layout->n_segments; s++) pass->taken[s] = 0;
     pass->begun = 0;
 }

@@ -3,9 +3,9 @@
  * that the lanes of a vector are those of several key/value heads: a score's product has zeros in the lanes of the other heads, and so have weights
  * in the product with the values. Zeros change no sum of what is finite: the bits are those of attention.c. A row of keys is read once for all
  * heads of a task; rows to come are asked for meanwhile, those of the next sequence too. */
-#include "lib/tensor/cpu/shares.h"
+#include "lib/tensor/cpu/work_queue.h"
 #include "lib/tensor/cpu/tile/attention_forward.h"
-#include "lib/tensor/cpu/tile/few.h"
+#include "lib/tensor/cpu/tile/skinny.h"
 
 #include <omp.h>
 
@@ -102,14 +102,14 @@ static inline __attribute__((always_inline)) void soon_ask_last(const Call *call
 
 /* Buffers of a task, in the thread's scratch; a lane is a query. */
 typedef struct Work {
-    Tiles queries;         /* A (1, padded / 32) */
-    Tiles q;               /* B (heads, padded / 32): zeros in the lanes of other heads */
-    Tiles keys;            /* A (KEY_ROWS, padded / 32): of a head, where they do not lie as a tile wants them */
-    Tiles scores;          /* floats (1, KEY_ROWS) */
-    Tiles weights, turned; /* B and A (1, KEY_CHUNKS) */
-    Tiles own;             /* A (heads, KEY_CHUNKS): weights, zeros in the lanes of other heads */
-    Tiles pair_values;     /* B (WIDE, 1) */
-    Tiles sum;             /* floats (1, padded / 16): running sums of weighted values, a query a line, columns as pairs_unpack leaves them */
+    Tiles queries;             /* A (1, padded / 32) */
+    Tiles q;                   /* B (heads, padded / 32): zeros in the lanes of other heads */
+    Tiles keys;                /* A (KEY_ROWS, padded / 32): of a head, where they do not lie as a tile wants them */
+    Tiles scores;              /* floats (1, KEY_ROWS) */
+    Tiles weights, transposed; /* B and A (1, KEY_CHUNKS) */
+    Tiles own;                 /* A (heads, KEY_CHUNKS): weights, zeros in the lanes of other heads */
+    Tiles pair_values;         /* B (WIDE, 1) */
+    Tiles sum;                 /* floats (1, padded / 16): running sums of weighted values, a query a line, columns as pairs_unpack leaves them */
     float base[LANES], total[LANES];
 } Work;
 
@@ -140,7 +140,7 @@ static Work work_new(const Call *call, const TokenTask *task) {
     work.keys = tiles_take(&memory, KEY_ROWS, chunks);
     work.scores = tiles_take(&memory, 1, KEY_ROWS);
     work.weights = tiles_take(&memory, 1, KEY_CHUNKS);
-    work.turned = tiles_take(&memory, 1, KEY_CHUNKS);
+    work.transposed = tiles_take(&memory, 1, KEY_CHUNKS);
     work.own = tiles_take(&memory, call->heads, KEY_CHUNKS);
     work.pair_values = tiles_take(&memory, WIDE, 1);
     work.sum = tiles_take(&memory, 1, tiles);
@@ -213,13 +213,13 @@ static inline __attribute__((always_inline)) void queries_score(const int n, int
                                                                 float *scores) {
     __m512 sums[SOME] = {0};
     for (int64_t c = 0; c < depth; c++) {
-        TurnLines rows = turn_lines(keys->at + c * keys->column, keys->line);
+        TransposeLines rows = transpose_lines(keys->at + c * keys->column, keys->line);
         const char *query = (const char *)tile_at(queries, 0, c) + line * 64;
-        for (int quarter = 0; quarter < TILE_K / 2 / FEW_PAIRS; quarter++, query += FEW_PAIRS * 4) {
-            VecBits pairs[FEW_PAIRS];
-            turn_piece(&rows, pairs);
+        for (int quarter = 0; quarter < TILE_K / 2 / SKINNY_PAIRS; quarter++, query += SKINNY_PAIRS * 4) {
+            VecBits pairs[SKINNY_PAIRS];
+            transpose_piece(&rows, pairs);
 #pragma GCC unroll 4
-            for (int pair = 0; pair < FEW_PAIRS; pair++)
+            for (int pair = 0; pair < SKINNY_PAIRS; pair++)
 #pragma GCC unroll 8
                 for (int i = 0; i < n; i++) sums[i] = _mm512_dpbf16_ps(sums[i], (__m512bh)pairs[pair], pair_of(query + i * 64 + pair * 4));
         }
@@ -254,11 +254,11 @@ static void token_scores(const Call *call, const KeyTile *tile, const Work *work
 /* Weights as tiles of A, one for each head. */
 static void weights_part(const Call *call, const TokenTask *task, const Work *work, int64_t chunks) {
     int64_t group = call->shape->group;
-    tiles_transpose(1, chunks, work->weights, work->turned);
+    tiles_transpose(1, chunks, work->weights, work->transposed);
     for (int64_t c = 0; c < chunks; c++)
         for (int64_t l = 0; l < task_heads(call, task) * group; l++)
             _mm512_storeu_si512((char *)tile_at(work->own, l / group, c) + l * 64,
-                                _mm512_loadu_si512((const char *)tile_at(work->turned, 0, c) + l * 64));
+                                _mm512_loadu_si512((const char *)tile_at(work->transposed, 0, c) + l * 64));
 }
 
 /* As pairs_interleave, but columns 0-3, 8-11, 16-19 and 24-27 go to `left`: sooner done, and put right again in work_finish. */
@@ -423,9 +423,9 @@ static void work_finish(const Call *call, const TokenTask *task, const Work *wor
 }
 
 /* A thread's tasks. Each is taken when the one before begins, so that its keys are asked for meanwhile. */
-static void tasks_run(const Call *call, const TokenTask *tasks, const Shares *shares) {
+static void tasks_run(const Call *call, const TokenTask *tasks, const WorkQueue *queue) {
     KeyTile tiles[2];
-    int64_t at = 0, taken = shares_next(shares, &at);
+    int64_t at = 0, taken = work_queue_next(queue, &at);
     if (taken < 0) return;
     const TokenTask *task = &tasks[taken], *later = NULL;
     Work work = work_new(call, task);
@@ -434,7 +434,7 @@ static void tasks_run(const Call *call, const TokenTask *tasks, const Shares *sh
     bool begun = true;
     for (int turn = 0;; turn ^= 1) {
         KeyTile *tile = &tiles[turn], *next = &tiles[turn ^ 1];
-        if (begun) later = (taken = shares_next(shares, &at)) < 0 ? NULL : &tasks[taken];
+        if (begun) later = (taken = work_queue_next(queue, &at)) < 0 ? NULL : &tasks[taken];
         bool more = key_tile_next(call, tile, later, next);
         tile_attend(call, tile, &work, next);
         begun = !more || next->task != tile->task;
@@ -451,19 +451,19 @@ void ISA_FN(attention_tokens)(const AttentionShape *shape, const AttentionTask *
     int64_t kv_heads = shape->args->n_kv_heads, threads = parallel ? omp_get_max_threads() : 1;
     int64_t heads = MIN(MAX(kv_heads * n / (2 * threads), (int64_t)1), MIN(LANES / shape->group, kv_heads)), sets = blocks_of(kv_heads, heads);
     Call call = {shape, q, k, v, y, logsumexp, heads};
-    /* Not shares_new: `tokens` lie where it would put them */
-    Share *list = cpu_scratch(CPU_SHARED, (size_t)shares_count(n * sets) * sizeof *list + (size_t)(n * sets) * sizeof(TokenTask));
+    /* Not work_queue_new: `tokens` lie where it would put them */
+    WorkRange *list = cpu_scratch(CPU_SHARED, (size_t)work_queue_count(n * sets) * sizeof *list + (size_t)(n * sets) * sizeof(TokenTask));
     if (cpu_planning()) {
         work_new(&call, &(TokenTask){tokens->segment, 0});
         return;
     }
-    Shares shares = shares_begin(list, n * sets);
-    TokenTask *tasks = (TokenTask *)(list + shares.n);
+    WorkQueue queue = work_queue_begin(list, n * sets);
+    TokenTask *tasks = (TokenTask *)(list + queue.n);
     for (int64_t i = 0; i < n * sets; i++) tasks[i] = (TokenTask){tokens[i / sets].segment, (int32_t)(i % sets * heads)};
 #pragma omp parallel if (parallel)
     {
         tiles_begin();
-        tasks_run(&call, tasks, &shares);
+        tasks_run(&call, tasks, &queue);
         tiles_end();
     }
 }

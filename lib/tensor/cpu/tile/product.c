@@ -8,8 +8,8 @@
 #include "lib/tensor/cpu/tile/tiles.h"
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
-#include "lib/tensor/cpu/shares.h"
-#include "lib/tensor/cpu/tile/few.h"
+#include "lib/tensor/cpu/work_queue.h"
+#include "lib/tensor/cpu/tile/skinny.h"
 
 #include <string.h>
 
@@ -22,7 +22,7 @@ enum {
     FLAT_K = 256, /* for results of a few rows, whose sums are small to keep */
     PANEL_FLAT = 256,
     SERIAL_WEIGHT = 1 << 16, /* values of B that one thread reads as soon as two are started */
-    FEW_ROWS = 128,          /* below, making tiles of a whole weight takes longer than multiplying by it */
+    SKINNY_ROWS = 128,       /* below, making tiles of a whole weight takes longer than multiplying by it */
     BLOCK_LINE = BLOCK * 4,  /* bytes */
     SOON = 5,                /* tiles ahead of the one that is used, where A streams from memory: nearer and farther are slower */
     STREAM_ROWS = 480,       /* of a weight that streams: of a task; no power of two, or streams meet in the same places of a cache */
@@ -34,7 +34,7 @@ enum {
 #endif
 };
 
-_Static_assert(FEW_COLS *(BLOCK * 64 + 64) <= GROUP_BYTES, "so are those of columns that vectors sum: 64 bytes for a row of each stream");
+_Static_assert(SKINNY_COLS *(BLOCK * 64 + 64) <= GROUP_BYTES, "so are those of columns that vectors sum: 64 bytes for a row of each stream");
 
 /* Bytes from row to row of A in scratch memory: no power of two, whose lines would meet in the same places of the cache. */
 #define ROWS_LINE(n_tiles) ((n_tiles)*64 + 64)
@@ -315,7 +315,7 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
 }
 
 /* Whether so many columns go by themselves: vectors read a weight a tenth faster than tiles do, but multiply slower. */
-static bool few_better(int64_t cols) { return cols <= FEW_COLS; }
+static bool skinny_better(int64_t cols) { return cols <= SKINNY_COLS; }
 
 /* Whether a factor that so many columns need once goes in streams. */
 static bool streams_better(int64_t cols) { return cols <= BLOCK; }
@@ -323,9 +323,9 @@ static bool streams_better(int64_t cols) { return cols <= BLOCK; }
 #else
 
 /* About 32 columns fill two tiles, whose rows need no turning: 1480 -> 1770 tokens/s of 32 sequences on a Zen 5, the same on a Zen 4. */
-static bool few_better(int64_t cols) { return cols <= FEW_COLS || (cols > BLOCK && cols <= 2 * BLOCK); }
+static bool skinny_better(int64_t cols) { return cols <= SKINNY_COLS || (cols > BLOCK && cols <= 2 * BLOCK); }
 
-static bool streams_better(int64_t cols) { return cols <= FEW_COLS; }
+static bool streams_better(int64_t cols) { return cols <= SKINNY_COLS; }
 
 /* The same where vectors multiply: sixteen rows at a time through both parts. */
 static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, int64_t line, Finish *before, const Ahead *ahead) {
@@ -351,40 +351,41 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
 
 /* Few columns (few.h) go in parts, [part][tile][k / 2][width of the part]: all at once, or 16 at a time, of which the last may have less.
  * Columns of a part; 0: there is none. */
-static int64_t few_cols(int64_t n, int64_t part) {
-    return n > FEW_COLS ? MAX((int64_t)0, MIN((int64_t)TILE_ROWS, n - part * TILE_ROWS)) : part == 0 ? n : 0;
+static int64_t skinny_cols(int64_t n, int64_t part) {
+    return n > SKINNY_COLS ? MAX((int64_t)0, MIN((int64_t)TILE_ROWS, n - part * TILE_ROWS)) : part == 0 ? n : 0;
 }
-static int64_t few_place(int64_t part, int64_t n_tiles) { return part * n_tiles * few_bytes(TILE_ROWS); }
+static int64_t skinny_place(int64_t part, int64_t n_tiles) { return part * n_tiles * skinny_bytes(TILE_ROWS); }
 
 /* Block j of 32 columns, or of all if they are one part, transposed: rows of A, which are read once, become the lanes of vectors. */
-static void few_block_sum(int64_t rows, int64_t n, int64_t j, const Sum *sum, bool streams, int64_t panel_tiles, float *turned, int64_t turned_line) {
+static void skinny_block_sum(int64_t rows, int64_t n, int64_t j, const Sum *sum, bool streams, int64_t panel_tiles, float *transposed,
+                             int64_t transposed_line) {
     int64_t n_pairs = sum->n_tiles * TILE_K / 2;
     for (int64_t first = 0; first < MIN(rows, (int64_t)BLOCK); first += TILE_ROWS)
-        for (int64_t i = 0, part = 2 * j, cols; i < 2 && (cols = few_cols(n, part)) > 0; i++, part++) {
-            const char *columns = sum->b + few_place(part, panel_tiles);
-            float *to = turned + i * TILE_ROWS * turned_line + first;
-            few_sum(few_width(cols), n_pairs, sum->a.at + first * sum->a.line, sum->a.line, streams, columns, sum->add, to, turned_line);
+        for (int64_t i = 0, part = 2 * j, cols; i < 2 && (cols = skinny_cols(n, part)) > 0; i++, part++) {
+            const char *columns = sum->b + skinny_place(part, panel_tiles);
+            float *to = transposed + i * TILE_ROWS * transposed_line + first;
+            skinny_sum(skinny_width(cols), n_pairs, sum->a.at + first * sum->a.line, sum->a.line, streams, columns, sum->add, to, transposed_line);
             if (sum->n_more == 0) continue;
-            few_sum(few_width(cols), few_count(sum->more_k), sum->more.at + first * sum->more.line, sum->more.line, false,
-                    columns + sum->n_tiles * few_bytes(cols), true, to, turned_line);
+            skinny_sum(skinny_width(cols), skinny_count(sum->more_k), sum->more.at + first * sum->more.line, sum->more.line, false,
+                       columns + sum->n_tiles * skinny_bytes(cols), true, to, transposed_line);
         }
 }
 
-/* All columns of B, k-tiles from.., as few_sum wants them, for the panel's tiles from `at` on. */
-static void few_load(const Factor *b, int64_t from, int64_t n_tiles, char *panel, int64_t panel_tiles, int64_t at) {
+/* All columns of B, k-tiles from.., as skinny_sum wants them, for the panel's tiles from `at` on. */
+static void skinny_load(const Factor *b, int64_t from, int64_t n_tiles, char *panel, int64_t panel_tiles, int64_t at) {
     enum { ONE_BY_ONE = 4 };
     _Alignas(64) char tiles[2 * TILE_BYTES]; /* of 32 columns: of a part and the next one */
     for (int64_t tile = 0; tile < n_tiles; tile++)
-        for (int64_t part = 0, cols; (cols = few_cols(b->n, part)) > 0; part++) {
+        for (int64_t part = 0, cols; (cols = skinny_cols(b->n, part)) > 0; part++) {
             int64_t k = (from + tile) * TILE_K;
-            char *to = panel + few_place(part, panel_tiles) + (at + tile) * few_bytes(cols);
+            char *to = panel + skinny_place(part, panel_tiles) + (at + tile) * skinny_bytes(cols);
             if (cols <= ONE_BY_ONE && b->operand.transposed) {
                 for (int64_t c = 0; c < cols; c++)
-                    few_column(load_32(element(&b->operand, part * TILE_ROWS + c, k), b->operand.dtype, b->k - k, b->scale), cols, c, to);
+                    skinny_column(load_32(element(&b->operand, part * TILE_ROWS + c, k), b->operand.dtype, b->k - k, b->scale), cols, c, to);
                 continue;
             }
             if (part % 2 == 0) pair_of_tiles(b, part * TILE_ROWS, k, tiles);
-            few_pairs(tiles + part % 2 * TILE_BYTES, few_width(cols), to);
+            skinny_pairs(tiles + part % 2 * TILE_BYTES, skinny_width(cols), to);
         }
 }
 
@@ -405,9 +406,9 @@ static bool streams_possible(const Factor *a, int64_t cols) {
 /* How a product is cut: tasks are panels times chunks of rows. */
 typedef struct Plan {
     const Product *product;
-    bool turned;  /* a, b are the transposed factors, and C is to be written transposed */
-    bool few;     /* turned, and b's columns are so few that they are no tiles (few.h) */
-    bool streams; /* a's rows go in streams */
+    bool transposed; /* a, b are the transposed factors, and C is to be written transposed */
+    bool skinny;     /* turned, and b's columns are so few that they are no tiles (few.h) */
+    bool streams;    /* a's rows go in streams */
     Factor a, b, more_a, more_b;
     Factor down; /* what A' is made with: as B, or as A if turned */
     int64_t m, n;
@@ -431,15 +432,15 @@ static int64_t panel_cols(int64_t n, int64_t k_tiles, int64_t limit) {
 }
 
 /* The factor that is cut into rows: by default the one that is dear to cut into panels. */
-static bool turned_alone(const Product *product) {
-    return product->a.transposed ? product->m > product->n : product->b.transposed && product->m <= FEW_ROWS && product->m < product->n;
+static bool transposed_alone(const Product *product) {
+    return product->a.transposed ? product->m > product->n : product->b.transposed && product->m <= SKINNY_ROWS && product->m < product->n;
 }
 
-static Plan plan_make(const Product *product, bool turned) {
+static Plan plan_make(const Product *product, bool transposed) {
     enum { TASKS_PER_THREAD = 4, STREAMED_PER_THREAD = 16, LEAST_ROWS = 64, USUAL_ROWS = 256 };
     Plan plan = {.product = product,
                  .sharers = 1,
-                 .turned = turned,
+                 .transposed = transposed,
                  .m = product->m,
                  .n = product->n,
                  .k_tiles = div_up(product->k, TILE_K),
@@ -449,7 +450,7 @@ static Plan plan_make(const Product *product, bool turned) {
     plan.more_a = factor(product->more_a, 1, product->m, product->more_k);
     plan.more_b = factor(product->more_b, product->more_alpha / product->alpha, product->n, product->more_k);
     plan.down = factor(product->down, 1, product->more_k, product->k);
-    if (turned) {
+    if (transposed) {
         Factor a = plan.a, more_a = plan.more_a;
         plan.a = factor_turned(plan.b);
         plan.b = factor_turned(a);
@@ -469,13 +470,13 @@ static Plan plan_make(const Product *product, bool turned) {
     plan.k_cut = div_up(plan.k_tiles, div_up(product->k, most_k));
     plan.panel_cols = panel_cols(plan.n, plan.k_cut + plan.more_tiles, round_up(limit, BLOCK));
     plan.panels = div_up(plan.n, plan.panel_cols);
-    plan.few = turned && few_better(plan.n) && plan.panels == 1;
+    plan.skinny = transposed && skinny_better(plan.n) && plan.panels == 1;
     /* A weight is read once, and a panel serves all tasks: only how long a thread's last one takes counts. */
-    bool streamed = plan.turned && !product->a.transposed && plan.k_cut == plan.k_tiles;
+    bool streamed = plan.transposed && !product->a.transposed && plan.k_cut == plan.k_tiles;
     plan.streams = streamed && streams_possible(&plan.a, plan.n) && !(plan.more_tiles && plan.more_a.operand.transposed);
-    int64_t wanted = div_up(threads * (streamed ? STREAMED_PER_THREAD : TASKS_PER_THREAD), plan.panels), least = streamed             ? BLOCK
-                                                                                                                 : plan.n <= FEW_ROWS ? LEAST_ROWS
-                                                                                                                                      : USUAL_ROWS;
+    int64_t wanted = div_up(threads * (streamed ? STREAMED_PER_THREAD : TASKS_PER_THREAD), plan.panels), least = streamed                ? BLOCK
+                                                                                                                 : plan.n <= SKINNY_ROWS ? LEAST_ROWS
+                                                                                                                                         : USUAL_ROWS;
     if (plan.streams) wanted = threads * div_up(plan.m, threads * STREAM_ROWS);
     plan.chunk_rows = MAX(least, round_up(div_up(plan.m, wanted), BLOCK));
     plan.chunks = div_up(plan.m, plan.chunk_rows);
@@ -509,10 +510,10 @@ static inline __attribute__((always_inline)) void finish_set(Finish *f, const Pr
 }
 
 /* The same for a block of the plan's result; turned, the sums will be in `turned`. */
-static void block_end(Finish *f, const Plan *plan, const void *sums, int64_t line, int64_t row, int64_t col, const float *turned) {
+static void block_end(Finish *f, const Plan *plan, const void *sums, int64_t line, int64_t row, int64_t col, const float *transposed) {
     int64_t rows = MIN((int64_t)BLOCK, plan->m - row), cols = MIN((int64_t)BLOCK, plan->n - col);
-    if (plan->turned)
-        finish_set(f, plan->product, turned, BLOCK_LINE, col, row, cols, rows);
+    if (plan->transposed)
+        finish_set(f, plan->product, transposed, BLOCK_LINE, col, row, cols, rows);
     else
         finish_set(f, plan->product, sums, line, row, col, rows, cols);
 }
@@ -524,7 +525,7 @@ typedef struct Streams {
     int64_t first, rows, cols;
     Sum sum;       /* of the tiles; its rows are filled in */
     char *scratch; /* for rows of the second product */
-    bool few;      /* vectors sum (few.h) */
+    bool skinny;   /* vectors sum (few.h) */
     char *group;   /* GROUP_BYTES */
 } Streams;
 
@@ -549,7 +550,7 @@ static Product line_of(const Product *p, int64_t row, int64_t step) {
 /* All rows but the last few, which are fewer than streams; returns their number. They are the columns of C from `to` on. Sums are kept for some rows
  * of each stream, whose results then lie side by side: (stream, row, column), or, where vectors make them, (column, row, stream). */
 static int64_t streams_run(const Streams *s, const Product *p, int64_t to) {
-    int64_t step = s->rows / TILE_ROWS, tiles = s->few ? 1 : div_up(s->cols, TILE_ROWS);
+    int64_t step = s->rows / TILE_ROWS, tiles = s->skinny ? 1 : div_up(s->cols, TILE_ROWS);
     int64_t sums = tiles * 64, group_line = BLOCK * sums + 64; /* no power of two */
     _Alignas(64) float lines[BLOCK * BLOCK];
     Finish end = {0};
@@ -561,13 +562,13 @@ static int64_t streams_run(const Streams *s, const Product *p, int64_t to) {
             Sum sum = s->sum;
             sum.a = (Rows){a.operand.data, 2 * a.operand.ld};
             if (sum.n_more) sum.more = rows_load(&more, 0, 0, sum.n_more, s->scratch);
-            if (s->few)
-                few_block_sum(TILE_ROWS, s->cols, 0, &sum, true, sum.n_tiles + sum.n_more, (float *)(void *)group, group_line / 4);
+            if (s->skinny)
+                skinny_block_sum(TILE_ROWS, s->cols, 0, &sum, true, sum.n_tiles + sum.n_more, (float *)(void *)group, group_line / 4);
             else
                 block_sum(TILE_ROWS, s->cols, &sum, group, group_line, &end, &(Ahead){.at = sum.a.at, .once = true});
         }
-        for (int64_t i = 0; i < (s->few ? s->cols : tiles * TILE_ROWS); i++) {
-            if (s->few) { /* a column, all streams */
+        for (int64_t i = 0; i < (s->skinny ? s->cols : tiles * TILE_ROWS); i++) {
+            if (s->skinny) { /* a column, all streams */
                 Product line = line_of(p, i, step);
                 block_transpose(s->group + i * group_line, TILE_ROWS, sums, lines);
                 finish_set(&end, &line, lines, BLOCK_LINE, 0, to + from, TILE_ROWS, count);
@@ -584,7 +585,7 @@ static int64_t streams_run(const Streams *s, const Product *p, int64_t to) {
 
 /* What is asked for meanwhile: so many rows and columns of the plan's result further on. */
 static void soon_set(Finish *f, const Plan *plan, int64_t rows, int64_t cols) {
-    int64_t down = plan->turned ? cols : rows, right = plan->turned ? rows : cols;
+    int64_t down = plan->transposed ? cols : rows, right = plan->transposed ? rows : cols;
     f->c_soon = down * f->c_line + right * (f->c_f32 ? 4 : 2);
     f->d_soon = down * f->d_line + right * (f->d_f32 ? 4 : 2);
 }
@@ -600,7 +601,7 @@ typedef struct Work {
 static Work work_new(const Plan *plan) {
     bool cut = plan->k_cut < plan->k_tiles;
     int64_t rows_bytes = BLOCK * (ROWS_LINE(plan->k_cut) + ROWS_LINE(plan->more_tiles)), rank = round_up(plan->product->more_k, BLOCK);
-    int64_t down_bytes = !plan->product->down.data ? 0 : plan->turned ? rank * plan->panel_cols * 2 : rank * plan->k_tiles * 64;
+    int64_t down_bytes = !plan->product->down.data ? 0 : plan->transposed ? rank * plan->panel_cols * 2 : rank * plan->k_tiles * 64;
     char *rows = cpu_scratch(CPU_TILE_A, (size_t)(rows_bytes + down_bytes));
     int64_t kept = cut             ? plan->sharers * plan->chunk_rows * plan->panel_cols
                    : plan->streams ? GROUP_BYTES / (int64_t)sizeof(float)
@@ -642,23 +643,23 @@ static Rows low_rows(const Plan *plan, const Work *work, int64_t row, Rows a, Fi
 }
 
 /* Few: all of A' from the columns that are A before it is turned, [column][rank, in whole blocks]; then as columns behind those. */
-static int64_t few_low_line(const Plan *plan) { return round_up(plan->product->more_k, BLOCK); }
+static int64_t skinny_low_line(const Plan *plan) { return round_up(plan->product->more_k, BLOCK); }
 
-static void low_few(const Plan *plan, const Work *work) {
-    int64_t rank = plan->product->more_k, line = few_low_line(plan), panel_tiles = plan->k_tiles + plan->more_tiles;
+static void low_skinny(const Plan *plan, const Work *work) {
+    int64_t rank = plan->product->more_k, line = skinny_low_line(plan), panel_tiles = plan->k_tiles + plan->more_tiles;
     _Alignas(64) float sums[BLOCK * BLOCK];
     for (int64_t row = 0; row < rank; row += BLOCK) {
         Sum sum = {.a = rows_load(&plan->down, row, 0, plan->k_tiles, work->rows), .b = work->panel, .n_tiles = plan->k_tiles};
         for (int64_t j = 0; j * BLOCK < plan->n; j++) {
-            few_block_sum(rank - row, plan->n, j, &sum, false, panel_tiles, sums, BLOCK);
+            skinny_block_sum(rank - row, plan->n, j, &sum, false, panel_tiles, sums, BLOCK);
             low_round(plan->product, sums, MIN((int64_t)BLOCK, plan->n - j * BLOCK), rank - row, work->down + (j * BLOCK * line + row) * 2, line * 2);
         }
     }
     Factor made = factor((Operand){work->down, DT_BF16, line, true}, 1, plan->n, rank);
-    few_load(&made, 0, plan->more_tiles, work->panel, panel_tiles, plan->k_tiles);
+    skinny_load(&made, 0, plan->more_tiles, work->panel, panel_tiles, plan->k_tiles);
 }
 
-/* Turned: all of A', transposed, from the panel of what is A before it is turned; into the panel's second part. */
+/* Transposed: all of A', transposed, from the panel of what is A before it is turned; into the panel's second part. */
 static void low_turned(const Plan *plan, const Work *work, int64_t cols, int64_t stride) {
     const Product *p = plan->product;
     _Alignas(64) float sums[BLOCK * BLOCK];
@@ -676,11 +677,11 @@ static void low_turned(const Plan *plan, const Work *work, int64_t cols, int64_t
 }
 
 static void low_turned_write(const Plan *plan, const Work *work, int64_t cols) {
-    const uint16_t *turned = (const uint16_t *)work->down;
+    const uint16_t *transposed = (const uint16_t *)work->down;
     int64_t rank = plan->product->more_k;
     for (int64_t col = 0; col < plan->n; col++)
         for (int64_t k = 0; k < rank; k++)
-            plan->product->low[col * rank + k] = plan->few ? turned[col * few_low_line(plan) + k] : turned[k * cols + col];
+            plan->product->low[col * rank + k] = plan->skinny ? transposed[col * skinny_low_line(plan) + k] : transposed[k * cols + col];
 }
 
 /* ---- tasks ---- */
@@ -694,16 +695,16 @@ static int64_t task_streams(const Plan *plan, const Work *work, int64_t first, i
                        .cols = plan->n,
                        .sum = {.b = work->panel, .n_tiles = n_tiles, .n_more = n_more, .more_k = plan->product->more_k},
                        .scratch = work->more_rows,
-                       .few = plan->few,
+                       .skinny = plan->skinny,
                        .group = (char *)work->blocks};
     return streams_run(&streams, plan->product, first);
 }
 
 /* Rows begin..stop-1 against few columns, all of them; k-tiles from... */
-static void few_run(const Plan *plan, const Work *work, int64_t begin, int64_t stop, int64_t cols, int64_t from, int64_t n_tiles) {
+static void skinny_run(const Plan *plan, const Work *work, int64_t begin, int64_t stop, int64_t cols, int64_t from, int64_t n_tiles) {
     bool last = from + n_tiles == plan->k_tiles;
     int64_t n_more = last ? plan->more_tiles : 0;
-    _Alignas(64) float turned[BLOCK * BLOCK];
+    _Alignas(64) float transposed[BLOCK * BLOCK];
     if (plan->streams) begin += task_streams(plan, work, begin, stop - begin, n_tiles, n_more);
     for (int64_t row = begin; row < stop; row += BLOCK) {
         Sum sum = {.a = rows_load(&plan->a, row, from, n_tiles, work->rows),
@@ -714,8 +715,8 @@ static void few_run(const Plan *plan, const Work *work, int64_t begin, int64_t s
                    .add = from > 0};
         if (n_more) sum.more = rows_load(&plan->more_a, row, 0, n_more, work->more_rows);
         for (int64_t j = 0; j < cols / BLOCK; j++) {
-            float *sums = work->partial ? work->partial + (row - begin) * cols + j * BLOCK * BLOCK : turned;
-            few_block_sum(plan->m - row, plan->n, j, &sum, false, n_tiles + n_more, sums, BLOCK);
+            float *sums = work->partial ? work->partial + (row - begin) * cols + j * BLOCK * BLOCK : transposed;
+            skinny_block_sum(plan->m - row, plan->n, j, &sum, false, n_tiles + n_more, sums, BLOCK);
             if (!last) continue;
             Finish end;
             block_end(&end, plan, NULL, 0, row, j * BLOCK, sums);
@@ -731,12 +732,12 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
     if (plan->streams) begin += task_streams(plan, work, begin, stop - begin, n_tiles, n_more);
     int64_t pieces = n_blocks > 1 ? div_up(n_tiles * TILE_K, PIECE_K) : 1, piece = div_up(n_tiles, pieces);
     int64_t slots = pieces > 1 ? n_blocks + 1 : 2, slot = 0, turn = 0; /* slots for sums: those of 32 rows, or as few as can be */
-    _Alignas(64) float turned[2][BLOCK * BLOCK];
+    _Alignas(64) float transposed[2][BLOCK * BLOCK];
     Finish ends[2] = {0}; /* of this block, and of the one before */
     for (int64_t row = begin; row < stop; row += BLOCK, slot += n_blocks) {
         Rows rows = rows_load(&plan->a, row, from, n_tiles, work->rows), more = {0};
         bool lie = rows_lie(&plan->a, row, from, n_tiles), announce = row + BLOCK < plan->m && rows_lie(&plan->a, row + BLOCK, from, n_tiles);
-        if (n_more && plan->product->down.data && !plan->turned)
+        if (n_more && plan->product->down.data && !plan->transposed)
             more = low_rows(plan, work, row, rows, &ends[turn ^ 1], col == 0);
         else if (n_more)
             more = rows_load(&plan->more_a, row, 0, n_more, work->more_rows);
@@ -755,13 +756,13 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
                 int64_t line = work->partial ? cols * (int64_t)sizeof *sums : BLOCK_LINE, later = j + 2;
                 Finish *end = &ends[turn], *before = &ends[turn ^ 1];
                 if (last) {
-                    block_end(end, plan, sums, line, row, col + j * BLOCK, turned[turn]);
+                    block_end(end, plan, sums, line, row, col + j * BLOCK, transposed[turn]);
                     soon_set(end, plan, later / n_blocks * BLOCK, (later % n_blocks - j) * BLOCK);
                 }
                 sum.b = work->panel + j * stride + at * 2 * TILE_BYTES;
                 ahead.at = next && (j + 1) * ahead.rows <= BLOCK ? next + j * ahead.rows * rows.line : NULL;
                 block_sum(plan->m - row, plan->n - col - j * BLOCK, &sum, sums, line, before, &ahead);
-                if (last && plan->turned) block_transpose(sums, plan->n - col - j * BLOCK, line, turned[turn]);
+                if (last && plan->transposed) block_transpose(sums, plan->n - col - j * BLOCK, line, transposed[turn]);
             }
         }
     }
@@ -772,20 +773,20 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
 static void panel_make(const Plan *plan, const Work *work, int64_t col, int64_t cols, int64_t from, int64_t n_tiles, int64_t n_more, bool first) {
     bool down = plan->product->down.data != NULL;
     int64_t stride = (n_tiles + n_more) * 2 * TILE_BYTES;
-    if (plan->few) {
-        few_load(&plan->b, from, n_tiles, work->panel, n_tiles + n_more, 0);
+    if (plan->skinny) {
+        skinny_load(&plan->b, from, n_tiles, work->panel, n_tiles + n_more, 0);
         if (down)
-            low_few(plan, work);
+            low_skinny(plan, work);
         else
-            few_load(&plan->more_b, 0, n_more, work->panel, n_tiles + n_more, n_tiles);
+            skinny_load(&plan->more_b, 0, n_more, work->panel, n_tiles + n_more, n_tiles);
         return;
     }
     panel_load(&plan->b, col, cols, from, n_tiles, work->panel, stride);
-    if (down && plan->turned)
+    if (down && plan->transposed)
         low_turned(plan, work, cols, stride);
     else
         panel_load(&plan->more_b, col, cols, 0, n_more, work->panel + n_tiles * 2 * TILE_BYTES, stride);
-    if (down && !plan->turned && first)
+    if (down && !plan->transposed && first)
         panel_load(&plan->down, 0, round_up(plan->product->more_k, BLOCK), 0, plan->k_tiles, work->down, plan->k_tiles * 2 * TILE_BYTES);
 }
 
@@ -799,27 +800,27 @@ static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *
             Work its = *work;
             if (its.partial) its.partial += i * plan->chunk_rows * plan->panel_cols;
             int64_t end = MIN(plan[i].m, begin + plan->chunk_rows);
-            if (plan->few)
-                few_run(plan, &its, begin, end, cols, from, n_tiles);
+            if (plan->skinny)
+                skinny_run(plan, &its, begin, end, cols, from, n_tiles);
             else
                 rows_run(plan + i, &its, begin, end, col, cols, from, n_tiles);
         }
     }
-    if (plan->product->down.data && plan->turned && task == 0) low_turned_write(plan, work, cols);
+    if (plan->product->down.data && plan->transposed && task == 0) low_turned_write(plan, work, cols);
     *have = number;
 }
 
 /* Where a sum is cut, A' would be made for every cut; of a high rank, for every panel. */
 static bool makes_more(const Product *product) {
     enum { HIGHEST = 64 };
-    Plan plan = plan_make(product, turned_alone(product));
-    return product->more_k <= HIGHEST && !product->a.transposed && plan.k_cut == plan.k_tiles && (!plan.turned || plan.panels == 1);
+    Plan plan = plan_make(product, transposed_alone(product));
+    return product->more_k <= HIGHEST && !product->a.transposed && plan.k_cut == plan.k_tiles && (!plan.transposed || plan.panels == 1);
 }
 
 /* The same factor as rows that run along the sum, whole, in scratch memory. */
 static Factor rows_made(const Factor *a, int64_t n_tiles, bool parallel) {
     int64_t line = ROWS_LINE(n_tiles), blocks = div_up(a->n, BLOCK);
-    char *rows = cpu_scratch(CPU_TURNED, (size_t)(blocks * BLOCK * line));
+    char *rows = cpu_scratch(CPU_TRANSPOSED, (size_t)(blocks * BLOCK * line));
     if (cpu_planning()) return *a;
 #pragma omp parallel for if (parallel)
     for (int64_t i = 0; i < blocks; i++) rows_load(a, i * BLOCK, 0, n_tiles, rows + i * BLOCK * line);
@@ -829,20 +830,20 @@ static Factor rows_made(const Factor *a, int64_t n_tiles, bool parallel) {
 /* Whether the only panel of B, and what a thread has besides, are the other product's too. */
 static bool panel_shared(const Plan *plan, const Plan *other) {
     const Factor *b = &plan->b, *its = &other->b;
-    bool same = operands_same(&b->operand, &its->operand) && plan->few == other->few;
+    bool same = operands_same(&b->operand, &its->operand) && plan->skinny == other->skinny;
     bool whole = plan->panels == 1 && plan->k_cut == plan->k_tiles && plan->more_tiles == 0 && other->more_tiles == 0;
     return same && whole && b->n == its->n && b->k == its->k && plan->panel_cols == other->panel_cols && plan->k_cut == other->k_cut;
 }
 
 /* Tasks of all products in a row, so that a thread goes on to the next one while another still works. */
-static void plans_run(const Plan *plans, const Shares *shares, bool parallel) {
+static void plans_run(const Plan *plans, const WorkQueue *queue, bool parallel) {
 #pragma omp parallel if (parallel)
     {
         const Plan *plan = NULL;
         Work work;
-        int64_t have = -1, at = 0; /* the panel that is made; as shares_next */
+        int64_t have = -1, at = 0; /* the panel that is made; as work_queue_next */
         tiles_begin();
-        for (int64_t task; (task = shares_next(shares, &at)) >= 0;) {
+        for (int64_t task; (task = work_queue_next(queue, &at)) >= 0;) {
             const Plan *its = plans;
             while (task >= its->end) its++;
             if (its != plan && !(plan && panel_shared(plan, its))) {
@@ -884,21 +885,21 @@ static void tile_product_run(const Product *products, int n) {
         return;
     }
     for (int i = 0; i < n; i++) {
-        plans[i] = plan_make(&products[i], shared ? shared == 2 && !flat : turned_alone(&products[i]));
+        plans[i] = plan_make(&products[i], shared ? shared == 2 && !flat : transposed_alone(&products[i]));
         if (i == 0 || !flat) end += plans[i].panels * plans[i].chunks;
         plans[i].end = end;
         parallel |= 2.0 * (double)products[i].m * (double)products[i].n * (double)products[i].k > PRODUCT_SERIAL ||
                     products[i].n * products[i].k > SERIAL_WEIGHT;
     }
     if (flat) plans->sharers = n;
-    Shares shares = shares_new(end);
-    parallel &= shares.n > 1;
+    WorkQueue queue = work_queue_new(end);
+    parallel &= queue.n > 1;
     if (plans->a.operand.transposed && (plans->panels > 1 || n > 1) && plans->m > BLOCK) { /* or it would be turned for every panel */
         plans->a = rows_made(&plans->a, plans->k_tiles, parallel);
         for (int i = 1; i < n; i++) plans[i].a = plans->a;
     }
     for (int i = 0; cpu_planning() && i < n; i++) work_new(&plans[i]);
-    if (!cpu_planning()) plans_run(plans, &shares, parallel);
+    if (!cpu_planning()) plans_run(plans, &queue, parallel);
 }
 
 /* ---- tile by tile ---- */
@@ -916,8 +917,8 @@ static void tile_product_column(const Product *product, int64_t col, int64_t col
     Factor a = factor(product->a, 1, product->m, product->k), b = factor(product->b, 1, product->n, product->k);
     if (tile_turned(product)) {
         a = factor_turned(a);
-        if (few_better(product->m))
-            few_load(&a, 0, k_tiles, panel, k_tiles, 0);
+        if (skinny_better(product->m))
+            skinny_load(&a, 0, k_tiles, panel, k_tiles, 0);
         else
             panel_load(&a, 0, BLOCK, 0, k_tiles, panel, 0);
     } else
@@ -925,29 +926,29 @@ static void tile_product_column(const Product *product, int64_t col, int64_t col
 }
 
 static void tile_product_tile(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c) {
-    bool turned = tile_turned(product);
-    int64_t k_tiles = div_up(product->k, TILE_K), stride = turned ? 0 : k_tiles * 2 * TILE_BYTES;
-    Factor a = turned ? factor_turned(factor(product->b, 1, product->n, product->k)) : factor(product->a, 1, product->m, product->k);
+    bool transposed = tile_turned(product);
+    int64_t k_tiles = div_up(product->k, TILE_K), stride = transposed ? 0 : k_tiles * 2 * TILE_BYTES;
+    Factor a = transposed ? factor_turned(factor(product->b, 1, product->n, product->k)) : factor(product->a, 1, product->m, product->k);
     const char *panel = cpu_scratch(CPU_TILE_B, 0);
-    bool streams = turned && streams_possible(&a, product->m);
+    bool streams = transposed && streams_possible(&a, product->m);
     char *scratch = cpu_scratch(CPU_TILE_A, (size_t)MAX(streams ? GROUP_BYTES : 0, BLOCK * ROWS_LINE(k_tiles)));
     if (cpu_planning()) return;
     Product whole = {.c = c, .c_dtype = DT_F32, .ldc = cols, .alpha = 1};
     _Alignas(64) float blocks[2][BLOCK * BLOCK], result[BLOCK * BLOCK];
     Sum sum = {.n_tiles = k_tiles};
-    if (!turned) sum.a = rows_load(&a, row, 0, k_tiles, scratch);
+    if (!transposed) sum.a = rows_load(&a, row, 0, k_tiles, scratch);
     Finish before = {0};
     tiles_begin();
     int64_t at = 0;
     if (streams) {
         sum.b = panel;
-        Streams s = {.a = a, .first = col, .rows = cols, .cols = rows, .sum = sum, .few = few_better(product->m), .group = scratch};
+        Streams s = {.a = a, .first = col, .rows = cols, .cols = rows, .sum = sum, .skinny = skinny_better(product->m), .group = scratch};
         at = streams_run(&s, &whole, 0);
     }
     for (int turn = 0; at < cols; at += BLOCK, turn ^= 1) {
         float *sums = blocks[turn];
         Ahead ahead = {.rows = BLOCK};
-        if (turned) {
+        if (transposed) {
             sum.a = rows_load(&a, col + at, 0, k_tiles, scratch);
             ahead.line = sum.a.line;
             ahead.once = rows_lie(&a, col + at, 0, k_tiles);
@@ -955,15 +956,15 @@ static void tile_product_tile(const Product *product, int64_t row, int64_t rows,
             if (rows_lie(&a, col + at + BLOCK, 0, k_tiles)) ahead.at = sum.a.at + BLOCK * sum.a.line;
         }
         sum.b = panel + at / BLOCK * stride;
-        if (turned && few_better(product->m)) {
-            few_block_sum(cols - at, rows, 0, &sum, false, k_tiles, result, BLOCK);
+        if (transposed && skinny_better(product->m)) {
+            skinny_block_sum(cols - at, rows, 0, &sum, false, k_tiles, result, BLOCK);
             finish_set(&before, &whole, result, BLOCK_LINE, 0, at, rows, MIN((int64_t)BLOCK, cols - at));
             finish_rest(&before);
             continue;
         }
-        block_sum(turned ? BLOCK : rows, turned ? rows : BLOCK, &sum, sums, BLOCK_LINE, &before, &ahead);
+        block_sum(transposed ? BLOCK : rows, transposed ? rows : BLOCK, &sum, sums, BLOCK_LINE, &before, &ahead);
         finish_set(&before, &whole, sums, BLOCK_LINE, 0, at, rows, MIN((int64_t)BLOCK, cols - at));
-        if (!turned) continue;
+        if (!transposed) continue;
         block_transpose(sums, rows, BLOCK_LINE, result);
         before.sums = (const char *)result;
         finish_rest(&before);

@@ -4,8 +4,8 @@
  * Sixteen bytes of lines 0, 4, 8, 12 are loaded into one vector, those of lines 1, 5, 9, 13 into the next; two rounds of shuffles within 128 bits
  * then make four vectors that hold 32 bits of each line: a float, or a pair of 16-bit numbers. Whole vectors of each line would take two rounds more.
  */
-#ifndef TUNE_TURN_H
-#define TUNE_TURN_H
+#ifndef TUNE_TRANSPOSE_H
+#define TUNE_TRANSPOSE_H
 
 #include "lib/tensor/cpu/vec.h"
 #include "lib/tensor/tensor.h"
@@ -14,23 +14,23 @@
 #include <immintrin.h>
 #endif
 
-enum { TURN_BYTES = 16, TURN_WORDS = 4 }; /* of a line at a time */
+enum { TRANSPOSE_BYTES = 16, TRANSPOSE_WORDS = 4 }; /* of a line at a time */
 
 typedef int32_t VecBits __attribute__((vector_size(VEC_FLOATS * 4)));
 
 /* VEC_FLOATS lines from piece to piece: where the first four are, and bytes from one to the fourth behind it. */
-typedef struct TurnLines {
+typedef struct TransposeLines {
     const char *line[4];
     int64_t four;
-} TurnLines;
+} TransposeLines;
 
-static inline TurnLines turn_lines(const void *at, int64_t line) {
+static inline TransposeLines transpose_lines(const void *at, int64_t line) {
     const char *first = at;
-    return (TurnLines){{first, first + line, first + 2 * line, first + 3 * line}, 4 * line};
+    return (TransposeLines){{first, first + line, first + 2 * line, first + 3 * line}, 4 * line};
 }
 
 /* Lines `line`, + 4, ... side by side. */
-static inline VecBits turn_load(const char *line, int64_t four) {
+static inline VecBits transpose_load(const char *line, int64_t four) {
 #if defined(__AVX512F__)
     __m512i pieces = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)line));
     pieces = _mm512_inserti32x4(pieces, _mm_loadu_si128((const __m128i *)(line + four)), 1);
@@ -40,14 +40,14 @@ static inline VecBits turn_load(const char *line, int64_t four) {
     return (VecBits)_mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)line)),
                                             _mm_loadu_si128((const __m128i *)(line + four)), 1);
 #else
-    typedef int32_t Piece __attribute__((vector_size(TURN_BYTES), aligned(2), may_alias));
+    typedef int32_t Piece __attribute__((vector_size(TRANSPOSE_BYTES), aligned(2), may_alias));
     (void)four;
     return *(const Piece *)line;
 #endif
 }
 
 /* a0 b0 a1 b1 within each 128 bits, and a2 b2 a3 b3. */
-static inline VecBits turn_low(VecBits a, VecBits b) {
+static inline VecBits transpose_low(VecBits a, VecBits b) {
 #if defined(__AVX512F__)
     return (VecBits)_mm512_unpacklo_epi32((__m512i)a, (__m512i)b);
 #elif defined(__AVX2__)
@@ -57,7 +57,7 @@ static inline VecBits turn_low(VecBits a, VecBits b) {
 #endif
 }
 
-static inline VecBits turn_high(VecBits a, VecBits b) {
+static inline VecBits transpose_high(VecBits a, VecBits b) {
 #if defined(__AVX512F__)
     return (VecBits)_mm512_unpackhi_epi32((__m512i)a, (__m512i)b);
 #elif defined(__AVX2__)
@@ -68,7 +68,7 @@ static inline VecBits turn_high(VecBits a, VecBits b) {
 }
 
 /* The same for halves of 128 bits. */
-static inline VecBits turn_low_halves(VecBits a, VecBits b) {
+static inline VecBits transpose_low_halves(VecBits a, VecBits b) {
 #if defined(__AVX512F__)
     return (VecBits)_mm512_unpacklo_epi64((__m512i)a, (__m512i)b);
 #elif defined(__AVX2__)
@@ -78,7 +78,7 @@ static inline VecBits turn_low_halves(VecBits a, VecBits b) {
 #endif
 }
 
-static inline VecBits turn_high_halves(VecBits a, VecBits b) {
+static inline VecBits transpose_high_halves(VecBits a, VecBits b) {
 #if defined(__AVX512F__)
     return (VecBits)_mm512_unpackhi_epi64((__m512i)a, (__m512i)b);
 #elif defined(__AVX2__)
@@ -89,25 +89,25 @@ static inline VecBits turn_high_halves(VecBits a, VecBits b) {
 }
 
 /* The four words of a piece, each of all lines; goes on to the next piece. */
-static inline __attribute__((always_inline)) void turn_piece(TurnLines *lines, VecBits words[TURN_WORDS]) {
+static inline __attribute__((always_inline)) void transpose_piece(TransposeLines *lines, VecBits words[TRANSPOSE_WORDS]) {
     VecBits pieces[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        pieces[i] = turn_load(lines->line[i], lines->four);
-        lines->line[i] += TURN_BYTES;
+        pieces[i] = transpose_load(lines->line[i], lines->four);
+        lines->line[i] += TRANSPOSE_BYTES;
     }
-    VecBits low = turn_low(pieces[0], pieces[1]), high = turn_high(pieces[0], pieces[1]);
-    VecBits low2 = turn_low(pieces[2], pieces[3]), high2 = turn_high(pieces[2], pieces[3]);
-    words[0] = turn_low_halves(low, low2);
-    words[1] = turn_high_halves(low, low2);
-    words[2] = turn_low_halves(high, high2);
-    words[3] = turn_high_halves(high, high2);
+    VecBits low = transpose_low(pieces[0], pieces[1]), high = transpose_high(pieces[0], pieces[1]);
+    VecBits low2 = transpose_low(pieces[2], pieces[3]), high2 = transpose_high(pieces[2], pieces[3]);
+    words[0] = transpose_low_halves(low, low2);
+    words[1] = transpose_high_halves(low, low2);
+    words[2] = transpose_low_halves(high, high2);
+    words[3] = transpose_high_halves(high, high2);
 }
 
 /* Memory that is asked for while lines are taken, a share of it with each piece: the lines of the first cache that lie a bit further on, or all lines
  * would miss it at once; and, unless lines are streams that go on behind their end, `soon`, as much as is taken, from several places at once, which
  * memory gives faster than one. */
-enum { ASKED = VEC_FLOATS * TURN_BYTES / 64 }; /* lines of a cache, of each of the two, for VEC_FLOATS lines */
+enum { ASKED = VEC_FLOATS * TRANSPOSE_BYTES / 64 }; /* lines of a cache, of each of the two, for VEC_FLOATS lines */
 typedef struct Asked {
     const char *along, *soon;
     int turn;
@@ -124,13 +124,13 @@ static inline __attribute__((always_inline)) void ask(Asked *asked, const int ve
         __builtin_prefetch(asked->along + i * line, 0, 3);
         if (asked->soon) __builtin_prefetch(asked->soon + i % streams * (vectors * VEC_FLOATS / streams) * line + i / streams * 64, 0, 2);
     }
-    bool last = ++asked->turn % (64 / TURN_BYTES) == 0;
+    bool last = ++asked->turn % (64 / TRANSPOSE_BYTES) == 0;
     asked->along += last ? 64 - (vectors * VEC_FLOATS - n) * line : n * line;
     if (asked->soon) asked->soon += n / streams * 64;
 }
 
 /* Values of a piece of a line. */
-static inline int64_t piece_values(DType dtype) { return TURN_BYTES / (int64_t)dtype_size(dtype); }
+static inline int64_t piece_values(DType dtype) { return TRANSPOSE_BYTES / (int64_t)dtype_size(dtype); }
 
 /* The float of a value of 16 bits in the low half of each lane, as half_to_float. */
 static inline Vec halves_widened(VecBits bits) {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products in f32 of a weight with a few rows, as decoding has them: the weight comes from memory once, as it is stored (vector_few.h). Every element
- * is the same chain of multiply-adds in order of k as in vector_product.c: the bits depend neither on which of the two computes it nor on the rows
- * beside a row. */
-#include "lib/tensor/cpu/simd/vector_few.h"
-#include "lib/tensor/cpu/shares.h"
+/* Products in f32 of a weight with a few rows, as decoding has them: the weight comes from memory once, as it is stored (vector_skinny.h). Every
+ * element is the same chain of multiply-adds in order of k as in vector_product.c: the bits depend neither on which of the two computes it nor on the
+ * rows beside a row. */
+#include "lib/tensor/cpu/simd/vector_skinny.h"
+#include "lib/tensor/cpu/work_queue.h"
 #include "lib/tensor/cpu/simd/vector_product.h"
 
 #include <string.h>
 
-enum { FEW_LIMIT = VEC_REGISTERS == 32 ? 64 : 32 }; /* rows of a product: more are faster by panels, which are turned once */
+enum { SKINNY_LIMIT = VEC_REGISTERS == 32 ? 64 : 32 }; /* rows of a product: more are faster by panels, which are turned once */
 
-/* A thread's memory: both A's as few_sum wants them, part after part of the rows; lines that cannot be read where they lie. */
+/* A thread's memory: both A's as skinny_sum wants them, part after part of the rows; lines that cannot be read where they lie. */
 typedef struct Work {
     float *rows, *more_rows, *lines;
 } Work;
@@ -18,9 +18,9 @@ typedef struct Work {
 static int64_t round_up(int64_t count, int64_t size) { return blocks_of(count, size) * size; }
 
 /* Rows that are summed at once: parts of about the same size. */
-static int64_t part_rows(int64_t m) { return blocks_of(m, blocks_of(m, FEW_MOST)); }
+static int64_t part_rows(int64_t m) { return blocks_of(m, blocks_of(m, SKINNY_MOST)); }
 
-static int64_t padded_rows(int64_t m) { return blocks_of(m, part_rows(m)) * few_width(part_rows(m)); }
+static int64_t padded_rows(int64_t m) { return blocks_of(m, part_rows(m)) * skinny_width(part_rows(m)); }
 
 /* Room for each of n products. */
 static Work work_new(const Product *products, int n) {
@@ -29,19 +29,19 @@ static Work work_new(const Product *products, int n) {
         const Product *p = &products[i];
         rows = MAX(rows, padded_rows(p->m) * p->k);
         more = MAX(more, padded_rows(p->m) * p->more_k);
-        longest = MAX(longest, round_up(MAX(p->k, p->more_k), TURN_WORDS));
+        longest = MAX(longest, round_up(MAX(p->k, p->more_k), TRANSPOSE_WORDS));
     }
     Work work = {.rows = cpu_scratch(CPU_TILE_A, (size_t)(rows + more) * sizeof(float)),
-                 .lines = cpu_scratch(CPU_TILE_B, (size_t)(FEW_COLS * longest) * sizeof(float))};
+                 .lines = cpu_scratch(CPU_TILE_B, (size_t)(SKINNY_COLS * longest) * sizeof(float))};
     work.more_rows = work.rows + rows;
     return work;
 }
 
-/* All rows of A, [k][few_width] for each part. */
+/* All rows of A, [k][skinny_width] for each part. */
 static void rows_load(const Operand *a, int64_t m, int64_t k, float *to) {
     enum { AT_ONCE = 4 };
     float buffer[AT_ONCE * RUN];
-    int64_t step = m > 0 ? part_rows(m) : 1, width = few_width(step);
+    int64_t step = m > 0 ? part_rows(m) : 1, width = skinny_width(step);
     for (int64_t row = 0; row < m; row += step, to += width * k)
         for (int64_t r = 0; r < width; r += AT_ONCE)
             for (RUNS(at, n, 0, k)) {
@@ -52,7 +52,7 @@ static void rows_load(const Operand *a, int64_t m, int64_t k, float *to) {
             }
 }
 
-/* FEW_COLS lines of a weight from column `col` of C on: where they lie, or in f32 times `scale` with zeros around them. */
+/* SKINNY_COLS lines of a weight from column `col` of C on: where they lie, or in f32 times `scale` with zeros around them. */
 typedef struct Weight {
     const char *at;
     int64_t line;
@@ -60,68 +60,68 @@ typedef struct Weight {
 } Weight;
 
 static Weight weight_lines(const Operand *b, float scale, int64_t col, int64_t n, int64_t k, float *memory) {
-    int64_t size = (int64_t)dtype_size(b->dtype), padded = round_up(k, TURN_WORDS);
-    if (col + FEW_COLS <= n && k % piece_values(b->dtype) == 0 && scale == 1)
+    int64_t size = (int64_t)dtype_size(b->dtype), padded = round_up(k, TRANSPOSE_WORDS);
+    if (col + SKINNY_COLS <= n && k % piece_values(b->dtype) == 0 && scale == 1)
         return (Weight){(const char *)b->data + col * b->ld * size, b->ld * size, b->dtype};
-    memset(memory, 0, (size_t)(FEW_COLS * padded) * sizeof *memory);
-    for (int64_t i = 0; i < MIN((int64_t)FEW_COLS, n - col); i++) line_load(b, col + i, 0, k, k, scale, memory + i * padded);
+    memset(memory, 0, (size_t)(SKINNY_COLS * padded) * sizeof *memory);
+    for (int64_t i = 0; i < MIN((int64_t)SKINNY_COLS, n - col); i++) line_load(b, col + i, 0, k, k, scale, memory + i * padded);
     return (Weight){(const char *)memory, padded * (int64_t)sizeof(float), DT_F32};
 }
 
 /* ---- products ---- */
 
-/* Columns col.. of C, FEW_COLS of them at most. */
+/* Columns col.. of C, SKINNY_COLS of them at most. */
 static void task_run(const Product *p, const Work *work, int64_t col) {
-    _Alignas(64) float sums[(FEW_LIMIT + FEW_MOST) * FEW_COLS] = {0}; /* a part has lines that are none of its rows */
-    int64_t step = part_rows(p->m), width = few_width(step), cols = MIN((int64_t)FEW_COLS, p->n - col);
+    _Alignas(64) float sums[(SKINNY_LIMIT + SKINNY_MOST) * SKINNY_COLS] = {0}; /* a part has lines that are none of its rows */
+    int64_t step = part_rows(p->m), width = skinny_width(step), cols = MIN((int64_t)SKINNY_COLS, p->n - col);
     Tensor c = {.dtype = p->c_dtype, .data = p->c};
     Operand d = p->d ? (Operand){p->d, p->d_dtype, p->ldd, false} : (Operand){p->c, p->c_dtype, p->ldc, false};
-    for (int64_t r = 0; p->beta != 0 && r < p->m; r++) line_load(&d, r, col, cols, cols, p->beta, sums + (r / step * width + r % step) * FEW_COLS);
+    for (int64_t r = 0; p->beta != 0 && r < p->m; r++) line_load(&d, r, col, cols, cols, p->beta, sums + (r / step * width + r % step) * SKINNY_COLS);
     for (int part = 0; part < (p->more_k > 0 ? 2 : 1); part++) {
         int64_t k = part ? p->more_k : p->k;
         const float *a = part ? work->more_rows : work->rows;
         Weight b = weight_lines(part ? &p->more_b : &p->b, part ? p->more_alpha : p->alpha, col, p->n, k, work->lines);
         for (int64_t i = 0; i < blocks_of(p->m, step); i++)
-            few_sum(width, b.dtype, k, a + i * width * k, b.at, b.line, b.at + FEW_COLS * b.line, sums + i * width * FEW_COLS, FEW_COLS);
+            skinny_sum(width, b.dtype, k, a + i * width * k, b.at, b.line, b.at + SKINNY_COLS * b.line, sums + i * width * SKINNY_COLS, SKINNY_COLS);
     }
-    for (int64_t r = 0; r < p->m; r++) run_write(&c, r * p->ldc + col, cols, sums + (r / step * width + r % step) * FEW_COLS, 0);
+    for (int64_t r = 0; r < p->m; r++) run_write(&c, r * p->ldc + col, cols, sums + (r / step * width + r % step) * SKINNY_COLS, 0);
 }
 
-bool ISA_FN(few_fits)(const Product *p) {
-    return p->m <= FEW_LIMIT && !p->a.transposed && p->b.transposed && !p->round_b && (p->more_k == 0 || p->more_b.transposed);
+bool ISA_FN(skinny_fits)(const Product *p) {
+    return p->m <= SKINNY_LIMIT && !p->a.transposed && p->b.transposed && !p->round_b && (p->more_k == 0 || p->more_b.transposed);
 }
 
-void ISA_FN(few_column)(const Product *p) {
+void ISA_FN(skinny_column)(const Product *p) {
     Work work = work_new(p, 1);
     if (!cpu_planning()) rows_load(&p->a, p->m, p->k, work.rows);
 }
 
-void ISA_FN(few_tile)(const Product *p, int64_t col, int64_t cols, float *c) {
+void ISA_FN(skinny_tile)(const Product *p, int64_t col, int64_t cols, float *c) {
     Product part = {.dtype = DT_F32, .m = p->m, .n = cols, .k = p->k, .a = p->a, .b = p->b, .c = c, .c_dtype = DT_F32, .ldc = cols, .alpha = 1};
     part.b.data = (const char *)p->b.data + (size_t)(col * p->b.ld) * dtype_size(p->b.dtype);
-    Work work = work_new(p, 1); /* as few_column left it */
-    for (int64_t j = 0; !cpu_planning() && j < cols; j += FEW_COLS) task_run(&part, &work, j);
+    Work work = work_new(p, 1); /* as skinny_column left it */
+    for (int64_t j = 0; !cpu_planning() && j < cols; j += SKINNY_COLS) task_run(&part, &work, j);
 }
 
-void ISA_FN(few_run)(const Product *products, int n) {
+void ISA_FN(skinny_run)(const Product *products, int n) {
     int64_t ends[PRODUCTS_MOST], end = 0;
     bool parallel = false;
     for (int i = 0; i < n; i++) {
         const Product *p = &products[i];
-        ends[i] = end += blocks_of(p->n, FEW_COLS);
+        ends[i] = end += blocks_of(p->n, SKINNY_COLS);
         parallel |= p->n * p->k > SERIAL_WEIGHT || 2.0 * (double)p->m * (double)p->n * (double)p->k > PRODUCT_SERIAL;
     }
-    Shares shares = shares_new(end);
+    WorkQueue queue = work_queue_new(end);
     if (cpu_planning()) {
         work_new(products, n);
         return;
     }
-#pragma omp parallel if (parallel && shares.n > 1)
+#pragma omp parallel if (parallel && queue.n > 1)
     {
         Work work = work_new(products, n);
         int have = -1; /* whose rows are there */
         int64_t at = 0;
-        for (int64_t task; (task = shares_next(&shares, &at)) >= 0;) {
+        for (int64_t task; (task = work_queue_next(&queue, &at)) >= 0;) {
             int its = 0;
             while (task >= ends[its]) its++;
             const Product *p = &products[its];
@@ -131,7 +131,7 @@ void ISA_FN(few_run)(const Product *products, int n) {
                 rows_load(&p->more_a, p->more_k > 0 ? p->m : 0, p->more_k, work.more_rows);
                 have = its;
             }
-            task_run(p, &work, (task - (its > 0 ? ends[its - 1] : 0)) * FEW_COLS);
+            task_run(p, &work, (task - (its > 0 ? ends[its - 1] : 0)) * SKINNY_COLS);
         }
     }
 }
