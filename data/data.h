@@ -74,7 +74,7 @@ Status chat_probe(const Chat *chat, Str *text);
 int32_t chat_end_of_turn(const Chat *chat); /* the special token that ends an assistant's turn; -1 = none */
 
 /* What rows are read for: to imitate their answers; to be asked; to compare or judge their answers. */
-typedef enum RowUse { ROWS_TRAINED, ROWS_ASKED, ROWS_JUDGED } RowUse;
+typedef enum RowUse { ROWS_AS_EXAMPLES, ROWS_AS_PROMPTS, ROWS_AS_SCORED } RowUse;
 typedef struct DataConfig {
     const char *format;         /* NULL or "auto": by the first row */
     const char *train_on;       /* auto | completion | assistant | last | all */
@@ -112,7 +112,7 @@ typedef struct Encoding {
     bool remapped;                 /* the prompt's ids are no prefix of the row's: the border was found by characters */
     bool no_eos;                   /* the tokenizer has no EOS to end the row with */
     bool unwritten;                /* it has tool calls, tools or reasoning, which the chat template does not name */
-    bool behind_thought;           /* its chat template begins a thought when it asks for an answer, and writes the answer otherwise */
+    bool after_thought;            /* its chat template begins a thought when it asks for an answer, and writes the answer otherwise */
     double weight;                 /* the row's; see row_weight */
     int32_t marked, templates;     /* tokens of answers before any cut; those of them that the chat template wrote, as far as that can be told */
     bool conversation, has_system; /* messages; with a system message */
@@ -160,7 +160,7 @@ typedef struct DataCounts {
     int64_t marked, templates;           /* tokens: see Encoding */
     int64_t as_chat, texts, untemplated; /* rows of plain texts: see RowFound */
     int64_t turned, turns, turn_tokens;  /* conversations trained turn by turn; their answers, and the tokens of all of these apart */
-    int64_t behind_thought;              /* rows: see Encoding */
+    int64_t after_thought;               /* rows: see Encoding */
     int64_t lost_turns;                  /* answers left out of rows that stay: data.max_length, as for rows */
     const RowNotes *notes;               /* what else was odd; the dataset's, NULL: nothing */
 } DataCounts;
@@ -202,7 +202,7 @@ typedef struct Dataset {
     ContextCount context; /* DataConfig.context */
     const char *format;   /* of the first file with rows */
     const char *shape;    /* the same as DataFile.shape, of those who keep rows themselves */
-    const char *plain_as; /* how rows of plain texts are read: see row_form_says; NULL: there are none */
+    const char *plain_as; /* how rows of plain texts are read: see row_form_describe; NULL: there are none */
     DataSource *sources;
     size_t *source_begins; /* n_sources + 1: rows source_begins[s]..source_begins[s + 1] - 1 are of source s */
     size_t n_sources;
@@ -217,7 +217,7 @@ typedef struct Dataset {
     bool cached;  /* found tokenised */
     struct Store *store;
     uint64_t *taken; /* rows of the store that dataset_split held out, in order; NULL: none */
-    size_t n_taken;
+    size_t n_held_out_rows;
     bool held_out; /* these rows are the dataset; else all others are */
     Arena *arena;  /* NULL: all of it is borrowed from the dataset that was split */
     /* Instead of a store: n, longest, counts.tokens and sources are the owner's to set, DataOrder and DataPlan to use; nothing is to be freed */
@@ -306,9 +306,9 @@ Status row_text(const json_t *row, const char *key, const char **text);
 /* What was dropped, cut or odd, one sentence each; `say` is called for each of them. */
 void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(void *context, const char *text), void *context);
 /* That conversations are trained turn by turn, in one sentence; nothing where none is. */
-void data_turns_say(const DataCounts *counts, const char *what, void (*say)(void *context, const char *text), void *context);
+void data_turns_report(const DataCounts *counts, const char *what, void (*say)(void *context, const char *text), void *context);
 /* "messages: 812 rows" of each file; the rest in one sentence when there are very many. */
-void data_files_say(const Dataset *dataset, void (*say)(void *context, const char *text), void *context);
+void data_files_report(const Dataset *dataset, void (*say)(void *context, const char *text), void *context);
 /* "FILE line N" of an example. */
 void dataset_where(const Dataset *dataset, size_t example, Str *text);
 

@@ -65,7 +65,7 @@ void row_notes_release(RowNotes *notes) {
     *notes = (RowNotes){0};
 }
 
-void row_notes_say(const RowNotes *notes, const char *what, void (*say)(void *context, const char *text), void *context) {
+void row_notes_report(const RowNotes *notes, const char *what, void (*say)(void *context, const char *text), void *context) {
     Str text = {0};
     for (size_t i = 0; i < notes->n; i++) {
         const RowNote *note = &notes->items[i];
@@ -89,7 +89,7 @@ static void log_note(void *context, const char *text) {
     log_message(LOG_WARNING, "%s", text);
 }
 
-void row_notes_warn(const RowNotes *notes, const char *what) { row_notes_say(notes, what, log_note, NULL); }
+void row_notes_warn(const RowNotes *notes, const char *what) { row_notes_report(notes, what, log_note, NULL); }
 
 void row_notes_write(const RowNotes *notes, JsonWriter *w) {
     jw_int(w, "more_notes", notes->more);

@@ -28,7 +28,7 @@ void row_notes_add(RowNotes *all, const RowNotes *of_row, const char *file, cons
 void row_notes_clear(RowNotes *notes); /* keeps the memory */
 void row_notes_release(RowNotes *notes);
 /* One sentence each, behind `what` and a colon. */
-void row_notes_say(const RowNotes *notes, const char *what, void (*say)(void *context, const char *text), void *context);
+void row_notes_report(const RowNotes *notes, const char *what, void (*say)(void *context, const char *text), void *context);
 void row_notes_warn(const RowNotes *notes, const char *what); /* to the log */
 /* As a member "notes" of an object that is being written, and back. ST_INPUT. */
 void row_notes_write(const RowNotes *notes, JsonWriter *w);

@@ -53,7 +53,7 @@ static Status add_job(Merge *merge, Job job) {
     to->place = merge->n_jobs;
     to->result = &merge->result->tensors[merge->n_jobs++];
     *to->result =
-        (MergedTensor){.name = arena_strdup(merge->result->arena, job.name), .changed = !job.carried && is_changed(merge, job.module, job.bias)};
+        (MergedTensor){.name = arena_strdup(merge->result->arena, job.name), .changed = !job.passthrough && is_changed(merge, job.module, job.bias)};
     merge->result->n_changed += to->result->changed;
     return to->result->name ? ST_OK : ST_RESOURCE;
 }
@@ -63,8 +63,8 @@ static const char *weight_name(const Merge *merge, size_t module) {
 }
 
 static bool is_carried(const Model *model, const StoredTensor *stored) {
-    for (size_t i = 0; i < model->n_carried; i++)
-        if (model->carried[i] == stored) return true;
+    for (size_t i = 0; i < model->n_passthrough; i++)
+        if (model->passthrough[i] == stored) return true;
     return false;
 }
 
@@ -73,7 +73,7 @@ static Status add_stored(Merge *merge, const StoredTensor *stored, size_t file) 
     const Param *param = params_find(&merge->base->params, stored->name);
     Job job = {.name = stored->name, .file = file};
     if (is_carried(merge->base, stored)) {
-        job.carried = stored;
+        job.passthrough = stored;
         return add_job(merge, job);
     }
     if (!param || !find_module(merge, param->tensor, &job)) return ST_OK;
@@ -99,8 +99,8 @@ static Status add_new_score(Merge *merge) {
 }
 
 static size_t job_element(const Job *job) {
-    if (!job->carried) return dtype_size(job->dtype);
-    return job->carried->count > 0 ? job->carried->bytes / (size_t)job->carried->count : 1;
+    if (!job->passthrough) return dtype_size(job->dtype);
+    return job->passthrough->count > 0 ? job->passthrough->bytes / (size_t)job->passthrough->count : 1;
 }
 
 /* File by file; in each larger elements first, so that every tensor is aligned for readers that map the file; else as they are in the base's. */
@@ -218,13 +218,13 @@ static void copy_bytes(const Model *model, const void *data, size_t bytes, Safet
     for (size_t at = 0; at < bytes; at += most) {
         const uint8_t *piece = (const uint8_t *)data + at;
         safetensors_write(writer, piece, MIN(most, bytes - at));
-        model_forget(model, piece, MIN(most, bytes - at));
+        model_drop_pages(model, piece, MIN(most, bytes - at));
     }
 }
 
 static Status write_job(Merge *merge, const Job *job, SafetensorsWriter *writer) {
-    if (job->carried) {
-        copy_bytes(merge->base, job->carried->data, job->carried->bytes, writer);
+    if (job->passthrough) {
+        copy_bytes(merge->base, job->passthrough->data, job->passthrough->bytes, writer);
         return ST_OK;
     }
     const Tensor *tensor = module_tensor(merge->base, job->module, job->bias);
@@ -259,9 +259,9 @@ static Status write_jobs(Merge *merge, size_t file, SafetensorsWriter *writer) {
     for (size_t i = 0; i < merge->n_jobs; i++) {
         const Job *job = &merge->jobs[i];
         if (job->file != file) continue;
-        const Tensor *tensor = job->carried ? NULL : module_tensor(merge->base, job->module, job->bias);
-        if (job->carried)
-            safetensors_declare_as(writer, job->carried);
+        const Tensor *tensor = job->passthrough ? NULL : module_tensor(merge->base, job->module, job->bias);
+        if (job->passthrough)
+            safetensors_declare_as(writer, job->passthrough);
         else
             safetensors_declare(writer, job->name, job->dtype, tensor->n_dims, tensor->shape);
     }
@@ -270,8 +270,8 @@ static Status write_jobs(Merge *merge, size_t file, SafetensorsWriter *writer) {
         if (job->file != file) continue;
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted, nothing was written");
         TRY(write_job(merge, job, writer));
-        const Tensor *read = job->carried ? NULL : module_tensor(merge->base, job->module, job->bias);
-        if (read) model_forget(merge->base, read->data, tensor_bytes(read));
+        const Tensor *read = job->passthrough ? NULL : module_tensor(merge->base, job->module, job->bias);
+        if (read) model_drop_pages(merge->base, read->data, tensor_bytes(read));
         merge->n_written++;
         if (merge->config->on_tensor) merge->config->on_tensor(merge->config->context, merge->n_written, merge->n_jobs);
     }
@@ -296,8 +296,8 @@ static Status write_index(const Merge *merge) {
     for (size_t i = 0; i < merge->n_jobs; i++) {
         const Job *job = &merge->jobs[i];
         tensors[i] = (IndexedTensor){job->name, path_name(merge->base->files->files[job->file])};
-        bytes +=
-            job->carried ? job->carried->bytes : (uint64_t)tensor_count(module_tensor(merge->base, job->module, job->bias)) * dtype_size(job->dtype);
+        bytes += job->passthrough ? job->passthrough->bytes
+                                  : (uint64_t)tensor_count(module_tensor(merge->base, job->module, job->bias)) * dtype_size(job->dtype);
     }
     return safetensors_write_index(merge->made, tensors, merge->n_jobs, bytes);
 }
@@ -394,7 +394,7 @@ static Status write_output(void *context, const char *made) {
 
 static Status merge_build(Merge *merge) {
     Str kept = {0};
-    Status status = dir_build_beside(merge->config->output, write_output, merge, &kept);
+    Status status = dir_build_with_backup(merge->config->output, write_output, merge, &kept);
     if (status == ST_OK && kept.len > 0) {
         merge->result->kept = arena_strdup(merge->result->arena, str_text(&kept));
         if (!merge->result->kept) status = ST_RESOURCE;

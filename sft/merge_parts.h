@@ -8,7 +8,7 @@
 /* A tensor to be written: of module `module` of the base, or one that is carried along. */
 typedef struct Job {
     const char *name;
-    const StoredTensor *carried; /* NULL: of the module */
+    const StoredTensor *passthrough; /* NULL: of the module */
     size_t module, file, place;
     bool bias;
     DType dtype;

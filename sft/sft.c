@@ -367,9 +367,9 @@ static void note_row(void *run, const char *text) { run_note(run, "%s", text); }
 static void note_plan(Run *run, const SftPlan *plan) {
     Str memory = {0};
     train_memory_describe(&plan->memory, &memory);
-    data_files_say(plan->train_rows, note_row, run);
-    data_turns_say(&plan->train, "data.train", note_row, run);
-    data_turns_say(&plan->eval, "data.eval", note_row, run);
+    data_files_report(plan->train_rows, note_row, run);
+    data_turns_report(&plan->train, "data.train", note_row, run);
+    data_turns_report(&plan->eval, "data.eval", note_row, run);
     data_counts_warn(&plan->train, "data.train", note_row, run);
     data_counts_warn(&plan->eval, "data.eval", note_row, run);
     run_note(run, "%lld row%s of format %s, %lld token%s, %lld of them trained", (long long)plan->train.rows, plural(plan->train.rows), plan->format,

@@ -17,8 +17,8 @@ typedef Status CommandMain(int argc, char **argv);
 /* What main does: runs, prints what went wrong, and returns the exit code. */
 int program_run(int argc, char **argv, CommandMain *run);
 /* Before program_run, by programs that compute: threads that wait for each other let others run. Starts the program once more. */
-void let_threads_sleep(char **argv);
+void threads_wait_passively(char **argv);
 /* Takes an interrupt back where it was Ctrl-C and nothing else that asked; true: the command goes on. */
-bool interrupt_forgive(void);
+bool interrupt_cancel(void);
 
 #endif

@@ -68,7 +68,7 @@ static const char *key_of_option(const Command *command, const char *word) {
     if (!dot) return key_alias(name);
     if (key_find(name)) return key_find(name)->dotted;
     name[dot - name] = '\0';
-    return key_meant(name, name + (dot - name) + 1);
+    return key_suggest(name, name + (dot - name) + 1);
 }
 
 /* value: what follows it; NULL: nothing that could be its value. */

@@ -39,7 +39,7 @@ static void on_signal(int number) {
     }
 }
 
-bool interrupt_forgive(void) {
+bool interrupt_cancel(void) {
     int ctrl_c = SIGINT;
     if (!interrupt_requested() || !atomic_compare_exchange_strong(&asked_by, &ctrl_c, 0)) return false;
     interrupt_clear();
@@ -55,14 +55,14 @@ static void catch_signals(void) {
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup stays so */
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write: a program that we talk to may be started again; stdout's, see end_result */
     signal(SIGXFSZ, SIG_IGN); /* and so is a file that may not grow */
-    file_catch_cuts();
+    file_handle_truncation();
 }
 
 /* How threads of OpenMP wait for each other has to be said before the program starts, so it starts itself once more; what the user has set stays.
  * Spinning as long as they do by themselves, a thread keeps the one it waits for from running on a machine that does anything else besides: small
  * training steps took 20 times as long. Put to sleep at once, it wakes too late: in a virtual machine 50 us, more than a decoded token's products
  * take. About 0.1 ms of spinning costs half of neither. */
-void let_threads_sleep(char **argv) {
+void threads_wait_passively(char **argv) {
 #ifdef __linux__
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || getenv("KMP_BLOCKTIME")) return;
     /* Comes back only if it can't: then they spin */
@@ -85,7 +85,7 @@ int program_run(int argc, char **argv, CommandMain *run) {
     keep_standard_streams();
     catch_signals();
     Status status = run(argc, argv);
-    if (status == ST_OK) status = file_check_cuts();
+    if (status == ST_OK) status = file_check_truncation();
     status = memory_check(status);
     end_live_line();
     profile_end();

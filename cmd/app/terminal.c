@@ -25,7 +25,7 @@ enum { CURVE_ROWS = 6, MAX_LINE = 512 };
 static bool quiet, live, shown;
 static char progress[MAX_LINE], working[MAX_LINE]; /* the second is shown in the place of the first as long as there is one */
 /* Of lines on a terminal that are drawn again, and of whole lines elsewhere. */
-static Pace step_pace = {.at_once = true}, work_pace, line_pace = {.at_once = true};
+static ProgressTimer step_pace = {.at_once = true}, work_pace, line_pace = {.at_once = true};
 static Curve *curve;
 static Str table;
 static int rows_drawn, columns_drawn;
@@ -165,7 +165,7 @@ int screen_width(void) {
 }
 
 /* By name alone: a locale that is not installed still says what the terminal shows. */
-bool speaks_utf8(void) {
+bool terminal_is_utf8(void) {
     static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         const char *value = getenv(names[i]);
@@ -184,7 +184,7 @@ static bool moves_cursor(int fd) {
 
 bool screen_redraws(void) { return moves_cursor(STDOUT_FILENO); }
 
-bool screen_paints(void) {
+bool screen_has_colour(void) {
     const char *plain = getenv("NO_COLOR");
     return moves_cursor(STDOUT_FILENO) && !(plain && *plain);
 }
@@ -222,7 +222,7 @@ static void draw_block(void) {
     Str text = {0};
     erase_block();
     terminal_size(&columns, &rows);
-    if (curve && curve->n > 1 && columns >= 40 && rows >= 2 * CURVE_ROWS) curve_write(curve, columns - 1, CURVE_ROWS, speaks_utf8(), &text);
+    if (curve && curve->n > 1 && columns >= 40 && rows >= 2 * CURVE_ROWS) curve_write(curve, columns - 1, CURVE_ROWS, terminal_is_utf8(), &text);
     Str shown_line = {0};
     visible_text(&shown_line, *working ? working : progress);
     const char *line = str_text(&shown_line);
@@ -240,7 +240,7 @@ static void draw_block(void) {
 }
 
 static void end_work(void) {
-    pace_over(&work_pace);
+    progress_ended(&work_pace);
     if (!*working) return;
     working[0] = '\0';
     if (live && (*progress || curve || table.len))
@@ -282,9 +282,9 @@ void show_progress(const char *format, ...) {
     vsnprintf(progress, sizeof progress, format, arguments);
     va_end(arguments);
     shown = false;
-    bool first = !step_pace.shown, due = pace_due(&step_pace, now, true);
-    work_pace = (Pace){0}; /* what tells its steps is waited for from one to the next */
-    if (!terminal) due = pace_due(&line_pace, now, false) || first;
+    bool first = !step_pace.shown, due = progress_due(&step_pace, now, true);
+    work_pace = (ProgressTimer){0}; /* what tells its steps is waited for from one to the next */
+    if (!terminal) due = progress_due(&line_pace, now, false) || first;
     if (!due) return;
     if (terminal)
         draw_block();
@@ -327,7 +327,7 @@ void show_work(void *context, const Work *work) {
     double now = clock_seconds();
     if (!what || strcmp(what, work->what) != 0) began = now;
     what = work->what;
-    if (!pace_due(&work_pace, now, true) || (!terminal && !pace_due(&line_pace, now, false))) return;
+    if (!progress_due(&work_pace, now, true) || (!terminal && !progress_due(&line_pace, now, false))) return;
     Str text = {0};
     describe_work(work, now - began, &text);
     snprintf(working, sizeof working, "%s", str_text(&text));

@@ -20,9 +20,9 @@ Status end_result(Status status);
  * none. */
 void echo_off(void);
 void echo_on(void);
-int screen_width(void);    /* columns of stdout's terminal; 0 where it is none */
-bool screen_redraws(void); /* stdout is a terminal whose cursor moves: not TERM=dumb */
-bool screen_paints(void);  /* the same, and colours are wanted: no NO_COLOR */
+int screen_width(void);       /* columns of stdout's terminal; 0 where it is none */
+bool screen_redraws(void);    /* stdout is a terminal whose cursor moves: not TERM=dumb */
+bool screen_has_colour(void); /* the same, and colours are wanted: no NO_COLOR */
 /* A number for people: 13310 and not 1.331e+04, else four digits. */
 const char *short_number(double value, char out[32]);
 /* stderr: a live line on a terminal that can redraw it, plain lines otherwise; nothing with --quiet. */
@@ -35,8 +35,8 @@ void show_warning(void *context, const char *text);           /* as such a messa
 void show_curve(double value);                                /* adds a value to the curve above the live line; on a terminal only */
 /* lines, each with its end, above the live line, as it is drawn next; on a terminal only */
 void show_table(const char *text);
-void end_live_line(void); /* what stands there stays, the next line begins below it */
-bool speaks_utf8(void);   /* the locale; where it says nothing, true */
+void end_live_line(void);    /* what stands there stays, the next line begins below it */
+bool terminal_is_utf8(void); /* the locale; where it says nothing, true */
 void set_quiet(bool on);
 
 void write_numbers(JsonWriter *w, const char *key, const double *values, int64_t n); /* an array */

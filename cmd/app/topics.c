@@ -116,7 +116,7 @@ static bool is_section(const char *name) {
 }
 
 static Status unknown_topic(const Command *command, const char *topic) {
-    const char *near = key_meant("", topic);
+    const char *near = key_suggest("", topic);
     if (command)
         status_fail(ST_USAGE, "tune help does not know what to do with '%s' behind '%s'", topic, command_words(command));
     else

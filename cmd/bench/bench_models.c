@@ -114,18 +114,18 @@ void bench_mark_step(Bench *bench, bool is_first) {
  */
 static Status in_child(Bench *bench, Status (*run)(Bench *bench)) {
     int code;
-    failure_keep(&bench->failure, status_fail(ST_RESOURCE, "the work ended too early"));
+    failure_save(&bench->failure, status_fail(ST_RESOURCE, "the work ended too early"));
     pid_t child = fork();
     if (child < 0) return status_fail(ST_RESOURCE, "cannot start a process");
     if (child == 0) {
-        failure_keep(&bench->failure, run(bench));
+        failure_save(&bench->failure, run(bench));
         bench->peak = MAX(bench->peak, memory_peak());
         _exit(0);
     }
     while (waitpid(child, &code, 0) < 0)
         if (errno != EINTR) return status_fail(ST_RESOURCE, "a work's process is lost"); /* an interrupt reaches it as well, so it ends soon */
     if (WIFSIGNALED(code)) return status_fail(ST_RESOURCE, "the work ended by signal %d", WTERMSIG(code));
-    return failure_say(&bench->failure);
+    return failure_restore(&bench->failure);
 }
 
 static Status measure_speed(Bench *bench) { return cpu_measure_speed(&bench->speed); }
@@ -242,7 +242,7 @@ static void print_failure(const Bench *bench, const BenchWork *work, Status stat
     end_row(&w, bench, work, &cells, results);
     str_release(&cells);
     show_result();
-    if (results->failure.status == ST_OK) failure_keep(&results->failure, status);
+    if (results->failure.status == ST_OK) failure_save(&results->failure, status);
 }
 
 static bool needs_model(const BenchWork *work) { return work->run != bench_tokenizer; }
@@ -431,7 +431,7 @@ static Status run_shapes(Bench *bench, const BenchJob *job) {
     Status status = in_child(bench, measure_speed);
     if (status == ST_OK && !command->json) print_result("%s", columns);
     for (size_t i = 0; status == ST_OK && i < command->n_arguments; i++) status = run_shape(bench, command->arguments[i], job, &results);
-    if (status == ST_OK) status = failure_say(&results.failure);
+    if (status == ST_OK) status = failure_restore(&results.failure);
     str_release(&results.rows);
     return status;
 }

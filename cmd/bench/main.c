@@ -80,6 +80,6 @@ static Status run(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    let_threads_sleep(argv);
+    threads_wait_passively(argv);
     return program_run(argc, argv, run);
 }

@@ -74,9 +74,9 @@ static Status read_named(const Command *command, const char *name, const char *c
         status = recipe_read(name, overrides, n, recipe);
         bool missing = status == ST_CONFIG && !file_exists(name) && !dir_exists(name) && !strchr(name, '/');
         Failure failure;
-        failure_keep(&failure, status);
+        failure_save(&failure, status);
         const char *near = missing && recipe_names(command->arena, &names) == ST_OK ? text_nearest(name, names.items, names.n) : NULL;
-        status = failure_say(&failure);
+        status = failure_restore(&failure);
         if (near) status_hint(status, "there is no such file; did you mean '%s', which comes with the program?", near);
     }
     str_release(&text);
@@ -192,7 +192,7 @@ static Status recipe_command_run(RecipeCommand *job, const char *const *sections
     job->options.resume_command = str_text(&again);
     Status status = refuse_others(job, sections);
     if (status == ST_OK) status = refuse_unread(job);
-    if (status == ST_OK && job->options.resume) status = recipe_take_up(recipe);
+    if (status == ST_OK && job->options.resume) status = recipe_adopt_defaults_of_run(recipe);
     if (status == ST_OK) {
         use_threads(command->threads ? command->threads : recipe->threads);
         status = work(job);

@@ -79,7 +79,7 @@ Status token_rows_read(const char *file, const OpenedModel *opened, const DataCo
                        .config = &with_chat,
                        .questions = questions,
                        .rows = rows,
-                       .form = row_form(&with_chat, questions ? ROWS_ASKED : ROWS_TRAINED)};
+                       .form = row_form(&with_chat, questions ? ROWS_AS_PROMPTS : ROWS_AS_EXAMPLES)};
     Status status = rows_read_as(file, &(RowsConfig){.widen = true}, read_row, &reading);
     row_form_release(&reading.form);
     if (status == ST_OK) tell_texts(file, &reading);

@@ -74,7 +74,7 @@ typedef struct Marks {
     const char *open, *close, *line_end, *bar;
 } Marks;
 static const Marks utf8_marks = {"«", "»", "⏎", "█"}, ascii_marks = {"<<", ">>", "\\n", "#"};
-static const Marks *marks(void) { return speaks_utf8() ? &utf8_marks : &ascii_marks; }
+static const Marks *marks(void) { return terminal_is_utf8() ? &utf8_marks : &ascii_marks; }
 
 typedef struct Paint {
     bool colour, trained;
@@ -100,7 +100,7 @@ static void paint_token(void *context, int32_t id, bool trained, bool special, c
 /* what: ", rejected" of the other answer of a pair, else "" */
 static Status print_row(const Check *check, const Dataset *dataset, size_t i, const char *what) {
     const Example example = dataset_example(dataset, i);
-    bool colour = screen_paints();
+    bool colour = screen_has_colour();
     int32_t n_texts = example_texts(&example);
     Str where = {0};
     dataset_where(dataset, i, &where);
@@ -195,10 +195,10 @@ static int64_t count_cut(const Check *check) { return check->pairs ? check->pair
 
 static Status print_screen(const Check *check) {
     const DataCounts *train = &check->rows.train->counts;
-    data_files_say(check->rows.train, print_line, NULL);
+    data_files_report(check->rows.train, print_line, NULL);
     if (check->rows.train->plain_as) print_result("plain texts: %s\n", check->rows.train->plain_as);
-    data_turns_say(&check->rows.train->counts, "data.train", print_line, NULL);
-    if (check->rows.eval) data_turns_say(&check->rows.eval->counts, "data.eval", print_line, NULL);
+    data_turns_report(&check->rows.train->counts, "data.train", print_line, NULL);
+    if (check->rows.eval) data_turns_report(&check->rows.eval->counts, "data.eval", print_line, NULL);
     if (check->rows.prompts)
         print_result("prompts %lld, tokens %lld\n", (long long)train->rows, (long long)train->tokens);
     else
@@ -509,7 +509,7 @@ static Status open_prompts(const Recipe *recipe, const ModelConfig *config, Reci
     rewards_close(rewards);
     RejectedMark mark = rejected_mark(recipe->rejected); /* what is read again is not listed again */
     if (status == ST_OK) status = recipe_prompts_open(recipe, config, NULL, rows);
-    rejected_back(recipe->rejected, mark);
+    rejected_rewind(recipe->rejected, mark);
     return status;
 }
 
@@ -528,7 +528,7 @@ static Status open_offline(const Recipe *recipe, const ModelConfig *config, Reci
     tokenizer_free(tokenizer);
     RejectedMark mark = rejected_mark(recipe->rejected);
     if (status == ST_OK) status = recipe_rows_open(recipe, config, NULL, rows);
-    rejected_back(recipe->rejected, mark);
+    rejected_rewind(recipe->rejected, mark);
     return status;
 }
 
@@ -548,7 +548,7 @@ static Status open_pairs(Check *check, const ModelConfig *config) {
     tokenizer_free(tokenizer);
     RejectedMark mark = rejected_mark(recipe->rejected);
     if (status == ST_OK) status = recipe_pairs_open(recipe, config, NULL, &check->rows);
-    rejected_back(recipe->rejected, mark);
+    rejected_rewind(recipe->rejected, mark);
     return status;
 }
 
@@ -560,7 +560,7 @@ static Status open_rows(Check *check, const ModelConfig *config) {
     TRY(recipe_rows_open(recipe, config, NULL, &check->rows));
     RejectedMark mark = rejected_mark(recipe->rejected);
     Status status = recipe_rejected_open(recipe, config, &check->rows); /* for tune reward; tune sft does not read them */
-    rejected_back(recipe->rejected, mark);
+    rejected_rewind(recipe->rejected, mark);
     if (status != ST_INPUT) return status;
     data_check_warn(&check->found, "rejected answers: %s", status_text());
     return ST_OK;
@@ -576,7 +576,7 @@ static Status check_rows(const Command *command, Check *check, Arena *arena) {
     Str rejected = {0};
     if (rejected_describe(check->recipe->rejected, &rejected)) data_check_warn(&check->found, "%s", str_text(&rejected));
     str_release(&rejected);
-    if (check->pairs) pairs_say(check->pairs, check->recipe, "data.train", note_pairs, &check->found);
+    if (check->pairs) pairs_report(check->pairs, check->recipe, "data.train", note_pairs, &check->found);
     TRY(data_check(&check->rows, &config, &check->found));
     TRY(command->json ? print_json(check) : print_screen(check));
     if (check->html) TRY(write_page(check));

@@ -17,7 +17,7 @@ static Status write_chain(JsonWriter *w, const NamedMdp *world, const double *po
     enum { MOST = 1024 }; /* states whose matrix is written whole */
     int64_t n = world->mdp.n_states;
     Mdp process;
-    TRY(mdp_under_policy(&world->mdp, policy, world, arena, &process));
+    TRY(mdp_induced_chain(&world->mdp, policy, world, arena, &process));
     double *R = arena_zero(arena, (size_t)n * sizeof *R), *row = arena_alloc(arena, (size_t)n * sizeof *row);
     if (!R || !row) return ST_RESOURCE;
     if (n > MOST)

@@ -29,8 +29,8 @@ static void print_painted(const char *text, size_t len) {
 static void print_screen(const MdpPicture *picture) {
     Str text = {0};
     int columns = screen_width();
-    mdp_show_text(picture, speaks_utf8(), screen_paints(), columns ? columns : 1 << 20, &text); /* a pipe is as wide as is needed */
-    (screen_paints() ? print_painted : print_text)(str_text(&text), text.len);
+    mdp_show_text(picture, terminal_is_utf8(), screen_has_colour(), columns ? columns : 1 << 20, &text); /* a pipe is as wide as is needed */
+    (screen_has_colour() ? print_painted : print_text)(str_text(&text), text.len);
     str_release(&text);
 }
 
@@ -92,7 +92,7 @@ static Status write_output(const char *path, const MdpPicture *picture) {
         str_printf(&text, "%s\n", str_text(&w.text));
         jw_release(&w);
     } else
-        mdp_show_text(picture, speaks_utf8(), false, WIDE, &text);
+        mdp_show_text(picture, terminal_is_utf8(), false, WIDE, &text);
     if (status == ST_OK) status = file_write_all(path, text.data, text.len);
     str_release(&text);
     return status;

@@ -58,7 +58,7 @@ static Status question_ids(const Talk *talk, json_t *messages, Ids *ids) {
 
 /* The question's ids; the oldest rounds of `messages` go while it has no room beside an answer. */
 static Status cmd_chat_fit(const Talk *talk, json_t *messages, Ids *ids) {
-    int64_t room = session_room(talk->config.session) - talk->config.max_new_tokens;
+    int64_t room = session_max_tokens(talk->config.session) - talk->config.max_new_tokens;
     TRY(question_ids(talk, messages, ids));
     while ((int64_t)ids->n > room && json_array_size(messages) > 2) {
         json_array_remove(messages, 0);
@@ -83,7 +83,7 @@ static Status fitting_ids(Talk *talk, Ids *ids) {
     talk->messages = rest;
     if (forgotten)
         show_line("(the oldest %zu message%s forgotten: the conversation is longer than %lld token%s, see --context)", forgotten,
-                  plural((int64_t)forgotten), (long long)session_room(talk->config.session), plural(session_room(talk->config.session)));
+                  plural((int64_t)forgotten), (long long)session_max_tokens(talk->config.session), plural(session_max_tokens(talk->config.session)));
     return ST_OK;
 }
 
@@ -104,7 +104,7 @@ static Status cmd_chat_answer(Talk *talk) {
     ids_release(&ids);
     print_text("\n", 1);
     show_result();
-    if (status == ST_INTERRUPTED && interrupt_forgive()) status = ST_OK;
+    if (status == ST_INTERRUPTED && interrupt_cancel()) status = ST_OK;
     if (status == ST_OK) status = cmd_chat_say(talk->messages, "assistant", str_text(&talk->answer));
     if (status != ST_OK) json_array_remove(talk->messages, turn - 1); /* the question goes as well, so that another can be asked */
     return status;
@@ -241,7 +241,7 @@ static char *read_input(const Talk *talk) {
     Str text = {0};
     while (!interrupt_requested()) {
         char *line = talk->terminal ? readline(text.len ? ". " : "> ") : plain_line();
-        if (talk->terminal && interrupt_forgive()) {
+        if (talk->terminal && interrupt_cancel()) {
             free(line);
             str_clear(&text);
             print_text("\n", 1);
@@ -269,7 +269,7 @@ static Status converse(Talk *talk) {
     bool leave = false;
     Status status = ST_OK;
     for (char *line; !leave && (line = read_input(talk)); free(line)) {
-        interrupt_forgive();
+        interrupt_cancel();
         if (talk->terminal && *line) add_history(line);
         if (line[strspn(line, " \t\n")] == '\0') continue;
         if (*line == '/') {
@@ -279,7 +279,7 @@ static Status converse(Talk *talk) {
             if (status == ST_OK) status = cmd_chat_answer(talk);
         }
         if (status == ST_OK) continue;
-        bool ends = status == ST_NUMERIC || status == ST_RESOURCE || (status == ST_INTERRUPTED && !interrupt_forgive());
+        bool ends = status == ST_NUMERIC || status == ST_RESOURCE || (status == ST_INTERRUPTED && !interrupt_cancel());
         if (ends || !talk->terminal) {
             free(line);
             return status;

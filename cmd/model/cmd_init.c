@@ -71,7 +71,7 @@ static Status cmd_init_run(const Command *command, void *context) {
     if (status == ST_OK)
         status = json_read_config_text(str_text(&config), config.len, path, false, &json); /* what is wrong with it is said of this file */
     json_decref(json);
-    if (status == ST_OK) status = dir_build_beside(job->output, write_model, &(InitModel){job, str_text(&config), from}, &kept);
+    if (status == ST_OK) status = dir_build_with_backup(job->output, write_model, &(InitModel){job, str_text(&config), from}, &kept);
     if (status == ST_OK) show_line("wrote %s", job->output);
     if (status == ST_OK && kept.len > 0) show_line("the model that was in '%s' is kept in '%s'", job->output, str_text(&kept));
     str_release(&config);

@@ -39,7 +39,7 @@ static Status parse_adapter(Arena *arena, const char *text, MergeAdapter *adapte
 
 static void show_tensor(void *context, size_t done, size_t n) {
     (void)context;
-    work_hold("merging tensors");
+    work_pause_at("merging tensors");
     work_at("merging tensors", done, n);
     if (done == n) work_end("merging tensors");
 }

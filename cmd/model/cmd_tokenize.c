@@ -100,7 +100,7 @@ static void line_try(const Tokenize *job, Line *lines, size_t i, FirstFailure *f
 #pragma omp critical(first_failure)
     if (i < first->at) {
         first->at = i;
-        failure_keep(&first->failure, status);
+        failure_save(&first->failure, status);
     }
 }
 
@@ -114,7 +114,7 @@ static Status batch_run(const Tokenize *job, Line *lines, size_t n) {
         str_append_char(&lines[i].result, '\n');
         print_text(lines[i].result.data, lines[i].result.len);
     }
-    Status status = failure_say(&first.failure);
+    Status status = failure_restore(&first.failure);
     if (status == ST_INTERRUPTED) return status_fail(status, "interrupted at '%s' line %zu", job->file, lines[first.at].number);
     return status == ST_OK || strstr(status_text(), job->file) ? status : status_prefix(status, "'%s' line %zu", job->file, lines[first.at].number);
 }
@@ -178,7 +178,7 @@ static Status lend_tokens(json_t *row, Rendering *r) {
     json_decref(r->lent);
     r->lent = json_is_object(own) ? json_copy(own) : json_object();
     if (!r->lent) return status_fail(ST_RESOURCE, "out of memory");
-    chat_template_lend_special(r->chat->template, r->lent, row);
+    chat_template_set_special(r->chat->template, r->lent, row);
     bool none = !own || json_is_null(own);
     if ((none || json_is_object(own)) && json_object_size(r->lent)) json_object_set(row, key, r->lent);
     return ST_OK;

@@ -52,7 +52,7 @@ static Status file_add(BpeTrainer *trainer, const char *path) {
 
 static Status make_way(const char *file) {
     Str kept = {0};
-    Status status = file_exists(file) ? path_set_aside(file, &kept) : ST_OK;
+    Status status = file_exists(file) ? path_backup(file, &kept) : ST_OK;
     if (kept.len > 0) show_line("what was in '%s' is kept in '%s'", file, str_text(&kept));
     str_release(&kept);
     return status;

@@ -25,7 +25,7 @@ static Status find_text_run(const char *path, TextKind *kind) {
     Status status = file ? ST_OK : ST_RESOURCE;
     *kind = NO_TEXT_RUN;
     if (status == ST_OK && file_exists(file)) status = recipe_read(file, NULL, 0, &recipe);
-    if (recipe && recipe->rl_env && text_env_is_meant(recipe->rl_env))
+    if (recipe && recipe->rl_env && text_env_is_requested(recipe->rl_env))
         *kind = ON_TURNS;
     else if (recipe && recipe->reward && !recipe->rl_env)
         *kind = ON_PROMPTS;

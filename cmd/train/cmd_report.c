@@ -16,7 +16,7 @@ static void print_json(const Command *command, const char *path, const RunNumber
     for (size_t i = 0; i < command->n_arguments; i++) {
         const RunNumbers *run = &numbers[i];
         Str advice = {0};
-        ending_advise(&endings[i], &advice);
+        ending_describe_next_action(&endings[i], &advice);
         jw_object(&w, NULL);
         jw_string(&w, "run", command->arguments[i]);
         jw_bool(&w, "finished", run->finished);
@@ -31,7 +31,7 @@ static void print_json(const Command *command, const char *path, const RunNumber
             jw_null(&w, "peak_rss_bytes");
         else
             jw_int(&w, "peak_rss_bytes", run->peak_rss_bytes);
-        jw_string(&w, "state", ending_word(endings[i].end));
+        jw_string(&w, "state", ending_name(endings[i].end));
         jw_string(&w, "error", endings[i].end == END_ERROR ? endings[i].error : NULL);
         jw_string(&w, "advice", advice.len ? str_text(&advice) : NULL);
         jw_int(&w, "broken_lines", (int64_t)run->broken_lines);
@@ -47,11 +47,11 @@ static void print_json(const Command *command, const char *path, const RunNumber
 /* A page is opened later: what a run died of is said at once. */
 static void show_ending(const char *dir, const Ending *ending) {
     Str text = {0};
-    if (!ending_is_death(ending)) return;
+    if (!ending_is_failure(ending)) return;
     ending_describe(ending, &text);
     show_line("%s: %s", dir, str_text(&text));
     str_clear(&text);
-    ending_advise(ending, &text);
+    ending_describe_next_action(ending, &text);
     show_line("what to do: %s", str_text(&text));
     str_release(&text);
 }

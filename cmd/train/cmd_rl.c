@@ -22,7 +22,7 @@ static Status cmd_rl_run(const RecipeCommand *job) {
     TRY(rl_check_keys(recipe));
     if (offline) return rl_offline(job);
     if (pairs) return pair_command(job, preference_run, true);
-    return recipe->rl_env && !text_env_is_meant(recipe->rl_env) ? rl_environment(job) : rl_text(job);
+    return recipe->rl_env && !text_env_is_requested(recipe->rl_env) ? rl_environment(job) : rl_text(job);
 }
 
 Status cmd_rl(int argc, char **argv) {

@@ -38,8 +38,8 @@ static void show_plan(void *context, const SftPlan *plan) {
               (long long)plan->train.tokens, plural(plan->train.tokens), (long long)plan->train.trained_tokens,
               plan->train_rows->cached ? ", from data.cache" : "");
     show_plain_rows(plan->train_rows);
-    if (plan->train_rows->n_files > 1) data_files_say(plan->train_rows, show_file, NULL);
-    data_turns_say(&plan->train, "data.train", show_file, NULL);
+    if (plan->train_rows->n_files > 1) data_files_report(plan->train_rows, show_file, NULL);
+    data_turns_report(&plan->train, "data.train", show_file, NULL);
     data_counts_warn(&plan->train, "data.train", show_warning, NULL);
     if (plan->eval.rows)
         show_line("held out: %lld row%s, %lld trained token%s", (long long)plan->eval.rows, plural(plan->eval.rows),

@@ -31,8 +31,8 @@ static void show_plan(void *context, const PairRun *run, const PairPlan *plan) {
               (long long)pairs->tokens, plural(pairs->tokens), (long long)pairs->trained_tokens);
     show_plain_rows(&pairs->table);
     data_counts_warn(&pairs->table.counts, "data.train", show_warning, NULL);
-    pairs_say(pairs, job->recipe, "data.train", show_warning, NULL);
-    if (run->eval) pairs_say(run->eval, job->recipe, "data.eval", show_warning, NULL);
+    pairs_report(pairs, job->recipe, "data.train", show_warning, NULL);
+    if (run->eval) pairs_report(run->eval, job->recipe, "data.eval", show_warning, NULL);
     if (run->eval) show_line("held out: %zu row%s", run->eval->n, plural((int64_t)run->eval->n));
     show_training_model(job->recipe, &shown, "");
     show_line("plan: %lld step%s, %s an epoch, largest batch %lld token%s", (long long)plan->total_steps, plural(plan->total_steps),
@@ -48,6 +48,6 @@ Status pair_command(const RecipeCommand *job, PairCommandRun *run, bool answers)
     Status status = run(&config, &result);
     if (status != ST_OK || job->options.dry_run) return status;
     show_training_result(job->command, job->recipe, &result);
-    if (answers && !result.already_finished) show_next_use(job->recipe, first_row_asks(job->recipe));
+    if (answers && !result.already_finished) show_next_use(job->recipe, first_row_is_conversation(job->recipe));
     return ST_OK;
 }

@@ -54,7 +54,7 @@ static void rl_offline_summarize(const RecipeCommand *job, const IlqlResult *res
     show_line("wrote %s/%s and %s/ilql_heads.safetensors", recipe->output, trained_part(recipe), recipe->output);
     Str model = {0};
     append_trained(&model, recipe);
-    bool raw = !first_row_asks(recipe);
+    bool raw = !first_row_is_conversation(recipe);
     show_line("next: tune generate %s --ilql 4%s --prompt Hello", str_text(&model), raw ? " --raw" : "");
     str_release(&model);
 }

@@ -71,7 +71,7 @@ static void rl_text_summarize(const RecipeCommand *job, const TextRlResult *resu
     show_line("%lld step%s in %s: reward %s -> %s", (long long)result->steps, plural(result->steps), format_seconds(result->seconds, seconds),
               short_number(result->first_reward, first), short_number(result->last_reward, last));
     show_line("wrote %s/%s", recipe->output, trained_part(recipe));
-    if (!recipe->rl_env) show_next_use(recipe, first_row_asks(recipe));
+    if (!recipe->rl_env) show_next_use(recipe, first_row_is_conversation(recipe));
 }
 
 Status rl_text(const RecipeCommand *job) {

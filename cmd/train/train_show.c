@@ -30,7 +30,7 @@ void print_training_plan(const RecipeCommand *job, const TrainPlan *plan) {
 }
 
 void show_plain_rows(const Dataset *rows) {
-    const char *shape = rows->n_files == 1 ? rows->files[0].shape : rows->shape; /* of several files data_files_say tells each */
+    const char *shape = rows->n_files == 1 ? rows->files[0].shape : rows->shape; /* of several files data_files_report tells each */
     if (shape) show_line("rows: known by %s", shape);
     if (rows->plain_as) show_line("plain texts: %s", rows->plain_as);
 }
@@ -48,7 +48,7 @@ void show_training_model(const Recipe *recipe, const TrainPlan *plan, const char
     Str adapter = {0}, carried = {0};
     adapter_describe(plan->model, &adapter);
     if (adapter.len > 0) show_line("adapter: on %s", str_text(&adapter));
-    if (!recipe->has_lora) text_describe_carried(plan->model, &carried);
+    if (!recipe->has_lora) text_describe_passthrough(plan->model, &carried);
     if (carried.len > 0) show_line("not trained, and saved as they are: %s", str_text(&carried));
     str_release(&carried);
     str_release(&adapter);
@@ -143,13 +143,13 @@ static Status look_at_row(void *context, const Row *row) {
     return status;
 }
 
-bool first_row_asks(const Recipe *recipe) {
+bool first_row_is_conversation(const Recipe *recipe) {
     if (strcmp(recipe->data_as, "chat") == 0) return true;
     Arena *arena = arena_new(0);
     DataSource *sources;
     const char **paths;
     size_t n = 0, n_paths = 0;
-    FirstRow first = {row_form(&(DataConfig){.columns = recipe->data_columns}, ROWS_JUDGED), false};
+    FirstRow first = {row_form(&(DataConfig){.columns = recipe->data_columns}, ROWS_AS_SCORED), false};
     Status status = arena && recipe->data_train ? data_sources(recipe->data_train, "data.train", arena, &sources, &n) : ST_INPUT;
     if (status == ST_OK && n > 0) status = rows_expand(sources[0].path, arena, &paths, &n_paths);
     if (status == ST_OK && n > 0) status = row_form_begin(&first.form, &sources[0]);

@@ -33,7 +33,7 @@ const char *trained_part(const Recipe *recipe);
 bool show_run_end(const Command *command, const Recipe *recipe, JsonWriter *w, bool already_finished);
 /* What can be done with what was trained, as commands that can be pasted; asks: it was trained on conversations, so that it is talked to. */
 void show_next_use(const Recipe *recipe, bool asks);
-bool first_row_asks(const Recipe *recipe); /* the first row of data.train is a conversation, or data.as makes it one */
+bool first_row_is_conversation(const Recipe *recipe); /* the first row of data.train is a conversation, or data.as makes it one */
 /* The model as tune generate and tune chat take it: "MODEL --adapter RUN/adapter" or "RUN/model", quoted for a shell. */
 void append_trained(Str *text, const Recipe *recipe);
 /* With --json the result as an object; in words what came of it and where it is. */

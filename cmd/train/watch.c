@@ -17,7 +17,7 @@ static void draw_grid(const Watch *watch, const NamedMdp *world, int64_t state) 
             int64_t cell = (int64_t)r * world->columns + c;
             char letter = world->cells && world->cells[cell] >= ' ' && world->cells[cell] < 0x7F ? world->cells[cell] : '.';
             if (cell == state)
-                str_append(&frame, screen_paints() ? "\033[7m@\033[0m" : "@");
+                str_append(&frame, screen_has_colour() ? "\033[7m@\033[0m" : "@");
             else
                 str_append_char(&frame, letter);
             str_append_char(&frame, c + 1 < world->columns ? ' ' : '\n');

@@ -52,7 +52,7 @@ static Status csv_fail(const Csv *csv, Place place, const char *format, ...) {
 /* Of a row that may be bad: its fault is kept, and reading goes on. */
 static Status spoil(Csv *csv, Status failed) {
     if (failed != ST_INPUT || !csv->bad.may) return failed;
-    if (!csv->bad.is) failure_keep(&csv->bad.why, failed);
+    if (!csv->bad.is) failure_save(&csv->bad.why, failed);
     csv->bad.is = true;
     return ST_OK;
 }
@@ -259,7 +259,7 @@ static Status tell_bad(Csv *csv, size_t line) {
     RowReader *reader = csv->reader;
     str_append_n(&csv->bad.text, csv->chunk + csv->bad.from, csv->at - csv->bad.from);
     reader->text = (Slice){str_text(&csv->bad.text), csv->bad.text.len};
-    Status status = row_is_bad(reader, failure_say(&csv->bad.why), line);
+    Status status = row_is_bad(reader, failure_restore(&csv->bad.why), line);
     reader->text = (Slice){0};
     return status;
 }

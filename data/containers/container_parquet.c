@@ -24,7 +24,7 @@ static Status row_fail(const Assembly *assembly, const PqNode *node, const char 
 static Status value_fail(Assembly *assembly, const PqNode *node, const char *what) {
     Status failed = row_fail(assembly, node, what);
     if (!assembly->reader->config.bad) return failed;
-    if (!assembly->is_bad) failure_keep(&assembly->why, failed);
+    if (!assembly->is_bad) failure_save(&assembly->why, failed);
     assembly->is_bad = true;
     return ST_OK;
 }
@@ -172,7 +172,7 @@ static Status tell_bad(Assembly *assembly, const json_t *row) {
     RowReader *reader = assembly->reader;
     char *text = json_text(row, JSON_COMPACT);
     reader->text = (Slice){text, text ? strlen(text) : 0};
-    Status status = row_is_bad(reader, failure_say(&assembly->why), assembly->row);
+    Status status = row_is_bad(reader, failure_restore(&assembly->why), assembly->row);
     reader->text = (Slice){0};
     free(text);
     return status;

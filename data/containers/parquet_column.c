@@ -139,7 +139,7 @@ static Status next_page(PqColumn *column) {
     uint64_t end = column->chunk->begin + column->chunk->size;
     PqPage page;
     size_t header;
-    file_forget(&column->file->mapping, column->page_at, column->at);
+    file_drop_pages(&column->file->mapping, column->page_at, column->at);
     column->page_at = column->at;
     if (column->at >= end)
         return pq_fail(column->file, column->node, "its pages end at byte %llu, %lld values too early", (unsigned long long)end,
@@ -187,7 +187,7 @@ Status pq_column_next(PqColumn *column) {
 }
 
 Status pq_column_start(PqColumn *column, const PqFile *file, const PqNode *node, const PqChunk *chunk) {
-    if (column->chunk) file_forget(&file->mapping, column->page_at, column->at); /* the last page before */
+    if (column->chunk) file_drop_pages(&file->mapping, column->page_at, column->at); /* the last page before */
     *column = (PqColumn){.file = file,
                          .node = node,
                          .chunk = chunk,

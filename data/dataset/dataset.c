@@ -48,7 +48,7 @@ static Status check_not_empty(const Dataset *dataset) {
 
 /* Rows held out before row `at` of the store. */
 static size_t taken_before(const Dataset *dataset, uint64_t at) {
-    size_t low = 0, high = dataset->n_taken;
+    size_t low = 0, high = dataset->n_held_out_rows;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         if (dataset->taken[middle] < at) {
@@ -63,7 +63,7 @@ static size_t taken_before(const Dataset *dataset, uint64_t at) {
 static size_t store_index(const Dataset *dataset, size_t i) {
     if (!dataset->taken) return i;
     if (dataset->held_out) return (size_t)dataset->taken[i];
-    size_t low = 0, high = dataset->n_taken; /* how many of those held out come before: taken[k] - k others come before taken[k] */
+    size_t low = 0, high = dataset->n_held_out_rows; /* how many of those held out come before: taken[k] - k others come before taken[k] */
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         if (dataset->taken[middle] - middle <= i) {
@@ -226,7 +226,7 @@ static Status load_rows(Loader *loader) {
         TRY(tokenise(loader, NULL));
     }
     TRY(finish_dataset(loader->dataset));
-    loader->dataset->plain_as = row_form_says(&loader->form, &loader->dataset->counts);
+    loader->dataset->plain_as = row_form_describe(&loader->form, &loader->dataset->counts);
     return about_duplicates(loader->dataset->store, &loader->dataset->counts.duplicates);
 }
 
@@ -238,7 +238,7 @@ Status dataset_load(const DataConfig *config, const DataSource *sources, size_t 
         return status_fail(ST_RESOURCE, "out of memory for the rows");
     }
     Loader loader = {
-        .dataset = dataset, .config = config, .tokenizer = tokenizer, .form = row_form(config, config->prompts ? ROWS_ASKED : ROWS_TRAINED)};
+        .dataset = dataset, .config = config, .tokenizer = tokenizer, .form = row_form(config, config->prompts ? ROWS_AS_PROMPTS : ROWS_AS_EXAMPLES)};
     Status status = ST_RESOURCE;
     dataset->context = config->context;
     dataset->prompts = config->prompts;
@@ -341,7 +341,7 @@ Status held_out_count(size_t n, double share, size_t *wanted) {
 
 Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **held_out) {
     *held_out = NULL;
-    ASSERT(!dataset->taken, "rows are held out once, %zu are already", dataset->n_taken);
+    ASSERT(!dataset->taken, "rows are held out once, %zu are already", dataset->n_held_out_rows);
     size_t wanted, n_begins = dataset->n_sources + 1;
     TRY(held_out_count(dataset->n, share, &wanted));
     uint64_t *taken = arena_alloc(dataset->arena, wanted * sizeof *taken);
@@ -354,7 +354,7 @@ Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **he
     }
     RngKey key = rng_key(seed, RNG_SHUFFLE, (uint64_t)1 << 55); /* apart from the epochs' orders */
     for (size_t i = 0, n = dataset->n; i < n; i++)
-        if (rng_permute(key, n, i) < wanted) taken[dataset->n_taken++] = i;
+        if (rng_permute(key, n, i) < wanted) taken[dataset->n_held_out_rows++] = i;
     memcpy(begins, dataset->source_begins, n_begins * sizeof *begins);
     for (size_t s = 0; s < dataset->n_sources; s++) {
         sources[s] = dataset->sources[s];
@@ -373,7 +373,7 @@ Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **he
                       .context = dataset->context,
                       .store = dataset->store,
                       .taken = taken,
-                      .n_taken = wanted,
+                      .n_held_out_rows = wanted,
                       .held_out = true};
     dataset->taken = taken;
     dataset->n -= wanted;

@@ -16,9 +16,9 @@ static const struct {
 } count_fields[] = {
 #define FIELD(name) \
     { #name, offsetof(DataCounts, name) }
-    FIELD(dropped_long), FIELD(cut),       FIELD(dropped_untrained), FIELD(remapped),   FIELD(no_eos),         FIELD(weighted), FIELD(conversations),
-    FIELD(with_system),  FIELD(templates), FIELD(unwritten),         FIELD(marked),     FIELD(as_chat),        FIELD(texts),    FIELD(untemplated),
-    FIELD(turned),       FIELD(turns),     FIELD(turn_tokens),       FIELD(lost_turns), FIELD(behind_thought),
+    FIELD(dropped_long), FIELD(cut),       FIELD(dropped_untrained), FIELD(remapped),   FIELD(no_eos),        FIELD(weighted), FIELD(conversations),
+    FIELD(with_system),  FIELD(templates), FIELD(unwritten),         FIELD(marked),     FIELD(as_chat),       FIELD(texts),    FIELD(untemplated),
+    FIELD(turned),       FIELD(turns),     FIELD(turn_tokens),       FIELD(lost_turns), FIELD(after_thought),
 #undef FIELD
 };
 
@@ -78,7 +78,7 @@ static Status read_rejected(const json_t *about, Rejected *rejected) {
     const char *lines = "";
     TRY(json_get_int(about, "tokenised rows", "rejected", &n));
     TRY(json_get_string(about, "tokenised rows", "rejected_rows", &lines));
-    rejected_again(rejected, n, lines);
+    rejected_restore(rejected, n, lines);
     return ST_OK;
 }
 
@@ -140,7 +140,7 @@ void dataset_where(const Dataset *dataset, size_t example, Str *text) {
     str_printf(text, "%s %s %u", file->path, file->unit, (unsigned)row.line);
 }
 
-void data_files_say(const Dataset *dataset, void (*say)(void *context, const char *text), void *context) {
+void data_files_report(const Dataset *dataset, void (*say)(void *context, const char *text), void *context) {
     enum { SHOWN = 20 };
     int64_t rest = 0;
     for (size_t i = 0; i < dataset->n_files; i++) {
@@ -160,7 +160,7 @@ void data_files_say(const Dataset *dataset, void (*say)(void *context, const cha
     say(context, text);
 }
 
-void data_turns_say(const DataCounts *counts, const char *what, void (*say)(void *context, const char *text), void *context) {
+void data_turns_report(const DataCounts *counts, const char *what, void (*say)(void *context, const char *text), void *context) {
     Str text = {0};
     if (counts->turned == 0) return;
     str_printf(&text,
@@ -184,7 +184,7 @@ void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(vo
         {counts->duplicates, "the same as an earlier one", NULL},
         {counts->remapped, "whose prompt ends inside a token: that token is trained", NULL},
         {counts->weighted, "with a column 'weight': training multiplies their losses by it, evaluations do not", NULL},
-        {counts->behind_thought, BEHIND_THOUGHT, NULL},
+        {counts->after_thought, BEHIND_THOUGHT, NULL},
         {counts->no_eos, "without an end: the tokenizer has no EOS token", NULL},
         {counts->untemplated,
          "of plain texts, taken as they stand, without the chat template: data.as: chat makes turns of them, data.as: text says that it is meant",
@@ -208,5 +208,5 @@ void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(vo
         say(context, str_text(&text));
         str_release(&text);
     }
-    if (counts->notes) row_notes_say(counts->notes, what, say, context);
+    if (counts->notes) row_notes_report(counts->notes, what, say, context);
 }

@@ -241,14 +241,14 @@ static Status fail_in_file(const Loader *loader, Status status, uint32_t file, s
 static void encode_slot(const Loader *loader, Slot *slot) {
     if (slot->failure.status != ST_OK) return; /* no row at all */
     Status status = encode_row(loader, slot);
-    if (status != ST_OK) failure_keep(&slot->failure, status);
+    if (status != ST_OK) failure_save(&slot->failure, status);
 }
 
 /* The row is left out, or its failure is that of the file. */
 static Status reject_slot(Loader *loader, Slot *slot) {
     const DataFile *file = &loader->dataset->files[slot->file];
-    Status status = failure_say(&slot->failure);
-    if (!rejected_takes(loader->config->rejected, status)) return fail_in_file(loader, status, slot->file, slot->line);
+    Status status = failure_restore(&slot->failure);
+    if (!rejected_accepts(loader->config->rejected, status)) return fail_in_file(loader, status, slot->file, slot->line);
     struct BadRows *bad = &loader->bad[file->source];
     if (bad->n++ == 0) bad->first = slot->failure;
     slot->failure = (Failure){0};
@@ -267,7 +267,7 @@ static Status keep_slot(Loader *loader, Slot *slot) {
     counts->remapped += slot->encoding.remapped;
     counts->no_eos += slot->encoding.no_eos;
     counts->unwritten += slot->encoding.unwritten;
-    counts->behind_thought += slot->encoding.behind_thought;
+    counts->after_thought += slot->encoding.after_thought;
     counts->conversations += slot->encoding.conversation;
     counts->with_system += slot->encoding.has_system;
     counts->marked += slot->encoding.marked;
@@ -345,7 +345,7 @@ static Status next_slot(Loader *loader, const Row *row, json_t *json) {
 
 /* A line that is no row, or a row whose form is not known: its failure stands in this thread. Takes `json`. */
 static Status take_failed(Loader *loader, const Row *row, json_t *json) {
-    failure_keep(&loader->slots[loader->n_slots].failure, ST_INPUT);
+    failure_save(&loader->slots[loader->n_slots].failure, ST_INPUT);
     loader->dataset->files[loader->file].unit = row->unit;
     return next_slot(loader, row, json);
 }
@@ -364,12 +364,12 @@ static Status take_row(void *context, const Row *row) {
     loader->read += row->text.len + 1;
     if (row->line > UINT32_MAX) return status_fail(ST_INPUT, "'%s' has more than %lld rows", row->file, (long long)UINT32_MAX);
     Status shaped = row_shape(&loader->form, row->json, &json, &shape);
-    if (rejected_takes(loader->config->rejected, shaped)) return take_failed(loader, row, json_incref(row->json));
+    if (rejected_accepts(loader->config->rejected, shaped)) return take_failed(loader, row, json_incref(row->json));
     TRY(fail_in_file(loader, shaped, loader->file, row->line));
     if (!loader->format) {
         Status chosen = choose_format(loader, json);
         file->shape = shape;
-        if (rejected_takes(loader->config->rejected, chosen)) return take_failed(loader, row, json);
+        if (rejected_accepts(loader->config->rejected, chosen)) return take_failed(loader, row, json);
         if (chosen != ST_OK) json_decref(json);
         TRY(fail_in_file(loader, chosen, loader->file, row->line));
     }
@@ -381,9 +381,9 @@ static Status take_row(void *context, const Row *row) {
 /* Rows that were read before the failure may hold one themselves, which then comes first. */
 static Status flush_before(Loader *loader, Status failed) {
     Failure failure;
-    failure_keep(&failure, failed);
+    failure_save(&failure, failed);
     TRY(flush_block(loader));
-    return failure_say(&failure);
+    return failure_restore(&failure);
 }
 
 static Status read_file(Loader *loader, uint32_t number) {
@@ -410,7 +410,7 @@ static Status check_sources(const Loader *loader) {
         int64_t kept = 0;
         for (size_t i = 0; i < dataset->n_files; i++)
             if (dataset->files[i].source == s) kept += dataset->files[i].rows;
-        if (loader->bad[s].n > 0 && kept == 0) return no_good_row(dataset->sources[s].path, loader->bad[s].n, &loader->bad[s].first);
+        if (loader->bad[s].n > 0 && kept == 0) return fail_no_valid_row(dataset->sources[s].path, loader->bad[s].n, &loader->bad[s].first);
     }
     return ST_OK;
 }

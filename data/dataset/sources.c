@@ -73,8 +73,8 @@ Status data_sources(const Yaml *node, const char *key, Arena *arena, DataSource 
     return ST_OK;
 }
 
-Status no_good_row(const char *path, int64_t n_bad, const Failure *first) {
-    failure_say(first);
+Status fail_no_valid_row(const char *path, int64_t n_bad, const Failure *first) {
+    failure_restore(first);
     return status_prefix(ST_INPUT, "no row of '%s' can be used, with data.on_bad_row: skip (%lld left out); the first of them", path,
                          (long long)n_bad);
 }
@@ -93,7 +93,7 @@ typedef struct Reading {
 
 /* The failure of a row stands in this thread. json: a text where it could not be parsed */
 static Status reject(const Reading *reading, const Row *row, const json_t *json) {
-    if ((*reading->n_bad)++ == 0) failure_keep(reading->first, ST_INPUT);
+    if ((*reading->n_bad)++ == 0) failure_save(reading->first, ST_INPUT);
     return rejected_add(reading->reader->config->rejected, &(RejectedRow){row->file, row->unit, row->line, json}, status_text());
 }
 
@@ -115,7 +115,7 @@ static Status take_row(void *context, const Row *row) {
     if (status == ST_OK) row_found_count(&found, reading->counts);
     json_decref(formed.json);
     json_decref(formed.plain);
-    if (rejected_takes(reading->reader->config->rejected, status)) return reject(reading, row, row->json);
+    if (rejected_accepts(reading->reader->config->rejected, status)) return reject(reading, row, row->json);
     return status == ST_OK || status == ST_RESOURCE ? status : status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
 }
 
@@ -133,7 +133,7 @@ static Status read_source(const SourceReader *reader, const DataSource *source, 
         TRY(rows_read_as(paths[i], &how, take_row, &reading));
         left -= reading.n_read;
     }
-    return n_bad > 0 && *reader->kept == before ? no_good_row(source->path, n_bad, &first) : ST_OK;
+    return n_bad > 0 && *reader->kept == before ? fail_no_valid_row(source->path, n_bad, &first) : ST_OK;
 }
 
 Status data_sources_read(const Yaml *node, const char *key, const SourceReader *reader, Arena *arena, Dataset *table) {
@@ -148,7 +148,7 @@ Status data_sources_read(const Yaml *node, const char *key, const SourceReader *
     }
     if (status == ST_OK) status = row_form_end(&form);
     table->shape = form.shape;
-    table->plain_as = row_form_says(&form, &table->counts);
+    table->plain_as = row_form_describe(&form, &table->counts);
     row_form_release(&form);
     return status;
 }

@@ -281,7 +281,7 @@ typedef struct Block {
     size_t begins[COUNT_OF(kinds)]; /* rows that each memory had before the block */
 } Block;
 
-static void reject(FilterVerdict *verdict, Filter *filter, const FilterFinding *finding) {
+static void reject(FilterVerdict *verdict, Filter *filter, const FilterResult *finding) {
     verdict->kept = false;
     verdict->reason = filter->info.name;
     verdict->what = finding->what;
@@ -290,7 +290,7 @@ static void reject(FilterVerdict *verdict, Filter *filter, const FilterFinding *
     verdict->nearest_text = finding->nearest_text;
 }
 
-static bool filter_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_rejects(const Filter *filter, const FilterRow *row, FilterResult *finding) {
     if (!filter->kind->each_answer || row->n_answers == 0) return filter->kind->rejects(filter, row, finding);
     FilterRow one = *row;
     for (size_t i = 0; i < row->n_answers; i++) {
@@ -306,7 +306,7 @@ static void judge_alone(Block *block, size_t r) {
     FilterVerdict *verdict = &block->verdicts[r];
     for (size_t i = 0; i < set->n && !block->judged[r].rejected; i++) {
         Filter *filter = &set->filters[i];
-        FilterFinding finding = {.score = (double)NAN};
+        FilterResult finding = {.score = (double)NAN};
         if (!filter->kind->rejects || !(filter->info.stage & block->stage)) continue;
         block->judged[r].rejected = filter_rejects(filter, &block->rows[r], &finding);
         verdict->scores[i] = finding.score;
@@ -387,7 +387,7 @@ static void filter_settle(Block *block, size_t r) {
         const char *what = too_much_alike(filter, match);
         if (!what) continue;
         const Entry *entry = &set->entries[filter->entries[match->row]];
-        reject(verdict, filter, &(FilterFinding){match->score, what, entry->id, entry->text});
+        reject(verdict, filter, &(FilterResult){match->score, what, entry->id, entry->text});
         return;
     }
     size_t by = block->judged[r].measured_by;
@@ -395,7 +395,7 @@ static void filter_settle(Block *block, size_t r) {
     Filter *filter = &set->filters[by];
     double value = verdict->scores[by];
     reject(verdict, filter,
-           &(FilterFinding){value, isnan(value) ? "no number could be had for it" : filter->kind->out_of_range(filter, value), NULL, NULL});
+           &(FilterResult){value, isnan(value) ? "no number could be had for it" : filter->kind->out_of_range(filter, value), NULL, NULL});
 }
 
 static Status filter_take(Block *block, size_t r) {
@@ -425,7 +425,7 @@ typedef struct Fault {
 static void note_fault(Fault *fault, size_t r, Status status) {
     if (status == ST_OK || r >= fault->row) return;
     fault->row = r;
-    failure_keep(&fault->failure, status);
+    failure_save(&fault->failure, status);
 }
 
 /* Judges rows by themselves and prepares those that are fine, side by side. */
@@ -444,7 +444,7 @@ static Status look_at_rows(Block *block) {
             note_fault(&fault, (size_t)r, status);
         }
     }
-    return failure_say(&fault.failure);
+    return failure_restore(&fault.failure);
 }
 
 static void search_rows(Block *block) {
@@ -613,17 +613,17 @@ void filter_write_rejected(const FilterRow *row, const FilterVerdict *verdict, S
 bool filter_help_at(size_t i, FilterHelp *help) {
     if (i >= COUNT_OF(kinds)) return false;
     const OptionSpec *first = kinds[i]->options;
-    *help = (FilterHelp){kinds[i]->name, kinds[i]->help, kinds[i]->argument, kinds[i]->on, first && first->kind == TAKES_TEXT};
+    *help = (FilterHelp){kinds[i]->name, kinds[i]->help, kinds[i]->argument, kinds[i]->on, first && first->kind == OPTION_STRING};
     return true;
 }
 
 static void write_option(const OptionSpec *option, bool first, Str *text) {
     str_printf(text, "      %-14s  %s", option->name, option->help); /* two spaces make an entry of a list */
-    if (option->kind == TAKES_TRUTH)
+    if (option->kind == OPTION_BOOL)
         str_printf(text, " (%s)", option->value != 0 ? "true" : "false");
-    else if (option->kind == TAKES_TEXT)
+    else if (option->kind == OPTION_STRING)
         str_printf(text, "%s%s (%s)", option->choices ? "; " : "", option->choices ? option->choices : "", option->text ? option->text : "null");
-    else if (option->kind != TAKES_TEXTS)
+    else if (option->kind != OPTION_STRINGS)
         str_printf(text, " (%g)", option->value);
     str_printf(text, "%s\n", first ? "; what a value alone sets" : "");
 }

@@ -7,11 +7,11 @@
 
 enum { WORDS, STARTS, PRESET, ON };
 static const OptionSpec options[] = {
-    [WORDS] = {"words", TAKES_TEXTS, .help = "words or phrases, instead of the preset's"},
-    [STARTS] = {"starts", TAKES_TEXTS, .help = "what an instruction must not start with, instead of the preset's"},
-    [PRESET] = {"preset", TAKES_TEXT, .text = "self-instruct", .choices = "self-instruct|alpaca",
+    [WORDS] = {"words", OPTION_STRINGS, .help = "words or phrases, instead of the preset's"},
+    [STARTS] = {"starts", OPTION_STRINGS, .help = "what an instruction must not start with, instead of the preset's"},
+    [PRESET] = {"preset", OPTION_STRING, .text = "self-instruct", .choices = "self-instruct|alpaca",
                 .help = "lists that are meant where none are given"},
-    [ON] = {"on", TAKES_TEXT, .text = "instruction", .choices = FILTER_FIELDS, .help = "where they are looked for"},
+    [ON] = {"on", OPTION_STRING, .text = "instruction", .choices = FILTER_FIELDS, .help = "where they are looked for"},
     {0},
 };
 
@@ -71,7 +71,7 @@ static bool has_phrase(const Str *text, const Str *phrase) {
     return false;
 }
 
-static bool filter_blacklist_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_blacklist_rejects(const Filter *filter, const FilterRow *row, FilterResult *finding) {
     const Phrases *phrases = filter->state;
     Str room = {0}, folded = {0};
     Slice text = filter_subject(row, filter->options[ON].text, &room);

@@ -11,9 +11,9 @@
 
 enum { FILES, NGRAM, LEAST };
 static const OptionSpec options[] = {
-    [FILES] = {"files", TAKES_TEXTS, .help = "files of evaluation, rows of any columns"},
-    [NGRAM] = {"n", TAKES_WHOLE, .value = WORD_GRAM, .low = 2, .high = 63, .help = "words in a row"},
-    [LEAST] = {"min", TAKES_WHOLE, .value = 8, .low = 1, .high = 63, .help = "fewest words of a text that counts as a whole"},
+    [FILES] = {"files", OPTION_STRINGS, .help = "files of evaluation, rows of any columns"},
+    [NGRAM] = {"n", OPTION_WHOLE, .value = WORD_GRAM, .low = 2, .high = 63, .help = "words in a row"},
+    [LEAST] = {"min", OPTION_WHOLE, .value = 8, .low = 1, .high = 63, .help = "fewest words of a text that counts as a whole"},
     {0},
 };
 enum { COMMON = 10 }; /* rows of evaluation that share a gram, and a tenth of them: wording */
@@ -186,7 +186,7 @@ static bool find_gram(void *context, uint64_t hash) {
     return true;
 }
 
-static bool filter_decontaminate_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_decontaminate_rejects(const Filter *filter, const FilterRow *row, FilterResult *finding) {
     const Grams *grams = filter->state;
     Str room = {0}, folded = {0};
     Words words = {0};
@@ -197,7 +197,7 @@ static bool filter_decontaminate_rejects(const Filter *filter, const FilterRow *
         for (size_t n = 1; n < 64; n++)
             if (grams->lengths >> n & 1) words_each_gram(words.hashes, words.n, n, find_gram, &search);
     if (search.n > 0) finding->score = (double)search.n_found / (double)search.n;
-    if (search.first) *finding = (FilterFinding){finding->score, "it shares words in a row with evaluation", search.first->id, search.first->text};
+    if (search.first) *finding = (FilterResult){finding->score, "it shares words in a row with evaluation", search.first->id, search.first->text};
     words_release(&words);
     str_release(&room);
     str_release(&folded);

@@ -10,7 +10,7 @@
 
 enum { ON };
 static const OptionSpec options[] = {
-    [ON] = {"on", TAKES_TEXT, .text = "prompt", .choices = FILTER_FIELDS,
+    [ON] = {"on", OPTION_STRING, .text = "prompt", .choices = FILTER_FIELDS,
             .help = "what must differ; with a prompt count its system message, its tools and earlier turns, with a row labels and reasoning as well"},
     {0},
 };

@@ -7,8 +7,8 @@
 
 enum { COMPLETION, PROMPT };
 static const OptionSpec options[] = {
-    [COMPLETION] = {"completion", TAKES_TEXT, .help = "expression that an answer must match"},
-    [PROMPT] = {"prompt", TAKES_TEXT, .help = "expression that a prompt must match"},
+    [COMPLETION] = {"completion", OPTION_STRING, .help = "expression that an answer must match"},
+    [PROMPT] = {"prompt", OPTION_STRING, .help = "expression that a prompt must match"},
     {0},
 };
 
@@ -52,7 +52,7 @@ static bool matches(const pcre2_code *pattern, Slice text) {
     return found;
 }
 
-static bool filter_format_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_format_rejects(const Filter *filter, const FilterRow *row, FilterResult *finding) {
     const Patterns *patterns = filter->state;
     Str room = {0};
     if (patterns->patterns[PROMPT] && !matches(patterns->patterns[PROMPT], filter_field(row, "prompt", &room)))

@@ -9,9 +9,9 @@
 
 enum { HIGH, LOW, OF };
 static const OptionSpec options[] = {
-    [HIGH] = {"max", TAKES_NUMBER, .value = 1, .low = 0, .high = 1e9, .help = "largest ratio that is kept"},
-    [LOW] = {"min", TAKES_NUMBER, .value = 0, .low = 0, .high = 1e9, .help = "least ratio that is kept"},
-    [OF] = {"of", TAKES_TEXT, .text = "loss", .choices = "loss|perplexity", .help = "what the ratio is of"},
+    [HIGH] = {"max", OPTION_NUMBER, .value = 1, .low = 0, .high = 1e9, .help = "largest ratio that is kept"},
+    [LOW] = {"min", OPTION_NUMBER, .value = 0, .low = 0, .high = 1e9, .help = "least ratio that is kept"},
+    [OF] = {"of", OPTION_STRING, .text = "loss", .choices = "loss|perplexity", .help = "what the ratio is of"},
     {0},
 };
 

@@ -6,8 +6,8 @@
 
 enum { LEAST, RUBRIC };
 static const OptionSpec options[] = {
-    [LEAST] = {"min", TAKES_NUMBER, .value = 7, .low = 1, .high = 10, .help = "least score that is kept"},
-    [RUBRIC] = {"rubric", TAKES_TEXT, .text = "accuracy 0-3, relevance 0-2, clarity 0-2, usefulness 0-3",
+    [LEAST] = {"min", OPTION_NUMBER, .value = 7, .low = 1, .high = 10, .help = "least score that is kept"},
+    [RUBRIC] = {"rubric", OPTION_STRING, .text = "accuracy 0-3, relevance 0-2, clarity 0-2, usefulness 0-3",
                 .help = "what the judge is to look at"}, /* synthetic-data-kit's points */
     {0},
 };

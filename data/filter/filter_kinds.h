@@ -2,8 +2,8 @@
 /* What a file filter_<name>.c defines: its options, and one of three ways to judge a row.
  *
  *     enum { MAX };
- *     static const OptionSpec options[] = {[MAX] = {"max", TAKES_WHOLE, .value = 150, .low = 1, .high = 1e9, .help = "most words"}, {0}};
- *     static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) { ... filter->options[MAX].number ... }
+ *     static const OptionSpec options[] = {[MAX] = {"max", OPTION_WHOLE, .value = 150, .low = 1, .high = 1e9, .help = "most words"}, {0}};
+ *     static bool rejects(const Filter *filter, const FilterRow *row, FilterResult *finding) { ... filter->options[MAX].number ... }
  *     const FilterKind filter_kind_words = {.name = "words", .help = "...", .argument = "N", .stage = FILTER_PROMPT, .options = options, .rejects =
  * rejects};
  *
@@ -29,10 +29,10 @@ typedef struct Filter {
     size_t n_rows, cap_rows; /* remembered rows */
 } Filter;
 
-typedef struct FilterFinding {
+typedef struct FilterResult {
     double score;
     const char *what, *nearest_id, *nearest_text;
-} FilterFinding; /* score NaN, others NULL until set */
+} FilterResult; /* score NaN, others NULL until set */
 typedef struct FilterMatch {
     double score;
     size_t row;
@@ -58,7 +58,7 @@ struct FilterKind {
     Status (*open)(Filter *filter); /* NULL: nothing to prepare. Fails with filter_refuse */
     void (*close)(Filter *filter);  /* also after a failed open; state may be NULL */
     /* One of three: what the row alone tells (called by several threads at once); likeness to rows before; numbers that a model gives. */
-    bool (*rejects)(const Filter *filter, const FilterRow *row, FilterFinding *finding);
+    bool (*rejects)(const Filter *filter, const FilterRow *row, FilterResult *finding);
     bool each_answer; /* of a conversation `rejects` is asked for each answer, as if it were the only one */
     const FilterMemory *memory;
     Status (*measure)(Filter *filter, const FilterRow *rows, size_t n, double *values);

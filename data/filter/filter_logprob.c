@@ -5,8 +5,8 @@
 
 enum { LOW, HIGH };
 static const OptionSpec options[] = {
-    [LOW] = {"min", TAKES_NUMBER, .value = -4, .low = -1e9, .high = 0, .help = "least mean log-probability, nats a token"},
-    [HIGH] = {"max", TAKES_NUMBER, .value = 0, .low = -1e9, .high = 0, .help = "largest"},
+    [LOW] = {"min", OPTION_NUMBER, .value = -4, .low = -1e9, .high = 0, .help = "least mean log-probability, nats a token"},
+    [HIGH] = {"max", OPTION_NUMBER, .value = 0, .low = -1e9, .high = 0, .help = "largest"},
     {0},
 };
 

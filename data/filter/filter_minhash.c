@@ -11,12 +11,12 @@
 
 enum { THRESHOLD, NGRAM, UNIT, PERMUTATIONS, ON };
 static const OptionSpec options[] = {
-    [THRESHOLD] = {"threshold", TAKES_NUMBER, .value = 0.8, .low = 0.1, .high = 1, .help = "similarity from which on a row is rejected"},
-    [NGRAM] = {"n", TAKES_WHOLE, .value = 5, .low = 1, .high = 64, .help = "characters or words of a shingle"},
-    [UNIT] = {"unit", TAKES_TEXT, .text = "characters", .choices = "characters|words", .help = "what n counts"},
-    [PERMUTATIONS] = {"permutations", TAKES_WHOLE, .value = 128, .low = 16, .high = 4096,
+    [THRESHOLD] = {"threshold", OPTION_NUMBER, .value = 0.8, .low = 0.1, .high = 1, .help = "similarity from which on a row is rejected"},
+    [NGRAM] = {"n", OPTION_WHOLE, .value = 5, .low = 1, .high = 64, .help = "characters or words of a shingle"},
+    [UNIT] = {"unit", OPTION_STRING, .text = "characters", .choices = "characters|words", .help = "what n counts"},
+    [PERMUTATIONS] = {"permutations", OPTION_WHOLE, .value = 128, .low = 16, .high = 4096,
                       .help = "minima of a signature: the estimate's deviation is sqrt(J (1 - J) / permutations)"},
-    [ON] = {"on", TAKES_TEXT, .text = "prompt", .choices = FILTER_FIELDS, .help = "what is compared"},
+    [ON] = {"on", OPTION_STRING, .text = "prompt", .choices = FILTER_FIELDS, .help = "what is compared"},
     {0},
 };
 

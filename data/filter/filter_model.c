@@ -31,7 +31,7 @@ static Status encode_texts(const FilterConfig *config, const FilterRow *row, Enc
 /* As training reads the row: public forms as ours, plain texts by data.as, conversations by the template. */
 static Status filter_model_encode(const FilterConfig *config, const FilterRow *row, Encoding *encoding) {
     DataConfig data = {.chat = config->chat, .as = config->as ? config->as : "auto", .system = config->system, .turns = "auto"};
-    RowForm form = row_form(&data, ROWS_TRAINED);
+    RowForm form = row_form(&data, ROWS_AS_EXAMPLES);
     json_t *formed = NULL, *plain = NULL;
     RowFound found;
     if (!row->json || json_object_get(row->json, "instances")) return encode_texts(config, row, encoding);

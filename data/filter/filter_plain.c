@@ -12,7 +12,7 @@
 #include <ctype.h>
 #include <string.h>
 
-static bool empty(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool empty(const Filter *filter, const FilterRow *row, FilterResult *finding) {
     bool asked = row->instruction.data != NULL || row->input.data != NULL, answered = row->completion.data != NULL;
     (void)filter;
     if (asked && text_trim(row->instruction).len == 0)
@@ -24,20 +24,20 @@ static bool empty(const Filter *filter, const FilterRow *row, FilterFinding *fin
 
 enum { MAX_EACH, MIN_PROMPT, MIN_COMPLETION };
 static const OptionSpec length_options[] = {
-    [MAX_EACH] = {"max", TAKES_WHOLE, .value = 32768, .low = 1, .high = 1e9, .help = "most characters of a prompt, and of an answer"},
-    [MIN_PROMPT] = {"min_prompt", TAKES_WHOLE, .value = 3, .low = 0, .high = 1e9, .help = "fewest characters of a prompt"},
-    [MIN_COMPLETION] = {"min_completion", TAKES_WHOLE, .value = 1, .low = 0, .high = 1e9, .help = "fewest characters of an answer"},
+    [MAX_EACH] = {"max", OPTION_WHOLE, .value = 32768, .low = 1, .high = 1e9, .help = "most characters of a prompt, and of an answer"},
+    [MIN_PROMPT] = {"min_prompt", OPTION_WHOLE, .value = 3, .low = 0, .high = 1e9, .help = "fewest characters of a prompt"},
+    [MIN_COMPLETION] = {"min_completion", OPTION_WHOLE, .value = 1, .low = 0, .high = 1e9, .help = "fewest characters of an answer"},
     {0},
 };
 
-static bool misfits(const Filter *filter, Slice text, size_t least, const char *shorter, const char *longer, FilterFinding *finding) {
+static bool misfits(const Filter *filter, Slice text, size_t least, const char *shorter, const char *longer, FilterResult *finding) {
     if (!text.data) return false;
     double n = finding->score = (double)text_characters(text_trim(text));
     finding->what = n < filter_number(filter, least) ? shorter : n > filter_number(filter, MAX_EACH) ? longer : NULL;
     return finding->what != NULL;
 }
 
-static bool length(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool length(const Filter *filter, const FilterRow *row, FilterResult *finding) {
     Str room = {0};
     bool wrong = misfits(filter, filter_field(row, "prompt", &room), MIN_PROMPT, "the prompt is too short", "the prompt is too long", finding);
     str_release(&room);
@@ -50,14 +50,14 @@ static uint8_t first_byte(Slice text) {
     return text.len > 0 ? (uint8_t)text.data[0] : 0;
 }
 
-static bool punctuation_start(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool punctuation_start(const Filter *filter, const FilterRow *row, FilterResult *finding) {
     uint8_t first = first_byte(row->instruction);
     (void)filter;
     if (first < 128 && ispunct(first)) finding->what = "it starts with punctuation";
     return finding->what != NULL;
 }
 
-static bool ascii_start(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool ascii_start(const Filter *filter, const FilterRow *row, FilterResult *finding) {
     (void)filter;
     if (first_byte(row->instruction) >= 128) finding->what = "it starts with a character that is not ASCII";
     return finding->what != NULL;
@@ -68,7 +68,7 @@ static bool ends_with_colon(Slice text) {
     return text.len > 0 && text.data[text.len - 1] == ':';
 }
 
-static bool colon_end(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool colon_end(const Filter *filter, const FilterRow *row, FilterResult *finding) {
     (void)filter;
     finding->what = ends_with_colon(row->input)        ? "the input ends with a colon"
                     : ends_with_colon(row->completion) ? "the answer ends with a colon"
@@ -82,7 +82,7 @@ static bool is_same(Slice a, const Str *folded, Str *room) {
     return room->len == folded->len && memcmp(room->data, folded->data, room->len) == 0;
 }
 
-static bool equal(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool equal(const Filter *filter, const FilterRow *row, FilterResult *finding) {
     Str answer = {0}, room = {0}, joined = {0};
     (void)filter;
     if (!row->completion.data) return false;

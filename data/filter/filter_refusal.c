@@ -7,8 +7,8 @@
 
 enum { PHRASES, WITHIN };
 static const OptionSpec options[] = {
-    [PHRASES] = {"phrases", TAKES_TEXTS, .help = "more phrases, looked for anywhere"},
-    [WITHIN] = {"within", TAKES_WHOLE, .value = 120, .low = 0, .high = 1e9, .help = "bytes in which an apology counts as the beginning"},
+    [PHRASES] = {"phrases", OPTION_STRINGS, .help = "more phrases, looked for anywhere"},
+    [WITHIN] = {"within", OPTION_WHOLE, .value = 120, .low = 0, .high = 1e9, .help = "bytes in which an apology counts as the beginning"},
     {0},
 };
 
@@ -323,7 +323,7 @@ static bool prompt_is_refusal(const char *text) {
     return rest && has_duty(rest, duties_of_prompts, COUNT_OF(duties_of_prompts));
 }
 
-static bool filter_refusal_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_refusal_rejects(const Filter *filter, const FilterRow *row, FilterResult *finding) {
     Str folded = {0};
     if (row->instruction.data) text_fold(row->instruction, &folded);
     if (prompt_is_refusal(str_text(&folded))) finding->what = "the prompt is a refusal";

@@ -9,11 +9,11 @@
 
 enum { MOST, NGRAM, RUN, ON };
 static const OptionSpec options[] = {
-    [MOST] = {"max", TAKES_NUMBER, .value = 0.5, .low = 0, .high = 1, .help = "largest share of n-grams that stood there before"},
-    [NGRAM] = {"n", TAKES_WHOLE, .value = 3, .low = 1, .high = 64, .help = "words of an n-gram; texts with fewer than 8 of them pass"},
-    [RUN] = {"run", TAKES_WHOLE, .value = 48, .low = 0, .high = 1e9,
+    [MOST] = {"max", OPTION_NUMBER, .value = 0.5, .low = 0, .high = 1, .help = "largest share of n-grams that stood there before"},
+    [NGRAM] = {"n", OPTION_WHOLE, .value = 3, .low = 1, .high = 64, .help = "words of an n-gram; texts with fewer than 8 of them pass"},
+    [RUN] = {"run", OPTION_WHOLE, .value = 48, .low = 0, .high = 1e9,
              .help = "most times that a letter, digit or sign comes in a row (rules of dashes and the like aside); 0 = any"},
-    [ON] = {"on", TAKES_TEXT, .text = "completion", .choices = FILTER_FIELDS, .help = "which text"},
+    [ON] = {"on", OPTION_STRING, .text = "completion", .choices = FILTER_FIELDS, .help = "which text"},
     {0},
 };
 enum { FEWEST = 8 };
@@ -61,7 +61,7 @@ static size_t longest_run(Slice text) {
     return longest;
 }
 
-static bool filter_repetition_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_repetition_rejects(const Filter *filter, const FilterRow *row, FilterResult *finding) {
     Str room = {0}, folded = {0};
     Slice text = filter_subject(row, filter->options[ON].text, &room);
     if (text.data) text_fold(text, &folded);

@@ -6,7 +6,7 @@
 
 enum { LEAST };
 static const OptionSpec options[] = {
-    [LEAST] = {"min", TAKES_NUMBER, .value = 0, .help = "least reward that is kept"},
+    [LEAST] = {"min", OPTION_NUMBER, .value = 0, .help = "least reward that is kept"},
     {0},
 };
 

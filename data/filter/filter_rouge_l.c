@@ -9,8 +9,8 @@
 
 enum { THRESHOLD, ON };
 static const OptionSpec options[] = {
-    [THRESHOLD] = {"threshold", TAKES_NUMBER, .value = 0.7, .low = 0, .high = 1, .help = "F above which a row is rejected"},
-    [ON] = {"on", TAKES_TEXT, .text = "prompt", .choices = FILTER_FIELDS, .help = "what is compared; self-instruct has instruction"},
+    [THRESHOLD] = {"threshold", OPTION_NUMBER, .value = 0.7, .low = 0, .high = 1, .help = "F above which a row is rejected"},
+    [ON] = {"on", OPTION_STRING, .text = "prompt", .choices = FILTER_FIELDS, .help = "what is compared; self-instruct has instruction"},
     {0},
 };
 

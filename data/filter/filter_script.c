@@ -9,9 +9,10 @@
 
 enum { SCRIPT, MIN_SHARE, ON };
 static const OptionSpec options[] = {
-    [SCRIPT] = {"script", TAKES_TEXT, .text = "Latin", .help = "Unicode's name of the script: Latin, Cyrillic, Greek, Han, Arabic, Devanagari, ..."},
-    [MIN_SHARE] = {"min", TAKES_NUMBER, .value = 0.8, .low = 0, .high = 1, .help = "smallest share of letters"},
-    [ON] = {"on", TAKES_TEXT, .text = "prompt", .choices = FILTER_FIELDS, .help = "whose letters count"},
+    [SCRIPT] = {"script", OPTION_STRING, .text = "Latin",
+                .help = "Unicode's name of the script: Latin, Cyrillic, Greek, Han, Arabic, Devanagari, ..."},
+    [MIN_SHARE] = {"min", OPTION_NUMBER, .value = 0.8, .low = 0, .high = 1, .help = "smallest share of letters"},
+    [ON] = {"on", OPTION_STRING, .text = "prompt", .choices = FILTER_FIELDS, .help = "whose letters count"},
     {0},
 };
 
@@ -69,7 +70,7 @@ static size_t covered(const pcre2_code *pattern, Slice text) {
     return n;
 }
 
-static bool filter_script_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_script_rejects(const Filter *filter, const FilterRow *row, FilterResult *finding) {
     const Patterns *patterns = filter->state;
     Str room = {0};
     Slice text = filter_subject(row, filter->options[ON].text, &room);

@@ -6,8 +6,8 @@
 
 enum { KEYS, FENCED };
 static const OptionSpec options[] = {
-    [KEYS] = {"keys", TAKES_TEXTS, .help = "what the object must have; without any, any JSON object or list will do"},
-    [FENCED] = {"fenced", TAKES_TRUTH, .value = 1, .help = "it may stand between ``` fences"},
+    [KEYS] = {"keys", OPTION_STRINGS, .help = "what the object must have; without any, any JSON object or list will do"},
+    [FENCED] = {"fenced", OPTION_BOOL, .value = 1, .help = "it may stand between ``` fences"},
     {0},
 };
 
@@ -18,7 +18,7 @@ static Slice without_fences(Slice text) {
     return text_trim((Slice){line + 1, (size_t)(text.data + text.len - 3 - (line + 1))});
 }
 
-static bool filter_valid_json_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_valid_json_rejects(const Filter *filter, const FilterRow *row, FilterResult *finding) {
     const OptionValue *keys = &filter->options[KEYS];
     if (!row->completion.data) return false;
     Slice text = text_trim(row->completion);

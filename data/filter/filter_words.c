@@ -4,9 +4,9 @@
 
 enum { MOST, LEAST, ON };
 static const OptionSpec options[] = {
-    [MOST] = {"max", TAKES_WHOLE, .value = 150, .low = 1, .high = 1e9, .help = "most words"},
-    [LEAST] = {"min", TAKES_WHOLE, .value = 4, .low = 0, .high = 1e9, .help = "fewest words"},
-    [ON] = {"on", TAKES_TEXT, .text = "instruction", .choices = FILTER_FIELDS, .help = "whose words count"},
+    [MOST] = {"max", OPTION_WHOLE, .value = 150, .low = 1, .high = 1e9, .help = "most words"},
+    [LEAST] = {"min", OPTION_WHOLE, .value = 4, .low = 0, .high = 1e9, .help = "fewest words"},
+    [ON] = {"on", OPTION_STRING, .text = "instruction", .choices = FILTER_FIELDS, .help = "whose words count"},
     {0},
 };
 
@@ -15,7 +15,7 @@ static Status filter_words_open(Filter *filter) {
     return ST_OK;
 }
 
-static bool filter_words_rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+static bool filter_words_rejects(const Filter *filter, const FilterRow *row, FilterResult *finding) {
     Str room = {0};
     Slice text = filter_subject(row, filter->options[ON].text, &room), word;
     size_t n = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Control tokens in what people wrote: the words "<|im_end|>" within a message end its turn, as every tokenizer reads them. Here they are counted, and
- * kept as words where data.control_tokens says so: a character that no text has goes in front of them before the template is rendered, and out again
- * behind, where it leaves its place. */
+/* Control tokens in what people wrote: the words "<|im_end|>" within a message end its turn, as every tokenizer reads them. Here they are counted,
+ * and kept as words where data.control_tokens says so: a character that no text has goes in front of them before the template is rendered, and out
+ * again behind, where it leaves its place. */
 #include "data/formats/conversation.h"
 #include "data/formats/message.h"
 
@@ -133,7 +133,7 @@ Status controls_guard_row(const json_t *row, const Tokenizer *tokenizer, const D
     return status;
 }
 
-Status guards_take(Str *text, Guards *guards) {
+Status guards_extract(Str *text, Guards *guards) {
     size_t to = 0;
     for (size_t from = 0; from < text->len;) {
         if (text->len - from >= GUARD_SIZE && memcmp(text->data + from, GUARD, GUARD_SIZE) == 0) {

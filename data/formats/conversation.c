@@ -86,8 +86,8 @@ static Status check_message(const json_t *given, size_t number) {
         return status_hint(
             status_fail(ST_INPUT, "message %zu has no 'role', or one that is no text", number),
             "a message is {\"role\": \"user\" or \"assistant\", \"content\": ...}, or {\"from\": \"human\" or \"gpt\", \"value\": ...}");
-    if (json_holds_nul(given)) return status_fail(ST_INPUT, "message %zu (%s) holds a NUL character", number, role_of(given));
-    if (!json_holds_wide(given)) return ST_OK;
+    if (json_contains_nul(given)) return status_fail(ST_INPUT, "message %zu (%s) holds a NUL character", number, role_of(given));
+    if (!json_contains_wide(given)) return ST_OK;
     status_fail(ST_INPUT, "message %zu (%s) holds a number beyond 64 bits, which would not be written as it stands", number, role_of(given));
     return status_hint(ST_INPUT, "make it a text");
 }
@@ -134,7 +134,7 @@ Status row_system(const json_t *row, const char **system) {
     *system = NULL;
     for (size_t i = 0; i < COUNT_OF(names) && !*system; i++) {
         const json_t *value = json_object_get(row, names[i]);
-        if (json_holds_nul(value)) return status_fail(ST_INPUT, "'%s' holds a NUL character", names[i]);
+        if (json_contains_nul(value)) return status_fail(ST_INPUT, "'%s' holds a NUL character", names[i]);
         if (json_string_length(value) > 0) *system = json_string_value(value);
     }
     return ST_OK;
@@ -216,14 +216,14 @@ static Status set_tools(json_t *variables, const json_t *row) {
     json_t *tools;
     TRY(row_tools(row, &tools));
     if (tools) json_object_set_new(variables, "tools", tools);
-    return json_holds_nul(tools) ? status_fail(ST_INPUT, "'tools' holds a NUL character") : ST_OK;
+    return json_contains_nul(tools) ? status_fail(ST_INPUT, "'tools' holds a NUL character") : ST_OK;
 }
 
 static Status set_list(json_t *variables, const json_t *row, const char *key) {
     json_t *list;
     TRY(row_list(row, key, &list));
     if (list) json_object_set_new(variables, key, list);
-    return json_holds_nul(list) ? status_fail(ST_INPUT, "'%s' holds a NUL character", key) : ST_OK;
+    return json_contains_nul(list) ? status_fail(ST_INPUT, "'%s' holds a NUL character", key) : ST_OK;
 }
 
 /* The row's own values for the template: an object, or a text that holds one, as columns of Parquet and CSV do. */
@@ -238,7 +238,7 @@ static Status set_kwargs(json_t *variables, const json_t *row) {
     Status status = ST_OK;
     if (!json_is_object(object))
         status = status_hint(status_fail(ST_INPUT, "'%s' is no object", key), "expected {\"enable_thinking\": false} or the like");
-    else if (json_holds_nul(object))
+    else if (json_contains_nul(object))
         status = status_fail(ST_INPUT, "'%s' holds a NUL character", key);
     else
         json_object_update(variables, object);
@@ -563,9 +563,9 @@ static Status find_context(const json_t *messages, const json_t *row, const Data
         if (trained && is_role(message, "assistant")) note_empty(message, config->notes);
         if (json_object_get(message, "train_detail")) row_note(config->notes, "with a 'train_detail', which data.train_on: all does not read");
         bool answer = is_role(message, "assistant");
-        if (!trained && !answer && !marks_are_ours(message))
+        if (!trained && !answer && !marks_are_native(message))
             row_note(config->notes, "with a message of role '%s' that is marked as context, which data.train_on: all trains", role_of(message));
-        if (trained || (!answer && !marks_are_ours(message))) continue;
+        if (trained || (!answer && !marks_are_native(message))) continue;
         if (!answer)
             return status_fail(ST_INPUT, "message %zu (%s) is marked as context, which only answers can be with data.train_on: all", i + 1,
                                role_of(message));
@@ -671,7 +671,7 @@ static Status encode_turns(const Str *rendered, Turn *turns, size_t n, bool all,
     Guards guards = {0};
     Str text = {0};
     str_append_n(&text, str_text(rendered), rendered->len);
-    Status status = guarded ? guards_take(&text, &guards) : ST_OK;
+    Status status = guarded ? guards_extract(&text, &guards) : ST_OK;
     for (size_t i = 0; i < n; i++) shift_turn(&guards, &turns[i]);
     if (status == ST_OK) status = tokenizer_encode_guarded(tokenizer, str_text(&text), text.len, guards.at, guards.n, &encoding->ids, &offsets);
     for (size_t i = 0; i < encoding->ids.n && status == ST_OK; i++) ids_push(&encoding->labels, all ? encoding->ids.data[i] : LABEL_NONE);
@@ -740,7 +740,7 @@ Status encode_question(const json_t *messages, const json_t *row, const DataConf
     Status status = guarded ? controls_guard_row(row, tokenizer, config, &own) : status_fail(ST_RESOURCE, "out of memory");
     if (status == ST_OK) status = messages_render(config->chat, guarded, n, own, true, &rendering);
     if (status == ST_OK) status = check_written(config->chat, guarded, n, own, true, &rendering.text, config->notes);
-    if (status == ST_OK && config->plain_control) status = guards_take(&rendering.text, &guards);
+    if (status == ST_OK && config->plain_control) status = guards_extract(&rendering.text, &guards);
     if (status == ST_OK) status = tokenizer_encode_guarded(tokenizer, str_text(&rendering.text), rendering.text.len, guards.at, guards.n, ids, NULL);
     json_decref(guarded);
     json_decref(own);

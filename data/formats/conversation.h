@@ -52,7 +52,7 @@ size_t turn_end(const Chat *chat, const Str *text, size_t begin);
 /* Where `prompt` asks for the last message with a thought that it begins, or leaves empty, and `whole`, the conversation with it, has none there:
  * prompt and answer as they follow on one another, appended to `text`; *end: of the answer's turn, which begins at prompt->len. *end 0: the prompt
  * ends in no thought. ST_INPUT: it asks for none, and the message has one. */
-Status answer_behind_thought(const Chat *chat, const json_t *messages, const Str *prompt, const Str *whole, Str *text, size_t *end);
+Status answer_after_thought(const Chat *chat, const json_t *messages, const Str *prompt, const Str *whole, Str *text, size_t *end);
 /* Which messages are trained: trained[i]. ST_INPUT: none can be, or one of the row's marks is wrong. */
 Status messages_trained(const json_t *messages, size_t n_context, const DataConfig *config, bool *trained);
 /* The ids that ask for an answer: everything up to the last assistant's turn if it ends the conversation, else everything, with the generation

@@ -28,7 +28,7 @@ Status alpaca_rounds(const json_t *history, size_t *n) {
         const json_t *round = json_array_get(history, i), *question = json_array_get(round, 0), *answer = json_array_get(round, 1);
         if (json_array_size(round) != 2 || !json_is_string(question) || !json_is_string(answer))
             return status_fail(ST_INPUT, "round %zu of 'history' is no [instruction, response]", i + 1);
-        if (json_holds_nul(round)) return status_fail(ST_INPUT, "round %zu of 'history' holds a NUL character", i + 1);
+        if (json_contains_nul(round)) return status_fail(ST_INPUT, "round %zu of 'history' holds a NUL character", i + 1);
     }
     return ST_OK;
 }

@@ -29,8 +29,8 @@ Status encode_answer(const json_t *row, const json_t *prompt, const json_t *comp
     if (json_is_array(prompt)) return encode_lists(row, prompt, completion, config, tokenizer, encoding);
     if (!json_is_string(prompt)) return status_fail(ST_INPUT, "'prompt' is neither a text nor a list of messages");
     if (!json_is_string(completion)) return status_fail(ST_INPUT, "the answer to 'prompt' is no text, as 'prompt' is");
-    if (json_holds_nul(prompt)) return status_fail(ST_INPUT, "'prompt' holds a NUL character");
-    if (json_holds_nul(completion)) return status_fail(ST_INPUT, "the answer to 'prompt' holds a NUL character");
+    if (json_contains_nul(prompt)) return status_fail(ST_INPUT, "'prompt' holds a NUL character");
+    if (json_contains_nul(completion)) return status_fail(ST_INPUT, "the answer to 'prompt' holds a NUL character");
     TRY(train_on_text(config));
     if (config->system)
         return status_hint(status_fail(ST_CONFIG, "'data.system' needs rows of messages; this row's 'prompt' is a text"),

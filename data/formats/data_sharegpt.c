@@ -31,7 +31,7 @@ static Status turn_message(json_t *turn, size_t number, RowNotes *notes, json_t 
     }
     if (!json_is_string(from)) return status_fail(ST_INPUT, "message %zu of the conversation has no 'from'", number);
     if (!json_is_string(value)) return status_fail(ST_INPUT, "'value' of message %zu (%s) is no text", number, json_string_value(from));
-    if (json_holds_nul(value)) return status_fail(ST_INPUT, "'value' of message %zu (%s) holds a NUL character", number, json_string_value(from));
+    if (json_contains_nul(value)) return status_fail(ST_INPUT, "'value' of message %zu (%s) holds a NUL character", number, json_string_value(from));
     const char *role = role_known(json_string_value(from));
     if (!role) {
         status_fail(ST_INPUT, "message %zu is from '%s', which is no known role", number, json_string_value(from));

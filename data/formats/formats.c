@@ -38,7 +38,7 @@ Status data_format_encode_one(const DataFormat *format, const json_t *row, const
     TRY(data_format_encode(format, row, &by_turns, tokenizer, encoding));
     size_t n = encoding->ends.n;
     ids_clear(&encoding->ends);
-    if (encoding->behind_thought) row_note(config->notes, BEHIND_THOUGHT);
+    if (encoding->after_thought) row_note(config->notes, BEHIND_THOUGHT);
     if (n <= 1) return ST_OK;
     status_fail(ST_INPUT, "the row trains %zu answers, and the chat template writes an earlier one otherwise than when it is asked for", n);
     return status_hint(ST_INPUT,

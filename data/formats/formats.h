@@ -22,10 +22,10 @@ Status encode_answer(const json_t *row, const json_t *prompt, const json_t *comp
 Status preference_settle(const json_t *row, json_t **settled);
 /* Why a row of preferences is left out: it teaches nothing. */
 typedef enum PairDrop {
-    PAIR_TOO_LONG, /* data.truncation: drop */
-    PAIR_SAME,     /* both answers are the same tokens */
-    PAIR_EMPTY,    /* an answer is empty or null */
-    PAIR_ASKS,     /* the two conversations ask different things */
+    PAIR_TOO_LONG,       /* data.truncation: drop */
+    PAIR_SAME,           /* both answers are the same tokens */
+    PAIR_EMPTY,          /* an answer is empty or null */
+    PAIR_PROMPTS_DIFFER, /* the two conversations ask different things */
     PAIR_DROPS
 } PairDrop;
 /* What can be said before it is read; PAIR_DROPS: nothing. alone: a row of one answer, wanted or not */
@@ -43,7 +43,7 @@ Status stepwise_count(const json_t *row, const char *steps, size_t *n);
 Status stepwise_label(const json_t *row, size_t i, double *label); /* 0..1. ST_INPUT for what is neither that nor true or false */
 
 /* The failure of an entry of data.train of which nothing is left. first: of its first bad row */
-Status no_good_row(const char *path, int64_t n_bad, const Failure *first);
+Status fail_no_valid_row(const char *path, int64_t n_bad, const Failure *first);
 /* data_sources: an entry of dataset_info.json becomes its file and columns; other paths stay. ST_INPUT. */
 Status dataset_info_resolve(Arena *arena, DataSource *source);
 /* A row under our names: a new object, or NULL without memory. judged: for those who compare or judge answers, else what training takes of it. */

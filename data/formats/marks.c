@@ -52,7 +52,7 @@ Status marks_read(const json_t *message, size_t number, RowNotes *notes, bool *t
     return ST_OK;
 }
 
-bool marks_are_ours(const json_t *message) {
+bool marks_are_native(const json_t *message) {
     for (size_t i = 0; i < COUNT_OF(marks); i++) {
         const json_t *value = json_object_get(message, marks[i].name);
         bool yes = true;

@@ -35,7 +35,7 @@ void marks_copy(const json_t *from, json_t *to);
 /* Whether a message is to be trained: `train: false`, `weight: 0` and the like make it context. ST_INPUT for a mark of ours that says neither; one
  * under another tool's name is noted. */
 Status marks_read(const json_t *message, size_t number, RowNotes *notes, bool *trained);
-bool marks_are_ours(const json_t *message); /* it is context by a mark of ours, not by one that other tools put on every message */
+bool marks_are_native(const json_t *message); /* it is context by a mark of ours, not by one that other tools put on every message */
 /* Whether bytes begin..end-1 of the message's content, as they stand in it, are to be left out by its `train_detail`. */
 bool marks_leave_out(const json_t *message, size_t begin, size_t end);
 /* Notes keys of a message that nothing reads, the chat template included. */
@@ -70,7 +70,7 @@ Status controls_guard_row(const json_t *row, const Tokenizer *tokenizer, const D
 typedef struct Guards {
     size_t *at, n, cap;
 } Guards;
-Status guards_take(Str *text, Guards *guards);
+Status guards_extract(Str *text, Guards *guards);
 size_t guards_shift(const Guards *guards, size_t at); /* a place in the text before, as one in the text after */
 void guards_release(Guards *guards);
 TokenizeFlags text_flags(const DataConfig *config); /* of a text that is no conversation */

@@ -74,7 +74,7 @@ PairDrop preference_needless(const json_t *row, bool alone) {
         if (!chosen || !rejected) continue;
         if (is_empty(chosen) || is_empty(rejected)) return PAIR_EMPTY;
         if (json_equal(chosen, rejected)) return PAIR_SAME;
-        if (asks_otherwise(chosen, rejected)) return PAIR_ASKS;
+        if (asks_otherwise(chosen, rejected)) return PAIR_PROMPTS_DIFFER;
     }
     return PAIR_DROPS;
 }

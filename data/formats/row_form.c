@@ -65,7 +65,8 @@ Status row_shape(RowForm *form, const json_t *row, json_t **shaped, const char *
     *shaped = NULL;
     *shape = NULL;
     if (!form->first) form->first = json_incref((json_t *)(uintptr_t)row);
-    if (form->map && !(mapped = columns_apply(form->map, row, form->use == ROWS_JUDGED))) return status_fail(ST_RESOURCE, "out of memory for a row");
+    if (form->map && !(mapped = columns_apply(form->map, row, form->use == ROWS_AS_SCORED)))
+        return status_fail(ST_RESOURCE, "out of memory for a row");
     if (mapped && !is_map(form->columns)) {
         *shaped = mapped;
         return ST_OK;
@@ -112,8 +113,8 @@ void row_found_count(const RowFound *found, DataCounts *counts) {
     counts->untemplated += found->untemplated;
 }
 
-const char *row_form_says(const RowForm *form, const DataCounts *counts) {
+const char *row_form_describe(const RowForm *form, const DataCounts *counts) {
     if (counts->as_chat > 0) return counts->texts > 0 ? "some as turns of the chat template, some as text" : "as turns of the chat template";
-    if (counts->texts == 0 || form->use != ROWS_TRAINED) return NULL; /* that prompts and pairs are texts is the rule */
+    if (counts->texts == 0 || form->use != ROWS_AS_EXAMPLES) return NULL; /* that prompts and pairs are texts is the rule */
     return as_is(form, "auto") && !form->has_template ? "as text: the model has no chat template" : "as text";
 }

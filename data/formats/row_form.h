@@ -2,7 +2,7 @@
 /* What a row goes through before its format reads it: its columns under our names (data.columns), public forms of rows as ours (shapes.def), and
  * plain texts as turns of the chat template (data.as).
  *
- *     RowForm form = row_form(&config, ROWS_TRAINED);
+ *     RowForm form = row_form(&config, ROWS_AS_EXAMPLES);
  *     TRY(row_form_begin(&form, source));            // for each source, then for each of its rows:
  *     TRY(row_shape(&form, row, &json, &shape));
  *     TRY(row_turn(&form, format, &json, &found));   // format: what reads the row; NULL: none is known
@@ -47,9 +47,9 @@ void row_form_release(RowForm *form);
 /* Both steps for one row whose format is told by its columns: *plain behind the first of them, *formed behind both. Both are new references, also
  * when it fails. */
 Status row_formed(RowForm *form, const json_t *row, json_t **formed, json_t **plain, RowFound *found);
-/* How rows of plain texts are read: "as turns of the chat template", "as text: the model has no chat template", "as text"; NULL: there are none, or it goes
- * without saying. */
-const char *row_form_says(const RowForm *form, const DataCounts *counts);
+/* How rows of plain texts are read: "as turns of the chat template", "as text: the model has no chat template", "as text"; NULL: there are none, or
+ * it goes without saying. */
+const char *row_form_describe(const RowForm *form, const DataCounts *counts);
 void row_found_count(const RowFound *found, DataCounts *counts);
 /* The hint of a row that lacks the column `ours`: data.columns with a column that may be meant. False: none looks like it */
 bool columns_hint(const json_t *row, const char *ours);

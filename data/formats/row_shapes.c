@@ -327,7 +327,7 @@ static bool is_ours(const json_t *row, RowUse use) {
     if (!format) return false;
     if (strcmp(format->name, "alpaca") == 0) return has(row, "output");
     if (strcmp(format->name, "preference") == 0) return has(row, "prompt") || is_dialogue(row);
-    return strcmp(format->name, "prompt") != 0 || use == ROWS_ASKED;
+    return strcmp(format->name, "prompt") != 0 || use == ROWS_AS_PROMPTS;
 }
 
 static Status shape_named(const json_t *row, RowUse use, json_t **shaped, const char **shape) {

@@ -72,9 +72,9 @@ static Status add_instruction(const json_t *row, json_t *list) {
     if (input && !json_is_null(input) && !json_is_string(input)) return status_fail(ST_INPUT, "'input' is no text");
     if (json_string_length(input) == 0) return row_turns_add(list, "user", instruction);
     json_t *both = json_sprintf("%s\n%s", json_string_value(instruction), json_string_value(input));
-    if (!both || json_holds_nul(instruction) || json_holds_nul(input)) {
+    if (!both || json_contains_nul(instruction) || json_contains_nul(input)) {
         json_decref(both);
-        return status_fail(ST_INPUT, "'%s' holds a NUL character", json_holds_nul(input) ? "input" : "instruction");
+        return status_fail(ST_INPUT, "'%s' holds a NUL character", json_contains_nul(input) ? "input" : "instruction");
     }
     Status status = row_turns_add(list, "user", both);
     json_decref(both);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Answers behind a prompt that begins a thought for them: many templates ask with "<think>", or with an empty thought where the model is not to think,
- * and write the answer without it. The model goes on from what it is asked with, so that is what its answer is trained behind. */
+/* Answers behind a prompt that begins a thought for them: many templates ask with "<think>", or with an empty thought where the model is not to
+ * think, and write the answer without it. The model goes on from what it is asked with, so that is what its answer is trained behind. */
 #include "data/formats/conversation.h"
 
 #include <string.h>
@@ -91,7 +91,7 @@ static Status unwanted_thought(size_t number) {
                                  "chat_template_kwargs in the row; or take the thought out");
 }
 
-Status answer_behind_thought(const Chat *chat, const json_t *messages, const Str *prompt, const Str *whole, Str *text, size_t *end) {
+Status answer_after_thought(const Chat *chat, const json_t *messages, const Str *prompt, const Str *whole, Str *text, size_t *end) {
     size_t same = 0, number = json_array_size(messages), turn;
     const json_t *message = json_array_get(messages, number - 1);
     bool ended;

@@ -21,7 +21,7 @@ static void append_text(const Encoding *text, Encoding *encoding) {
     encoding->has_system = text->has_system;
     encoding->remapped = encoding->remapped || text->remapped;
     encoding->unwritten = encoding->unwritten || text->unwritten;
-    encoding->behind_thought = encoding->behind_thought || text->behind_thought;
+    encoding->after_thought = encoding->after_thought || text->after_thought;
     encoding->marked += text->marked;
     encoding->templates += text->templates;
 }
@@ -33,13 +33,13 @@ static Status encode_behind_thought(const json_t *messages, const json_t *row, c
     ChatRendering prompt = {0}, whole = {0};
     Str text = {0};
     size_t end = 0, n = json_array_size(messages);
-    failure_keep(&otherwise, failed);
+    failure_save(&otherwise, failed);
     Status status = messages_render(config->chat, messages, n - 1, row, true, &prompt);
     if (status == ST_OK) status = messages_render(config->chat, messages, n, row, false, &whole);
-    if (status == ST_OK) status = answer_behind_thought(config->chat, messages, &prompt.text, &whole.text, &text, &end);
-    if (status == ST_OK && end == 0) status = failure_say(&otherwise);
+    if (status == ST_OK) status = answer_after_thought(config->chat, messages, &prompt.text, &whole.text, &text, &end);
+    if (status == ST_OK && end == 0) status = failure_restore(&otherwise);
     if (status == ST_OK) status = encode_rendered(&text, prompt.text.len, end, messages, config, tokenizer, encoding);
-    encoding->behind_thought = true;
+    encoding->after_thought = true;
     chat_rendering_release(&prompt);
     chat_rendering_release(&whole);
     str_release(&text);

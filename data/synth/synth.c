@@ -342,8 +342,8 @@ static Status check_inputs(Synth *s) {
 }
 
 static Status open_run(Synth *s) {
-    TRY(run_open(s->recipe, training_take(&s->config->options), &s->run));
-    training_tell_kept(&s->config->options, s->run);
+    TRY(run_open(s->recipe, training_run_mode(&s->config->options), &s->run));
+    training_report_backup(&s->config->options, s->run);
     run_resume_by(s->run, s->config->options.resume_command);
     TRY(check_inputs(s));
     const char *requests = run_path(s->run, "requests.jsonl"), *rows = run_path(s->run, "rows.jsonl"), *rejected = run_path(s->run, "rejected.jsonl");
@@ -357,7 +357,7 @@ static Status open_run(Synth *s) {
 
 void synth_progress(Synth *s, size_t asked, bool round_over, SynthProgress *p) {
     double seconds = clock_seconds() - s->started, kept = (double)s->n_rows, left = (double)s->recipe->synth_num_rows - kept;
-    bool known = s->n_rows >= 4 && s->fresh_tokens > 0 && s->replayed == 0;
+    bool known = s->n_rows >= 4 && s->generated_tokens > 0 && s->replayed == 0;
     for (int i = 0; i < s->n_stages; i++) s->stage_counts[i] = s->stages[i].count;
     *p = (SynthProgress){
         .preset = s->preset->name,
@@ -375,7 +375,7 @@ void synth_progress(Synth *s, size_t asked, bool round_over, SynthProgress *p) {
         .n_reasons = s->n_reasons,
         .tokens = s->tokens,
         .prompt_tokens = s->prompt_tokens,
-        .tokens_per_second = s->teacher_seconds > 0 ? (double)s->fresh_tokens / s->teacher_seconds : 0,
+        .tokens_per_second = s->teacher_seconds > 0 ? (double)s->generated_tokens / s->teacher_seconds : 0,
         .seconds = seconds,
         .seconds_left = known ? seconds * left / kept : (double)NAN,
         .cost = s->cost,
@@ -427,7 +427,7 @@ static Status advise(const Synth *s, const char *advice) {
 
 static Status check_acceptance(const Synth *s) {
     const Recipe *r = s->recipe;
-    int64_t tries = s->made + s->fruitless;
+    int64_t tries = s->made + s->empty_rounds;
     if ((int64_t)s->n_rows >= r->synth_num_rows || tries < r->synth_acceptance_after || (double)s->n_rows >= r->synth_min_acceptance * (double)tries)
         return ST_OK;
     Str reasons = {0};
@@ -446,7 +446,7 @@ static Status make_rows(Synth *s) {
         TRY(s->preset->make_round(s));
         TRY(s->status);
         if (s->requests == requests) s->exhausted = true;
-        if (s->made == made) s->fruitless += s->requests - requests;
+        if (s->made == made) s->empty_rounds += s->requests - requests;
         TRY(end_round(s));
         TRY(check_acceptance(s));
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
@@ -576,7 +576,7 @@ static Status keep_day(Synth *s) {
 }
 
 static Status synth_run_all(Synth *s, SynthResult *result) {
-    TRY(run_check(s->recipe, training_take(&s->config->options), &result->already_finished));
+    TRY(run_check(s->recipe, training_run_mode(&s->config->options), &result->already_finished));
     if (result->already_finished) return ST_OK;
     TRY(keep_day(s));
     TRY(open_all(s));

@@ -28,7 +28,7 @@ static bool read_parts(const char *block, const char *end, Parts *parts) {
     for (const char *line = block; line < end;) {
         const char *stop = memchr(line, '\n', (size_t)(end - line)), *text;
         for (int i = 0; i < 3; i++) {
-            if (!(text = synth_behind_name(line, names[i]))) continue;
+            if (!(text = synth_text_after_name(line, names[i]))) continue;
             if (parts->found != i) return false;
             if (i > 0) parts->end[i - 1] = line;
             parts->begin[parts->found++] = text;
@@ -108,8 +108,8 @@ static Status make_round(Synth *s) {
         TRY(take_blocks(s, requests[i], &origins[i], candidates + before, &n_candidates));
         n_candidates += before;
     }
-    TRY(synth_judge(s, FILTER_PROMPT, candidates, n_candidates));
-    return synth_keep(s, candidates, n_candidates);
+    TRY(synth_apply_filters(s, FILTER_PROMPT, candidates, n_candidates));
+    return synth_write_rows(s, candidates, n_candidates);
 }
 
 const SynthPreset synth_preset_alpaca = {

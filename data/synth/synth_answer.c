@@ -21,7 +21,7 @@ static Status make_round(Synth *s) {
     for (size_t i = 0; i < n; i++)
         for (size_t j = i - i % each; j < i && !candidates[i]->rejected; j++)
             if (!candidates[j]->rejected && strcmp(candidates[i]->output, candidates[j]->output) == 0) synth_reject(s, candidates[i], same_answer);
-    return synth_keep(s, candidates, n);
+    return synth_write_rows(s, candidates, n);
 }
 
 const SynthPreset synth_preset_answer = {.name = "answer",

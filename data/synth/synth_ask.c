@@ -72,7 +72,7 @@ const char *synth_field(Synth *s, const char *begin, const char *end) {
     return text.len ? arena_strndup(s->round_arena, text.data, text.len) : "";
 }
 
-const char *synth_behind_name(const char *line, const char *name) {
+const char *synth_text_after_name(const char *line, const char *name) {
     line += strspn(line, " *#0123456789.)-");
     if (strncasecmp(line, name, strlen(name)) != 0) return NULL;
     line += strlen(name);
@@ -89,7 +89,7 @@ static size_t heading(const char *text) {
     for (size_t i = 0; i < COUNT_OF(bullets); i++)
         if (text_starts_with(text, bullets[i])) return strlen(bullets[i]);
     for (size_t i = 0; i < COUNT_OF(names) && digits == 0; i++) {
-        const char *behind = synth_behind_name(text, names[i]);
+        const char *behind = synth_text_after_name(text, names[i]);
         if (behind) return (size_t)(behind - text);
     }
     return 0;
@@ -442,7 +442,7 @@ static Status on_answer(void *context, size_t i, const TeacherAnswer *answer) {
     }
     TRY(log_answer(s, request, request->key, answer));
     TRY(take_answer(s, request, answer));
-    s->fresh_tokens += answer->tokens;
+    s->generated_tokens += answer->tokens;
     show_progress(s, asking->n - ++asking->done, false);
     return ST_OK;
 }
@@ -485,9 +485,9 @@ static Status ask_some(Synth *s, SynthRequest **requests, size_t n) {
     s->teacher_seconds += clock_seconds() - before;
     free(prompts);
     Failure failure;
-    failure_keep(&failure, status);
+    failure_save(&failure, status);
     Status synced = journal_sync(s->journal); /* answers are paid for, also those before a failure */
-    return status == ST_OK ? synced : failure_say(&failure);
+    return status == ST_OK ? synced : failure_restore(&failure);
 }
 
 static bool same_kind(const SynthRequest *a, const SynthRequest *b) {
@@ -593,9 +593,9 @@ Status synth_prompt_round(Synth *s, SynthBegin *begin, bool clean, int answer) {
         candidates[i]->instruction = clean ? synth_clean(s, requests[i]->text) : requests[i]->text;
         if (!candidates[i]->instruction) return ST_RESOURCE;
     }
-    TRY(synth_judge(s, FILTER_PROMPT, candidates, n));
+    TRY(synth_apply_filters(s, FILTER_PROMPT, candidates, n));
     TRY(synth_answer(s, answer, candidates, n));
-    return synth_keep(s, candidates, n);
+    return synth_write_rows(s, candidates, n);
 }
 
 /* ---- scores by a judge ---- */

@@ -31,8 +31,8 @@ static Status make_round(Synth *s) {
         if (!candidates[i]->instruction) return ST_RESOURCE;
     }
     s->exhausted = s->cursor == s->seeds.n;
-    TRY(synth_judge(s, FILTER_PROMPT, candidates, n));
-    return synth_keep(s, candidates, n);
+    TRY(synth_apply_filters(s, FILTER_PROMPT, candidates, n));
+    return synth_write_rows(s, candidates, n);
 }
 
 const SynthPreset synth_preset_backtranslation = {.name = "backtranslation",

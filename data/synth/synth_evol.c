@@ -71,9 +71,9 @@ static Status make_round(Synth *s) {
         candidate_request(s, candidates[i], requests[i]);
         if (synth_is_answer(s, candidates[i], requests[i]) && !(candidates[i]->instruction = synth_clean(s, requests[i]->text))) return ST_RESOURCE;
     }
-    TRY(synth_judge(s, FILTER_PROMPT, candidates, n));
+    TRY(synth_apply_filters(s, FILTER_PROMPT, candidates, n));
     TRY(synth_answer(s, ANSWER, candidates, n));
-    TRY(synth_keep(s, candidates, n));
+    TRY(synth_write_rows(s, candidates, n));
     take_over(s, candidates, seeds, n, first_row);
     if (s->cursor == s->seeds.n) s->cursor = 0, s->pass++;
     s->exhausted = (int64_t)s->pass == s->recipe->synth_generations;

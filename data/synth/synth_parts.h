@@ -5,9 +5,9 @@
  *     SynthRequest *request = synth_request(s, PROMPT, json_pack(...));       // the stage's template, rendered
  *     TRY(synth_ask(s));                                                      // all requests since the last time
  *     candidate->instruction = synth_clean(s, request->text);
- *     TRY(synth_judge(s, FILTER_PROMPT, candidates, n));                      // what is rejected goes to rejected.jsonl
+ *     TRY(synth_apply_filters(s, FILTER_PROMPT, candidates, n));                      // what is rejected goes to rejected.jsonl
  *     ...
- *     TRY(synth_keep(s, candidates, n));                                      // the filters of whole rows, then rows.jsonl
+ *     TRY(synth_write_rows(s, candidates, n));                                      // the filters of whole rows, then rows.jsonl
  */
 #ifndef TUNE_SYNTH_PARTS_H
 #define TUNE_SYNTH_PARTS_H
@@ -26,7 +26,8 @@ typedef struct SynthSeed {
     const char *id, *type;
     const char *instruction, *input, *output, *system; /* "" where there is none; system NULL */
     const char *prompt;                                /* what a user would say: instruction and input */
-    const char *unshown; /* what stands before or beside its prompt and no teacher is shown: "earlier_turns", "tools", "documents"; NULL: nothing */
+    const char
+        *hidden_part; /* what stands before or beside its prompt and no teacher is shown: "earlier_turns", "tools", "documents"; NULL: nothing */
     bool classification;
     SynthLabels labels; /* its own, by synth.labels */
     FilterRow row;
@@ -172,7 +173,7 @@ struct Synth {
     SynthCount *types, *reasons;
     size_t n_reasons;
     int64_t n_types_drawn; /* turns of synth_next_type */
-    int64_t made, rejected, round, fruitless, requests, replayed, tokens, prompt_tokens, fresh_tokens;
+    int64_t made, rejected, round, empty_rounds, requests, replayed, tokens, prompt_tokens, generated_tokens;
     /* fruitless: requests of rounds that gave no candidate at all */
     double cost, started, teacher_seconds, filter_seconds;
     const char *refusal; /* what the first refusal said; NULL: there was none */
@@ -212,20 +213,20 @@ void synth_end_candidates(Synth *s);                                       /* fr
 Status synth_reject(Synth *s, SynthCandidate *c, const char *reason);
 /* Why there is no answer: "too_long", "nul" or "refused_by_server"; NULL: there is one. */
 const char *synth_refusal(const SynthRequest *request);
-/* False: refused, or cut (unless synth.keep_cut), and the candidate rejected for it; a failure to write that is kept for synth_judge. */
+/* False: refused, or cut (unless synth.keep_cut), and the candidate rejected for it; a failure to write that is kept for synth_apply_filters. */
 bool synth_is_answer(Synth *s, SynthCandidate *c, const SynthRequest *request);
 /* Filters of a stage over those that are still in. What prompts are like is forgotten with the round, unless a row is kept of them. */
-Status synth_judge(Synth *s, FilterStage stage, SynthCandidate **candidates, size_t n);
+Status synth_apply_filters(Synth *s, FilterStage stage, SynthCandidate **candidates, size_t n);
 /* Of the next n_seeds seeds those whose prompts pass their filters, `each` candidates of every one in a row; of further seeds when none does. Seeds
  * with something that no teacher is shown are rejected. s->exhausted: no seed is left. */
 Status synth_given(Synth *s, size_t n_seeds, size_t each, SynthCandidate ***candidates, size_t *n);
 /* The filters of whole rows, then rows.jsonl, until num_rows are there; further ones go to rejected.jsonl as "beyond_num_rows". */
-Status synth_keep(Synth *s, SynthCandidate **candidates, size_t n);
+Status synth_write_rows(Synth *s, SynthCandidate **candidates, size_t n);
 /* Sends each remaining candidate's prompt as the user's turn and takes the reply as its output; where synth.labels has some for it, the one that was
  * chosen. */
 Status synth_answer(Synth *s, int stage, SynthCandidate **candidates, size_t n);
 /* A round of presets that ask for a prompt and then for its answer: candidates and requests as `begin` makes them (NULL: s->status, else no memory),
- * what comes is the instruction, with synth_clean if `clean`; filters, stage `answer`, synth_keep. */
+ * what comes is the instruction, with synth_clean if `clean`; filters, stage `answer`, synth_write_rows. */
 typedef SynthCandidate *SynthBegin(Synth *s, SynthRequest **request);
 Status synth_prompt_round(Synth *s, SynthBegin *begin, bool clean, int answer);
 
@@ -262,7 +263,7 @@ const char *synth_text(Synth *s, const char *text, size_t len); /* a copy in the
 const char *synth_field(Synth *s, const char *begin, const char *end);
 /* The text behind "NAME:" at the beginning of a line, whatever the letters' case, with numbers, stars and the like around the name ("3.
  * **Output:**"); NULL: another line. */
-const char *synth_behind_name(const char *line, const char *name);
+const char *synth_text_after_name(const char *line, const char *name);
 /* A new prompt: a field without leading numbers, bullets, "Instruction:", "**Task 5:**". */
 const char *synth_clean(Synth *s, const char *text);
 char *synth_prompt_of(Arena *arena, const char *instruction, const char *input); /* as a user would say it */

@@ -66,7 +66,7 @@ static Status make_round(Synth *s) {
     TRY(synth_answer(s, ANSWER, candidates, n));
     TRY(synth_scores(s, JUDGE, candidates, n, scores));
     for (size_t i = 0; i < n; i += 2) TRY(make_pair(s, candidates[i], candidates[i + 1], scores + i));
-    return synth_keep(s, candidates, n);
+    return synth_write_rows(s, candidates, n);
 }
 
 const SynthPreset synth_preset_preference = {.name = "preference",

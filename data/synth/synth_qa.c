@@ -84,7 +84,7 @@ static Status add_pair(Synth *s, const Passage *passage, const SynthRequest *req
 static Status take_pairs(Synth *s, const Passage *passage, const SynthRequest *request, const char *text, SynthCandidate **candidates, size_t *n) {
     const char *question = NULL, *question_end = NULL, *answer = NULL;
     for (const char *line = request->text; *n < MOST_PAIRS; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : line + strlen(line)) {
-        const char *q = synth_behind_name(line, "question"), *a = synth_behind_name(line, "answer");
+        const char *q = synth_text_after_name(line, "question"), *a = synth_text_after_name(line, "answer");
         bool last = *line == '\0';
         if ((q || last) && answer && !(last && request->cut))
             TRY(add_pair(s, passage, request, text, question, question_end, answer, line, candidates, n));
@@ -125,8 +125,8 @@ static Status make_round(Synth *s) {
     }
     s->cursor += n;
     s->exhausted = s->cursor == list->n;
-    TRY(synth_judge(s, FILTER_PROMPT, candidates, n_candidates));
-    return synth_keep(s, candidates, n_candidates);
+    TRY(synth_apply_filters(s, FILTER_PROMPT, candidates, n_candidates));
+    return synth_write_rows(s, candidates, n_candidates);
 }
 
 const SynthPreset synth_preset_qa = {.name = "qa",

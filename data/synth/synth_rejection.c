@@ -72,7 +72,7 @@ static Status make_round(Synth *s) {
     TRY(synth_answer(s, ANSWER, candidates, n));
     TRY(synth_rejection_score(s, candidates, n));
     for (size_t i = 0; i < n; i += each) TRY(synth_rejection_choose(s, candidates + i, each));
-    return synth_keep(s, candidates, n);
+    return synth_write_rows(s, candidates, n);
 }
 
 const SynthPreset synth_preset_rejection = {

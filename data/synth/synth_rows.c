@@ -84,8 +84,8 @@ Status synth_given(Synth *s, size_t n_seeds, size_t each, SynthCandidate ***cand
             if (!(firsts[i] = given_candidate(s, &s->seeds.items[s->cursor + i]))) return ST_RESOURCE;
         s->cursor += n_seeds;
         for (size_t i = 0; i < n_seeds; i++)
-            if (firsts[i]->seed->unshown) TRY(synth_reject(s, firsts[i], firsts[i]->seed->unshown));
-        TRY(synth_judge(s, FILTER_PROMPT, firsts, n_seeds));
+            if (firsts[i]->seed->hidden_part) TRY(synth_reject(s, firsts[i], firsts[i]->seed->hidden_part));
+        TRY(synth_apply_filters(s, FILTER_PROMPT, firsts, n_seeds));
         for (size_t i = 0; i < n_seeds; i++) {
             if (firsts[i]->rejected) continue;
             for (size_t k = 0; k < each; k++) {
@@ -409,7 +409,7 @@ static size_t still_in(SynthCandidate **candidates, size_t n, size_t *left) {
     return count;
 }
 
-Status synth_judge(Synth *s, FilterStage stage, SynthCandidate **candidates, size_t n) {
+Status synth_apply_filters(Synth *s, FilterStage stage, SynthCandidate **candidates, size_t n) {
     size_t *left = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *left);
     FilterVerdict *verdicts;
     if (!left) return ST_RESOURCE;
@@ -466,7 +466,7 @@ static Status write_kept(Synth *s, SynthCandidate *c, const FilterVerdict *verdi
     return status;
 }
 
-Status synth_keep(Synth *s, SynthCandidate **candidates, size_t n) {
+Status synth_write_rows(Synth *s, SynthCandidate **candidates, size_t n) {
     size_t *left = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *left);
     FilterVerdict *verdicts;
     if (!left) return ST_RESOURCE;

@@ -207,7 +207,7 @@ static const char *next_line(const char *text) {
 /* text: the beginning of a line; NULL: there is none any more. */
 static Mark find_name(const char *text, const char *name) {
     for (const char *line = text; line && *line; line = next_line(line)) {
-        const char *behind = synth_behind_name(line, name);
+        const char *behind = synth_text_after_name(line, name);
         if (behind) return (Mark){line, behind};
     }
     return (Mark){0};
@@ -257,7 +257,7 @@ static void split_output_first(Synth *s, const char *text, Instances *found) {
         const char *line = strchr(at.text, '\n'), *stop = next.line ? next.line : end, *label_end = line && line < stop ? line : stop,
                    *input = label_end;
         while (input < stop && isspace((unsigned char)*input)) input++;
-        const char *behind = synth_behind_name(input, "input");
+        const char *behind = synth_text_after_name(input, "input");
         if (behind && behind <= stop) input = behind;
         found->items[found->n++] = (Instance){field_text(s, input, stop), field_text(s, at.text, label_end)};
         at = next;
@@ -330,11 +330,11 @@ static Status ask_for_instances(Synth *s, const Lists *tasks, Lists *rows) {
 static Status make_round(Synth *s) {
     Lists tasks = {0}, rows = {0};
     TRY(ask_for_tasks(s, &tasks));
-    TRY(synth_judge(s, FILTER_PROMPT, tasks.items, tasks.n));
+    TRY(synth_apply_filters(s, FILTER_PROMPT, tasks.items, tasks.n));
     TRY(classify(s, &tasks));
     TRY(ask_for_instances(s, &tasks, &rows));
     if (s->recipe->synth_check_labels) TRY(synth_check_labels(s, LABEL, "classification", rows.items, rows.n));
-    return synth_keep(s, rows.items, rows.n);
+    return synth_write_rows(s, rows.items, rows.n);
 }
 
 const SynthPreset synth_preset_self_instruct = {

@@ -13,13 +13,13 @@
 /* ---- options ---- */
 
 enum { MAX_NEW_TOKENS, TEMPERATURE, GREEDY, TOP_K, TOP_P, MIN_P, REPETITION_PENALTY, PRESENCE_PENALTY, FREQUENCY_PENALTY, STOP, SAMPLING_OPTIONS };
-#define OPTIONS_OF_SAMPLING                                                                                                                        \
-    [MAX_NEW_TOKENS] = {"max_new_tokens", TAKES_WHOLE, .low = 1, .high = 1 << 20},                                                                 \
-    [TEMPERATURE] = {"temperature", TAKES_NUMBER, .low = 0, .high = 100}, [GREEDY] = {"greedy", .kind = TAKES_TRUTH},                              \
-    [TOP_K] = {"top_k", TAKES_WHOLE, .low = 0, .high = 1e9}, [TOP_P] = {"top_p", TAKES_NUMBER, .low = 0, .high = 1},                               \
-    [MIN_P] = {"min_p", TAKES_NUMBER, .low = 0, .high = 1}, [REPETITION_PENALTY] = {"repetition_penalty", TAKES_NUMBER, .low = 0.01, .high = 100}, \
-    [PRESENCE_PENALTY] = {"presence_penalty", TAKES_NUMBER, .low = -100, .high = 100},                                                             \
-    [FREQUENCY_PENALTY] = {"frequency_penalty", TAKES_NUMBER, .low = -100, .high = 100}, [STOP] = {"stop", .kind = TAKES_TEXTS}
+#define OPTIONS_OF_SAMPLING                                                                                                                          \
+    [MAX_NEW_TOKENS] = {"max_new_tokens", OPTION_WHOLE, .low = 1, .high = 1 << 20},                                                                  \
+    [TEMPERATURE] = {"temperature", OPTION_NUMBER, .low = 0, .high = 100}, [GREEDY] = {"greedy", .kind = OPTION_BOOL},                               \
+    [TOP_K] = {"top_k", OPTION_WHOLE, .low = 0, .high = 1e9}, [TOP_P] = {"top_p", OPTION_NUMBER, .low = 0, .high = 1},                               \
+    [MIN_P] = {"min_p", OPTION_NUMBER, .low = 0, .high = 1}, [REPETITION_PENALTY] = {"repetition_penalty", OPTION_NUMBER, .low = 0.01, .high = 100}, \
+    [PRESENCE_PENALTY] = {"presence_penalty", OPTION_NUMBER, .low = -100, .high = 100},                                                              \
+    [FREQUENCY_PENALTY] = {"frequency_penalty", OPTION_NUMBER, .low = -100, .high = 100}, [STOP] = {"stop", .kind = OPTION_STRINGS}
 static const OptionSpec sampling_options[] = {OPTIONS_OF_SAMPLING, {0}};
 
 /* A teacher's stand beside those of its sampling. */
@@ -46,25 +46,25 @@ enum {
 };
 static const OptionSpec teacher_options[] = {
     OPTIONS_OF_SAMPLING,
-    [MODEL] = {"model", .kind = TAKES_TEXT},
-    [ADAPTER] = {"adapter", .kind = TAKES_TEXT},
-    [CHAT_TEMPLATE] = {"chat_template", .kind = TAKES_TEXT},
-    [TEMPLATE_KWARGS] = {"template_kwargs", .kind = TAKES_NODE},
-    [COMPUTE] = {"compute", TAKES_TEXT, .choices = "auto|f32|bf16"},
-    [BASE] = {"base", .kind = TAKES_TRUTH},
-    [MAX_BATCH] = {"max_batch", TAKES_WHOLE, .low = 0, .high = 1 << 16},
-    [URL] = {"url", .kind = TAKES_TEXT},
-    [API] = {"api", TAKES_TEXT, .text = "chat", .choices = "chat|completions"},
-    [API_KEY_ENV] = {"api_key_env", .kind = TAKES_TEXT},
-    [CA_FILE] = {"ca_file", .kind = TAKES_TEXT},
-    [CONCURRENCY] = {"concurrency", TAKES_WHOLE, .value = 8, .low = 1, .high = 256},
-    [RETRIES] = {"retries", TAKES_WHOLE, .value = 5, .low = 0, .high = 100},
-    [TIMEOUT] = {"timeout", TAKES_NUMBER, .value = 120, .low = 0.01, .high = 86400},
-    [REQUESTS_PER_SECOND] = {"requests_per_second", TAKES_NUMBER, .low = 0, .high = 1e6},
-    [TOKENS_PER_MINUTE] = {"tokens_per_minute", TAKES_NUMBER, .low = 0, .high = 1e12},
-    [PRICE_IN] = {"price_in", TAKES_NUMBER, .low = 0, .high = 1e9},
-    [PRICE_OUT] = {"price_out", TAKES_NUMBER, .low = 0, .high = 1e9},
-    [REPLAY] = {"replay", .kind = TAKES_TEXT},
+    [MODEL] = {"model", .kind = OPTION_STRING},
+    [ADAPTER] = {"adapter", .kind = OPTION_STRING},
+    [CHAT_TEMPLATE] = {"chat_template", .kind = OPTION_STRING},
+    [TEMPLATE_KWARGS] = {"template_kwargs", .kind = OPTION_YAML},
+    [COMPUTE] = {"compute", OPTION_STRING, .choices = "auto|f32|bf16"},
+    [BASE] = {"base", .kind = OPTION_BOOL},
+    [MAX_BATCH] = {"max_batch", OPTION_WHOLE, .low = 0, .high = 1 << 16},
+    [URL] = {"url", .kind = OPTION_STRING},
+    [API] = {"api", OPTION_STRING, .text = "chat", .choices = "chat|completions"},
+    [API_KEY_ENV] = {"api_key_env", .kind = OPTION_STRING},
+    [CA_FILE] = {"ca_file", .kind = OPTION_STRING},
+    [CONCURRENCY] = {"concurrency", OPTION_WHOLE, .value = 8, .low = 1, .high = 256},
+    [RETRIES] = {"retries", OPTION_WHOLE, .value = 5, .low = 0, .high = 100},
+    [TIMEOUT] = {"timeout", OPTION_NUMBER, .value = 120, .low = 0.01, .high = 86400},
+    [REQUESTS_PER_SECOND] = {"requests_per_second", OPTION_NUMBER, .low = 0, .high = 1e6},
+    [TOKENS_PER_MINUTE] = {"tokens_per_minute", OPTION_NUMBER, .low = 0, .high = 1e12},
+    [PRICE_IN] = {"price_in", OPTION_NUMBER, .low = 0, .high = 1e9},
+    [PRICE_OUT] = {"price_out", OPTION_NUMBER, .low = 0, .high = 1e9},
+    [REPLAY] = {"replay", .kind = OPTION_STRING},
     {0},
 };
 

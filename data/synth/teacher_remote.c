@@ -46,7 +46,7 @@ typedef struct Remote {
 } Remote;
 
 static Status on_reply(void *context, size_t i, long code);
-static Status still_there(void *context, bool refusals, bool *there);
+static Status still_reachable(void *context, bool refusals, bool *there);
 
 static void teacher_remote_close(Teacher *teacher) {
     Remote *remote = teacher->state;
@@ -89,7 +89,7 @@ static Status teacher_remote_open(Teacher *teacher) {
             .per_second = c->requests_per_second,
             .first_pause = first_pause,
             .on_reply = on_reply,
-            .still_there = still_there,
+            .still_reachable = still_reachable,
             .context = remote,
             .takes_refusals = true,
         };
@@ -197,7 +197,7 @@ static bool read_answer(bool chat, size_t size, const Str *reply, const json_t *
     if (!root) return unreadable(fault, "no JSON", reply);
     bool silent = json_is_null(text) && finish; /* as where the server's own filter took the words away */
     if (!json_is_string(text) && !silent) return unreadable(fault, chat ? "no choices[0].message.content" : "no choices[0].text", reply);
-    bool nul = json_holds_nul(text);
+    bool nul = json_contains_nul(text);
     if (nul) show_nul(text, shown);
     *answer = (TeacherAnswer){
         .text = nul                    ? str_text(shown)
@@ -276,7 +276,7 @@ static Status ask_rest(Teacher *teacher, const TeacherSampling *sampling) {
 
 /* Asks once more what was answered before: a server that answers it is there, and what it fails at is the fault of the questions that are left. Where
  * nothing was, its own refusals are taken for what they say. */
-static Status still_there(void *context, bool refusals, bool *there) {
+static Status still_reachable(void *context, bool refusals, bool *there) {
     Remote *remote = context;
     size_t at;
     *there = refusals && remote->known.body.len == 0;
@@ -304,7 +304,7 @@ static bool answers_wrongly(Remote *remote) {
 static Status give_up(Teacher *teacher, int64_t tries) {
     Remote *remote = teacher->state;
     bool wrong = answers_wrongly(remote), answers = false;
-    if (wrong) TRY(still_there(remote, false, &answers));
+    if (wrong) TRY(still_reachable(remote, false, &answers));
     if (answers) remote->n_given_up = 0;
     wrong = wrong && !answers;
     for (size_t i = 0; i < remote->n; i++) {
@@ -358,9 +358,9 @@ static Status teacher_remote_ask(Teacher *teacher, const TeacherPrompt *prompts,
     Status status = good ? ask_all(teacher, sampling) : status_errno(ENOMEM, "cannot ask the teacher");
     if (status != ST_OK && good) {
         Failure failure;
-        failure_keep(&failure, status);
+        failure_save(&failure, status);
         tell_spent(remote);
-        failure_say(&failure);
+        failure_restore(&failure);
     }
     for (size_t i = 0; i < n && good; i++) {
         str_release(&remote->questions[i].fault);

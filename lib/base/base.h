@@ -58,8 +58,8 @@ typedef struct Failure {
     Status status;
     char text[4096], hint[1024];
 } Failure;
-void failure_keep(Failure *failure, Status status); /* the words that stand in this thread */
-Status failure_say(const Failure *failure);         /* its status, with its words in this thread; ST_OK says nothing */
+void failure_save(Failure *failure, Status status); /* the words that stand in this thread */
+Status failure_restore(const Failure *failure);     /* its status, with its words in this thread; ST_OK says nothing */
 const char *status_text(void);                      /* the text recorded last in this thread; "" when none; valid until the next failure */
 const char *status_hint_text(void);                 /* the hint, or "" */
 int status_exit_code(Status code);

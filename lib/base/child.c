@@ -274,7 +274,7 @@ Status children_next(Child *const *children, size_t n, size_t *which, Str *reply
     }
 }
 
-Status child_ask(Child *child, const char *text, size_t len, size_t n_lines, double seconds, Str *reply) {
+Status child_request(Child *child, const char *text, size_t len, size_t n_lines, double seconds, Str *reply) {
     size_t which;
     child_begin(child, text, len, n_lines, seconds);
     return children_next(&child, 1, &which, reply);
@@ -282,7 +282,7 @@ Status child_ask(Child *child, const char *text, size_t len, size_t n_lines, dou
 
 bool child_has_ended(const Child *child) { return child->ended; }
 
-Slice child_unasked(Child *child) {
+Slice child_unrequested(Child *child) {
     for (size_t before = SIZE_MAX; child->fds[OUT] >= 0 && child->out.len != before && child->out.len <= LONGEST_LINE;) {
         before = child->out.len;
         read_some(child, &child->fds[OUT], &child->out);
@@ -291,11 +291,11 @@ Slice child_unasked(Child *child) {
 }
 
 /* Records no failure: it is called where one may be on its way. */
-void child_stop(Child *child, const char *farewell, double patience) {
+void child_stop(Child *child, const char *last_message, double patience) {
     if (!child) return;
     size_t sent = 0;
     if (child->busy) patience = 0; /* interrupted: what it is at may take for ever */
-    if (farewell && !child->ended) write_some(child, farewell, strlen(farewell), &sent);
+    if (last_message && !child->ended) write_some(child, last_message, strlen(last_message), &sent);
     close_fd(&child->fds[IN]);
     double until = clock_seconds() + patience;
     while (!has_ended(child, 0.01) && clock_seconds() < until) { /* it may want to say more before it goes */

@@ -21,7 +21,7 @@ typedef struct ChildLimits {
 Status child_start(const char *const *argv, size_t n, const ChildLimits *limits, Child **child);
 /* Sends `text` and appends its next `n_lines` lines (1 or more), with their ends, to `reply`; at most `seconds` in all. ST_RESOURCE: it ended (with
  * its exit code or signal) or did not answer in time; ST_INTERRUPTED. After a failure it is of no more use. */
-Status child_ask(Child *child, const char *text, size_t len, size_t n_lines, double seconds, Str *reply);
+Status child_request(Child *child, const char *text, size_t len, size_t n_lines, double seconds, Str *reply);
 /* The same in two steps, for up to 64 programs at once: `text` stays where it is until the answer. children_next waits until one of those that were
  * begun has answered or failed: its index, its answer and its status; *which = n when none was begun. ST_INTERRUPTED: nothing has answered yet, and
  * all of them are of no more use. A child that is NULL is passed over. */
@@ -29,12 +29,12 @@ void child_begin(Child *child, const char *text, size_t len, size_t n_lines, dou
 Status children_next(Child *const *children, size_t n, size_t *which, Str *reply);
 bool child_has_ended(const Child *child); /* as a failure has shown */
 /* What it has said so far beyond what it was asked for, between an answer and the next question. Borrowed until the next call */
-Slice child_unasked(Child *child);
+Slice child_unrequested(Child *child);
 /* The last line that it wrote to stderr, where programs say why they end; empty: none, also without a child. Borrowed until the next call */
 Slice child_last_line(const Child *child);
 Status child_add_last_line(const Child *child, Status status); /* the same as a hint to the failure `status`, which it returns */
 /* Sends `farewell` (NULL: none), closes its input, gives it `patience` seconds to end, ends it and what it started, frees. Records no failure. NULL
  * is fine. */
-void child_stop(Child *child, const char *farewell, double patience);
+void child_stop(Child *child, const char *last_message, double patience);
 
 #endif

@@ -52,7 +52,7 @@ Status dir_make(const char *path) {
     return error == 0 ? ST_OK : status_unwritable(error, "cannot make folder '%s'", path);
 }
 
-Status dir_could_make(const char *path) {
+Status dir_check_creatable(const char *path) {
     if (!path) return ST_RESOURCE;
     Str above = {0};
     struct stat info;
@@ -181,7 +181,7 @@ static int rename_to_free(const char *from, const char *to) {
     return rename(from, to) == 0 ? 0 : errno == ENOTEMPTY || errno == ENOTDIR ? EEXIST : errno;
 }
 
-Status path_set_aside(const char *path, Str *kept) {
+Status path_backup(const char *path, Str *kept) {
     Str name = {0};
     size_t begin = kept->len;
     bool link = false;
@@ -216,7 +216,7 @@ static Status clear_up(const char *made, const char *dir, const char *old) {
 /* The same where what is there gets a free name, and keeps it. */
 static Status put_beside(const char *made, const char *dir, Str *kept) {
     size_t begin = kept->len;
-    if (dir_exists(dir)) TRY(path_set_aside(dir, kept));
+    if (dir_exists(dir)) TRY(path_backup(dir, kept));
     Status status = dir_rename(made, dir);
     if (status == ST_OK || kept->len == begin) return status;
     if (rename(kept->data + begin, dir) == 0) kept->data[kept->len = begin] = '\0';
@@ -236,7 +236,7 @@ static Status put_in_place(const char *made, const char *dir, const char *old) {
 }
 
 Status dir_build(const char *dir, Status (*write)(void *context, const char *made), void *context) {
-    return dir_build_beside(dir, write, context, NULL);
+    return dir_build_with_backup(dir, write, context, NULL);
 }
 
 /* A file beside the folder, locked as long as it is built: names of what is half done are this process's then. *lock is -1 where another one has it;
@@ -282,13 +282,13 @@ static Status base_dir_build(const Building *b, Status (*write)(void *context, c
     return status;
 }
 
-Status dir_build_beside(const char *dir, Status (*write)(void *context, const char *made), void *context, Str *kept) {
+Status dir_build_with_backup(const char *dir, Status (*write)(void *context, const char *made), void *context, Str *kept) {
     if (!dir) return ST_RESOURCE;
     char *real = realpath(dir, NULL); /* what a link leads to is replaced, not the link */
     Building b = {0};
     int lock = -1;
     name_all(&b, real ? real : dir);
-    Status status = dir_could_make(dir);
+    Status status = dir_check_creatable(dir);
     if (status == ST_OK && b.above.len) status = dir_make(str_text(&b.above));
     if (status == ST_OK) status = take_lock(dir, str_text(&b.lock), &lock);
     if (status == ST_OK) status = base_dir_build(&b, write, context, kept);
@@ -305,7 +305,7 @@ Status dir_build_beside(const char *dir, Status (*write)(void *context, const ch
     return status;
 }
 
-Status dir_room(const char *path, uint64_t bytes) {
+Status dir_check_space(const char *path, uint64_t bytes) {
     struct statvfs disk;
     if (!path) return ST_RESOURCE;
     if (UNTIL_DONE(statvfs(path, &disk)) != 0 || disk.f_blocks == 0) return ST_OK; /* some do not say */

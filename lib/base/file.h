@@ -27,13 +27,14 @@ Status file_map(const char *path, Mapping *mapping); /* read-only; an empty file
 /* ST_INPUT for what begins like the text that Git LFS leaves in the place of a large file; file_map and stream_open ask it. bytes: its first n. */
 Status file_check_pointer(const char *path, const void *bytes, size_t n);
 void file_unmap(Mapping *mapping);
-void file_forget(const Mapping *mapping, size_t begin, size_t end); /* these bytes were read for now: the system may take their memory back */
+void file_drop_pages(const Mapping *mapping, size_t begin, size_t end); /* these bytes were read for now: the system may take their memory back */
 /* Another program may write to a mapped file. Bytes that it cut off read as zeros from now on, instead of ending this program by SIGBUS; whoever
- * stores or tells a result asks file_check_cuts first: ST_INPUT once such bytes were looked for, until forgiven. */
-void file_catch_cuts(void);
-Status file_check_cuts(void);
-void file_watch(const Mapping *mapping);       /* its bytes are looked up as they are needed: file_check_cuts warns, once, when it was written to */
-bool file_forgive_cut(const Mapping *mapping); /* whether this file's bytes were the first that were missed; then they did no harm */
+ * stores or tells a result asks file_check_truncation first: ST_INPUT once such bytes were looked for, until forgiven. */
+void file_handle_truncation(void);
+Status file_check_truncation(void);
+void file_watch_truncation(
+    const Mapping *mapping); /* its bytes are looked up as they are needed: file_check_truncation warns, once, when it was written to */
+bool file_ignore_truncation(const Mapping *mapping); /* whether this file's bytes were the first that were missed; then they did no harm */
 bool file_exists(const char *path);
 /* The same where a file may be missing: ST_INPUT for a link that leads nowhere, since whoever made it meant the file to be there. */
 Status file_find(const char *path, bool *there);
@@ -91,14 +92,14 @@ Status file_truncate(const char *path, uint64_t size); /* ST_INPUT when the file
 Status file_copy(const char *from, const char *to);    /* atomically */
 
 Status dir_make(const char *path);                   /* with parents; existing is fine. ST_RESOURCE */
-Status dir_could_make(const char *path);             /* what dir_make would say, as far as can be told without making anything */
+Status dir_check_creatable(const char *path);        /* what dir_make would say, as far as can be told without making anything */
 Status dir_remove(const char *path);                 /* with all that is in it; missing is fine */
 Status dir_rename(const char *from, const char *to); /* and syncs the parent */
 Status dir_sync(const char *path);
 Status dir_sync_above(const char *path); /* of the folder that holds it: its name is on the disk afterwards */
 /* Gives a file or a folder the next free name of PATH.1, PATH.2, ..., durably: nothing that is there is replaced. What a link leads to is renamed,
  * and an empty folder takes its place. *kept: the new name, appended. ST_CONFIG for a folder that the program runs in; else what the system says. */
-Status path_set_aside(const char *path, Str *kept);
+Status path_backup(const char *path, Str *kept);
 bool path_inside(const char *path, const char *dir); /* by whatever names; a folder is inside itself; false where one is not there */
 Status dir_sync_tree(const char *path); /* every file and folder below it, and the folder itself: what a power cut leaves is what is there now */
 int file_sync(int fd);                  /* fsync, and through the drive's cache where the system can; 0, or -1 with errno */
@@ -106,10 +107,10 @@ Status dir_list(const char *path, Arena *arena, char ***names, size_t *count); /
 /* Makes `dir` of what `write` puts into the folder `made`, hidden beside it: it appears whole, and what was there before goes only then. A failure,
  * which is `write`'s as it said it, or ST_RESOURCE, leaves all as it was. ST_CONFIG: another process builds it now. */
 Status dir_build(const char *dir, Status (*write)(void *context, const char *made), void *context);
-/* The same, but what was there before is kept: path_set_aside. *kept stays as it is where there was nothing. */
-Status dir_build_beside(const char *dir, Status (*write)(void *context, const char *made), void *context, Str *kept);
+/* The same, but what was there before is kept: path_backup. *kept stays as it is where there was nothing. */
+Status dir_build_with_backup(const char *dir, Status (*write)(void *context, const char *made), void *context, Str *kept);
 /* ST_RESOURCE where the disk of this folder has no room for so many bytes; ST_OK where it does not say. */
-Status dir_room(const char *path, uint64_t bytes);
+Status dir_check_space(const char *path, uint64_t bytes);
 char *path_join(Arena *arena, const char *dir, const char *name); /* NULL: no memory, or one of them is NULL */
 const char *path_name(const char *path);                          /* behind the last slash */
 

@@ -369,7 +369,7 @@ static Status put_off(Round *round, Request *request, CURLcode result, long code
     Status status = give_up(round, request, result, code);
     bool its_own = result == CURLE_OK ? code >= 400 && !is_of_all(code) : result == CURLE_OPERATION_TIMEDOUT || hung_up(result);
     if (!round->client->options.takes_refusals || request->too_long || !its_own) return status;
-    failure_keep(&round->refused, ST_RESOURCE);
+    failure_save(&round->refused, ST_RESOURCE);
     if (result != CURLE_OK) str_clear(request->reply);
     if (request->reply->len == 0) str_append(request->reply, status_text());
     request->code = hung_up(result) ? 500 : code ? code : 408;
@@ -417,7 +417,7 @@ static Status finished(Round *round, size_t i, CURLcode result) {
 static void fail(Round *round, Status status) {
     enum { PATIENCE = 10 };
     if (round->failed.status != ST_OK) return;
-    failure_keep(&round->failed, status);
+    failure_save(&round->failed, status);
     round->until = status == ST_RESOURCE ? clock_seconds() + PATIENCE : 0;
 }
 
@@ -469,8 +469,8 @@ static Status http_settle(Round *round) {
         client->n_doubtful += doubtful;
         return deliver_put_off(round, true);
     }
-    if (client->options.still_there) TRY(client->options.still_there(client->options.context, n == refusals, &there));
-    if (!there) return failure_say(&round->refused);
+    if (client->options.still_reachable) TRY(client->options.still_reachable(client->options.context, n == refusals, &there));
+    if (!there) return failure_restore(&round->refused);
     client->n_doubtful = 0;
     return deliver_put_off(round, true);
 }
@@ -502,7 +502,7 @@ Status http_post_all(HttpClient *client, const Str *bodies, size_t n, Str *repli
     } while (round.failed.status == ST_OK && is_waiting(&round));
     for (size_t slot = 0; slot < client->options.concurrency; slot++)
         if (round.busy[slot]) http_stop(&round, slot);
-    Status status = failure_say(&round.failed);
+    Status status = failure_restore(&round.failed);
     free(round.requests);
     return status;
 }

@@ -22,15 +22,15 @@
  * or were answered before and nothing says that the server is in trouble. What it failed at (5xx, no answer in time, a connection that it broke off)
  * is asked anew when others are answered, and counts then. In trouble it is by 429, 502, 503, 504; by two requests in a row, whatever they meet; by
  * one that meets something else than 400, 413 and 422, and no answer since. Nothing is started behind eight in a row. No answer in time has the
- * code 408, a connection that was broken off 500. Then still_there (NULL: it is not) is asked, which may ask something with this client, as nothing
- * runs: *there true lets what was refused count, else the call fails. refusals: only 400, 413 and 422 were met. 401, 402, 404, 405 and 410 concern
- * all requests: the first one ends all. */
+ * code 408, a connection that was broken off 500. Then still_reachable (NULL: it is not) is asked, which may ask something with this client, as
+ * nothing runs: *there true lets what was refused count, else the call fails. refusals: only 400, 413 and 422 were met. 401, 402, 404, 405 and 410
+ * concern all requests: the first one ends all. */
 typedef struct HttpOptions {
     const char *url, *key, *ca_file;
     size_t concurrency, retries;
     double timeout, per_second, first_pause;
     Status (*on_reply)(void *context, size_t i, long code);
-    Status (*still_there)(void *context, bool refusals, bool *there);
+    Status (*still_reachable)(void *context, bool refusals, bool *there);
     void *context;
     bool takes_refusals;
 } HttpOptions;

@@ -177,25 +177,25 @@ json_t *json_load_row(const char *text, size_t len, bool widen, json_error_t *er
     return row;
 }
 
-bool json_holds_wide(const json_t *value) {
+bool json_contains_wide(const json_t *value) {
     const char *key;
     json_t *inner;
     size_t i;
     bool found = json_is_real(value) && fabs(json_real_value(value)) >= 0x1p63;
     if (json_is_object(value))
-        json_object_foreach((json_t *)(uintptr_t)value, key, inner) found = found || json_holds_wide(inner);
+        json_object_foreach((json_t *)(uintptr_t)value, key, inner) found = found || json_contains_wide(inner);
     else
-        json_array_foreach(value, i, inner) found = found || json_holds_wide(inner);
+        json_array_foreach(value, i, inner) found = found || json_contains_wide(inner);
     return found;
 }
 
-bool json_holds_nul(const json_t *value) {
+bool json_contains_nul(const json_t *value) {
     const char *key;
     json_t *inner;
     size_t i;
     bool found = json_is_string(value) && strlen(json_string_value(value)) != json_string_length(value);
-    if (json_is_object(value)) json_object_foreach((json_t *)(uintptr_t)value, key, inner) found = found || json_holds_nul(inner);
-    for (i = 0; i < json_array_size(value) && !found; i++) found = json_holds_nul(json_array_get(value, i));
+    if (json_is_object(value)) json_object_foreach((json_t *)(uintptr_t)value, key, inner) found = found || json_contains_nul(inner);
+    for (i = 0; i < json_array_size(value) && !found; i++) found = json_contains_nul(json_array_get(value, i));
     return found;
 }
 

@@ -30,8 +30,8 @@ Status json_line_fault(const char *file, size_t line, const json_error_t *error)
 /* A row of data, whose columns are not all used: strings may hold NUL, which whoever uses one asks for; with `widen` integers beyond 64 bits are
  * reals, numbers beyond doubles are strings of them. */
 json_t *json_load_row(const char *text, size_t len, bool widen, json_error_t *error);
-bool json_holds_wide(const json_t *value); /* a number of 2^63 or more, which json_load_row may have widened: it is not written as it stood */
-bool json_holds_nul(const json_t *value);  /* in any string of it */
+bool json_contains_wide(const json_t *value); /* a number of 2^63 or more, which json_load_row may have widened: it is not written as it stood */
+bool json_contains_nul(const json_t *value);  /* in any string of it */
 /* Members of an object; a wrong type is ST_INPUT naming `where` and the key. A missing or null key leaves *value as it is. */
 Status json_get_int(const json_t *object, const char *where, const char *key, int64_t *value);
 Status json_get_double(const json_t *object, const char *where, const char *key, double *value); /* an integer is fine */

@@ -25,11 +25,11 @@ void log_set_record(LogSink *record, void *context) {
     log_target.record_context = context;
 }
 
-bool log_wants(LogLevel level) { return log_target.sink && level <= log_target.highest; }
+bool log_is_enabled(LogLevel level) { return log_target.sink && level <= log_target.highest; }
 
 void log_message(LogLevel level, const char *format, ...) {
     bool recorded = level == LOG_WARNING && log_target.record;
-    if (!recorded && !log_wants(level)) return;
+    if (!recorded && !log_is_enabled(level)) return;
     char text[4096];
     va_list args;
     va_start(args, format);
@@ -37,7 +37,7 @@ void log_message(LogLevel level, const char *format, ...) {
     va_end(args);
     text_keep_one_line(text, sizeof text);
     if (recorded) log_target.record(log_target.record_context, level, text);
-    if (log_wants(level)) log_target.sink(log_target.context, level, text);
+    if (log_is_enabled(level)) log_target.sink(log_target.context, level, text);
 }
 
 void interrupt_request(void) { interrupted = true; }

@@ -10,6 +10,6 @@ typedef void LogSink(void *context, LogLevel level, const char *text);
 void log_set_sink(LogSink *sink, void *context, LogLevel highest); /* libraries never print; the program sets this once */
 void log_set_record(LogSink *record, void *context);               /* gets all warnings as well, whoever gives them; NULL: none */
 void log_message(LogLevel level, const char *format, ...) PRINTF_LIKE(2, 3);
-bool log_wants(LogLevel level);
+bool log_is_enabled(LogLevel level);
 
 #endif

@@ -50,7 +50,7 @@ static void on_missing_bytes(int number, siginfo_t *info, void *context) {
     errno = errno_before;
 }
 
-void file_catch_cuts(void) {
+void file_handle_truncation(void) {
     struct sigaction action = {.sa_sigaction = on_missing_bytes, .sa_flags = SA_SIGINFO};
     sigemptyset(&action.sa_mask);
     sigaction(SIGBUS, &action, NULL);
@@ -100,7 +100,7 @@ static bool same_time(const struct stat *a, const struct stat *b) {
 #endif
 }
 
-void file_watch(const Mapping *mapping) {
+void file_watch_truncation(const Mapping *mapping) {
     pthread_mutex_lock(&lock);
     int i = place_of((uintptr_t)mapping->data);
     if (i >= 0) places[i].watched = true;
@@ -129,7 +129,7 @@ static void look_at_watched(void) {
     }
 }
 
-Status file_check_cuts(void) {
+Status file_check_truncation(void) {
     pthread_mutex_lock(&lock);
     look_at_watched();
     int cut = atomic_load(&cut_place);
@@ -140,7 +140,7 @@ Status file_check_cuts(void) {
     return status_hint(status, "what was made since then cannot be trusted: bring the file back, then begin again, or continue with --resume");
 }
 
-bool file_forgive_cut(const Mapping *mapping) {
+bool file_ignore_truncation(const Mapping *mapping) {
     pthread_mutex_lock(&lock);
     int i = place_of((uintptr_t)mapping->data);
     bool forgiven = i >= 0 && atomic_compare_exchange_strong(&cut_place, &i, -1);
@@ -178,7 +178,7 @@ Status file_map(const char *path, Mapping *mapping) {
     return status;
 }
 
-void file_forget(const Mapping *mapping, size_t begin, size_t end) {
+void file_drop_pages(const Mapping *mapping, size_t begin, size_t end) {
     /* a page that is still needed is just read again */
     size_t page = (size_t)sysconf(_SC_PAGESIZE), first = begin / page * page, last = end / page * page;
     ASSERT(begin <= end && end <= mapping->size, "%zu to %zu of %zu", begin, end, mapping->size);

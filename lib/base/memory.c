@@ -36,4 +36,4 @@ Status memory_check(Status status) {
     return status_hint(ST_RESOURCE, "free some memory, or use smaller batches, shorter rows or a smaller model");
 }
 
-void memory_forgive(void) { atomic_store(&wanted, 0); }
+void memory_clear_failure(void) { atomic_store(&wanted, 0); }

@@ -15,6 +15,6 @@ bool memory_is_short(void); /* whether that has happened */
 /* `status`, or ST_RESOURCE with words of its own where memory ran out and `status` says something else: that may only follow from it. */
 Status memory_check(Status status);
 /* What was said is known to the caller, who gives up what he was doing and keeps what he had before: from now on results are stored again. */
-void memory_forgive(void);
+void memory_clear_failure(void);
 
 #endif

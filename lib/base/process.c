@@ -48,7 +48,7 @@ int64_t far_cache_bytes(void) {
 #endif
 }
 
-void memory_give_back(void) {
+void memory_trim(void) {
 #ifdef __GLIBC__
     malloc_trim(0);
 #endif

@@ -93,12 +93,12 @@ Status status_unwritable(int error, const char *format, ...) {
     return ST_RESOURCE;
 }
 
-void failure_keep(Failure *kept, Status status) {
+void failure_save(Failure *kept, Status status) {
     *kept = failure;
     kept->status = status;
 }
 
-Status failure_say(const Failure *kept) {
+Status failure_restore(const Failure *kept) {
     if (kept->status != ST_OK) failure = *kept;
     return kept->status;
 }

@@ -19,7 +19,7 @@ int cores_available(void);
 int cores_physical(const char *folder);
 uint64_t memory_resident(void); /* of this process now, with the pages of mapped files, bytes; 0 where the system does not tell */
 uint64_t memory_of_files(void); /* the part of it that is pages of mapped files, the program's own among them; 0 where the system does not tell */
-void memory_give_back(void);    /* what was freed and the C library still keeps goes back to the system, where it can be told to (glibc) */
+void memory_trim(void);         /* what was freed and the C library still keeps goes back to the system, where it can be told to (glibc) */
 uint64_t memory_peak(void);     /* largest resident size of this process so far, bytes */
 
 #endif

@@ -41,7 +41,7 @@ void work_at(const char *what, uint64_t done, uint64_t total) { work_report(&(Wo
 
 void work_at_bytes(const char *what, uint64_t done, uint64_t total) { work_report(&(Work){what, done, total, true}); }
 
-void work_hold(const char *what) {
+void work_pause_at(const char *what) {
     if (!target.held) target.held = what;
 }
 
@@ -55,9 +55,9 @@ void work_end(const char *what) {
 
 /* ---- when a line is due ---- */
 
-bool pace_due(Pace *pace, double now, bool redraws) {
+bool progress_due(ProgressTimer *pace, double now, bool redraws) {
     static const double quiet = 2, first_minute = 60, same = 1;
-    if (!pace->begun || (pace->over && now - pace->asked > same)) *pace = (Pace){.at_once = pace->at_once, .begun = true, .began = now};
+    if (!pace->begun || (pace->over && now - pace->asked > same)) *pace = (ProgressTimer){.at_once = pace->at_once, .begun = true, .began = now};
     pace->over = false;
     pace->asked = now;
     double taken = now - pace->began, apart = redraws ? 0.1 : taken > first_minute ? 60 : 10;
@@ -67,4 +67,4 @@ bool pace_due(Pace *pace, double now, bool redraws) {
     return true;
 }
 
-void pace_over(Pace *pace) { pace->over = true; }
+void progress_ended(ProgressTimer *pace) { pace->over = true; }

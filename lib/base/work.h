@@ -25,16 +25,16 @@ void work_at(const char *what, uint64_t done, uint64_t total);
 void work_at_bytes(const char *what, uint64_t done, uint64_t total);
 void work_end(const char *what); /* after a failure too; harmless where it is not told */
 /* From now on this work alone is told, not what it consists of, such as the saving of what is merged; until work_end of it. */
-void work_hold(const char *what);
+void work_pause_at(const char *what);
 
 /* When a line about work is due. {0} begins with the first call. Nothing in the first 2 seconds; then on a terminal that redraws its line ten times a
  * second, else a line in 10 seconds, and after the first minute a line a minute. Work that follows within a second goes on with the same pace. */
-typedef struct Pace {
+typedef struct ProgressTimer {
     bool at_once; /* the first line is due at once */
     bool begun, over, shown;
     double began, asked, last; /* last: when a line was due; asked: when it was asked last */
-} Pace;
-bool pace_due(Pace *pace, double now, bool redraws);
-void pace_over(Pace *pace); /* the work has ended */
+} ProgressTimer;
+bool progress_due(ProgressTimer *pace, double now, bool redraws);
+void progress_ended(ProgressTimer *pace); /* the work has ended */
 
 #endif

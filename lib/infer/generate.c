@@ -124,7 +124,7 @@ void session_free(Session *session) {
     free(session);
 }
 
-int64_t session_room(const Session *session) { return session->max_tokens; }
+int64_t session_max_tokens(const Session *session) { return session->max_tokens; }
 
 /* The pages of the beginning that the new prompt shares with what was said; its last token is always computed, for its logits. */
 static int64_t session_resume(Session *session, const Prompt *prompt, KvPageList *pages) {

@@ -63,7 +63,7 @@ typedef struct Completion {
 typedef struct Session Session;
 Status session_new(const Model *model, int64_t max_tokens, Session **session); /* ST_RESOURCE; max_tokens: prompt and answer at most */
 void session_free(Session *session);                                           /* NULL is fine */
-int64_t session_room(const Session *session);                                  /* its max_tokens */
+int64_t session_max_tokens(const Session *session);                            /* its max_tokens */
 
 /* Memory that a call leaves to the next one: keys and values, and what a step computes. Of new pages the system clears a gigabyte a second. */
 typedef struct GenerateMemory GenerateMemory;

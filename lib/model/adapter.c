@@ -175,7 +175,7 @@ static bool targets_fit(const Model *model, const LoraConfig *config) {
 static Status take_names_of_targets(Model *model, const LoraConfig *config) {
     const TextNames *own = model->config.text_names;
     for (int i = 0; i < N_NAMES && !targets_fit(model, config); i++) TRY(text_rename(model, &text_names[i]));
-    return targets_fit(model, config) ? ST_OK : text_rename(model, own ? own : &text_names[NAMES_ALONE]);
+    return targets_fit(model, config) ? ST_OK : text_rename(model, own ? own : &text_names[NAMES_PLAIN]);
 }
 
 static Status rename_all(const Model *model, const TextNames *names, size_t n, const char ***list) {
@@ -189,7 +189,7 @@ static Status rename_all(const Model *model, const TextNames *names, size_t n, c
 
 /* Back to the checkpoint's names, as are the paths among the adapter's settings. */
 static Status take_own_names(Model *model, const TextNames *own) {
-    if (!own) own = &text_names[NAMES_ALONE];
+    if (!own) own = &text_names[NAMES_PLAIN];
     if (!model->config.text_names || model->config.text_names == own) return ST_OK;
     TRY(rename_all(model, own, model->lora.n_targets, &model->lora.targets));
     TRY(rename_all(model, own, model->lora.n_saved, &model->lora.saved));
@@ -328,7 +328,7 @@ static bool is_zero(const StoredTensor *stored) {
  * names of the tower's layers too, and training on text leaves their B at zero. */
 static bool is_idle_pair(const AdapterReader *reader, const StoredTensor *stored) {
     const char *end = strstr(stored->name, ".lora_"), *name = stored->name + strlen(PEFT_PREFIX);
-    if (!end || !text_starts_with(stored->name, PEFT_PREFIX) || !text_is_other_part(&reader->model->config, name)) return false;
+    if (!end || !text_starts_with(stored->name, PEFT_PREFIX) || !text_is_unused_part(&reader->model->config, name)) return false;
     Str b = {0};
     str_printf(&b, "%.*s.lora_B.weight", (int)(end - stored->name), stored->name);
     const StoredTensor *other = safetensors_find(reader->files, str_text(&b));
@@ -350,7 +350,7 @@ static Status check_surplus(const AdapterReader *reader, const char *dir) {
         bool idle = !reader->used[i] && is_idle_pair(reader, stored);
         n_idle += idle;
         if (reader->used[i] || idle) continue;
-        bool outside = text_starts_with(stored->name, PEFT_PREFIX) && text_is_other_part(&model->config, stored->name + strlen(PEFT_PREFIX));
+        bool outside = text_starts_with(stored->name, PEFT_PREFIX) && text_is_unused_part(&model->config, stored->name + strlen(PEFT_PREFIX));
         if (outside) {
             status_fail(ST_INPUT, "tensor '%s' in '%s' is an adapter of another part than the text model in '%s', which is not supported",
                         stored->name, stored->file, model->dir);

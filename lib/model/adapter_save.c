@@ -21,7 +21,7 @@ static void write_number(JsonWriter *w, const char *key, double value) {
 }
 
 /* Whether the model's paths begin otherwise than those of a language model alone. */
-static bool is_text_part(const Model *model) { return model->config.wrapper && model->config.text_names != &text_names[NAMES_ALONE]; }
+static bool is_text_part(const Model *model) { return model->config.wrapper && model->config.text_names != &text_names[NAMES_PLAIN]; }
 
 /* What PEFT looks for of a module that is trained whole: the name in today's classes of transformers, which differs from an older checkpoint's.
  * LoRA's matrices it finds by either name; serving engines know the checkpoint's, and load no whole modules. */
@@ -34,7 +34,7 @@ static const char *saved_path(const Model *model, const char *path) {
 
 /* A layer's path without what comes before "layers", which differs from one version of transformers to another. */
 static const char *inner_path(const Model *model, const Linear *linear) {
-    const char *path = text_path(&model->config, &text_names[NAMES_ALONE], linear->path, model->arena), *prefix = model->config.family->names->prefix;
+    const char *path = text_path(&model->config, &text_names[NAMES_PLAIN], linear->path, model->arena), *prefix = model->config.family->names->prefix;
     return path && text_starts_with(path, prefix) ? path + strlen(prefix) : path;
 }
 
@@ -152,8 +152,8 @@ static void write_patterns(JsonWriter *w, const Model *model, bool ranks) {
 static bool names_other_part(const Model *model, const char *name) {
     size_t n = strlen(name);
     bool found = false;
-    for (size_t i = 0; i < model->n_carried && !found; i++) {
-        const char *path = model->carried[i]->name, *end = strrchr(path, '.');
+    for (size_t i = 0; i < model->n_passthrough && !found; i++) {
+        const char *path = model->passthrough[i]->name, *end = strrchr(path, '.');
         found = end && (size_t)(end - path) >= n && strncmp(end - n, name, n) == 0;
     }
     return found;

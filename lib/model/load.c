@@ -162,10 +162,10 @@ const Mapping *model_mapping(const Model *model, const void *data) {
     return NULL;
 }
 
-void model_forget(const Model *model, const void *data, size_t bytes) {
+void model_drop_pages(const Model *model, const void *data, size_t bytes) {
     const Mapping *mapping = model_mapping(model, data);
     size_t begin = mapping ? (size_t)((const uint8_t *)data - mapping->data) : 0;
-    if (mapping) file_forget(mapping, begin, begin + bytes);
+    if (mapping) file_drop_pages(mapping, begin, begin + bytes);
 }
 
 /* A copy of the model's own, converted to `dtype`. Each piece of a matrix is given back to the file before the next one is read: a matrix as large as
@@ -179,7 +179,7 @@ static Status stored_copy(const Model *model, const StoredTensor *stored, DType 
         int64_t n = MIN(most, stored->count - at);
         const uint8_t *from = stored->data + (size_t)at * dtype_size(stored->dtype);
         convert_elements(from, stored->dtype, (char *)(*tensor)->data + (size_t)at * dtype_size(dtype), dtype, (size_t)n);
-        if (n_dims > 1) model_forget(model, from, (size_t)n * dtype_size(stored->dtype));
+        if (n_dims > 1) model_drop_pages(model, from, (size_t)n * dtype_size(stored->dtype));
     }
     return ST_OK;
 }
@@ -194,7 +194,7 @@ static Status check_streamed(const Model *model, const Tensor *weight, const Sto
         piece.data = (char *)weight->data + (size_t)at * dtype_size(weight->dtype);
         int64_t found = tensor_find_nonfinite(&piece);
         if (found >= 0) return not_finite(stored->name, stored->file, at + found);
-        model_forget(model, piece.data, tensor_bytes(&piece));
+        model_drop_pages(model, piece.data, tensor_bytes(&piece));
     }
     return ST_OK;
 }
@@ -221,7 +221,7 @@ static Status place(Loader *loader, const StoredTensor *stored, int n_dims, cons
     } else {
         *tensor = tensor_view(model->arena, model->device, stored->dtype, n_dims, shape, (void *)stored->data);
         if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
-        if (model_mapping(model, stored->data)) file_watch(model_mapping(model, stored->data));
+        if (model_mapping(model, stored->data)) file_watch_truncation(model_mapping(model, stored->data));
     }
     if (!loader->options->skip_nan_check && loader->options->streamed)
         TRY(check_streamed(model, *tensor, stored));
@@ -300,14 +300,14 @@ static Status sort_surplus(const Loader *loader) {
     size_t n_ignored = 0, n_left = 0;
     while (n_ignored < COUNT_OF(names->ignored) && names->ignored[n_ignored]) n_ignored++;
     const StoredTensor *first = NULL;
-    model->carried = arena_alloc(model->arena, (model->files->n + 1) * sizeof *model->carried);
-    if (!model->carried) return ST_RESOURCE;
+    model->passthrough = arena_alloc(model->arena, (model->files->n + 1) * sizeof *model->passthrough);
+    if (!model->passthrough) return ST_RESOURCE;
     for (size_t i = 0; i < model->files->n; i++) {
         const StoredTensor *stored = &model->files->tensors[i];
         if (loader->used[i]) continue;
-        if (text_carries(&model->config, stored->name)) {
-            model->carried[model->n_carried++] = stored;
-            if (model_mapping(model, stored->data)) file_watch(model_mapping(model, stored->data));
+        if (text_is_passthrough(&model->config, stored->name)) {
+            model->passthrough[model->n_passthrough++] = stored;
+            if (model_mapping(model, stored->data)) file_watch_truncation(model_mapping(model, stored->data));
         } else if (!module_matches(stored->name, names->ignored, n_ignored)) {
             if (!first) first = stored;
             n_left++;

@@ -229,8 +229,8 @@ typedef struct Model {
     LoraConfig lora;     /* of the attached adapter; rank 0 = none */
     Checkpointing checkpointing;
     Safetensors *files;
-    const StoredTensor **carried; /* n_carried: tensors that are not used, and are part of what is saved */
-    size_t n_carried;
+    const StoredTensor **passthrough; /* n_passthrough: tensors that are not used, and are part of what is saved */
+    size_t n_passthrough;
     Arena *arena; /* the run's: weights, adapters, gradients */
 } Model;
 typedef struct ModelOptions {
@@ -238,7 +238,7 @@ typedef struct ModelOptions {
     DType compute;       /* f32 or bf16 (f64 on the reference device) */
     bool train_all;      /* full fine-tuning: every weight becomes a trained f32 copy */
     bool skip_nan_check; /* weights are looked through for NaN and infinities unless set */
-    /* For who reads each weight once: they stay in the mapped file, and what was looked through is given back (model_forget) */
+    /* For who reads each weight once: they stay in the mapped file, and what was looked through is given back (model_drop_pages) */
     bool streamed;
     /* a reward model: with `score` instead of the head over the vocabulary. A checkpoint without one gets a new one, drawn by `seed` with
      * initializer_range */
@@ -257,12 +257,12 @@ void model_free(Model *model);
 uint64_t model_fingerprint(const Model *model);
 const Mapping *model_mapping(const Model *model, const void *data); /* the mapped file that holds these bytes; NULL when they lie elsewhere */
 /* Of a weight: if it is in the mapped file, it was read for now, and the system may take the memory back */
-void model_forget(const Model *model, const void *data, size_t bytes);
+void model_drop_pages(const Model *model, const void *data, size_t bytes);
 /* A second model on the very same frozen weights, to carry another adapter: nothing is copied, its parameters are only what is attached to it.
- * `model`, of which no weight may be trained or replaced (model_can_twin), must outlive it. ST_RESOURCE. */
-Status model_twin(const Model *model, Model **twin);
-Status model_twin_scores(const Model *model, uint64_t seed, Model **twin); /* with a score, as ModelOptions.scores and seed make it */
-bool model_can_twin(const Model *model);
+ * `model`, of which no weight may be trained or replaced (model_can_share_weights), must outlive it. ST_RESOURCE. */
+Status model_share_weights(const Model *model, Model **twin);
+Status model_share_weights_scored(const Model *model, uint64_t seed, Model **twin); /* with a score, as ModelOptions.scores and seed make it */
+bool model_can_share_weights(const Model *model);
 
 /* Uniform noise on the embeddings of each segment: of at most alpha / sqrt(tokens of its sequence x hidden_size), drawn by keys[segment]; of segments
  * that share a beginning the longest sequence counts. alpha 0: none. Source: NEFTune, arXiv 2310.05914, algorithm 1. */

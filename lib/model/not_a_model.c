@@ -62,10 +62,10 @@ Status hint_other_files(Status status, const char *dir) {
     Failure failure;
     char **files = NULL;
     size_t n = 0;
-    failure_keep(&failure, status);
+    failure_save(&failure, status);
     Arena *arena = arena_new(0);
     const Stranger *stranger = arena && dir_list(dir, arena, &files, &n) == ST_OK ? find_stranger(files, n) : NULL;
-    failure_say(&failure);
+    failure_restore(&failure);
     if (stranger) {
         Str text = {0};
         for (const char *at = stranger->hint; *at; at++) {

@@ -71,7 +71,7 @@ static Status write_random(Model *model, const char *dir, json_t *config, DType 
         log_message(LOG_WARNING, "of a %s only the text part is made: the others, which config.json describes, are missing", model->config.wrapper);
     TRY(model_build(model, model->config.scores));
     TRY(dir_make(dir));
-    TRY(dir_room(dir, weight_bytes(model, dtype)));
+    TRY(dir_check_space(dir, weight_bytes(model, dtype)));
     TRY(write_weights(model, path_join(model->arena, dir, "model.safetensors"), dtype, seed, scale));
     return config_write(config, dtype, path_join(model->arena, dir, "config.json"));
 }

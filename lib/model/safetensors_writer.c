@@ -123,7 +123,7 @@ Status safetensors_commit(SafetensorsWriter *writer) {
     ASSERT(safetensors_failed(writer) || writer->written == writer->declared, "%llu bytes written, %llu declared",
            (unsigned long long)writer->written, (unsigned long long)writer->declared);
     Status status = safetensors_failed(writer) ? ST_OK : check_names(writer);
-    if (status == ST_OK) status = file_check_cuts();
+    if (status == ST_OK) status = file_check_truncation();
     if (status == ST_OK)
         status = writer_commit(&writer->file);
     else

@@ -163,7 +163,7 @@ done:
 /* A tensor to be written: a parameter of the model, or one that is carried along. */
 typedef struct Saved {
     const Param *param; /* NULL: carried */
-    const StoredTensor *carried;
+    const StoredTensor *passthrough;
     DType dtype; /* of the parameter */
     size_t place, element, bytes;
 } Saved;
@@ -180,7 +180,7 @@ typedef struct Shards {
     size_t n, *first, total;
 } Shards;
 
-static const char *saved_name(const Saved *saved) { return saved->param ? saved->param->name : saved->carried->name; }
+static const char *saved_name(const Saved *saved) { return saved->param ? saved->param->name : saved->passthrough->name; }
 
 /* That of the checkpoint, so that norms in f32 stay so in a file of bf16. */
 static DType own_dtype(const Model *model, const char *name) {
@@ -197,7 +197,7 @@ static int by_element(const void *left, const void *right) {
 
 static Status list_tensors(Shards *shards, Arena *arena) {
     const Model *model = shards->model;
-    shards->tensors = arena_alloc(arena, (model->params.n + model->n_carried + 1) * sizeof *shards->tensors);
+    shards->tensors = arena_alloc(arena, (model->params.n + model->n_passthrough + 1) * sizeof *shards->tensors);
     if (!shards->tensors) return ST_RESOURCE;
     for (size_t i = 0; i < model->params.n; i++) {
         const Param *param = &model->params.items[i];
@@ -207,10 +207,10 @@ static Status list_tensors(Shards *shards, Arena *arena) {
         shards->tensors[shards->n_tensors++].bytes = (size_t)tensor_count(param->tensor) * dtype_size(dtype);
         shards->coarse |= dtype == DT_BF16 || dtype == DT_F16;
     }
-    for (size_t i = 0; i < model->n_carried; i++) {
-        const StoredTensor *carried = model->carried[i];
-        size_t element = carried->count > 0 ? carried->bytes / (size_t)carried->count : 1;
-        shards->tensors[shards->n_tensors] = (Saved){NULL, carried, DT_F32, shards->n_tensors, element, carried->bytes};
+    for (size_t i = 0; i < model->n_passthrough; i++) {
+        const StoredTensor *passthrough = model->passthrough[i];
+        size_t element = passthrough->count > 0 ? passthrough->bytes / (size_t)passthrough->count : 1;
+        shards->tensors[shards->n_tensors] = (Saved){NULL, passthrough, DT_F32, shards->n_tensors, element, passthrough->bytes};
         shards->n_tensors++;
     }
     return ST_OK;
@@ -262,37 +262,38 @@ static Status write_rounded(Shards *shards, const Saved *saved, SafetensorsWrite
         error = round_sums(values, before, change, n, saved->dtype, stored, base ? shards->loss : &unasked);
         safetensors_write(writer, stored, n * saved->element);
         size_t seen = (at + n) % GIVEN_BACK ? (at + n) % GIVEN_BACK : GIVEN_BACK;
-        if (base && (seen == GIVEN_BACK || at + n == count)) model_forget(shards->model, base->data + (at + n - seen) * size, seen * size);
+        if (base && (seen == GIVEN_BACK || at + n == count)) model_drop_pages(shards->model, base->data + (at + n - seen) * size, seen * size);
     }
     const Mapping *mapping = base ? model_mapping(shards->model, base->data) : NULL;
-    if (mapping && shards->model->n_carried == 0 && file_forgive_cut(mapping)) shards->base_cut = true; /* the weights are the model's own */
+    if (mapping && shards->model->n_passthrough == 0 && file_ignore_truncation(mapping))
+        shards->base_cut = true; /* the weights are the model's own */
     if (isfinite(error)) return ST_OK;
     status_fail(ST_NUMERIC, "a trained value of tensor '%s' does not fit into %s", param->name, dtype_name(saved->dtype));
     return status_hint(ST_NUMERIC, "f32 and bf16 hold larger values");
 }
 
 /* As it is, piece by piece: no more of the mapped file is in memory than that. */
-static void write_carried(const Model *model, const StoredTensor *carried, SafetensorsWriter *writer) {
+static void write_carried(const Model *model, const StoredTensor *passthrough, SafetensorsWriter *writer) {
     const size_t most = (size_t)8 << 20;
-    for (size_t at = 0; at < carried->bytes && !safetensors_failed(writer); at += most) {
-        safetensors_write(writer, carried->data + at, MIN(most, carried->bytes - at));
-        model_forget(model, carried->data + at, MIN(most, carried->bytes - at));
+    for (size_t at = 0; at < passthrough->bytes && !safetensors_failed(writer); at += most) {
+        safetensors_write(writer, passthrough->data + at, MIN(most, passthrough->bytes - at));
+        model_drop_pages(model, passthrough->data + at, MIN(most, passthrough->bytes - at));
     }
 }
 
 static Status write_tensors(Shards *shards, size_t s, SafetensorsWriter *writer) {
     for (size_t i = shards->first[s]; i < shards->first[s + 1]; i++) {
         const Saved *saved = &shards->tensors[i];
-        if (saved->carried)
-            safetensors_declare_as(writer, saved->carried);
+        if (saved->passthrough)
+            safetensors_declare_as(writer, saved->passthrough);
         else
             safetensors_declare(writer, saved->param->name, saved->dtype, saved->param->tensor->n_dims, saved->param->tensor->shape);
     }
     for (size_t i = shards->first[s]; i < shards->first[s + 1] && !safetensors_failed(writer); i++) {
         const Saved *saved = &shards->tensors[i];
         const Tensor *tensor = saved->param ? saved->param->tensor : NULL;
-        if (saved->carried)
-            write_carried(shards->model, saved->carried, writer);
+        if (saved->passthrough)
+            write_carried(shards->model, saved->passthrough, writer);
         else if (shards->coarse && saved->dtype != DT_F64)
             TRY(write_rounded(shards, saved, writer));
         else
@@ -326,7 +327,7 @@ static Status write_directory(void *context, const char *dir) {
     const Model *model = shards->model;
     Arena *arena = arena_new(0);
     Status status = arena ? plan_shards(shards, arena) : ST_RESOURCE;
-    if (status == ST_OK) status = dir_room(dir, shards->total);
+    if (status == ST_OK) status = dir_check_space(dir, shards->total);
     for (size_t s = 0; status == ST_OK && s < shards->n; s++) status = write_shard(shards, s, path_join(arena, dir, shard_name(shards, s, arena)));
     if (status == ST_OK && shards->n > 1) status = write_index(shards, dir, arena);
     arena_free(arena);

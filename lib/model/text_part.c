@@ -8,7 +8,7 @@
 #include <string.h>
 
 const TextNames text_names[N_NAMES] = {
-    [NAMES_ALONE] = {"", true},
+    [NAMES_PLAIN] = {"", true},
     [NAMES_MODEL_LANGUAGE_MODEL] = {"model.language_model.", false}, /* transformers since 4.52; Qwen3.5, Gemma 4 as published */
     [NAMES_LANGUAGE_MODEL] = {"language_model.", true},              /* before that; Gemma 3, Mistral, LLaVA as published */
     [NAMES_TEXT_MODEL] = {"model.text_model.", false},               /* Idefics 3, SmolVLM */
@@ -131,7 +131,7 @@ Status text_config_find(const json_t *json, const char *path, Arena *arena, Text
 
 /* ---- names ---- */
 
-static const TextNames *names_of(const ModelConfig *config) { return config->text_names ? config->text_names : &text_names[NAMES_ALONE]; }
+static const TextNames *names_of(const ModelConfig *config) { return config->text_names ? config->text_names : &text_names[NAMES_PLAIN]; }
 
 static const char *path_alone(const ModelConfig *config, const char *path, Arena *arena) {
     const TextNames *own = names_of(config);
@@ -174,7 +174,7 @@ const TextNames *text_names_in(const ModelConfig *config, const Safetensors *fil
     size_t skip = strlen(root);
     for (int i = -1; arena && i <= N_NAMES && !found; i++) {
         const TextNames *names = i < 0 ? names_of(config) : &text_names[i % N_NAMES];
-        if (i == NAMES_ALONE) continue; /* the last one, as number N_NAMES */
+        if (i == NAMES_PLAIN) continue; /* the last one, as number N_NAMES */
         for (size_t t = 0; t < files->n && !found; t++)
             if (text_starts_with(files->tensors[t].name, root) && belongs(config, names, files->tensors[t].name + skip, arena)) found = names;
     }
@@ -238,15 +238,15 @@ static bool of_text_part(const ModelConfig *config, const char *name, Arena *are
     return false;
 }
 
-bool text_is_other_part(const ModelConfig *config, const char *name) {
+bool text_is_unused_part(const ModelConfig *config, const char *name) {
     Arena *arena = config->wrapper ? arena_new(0) : NULL;
     bool other = arena && !of_text_part(config, name, arena);
     arena_free(arena);
     return other;
 }
 
-bool text_carries(const ModelConfig *config, const char *name) {
-    if (text_starts_with(name, "mtp.") || strstr(name, ".mtp.") || text_is_other_part(config, name)) return true;
+bool text_is_passthrough(const ModelConfig *config, const char *name) {
+    if (text_starts_with(name, "mtp.") || strstr(name, ".mtp.") || text_is_unused_part(config, name)) return true;
     Arena *arena = arena_new(0);
     bool behind = arena && layer_of(config, name, arena) >= config->num_hidden_layers;
     arena_free(arena);
@@ -259,13 +259,13 @@ static size_t part_length(const char *name) {
     return strncmp(name, "model.", 6) == 0 ? n + 1 + strcspn(name + n + 1, ".") : n;
 }
 
-void text_describe_carried(const Model *model, Str *text) {
-    for (size_t i = 0; i < model->n_carried; i++) {
-        const char *name = model->carried[i]->name;
+void text_describe_passthrough(const Model *model, Str *text) {
+    for (size_t i = 0; i < model->n_passthrough; i++) {
+        const char *name = model->passthrough[i]->name;
         size_t n = part_length(name), count = 0;
         bool first = true;
-        for (size_t k = 0; k < model->n_carried; k++) {
-            const char *other = model->carried[k]->name;
+        for (size_t k = 0; k < model->n_passthrough; k++) {
+            const char *other = model->passthrough[k]->name;
             bool same = part_length(other) == n && strncmp(other, name, n) == 0;
             count += same;
             first = first && !(same && k < i);
@@ -278,7 +278,7 @@ void text_warn_of_layers(const Model *model) {
     const ModelConfig *config = &model->config;
     Arena *arena = arena_new(0);
     int64_t last = config->num_hidden_layers - 1;
-    for (size_t i = 0; arena && i < model->n_carried; i++) last = MAX(last, layer_of(config, model->carried[i]->name, arena));
+    for (size_t i = 0; arena && i < model->n_passthrough; i++) last = MAX(last, layer_of(config, model->passthrough[i]->name, arena));
     arena_free(arena);
     int64_t extra = last + 1 - config->num_hidden_layers;
     if (extra > MAX(config->prediction_layers, 0))

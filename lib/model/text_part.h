@@ -15,8 +15,8 @@ struct TextNames {
     const char *prefix;
     bool whole;
 };
-enum { NAMES_ALONE, NAMES_MODEL_LANGUAGE_MODEL, NAMES_LANGUAGE_MODEL, NAMES_TEXT_MODEL, N_NAMES };
-extern const TextNames text_names[N_NAMES]; /* NAMES_ALONE: as the family's files have them */
+enum { NAMES_PLAIN, NAMES_MODEL_LANGUAGE_MODEL, NAMES_LANGUAGE_MODEL, NAMES_TEXT_MODEL, N_NAMES };
+extern const TextNames text_names[N_NAMES]; /* NAMES_PLAIN: as the family's files have them */
 
 /* ---- config.json ---- */
 
@@ -48,10 +48,10 @@ Status text_rename(Model *model, const TextNames *names);
 
 /* Whether the tensor, which the decoder has no place for, is of a kind that is carried along: other parts of a wrapped model, layers that predict
  * further tokens (mtp.*), layers behind the last one. */
-bool text_carries(const ModelConfig *config, const char *name);
-bool text_is_other_part(const ModelConfig *config, const char *name); /* the first of these */
+bool text_is_passthrough(const ModelConfig *config, const char *name);
+bool text_is_unused_part(const ModelConfig *config, const char *name); /* the first of these */
 /* What is carried, by its parts: "model.visual (31 tensors), mtp (2)". */
-void text_describe_carried(const Model *model, Str *text);
+void text_describe_passthrough(const Model *model, Str *text);
 /* Warns of layers behind the last one that config.json does not speak of. */
 void text_warn_of_layers(const Model *model);
 

@@ -11,7 +11,7 @@ static bool is_frozen_base(const Model *model, const Tensor *tensor) {
     return false;
 }
 
-bool model_can_twin(const Model *model) {
+bool model_can_share_weights(const Model *model) {
     for (size_t i = 0; i < model->n_modules; i++) {
         const Module *module = &model->modules[i];
         if (!is_frozen_base(model, *module->weight) || (module->bias && !is_frozen_base(model, *module->bias))) return false;
@@ -46,12 +46,12 @@ static Status make_twin(const Model *model, bool scores, Model **result) {
     return ST_OK;
 }
 
-Status model_twin(const Model *model, Model **twin) {
+Status model_share_weights(const Model *model, Model **twin) {
     ASSERT(!model->score, "a twin of the reward model '%s' needs a score", model->dir);
     return make_twin(model, false, twin);
 }
 
-Status model_twin_scores(const Model *model, uint64_t seed, Model **twin) {
+Status model_share_weights_scored(const Model *model, uint64_t seed, Model **twin) {
     TRY(make_twin(model, true, twin));
     Status status = scalar_head_add(
         *twin, &(ScalarHeadConfig){.name = "score", .role = PARAM_BASE, .deviation = model->config.initializer_range, .seed = seed}, &(*twin)->score);

@@ -28,7 +28,7 @@ extern const size_t n_recipe_sections;
 const Key *key_find(const char *dotted); /* NULL when unknown */
 const Key *key_in(const char *section, const char *name);
 /* The key, or section, that somebody meant by this name: another program's name for it, or the nearest; NULL: none is near. */
-const char *key_meant(const char *section, const char *name);
+const char *key_suggest(const char *section, const char *name);
 const char *key_alias(const char *name);         /* the key that another program calls so; NULL: none */
 void key_aliases(const char *dotted, Str *text); /* appends what other programs call it, with commas between */
 
@@ -37,12 +37,13 @@ enum { UNKNOWN_TOOLS = 16 };
 typedef struct UnknownKeys {
     Failure first, wrong; /* the first unknown key alone; the first value that is wrong */
     Str list;
-    size_t n, untold, of_tool[UNKNOWN_TOOLS]; /* keys; those not in the list; keys that each tool of key_aliases.def has */
+    size_t n, unlisted, of_tool[UNKNOWN_TOOLS]; /* keys; those not in the list; keys that each tool of key_aliases.def has */
 } UnknownKeys;
 /* line 0: on the command line; where: the same for people, as "in 'a.yaml' line 3". */
 /* value: what the command line said; NULL from a file. */
 void unknown_add(UnknownKeys *unknown, const char *section, const char *name, const char *value, int line, const char *where);
-Status unknown_say(const UnknownKeys *unknown, const char *file); /* ST_CONFIG with all of them and whose file it looks like; ST_OK: there are none */
+Status unknown_fail(const UnknownKeys *unknown,
+                    const char *file); /* ST_CONFIG with all of them and whose file it looks like; ST_OK: there are none */
 void unknown_release(UnknownKeys *unknown);
 static inline void *key_field(const Recipe *recipe, const Key *key) { return (char *)recipe + key->offset; }
 bool section_present(const Recipe *recipe, const char *section); /* true for the top level */

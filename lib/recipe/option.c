@@ -45,11 +45,11 @@ Status option_unknown(const OptionOwner *owner, const char *name, int line, cons
 }
 
 static Status wrong_value(const OptionOwner *owner, const OptionSpec *spec, int line) {
-    static const char *const kinds[] = {[TAKES_NUMBER] = "a number",
-                                        [TAKES_WHOLE] = "a whole number",
-                                        [TAKES_TRUTH] = "true or false",
-                                        [TAKES_TEXT] = "a text",
-                                        [TAKES_TEXTS] = "a list of texts"};
+    static const char *const kinds[] = {[OPTION_NUMBER] = "a number",
+                                        [OPTION_WHOLE] = "a whole number",
+                                        [OPTION_BOOL] = "true or false",
+                                        [OPTION_STRING] = "a text",
+                                        [OPTION_STRINGS] = "a list of texts"};
     char text[1024];
     int n = snprintf(text, sizeof text, "wrong value for '%s': expected ", spec->name);
     if (spec->choices)
@@ -65,12 +65,12 @@ static Status wrong_value(const OptionOwner *owner, const OptionSpec *spec, int 
 
 static bool read_number(const OptionSpec *spec, const Yaml *node, double *number) {
     bool truth;
-    if (spec->kind == TAKES_TRUTH) {
+    if (spec->kind == OPTION_BOOL) {
         if (!yaml_as_bool(node, &truth)) return false;
         *number = truth;
         return true;
     }
-    if (!yaml_as_double(node, number) || (spec->kind == TAKES_WHOLE && *number != floor(*number))) return false;
+    if (!yaml_as_double(node, number) || (spec->kind == OPTION_WHOLE && *number != floor(*number))) return false;
     return spec->low == spec->high || (*number >= spec->low && *number <= spec->high);
 }
 
@@ -88,9 +88,9 @@ static Status read_texts(const OptionOwner *owner, const OptionSpec *spec, const
 
 Status option_read(const OptionOwner *owner, const OptionSpec *spec, const Yaml *node, Arena *arena, OptionValue *value) {
     value->node = node;
-    if (spec->kind == TAKES_NODE) return ST_OK;
-    if (spec->kind == TAKES_TEXTS) return read_texts(owner, spec, node, arena, value);
-    if (spec->kind != TAKES_TEXT) return read_number(spec, node, &value->number) ? ST_OK : wrong_value(owner, spec, node->line);
+    if (spec->kind == OPTION_YAML) return ST_OK;
+    if (spec->kind == OPTION_STRINGS) return read_texts(owner, spec, node, arena, value);
+    if (spec->kind != OPTION_STRING) return read_number(spec, node, &value->number) ? ST_OK : wrong_value(owner, spec, node->line);
     if (node->kind != YAML_SCALAR || (spec->choices && !text_among(spec->choices, '|', node->text))) return wrong_value(owner, spec, node->line);
     return (value->text = arena_strdup(arena, node->text)) ? ST_OK : ST_RESOURCE;
 }

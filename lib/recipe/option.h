@@ -2,7 +2,7 @@
 /* Options of what a recipe names, a filter, a reward or a teacher: a table of what each takes, and the reading of a value.
  *
  *     enum { MAX };
- *     static const OptionSpec options[] = {[MAX] = {"max", TAKES_WHOLE, .value = 150, .low = 1, .high = 1e9, .help = "most words"}, {0}};
+ *     static const OptionSpec options[] = {[MAX] = {"max", OPTION_WHOLE, .value = 150, .low = 1, .high = 1e9, .help = "most words"}, {0}};
  *     OptionValue values[OPTIONS_MOST];
  *     TRY(options_read(&owner, options, map, arena, values));                   // the defaults, then what the map has; or one by one:
  *     options_init(options, values);
@@ -15,7 +15,7 @@
 #include "lib/base/yaml.h"
 
 enum { OPTIONS_MOST = 30 }; /* of one table */
-typedef enum OptionKind { TAKES_NUMBER, TAKES_WHOLE, TAKES_TRUTH, TAKES_TEXT, TAKES_TEXTS, TAKES_NODE } OptionKind;
+typedef enum OptionKind { OPTION_NUMBER, OPTION_WHOLE, OPTION_BOOL, OPTION_STRING, OPTION_STRINGS, OPTION_YAML } OptionKind;
 /* A table ends with an entry without name; NULL is an empty one. */
 typedef struct OptionSpec {
     const char *name;
@@ -27,7 +27,7 @@ typedef struct OptionSpec {
     const char *choices; /* of a text, "a|b|c"; NULL: any */
     const char *help;
 } OptionSpec;
-/* node: what the recipe has, as long as that is there; NULL: not given. TAKES_NODE is that alone. */
+/* node: what the recipe has, as long as that is there; NULL: not given. OPTION_YAML is that alone. */
 typedef struct OptionValue {
     double number;
     const char *text;

@@ -255,7 +255,7 @@ static Status read_value(Recipe *recipe, const Key *key, const Yaml *node, const
 static Status keep_wrong(Recipe *recipe, Status status) {
     UnknownKeys *unknown = recipe->unknown;
     if (status != ST_CONFIG || !unknown) return status;
-    if (unknown->wrong.status == ST_OK) failure_keep(&unknown->wrong, status);
+    if (unknown->wrong.status == ST_OK) failure_save(&unknown->wrong, status);
     return ST_OK;
 }
 
@@ -508,11 +508,11 @@ static Status read_all(Recipe *recipe, const char *path, const Str *text, const 
         status = recipe->path ? read_file(recipe, path, text) : ST_RESOURCE;
     }
     for (size_t i = 0; i < n_overrides && status == ST_OK; i++) status = read_override(recipe, overrides[i]);
-    if (status == ST_OK) status = unknown.n > 0 ? unknown_say(&unknown, path) : failure_say(&unknown.wrong);
-    failure_keep(&failure, status);
+    if (status == ST_OK) status = unknown.n > 0 ? unknown_fail(&unknown, path) : failure_restore(&unknown.wrong);
+    failure_save(&failure, status);
     unknown_release(&unknown);
     recipe->unknown = NULL;
-    return failure_say(&failure);
+    return failure_restore(&failure);
 }
 
 Status recipe_read_text(const char *path, const Str *text, const char *const *overrides, size_t n_overrides, Recipe **result) {

@@ -87,10 +87,10 @@ Status recipe_template_kwargs(const Recipe *recipe, json_t **values);
 Recipe recipe_dated(const Recipe *recipe, const char *day); /* the same with data.now: day; all else of it is the recipe's own and lives as long */
 /* Keys that came later and whose default means something new: a recipe that a run keeps, and that lacks them, means what it meant then. Here data.as,
  * whose rows were texts. */
-void recipe_as_before(Recipe *kept);
-/* With --resume: the recipe takes over what recipe_as_before says of the one that the run in recipe->output keeps, where it has one. ST_CONFIG,
- * ST_INPUT: that cannot be read; ST_RESOURCE. */
-Status recipe_take_up(Recipe *recipe);
+void recipe_set_old_defaults(Recipe *kept);
+/* With --resume: the recipe takes over what recipe_set_old_defaults says of the one that the run in recipe->output keeps, where it has one.
+ * ST_CONFIG, ST_INPUT: that cannot be read; ST_RESOURCE. */
+Status recipe_adopt_defaults_of_run(Recipe *recipe);
 /* ST_CONFIG when a run by this recipe has no step to do: too few rows for train.epochs. */
 Status recipe_check_steps(const Recipe *recipe, int64_t total_steps);
 /* The rows that are given for evaluation, with the key that names them: data.eval, or eval.data which is the same. NULL: none are. */

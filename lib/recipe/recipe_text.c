@@ -172,7 +172,7 @@ static bool is_length(const Key *key) {
 /* A run that was begun with data.now: null has the day it began, where its template writes one. */
 static bool takes_its_day(const Recipe *a, const Key *key) { return strcmp(key->dotted, "data.now") == 0 && !a->data_now; }
 
-/* Where the data section is missing nothing reads it, and a kept recipe does not have it (recipe_as_before). */
+/* Where the data section is missing nothing reads it, and a kept recipe does not have it (recipe_set_old_defaults). */
 static bool without_rows(const Recipe *a, const Recipe *b, const Key *key) {
     return strcmp(key->dotted, "data.as") == 0 && (!a->has_data || !b->has_data);
 }

@@ -54,7 +54,7 @@ void key_aliases(const char *dotted, Str *text) {
 
 static bool is_dotted(const char *section, const char *name) { return section[0] == '\0' && key_find(name); }
 
-const char *key_meant(const char *section, const char *name) {
+const char *key_suggest(const char *section, const char *name) {
     if (is_dotted(section, name)) return name;
     const char *alias = key_alias(name);
     if (alias) return alias;
@@ -101,7 +101,7 @@ static Status hint_at(const char *meant, const char *value) {
 }
 
 static Status fail_one(const char *section, const char *name, const char *value, const char *where) {
-    const char *meant = key_meant(section, name);
+    const char *meant = key_suggest(section, name);
     status_fail(ST_CONFIG, "unknown key '%s%s%s' %s", section, section[0] ? "." : "", name, where);
     if (is_dotted(section, name))
         return status_hint(ST_CONFIG, "in a file '%s' stands below '%.*s:'; with a dot it is written on the command line", strchr(name, '.') + 1,
@@ -111,11 +111,11 @@ static Status fail_one(const char *section, const char *name, const char *value,
 
 void unknown_add(UnknownKeys *unknown, const char *section, const char *name, const char *value, int line, const char *where) {
     enum { ROOM = 3400 }; /* of a message */
-    const char *meant = key_meant(section, name);
-    if (unknown->n++ == 0) failure_keep(&unknown->first, fail_one(section, name, value, where));
+    const char *meant = key_suggest(section, name);
+    if (unknown->n++ == 0) failure_save(&unknown->first, fail_one(section, name, value, where));
     count_tools(unknown, name);
     if (unknown->list.len > ROOM) {
-        unknown->untold++;
+        unknown->unlisted++;
         return;
     }
     str_append(&unknown->list, unknown->n > 1 ? ", " : "");
@@ -124,10 +124,10 @@ void unknown_add(UnknownKeys *unknown, const char *section, const char *name, co
     if (meant && strcmp(meant, name) != 0) str_printf(&unknown->list, " (here %s)", meant);
 }
 
-Status unknown_say(const UnknownKeys *unknown, const char *file) {
-    if (unknown->n < 2) return failure_say(&unknown->first);
+Status unknown_fail(const UnknownKeys *unknown, const char *file) {
+    if (unknown->n < 2) return failure_restore(&unknown->first);
     char more[32] = "", in[512] = "";
-    if (unknown->untold) snprintf(more, sizeof more, ", and %zu more", unknown->untold);
+    if (unknown->unlisted) snprintf(more, sizeof more, ", and %zu more", unknown->unlisted);
     if (file) snprintf(in, sizeof in, " in '%.480s'", file);
     status_fail(ST_CONFIG, "%zu unknown keys%s: %s%s", unknown->n, in, str_text(&unknown->list), more);
     const char *tool = likely_tool(unknown);

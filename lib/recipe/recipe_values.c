@@ -78,16 +78,16 @@ Recipe recipe_dated(const Recipe *recipe, const char *day) {
 
 /* ---- keys that came later ---- */
 
-void recipe_as_before(Recipe *kept) {
+void recipe_set_old_defaults(Recipe *kept) {
     if (!recipe_given(kept, "data.as")) kept->data_as = "text";
 }
 
-Status recipe_take_up(Recipe *recipe) {
+Status recipe_adopt_defaults_of_run(Recipe *recipe) {
     const char *path = recipe->output ? path_join(recipe->arena, recipe->output, "recipe.yaml") : NULL;
     Recipe *kept;
     if (!path || !file_exists(path)) return recipe->output && !path ? ST_RESOURCE : ST_OK;
     TRY(recipe_read(path, NULL, 0, &kept));
-    recipe_as_before(kept);
+    recipe_set_old_defaults(kept);
     if (!recipe_given(kept, "data.as") && strcmp(recipe->data_as, "auto") == 0) recipe->data_as = kept->data_as;
     recipe_free(kept);
     return ST_OK;

@@ -9,7 +9,7 @@
 /* More than that is a file in which something else is wrong. */
 enum { ROOM = 64 << 20, SHOWN = 3 };
 
-bool rejected_takes(const Rejected *rejected, Status status) { return rejected && status == ST_INPUT; }
+bool rejected_accepts(const Rejected *rejected, Status status) { return rejected && status == ST_INPUT; }
 
 Status rejected_add(Rejected *rejected, const RejectedRow *row, const char *reason) {
     JsonWriter w = {0};
@@ -36,7 +36,7 @@ Status rejected_add(Rejected *rejected, const RejectedRow *row, const char *reas
     return ST_OK;
 }
 
-void rejected_again(Rejected *rejected, int64_t n, const char *lines) {
+void rejected_restore(Rejected *rejected, int64_t n, const char *lines) {
     for (const char *at = lines, *end; (end = strchr(at, '\n')); at = end + 1, n--) {
         json_t *root = json_parse(at, (size_t)(end - at), 0, NULL);
         const char *file = json_string_value(json_object_get(root, "file")), *reason = json_string_value(json_object_get(root, "reason")),
@@ -58,7 +58,7 @@ static void shorten(Str *text, size_t len) {
     text->data[len] = '\0';
 }
 
-void rejected_back(Rejected *rejected, RejectedMark mark) {
+void rejected_rewind(Rejected *rejected, RejectedMark mark) {
     if (!rejected) return;
     rejected->n = mark.n;
     rejected->listed = mark.listed;

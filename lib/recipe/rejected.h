@@ -2,7 +2,7 @@
 /* Rows that a run leaves out because they cannot be used, with data.on_bad_row: skip; without it the first of them ends the run.
  *
  *     Status status = read(row);
- *     if (rejected_takes(recipe->rejected, status)) status = rejected_add(recipe->rejected, &(RejectedRow){file, unit, line, json}, status_text());
+ *     if (rejected_accepts(recipe->rejected, status)) status = rejected_add(recipe->rejected, &(RejectedRow){file, unit, line, json}, status_text());
  */
 #ifndef TUNE_REJECTED_H
 #define TUNE_REJECTED_H
@@ -20,16 +20,16 @@ typedef struct RejectedRow {
     const json_t *row; /* a text where the row could not be parsed; NULL: not known */
 } RejectedRow;
 /* Whether a row that failed so is left out: faults of rows are ST_INPUT. rejected NULL: never. */
-bool rejected_takes(const Rejected *rejected, Status status);
+bool rejected_accepts(const Rejected *rejected, Status status);
 Status rejected_add(Rejected *rejected, const RejectedRow *row, const char *reason); /* ST_OK */
-void rejected_again(Rejected *rejected, int64_t n, const char *lines);               /* n of them, as they were found before */
-/* Where the list ends now; rejected_back takes away what was added behind it. */
+void rejected_restore(Rejected *rejected, int64_t n, const char *lines);             /* n of them, as they were found before */
+/* Where the list ends now; rejected_rewind takes away what was added behind it. */
 typedef struct RejectedMark {
     int64_t n, listed;
     size_t lines, first;
 } RejectedMark;
 RejectedMark rejected_mark(const Rejected *rejected);
-void rejected_back(Rejected *rejected, RejectedMark mark);
+void rejected_rewind(Rejected *rejected, RejectedMark mark);
 bool rejected_describe(const Rejected *rejected, Str *text);         /* one sentence; false: there are none */
 Status rejected_write(const Rejected *rejected, const char *folder); /* rejected.jsonl, where there are any. ST_RESOURCE */
 void rejected_release(Rejected *rejected);

@@ -196,9 +196,9 @@ static Status train_checkpoint_save(Run *run, Arena *arena, int64_t step, const 
     if (status == ST_OK && !dir_exists(final)) status = dir_rename(aside, final);
     if (status == ST_OK) return remove_old(run, arena, keep);
     Failure failure;
-    failure_keep(&failure, status);
+    failure_save(&failure, status);
     (void)dir_remove(aside); /* gives the space back; what was wrong before is what counts */
-    return status_prefix(failure_say(&failure), "cannot save checkpoint of step %lld", (long long)step);
+    return status_prefix(failure_restore(&failure), "cannot save checkpoint of step %lld", (long long)step);
 }
 
 Status checkpoint_save(Run *run, int64_t step, const CheckpointItem *items, size_t n, const json_t *state, int64_t keep) {

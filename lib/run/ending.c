@@ -11,24 +11,24 @@
 
 #define TAIL ((size_t)64 << 10) /* of a file whose last line is looked at */
 
-static const char *const remedies[] = {[REMEDY_RESUME] = "resume", [REMEDY_MEND] = "mend", [REMEDY_ANEW] = "anew"};
+static const char *const remedies[] = {[NEXT_RESUME] = "resume", [NEXT_FIX] = "mend", [NEXT_NEW_RUN] = "anew"};
 
-Remedy remedy_of(Status status, bool mendable) {
-    if (status == ST_INTERRUPTED || status == ST_RESOURCE) return REMEDY_RESUME;
-    return status == ST_NUMERIC && !mendable ? REMEDY_ANEW : REMEDY_MEND;
+NextAction next_action_after(Status status, bool fixable) {
+    if (status == ST_INTERRUPTED || status == ST_RESOURCE) return NEXT_RESUME;
+    return status == ST_NUMERIC && !fixable ? NEXT_NEW_RUN : NEXT_FIX;
 }
 
 /* ---- written ---- */
 
-Status ending_write(const char *path, Status status, const char *hint, Remedy remedy, const char *resume) {
+Status ending_write(const char *path, Status status, const char *hint, NextAction next_action, const char *resume) {
     Failure failure;
     JsonWriter w = {0};
-    failure_keep(&failure, status);
+    failure_save(&failure, status);
     jw_object(&w, NULL);
     jw_string(&w, "error", failure.text);
     jw_string(&w, "hint", hint ? hint : failure.hint);
     jw_int(&w, "exit_code", status_exit_code(status));
-    jw_string(&w, "remedy", remedies[remedy]);
+    jw_string(&w, "remedy", remedies[next_action]);
     jw_string(&w, "resume", resume);
     jw_end_object(&w);
     str_append_char(&w.text, '\n');
@@ -78,7 +78,7 @@ static RunEnd end_by_lock(const char *log) {
     int fd = log ? open(log, O_RDONLY | O_CLOEXEC) : -1;
     bool known = fd >= 0 && fcntl(fd, RUN_ASK_LOCK, &lock) == 0;
     if (fd >= 0) close(fd);
-    return !known ? END_UNKNOWN : lock.l_type == F_UNLCK ? END_SILENT : END_GOES_ON;
+    return !known ? END_UNKNOWN : lock.l_type == F_UNLCK ? END_KILLED : END_GOES_ON;
 }
 
 /* Runs of older versions say in their log alone that they were interrupted. */
@@ -86,7 +86,7 @@ static RunEnd end_without_words(const char *log) {
     RunEnd end = end_by_lock(log);
     Str line = {0};
     last_line(log, &line);
-    if (end == END_SILENT && strstr(str_text(&line), " interrupted after step ")) end = END_INTERRUPTED;
+    if (end == END_KILLED && strstr(str_text(&line), " interrupted after step ")) end = END_INTERRUPTED;
     str_release(&line);
     return end;
 }
@@ -98,14 +98,14 @@ static const char *text_of(const json_t *object, const char *key, Arena *arena) 
 
 static void take_words(const json_t *stopped, Arena *arena, Ending *ending) {
     const char *error = text_of(stopped, "error", arena), *hint = text_of(stopped, "hint", arena);
-    const char *remedy = json_string_value(json_object_get(stopped, "remedy"));
+    const char *next_action = json_string_value(json_object_get(stopped, "remedy"));
     ending->error = error ? error : "";
     ending->hint = hint ? hint : "";
     ending->resume = text_of(stopped, "resume", arena);
     ending->end = json_integer_value(json_object_get(stopped, "exit_code")) == status_exit_code(ST_INTERRUPTED) ? END_INTERRUPTED : END_ERROR;
-    ending->remedy = REMEDY_MEND;
+    ending->next_action = NEXT_FIX;
     for (size_t i = 0; i < COUNT_OF(remedies); i++)
-        if (remedy && strcmp(remedy, remedies[i]) == 0) ending->remedy = (Remedy)i;
+        if (next_action && strcmp(next_action, remedies[i]) == 0) ending->next_action = (NextAction)i;
 }
 
 /* As it was typed, to go on. */
@@ -134,15 +134,15 @@ Status ending_read(const char *dir, Arena *arena, Ending *ending) {
     else
         ending->end = end_without_words(log);
     json_decref(json);
-    if (ending_is_death(ending) && !ending->resume) ending->resume = command_that_began(path_join(arena, dir, "started.json"), arena);
+    if (ending_is_failure(ending) && !ending->resume) ending->resume = command_that_began(path_join(arena, dir, "started.json"), arena);
     return ST_OK;
 }
 
 /* ---- in words ---- */
 
-bool ending_is_death(const Ending *ending) { return ending->end == END_INTERRUPTED || ending->end == END_ERROR || ending->end == END_SILENT; }
+bool ending_is_failure(const Ending *ending) { return ending->end == END_INTERRUPTED || ending->end == END_ERROR || ending->end == END_KILLED; }
 
-const char *ending_word(RunEnd end) {
+const char *ending_name(RunEnd end) {
     static const char *const words[] = {"unfinished", "finished", "running", "interrupted", "failed", "killed"};
     return words[end];
 }
@@ -159,12 +159,12 @@ void ending_describe(const Ending *ending, Str *text) {
     switch (ending->end) {
     case END_INTERRUPTED: str_append(text, "interrupted"); break;
     case END_ERROR: str_append(text, "ended by an error"); break;
-    case END_SILENT: str_append(text, "ended without a word"); break;
+    case END_KILLED: str_append(text, "ended without a word"); break;
     default: str_append(text, ending->end == END_GOES_ON ? "still running" : ending->end == END_FINISHED ? "finished" : "not finished");
     }
     append_step(ending, text);
     if (ending->end == END_ERROR) str_printf(text, ": %s", ending->error);
-    if (ending->end == END_SILENT)
+    if (ending->end == END_KILLED)
         str_append(
             text,
             ": it was killed (kill -9, or the system was out of memory), it crashed, the machine went down, or the disk was too full to say more");
@@ -179,12 +179,12 @@ static void append_from(const Ending *ending, Str *text) {
         str_append(text, "from the beginning, since there is no checkpoint");
 }
 
-void ending_advise(const Ending *ending, Str *text) {
-    if (!ending_is_death(ending)) return;
-    if (ending->remedy == REMEDY_ANEW) {
+void ending_describe_next_action(const Ending *ending, Str *text) {
+    if (!ending_is_failure(ending)) return;
+    if (ending->next_action == NEXT_NEW_RUN) {
         str_append(text, "--resume would fail the same way: the same numbers lead to the same step. Begin another run, in another output, with other "
                          "settings, such as a lower train.learning_rate.");
-    } else if (ending->remedy == REMEDY_MEND) {
+    } else if (ending->next_action == NEXT_FIX) {
         str_append(text, "--resume would fail the same way as long as that is so. Mend what the error names first: then --resume goes on ");
         append_from(ending, text);
         str_append(text, ". Where the recipe or the rows have to change, begin another run, in another output.");

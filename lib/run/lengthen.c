@@ -13,12 +13,12 @@ static const char record_name[] = "extended.json";
 
 /* ---- what there is ---- */
 
-Status lengthen_look(Lengthening *longer, const Recipe *recipe) {
+Status lengthen_read(Lengthening *longer, const Recipe *recipe) {
     const char *path = path_join(recipe->arena, recipe->output, "recipe.yaml");
     if (!path) return recipe->output ? ST_RESOURCE : ST_OK;
     if (!file_exists(path)) return ST_OK;
     TRY(recipe_read(path, NULL, 0, &longer->before));
-    recipe_as_before(longer->before);
+    recipe_set_old_defaults(longer->before);
     if (recipe_other_length(recipe, longer->before)) return ST_OK;
     recipe_free(longer->before);
     longer->before = NULL;

@@ -2,7 +2,7 @@
 /* A run that is resumed with another length (train.max_steps, train.epochs, rl.total_steps). It goes on from the newest checkpoint to which a run of
  * that length would have done the same, else from the newest one, and says what differs then. extended.json keeps what was done.
  *
- *     TRY(lengthen_look(&longer, recipe));              // longer.before: the recipe so far, NULL where the length is the same
+ *     TRY(lengthen_read(&longer, recipe));              // longer.before: the recipe so far, NULL where the length is the same
  *     TRY(lengthen_plan(&longer, recipe, kind, context)); // after kind->open: lib/train/lengthen_plan.h
  *     TRY(run_open_longer(recipe, RUN_RESUME, &longer, &run));
  */
@@ -26,7 +26,7 @@ struct Lengthening {
     int64_t done, from;  /* steps that were done; the checkpoint that it goes on from, -1 = the start */
     Str differs;         /* from a run that had been so long from the start; "" = nothing: the same bytes come out */
 };
-Status lengthen_look(Lengthening *longer, const Recipe *recipe);
+Status lengthen_read(Lengthening *longer, const Recipe *recipe);
 void lengthen_describe(const Lengthening *longer, Str *text);
 /* In a run directory that is locked: from here on the run has the new length, whenever the process ends. */
 Status lengthen_apply(const Lengthening *longer, Run *run, const Recipe *recipe);

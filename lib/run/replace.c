@@ -82,7 +82,7 @@ Status run_replace(const Run *run, const Recipe *recipe, Str *kept) {
     int fd;
     TRY(check_inputs_outside(run, recipe));
     TRY(run_lock(run, false, &fd)); /* held until it has its new name, so that no other process goes on with it here */
-    Status status = path_set_aside(run->dir, kept);
+    Status status = path_backup(run->dir, kept);
     if (fd >= 0) close(fd);
     return status;
 }

@@ -83,7 +83,7 @@ static const char *state_of(const RunRecord *run, Str *text) {
     }
     str_printf(text, "%s: step %lld", words[run->ending.end], (long long)numbers->steps);
     if (numbers->planned_steps > 0) str_printf(text, " of %lld", (long long)numbers->planned_steps);
-    return run->ending.end == END_ERROR || run->ending.end == END_SILENT ? "dead" : "open";
+    return run->ending.end == END_ERROR || run->ending.end == END_KILLED ? "dead" : "open";
 }
 
 static void write_state(const RunRecord *run, Str *html) {
@@ -692,8 +692,8 @@ Status report_write(const char *const *dirs, size_t n, const char *path, const M
 
 Status report_run(Run *run, const MetricsReader *reader, Status status) {
     Failure failure;
-    failure_keep(&failure, status);
+    failure_save(&failure, status);
     const char *dir = run_dir(run), *path = run_path(run, "report.html");
     if (path && report_write(&dir, 1, path, reader, NULL) != ST_OK) run_warn(run, "no report.html: %s", status_text());
-    return failure_say(&failure);
+    return failure_restore(&failure);
 }

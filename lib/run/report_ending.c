@@ -75,7 +75,7 @@ static void write_steps(const RunRecord *run, Str *html) {
 void report_ending(const RunRecord *run, Str *html) {
     const Ending *ending = &run->ending;
     Str text = {0};
-    if (!ending_is_death(ending)) return;
+    if (!ending_is_failure(ending)) return;
     ending_describe(ending, &text);
     str_append(html, "<div class=\"died\"><h3>How it ended</h3>");
     html_element(html, "p", str_text(&text));
@@ -86,7 +86,7 @@ void report_ending(const RunRecord *run, Str *html) {
     }
     write_steps(run, html);
     str_clear(&text);
-    ending_advise(ending, &text);
+    ending_describe_next_action(ending, &text);
     str_append(html, "<h3>What to do</h3>");
     html_element(html, "p", str_text(&text));
     str_append(html, "</div>\n");

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 const char *run_dir(const Run *run) { return run->dir; }
-const char *run_kept(const Run *run) { return run->kept; }
+const char *run_backup_path(const Run *run) { return run->kept; }
 bool run_finished(const Run *run) { return run->finished; }
 int64_t run_step(const Run *run) { return run->step; }
 const char *run_path(const Run *run, const char *name) { return path_join(run->arena, run->dir, name); }
@@ -65,7 +65,7 @@ static Status compare_recipe(const Run *run, const Recipe *recipe) {
     }
     Recipe *before;
     TRY(recipe_read(path, NULL, 0, &before));
-    recipe_as_before(before);
+    recipe_set_old_defaults(before);
     const char *now_value, *before_value, *key = recipe_difference(recipe, before, &now_value, &before_value);
     recipe_free(before);
     if (!key) return ST_OK;
@@ -199,7 +199,7 @@ static Status forget_end(Run *run) {
 }
 
 /* Refuses what must not go on; finds out whether the run was there before and is complete. */
-static Status examine(Run *run, const Recipe *recipe, RunTake take) {
+static Status examine(Run *run, const Recipe *recipe, RunMode take) {
     if (file_exists(run->dir) && !dir_exists(run->dir))
         return status_hint(status_fail(ST_CONFIG, "output '%s' is a file", run->dir), "a run is a folder: choose another output");
     if (holds_model(run))
@@ -241,12 +241,12 @@ static void warn_of_nothing(const Run *run) {
                 dir_exists(run->dir) ? "holds no run to go on with" : "does not exist");
 }
 
-Status run_check(const Recipe *recipe, RunTake take, bool *finished) {
+Status run_check(const Recipe *recipe, RunMode take, bool *finished) {
     Run *run;
     Status status = run_new(recipe, &run);
     if (status == ST_OK) status = examine(run, recipe, take);
     if (status == ST_OK && take == RUN_RESUME && !run->resumed) warn_of_nothing(run);
-    if (status == ST_OK && !run->finished) status = dir_could_make(run->dir);
+    if (status == ST_OK && !run->finished) status = dir_check_creatable(run->dir);
     *finished = run && run->finished;
     run_close(run);
     return status;
@@ -274,7 +274,7 @@ static Status put_aside(Run *run, const Recipe *recipe) {
     return status;
 }
 
-static Status run_begin(Run *run, const Recipe *recipe, RunTake take, const Lengthening *longer) {
+static Status run_begin(Run *run, const Recipe *recipe, RunMode take, const Lengthening *longer) {
     Ending before = {0};
     TRY(examine(run, recipe, take));
     if (longer) run->finished = false;
@@ -290,13 +290,13 @@ static Status run_begin(Run *run, const Recipe *recipe, RunTake take, const Leng
     if (!run->resumed) TRY(run_write_recipe(run, recipe));
     if (longer && run->resumed) TRY(lengthen_apply(longer, run, recipe));
     TRY(take_up(run));
-    if (before.end == END_SILENT) say_silence(run, &before);
+    if (before.end == END_KILLED) say_silence(run, &before);
     return forget_end(run);
 }
 
-Status run_open(const Recipe *recipe, RunTake take, Run **result) { return run_open_longer(recipe, take, NULL, result); }
+Status run_open(const Recipe *recipe, RunMode take, Run **result) { return run_open_longer(recipe, take, NULL, result); }
 
-Status run_open_longer(const Recipe *recipe, RunTake take, const Lengthening *longer, Run **result) {
+Status run_open_longer(const Recipe *recipe, RunMode take, const Lengthening *longer, Run **result) {
     Run *run;
     Status status = run_new(recipe, &run);
     if (status == ST_OK) status = run_begin(run, recipe, take, longer);
@@ -332,13 +332,13 @@ static Status write_unwritten(Run *run) {
 
 void run_resume_by(Run *run, const char *command) { run->resume = command ? arena_strdup(run->arena, command) : NULL; }
 
-static void append_way_on(const Run *run, Remedy remedy, int64_t saved_step, Str *hint) {
+static void append_way_on(const Run *run, NextAction next_action, int64_t saved_step, Str *hint) {
     const char *again = run->resume ? run->resume : "--resume";
-    if (saved_step <= 0 && remedy == REMEDY_RESUME)
+    if (saved_step <= 0 && next_action == NEXT_RESUME)
         str_printf(hint, "nothing was saved before this; --resume begins anew in '%s'", run->dir);
     else if (saved_step <= 0)
         str_printf(hint, "nothing was saved before this; with that mended, --resume begins anew in '%s'", run->dir);
-    else if (remedy == REMEDY_RESUME)
+    else if (next_action == NEXT_RESUME)
         str_printf(hint, "a checkpoint of step %lld is saved in '%s': continue with %s", (long long)saved_step, run->dir, again);
     else
         str_printf(hint, "a checkpoint of step %lld is saved in '%s': --resume alone would fail the same way, with that mended it goes on",
@@ -349,16 +349,16 @@ Status run_failed(Run *run, Status status, Status (*save)(void *context), void *
     Failure failure;
     Str hint = {0};
     status = memory_check(status);
-    memory_forgive(); /* the step that lacked memory is given up; what is saved is older */
-    failure_keep(&failure, status);
+    memory_clear_failure(); /* the step that lacked memory is given up; what is saved is older */
+    failure_save(&failure, status);
     Status saved = write_unwritten(run);
     if (saved == ST_OK) saved = save(context);
     if (saved != ST_OK && !strstr(failure.text, status_text())) run_warn(run, "no checkpoint: %s", status_text());
     str_printf(&hint, "%s%s", failure.hint, failure.hint[0] ? "; " : "");
     run->hint = arena_strdup(run->arena, failure.hint);
-    append_way_on(run, remedy_of(status, true), *saved_step, &hint);
+    append_way_on(run, next_action_after(status, true), *saved_step, &hint);
     run_note(run, "%s; %s", failure.text, str_text(&hint));
-    status_hint(failure_say(&failure), "%s", str_text(&hint));
+    status_hint(failure_restore(&failure), "%s", str_text(&hint));
     str_release(&hint);
     return status;
 }
@@ -367,10 +367,10 @@ Status run_mark_stopped(Run *run, Status status) {
     const char *path = run_path(run, "stopped.json");
     if (!path || run->finished) return status;
     Failure failure;
-    failure_keep(&failure, status);
-    if (ending_write(path, status, run->hint, remedy_of(status, run->hint != NULL), run->resume) != ST_OK)
+    failure_save(&failure, status);
+    if (ending_write(path, status, run->hint, next_action_after(status, run->hint != NULL), run->resume) != ST_OK)
         run_warn(run, "no stopped.json: %s", status_text());
-    return failure_say(&failure);
+    return failure_restore(&failure);
 }
 
 Status run_interrupted(Run *run, int64_t step) {

@@ -14,25 +14,25 @@
 
 typedef struct Run Run;
 /* What is done with the run that is in the output already. */
-typedef enum RunTake {
+typedef enum RunMode {
     RUN_NEW,     /* refuse it */
     RUN_RESUME,  /* go on with it */
     RUN_REPLACE, /* begin anew in its place, and keep it as NAME.1, NAME.2, ... */
-} RunTake;
+} RunMode;
 /* Makes output/ or takes it up again. RUN_NEW: a directory that holds a run is ST_CONFIG; RUN_RESUME: a recipe that would train something else is
  * too; RUN_REPLACE: it is ST_CONFIG where another process trains there, or where the recipe names something in it. A run that is finished is left as
  * it is: see run_finished. Else the newest whole checkpoint is chosen (run_step), what is newer or damaged is removed, and metrics.jsonl is cut back
  * to the checkpoint. A second process on the same directory is ST_CONFIG. */
-Status run_open(const Recipe *recipe, RunTake take, Run **run);
+Status run_open(const Recipe *recipe, RunMode take, Run **run);
 typedef struct Lengthening Lengthening;
 /* The same where the run gets another length (lengthen.h); NULL: it keeps its own. */
-Status run_open_longer(const Recipe *recipe, RunTake take, const Lengthening *longer, Run **run);
+Status run_open_longer(const Recipe *recipe, RunMode take, const Lengthening *longer, Run **run);
 /* What run_open would refuse, without touching anything: to be asked before a model is loaded. Warns where there is nothing to resume. */
-Status run_check(const Recipe *recipe, RunTake take, bool *finished);
+Status run_check(const Recipe *recipe, RunMode take, bool *finished);
 void run_close(Run *run); /* NULL is fine */
 const char *run_dir(const Run *run);
 const char *run_path(const Run *run, const char *name); /* "output/name"; lives as long as the run */
-const char *run_kept(const Run *run);                   /* where the run is that gave way to this one (RUN_REPLACE); NULL: there was none */
+const char *run_backup_path(const Run *run);            /* where the run is that gave way to this one (RUN_REPLACE); NULL: there was none */
 bool run_finished(const Run *run);
 bool run_reported(const Run *run); /* it has its report.html */
 int64_t run_step(const Run *run);  /* of the checkpoint to start from; -1 = none, from the start */

@@ -11,7 +11,7 @@
 struct Run {
     Arena *arena;
     const char *dir, *metrics_path, *checkpoints_path;
-    const char *kept; /* see run_kept */
+    const char *kept; /* see run_backup_path */
     uint64_t recipe;  /* fingerprint */
     int log_fd;       /* log.txt, locked: one process trains here; -1 = none */
     bool resumed, finished;

@@ -107,7 +107,7 @@ static void weights_backward(Tape *tape, const Node *node, const Tensor *const *
                                .transpose_a = true,
                                .alpha = 1,
                                .beta = beta,
-                               .read_late = true,
+                               .nontemporal = true,
                                .next = first};
         first = &products[i];
     }

@@ -204,7 +204,7 @@ typedef struct Matmul {
     double down_alpha;
     Tensor *low; /* with `down`; more_a is the same tensor */
     const Tensor *addend;
-    bool read_late; /* C is not read soon: with beta 0 it may be written past the caches */
+    bool nontemporal; /* C is not read soon: with beta 0 it may be written past the caches */
     const struct Matmul *next;
 } Matmul;
 

@@ -543,7 +543,7 @@ Status bpe_trainer_new(size_t vocab_size, const char *const *special, size_t n_s
     t->special = special;
     Status status = bytes_init(t);
     if (status == ST_OK) status = cutter_new(t);
-    if (status == ST_OK && !(t->encoder = encoder_take(t->cutter))) status = ST_RESOURCE;
+    if (status == ST_OK && !(t->encoder = encoder_acquire(t->cutter))) status = ST_RESOURCE;
     if (status == ST_OK)
         *trainer = t;
     else

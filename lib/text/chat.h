@@ -46,7 +46,7 @@ Status chat_template_save(const ChatTemplate *chat, const char *dir);
  * ST_INPUT: a name that the template does not have, or that rows or the tokenizer give a value. */
 Status chat_template_set_defaults(ChatTemplate *chat, const json_t *values);
 /* Special tokens that the directory names none of, of a row that has them, into `variables`: for a template without its model. */
-void chat_template_lend_special(const ChatTemplate *chat, json_t *variables, const json_t *row);
+void chat_template_set_special(const ChatTemplate *chat, json_t *variables, const json_t *row);
 /* A template alone, without special tokens. name: for messages. */
 Status chat_template_parse(const char *name, const char *text, size_t len, ChatTemplate **chat);
 /* variables: an object. ST_INPUT with template, line and column: what the template refuses (raise_exception) or can't do, and what runs too long, too

@@ -149,7 +149,7 @@ static void take_special(ChatTemplate *chat, const json_t *config) {
     }
 }
 
-void chat_template_lend_special(const ChatTemplate *chat, json_t *variables, const json_t *row) {
+void chat_template_set_special(const ChatTemplate *chat, json_t *variables, const json_t *row) {
     for (size_t i = 0; i < COUNT_OF(special_names); i++) {
         const char *name = special_names[i];
         json_t *given = json_object_get(row, name);

@@ -63,7 +63,7 @@ void spans_push(Spans *spans, size_t start, size_t end) {
     spans->data[spans->n++] = (Span){start, end};
 }
 
-Encoder *encoder_take(const Tokenizer *tokenizer) {
+Encoder *encoder_acquire(const Tokenizer *tokenizer) {
     Tokenizer *shared = (Tokenizer *)tokenizer; /* the idle encoders are the one part that changes, atomically */
     for (size_t i = 0; i < IDLE_ENCODERS; i++) {
         Encoder *encoder = atomic_exchange(&shared->idle[i], NULL);
@@ -74,7 +74,7 @@ Encoder *encoder_take(const Tokenizer *tokenizer) {
     return encoder;
 }
 
-void encoder_give_back(const Tokenizer *tokenizer, Encoder *encoder) {
+void encoder_return(const Tokenizer *tokenizer, Encoder *encoder) {
     Tokenizer *shared = (Tokenizer *)tokenizer;
     for (size_t i = 0; i < IDLE_ENCODERS && encoder; i++) {
         Encoder *none = NULL;

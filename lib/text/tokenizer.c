@@ -73,7 +73,7 @@ static Status text_tokenizer_encode(const Tokenizer *tokenizer, const char *text
     size_t bad = utf8_fault(text, len);
     if (bad < len) return status_fail(ST_INPUT, "cannot tokenize: byte %zu of the text is not UTF-8 (0x%02X)", bad, (unsigned)(uint8_t)text[bad]);
     if (len > INT32_MAX / 8) return status_fail(ST_INPUT, "cannot tokenize a text of %zu bytes at once: at most %d", len, INT32_MAX / 8);
-    Encoding e = {tokenizer, encoder_take(tokenizer), literal, ids, offsets};
+    Encoding e = {tokenizer, encoder_acquire(tokenizer), literal, ids, offsets};
     if (!e.encoder) return ST_RESOURCE;
     e.encoder->tracked = offsets || literal.n > 0 || tokenizer->pretokenizer.needs_origins;
     size_t n = ids->n, n_offsets = offsets ? offsets->n : 0;
@@ -81,7 +81,7 @@ static Status text_tokenizer_encode(const Tokenizer *tokenizer, const char *text
     if (flags & TOKENIZE_SPECIAL) emit_added(&e, &tokenizer->post.before);
     Status status = encode_around(&e, &tokenizer->added.plain, &whole, encode_normalized);
     if (flags & TOKENIZE_SPECIAL) emit_added(&e, &tokenizer->post.after);
-    encoder_give_back(tokenizer, e.encoder);
+    encoder_return(tokenizer, e.encoder);
     if (status == ST_OK) return ST_OK;
     ids->n = n;
     if (offsets) offsets->n = n_offsets;

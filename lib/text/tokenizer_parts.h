@@ -224,8 +224,8 @@ typedef struct Encoder {
     WordCache cache;
     bool tracked; /* origins are wanted */
 } Encoder;
-Encoder *encoder_take(const Tokenizer *tokenizer); /* an idle one or a new one; NULL: ST_RESOURCE is recorded */
-void encoder_give_back(const Tokenizer *tokenizer, Encoder *encoder);
+Encoder *encoder_acquire(const Tokenizer *tokenizer); /* an idle one or a new one; NULL: ST_RESOURCE is recorded */
+void encoder_return(const Tokenizer *tokenizer, Encoder *encoder);
 enum { PAIR_NORMALIZER, PAIR_PRETOKENIZER };
 TextBuffer *encoder_buffer(Encoder *encoder, int pair); /* the one of the pair that is not being read, empty */
 void encoder_release(Encoder *encoder);

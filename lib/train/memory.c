@@ -203,7 +203,7 @@ static Status as_told(const TrainerConfig *config, size_t resident, TrainMemory 
 static Status memory_choose(const TrainerConfig *config, const char *run_dir, TrainMemory *memory) {
     Checkpointing checkpointing;
     int64_t part_tokens;
-    memory_give_back(); /* texts of a tokenizer and of rows, that became tokens: 25 MiB with S's */
+    memory_trim(); /* texts of a tokenizer and of rows, that became tokens: 25 MiB with S's */
     size_t resident = (size_t)memory_resident();
     if (!config->recipe->train_max_memory) return as_told(config, resident, memory);
     if (run_dir && read_choice(run_dir, &checkpointing, &part_tokens)) return try_choice(config, resident, checkpointing, part_tokens, memory);

@@ -100,8 +100,8 @@ Status trained_model_open(const Recipe *recipe, Model **model) { return open_mod
 
 Status trained_model_open_scores(const Recipe *recipe, Model **model) { return open_model(recipe, true, model); }
 
-Status trained_model_twin(const Recipe *recipe, const Model *model, Model **twin) {
-    TRY(model_twin(model, twin));
+Status trained_model_share_weights(const Recipe *recipe, const Model *model, Model **twin) {
+    TRY(model_share_weights(model, twin));
     Status status = start_adapter(recipe, *twin);
     if (status == ST_OK) {
         exempt_from_decay(recipe, *twin);

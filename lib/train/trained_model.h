@@ -17,9 +17,9 @@ Status trained_model_open(const Recipe *recipe, Model **model);
 /* The same as a reward model: with a score instead of the head over the vocabulary (ModelOptions.scores), trained whole and stored with the adapter.
  */
 Status trained_model_open_scores(const Recipe *recipe, Model **model);
-/* A second adapter on the weights of `model`, which is one of the recipe's lora section (see model_twin): a new one, or model.adapter trained
- * further. ST_CONFIG, ST_INPUT, ST_RESOURCE. */
-Status trained_model_twin(const Recipe *recipe, const Model *model, Model **twin);
+/* A second adapter on the weights of `model`, which is one of the recipe's lora section (see model_share_weights): a new one, or model.adapter
+ * trained further. ST_CONFIG, ST_INPUT, ST_RESOURCE. */
+Status trained_model_share_weights(const Recipe *recipe, const Model *model, Model **twin);
 /* Keeps the chat template of a run with its checkpoints, where it is not just the base's: its file may be another one when the run ends. ST_CONFIG: a
  * resumed run began with another; faults of chat_template_load; ST_RESOURCE. */
 Status trained_template_keep(const Recipe *recipe, const Run *run);

@@ -61,8 +61,8 @@ static void tell_length(const Training *t) {
 static Status training_check_output(Training *t) {
     const TrainingOptions *options = t->options;
     if (options->dry_run && !(options->resume && (*t->recipe)->output)) return ST_OK;
-    TRY(run_check(*t->recipe, training_take(options), &t->finished));
-    if (options->resume) TRY(lengthen_look(&t->longer, *t->recipe));
+    TRY(run_check(*t->recipe, training_run_mode(options), &t->finished));
+    if (options->resume) TRY(lengthen_read(&t->longer, *t->recipe));
     if (t->longer.before || options->dry_run) t->finished = false;
     return ST_OK;
 }
@@ -93,8 +93,8 @@ static Status training_execute(Training *t) {
     TRY(training_check_output(t));
     if (!t->finished) TRY(training_prepare(t));
     if (t->options->dry_run) return ST_OK;
-    TRY(run_open_longer(*t->recipe, training_take(t->options), t->longer.before && !t->longer.idle ? &t->longer : NULL, &t->run));
-    training_tell_kept(t->options, t->run);
+    TRY(run_open_longer(*t->recipe, training_run_mode(t->options), t->longer.before && !t->longer.idle ? &t->longer : NULL, &t->run));
+    training_report_backup(t->options, t->run);
     run_resume_by(t->run, t->options->resume_command);
     t->finished = run_finished(t->run); /* perhaps by another process in the meantime */
     if (t->finished) return t->kind->load_result(t->context, t->run);
@@ -105,8 +105,8 @@ static Status training_execute(Training *t) {
     return t->kind->train(t->context, t->run);
 }
 
-void training_tell_kept(const TrainingOptions *options, const Run *run) {
-    const char *kept = run_kept(run);
+void training_report_backup(const TrainingOptions *options, const Run *run) {
+    const char *kept = run_backup_path(run);
     if (kept && options->say) options->say("the run that was in '%s' is kept in '%s'", run_dir(run), kept);
 }
 
@@ -115,7 +115,7 @@ Status training_run(const TrainingKind *kind, void *context, const Recipe *const
     Status status = training_execute(&training);
     kind->release(context);
     status = memory_check(status);
-    if (status != ST_OK) memory_forgive(); /* it is known now, and what is written from here on says so */
+    if (status != ST_OK) memory_clear_failure(); /* it is known now, and what is written from here on says so */
     if (training.run && status != ST_OK) status = run_mark_stopped(training.run, status);
     if (training.run && !(training.finished && run_reported(training.run))) status = report_run(training.run, kind->reader, status);
     run_close(training.run);

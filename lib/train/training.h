@@ -37,8 +37,10 @@ typedef struct TrainingOptions {
     bool dry_run;                         /* everything but training: nothing is written but data.cache */
 } TrainingOptions;
 /* Says where the run is that gave way to this one, if there was one. */
-void training_tell_kept(const TrainingOptions *options, const Run *run);
-static inline RunTake training_take(const TrainingOptions *options) { return options->resume ? RUN_RESUME : options->force ? RUN_REPLACE : RUN_NEW; }
+void training_report_backup(const TrainingOptions *options, const Run *run);
+static inline RunMode training_run_mode(const TrainingOptions *options) {
+    return options->resume ? RUN_RESUME : options->force ? RUN_REPLACE : RUN_NEW;
+}
 /* *recipe: the run's; `open` may put another one in its place, such as one with the day (recipe_dated). Writes report.html at the end, also of a run
  * that failed. Faults of these functions, of run_check, run_open and trainer_check_memory. */
 Status training_run(const TrainingKind *kind, void *context, const Recipe *const *recipe, const TrainingOptions *options);

@@ -177,7 +177,7 @@ static void begin_episode(Env *env, int64_t copy) {
 
 /* What a program did wrong is kept: who did not look at it when an episode began learns it with the next step. */
 static Status keep_failure(Env *env, Status status) {
-    if (status != ST_OK && env->failure.status == ST_OK) failure_keep(&env->failure, status);
+    if (status != ST_OK && env->failure.status == ST_OK) failure_save(&env->failure, status);
     return status;
 }
 
@@ -275,7 +275,7 @@ static bool keep_ends(Env *env) {
 
 /* While episodes begin others may be lost: then these begin too. */
 static Status step_remote(Env *env, const double *actions, bool auto_reset) {
-    TRY(failure_say(&env->failure));
+    TRY(failure_restore(&env->failure));
     for (int64_t copy = 0; copy < env->copies; copy++) env->begins[copy] = rests(env, copy);
     TRY(env->kind->step_all(env, actions));
     bool any = keep_ends(env);

@@ -174,7 +174,7 @@ static Status env_command_begin(Env *env, const bool *which) {
     TRY(take_room(env));
     while (true) {
         write_reset(env, command, which);
-        Status status = program_ask(&command->program);
+        Status status = program_request(&command->program);
         if (status == ST_OK) return read_reset(env, command, which);
         if (status != ST_RESOURCE) return status;
         TRY(program_restart(&command->program, open_program, command));
@@ -247,9 +247,9 @@ static Status env_command_step(Env *env, const double *actions) {
         return ST_OK;
     }
     write_step(env, command, actions);
-    Status status = program_ask(&command->program);
+    Status status = program_request(&command->program);
     if (status == ST_OK) {
-        program_calm(&command->program);
+        program_note_success(&command->program);
         env_command_remember(env, actions);
         return read_step(env, command);
     }
@@ -319,7 +319,7 @@ static Status repeat(Env *env, Command *command, const Past *past) {
     TRY(env_command_begin(env, env->begins));
     for (int64_t t = 0; next_actions(env, past, t); t++) {
         write_step(env, command, past->actions);
-        TRY(program_ask(&command->program));
+        TRY(program_request(&command->program));
         TRY(read_step(env, command));
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
     }

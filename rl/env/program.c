@@ -20,17 +20,17 @@ Status program_wrong(const Program *program, int64_t copy, const char *problem) 
     return child_add_last_line(program->child, ST_INPUT);
 }
 
-Status program_ask(Program *program) {
+Status program_request(Program *program) {
     json_decref(program->answer);
     program->answer = NULL;
     str_clear(&program->reply);
-    Slice unasked = program->asked ? child_unasked(program->child) : (Slice){0}; /* what it says at its start is taken for its first answer */
+    Slice unasked = program->asked ? child_unrequested(program->child) : (Slice){0}; /* what it says at its start is taken for its first answer */
     program->asked = true;
     if (unasked.len > 0) {
         str_append_n(&program->reply, unasked.data, unasked.len);
         return program_wrong(program, -1, "more than one line for a request");
     }
-    TRY(child_ask(program->child, str_text(&program->request), program->request.len, 1, program->timeout, &program->reply));
+    TRY(child_request(program->child, str_text(&program->request), program->request.len, 1, program->timeout, &program->reply));
     program->answer = json_parse(program->reply.data, program->reply.len, JSON_REJECT_DUPLICATES, NULL);
     if (!json_is_object(program->answer)) return program_wrong(program, -1, "no JSON object");
     const char *error = json_string_value(json_object_get(program->answer, "error"));
@@ -61,7 +61,7 @@ Status program_start(Program *program) {
     program->asked = false;
     str_clear(&program->request);
     str_printf(&program->request, "{\"open\": {\"copies\": %lld}}\n", (long long)program->copies);
-    TRY(program_ask(program));
+    TRY(program_request(program));
     const json_t *id = json_object_get(program->answer, "id");
     if (!json_is_string(id)) return ST_OK;
     const char *own = arena_strdup(program->arena, json_string_value(id));
@@ -69,8 +69,8 @@ Status program_start(Program *program) {
     return own ? ST_OK : ST_RESOURCE;
 }
 
-void program_calm(Program *program) {
-    if (++program->calm >= CALM) program->failures = 0;
+void program_note_success(Program *program) {
+    if (++program->successes >= CALM) program->failures = 0;
 }
 
 /* A machine that is short of memory or files for a moment gets that moment, and a program that dies at once does not keep a processor busy with its
@@ -84,7 +84,7 @@ void restart_wait(double seconds) {
 }
 
 Status program_restart(Program *program, Status (*open)(void *context), void *context) {
-    program->calm = 0;
+    program->successes = 0;
     while (true) {
         if (++program->failures > RESTARTS) {
             status_prefix(ST_RESOURCE, "environment '%s' failed %d times in a row", program->id, RESTARTS + 1);

@@ -2,7 +2,7 @@
 /* A program that is an environment: JSON lines, one request and one answer each (env_command.c: numbers; rl/text/text_env.c: texts). It is started
  * again when it dies or hangs.
  *
- *     program->request is written; Status status = program_ask(program);
+ *     program->request is written; Status status = program_request(program);
  *     if (status == ST_RESOURCE) TRY(program_restart(program, open, self)); // what it was about to do is lost
  *     else TRY(program_list(program, "rewards", n, &rewards));              // parts of program->answer
  */
@@ -23,20 +23,20 @@ typedef struct Program {
     int64_t copies;
     double timeout; /* seconds for an answer */
     Child *child;
-    bool asked;             /* since it was started */
-    int64_t failures, calm; /* in a row; answers to steps since the last one */
+    bool asked;                  /* since it was started */
+    int64_t failures, successes; /* in a row; answers to steps since the last one */
     Str request, reply;
     json_t *answer; /* to the last request */
 } Program;
 
 /* The words are copied. ST_RESOURCE. */
 Status program_init(Program *program, const char *const *argv, size_t n, int64_t copies, double timeout, Arena *arena);
-/* Starts it and asks it to open its copies; takes its id. As program_ask. */
+/* Starts it and asks it to open its copies; takes its id. As program_request. */
 Status program_start(Program *program);
 /* Sends `request` and parses the answer. ST_RESOURCE: the program is gone or hangs; ST_INPUT: it answers wrongly, or with {"error": text}. */
-Status program_ask(Program *program);
+Status program_request(Program *program);
 /* The answer to a step was good: after some of them in a row, earlier failures are forgotten. */
-void program_calm(Program *program);
+void program_note_success(Program *program);
 /* ST_INPUT: the answer is not what was asked for, with its first line. copy < 0: the whole of it. */
 Status program_wrong(const Program *program, int64_t copy, const char *problem);
 /* A list of n of the answer. As program_wrong. */

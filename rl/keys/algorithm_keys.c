@@ -170,5 +170,5 @@ Status rl_check_keys(const Recipe *recipe) {
         return recipe_check_batches(recipe);
     }
     if (!recipe->rl_env) return algorithm_keys_check(recipe, algorithm, &texts);
-    return algorithm_keys_check(recipe, algorithm, text_env_is_meant(recipe->rl_env) ? &text_environments : &environments);
+    return algorithm_keys_check(recipe, algorithm, text_env_is_requested(recipe->rl_env) ? &text_environments : &environments);
 }

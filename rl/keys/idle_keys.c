@@ -22,7 +22,7 @@ static bool has_priorities(const Recipe *r) { return r->rl_prioritized; }
 static bool learns_price(const Recipe *r) { return r->rl_ent_coef == 0; }
 
 static const TextAlgorithm *on_text(const Recipe *r) {
-    bool elsewhere = r->rl_env && !text_env_is_meant(r->rl_env); /* reinforce and ppo are on environments, too */
+    bool elsewhere = r->rl_env && !text_env_is_requested(r->rl_env); /* reinforce and ppo are on environments, too */
     return elsewhere ? NULL : text_algorithm_find(r->rl_algorithm);
 }
 static bool has_values(const Recipe *r) { return on_text(r) ? r->rl_value_model || on_text(r)->values == VALUES_NEEDED : r->rl_baseline; }

@@ -21,7 +21,7 @@ Status minibatch_init(Minibatch *m, int64_t cap, int64_t obs_size, int64_t actio
     return m->old_values && m->dvalues ? ST_OK : ST_RESOURCE;
 }
 
-void minibatch_take(Minibatch *m, const Rollout *rollout, const int64_t *rows, int64_t n) {
+void minibatch_gather(Minibatch *m, const Rollout *rollout, const int64_t *rows, int64_t n) {
     const Trajectory *batch = &rollout->batch;
     ASSERT(n <= m->cap, "%lld rows, room for %lld", (long long)n, (long long)m->cap);
     m->n = n;
@@ -87,7 +87,7 @@ static void half(void *context, int64_t i) {
     Gradient *g = context;
     Status status = i == 0 ? actor_half(g) : critic_half(g);
     actor_critic_measure(g, i);
-    if (status != ST_OK) failure_keep(&g->halves[i], status);
+    if (status != ST_OK) failure_save(&g->halves[i], status);
 }
 
 /* Small networks on few rows: two threads take one each, from the observations to the gradient. Else each kernel has work for all, and tensors of
@@ -107,8 +107,8 @@ static bool in_halves(const Policy *policy, const Minibatch *m) {
 static Status run_halves(Gradient *g) {
     g->policy->n = g->m->n;
     cpu_team_run(2, half, g);
-    TRY(failure_say(&g->halves[0]));
-    return failure_say(&g->halves[1]);
+    TRY(failure_restore(&g->halves[0]));
+    return failure_restore(&g->halves[1]);
 }
 
 static Status run_whole(Gradient *g) {
@@ -309,7 +309,7 @@ Status actor_critic_one_pass(Learner *learner, const char *loss) {
     Losses losses = {.policy = policy_loss_find(loss), .first_pass = true, .ent_coef = recipe->rl_ent_coef, .vf_coef = recipe->rl_vf_coef};
     int64_t n;
     TRY(actor_critic_rows(ac, learner, &n));
-    minibatch_take(&ac->minibatch, &ac->rollout, ac->rows, n);
+    minibatch_gather(&ac->minibatch, &ac->rollout, ac->rows, n);
     if (recipe->rl_normalize_advantage) advantages_normalise(ac->minibatch.advantages, NULL, n, NORMALISE_STD, 1e-8);
     TRY(actor_critic_gradient(&ac->policy, &ac->minibatch, &losses, &measures, NULL));
     TRY(actor_critic_step(ac, learner, &measures));

@@ -4,7 +4,7 @@
  *
  *     TRY(rollout_fill(&ac->rollout, learner, &ac->policy));
  *     ... advantages and returns ...
- *     minibatch_take(&ac->minibatch, &ac->rollout, rows, n);
+ *     minibatch_gather(&ac->minibatch, &ac->rollout, rows, n);
  *     TRY(actor_critic_gradient(&ac->policy, &ac->minibatch, &losses, &measures, NULL));
  *     TRY(actor_critic_step(ac, learner, &measures));
  */
@@ -25,7 +25,7 @@ typedef struct Minibatch {
     double grad_squares[2];
 } Minibatch;
 Status minibatch_init(Minibatch *minibatch, int64_t cap, int64_t obs_size, int64_t action_size, bool values, Arena *arena);
-void minibatch_take(Minibatch *minibatch, const Rollout *rollout, const int64_t *rows, int64_t n);
+void minibatch_gather(Minibatch *minibatch, const Rollout *rollout, const int64_t *rows, int64_t n);
 
 /* policy loss - ent_coef x entropy + vf_coef x value loss (half the mean squared error, with the clip of value_loss). */
 typedef struct Losses {

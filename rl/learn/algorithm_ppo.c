@@ -35,7 +35,7 @@ static Status ppo_update(Learner *learner) {
         shuffle(ac->rows, n, learner_key(learner, RNG_SHUFFLE, (uint64_t)pass));
         for (int64_t part = 0; part < ac->parts && kl <= most; part++) {
             int64_t begin = n * part / ac->parts, end = n * (part + 1) / ac->parts;
-            minibatch_take(&ac->minibatch, rollout, ac->rows + begin, end - begin);
+            minibatch_gather(&ac->minibatch, rollout, ac->rows + begin, end - begin);
             if (recipe->rl_normalize_advantage) advantages_normalise(ac->minibatch.advantages, NULL, end - begin, NORMALISE_STD, 1e-8);
             TRY(actor_critic_gradient(&ac->policy, &ac->minibatch, &losses, &measures, &kl));
             if (kl <= most)

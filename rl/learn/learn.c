@@ -155,7 +155,7 @@ static Status learn_train(void *context, Run *run) {
                      .inputs = {{world ? "rl.env" : NULL, world ? named_mdp_fingerprint(world) : 0}},
                      .done = learn_done,
                      .step = learn_step,
-                     .fragile = env_is_remote(learn->learner->env),
+                     .step_may_fail = env_is_remote(learn->learner->env),
                      .list_state = learn_list_state,
                      .resumed = resumed,
                      .on_step = on_step,

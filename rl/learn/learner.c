@@ -99,8 +99,8 @@ static Status open_learner(Learner *learner, int64_t copies) {
     TRY(open_environment(learner, copies));
     TRY(check_fit(learner->algorithm, learner->recipe, learner->env));
     learner->returns = arena_zero(learner->arena, (size_t)copies * sizeof *learner->returns);
-    learner->resting = arena_zero(learner->arena, (size_t)copies * sizeof *learner->resting);
-    if (!learner->returns || !learner->resting) return ST_RESOURCE;
+    learner->between_episodes = arena_zero(learner->arena, (size_t)copies * sizeof *learner->between_episodes);
+    if (!learner->returns || !learner->between_episodes) return ST_RESOURCE;
     TRY(env_reset(learner->env, learner->seed));
     return learner->algorithm->open(learner);
 }
@@ -190,7 +190,7 @@ Status learner_restart(Learner *learner) {
     for (int64_t copy = 0; copy < learner->env->copies; copy++) {
         TRY(env_start(learner->env, copy));
         learner->returns[copy] = 0;
-        learner->resting[copy] = false;
+        learner->between_episodes[copy] = false;
     }
     return ST_OK;
 }
@@ -199,9 +199,9 @@ Status learner_play(Learner *learner, const double *actions) {
     const Env *env = learner->env;
     TRY(env_step(learner->env, actions, false));
     for (int64_t copy = 0; copy < env->copies; copy++) {
-        if (learner->resting[copy]) continue;
+        if (learner->between_episodes[copy]) continue;
         count_step(learner, copy);
-        learner->resting[copy] = env->terminated[copy] || env->truncated[copy];
+        learner->between_episodes[copy] = env->terminated[copy] || env->truncated[copy];
     }
     return ST_OK;
 }

@@ -81,11 +81,11 @@ struct Learner {
     Arena *arena;
     void *self; /* the algorithm's */
     uint64_t seed;
-    int64_t steps;       /* environment steps done, all copies together */
-    int64_t updates;     /* finished */
-    int64_t total_steps; /* of the whole run; 0 when only evaluated */
-    double *returns;     /* (copies): of the episode so far */
-    bool *resting;       /* (copies): the episode is over and no other was begun (learner_play) */
+    int64_t steps;          /* environment steps done, all copies together */
+    int64_t updates;        /* finished */
+    int64_t total_steps;    /* of the whole run; 0 when only evaluated */
+    double *returns;        /* (copies): of the episode so far */
+    bool *between_episodes; /* (copies): the episode is over and no other was begun (learner_play) */
     Episodes episodes;
     int64_t all_episodes;
     Metrics *metrics; /* of this update; NULL: nobody asks */

@@ -49,7 +49,7 @@ static Status rollout_choose(Rollout *rollout, Learner *learner, Policy *policy,
     int64_t B = env->copies, obs_size = env->observation.size, size = env->action.size;
     double *obs = rollout->batch.obs + t * B * obs_size, *actions = rollout->actions + t * B * size;
     bool *valid = rollout->batch.valid + t * B;
-    for (int64_t b = 0; b < B; b++) valid[b] = !learner->resting[b];
+    for (int64_t b = 0; b < B; b++) valid[b] = !learner->between_episodes[b];
     if (rollout->observed) moments_add(rollout->observed, env->observations, valid, B);
     memcpy(obs, as_seen(rollout, env, env->observations), (size_t)(B * obs_size) * sizeof *obs);
     TRY(policy_forward(policy, obs, B, POLICY_ACTIONS, false));
@@ -103,7 +103,7 @@ Status rollout_episodes(Rollout *rollout, Learner *learner, Policy *policy) {
         TRY(learner_play(learner, rollout->allowed));
         TRY(record(rollout, learner, policy, t));
         playing = 0;
-        for (int64_t b = 0; b < B; b++) playing += !learner->resting[b];
+        for (int64_t b = 0; b < B; b++) playing += !learner->between_episodes[b];
     }
     return value_rows(rollout, learner, policy);
 }

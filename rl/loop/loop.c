@@ -238,7 +238,7 @@ static void make_copy(Loop *loop) {
     struct stat info;
     double began = clock_seconds();
     size_t size = 1;
-    if (!loop->task->fragile) return;
+    if (!loop->task->step_may_fail) return;
     for (size_t i = 0; i < states->n; i++) size += tensor_bytes(states->items[i].tensor);
     if (size > COPY_SMALL && copy->bytes && began - copy->made < COPY_SHARE * copy->seconds) return;
     if (!copy->bytes && !(copy->bytes = malloc(size))) return;
@@ -267,7 +267,8 @@ static Status take_copy(Loop *loop) {
  * nothing was learned. */
 static Status save_whole_step(void *context) {
     Loop *loop = context;
-    if (loop->torn && loop->task->fragile && loop->copy.bytes && loop->copy.step > loop->saved_step) { /* there is none before the first step's end */
+    if (loop->torn && loop->task->step_may_fail && loop->copy.bytes &&
+        loop->copy.step > loop->saved_step) { /* there is none before the first step's end */
         TRY(take_copy(loop));
         loop->torn = false;
     }
@@ -277,17 +278,19 @@ static Status save_whole_step(void *context) {
 }
 
 static Status failed(Loop *loop, Status status) {
-    if (status == ST_INTERRUPTED && (!loop->torn || !loop->task->fragile)) return interrupted(loop);
+    if (status == ST_INTERRUPTED && (!loop->torn || !loop->task->step_may_fail)) return interrupted(loop);
     return status == ST_NUMERIC ? status : run_failed(loop->run, status, save_whole_step, loop, &loop->saved_step);
 }
 
 /* ---- the doctor ---- */
 
-static void warn(const Loop *loop, const char *when, const Finding *finding) { run_warn(loop->run, "%s%s; %s", when, finding->text, finding->hint); }
+static void warn(const Loop *loop, const char *when, const RlWarning *finding) {
+    run_warn(loop->run, "%s%s; %s", when, finding->text, finding->hint);
+}
 
 /* What this line shows, said once and then rarely. */
 static void look_at(const Loop *loop, const Metrics *metrics) {
-    Finding finding;
+    RlWarning finding;
     for (size_t i = 0; i < metrics->n; i++)
         if (rl_doctor_add(loop->doctor, loop->step, metrics->items[i].name, metrics->items[i].value, &finding)) warn(loop, "", &finding);
 }
@@ -310,13 +313,13 @@ static Status look_back(const Loop *loop) {
 /* What is still so at the end, and how many steps taught nothing. */
 static json_t *last_words(const Loop *loop) {
     json_t *all = json_array();
-    Finding finding;
-    bool silent = rl_doctor_silence(loop->doctor, &finding);
+    RlWarning finding;
+    bool silent = rl_doctor_no_signal(loop->doctor, &finding);
     if (silent) {
         warn(loop, "at the end: ", &finding);
         json_array_append_new(all, json_string(finding.text));
     }
-    for (size_t i = 0; rl_doctor_finding(loop->doctor, i, &finding); i++) {
+    for (size_t i = 0; rl_doctor_warning(loop->doctor, i, &finding); i++) {
         bool same = silent && (strcmp(finding.rule, "zero_variance") == 0 || strcmp(finding.rule, "untrained") == 0); /* in other words */
         if (!finding.holds) continue;
         if (finding.first_step < loop->step && !same) warn(loop, "at the end: ", &finding);

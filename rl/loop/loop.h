@@ -71,7 +71,7 @@ typedef struct LoopTask {
     Status (*evaluate)(void *context, int64_t step, Metrics *metrics);
     /* `step` itself may fail for another program's fault, or be interrupted while it waits for that: a copy of what is kept, of the newest step or
      * one shortly before, is held for that and saved then */
-    bool fragile;
+    bool step_may_fail;
     void (*list_state)(void *context, StateList *states);
     Status (*resumed)(void *context); /* all that is kept has been read from a checkpoint; NULL: that is enough */
     /* "tokens": the metric that says how many were done in the step; the file also gets "tokens_per_second", which like "seconds" no two runs share.

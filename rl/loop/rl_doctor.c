@@ -206,8 +206,8 @@ static void write_words(const Watch *watch, char *text, size_t size) {
     str_release(&out);
 }
 
-static void write_finding(const Watch *watch, Finding *finding) {
-    *finding = (Finding){
+static void write_finding(const Watch *watch, RlWarning *finding) {
+    *finding = (RlWarning){
         .rule = watch->rule->name, .hint = watch->rule->hint, .first_step = watch->first_step, .last_step = watch->last_step, .holds = watch->holds};
     write_words(watch, finding->text, sizeof finding->text);
 }
@@ -272,7 +272,7 @@ static void listen(Silence *silence, int64_t step, const char *metric, double va
     silence->last = step;
 }
 
-bool rl_doctor_silence(const RlDoctor *doctor, Finding *finding) {
+bool rl_doctor_no_signal(const RlDoctor *doctor, RlWarning *finding) {
     const Silence *silence = &doctor->silence;
     char among[48] = "";
     if (silence->silent == 0 || (silence->silent < SILENT_STEPS && 2 * silence->silent < silence->steps)) return false;
@@ -280,18 +280,18 @@ bool rl_doctor_silence(const RlDoctor *doctor, Finding *finding) {
         snprintf(among, sizeof among, ", the first %lld among them,", (long long)silence->leading);
     else if (silence->leading > 1 && silence->silent < silence->steps)
         snprintf(among, sizeof among, ", the first ones,");
-    *finding = (Finding){.rule = "silence",
-                         .hint = "prompts of another difficulty, more rl.num_generations, rl.sampling_rounds, or a reward with more shades",
-                         .first_step = silence->first,
-                         .last_step = silence->last,
-                         .holds = silence->counted};
+    *finding = (RlWarning){.rule = "silence",
+                           .hint = "prompts of another difficulty, more rl.num_generations, rl.sampling_rounds, or a reward with more shades",
+                           .first_step = silence->first,
+                           .last_step = silence->last,
+                           .holds = silence->counted};
     snprintf(finding->text, sizeof finding->text,
              "%lld of %lld step%s%s had no signal: all completions of a prompt earned the same%s, so nothing was learned in them",
              (long long)silence->silent, (long long)silence->steps, plural(silence->steps), among, silence->masked ? ", or all were cut" : "");
     return true;
 }
 
-bool rl_doctor_add(RlDoctor *doctor, int64_t step, const char *metric, double value, Finding *finding) {
+bool rl_doctor_add(RlDoctor *doctor, int64_t step, const char *metric, double value, RlWarning *finding) {
     bool said = false;
     if (isfinite(value)) listen(&doctor->silence, step, metric, value);
     for (size_t i = 0; i < COUNT_OF(rules); i++) {
@@ -304,7 +304,7 @@ bool rl_doctor_add(RlDoctor *doctor, int64_t step, const char *metric, double va
     return said;
 }
 
-bool rl_doctor_finding(const RlDoctor *doctor, size_t i, Finding *finding) {
+bool rl_doctor_warning(const RlDoctor *doctor, size_t i, RlWarning *finding) {
     for (size_t k = 0; k < doctor->n; k++) {
         if (!doctor->watches[k].found || i-- > 0) continue;
         write_finding(&doctor->watches[k], finding);
@@ -316,7 +316,7 @@ bool rl_doctor_finding(const RlDoctor *doctor, size_t i, Finding *finding) {
 void rl_doctor_read(RlDoctor *doctor, const json_t *line) {
     const char *key;
     json_t *value;
-    Finding finding;
+    RlWarning finding;
     int64_t step = json_integer_value(json_object_get(line, "step"));
     json_object_foreach((json_t *)(uintptr_t)line, key, value) if (json_is_number(value))
         rl_doctor_add(doctor, step, key, json_number_value(value), &finding);
@@ -329,13 +329,13 @@ static void reader_read(void *doctor, const json_t *line) { rl_doctor_read(docto
 static void reader_end(void *doctor) { rl_doctor_free(doctor); }
 
 static void reader_conclude(const void *doctor, void (*warn)(void *context, const char *text), void *context) {
-    Finding finding;
+    RlWarning finding;
     Str text = {0};
-    if (rl_doctor_silence(doctor, &finding)) {
+    if (rl_doctor_no_signal(doctor, &finding)) {
         str_printf(&text, "%s; what helps: %s", finding.text, finding.hint);
         warn(context, str_text(&text));
     }
-    for (size_t i = 0; rl_doctor_finding(doctor, i, &finding); i++) {
+    for (size_t i = 0; rl_doctor_warning(doctor, i, &finding); i++) {
         str_clear(&text);
         str_printf(&text, "%s (", finding.text);
         if (finding.holds)

@@ -42,7 +42,7 @@ struct MdpBuilder {
 /* Keeps the failure just recorded: other calls may fail before it is asked for. */
 static void keep_failure(MdpBuilder *builder, Status status) {
     if (builder->line) status_prefix(status, "line %d", builder->line);
-    failure_keep(&builder->failure, status);
+    failure_save(&builder->failure, status);
 }
 
 MdpBuilder *mdp_builder_new(int64_t n_states, int64_t n_actions, double gamma) {
@@ -147,7 +147,7 @@ static Status check_size(const MdpBuilder *builder, NamedMdp *names, size_t *row
         size_t missing = 0;
         while (spoken[missing]) missing++;
         free(spoken);
-        return mdp_no_way_on(names, (int64_t)missing);
+        return mdp_fail_no_transitions(names, (int64_t)missing);
     }
     size_t bytes;
     bool fits = size_mul((size_t)builder->n_states, (size_t)builder->n_actions, rows) && size_mul(*rows, sizeof(int64_t), &bytes);
@@ -203,7 +203,7 @@ static Status fill_world(const MdpBuilder *builder, NamedMdp *world, int **lines
 }
 
 static Status mdp_finish(const MdpBuilder *builder, NamedMdp **world) {
-    TRY(failure_say(&builder->failure));
+    TRY(failure_restore(&builder->failure));
     Arena *arena = arena_new(0);
     NamedMdp *made = arena ? arena_zero(arena, sizeof *made) : NULL;
     if (!made) {

@@ -114,7 +114,7 @@ Status mdp_evaluate(const Mdp *mdp, const double *policy, const MdpOptions *opti
  * terminal states; or what solve --json wrote. ST_INPUT names the state. */
 Status mdp_policy_read(const char *spec, const NamedMdp *world, Arena *arena, double **policy);
 /* The Markov reward process under a policy: a Mdp with one action. ST_INPUT names a state whose probabilities are not sound. */
-Status mdp_under_policy(const Mdp *mdp, const double *policy, const NamedMdp *names, Arena *arena, Mdp *process);
+Status mdp_induced_chain(const Mdp *mdp, const double *policy, const NamedMdp *names, Arena *arena, Mdp *process);
 /* Long-run share of time in each state (n_states) under a policy, begun from world->start, or evenly from all live states when that is NULL; an
  * episode that ends begins anew there. A limit of averages, so a periodic chain has one; where the run may end up in one of several places it cannot
  * leave, each is weighed by how likely that is. Exact to rounding up to some thousand states, and in larger worlds of which one sees little from each

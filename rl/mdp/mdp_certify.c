@@ -34,11 +34,11 @@ double form_reward_size(const MdpForm *form, const double *V) {
     double most = mdp_certify_largest(form, V), size = 0;
     if (!(form->reward_size > 16 * most)) return form->reward_size;
     for (int32_t s = 0; s < form->n; s++) {
-        if (!form_is_live(form, s)) continue;
+        if (!form_is_nonterminal(form, s)) continue;
         int64_t best_row;
-        double best = form_best(form, s, V, &best_row), doubt = row_rounding(form, best_row, most);
+        double best = form_best(form, s, V, &best_row), uncertainty = row_rounding(form, best_row, most);
         for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++)
-            if (best - form_q(form, row, V) <= 2 * (doubt + row_rounding(form, row, most))) size = fmax(size, form->row_size[row]);
+            if (best - form_q(form, row, V) <= 2 * (uncertainty + row_rounding(form, row, most))) size = fmax(size, form->row_size[row]);
     }
     return size;
 }
@@ -69,7 +69,7 @@ static bool slowest(const MdpForm *form, const double *V, double near, int64_t *
         if (form_policy_values(form, rows, ones, 1, 1e-3, clock->h, NULL) != ST_OK) return false;
         clock->longest = 0;
         for (int32_t s = 0; s < form->n; s++) {
-            if (!form_is_live(form, s)) continue;
+            if (!form_is_nonterminal(form, s)) continue;
             if (!(clock->h[s] >= 0 && clock->h[s] < 1e12)) return false;
             clock->longest = fmax(clock->longest, clock->h[s]);
         }
@@ -77,7 +77,7 @@ static bool slowest(const MdpForm *form, const double *V, double near, int64_t *
         int64_t slower = 0;
         clock->drop = (double)INFINITY;
         for (int32_t s = 0; s < form->n; s++) {
-            if (!form_is_live(form, s)) continue;
+            if (!form_is_nonterminal(form, s)) continue;
             double best = form_best(form, s, V, NULL), most = form_expect(form, rows[s], clock->h);
             for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++) {
                 double expected = form_expect(form, row, clock->h);
@@ -98,7 +98,7 @@ static bool others_have_room(const MdpForm *form, const double *V, double near, 
     double scale = off / clock->drop, most = mdp_certify_largest(form, V),
            noise = 1.01 * ((double)form->longest + 4) * UNIT_ROUNDOFF * clock->longest;
     for (int32_t s = 0; s < form->n; s++) {
-        if (!form_is_live(form, s)) continue;
+        if (!form_is_nonterminal(form, s)) continue;
         double best = form_best(form, s, V, NULL);
         for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++) {
             double room = row_room(form, row, V, best);
@@ -122,7 +122,7 @@ static double bound_undiscounted(const MdpForm *form, const double *V, double of
         double near = fmax(2 * off, 1e-9 * size);
         do {
             for (int32_t s = 0; s < form->n; s++)
-                if (form_is_live(form, s)) form_best(form, s, V, &rows[s]);
+                if (form_is_nonterminal(form, s)) form_best(form, s, V, &rows[s]);
             memset(clock.h, 0, ((size_t)form->n + 1) * sizeof *clock.h);
             if (!slowest(form, V, near, rows, ones, &clock)) break; /* with more rows it is no better */
             if (others_have_room(form, V, near, off, &clock)) bound = off / clock.drop * clock.longest * (1 + 1e-12);

@@ -69,7 +69,7 @@ static Status check_row(const NamedMdp *world, int64_t row, const int *lines) {
     return hint ? status_hint(status, "%s", hint) : status;
 }
 
-Status mdp_no_way_on(const NamedMdp *world, int64_t state) {
+Status mdp_fail_no_transitions(const NamedMdp *world, int64_t state) {
     Str text = {0};
     mdp_append_state(&text, world, state);
     status_fail(ST_INPUT, "%s has no transitions and is not terminal", str_text(&text));
@@ -81,7 +81,7 @@ Status mdp_no_way_on(const NamedMdp *world, int64_t state) {
 static Status check_choices(const NamedMdp *world) {
     const Mdp *mdp = &world->mdp;
     for (int64_t s = 0; s < mdp->n_states; s++)
-        if (!mdp->terminal[s] && mdp->begin[s * mdp->n_actions] == mdp->begin[(s + 1) * mdp->n_actions]) return mdp_no_way_on(world, s);
+        if (!mdp->terminal[s] && mdp->begin[s * mdp->n_actions] == mdp->begin[(s + 1) * mdp->n_actions]) return mdp_fail_no_transitions(world, s);
     return ST_OK;
 }
 

@@ -31,7 +31,7 @@ static double residual(const System *system, const double *V, bool without_rewar
     const MdpForm *form = system->form;
 #pragma omp parallel for schedule(static, 1024) reduction(max : most) if (form->n > 4096)
     for (int64_t s = 0; s < form->n; s++) {
-        out[s] = form_is_live(form, s) ? (without_reward ? 0 : system->reward[system->rows[s]]) + expect(system, s, V) - V[s] : 0;
+        out[s] = form_is_nonterminal(form, s) ? (without_reward ? 0 : system->reward[system->rows[s]]) + expect(system, s, V) - V[s] : 0;
         if (!(fabs(out[s]) <= most)) most = fabs(out[s]);
     }
     out[form->n] = 0;
@@ -52,10 +52,10 @@ typedef struct Matrix {
 static void measure_band(const System *system, const int *index, Matrix *matrix) {
     const MdpForm *form = system->form;
     for (int32_t s = 0; s < form->n; s++) {
-        if (!form_is_live(form, s)) continue;
+        if (!form_is_nonterminal(form, s)) continue;
         for (int64_t k = form->begin[system->rows[s]]; k < form->begin[system->rows[s] + 1]; k++) {
             int32_t next = form->next[k];
-            if (next >= form->n || !form_is_live(form, next)) continue;
+            if (next >= form->n || !form_is_nonterminal(form, next)) continue;
             int right = index ? index[next] - index[s] : next - s;
             matrix->above = MAX(matrix->above, right);
             matrix->below = MAX(matrix->below, -right);
@@ -98,7 +98,7 @@ static Status solve_direct(const System *system, double *V) {
     int n = 0, info;
     int *index = malloc(((size_t)form->n + 1) * sizeof *index);
     if (!index) return status_fail(ST_RESOURCE, "out of memory");
-    for (int32_t s = 0; s < form->n; s++) index[s] = form_is_live(form, s) ? n++ : -1;
+    for (int32_t s = 0; s < form->n; s++) index[s] = form_is_nonterminal(form, s) ? n++ : -1;
     index[form->n] = -1;
     Matrix matrix = {.n = n};
     measure_band(system, index, &matrix);
@@ -198,7 +198,7 @@ static double gauss_seidel(const System *system, double *V) {
     const MdpForm *form = system->form;
     double most = 0;
     for (int32_t s = 0; s < form->n; s++) {
-        if (!form_is_live(form, s)) continue;
+        if (!form_is_nonterminal(form, s)) continue;
         double value = system->reward[system->rows[s]] + expect(system, s, V);
         most = fmax(most, fabs(value - V[s]));
         V[s] = value;

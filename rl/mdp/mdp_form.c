@@ -29,7 +29,7 @@ typedef struct Sizes {
 static double row_mass(const MdpForm *form, const double *probability, const int32_t *next, int64_t n, bool *closed) {
     double mass = 0;
     for (int64_t k = 0; k < n; k++) {
-        if (next[k] < form->n && form_is_live(form, next[k]))
+        if (next[k] < form->n && form_is_nonterminal(form, next[k]))
             mass += probability[k];
         else
             *closed = false;
@@ -58,18 +58,18 @@ static void row_sizes(const Mdp *mdp, MdpForm *form, int64_t row, Sizes *sizes) 
 static void mdp_form_measure(const Mdp *mdp, MdpForm *form) {
     int64_t size = MIN(1 << 14, form->n / 16 + 1), blocks = (form->n + size - 1) / size;
     Sizes all = {.closed = true, .even = true};
-    form->fan = (int32_t)MIN(form->begin[1], INT32_MAX);
-#pragma omp parallel for schedule(dynamic) if (form_pays_threads(form))
+    form->branching = (int32_t)MIN(form->begin[1], INT32_MAX);
+#pragma omp parallel for schedule(dynamic) if (form_is_worth_threads(form))
     for (int64_t block = 0; block < blocks; block++) {
         Sizes own = {.closed = true, .even = true};
         for (int64_t s = block * size; s < MIN(form->n, (block + 1) * size); s++) {
-            bool live = form_is_live(form, s);
+            bool live = form_is_nonterminal(form, s);
             for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++) {
                 if (live)
                     row_sizes(mdp, form, row, &own);
                 else
                     form->reward[row] = form->row_size[row] = 0;
-                if (form->begin[row] != row * form->fan || form->begin[row + 1] - form->begin[row] != form->fan) own.even = false;
+                if (form->begin[row] != row * form->branching || form->begin[row + 1] - form->begin[row] != form->branching) own.even = false;
             }
         }
 #pragma omp critical(mdp_form_sizes)
@@ -87,7 +87,7 @@ static void mdp_form_measure(const Mdp *mdp, MdpForm *form) {
     form->reward_size = all.reward_size;
     form->longest = all.longest;
     form->closed = all.closed;
-    if (!all.even) form->fan = 0;
+    if (!all.even) form->branching = 0;
 }
 
 /* In a world that lies in a cache, what counts is how fast rows are added up, and loops of constant length are twice as fast: rows of a few entries
@@ -95,7 +95,8 @@ static void mdp_form_measure(const Mdp *mdp, MdpForm *form) {
 static Status even_out(MdpForm *form, Arena *arena) {
     enum { SMALL = 1 << 15 };
     int32_t slot = form->longest > 4 ? 8 : (int32_t)form->longest;
-    if (form->fan || form->n >= SMALL || form->longest > 8 || form->longest == 0 || form->n_rows * slot > 2 * form->begin[form->n_rows]) return ST_OK;
+    if (form->branching || form->n >= SMALL || form->longest > 8 || form->longest == 0 || form->n_rows * slot > 2 * form->begin[form->n_rows])
+        return ST_OK;
     size_t entries = (size_t)form->n_rows * (size_t)slot;
     int64_t *begin = arena_alloc(arena, ((size_t)form->n_rows + 1) * sizeof *begin);
     int32_t *next = arena_alloc(arena, entries * sizeof *next);
@@ -113,7 +114,7 @@ static Status even_out(MdpForm *form, Arena *arena) {
     form->begin = begin;
     form->next = next;
     form->probability = probability;
-    form->fan = slot;
+    form->branching = slot;
     return ST_OK;
 }
 

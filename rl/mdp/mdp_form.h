@@ -22,13 +22,13 @@ typedef struct MdpForm {
     const int64_t *rows; /* (n + 1): rows of state i are rows[i] .. rows[i + 1] - 1; NULL: i * width .., the Mdp's own */
     int32_t width;
     const int64_t *begin; /* (n_rows + 1): entries of a row */
-    int32_t fan;          /* entries of every row when all have as many (begin[row] = row * fan), else 0 */
+    int32_t branching;    /* entries of every row when all have as many (begin[row] = row * fan), else 0 */
     const int32_t *next;
     const double *probability;
-    double *reward;    /* (n_rows) */
-    double *row_size;  /* (n_rows): sum of probability x |reward| */
-    int32_t *state_of; /* (states of the Mdp): the state here that stands for it; NULL: the same number */
-    int64_t *home_row; /* (n): rows of a policy under which every episode ends; NULL when gamma < 1 */
+    double *reward;      /* (n_rows) */
+    double *row_size;    /* (n_rows): sum of probability x |reward| */
+    int32_t *state_of;   /* (states of the Mdp): the state here that stands for it; NULL: the same number */
+    int64_t *proper_row; /* (n): rows of a policy under which every episode ends; NULL when gamma < 1 */
 
     /* What rounding is judged by. */
     double mass;        /* largest sum of probabilities of a row that go on */
@@ -46,7 +46,7 @@ typedef struct MdpForm {
 Status mdp_form_make(const NamedMdp *world, bool needs_values, Arena *arena, MdpForm *form);
 
 static inline int64_t form_first(const MdpForm *form, int64_t state) { return form->rows ? form->rows[state] : state * form->width; }
-static inline bool form_is_live(const MdpForm *form, int64_t state) { return !form->ended || !form->ended[state]; }
+static inline bool form_is_nonterminal(const MdpForm *form, int64_t state) { return !form->ended || !form->ended[state]; }
 static inline double form_expect(const MdpForm *form, int64_t row, const double *V) {
     double sum = 0;
     for (int64_t k = form->begin[row]; k < form->begin[row + 1]; k++) sum += form->probability[k] * V[form->next[k]];
@@ -62,7 +62,7 @@ typedef struct Change {
 } Change; /* of new minus old values, over live states; 0, 0 when there are none */
 static inline double change_size(Change change) { return change.most > -change.least ? change.most : -change.least; }
 /* Whether a sweep takes longer than it takes to wake a team of threads and to gather it again. */
-bool form_pays_threads(const MdpForm *form);
+bool form_is_worth_threads(const MdpForm *form);
 /* How far ahead values are fetched, and into which cache, is tried out on a few parts of a large world (some ms): processors differ. It changes no
  * result. ST_RESOURCE. */
 Status form_choose_reach(MdpForm *form);
@@ -81,9 +81,9 @@ Status form_policy_init(const MdpForm *form, Arena *arena, FormPolicy *policy);
 typedef struct Sweep {
     const double *V; /* NULL: all values are 0 */
     double *new_V;
-    double *Q;           /* (n_rows): gets what each row is worth by V; may be NULL */
-    FormPolicy *policy;  /* becomes the first best row of each state; may be NULL */
-    const bool *without; /* (n_rows): rows that are left out, never all of a live state; NULL: none */
+    double *Q;              /* (n_rows): gets what each row is worth by V; may be NULL */
+    FormPolicy *policy;     /* becomes the first best row of each state; may be NULL */
+    const bool *eliminated; /* (n_rows): rows that are left out, never all of a live state; NULL: none */
 } Sweep;
 /* Of all live states by their best rows; of a policy by its own. What the values changed by. */
 Change form_sweep(const MdpForm *form, Sweep sweep);
@@ -92,13 +92,14 @@ Change form_sweep_policy(const MdpForm *form, const FormPolicy *policy, const do
 /* Sweeps that leave out rows which cannot be best by the true values: after a sweep from any V, those which are below the best of their state by more
  * than its changes leave in doubt (MacQueen 1967). What is left out is not looked at again, so the last sweep before an answer is to be an ordinary
  * one. */
-typedef struct Narrowing {
-    double *Q;          /* (n_rows), borrowed: scratch */
-    bool *without;      /* (n_rows) */
-    double doubt, used; /* in doubt after the last sweep; when rows were left out last */
-} Narrowing;
-Status narrowing_init(const MdpForm *form, double *Q, Arena *arena, Narrowing *narrowing); /* Q NULL: nothing will be left out. ST_RESOURCE */
-Change form_sweep_narrowing(const MdpForm *form, Sweep sweep, Narrowing *narrowing);
+typedef struct ActionElimination {
+    double *Q;                /* (n_rows), borrowed: scratch */
+    bool *eliminated;         /* (n_rows) */
+    double uncertainty, used; /* in doubt after the last sweep; when rows were left out last */
+} ActionElimination;
+Status elimination_init(const MdpForm *form, double *Q, Arena *arena,
+                        ActionElimination *elimination); /* Q NULL: nothing will be left out. ST_RESOURCE */
+Change form_sweep_eliminating(const MdpForm *form, Sweep sweep, ActionElimination *elimination);
 
 /* ---- mdp_tiles.c ---- */
 

@@ -44,7 +44,7 @@ static void graph_release(Graph *g) {
 }
 
 static bool goes_on(const MdpForm *form, int64_t k) {
-    return form->probability[k] > 0 && form->next[k] < form->n && form_is_live(form, form->next[k]);
+    return form->probability[k] > 0 && form->next[k] < form->n && form_is_nonterminal(form, form->next[k]);
 }
 
 static bool may_end(const MdpForm *form, int64_t row) {
@@ -73,7 +73,7 @@ static Status graph_init(Graph *g, const MdpForm *form) {
         for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++) g->home[row] = s;
     for (int pass = 0; pass < 2; pass++) { /* count, then place */
         for (int64_t row = 0; row < form->n_rows; row++) {
-            if (!form_is_live(form, g->home[row])) continue;
+            if (!form_is_nonterminal(form, g->home[row])) continue;
             for (int64_t k = form->begin[row]; k < form->begin[row + 1]; k++)
                 if (goes_on(form, k)) {
                     if (pass == 0)
@@ -279,7 +279,7 @@ static void fill_new_rows(const Joined *joined, NewRows *made) {
     for (int32_t s = 0; s < g->form->n; s++) {
         if (joined->state_of[s] != state) continue; /* joined to an earlier one */
         made->rows[state] = made->n;
-        made->ended[state] = !form_is_live(g->form, s);
+        made->ended[state] = !form_is_nonterminal(g->form, s);
         double size = 0;
         for (int32_t member = s; member >= 0 && !made->ended[state]; member = g->left[s] ? joined->chain[member] : -1)
             copy_rows_out(joined, member, made, &size);
@@ -313,7 +313,7 @@ static Status join_states(const Graph *g, MdpForm *form) {
         form->row_size = made.row_size;
         form->ended = made.ended;
         form->state_of = joined.state_of;
-        form->fan = 0;
+        form->branching = 0;
         form->closed = false;
     }
     arena_free(scratch);
@@ -352,7 +352,7 @@ static void choose_home_rows(const Graph *g, const bool *within, const int32_t *
                 if (!goes_on(form, k) || place[form->next[k]] < place[s]) likely += form->probability[k];
             if (!g->use[row] || likely <= best) continue;
             best = likely;
-            form->home_row[s] = row;
+            form->proper_row[s] = row;
         }
     }
 }
@@ -362,9 +362,9 @@ static Status find_home(const Graph *g, const NamedMdp *world, MdpForm *form) {
     int32_t n = form->n, n_live = 0, n_home = 0, before;
     bool *within = malloc((size_t)n + 1), *home = malloc((size_t)n + 1);
     int32_t *place = calloc((size_t)n + 1, sizeof *place);
-    form->home_row = arena_zero(form->arena, ((size_t)n + 1) * sizeof *form->home_row);
-    Status status = within && home && place && form->home_row ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
-    for (int32_t s = 0; s < n && status == ST_OK; s++) n_live += within[s] = form_is_live(form, s);
+    form->proper_row = arena_zero(form->arena, ((size_t)n + 1) * sizeof *form->proper_row);
+    Status status = within && home && place && form->proper_row ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    for (int32_t s = 0; s < n && status == ST_OK; s++) n_live += within[s] = form_is_nonterminal(form, s);
     n_home = n_live;
     do {
         if (status != ST_OK) break;
@@ -395,7 +395,7 @@ static Status find_home(const Graph *g, const NamedMdp *world, MdpForm *form) {
     for (int32_t i = 0; i < n_home && status == ST_OK; i++) place[g->stack[i]] = i;
     if (status == ST_OK) choose_home_rows(g, within, place, form);
     if (status == ST_OK && n_home < n_live) {
-        for (int32_t s = 0; s < n; s++) home[s] = form_is_live(form, s) && !within[s];
+        for (int32_t s = 0; s < n; s++) home[s] = form_is_nonterminal(form, s) && !within[s];
         status = no_values(world, form, home, world->mdp.n_actions == 1 ? "rewards go on for ever from" : "no policy ends the episode for sure from");
     }
     free(within);
@@ -424,7 +424,7 @@ static Gain sweep_gain(const Graph *g, const int32_t *members, int32_t n, double
     double least = (double)INFINITY, base = -(double)INFINITY;
     for (int32_t i = 0; i < n; i++) {
         int32_t s = members[i];
-        double best = -(double)INFINITY, low = best, high = best, doubt = 0;
+        double best = -(double)INFINITY, low = best, high = best, uncertainty = 0;
         for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++) {
             if (!g->use[row]) continue;
             double q = form->reward[row] + form_expect(form, row, h), error = gain_error(form, row, s, h);
@@ -432,12 +432,12 @@ static Gain sweep_gain(const Graph *g, const int32_t *members, int32_t n, double
             high = fmax(high, q + error);
             if (q + 2 * error <= best) continue;
             best = q + 2 * error;
-            doubt = error;
+            uncertainty = error;
         }
         new_h[s] = 0.5 * (best + h[s]);
         gain.low = fmin(gain.low, low - h[s]);
         gain.high = fmax(gain.high, high - h[s]);
-        least = fmin(least, best + doubt - h[s]);
+        least = fmin(least, best + uncertainty - h[s]);
         base = fmax(base, new_h[s]);
     }
     gain.settled = gain.high <= least;
@@ -531,7 +531,7 @@ static Status components_init(const Graph *g, Components *c) {
 static Status check_gains(Graph *g, const NamedMdp *world) {
     const MdpForm *form = g->form;
     Components c;
-    for (int64_t row = 0; row < form->n_rows; row++) g->use[row] = form_is_live(form, g->home[row]) && !may_end(form, row);
+    for (int64_t row = 0; row < form->n_rows; row++) g->use[row] = form_is_nonterminal(form, g->home[row]) && !may_end(form, row);
     find_end_components(g);
     Status status = components_init(g, &c);
     for (int32_t part = 0, first = 0; part < form->n && status == ST_OK; first = c.end[part++])
@@ -544,7 +544,8 @@ Status form_join(const NamedMdp *world, MdpForm *form) {
     Graph g;
     TRY(graph_init(&g, form));
     bool some = false;
-    for (int64_t row = 0; row < form->n_rows; row++) g.use[row] = form_is_live(form, g.home[row]) && earns_nothing(form, row) && !may_end(form, row);
+    for (int64_t row = 0; row < form->n_rows; row++)
+        g.use[row] = form_is_nonterminal(form, g.home[row]) && earns_nothing(form, row) && !may_end(form, row);
     find_end_components(&g);
     for (int32_t s = 0; s < form->n && !some; s++) some = g.left[s] > 0;
     Status status = ST_OK;
@@ -622,13 +623,13 @@ Status form_check_one_gain(const NamedMdp *world, MdpForm *form) {
     int32_t first = -1, live = 0, of_first = 0;
     Status status = leaves && closed ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
     if (status == ST_OK) {
-        for (int64_t row = 0; row < form->n_rows; row++) g.use[row] = form_is_live(form, g.home[row]);
+        for (int64_t row = 0; row < form->n_rows; row++) g.use[row] = form_is_nonterminal(form, g.home[row]);
         find_parts(&g);
         for (int64_t row = 0; row < form->n_rows; row++)
             for (int64_t k = form->begin[row]; g.use[row] && k < form->begin[row + 1]; k++)
                 if (goes_on(form, k) && g.part[form->next[k]] != g.part[g.home[row]]) leaves[g.part[g.home[row]]] = true;
         for (int32_t s = 0; s < form->n; s++) {
-            if (!form_is_live(form, s)) continue;
+            if (!form_is_nonterminal(form, s)) continue;
             if (first < 0) first = g.part[s];
             live++;
             of_first += g.part[s] == first;

@@ -26,7 +26,7 @@ const char **world_state_names(NamedMdp *world) {
     return world->state_names;
 }
 
-static bool add_look(NamedMdp *world, const WorldLook *look) {
+static bool add_look(NamedMdp *world, const WorldDisplay *look) {
     size_t states = (size_t)world->mdp.n_states, actions = (size_t)world->mdp.n_actions;
     if (!world->start && !(world->start = arena_zero(world->arena, states * sizeof *world->start))) return false;
     if (look->start >= 0) world->start[look->start] = 1;
@@ -40,7 +40,7 @@ static bool add_look(NamedMdp *world, const WorldLook *look) {
     return true;
 }
 
-Status world_finish(MdpBuilder *builder, const WorldLook *look, NamedMdp **world) {
+Status world_finish(MdpBuilder *builder, const WorldDisplay *look, NamedMdp **world) {
     TRY(mdp_builder_finish(builder, world));
     if (add_look(*world, look)) return ST_OK;
     named_mdp_free(*world);

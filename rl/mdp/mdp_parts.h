@@ -15,7 +15,7 @@ Status mdp_check_lines(const NamedMdp *world, const int *lines);
 /* Of a world from a file: probabilities cut to a few digits become ones that sum to 1; these, transitions of terminal states and actions that no
  * state has are counted in warnings. ST_RESOURCE. */
 Status mdp_settle_file(NamedMdp *world, const int *lines);
-Status mdp_no_way_on(const NamedMdp *world, int64_t state); /* ST_INPUT that names a live state without transitions */
+Status mdp_fail_no_transitions(const NamedMdp *world, int64_t state); /* ST_INPUT that names a live state without transitions */
 /* Q of all (s, a), 0 in terminal states, -INFINITY where there is no such action; the lowest of the best actions of each state, -1
  * in terminal ones. */
 void mdp_fill_q(const Mdp *mdp, const double *V, double *Q);

@@ -16,30 +16,30 @@ bool mdp_is_grid(const NamedMdp *world) {
 
 static const struct {
     const char *name;
-    ShowWay way;
+    ShowDirection way;
 } ways[] = {
     {"up", {-1, 0, "↑", "^"}},       {"north", {-1, 0, "↑", "^"}},      {"down", {1, 0, "↓", "v"}},       {"south", {1, 0, "↓", "v"}},
     {"left", {0, -1, "←", "<"}},     {"west", {0, -1, "←", "<"}},       {"right", {0, 1, "→", ">"}},      {"east", {0, 1, "→", ">"}},
     {"up right", {-1, 1, "↗", "/"}}, {"down right", {1, 1, "↘", "\\"}}, {"down left", {1, -1, "↙", "/"}}, {"up left", {-1, -1, "↖", "\\"}},
 };
 
-const ShowWay *show_way(const NamedMdp *world, int64_t action) {
+const ShowDirection *show_direction(const NamedMdp *world, int64_t action) {
     for (size_t i = 0; world->action_names && i < COUNT_OF(ways); i++)
         if (strcmp(ways[i].name, world->action_names[action]) == 0) return &ways[i].way;
     return NULL;
 }
 
-bool show_plays(const NamedMdp *world, int64_t state) {
+bool show_is_playable(const NamedMdp *world, int64_t state) {
     return !world->mdp.terminal[state] && !(world->cells && strchr("GHC#", world->cells[state]));
 }
 
 /* Those that are chosen about as often as the likeliest. */
-bool show_chosen(const MdpPicture *picture, int64_t state, int64_t action) {
+bool show_is_chosen(const MdpPicture *picture, int64_t state, int64_t action) {
     int64_t n = picture->world->mdp.n_actions;
     const double *row = picture->policy + state * n;
     double most = 0;
     for (int64_t a = 0; a < n; a++) most = fmax(most, row[a]);
-    return most > 0 && row[action] > 0.99 * most && show_plays(picture->world, state);
+    return most > 0 && row[action] > 0.99 * most && show_is_playable(picture->world, state);
 }
 
 char show_letter(const NamedMdp *world, int64_t state) {
@@ -50,7 +50,7 @@ char show_letter(const NamedMdp *world, int64_t state) {
 ShowRange show_range(const MdpPicture *picture) {
     ShowRange range = {(double)INFINITY, -(double)INFINITY};
     for (int64_t s = 0; s < picture->world->mdp.n_states; s++) {
-        if (!show_plays(picture->world, s) || !isfinite(picture->V[s])) continue;
+        if (!show_is_playable(picture->world, s) || !isfinite(picture->V[s])) continue;
         range.low = fmin(range.low, picture->V[s]);
         range.high = fmax(range.high, picture->V[s]);
     }
@@ -97,7 +97,7 @@ typedef struct Screen {
 /* Dark red to dark green by value, on terminals with 256 colours. */
 static void paint(const Screen *screen, int64_t state, Str *text) {
     static const int shades[] = {52, 88, 94, 58, 64, 28, 22};
-    if (!screen->colour || !show_plays(screen->picture->world, state)) return;
+    if (!screen->colour || !show_is_playable(screen->picture->world, state)) return;
     int shade = shades[(int)(show_share(screen->range, screen->picture->V[state]) * (COUNT_OF(shades) - 1) + 0.5)];
     str_printf(text, "\033[48;5;%d;38;5;231m", shade);
 }
@@ -119,8 +119,8 @@ static void append_arrows(const Screen *screen, int64_t state, Str *text) {
         shown++;
     }
     for (int64_t a = 0; a < world->mdp.n_actions; a++) {
-        if (!show_chosen(screen->picture, state, a)) continue;
-        const ShowWay *way = show_way(world, a);
+        if (!show_is_chosen(screen->picture, state, a)) continue;
+        const ShowDirection *way = show_direction(world, a);
         char number[24];
         snprintf(number, sizeof number, "%lld", (long long)a);
         const char *name = way ? (screen->utf8 ? way->arrow : way->plain) : world->action_names ? world->action_names[a] : number;
@@ -135,7 +135,7 @@ static void append_arrows(const Screen *screen, int64_t state, Str *text) {
 
 static void append_value(const Screen *screen, int64_t state, Str *text) {
     char value[16] = "";
-    if (show_plays(screen->picture->world, state)) show_value(screen->picture->V[state], value);
+    if (show_is_playable(screen->picture->world, state)) show_value(screen->picture->V[state], value);
     append_padded(text, value, (int)strlen(value), screen->cell);
 }
 

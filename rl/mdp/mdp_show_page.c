@@ -36,7 +36,7 @@ static void append_fill(const MdpPicture *picture, ShowRange range, int64_t stat
 }
 
 /* An arrow from the middle of the upper part, long as the action is likely. */
-static void append_arrow(const ShowWay *way, double probability, double x, double y, const char *colour, Str *svg) {
+static void append_arrow(const ShowDirection *way, double probability, double x, double y, const char *colour, Str *svg) {
     double length = 8 + 10 * probability, norm = hypot(way->right, way->down), dx = way->right / norm, dy = way->down / norm;
     double tip_x = x + dx * length, tip_y = y + dy * length, back_x = tip_x - 6 * dx, back_y = tip_y - 6 * dy;
     str_printf(svg, "<path d=\"M%.1f %.1fL%.1f %.1fM%.1f %.1fL%.1f %.1fL%.1f %.1f\" stroke=\"%s\" stroke-width=\"2\" fill=\"none\"/>\n", x, y, tip_x,
@@ -47,11 +47,11 @@ static void append_policy(const MdpPicture *picture, int64_t state, double x, do
     const NamedMdp *world = picture->world;
     for (int64_t a = 0; a < world->mdp.n_actions; a++) {
         double probability = picture->policy[state * world->mdp.n_actions + a];
-        const ShowWay *way = show_way(world, a);
+        const ShowDirection *way = show_direction(world, a);
         if (!(probability > 0)) continue;
         if (way) {
             append_arrow(way, probability, x, y, colour, svg);
-        } else if (show_chosen(picture, state, a)) {
+        } else if (show_is_chosen(picture, state, a)) {
             str_printf(svg, "<text x=\"%.1f\" y=\"%.1f\" fill=\"%s\">", x, y + 5, colour);
             if (world->action_names)
                 append_escaped(svg, world->action_names[a]);
@@ -78,7 +78,7 @@ static void append_cell(const MdpPicture *picture, ShowRange range, int64_t stat
     str_printf(svg, ": %.10g</title></rect>\n", picture->V[state]);
     str_release(&name);
     if (letter != ' ') str_printf(svg, "<text x=\"%g\" y=\"%g\" font-weight=\"bold\" fill=\"%s\">%c</text>\n", x + 9, y + 16, colour, letter);
-    if (!show_plays(world, state)) return;
+    if (!show_is_playable(world, state)) return;
     append_policy(picture, state, x + CELL / 2.0, y + 24, colour, svg);
     show_value(picture->V[state], value);
     str_printf(svg, "<text x=\"%g\" y=\"%g\" fill=\"%s\">%s</text>\n", x + CELL / 2.0, y + CELL - 7, colour, value);

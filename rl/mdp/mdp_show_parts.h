@@ -5,14 +5,14 @@
 
 #include "rl/mdp/mdp_show.h"
 
-typedef struct ShowWay {
+typedef struct ShowDirection {
     int down, right;
     const char *arrow, *plain;
-} ShowWay;
-const ShowWay *show_way(const NamedMdp *world, int64_t action); /* NULL: the action's name is no direction */
-bool show_chosen(const MdpPicture *picture, int64_t state, int64_t action);
-bool show_plays(const NamedMdp *world, int64_t state);  /* somebody chooses there: it is no end, hole or wall */
-char show_letter(const NamedMdp *world, int64_t state); /* ' ': nothing special */
+} ShowDirection;
+const ShowDirection *show_direction(const NamedMdp *world, int64_t action); /* NULL: the action's name is no direction */
+bool show_is_chosen(const MdpPicture *picture, int64_t state, int64_t action);
+bool show_is_playable(const NamedMdp *world, int64_t state); /* somebody chooses there: it is no end, hole or wall */
+char show_letter(const NamedMdp *world, int64_t state);      /* ' ': nothing special */
 typedef struct ShowRange {
     double low, high;
 } ShowRange; /* of the values of live states */

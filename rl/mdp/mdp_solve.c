@@ -61,7 +61,7 @@ bool changes_are_alike(const MdpForm *form, Change change, double target) {
 void add_missing(const MdpForm *form, Change change, double *V) {
     double missing = form->gamma / (1 - form->gamma) * 0.5 * (change.least + change.most);
     for (int32_t s = 0; s < form->n; s++)
-        if (form_is_live(form, s)) V[s] += missing;
+        if (form_is_nonterminal(form, s)) V[s] += missing;
 }
 
 /* ---- the answer ---- */
@@ -127,9 +127,9 @@ static double first_target(const MdpForm *form, double tolerance) {
 static Status solve_values(const MdpSolver *solver, MdpWork *work, double tolerance, MdpSolution *solution) {
     enum { ROUNDS = 6 };
     const MdpForm *form = work->form;
-    if (form->home_row && work->limit > 0 &&
+    if (form->proper_row && work->limit > 0 &&
         (solver->solve == mdp_solver_mpi || solver->solve == mdp_solver_pi)) /* these need a policy with values to begin with */
-        TRY(form_policy_values(form, form->home_row, NULL, form->gamma, 1e-3 * form->reward_size, work->V, NULL));
+        TRY(form_policy_values(form, form->proper_row, NULL, form->gamma, 1e-3 * form->reward_size, work->V, NULL));
     solution->bound = (double)INFINITY;
     for (int round = 0; round < ROUNDS; round++) {
         work->change = -1;
@@ -262,7 +262,7 @@ static Status check_policy(const Mdp *mdp, const double *policy, const NamedMdp 
     return ST_OK;
 }
 
-Status mdp_under_policy(const Mdp *mdp, const double *policy, const NamedMdp *names, Arena *arena, Mdp *process) {
+Status mdp_induced_chain(const Mdp *mdp, const double *policy, const NamedMdp *names, Arena *arena, Mdp *process) {
     NamedMdp world = named(mdp, names);
     int64_t entries = 0;
     TRY(check_policy(mdp, policy, &world));
@@ -304,7 +304,7 @@ static Status mdp_solve_evaluate(const Mdp *process, const MdpOptions *options, 
     double *V = form_vector(&form, scratch);
     int64_t *rows = arena_alloc(scratch, ((size_t)form.n + 1) * sizeof *rows);
     if (!V || !rows) return ST_RESOURCE;
-    for (int64_t s = 0; s < form.n; s++) rows[s] = form.home_row ? form.home_row[s] : form_first(&form, s);
+    for (int64_t s = 0; s < form.n; s++) rows[s] = form.proper_row ? form.proper_row[s] : form_first(&form, s);
     TRY(form_policy_values(&form, rows, NULL, form.gamma, first_target(&form, tolerance), V, &solution->iterations));
     if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
     for (int32_t s = 0; s < form.n; s++)
@@ -330,7 +330,7 @@ Status mdp_evaluate(const Mdp *mdp, const double *policy, const MdpOptions *opti
     Arena *scratch = arena_new(0);
     if (!scratch) return ST_RESOURCE;
     Mdp process;
-    Status status = mdp_under_policy(mdp, policy, options->world, scratch, &process);
+    Status status = mdp_induced_chain(mdp, policy, options->world, scratch, &process);
     if (status == ST_OK) status = mdp_solve_evaluate(&process, options, scratch, solution);
     arena_free(scratch);
     if (status != ST_OK) return status;

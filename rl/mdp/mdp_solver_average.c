@@ -40,7 +40,7 @@ static Status members_init(const MdpForm *form, Arena *arena, Members *members) 
     if (!members->use || !members->list || !members->place) return ST_RESOURCE;
     memset(members->use, true, (size_t)form->n_rows + 1);
     for (int32_t s = 0; s < form->n; s++) {
-        if (!form_is_live(form, s)) continue;
+        if (!form_is_nonterminal(form, s)) continue;
         members->place[s] = members->n;
         members->list[members->n++] = s;
     }
@@ -60,7 +60,7 @@ Status mdp_solver_average(MdpWork *work, MdpSolution *solution) {
     Members members;
     if (!next) return ST_RESOURCE;
     TRY(members_init(&form, work->arena, &members));
-    while (base + 1 < form.n && !form_is_live(&form, base)) base++;
+    while (base + 1 < form.n && !form_is_nonterminal(&form, base)) base++;
     do {
         if (work->iterations >= jump) {
             double sweeps = (double)work->iterations * (double)form.n_rows / (double)MAX(members.n, 1); /* of one row a state */
@@ -84,7 +84,7 @@ Status mdp_solver_average(MdpWork *work, MdpSolution *solution) {
         }
         double down = h[base] + slow * (next[base] - h[base]);
         for (int32_t s = 0; s < form.n; s++)
-            if (form_is_live(&form, s)) h[s] += slow * (next[s] - h[s]) - down;
+            if (form_is_nonterminal(&form, s)) h[s] += slow * (next[s] - h[s]) - down;
     } while (0.5 * span > target && span > 2 * form_rounding(&form, h) && since < STUCK && work->iterations < work->limit && !interrupt_requested());
     if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
     if (since >= STUCK) log_message(LOG_WARNING, "method 'average' comes no nearer: the bound is %.2g, and %.2g was wanted", solution->bound, target);

@@ -28,7 +28,7 @@ static Status add_rows(const MdpForm *form, glp_prob *lp) {
     double *values = malloc(((size_t)form->longest + 2) * sizeof *values);
     Status status = columns && place && values ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
     for (int32_t s = 0; s < form->n && status == ST_OK; s++) {
-        if (!form_is_live(form, s)) continue;
+        if (!form_is_nonterminal(form, s)) continue;
         for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++) {
             int n = 1;
             columns[1] = s + 1;
@@ -36,7 +36,7 @@ static Status add_rows(const MdpForm *form, glp_prob *lp) {
             place[s] = 1;
             for (int64_t k = form->begin[row]; k < form->begin[row + 1]; k++) {
                 int32_t next = form->next[k];
-                if (next >= form->n || !form_is_live(form, next)) continue;
+                if (next >= form->n || !form_is_nonterminal(form, next)) continue;
                 if (place[next] == 0) {
                     place[next] = ++n;
                     columns[n] = next + 1;
@@ -64,8 +64,8 @@ static Status solve_lp(MdpWork *work, glp_prob *lp, int *fault) {
     glp_add_rows(lp, (int)form->n_rows);
     glp_add_cols(lp, form->n);
     for (int32_t s = 0; s < form->n; s++) {
-        glp_set_obj_coef(lp, s + 1, form_is_live(form, s) ? 1 : 0);
-        glp_set_col_bnds(lp, s + 1, form_is_live(form, s) ? GLP_FR : GLP_FX, 0, 0);
+        glp_set_obj_coef(lp, s + 1, form_is_nonterminal(form, s) ? 1 : 0);
+        glp_set_col_bnds(lp, s + 1, form_is_nonterminal(form, s) ? GLP_FR : GLP_FX, 0, 0);
     }
     TRY(add_rows(form, lp));
     glp_init_smcp(&parameters);

@@ -45,14 +45,14 @@ Status mdp_solver_mpi(MdpWork *work, MdpSolution *solution) {
     int64_t sweeps = counted ? work->options->evaluation_sweeps : 20, next_jump = work->iterations + 3, pause = 3;
     double in_jumps = 0; /* sweeps that jumps took, at most as many as there were */
     FormPolicy policy;
-    Narrowing narrowing;
+    ActionElimination elimination;
     if (!other) return ST_RESOURCE;
     TRY(form_policy_init(form, work->arena, &policy));
-    TRY(narrowing_init(form, work->Q, work->arena, &narrowing));
+    TRY(elimination_init(form, work->Q, work->arena, &elimination));
     while (true) {
-        bool begun = work->iterations > 0 || form->home_row, last = missing <= work->target; /* likely: then Q is wanted, too */
+        bool begun = work->iterations > 0 || form->proper_row, last = missing <= work->target; /* likely: then Q is wanted, too */
         Sweep sweep = {.V = begun ? work->V : NULL, .new_V = other, .policy = &policy, .Q = last ? work->Q : NULL};
-        Change change = last ? form_sweep(form, sweep) : form_sweep_narrowing(form, sweep, &narrowing);
+        Change change = last ? form_sweep(form, sweep) : form_sweep_eliminating(form, sweep, &elimination);
         work->iterations++;
         if (last && change_size(change) <= work->target) {
             work->change = change_size(change);

@@ -20,8 +20,8 @@ Status mdp_solver_pi(MdpWork *work, MdpSolution *solution) {
     Margin margin = {.least = form->n > FORM_DIRECT ? 2 * work->target : 0, .times = 1};
     double before = -(double)INFINITY;
     if (!rows) return ST_RESOURCE;
-    for (int32_t s = 0; s < form->n; s++) rows[s] = form->home_row && work->iterations == 0 ? form->home_row[s] : -1;
-    if (!form->home_row || work->iterations > 0) form_improve(form, work->V, (Margin){0}, rows);
+    for (int32_t s = 0; s < form->n; s++) rows[s] = form->proper_row && work->iterations == 0 ? form->proper_row[s] : -1;
+    if (!form->proper_row || work->iterations > 0) form_improve(form, work->V, (Margin){0}, rows);
     do {
         TRY(form_policy_values(form, rows, NULL, form->gamma, work->target, work->V, NULL));
         work->iterations++;

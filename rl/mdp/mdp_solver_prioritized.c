@@ -40,7 +40,7 @@ static Status find_sources(const MdpForm *form, Arena *arena, int64_t **into, in
     for (int pass = 0; pass < 2; pass++) {
         for (int32_t s = 0; s <= form->n; s++) last[s] = -1;
         for (int32_t s = 0; s < form->n; s++) {
-            if (!form_is_live(form, s)) continue;
+            if (!form_is_nonterminal(form, s)) continue;
             for (int64_t k = form->begin[form_first(form, s)]; k < form->begin[form_first(form, s + 1)]; k++) {
                 int32_t next = form->next[k];
                 if (!(form->probability[k] > 0) || last[next] == s) continue;
@@ -58,7 +58,7 @@ static Status find_sources(const MdpForm *form, Arena *arena, int64_t **into, in
 }
 
 static double off_of(const MdpWork *work, int32_t s) {
-    return form_is_live(work->form, s) ? fabs(form_best(work->form, s, work->V, NULL) - work->V[s]) : 0;
+    return form_is_nonterminal(work->form, s) ? fabs(form_best(work->form, s, work->V, NULL) - work->V[s]) : 0;
 }
 
 Status mdp_solver_prioritized(MdpWork *work, MdpSolution *solution) {

@@ -18,11 +18,11 @@ Status mdp_solver_vi(MdpWork *work, MdpSolution *solution) {
     TRY(vi_tile(work));
     const MdpForm *form = work->form;
     double *other = form_vector(form, work->arena);
-    Narrowing narrowing;
+    ActionElimination elimination;
     if (!other) return ST_RESOURCE;
-    TRY(narrowing_init(form, form->tiles ? NULL : work->Q, work->arena, &narrowing));
+    TRY(elimination_init(form, form->tiles ? NULL : work->Q, work->arena, &elimination));
     while (true) {
-        Change change = form_sweep_narrowing(form, (Sweep){.V = work->V, .new_V = other}, &narrowing);
+        Change change = form_sweep_eliminating(form, (Sweep){.V = work->V, .new_V = other}, &elimination);
         double *old = work->V;
         work->V = other;
         other = old;

@@ -388,7 +388,7 @@ static Status stationary(const NamedMdp *world, const double *policy, Arena *scr
     Mdp process;
     Chain chain;
     int64_t n = mdp->n_states;
-    TRY(mdp_under_policy(mdp, policy, world, scratch, &process));
+    TRY(mdp_induced_chain(mdp, policy, world, scratch, &process));
     double *start = arena_zero(scratch, (size_t)n * sizeof *start), *all = arena_alloc(scratch, ((size_t)n + 1) * sizeof *all), sum = 0;
     if (!start || !all) return ST_RESOURCE;
     for (int64_t s = 0; s < n; s++) sum += start[s] = mdp->terminal[s] ? 0 : world->start ? world->start[s] : 1;

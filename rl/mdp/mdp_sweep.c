@@ -34,12 +34,14 @@ INLINE double expect(const int32_t *next, const double *p, int64_t n, const doub
 }
 
 /* Entries of a row: where they begin, how many. */
-INLINE int64_t row_begin(const MdpForm *form, int64_t row, int64_t fan) { return fan ? row * fan : form->begin[row]; }
-INLINE int64_t row_length(const MdpForm *form, int64_t row, int64_t fan) { return fan ? fan : form->begin[row + 1] - form->begin[row]; }
+INLINE int64_t row_begin(const MdpForm *form, int64_t row, int64_t branching) { return branching ? row * branching : form->begin[row]; }
+INLINE int64_t row_length(const MdpForm *form, int64_t row, int64_t branching) {
+    return branching ? branching : form->begin[row + 1] - form->begin[row];
+}
 
-INLINE double row_q(const MdpForm *form, int64_t row, int64_t fan, const double *V) {
-    int64_t begin = row_begin(form, row, fan);
-    return form->reward[row] + form->gamma * expect(form->next + begin, form->probability + begin, row_length(form, row, fan), V);
+INLINE double row_q(const MdpForm *form, int64_t row, int64_t branching, const double *V) {
+    int64_t begin = row_begin(form, row, branching);
+    return form->reward[row] + form->gamma * expect(form->next + begin, form->probability + begin, row_length(form, row, branching), V);
 }
 
 /* In a large world values are gathered from all over a vector that the first caches cannot hold, each from a place that only its entry tells: rows
@@ -64,34 +66,34 @@ static Ahead ahead_of(const MdpForm *form, const double *V) {
     return (Ahead){1 + reach.near * form->n_rows / entries, 1 + reach.far * form->n_rows / entries, reach.second};
 }
 
-INLINE void fetch_ahead(const MdpForm *form, Ahead ahead, const bool *without, int64_t row, int64_t fan, const double *V) {
+INLINE void fetch_ahead(const MdpForm *form, Ahead ahead, const bool *eliminated, int64_t row, int64_t branching, const double *V) {
 #if defined(__GNUC__)
     int64_t near = row + ahead.near, far = row + ahead.far;
     if (far >= form->n_rows) return;
-    if (!without || !without[near]) {
-        const int32_t *next = form->next + row_begin(form, near, fan);
-        int64_t n = row_length(form, near, fan);
+    if (!eliminated || !eliminated[near]) {
+        const int32_t *next = form->next + row_begin(form, near, branching);
+        int64_t n = row_length(form, near, branching);
         if (ahead.second)
             for (int64_t k = 0; k < n; k++) __builtin_prefetch(V + next[k], 0, 2);
         else
             for (int64_t k = 0; k < n; k++) __builtin_prefetch(V + next[k], 0, 3);
     }
     if (row % LINE == 0) __builtin_prefetch(form->reward + far, 0, 1);
-    if (without && without[far]) return;
-    int64_t begin = row_begin(form, far, fan);
+    if (eliminated && eliminated[far]) return;
+    int64_t begin = row_begin(form, far, branching);
     __builtin_prefetch(form->next + begin, 0, 1);
     __builtin_prefetch(form->probability + begin, 0, 1);
 #else
-    (void)form, (void)ahead, (void)without, (void)row, (void)fan, (void)V;
+    (void)form, (void)ahead, (void)eliminated, (void)row, (void)branching, (void)V;
 #endif
 }
 
 /* A row becomes that of `state`, filled up with outcomes that do not happen; where it is that already, nothing is written. */
-INLINE void take_row(const MdpForm *form, int64_t row, int64_t state, int64_t fan, FormPolicy *policy) {
+INLINE void take_row(const MdpForm *form, int64_t row, int64_t state, int64_t branching, FormPolicy *policy) {
     if (policy->rows[state] == row) return;
     policy->rows[state] = row;
     if (!policy->next) return;
-    int64_t begin = row_begin(form, row, fan), n = row_length(form, row, fan), slot = fan ? fan : policy->form.fan;
+    int64_t begin = row_begin(form, row, branching), n = row_length(form, row, branching), slot = branching ? branching : policy->form.branching;
     policy->form.reward[state] = form->reward[row];
     for (int64_t k = 0; k < slot; k++) {
         policy->next[state * slot + k] = k < n ? form->next[begin + k] : form->n;
@@ -100,28 +102,28 @@ INLINE void take_row(const MdpForm *form, int64_t row, int64_t state, int64_t fa
 }
 
 /* The form and the sweep are copies, which no store into a vector can change, so that all of them stays in registers. */
-INLINE Change sweep_states(MdpForm form, Sweep sweep, Ahead ahead, int64_t first, int64_t end, int64_t fan) {
+INLINE Change sweep_states(MdpForm form, Sweep sweep, Ahead ahead, int64_t first, int64_t end, int64_t branching) {
     const double *V = sweep.V;
     Change change = {(double)INFINITY, -(double)INFINITY};
     for (int64_t s = first; s < end; s++) {
         int64_t row = form_first(&form, s), last = form_first(&form, s + 1) - 1, best_row = -1;
-        if (!form_is_live(&form, s)) {
+        if (!form_is_nonterminal(&form, s)) {
             for (; sweep.Q && row <= last; row++) sweep.Q[row] = 0;
             sweep.new_V[s] = 0;
             continue;
         }
         double best = 0;
         for (; row <= last; row++) {
-            if (ahead.near) fetch_ahead(&form, ahead, sweep.without, row, fan, V);
-            if (sweep.without && sweep.without[row]) continue;
-            double q = V ? row_q(&form, row, fan, V) : form.reward[row];
+            if (ahead.near) fetch_ahead(&form, ahead, sweep.eliminated, row, branching, V);
+            if (sweep.eliminated && sweep.eliminated[row]) continue;
+            double q = V ? row_q(&form, row, branching, V) : form.reward[row];
             if (sweep.Q) sweep.Q[row] = q;
             if (best_row < 0 || q > best) {
                 best = q;
                 best_row = row;
             }
         }
-        if (sweep.policy) take_row(&form, best_row, s, fan, sweep.policy);
+        if (sweep.policy) take_row(&form, best_row, s, branching, sweep.policy);
         double difference = best - (V ? V[s] : 0);
         change.least = MIN(change.least, difference);
         change.most = MAX(change.most, difference);
@@ -132,9 +134,9 @@ INLINE Change sweep_states(MdpForm form, Sweep sweep, Ahead ahead, int64_t first
 
 /* Rows of a few usual lengths have loops of their own, and so have sweeps that are asked for nothing but values. */
 static Change sweep_block(const MdpForm *form, Sweep sweep, Ahead ahead, int64_t first, int64_t end) {
-    if (!sweep.Q && !sweep.policy && !sweep.without && form->fan == 8)
+    if (!sweep.Q && !sweep.policy && !sweep.eliminated && form->branching == 8)
         return sweep_states(*form, (Sweep){.V = sweep.V, .new_V = sweep.new_V}, ahead, first, end, 8);
-    switch (form->fan) {
+    switch (form->branching) {
     case 1: return sweep_states(*form, sweep, ahead, first, end, 1);
     case 2: return sweep_states(*form, sweep, ahead, first, end, 2);
     case 3: return sweep_states(*form, sweep, ahead, first, end, 3);
@@ -144,12 +146,12 @@ static Change sweep_block(const MdpForm *form, Sweep sweep, Ahead ahead, int64_t
     }
 }
 
-bool form_pays_threads(const MdpForm *form) { return form->begin[form->n_rows] >= 4096 + 1024 * (int64_t)omp_get_max_threads(); }
+bool form_is_worth_threads(const MdpForm *form) { return form->begin[form->n_rows] >= 4096 + 1024 * (int64_t)omp_get_max_threads(); }
 
 /* The states from `first` on. */
 static Change sweep_range(const MdpForm *form, Sweep sweep, int64_t first, int64_t end) {
     Ahead ahead = ahead_of(form, sweep.V);
-    if (!form_pays_threads(form)) return sweep_block(form, sweep, ahead, first, end);
+    if (!form_is_worth_threads(form)) return sweep_block(form, sweep, ahead, first, end);
     int64_t size = MIN(BLOCK, (end - first) / 64 + 1), blocks = (end - first + size - 1) / size;
     double least = (double)INFINITY, most = -(double)INFINITY;
 #pragma omp parallel for schedule(dynamic, 4) reduction(min : least) reduction(max : most)
@@ -184,7 +186,7 @@ Status form_choose_reach(MdpForm *form) {
 
 Change form_sweep(const MdpForm *form, Sweep sweep) {
     Change change = {(double)INFINITY, -(double)INFINITY};
-    if (form->tiles && sweep.V && !sweep.without && !sweep.policy)
+    if (form->tiles && sweep.V && !sweep.eliminated && !sweep.policy)
         change = form_sweep_tiles(form, sweep, change);
     else
         change = sweep_range(form, sweep, 0, form->n);
@@ -193,7 +195,7 @@ Change form_sweep(const MdpForm *form, Sweep sweep) {
 }
 
 Status form_policy_init(const MdpForm *form, Arena *arena, FormPolicy *policy) {
-    int64_t slot = form->fan ? form->fan : form->longest;
+    int64_t slot = form->branching ? form->branching : form->longest;
     size_t n = (size_t)form->n, entries = n * (size_t)slot;
     *policy = (FormPolicy){.rows = arena_alloc(arena, (n + 1) * sizeof *policy->rows)};
     if (!policy->rows) return ST_RESOURCE;
@@ -212,7 +214,7 @@ Status form_policy_init(const MdpForm *form, Arena *arena, FormPolicy *policy) {
     policy->form.tiles = NULL;
     policy->form.width = 1;
     policy->form.begin = begin;
-    policy->form.fan = (int32_t)slot;
+    policy->form.branching = (int32_t)slot;
     policy->form.next = policy->next;
     policy->form.probability = policy->probability;
     policy->form.reward = reward;
@@ -224,8 +226,8 @@ static Change sweep_in_place(const MdpForm *form, const int64_t *rows, const dou
     double least = (double)INFINITY, most = -(double)INFINITY;
 #pragma omp parallel for schedule(static, BLOCK) reduction(min : least) reduction(max : most) if (form->n > 4 * BLOCK)
     for (int64_t s = 0; s < form->n; s++) {
-        new_V[s] = form_is_live(form, s) ? row_q(form, rows[s], 0, V) : 0;
-        if (!form_is_live(form, s)) continue;
+        new_V[s] = form_is_nonterminal(form, s) ? row_q(form, rows[s], 0, V) : 0;
+        if (!form_is_nonterminal(form, s)) continue;
         if (new_V[s] - V[s] < least) least = new_V[s] - V[s];
         if (new_V[s] - V[s] > most) most = new_V[s] - V[s];
     }
@@ -239,11 +241,11 @@ Change form_sweep_policy(const MdpForm *form, const FormPolicy *policy, const do
 
 /* ---- rows that cannot be best any more ---- */
 
-Status narrowing_init(const MdpForm *form, double *Q, Arena *arena, Narrowing *narrowing) {
-    *narrowing = (Narrowing){.Q = Q, .doubt = (double)INFINITY, .used = (double)INFINITY};
+Status elimination_init(const MdpForm *form, double *Q, Arena *arena, ActionElimination *elimination) {
+    *elimination = (ActionElimination){.Q = Q, .uncertainty = (double)INFINITY, .used = (double)INFINITY};
     if (!Q) return ST_OK;
-    narrowing->without = arena_zero(arena, (size_t)form->n_rows + 1);
-    return narrowing->without ? ST_OK : ST_RESOURCE;
+    elimination->eliminated = arena_zero(arena, (size_t)form->n_rows + 1);
+    return elimination->eliminated ? ST_OK : ST_RESOURCE;
 }
 
 static double doubt_after(const MdpForm *form, Change change) {
@@ -252,27 +254,27 @@ static double doubt_after(const MdpForm *form, Change change) {
     return shrink < 1 ? form->gamma * (most - least) / (1 - shrink) : (double)INFINITY;
 }
 
-static void leave_out(const MdpForm *form, const double *V, const Narrowing *narrowing) {
-    const double *Q = narrowing->Q, doubt = narrowing->doubt;
-    bool *without = narrowing->without; /* a store into what `narrowing` points to might change what it points to */
+static void leave_out(const MdpForm *form, const double *V, const ActionElimination *elimination) {
+    const double *Q = elimination->Q, uncertainty = elimination->uncertainty;
+    bool *eliminated = elimination->eliminated; /* a store into what `elimination` points to might change what it points to */
 #pragma omp parallel for schedule(static, BLOCK) if (form->n > 4 * BLOCK)
     for (int64_t s = 0; s < form->n; s++) {
-        double least = V[s] - doubt;
+        double least = V[s] - uncertainty;
         int64_t end = form_first(form, s + 1);
-        for (int64_t row = form_first(form, s); row < end; row++) without[row] |= Q[row] < least;
+        for (int64_t row = form_first(form, s); row < end; row++) eliminated[row] |= Q[row] < least;
     }
 }
 
 /* It costs a little, and is done where much less is in doubt than when it was done last. */
-Change form_sweep_narrowing(const MdpForm *form, Sweep sweep, Narrowing *narrowing) {
-    bool narrow = narrowing->doubt < form->reward_size && narrowing->doubt < 0.25 * narrowing->used;
-    sweep.without = isfinite(narrowing->used) ? narrowing->without : NULL;
-    if (narrow) sweep.Q = narrowing->Q;
+Change form_sweep_eliminating(const MdpForm *form, Sweep sweep, ActionElimination *elimination) {
+    bool narrow = elimination->uncertainty < form->reward_size && elimination->uncertainty < 0.25 * elimination->used;
+    sweep.eliminated = isfinite(elimination->used) ? elimination->eliminated : NULL;
+    if (narrow) sweep.Q = elimination->Q;
     Change change = form_sweep(form, sweep);
-    narrowing->doubt = narrowing->Q ? doubt_after(form, change) : (double)INFINITY;
+    elimination->uncertainty = elimination->Q ? doubt_after(form, change) : (double)INFINITY;
     if (!narrow) return change;
-    narrowing->used = narrowing->doubt;
-    leave_out(form, sweep.new_V, narrowing);
+    elimination->used = elimination->uncertainty;
+    leave_out(form, sweep.new_V, elimination);
     return change;
 }
 
@@ -291,7 +293,7 @@ double form_best(const MdpForm *form, int64_t state, const double *V, int64_t *b
 }
 
 double form_set_best(const MdpForm *form, int64_t state, double *V) {
-    if (!form_is_live(form, state)) return 0;
+    if (!form_is_nonterminal(form, state)) return 0;
     double old = V[state];
     V[state] = form_best(form, state, V, NULL);
     return fabs(V[state] - old);
@@ -310,7 +312,7 @@ int64_t form_improve(const MdpForm *form, const double *V, Margin margin, int64_
     int64_t changed = 0;
 #pragma omp parallel for schedule(static, BLOCK) reduction(+ : changed) if (form->n > 4 * BLOCK)
     for (int64_t s = 0; s < form->n; s++) {
-        if (!form_is_live(form, s)) continue;
+        if (!form_is_nonterminal(form, s)) continue;
         int64_t row = better_row(form, s, rows[s], V, margin);
         changed += rows[s] != row;
         rows[s] = row;
@@ -322,6 +324,6 @@ int64_t form_count_better(const MdpForm *form, const double *V, Margin margin, c
     int64_t better = 0;
 #pragma omp parallel for schedule(static, BLOCK) reduction(+ : better) if (form->n > 4 * BLOCK)
     for (int64_t s = 0; s < form->n; s++)
-        if (form_is_live(form, s)) better += better_row(form, s, rows[s], V, margin) != rows[s];
+        if (form_is_nonterminal(form, s)) better += better_row(form, s, rows[s], V, margin) != rows[s];
     return better;
 }

@@ -184,7 +184,7 @@ static void sweep_block(const MdpForm *form, Sweep sweep, int64_t block, double 
         sweep.new_V[s] = 0;
         FETCH(form->reward + row + AHEAD);
         FETCH(sweep.V + s + AHEAD);
-        if (!form_is_live(form, s)) {
+        if (!form_is_nonterminal(form, s)) {
             for (int64_t i = 0; Q && i < n; i++) Q[i] = 0;
             continue;
         }

@@ -118,7 +118,7 @@ static Status world_blackjack_build(const Arguments *arguments, double gamma, Na
         }
     }
     mdp_builder_terminal(builder, END);
-    TRY(world_finish(builder, &(WorldLook){.action_names = names, .start = -1}, world));
+    TRY(world_finish(builder, &(WorldDisplay){.action_names = names, .start = -1}, world));
     fill_start((*world)->start);
     return add_names(*world);
 }

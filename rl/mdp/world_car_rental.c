@@ -70,7 +70,7 @@ static Status world_car_rental_build(const Arguments *arguments, double gamma, N
         snprintf(moves[a], sizeof moves[a], "%+d", a - MOVES);
         names[a] = a == MOVES ? "0" : moves[a];
     }
-    return world_finish(builder, &(WorldLook){names, LEVELS, LEVELS, NULL, 10 * LEVELS + 10}, world);
+    return world_finish(builder, &(WorldDisplay){names, LEVELS, LEVELS, NULL, 10 * LEVELS + 10}, world);
 }
 
 const World world_car_rental = {.id = "CarRental", .gamma = 0.9, .build = world_car_rental_build};

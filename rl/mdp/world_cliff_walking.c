@@ -23,7 +23,7 @@ static Status world_cliff_walking_build(const Arguments *arguments, double gamma
         }
     }
     static const char cells[] = "....................................SCCCCCCCCCCG";
-    return world_finish(builder, &(WorldLook){four_ways, ROWS, COLUMNS, cells, START}, world);
+    return world_finish(builder, &(WorldDisplay){four_ways, ROWS, COLUMNS, cells, START}, world);
 }
 
 const World world_cliff_walking = {

@@ -76,7 +76,7 @@ static Status build_lake(const Arguments *arguments, const Lake *lake, double ga
     if (!builder) return ST_RESOURCE;
     double success = arguments->number[IS_SLIPPERY] > 0 ? arguments->number[SUCCESS_RATE] : 1, failure = (1 - success) / 2;
     for (size_t cell = 0; cell < lake->cells.len; cell++) add_cell(builder, lake, (int32_t)cell, success, failure);
-    TRY(world_finish(builder, &(WorldLook){ways, lake->rows, lake->columns, lake->cells.data, -1}, world));
+    TRY(world_finish(builder, &(WorldDisplay){ways, lake->rows, lake->columns, lake->cells.data, -1}, world));
     double starts = 0;
     for (size_t cell = 0; cell < lake->cells.len; cell++) starts += lake->cells.data[cell] == 'S';
     for (size_t cell = 0; cell < lake->cells.len; cell++) (*world)->start[cell] = (lake->cells.data[cell] == 'S') / starts;

@@ -26,7 +26,7 @@ static Status world_gambler_build(const Arguments *arguments, double gamma, Name
         snprintf(stakes[a], sizeof stakes[a], "%d", a + 1);
         names[a] = stakes[a];
     }
-    TRY(world_finish(builder, &(WorldLook){.action_names = names, .start = -1}, world));
+    TRY(world_finish(builder, &(WorldDisplay){.action_names = names, .start = -1}, world));
     for (int capital = 1; capital < GOAL; capital++) (*world)->start[capital] = 1.0 / (GOAL - 1);
     return ST_OK;
 }

@@ -21,7 +21,7 @@ static Status build_5x5(const Arguments *arguments, double gamma, NamedMdp **wor
                 mdp_builder_add(builder, cell, way, next, 1, next == cell ? -1 : 0, false);
         }
     }
-    TRY(world_finish(builder, &(WorldLook){four_ways, SIDE, SIDE, ".A.B.....................", -1}, world));
+    TRY(world_finish(builder, &(WorldDisplay){four_ways, SIDE, SIDE, ".A.B.....................", -1}, world));
     for (int cell = 0; cell < SIDE * SIDE; cell++) (*world)->start[cell] = 1.0 / (SIDE * SIDE);
     return ST_OK;
 }
@@ -36,7 +36,7 @@ static Status build_4x4(const Arguments *arguments, double gamma, NamedMdp **wor
             mdp_builder_add(builder, cell, way, grid_clamped(SIDE, SIDE, cell, row_of_way[way], column_of_way[way]), 1, -1, false);
     mdp_builder_terminal(builder, 0);
     mdp_builder_terminal(builder, LAST);
-    TRY(world_finish(builder, &(WorldLook){four_ways, SIDE, SIDE, "G..............G", -1}, world));
+    TRY(world_finish(builder, &(WorldDisplay){four_ways, SIDE, SIDE, "G..............G", -1}, world));
     for (int cell = 1; cell < LAST; cell++) (*world)->start[cell] = 1.0 / (LAST - 1);
     return ST_OK;
 }

@@ -16,7 +16,7 @@ static Status world_random_walk_build(const Arguments *arguments, double gamma, 
     }
     mdp_builder_terminal(builder, 0);
     mdp_builder_terminal(builder, end);
-    return world_finish(builder, &(WorldLook){.action_names = names, .start = end / 2}, world);
+    return world_finish(builder, &(WorldDisplay){.action_names = names, .start = end / 2}, world);
 }
 
 const World world_random_walk = {

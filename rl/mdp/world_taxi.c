@@ -105,7 +105,7 @@ static Status world_taxi_build(const Arguments *arguments, double gamma, NamedMd
         add_pick_up(builder, ride_of(s));
         add_drop_off(builder, ride_of(s));
     }
-    TRY(world_finish(builder, &(WorldLook){.action_names = names, .start = -1}, world));
+    TRY(world_finish(builder, &(WorldDisplay){.action_names = names, .start = -1}, world));
     if (may_be_fickle) (*world)->n_observations = RIDES;
     for (int s = 0; s < states; s++) {
         Ride ride = ride_of(s);

@@ -31,7 +31,7 @@ static Status world_windy_gridworld_build(const Arguments *arguments, double gam
     }
     mdp_builder_terminal(builder, GOAL);
     static const char cells[] = "..............................S......G................................";
-    return world_finish(builder, &(WorldLook){ways, ROWS, COLUMNS, cells, START}, world);
+    return world_finish(builder, &(WorldDisplay){ways, ROWS, COLUMNS, cells, START}, world);
 }
 
 const World world_windy_gridworld = {

@@ -25,14 +25,14 @@ const World *world_find(const char *id); /* NULL: no such */
 bool mdp_is_file_name(const char *name); /* ends in .yaml, .yml or .json, or has a '/' */
 
 /* How a world is shown; all of it is copied. */
-typedef struct WorldLook {
+typedef struct WorldDisplay {
     const char *const *action_names; /* n_actions; NULL: numbers */
     int rows, columns;               /* 0: no grid */
     const char *cells;               /* rows * columns letters, or NULL */
     int64_t start;                   /* the state in which episodes begin; -1: the caller fills world->start, n_states zeros */
-} WorldLook;
+} WorldDisplay;
 /* mdp_builder_finish, and what people know about the world. */
-Status world_finish(MdpBuilder *builder, const WorldLook *look, NamedMdp **world);
+Status world_finish(MdpBuilder *builder, const WorldDisplay *look, NamedMdp **world);
 /* Names of states, printed by the caller into world->arena; NULL where memory is full. */
 const char **world_state_names(NamedMdp *world);
 

@@ -138,7 +138,8 @@ Status offline_rows_read(const Recipe *recipe, const ModelConfig *model, const C
     *rows = (OfflineRows){.arena = arena_new(0)};
     if (!rows->arena) return status_fail(ST_RESOURCE, "out of memory for rows");
     Reading reading = {.rows = rows, .config = data_config(recipe, model, chat), .tokenizer = tokenizer};
-    SourceReader reader = {.config = &reading.config, .use = ROWS_TRAINED, .widen = true, .kept = &rows->n, .take = read_row, .context = &reading};
+    SourceReader reader = {
+        .config = &reading.config, .use = ROWS_AS_EXAMPLES, .widen = true, .kept = &rows->n, .take = read_row, .context = &reading};
     Status status = data_sources_read(recipe->data_train, "data.train", &reader, rows->arena, &rows->table);
     row_notes_release(&reading.notes);
     TRY(status);

@@ -293,12 +293,12 @@ static void note_plan(const PairRun *run, Run *output, const PairPlan *plan) {
     const Pairs *pairs = run->train;
     Str memory = {0};
     train_memory_describe(&plan->memory, &memory);
-    row_notes_say(&pairs->table.notes, "data.train", note_warning, output);
+    row_notes_report(&pairs->table.notes, "data.train", note_warning, output);
     run_note(output, "%zu row%s, %lld token%s, %lld of them trained; %zu held out", pairs->n, plural((int64_t)pairs->n), (long long)pairs->tokens,
              plural(pairs->tokens), (long long)pairs->trained_tokens, run->eval ? run->eval->n : 0);
     data_counts_warn(&pairs->table.counts, "data.train", note_warning, output);
-    pairs_say(pairs, run->recipe, "data.train", note_warning, output);
-    if (run->eval) pairs_say(run->eval, run->recipe, "data.eval", note_warning, output);
+    pairs_report(pairs, run->recipe, "data.train", note_warning, output);
+    if (run->eval) pairs_report(run->eval, run->recipe, "data.eval", note_warning, output);
     run_note(output, "%lld of %lld parameter%s trained, %lld step%s", (long long)plan->trained_parameters, (long long)plan->parameters,
              plural(plan->parameters), (long long)plan->total_steps, plural(plan->total_steps));
     run_note(output, "memory: %s", str_text(&memory));
@@ -371,8 +371,8 @@ static void pair_run_started(void *context, JsonWriter *w) {
     jw_string(w, "compute", dtype_name(run->model->compute));
     if (run->objective->scores && !run->at_turn) jw_string(w, "score_token", "last");
     jw_array(w, "warnings");
-    pairs_say(run->train, run->recipe, "data.train", add_warning, w);
-    if (run->eval) pairs_say(run->eval, run->recipe, "data.eval", add_warning, w);
+    pairs_report(run->train, run->recipe, "data.train", add_warning, w);
+    if (run->eval) pairs_report(run->eval, run->recipe, "data.eval", add_warning, w);
     jw_end_array(w);
     Str text = {0};
     if (run->objective->use) run->objective->use(run, &text);

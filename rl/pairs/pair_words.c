@@ -8,7 +8,7 @@ static const char *const reasons[PAIR_DROPS] = {
     [PAIR_TOO_LONG] = "longer than data.max_length",
     [PAIR_SAME] = "both answers are the same",
     [PAIR_EMPTY] = "an answer is empty or null",
-    [PAIR_ASKS] = "the two conversations ask different things",
+    [PAIR_PROMPTS_DIFFER] = "the two conversations ask different things",
 };
 
 const char *pair_drop_reason(PairDrop why) { return reasons[why]; }
@@ -54,7 +54,7 @@ static void say_balance(const Pairs *pairs, const Recipe *recipe, const char *wh
     str_release(&text);
 }
 
-void pairs_say(const Pairs *pairs, const Recipe *recipe, const char *what, Say *say, void *context) {
+void pairs_report(const Pairs *pairs, const Recipe *recipe, const char *what, Say *say, void *context) {
     Str text = {0};
     for (int i = 0; i < PAIR_DROPS; i++) {
         if (pairs->dropped[i] == 0) continue;

@@ -295,7 +295,7 @@ static Status read_row(Loader *loader, const Row *from) {
     for (int s = 0; s < 2; s++) {
         ids_clear(&loader->sides[s].ids);
         ids_clear(&loader->sides[s].labels);
-        loader->sides[s].behind_thought = false;
+        loader->sides[s].after_thought = false;
     }
     const PairSource *source = loader->source;
     PairDrop why = source->stepwise ? PAIR_DROPS : preference_needless(from->json, source->unpaired);
@@ -356,7 +356,7 @@ static void pairs_count(Pairs *pairs) {
 
 static Status load_all(Loader *loader, const char *key, YamlNode node) {
     Pairs *pairs = loader->pairs;
-    SourceReader reader = {.config = &loader->config, .use = ROWS_JUDGED, .widen = true, .kept = &pairs->n, .take = take_row, .context = loader};
+    SourceReader reader = {.config = &loader->config, .use = ROWS_AS_SCORED, .widen = true, .kept = &pairs->n, .take = take_row, .context = loader};
     TRY(data_sources_read(node, key, &reader, pairs->arena, &pairs->table));
     pairs_count(pairs);
     for (int i = 0; i < PAIR_DROPS; i++)

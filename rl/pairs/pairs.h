@@ -69,7 +69,7 @@ Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const Pa
 Status pairs_split(Pairs *pairs, double share, uint64_t seed, Pairs **held_out);
 void pairs_free(Pairs *pairs); /* NULL is fine */
 /* What was left out, cut or is one-sided, a sentence each; `say` is called for each. what: "data.train" */
-void pairs_say(const Pairs *pairs, const Recipe *recipe, const char *what, void (*say)(void *context, const char *text), void *context);
+void pairs_report(const Pairs *pairs, const Recipe *recipe, const char *what, void (*say)(void *context, const char *text), void *context);
 const char *pair_drop_reason(PairDrop why);
 /* The ST_INPUT of pairs of which every row was left out. key: "data.train" */
 Status pairs_none_left(const Pairs *pairs, const char *key);

@@ -208,7 +208,7 @@ static Status pass_over(void *context, const Row *row) {
 static Status first_row(const Recipe *recipe, const DataSource *source, bool *stepwise) {
     const char **paths;
     size_t n;
-    FirstRow first = {.form = row_form(&(DataConfig){.columns = recipe->data_columns}, ROWS_JUDGED)};
+    FirstRow first = {.form = row_form(&(DataConfig){.columns = recipe->data_columns}, ROWS_AS_SCORED)};
     TRY(rows_expand(source->path, recipe->arena, &paths, &n));
     TRY(row_form_begin(&first.form, source));
     Status status = rows_read_as(paths[0], &(RowsConfig){.max_rows = 1, .bad = pass_over}, reward_training_read_first, &first);
@@ -307,7 +307,7 @@ static Status reward_training_evaluate(const RewardEvaluation *config, const Rec
     Status status = tape && t->scratch ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the tape");
     if (tape) tape_record(tape, false);
     if (status == ST_OK) status = pairs_load(recipe, "--data", recipe->data_train, &source, &pairs);
-    if (status == ST_OK && config->say) pairs_say(pairs, recipe, config->data, config->say, config->context);
+    if (status == ST_OK && config->say) pairs_report(pairs, recipe, config->data, config->say, config->context);
     if (status == ST_OK) status = evaluate_pairs(config, t, tape, pairs);
     for (int i = 0; status == ST_OK && i < PAIR_DROPS; i++) t->numbers.left_out += pairs->dropped[i];
     pairs_free(pairs);

@@ -238,12 +238,12 @@ uint64_t rewards_fingerprint(const RewardSet *set) {
     return hash;
 }
 
-RewardRow reward_own_words(const RewardRow *row) {
+RewardRow reward_without_observations(const RewardRow *row) {
     RewardRow own = *row;
-    if (!row->own_text) return own;
-    own.completion = (Slice){row->own_text, strlen(row->own_text)};
+    if (!row->policy_text) return own;
+    own.completion = (Slice){row->policy_text, strlen(row->policy_text)};
     own.completion_ids = row->own_ids;
-    own.n_completion_ids = row->n_own_ids;
+    own.n_completion_ids = row->n_policy_ids;
     return own;
 }
 

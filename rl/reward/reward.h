@@ -15,8 +15,8 @@
 enum { MAX_REWARDS = 40 }; /* in a list; each is a column of a run's metrics */
 
 typedef struct RewardSet RewardSet;
-/* One completion. All is borrowed. file, unit, number: the data row's, for messages ("'FILE' line N"; file NULL = "row N"). `columns`: the data row as
- * a JSON object; NULL = it has none. */
+/* One completion. All is borrowed. file, unit, number: the data row's, for messages ("'FILE' line N"; file NULL = "row N"). `columns`: the data row
+ * as a JSON object; NULL = it has none. */
 typedef struct RewardRow {
     const char *file, *unit;
     int64_t number;
@@ -25,9 +25,9 @@ typedef struct RewardRow {
     size_t n_prompt_ids, n_completion_ids; /* with the EOS, when the completion ends with one */
     const char *finish_reason;             /* "stop" | "length" */
     /* Where an environment spoke in between, what the policy said by itself; else NULL: all of the completion is its own. */
-    const char *own_text;
+    const char *policy_text;
     const int32_t *own_ids;
-    size_t n_own_ids;
+    size_t n_policy_ids;
     const json_t *columns;
 } RewardRow;
 

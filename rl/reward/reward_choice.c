@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* choice: 1 when the completion chooses the answer's letter, else 0. Its choice is the letter in the last \boxed{...}, else behind the last "answer"
  * ("the answer is (B)"), else the one that it begins with as a label ("B. A cat"), else the last letter that stands alone in brackets, else the last
- * that stands alone. What the completion thinks (reward_spoken) is no choice. */
+ * that stands alone. What the completion thinks (reward_completion_text) is no choice. */
 #include "rl/reward/reward_kinds.h"
 
 #include <ctype.h>
@@ -9,8 +9,8 @@
 
 enum { FIELD, LETTERS };
 static const OptionSpec options[] = {
-    [FIELD] = {.name = "field", .kind = TAKES_TEXT, .text = "answer"}, /* a letter, or a number that counts from 0 */
-    [LETTERS] = {.name = "letters", .kind = TAKES_TEXT, .text = "ABCD"},
+    [FIELD] = {.name = "field", .kind = OPTION_STRING, .text = "answer"}, /* a letter, or a number that counts from 0 */
+    [LETTERS] = {.name = "letters", .kind = OPTION_STRING, .text = "ABCD"},
     {0},
 };
 
@@ -96,7 +96,7 @@ static Status wanted_letter(const Reward *reward, const json_t *answer, char *le
 static Status reward_choice_score(Reward *reward, const RewardRow *row, double *value) {
     const json_t *column;
     Str room = {0};
-    char wanted = 0, got = chosen(reward->options[LETTERS].text, reward_spoken(row, &room));
+    char wanted = 0, got = chosen(reward->options[LETTERS].text, reward_completion_text(row, &room));
     str_release(&room);
     TRY(reward_column(row, reward->options[FIELD].text, &column));
     for (size_t i = 0; i < reward_answers(column); i++) {

@@ -13,16 +13,16 @@
 
 enum { COMMAND, TIMEOUT, WORKERS, SANDBOX, READ, MEMORY, CPU, CACHE, FAILED, MAX_WORKERS = 64, MOST_CACHED = 1 << 20 };
 static const OptionSpec options[] = {
-    [COMMAND] = {.name = "command", .kind = TAKES_NODE, .required = true},
-    [TIMEOUT] = {.name = "timeout", .kind = TAKES_NUMBER, .value = 10, .low = 0.001, .high = 86400}, /* seconds a row */
-    [WORKERS] = {.name = "workers", .kind = TAKES_WHOLE, .value = 1, .low = 1, .high = MAX_WORKERS},
-    [SANDBOX] = {.name = "sandbox", .kind = TAKES_NODE}, /* true, false or best_effort; the next three go with it */
-    [READ] = {.name = "read", .kind = TAKES_TEXTS},      /* files and folders that it may read besides */
-    [MEMORY] = {.name = "memory", .kind = TAKES_WHOLE, .value = 1024, .low = 16, .high = 1 << 24}, /* MiB of address space of each process */
+    [COMMAND] = {.name = "command", .kind = OPTION_YAML, .required = true},
+    [TIMEOUT] = {.name = "timeout", .kind = OPTION_NUMBER, .value = 10, .low = 0.001, .high = 86400}, /* seconds a row */
+    [WORKERS] = {.name = "workers", .kind = OPTION_WHOLE, .value = 1, .low = 1, .high = MAX_WORKERS},
+    [SANDBOX] = {.name = "sandbox", .kind = OPTION_YAML}, /* true, false or best_effort; the next three go with it */
+    [READ] = {.name = "read", .kind = OPTION_STRINGS},    /* files and folders that it may read besides */
+    [MEMORY] = {.name = "memory", .kind = OPTION_WHOLE, .value = 1024, .low = 16, .high = 1 << 24}, /* MiB of address space of each process */
     /* Seconds of processor time of each process; a worker that has used them up is started anew */
-    [CPU] = {.name = "cpu", .kind = TAKES_WHOLE, .value = 600, .low = 1, .high = 1e9},
-    [CACHE] = {.name = "cache", .kind = TAKES_TRUTH, .value = 1},
-    [FAILED] = {.name = "failed", .kind = TAKES_NUMBER}, /* the reward of a row on which the program ends or hangs; not given: the run stops */
+    [CPU] = {.name = "cpu", .kind = OPTION_WHOLE, .value = 600, .low = 1, .high = 1e9},
+    [CACHE] = {.name = "cache", .kind = OPTION_BOOL, .value = 1},
+    [FAILED] = {.name = "failed", .kind = OPTION_NUMBER}, /* the reward of a row on which the program ends or hangs; not given: the run stops */
     {0},
 };
 
@@ -186,7 +186,7 @@ static Status give_job(Asking *asking, Worker *worker) {
     const Job *job = &asking->jobs[worker->job];
     bool fresh = !worker->child; /* what it says at its start is taken for its first answer */
     if (fresh) TRY(reward_command_start(asking->command, worker));
-    if (!fresh && child_unasked(worker->child).len > 0)
+    if (!fresh && child_unrequested(worker->child).len > 0)
         return child_add_last_line(worker->child,
                                    status_fail(ST_INPUT, "program '%s' answers with more than one line a row", asking->command->argv[0]));
     child_begin(worker->child, job->line.data, job->line.len, 1, asking->reward->options[TIMEOUT].number);

@@ -9,14 +9,14 @@
 static const double pi = 3.14159265358979323846;
 enum { RIGHT_BY, THRESHOLD, MAX_LENGTH, RIGHT_SHORT, RIGHT_LONG, WRONG_SHORT, WRONG_LONG, EXCEED };
 static const OptionSpec options[] = {
-    [RIGHT_BY] = {.name = "right_by", .kind = TAKES_TEXT, .required = true},
-    [THRESHOLD] = {.name = "threshold", .kind = TAKES_NUMBER, .value = 0.5},
-    [MAX_LENGTH] = {.name = "max_length", .kind = TAKES_WHOLE, .low = 1, .high = 1e9}, /* not given: generate.max_new_tokens */
-    [RIGHT_SHORT] = {.name = "right_short", .kind = TAKES_NUMBER, .value = 1},
-    [RIGHT_LONG] = {.name = "right_long", .kind = TAKES_NUMBER, .value = 0.5},
-    [WRONG_SHORT] = {.name = "wrong_short", .kind = TAKES_NUMBER, .value = -1},
-    [WRONG_LONG] = {.name = "wrong_long", .kind = TAKES_NUMBER, .value = -0.5},
-    [EXCEED] = {.name = "exceed", .kind = TAKES_NUMBER}, /* the value of a completion that was cut off; not given: as any other */
+    [RIGHT_BY] = {.name = "right_by", .kind = OPTION_STRING, .required = true},
+    [THRESHOLD] = {.name = "threshold", .kind = OPTION_NUMBER, .value = 0.5},
+    [MAX_LENGTH] = {.name = "max_length", .kind = OPTION_WHOLE, .low = 1, .high = 1e9}, /* not given: generate.max_new_tokens */
+    [RIGHT_SHORT] = {.name = "right_short", .kind = OPTION_NUMBER, .value = 1},
+    [RIGHT_LONG] = {.name = "right_long", .kind = OPTION_NUMBER, .value = 0.5},
+    [WRONG_SHORT] = {.name = "wrong_short", .kind = OPTION_NUMBER, .value = -1},
+    [WRONG_LONG] = {.name = "wrong_long", .kind = OPTION_NUMBER, .value = -0.5},
+    [EXCEED] = {.name = "exceed", .kind = OPTION_NUMBER}, /* the value of a completion that was cut off; not given: as any other */
     {0},
 };
 
@@ -37,7 +37,7 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
         if (isnan(judge->values[i])) continue; /* nobody knows whether it is right */
         bool right = judge->values[i] > o[THRESHOLD].number;
         double at_zero = o[right ? RIGHT_SHORT : WRONG_SHORT].number, at_max = o[right ? RIGHT_LONG : WRONG_LONG].number;
-        double share = MIN((double)reward_own_words(&rows[i]).n_completion_ids / o[MAX_LENGTH].number, 1);
+        double share = MIN((double)reward_without_observations(&rows[i]).n_completion_ids / o[MAX_LENGTH].number, 1);
         bool cut = rows[i].finish_reason && strcmp(rows[i].finish_reason, "length") == 0;
         values[i] = cut && o[EXCEED].node ? o[EXCEED].number : at_max + 0.5 * (at_zero - at_max) * (1 + cos(pi * share));
     }

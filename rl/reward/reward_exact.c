@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* exact: 1 when the completion is the answer (or one of a list of answers), else 0. White space at both ends does not count, nor do thoughts
- * (reward_spoken). */
+ * (reward_completion_text). */
 #include "rl/reward/reward_kinds.h"
 
 #include <ctype.h>
@@ -8,10 +8,10 @@
 
 enum { FIELD, IGNORE_CASE, AFTER, FIRST_LINE };
 static const OptionSpec options[] = {
-    [FIELD] = {.name = "field", .kind = TAKES_TEXT, .text = "answer"},
-    [IGNORE_CASE] = {.name = "ignore_case", .kind = TAKES_TRUTH},
-    [AFTER] = {.name = "after", .kind = TAKES_TEXT},            /* of both texts only what follows this mark for the last time, where they have it */
-    [FIRST_LINE] = {.name = "first_line", .kind = TAKES_TRUTH}, /* of the completion only the first line that is not empty */
+    [FIELD] = {.name = "field", .kind = OPTION_STRING, .text = "answer"},
+    [IGNORE_CASE] = {.name = "ignore_case", .kind = OPTION_BOOL},
+    [AFTER] = {.name = "after", .kind = OPTION_STRING},         /* of both texts only what follows this mark for the last time, where they have it */
+    [FIRST_LINE] = {.name = "first_line", .kind = OPTION_BOOL}, /* of the completion only the first line that is not empty */
     {0},
 };
 
@@ -39,7 +39,7 @@ static Status reward_exact_score(Reward *reward, const RewardRow *row, double *v
     const json_t *column;
     TRY(reward_column(row, field, &column));
     Str spoken = {0}, room = {0};
-    Slice got = after_mark(reward, reward_spoken(row, &spoken)), wanted;
+    Slice got = after_mark(reward, reward_completion_text(row, &spoken)), wanted;
     const char *newline = got.len && reward->options[FIRST_LINE].number != 0 ? memchr(got.data, '\n', got.len) : NULL;
     if (newline) got = slice_trim((Slice){got.data, (size_t)(newline - got.data)});
     Status status = ST_OK;

@@ -9,9 +9,9 @@
 
 enum { TEMPLATE, PARTIAL, EMPTY, MAX_PIECES = 64 };
 static const OptionSpec options[] = {
-    [TEMPLATE] = {.name = "template", .kind = TAKES_TEXT, .text = "<think>...</think><answer>...</answer>"},
-    [PARTIAL] = {.name = "partial", .kind = TAKES_TRUTH},
-    [EMPTY] = {.name = "allow_empty", .kind = TAKES_TRUTH}, /* "..." may be nothing but white space */
+    [TEMPLATE] = {.name = "template", .kind = OPTION_STRING, .text = "<think>...</think><answer>...</answer>"},
+    [PARTIAL] = {.name = "partial", .kind = OPTION_BOOL},
+    [EMPTY] = {.name = "allow_empty", .kind = OPTION_BOOL}, /* "..." may be nothing but white space */
     {0},
 };
 

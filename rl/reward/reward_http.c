@@ -19,18 +19,18 @@ static const char usual_rubric[] =
     "Rate the answer to the question on a scale from 0 (useless) to 10 (perfect): is it right, helpful and clear? End with the rating as a number on a line of its own.\n\n"
     "Question:\n{prompt}\n\nAnswer:\n{completion}";
 static const OptionSpec options[] = {
-    [URL] = {.name = "url", .kind = TAKES_TEXT, .required = true}, /* of a judge: up to /v1 */
-    [MODEL] = {.name = "model", .kind = TAKES_TEXT},
-    [RUBRIC] = {.name = "rubric", .kind = TAKES_TEXT, .text = usual_rubric},
-    [SYSTEM] = {.name = "system", .kind = TAKES_TEXT},
-    [RANGE] = {.name = "range", .kind = TAKES_NODE}, /* [lowest, highest] of the judge's scale; not given: [0, 10] */
-    [MAX_TOKENS] = {.name = "max_tokens", .kind = TAKES_WHOLE, .value = 512, .low = 1, .high = 1e6},
-    [KEY_ENV] = {.name = "api_key_env", .kind = TAKES_TEXT},
-    [CONCURRENCY] = {.name = "concurrency", .kind = TAKES_WHOLE, .value = 4, .low = 1, .high = 256},
-    [RETRIES] = {.name = "retries", .kind = TAKES_WHOLE, .value = 5, .low = 0, .high = 100},
-    [TIMEOUT] = {.name = "timeout", .kind = TAKES_NUMBER, .value = 60, .low = 0.01, .high = 86400},
-    [PER_SECOND] = {.name = "per_second", .kind = TAKES_NUMBER, .low = 0, .high = 1e6}, /* requests, 0 = no limit */
-    [FAILED] = {.name = "failed", .kind = TAKES_NUMBER}, /* the reward of a row whose judgement has no rating; not given: the run stops */
+    [URL] = {.name = "url", .kind = OPTION_STRING, .required = true}, /* of a judge: up to /v1 */
+    [MODEL] = {.name = "model", .kind = OPTION_STRING},
+    [RUBRIC] = {.name = "rubric", .kind = OPTION_STRING, .text = usual_rubric},
+    [SYSTEM] = {.name = "system", .kind = OPTION_STRING},
+    [RANGE] = {.name = "range", .kind = OPTION_YAML}, /* [lowest, highest] of the judge's scale; not given: [0, 10] */
+    [MAX_TOKENS] = {.name = "max_tokens", .kind = OPTION_WHOLE, .value = 512, .low = 1, .high = 1e6},
+    [KEY_ENV] = {.name = "api_key_env", .kind = OPTION_STRING},
+    [CONCURRENCY] = {.name = "concurrency", .kind = OPTION_WHOLE, .value = 4, .low = 1, .high = 256},
+    [RETRIES] = {.name = "retries", .kind = OPTION_WHOLE, .value = 5, .low = 0, .high = 100},
+    [TIMEOUT] = {.name = "timeout", .kind = OPTION_NUMBER, .value = 60, .low = 0.01, .high = 86400},
+    [PER_SECOND] = {.name = "per_second", .kind = OPTION_NUMBER, .low = 0, .high = 1e6}, /* requests, 0 = no limit */
+    [FAILED] = {.name = "failed", .kind = OPTION_NUMBER}, /* the reward of a row whose judgement has no rating; not given: the run stops */
     {0},
 };
 

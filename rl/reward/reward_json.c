@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json: 1 when the completion, without its thoughts (reward_spoken), is JSON (and fits the schema), else 0; `parses` for JSON that does not fit. The
- * schema is written in the recipe, is a file, or stands in the data row's column `field`. */
+/* json: 1 when the completion, without its thoughts (reward_completion_text), is JSON (and fits the schema), else 0; `parses` for JSON that does not
+ * fit. The schema is written in the recipe, is a file, or stands in the data row's column `field`. */
 #include "rl/reward/json_schema.h"
 #include "rl/reward/reward_kinds.h"
 
@@ -8,10 +8,10 @@
 
 enum { SCHEMA, FIELD, EXTRACT, PARSES };
 static const OptionSpec options[] = {
-    [SCHEMA] = {.name = "schema", .kind = TAKES_NODE},
-    [FIELD] = {.name = "field", .kind = TAKES_TEXT},
-    [EXTRACT] = {.name = "extract", .kind = TAKES_TEXT, .text = "whole", .choices = "whole|fence"}, /* fence: what stands in the last ``` block */
-    [PARSES] = {.name = "parses", .kind = TAKES_NUMBER},
+    [SCHEMA] = {.name = "schema", .kind = OPTION_YAML},
+    [FIELD] = {.name = "field", .kind = OPTION_STRING},
+    [EXTRACT] = {.name = "extract", .kind = OPTION_STRING, .text = "whole", .choices = "whole|fence"}, /* fence: what stands in the last ``` block */
+    [PARSES] = {.name = "parses", .kind = OPTION_NUMBER},
     {0},
 };
 
@@ -86,7 +86,7 @@ static Status reward_json_score(Reward *reward, const RewardRow *row, double *va
     const json_t *schema;
     TRY(schema_of_row(reward, row, &schema));
     Str room = {0};
-    Slice spoken = reward_spoken(row, &room);
+    Slice spoken = reward_completion_text(row, &room);
     Slice text = strcmp(reward->options[EXTRACT].text, "fence") == 0 ? last_fence(spoken) : slice_trim(spoken);
     json_t *parsed = text.len ? json_of_text(text.data, text.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL) : NULL;
     if (parsed) *value = !schema || schema_fits(schema, parsed) ? 1 : reward->options[PARSES].number;

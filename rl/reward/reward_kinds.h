@@ -2,7 +2,7 @@
 /* What a file reward_<type>.c defines: its options, and the reward of a row or of all rows.
  *
  *     enum { TARGET };
- *     static const OptionSpec options[] = {[TARGET] = {"target", TAKES_WHOLE, .required = true, .low = 1, .high = 1e9}, {0}};
+ *     static const OptionSpec options[] = {[TARGET] = {"target", OPTION_WHOLE, .required = true, .low = 1, .high = 1e9}, {0}};
  *     static Status score(Reward *reward, const RewardRow *row, double *value) { ... reward->options[TARGET].number ... }
  *     const RewardKind reward_kind_length = {"length", options, .score = score};
  */
@@ -47,7 +47,7 @@ struct RewardKind {
 /* ST_CONFIG: "reward 'number' in 'recipe.yaml' line 7: ...". node: whose line it is; NULL = the entry's. */
 Status reward_refuse(const Reward *reward, const Yaml *node, const char *format, ...) PRINTF_LIKE(3, 4);
 /* The row with what the policy said by itself as its completion. */
-RewardRow reward_own_words(const RewardRow *row);
+RewardRow reward_without_observations(const RewardRow *row);
 /* Puts "reward 'NAME', 'FILE' line N: " before the failure. */
 Status reward_at_row(Status status, const Reward *reward, const RewardRow *row);
 /* A reward before this one in the list, by name; NULL when there is none. Its values are those of the rows that are scored now. */
@@ -72,7 +72,7 @@ Status reward_read_answer(Reward *reward, const char *who, Slice answer, size_t 
 
 /* What the completion says once it has thought: without what stands between <think> and </think> and tags like these, and without thoughts that
  * have no end (all that follows) or began in the prompt (all up to the end). Borrowed from the row, or put together in `room`. */
-Slice reward_spoken(const RewardRow *row, Str *room);
+Slice reward_completion_text(const RewardRow *row, Str *room);
 
 Slice slice_trim(Slice text); /* without white space at both ends */
 /* Where `part` begins in the text for the last time, NULL when nowhere; ASCII letters match in both cases when `any_case`. */

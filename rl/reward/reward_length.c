@@ -10,12 +10,12 @@
 
 enum { TARGET, BUFFER, MAX_LENGTH, PENALTY, CAP, UNIT };
 static const OptionSpec options[] = {
-    [TARGET] = {.name = "target", .kind = TAKES_WHOLE, .low = 1, .high = 1e9},
-    [BUFFER] = {.name = "buffer", .kind = TAKES_WHOLE, .low = 1, .high = 1e9},
-    [MAX_LENGTH] = {.name = "max_length", .kind = TAKES_WHOLE, .low = 1, .high = 1e9}, /* not given: generate.max_new_tokens */
-    [PENALTY] = {.name = "penalty", .kind = TAKES_NUMBER, .value = 1, .low = 0, .high = 1e9},
-    [CAP] = {.name = "cap", .kind = TAKES_TRUTH, .value = 1},
-    [UNIT] = {.name = "unit", .kind = TAKES_TEXT, .text = "tokens", .choices = "tokens|words|characters"},
+    [TARGET] = {.name = "target", .kind = OPTION_WHOLE, .low = 1, .high = 1e9},
+    [BUFFER] = {.name = "buffer", .kind = OPTION_WHOLE, .low = 1, .high = 1e9},
+    [MAX_LENGTH] = {.name = "max_length", .kind = OPTION_WHOLE, .low = 1, .high = 1e9}, /* not given: generate.max_new_tokens */
+    [PENALTY] = {.name = "penalty", .kind = OPTION_NUMBER, .value = 1, .low = 0, .high = 1e9},
+    [CAP] = {.name = "cap", .kind = OPTION_BOOL, .value = 1},
+    [UNIT] = {.name = "unit", .kind = OPTION_STRING, .text = "tokens", .choices = "tokens|words|characters"},
     {0},
 };
 
@@ -46,7 +46,7 @@ static size_t count_characters(Slice text) {
 static Status reward_length_score(Reward *reward, const RewardRow *row, double *value) {
     const OptionValue *o = reward->options;
     const char *unit = o[UNIT].text;
-    RewardRow own = reward_own_words(row);
+    RewardRow own = reward_without_observations(row);
     double length = (double)(strcmp(unit, "words") == 0    ? count_words(own.completion)
                              : strcmp(unit, "tokens") == 0 ? own.n_completion_ids
                                                            : count_characters(own.completion));

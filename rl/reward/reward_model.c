@@ -12,9 +12,9 @@
 
 enum { MODEL, RETOKENIZE, COMPUTE };
 static const OptionSpec options[] = {
-    [MODEL] = {.name = "model", .kind = TAKES_TEXT, .required = true},
-    [RETOKENIZE] = {.name = "retokenize", .kind = TAKES_TRUTH},
-    [COMPUTE] = {.name = "compute", .kind = TAKES_TEXT, .choices = "auto|f32|bf16"}, /* not given: the policy's */
+    [MODEL] = {.name = "model", .kind = OPTION_STRING, .required = true},
+    [RETOKENIZE] = {.name = "retokenize", .kind = OPTION_BOOL},
+    [COMPUTE] = {.name = "compute", .kind = OPTION_STRING, .choices = "auto|f32|bf16"}, /* not given: the policy's */
     {0},
 };
 
@@ -112,7 +112,7 @@ static Status whole_row(const RewardRow *row, json_t **whole) {
 /* A text prompt as a turn, where the model learned from such rows so. */
 static Status as_trained(const Scorer *scorer, json_t **whole) {
     RowFound found;
-    RowForm form = row_form(&(DataConfig){.as = strcmp(scorer->as, "chat") == 0 ? "chat" : "text", .chat = scorer->chat}, ROWS_JUDGED);
+    RowForm form = row_form(&(DataConfig){.as = strcmp(scorer->as, "chat") == 0 ? "chat" : "text", .chat = scorer->chat}, ROWS_AS_SCORED);
     return row_turn(&form, data_format_find("prompt_completion"), whole, &found);
 }
 

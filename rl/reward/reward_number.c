@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* number: 1 when the completion's number is the answer's, else 0. Of both texts it is the last number in the last \boxed{...}, else the first one
- * behind the last "####" (as GSM8K ends its answers), else the last one at all. What the completion thinks (reward_spoken) is no answer. */
+ * behind the last "####" (as GSM8K ends its answers), else the last one at all. What the completion thinks (reward_completion_text) is no answer. */
 #include "rl/reward/numbers.h"
 #include "rl/reward/reward_kinds.h"
 
@@ -9,13 +9,13 @@
 
 enum { FIELD, FROM, TOLERANCE, RELATIVE, THOUSANDS, DECIMAL, PERCENT };
 static const OptionSpec options[] = {
-    [FIELD] = {.name = "field", .kind = TAKES_TEXT, .text = "answer"},
-    [FROM] = {.name = "from", .kind = TAKES_TEXT, .text = "auto", .choices = "auto|last|boxed|hashes"},
-    [TOLERANCE] = {.name = "tolerance", .kind = TAKES_NUMBER, .value = 1e-6, .low = 0, .high = 1e300},
-    [RELATIVE] = {.name = "relative_tolerance", .kind = TAKES_NUMBER, .value = 0, .low = 0, .high = 1e300},
-    [THOUSANDS] = {.name = "thousands", .kind = TAKES_TEXT, .text = ","},
-    [DECIMAL] = {.name = "decimal", .kind = TAKES_TEXT, .text = "."},
-    [PERCENT] = {.name = "percent", .kind = TAKES_TEXT, .text = "number", .choices = "number|share"},
+    [FIELD] = {.name = "field", .kind = OPTION_STRING, .text = "answer"},
+    [FROM] = {.name = "from", .kind = OPTION_STRING, .text = "auto", .choices = "auto|last|boxed|hashes"},
+    [TOLERANCE] = {.name = "tolerance", .kind = OPTION_NUMBER, .value = 1e-6, .low = 0, .high = 1e300},
+    [RELATIVE] = {.name = "relative_tolerance", .kind = OPTION_NUMBER, .value = 0, .low = 0, .high = 1e300},
+    [THOUSANDS] = {.name = "thousands", .kind = OPTION_STRING, .text = ","},
+    [DECIMAL] = {.name = "decimal", .kind = OPTION_STRING, .text = "."},
+    [PERCENT] = {.name = "percent", .kind = OPTION_STRING, .text = "number", .choices = "number|share"},
     {0},
 };
 
@@ -83,7 +83,7 @@ static Status reward_number_score(Reward *reward, const RewardRow *row, double *
     const json_t *column;
     Number got, wanted;
     Str room = {0};
-    bool found = reward_number_find(reward, reward_spoken(row, &room), &got);
+    bool found = reward_number_find(reward, reward_completion_text(row, &room), &got);
     double tolerance = reward->options[TOLERANCE].number, relative = reward->options[RELATIVE].number;
     str_release(&room);
     TRY(reward_column(row, reward->options[FIELD].text, &column));

@@ -10,11 +10,11 @@
 
 enum { PATTERN, FULL, IGNORE_CASE, FIELD, GROUP, MAX_STEPS = 1000000 };
 static const OptionSpec options[] = {
-    [PATTERN] = {.name = "pattern", .kind = TAKES_TEXT, .required = true},
-    [FULL] = {.name = "full", .kind = TAKES_TRUTH}, /* the whole completion, without white space at both ends, must match */
-    [IGNORE_CASE] = {.name = "ignore_case", .kind = TAKES_TRUTH},
-    [FIELD] = {.name = "field", .kind = TAKES_TEXT},
-    [GROUP] = {.name = "group", .kind = TAKES_WHOLE, .value = -1, .low = 0, .high = 99}, /* not given: group 1, the whole match when there is none */
+    [PATTERN] = {.name = "pattern", .kind = OPTION_STRING, .required = true},
+    [FULL] = {.name = "full", .kind = OPTION_BOOL}, /* the whole completion, without white space at both ends, must match */
+    [IGNORE_CASE] = {.name = "ignore_case", .kind = OPTION_BOOL},
+    [FIELD] = {.name = "field", .kind = OPTION_STRING},
+    [GROUP] = {.name = "group", .kind = OPTION_WHOLE, .value = -1, .low = 0, .high = 99}, /* not given: group 1, the whole match when there is none */
     {0},
 };
 

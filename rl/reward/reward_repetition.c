@@ -10,9 +10,9 @@
 
 enum { NGRAM, PENALTY, UNIT };
 static const OptionSpec options[] = {
-    [NGRAM] = {.name = "ngram", .kind = TAKES_WHOLE, .value = 3, .low = 1, .high = 64},
-    [PENALTY] = {.name = "penalty", .kind = TAKES_NUMBER, .value = 1, .low = 0, .high = 1e9},
-    [UNIT] = {.name = "unit", .kind = TAKES_TEXT, .text = "words", .choices = "words|tokens"},
+    [NGRAM] = {.name = "ngram", .kind = OPTION_WHOLE, .value = 3, .low = 1, .high = 64},
+    [PENALTY] = {.name = "penalty", .kind = OPTION_NUMBER, .value = 1, .low = 0, .high = 1e9},
+    [UNIT] = {.name = "unit", .kind = OPTION_STRING, .text = "words", .choices = "words|tokens"},
     {0},
 };
 
@@ -61,7 +61,7 @@ static size_t split_ids(const RewardRow *row, char *room, Slice *units) {
 }
 
 static Status reward_repetition_score(Reward *reward, const RewardRow *given, double *value) {
-    const RewardRow own = reward_own_words(given), *row = &own;
+    const RewardRow own = reward_without_observations(given), *row = &own;
     bool tokens = strcmp(reward->options[UNIT].text, "tokens") == 0;
     size_t most = tokens ? row->n_completion_ids : row->completion.len / 2 + 1, size = (size_t)reward->options[NGRAM].number;
     Slice *units = malloc(MAX(most, 1) * sizeof *units);

@@ -36,7 +36,7 @@ static int open_in_prompt(const RewardRow *row) {
     return -1;
 }
 
-Slice reward_spoken(const RewardRow *row, Str *room) {
+Slice reward_completion_text(const RewardRow *row, Str *room) {
     Slice text = row->completion;
     const char *end = text.data + text.len, *kept = text.data;
     int thinking = open_in_prompt(row);

@@ -61,7 +61,7 @@ static Status read_rendering(Arena *arena, const char *dir, Found *found) {
     TRY(recipe_read(path_join(arena, run, "recipe.yaml"), NULL, 0, &recipe));
     if (recipe->model_chat_template) found->template = arena_strdup(arena, recipe->model_chat_template);
     if (recipe->data_now) found->now = arena_strdup(arena, recipe->data_now);
-    recipe_as_before(recipe);
+    recipe_set_old_defaults(recipe);
     found->as = arena_strdup(arena, recipe->data_as);
     Status status = recipe_template_kwargs(recipe, &found->kwargs);
     recipe_free(recipe);
@@ -147,9 +147,9 @@ static Status check_has_score(const Scorer *scorer, const Found *found) {
 static Status open_model(Scorer *scorer, const Found *found, const ScorerOptions *options) {
     const Model *base = options->base;
     DType compute = options->compute ? compute_from_text(options->compute) : base ? base->compute : compute_from_text("auto");
-    scorer->shared = base && found->adapter && compute == base->compute && model_can_twin(base) && same_folder(base->dir, found->model);
+    scorer->shared = base && found->adapter && compute == base->compute && model_can_share_weights(base) && same_folder(base->dir, found->model);
     if (scorer->shared)
-        TRY(model_twin_scores(base, 0, &scorer->model));
+        TRY(model_share_weights_scored(base, 0, &scorer->model));
     else
         TRY(model_load(found->model, &(ModelOptions){.device = device_cpu(), .compute = compute, .scores = true}, &scorer->model));
     TRY(check_has_score(scorer, found));

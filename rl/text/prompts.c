@@ -116,7 +116,7 @@ Status prompts_read(YamlNode node, const char *key, const Recipe *recipe, const 
     Reading reading = {.set = set, .config = &config, .tokenizer = tokenizer, .model = model};
     config.notes = &reading.notes;
     /* Not widened: reward programs get the rows */
-    SourceReader reader = {.config = &config, .use = ROWS_ASKED, .kept = &set->n, .take = read_row, .context = &reading};
+    SourceReader reader = {.config = &config, .use = ROWS_AS_PROMPTS, .kept = &set->n, .take = read_row, .context = &reading};
     Status status = data_sources_read(node, key, &reader, set->arena, &set->table);
     row_notes_release(&reading.notes);
     TRY(status);
@@ -177,8 +177,8 @@ Status prompts_check(PromptSet *set, RewardSet *rewards, Rejected *rejected) {
     for (size_t i = 0; i < n; i++) {
         PromptRow row = set->items[i];
         Status fits = status == ST_OK ? check_row(rewards, &row) : ST_OK;
-        bool bad = rejected_takes(rejected, fits);
-        if (bad && first.status == ST_OK) failure_keep(&first, fits);
+        bool bad = rejected_accepts(rejected, fits);
+        if (bad && first.status == ST_OK) failure_save(&first, fits);
         if (bad) rejected_add(rejected, &(RejectedRow){row.file, row.unit, row.line, row.json}, status_text());
         if (bad) release_row(&row);
         if (!bad) set->items[kept++] = row;
@@ -187,7 +187,7 @@ Status prompts_check(PromptSet *set, RewardSet *rewards, Rejected *rejected) {
         close_sources(&set->table, &source, i + 1, kept);
     }
     set->n = set->table.n = kept;
-    return status == ST_OK && kept == 0 && n > 0 ? no_good_row("data.train", (int64_t)n, &first) : status;
+    return status == ST_OK && kept == 0 && n > 0 ? fail_no_valid_row("data.train", (int64_t)n, &first) : status;
 }
 
 void prompts_free(PromptSet *set) {

@@ -20,7 +20,7 @@ const TextAlgorithm *text_algorithm_find(const char *name) {
     return NULL;
 }
 
-void text_advantages_of_groups(const TextAdvantageOptions *options, Experience *e) {
+void text_group_advantages(const TextAdvantageOptions *options, Experience *e) {
     advantages_group(e->rewards, e->n, e->group_size, options->scale, e->scores);
     advantages_spread(e->scores, e->n, e->begin, e->advantages);
 }

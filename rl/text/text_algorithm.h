@@ -49,7 +49,7 @@ const TextAlgorithm *text_algorithm_find(const char *name); /* NULL when unknown
 const TextAlgorithm *text_algorithm_at(size_t i);           /* NULL behind the last */
 
 /* What several of them do: one number per completion, compared within its group, given to each of its tokens. */
-void text_advantages_of_groups(const TextAdvantageOptions *options, Experience *experience);
+void text_group_advantages(const TextAdvantageOptions *options, Experience *experience);
 /* Adds rewards to token_rewards: what the environment gave at the end of each turn, the rest of a sequence's reward at its last token. */
 void text_add_rewards(Experience *experience);
 /* All tokens one behind the other, with an end at each sequence's last one; values only where there are some. What is not trained is no step of it:

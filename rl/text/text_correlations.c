@@ -68,7 +68,7 @@ static double correlation(const Correlations *c, int x, int y) {
     return xx > 1e-20 && yy > 1e-20 ? c->of[x][y].xy / sqrt(xx * yy) : (double)NAN;
 }
 
-void text_correlations_tell(const TextRl *rl, const Correlations *c, Metrics *metrics) {
+void text_correlations_report(const TextRl *rl, const Correlations *c, Metrics *metrics) {
     metric_set(metrics, "length_reward_correlation", correlation(c, LENGTH, REWARD));
     for (int x = 0; x < CORRELATED_PARTS; x++)
         for (int y = x + 1; y < CORRELATED_PARTS; y++)

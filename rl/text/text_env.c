@@ -62,7 +62,7 @@ Status text_env_reset(TextEnv *env, const uint64_t *seeds, int64_t n) {
         for (int64_t copy = 0; copy < n; copy++)
             str_printf(&env->program.request, "%s[%lld, %llu]", copy ? ", " : "", (long long)copy, (unsigned long long)seeds[copy]);
         str_append(&env->program.request, "]}\n");
-        Status status = program_ask(&env->program);
+        Status status = program_request(&env->program);
         if (status == ST_OK) return read_reset(env, n);
         if (status != ST_RESOURCE) return status;
         TRY(program_restart(&env->program, open_program, env));
@@ -113,9 +113,9 @@ static Status read_step(TextEnv *env, const Slice *actions, int64_t n) {
 
 Status text_env_step(TextEnv *env, const Slice *actions, int64_t n) {
     write_step(env, actions, n);
-    Status status = program_ask(&env->program);
+    Status status = program_request(&env->program);
     if (status == ST_OK) {
-        program_calm(&env->program);
+        program_note_success(&env->program);
         return read_step(env, actions, n);
     }
     if (status != ST_RESOURCE) return status;
@@ -129,7 +129,7 @@ const TextTurn *text_env_turn(const TextEnv *env, int64_t copy) { return &env->t
 const char *text_env_id(const TextEnv *env) { return env->program.id; }
 int64_t text_env_max_turns(const TextEnv *env) { return env->max_turns; }
 
-int64_t text_env_said_turns(const Yaml *node) {
+int64_t text_env_max_turns_in_recipe(const Yaml *node) {
     const Yaml *said = yaml_get(node, "max_turns");
     int64_t n;
     return said && yaml_as_int(said, &n) && n >= 1 && n <= INT32_MAX ? n : MAX_TURNS;
@@ -137,7 +137,7 @@ int64_t text_env_said_turns(const Yaml *node) {
 
 /* ---- from the recipe ---- */
 
-bool text_env_is_meant(const Yaml *node) {
+bool text_env_is_requested(const Yaml *node) {
     const Yaml *text = node && node->kind == YAML_MAP ? yaml_get(node, "text") : NULL;
     bool value = false;
     return text && yaml_as_bool(text, &value) && value;

@@ -20,14 +20,14 @@
 
 typedef struct TextEnv TextEnv;
 /* Whether rl.env asks for one: {command: [...], text: true}. */
-bool text_env_is_meant(const Yaml *node);
+bool text_env_is_requested(const Yaml *node);
 /* {command: [program, argument...], text: true, timeout: 60, max_turns: 8}. ST_CONFIG; ST_INPUT: no such program, or it answers wrongly; ST_RESOURCE.
  */
 Status text_env_open(const Yaml *node, int64_t copies, TextEnv **env);
 void text_env_close(TextEnv *env); /* NULL is fine */
 const char *text_env_id(const TextEnv *env);
 int64_t text_env_max_turns(const TextEnv *env);
-int64_t text_env_said_turns(const Yaml *node); /* the same before it is opened; what is wrong with it is told then */
+int64_t text_env_max_turns_in_recipe(const Yaml *node); /* the same before it is opened; what is wrong with it is told then */
 /* What a copy's program said last; an episode that ended has no observation that counts. Valid until the next call. */
 typedef struct TextTurn {
     const json_t *observation;

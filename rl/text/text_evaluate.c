@@ -35,13 +35,13 @@ Status text_evaluate(TextRl *rl, RolloutSums *sums) {
     return status;
 }
 
-Status text_evaluate_tell(TextRl *rl, const RolloutSums *sums, Metrics *metrics) {
+Status text_evaluate_report(TextRl *rl, const RolloutSums *sums, Metrics *metrics) {
     double n = sums->completions;
     metric_set(metrics, "eval_reward", tally_mean(&sums->rewards));
     metric_set(metrics, "eval_reward_std", tally_std(&sums->rewards));
     metric_set(metrics, "eval_completion_length", sums->tokens / n);
     metric_set(metrics, "eval_eos_fraction", sums->ended / n);
-    return text_columns_tell(rl, sums, "eval_reward", "eval_reward_numbers_missing", "eval_reward_unjudged", metrics);
+    return text_columns_report(rl, sums, "eval_reward", "eval_reward_numbers_missing", "eval_reward_unjudged", metrics);
 }
 
 /* ---- a finished run ---- */
@@ -69,7 +69,7 @@ static Status read_recipe(const char *dir, const char *data, Arena *arena, Recip
                *changes[] = {"data.eval_split=0", "eval.data=null", data ? arena_printf(arena, "data.eval=%s", data) : ""};
     if (!path || !changes[2]) return ST_RESOURCE;
     TRY(recipe_read(path, changes, data ? COUNT_OF(changes) : 0, recipe));
-    recipe_as_before(*recipe);
+    recipe_set_old_defaults(*recipe);
     return ST_OK;
 }
 

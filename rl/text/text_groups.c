@@ -16,16 +16,16 @@
  * - vespo: a completion's weight, from the ratio of its probability as a whole, fades smoothly on both sides of 1 and has no gradient. */
 #include "rl/text/text_algorithm.h"
 
-#define COMPARED(id, of, clip, rounds, more_keys, about)                      \
-    const TextAlgorithm text_##id = {.name = #id,                             \
-                                     .help = about,                           \
-                                     .loss = #id,                             \
-                                     .least_group = 2,                        \
-                                     .compares = true,                        \
-                                     .scale = of,                             \
-                                     .clip_high = clip,                       \
-                                     .sampling_rounds = rounds,               \
-                                     .advantages = text_advantages_of_groups, \
+#define COMPARED(id, of, clip, rounds, more_keys, about)                  \
+    const TextAlgorithm text_##id = {.name = #id,                         \
+                                     .help = about,                       \
+                                     .loss = #id,                         \
+                                     .least_group = 2,                    \
+                                     .compares = true,                    \
+                                     .scale = of,                         \
+                                     .clip_high = clip,                   \
+                                     .sampling_rounds = rounds,           \
+                                     .advantages = text_group_advantages, \
                                      .keys = KEYS_OF_POLICY_GRADIENTS more_keys "scale_rewards"};
 
 /* clang-format off */

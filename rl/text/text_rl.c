@@ -35,7 +35,7 @@ static Status text_rl_evaluate_step(void *context, int64_t number, Metrics *metr
     RolloutSums sums;
     if (!text_evaluate_due(rl, number + 1)) return ST_OK;
     TRY(text_evaluate(rl, &sums));
-    TRY(text_evaluate_tell(rl, &sums, metrics));
+    TRY(text_evaluate_report(rl, &sums, metrics));
     rl->last_eval = tally_mean(&sums.rewards);
     rl->best_eval = fmax(rl->best_eval, rl->last_eval);
     return ST_OK;
@@ -231,7 +231,7 @@ Status text_open_policy(TextRl *rl, const RewardOptions *rewards) {
     const Recipe *r = rl->recipe;
     RewardOptions options = *rewards;
     options.run_folder = r->output;
-    options.max_new_tokens = r->generate_max_new_tokens * (r->rl_env ? text_env_said_turns(r->rl_env) : 1);
+    options.max_new_tokens = r->generate_max_new_tokens * (r->rl_env ? text_env_max_turns_in_recipe(r->rl_env) : 1);
     if (r->reward) TRY(rewards_open(r->reward, r->path, &options, &rl->rewards));
     TRY(run_chat_open(&rl->recipe, rl->config && rl->config->options.resume, &rl->dated, &rl->tokenizer, &rl->chat));
     rl->sampling = generate_memory_new(rl->model);
@@ -390,7 +390,7 @@ static void note_row(void *run, const char *text) { run_note(run, "%s", text); }
 
 static Status text_rl_train(void *context, Run *run) {
     TextRl *rl = context;
-    row_notes_say(&rl->prompts.table.notes, "data.train", note_row, run);
+    row_notes_report(&rl->prompts.table.notes, "data.train", note_row, run);
     bool own = rl->value && rl->value->own;
     uint64_t reference = reference_fingerprint(rl->reference), judges = rewards_fingerprint(rl->rewards);
     LoopTask task = {

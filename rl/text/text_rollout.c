@@ -87,7 +87,7 @@ static Status add_columns(TextRl *rl, const RewardScores *scores, RolloutSums *s
 
 double reward_sum_mean(const RewardSum *column) { return column->known > 0 ? column->sum / (double)column->known : (double)NAN; }
 
-Status text_columns_tell(TextRl *rl, const RolloutSums *sums, const char *prefix, const char *missing, const char *unjudged, Metrics *metrics) {
+Status text_columns_report(TextRl *rl, const RolloutSums *sums, const char *prefix, const char *missing, const char *unscored, Metrics *metrics) {
     int64_t unknown = 0;
     for (size_t k = 0; sums->n_columns > 1 && k < sums->n_columns; k++) {
         const char *name;
@@ -96,7 +96,7 @@ Status text_columns_tell(TextRl *rl, const RolloutSums *sums, const char *prefix
         unknown += (int64_t)sums->completions - sums->columns[k].known;
     }
     if (unknown > 0) metric_count(metrics, missing, unknown);
-    if (sums->unjudged > 0) metric_count(metrics, unjudged, sums->unjudged);
+    if (sums->unscored > 0) metric_count(metrics, unscored, sums->unscored);
     return ST_OK;
 }
 
@@ -127,9 +127,9 @@ static Status own_turns(const TextRl *rl, const Experience *e, int64_t i, OwnWor
         TRY(tokenizer_decode(rl->tokenizer, own->ids + turn, n - turn, true, &own->text));
         turn = n;
     }
-    rl->rows[i].own_text = str_text(&own->text);
+    rl->rows[i].policy_text = str_text(&own->text);
     rl->rows[i].own_ids = own->ids;
-    rl->rows[i].n_own_ids = n;
+    rl->rows[i].n_policy_ids = n;
     return ST_OK;
 }
 
@@ -177,7 +177,7 @@ Status text_score(TextRl *rl, Experience *e, RolloutSums *sums) {
     for (int64_t i = 0; i < e->n; i++) {
         double earned = rl->turns.env ? e->rewards[i] : 0; /* in the environment */
         e->rewards[i] = earned + (scores ? scores->sums[i] : 0) - (e->ended[i] ? 0 : rl->recipe->rl_missing_eos_penalty);
-        sums->unjudged += scores && !scores->judged[i];
+        sums->unscored += scores && !scores->judged[i];
         if (!isfinite(e->rewards[i])) return status_fail(ST_NUMERIC, "the rewards of completion %lld add up to %g", (long long)i + 1, e->rewards[i]);
     }
     add_round(sums, e);
@@ -190,14 +190,14 @@ Status text_score(TextRl *rl, Experience *e, RolloutSums *sums) {
 static Status describe(TextRl *rl, Metrics *metrics) {
     const RolloutSums *sums = &rl->sampled;
     double n = sums->completions;
-    TRY(text_columns_tell(rl, sums, "reward", "reward_numbers_missing", "reward_unjudged", metrics));
+    TRY(text_columns_report(rl, sums, "reward", "reward_numbers_missing", "reward_unjudged", metrics));
     metric_set(metrics, "reward", tally_mean(&sums->rewards));
     metric_set(metrics, "reward_std", tally_std(&sums->rewards));
     metric_set(metrics, "zero_std_fraction", (double)sums->flat / (double)sums->groups);
     if (rl->algorithm->compares) metric_count(metrics, "groups_compared", sums->groups - sums->flat);
     metric_set(metrics, "completion_length", sums->tokens / n);
     metric_set(metrics, "eos_fraction", sums->ended / n);
-    text_correlations_tell(rl, &sums->correlations, metrics);
+    text_correlations_report(rl, &sums->correlations, metrics);
     metric_count(metrics, "tokens", (int64_t)sums->tokens);
     if (rl->turns.env) metric_set(metrics, "turns", rl->turns.played / n);
     if (rl->sampling_rounds == 1) return ST_OK;

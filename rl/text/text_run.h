@@ -37,7 +37,7 @@ typedef struct RolloutSums {
     Tally rewards;
     double ended, tokens, completions;
     int64_t groups, flat;     /* flat: whose rewards are all equal */
-    int64_t rounds, unjudged; /* unjudged: completions that every reward left out; they count 0 */
+    int64_t rounds, unscored; /* unjudged: completions that every reward left out; they count 0 */
     /* The recipe's rewards, then what programs tell beside them, by name: whatever the order in which it came */
     RewardSum columns[REWARD_COLUMNS];
     size_t n_columns;
@@ -129,7 +129,7 @@ double reward_sum_mean(const RewardSum *column);
 /* The sums of several rewards as metrics PREFIX/NAME, and how many numbers are missing in completions beside others that have them (`missing`), and
  * how many completions no reward judged (`unjudged`). ST_INPUT:
  * programs tell ever new numbers. */
-Status text_columns_tell(TextRl *rl, const RolloutSums *sums, const char *prefix, const char *missing, const char *unjudged, Metrics *metrics);
+Status text_columns_report(TextRl *rl, const RolloutSums *sums, const char *prefix, const char *missing, const char *unscored, Metrics *metrics);
 /* The text of a prompt, as its row has it or in words (PromptRow); empty for ids without a tokenizer. */
 Slice text_prompt(const PromptRow *row);
 /* prompts_read, and every row has what the rewards look for in it. */
@@ -140,7 +140,7 @@ Status text_prompts_read(TextRl *rl, YamlNode node, const char *key, PromptSet *
 /* Takes in judged completions, and names what there is to tell. */
 Status text_correlations_add(TextRl *rl, const Experience *experience, const RewardScores *scores, Correlations *correlations);
 /* length_reward_correlation, and reward_correlation/A:B of each two rewards; NaN where one of them does not differ. */
-void text_correlations_tell(const TextRl *rl, const Correlations *correlations, Metrics *metrics);
+void text_correlations_report(const TextRl *rl, const Correlations *correlations, Metrics *metrics);
 
 /* ---- text_learn.c ---- */
 
@@ -160,8 +160,8 @@ Status text_learn(TextRl *rl, Metrics *metrics);
 
 /* The best (greedy) answers to all held-out prompts and what they earn. ST_INTERRUPTED; faults of sampling and rewards. */
 Status text_evaluate(TextRl *rl, RolloutSums *sums);
-/* As eval_reward, eval_reward/NAME and the like. ST_RESOURCE, ST_INPUT as text_columns_tell. */
-Status text_evaluate_tell(TextRl *rl, const RolloutSums *sums, Metrics *metrics);
+/* As eval_reward, eval_reward/NAME and the like. ST_RESOURCE, ST_INPUT as text_columns_report. */
+Status text_evaluate_report(TextRl *rl, const RolloutSums *sums, Metrics *metrics);
 /* Whether the state after `step` steps is one to evaluate. */
 bool text_evaluate_due(const TextRl *rl, int64_t step);
 

@@ -54,8 +54,8 @@ static Status open_own(const Recipe *recipe, const char *which, Model *policy, T
         TRY(check_family(which, policy, value->arena));
         own.model_path = which;
     }
-    bool shared = strcmp(own.model_path, recipe->model_path) == 0 && recipe->has_lora && model_can_twin(policy);
-    return shared ? trained_model_twin(&own, policy, &value->model) : trained_model_open(&own, &value->model);
+    bool shared = strcmp(own.model_path, recipe->model_path) == 0 && recipe->has_lora && model_can_share_weights(policy);
+    return shared ? trained_model_share_weights(&own, policy, &value->model) : trained_model_open(&own, &value->model);
 }
 
 static Status load_head(const TextValue *value, const char *path) {

@@ -77,7 +77,7 @@ static Status first_ids(const Play *play, const json_t *observation, Ids *ids) {
 
 /* Templates that do not know a role leave its messages out, and the policy never sees them. Said once. */
 static void warn_of_unwritten(Turns *turns, const json_t *messages, const char *text) {
-    for (size_t i = 0; i < json_array_size(messages) && !turns->told_unwritten; i++) {
+    for (size_t i = 0; i < json_array_size(messages) && !turns->observations_unwritten; i++) {
         const json_t *message = json_array_get(messages, i), *content = json_object_get(message, "content");
         Str words = {0};
         str_append_n(&words, json_string_value(content), json_string_length(content));
@@ -85,8 +85,8 @@ static void warn_of_unwritten(Turns *turns, const json_t *messages, const char *
         size_t plain = strcspn(begin, "\"'\\<>&\t\r\n"); /* templates may escape what follows */
         while (plain > 0 && begin[plain - 1] == ' ') plain--;
         if (words.data) words.data[(size_t)(begin - words.data) + plain] = '\0';
-        turns->told_unwritten = *begin && !strstr(text, begin);
-        if (turns->told_unwritten)
+        turns->observations_unwritten = *begin && !strstr(text, begin);
+        if (turns->observations_unwritten)
             log_message(LOG_WARNING,
                         "environment '%s': the chat template does not write what a message of role '%s' says: the policy does not see it",
                         text_env_id(turns->env), json_string_value(json_object_get(message, "role")));

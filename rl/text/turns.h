@@ -23,8 +23,8 @@ typedef struct Turns {
     const Chat *chat;
     PromptRow *rows; /* first observations of the step, which the experience borrows until turns_begin */
     size_t n_rows, cap_rows;
-    double played;       /* turns of all episodes since turns_begin */
-    bool told_unwritten; /* that the template leaves out what the environment says */
+    double played;               /* turns of all episodes since turns_begin */
+    bool observations_unwritten; /* that the template leaves out what the environment says */
 } Turns;
 /* A new step begins: its predecessor's experience is not used any more. Room for `n` prompts. ST_RESOURCE. */
 Status turns_begin(Turns *turns, size_t n);

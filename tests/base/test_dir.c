@@ -29,9 +29,9 @@ TEST(dirs_are_made_listed_and_removed) {
     check_status(dir_list(temp_file(test_folder, "none"), arena, &names, &count), ST_INPUT);
     check_status(dir_make(temp_file(test_folder, "outside/x")), ST_RESOURCE);
     check_status(dir_make(temp_file(test_folder, "outside")), ST_RESOURCE);
-    check_status(dir_could_make(temp_file(test_folder, "outside/x/y")), ST_RESOURCE);
-    check_ok(dir_could_make(temp_file(test_folder, "not/yet/there")));
-    check_ok(dir_could_make("not-yet-there"));
+    check_status(dir_check_creatable(temp_file(test_folder, "outside/x/y")), ST_RESOURCE);
+    check_ok(dir_check_creatable(temp_file(test_folder, "not/yet/there")));
+    check_ok(dir_check_creatable("not-yet-there"));
     check_ok(dir_rename(temp_file(test_folder, "p/q"), temp_file(test_folder, "p/s")));
     assert_true(dir_exists(temp_file(test_folder, "p/s/r")) && !dir_exists(temp_file(test_folder, "p/q")));
     check_status(dir_rename(temp_file(test_folder, "none"), temp_file(test_folder, "p/t")), ST_INPUT);
@@ -152,9 +152,9 @@ TEST(two_processes_build_one_folder) {
 }
 
 TEST(what_has_no_room_is_not_begun) {
-    check_ok(dir_room(test_folder, 1));
-    check_ok(dir_room("/nowhere/at/all", 1));
-    check_status(dir_room(test_folder, (uint64_t)1 << 62), ST_RESOURCE);
+    check_ok(dir_check_space(test_folder, 1));
+    check_ok(dir_check_space("/nowhere/at/all", 1));
+    check_status(dir_check_space(test_folder, (uint64_t)1 << 62), ST_RESOURCE);
     check_text("the disk has room for");
 }
 

@@ -34,26 +34,26 @@ TEST(mapped_files_may_be_cut) {
     static char bytes[SIZE];
     memset(bytes, 'x', sizeof bytes);
     const char *path = temp_file(test_folder, "cut.bin");
-    file_catch_cuts();
+    file_handle_truncation();
     for (int round = 0; round < 2; round++) {
         Mapping mapping;
         check_ok(file_write_all(path, bytes, SIZE));
         check_ok(file_map(path, &mapping));
-        check_ok(file_check_cuts());
+        check_ok(file_check_truncation());
         assert_int_equal(truncate(path, SIZE / 3), 0);
         assert_int_equal(mapping.data[SIZE / 3 - 1], 'x');
-        check_ok(file_check_cuts()); /* what is gone was not looked for */
+        check_ok(file_check_truncation()); /* what is gone was not looked for */
         assert_int_equal(mapping.data[SIZE / 2], 0);
         assert_int_equal(mapping.data[SIZE - 1], 0);
-        check_status(file_check_cuts(), ST_INPUT);
+        check_status(file_check_truncation(), ST_INPUT);
         check_text("cut.bin' was cut by another program while it was in use");
         if (round == 0) {
-            assert_true(file_forgive_cut(&mapping) && !file_forgive_cut(&mapping));
-            check_ok(file_check_cuts());
+            assert_true(file_ignore_truncation(&mapping) && !file_ignore_truncation(&mapping));
+            check_ok(file_check_truncation());
         }
         file_unmap(&mapping);
     }
-    check_status(file_check_cuts(), ST_INPUT); /* the second one, after it was unmapped */
+    check_status(file_check_truncation(), ST_INPUT); /* the second one, after it was unmapped */
 }
 
 /* It writes other bytes of the same number into one, or puts a new file in the place of one. */
@@ -62,12 +62,12 @@ TEST(mapped_files_may_be_written_to) {
     Mapping mapping, other;
     check_ok(file_map(path, &mapping));
     check_ok(file_map(temp_text(test_folder, "replaced.bin", "before"), &other));
-    file_watch(&mapping);
-    file_watch(&other);
+    file_watch_truncation(&mapping);
+    file_watch_truncation(&other);
     Str words = {0};
     log_set_sink(file_note, &words, LOG_WARNING);
     check_ok(file_write_all(temp_file(test_folder, "replaced.bin"), "after", 5)); /* renamed over it: what is mapped stays */
-    check_ok(file_check_cuts());
+    check_ok(file_check_truncation());
     assert_int_equal(words.len, 0);
     struct timespec later[2] = {{.tv_sec = 4000000000}, {.tv_sec = 4000000000}};
     int fd = open(path, O_WRONLY);
@@ -75,7 +75,7 @@ TEST(mapped_files_may_be_written_to) {
     assert_int_equal(futimens(fd, later), 0); /* a coarse clock may not have moved on */
     close(fd);
     for (int asked = 0; asked < 2; asked++) {
-        check_ok(file_check_cuts());
+        check_ok(file_check_truncation());
         assert_non_null(strstr(str_text(&words), "watched.bin' was written to by another program"));
     }
     log_set_sink(NULL, NULL, LOG_WARNING);

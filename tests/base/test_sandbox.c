@@ -149,7 +149,7 @@ static Status test_sandbox_start(bool best_effort, Child **child) {
 static int sandbox_ask(Child *child, const char *name, const char *word) {
     Str line = {0}, reply = {0};
     str_printf(&line, "%s %s\n", name, word);
-    check_ok(child_ask(child, line.data, line.len, 1, 30, &reply));
+    check_ok(child_request(child, line.data, line.len, 1, 30, &reply));
     int number = atoi(reply.data);
     str_release(&line);
     str_release(&reply);
@@ -252,11 +252,11 @@ static bool hold(void) {
     assert_true(comes_to(name, 0));
     Str reply = {0};
     check_ok(test_sandbox_start(false, &child));
-    check_status(child_ask(child, "end 7\n", 6, 1, 10, &reply), ST_RESOURCE);
+    check_status(child_request(child, "end 7\n", 6, 1, 10, &reply), ST_RESOURCE);
     check_text("ended with exit code 7");
     child_stop(child, NULL, 0);
     check_ok(test_sandbox_start(false, &child));
-    check_status(child_ask(child, "signal 9\n", 9, 1, 10, &reply), ST_RESOURCE);
+    check_status(child_request(child, "signal 9\n", 9, 1, 10, &reply), ST_RESOURCE);
     check_text("was ended by signal 9");
     child_stop(child, NULL, 0);
     str_release(&reply);

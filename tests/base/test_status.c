@@ -61,7 +61,7 @@ static void status_note(void *context, LogLevel level, const char *text) { str_p
 TEST(messages_reach_the_sink) {
     Str str = {0};
     log_message(LOG_WARNING, "nobody listens");
-    assert_false(log_wants(LOG_WARNING));
+    assert_false(log_is_enabled(LOG_WARNING));
     log_set_sink(status_note, &str, LOG_WARNING);
     log_message(LOG_INFO, "too fine");
     log_set_sink(status_note, &str, LOG_INFO);

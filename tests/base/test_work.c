@@ -7,17 +7,17 @@
 #include <string.h>
 
 /* The seconds, in tenths, at which lines are due when work asks ten times a second for `seconds`. */
-static size_t lines_of(Pace *pace, double from, int seconds, bool redraws, int *at, size_t cap) {
+static size_t lines_of(ProgressTimer *pace, double from, int seconds, bool redraws, int *at, size_t cap) {
     size_t n = 0;
     for (int i = 0; i <= 10 * seconds; i++)
-        if (pace_due(pace, from + 0.1 * i + 1e-6, redraws) && n < cap) at[n++] = i;
+        if (progress_due(pace, from + 0.1 * i + 1e-6, redraws) && n < cap) at[n++] = i;
     return n;
 }
 
 TEST(without_a_terminal_lines_are_rare) {
     static const int expected[] = {20, 120, 220, 320, 420, 520, 1120, 1720, 2320};
     int at[32];
-    Pace pace = {0};
+    ProgressTimer pace = {0};
     size_t n = lines_of(&pace, 1000, 290, false, at, COUNT_OF(at)); /* after 2 s, each 10 s, then each minute */
     assert_int_equal(n, COUNT_OF(expected));
     for (size_t i = 0; i < n; i++) assert_in_range(at[i], expected[i], expected[i] + 1);
@@ -25,28 +25,28 @@ TEST(without_a_terminal_lines_are_rare) {
 
 TEST(a_terminal_is_live_after_two_seconds) {
     int at[64];
-    Pace pace = {0};
+    ProgressTimer pace = {0};
     size_t n = lines_of(&pace, 5, 4, true, at, COUNT_OF(at));
     assert_in_range(at[0], 20, 21);
     assert_in_range(n, 10, 21);
-    Pace steps = {.at_once = true}; /* of training */
-    assert_true(pace_due(&steps, 7, false));
-    assert_false(pace_due(&steps, 16.9, false));
-    assert_true(pace_due(&steps, 17.1, false));
+    ProgressTimer steps = {.at_once = true}; /* of training */
+    assert_true(progress_due(&steps, 7, false));
+    assert_false(progress_due(&steps, 16.9, false));
+    assert_true(progress_due(&steps, 17.1, false));
 }
 
 /* Ten files of a second each are ten seconds of work; what begins after a rest is new. */
 TEST(short_work_adds_up) {
-    Pace pace = {0};
+    ProgressTimer pace = {0};
     int due = 0;
     for (int file = 0; file < 10; file++) {
-        for (int i = 0; i < 10; i++) due += pace_due(&pace, file + 0.1 * i, false);
-        pace_over(&pace);
+        for (int i = 0; i < 10; i++) due += progress_due(&pace, file + 0.1 * i, false);
+        progress_ended(&pace);
     }
     assert_int_equal(due, 1);
-    assert_false(pace_due(&pace, 30, false));
-    assert_false(pace_due(&pace, 31.9, false)); /* one long piece of it is no rest */
-    assert_true(pace_due(&pace, 32.1, false));
+    assert_false(progress_due(&pace, 30, false));
+    assert_false(progress_due(&pace, 31.9, false)); /* one long piece of it is no rest */
+    assert_true(progress_due(&pace, 32.1, false));
 }
 
 static void work_keep(void *context, const Work *work) {
@@ -67,7 +67,7 @@ TEST(what_is_told) {
     assert_true(text_starts_with(str_text(&text), "a 0/100;"));
     check_contains(str_text(&text), "over 0/0;b 0/5 bytes;over 0/0;");
     str_clear(&text);
-    work_hold("whole");
+    work_pause_at("whole");
     work_at("part", 1, 2); /* is not told, nor its end */
     work_end("part");
     work_at("whole", 1, 4);

@@ -431,7 +431,7 @@ TEST(answers_go_on_from_the_thought_that_asks_for_them) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         check_ok(branches_load(&(Setting){cases[i].template, .turns = "auto"}, cases[i].row, &dataset));
         check_texts(dataset, 0, cases[i].texts);
-        assert_int_equal(dataset->counts.behind_thought, 1);
+        assert_int_equal(dataset->counts.after_thought, 1);
         if (cases[i].row == reasoned) { /* the thought is as much the row's own as the answer is */
             Ids own = {0};
             check_ok(tokenizer_encode(tokenizer, "hmb", 3, TOKENIZE_PLAIN, &own));
@@ -450,7 +450,7 @@ TEST(answers_go_on_from_the_thought_that_asks_for_them) {
         "{\"chat_template_kwargs\": {\"enable_thinking\": true}, \"messages\": [" USER("a") ", " ANSWER("<think>\\nhm</think>b") "]}\n";
     check_ok(branches_load(&(Setting){asks_for_none, .turns = "auto"}, asked, &dataset));
     check_texts(dataset, 0, "[user]a;\n[assistant]<think>\n<<hm</think>b;>>\n\n");
-    assert_int_equal(dataset->counts.behind_thought, 0);
+    assert_int_equal(dataset->counts.after_thought, 0);
     dataset_free(dataset);
 }
 

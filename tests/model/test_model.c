@@ -530,7 +530,7 @@ TEST(saved_models_come_back_the_same) {
  * zeros is not. */
 TEST(a_base_may_be_cut_meanwhile) {
     enum { WHOLE, ADAPTER, KINDS };
-    file_catch_cuts();
+    file_handle_truncation();
     for (int kind = 0; kind < KINDS; kind++) {
         char dir[512], out[600];
         temp_dir_make(dir, sizeof dir);
@@ -542,7 +542,7 @@ TEST(a_base_may_be_cut_meanwhile) {
         check_ok(model_load(dir, &options, &model));
         if (kind == ADAPTER) check_ok(model_attach_lora(model, &(LoraConfig){.rank = 2, .alpha = 4}, 1));
         const Mapping *mapping = &model->files->mappings[0];
-        file_forget(mapping, 0, mapping->size);
+        file_drop_pages(mapping, 0, mapping->size);
         assert_int_equal(truncate(temp_file(dir, "model.safetensors"), 8), 0);
         if (kind == WHOLE) {
             check_ok(model_save(model, out, &(DType){DT_BF16}, &loss));
@@ -552,7 +552,7 @@ TEST(a_base_may_be_cut_meanwhile) {
             check_status(adapter_save(model, out, "base"), ST_INPUT);
             check_text("model.safetensors' was cut by another program");
             assert_false(dir_exists(out));
-            assert_true(file_forgive_cut(mapping));
+            assert_true(file_ignore_truncation(mapping));
             check_ok(adapter_save(model, out, "base"));
         }
         model_free(model);

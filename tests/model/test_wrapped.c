@@ -188,7 +188,7 @@ TEST(a_text_part_computes_what_it_does_alone) {
         Model *plain = wrapped_load(temp_file(root, "plain")), *wrapped = wrapped_load(temp_file(root, "wrapped"));
         assert_string_equal(wrapped->config.wrapper, forms[f].wrapper);
         assert_null(plain->config.wrapper);
-        assert_int_equal(wrapped->n_carried, COUNT_OF(others));
+        assert_int_equal(wrapped->n_passthrough, COUNT_OF(others));
         assert_int_equal(wrapped->config.n_eos, 3); /* of both levels: 2, 5, 3 */
         assert_string_equal(wrapped->linears[0]->path, f == 0   ? "language_model.model.layers.0.self_attn.q_proj"
                                                        : f <= 2 ? "model.language_model.layers.0.self_attn.q_proj"
@@ -196,7 +196,7 @@ TEST(a_text_part_computes_what_it_does_alone) {
                                                                 : "model.layers.0.self_attn.q_proj");
         check_same(plain, wrapped);
         Str parts = {0};
-        text_describe_carried(wrapped, &parts);
+        text_describe_passthrough(wrapped, &parts);
         assert_string_equal(str_text(&parts), "vision_tower (4 tensors), multi_modal_projector (2 tensors), mtp (1 tensor)");
         str_release(&parts);
         model_free(plain);
@@ -236,7 +236,7 @@ TEST(prediction_layers_are_carried) {
         model = wrapped_load(text);
         log_set_record(NULL, NULL);
         assert_int_equal(warnings, !said);
-        assert_int_equal(model->n_carried, 9 + 1); /* the layer, mtp.norm */
+        assert_int_equal(model->n_passthrough, 9 + 1); /* the layer, mtp.norm */
         model_free(model);
     }
     temp_dir_remove(root);
@@ -286,7 +286,7 @@ TEST(full_training_saves_the_whole) {
     log_set_record(NULL, NULL);
     assert_int_equal(warnings, 1);
     check_contains(last_warning, "holds 1 layer behind the 2 that config.json names (num_hidden_layers)");
-    assert_int_equal(model->n_carried, COUNT_OF(others) + 9);
+    assert_int_equal(model->n_passthrough, COUNT_OF(others) + 9);
     tensor_set(model->final_norm.weight, 3, 1.0009765625); /* f32 holds it, bf16 does not */
     tensor_set(model->embed, 3, 0.5);
     char out[300];

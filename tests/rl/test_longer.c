@@ -246,7 +246,7 @@ TEST(a_run_gives_way_but_not_while_it_trains) {
         check_ok(run_open(recipe, RUN_REPLACE, &run));
         assert_false(file_exists(run_path(run, "mark")));
         assert_int_equal(run_step(run), -1);
-        check_contains(run_kept(run), n == 1 ? "taken.1" : "taken.2");
+        check_contains(run_backup_path(run), n == 1 ? "taken.1" : "taken.2");
         run_close(run);
     }
     for (int n = 1; n <= 2; n++) {

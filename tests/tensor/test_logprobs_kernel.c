@@ -313,7 +313,7 @@ static void run_blocks(void) {
 
 /* More rows than a block, of which all, some or none keep their weights; and rows whose target is so unlikely that a head's gradient does not go by
  * weights. */
-static void run_kept(void) {
+static void run_backup_path(void) {
     enum { ROWS = 4200, VOCAB = 300, WIDTH = 16 };
     static const double distances[] = {0, 38, 58}; /* of the target from all others, in nats */
     for (int variant = 0; variant < 6; variant++) {
@@ -341,7 +341,7 @@ static void run_kept(void) {
     }
 }
 
-TEST(weights_are_kept_by_blocks) { for_each_backend(run_kept); }
+TEST(weights_are_kept_by_blocks) { for_each_backend(run_backup_path); }
 
 TEST(blocks_do_not_see_each_other) { for_each_backend(run_blocks); }
 

@@ -212,7 +212,7 @@ static const int64_t many_tiles[][5] = {{300, 576, 576, 0, 1},  {140, 576, 1536,
 /* Written past the caches, where it may be, or as always: the same bits, also at the edges and where lines of memory begin elsewhere. */
 static void check_read_late(Matmul args, uint64_t bits) {
     Tensor *room = tensor_new(arena, device_cpu(), DT_F32, 1, (int64_t[]){tensor_count(args.c) + 1}), c = *args.c;
-    args.read_late = true;
+    args.nontemporal = true;
     args.c = &c;
     for (int shift = 0; shift <= 1; shift++) {
         memset(room->data, 0xff, tensor_bytes(room));
@@ -389,7 +389,7 @@ static void run_gradients(void) {
                    *b = first ? other : shared;
             want[i] = random_tensor(c % 9 == 8 ? DT_BF16 : DT_F32, tensor_width(a), tensor_width(b), 7);
             list[i] = product(a, b, want[i], true, false, 1, c % 3 == 2 ? 1 : 0);
-            list[i].read_late = c % 2;
+            list[i].nontemporal = c % 2;
             device_cpu()->matmul(&list[i]);
         }
         for (int t = 1; t <= 4; t += 3) {

@@ -64,7 +64,7 @@ typedef struct TileShape {
 } TileShape;
 
 #if HAVE_ONEDNN
-/* A prepared product; belongs to the cache, valid until the next call of onednn_forget_some. */
+/* A prepared product; belongs to the cache, valid until the next call of onednn_evict. */
 typedef struct OnednnTile OnednnTile;
 /* packed_rows: the `rows` of the packing that a packed shape's b had. NULL when the library has no fast way for a packed one with fewer rows. */
 const OnednnTile *onednn_tile(const TileShape *shape, int64_t packed_rows);
@@ -75,7 +75,7 @@ size_t onednn_packed_bytes(DType dtype, int64_t rows, int64_t n, int64_t k);
 void onednn_pack(DType dtype, int64_t rows, int64_t n, int64_t k, const void *b, int64_t ldb, bool transpose_b, void *packed);
 bool onednn_is_fast(DType dtype); /* false: products in this dtype would be plain loops, or are not there */
 /* Empties the cache when it has grown large: batches of ever new sizes fill it. */
-void onednn_forget_some(void);
+void onednn_evict(void);
 const char *onednn_version(void);
 #endif
 
@@ -114,7 +114,7 @@ typedef struct Product {
     const void *d;
     DType d_dtype;
     int64_t ldd;
-    bool read_late;             /* as in Matmul */
+    bool nontemporal;           /* as in Matmul */
     bool round_b, round_more_b; /* to bf16 before they are multiplied, in products of f32 that stand for those of bf16 */
 } Product;
 void product_run(const Product *product);

@@ -108,25 +108,26 @@ static inline __attribute__((always_inline)) void transpose_piece(TransposeLines
  * would miss it at once; and, unless lines are streams that go on behind their end, `soon`, as much as is taken, from several places at once, which
  * memory gives faster than one. */
 enum { ASKED = VEC_FLOATS * TRANSPOSE_BYTES / 64 }; /* lines of a cache, of each of the two, for VEC_FLOATS lines */
-typedef struct Asked {
-    const char *along, *soon;
+typedef struct Prefetch {
+    const char *along, *upcoming;
     int turn;
-} Asked;
+} Prefetch;
 
-static inline Asked asked_new(const char *lines, const char *soon) { return (Asked){lines + 128, soon, 0}; }
-static inline Asked asked_streams(const char *lines) { return (Asked){lines + 512, NULL, 0}; }
+static inline Prefetch prefetch_new(const char *lines, const char *upcoming) { return (Prefetch){lines + 128, upcoming, 0}; }
+static inline Prefetch prefetch_streams(const char *lines) { return (Prefetch){lines + 512, NULL, 0}; }
 
 /* With each piece of vectors x VEC_FLOATS lines. */
-static inline __attribute__((always_inline)) void ask(Asked *asked, const int vectors, int64_t line) {
+static inline __attribute__((always_inline)) void prefetch(Prefetch *prefetched, const int vectors, int64_t line) {
     const int n = vectors * ASKED, streams = MIN(n, 4);
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++) {
-        __builtin_prefetch(asked->along + i * line, 0, 3);
-        if (asked->soon) __builtin_prefetch(asked->soon + i % streams * (vectors * VEC_FLOATS / streams) * line + i / streams * 64, 0, 2);
+        __builtin_prefetch(prefetched->along + i * line, 0, 3);
+        if (prefetched->upcoming)
+            __builtin_prefetch(prefetched->upcoming + i % streams * (vectors * VEC_FLOATS / streams) * line + i / streams * 64, 0, 2);
     }
-    bool last = ++asked->turn % (64 / TRANSPOSE_BYTES) == 0;
-    asked->along += last ? 64 - (vectors * VEC_FLOATS - n) * line : n * line;
-    if (asked->soon) asked->soon += n / streams * 64;
+    bool last = ++prefetched->turn % (64 / TRANSPOSE_BYTES) == 0;
+    prefetched->along += last ? 64 - (vectors * VEC_FLOATS - n) * line : n * line;
+    if (prefetched->upcoming) prefetched->upcoming += n / streams * 64;
 }
 
 /* Values of a piece of a line. */

@@ -76,7 +76,7 @@ static const char *read_row(const Chat *chat, const char *format, const char *ro
     }
     row_notes_add(&all, &notes, "f", "line", 1);
     for (size_t i = 0; i < all.n; i++) str_clear(&all.items[i].places);
-    row_notes_say(&all, "rows", append_note, &said);
+    row_notes_report(&all, "rows", append_note, &said);
     snprintf(result, sizeof result, "%s%s%s", status == ST_OK ? str_text(&text) : status_text(), said.len ? " # " : "", str_text(&said));
     str_release(&text);
     str_release(&said);
@@ -361,7 +361,7 @@ TEST(notes_count_rows_and_name_the_first) {
     jw_end_object(&w);
     json_t *about = json_loads(str_text(&w.text), 0, NULL);
     check_ok(row_notes_read(about, &again));
-    row_notes_say(&again, "d", append_line, &said);
+    row_notes_report(&again, "d", append_line, &said);
     assert_string_equal(str_text(&said),
                         "d: 10 rows with a tail (f line 1, f line 2, f line 3, f line 4, f line 5, f line 6, f line 7, f line 8 and 2 more)\n"
                         "d: 1 row without a head (f line 3)\n");
@@ -371,7 +371,7 @@ TEST(notes_count_rows_and_name_the_first) {
         row_note(&of_row, "with %d legs", kind);
         row_notes_add(&all, &of_row, "f", "line", 1);
     }
-    row_notes_say(&all, "d", append_line, &said);
+    row_notes_report(&all, "d", append_line, &said);
     assert_non_null(strstr(str_text(&said), "d: 6 rows with something else that is odd: 16 kinds are named above\n"));
     json_decref(about);
     jw_release(&w);

@@ -105,7 +105,7 @@ TEST(a_field_is_without_its_decoration) {
     Synth s = {.round_arena = arena_new(0)};
     for (size_t i = 0; i < COUNT_OF(cases); i++) assert_string_equal(synth_field(&s, cases[i][0], cases[i][0] + strlen(cases[i][0])), cases[i][1]);
     for (size_t i = 0; i < COUNT_OF(names); i++) {
-        const char *text = synth_behind_name(names[i].line, "output");
+        const char *text = synth_text_after_name(names[i].line, "output");
         if (!text != !names[i].text) fail_msg("'%s'", names[i].line);
         if (text) assert_string_equal(text, names[i].text);
     }

@@ -691,7 +691,7 @@ TEST(memory_is_the_planned_one) {
         Learner *learner;
         TrainMemory memory;
         check_ok(recipe_read(NULL, settings, COUNT_OF(settings), &recipe));
-        memory_give_back();
+        memory_trim();
         uint64_t before = memory_resident();
         check_ok(learner_new(recipe, recipe->rl_num_envs, &learner));
         check_ok(learner_memory(learner, before, &memory));

@@ -102,7 +102,7 @@ static void fill_minibatch(Golden *golden, const json_t *wanted, Minibatch *m, L
     Rollout rollout = {
         .batch = {.obs = obs, .logprobs = logprobs, .values = old_values}, .actions = actions, .advantages = advantages, .returns = returns};
     check_ok(minibatch_init(m, ROWS, OBS, 1, !reinforce, golden->arena));
-    minibatch_take(m, &rollout, order, n);
+    minibatch_gather(m, &rollout, order, n);
     if (golden_number(hyper, "normalize_advantages", 0) != 0) advantages_normalise(m->advantages, NULL, m->n, NORMALISE_STD, 1e-8);
     *losses = (Losses){
         .policy = policy_loss_find(json_string_value(golden_at(wanted, "name"))),

@@ -12,14 +12,14 @@
 typedef struct Stream {
     RlDoctor *doctor;
     Str said;
-    Finding last;
+    RlWarning last;
     int times;
 } Stream;
 
 static void feed(Stream *stream, const char *metric, double from, double to, int n) {
     for (int i = 1; i <= n; i++) {
         double value = from + (to - from) * (i - 1) / MAX(n - 1, 1);
-        Finding finding;
+        RlWarning finding;
         if (strcmp(metric, "reward") != 0) assert_false(rl_doctor_add(stream->doctor, i, "reward", i, &finding));
         if (!rl_doctor_add(stream->doctor, i, metric, value, &finding)) continue;
         str_printf(&stream->said, "%s%s", stream->said.len ? " " : "", finding.rule);
@@ -31,7 +31,7 @@ static void feed(Stream *stream, const char *metric, double from, double to, int
 /* Of a run on text, or on an environment. */
 static Stream rl_doctor_begin(bool text) {
     Stream stream = {.doctor = rl_doctor_new()};
-    Finding finding;
+    RlWarning finding;
     rl_doctor_add(stream.doctor, 0, text ? "eos_fraction" : "episode_length", (double)NAN, &finding);
     rl_doctor_add(stream.doctor, 0, "entropy", (double)NAN, &finding);
     if (text) rl_doctor_add(stream.doctor, 0, "groups_compared", (double)NAN, &finding);
@@ -120,10 +120,10 @@ TEST(entropy_means_less_on_environments) {
 TEST(noise_is_allowed_for) {
     for (int rises = 0; rises < 2; rises++) {
         RlDoctor *doctor = rl_doctor_new();
-        Finding finding;
+        RlWarning finding;
         rl_doctor_add(doctor, 0, "epsilon", 0.5, &finding);
         for (int i = 1; i <= 200; i++) rl_doctor_add(doctor, i, "reward", sin(7.0 * i) + (rises ? 2 * i / 200.0 : 0), &finding);
-        bool found = rl_doctor_finding(doctor, 0, &finding);
+        bool found = rl_doctor_warning(doctor, 0, &finding);
         if (rises ? found && finding.holds : !found || !finding.holds)
             fail_msg("a reward that %s", rises ? "rises is called stuck" : "wavers is not called stuck");
         rl_doctor_free(doctor);
@@ -133,7 +133,7 @@ TEST(noise_is_allowed_for) {
 /* Actions that are drawn evenly throughout earn what they earn; as soon as epsilon falls below 1 something is to be gained. */
 TEST(chance_alone_cannot_rise) {
     RlDoctor *doctor = rl_doctor_new();
-    Finding finding;
+    RlWarning finding;
     for (int i = 1; i <= 400; i++) {
         assert_false(rl_doctor_add(doctor, i, "epsilon", i < 300 ? 1 : 0.5, &finding));
         bool said = rl_doctor_add(doctor, i, "reward", 1, &finding);
@@ -152,22 +152,22 @@ TEST(it_is_said_rarely) {
 /* What was found stays, with where it was and whether it still is. */
 TEST(what_was_found_is_kept) {
     Stream stream = rl_doctor_begin(true);
-    Finding finding;
+    RlWarning finding;
     feed(&stream, "eos_fraction", 0, 1, 101);
     for (int i = 1; i <= 30; i++) rl_doctor_add(stream.doctor, i, "zero_std_fraction", 0.9, &finding);
-    assert_true(rl_doctor_finding(stream.doctor, 0, &finding)); /* in the order of the table */
+    assert_true(rl_doctor_warning(stream.doctor, 0, &finding)); /* in the order of the table */
     assert_string_equal(finding.rule, "zero_variance");
     assert_true(finding.holds && finding.first_step == 10 && finding.last_step == 30);
-    assert_true(rl_doctor_finding(stream.doctor, 1, &finding));
+    assert_true(rl_doctor_warning(stream.doctor, 1, &finding));
     assert_string_equal(finding.rule, "truncated");
     assert_true(!finding.holds && finding.first_step == 10 && finding.last_step == 55); /* the mean of 45 .. 54 hundredths */
-    assert_false(rl_doctor_finding(stream.doctor, 2, &finding));
+    assert_false(rl_doctor_warning(stream.doctor, 2, &finding));
     rl_doctor_end(&stream);
 }
 
 /* `n` lines from `step` on with one metric; a reward that rises where `rises`. */
 static void lines_of(RlDoctor *doctor, int step, int n, const char *metric, double value, bool rises) {
-    Finding finding;
+    RlWarning finding;
     for (int i = step; i < step + n; i++) {
         rl_doctor_add(doctor, i, "reward", rises ? i : 0, &finding);
         rl_doctor_add(doctor, i, "reward_std", 0, &finding);
@@ -196,19 +196,19 @@ TEST(steps_without_a_signal_are_counted) {
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         RlDoctor *doctor = rl_doctor_new();
-        Finding finding = {0};
+        RlWarning finding = {0};
         lines_of(doctor, 1, cases[i].silent, cases[i].metric, 0, cases[i].rises);
         lines_of(doctor, 1 + cases[i].silent, cases[i].heard, cases[i].metric, 3, true);
-        bool said = rl_doctor_silence(doctor, &finding);
+        bool said = rl_doctor_no_signal(doctor, &finding);
         if (said != (*cases[i].text != 0) || !strstr(finding.text, cases[i].text)) fail_msg("case %zu: %s", i, finding.text);
         rl_doctor_free(doctor);
     }
     RlDoctor *doctor = rl_doctor_new();
-    Finding finding;
+    RlWarning finding;
     lines_of(doctor, 1, 5, "groups_compared", 0, true);
     lines_of(doctor, 6, 5, "groups_compared", 1, true);
     lines_of(doctor, 11, 6, "groups_compared", 0, true);
-    assert_true(rl_doctor_silence(doctor, &finding) && finding.first_step == 1 && finding.last_step == 16);
+    assert_true(rl_doctor_no_signal(doctor, &finding) && finding.first_step == 1 && finding.last_step == 16);
     check_contains(finding.text, "11 of 16 steps, the first 5 among them, had no signal");
     rl_doctor_free(doctor);
 }
@@ -216,17 +216,17 @@ TEST(steps_without_a_signal_are_counted) {
 /* Other kinds of training have numbers of the same names that mean other things. */
 TEST(without_a_reward_nothing_is_judged) {
     RlDoctor *doctor = rl_doctor_new();
-    Finding finding;
+    RlWarning finding;
     for (int i = 1; i <= 100; i++) assert_false(rl_doctor_add(doctor, i, "kl", 30, &finding));
     for (int i = 1; i <= 200; i++) assert_false(rl_doctor_add(doctor, i, "reward", 1, &finding)); /* of a given policy, which is only judged */
-    assert_false(rl_doctor_finding(doctor, 0, &finding));
+    assert_false(rl_doctor_warning(doctor, 0, &finding));
     rl_doctor_free(doctor);
 }
 
 /* Lines of a file, gaps and all, give what the stream gave. */
 TEST(lines_are_the_stream) {
     RlDoctor *live = rl_doctor_new(), *read = rl_doctor_new();
-    Finding a, b;
+    RlWarning a, b;
     rl_doctor_add(live, 0, "episode_length", 1, &a);
     rl_doctor_add(read, 0, "episode_length", 1, &a);
     for (int i = 1; i <= 150; i++) {
@@ -239,13 +239,13 @@ TEST(lines_are_the_stream) {
         json_decref(line);
     }
     size_t n = 0;
-    for (; rl_doctor_finding(live, n, &a); n++) {
-        assert_true(rl_doctor_finding(read, n, &b));
+    for (; rl_doctor_warning(live, n, &a); n++) {
+        assert_true(rl_doctor_warning(read, n, &b));
         assert_string_equal(a.text, b.text);
         assert_true(a.first_step == b.first_step && a.last_step == b.last_step && a.holds == b.holds);
     }
     assert_int_equal(n, 2);
-    assert_false(rl_doctor_finding(read, n, &b));
+    assert_false(rl_doctor_warning(read, n, &b));
     rl_doctor_free(live);
     rl_doctor_free(read);
 }
@@ -253,7 +253,7 @@ TEST(lines_are_the_stream) {
 /* Names and numbers of a file are anybody's. */
 TEST(anything_may_come) {
     RlDoctor *doctor = rl_doctor_new();
-    Finding finding;
+    RlWarning finding;
     char name[600];
     static const double odd[] = {1e308, -1e308, 0, 5e-324};
     for (int i = 0; i < 400; i++) {
@@ -269,7 +269,7 @@ TEST(anything_may_come) {
         }
     }
     size_t n = 0;
-    for (; rl_doctor_finding(doctor, n, &finding); n++) assert_true(strlen(finding.text) < sizeof finding.text);
+    for (; rl_doctor_warning(doctor, n, &finding); n++) assert_true(strlen(finding.text) < sizeof finding.text);
     assert_in_range(n, 10, 100);
     rl_doctor_free(doctor);
 }

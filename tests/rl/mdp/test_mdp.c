@@ -151,7 +151,7 @@ TEST(sweeps_are_the_books) {
     assert_int_equal(solution.policy[0], -1);
     assert_int_equal(solution.policy[5], 0); /* up and left are as good: the lower one */
     Mdp process;
-    check_ok(mdp_under_policy(&world->mdp, uniform_policy(&world->mdp), world, test_arena, &process));
+    check_ok(mdp_induced_chain(&world->mdp, uniform_policy(&world->mdp), world, test_arena, &process));
     for (size_t i = 0; i < COUNT_OF(sweeps); i++) {
         check_ok(mdp_solve(&process, &(MdpOptions){.method = "vi", .max_iterations = sweeps[i].k}, test_arena, &solution));
         const double got[] = {solution.V[1], solution.V[2], solution.V[3], solution.V[5], solution.V[6]};

@@ -461,7 +461,7 @@ TEST(rows_that_teach_nothing_are_left_out) {
          PAIR_SAME},
         {"{\"chosen\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}], "
          "\"rejected\": [{\"role\": \"user\", \"content\": \"c\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}",
-         PAIR_ASKS},
+         PAIR_PROMPTS_DIFFER},
         {"{\"chosen\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"\"}], "
          "\"rejected\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}",
          PAIR_EMPTY},

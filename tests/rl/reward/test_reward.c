@@ -219,9 +219,9 @@ TEST(thoughts_are_no_answers) {
     gives("[{type: format}]", NULL, "<think>a</think><answer>b</answer>", 1);
     RewardRow asked = {.prompt = {"user: 1+1\nassistant: <think>\n", 29}, .completion = {"It is 2", 7}};
     Str room = {0};
-    assert_int_equal(reward_spoken(&asked, &room).len, 0);
+    assert_int_equal(reward_completion_text(&asked, &room).len, 0);
     asked.completion = (Slice){"1? 3?</think>2", 14};
-    Slice spoken = reward_spoken(&asked, &room);
+    Slice spoken = reward_completion_text(&asked, &room);
     assert_memory_equal(spoken.data, "2", 2);
     str_release(&room);
 }

@@ -186,18 +186,18 @@ TEST(samples_that_cannot_be_written_lose_nothing) {
     TextRlResult result;
     char aside[400];
     snprintf(aside, sizeof aside, "%s", temp_file(test_folder, "aside.jsonl"));
-    Recipe *shown = recipe_of("shown", NULL, 0), *unshown = recipe_of("unshown", NULL, 0);
+    Recipe *shown = recipe_of("shown", NULL, 0), *hidden_part = recipe_of("unshown", NULL, 0);
     test_text_rl_run(shown, false, false);
-    assert_int_not_equal(text_rl_run(&(TextRlConfig){.recipe = unshown, .on_progress = take_samples_away, .context = aside}, &result), ST_OK);
+    assert_int_not_equal(text_rl_run(&(TextRlConfig){.recipe = hidden_part, .on_progress = take_samples_away, .context = aside}, &result), ST_OK);
     check_contains(status_text(), "samples.jsonl");
     check_contains(status_hint_text(), "a checkpoint of step 2 is saved in");
     check_ok(dir_remove(in_run("unshown", "samples.jsonl")));
     check_ok(dir_rename(aside, in_run("unshown", "samples.jsonl")));
-    test_text_rl_run(unshown, true, false);
+    test_text_rl_run(hidden_part, true, false);
     check_same_file(test_folder, "unshown", "shown", "adapter/adapter_model.safetensors");
     check_same_file(test_folder, "unshown", "shown", "samples.jsonl");
     recipe_free(shown);
-    recipe_free(unshown);
+    recipe_free(hidden_part);
 }
 
 /* What values are learned by, how the KL is steered: all of it is in the checkpoint. */
@@ -675,7 +675,7 @@ TEST(correlations_are_within_groups) {
     Metrics metrics = {.n = 0};
     TextRl rl = {.arena = arena_new(0)};
     check_ok(text_correlations_add(&rl, &experience, &scores, &sums));
-    text_correlations_tell(&rl, &sums, &metrics);
+    text_correlations_report(&rl, &sums, &metrics);
     assert_int_equal(metrics.n, 4);
     check_close(metric_get(&metrics, "length_reward_correlation"), 4 / sqrt(40), 1e-12);
     check_close(metric_get(&metrics, "reward_correlation/a:b"), -1, 1e-12);
@@ -684,7 +684,7 @@ TEST(correlations_are_within_groups) {
     experience.n_groups = 6;
     sums = (Correlations){.of[0][1].xy = 0};
     check_ok(text_correlations_add(&rl, &experience, &scores, &sums));
-    text_correlations_tell(&rl, &sums, &metrics);
+    text_correlations_report(&rl, &sums, &metrics);
     check_close(metric_get(&metrics, "length_reward_correlation"), 16 / sqrt(34 * 10), 1e-12);
     arena_free(rl.arena);
 }

@@ -196,7 +196,7 @@ ProductTiles product_tiles(const Product *product) {
     tiles.col_tiles = (product->n + tiles.col_tile - 1) / tiles.col_tile;
     if (own) return tiles;
 #if HAVE_ONEDNN
-    onednn_forget_some();
+    onednn_evict();
 #endif
     for (int i = 0; i < 2; i++)
         for (int j = 0; j < 2; j++) {
@@ -608,7 +608,7 @@ static bool product_make(const Matmul *args, Product *product) {
                          .ldc = n,
                          .alpha = (float)args->alpha,
                          .beta = (float)args->beta,
-                         .read_late = args->read_late};
+                         .nontemporal = args->nontemporal};
     product->round_b = product_rounds(a->dtype, b->dtype);
     /* No library promises the former with a packed b */
     if (args->transpose_a || product->round_b)

@@ -61,8 +61,8 @@ static int64_t tiles_of_chunk(const ProductTiles *tiles) {
 static int64_t chunks_of(const ProductTiles *tiles) { return (tiles->col_tiles + tiles_of_chunk(tiles) - 1) / tiles_of_chunk(tiles); }
 
 /* Uses up the tiles of columns from..to-1, each by one thread; where there are fewer columns than threads, several share a column's rows. */
-static void tiles_take(const ProductTiles *tiles, int64_t from, int64_t to, void (*take)(const void *context, int64_t row_tile, int64_t col),
-                       const void *context) {
+static void tiles_alloc(const ProductTiles *tiles, int64_t from, int64_t to, void (*take)(const void *context, int64_t row_tile, int64_t col),
+                        const void *context) {
     if (cpu_planning()) {
         product_plan(tiles);
         return;
@@ -110,7 +110,7 @@ static void chunk_start(Block *block, int64_t chunk, void *memory) {
 
 static void chunk_take(const Block *block, void (*take)(const void *context, int64_t row_tile, int64_t col)) {
     int64_t from = block->chunk_begin / block->tiles.col_tile;
-    tiles_take(&block->tiles, from, MIN(block->tiles.col_tiles, from + tiles_of_chunk(&block->tiles)), take, block);
+    tiles_alloc(&block->tiles, from, MIN(block->tiles.col_tiles, from + tiles_of_chunk(&block->tiles)), take, block);
 }
 
 /* scale * n values of a row, in a column of tiles. */
@@ -319,7 +319,7 @@ static bool block_take(Block *b, const Product *product, const Tensor *hidden, c
     b->chunk = NULL;
     for (int64_t i = 0; !cpu_planning() && i < rows; i++) b->chosen[i] = NAN;
     if (results) return slopes_take(b, hidden, head, floats + 2 * rows, results);
-    tiles_take(&b->tiles, 0, b->tiles.col_tiles, tile_sums, b);
+    tiles_alloc(&b->tiles, 0, b->tiles.col_tiles, tile_sums, b);
     if (!cpu_planning()) rows_join(b);
     return true;
 }
@@ -433,7 +433,7 @@ static void chunk_by_rows(const Block *block, Operand rows, const HeadGradient *
                            .ldc = width,
                            .alpha = 1,
                            .beta = block->begin > 0 ? 1 : (float)gradient->beta,
-                           .read_late = block->begin + product->m == gradient->n_rows});
+                           .nontemporal = block->begin + product->m == gradient->n_rows});
 }
 
 /* In general. */

@@ -175,7 +175,7 @@ static void tile_forget(OnednnTile *tile) {
     free(tile);
 }
 
-void onednn_forget_some(void) {
+void onednn_evict(void) {
     if (n_tiles < MOST_TILES) return;
     for (size_t i = 0; i < BUCKETS; i++)
         while (buckets[i]) {

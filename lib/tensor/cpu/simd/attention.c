@@ -174,7 +174,7 @@ static void skinny_begin(const AttentionShape *shape, const Work *work, int64_t 
 }
 
 /* Asks for keys or values at positions begin..end-1 of a sequence. */
-static void keys_ask(const AttentionShape *shape, const Tensor *tensor, int32_t segment, int64_t kv_head, int64_t begin, int64_t end) {
+static void keys_prefetch(const AttentionShape *shape, const Tensor *tensor, int32_t segment, int64_t kv_head, int64_t begin, int64_t end) {
     for (int64_t n; begin < end; begin += n) {
         int64_t row = key_run(shape->args->layout, segment, begin, &n);
         n = MIN(n, end - begin);
@@ -190,7 +190,7 @@ static void skinny_attend(const AttentionShape *shape, const Work *work, int64_t
     int64_t width = skinny_width(rows), size = (int64_t)dtype_size(v->dtype);
     memset(work->scores, 0, (size_t)(width * KEY_TILE) * sizeof *work->scores);
     for (int64_t j = seen.begin / SKINNY_COLS * SKINNY_COLS; j < seen.end; j += SKINNY_COLS) {
-        keys_ask(shape, v, segment, kv_head, start + MAX(j, (int64_t)seen.begin), start + MIN(j + SKINNY_COLS, (int64_t)seen.end));
+        keys_prefetch(shape, v, segment, kv_head, start + MAX(j, (int64_t)seen.begin), start + MIN(j + SKINNY_COLS, (int64_t)seen.end));
         KeyLines keys = keys_find(shape, k, segment, kv_head, start, from, to, j, SKINNY_COLS, work->tile);
         skinny_sum(width, keys.dtype, shape->dim, work->keys_transposed, keys.at, keys.line, NULL, work->scores + j, KEY_TILE);
     }
@@ -198,7 +198,7 @@ static void skinny_attend(const AttentionShape *shape, const Work *work, int64_t
     for (int64_t j = seen.begin, n; j < seen.end; j += n) {
         int64_t row = key_run(shape->args->layout, segment, start + j, &n), later = start + KEY_TILE + j;
         n = MIN(n, seen.end - j);
-        keys_ask(shape, k, segment, kv_head, later, MIN(position + 1, later + n));
+        keys_prefetch(shape, k, segment, kv_head, later, MIN(position + 1, later + n));
         values_add(rows, v->dtype, n, work->scores + j, (const char *)v->data + (row * shape->kv_width + kv_head * shape->dim) * size,
                    shape->kv_width * size, work->sum, shape->dim);
     }
@@ -226,7 +226,7 @@ static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv
     Work work = work_new(shape);
     if (cpu_planning()) return;
     bool skinny = is_skinny(shape, rows);
-    if (skinny) keys_ask(shape, k, task.segment, kv_head, oldest, MIN(end, oldest / KEY_TILE * KEY_TILE + KEY_TILE));
+    if (skinny) keys_prefetch(shape, k, task.segment, kv_head, oldest, MIN(end, oldest / KEY_TILE * KEY_TILE + KEY_TILE));
     rows_load(shape, q, first, n_tokens, kv_head, (float)args->scale, work.q);
     memset(work.sum, 0, (size_t)(rows * shape->padded) * sizeof(float));
     for (int64_t r = 0; r < rows; r++) {

@@ -17,10 +17,10 @@ enum {
 
 /* As skinny_sum, for `vectors` vectors of lines. */
 static inline __attribute__((always_inline)) void skinny_multiply(const int rows, const int vectors, const DType dtype, int64_t depth, const float *a,
-                                                                  const char *b, int64_t line, const char *soon, float *sums, int64_t sums_line) {
+                                                                  const char *b, int64_t line, const char *upcoming, float *sums, int64_t sums_line) {
     const int each = dtype == DT_F32 ? 1 : 2; /* values of a word */
     Vec sum[SKINNY_MOST][2], right[2];
-    Asked asked = asked_new(b, soon);
+    Prefetch prefetched = prefetch_new(b, upcoming);
     TransposeLines lines[2] = {transpose_lines(b, line), transpose_lines(b + (vectors - 1) * VEC_FLOATS * line, line)};
 #pragma GCC unroll 24
     for (int r = 0; r < rows; r++)
@@ -30,7 +30,7 @@ static inline __attribute__((always_inline)) void skinny_multiply(const int rows
         VecBits words[2][TRANSPOSE_WORDS];
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; v++) transpose_piece(&lines[v], words[v]);
-        if (soon) ask(&asked, vectors, line);
+        if (upcoming) prefetch(&prefetched, vectors, line);
 #pragma GCC unroll 8
         for (int k = 0; k < TRANSPOSE_WORDS * each; k++) {
             if (k >= depth) break; /* one more step would make -0 into 0 */
@@ -58,18 +58,18 @@ static inline int64_t skinny_width(int64_t rows) {
 
 /* The same for SKINNY_COLS lines. */
 static inline __attribute__((always_inline)) void skinny_lines(const int rows, const DType dtype, int64_t depth, const float *a, const char *b,
-                                                               int64_t line, const char *soon, float *sums, int64_t sums_line) {
+                                                               int64_t line, const char *upcoming, float *sums, int64_t sums_line) {
     const int vectors = rows <= SKINNY_TWO ? 2 : 1;
 #pragma GCC unroll 2
     for (int v = 0; v < 2; v += vectors)
-        skinny_multiply(rows, vectors, dtype, depth, a, b + v * VEC_FLOATS * line, line, soon ? soon + v * VEC_FLOATS * line : NULL,
+        skinny_multiply(rows, vectors, dtype, depth, a, b + v * VEC_FLOATS * line, line, upcoming ? upcoming + v * VEC_FLOATS * line : NULL,
                         sums + v * VEC_FLOATS, sums_line);
 }
 
 #define SKINNY_ROWS(n) \
-    case n: skinny_lines(n, dtype, depth, a, b, line, soon, sums, sums_line); break
+    case n: skinny_lines(n, dtype, depth, a, b, line, upcoming, sums, sums_line); break
 static inline __attribute__((always_inline)) void skinny_rows(int64_t rows, const DType dtype, int64_t depth, const float *a, const char *b,
-                                                              int64_t line, const char *soon, float *sums, int64_t sums_line) {
+                                                              int64_t line, const char *upcoming, float *sums, int64_t sums_line) {
     switch (rows) {
         SKINNY_ROWS(1);
         SKINNY_ROWS(2);
@@ -90,13 +90,13 @@ static inline __attribute__((always_inline)) void skinny_rows(int64_t rows, cons
 /* sums[r][lane] += a[k][r] b[lane][k] for all k below `depth`, SKINNY_COLS lines of b and rows as skinny_width says. Lines are read to the end of
  * their last piece. `soon`: what is asked for meanwhile, as much as is read; NULL: nothing, as where lines come from a cache. */
 __attribute__((noinline, unused)) static void skinny_sum(int64_t rows, DType dtype, int64_t depth, const float *a, const char *b, int64_t line,
-                                                         const char *soon, float *sums, int64_t sums_line) {
+                                                         const char *upcoming, float *sums, int64_t sums_line) {
     if (dtype == DT_F32)
-        skinny_rows(rows, DT_F32, depth, a, b, line, soon, sums, sums_line);
+        skinny_rows(rows, DT_F32, depth, a, b, line, upcoming, sums, sums_line);
     else if (dtype == DT_BF16)
-        skinny_rows(rows, DT_BF16, depth, a, b, line, soon, sums, sums_line);
+        skinny_rows(rows, DT_BF16, depth, a, b, line, upcoming, sums, sums_line);
     else
-        skinny_rows(rows, DT_F16, depth, a, b, line, soon, sums, sums_line);
+        skinny_rows(rows, DT_F16, depth, a, b, line, upcoming, sums, sums_line);
 }
 
 #endif

@@ -25,12 +25,12 @@ static Work work_new(const AttentionShape *shape) {
     int64_t groups = blocks_of(shape->tokens * shape->group, LANES), chunks = shape->padded / TILE_K, tiles = shape->padded / TILE_ROWS;
     int64_t n_tiles = groups * (chunks + tiles) + KEY_ROWS * chunks + 2 * KEY_CHUNKS * tiles + 2 * KEY_ROWS + 2 * KEY_CHUNKS;
     char *memory = cpu_scratch(CPU_LOCAL, (size_t)(n_tiles * TILE_BYTES + groups * LANES * 20));
-    Work work = {.q = tiles_take(&memory, groups, chunks), .keys = tiles_take(&memory, KEY_ROWS, chunks)};
-    work.pair_values = tiles_take(&memory, tiles, KEY_CHUNKS);
-    work.values = tiles_take(&memory, tiles, KEY_CHUNKS);
-    work.scores = tiles_take(&memory, 2, KEY_ROWS);
-    work.weights = tiles_take(&memory, 2, KEY_CHUNKS);
-    work.sum = tiles_take(&memory, groups, tiles);
+    Work work = {.q = tiles_alloc(&memory, groups, chunks), .keys = tiles_alloc(&memory, KEY_ROWS, chunks)};
+    work.pair_values = tiles_alloc(&memory, tiles, KEY_CHUNKS);
+    work.values = tiles_alloc(&memory, tiles, KEY_CHUNKS);
+    work.scores = tiles_alloc(&memory, 2, KEY_ROWS);
+    work.weights = tiles_alloc(&memory, 2, KEY_CHUNKS);
+    work.sum = tiles_alloc(&memory, groups, tiles);
     work.base = (float *)memory;
     work.total = work.base + groups * LANES;
     work.at = (int64_t *)(work.total + groups * LANES);

@@ -30,7 +30,7 @@ typedef struct Tiles {
 } Tiles;
 
 /* rows x columns tiles, row after row, from the beginning of *memory, which goes on behind them. */
-static inline Tiles tiles_take(char **memory, int64_t rows, int64_t columns) {
+static inline Tiles tiles_alloc(char **memory, int64_t rows, int64_t columns) {
     Tiles tiles = {*memory, columns * TILE_BYTES, TILE_BYTES};
     *memory += rows * tiles.row;
     return tiles;

@@ -89,11 +89,11 @@ static void blocks_make(Pass *pass) {
             *block =
                 (Block){.segment = s, .first = first, .n = n, .low = offset + first / shape->group, .high = offset + (first + n - 1) / shape->group};
             block->oldest = window > 0 ? MAX((int64_t)0, block->low - window + 1) : 0;
-            block->q = tiles_take(&memory, BLOCK_GROUPS, pass->chunks);
-            block->dy = tiles_take(&memory, BLOCK_GROUPS, pass->chunks);
-            block->q_pairs = tiles_take(&memory, pass->tiles, BLOCK_CHUNKS);
-            block->dy_pairs = tiles_take(&memory, pass->tiles, BLOCK_CHUNKS);
-            block->dq = tiles_take(&memory, BLOCK_GROUPS, pass->tiles);
+            block->q = tiles_alloc(&memory, BLOCK_GROUPS, pass->chunks);
+            block->dy = tiles_alloc(&memory, BLOCK_GROUPS, pass->chunks);
+            block->q_pairs = tiles_alloc(&memory, pass->tiles, BLOCK_CHUNKS);
+            block->dy_pairs = tiles_alloc(&memory, pass->tiles, BLOCK_CHUNKS);
+            block->dq = tiles_alloc(&memory, BLOCK_GROUPS, pass->tiles);
             block->norms = (float *)memory;
             block->means = block->norms + BLOCK_ROWS;
             block->at = (int64_t *)(block->means + BLOCK_ROWS);
@@ -202,16 +202,16 @@ static Work work_new(const Pass *pass) {
     int64_t n_tiles =
         2 * KEY_ROWS * chunks + 2 * tiles * KEY_CHUNKS + 8 + 2 * KEY_ROWS * BLOCK_CHUNKS + BLOCK_GROUPS * KEY_CHUNKS + 2 * KEY_ROWS * tiles;
     char *memory = cpu_scratch(CPU_LOCAL, (size_t)(n_tiles * TILE_BYTES));
-    Work work = {.keys = tiles_take(&memory, KEY_ROWS, chunks), .values = tiles_take(&memory, KEY_ROWS, chunks)};
-    work.pair_keys = tiles_take(&memory, tiles, KEY_CHUNKS);
-    work.transposed_keys = tiles_take(&memory, tiles, KEY_CHUNKS);
-    work.scores = tiles_take(&memory, 2, 2);
-    work.dweights = tiles_take(&memory, 2, 2);
-    work.weights = tiles_take(&memory, KEY_ROWS, BLOCK_CHUNKS);
-    work.dscores = tiles_take(&memory, KEY_ROWS, BLOCK_CHUNKS);
-    work.dscores_pairs = tiles_take(&memory, BLOCK_GROUPS, KEY_CHUNKS);
-    work.dk = tiles_take(&memory, KEY_ROWS, tiles);
-    work.dv = tiles_take(&memory, KEY_ROWS, tiles);
+    Work work = {.keys = tiles_alloc(&memory, KEY_ROWS, chunks), .values = tiles_alloc(&memory, KEY_ROWS, chunks)};
+    work.pair_keys = tiles_alloc(&memory, tiles, KEY_CHUNKS);
+    work.transposed_keys = tiles_alloc(&memory, tiles, KEY_CHUNKS);
+    work.scores = tiles_alloc(&memory, 2, 2);
+    work.dweights = tiles_alloc(&memory, 2, 2);
+    work.weights = tiles_alloc(&memory, KEY_ROWS, BLOCK_CHUNKS);
+    work.dscores = tiles_alloc(&memory, KEY_ROWS, BLOCK_CHUNKS);
+    work.dscores_pairs = tiles_alloc(&memory, BLOCK_GROUPS, KEY_CHUNKS);
+    work.dk = tiles_alloc(&memory, KEY_ROWS, tiles);
+    work.dv = tiles_alloc(&memory, KEY_ROWS, tiles);
     return work;
 }
 

@@ -10,7 +10,7 @@ enum {
     KEY_ROWS = KEY_TILE / TILE_ROWS, /* tiles that a tile of keys is high */
     KEY_CHUNKS = KEY_TILE / TILE_K   /* and long, where the sum runs along the keys */
 };
-#define ROOM 8.0f /* weights may be up to 2^ROOM */
+#define EXPONENT_HEADROOM 8.0f /* weights may be up to 2^EXPONENT_HEADROOM */
 
 /* Whether a segment is a single token behind a cache whose queries find room in the lanes of a vector: attention_tokens does it. */
 static inline bool attends_alone(const AttentionShape *shape, const Segment *segment) {
@@ -81,7 +81,8 @@ static inline bool softmax_lanes(const AttentionShape *shape, Columns keys, cons
 #pragma GCC unroll 4
         for (int64_t i = 0; i < 4; i++) most[i] = _mm512_max_ps(_mm512_loadu_ps(scores + (j + i) * LANES), most[i]);
     __m512 largest = _mm512_mul_ps(_mm512_max_ps(_mm512_max_ps(most[0], most[1]), _mm512_max_ps(most[2], most[3])), scale);
-    __m512 now = _mm512_mask_mov_ps(before, _mm512_cmp_ps_mask(largest, _mm512_add_ps(before, _mm512_set1_ps(ROOM)), _CMP_GT_OQ), largest);
+    __m512 now =
+        _mm512_mask_mov_ps(before, _mm512_cmp_ps_mask(largest, _mm512_add_ps(before, _mm512_set1_ps(EXPONENT_HEADROOM)), _CMP_GT_OQ), largest);
     __m512 finite = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(now, none, _CMP_NEQ_UQ), now), old = exp2_lanes(_mm512_sub_ps(before, finite));
     for (int64_t j = keys.begin; j < keys.end; j += 4)
 #pragma GCC unroll 2

@@ -86,16 +86,16 @@ typedef struct Soon {
 } Soon;
 
 /* While scores are made. */
-static inline __attribute__((always_inline)) void soon_ask_first(const Call *call, Soon *soon, int64_t n) {
-    for (int64_t until = MIN(soon->keys + n, soon->tile->to); soon->keys < until; soon->keys++)
-        row_ask(call, soon->tile, soon->keys, true, !KEYS_FIRST);
-    if (!KEYS_FIRST) soon->values = soon->keys;
+static inline __attribute__((always_inline)) void soon_ask_first(const Call *call, Soon *upcoming, int64_t n) {
+    for (int64_t until = MIN(upcoming->keys + n, upcoming->tile->to); upcoming->keys < until; upcoming->keys++)
+        row_ask(call, upcoming->tile, upcoming->keys, true, !KEYS_FIRST);
+    if (!KEYS_FIRST) upcoming->values = upcoming->keys;
 }
 
 /* While values are added. */
-static inline __attribute__((always_inline)) void soon_ask_last(const Call *call, Soon *soon, int64_t n) {
-    for (int64_t until = MIN(soon->values + n, soon->tile->to); soon->values < until; soon->values++)
-        row_ask(call, soon->tile, soon->values, !KEYS_FIRST, true);
+static inline __attribute__((always_inline)) void soon_ask_last(const Call *call, Soon *upcoming, int64_t n) {
+    for (int64_t until = MIN(upcoming->values + n, upcoming->tile->to); upcoming->values < until; upcoming->values++)
+        row_ask(call, upcoming->tile, upcoming->values, !KEYS_FIRST, true);
 }
 
 /* ---- a task ---- */
@@ -136,14 +136,14 @@ static Work work_new(const Call *call, const TokenTask *task) {
     int64_t heads = task_heads(call, task), group = shape->group, chunks = shape->padded / TILE_K, tiles = shape->padded / TILE_ROWS;
     char *memory = cpu_scratch(
         CPU_LOCAL, (size_t)(((1 + call->heads + KEY_ROWS) * chunks + KEY_ROWS + (2 + call->heads) * KEY_CHUNKS + WIDE + tiles) * TILE_BYTES));
-    Work work = {.queries = tiles_take(&memory, 1, chunks), .q = tiles_take(&memory, call->heads, chunks)};
-    work.keys = tiles_take(&memory, KEY_ROWS, chunks);
-    work.scores = tiles_take(&memory, 1, KEY_ROWS);
-    work.weights = tiles_take(&memory, 1, KEY_CHUNKS);
-    work.transposed = tiles_take(&memory, 1, KEY_CHUNKS);
-    work.own = tiles_take(&memory, call->heads, KEY_CHUNKS);
-    work.pair_values = tiles_take(&memory, WIDE, 1);
-    work.sum = tiles_take(&memory, 1, tiles);
+    Work work = {.queries = tiles_alloc(&memory, 1, chunks), .q = tiles_alloc(&memory, call->heads, chunks)};
+    work.keys = tiles_alloc(&memory, KEY_ROWS, chunks);
+    work.scores = tiles_alloc(&memory, 1, KEY_ROWS);
+    work.weights = tiles_alloc(&memory, 1, KEY_CHUNKS);
+    work.transposed = tiles_alloc(&memory, 1, KEY_CHUNKS);
+    work.own = tiles_alloc(&memory, call->heads, KEY_CHUNKS);
+    work.pair_values = tiles_alloc(&memory, WIDE, 1);
+    work.sum = tiles_alloc(&memory, 1, tiles);
     if (cpu_planning()) return work;
     memset(work.own.at, 0, (size_t)(heads * work.own.row));
     memset(work.sum.at, 0, (size_t)work.sum.row);
@@ -161,30 +161,30 @@ static Work work_new(const Call *call, const TokenTask *task) {
 #ifdef __AMX_BF16__
 
 /* A head's scores of 32 or 64 keys, added to tiles 0 to 3. `each`: rows to come that are asked for with each tile. */
-static inline __attribute__((always_inline)) void head_scores(const bool four, const Call *call, const KeyRows keys[KEY_ROWS], Tiles q, Soon *soon,
-                                                              int64_t each) {
+static inline __attribute__((always_inline)) void head_scores(const bool four, const Call *call, const KeyRows keys[KEY_ROWS], Tiles q,
+                                                              Soon *upcoming, int64_t each) {
     __asm__ volatile("" : : : "memory"); /* as in block_multiply */
     for (int64_t c = 0; c < call->shape->padded / TILE_K; c++) {
         tile_read(6, tile_at(q, 0, c), 64);
         tile_read(4, keys[0].at + c * keys[0].column, keys[0].line);
         tile_multiply(0, 4, 6);
-        soon_ask_first(call, soon, each);
+        soon_ask_first(call, upcoming, each);
         tile_read(5, keys[1].at + c * keys[1].column, keys[1].line);
         tile_multiply(1, 5, 6);
-        soon_ask_first(call, soon, each);
+        soon_ask_first(call, upcoming, each);
         if (!four) continue;
         tile_read(4, keys[2].at + c * keys[2].column, keys[2].line);
         tile_multiply(2, 4, 6);
-        soon_ask_first(call, soon, each);
+        soon_ask_first(call, upcoming, each);
         tile_read(5, keys[3].at + c * keys[3].column, keys[3].line);
         tile_multiply(3, 5, 6);
-        soon_ask_first(call, soon, each);
+        soon_ask_first(call, upcoming, each);
     }
 }
 
 /* Scores of a tile of keys, or of its first half. */
-static void token_scores(const Call *call, const KeyTile *tile, const Work *work, bool four, Soon *soon) {
-    int64_t heads = task_heads(call, tile->task), each = blocks_of(soon->tile->to / 3, heads * call->shape->padded / TILE_K * (four ? 4 : 2));
+static void token_scores(const Call *call, const KeyTile *tile, const Work *work, bool four, Soon *upcoming) {
+    int64_t heads = task_heads(call, tile->task), each = blocks_of(upcoming->tile->to / 3, heads * call->shape->padded / TILE_K * (four ? 4 : 2));
     KeyRows keys[KEY_ROWS];
     tile_zero(0);
     tile_zero(1);
@@ -194,9 +194,9 @@ static void token_scores(const Call *call, const KeyTile *tile, const Work *work
         int64_t head = tile->task->head + h;
         for (int64_t i = 0; i < (four ? 4 : 2); i++) keys[i] = keys_find(call->shape, call->k, tile->rows + i * TILE_ROWS, head, work->keys, i);
         if (four)
-            head_scores(true, call, keys, tiles_from(work->q, h, 0), soon, each);
+            head_scores(true, call, keys, tiles_from(work->q, h, 0), upcoming, each);
         else
-            head_scores(false, call, keys, tiles_from(work->q, h, 0), soon, each);
+            head_scores(false, call, keys, tiles_from(work->q, h, 0), upcoming, each);
     }
     tile_write(0, tile_at(work->scores, 0, 0), 64);
     tile_write(1, tile_at(work->scores, 0, 1), 64);
@@ -229,7 +229,7 @@ static inline __attribute__((always_inline)) void queries_score(const int n, int
 }
 
 /* Scores of a tile of keys, or of its first half. */
-static void token_scores(const Call *call, const KeyTile *tile, const Work *work, bool four, Soon *soon) {
+static void token_scores(const Call *call, const KeyTile *tile, const Work *work, bool four, Soon *upcoming) {
     int64_t group = call->shape->group, depth = call->shape->padded / TILE_K, lines = task_heads(call, tile->task) * group, blocks = four ? 4 : 2;
     _Alignas(64) float scores[LANES * LANES] = {0};
     for (int64_t i = 0; i < blocks; i++) {
@@ -244,7 +244,7 @@ static void token_scores(const Call *call, const KeyTile *tile, const Work *work
             default: queries_score(1, depth, work->queries, line, &keys, scores);
             }
             line += n;
-            soon_ask_first(call, soon, soon->tile->to * (i * lines + line) / (blocks * lines) - soon->keys);
+            soon_ask_first(call, upcoming, upcoming->tile->to * (i * lines + line) / (blocks * lines) - upcoming->keys);
         }
         transpose_16x16(scores, 64, tile_at(work->scores, 0, i), 64);
     }
@@ -271,7 +271,7 @@ static inline void pairs_unpack(const void *even_row, const void *odd_row, void 
 /* A head's values of 32 keys, two or four tiles of dimensions from d on, as tiles of B. `whole`: the head has all of these dimensions. With
  * each pair `each` rows to come are asked for. */
 static inline __attribute__((always_inline)) void values_pair(const bool four, const bool whole, const Call *call, const Work *work, int64_t head,
-                                                              const int64_t *rows, int64_t d, Soon *soon, int64_t each) {
+                                                              const int64_t *rows, int64_t d, Soon *upcoming, int64_t each) {
     static const uint16_t none[WIDE * TILE_ROWS];
     const uint16_t *values = (const uint16_t *)call->v->data + head * call->shape->dim + d;
     int64_t width = call->shape->kv_width, left = call->shape->dim - d;
@@ -279,7 +279,7 @@ static inline __attribute__((always_inline)) void values_pair(const bool four, c
     for (int64_t p = 0; p < TILE_ROWS; p++, tiles += 64) {
         const uint16_t *even = rows[2 * p] < 0 ? none : values + rows[2 * p] * width,
                        *odd = rows[2 * p + 1] < 0 ? none : values + rows[2 * p + 1] * width;
-        soon_ask_last(call, soon, each);
+        soon_ask_last(call, upcoming, each);
         if (whole) {
             pairs_unpack(even, odd, tiles, tiles + TILE_BYTES);
             if (four) pairs_unpack(even + TILE_K, odd + TILE_K, tiles + 2 * TILE_BYTES, tiles + 3 * TILE_BYTES);
@@ -295,7 +295,7 @@ static inline __attribute__((always_inline)) void values_pair(const bool four, c
 /* Adds the heads' weighted values to two or four tiles of sums, those of dimension d and on. */
 #ifdef __AMX_BF16__
 static inline __attribute__((always_inline)) void values_add(const bool four, const bool whole, const Call *call, const KeyTile *tile,
-                                                             const Work *work, int64_t d, int64_t chunks, Soon *soon, int64_t each) {
+                                                             const Work *work, int64_t d, int64_t chunks, Soon *upcoming, int64_t each) {
     Tiles sum = tiles_from(work->sum, 0, d / TILE_ROWS);
     __asm__ volatile("" : : : "memory");
     tile_read(0, tile_at(sum, 0, 0), 64);
@@ -306,7 +306,7 @@ static inline __attribute__((always_inline)) void values_add(const bool four, co
     }
     for (int64_t h = 0; h < task_heads(call, tile->task); h++)
         for (int64_t c = 0; c < chunks; c++) {
-            values_pair(four, whole, call, work, tile->task->head + h, tile->rows + c * TILE_K, d, soon, each);
+            values_pair(four, whole, call, work, tile->task->head + h, tile->rows + c * TILE_K, d, upcoming, each);
             __asm__ volatile("" : : : "memory");
             tile_read(4, tile_at(work->own, h, c), 64);
             tile_read(5, tile_at(work->pair_values, 0, 0), 64);
@@ -353,12 +353,12 @@ static inline __attribute__((always_inline)) void lanes_add(const int n, const b
 }
 
 static inline __attribute__((always_inline)) void values_add(const bool four, const bool whole, const Call *call, const KeyTile *tile,
-                                                             const Work *work, int64_t d, int64_t chunks, Soon *soon, int64_t each) {
+                                                             const Work *work, int64_t d, int64_t chunks, Soon *upcoming, int64_t each) {
     int64_t group = call->shape->group;
     Tiles sum = tiles_from(work->sum, 0, d / TILE_ROWS);
     for (int64_t h = 0; h < task_heads(call, tile->task); h++)
         for (int64_t c = 0; c < chunks; c++) {
-            values_pair(four, whole, call, work, tile->task->head + h, tile->rows + c * TILE_K, d, soon, each);
+            values_pair(four, whole, call, work, tile->task->head + h, tile->rows + c * TILE_K, d, upcoming, each);
             Tiles weights = tiles_from(work->own, h, c);
             for (int64_t lane = h * group, end = lane + group; lane < end;) {
                 int64_t n = MIN((int64_t)TOGETHER, end - lane);
@@ -380,8 +380,8 @@ static void tile_attend(const Call *call, const KeyTile *tile, Work *work, const
     int64_t chunks = blocks_of(tile->to, TILE_K);
     Columns keys = {0, chunks * TILE_K};
     float *scores = tile_at(work->scores, 0, 0), shrunk[LANES];
-    Soon soon = {next, 0, 0};
-    token_scores(call, tile, work, chunks == KEY_CHUNKS, &soon);
+    Soon upcoming = {next, 0, 0};
+    token_scores(call, tile, work, chunks == KEY_CHUNKS, &upcoming);
     scores_cap(shape, keys, scores);
     for (int64_t j = 0; j < tile->from; j++) _mm512_storeu_ps(scores + j * LANES, _mm512_set1_ps(-INFINITY));
     for (int64_t j = tile->to; j < keys.end; j++) _mm512_storeu_ps(scores + j * LANES, _mm512_set1_ps(-INFINITY));
@@ -392,14 +392,14 @@ static void tile_attend(const Call *call, const KeyTile *tile, Work *work, const
                 _mm512_storeu_ps(line, _mm512_mul_ps(_mm512_loadu_ps(line), _mm512_set1_ps(shrunk[l])));
             }
     weights_part(call, tile->task, work, chunks);
-    int64_t each = blocks_of(next->to - soon.values, task_heads(call, tile->task) * chunks * TILE_ROWS);
+    int64_t each = blocks_of(next->to - upcoming.values, task_heads(call, tile->task) * chunks * TILE_ROWS);
     for (int64_t d = 0; d < shape->padded; d += WIDE * TILE_ROWS) {
         if (shape->dim - d >= WIDE * TILE_ROWS)
-            values_add(true, true, call, tile, work, d, chunks, &soon, each);
+            values_add(true, true, call, tile, work, d, chunks, &upcoming, each);
         else if (shape->padded - d >= WIDE * TILE_ROWS)
-            values_add(true, false, call, tile, work, d, chunks, &soon, each);
+            values_add(true, false, call, tile, work, d, chunks, &upcoming, each);
         else
-            values_add(false, false, call, tile, work, d, chunks, &soon, each);
+            values_add(false, false, call, tile, work, d, chunks, &upcoming, each);
     }
 }
 

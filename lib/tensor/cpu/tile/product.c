@@ -94,8 +94,8 @@ static void columns_load(const Factor *f, int64_t first, int64_t k, char *left, 
     for (int64_t pair = 0; pair < TILE_ROWS; pair++, left += 64, right += 64) {
         int64_t row = k + 2 * pair;
         if (whole) { /* lines far apart, which the processor does not guess */
-            _mm_prefetch(element(&f->operand, row + TILE_K, first), TILE_ASK);
-            _mm_prefetch(element(&f->operand, row + TILE_K + 1, first), TILE_ASK);
+            _mm_prefetch(element(&f->operand, row + TILE_K, first), TILE_PREFETCH_HINT);
+            _mm_prefetch(element(&f->operand, row + TILE_K + 1, first), TILE_PREFETCH_HINT);
             pairs_interleave(element(&f->operand, row, first), element(&f->operand, row + 1, first), left, right);
             continue;
         }
@@ -284,8 +284,8 @@ static inline __attribute__((always_inline)) void block_multiply(const bool tall
                 if (wide) tile_multiply(3, 5, 7);
             }
             if (next && ahead->once) {
-                const char *soon = upper + SOON * 64 + (i + SOON < n ? 0 : ahead->jump);
-                for (int64_t r = 0; r < (tall ? BLOCK : TILE_ROWS); r++) _mm_prefetch(soon + r * a.line, _MM_HINT_T0);
+                const char *upcoming = upper + SOON * 64 + (i + SOON < n ? 0 : ahead->jump);
+                for (int64_t r = 0; r < (tall ? BLOCK : TILE_ROWS); r++) _mm_prefetch(upcoming + r * a.line, _MM_HINT_T0);
             } else if (next) {
                 for (int64_t r = 0; r < ahead->rows; r++) _mm_prefetch(next + r * ahead->line, _MM_HINT_T1);
                 next += 64;
@@ -336,13 +336,13 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
     for (int64_t i = 0; i < 2 && i * TILE_ROWS < rows; i++) {
         TileLines a = {sum->a.at + i * TILE_ROWS * sum->a.line, sum->a.line, 64},
                   more = {sum->more.at + i * TILE_ROWS * sum->more.line, sum->more.line, 64};
-        const char *more_b = sum->b + sum->n_tiles * 2 * TILE_BYTES, *soon = contiguous ? a.at + BLOCK * a.line : NULL;
+        const char *more_b = sum->b + sum->n_tiles * 2 * TILE_BYTES, *upcoming = contiguous ? a.at + BLOCK * a.line : NULL;
         char *c = (char *)sums + i * TILE_ROWS * line;
         if (cols > TILE_ROWS) {
-            tiles_sum_wide(sum->n_tiles * TILE_K, a, sum->b, TILE_BYTES, 2 * TILE_BYTES, c, 64, line, sum->add, soon);
+            tiles_sum_wide(sum->n_tiles * TILE_K, a, sum->b, TILE_BYTES, 2 * TILE_BYTES, c, 64, line, sum->add, upcoming);
             if (sum->n_more) tiles_sum_wide(sum->more_k, more, more_b, TILE_BYTES, 2 * TILE_BYTES, c, 64, line, true, NULL);
         } else {
-            tiles_sum(sum->n_tiles * TILE_K, a, sum->b, 2 * TILE_BYTES, c, line, sum->add, soon);
+            tiles_sum(sum->n_tiles * TILE_K, a, sum->b, 2 * TILE_BYTES, c, line, sum->add, upcoming);
             if (sum->n_more) tiles_sum(sum->more_k, more, more_b, 2 * TILE_BYTES, c, line, true, NULL);
         }
     }
@@ -491,7 +491,7 @@ static inline __attribute__((always_inline)) void finish_set(Finish *f, const Pr
     int64_t c_line = p->ldc * (c_f32 ? 4 : 2), d_line = own ? c_line : p->ldd * (d_f32 ? 4 : 2);
     char *c = (char *)p->c + row * c_line + col * (c_f32 ? 4 : 2);
     const char *d = own ? c : (const char *)p->d + row * d_line + col * (d_f32 ? 4 : 2);
-    bool past = p->read_late && p->beta == 0 && c_f32 && cols >= 32 && (uintptr_t)c % 64 == 0 && c_line % 64 == 0;
+    bool past = p->nontemporal && p->beta == 0 && c_f32 && cols >= 32 && (uintptr_t)c % 64 == 0 && c_line % 64 == 0;
     f->sums = sums;
     f->d = d;
     f->c = c;

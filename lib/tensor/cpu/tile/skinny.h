@@ -34,7 +34,7 @@ static inline __attribute__((always_inline)) void skinny_multiply(const int widt
                                                                   const char *columns, bool add, float *sums, int64_t sums_line) {
     __m512 sum[SKINNY_COLS];
     TransposeLines rows = transpose_lines(at, line);
-    Asked asked = streams ? asked_streams(at) : asked_new(at, at + SKINNY_LINES * line);
+    Prefetch prefetched = streams ? prefetch_streams(at) : prefetch_new(at, at + SKINNY_LINES * line);
     const float *values = (const float *)(const void *)columns;
 #pragma GCC unroll 4
     for (int c = 0; c < width; c++) sum[c] = add ? _mm512_loadu_ps(sums + c * sums_line) : _mm512_setzero_ps();
@@ -43,7 +43,7 @@ static inline __attribute__((always_inline)) void skinny_multiply(const int widt
         for (int piece = 0; piece < TILE_K / 2; piece += SKINNY_PAIRS, values += SKINNY_PAIRS * width * 2) {
             VecBits pairs[SKINNY_PAIRS];
             transpose_piece(&rows, pairs);
-            ask(&asked, 1, line);
+            prefetch(&prefetched, 1, line);
 #pragma GCC unroll 4
             for (int pair = 0; pair < SKINNY_PAIRS; pair++) {
                 __m512 left = (__m512)word_widened(pairs[pair], DT_BF16, 0), right = (__m512)word_widened(pairs[pair], DT_BF16, 1);
@@ -115,13 +115,13 @@ static inline __attribute__((always_inline)) void skinny_multiply(const int widt
                                                                   const char *columns, bool add, float *sums, int64_t sums_line) {
     __m512 sum[SKINNY_COLS];
     TransposeLines rows = transpose_lines(at, line);
-    Asked asked = streams ? asked_streams(at) : asked_new(at, at + SKINNY_LINES * line);
+    Prefetch prefetched = streams ? prefetch_streams(at) : prefetch_new(at, at + SKINNY_LINES * line);
 #pragma GCC unroll 24
     for (int c = 0; c < width; c++) sum[c] = add ? _mm512_loadu_ps(sums + c * sums_line) : _mm512_setzero_ps();
     for (; n_pairs > 0; n_pairs -= SKINNY_PAIRS, columns += SKINNY_PAIRS * width * 4) {
         VecBits pairs[SKINNY_PAIRS];
         transpose_piece(&rows, pairs);
-        ask(&asked, 1, line);
+        prefetch(&prefetched, 1, line);
 #pragma GCC unroll 4
         for (int pair = 0; pair < SKINNY_PAIRS; pair++) {
             if (pair >= n_pairs) break; /* one more step would make -0 into 0 */

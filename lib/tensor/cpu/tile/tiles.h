@@ -40,7 +40,7 @@ static inline __m512bh pair_of(const char *at) {
 
 #ifdef __AMX_BF16__
 
-#define TILE_ASK _MM_HINT_T0 /* where what will be made into tiles is asked for */
+#define TILE_PREFETCH_HINT _MM_HINT_T0 /* where what will be made into tiles is asked for */
 
 enum { TILE_MODE = 0x8040 }; /* of vectors that stand in for tiles: for them, too, numbers below 2^-126 count as zero (MXCSR) */
 
@@ -133,7 +133,7 @@ static inline void tiles_end(void) { _tile_release(); }
 
 #elif defined(__AVX512BF16__)
 
-#define TILE_ASK _MM_HINT_T1 /* Zen 4 passes over most of what is asked for into the first level: as slow as not asking at all */
+#define TILE_PREFETCH_HINT _MM_HINT_T1 /* Zen 4 passes over most of what is asked for into the first level: as slow as not asking at all */
 
 static inline void tiles_begin(void) {}
 static inline void tiles_end(void) {}
@@ -147,7 +147,7 @@ typedef struct TileLines {
 /* 16 x 16 sums (+)= a b, through as many tiles as `k` values of the sum take; sums stay in registers. Tiles of B are b_column bytes apart. On the way
  * what lies at `soon` (NULL: nothing) is asked for, 16 lines a tile: not more at once, or some are passed over. */
 static __attribute__((noinline, unused)) void tiles_sum(int64_t k, TileLines a, const char *b, int64_t b_column, void *c, int64_t c_line, bool add,
-                                                        const char *soon) {
+                                                        const char *upcoming) {
     __m512 sum[TILE_ROWS];
     const char *rows[4];
     for (int i = 0; i < 4; i++) rows[i] = a.at + 4 * i * a.line;
@@ -157,12 +157,12 @@ static __attribute__((noinline, unused)) void tiles_sum(int64_t k, TileLines a, 
         int64_t pairs = k < TILE_K ? (k + 1) / 2 : TILE_K / 2;
         for (int64_t pair = 0; pair < pairs; pair++) {
             __m512bh columns = (__m512bh)_mm512_loadu_si512(b + pair * 64);
-            if (soon) _mm_prefetch(soon + pair * 64, _MM_HINT_T1);
+            if (upcoming) _mm_prefetch(upcoming + pair * 64, _MM_HINT_T1);
 #pragma GCC unroll 16
             for (int i = 0; i < TILE_ROWS; i++) sum[i] = _mm512_dpbf16_ps(sum[i], pair_of(rows[i / 4] + i % 4 * a.line + 4 * pair), columns);
         }
         for (int i = 0; i < 4; i++) rows[i] += a.column;
-        if (soon) soon += TILE_BYTES;
+        if (upcoming) upcoming += TILE_BYTES;
     }
 #pragma GCC unroll 16
     for (int i = 0; i < TILE_ROWS; i++) _mm512_storeu_ps((char *)c + i * c_line, sum[i]);
@@ -173,7 +173,7 @@ static __attribute__((noinline, unused)) void tiles_sum(int64_t k, TileLines a, 
  * care). `soon`: 8 lines a tile. */
 enum { HALF_ROWS = TILE_ROWS / 2 };
 static __attribute__((noinline, unused)) void tiles_sum_two(int64_t k, TileLines a, const char *b, int64_t b_right, int64_t b_column, char *c,
-                                                            int64_t c_right, int64_t c_line, bool add, const char *soon) {
+                                                            int64_t c_right, int64_t c_line, bool add, const char *upcoming) {
     __m512 left[HALF_ROWS], right[HALF_ROWS];
     const char *rows[2] = {a.at, a.at + 4 * a.line};
 #pragma GCC unroll 8
@@ -185,7 +185,7 @@ static __attribute__((noinline, unused)) void tiles_sum_two(int64_t k, TileLines
         int64_t pairs = k < TILE_K ? (k + 1) / 2 : TILE_K / 2;
         for (int64_t pair = 0; pair < pairs; pair++) {
             __m512bh columns = (__m512bh)_mm512_loadu_si512(b + pair * 64), others = (__m512bh)_mm512_loadu_si512(b + b_right + pair * 64);
-            if (soon && pair % 2 == 0) _mm_prefetch(soon + pair * 32, _MM_HINT_T1);
+            if (upcoming && pair % 2 == 0) _mm_prefetch(upcoming + pair * 32, _MM_HINT_T1);
 #pragma GCC unroll 8
             for (int i = 0; i < HALF_ROWS; i++) {
                 __m512bh values = pair_of(rows[i / 4] + i % 4 * a.line + 4 * pair);
@@ -194,7 +194,7 @@ static __attribute__((noinline, unused)) void tiles_sum_two(int64_t k, TileLines
             }
         }
         for (int i = 0; i < 2; i++) rows[i] += a.column;
-        if (soon) soon += TILE_BYTES / 2;
+        if (upcoming) upcoming += TILE_BYTES / 2;
     }
 #pragma GCC unroll 8
     for (int i = 0; i < HALF_ROWS; i++) {
@@ -205,10 +205,10 @@ static __attribute__((noinline, unused)) void tiles_sum_two(int64_t k, TileLines
 
 /* Sixteen rows by two tiles of columns. */
 static inline void tiles_sum_wide(int64_t k, TileLines a, const char *b, int64_t b_right, int64_t b_column, char *c, int64_t c_right, int64_t c_line,
-                                  bool add, const char *soon) {
+                                  bool add, const char *upcoming) {
     for (int64_t row = 0; row < TILE_ROWS; row += HALF_ROWS) {
         TileLines half = {a.at + row * a.line, a.line, a.column};
-        tiles_sum_two(k, half, b, b_right, b_column, c + row * c_line, c_right, c_line, add, soon ? soon + row * a.line : NULL);
+        tiles_sum_two(k, half, b, b_right, b_column, c + row * c_line, c_right, c_line, add, upcoming ? upcoming + row * a.line : NULL);
     }
 }
 
