@@ -18,6 +18,7 @@
 #include "cmd/app/app.h"
 #include "cmd/app/options.h"
 #include "cmd/app/terminal.h"
+#include "lib/tensor/tensor.h"
 
 enum { MOST_CHECKS = 256 };
 #define GRADIENT_TOLERANCE 1e-6

@@ -6,6 +6,7 @@
 #include "cmd/app/shipped.h"
 #include "cmd/app/terminal.h"
 #include "cmd/app/help.h"
+#include "lib/tensor/tensor.h"
 
 static const CommandInfo commands[] = {
 #define COMMAND(name, help) {#name, #name, help, cmd_##name, NULL},

@@ -3,7 +3,7 @@
 #ifndef TUNE_HUB_H
 #define TUNE_HUB_H
 
-#include "lib/train/train.h"
+#include "lib/recipe/recipe.h"
 
 /* org/name that is no path here, and is in the Hugging Face cache (HF_HUB_CACHE, HF_HOME, ~/.cache/huggingface/hub), becomes the folder there, and a
  * line says so; anything else stays as it is. *model NULL: nothing. */

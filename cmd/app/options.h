@@ -10,7 +10,7 @@
 #define TUNE_OPTIONS_H
 
 #include "lib/base/arena.h"
-#include "lib/train/train.h"
+#include "lib/recipe/recipe.h"
 
 typedef enum OptionType { OPTION_END, OPTION_FLAG, OPTION_TEXT, OPTION_INT, OPTION_REAL, OPTION_LIST } OptionType;
 typedef struct Option {

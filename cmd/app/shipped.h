@@ -5,7 +5,7 @@
 
 #include "cmd/app/folders.h"
 #include "lib/base/str.h"
-#include "lib/train/train.h"
+#include "lib/recipe/recipe.h"
 
 /* The text of the one of this name, with the files that it names where they are; *path NULL: there is none. */
 Status recipe_shipped(Arena *arena, const char *name, Str *text, const char **path);

@@ -16,6 +16,7 @@
 #include "lib/text/text.h"
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
+#include "lib/train/train.h"
 
 /* Shapes of SmolLM2-135M, Qwen2.5-0.5B, Llama-3.2-1B, Gemma-3-270M, and SmolLM3-3B with 8 of its 36 layers, from their config.json. */
 typedef struct BenchShape {

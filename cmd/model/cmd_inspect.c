@@ -7,6 +7,7 @@
 #include "cmd/app/commands.h"
 #include "cmd/app/options.h"
 #include "cmd/app/terminal.h"
+#include "lib/model/model.h"
 #include "lib/text/text.h"
 
 typedef struct Inspect {
