@@ -64,7 +64,7 @@ check_docs() {
             commands[group " " part[2]] = 1; if (part[1] == "GROUP") groups[part[2]] = 1 }
         FILENAME ~ /config\.def$/ && /^KEY\(/ { split($0, part, /[(,] */); keys[part[2] "." part[3]] = sections[part[2]] = 1 }
         FILENAME ~ /\.def$/ { next }
-        FNR == 1 { fenced = 0; if (!ready++) { n = split(files, part, " "); for (i = 1; i <= n; i++) here[part[i]] = 1
+        FNR == 1 { fenced = 0; if (!ready++) { n = split(files, part, " "); for (i = 1; i <= n; i++) { here[part[i]] = 1; sub(/.*\//, "", part[i]); named[part[i]] = 1 }
                                              n = split(no_keys, part, " "); for (i = 1; i <= n; i++) keys[part[i]] = 1 } }
         /^ *```/ { fenced = !fenced; next }
         {
@@ -85,9 +85,9 @@ check_docs() {
                 if (section in sections && !(key in keys) && key !~ /\.(h|c|py|md|def|json|jsonl|yaml|yml|parquet|csv|txt|gguf|safetensors)$/) fail("no recipe key: " key)
             }
             text = FILENAME ~ /\.md$/ ? code : ""
-            while (match(text, /[A-Za-z0-9_.\/-]+\/[A-Za-z0-9_.-]+\.(c|h|def|sh|py|awk)([^A-Za-z0-9_]|$)/)) {
+            while (match(text, /[A-Za-z0-9_.\/-]*[A-Za-z0-9_]\.(c|h|def|sh|py|awk)([^A-Za-z0-9_]|$)/)) {
                 name = substr(text, RSTART, RLENGTH); sub(/[^A-Za-z0-9_]$/, "", name); text = substr(text, RSTART + RLENGTH); sub(/^\.\//, "", name)
-                if (name ~ /^(lib|data|sft|rl|cmd|tests|recipes|docs)\// && !(name in here)) fail("no file: " name)
+                if (name ~ /^(lib|data|sft|rl|cmd|tests|recipes|docs)\// ? !(name in here) : name ~ /^[a-z0-9_]+\.(c|h|def)$/ && FILENAME !~ /lab\// && !(name in named)) fail("no file: " name)
             }
             text = FILENAME ~ /\.md$/ && code != $0 ? $0 : ""
             while (match(text, /\]\([^)]*\)/)) {
