@@ -49,7 +49,7 @@ check_cited() {
         END { exit bad }'
 }
 
-# Documents name only commands, recipe keys and source files that exist, and link only to files that exist. Only code is checked: text in backticks or between lines
+# Documents name only commands, recipe keys and source files that exist, and link only to files and headings that exist. Only code is checked: text in backticks or between lines
 # of ```, and lines that begin with four spaces; in recipes, comment lines that begin with three spaces. Commands are not checked on a line with the word torchtune,
 # since its program is called tune too.
 # Words that look like keys: modules of a checkpoint, and the misspelt key of an example.
@@ -64,9 +64,10 @@ check_docs() {
             commands[group " " part[2]] = 1; if (part[1] == "GROUP") groups[part[2]] = 1 }
         FILENAME ~ /config\.def$/ && /^KEY\(/ { split($0, part, /[(,] */); keys[part[2] "." part[3]] = sections[part[2]] = 1 }
         FILENAME ~ /\.def$/ { next }
-        FNR == 1 { fenced = 0; if (!ready++) { n = split(files, part, " "); for (i = 1; i <= n; i++) { here[part[i]] = 1; sub(/.*\//, "", part[i]); named[part[i]] = 1 }
+        FNR == 1 { fenced = 0; page[FILENAME] = 1; if (!ready++) { n = split(files, part, " "); for (i = 1; i <= n; i++) { here[part[i]] = 1; sub(/.*\//, "", part[i]); named[part[i]] = 1 }
                                              n = split(no_keys, part, " "); for (i = 1; i <= n; i++) keys[part[i]] = 1 } }
         /^ *```/ { fenced = !fenced; next }
+        headings { if (/^#+ / && !fenced) { text = tolower($0); sub(/^#+ /, "", text); gsub(/[^a-z0-9_ -]/, "", text); gsub(/ /, "-", text); places[FILENAME "#" text] = 1 }; next }
         {
             if (FILENAME ~ /\.yaml$/) code = /^#   / ? substr($0, 2) : ""
             else if (fenced || /^    /) code = $0
@@ -91,14 +92,15 @@ check_docs() {
             }
             text = FILENAME ~ /\.md$/ && code != $0 ? $0 : ""
             while (match(text, /\]\([^)]*\)/)) {
-                name = substr(text, RSTART + 2, RLENGTH - 3); text = substr(text, RSTART + RLENGTH); sub(/#.*/, "", name)
-                if (name == "" || name ~ /^[a-z]+:/) continue
+                name = substr(text, RSTART + 2, RLENGTH - 3); text = substr(text, RSTART + RLENGTH); at = name; sub(/#.*/, "", name); sub(/^[^#]*/, "", at)
+                if (name ~ /^[a-z]+:/) continue
                 folder = FILENAME; if (!sub(/\/[^\/]*$/, "/", folder)) folder = ""
-                name = folder name; sub(/^\.\//, "", name); while (sub(/[^\/]+\/\.\.\//, "", name)) ;
-                if (!(name in here)) fail("no file: " name)
+                name = name == "" ? FILENAME : folder name; sub(/^\.\//, "", name); while (sub(/[^\/]+\/\.\.\//, "", name)) ;
+                if (!(name in here) && !(name in page)) fail("no file: " name)
+                else if (at != "" && name in page && !(name at in places)) fail("no heading: " name at)
             }
         }
-        END { exit bad }' $(find cmd -name '*commands.def') $(find lib -name config.def) "$@"
+        END { exit bad }' $(find cmd -name '*commands.def') $(find lib -name config.def) headings=1 "$@" headings=0 "$@"
 }
 
 # Lines are read in a window: 150 bytes, as .clang-format has it, but where a text would have to be cut.
