@@ -74,8 +74,8 @@ Status env_new_mdp(const Mdp *mdp, const double *start, int64_t max_steps, int64
 /* The same over a world, with its start, its time limit and what is seen of its states. */
 Status env_new_world(const NamedMdp *world, int64_t copies, Env **env);
 /* An environment that is a program (argv: its n words). It is asked in JSON lines on its stdin, and answers with one line each on its stdout:
- * docs/protocols.md has the requests. Real-valued actions are clipped to their bounds first. `timeout`: seconds for each answer. A program that ends or
- * does not answer is started again, with a warning and after a pause that grows with each failure; its running episodes are truncated. After six
+ * docs/protocols.md has the requests. Real-valued actions are clipped to their bounds first. `timeout`: seconds for each answer. A program that ends
+ * or does not answer is started again, with a warning and after a pause that grows with each failure; its running episodes are truncated. After six
  * failures in a row (100 steps end a row): ST_RESOURCE with what it wrote to stderr. ST_INPUT: it cannot be started, or an answer is wrong; the text
  * shows it. States cannot be read or set (state_size 0). The calling program ignores SIGPIPE. */
 Status env_new_command(const char *const *argv, size_t n, int64_t copies, double timeout, Env **env);
