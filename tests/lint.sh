@@ -87,7 +87,7 @@ check_docs() {
                 if (section in sections && !(key in keys) && key !~ /\.(h|c|py|md|def|json|jsonl|yaml|yml|parquet|csv|txt|gguf|safetensors)$/) fail("no recipe key: " key)
             }
             text = FILENAME ~ /\.md$/ ? code : ""
-            while (match(text, /[A-Za-z0-9_.\/-]*[A-Za-z0-9_]\.(c|h|def|sh|py|awk)([^A-Za-z0-9_]|$)/)) {
+            while (match(text, /[A-Za-z0-9_.\/-]*[A-Za-z0-9_]\.(c|h|def|sh|py|awk|md)([^A-Za-z0-9_]|$)/)) {
                 name = substr(text, RSTART, RLENGTH); sub(/[^A-Za-z0-9_]$/, "", name); text = substr(text, RSTART + RLENGTH); sub(/^\.\//, "", name)
                 if (name ~ /^(lib|data|sft|rl|cmd|tests|recipes|docs)\// ? !(name in here) : name ~ /^[a-z0-9_]+\.(c|h|def)$/ && FILENAME !~ /lab\// && !(name in named)) fail("no file: " name)
             }
