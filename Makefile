@@ -58,7 +58,7 @@ endif
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef -Wdouble-promotion $(if $(findstring clang,$(CC)),-Wno-pass-failed) $(if $(DEV),-Werror)
 TUNE_CPPFLAGS := -I. -D_GNU_SOURCE -DHAVE_ONEDNN=$(ONEDNN) -DHAVE_GLPK=$(GLPK) -DHAVE_TILES=$(HAVE_TILES) $(if $(filter -emulated,$(TILES_KIND)),-DTILES_EMULATED) $(SYSTEM_FLAGS) $(shell pkg-config --cflags $(PKGS) 2>/dev/null) $(CPPFLAGS)
 # What the compiler and the linker can stop at run time: writes past the end of an object, a stack that is overwritten or jumps over its guard page, returns
-# and jumps to a place that is no target, a table of functions that is written to. They are kept because they cost no speed: docs/lab/hardening.md.
+# and jumps to a place that is no target, a table of functions that is written to. They are kept because they cost no speed: docs/lab/performance.md.
 accepts = $(shell echo | $(CC) -Werror $(1) -x c -fsyntax-only - 2>/dev/null && echo $(1))
 BRANCHES := $(if $(filter x86_64 amd64,$(MACHINE)),-fcf-protection=full,$(if $(filter aarch64 arm64,$(MACHINE)),-mbranch-protection=standard))
 HARDENING := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -fstack-protector-strong $(call accepts,-fstack-clash-protection) $(call accepts,$(BRANCHES))
@@ -202,7 +202,7 @@ bench: tune-bench ## training, decoding and more on SHAPES="S Q L" into bench.js
 	./tune-bench synth
 	./tune-bench growth
 bench-peers: tune-bench ## the same works beside PyTorch's tools of PEERS_VENV, in turn, into bench-peers.json; ONLY=REGEX chooses
-	@[ -n "$(PEERS_VENV)" ] || { echo "PEERS_VENV: the folder of a Python environment with torch, transformers, peft, trl; docs/performance.md says more"; exit 1; }
+	@[ -n "$(PEERS_VENV)" ] || { echo "PEERS_VENV: the folder of a Python environment with torch, transformers, peft, trl; docs/lab/performance.md says more"; exit 1; }
 	$(PEERS_VENV)/bin/python tests/bench/bench_peers.py --tune ./tune --tune-bench ./tune-bench --peers $(or $(PEERS),../shared/peers) --only '$(ONLY)' -o bench-peers.json
 	./tune-bench --table bench-peers.json
 	$(PEERS_VENV)/bin/python tests/bench/bench_rouge.py --tune ./tune

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Sums with a calculator at hand: an environment of texts for tune.
+"""Sums with a calculator: an environment of texts for tune.
 
 In a recipe:
 

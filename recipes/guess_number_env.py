@@ -11,7 +11,7 @@ The policy is told the range and answers with a number; it hears "higher" or "lo
 earns: 1 when the number is found, less 0.1 for every further turn it took, 0.1 for a turn with a number in the range that was
 still possible, and -0.1 for a turn without any.
 
-tune asks in JSON lines on stdin, and is answered with one line each on stdout (rl/text/text_env.h):
+tune asks in JSON lines on stdin, and is answered with one line each on stdout (docs/protocols.md):
 
     {"open": {"copies": 2}}            -> {"id", "action": "text", "observation": "text"}
     {"reset": [[0, 71], [1, 71]]}      -> {"observations": [...]}          pairs of copy and seed; a seed is an episode

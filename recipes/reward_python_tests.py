@@ -80,7 +80,7 @@ def unpack(x):
 
 
 def program(row):
-    """The code to test: a fenced block when there is one; behind the prompt unless it defines the function itself."""
+    """The code to test: a fenced block if there is one; after the prompt unless it defines the function itself."""
     code = row["completion"]
     blocks = re.findall(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", code, re.S)
     if blocks:

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Rules of the house that a machine can check. Says each offence and fails when there is one.
-#   tests/lint.sh layers | headers COMPILER-FLAGS... | quiet LIBRARY | format FILE...
+#   tests/lint.sh layers | docs [PAGE...] | headers COMPILER-FLAGS... | quiet LIBRARY | format FILE...
 set -u
 rule=$1
 shift
@@ -36,7 +36,7 @@ check_layers() {
 # Documents that sources speak of and that are not here on purpose: of the golden values, of parquet-format, of LLaMA-Factory; what `tune data synth` writes.
 elsewhere='golden/README.md Encodings.md LogicalTypes.md data/README.md dataset_card.md'
 
-# A document that a source cites is in the tree, so whoever reads the comment can read on.
+# A document that a source cites is in the tree.
 check_cited() {
     { tree '*.[ch]'; tree '*.def'; find tests -name '*.[ch]'; } | xargs awk -v elsewhere="$elsewhere" -v here="$(find . -name '*.md' | grep -vE '^\./(build|\.git)/' | tr '\n' ' ')" '
         BEGIN { split(elsewhere, names, " "); for (i in names) known[names[i]] = 1
@@ -47,6 +47,61 @@ check_cited() {
               if (!(name in known)) { bad = 1; print FILENAME ":" FNR ": cites " name ", which is not here" }
           } }
         END { exit bad }'
+}
+
+# Documents name only commands, recipe keys and source files that exist, and link only to files and headings that exist. Only code is checked: text in backticks or between lines
+# of ```, and lines that begin with four spaces; in recipes, comment lines that begin with three spaces. Commands are not checked on a line with the word torchtune,
+# since its program is called tune too.
+# Words that look like keys: modules of a checkpoint, and the misspelt key of an example.
+no_keys='model.layers model.language_model model.text_model model.norm model.embed_tokens train.learning_rat'
+generated='docs/recipe-keys.md' # made from config.def
+check_docs() {
+    [ $# -gt 0 ] || set -- $(find README.md CONTRIBUTING.md docs recipes \( -name '*.md' -o -name '*.yaml' \) | sort)
+    awk -v no_keys="$no_keys" -v files="$(git ls-files -c -o --exclude-standard 2>/dev/null | tr '\n' ' ') $generated" '
+        function fail(text) { bad = 1; print FILENAME ":" FNR ": " text }
+        # COMMAND(name, "help"), GROUP(...), DATA_COMMAND(...), KEY(section, name, ...)
+        FILENAME ~ /commands\.def$/ && /^[A-Z_]+\(/ {
+            split($0, part, /[(,]/); group = FILENAME; sub(/.*\//, "", group); sub(/_?commands\.def$/, "", group)
+            commands[group " " part[2]] = 1; if (part[1] == "GROUP") groups[part[2]] = 1 }
+        FILENAME ~ /config\.def$/ && /^KEY\(/ { split($0, part, /[(,] */); keys[part[2] "." part[3]] = sections[part[2]] = 1 }
+        FILENAME ~ /\.def$/ { next }
+        FNR == 1 { fenced = 0; page[FILENAME] = 1; if (!ready++) { n = split(files, part, " "); for (i = 1; i <= n; i++) { here[part[i]] = 1; sub(/.*\//, "", part[i]); named[part[i]] = 1 }
+                                             n = split(no_keys, part, " "); for (i = 1; i <= n; i++) keys[part[i]] = 1 } }
+        /^ *```/ { fenced = !fenced; next }
+        headings { if (/^#+ / && !fenced) { text = tolower($0); sub(/^#+ /, "", text); gsub(/[^a-z0-9_ -]/, "", text); gsub(/ /, "-", text); places[FILENAME "#" text] = 1 }; next }
+        {
+            if (FILENAME ~ /\.yaml$/) code = /^#   / ? substr($0, 2) : ""
+            else if (fenced || /^    /) code = $0
+            else { code = ""; n = split($0, part, "`"); for (i = 2; i <= n; i += 2) code = code "\n" part[i] }
+            text = /torchtune/ ? "" : code
+            while (match(text, /(^|[^A-Za-z0-9_.\/-])(\.\/|\$)?tune +[a-z][a-z_-]*( +[a-z][a-z_-]*)?/)) {
+                n = split(substr(text, RSTART, RLENGTH), word, / +/); text = substr(text, RSTART + RLENGTH)
+                at = word[1] ~ /tune$/ ? 2 : 3
+                if (!(" " word[at] in commands)) fail("no command: tune " word[at])
+                else if (word[at] in groups && at + 1 <= n && !(word[at] " " word[at + 1] in commands)) fail("no command: tune " word[at] " " word[at + 1])
+            }
+            text = code
+            while (match(text, /(^|[^A-Za-z0-9_.\/-])[a-z]+\.[a-z][a-z_]*/)) {
+                key = substr(text, RSTART, RLENGTH); sub(/^[^a-z]/, "", key); text = substr(text, RSTART + RLENGTH)
+                section = key; sub(/\..*/, "", section)
+                if (section in sections && !(key in keys) && key !~ /\.(h|c|py|md|def|json|jsonl|yaml|yml|parquet|csv|txt|gguf|safetensors)$/) fail("no recipe key: " key)
+            }
+            text = FILENAME ~ /\.md$/ ? code : ""
+            while (match(text, /[A-Za-z0-9_.\/-]*[A-Za-z0-9_]\.(c|h|def|sh|py|awk|md)([^A-Za-z0-9_]|$)/)) {
+                name = substr(text, RSTART, RLENGTH); sub(/[^A-Za-z0-9_]$/, "", name); text = substr(text, RSTART + RLENGTH); sub(/^\.\//, "", name)
+                if (name ~ /^(lib|data|sft|rl|cmd|tests|recipes|docs)\// ? !(name in here) : name ~ /^[a-z0-9_]+\.(c|h|def)$/ && FILENAME !~ /lab\// && !(name in named)) fail("no file: " name)
+            }
+            text = FILENAME ~ /\.md$/ && code != $0 ? $0 : ""
+            while (match(text, /\]\([^)]*\)/)) {
+                name = substr(text, RSTART + 2, RLENGTH - 3); text = substr(text, RSTART + RLENGTH); at = name; sub(/#.*/, "", name); sub(/^[^#]*/, "", at)
+                if (name ~ /^[a-z]+:/) continue
+                folder = FILENAME; if (!sub(/\/[^\/]*$/, "/", folder)) folder = ""
+                name = name == "" ? FILENAME : folder name; sub(/^\.\//, "", name); while (sub(/[^\/]+\/\.\.\//, "", name)) ;
+                if (!(name in here) && !(name in page)) fail("no file: " name)
+                else if (at != "" && name in page && !(name at in places)) fail("no heading: " name at)
+            }
+        }
+        END { exit bad }' $(find cmd -name '*commands.def') $(find lib -name config.def) headings=1 "$@" headings=0 "$@"
 }
 
 # Lines are read in a window: 150 bytes, as .clang-format has it, but where a text would have to be cut.
@@ -100,7 +155,9 @@ layers) # all are said before it fails
     cited=$?
     check_licence
     licensed=$?
-    check_length && [ $layered = 0 ] && [ $cited = 0 ] && [ $licensed = 0 ] && echo "$rule: fine" ;;
-headers | quiet | format) "check_$rule" "$@" && echo "$rule: fine" ;;
-*) echo "usage: tests/lint.sh layers | headers FLAGS | quiet LIBRARY | format FILES" >&2; exit 2 ;;
+    check_docs
+    documented=$?
+    check_length && [ $layered = 0 ] && [ $cited = 0 ] && [ $licensed = 0 ] && [ $documented = 0 ] && echo "$rule: fine" ;;
+docs | headers | quiet | format) "check_$rule" "$@" && echo "$rule: fine" ;;
+*) echo "usage: tests/lint.sh layers | docs [PAGE] | headers FLAGS | quiet LIBRARY | format FILES" >&2; exit 2 ;;
 esac

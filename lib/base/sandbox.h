@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How child.c starts a program that is not trusted. docs/rl.md says what holds and what does not. */
+/* How child.c starts a program that is not trusted. docs/rewards.md says what holds and what does not. */
 #ifndef TUNE_SANDBOX_H
 #define TUNE_SANDBOX_H
 

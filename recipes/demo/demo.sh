@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The main job in small: a tiny model learns to follow plain English, first from answers, then from rewards alone. Everything it needs is in this folder; what it makes is in runs/demo.
+# A small example of the main jobs: a tiny model learns to follow plain English, first from answers, then from rewards. All inputs are in this folder, all results in runs/demo.
 #   make demo        or        sh recipes/demo/demo.sh ./tune
 set -eu
 tune=${1:-./tune}
@@ -35,7 +35,7 @@ say '1. Rows: 344 words to learn from, 85 others to be asked about'
 for kind in train test pairs test_pairs; do awk -v kind=$kind -f "$here/make_rows.awk" "$here/words.txt" > "$out/$kind.jsonl"; done
 head -n 2 "$out/train.jsonl"
 
-say '2. What the model can do before: it has only ever seen invented words in a terse notation'
+say '2. Before training: the model has only seen invented words in a terse notation'
 check before "$here/model"
 run "$tune" generate "$here/model" --prompt "< 'pirate' =" --greedy --max-new-tokens 12
 run "$tune" generate "$here/model" --prompt "Spell 'pirate' backwards." --greedy --max-new-tokens 12
@@ -54,31 +54,31 @@ for question in "Spell 'pirate' backwards." "Please shout 'pepper'." "How many l
     "$tune" generate "$out/merged" --prompt "$question" --greedy --max-new-tokens 12
 done
 
-say '6. Learning from rewards instead: a model that has seen few answers (40 steps of the same fine-tuning)'
+say '6. For rewards: a model that has seen few answers (40 steps of the same fine-tuning)'
 run "$tune" sft "$here/sft.yaml" "model.path=$here/model" "data.train=$out/train.jsonl" "output=$out/few" train.max_steps=40
 run "$tune" merge "$here/model" "$out/few/adapter" -o "$out/start"
 check start "$out/start"
 
-say '7. It tries, and is told what was right: policy gradients (GRPO)'
+say '7. Rewards: it answers, and learns which answers were right (GRPO)'
 run "$tune" rl "$here/rl.yaml" "model.path=$out/start" "data.train=$out/train.jsonl" "data.eval=$out/test.jsonl" "output=$out/rl"
 run "$tune" merge "$out/start" "$out/rl/adapter" -o "$out/learned"
 check learned "$out/learned"
 
-say '8. Preferences: a right and a wrong answer to each question, learned from directly (DPO)'
+say '8. Preferences: a right and a wrong answer to each question (DPO)'
 head -n 2 "$out/pairs.jsonl"
 run "$tune" rl "$here/dpo.yaml" "model.path=$out/start" "data.train=$out/pairs.jsonl" "data.eval=$out/test_pairs.jsonl" "output=$out/dpo"
 
-say '9. Or by way of a reward model, which PPO then pleases without going far from where it began'
+say '9. A reward model from such pairs, and PPO with its rewards'
 run "$tune" generate "$out/start" --input "$out/train.jsonl" -n 2 --temperature 1 --max-new-tokens 12 --quiet -o "$out/samples.jsonl"
 awk -v n=2 -f "$here/make_pairs.awk" "$out/train.jsonl" "$out/samples.jsonl" > "$out/own_pairs.jsonl"
 run "$tune" reward "$here/reward.yaml" "model.path=$out/merged" "data.train=[$out/pairs.jsonl,$out/own_pairs.jsonl]" "data.eval=$out/test_pairs.jsonl" "output=$out/reward"
 run "$tune" rl "$here/ppo.yaml" "model.path=$out/start" "data.train=$out/train.jsonl" "data.eval=$out/test.jsonl" "reward=[{type: model, model: $out/reward}]" "output=$out/ppo"
 
-say 'Answers that are exactly right, on words that were not in the training rows'
+say 'Exactly right answers, on words that are not in the training rows'
 printf '  %-28s %s\n' 'before' "$(percent "$out/before.json")" 'with the adapter' "$(percent "$out/adapter.json")" 'merged into one model' "$(percent "$out/merged.json")" \
     'after few answers' "$(percent "$out/start.json")" 'then by GRPO, merged' "$(percent "$out/learned.json")"
-say 'Held-out pairs, and what the reward model gives for answers to the test'
+say 'Held-out pairs, and rewards of answers to the test'
 printf '  %-28s right in %s of the pairs, margin %s\n' 'DPO' "$(number "$out/dpo/metrics.jsonl" eval_accuracy)" "$(number "$out/dpo/metrics.jsonl" eval_margin)" \
     'reward model' "$(number "$out/reward/metrics.jsonl" eval_accuracy)" "$(number "$out/reward/metrics.jsonl" eval_margin)"
 printf '  %-28s %s -> %s, %s nats a token from its start\n' 'PPO: reward' "$(number "$out/ppo/finished.json" first_eval_reward)" "$(number "$out/ppo/finished.json" last_eval_reward)" "$(number "$out/ppo/metrics.jsonl" kl)"
-printf '\nThe first run is in %s: report.html, metrics.jsonl, adapter/ (PEFT); its merged model in %s; the others beside it.\n' "$out/sft" "$out/merged"
+printf '\nThe first run is in %s: report.html, metrics.jsonl, adapter/ (PEFT); its merged model in %s; the other runs are in the same folder.\n' "$out/sft" "$out/merged"

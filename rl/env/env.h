@@ -73,21 +73,11 @@ Status env_open_world(const char *spec, double gamma, NamedMdp **world);
 Status env_new_mdp(const Mdp *mdp, const double *start, int64_t max_steps, int64_t copies, Env **env);
 /* The same over a world, with its start, its time limit and what is seen of its states. */
 Status env_new_world(const NamedMdp *world, int64_t copies, Env **env);
-/* An environment that is a program (argv: its n words), asked in JSON lines on its stdin, answering on its stdout, one line each; a Gymnasium
- * environment in Python is recipes/gym_bridge.py away. A SPACE is {"n": N} or {"low": [...], "high": [...]} with null for no bound; an observation or
- * action is a number where there is an n, else a list.
- *     {"open": {"copies": 2}}                 -> {"action": SPACE, "observation": SPACE, "id": "Name-v0", "max_episode_steps": 500}      the last two
- * may be missing
- *     {"reset": [[0, 71], [1, 8005]]}         -> {"observations": [[0.1, 0.2], [0, 0]]}                        pairs of copy and seed of the episode
- * that begins
- *     {"step": [1, null]}                     -> {"observations": [[0.3, 0.2], null], "rewards": [1, 0], "terminated": [false, false], "truncated":
- * [false, false]}
- *     {"close": true}                         no answer; it ends, at the latest when its stdin does
- * null: a copy stays as it is. Its episode has ended, or it waits while a resumed run plays longer episodes again. {"error": "text"} instead of an
- * answer ends the work. Real actions are brought within their bounds first. `timeout`: seconds for each answer. A program that ends or does not
- * answer is started again, with a warning and after a pause that grows with each failure; its running episodes are truncated. After six failures in
- * a row (100 steps end a row): ST_RESOURCE with what it wrote to stderr. ST_INPUT: it can't be started, or an answer is wrong; the text shows it.
- * States can't be read or set (state_size 0). The program that calls this ignores SIGPIPE. */
+/* An environment that is a program (argv: its n words). It is asked in JSON lines on its stdin, and answers with one line each on its stdout:
+ * docs/protocols.md has the requests. Real-valued actions are clipped to their bounds first. `timeout`: seconds for each answer. A program that ends
+ * or does not answer is started again, with a warning and after a pause that grows with each failure; its running episodes are truncated. After six
+ * failures in a row (100 steps end a row): ST_RESOURCE with what it wrote to stderr. ST_INPUT: it cannot be started, or an answer is wrong; the text
+ * shows it. States cannot be read or set (state_size 0). The calling program ignores SIGPIPE. */
 Status env_new_command(const char *const *argv, size_t n, int64_t copies, double timeout, Env **env);
 bool env_is_remote(const Env *env); /* lives in another program: has no state to read, keep or set */
 /* What a recipe's rl.env says: a name or file with arguments, {id: ..., key: value, ...}, {command: [prog, arg, ...], timeout: 30, max_episode_steps:

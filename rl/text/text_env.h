@@ -1,17 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An environment of texts that is a program: it is told what the policy said and answers with what comes next. The requests are those of
- * env_new_command (env.h), with texts for actions and observations:
+/* An environment of texts that is a program: it is told what the policy said, and answers with what comes next. docs/protocols.md has its requests,
+ * which are those of env_new_command (env.h) with texts for actions and observations.
  *
- *     {"open": {"copies": 2}}               -> {"action": "text", "observation": "text"}, and "id" if it has a name
- *     {"reset": [[0, 71], [1, 71]]}         -> {"observations": [OBS, OBS]}          pairs of copy and seed; the same seed begins the same episode
- *     {"step": ["I guess 50", null]}        -> {"observations", "rewards", "terminated", "truncated"}, lists over the copies; null: this copy rests
- *     {"close": true}                       no answer
- *
- * OBS is a text, a message {"role", "content"}, a list of messages, or {"messages": [...], "tools": [...]}; null where an episode has ended.
- * {"error": text} is an answer that ends the run.
- *
- * When the program dies or hangs it is started again after a pause that grows: episodes that were running are cut off (truncated), a few times in a
- * row. A wrong answer ends the run and is shown.
+ * A program that dies or hangs is started again after a pause that grows, a few times in a row; its running episodes are truncated. A wrong answer
+ * ends the run and is shown.
  */
 #ifndef TUNE_TEXT_ENV_H
 #define TUNE_TEXT_ENV_H

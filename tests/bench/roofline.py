@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rooflines of docs/performance.md: operations and bytes of each op per token, from a model's shape, and the time that products or memory need for them at least.
+"""Rooflines of docs/lab/performance.md: operations and bytes of each op per token, from a model's shape, and the time that products or memory need for them at least.
 
     python3 tests/bench/roofline.py S Q L                        # at the peaks of the machine of the targets: f32 350 GF/s, bf16 2200 GF/s, 30 GB/s
     python3 tests/bench/roofline.py S --bench bench.json         # at those that `tune-bench -o` found

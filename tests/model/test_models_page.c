@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* docs/models.md: every family of models.def, what it has beyond llama, and what test_model.c, test_generate.c and test_golden_cli.c check of it.
+/* docs/models.md: every family of models.def, its differences from llama, and what test_model.c, test_generate.c and test_golden_cli.c check of it.
  * With TUNE_UPDATE in the environment the page is written instead of compared. */
 #include "tests/support/check.h"
 
@@ -17,27 +17,27 @@ typedef struct Entry {
 } Entry;
 
 static const Entry entries[] = {
-    {"llama", "Llama 2 and 3, SmolLM2, TinyLlama", "rope scaled as Llama 3.1, yarn, linear, dynamic", {"models/llama", "models/llama3-rope"}},
-    {"mistral", "Mistral 7B", "a window on every layer, or by `layer_types`", {"models/mistral"}},
+    {"llama", "Llama 2 and 3, SmolLM2, TinyLlama", "RoPE scaling: Llama 3.1, yarn, linear, dynamic", {"models/llama", "models/llama3-rope"}},
+    {"mistral", "Mistral 7B", "a sliding window on every layer, or by `layer_types`", {"models/mistral"}},
     {"qwen2", "Qwen2, Qwen2.5", "biases on q, k and v", {"models/qwen2"}},
     {"qwen3", "Qwen3 dense", "norms over each query and key head", {"models/qwen3"}},
     {"gpt2", "GPT-2", "learned positions, layer norms, one projection for q, k and v", {"models/gpt2"}},
     {"gemma2", "Gemma 2", "norms 1 + w before and after each sublayer, soft caps, windows on every other layer", {"models/gemma2"}},
     {"gemma3_text",
      "Gemma 3 270M, 1B; the text part of 4B and up",
-     "as Gemma 2 with q/k norms, without caps; another rope on window layers",
+     "as Gemma 2 with q/k norms, without caps; another RoPE on window layers",
      {"models/gemma3"}},
-    {"phi3", "Phi-3, Phi-4, Phi-4-mini", "`qkv_proj`, `gate_up_proj`; a part of each head turned; longrope", {"models/phi3"}},
-    {"smollm3", "SmolLM3", "every fourth layer without positions", {"models/smollm3"}},
-    {"olmo2", "OLMo 2", "norms after each sublayer alone, and over all queries and keys", {"models/olmo2"}},
+    {"phi3", "Phi-3, Phi-4, Phi-4-mini", "`qkv_proj`, `gate_up_proj`; RoPE on a part of each head; longrope", {"models/phi3"}},
+    {"smollm3", "SmolLM3", "every fourth layer without RoPE", {"models/smollm3"}},
+    {"olmo2", "OLMo 2", "norms only after each sublayer, and over all queries and keys", {"models/olmo2"}},
     {"olmo3", "OLMo 3", "as OLMo 2 with windows; yarn on the other layers", {"families/olmo3"}},
-    {"ministral3", "Ministral 3", "yarn, queries scaled by their position", {"families/ministral3"}},
+    {"ministral3", "Ministral 3", "yarn, queries scaled by position", {"families/ministral3"}},
     {"granite", "Granite 3", "four multipliers", {"families/granite"}},
     {"granitemoehybrid",
      "Granite 4 350M, 1B, micro (dense)",
      "as Granite 3 with `shared_mlp.input_linear`; mamba and experts are refused",
      {"families/granitemoehybrid-dense"}},
-    {"glm4", "GLM-4 9B", "norms before and after, `gate_up_proj`, neighbours turned in half of each head", {"families/glm4"}},
+    {"glm4", "GLM-4 9B", "norms before and after each sublayer, `gate_up_proj`, RoPE on pairs of neighbours in half of each head", {"families/glm4"}},
 };
 
 static const char *const families[] = {
@@ -85,28 +85,33 @@ static bool figures(Str *page) {
 static bool write_page(Str *page) {
     str_append(
         page,
-        "# Models\n\nMade by `tests/model/test_models_page.c`; it fails where this page is not what it makes (`TUNE_UPDATE=1` writes it).\n\n"
-        "`config.json` of transformers 4 and 5 is read. A field that changes the mathematics and is not handled is an error that names it; so is a\n"
-        "kind of rope or of layer that is not known. A family is a file `lib/model/model_<model_type>.c` of a few lines.\n\n"
-        "| `model_type` | models | beyond llama |\n|---|---|---|\n");
+        "# Models\n\n`tune inspect DIR` shows whether a model can be read:\n\n"
+        "    $ ./tune inspect recipes/demo/model\n"
+        "    llama: 4 layers, width 64, 4 heads of 16 (4 for keys and values), feed-forward 176, vocabulary 258, head tied to the embedding\n"
+        "    256 positions, tokenizer: yes\n    ...\n\n"
+        "`config.json` of transformers 4 and 5 is read. If a field changes the mathematics and is not supported, it is an error that names the\n"
+        "field. An unknown kind of RoPE or of layer is an error too. A family is a file `lib/model/model_<model_type>.c` of a few lines.\n\n"
+        "| `model_type` | models | differences from llama |\n|---|---|---|\n");
     for (size_t i = 0; i < COUNT_OF(families); i++) {
         const Entry *entry = find_entry(families[i]);
         str_printf(page, "| `%s` | %s | %s |\n", entry->model_type, entry->models, entry->beyond);
     }
     str_append(
         page,
-        "\n## What is checked\n\nEach is compared with the reference library's values, which were computed in float64, on small random models:\n\n"
-        "- logits of two sequences within 5e-5 in f32 (1e-6 in f64), the residual stream after every layer likewise,\n"
+        "\n## What is checked\n\nSmall random models of each family are compared with values of the reference library in float64:\n\n"
+        "- logits of two sequences within 5e-5 in f32 (1e-6 in f64), and the residual stream after every layer,\n"
         "- log-probabilities of all next tokens within 5e-5 (1e-9), the loss within 1e-5 (1e-10),\n"
         "- the gradient of every parameter within 2e-5 (1e-7), with each kind of checkpointing,\n"
         "- twelve greedy tokens and their log-probabilities, through the cache,\n"
-        "- a config of transformers 4 beside one of 5, where the reference has both.\n\n"
-        "Beyond that: gradients against finite differences, sampled log-probabilities equal to scored ones to the bit in f32 and bf16, a shared prompt\n"
-        "with several answers equal to whole rows, and memory as planned within 5 %.\n\n"
-        "LoRA takes the projections under their own names: `qkv_proj` and `gate_up_proj` where a family has these.\n\n"
-        "Two things to know. Gemma's embeddings are scaled by sqrt(hidden_size) rounded to bf16 where `compute` is bf16, as the library does.\n"
-        "longrope has one list of factors for sequences within `original_max_position_embeddings` and one for longer ones: an answer that grows over\n"
-        "that border is computed again, and answers to one prompt that are trained together go by the longest of them.\n");
+        "- configs of transformers 4 and 5, if the reference has both.\n\n"
+        "These properties are checked too: gradients against finite differences, sampled log-probabilities equal to scored ones to the bit in f32\n"
+        "and bf16, a shared prompt with several answers equal to whole rows, and memory as planned within 5 %.\n\n"
+        "## Notes\n\n"
+        "- LoRA uses the names of the family's projections: `qkv_proj` and `gate_up_proj` in families that have them.\n"
+        "- Gemma's embeddings are scaled by sqrt(hidden_size). With `compute: bf16` the factor is rounded to bf16, as in the reference library.\n"
+        "- longrope has one list of factors for sequences within `original_max_position_embeddings` and one for longer ones. An answer that grows\n"
+        "  beyond this limit is computed again. Answers to one prompt that are trained together use the list of the longest one.\n"
+        "- This page is generated by `tests/model/test_models_page.c`, which fails if the page is out of date. `TUNE_UPDATE=1` writes it.\n");
     return figures(page);
 }
 
