@@ -58,10 +58,11 @@ endif
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef -Wdouble-promotion $(if $(findstring clang,$(CC)),-Wno-pass-failed) $(if $(DEV),-Werror)
 TUNE_CPPFLAGS := -I. -D_GNU_SOURCE -DHAVE_ONEDNN=$(ONEDNN) -DHAVE_GLPK=$(GLPK) -DHAVE_TILES=$(HAVE_TILES) $(if $(filter -emulated,$(TILES_KIND)),-DTILES_EMULATED) $(SYSTEM_FLAGS) $(shell pkg-config --cflags $(PKGS) 2>/dev/null) $(CPPFLAGS)
 # What the compiler and the linker can stop at run time: writes past the end of an object, a stack that is overwritten or jumps over its guard page, returns
-# and jumps to a place that is no target, a table of functions that is written to. They are kept because they cost no speed: docs/lab/performance.md.
+# and jumps to a place that is no target, a table of functions that is written to. What they cost is in docs/lab/performance.md.
 accepts = $(shell echo | $(CC) -Werror $(1) -x c -fsyntax-only - 2>/dev/null && echo $(1))
 BRANCHES := $(if $(filter x86_64 amd64,$(MACHINE)),-fcf-protection=full,$(if $(filter aarch64 arm64,$(MACHINE)),-mbranch-protection=standard))
-HARDENING := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -fstack-protector-strong $(call accepts,-fstack-clash-protection) $(call accepts,$(BRANCHES))
+STACK_CLASH := $(call accepts,-fstack-clash-protection)
+HARDENING := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -fstack-protector-strong $(STACK_CLASH) $(call accepts,$(BRANCHES))
 HARDENED := $(if $(filter Darwin,$(SYSTEM)),,-Wl,-z,relro -Wl,-z,now)
 # Lines are all that a report names; with types and variables gcc takes a quarter longer.
 FLAGS_release := -O2 -g1 $(HARDENING)
@@ -69,7 +70,8 @@ FLAGS_debug := -O0 -g -DTUNE_POISON
 FLAGS_san := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -DTUNE_POISON
 FLAGS_tsan := -O1 -g1 -fsanitize=thread
 FLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -DTUNE_POISON
-KERNEL_release := -O3
+# Kernels get lengths that were checked before, and their blocks on the stack have fixed sizes: they do without checks of the stack.
+KERNEL_release := -O3 -fno-stack-protector $(if $(STACK_CLASH),-fno-stack-clash-protection)
 # Tests link the library as a shared one, the programs as it is. Nobody replaces its functions, so calls within it stay direct.
 BASE_CFLAGS := -std=c11 $(WARNINGS) $(OPENMP) -fPIC -fno-semantic-interposition -ffile-prefix-map=$(CURDIR)=. $(FLAGS_$(FLAVOUR)) $(CFLAGS)
 # With ccache a file that was compiled before, in this checkout or in another one, is not compiled again. Without it all works the same.
