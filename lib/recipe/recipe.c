@@ -10,10 +10,10 @@
 #include <string.h>
 
 const Key recipe_keys[] = {
-#define TOP_KEY(name, type, fallback, low, high, choices, help) \
-    {"", #name, #name, KEY_##type, fallback, low, high, choices, help, offsetof(Recipe, name)},
-#define KEY(section, name, type, fallback, low, high, choices, help) \
-    {#section, #name, #section "." #name, KEY_##type, fallback, low, high, choices, help, offsetof(Recipe, section##_##name)},
+#define TOP_KEY(name, owner, type, fallback, low, high, choices, help) \
+    {"", #name, #name, KEY_##type, fallback, low, high, choices, help, OWNER_##owner, offsetof(Recipe, name)},
+#define KEY(section, name, owner, type, fallback, low, high, choices, help) \
+    {#section, #name, #section "." #name, KEY_##type, fallback, low, high, choices, help, OWNER_##owner, offsetof(Recipe, section##_##name)},
 #include "lib/recipe/config.def"
 #undef KEY
 #undef TOP_KEY
@@ -31,6 +31,13 @@ const KeySection recipe_sections[] = {
     {"policy", offsetof(Recipe, has_policy), "networks of policies and values on environments"},
 };
 const size_t n_recipe_sections = COUNT_OF(recipe_sections);
+
+const KeyOwner recipe_owners[] = {
+#define OWNER(name, title) {#name, title},
+#include "lib/recipe/owners.def"
+#undef OWNER
+};
+const size_t n_recipe_owners = COUNT_OF(recipe_owners);
 
 /* Where a value stands, for messages. */
 typedef struct Source {
@@ -54,6 +61,22 @@ static const KeySection *section_find(const char *name) {
     for (size_t i = 0; i < n_recipe_sections; i++)
         if (strcmp(recipe_sections[i].name, name) == 0) return &recipe_sections[i];
     return NULL;
+}
+
+/* Owners in the order of their table, keys of one owner in that of theirs. */
+static bool is_listed_before(const Key *a, const Key *b) { return a->owner != b->owner ? a->owner < b->owner : a < b; }
+
+const Key *key_listed_after(const char *section, const Key *last) {
+    const Key *next = NULL;
+    for (const Key *key = recipe_keys; key < recipe_keys + n_recipe_keys; key++)
+        if (strcmp(key->section, section) == 0 && (!last || is_listed_before(last, key)) && (!next || is_listed_before(key, next))) next = key;
+    return next;
+}
+
+size_t section_owners(const char *section) {
+    size_t n = 0;
+    for (const Key *key = NULL, *last = NULL; (key = key_listed_after(section, last)); last = key) n += !last || key->owner != last->owner;
+    return n;
 }
 
 static bool *section_flag(const Recipe *recipe, const KeySection *section) { return (bool *)((char *)recipe + section->has_offset); }

@@ -35,8 +35,8 @@ typedef struct Recipe {
     bool has_model, has_lora, has_data, has_train, has_eval, has_generate, has_rl, has_policy, has_synth; /* the section is there and not null */
     bool lora_declined;                                                                                   /* `lora: null` is written */
     /* One field per line of config.def: section_key, e.g. lora_rank, train_learning_rate; the top level has no prefix: seed, output. */
-#define KEY(section, name, type, ...) RECIPE_CTYPE_##type section##_##name;
-#define TOP_KEY(name, type, ...) RECIPE_CTYPE_##type name;
+#define KEY(section, name, owner, type, ...) RECIPE_CTYPE_##type section##_##name;
+#define TOP_KEY(name, owner, type, ...) RECIPE_CTYPE_##type name;
 #define RECIPE_CTYPE_INT int64_t
 #define RECIPE_CTYPE_REAL double
 #define RECIPE_CTYPE_BOOL bool

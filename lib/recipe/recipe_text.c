@@ -320,6 +320,7 @@ static void write_default(JsonWriter *w, const Key *key) {
 
 static void write_key_schema(JsonWriter *w, const Key *key) {
     jw_object(w, key->name);
+    jw_string(w, "$comment", recipe_owners[key->owner].title);
     jw_string(w, "description", key->help);
     switch (key->type) {
     case KEY_INT: write_type(w, key, "integer"); break;
@@ -344,8 +345,7 @@ static void write_key_schema(JsonWriter *w, const Key *key) {
 }
 
 static void write_section_schema(JsonWriter *w, const char *section) {
-    for (size_t i = 0; i < n_recipe_keys; i++)
-        if (strcmp(recipe_keys[i].section, section) == 0) write_key_schema(w, &recipe_keys[i]);
+    for (const Key *key = NULL; (key = key_listed_after(section, key));) write_key_schema(w, key);
 }
 
 void recipe_write_schema(Str *text) {
