@@ -5,7 +5,7 @@
 
 #include "lib/recipe/recipe.h"
 
-typedef enum KeyType { KEY_INT, KEY_REAL, KEY_BOOL, KEY_TEXT, KEY_CHOICE, KEY_LIST, KEY_REALS, KEY_MAP, KEY_NODE } KeyType;
+typedef enum KeyType { KEY_INT, KEY_REAL, KEY_BOOL, KEY_TEXT, KEY_CHOICE, KEY_NAME, KEY_LIST, KEY_REALS, KEY_MAP, KEY_NODE } KeyType;
 /* What a key belongs to: help, schema and docs/recipe-keys.md list the keys of a section owner by owner. */
 typedef enum KeyOwnerId {
 #define OWNER(name, title) OWNER_##name,
@@ -65,6 +65,7 @@ bool section_present(const Recipe *recipe, const char *section); /* true for the
 
 /* The words of "a|b|c": for (Slice word; choice_next(&choices, &word);) */
 bool choice_next(const char **choices, Slice *word);
-void key_describe(const Key *key, Str *text); /* its help with choices and range, in one line */
+int key_choice(const Key *key, const char *text); /* the place of `text` among its choices, which is its constant of choices.def; -1: it is none */
+void key_describe(const Key *key, Str *text);     /* its help with choices and range, in one line */
 
 #endif

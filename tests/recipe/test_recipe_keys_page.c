@@ -11,8 +11,9 @@
 #define PAGE "docs/recipe-keys.md"
 
 static const char *const types[] = {
-    [KEY_INT] = "whole number",   [KEY_REAL] = "number",           [KEY_BOOL] = "true or false", [KEY_TEXT] = "text",        [KEY_CHOICE] = "one of",
-    [KEY_LIST] = "list of texts", [KEY_REALS] = "list of numbers", [KEY_MAP] = "map of numbers", [KEY_NODE] = "see its help"};
+    [KEY_INT] = "whole number",   [KEY_REAL] = "number",      [KEY_BOOL] = "true or false", [KEY_TEXT] = "text",
+    [KEY_CHOICE] = "one of",      [KEY_NAME] = "one of",      [KEY_LIST] = "list of texts", [KEY_REALS] = "list of numbers",
+    [KEY_MAP] = "map of numbers", [KEY_NODE] = "see its help"};
 
 /* In a cell of a table. */
 static void add_cell(Str *page, const char *text) {
