@@ -459,7 +459,7 @@ Status sft_run(const SftConfig *config, TrainResult *result) {
     Sft sft = {
         .config = config,
         .recipe = config->recipe,
-        .loss = {.dft = strcmp(config->recipe->train_loss, "dft") == 0, .label_smoothing = config->recipe->train_label_smoothing},
+        .loss = {.dft = config->recipe->train_loss == TRAIN_LOSS_DFT, .label_smoothing = config->recipe->train_label_smoothing},
         .result = result,
     };
     *result = (TrainResult){.best_step = -1};

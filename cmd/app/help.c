@@ -181,14 +181,21 @@ static void add_options(Str *out, const Option *options, size_t n, int width) {
     str_release(&left);
 }
 
+/* The title of what `key` belongs to, where the key listed before it, NULL = none, belongs to something else. NULL: there is none to say. */
+static const char *new_owner(const char *section, const Key *key, const Key *before) {
+    if (!*section || section_owners(section) < 2 || (before && before->owner == key->owner)) return NULL;
+    return recipe_owners[key->owner].title;
+}
+
 static void add_section(Str *out, const Command *command, const char *section, const char *about, int width) {
     Str left = {0}, text = {0};
-    bool any = false;
-    for (size_t i = 0; i < n_recipe_keys; i++) {
-        const Key *key = &recipe_keys[i];
-        if (strcmp(key->section, section) != 0 || (command && !command_takes_key(command, key))) continue;
-        if (!any && *section) str_printf(out, "\n  %s: %s\n", section, about);
-        any = true;
+    const Key *before = NULL;
+    for (const Key *key = NULL; (key = key_listed_after(section, key));) {
+        if (command && !command_takes_key(command, key)) continue;
+        const char *owner = new_owner(section, key, before);
+        if (!before && *section) str_printf(out, "\n  %s: %s\n", section, about);
+        if (owner) str_printf(out, "\n    %s:\n", owner);
+        before = key;
         str_clear(&left);
         str_clear(&text);
         key_left(key, &left);
@@ -199,16 +206,27 @@ static void add_section(Str *out, const Command *command, const char *section, c
     str_release(&text);
 }
 
-/* The dotted names of a section's keys, one behind the other. */
+static void fold_names(Str *out, Str *names, int width) {
+    spaces(out, names->len ? 4 : 0);
+    if (names->len) fold(out, (Slice){names->data, names->len}, 4, 6, width, false);
+    str_clear(names);
+}
+
+/* The dotted names of a section's keys: a line, or several, for each thing that keys belong to. */
 static void add_names(Str *out, const Command *command, const KeySection *section, int width) {
     Str text = {0};
     const char *name = section ? section->name : "";
-    for (size_t i = 0; i < n_recipe_keys; i++)
-        if (strcmp(recipe_keys[i].section, name) == 0 && command_takes_key(command, &recipe_keys[i]))
-            str_printf(&text, "%s%s", text.len ? " " : "", recipe_keys[i].dotted);
-    if (text.len && section) str_printf(out, "\n  %s: %s\n", section->name, section->help);
-    spaces(out, text.len ? 4 : 0);
-    if (text.len) fold(out, (Slice){text.data, text.len}, 4, 4, width, false);
+    const Key *before = NULL;
+    for (const Key *key = NULL; (key = key_listed_after(name, key));) {
+        if (!command_takes_key(command, key)) continue;
+        const char *owner = new_owner(name, key, before);
+        if (!before && section) str_printf(out, "\n  %s: %s\n", name, section->help);
+        if (owner) fold_names(out, &text, width);
+        if (owner) str_printf(&text, "%s:", owner);
+        str_printf(&text, "%s%s", text.len ? " " : "", key->dotted);
+        before = key;
+    }
+    fold_names(out, &text, width);
     str_release(&text);
 }
 

@@ -127,11 +127,16 @@ static Status add_commands(Str *out, const CommandGroup *group) {
     return ST_OK;
 }
 
+static void add_owner(Str *out, const KeyOwner *owner) {
+    str_append(out, ".PP\n");
+    add_line(out, "I", owner->title, strlen(owner->title));
+}
+
 static void add_keys(Str *out, const char *section) {
     Str text = {0}, rest = {0};
-    for (size_t i = 0; i < n_recipe_keys; i++) {
-        const Key *key = &recipe_keys[i];
-        if (strcmp(key->section, section) != 0) continue;
+    bool grouped = *section && section_owners(section) > 1;
+    for (const Key *key = NULL, *last = NULL; (key = key_listed_after(section, last)); last = key) {
+        if (grouped && (!last || last->owner != key->owner)) add_owner(out, &recipe_owners[key->owner]);
         str_clear(&text);
         str_clear(&rest);
         key_describe(key, &text);

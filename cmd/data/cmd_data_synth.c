@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tune data synth: seeds and a teacher in, rows to train on out. */
 #include <math.h>
-#include <string.h>
 
 #include "cmd/app/folders.h"
 #include "cmd/app/terminal.h"
@@ -236,9 +235,9 @@ static Status cmd_data_synth_make(const RecipeCommand *command) {
         .context = &job,
     };
     TRY(recipe_folders(command->command->arena, folders, &config.n_folders));
-    if (recipe->synth_system && strcmp(recipe->synth_format, "messages") != 0)
+    if (recipe->synth_system && recipe->synth_format != SYNTH_FORMAT_MESSAGES)
         show_message("tune: warning: answers are given under 'synth.system', but rows of format '%s' have no place for it: 'messages' has",
-                     recipe->synth_format);
+                     synth_format_text(recipe->synth_format));
     if (recipe->reward) {
         TRY(rewards_open(
             recipe->reward, recipe->path,

@@ -8,7 +8,6 @@
 #include "lib/text/chat.h"
 
 #include <math.h>
-#include <string.h>
 
 void print_training_plan(const RecipeCommand *job, const TrainPlan *plan) {
     if (!job->options.dry_run || !job->command->json) return;
@@ -144,7 +143,7 @@ static Status look_at_row(void *context, const Row *row) {
 }
 
 bool first_row_is_conversation(const Recipe *recipe) {
-    if (strcmp(recipe->data_as, "chat") == 0) return true;
+    if (recipe->data_as == DATA_AS_CHAT) return true;
     Arena *arena = arena_new(0);
     DataSource *sources;
     const char **paths;

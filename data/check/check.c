@@ -22,7 +22,7 @@ static Status load_rows(const Recipe *recipe, const ModelConfig *model, RecipeRo
         if (sources[i].weight > 0 && once) return status_fail(ST_CONFIG, "'weight' has no place in '%s': each row is evaluated once", key);
     DataConfig config = data_config(recipe, model, rows->chat);
     config.prompts = rows->prompts;
-    config.turns = recipe->data_turns;
+    config.turns = data_turns_text(recipe->data_turns);
     config.pairs = dataset == &rows->rejected ? PAIRS_REJECTED : rows->pairs ? PAIRS_CHOSEN : NO_PAIRS;
     if (config.prompts || config.pairs != NO_PAIRS) config.cache = NULL;
     return dataset_load(&config, sources, n, rows->tokenizer, dataset);

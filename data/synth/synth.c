@@ -179,7 +179,7 @@ static Status open_teachers(Synth *s) {
                               .now = r->data_now,
                               .secret = s->config->secret,
                               .context = s->config->context,
-                              .reads_choices = strcmp(r->synth_choose_by, "text") == 0};
+                              .reads_choices = r->synth_choose_by == SYNTH_CHOOSE_BY_TEXT};
     TRY(teacher_open(&s->teacher_config, &options, &s->teacher));
     return s->judge_config.node ? teacher_open(&s->judge_config, &options, &s->judge) : ST_OK;
 }

@@ -398,7 +398,7 @@ static Status write_card(const Page *page) {
     if (command.len > 0) str_printf(&out, "    %s\n\n", str_text(&command));
     str_release(&command);
     str_printf(&out, "- rows: %zu of %lld asked for, in `rows.jsonl` (format `%s`)\n", s->n_rows, (long long)s->recipe->synth_num_rows,
-               s->recipe->synth_format);
+               synth_format_text(s->recipe->synth_format));
     if (json_object_get(page->summary, "selected"))
         str_printf(&out, "- chosen of them: %lld, in `selected.jsonl`: the best and most different ones\n",
                    (long long)synth_page_number(page, "selected"));

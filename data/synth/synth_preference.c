@@ -21,7 +21,7 @@ static Status synth_preference_open(Synth *s) {
 
 /* A prompt or an answer, as the rows' format has it. system: NULL: none. */
 static json_t *side(const Synth *s, const char *system, const char *role, const char *text) {
-    if (strcmp(s->recipe->synth_format, "messages") != 0) return json_string(text);
+    if (s->recipe->synth_format != SYNTH_FORMAT_MESSAGES) return json_string(text);
     json_t *list = json_array();
     if (system) json_array_append_new(list, json_pack("{s:s, s:s}", "role", "system", "content", system));
     json_array_append_new(list, json_pack("{s:s, s:s}", "role", role, "content", text));

@@ -44,7 +44,7 @@ static double reward_of(const SynthCandidate *c) { return json_number_value(json
 static Status synth_rejection_choose(Synth *s, SynthCandidate **candidates, size_t n) {
     size_t best = n;
     double least = s->recipe->synth_threshold;
-    bool all = strcmp(s->recipe->synth_keep, "all") == 0;
+    bool all = s->recipe->synth_keep == SYNTH_KEEP_ALL;
     if (!all) s->made -= (int64_t)n - 1;
     for (size_t i = 0; i < n; i++)
         if (!candidates[i]->rejected && (best == n || reward_of(candidates[i]) > reward_of(candidates[best]))) best = i;
@@ -65,7 +65,7 @@ static Status synth_rejection_choose(Synth *s, SynthCandidate **candidates, size
 
 static Status make_round(Synth *s) {
     size_t each = s->recipe->synth_n > 0 ? (size_t)s->recipe->synth_n : 4, size = synth_round_size(s);
-    bool all = strcmp(s->recipe->synth_keep, "all") == 0;
+    bool all = s->recipe->synth_keep == SYNTH_KEEP_ALL;
     size_t wanted = all ? size / each : MIN(size, synth_batch(s) / each), n;
     SynthCandidate **candidates;
     TRY(synth_given(s, MAX(wanted, 1), each, &candidates, &n));

@@ -165,11 +165,11 @@ static void write_messages(const SynthCandidate *c, const char *prompt, JsonWrit
 }
 
 static void write_text(const Synth *s, const SynthCandidate *c, const char *prompt, JsonWriter *w) {
-    if (strcmp(s->recipe->synth_format, "alpaca") == 0) {
+    if (s->recipe->synth_format == SYNTH_FORMAT_ALPACA) {
         jw_string(w, "instruction", c->instruction);
         jw_string(w, "input", c->input);
         jw_string(w, "output", c->output);
-    } else if (strcmp(s->recipe->synth_format, "prompt_completion") == 0) {
+    } else if (s->recipe->synth_format == SYNTH_FORMAT_PROMPT_COMPLETION) {
         jw_string(w, "prompt", prompt);
         jw_string(w, "completion", c->output);
     } else

@@ -99,7 +99,7 @@ static Status synth_select_choose(Choosing *choosing, const char *path, int64_t 
     const Synth *s = choosing->s;
     const NumberMap *map = &s->recipe->synth_select_quotas;
     SelectQuota *quotas = arena_alloc(s->arena, (map->n + 1) * sizeof *quotas);
-    SelectConfig config = {.n = s->recipe->synth_select, .share = s->recipe->synth_select_share, .quotas = quotas};
+    SelectConfig config = {.n = s->recipe->synth_select, .share = synth_select_share_text(s->recipe->synth_select_share), .quotas = quotas};
     if (!quotas) return ST_RESOURCE;
     for (size_t i = 0; i < map->n; i++) {
         bool made = false;

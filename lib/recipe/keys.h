@@ -5,7 +5,18 @@
 
 #include "lib/recipe/recipe.h"
 
-typedef enum KeyType { KEY_INT, KEY_REAL, KEY_BOOL, KEY_TEXT, KEY_CHOICE, KEY_LIST, KEY_REALS, KEY_MAP, KEY_NODE } KeyType;
+typedef enum KeyType { KEY_INT, KEY_REAL, KEY_BOOL, KEY_TEXT, KEY_CHOICE, KEY_NAME, KEY_LIST, KEY_REALS, KEY_MAP, KEY_NODE } KeyType;
+/* What a key belongs to: help, schema and docs/recipe-keys.md list the keys of a section owner by owner. */
+typedef enum KeyOwnerId {
+#define OWNER(name, title) OWNER_##name,
+#include "lib/recipe/owners.def"
+#undef OWNER
+} KeyOwnerId;
+typedef struct KeyOwner {
+    const char *name, *title;
+} KeyOwner;
+extern const KeyOwner recipe_owners[];
+extern const size_t n_recipe_owners;
 /* A line of config.def. Every field of Recipe that a key has lies at `offset`. */
 typedef struct Key {
     const char *section; /* "" for the top level */
@@ -13,6 +24,7 @@ typedef struct Key {
     const char *dotted; /* "lora.rank" */
     KeyType type;
     const char *fallback, *low, *high, *choices, *help;
+    KeyOwnerId owner; /* of recipe_owners */
     size_t offset;
 } Key;
 extern const Key recipe_keys[];
@@ -27,6 +39,9 @@ extern const size_t n_recipe_sections;
 
 const Key *key_find(const char *dotted); /* NULL when unknown */
 const Key *key_in(const char *section, const char *name);
+/* The next of a section's keys as they are listed, owner by owner; last NULL: the first; NULL: there is no more. */
+const Key *key_listed_after(const char *section, const Key *last);
+size_t section_owners(const char *section); /* how many owners its keys have */
 /* The key, or section, that somebody meant by this name: another program's name for it, or the nearest; NULL: none is near. */
 const char *key_suggest(const char *section, const char *name);
 const char *key_alias(const char *name);         /* the key that another program calls so; NULL: none */
@@ -50,6 +65,7 @@ bool section_present(const Recipe *recipe, const char *section); /* true for the
 
 /* The words of "a|b|c": for (Slice word; choice_next(&choices, &word);) */
 bool choice_next(const char **choices, Slice *word);
-void key_describe(const Key *key, Str *text); /* its help with choices and range, in one line */
+int key_choice(const Key *key, const char *text); /* the place of `text` among its choices, which is its constant of choices.def; -1: it is none */
+void key_describe(const Key *key, Str *text);     /* its help with choices and range, in one line */
 
 #endif

@@ -9,11 +9,48 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define CHOICES(field) static const char field##_choices[] = ""
+#define CHOICE(constant, text) "|" text
+#define CHOICES_END(field) ;
+#include "lib/recipe/choices.def"
+#undef CHOICES
+#undef CHOICE
+#undef CHOICES_END
+/* keys.h reads and writes their fields as an int. */
+#define CHOICES(field) _Static_assert(sizeof(enum field) == sizeof(int), #field);
+#define CHOICE(constant, text)
+#define CHOICES_END(field)
+#include "lib/recipe/choices.def"
+#undef CHOICES
+#undef CHOICE
+#undef CHOICES_END
+
+#define CHOICES_OF_INT(field, choices) choices
+#define CHOICES_OF_REAL(field, choices) choices
+#define CHOICES_OF_BOOL(field, choices) choices
+#define CHOICES_OF_TEXT(field, choices) choices
+#define CHOICES_OF_CHOICE(field, choices) field##_choices + 1
+#define CHOICES_OF_NAME(field, choices) choices
+#define CHOICES_OF_LIST(field, choices) choices
+#define CHOICES_OF_REALS(field, choices) choices
+#define CHOICES_OF_MAP(field, choices) choices
+#define CHOICES_OF_NODE(field, choices) choices
+
 const Key recipe_keys[] = {
-#define TOP_KEY(name, type, fallback, low, high, choices, help) \
-    {"", #name, #name, KEY_##type, fallback, low, high, choices, help, offsetof(Recipe, name)},
-#define KEY(section, name, type, fallback, low, high, choices, help) \
-    {#section, #name, #section "." #name, KEY_##type, fallback, low, high, choices, help, offsetof(Recipe, section##_##name)},
+#define TOP_KEY(name, owner, type, fallback, low, high, choices, help) \
+    {"", #name, #name, KEY_##type, fallback, low, high, CHOICES_OF_##type(name, choices), help, OWNER_##owner, offsetof(Recipe, name)},
+#define KEY(section, name, owner, type, fallback, low, high, choices, help) \
+    {#section,                                                              \
+     #name,                                                                 \
+     #section "." #name,                                                    \
+     KEY_##type,                                                            \
+     fallback,                                                              \
+     low,                                                                   \
+     high,                                                                  \
+     CHOICES_OF_##type(section##_##name, choices),                          \
+     help,                                                                  \
+     OWNER_##owner,                                                         \
+     offsetof(Recipe, section##_##name)},
 #include "lib/recipe/config.def"
 #undef KEY
 #undef TOP_KEY
@@ -31,6 +68,13 @@ const KeySection recipe_sections[] = {
     {"policy", offsetof(Recipe, has_policy), "networks of policies and values on environments"},
 };
 const size_t n_recipe_sections = COUNT_OF(recipe_sections);
+
+const KeyOwner recipe_owners[] = {
+#define OWNER(name, title) {#name, title},
+#include "lib/recipe/owners.def"
+#undef OWNER
+};
+const size_t n_recipe_owners = COUNT_OF(recipe_owners);
 
 /* Where a value stands, for messages. */
 typedef struct Source {
@@ -56,6 +100,22 @@ static const KeySection *section_find(const char *name) {
     return NULL;
 }
 
+/* Owners in the order of their table, keys of one owner in that of theirs. */
+static bool is_listed_before(const Key *a, const Key *b) { return a->owner != b->owner ? a->owner < b->owner : a < b; }
+
+const Key *key_listed_after(const char *section, const Key *last) {
+    const Key *next = NULL;
+    for (const Key *key = recipe_keys; key < recipe_keys + n_recipe_keys; key++)
+        if (strcmp(key->section, section) == 0 && (!last || is_listed_before(last, key)) && (!next || is_listed_before(key, next))) next = key;
+    return next;
+}
+
+size_t section_owners(const char *section) {
+    size_t n = 0;
+    for (const Key *key = NULL, *last = NULL; (key = key_listed_after(section, last)); last = key) n += !last || key->owner != last->owner;
+    return n;
+}
+
 static bool *section_flag(const Recipe *recipe, const KeySection *section) { return (bool *)((char *)recipe + section->has_offset); }
 
 bool section_present(const Recipe *recipe, const char *section) { return section[0] == '\0' || *section_flag(recipe, section_find(section)); }
@@ -67,12 +127,15 @@ bool choice_next(const char **choices, Slice *word) {
     return word->len > 0;
 }
 
-static bool key_allows(const Key *key, const char *value) {
+int key_choice(const Key *key, const char *text) {
     const char *choices = key->choices;
-    for (Slice word; choice_next(&choices, &word);)
-        if (slice_is(word, value)) return true;
-    return false;
+    int i = 0;
+    for (Slice word; choice_next(&choices, &word); i++)
+        if (slice_is(word, text)) return i;
+    return -1;
 }
+
+static bool key_allows(const Key *key, const char *value) { return key_choice(key, value) >= 0; }
 
 /* ---- what is wrong, and where ---- */
 
@@ -228,11 +291,19 @@ static Status check_choice(const Key *key, const Yaml *node, const Source *sourc
     return key_allows(key, text) ? ST_OK : refuse_choice(key, text, source, arena);
 }
 
+/* Checked before. */
+static Status set_choice(const Key *key, const Yaml *node, int *value) {
+    *value = key_choice(key, node->kind == YAML_NULL ? "null" : node->text);
+    return ST_OK;
+}
+
 static Status read_value(Recipe *recipe, const Key *key, const Yaml *node, const Source *source) {
     void *field = key_field(recipe, key);
     if (key->type == KEY_BOOL && !yaml_as_bool(node, field)) return refuse_type(key, node, source, "true or false");
-    if (key->type == KEY_CHOICE && node->kind != YAML_SCALAR) return refuse_type(key, node, source, "a text");
+    bool chosen = key->type == KEY_CHOICE || key->type == KEY_NAME;
+    if (chosen && node->kind != YAML_SCALAR && !(node->kind == YAML_NULL && nullable(key))) return refuse_type(key, node, source, "a text");
     TRY(check_choice(key, node, source, recipe->arena));
+    if (key->type == KEY_CHOICE) return set_choice(key, node, field);
     if (node->kind == YAML_NULL && nullable(key)) {
         set_null(key, field);
         return ST_OK;
@@ -242,7 +313,8 @@ static Status read_value(Recipe *recipe, const Key *key, const Yaml *node, const
     case KEY_INT: return read_int(key, node, source, field);
     case KEY_REAL: return read_real(key, node, source, field);
     case KEY_TEXT:
-    case KEY_CHOICE: return read_text(key, node, source, field);
+    case KEY_NAME: return read_text(key, node, source, field);
+    case KEY_CHOICE: return ST_OK;
     case KEY_LIST: return read_list(key, node, source, recipe->arena, field);
     case KEY_REALS: return read_reals(key, node, source, recipe->arena, field);
     case KEY_MAP: return read_map(key, node, source, recipe->arena, field);
@@ -480,7 +552,7 @@ static Status check_together(const Recipe *recipe) {
         return status_hint(status_fail(ST_CONFIG, "'data.eval' and 'eval.data' are both given"), "they mean the same; keep one");
     if ((recipe->data_eval || recipe->eval_data) && recipe->data_eval_split > 0)
         return status_hint(status_fail(ST_CONFIG, "evaluation rows and 'data.eval_split' are both given"), "keep one");
-    if (recipe->train_loss && strcmp(recipe->train_loss, "dft") == 0 && recipe->train_label_smoothing > 0)
+    if (recipe->train_loss == TRAIN_LOSS_DFT && recipe->train_label_smoothing > 0)
         return status_hint(status_fail(ST_CONFIG, "'train.loss' dft takes no 'train.label_smoothing'"),
                            "leave one of them out; train.loss: nll takes it");
     if (recipe->has_lora && recipe->lora_alpha == 0)
@@ -530,7 +602,7 @@ Status recipe_read_text(const char *path, const Str *text, const char *const *ov
     if (!recipe->given || !recipe->lines) goto failed;
     TRY_GOTO(read_all(recipe, path, text, overrides, n_overrides), failed);
     TRY_GOTO(check_together(recipe), failed);
-    bool skips = strcmp(recipe->data_on_bad_row, "skip") == 0;
+    bool skips = recipe->data_on_bad_row == DATA_ON_BAD_ROW_SKIP;
     if (skips && !(recipe->rejected = arena_zero(arena, sizeof *recipe->rejected))) goto failed;
     *result = recipe;
     return ST_OK;

@@ -27,6 +27,18 @@ typedef struct NumberMap {
     double *values;
 } NumberMap;
 typedef const Yaml *YamlNode; /* a key whose value has its own structure (data.train, reward, synth.teacher); NULL when absent */
+
+/* enum rl_kl with its constants RL_KL_K1, ..., and rl_kl_text(RL_KL_K1) = "k1": for each key of type CHOICE. The texts are those of a recipe. */
+/* clang-format off */
+#define CHOICES(field) enum field {
+#define CHOICE(constant, text) constant,
+#define CHOICES_END(field) }; const char *field##_text(enum field value);
+/* clang-format on */
+#include "lib/recipe/choices.def"
+#undef CHOICES
+#undef CHOICE
+#undef CHOICES_END
+
 typedef struct Recipe {
     Arena *arena;
     const char *path;            /* where it was read; NULL for one made in memory */
@@ -35,17 +47,18 @@ typedef struct Recipe {
     bool has_model, has_lora, has_data, has_train, has_eval, has_generate, has_rl, has_policy, has_synth; /* the section is there and not null */
     bool lora_declined;                                                                                   /* `lora: null` is written */
     /* One field per line of config.def: section_key, e.g. lora_rank, train_learning_rate; the top level has no prefix: seed, output. */
-#define KEY(section, name, type, ...) RECIPE_CTYPE_##type section##_##name;
-#define TOP_KEY(name, type, ...) RECIPE_CTYPE_##type name;
-#define RECIPE_CTYPE_INT int64_t
-#define RECIPE_CTYPE_REAL double
-#define RECIPE_CTYPE_BOOL bool
-#define RECIPE_CTYPE_TEXT const char *
-#define RECIPE_CTYPE_CHOICE const char *
-#define RECIPE_CTYPE_LIST TextList
-#define RECIPE_CTYPE_REALS RealList
-#define RECIPE_CTYPE_MAP NumberMap
-#define RECIPE_CTYPE_NODE YamlNode
+#define KEY(section, name, owner, type, ...) RECIPE_FIELD_##type(section##_##name)
+#define TOP_KEY(name, owner, type, ...) RECIPE_FIELD_##type(name)
+#define RECIPE_FIELD_INT(field) int64_t field;
+#define RECIPE_FIELD_REAL(field) double field;
+#define RECIPE_FIELD_BOOL(field) bool field;
+#define RECIPE_FIELD_TEXT(field) const char *field;
+#define RECIPE_FIELD_CHOICE(field) enum field field;
+#define RECIPE_FIELD_NAME(field) const char *field;
+#define RECIPE_FIELD_LIST(field) TextList field;
+#define RECIPE_FIELD_REALS(field) RealList field;
+#define RECIPE_FIELD_MAP(field) NumberMap field;
+#define RECIPE_FIELD_NODE(field) YamlNode field;
 #include "lib/recipe/config.def"
 #undef KEY
 #undef TOP_KEY

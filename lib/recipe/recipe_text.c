@@ -82,6 +82,15 @@ static void append_map(Str *text, const NumberMap *map) {
     str_append_char(text, '}');
 }
 
+static void append_choice(Str *text, const Key *key, int value) {
+    const char *choices = key->choices;
+    Slice word = {0};
+    char chosen[64];
+    for (int i = 0; i <= value && choice_next(&choices, &word); i++) continue;
+    snprintf(chosen, sizeof chosen, "%.*s", (int)word.len, word.data);
+    append_text(text, strcmp(chosen, "null") == 0 ? NULL : chosen);
+}
+
 static void append_value(Str *text, const Recipe *recipe, const Key *key) {
     const void *field = key_field(recipe, key);
     switch (key->type) {
@@ -100,7 +109,8 @@ static void append_value(Str *text, const Recipe *recipe, const Key *key) {
         return;
     case KEY_BOOL: str_append(text, *(const bool *)field ? "true" : "false"); return;
     case KEY_TEXT:
-    case KEY_CHOICE: append_text(text, *(const char *const *)field); return;
+    case KEY_NAME: append_text(text, *(const char *const *)field); return;
+    case KEY_CHOICE: append_choice(text, key, *(const int *)field); return;
     case KEY_LIST: append_list(text, field); return;
     case KEY_REALS: append_reals(text, field); return;
     case KEY_MAP: append_map(text, field); return;
@@ -311,7 +321,8 @@ static void write_list_schema(JsonWriter *w, const Key *key, const char *item) {
 
 static void write_default(JsonWriter *w, const Key *key) {
     if (key->type == KEY_LIST || key->type == KEY_REALS || key->type == KEY_MAP) return;
-    if (key->type == KEY_CHOICE || (key->type == KEY_TEXT && strcmp(key->fallback, "null") != 0)) {
+    bool text = key->type == KEY_CHOICE || key->type == KEY_NAME || key->type == KEY_TEXT;
+    if (text && strcmp(key->fallback, "null") != 0) {
         jw_string(w, "default", key->fallback);
     } else {
         jw_raw(w, "default", key->fallback);
@@ -320,12 +331,14 @@ static void write_default(JsonWriter *w, const Key *key) {
 
 static void write_key_schema(JsonWriter *w, const Key *key) {
     jw_object(w, key->name);
+    jw_string(w, "$comment", recipe_owners[key->owner].title);
     jw_string(w, "description", key->help);
     switch (key->type) {
     case KEY_INT: write_type(w, key, "integer"); break;
     case KEY_REAL: write_type(w, key, "number"); break;
     case KEY_BOOL: write_type(w, key, "boolean"); break;
     case KEY_TEXT:
+    case KEY_NAME:
     case KEY_CHOICE: write_type(w, key, "string"); break;
     case KEY_LIST: write_list_schema(w, key, "string"); break;
     case KEY_REALS: write_list_schema(w, key, "number"); break;
@@ -344,8 +357,7 @@ static void write_key_schema(JsonWriter *w, const Key *key) {
 }
 
 static void write_section_schema(JsonWriter *w, const char *section) {
-    for (size_t i = 0; i < n_recipe_keys; i++)
-        if (strcmp(recipe_keys[i].section, section) == 0) write_key_schema(w, &recipe_keys[i]);
+    for (const Key *key = NULL; (key = key_listed_after(section, key));) write_key_schema(w, key);
 }
 
 void recipe_write_schema(Str *text) {

@@ -5,7 +5,6 @@
 #include "lib/recipe/recipe.h"
 
 #include <math.h>
-#include <string.h>
 #include <time.h>
 
 static Status check_steps_or_share(const char *key, double given) {
@@ -79,7 +78,7 @@ Recipe recipe_dated(const Recipe *recipe, const char *day) {
 /* ---- keys that came later ---- */
 
 void recipe_set_old_defaults(Recipe *kept) {
-    if (!recipe_given(kept, "data.as")) kept->data_as = "text";
+    if (!recipe_given(kept, "data.as")) kept->data_as = DATA_AS_TEXT;
 }
 
 Status recipe_adopt_defaults_of_run(Recipe *recipe) {
@@ -88,7 +87,7 @@ Status recipe_adopt_defaults_of_run(Recipe *recipe) {
     if (!path || !file_exists(path)) return recipe->output && !path ? ST_RESOURCE : ST_OK;
     TRY(recipe_read(path, NULL, 0, &kept));
     recipe_set_old_defaults(kept);
-    if (!recipe_given(kept, "data.as") && strcmp(recipe->data_as, "auto") == 0) recipe->data_as = kept->data_as;
+    if (!recipe_given(kept, "data.as") && recipe->data_as == DATA_AS_AUTO) recipe->data_as = kept->data_as;
     recipe_free(kept);
     return ST_OK;
 }

@@ -20,7 +20,7 @@ static Status advise_less(const Recipe *recipe) {
     str_append(&advice, " smaller");
     if (recipe->train_gradient_accumulation_steps >= 1 && recipe->train_batch_size > 1)
         str_append(&advice, " (train.gradient_accumulation_steps makes up for it)");
-    if (strcmp(recipe->train_checkpointing, "none") == 0) str_append(&advice, ", or set train.checkpointing: layer");
+    if (recipe->train_checkpointing == TRAIN_CHECKPOINTING_NONE) str_append(&advice, ", or set train.checkpointing: layer");
     if (!recipe->has_lora) str_append(&advice, ", or train a LoRA adapter");
     status_hint(ST_RESOURCE, "%s", str_text(&advice));
     str_release(&advice);
@@ -79,7 +79,7 @@ static Status memory_measure(const TrainerConfig *config, size_t resident, Train
 static const char *const checkpointing_names[] = {
     [CHECKPOINT_NONE] = "none", [CHECKPOINT_HEAD] = "head", [CHECKPOINT_SELECTIVE] = "selective", [CHECKPOINT_LAYER] = "layer"};
 
-Checkpointing checkpointing_from_text(const char *text) {
+static Checkpointing checkpointing_named(const char *text) {
     Checkpointing kind = CHECKPOINT_NONE;
     while (kind < CHECKPOINT_LAYER && strcmp(checkpointing_names[kind], text) != 0) kind++;
     return kind;
@@ -173,7 +173,7 @@ static bool read_choice(const char *run_dir, Checkpointing *checkpointing, int64
     const json_t *memory = json_object_get(started, "memory");
     const char *name = json_string_value(json_object_get(memory, "checkpointing"));
     if (name) {
-        *checkpointing = checkpointing_from_text(name);
+        *checkpointing = checkpointing_named(name);
         *part_tokens = json_integer_value(json_object_get(memory, "part_tokens"));
     }
     json_decref(started);

@@ -35,7 +35,7 @@ Status recipe_lora(const Recipe *recipe, LoraConfig *config) {
         .alpha_keys = recipe->lora_alpha_pattern.keys,
         .alpha_values = recipe->lora_alpha_pattern.values,
         .use_rslora = recipe->lora_use_rslora,
-        .gaussian = strcmp(recipe->lora_init, "gaussian") == 0,
+        .gaussian = recipe->lora_init == LORA_INIT_GAUSSIAN,
         .lr_ratio = recipe->lora_lr_ratio,
     };
     if (config->n_targets == 0) return status_fail(ST_CONFIG, "'lora.target_modules' is empty");
@@ -93,9 +93,21 @@ Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig
     return schedule_check(config);
 }
 
+Checkpointing recipe_checkpointing(const Recipe *recipe) {
+    static const Checkpointing kinds[] = {[TRAIN_CHECKPOINTING_NONE] = CHECKPOINT_NONE,
+                                          [TRAIN_CHECKPOINTING_SELECTIVE] = CHECKPOINT_SELECTIVE,
+                                          [TRAIN_CHECKPOINTING_LAYER] = CHECKPOINT_LAYER};
+    return kinds[recipe->train_checkpointing];
+}
+
+static DType compute_auto(void) { return cpu_info()->auto_bf16 ? DT_BF16 : DT_F32; }
+
 DType compute_from_text(const char *text) {
-    if (strcmp(text, "auto") == 0) return cpu_info()->auto_bf16 ? DT_BF16 : DT_F32;
+    if (strcmp(text, "auto") == 0) return compute_auto();
     return strcmp(text, "bf16") == 0 ? DT_BF16 : DT_F32;
 }
 
-DType recipe_compute(const Recipe *recipe) { return compute_from_text(recipe->model_compute); }
+DType recipe_compute(const Recipe *recipe) {
+    if (recipe->model_compute == MODEL_COMPUTE_AUTO) return compute_auto();
+    return recipe->model_compute == MODEL_COMPUTE_BF16 ? DT_BF16 : DT_F32;
+}

@@ -20,8 +20,8 @@ Status recipe_optimizer(const Recipe *recipe, OptimizerConfig *config);
 Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig *config);
 ScheduleConfig recipe_schedule_over(const Recipe *recipe, int64_t total_steps); /* the same of what was checked before; says nothing */
 DType recipe_compute(const Recipe *recipe);                                     /* auto: bf16 only where the processor multiplies it natively */
-Checkpointing checkpointing_from_text(const char *text);                        /* none | head | selective | layer; checked before */
-DType compute_from_text(const char *text);                                      /* auto | f32 | bf16 */
+Checkpointing recipe_checkpointing(const Recipe *recipe);                       /* train.checkpointing */
+DType compute_from_text(const char *text); /* auto | f32 | bf16, as options of commands list them; checked before */
 /* recipe_unread for each key that the chosen optimiser or schedule does not read, and others do: by the lists of optimizers.def and schedules.def;
  * and for train.save_dtype beside a lora section. */
 Status recipe_check_choices(const Recipe *recipe);

@@ -77,7 +77,7 @@ static Status trained_model_load(const Recipe *recipe, bool scores, Model **resu
     Model *model = *result;
     if (recipe->has_lora) TRY(start_adapter(recipe, model));
     exempt_from_decay(recipe, model);
-    model->checkpointing = checkpointing_from_text(recipe->train_checkpointing);
+    model->checkpointing = recipe_checkpointing(recipe);
     return ST_OK;
 }
 
@@ -121,8 +121,9 @@ static void warn_coarse(const RoundingLoss *loss, DType dtype) {
 }
 
 static Status save_whole(const Recipe *recipe, const Model *model, const char *dir) {
-    bool given = strcmp(recipe->train_save_dtype, "auto") != 0;
-    DType dtype = given ? dtype_from_text(recipe->train_save_dtype) : model->config.stored_dtype;
+    static const DType dtypes[] = {[TRAIN_SAVE_DTYPE_F32] = DT_F32, [TRAIN_SAVE_DTYPE_BF16] = DT_BF16, [TRAIN_SAVE_DTYPE_F16] = DT_F16};
+    bool given = recipe->train_save_dtype != TRAIN_SAVE_DTYPE_AUTO;
+    DType dtype = given ? dtypes[recipe->train_save_dtype] : model->config.stored_dtype;
     RoundingLoss loss = {0};
     Status status = model_save(model, dir, given ? &dtype : NULL, &loss);
     if (status == ST_OK) warn_coarse(&loss, dtype);

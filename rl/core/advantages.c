@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
-#include <string.h>
 
 #include "rl/core/advantages.h"
 
@@ -33,10 +32,6 @@ void advantages_normalise(double *advantages, const bool *valid, int64_t n, Norm
                    : how == NORMALISE_VARIANCE ? sqrt(unbiased_variance(spread) + epsilon)
                                                : sqrt(MAX(spread.squares / (double)MAX(spread.count, 1), epsilon));
     for (int64_t i = 0; i < n; i++) advantages[i] = valid && !valid[i] ? 0 : (advantages[i] - spread.mean) / scale;
-}
-
-GroupScale group_scale_from_text(const char *text) {
-    return strcmp(text, "group") == 0 ? SCALE_GROUP : strcmp(text, "batch") == 0 ? SCALE_BATCH : SCALE_NONE;
 }
 
 /* advantages = (rewards - mean) x scale; 0 where there is no reward. */

@@ -20,7 +20,6 @@ typedef enum Normalisation {
 void advantages_normalise(double *advantages, const bool *valid, int64_t n, Normalisation how, double epsilon);
 
 typedef enum GroupScale { SCALE_GROUP, SCALE_BATCH, SCALE_NONE } GroupScale;
-GroupScale group_scale_from_text(const char *text); /* group | batch | none, checked before */
 
 /* (r - mean of its group) / (std + 1e-4), std by n - 1 of the group (GRPO), of all rewards, or no scale (Dr. GRPO). rewards: (n), groups of
  * `group_size` one after the other. A reward that is NaN (none was given) takes no part and gets 0. A group with equal rewards, or with one only,

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
-#include <string.h>
 
 #include "rl/core/kl.h"
 #include "rl/core/ratio.h"
-
-KlKind kl_from_text(const char *text) { return strcmp(text, "k1") == 0 ? KL_K1 : strcmp(text, "k2") == 0 ? KL_K2 : KL_K3; }
 
 KlEstimate kl_estimate(KlKind kind, double logprob, double ref_logprob) {
     double d = log_ratio(logprob, ref_logprob);

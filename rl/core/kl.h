@@ -14,7 +14,6 @@
  * mean 0, that of k2 is the gradient of KL(policy || reference), that of k3 is the one of KL(reference || policy). Source: J. Schulman,
  * "Approximating KL divergence". */
 typedef enum KlKind { KL_K1, KL_K2, KL_K3 } KlKind;
-KlKind kl_from_text(const char *text); /* k1 | k2 | k3, checked before */
 
 typedef struct KlEstimate {
     double value, slope;

@@ -64,13 +64,6 @@ const PolicyLoss *policy_loss_find(const char *name) {
     return NULL;
 }
 
-Aggregation aggregation_from_text(const char *text) {
-    if (!text) return AGGREGATE_OWN;
-    if (strcmp(text, "token_mean") == 0) return TOKEN_MEAN;
-    if (strcmp(text, "sequence_mean") == 0) return SEQUENCE_MEAN;
-    return strcmp(text, "sequence_sum") == 0 ? SEQUENCE_SUM : CONSTANT;
-}
-
 /* ---- a batch ---- */
 
 static int64_t begin_of(const PolicyBatch *batch, int64_t sequence) { return batch->begin ? batch->begin[sequence] : sequence; }

@@ -17,7 +17,6 @@ typedef enum RatioOf { RATIO_OF_TOKEN, RATIO_OF_SEQUENCE, RATIO_GEOMETRIC } Rati
 /* What becomes of the tokens' losses. SEQUENCE_MEAN: mean over sequences of the mean over their tokens; SEQUENCE_SUM: mean over sequences of the sum;
  * CONSTANT: sum / (sequences x max_length). */
 typedef enum Aggregation { AGGREGATE_OWN, TOKEN_MEAN, SEQUENCE_MEAN, SEQUENCE_SUM, CONSTANT } Aggregation;
-Aggregation aggregation_from_text(const char *text); /* token_mean | sequence_mean | sequence_sum | constant, checked before; NULL: the loss's own */
 
 /* One token's loss, before it is averaged, and its derivatives. */
 typedef struct Surrogate {

@@ -11,11 +11,11 @@
 
 static bool idle_keys_is(const char *text, const char *other) { return text && strcmp(text, other) == 0; }
 
-static bool alpha_ends(const Recipe *r) { return idle_keys_is(r->rl_alpha_schedule, "linear"); }
-static bool alpha_counts_visits(const Recipe *r) { return idle_keys_is(r->rl_alpha_schedule, "harmonic"); }
-static bool alpha_begins(const Recipe *r) { return !idle_keys_is(r->rl_alpha_schedule, "visits"); }
-static bool epsilon_counts_visits(const Recipe *r) { return idle_keys_is(r->rl_epsilon_schedule, "harmonic"); }
-static bool epsilon_counts_steps(const Recipe *r) { return !idle_keys_is(r->rl_epsilon_schedule, "harmonic"); }
+static bool alpha_ends(const Recipe *r) { return r->rl_alpha_schedule == RL_ALPHA_SCHEDULE_LINEAR; }
+static bool alpha_counts_visits(const Recipe *r) { return r->rl_alpha_schedule == RL_ALPHA_SCHEDULE_HARMONIC; }
+static bool alpha_begins(const Recipe *r) { return r->rl_alpha_schedule != RL_ALPHA_SCHEDULE_VISITS; }
+static bool epsilon_counts_visits(const Recipe *r) { return r->rl_epsilon_schedule == RL_EPSILON_SCHEDULE_HARMONIC; }
+static bool epsilon_counts_steps(const Recipe *r) { return r->rl_epsilon_schedule != RL_EPSILON_SCHEDULE_HARMONIC; }
 static bool explores(const Recipe *r) { return !(idle_keys_is(r->rl_algorithm, "mc") && r->rl_policy); }
 static bool has_tiles(const Recipe *r) { return r->rl_tilings > 0; }
 static bool has_priorities(const Recipe *r) { return r->rl_prioritized; }
@@ -29,7 +29,7 @@ static bool has_values(const Recipe *r) { return on_text(r) ? r->rl_value_model 
 static bool normalizes(const Recipe *r) { return !on_text(r) || has_values(r); }
 static bool has_reference(const Recipe *r) { return !on_text(r) || r->rl_beta > 0 || on_text(r)->paired; }
 static bool steers_beta(const Recipe *r) { return !isnan(r->rl_adaptive_kl); }
-static bool corrects(const Recipe *r) { return !idle_keys_is(r->rl_sampler_correction, "none"); }
+static bool corrects(const Recipe *r) { return r->rl_sampler_correction != RL_SAMPLER_CORRECTION_NONE; }
 static bool scales_scores(const Recipe *r) { return !(idle_keys_is(r->rl_algorithm, "reinforce") && r->rl_value_model); }
 static bool discounts(const Recipe *r) { return !(on_text(r) && idle_keys_is(r->rl_algorithm, "reinforce")) || r->rl_value_model || r->rl_env; }
 

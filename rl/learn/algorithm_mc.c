@@ -3,8 +3,6 @@
  * Source: Sutton & Barto 5.1, 5.4. */
 #include "rl/learn/table.h"
 
-#include <string.h>
-
 /* first: (n, A), of each entry the time of its first visit in this episode */
 typedef struct MonteCarlo {
     Tabular t;
@@ -43,7 +41,7 @@ static Status mc_open(Learner *learner) {
     const Recipe *recipe = learner->recipe;
     TRY(tabular_open(learner, sizeof(MonteCarlo), recipe->rl_policy ? STATE_VALUES : ACTION_VALUES));
     MonteCarlo *mc = learner->self;
-    if (strcmp(recipe->rl_visits, "first") == 0) {
+    if (recipe->rl_visits == RL_VISITS_FIRST) {
         TRY(need_numbered_states(learner, "rl.visits: first"));
         mc->first = arena_zero(learner->arena, (size_t)(mc->t.Q.n * mc->t.Q.A) * sizeof *mc->first);
         if (!mc->first) return ST_RESOURCE;

@@ -3,8 +3,6 @@
  * weighed by importance, how much likelier the other would have made them. Source: Sutton & Barto 5.5 to 5.7. */
 #include "rl/learn/table.h"
 
-#include <string.h>
-
 typedef struct OffPolicy {
     Tabular t;
     Memory memory;
@@ -65,7 +63,7 @@ static Status off_policy_mc_open(Learner *learner) {
     TRY(need_numbered_states(learner, "off_policy_mc"));
     TRY(check_coverage(recipe));
     OffPolicy *self = learner->self;
-    self->weighted = strcmp(recipe->rl_importance, "weighted") == 0;
+    self->weighted = recipe->rl_importance == RL_IMPORTANCE_WEIGHTED;
     self->C = arena_zero(learner->arena, (size_t)(self->t.Q.n * self->t.A) * sizeof *self->C);
     if (!self->C) return ST_RESOURCE;
     if (recipe->rl_policy) TRY(given_policy_read(learner, &self->t.judged));

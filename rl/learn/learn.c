@@ -200,8 +200,8 @@ static Status lengthen(void *context, const Recipe *before, Str *differs) {
         bool moves;
     } shares[] = {
         {"epsilon_fraction",
-         strcmp(r->rl_epsilon_schedule, "harmonic") != 0 && r->rl_epsilon_start != r->rl_epsilon_end && r->rl_epsilon_fraction > 0},
-        {"alpha_end", strcmp(r->rl_alpha_schedule, "linear") == 0 && r->rl_alpha != r->rl_alpha_end},
+         r->rl_epsilon_schedule != RL_EPSILON_SCHEDULE_HARMONIC && r->rl_epsilon_start != r->rl_epsilon_end && r->rl_epsilon_fraction > 0},
+        {"alpha_end", r->rl_alpha_schedule == RL_ALPHA_SCHEDULE_LINEAR && r->rl_alpha != r->rl_alpha_end},
         {"priority_beta", r->rl_prioritized && r->rl_priority_beta != 1},
     };
     for (size_t i = 0; i < COUNT_OF(shares); i++)

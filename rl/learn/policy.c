@@ -41,7 +41,7 @@ Status policy_config(const Recipe *recipe, bool values, PolicyConfig *config) {
     const RealList *hidden = &recipe->policy_hidden;
     *config = (PolicyConfig){
         .n_hidden = (int)MIN(hidden->n, (size_t)MLP_MAX_LAYERS),
-        .activation = strcmp(recipe->policy_activation, "relu") == 0 ? ACT_RELU : ACT_TANH,
+        .activation = recipe->policy_activation == POLICY_ACTIVATION_RELU ? ACT_RELU : ACT_TANH,
         .orthogonal = recipe->policy_orthogonal,
         .shared = recipe->policy_shared,
         .values = values,

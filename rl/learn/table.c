@@ -237,13 +237,12 @@ Status tabular_act(Learner *learner, const double *observations, int64_t n, bool
 
 /* ---- opening ---- */
 
-static Schedule schedule_named(const char *name) {
-    static const char *const names[] = {
-        [CONSTANT] = "constant", [LINEAR] = "linear", [EXPONENTIAL] = "exponential", [VISITS] = "visits", [HARMONIC] = "harmonic"};
-    size_t i = 0;
-    while (i + 1 < COUNT_OF(names) && strcmp(names[i], name) != 0) i++;
-    return (Schedule)i;
-}
+static const Schedule alpha_schedules[] = {[RL_ALPHA_SCHEDULE_CONSTANT] = CONSTANT,
+                                           [RL_ALPHA_SCHEDULE_LINEAR] = LINEAR,
+                                           [RL_ALPHA_SCHEDULE_VISITS] = VISITS,
+                                           [RL_ALPHA_SCHEDULE_HARMONIC] = HARMONIC};
+static const Schedule epsilon_schedules[] = {
+    [RL_EPSILON_SCHEDULE_LINEAR] = LINEAR, [RL_EPSILON_SCHEDULE_EXPONENTIAL] = EXPONENTIAL, [RL_EPSILON_SCHEDULE_HARMONIC] = HARMONIC};
 
 static Status check_schedules(const Tabular *t) {
     const Recipe *recipe = t->recipe;
@@ -302,8 +301,8 @@ Status tabular_open(Learner *learner, size_t size, LearnedValues learned) {
     t->A = env->action.n;
     t->copies = env->copies;
     t->gamma = recipe->rl_gamma;
-    t->alpha_schedule = schedule_named(recipe->rl_alpha_schedule);
-    t->epsilon_schedule = schedule_named(recipe->rl_epsilon_schedule);
+    t->alpha_schedule = alpha_schedules[recipe->rl_alpha_schedule];
+    t->epsilon_schedule = epsilon_schedules[recipe->rl_epsilon_schedule];
     t->epsilon = recipe->rl_epsilon_end;
     TRY(features_open(recipe, env, &t->features));
     TRY(check_schedules(t));
@@ -331,7 +330,7 @@ Status steps_open(Learner *learner, LearnedValues learned) {
     if (recipe->rl_n_step > 1 && recipe->rl_lambda > 0)
         return status_hint(status_fail(ST_CONFIG, "'rl.n_step' and 'rl.lambda' do not go together"),
                            "n steps are looked ahead, or all steps with traces that fade by lambda: leave one out");
-    if (strcmp(recipe->rl_traces, "accumulating") != 0 && !(recipe->rl_lambda > 0))
+    if (recipe->rl_traces != RL_TRACES_ACCUMULATING && !(recipe->rl_lambda > 0))
         return status_hint(status_fail(ST_CONFIG, "'rl.traces' does nothing without 'rl.lambda'"), "0.8 to 0.95 are usual");
     if (recipe->rl_lambda > 0) return traces_open(learner, &self->traces);
     return recipe->rl_n_step > 1 ? memory_open(learner, recipe->rl_n_step, &self->memory) : ST_OK;

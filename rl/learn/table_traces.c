@@ -5,7 +5,6 @@
 #include "rl/learn/table.h"
 
 #include <math.h>
-#include <string.h>
 
 /* Of the newest one: what is below its rounding changes nothing. */
 #define FORGOTTEN 0x1p-53
@@ -59,7 +58,7 @@ static void learn_and_decay(const Traces *traces, Values *values, int64_t copy, 
 }
 
 void traces_learn(Tabular *t, Traces *traces, Values *values, const Step *step, int64_t A, double next) {
-    bool online = strcmp(t->recipe->rl_traces, "true_online") == 0, replacing = strcmp(t->recipe->rl_traces, "replacing") == 0;
+    bool online = t->recipe->rl_traces == RL_TRACES_TRUE_ONLINE, replacing = t->recipe->rl_traces == RL_TRACES_REPLACING;
     double alpha = step_size(t, values, step->S, A), decay = step->ended ? 0 : t->gamma * t->recipe->rl_lambda;
     double value = value_of(values, step->S, A), error = step->R + step->gamma * next - value, late = 0, x = 1;
     if (online) {

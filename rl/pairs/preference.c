@@ -426,6 +426,8 @@ static Status check_loss_keys(const Recipe *recipe, const PreferenceLoss *loss) 
 }
 
 Status preference_configure(const Recipe *recipe, const PairAlgorithm *algorithm, PreferenceConfig *config, const PreferenceLoss **loss) {
+    static const Divergence divergences[] = {
+        [RL_DIVERGENCE_REVERSE_KL] = REVERSE_KL, [RL_DIVERGENCE_FORWARD_KL] = FORWARD_KL, [RL_DIVERGENCE_JS_DIVERGENCE] = JENSEN_SHANNON};
     TRY(choose_loss(recipe, algorithm, loss));
     *config = (PreferenceConfig){
         .beta = recipe->rl_beta > 0 ? recipe->rl_beta : algorithm->beta,
@@ -433,13 +435,13 @@ Status preference_configure(const Recipe *recipe, const PairAlgorithm *algorithm
         .simpo_gamma = recipe->rl_simpo_gamma,
         .alpha = recipe->rl_simpo_alpha,
         .discopop_tau = recipe->rl_discopop_tau,
-        .divergence = divergence_from_text(recipe->rl_divergence),
+        .divergence = divergences[recipe->rl_divergence],
         .nll_given = !isnan(recipe->rl_cpo_alpha),
         .nll_weight = isnan(recipe->rl_cpo_alpha) ? 0 : recipe->rl_cpo_alpha,
     };
     if (*loss && config->divergence != REVERSE_KL && !(*loss)->diverges) {
-        status_fail(ST_CONFIG, "'rl.divergence: %s' does nothing with loss '%s', which is of the log-ratios themselves", recipe->rl_divergence,
-                    (*loss)->name);
+        status_fail(ST_CONFIG, "'rl.divergence: %s' does nothing with loss '%s', which is of the log-ratios themselves",
+                    rl_divergence_text(recipe->rl_divergence), (*loss)->name);
         return status_hint(ST_CONFIG, "leave it out, or take sigmoid, sigmoid_norm, hinge, ipo, robust, exo_pair or discopop");
     }
     return *loss ? check_loss_keys(recipe, *loss) : ST_OK;

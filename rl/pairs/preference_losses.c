@@ -112,10 +112,6 @@ const PreferenceLoss *preference_loss_find(const char *name) {
     return NULL;
 }
 
-Divergence divergence_from_text(const char *name) {
-    return strcmp(name, "forward_kl") == 0 ? FORWARD_KL : strcmp(name, "js_divergence") == 0 ? JENSEN_SHANNON : REVERSE_KL;
-}
-
 bool preference_loss_has_reference(const PreferenceLoss *loss) { return loss->scores == RATIO_SUM || loss->scores == RATIO_MEAN; }
 
 /* ---- scores of completions ---- */

@@ -13,7 +13,6 @@
 
 /* What the policy's ratio to the reference is measured by; reverse_kl, the log-ratio itself, unless said otherwise. Source: arXiv 2309.16240. */
 typedef enum Divergence { REVERSE_KL, FORWARD_KL, JENSEN_SHANNON } Divergence;
-Divergence divergence_from_text(const char *name); /* reverse_kl, forward_kl or js_divergence: what rl.divergence takes */
 
 typedef struct PreferenceConfig {
     double beta; /* the loss's temperature, over 0 */

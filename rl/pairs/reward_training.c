@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "data/formats/row_form.h"
+#include "lib/recipe/keys.h"
 #include "rl/pairs/preference_losses.h"
 #include "rl/core/ratio.h"
 
@@ -326,7 +327,7 @@ Status reward_evaluate(const RewardEvaluation *config, RewardNumbers *numbers, b
     if (status == ST_OK) {
         recipe->data_train = &data;
         recipe->data_system = config->system;
-        recipe->data_as = config->as;
+        recipe->data_as = config->as ? (enum data_as)key_choice(key_find("data.as"), config->as) : DATA_AS_TEXT;
         status = first_row(recipe, &(DataSource){.path = config->data}, &t.stepwise);
     }
     if (status == ST_OK) status = reward_training_evaluate(config, recipe, &t);

@@ -62,7 +62,7 @@ static Status read_rendering(Arena *arena, const char *dir, Found *found) {
     if (recipe->model_chat_template) found->template = arena_strdup(arena, recipe->model_chat_template);
     if (recipe->data_now) found->now = arena_strdup(arena, recipe->data_now);
     recipe_set_old_defaults(recipe);
-    found->as = arena_strdup(arena, recipe->data_as);
+    found->as = arena_strdup(arena, data_as_text(recipe->data_as));
     Status status = recipe_template_kwargs(recipe, &found->kwargs);
     recipe_free(recipe);
     TRY(status);

@@ -1,20 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
-#include <string.h>
 
 #include "rl/core/ratio.h"
 #include "rl/text/sampler_correction.h"
-
-SamplerCorrection sampler_correction_from_text(const char *name) {
-    static const char *const names[] = {[CORRECT_TOKEN_TRUNCATE] = "token_truncate",
-                                        [CORRECT_TOKEN_MASK] = "token_mask",
-                                        [CORRECT_SEQUENCE_TRUNCATE] = "sequence_truncate",
-                                        [CORRECT_SEQUENCE_MASK] = "sequence_mask"};
-    size_t i = 0;
-    while (i < COUNT_OF(names) && strcmp(names[i], name) != 0) i++;
-    ASSERT(i < COUNT_OF(names), "no correction of the sampler is called '%s'", name);
-    return (SamplerCorrection)i;
-}
 
 static double corrected(SamplerCorrection how, double low, double high, double difference) {
     double ratio = exp(clamp(difference, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT));

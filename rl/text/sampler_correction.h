@@ -12,8 +12,6 @@
 /* u = exp(old - sampler) of a token, or of the sequence (the product over its tokens). Truncated: kept within low..high. Masked: 0 where it is
  * outside. TRL's default is the mask of sequences, 0..3; products grow with the length, so masks of sequences suit short ones. */
 typedef enum SamplerCorrection { CORRECT_TOKEN_TRUNCATE, CORRECT_TOKEN_MASK, CORRECT_SEQUENCE_TRUNCATE, CORRECT_SEQUENCE_MASK } SamplerCorrection;
-/* token_truncate, token_mask, sequence_truncate or sequence_mask: what rl.sampler_correction takes beside none */
-SamplerCorrection sampler_correction_from_text(const char *name);
 
 /* weights: per token, written; 1 where not trained (NULL: all are). Sequence i has tokens begin[i] .. begin[i + 1] - 1. Log-ratios are kept within
  * +-20. */

@@ -13,9 +13,9 @@
 #include "rl/core/value_losses.h"
 
 bool text_kl_in_reward(const TextRl *rl) {
-    const char *where = rl->recipe->rl_kl_in;
+    enum rl_kl_in where = rl->recipe->rl_kl_in;
     if (rl->algorithm->paired) return false;
-    return where ? strcmp(where, "reward") == 0 : rl->algorithm->kl_in_reward;
+    return where == RL_KL_IN_AUTO ? rl->algorithm->kl_in_reward : where == RL_KL_IN_REWARD;
 }
 
 bool text_rewards_tokens(const TextRl *rl) {
@@ -24,7 +24,7 @@ bool text_rewards_tokens(const TextRl *rl) {
 
 int64_t text_steps_per_rollout(const TextRl *rl) { return rl->recipe->rl_num_iterations * rl->recipe->rl_num_minibatches; }
 
-static bool corrects_sampler(const TextRl *rl) { return strcmp(rl->recipe->rl_sampler_correction, "none") != 0; }
+static bool corrects_sampler(const TextRl *rl) { return rl->recipe->rl_sampler_correction != RL_SAMPLER_CORRECTION_NONE; }
 
 static bool adapts_kl(const TextRl *rl) { return rl->reference && !isnan(rl->recipe->rl_adaptive_kl); }
 
@@ -88,7 +88,7 @@ static Status text_learn_reserve(TextRl *rl) {
 static void take_off_kl(TextRl *rl) {
     Experience *e = &rl->experience;
     bool per_token = text_rewards_tokens(rl), off = rl->reference && text_kl_in_reward(rl);
-    KlKind kind = kl_from_text(rl->recipe->rl_kl);
+    KlKind kind = rl->loss.kl;
     if (off && per_token)
         kl_rewards(kind, rl->beta, e->old_logprobs, e->ref_logprobs, NULL, e->n, e->begin, e->token_rewards);
     else if (off)
@@ -110,8 +110,12 @@ static void correct_sampler(TextRl *rl, Metrics *metrics) {
     const Experience *e = &rl->experience;
     const Recipe *r = rl->recipe;
     double sum = 0, count = 0;
-    sampler_correction(sampler_correction_from_text(r->rl_sampler_correction), r->rl_correction_low, r->rl_correction_high, e->n, e->begin,
-                       e->old_logprobs, e->sampled, e->trained, rl->weights);
+    static const SamplerCorrection corrections[] = {[RL_SAMPLER_CORRECTION_TOKEN_TRUNCATE] = CORRECT_TOKEN_TRUNCATE,
+                                                    [RL_SAMPLER_CORRECTION_TOKEN_MASK] = CORRECT_TOKEN_MASK,
+                                                    [RL_SAMPLER_CORRECTION_SEQUENCE_TRUNCATE] = CORRECT_SEQUENCE_TRUNCATE,
+                                                    [RL_SAMPLER_CORRECTION_SEQUENCE_MASK] = CORRECT_SEQUENCE_MASK};
+    sampler_correction(corrections[r->rl_sampler_correction], r->rl_correction_low, r->rl_correction_high, e->n, e->begin, e->old_logprobs,
+                       e->sampled, e->trained, rl->weights);
     for (int64_t t = 0; t < e->n_tokens; t++) {
         sum += e->trained[t] ? rl->weights[t] : 0;
         count += e->trained[t];

@@ -136,17 +136,25 @@ static Status check_switches(const TextRl *rl) {
 
 static Status choose_loss(TextRl *rl) {
     const Recipe *r = rl->recipe;
-    rl->scale = r->rl_scale_rewards ? group_scale_from_text(r->rl_scale_rewards) : rl->algorithm->scale;
+    static const GroupScale scales[] = {
+        [RL_SCALE_REWARDS_GROUP] = SCALE_GROUP, [RL_SCALE_REWARDS_BATCH] = SCALE_BATCH, [RL_SCALE_REWARDS_NONE] = SCALE_NONE};
+    static const KlKind kl_kinds[] = {[RL_KL_K1] = KL_K1, [RL_KL_K2] = KL_K2, [RL_KL_K3] = KL_K3};
+    static const Aggregation aggregations[] = {[RL_LOSS_AGGREGATION_AUTO] = AGGREGATE_OWN,
+                                               [RL_LOSS_AGGREGATION_TOKEN_MEAN] = TOKEN_MEAN,
+                                               [RL_LOSS_AGGREGATION_SEQUENCE_MEAN] = SEQUENCE_MEAN,
+                                               [RL_LOSS_AGGREGATION_SEQUENCE_SUM] = SEQUENCE_SUM,
+                                               [RL_LOSS_AGGREGATION_CONSTANT] = CONSTANT};
+    rl->scale = r->rl_scale_rewards == RL_SCALE_REWARDS_AUTO ? rl->algorithm->scale : scales[r->rl_scale_rewards];
     rl->policy_loss = rl->algorithm->paired ? NULL : policy_loss_find(rl->algorithm->loss);
     rl->loss = (PolicyLossConfig){
         .clip = r->rl_clip,
         .clip_high = isnan(r->rl_clip_high) ? rl->algorithm->clip_high : r->rl_clip_high,
         .dual_clip = r->rl_dual_clip,
         .ratio_cap = r->rl_ratio_cap,
-        .kl = kl_from_text(r->rl_kl),
+        .kl = kl_kinds[r->rl_kl],
         .kl_corrected = r->rl_kl_corrected,
         .ent_coef = r->rl_ent_coef,
-        .aggregation = aggregation_from_text(r->rl_loss_aggregation),
+        .aggregation = aggregations[r->rl_loss_aggregation],
         .max_length = r->generate_max_new_tokens,
     };
     return check_switches(rl);

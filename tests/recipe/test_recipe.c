@@ -3,6 +3,7 @@
 #include "lib/recipe/keys.h"
 #include "tests/support/check.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const char small[] = "output: runs/a\n"
@@ -233,6 +234,49 @@ TEST(a_run_keeps_its_day) {
     temp_dir_remove(own);
 }
 
+enum {
+    N_CHOICES = 0
+#define CHOICES(field)
+#define CHOICE(constant, text) +1
+#define CHOICES_END(field)
+#include "lib/recipe/choices.def"
+};
+
+/* Each word of a choice is read as its constant, and written as it was read. */
+TEST(choices_are_constants) {
+    size_t n = 0;
+    for (size_t i = 0; i < n_recipe_keys; i++) {
+        const Key *key = &recipe_keys[i];
+        const char *choices = key->choices;
+        if (key->type != KEY_CHOICE) continue;
+        int constant = 0;
+        for (Slice word; choice_next(&choices, &word); constant++, n++) {
+            char override[128], line[128];
+            Recipe *recipe;
+            Str yaml = {0};
+            snprintf(override, sizeof override, "%s=%.*s", key->dotted, (int)word.len, word.data);
+            snprintf(line, sizeof line, "  %s: %.*s\n", key->name, (int)word.len, word.data);
+            check_ok(recipe_read(NULL, (const char *[]){override}, 1, &recipe));
+            assert_int_equal(*(const int *)key_field(recipe, key), constant);
+            recipe_write_yaml(recipe, &yaml);
+            assert_non_null(strstr(str_text(&yaml), line));
+            str_release(&yaml);
+            recipe_free(recipe);
+        }
+        assert_true(constant > 0);
+    }
+    assert_int_equal(n, N_CHOICES);
+    Recipe *recipe;
+    check_ok(recipe_read(NULL, (const char *[]){"rl.kl=k2", "rl.kl_in=reward"}, 2, &recipe));
+    assert_true(recipe->rl_kl == RL_KL_K2 && recipe->rl_kl_in == RL_KL_IN_REWARD && recipe->rl_scale_rewards == RL_SCALE_REWARDS_AUTO);
+    assert_string_equal(rl_kl_text(recipe->rl_kl), "k2");
+    assert_string_equal(rl_scale_rewards_text(recipe->rl_scale_rewards), "null");
+    recipe_free(recipe);
+    check_status(recipe_read(NULL, (const char *[]){"rl.kl=null"}, 1, &recipe), ST_CONFIG);
+    check_status(recipe_read(NULL, (const char *[]){"rl.kl=[k1]"}, 1, &recipe), ST_CONFIG);
+    check_status(recipe_read(NULL, (const char *[]){"rl.kl_in=both"}, 1, &recipe), ST_CONFIG);
+}
+
 TEST(schema_and_help_hold_every_key) {
     Str schema = {0}, help = {0};
     recipe_write_schema(&schema);
@@ -268,6 +312,7 @@ int main(void) {
         cmocka_unit_test(defaults_that_come_later_are_accepted),
         cmocka_unit_test(resolved_recipe_reads_back_the_same),
         cmocka_unit_test(a_run_keeps_its_day),
+        cmocka_unit_test(choices_are_constants),
         cmocka_unit_test(schema_and_help_hold_every_key),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);

@@ -387,9 +387,6 @@ TEST(extremes_stay_finite) {
 TEST(names_are_found) {
     for (size_t l = 0; l < COUNT_OF(names); l++) assert_string_equal(policy_loss_find(names[l])->name, names[l]);
     assert_null(policy_loss_find("grop"));
-    assert_true(aggregation_from_text(NULL) == AGGREGATE_OWN && aggregation_from_text("token_mean") == TOKEN_MEAN);
-    assert_true(aggregation_from_text("sequence_mean") == SEQUENCE_MEAN);
-    assert_true(aggregation_from_text("sequence_sum") == SEQUENCE_SUM && aggregation_from_text("constant") == CONSTANT);
 }
 
 TEST(corrections_by_hand) {
