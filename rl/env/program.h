@@ -11,7 +11,7 @@
 
 #include <jansson.h>
 
-#include "lib/base/child.h"
+#include "lib/child/child.h"
 #include "lib/base/file.h"
 #include "lib/base/json.h"
 

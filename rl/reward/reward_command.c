@@ -2,7 +2,7 @@
 /* command: a program that stays alive and answers one JSON row per line with one line: a number, or an object with the number "reward" and perhaps
  * others. Several workers share the rows; each row has its time. A program that ends is started again and asked the row once more. The same row is
  * not asked twice. */
-#include "lib/base/child.h"
+#include "lib/child/child.h"
 #include "lib/base/file.h"
 #include "lib/base/log.h"
 #include "rl/reward/reward_kinds.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A program that runs beside this one and is asked in lines. */
-#include "lib/base/child.h"
+#include "lib/child/child.h"
 #include "lib/base/file.h"
-#include "lib/base/sandbox.h"
+#include "lib/child/sandbox.h"
 #include "lib/base/system.h"
 
 #include <errno.h>

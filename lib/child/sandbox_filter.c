@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a sandboxed program may not ask of the kernel. A list of what is refused: interpreters and their libraries need most of the rest. */
-#include "lib/base/sandbox.h"
+#include "lib/child/sandbox.h"
 
 #include <errno.h>
 

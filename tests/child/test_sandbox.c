@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A program that is not trusted, attacked from inside: this test itself, called with --attack. */
-#include "lib/base/child.h"
+#include "lib/child/child.h"
 #include "lib/base/log.h"
 #include "tests/support/check.h"
 

@@ -3,13 +3,13 @@
 #ifndef TUNE_SANDBOX_H
 #define TUNE_SANDBOX_H
 
-#include "lib/base/child.h"
+#include "lib/child/child.h"
 
 #include <sys/types.h>
 
 typedef enum SandboxPart {
 #define PART(name, words, advice) name,
-#include "lib/base/sandbox.def"
+#include "lib/child/sandbox.def"
 #undef PART
     PARTS
 } SandboxPart;

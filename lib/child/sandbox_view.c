@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The files that a sandboxed program sees: the system and its own, read-only, and empty folders of its own to write to. */
-#include "lib/base/sandbox.h"
+#include "lib/child/sandbox.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Starts a program that is not trusted. The new process is the first of its process namespace: when it ends, all that it started ends, too. It
  * prepares itself by system calls alone and becomes the program, or the shell that waits for it. */
-#include "lib/base/sandbox.h"
+#include "lib/child/sandbox.h"
 #include "lib/base/log.h"
 #include "lib/base/system.h"
 
@@ -38,7 +38,7 @@ static const char *const variables[] = {"PATH",           "LANG",        "LANGUA
 static const char *part_words(SandboxPart part) {
     static const char *const words[] = {
 #define PART(name, words, advice) words,
-#include "lib/base/sandbox.def"
+#include "lib/child/sandbox.def"
 #undef PART
     };
     return words[part];
@@ -47,7 +47,7 @@ static const char *part_words(SandboxPart part) {
 static const char *part_advice(SandboxPart part) {
     static const char *const advices[] = {
 #define PART(name, words, advice) advice,
-#include "lib/base/sandbox.def"
+#include "lib/child/sandbox.def"
 #undef PART
     };
     return advices[part];
