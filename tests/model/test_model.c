@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lib/base/system.h"
 #include "lib/model/model.h"
 
 typedef struct Precision {
