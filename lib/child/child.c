@@ -245,7 +245,7 @@ void child_begin(Child *child, const char *text, size_t len, size_t n_lines, dou
 }
 
 Status children_next(Child *const *children, size_t n, size_t *which, Str *reply) {
-    struct pollfd polled[MAX_CHILDREN][PIPES];
+    struct pollfd polled[MAX_CHILDREN * PIPES]; /* those of child i from i * PIPES on */
     ASSERT(n <= MAX_CHILDREN, "%zu programs", n);
     while (true) {
         double until = 0;
@@ -253,24 +253,25 @@ Status children_next(Child *const *children, size_t n, size_t *which, Str *reply
         for (size_t i = 0; i < n; i++) {
             Child *child = children[i];
             Status status;
-            for (int k = 0; k < PIPES; k++) polled[i][k] = (struct pollfd){.fd = -1};
+            for (int k = 0; k < PIPES; k++) polled[i * PIPES + (size_t)k] = (struct pollfd){.fd = -1};
             if (!child || !child->busy) continue;
             *which = i;
             if (settled(child, reply, &status)) return status;
             until = until == 0 ? child->until : MIN(until, child->until);
             for (int k = 0; k < PIPES; k++)
-                polled[i][k] = (struct pollfd){.fd = k == IN && child->sent == child->len ? -1 : child->fds[k], .events = k == IN ? POLLOUT : POLLIN};
+                polled[i * PIPES + (size_t)k] =
+                    (struct pollfd){.fd = k == IN && child->sent == child->len ? -1 : child->fds[k], .events = k == IN ? POLLOUT : POLLIN};
         }
         if (*which == n) return ST_OK;
         if (interrupt_requested())
             return status_fail(ST_INTERRUPTED, "interrupted while waiting for program '%s'", str_text(&children[*which]->name));
         double left = MAX(until - clock_seconds(), 0);
-        if (poll(&polled[0][0], (nfds_t)(n * PIPES), (int)MIN(left * 1000 + 1, LOOK_EVERY)) < 0) {
+        if (poll(polled, (nfds_t)(n * PIPES), (int)MIN(left * 1000 + 1, LOOK_EVERY)) < 0) {
             if (errno != EINTR) return status_errno(errno, "cannot wait for program '%s'", str_text(&children[*which]->name));
             continue;
         }
         for (size_t i = 0; i < n; i++)
-            if (children[i] && children[i]->busy) go_on(children[i], polled[i]);
+            if (children[i] && children[i]->busy) go_on(children[i], &polled[i * PIPES]);
     }
 }
 
