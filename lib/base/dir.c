@@ -73,7 +73,7 @@ Status dir_check_creatable(const char *path) {
 
 static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *where) {
     (void)info, (void)kind, (void)where;
-    return remove(path);
+    return UNTIL_DONE(remove(path));
 }
 
 /* 0, or an errno. */
@@ -120,7 +120,9 @@ Status dir_list(const char *path, Arena *arena, char ***names, size_t *count) {
     *names = NULL;
     *count = 0;
     if (!path) return ST_RESOURCE;
-    DIR *dir = opendir(path);
+    DIR *dir;
+    do dir = opendir(path);
+    while (!dir && errno == EINTR);
     if (!dir) return status_errno(errno, "cannot open folder '%s'", path);
     Status status = ST_OK;
     char **found = NULL;
@@ -174,11 +176,11 @@ static Status plain_name(const char *path, bool *link, Str *name) {
 static int rename_to_free(const char *from, const char *to) {
     struct stat info;
 #ifdef RENAME_NOREPLACE
-    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return 0;
+    if (UNTIL_DONE(renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE)) == 0) return 0;
     if (errno != EINVAL && errno != ENOSYS) return errno;
 #endif
     if (lstat(to, &info) == 0) return EEXIST;
-    return rename(from, to) == 0 ? 0 : errno == ENOTEMPTY || errno == ENOTDIR ? EEXIST : errno;
+    return UNTIL_DONE(rename(from, to)) == 0 ? 0 : errno == ENOTEMPTY || errno == ENOTDIR ? EEXIST : errno;
 }
 
 Status path_backup(const char *path, Str *kept) {
@@ -219,7 +221,7 @@ static Status put_beside(const char *made, const char *dir, Str *kept) {
     if (dir_exists(dir)) TRY(path_backup(dir, kept));
     Status status = dir_rename(made, dir);
     if (status == ST_OK || kept->len == begin) return status;
-    if (rename(kept->data + begin, dir) == 0) kept->data[kept->len = begin] = '\0';
+    if (UNTIL_DONE(rename(kept->data + begin, dir)) == 0) kept->data[kept->len = begin] = '\0';
     return status;
 }
 
@@ -228,7 +230,7 @@ static Status put_in_place(const char *made, const char *dir, const char *old) {
     bool replaces = dir_exists(dir);
     if (replaces) TRY(dir_rename(dir, old));
     Status status = dir_rename(made, dir);
-    if (status != ST_OK && replaces) rename(old, dir);
+    if (status != ST_OK && replaces) (void)UNTIL_DONE(rename(old, dir));
     if (status != ST_OK || !replaces) return status;
     int error = remove_tree(old);
     if (error != 0) log_message(LOG_WARNING, "'%s' is written, but what it replaces stays as '%s': %s", dir, old, strerror(error));
