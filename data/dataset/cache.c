@@ -63,7 +63,7 @@ static Status add_open_file(Hasher *hasher, int fd, const char *path) {
 
 /* Its name (the ending says how it is read) and all of its bytes. */
 static Status add_file(Hasher *hasher, const char *path, FileStamp *stamp) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = UNTIL_DONE(open(path, O_RDONLY | O_CLOEXEC));
     if (fd < 0) return status_errno(errno, "cannot open '%s'", path);
     struct stat info;
     add_text(hasher, path_name(path));
@@ -225,7 +225,7 @@ static void sweep(const char *folder, Arena *arena) {
     for (size_t i = 0; i < n; i++) {
         if (!text_starts_with(names[i], ".rows-") || !strstr(names[i], ".tmp-")) continue;
         const char *path = path_join(arena, folder, names[i]);
-        int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
+        int fd = path ? UNTIL_DONE(open(path, O_RDWR | O_CLOEXEC)) : -1;
         if (fd < 0) continue;
         if (flock(fd, LOCK_EX | LOCK_NB) == 0) unlink(path);
         close(fd);

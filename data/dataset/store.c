@@ -88,7 +88,7 @@ static FILE *open_named(const char *folder, const char *name, char **temporary) 
     do {
         str_clear(&path);
         str_printf(&path, "%s/.%s.tmp-%ld-%llx", folder, name, (long)getpid(), (unsigned long long)(clock_seconds() * 1e9));
-        fd = open(str_text(&path), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        fd = UNTIL_DONE(open(str_text(&path), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
         if (fd < 0 && errno != EEXIST) break;
         if (fd >= 0) flock(fd, LOCK_EX);
         if (fd >= 0 && fstat(fd, &info) == 0 && info.st_nlink > 0) break;
@@ -177,7 +177,7 @@ static void write_end(StoreWriter *writer, const char *about, size_t about_len) 
 /* Another process may have done the same in the meantime: its file has the same bytes, and who still reads it keeps it. */
 static void put_in_place(StoreWriter *writer) {
     if (writer->error == 0 && fsync(fileno(writer->words)) != 0) writer->error = errno;
-    if (writer->error == 0 && rename(writer->temporary, writer->name) != 0) writer->error = errno;
+    if (writer->error == 0 && UNTIL_DONE(rename(writer->temporary, writer->name)) != 0) writer->error = errno;
     if (writer->error != 0) return;
     free(writer->temporary);
     writer->temporary = NULL;
@@ -340,7 +340,7 @@ static Status check_store(Store *store, const StoreKey *key, int64_t vocab_size)
 
 Status store_open(const char *path, const StoreKey *key, int64_t vocab_size, Store **result) {
     *result = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = UNTIL_DONE(open(path, O_RDONLY | O_CLOEXEC));
     if (fd < 0) return status_errno(errno, "cannot open '%s'", path);
     struct stat info;
     Store *store = NULL;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A program that runs beside this one and is asked in lines. */
 #include "lib/child/child.h"
+#include "lib/base/answers.h"
 #include "lib/base/file.h"
 #include "lib/child/sandbox.h"
 #include "lib/base/system.h"
@@ -244,6 +245,19 @@ void child_begin(Child *child, const char *text, size_t len, size_t n_lines, dou
     child->busy = true;
 }
 
+/* What all of them have said and nobody has taken yet is too much: *which is the one that said most. */
+static bool said_too_much(Child *const *children, size_t n, size_t *which) {
+    size_t all = 0, most = 0, at = n;
+    for (size_t i = 0; i < n; i++) {
+        if (!children[i]) continue;
+        all += children[i]->out.len;
+        if (children[i]->busy && children[i]->out.len > most) most = children[at = i]->out.len;
+    }
+    if (all <= answers_most() || at == n) return false;
+    children[ *which = at]->busy = false;
+    return true;
+}
+
 Status children_next(Child *const *children, size_t n, size_t *which, Str *reply) {
     struct pollfd polled[MAX_CHILDREN * PIPES]; /* those of child i from i * PIPES on */
     ASSERT(n <= MAX_CHILDREN, "%zu programs", n);
@@ -263,6 +277,7 @@ Status children_next(Child *const *children, size_t n, size_t *which, Str *reply
                     (struct pollfd){.fd = k == IN && child->sent == child->len ? -1 : child->fds[k], .events = k == IN ? POLLOUT : POLLIN};
         }
         if (*which == n) return ST_OK;
+        if (said_too_much(children, n, which)) return answers_too_much("program", str_text(&children[*which]->name));
         if (interrupt_requested())
             return status_fail(ST_INTERRUPTED, "interrupted while waiting for program '%s'", str_text(&children[*which]->name));
         double left = MAX(until - clock_seconds(), 0);
