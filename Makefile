@@ -38,8 +38,8 @@ BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(SETS),-$(S
 
 # Packages: needed, then wanted when the system has them. All systems' names stand side by side.
 PKGS := libedit yaml-0.1 jansson libpcre2-8 libutf8proc zlib libzstd libxxhash libcurl
-APT  := build-essential pkg-config libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libsnappy-dev libxxhash-dev libcurl4-openssl-dev libcmocka-dev libedit-dev libopenblas-openmp-dev
-DNF  := gcc make pkgconf-pkg-config libyaml-devel jansson-devel pcre2-devel utf8proc-devel zlib-devel libzstd-devel snappy-devel xxhash-devel libcurl-devel libcmocka-devel libedit-devel openblas-devel
+APT  := build-essential pkg-config libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libsnappy-dev libxxhash-dev libcurl4-openssl-dev libcmocka-dev libedit-dev libopenblas0-openmp
+DNF  := gcc make pkgconf-pkg-config libyaml-devel jansson-devel pcre2-devel utf8proc-devel zlib-devel libzstd-devel snappy-devel xxhash-devel libcurl-devel libcmocka-devel libedit-devel openblas-openmp
 BREW := pkg-config libyaml jansson pcre2 utf8proc zlib zstd snappy xxhash curl cmocka openblas libomp libedit
 APT_WANTED := libdnnl-dev libglpk-dev
 DNF_WANTED := onednn-devel glpk-devel
@@ -48,10 +48,10 @@ BREW_WANTED := onednn glpk
 OPENMP := -fopenmp
 ifeq ($(SYSTEM),Darwin)
 BREWED := $(shell brew --prefix 2>/dev/null)
-export PKG_CONFIG_PATH := $(BREWED)/opt/openblas/lib/pkgconfig:$(BREWED)/opt/curl/lib/pkgconfig:$(BREWED)/opt/zlib/lib/pkgconfig:$(PKG_CONFIG_PATH)
+export PKG_CONFIG_PATH := $(BREWED)/opt/curl/lib/pkgconfig:$(BREWED)/opt/zlib/lib/pkgconfig:$(PKG_CONFIG_PATH)
 OPENMP := -Xpreprocessor -fopenmp
-SYSTEM_FLAGS := -I$(BREWED)/opt/libomp/include -I$(BREWED)/include -I$(BREWED)/opt/openblas/include
-SYSTEM_LIBS := -L$(BREWED)/opt/libomp/lib -lomp -L$(BREWED)/lib -L$(BREWED)/opt/openblas/lib
+SYSTEM_FLAGS := -I$(BREWED)/opt/libomp/include -I$(BREWED)/include
+SYSTEM_LIBS := -L$(BREWED)/opt/libomp/lib -lomp -L$(BREWED)/lib
 endif
 
 # A loop marked `omp simd` that clang leaves as it is on some processor is no fault of ours.
@@ -76,9 +76,8 @@ KERNEL_release := -O3 -fno-stack-protector $(if $(STACK_CLASH),-fno-stack-clash-
 BASE_CFLAGS := -std=c11 $(WARNINGS) $(OPENMP) -fPIC -fno-semantic-interposition -ffile-prefix-map=$(CURDIR)=. $(FLAGS_$(FLAVOUR)) $(CFLAGS)
 # With ccache a file that was compiled before, in this checkout or in another one, is not compiled again. Without it all works the same.
 COMPILE := $(shell command -v ccache) $(CC) $(BASE_CFLAGS)
-export CCACHE_DEPEND := 1
 export CCACHE_BASEDIR := $(CURDIR)
-LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(SYSTEM_LIBS) -l$(if $(wildcard /usr/lib64/libopenblaso.so),openblaso,openblas) $(if $(filter 1,$(ONEDNN)),-ldnnl) $(if $(filter 1,$(GLPK)),-lglpk) -lsnappy -lm
+LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(SYSTEM_LIBS) $(if $(filter 1,$(ONEDNN)),-ldnnl) $(if $(filter 1,$(GLPK)),-lglpk) -lsnappy -ldl -lm
 
 # The folder says how a file of lib/tensor/cpu is compiled: simd/ once for each instruction set, chosen at run time; tile/ for those that multiply bf16, if the compiler knows them; host/, which looks at the processor, plainly.
 ISAS := base $(if $(filter x86_64 amd64,$(MACHINE)),avx2 $(if $(filter 1,$(HAVE_AVX512)),avx512)) $(if $(filter 1,$(HAVE_TILES)),avx512_bf16)
@@ -116,7 +115,8 @@ COMPILE_ALL = $(and $(DUTY),$(filter portable,$(DUTY_OF)))
 PROGRAM := $(if $(wildcard cmd/app/main.c),$(BUILD)/tune)
 
 .PHONY: all always check format format-check deps test build test-built test-long test-all fuzz tune-bench bench bench-peers demo install uninstall layers headers quiet golden-update clean help
-.SECONDARY:
+# Objects of tests are made on the way to their programs. Without this line they would be deleted again.
+.PRECIOUS: $(BUILD)/%.o
 all: $(BUILD)/libtune.a $(PROGRAM) ## build ./tune (what plain `make` does)
 	@$(if $(PROGRAM),cmp -s $(PROGRAM) tune || cp $(PROGRAM) tune)
 
@@ -166,7 +166,9 @@ $(BUILD)/fuzzer_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/support.a $(BUILD
 	$(CC) $(BASE_CFLAGS) -fsanitize=fuzzer $(LDFLAGS) $^ -lcmocka $(LIBS) -o $@
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 
-DEPS_PRESENT = pkg-config --exists $(PKGS) cmocka 2>/dev/null && printf '\043include <cblas.h>\n\043include <snappy-c.h>\n' | $(CC) $(TUNE_CPPFLAGS) $(shell pkg-config --cflags openblas 2>/dev/null) -x c -fsyntax-only - 2>/dev/null
+# OpenBLAS is loaded by the program (lib/tensor/openblas.h): the library is needed, its headers are not.
+OPENBLAS_PRESENT = $(if $(filter Darwin,$(SYSTEM)),test -e $(BREWED)/opt/openblas,PATH="$$PATH:/sbin:/usr/sbin" ldconfig -p | grep -q 'libopenblaso*\.so\.0')
+DEPS_PRESENT = pkg-config --exists $(PKGS) cmocka 2>/dev/null && $(OPENBLAS_PRESENT) && printf '\043include <snappy-c.h>\n' | $(CC) $(TUNE_CPPFLAGS) -x c -fsyntax-only - 2>/dev/null
 deps: ## install the system packages (apt, dnf or brew)
 	@sudo=; [ "$$(id -u)" = 0 ] || ! command -v sudo >/dev/null || sudo=sudo; \
 	if command -v apt-get >/dev/null; then export DEBIAN_FRONTEND=noninteractive; $$sudo apt-get update -q; \

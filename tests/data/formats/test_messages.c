@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "data/data.h"
+#include "data/formats/message.h"
 
 static char folder[256];
 static Tokenizer *tokenizer;
@@ -48,6 +49,7 @@ static int clean_up(void **state) {
 }
 
 static void append_note(void *context, const char *text) {
+    if (strstr(text, NO_END)) return; /* none of these templates writes a special token */
     const char *row = strstr(text, "1 row with ");
     str_printf(context, "%s%s", ((Str *)context)->len ? "; " : "", row ? row + strlen("1 row with ") : text);
 }

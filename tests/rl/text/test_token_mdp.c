@@ -188,8 +188,8 @@ TEST(values_by_td_approach_the_exact_ones) {
     TextPass pass = {.tape = tape_new(device_cpu(), DT_F32, 0), .temperature = 20, .max_tokens = 1000, .value_head = value->head};
     policy_of(&pass, model, &all, policy);
     check_ok(mdp_evaluate(&world->mdp, policy, &(MdpOptions){.world = world}, arena, &exact));
-    OptimizerConfig optimizer;
-    check_ok(recipe_optimizer(recipe, &optimizer));
+    Stepper stepper;
+    check_ok(stepper_init(&stepper, recipe, 1));
     for (int64_t update = 0; update < 1500; update++) {
         experience_clear(&e, 1);
         for (int64_t i = 0; i < 64; i++) { /* completions of the policy */
@@ -208,7 +208,7 @@ TEST(values_by_td_approach_the_exact_ones) {
         returns_td_lambda(&tokens, (Bootstrap){0}, gamma, 0, e.targets);
         value_loss(&(ValueBatch){.n = e.n_tokens, .values = e.values, .targets = e.targets}, 0, grad, &metrics);
         check_ok(text_pass_backward(&pass, &(TextGradients){.values = grad}));
-        text_value_update(value, recipe, &optimizer, 0.01 / (1 + (double)update / 100), update + 1);
+        text_value_update(value, recipe, &stepper, 0.01 / (1 + (double)update / 100), update + 1);
     }
     tape_record(pass.tape, false);
     check_ok(text_pass_forward(&pass, value->model, &all, 0, all.n, &(TextResults){.values = all.values}));
