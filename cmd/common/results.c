@@ -11,7 +11,7 @@
 /* Devices and pipes may be read and written. */
 static bool same_file(const struct stat *file, const char *path) {
     struct stat other;
-    return stat(path, &other) == 0 && S_ISREG(other.st_mode) && other.st_dev == file->st_dev && other.st_ino == file->st_ino;
+    return file_stat(path, &other) == 0 && S_ISREG(other.st_mode) && other.st_dev == file->st_dev && other.st_ino == file->st_ino;
 }
 
 /* What commands left beside a model may be replaced. */
@@ -53,7 +53,7 @@ static bool in_model(const struct stat *file, const char *dir) {
 
 Status check_output(const char *output, const char *const *inputs, size_t n) {
     struct stat file;
-    if (!output || stat(output, &file) != 0 || !S_ISREG(file.st_mode)) return ST_OK;
+    if (!output || file_stat(output, &file) != 0 || !S_ISREG(file.st_mode)) return ST_OK;
     for (size_t i = 0; i < n; i++) {
         if (!inputs[i] || !(dir_exists(inputs[i]) ? in_model(&file, inputs[i]) : same_file(&file, inputs[i]))) continue;
         status_fail(ST_CONFIG, "output '%s' is one of the inputs", output);

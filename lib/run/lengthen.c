@@ -94,7 +94,7 @@ static Status write_record(const Lengthening *longer, const Run *run, const char
 static Status forget_end(const Run *run) {
     const char *path = run_path(run, "finished.json");
     if (!path) return ST_RESOURCE;
-    if (unlink(path) != 0) return errno == ENOENT ? ST_OK : status_errno(errno, "cannot remove '%s'", path);
+    if (UNTIL_DONE(unlink(path)) != 0) return errno == ENOENT ? ST_OK : status_errno(errno, "cannot remove '%s'", path);
     return dir_sync(run_dir(run));
 }
 
