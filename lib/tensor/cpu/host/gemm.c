@@ -168,6 +168,7 @@ static const void *tile_prepare(TileShape *shape) {
     if (!with_onednn || shape->k == 0) return NULL;
     const void *prepared = onednn_tile(shape, row_tile_of(shape->dtype));
     if (prepared) return prepared;
+    if (memory_is_short()) return NULL;
     if (!shape->packed) {
         ASSERT(shape->dtype == DT_F32, "no product of %lld rows in %s", (long long)shape->m, dtype_name(shape->dtype));
         return NULL; /* OpenBLAS */
@@ -260,6 +261,10 @@ static void tile_run(const TileShape *shape, const void *prepared, const void *a
 #endif
     (void)prepared;
     if (cpu_planning()) return;
+    if (shape->packed || shape->dtype != DT_F32) { /* the library found no memory: this step is given up */
+        memset(c, 0, (size_t)(shape->m * shape->n) * sizeof *c);
+        return;
+    }
     cblas_sgemm(CblasRowMajor, shape->transpose_a ? CblasTrans : CblasNoTrans, shape->transpose_b ? CblasTrans : CblasNoTrans, (blasint)shape->m,
                 (blasint)shape->n, (blasint)shape->k, 1, a, (blasint)shape->lda, b, (blasint)shape->ldb, 0, c, (blasint)shape->ldc);
 }
