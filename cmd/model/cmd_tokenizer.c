@@ -58,24 +58,40 @@ static Status make_way(const char *file) {
     return status;
 }
 
-/* The tokenizer and, where there are special tokens, which of them ends a text. */
-static Status result_write(const Command *command, const Train *job, const BpeTrained *trained) {
-    const char *file = path_join(command->arena, job->output, "tokenizer.json"),
-               *settings = path_join(command->arena, job->output, "tokenizer_config.json");
-    if (!file || !settings) return ST_RESOURCE;
-    TRY(dir_make(job->output));
-    if (job->force) TRY(make_way(file));
-    if (job->force) TRY(make_way(settings));
-    TRY(file_write_all(file, str_text(&trained->json), trained->json.len));
+typedef struct Result {
+    const Train *job;
+    const BpeTrained *trained;
+    Arena *arena;
+} Result;
+
+static Status write_settings(const Train *job, const char *path) {
     JsonWriter w = {.pretty = true};
     jw_object(&w, NULL);
     jw_string(&w, "tokenizer_class", "PreTrainedTokenizerFast");
     if (job->bos) jw_string(&w, "bos_token", job->bos);
     if (job->special.n > 0) jw_string(&w, "eos_token", job->eos ? job->eos : job->special.items[0]);
     jw_end_object(&w);
-    Status status = file_write_all(settings, str_text(&w.text), w.text.len);
+    Status status = file_write_all(path, str_text(&w.text), w.text.len);
     jw_release(&w);
     return status;
+}
+
+/* The tokenizer and, where there are special tokens, which of them ends a text. tokenizer.json comes last: it says that a tokenizer is there. */
+static Status write_files(void *context, const char *dir) {
+    const Result *result = context;
+    const Train *job = result->job;
+    const char *file = path_join(result->arena, dir, "tokenizer.json"), *settings = path_join(result->arena, dir, "tokenizer_config.json");
+    if (!file || !settings) return ST_RESOURCE;
+    if (job->force) TRY(make_way(file));
+    if (job->force) TRY(make_way(settings));
+    TRY(write_settings(job, settings));
+    return file_write_all(file, str_text(&result->trained->json), result->trained->json.len);
+}
+
+/* A new folder is whole or not there; one that is there may hold anything else, and gets the files one by one. */
+static Status result_write(const Command *command, const Train *job, const BpeTrained *trained) {
+    Result result = {job, trained, command->arena};
+    return dir_exists(job->output) ? write_files(&result, job->output) : dir_build(job->output, write_files, &result);
 }
 
 static void print_json(const Train *job, const BpeTrained *trained, double seconds) {
