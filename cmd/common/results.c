@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files that commands write: never over an input, whole or not at all. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "lib/base/memory.h"
 #include "cmd/common/results.h"
 #include "cmd/app/terminal.h"
 
@@ -42,7 +44,9 @@ static bool in_model(const struct stat *file, const char *dir) {
     size_t n = 0;
     bool found = false;
     Arena *arena = arena_new(0);
-    if (arena && dir_list(dir, arena, &names, &n) != ST_OK) n = 0;
+    Status status = arena ? dir_list(dir, arena, &names, &n) : ST_RESOURCE;
+    if (status == ST_RESOURCE) memory_no_answer(EIO, dir); /* it may be one of its files */
+    if (status != ST_OK) n = 0;
     for (size_t i = 0; i < n && !found; i++) {
         const char *path = belongs_to_model(names[i]) ? path_join(arena, dir, names[i]) : NULL;
         found = path && same_file(file, path);

@@ -63,7 +63,7 @@ static Status add_open_file(Hasher *hasher, int fd, const char *path) {
 
 /* Its name (the ending says how it is read) and all of its bytes. */
 static Status add_file(Hasher *hasher, const char *path, FileStamp *stamp) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = UNTIL_DONE(open(path, O_RDONLY | O_CLOEXEC));
     if (fd < 0) return status_errno(errno, "cannot open '%s'", path);
     struct stat info;
     add_text(hasher, path_name(path));

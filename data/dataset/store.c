@@ -101,7 +101,7 @@ static int open_nameless(const char *folder) {
     if (fd < 0) {
         Str path = {0};
         str_printf(&path, "%s/.tune-rows-XXXXXX", folder);
-        if (path.data) fd = mkostemp(path.data, O_CLOEXEC);
+        if (path.data) fd = UNTIL_DONE(mkostemp(path.data, O_CLOEXEC));
         if (fd >= 0) UNTIL_DONE(unlink(path.data));
         str_release(&path);
     }
@@ -372,7 +372,7 @@ static Status check_store(Store *store, const StoreKey *key, int64_t vocab_size)
 
 Status store_open(const char *path, const StoreKey *key, int64_t vocab_size, Store **result) {
     *result = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = UNTIL_DONE(open(path, O_RDONLY | O_CLOEXEC));
     if (fd < 0) return status_errno(errno, "cannot open '%s'", path);
     struct stat info;
     Store *store = NULL;

@@ -75,7 +75,7 @@ static int64_t newest_checkpoint(const char *dir, Arena *arena) {
 /* A run holds the lock of its log as long as its process lives. */
 static RunEnd end_by_lock(const char *log) {
     struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
-    int fd = log ? open(log, O_RDONLY | O_CLOEXEC) : -1;
+    int fd = log ? UNTIL_DONE(open(log, O_RDONLY | O_CLOEXEC)) : -1;
     bool known = fd >= 0 && fcntl(fd, RUN_ASK_LOCK, &lock) == 0;
     if (fd >= 0) close(fd);
     return !known ? END_UNKNOWN : lock.l_type == F_UNLCK ? END_KILLED : END_GOES_ON;

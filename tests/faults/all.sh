@@ -12,7 +12,7 @@ trap 'exit 130' INT TERM
 [ -n "${TMPDIR:-}" ] || ! [ -w /dev/shm ] || export TMPDIR=/dev/shm
 . tests/faults/scenarios.sh
 [ $# -gt 0 ] || set -- $(for s in $SCENARIOS; do echo "${s%:*}"; done)
-printf '%s\n' "$@" | xargs -P "${JOBS:-$(getconf _NPROCESSORS_ONLN)}" -n 1 sh tests/cli/faults.sh "$tune" | grep -vE '^(scenario|\[)'
+printf '%s\n' "$@" | xargs -P "${JOBS:-$(getconf _NPROCESSORS_ONLN)}" -n 1 sh tests/cli/faults.sh "$tune" | grep --line-buffered -vE '^(scenario|\[)'
 echo
 LC_ALL=C sort "$ROWS" | awk 'BEGIN { form = "%-10s %-10s %6s %8s %7s %6s %5s %5s %5s %5s %6s\n"
         printf form, "scenario", "kind", "points", "unharmed", "message", "wrong", "code", "half", "lost", "abort", "theirs" }

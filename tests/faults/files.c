@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <linux/magic.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -24,6 +25,7 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -65,11 +67,18 @@ static bool refused(int of) {
     return what > 0;
 }
 
+/* What the kernel itself makes up is on no disk. */
+static bool is_on_a_disk(const char *path) { return strncmp(path, "/proc/", 6) != 0 && strncmp(path, "/sys/", 5) != 0; }
+
 /* Files and folders count; pipes, sockets and standard error do not. */
 static bool counts(int fd) {
     struct stat info;
-    return fd != STDERR_FILENO && syscall(SYS_newfstatat, fd, "", &info, 0x1000 /* AT_EMPTY_PATH */) == 0 &&
-           (S_ISREG(info.st_mode) || S_ISDIR(info.st_mode));
+    struct statfs system;
+    if (fd == STDERR_FILENO || syscall(SYS_newfstatat, fd, "", &info, AT_EMPTY_PATH) != 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)))
+        return false;
+    if (syscall(SYS_fstatfs, fd, &system) != 0) return true;
+    return system.f_type != PROC_SUPER_MAGIC && system.f_type != SYSFS_MAGIC && system.f_type != CGROUP_SUPER_MAGIC &&
+           system.f_type != CGROUP2_SUPER_MAGIC;
 }
 
 #define NEXT(pointer, name)                       \
@@ -84,7 +93,7 @@ static bool is_there(int dir, const char *path) { return syscall(SYS_faccessat, 
 
 static int open_at(int dir, const char *path, int flags, int mode) {
     bool writes = flags & (O_CREAT | O_TRUNC);
-    if (refused(ANY | DESCRIPTOR | WAITS | (writes ? ROOM | CHANGES : 0))) return -1;
+    if (refused(DESCRIPTOR | (is_on_a_disk(path) ? ANY | WAITS : 0) | (writes ? ROOM | CHANGES : 0))) return -1;
     bool was = is_there(dir, path);
     int fd = (int)syscall(SYS_openat, dir, path, flags, mode);
     if (fd >= 0 && (flags & O_TMPFILE) != O_TMPFILE) journal_open(fd, path, !was, flags & O_TRUNC);
@@ -213,13 +222,17 @@ int remove(const char *path) {
 
 /* ---- what is there ---- */
 
-int stat(const char *path, struct stat *info) { return refused(ANY) ? -1 : (int)syscall(SYS_newfstatat, AT_FDCWD, path, info, 0); }
-int lstat(const char *path, struct stat *info) { return refused(ANY) ? -1 : (int)syscall(SYS_newfstatat, AT_FDCWD, path, info, AT_SYMLINK_NOFOLLOW); }
-int fstat(int fd, struct stat *info) {
-    return counts(fd) && refused(ANY) ? -1 : (int)syscall(SYS_newfstatat, fd, "", info, 0x1000 /* AT_EMPTY_PATH */);
+int stat(const char *path, struct stat *info) {
+    return refused(is_on_a_disk(path) ? ANY : 0) ? -1 : (int)syscall(SYS_newfstatat, AT_FDCWD, path, info, 0);
 }
-int access(const char *path, int mode) { return refused(ANY) ? -1 : (int)syscall(SYS_faccessat, AT_FDCWD, path, mode); }
-ssize_t readlink(const char *path, char *to, size_t size) { return refused(ANY) ? -1 : syscall(SYS_readlinkat, AT_FDCWD, path, to, size); }
+int lstat(const char *path, struct stat *info) {
+    return refused(is_on_a_disk(path) ? ANY : 0) ? -1 : (int)syscall(SYS_newfstatat, AT_FDCWD, path, info, AT_SYMLINK_NOFOLLOW);
+}
+int fstat(int fd, struct stat *info) { return counts(fd) && refused(ANY) ? -1 : (int)syscall(SYS_newfstatat, fd, "", info, AT_EMPTY_PATH); }
+int access(const char *path, int mode) { return refused(is_on_a_disk(path) ? ANY : 0) ? -1 : (int)syscall(SYS_faccessat, AT_FDCWD, path, mode); }
+ssize_t readlink(const char *path, char *to, size_t size) {
+    return refused(is_on_a_disk(path) ? ANY : 0) ? -1 : syscall(SYS_readlinkat, AT_FDCWD, path, to, size);
+}
 
 char *realpath(const char *path, char *to) {
     char *(*real)(const char *, char *);

@@ -3,7 +3,7 @@
 #   text    standard output                        file    the file $out, and others beside it
 #   folder  the folder $out, whole or not there     run     a run directory, which --resume brings to its end
 # `again` is '' the first time and --resume afterwards.
-SCENARIOS='tokenize:text render:text check:text inspect:text generate:text eval:text solve:text
+SCENARIOS='tokenize:text render:text check:text inspect:text generate:text onednn:text eval:text solve:text
     rows:file scores:file filter:file convert:file grad:file show:file
     merge:folder replace:folder init:folder tokenizer:folder tokens:file
     lora:run full:run longer:run anew:run cached:run reward:run q_learning:run ppo:run dqn:run grpo:run ppo_text:run dpo:run ilql:run synth:run teacher:run'
@@ -47,6 +47,7 @@ scenario() {
     check) t data check data.train="$work/train.jsonl" model.path="$work/model" ;;
     inspect) t inspect "$work/model" ;;
     generate) t generate "$work/model" --prompt abc --temperature 0 --max-new-tokens 4 ;;
+    onednn) (export TUNE_GEMM=onednn && t generate "$work/model" --prompt abc --temperature 0 --max-new-tokens 2) ;;
     eval) t eval "$work/model" --data "$work/train.jsonl" --json --quiet ;;
     solve) t mdp solve FrozenLake-v1 --gamma 0.9 --json ;;
     rows) t generate "$work/model" --input "$work/train.jsonl" --temperature 0 --max-new-tokens 4 -o "$out" --quiet ;;
