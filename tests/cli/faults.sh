@@ -53,7 +53,7 @@ same() { result | cmp -s - "$work/right.$name"; }
 as_before() { result | cmp -s - "$work/before.$name"; }
 leftovers() { find "$disk" | grep -v '/out\.cache/' | grep -qE "$temporary"; }
 # The other libraries' own ends.
-theirs() { grep -qE 'libgomp|OpenBLAS|terminate called|error while loading|cannot allocate memory in static TLS|could not create a primitive' "$work/err"; }
+theirs() { grep -qE 'libgomp|OpenBLAS|terminate called|libgcc_s|error while loading|cannot allocate memory in static TLS|could not create a primitive' "$work/err"; }
 
 # ---- what came of it: one word in $outcome, and more in $why ----
 
