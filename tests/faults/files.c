@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <limits.h>
 #include <linux/magic.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -270,6 +271,22 @@ int socket(int domain, int type, int protocol) { return refused(DESCRIPTOR) ? -1
 int socketpair(int domain, int type, int protocol, int ends[2]) {
     return refused(DESCRIPTOR) ? -1 : (int)syscall(SYS_socketpair, domain, type, protocol, ends);
 }
+
+/* ---- the same with the size of their memory, as _FORTIFY_SOURCE calls them ---- */
+
+int __open_2(const char *path, int flags);
+int __openat_2(int dir, const char *path, int flags);
+ssize_t __read_chk(int fd, void *bytes, size_t size, size_t room);
+ssize_t __pread_chk(int fd, void *bytes, size_t size, off_t at, size_t room);
+ssize_t __readlink_chk(const char *path, char *to, size_t size, size_t room);
+char *__realpath_chk(const char *path, char *to, size_t room);
+
+int __open_2(const char *path, int flags) { return open_at(AT_FDCWD, path, flags, 0); }
+int __openat_2(int dir, const char *path, int flags) { return open_at(dir, path, flags, 0); }
+ssize_t __read_chk(int fd, void *bytes, size_t size, size_t room) { return size <= room ? read(fd, bytes, size) : (abort(), -1); }
+ssize_t __pread_chk(int fd, void *bytes, size_t size, off_t at, size_t room) { return size <= room ? pread(fd, bytes, size, at) : (abort(), -1); }
+ssize_t __readlink_chk(const char *path, char *to, size_t size, size_t room) { return size <= room ? readlink(path, to, size) : (abort(), -1); }
+char *__realpath_chk(const char *path, char *to, size_t room) { return room >= PATH_MAX ? realpath(path, to) : (abort(), NULL); }
 
 /* ---- streams, of the calls above ---- */
 
