@@ -289,17 +289,22 @@ static Status write_file(Merge *merge, size_t file) {
     return status;
 }
 
-static Status write_index(const Merge *merge) {
-    IndexedTensor *tensors = arena_alloc(merge->arena, merge->n_jobs * sizeof *tensors);
+static uint64_t all_bytes(const Merge *merge) {
     uint64_t bytes = 0;
-    if (!tensors) return ST_RESOURCE;
     for (size_t i = 0; i < merge->n_jobs; i++) {
         const Job *job = &merge->jobs[i];
-        tensors[i] = (IndexedTensor){job->name, path_name(merge->base->files->files[job->file])};
         bytes += job->passthrough ? job->passthrough->bytes
                                   : (uint64_t)tensor_count(module_tensor(merge->base, job->module, job->bias)) * dtype_size(job->dtype);
     }
-    return safetensors_write_index(merge->made, tensors, merge->n_jobs, bytes);
+    return bytes;
+}
+
+static Status write_index(const Merge *merge) {
+    IndexedTensor *tensors = arena_alloc(merge->arena, merge->n_jobs * sizeof *tensors);
+    if (!tensors) return ST_RESOURCE;
+    for (size_t i = 0; i < merge->n_jobs; i++)
+        tensors[i] = (IndexedTensor){merge->jobs[i].name, path_name(merge->base->files->files[merge->jobs[i].file])};
+    return safetensors_write_index(merge->made, tensors, merge->n_jobs, all_bytes(merge));
 }
 
 /* The template that an adapter was trained with goes with the model: the first one's that has one. */
@@ -388,6 +393,7 @@ static Status write_output(void *context, const char *made) {
     Merge *merge = context;
     merge->made = made;
     TRY(check_output(merge)); /* another process may have made it meanwhile */
+    TRY(dir_check_space(made, all_bytes(merge)));
     TRY(write_directory(merge));
     return merge->config->prove ? merge_prove(merge) : ST_OK;
 }

@@ -92,7 +92,8 @@ static Status check_lines_name(const char *path) {
 Status result_open(ResultFile *result, const char *path) {
     *result = (ResultFile){.to_file = path != NULL, .writer = {.fd = -1}};
     if (path) TRY(check_lines_name(path));
-    return path ? writer_open(&result->writer, path) : ST_OK;
+    if (path) TRY(writer_open(&result->writer, path));
+    return writer_alone(&result->writer); /* the rows of one and what another one rejected would stay beside each other */
 }
 
 Status result_line(ResultFile *result, const Str *line) {

@@ -22,13 +22,27 @@ static Status check_scale(double scale, DType dtype) {
     return status_hint(ST_USAGE, "0.02 is usual");
 }
 
+/* Only a model gives way: --force with a wrong path must not move anybody's files. */
+static Status check_directory(const Command *command, const Init *job) {
+    const char *settings = path_join(command->arena, job->output, "config.json");
+    if (!settings) return ST_RESOURCE;
+    if (!file_exists(job->output) && !dir_exists(job->output)) return ST_OK;
+    status_fail(ST_CONFIG, "'%s' is there already%s", job->output, job->force ? " and is no model: it is not replaced" : "");
+    if (!job->force) return status_hint(ST_CONFIG, "name a new directory, or --force, which keeps the old one as NAME.1");
+    if (!file_exists(settings)) return status_hint(ST_CONFIG, "name a new directory");
+    bool input = path_inside(command->arguments[0], job->output) || path_inside(".", job->output);
+    return input ? status_hint(status_fail(ST_CONFIG, "'%s' cannot be replaced: it is in use", job->output), "name a new directory") : ST_OK;
+}
+
 typedef struct InitModel {
+    const Command *command;
     const Init *job;
     const char *config, *from;
 } InitModel; /* from: a directory with a tokenizer, or NULL */
 
 static Status write_model(void *context, const char *dir) {
     const InitModel *model = context;
+    TRY(check_directory(model->command, model->job)); /* another process may have made it meanwhile */
     TRY(model_write_random(dir, model->config, dtype_from_text(model->job->dtype), (uint64_t)model->job->seed, model->job->scale));
     return model->from ? model_copy_files(model->from, dir) : ST_OK;
 }
@@ -43,18 +57,6 @@ static void print_json(const Init *job) {
     jw_end_object(&w);
     print_result("%s\n", str_text(&w.text));
     jw_release(&w);
-}
-
-/* Only a model gives way: --force with a wrong path must not move anybody's files. */
-static Status check_directory(const Command *command, const Init *job) {
-    const char *settings = path_join(command->arena, job->output, "config.json");
-    if (!settings) return ST_RESOURCE;
-    if (!file_exists(job->output) && !dir_exists(job->output)) return ST_OK;
-    status_fail(ST_CONFIG, "'%s' is there already%s", job->output, job->force ? " and is no model: it is not replaced" : "");
-    if (!job->force) return status_hint(ST_CONFIG, "name a new directory, or --force, which keeps the old one as NAME.1");
-    if (!file_exists(settings)) return status_hint(ST_CONFIG, "name a new directory");
-    bool input = path_inside(command->arguments[0], job->output) || path_inside(".", job->output);
-    return input ? status_hint(status_fail(ST_CONFIG, "'%s' cannot be replaced: it is in use", job->output), "name a new directory") : ST_OK;
 }
 
 static Status cmd_init_run(const Command *command, void *context) {
@@ -72,7 +74,7 @@ static Status cmd_init_run(const Command *command, void *context) {
     if (status == ST_OK)
         status = json_read_config_text(str_text(&config), config.len, path, false, &json); /* what is wrong with it is said of this file */
     json_decref(json);
-    if (status == ST_OK) status = dir_build_with_backup(job->output, write_model, &(InitModel){job, str_text(&config), from}, &kept);
+    if (status == ST_OK) status = dir_build_with_backup(job->output, write_model, &(InitModel){command, job, str_text(&config), from}, &kept);
     if (status == ST_OK) show_line("wrote %s", job->output);
     if (status == ST_OK && kept.len > 0) show_line("the model that was in '%s' is kept in '%s'", job->output, str_text(&kept));
     str_release(&config);

@@ -59,39 +59,39 @@ static Status make_way(const char *file) {
 }
 
 typedef struct Result {
+    const Command *command;
     const Train *job;
     const BpeTrained *trained;
-    Arena *arena;
 } Result;
 
-static Status write_settings(const Train *job, const char *path) {
+static Status check_place(const Command *command, const Train *job) {
+    const char *file = path_join(command->arena, job->output, "tokenizer.json");
+    if (!file) return ST_RESOURCE;
+    if (!file_exists(file) || job->force) return ST_OK;
+    return status_hint(status_fail(ST_CONFIG, "'%s' is there already", file),
+                       "name another directory with -o, or --force, which keeps the old file as NAME.1");
+}
+
+/* Which special token ends a text, and then the tokenizer: a folder with the second has the first. */
+static Status write_both(void *context) {
+    const Result *result = context;
+    const Train *job = result->job;
+    const char *file = path_join(result->command->arena, job->output, "tokenizer.json"),
+               *settings = path_join(result->command->arena, job->output, "tokenizer_config.json");
+    if (!file || !settings) return ST_RESOURCE;
+    TRY(check_place(result->command, job)); /* another process may have made it meanwhile */
+    TRY(dir_make(job->output));
+    if (job->force) TRY(make_way(file));
+    if (job->force) TRY(make_way(settings));
     JsonWriter w = {.pretty = true};
     jw_object(&w, NULL);
     jw_string(&w, "tokenizer_class", "PreTrainedTokenizerFast");
     if (job->bos) jw_string(&w, "bos_token", job->bos);
     if (job->special.n > 0) jw_string(&w, "eos_token", job->eos ? job->eos : job->special.items[0]);
     jw_end_object(&w);
-    Status status = file_write_all(path, str_text(&w.text), w.text.len);
+    Status status = file_write_all(settings, str_text(&w.text), w.text.len);
     jw_release(&w);
-    return status;
-}
-
-/* The tokenizer and, where there are special tokens, which of them ends a text. tokenizer.json comes last: it says that a tokenizer is there. */
-static Status write_files(void *context, const char *dir) {
-    const Result *result = context;
-    const Train *job = result->job;
-    const char *file = path_join(result->arena, dir, "tokenizer.json"), *settings = path_join(result->arena, dir, "tokenizer_config.json");
-    if (!file || !settings) return ST_RESOURCE;
-    if (job->force) TRY(make_way(file));
-    if (job->force) TRY(make_way(settings));
-    TRY(write_settings(job, settings));
-    return file_write_all(file, str_text(&result->trained->json), result->trained->json.len);
-}
-
-/* A new folder is whole or not there; one that is there may hold anything else, and gets the files one by one. */
-static Status result_write(const Command *command, const Train *job, const BpeTrained *trained) {
-    Result result = {job, trained, command->arena};
-    return dir_exists(job->output) ? write_files(&result, job->output) : dir_build(job->output, write_files, &result);
+    return status == ST_OK ? file_write_all(file, str_text(&result->trained->json), result->trained->json.len) : status;
 }
 
 static void print_json(const Train *job, const BpeTrained *trained, double seconds) {
@@ -111,7 +111,7 @@ static Status cmd_tokenizer_train(const Command *command, const Train *job, BpeT
     double start = clock_seconds();
     for (size_t i = 1; i < command->n_arguments; i++) TRY(file_add(trainer, command->arguments[i]));
     TRY(bpe_trainer_finish(trainer, &trained));
-    Status status = trained.n_words > 0 ? result_write(command, job, &trained)
+    Status status = trained.n_words > 0 ? dir_alone(job->output, write_both, &(Result){command, job, &trained})
                                         : status_fail(ST_INPUT, "there is no text in '%s'%s", command->arguments[1],
                                                       command->n_arguments > 2 ? " and the other files" : "");
     if (status == ST_OK && trained.vocab_size < (size_t)job->vocab_size)
@@ -140,11 +140,7 @@ static Status cmd_tokenizer_start(const Command *command, void *context) {
     TRY(command_needs(command, 2, COUNT_OF(command->arguments)));
     if (!job->output) return status_fail(ST_USAGE, "tune tokenizer train needs -o DIR");
     if (job->vocab_size <= 0) return status_fail(ST_USAGE, "tune tokenizer train needs --vocab-size N, larger than 0");
-    const char *file = path_join(command->arena, job->output, "tokenizer.json");
-    if (!file) return ST_RESOURCE;
-    if (file_exists(file) && !job->force)
-        return status_hint(status_fail(ST_CONFIG, "'%s' is there already", file),
-                           "name another directory with -o, or --force, which keeps the old file as NAME.1");
+    TRY(check_place(command, job));
     if (job->eos && !is_special(job, job->eos)) return status_fail(ST_USAGE, "--eos '%s' is none of the special tokens", job->eos);
     TRY(bpe_trainer_new((size_t)job->vocab_size, job->special.items, job->special.n, &trainer));
     Status status = job->bos ? bpe_trainer_bos(trainer, job->bos) : ST_OK;

@@ -227,7 +227,7 @@ static void sweep(const char *folder, Arena *arena) {
         const char *path = path_join(arena, folder, names[i]);
         int fd = path ? UNTIL_DONE(open(path, O_RDWR | O_CLOEXEC)) : -1;
         if (fd < 0) continue;
-        if (UNTIL_DONE(flock(fd, LOCK_EX | LOCK_NB)) == 0) UNTIL_DONE(unlink(path));
+        if (UNTIL_DONE(flock(fd, LOCK_EX | LOCK_NB)) == 0) (void)UNTIL_DONE(unlink(path));
         close(fd);
     }
 }

@@ -102,7 +102,7 @@ static int open_nameless(const char *folder) {
         Str path = {0};
         str_printf(&path, "%s/.tune-rows-XXXXXX", folder);
         if (path.data) fd = UNTIL_DONE(mkostemp(path.data, O_CLOEXEC));
-        if (fd >= 0) UNTIL_DONE(unlink(path.data));
+        if (fd >= 0) (void)UNTIL_DONE(unlink(path.data));
         str_release(&path);
     }
     return fd;
@@ -119,7 +119,7 @@ static int open_named(const char *folder, const char *name, char **temporary) {
         str_printf(&path, "%s/.%s.tmp-%ld-%llx", folder, name, (long)getpid(), (unsigned long long)(clock_seconds() * 1e9));
         fd = UNTIL_DONE(open(str_text(&path), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
         if (fd < 0 && errno != EEXIST) break;
-        if (fd >= 0) UNTIL_DONE(flock(fd, LOCK_EX));
+        if (fd >= 0) (void)UNTIL_DONE(flock(fd, LOCK_EX));
         if (fd >= 0 && fstat(fd, &info) == 0 && info.st_nlink > 0) break;
         if (fd >= 0) close(fd);
     } while (true);
@@ -234,7 +234,7 @@ Status store_finish(StoreWriter *writer, const char *about, size_t about_len, St
 
 void store_abandon(StoreWriter *writer) {
     if (!writer) return;
-    if (writer->temporary) UNTIL_DONE(unlink(writer->temporary));
+    if (writer->temporary) (void)UNTIL_DONE(unlink(writer->temporary));
     if (writer->words.fd >= 0) close(writer->words.fd);
     if (writer->table.fd >= 0) close(writer->table.fd);
     if (writer->hash) XXH3_freeState(writer->hash);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* format: a regular expression (PCRE2, Unicode) that must be found in the answer, or in the prompt. ^ and $ are line ends only with (?m). */
 #include "data/filter/filter_kinds.h"
+#include "lib/base/log.h"
+#include "lib/base/regex.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
+#include <stdatomic.h>
 
 enum { COMPLETION, PROMPT };
 static const OptionSpec options[] = {
@@ -13,7 +14,8 @@ static const OptionSpec options[] = {
 };
 
 typedef struct Patterns {
-    pcre2_code *patterns[2];
+    Regex *patterns[2];
+    atomic_size_t undecided; /* texts on which one of them took too many steps */
 } Patterns;
 
 static Status filter_format_open(Filter *filter) {
@@ -24,41 +26,40 @@ static Status filter_format_open(Filter *filter) {
     filter->info.stage = !filter->options[COMPLETION].text ? FILTER_PROMPT : filter->options[PROMPT].text ? FILTER_BOTH : FILTER_ANSWER;
     for (size_t i = 0; i < 2; i++) {
         const OptionValue *option = &filter->options[i];
-        int code;
-        PCRE2_SIZE at;
+        RegexFault fault;
         if (!option->text) continue;
-        patterns->patterns[i] = pcre2_compile((PCRE2_SPTR)option->text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
-        if (!patterns->patterns[i]) {
-            PCRE2_UCHAR reason[256];
-            pcre2_get_error_message(code, reason, sizeof reason);
-            return filter_refuse(filter, option->node->line, "cannot read the expression '%s' at byte %zu: %s", option->text, (size_t)at,
-                                 (const char *)reason);
-        }
-        pcre2_jit_compile(patterns->patterns[i], PCRE2_JIT_COMPLETE);
+        patterns->patterns[i] = regex_new(option->text, REGEX_UNICODE, 0, &fault);
+        if (!patterns->patterns[i])
+            return filter_refuse(filter, option->node->line, "cannot read the expression '%s' at byte %zu: %s", option->text, fault.at, fault.reason);
     }
     return ST_OK;
 }
 
 static void filter_format_close(Filter *filter) {
     Patterns *patterns = filter->state;
-    for (size_t i = 0; patterns && i < 2; i++) pcre2_code_free(patterns->patterns[i]);
+    size_t n = patterns ? atomic_load(&patterns->undecided) : 0;
+    if (n > 0)
+        log_message(LOG_WARNING, "filter 'format': the expression takes too many steps on %zu text%s, which were rejected", n, n == 1 ? "" : "s");
+    for (size_t i = 0; patterns && i < 2; i++) regex_free(patterns->patterns[i]);
 }
 
-/* What takes longer than PCRE2's limit does not match. */
-static bool matches(const pcre2_code *pattern, Slice text) {
-    pcre2_match_data *match = pcre2_match_data_create(1, NULL);
-    bool found = match && pcre2_match(pattern, (PCRE2_SPTR)(text.data ? text.data : ""), text.len, 0, 0, match, NULL) >= 0;
-    pcre2_match_data_free(match);
-    return found;
+/* NULL, or what is wrong with the text. */
+static const char *judge(Patterns *patterns, size_t which, Slice text) {
+    RegexResult result = regex_find(patterns->patterns[which], text, 0, 0, NULL);
+    if (result == REGEX_FOUND) return NULL;
+    if (result == REGEX_UNDECIDED) {
+        atomic_fetch_add(&patterns->undecided, 1);
+        return which == PROMPT ? "whether the prompt has the form that is asked for takes too many steps to tell"
+                               : "whether the answer has the form that is asked for takes too many steps to tell";
+    }
+    return which == PROMPT ? "the prompt does not have the form that is asked for" : "the answer does not have the form that is asked for";
 }
 
 static bool filter_format_rejects(const Filter *filter, const FilterRow *row, FilterResult *finding) {
-    const Patterns *patterns = filter->state;
+    Patterns *patterns = filter->state;
     Str room = {0};
-    if (patterns->patterns[PROMPT] && !matches(patterns->patterns[PROMPT], filter_field(row, "prompt", &room)))
-        finding->what = "the prompt does not have the form that is asked for";
-    else if (patterns->patterns[COMPLETION] && row->completion.data && !matches(patterns->patterns[COMPLETION], row->completion))
-        finding->what = "the answer does not have the form that is asked for";
+    if (patterns->patterns[PROMPT]) finding->what = judge(patterns, PROMPT, filter_field(row, "prompt", &room));
+    if (!finding->what && patterns->patterns[COMPLETION] && row->completion.data) finding->what = judge(patterns, COMPLETION, row->completion);
     str_release(&room);
     return finding->what != NULL;
 }

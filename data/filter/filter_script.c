@@ -2,10 +2,9 @@
 /* script: the share of letters that are of one script, such as Latin, Cyrillic, Han or Arabic, by Unicode's property of that name: a cheap sign of
  * the language. Texts without letters pass. */
 #include "data/filter/filter_kinds.h"
+#include "lib/base/regex.h"
 
 #include <ctype.h>
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
 
 enum { SCRIPT, MIN_SHARE, ON };
 static const OptionSpec options[] = {
@@ -17,16 +16,8 @@ static const OptionSpec options[] = {
 };
 
 typedef struct Patterns {
-    pcre2_code *letters, *script;
+    Regex *letters, *script;
 } Patterns; /* runs of letters, and of letters of the script */
-
-static pcre2_code *filter_script_compile(const char *pattern) {
-    int code;
-    PCRE2_SIZE at;
-    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
-    if (compiled) pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
-    return compiled;
-}
 
 static Status filter_script_open(Filter *filter) {
     const OptionValue *script = &filter->options[SCRIPT];
@@ -41,8 +32,8 @@ static Status filter_script_open(Filter *filter) {
     }
     Str pattern = {0};
     str_printf(&pattern, "[^\\P{L}\\P{%s}]+", name);
-    patterns->letters = filter_script_compile("\\p{L}+");
-    patterns->script = filter_script_compile(str_text(&pattern));
+    patterns->letters = regex_new("\\p{L}+", REGEX_UNICODE, 0, NULL);
+    patterns->script = regex_new(str_text(&pattern), REGEX_UNICODE, 0, NULL);
     str_release(&pattern);
     if (!patterns->letters) return status_fail(ST_RESOURCE, "out of memory for the filter 'script'");
     return patterns->script ? ST_OK
@@ -53,20 +44,18 @@ static Status filter_script_open(Filter *filter) {
 static void filter_script_close(Filter *filter) {
     Patterns *patterns = filter->state;
     if (!patterns) return;
-    pcre2_code_free(patterns->letters);
-    pcre2_code_free(patterns->script);
+    regex_free(patterns->letters);
+    regex_free(patterns->script);
 }
 
-/* Characters that the pattern's runs cover. */
-static size_t covered(const pcre2_code *pattern, Slice text) {
-    pcre2_match_data *match = pcre2_match_data_create(1, NULL);
-    size_t n = 0, at = 0;
-    while (match && at < text.len && pcre2_match(pattern, (PCRE2_SPTR)text.data, text.len, at, at ? PCRE2_NO_UTF_CHECK : 0, match, NULL) > 0) {
-        const PCRE2_SIZE *range = pcre2_get_ovector_pointer(match);
-        n += text_characters((Slice){text.data + range[0], range[1] - range[0]});
-        at = range[1];
+/* Characters that the pattern's runs cover. A run takes no steps back, so it is always decided. */
+static size_t covered(const Regex *pattern, Slice text) {
+    RegexMatch match;
+    size_t n = 0;
+    for (size_t at = 0; at < text.len && regex_find(pattern, text, at, 0, &match) == REGEX_FOUND;) {
+        n += text_characters((Slice){text.data + match.begin, match.end - match.begin});
+        at = match.end;
     }
-    pcre2_match_data_free(match);
     return n;
 }
 

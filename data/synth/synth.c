@@ -535,7 +535,7 @@ static Status run_rounds(Synth *s, SynthResult *result) {
     s->started = clock_seconds();
     Status status = make_rows(s);
     synth_report_progress(s, result);
-    if (status == ST_RESOURCE && !status_hint_text()[0])
+    if ((status == ST_RESOURCE || status == ST_INTERRUPTED) && !status_hint_text()[0])
         return status_hint(status, "what was answered is kept in '%s': go on with --resume", s->recipe->output);
     if (status != ST_OK) return status;
     TRY(synth_file_close(&s->rows_file));

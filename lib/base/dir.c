@@ -120,7 +120,9 @@ Status dir_list(const char *path, Arena *arena, char ***names, size_t *count) {
     *names = NULL;
     *count = 0;
     if (!path) return ST_RESOURCE;
-    DIR *dir = opendir(path);
+    DIR *dir;
+    do dir = opendir(path);
+    while (!dir && errno == EINTR);
     if (!dir) return status_errno(errno, "cannot open folder '%s'", path);
     Status status = ST_OK;
     char **found = NULL;
@@ -228,7 +230,7 @@ static Status put_in_place(const char *made, const char *dir, const char *old) {
     bool replaces = dir_exists(dir);
     if (replaces) TRY(dir_rename(dir, old));
     Status status = dir_rename(made, dir);
-    if (status != ST_OK && replaces) UNTIL_DONE(rename(old, dir));
+    if (status != ST_OK && replaces) (void)UNTIL_DONE(rename(old, dir));
     if (status != ST_OK || !replaces) return status;
     int error = remove_tree(old);
     if (error != 0) log_message(LOG_WARNING, "'%s' is written, but what it replaces stays as '%s': %s", dir, old, strerror(error));
@@ -271,6 +273,40 @@ static void name_all(Building *b, const char *dir) {
     str_printf(&b->lock, "%s.%s.tune-lock", str_text(&b->above), name);
 }
 
+static void release_names(Building *b) {
+    str_release(&b->above);
+    str_release(&b->path);
+    str_release(&b->made);
+    str_release(&b->old);
+    str_release(&b->lock);
+}
+
+/* The folder above is made where it is missing. */
+static Status lock_building(const char *dir, const Building *b, int *lock) {
+    if (b->above.len) TRY(dir_make(str_text(&b->above)));
+    return take_lock(dir, str_text(&b->lock), lock);
+}
+
+static void unlock_building(const Building *b, int lock) {
+    if (lock < 0) return;
+    unlink(str_text(&b->lock));
+    close(lock);
+}
+
+Status dir_alone(const char *dir, Status (*work)(void *context), void *context) {
+    if (!dir) return ST_RESOURCE;
+    char *real = realpath(dir, NULL);
+    Building b = {0};
+    int lock = -1;
+    name_all(&b, real ? real : dir);
+    Status status = lock_building(dir, &b, &lock);
+    if (status == ST_OK) status = work(context);
+    unlock_building(&b, lock);
+    release_names(&b);
+    free(real);
+    return status;
+}
+
 static Status base_dir_build(const Building *b, Status (*write)(void *context, const char *made), void *context, Str *kept) {
     const char *path = str_text(&b->path), *made = str_text(&b->made), *old = str_text(&b->old);
     Status status = clear_up(made, path, old);
@@ -289,18 +325,10 @@ Status dir_build_with_backup(const char *dir, Status (*write)(void *context, con
     int lock = -1;
     name_all(&b, real ? real : dir);
     Status status = dir_check_creatable(dir);
-    if (status == ST_OK && b.above.len) status = dir_make(str_text(&b.above));
-    if (status == ST_OK) status = take_lock(dir, str_text(&b.lock), &lock);
+    if (status == ST_OK) status = lock_building(dir, &b, &lock);
     if (status == ST_OK) status = base_dir_build(&b, write, context, kept);
-    if (lock >= 0) {
-        UNTIL_DONE(unlink(str_text(&b.lock)));
-        close(lock);
-    }
-    str_release(&b.above);
-    str_release(&b.path);
-    str_release(&b.made);
-    str_release(&b.old);
-    str_release(&b.lock);
+    unlock_building(&b, lock);
+    release_names(&b);
     free(real);
     return status;
 }

@@ -83,6 +83,8 @@ typedef struct FileWriter {
     Status status;
 } FileWriter; /* crc: zlib's crc32 of all bytes */
 Status writer_open(FileWriter *writer, const char *path);
+/* ST_CONFIG, and the writer is abandoned, where another process is writing a file of this name: for results, which would replace each other. */
+Status writer_alone(FileWriter *writer);
 void writer_write(FileWriter *writer, const void *bytes, size_t size); /* failures stick and show in commit */
 void writer_printf(FileWriter *writer, const char *format, ...) PRINTF_LIKE(2, 3);
 Status writer_flush(FileWriter *writer);  /* writes what is held back, and tells the first failure so far */
@@ -116,6 +118,8 @@ Status dir_list(const char *path, Arena *arena, char ***names, size_t *count); /
 Status dir_build(const char *dir, Status (*write)(void *context, const char *made), void *context);
 /* The same, but what was there before is kept: path_backup. *kept stays as it is where there was nothing. */
 Status dir_build_with_backup(const char *dir, Status (*write)(void *context, const char *made), void *context, Str *kept);
+/* Does `work`, which writes files of `dir` that belong together, while no other process does that, or builds it. ST_CONFIG: one does. */
+Status dir_alone(const char *dir, Status (*work)(void *context), void *context);
 /* ST_RESOURCE where the disk of this folder has no room for so many bytes; ST_OK where it does not say. */
 Status dir_check_space(const char *path, uint64_t bytes);
 char *path_join(Arena *arena, const char *dir, const char *name); /* NULL: no memory, or one of them is NULL */

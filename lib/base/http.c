@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/base/answers.h"
 #include "lib/base/system.h"
 #include "lib/base/http.h"
 #include "lib/base/log.h"
@@ -38,17 +39,22 @@ typedef struct Request {
     size_t tries, slot;
     size_t answers, at_first; /* of the client so far: when it was last told "too many", when it was first asked */
     Str *reply;
+    size_t *held, own; /* bytes of the replies to all requests, and of this one's */
     long code;
-    bool too_long, no_memory, again; /* again: it was put off once, and asked anew when the server answered others */
+    bool too_long, too_much, no_memory, again; /* again: it was put off once, and asked anew when the server answered others */
 } Request;
 
 static size_t receive(char *bytes, size_t size, size_t n, void *context) {
     Request *request = context;
     size_t len = size * n;
     request->too_long = request->reply->len + len > longest_reply;
-    request->no_memory = !request->too_long && !str_reserve(request->reply, len);
-    if (request->too_long || request->no_memory) return 0;
+    request->too_much = *request->held + len > answers_most();
+    if (request->too_long || request->too_much) return 0;
+    request->no_memory = !str_reserve(request->reply, len);
+    if (request->no_memory) return 0;
     str_append_n(request->reply, bytes, len);
+    *request->held += len;
+    request->own += len;
     return len;
 }
 
@@ -168,7 +174,7 @@ typedef struct Round {
     HttpClient *client;
     const Str *bodies;
     Request *requests;
-    size_t n, n_busy, by_slot[MOST_CONNECTIONS];
+    size_t n, n_busy, held, by_slot[MOST_CONNECTIONS];
     bool busy[MOST_CONNECTIONS];
     size_t *at;   /* the request that failed, or is in work */
     double until; /* above 0: it has failed; what runs may still end before then */
@@ -180,6 +186,8 @@ static void http_start(Round *round, size_t i, size_t slot) {
     Request *request = &round->requests[i];
     CURL *handle = round->client->handles[slot];
     str_clear(request->reply);
+    round->held -= request->own;
+    request->own = 0;
     request->state = RUNS;
     request->slot = slot;
     request->sent = clock_seconds();
@@ -264,6 +272,7 @@ static Status give_up(const Round *round, const Request *request, CURLcode resul
     const char *shown = round->client->shown, *why = round->client->why[request->slot];
     const char *many = request->tries > 1 ? " at last" : "";
     if (request->no_memory) return status_fail(ST_RESOURCE, "out of memory for what server '%s' answers", shown);
+    if (request->too_much) return answers_too_much("server", shown);
     if (request->too_long) return status_fail(ST_RESOURCE, "server '%s' answers with more than %zu MiB", shown, longest_reply >> 20);
     if (result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE) {
         status_fail(ST_RESOURCE, "server '%s' cannot be trusted: %s", shown, why[0] ? why : curl_easy_strerror(result));
@@ -337,8 +346,14 @@ static Status deliver_put_off(Round *round, bool all) {
         if (request->state != PUT_OFF || (!all && may_be_down(round, request))) continue;
         if (!request->again && (request->code >= 500 || request->code == 408 || request->code == 429)) {
             size_t answers = round->client->n_answers;
-            *request =
-                (Request){.state = WAITS, .reply = request->reply, .at_first = request->at_first, .answers = answers, .tries = 1, .again = true};
+            *request = (Request){.state = WAITS,
+                                 .reply = request->reply,
+                                 .held = request->held,
+                                 .own = request->own,
+                                 .at_first = request->at_first,
+                                 .answers = answers,
+                                 .tries = 1,
+                                 .again = true};
             str_clear(request->reply);
         } else
             TRY(deliver(round, i, request->code));
@@ -368,7 +383,7 @@ static bool hung_up(CURLcode result) {
 static Status put_off(Round *round, Request *request, CURLcode result, long code) {
     Status status = give_up(round, request, result, code);
     bool its_own = result == CURLE_OK ? code >= 400 && !is_of_all(code) : result == CURLE_OPERATION_TIMEDOUT || hung_up(result);
-    if (!round->client->options.takes_refusals || request->too_long || !its_own) return status;
+    if (!round->client->options.takes_refusals || request->too_long || request->too_much || !its_own) return status;
     failure_save(&round->refused, ST_RESOURCE);
     if (result != CURLE_OK) str_clear(request->reply);
     if (request->reply->len == 0) str_append(request->reply, status_text());
@@ -406,7 +421,7 @@ static Status finished(Round *round, size_t i, CURLcode result) {
     double pause = MIN(client->options.first_pause * pow(2, (double)MIN(request->tries, 60) - 1), longest_pause);
     if (after > 0) pause = (double)after;
     if (code == 429 || (code == 503 && after > 0)) slow_down(round, request, pause);
-    if (request->too_long || !worth_another_try(result, code) || request->tries > client->options.retries)
+    if (request->too_long || request->too_much || !worth_another_try(result, code) || request->tries > client->options.retries)
         return put_off(round, request, result, code);
     request->ready = clock_seconds() + pause;
     request->state = WAITS;
@@ -490,7 +505,7 @@ Status http_post_all(HttpClient *client, const Str *bodies, size_t n, Str *repli
     Round round = {.client = client, .bodies = bodies, .n = n, .requests = calloc(MAX(n, 1), sizeof *round.requests), .at = at};
     *at = 0;
     if (!round.requests) return status_errno(ENOMEM, "cannot ask server '%s'", client->shown);
-    for (size_t i = 0; i < n; i++) round.requests[i].reply = &replies[i];
+    for (size_t i = 0; i < n; i++) round.requests[i].reply = &replies[i], round.requests[i].held = &round.held;
     do {
         while (goes_on(&round)) {
             Status status = go_on(&round);

@@ -38,8 +38,9 @@ static void writer_failed(FileWriter *writer, int error) {
     writer->status = unwritable(writer);
 }
 
-/* Removes what writers of the same name left that are dead: their locks are free. */
-static void remove_leftovers(const char *path) {
+/* Removes what writers of the same name left that are dead: their locks are free. true: one is alive, not counting `own` (NULL: none). */
+static bool remove_leftovers(const char *path, const char *own) {
+    bool alive = false;
     Str folder = {0}, begin = {0}, left = {0};
     const char *last = path_name(path);
     str_append_n(&folder, path, (size_t)(last - path));
@@ -50,14 +51,20 @@ static void remove_leftovers(const char *path) {
         if (!text_starts_with(entry->d_name, str_text(&begin)) || !*digits || digits[strspn(digits, "0123456789")]) continue;
         str_clear(&left);
         str_printf(&left, "%s%s", str_text(&folder), entry->d_name);
+        if (own && strcmp(entry->d_name, path_name(own)) == 0) continue;
         int fd = UNTIL_DONE(open(str_text(&left), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-        if (fd >= 0 && UNTIL_DONE(flock(fd, LOCK_EX | LOCK_NB)) == 0) UNTIL_DONE(unlink(str_text(&left)));
-        if (fd >= 0) close(fd);
+        if (fd < 0) continue;
+        if (UNTIL_DONE(flock(fd, LOCK_EX | LOCK_NB)) == 0)
+            (void)UNTIL_DONE(unlink(str_text(&left)));
+        else
+            alive = alive || errno == EWOULDBLOCK;
+        close(fd);
     }
     if (dir) closedir(dir);
     str_release(&folder);
     str_release(&begin);
     str_release(&left);
+    return alive;
 }
 
 /* A new file that is locked as long as it is open. EBUSY: a process of this number is writing it. One that took it for a leftover before it was
@@ -68,7 +75,7 @@ static int open_new(const char *temporary) {
         int fd = UNTIL_DONE(open(temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
         if (fd < 0 && errno == EEXIST) errno = EBUSY;
         if (fd < 0) return -1;
-        UNTIL_DONE(flock(fd, LOCK_EX | LOCK_NB)); /* a file system without locks only loses the check */
+        (void)UNTIL_DONE(flock(fd, LOCK_EX | LOCK_NB)); /* a file system without locks only loses the check */
         if (fstat(fd, &info) != 0 || info.st_nlink > 0) return fd;
         close(fd);
     }
@@ -78,13 +85,13 @@ static int open_new(const char *temporary) {
 
 /* A dead process of this number may have left its file where there are no locks to tell that: nobody else has the number. */
 static int open_own(const char *path, const char *temporary) {
-    remove_leftovers(path);
+    remove_leftovers(path, NULL);
     int fd = open_new(temporary);
     if (fd >= 0 || errno != EBUSY) return fd;
     int old = UNTIL_DONE(open(temporary, O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
     bool busy = old >= 0 && UNTIL_DONE(flock(old, LOCK_EX | LOCK_NB)) != 0 && errno == EWOULDBLOCK;
     if (old >= 0) close(old);
-    if (!busy) UNTIL_DONE(unlink(temporary));
+    if (!busy) (void)UNTIL_DONE(unlink(temporary));
     errno = EBUSY;
     return busy ? -1 : open_new(temporary);
 }
@@ -116,6 +123,13 @@ Status writer_open(FileWriter *writer, const char *path) {
     }
     writer_abandon(writer);
     return status;
+}
+
+Status writer_alone(FileWriter *writer) {
+    if (writer->fd < 0 || !remove_leftovers(writer->path, writer->temporary)) return ST_OK;
+    Status status = status_fail(ST_CONFIG, "another process is writing '%s'", writer->path);
+    writer_abandon(writer);
+    return writer->status = status_hint(status, "wait for it, or choose another output");
 }
 
 /* 0, or the errno that it ended with. */
@@ -236,7 +250,7 @@ size_t writer_keep_lines(FileWriter *writer) {
 void writer_abandon(FileWriter *writer) {
     if (writer->fd >= 0) close(writer->fd);
     writer->fd = -1;
-    if (writer->temporary && writer->temporary[0]) UNTIL_DONE(unlink(writer->temporary));
+    if (writer->temporary && writer->temporary[0]) (void)UNTIL_DONE(unlink(writer->temporary));
     free(writer->path);
     free(writer->temporary);
     free(writer->buffer);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A program that runs beside this one and is asked in lines. */
 #include "lib/child/child.h"
+#include "lib/base/answers.h"
 #include "lib/base/file.h"
 #include "lib/child/sandbox.h"
 #include "lib/base/system.h"
@@ -244,8 +245,21 @@ void child_begin(Child *child, const char *text, size_t len, size_t n_lines, dou
     child->busy = true;
 }
 
+/* What all of them have said and nobody has taken yet is too much: *which is the one that said most. */
+static bool said_too_much(Child *const *children, size_t n, size_t *which) {
+    size_t all = 0, most = 0, at = n;
+    for (size_t i = 0; i < n; i++) {
+        if (!children[i]) continue;
+        all += children[i]->out.len;
+        if (children[i]->busy && children[i]->out.len > most) most = children[at = i]->out.len;
+    }
+    if (all <= answers_most() || at == n) return false;
+    children[ *which = at]->busy = false;
+    return true;
+}
+
 Status children_next(Child *const *children, size_t n, size_t *which, Str *reply) {
-    struct pollfd polled[MAX_CHILDREN][PIPES];
+    struct pollfd polled[MAX_CHILDREN * PIPES]; /* those of child i from i * PIPES on */
     ASSERT(n <= MAX_CHILDREN, "%zu programs", n);
     while (true) {
         double until = 0;
@@ -253,24 +267,26 @@ Status children_next(Child *const *children, size_t n, size_t *which, Str *reply
         for (size_t i = 0; i < n; i++) {
             Child *child = children[i];
             Status status;
-            for (int k = 0; k < PIPES; k++) polled[i][k] = (struct pollfd){.fd = -1};
+            for (int k = 0; k < PIPES; k++) polled[i * PIPES + (size_t)k] = (struct pollfd){.fd = -1};
             if (!child || !child->busy) continue;
             *which = i;
             if (settled(child, reply, &status)) return status;
             until = until == 0 ? child->until : MIN(until, child->until);
             for (int k = 0; k < PIPES; k++)
-                polled[i][k] = (struct pollfd){.fd = k == IN && child->sent == child->len ? -1 : child->fds[k], .events = k == IN ? POLLOUT : POLLIN};
+                polled[i * PIPES + (size_t)k] =
+                    (struct pollfd){.fd = k == IN && child->sent == child->len ? -1 : child->fds[k], .events = k == IN ? POLLOUT : POLLIN};
         }
         if (*which == n) return ST_OK;
+        if (said_too_much(children, n, which)) return answers_too_much("program", str_text(&children[*which]->name));
         if (interrupt_requested())
             return status_fail(ST_INTERRUPTED, "interrupted while waiting for program '%s'", str_text(&children[*which]->name));
         double left = MAX(until - clock_seconds(), 0);
-        if (poll(&polled[0][0], (nfds_t)(n * PIPES), (int)MIN(left * 1000 + 1, LOOK_EVERY)) < 0) {
+        if (poll(polled, (nfds_t)(n * PIPES), (int)MIN(left * 1000 + 1, LOOK_EVERY)) < 0) {
             if (errno != EINTR) return status_errno(errno, "cannot wait for program '%s'", str_text(&children[*which]->name));
             continue;
         }
         for (size_t i = 0; i < n; i++)
-            if (children[i] && children[i]->busy) go_on(children[i], polled[i]);
+            if (children[i] && children[i]->busy) go_on(children[i], &polled[i * PIPES]);
     }
 }
 

@@ -58,6 +58,7 @@ static const int refused[] = {
     SYS_finit_module,
     SYS_delete_module,
     SYS_kexec_load,
+    SYS_kexec_file_load,
     SYS_reboot,
     SYS_swapon,
     SYS_swapoff,
@@ -77,7 +78,6 @@ static const int refused[] = {
 #ifdef __x86_64__
     SYS_iopl,
     SYS_ioperm,
-    SYS_kexec_file_load,
     SYS_modify_ldt,
 #endif
 };

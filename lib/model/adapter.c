@@ -93,6 +93,7 @@ static Status check_lora(const Model *model, const LoraConfig *config) {
     if (config->target_regex) TRY(pattern_check(config->target_regex));
     for (size_t i = 0; i < config->n_rank_pattern; i++) TRY(pattern_check(config->rank_keys[i]));
     for (size_t i = 0; i < config->n_alpha_pattern; i++) TRY(pattern_check(config->alpha_keys[i]));
+    for (size_t i = 0; i < model->n_linears; i++) TRY(lora_decides(config, model->linears[i]->path));
     return ST_OK;
 }
 
@@ -129,11 +130,8 @@ static Status check_targets(const Model *model, const LoraConfig *config) {
 static Status check_patterns(const Model *model, const LoraConfig *config, const char *const *keys, size_t n, const char *what) {
     for (size_t k = 0; k < n; k++) {
         bool found = false;
-        Str pattern = {0};
-        str_printf(&pattern, "(.*\\.)?(%s)", keys[k]);
         for (size_t i = 0; i < model->n_linears && !found; i++)
-            found = lora_targets(config, model->linears[i]->path) && pattern_matches(str_text(&pattern), model->linears[i]->path);
-        str_release(&pattern);
+            found = lora_targets(config, model->linears[i]->path) && pattern_key_matches(keys[k], model->linears[i]->path);
         if (!found)
             return status_hint(status_fail(ST_CONFIG, "'%s' of %s matches no module that gets an adapter", keys[k], what),
                                "it is a module's name or path, or a regular expression for one");
@@ -412,6 +410,8 @@ static Status check_tying(const AdapterReader *reader, const char *dir) {
 static Status load_tensors(AdapterReader *reader, const char *dir) {
     Model *model = reader->model;
     TRY(check_tying(reader, dir));
+    for (size_t i = 0; i < model->n_linears; i++)
+        if (adapter_decides(reader->settings, model->linears[i]->path) != ST_OK) return status_prefix(ST_INPUT, "adapter_config.json in '%s'", dir);
     for (size_t i = 0; i < model->n_linears; i++) TRY(load_branch(reader, model->linears[i]));
     for (size_t i = 0; i < model->n_modules; i++) TRY(load_saved(reader, &model->modules[i]));
     return check_complete(reader, dir);

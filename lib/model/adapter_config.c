@@ -210,17 +210,35 @@ static int64_t layer_number(const char *path) {
     return -1;
 }
 
+static void layers_pattern(const char *before, int64_t number, Str *pattern) {
+    str_printf(pattern, "(?:^|.*?\\.)%s\\.%lld\\..*", before, (long long)number);
+}
+
 static bool in_layers(const AdapterSettings *settings, const char *path) {
     int64_t number = layer_number(path);
     bool listed = false, named = settings->n_layers_patterns == 0;
     for (size_t i = 0; i < settings->n_layers && !listed; i++) listed = settings->layers[i] == number;
     for (size_t i = 0; i < settings->n_layers_patterns && listed && !named; i++) {
         Str pattern = {0};
-        str_printf(&pattern, "(?:^|.*?\\.)%s\\.%lld\\..*", settings->layers_patterns[i], (long long)number);
+        layers_pattern(settings->layers_patterns[i], number, &pattern);
         named = pattern_matches(str_text(&pattern), path);
         str_release(&pattern);
     }
     return listed && named;
+}
+
+Status adapter_decides(const AdapterSettings *settings, const char *path) {
+    int64_t number = layer_number(path);
+    TRY(lora_decides(&settings->lora, path));
+    if (settings->excluded_regex) TRY(pattern_decides(settings->excluded_regex, path));
+    Status status = ST_OK;
+    for (size_t i = 0; i < settings->n_layers_patterns && status == ST_OK; i++) {
+        Str pattern = {0};
+        layers_pattern(settings->layers_patterns[i], number, &pattern);
+        status = pattern_decides(str_text(&pattern), path);
+        str_release(&pattern);
+    }
+    return status;
 }
 
 const char *adapter_left_out_by(const AdapterSettings *settings, const char *path) {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* LoRA (arXiv 2106.09685) with PEFT's rules: which modules a setting means, their rank and scale, and how A and B start. */
+#include "lib/base/regex.h"
 #include "lib/nn/nn.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include <math.h>
-#include <pcre2.h>
 #include <string.h>
 
 /* RNG_INIT streams of adapters lie above those of whole models. */
@@ -20,29 +19,20 @@ bool module_matches(const char *path, const char *const *names, size_t n) {
     return false;
 }
 
-bool pattern_matches(const char *pattern, const char *path) {
-    int error;
-    PCRE2_SIZE where;
-    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_ANCHORED | PCRE2_ENDANCHORED, &error, &where, NULL);
-    if (!code) return false;
-    pcre2_match_data *match = pcre2_match_data_create_from_pattern(code, NULL);
-    int found = match ? pcre2_match(code, (PCRE2_SPTR)path, PCRE2_ZERO_TERMINATED, 0, 0, match, NULL) : -1;
-    pcre2_match_data_free(match);
-    pcre2_code_free(code);
-    return found >= 0;
+static RegexResult look(const char *pattern, const char *path) {
+    Regex *regex = regex_new(pattern, REGEX_WHOLE | REGEX_ONCE, 0, NULL);
+    RegexResult result = regex ? regex_find(regex, (Slice){path, strlen(path)}, 0, 0, NULL) : REGEX_NONE;
+    regex_free(regex);
+    return result;
 }
 
+bool pattern_matches(const char *pattern, const char *path) { return look(pattern, path) == REGEX_FOUND; }
+
 Status pattern_check(const char *pattern) {
-    int error;
-    PCRE2_SIZE where;
-    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, 0, &error, &where, NULL);
-    if (code) {
-        pcre2_code_free(code);
-        return ST_OK;
-    }
-    PCRE2_UCHAR text[128];
-    pcre2_get_error_message(error, text, sizeof text);
-    return status_fail(ST_CONFIG, "'%s' is not a regular expression: %s at character %zu", pattern, (const char *)text, (size_t)where + 1);
+    RegexFault fault;
+    Regex *regex = regex_new(pattern, REGEX_ONCE, 0, &fault);
+    regex_free(regex);
+    return regex ? ST_OK : status_fail(ST_CONFIG, "'%s' is not a regular expression: %s at character %zu", pattern, fault.reason, fault.at + 1);
 }
 
 bool lora_targets(const LoraConfig *config, const char *path) {
@@ -50,16 +40,39 @@ bool lora_targets(const LoraConfig *config, const char *path) {
     return config->n_targets == 0 || module_matches(path, config->targets, config->n_targets);
 }
 
-/* The first key that is the path's end, or a regex for it; -1 = none. */
+/* A key of rank_pattern or alpha_pattern is the path's end, or a regex for it. */
+static RegexResult look_key(const char *key, const char *path) {
+    Str pattern = {0};
+    str_printf(&pattern, "(.*\\.)?(%s)", key);
+    RegexResult result = look(str_text(&pattern), path);
+    str_release(&pattern);
+    return result;
+}
+
+/* The first one; -1 = none. */
 static int find_pattern(const char *const *keys, size_t n, const char *path) {
     int found = -1;
-    for (size_t i = 0; i < n && found < 0; i++) {
-        Str pattern = {0};
-        str_printf(&pattern, "(.*\\.)?(%s)", keys[i]);
-        if (pattern_matches(str_text(&pattern), path)) found = (int)i;
-        str_release(&pattern);
-    }
+    for (size_t i = 0; i < n && found < 0; i++)
+        if (look_key(keys[i], path) == REGEX_FOUND) found = (int)i;
     return found;
+}
+
+bool pattern_key_matches(const char *key, const char *path) { return look_key(key, path) == REGEX_FOUND; }
+
+static Status undecided(const char *pattern, const char *path) {
+    status_fail(ST_CONFIG, "the pattern '%s' takes too many steps on '%s'", pattern, path);
+    return status_hint(ST_CONFIG, "write it without repeats in repeats, such as (a+)+");
+}
+
+Status pattern_decides(const char *pattern, const char *path) { return look(pattern, path) == REGEX_UNDECIDED ? undecided(pattern, path) : ST_OK; }
+
+Status lora_decides(const LoraConfig *config, const char *path) {
+    if (config->target_regex) TRY(pattern_decides(config->target_regex, path));
+    for (size_t i = 0; i < config->n_rank_pattern + config->n_alpha_pattern; i++) {
+        const char *key = i < config->n_rank_pattern ? config->rank_keys[i] : config->alpha_keys[i - config->n_rank_pattern];
+        if (look_key(key, path) == REGEX_UNDECIDED) return undecided(key, path);
+    }
+    return ST_OK;
 }
 
 void lora_rank_and_scale(const LoraConfig *config, const char *path, int64_t *rank, double *scale, double *alpha) {

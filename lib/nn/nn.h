@@ -110,6 +110,11 @@ bool module_matches(const char *path, const char *const *names, size_t n);
 /* Whether the regex describes the whole path; false for what is no regex, which pattern_check tells (ST_CONFIG). */
 bool pattern_matches(const char *pattern, const char *path);
 Status pattern_check(const char *pattern);
+/* Whether the path ends as this key of rank_pattern or alpha_pattern says: a name, or a regex for the end. */
+bool pattern_key_matches(const char *key, const char *path);
+/* ST_CONFIG where the pattern, or one of `config`, takes too many steps to tell: the calls above then say false. */
+Status pattern_decides(const char *pattern, const char *path);
+Status lora_decides(const LoraConfig *config, const char *path);
 
 /* ---- multilayer perceptrons: policies and values of small worlds ---- */
 

@@ -157,18 +157,39 @@ static Status clean_files(Run *run) {
     return ST_OK;
 }
 
+/* Where the last whole line of the file's first `size` bytes ends. */
+static uint64_t whole_lines_end(const char *path, uint64_t size) {
+    char piece[4096];
+    int fd = UNTIL_DONE(open(path, O_RDONLY | O_CLOEXEC));
+    while (fd >= 0 && size > 0) {
+        size_t want = (size_t)MIN(size, (uint64_t)sizeof piece);
+        ssize_t got = pread(fd, piece, want, (off_t)(size - want));
+        if (got != (ssize_t)want) break;
+        while (want > 0 && piece[want - 1] != '\n') want--;
+        size -= (size_t)got - want;
+        if (want > 0) break;
+    }
+    if (fd >= 0) close(fd);
+    return size;
+}
+
+/* The checkpoint is good without the lines that a power cut, a copy or somebody took. */
+static Status warn_of_short_metrics(Run *run, uint64_t size, uint64_t bytes) {
+    uint64_t whole = whole_lines_end(run->metrics_path, size);
+    run_warn(run, "'%s' is shorter than at the checkpoint of step %lld: its last %llu bytes up to there are lost", run->metrics_path,
+             (long long)run->step, (unsigned long long)(bytes - whole));
+    return file_truncate(run->metrics_path, whole);
+}
+
 Status run_cut_metrics(Run *run, uint64_t bytes) {
     struct stat info;
-    char last = '\n';
     if (file_stat(run->metrics_path, &info) != 0) {
         if (bytes > 0 && errno != ENOENT) return status_errno(errno, "cannot resume: '%s'", run->metrics_path);
         if (bytes > 0) run_warn(run, "'%s' is missing: its lines up to step %lld are lost", run->metrics_path, (long long)run->step);
         return ST_OK;
     }
-    int fd = bytes > 0 && bytes <= (uint64_t)info.st_size ? UNTIL_DONE(open(run->metrics_path, O_RDONLY | O_CLOEXEC)) : -1;
-    ssize_t got = fd >= 0 ? UNTIL_DONE(pread(fd, &last, 1, (off_t)bytes - 1)) : 0;
-    if (fd >= 0) close(fd);
-    if (got == 1 && last != '\n')
+    if (bytes > (uint64_t)info.st_size) return warn_of_short_metrics(run, (uint64_t)info.st_size, bytes);
+    if (whole_lines_end(run->metrics_path, bytes) != bytes)
         return status_hint(status_fail(ST_INPUT, "cannot resume '%s': it is not what it was at the checkpoint of step %lld", run->metrics_path,
                                        (long long)run->step),
                            "bring the old file back, or choose another output");

@@ -54,8 +54,8 @@ typedef struct Manifest {
 Status checkpoint_verify(const char *dir, int64_t step, Manifest *manifest);
 /* Bytes in a file, 0 when it is missing; what is in it is on the disk afterwards. */
 Status file_sync_size(const char *path, uint64_t *size);
-/* Shortens metrics.jsonl to its first `bytes` bytes; where the file is missing that is a warning. ST_INPUT when it is shorter already, or no line
- * ends there: it is another file. */
+/* Shortens metrics.jsonl to its first `bytes` bytes; where the file is missing, or shorter, that is a warning, and its whole lines stay. ST_INPUT
+ * when no line ends there: it is another file. */
 Status run_cut_metrics(Run *run, uint64_t bytes);
 /* The failure `status` of a run stays what it is; save(context) keeps what there is to go on from, and *saved_step is the newest checkpoint's, -1 =
  * none. The hint and log.txt say what that is. */

@@ -260,14 +260,18 @@ Status pattern_from_json(Loader *loader, const json_t *node, Pattern **pattern) 
     return status_fail(ST_INPUT, "unknown kind of 'pattern' in '%s': expected 'String' or 'Regex'", loader->path);
 }
 
-/* The step limit is raised: a match may walk over a text of many megabytes. */
+/* A match may walk over a text of many megabytes, but (a+)+$ must not take seconds on thirty letters. */
+static uint32_t steps_for(size_t len) {
+    const size_t least = (size_t)1 << 24, most = (size_t)1 << 30, for_each_byte = (size_t)1 << 12;
+    return (uint32_t)MIN(least + for_each_byte * MIN(len, most / for_each_byte), most);
+}
+
 static Status matcher_init(Matcher *matcher) {
     matcher->data = pcre2_match_data_create(1, NULL);
     matcher->context = pcre2_match_context_create(NULL);
     matcher->stack = pcre2_jit_stack_create(32 << 10, 8 << 20, NULL);
     if (!matcher->data || !matcher->context) return status_fail(ST_RESOURCE, "no memory for matching patterns");
     if (matcher->stack) pcre2_jit_stack_assign(matcher->context, NULL, matcher->stack);
-    pcre2_set_match_limit(matcher->context, 1u << 30);
     return ST_OK;
 }
 
@@ -293,6 +297,7 @@ Status pattern_find(const Pattern *pattern, Matcher *matcher, const char *text, 
         return ST_OK;
     }
     if (!matcher->data) TRY(matcher_init(matcher));
+    pcre2_set_match_limit(matcher->context, steps_for(len));
     PCRE2_SPTR subject = (PCRE2_SPTR)text;
     int code = PCRE2_ERROR_JIT_STACKLIMIT;
     if (pattern->jit) code = pcre2_jit_match(pattern->code, subject, len, from, 0, matcher->data, matcher->context);

@@ -3,6 +3,7 @@
 #include "lib/base/memory.h"
 #include "lib/base/system.h"
 #include "lib/run/run_parts.h"
+#include "lib/train/stepper.h"
 #include "lib/train/train.h"
 
 #include <math.h>
@@ -24,8 +25,7 @@ typedef struct Trainer {
     const TrainerConfig *config;
     const Recipe *recipe;
     Params *params;
-    OptimizerConfig optimizer;
-    ScheduleConfig schedule;
+    Stepper stepper;
     Arena *arena;
     CheckpointItem *items;
     size_t n_items;
@@ -235,14 +235,12 @@ static Status train_step(Trainer *trainer, StepResult *result) {
     int64_t n_micro;
     *result = (StepResult){0};
     TRY(accumulate(trainer, result, &n_micro));
-    result->grad_norm = params_grad_norm(trainer->params);
+    result->grad_norm = stepper_norm(&trainer->stepper, trainer->params);
     if (!isfinite(result->grad_norm)) return not_finite(trainer, "the gradient", -1, n_micro);
-    result->learning_rate = trainer->recipe->train_learning_rate * schedule_factor(&trainer->schedule, trainer->state.step);
-    double scale = clip_scale(result->grad_norm, trainer->recipe->train_max_grad_norm);
+    result->learning_rate = stepper_rate(&trainer->stepper, trainer->state.step);
     TRY(memory_check(ST_OK)); /* rows or gradients may lack something */
     trainer->torn = true;
-    optimizer_step(&trainer->optimizer, trainer->params, scale, result->learning_rate, trainer->state.step + 1);
-    params_zero_grad(trainer->params);
+    stepper_update(&trainer->stepper, trainer->params, result->grad_norm, result->learning_rate, trainer->state.step + 1);
     TRY(memory_check(ST_OK));
     trainer->torn = false;
     result->seconds = clock_seconds() - began;
@@ -481,9 +479,8 @@ Status trainer_load_result(const Run *run, TrainResult *result) {
 }
 
 static Status trainer_start(Trainer *trainer) {
-    TRY(recipe_optimizer(trainer->recipe, &trainer->optimizer));
-    TRY(recipe_schedule(trainer->recipe, trainer->config->task.total_steps, &trainer->schedule));
-    TRY(optimizer_init(&trainer->optimizer, trainer->params, trainer->arena));
+    TRY(stepper_init(&trainer->stepper, trainer->recipe, trainer->config->task.total_steps));
+    TRY(optimizer_init(&trainer->stepper.optimizer, trainer->params, trainer->arena));
     TRY(collect_items(trainer));
     TRY(load_checkpoint(trainer));
     trainer->began = clock_seconds();

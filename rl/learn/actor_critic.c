@@ -155,14 +155,13 @@ static Status actor_critic_make(Learner *learner, ActorCritic *ac, bool values, 
     double per_update = (double)recipe->rl_num_steps * (double)recipe->rl_num_envs;
     TRY(check_parts(recipe, env->copies, parts));
     TRY(policy_config(recipe, values, &config));
-    TRY(recipe_optimizer(recipe, &ac->optimizer));
-    TRY(recipe_schedule(recipe, (int64_t)ceil((double)learner->total_steps / per_update), &ac->schedule));
+    TRY(stepper_init(&ac->stepper, recipe, (int64_t)ceil((double)learner->total_steps / per_update)));
     if (recipe->rl_normalize_observations && env->observation.n > 0)
         return status_hint(
             status_fail(ST_CONFIG, "'rl.normalize_observations' fits no environment whose observations are numbered states, such as '%s'", env->id),
             "leave it out");
     TRY(policy_init(&ac->policy, &config, &env->observation, &env->action, learner->seed, device_cpu(), DT_F32, learner->arena));
-    TRY(optimizer_init(&ac->optimizer, &ac->policy.params, learner->arena));
+    TRY(optimizer_init(&ac->stepper.optimizer, &ac->policy.params, learner->arena));
     if (recipe->rl_normalize_observations) TRY(moments_init(&ac->observed, env->observation.size, learner->arena));
     if (recipe->rl_normalize_rewards) TRY(reward_scale_init(&ac->scale, recipe->rl_gamma, env->copies, learner->arena));
     rollout_init(&ac->rollout, recipe->rl_normalize_observations ? &ac->observed : NULL, recipe->rl_normalize_rewards ? &ac->scale : NULL);
@@ -193,7 +192,7 @@ static Status take_room(ActorCritic *ac, Learner *learner) {
 Status actor_critic_reserve(Learner *learner, TrainMemory *memory) {
     ActorCritic *ac = learner->self;
     TRY(take_room(ac, learner));
-    memory_add_networks(memory, &ac->policy.params, &ac->optimizer);
+    memory_add_networks(memory, &ac->policy.params, &ac->stepper.optimizer);
     return policy_plan(&ac->policy, &(PolicyRows){.acting = learner->env->copies, .valued = all_rows(ac), .learned = most_rows(ac)},
                        &memory->activations);
 }
@@ -257,23 +256,20 @@ static Status not_finite(const ActorCritic *ac, const Learner *learner) {
 /* A step, by the parts of the policy: the thread that made a part's gradient has it, the weights and the averages in its cache. */
 typedef struct StepOfParts {
     ActorCritic *ac;
-    double scale, rate;
+    double norm, rate;
 } StepOfParts;
 
 static void step_part(void *context, int64_t i) {
     const StepOfParts *step = context;
     Params part = policy_part(&step->ac->policy, i == 1);
-    optimizer_step(&step->ac->optimizer, &part, step->scale, step->rate, step->ac->optimizer_steps);
-    params_zero_grad(&part);
+    stepper_update(&step->ac->stepper, &part, step->norm, step->rate, step->ac->optimizer_steps);
 }
 
 Status actor_critic_step(ActorCritic *ac, Learner *learner, Measures *measures) {
-    const Recipe *recipe = learner->recipe;
     const double *squares = ac->minibatch.grad_squares;
     double norm = sqrt(squares[0] + squares[1]);
     if (!isfinite(norm)) return not_finite(ac, learner);
-    StepOfParts step = {ac, clip_scale(norm, recipe->train_max_grad_norm),
-                        recipe->train_learning_rate * schedule_factor(&ac->schedule, learner->updates)};
+    StepOfParts step = {ac, norm, stepper_rate(&ac->stepper, learner->updates)};
     ac->optimizer_steps++;
     if (in_halves(&ac->policy, &ac->minibatch))
         cpu_team_run(2, step_part, &step);

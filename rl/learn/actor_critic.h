@@ -12,6 +12,7 @@
 #define TUNE_ACTOR_CRITIC_H
 
 #include "rl/core/advantages.h"
+#include "lib/train/stepper.h"
 #include "rl/core/policy_losses.h"
 #include "rl/learn/rollout.h"
 #include "rl/core/value_losses.h"
@@ -49,8 +50,7 @@ typedef struct ActorCritic {
     Minibatch minibatch;
     Moments observed;
     RewardScale scale;
-    OptimizerConfig optimizer;
-    ScheduleConfig schedule;
+    Stepper stepper;
     int64_t optimizer_steps;
     int64_t parts; /* minibatches that a rollout is cut into */
     int64_t *rows; /* of the rollout, in the order in which they are learned from */

@@ -53,7 +53,7 @@ static Status dqn_learn(Learner *learner, RngKey key) {
     double norm;
     replay_sample(&dqn->D, key, learner_linear(learner, recipe->rl_priority_beta, 1, 1), &dqn->minibatch);
     TRY(q_learn(&dqn->loss, &dqn->Q, &dqn->target, dqn->tape, &dqn->minibatch));
-    TRY(stepper_step(&dqn->stepper, learner, &dqn->Q.params, ++dqn->optimizer_steps, &norm));
+    TRY(replay_step(&dqn->stepper, learner, &dqn->Q.params, ++dqn->optimizer_steps, &norm));
     replay_prioritise(&dqn->D, &dqn->minibatch, dqn->loss.errors);
     if (dqn->optimizer_steps % dqn->target_every == 0) q_network_blend(&dqn->Q, dqn->tau, &dqn->target);
     dqn->sums.n++;
@@ -71,7 +71,7 @@ static void dqn_report(Learner *learner, double epsilon) {
     learner_metric(learner, "loss", dqn->sums.loss / n);
     learner_metric(learner, "mean_q", dqn->sums.q / n);
     learner_metric(learner, "grad_norm", dqn->sums.grad_norm / n);
-    learner_metric(learner, "learning_rate", stepper_rate(&dqn->stepper, learner));
+    learner_metric(learner, "learning_rate", stepper_rate(&dqn->stepper, learner->updates));
     learner_metric(learner, "gradient_steps", n);
 }
 
@@ -120,7 +120,7 @@ static Status dqn_make(Learner *learner, Dqn *dqn) {
         .alpha = recipe->rl_priority_alpha,
     };
     TRY(policy_config(recipe, false, &network.shape));
-    TRY(stepper_init(&dqn->stepper, learner));
+    TRY(replay_stepper_init(learner, &dqn->stepper));
     TRY(replay_init(&dqn->D, &replay, arena));
     TRY(replay_batch_init(&dqn->minibatch, recipe->train_batch_size, &replay, arena));
     TRY(q_network_init(&dqn->Q, &network, true, learner->seed, device_cpu(), DT_F32, arena));

@@ -126,7 +126,7 @@ static Status learn_critics(Learner *learner) {
         tensor_seed_grad(sac->tape, results[j], sac->dq[j]);
     }
     TRY(tape_backward(sac->tape));
-    TRY(stepper_step(&sac->stepper, learner, &sac->critics.params, sac->optimizer_steps, &norm));
+    TRY(replay_step(&sac->stepper, learner, &sac->critics.params, sac->optimizer_steps, &norm));
     sac->sums.grad_norm += norm;
     return ST_OK;
 }
@@ -172,7 +172,7 @@ static Status learn_actor(Learner *learner, RngKey key, double *mean_logprob) {
     TRY(tape_status(sac->tape));
     tensor_seed_grad(sac->tape, result, sac->doutput);
     TRY(tape_backward(sac->tape));
-    return stepper_step(&sac->stepper, learner, &sac->pi_params, sac->optimizer_steps, &norm);
+    return replay_step(&sac->stepper, learner, &sac->pi_params, sac->optimizer_steps, &norm);
 }
 
 /* Price: mean of -log alpha (log pi(a | s) + target entropy). */
@@ -181,7 +181,7 @@ static Status learn_price(Learner *learner, double mean_logprob) {
     double norm;
     if (!sac->log_alpha) return ST_OK;
     tensor_set(param_grad(&sac->price_params.items[0]), 0, -(mean_logprob + sac->target_entropy));
-    return stepper_step(&sac->stepper, learner, &sac->price_params, sac->optimizer_steps, &norm);
+    return replay_step(&sac->stepper, learner, &sac->price_params, sac->optimizer_steps, &norm);
 }
 
 static Status sac_learn(Learner *learner, uint64_t draw) {
@@ -239,7 +239,7 @@ static void sac_report(Learner *learner) {
     learner_metric(learner, "entropy", sac->sums.entropy / n);
     learner_metric(learner, "ent_coef", sac->sums.alpha / n);
     learner_metric(learner, "grad_norm", sac->sums.grad_norm / n);
-    learner_metric(learner, "learning_rate", stepper_rate(&sac->stepper, learner));
+    learner_metric(learner, "learning_rate", stepper_rate(&sac->stepper, learner->updates));
     learner_metric(learner, "gradient_steps", n);
 }
 
@@ -360,7 +360,7 @@ static Status sac_make(Learner *learner, Sac *sac) {
         .n_step = recipe->rl_n_step,
         .gamma = recipe->rl_gamma,
     };
-    TRY(stepper_init(&sac->stepper, learner));
+    TRY(replay_stepper_init(learner, &sac->stepper));
     TRY(replay_init(&sac->D, &replay, learner->arena));
     TRY(replay_batch_init(&sac->minibatch, sac->n, &replay, learner->arena));
     TRY(make_networks(learner, sac));

@@ -172,7 +172,7 @@ Status q_learn(QLoss *l, QNetwork *online, QNetwork *target, Tape *tape, const R
 
 /* ---- steps ---- */
 
-Status stepper_init(Stepper *stepper, const Learner *learner) {
+Status replay_stepper_init(const Learner *learner, Stepper *stepper) {
     const Recipe *recipe = learner->recipe;
     double per_update = (double)recipe->rl_num_steps * (double)recipe->rl_num_envs;
     if (learner->total_steps > 0 && recipe->rl_learning_starts > learner->total_steps) {
@@ -180,23 +180,17 @@ Status stepper_init(Stepper *stepper, const Learner *learner) {
                     (long long)recipe->rl_learning_starts, (long long)learner->total_steps);
         return status_hint(ST_CONFIG, "raise rl.total_steps, or lower rl.learning_starts");
     }
-    TRY(recipe_optimizer(recipe, &stepper->optimizer));
-    return recipe_schedule(recipe, (int64_t)ceil((double)learner->total_steps / per_update), &stepper->schedule);
+    return stepper_init(stepper, recipe, (int64_t)ceil((double)learner->total_steps / per_update));
 }
 
-double stepper_rate(const Stepper *stepper, const Learner *learner) {
-    return learner->recipe->train_learning_rate * schedule_factor(&stepper->schedule, learner->updates);
-}
-
-Status stepper_step(const Stepper *stepper, const Learner *learner, Params *params, int64_t step, double *norm) {
-    *norm = params_grad_norm(params);
+Status replay_step(const Stepper *stepper, const Learner *learner, Params *params, int64_t number, double *norm) {
+    *norm = stepper_norm(stepper, params);
     if (!isfinite(*norm)) {
         const Param *param = params_nonfinite(params, true);
         status_fail(ST_NUMERIC, "the gradient of '%s' holds a NaN or an infinity in update %lld", param ? param->name : "?",
                     (long long)learner->updates + 1);
         return status_hint(ST_NUMERIC, "lower train.learning_rate, or the rewards");
     }
-    optimizer_step(&stepper->optimizer, params, clip_scale(*norm, learner->recipe->train_max_grad_norm), stepper_rate(stepper, learner), step);
-    params_zero_grad(params);
+    stepper_update(stepper, params, *norm, stepper_rate(stepper, learner->updates), number);
     return ST_OK;
 }

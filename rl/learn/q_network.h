@@ -10,6 +10,7 @@
 #ifndef TUNE_Q_NETWORK_H
 #define TUNE_Q_NETWORK_H
 
+#include "lib/train/stepper.h"
 #include "rl/learn/policy.h"
 #include "rl/learn/replay.h"
 
@@ -61,14 +62,11 @@ Status q_loss_init(QLoss *loss, int64_t n, int64_t n_actions, Arena *arena);
 /* Adds the gradient of the weighted loss over a batch to online->params. Faults as q_network_forward. */
 Status q_learn(QLoss *loss, QNetwork *online, QNetwork *target, Tape *tape, const ReplayBatch *batch);
 
-/* An optimiser of some parameters, with the recipe's clip and learning rate. */
-typedef struct Stepper {
-    OptimizerConfig optimizer;
-    ScheduleConfig schedule;
-} Stepper;
-Status stepper_init(Stepper *stepper, const Learner *learner);
-/* Clips, steps, clears. `step` counts from 1; norm: of the gradient before. ST_NUMERIC naming the parameter whose gradient is not finite. */
-Status stepper_step(const Stepper *stepper, const Learner *learner, Params *params, int64_t step, double *norm);
-double stepper_rate(const Stepper *stepper, const Learner *learner);
+/* The optimiser and the schedule of a run that learns from stored transitions. ST_CONFIG where rl.learning_starts comes after the end of the run, and as
+ * stepper_init. */
+Status replay_stepper_init(const Learner *learner, Stepper *stepper);
+/* Clips, updates and sets gradients to zero. number: of the step, from 1; norm: of the gradient before it was clipped. ST_NUMERIC with the name of the
+ * parameter whose gradient is not finite. */
+Status replay_step(const Stepper *stepper, const Learner *learner, Params *params, int64_t number, double *norm);
 
 #endif

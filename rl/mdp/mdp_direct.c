@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Values of one policy: n linear equations (I - gamma P) V = r. */
 #include "lib/base/system.h"
+#include "lib/tensor/openblas.h"
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* LAPACK as Fortran names it; its C header is found in another place on every system. */
-void dgetrf_(const int *m, const int *n, double *a, const int *lda, int *pivots, int *info);
-void dgetrs_(const char *trans, const int *n, const int *columns, const double *a, const int *lda, const int *pivots, double *b, const int *ldb,
-             int *info, size_t trans_len);
-void dgbtrf_(const int *m, const int *n, const int *below, const int *above, double *a, const int *lda, int *pivots, int *info);
-void dgbtrs_(const char *trans, const int *n, const int *below, const int *above, const int *columns, const double *a, const int *lda,
-             const int *pivots, double *b, const int *ldb, int *info, size_t trans_len);
 
 typedef struct System {
     const MdpForm *form;
@@ -46,6 +39,7 @@ typedef struct Matrix {
     int *pivots;
     int n, rows, below, above;
     bool banded;
+    const OpenBlas *blas;
 } Matrix;
 
 /* How far from the diagonal entries lie. */
@@ -80,17 +74,18 @@ static double *matrix_at(const Matrix *matrix, int row, int column) {
 
 static void matrix_factor(const Matrix *matrix, int *info) {
     if (matrix->banded)
-        dgbtrf_(&matrix->n, &matrix->n, &matrix->below, &matrix->above, matrix->a, &matrix->rows, matrix->pivots, info);
+        matrix->blas->dgbtrf(&matrix->n, &matrix->n, &matrix->below, &matrix->above, matrix->a, &matrix->rows, matrix->pivots, info);
     else
-        dgetrf_(&matrix->n, &matrix->n, matrix->a, &matrix->n, matrix->pivots, info);
+        matrix->blas->dgetrf(&matrix->n, &matrix->n, matrix->a, &matrix->n, matrix->pivots, info);
 }
 
 static void matrix_solve(const Matrix *matrix, double *x) {
     int one = 1, info;
     if (matrix->banded)
-        dgbtrs_("N", &matrix->n, &matrix->below, &matrix->above, &one, matrix->a, &matrix->rows, matrix->pivots, x, &matrix->n, &info, 1);
+        matrix->blas->dgbtrs("N", &matrix->n, &matrix->below, &matrix->above, &one, matrix->a, &matrix->rows, matrix->pivots, x, &matrix->n, &info,
+                             1);
     else
-        dgetrs_("N", &matrix->n, &one, matrix->a, &matrix->n, matrix->pivots, x, &matrix->n, &info, 1);
+        matrix->blas->dgetrs("N", &matrix->n, &one, matrix->a, &matrix->n, matrix->pivots, x, &matrix->n, &info, 1);
 }
 
 static Status solve_direct(const System *system, double *V) {
@@ -106,6 +101,7 @@ static Status solve_direct(const System *system, double *V) {
            *r = malloc(((size_t)form->n + 1) * sizeof *r);
     int *pivots = matrix.pivots = malloc(((size_t)n + 1) * sizeof *pivots);
     Status status = a && x && r && pivots ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    if (n > 0 && status == ST_OK) status = openblas_load(1, &matrix.blas);
     if (status == ST_OK && n > 0) {
         for (int32_t s = 0; s < form->n; s++) {
             if (index[s] < 0) continue;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/train/stepper.h"
 #include "lib/train/trained_model.h"
 #include "lib/train/training.h"
 #include "rl/loop/rl_doctor.h"
@@ -30,8 +31,7 @@ typedef struct Ilql {
     double *q, *dq;                              /* (tokens of a pass, V) */
     double *target_q, *targets, *dv, *dlogprobs; /* (tokens of a pass and the states behind them) */
     int64_t cap_tokens;
-    OptimizerConfig optimizer;
-    ScheduleConfig schedule;
+    Stepper stepper;
     IlqlResult *result;
     Arena *arena;
     int64_t rows_per_step, steps_per_epoch, total_steps, done, began_step;
@@ -168,11 +168,10 @@ static Status ilql_step(void *context, int64_t number, Metrics *metrics) {
         n = text_pass_fit(&il->pass, &il->experience, i, il->experience.n);
         TRY(ilql_learn(il, i, n, total, &m));
     }
-    double norm = params_grad_norm(params), rate = il->recipe->train_learning_rate * schedule_factor(&il->schedule, il->done);
+    double norm = stepper_norm(&il->stepper, params), rate = stepper_rate(&il->stepper, il->done);
     if (!isfinite(loss_of(&il->loss, &m))) return not_finite(il, "loss");
     if (!isfinite(norm)) return not_finite(il, "gradient");
-    optimizer_step(&il->optimizer, params, clip_scale(norm, il->recipe->train_max_grad_norm), rate, il->done + 1);
-    params_zero_grad(params);
+    stepper_update(&il->stepper, params, norm, rate, il->done + 1);
     ilql_report(il, &m, norm, rate, metrics);
     il->done = number + 1;
     if (il->done % il->target_every == 0) ilql_heads_follow(&il->heads, il->tau);
@@ -358,8 +357,7 @@ static Status open_parts(Ilql *il) {
     il->steps_per_epoch = ((int64_t)il->rows.n + il->rows_per_step - 1) / il->rows_per_step;
     il->total_steps = total_of(il, r);
     TRY(recipe_check_steps(r, il->total_steps));
-    TRY(recipe_optimizer(r, &il->optimizer));
-    return recipe_schedule(r, il->total_steps, &il->schedule);
+    return stepper_init(&il->stepper, r, il->total_steps);
 }
 
 static Status ilql_load_result(void *context, const Run *run) {
@@ -426,7 +424,7 @@ static Status ilql_train(void *context, Run *run) {
         .summary = ilql_summary,
     };
     LoopResult all;
-    TRY(optimizer_init(&il->optimizer, &il->model->params, il->arena));
+    TRY(optimizer_init(&il->stepper.optimizer, &il->model->params, il->arena));
     TRY(loop_run(il->recipe, run, &task, &all));
     *il->result = (IlqlResult){.steps = all.steps, .first_loss = il->first_loss, .last_loss = il->last_loss, .seconds = all.seconds};
     return ST_OK;

@@ -144,7 +144,8 @@ Status offline_rows_read(const Recipe *recipe, const ModelConfig *model, const C
     row_notes_release(&reading.notes);
     TRY(status);
     rows->table.n = rows->n;
-    if (rows->n == 0) return status_fail(ST_INPUT, "'data.train' holds no rows; %lld were longer than data.max_length", (long long)rows->dropped);
+    if (rows->n == 0 && rows->dropped == 0) return status_fail(ST_INPUT, "the files of 'data.train' hold no rows");
+    if (rows->n == 0) return status_fail(ST_INPUT, "all %lld rows of 'data.train' are longer than data.max_length", (long long)rows->dropped);
     rows->mean_reward /= (double)rows->n;
     return ST_OK;
 }

@@ -20,7 +20,8 @@ Status pairs_none_left(const Pairs *pairs, const char *key) {
         str_printf(&text, "%s%s in %lld row%s (%s)", text.len ? "; " : "", reasons[i], (long long)pairs->dropped[i], plural(pairs->dropped[i]),
                    pairs->where[i]);
     }
-    status_fail(ST_INPUT, "no rows are left of '%s'%s%s", key, text.len ? ": " : "", str_text(&text));
+    if (text.len == 0) return status_fail(ST_INPUT, "the files of '%s' hold no rows", key);
+    status_fail(ST_INPUT, "no rows are left of '%s': %s", key, str_text(&text));
     str_release(&text);
     return status_hint(ST_INPUT, pairs->dropped[PAIR_TOO_LONG] > 0 ? "look at the files, or raise data.max_length" : "look at the files");
 }

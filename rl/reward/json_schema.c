@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "rl/reward/json_schema.h"
+#include "lib/base/regex.h"
 
 #include <math.h>
-#include <pcre2.h>
 #include <string.h>
+
+enum { MAX_STEPS = 1000000 }; /* of a pattern on a text */
 
 /* What the value of a keyword must be. */
 typedef enum Takes { A_SCHEMA, SCHEMAS, SCHEMA_MAP, COUNT, NUMBER, TRUTH, NAMES, TYPES, VALUES, VALUE, PATTERN, IGNORED } Takes;
@@ -68,17 +69,14 @@ static bool all_are(const json_t *node, bool single, bool (*good)(const json_t *
 
 static bool is_text(const json_t *node) { return json_is_string(node); }
 
-static pcre2_code *json_schema_compile(const char *pattern, size_t *at) {
-    int error;
-    return pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, at, NULL);
-}
-
 static Status check_pattern(const json_t *node, const char *where) {
-    size_t at = 0;
+    RegexFault fault;
     if (!json_is_string(node)) return wrong(where, "pattern", "a regular expression");
-    pcre2_code *code = json_schema_compile(json_string_value(node), &at);
-    pcre2_code_free(code);
-    return code ? ST_OK : status_fail(ST_CONFIG, "cannot read pattern '%s' in %s: wrong at character %zu", json_string_value(node), where, at);
+    Regex *regex = regex_new(json_string_value(node), REGEX_UNICODE | REGEX_ONCE, MAX_STEPS, &fault);
+    regex_free(regex);
+    return regex ? ST_OK
+                 : status_fail(ST_CONFIG, "cannot read pattern '%s' in %s: wrong at character %zu: %s", json_string_value(node), where, fault.at,
+                               fault.reason);
 }
 
 static Status check_schemas(const json_t *list, const char *name, const char *where) {
@@ -139,6 +137,11 @@ Status schema_check(const json_t *schema, const char *where) {
 }
 
 /* ---- does a value fit ---- */
+
+typedef struct Fitting {
+    bool undecided; /* a pattern took too many steps: whatever follows from it is not known */
+} Fitting;
+static bool fits(Fitting *fitting, const json_t *schema, const json_t *value);
 
 static const json_t *keyword(const json_t *schema, const char *name) { return json_object_get(schema, name); }
 
@@ -202,25 +205,21 @@ static bool fits_number(const json_t *schema, double value) {
     return fabs(times - round(times)) <= 1e-9 * MAX(1, fabs(times)); /* 0.3 is 3 x 0.1, though not in doubles */
 }
 
-static bool fits_pattern(const char *pattern, const char *text, size_t len) {
-    size_t at;
-    pcre2_code *code = json_schema_compile(pattern, &at);
-    pcre2_match_data *match = code ? pcre2_match_data_create_from_pattern(code, NULL) : NULL;
-    pcre2_match_context *limits = pcre2_match_context_create(NULL);
-    if (limits) pcre2_set_match_limit(limits, 1000000);
-    bool found = match && pcre2_match(code, (PCRE2_SPTR)text, len, 0, 0, match, limits) >= 0;
-    pcre2_match_context_free(limits);
-    pcre2_match_data_free(match);
-    pcre2_code_free(code);
-    return found;
+static bool fits_pattern(Fitting *fitting, const char *pattern, Slice text) {
+    Regex *regex = regex_new(pattern, REGEX_UNICODE | REGEX_ONCE, MAX_STEPS, NULL);
+    RegexResult result = regex ? regex_find(regex, text, 0, 0, NULL) : REGEX_UNDECIDED;
+    fitting->undecided |= result == REGEX_UNDECIDED;
+    regex_free(regex);
+    return result == REGEX_FOUND;
 }
 
-static bool fits_text(const json_t *schema, const json_t *value) {
+static bool fits_text(Fitting *fitting, const json_t *schema, const json_t *value) {
     const char *text = json_string_value(value);
     size_t len = json_string_length(value), characters = 0;
     for (size_t i = 0; i < len; i++) characters += ((unsigned char)text[i] & 0xC0) != 0x80;
     const json_t *pattern = keyword(schema, "pattern");
-    return within(schema, "minLength", "maxLength", characters) && (!pattern || fits_pattern(json_string_value(pattern), text, len));
+    return within(schema, "minLength", "maxLength", characters) &&
+           (!pattern || fits_pattern(fitting, json_string_value(pattern), (Slice){text, len}));
 }
 
 static bool all_different(const json_t *list) {
@@ -230,16 +229,16 @@ static bool all_different(const json_t *list) {
     return true;
 }
 
-static bool fits_list(const json_t *schema, const json_t *value) {
+static bool fits_list(Fitting *fitting, const json_t *schema, const json_t *value) {
     const json_t *items = keyword(schema, "items");
     if (!within(schema, "minItems", "maxItems", json_array_size(value)) || (json_is_true(keyword(schema, "uniqueItems")) && !all_different(value)))
         return false;
     for (size_t i = 0; i < json_array_size(value) && items; i++)
-        if (!schema_fits(items, json_array_get(value, i))) return false;
+        if (!fits(fitting, items, json_array_get(value, i))) return false;
     return true;
 }
 
-static bool fits_object(const json_t *schema, const json_t *value) {
+static bool fits_object(Fitting *fitting, const json_t *schema, const json_t *value) {
     const json_t *properties = keyword(schema, "properties"), *required = keyword(schema, "required"),
                  *others = keyword(schema, "additionalProperties");
     const char *key;
@@ -249,25 +248,31 @@ static bool fits_object(const json_t *schema, const json_t *value) {
         if (!json_object_get(value, json_string_value(json_array_get(required, i)))) return false;
     json_object_foreach((json_t *)(uintptr_t)value, key, member) {
         const json_t *own = json_object_get(properties, key), *rule = own ? own : others;
-        if (rule && !schema_fits(rule, member)) return false;
+        if (rule && !fits(fitting, rule, member)) return false;
     }
     return true;
 }
 
-static size_t how_many_fit(const json_t *schemas, const json_t *value) {
+static size_t how_many_fit(Fitting *fitting, const json_t *schemas, const json_t *value) {
     size_t n = 0;
-    for (size_t i = 0; i < json_array_size(schemas); i++) n += schema_fits(json_array_get(schemas, i), value);
+    for (size_t i = 0; i < json_array_size(schemas); i++) n += fits(fitting, json_array_get(schemas, i), value);
     return n;
 }
 
-bool schema_fits(const json_t *schema, const json_t *value) {
+static bool fits(Fitting *fitting, const json_t *schema, const json_t *value) {
     if (json_is_boolean(schema)) return json_is_true(schema);
     if (!fits_type(schema, value)) return false;
     if (json_is_number(value) && !fits_number(schema, json_number_value(value))) return false;
-    if (json_is_string(value) && !fits_text(schema, value)) return false;
-    if (json_is_array(value) && !fits_list(schema, value)) return false;
-    if (json_is_object(value) && !fits_object(schema, value)) return false;
+    if (json_is_string(value) && !fits_text(fitting, schema, value)) return false;
+    if (json_is_array(value) && !fits_list(fitting, schema, value)) return false;
+    if (json_is_object(value) && !fits_object(fitting, schema, value)) return false;
     const json_t *all = keyword(schema, "allOf"), *any = keyword(schema, "anyOf"), *one = keyword(schema, "oneOf"), *not = keyword(schema, "not");
-    return (!all || how_many_fit(all, value) == json_array_size(all)) && (!any || how_many_fit(any, value) > 0) &&
-           (!one || how_many_fit(one, value) == 1) && (!not || !schema_fits(not, value));
+    return (!all || how_many_fit(fitting, all, value) == json_array_size(all)) && (!any || how_many_fit(fitting, any, value) > 0) &&
+           (!one || how_many_fit(fitting, one, value) == 1) && (!not || !fits(fitting, not, value));
+}
+
+SchemaFit schema_fits(const json_t *schema, const json_t *value) {
+    Fitting fitting = {0};
+    bool fit = fits(&fitting, schema, value);
+    return fitting.undecided ? SCHEMA_UNDECIDED : fit ? SCHEMA_FITS : SCHEMA_DIFFERS;
 }

@@ -2,7 +2,7 @@
 /* A subset of JSON Schema 2020-12: what a value must be.
  *
  *     TRY(schema_check(schema, "the schema"));         // names the keyword that is not supported
- *     if (!schema_fits(schema, value)) ...
+ *     if (schema_fits(schema, value) != SCHEMA_FITS) ...
  *
  * type, enum, const; properties, required, additionalProperties, minProperties, maxProperties; items, minItems, maxItems, uniqueItems; minimum,
  * maximum, exclusiveMinimum, exclusiveMaximum, multipleOf; minLength, maxLength, pattern; allOf, anyOf, oneOf, not; true and false as schemas.
@@ -15,6 +15,8 @@
 
 /* ST_CONFIG: a keyword that is not supported ($ref, if, format, ...), or one with a wrong kind of value. `where`: for the message. */
 Status schema_check(const json_t *schema, const char *where);
-bool schema_fits(const json_t *schema, const json_t *value); /* a schema that schema_check found good */
+/* Of a schema that schema_check found good. Undecided: a pattern took too many steps, or there was no memory for it. */
+typedef enum SchemaFit { SCHEMA_DIFFERS, SCHEMA_FITS, SCHEMA_UNDECIDED } SchemaFit;
+SchemaFit schema_fits(const json_t *schema, const json_t *value);
 
 #endif

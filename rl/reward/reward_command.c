@@ -3,8 +3,10 @@
  * others. Several workers share the rows; each row has its time. A program that ends is started again and asked the row once more. The same row is
  * not asked twice. */
 #include "lib/child/child.h"
+#include "lib/base/answers.h"
 #include "lib/base/file.h"
 #include "lib/base/log.h"
+#include "lib/base/system.h"
 #include "rl/reward/reward_kinds.h"
 
 #include <stdlib.h>
@@ -50,7 +52,7 @@ typedef struct Command {
     Worker workers[MAX_WORKERS];
     Arena *answers; /* of what is known */
     Known *known;
-    size_t n_known, room, n_restarts;
+    size_t n_known, room, n_bytes, n_restarts; /* n_bytes: of the answers */
     bool failed; /* a row counted as `failed`, and it was said */
 } Command;
 
@@ -71,6 +73,15 @@ static Status reward_command_start(Command *command, Worker *worker) {
     return child_start(command->argv, command->n_argv, command->limited ? &command->limits : NULL, &worker->child);
 }
 
+/* The limit holds for each process: what all workers may take together is their product. */
+static void warn_of_memory(const Reward *reward, double each, size_t n) {
+    double has = (double)memory_available();
+    char one[32], all[32], there[32];
+    if (n < 2 || each * (double)n <= has) return;
+    log_message(LOG_WARNING, "reward '%s': %zu workers may take %s each, %s in all, and there is %s: lower 'memory' or 'workers'", reward->name, n,
+                format_bytes(each, one), format_bytes(each * (double)n, all), format_bytes(has, there));
+}
+
 static Status read_sandbox(Reward *reward, Command *command) {
     const OptionValue *o = reward->options;
     const Yaml *said = o[SANDBOX].node;
@@ -86,6 +97,7 @@ static Status read_sandbox(Reward *reward, Command *command) {
         return reward_refuse(reward, said, "wrong value for 'sandbox': expected true, false or best_effort");
     for (int i = READ; i <= CPU; i++)
         if (o[i].node && !command->limited) return reward_refuse(reward, o[i].node, "'%s' goes with 'sandbox: true'", options[i].name);
+    if (command->limited) warn_of_memory(reward, (double)command->limits.memory_bytes, command->n_workers);
     return ST_OK;
 }
 
@@ -119,7 +131,7 @@ static Status reward_command_open(Reward *reward) {
 
 static void reward_command_forget(Command *command) {
     arena_reset(command->answers);
-    command->n_known = command->room = 0;
+    command->n_known = command->room = command->n_bytes = 0;
 }
 
 /* The table never fills beyond half: room for all rows of a batch is made before pointers into it are handed out. */
@@ -226,6 +238,7 @@ static Status ask_on(Asking *asking, Worker *worker, Status status, const Str *r
         double value = 0;
         status = read_answer(asking->reward, (Slice){reply->data, reply->len}, job->row, &value); /* while the row is known that it belongs to */
         if (status != ST_OK) return child_add_last_line(worker->child, status);
+        if ((command->n_bytes += reply->len) > answers_most()) return answers_too_much("program", command->argv[0]);
         if (!(job->known->answer = arena_strndup(command->answers, reply->data, reply->len))) return ST_RESOURCE;
     }
     worker->tries = 0;
@@ -287,7 +300,7 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
     Asking asking = {.reward = reward, .command = command, .rows = rows, .jobs = calloc(MAX(n, 1), sizeof *asking.jobs)};
     Known **known = calloc(MAX(n, 1), sizeof *known);
     bool cache = reward->options[CACHE].number != 0;
-    if (!cache || command->n_known > MOST_CACHED) reward_command_forget(command);
+    if (!cache || command->n_known > MOST_CACHED || command->n_bytes > answers_most() / 4) reward_command_forget(command);
     Status status = asking.jobs && known ? make_room(command, n) : status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
     if (status == ST_OK) {
         list_jobs(&asking, rows, n, cache, known);

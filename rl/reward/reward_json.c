@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* json: 1 when the completion, without its thoughts (reward_completion_text), is JSON (and fits the schema), else 0; `parses` for JSON that does not
  * fit. The schema is written in the recipe, is a file, or stands in the data row's column `field`. */
+#include "lib/base/log.h"
 #include "rl/reward/json_schema.h"
 #include "rl/reward/reward_kinds.h"
 
@@ -15,7 +16,19 @@ static const OptionSpec options[] = {
     {0},
 };
 
-static void reward_json_close(Reward *reward) { json_decref(reward->state); }
+typedef struct State {
+    json_t *schema;   /* NULL: none, or the rows' own */
+    size_t undecided; /* completions on which a pattern took too many steps */
+} State;
+
+static void reward_json_close(Reward *reward) {
+    State *state = reward->state;
+    if (!state) return;
+    if (state->undecided > 1)
+        log_message(LOG_WARNING, "reward '%s': %zu completions counted as not fitting, as a pattern of the schema took too many steps on them",
+                    reward->name, state->undecided);
+    json_decref(state->schema);
+}
 
 static json_t *json_of(const Yaml *node) {
     int64_t whole;
@@ -39,7 +52,9 @@ static json_t *json_of(const Yaml *node) {
 
 static Status reward_json_open(Reward *reward) {
     const Yaml *node = reward->options[SCHEMA].node;
+    State *state = reward->state = arena_zero(reward->arena, sizeof *state);
     json_t *schema = NULL;
+    if (!state) return ST_RESOURCE;
     if (reward->options[PARSES].node && !node && !reward->options[FIELD].text)
         return reward_refuse(reward, reward->options[PARSES].node, "'parses' needs a 'schema'");
     if (!node) return ST_OK;
@@ -51,8 +66,8 @@ static Status reward_json_open(Reward *reward) {
         str_release(&why);
         return ST_CONFIG;
     }
-    reward->state = schema ? schema : json_of(node);
-    if (schema_check(reward->state, "the schema") == ST_OK) return ST_OK;
+    state->schema = schema ? schema : json_of(node);
+    if (schema_check(state->schema, "the schema") == ST_OK) return ST_OK;
     Str why = {0}, hint = {0};
     str_append(&why, status_text());
     str_append(&hint, status_hint_text());
@@ -75,11 +90,21 @@ static Slice last_fence(Slice text) {
 
 static Status schema_of_row(const Reward *reward, const RewardRow *row, const json_t **schema) {
     const char *field = reward->options[FIELD].text;
-    *schema = reward->state;
+    *schema = ((const State *)reward->state)->schema;
     if (!field) return ST_OK;
     TRY(reward_column(row, field, schema));
     Status status = schema_check(*schema, "the row's schema");
     return status == ST_OK ? ST_OK : ST_INPUT;
+}
+
+/* What is not decided is no fit; that is said the first time, and counted. */
+static bool fits(const Reward *reward, const json_t *schema, const json_t *value) {
+    State *state = reward->state;
+    SchemaFit fit = schema ? schema_fits(schema, value) : SCHEMA_FITS;
+    if (fit == SCHEMA_UNDECIDED && state->undecided++ == 0)
+        log_message(LOG_WARNING, "reward '%s': a pattern of the schema takes too many steps on some completions; these count as not fitting",
+                    reward->name);
+    return fit == SCHEMA_FITS;
 }
 
 static Status reward_json_score(Reward *reward, const RewardRow *row, double *value) {
@@ -89,7 +114,7 @@ static Status reward_json_score(Reward *reward, const RewardRow *row, double *va
     Slice spoken = reward_completion_text(row, &room);
     Slice text = strcmp(reward->options[EXTRACT].text, "fence") == 0 ? last_fence(spoken) : slice_trim(spoken);
     json_t *parsed = text.len ? json_of_text(text.data, text.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL) : NULL;
-    if (parsed) *value = !schema || schema_fits(schema, parsed) ? 1 : reward->options[PARSES].number;
+    if (parsed) *value = fits(reward, schema, parsed) ? 1 : reward->options[PARSES].number;
     json_decref(parsed);
     str_release(&room);
     return ST_OK;

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* regex: 1 when the pattern (PCRE2, Unicode) is found in the completion, else 0. With `field` the text of its last match (of `group`) must be the
  * answer. */
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "lib/base/log.h"
+#include "lib/base/regex.h"
 #include "rl/reward/reward_kinds.h"
 
-#include <pcre2.h>
 #include <string.h>
 
 enum { PATTERN, FULL, IGNORE_CASE, FIELD, GROUP, MAX_STEPS = 1000000 };
@@ -18,85 +17,72 @@ static const OptionSpec options[] = {
     {0},
 };
 
-typedef struct Regex {
-    pcre2_code *code;
-    pcre2_match_data *match;
-    pcre2_match_context *limits;
+typedef struct Pattern {
+    Regex *regex;
     uint32_t group;
-    bool warned;
-} Regex;
+    size_t undecided; /* completions */
+} Pattern;
 
 static void reward_regex_close(Reward *reward) {
-    Regex *regex = reward->state;
-    if (!regex) return;
-    pcre2_code_free(regex->code);
-    pcre2_match_data_free(regex->match);
-    pcre2_match_context_free(regex->limits);
+    Pattern *pattern = reward->state;
+    if (!pattern) return;
+    if (pattern->undecided > 1)
+        log_message(LOG_WARNING, "reward '%s': %zu completions counted as not matching, as the pattern took too many steps or they were not UTF-8",
+                    reward->name, pattern->undecided);
+    regex_free(pattern->regex);
 }
 
 static Status reward_regex_open(Reward *reward) {
-    Regex *regex = reward->state = arena_zero(reward->arena, sizeof *regex);
-    if (!regex) return ST_RESOURCE;
+    Pattern *pattern = reward->state = arena_zero(reward->arena, sizeof *pattern);
+    if (!pattern) return ST_RESOURCE;
     const Yaml *node = reward->options[PATTERN].node;
-    uint32_t flags = PCRE2_UTF | PCRE2_UCP | (reward->options[IGNORE_CASE].number != 0 ? PCRE2_CASELESS : 0), groups;
-    if (reward->options[FULL].number != 0) flags |= PCRE2_ANCHORED | PCRE2_ENDANCHORED;
-    int error;
-    PCRE2_SIZE at;
-    regex->code = pcre2_compile((PCRE2_SPTR)node->text, PCRE2_ZERO_TERMINATED, flags, &error, &at, NULL);
-    if (!regex->code) {
-        PCRE2_UCHAR why[200];
-        pcre2_get_error_message(error, why, sizeof why);
-        return reward_refuse(reward, node, "cannot read the pattern '%s': %s at character %zu", node->text, (const char *)why, at);
-    }
-    pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE); /* without a JIT it is interpreted */
-    regex->match = pcre2_match_data_create_from_pattern(regex->code, NULL);
-    regex->limits = pcre2_match_context_create(NULL);
-    if (!regex->match || !regex->limits) return status_fail(ST_RESOURCE, "out of memory for a pattern");
-    pcre2_set_match_limit(regex->limits, MAX_STEPS);
-    pcre2_pattern_info(regex->code, PCRE2_INFO_CAPTURECOUNT, &groups);
+    int any_case = reward->options[IGNORE_CASE].number != 0 ? REGEX_ANY_CASE : 0, whole = reward->options[FULL].number != 0 ? REGEX_WHOLE : 0;
+    RegexFault fault;
+    pattern->regex = regex_new(node->text, REGEX_UNICODE | any_case | whole, MAX_STEPS, &fault);
+    if (!pattern->regex) return reward_refuse(reward, node, "cannot read the pattern '%s': %s at character %zu", node->text, fault.reason, fault.at);
+    uint32_t groups = regex_groups(pattern->regex);
     double group = reward->options[GROUP].number;
-    regex->group = group < 0 ? MIN(groups, 1u) : (uint32_t)group;
-    return regex->group <= groups ? ST_OK
-                                  : reward_refuse(reward, reward->options[GROUP].node, "the pattern has %u groups, not %u", groups, regex->group);
+    pattern->group = group < 0 ? MIN(groups, 1u) : (uint32_t)group;
+    return pattern->group <= groups ? ST_OK
+                                    : reward_refuse(reward, reward->options[GROUP].node, "the pattern has %u groups, not %u", groups, pattern->group);
 }
 
-/* Looks from `from` on. What takes too many steps is no match; that is said once. */
-static bool reward_regex_find(const Reward *reward, Regex *regex, Slice text, size_t from) {
-    int n = pcre2_match(regex->code, (PCRE2_SPTR)(text.len ? text.data : ""), text.len, from, 0, regex->match, regex->limits);
-    if (n < 0 && n != PCRE2_ERROR_NOMATCH && !regex->warned) {
-        regex->warned = true;
+/* Looks from `from` on. What is not decided is no match; that is said the first time, and counted. */
+static bool reward_regex_find(const Reward *reward, Slice text, size_t from, RegexMatch *match) {
+    Pattern *pattern = reward->state;
+    RegexResult result = regex_find(pattern->regex, text, from, pattern->group, match);
+    if (result == REGEX_UNDECIDED && pattern->undecided++ == 0)
         log_message(LOG_WARNING,
                     "reward '%s': the pattern takes too many steps on some completions, or they are not UTF-8; these count as not matching",
                     reward->name);
-    }
-    return n > 0;
+    return result == REGEX_FOUND;
 }
 
-static bool last_match(const Reward *reward, Regex *regex, Slice text, Slice *found) {
+static bool last_match(const Reward *reward, Slice text, Slice *found) {
+    const Pattern *pattern = reward->state;
+    size_t undecided = pattern->undecided;
+    RegexMatch match;
     bool any = false;
-    for (size_t from = 0; from <= text.len && reward_regex_find(reward, regex, text, from);) {
-        const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(regex->match);
-        size_t begin = ends[2 * regex->group], end = ends[2 * regex->group + 1];
+    for (size_t from = 0; from <= text.len && reward_regex_find(reward, text, from, &match);) {
         any = true;
-        *found = begin == PCRE2_UNSET || begin > end ? (Slice){text.data, 0} : (Slice){text.data + begin, end - begin};
-        from = ends[1] > from ? ends[1] : from + 1;
+        *found = match.group;
+        from = match.end > from ? match.end : from + 1;
         while (from < text.len && ((unsigned char)text.data[from] & 0xC0) == 0x80) from++;
         if (reward->options[FULL].number != 0) break;
     }
-    return any;
+    return any && pattern->undecided == undecided; /* there may be a later one */
 }
 
 static Status reward_regex_score(Reward *reward, const RewardRow *row, double *value) {
-    Regex *regex = reward->state;
     const char *field = reward->options[FIELD].text;
     Slice text = reward->options[FULL].number != 0 ? slice_trim(row->completion) : row->completion, found = {0}, wanted;
     if (!field) {
-        *value = reward_regex_find(reward, regex, text, 0);
+        *value = reward_regex_find(reward, text, 0, NULL);
         return ST_OK;
     }
     const json_t *column;
     TRY(reward_column(row, field, &column));
-    bool any = last_match(reward, regex, text, &found);
+    bool any = last_match(reward, text, &found);
     Str room = {0};
     Status status = ST_OK;
     for (size_t i = 0; i < reward_answers(column) && status == ST_OK; i++) {

@@ -277,12 +277,11 @@ static Status learn_from(TextRl *rl, int64_t first, int64_t n, PolicyLossConfig 
 
 static Status update_weights(TextRl *rl, Sums *sums) {
     Params *params = &rl->model->params;
-    double norm = params_grad_norm(params), lr = rl->recipe->train_learning_rate * schedule_factor(&rl->schedule, rl->updates);
+    double norm = stepper_norm(&rl->stepper, params), rate = stepper_rate(&rl->stepper, rl->updates);
     if (!isfinite(norm)) return not_finite(rl, "gradient");
-    optimizer_step(&rl->optimizer, params, clip_scale(norm, rl->recipe->train_max_grad_norm), lr, rl->updates + 1);
-    params_zero_grad(params);
+    stepper_update(&rl->stepper, params, norm, rate, rl->updates + 1);
     sums->grad_norm += norm;
-    if (rl->value) sums->value_grad_norm += text_value_update(rl->value, rl->recipe, &rl->optimizer, lr, rl->updates + 1);
+    if (rl->value) sums->value_grad_norm += text_value_update(rl->value, rl->recipe, &rl->stepper, rate, rl->updates + 1);
     if (!isfinite(sums->value_grad_norm)) return not_finite(rl, "gradient of the values");
     sums->updates++;
     rl->updates++;
@@ -339,7 +338,7 @@ static void text_learn_report(const TextRl *rl, const Sums *sums, Metrics *metri
     double updates = fmax(1, (double)sums->updates);
     metric_set(metrics, "loss", sums->loss / updates);
     metric_set(metrics, "grad_norm", sums->grad_norm / updates);
-    metric_set(metrics, "learning_rate", rl->recipe->train_learning_rate * schedule_factor(&rl->schedule, MAX(rl->updates - 1, 0)));
+    metric_set(metrics, "learning_rate", stepper_rate(&rl->stepper, MAX(rl->updates - 1, 0)));
     metric_set(metrics, "kl", rl->reference ? sums->kl / n : (double)NAN);
     metric_set(metrics, "entropy", sums->entropy / n);
     metric_set(metrics, "clip_fraction", sums->clipped / ratios);

@@ -140,7 +140,7 @@ static Status plan_memory(TextRl *rl, Largest *largest, TrainMemory *memory) {
                             .task = {.context = largest, .largest_batch = text_memory_step, .split = text_memory_split},
                             .beside = &largest->beside};
     TRY(trainer_memory(&config, rl->config->options.resume ? rl->recipe->output : NULL, memory));
-    size_t values = rl->value && rl->value->own ? optimizer_bytes(&rl->optimizer, &rl->value->model->params) : 0;
+    size_t values = rl->value && rl->value->own ? optimizer_bytes(&rl->stepper.optimizer, &rl->value->model->params) : 0;
     memory->rollout = largest->beside;
     memory->optimizer += values; /* which is there already */
     memory->baseline -= MIN(values, memory->baseline);

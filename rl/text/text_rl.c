@@ -335,8 +335,7 @@ static Status open_parts(TextRl *rl) {
     if (!rl->pass.tape || !rl->pair_scratch || !rl->asked) return status_fail(ST_RESOURCE, "out of memory for the run");
     rl->total_steps = total_of(rl, r);
     TRY(recipe_check_steps(r, rl->total_steps));
-    TRY(recipe_optimizer(r, &rl->optimizer));
-    return recipe_schedule(r, rl->total_steps * text_steps_per_rollout(rl), &rl->schedule);
+    return stepper_init(&rl->stepper, r, rl->total_steps * text_steps_per_rollout(rl));
 }
 
 /* ---- the run ---- */
@@ -423,7 +422,7 @@ static Status text_rl_train(void *context, Run *run) {
     LoopResult all;
     rl->run = run;
     rl->began_step = MAX(run_step(run), 0);
-    TRY(optimizer_init(&rl->optimizer, &rl->model->params, rl->arena));
+    TRY(optimizer_init(&rl->stepper.optimizer, &rl->model->params, rl->arena));
     if (run_step(run) < 0) TRY(text_samples_cut(rl)); /* of a run that ended before its first checkpoint */
     TRY(loop_run(rl->recipe, run, &task, &all));
     *rl->result = (TextRlResult){.steps = all.steps,

@@ -82,8 +82,7 @@ typedef struct TextRl {
     PreferenceConfig pair_config;
     PairMeans pair_means;
     Arena *pair_scratch;
-    OptimizerConfig optimizer;
-    ScheduleConfig schedule;
+    Stepper stepper;
     TextRlResult *result;
     Run *run;
     Arena *arena;

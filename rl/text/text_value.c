@@ -108,14 +108,13 @@ void text_value_free(TextValue *value) {
 
 /* ---- learning, keeping, saving ---- */
 
-double text_value_update(const TextValue *value, const Recipe *recipe, const OptimizerConfig *optimizer, double learning_rate, int64_t step) {
+double text_value_update(const TextValue *value, const Recipe *recipe, const Stepper *stepper, double learning_rate, int64_t step) {
     if (!value->own) return 0;
     Params *params = &value->model->params;
-    double norm = params_grad_norm(params), scale = isnan(recipe->rl_value_learning_rate) || recipe->train_learning_rate <= 0
-                                                        ? 1
-                                                        : recipe->rl_value_learning_rate / recipe->train_learning_rate;
-    optimizer_step(optimizer, params, clip_scale(norm, recipe->train_max_grad_norm), scale * learning_rate, step);
-    params_zero_grad(params);
+    double norm = stepper_norm(stepper, params), scale = isnan(recipe->rl_value_learning_rate) || recipe->train_learning_rate <= 0
+                                                             ? 1
+                                                             : recipe->rl_value_learning_rate / recipe->train_learning_rate;
+    stepper_update(stepper, params, norm, scale * learning_rate, step);
     return norm;
 }
 

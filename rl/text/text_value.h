@@ -9,6 +9,7 @@
 #ifndef TUNE_TEXT_VALUE_H
 #define TUNE_TEXT_VALUE_H
 
+#include "lib/train/stepper.h"
 #include "rl/loop/loop.h"
 
 typedef struct TextValue {
@@ -26,7 +27,7 @@ void text_value_free(TextValue *value); /* NULL is fine */
 /* An own model's weights and optimiser, under names of their own. A head on the policy goes with the policy's. */
 void text_value_list_state(TextValue *value, StateList *states);
 /* One step of the own model, like the policy's; nothing for a head. Returns the norm of its gradient before clipping, 0 for a head. */
-double text_value_update(const TextValue *value, const Recipe *recipe, const OptimizerConfig *optimizer, double learning_rate, int64_t step);
+double text_value_update(const TextValue *value, const Recipe *recipe, const Stepper *stepper, double learning_rate, int64_t step);
 /* value_head.safetensors beside the policy ("v_head.summary.weight", (1, C), as TRL names it); an own model goes into value/, with its head in there.
  * ST_RESOURCE. */
 Status text_value_save(const TextValue *value, const Recipe *recipe, const char *run_dir);

@@ -5,7 +5,7 @@
 # `again` is '' the first time and --resume afterwards.
 SCENARIOS='tokenize:text render:text check:text inspect:text generate:text onednn:text eval:text solve:text
     rows:file scores:file filter:file convert:file grad:file show:file
-    merge:folder replace:folder init:folder tokenizer:folder tokens:file
+    merge:folder replace:folder init:folder tokenizer:file tokens:file
     lora:run full:run longer:run anew:run cached:run reward:run q_learning:run ppo:run dqn:run grpo:run ppo_text:run dpo:run ilql:run synth:run teacher:run'
 
 text() { "$tune" "$@"; } # what a scenario needs beforehand is made without faults

@@ -325,6 +325,19 @@ TEST(patterns_mean_what_they_mean_to_peft) {
     check_text("'a(b' is not a regular expression");
 }
 
+/* Neither a match nor none: that is said, before a layer goes without. */
+TEST(patterns_that_take_too_many_steps) {
+    static const char path[] = "model.layers.0.self_attn.rather_long_q_proj", bomb[] = "(([a-z._0-9])+)+[XY]";
+    static const char *const keys[] = {bomb};
+    assert_false(pattern_matches(bomb, path));
+    check_ok(pattern_decides(".*q_proj", path));
+    check_status(pattern_decides(bomb, path), ST_CONFIG);
+    check_text("the pattern '(([a-z._0-9])+)+[XY]' takes too many steps on 'model.layers.0.self_attn.rather_long_q_proj'");
+    check_status(lora_decides(&(LoraConfig){.target_regex = bomb}, path), ST_CONFIG);
+    check_status(lora_decides(&(LoraConfig){.n_alpha_pattern = 1, .alpha_keys = (const char **)keys}, path), ST_CONFIG);
+    check_ok(lora_decides(&(LoraConfig){.n_rank_pattern = 0}, path));
+}
+
 /* Of several tensors of some MiB, in an arena that holds other things: whole pages, and no page more. */
 TEST(states_take_what_was_said) {
     OptimizerConfig config = {.name = "adamw"};
@@ -358,6 +371,7 @@ int main(void) {
         cmocka_unit_test(a_nan_is_found_by_name),
         cmocka_unit_test(lora_starts_as_peft_does_and_repeatably),
         cmocka_unit_test(patterns_mean_what_they_mean_to_peft),
+        cmocka_unit_test(patterns_that_take_too_many_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -202,6 +202,37 @@ TEST(names_are_kept_with_a_checkpoint) {
     recipe_free(recipe);
 }
 
+/* Nor is a checkpoint worth less for lines that are lost; half of one goes too. */
+TEST(metrics_that_are_shorter_are_a_warning) {
+    Recipe *recipe = recipe_for("shorter");
+    const char *metrics = temp_file(test_folder, "shorter/metrics.jsonl");
+    static const uint64_t sizes[] = {20, 12, 5, 0};
+    Run *run;
+    check_ok(run_open(recipe, false, &run));
+    check_ok(run_metric(run, "{\"step\": 1}"));
+    check_ok(run_metric(run, "{\"step\": 2}"));
+    check_ok(save_step(run, 2, 5));
+    run_close(run);
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        Str text = {0}, log = {0};
+        check_ok(file_truncate(metrics, sizes[i]));
+        check_ok(run_open(recipe, true, &run));
+        assert_int_equal(run_step(run), 2);
+        run_close(run);
+        check_ok(file_read(metrics, 1 << 10, &text));
+        assert_string_equal(str_text(&text), sizes[i] >= 12 ? "{\"step\": 1}\n" : "");
+        check_ok(file_read(temp_file(test_folder, "shorter/log.txt"), 1 << 20, &log));
+        check_contains(str_text(&log), sizes[i] >= 12 ? "shorter than at the checkpoint of step 2: its last 12 bytes up to there are lost"
+                                                      : "shorter than at the checkpoint of step 2: its last 24 bytes up to there are lost");
+        str_release(&text);
+        str_release(&log);
+    }
+    check_ok(file_write_all(metrics, "what somebody else wrote there", 30));
+    check_status(run_open(recipe, true, &run), ST_INPUT);
+    check_text("it is not what it was at the checkpoint of step 2");
+    recipe_free(recipe);
+}
+
 /* A manifest is checked as what it lists is; those of older programs have no sum of their own. */
 TEST(a_changed_manifest_is_damaged) {
     Recipe *recipe = recipe_for("sums");
@@ -548,6 +579,7 @@ int main(void) {
         cmocka_unit_test(damaged_ones_are_never_taken),
         cmocka_unit_test(full_disks_and_kills_leave_the_last_one),
         cmocka_unit_test(names_are_kept_with_a_checkpoint),
+        cmocka_unit_test(metrics_that_are_shorter_are_a_warning),
         cmocka_unit_test(a_changed_manifest_is_damaged),
         cmocka_unit_test(links_in_a_run_are_not_followed),
         cmocka_unit_test(lines_that_failed_come_before_checkpoints),

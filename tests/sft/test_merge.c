@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include "rl/reward/scorer.h"
 #include "sft/merge.h"
@@ -297,6 +298,34 @@ TEST(taken_output) {
     temp_dir_remove(place->dir);
 }
 
+/* Said before a byte is written; what was there before stays. */
+static unsigned long free_blocks = 1 << 20;
+int statvfs(const char *path, struct statvfs *disk) {
+    (void)path;
+    *disk = (struct statvfs){.f_frsize = 512, .f_bsize = 512, .f_blocks = 1 << 20, .f_bavail = free_blocks};
+    return 0;
+}
+
+TEST(a_disk_without_room) {
+    Place *place = make_place();
+    make_base(place);
+    make_adapter(place, "a", NULL, 2);
+    MergeAdapter adapter = {temp_file(place->dir, "a"), 1};
+    MergeResult *result;
+    const char *base = temp_file(place->dir, "base"), *out = temp_file(place->dir, "out");
+    check_ok(merge_adapter(base, &adapter, 1, out, (MergeConfig){0}, &result));
+    merge_free(result);
+    free_blocks = 40; /* 20,480 bytes: of the weights 14,688 are written in bf16, 29,376 in f32 */
+    check_status(merge_adapter(base, &adapter, 1, out, (MergeConfig){.force = true, .convert = true, .dtype = DT_F32}, &result), ST_RESOURCE);
+    check_text("not enough room: what is to be written takes ");
+    assert_true(file_exists(temp_file(out, "model.safetensors")));
+    assert_false(dir_exists(temp_file(place->dir, "out.1")) || dir_exists(temp_file(place->dir, ".out.tune-partial")));
+    check_ok(merge_adapter(base, &adapter, 1, out, (MergeConfig){.force = true}, &result));
+    merge_free(result);
+    free_blocks = 1 << 20;
+    temp_dir_remove(place->dir);
+}
+
 TEST(out_of_range) {
     const Place *place = make_place();
     MergeResult *result;
@@ -314,9 +343,9 @@ TEST(out_of_range) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_models),  cmocka_unit_test(refused_kinds), cmocka_unit_test(weighted_sum),
-        cmocka_unit_test(sharded_output), cmocka_unit_test(tied_heads),    cmocka_unit_test(reward_models),
-        cmocka_unit_test(rounded_once),   cmocka_unit_test(taken_output),  cmocka_unit_test(out_of_range),
+        cmocka_unit_test(golden_models), cmocka_unit_test(refused_kinds),       cmocka_unit_test(weighted_sum), cmocka_unit_test(sharded_output),
+        cmocka_unit_test(tied_heads),    cmocka_unit_test(reward_models),       cmocka_unit_test(rounded_once), cmocka_unit_test(taken_output),
+        cmocka_unit_test(out_of_range),  cmocka_unit_test(a_disk_without_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

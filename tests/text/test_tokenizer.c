@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "lib/text/text.h"
@@ -55,6 +56,23 @@ TEST(merges_go_by_rank) {
     check_encode(MODEL(",\"ignore_merges\":true"), "\xE2\x96\x81h", 24);
     check_encode(MODEL(""), "\xE2\x96\x81h", 12, 6); /* in the vocabulary, but no merge makes it */
     check_encode_as("{" MODEL("") "}", TOKENIZE_PLAIN, "", NULL, 0);
+}
+
+/* Nested repeats on a few letters: refused in a fraction of a second, and no text without matches. */
+TEST(a_pattern_that_takes_too_many_steps_is_refused) {
+    static const char split[] = "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(a+)+[bc]\"},\"behavior\":\"Isolated\"},";
+    Str json = {0};
+    str_printf(&json, "{%s%s}", split, MODEL(""));
+    Tokenizer *tokenizer = tokenizer_of(str_text(&json));
+    Ids ids = {0};
+    check_ok(tokenizer_encode(tokenizer, "aab", 3, TOKENIZE_PLAIN, &ids));
+    clock_t start = clock();
+    check_status(tokenizer_encode(tokenizer, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaad", 38, TOKENIZE_PLAIN, &ids), ST_INPUT);
+    check_text("cannot match the pattern '(a+)+[bc]' of the tokenizer: match limit exceeded");
+    assert_true(clock() - start < 2 * CLOCKS_PER_SEC);
+    ids_release(&ids);
+    tokenizer_free(tokenizer);
+    str_release(&json);
 }
 
 /* Long words take another way than short ones; both must agree with the definition, which this is. */
@@ -877,6 +895,7 @@ TEST(threads_share_a_tokenizer) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pattern_that_takes_too_many_steps_is_refused),
         cmocka_unit_test(merges_go_by_rank),
         cmocka_unit_test(long_words_merge_as_short_ones),
         cmocka_unit_test(unknown_characters),

@@ -161,6 +161,9 @@ DType product_dtype(DType a);
 bool product_rounds(DType a, DType b);
 const CpuRows *cpu_rows(void);
 
+/* c = alpha op(a) op(b) + beta c in double, (m, k) by (k, n). */
+void matmul_f64(const Matmul *args, int64_t m, int64_t n, int64_t k);
+
 /* Counts the time since `since` (clock_seconds) as spent in products; see cpu_product_seconds. */
 void product_time_add(double since);
 

@@ -281,6 +281,8 @@ TEST(rules_by_hand) {
         {"format: '^\\d+$'", "x", "", "12", NULL},
         {"format: '^\\d+$'", "x", "", "12 apples", "the answer does not have the form that is asked for"},
         {"format: {prompt: '\\?$'}", "Why", "", "12", "the prompt does not have the form that is asked for"},
+        {"format: '^(a+)+[bc]$'", "x", "", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaad",
+         "whether the answer has the form that is asked for takes too many steps to tell"},
         {"valid_json: true", "x", "", "{\"a\": [1, 2]}", NULL},
         {"valid_json: true", "x", "", "```json\n{\"a\": 1}\n```", NULL},
         {"valid_json: {fenced: false}", "x", "", "```json\n{\"a\": 1}\n```", "the answer is no JSON"},

@@ -142,9 +142,10 @@ static void check_loss(Golden *golden, const json_t *wanted) {
         tensor_read(param->tensor->grad, got);
         check_close_f64(names[i].own, got, want, n, tolerance, tolerance);
     }
-    Recipe recipe = {.train_learning_rate = 2.5e-4, .train_max_grad_norm = 0.5};
+    Recipe recipe = {0};
     Learner learner = {.recipe = &recipe};
-    ActorCritic ac = {.policy = *policy, .minibatch = minibatch, .optimizer = golden->optimizer, .schedule = {.name = "constant"}};
+    Stepper stepper = {golden->optimizer, {.name = "constant"}, .learning_rate = 2.5e-4, .max_grad_norm = 0.5};
+    ActorCritic ac = {.policy = *policy, .minibatch = minibatch, .stepper = stepper};
     check_ok(actor_critic_step(&ac, &learner, &measures));
     check_close(measures.grad_norm, norm, tolerance);
     for (size_t i = 0; i < COUNT_OF(names); i++) {

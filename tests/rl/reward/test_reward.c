@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "lib/base/log.h"
 #include "rl/reward/numbers.h"
 #include "rl/reward/reward_kinds.h"
 #include "tests/support/check.h"
@@ -289,6 +290,38 @@ TEST(texts_are_compared) {
     faulty("[{type: regex, pattern: a, field: x}]", "{\"answer\": 1}", "column 'x' is missing", "");
 }
 
+/* A pattern that takes too many steps is no match, within `not` neither; how many completions that were is said. */
+static void note_warning(void *context, LogLevel level, const char *text) {
+    if (level == LOG_WARNING) str_printf(context, "%s\n", text);
+}
+
+TEST(what_patterns_do_not_tell_is_counted) {
+    static const char *const rewards[][2] = {
+        {"[{type: regex, pattern: '^.(a+)+[bc]', field: answer}]", "2 completions counted as not matching"},
+        {"[{type: json, schema: {pattern: '^(a+)+[bc]$'}}]", "2 completions counted as not fitting"},
+        {"[{type: json, schema: {not: {pattern: '^(a+)+[bc]$'}}}]", "2 completions counted as not fitting"},
+    };
+    static const char many[] = "\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaad\"";
+    json_t *columns = json_pack("{s:s}", "answer", "");
+    for (size_t i = 0; i < COUNT_OF(rewards); i++) {
+        Opened opened;
+        Str said = {0};
+        const RewardScores *scores;
+        RewardRow rows[2] = {{.completion = {many, strlen(many)}, .finish_reason = "stop", .columns = columns}};
+        rows[1] = rows[0];
+        log_set_sink(note_warning, &said, LOG_WARNING);
+        check_ok(open_text(rewards[i][0], &opened));
+        check_ok(rewards_score(opened.set, rows, 2, &scores));
+        check_close(scores->sums[0] + scores->sums[1], 0, 0);
+        check_contains(str_text(&said), "too many steps on some completions");
+        close_opened(&opened);
+        check_contains(str_text(&said), rewards[i][1]);
+        log_set_sink(NULL, NULL, LOG_WARNING);
+        str_release(&said);
+    }
+    json_decref(columns);
+}
+
 TEST(choices_are_found) {
     static const struct {
         const char *text;
@@ -516,6 +549,7 @@ int main(void) {
         cmocka_unit_test(choices_are_found),
         cmocka_unit_test(formats_are_whole_and_in_order),
         cmocka_unit_test(json_fits_its_schema),
+        cmocka_unit_test(what_patterns_do_not_tell_is_counted),
         cmocka_unit_test(lengths_are_shaped),
         cmocka_unit_test(cosine_scales_by_length),
         cmocka_unit_test(repetitions_cost),

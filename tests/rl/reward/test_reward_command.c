@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lib/base/answers.h"
+#include "lib/child/child.h"
 #include "lib/base/log.h"
 #include "lib/base/system.h"
 #include "rl/reward/reward.h"
@@ -138,6 +140,40 @@ TEST(an_object_gives_columns) {
         }
     }
     close_batch(&batch);
+}
+
+/* What is known of earlier rows is forgotten, what the rows of one step say has to fit. */
+TEST(answers_have_one_bound_together) {
+    Scored batch;
+    check_ok(open_how("object", "", "workers: 3", &batch));
+    check_ok(rewards_score(batch.set, batch.rows, ROWS, &batch.scores));
+    answers_set_most(1000);
+    for (int i = 0; i < ROWS; i++) batch.texts[i][0] = '?';
+    check_ok(rewards_score(batch.set, batch.rows, ROWS, &batch.scores)); /* 7 different rows */
+    answers_set_most(100);
+    for (int i = 0; i < ROWS; i++) batch.texts[i][0] = (char)('A' + i % 20);
+    check_status(rewards_score(batch.set, batch.rows, ROWS, &batch.scores), ST_RESOURCE);
+    check_text("gives answers of more than 100 B together");
+    close_batch(&batch);
+    answers_set_most(0);
+}
+
+/* The same of what programs are still saying. */
+TEST(unfinished_answers_have_one_bound_together) {
+    static const char *const argv[] = {"/bin/sh", "-c", "while :; do echo aaaaaaaaaaaaaaaa | tr -d '\\n'; done"};
+    Child *children[3] = {0};
+    Str reply = {0};
+    size_t which;
+    answers_set_most(200);
+    for (size_t i = 0; i < 3; i++) {
+        check_ok(child_start(argv, 3, NULL, &children[i]));
+        child_begin(children[i], "", 0, 1, 30);
+    }
+    check_status(children_next(children, 3, &which, &reply), ST_RESOURCE);
+    check_text("program '/bin/sh' gives answers of more than 200 B together");
+    assert_true(which < 3);
+    for (size_t i = 0; i < 3; i++) child_stop(children[i], NULL, 0);
+    answers_set_most(0);
 }
 
 TEST(the_same_row_is_asked_once) {
@@ -458,6 +494,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_answer_in_order),
         cmocka_unit_test(an_object_gives_columns),
+        cmocka_unit_test(answers_have_one_bound_together),
+        cmocka_unit_test(unfinished_answers_have_one_bound_together),
         cmocka_unit_test(the_same_row_is_asked_once),
         cmocka_unit_test(a_program_that_ends_is_started_again),
         cmocka_unit_test(restarts_are_counted),

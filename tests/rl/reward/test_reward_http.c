@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "lib/base/answers.h"
 #include "lib/base/http.h"
 #include "rl/reward/reward.h"
 #include "tests/support/check.h"
@@ -181,6 +182,22 @@ TEST(what_goes_wrong_is_said_with_the_row) {
     }
 }
 
+/* One bound for the replies of all requests together; what a server said before it was asked again does not count. */
+TEST(replies_have_one_bound_together) {
+    Scored batch;
+    answers_set_most(80);
+    check_ok(open_path("/object", "concurrency: 12", &batch));
+    check_status(rewards_score(batch.set, batch.rows, ROWS, &batch.scores), ST_RESOURCE);
+    check_text("gives answers of more than 80 B together");
+    close_batch(&batch);
+    answers_set_most(30); /* "oops" seven times, and twelve numbers */
+    check_ok(open_path("/shaky", "retries: 20", &batch));
+    check_ok(rewards_score(batch.set, batch.rows, ROWS, &batch.scores));
+    check_lengths(&batch, "/shaky");
+    close_batch(&batch);
+    answers_set_most(0);
+}
+
 /* Neither what is in the url before its @ or behind its ?, nor the key. */
 TEST(secrets_are_in_no_message) {
     char url[256];
@@ -267,9 +284,13 @@ TEST(recipes_that_make_no_sense_are_refused) {
 int main(void) {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(servers_in_trouble_are_asked_again), cmocka_unit_test(what_goes_wrong_is_said_with_the_row),
-        cmocka_unit_test(secrets_are_in_no_message),          cmocka_unit_test(nobody_listens),
-        cmocka_unit_test(a_judge_is_asked_with_the_rubric),   cmocka_unit_test(recipes_that_make_no_sense_are_refused),
+        cmocka_unit_test(servers_in_trouble_are_asked_again),
+        cmocka_unit_test(what_goes_wrong_is_said_with_the_row),
+        cmocka_unit_test(secrets_are_in_no_message),
+        cmocka_unit_test(nobody_listens),
+        cmocka_unit_test(replies_have_one_bound_together),
+        cmocka_unit_test(a_judge_is_asked_with_the_rubric),
+        cmocka_unit_test(recipes_that_make_no_sense_are_refused),
     };
     return cmocka_run_group_tests(tests, start_server, stop_server);
 }

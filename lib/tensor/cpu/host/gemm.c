@@ -4,14 +4,15 @@
 #include "lib/base/system.h"
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
+#include "lib/tensor/openblas.h"
 
-#include <cblas.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static bool with_onednn;                      /* the library that runs */
+static const OpenBlas *blas;                  /* or this one; NULL: neither it nor what only it does was wanted so far */
 static bool native_bf16;                      /* the processor multiplies bf16 and the library makes use of it */
 static bool bf16_for_auto;                    /* or multiplies it, but widened it is sooner done */
 static bool wide_tiles;                       /* AMX: a tile of 64 rows takes no longer than one of 16 */
@@ -70,19 +71,16 @@ Status gemm_configure(const char *gemm, const CpuInfo *info) {
     size_t isa = 0;
     while (strcmp(own_products[isa].isa, info->isa) != 0) isa++;
     if (own && !own_products[isa].f32) return status_fail(ST_USAGE, "no products of our own with the instruction set '%s'", info->isa);
-    if (any || own)
-        with_onednn = onednn_preferred();
-    else if (strcmp(gemm, "openblas") == 0)
-        with_onednn = false;
-    else if (strcmp(gemm, "onednn") == 0 && HAVE_ONEDNN)
-        with_onednn = true;
-    else {
+    bool onednn = any || own ? onednn_preferred() : HAVE_ONEDNN && strcmp(gemm, "onednn") == 0;
+    if (!any && !own && !onednn && strcmp(gemm, "openblas") != 0) {
         if (strcmp(gemm, "onednn") == 0)
             status_fail(ST_USAGE, "no library 'onednn' for matrix products in this build");
         else
             status_fail(ST_USAGE, "unknown library for matrix products '%s'", gemm);
         return status_hint(ST_USAGE, "this build has: %sopenblas%s, or auto", own_products[isa].f32 ? "own, " : "", HAVE_ONEDNN ? ", onednn" : "");
     }
+    if (!onednn && !((any || own) && own_products[isa].f32)) TRY(openblas_load(omp_get_max_threads(), &blas));
+    with_onednn = onednn;
 #if HAVE_TILES
     /* The chosen set says it, not the processor: narrower ones compute what a processor without it does */
     bool isa_bf16 = own_products[isa].bf16 != NULL;
@@ -105,12 +103,8 @@ Status gemm_configure(const char *gemm, const CpuInfo *info) {
 }
 
 void gemm_describe(CpuInfo *info) {
-    static char openblas[64];
-    const char *config = openblas_get_config(), *version = strchr(config, ' ');
-    snprintf(openblas, sizeof openblas, "openblas %.*s (%s)", version ? (int)strcspn(version + 1, " ") : 0, version ? version + 1 : "",
-             openblas_get_corename());
     info->has_onednn = HAVE_ONEDNN;
-    info->gemm_f32 = openblas;
+    if (blas) info->gemm_f32 = blas->version;
 #if HAVE_ONEDNN
     if (with_onednn) info->gemm_f32 = onednn_version();
 #endif
@@ -265,8 +259,8 @@ static void tile_run(const TileShape *shape, const void *prepared, const void *a
         memset(c, 0, (size_t)(shape->m * shape->n) * sizeof *c);
         return;
     }
-    cblas_sgemm(CblasRowMajor, shape->transpose_a ? CblasTrans : CblasNoTrans, shape->transpose_b ? CblasTrans : CblasNoTrans, (blasint)shape->m,
-                (blasint)shape->n, (blasint)shape->k, 1, a, (blasint)shape->lda, b, (blasint)shape->ldb, 0, c, (blasint)shape->ldc);
+    blas->sgemm(BLAS_ROW_MAJOR, shape->transpose_a ? BLAS_TRANSPOSED : BLAS_AS_IT_IS, shape->transpose_b ? BLAS_TRANSPOSED : BLAS_AS_IT_IS,
+                (int)shape->m, (int)shape->n, (int)shape->k, 1, a, (int)shape->lda, b, (int)shape->ldb, 0, c, (int)shape->ldc);
 }
 
 void product_column(const ProductTiles *tiles, int64_t col_tile) {
@@ -522,17 +516,6 @@ size_t cpu_packed_bytes(void) { return packed_total; }
 /* ---- the kernel ---- */
 
 static bool all_f64(const Matmul *args) { return args->a->dtype == DT_F64 && args->b->dtype == DT_F64 && args->c->dtype == DT_F64; }
-
-/* One call on one thread, so the bits do not depend on their number; nothing large is computed in double here. */
-static void matmul_f64(const Matmul *args, int64_t m, int64_t n, int64_t k) {
-#pragma omp parallel num_threads(1)
-    {
-        product_thread_begin();
-        cblas_dgemm(CblasRowMajor, args->transpose_a ? CblasTrans : CblasNoTrans, args->transpose_b ? CblasTrans : CblasNoTrans, (blasint)m,
-                    (blasint)n, (blasint)k, args->alpha, args->a->data, (blasint)MAX(args->a->shape[1], (int64_t)1), args->b->data,
-                    (blasint)MAX(args->b->shape[1], (int64_t)1), args->beta, args->c->data, (blasint)n);
-    }
-}
 
 static double seconds_in_products; /* kernels are called from one thread */
 
