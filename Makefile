@@ -114,7 +114,7 @@ CHOSEN = $(if $(T),$(foreach name,$(T),$(call named,$(name))),$(if $(and $(DUTY)
 COMPILE_ALL = $(and $(DUTY),$(filter portable,$(DUTY_OF)))
 PROGRAM := $(if $(wildcard cmd/app/main.c),$(BUILD)/tune)
 
-.PHONY: all always check format format-check deps test build test-built test-long test-all fuzz tune-bench bench bench-peers demo install uninstall layers headers quiet golden-update clean help
+.PHONY: all always check format format-check deps test build test-built test-long test-all faults fuzz tune-bench bench bench-peers demo install uninstall layers headers quiet golden-update clean help
 # Objects of tests are made on the way to their programs. Without this line they would be deleted again.
 .PRECIOUS: $(BUILD)/%.o
 all: $(BUILD)/libtune.a $(PROGRAM) ## build ./tune (what plain `make` does)
@@ -149,12 +149,16 @@ $(BUILD)/cmd/parts.a: $(filter-out $(BUILD)/cmd/app/main.o,$(COMMANDS))
 	@ar rcs $@ $^
 $(BUILD)/tune-bench: $(BENCHES) $(BUILD)/cmd/parts.a $(BUILD)/libtune.a
 	@echo link $@ && $(CC) $(BASE_CFLAGS) $(HARDENED) $(LDFLAGS) $^ $(LIBS) -o $@
-SUPPORT := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/support/replay.c tests/support/fault.c,$(wildcard tests/support/*.c)))
+SUPPORT := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/support/replay.c,$(wildcard tests/support/*.c)))
 link_test = @echo link $@ && $(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ -Wl,-rpath,$(abspath $(BUILD)) -lcmocka $(LIBS) -o $@
-# Loaded before a program, it makes memory run out.
-$(BUILD)/fault.so: tests/support/fault.c
+# Loaded before a program, it lets calls fail, kills, and logs what a power cut would leave; programs of tests/cli/faults.sh.
+FAULTS := $(BUILD)/fault.so $(BUILD)/fault-power $(BUILD)/fault-teacher
+$(BUILD)/fault.so: $(addprefix tests/faults/,main.c alloc.c files.c journal.c shim.h)
 	@mkdir -p $(@D)
-	@$(CC) -std=c11 -O1 -fPIC -shared -D_GNU_SOURCE $< -o $@
+	@$(CC) -std=c11 -O1 -fPIC -shared $(WARNINGS) -I. -D_GNU_SOURCE $(filter %.c,$^) -o $@
+$(BUILD)/fault-%: tests/faults/%.c
+	@mkdir -p $(@D)
+	@$(CC) -std=c11 -O1 $(WARNINGS) -D_GNU_SOURCE $< -o $@
 $(BUILD)/tests/support.a: $(SUPPORT)
 	@rm -f $@
 	@ar rcs $@ $^
@@ -181,7 +185,7 @@ test: ## build and run all tests, or T="test_mdp cli/mdp"; FLAVOUR=san|tsan|debu
 	@$(MAKE) --no-print-directory $(PARALLEL) test-built
 test-built: build
 	@sh tests/run.sh $(BUILD) $(CHOSEN)
-build: $(if $(COMPILE_ALL),$(TESTS)) $(filter $(BUILD)/%,$(CHOSEN)) $(PROGRAM) $(if $(COMPILE_ALL)$(filter $(MEASURES),$(CHOSEN)),$(BUILD)/tune-bench) $(if $(filter Linux,$(SYSTEM)),$(if $(filter release debug,$(FLAVOUR)),$(if $(filter tests/cli/faults.sh,$(CHOSEN)),$(BUILD)/fault.so))) # what the chosen tests need
+build: $(if $(COMPILE_ALL),$(TESTS)) $(filter $(BUILD)/%,$(CHOSEN)) $(PROGRAM) $(if $(COMPILE_ALL)$(filter $(MEASURES),$(CHOSEN)),$(BUILD)/tune-bench) $(if $(filter Linux,$(SYSTEM)),$(if $(filter release debug,$(FLAVOUR)),$(if $(filter tests/cli/faults.sh,$(CHOSEN)),$(FAULTS)))) # what the chosen tests need
 test-long: ## all tests, with all that is learned and all seeds of it (minutes more)
 	@TEST_LONG=1 TEST_SECONDS=$${TEST_SECONDS:-3600} $(MAKE) --no-print-directory test
 # gcc's OpenMP runtime is not known to the thread sanitizer, which then sees races in every loop; clang's libomp tells it by way of
@@ -191,6 +195,8 @@ test-all: ## all tests in all flavours: before a release, and after a change of 
 	@$(MAKE) --no-print-directory test FLAVOUR=san
 	@$(MAKE) --no-print-directory test FLAVOUR=tsan CC=clang
 	@$(MAKE) --no-print-directory test CC=clang ONEDNN=0
+faults: $(PROGRAM) $(FAULTS) ## fail, kill and cut the power at every point of every command that writes (hours); POINTS=9 for so many each, S="merge lora" for some
+	@sh tests/faults/all.sh $(BUILD)/tune $(S)
 fuzz: ## search for input that breaks a reader, SECONDS=60 NAME=json|yaml|... (needs clang)
 	@$(MAKE) --no-print-directory $(PARALLEL) FLAVOUR=fuzz CC=clang build/fuzz-clang/fuzzer_$(NAME)
 	@mkdir -p build/fuzz-clang/corpus_$(NAME)

@@ -61,6 +61,28 @@ static void output_failed(void) {
     if (output_error == EPIPE) interrupt_request();
 }
 
+/* What stdio would lose where a signal interrupts a write, or a disk is full for a while, is held here until it is written. */
+static char held[8 << 10];
+static size_t n_held;
+
+static void write_out(const char *text, size_t len) {
+    while (len > 0) {
+        ssize_t done = write(STDOUT_FILENO, text, len);
+        if (done < 0 && errno == EINTR && !interrupt_requested()) continue; /* a pipe may be full for ever */
+        if (done < 0) {
+            output_failed();
+            return;
+        }
+        text += done;
+        len -= (size_t)done;
+    }
+}
+
+void show_result(void) {
+    write_out(held, n_held);
+    n_held = 0;
+}
+
 void write_numbers(JsonWriter *w, const char *key, const double *values, int64_t n) {
     jw_array(w, key);
     for (int64_t i = 0; i < n; i++) jw_double(w, NULL, values[i]);
@@ -81,12 +103,21 @@ static bool is_terminal(int fd) {
 
 /* What was made without memory may lack something: none of it is printed, and the program's end says why. */
 static bool made_whole(void) {
-    if (memory_is_short()) output_error = output_error ? output_error : ENOMEM;
+    if (memory_is_short()) output_error = output_error ? output_error : memory_error();
     return !memory_is_short();
 }
 
+/* A terminal shows whole lines at once. */
 void print_raw(const char *text, size_t len) {
-    if (made_whole() && fwrite(text, 1, len, stdout) < len) output_failed();
+    if (!made_whole() || output_error) return;
+    if (len > sizeof held - n_held) show_result();
+    if (len > sizeof held) {
+        write_out(text, len);
+        return;
+    }
+    memcpy(held + n_held, text, len);
+    n_held += len;
+    if (is_terminal(STDOUT_FILENO) && memchr(text, '\n', len)) show_result();
 }
 
 void print_text(const char *text, size_t len) {
@@ -100,24 +131,13 @@ void print_text(const char *text, size_t len) {
 }
 
 void print_result(const char *format, ...) {
-    va_list arguments, again;
-    if (!made_whole()) return;
+    va_list arguments;
+    Str text = {0};
     va_start(arguments, format);
-    va_copy(again, arguments);
-    int len = is_terminal(STDOUT_FILENO) ? vsnprintf(NULL, 0, format, again) : vprintf(format, again);
-    va_end(again);
-    char *text = len >= 0 && is_terminal(STDOUT_FILENO) ? malloc((size_t)len + 1) : NULL;
-    if (text) {
-        vsnprintf(text, (size_t)len + 1, format, arguments);
-        print_text(text, (size_t)len);
-    }
-    if (len < 0 || (!text && is_terminal(STDOUT_FILENO))) output_failed();
-    free(text);
+    str_vprintf(&text, format, arguments);
     va_end(arguments);
-}
-
-void show_result(void) {
-    if (fflush(stdout) != 0) output_failed();
+    print_text(str_text(&text), text.len);
+    str_release(&text);
 }
 
 /* A whole line of stderr's. */

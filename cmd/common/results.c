@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files that commands write: never over an input, whole or not at all. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "lib/base/memory.h"
 #include "cmd/common/results.h"
 #include "cmd/app/terminal.h"
 
 /* Devices and pipes may be read and written. */
 static bool same_file(const struct stat *file, const char *path) {
     struct stat other;
-    return stat(path, &other) == 0 && S_ISREG(other.st_mode) && other.st_dev == file->st_dev && other.st_ino == file->st_ino;
+    return file_stat(path, &other) == 0 && S_ISREG(other.st_mode) && other.st_dev == file->st_dev && other.st_ino == file->st_ino;
 }
 
 /* What commands left beside a model may be replaced. */
@@ -42,7 +44,9 @@ static bool in_model(const struct stat *file, const char *dir) {
     size_t n = 0;
     bool found = false;
     Arena *arena = arena_new(0);
-    if (arena && dir_list(dir, arena, &names, &n) != ST_OK) n = 0;
+    Status status = arena ? dir_list(dir, arena, &names, &n) : ST_RESOURCE;
+    if (status == ST_RESOURCE) memory_no_answer(EIO, dir); /* it may be one of its files */
+    if (status != ST_OK) n = 0;
     for (size_t i = 0; i < n && !found; i++) {
         const char *path = belongs_to_model(names[i]) ? path_join(arena, dir, names[i]) : NULL;
         found = path && same_file(file, path);
@@ -53,7 +57,7 @@ static bool in_model(const struct stat *file, const char *dir) {
 
 Status check_output(const char *output, const char *const *inputs, size_t n) {
     struct stat file;
-    if (!output || stat(output, &file) != 0 || !S_ISREG(file.st_mode)) return ST_OK;
+    if (!output || file_stat(output, &file) != 0 || !S_ISREG(file.st_mode)) return ST_OK;
     for (size_t i = 0; i < n; i++) {
         if (!inputs[i] || !(dir_exists(inputs[i]) ? in_model(&file, inputs[i]) : same_file(&file, inputs[i]))) continue;
         status_fail(ST_CONFIG, "output '%s' is one of the inputs", output);

@@ -117,7 +117,7 @@ static Status unknown_kind(const char *path) {
             str_printf(list, "%s%s", list->len ? ", " : "", containers[i]->endings[j]);
         }
     struct stat info;
-    bool there = stat(path, &info) == 0;
+    bool there = file_stat(path, &info) == 0;
     if (there && S_ISREG(info.st_mode))
         status_fail(ST_INPUT, "cannot read rows of '%s': its name tells no kind of file", path);
     else if (there)

@@ -169,7 +169,7 @@ static Status add_sources(Hasher *hasher, const DataSource *sources, size_t n_so
 bool cache_applies(const DataFile *files, size_t n_files) {
     for (size_t i = 0; i < n_files; i++) {
         struct stat info;
-        if (stat(files[i].path, &info) != 0 || S_ISREG(info.st_mode)) continue;
+        if (file_stat(files[i].path, &info) != 0 || S_ISREG(info.st_mode)) continue;
         log_message(LOG_WARNING, "'data.cache' is not used: '%s' is not a regular file, and what it holds can be read only once", files[i].path);
         return false;
     }
@@ -201,7 +201,7 @@ done:
 Status cache_unchanged(const DataFile *files, size_t n_files, const FileStamp *stamps) {
     for (size_t i = 0; i < n_files; i++) {
         struct stat info;
-        if (stat(files[i].path, &info) != 0) return status_errno(errno, "cannot read '%s'", files[i].path);
+        if (file_stat(files[i].path, &info) != 0) return status_errno(errno, "cannot read '%s'", files[i].path);
         FileStamp now = stamp_of(&info);
         if (now.device != stamps[i].device || now.inode != stamps[i].inode || now.size != stamps[i].size || now.seconds != stamps[i].seconds ||
             now.nanoseconds != stamps[i].nanoseconds)
@@ -227,7 +227,7 @@ static void sweep(const char *folder, Arena *arena) {
         const char *path = path_join(arena, folder, names[i]);
         int fd = path ? UNTIL_DONE(open(path, O_RDWR | O_CLOEXEC)) : -1;
         if (fd < 0) continue;
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0) unlink(path);
+        if (UNTIL_DONE(flock(fd, LOCK_EX | LOCK_NB)) == 0) (void)UNTIL_DONE(unlink(path));
         close(fd);
     }
 }

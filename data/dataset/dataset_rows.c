@@ -421,7 +421,7 @@ static uint64_t bytes_of_lines(const Dataset *dataset) {
     for (size_t i = 0; i < dataset->n_files; i++) {
         struct stat info;
         bool lines = text_ends_with(dataset->files[i].path, ".jsonl") && dataset->sources[dataset->files[i].source].max_rows <= 0;
-        if (!lines || stat(dataset->files[i].path, &info) != 0) return 0;
+        if (!lines || file_stat(dataset->files[i].path, &info) != 0) return 0;
         all += (uint64_t)info.st_size;
     }
     return all;

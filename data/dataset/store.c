@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of tokenised rows: written through two streams (words, and the table of rows, which is put behind them at the end), then mapped. */
+/* The file of tokenised rows: written as two files (words, and the table of rows, which is put behind them at the end), then mapped. */
 #include "lib/base/system.h"
 #include "lib/base/work.h"
 #include "data/dataset/store.h"
@@ -37,8 +37,14 @@ struct Store {
     Slice about;
     atomic_size_t resident;
 };
+/* A file that grows at its end. */
+typedef struct Growing {
+    int fd; /* -1: none */
+    size_t used;
+    uint8_t held[64 << 10];
+} Growing;
 struct StoreWriter {
-    FILE *words, *table;
+    Growing words, table;
     char *folder, *name, *temporary; /* name, temporary: paths; NULL without a name */
     XXH3_state_t *hash;              /* of a named file */
     uint64_t written, n_rows;
@@ -54,15 +60,40 @@ static Status writer_status(const StoreWriter *writer) {
     return status_unwritable(writer->error, "cannot write tokenised rows into '%s'", writer->folder);
 }
 
+static void write_all(StoreWriter *writer, int fd, const uint8_t *bytes, size_t size) {
+    while (writer->error == 0 && size > 0) {
+        ssize_t done = write(fd, bytes, MIN(size, (size_t)1 << 30));
+        if (done < 0 && errno != EINTR) writer->error = errno;
+        if (done <= 0) continue;
+        bytes += done;
+        size -= (size_t)done;
+    }
+}
+
+static void flush(StoreWriter *writer, Growing *file) {
+    write_all(writer, file->fd, file->held, file->used);
+    file->used = 0;
+}
+
+static void add(StoreWriter *writer, Growing *file, const void *bytes, size_t size) {
+    if (size > sizeof file->held - file->used) flush(writer, file);
+    if (size > sizeof file->held) {
+        write_all(writer, file->fd, bytes, size);
+        return;
+    }
+    memcpy(file->held + file->used, bytes, size);
+    file->used += size;
+}
+
 static void write_bytes(StoreWriter *writer, const void *bytes, size_t size) {
     if (writer->error != 0 || size == 0) return;
-    if (fwrite(bytes, 1, size, writer->words) != size) writer->error = errno ? errno : EIO;
+    add(writer, &writer->words, bytes, size);
     if (writer->hash) XXH3_128bits_update(writer->hash, bytes, size);
     writer->written += size;
 }
 
 /* A file that nobody else sees. Where the file system cannot make one without a name, that is taken away at once. */
-static FILE *open_nameless(const char *folder) {
+static int open_nameless(const char *folder) {
     int fd = -1;
 #ifdef O_TMPFILE
     fd = UNTIL_DONE(open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
@@ -70,18 +101,16 @@ static FILE *open_nameless(const char *folder) {
     if (fd < 0) {
         Str path = {0};
         str_printf(&path, "%s/.tune-rows-XXXXXX", folder);
-        if (path.data) fd = mkostemp(path.data, O_CLOEXEC);
-        if (fd >= 0) unlink(path.data);
+        if (path.data) fd = UNTIL_DONE(mkostemp(path.data, O_CLOEXEC));
+        if (fd >= 0) (void)UNTIL_DONE(unlink(path.data));
         str_release(&path);
     }
-    FILE *file = fd >= 0 ? fdopen(fd, "w+b") : NULL;
-    if (fd >= 0 && !file) close(fd);
-    return file;
+    return fd;
 }
 
 /* A name that no other process has, on no machine that shares the folder. The lock says that its writer is alive (see cache.c, which removes what
  * dead ones left); who came in between before it was taken leaves a file without a name. */
-static FILE *open_named(const char *folder, const char *name, char **temporary) {
+static int open_named(const char *folder, const char *name, char **temporary) {
     Str path = {0};
     struct stat info;
     int fd;
@@ -90,14 +119,12 @@ static FILE *open_named(const char *folder, const char *name, char **temporary) 
         str_printf(&path, "%s/.%s.tmp-%ld-%llx", folder, name, (long)getpid(), (unsigned long long)(clock_seconds() * 1e9));
         fd = UNTIL_DONE(open(str_text(&path), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
         if (fd < 0 && errno != EEXIST) break;
-        if (fd >= 0) flock(fd, LOCK_EX);
+        if (fd >= 0) (void)UNTIL_DONE(flock(fd, LOCK_EX));
         if (fd >= 0 && fstat(fd, &info) == 0 && info.st_nlink > 0) break;
         if (fd >= 0) close(fd);
     } while (true);
-    FILE *file = fd >= 0 ? fdopen(fd, "w+b") : NULL;
-    if (fd >= 0 && !file) close(fd);
     *temporary = path.data;
-    return file;
+    return fd;
 }
 
 static char *copy_text(const char *text) {
@@ -110,6 +137,7 @@ Status store_create(const char *folder, const char *name, const StoreKey *key, S
     StoreWriter *writer = calloc(1, sizeof *writer);
     *result = NULL;
     if (!writer) return status_fail(ST_RESOURCE, "out of memory");
+    writer->words.fd = writer->table.fd = -1;
     writer->folder = copy_text(folder);
     if (name) {
         Str path = {0};
@@ -117,12 +145,12 @@ Status store_create(const char *folder, const char *name, const StoreKey *key, S
         writer->name = path.data;
         writer->hash = XXH3_createState();
         if (writer->hash) XXH3_128bits_reset(writer->hash);
-        writer->words = writer->hash ? open_named(folder, name, &writer->temporary) : NULL;
+        if (writer->hash) writer->words.fd = open_named(folder, name, &writer->temporary);
     } else {
-        writer->words = open_nameless(folder);
+        writer->words.fd = open_nameless(folder);
     }
-    writer->table = writer->words ? open_nameless(folder) : NULL;
-    if (!writer->table) writer->error = errno ? errno : ENOMEM;
+    if (writer->words.fd >= 0) writer->table.fd = open_nameless(folder);
+    if (writer->table.fd < 0) writer->error = errno ? errno : ENOMEM;
     Head head = {.key = key ? *key : (StoreKey){0}};
     memcpy(head.magic, magic, sizeof magic);
     write_bytes(writer, &head, sizeof head);
@@ -140,18 +168,20 @@ size_t store_words_count(const StoreRow *row) { return (size_t)row->n * (1 + (ro
 Status store_append(StoreWriter *writer, StoreRow *row, const int32_t *words) {
     row->offset = writer->written;
     write_bytes(writer, words, store_words_count(row) * sizeof *words);
-    if (writer->error == 0 && fwrite(row, sizeof *row, 1, writer->table) != 1) writer->error = errno ? errno : EIO;
+    if (writer->error == 0) add(writer, &writer->table, row, sizeof *row);
     writer->n_rows++;
     return writer_status(writer);
 }
 
 static void append_table(StoreWriter *writer) {
     char chunk[16 << 10];
-    size_t got;
-    if (fflush(writer->table) != 0) writer->error = errno;
-    rewind(writer->table);
-    while (writer->error == 0 && (got = fread(chunk, 1, sizeof chunk, writer->table)) > 0) write_bytes(writer, chunk, got);
-    if (writer->error == 0 && ferror(writer->table)) writer->error = EIO;
+    ssize_t got = 1;
+    flush(writer, &writer->table);
+    for (off_t at = 0; writer->error == 0 && got != 0; at += MAX(got, 0)) {
+        got = pread(writer->table.fd, chunk, sizeof chunk, at);
+        if (got > 0) write_bytes(writer, chunk, (size_t)got);
+        if (got < 0 && errno != EINTR) writer->error = errno;
+    }
 }
 
 static void write_end(StoreWriter *writer, const char *about, size_t about_len) {
@@ -171,12 +201,12 @@ static void write_end(StoreWriter *writer, const char *about, size_t about_len) 
         foot.hash_high = hash.high64;
     }
     write_bytes(writer, &foot.hash_low, sizeof foot - offsetof(Foot, hash_low));
-    if (writer->error == 0 && fflush(writer->words) != 0) writer->error = errno;
+    flush(writer, &writer->words);
 }
 
 /* Another process may have done the same in the meantime: its file has the same bytes, and who still reads it keeps it. */
 static void put_in_place(StoreWriter *writer) {
-    if (writer->error == 0 && fsync(fileno(writer->words)) != 0) writer->error = errno;
+    if (writer->error == 0 && file_sync(writer->words.fd) != 0) writer->error = errno;
     if (writer->error == 0 && UNTIL_DONE(rename(writer->temporary, writer->name)) != 0) writer->error = errno;
     if (writer->error != 0) return;
     free(writer->temporary);
@@ -191,7 +221,7 @@ Status store_finish(StoreWriter *writer, const char *about, size_t about_len, St
     if (writer->name) put_in_place(writer);
     Status status = writer_status(writer);
     if (status == ST_OK && writer->name) status = dir_sync(writer->folder);
-    if (status == ST_OK) status = map_store(fileno(writer->words), (size_t)writer->written, store);
+    if (status == ST_OK) status = map_store(writer->words.fd, (size_t)writer->written, store);
     if (status == ST_OK) {
         const Foot *foot = (const Foot *)((*store)->data + (*store)->size - sizeof *foot);
         (*store)->n = (size_t)foot->n_rows;
@@ -204,9 +234,9 @@ Status store_finish(StoreWriter *writer, const char *about, size_t about_len, St
 
 void store_abandon(StoreWriter *writer) {
     if (!writer) return;
-    if (writer->temporary) unlink(writer->temporary);
-    if (writer->words) fclose(writer->words);
-    if (writer->table) fclose(writer->table);
+    if (writer->temporary) (void)UNTIL_DONE(unlink(writer->temporary));
+    if (writer->words.fd >= 0) close(writer->words.fd);
+    if (writer->table.fd >= 0) close(writer->table.fd);
     if (writer->hash) XXH3_freeState(writer->hash);
     free(writer->folder);
     free(writer->name);
@@ -219,7 +249,9 @@ void store_abandon(StoreWriter *writer) {
 static Status map_store(int fd, size_t size, Store **result) {
     Store *store = calloc(1, sizeof *store);
     if (!store) return status_fail(ST_RESOURCE, "out of memory");
-    void *data = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    void *data;
+    do data = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    while (data == MAP_FAILED && errno == EINTR);
     if (data == MAP_FAILED) {
         free(store);
         return status_errno(errno, "cannot map tokenised rows");

@@ -57,7 +57,7 @@ Status dir_check_creatable(const char *path) {
     Str above = {0};
     struct stat info;
     str_append(&above, *path ? path : ".");
-    while (above.data && stat(str_text(&above), &info) != 0 && errno == ENOENT) {
+    while (above.data && file_stat(str_text(&above), &info) != 0 && errno == ENOENT) {
         char *slash = strrchr(above.data, '/');
         if (slash && slash > above.data)
             *slash = '\0';
@@ -66,7 +66,7 @@ Status dir_check_creatable(const char *path) {
         else
             str_clear(&above), str_append(&above, ".");
     }
-    int error = stat(str_text(&above), &info) != 0 ? errno : !S_ISDIR(info.st_mode) ? ENOTDIR : access(str_text(&above), W_OK) != 0 ? errno : 0;
+    int error = file_stat(str_text(&above), &info) != 0 ? errno : !S_ISDIR(info.st_mode) ? ENOTDIR : access(str_text(&above), W_OK) != 0 ? errno : 0;
     str_release(&above);
     return error == 0 ? ST_OK : status_unwritable(error, "cannot make folder '%s'", path);
 }
@@ -83,7 +83,7 @@ Status dir_remove(const char *path) {
     if (!path) return ST_RESOURCE;
     TRY(memory_check(ST_OK)); /* the path may lack its end */
     struct stat info;
-    if (lstat(path, &info) != 0) return errno == ENOENT ? ST_OK : status_errno(errno, "cannot remove '%s'", path);
+    if (file_lstat(path, &info) != 0) return errno == ENOENT ? ST_OK : status_errno(errno, "cannot remove '%s'", path);
     if (!S_ISDIR(info.st_mode)) return status_fail(ST_INPUT, "cannot remove '%s': not a folder", path);
     int error = remove_tree(path);
     return error == 0 ? ST_OK : status_errno(error, "cannot remove '%s'", path);
@@ -146,7 +146,7 @@ Status dir_list(const char *path, Arena *arena, char ***names, size_t *count) {
 /* ---- out of the way ---- */
 
 bool path_inside(const char *path, const char *dir) {
-    char *inner = path ? realpath(path, NULL) : NULL, *outer = dir ? realpath(dir, NULL) : NULL;
+    char *inner = path ? path_real(path) : NULL, *outer = dir ? path_real(dir) : NULL;
     size_t len = outer ? strlen(outer) : 0;
     while (len > 1 && outer[len - 1] == '/') len--;
     bool inside = inner && outer && strncmp(inner, outer, len) == 0 && (len == 1 || inner[len] == '\0' || inner[len] == '/');
@@ -160,11 +160,11 @@ static Status plain_name(const char *path, bool *link, Str *name) {
     struct stat info;
     str_append(name, path);
     while (name->len > 1 && name->data[name->len - 1] == '/') name->data[--name->len] = '\0';
-    if (lstat(str_text(name), &info) != 0) return status_errno(errno, "cannot rename '%s'", path);
+    if (file_lstat(str_text(name), &info) != 0) return status_errno(errno, "cannot rename '%s'", path);
     const char *last = path_name(str_text(name));
     *link = S_ISLNK(info.st_mode);
     if (!*link && strcmp(last, ".") != 0 && strcmp(last, "..") != 0) return ST_OK;
-    char *real = realpath(path, NULL);
+    char *real = path_real(path);
     if (!real) return status_errno(errno, "cannot rename '%s'", path);
     str_clear(name);
     str_append(name, real);
@@ -179,7 +179,7 @@ static int rename_to_free(const char *from, const char *to) {
     if (UNTIL_DONE(renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE)) == 0) return 0;
     if (errno != EINVAL && errno != ENOSYS) return errno;
 #endif
-    if (lstat(to, &info) == 0) return EEXIST;
+    if (file_lstat(to, &info) == 0) return EEXIST;
     return UNTIL_DONE(rename(from, to)) == 0 ? 0 : errno == ENOTEMPTY || errno == ENOTDIR ? EEXIST : errno;
 }
 
@@ -209,7 +209,7 @@ Status path_backup(const char *path, Str *kept) {
 /* What a process that was killed left: half of a folder goes; what was about to be replaced, and has not been, comes back. */
 static Status clear_up(const char *made, const char *dir, const char *old) {
     struct stat info;
-    if (stat(dir, &info) != 0 && lstat(dir, &info) == 0) return status_fail(ST_INPUT, "cannot write '%s': a link that leads nowhere", dir);
+    if (file_stat(dir, &info) != 0 && file_lstat(dir, &info) == 0) return status_fail(ST_INPUT, "cannot write '%s': a link that leads nowhere", dir);
     TRY(dir_remove(made));
     if (dir_exists(old) && !dir_exists(dir)) return dir_rename(old, dir);
     return dir_remove(old);
@@ -320,7 +320,7 @@ static Status base_dir_build(const Building *b, Status (*write)(void *context, c
 
 Status dir_build_with_backup(const char *dir, Status (*write)(void *context, const char *made), void *context, Str *kept) {
     if (!dir) return ST_RESOURCE;
-    char *real = realpath(dir, NULL); /* what a link leads to is replaced, not the link */
+    char *real = path_real(dir); /* what a link leads to is replaced, not the link */
     Building b = {0};
     int lock = -1;
     name_all(&b, real ? real : dir);

@@ -12,32 +12,17 @@
 
 #define CHUNK ((size_t)256 << 10)
 
-bool file_exists(const char *path) {
-    struct stat info;
-    return path && stat(path, &info) == 0 && S_ISREG(info.st_mode);
-}
-
 Status file_find(const char *path, bool *there) {
     struct stat info;
     char target[1024];
     *there = file_exists(path);
     if (!path) return ST_RESOURCE;
-    if (stat(path, &info) == 0) return ST_OK;
+    if (file_stat(path, &info) == 0) return ST_OK;
     int error = errno;
     ssize_t len = readlink(path, target, sizeof target);
     if (len < 0) return ST_OK;
     status_errno(error, "cannot read '%s', a link to '%.*s'", path, (int)len, target);
     return status_hint(ST_INPUT, "a folder of links is copied with what they lead to by cp -RL");
-}
-
-bool dir_exists(const char *path) {
-    struct stat info;
-    return path && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
-bool same_folder(const char *a, const char *b) {
-    struct stat one, other;
-    return dir_exists(a) && dir_exists(b) && stat(a, &one) == 0 && stat(b, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
 }
 
 Status file_check_pointer(const char *path, const void *bytes, size_t n) {
@@ -103,8 +88,8 @@ Status file_append(const char *path, const void *bytes, size_t size) {
     struct stat info;
     bool sized = fstat(fd, &info) == 0;
     int error = sized ? write_all(fd, bytes, size) : errno;
-    bool cut_failed = sized && error != 0 && ftruncate(fd, info.st_size) != 0;
-    if (close(fd) != 0 && error == 0) error = errno;
+    bool cut_failed = sized && error != 0 && UNTIL_DONE(ftruncate(fd, info.st_size)) != 0;
+    if (file_close(fd) != 0 && error == 0) error = errno;
     if (error == 0) return ST_OK;
     Status status = status_unwritable(error, "cannot append to '%s'", path);
     return cut_failed ? status_hint(status, "its last line may be cut short") : status;
@@ -112,6 +97,7 @@ Status file_append(const char *path, const void *bytes, size_t size) {
 
 Status file_truncate(const char *path, uint64_t size) {
     if (!path) return ST_RESOURCE;
+    TRY(memory_check(ST_OK)); /* the size may follow from what is not known */
     int fd = UNTIL_DONE(open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
     if (fd < 0 && errno == ELOOP) return file_refuse_link(path);
     if (fd < 0) return status_errno(errno, "cannot open '%s' for writing", path);

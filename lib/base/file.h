@@ -35,6 +35,12 @@ Status file_check_truncation(void);
 void file_watch_truncation(
     const Mapping *mapping); /* its bytes are looked up as they are needed: file_check_truncation warns, once, when it was written to */
 bool file_ignore_truncation(const Mapping *mapping); /* whether this file's bytes were the first that were missed; then they did no harm */
+/* stat, lstat, and realpath into memory of the caller's. A failure that does not say whether something is there (EIO, ESTALE, no memory) is kept for
+ * memory_check: what follows from it is no result. So are those of file_exists, dir_exists and all that look by them. */
+struct stat;
+int file_stat(const char *path, struct stat *info);
+int file_lstat(const char *path, struct stat *info);
+char *path_real(const char *path);
 bool file_exists(const char *path);
 /* The same where a file may be missing: ST_INPUT for a link that leads nowhere, since whoever made it meant the file to be there. */
 Status file_find(const char *path, bool *there);
@@ -104,6 +110,7 @@ Status dir_sync_above(const char *path); /* of the folder that holds it: its nam
 Status path_backup(const char *path, Str *kept);
 bool path_inside(const char *path, const char *dir); /* by whatever names; a folder is inside itself; false where one is not there */
 Status dir_sync_tree(const char *path); /* every file and folder below it, and the folder itself: what a power cut leaves is what is there now */
+int file_close(int fd);                 /* of what was written: 0, or -1 with errno; a signal's interruption is none, it is closed */
 int file_sync(int fd);                  /* fsync, and through the drive's cache where the system can; 0, or -1 with errno */
 Status dir_list(const char *path, Arena *arena, char ***names, size_t *count); /* sorted, without . and .. */
 /* Makes `dir` of what `write` puts into the folder `made`, hidden beside it: it appears whole, and what was there before goes only then. A failure,

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether memory ran out where no Status says so. */
+/* Whether memory, or an answer of the file system, was missing where no Status says so. */
 #include "lib/base/memory.h"
 #include "lib/base/str.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 static atomic_size_t wanted; /* by the first call that did not get it; 0: all got what they asked for */
 
@@ -26,14 +28,42 @@ void memory_ran_out(size_t bytes) {
     atomic_compare_exchange_strong(&wanted, &none, MAX(bytes, (size_t)1));
 }
 
-bool memory_is_short(void) { return atomic_load(&wanted) > 0; }
+static atomic_int unanswered; /* errno of the first look at a file that was not answered; -1 while its path is written down */
+static char unanswered_path[1024];
+
+void memory_no_answer(int error, const char *path) {
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&unanswered, &none, -1)) return;
+    size_t n = MIN(strlen(path), sizeof unanswered_path - 1);
+    memcpy(unanswered_path, path, n);
+    unanswered_path[n] = '\0';
+    atomic_store(&unanswered, error > 0 ? error : EIO);
+}
+
+int memory_error(void) {
+    int error = atomic_load(&unanswered);
+    return atomic_load(&wanted) > 0 ? ENOMEM : error < 0 ? EIO : error;
+}
+
+bool memory_is_short(void) { return memory_error() != 0; }
+
+static Status no_answer(int error) {
+    status_errno(error, "cannot look for '%s'", error > 0 ? unanswered_path : "a file");
+    return *status_hint_text() ? ST_RESOURCE
+                               : status_hint(ST_RESOURCE, "the disk, or the server that holds it, does not answer: try again when it does");
+}
 
 Status memory_check(Status status) {
     size_t bytes = atomic_load(&wanted);
     char words[32];
-    if (bytes == 0 || status == ST_RESOURCE) return status;
+    int error = atomic_load(&unanswered);
+    if (status == ST_RESOURCE || memory_error() == 0) return status;
+    if (bytes == 0) return no_answer(error < 0 ? EIO : error);
     status_fail(ST_RESOURCE, "out of memory: %s more cannot be had", format_bytes((double)bytes, words));
     return status_hint(ST_RESOURCE, "free some memory, or use smaller batches, shorter rows or a smaller model");
 }
 
-void memory_clear_failure(void) { atomic_store(&wanted, 0); }
+void memory_clear_failure(void) {
+    atomic_store(&wanted, 0);
+    atomic_store(&unanswered, 0);
+}

@@ -102,7 +102,7 @@ void str_release(Str *str) {
     *str = (Str){0};
 }
 
-static void str_vprintf(Str *str, const char *format, va_list args) {
+void str_vprintf(Str *str, const char *format, va_list args) {
     va_list again;
     va_copy(again, args);
     int len = vsnprintf(NULL, 0, format, args);

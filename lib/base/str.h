@@ -21,6 +21,7 @@ bool str_reserve(Str *str, size_t more) WARN_UNUSED; /* room for `more` bytes, f
 void str_append_n(Str *str, const char *bytes, size_t len);
 void str_append_char(Str *str, char c);
 void str_printf(Str *str, const char *format, ...) PRINTF_LIKE(2, 3);
+void str_vprintf(Str *str, const char *format, va_list args);
 void str_append_double(Str *str, double value);               /* the shortest text that reads back as the same double */
 void str_append_json(Str *str, const char *text, size_t len); /* as a quoted JSON string; bytes that are no UTF-8 become U+FFFD */
 /* A word of a command line, quoted where a shell would read it as another one */

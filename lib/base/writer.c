@@ -54,8 +54,8 @@ static bool remove_leftovers(const char *path, const char *own) {
         if (own && strcmp(entry->d_name, path_name(own)) == 0) continue;
         int fd = UNTIL_DONE(open(str_text(&left), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
         if (fd < 0) continue;
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
-            unlink(str_text(&left));
+        if (UNTIL_DONE(flock(fd, LOCK_EX | LOCK_NB)) == 0)
+            (void)UNTIL_DONE(unlink(str_text(&left)));
         else
             alive = alive || errno == EWOULDBLOCK;
         close(fd);
@@ -75,7 +75,7 @@ static int open_new(const char *temporary) {
         int fd = UNTIL_DONE(open(temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
         if (fd < 0 && errno == EEXIST) errno = EBUSY;
         if (fd < 0) return -1;
-        flock(fd, LOCK_EX | LOCK_NB); /* a file system without locks only loses the check */
+        (void)UNTIL_DONE(flock(fd, LOCK_EX | LOCK_NB)); /* a file system without locks only loses the check */
         if (fstat(fd, &info) != 0 || info.st_nlink > 0) return fd;
         close(fd);
     }
@@ -89,9 +89,9 @@ static int open_own(const char *path, const char *temporary) {
     int fd = open_new(temporary);
     if (fd >= 0 || errno != EBUSY) return fd;
     int old = UNTIL_DONE(open(temporary, O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
-    bool busy = old >= 0 && flock(old, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    bool busy = old >= 0 && UNTIL_DONE(flock(old, LOCK_EX | LOCK_NB)) != 0 && errno == EWOULDBLOCK;
     if (old >= 0) close(old);
-    if (!busy) unlink(temporary);
+    if (!busy) (void)UNTIL_DONE(unlink(temporary));
     errno = EBUSY;
     return busy ? -1 : open_new(temporary);
 }
@@ -100,7 +100,7 @@ Status writer_open(FileWriter *writer, const char *path) {
     *writer = (FileWriter){.fd = -1};
     if (!path) return writer->status = ST_RESOURCE;
     struct stat info;
-    bool replaces = stat(path, &info) == 0;
+    bool replaces = file_stat(path, &info) == 0;
     if (replaces && !S_ISREG(info.st_mode)) {
         return writer->status = status_fail(ST_INPUT, "cannot write '%s': %s", path, S_ISDIR(info.st_mode) ? "it is a folder" : "not a regular file");
     }
@@ -194,6 +194,8 @@ int file_sync(int fd) {
     return UNTIL_DONE(fsync(fd));
 }
 
+int file_close(int fd) { return close(fd) == 0 || errno == EINTR ? 0 : -1; }
+
 Status dir_sync_above(const char *path) {
     Str parent = {0};
     const char *last = path_name(path);
@@ -206,9 +208,9 @@ Status dir_sync_above(const char *path) {
 Status writer_commit(FileWriter *writer) {
     if (writer->fd < 0) return writer->status != ST_OK ? writer->status : status_fail(ST_INPUT, "cannot write: no file is open");
     if (writer->error == 0) writer_flush(writer);
-    if (writer->error == 0 && memory_is_short()) writer_failed(writer, ENOMEM); /* a text of it may lack something */
+    if (writer->error == 0 && memory_is_short()) writer_failed(writer, memory_error()); /* a text of it may lack something */
     if (writer->error == 0 && file_sync(writer->fd) != 0) writer_failed(writer, errno);
-    if (close(writer->fd) != 0) writer_failed(writer, errno);
+    if (file_close(writer->fd) != 0) writer_failed(writer, errno);
     writer->fd = -1;
     if (writer->error == 0 && UNTIL_DONE(rename(writer->temporary, writer->path)) != 0) writer_failed(writer, errno);
     /* The first failure may lie back many calls, others may have been recorded since: say it again. */
@@ -237,8 +239,8 @@ size_t writer_keep_lines(FileWriter *writer) {
     if (writer->error == 0) write_all(writer->fd, writer->buffer, writer->used); /* as much as there is room for */
     str_printf(&path, "%s.partial", writer->path);
     size_t n = whole_lines(writer->fd, (char *)writer->buffer, &bytes);
-    bool kept =
-        n > 0 && ftruncate(writer->fd, bytes) == 0 && file_sync(writer->fd) == 0 && UNTIL_DONE(rename(writer->temporary, str_text(&path))) == 0;
+    bool kept = n > 0 && UNTIL_DONE(ftruncate(writer->fd, bytes)) == 0 && file_sync(writer->fd) == 0 &&
+                UNTIL_DONE(rename(writer->temporary, str_text(&path))) == 0;
     if (kept) writer->temporary[0] = '\0'; /* renamed: nothing to remove */
     writer_abandon(writer);
     str_release(&path);
@@ -248,7 +250,7 @@ size_t writer_keep_lines(FileWriter *writer) {
 void writer_abandon(FileWriter *writer) {
     if (writer->fd >= 0) close(writer->fd);
     writer->fd = -1;
-    if (writer->temporary && writer->temporary[0]) unlink(writer->temporary);
+    if (writer->temporary && writer->temporary[0]) (void)UNTIL_DONE(unlink(writer->temporary));
     free(writer->path);
     free(writer->temporary);
     free(writer->buffer);

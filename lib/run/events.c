@@ -178,7 +178,7 @@ static Status copy_metrics(FileWriter *writer, const char *metrics_path, double 
 
 static Status remove_file(const char *path) {
     if (!path) return ST_RESOURCE;
-    return unlink(path) == 0 || errno == ENOENT ? ST_OK : status_errno(errno, "cannot remove '%s'", path);
+    return UNTIL_DONE(unlink(path)) == 0 || errno == ENOENT ? ST_OK : status_errno(errno, "cannot remove '%s'", path);
 }
 
 static Status write_file(const Events *events, const char *metrics_path, bool again, double now) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs that are made longer: what is asked for, and the record of it. What they go on from is for lib/train/lengthen_plan.c to find. */
+#include "lib/base/memory.h"
 #include "lib/run/lengthen.h"
 #include "lib/run/run_parts.h"
 
@@ -47,16 +48,22 @@ void lengthen_describe(const Lengthening *longer, Str *text) {
 
 /* ---- the record ---- */
 
-static json_t *read_record(const Run *run) {
+/* An empty one where there is none, or none that can be understood. ST_RESOURCE: it is there, and cannot be read now. */
+static Status read_record(const Run *run, json_t **json) {
     const char *path = run_path(run, record_name);
-    json_t *json = NULL;
-    if (path && file_exists(path) && json_read_file(path, &json) == ST_OK && json_is_array(json_object_get(json, "extensions"))) return json;
-    json_decref(json);
-    return json_pack("{s:[]}", "extensions");
+    *json = NULL;
+    if (!path) return ST_RESOURCE;
+    Status status = file_exists(path) ? json_read_file(path, json) : ST_OK;
+    if (status == ST_RESOURCE) return status;
+    if (json_is_array(json_object_get(*json, "extensions"))) return ST_OK;
+    json_decref(*json);
+    *json = json_pack("{s:[]}", "extensions");
+    return *json ? ST_OK : status_fail(ST_RESOURCE, "out of memory for '%s'", record_name);
 }
 
 bool lengthen_knows(const Run *run, uint64_t recipe) {
-    json_t *json = read_record(run);
+    json_t *json;
+    if (read_record(run, &json) != ST_OK) memory_no_answer(EIO, record_name);
     const json_t *list = json_object_get(json, "extensions");
     bool known = false;
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -77,10 +84,15 @@ static json_t *entry_of(const Lengthening *longer, const char *text) {
 }
 
 static Status write_record(const Lengthening *longer, const Run *run, const char *text) {
-    json_t *json = read_record(run), *entry = entry_of(longer, text);
+    json_t *json, *list, *entry;
     char *written = NULL;
     Str line = {0};
-    if (json && entry && json_array_append(json_object_get(json, "extensions"), entry) == 0) written = json_text(json, JSON_INDENT(2));
+    TRY(read_record(run, &json));
+    entry = entry_of(longer, text);
+    list = json_object_get(json, "extensions");
+    size_t n = json_array_size(list);
+    bool again = n > 0 && json_equal(json_array_get(list, n - 1), entry); /* it ended before it went on */
+    if (entry && (again || json_array_append(list, entry) == 0)) written = json_text(json, JSON_INDENT(2));
     if (written) str_printf(&line, "%s\n", written);
     Status status = written ? file_write_all(run_path(run, record_name), str_text(&line), line.len)
                             : status_fail(ST_RESOURCE, "out of memory for '%s'", record_name);
@@ -94,7 +106,7 @@ static Status write_record(const Lengthening *longer, const Run *run, const char
 static Status forget_end(const Run *run) {
     const char *path = run_path(run, "finished.json");
     if (!path) return ST_RESOURCE;
-    if (unlink(path) != 0) return errno == ENOENT ? ST_OK : status_errno(errno, "cannot remove '%s'", path);
+    if (UNTIL_DONE(unlink(path)) != 0) return errno == ENOENT ? ST_OK : status_errno(errno, "cannot remove '%s'", path);
     return dir_sync(run_dir(run));
 }
 

@@ -84,7 +84,7 @@ Status run_write_recipe(const Run *run, const Recipe *recipe) {
 /* Whether the name still leads to the open file: the folder may have got another one in the meantime. */
 static bool same_file(const char *path, int fd) {
     struct stat named, opened;
-    return stat(path, &named) == 0 && fstat(fd, &opened) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
+    return file_stat(path, &named) == 0 && fstat(fd, &opened) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
 }
 
 static Status take_lock(const char *path, int fd) {
@@ -152,7 +152,7 @@ static Status clean_files(Run *run) {
     for (size_t i = 0; i < n; i++) {
         if (!text_starts_with(names[i], ".tune-rows-") && (names[i][0] != '.' || !strstr(names[i], ".tmp-"))) continue;
         const char *path = path_join(run->arena, run->dir, names[i]);
-        if (path && unlink(path) != 0) return status_errno(errno, "cannot remove '%s'", path);
+        if (path && UNTIL_DONE(unlink(path)) != 0) return status_errno(errno, "cannot remove '%s'", path);
     }
     return ST_OK;
 }
@@ -183,7 +183,7 @@ static Status warn_of_short_metrics(Run *run, uint64_t size, uint64_t bytes) {
 
 Status run_cut_metrics(Run *run, uint64_t bytes) {
     struct stat info;
-    if (stat(run->metrics_path, &info) != 0) {
+    if (file_stat(run->metrics_path, &info) != 0) {
         if (bytes > 0 && errno != ENOENT) return status_errno(errno, "cannot resume: '%s'", run->metrics_path);
         if (bytes > 0) run_warn(run, "'%s' is missing: its lines up to step %lld are lost", run->metrics_path, (long long)run->step);
         return ST_OK;
@@ -215,7 +215,7 @@ static Status take_up(Run *run) {
 static Status forget_end(Run *run) {
     const char *stopped = run_path(run, "stopped.json");
     if (!stopped) return ST_RESOURCE;
-    if (unlink(stopped) == 0 || errno == ENOENT) return ST_OK;
+    if (UNTIL_DONE(unlink(stopped)) == 0 || errno == ENOENT) return ST_OK;
     return status_errno(errno, "cannot remove '%s'", stopped);
 }
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that training will take, before its first step. */
+#include "lib/base/memory.h"
 #include "lib/base/system.h"
 #include "lib/train/train.h"
 
+#include <errno.h>
 #include <omp.h>
 #include <string.h>
 
@@ -169,7 +171,9 @@ static bool read_choice(const char *run_dir, Checkpointing *checkpointing, int64
     Str path = {0};
     json_t *started = NULL;
     str_printf(&path, "%s/started.json", run_dir);
-    if (file_exists(str_text(&path)) && json_read_file(str_text(&path), &started) != ST_OK) started = NULL;
+    Status status = file_exists(str_text(&path)) ? json_read_file(str_text(&path), &started) : ST_OK;
+    if (status == ST_RESOURCE) memory_no_answer(EIO, str_text(&path)); /* other choices would give other bytes */
+    if (status != ST_OK) started = NULL;
     const json_t *memory = json_object_get(started, "memory");
     const char *name = json_string_value(json_object_get(memory, "checkpointing"));
     if (name) {

@@ -239,6 +239,8 @@ static void make_copy(Loop *loop) {
     double began = clock_seconds();
     size_t size = 1;
     if (!loop->task->step_may_fail) return;
+    bool metrics = file_stat(loop->run->metrics_path, &info) == 0;
+    if (!metrics && errno != ENOENT) return; /* taken back, it would be cut to nothing */
     for (size_t i = 0; i < states->n; i++) size += tensor_bytes(states->items[i].tensor);
     if (size > COPY_SMALL && copy->bytes && began - copy->made < COPY_SHARE * copy->seconds) return;
     if (!copy->bytes && !(copy->bytes = malloc(size))) return;
@@ -246,7 +248,7 @@ static void make_copy(Loop *loop) {
     for (size_t i = 0; i < states->n_counts; i++) copy->counts[i] = *states->counts[i].value;
     for (size_t i = 0; i < states->n_reals; i++) copy->reals[i] = *states->reals[i].value;
     copy->step = loop->step;
-    copy->metrics_bytes = stat(loop->run->metrics_path, &info) == 0 ? (uint64_t)info.st_size : 0;
+    copy->metrics_bytes = metrics ? (uint64_t)info.st_size : 0;
     copy->made = clock_seconds();
     copy->seconds = copy->made - began;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files: mapped, cut and written to by others, read in lines, written whole or not at all, on disks that are full. */
 #include "lib/base/log.h"
+#include "lib/base/memory.h"
 #include "tests/support/check.h"
 
 #include <errno.h>
@@ -266,6 +267,35 @@ TEST(an_interrupted_call_is_made_again) {
     interruptions = 0;
 }
 
+/* A disk that does not say whether a file is there has not said that it is missing. */
+static const char *silent;
+int stat(const char *path, struct stat *info) {
+    if (!silent || !strstr(path, silent)) return fstatat(AT_FDCWD, path, info, 0);
+    errno = EIO;
+    return -1;
+}
+
+TEST(no_answer_is_no_no) {
+    const char *lines = temp_text(test_folder, "lines", "one two"), *result = temp_file(test_folder, "follows");
+    assert_false(file_exists(temp_file(test_folder, "missing")));
+    check_ok(memory_check(ST_OK));
+    silent = "model";
+    assert_false(file_exists("a model"));
+    assert_false(dir_exists("another model"));
+    silent = NULL;
+    check_status(memory_check(ST_INPUT), ST_RESOURCE); /* what was said to be wrong follows from it */
+    check_text("cannot look for 'a model': Input/output error");
+    check_status(file_write_all(result, "x", 1), ST_RESOURCE);
+    check_text("Input/output error");
+    check_status(file_append(lines, "x", 1), ST_RESOURCE);
+    check_status(file_truncate(lines, 0), ST_RESOURCE);
+    check_status(dir_remove(test_folder), ST_RESOURCE);
+    assert_false(file_exists(result));
+    memory_clear_failure();
+    check_ok(file_truncate(lines, 3));
+    check_ok(file_write_all(result, "x", 1));
+}
+
 static mode_t mode_of(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 ? info.st_mode & 0777 : 0;
@@ -393,6 +423,7 @@ int main(void) {
 #endif
         cmocka_unit_test(mapped_files_may_be_cut), /* last: this program trusts its files no more */
         cmocka_unit_test(an_interrupted_call_is_made_again),
+        cmocka_unit_test(no_answer_is_no_no),
         cmocka_unit_test(what_is_replaced_leaves_nothing_but_its_mode),
         cmocka_unit_test(what_grows_is_not_written_through_a_link),
     };

@@ -1,94 +1,240 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Memory that runs out: each command is run again and again, and another one of its allocations fails each time: alone, or with all that follow it.
-# Right is the result of the undisturbed run with exit code 0, or exit code 5 with words and no part of a result. Wrong is everything else.
-#   tests/cli/faults.sh TUNE [SCENARIO...]    POINTS=n: places a scenario (12); POINTS=all: each one
-# libgomp, OpenBLAS and the C++ library end a program by themselves when they find no memory; such a run is counted apart.
+# What goes wrong around a program: each scenario of tests/faults/scenarios.sh is run again and again, and another call fails each time, or the process is
+# killed, or the power cut, in another place. docs/faults.md says what is right, and what the columns are.
+#   tests/cli/faults.sh TUNE [SCENARIO...]
+# POINTS=n: places for each scenario and kind; POINTS=all: each one. KINDS="alloc EIO ...": these alone. ROWS=FILE: rows of the table, to be added up.
+# Without POINTS a spread of all that takes seconds.
 set -u
 tune=$1
 shift
-points=${POINTS:-12}
-shim=$(cd "$(dirname "$tune")" && pwd)/fault.so
-[ -f "$shim" ] || { echo "[  SKIPPED ] 1 test: no $shim (make $shim)" && exit 0; }
+build=$(cd "$(dirname "$tune")" && pwd)
+tune=$build/$(basename "$tune")
+shim=$build/fault.so
+[ -f "$shim" ] && [ -x "$build/fault-power" ] || { echo "[  SKIPPED ] 1 test: no $shim: sanitizers have an allocator of their own, other systems no such shim" && exit 0; }
 work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "$work"; [ -z "${server:-}" ] || kill "$server"' EXIT
 trap 'exit 130' INT TERM
-passed=0 failed=0
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive MALLOC_ARENA_MAX=1
-demo=recipes/demo
-awk -v kind=train -f $demo/make_rows.awk $demo/words.txt | head -n 12 >"$work/rows.jsonl"
-awk '{ printf "{\"text\": \"row %d: \\\"%s\\\" \\u00e9\"}\n", NR, $1 }' $demo/words.txt | head -n 20 >"$work/texts.jsonl"
-"$tune" init $demo/model -o "$work/model" --quiet || exit 1
+. tests/faults/scenarios.sh
+kinds=${KINDS:-alloc EIO ENOSPC EMFILE EINTR short kill torn ext4-lost ext4-half ext4-zero ext4-early posix-none posix-some}
+kind_of() { for s in $SCENARIOS; do [ "${s%:*}" = "$1" ] && echo "${s#*:}"; done; }
+prepare || { echo "[  FAILED  ] 1 test(s): nothing to disturb" && exit 1; }
 
-# The program, with the shim where a fault is asked for: the shell itself goes without.
-fault= count=
-disturbed() { if [ -n "$fault$count" ]; then timeout -s KILL 20 env FAULT_ALLOC="$fault" FAULT_COUNT="$count" LD_PRELOAD="$shim" "$tune" "$@"; else "$tune" "$@"; fi; }
-# What each scenario runs; results go to standard output and to $out.
-sft() { disturbed sft --quiet model.path="$work/model" data.train="$work/rows.jsonl" output="$out" train.batch_size=2 train.max_steps=2 "$@"; }
-scenario() {
-    case $1 in
-    tokenize) disturbed tokenize "$work/model" "$work/texts.jsonl" ;;
-    check) disturbed data check data.train="$work/rows.jsonl" model.path="$work/model" ;;
-    generate) disturbed generate "$work/model" --prompt 'abc' --temperature 0 --max-new-tokens 4 ;;
-    merge) disturbed merge "$work/model" "$work/adapter/adapter" -o "$out" ;;
-    sft) sft ;;
-    lora) sft lora.rank=2 lora.alpha=4 ;;
-    grpo) disturbed rl --quiet rl.algorithm=grpo model.path="$work/model" data.train="$work/rows.jsonl" output="$out" reward.type=length reward.target=4 train.max_steps=1 \
-        rl.prompts_per_step=2 rl.num_generations=2 generate.max_new_tokens=4 ;;
-    filter) disturbed data filter "$work/rows.jsonl" -o "$out" ;;
-    inspect) disturbed inspect "$work/model" ;;
-    render) disturbed tokenize "$work/model" --chat "$work/rows.jsonl" --chat-template chatml ;;
+# ---- one run ----
+
+fault='' log='' count=''
+t() {
+    case $fault in
+    '') set -- "$tune" "$@" ;;
+    none) set -- env FAULT_COUNT="$count" FAULT_STACKS="$count.stacks" FAULT_ROOT="$disk" FAULT_LOG="$log" LD_PRELOAD="$shim" "$tune" "$@" ;;
+    alloc:*) set -- env FAULT_ALLOC="${fault#alloc:}" LD_PRELOAD="$shim" "$tune" "$@" ;;
+    *) set -- env FAULT_FILES="$fault" LD_PRELOAD="$shim" "$tune" "$@" ;;
+    esac
+    timeout -s KILL 20 "$@"
+}
+run() { # FAULT AGAIN: the code is in $code, what was said in $work/stdout and $work/err
+    fault=$1 again=$2
+    scenario "$name" >"$work/stdout" 2>"$work/err"
+    code=$?
+}
+begin() { rm -rf "$disk" && mkdir "$disk" && cp -R "$base/." "$disk"; }
+# What counts of a result: times, and what is there for people alone, do not. A whole file is a line.
+record='log.txt|report.html|events\..*|started.json|stopped.json|finished.json|extended.json|dataset_card.md|.*\.tune-lock'
+temporary='/\.[^/]*(tmp-|tune-(partial|old|rows))' # an empty lock may stay
+result() {
+    (cd "$disk" && find . -type f | grep -vE "/($record)$|/checkpoints/|metrics.jsonl$|/out\.cache/|$temporary" | LC_ALL=C sort | xargs -r cksum | if [ "$name" = replace ]; then sed 's|/out\.[0-9]*/|/out/|' | LC_ALL=C sort -u; else cat; fi
+        find . -name metrics.jsonl | LC_ALL=C sort | while read -r file; do
+            echo "$file" && sed -E 's/, "[a-z_]*(seconds|per_second|memory|bytes)[a-z_]*": *[^,}]*//g' "$file"
+        done) 2>/dev/null
+    [ "$kind" = text ] && cat "$work/stdout"
+}
+same() { result | cmp -s - "$work/right.$name"; }
+as_before() { result | cmp -s - "$work/before.$name"; }
+leftovers() { find "$disk" | grep -v '/out\.cache/' | grep -qE "$temporary"; }
+# The other libraries' own ends.
+theirs() { grep -qE 'libgomp|OpenBLAS|terminate called|libgcc_s|error while loading|cannot allocate memory in static TLS|could not create a primitive' "$work/err"; }
+
+# ---- what came of it: one word in $outcome, and more in $why ----
+
+ends() { outcome=$1 why=$2; }
+
+# An error, or none: the result is right, or there are words, the code and nothing of a result; runs go on to the same bytes.
+judge_error() {
+    if [ $code = 0 ]; then
+        if same; then ends unharmed ''; else ends wrong 'another result with exit code 0'; fi
+        [ $outcome = wrong ] || ! leftovers || grep -q 'stays as' "$work/err" || ends half 'temporary files stay, and nothing says so'
+        return
+    fi
+    if theirs; then ends theirs ''; return; fi
+    if [ $code -gt 128 ] && [ $code != 130 ]; then ends abort "exit code $code"; return; fi
+    ends message ''
+    grep -qE '^tune: error: .' "$work/err" || ends code "exit code $code without words"
+    [ $code = 5 ] || ends code "exit code $code"
+    case $f in EINTR* | short*) ends code "exit code $code where no error is" ;; esac
+    case $kind in
+    text) head -c "$(wc -c <"$work/stdout")" "$work/right.stdout" | cmp -s - "$work/stdout" || ends wrong 'other output before the error' ;;
+    file | folder)
+        case $place in
+        *-) remains leave && made_again ;; # where nothing works any more nothing can be removed: the next one does it
+        *) remains ;;
+        esac || ends half 'a part of a result stays'
+        ;;
+    run) goes_on ;;
     esac
 }
-out=$work/adapter scenario lora >/dev/null 2>"$work/err" || { cat "$work/err" && exit 1; }
 
-# Files that carry a result: a run's own record holds times.
-result() { find "$out" -type f \( -name '*.safetensors' -o -name 'config.json' -o -name 'tokenizer*.json' -o -name "$(basename "$out")" \) 2>/dev/null |
-    sort | while read -r file; do echo "${file#"$out"}" && cat "$file"; done; }
-# The other libraries' own ends.
-theirs() { grep -qE 'libgomp|OpenBLAS|terminate called|error while loading|cannot allocate memory in static TLS' "$work/err"; }
+# Nothing, what was there before, or the whole: for files each of them by itself, and lines that say that they are a part.
+remains() {
+    find "$disk" -name '*.partial' -exec rm -f {} +
+    [ "${1:-}" = leave ] || ! leftovers || return 1
+    as_before || same && return 0
+    [ $kind = file ] || return 1
+    result >"$work/now" && LC_ALL=C sort "$work/before.$name" "$work/right.$name" | LC_ALL=C comm -23 "$work/now" - | grep -q . && return 1
+    return 0
+}
 
-judge() { # CODE: prints what is wrong
-    if [ "$1" = 0 ]; then
-        cmp -s "$work/stdout" "$work/right.stdout" || { echo "other output with exit code 0" && return; }
-        result | cmp -s - "$work/right" || echo "other files with exit code 0"
-    elif [ "$1" = 5 ]; then
-        grep -qE '^tune: error: .' "$work/err" || { echo "no words" && return; }
-        [ -s "$work/stdout" ] && ! head -c "$(wc -c <"$work/stdout")" "$work/right.stdout" | cmp -s - "$work/stdout" && echo "wrong output before it ended"
-        [ "$kind" = folder ] && [ -e "$out" ] && echo "half a result stays"
-    else
-        echo "exit code $1"
+# Goes on without a fault to the bytes of the run that nobody disturbed.
+goes_on() {
+    cp "$work/err" "$work/err.before"
+    run '' --resume
+    if [ $code != 0 ]; then
+        ends lost "cannot go on: $(head -c 200 "$work/err" | tr '\n' ' ')"
+    elif ! same; then
+        ends lost 'goes on to other bytes'
+    elif leftovers; then
+        ends half 'temporary files stay after --resume'
     fi
+    cp "$work/err.before" "$work/err"
 }
 
-run_all() { # NAME: all its points
-    name=$1 wrong=0 apart=0
-    kind=none
-    case $name in merge | filter) kind=folder ;; esac
-    out=$work/out.$name
-    count=$work/count fault=
-    scenario "$name" >"$work/right.stdout" 2>"$work/err" || { cat "$work/err" && echo "$name fails undisturbed" && failed=$((failed + 1)) && return; }
-    result >"$work/right"
-    n=$(cat "$work/count")
-    places=$([ "$points" = all ] && seq "$n" || awk -v n="$n" -v k="$points" 'BEGIN { for (i = 0; i < k; i++) print 1 + int((i + 0.5) * n / k) }')
-    for place in $places; do
-        for after in '' -; do
-            rm -rf "$out"
-            count='' fault=$place$after
-            scenario "$name" >"$work/stdout" 2>"$work/err"
-            said=$(judge $?)
-            [ -z "$said" ] && continue
-            if theirs; then apart=$((apart + 1)) && continue; fi
-            wrong=$((wrong + 1))
-            echo "$name, allocation $place$after of $n: $said: $(head -c 300 "$work/err" | tr '\n' ' ')"
-        done
-    done
-    rm -rf "$out"
-    fault='' count=''
-    if [ $wrong = 0 ]; then passed=$((passed + 1)) && echo "[       OK ] $name: $n allocations, $apart ends of other libraries"; else failed=$((failed + 1)) && echo "[  FAILED  ] $name: $wrong"; fi
+made_again() {
+    cp "$work/err" "$work/err.before"
+    run '' ''
+    if [ $code != 0 ] && ! { [ $code = 3 ] && same; }; then # 3: it is there, and is not replaced
+        ends lost "cannot be made again: $(head -c 200 "$work/err" | tr '\n' ' ')"
+    elif ! same; then
+        ends lost 'made again it is another one'
+    elif leftovers; then
+        ends half 'temporary files stay'
+    fi
+    cp "$work/err.before" "$work/err"
 }
-[ $# -gt 0 ] || set -- tokenize check generate merge sft
-for name in "$@"; do run_all "$name"; done
+
+judge_end() { # killed, or without power
+    ends unharmed ''
+    case $kind in
+    run) goes_on ;;
+    file | folder)
+        remains leave || ends half 'a part of a result is there'
+        made_again
+        ;;
+    esac
+}
+
+# ---- all points of a scenario ----
+
+try() { # KIND PLACE
+    f=$1 place=$2
+    begin
+    case $f in
+    ext4-* | posix-*)
+        rm -rf "$disk" && "$build/fault-power" "$work/log" "$base" "$disk" "$2" "$f" || { ends abort 'the state after the cut cannot be made' && return; }
+        [ "$2" -le "$operations" ] || same || { ends lost 'was finished, and is gone' && return; }
+        judge_end
+        ;;
+    kill | torn)
+        run "$f:$2" ''
+        [ $code = 137 ] || [ $code = 0 ] || { ends abort "exit code $code" && return; }
+        judge_end
+        ;;
+    *)
+        run "$f:$2" ''
+        judge_error
+        ;;
+    esac
+}
+
+places() { # KIND: what to try of it
+    case $kind:$1 in
+    text:kill | text:torn | text:ext4-* | text:posix-*) n=0 ;; # nothing that could be left
+    *:ext4-* | *:posix-*) n=$((operations + 1)) ;;
+    *) n=$(sed -n "s/^$1 //p" "$work/count") ;;
+    esac
+    if [ "$points" = all ] && [ "$1" = alloc ]; then
+        cat "$count.stacks"
+    elif [ "$points" = all ] || [ "$points" = every ]; then
+        seq "$n"
+    else
+        awk -v n="$n" -v k="$points" -v turn="$turn" 'BEGIN { for (i = 0; i < k && i < n; i++) print 1 + int((i + (0.5 + turn * 0.618) % 1) * n / (k < n ? k : n)) }'
+    fi | case $1 in
+    alloc | EIO | ENOSPC | EMFILE) if [ "$points" = all ] || [ "$points" = every ]; then awk '{ print; print $0 "-" }'; else awk -v turn="$turn" '{ print $0 ((NR + turn) % 2 ? "" : "-") }'; fi ;;
+    EINTR) awk -v spread="$spread" '!spread { print } END { if (NR) print "1~" }' ;;
+    short) awk -v spread="$spread" '!spread { print } END { if (NR) print "1-" }' ;;
+    *) cat ;;
+    esac
+}
+
+disturb() { # KIND: a row of the table
+    n_points=0 unharmed=0 message=0 wrong=0 code_=0 half=0 lost=0 abort=0 theirs=0
+    for place in $(places "$1"); do
+        n_points=$((n_points + 1))
+        try "$1" "$place"
+        case $outcome in
+        unharmed) unharmed=$((unharmed + 1)) && continue ;;
+        message) message=$((message + 1)) && continue ;;
+        theirs) theirs=$((theirs + 1)) && continue ;;
+        code) code_=$((code_ + 1)) ;;
+        wrong) wrong=$((wrong + 1)) ;;
+        half) half=$((half + 1)) ;;
+        lost) lost=$((lost + 1)) ;;
+        abort) abort=$((abort + 1)) ;;
+        esac
+        bad=$((bad + 1))
+        echo "$name, $1 $place: $outcome: $why: $(head -c 300 "$work/err" | tr '\n' ' ')"
+    done
+    [ $n_points = 0 ] || printf '%-10s %-10s %6d %8d %7d %6d %5d %5d %5d %5d %6d\n' "$name" "$1" $n_points $unharmed $message $wrong $code_ $half $lost $abort $theirs | tee -a "${ROWS:-/dev/null}"
+}
+
+# In a spread each scenario meets each fourth kind, the next one others; and interruptions, which one run shows all.
+chosen() {
+    i=$turn
+    for f in "$@"; do
+        [ "$f" = EINTR ] || i=$((i + 1))
+        [ -n "$spread" ] && [ $((i % 4)) != 0 ] && [ "$f" != EINTR ] || echo "$f"
+    done
+}
+
+all_of() { # SCENARIO KIND...
+    name=$1 kind=$(kind_of "$1") disk=$work/disk base=$work/base bad=0
+    out=$disk/out log=$work/log count=$work/count
+    shift
+    rm -rf "$base" "$disk" && mkdir "$disk" && { before "$name" && mv "$disk" "$base"; } || { echo "[  FAILED  ] $name: cannot be prepared" && failed=$((failed + 1)) && return; }
+    begin && : >"$work/stdout" && result >"$work/before.$name"
+    run none ''
+    if grep -q "no library 'onednn'" "$work/err"; then echo "[  SKIPPED ] 1 test: $name: this build has no oneDNN" && return; fi
+    if [ $code != 0 ]; then cat "$work/err" && echo "[  FAILED  ] $name: exit code $code undisturbed" && failed=$((failed + 1)) && return; fi
+    cp "$work/stdout" "$work/right.stdout" && result >"$work/right.$name"
+    [ -z "${COUNTS:-}" ] || { echo "$name $(tr "\n" " " <"$count") stacks $(wc -l <"$count.stacks")" && return; }
+    operations=$("$build/fault-power" "$log" "$base" - 0 count)
+    for f in $(chosen "$@"); do disturb "$f"; done
+    rm -rf "$disk" "$base"
+    if [ $bad = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+}
+
+passed=0 failed=0 turn=0
+points=${POINTS:-1} spread=${POINTS:-yes}
+[ "$spread" = yes ] || spread=''
+[ $# -gt 0 ] || set -- $(for s in $SCENARIOS; do echo "${s%:*}"; done)
+"$build/fault-teacher" "$work/port" &
+server=$!
+while ! grep -q . "$work/port" 2>/dev/null; do sleep 0.01; done
+port=$(cat "$work/port")
+[ -n "${QUIET_HEAD:-}" ] || printf '%-10s %-10s %6s %8s %7s %6s %5s %5s %5s %5s %6s\n' scenario kind points unharmed message wrong code half lost abort theirs
+for s in "$@"; do
+    turn=$((turn + 1))
+    all_of "$s" $kinds
+done
 [ $passed -gt 0 ] && echo "[  PASSED  ] $passed test(s)."
 [ $failed -gt 0 ] && echo "[  FAILED  ] $failed test(s)."
 [ $failed = 0 ]

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every op of ops.def: its gradient in double, the fast device against the reference, and what the tape promises (checkpointed layers, known memory,
  * sticky failures). The loops run over the table, so a new op is tested as soon as it has its line. */
+#include "lib/base/memory.h"
+#include "lib/tensor/ref/ref.h"
 #include "lib/tensor/tensor.h"
 
 #include <math.h>
@@ -424,6 +426,17 @@ TEST(failures_stick_to_the_tape) {
     arena_free(arena);
 }
 
+#ifndef SANITIZED
+/* Sums that must not be rounded; where there is no memory for them the step is given up, not the program. */
+TEST(the_reference_without_memory_says_so) {
+    assert_null(ref_zeros((int64_t)1 << 56));
+    check_status(memory_check(ST_OK), ST_RESOURCE);
+    check_text("out of memory");
+    memory_clear_failure();
+    check_ok(memory_check(ST_OK));
+}
+#endif
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_match_differences),
@@ -438,6 +451,9 @@ int main(void) {
         cmocka_unit_test(residual_streams_stay_in_place),
         cmocka_unit_test(activations_pass),
         cmocka_unit_test(failures_stick_to_the_tape),
+#ifndef SANITIZED
+        cmocka_unit_test(the_reference_without_memory_says_so),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -95,7 +95,7 @@ void ref_attention(const AttentionArgs *args, const Tensor *q, const Tensor *k, 
     const Layout *layout = args->layout;
     const Tensor *keys = layout->cache ? layout->cache->k[args->layer] : k, *values = layout->cache ? layout->cache->v[args->layer] : v;
     double *scores = ref_zeros(longest_sequence(layout)), *out = ref_zeros(args->head_dim);
-    for (int32_t s = 0; s < layout->n_segments; s++)
+    for (int32_t s = 0; scores && out && s < layout->n_segments; s++)
         for (int64_t row = layout->segments[s].begin; row < layout->segments[s].end; row++) {
             Query query = query_at(args, s, row);
             for (int64_t h = 0; h < args->n_heads; h++) attend(&query, h, q, keys, values, y, logsumexp, scores, out);
@@ -133,14 +133,15 @@ void ref_attention_backward(const AttentionArgs *args, const Tensor *q, const Te
     ASSERT(!layout->cache, "attention's backward pass knows no cache");
     int64_t n_q = tensor_count(q), n_k = tensor_count(k);
     Sums sums = {ref_zeros(n_q), ref_zeros(n_k), ref_zeros(n_k)};
-    for (int32_t s = 0; s < layout->n_segments; s++)
+    bool whole = sums.dq && sums.dk && sums.dv;
+    for (int32_t s = 0; whole && s < layout->n_segments; s++)
         for (int64_t row = layout->segments[s].begin; row < layout->segments[s].end; row++) {
             Query query = query_at(args, s, row);
             for (int64_t h = 0; h < args->n_heads; h++) attend_backward(&query, h, q, k, v, y, logsumexp, dy, &sums);
         }
-    for (int64_t i = 0; dq && i < n_q; i++) ref_put(dq, i, sums.dq[i], beta[0]);
-    for (int64_t i = 0; dk && i < n_k; i++) ref_put(dk, i, sums.dk[i], beta[1]);
-    for (int64_t i = 0; dv && i < n_k; i++) ref_put(dv, i, sums.dv[i], beta[2]);
+    for (int64_t i = 0; whole && dq && i < n_q; i++) ref_put(dq, i, sums.dq[i], beta[0]);
+    for (int64_t i = 0; whole && dk && i < n_k; i++) ref_put(dk, i, sums.dk[i], beta[1]);
+    for (int64_t i = 0; whole && dv && i < n_k; i++) ref_put(dv, i, sums.dv[i], beta[2]);
     free(sums.dq);
     free(sums.dk);
     free(sums.dv);

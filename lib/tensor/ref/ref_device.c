@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reference device's table of kernels. */
+#include "lib/base/memory.h"
 #include "lib/tensor/ref/ref.h"
 
 #include <stdlib.h>
 
 double *ref_zeros(int64_t n) {
     double *zeros = calloc((size_t)MAX(n, 1), sizeof *zeros);
-    ASSERT(zeros, "no memory for %lld doubles of a reference kernel", (long long)n);
+    if (!zeros) memory_ran_out((size_t)MAX(n, 1) * sizeof *zeros);
     return zeros;
 }
 

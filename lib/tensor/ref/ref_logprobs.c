@@ -24,7 +24,7 @@ static void row_logits(const LogprobArgs *args, const Tensor *hidden, const Tens
 void ref_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const LogprobResults *results) {
     int64_t n_vocab = tensor_rows(head), width = tensor_width(head);
     double *logits = ref_zeros(n_vocab), *slopes = ref_zeros(n_vocab);
-    for (int64_t p = 0; p < tensor_rows(hidden); p++) {
+    for (int64_t p = 0; logits && slopes && p < tensor_rows(hidden); p++) {
         row_logits(args, hidden, head, p, logits, slopes);
         double largest = logits[0], sum = 0, weighted = 0, total = 0;
         for (int64_t v = 1; v < n_vocab; v++) largest = logits[v] > largest || isnan(logits[v]) ? logits[v] : largest;
@@ -52,7 +52,7 @@ void ref_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Ten
 void ref_token_logits(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, Tensor *logits, Tensor *logsumexp) {
     int64_t n_vocab = tensor_rows(head);
     double *row = ref_zeros(n_vocab);
-    for (int64_t p = 0; p < tensor_rows(hidden); p++) {
+    for (int64_t p = 0; row && p < tensor_rows(hidden); p++) {
         row_logits(args, hidden, head, p, row, NULL);
         double largest = row[0], sum = 0;
         bool finite = true;
@@ -71,7 +71,8 @@ void ref_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
                                  const LogprobResults *results, const TokenLogprobs *grads, Tensor *dhidden, double head_beta, Tensor *dhead) {
     int64_t width = tensor_width(hidden), n_vocab = tensor_rows(head), n_rows = tensor_rows(hidden);
     double *logits = ref_zeros(n_vocab), *slopes = ref_zeros(n_vocab), *sums = ref_zeros(dhead ? n_vocab * width : 0);
-    for (int64_t p = 0; p < n_rows; p++) {
+    bool whole = logits && slopes && sums;
+    for (int64_t p = 0; whole && p < n_rows; p++) {
         row_logits(args, hidden, head, p, logits, slopes);
         double norm = tensor_get(results->logsumexp, p);
         for (int64_t v = 0; v < n_vocab; v++) { /* logits become the gradient of the plain products */
@@ -88,7 +89,7 @@ void ref_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
         }
         for (int64_t i = 0; dhead && i < n_vocab * width; i++) sums[i] += logits[i / width] * tensor_get(hidden, p * width + i % width);
     }
-    for (int64_t i = 0; dhead && i < n_vocab * width; i++) ref_put(dhead, i, sums[i], head_beta);
+    for (int64_t i = 0; whole && dhead && i < n_vocab * width; i++) ref_put(dhead, i, sums[i], head_beta);
     free(logits);
     free(slopes);
     free(sums);

@@ -21,8 +21,8 @@ static double slope_at(const MlpArgs *args, double value) {
 
 void ref_mlp(const MlpArgs *args, const Tensor *x, Tensor *saved, Tensor *y) {
     int64_t rows = tensor_rows(x), most = widest(args);
-    double *memory = ref_zeros(2 * most), *in = memory, *out = memory + most;
-    for (int64_t r = 0; r < rows; r++) {
+    double *memory = ref_zeros(2 * most), *in = memory, *out = memory ? memory + most : NULL;
+    for (int64_t r = 0; memory && r < rows; r++) {
         int64_t before = 0; /* saved values of the layers below */
         for (int64_t i = 0; i < tensor_width(x); i++) in[i] = tensor_get(x, r * tensor_width(x) + i);
         for (int k = 0; k < args->n_layers; k++) {
@@ -52,8 +52,9 @@ static double input_of(const MlpArgs *args, const Tensor *x, const Tensor *saved
 void ref_mlp_backward(const MlpArgs *args, const Tensor *x, const Tensor *saved, const Tensor *dy, const MlpGrads *grads) {
     int64_t rows = tensor_rows(dy), most = widest(args);
     double *d = ref_zeros(rows * most), *below = ref_zeros(rows * most);
-    for (int64_t i = 0; i < tensor_count(dy); i++) d[i] = tensor_get(dy, i);
-    for (int k = args->n_layers; k-- > 0;) {
+    bool whole = d && below;
+    for (int64_t i = 0; whole && i < tensor_count(dy); i++) d[i] = tensor_get(dy, i);
+    for (int k = args->n_layers; whole && k-- > 0;) {
         int64_t n_in = args->weights[k]->shape[1], n_out = args->weights[k]->shape[0], before = 0;
         for (int j = 0; j < k; j++) before += rows * args->weights[j]->shape[0];
         for (int64_t i = 0; activated(args, k) && i < rows * n_out; i++) d[i] *= slope_at(args, tensor_get(saved, before + i));
@@ -76,7 +77,7 @@ void ref_mlp_backward(const MlpArgs *args, const Tensor *x, const Tensor *saved,
         double *other = d;
         d = below, below = other;
     }
-    for (int64_t i = 0; grads->x && i < tensor_count(grads->x); i++) ref_put(grads->x, i, d[i], grads->beta);
+    for (int64_t i = 0; whole && grads->x && i < tensor_count(grads->x); i++) ref_put(grads->x, i, d[i], grads->beta);
     free(d);
     free(below);
 }

@@ -162,6 +162,7 @@ static const void *tile_prepare(TileShape *shape) {
     if (!with_onednn || shape->k == 0) return NULL;
     const void *prepared = onednn_tile(shape, row_tile_of(shape->dtype));
     if (prepared) return prepared;
+    if (memory_is_short()) return NULL;
     if (!shape->packed) {
         ASSERT(shape->dtype == DT_F32, "no product of %lld rows in %s", (long long)shape->m, dtype_name(shape->dtype));
         return NULL; /* OpenBLAS */
@@ -254,6 +255,10 @@ static void tile_run(const TileShape *shape, const void *prepared, const void *a
 #endif
     (void)prepared;
     if (cpu_planning()) return;
+    if (shape->packed || shape->dtype != DT_F32) { /* the library found no memory: this step is given up */
+        memset(c, 0, (size_t)(shape->m * shape->n) * sizeof *c);
+        return;
+    }
     blas->sgemm(BLAS_ROW_MAJOR, shape->transpose_a ? BLAS_TRANSPOSED : BLAS_AS_IT_IS, shape->transpose_b ? BLAS_TRANSPOSED : BLAS_AS_IT_IS,
                 (int)shape->m, (int)shape->n, (int)shape->k, 1, a, (int)shape->lda, b, (int)shape->ldb, 0, c, (int)shape->ldc);
 }
