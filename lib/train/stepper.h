@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of every training step: the norm of the gradient, clipping, the optimiser's update, gradients back to zero. Whatever trains uses it, so that
+/* The end of every training step: the norm of the gradient, clipping, the optimiser's update, gradients back to zero. All kinds of training use it:
  * what concerns the whole gradient, such as a sum over machines, has one place.
  *
  *     TRY(stepper_init(&stepper, recipe, total_steps));
@@ -21,7 +21,7 @@ typedef struct Stepper {
     double max_grad_norm; /* as clip_scale */
 } Stepper;
 
-/* Takes train.optimizer, train.lr_scheduler and their keys. total_steps: the length of the schedule. ST_CONFIG as recipe_optimizer and recipe_schedule. */
+/* Takes train.optimizer, train.lr_scheduler and their keys. total_steps: the length of the schedule. ST_CONFIG as recipe_optimizer, recipe_schedule. */
 Status stepper_init(Stepper *stepper, const Recipe *recipe, int64_t total_steps);
 /* The learning rate after `done` finished steps: the first step has done = 0. */
 double stepper_rate(const Stepper *stepper, int64_t done);

@@ -62,8 +62,8 @@ Status q_loss_init(QLoss *loss, int64_t n, int64_t n_actions, Arena *arena);
 /* Adds the gradient of the weighted loss over a batch to online->params. Faults as q_network_forward. */
 Status q_learn(QLoss *loss, QNetwork *online, QNetwork *target, Tape *tape, const ReplayBatch *batch);
 
-/* The optimiser and the schedule of a run that learns from stored transitions. ST_CONFIG as stepper_init, and where rl.learning_starts comes after the
- * end of the run. */
+/* The optimiser and the schedule of a run that learns from stored transitions. ST_CONFIG as stepper_init, and where rl.learning_starts comes after
+ * the end of the run. */
 Status replay_stepper_init(const Learner *learner, Stepper *stepper);
 /* Clips, updates and sets gradients to zero. number: of the step, from 1; norm: of the gradient before clipping. ST_NUMERIC names the parameter whose
  * gradient is not finite. */
