@@ -21,7 +21,7 @@ typedef struct Stepper {
     double max_grad_norm; /* as clip_scale */
 } Stepper;
 
-/* Takes train.optimizer, train.lr_scheduler and their keys. total_steps: the length of the schedule. ST_CONFIG as recipe_optimizer, recipe_schedule. */
+/* Takes train.optimizer, train.lr_scheduler and their keys. total_steps: the length of the schedule. ST_CONFIG for a choice that is not known. */
 Status stepper_init(Stepper *stepper, const Recipe *recipe, int64_t total_steps);
 /* The learning rate after `done` finished steps: the first step has done = 0. */
 double stepper_rate(const Stepper *stepper, int64_t done);
