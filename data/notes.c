@@ -11,7 +11,7 @@
 
 enum { KINDS_KEPT = 16, PLACES_KEPT = 8, LONGEST_NOTE = 400 };
 
-/* The note of this text, made when there is room for another kind. NULL: there is none. */
+/* Finds the note of this text, or adds it if another kind still fits. NULL: there is none. */
 static RowNote *notes_find(RowNotes *notes, const char *text) {
     for (size_t i = 0; i < notes->n; i++)
         if (strcmp(notes->items[i].text, text) == 0) return &notes->items[i];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* {"prompt"} alone, a text or a list of messages: what models are asked in reinforcement learning. There is nothing in it to imitate. */
+/* {"prompt"} alone, a text or a list of messages: the prompts of reinforcement learning. It has no answer to imitate. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
 #include "data/formats/row_form.h"
