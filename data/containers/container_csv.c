@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Comma- or tab-separated values as RFC 4180 has them: a header, quoted cells with any content, "" for a quote in them; lines end with LF, CRLF or
- * CR. Cells are strings, but see cell_value. Blank lines are no rows. Memory: one row.
+/* Comma- or tab-separated values after RFC 4180: a header, quoted cells with any content, "" for a quote in them; lines end with LF, CRLF or CR.
+ * Cells are strings; see cell_value for exceptions. Blank lines are no rows. Memory: one row.
  *
- * Where bad rows are left out, a row with a bad cell, or with too few or too many, ends where it would end else; one whose quotes are wrong ends with
- * the line in which that shows. A quote that is never closed may hold any number of rows: it is an error, unless no line follows. */
+ * If bad rows are skipped, a row with a bad cell, or with too few or too many cells, ends at its usual place; a row with wrong quotes ends with the
+ * line that shows the fault. A quote that is never closed may contain any number of rows: it is an error, unless no line follows. */
 #include "data/containers/containers.h"
 
 #include <stdio.h>
@@ -22,18 +22,18 @@ typedef struct Csv {
     RowReader *reader;
     ByteStream *stream;
     char delimiter;
-    bool plain[256]; /* ASCII that means itself everywhere */
+    bool plain[256]; /* ASCII without a special meaning in any dialect */
     json_t *header;  /* an array of names */
-    json_t *names;   /* the same as keys, to find them by */
+    json_t *names;   /* the names as keys, to look them up */
     Place place;     /* of the next character */
     Str cell;
     Place cell_place;
-    size_t n_cells; /* of the row at hand */
+    size_t n_cells; /* of the current row */
     struct BadRow {
         bool may, is, unquoted; /* may: bad rows are skipped, and this is one; unquoted: the row ends with its line */
         Failure why;            /* the first fault */
-        Str text;               /* of the row, but for what stands in `chunk` */
-        size_t from;            /* where that begins */
+        Str text;               /* text of the row, except the part that is in `chunk` */
+        size_t from;            /* start of that part */
     } bad;
     size_t at, len; /* of `chunk` */
     char chunk[CHUNK];
@@ -49,7 +49,7 @@ static Status csv_fail(const Csv *csv, Place place, const char *format, ...) {
     return status_fail(ST_INPUT, "'%s' line %zu, column %zu: %s", csv->reader->path, place.line, place.column, what);
 }
 
-/* Of a row that may be bad: its fault is kept, and reading goes on. */
+/* Records the fault of a row that may be bad, so that reading continues. */
 static Status spoil(Csv *csv, Status failed) {
     if (failed != ST_INPUT || !csv->bad.may) return failed;
     if (!csv->bad.is) failure_save(&csv->bad.why, failed);
@@ -59,7 +59,7 @@ static Status spoil(Csv *csv, Status failed) {
 
 /* ---- characters ---- */
 
-/* Makes `need` bytes available if the file has them; false when reading fails. */
+/* Makes `need` bytes available if the file has them; false if reading fails. */
 static bool container_csv_fill(Csv *csv, size_t need) {
     if (csv->len - csv->at >= need) return true;
     if (csv->bad.may) str_append_n(&csv->bad.text, csv->chunk + csv->bad.from, csv->at - csv->bad.from);
@@ -111,7 +111,7 @@ static Status container_csv_keep(Csv *csv, size_t n) {
     return ST_OK;
 }
 
-/* Adds a run of plain characters, or one of another kind, to the cell. */
+/* Adds a run of plain characters, or one special character, to the cell. */
 static Status keep_some(Csv *csv) {
     size_t n = 0;
     while (csv->at + n < csv->len && csv->plain[(unsigned char)csv->chunk[csv->at + n]]) n++;
@@ -179,7 +179,7 @@ static Status read_plain(Csv *csv) {
     return ST_OK;
 }
 
-/* One record; `add` gets each cell. The line end is taken. */
+/* Reads one record and its line end; `add` gets each cell. */
 static Status read_record(Csv *csv, Status (*add)(Csv *csv, json_t *record), json_t *record, size_t *n) {
     for (*n = 0;; container_csv_take(csv)) {
         str_clear(&csv->cell);
@@ -197,7 +197,7 @@ static Status add_name(Csv *csv, json_t *header) {
     char unnamed[40];
     size_t n = json_array_size(header);
     if (csv->cell.len != strlen(str_text(&csv->cell))) return csv_fail(csv, csv->cell_place, "the name of a column holds a NUL character");
-    snprintf(unnamed, sizeof unnamed, "Unnamed: %zu", n); /* as pandas has it, whose index column comes without a name */
+    snprintf(unnamed, sizeof unnamed, "Unnamed: %zu", n); /* as in pandas, whose index column has no name */
     const char *name = csv->cell.len > 0 ? str_text(&csv->cell) : unnamed;
     if (json_object_get(csv->names, name) && csv->cell.len == 0)
         return csv_fail(csv, csv->cell_place, "column %zu has no name, and '%s' is another one's", n + 1, unnamed);
@@ -239,7 +239,7 @@ static Status skip_line(Csv *csv) {
     return ST_OK;
 }
 
-/* A whole record, with as many cells as the header. */
+/* Reads a complete record, with as many cells as the header. */
 static Status read_cells(Csv *csv, json_t *row) {
     size_t n;
     csv->n_cells = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of any file: the table of containers, and what they share. */
+/* Rows of any file: the table of containers, and the code they share. */
 #include "lib/base/system.h"
 #include "data/containers/containers.h"
 
@@ -14,7 +14,7 @@ static const Container *const containers[] = {
 #undef CONTAINER
 };
 
-/* ---- what containers share ---- */
+/* ---- code that containers share ---- */
 
 bool row_reader_full(const RowReader *reader) { return reader->config.max_rows > 0 && reader->n_rows >= reader->config.max_rows; }
 
@@ -96,7 +96,7 @@ Status fail_at(const char *path, const char *text, size_t at, size_t line, const
 
 /* ---- reading ---- */
 
-/* How the name ends, without .gz or .zst, among the container's endings; NULL when otherwise. */
+/* The container's ending that the name has, not counting .gz or .zst; NULL: none. */
 static const char *ending_of(const Container *container, const char *path) {
     static const char *const packings[] = {"", ".gz", ".zst"};
     for (size_t i = 0; i < COUNT_OF(container->endings) && container->endings[i]; i++) {

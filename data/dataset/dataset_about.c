@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is known about a dataset beside its rows: counts and notes, kept with tokenised rows, and what is said of them. */
+/* Facts about a dataset besides its rows: counts and notes, stored with the tokenised rows, and the sentences made of them. */
 #include "data/dataset/dataset_parts.h"
 #include "data/formats/message.h"
 #include "lib/base/work.h"
@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what is known about the whole ---- */
+/* ---- facts about the dataset ---- */
 
-/* What the table of rows does not tell. */
+/* Facts that the table of rows does not contain. */
 static const struct {
     const char *name;
     size_t offset;
@@ -72,7 +72,7 @@ static Status read_lost(const json_t *list, Dataset *dataset) {
     return ST_OK;
 }
 
-/* Rows that were left out when the others were tokenised. */
+/* Rows that were left out when the dataset was tokenised. */
 static Status read_rejected(const json_t *about, Rejected *rejected) {
     int64_t n = 0;
     const char *lines = "";
@@ -101,8 +101,8 @@ Status about_read(Dataset *dataset, Rejected *rejected) {
     return status;
 }
 
-/* Equal rows have equal hashes, and others hardly ever: with ten million rows once in 370 000 datasets. The table has a fixed size; each pass takes
- * its share of the hashes. */
+/* Equal rows have equal hashes, and different rows almost never do: with ten million rows, in one of 370 000 datasets. The table has a fixed size;
+ * each pass handles its share of the hashes. */
 Status about_duplicates(const Store *store, int64_t *duplicates) {
     enum { SLOTS = 1 << 22 };
     size_t n = store_count(store), size = 16, passes = n / (SLOTS / 2) + 1;
@@ -115,7 +115,7 @@ Status about_duplicates(const Store *store, int64_t *duplicates) {
         memset(slots, 0, size * sizeof *slots);
         for (size_t i = 0; i < n; i++) {
             if (i % 1024 == 0) work_at("looking for equal rows", pass * n + i, passes * n);
-            uint64_t hash = store_row(store, i)->hash | 1; /* 0 is an empty slot */
+            uint64_t hash = store_row(store, i)->hash | 1; /* 0 marks an empty slot */
             if ((hash >> 32) % passes != pass) continue;
             size_t slot = (size_t)(hash >> 1) & (size - 1);
             while (slots[slot] && slots[slot] != hash) slot = (slot + 1) & (size - 1);
@@ -128,7 +128,7 @@ Status about_duplicates(const Store *store, int64_t *duplicates) {
     return ST_OK;
 }
 
-/* ---- what is said about it ---- */
+/* ---- sentences ---- */
 
 void dataset_where(const Dataset *dataset, size_t example, Str *text) {
     if (dataset->row_source.where) {
