@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* format: a regular expression (PCRE2, Unicode) that must be found in the answer, or in the prompt. ^ and $ are line ends only with (?m). */
+/* format: a regular expression (PCRE2, Unicode) that must match somewhere in the answer, or in the prompt. ^ and $ match line ends only with (?m). */
 #include "data/filter/filter_kinds.h"
 #include "lib/base/log.h"
 #include "lib/base/regex.h"

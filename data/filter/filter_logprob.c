@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* logprob: a band for the mean log-probability of an answer's tokens under a model: below it is noise or another language, above it the model knows
- * it by heart. */
+/* logprob: limits for the mean log-probability of an answer's tokens under a model: below them it is noise or another language, above them the model
+ * knows it by heart. */
 #include "data/filter/filter_kinds.h"
 
 enum { LOW, HIGH };

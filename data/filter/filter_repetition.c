@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* repetition: what a model writes that got into a loop. Score: 1 - different n-grams / all n-grams of the words; and a character that is repeated
- * without end. */
+/* repetition: output of a model that got into a loop. Score: 1 - different n-grams / all n-grams of the words; also finds one character repeated many
+ * times. */
 #include "data/filter/filter_kinds.h"
 
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The hashes of n words each; words are hashed into `grams` first, which has room for all of them. */
+/* The hashes of n words each; words are hashed into `grams` first, which has space for all of them. */
 static double repeated_share(Slice text, size_t n, uint64_t *grams) {
     size_t n_words = 0, different = 1;
     Slice word;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reward: what rewards give an answer; those of `tune rl` are handed in by the program. Without them the row's own number `reward` counts. */
+/* reward: the rewards of an answer; the program passes in those of `tune rl`. Without them the row's own number `reward` is used. */
 #include "data/filter/filter_kinds.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* script: the share of letters that are of one script, such as Latin, Cyrillic, Han or Arabic, by Unicode's property of that name: a cheap sign of
- * the language. Texts without letters pass. */
+/* script: the share of letters of one script, such as Latin, Cyrillic, Han or Arabic, by Unicode's script property: a cheap test of the language.
+ * Texts without letters pass. */
 #include "data/filter/filter_kinds.h"
 #include "lib/base/regex.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* valid_json: answers must be JSON. Fences around it (```json ... ```) are fine unless they are told not to be. */
+/* valid_json: answers must be JSON. Fences around it (```json ... ```) are allowed by default. */
 #include "data/filter/filter_kinds.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ static const OptionSpec options[] = {
     {0},
 };
 
-/* What stands between fences, if the text begins and ends with them. */
+/* The text between fences, if the text begins and ends with them. */
 static Slice without_fences(Slice text) {
     const char *line = text.len > 6 && memcmp(text.data, "```", 3) == 0 ? memchr(text.data, '\n', text.len) : NULL;
     if (!line || memcmp(text.data + text.len - 3, "```", 3) != 0 || line + 4 > text.data + text.len) return text;
