@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The log of an earlier run as the teacher: every question must have been asked there. */
+/* The log of an earlier run as the teacher: every question must be in that log. */
 #include "data/synth/synth_journal.h"
 #include "data/synth/teacher.h"
 
