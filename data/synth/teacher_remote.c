@@ -195,7 +195,7 @@ static bool read_answer(bool chat, size_t size, const Str *reply, const json_t *
     const json_t *text = chat ? json_object_get(json_object_get(choice, "message"), "content") : json_object_get(choice, "text");
     const char *finish = json_string_value(json_object_get(choice, "finish_reason"));
     if (!root) return unreadable(fault, "no JSON", reply);
-    bool silent = json_is_null(text) && finish; /* as if the server's own filter removed the words */
+    bool silent = json_is_null(text) && finish; /* for example when the server's own filter removed the words */
     if (!json_is_string(text) && !silent) return unreadable(fault, chat ? "no choices[0].message.content" : "no choices[0].text", reply);
     bool nul = json_contains_nul(text);
     if (nul) show_nul(text, shown);

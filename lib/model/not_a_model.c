@@ -9,7 +9,7 @@ bool is_hub_name(const char *name) {
     return org > 0 && model > 0 && !name[org + 1 + model] && name[0] != '.' && name[org + 1] != '.';
 }
 
-/* runs/x is a path where there is a folder runs. */
+/* runs/x is a path if there is a folder runs. */
 static bool may_be_at_hub(const char *dir) {
     Str org = {0};
     if (!is_hub_name(dir)) return false;

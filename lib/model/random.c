@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Models of random weights, for benchmarks and as a start for training from nothing. */
+/* Models of random weights, for benchmarks and for training from scratch. */
 #include "lib/base/log.h"
 #include "lib/base/system.h"
 #include "lib/model/parts.h"

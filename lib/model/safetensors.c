@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading safetensors (github.com/huggingface/safetensors, "Format"): files are mapped, headers are checked as hostile before any tensor is handed
- * out. */
+/* Reads safetensors (github.com/huggingface/safetensors, "Format"): files are mapped, and headers are untrusted input that is checked before any
+ * tensor is used. */
 #include "lib/base/log.h"
 #include "lib/model/not_a_model.h"
 
@@ -237,7 +237,7 @@ static Status open_one(Safetensors *set, const char *dir, const char *name) {
     return open_files(set, dir);
 }
 
-/* What a model was saved over, most likely. An index of model.safetensors alone says nothing else. */
+/* Probably another model was saved over this one. An index that only names model.safetensors has no further information. */
 static void warn_of_shards(const char *index, const char *dir) {
     json_t *root = NULL, *file;
     const char *name, *other = NULL;
