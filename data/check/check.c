@@ -162,11 +162,11 @@ static void look_at_ends(const RecipeRows *rows, const ModelConfig *model, DataC
     if (check->ended == 0 && knows_end) {
         data_check_warn(check, "no end token is ever trained: the model will not learn to stop%s",
                         cut >= n ? "; every row is cut at data.max_length"
-                        : chat   ? "; the chat template writes none behind an answer"
+                        : chat   ? "; the chat template writes none after an answer"
                                  : "");
         check->wrong = check->wrong || chat;
     } else if (check->ended < n && knows_end) {
-        data_check_warn(check, "%lld of %lld rows train no end token: they teach to go on%s", (long long)(n - check->ended), (long long)n,
+        data_check_warn(check, "%lld of %lld rows train no end token: the model learns not to stop%s", (long long)(n - check->ended), (long long)n,
                         cut > 0 ? "; data.max_length cuts rows" : "");
     }
     if (check->doubled_bos)
@@ -185,7 +185,7 @@ static void look_for_unknown_tokens(const Tokenizer *tokenizer, const Str *text,
         if (!end || end - at > 60) continue;
         snprintf(token, sizeof token, "%.*s", (int)(end + 2 - at), at);
         if (tokenizer_id(tokenizer, token) >= 0) continue;
-        data_check_warn(check, "template and tokenizer disagree: the template writes %s, which is no token of this tokenizer", token);
+        data_check_warn(check, "template and tokenizer disagree: the template writes %s, which is not a token of this tokenizer", token);
         return;
     }
 }
@@ -208,7 +208,7 @@ static void look_at_template(const RecipeRows *rows, const ModelConfig *model, D
         data_check_warn(check, "%lld of %lld conversations have no system message, the others do: see data.system",
                         (long long)(counts->conversations - counts->with_system), (long long)counts->conversations);
     if (counts->templates * 10 > counts->marked * 3)
-        data_check_warn(check, "%.0f %% of the answers' tokens are the template's, not their own words",
+        data_check_warn(check, "%.0f %% of the answers' tokens come from the template, not from their own words",
                         100 * (double)counts->templates / (double)counts->marked);
 }
 
@@ -337,11 +337,11 @@ static Status look_for_overlap(const RecipeRows *rows, DataCheck *check) {
     if (!rows->eval) return ST_OK;
     Status status = overlap_find(rows, &check->overlapping_eval, &where);
     if (status == ST_OK && check->overlapping_eval > 0)
-        data_check_warn(
-            check,
-            "%lld of %zu rows of evaluation share %d %s in a row, or all where they are shorter, with training: their %s says less than it seems: %s",
-            (long long)check->overlapping_eval, rows->eval->n, OVERLAP_RUN, rows->tokenizer ? "words" : "tokens", rows->prompts ? "reward" : "loss",
-            str_text(&where));
+        data_check_warn(check,
+                        "%lld of %zu evaluation rows share a run of %d %s (or all of them, if shorter) with training rows: "
+                        "their %s says less than it seems: %s",
+                        (long long)check->overlapping_eval, rows->eval->n, OVERLAP_RUN, rows->tokenizer ? "words" : "tokens",
+                        rows->prompts ? "reward" : "loss", str_text(&where));
     str_release(&where);
     return status;
 }

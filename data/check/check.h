@@ -20,7 +20,7 @@ typedef struct RecipeRows {
     Chat *chat;
     Dataset *train, *eval; /* eval NULL: none */
     Dataset *rejected;     /* of pairs: the rows with their rejected answers; NULL: train has no pairs */
-    bool pairs;            /* preferences, of which both answers are learned from */
+    bool pairs;            /* preferences, whose answers are both learned from */
     bool prompts;          /* prompts for a policy: no token of them is trained */
     int64_t answer;        /* prompts: limit of tokens of an answer */
 } RecipeRows;

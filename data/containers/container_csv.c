@@ -154,7 +154,7 @@ static Status read_quoted(Csv *csv) {
             if (ends_cell(csv, c)) return ST_OK;
             if (c != '"') {
                 csv->bad.unquoted = true;
-                csv_fail(csv, csv->place, "expected %s or the end of the line behind the closing quote", delimiter_name(csv));
+                csv_fail(csv, csv->place, "expected %s or the end of the line after the closing quote", delimiter_name(csv));
                 return status_hint(ST_INPUT, "a quote inside of a quoted cell is written twice: \"\"");
             }
         }
@@ -163,7 +163,8 @@ static Status read_quoted(Csv *csv) {
     size_t lines = csv->place.line - csv->cell_place.line;
     csv->bad.unquoted = lines == 0 || (lines == 1 && csv->place.column == 1); /* it is the last line */
     csv_fail(csv, csv->cell_place, "the quote that opens here is never closed");
-    return csv->bad.may && !csv->bad.unquoted ? status_hint(ST_INPUT, "close it: which of the lines behind it are rows cannot be told") : ST_INPUT;
+    return csv->bad.may && !csv->bad.unquoted ? status_hint(ST_INPUT, "close it: after an open quote, rows cannot be told from quoted lines")
+                                              : ST_INPUT;
 }
 
 static Status read_plain(Csv *csv) {
@@ -171,7 +172,7 @@ static Status read_plain(Csv *csv) {
         if (c == AT_FAULT) return read_fault(csv);
         if (c == '"') {
             csv->bad.unquoted = true;
-            csv_fail(csv, csv->place, "stray quote: expected a cell that is quoted as a whole or has no quotes");
+            csv_fail(csv, csv->place, "stray quote: expected a cell that is quoted from end to end or has no quotes");
             return status_hint(ST_INPUT, "put the cell in quotes and write each quote in it twice: \"\"");
         }
         TRY(keep_some(csv));
@@ -227,7 +228,7 @@ static Status add_cell(Csv *csv, json_t *row) {
     if (!name) return spoil(csv, csv_fail(csv, csv->cell_place, "one cell more than the %zu columns of the header", n));
     if (csv->bad.is) return ST_OK; /* and may be no UTF-8 */
     json_t *value = cell_value(name, str_text(&csv->cell), csv->cell.len, &fault);
-    if (fault) return spoil(csv, csv_fail(csv, csv->cell_place, "the cell of '%s' begins as JSON and is none: %s", name, fault));
+    if (fault) return spoil(csv, csv_fail(csv, csv->cell_place, "the cell of '%s' begins like JSON but is not valid: %s", name, fault));
     if (!value || json_object_set_new_nocheck(row, name, value) != 0)
         return status_fail(ST_RESOURCE, "out of memory for a row of '%s'", csv->reader->path);
     return ST_OK;

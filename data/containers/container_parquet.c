@@ -161,7 +161,7 @@ static Status look_for_row(const Assembly *assembly, bool more) {
     for (size_t i = 0; i < assembly->file.n_leaves; i++) {
         const PqColumn *column = &assembly->columns[i];
         if (column->ended == more)
-            return row_fail(assembly, column->node, more ? "the column ends too early" : "the column goes on behind the last row of its group");
+            return row_fail(assembly, column->node, more ? "the column ends too early" : "the column continues after the last row of its group");
         if (more && column->rep != 0) return row_fail(assembly, column->node, "the row begins in the middle of a list");
     }
     return ST_OK;

@@ -81,7 +81,7 @@ static Status too_long(const Documents *documents) {
     const RowReader *reader = documents->reader;
     status_fail(ST_INPUT, "cannot read '%s': the document of line %zu is longer than 256 MiB", reader->path, documents->line);
     return status_hint(ST_INPUT,
-                       reader->config.separator ? "cut it into several" : "{path: FILE, separator: TEXT} says what stands between its documents");
+                       reader->config.separator ? "cut it into several" : "{path: FILE, separator: TEXT} names the text between its documents");
 }
 
 static Status read_documents(Documents *documents, ByteStream *stream, Str *text) {

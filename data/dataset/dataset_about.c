@@ -164,8 +164,8 @@ void data_turns_report(const DataCounts *counts, const char *what, void (*say)(v
     Str text = {0};
     if (counts->turned == 0) return;
     str_printf(&text,
-               "%s: %lld conversation%s trained turn by turn (data.turns), %lld answer%s of %lld token%s with what they are asked with; what several "
-               "begin with is computed once",
+               "%s: %lld conversation%s trained turn by turn (data.turns), %lld answer%s of %lld token%s including "
+               "their prompts; a common prefix is computed once",
                what, (long long)counts->turned, counts->turned == 1 ? " is" : "s are", (long long)counts->turns, plural(counts->turns),
                (long long)counts->turn_tokens, plural(counts->turn_tokens));
     say(context, str_text(&text));
@@ -179,7 +179,7 @@ void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(vo
     } odd[] = {
         {counts->dropped_long, "dropped: longer than data.max_length", NULL},
         {counts->cut, "cut to data.max_length", NULL},
-        {counts->dropped_untrained, "dropped: nothing trained was left after the cut", counts->dropped_untrained_rows},
+        {counts->dropped_untrained, "dropped: no trained token was left after truncation", counts->dropped_untrained_rows},
         {counts->untrained, "without a trained token", counts->untrained_rows},
         {counts->duplicates, "the same as an earlier one", NULL},
         {counts->remapped, "whose prompt ends inside a token: that token is trained", NULL},
@@ -187,8 +187,7 @@ void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(vo
         {counts->after_thought, BEHIND_THOUGHT, NULL},
         {counts->no_eos, "without an end: the tokenizer has no EOS token", NULL},
         {counts->untemplated,
-         "of plain texts, taken as they stand, without the chat template: data.as: chat makes turns of them, data.as: text says that it is meant",
-         NULL},
+         "of plain texts, used unchanged, without the chat template: data.as: chat makes turns of them, data.as: text confirms plain texts", NULL},
         {counts->unwritten, "with tool calls, tools or reasoning, which the chat template does not write: they are left out", NULL},
     };
     Str text = {0};
@@ -196,7 +195,7 @@ void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(vo
     if (context_describe(&counts->beyond, "row is", "rows are", &text)) say(context, str_text(&text));
     str_release(&text);
     if (counts->lost_turns > 0) {
-        str_printf(&text, "%s: %lld answer%s of rows that stay left out: with what they are asked with, they are longer than data.max_length", what,
+        str_printf(&text, "%s: %lld answer%s of rows that stay left out: with their prompts they are longer than data.max_length", what,
                    (long long)counts->lost_turns, plural(counts->lost_turns));
         say(context, str_text(&text));
         str_release(&text);

@@ -43,7 +43,7 @@ static Status unknown_format(const json_t *row) {
     Str keys = {0}, known = {0};
     columns_list(row, &keys);
     data_formats_list(&known);
-    status_fail(ST_INPUT, "cannot tell the format of a row with %s", keys.len ? str_text(&keys) : "no columns");
+    status_fail(ST_INPUT, "cannot detect the format of a row with %s", keys.len ? str_text(&keys) : "no columns");
     columns_example(row, &known);
     status_hint(ST_INPUT, "known are %s", str_text(&known));
     str_release(&keys);

@@ -70,7 +70,7 @@ size_t data_order_at(const DataOrder *order, int64_t epoch, int64_t index) {
         if (index < count) return stream_row(order, s, start + index);
         index -= count;
     }
-    ASSERT(false, "index is %lld behind the end of the epoch", (long long)index);
+    ASSERT(false, "index is %lld past the end of the epoch", (long long)index);
 }
 
 /* The number of examples in all earlier epochs. */
@@ -259,12 +259,12 @@ static Status check_lengths(const DataPlan *plan) {
     status_fail(ST_INPUT, "%s: the row has %d tokens, more than the %lld of 'train.batch_tokens'", str_text(&where), (int)dataset_length(dataset, i),
                 (long long)plan->batch_tokens);
     str_release(&where);
-    return status_hint(
-        ST_INPUT, "raise train.batch_tokens to at least %lld, or lower data.max_length with data.truncation: drop, keep_start or keep_end%s",
-        (long long)dataset->longest,
-        dataset->counts.turned ? "; a conversation that is trained turn by turn (data.turns) is one row, and data.max_length is of each of "
-                                 "its answers with what asks for it"
-                               : "");
+    return status_hint(ST_INPUT,
+                       "raise train.batch_tokens to at least %lld, or lower data.max_length with data.truncation: drop, keep_start or keep_end%s",
+                       (long long)dataset->longest,
+                       dataset->counts.turned ? "; a conversation that is trained turn by turn (data.turns) is one row, and data.max_length limits "
+                                                "each of its answers with its prompt"
+                                              : "");
 }
 
 static Status pack_epoch(DataPlan *plan) {

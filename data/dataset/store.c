@@ -355,7 +355,7 @@ static bool row_fits(const Store *store, const StoreRow *row, int64_t vocab_size
 
 static Status check_rows(const Store *store, int64_t vocab_size) {
     for (size_t i = 0; i < store->n; i++) {
-        if (!row_fits(store, &store->rows[i], vocab_size)) return status_fail(ST_INPUT, "its row %zu makes no sense", i + 1);
+        if (!row_fits(store, &store->rows[i], vocab_size)) return status_fail(ST_INPUT, "its row %zu is invalid", i + 1);
         looked_at(store, sizeof(StoreRow) + store_words_count(&store->rows[i]) * sizeof(int32_t));
     }
     return ST_OK;

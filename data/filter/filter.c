@@ -92,7 +92,7 @@ static Status check_names(const Yaml *map, const char *file) {
         size_t k = 0;
         while (k < COUNT_OF(kinds) && strcmp(names[k], map->keys[i]) != 0) k++;
         if (k < COUNT_OF(kinds)) continue;
-        option_refuse(&(OptionOwner){"unknown filter", map->keys[i], file}, map->key_lines[i], "there is none of this name");
+        option_refuse(&(OptionOwner){"unknown filter", map->keys[i], file}, map->key_lines[i], "there is no filter of this name");
         return status_hint_nearest(ST_CONFIG, map->keys[i], names, COUNT_OF(names), "there are ");
     }
     return ST_OK;
@@ -624,7 +624,7 @@ static void write_option(const OptionSpec *option, bool first, Str *text) {
         str_printf(text, "%s%s (%s)", option->choices ? "; " : "", option->choices ? option->choices : "", option->text ? option->text : "null");
     else if (option->kind != OPTION_STRINGS)
         str_printf(text, " (%g)", option->value);
-    str_printf(text, "%s\n", first ? "; what a value alone sets" : "");
+    str_printf(text, "%s\n", first ? "; set by a value alone" : "");
 }
 
 void filters_write_help(Str *text) {

@@ -9,9 +9,8 @@ enum { WORDS, STARTS, PRESET, ON };
 static const OptionSpec options[] = {
     [WORDS] = {"words", OPTION_STRINGS, .help = "words or phrases, instead of the preset's"},
     [STARTS] = {"starts", OPTION_STRINGS, .help = "what an instruction must not start with, instead of the preset's"},
-    [PRESET] = {"preset", OPTION_STRING, .text = "self-instruct", .choices = "self-instruct|alpaca",
-                .help = "lists that are meant where none are given"},
-    [ON] = {"on", OPTION_STRING, .text = "instruction", .choices = FILTER_FIELDS, .help = "where they are looked for"},
+    [PRESET] = {"preset", OPTION_STRING, .text = "self-instruct", .choices = "self-instruct|alpaca", .help = "default lists"},
+    [ON] = {"on", OPTION_STRING, .text = "instruction", .choices = FILTER_FIELDS, .help = "where to look for them"},
     {0},
 };
 
@@ -88,7 +87,7 @@ static bool filter_blacklist_rejects(const Filter *filter, const FilterRow *row,
 }
 
 const FilterKind filter_kind_blacklist = {.name = "blacklist",
-                                          .help = "instructions with words for what a model of text cannot do (image, file, draw, ...)",
+                                          .help = "instructions with words for tasks that a text model cannot do (image, file, draw, ...)",
                                           .argument = "[WORD, ...]",
                                           .stage = FILTER_PROMPT,
                                           .options = options,

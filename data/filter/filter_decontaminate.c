@@ -13,7 +13,7 @@ enum { FILES, NGRAM, LEAST };
 static const OptionSpec options[] = {
     [FILES] = {"files", OPTION_STRINGS, .help = "files of evaluation, rows of any columns"},
     [NGRAM] = {"n", OPTION_WHOLE, .value = WORD_GRAM, .low = 2, .high = 63, .help = "words in a row"},
-    [LEAST] = {"min", OPTION_WHOLE, .value = 8, .low = 1, .high = 63, .help = "fewest words of a text that counts as a whole"},
+    [LEAST] = {"min", OPTION_WHOLE, .value = 8, .low = 1, .high = 63, .help = "fewest words of a text that is compared in full"},
     {0},
 };
 enum { COMMON = 10 }; /* a gram shared by so many evaluation rows, and by a tenth of them, is boilerplate */

@@ -11,7 +11,8 @@
 enum { ON };
 static const OptionSpec options[] = {
     [ON] = {"on", OPTION_STRING, .text = "prompt", .choices = FILTER_FIELDS,
-            .help = "what must differ; with a prompt count its system message, its tools and earlier turns, with a row labels and reasoning as well"},
+            .help = "what must differ: a prompt includes its system message, its tools and earlier turns; a row also "
+                    "includes labels and reasoning"},
     {0},
 };
 
@@ -104,13 +105,12 @@ static Status filter_exact_remember(Filter *filter, size_t slot) {
 
 static const FilterMemory memory = {
     .prepare = filter_exact_prepare, .search = filter_exact_search, .rejects = filter_exact_alike, .remember = filter_exact_remember};
-const FilterKind filter_kind_exact = {
-    .name = "exact",
-    .help = "rows that are the same as one before; case, white space, kinds of quotes, and . ! ? at the end make no difference",
-    .argument = "true",
-    .on = true,
-    .stage = FILTER_PROMPT,
-    .options = options,
-    .open = filter_exact_open,
-    .close = filter_exact_close,
-    .memory = &memory};
+const FilterKind filter_kind_exact = {.name = "exact",
+                                      .help = "rows that equal an earlier one, ignoring case, white space, kinds of quotes, and . ! ? at the end",
+                                      .argument = "true",
+                                      .on = true,
+                                      .stage = FILTER_PROMPT,
+                                      .options = options,
+                                      .open = filter_exact_open,
+                                      .close = filter_exact_close,
+                                      .memory = &memory};

@@ -11,7 +11,7 @@ enum { HIGH, LOW, OF };
 static const OptionSpec options[] = {
     [HIGH] = {"max", OPTION_NUMBER, .value = 1, .low = 0, .high = 1e9, .help = "largest ratio that is kept"},
     [LOW] = {"min", OPTION_NUMBER, .value = 0, .low = 0, .high = 1e9, .help = "least ratio that is kept"},
-    [OF] = {"of", OPTION_STRING, .text = "loss", .choices = "loss|perplexity", .help = "what the ratio is of"},
+    [OF] = {"of", OPTION_STRING, .text = "loss", .choices = "loss|perplexity", .help = "quantity of the ratio"},
     {0},
 };
 

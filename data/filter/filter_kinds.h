@@ -95,7 +95,7 @@ bool text_spaced_word(Slice text, size_t *at, Slice *word);
 
 /* For each row's answer: mean negative log-probability (nats a token) given its prompt, and without it, both over the same tokens. alone NULL: not
  * needed. NaN: the row has no answer, or with `alone` no prompt. */
-Status filter_model_losses(Filter *filter, const FilterRow *rows, size_t n, double *behind, double *alone);
+Status filter_model_losses(Filter *filter, const FilterRow *rows, size_t n, double *prompted, double *alone);
 Status filter_model_open(Filter *filter); /* ST_CONFIG without a model */
 
 #endif

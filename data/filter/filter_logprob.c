@@ -23,7 +23,7 @@ static const char *out_of_range(const Filter *filter, double value) {
 }
 
 const FilterKind filter_kind_logprob = {.name = "logprob",
-                                        .help = "answers outside of a band of mean log-probability under a model",
+                                        .help = "answers whose mean log-probability under a model is out of range",
                                         .argument = "X",
                                         .stage = FILTER_ANSWER,
                                         .options = options,

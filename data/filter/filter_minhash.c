@@ -11,7 +11,7 @@
 
 enum { THRESHOLD, NGRAM, UNIT, PERMUTATIONS, ON };
 static const OptionSpec options[] = {
-    [THRESHOLD] = {"threshold", OPTION_NUMBER, .value = 0.8, .low = 0.1, .high = 1, .help = "similarity from which on a row is rejected"},
+    [THRESHOLD] = {"threshold", OPTION_NUMBER, .value = 0.8, .low = 0.1, .high = 1, .help = "similarity at or above which a row is rejected"},
     [NGRAM] = {"n", OPTION_WHOLE, .value = 5, .low = 1, .high = 64, .help = "characters or words of a shingle"},
     [UNIT] = {"unit", OPTION_STRING, .text = "characters", .choices = "characters|words", .help = "what n counts"},
     [PERMUTATIONS] = {"permutations", OPTION_WHOLE, .value = 128, .low = 16, .high = 4096,

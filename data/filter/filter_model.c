@@ -70,7 +70,7 @@ static void list_alone(const Filter *filter, Answer *answer) {
 }
 
 /* Means over the same tokens: the first token of an answer without its prompt has no probability unless BOS precedes it. */
-static void mean_losses(const Filter *filter, const Answer *answer, double *behind, double *alone) {
+static void mean_losses(const Filter *filter, const Answer *answer, double *prompted, double *alone) {
     bool skip = alone && !(tokenizer_adds_bos(filter->config->tokenizer) && tokenizer_bos(filter->config->tokenizer) >= 0);
     double sum = 0, sum_alone = 0;
     size_t n = 0, n_alone = 0;
@@ -80,7 +80,7 @@ static void mean_losses(const Filter *filter, const Answer *answer, double *behi
         skip = false;
     }
     for (size_t t = 1; alone && t < answer->alone.n; t++) sum_alone -= answer->alone_logprobs[t], n_alone++;
-    *behind = n ? sum / (double)n : (double)NAN;
+    *prompted = n ? sum / (double)n : (double)NAN;
     if (alone) *alone = n_alone ? sum_alone / (double)n_alone : (double)NAN;
 }
 
@@ -92,7 +92,7 @@ typedef struct Scored {
     size_t n, cap;
 } Scored;
 
-/* ends: of concatenated texts, each of which is scored separately; empty: it is one text. */
+/* ends: of concatenated texts, which are scored separately; empty: it is one text. */
 static Status push_row(Scored *scored, const Ids *ids, const Ids *ends, Arena *arena, double **logprobs) {
     size_t n = ends && ends->n ? ends->n : 1, begin = 0;
     if (!(*logprobs = arena_alloc(arena, (ids->n + 1) * sizeof **logprobs))) return ST_RESOURCE;
@@ -123,11 +123,11 @@ static Status score_answers(Filter *filter, const FilterRow *rows, size_t n, Ans
     return status;
 }
 
-Status filter_model_losses(Filter *filter, const FilterRow *rows, size_t n, double *behind, double *alone) {
+Status filter_model_losses(Filter *filter, const FilterRow *rows, size_t n, double *prompted, double *alone) {
     Arena *arena = arena_new(0);
     Answer *answers = calloc(n + 1, sizeof *answers);
     Status status = arena && answers ? score_answers(filter, rows, n, answers, alone != NULL, arena) : status_errno(ENOMEM, "cannot score the rows");
-    for (size_t r = 0; status == ST_OK && r < n; r++) mean_losses(filter, &answers[r], &behind[r], alone ? &alone[r] : NULL);
+    for (size_t r = 0; status == ST_OK && r < n; r++) mean_losses(filter, &answers[r], &prompted[r], alone ? &alone[r] : NULL);
     for (size_t r = 0; answers && r < n; r++) {
         encoding_release(&answers[r].whole);
         ids_release(&answers[r].alone);

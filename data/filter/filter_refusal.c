@@ -9,7 +9,7 @@
 enum { PHRASES, WITHIN };
 static const OptionSpec options[] = {
     [PHRASES] = {"phrases", OPTION_STRINGS, .help = "more phrases, looked for anywhere"},
-    [WITHIN] = {"within", OPTION_WHOLE, .value = 120, .low = 0, .high = 1e9, .help = "bytes in which an apology counts as the beginning"},
+    [WITHIN] = {"within", OPTION_WHOLE, .value = 120, .low = 0, .high = 1e9, .help = "bytes at the start in which an apology counts"},
     {0},
 };
 
@@ -276,7 +276,7 @@ static const char *const openings[] = {
 enum { WORDS_BETWEEN = 32 }; /* bytes of "I cannot in good conscience provide ..." */
 
 /* The end of the phrase that the text begins with; NULL: none. */
-static const char *behind(const char *text, const char *const *phrases, size_t n) {
+static const char *after_phrase(const char *text, const char *const *phrases, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (text_starts_with(text, phrases[i])) return text + strlen(phrases[i]);
     return NULL;
@@ -285,7 +285,7 @@ static const char *behind(const char *text, const char *const *phrases, size_t n
 /* Whether the text begins with one of the duties, or has one a few words later in the same sentence. */
 static bool has_duty(const char *text, const char *const *phrases, size_t n) {
     for (const char *at = text; *at && at - text < WORDS_BETWEEN && !strchr(".!?;:", *at); at++)
-        if ((at == text || at[-1] == ' ') && behind(at, phrases, n)) return true;
+        if ((at == text || at[-1] == ' ') && after_phrase(at, phrases, n)) return true;
     return false;
 }
 
@@ -296,7 +296,7 @@ static bool says(const char *text, const char *phrase, size_t within) {
 
 static bool declines(const char *text, size_t within) {
     for (const char *at = text; *at && (size_t)(at - text) <= within; at++) {
-        const char *rest = at == text || at[-1] == ' ' ? behind(at, inability, COUNT_OF(inability)) : NULL;
+        const char *rest = at == text || at[-1] == ' ' ? after_phrase(at, inability, COUNT_OF(inability)) : NULL;
         if (rest && has_duty(rest, duties, COUNT_OF(duties))) return true;
     }
     return false;
@@ -319,8 +319,8 @@ static bool is_refusal(const Filter *filter, const char *text) {
 
 /* A teacher declined to write a prompt. */
 static bool prompt_is_refusal(const char *text) {
-    for (const char *next; (next = behind(text, openings, COUNT_OF(openings)));) text = next;
-    const char *rest = behind(text, inability, COUNT_OF(inability));
+    for (const char *next; (next = after_phrase(text, openings, COUNT_OF(openings)));) text = next;
+    const char *rest = after_phrase(text, inability, COUNT_OF(inability));
     return rest && has_duty(rest, duties_of_prompts, COUNT_OF(duties_of_prompts));
 }
 

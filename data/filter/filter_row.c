@@ -204,7 +204,7 @@ static bool holds_prompt(const json_t *answers) {
     return role && strcmp(role, "assistant") != 0;
 }
 
-/* Alpaca's columns; self-instruct's seeds have instances with input and output, of which the first is used. */
+/* Alpaca's columns; self-instruct's seeds have instances with input and output; the first is used. */
 static Status from_instruction(const json_t *json, Arena *arena, FilterRow *row) {
     static const char *const rounds[] = {"history"};
     const json_t *instances = json_object_get(json, "instances"), *first = json_array_get(instances, 0);

@@ -72,7 +72,7 @@ static bool filter_script_rejects(const Filter *filter, const FilterRow *row, Fi
 }
 
 const FilterKind filter_kind_script = {.name = "script",
-                                       .help = "texts in which too few letters are of a script",
+                                       .help = "texts with too few letters of a script",
                                        .argument = "SCRIPT",
                                        .stage = FILTER_PROMPT,
                                        .options = options,

@@ -6,8 +6,8 @@
 
 enum { KEYS, FENCED };
 static const OptionSpec options[] = {
-    [KEYS] = {"keys", OPTION_STRINGS, .help = "what the object must have; without any, any JSON object or list will do"},
-    [FENCED] = {"fenced", OPTION_BOOL, .value = 1, .help = "it may stand between ``` fences"},
+    [KEYS] = {"keys", OPTION_STRINGS, .help = "keys that the object must have; without any, every JSON object or list is valid"},
+    [FENCED] = {"fenced", OPTION_BOOL, .value = 1, .help = "it may be between ``` fences"},
     {0},
 };
 

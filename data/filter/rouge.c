@@ -439,8 +439,8 @@ void rouge_index_best(const RougeIndex *index, RougeWorker *worker, const RougeT
     const int32_t *words = text->words.data;
     size_t n = text->words.n;
     if (n == 0) return;
-    ASSERT(n <= worker->longest && index->n_texts <= worker->cap_texts && index->n_words <= worker->cap_words, "no room: %zu words, %zu texts", n,
-           index->n_texts);
+    ASSERT(n <= worker->longest && index->n_texts <= worker->cap_texts && index->n_words <= worker->cap_words,
+           "out of memory for %zu words, %zu texts", n, index->n_texts);
     lay_out(worker, words, n);
     bool few = from > 0 || index->n_texts <= FEW || n > MOST_COUNTED;
     if (few)

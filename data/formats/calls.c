@@ -56,7 +56,7 @@ static void open_arguments(json_t *call, RowNotes *notes) {
     if (json_is_object(object))
         json_object_set(function, "arguments", object);
     else
-        row_note(notes, "with a call whose 'arguments' are a text that is no JSON object: it is written as it is");
+        row_note(notes, "with a call whose 'arguments' are a text that is not a JSON object: it is written unchanged");
     json_decref(object);
 }
 

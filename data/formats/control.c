@@ -15,7 +15,7 @@ void note_controls(const char *text, const Tokenizer *tokenizer, const DataConfi
     size_t begin, end, len = text ? strlen(text) : 0;
     if (!config->notes || config->plain_control || !tokenizer || len == 0) return;
     if (!tokenizer_find_special(tokenizer, text, len, 0, &begin, &end)) return;
-    row_note(config->notes, "with '%.*s' in its words, which becomes the control token; data.control_tokens: text keeps it as words",
+    row_note(config->notes, "with '%.*s' in its text, which becomes the control token; data.control_tokens: text keeps it as plain words",
              (int)(end - begin), text + begin);
 }
 

@@ -88,8 +88,8 @@ static Status check_message(const json_t *given, size_t number) {
             "a message is {\"role\": \"user\" or \"assistant\", \"content\": ...}, or {\"from\": \"human\" or \"gpt\", \"value\": ...}");
     if (json_contains_nul(given)) return status_fail(ST_INPUT, "message %zu (%s) holds a NUL character", number, role_of(given));
     if (!json_contains_wide(given)) return ST_OK;
-    status_fail(ST_INPUT, "message %zu (%s) holds a number beyond 64 bits, which would not be written as it stands", number, role_of(given));
-    return status_hint(ST_INPUT, "make it a text");
+    status_fail(ST_INPUT, "message %zu (%s) contains a number beyond 64 bits, which would be written with another value", number, role_of(given));
+    return status_hint(ST_INPUT, "write it as a text");
 }
 
 static Status check_content(const json_t *message, size_t number) {
@@ -143,7 +143,7 @@ Status row_system(const json_t *row, const char **system) {
 void note_idle_system(const json_t *row, const DataConfig *config) {
     const char *system = NULL;
     if (config->notes && row_system(row, &system) == ST_OK && system)
-        row_note(config->notes, "with a column 'system' beside a prompt that is a text: it is left out");
+        row_note(config->notes, "with a column 'system' and a prompt that is a text: the column is ignored");
 }
 
 /* The system message to insert: the row's, or else the recipe's. */
@@ -155,7 +155,7 @@ static Status front_system(const json_t *messages, const json_t *row, const Data
     if (!*system && is_something(json_object_get(row, "system"))) row_note(config->notes, "with a column 'system' that is no text: it is left out");
     const char *own = json_string_value(json_object_get(first, "content"));
     if (has_system && *system && (!own || strcmp(own, *system) != 0))
-        row_note(config->notes, "with a system message and another system text in a column of its own: the message is taken");
+        row_note(config->notes, "with a system message and another system text in a separate column: the message is used");
     if (!*system) *system = config->system;
     if (has_system) *system = NULL;
     return ST_OK;
@@ -429,9 +429,9 @@ static Status not_prefix(const Str *part, const Str *whole, size_t at, size_t n_
     str_append_json(&within, whole->data + from, MIN(whole->len - from, (size_t)(BEFORE + AFTER)));
     status_fail(ST_INPUT, "the chat template is not prefix-preserving: %zu messages alone give %s where the whole conversation has %s", n_messages,
                 str_text(&alone), str_text(&within));
-    status_hint(ST_INPUT,
-                "data.turns: each (tune sft) trains each answer as it is asked for, data.train_on: last the last one, all everything; or take a "
-                "template that marks the answers with {%% generation %%} (model.chat_template)");
+    status_hint(ST_INPUT, "data.turns: each (tune sft) trains each answer after its own prompt, data.train_on: last only the "
+                          "last one, all everything; or use a template that marks the answers with {%% generation %%} "
+                          "(model.chat_template)");
     str_release(&alone);
     str_release(&within);
     return ST_INPUT;
@@ -509,7 +509,9 @@ static Status no_answer(const json_t *messages) {
     Str roles = {0};
     list_roles(messages, &roles);
     status_fail(ST_INPUT, "no message of the conversation is the assistant's, so there is nothing to train");
-    status_hint(ST_INPUT, "its roles are %s: call the one that answers 'assistant', as gpt, model and bot are; data.train_on: all trains everything",
+    status_hint(ST_INPUT,
+                "its roles are %s: rename the one that answers to 'assistant' (gpt, model and bot are known, too); "
+                "data.train_on: all trains everything",
                 str_text(&roles));
     str_release(&roles);
     return ST_INPUT;
@@ -527,7 +529,7 @@ Status messages_trained(const json_t *messages, size_t n_context, const DataConf
     }
     if (last == n || last < n_context) return no_answer(messages);
     if (last + 1 < n && is_role(json_array_get(messages, n - 1), "user")) {
-        status_fail(ST_INPUT, "the conversation ends with message %zu of the user, which nothing answers", n);
+        status_fail(ST_INPUT, "the conversation ends with message %zu of the user, which has no answer", n);
         return status_hint(ST_INPUT, "expected an assistant's message at the end");
     }
     for (size_t i = 0; i < last && strcmp(train_on, "last") == 0; i++) trained[i] = false;
@@ -567,7 +569,7 @@ static Status find_context(const json_t *messages, const json_t *row, const Data
             row_note(config->notes, "with a message of role '%s' that is marked as context, which data.train_on: all trains", role_of(message));
         if (trained || (!answer && !marks_are_native(message))) continue;
         if (!answer)
-            return status_fail(ST_INPUT, "message %zu (%s) is marked as context, which only answers can be with data.train_on: all", i + 1,
+            return status_fail(ST_INPUT, "message %zu (%s) is marked as context, but with data.train_on: all only answers can be", i + 1,
                                role_of(message));
         TRY(find_turn(config->chat, messages, i, row, &whole->text, spans));
     }
@@ -736,7 +738,7 @@ Status encode_question(const json_t *messages, const json_t *row, const DataConf
     size_t n = json_array_size(messages);
     TRY(need_template(config, tokenizer));
     if (n > 0 && is_role(json_array_get(messages, n - 1), "assistant")) n--;
-    if (n == 0) return status_fail(ST_INPUT, "the conversation has nothing to answer");
+    if (n == 0) return status_fail(ST_INPUT, "the conversation has no message to answer");
     json_t *guarded = controls_guard(messages, tokenizer, config), *own = NULL;
     Status status = guarded ? controls_guard_row(row, tokenizer, config, &own) : status_fail(ST_RESOURCE, "out of memory");
     if (status == ST_OK) status = messages_render(config->chat, guarded, n, own, true, &rendering);

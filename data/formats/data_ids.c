@@ -19,7 +19,7 @@ static Status read_ids(const json_t *array, const char *key, Ids *ids) {
         json_int_t value = json_integer_value(item);
         if (!json_is_integer(item)) return status_fail(ST_INPUT, "'%s' holds something else than whole numbers at position %zu", key, i);
         if (value < INT32_MIN || value > INT32_MAX)
-            return status_fail(ST_INPUT, "'%s' holds %lld at position %zu, which is no token id", key, (long long)value, i);
+            return status_fail(ST_INPUT, "'%s' has %lld at position %zu, which is not a token id", key, (long long)value, i);
         ids_push(ids, (int32_t)value);
     }
     return ST_OK;

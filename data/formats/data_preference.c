@@ -19,7 +19,7 @@ static bool detect_preference(const json_t *row) { return side(row, "chosen", "c
 static Status encode_turn(const json_t *row, const json_t *chosen, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
     json_t *turns = NULL, *prompt = NULL, *answer = NULL, *one = json_pack("[O]", chosen);
     Status status = one ? row_list(row, "conversations", &turns) : status_fail(ST_RESOURCE, "out of memory");
-    if (status == ST_OK && !turns) status = status_fail(ST_INPUT, "the row lacks 'conversations', which 'chosen' answers");
+    if (status == ST_OK && !turns) status = status_fail(ST_INPUT, "the row lacks 'conversations', the prompt of 'chosen'");
     if (status == ST_OK) status = sharegpt_messages(turns, config->notes, &prompt);
     if (status == ST_OK) status = sharegpt_messages(one, config->notes, &answer);
     if (status == ST_OK) status = encode_answer(row, prompt, answer, config, tokenizer, encoding);
@@ -96,12 +96,12 @@ static Status encode_settled(const json_t *row, const DataConfig *config, const 
     if (json_is_array(chosen) != json_is_array(rejected))
         return status_fail(ST_INPUT, "of 'chosen' and 'rejected' one is a list of messages and the other is not");
     if (json_is_object(chosen)) return encode_turn(row, chosen, config, tokenizer, encoding);
-    bool stands = stands_in_both(prompt, chosen, rejected);
-    if (json_is_string(prompt) && json_is_array(chosen) && !stands)
+    bool repeats = stands_in_both(prompt, chosen, rejected);
+    if (json_is_string(prompt) && json_is_array(chosen) && !repeats)
         return status_hint(
-            status_fail(ST_INPUT, "'prompt' is a text that 'chosen' and 'rejected', which are whole conversations, do not both begin with"),
-            "leave 'prompt' out, or let both lists hold the answers alone");
-    if (prompt && !json_is_null(prompt) && !stands) return encode_answer(row, prompt, chosen, config, tokenizer, encoding);
+            status_fail(ST_INPUT, "'prompt' is a text, but the full conversations in 'chosen' and 'rejected' do not both begin with it"),
+            "leave 'prompt' out, or keep only the answers in both lists");
+    if (prompt && !json_is_null(prompt) && !repeats) return encode_answer(row, prompt, chosen, config, tokenizer, encoding);
     if (json_is_array(chosen)) return encode_whole(row, chosen, rejected, config, tokenizer, encoding);
     TRY(row_text(row, "chosen", &text));
     TRY(row_text(row, "rejected", &other));

@@ -34,7 +34,7 @@ Status encode_answer(const json_t *row, const json_t *prompt, const json_t *comp
     TRY(train_on_text(config));
     if (config->system)
         return status_hint(status_fail(ST_CONFIG, "'data.system' needs rows of messages; this row's 'prompt' is a text"),
-                           "data.as: chat makes turns of the chat template of such rows");
+                           "data.as: chat turns such rows into messages for the chat template");
     note_idle_system(row, config);
     return encode_pair(tokenizer, config, json_string_value(prompt), json_string_value(completion), encoding);
 }

@@ -16,7 +16,7 @@ Status stepwise_label(const json_t *row, size_t i, double *label) {
     *label = json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
     if ((json_is_boolean(value) || json_is_number(value)) && *label >= 0 && *label <= 1) return ST_OK;
     status_fail(ST_INPUT, "label %zu of 'labels' is neither true nor false", i + 1);
-    return status_hint(ST_INPUT, "a number from 0 to 1 is how likely the step is right");
+    return status_hint(ST_INPUT, "a number from 0 to 1 is the probability that the step is right");
 }
 
 Status stepwise_count(const json_t *row, const char *steps, size_t *n) {

@@ -40,10 +40,9 @@ Status data_format_encode_one(const DataFormat *format, const json_t *row, const
     ids_clear(&encoding->ends);
     if (encoding->after_thought) row_note(config->notes, BEHIND_THOUGHT);
     if (n <= 1) return ST_OK;
-    status_fail(ST_INPUT, "the row trains %zu answers, and the chat template writes an earlier one otherwise than when it is asked for", n);
-    return status_hint(ST_INPUT,
-                       "data.train_on: last takes the last one alone; or take a template that writes all of them alike (model.chat_template); "
-                       "data.on_bad_row: skip leaves such rows out");
+    status_fail(ST_INPUT, "the row trains %zu answers, and the chat template renders an earlier one differently than when it is generated", n);
+    return status_hint(ST_INPUT, "data.train_on: last trains only the last one; or use a template that renders all of them alike "
+                                 "(model.chat_template); data.on_bad_row: skip leaves such rows out");
 }
 
 Status data_format_question(const DataFormat *format, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
@@ -81,7 +80,7 @@ static Status find_format(const json_t *row, const DataConfig *config, const Tok
     }
     Str known = {0};
     data_formats_list(&known);
-    status_fail(ST_INPUT, "cannot tell what the row is by its columns");
+    status_fail(ST_INPUT, "cannot detect the row's format from its columns");
     if (config->as) columns_example(row, &known); /* it belongs to the recipe */
     status_hint(ST_INPUT, "known are %s", str_text(&known));
     str_release(&known);

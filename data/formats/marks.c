@@ -100,7 +100,7 @@ void message_note_keys(const json_t *message, const Chat *chat, RowNotes *notes)
         for (size_t i = 0; i < COUNT_OF(read) && !known; i++) known = strcmp(read[i], key) == 0;
         if (known || template_names(chat, key)) continue;
         const char *nearest = text_nearest(key, read, COUNT_OF(read));
-        row_note(notes, "with a message that has a key '%s', which nothing reads%s%s%s", key, nearest ? "; the nearest known is '" : "",
+        row_note(notes, "with a message that has a key '%s', which is never read%s%s%s", key, nearest ? "; the nearest known is '" : "",
                  nearest ? nearest : "", nearest ? "'" : "");
     }
 }

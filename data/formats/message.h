@@ -7,11 +7,11 @@
 
 #include "data/data.h"
 
-#define EMPTY_ANSWER "with an empty answer: nothing but an end is trained"
+#define EMPTY_ANSWER "with an empty answer: only its end token is trained"
 #define NO_END "whose chat template writes no special token after an answer: the model does not learn where to stop"
-#define BEHIND_THOUGHT                                                                                                                            \
-    "with answers that the chat template writes without the thought that it asks for them with: they are trained behind it, and one that has no " \
-    "thought behind an empty one"
+#define BEHIND_THOUGHT                                                                                    \
+    "with answers to a prompt that starts a thought, which the chat template leaves out of the finished " \
+    "answer: they are trained after their thought, or after an empty one"
 
 /* ---- roles ---- */
 

@@ -125,7 +125,7 @@ static bool is_among(const char *key, const char *const *names, size_t n) {
 }
 
 /* Our names that formats read only along with others: a row with nothing else has no format, so they may be its question and answer. */
-static const char *const beside[] = {"input", "output", "answer"};
+static const char *const companions[] = {"input", "output", "answer"};
 
 static bool is_answer(const char *key) {
     static const char *const names[] = {"answer",   "answers", "output",    "outputs", "response", "responses", "reply", "replies", "completion",
@@ -139,7 +139,7 @@ static const char *likely_column(const json_t *row, size_t k, bool any) {
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)row, key, value) {
         if (!json_is_string(value) && !json_is_array(value)) continue;
-        if ((column_of(key) >= 0 && !is_among(key, beside, COUNT_OF(beside))) || (!any && is_about(key))) continue;
+        if ((column_of(key) >= 0 && !is_among(key, companions, COUNT_OF(companions))) || (!any && is_about(key))) continue;
         if (k-- == 0) return key;
     }
     return NULL;
@@ -163,7 +163,7 @@ void columns_example(const json_t *row, Str *known) {
         theirs = second;
         second = first;
     }
-    str_append(known, "; data.columns says which columns are meant");
+    str_append(known, "; data.columns maps columns to these names");
     if (theirs && second)
         str_printf(known, ", such as {prompt: %s, completion: %s}", theirs, second);
     else if (theirs)

@@ -90,7 +90,7 @@ static Status make_xlam(json_t *row) {
     for (size_t i = 0; i < json_array_size(answers) && status == ST_OK; i++)
         if (!json_is_string(json_object_get(json_array_get(answers, i), "name")))
             status = status_fail(ST_INPUT, "call %zu of 'answers' has no 'name'", i + 1);
-    if (status == ST_OK && json_array_size(answers) == 0) status = status_fail(ST_INPUT, "'answers' holds no call");
+    if (status == ST_OK && json_array_size(answers) == 0) status = status_fail(ST_INPUT, "'answers' contains no call");
     if (status == ST_OK && tools) status = set_tools(row, tools);
     if (status == ST_OK) {
         json_t *user = json_pack("{s:s, s:O}", "role", "user", "content", query), *call = xlam_calls(answers);

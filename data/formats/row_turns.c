@@ -102,7 +102,7 @@ static Status set_dialogue(json_t *row, const char *key) {
     json_t *messages = dialogue_messages(json_string_value(json_object_get(row, key)), speakers, COUNT_OF(speakers));
     if (!messages)
         return status_hint(status_fail(ST_INPUT, "'%s' cannot be read as turns: it begins with neither \"Human:\" nor \"Assistant:\"", key),
-                           "data.as: text takes it as it stands; or give the prompt as a column of its own");
+                           "data.as: text uses it unchanged; or give the prompt in a separate column");
     json_object_set_new(row, key, messages);
     return ST_OK;
 }

@@ -29,7 +29,7 @@ static void append_text(const Encoding *text, Encoding *encoding) {
 /* The last turn of a conversation that begins differently than its prompt: possible if the prompt starts its thought. failed: the failure to return
  * otherwise. */
 static Status encode_after_thought(const json_t *messages, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Status failed,
-                                    Encoding *encoding) {
+                                   Encoding *encoding) {
     Failure otherwise;
     ChatRendering prompt = {0}, whole = {0};
     Str text = {0};
@@ -57,7 +57,7 @@ static Status encode_turn(const json_t *messages, size_t turn, const json_t *row
     last.train_on = "last";
     Status status = until ? encode_conversation(until, turn, row, &last, tokenizer, &text, &broken) : status_fail(ST_RESOURCE, "out of memory");
     if (status != ST_OK && broken) status = encode_after_thought(until, row, &last, tokenizer, status, &text);
-    if (status == ST_OK && text.ids.n == 0) status = status_fail(ST_INPUT, "the chat template writes nothing of the first %zu messages", turn + 1);
+    if (status == ST_OK && text.ids.n == 0) status = status_fail(ST_INPUT, "the chat template leaves out all of the first %zu messages", turn + 1);
     if (status == ST_OK && text.ids.n > INT32_MAX - encoding->ids.n)
         status = status_hint(status_fail(ST_INPUT, "the conversation has too many tokens to be trained turn by turn"), "data.turns: whole");
     if (status == ST_OK) append_text(&text, encoding);
@@ -96,8 +96,8 @@ static Status encode_guarded(const json_t *messages, size_t n_context, const jso
     const char *turns = config->turns ? config->turns : "whole", *train_on = config->train_on ? config->train_on : "auto";
     bool each = strcmp(turns, "each") == 0, broken = false;
     if (each && strcmp(train_on, "all") == 0)
-        return status_hint(status_fail(ST_CONFIG, "'data.turns: each' makes texts of answers, and 'data.train_on: all' trains more than these"),
-                           "leave one of the two out");
+        return status_hint(status_fail(ST_CONFIG, "'data.turns: each' trains only answers, but 'data.train_on: all' trains everything"),
+                           "leave out one of the two");
     if (!each) {
         Status status = encode_conversation(messages, n_context, row, config, tokenizer, encoding, &broken);
         if (status == ST_OK || !broken || strcmp(turns, "auto") != 0 || strcmp(train_on, "all") == 0) return status;

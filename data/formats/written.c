@@ -122,7 +122,7 @@ static void note_unknown_role(const Look *look, size_t i) {
     const char *role = json_string_value(json_object_get(json_array_get(look->messages, i), "role"));
     if (!role || role_known(role) || template_names(look->chat, role)) return;
     const char *nearest = role_nearest(role);
-    row_note(look->notes, "with a message of role '%s', which the chat template '%s' does not name%s%s%s", role, look->label,
+    row_note(look->notes, "with a message of role '%s', which the chat template '%s' does not mention%s%s%s", role, look->label,
              nearest ? ": did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
 }
 
@@ -135,7 +135,7 @@ static bool note_lost(const Look *look, const Str *marked, const Str *text, bool
         bool lost = content && !has_mark(marked, 'm', i) && !stands_in(text, content),
              nameless = name_of(message) && !has_mark(marked, 'n', i) && !lost;
         if (lost)
-            row_note(look->notes, "with a message of role '%s' whose words the chat template '%s' leaves out: the model does not see them", role,
+            row_note(look->notes, "with a message of role '%s' whose text the chat template '%s' leaves out: the model does not see it", role,
                      look->label);
         if (!lost) note_unknown_role(look, i);
         if (nameless)
@@ -148,9 +148,8 @@ static bool note_lost(const Look *look, const Str *marked, const Str *text, bool
 
 static Status last_is_lost(const Look *look) {
     const char *role = json_string_value(json_object_get(json_array_get(look->messages, look->n - 1), "role"));
-    status_fail(ST_INPUT, "the chat template '%s' does not write message %zu of role '%s', which is what the model is asked", look->label, look->n,
-                role);
-    return status_hint(ST_INPUT, "give it a role that the template has: mostly user, assistant, system, tool");
+    status_fail(ST_INPUT, "the chat template '%s' leaves out message %zu of role '%s', which is the question", look->label, look->n, role);
+    return status_hint(ST_INPUT, "give it a role that the template knows: usually user, assistant, system, tool");
 }
 
 /* Tries a form for the first time, or one that loses messages. */

@@ -107,7 +107,7 @@ static Status template_path(const Synth *s, const SynthStage *stage, bool chats,
     }
     if (chats) {
         status_fail(ST_INPUT, "cannot find the prompt 'prompts/%s.jinja'", stage->prompt);
-        return status_hint(ST_INPUT, "it is among the recipes that come with the program; tune recipes ls says whether they are found");
+        return status_hint(ST_INPUT, "it belongs to the recipes that come with the program; tune recipes ls shows whether they are found");
     }
     status_fail(ST_CONFIG, "preset '%s' has no prompt '%s' for a teacher that continues texts", s->preset->name, stage->name);
     return status_hint(ST_CONFIG, "take a teacher with a chat template, or write one and name it in synth.prompts: {%s: FILE}", stage->name);
@@ -162,7 +162,7 @@ static Status open_stages(Synth *s) {
         if (!stage->checks_labels || s->recipe->synth_check_labels) s->stage_list[s->n_stages++] = *stage;
     if (filters_has(s->filters, "judge") && stage_find(s, "judge") < 0) s->stage_list[s->n_stages++] = judge;
     if (s->judge && stage_find(s, "judge") < 0)
-        return status_hint(status_fail(ST_CONFIG, "'synth.judge' would be asked nothing by preset '%s'", s->preset->name),
+        return status_hint(status_fail(ST_CONFIG, "preset '%s' does not use 'synth.judge'", s->preset->name),
                            "turn the filter on: synth.filters: {judge: 7}");
     ASSERT(s->n_stages < SYNTH_MAX_STAGES, "%d stages", s->n_stages);
     TRY(check_stage_names(s, s->recipe->synth_prompts, "synth.prompts"));
@@ -187,7 +187,7 @@ static Status open_teachers(Synth *s) {
 static Status check_system(const Synth *s) {
     if (!s->recipe->synth_system || teacher_chats(s->teacher)) return ST_OK;
     status_fail(ST_CONFIG, "'synth.system' goes with a teacher that chats: this one continues texts and would never see it");
-    return status_hint(ST_CONFIG, "say it in a prompt of your own: synth.prompts");
+    return status_hint(ST_CONFIG, "use your own prompt for it: synth.prompts");
 }
 
 static Status open_filters(Synth *s) {
@@ -317,8 +317,8 @@ static Status compare_inputs(const Synth *s, const json_t *before, const json_t 
     json_t *value;
     json_object_foreach((json_t *)now, name, value) {
         if (json_equal(json_object_get(before, name), value)) continue;
-        status_fail(ST_CONFIG, "cannot resume '%s': what '%s' says, or names, has changed", s->recipe->output, name);
-        return status_hint(ST_CONFIG, "other seeds, prompts, filters or another teacher make another run: choose another output");
+        status_fail(ST_CONFIG, "cannot resume '%s': '%s', or a file that it names, has changed", s->recipe->output, name);
+        return status_hint(ST_CONFIG, "seeds, prompts, filters and teacher must stay the same in a run: choose another output");
     }
     return ST_OK;
 }
@@ -422,7 +422,7 @@ static void say_reasons(const Synth *s, Str *text) {
 /* Suggests what to do about too few rows; without a suggestion, shows a refusal, which may explain more than counts. */
 static Status advise(const Synth *s, const char *advice) {
     if (s->n_rows == 0 && s->refusal) return status_hint(ST_INPUT, "the teacher refused: '%.300s'", s->refusal);
-    return status_hint(ST_INPUT, "rejected.jsonl shows what the teacher says%s", advice);
+    return status_hint(ST_INPUT, "rejected.jsonl shows the teacher's replies%s", advice);
 }
 
 static Status check_acceptance(const Synth *s) {
@@ -435,7 +435,7 @@ static Status check_acceptance(const Synth *s) {
     status_fail(ST_INPUT, "only %zu of %lld candidates were kept, which is below 'synth.min_acceptance' %g; rejected: %s", s->n_rows,
                 (long long)tries, r->synth_min_acceptance, str_text(&reasons));
     str_release(&reasons);
-    return advise(s, "; change prompts, filters or teacher, or lower the limit and go on with --resume");
+    return advise(s, "; change prompts, filters or teacher, or lower the limit and continue with --resume");
 }
 
 static Status make_rows(Synth *s) {

@@ -68,10 +68,10 @@ static Status add_block(Synth *s, const SynthRequest *request, const SynthCandid
 /* The next line of three # or more and nothing else: in a Markdown heading words follow. */
 static const char *next_rule(const char *text, const char *at) {
     for (; (at = strstr(at, "###")); at += strspn(at, "#")) {
-        const char *before = at, *behind = at + strspn(at, "#");
+        const char *before = at, *after = at + strspn(at, "#");
         while (before > text && (before[-1] == ' ' || before[-1] == '\t')) before--;
-        behind += strspn(behind, " \t\r");
-        if ((before == text || before[-1] == '\n') && (!*behind || *behind == '\n')) return at;
+        after += strspn(after, " \t\r");
+        if ((before == text || before[-1] == '\n') && (!*after || *after == '\n')) return at;
     }
     return NULL;
 }
@@ -116,7 +116,7 @@ static Status make_round(Synth *s) {
 
 const SynthPreset synth_preset_alpaca = {
     .name = "alpaca",
-    .help = "one reply holds many tasks with inputs and outputs, after 3 seeds",
+    .help = "one reply contains many tasks with inputs and outputs, after 3 seeds",
     .stages = stages,
     .needs = NEEDS_INSTRUCTION | NEEDS_OUTPUT,
     .new_prompts = true,

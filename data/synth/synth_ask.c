@@ -89,8 +89,8 @@ static size_t heading(const char *text) {
     for (size_t i = 0; i < COUNT_OF(bullets); i++)
         if (text_starts_with(text, bullets[i])) return strlen(bullets[i]);
     for (size_t i = 0; i < COUNT_OF(names) && digits == 0; i++) {
-        const char *behind = synth_text_after_name(text, names[i]);
-        if (behind) return (size_t)(behind - text);
+        const char *after = synth_text_after_name(text, names[i]);
+        if (after) return (size_t)(after - text);
     }
     return 0;
 }
@@ -133,12 +133,11 @@ Status synth_examples_open(Synth *s, size_t low, size_t high, size_t machine, bo
     s->machine_examples = s->recipe->synth_machine_examples >= 0 ? (size_t)s->recipe->synth_machine_examples : machine;
     const char *path = s->recipe->synth_seeds, *advice = "add seeds, or lower synth.examples";
     if (!by_type && s->seeds.n < s->examples_low)
-        return status_hint(
-            status_fail(ST_INPUT, "'%s' holds %zu seeds, and synth.examples asks for %zu at a time", path, s->seeds.n, s->examples_low), "%s",
-            advice);
+        return status_hint(status_fail(ST_INPUT, "'%s' has %zu seeds, but synth.examples needs %zu at a time", path, s->seeds.n, s->examples_low),
+                           "%s", advice);
     for (size_t t = 0; t < s->seeds.n_types && by_type; t++)
         if (s->seeds.types[t].n < s->examples_low)
-            return status_hint(status_fail(ST_INPUT, "'%s': task type '%s' has %zu seed%s, and synth.examples asks for %zu at a time", path,
+            return status_hint(status_fail(ST_INPUT, "'%s': task type '%s' has %zu seed%s, but synth.examples needs %zu at a time", path,
                                            s->seeds.types[t].name, s->seeds.types[t].n, s->seeds.types[t].n == 1 ? "" : "s", s->examples_low),
                                "%s", advice);
     return ST_OK;
@@ -286,7 +285,7 @@ static Status fill_request(Synth *s, SynthRequest *request, const char *system, 
     }
     const char *mark = memchr(str_text(text), TURN_MARK, text->len);
     if (mark && stripped(str_text(text), (size_t)(mark - str_text(text))).len > 0)
-        return status_fail(ST_CONFIG, "the prompt of stage '%s' says something before its first turn", s->stage_list[request->stage].name);
+        return status_fail(ST_CONFIG, "the prompt of stage '%s' has text before its first turn", s->stage_list[request->stage].name);
     request->messages = json_array();
     if (system) json_array_append_new(request->messages, json_pack("{s:s, s:s}", "role", "system", "content", system));
     if (add_turns(request->messages, text)) return ST_OK;
@@ -452,7 +451,7 @@ static Status on_answer(void *context, size_t i, const TeacherAnswer *answer) {
 static Status refuse_limit(const Synth *s, const char *key, double limit, const char *unit) {
     status_fail(ST_RESOURCE, "'synth.%s' is reached: %.10g%s, with %zu of %lld rows", key, limit, unit, s->n_rows,
                 (long long)s->recipe->synth_num_rows);
-    return status_hint(ST_RESOURCE, "what was made is in '%s'; raise the limit and go on with --resume", s->recipe->output);
+    return status_hint(ST_RESOURCE, "the rows so far are in '%s'; raise the limit and continue with --resume", s->recipe->output);
 }
 
 static Status check_limits(const Synth *s) {

@@ -32,7 +32,7 @@ static SynthCandidate *synth_magpie_begin(Synth *s, SynthRequest **request) {
 static Status make_round(Synth *s) { return synth_prompt_round(s, synth_magpie_begin, false, ANSWER); }
 
 const SynthPreset synth_preset_magpie = {.name = "magpie",
-                                         .help = "the teacher's own chat template begins a user's turn, and it goes on",
+                                         .help = "the teacher continues its own chat template at the start of a user's turn",
                                          .stages = stages,
                                          .seeds_optional = true,
                                          .new_prompts = true,

@@ -16,7 +16,7 @@ static const SynthStage stages[] = {
 
 static Status synth_preference_open(Synth *s) {
     return s->recipe->synth_n <= 2 ? ST_OK
-                                   : status_fail(ST_CONFIG, "preset 'preference' takes two answers, not synth.n %lld", (long long)s->recipe->synth_n);
+                                   : status_fail(ST_CONFIG, "preset 'preference' needs two answers, not synth.n %lld", (long long)s->recipe->synth_n);
 }
 
 /* A prompt or an answer, in the format of the rows. system: NULL: none. */
@@ -70,7 +70,7 @@ static Status make_round(Synth *s) {
 }
 
 const SynthPreset synth_preset_preference = {.name = "preference",
-                                             .help = "two answers for given prompts, of which a judge prefers one",
+                                             .help = "two answers for given prompts; a judge chooses one of them",
                                              .stages = stages,
                                              .needs = NEEDS_INSTRUCTION,
                                              .filters = SYNTH_GIVEN_FILTERS,

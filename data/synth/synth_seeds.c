@@ -74,7 +74,7 @@ static Status read_seed(const Row *row, int needs, Arena *arena, SynthSeed *seed
             row, "the seed has no instruction",
             "a seed is {\"instruction\": ..., \"instances\": [{\"input\", \"output\"}], \"task_type\": ...} or {\"messages\": [...]}");
     if ((needs & NEEDS_OUTPUT) && !seed->output[0])
-        return synth_seeds_fault(row, "the seed has no text to start from", "its answer, or {\"text\": ...}, is what this preset works on");
+        return synth_seeds_fault(row, "the seed has no text to start from", "this preset works on its answer, or on {\"text\": ...}");
     return ST_OK;
 }
 

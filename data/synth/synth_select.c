@@ -26,7 +26,8 @@ static Status check_quotas(const Synth *s) {
     double sum = 0;
     for (size_t i = 0; i < quotas->n; i++) {
         if (!(quotas->values[i] >= 0) || quotas->values[i] != floor(quotas->values[i]))
-            return synth_select_refuse(s, "synth.select_quotas", arena_printf(s->arena, "gives '%s' no whole number of rows", quotas->keys[i]), NULL);
+            return synth_select_refuse(s, "synth.select_quotas",
+                                       arena_printf(s->arena, "gives '%s' a number of rows that is not an integer", quotas->keys[i]), NULL);
         if (!is_type(s, quotas->keys[i]))
             return synth_select_refuse(s, "synth.select_quotas",
                                        arena_printf(s->arena, "names '%s', and no seed has this task type", quotas->keys[i]), NULL);

@@ -207,8 +207,8 @@ static const char *next_line(const char *text) {
 /* text: the start of a line; NULL: no more lines. */
 static Mark find_name(const char *text, const char *name) {
     for (const char *line = text; line && *line; line = next_line(line)) {
-        const char *behind = synth_text_after_name(line, name);
-        if (behind) return (Mark){line, behind};
+        const char *after = synth_text_after_name(line, name);
+        if (after) return (Mark){line, after};
     }
     return (Mark){0};
 }
@@ -257,8 +257,8 @@ static void split_output_first(Synth *s, const char *text, Instances *found) {
         const char *line = strchr(at.text, '\n'), *stop = next.line ? next.line : end, *label_end = line && line < stop ? line : stop,
                    *input = label_end;
         while (input < stop && isspace((unsigned char)*input)) input++;
-        const char *behind = synth_text_after_name(input, "input");
-        if (behind && behind <= stop) input = behind;
+        const char *after = synth_text_after_name(input, "input");
+        if (after && after <= stop) input = after;
         found->items[found->n++] = (Instance){field_text(s, input, stop), field_text(s, at.text, label_end)};
         at = next;
     }

@@ -140,7 +140,7 @@ static Status check_belongs(const TeacherConfig *config, const char *const *name
     char problem[128];
     for (; *names; names++)
         if (yaml_get(config->node, *names)) {
-            snprintf(problem, sizeof problem, "it has '%s', which goes with %s", *names, where);
+            snprintf(problem, sizeof problem, "it has '%s', which belongs to %s", *names, where);
             return teacher_refuse(config, problem, "leave it out");
         }
     return ST_OK;
@@ -152,7 +152,7 @@ static Status check_url(const TeacherConfig *config) {
     host = host ? host + 3 : config->url;
     at = strchr(host, '@');
     if (at && at < host + strcspn(host, "/?#"))
-        return teacher_refuse(config, "it has a user or a password in its 'url', which the run directory would keep",
+        return teacher_refuse(config, "its 'url' has a user or a password, which would be stored in the run directory",
                               "leave it out of the url; api_key_env: VARIABLE names an environment variable with the key");
     if (host[strcspn(host, "?#")])
         return teacher_refuse(config, "it has a 'url' with '?' or '#', and paths are added to its end",
@@ -200,7 +200,7 @@ static Status check_kwargs(const TeacherConfig *config) {
     if (config->base)
         return teacher_refuse(config, "'template_kwargs' does nothing with 'base: true'", "texts are continued without a chat template");
     if (config->url && strcmp(config->api, "completions") == 0)
-        return teacher_refuse(config, "'template_kwargs' does nothing with 'api: completions'", "the server renders conversations alone: api: chat");
+        return teacher_refuse(config, "'template_kwargs' does nothing with 'api: completions'", "the server only renders conversations: api: chat");
     return ST_OK;
 }
 
@@ -270,7 +270,7 @@ Status teacher_user_turn(const Teacher *teacher, const char *system, Str *text) 
     if (teacher->kind->user_turn) return teacher->kind->user_turn(teacher, system, text);
     status_fail(ST_INPUT, "the teacher's chat template is not known here");
     return status_hint(ST_INPUT,
-                       "a model on this machine has it; of a server, say in synth.user_turn what its template writes before a user's words");
+                       "a local model has it; for a server, set synth.user_turn to the text that its template writes before a user's words");
 }
 
 /* ---- a choice in words ---- */

@@ -84,8 +84,8 @@ static Status encode_all(const Local *local, const TeacherPrompt *prompts, size_
             asked->places[asked->n++] = i;
             continue;
         }
-        snprintf(why, sizeof why, "the question has %zu tokens, its answer up to %lld, and the teacher takes %lld", ids->n, (long long)room,
-                 (long long)most);
+        snprintf(why, sizeof why, "the question has %zu tokens, its answer up to %lld, but the teacher's context has only %lld", ids->n,
+                 (long long)room, (long long)most);
         ids_clear(ids);
         TRY(asked->on_answer(asked->context, i, &(TeacherAnswer){.text = why, .refused = true, .too_long = true, .mean = (double)NAN}));
     }
@@ -281,7 +281,7 @@ static Status user_turn(const Teacher *teacher, const char *system, Str *text) {
     const Local *local = teacher->state;
     if (!chat_has_template(local->chat)) {
         status_fail(ST_INPUT, "the teacher '%s' has no chat template", teacher->config.model);
-        return status_hint(ST_INPUT, "what begins a user's turn is taken from it: give synth.teacher.chat_template, or say it in synth.user_turn");
+        return status_hint(ST_INPUT, "it gives the start of a user's turn: set synth.teacher.chat_template or synth.user_turn");
     }
     json_t *plain = json_pack("[{s:s, s:s}]", "role", "user", "content", mark), *messages = NULL;
     ChatRendering rendering = {0};
@@ -289,7 +289,7 @@ static Status user_turn(const Teacher *teacher, const char *system, Str *text) {
                           : status_fail(ST_RESOURCE, "out of memory for a conversation");
     if (status == ST_OK) status = messages_render(local->chat, messages, json_array_size(messages), NULL, false, &rendering);
     const char *at = status == ST_OK ? strstr(str_text(&rendering.text), mark) : NULL;
-    if (status == ST_OK && !at) status = status_fail(ST_INPUT, "the teacher's chat template does not write what the user says as it is");
+    if (status == ST_OK && !at) status = status_fail(ST_INPUT, "the teacher's chat template changes the user's text");
     if (at) str_append_n(text, rendering.text.data, (size_t)(at - rendering.text.data));
     chat_rendering_release(&rendering);
     json_decref(messages);

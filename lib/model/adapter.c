@@ -73,7 +73,7 @@ static Status unknown_target(const Model *model, const char *target) {
     for (size_t i = 0; i < model->n_modules; i++)
         if (module_matches(model->modules[i].path, &target, 1)) {
             status_fail(ST_CONFIG, "no LoRA on '%s': it is not a linear layer inside the model", target);
-            return status_hint(ST_CONFIG, "modules_to_save trains it whole");
+            return status_hint(ST_CONFIG, "modules_to_save trains it in full");
         }
     Str list = {0};
     for (size_t i = 0; i < n; i++) str_printf(&list, "%s%s", i ? ", " : "", names[i]);
@@ -111,7 +111,7 @@ static Status check_regex(const Model *model, const LoraConfig *config) {
     Str list = {0};
     list_kinds(model, &list);
     status_fail(ST_CONFIG, "target pattern '%s' matches nothing in '%s'", config->target_regex, model->dir);
-    status_hint(ST_CONFIG, "it has to match whole paths, such as %s; there are %s", model->linears[0]->path, str_text(&list));
+    status_hint(ST_CONFIG, "it has to match full paths, such as %s; there are %s", model->linears[0]->path, str_text(&list));
     str_release(&list);
     return ST_CONFIG;
 }
@@ -313,7 +313,7 @@ static Status missing_saved(const Model *model, const char *name, const char *di
     for (size_t i = 0; i < model->n_modules && !whole; i++) whole = strstr(model->modules[i].path, str_text(&part)) != NULL;
     str_release(&part);
     if (!whole) return status_fail(ST_INPUT, "weights of '%s' are missing in '%s'", name, dir);
-    status_fail(ST_INPUT, "'%s' of modules_to_save in '%s' is a part of a layer with modules of its own, which is not supported", name, dir);
+    status_fail(ST_INPUT, "'%s' of modules_to_save in '%s' is a part of a layer that contains modules, which is not supported", name, dir);
     return status_hint(ST_INPUT, "save its modules by their names: up_proj, o_proj, ...");
 }
 
@@ -359,10 +359,9 @@ static Status check_surplus(const AdapterReader *reader, const char *dir) {
         return hint_other_model(reader);
     }
     if (n_idle)
-        log_message(
-            LOG_WARNING,
-            "%zu tensors in '%s' are of pairs on other parts than the text model that change nothing, since their B is zero: they are left out",
-            n_idle, dir);
+        log_message(LOG_WARNING,
+                    "%zu tensors in '%s' belong to pairs outside of the text model that have no effect, since their B is zero: they are left out",
+                    n_idle, dir);
     return ST_OK;
 }
 
@@ -405,7 +404,7 @@ static Status check_tying(const AdapterReader *reader, const char *dir) {
         return ST_OK;
     const char *path = path_join(model->arena, dir, "adapter_config.json");
     if (!path) return ST_RESOURCE;
-    return status_fail(ST_INPUT, "'ensure_weight_tying' in '%s' is not supported for an embedding or head that was trained whole", path);
+    return status_fail(ST_INPUT, "'ensure_weight_tying' in '%s' is not supported for a fully trained embedding or head", path);
 }
 
 static Status load_tensors(AdapterReader *reader, const char *dir) {

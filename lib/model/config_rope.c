@@ -34,7 +34,7 @@ static void rope_check_same(ConfigReader *reader, const json_t *rope, const json
     const char *name;
     json_t *number;
     json_object_foreach((json_t *)(uintptr_t)scaling, name, number) if (!json_equal(rope_value(rope, name), number))
-        CONFIG_FAIL(reader, "'%s' has rope_parameters and rope_scaling, which say different things of '%s'", reader->path, name);
+        CONFIG_FAIL(reader, "'%s' has rope_parameters and rope_scaling with different values of '%s'", reader->path, name);
 }
 
 /* The objects with rope_type and its numbers, for full and for window layers; NULL: there is none. */
@@ -50,8 +50,7 @@ static RopeObjects nested_objects(ConfigReader *reader, const json_t *rope, bool
     const json_t *first = NULL;
     json_object_foreach((json_t *)(uintptr_t)rope, key, value) {
         if (!json_is_object(value)) {
-            if (two_ropes && !json_is_null(value))
-                CONFIG_FAIL(reader, "'%s' has rope_parameters by kind of layer, and '%s' beside them", reader->path, key);
+            if (two_ropes && !json_is_null(value)) CONFIG_FAIL(reader, "'%s' has both rope_parameters by kind of layer and '%s'", reader->path, key);
             continue;
         }
         if (two_ropes && value != objects.full && value != objects.window)

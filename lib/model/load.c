@@ -243,7 +243,7 @@ static Status hint_beside(const Model *model, const char *path) {
         if (strncmp(stored->name, path, n) == 0) str_printf(&names, "%s%s", found++ ? ", " : "", stored->name + n);
     }
     if (found)
-        status_hint(ST_INPUT, "what it has of '%.*s': %s", (int)n - 1, path, str_text(&names));
+        status_hint(ST_INPUT, "its tensors of '%.*s': %s", (int)n - 1, path, str_text(&names));
     else
         status_hint(ST_INPUT, "config.json and the weights may be of different models");
     str_release(&names);
@@ -281,7 +281,7 @@ static bool head_is_tied(Loader *loader, const Module *embed, const Module *head
         loader->used[h - model->files->tensors] = true;
         return true;
     }
-    log_message(LOG_WARNING, "'%s' says that the head is tied to the embedding, but their weights differ: they are kept apart", model->dir);
+    log_message(LOG_WARNING, "'%s' says that the head is tied to the embedding, but their weights differ: they are treated as separate", model->dir);
     model->config.tie_word_embeddings = false;
     return false;
 }

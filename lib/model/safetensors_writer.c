@@ -38,7 +38,7 @@ static const char *stored_name(DType dtype) {
 }
 
 static void declare(SafetensorsWriter *writer, const char *name, const char *dtype, int n_dims, const int64_t *shape, uint64_t bytes) {
-    ASSERT(!writer->started, "tensor '%s' declared behind the header", name);
+    ASSERT(!writer->started, "tensor '%s' declared after the header", name);
     JsonWriter *header = &writer->header;
     jw_object(header, name);
     jw_string(header, "dtype", dtype);

@@ -342,7 +342,9 @@ Status model_save(const Model *model, const char *dir, const DType *dtype, Round
     Shards shards = {.model = model, .dtype = dtype, .loss = &sums};
     TRY(dir_build(dir, write_directory, &shards));
     if (shards.base_cut)
-        log_message(LOG_WARNING, "the weights in '%s' were cut by another program: what rounding to %s takes of what was learned is not known",
+        log_message(LOG_WARNING,
+                    "the weights in '%s' were truncated by another program: the loss of learned changes by rounding to "
+                    "%s is unknown",
                     model->dir, dtype_name(dtype ? *dtype : model->config.stored_dtype));
     if (loss) *loss = shards.base_cut ? (RoundingLoss){0} : sums;
     return ST_OK;

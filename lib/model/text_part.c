@@ -37,7 +37,9 @@ static Status unknown_wrapper(const char *model_type, const json_t *text, const 
     Str known = {0};
     for (size_t i = 0; i < COUNT_OF(wrappers); i++) str_printf(&known, "%s%s", i ? ", " : "", wrappers[i].model_type);
     status_fail(ST_INPUT, "model_type '%s' in '%s' is not supported", model_type, path);
-    status_hint(ST_INPUT, "its text_config (%s) is not taken for itself, since the whole may compute something else; the text part is trained of: %s",
+    status_hint(ST_INPUT,
+                "its text_config (%s) is not used by itself, since the full model may compute something else; the "
+                "text part can be trained of: %s",
                 text_type ? text_type : "no model_type", str_text(&known));
     str_release(&known);
     return ST_INPUT;
@@ -71,7 +73,7 @@ static void warn_of_unused(const json_t *json, const json_t *text, const char *p
         if (json_is_null(value) || is_outer(key) || json_equal(json_object_get(text, key), value)) continue;
         str_printf(&names, "%s%s", n++ ? ", " : "", key);
     }
-    if (n) log_message(LOG_WARNING, "%zu key%s beside text_config in '%s' ignored: %s", n, n == 1 ? "" : "s", path, str_text(&names));
+    if (n) log_message(LOG_WARNING, "%zu key%s outside text_config in '%s' ignored: %s", n, n == 1 ? "" : "s", path, str_text(&names));
     str_release(&names);
 }
 
@@ -111,7 +113,7 @@ Status text_config_find(const json_t *json, const char *path, Arena *arena, Text
         return status_fail(ST_INPUT, "wrong type of 'text_config' in '%s': expected an object", path);
     if (wrapper && !known && !json_is_object(inner)) {
         status_fail(ST_INPUT, "'%s' lacks 'text_config': model_type '%s' has a language model as one of its parts", path, model_type);
-        return status_hint(ST_INPUT, "an object with a model_type of its own, such as %s, and its sizes", wrapper->text_type);
+        return status_hint(ST_INPUT, "an object with a separate model_type, such as %s, and its sizes", wrapper->text_type);
     }
     if (!wrapper || !json_is_object(inner)) {
         text->json = json_incref((json_t *)(uintptr_t)json);
@@ -190,7 +192,7 @@ Status text_names_find(ModelConfig *config, const Safetensors *files, const char
     }
     Arena *arena = arena_new(0);
     const char *embed = arena ? text_path(config, names_of(config), config->family->names->parts[PART_EMBED], arena) : NULL;
-    status_fail(ST_INPUT, "tensor '%s.weight' is missing in '%s', as is the whole text part", embed ? embed : "", dir);
+    status_fail(ST_INPUT, "tensor '%s.weight' is missing in '%s', as is the rest of the text part", embed ? embed : "", dir);
     Str prefixes = {0};
     for (int i = 1; i < N_NAMES; i++) str_printf(&prefixes, "%s, ", text_names[i].prefix);
     status_hint(ST_INPUT, "config.json describes a %s as the text part of a %s: its tensors may begin with %s%s", config->model_type, config->wrapper,
@@ -248,9 +250,9 @@ bool text_is_unused_part(const ModelConfig *config, const char *name) {
 bool text_is_passthrough(const ModelConfig *config, const char *name) {
     if (text_starts_with(name, "mtp.") || strstr(name, ".mtp.") || text_is_unused_part(config, name)) return true;
     Arena *arena = arena_new(0);
-    bool behind = arena && layer_of(config, name, arena) >= config->num_hidden_layers;
+    bool after_last = arena && layer_of(config, name, arena) >= config->num_hidden_layers;
     arena_free(arena);
-    return behind;
+    return after_last;
 }
 
 /* "model.visual", "vision_tower": the first components of the name, which identify the part. */
@@ -282,6 +284,8 @@ void text_warn_of_layers(const Model *model) {
     arena_free(arena);
     int64_t extra = last + 1 - config->num_hidden_layers;
     if (extra > MAX(config->prediction_layers, 0))
-        log_message(LOG_WARNING, "'%s' holds %lld layer%s behind the %lld that config.json names (num_hidden_layers): %s not used, and carried along",
+        log_message(LOG_WARNING,
+                    "'%s' has %lld layer%s after the %lld that config.json names (num_hidden_layers): %s not used, and "
+                    "carried along",
                     model->dir, (long long)extra, plural(extra), (long long)config->num_hidden_layers, extra == 1 ? "it is" : "they are");
 }

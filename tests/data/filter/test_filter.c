@@ -276,7 +276,7 @@ TEST(rules_by_hand) {
         {"repetition: true", "x", "", "go on and go on and go on and go on and go on and go on and go on", "it repeats itself"},
         {"repetition: true", "x", "", "one two three four five six seven eight nine ten eleven twelve", NULL},
         {"repetition: true", "x", "", "no no no no", NULL}, /* too short to tell */
-        {"repetition: true", "x", "", "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!", "one character comes again and again"},
+        {"repetition: true", "x", "", "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!", "one character is repeated too often"},
         {"repetition: true", "x", "", "Title\n------------------------------------------------------------", NULL},
         {"format: '^\\d+$'", "x", "", "12", NULL},
         {"format: '^\\d+$'", "x", "", "12 apples", "the answer does not have the form that is asked for"},
