@@ -49,10 +49,10 @@ static const char *judge(Patterns *patterns, size_t which, Slice text) {
     if (result == REGEX_FOUND) return NULL;
     if (result == REGEX_UNDECIDED) {
         atomic_fetch_add(&patterns->undecided, 1);
-        return which == PROMPT ? "whether the prompt has the form that is asked for takes too many steps to tell"
-                               : "whether the answer has the form that is asked for takes too many steps to tell";
+        return which == PROMPT ? "whether the prompt matches the required form takes too many steps to tell"
+                               : "whether the answer matches the required form takes too many steps to tell";
     }
-    return which == PROMPT ? "the prompt does not have the form that is asked for" : "the answer does not have the form that is asked for";
+    return which == PROMPT ? "the prompt does not match the required form" : "the answer does not match the required form";
 }
 
 static bool filter_format_rejects(const Filter *filter, const FilterRow *row, FilterResult *finding) {

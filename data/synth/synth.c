@@ -536,7 +536,7 @@ static Status run_rounds(Synth *s, SynthResult *result) {
     Status status = make_rows(s);
     synth_report_progress(s, result);
     if ((status == ST_RESOURCE || status == ST_INTERRUPTED) && !status_hint_text()[0])
-        return status_hint(status, "what was answered is kept in '%s': go on with --resume", s->recipe->output);
+        return status_hint(status, "the answers so far are in '%s': continue with --resume", s->recipe->output);
     if (status != ST_OK) return status;
     TRY(synth_file_close(&s->rows_file));
     TRY(synth_file_close(&s->rejected_file));
