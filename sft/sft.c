@@ -99,7 +99,7 @@ static Status train_batch(Sft *sft, Tape *tape, double divisor, LossSums *sums) 
     TRY(sft_forward(sft, tape, smooth, &p));
     memset(sft->values, 0, (size_t)n * sizeof *sft->values);
     memset(sft->means, 0, (size_t)n * sizeof *sft->means);
-    if (tape_device(tape) != device_meta()) { /* a dry run computes no values to read */
+    if (tape_device(tape) != device_meta()) { /* the meta device computes no values */
         tensor_read(p.logprob, sft->values);
         if (smooth) tensor_read(p.mean, sft->means);
     }

@@ -15,7 +15,7 @@ static const OptionSpec options[] = {
 
 typedef struct Patterns {
     Regex *patterns[2];
-    atomic_size_t undecided; /* texts on which one of them took too many steps */
+    atomic_size_t undecided; /* number of texts on which one of them took too many steps */
 } Patterns;
 
 static Status filter_format_open(Filter *filter) {
@@ -43,7 +43,7 @@ static void filter_format_close(Filter *filter) {
     for (size_t i = 0; patterns && i < 2; i++) regex_free(patterns->patterns[i]);
 }
 
-/* NULL, or what is wrong with the text. */
+/* The reason to reject the text; NULL: none. */
 static const char *judge(Patterns *patterns, size_t which, Slice text) {
     RegexResult result = regex_find(patterns->patterns[which], text, 0, 0, NULL);
     if (result == REGEX_FOUND) return NULL;

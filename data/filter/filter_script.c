@@ -48,7 +48,7 @@ static void filter_script_close(Filter *filter) {
     regex_free(patterns->script);
 }
 
-/* Characters that the pattern's runs cover. A run takes no steps back, so it is always decided. */
+/* Counts the characters in the pattern's matches. A run never backtracks, so the match is always decided. */
 static size_t covered(const Regex *pattern, Slice text) {
     RegexMatch match;
     size_t n = 0;

@@ -41,6 +41,6 @@ typedef struct AdapterSettings {
 Status adapter_settings_read(const char *dir, Arena *arena, AdapterSettings *settings);
 /* The key because of which PEFT gives the linear layer at `path` no branch; NULL: it gets one. */
 const char *adapter_left_out_by(const AdapterSettings *settings, const char *path);
-Status adapter_decides(const AdapterSettings *settings, const char *path); /* ST_CONFIG where a pattern takes too many steps to tell that */
+Status adapter_decides(const AdapterSettings *settings, const char *path); /* ST_CONFIG if a pattern takes too many steps to decide */
 
 #endif
