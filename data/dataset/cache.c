@@ -170,7 +170,7 @@ bool cache_applies(const DataFile *files, size_t n_files) {
     for (size_t i = 0; i < n_files; i++) {
         struct stat info;
         if (file_stat(files[i].path, &info) != 0 || S_ISREG(info.st_mode)) continue;
-        log_message(LOG_WARNING, "'data.cache' is not used: '%s' is not a regular file, and what it holds can be read only once", files[i].path);
+        log_message(LOG_WARNING, "'data.cache' is not used: '%s' is not a regular file, so it can be read only once", files[i].path);
         return false;
     }
     return true;

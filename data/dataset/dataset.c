@@ -183,7 +183,7 @@ static const char *existing_folder(const char *folder, Arena *arena) {
 
 static Status create_nameless(const DataConfig *config, Arena *arena, StoreWriter **writer) {
     const char *folder = config->scratch ? existing_folder(config->scratch, arena) : NULL;
-    bool writable = folder && UNTIL_DONE(access(folder, W_OK)) == 0; /* a read-only file system says so, too */
+    bool writable = folder && UNTIL_DONE(access(folder, W_OK)) == 0; /* a read-only file system reports this, too */
     return store_create(writable ? folder : "/tmp", NULL, NULL, writer);
 }
 

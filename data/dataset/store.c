@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of tokenised rows: written as two files (words, and the table of rows, which is put behind them at the end), then mapped. */
+/* The file of tokenised rows: written as two files (words, and the table of rows, which is appended to the words at the end), then mapped. */
 #include "lib/base/system.h"
 #include "lib/base/work.h"
 #include "data/dataset/store.h"
@@ -45,7 +45,7 @@ typedef struct Growing {
 } Growing;
 struct StoreWriter {
     Growing words, table;
-    char *folder, *name, *temporary; /* name, temporary: paths; NULL without a name */
+    char *folder, *name, *temporary; /* name, temporary: paths; NULL for an unnamed file */
     XXH3_state_t *hash;              /* of a named file */
     uint64_t written, n_rows;
     int error; /* errno of the first failure */
@@ -92,7 +92,7 @@ static void write_bytes(StoreWriter *writer, const void *bytes, size_t size) {
     writer->written += size;
 }
 
-/* A file that nobody else sees. Where the file system cannot make one without a name, that is taken away at once. */
+/* A file that no other process sees. If the file system cannot create unnamed files, the name is removed at once. */
 static int open_nameless(const char *folder) {
     int fd = -1;
 #ifdef O_TMPFILE
@@ -108,8 +108,8 @@ static int open_nameless(const char *folder) {
     return fd;
 }
 
-/* A name that no other process has, on no machine that shares the folder. The lock says that its writer is alive (see cache.c, which removes what
- * dead ones left); who came in between before it was taken leaves a file without a name. */
+/* A name that no other process uses, on any machine that shares the folder. The lock shows that the writer is alive (see cache.c, which removes files
+ * of dead processes). If another process removes the file before the lock is taken, an unnamed file remains. */
 static int open_named(const char *folder, const char *name, char **temporary) {
     Str path = {0};
     struct stat info;
