@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Texts of a row as a tree; see branches.h. */
+/* Joins the texts of a row into a tree; see branches.h. */
 #include "data/branches.h"
 
 #include <stdlib.h>
@@ -7,11 +7,11 @@
 
 /* ---- texts to a tree ---- */
 
-/* Tokens begin..end-1 of all texts' tokens, behind the parent's. */
+/* Tokens begin..end-1 of the joined texts, which follow the parent's tokens. */
 typedef struct TreeNode {
     size_t begin, end;
     int32_t parent, n_children;
-    int32_t branch, depth; /* once it is laid; depth: tokens of its text up to its end */
+    int32_t branch, depth; /* set by lay_node; depth: tokens of the text from its start to the end of this node */
 } TreeNode;
 typedef struct Tree {
     TreeNode *nodes;
@@ -26,7 +26,7 @@ static int32_t add_node(Tree *tree, size_t begin, size_t end, int32_t parent) {
     return tree->n++;
 }
 
-/* What the node holds behind its first `kept` tokens becomes a child, with all children that it had. */
+/* Keeps the first `kept` tokens in the node. The rest becomes a child, which takes over all children of the node. */
 static void split_node(Tree *tree, int32_t node, size_t kept) {
     TreeNode *whole = &tree->nodes[node];
     size_t border = whole->begin + kept, end = whole->end;
@@ -39,7 +39,7 @@ static void split_node(Tree *tree, int32_t node, size_t kept) {
     tree->nodes[tail].n_children = n_children;
 }
 
-/* The child of `parent` that begins most like tokens at..limit-1; *same: tokens that it shares with them. */
+/* Finds the child of `parent` with the longest common prefix with tokens at..limit-1; *same: the length of that prefix. */
 static int32_t find_child(const Tree *tree, int32_t parent, size_t at, size_t limit, size_t *same) {
     int32_t best = -1;
     *same = 0;
@@ -67,7 +67,7 @@ static void add_text(Tree *tree, TextSpan text) {
     if (at < text.end) add_node(tree, at, text.end, parent);
 }
 
-/* Appends a node. An only child goes on in its parent's branch, which is the last one. */
+/* Appends a node. An only child continues its parent's branch, which is the last one. */
 static void lay_node(Tree *tree, int32_t number) {
     Joined *joined = tree->joined;
     TreeNode *node = &tree->nodes[number];
@@ -84,7 +84,7 @@ static void lay_node(Tree *tree, int32_t number) {
     joined->depth = MAX(joined->depth, node->depth);
 }
 
-/* Each node is followed by all that goes on from it. stack: room for all nodes. */
+/* Lays the nodes depth first, so that each is followed by its descendants. stack: space for all nodes. */
 static void lay_tree(Tree *tree, int32_t *stack) {
     int32_t waiting = 0, number = -1;
     do {
@@ -140,7 +140,7 @@ static void append_tokens(const Example *example, int32_t begin, int32_t end, bo
     for (int32_t t = begin; t < end; t++) ids_push(labels, labelled ? example_label(example, t) : LABEL_NONE);
 }
 
-/* Branches lie in the order of the first text that goes through them, so those up to `told` belong to an earlier one. */
+/* Branches are in the order of the first text that uses them, so branches up to `told` belong to an earlier text. */
 void example_text(const Example *example, int32_t k, Ids *ids, Ids *labels) {
     int32_t last = 0, told = -1, depth = 0;
     if (example->n_branches == 0) {

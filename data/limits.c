@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a row must not go beyond. */
+/* The limits of a row: vocabulary, length, positions. */
 #include "data/data.h"
 
 Status ids_check(const Ids *ids, int64_t vocab_size) {

@@ -11,7 +11,7 @@
 
 enum { KINDS_KEPT = 16, PLACES_KEPT = 8, LONGEST_NOTE = 400 };
 
-/* The note of this text, made when there is room for another kind. NULL: there is none. */
+/* Finds the note of this text, or adds it if another kind still fits. NULL: there is none. */
 static RowNote *notes_find(RowNotes *notes, const char *text) {
     for (size_t i = 0; i < notes->n; i++)
         if (strcmp(notes->items[i].text, text) == 0) return &notes->items[i];
@@ -77,8 +77,8 @@ void row_notes_report(const RowNotes *notes, const char *what, void (*say)(void 
         str_clear(&text);
     }
     if (notes->more) {
-        str_printf(&text, "%s: %lld row%s with something else that is odd: %d kinds are named above", what, (long long)notes->more,
-                   plural(notes->more), KINDS_KEPT);
+        str_printf(&text, "%s: %lld row%s with other oddities: %d kinds are named above", what, (long long)notes->more, plural(notes->more),
+                   KINDS_KEPT);
         say(context, str_text(&text));
     }
     str_release(&text);
@@ -113,7 +113,7 @@ Status row_notes_read(const json_t *about, RowNotes *notes) {
         TRY(json_get_string(item, "tokenised rows", "text", &text));
         TRY(json_get_string(item, "tokenised rows", "places", &places));
         RowNote *note = text && places ? notes_find(notes, text) : NULL;
-        if (!note) return status_fail(ST_INPUT, "tokenised rows: note %zu is none", i + 1);
+        if (!note) return status_fail(ST_INPUT, "tokenised rows: note %zu is invalid", i + 1);
         str_append(&note->places, places);
         TRY(json_get_int(item, "tokenised rows", "rows", &note->n));
     }

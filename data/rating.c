@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ratings in words. */
+/* Finds the rating in a judge's words. */
 #include "data/rating.h"
 
 #include "lib/base/base.h"
@@ -13,7 +13,7 @@
 static bool blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 static bool is_digit(char c) { return isdigit((unsigned char)c) != 0; }
 
-/* Whether the number at `at` says how far the points go: "/ 10", "out of 10". */
+/* Whether the number at `at` is the end of a scale: "/ 10", "out of 10". */
 static bool is_scale(const char *text, const char *at) {
     static const char words[] = "out of";
     size_t n = sizeof words - 1;
@@ -22,14 +22,14 @@ static bool is_scale(const char *text, const char *at) {
     return (size_t)(at - text) >= n && strncasecmp(at - n, words, n) == 0;
 }
 
-/* Behind a point or a letter it is the rest of something, behind a hyphen that joins two things a range's end. */
+/* A number after a point or a letter is part of a word or number; one after a hyphen that joins two things is the end of a range. */
 static bool is_part(const char *text, const char *begin) {
     if (begin == text) return false;
     if (begin[-1] == '.' || isalpha((unsigned char)begin[-1])) return true;
     return begin[-1] == '-' && begin - 1 > text && !blank(begin[-2]) && begin[-2] != ':' && begin[-2] != '*';
 }
 
-/* The next number; behind it, or NULL. */
+/* Finds the next number; returns the position after it, or NULL. */
 static const char *next_number(const char *text, const char *at, double *value) {
     for (; *at; at++) {
         if (!is_digit(*at)) continue;
@@ -44,10 +44,10 @@ static const char *next_number(const char *text, const char *at, double *value) 
     return NULL;
 }
 
-static const char *behind_blanks(const char *at) { return at + strspn(at, " \t*"); }
+static const char *skip_blanks(const char *at) { return at + strspn(at, " \t*"); }
 
-/* Behind one of the words, which stands alone: an answer that "scores well" names no score. NULL: none is here. */
-static const char *behind_word(const char *text, const char *at, const char *const *words, size_t n_words) {
+/* The position after one of the words at `at`, or NULL. Only a separate word counts: an answer that "scores well" gives no score. */
+static const char *after_word(const char *text, const char *at, const char *const *words, size_t n_words) {
     if (at > text && isalpha((unsigned char)at[-1])) return NULL;
     for (size_t i = 0; i < n_words; i++) {
         size_t n = strlen(words[i]);
@@ -56,36 +56,36 @@ static const char *behind_word(const char *text, const char *at, const char *con
     return NULL;
 }
 
-/* "Score", "rating"; "Total:", which may come behind the scores of parts. */
-static const char *behind_name(const char *text, const char *at) {
+/* "Score", "rating"; or "Total:", which may follow the scores of parts. */
+static const char *after_name(const char *text, const char *at) {
     static const char *const names[] = {"score", "rating"}, *const sums[] = {"total", "sum", "overall"};
-    const char *behind = behind_word(text, at, names, COUNT_OF(names));
-    if (behind) return behind;
-    behind = behind_word(text, at, sums, COUNT_OF(sums));
-    if (!behind) return NULL;
-    behind = behind_blanks(behind);
-    if (*behind != ':' && *behind != '=') return NULL;
-    const char *end = behind + 1 + strspn(behind + 1, " \t*0123456789.+/()=");
-    return *end == '\0' || *end == '\n' || *end == '\r' ? behind : NULL; /* "Total: 3 errors" rates nothing */
+    const char *after = after_word(text, at, names, COUNT_OF(names));
+    if (after) return after;
+    after = after_word(text, at, sums, COUNT_OF(sums));
+    if (!after) return NULL;
+    after = skip_blanks(after);
+    if (*after != ':' && *after != '=') return NULL;
+    const char *end = after + 1 + strspn(after + 1, " \t*0123456789.+/()=");
+    return *end == '\0' || *end == '\n' || *end == '\r' ? after : NULL; /* "Total: 3 errors" is no rating */
 }
 
-/* The number that is named so: of "3 + 2 + 3 = 8" the sum, and none of one that is not drawn. */
+/* The number that follows the name: for "3 + 2 + 3 = 8" the sum, and NaN for a sum without its result. */
 static bool named_number(const char *text, const char *at, double *value) {
-    const char *behind = next_number(text, at, value);
-    if (!behind) return false;
-    const char *next = behind_blanks(behind), *terms = behind + strspn(behind, " \t*0123456789.+/()");
-    if (*next == '/') next = behind_blanks(next + 1), next = behind_blanks(next + strspn(next, "0123456789."));
-    if (*next != '+' || !is_digit(*behind_blanks(next + 1))) return true; /* no sum: "8/10 = 80 %", "8 (10 = best)", "8+" */
+    const char *after = next_number(text, at, value);
+    if (!after) return false;
+    const char *next = skip_blanks(after), *terms = after + strspn(after, " \t*0123456789.+/()");
+    if (*next == '/') next = skip_blanks(next + 1), next = skip_blanks(next + strspn(next, "0123456789."));
+    if (*next != '+' || !is_digit(*skip_blanks(next + 1))) return true; /* no sum: "8/10 = 80 %", "8 (10 = best)", "8+" */
     if (*terms != '=' || !next_number(text, terms, value)) *value = (double)NAN;
     return true;
 }
 
-/* "8/10", "8 out of 10": behind the number comes its scale. */
-static bool has_scale(const char *behind) {
+/* "8/10", "8 out of 10": a scale follows the number. */
+static bool has_scale(const char *after) {
     static const char words[] = "out of";
-    behind = behind_blanks(behind);
-    if (*behind == '/') return is_digit(*behind_blanks(behind + 1));
-    return strncasecmp(behind, words, sizeof words - 1) == 0;
+    after = skip_blanks(after);
+    if (*after == '/') return is_digit(*skip_blanks(after + 1));
+    return strncasecmp(after, words, sizeof words - 1) == 0;
 }
 
 /* "8", "**8.5/10**". */
@@ -95,11 +95,11 @@ static bool last_line(const char *text, double *value) {
     const char *at = end;
     while (at > text && at[-1] != '\n') at--;
     at += strspn(at, " \t*");
-    const char *behind = at + (*at == '-');
-    if (!is_digit(*behind)) return false;
-    behind += strspn(behind, "0123456789.");
+    const char *after = at + (*at == '-');
+    if (!is_digit(*after)) return false;
+    after += strspn(after, "0123456789.");
     *value = strtod(at, NULL);
-    return behind + strspn(behind, " \t*./0123456789") >= end;
+    return after + strspn(after, " \t*./0123456789") >= end;
 }
 
 double rating_of(const char *text, double low, double high) {
@@ -107,8 +107,8 @@ double rating_of(const char *text, double low, double high) {
     bool scaled = false;
     if (last_line(text, &value)) return value >= low && value <= high ? value : (double)NAN;
     for (const char *at = text + strlen(text); at-- > text;) {
-        const char *behind = behind_name(text, at);
-        if (behind && named_number(text, behind, &value)) return value >= low && value <= high ? value : (double)NAN;
+        const char *after = after_name(text, at);
+        if (after && named_number(text, after, &value)) return value >= low && value <= high ? value : (double)NAN;
     }
     for (const char *at = text; (at = next_number(text, at, &value));) {
         if (!(value >= low && value <= high) || (scaled && !has_scale(at))) continue;

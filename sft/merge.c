@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Merging: one list of tensors to write, each the base's tensor plus what the adapters say about it, in blocks of rows. */
+/* Merging: one list of tensors to write; each is the base's tensor plus the deltas of the adapters, computed in blocks of rows. */
 #include "lib/base/system.h"
 #include "sft/merge_parts.h"
 
@@ -15,7 +15,7 @@ static size_t head_module(const Merge *merge) { return merge->base->n_modules - 
 
 Tensor *module_tensor(const Model *model, size_t module, bool bias) { return bias ? *model->modules[module].bias : *model->modules[module].weight; }
 
-/* ---- what an adapter changes ---- */
+/* ---- tensors that an adapter changes ---- */
 
 const LoraBranch *module_lora(const Model *model, size_t module) {
     const Linear *linear = module_linear(model, &model->modules[module]);
@@ -68,7 +68,7 @@ static bool is_carried(const Model *model, const StoredTensor *stored) {
     return false;
 }
 
-/* Tensors that nobody has a use for (old buffers, a second copy of a tied head) are left out, as save_pretrained does. */
+/* Tensors without a use (old buffers, a second copy of a tied head) are left out, as save_pretrained does. */
 static Status add_stored(Merge *merge, const StoredTensor *stored, size_t file) {
     const Param *param = params_find(&merge->base->params, stored->name);
     Job job = {.name = stored->name, .file = file};
@@ -88,7 +88,7 @@ static Status add_stored(Merge *merge, const StoredTensor *stored, size_t file) 
     return add_job(merge, head);
 }
 
-/* The score of a reward model on a language model, which has none: behind all other tensors. */
+/* The score of a reward model whose base is a language model without one: it follows all other tensors. */
 static Status add_new_score(Merge *merge) {
     const MergeConfig *config = merge->config;
     Job job = {.module = head_module(merge),
@@ -103,7 +103,8 @@ static size_t job_element(const Job *job) {
     return job->passthrough->count > 0 ? job->passthrough->bytes / (size_t)job->passthrough->count : 1;
 }
 
-/* File by file; in each larger elements first, so that every tensor is aligned for readers that map the file; else as they are in the base's. */
+/* Within a file tensors with larger elements come first, so that every tensor is aligned for readers that map the file; otherwise in the base's
+ * order. */
 static int by_place(const void *left, const void *right) {
     const Job *a = left, *b = right;
     if (a->file != b->file) return a->file < b->file ? -1 : 1;
@@ -129,8 +130,8 @@ static Status list_jobs(Merge *merge) {
 
 /* ---- the sum ---- */
 
-/* rows first .. first + n - 1 of B A (of its transpose for weights that are stored (in, out)), times `scale`, added to `delta`. left: those rows'
- * factors, scratch. */
+/* Adds rows first .. first + n - 1 of `scale` B A (of its transpose for weights that are stored (in, out)) to `delta`. left: scratch for the factors
+ * of those rows. */
 static void add_lora(const LoraBranch *lora, bool in_out, double scale, int64_t first, int64_t n, float *left, Tensor *delta) {
     int64_t rank = lora->a->shape[0], in = lora->a->shape[1];
     Tensor factors = {.dtype = DT_F32, .n_dims = 2, .shape = {n, rank}, .data = left, .device = lora->a->device};
@@ -191,7 +192,7 @@ void block_fill(const Merge *merge, size_t module, bool bias, int64_t first, int
     }
 }
 
-/* base + delta in f32, rounded once to the stored dtype. Returns the largest distance from the sum; infinite when a value left the dtype's range. */
+/* base + delta in f32, rounded once to the stored dtype. Returns the largest distance from the sum; infinite if a value exceeds the dtype's range. */
 static double block_round(Block *block, DType dtype, uint8_t *stored) {
     double error = 0;
     size_t cols = (size_t)block->cols, size = dtype_size(dtype);
@@ -212,7 +213,7 @@ static double block_round(Block *block, DType dtype, uint8_t *stored) {
     return error;
 }
 
-/* As they are, piece by piece: no more of the mapped file is in memory than that. */
+/* Copies the bytes unchanged, piece by piece: only one piece of the mapped file is in memory at a time. */
 static void copy_bytes(const Model *model, const void *data, size_t bytes, SafetensorsWriter *writer) {
     const size_t most = (size_t)8 << 20;
     for (size_t at = 0; at < bytes; at += most) {
@@ -307,7 +308,7 @@ static Status write_index(const Merge *merge) {
     return safetensors_write_index(merge->made, tensors, merge->n_jobs, all_bytes(merge));
 }
 
-/* The template that an adapter was trained with goes with the model: the first one's that has one. */
+/* The model gets the template that an adapter was trained with: that of the first adapter that has one. */
 static Status write_template(const Merge *merge) {
     const MergeConfig *config = merge->config;
     ChatTemplate *base, *own;
@@ -340,7 +341,7 @@ static Status write_directory(Merge *merge) {
 
 /* ---- from start to end ---- */
 
-/* Only a model is ever replaced: --force with a wrong path must not cost anybody's files. */
+/* Only a model directory is ever replaced: --force with a wrong path must not delete a user's files. */
 static Status check_output(const Merge *merge) {
     const MergeConfig *config = merge->config;
     if (file_exists(config->output)) return status_fail(ST_CONFIG, "output '%s' is a file", config->output);
@@ -379,9 +380,9 @@ static Status load_all(Merge *merge) {
     merge->adapted = arena_zero(merge->arena, (config->n_adapters + 1) * sizeof *merge->adapted);
     if (!merge->adapted) return ST_RESOURCE;
     TRY(model_load(config->base, &options, &merge->base));
-    /* It has none: the adapters' are all that there is */
+    /* the base has no score, so only the adapters give one */
     if (merge->scores && !merge->base->config.scores) memset(merge->base->score->data, 0, tensor_bytes(merge->base->score));
-    options.skip_nan_check = true; /* once is enough */
+    options.skip_nan_check = true; /* one message is enough */
     for (size_t i = 0; i < config->n_adapters; i++) {
         TRY(model_load(config->base, &options, &merge->adapted[i]));
         TRY(adapter_load(merge->adapted[i], config->adapters[i].dir, false));
@@ -392,7 +393,7 @@ static Status load_all(Merge *merge) {
 static Status write_output(void *context, const char *made) {
     Merge *merge = context;
     merge->made = made;
-    TRY(check_output(merge)); /* another process may have made it meanwhile */
+    TRY(check_output(merge)); /* another process may have created it meanwhile */
     TRY(dir_check_space(made, all_bytes(merge)));
     TRY(write_directory(merge));
     return merge->config->prove ? merge_prove(merge) : ST_OK;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The proof of a merge: base and adapters side by side, and the merged model, both run on a few tokens. */
+/* Checks a merge: runs the base with its adapters, and the merged model, on a few tokens. */
 #include "sft/merge_parts.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The probe: a few sequences of tokens drawn evenly from the vocabulary, always the same ones. */
+/* The probe: a few sequences of tokens drawn evenly from the vocabulary, the same ones each time. */
 enum { PROBE_ROWS = 4, PROBE_TOKENS = 16, PROBE_SIZE = PROBE_ROWS * PROBE_TOKENS };
 
-/* Puts all adapters into the base itself, unmerged: side by side as one branch of summed rank. */
+/* Attaches all adapters to the base, unmerged: as one branch with the sum of their ranks. */
 static Status attach_branches(const Merge *merge, size_t module) {
     const Model *base = merge->base;
     Linear *linear = module_linear(base, &base->modules[module]);
@@ -65,7 +65,7 @@ static Tensor *merge_proof_outputs(const Model *model, Tape *tape, Tensor *hidde
     return model->score ? op_row_scores(tape, hidden, model->score, rows) : model_logits(model, tape, hidden, rows).logits;
 }
 
-/* Next-token logits of the probe, or scores: (PROBE_SIZE, V or 1), free them. */
+/* Next-token logits of the probe, or scores: (PROBE_SIZE, V or 1), the caller frees them. */
 static Status probe(const Model *model, float **seen) {
     int32_t ids[PROBE_SIZE], rows[PROBE_SIZE];
     Segment segments[PROBE_ROWS];
@@ -110,7 +110,7 @@ static void merge_proof_compare(const float *p, const float *q, int64_t vocab, M
 static void compare_scores(const float *before, const float *after, MergeResult *result) {
     for (int row = 0; row < PROBE_SIZE; row++) {
         double error = fabs((double)before[row] - (double)after[row]);
-        if (isnan(error) || error > result->score_error) result->score_error = error; /* NaN stays */
+        if (isnan(error) || error > result->score_error) result->score_error = error; /* keeps NaN */
     }
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Supervised fine-tuning: model, adapter, tokenizer and rows from the recipe, the objective, and what is written at the end. */
+/* Supervised fine-tuning: model, adapter, tokenizer and rows from the recipe, the objective, and the files written at the end. */
 #include "lib/base/system.h"
 #include "lib/base/work.h"
 #include "sft/started.h"
@@ -14,20 +14,20 @@
 typedef struct Sft {
     const SftConfig *config;
     const Recipe *recipe;
-    Recipe dated; /* the recipe with the day the run began, where the template writes it */
+    Recipe dated; /* the recipe, with the date of the run's start if the template writes it */
     Model *model;
     RecipeRows rows;
     DataCheck check;
-    JsonWriter sample; /* of its first rows, for started.json */
+    JsonWriter sample; /* sample of the first rows, for started.json */
     Tape *tape;
     DataPlan plan;
     int64_t total_steps;
     SftLoss loss;
     Batch batch;
     size_t *examples, n_examples;
-    int64_t part_tokens;    /* accumulation steps and evaluations go through their rows in parts of at most so many tokens; 0 = at once */
+    int64_t part_tokens;    /* limit in tokens of a part: accumulation steps and evaluations go through their rows in such parts; 0 = no limit */
     RngKey *noise_keys;     /* one for each segment of the batch */
-    double *values, *means; /* of one batch's trained tokens; seeds of the gradients afterwards */
+    double *values, *means; /* of one batch's trained tokens; later the upstream gradients */
     int64_t cap_values;
     TrainerConfig trainer;
     SftPlan told;
@@ -65,7 +65,7 @@ static Status sft_forward(Sft *sft, Tape *tape, bool mean, TokenLogprobs *p) {
     return tape_status(tape);
 }
 
-/* count: what the losses are divided by. */
+/* count: the divisor of the losses. */
 static void add_batch(const Batch *batch, double loss, double count, LossSums *sums) {
     sums->loss_sum += loss;
     sums->count += count;
@@ -73,7 +73,7 @@ static void add_batch(const Batch *batch, double loss, double count, LossSums *s
     sums->loss_tokens += batch->n_targets;
 }
 
-/* Turns the values read from the tape into gradients for it. */
+/* Replaces the values read from the tape by the upstream gradients. */
 static void losses_to_seeds(Sft *sft, double divisor, LossSums *sums) {
     double sum = 0, count = 0;
     for (int64_t i = 0; i < sft->batch.n_targets; i++) {
@@ -86,12 +86,12 @@ static void losses_to_seeds(Sft *sft, double divisor, LossSums *sums) {
     add_batch(&sft->batch, sum, count, sums);
 }
 
-/* Forward and backward of the batch that stands ready. */
+/* Forward and backward of the current batch. */
 static Status train_batch(Sft *sft, Tape *tape, double divisor, LossSums *sums) {
     int64_t n = sft->batch.n_targets;
     bool smooth = sft->loss.label_smoothing > 0;
     TokenLogprobs p;
-    if (n == 0) { /* nothing of it is trained: the step's other batches are */
+    if (n == 0) { /* no token of this batch is trained; other batches of the step have some */
         add_batch(&sft->batch, 0, 0, sums);
         return ST_OK;
     }
@@ -99,7 +99,7 @@ static Status train_batch(Sft *sft, Tape *tape, double divisor, LossSums *sums) 
     TRY(sft_forward(sft, tape, smooth, &p));
     memset(sft->values, 0, (size_t)n * sizeof *sft->values);
     memset(sft->means, 0, (size_t)n * sizeof *sft->means);
-    if (tape_device(tape) != device_meta()) { /* there nothing is computed that could be read */
+    if (tape_device(tape) != device_meta()) { /* the meta device computes no values */
         tensor_read(p.logprob, sft->values);
         if (smooth) tensor_read(p.mean, sft->means);
     }
@@ -109,7 +109,7 @@ static Status train_batch(Sft *sft, Tape *tape, double divisor, LossSums *sums) 
     return tape_backward(tape);
 }
 
-/* ---- what the trainer asks ---- */
+/* ---- callbacks of the trainer ---- */
 
 static double epoch_after(void *context, int64_t steps) { return data_plan_epochs(&((Sft *)context)->plan, steps); }
 
@@ -156,7 +156,8 @@ static Status begin_step(void *context, int64_t step, int64_t *micro_batches, do
     return status_hint(ST_INPUT, "look at the labels of these rows, or take larger batches");
 }
 
-/* Keys of the embeddings' noise, for each segment of the batch: a function of (seed, step, row), however a step is split. */
+/* Keys of the embeddings' noise, one for each segment of the batch: a function of (seed, step, row), so that they do not depend on how a step is
+ * split. */
 static Status draw_noise(Sft *sft, int64_t step, const size_t *examples, size_t n) {
     int32_t n_segments = sft->batch.model.layout.n_segments, segment = 0;
     if (sft->recipe->train_neftune_alpha == 0) return ST_OK;
@@ -172,7 +173,7 @@ static Status draw_noise(Sft *sft, int64_t step, const size_t *examples, size_t 
     return ST_OK;
 }
 
-/* Rows, from the first of n > 0 on, that go through the model together. */
+/* The number of rows, of the first n > 0, that go through the model together. */
 static size_t part_rows(const Sft *sft, const Dataset *dataset, const size_t *examples, size_t n) {
     size_t count = 1;
     int64_t tokens = dataset_length(dataset, examples[0]);
@@ -207,7 +208,7 @@ static void plan_evaluation(const Sft *sft, DataPlan *plan) {
     data_plan_init(plan, &(DataOrder){.dataset = sft->rows.eval}, sft->plan.batch_size, most, 1);
 }
 
-/* With checkpoints its pass takes other parts of the tape's memory than a step. */
+/* With checkpointing, this pass uses other parts of the tape's memory than a step. */
 static Status largest_evaluation(Sft *sft, Tape *tape) {
     DataPlan plan;
     int64_t n_batches;
@@ -236,8 +237,8 @@ static Status largest_batch(void *context, Tape *tape) {
     return train_batch(sft, tape, 1, &sums);
 }
 
-/* Minus the log-probabilities of all that some held-out rows train; added to *loss one by one, so that it does not depend on the parts that a batch
- * goes in. */
+/* Adds minus the log-probabilities of all trained tokens of some held-out rows to *loss one by one, so that the sum does not depend on how a batch is
+ * split. */
 static Status evaluate_part(Sft *sft, Tape *tape, const size_t *examples, size_t n, double *loss, LossSums *sums) {
     TokenLogprobs p;
     TRY(batch_build(sft->rows.eval, examples, n, &sft->batch));
@@ -262,7 +263,7 @@ static Status evaluate_batch(Sft *sft, Tape *tape, const size_t *examples, size_
     return ST_OK;
 }
 
-/* Plain cross-entropy, whatever the objective is, so that its exponential is the perplexity. Exact over all tokens of all rows. */
+/* Plain cross-entropy for any objective, so that its exponential is the perplexity. Exact over all tokens of all rows. */
 static Status sft_evaluate(void *context, Tape *tape, LossSums *sums) {
     Sft *sft = context;
     DataPlan plan;
@@ -288,7 +289,7 @@ static Status save_result(void *context, const char *run_dir) {
 
 /* ---- rows ---- */
 
-/* Where the template writes the date, the run's recipe keeps it. What makes tokens of rows goes before memory is planned. */
+/* If the template writes the date, the run's recipe records it. Rows are tokenised before memory is planned. */
 static Status load_data(Sft *sft) {
     const char *day;
     TRY(recipe_day(sft->recipe, sft->config->options.resume, &day));
@@ -303,7 +304,7 @@ static Status load_data(Sft *sft) {
     return ST_OK;
 }
 
-/* Where rows without a trained token exist, a whole step may consist of them: better found now than after hours. */
+/* If some rows have no trained token, a full step may consist of them: this is reported now rather than after hours. */
 static Status check_steps(Sft *sft) {
     int64_t n_micro;
     double divisor;
@@ -363,7 +364,7 @@ static TrainerConfig trainer_config(Sft *sft) {
 
 static void note_row(void *run, const char *text) { run_note(run, "%s", text); }
 
-/* Into the log; on_plan shows it. */
+/* Logs the plan; on_plan shows it. */
 static void note_plan(Run *run, const SftPlan *plan) {
     Str memory = {0};
     train_memory_describe(&plan->memory, &memory);
@@ -380,7 +381,7 @@ static void note_plan(Run *run, const SftPlan *plan) {
     str_release(&memory);
 }
 
-/* Everything that is known before the first step. */
+/* Reports everything that is known before the first step. */
 static Status make_plan(Sft *sft, TrainMemory *memory) {
     const Params *params = &sft->model->params;
     PlanStep first;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The record of a run's beginning: what will be trained, how much of it, and a sample of the mask. */
+/* The record of a run's start: what will be trained, its size, and a sample of the mask. */
 #include "sft/started.h"
 
 #include "data/branches.h"
@@ -33,7 +33,7 @@ static void write_counts(JsonWriter *w, const char *key, const DataCounts *count
 
 static void write_warning(void *writer, const char *text) { jw_string(writer, NULL, text); }
 
-/* JSON readers stop at a zero byte, so it is shown as its picture. */
+/* JSON readers stop at a zero byte, so it is shown as the symbol for it. */
 static void write_piece(JsonWriter *w, const Str *piece) {
     Str text = {0};
     for (size_t i = 0; i < piece->len; i++) {
@@ -46,7 +46,7 @@ static void write_piece(JsonWriter *w, const Str *piece) {
     str_release(&text);
 }
 
-/* The text that each token adds; a character that takes several of them stands with its last. */
+/* The text that each token adds; a character that spans several tokens counts for the last of them. */
 static Status write_tokens(JsonWriter *w, const Tokenizer *tokenizer, const int32_t *ids, size_t n) {
     TextStream stream;
     Str text = {0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The screen that would have saved the run; see check.h. */
+/* Checks the rows of a recipe before training; see check.h. */
 #include "lib/base/system.h"
 #include "lib/base/work.h"
 #include "data/branches.h"
@@ -49,7 +49,7 @@ Status recipe_rejected_open(const Recipe *recipe, const ModelConfig *model, Reci
 }
 
 static Status open_all(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows) {
-    TRY(tokenizer_load_if_any(recipe->model_path, &rows->tokenizer)); /* without one, rows of ids work */
+    TRY(tokenizer_load_if_any(recipe->model_path, &rows->tokenizer)); /* rows of ids work without one */
     TRY(chat_open_recipe(recipe, rows->tokenizer, &rows->chat));
     TRY(chat_check_now(recipe, rows->chat));
     if (!recipe->data_now && day && chat_writes_date(rows->chat)) TRY(chat_set_now(rows->chat, day));
@@ -125,7 +125,7 @@ static int by_size(const void *a, const void *b) {
 static Status measure_lengths(const Dataset *dataset, DataCheck *check) {
     int32_t *lengths = malloc((dataset->n + 1) * sizeof *lengths);
     if (!lengths) return status_fail(ST_RESOURCE, "out of memory for the lengths of %zu rows", dataset->n);
-    for (size_t i = 0; i < dataset->n; i++) lengths[i] = dataset_example(dataset, i).depth; /* which data.max_length is compared with */
+    for (size_t i = 0; i < dataset->n; i++) lengths[i] = dataset_example(dataset, i).depth; /* the length that data.max_length limits */
     qsort(lengths, dataset->n, sizeof *lengths, by_size);
     for (int i = 0; i < CHECK_SHARES; i++) check->percentiles[i] = dataset->n ? lengths[(size_t)check_shares[i] * (dataset->n - 1) / 100] : 0;
     int64_t longest = check->percentiles[CHECK_SHARES - 1], width = 1;
@@ -162,11 +162,11 @@ static void look_at_ends(const RecipeRows *rows, const ModelConfig *model, DataC
     if (check->ended == 0 && knows_end) {
         data_check_warn(check, "no end token is ever trained: the model will not learn to stop%s",
                         cut >= n ? "; every row is cut at data.max_length"
-                        : chat   ? "; the chat template writes none behind an answer"
+                        : chat   ? "; the chat template writes none after an answer"
                                  : "");
         check->wrong = check->wrong || chat;
     } else if (check->ended < n && knows_end) {
-        data_check_warn(check, "%lld of %lld rows train no end token: they teach to go on%s", (long long)(n - check->ended), (long long)n,
+        data_check_warn(check, "%lld of %lld rows train no end token: the model learns not to stop%s", (long long)(n - check->ended), (long long)n,
                         cut > 0 ? "; data.max_length cuts rows" : "");
     }
     if (check->doubled_bos)
@@ -177,7 +177,7 @@ static void look_at_ends(const RecipeRows *rows, const ModelConfig *model, DataC
 
 /* ---- the template ---- */
 
-/* Words in the form of special tokens that the tokenizer cuts into pieces. */
+/* Words that look like special tokens but are split by the tokenizer. */
 static void look_for_unknown_tokens(const Tokenizer *tokenizer, const Str *text, DataCheck *check) {
     for (const char *at = text->data; at && (at = strstr(at, "<|")); at++) {
         const char *end = strstr(at, "|>");
@@ -185,7 +185,7 @@ static void look_for_unknown_tokens(const Tokenizer *tokenizer, const Str *text,
         if (!end || end - at > 60) continue;
         snprintf(token, sizeof token, "%.*s", (int)(end + 2 - at), at);
         if (tokenizer_id(tokenizer, token) >= 0) continue;
-        data_check_warn(check, "template and tokenizer disagree: the template writes %s, which is no token of this tokenizer", token);
+        data_check_warn(check, "template and tokenizer disagree: the template writes %s, which is not a token of this tokenizer", token);
         return;
     }
 }
@@ -208,14 +208,14 @@ static void look_at_template(const RecipeRows *rows, const ModelConfig *model, D
         data_check_warn(check, "%lld of %lld conversations have no system message, the others do: see data.system",
                         (long long)(counts->conversations - counts->with_system), (long long)counts->conversations);
     if (counts->templates * 10 > counts->marked * 3)
-        data_check_warn(check, "%.0f %% of the answers' tokens are the template's, not their own words",
+        data_check_warn(check, "%.0f %% of the answers' tokens come from the template, not from their own words",
                         100 * (double)counts->templates / (double)counts->marked);
 }
 
-/* ---- rows that are much alike: one-permutation minhash of runs of five tokens, compared within bands ---- */
+/* ---- near-duplicate rows: one-permutation minhash of runs of five tokens, compared within bands ---- */
 
-/* Sketches keep 16 bits of a bin: two that differ are taken for the same once in 65,536 times. Bands are sorted one by one, so that this many rows
- * take no more than some MiB. */
+/* Sketches keep 16 bits of a bin, so two different bins are equal once in 65,536 times. Bands are sorted one by one, so that this many rows take no
+ * more than some MiB. */
 enum { SHINGLE = 5, BINS = 64, BAND = 4, MOST_COMPARED = 50000, ALIKE = 80, EMPTY = UINT16_MAX };
 typedef struct Sketch {
     uint16_t bins[BINS];
@@ -235,7 +235,7 @@ static void sketch_row(const Example *example, Sketch *sketch) {
     for (int i = 0; i < BINS; i++) sketch->bins[i] = least[i] == UINT32_MAX ? EMPTY : (uint16_t)(mix64(least[i]) % EMPTY);
 }
 
-/* Per cent of the bins that hold the same, among those that hold something in either. */
+/* Percentage of the bins that agree, among those that are set in either sketch. */
 static int likeness(const Sketch *a, const Sketch *b) {
     int same = 0, used = 0;
     for (int i = 0; i < BINS; i++) {
@@ -258,7 +258,7 @@ static void sift_down(BandKey *keys, size_t at, size_t n) {
     }
 }
 
-/* In place, by heap: qsort takes a copy. */
+/* A heap sort in place, since qsort takes a copy. */
 static void sort_keys(BandKey *keys, size_t n) {
     for (size_t i = n / 2; i-- > 0;) sift_down(keys, i, n);
     for (size_t end = n; end > 1;) {
@@ -277,14 +277,14 @@ static void fill_band(const Sketch *sketches, size_t n, int band, BandKey *keys)
     }
 }
 
-/* Marks rows that are alike with one of the few before them in the same band. */
+/* Marks rows that resemble one of the few before them in the same band. */
 static void compare_band(const Dataset *dataset, const Sketch *sketches, const BandKey *keys, size_t n, bool *alike) {
     enum { FEW = 8 };
     for (size_t i = 1; i < n; i++)
         for (size_t k = i; k-- > 0 && i - k <= FEW && keys[k].key == keys[i].key;) {
             uint32_t row = keys[i].row, other = keys[k].row;
             if (alike[row] || likeness(&sketches[row], &sketches[other]) < ALIKE) continue;
-            alike[row] = dataset_example(dataset, row).hash != dataset_example(dataset, other).hash; /* the same row is counted as such */
+            alike[row] = dataset_example(dataset, row).hash != dataset_example(dataset, other).hash; /* identical rows are counted separately */
         }
 }
 
@@ -337,20 +337,20 @@ static Status look_for_overlap(const RecipeRows *rows, DataCheck *check) {
     if (!rows->eval) return ST_OK;
     Status status = overlap_find(rows, &check->overlapping_eval, &where);
     if (status == ST_OK && check->overlapping_eval > 0)
-        data_check_warn(
-            check,
-            "%lld of %zu rows of evaluation share %d %s in a row, or all where they are shorter, with training: their %s says less than it seems: %s",
-            (long long)check->overlapping_eval, rows->eval->n, OVERLAP_RUN, rows->tokenizer ? "words" : "tokens", rows->prompts ? "reward" : "loss",
-            str_text(&where));
+        data_check_warn(check,
+                        "%lld of %zu evaluation rows share a run of %d %s (or all of them, if shorter) with training rows: "
+                        "their %s says less than it seems: %s",
+                        (long long)check->overlapping_eval, rows->eval->n, OVERLAP_RUN, rows->tokenizer ? "words" : "tokens",
+                        rows->prompts ? "reward" : "loss", str_text(&where));
     str_release(&where);
     return status;
 }
 
-/* ---- all of it ---- */
+/* ---- data_check ---- */
 
 static Status look_at_rows(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
     DataCounts counts = rows->train->counts;
-    if (rows->pairs) counts.dropped_long = counts.cut = 0; /* whole pairs are, which is said of these */
+    if (rows->pairs) counts.dropped_long = counts.cut = 0; /* pairs are dropped as a pair, and the message says so */
     data_counts_warn(&counts, "data.train", keep_warning, check);
     if (rows->eval) data_counts_warn(&rows->eval->counts, "data.eval", keep_warning, check);
     TRY(measure_lengths(rows->train, check));
@@ -372,7 +372,7 @@ static bool is_said(const DataCheck *check, const char *text) {
     return false;
 }
 
-/* Looked at as the chosen ones are. What is said of rows as wholes, such as of their prompts, is said once. */
+/* Checks the rejected answers like the chosen ones. Warnings about complete rows, such as about their prompts, are given once. */
 static Status look_at_rejected(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
     RecipeRows others = *rows;
     DataCheck found = {0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs of words of evaluation, looked for in training; see overlap.h. */
+/* Searches training rows for runs of words of evaluation rows; see overlap.h. */
 #include "data/check/overlap.h"
 
 #include <stdlib.h>
@@ -13,14 +13,14 @@
 
 enum { BLOCK = 256, COMMON = 3, SHOWN = 5 };
 
-/* A run of words of a row of evaluation. asked: its last word is not trained; n, first, last: training rows that have it. */
+/* A run of words of an evaluation row. asked: its last word is not trained; n, first, last: training rows that contain it. */
 typedef struct Gram {
     uint64_t hash;
     uint32_t row, n, first, last;
     bool asked;
 } Gram;
 
-/* The words of one row, which of them are trained, and what was found for it. */
+/* The words of one row, which of them are trained, and the runs found for it. */
 typedef struct Worker {
     Str text, folded;
     Words words;
@@ -34,7 +34,7 @@ typedef struct Overlap {
     const RecipeRows *rows;
     Gram *grams;
     size_t n, cap;
-    uint64_t *filter; /* one bit for each hash that is there, so that most others are told at once */
+    uint64_t *filter; /* one bit for each stored hash, so that most other hashes are rejected at once */
     size_t filter_mask;
     Worker workers[BLOCK];
 } Overlap;
@@ -58,7 +58,7 @@ static Status add_words(const Tokenizer *tokenizer, const int32_t *ids, int32_t 
     return ST_OK;
 }
 
-/* Special tokens, and where training begins and ends, are ends of words. */
+/* Special tokens, and the borders of trained parts, end a word. */
 static Status read_words(const Tokenizer *tokenizer, const int32_t *ids, int32_t n, Worker *w) {
     for (int32_t begin = 0, end; begin < n; begin = end) {
         end = begin + 1;
@@ -69,7 +69,7 @@ static Status read_words(const Tokenizer *tokenizer, const int32_t *ids, int32_t
     return ST_OK;
 }
 
-/* Without a tokenizer tokens are the words. */
+/* Without a tokenizer, tokens count as words. */
 static Status read_ids(const int32_t *ids, int32_t n, Worker *w) {
     TRY(array_grow(&w->words.hashes, &w->words.cap, (size_t)n + 1, sizeof *w->words.hashes, "tokens"));
     TRY(array_grow(&w->trained, &w->cap_trained, (size_t)n + 1, sizeof *w->trained, "tokens"));
@@ -84,7 +84,7 @@ static Status read_ids(const int32_t *ids, int32_t n, Worker *w) {
 typedef struct Grams {
     Overlap *overlap;
     Worker *worker;
-    size_t last; /* word of the run at hand */
+    size_t last; /* first word of the current run */
     uint32_t row;
     bool (*take)(struct Grams *grams, uint64_t hash, bool asked);
 } Grams;
@@ -95,7 +95,7 @@ static bool each(void *context, uint64_t hash) {
     return (asked && !grams->overlap->rows->tokenizer) || grams->take(grams, hash, asked);
 }
 
-/* A text with fewer words is a run as a whole. */
+/* A text with fewer words is one run. */
 static Status each_gram_of(Grams *grams, const Ids *ids, const Ids *labels) {
     Worker *w = grams->worker;
     const RecipeRows *rows = grams->overlap->rows;
@@ -107,12 +107,12 @@ static Status each_gram_of(Grams *grams, const Ids *ids, const Ids *labels) {
     TRY(rows->tokenizer ? read_words(rows->tokenizer, ids->data, n_tokens, w) : read_ids(ids->data, n_tokens, w));
     if (w->words.n == 0 || (!trains && !rows->prompts)) return ST_OK;
     size_t n = MIN(w->words.n, (size_t)OVERLAP_RUN);
-    if (n < OVERLAP_RUN) w->trained[n - 1] = true; /* the row itself is no wording */
+    if (n < OVERLAP_RUN) w->trained[n - 1] = true; /* a full row is never boilerplate */
     grams->last = n - 1;
     return words_each_gram(w->words.hashes, w->words.n, n, each, grams) ? ST_OK : ST_RESOURCE;
 }
 
-/* Of each text of a row: its own words and those that it shares with the others. */
+/* Visits each text of a row, with the words that it shares with the others. */
 static Status each_gram(Grams *grams, const Example *example) {
     Status status = ST_OK;
     for (int32_t k = 0; k < example_texts(example) && status == ST_OK; k++) {
@@ -139,7 +139,7 @@ static int by_hash(const void *a, const void *b) {
     return x->hash != y->hash ? (x->hash > y->hash) - (x->hash < y->hash) : (x->row > y->row) - (x->row < y->row);
 }
 
-/* What many rows of evaluation share; of a row that has a run twice one is kept. */
+/* Drops runs that many evaluation rows share; of a run that a row has twice, one is kept. */
 static void drop_common(Overlap *overlap) {
     size_t kept = 0, common = MAX((size_t)COMMON, overlap->rows->eval->n / 10);
     for (size_t i = 0, end; i < overlap->n; i = end) {
@@ -206,7 +206,7 @@ static void find_in_row(Overlap *overlap, size_t row, Worker *w) {
 static void note_row(Overlap *overlap, uint32_t row, const Worker *w) {
     for (size_t k = 0; k < w->n_found; k++) {
         Gram *gram = &overlap->grams[w->found[k]];
-        if (gram->n > 0 && gram->last == row) continue; /* the row has it twice */
+        if (gram->n > 0 && gram->last == row) continue; /* the row contains it twice */
         if (gram->n++ == 0) gram->first = row;
         gram->last = row;
     }
@@ -228,9 +228,9 @@ static Status search_training(Overlap *overlap) {
     return ST_OK;
 }
 
-/* ---- what came of it ---- */
+/* ---- the result ---- */
 
-/* A prompt that many training rows begin with is wording, too. */
+/* A prompt that many training rows begin with is boilerplate, too. */
 static bool counts(const Overlap *overlap, const Gram *gram) {
     return gram->n > 0 && !(gram->asked && gram->n >= MAX((size_t)COMMON, overlap->rows->train->n / 10));
 }

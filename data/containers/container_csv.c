@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Comma- or tab-separated values as RFC 4180 has them: a header, quoted cells with any content, "" for a quote in them; lines end with LF, CRLF or
- * CR. Cells are strings, but see cell_value. Blank lines are no rows. Memory: one row.
+/* Comma- or tab-separated values after RFC 4180: a header, quoted cells with any content, "" for a quote in them; lines end with LF, CRLF or CR.
+ * Cells are strings; see cell_value for exceptions. Blank lines are no rows. Memory: one row.
  *
- * Where bad rows are left out, a row with a bad cell, or with too few or too many, ends where it would end else; one whose quotes are wrong ends with
- * the line in which that shows. A quote that is never closed may hold any number of rows: it is an error, unless no line follows. */
+ * If bad rows are skipped, a row with a bad cell, or with too few or too many cells, ends at its usual place; a row with wrong quotes ends with the
+ * line that shows the fault. A quote that is never closed may contain any number of rows: it is an error, unless no line follows. */
 #include "data/containers/containers.h"
 
 #include <stdio.h>
@@ -22,18 +22,18 @@ typedef struct Csv {
     RowReader *reader;
     ByteStream *stream;
     char delimiter;
-    bool plain[256]; /* ASCII that means itself everywhere */
+    bool plain[256]; /* ASCII without a special meaning in any dialect */
     json_t *header;  /* an array of names */
-    json_t *names;   /* the same as keys, to find them by */
+    json_t *names;   /* the names as keys, to look them up */
     Place place;     /* of the next character */
     Str cell;
     Place cell_place;
-    size_t n_cells; /* of the row at hand */
+    size_t n_cells; /* of the current row */
     struct BadRow {
         bool may, is, unquoted; /* may: bad rows are skipped, and this is one; unquoted: the row ends with its line */
         Failure why;            /* the first fault */
-        Str text;               /* of the row, but for what stands in `chunk` */
-        size_t from;            /* where that begins */
+        Str text;               /* text of the row, except the part that is in `chunk` */
+        size_t from;            /* start of that part */
     } bad;
     size_t at, len; /* of `chunk` */
     char chunk[CHUNK];
@@ -49,7 +49,7 @@ static Status csv_fail(const Csv *csv, Place place, const char *format, ...) {
     return status_fail(ST_INPUT, "'%s' line %zu, column %zu: %s", csv->reader->path, place.line, place.column, what);
 }
 
-/* Of a row that may be bad: its fault is kept, and reading goes on. */
+/* Records the fault of a row that may be bad, so that reading continues. */
 static Status spoil(Csv *csv, Status failed) {
     if (failed != ST_INPUT || !csv->bad.may) return failed;
     if (!csv->bad.is) failure_save(&csv->bad.why, failed);
@@ -59,7 +59,7 @@ static Status spoil(Csv *csv, Status failed) {
 
 /* ---- characters ---- */
 
-/* Makes `need` bytes available if the file has them; false when reading fails. */
+/* Makes `need` bytes available if the file has them; false if reading fails. */
 static bool container_csv_fill(Csv *csv, size_t need) {
     if (csv->len - csv->at >= need) return true;
     if (csv->bad.may) str_append_n(&csv->bad.text, csv->chunk + csv->bad.from, csv->at - csv->bad.from);
@@ -111,7 +111,7 @@ static Status container_csv_keep(Csv *csv, size_t n) {
     return ST_OK;
 }
 
-/* Adds a run of plain characters, or one of another kind, to the cell. */
+/* Adds a run of plain characters, or one special character, to the cell. */
 static Status keep_some(Csv *csv) {
     size_t n = 0;
     while (csv->at + n < csv->len && csv->plain[(unsigned char)csv->chunk[csv->at + n]]) n++;
@@ -154,7 +154,7 @@ static Status read_quoted(Csv *csv) {
             if (ends_cell(csv, c)) return ST_OK;
             if (c != '"') {
                 csv->bad.unquoted = true;
-                csv_fail(csv, csv->place, "expected %s or the end of the line behind the closing quote", delimiter_name(csv));
+                csv_fail(csv, csv->place, "expected %s or the end of the line after the closing quote", delimiter_name(csv));
                 return status_hint(ST_INPUT, "a quote inside of a quoted cell is written twice: \"\"");
             }
         }
@@ -163,7 +163,8 @@ static Status read_quoted(Csv *csv) {
     size_t lines = csv->place.line - csv->cell_place.line;
     csv->bad.unquoted = lines == 0 || (lines == 1 && csv->place.column == 1); /* it is the last line */
     csv_fail(csv, csv->cell_place, "the quote that opens here is never closed");
-    return csv->bad.may && !csv->bad.unquoted ? status_hint(ST_INPUT, "close it: which of the lines behind it are rows cannot be told") : ST_INPUT;
+    return csv->bad.may && !csv->bad.unquoted ? status_hint(ST_INPUT, "close it: after an open quote, rows cannot be told from quoted lines")
+                                              : ST_INPUT;
 }
 
 static Status read_plain(Csv *csv) {
@@ -171,7 +172,7 @@ static Status read_plain(Csv *csv) {
         if (c == AT_FAULT) return read_fault(csv);
         if (c == '"') {
             csv->bad.unquoted = true;
-            csv_fail(csv, csv->place, "stray quote: expected a cell that is quoted as a whole or has no quotes");
+            csv_fail(csv, csv->place, "stray quote: expected a cell that is quoted from end to end or has no quotes");
             return status_hint(ST_INPUT, "put the cell in quotes and write each quote in it twice: \"\"");
         }
         TRY(keep_some(csv));
@@ -179,7 +180,7 @@ static Status read_plain(Csv *csv) {
     return ST_OK;
 }
 
-/* One record; `add` gets each cell. The line end is taken. */
+/* Reads one record and its line end; `add` gets each cell. */
 static Status read_record(Csv *csv, Status (*add)(Csv *csv, json_t *record), json_t *record, size_t *n) {
     for (*n = 0;; container_csv_take(csv)) {
         str_clear(&csv->cell);
@@ -197,7 +198,7 @@ static Status add_name(Csv *csv, json_t *header) {
     char unnamed[40];
     size_t n = json_array_size(header);
     if (csv->cell.len != strlen(str_text(&csv->cell))) return csv_fail(csv, csv->cell_place, "the name of a column holds a NUL character");
-    snprintf(unnamed, sizeof unnamed, "Unnamed: %zu", n); /* as pandas has it, whose index column comes without a name */
+    snprintf(unnamed, sizeof unnamed, "Unnamed: %zu", n); /* as in pandas, whose index column has no name */
     const char *name = csv->cell.len > 0 ? str_text(&csv->cell) : unnamed;
     if (json_object_get(csv->names, name) && csv->cell.len == 0)
         return csv_fail(csv, csv->cell_place, "column %zu has no name, and '%s' is another one's", n + 1, unnamed);
@@ -227,7 +228,7 @@ static Status add_cell(Csv *csv, json_t *row) {
     if (!name) return spoil(csv, csv_fail(csv, csv->cell_place, "one cell more than the %zu columns of the header", n));
     if (csv->bad.is) return ST_OK; /* and may be no UTF-8 */
     json_t *value = cell_value(name, str_text(&csv->cell), csv->cell.len, &fault);
-    if (fault) return spoil(csv, csv_fail(csv, csv->cell_place, "the cell of '%s' begins as JSON and is none: %s", name, fault));
+    if (fault) return spoil(csv, csv_fail(csv, csv->cell_place, "the cell of '%s' begins like JSON but is not valid: %s", name, fault));
     if (!value || json_object_set_new_nocheck(row, name, value) != 0)
         return status_fail(ST_RESOURCE, "out of memory for a row of '%s'", csv->reader->path);
     return ST_OK;
@@ -239,7 +240,7 @@ static Status skip_line(Csv *csv) {
     return ST_OK;
 }
 
-/* A whole record, with as many cells as the header. */
+/* Reads a complete record, with as many cells as the header. */
 static Status read_cells(Csv *csv, json_t *row) {
     size_t n;
     csv->n_cells = 0;

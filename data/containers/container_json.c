@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A JSON document: an array of rows, read element by element (memory: one row), or an object of columns, read whole. Files named .json that hold one
- * row a line are read as lines. */
+/* A JSON document: an array of rows, read element by element (memory: one row), or an object of columns, read in full. Files named .json that have
+ * one row a line are read as lines. */
 #include "data/containers/containers.h"
 
 #define CHUNK ((size_t)64 << 10)
@@ -20,7 +20,7 @@ typedef struct Scanner {
     char chunk[CHUNK];
 } Scanner;
 
-/* The next byte, -1 at the end, -2 for a failed read. It stays the next one until scanner_take. */
+/* The next byte, -1 at the end, -2 for a failed read. It remains the next one until scanner_take. */
 static int scanner_peek(Scanner *scanner) {
     if (scanner->at == scanner->len) {
         ptrdiff_t got = stream_read(scanner->stream, scanner->chunk, sizeof scanner->chunk);
@@ -56,7 +56,7 @@ static Status scanner_fail(Scanner *scanner, int c, const char *expected) {
     return status_fail(ST_INPUT, "cannot parse JSON of '%s': line %zu, column %zu: expected %s", path, scanner->line, scanner->column, expected);
 }
 
-/* Whether `c` still belongs to the element; keeps track of strings and brackets. What is odd inside is the parser's to say. */
+/* Whether `c` still belongs to the element; tracks strings and brackets. The parser reports errors inside the element. */
 static bool continues(Scanner *scanner, int c) {
     if (scanner->in_string) {
         bool quote = c == '"' && !scanner->escaped;
@@ -174,9 +174,9 @@ static Status read_whole(RowReader *reader) {
     return status;
 }
 
-/* ---- which of them ---- */
+/* ---- which of the forms ---- */
 
-/* One row a line: told by a first line that is an object of its own, with more behind it. */
+/* One row a line: the first line is a complete object, and more text follows it. */
 static Status is_lines(const char *path, bool *result) {
     Lines lines;
     Slice line;

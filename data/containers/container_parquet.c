@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Apache Parquet: rows put together again from columns, whatever lists, structures and maps they are in (the assembly of Google's Dremel paper, by
+/* Apache Parquet: assembles rows from columns, with any nesting of lists, structures and maps (the record assembly of Google's Dremel paper, by
  * recursion over the tree of columns). Memory: the footer, and of the current row group a page and the dictionary of each column. */
 #include "data/containers/containers.h"
 #include "data/containers/parquet.h"
@@ -10,9 +10,9 @@
 typedef struct Assembly {
     RowReader *reader;
     PqFile file;
-    PqColumn *columns; /* one a leaf */
+    PqColumn *columns; /* one for each leaf */
     size_t row;        /* of the file, from 1 */
-    bool is_bad;       /* the row at hand, where bad ones are left out */
+    bool is_bad;       /* the current row, if bad rows are skipped */
     Failure why;       /* its first fault */
 } Assembly;
 
@@ -20,7 +20,7 @@ static Status row_fail(const Assembly *assembly, const PqNode *node, const char 
     return pq_fail(&assembly->file, node, "row %zu: %s", assembly->row, what);
 }
 
-/* A value that is none: the row is bad, and the columns are read on. What contradicts itself is a fault of the file. */
+/* An invalid value: the row is bad, and reading continues with the next column. Contradictory data is a fault of the file. */
 static Status value_fail(Assembly *assembly, const PqNode *node, const char *what) {
     Status failed = row_fail(assembly, node, what);
     if (!assembly->reader->config.bad) return failed;
@@ -33,7 +33,7 @@ static Status out_of_memory(const Assembly *assembly) {
     return status_fail(ST_RESOURCE, "out of memory for row %zu of '%s'", assembly->row, assembly->file.path);
 }
 
-/* Whether the entries of all leaves below a node say that it is there. */
+/* Whether the entries of all leaves below a node say that it is present. */
 static Status parquet_has_node(const Assembly *assembly, const PqNode *node, bool *there) {
     const PqColumn *columns = &assembly->columns[node->first_leaf];
     *there = columns[0].def >= node->max_def;
@@ -42,7 +42,7 @@ static Status parquet_has_node(const Assembly *assembly, const PqNode *node, boo
     return ST_OK;
 }
 
-/* Whether the next entries of all leaves below a repeated node are one more item of the same list. */
+/* Whether the next entries of all leaves below a repeated node are another item of the same list. */
 static Status look_again(const Assembly *assembly, const PqNode *node, bool *more) {
     const PqColumn *columns = &assembly->columns[node->first_leaf];
     *more = !columns[0].ended && columns[0].rep >= node->max_rep;
@@ -92,7 +92,7 @@ static Status add_item(Assembly *assembly, const PqNode *repeated, json_t *list)
     return json_array_append_new(list, item) == 0 ? ST_OK : out_of_memory(assembly);
 }
 
-/* A pair of a map into an object; keys that are no text cannot get here. */
+/* Adds a pair of a map to an object; keys that are no text were refused before. */
 static Status add_pair(Assembly *assembly, const PqNode *pair, json_t *object) {
     json_t *key = NULL, *value = NULL;
     Status status = read_field(assembly, pair->children[0], &key);
@@ -107,7 +107,7 @@ static Status add_pair(Assembly *assembly, const PqNode *pair, json_t *object) {
     return status;
 }
 
-/* All items of a repeated node, each added to `whole` by `add`. */
+/* Adds all items of a repeated node to `whole` with `add`. */
 static Status read_repeated(Assembly *assembly, const PqNode *repeated, Status (*add)(Assembly *assembly, const PqNode *repeated, json_t *whole),
                             json_t *whole) {
     bool more;
@@ -138,7 +138,7 @@ static Status read_struct(Assembly *assembly, const PqNode *node, json_t *object
     return json_object_size(object) == node->n_children ? ST_OK : row_fail(assembly, node, "two columns of the same name");
 }
 
-/* The value of a node that is there. On failure *value may be half a value, for the caller to drop. */
+/* The value of a node that is present. On failure *value may be incomplete; the caller releases it. */
 static Status read_inside(Assembly *assembly, const PqNode *node, json_t **value) {
     if (node->type != PQ_GROUP) return read_leaf(assembly, node, value);
     if (node->meaning == PQ_LIST || (node->meaning == PQ_MAP && !is_object(node)))
@@ -156,18 +156,18 @@ static Status read_field(Assembly *assembly, const PqNode *node, json_t **value)
     return skip(assembly, node);
 }
 
-/* Every column must stand at the beginning of a row; `more`: is there one? */
+/* Every column must be at the start of a row; `more`: whether there is another row. */
 static Status look_for_row(const Assembly *assembly, bool more) {
     for (size_t i = 0; i < assembly->file.n_leaves; i++) {
         const PqColumn *column = &assembly->columns[i];
         if (column->ended == more)
-            return row_fail(assembly, column->node, more ? "the column ends too early" : "the column goes on behind the last row of its group");
+            return row_fail(assembly, column->node, more ? "the column ends too early" : "the column continues after the last row of its group");
         if (more && column->rep != 0) return row_fail(assembly, column->node, "the row begins in the middle of a list");
     }
     return ST_OK;
 }
 
-/* Shown with nulls in the place of what could not be read. */
+/* Shows the row with nulls for values that could not be read. */
 static Status tell_bad(Assembly *assembly, const json_t *row) {
     RowReader *reader = assembly->reader;
     char *text = json_text(row, JSON_COMPACT);

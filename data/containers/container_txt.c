@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plain text: one document, or documents with a separator between them. A row is {"text"}, its number the line where it begins. Memory: one document.
+/* Plain text: one document, or documents with a separator between them. A row is {"text"}; its number is the line where it begins. Memory: one
+ * document.
  */
 #include "data/containers/containers.h"
 
 #include <string.h>
 
 #define CHUNK ((size_t)256 << 10)
-#define DOCUMENT_LIMIT ((size_t)256 << 20) /* what a tokenizer takes at once */
+#define DOCUMENT_LIMIT ((size_t)256 << 20) /* limit of a tokenizer's input */
 
 typedef struct Documents {
     RowReader *reader;
-    size_t line; /* of the next document's first byte */
+    size_t line; /* line of the next document's first byte */
 } Documents;
 
 static bool is_line_end(char c) { return c == '\n' || c == '\r'; }
@@ -21,7 +22,7 @@ static size_t count_lines(const char *text, size_t len) {
     return n;
 }
 
-/* Rows begin and end with text where there is a separator; the only document of a file is left as it is. */
+/* With a separator, blank lines around a document are removed; the only document of a file is kept unchanged. */
 static Status hand_document(Documents *documents, Slice text) {
     RowReader *reader = documents->reader;
     size_t line = documents->line;
@@ -44,7 +45,7 @@ static Status hand_document(Documents *documents, Slice text) {
     return row_hand_over(reader, row, line);
 }
 
-/* Bytes of the separator at `at`, 0 where it does not stand there. A line end in it is also one of Windows, with \r before it. */
+/* The length of the separator at `at`, 0 if it is not there. A line end in the separator also matches \r\n. */
 static size_t separator_at(const char *at, const char *end, const char *separator) {
     const char *from = at;
     for (; *separator; separator++, at++) {
@@ -60,7 +61,7 @@ static const char *find_separator(const char *text, size_t n, const char *separa
     return NULL;
 }
 
-/* Hands over all documents that end inside of `text`; what is left of it begins at *rest. */
+/* Hands over all documents that end inside `text`; *rest: the start of the remaining text. */
 static Status hand_whole_ones(Documents *documents, const Str *text, size_t searched, size_t *rest) {
     const char *separator = documents->reader->config.separator;
     size_t len;
@@ -80,12 +81,12 @@ static Status too_long(const Documents *documents) {
     const RowReader *reader = documents->reader;
     status_fail(ST_INPUT, "cannot read '%s': the document of line %zu is longer than 256 MiB", reader->path, documents->line);
     return status_hint(ST_INPUT,
-                       reader->config.separator ? "cut it into several" : "{path: FILE, separator: TEXT} says what stands between its documents");
+                       reader->config.separator ? "cut it into several" : "{path: FILE, separator: TEXT} names the text between its documents");
 }
 
 static Status read_documents(Documents *documents, ByteStream *stream, Str *text) {
     const char *path = documents->reader->path, *separator = documents->reader->config.separator;
-    size_t overlap = separator ? 2 * strlen(separator) : 0; /* with all its line ends of Windows */
+    size_t overlap = separator ? 2 * strlen(separator) : 0; /* if all its line ends are \r\n */
     bool first = true;
     while (!row_reader_full(documents->reader)) {
         if (text->len > DOCUMENT_LIMIT) return too_long(documents);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Apache Parquet, as much of it as reading needs: footer, columns, values. All sizes and counts of a file are checked before they are used; failures
+/* Apache Parquet, the part that reading needs: footer, columns, values. All sizes and counts of a file are checked before they are used; failures
  * name the file, the column and the page.
  *
  *     PqFile file;
@@ -14,7 +14,7 @@
  *     pq_column_release(&column);
  *     pq_close(&file);
  *
- * Source: the format's own description (parquet-format: README, Encodings.md, LogicalTypes.md, parquet.thrift); checked against files of pyarrow. */
+ * Source: the format's specification (parquet-format: README, Encodings.md, LogicalTypes.md, parquet.thrift); checked against files of pyarrow. */
 #ifndef TUNE_PARQUET_H
 #define TUNE_PARQUET_H
 
@@ -48,11 +48,11 @@ struct PqNode {
     PqRepetition repetition;
     PqType type;
     PqMeaning meaning;
-    size_t width;         /* bytes of a value, 0 when they vary */
-    int scale;            /* digits behind the point of PQ_DECIMAL, behind the second of PQ_TIME and PQ_TIMESTAMP */
+    size_t width;         /* bytes of a value, 0 if they vary */
+    int scale;            /* decimal places of PQ_DECIMAL; decimal places of the seconds of PQ_TIME and PQ_TIMESTAMP */
     bool utc;             /* PQ_TIMESTAMP */
-    bool item_inside;     /* the repeated group of a PQ_LIST: its only child is the item, not the group itself */
-    int max_def, max_rep; /* levels of a value that is there; of an item of this repeated field */
+    bool item_inside;     /* the repeated group of a PQ_LIST: the item is its only child, not the group itself */
+    int max_def, max_rep; /* levels of a value that is present; of an item of this repeated field */
     size_t n_children, first_leaf, n_leaves;
     PqNode **children;
 };
@@ -74,7 +74,7 @@ typedef struct PqFile {
     size_t n_leaves, n_groups;
     PqGroup *groups;
 } PqFile;
-/* Maps the file and reads its footer. `path` is borrowed. ST_INPUT: no Parquet, cut, encrypted, a footer that contradicts itself. */
+/* Maps the file and reads its footer. `path` is borrowed. ST_INPUT: not Parquet, truncated, encrypted, or a contradictory footer. */
 Status pq_open(PqFile *file, const char *path);
 void pq_close(PqFile *file);
 /* "cannot read 'PATH': column 'a.b': what". */
@@ -82,19 +82,19 @@ Status pq_fail(const PqFile *file, const PqNode *node, const char *format, ...) 
 
 typedef enum PqPageKind { PQ_DATA_PAGE, PQ_INDEX_PAGE, PQ_DICTIONARY_PAGE, PQ_DATA_PAGE_V2 } PqPageKind;
 typedef struct PqPage {
-    int64_t kind, size, packed_size; /* bytes unpacked and in the file */
+    int64_t kind, size, packed_size; /* uncompressed bytes, and bytes in the file */
     bool has_crc, packed;            /* packed: of PQ_DATA_PAGE_V2 */
     uint32_t crc;
     int64_t n_values, encoding, def_encoding, rep_encoding, def_size, rep_size;
 } PqPage;
-/* Reads a page's header from the bytes at `at`; false when it is none. *header_size: its bytes. */
+/* Reads a page's header from the bytes at `at`; false if it is invalid. *header_size: its bytes. */
 bool pq_page_read(const uint8_t *at, size_t len, PqPage *page, size_t *header_size);
 
-/* ---- packed whole numbers ---- */
+/* ---- packed integers ---- */
 
 uint64_t pq_little_endian(const uint8_t *bytes, size_t n); /* n up to 8 */
 
-/* Runs of one value, and of values packed bit by bit (Encodings.md, RLE = 3). */
+/* Runs of a repeated value, and of bit-packed values (Encodings.md, RLE = 3). */
 typedef struct PqRuns {
     const uint8_t *at, *end;
     unsigned width, bit;
@@ -107,14 +107,14 @@ bool pq_runs_next(PqRuns *runs, uint32_t *value); /* false: the bytes are used u
 /* Differences in blocks (DELTA_BINARY_PACKED = 5); sums wrap around. */
 typedef struct PqDeltas {
     const uint8_t *at, *end, *widths, *mini_end;
-    uint64_t per_mini, n_minis, mini, left_in_mini, left; /* left: values of all */
+    uint64_t per_mini, n_minis, mini, left_in_mini, left; /* left: values not read yet, over all blocks */
     uint64_t min_delta, value;
     unsigned width, bit;
     bool first;
 } PqDeltas;
 bool pq_deltas_start(PqDeltas *deltas, const uint8_t *at, const uint8_t *end);
 bool pq_deltas_next(PqDeltas *deltas, uint64_t *value);
-/* Reads all that is left to find what follows; NULL when the bytes are wrong. */
+/* Skips all remaining values to find what follows them; NULL if the bytes are wrong. */
 const uint8_t *pq_deltas_skip(PqDeltas deltas);
 
 /* ---- columns ---- */
@@ -123,12 +123,11 @@ typedef struct PqBuffer {
     uint8_t *data;
     size_t cap;
 } PqBuffer;
-/* Unpacks `len` bytes to exactly `size`. ST_INPUT: *fault says why, nothing is recorded. ST_RESOURCE. */
+/* Decompresses `len` bytes to exactly `size`. ST_INPUT: *fault says why, no failure is recorded. ST_RESOURCE. */
 Status pq_unpack(int codec, const uint8_t *bytes, size_t len, size_t size, PqBuffer *buffer, const char **fault);
 const char *pq_codec_name(int codec);
 
-/* The entries of a column in one row group, one after the other: levels, and a value where def is the node's max_def. Memory: one page and the
- * dictionary. */
+/* The entries of a column in one row group, in order: levels, and a value if def is the node's max_def. Memory: one page and the dictionary. */
 typedef struct PqColumn {
     const PqFile *file;
     const PqNode *node;
@@ -154,17 +153,17 @@ typedef struct PqColumn {
     Slice *word_slices;
     size_t n_words;
 } PqColumn;
-/* {0} before the first one; then the same file's next chunk, in the same memory */
+/* {0} before the first chunk; later chunks of the same file reuse the memory */
 Status pq_column_start(PqColumn *column, const PqFile *file, const PqNode *node, const PqChunk *chunk);
 Status pq_column_next(PqColumn *column);
-/* The current entry's value as its bytes, little endian as in PLAIN (a boolean: one byte); to be called once. Valid until the next call for this
+/* The current entry's value as its bytes, little endian as in PLAIN (a boolean: one byte); call it once an entry. Valid until the next call for this
  * column. */
 Status pq_column_value(PqColumn *column, Slice *value);
 void pq_column_release(PqColumn *column);
 
 /* ---- values ---- */
 
-/* A value as JSON: times and dates as in ISO 8601, decimals as exact text, bytes that are no text in base64, NaN and infinities as null. NULL: *fault
+/* A value as JSON: times and dates in ISO 8601, decimals as exact text, bytes that are no text in base64, NaN and infinities as null. NULL: *fault
  * says why. */
 json_t *pq_json(const PqNode *node, Slice value, const char **fault);
 

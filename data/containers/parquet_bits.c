@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole numbers as Parquet packs them: runs of bits, and differences in blocks. Both are read one number at a time, so a run may be as long as a file
- * claims. */
+/* Integers as Parquet packs them: runs of bits, and differences in blocks. Both are read one number at a time, so memory does not depend on the
+ * length of a run that a file claims. */
 #include "data/containers/parquet.h"
 
 uint64_t pq_little_endian(const uint8_t *bytes, size_t n) {
@@ -19,7 +19,7 @@ static bool read_varint(const uint8_t **at, const uint8_t *end, uint64_t *value)
     return false;
 }
 
-/* `width` bits (up to 64) that begin at bit `*bit` (0..7) of **at, lowest bit first; moves behind them. */
+/* Reads `width` bits (up to 64) from bit `*bit` (0..7) of **at, lowest bit first; moves past them. */
 static bool read_bits(const uint8_t **at, const uint8_t *end, unsigned *bit, unsigned width, uint64_t *value) {
     size_t left = (size_t)(end - *at), need = (*bit + width + 7) / 8;
     if (left < need) return false;
@@ -77,7 +77,7 @@ bool pq_deltas_start(PqDeltas *deltas, const uint8_t *at, const uint8_t *end) {
     return true;
 }
 
-/* The next miniblock, and the next block when the last one is used up. */
+/* Starts the next miniblock, and the next block if the last one is used up. */
 static bool next_mini(PqDeltas *deltas) {
     const uint8_t *at = deltas->mini_end;
     if (deltas->mini == deltas->n_minis) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A column of a row group: its pages, and in them levels and values in all encodings of the format. */
+/* A column of a row group: its pages, and in these the levels and values in all encodings of the format. */
 #include "data/containers/parquet.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ enum {
     BYTE_STREAM_SPLIT = 9
 };
 enum { UNCOMPRESSED = 0 };
-/* Of one column in one row: a run of bits can claim any number of entries, and many of them the same long word. */
+/* Limit for one column in one row: a run of bits can claim any number of entries, each with the same long text. */
 #define ROW_LIMIT ((int64_t)1 << 24)
 #define ROW_BYTES_LIMIT ((size_t)1 << 30)
 
@@ -47,7 +47,7 @@ static bool split_words(PqColumn *column, const uint8_t *at, const uint8_t *end)
 }
 
 static Status read_dictionary(PqColumn *column, const PqPage *page, const uint8_t *bytes, size_t len) {
-    size_t width = column->node->type == PQ_BYTES ? 4 : column->node->width; /* a text takes its length at least */
+    size_t width = column->node->type == PQ_BYTES ? 4 : column->node->width; /* a text takes at least the bytes of its length */
     if (column->words) return page_fail(column, "a second dictionary");
     if (page->encoding != PLAIN && page->encoding != PLAIN_DICTIONARY) return page_fail(column, "expected a dictionary of plain values");
     if (column->node->type == PQ_BOOLEAN) return page_fail(column, "a dictionary of booleans");
@@ -105,7 +105,7 @@ static Status start_page(PqColumn *column, const PqPage *page, const uint8_t *by
     return ST_OK;
 }
 
-/* Of the second version: levels lie before what is packed, and have no lengths of their own. */
+/* Pages of the second version: levels precede the compressed part, and have no length prefix. */
 static Status start_page_v2(PqColumn *column, const PqPage *page, const uint8_t *bytes) {
     if (page->rep_size < 0 || page->def_size < 0 || page->rep_size > MIN(page->packed_size, page->size) ||
         page->def_size > MIN(page->packed_size, page->size) - page->rep_size)
@@ -187,7 +187,7 @@ Status pq_column_next(PqColumn *column) {
 }
 
 Status pq_column_start(PqColumn *column, const PqFile *file, const PqNode *node, const PqChunk *chunk) {
-    if (column->chunk) file_drop_pages(&file->mapping, column->page_at, column->at); /* the last page before */
+    if (column->chunk) file_drop_pages(&file->mapping, column->page_at, column->at); /* the end of the last page */
     *column = (PqColumn){.file = file,
                          .node = node,
                          .chunk = chunk,
@@ -264,7 +264,7 @@ static bool delta_length_value(PqColumn *column, Slice *value) {
     return pq_deltas_next(&column->lengths, &len) && take_bytes(column, len, value);
 }
 
-/* A prefix of the value before, which is kept in scratch, and a suffix. */
+/* Joins a prefix of the previous value, which is kept in scratch, and a suffix. */
 static bool delta_bytes_value(PqColumn *column, Slice *value) {
     uint64_t shared;
     Slice suffix;
@@ -301,7 +301,7 @@ static Status start_booleans(PqColumn *column) {
     return ST_OK;
 }
 
-/* Starts deltas at the page's values and moves behind them. */
+/* Starts reading deltas at the page's values and moves past them. */
 static Status start_deltas(PqColumn *column, PqDeltas *deltas) {
     if (!pq_deltas_start(deltas, column->values, column->values_end) || deltas->left > (uint64_t)column->page_values)
         return page_fail(column, "its values are damaged");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parquet's footer and page headers: structures in Thrift's compact protocol, the tree of columns, where their pages lie. */
+/* Parquet's footer and page headers: structures in Thrift's compact protocol, the tree of columns, the places of their pages. */
 #include "data/containers/parquet.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ typedef enum ThriftType { T_STOP, T_TRUE, T_FALSE, T_BYTE, T_I16, T_I32, T_I64, 
 typedef struct Thrift {
     const uint8_t *at, *end;
     bool bad;
-} Thrift; /* once bad, everything reads as zero and empty */
+} Thrift; /* once true, every read gives zero or nothing */
 typedef struct Field {
     int64_t id;
     int type;
@@ -43,7 +43,7 @@ static int64_t thrift_zigzag(Thrift *thrift) {
     return (int64_t)(raw >> 1) ^ -(int64_t)(raw & 1);
 }
 
-/* The next field of a structure, after `field`, which starts as {0}; false at its end. */
+/* The next field of a structure, after `field`, which starts as {0}; false at the end of the structure. */
 static bool thrift_field(Thrift *thrift, Field *field) {
     uint8_t head = thrift_byte(thrift);
     if (thrift->bad || head == T_STOP) return false;
@@ -69,7 +69,7 @@ static Slice thrift_binary(Thrift *thrift, Field field) {
     return (Slice){(const char *)thrift->at - len, len};
 }
 
-/* The number of a list's items; each of them takes a byte or more. */
+/* The length of a list; each item takes at least a byte. */
 static size_t thrift_list(Thrift *thrift, Field field, int *item_type) {
     uint8_t head = thrift_byte(thrift);
     uint64_t n = head >> 4 == 15 ? thrift_varint(thrift) : head >> 4;
@@ -127,7 +127,7 @@ static void thrift_skip(Thrift *thrift, Field field, int depth) {
     }
 }
 
-/* A field that must be a structure. */
+/* Enters a field that must be a structure. */
 static bool thrift_struct(Thrift *thrift, Field field) {
     if (field.type != T_STRUCT) thrift->bad = true;
     return !thrift->bad;
@@ -195,7 +195,7 @@ bool pq_page_read(const uint8_t *at, size_t len, PqPage *page, size_t *header_si
     return !thrift.bad && page->size >= 0 && page->packed_size >= 0 && page->size <= INT32_MAX && page->packed_size <= INT32_MAX;
 }
 
-/* ---- the footer as it is stored ---- */
+/* ---- the footer as stored ---- */
 
 typedef struct Element {
     int64_t type, width, repetition, n_children, converted, scale, logical, unit, bits;
@@ -297,7 +297,7 @@ static void read_chunk(Thrift *thrift, Chunk *chunk) {
 
 typedef struct Footer {
     PqFile *file;
-    uint64_t begin; /* of the footer in the file: pages lie before */
+    uint64_t begin; /* position of the footer in the file: pages precede it */
     Thrift thrift;
     Element *elements;
     size_t n_elements, next;
@@ -357,7 +357,7 @@ static void set_converted(PqNode *node, const Element *element) {
     }
 }
 
-/* What values mean: by the logical type, or else by the older converted type. */
+/* The meaning of the values: by the logical type, or else by the older converted type. */
 static void set_meaning(PqNode *node, const Element *element) {
     node->scale = (int)element->scale;
     switch (element->logical) {
@@ -377,7 +377,7 @@ static void set_meaning(PqNode *node, const Element *element) {
     }
 }
 
-/* Whether values of this type can mean that; if not they are taken as they are stored. */
+/* Whether values of this physical type can have that meaning; otherwise they are read as stored. */
 static bool meaning_fits(const PqNode *node) {
     bool whole = node->type == PQ_INT32 || node->type == PQ_INT64, bytes = node->type == PQ_BYTES;
     switch (node->meaning) {
@@ -398,7 +398,7 @@ static bool meaning_fits(const PqNode *node) {
     }
 }
 
-/* LogicalTypes.md, "Lists", backward compatibility: is the repeated group the item, or does it hold the item? */
+/* LogicalTypes.md, "Lists", backward compatibility: is the repeated group the item itself, or does it contain the item? */
 static bool holds_item(const PqNode *list, const PqNode *repeated) {
     if (repeated->type != PQ_GROUP || repeated->n_children != 1 || repeated->children[0]->repetition == PQ_REPEATED) return false;
     size_t len = strlen(list->name);
@@ -485,7 +485,7 @@ static Status keep_chunk(const Footer *footer, const PqNode *node, const Chunk *
     if (stored->elsewhere) return pq_fail(file, node, "it lies in another file");
     if (!stored->described || stored->type != (int64_t)node->type) return pq_fail(file, node, "the footer gives it two types");
     *chunk = (PqChunk){.begin = footer->begin};
-    if (stored->n_values == 0) return ST_OK; /* without rows there may be no pages, and places that mean nothing */
+    if (stored->n_values == 0) return ST_OK; /* without rows there may be no pages, and offsets without a meaning */
     bool dictionary_first = stored->dictionary_at > 0 && stored->dictionary_at < stored->data_at;
     int64_t begin = dictionary_first ? stored->dictionary_at : stored->data_at;
     if (begin < 4 || stored->size < 0 || (uint64_t)begin > footer->begin || (uint64_t)stored->size > footer->begin - (uint64_t)begin ||

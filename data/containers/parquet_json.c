@@ -11,7 +11,7 @@ enum { MAX_DECIMAL = 64 };
 
 /* Days since 1970 as a date of the Gregorian calendar, forward and back (Hinnant, "chrono-compatible low-level date algorithms"). */
 static void append_date(Str *text, int64_t days) {
-    days += 719468; /* from 0000-03-01, so that the leap day ends a year */
+    days += 719468; /* counted from 0000-03-01, so that the leap day ends a year */
     int64_t era = (days >= 0 ? days : days - 146096) / 146097, of_era = days - era * 146097;
     int64_t year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365, of_year = of_era - (365 * year + year / 4 - year / 100);
     int64_t month = (5 * of_year + 2) / 153, day = of_year - (153 * month + 2) / 5 + 1;
@@ -25,7 +25,7 @@ static int64_t ten_to(int n) {
     return power;
 }
 
-/* `amount` of 10^-digits seconds since midnight; a fraction only when there is one. */
+/* `amount` of 10^-digits seconds since midnight; a fraction only if it is not zero. */
 static void append_time(Str *text, int64_t amount, int digits) {
     int64_t seconds = amount / ten_to(digits), fraction = amount % ten_to(digits);
     str_printf(text, "%02" PRId64 ":%02" PRId64 ":%02" PRId64, seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -39,7 +39,7 @@ static void append_timestamp(Str *text, int64_t amount, int digits) {
     append_time(text, amount % day + (amount % day < 0 ? day : 0), digits);
 }
 
-/* Nanoseconds of a day, and the day's Julian number, as Spark and Hive write. */
+/* Nanoseconds of a day, and the day's Julian number, as written by Spark and Hive. */
 static void append_int96(Str *text, const uint8_t *bytes) {
     uint64_t nanoseconds = pq_little_endian(bytes, 8);
     append_date(text, (int64_t)pq_little_endian(bytes + 8, 4) - 2440588);
@@ -47,7 +47,7 @@ static void append_int96(Str *text, const uint8_t *bytes) {
     append_time(text, (int64_t)(nanoseconds & INT64_MAX), 9);
 }
 
-/* The digits of a number of `n` bytes, big endian, which are used up; lowest digit first. */
+/* The digits of an integer of `n` bytes, big endian, lowest digit first. Overwrites the bytes. */
 static size_t decimal_digits(uint8_t *number, size_t n, char *digits) {
     size_t count = 0, first = 0;
     while (first < n) {
@@ -124,7 +124,7 @@ static json_t *bytes_json(const PqNode *node, Slice value, const char **fault) {
     return json;
 }
 
-/* Values that become text of their own form; false when this one does not. */
+/* Converts types with a text form; false if this type has none. */
 static bool append_formed(Str *text, const PqNode *node, Slice value) {
     const uint8_t *bytes = (const uint8_t *)value.data;
     bool number = node->type == PQ_INT32 || node->type == PQ_INT64;
@@ -144,7 +144,7 @@ static bool append_formed(Str *text, const PqNode *node, Slice value) {
     case PQ_UUID: append_uuid(text, bytes); return true;
     case PQ_UNSIGNED:
         if (raw <= INT64_MAX) return false;
-        str_printf(text, "%" PRIu64, raw); /* more than a JSON reader's whole numbers hold */
+        str_printf(text, "%" PRIu64, raw); /* more than a JSON reader's integers can represent */
         return true;
     default:
         if (node->type != PQ_INT96) return false;

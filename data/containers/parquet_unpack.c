@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The codecs of Parquet's pages, each a system library. */
+/* The codecs of Parquet's pages, each from a system library. */
 #include "data/containers/parquet.h"
 
 #include <stdlib.h>
@@ -7,18 +7,18 @@
 #include <zlib.h>
 #include <zstd.h>
 
-/* By number, as in parquet.thrift */
+/* Codecs by number, as in parquet.thrift. */
 static const char *const codecs[] = {"uncompressed", "snappy", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4_raw"};
 enum { UNCOMPRESSED, SNAPPY, GZIP, ZSTD = 6 };
 
 const char *pq_codec_name(int codec) { return codec >= 0 && (size_t)codec < COUNT_OF(codecs) ? codecs[codec] : "an unknown one"; }
 
-/* Whether `len` packed bytes can be `size` bytes at all: asked before memory is taken for them. */
+/* Whether `len` compressed bytes can become `size` bytes at all; checked before memory is allocated for them. */
 static bool plausible(int codec, const uint8_t *bytes, size_t len, size_t size) {
     size_t said;
     switch (codec) {
     case SNAPPY: return snappy_uncompressed_length((const char *)bytes, len, &said) == SNAPPY_OK && said == size;
-    case GZIP: return size / 1100 <= len; /* deflate packs 1032 bytes into one at most */
+    case GZIP: return size / 1100 <= len; /* deflate compresses at most 1032 bytes into one */
     case ZSTD: {
         unsigned long long content = ZSTD_getFrameContentSize(bytes, len);
         return content == size || content == ZSTD_CONTENTSIZE_UNKNOWN;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of any file: the table of containers, and what they share. */
+/* Rows of any file: the table of containers, and the code they share. */
 #include "lib/base/system.h"
 #include "data/containers/containers.h"
 
@@ -14,7 +14,7 @@ static const Container *const containers[] = {
 #undef CONTAINER
 };
 
-/* ---- what containers share ---- */
+/* ---- code that containers share ---- */
 
 bool row_reader_full(const RowReader *reader) { return reader->config.max_rows > 0 && reader->n_rows >= reader->config.max_rows; }
 
@@ -96,7 +96,7 @@ Status fail_at(const char *path, const char *text, size_t at, size_t line, const
 
 /* ---- reading ---- */
 
-/* How the name ends, without .gz or .zst, among the container's endings; NULL when otherwise. */
+/* The container's ending that the name has, not counting .gz or .zst; NULL: none. */
 static const char *ending_of(const Container *container, const char *path) {
     static const char *const packings[] = {"", ".gz", ".zst"};
     for (size_t i = 0; i < COUNT_OF(container->endings) && container->endings[i]; i++) {
@@ -119,9 +119,9 @@ static Status unknown_kind(const char *path) {
     struct stat info;
     bool there = file_stat(path, &info) == 0;
     if (there && S_ISREG(info.st_mode))
-        status_fail(ST_INPUT, "cannot read rows of '%s': its name tells no kind of file", path);
+        status_fail(ST_INPUT, "cannot read rows of '%s': its name has no known ending", path);
     else if (there)
-        status_fail(ST_INPUT, "cannot read rows of '%s': not a regular file: rows are read from files whose name tells their kind", path);
+        status_fail(ST_INPUT, "cannot read rows of '%s': not a regular file: rows are read from files with a known ending", path);
     else
         status_fail(ST_INPUT, "cannot read rows of '%s': there is no such file", path);
     status_hint(ST_INPUT, "rows are read from %s, each also as .gz or .zst%s%s", str_text(&packed), known.len ? ", and from " : "", str_text(&known));
@@ -183,7 +183,7 @@ Status rows_expand(const char *pattern, Arena *arena, const char ***paths, size_
     }
     if (status == ST_OK && *n == 0) {
         status_fail(ST_INPUT, "no file matches '%s'", pattern);
-        return status_hint(ST_INPUT, "* stands for any characters of one name, ? for one, [ab] for one of these");
+        return status_hint(ST_INPUT, "* matches any characters of one name, ? any single one, [ab] one of these");
     }
     return status;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Examples side by side in one flat batch: no padding, nobody sees a neighbour. */
+/* Concatenates examples into one flat batch: no padding, and no attention between examples. */
 #include "data/branches.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Exactly as much as is needed: the plan of a run's memory counts on it. */
+/* Allocates exactly the needed size, since the memory plan of a run relies on it. */
 static Status batch_reserve(Batch *batch, size_t n_tokens, size_t n_segments) {
     if (n_tokens > batch->cap_tokens) {
         static const char what[] = "tokens of a batch";
@@ -22,7 +22,7 @@ static Status batch_reserve(Batch *batch, size_t n_tokens, size_t n_segments) {
     return ST_OK;
 }
 
-/* What the row's trained tokens are predicted from: the position before in their text. `at`: of the row's first token. */
+/* Lists the rows that predict the trained tokens: the position before each in its text. `at`: index of the row's first token. */
 static void add_targets(Batch *batch, const Example *example, int64_t at) {
     for (int32_t i = 0; i < example->n_runs; i++)
         for (int32_t t = example->runs[i].begin; t < example->runs[i].end; t++) {
@@ -32,7 +32,7 @@ static void add_targets(Batch *batch, const Example *example, int64_t at) {
         }
 }
 
-/* A segment for each branch, or one for the whole row. */
+/* A segment for each branch, or one for the full row. */
 static void add_segments(Batch *batch, const Example *example, int64_t at) {
     int32_t first = batch->model.layout.n_segments;
     if (example->n_branches == 0) batch->segments[batch->model.layout.n_segments++] = (Segment){.begin = at, .end = at + example->n, .parent = -1};

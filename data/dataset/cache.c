@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokenised rows that are found again by what they were made of. */
+/* A cache of tokenised rows, found by a hash of their inputs. */
 #include "lib/base/log.h"
 #include "lib/base/system.h"
 #include "lib/base/work.h"
@@ -30,7 +30,7 @@ static void add_bytes(Hasher *hasher, const void *bytes, size_t size) { XXH3_128
 
 static void add_number(Hasher *hasher, int64_t value) { add_bytes(hasher, &value, sizeof value); }
 
-/* With its length, so that no two lists of texts run together into the same bytes. */
+/* Hashes the length, too, so that different lists of texts never give the same bytes. */
 static void add_text(Hasher *hasher, const char *text) {
     add_number(hasher, text ? (int64_t)strlen(text) : -1);
     if (text) add_bytes(hasher, text, strlen(text));
@@ -61,7 +61,7 @@ static Status add_open_file(Hasher *hasher, int fd, const char *path) {
     return ST_OK;
 }
 
-/* Its name (the ending says how it is read) and all of its bytes. */
+/* Hashes the name (its ending says how the file is read) and all bytes. */
 static Status add_file(Hasher *hasher, const char *path, FileStamp *stamp) {
     int fd = UNTIL_DONE(open(path, O_RDONLY | O_CLOEXEC));
     if (fd < 0) return status_errno(errno, "cannot open '%s'", path);
@@ -73,7 +73,7 @@ static Status add_file(Hasher *hasher, const char *path, FileStamp *stamp) {
     return status;
 }
 
-/* All that says how text becomes tokens; weights don't. */
+/* Hashes everything that determines the tokens; weights do not. */
 static Status add_folder(Hasher *hasher, const char *folder, Arena *arena) {
     static const char *const endings[] = {".json", ".jinja", ".txt", ".model"};
     char **names;
@@ -152,7 +152,7 @@ static void add_columns(Hasher *hasher, const ColumnMap *map) {
 
 static Status add_sources(Hasher *hasher, const DataSource *sources, size_t n_sources, const DataFile *files, size_t n_files, FileStamp *stamps) {
     add_number(hasher, (int64_t)n_sources);
-    for (size_t i = 0; i < n_sources; i++) { /* not the weight, which counts when rows are taken */
+    for (size_t i = 0; i < n_sources; i++) { /* not the weight, which is applied when rows are drawn */
         add_text(hasher, sources[i].format);
         add_text(hasher, sources[i].separator);
         add_columns(hasher, sources[i].columns);
@@ -170,7 +170,7 @@ bool cache_applies(const DataFile *files, size_t n_files) {
     for (size_t i = 0; i < n_files; i++) {
         struct stat info;
         if (file_stat(files[i].path, &info) != 0 || S_ISREG(info.st_mode)) continue;
-        log_message(LOG_WARNING, "'data.cache' is not used: '%s' is not a regular file, and what it holds can be read only once", files[i].path);
+        log_message(LOG_WARNING, "'data.cache' is not used: '%s' is not a regular file, so it can be read only once", files[i].path);
         return false;
     }
     return true;
@@ -217,7 +217,7 @@ const char *cache_name(const StoreKey *key, char name[48]) {
     return name;
 }
 
-/* A file that is being written is locked by its writer; one that can be locked is of a process that was killed. */
+/* The writer of a file holds a lock on it; a file without a lock was left by a process that was killed. */
 static void sweep(const char *folder, Arena *arena) {
     char **names;
     size_t n;

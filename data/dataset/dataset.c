@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Datasets as wholes: tokenised or found tokenised, their examples, rows held out. */
+/* Datasets: tokenised or loaded from the cache, their examples, held-out rows. */
 #include "data/branches.h"
 #include "data/dataset/cache.h"
 #include "data/dataset/dataset_parts.h"
@@ -44,9 +44,9 @@ static Status check_not_empty(const Dataset *dataset) {
     return status_hint(ST_INPUT, "raise data.max_length");
 }
 
-/* ---- which rows of the store are the dataset's ---- */
+/* ---- rows of the store that belong to the dataset ---- */
 
-/* Rows held out before row `at` of the store. */
+/* The number of held-out rows before row `at` of the store. */
 static size_t taken_before(const Dataset *dataset, uint64_t at) {
     size_t low = 0, high = dataset->n_held_out_rows;
     while (low < high) {
@@ -63,7 +63,7 @@ static size_t taken_before(const Dataset *dataset, uint64_t at) {
 static size_t store_index(const Dataset *dataset, size_t i) {
     if (!dataset->taken) return i;
     if (dataset->held_out) return (size_t)dataset->taken[i];
-    size_t low = 0, high = dataset->n_held_out_rows; /* how many of those held out come before: taken[k] - k others come before taken[k] */
+    size_t low = 0, high = dataset->n_held_out_rows; /* the number of held-out rows that come before: taken[k] - k others come before taken[k] */
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         if (dataset->taken[middle] - middle <= i) {
@@ -81,7 +81,7 @@ static void append_place(const Dataset *dataset, uint32_t file, uint32_t line, S
     str_printf(text, "%s%s %s %u", text->len ? ", " : "", dataset->files[file].path, dataset->files[file].unit, (unsigned)line);
 }
 
-/* Keeps the text in the arena, with what is left unsaid; NULL when there is nothing to say. */
+/* Copies the text to the arena, with a note on what was omitted; NULL if the text is empty. */
 static const char *keep_places(Str *text, int64_t n, Arena *arena) {
     if (n > PLACES_SHOWN) str_printf(text, " and %lld more", (long long)n - PLACES_SHOWN);
     const char *kept = text->len > 0 ? arena_strdup(arena, str_text(text)) : NULL;
@@ -109,7 +109,7 @@ static void count_rows(Dataset *dataset, Arena *arena) {
     counts->dropped_untrained_rows = keep_places(&lost, counts->dropped_untrained, arena);
 }
 
-/* Rows come in the order of files, and files in the order of sources. */
+/* Rows are in the order of files, and files in the order of sources. */
 static Status check_files(const Dataset *dataset) {
     int64_t expected = 0, in_file = 0;
     size_t file = 0, n = store_count(dataset->store);
@@ -146,7 +146,7 @@ static Status finish_dataset(Dataset *dataset) {
     return check_not_empty(dataset);
 }
 
-/* ---- whole datasets ---- */
+/* ---- loading ---- */
 
 static Status expand_sources(Dataset *dataset) {
     size_t cap = dataset->n_sources;
@@ -169,7 +169,7 @@ static Status expand_sources(Dataset *dataset) {
     return ST_OK;
 }
 
-/* `folder`, or the nearest above it that exists. */
+/* `folder`, or its nearest parent that exists. */
 static const char *existing_folder(const char *folder, Arena *arena) {
     char *path = arena_strdup(arena, folder);
     while (path && !dir_exists(path)) {
@@ -183,7 +183,7 @@ static const char *existing_folder(const char *folder, Arena *arena) {
 
 static Status create_nameless(const DataConfig *config, Arena *arena, StoreWriter **writer) {
     const char *folder = config->scratch ? existing_folder(config->scratch, arena) : NULL;
-    bool writable = folder && UNTIL_DONE(access(folder, W_OK)) == 0; /* a read-only file system says so, too */
+    bool writable = folder && UNTIL_DONE(access(folder, W_OK)) == 0; /* a read-only file system reports this, too */
     return store_create(writable ? folder : "/tmp", NULL, NULL, writer);
 }
 
@@ -320,9 +320,9 @@ int32_t example_label(const Example *example, int32_t t) {
     return LABEL_NONE;
 }
 
-/* ---- rows held out ---- */
+/* ---- held-out rows ---- */
 
-/* A part's own counts, and where its sources are. */
+/* Sets the counts and source borders of a part. */
 static void settle_part(Dataset *part, const size_t *begins, Arena *arena) {
     for (size_t s = 0; s <= part->n_sources; s++) {
         size_t taken = taken_before(part, begins[s]);
@@ -352,7 +352,7 @@ Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **he
         free(part);
         return status_fail(ST_RESOURCE, "out of memory for %zu rows", wanted);
     }
-    RngKey key = rng_key(seed, RNG_SHUFFLE, (uint64_t)1 << 55); /* apart from the epochs' orders */
+    RngKey key = rng_key(seed, RNG_SHUFFLE, (uint64_t)1 << 55); /* a random stream separate from the epochs' orders */
     for (size_t i = 0, n = dataset->n; i < n; i++)
         if (rng_permute(key, n, i) < wanted) taken[dataset->n_held_out_rows++] = i;
     memcpy(begins, dataset->source_begins, n_begins * sizeof *begins);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is known about a dataset beside its rows: counts and notes, kept with tokenised rows, and what is said of them. */
+/* Facts about a dataset besides its rows: counts and notes, stored with the tokenised rows, and the sentences made of them. */
 #include "data/dataset/dataset_parts.h"
 #include "data/formats/message.h"
 #include "lib/base/work.h"
@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what is known about the whole ---- */
+/* ---- facts about the dataset ---- */
 
-/* What the table of rows does not tell. */
+/* Facts that the table of rows does not contain. */
 static const struct {
     const char *name;
     size_t offset;
@@ -72,7 +72,7 @@ static Status read_lost(const json_t *list, Dataset *dataset) {
     return ST_OK;
 }
 
-/* Rows that were left out when the others were tokenised. */
+/* Rows that were left out when the dataset was tokenised. */
 static Status read_rejected(const json_t *about, Rejected *rejected) {
     int64_t n = 0;
     const char *lines = "";
@@ -101,8 +101,8 @@ Status about_read(Dataset *dataset, Rejected *rejected) {
     return status;
 }
 
-/* Equal rows have equal hashes, and others hardly ever: with ten million rows once in 370 000 datasets. The table has a fixed size; each pass takes
- * its share of the hashes. */
+/* Equal rows have equal hashes, and different rows almost never do: with ten million rows, in one of 370 000 datasets. The table has a fixed size;
+ * each pass handles its share of the hashes. */
 Status about_duplicates(const Store *store, int64_t *duplicates) {
     enum { SLOTS = 1 << 22 };
     size_t n = store_count(store), size = 16, passes = n / (SLOTS / 2) + 1;
@@ -115,7 +115,7 @@ Status about_duplicates(const Store *store, int64_t *duplicates) {
         memset(slots, 0, size * sizeof *slots);
         for (size_t i = 0; i < n; i++) {
             if (i % 1024 == 0) work_at("looking for equal rows", pass * n + i, passes * n);
-            uint64_t hash = store_row(store, i)->hash | 1; /* 0 is an empty slot */
+            uint64_t hash = store_row(store, i)->hash | 1; /* 0 marks an empty slot */
             if ((hash >> 32) % passes != pass) continue;
             size_t slot = (size_t)(hash >> 1) & (size - 1);
             while (slots[slot] && slots[slot] != hash) slot = (slot + 1) & (size - 1);
@@ -128,7 +128,7 @@ Status about_duplicates(const Store *store, int64_t *duplicates) {
     return ST_OK;
 }
 
-/* ---- what is said about it ---- */
+/* ---- sentences ---- */
 
 void dataset_where(const Dataset *dataset, size_t example, Str *text) {
     if (dataset->row_source.where) {
@@ -164,8 +164,8 @@ void data_turns_report(const DataCounts *counts, const char *what, void (*say)(v
     Str text = {0};
     if (counts->turned == 0) return;
     str_printf(&text,
-               "%s: %lld conversation%s trained turn by turn (data.turns), %lld answer%s of %lld token%s with what they are asked with; what several "
-               "begin with is computed once",
+               "%s: %lld conversation%s trained turn by turn (data.turns), %lld answer%s of %lld token%s including "
+               "their prompts; a common prefix is computed once",
                what, (long long)counts->turned, counts->turned == 1 ? " is" : "s are", (long long)counts->turns, plural(counts->turns),
                (long long)counts->turn_tokens, plural(counts->turn_tokens));
     say(context, str_text(&text));
@@ -179,7 +179,7 @@ void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(vo
     } odd[] = {
         {counts->dropped_long, "dropped: longer than data.max_length", NULL},
         {counts->cut, "cut to data.max_length", NULL},
-        {counts->dropped_untrained, "dropped: nothing trained was left after the cut", counts->dropped_untrained_rows},
+        {counts->dropped_untrained, "dropped: no trained token was left after truncation", counts->dropped_untrained_rows},
         {counts->untrained, "without a trained token", counts->untrained_rows},
         {counts->duplicates, "the same as an earlier one", NULL},
         {counts->remapped, "whose prompt ends inside a token: that token is trained", NULL},
@@ -187,8 +187,7 @@ void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(vo
         {counts->after_thought, BEHIND_THOUGHT, NULL},
         {counts->no_eos, "without an end: the tokenizer has no EOS token", NULL},
         {counts->untemplated,
-         "of plain texts, taken as they stand, without the chat template: data.as: chat makes turns of them, data.as: text says that it is meant",
-         NULL},
+         "of plain texts, used unchanged, without the chat template: data.as: chat makes turns of them, data.as: text confirms plain texts", NULL},
         {counts->unwritten, "with tool calls, tools or reasoning, which the chat template does not write: they are left out", NULL},
     };
     Str text = {0};
@@ -196,7 +195,7 @@ void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(vo
     if (context_describe(&counts->beyond, "row is", "rows are", &text)) say(context, str_text(&text));
     str_release(&text);
     if (counts->lost_turns > 0) {
-        str_printf(&text, "%s: %lld answer%s of rows that stay left out: with what they are asked with, they are longer than data.max_length", what,
+        str_printf(&text, "%s: %lld answer%s of rows that stay left out: with their prompts they are longer than data.max_length", what,
                    (long long)counts->lost_turns, plural(counts->lost_turns));
         say(context, str_text(&text));
         str_release(&text);

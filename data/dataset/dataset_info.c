@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LLaMA-Factory's dataset_info.json: "FOLDER/dataset_info.json#NAME" as a path means the entry NAME, whose columns and tags are mapped onto our forms
- * of rows. Source: that project's data/README.md. */
+/* LLaMA-Factory's dataset_info.json: "FOLDER/dataset_info.json#NAME" as a path means the entry NAME, whose columns and tags are mapped to our row
+ * formats. Source: that project's data/README.md. */
 #include "data/formats/formats.h"
 #include "data/formats/message.h"
 
@@ -99,7 +99,7 @@ static void dataset_info_take(json_t *to, const char *name, const json_t *row, c
     if (value) json_object_set(to, name, value);
 }
 
-/* A message under the names that data_sharegpt.c knows; one that is none stays as it is, to be refused there. */
+/* A message under the names that data_sharegpt.c knows; an invalid one stays unchanged, and is refused there. */
 static json_t *message_apply(const ColumnMap *map, json_t *message) {
     const struct {
         const char *tag, *from;
@@ -135,7 +135,7 @@ static void add_message(json_t *list, const char *role, const json_t *content) {
     json_array_append_new(list, json_pack("{s:s, s:O}", "role", role, "content", (json_t *)(uintptr_t)content));
 }
 
-/* A prompt with a history has no other form than turns. */
+/* A prompt with a history can only be expressed as turns. */
 static void talk(const json_t *history, json_t *mapped) {
     static const char *const answers[] = {"chosen", "rejected", "completion"};
     json_t *list = json_array();
@@ -154,7 +154,7 @@ static void talk(const json_t *history, json_t *mapped) {
     }
 }
 
-/* Pairs and answers with a label as tune rl reads them: the prompt is the instruction, and the query in a line of its own. */
+/* Pairs and labelled answers as tune rl reads them: the prompt is the instruction, and the query on a line of its own. */
 static void judged_apply(const ColumnMap *map, const json_t *row, json_t *mapped) {
     const json_t *prompt = json_object_get(row, map->prompt), *query = json_object_get(row, map->query),
                  *history = map->history ? json_object_get(row, map->history) : NULL;
@@ -185,7 +185,7 @@ json_t *columns_apply(const ColumnMap *map, const json_t *row, bool judged) {
     if (!mapped) return NULL;
     if (map->sharegpt)
         sharegpt_apply(map, row, mapped);
-    else if ((judged && map->ranking) || map->kto_tag) /* without its label an answer that nobody wants would be learned */
+    else if ((judged && map->ranking) || map->kto_tag) /* without its label an unwanted answer would be learned */
         judged_apply(map, row, mapped);
     else
         alpaca_apply(map, row, mapped);

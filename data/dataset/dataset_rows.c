@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of files to tokens in the store: formats, limits, what is dropped or cut. Rows are read one after the other, tokenised in blocks by all
- * threads, and appended in their order. */
+/* Tokenises the rows of files into the store: formats, limits, rows dropped or truncated. Rows are read in order, tokenised in blocks by all threads,
+ * and appended in their order. */
 #include "data/branches.h"
 #include "data/dataset/dataset_parts.h"
 #include "data/formats/formats.h"
@@ -18,23 +18,23 @@
 enum { BLOCK_ROWS = 1024, BLOCK_BYTES = 8 << 20, SPARE_WORDS = 64 << 10 };
 typedef enum Outcome { ROW_KEPT, ROW_TOO_LONG, ROW_UNTRAINED, ROW_NEEDLESS } Outcome;
 
-/* A row on its way to tokens. */
+/* A row that is being tokenised. */
 struct Slot {
     json_t *json;
     size_t line;
     uint32_t file;
     const DataFormat *format;
     Encoding encoding;
-    TextSpan *texts; /* what stays of each of its texts: n_texts */
+    TextSpan *texts; /* the kept part of each of its texts: n_texts */
     size_t n_texts, cap_texts;
-    Joined joined; /* several of them */
+    Joined joined; /* the row has several texts */
     Ids words;     /* as in the store */
     StoreRow row;
     RowFound found;
     Outcome outcome;
     bool cut;
     int32_t lost_turns;
-    Failure failure; /* of another thread */
+    Failure failure; /* the failure, recorded in another thread */
     RowNotes notes;
     bool padded;
 };
@@ -43,7 +43,7 @@ static Status unknown_format(const json_t *row) {
     Str keys = {0}, known = {0};
     columns_list(row, &keys);
     data_formats_list(&known);
-    status_fail(ST_INPUT, "cannot tell the format of a row with %s", keys.len ? str_text(&keys) : "no columns");
+    status_fail(ST_INPUT, "cannot detect the format of a row with %s", keys.len ? str_text(&keys) : "no columns");
     columns_example(row, &known);
     status_hint(ST_INPUT, "known are %s", str_text(&known));
     str_release(&keys);
@@ -69,7 +69,7 @@ static Status choose_format(Loader *loader, const json_t *row) {
     if (!loader->format) return unknown_format(row);
     if (!loader->dataset->format) loader->dataset->format = loader->format->name;
     if (loader->format->needs_tokenizer && !loader->tokenizer) {
-        Tokenizer *none; /* loading says which file is missing, and what to do */
+        Tokenizer *none; /* loading reports the missing file, with a hint */
         if (loader->config->tokenizer && tokenizer_load(loader->config->tokenizer, &none) != ST_OK)
             return status_prefix(ST_INPUT, "rows of format %s need a tokenizer", loader->format->name);
         status_fail(ST_INPUT, "rows of format %s need a tokenizer, and the model has none", loader->format->name);
@@ -90,7 +90,7 @@ static Status check_labels(const DataConfig *config, const Encoding *encoding) {
     return ST_OK;
 }
 
-/* What stays of a text that is too long; nothing: it is dropped. */
+/* Truncates a text that is too long; an empty result means that it is dropped. */
 static Status truncate_text(const DataConfig *config, Slot *slot, TextSpan *text) {
     size_t n = text->end - text->begin, most = (size_t)config->max_length;
     const char *how = config->truncation ? config->truncation : "error";
@@ -116,7 +116,7 @@ static bool trains(const Encoding *encoding, const TextSpan *text) {
     return false;
 }
 
-/* What stays of the row's texts. One of several of which nothing trained is left is not asked for. */
+/* Truncates the row's texts. If a row has several texts, those without a trained token are dropped. */
 static Status truncate_row(const DataConfig *config, Slot *slot) {
     const Encoding *encoding = &slot->encoding;
     size_t n = MAX(encoding->ends.n, (size_t)1);
@@ -142,7 +142,7 @@ static Status weigh_row(const json_t *row, Encoding *encoding) {
     return ST_OK;
 }
 
-/* What is trained of a row that lies as in the store. Nothing comes before the first token, so it is never trained. */
+/* Finds the trained tokens of a row that is laid out as in the store. The first token has no context, so it is never trained. */
 static void pack_tokens(Slot *slot, const int32_t *ids, const int32_t *labels, int32_t n) {
     bool own = false;
     StoreRow *row = &slot->row;
@@ -164,7 +164,7 @@ static void pack_tokens(Slot *slot, const int32_t *ids, const int32_t *labels, i
     }
 }
 
-/* One text as it is, several as a tree; texts that all go on from one another are one again. */
+/* A single text is stored unchanged, several as a tree; texts that all continue one another become a single text again. */
 static Status pack_row(Slot *slot) {
     const Encoding *encoding = &slot->encoding;
     Joined *joined = &slot->joined;
@@ -183,7 +183,7 @@ static Status pack_row(Slot *slot) {
     return ST_OK;
 }
 
-/* What a policy is asked: no token of it is trained. */
+/* A prompt for a policy: no token of it is trained. */
 static Status encode_prompt_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
     TRY(row_question(row, config, tokenizer, &encoding->ids));
     for (size_t i = 0; i < encoding->ids.n; i++) ids_push(&encoding->labels, LABEL_NONE);
@@ -244,7 +244,7 @@ static void encode_slot(const Loader *loader, Slot *slot) {
     if (status != ST_OK) failure_save(&slot->failure, status);
 }
 
-/* The row is left out, or its failure is that of the file. */
+/* Either the row is left out, or its failure becomes that of the file. */
 static Status reject_slot(Loader *loader, Slot *slot) {
     const DataFile *file = &loader->dataset->files[slot->file];
     Status status = failure_restore(&slot->failure);
@@ -283,7 +283,7 @@ static Status keep_slot(Loader *loader, Slot *slot) {
     DataFile *file = &loader->dataset->files[slot->file];
     row_notes_add(&loader->dataset->notes, &slot->notes, file->path, file->unit, slot->line);
     file->rows++;
-    TRY(memory_check(ST_OK)); /* the row's tokens may lack something */
+    TRY(memory_check(ST_OK)); /* the row's tokens may be incomplete */
     return store_append(loader->writer, &slot->row, slot->words.data);
 }
 
@@ -293,7 +293,7 @@ static void release_tokens(Slot *slot) {
     ids_release(&slot->words);
 }
 
-/* Memory for one huge row is not kept for all that follow. */
+/* Frees the memory of a huge row, so that it is not kept for the rows that follow. */
 static void clear_slot(Slot *slot) {
     json_decref(slot->json);
     slot->json = NULL;
@@ -321,7 +321,7 @@ static Status flush_block(Loader *loader) {
     return status;
 }
 
-/* Bytes of text in a row, about: so that a block of rows takes no more memory when they are long. */
+/* The approximate bytes of text in a row; they limit a block of rows, so that long rows take no more memory. */
 static size_t json_weight(const json_t *value) {
     size_t sum = sizeof(json_t);
     const char *key;
@@ -343,7 +343,7 @@ static Status next_slot(Loader *loader, const Row *row, json_t *json) {
     return loader->n_slots == BLOCK_ROWS || loader->waiting >= BLOCK_BYTES ? flush_block(loader) : ST_OK;
 }
 
-/* A line that is no row, or a row whose form is not known: its failure stands in this thread. Takes `json`. */
+/* Handles an invalid row, or one of unknown form, with the failure of this thread. Takes `json`. */
 static Status take_failed(Loader *loader, const Row *row, json_t *json) {
     failure_save(&loader->slots[loader->n_slots].failure, ST_INPUT);
     loader->dataset->files[loader->file].unit = row->unit;
@@ -351,7 +351,7 @@ static Status take_failed(Loader *loader, const Row *row, json_t *json) {
 }
 
 static Status take_bad(void *context, const Row *row) {
-    json_t *text = json_stringn(row->text.data ? row->text.data : "", row->text.len); /* NULL where it is no UTF-8 */
+    json_t *text = json_stringn(row->text.data ? row->text.data : "", row->text.len); /* NULL if it is no UTF-8 */
     return take_failed(context, row, text);
 }
 
@@ -378,7 +378,7 @@ static Status take_row(void *context, const Row *row) {
     return next_slot(loader, row, json);
 }
 
-/* Rows that were read before the failure may hold one themselves, which then comes first. */
+/* An earlier row of the block may have a failure of its own, which is then reported first. */
 static Status flush_before(Loader *loader, Status failed) {
     Failure failure;
     failure_save(&failure, failed);
@@ -403,7 +403,7 @@ static Status read_file(Loader *loader, uint32_t number) {
     return rows_read_as(file->path, &how, take_row, loader);
 }
 
-/* One of which every row is bad is another file than was meant. */
+/* If every row is bad, the file is probably not the intended one. */
 static Status check_sources(const Loader *loader) {
     const Dataset *dataset = loader->dataset;
     for (size_t s = 0; s < dataset->n_sources; s++) {
@@ -415,7 +415,7 @@ static Status check_sources(const Loader *loader) {
     return ST_OK;
 }
 
-/* Where each row is a line of a plain file, and all of them are read. */
+/* Only if each row is a line of an uncompressed file, and all rows are read. */
 static uint64_t bytes_of_lines(const Dataset *dataset) {
     uint64_t all = 0;
     for (size_t i = 0; i < dataset->n_files; i++) {

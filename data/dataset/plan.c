@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows to look at before a bound on the largest batch is good enough. */
+/* The number of rows to examine before an upper bound on the largest batch is good enough. */
 #define LOOK_AT_MOST 4000000
 
-/* Numbers of random streams beside the epochs' own. */
+/* Numbers of random streams besides those of the epochs. */
 #define SOURCE_STREAM ((uint64_t)1 << 54)
 #define WINDOW_STREAM ((uint64_t)1 << 53)
 
@@ -33,7 +33,7 @@ static bool all_once(const Dataset *dataset) {
 
 static int64_t source_rows(const Dataset *dataset, size_t s) { return (int64_t)(dataset->source_begins[s + 1] - dataset->source_begins[s]); }
 
-/* Where the source's stream of rows stands when the epoch begins. Rounded, so that 0.29 of 100 rows are 29. */
+/* The position in the source's stream of rows at the start of the epoch. Rounded, so that 0.29 of 100 rows are 29. */
 static int64_t stream_start(const Dataset *dataset, size_t s, int64_t epoch) {
     double rows = weight_of(&dataset->sources[s]) * (double)source_rows(dataset, s);
     return (int64_t)floor(rows * (double)epoch + 0.5);
@@ -47,7 +47,8 @@ int64_t data_order_count(const DataOrder *order, int64_t epoch) {
     return count;
 }
 
-/* Row `at` of a source's endless stream. An epoch goes through a source of whole weight from end to end, so its rows need no order of their own. */
+/* Row `at` of a source's endless stream. If the weight is an integer, an epoch takes complete passes over the source, so no order within a pass is
+ * needed. */
 static size_t stream_row(const DataOrder *order, size_t s, int64_t at) {
     const Dataset *dataset = order->dataset;
     int64_t n = source_rows(dataset, s), pass = at / n, row = at % n;
@@ -69,10 +70,10 @@ size_t data_order_at(const DataOrder *order, int64_t epoch, int64_t index) {
         if (index < count) return stream_row(order, s, start + index);
         index -= count;
     }
-    ASSERT(false, "index is %lld behind the end of the epoch", (long long)index);
+    ASSERT(false, "index is %lld past the end of the epoch", (long long)index);
 }
 
-/* Examples of all epochs before this one. */
+/* The number of examples in all earlier epochs. */
 static int64_t count_before(const Dataset *dataset, int64_t epoch) {
     int64_t count = 0;
     for (size_t s = 0; s < dataset->n_sources; s++) count += stream_start(dataset, s, epoch);
@@ -81,7 +82,7 @@ static int64_t count_before(const Dataset *dataset, int64_t epoch) {
 
 size_t data_order_place(const DataOrder *order, int64_t place) {
     const Dataset *dataset = order->dataset;
-    double rows = 0; /* of an epoch on average, so that the first guess is a step off at most */
+    double rows = 0; /* the average over epochs, so that the first guess is off by one step at most */
     for (size_t s = 0; s < dataset->n_sources; s++) rows += weight_of(&dataset->sources[s]) * (double)source_rows(dataset, s);
     int64_t epoch = (int64_t)((double)place / rows);
     while (count_before(dataset, epoch) > place) epoch--;
@@ -97,7 +98,7 @@ enum { WINDOW_BATCHES = 256, WINDOW_LEAST = 1024, WINDOW_MOST = 65536 };
 typedef struct Item {
     int32_t tokens;
     uint32_t place;
-} Item; /* place: in the window's part of the epoch's order */
+} Item; /* place: index in the window's part of the epoch's order */
 typedef struct Bin {
     int64_t room;
     uint32_t number;
@@ -105,8 +106,8 @@ typedef struct Bin {
 typedef struct PackedWindow {
     int64_t number, epoch, n_batches;
     size_t *rows;    /* examples, batch after batch */
-    int64_t *starts; /* of each batch in rows, and the end */
-    Item *items;     /* the rest is for packing */
+    int64_t *starts; /* first row of each batch, and the end */
+    Item *items;     /* the fields below are for packing */
     Bin *open;
     uint32_t *batch_of; /* per item */
 } PackedWindow;
@@ -146,7 +147,7 @@ static int64_t window_rows(const DataPlan *plan) {
     return (int64_t)MIN(MAX(rows, (double)WINDOW_LEAST), (double)WINDOW_MOST);
 }
 
-/* Windows of an epoch are of the same size, so that none is left with a few rows that fill no batch. */
+/* Windows of an epoch have the same size, so that no window has only a few rows that fill no batch. */
 static int64_t window_begin(const DataPlan *plan, int64_t number) { return plan->n_rows * number / plan->n_windows; }
 
 static int longer_item(const void *a, const void *b) {
@@ -155,8 +156,8 @@ static int longer_item(const void *a, const void *b) {
     return (x->place > y->place) - (x->place < y->place);
 }
 
-/* From the longest row to the shortest, each into the batch that it leaves the least room in; the earlier one of two. Batches without room for the
- * shortest are closed. */
+/* From the longest row to the shortest, each goes into the batch that it leaves the least space in; of two, into the earlier one. Batches without
+ * space for the shortest row are closed. */
 static void pack_best(PackedWindow *window, int64_t n, int64_t capacity) {
     int64_t n_open = 0;
     qsort(window->items, (size_t)n, sizeof *window->items, longer_item);
@@ -177,7 +178,7 @@ static void pack_best(PackedWindow *window, int64_t n, int64_t capacity) {
     }
 }
 
-/* As they come. */
+/* Fills batches in the given order. */
 static void pack_next(PackedWindow *window, int64_t n, int64_t capacity) {
     int64_t room = 0;
     window->n_batches = 0;
@@ -191,12 +192,12 @@ static void pack_next(PackedWindow *window, int64_t n, int64_t capacity) {
     }
 }
 
-/* Best-fit makes batches of long rows before those of short ones: their order is drawn anew. */
+/* Best-fit creates batches of long rows before those of short ones, so their order is shuffled. */
 static uint32_t batch_place(const PackedWindow *window, bool shuffle, RngKey key, uint32_t batch) {
     return shuffle ? (uint32_t)rng_permute(key, (uint64_t)window->n_batches, batch) : batch;
 }
 
-/* Rows batch after batch; in a batch they keep the epoch's order. */
+/* Lists the rows batch after batch; in a batch they keep the epoch's order. */
 static void sort_rows(const DataPlan *plan, PackedWindow *window, int64_t n, size_t *in_order) {
     RngKey of_epoch = rng_key(plan->order.seed, RNG_SHUFFLE, WINDOW_STREAM | (uint64_t)window->epoch);
     RngKey key = rng_key(rng_u64(of_epoch, (uint64_t)window->number), RNG_SHUFFLE, 0);
@@ -247,7 +248,7 @@ void data_plan_release(DataPlan *plan) {
     *plan = (DataPlan){.epoch = -1};
 }
 
-/* A batch cannot be filled with less than a row. */
+/* A batch has at least one row. */
 static Status check_lengths(const DataPlan *plan) {
     const Dataset *dataset = plan->order.dataset;
     if (dataset->longest <= plan->batch_tokens) return ST_OK;
@@ -258,12 +259,12 @@ static Status check_lengths(const DataPlan *plan) {
     status_fail(ST_INPUT, "%s: the row has %d tokens, more than the %lld of 'train.batch_tokens'", str_text(&where), (int)dataset_length(dataset, i),
                 (long long)plan->batch_tokens);
     str_release(&where);
-    return status_hint(
-        ST_INPUT, "raise train.batch_tokens to at least %lld, or lower data.max_length with data.truncation: drop, keep_start or keep_end%s",
-        (long long)dataset->longest,
-        dataset->counts.turned ? "; a conversation that is trained turn by turn (data.turns) is one row, and data.max_length is of each of "
-                                 "its answers with what asks for it"
-                               : "");
+    return status_hint(ST_INPUT,
+                       "raise train.batch_tokens to at least %lld, or lower data.max_length with data.truncation: drop, keep_start or keep_end%s",
+                       (long long)dataset->longest,
+                       dataset->counts.turned ? "; a conversation that is trained turn by turn (data.turns) is one row, and data.max_length limits "
+                                                "each of its answers with its prompt"
+                                              : "");
 }
 
 static Status pack_epoch(DataPlan *plan) {
@@ -340,10 +341,10 @@ Status data_plan_batch(DataPlan *plan, int64_t epoch, int64_t batch, size_t **ex
 
 static int64_t steps_of(const DataPlan *plan) { return (plan->n_batches + plan->accumulation - 1) / plan->accumulation; }
 
-/* Every epoch has the same number of batches. */
+/* Whether every epoch has the same number of batches. */
 static bool epochs_alike(const DataPlan *plan) { return plan->batch_tokens == 0 && all_whole(plan->order.dataset); }
 
-/* Where epochs differ in length, their first steps are remembered one after the other. */
+/* If epochs differ in length, the first step of each epoch is stored in order. */
 static Status epoch_start(DataPlan *plan, int64_t epoch, int64_t *first_step) {
     if (epochs_alike(plan)) {
         TRY(load_epoch(plan, epoch));
@@ -377,7 +378,7 @@ Status data_plan_total(DataPlan *plan, double epochs, int64_t *steps) {
     return ST_OK;
 }
 
-/* The epoch that a step falls into, and that epoch's first step. */
+/* The epoch of a step, and that epoch's first step. */
 static Status epoch_of_step(DataPlan *plan, int64_t step, int64_t *epoch, int64_t *first) {
     if (epochs_alike(plan)) {
         TRY(load_epoch(plan, 0));
@@ -434,14 +435,14 @@ static Status search_largest(DataPlan *plan, int64_t steps, size_t **examples, s
     return data_plan_batch(plan, best_epoch, best_batch, examples, n);
 }
 
-/* How often an epoch takes a row at most. */
+/* The largest number of times that an epoch takes a row. */
 static int64_t most_often(const Dataset *dataset) {
     double most = 1;
     for (size_t s = 0; s < dataset->n_sources; s++) most = fmax(most, ceil(weight_of(&dataset->sources[s])));
     return (int64_t)most;
 }
 
-/* The rows of each length are counted, then lengths are walked through from above until the batch is full: that many rows are of `least` tokens or
+/* Counts the rows of each length, then goes through the lengths from the longest until the batch is full: the rows counted have `least` tokens or
  * more. */
 static size_t longest_rows(const DataPlan *plan, const int64_t *of_length, int32_t *least) {
     int64_t rows = 0, tokens = 0;
@@ -455,8 +456,8 @@ static size_t longest_rows(const DataPlan *plan, const int64_t *of_length, int32
     return (size_t)rows;
 }
 
-/* No batch of rows can have more tokens than the longest rows together, each as often as an epoch takes it; one filled by tokens has no more than its
- * limit. */
+/* Upper bound: a batch of rows has at most the tokens of the longest rows together, each as often as an epoch takes it; a batch filled by tokens has
+ * at most its limit. */
 static Status bound_largest(const DataPlan *plan, size_t **examples, size_t *n) {
     const Dataset *dataset = plan->order.dataset;
     int64_t *of_length = calloc((size_t)dataset->longest + 1, sizeof *of_length), often = most_often(dataset);
@@ -467,7 +468,7 @@ static Status bound_largest(const DataPlan *plan, size_t **examples, size_t *n) 
     free(of_length);
     TRY(plan_reserve(examples, wanted));
     *n = 0;
-    for (int longer = 1; longer >= 0; longer--) /* those of `least` tokens fill up what the longer ones leave */
+    for (int longer = 1; longer >= 0; longer--) /* rows of `least` tokens fill the space that longer rows leave */
         for (size_t i = 0; i < dataset->n && *n < wanted; i++) {
             int32_t length = dataset_length(dataset, i);
             bool wants = longer ? length > least : length == least;
@@ -483,7 +484,7 @@ Status data_plan_largest(DataPlan *plan, int64_t steps, size_t **examples, size_
     return few ? search_largest(plan, steps, examples, n) : bound_largest(plan, examples, n);
 }
 
-/* Rows are taken from the longest on, as long as they fit. */
+/* Takes rows from the longest on, as long as they fit. */
 static Status fill_part(const DataPlan *plan, int64_t most_tokens, size_t **examples, size_t *n) {
     const Dataset *dataset = plan->order.dataset;
     int64_t *of_length = calloc((size_t)dataset->longest + 1, sizeof *of_length), left = MAX(most_tokens, dataset->longest),
@@ -491,7 +492,7 @@ static Status fill_part(const DataPlan *plan, int64_t most_tokens, size_t **exam
     if (!of_length) return status_fail(ST_RESOURCE, "out of memory for rows of %lld tokens", (long long)dataset->longest);
     for (size_t i = 0; i < dataset->n; i++) of_length[dataset_length(dataset, i)] += often;
     int64_t wanted = 0;
-    for (int64_t length = dataset->longest; length > 0; length--) { /* counts become how many are taken */
+    for (int64_t length = dataset->longest; length > 0; length--) { /* turns the counts into the number of rows taken */
         of_length[length] = MIN(of_length[length], left / length);
         left -= of_length[length] * length;
         wanted += of_length[length];

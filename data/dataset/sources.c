@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What data.train and data.eval say: files, and how each is read. */
+/* The sources in data.train and data.eval: files, and how each is read. */
 #include "data/formats/formats.h"
 #include "data/formats/row_form.h"
 #include "lib/recipe/rejected.h"
@@ -79,19 +79,19 @@ Status fail_no_valid_row(const char *path, int64_t n_bad, const Failure *first) 
                          (long long)n_bad);
 }
 
-/* ---- rows of all sources, for those who keep them themselves ---- */
+/* ---- rows of all sources, for callers that store them ---- */
 
 typedef struct Reading {
     const SourceReader *reader;
     RowForm *form;
     DataCounts *counts;
     const DataSource *source;
-    int64_t n_read; /* rows of the file in work */
+    int64_t n_read; /* rows of the current file */
     int64_t *n_bad; /* of the source */
     Failure *first;
 } Reading;
 
-/* The failure of a row stands in this thread. json: a text where it could not be parsed */
+/* Handles a row with the failure of this thread. json: a text if it could not be parsed */
 static Status reject(const Reading *reading, const Row *row, const json_t *json) {
     if ((*reading->n_bad)++ == 0) failure_save(reading->first, ST_INPUT);
     return rejected_add(reading->reader->config->rejected, &(RejectedRow){row->file, row->unit, row->line, json}, status_text());

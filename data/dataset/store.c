@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of tokenised rows: written as two files (words, and the table of rows, which is put behind them at the end), then mapped. */
+/* The file of tokenised rows: written as two files (words, and the table of rows, which is appended to the words at the end), then mapped. */
 #include "lib/base/system.h"
 #include "lib/base/work.h"
 #include "data/dataset/store.h"
@@ -17,8 +17,8 @@
 #include <xxhash.h>
 
 #define CHUNK ((size_t)1 << 20)
-#define RESIDENT_LIMIT ((size_t)4 << 20) /* pages looked at before they are given back */
-#define RESIDENT_STEP ((size_t)64 << 10) /* what one look brings in: systems map the neighbourhood too */
+#define RESIDENT_LIMIT ((size_t)4 << 20) /* number of pages read before they are released */
+#define RESIDENT_STEP ((size_t)64 << 10) /* bytes loaded by one page fault: systems load neighbouring pages, too */
 
 static const char magic[16] = "tune rows 2\n\r\x1a";
 typedef struct Head {
@@ -45,7 +45,7 @@ typedef struct Growing {
 } Growing;
 struct StoreWriter {
     Growing words, table;
-    char *folder, *name, *temporary; /* name, temporary: paths; NULL without a name */
+    char *folder, *name, *temporary; /* name, temporary: paths; NULL for an unnamed file */
     XXH3_state_t *hash;              /* of a named file */
     uint64_t written, n_rows;
     int error; /* errno of the first failure */
@@ -55,7 +55,7 @@ struct StoreWriter {
 
 static Status writer_status(const StoreWriter *writer) {
     if (writer->error == 0) return ST_OK;
-    /* A cache that is not there was named wrongly. */
+    /* If the cache's parent folder is missing, the name is probably wrong. */
     if (writer->name && writer->error == ENOENT) return status_errno(ENOENT, "cannot write tokenised rows into '%s'", writer->folder);
     return status_unwritable(writer->error, "cannot write tokenised rows into '%s'", writer->folder);
 }
@@ -92,7 +92,7 @@ static void write_bytes(StoreWriter *writer, const void *bytes, size_t size) {
     writer->written += size;
 }
 
-/* A file that nobody else sees. Where the file system cannot make one without a name, that is taken away at once. */
+/* A file that no other process sees. If the file system cannot create unnamed files, the name is removed at once. */
 static int open_nameless(const char *folder) {
     int fd = -1;
 #ifdef O_TMPFILE
@@ -108,8 +108,8 @@ static int open_nameless(const char *folder) {
     return fd;
 }
 
-/* A name that no other process has, on no machine that shares the folder. The lock says that its writer is alive (see cache.c, which removes what
- * dead ones left); who came in between before it was taken leaves a file without a name. */
+/* A name that no other process uses, on any machine that shares the folder. The lock shows that the writer is alive (see cache.c, which removes files
+ * of dead processes). If another process removes the file before the lock is taken, an unnamed file remains. */
 static int open_named(const char *folder, const char *name, char **temporary) {
     Str path = {0};
     struct stat info;
@@ -204,7 +204,7 @@ static void write_end(StoreWriter *writer, const char *about, size_t about_len) 
     flush(writer, &writer->words);
 }
 
-/* Another process may have done the same in the meantime: its file has the same bytes, and who still reads it keeps it. */
+/* Another process may have written the same file meanwhile: it has the same bytes, and processes that read it keep it. */
 static void put_in_place(StoreWriter *writer) {
     if (writer->error == 0 && file_sync(writer->words.fd) != 0) writer->error = errno;
     if (writer->error == 0 && UNTIL_DONE(rename(writer->temporary, writer->name)) != 0) writer->error = errno;
@@ -266,7 +266,7 @@ static void give_back(const Store *store) { madvise((void *)(uintptr_t)store->da
 
 static void looked_at(const Store *store, size_t bytes) {
     if (store->size <= RESIDENT_LIMIT) return;
-    atomic_size_t *resident = (atomic_size_t *)(uintptr_t)&store->resident; /* a measure of cost only: whoever looks, rows stay the same */
+    atomic_size_t *resident = (atomic_size_t *)(uintptr_t)&store->resident; /* a measure of cost only: rows do not depend on it */
     if (atomic_fetch_add_explicit(resident, bytes, memory_order_relaxed) < RESIDENT_LIMIT) return;
     atomic_store_explicit(resident, 0, memory_order_relaxed);
     give_back(store);
@@ -293,7 +293,7 @@ static Status check_sum(const Store *store) {
     return status;
 }
 
-/* Where table and text are, from the foot. */
+/* Reads the positions of table and text from the foot. */
 static bool find_parts(Store *store) {
     Foot foot;
     memcpy(&foot, store->data + store->size - sizeof foot, sizeof foot);
@@ -308,12 +308,12 @@ static bool find_parts(Store *store) {
 }
 
 static bool ids_fit(const int32_t *ids, size_t n, int64_t vocab_size) {
-    uint32_t largest = 0; /* a negative id is a large one */
+    uint32_t largest = 0; /* a negative id becomes a large one */
     for (size_t i = 0; i < n; i++) largest = MAX(largest, (uint32_t)ids[i]);
     return largest <= INT32_MAX && (vocab_size <= 0 || (int64_t)largest < vocab_size);
 }
 
-/* Runs in order, apart, within the row, and as many tokens as the table says. */
+/* Checks that runs are in order, apart, within the row, and have as many tokens as the table says. */
 static bool runs_fit(const StoreRow *row, const int32_t *runs) {
     int64_t end = 1, trained = 0;
     for (size_t i = 0; i < row->n_runs; i++) {
@@ -325,7 +325,7 @@ static bool runs_fit(const StoreRow *row, const int32_t *runs) {
     return trained == row->trained;
 }
 
-/* Branches in order and apart, behind earlier ones, with no trained token where a text begins. */
+/* Checks that branches are in order and apart, follow their parents, and that no first token of a text is trained. */
 static bool branches_fit(const StoreRow *row, const int32_t *runs) {
     const int32_t *branches = runs + 2 * (size_t)row->n_runs;
     int64_t end = 0;
@@ -355,7 +355,7 @@ static bool row_fits(const Store *store, const StoreRow *row, int64_t vocab_size
 
 static Status check_rows(const Store *store, int64_t vocab_size) {
     for (size_t i = 0; i < store->n; i++) {
-        if (!row_fits(store, &store->rows[i], vocab_size)) return status_fail(ST_INPUT, "its row %zu makes no sense", i + 1);
+        if (!row_fits(store, &store->rows[i], vocab_size)) return status_fail(ST_INPUT, "its row %zu is invalid", i + 1);
         looked_at(store, sizeof(StoreRow) + store_words_count(&store->rows[i]) * sizeof(int32_t));
     }
     return ST_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filters of rows: what is on, verdicts, memory; see filter.h. */
+/* Filters of rows: which are on, verdicts, memory; see filter.h. */
 #include "lib/base/system.h"
 #include "data/filter/filter_kinds.h"
 
@@ -23,7 +23,7 @@ typedef struct Entry {
 typedef struct HashSet {
     XXH128_hash_t *slots;
     size_t n, cap;
-} HashSet; /* all zero: free */
+} HashSet; /* all zero: an empty slot */
 
 struct Filters {
     Arena *arena;
@@ -32,10 +32,10 @@ struct Filters {
     size_t n;
     Entry *entries;
     size_t n_entries, cap_entries;
-    HashSet tasks; /* of remembered instances: the instructions, and the whole prompts */
+    HashSet tasks; /* hashes of remembered instances: the instructions, and the full prompts */
     FilterCounts counts[FILTER_BOTH + 1];
     uint64_t fingerprint;
-    Filters *tried; /* filters with a memory once more, for rows that may yet be dropped; NULL: there are none */
+    Filters *tried; /* second copies of the filters with a memory, for rows on trial; NULL: there are none */
 };
 
 static Status no_memory(void) { return status_errno(ENOMEM, "cannot filter the rows"); }
@@ -58,7 +58,7 @@ double filter_number(const Filter *filter, size_t option) { return filter->optio
 
 /* ---- options ---- */
 
-/* An entry of a map of filters: *on is what it makes of the filter. */
+/* Applies an entry of a map of filters; *on: whether the filter is on now. */
 static Status read_entry(Filter *filter, const Yaml *node, bool *on) {
     const OptionSpec *options = filter->kind->options;
     OptionOwner owner = owner_of(filter);
@@ -92,7 +92,7 @@ static Status check_names(const Yaml *map, const char *file) {
         size_t k = 0;
         while (k < COUNT_OF(kinds) && strcmp(names[k], map->keys[i]) != 0) k++;
         if (k < COUNT_OF(kinds)) continue;
-        option_refuse(&(OptionOwner){"unknown filter", map->keys[i], file}, map->key_lines[i], "there is none of this name");
+        option_refuse(&(OptionOwner){"unknown filter", map->keys[i], file}, map->key_lines[i], "there is no filter of this name");
         return status_hint_nearest(ST_CONFIG, map->keys[i], names, COUNT_OF(names), "there are ");
     }
     return ST_OK;
@@ -100,7 +100,7 @@ static Status check_names(const Yaml *map, const char *file) {
 
 static void hash_more(uint64_t *hash, const void *bytes, size_t n) { *hash = XXH3_64bits_withSeed(bytes, n, *hash); }
 
-/* What an earlier run's memory and verdicts depend on. */
+/* The settings that an earlier run's memory and verdicts depend on. */
 static void add_fingerprint(uint64_t *hash, const Filter *filter) {
     hash_more(hash, filter->kind->name, strlen(filter->kind->name));
     for (size_t i = 0; filter->kind->options && filter->kind->options[i].name; i++) {
@@ -122,7 +122,7 @@ static Status open_filter(Filters *set, const FilterKind *kind) {
     if (of_base) TRY(read_entry(filter, of_base, &on));
     if (own) TRY(read_entry(filter, own, &on));
     if (!on) return ST_OK;
-    set->n++; /* from here on it is closed */
+    set->n++; /* the caller closes it from here on */
     add_fingerprint(&set->fingerprint, filter);
     return kind->open ? kind->open(filter) : ST_OK;
 }
@@ -236,7 +236,7 @@ static XXH128_hash_t prompt_hash(const FilterRow *row) {
     return hash;
 }
 
-/* A row was kept of the same task, with another input. */
+/* Whether a kept row has the same task with another input. */
 static bool of_known_task(const Filters *set, const FilterRow *row) {
     return row->instance && has_hash(&set->tasks, hash_of(row->instruction, TASK)) && !has_hash(&set->tasks, prompt_hash(row));
 }
@@ -247,7 +247,7 @@ static Status remember_task(Filters *set, const FilterRow *row) {
     return add_hash(&set->tasks, prompt_hash(row));
 }
 
-/* The row in `slot` becomes part of every memory of the stage. */
+/* Adds the row in `slot` to every memory of the stage. */
 static Status filter_remember(Filters *set, FilterStage stage, const FilterRow *row, size_t slot) {
     if (!any_memory(set, stage)) return ST_OK;
     TRY(add_entry(set, row));
@@ -265,9 +265,9 @@ static Status filter_remember(Filters *set, FilterStage stage, const FilterRow *
 /* ---- a block of rows ---- */
 
 typedef struct Judged {
-    bool rejected;                        /* by what it is alone, or by a number */
-    FilterMatch matches[COUNT_OF(kinds)]; /* of filters with a memory */
-    size_t measured_by;                   /* filter that a number fell through; n: none */
+    bool rejected;                        /* rejected by its own text, or by a number */
+    FilterMatch matches[COUNT_OF(kinds)]; /* filters with a memory */
+    size_t measured_by;                   /* the filter whose number was out of range; n: none */
 } Judged;
 
 typedef struct Block {
@@ -278,7 +278,7 @@ typedef struct Block {
     size_t n;
     bool remembers; /* rows that are kept */
     Judged judged[FILTER_BLOCK];
-    size_t begins[COUNT_OF(kinds)]; /* rows that each memory had before the block */
+    size_t begins[COUNT_OF(kinds)]; /* size of each memory before the block */
 } Block;
 
 static void reject(FilterVerdict *verdict, Filter *filter, const FilterResult *finding) {
@@ -300,7 +300,7 @@ static bool filter_rejects(const Filter *filter, const FilterRow *row, FilterRes
     return false;
 }
 
-/* The first filter that rejects the row by itself. */
+/* The first filter that rejects the row without comparing it. */
 static void judge_alone(Block *block, size_t r) {
     Filters *set = block->set;
     FilterVerdict *verdict = &block->verdicts[r];
@@ -323,13 +323,12 @@ static Status filter_prepare(Block *block, size_t r) {
     return ST_OK;
 }
 
-/* Whether the row is too much like a remembered one; its likest so far is in matches. */
+/* Whether the row is too similar to a remembered one; its most similar row so far is in matches. */
 static const char *too_much_alike(const Filter *filter, const FilterMatch *match) {
     return match->row == SIZE_MAX ? NULL : filter->kind->memory->rejects(filter, match->score);
 }
 
-/* Up to the first memory that rejects the row: those behind it are not asked any more, unless the row is an instance, of which it is not known yet
- * what counts. */
+/* Stops at the first memory that rejects the row. Instances continue, since it is not yet known which similarities count for them. */
 static void search_before(Block *block, size_t r, int worker) {
     Filters *set = block->set;
     for (size_t i = 0; i < set->n; i++) {
@@ -340,7 +339,7 @@ static void search_before(Block *block, size_t r, int worker) {
     }
 }
 
-/* An instance may yet turn out to be of a task that its block brings: then likeness does not count. */
+/* The task of an instance may still come in its block: then similarity does not count. */
 static bool found_before(const Block *block, size_t r) {
     if (block->rows[r].instance) return false;
     for (size_t i = 0; i < block->set->n; i++)
@@ -348,7 +347,7 @@ static bool found_before(const Block *block, size_t r) {
     return false;
 }
 
-/* The numbers of filter i for the rows that are still in. */
+/* The numbers of filter i for the remaining rows. */
 static Status filter_measure(Block *block, size_t i) {
     Filters *set = block->set;
     Filter *filter = &set->filters[i];
@@ -373,7 +372,7 @@ static Status measure_all(Block *block) {
     return ST_OK;
 }
 
-/* The verdict on a row that is fine by itself; those before it in the block are settled. */
+/* Decides on a row that no filter rejects by itself; earlier rows of the block are decided. */
 static void filter_settle(Block *block, size_t r) {
     Filters *set = block->set;
     FilterVerdict *verdict = &block->verdicts[r];
@@ -416,7 +415,7 @@ static Status filter_fit(Block *block) {
     return ST_OK;
 }
 
-/* The first fault of the rows, with its words: threads have their own. */
+/* The first failure of the rows, with its text, since each thread has its own. */
 typedef struct Fault {
     size_t row;
     Failure failure;
@@ -428,7 +427,7 @@ static void note_fault(Fault *fault, size_t r, Status status) {
     failure_save(&fault->failure, status);
 }
 
-/* Judges rows by themselves and prepares those that are fine, side by side. */
+/* Judges rows by themselves, in parallel, and prepares those that pass. */
 static Status look_at_rows(Block *block) {
     Fault fault = {.row = SIZE_MAX};
     int n = (int)block->n;
@@ -498,9 +497,9 @@ Status filters_run(Filters *set, FilterStage stage, const FilterRow *rows, size_
     return ST_OK;
 }
 
-/* ---- rows that may yet be dropped ---- */
+/* ---- rows on trial ---- */
 
-/* The filters that have a memory, with the same options and nothing in it. */
+/* Makes copies of the filters with a memory: the same options, an empty memory. */
 static Status open_tried(Filters *set) {
     Filters *tried = calloc(1, sizeof *tried);
     if (!tried || !(tried->arena = arena_new(0))) {
@@ -522,14 +521,14 @@ static Status open_tried(Filters *set) {
     return ST_OK;
 }
 
-/* What a row is like among those that were tried before it. */
+/* Compares a row with the rows tried before it. */
 static void filter_join_verdicts(const Filters *set, const FilterVerdict *tried, FilterVerdict *verdict) {
     double scores[FILTER_MOST];
     memcpy(scores, verdict->scores, sizeof scores);
     for (size_t i = 0; i < set->tried->n; i++)
         for (size_t k = 0; k < set->n; k++)
             if (set->filters[k].kind == set->tried->filters[i].kind)
-                scores[k] = fmax(scores[k], tried->scores[i]); /* of a number and NaN the number */
+                scores[k] = fmax(scores[k], tried->scores[i]); /* the larger; NaN counts as missing */
     if (!tried->kept) *verdict = *tried;
     memcpy(verdict->scores, scores, sizeof scores);
 }
@@ -584,7 +583,7 @@ Status filters_remember_file(Filters *set, FilterStage stage, const char *path) 
     return status;
 }
 
-/* ---- what is written ---- */
+/* ---- output ---- */
 
 void filter_write_rejected(const FilterRow *row, const FilterVerdict *verdict, Str *line) {
     JsonWriter w = {.text = *line};
@@ -618,14 +617,14 @@ bool filter_help_at(size_t i, FilterHelp *help) {
 }
 
 static void write_option(const OptionSpec *option, bool first, Str *text) {
-    str_printf(text, "      %-14s  %s", option->name, option->help); /* two spaces make an entry of a list */
+    str_printf(text, "      %-14s  %s", option->name, option->help); /* two spaces start an entry of a list */
     if (option->kind == OPTION_BOOL)
         str_printf(text, " (%s)", option->value != 0 ? "true" : "false");
     else if (option->kind == OPTION_STRING)
         str_printf(text, "%s%s (%s)", option->choices ? "; " : "", option->choices ? option->choices : "", option->text ? option->text : "null");
     else if (option->kind != OPTION_STRINGS)
         str_printf(text, " (%g)", option->value);
-    str_printf(text, "%s\n", first ? "; what a value alone sets" : "");
+    str_printf(text, "%s\n", first ? "; set by a value alone" : "");
 }
 
 void filters_write_help(Str *text) {

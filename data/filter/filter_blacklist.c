@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* blacklist: instructions with words for what a model of text cannot do. The lists are self-instruct's and Alpaca's (stanford_alpaca,
+/* blacklist: instructions with words for tasks that a text model cannot do. The lists are those of self-instruct and Alpaca (stanford_alpaca,
  * generate_instruction.py); as there, whole words in any case. */
 #include "data/filter/filter_kinds.h"
 
@@ -9,15 +9,14 @@ enum { WORDS, STARTS, PRESET, ON };
 static const OptionSpec options[] = {
     [WORDS] = {"words", OPTION_STRINGS, .help = "words or phrases, instead of the preset's"},
     [STARTS] = {"starts", OPTION_STRINGS, .help = "what an instruction must not start with, instead of the preset's"},
-    [PRESET] = {"preset", OPTION_STRING, .text = "self-instruct", .choices = "self-instruct|alpaca",
-                .help = "lists that are meant where none are given"},
-    [ON] = {"on", OPTION_STRING, .text = "instruction", .choices = FILTER_FIELDS, .help = "where they are looked for"},
+    [PRESET] = {"preset", OPTION_STRING, .text = "self-instruct", .choices = "self-instruct|alpaca", .help = "default lists"},
+    [ON] = {"on", OPTION_STRING, .text = "instruction", .choices = FILTER_FIELDS, .help = "where to look for them"},
     {0},
 };
 
 static const char *const self_instruct[] = {"image", "images", "graph", "graphs", "picture", "pictures", "file",
                                             "files", "map",    "maps",  "draw",   "plot",    "go to"};
-static const char *const alpaca[] = {"video", "audio", "music", "flowchart", "diagram"}; /* these as well */
+static const char *const alpaca[] = {"video", "audio", "music", "flowchart", "diagram"}; /* extra phrases */
 static const char *const program_start[] = {"Write a program"};
 
 typedef struct Phrase {
@@ -27,7 +26,7 @@ typedef struct Phrase {
 typedef struct Phrases {
     Phrase *items;
     size_t n, n_words;
-} Phrases; /* the first n_words anywhere, the others at the start */
+} Phrases; /* the first n_words match anywhere, the others at the start */
 
 static Status add_phrases(Filter *filter, Phrases *phrases, const char *const *list, size_t n, const char *form) {
     for (size_t i = 0; i < n; i++) {
@@ -60,7 +59,7 @@ static void filter_blacklist_close(Filter *filter) {
 
 static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || (uint8_t)c >= 128; }
 
-/* As a word: nothing of a word before or behind it, unless the phrase itself ends in something else or in a character of other scripts. */
+/* Matches complete words: no word character precedes or follows, unless the phrase itself ends in another character or one of another script. */
 static bool has_phrase(const Str *text, const Str *phrase) {
     for (const char *at = text->data; at && phrase->len && (at = strstr(at, phrase->data)); at++) {
         const char *end = at + phrase->len;
@@ -88,7 +87,7 @@ static bool filter_blacklist_rejects(const Filter *filter, const FilterRow *row,
 }
 
 const FilterKind filter_kind_blacklist = {.name = "blacklist",
-                                          .help = "instructions with words for what a model of text cannot do (image, file, draw, ...)",
+                                          .help = "instructions with words for tasks that a text model cannot do (image, file, draw, ...)",
                                           .argument = "[WORD, ...]",
                                           .stage = FILTER_PROMPT,
                                           .options = options,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* decontaminate: rows that share n words in a row with a text of evaluation (13, as GPT-3's authors took: arXiv 2005.14165, appendix C), whatever
- * column it stands in; case and punctuation aside. A text of evaluation with fewer words counts as a whole, unless it is very short. What many of its
- * rows share is wording of the task, and tells nothing. */
+/* decontaminate: rows that share a run of n words with a text of evaluation (13, as in GPT-3: arXiv 2005.14165, appendix C), in any column; case and
+ * punctuation are ignored. An evaluation text with fewer words is compared in full, unless it is very short. Runs that many evaluation rows share are
+ * boilerplate of the task, and are ignored. */
 #include "data/filter/filter_kinds.h"
 #include "data/filter/word_grams.h"
 
@@ -13,28 +13,28 @@ enum { FILES, NGRAM, LEAST };
 static const OptionSpec options[] = {
     [FILES] = {"files", OPTION_STRINGS, .help = "files of evaluation, rows of any columns"},
     [NGRAM] = {"n", OPTION_WHOLE, .value = WORD_GRAM, .low = 2, .high = 63, .help = "words in a row"},
-    [LEAST] = {"min", OPTION_WHOLE, .value = 8, .low = 1, .high = 63, .help = "fewest words of a text that counts as a whole"},
+    [LEAST] = {"min", OPTION_WHOLE, .value = 8, .low = 1, .high = 63, .help = "fewest words of a text that is compared in full"},
     {0},
 };
-enum { COMMON = 10 }; /* rows of evaluation that share a gram, and a tenth of them: wording */
+enum { COMMON = 10 }; /* a gram shared by so many evaluation rows, and by a tenth of them, is boilerplate */
 
 typedef struct Item {
     const char *id, *text;
-} Item; /* a row of evaluation; text: the string with most words */
+} Item; /* an evaluation row; text: its longest string in words */
 typedef struct Gram {
     uint64_t hash;
     uint32_t item, last, n;
-} Gram; /* n: rows that have it, 0 = free; item, last: the first and last of them */
+} Gram; /* n: number of rows that contain it, 0 = empty slot; item, last: the first and last of them */
 typedef struct GramTable {
     Gram *slots;
     size_t n, cap;
 } GramTable;
 typedef struct Grams {
-    GramTable grams, rows; /* rows: hashes of whole ones, to leave out those that are there twice */
+    GramTable grams, rows; /* rows: hashes of full rows, to skip repeated ones */
     Item *items;
     size_t n_items, cap_items;
     uint64_t lengths; /* bit L: there are grams of L words */
-    Words words;      /* of the text at hand */
+    Words words;      /* of the current text */
 } Grams;
 
 static Status no_memory(void) { return status_errno(ENOMEM, "cannot keep the rows of evaluation"); }
@@ -58,7 +58,7 @@ static bool make_room(GramTable *table) {
     return true;
 }
 
-/* One more row of evaluation that has it. */
+/* Counts one more evaluation row that contains the gram. */
 static bool count_gram(GramTable *table, uint64_t hash, uint32_t item) {
     if (!make_room(table)) return false;
     Gram *slot = gram_slot(table, hash);
@@ -105,7 +105,7 @@ static Status add_text(Reading *reading, Slice text) {
     return words_each_gram(grams->words.hashes, n_words, length, add_gram, grams) ? ST_OK : no_memory();
 }
 
-/* Every string of the row, wherever it stands. */
+/* Visits every string of the row, at any depth. */
 static Status each_string(Reading *reading, const json_t *value, Status (*call)(Reading *reading, Slice text)) {
     const char *key;
     json_t *item;

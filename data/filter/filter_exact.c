@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exact: the same text as a row before, case, white space, the form of quotes and of Unicode characters, and full stops, ! and ? at the end aside;
- * what is given with the question, such as tools, must be the same to the byte. Both are compared by 128 bits of hash. */
+/* exact: the same text as an earlier row, ignoring case, white space, forms of quotes and of Unicode characters, and final full stops, ! and ?; other
+ * input of the question, such as tools, must be the same to the byte. Both are compared by 128-bit hashes. */
 #include "data/filter/filter_kinds.h"
 
 #include <errno.h>
@@ -11,14 +11,15 @@
 enum { ON };
 static const OptionSpec options[] = {
     [ON] = {"on", OPTION_STRING, .text = "prompt", .choices = FILTER_FIELDS,
-            .help = "what must differ; with a prompt count its system message, its tools and earlier turns, with a row labels and reasoning as well"},
+            .help = "what must differ: a prompt includes its system message, its tools and earlier turns; a row also "
+                    "includes labels and reasoning"},
     {0},
 };
 
 typedef struct Known {
     XXH128_hash_t hash;
     size_t row;
-} Known; /* row + 1; 0: free */
+} Known; /* row + 1; 0: empty slot */
 typedef struct Texts {
     Known *slots;
     size_t n, cap;
@@ -39,7 +40,7 @@ static void filter_exact_close(Filter *filter) {
     free(texts);
 }
 
-/* The same question is another one under another system message, with other tools or turns before; and a row is another one with another label. */
+/* The same question differs under another system message, or with other tools or earlier turns; and a row with another label is another row. */
 static uint64_t surroundings(const FilterRow *row, const char *on) {
     const Slice parts[] = {row->system, row->context, row->rest};
     size_t n = strcmp(on, "completion") == 0 ? 0 : strcmp(on, "row") == 0 ? 3 : 2;
@@ -104,13 +105,12 @@ static Status filter_exact_remember(Filter *filter, size_t slot) {
 
 static const FilterMemory memory = {
     .prepare = filter_exact_prepare, .search = filter_exact_search, .rejects = filter_exact_alike, .remember = filter_exact_remember};
-const FilterKind filter_kind_exact = {
-    .name = "exact",
-    .help = "rows that are the same as one before; case, white space, kinds of quotes, and . ! ? at the end make no difference",
-    .argument = "true",
-    .on = true,
-    .stage = FILTER_PROMPT,
-    .options = options,
-    .open = filter_exact_open,
-    .close = filter_exact_close,
-    .memory = &memory};
+const FilterKind filter_kind_exact = {.name = "exact",
+                                      .help = "rows that equal an earlier one, ignoring case, white space, kinds of quotes, and . ! ? at the end",
+                                      .argument = "true",
+                                      .on = true,
+                                      .stage = FILTER_PROMPT,
+                                      .options = options,
+                                      .open = filter_exact_open,
+                                      .close = filter_exact_close,
+                                      .memory = &memory};

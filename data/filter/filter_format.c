@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* format: a regular expression (PCRE2, Unicode) that must be found in the answer, or in the prompt. ^ and $ are line ends only with (?m). */
+/* format: a regular expression (PCRE2, Unicode) that must match somewhere in the answer, or in the prompt. ^ and $ match line ends only with (?m). */
 #include "data/filter/filter_kinds.h"
 #include "lib/base/log.h"
 #include "lib/base/regex.h"
@@ -15,7 +15,7 @@ static const OptionSpec options[] = {
 
 typedef struct Patterns {
     Regex *patterns[2];
-    atomic_size_t undecided; /* texts on which one of them took too many steps */
+    atomic_size_t undecided; /* number of texts on which one of them took too many steps */
 } Patterns;
 
 static Status filter_format_open(Filter *filter) {
@@ -43,16 +43,16 @@ static void filter_format_close(Filter *filter) {
     for (size_t i = 0; patterns && i < 2; i++) regex_free(patterns->patterns[i]);
 }
 
-/* NULL, or what is wrong with the text. */
+/* The reason to reject the text; NULL: none. */
 static const char *judge(Patterns *patterns, size_t which, Slice text) {
     RegexResult result = regex_find(patterns->patterns[which], text, 0, 0, NULL);
     if (result == REGEX_FOUND) return NULL;
     if (result == REGEX_UNDECIDED) {
         atomic_fetch_add(&patterns->undecided, 1);
-        return which == PROMPT ? "whether the prompt has the form that is asked for takes too many steps to tell"
-                               : "whether the answer has the form that is asked for takes too many steps to tell";
+        return which == PROMPT ? "whether the prompt matches the required form takes too many steps to tell"
+                               : "whether the answer matches the required form takes too many steps to tell";
     }
-    return which == PROMPT ? "the prompt does not have the form that is asked for" : "the answer does not have the form that is asked for";
+    return which == PROMPT ? "the prompt does not match the required form" : "the answer does not match the required form";
 }
 
 static bool filter_format_rejects(const Filter *filter, const FilterRow *row, FilterResult *finding) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ifd: instruction-following difficulty (arXiv 2308.12032, equation 4): the answer's mean loss behind its prompt over its mean loss by itself. Near
- * or above 1 the prompt is of no help to the answer: they do not belong together. Near 0 there is nothing to learn. With `of: perplexity` the ratio
- * of perplexities (arXiv 2402.00530). */
+/* ifd: instruction-following difficulty (arXiv 2308.12032, equation 4): the answer's mean loss given its prompt, divided by its mean loss without it.
+ * Near or above 1 the prompt does not help to predict the answer: they do not belong together. Near 0 there is nothing to learn. With `of:
+ * perplexity` it is the ratio of perplexities (arXiv 2402.00530). */
 #include "data/filter/filter_kinds.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@ enum { HIGH, LOW, OF };
 static const OptionSpec options[] = {
     [HIGH] = {"max", OPTION_NUMBER, .value = 1, .low = 0, .high = 1e9, .help = "largest ratio that is kept"},
     [LOW] = {"min", OPTION_NUMBER, .value = 0, .low = 0, .high = 1e9, .help = "least ratio that is kept"},
-    [OF] = {"of", OPTION_STRING, .text = "loss", .choices = "loss|perplexity", .help = "what the ratio is of"},
+    [OF] = {"of", OPTION_STRING, .text = "loss", .choices = "loss|perplexity", .help = "quantity of the ratio"},
     {0},
 };
 

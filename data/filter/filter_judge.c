@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* judge: a score from 1 to 10 that a judge gives, by a rubric. Without a judge the row's own number `judge` counts. */
+/* judge: a score from 1 to 10 that a judge gives by a rubric. Without a judge the row's own number `judge` is used. */
 #include "data/filter/filter_kinds.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@ enum { LEAST, RUBRIC };
 static const OptionSpec options[] = {
     [LEAST] = {"min", OPTION_NUMBER, .value = 7, .low = 1, .high = 10, .help = "least score that is kept"},
     [RUBRIC] = {"rubric", OPTION_STRING, .text = "accuracy 0-3, relevance 0-2, clarity 0-2, usefulness 0-3",
-                .help = "what the judge is to look at"}, /* synthetic-data-kit's points */
+                .help = "the text that the judge rates"}, /* the criteria of synthetic-data-kit */
     {0},
 };
 
@@ -19,7 +19,7 @@ static Status filter_judge_measure(Filter *filter, const FilterRow *rows, size_t
         values[i] = rows[i].judge;
         if (isnan(values[i]))
             return status_hint(status_fail(ST_INPUT, "filter 'judge': row '%s' has no number 'judge'", rows[i].id ? rows[i].id : "?"),
-                               "it stands in a column 'judge', in 'scores' or in 'provenance'");
+                               "it is read from a column 'judge', from 'scores' or from 'provenance'");
     }
     return ST_OK;
 }

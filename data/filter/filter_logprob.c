@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* logprob: a band for the mean log-probability of an answer's tokens under a model: below it is noise or another language, above it the model knows
- * it by heart. */
+/* logprob: limits for the mean log-probability of an answer's tokens under a model: below them it is noise or another language, above them the model
+ * knows it by heart. */
 #include "data/filter/filter_kinds.h"
 
 enum { LOW, HIGH };
@@ -23,7 +23,7 @@ static const char *out_of_range(const Filter *filter, double value) {
 }
 
 const FilterKind filter_kind_logprob = {.name = "logprob",
-                                        .help = "answers outside of a band of mean log-probability under a model",
+                                        .help = "answers whose mean log-probability under a model is out of range",
                                         .argument = "X",
                                         .stage = FILTER_ANSWER,
                                         .options = options,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* minhash: near-duplicates by the Jaccard similarity of their shingles, estimated (minhash.h). Shingles are runs of characters (as they are after
- * folding: any script) or of words. */
+/* minhash: near-duplicates by the estimated Jaccard similarity of their shingles (minhash.h). Shingles are runs of characters (after folding, of any
+ * script) or of words. */
 #include "data/filter/filter_kinds.h"
 #include "data/filter/minhash.h"
 
@@ -11,7 +11,7 @@
 
 enum { THRESHOLD, NGRAM, UNIT, PERMUTATIONS, ON };
 static const OptionSpec options[] = {
-    [THRESHOLD] = {"threshold", OPTION_NUMBER, .value = 0.8, .low = 0.1, .high = 1, .help = "similarity from which on a row is rejected"},
+    [THRESHOLD] = {"threshold", OPTION_NUMBER, .value = 0.8, .low = 0.1, .high = 1, .help = "similarity at or above which a row is rejected"},
     [NGRAM] = {"n", OPTION_WHOLE, .value = 5, .low = 1, .high = 64, .help = "characters or words of a shingle"},
     [UNIT] = {"unit", OPTION_STRING, .text = "characters", .choices = "characters|words", .help = "what n counts"},
     [PERMUTATIONS] = {"permutations", OPTION_WHOLE, .value = 128, .low = 16, .high = 4096,
@@ -28,7 +28,7 @@ typedef struct Sketches {
 } Sketches;
 
 static Status filter_minhash_open(Filter *filter) {
-    enum { SEED = 1 }; /* datasketch's: signatures have no need of the recipe's seed */
+    enum { SEED = 1 }; /* datasketch's default: signatures do not need the recipe's seed */
     Sketches *sketches = filter->state = calloc(1, sizeof *sketches);
     filter->info.stage = filter_on(filter->options[ON].text);
     if (!sketches) return status_errno(ENOMEM, "cannot compare rows");
@@ -47,13 +47,13 @@ static void filter_minhash_close(Filter *filter) {
 
 static uint32_t hash(const char *bytes, size_t n) { return (uint32_t)(XXH3_64bits(bytes, n) >> 32); }
 
-/* Every n characters; a shorter text is one shingle. shingles: room for as many as the text has bytes. */
+/* Every run of n characters; a shorter text is one shingle. shingles: space for as many as the text has bytes. */
 static size_t character_shingles(const Str *text, size_t n, uint32_t *shingles) {
     size_t count = 0, end = 0;
     for (size_t k = 0; k < n && end < text->len; k++) do
             end++;
         while (end < text->len && ((uint8_t)text->data[end] & 0xC0) == 0x80);
-    for (size_t begin = 0;; end++, begin++) { /* both go on by one character */
+    for (size_t begin = 0;; end++, begin++) { /* both advance by one character */
         shingles[count++] = hash(text->data + begin, end - begin);
         if (end >= text->len) return count;
         while (end + 1 < text->len && ((uint8_t)text->data[end + 1] & 0xC0) == 0x80) end++;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a model says of answers: their losses behind their prompts and by themselves; for filters logprob and ifd. */
+/* Losses of answers under a model, with and without their prompts; for filters logprob and ifd. */
 #include "data/filter/filter_kinds.h"
 #include "data/formats/formats.h"
 #include "data/formats/row_form.h"
@@ -14,7 +14,7 @@ Status filter_model_open(Filter *filter) {
     return status_hint(filter_refuse(filter, 0, "it needs a model with a tokenizer"), "tune data filter has --model DIR");
 }
 
-/* A form that training does not take, as self-instruct's seeds are: prompt, line end and answer. */
+/* A form that training does not read, such as self-instruct's seeds: prompt, line end and answer. */
 static Status encode_texts(const FilterConfig *config, const FilterRow *row, Encoding *encoding) {
     Str room = {0}, prompt = {0}, completion = {0};
     Slice asked = filter_field(row, "prompt", &room);
@@ -28,7 +28,7 @@ static Status encode_texts(const FilterConfig *config, const FilterRow *row, Enc
     return status;
 }
 
-/* As training reads the row: public forms as ours, plain texts by data.as, conversations by the template. */
+/* Reads the row as training does: public forms are converted, plain texts follow data.as, conversations use the template. */
 static Status filter_model_encode(const FilterConfig *config, const FilterRow *row, Encoding *encoding) {
     DataConfig data = {.chat = config->chat, .as = config->as ? config->as : "auto", .system = config->system, .turns = "auto"};
     RowForm form = row_form(&data, ROWS_AS_EXAMPLES);
@@ -53,14 +53,15 @@ typedef struct Answer {
     double *logprobs, *alone_logprobs;
 } Answer;
 
-/* Of the answer's own: an end that training puts behind it is none of its words, and on a model that was never trained so the least likely of all. */
+/* Only tokens of the answer itself count: the end that training appends is none of its words, and is the least likely of all on a model that was not
+ * trained this way. */
 static bool is_word(const Filter *filter, const Encoding *whole, size_t t) {
     int32_t id = whole->ids.data[t];
     const Chat *chat = filter->config->chat;
     return whole->labels.data[t] != LABEL_NONE && id != tokenizer_eos(filter->config->tokenizer) && !(chat && id == chat_end_of_turn(chat));
 }
 
-/* The answer's tokens, behind BOS where the tokenizer begins texts with it. */
+/* The answer's tokens, after BOS if the tokenizer begins texts with it. */
 static void list_alone(const Filter *filter, Answer *answer) {
     const Tokenizer *tokenizer = filter->config->tokenizer;
     if (tokenizer_adds_bos(tokenizer) && tokenizer_bos(tokenizer) >= 0) ids_push(&answer->alone, tokenizer_bos(tokenizer));
@@ -68,8 +69,8 @@ static void list_alone(const Filter *filter, Answer *answer) {
         if (is_word(filter, &answer->whole, t)) ids_push(&answer->alone, answer->whole.ids.data[t]);
 }
 
-/* Means over the same tokens: the first of an answer by itself has no probability unless BOS stands before it. */
-static void mean_losses(const Filter *filter, const Answer *answer, double *behind, double *alone) {
+/* Means over the same tokens: the first token of an answer without its prompt has no probability unless BOS precedes it. */
+static void mean_losses(const Filter *filter, const Answer *answer, double *prompted, double *alone) {
     bool skip = alone && !(tokenizer_adds_bos(filter->config->tokenizer) && tokenizer_bos(filter->config->tokenizer) >= 0);
     double sum = 0, sum_alone = 0;
     size_t n = 0, n_alone = 0;
@@ -79,11 +80,11 @@ static void mean_losses(const Filter *filter, const Answer *answer, double *behi
         skip = false;
     }
     for (size_t t = 1; alone && t < answer->alone.n; t++) sum_alone -= answer->alone_logprobs[t], n_alone++;
-    *behind = n ? sum / (double)n : (double)NAN;
+    *prompted = n ? sum / (double)n : (double)NAN;
     if (alone) *alone = n_alone ? sum_alone / (double)n_alone : (double)NAN;
 }
 
-/* What stands before nothing, or behind nothing, has no loss, or nothing to compare it with. */
+/* A row without an answer has no loss, and one without a prompt has nothing to compare it with. */
 static bool has_losses(const FilterRow *row, bool alone) { return row->completion.data && (!alone || row->instruction.data); }
 
 typedef struct Scored {
@@ -91,7 +92,7 @@ typedef struct Scored {
     size_t n, cap;
 } Scored;
 
-/* ends: of texts that lie one behind the other, each of which is scored by itself; empty: it is one. */
+/* ends: of concatenated texts, which are scored separately; empty: it is one text. */
 static Status push_row(Scored *scored, const Ids *ids, const Ids *ends, Arena *arena, double **logprobs) {
     size_t n = ends && ends->n ? ends->n : 1, begin = 0;
     if (!(*logprobs = arena_alloc(arena, (ids->n + 1) * sizeof **logprobs))) return ST_RESOURCE;
@@ -122,11 +123,11 @@ static Status score_answers(Filter *filter, const FilterRow *rows, size_t n, Ans
     return status;
 }
 
-Status filter_model_losses(Filter *filter, const FilterRow *rows, size_t n, double *behind, double *alone) {
+Status filter_model_losses(Filter *filter, const FilterRow *rows, size_t n, double *prompted, double *alone) {
     Arena *arena = arena_new(0);
     Answer *answers = calloc(n + 1, sizeof *answers);
     Status status = arena && answers ? score_answers(filter, rows, n, answers, alone != NULL, arena) : status_errno(ENOMEM, "cannot score the rows");
-    for (size_t r = 0; status == ST_OK && r < n; r++) mean_losses(filter, &answers[r], &behind[r], alone ? &alone[r] : NULL);
+    for (size_t r = 0; status == ST_OK && r < n; r++) mean_losses(filter, &answers[r], &prompted[r], alone ? &alone[r] : NULL);
     for (size_t r = 0; answers && r < n; r++) {
         encoding_release(&answers[r].whole);
         ids_release(&answers[r].alone);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filters that look at one row and have few or no options, side by side.
+/* Filters that look at one row and have few or no options.
  *
- * - empty: nothing is asked, or nothing answers it. A row that is a text alone asks for nothing.
+ * - empty: the prompt or the answer is empty. A row that is a single text has no prompt.
  * - length: characters of the prompt and of the answer.
- * - punctuation_start: instructions whose first character is ASCII punctuation (Python's string.punctuation), as self-instruct has it.
- * - ascii_start: instructions whose first character is not ASCII, as self-instruct has it: mostly other languages.
- * - colon_end: an input or an answer that ends with a colon has lost what should follow it; self-instruct's rule for instances.
- * - equal: the answer repeats the input, or the whole of what was asked; case, white space and quotes aside. */
+ * - punctuation_start: instructions whose first character is ASCII punctuation (Python's string.punctuation), as in self-instruct.
+ * - ascii_start: instructions whose first character is not ASCII, as in self-instruct: mostly other languages.
+ * - colon_end: an input or an answer that ends with a colon lacks the part that should follow; self-instruct's rule for instances.
+ * - equal: the answer repeats the input, or the full prompt; case, white space and quotes are ignored. */
 #include "data/filter/filter_kinds.h"
 
 #include <ctype.h>

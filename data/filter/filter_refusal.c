@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* refusal: answers that decline, or speak of being a model. Some phrases count anywhere, others only where an answer begins: "I cannot" may well be
- * part of a story. A prompt is one only where it begins by declining what assistants are asked for: a teacher's reply in the place of a prompt. */
+/* refusal: answers that decline, or talk about being a model. Some phrases count anywhere, others only at the start of an answer: "I cannot" may
+ * well be part of a story. A prompt is rejected only if it begins by declining a task of an assistant: then a teacher refused instead of writing a
+ * prompt. */
 #include "data/filter/filter_kinds.h"
 
 #include <string.h>
@@ -8,7 +9,7 @@
 enum { PHRASES, WITHIN };
 static const OptionSpec options[] = {
     [PHRASES] = {"phrases", OPTION_STRINGS, .help = "more phrases, looked for anywhere"},
-    [WITHIN] = {"within", OPTION_WHOLE, .value = 120, .low = 0, .high = 1e9, .help = "bytes in which an apology counts as the beginning"},
+    [WITHIN] = {"within", OPTION_WHOLE, .value = 120, .low = 0, .high = 1e9, .help = "bytes at the start in which an apology counts"},
     {0},
 };
 
@@ -111,7 +112,7 @@ static const char *const beginning[] = {
     "as a responsible ai",
     "as an ethical ai",
     "as a helpful and harmless",
-    /* Other languages, folded as text_fold does. */
+    /* Other languages, folded by text_fold. */
     "es tut mir leid, aber",
     "tut mir leid, aber",
     "ich kann dir dabei nicht",
@@ -167,7 +168,7 @@ static const char *const beginning[] = {
     "お答えできません",
 };
 
-/* "I cannot", and behind it, with a few words between at most, what an assistant is there for. */
+/* "I cannot", followed, with a few words between at most, by a task of an assistant. */
 static const char *const inability[] = {
     "i cannot ",
     "i can't ",
@@ -212,7 +213,7 @@ static const char *const duties[] = {
     "facilitate", "carry out",  "proceed with", "continue with", "do that",    "do this",    "give you",     "give advice", "give inst",
     "offer ",     "write that", "write this",   "write content", "share that", "share this", "share inform",
 };
-/* Of a prompt only what a user would hardly say: nobody is refused who cannot create an account. */
+/* In a prompt, only phrases that a user would hardly write: "I cannot create an account" is a valid prompt. */
 static const char *const duties_of_prompts[] = {
     "help you",
     "help with",
@@ -262,7 +263,7 @@ static const char *const duties_of_prompts[] = {
     "write that",
     "write this",
 };
-/* What may come before it where a prompt begins. */
+/* Words that may precede it at the start of a prompt. */
 static const char *const openings[] = {
     "i'm sorry, but ",   "i am sorry, but ",          "i'm sorry, ",           "i am sorry, ",
     "i'm sorry. ",       "i'm very sorry, but ",      "sorry, but ",           "sorry, ",
@@ -274,17 +275,17 @@ static const char *const openings[] = {
 
 enum { WORDS_BETWEEN = 32 }; /* bytes of "I cannot in good conscience provide ..." */
 
-/* Where one of the phrases ends that the text begins with; NULL: it begins with none. */
-static const char *behind(const char *text, const char *const *phrases, size_t n) {
+/* The end of the phrase that the text begins with; NULL: none. */
+static const char *after_phrase(const char *text, const char *const *phrases, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (text_starts_with(text, phrases[i])) return text + strlen(phrases[i]);
     return NULL;
 }
 
-/* Whether one of the duties begins with the text, or with a word a little behind, in the same sentence. */
+/* Whether the text begins with one of the duties, or has one a few words later in the same sentence. */
 static bool has_duty(const char *text, const char *const *phrases, size_t n) {
     for (const char *at = text; *at && at - text < WORDS_BETWEEN && !strchr(".!?;:", *at); at++)
-        if ((at == text || at[-1] == ' ') && behind(at, phrases, n)) return true;
+        if ((at == text || at[-1] == ' ') && after_phrase(at, phrases, n)) return true;
     return false;
 }
 
@@ -295,7 +296,7 @@ static bool says(const char *text, const char *phrase, size_t within) {
 
 static bool declines(const char *text, size_t within) {
     for (const char *at = text; *at && (size_t)(at - text) <= within; at++) {
-        const char *rest = at == text || at[-1] == ' ' ? behind(at, inability, COUNT_OF(inability)) : NULL;
+        const char *rest = at == text || at[-1] == ' ' ? after_phrase(at, inability, COUNT_OF(inability)) : NULL;
         if (rest && has_duty(rest, duties, COUNT_OF(duties))) return true;
     }
     return false;
@@ -316,10 +317,10 @@ static bool is_refusal(const Filter *filter, const char *text) {
     return found;
 }
 
-/* A teacher that was asked for a prompt and declined. */
+/* A teacher declined to write a prompt. */
 static bool prompt_is_refusal(const char *text) {
-    for (const char *next; (next = behind(text, openings, COUNT_OF(openings)));) text = next;
-    const char *rest = behind(text, inability, COUNT_OF(inability));
+    for (const char *next; (next = after_phrase(text, openings, COUNT_OF(openings)));) text = next;
+    const char *rest = after_phrase(text, inability, COUNT_OF(inability));
     return rest && has_duty(rest, duties_of_prompts, COUNT_OF(duties_of_prompts));
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* repetition: what a model writes that got into a loop. Score: 1 - different n-grams / all n-grams of the words; and a character that is repeated
- * without end. */
+/* repetition: output of a model that got into a loop. Score: 1 - different n-grams / all n-grams of the words; also finds one character repeated many
+ * times. */
 #include "data/filter/filter_kinds.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static const OptionSpec options[] = {
     [MOST] = {"max", OPTION_NUMBER, .value = 0.5, .low = 0, .high = 1, .help = "largest share of n-grams that stood there before"},
     [NGRAM] = {"n", OPTION_WHOLE, .value = 3, .low = 1, .high = 64, .help = "words of an n-gram; texts with fewer than 8 of them pass"},
     [RUN] = {"run", OPTION_WHOLE, .value = 48, .low = 0, .high = 1e9,
-             .help = "most times that a letter, digit or sign comes in a row (rules of dashes and the like aside); 0 = any"},
+             .help = "most repetitions in a row of a letter, digit or sign (lines of dashes and the like do not count); 0 = no limit"},
     [ON] = {"on", OPTION_STRING, .text = "completion", .choices = FILTER_FIELDS, .help = "which text"},
     {0},
 };
@@ -28,7 +28,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The hashes of n words each; words are hashed into `grams` first, which has room for all of them. */
+/* The hashes of n words each; words are hashed into `grams` first, which has space for all of them. */
 static double repeated_share(Slice text, size_t n, uint64_t *grams) {
     size_t n_words = 0, different = 1;
     Slice word;
@@ -71,7 +71,7 @@ static bool filter_repetition_rejects(const Filter *filter, const FilterRow *row
     if (finding->score > filter_number(filter, MOST))
         finding->what = "it repeats itself";
     else if (text.data && run > 0 && (double)longest_run(text) > run)
-        finding->what = "one character comes again and again";
+        finding->what = "one character is repeated too often";
     free(grams);
     str_release(&room);
     str_release(&folded);

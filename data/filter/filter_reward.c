@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reward: what rewards give an answer; those of `tune rl` are handed in by the program. Without them the row's own number `reward` counts. */
+/* reward: the rewards of an answer; the program passes in those of `tune rl`. Without them the row's own number `reward` is used. */
 #include "data/filter/filter_kinds.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ static Status filter_reward_measure(Filter *filter, const FilterRow *rows, size_
         values[i] = rows[i].reward;
         if (isnan(values[i]))
             return status_hint(status_fail(ST_INPUT, "filter 'reward': row '%s' has no number 'reward'", rows[i].id ? rows[i].id : "?"),
-                               "it stands in a column 'reward', in 'scores' or in 'provenance'");
+                               "it is read from a column 'reward', from 'scores' or from 'provenance'");
     }
     return ST_OK;
 }

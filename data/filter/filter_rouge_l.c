@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rouge_l: rows whose prompt is too much like a seed or a row that was kept, by ROUGE-L's F: self-instruct's and Alpaca's filter, exactly (rouge.h).
- * Texts without a-z and 0-9 are like none. */
+/* rouge_l: rows whose prompt is too similar to a seed or a kept row, by ROUGE-L's F; exactly the filter of self-instruct and Alpaca (rouge.h). Texts
+ * without a-z and 0-9 are similar to none. */
 #include "data/filter/filter_kinds.h"
 #include "data/filter/rouge.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of all formats as filters see them, and rows as lines. */
+/* Converts rows of all formats to FilterRow, and rows to lines. */
 #include "data/formats/conversation.h"
 #include "data/filter/filter_kinds.h"
 
@@ -39,7 +39,7 @@ static Status extend(Arena *arena, Slice more, Slice *text) {
     return ST_OK;
 }
 
-/* Columns as they are, whatever they hold: a name and JSON with sorted keys in each line. A list may be kept as text; an empty one is none. */
+/* Columns of any type: a name and JSON with sorted keys on each line. A list may be stored as text; an empty one counts as missing. */
 static Status add_columns(const json_t *row, const char *const *names, size_t n, Arena *arena, Slice *text) {
     Str lines = {0};
     for (size_t i = 0; i < n; i++) {
@@ -56,12 +56,12 @@ static Status add_columns(const json_t *row, const char *const *names, size_t n,
     return status;
 }
 
-/* The turns of one side of a conversation, with a blank line between. */
+/* The turns of one side of a conversation, joined with a blank line. */
 typedef struct Side {
     Str text;
     struct Place {
         size_t begin, len;
-    } * words; /* n_words: of turns that say something, or call nothing either */
+    } * words; /* n_words: number of turns with text, or without any call */
     size_t n, n_words;
 } Side;
 
@@ -92,7 +92,7 @@ static void append_json(const json_t *json, Str *lines) {
     free(written);
 }
 
-/* What a message says beside its words and calls, such as its reasoning or that it is not trained. */
+/* Other parts of a message than its words and calls, such as its reasoning or that it is not trained. */
 static void append_marks(const json_t *message, Str *lines) {
     static const char *const known[] = {"role", "content", "tool_calls"};
     json_t *marks = json_copy((json_t *)(uintptr_t)message);
@@ -101,14 +101,13 @@ static void append_marks(const json_t *message, Str *lines) {
     json_decref(marks);
 }
 
-/* What a conversation's messages become. */
+/* The parts that a conversation's messages are sorted into. */
 typedef struct Turns {
     Side asked, answered;
     Str system, context, rest;
 } Turns;
 
-/* User turns are what is asked, assistants' turns what answers it; turns of tools, and answers before the last one, are part of what the question
- * stands in. */
+/* User turns are the question, assistant turns the answer; tool turns, and answers before the last one, are part of the question's context. */
 static void read_turn(const json_t *message, bool first, bool last, Turns *turns) {
     const char *role = json_string_value(json_object_get(message, "role"));
     bool user = strcmp(role, "user") == 0, answer = strcmp(role, "assistant") == 0;
@@ -130,7 +129,7 @@ static Status keep_turns(Arena *arena, const Turns *turns, FilterRow *row) {
     return turns->answered.n > 0 ? keep_answers(arena, &turns->answered, row) : ST_OK;
 }
 
-/* question: no message of it is the answer. */
+/* question: none of its messages is the answer. */
 static Status read_turns(const json_t *normal, bool question, Arena *arena, FilterRow *row) {
     Turns turns = {0};
     size_t n = json_array_size(normal);
@@ -165,7 +164,7 @@ static Status from_column(const json_t *json, const char *key, Arena *arena, Fil
     return status;
 }
 
-/* Of preferences in this form the answer stands beside the conversation, as one turn. */
+/* In preferences of this form the answer is a single turn in a separate column. */
 static Status from_sharegpt(const json_t *json, Arena *arena, FilterRow *row) {
     json_t *turns = NULL, *all = NULL, *messages = NULL, *chosen = json_object_get(json, "chosen");
     Status status = row_list(json, json_object_get(json, "conversations") ? "conversations" : "conversation", &turns);
@@ -199,13 +198,13 @@ static Status from_pair(const json_t *json, const char *answer, Arena *arena, Fi
     return ST_OK;
 }
 
-/* As in ultrafeedback_binarized, where the prompt's text stands in the conversation that answers it. */
+/* As in ultrafeedback_binarized, where the conversation with the answer repeats the prompt's text. */
 static bool holds_prompt(const json_t *answers) {
     const char *role = json_string_value(json_object_get(json_array_get(answers, 0), "role"));
     return role && strcmp(role, "assistant") != 0;
 }
 
-/* Alpaca's columns; self-instruct's seeds have instances with input and output, of which the first is taken. */
+/* Alpaca's columns; self-instruct's seeds have instances with input and output; the first is used. */
 static Status from_instruction(const json_t *json, Arena *arena, FilterRow *row) {
     static const char *const rounds[] = {"history"};
     const json_t *instances = json_object_get(json, "instances"), *first = json_array_get(instances, 0);
@@ -252,8 +251,7 @@ double row_number(const json_t *row, const char *key) {
     return (double)NAN;
 }
 
-/* self-instruct judges the likeness of tasks, which are one line, before they have inputs; in the user's turn an input follows behind a blank line.
- */
+/* self-instruct compares tasks, which are one line, before they have inputs; in the user's turn an input follows after a blank line. */
 static void split_task(const json_t *json, FilterRow *row) {
     const char *preset = json_string_value(json_object_get(json_object_get(json, "provenance"), "preset"));
     if (!preset || strcmp(preset, "self-instruct") != 0) return;
@@ -282,7 +280,7 @@ Status filter_row_read(const json_t *json, Arena *arena, FilterRow *row) {
 
 /* ---- writing ---- */
 
-/* A real stays one: readers with types see a float. */
+/* A real number stays one, so that readers with types see a float. */
 static void write_real(double value, Str *line) {
     size_t from = line->len;
     str_append_double(line, value);
@@ -323,7 +321,7 @@ static void write_value(const json_t *value, Str *line) {
     }
 }
 
-/* Numbers and escapes as they are: a string holds no line end, so all of them stand between values. */
+/* Numbers and escapes stay unchanged: strings contain no line end, so all line ends are between values. */
 void filter_row_write(const FilterRow *row, Str *line) {
     Slice text = row->text;
     if (!text.data) {

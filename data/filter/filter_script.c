@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* script: the share of letters that are of one script, such as Latin, Cyrillic, Han or Arabic, by Unicode's property of that name: a cheap sign of
- * the language. Texts without letters pass. */
+/* script: the share of letters of one script, such as Latin, Cyrillic, Han or Arabic, by Unicode's script property: a cheap test of the language.
+ * Texts without letters pass. */
 #include "data/filter/filter_kinds.h"
 #include "lib/base/regex.h"
 
@@ -48,7 +48,7 @@ static void filter_script_close(Filter *filter) {
     regex_free(patterns->script);
 }
 
-/* Characters that the pattern's runs cover. A run takes no steps back, so it is always decided. */
+/* Counts the characters in the pattern's matches. A run never backtracks, so the match is always decided. */
 static size_t covered(const Regex *pattern, Slice text) {
     RegexMatch match;
     size_t n = 0;
@@ -72,7 +72,7 @@ static bool filter_script_rejects(const Filter *filter, const FilterRow *row, Fi
 }
 
 const FilterKind filter_kind_script = {.name = "script",
-                                       .help = "texts in which too few letters are of a script",
+                                       .help = "texts with too few letters of a script",
                                        .argument = "SCRIPT",
                                        .stage = FILTER_PROMPT,
                                        .options = options,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The best and most different rows within a budget: greedy, with gains that are worked out again only where they may still be the largest (Minoux
- * 1978: a gain never grows). */
+/* Selects the best and most diverse rows of a given number: greedy, with lazy evaluation, since a gain never grows (Minoux 1978): only gains that may
+ * still be the largest are recomputed. */
 #include "data/filter/filter_kinds.h"
 #include "lib/base/work.h"
 
@@ -17,7 +17,7 @@ typedef struct Term {
 typedef struct Candidate {
     double gain;
     size_t row, seen;
-} Candidate; /* seen: chosen rows that its gain knows of */
+} Candidate; /* seen: number of chosen rows that its gain accounts for */
 typedef struct TypeRoom {
     const char *name;
     size_t rows, room;
@@ -27,20 +27,20 @@ typedef struct TypeRoom {
 typedef struct Selection {
     const SelectRow *rows;
     size_t n;
-    uint64_t *slots;   /* hash of a word; 0: free */
+    uint64_t *slots;   /* hash of a word; 0: empty slot */
     uint32_t *numbers; /* its term */
     size_t cap_slots;
-    uint32_t *documents; /* by term: rows that have it */
+    uint32_t *documents; /* by term: number of rows that contain it */
     size_t n_terms, cap_terms;
-    Term *terms; /* of all rows */
+    Term *terms; /* total over all rows */
     size_t n_all, cap_all, *begins;
     TypeRoom *types;
     size_t n_types;
-    bool pooled; /* types without a quota share one room */
+    bool pooled; /* types without a quota share the rest */
     size_t pool;
     uint32_t *type_of; /* by row */
     double *likeness;  /* by row: largest cosine with a chosen one so far */
-    float *dense;      /* by term: the row at hand */
+    float *dense;      /* by term: the current row */
     Candidate *heap;
     size_t n_heap;
 } Selection;
@@ -98,7 +98,7 @@ static int by_term(const void *a, const void *b) {
     return (x->term > y->term) - (x->term < y->term);
 }
 
-/* The words of a row, each once with how often it is there. */
+/* The words of a row, each once with its count. */
 static bool count_words(Selection *s, Slice text, Str *folded) {
     size_t begin = s->n_all, end = begin;
     Slice word;
@@ -168,7 +168,7 @@ static size_t type_number(Selection *s, const char *name) {
     return s->n_types++;
 }
 
-/* One row after the other, in turn: those with fewer rows leave theirs to the others. */
+/* Deals rows to the types in turn: types with fewer rows leave theirs to the others. */
 static void share_evenly(Selection *s, size_t left) {
     for (bool any = true; left > 0 && any;) {
         any = false;
@@ -182,7 +182,7 @@ static void share_evenly(Selection *s, size_t left) {
     }
 }
 
-/* By largest remainders, of equals the first type. */
+/* By largest remainders; the first type of equals. */
 static void share_proportionally(Selection *s, size_t left) {
     size_t all = 0, given = 0;
     for (size_t i = 0; i < s->n_types; i++) all += s->types[i].fixed ? 0 : s->types[i].rows;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Texts as filters look at them; see filter_kinds.h. */
+/* Text functions for filters; see filter_kinds.h. */
 #include "data/filter/filter_kinds.h"
 
 #include <stdlib.h>
@@ -33,7 +33,7 @@ FilterStage filter_on(const char *field) { return strcmp(field, "completion") ==
 
 /* ---- characters ---- */
 
-/* One character of the text, U+FFFD for a byte that is none. */
+/* One character of the text, U+FFFD for an invalid byte. */
 static size_t next_character(Slice text, size_t at, uint32_t *c) {
     size_t used = utf8_decode(text.data + at, text.len - at, c);
     if (used > 0) return used;
@@ -59,7 +59,7 @@ static bool is_alone(uint32_t c) {
            (c >= 0x20000 && c <= 0x323AF) || (c >= 0x0E00 && c <= 0x0EFF) || (c >= 0x1780 && c <= 0x17FF) || (c >= 0x1000 && c <= 0x109F);
 }
 
-/* A run of characters for which `belongs` is `wanted`, or one that stands alone. */
+/* A run of characters for which `belongs` is `wanted`, or a single character of those scripts. */
 static bool next_run(Slice text, size_t *at, bool (*belongs)(uint32_t c), bool wanted, Slice *word) {
     uint32_t c;
     size_t used;
@@ -124,7 +124,7 @@ static void append_character(Str *out, uint32_t c, bool *space) {
     str_append_n(out, bytes, utf8_encode(c, bytes));
 }
 
-/* The same of ASCII alone, which most texts are; out has room. */
+/* The same for ASCII only, as most texts are; out has enough space. */
 static void fold_ascii(Slice text, Str *out) {
     char *to = out->data;
     for (size_t i = 0; i < text.len; i++) {

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* valid_json: answers must be JSON. Fences around it (```json ... ```) are fine unless they are told not to be. */
+/* valid_json: answers must be JSON. Fences around it (```json ... ```) are allowed by default. */
 #include "data/filter/filter_kinds.h"
 
 #include <string.h>
 
 enum { KEYS, FENCED };
 static const OptionSpec options[] = {
-    [KEYS] = {"keys", OPTION_STRINGS, .help = "what the object must have; without any, any JSON object or list will do"},
-    [FENCED] = {"fenced", OPTION_BOOL, .value = 1, .help = "it may stand between ``` fences"},
+    [KEYS] = {"keys", OPTION_STRINGS, .help = "keys that the object must have; without any, every JSON object or list is valid"},
+    [FENCED] = {"fenced", OPTION_BOOL, .value = 1, .help = "it may be between ``` fences"},
     {0},
 };
 
-/* What stands between fences, if the text begins and ends with them. */
+/* The text between fences, if the text begins and ends with them. */
 static Slice without_fences(Slice text) {
     const char *line = text.len > 6 && memcmp(text.data, "```", 3) == 0 ? memchr(text.data, '\n', text.len) : NULL;
     if (!line || memcmp(text.data + text.len - 3, "```", 3) != 0 || line + 4 > text.data + text.len) return text;

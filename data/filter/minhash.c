@@ -11,13 +11,13 @@
 typedef struct BandSlot {
     uint64_t key;
     uint32_t last;
-} BandSlot; /* last: number + 1 of the newest signature with this band; 0: free */
+} BandSlot; /* last: index + 1 of the newest signature with this band; 0: empty slot */
 
 struct MinHash {
     size_t k, bands, rows;
     uint64_t *multiply, *add; /* h(x) = (multiply x + add) >> 32 of 32-bit x: 2-universal (Dietzfelbinger 1996) */
     uint32_t *signatures;     /* n x k */
-    uint32_t *before;         /* n x bands: number + 1 of the next older signature with the same band */
+    uint32_t *before;         /* n x bands: index + 1 of the next older signature with the same band */
     size_t n, cap;
     BandSlot *slots;
     size_t n_slots, cap_slots;

@@ -9,8 +9,8 @@
 
 /* ---- words ---- */
 
-/* The letter or digit that a character is in lower case; 0: it stands between words. Of all others only KELVIN SIGN and I WITH DOT ABOVE have an
- * ASCII letter as (the first of) their lower case. */
+/* The letter or digit that a character is in lower case; 0: it separates words. The only other characters whose lower case is (or begins with) an
+ * ASCII letter are KELVIN SIGN and I WITH DOT ABOVE. */
 static char word_letter(const char *text, size_t len, size_t *used) {
     uint8_t c = (uint8_t)text[0];
     *used = 1;
@@ -38,7 +38,7 @@ static bool next_word(Slice text, size_t *at, Str *word) {
 
 /* ---- F ---- */
 
-/* In the package's order of operations, so that the bits are the same. */
+/* In the package's order of operations, so that the result is the same to the bit. */
 static double f_measure(size_t lcs, size_t n, size_t m) {
     if (lcs == 0) return 0;
     double precision = (double)lcs / (double)n, recall = (double)lcs / (double)m;
@@ -78,9 +78,8 @@ Status rouge_l(Slice a, Slice b, double *f) {
     return row ? ST_OK : status_fail(ST_RESOURCE, "out of memory to compare texts of %zu and %zu words", n, m);
 }
 
-/* ---- the index ----
- * The second time a word stands in a text counts as another word (a "mark": word and how many-th), so that words in common are counted by how many
- * marks are. For each mark there is the list of texts that have it. */
+/* ---- the index ---- A repeated word of a text counts as another word: a "mark" is a word and its occurrence number, so the number of common words
+ * is the number of common marks. Each mark has the list of texts that contain it. */
 
 typedef struct List {
     uint32_t *texts;
@@ -89,14 +88,14 @@ typedef struct List {
 typedef struct Slot {
     uint64_t key;
     uint32_t value;
-} Slot; /* value: number + 1; 0: free */
+} Slot; /* value: number + 1; 0: empty slot */
 typedef struct Table {
     Slot *slots;
     size_t n, cap;
 } Table;
 
 struct RougeIndex {
-    Table words, marks;    /* words: by the hash of their letters, which are compared; marks: by word and count */
+    Table words, marks;    /* words: by the hash of their letters, which are compared; marks: by word and occurrence */
     Str letters;           /* of all words, each ended by NUL */
     size_t *letters_begin; /* by word */
     size_t n_words, cap_words;
@@ -107,13 +106,13 @@ struct RougeIndex {
     size_t n_all, cap_all;
     size_t *begins; /* n_texts + 1 */
     size_t n_texts, cap_texts;
-    uint32_t *times; /* by word: how often it was seen in the text at hand */
+    uint32_t *times; /* by word: occurrences in the current text so far */
     Str word;
 };
 
 static Status no_memory(void) { return status_errno(ENOMEM, "cannot keep the words of all rows"); }
 
-/* Room for one more of n things of `size` bytes. */
+/* Makes space for another of n items of `size` bytes. */
 static bool rouge_grow(void *array, size_t *cap, size_t n, size_t size) {
     return n < *cap || array_grow(array, cap, n + 1, size, "words of all rows") == ST_OK;
 }
@@ -135,7 +134,7 @@ static bool table_double(Table *table) {
     return true;
 }
 
-/* The number of a word; SIZE_MAX without memory. */
+/* The number of a word; SIZE_MAX if out of memory. */
 static size_t word_number(RougeIndex *index, const Str *word) {
     uint64_t key = XXH3_64bits(word->data, word->len);
     if (!table_double(&index->words)) return SIZE_MAX;
@@ -154,7 +153,7 @@ static size_t word_number(RougeIndex *index, const Str *word) {
     return index->n_words++;
 }
 
-/* The number of a mark that is there; UINT32_MAX when no text has it. */
+/* The number of an existing mark; UINT32_MAX if no text has it. */
 static uint32_t mark_find(const RougeIndex *index, int32_t word, uint32_t time) {
     uint64_t key = mix64((uint64_t)(uint32_t)word << 32 | time); /* a bijection: equal keys are equal marks */
     if (index->marks.cap == 0) return UINT32_MAX;
@@ -267,11 +266,11 @@ typedef struct Mark {
     uint32_t mark, n_texts;
 } Mark;
 struct RougeWorker {
-    uint32_t *rows;  /* by word: which row of bits says where it stands in the text searched for, + 1; 0: nowhere */
+    uint32_t *rows;  /* by word: index + 1 of the row of bits with the word's positions in the searched text; 0: not in the text */
     uint32_t *times; /* by word */
     size_t cap_words;
-    uint16_t *common;  /* by text: marks in common so far */
-    uint32_t *touched; /* texts where it is not 0 */
+    uint16_t *common;  /* by text: number of common marks so far */
+    uint32_t *touched; /* texts with a count above 0 */
     size_t cap_texts, n_touched;
     uint64_t *bits, *rest; /* a row of bits for each different word of the text; the state of the LCS */
     Mark *marks;
@@ -320,7 +319,7 @@ Status rouge_worker_fit(RougeWorker *worker, const RougeIndex *index, const Roug
     return room ? ST_OK : no_memory();
 }
 
-/* Longest common subsequence of the text whose bits are laid out (n words, w words of bits each) and another one. */
+/* Longest common subsequence of the text in the bit rows (n words, w machine words of bits each) and another one. */
 static size_t lcs_one(const RougeWorker *worker, size_t n, const int32_t *other, size_t m) {
     uint64_t rest = ~(uint64_t)0;
     for (size_t i = 0; i < m; i++) {
@@ -352,7 +351,7 @@ static size_t lcs_many(RougeWorker *worker, size_t n, const int32_t *other, size
     return lcs;
 }
 
-/* Where each word stands in the text. */
+/* Sets the bits for the positions of each word. */
 static void lay_out(RougeWorker *worker, const int32_t *words, size_t n) {
     size_t w = (n + 63) / 64;
     uint32_t rows = 0;
@@ -382,8 +381,8 @@ static size_t list_marks(const RougeIndex *index, RougeWorker *worker, const int
     return n_marks;
 }
 
-/* Whether a text of m words that has at most `common` words in common can be better than the best. The margin is far above rounding; equal ones are
- * looked at. */
+/* Whether a text of m words with at most `common` common words can be better than the best. The margin is far above rounding errors; equal ones are
+ * compared. */
 static bool may_be_better(const RougeBest *best, size_t common, size_t n, size_t m) {
     return 2 * (double)common >= best->f * (double)(n + m) * (1 - 1e-12);
 }
@@ -395,7 +394,7 @@ static void try_text(const RougeIndex *index, RougeWorker *worker, size_t n, siz
     if (f > best->f || (f == best->f && f > 0 && text < best->text)) *best = (RougeBest){f, text};
 }
 
-/* Counts the texts that have a mark in common; returns the one with the most so far. */
+/* Counts texts that have a mark; returns the one with the most marks so far. */
 static size_t count_mark(RougeWorker *worker, const List *list, size_t leader) {
     for (uint32_t i = 0; i < list->n; i++) {
         uint32_t text = list->texts[i];
@@ -406,13 +405,14 @@ static size_t count_mark(RougeWorker *worker, const List *list, size_t leader) {
     return leader;
 }
 
-/* Goes through the text's marks, rarest first, until no text that has none of them can be better; then through the texts that have one. The leader is
- * compared on the way: a good match found early ends it early. */
+/* Goes through the text's marks, rarest first, until no text without any of them can be better; then compares the texts that have one. The leading
+ * text is compared on the way, since a good match found early ends the search early. */
 static void search_all(const RougeIndex *index, RougeWorker *worker, const int32_t *words, size_t n, RougeBest *best) {
     size_t n_marks = list_marks(index, worker, words, n), done = 0, leader = ROUGE_NONE, tried = ROUGE_NONE;
     worker->n_touched = 0;
     for (; done < n_marks; done++) {
-        size_t left = n_marks - done; /* a text with none of the marks so far has these at most, and is no shorter than what it has */
+        /* upper bound for a text with none of the marks so far, which has at least as many words as the marks that remain */
+        size_t left = n_marks - done;
         if (!may_be_better(best, left, n, left)) break;
         leader = count_mark(worker, &index->lists[worker->marks[done].mark], leader);
         if (leader == tried || leader == ROUGE_NONE) continue;
@@ -426,7 +426,7 @@ static void search_all(const RougeIndex *index, RougeWorker *worker, const int32
     }
 }
 
-/* Few texts are all compared. */
+/* With few texts, all are compared. */
 static void search_some(const RougeIndex *index, RougeWorker *worker, size_t n, size_t from, RougeBest *best) {
     for (size_t text = from; text < index->n_texts; text++) {
         size_t m = index->begins[text + 1] - index->begins[text];
@@ -439,8 +439,8 @@ void rouge_index_best(const RougeIndex *index, RougeWorker *worker, const RougeT
     const int32_t *words = text->words.data;
     size_t n = text->words.n;
     if (n == 0) return;
-    ASSERT(n <= worker->longest && index->n_texts <= worker->cap_texts && index->n_words <= worker->cap_words, "no room: %zu words, %zu texts", n,
-           index->n_texts);
+    ASSERT(n <= worker->longest && index->n_texts <= worker->cap_texts && index->n_words <= worker->cap_words,
+           "out of memory for %zu words, %zu texts", n, index->n_texts);
     lay_out(worker, words, n);
     bool few = from > 0 || index->n_texts <= FEW || n > MOST_COUNTED;
     if (few)

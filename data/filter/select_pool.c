@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows to choose from, as tune data filter and tune data synth gather them. */
+/* The pool of rows to select from, for tune data filter and tune data synth. */
 #include "data/filter/filter.h"
 
 #include <errno.h>
@@ -45,7 +45,7 @@ static Status select_pool_reserve(SelectPool *pool, size_t n) {
     return array_grow(&pool->rows, &pool->cap, n, sizeof *pool->rows, "rows to select among");
 }
 
-/* What rows are compared by: what is asked, or of a row that asks nothing its text. */
+/* The text to compare: the question, or for a row without one its text. */
 static char *compared_text(Arena *arena, const FilterRow *row, size_t *len) {
     Str text = {0};
     str_append_n(&text, row->instruction.data ? row->instruction.data : "", row->instruction.len);

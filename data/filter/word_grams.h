@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs of words, as texts are compared by: decontaminate among files, data check among training and evaluation.
+/* Runs of words, for comparing texts: decontaminate compares files, data check compares training and evaluation.
  *
  *     text_fold(text, &folded);
  *     if (words_add(folded, &words)) words_each_gram(words.hashes, words.n, WORD_GRAM, call, context);
@@ -9,7 +9,7 @@
 
 #include "lib/base/str.h"
 
-enum { WORD_GRAM = 13 }; /* words in a row, as GPT-3's authors took: arXiv 2005.14165, appendix C */
+enum { WORD_GRAM = 13 }; /* number of words in a run, as in GPT-3: arXiv 2005.14165, appendix C */
 
 /* {0} is an empty list; words_release frees it. */
 typedef struct Words {
@@ -20,7 +20,7 @@ typedef struct Words {
 bool words_add(Slice folded, Words *words);
 void words_release(Words *words);
 typedef bool GramCallback(void *context, uint64_t hash);
-/* The hash of every n words in a row, in order; stops where the callback says false, and says so. */
+/* Calls back with the hash of every run of n words; stops and returns false if the callback does. */
 bool words_each_gram(const uint64_t *hashes, size_t n_words, size_t n, GramCallback *call, void *context);
 
 #endif

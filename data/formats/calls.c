@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls of functions and the tools that may be called, in the forms that data has for them: OpenAI's of today and the one before, texts of JSON, and
- * Arrow's structs, whose members are those of all rows. */
+/* Function calls and tools, in the forms found in data: OpenAI's current and older form, JSON as text, and Arrow structs, which have the members of
+ * all rows. */
 #include "data/formats/conversation.h"
 #include "data/formats/message.h"
 
@@ -10,7 +10,7 @@
 
 static json_t *text_json(const json_t *text) { return json_parse(json_string_value(text), json_string_length(text), JSON_REJECT_DUPLICATES, NULL); }
 
-/* A list of {"type": "function", "function": ...} of one call or a list of them. NULL: it is neither. */
+/* A list of {"type": "function", "function": ...} from one call or a list of calls. NULL: it is neither. */
 static json_t *calls_list(json_t *calls) {
     size_t n = json_is_array(calls) ? json_array_size(calls) : json_is_object(calls);
     json_t *list = n > 0 ? json_array() : NULL;
@@ -31,7 +31,7 @@ Status calls_message(const char *text, size_t number, json_t **message) {
     return *message ? ST_OK : status_fail(ST_INPUT, "message %zu is a function_call, but no JSON with 'name' and 'arguments'", number);
 }
 
-/* The older form of one call: {"function_call": {"name", "arguments"}}. */
+/* The older form of a single call: {"function_call": {"name", "arguments"}}. */
 static Status open_function_call(json_t *message, size_t number, RowNotes *notes) {
     json_t *given = json_object_get(message, "function_call");
     if (!given) return ST_OK;
@@ -39,7 +39,7 @@ static Status open_function_call(json_t *message, size_t number, RowNotes *notes
     json_decref(call);
     if (!list) return status_fail(ST_INPUT, "'function_call' of message %zu is no object with 'name' and 'arguments'", number);
     if (json_object_get(message, "tool_calls"))
-        json_decref(list); /* said twice, in both forms */
+        json_decref(list); /* given twice, in both forms */
     else
         json_object_set_new(message, "tool_calls", list);
     json_object_del(message, "function_call");
@@ -47,7 +47,7 @@ static Status open_function_call(json_t *message, size_t number, RowNotes *notes
     return ST_OK;
 }
 
-/* OpenAI's API has arguments as a string of JSON; templates write them themselves and expect the object. */
+/* OpenAI's API has arguments as JSON text; templates serialise them themselves and expect the object. */
 static void open_arguments(json_t *call, RowNotes *notes) {
     json_t *function = json_object_get(call, "function") ? json_object_get(call, "function") : call,
            *arguments = json_object_get(function, "arguments");
@@ -56,7 +56,7 @@ static void open_arguments(json_t *call, RowNotes *notes) {
     if (json_is_object(object))
         json_object_set(function, "arguments", object);
     else
-        row_note(notes, "with a call whose 'arguments' are a text that is no JSON object: it is written as it is");
+        row_note(notes, "with a call whose 'arguments' are a text that is not a JSON object: it is written unchanged");
     json_decref(object);
 }
 
@@ -81,7 +81,7 @@ Status calls_open(json_t *message, size_t number, RowNotes *notes) {
 
 /* ---- tools ---- */
 
-/* Texts among them become the objects that they hold. */
+/* Parses the texts in the list into the objects that they encode. */
 static Status open_texts(json_t *tools, const char *key) {
     for (size_t i = 0; i < json_array_size(tools); i++) {
         const json_t *tool = json_array_get(tools, i);
@@ -96,7 +96,7 @@ static Status open_texts(json_t *tools, const char *key) {
     return ST_OK;
 }
 
-/* OpenAI's form of before has functions alone. */
+/* OpenAI's older form has only functions. */
 static json_t *wrap_functions(const json_t *functions) {
     json_t *tools = json_array();
     for (size_t i = 0; i < json_array_size(functions); i++) {
@@ -157,7 +157,7 @@ static const json_t *function_of(const json_t *entry) {
     return json_is_object(function) ? function : entry;
 }
 
-/* What a tool says of its arguments; NULL: nothing. */
+/* The schema of a tool's arguments; NULL: none. */
 static const json_t *properties_of(const json_t *tool) { return json_object_get(json_object_get(function_of(tool), "parameters"), "properties"); }
 
 /* A property that is null is no schema. */
@@ -167,7 +167,7 @@ static bool null_schema(const json_t *tools) {
     return false;
 }
 
-/* Null for an argument that the function does not have. */
+/* A null for an argument that the function does not have. */
 static bool foreign_null(const json_t *call, const json_t *tools) {
     const json_t *function = function_of(call);
     const char *name = json_string_value(json_object_get(function, "name")), *key;
@@ -189,7 +189,7 @@ static bool null_argument(const json_t *call, const json_t *tools) {
     return holds_null(json_object_get(function_of(call), "arguments"));
 }
 
-/* Whether `visit` is true of any call in the row's conversations. */
+/* Whether `visit` is true for any call in the row's conversations. */
 static bool any_call(const json_t *row, VisitCall *visit, const json_t *tools) {
     const char *key;
     json_t *column;
@@ -203,11 +203,11 @@ static bool any_call(const json_t *row, VisitCall *visit, const json_t *tools) {
     return false;
 }
 
-/* Nulls that only Arrow puts there. */
+/* Nulls that only Arrow can have put there. */
 static bool looks_padded(const json_t *row) {
     json_t *tools = NULL;
     if (null_schema(json_object_get(row, "tools")) || null_schema(json_object_get(row, "functions"))) return true;
-    if (!any_call(row, null_argument, NULL) || row_tools(row, &tools) != ST_OK) return false; /* it is refused where it is rendered */
+    if (!any_call(row, null_argument, NULL) || row_tools(row, &tools) != ST_OK) return false; /* rendering refuses it */
     bool padded = any_call(row, foreign_null, tools);
     json_decref(tools);
     return padded;

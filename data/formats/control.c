@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Control tokens in what people wrote: the words "<|im_end|>" within a message end its turn, as every tokenizer reads them. Here they are counted,
- * and kept as words where data.control_tokens says so: a character that no text has goes in front of them before the template is rendered, and out
- * again behind, where it leaves its place. */
+/* Control tokens within messages: the text "<|im_end|>" in a message ends its turn, since every tokenizer reads it so. Such texts are counted. With
+ * data.control_tokens: text they are kept as plain words: a guard, a character that no text contains, is inserted into them before the template is
+ * rendered, and removed from the rendered text, where its position is recorded. */
 #include "data/formats/conversation.h"
 #include "data/formats/message.h"
 
@@ -15,7 +15,7 @@ void note_controls(const char *text, const Tokenizer *tokenizer, const DataConfi
     size_t begin, end, len = text ? strlen(text) : 0;
     if (!config->notes || config->plain_control || !tokenizer || len == 0) return;
     if (!tokenizer_find_special(tokenizer, text, len, 0, &begin, &end)) return;
-    row_note(config->notes, "with '%.*s' in its words, which becomes the control token; data.control_tokens: text keeps it as words",
+    row_note(config->notes, "with '%.*s' in its text, which becomes the control token; data.control_tokens: text keeps it as plain words",
              (int)(end - begin), text + begin);
 }
 
@@ -38,10 +38,10 @@ void note_text_controls(const char *text, const Tokenizer *tokenizer, const Data
     }
 }
 
-/* Of messages all texts but their roles, which templates ask for. */
+/* In messages, all texts but the roles, which templates compare. */
 static bool is_role(const char *key, bool message) { return message && strcmp(key, "role") == 0; }
 
-/* messages: the value is a list of them. */
+/* messages: the value is a list of messages. */
 static void note_texts(const json_t *value, bool messages, bool message, const Tokenizer *tokenizer, const DataConfig *config) {
     const char *key;
     json_t *item;
@@ -88,7 +88,7 @@ static json_t *guard_object(const json_t *object, bool message, const Tokenizer 
     return own;
 }
 
-/* A new reference: another value where there is a control token in it. */
+/* A new reference: a changed copy if there is a control token in the value. */
 static json_t *guard_value(const json_t *value, bool messages, bool message, const Tokenizer *tokenizer) {
     if (json_is_string(value)) return guard_text(value, tokenizer);
     if (json_is_object(value)) return guard_object(value, message, tokenizer);
@@ -109,7 +109,7 @@ static bool is_written(const Chat *chat, const char *key) {
     return template.len > 0 && memmem(template.data, template.len, key, strlen(key));
 }
 
-/* In the place of the row's own, opened where it is a text. */
+/* Replaces the row's own value; a JSON text is parsed first. */
 static Status guard_column(const char *key, json_t *list, const Tokenizer *tokenizer, const DataConfig *config, json_t *row) {
     if (!list) return ST_OK;
     if (is_written(config->chat, key)) note_texts(list, false, false, tokenizer, config);

@@ -14,7 +14,7 @@ static bool is_something(const json_t *value) {
 }
 static bool is_role(const json_t *message, const char *role) { return role_of(message) && strcmp(role_of(message), role) == 0; }
 
-/* [{"type": "text", "text": ...}, ...] as one string. */
+/* Joins [{"type": "text", "text": ...}, ...] to one string. */
 static Status join_parts(const json_t *parts, size_t number, json_t **content) {
     Str text = {0};
     for (size_t i = 0; i < json_array_size(parts); i++) {
@@ -32,20 +32,20 @@ static Status join_parts(const json_t *parts, size_t number, json_t **content) {
     return *content ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
 }
 
-/* Reasoning goes by three names in data; templates read the first, those of gpt-oss the second. As transformers does: the first that is not null
- * fills them. */
+/* Reasoning has three names in data; templates read the first, those of gpt-oss the second. As in transformers, the first that is not null fills
+ * both. */
 static void fill_reasoning(json_t *message) {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
     json_t *reasoning = NULL;
     for (size_t i = 0; i < COUNT_OF(names) && (!reasoning || json_is_null(reasoning)); i++) reasoning = json_object_get(message, names[i]);
     if (!reasoning || json_is_null(reasoning)) return;
-    json_incref(reasoning); /* one of the two may be where it is held */
+    json_incref(reasoning); /* either of the two may have it */
     json_object_set(message, "reasoning_content", reasoning);
     if (!json_object_get(message, "thinking")) json_object_set(message, "thinking", reasoning);
     json_decref(reasoning);
 }
 
-/* A key that is null is none, as in transformers: templates would write the word, or ask for its length. */
+/* A key that is null counts as missing, as in transformers: otherwise templates would write the word "null", or ask for its length. */
 static void drop_nulls(json_t *message) {
     const char *key;
     json_t *value;
@@ -72,7 +72,7 @@ json_t *messages_for_template(const json_t *messages) {
     return list;
 }
 
-/* Its role as templates know it. */
+/* Sets the role to the name that templates know. */
 static void name_role(json_t *message, const DataConfig *config) {
     const char *given = role_of(message), *role = role_for(config->chat, given);
     if (strcmp(given, role) == 0) return;
@@ -88,8 +88,8 @@ static Status check_message(const json_t *given, size_t number) {
             "a message is {\"role\": \"user\" or \"assistant\", \"content\": ...}, or {\"from\": \"human\" or \"gpt\", \"value\": ...}");
     if (json_contains_nul(given)) return status_fail(ST_INPUT, "message %zu (%s) holds a NUL character", number, role_of(given));
     if (!json_contains_wide(given)) return ST_OK;
-    status_fail(ST_INPUT, "message %zu (%s) holds a number beyond 64 bits, which would not be written as it stands", number, role_of(given));
-    return status_hint(ST_INPUT, "make it a text");
+    status_fail(ST_INPUT, "message %zu (%s) contains a number beyond 64 bits, which would be written with another value", number, role_of(given));
+    return status_hint(ST_INPUT, "write it as a text");
 }
 
 static Status check_content(const json_t *message, size_t number) {
@@ -100,7 +100,7 @@ static Status check_content(const json_t *message, size_t number) {
     return status_hint(ST_INPUT, "a message is {\"role\": ..., \"content\": ...}; data.on_bad_row: skip leaves such rows out");
 }
 
-/* A turn that says nothing but a call, as a text. */
+/* Converts a turn whose text is a call to a message with calls. */
 static Status open_call_turn(json_t **message, size_t number) {
     const char *content = json_string_value(json_object_get(*message, "content"));
     json_t *call;
@@ -143,10 +143,10 @@ Status row_system(const json_t *row, const char **system) {
 void note_idle_system(const json_t *row, const DataConfig *config) {
     const char *system = NULL;
     if (config->notes && row_system(row, &system) == ST_OK && system)
-        row_note(config->notes, "with a column 'system' beside a prompt that is a text: it is left out");
+        row_note(config->notes, "with a column 'system' and a prompt that is a text: the column is ignored");
 }
 
-/* The system message that goes in front: the row's, else the recipe's. */
+/* The system message to insert: the row's, or else the recipe's. */
 static Status front_system(const json_t *messages, const json_t *row, const DataConfig *config, const char **system) {
     const json_t *first = json_array_get(messages, 0);
     const char *role = role_of(first) ? role_known(role_of(first)) : NULL;
@@ -155,7 +155,7 @@ static Status front_system(const json_t *messages, const json_t *row, const Data
     if (!*system && is_something(json_object_get(row, "system"))) row_note(config->notes, "with a column 'system' that is no text: it is left out");
     const char *own = json_string_value(json_object_get(first, "content"));
     if (has_system && *system && (!own || strcmp(own, *system) != 0))
-        row_note(config->notes, "with a system message and another system text in a column of its own: the message is taken");
+        row_note(config->notes, "with a system message and another system text in a separate column: the message is used");
     if (!*system) *system = config->system;
     if (has_system) *system = NULL;
     return ST_OK;
@@ -226,7 +226,7 @@ static Status set_list(json_t *variables, const json_t *row, const char *key) {
     return json_contains_nul(list) ? status_fail(ST_INPUT, "'%s' holds a NUL character", key) : ST_OK;
 }
 
-/* The row's own values for the template: an object, or a text that holds one, as columns of Parquet and CSV do. */
+/* The row's own values for the template: an object, or a text that encodes one, as in columns of Parquet and CSV. */
 static Status set_kwargs(json_t *variables, const json_t *row) {
     static const char key[] = "chat_template_kwargs";
     json_t *value = json_object_get(row, key), *object = NULL;
@@ -246,13 +246,13 @@ static Status set_kwargs(json_t *variables, const json_t *row) {
     return status;
 }
 
-/* 'user', 'assistant', ...: of the first of them. */
+/* 'user', 'assistant', ...: the roles of the first messages. */
 static void list_roles(const json_t *messages, Str *roles) {
     for (size_t i = 0; i < json_array_size(messages) && roles->len < 80; i++)
         str_printf(roles, "%s'%s'", i ? ", " : "", role_of(json_array_get(messages, i)));
 }
 
-/* What a template says of messages that it does not take is about roles: that it has no such one, or another order. */
+/* If a template refuses messages, the reason is a role that it does not know, or the order of roles. */
 static Status conversation_refused(const json_t *messages, const json_t *row) {
     Str roles = {0};
     if (*status_hint_text()) return ST_INPUT;
@@ -282,7 +282,7 @@ Status messages_render(const Chat *chat, const json_t *messages, size_t n, const
 
 /* ---- the template of a model ---- */
 
-/* What the template writes behind an assistant's answer tells the token that ends its turn. */
+/* The text that the template writes after an assistant's answer shows which token ends the turn. */
 static Status find_end_of_turn(Chat *chat, const Tokenizer *tokenizer) {
     static const char answer[] = "Zq7";
     json_t *messages = json_pack("[{s:s, s:s}, {s:s, s:s}]", "role", "user", "content", "a", "role", "assistant", "content", answer);
@@ -305,7 +305,7 @@ static Status find_end_of_turn(Chat *chat, const Tokenizer *tokenizer) {
     chat_rendering_release(&rendering);
     ids_release(&ids);
     ids_release(&offsets);
-    return status == ST_INPUT ? ST_OK : status; /* a template may refuse so short a conversation: then it has no end of turn that we know of */
+    return status == ST_INPUT ? ST_OK : status; /* a template may refuse so short a conversation: then the end of turn is unknown */
 }
 
 Status chat_open(const char *model_dir, const char *adapter, const char *override, const char *now, const Tokenizer *tokenizer, Chat **result) {
@@ -412,7 +412,7 @@ typedef struct Span {
 typedef struct Spans {
     Span *items;
     size_t n;
-    bool broken; /* the template writes a part alone and within the whole in two ways */
+    bool broken; /* the template renders a part alone differently than within the full conversation */
 } Spans;
 
 static size_t common_prefix(const Str *a, const Str *b) {
@@ -429,9 +429,9 @@ static Status not_prefix(const Str *part, const Str *whole, size_t at, size_t n_
     str_append_json(&within, whole->data + from, MIN(whole->len - from, (size_t)(BEFORE + AFTER)));
     status_fail(ST_INPUT, "the chat template is not prefix-preserving: %zu messages alone give %s where the whole conversation has %s", n_messages,
                 str_text(&alone), str_text(&within));
-    status_hint(ST_INPUT,
-                "data.turns: each (tune sft) trains each answer as it is asked for, data.train_on: last the last one, all everything; or take a "
-                "template that marks the answers with {%% generation %%} (model.chat_template)");
+    status_hint(ST_INPUT, "data.turns: each (tune sft) trains each answer after its own prompt, data.train_on: last only the "
+                          "last one, all everything; or use a template that marks the answers with {%% generation %%} "
+                          "(model.chat_template)");
     str_release(&alone);
     str_release(&within);
     return ST_INPUT;
@@ -448,7 +448,7 @@ size_t turn_end(const Chat *chat, const Str *text, size_t begin) {
     return end;
 }
 
-/* The turn of message i: from behind the prompt that asks for it to its end of turn, both checked to be what the whole conversation has. */
+/* The turn of message i: from the end of its generation prompt to its end of turn. Both are checked against the full conversation. */
 static Status find_turn(const Chat *chat, const json_t *messages, size_t i, const json_t *row, const Str *whole, Spans *spans) {
     ChatRendering prompt = {0}, answered = {0};
     Span *span = &spans->items[spans->n++];
@@ -472,7 +472,7 @@ static Status find_turn(const Chat *chat, const json_t *messages, size_t i, cons
     return status;
 }
 
-/* Of the marks that the template made, those of trained messages: one mark belongs to each assistant's message. */
+/* Selects the trained messages from the template's marks; each assistant message has one mark. */
 static Status marked_spans(const json_t *messages, const ChatRendering *whole, const bool *trained, Spans *spans) {
     size_t n_assistants = 0, n_trained = 0, k = 0;
     for (size_t i = 0; i < json_array_size(messages); i++) {
@@ -498,7 +498,7 @@ static Status marked_spans(const json_t *messages, const ChatRendering *whole, c
     return ST_OK;
 }
 
-/* An answer without a word: the model learns to say nothing. */
+/* An answer without words teaches the model to say nothing. */
 static void note_empty(const json_t *message, RowNotes *notes) {
     const char *content = json_string_value(json_object_get(message, "content"));
     bool says = is_something(json_object_get(message, "tool_calls")) || is_something(json_object_get(message, "reasoning_content"));
@@ -509,7 +509,9 @@ static Status no_answer(const json_t *messages) {
     Str roles = {0};
     list_roles(messages, &roles);
     status_fail(ST_INPUT, "no message of the conversation is the assistant's, so there is nothing to train");
-    status_hint(ST_INPUT, "its roles are %s: call the one that answers 'assistant', as gpt, model and bot are; data.train_on: all trains everything",
+    status_hint(ST_INPUT,
+                "its roles are %s: rename the one that answers to 'assistant' (gpt, model and bot are known, too); "
+                "data.train_on: all trains everything",
                 str_text(&roles));
     str_release(&roles);
     return ST_INPUT;
@@ -527,7 +529,7 @@ Status messages_trained(const json_t *messages, size_t n_context, const DataConf
     }
     if (last == n || last < n_context) return no_answer(messages);
     if (last + 1 < n && is_role(json_array_get(messages, n - 1), "user")) {
-        status_fail(ST_INPUT, "the conversation ends with message %zu of the user, which nothing answers", n);
+        status_fail(ST_INPUT, "the conversation ends with message %zu of the user, which has no answer", n);
         return status_hint(ST_INPUT, "expected an assistant's message at the end");
     }
     for (size_t i = 0; i < last && strcmp(train_on, "last") == 0; i++) trained[i] = false;
@@ -551,7 +553,7 @@ static Status find_spans(const json_t *messages, size_t n_context, const json_t 
     return status;
 }
 
-/* data.train_on: all trains everything but the answers that are marked as context. */
+/* data.train_on: all trains everything but answers that are marked as context. */
 static Status find_context(const json_t *messages, const json_t *row, const DataConfig *config, const ChatRendering *whole, Spans *spans) {
     size_t n = json_array_size(messages);
     spans->items = calloc(n, sizeof *spans->items);
@@ -567,7 +569,7 @@ static Status find_context(const json_t *messages, const json_t *row, const Data
             row_note(config->notes, "with a message of role '%s' that is marked as context, which data.train_on: all trains", role_of(message));
         if (trained || (!answer && !marks_are_native(message))) continue;
         if (!answer)
-            return status_fail(ST_INPUT, "message %zu (%s) is marked as context, which only answers can be with data.train_on: all", i + 1,
+            return status_fail(ST_INPUT, "message %zu (%s) is marked as context, but with data.train_on: all only answers can be", i + 1,
                                role_of(message));
         TRY(find_turn(config->chat, messages, i, row, &whole->text, spans));
     }
@@ -576,7 +578,8 @@ static Status find_context(const json_t *messages, const json_t *row, const Data
 
 /* ---- text to tokens ---- */
 
-/* Where a text of a message stands in its turn: `at` and `len` in the rendered text, `lead` bytes into the text; len 0: not as it is. */
+/* The position of a message's text in its turn: `at` and `len` in the rendered text, from byte `lead` of the message's text; len 0: the turn does not
+ * contain it unchanged. */
 typedef struct Words {
     size_t at, len, lead;
 } Words;
@@ -596,7 +599,7 @@ static Words find_words(const Str *text, const Span *span, const json_t *message
     return found ? (Words){(size_t)(found - text->data), len, lead} : (Words){0};
 }
 
-/* As it is in the text without guards. */
+/* As in the text without guards. */
 static void shift_words(const Guards *guards, Words *words) {
     size_t end = guards_shift(guards, words->at + words->len);
     words->at = guards_shift(guards, words->at);
@@ -612,12 +615,12 @@ static void shift_turn(const Guards *guards, Turn *turn) {
 
 static bool is_within(const Words *words, size_t begin, size_t end) { return words->len > 0 && end > words->at && begin < words->at + words->len; }
 
-/* Trained tokens that are none of the message's own words, thoughts or answer: what the template adds to a turn. */
+/* Counts trained tokens that belong to neither the thought nor the answer of the message: what the template adds to a turn. */
 static bool is_templates(const Turn *turn, size_t begin, size_t end) {
     return turn->answer.len > 0 && !is_within(&turn->answer, begin, end) && !is_within(&turn->thought, begin, end);
 }
 
-/* A part of the message that its train_detail keeps out of training. */
+/* Whether the message's train_detail excludes this part from training. */
 static bool is_left_out(const Turn *turn, size_t begin, size_t end) {
     const Words *words = &turn->answer;
     if (!is_within(words, begin, end)) return false;
@@ -625,7 +628,7 @@ static bool is_left_out(const Turn *turn, size_t begin, size_t end) {
     return marks_leave_out(turn->message, words->lead + from, words->lead + to);
 }
 
-/* A token that straddles the border is predicted from what stands before it, so it belongs to the turn. */
+/* A token that straddles the border is predicted from the text before the border, so it belongs to the turn. */
 static void mark_turn(const Turn *turn, const Ids *offsets, Encoding *encoding) {
     bool first = true;
     for (size_t i = 0; i < encoding->ids.n; i++) {
@@ -647,11 +650,11 @@ static void clear_span(const Span *span, const Ids *offsets, Encoding *encoding)
 
 static bool names(Slice template, const char *word) { return memmem(template.data, template.len, word, strlen(word)) != NULL; }
 
-/* Whether the row has what its template never asks for. One that names it may still leave it out, as some do with the reasoning of earlier turns:
- * that is its choice. */
+/* Whether the row has a part that its template never mentions. A template that mentions it may still leave it out, as some do with the reasoning of
+ * earlier turns: that is the template's choice. */
 static bool passes_over(const Chat *chat, const json_t *messages, const json_t *row) {
     json_t *tools = NULL;
-    (void)row_tools(row, &tools); /* a text may hold an empty list; what is none is refused where it is rendered */
+    (void)row_tools(row, &tools); /* a text may encode an empty list; rendering refuses any other text */
     bool has_tools = is_something(tools);
     json_decref(tools);
     Slice template = chat_template_source(chat->template, has_tools);
@@ -665,7 +668,7 @@ static bool passes_over(const Chat *chat, const json_t *messages, const json_t *
     return false;
 }
 
-/* Tokens of a rendered text, which may have guards, with what is trained; with `all` the spans are what is not. */
+/* The tokens of a rendered text, which may have guards, and which of them are trained; with `all` the spans are those that are not trained. */
 static Status encode_turns(const Str *rendered, Turn *turns, size_t n, bool all, bool guarded, const Tokenizer *tokenizer, Encoding *encoding) {
     Ids offsets = {0};
     Guards guards = {0};
@@ -735,7 +738,7 @@ Status encode_question(const json_t *messages, const json_t *row, const DataConf
     size_t n = json_array_size(messages);
     TRY(need_template(config, tokenizer));
     if (n > 0 && is_role(json_array_get(messages, n - 1), "assistant")) n--;
-    if (n == 0) return status_fail(ST_INPUT, "the conversation has nothing to answer");
+    if (n == 0) return status_fail(ST_INPUT, "the conversation has no message to answer");
     json_t *guarded = controls_guard(messages, tokenizer, config), *own = NULL;
     Status status = guarded ? controls_guard_row(row, tokenizer, config, &own) : status_fail(ST_RESOURCE, "out of memory");
     if (status == ST_OK) status = messages_render(config->chat, guarded, n, own, true, &rendering);

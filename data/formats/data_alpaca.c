@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* {"instruction","input","output"} in the words of Stanford's Alpaca (github.com/tatsu-lab/stanford_alpaca, train.py): the output follows "###
- * Response:" directly. A `system` text takes the place of the opening sentence; `history`, a list of [instruction, response], stands before as rounds
- * of the same form. */
+/* {"instruction","input","output"} in the prompt of Stanford's Alpaca (github.com/tatsu-lab/stanford_alpaca, train.py): the output follows "###
+ * Response:" directly. A `system` text replaces the opening sentence; `history`, a list of [instruction, response], comes first as rounds of the same
+ * form. */
 #include "data/formats/formats.h"
 
 static void append_round(const char *instruction, const char *input, Str *text) {
@@ -64,7 +64,7 @@ static Status append_prompt(const json_t *row, const DataConfig *config, Str *pr
     return ST_OK;
 }
 
-/* As data.as makes it of such a row: row_turns.c. */
+/* For data.as: chat, row_turns.c converts such a row. */
 static bool is_turns(const json_t *row) { return json_is_array(json_object_get(row, "prompt")); }
 
 static Status data_alpaca_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {

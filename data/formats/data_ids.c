@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* {"input_ids","labels"}: tokens as they are, nothing is added. Labels stand in place (not shifted), -100 = not trained; without labels every token
- * is trained. What "attention_mask" gives 0 is padding, which is left out: here no batch is padded. */
+/* {"input_ids","labels"}: tokens as given, nothing is added. Labels are in place (not shifted), -100 = not trained; without labels every token is
+ * trained. Tokens with "attention_mask" 0 are padding and are left out, since no batch is padded here. */
 #include "data/formats/formats.h"
 
 #include <string.h>
@@ -19,13 +19,13 @@ static Status read_ids(const json_t *array, const char *key, Ids *ids) {
         json_int_t value = json_integer_value(item);
         if (!json_is_integer(item)) return status_fail(ST_INPUT, "'%s' holds something else than whole numbers at position %zu", key, i);
         if (value < INT32_MIN || value > INT32_MAX)
-            return status_fail(ST_INPUT, "'%s' holds %lld at position %zu, which is no token id", key, (long long)value, i);
+            return status_fail(ST_INPUT, "'%s' has %lld at position %zu, which is not a token id", key, (long long)value, i);
         ids_push(ids, (int32_t)value);
     }
     return ST_OK;
 }
 
-/* Tokens first..end-1 are the row, zeros before and behind them its padding. */
+/* Tokens first..end-1 are the row; zeros before and after them are padding. */
 static Status find_padding(const json_t *mask, size_t n, size_t *first, size_t *end) {
     *first = 0;
     *end = n;
@@ -74,7 +74,7 @@ static Status encode_ids(const json_t *row, const DataConfig *config, const Toke
     return read_row(row, config, encoding);
 }
 
-/* Up to the first token that is trained. */
+/* The tokens before the first trained one. */
 static Status data_ids_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     Encoding encoding = {0};
     size_t n = 0;

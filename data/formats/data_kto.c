@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* {"prompt","completion","label"}: answers that were liked or not. Supervised training takes those that were; the others are kept as context without
- * loss, and counted. */
+/* {"prompt","completion","label"}: answers with a verdict, wanted or not. Supervised training learns the wanted ones; the others are kept as context
+ * without loss, and counted. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
 
@@ -11,7 +11,7 @@ static bool detect_kto(const json_t *row) {
     return pair || ((json_object_get(row, "messages") || json_object_get(row, "conversations")) && json_is_boolean(json_object_get(row, "label")));
 }
 
-/* A whole conversation, of which the last turn was liked or not. */
+/* A full conversation; the label belongs to its last turn. */
 static const DataFormat *conversation_format(const json_t *row) {
     return json_object_get(row, "messages") ? &data_format_messages : json_object_get(row, "conversations") ? &data_format_sharegpt : NULL;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* {"messages": [{"role", "content"}, ...]}: OpenAI's form, rendered by the model's chat template. `tools`, `documents` and `chat_template_kwargs`
- * beside it go to the template. */
+/* {"messages": [{"role", "content"}, ...]}: OpenAI's form, rendered by the model's chat template. The row's `tools`, `documents` and
+ * `chat_template_kwargs` are passed to the template. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* {"prompt","chosen","rejected"}: pairs for preference losses; the prompt may be missing where both are whole conversations or texts with the same
- * beginning, or be the text of a message that both conversations begin with. Supervised training takes the chosen answer. */
+/* {"prompt","chosen","rejected"}: pairs for preference losses. The prompt may be missing if both answers are full conversations, or texts with a
+ * common prefix. It may also be the text of a message that both conversations begin with. Supervised training learns the chosen answer. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* "chosen", or "chosen_messages" as newer files of LLaMA-Factory have it. */
+/* "chosen", or "chosen_messages" as in newer files of LLaMA-Factory. */
 static const json_t *side(const json_t *row, const char *name, const char *other) {
     const json_t *value = json_object_get(row, name);
     return value ? value : json_object_get(row, other);
@@ -15,11 +15,11 @@ static const json_t *side(const json_t *row, const char *name, const char *other
 
 static bool detect_preference(const json_t *row) { return side(row, "chosen", "chosen_messages") && side(row, "rejected", "rejected_messages"); }
 
-/* {"conversations", "chosen": {"from", "value"}}: the conversation is the prompt, and the answer one message. */
+/* {"conversations", "chosen": {"from", "value"}}: the conversation is the prompt, and the answer is one message. */
 static Status encode_turn(const json_t *row, const json_t *chosen, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
     json_t *turns = NULL, *prompt = NULL, *answer = NULL, *one = json_pack("[O]", chosen);
     Status status = one ? row_list(row, "conversations", &turns) : status_fail(ST_RESOURCE, "out of memory");
-    if (status == ST_OK && !turns) status = status_fail(ST_INPUT, "the row lacks 'conversations', which 'chosen' answers");
+    if (status == ST_OK && !turns) status = status_fail(ST_INPUT, "the row lacks 'conversations', the prompt of 'chosen'");
     if (status == ST_OK) status = sharegpt_messages(turns, config->notes, &prompt);
     if (status == ST_OK) status = sharegpt_messages(one, config->notes, &answer);
     if (status == ST_OK) status = encode_answer(row, prompt, answer, config, tokenizer, encoding);
@@ -38,7 +38,7 @@ static size_t same_messages(const json_t *chosen, const json_t *rejected) {
 
 static bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
-/* White space at both ends aside. */
+/* Compares without white space at both ends. */
 static bool same_text(const json_t *a, const json_t *b) {
     const char *x = json_string_value(a), *y = json_string_value(b);
     size_t n = json_string_length(a), m = json_string_length(b);
@@ -49,18 +49,18 @@ static bool same_text(const json_t *a, const json_t *b) {
     return x && y && n == m && memcmp(x, y, n) == 0;
 }
 
-/* As in ultrafeedback_binarized: the prompt's text is that of a message which both conversations begin with. */
+/* As in ultrafeedback_binarized: the prompt is the text of a message that both conversations begin with. */
 static bool stands_in_both(const json_t *prompt, const json_t *chosen, const json_t *rejected) {
     for (size_t same = json_is_string(prompt) ? same_messages(chosen, rejected) : 0; same > 0; same--)
         if (same_text(json_object_get(json_array_get(chosen, same - 1), "content"), prompt)) return true;
     return false;
 }
 
-/* Without a prompt of its own: the messages that both begin with are the prompt. */
+/* A pair without a separate prompt: the messages that both begin with are the prompt. */
 static Status encode_whole(const json_t *row, const json_t *chosen, const json_t *rejected, const DataConfig *config, const Tokenizer *tokenizer,
                            Encoding *encoding) {
     size_t same = same_messages(chosen, rejected);
-    if (same > 0 && same == json_array_size(chosen)) same--; /* equal conversations have an answer, too */
+    if (same > 0 && same == json_array_size(chosen)) same--; /* if the conversations are equal, the last message is still an answer */
     json_t *messages;
     TRY(messages_normalize(chosen, row, config, &messages));
     size_t added = json_array_size(messages) - json_array_size(chosen);
@@ -69,7 +69,7 @@ static Status encode_whole(const json_t *row, const json_t *chosen, const json_t
     return status;
 }
 
-/* Anthropic's form: two dialogues as text; the answer is what differs, from the last "Assistant:" that both have. */
+/* Anthropic's form: two dialogues as text; the answer is the part that differs, from the last "Assistant:" that both have in common. */
 static Status encode_dialogue(const char *chosen, const char *rejected, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
     static const char mark[] = "\n\nAssistant:";
     const char *border = NULL;
@@ -96,12 +96,12 @@ static Status encode_settled(const json_t *row, const DataConfig *config, const 
     if (json_is_array(chosen) != json_is_array(rejected))
         return status_fail(ST_INPUT, "of 'chosen' and 'rejected' one is a list of messages and the other is not");
     if (json_is_object(chosen)) return encode_turn(row, chosen, config, tokenizer, encoding);
-    bool stands = stands_in_both(prompt, chosen, rejected);
-    if (json_is_string(prompt) && json_is_array(chosen) && !stands)
+    bool repeats = stands_in_both(prompt, chosen, rejected);
+    if (json_is_string(prompt) && json_is_array(chosen) && !repeats)
         return status_hint(
-            status_fail(ST_INPUT, "'prompt' is a text that 'chosen' and 'rejected', which are whole conversations, do not both begin with"),
-            "leave 'prompt' out, or let both lists hold the answers alone");
-    if (prompt && !json_is_null(prompt) && !stands) return encode_answer(row, prompt, chosen, config, tokenizer, encoding);
+            status_fail(ST_INPUT, "'prompt' is a text, but the full conversations in 'chosen' and 'rejected' do not both begin with it"),
+            "leave 'prompt' out, or keep only the answers in both lists");
+    if (prompt && !json_is_null(prompt) && !repeats) return encode_answer(row, prompt, chosen, config, tokenizer, encoding);
     if (json_is_array(chosen)) return encode_whole(row, chosen, rejected, config, tokenizer, encoding);
     TRY(row_text(row, "chosen", &text));
     TRY(row_text(row, "rejected", &other));

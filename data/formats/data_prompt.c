@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* {"prompt"} alone, a text or a list of messages: what models are asked in reinforcement learning. There is nothing in it to imitate. */
+/* {"prompt"} alone, a text or a list of messages: the prompts of reinforcement learning. It has no answer to imitate. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
 #include "data/formats/row_form.h"
@@ -22,7 +22,7 @@ Status prompt_question(const json_t *row, const DataConfig *config, const Tokeni
     if (!json_is_array(prompt)) {
         if (config->system)
             return status_hint(status_fail(ST_INPUT, "a system message has no place in a prompt that is a text"),
-                               "data.as: chat (--as chat) makes a turn of the chat template of it");
+                               "data.as: chat (--as chat) turns it into a message for the chat template");
         TRY(row_text(row, "prompt", &text));
         note_idle_system(row, config);
         return encode_prompt_as(tokenizer, config, text, strlen(text), ids);

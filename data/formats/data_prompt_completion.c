@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* {"prompt","completion"}: two texts, the answer follows the prompt directly; or two lists of messages, of which the second is what is learned. */
+/* {"prompt","completion"}: two texts, the completion follows the prompt directly; or two lists of messages, and only the second one is trained. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
 
@@ -12,7 +12,7 @@ static Status encode_lists(const json_t *row, const json_t *prompt, const json_t
     json_t *before = NULL, *both = NULL, *whole = json_array();
     Status status = whole ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
     DataConfig no_system = *config;
-    no_system.system = NULL; /* it stands in front already */
+    no_system.system = NULL; /* the prompt has it already */
     if (status == ST_OK) status = messages_normalize(prompt, row, config, &before);
     if (status == ST_OK && (json_array_extend(whole, before) || json_array_extend(whole, (json_t *)(uintptr_t)completion)))
         status = status_fail(ST_INPUT, "'completion' is no list of messages");
@@ -34,7 +34,7 @@ Status encode_answer(const json_t *row, const json_t *prompt, const json_t *comp
     TRY(train_on_text(config));
     if (config->system)
         return status_hint(status_fail(ST_CONFIG, "'data.system' needs rows of messages; this row's 'prompt' is a text"),
-                           "data.as: chat makes turns of the chat template of such rows");
+                           "data.as: chat turns such rows into messages for the chat template");
     note_idle_system(row, config);
     return encode_pair(tokenizer, config, json_string_value(prompt), json_string_value(completion), encoding);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* {"conversations": [{"from", "value"}, ...], "system", "tools"}: ShareGPT's form with the role names that are about. A function_call becomes an
- * assistant's tool call, an observation a tool's answer, as in LLaMA-Factory. */
+/* {"conversations": [{"from", "value"}, ...], "system", "tools"}: ShareGPT's form with its common role names. A function_call becomes an assistant's
+ * tool call, an observation a tool's answer, as in LLaMA-Factory. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
 #include "data/formats/message.h"
@@ -25,7 +25,7 @@ static void note_keys(const json_t *turn, RowNotes *notes) {
 static Status turn_message(json_t *turn, size_t number, RowNotes *notes, json_t **message) {
     const json_t *from = json_object_get(turn, "from") ? json_object_get(turn, "from") : json_object_get(turn, "role");
     json_t *value = json_object_get(turn, "value") ? json_object_get(turn, "value") : json_object_get(turn, "content");
-    if (!json_object_get(turn, "from") && from && !json_object_get(turn, "value")) { /* a message as OpenAI has it, under ShareGPT's name */
+    if (!json_object_get(turn, "from") && from && !json_object_get(turn, "value")) { /* a message in OpenAI's form under ShareGPT's key */
         *message = json_incref(turn);
         return ST_OK;
     }

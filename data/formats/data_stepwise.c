@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* {"prompt","completions":[...],"labels":[...]}: an answer in steps, each of them right or wrong, for reward models of the process. Supervised
- * training takes the answers all of whose steps are right; the others are kept as context without loss, and counted. */
+/* {"prompt","completions":[...],"labels":[...]}: an answer in steps, each labelled right or wrong, for process reward models. Supervised training
+ * learns answers whose steps are all right; the others are kept as context without loss, and counted. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
 #include "data/formats/message.h"
@@ -16,7 +16,7 @@ Status stepwise_label(const json_t *row, size_t i, double *label) {
     *label = json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
     if ((json_is_boolean(value) || json_is_number(value)) && *label >= 0 && *label <= 1) return ST_OK;
     status_fail(ST_INPUT, "label %zu of 'labels' is neither true nor false", i + 1);
-    return status_hint(ST_INPUT, "a number from 0 to 1 is how likely the step is right");
+    return status_hint(ST_INPUT, "a number from 0 to 1 is the probability that the step is right");
 }
 
 Status stepwise_count(const json_t *row, const char *steps, size_t *n) {
@@ -40,7 +40,7 @@ static Status step_text(const json_t *row, size_t i, const char **text) {
     return **text ? ST_OK : status_fail(ST_INPUT, "step %zu of 'completions' is empty", i + 1);
 }
 
-/* Steps and separators are tokenised each by itself, as TRL's PRMTrainer does: a step then has the same tokens wherever it stands. */
+/* Steps and separators are tokenised separately, as in TRL's PRMTrainer, so a step has the same tokens at any place. */
 Status stepwise_tokens(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids, Ids *ends) {
     const char *separator = separator_of(config), *text;
     size_t n;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* {"text"}: every token is trained but the first, which nothing comes before. */
+/* {"text"}: every token is trained but the first, which has no context. */
 #include "data/formats/formats.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dialogues that are kept as one text: "\n\nHuman: ...\n\nAssistant: ...". */
+/* Dialogues stored as one text: "\n\nHuman: ...\n\nAssistant: ...". */
 #include "data/formats/row_form.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@ json_t *message_new(const char *role, const char *content, size_t len) {
     return text ? json_pack("{s:s, s:o}", "role", role, "content", text) : NULL;
 }
 
-/* The speaker whose name, with a colon, stands at `at`; NULL: none does. */
+/* The speaker whose name and a colon are at `at`; NULL: none. */
 static const Speaker *speaker_at(const char *at, const Speaker *speakers, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (text_starts_with(at, speakers[i].name) && at[strlen(speakers[i].name)] == ':') return &speakers[i];
@@ -18,7 +18,7 @@ static const Speaker *speaker_at(const char *at, const Speaker *speakers, size_t
 
 static const char *skip_space(const char *at) { return at + strspn(at, " \n\r\t"); }
 
-/* Where the next speaker begins: behind an empty line. The text's end, where nobody does. */
+/* The start of the next speaker's turn, which follows an empty line; the text's end if there is none. */
 static const char *next_turn(const char *at, const Speaker *speakers, size_t n) {
     while ((at = strstr(at, "\n\n"))) {
         const char *name = skip_space(at);

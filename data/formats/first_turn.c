@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a first message's own words begin, when it is the assistant's. */
+/* Finds where the first message's own words begin if it is an assistant message. */
 #include "data/formats/conversation.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The message says and thinks something else. */
+/* A copy of the message with another content and reasoning. */
 static bool first_turn_say(json_t *message, const char *words) {
     static const char *const thoughts[] = {"reasoning_content", "thinking", "reasoning"};
     bool said = json_object_set_new(message, "content", json_string(words)) == 0;
@@ -14,7 +14,7 @@ static bool first_turn_say(json_t *message, const char *words) {
     return said;
 }
 
-/* The conversation with other words in its first message. */
+/* A copy of the conversation with other words in its first message. */
 static Status render_with(const Chat *chat, const json_t *messages, const json_t *row, const char *words, ChatRendering *rendering) {
     json_t *copy = json_copy((json_t *)(uintptr_t)messages), *first = json_copy(json_array_get(messages, 0));
     bool made = copy && first && first_turn_say(first, words) && json_array_set(copy, 0, first) == 0;
@@ -24,8 +24,8 @@ static Status render_with(const Chat *chat, const json_t *messages, const json_t
     return status;
 }
 
-/* Nothing comes before it, so there is nothing that a template could be asked to write a generation prompt behind: some fail on no messages, others
- * leave out the system message that they write of themselves. What does not depend on its words is the prompt. */
+/* No message comes before it, so no generation prompt can be rendered for it: some templates fail without messages, others leave out their default
+ * system message. Instead the conversation is rendered with different words in it; the common prefix of the renderings is the prompt. */
 Status first_turn_prompt(const Chat *chat, const json_t *messages, const json_t *row, ChatRendering *prompt) {
     ChatRendering other = {0};
     TRY(render_with(chat, messages, row, "Zq7", prompt));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of row formats, and what they share: text to tokens with BOS, EOS and the border between prompt and answer. */
+/* The table of row formats, and the code they share: text to tokens with BOS, EOS and the border between prompt and answer. */
 #include "lib/base/memory.h"
 #include "data/formats/formats.h"
 
@@ -40,10 +40,9 @@ Status data_format_encode_one(const DataFormat *format, const json_t *row, const
     ids_clear(&encoding->ends);
     if (encoding->after_thought) row_note(config->notes, BEHIND_THOUGHT);
     if (n <= 1) return ST_OK;
-    status_fail(ST_INPUT, "the row trains %zu answers, and the chat template writes an earlier one otherwise than when it is asked for", n);
-    return status_hint(ST_INPUT,
-                       "data.train_on: last takes the last one alone; or take a template that writes all of them alike (model.chat_template); "
-                       "data.on_bad_row: skip leaves such rows out");
+    status_fail(ST_INPUT, "the row trains %zu answers, and the chat template renders an earlier one differently than when it is generated", n);
+    return status_hint(ST_INPUT, "data.train_on: last trains only the last one; or use a template that renders all of them alike "
+                                 "(model.chat_template); data.on_bad_row: skip leaves such rows out");
 }
 
 Status data_format_question(const DataFormat *format, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
@@ -81,8 +80,8 @@ static Status find_format(const json_t *row, const DataConfig *config, const Tok
     }
     Str known = {0};
     data_formats_list(&known);
-    status_fail(ST_INPUT, "cannot tell what the row is by its columns");
-    if (config->as) columns_example(row, &known); /* it is a recipe's */
+    status_fail(ST_INPUT, "cannot detect the row's format from its columns");
+    if (config->as) columns_example(row, &known); /* it belongs to the recipe */
     status_hint(ST_INPUT, "known are %s", str_text(&known));
     str_release(&known);
     return ST_INPUT;
@@ -110,7 +109,7 @@ static bool has_role(const json_t *message, const char *role) {
     return known && strcmp(known, role) == 0;
 }
 
-/* What a conversation's messages are called, and the row's system text in front. */
+/* The name of a conversation's messages, and the row's system text before them. */
 static Status name_messages(const json_t *row, json_t *messages) {
     const char *system;
     TRY(row_system(row, &system));
@@ -140,7 +139,7 @@ Status row_question_messages(const json_t *row, json_t **messages) {
     return status;
 }
 
-/* A prompt that is a list, with what answers it. */
+/* A prompt that is a list, and the answer to it. */
 static Status prompt_messages(const json_t *row, const DataConfig *config, json_t **messages) {
     json_t *prompt = json_object_get(row, "prompt"), *answer = json_object_get(row, "completion");
     json_t *whole = json_is_array(prompt) ? json_copy(prompt) : NULL;
@@ -176,7 +175,7 @@ Status row_messages(const json_t *row, const DataConfig *config, json_t **messag
     return status;
 }
 
-/* A prompt and its completion as one text, without the EOS that training adds: a token may span the border. */
+/* Tokenises a prompt and its completion as one text, without the EOS of training: a token may span the border. */
 static Status whole_text(const char *prompt, const char *completion, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     Str whole = {0};
     str_append(&whole, prompt);
@@ -248,7 +247,7 @@ Status train_on_whole(const DataConfig *config, const char *rows) {
     return status_fail(ST_CONFIG, "'data.train_on' is %s, but rows of format %s", config->train_on, rows);
 }
 
-/* Puts BOS before ids[begin..] where the post-processor would and the text does not begin with it. */
+/* Inserts BOS before ids[begin..] if the post-processor would, and if the text does not begin with it. */
 static bool needs_bos(const Tokenizer *tokenizer, const Ids *ids, size_t begin) {
     int32_t bos = tokenizer_bos(tokenizer);
     return tokenizer_adds_bos(tokenizer) && bos >= 0 && !(ids->n > begin && ids->data[begin] == bos);
@@ -257,7 +256,7 @@ static bool needs_bos(const Tokenizer *tokenizer, const Ids *ids, size_t begin) 
 static void insert_bos(const Tokenizer *tokenizer, Ids *ids, size_t begin) {
     size_t n = ids->n;
     ids_push(ids, 0);
-    if (ids->n == n) return; /* no memory: it is known */
+    if (ids->n == n) return; /* if memory runs out, it counts as known */
     memmove(ids->data + begin + 1, ids->data + begin, (ids->n - begin - 1) * sizeof *ids->data);
     ids->data[begin] = tokenizer_bos(tokenizer);
 }
@@ -278,8 +277,8 @@ Status encode_prompt_as(const Tokenizer *tokenizer, const DataConfig *config, co
     return encode_begun(tokenizer, text_flags(config), text, len, ids);
 }
 
-/* The first token that reaches behind `prompt_len` bytes of the text: a token that straddles the border is predicted from the prompt, so it belongs
- * to the answer. */
+/* The first token that ends after `prompt_len` bytes of the text. A token that straddles the border is predicted from the prompt, so it belongs to
+ * the answer. */
 static Status border_by_offsets(const Tokenizer *tokenizer, const DataConfig *config, const Str *whole, size_t prompt_len, size_t *border) {
     Ids ids = {0}, offsets = {0};
     Status status = tokenizer_encode_offsets(tokenizer, str_text(whole), whole->len, text_flags(config), &ids, &offsets);
@@ -291,7 +290,7 @@ static Status border_by_offsets(const Tokenizer *tokenizer, const DataConfig *co
     return status;
 }
 
-/* Where the answer begins among the ids of the whole text. */
+/* The index of the answer's first token in the ids of the joined text. */
 static Status find_border(const Tokenizer *tokenizer, const DataConfig *config, const char *prompt, const Str *whole, Encoding *encoding,
                           size_t *border) {
     Ids ids = {0};

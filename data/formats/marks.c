@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys of messages: those that say whether a turn is trained, under the names that tools have for them, and those that nothing reads. */
+/* Keys of messages: those that say whether a turn is trained, under the names that other tools use, and those that are never read. */
 #include "data/formats/message.h"
 
 #include <string.h>
 
-/* own: another value is an error; else it is noted, since the key may mean something else. */
+/* own: an invalid value is an error; otherwise it is noted, since the key may have another meaning. */
 static const struct {
     const char *name, *expected;
     bool own;
@@ -67,23 +67,22 @@ static size_t characters(const char *text, size_t bytes) {
     return n;
 }
 
-/* Offsets count characters, and the last one is part of it, as in axolotl. */
+/* Offsets count characters, and the end is inclusive, as in axolotl. */
 bool marks_leave_out(const json_t *message, size_t begin, size_t end) {
     const json_t *detail = json_object_get(message, DETAIL);
     const char *content = json_string_value(json_object_get(message, "content"));
     if (!detail || !content || !is_detail(detail)) return false;
-    json_int_t first = (json_int_t)characters(content, begin + 1) - 1,
-               behind = (json_int_t)characters(content, end); /* of those that it is a part of */
+    json_int_t first = (json_int_t)characters(content, begin + 1) - 1, limit = (json_int_t)characters(content, end);
     for (size_t i = 0; i < json_array_size(detail); i++) {
         const json_t *part = json_array_get(detail, i);
         bool inside =
-            json_integer_value(json_object_get(part, "begin_offset")) < behind && first <= json_integer_value(json_object_get(part, "end_offset"));
+            json_integer_value(json_object_get(part, "begin_offset")) < limit && first <= json_integer_value(json_object_get(part, "end_offset"));
         if (inside && json_is_false(json_object_get(part, "train"))) return true;
     }
     return false;
 }
 
-/* ---- keys that nothing reads ---- */
+/* ---- keys that are never read ---- */
 
 static bool is_nothing(const json_t *value) {
     return json_is_null(value) || (json_is_string(value) && json_string_length(value) == 0) ||
@@ -101,7 +100,7 @@ void message_note_keys(const json_t *message, const Chat *chat, RowNotes *notes)
         for (size_t i = 0; i < COUNT_OF(read) && !known; i++) known = strcmp(read[i], key) == 0;
         if (known || template_names(chat, key)) continue;
         const char *nearest = text_nearest(key, read, COUNT_OF(read));
-        row_note(notes, "with a message that has a key '%s', which nothing reads%s%s%s", key, nearest ? "; the nearest known is '" : "",
+        row_note(notes, "with a message that has a key '%s', which is never read%s%s%s", key, nearest ? "; the nearest known is '" : "",
                  nearest ? nearest : "", nearest ? "'" : "");
     }
 }

@@ -1,90 +1,91 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What messages of other tools look like, in the words of chat templates: names of roles, keys that keep a turn out of training, calls of functions,
- * and the nulls with which Arrow fills its structs.
+/* Converts messages in the style of other tools to what chat templates expect: names of roles, keys that exclude a turn from training, function
+ * calls, and the nulls that Arrow puts into its structs.
  */
 #ifndef TUNE_MESSAGE_H
 #define TUNE_MESSAGE_H
 
 #include "data/data.h"
 
-#define EMPTY_ANSWER "with an empty answer: nothing but an end is trained"
+#define EMPTY_ANSWER "with an empty answer: only its end token is trained"
 #define NO_END "whose chat template writes no special token after an answer: the model does not learn where to stop"
-#define BEHIND_THOUGHT                                                                                                                            \
-    "with answers that the chat template writes without the thought that it asks for them with: they are trained behind it, and one that has no " \
-    "thought behind an empty one"
+#define BEHIND_THOUGHT                                                                                    \
+    "with answers to a prompt that starts a thought, which the chat template leaves out of the finished " \
+    "answer: they are trained after their thought, or after an empty one"
 
 /* ---- roles ---- */
 
-/* user, assistant, system, tool or developer for one of their known names in any case ("Human", "gpt"); "function_call" for a turn whose text is a
- * call; NULL: not known. */
+/* Maps a known name in any case ("Human", "gpt") to user, assistant, system, tool or developer; gives "function_call" for a turn whose text is a
+ * call; NULL: an unknown name. */
 const char *role_known(const char *name);
-/* The role that a message is rendered with: the known one, unless the template knows the name itself. Templates without a developer get a system
- * message. chat NULL or without a template: as of any template. */
+/* The role that a message is rendered with: the standard one, unless the template reads the name itself. Templates without a developer role get a
+ * system message. chat NULL or without a template: as for any template. */
 const char *role_for(const Chat *chat, const char *name);
-/* The standard role that may be meant by a misspelt name; NULL: none is near. */
+/* The standard role closest to a misspelt name; NULL: none is close. */
 const char *role_nearest(const char *name);
 
-/* Turns of ShareGPT's, {"from", "value"}, among messages. Opened they have a role and a content; their other keys stay, so that what nothing reads is
- * counted. A new list; NULL: no memory. */
+/* Converts ShareGPT turns, {"from", "value"}, among messages to messages with a role and a content. Their other keys stay, so that keys that are
+ * never read are counted. A new list; NULL: out of memory. */
 bool has_named_turns(const json_t *list);
 json_t *named_turns_open(const json_t *list);
 
 /* ---- marks: keys that say whether a turn is trained ---- */
 
 void marks_copy(const json_t *from, json_t *to);
-/* Whether a message is to be trained: `train: false`, `weight: 0` and the like make it context. ST_INPUT for a mark of ours that says neither; one
- * under another tool's name is noted. */
+/* Whether a message is trained: `train: false`, `weight: 0` and the like make it context. ST_INPUT for an invalid value of our own key; that of
+ * another tool's key is noted. */
 Status marks_read(const json_t *message, size_t number, RowNotes *notes, bool *trained);
-bool marks_are_native(const json_t *message); /* it is context by a mark of ours, not by one that other tools put on every message */
-/* Whether bytes begin..end-1 of the message's content, as they stand in it, are to be left out by its `train_detail`. */
+bool marks_are_native(const json_t *message); /* one of our keys makes it context, not one that other tools put on every message */
+/* Whether the message's `train_detail` excludes bytes begin..end-1 of its content. */
 bool marks_leave_out(const json_t *message, size_t begin, size_t end);
-/* Notes keys of a message that nothing reads, the chat template included. */
+/* Notes keys of a message that neither the program nor the chat template reads. */
 void message_note_keys(const json_t *message, const Chat *chat, RowNotes *notes);
 
 /* ---- calls of functions ---- */
 
-/* The text of a turn that is a call: one {"name", "arguments"}, or a list of them. A new message. ST_INPUT naming it by its number. */
+/* Converts the text of a turn that is a call: one {"name", "arguments"}, or a list of them. A new message. ST_INPUT names the message by its
+ * number. */
 Status calls_message(const char *text, size_t number, json_t **message);
-/* In place, of a message that is the caller's own: a `function_call` becomes `tool_calls`, which are opened where they are a text, and so are their
- * arguments. ST_INPUT for what is no call. */
+/* Changes a message that the caller owns: a `function_call` becomes `tool_calls`; these and their arguments are parsed if they are JSON text.
+ * ST_INPUT for an invalid call. */
 Status calls_open(json_t *message, size_t number, RowNotes *notes);
-/* The row's tools, each an object: texts of JSON are opened, `functions` are the tools where there are no `tools`. A new reference, NULL: there are
+/* The row's tools, each an object: JSON texts are parsed, and `functions` are the tools if there are no `tools`. A new reference, NULL: there are
  * none. ST_INPUT. */
 Status row_tools(const json_t *row, json_t **tools);
-/* The row without the nulls of members that Arrow's structs have because other rows have them. padded: it was made of such structs; else it is looked
- * for nulls that only they explain, as in what datasets writes as JSON. A new reference; NULL: no memory. */
+/* The row without the nulls that Arrow's structs have because other rows have these members. padded: the row was made of such structs; otherwise only
+ * nulls are removed that have no other explanation, as in JSON written by the datasets library. A new reference; NULL: out of memory. */
 json_t *row_unpadded(const json_t *row, bool padded);
 
-/* ---- control tokens in what people wrote ---- */
+/* ---- control tokens within messages ---- */
 
-/* Notes the first that stands in a text; NULL is fine. */
+/* Notes the first one in a text; NULL is fine. */
 void note_controls(const char *text, const Tokenizer *tokenizer, const DataConfig *config);
-/* The same of a text that is no conversation, which may begin with BOS and end with EOS. */
+/* The same for a text that is no conversation, which may begin with BOS and end with EOS. */
 void note_text_controls(const char *text, const Tokenizer *tokenizer, const DataConfig *config);
-/* The messages as they are rendered: with data.control_tokens: text control tokens are guarded, else noted. A new reference, NULL: no memory. */
+/* The messages to render: with data.control_tokens: text their control tokens are guarded, otherwise noted. A new reference, NULL: out of memory. */
 json_t *controls_guard(const json_t *messages, const Tokenizer *tokenizer, const DataConfig *config);
-/* The same for what else of a row templates write, its tools and documents. *guarded: a new reference, NULL where row is. ST_INPUT: these are no
- * lists. */
+/* The same for the other parts of a row that templates write: its tools and documents. *guarded: a new reference, NULL if row is. ST_INPUT: these are
+ * no lists. */
 Status controls_guard_row(const json_t *row, const Tokenizer *tokenizer, const DataConfig *config, json_t **guarded);
-/* Where guards were in a text, from which they are taken. */
+/* The positions of guards that were removed from a text. */
 typedef struct Guards {
     size_t *at, n, cap;
 } Guards;
 Status guards_extract(Str *text, Guards *guards);
-size_t guards_shift(const Guards *guards, size_t at); /* a place in the text before, as one in the text after */
+size_t guards_shift(const Guards *guards, size_t at); /* converts a position in the text with guards to one in the text without them */
 void guards_release(Guards *guards);
 TokenizeFlags text_flags(const DataConfig *config); /* of a text that is no conversation */
 
-/* ---- what a template does not write ---- */
+/* ---- messages that a template leaves out ---- */
 
-/* in quotes or behind a dot, as of a key or a role */
+/* in quotes or after a dot, as for a key or a role */
 bool template_names(const Chat *chat, const char *word);
-/* Forms of conversations of which a template is known to write all messages. */
+/* Forms of conversations whose messages are all written by the template. */
 typedef struct Shapes Shapes;
-Shapes *shapes_new(void); /* NULL: no memory */
+Shapes *shapes_new(void); /* NULL: out of memory */
 void shapes_free(Shapes *shapes);
-/* Notes messages of which nothing stands in `text`, which messages[0..n-1] were rendered as, and roles that the template does not name. A question
- * whose last message is lost asks for nothing: ST_INPUT. */
+/* Notes messages that are missing from `text`, the rendering of messages[0..n-1], and roles that the template does not mention. ST_INPUT: a question
+ * lost its last message, so it would ask nothing. */
 Status check_written(const Chat *chat, const json_t *messages, size_t n, const json_t *row, bool question, const Str *text, RowNotes *notes);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns of ShareGPT's, {"from": "human", "value": ...}, in lists of messages. */
+/* ShareGPT turns, {"from": "human", "value": ...}, in lists of messages. */
 #include "data/formats/message.h"
 
 static const json_t *value_of(const json_t *item, const char *key) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of preferences as people write them: texts beside lists of messages. They become rows of one kind, which formats read. */
+/* Preference rows that mix texts and lists of messages. They become uniform rows, which formats read. */
 #include "data/formats/formats.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@ static const char *role_of(const json_t *list, size_t i) { return json_string_va
 
 static json_t *message(const char *role, const json_t *text) { return json_pack("[{s:s, s:O}]", "role", role, "content", text); }
 
-/* Both are conversations from their first question on, so that a prompt beside them only repeats it. */
+/* Both are conversations that start with the first question, so a separate prompt only repeats it. */
 static bool are_whole(const json_t *chosen, const json_t *rejected) {
     const char *roles[] = {role_of(chosen, 0), role_of(rejected, 0)};
     for (size_t i = 0; i < COUNT_OF(roles); i++)
@@ -18,7 +18,7 @@ static bool are_whole(const json_t *chosen, const json_t *rejected) {
     return true;
 }
 
-/* An answer that is a text, where the other one or the prompt is a list. */
+/* An answer that is a text, while the other one or the prompt is a list. */
 static void answer_to_messages(json_t *row, const char *key) {
     const json_t *answer = json_object_get(row, key);
     if (json_is_string(answer)) json_object_set_new(row, key, message("assistant", answer));
@@ -53,7 +53,7 @@ static bool is_empty(const json_t *answer) {
     return nothing && !json_array_size(json_object_get(last, "tool_calls"));
 }
 
-/* The first message that differs is of the user: they answer different things. */
+/* If the first message that differs is the user's, they answer different questions. */
 static bool asks_otherwise(const json_t *chosen, const json_t *rejected) {
     size_t same = 0;
     while (same < json_array_size(chosen) && json_equal(json_array_get(chosen, same), json_array_get(rejected, same))) same++;

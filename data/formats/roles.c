@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of roles: what templates call user, assistant, system and tool has other names in other tools' data. */
+/* Names of roles: other tools use other names for what templates call user, assistant, system and tool. */
 #include "data/formats/message.h"
 
 #include <string.h>
@@ -46,7 +46,7 @@ const char *role_known(const char *name) {
 
 const char *role_nearest(const char *name) { return text_nearest(name, standard, COUNT_OF(standard)); }
 
-/* "function" stands in every template with tools, as the type of a tool; answers are always the assistant's, or nothing would be trained. */
+/* Every template with tools contains "function", as the type of a tool; answers are always the assistant's, or nothing would be trained. */
 static bool kept(const Chat *chat, const char *name, const char *role) {
     return strcmp(role, "assistant") != 0 && strcmp(name, "function") != 0 && template_names(chat, name);
 }

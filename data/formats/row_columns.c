@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* data.columns: columns of the rows under the names that formats read. */
+/* data.columns: maps columns of the rows to the names that formats read. */
 #include "data/formats/row_form.h"
 
 #include <stdlib.h>
@@ -41,7 +41,7 @@ Status columns_check(const Yaml *map, const char *key) {
     return ST_OK;
 }
 
-/* "a.b" and "answers.0" reach into what column a or answers holds; a column whose own name has dots comes first. */
+/* "a.b" and "answers.0" address a value inside column a or answers; a column whose full name has dots takes precedence. */
 static json_t *at_path(const json_t *value, const char *path) {
     json_t *whole = json_object_get(value, path);
     const char *dot = strchr(path, '.');
@@ -77,7 +77,7 @@ static bool is_target(const Yaml *map, const char *name) {
     return false;
 }
 
-/* A column that formats would read by its old name goes; others stay, for rewards and templates. */
+/* A mapped column is removed if formats would read its old name; others stay, for rewards and templates. */
 static void take_names(const Yaml *map, json_t *const *values, json_t *row) {
     for (size_t i = 0; i < map->n; i++) {
         const char *theirs = map->items[i]->text;
@@ -107,9 +107,9 @@ Status columns_rename(const Yaml *map, const json_t *row, uint64_t *seen, json_t
     return ST_OK;
 }
 
-/* ---- what is said of them ---- */
+/* ---- hints ---- */
 
-/* Columns that say where a row comes from are hardly what is to be learned. */
+/* Columns that say where a row comes from are not what a user wants to train on. */
 static bool is_about(const char *key) {
     static const char *const names[] = {"id",   "idx",   "index", "uuid",  "_id",   "key",     "source", "category", "topic", "type",
                                         "task", "split", "lang",  "model", "score", "dataset", "url",    "title",    "name",  "meta"};
@@ -124,8 +124,8 @@ static bool is_among(const char *key, const char *const *names, size_t n) {
     return false;
 }
 
-/* Ours that formats read beside others alone: a row with nothing else has no form, and they may be its question and answer. */
-static const char *const beside[] = {"input", "output", "answer"};
+/* Our names that formats read only along with others: a row with nothing else has no format, so they may be its question and answer. */
+static const char *const companions[] = {"input", "output", "answer"};
 
 static bool is_answer(const char *key) {
     static const char *const names[] = {"answer",   "answers", "output",    "outputs", "response", "responses", "reply", "replies", "completion",
@@ -133,19 +133,19 @@ static bool is_answer(const char *key) {
     return is_among(key, names, COUNT_OF(names));
 }
 
-/* The k-th column that may hold what is asked or answered: a text or a list, but none that is read already. */
+/* The k-th column that may be the question or the answer: a text or a list that no format reads yet. */
 static const char *likely_column(const json_t *row, size_t k, bool any) {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)row, key, value) {
         if (!json_is_string(value) && !json_is_array(value)) continue;
-        if ((column_of(key) >= 0 && !is_among(key, beside, COUNT_OF(beside))) || (!any && is_about(key))) continue;
+        if ((column_of(key) >= 0 && !is_among(key, companions, COUNT_OF(companions))) || (!any && is_about(key))) continue;
         if (k-- == 0) return key;
     }
     return NULL;
 }
 
-/* The first of them that may be `ours`: with an answer's name for an answer, with another one for the rest. */
+/* The first column that may be `ours`: for an answer, one with an answer's name; otherwise, one with another name. */
 static const char *likely_for(const json_t *row, const char *ours) {
     bool any = !likely_column(row, 0, false), answers = strcmp(ours, "completion") == 0 || strcmp(ours, "output") == 0;
     const char *key;
@@ -163,7 +163,7 @@ void columns_example(const json_t *row, Str *known) {
         theirs = second;
         second = first;
     }
-    str_append(known, "; data.columns says which columns are meant");
+    str_append(known, "; data.columns maps columns to these names");
     if (theirs && second)
         str_printf(known, ", such as {prompt: %s, completion: %s}", theirs, second);
     else if (theirs)

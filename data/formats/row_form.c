@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The way of a row from its file to its format. */
+/* The steps of a row from its file to its format. */
 #include "data/formats/row_form.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ static Status check_seen(const RowForm *form, const Yaml *columns, uint64_t seen
     return ST_OK;
 }
 
-/* Those of a source are its own; those of the recipe are looked for in all sources that go by them. */
+/* A source has its own columns; the recipe's columns are looked up in all sources that use them. */
 static Status leave_source(RowForm *form) {
     if (form->columns == form->recipe_columns)
         form->recipe_seen |= form->seen;
@@ -105,7 +105,7 @@ Status row_formed(RowForm *form, const json_t *row, json_t **formed, json_t **pl
     return row_turn(form, data_format_of(*formed), formed, found);
 }
 
-/* ---- what is said of them ---- */
+/* ---- descriptions and hints ---- */
 
 void row_found_count(const RowFound *found, DataCounts *counts) {
     counts->as_chat += found->as_chat;
@@ -115,6 +115,6 @@ void row_found_count(const RowFound *found, DataCounts *counts) {
 
 const char *row_form_describe(const RowForm *form, const DataCounts *counts) {
     if (counts->as_chat > 0) return counts->texts > 0 ? "some as turns of the chat template, some as text" : "as turns of the chat template";
-    if (counts->texts == 0 || form->use != ROWS_AS_EXAMPLES) return NULL; /* that prompts and pairs are texts is the rule */
+    if (counts->texts == 0 || form->use != ROWS_AS_EXAMPLES) return NULL; /* prompts and pairs are texts by default */
     return as_is(form, "auto") && !form->has_template ? "as text: the model has no chat template" : "as text";
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a row goes through before its format reads it: its columns under our names (data.columns), public forms of rows as ours (shapes.def), and
- * plain texts as turns of the chat template (data.as).
+/* The steps before a format reads a row: its columns get our names (data.columns), public forms of rows become ours (shapes.def), and plain texts
+ * become turns of the chat template (data.as).
  *
  *     RowForm form = row_form(&config, ROWS_AS_EXAMPLES);
  *     TRY(row_form_begin(&form, source));            // for each source, then for each of its rows:
@@ -20,40 +20,40 @@ typedef struct RowForm {
     const char *as;                       /* auto | chat | text; NULL: text */
     bool has_template;
     RowUse use;
-    uint64_t recipe_seen, seen; /* columns that some row had, by their place in the map */
-    bool uses_recipe;           /* some source goes by recipe_columns */
-    json_t *first;              /* row that was read, for messages */
-    const char *shape;          /* that some row had; NULL: they are all in our forms */
+    uint64_t recipe_seen, seen; /* columns that some row has had, by their index in the map */
+    bool uses_recipe;           /* some source uses recipe_columns */
+    json_t *first;              /* the current row, for messages */
+    const char *shape;          /* of the last row in a public form; NULL: all rows are in our forms */
 } RowForm;
-/* What became of a row of plain texts; none of them: it is no such row. */
+/* How a row of plain texts was read; none of these: it is no such row. */
 typedef struct RowFound {
-    bool as_chat;     /* it is turns of the chat template now */
-    bool text;        /* it stays a text */
-    bool untemplated; /* and the model has a template, and nobody said that it should */
+    bool as_chat;     /* it became turns of the chat template */
+    bool text;        /* it is still a text */
+    bool untemplated; /* it is still a text, the model has a template, and the recipe did not ask for texts */
 } RowFound;
 
 RowForm row_form(const DataConfig *config, RowUse use);
-/* ST_CONFIG: what is no map of names to columns; key: for the message. */
+/* ST_CONFIG: no map of names to columns; key: for the message. */
 Status columns_check(const Yaml *columns, const char *key);
 Status row_form_begin(RowForm *form, const DataSource *source);
-/* *shaped: a new reference. *shape: what told a public form, "question, answer" or "lists of texts"; NULL: the row is in one of ours. ST_INPUT:
+/* *shaped: a new reference. *shape: the name of the public form, "question, answer" or "lists of texts"; NULL: the row is in one of ours. ST_INPUT:
  * it lacks a column of data.columns, or its public form is broken. */
 Status row_shape(RowForm *form, const json_t *row, json_t **shaped, const char **shape);
-/* Puts another object in the place of *row where it becomes turns. ST_INPUT: it cannot. */
+/* Replaces *row if it becomes turns. ST_INPUT: it cannot. */
 Status row_turn(const RowForm *form, const DataFormat *format, json_t **row, RowFound *found);
 /* ST_INPUT: no row has a column that data.columns names. */
 Status row_form_end(RowForm *form);
 void row_form_release(RowForm *form);
-/* Both steps for one row whose format is told by its columns: *plain behind the first of them, *formed behind both. Both are new references, also
- * when it fails. */
+/* Both steps for one row whose format is detected by its columns: *plain after the first step, *formed after both. Both are new references, also on
+ * failure. */
 Status row_formed(RowForm *form, const json_t *row, json_t **formed, json_t **plain, RowFound *found);
 /* How rows of plain texts are read: "as turns of the chat template", "as text: the model has no chat template", "as text"; NULL: there are none, or
- * it goes without saying. */
+ * texts are the default. */
 const char *row_form_describe(const RowForm *form, const DataCounts *counts);
 void row_found_count(const RowFound *found, DataCounts *counts);
-/* The hint of a row that lacks the column `ours`: data.columns with a column that may be meant. False: none looks like it */
+/* The hint for a row that lacks the column `ours`: data.columns with a column that may be the one. False: none is similar */
 bool columns_hint(const json_t *row, const char *ours);
-void columns_example(const json_t *row, Str *known); /* data.columns with columns of the row, behind the formats that are known */
+void columns_example(const json_t *row, Str *known); /* data.columns with columns of the row, after the list of known formats */
 /* "'a', 'b'" */
 void columns_list(const json_t *row, Str *text);
 
@@ -62,13 +62,13 @@ void columns_list(const json_t *row, Str *text);
 Status columns_rename(const Yaml *map, const json_t *row, uint64_t *seen, json_t **renamed);
 Status shape_apply(const json_t *row, RowUse use, json_t **shaped, const char **shape);
 bool turns_are_plain(const json_t *row, const DataFormat *format);
-Status turns_make(const json_t *row, const DataFormat *format, json_t **turns); /* of such a row: a new one */
-/* A dialogue that is one text, cut where a speaker's name stands at its begin or behind an empty line: messages, a new list; NULL: it begins with no
- * speaker of them. */
+Status turns_make(const json_t *row, const DataFormat *format, json_t **turns); /* from such a row; a new reference */
+/* Splits a dialogue that is one text at each speaker's name at the start or after an empty line: messages, a new list; NULL: it does not begin with a
+ * known speaker. */
 typedef struct Speaker {
     const char *name, *role;
 } Speaker;
 json_t *dialogue_messages(const char *text, const Speaker *speakers, size_t n_speakers);
-json_t *message_new(const char *role, const char *content, size_t len); /* NULL: no memory, or no UTF-8 */
+json_t *message_new(const char *role, const char *content, size_t len); /* NULL: out of memory, or no UTF-8 */
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Public forms of rows (shapes.def) as ours, and conversations that are lists of texts, or of pairs of them. */
+/* Converts public forms of rows (shapes.def) to ours, and conversations that are lists of texts or of pairs of texts. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
 #include "data/formats/message.h"
@@ -16,7 +16,7 @@ static bool has(const json_t *row, const char *key) {
 
 static Status no_memory(void) { return status_fail(ST_RESOURCE, "out of memory for a row"); }
 
-/* ---- what names alone do not say ---- */
+/* ---- forms that need more than new names ---- */
 
 /* Stanford's human preferences: `labels` 1: the first answer is the better one. */
 static Status make_shp(json_t *row) {
@@ -43,7 +43,7 @@ static Status make_openai_preference(json_t *row) {
     return ST_OK;
 }
 
-/* LLaMA-Factory's pairs: the prompt is the instruction, and the input in a line of its own. */
+/* LLaMA-Factory's pairs: the prompt is the instruction, and the input on a line of its own. */
 static Status make_alpaca_pairs(json_t *row) {
     const char *instruction = text_of(row, "instruction"), *input = text_of(row, "input");
     if (!instruction) return status_fail(ST_INPUT, "'instruction' is no text");
@@ -57,7 +57,7 @@ static Status make_alpaca_pairs(json_t *row) {
 
 /* ---- tools ---- */
 
-/* A tool under "function", with a JSON schema of its arguments, as templates expect it; what is so already stays. */
+/* Wraps a tool in "function", with a JSON schema of its arguments, as templates expect it; a tool in this form stays unchanged. */
 static json_t *tool_schema(json_t *tool) {
     json_t *parameters = json_object_get(tool, "parameters");
     if (json_object_get(tool, "function") || !json_object_get(tool, "name")) return json_incref(tool);
@@ -73,7 +73,7 @@ static Status set_tools(json_t *row, const json_t *tools) {
     return list && json_object_set_new(row, "tools", list) == 0 ? ST_OK : no_memory();
 }
 
-/* One assistant's message with all calls, each {"name", "arguments"}. */
+/* One assistant message with all calls, each {"name", "arguments"}. */
 static json_t *xlam_calls(const json_t *calls) {
     json_t *list = json_array();
     for (size_t i = 0; i < json_array_size(calls); i++)
@@ -81,7 +81,7 @@ static json_t *xlam_calls(const json_t *calls) {
     return json_pack("{s:s, s:s, s:o}", "role", "assistant", "content", "", "tool_calls", list);
 }
 
-/* {"query", "answers": "[{\"name\", \"arguments\"}]", "tools": "[...]"}: calls and tools are JSON texts. */
+/* {"query", "answers": "[{\"name\", \"arguments\"}]", "tools": "[...]"}: calls and tools are JSON as text. */
 static Status make_xlam(json_t *row) {
     json_t *answers, *tools, *query = json_object_get(row, "query");
     if (!json_is_string(query)) return status_fail(ST_INPUT, "'query' is no text");
@@ -90,7 +90,7 @@ static Status make_xlam(json_t *row) {
     for (size_t i = 0; i < json_array_size(answers) && status == ST_OK; i++)
         if (!json_is_string(json_object_get(json_array_get(answers, i), "name")))
             status = status_fail(ST_INPUT, "call %zu of 'answers' has no 'name'", i + 1);
-    if (status == ST_OK && json_array_size(answers) == 0) status = status_fail(ST_INPUT, "'answers' holds no call");
+    if (status == ST_OK && json_array_size(answers) == 0) status = status_fail(ST_INPUT, "'answers' contains no call");
     if (status == ST_OK && tools) status = set_tools(row, tools);
     if (status == ST_OK) {
         json_t *user = json_pack("{s:s, s:O}", "role", "user", "content", query), *call = xlam_calls(answers);
@@ -104,7 +104,7 @@ static Status make_xlam(json_t *row) {
 
 /* ---- glaive-function-calling-v2: a dialogue as one text, tools in the system text ---- */
 
-/* <functioncall> {"name": "f", "arguments": '{"a": 1}'}: JSON but for the quotes around the arguments. NULL: it is none. */
+/* <functioncall> {"name": "f", "arguments": '{"a": 1}'}: JSON except for the quotes around the arguments. NULL: no such call. */
 static json_t *glaive_call(const char *text) {
     static const char mark[] = "<functioncall>", key[] = "\"arguments\":";
     if (!text_starts_with(text, mark)) return NULL;
@@ -146,7 +146,7 @@ static Status glaive_messages(const char *chat, json_t *messages) {
     return ST_OK;
 }
 
-/* The JSON objects at the end of the system text, one behind the other; an empty list where there are none. */
+/* The JSON objects at the end of the system text, in order; an empty list if there are none. */
 static json_t *glaive_tools(const char *text) {
     json_t *tools = json_array();
     const char *end = text + strlen(text);
@@ -158,13 +158,13 @@ static json_t *glaive_tools(const char *text) {
             break;
         }
         json_array_append_new(tools, tool);
-        at += error.position; /* how far it was read */
+        at += error.position; /* bytes read */
         at += strspn(at, " \n\r\t,");
     }
     return tools;
 }
 
-/* Where tools are listed, the template writes them: the sentence that announces them goes. */
+/* The template writes the tools itself, so the sentence that announces them is removed. */
 static Status make_glaive(json_t *row) {
     static const char announced[] = " with access to the following functions", name[] = "SYSTEM:";
     const char *system = text_of(row, "system"), *chat = text_of(row, "chat");
@@ -199,7 +199,7 @@ static const Shape shapes[] = {
 #undef SHAPE
 };
 
-/* The words of a list with blanks or commas between them, one after the other; false: there are no more. */
+/* Iterates over the words of a list separated by blanks or commas; false: there are no more. */
 static bool next_word(const char **list, char word[64]) {
     *list += strspn(*list, " ,");
     size_t len = MIN(strcspn(*list, " ,"), (size_t)63);
@@ -209,7 +209,7 @@ static bool next_word(const char **list, char word[64]) {
     return len > 0;
 }
 
-/* It has all of the columns, and none of those that it would get. */
+/* It has all of the columns, and none of those that the conversion would add. */
 static bool row_shapes_fits(const Shape *shape, const json_t *row) {
     char word[64];
     for (const char *at = shape->columns; next_word(&at, word);)
@@ -252,7 +252,7 @@ static int pair_of(const json_t *item) {
 
 static bool has_role(const json_t *item) { return json_object_get(item, "role") || json_object_get(item, "from"); }
 
-/* The user's and the assistant's words by turns, or both in one object. */
+/* The user's and the assistant's words in turn, or both in one object. */
 static Status turns_of_list(const json_t *list, json_t *messages) {
     bool pairs = json_is_object(json_array_get(list, 0));
     int k = pair_of(json_array_get(list, 0));
@@ -275,7 +275,7 @@ static Status lists_as_messages(const json_t *row, json_t **shaped, const char *
     for (size_t i = 0; i < COUNT_OF(list_keys); i++) {
         const json_t *list = json_object_get(row, list_keys[i]), *first = json_array_get(list, 0);
         if (!json_is_array(list) || !(json_is_string(first) || (!has_role(first) && pair_of(first) >= 0))) continue;
-        if (i == 3 && data_format_of(row)) continue; /* `data` is what UltraChat calls it, and may be anything elsewhere */
+        if (i == 3 && data_format_of(row)) continue; /* `data` is UltraChat's name, and other datasets may use it for anything */
         json_t *messages = json_array(), *made = json_copy((json_t *)(uintptr_t)row);
         Status status = messages && made ? turns_of_list(list, messages) : no_memory();
         if (status == ST_OK) {
@@ -291,9 +291,9 @@ static Status lists_as_messages(const json_t *row, json_t **shaped, const char *
     return ST_OK;
 }
 
-/* ---- turns of ShareGPT's in lists of messages ---- */
+/* ---- ShareGPT turns in lists of messages ---- */
 
-/* Of columns that have messages with a role and a content. *named: a new reference, to the row itself where there are no such turns. */
+/* For columns whose messages have a role and a content. *named: a new reference, to the row itself if it has no such turns. */
 static Status turns_as_messages(const json_t *row, json_t **named, const char **shape) {
     static const char *const columns[] = {"messages", "prompt", "completion", "chosen", "rejected", "chosen_messages", "rejected_messages"};
     *named = json_incref((json_t *)(uintptr_t)row);
@@ -321,7 +321,7 @@ static bool is_dialogue(const json_t *row) {
     return !chosen || strstr(chosen, "Assistant:");
 }
 
-/* Some format can use the row as it stands. */
+/* Whether some format can read the unchanged row. */
 static bool is_ours(const json_t *row, RowUse use) {
     const DataFormat *format = data_format_of(row);
     if (!format) return false;

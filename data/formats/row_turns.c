@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* data.as: rows of plain texts as turns. A row becomes one whose prompt and answers are lists of messages, which every format and tune rl read; all
- * else of it stays. */
+/* data.as: plain texts as turns. The prompt and answers of a row become lists of messages, which every format and tune rl read; the rest of the row
+ * stays. */
 #include "data/formats/formats.h"
 #include "data/formats/row_form.h"
 
@@ -18,7 +18,7 @@ bool turns_are_plain(const json_t *row, const DataFormat *format) {
     return row_turns_is(format, "prompt") && has_text(row, "prompt");
 }
 
-/* The message, at the end of the list; true also where it has no memory, which is seen when the list is used. */
+/* Appends the message to the list. Also true when the message is out of memory; using the list shows that. */
 static Status row_turns_add(json_t *list, const char *role, const json_t *content) {
     json_t *message = json_pack("{s:s, s:O}", "role", role, "content", (json_t *)(uintptr_t)content);
     return json_array_append_new(list, message) == 0 ? ST_OK : status_fail(ST_RESOURCE, "out of memory for turns");
@@ -34,7 +34,7 @@ static Status add_system(const json_t *row, json_t *list) {
     return json_is_string(system) && json_string_length(system) > 0 ? row_turns_add(list, "system", system) : ST_OK;
 }
 
-/* Puts lists of one message in the place of the row's texts; a new reference in any case, so that `status` alone decides. */
+/* Replaces the row's texts by lists of one message; *row is a new reference in any case, so that only `status` decides. */
 static Status set_answer(json_t *row, const char *key) {
     json_t *list = NULL;
     if (!has_text(row, key)) return ST_OK;
@@ -66,7 +66,7 @@ static Status add_history(const json_t *history, json_t *list) {
     return ST_OK;
 }
 
-/* The instruction, and the input in a line of its own, as in LLaMA-Factory. */
+/* The instruction, and the input on a line of its own, as in LLaMA-Factory. */
 static Status add_instruction(const json_t *row, json_t *list) {
     const json_t *instruction = json_object_get(row, "instruction"), *input = json_object_get(row, "input");
     if (input && !json_is_null(input) && !json_is_string(input)) return status_fail(ST_INPUT, "'input' is no text");
@@ -96,13 +96,13 @@ static Status alpaca_turns(json_t *row) {
 
 /* ---- preferences ---- */
 
-/* Anthropic's form: both answers are whole dialogues. */
+/* Anthropic's form: both answers are full dialogues. */
 static Status set_dialogue(json_t *row, const char *key) {
     static const Speaker speakers[] = {{"Human", "user"}, {"Assistant", "assistant"}};
     json_t *messages = dialogue_messages(json_string_value(json_object_get(row, key)), speakers, COUNT_OF(speakers));
     if (!messages)
         return status_hint(status_fail(ST_INPUT, "'%s' cannot be read as turns: it begins with neither \"Human:\" nor \"Assistant:\"", key),
-                           "data.as: text takes it as it stands; or give the prompt as a column of its own");
+                           "data.as: text uses it unchanged; or give the prompt in a separate column");
     json_object_set_new(row, key, messages);
     return ST_OK;
 }

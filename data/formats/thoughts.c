@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Answers behind a prompt that begins a thought for them: many templates ask with "<think>", or with an empty thought where the model is not to
- * think, and write the answer without it. The model goes on from what it is asked with, so that is what its answer is trained behind. */
+/* Answers to a prompt that starts a thought: many templates end the prompt with "<think>", or with an empty thought if the model is not to think, and
+ * render the finished answer without it. In use the model continues such a prompt, so training puts the answer after it, too. */
 #include "data/formats/conversation.h"
 
 #include <string.h>
 
 typedef struct Thought {
-    const char *open, *close, *before, *behind;
+    const char *open, *close, *before, *after;
 } Thought;
 static const Thought thoughts[] = {
 #define THOUGHT(...) {__VA_ARGS__},
@@ -34,7 +34,7 @@ static bool begins_with(Slice text, const char *begin) {
 
 static const char *thoughts_find(Slice text, const char *word) { return text.len ? memmem(text.data, text.len, word, strlen(word)) : NULL; }
 
-/* The kind of thought that the prompt ends in: begun, or begun and ended. NULL: in none. */
+/* The thought at the end of the prompt, and whether it is ended. NULL: none. */
 static const Thought *thought_of(const Str *prompt, bool *ended) {
     Slice text = trim((Slice){prompt->data, prompt->len});
     for (size_t i = 0; i < COUNT_OF(thoughts); i++) {
@@ -44,7 +44,7 @@ static const Thought *thought_of(const Str *prompt, bool *ended) {
     return NULL;
 }
 
-/* `at`, or where the last `mark` of the prompt begins that reaches over it: "<" alone is no part that both texts have. */
+/* `at`, or the start of the prompt's last `mark` that extends over it: a "<" alone is no common part of both texts. */
 static size_t before_mark(const Str *prompt, size_t at, const char *mark) {
     size_t len = strlen(mark);
     for (size_t begin = prompt->len; begin-- > 0;)
@@ -52,7 +52,7 @@ static size_t before_mark(const Str *prompt, size_t at, const char *mark) {
     return at;
 }
 
-/* What the message itself thinks: in its content or as reasoning. Empty: nothing. */
+/* The message's own thought, from its content or its reasoning. Empty: none. */
 static Slice own_thought(const json_t *message, const Thought *kind) {
     const char *content = json_string_value(json_object_get(message, "content"));
     const char *reasoning = json_string_value(json_object_get(message, "reasoning_content"));
@@ -67,20 +67,20 @@ static Slice own_thought(const json_t *message, const Thought *kind) {
     return text;
 }
 
-/* The longest end of `asked` that the answer begins with: what the template writes in both. */
+/* The length of the longest suffix of `asked` that is a prefix of the answer: text that the template writes in both. */
 static size_t overlap(Slice asked, Slice answer) {
     for (size_t n = MIN(asked.len, answer.len); n > 0; n--)
         if (memcmp(asked.data + asked.len - n, answer.data, n) == 0) return n;
     return 0;
 }
 
-/* The answer as it goes on from a thought that is begun: with the row's thought where the template leaves it out. */
+/* Appends the answer that continues a started thought. If the template leaves the thought out, the row's thought is added. */
 static void finish_thought(const Thought *kind, const json_t *message, Slice answer, Str *text) {
     if (!thoughts_find(answer, kind->close)) {
         Slice thought = own_thought(message, kind);
         str_append_n(text, thought.data, thought.len);
         str_printf(text, "%s%s", kind->before, kind->close);
-        if (answer.len > 0 && !is_space(answer.data[0])) str_append(text, kind->behind);
+        if (answer.len > 0 && !is_space(answer.data[0])) str_append(text, kind->after);
     }
     str_append_n(text, answer.data, answer.len);
 }

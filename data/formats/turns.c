@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conversations turn by turn: each trained turn is a text of its own, as the template renders it when it is asked for. */
+/* Conversations turn by turn: each trained turn becomes a separate text, rendered as when the turn is asked for. */
 #include "data/formats/conversation.h"
 #include "data/formats/message.h"
 
@@ -12,7 +12,7 @@ static json_t *first_messages(const json_t *messages, size_t n) {
     return list;
 }
 
-/* One text behind those that are there. */
+/* Appends one text to those of the row. */
 static void append_text(const Encoding *text, Encoding *encoding) {
     ids_append(&encoding->ids, text->ids.data, text->ids.n);
     ids_append(&encoding->labels, text->labels.data, text->labels.n);
@@ -26,9 +26,10 @@ static void append_text(const Encoding *text, Encoding *encoding) {
     encoding->templates += text->templates;
 }
 
-/* The last turn of a conversation that begins otherwise than its prompt asks: possible where the prompt begins its thought. failed: why not else. */
-static Status encode_behind_thought(const json_t *messages, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Status failed,
-                                    Encoding *encoding) {
+/* The last turn of a conversation that begins differently than its prompt: possible if the prompt starts its thought. failed: the failure to return
+ * otherwise. */
+static Status encode_after_thought(const json_t *messages, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Status failed,
+                                   Encoding *encoding) {
     Failure otherwise;
     ChatRendering prompt = {0}, whole = {0};
     Str text = {0};
@@ -46,7 +47,7 @@ static Status encode_behind_thought(const json_t *messages, const json_t *row, c
     return status;
 }
 
-/* The turn of message `turn` as the last of its conversation. */
+/* Encodes the turn of message `turn` as the last of its conversation. */
 static Status encode_turn(const json_t *messages, size_t turn, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
                           Encoding *encoding) {
     DataConfig last = *config;
@@ -55,8 +56,8 @@ static Status encode_turn(const json_t *messages, size_t turn, const json_t *row
     json_t *until = first_messages(messages, turn + 1);
     last.train_on = "last";
     Status status = until ? encode_conversation(until, turn, row, &last, tokenizer, &text, &broken) : status_fail(ST_RESOURCE, "out of memory");
-    if (status != ST_OK && broken) status = encode_behind_thought(until, row, &last, tokenizer, status, &text);
-    if (status == ST_OK && text.ids.n == 0) status = status_fail(ST_INPUT, "the chat template writes nothing of the first %zu messages", turn + 1);
+    if (status != ST_OK && broken) status = encode_after_thought(until, row, &last, tokenizer, status, &text);
+    if (status == ST_OK && text.ids.n == 0) status = status_fail(ST_INPUT, "the chat template leaves out all of the first %zu messages", turn + 1);
     if (status == ST_OK && text.ids.n > INT32_MAX - encoding->ids.n)
         status = status_hint(status_fail(ST_INPUT, "the conversation has too many tokens to be trained turn by turn"), "data.turns: whole");
     if (status == ST_OK) append_text(&text, encoding);
@@ -76,7 +77,7 @@ static Status encode_each(const json_t *messages, size_t n_context, const json_t
         if (trained[i]) status = encode_turn(messages, i, row, config, tokenizer, encoding);
         some = some || trained[i];
     }
-    /* a row whose marks leave nothing to train stays, and is counted as such */
+    /* a row whose marks exclude all turns is used, and counted as untrained */
     if (status == ST_OK && !some) status = encode_turn(messages, last, row, config, tokenizer, encoding);
     for (size_t i = 0; i < encoding->labels.n && status == ST_OK && !some; i++) encoding->labels.data[i] = LABEL_NONE;
     free(trained);
@@ -95,8 +96,8 @@ static Status encode_guarded(const json_t *messages, size_t n_context, const jso
     const char *turns = config->turns ? config->turns : "whole", *train_on = config->train_on ? config->train_on : "auto";
     bool each = strcmp(turns, "each") == 0, broken = false;
     if (each && strcmp(train_on, "all") == 0)
-        return status_hint(status_fail(ST_CONFIG, "'data.turns: each' makes texts of answers, and 'data.train_on: all' trains more than these"),
-                           "leave one of the two out");
+        return status_hint(status_fail(ST_CONFIG, "'data.turns: each' trains only answers, but 'data.train_on: all' trains everything"),
+                           "leave out one of the two");
     if (!each) {
         Status status = encode_conversation(messages, n_context, row, config, tokenizer, encoding, &broken);
         if (status == ST_OK || !broken || strcmp(turns, "auto") != 0 || strcmp(train_on, "all") == 0) return status;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a chat template leaves out: templates write the roles that they have a branch for, and are silent about the others. A conversation is rendered
- * once more with a mark in the place of each message; a mark that is missing tells a message that nobody will see. Conversations of the same form are
- * treated alike, so that a form is tried once. */
+/* Detects messages that a chat template leaves out: templates write the roles that they have a branch for, and silently skip others. A conversation
+ * is rendered once more with a unique mark in place of each message; a missing mark shows a message that the model will never see. Conversations of
+ * the same form behave alike, so each form is tried once. */
 #include "data/formats/conversation.h"
 #include "data/formats/message.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Forms of which everything is written, by hash. One that is pushed out by another is tried again. */
+/* Hashes of forms whose messages are all written. A form that is evicted by another is tried again. */
 enum { N_SHAPES = 1024, MARK_SIZE = 32, LONG_ENOUGH = 12 };
 struct Shapes {
     _Atomic(uint64_t) known[N_SHAPES];
@@ -38,7 +38,7 @@ bool template_names(const Chat *chat, const char *word) {
     return false;
 }
 
-/* ---- the form of a conversation: all that templates look at, but for what is said ---- */
+/* ---- the form of a conversation: all that templates look at, without the content ---- */
 
 static uint64_t add_text(uint64_t hash, const char *text) {
     for (; text && *text; text++) hash = (hash ^ (unsigned char)*text) * 0x100000001B3u;
@@ -52,7 +52,7 @@ static const char *words_of(const json_t *message, const char *key) {
     return words && !is_blank(words) ? words : NULL;
 }
 
-/* Tools' answers have names for OpenAI's API, not for templates. */
+/* The names in tools' answers are for OpenAI's API, not for templates. */
 static const char *name_of(const json_t *message) {
     const char *role = json_string_value(json_object_get(message, "role"));
     return role && strcmp(role, "tool") != 0 ? words_of(message, "name") : NULL;
@@ -71,16 +71,16 @@ static uint64_t shape_of(const json_t *messages, size_t n, const json_t *row, bo
         hash = hash * 16 + 2 * (words_of(message, "content") != NULL) + (name_of(message) != NULL);
         for (size_t k = 0; k < COUNT_OF(keys); k++) hash = hash * 2 + (json_object_get(message, keys[k]) != NULL);
     }
-    return mix64(hash) | 1; /* 0: an empty place */
+    return mix64(hash) | 1; /* 0: an empty slot */
 }
 
 static bool is_known(const Shapes *shapes, uint64_t shape) { return atomic_load(&shapes->known[shape % N_SHAPES]) == shape; }
 
-/* ---- marks in the place of messages ---- */
+/* ---- marks in place of messages ---- */
 
 static void mark_of(char kind, size_t i, char mark[MARK_SIZE]) { snprintf(mark, MARK_SIZE, "Zq7%c%zue", kind, i); }
 
-/* Copies of messages[0..n-1] that say a mark of their own instead. */
+/* Copies of messages[0..n-1], each with a mark as its content. */
 static json_t *marked_messages(const json_t *messages, size_t n) {
     json_t *list = json_array();
     char mark[MARK_SIZE];
@@ -101,7 +101,7 @@ static bool has_mark(const Str *text, char kind, size_t i) {
     return memmem(str_text(text), text->len, mark, strlen(mark)) != NULL;
 }
 
-/* Words that stand in the text as they are; few of them stand there by chance. */
+/* Counts messages whose content is in the text unchanged; few appear there by chance. */
 static bool stands_in(const Str *text, const char *words) {
     size_t len = strlen(words);
     while (len > 0 && strchr(" \t\r\n", *words)) words++, len--;
@@ -117,16 +117,16 @@ typedef struct Look {
     RowNotes *notes;
 } Look;
 
-/* Templates that write any role write a misspelt one, too. */
+/* Templates that write any role also write a misspelt one. */
 static void note_unknown_role(const Look *look, size_t i) {
     const char *role = json_string_value(json_object_get(json_array_get(look->messages, i), "role"));
     if (!role || role_known(role) || template_names(look->chat, role)) return;
     const char *nearest = role_nearest(role);
-    row_note(look->notes, "with a message of role '%s', which the chat template '%s' does not name%s%s%s", role, look->label,
+    row_note(look->notes, "with a message of role '%s', which the chat template '%s' does not mention%s%s%s", role, look->label,
              nearest ? ": did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
 }
 
-/* Whether anything is left out; each is noted. */
+/* Whether any message is left out; each is noted. */
 static bool note_lost(const Look *look, const Str *marked, const Str *text, bool *last_lost) {
     bool any = false;
     for (size_t i = 0; i < look->n; i++) {
@@ -135,7 +135,7 @@ static bool note_lost(const Look *look, const Str *marked, const Str *text, bool
         bool lost = content && !has_mark(marked, 'm', i) && !stands_in(text, content),
              nameless = name_of(message) && !has_mark(marked, 'n', i) && !lost;
         if (lost)
-            row_note(look->notes, "with a message of role '%s' whose words the chat template '%s' leaves out: the model does not see them", role,
+            row_note(look->notes, "with a message of role '%s' whose text the chat template '%s' leaves out: the model does not see it", role,
                      look->label);
         if (!lost) note_unknown_role(look, i);
         if (nameless)
@@ -148,12 +148,11 @@ static bool note_lost(const Look *look, const Str *marked, const Str *text, bool
 
 static Status last_is_lost(const Look *look) {
     const char *role = json_string_value(json_object_get(json_array_get(look->messages, look->n - 1), "role"));
-    status_fail(ST_INPUT, "the chat template '%s' does not write message %zu of role '%s', which is what the model is asked", look->label, look->n,
-                role);
-    return status_hint(ST_INPUT, "give it a role that the template has: mostly user, assistant, system, tool");
+    status_fail(ST_INPUT, "the chat template '%s' leaves out message %zu of role '%s', which is the question", look->label, look->n, role);
+    return status_hint(ST_INPUT, "give it a role that the template knows: usually user, assistant, system, tool");
 }
 
-/* A form that was not seen before, or one that loses something. */
+/* Tries a form for the first time, or one that loses messages. */
 static Status try_shape(const Look *look, bool question, uint64_t shape, const Str *text) {
     json_t *marked = marked_messages(look->messages, look->n);
     ChatRendering rendering = {0};
@@ -164,7 +163,7 @@ static Status try_shape(const Look *look, bool question, uint64_t shape, const S
     if (status == ST_OK && !note_lost(look, &rendering.text, text, &last_lost)) atomic_store(&look->chat->shapes->known[shape % N_SHAPES], shape);
     chat_rendering_release(&rendering);
     if (status == ST_RESOURCE) return status;
-    return question && last_lost ? last_is_lost(look) : ST_OK; /* a template that refuses the marks tells nothing */
+    return question && last_lost ? last_is_lost(look) : ST_OK; /* a template that refuses the marks gives no information */
 }
 
 Status check_written(const Chat *chat, const json_t *messages, size_t n, const json_t *row, bool question, const Str *text, RowNotes *notes) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run of synthesis: everything is opened and checked, rounds are made until the rows are there, and the pages are written. */
+/* A synthesis run: opens and checks everything, runs rounds until there are enough rows, and writes the pages. */
 #include "lib/base/system.h"
 #include "data/synth/synth_parts.h"
 #include "lib/recipe/keys.h"
@@ -55,7 +55,7 @@ static Status refuse_key(const Synth *s, const Key *key) {
     return ST_CONFIG;
 }
 
-/* A key with its default's value says nothing: the recipe that a run writes has all of them. */
+/* A key that has its default is allowed, since the recipe that a run writes has all keys. */
 static Status check_keys(const Synth *s) {
     Recipe *defaults;
     Status status = ST_OK;
@@ -77,7 +77,7 @@ static int stage_find(const Synth *s, const char *name) {
     return -1;
 }
 
-/* The keys of a map are stages of this preset. */
+/* Checks that the keys of a map are stages of this preset. */
 static Status check_stage_names(const Synth *s, const Yaml *map, const char *key) {
     Str names = {0};
     if (!map) return ST_OK;
@@ -107,13 +107,13 @@ static Status template_path(const Synth *s, const SynthStage *stage, bool chats,
     }
     if (chats) {
         status_fail(ST_INPUT, "cannot find the prompt 'prompts/%s.jinja'", stage->prompt);
-        return status_hint(ST_INPUT, "it is among the recipes that come with the program; tune recipes ls says whether they are found");
+        return status_hint(ST_INPUT, "it belongs to the recipes that come with the program; tune recipes ls shows whether they are found");
     }
     status_fail(ST_CONFIG, "preset '%s' has no prompt '%s' for a teacher that continues texts", s->preset->name, stage->name);
     return status_hint(ST_CONFIG, "take a teacher with a chat template, or write one and name it in synth.prompts: {%s: FILE}", stage->name);
 }
 
-/* Its defaults, then the recipe's generate section, the teacher's own keys, and the stage's. */
+/* The stage's defaults, then the recipe's generate section, the teacher's keys, and the stage's keys. */
 static Status stage_sampling(const Synth *s, const SynthStage *stage, bool chats, const TeacherConfig *teacher, TeacherSampling *sampling) {
     const Recipe *r = s->recipe;
     const char *const *stops = chats ? stage->stop : stage->base_stop;
@@ -162,7 +162,7 @@ static Status open_stages(Synth *s) {
         if (!stage->checks_labels || s->recipe->synth_check_labels) s->stage_list[s->n_stages++] = *stage;
     if (filters_has(s->filters, "judge") && stage_find(s, "judge") < 0) s->stage_list[s->n_stages++] = judge;
     if (s->judge && stage_find(s, "judge") < 0)
-        return status_hint(status_fail(ST_CONFIG, "'synth.judge' would be asked nothing by preset '%s'", s->preset->name),
+        return status_hint(status_fail(ST_CONFIG, "preset '%s' does not use 'synth.judge'", s->preset->name),
                            "turn the filter on: synth.filters: {judge: 7}");
     ASSERT(s->n_stages < SYNTH_MAX_STAGES, "%d stages", s->n_stages);
     TRY(check_stage_names(s, s->recipe->synth_prompts, "synth.prompts"));
@@ -187,7 +187,7 @@ static Status open_teachers(Synth *s) {
 static Status check_system(const Synth *s) {
     if (!s->recipe->synth_system || teacher_chats(s->teacher)) return ST_OK;
     status_fail(ST_CONFIG, "'synth.system' goes with a teacher that chats: this one continues texts and would never see it");
-    return status_hint(ST_CONFIG, "say it in a prompt of your own: synth.prompts");
+    return status_hint(ST_CONFIG, "use your own prompt for it: synth.prompts");
 }
 
 static Status open_filters(Synth *s) {
@@ -211,7 +211,7 @@ static bool priced(const TeacherConfig *config) {
     return config->node && (yaml_get(config->node, "price_in") || yaml_get(config->node, "price_out"));
 }
 
-/* Without prices nothing ever costs anything, and the limit would hold nothing. */
+/* Without prices the cost stays 0, so a limit on it would have no effect. */
 static Status check_prices(const Synth *s) {
     bool asks_server = s->judge_config.url && !priced(&s->judge_config);
     if (isnan(s->recipe->synth_max_cost)) return ST_OK;
@@ -257,7 +257,7 @@ static void close_all(Synth *s) {
     arena_free(s->arena);
 }
 
-/* ---- what a run is made from: a resumed one must be made from the same ---- */
+/* ---- a resumed run must have the same inputs ---- */
 
 static void add_text(XXH3_state_t *state, const char *text) { XXH3_64bits_update(state, text ? text : "", text ? strlen(text) + 1 : 1); }
 
@@ -317,13 +317,13 @@ static Status compare_inputs(const Synth *s, const json_t *before, const json_t 
     json_t *value;
     json_object_foreach((json_t *)now, name, value) {
         if (json_equal(json_object_get(before, name), value)) continue;
-        status_fail(ST_CONFIG, "cannot resume '%s': what '%s' says, or names, has changed", s->recipe->output, name);
-        return status_hint(ST_CONFIG, "other seeds, prompts, filters or another teacher make another run: choose another output");
+        status_fail(ST_CONFIG, "cannot resume '%s': '%s', or a file that it names, has changed", s->recipe->output, name);
+        return status_hint(ST_CONFIG, "seeds, prompts, filters and teacher must stay the same in a run: choose another output");
     }
     return ST_OK;
 }
 
-/* inputs.json is written by the first start and compared by the others. */
+/* The first start writes inputs.json; later ones compare it. */
 static Status check_inputs(Synth *s) {
     const char *path = run_path(s->run, "inputs.json");
     JsonWriter w = {.pretty = true};
@@ -406,7 +406,7 @@ static Status end_round(Synth *s) {
     return status;
 }
 
-/* The commonest reasons first. */
+/* The most frequent reasons first. */
 static void say_reasons(const Synth *s, Str *text) {
     bool *said = calloc(MAX(s->n_reasons, 1), sizeof *said);
     for (size_t round = 0; round < MIN(s->n_reasons, 4) && said; round++) {
@@ -419,10 +419,10 @@ static void say_reasons(const Synth *s, Str *text) {
     free(said);
 }
 
-/* What to do about too few rows; where there is none, a refusal may tell more than any count. */
+/* Suggests what to do about too few rows; without a suggestion, shows a refusal, which may explain more than counts. */
 static Status advise(const Synth *s, const char *advice) {
     if (s->n_rows == 0 && s->refusal) return status_hint(ST_INPUT, "the teacher refused: '%.300s'", s->refusal);
-    return status_hint(ST_INPUT, "rejected.jsonl shows what the teacher says%s", advice);
+    return status_hint(ST_INPUT, "rejected.jsonl shows the teacher's replies%s", advice);
 }
 
 static Status check_acceptance(const Synth *s) {
@@ -435,7 +435,7 @@ static Status check_acceptance(const Synth *s) {
     status_fail(ST_INPUT, "only %zu of %lld candidates were kept, which is below 'synth.min_acceptance' %g; rejected: %s", s->n_rows,
                 (long long)tries, r->synth_min_acceptance, str_text(&reasons));
     str_release(&reasons);
-    return advise(s, "; change prompts, filters or teacher, or lower the limit and go on with --resume");
+    return advise(s, "; change prompts, filters or teacher, or lower the limit and continue with --resume");
 }
 
 static Status make_rows(Synth *s) {
@@ -503,7 +503,7 @@ static Status synth_finish(Synth *s, SynthResult *result) {
     if (status == ST_OK) status = run_mark_finished(s->run, summary);
     json_decref(summary);
     TRY(status);
-    return dir_remove(run_path(s->run, "checkpoints")); /* the log is what such a run goes on from */
+    return dir_remove(run_path(s->run, "checkpoints")); /* such a run is resumed from the log */
 }
 
 static int64_t count_refused(const Synth *s) {
@@ -536,7 +536,7 @@ static Status run_rounds(Synth *s, SynthResult *result) {
     Status status = make_rows(s);
     synth_report_progress(s, result);
     if ((status == ST_RESOURCE || status == ST_INTERRUPTED) && !status_hint_text()[0])
-        return status_hint(status, "what was answered is kept in '%s': go on with --resume", s->recipe->output);
+        return status_hint(status, "the answers so far are in '%s': continue with --resume", s->recipe->output);
     if (status != ST_OK) return status;
     TRY(synth_file_close(&s->rows_file));
     TRY(synth_file_close(&s->rejected_file));
@@ -565,7 +565,7 @@ static void show_plan(const Synth *s) {
     if (types && s->config->on_plan) s->config->on_plan(s->config->context, &plan);
 }
 
-/* A run keeps the day that it began, so that a teacher here whose chat template writes the date is asked the same on another day. */
+/* A run keeps the date of its start, so that a local teacher whose chat template writes the date gets the same prompts on another day. */
 static Status keep_day(Synth *s) {
     const char *day;
     if (s->recipe->data_now) return ST_OK;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* alpaca (Taori et al. 2023): three seeds with inputs and outputs are shown, and one reply holds as many further tasks with all three as it can. */
+/* alpaca (Taori et al. 2023): shows three seeds with inputs and outputs; one reply contains as many further tasks, with all three parts, as it
+ * can. */
 #include "data/synth/synth_parts.h"
 
 #include <ctype.h>
@@ -21,7 +22,7 @@ typedef struct Parts {
     int found;
 } Parts; /* instruction, input, output: each once, in this order */
 
-/* The block's fields; false when it is not exactly the three. */
+/* The block's fields; false unless it has exactly the three. */
 static bool read_parts(const char *block, const char *end, Parts *parts) {
     static const char *const names[] = {"instruction", "input", "output"};
     *parts = (Parts){0};
@@ -64,18 +65,19 @@ static Status add_block(Synth *s, const SynthRequest *request, const SynthCandid
     return c->instruction && c->input && c->output ? ST_OK : ST_RESOURCE;
 }
 
-/* The next line of nothing but three # or more: a heading of Markdown has words behind them. */
+/* The next line of three # or more and nothing else: in a Markdown heading words follow. */
 static const char *next_rule(const char *text, const char *at) {
     for (; (at = strstr(at, "###")); at += strspn(at, "#")) {
-        const char *before = at, *behind = at + strspn(at, "#");
+        const char *before = at, *after = at + strspn(at, "#");
         while (before > text && (before[-1] == ' ' || before[-1] == '\t')) before--;
-        behind += strspn(behind, " \t\r");
-        if ((before == text || before[-1] == '\n') && (!*behind || *behind == '\n')) return at;
+        after += strspn(after, " \t\r");
+        if ((before == text || before[-1] == '\n') && (!*after || *after == '\n')) return at;
     }
     return NULL;
 }
 
-/* Blocks stand between lines of ###; the last one of a reply that was cut is not whole. A reply without any is one that has the wrong form. */
+/* Blocks are separated by lines of ###; the last one of a truncated reply is incomplete. A reply without any block counts as one of the wrong
+ * form. */
 static Status take_blocks(Synth *s, const SynthRequest *request, const SynthCandidate *origin, SynthCandidate **candidates, size_t *n) {
     const char *text_end = request->text + strlen(request->text);
     if (request->refused) return add_block(s, request, origin, request->text, text_end, false, candidates, n);
@@ -114,7 +116,7 @@ static Status make_round(Synth *s) {
 
 const SynthPreset synth_preset_alpaca = {
     .name = "alpaca",
-    .help = "one reply holds many tasks with inputs and outputs, after 3 seeds",
+    .help = "one reply contains many tasks with inputs and outputs, after 3 seeds",
     .stages = stages,
     .needs = NEEDS_INSTRUCTION | NEEDS_OUTPUT,
     .new_prompts = true,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* answer: prompts that are there already are answered, synth.n times each. */
+/* answer: answers existing prompts, synth.n times each. */
 #include "data/synth/synth_parts.h"
 
 #include <string.h>

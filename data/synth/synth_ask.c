@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests: templates rendered, numbered, looked up in the log, asked, and what came of them. */
+/* Requests: renders templates, numbers requests, looks them up in the log, sends them, and records the answers. */
 #include "lib/base/system.h"
 #include "data/rating.h"
 #include "data/synth/synth_parts.h"
@@ -12,13 +12,13 @@
 #include <strings.h>
 #include <xxhash.h>
 
-/* ---- what is drawn ---- */
+/* ---- random draws ---- */
 
 uint64_t synth_draw(const Synth *s, uint64_t number, uint64_t index, uint64_t n) {
     return rng_below(rng_key((uint64_t)s->recipe->seed, RNG_NOISE, number), index, n);
 }
 
-/* `k` different ones of `n` in drawn order, from the draws first_draw.. of this number; k <= n. */
+/* Draws `k` different numbers of `n`, in random order, from draws first_draw.. of this number; k <= n. */
 static void synth_ask_choose(const Synth *s, uint64_t number, uint64_t first_draw, size_t n, size_t k, size_t *chosen) {
     uint64_t order = rng_u64(rng_key((uint64_t)s->recipe->seed, RNG_NOISE, number), first_draw);
     for (size_t i = 0; i < k; i++) chosen[i] = (size_t)rng_permute(rng_key(order, RNG_NOISE, 0), n, i);
@@ -26,8 +26,8 @@ static void synth_ask_choose(const Synth *s, uint64_t number, uint64_t first_dra
 
 size_t synth_batch(const Synth *s) { return s->recipe->synth_batch > 0 ? (size_t)s->recipe->synth_batch : s->machine_examples > 0 ? 64 : 256; }
 
-/* As many as will likely be enough, by what was kept so far (at first most are expected to be): a few more than on average, since a further round of
- * a few would leave the teacher's batch all but empty. */
+/* The number of candidates that will probably be enough, by the share kept so far (initially assumed to be high). It is a little above the average,
+ * since a further round for a few candidates would leave the teacher's batch nearly empty. */
 size_t synth_round_size(const Synth *s) {
     double batch = (double)synth_batch(s), left = (double)(s->recipe->synth_num_rows - (int64_t)s->n_rows);
     double rate = ((double)s->n_rows + 8) / ((double)s->made + 9), mean = left / rate;
@@ -52,7 +52,7 @@ const char *synth_text(Synth *s, const char *text, size_t len) {
     return slice.len ? arena_strndup(s->round_arena, slice.data, slice.len) : "";
 }
 
-/* Without white space around it, without Markdown's ** around the whole, and without one at an end that has no partner. */
+/* Without white space around it, without Markdown's ** around the complete text, and without a ** at one end that has no partner. */
 static Slice undecorated(Slice text) {
     while (true) {
         size_t n = 0;
@@ -80,17 +80,17 @@ const char *synth_text_after_name(const char *line, const char *name) {
     return *line == ':' ? line + 1 : NULL;
 }
 
-/* Bytes of a number with . ) or : behind it, of a bullet, or of "Instruction:" or "**Task 5:"; 0 when the text begins with none. */
+/* Bytes of a number followed by . ) or :, of a bullet, or of "Instruction:" or "**Task 5:"; 0 if the text begins with none of these. */
 static size_t heading(const char *text) {
     static const char *const bullets[] = {"- ", "* ", "\xe2\x80\xa2"}, *const names[] = {"instruction", "task", "request"};
     size_t digits = strspn(text, "0123456789");
-    /* 3.5 and 10:30 are none */
+    /* 3.5 and 10:30 are no list numbers */
     if (digits > 0 && digits < 4 && text[digits] && strchr(").:", text[digits]) && !isdigit((unsigned char)text[digits + 1])) return digits + 1;
     for (size_t i = 0; i < COUNT_OF(bullets); i++)
         if (text_starts_with(text, bullets[i])) return strlen(bullets[i]);
     for (size_t i = 0; i < COUNT_OF(names) && digits == 0; i++) {
-        const char *behind = synth_text_after_name(text, names[i]);
-        if (behind) return (size_t)(behind - text);
+        const char *after = synth_text_after_name(text, names[i]);
+        if (after) return (size_t)(after - text);
     }
     return 0;
 }
@@ -133,18 +133,17 @@ Status synth_examples_open(Synth *s, size_t low, size_t high, size_t machine, bo
     s->machine_examples = s->recipe->synth_machine_examples >= 0 ? (size_t)s->recipe->synth_machine_examples : machine;
     const char *path = s->recipe->synth_seeds, *advice = "add seeds, or lower synth.examples";
     if (!by_type && s->seeds.n < s->examples_low)
-        return status_hint(
-            status_fail(ST_INPUT, "'%s' holds %zu seeds, and synth.examples asks for %zu at a time", path, s->seeds.n, s->examples_low), "%s",
-            advice);
+        return status_hint(status_fail(ST_INPUT, "'%s' has %zu seeds, but synth.examples needs %zu at a time", path, s->seeds.n, s->examples_low),
+                           "%s", advice);
     for (size_t t = 0; t < s->seeds.n_types && by_type; t++)
         if (s->seeds.types[t].n < s->examples_low)
-            return status_hint(status_fail(ST_INPUT, "'%s': task type '%s' has %zu seed%s, and synth.examples asks for %zu at a time", path,
+            return status_hint(status_fail(ST_INPUT, "'%s': task type '%s' has %zu seed%s, but synth.examples needs %zu at a time", path,
                                            s->seeds.types[t].name, s->seeds.types[t].n, s->seeds.types[t].n == 1 ? "" : "s", s->examples_low),
                                "%s", advice);
     return ST_OK;
 }
 
-/* Rows of the type that were kept before this round. */
+/* Rows of the type kept in earlier rounds. */
 static size_t rows_of_type(const Synth *s, const SynthType *type, size_t *rows) {
     size_t n = 0;
     for (size_t i = 0; i < s->n_rows; i++)
@@ -189,7 +188,7 @@ static Status add_asked(Synth *s, SynthRequest *request) {
     return ST_OK;
 }
 
-/* All that the answer may depend on, beside the model. */
+/* Everything besides the model that the answer may depend on. */
 static void write_question(const Synth *s, const SynthRequest *r, JsonWriter *w) {
     jw_string(w, "stage", s->stage_list[r->stage].name);
     jw_int(w, "number", (int64_t)r->number);
@@ -226,10 +225,10 @@ static Status finish_request(Synth *s, SynthRequest *request) {
     return add_asked(s, request);
 }
 
-/* A template may write a whole conversation: each turn begins with its role's mark, which templates have as {{ turn.system }}, {{ turn.user }} and {{
- * turn.assistant }}. */
+/* A template may write a complete conversation: each turn begins with its role's mark, which templates write as {{ turn.system }}, {{ turn.user }}
+ * and {{ turn.assistant }}. */
 enum { TURN_MARK = '\x01' };
-#define TURN "\x01" /* apart from what follows: "\x01a" would be one character, 0x1A */
+#define TURN "\x01" /* a literal of its own: "\x01a" would be one character, 0x1A */
 static const struct { const char *role, *mark; } turns[] = {{"system", TURN "s"}, {"user", TURN "u"}, {"assistant", TURN "a"}};
 
 static json_t *turn_marks(void) {
@@ -238,7 +237,7 @@ static json_t *turn_marks(void) {
     return marks;
 }
 
-/* Texts of seeds and of the teacher may hold the mark's character: it would begin a turn. */
+/* Texts of seeds and of the teacher may contain the mark's character, which would start a turn. */
 static void hide_marks(json_t *json) {
     const char *key;
     json_t *item;
@@ -260,7 +259,7 @@ static bool add_message(json_t *messages, const char *role, Slice text) {
     return json_array_append_new(messages, json_pack("{s:s, s:s%}", "role", role, "content", text.data, text.len)) == 0;
 }
 
-/* Without any mark the whole is what the user says. */
+/* Without any mark the full text is the user's message. */
 static bool add_turns(json_t *messages, const Str *text) {
     const char *at = str_text(text), *end = at + text->len, *mark = memchr(at, TURN_MARK, text->len);
     if (!mark) return json_array_append_new(messages, json_pack("{s:s, s:s%}", "role", "user", "content", at, text->len)) == 0;
@@ -274,8 +273,8 @@ static bool add_turns(json_t *messages, const Str *text) {
     return true;
 }
 
-/* The rendered template, as a conversation or, for a teacher that continues texts, as the text. The conversation is kept alive by the round's request
- * until it is asked. */
+/* The rendered template, as a conversation or, for a teacher that continues texts, as a text. The round's request owns the conversation until it is
+ * sent. */
 static Status fill_request(Synth *s, SynthRequest *request, const char *system, const Str *text) {
     if (!teacher_chats(request->teacher)) {
         if (memchr(str_text(text), TURN_MARK, text->len))
@@ -286,7 +285,7 @@ static Status fill_request(Synth *s, SynthRequest *request, const char *system, 
     }
     const char *mark = memchr(str_text(text), TURN_MARK, text->len);
     if (mark && stripped(str_text(text), (size_t)(mark - str_text(text))).len > 0)
-        return status_fail(ST_CONFIG, "the prompt of stage '%s' says something before its first turn", s->stage_list[request->stage].name);
+        return status_fail(ST_CONFIG, "the prompt of stage '%s' has text before its first turn", s->stage_list[request->stage].name);
     request->messages = json_array();
     if (system) json_array_append_new(request->messages, json_pack("{s:s, s:s}", "role", "system", "content", system));
     if (add_turns(request->messages, text)) return ST_OK;
@@ -366,7 +365,7 @@ static TeacherPrompt prompt_of(const SynthRequest *r) {
     return (TeacherPrompt){r->number, r->key, r->messages, r->text_asked, r->rendered, r->n_choices, r->choices};
 }
 
-/* Of the log's next line about what unread replies to it cost: each start of the run that ended by them has left one. */
+/* Reads the log's next line about the cost of unreadable replies to the request: each start of the run that ended because of them has left one. */
 static void unread_key(const SynthRequest *request, char key[JOURNAL_KEY + 1]) {
     char text[96];
     int len = snprintf(text, sizeof text, "%s unread %zu", request->key, request->n_unread);
@@ -452,7 +451,7 @@ static Status on_answer(void *context, size_t i, const TeacherAnswer *answer) {
 static Status refuse_limit(const Synth *s, const char *key, double limit, const char *unit) {
     status_fail(ST_RESOURCE, "'synth.%s' is reached: %.10g%s, with %zu of %lld rows", key, limit, unit, s->n_rows,
                 (long long)s->recipe->synth_num_rows);
-    return status_hint(ST_RESOURCE, "what was made is in '%s'; raise the limit and go on with --resume", s->recipe->output);
+    return status_hint(ST_RESOURCE, "the rows so far are in '%s'; raise the limit and continue with --resume", s->recipe->output);
 }
 
 static Status check_limits(const Synth *s) {
@@ -465,7 +464,7 @@ static Status check_limits(const Synth *s) {
     return ST_OK;
 }
 
-/* How many may be asked before limits are looked at again: what is under way is paid for. */
+/* The number of requests before limits are checked again: requests under way must be paid for. */
 static size_t before_limits(const Synth *s, const Teacher *teacher, size_t n) {
     const Recipe *r = s->recipe;
     bool counted = r->synth_max_tokens >= 0 || !isnan(r->synth_max_cost);
@@ -494,7 +493,7 @@ static bool same_kind(const SynthRequest *a, const SynthRequest *b) {
     return a->stage == b->stage && a->teacher == b->teacher && !a->messages == !b->messages && !a->n_choices == !b->n_choices;
 }
 
-/* Those that the log does not answer, in groups that can be asked together. */
+/* Sends the requests that the log does not answer, in groups that one call can take. */
 static Status ask_new(Synth *s) {
     SynthRequest **together = malloc(MAX(s->n_asked, 1) * sizeof *together);
     Status status = together ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu requests", s->n_asked);
@@ -529,7 +528,7 @@ Status synth_ask(Synth *s) {
 
 enum { SHOWN = 3 };
 
-/* For teachers that continue texts: answered seeds of the type, to show how answers look. The one that asks this very prompt would give its answer
+/* For teachers that continue texts: answered seeds of the type as examples. The seed of this very prompt is left out, since it would give its answer
  * away. */
 static json_t *shown_examples(const Synth *s, const char *type, const char *prompt) {
     json_t *list = json_array();
@@ -555,7 +554,7 @@ static SynthRequest *ask_for_answer(Synth *s, int stage, const SynthCandidate *c
     return choose_under(s, stage, system, variables, labels.items, labels.n);
 }
 
-/* A label's distance to the next one goes into the row's scores, where labels were compared. */
+/* If labels were compared, the log-probability margin to the next label becomes a score of the row. */
 static Status take_reply(Synth *s, SynthCandidate *c, const SynthRequest *request) {
     if (!synth_is_answer(s, c, request)) return s->status;
     c->output = request->n_choices ? synth_chosen_label(request) : request->text;
@@ -600,13 +599,13 @@ Status synth_prompt_round(Synth *s, SynthBegin *begin, bool clean, int answer) {
 
 /* ---- scores by a judge ---- */
 
-/* A reply that was cut may have been about to say something else, and a refusal is about nothing here. */
+/* A truncated reply may have ended differently, and a refusal rates nothing. */
 static double score_of_reply(const SynthRequest *request) {
     if (request->cut || request->refused) return (double)NAN;
     return request->n_choices ? request->mean : rating_of(request->text, 1, 10);
 }
 
-/* Of a judge that compares the ten scores, else in words. */
+/* From the comparison of the ten scores if the judge can compare, otherwise from its words. */
 static SynthRequest *ask_for_score(Synth *s, int stage, const char *prompt, const char *answer) {
     static const char *const scores[] = {"1", "2", "3", "4", "5", "6", "7", "8", "9", "10"}, *const spaced[] = {" 1", " 2", " 3", " 4", " 5",
                                                                                                                 " 6", " 7", " 8", " 9", " 10"};

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backtranslation (Li et al. 2023): texts that people wrote are answers, and the teacher writes the instructions that they answer. The seeds are the
- * texts. */
+/* backtranslation (Li et al. 2023): texts that people wrote become answers, and the teacher writes instructions for them. The seeds are the texts. */
 #include "data/synth/synth_parts.h"
 
 enum { INSTRUCTION };

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* evol (Xu et al. 2023): each prompt is made harder, or changed to one of its neighbours, again and again; every generation that passes is answered.
- */
+/* evol (Xu et al. 2023): each prompt is repeatedly made harder, or varied; every generation that passes is answered. */
 #include "data/synth/synth_parts.h"
 
 #include <string.h>
@@ -13,7 +12,7 @@ static const SynthStage stages[] = {
     {0},
 };
 
-/* What each seed has become so far: the prompt of its last generation that passed, and the row that holds it. */
+/* The current state of each seed: the prompt of its last generation that passed, and the row with it. */
 typedef struct Line {
     const char *prompt;
     int64_t row;
@@ -46,7 +45,7 @@ static SynthCandidate *synth_evol_begin(Synth *s, size_t seed, SynthRequest **re
     return *request ? c : NULL;
 }
 
-/* The rows that were kept of this round are the next generation's parents. */
+/* The rows kept in this round are the parents of the next generation. */
 static void take_over(Synth *s, SynthCandidate **candidates, const size_t *seeds, size_t n, size_t first_row) {
     const Evolution *evolution = s->state;
     for (size_t row = first_row, i = 0; row < s->n_rows; row++) {
@@ -86,7 +85,7 @@ const SynthPreset synth_preset_evol = {
     .stages = stages,
     .needs = NEEDS_INSTRUCTION,
     .new_prompts = true,
-    .filters = "{rouge_l: false}", /* a harder prompt holds the one that it came from */
+    .filters = "{rouge_l: false}", /* a harder prompt contains the one that it came from */
     .keys = "mutations generations system keep_cut",
     .open = synth_evol_open,
     .make_round = make_round,

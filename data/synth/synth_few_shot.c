@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* few_shot: one to five seeds of one type are shown, the teacher writes a new prompt of the kind, and then answers it. */
+/* few_shot: shows one to five seeds of one type; the teacher writes a new prompt of that type, and then answers it. */
 #include "data/synth/synth_parts.h"
 
 enum { PROMPT, ANSWER };
@@ -12,7 +12,7 @@ static const SynthStage stages[] = {
 
 static Status synth_few_shot_open(Synth *s) { return synth_examples_open(s, 1, 5, 0, true); }
 
-/* A prompt of the next type's kind is asked for; its examples go into the candidate's provenance. */
+/* Requests a prompt of the next type; its examples are recorded in the candidate's provenance. */
 static SynthCandidate *ask_for_prompt(Synth *s, SynthRequest **request) {
     const SynthType *type = &s->seeds.types[synth_next_type(s)];
     SynthCandidate *c = synth_candidate(s, type->name);

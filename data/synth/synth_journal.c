@@ -10,11 +10,11 @@
 typedef struct Slot {
     const char *line;
     size_t len;
-} Slot; /* line NULL: empty */
+} Slot; /* line NULL: an empty slot */
 struct Journal {
     char *path;
     Mapping file;
-    size_t size;       /* of its whole lines */
+    size_t size;       /* length of its complete lines */
     Slot *slots;       /* by key */
     size_t n_slots, n; /* n_slots: a power of two */
 };
@@ -27,7 +27,7 @@ static bool is_line(const char *line, size_t len) {
     return len > head + JOURNAL_KEY + 2 && memcmp(line, before_key, head) == 0 && line[head + JOURNAL_KEY] == '"' && line[len - 1] == '}';
 }
 
-/* Where the line with this key stands among the slots, or has its place. */
+/* The slot of the line with this key, or the free slot for it. */
 static size_t place_of(const Journal *journal, const char *key) {
     size_t place = 5381;
     for (size_t i = 0; i < JOURNAL_KEY; i++) place = place * 33 + (unsigned char)key[i];
@@ -59,7 +59,7 @@ static Status index_lines(Journal *journal) {
     return ST_OK;
 }
 
-/* What is behind the last line's end, or not even a line's beginning there, is what a crash left. */
+/* Text after the last line end, or text that does not begin like a line, was left by a crash. */
 static size_t whole_lines(const Mapping *file) {
     size_t size = file->size;
     while (size > 0 && file->data[size - 1] != '\n') size--;
@@ -69,7 +69,7 @@ static size_t whole_lines(const Mapping *file) {
 static Status map(Journal *journal, bool read_only) {
     TRY(file_map(journal->path, &journal->file));
     journal->size = whole_lines(&journal->file);
-    /* What is cut off is not looked at */
+    /* the part that is cut off is not checked */
     return journal->size == journal->file.size || read_only ? ST_OK : file_truncate(journal->path, journal->size);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Answers that are one of a few: which labels a prompt has by synth.labels, and whether a classification's inputs get their labels again. */
+/* Answers from a fixed list: the labels that a prompt has by synth.labels, and the check whether a classification's inputs get their labels again. */
 #include "data/synth/synth_parts.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ static bool is_among(const SynthLabels *labels, const char *text) {
     return false;
 }
 
-/* False: it is empty, there already, or no memory is left. */
+/* False: it is empty, already in the list, or out of memory. */
 static bool add_label(Arena *arena, SynthLabels *labels, size_t most, const char *text) {
     if (!labels->items) labels->items = arena_alloc(arena, most * sizeof *labels->items);
     if (!labels->items || !text || !text[0] || is_among(labels, text)) return false;
@@ -61,7 +61,7 @@ static bool read_column(const json_t *list, Arena *arena, SynthLabels *labels) {
     return labels->n >= 2;
 }
 
-/* Every row has its list, so that none is answered freely by mistake. */
+/* Every row must have a list, so that none is answered freely by mistake. */
 static Status read_columns(Synth *s, const char *column) {
     if (!s->preset->given_prompts) return synth_labels_refuse(s, "prompts that are made have no column of a seed");
     for (size_t i = 0; i < s->seeds.n; i++) {
@@ -80,7 +80,7 @@ Status synth_labels_open(Synth *s) {
     return node->kind == YAML_SCALAR ? read_columns(s, node->text) : synth_labels_refuse(s, "expected a map of task types, or the name of a column");
 }
 
-/* For a teacher that continues texts a blank stands before each. */
+/* For a teacher that continues texts each label starts with a blank. */
 static SynthLabels fitting(const Synth *s, const SynthLabels *labels) {
     SynthLabels spaced = {0};
     if (teacher_chats(s->teacher)) return *labels;
@@ -101,7 +101,7 @@ json_t *synth_labels_json(const SynthLabels *labels) {
     return list;
 }
 
-/* What was chosen, without the blank. */
+/* The chosen label, without the blank. */
 const char *synth_chosen_label(const SynthRequest *request) { return request->text + strspn(request->text, " "); }
 
 /* ---- synth.check_labels ---- */

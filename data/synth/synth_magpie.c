@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* magpie (Xu et al. 2024): the teacher goes on where its chat template begins a user's turn, so that it speaks as its users did, and then answers.
- * Seeds only name the kinds: their system messages, where they have some, set the stage. */
+/* magpie (Xu et al. 2024): the teacher continues its chat template at the start of a user's turn, so it writes a typical user message, and then
+ * answers it. Seeds only define the types: their system messages, if they have any, are used. */
 #include "data/synth/synth_parts.h"
 
 enum { PROMPT, ANSWER };
@@ -32,7 +32,7 @@ static SynthCandidate *synth_magpie_begin(Synth *s, SynthRequest **request) {
 static Status make_round(Synth *s) { return synth_prompt_round(s, synth_magpie_begin, false, ANSWER); }
 
 const SynthPreset synth_preset_magpie = {.name = "magpie",
-                                         .help = "the teacher's own chat template begins a user's turn, and it goes on",
+                                         .help = "the teacher continues its own chat template at the start of a user's turn",
                                          .stages = stages,
                                          .seeds_optional = true,
                                          .new_prompts = true,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a run of synthesis says about itself: dataset_card.md and report.html, made from rows.jsonl, rejected.jsonl and the summary. */
+/* The pages of a synthesis run: dataset_card.md and report.html, made from rows.jsonl, rejected.jsonl and the summary. */
 #include "data/synth/synth_parts.h"
 #include "lib/run/report_parts.h"
 
@@ -10,7 +10,7 @@
 
 enum { BARS = 16, PAIRS_SHOWN = 20, SAMPLES = 12, REJECTED_SHOWN = 3 };
 
-/* Counts of numbers in bars of one width; the last bar holds what is beyond. */
+/* A histogram with bars of equal width; the last bar also counts all larger numbers. */
 typedef struct Histogram {
     double width;
     int64_t bars[BARS], n;
@@ -23,14 +23,14 @@ typedef struct Pair {
 typedef struct Page {
     const Synth *s;
     const json_t *summary;
-    Histogram prompts, answers, likeness; /* words, words, ROUGE-L of the nearest */
-    char **pairs;                         /* one a row, sorted at the end */
+    Histogram prompts, answers, likeness; /* words, words, ROUGE-L of the most similar row */
+    char **pairs;                         /* one for each row, sorted at the end */
     size_t n_pairs;
     Pair *common; /* PAIRS_SHOWN or fewer */
     size_t n_common, n_different;
 } Page;
 
-/* What makes these rows: a run that was resumed makes the same ones. */
+/* The settings that determine the rows: a resumed run makes the same ones. */
 static void append_command(const Synth *s, Str *text) {
     static const char option[] = " --resume";
     const char *command = s->config->options.command, *at = command ? strstr(command, option) : NULL;
@@ -59,7 +59,7 @@ static int64_t count_words(const char *text) {
     return n;
 }
 
-/* A width that puts twice the mean into the bars: 1, 2 or 5 times a power of ten. */
+/* A width such that the bars cover twice the mean: 1, 2 or 5 times a power of ten. */
 static double nice_width(double mean) {
     double wanted = fmax(2.5 * mean / BARS, 1), power = pow(10, floor(log10(wanted)));
     for (double step = 1; step <= 5; step += step == 1 ? 1 : 3)
@@ -80,7 +80,7 @@ static void measure_lengths(Page *page) {
     }
 }
 
-/* ---- verbs and what they are about ---- */
+/* ---- verbs and their objects ---- */
 
 static bool is_one_of(const char *word, const char *const *list) {
     for (; *list; list++)
@@ -88,7 +88,7 @@ static bool is_one_of(const char *word, const char *const *list) {
     return false;
 }
 
-/* The next word in small letters; false at the end. */
+/* The next word in lower case; false at the end. */
 static bool next_word(const char **at, char out[32]) {
     size_t n = 0;
     while (**at && !isalpha((unsigned char)**at)) (*at)++;
@@ -98,8 +98,8 @@ static bool next_word(const char **at, char out[32]) {
     return n > 0;
 }
 
-/* The first word that is no form of politeness, and the first behind it that may be its object. No parser: good enough to see whether all rows ask
- * for the same. */
+/* The first word that is no polite phrase, and the first later word that may be its object. This is no parser, but shows whether all rows ask for the
+ * same. */
 static char *verb_and_noun(const char *instruction) {
     static const char *const polite[] = {"please", "can", "could", "would", "you", "i", "want", "need", "to", "kindly", "help", "me", "us", NULL};
     static const char *const between[] = {"a",     "an",   "the",   "this", "these", "those",  "that", "following", "given", "of",  "for",
@@ -188,7 +188,7 @@ static void add_counts(Str *out, const char *title, const json_t *counts) {
     str_append(out, "</table></div>\n");
 }
 
-/* Of stages and task types: how many were made, and how many went on. */
+/* For stages and task types: how many were made, and how many were used further. */
 static void add_shares(Str *out, const char *title, const json_t *counts, const char *made_name) {
     const char *name;
     json_t *value;

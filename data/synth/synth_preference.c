@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* preference: two answers for each given prompt, both scored by a judge (synth.judge, else the teacher itself); the better one is chosen, the other
- * one rejected. */
+/* preference: two answers for each given prompt, both scored by a judge (synth.judge, or else the teacher itself); the better one is chosen, the
+ * other one rejected. */
 #include "data/synth/synth_parts.h"
 
 #include <math.h>
@@ -16,10 +16,10 @@ static const SynthStage stages[] = {
 
 static Status synth_preference_open(Synth *s) {
     return s->recipe->synth_n <= 2 ? ST_OK
-                                   : status_fail(ST_CONFIG, "preset 'preference' takes two answers, not synth.n %lld", (long long)s->recipe->synth_n);
+                                   : status_fail(ST_CONFIG, "preset 'preference' needs two answers, not synth.n %lld", (long long)s->recipe->synth_n);
 }
 
-/* A prompt or an answer, as the rows' format has it. system: NULL: none. */
+/* A prompt or an answer, in the format of the rows. system: NULL: none. */
 static json_t *side(const Synth *s, const char *system, const char *role, const char *text) {
     if (s->recipe->synth_format != SYNTH_FORMAT_MESSAGES) return json_string(text);
     json_t *list = json_array();
@@ -28,14 +28,14 @@ static json_t *side(const Synth *s, const char *system, const char *role, const 
     return list;
 }
 
-/* Makes one row of both; the second candidate goes into the first. */
+/* Makes one row of both; the second candidate is merged into the first. */
 static Status make_pair(Synth *s, SynthCandidate *a, SynthCandidate *b, const double scores[2]) {
     double margin = s->recipe->synth_margin;
     bool both = !a->rejected && !b->rejected, known = isfinite(scores[0]) && isfinite(scores[1]);
     SynthCandidate *left = a->rejected ? b : a;
     if (!both && !left->rejected) return synth_reject(s, left, "no_second_answer");
     if (!both) return ST_OK;
-    s->made--; /* they are one candidate from here on */
+    s->made--; /* one candidate from here on */
     for (size_t i = 0; i < b->n_requests; i++) candidate_request(s, a, b->requests[i]);
     const char *reason = strcmp(a->output, b->output) == 0       ? "same_answer"
                          : !known                                ? "no_score"
@@ -70,7 +70,7 @@ static Status make_round(Synth *s) {
 }
 
 const SynthPreset synth_preset_preference = {.name = "preference",
-                                             .help = "two answers for given prompts, of which a judge prefers one",
+                                             .help = "two answers for given prompts; a judge chooses one of them",
                                              .stages = stages,
                                              .needs = NEEDS_INSTRUCTION,
                                              .filters = SYNTH_GIVEN_FILTERS,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* qa: documents are cut into passages, and the teacher writes questions that each passage answers. The seeds are the documents; a row keeps its
+/* qa: documents are split into passages, and the teacher writes questions that each passage answers. The seeds are the documents; a row keeps its
  * passage. */
 #include "data/synth/synth_parts.h"
 
@@ -30,8 +30,8 @@ static Status synth_qa_open(Synth *s) {
                : status_fail(ST_CONFIG, "'synth.chunk_overlap' is not less than 'synth.chunk_size'");
 }
 
-/* The end of a passage that is at most `most` bytes long: behind a blank line, else behind a sentence, else a word, in its second half; never within
- * a character. */
+/* The end of a passage of at most `most` bytes: after a blank line, or else a sentence, or else a word, in its second half; never within a
+ * character. */
 static size_t passage_end(const char *text, size_t begin, size_t len, size_t most) {
     size_t end = begin + most, line = 0, sentence = 0, word = 0;
     if (end >= len) return len;
@@ -44,7 +44,7 @@ static size_t passage_end(const char *text, size_t begin, size_t len, size_t mos
     return begin + utf8_whole_prefix(text + begin, end - begin);
 }
 
-/* Where the next passage begins, so that `overlap` bytes are in both: at a word. */
+/* The start of the next passage, at a word, so that both share `overlap` bytes. */
 static size_t next_begin(const char *text, size_t begin, size_t end, size_t overlap) {
     size_t at = end > begin + overlap ? end - overlap : end;
     while (at < end && !isspace((unsigned char)text[at])) at++;
@@ -59,7 +59,7 @@ static Status cut_document(Synth *s, size_t seed) {
     for (size_t begin = 0; begin < len;) {
         TRY(arena_array_grow(s->arena, &list->items, &list->cap, list->n + 1, sizeof *list->items));
         size_t end = passage_end(text, begin, len, most);
-        if (end <= begin) end = MIN(len, begin + most); /* no character there is whole: a text that is no UTF-8 does not come here */
+        if (end <= begin) end = MIN(len, begin + most); /* no complete character there: the text is no UTF-8, which was refused before */
         list->items[list->n++] = (Passage){seed, begin, end};
         begin = end == len ? len : next_begin(text, begin, end, overlap);
     }
@@ -80,7 +80,7 @@ static Status add_pair(Synth *s, const Passage *passage, const SynthRequest *req
     return c->instruction && c->output ? ST_OK : ST_RESOURCE;
 }
 
-/* "Question: ..." and "Answer: ...", again and again; what was cut in the middle of an answer is left out. */
+/* Repeated "Question: ..." and "Answer: ..."; an answer that was truncated is left out. */
 static Status take_pairs(Synth *s, const Passage *passage, const SynthRequest *request, const char *text, SynthCandidate **candidates, size_t *n) {
     const char *question = NULL, *question_end = NULL, *answer = NULL;
     for (const char *line = request->text; *n < MOST_PAIRS; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : line + strlen(line)) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rejection: several answers for each given prompt, of which those are kept that a reward of the recipe's section `reward` likes: the best one, or
- * all that reach synth.threshold. */
+/* rejection: several answers for each given prompt. Those that a reward of the recipe's section `reward` prefers are kept: the best one, or all that
+ * reach synth.threshold. */
 #include "data/synth/synth_parts.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ static Status synth_rejection_open(Synth *s) {
     return status_hint(ST_CONFIG, "reward: [{type: exact}] and the like, as for tune rl");
 }
 
-/* The reward of every answer that is still in, with its seed's row as columns. */
+/* The reward of every remaining answer, with its seed's row as columns. */
 static Status synth_rejection_score(Synth *s, SynthCandidate **candidates, size_t n) {
     FilterRow *rows = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *rows);
     double *values = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *values);
@@ -40,7 +40,7 @@ static Status synth_rejection_score(Synth *s, SynthCandidate **candidates, size_
 
 static double reward_of(const SynthCandidate *c) { return json_number_value(json_object_get(c->scores, "reward")); }
 
-/* Of a prompt's answers. Of equals the first. Where one is kept at most, the prompt is the candidate. */
+/* Selects among a prompt's answers; the first of equals. If at most one is kept, the prompt counts as one candidate. */
 static Status synth_rejection_choose(Synth *s, SynthCandidate **candidates, size_t n) {
     size_t best = n;
     double least = s->recipe->synth_threshold;

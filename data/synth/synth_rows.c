@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Candidates become rows, or lines of rejected.jsonl with their reason; both files are written as the run goes. */
+/* Candidates become rows, or lines of rejected.jsonl with their reason; both files are written during the run. */
 #include "lib/base/system.h"
 #include "data/synth/synth_parts.h"
 
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- files that a resumed run writes anew ---- */
+/* ---- files that a resumed run writes again ---- */
 
 Status synth_file_open(SynthFile *file, const char *path) {
     *file = (SynthFile){.path = path};
@@ -18,7 +18,7 @@ Status synth_file_open(SynthFile *file, const char *path) {
     return ST_OK;
 }
 
-/* The bytes end here that are as they were: what is behind them goes. */
+/* The unchanged part of the file ends here: cuts off the rest. */
 static Status leave_replay(SynthFile *file) {
     if (!file->replaying) return ST_OK;
     file->replaying = false;
@@ -144,7 +144,7 @@ void synth_end_candidates(Synth *s) {
         json_decref(c->scores);
     }
     s->candidates = NULL;
-    if (s->filters) filters_forget_tried(s->filters); /* prompts of the round of which no row was kept may come again */
+    if (s->filters) filters_forget_tried(s->filters); /* prompts of this round without a kept row may occur again */
 }
 
 /* ---- a row as JSON ---- */
@@ -186,7 +186,7 @@ static void write_columns(const json_t *columns, JsonWriter *w) {
     }
 }
 
-/* By stage, once each: several requests of one stage share its template and sampling. */
+/* Lists each stage once: several requests of one stage share its template and sampling. */
 static bool first_of_stage(const SynthCandidate *c, size_t i) {
     for (size_t j = 0; j < i; j++)
         if (c->requests[j]->stage == c->requests[i]->stage) return false;
@@ -230,7 +230,7 @@ static void write_provenance(const Synth *s, const SynthCandidate *c, JsonWriter
 }
 
 static void write_row(const Synth *s, const SynthCandidate *c, const char *prompt, JsonWriter *w) {
-    bool pair = json_object_get(c->more, "rejected") != NULL; /* preference rows have their answers beside the prompt */
+    bool pair = json_object_get(c->more, "rejected") != NULL; /* preference rows have their answers in separate columns */
     jw_object(w, NULL);
     if (!pair) write_text(s, c, prompt, w);
     if (c->more) write_columns(c->more, w);
@@ -266,7 +266,7 @@ static void count_type(Synth *s, const SynthCandidate *c, bool kept) {
     }
 }
 
-/* An input that is empty is none; an answer that is empty is one, unless none was asked for yet. */
+/* An empty input counts as missing; an empty answer counts as an answer once it was requested. */
 static Slice field(const char *text, bool there) { return there ? (Slice){text, strlen(text)} : (Slice){0}; }
 
 static double score_of(const SynthCandidate *c, const char *name) {
@@ -331,12 +331,12 @@ bool synth_is_answer(Synth *s, SynthCandidate *c, const SynthRequest *request) {
 
 enum { ROW_ID = 40 };
 
-/* A row of rows.jsonl is named by its line, as tune data filter would name it; filters that have seen it before read the name from there on. */
+/* A row of rows.jsonl is identified by its line, as in tune data filter; filters that saw it earlier read the id from the candidate. */
 static void name_row(char *id, size_t line) {
     if (id && !id[0]) snprintf(id, ROW_ID, "rows.jsonl line %zu", line);
 }
 
-/* Verdicts of those that are still in, in `left` (indices of candidates). */
+/* Verdicts of the remaining candidates, in `left` (indices of candidates). */
 static Status run_filters(Synth *s, FilterStage stage, SynthCandidate **candidates, const size_t *left, size_t n, FilterVerdict **verdicts) {
     FilterRow *rows = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *rows);
     *verdicts = arena_zero(s->round_arena, MAX(n, 1) * sizeof **verdicts);
@@ -354,7 +354,7 @@ static Status run_filters(Synth *s, FilterStage stage, SynthCandidate **candidat
         char *prompt = synth_prompt_of(s->round_arena, c->instruction, c->input);
         write_row(s, c, prompt ? prompt : "", &w);
         rows[i].json = texts[i] = json_parse(str_text(&w.text), w.text.len, 0, NULL);
-        if (c->seed && texts[i]) json_object_update(texts[i], (json_t *)c->seed->row.json); /* its columns are what rewards compare with */
+        if (c->seed && texts[i]) json_object_update(texts[i], (json_t *)c->seed->row.json); /* rewards compare with its columns */
         jw_release(&w);
     }
     double before = clock_seconds();
@@ -365,7 +365,7 @@ static Status run_filters(Synth *s, FilterStage stage, SynthCandidate **candidat
         if (!judged)
             status = ST_RESOURCE;
         else
-            *judged = (SynthPrompt){.row = rows[i], .id = candidates[left[i]]->id}, judged->row.json = NULL; /* that lives only here */
+            *judged = (SynthPrompt){.row = rows[i], .id = candidates[left[i]]->id}, judged->row.json = NULL; /* that exists only here */
     }
     for (size_t i = 0; i < n; i++) json_decref(texts[i]);
     free(texts);
@@ -395,7 +395,7 @@ Status synth_filter_rewards(void *context, const FilterRow *rows, size_t n, doub
     return ST_OK;
 }
 
-/* What the filters measured of a row that they kept. */
+/* The filters' measurements of a row that they kept. */
 static void note_scores(const Synth *s, SynthCandidate *c, const FilterVerdict *verdict) {
     const FilterInfo *filter;
     for (size_t i = 0; (filter = filters_at(s->filters, i)); i++)
@@ -436,7 +436,7 @@ static Status remember_row(Synth *s, const SynthCandidate *c, const char *prompt
     return ST_OK;
 }
 
-/* A row that synth.select could not judge is found when it is made, not at the end. */
+/* A row without a quality for synth.select fails when it is made, not at the end. */
 static Status check_quality(const Synth *s, const SynthCandidate *c, const Str *line) {
     if (s->recipe->synth_select < 0) return ST_OK;
     FilterRow row = filter_row(c, FILTER_ANSWER);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Seeds: what people wrote, from which new rows are made. Any row with texts is one. */
+/* Seeds: rows written by people, from which new rows are made. Any row with texts is one. */
 #include "data/synth/synth_parts.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ static Status synth_seeds_fault(const Row *row, const char *problem, const char 
     return status_hint(ST_INPUT, "%s", hint);
 }
 
-/* Tasks are of the type that they say; else classification is one, and all others are another. */
+/* The type that a task states; otherwise classification is one type, and all other tasks are another. */
 static Status type_of(const Row *row, SynthSeed *seed, Arena *arena) {
     const json_t *type = json_object_get(row->json, "task_type"), *classification = json_object_get(row->json, "is_classification");
     if (type && !json_is_null(type) && (!json_is_string(type) || json_string_length(type) == 0))
@@ -51,7 +51,7 @@ static Status add_to_type(SynthSeeds *seeds, const char *name) {
 }
 
 static Status read_seed(const Row *row, int needs, Arena *arena, SynthSeed *seed) {
-    json_t *copy = json_deep_copy(row->json); /* lives with the run: the filter's row borrows from it */
+    json_t *copy = json_deep_copy(row->json); /* lives as long as the run: the filter's row borrows from it */
     if (!copy) return status_fail(ST_RESOURCE, "out of memory for the seeds");
     seed->row.json = copy;
     Status status = filter_row_read(copy, arena, &seed->row);
@@ -74,7 +74,7 @@ static Status read_seed(const Row *row, int needs, Arena *arena, SynthSeed *seed
             row, "the seed has no instruction",
             "a seed is {\"instruction\": ..., \"instances\": [{\"input\", \"output\"}], \"task_type\": ...} or {\"messages\": [...]}");
     if ((needs & NEEDS_OUTPUT) && !seed->output[0])
-        return synth_seeds_fault(row, "the seed has no text to start from", "its answer, or {\"text\": ...}, is what this preset works on");
+        return synth_seeds_fault(row, "the seed has no text to start from", "this preset works on its answer, or on {\"text\": ...}");
     return ST_OK;
 }
 

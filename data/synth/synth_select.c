@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* synth.select: of the rows that were made, the best and most different ones go to selected.jsonl, by the same choice as tune data filter --select.
- */
+/* synth.select: writes the best and most diverse rows to selected.jsonl, with the same selection as tune data filter --select. */
 #include "data/synth/synth_parts.h"
 
 #include <math.h>
@@ -15,7 +14,7 @@ static Status synth_select_refuse(const Synth *s, const char *key, const char *p
     return hint ? status_hint(ST_CONFIG, "%s", hint) : ST_CONFIG;
 }
 
-/* A type that seeds have, or that self-instruct gives. */
+/* Whether seeds have this type, or self-instruct assigns it. */
 static bool is_type(const Synth *s, const char *name) {
     for (size_t t = 0; t < s->seeds.n_types; t++)
         if (strcmp(s->seeds.types[t].name, name) == 0) return true;
@@ -27,7 +26,8 @@ static Status check_quotas(const Synth *s) {
     double sum = 0;
     for (size_t i = 0; i < quotas->n; i++) {
         if (!(quotas->values[i] >= 0) || quotas->values[i] != floor(quotas->values[i]))
-            return synth_select_refuse(s, "synth.select_quotas", arena_printf(s->arena, "gives '%s' no whole number of rows", quotas->keys[i]), NULL);
+            return synth_select_refuse(s, "synth.select_quotas",
+                                       arena_printf(s->arena, "gives '%s' a number of rows that is not an integer", quotas->keys[i]), NULL);
         if (!is_type(s, quotas->keys[i]))
             return synth_select_refuse(s, "synth.select_quotas",
                                        arena_printf(s->arena, "names '%s', and no seed has this task type", quotas->keys[i]), NULL);
@@ -94,7 +94,7 @@ static Status write_row(void *context, const char *line, bool chosen) {
     return ST_OK;
 }
 
-/* Types of which no row was kept have nothing to give. */
+/* Types without any kept row have nothing to select. */
 static Status synth_select_choose(Choosing *choosing, const char *path, int64_t *n) {
     const Synth *s = choosing->s;
     const NumberMap *map = &s->recipe->synth_select_quotas;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* self-instruct (Wang et al. 2022): 6 seeds and 2 machine-made tasks are shown, the list goes on; each task is asked whether it is a classification;
- * then come its instances, the input first, or for classification each label first and an input for it. */
+/* self-instruct (Wang et al. 2022): shows 6 seeds and 2 machine-made tasks, and the teacher continues the list. Each task is classified as a
+ * classification or not. Then its instances are generated: the input first, or for classification each label first and an input for it. */
 #include "data/synth/synth_parts.h"
 
 #include <ctype.h>
@@ -12,7 +12,7 @@ enum { MOST_TASKS = 64 };
 
 /* ---- a list of tasks ---- */
 
-/* The number that a line begins with and what stands behind it ("9. ", "9) "); NULL when it begins with none. */
+/* The number that a line begins with and the text after it ("9. ", "9) "); NULL if there is no number. */
 static const char *behind_number(const char *line) {
     size_t digits = strspn(line, "0123456789");
     const char *at = line + digits;
@@ -26,7 +26,7 @@ typedef struct TaskList {
     size_t n;
 } TaskList;
 
-/* Without headings such as "Task 9:"; white space is one blank, a colon at the end is cut off, the first letter is a capital. */
+/* Removes headings such as "Task 9:", folds white space to one blank, cuts off a final colon, and capitalises the first letter. */
 static const char *tidy(Synth *s, const char *item, size_t len) {
     const char *text = synth_clean(s, synth_text(s, item, len));
     char *out = text ? arena_alloc(s->round_arena, strlen(text) + 1) : NULL;
@@ -43,7 +43,7 @@ static const char *tidy(Synth *s, const char *item, size_t len) {
     return out;
 }
 
-/* Items are cut at lines that begin with a number. What stands before the first number is an item only where the prompt itself ended with one. */
+/* Items are split at lines that begin with a number. Text before the first number is an item only if the prompt itself ended with a number. */
 static void split_list(Synth *s, const char *text, bool goes_on, TaskList *list) {
     const char *item = goes_on ? text : NULL;
     for (const char *line = text; list->n < MOST_TASKS; line++) {
@@ -104,7 +104,7 @@ static bool synth_self_instruct_push(Synth *s, Lists *list, SynthCandidate *c) {
     return true;
 }
 
-/* Another one that came the same way. */
+/* Another task from the same reply. */
 static SynthCandidate *add_candidate(Synth *s, Lists *list, const char *type, const SynthCandidate *origin) {
     SynthCandidate *c = synth_candidate(s, type);
     if (!c || !synth_self_instruct_push(s, list, c)) return NULL;
@@ -117,7 +117,7 @@ static SynthCandidate *add_candidate(Synth *s, Lists *list, const char *type, co
     return c;
 }
 
-/* A reply without any task is a candidate too, so that it is counted. */
+/* A reply without any task becomes a candidate, too, so that it is counted. */
 static Status no_task(Synth *s, Lists *tasks, const char *type, const SynthCandidate *origin, const SynthRequest *request, const char *reason) {
     SynthCandidate *c = add_candidate(s, tasks, type, origin);
     if (!c) return ST_RESOURCE;
@@ -140,7 +140,7 @@ static Status take_tasks(Synth *s, const SynthRequest *request, const SynthCandi
     return ST_OK;
 }
 
-/* As many requests as will likely bring enough tasks. */
+/* The number of requests that will probably give enough tasks. */
 static Status ask_for_tasks(Synth *s, Lists *tasks) {
     int64_t each = s->recipe->synth_tasks_per_request > 0 ? s->recipe->synth_tasks_per_request : 8;
     size_t n = (synth_round_size(s) + (size_t)each - 1) / (size_t)each;
@@ -197,18 +197,18 @@ typedef struct Instances {
 
 typedef struct Mark {
     const char *line, *text;
-} Mark; /* a line that begins with a field's name, and the text behind it; NULL: nowhere */
+} Mark; /* a line that begins with a field's name, and the text after the name; NULL: none */
 
 static const char *next_line(const char *text) {
     const char *end = strchr(text, '\n');
     return end ? end + 1 : NULL;
 }
 
-/* text: the beginning of a line; NULL: there is none any more. */
+/* text: the start of a line; NULL: no more lines. */
 static Mark find_name(const char *text, const char *name) {
     for (const char *line = text; line && *line; line = next_line(line)) {
-        const char *behind = synth_text_after_name(line, name);
-        if (behind) return (Mark){line, behind};
+        const char *after = synth_text_after_name(line, name);
+        if (after) return (Mark){line, after};
     }
     return (Mark){0};
 }
@@ -228,7 +228,7 @@ static const char *field_text(Synth *s, const char *begin, const char *end) {
     return text;
 }
 
-/* "Example 1" (if there is more than one), then "Input: ..." (if there is one) and "Output: ...". Without any name the whole is the output. */
+/* "Example 1" (if there are several), then "Input: ..." (if there is one) and "Output: ...". Without any name the full text is the output. */
 static void split_input_first(Synth *s, const char *text, Instances *found) {
     const char *end = text + strlen(text);
     if (!find_name(text, "output").line) {
@@ -248,7 +248,7 @@ static void split_input_first(Synth *s, const char *text, Instances *found) {
     }
 }
 
-/* "Class label: ..." and an input for it, again and again. */
+/* "Class label: ..." and an input for it, repeated. */
 static void split_output_first(Synth *s, const char *text, Instances *found) {
     static const char name[] = "class label";
     const char *end = text + strlen(text);
@@ -257,15 +257,15 @@ static void split_output_first(Synth *s, const char *text, Instances *found) {
         const char *line = strchr(at.text, '\n'), *stop = next.line ? next.line : end, *label_end = line && line < stop ? line : stop,
                    *input = label_end;
         while (input < stop && isspace((unsigned char)*input)) input++;
-        const char *behind = synth_text_after_name(input, "input");
-        if (behind && behind <= stop) input = behind;
+        const char *after = synth_text_after_name(input, "input");
+        if (after && after <= stop) input = after;
         found->items[found->n++] = (Instance){field_text(s, input, stop), field_text(s, at.text, label_end)};
         at = next;
     }
 }
 
-/* Of one input only its one output is believed: the same input with different outputs drops all of the task's; the same pair twice is one. Returns
- * false when the outputs contradict. */
+/* Each input must have a single output: if the same input has different outputs, all instances of the task are dropped; a repeated pair counts once.
+ * Returns false if outputs contradict. */
 static bool unite(Instances *found) {
     size_t n = 0;
     for (size_t i = 0; i < found->n; i++) {
@@ -286,7 +286,7 @@ static Status no_instance(Synth *s, SynthCandidate *task, const SynthRequest *re
     return synth_reject(s, task, reason);
 }
 
-/* The task becomes its first instance; the others are rows of their own. */
+/* The task becomes its first instance; the others become separate rows. */
 static Status take_instances(Synth *s, SynthCandidate *task, const SynthRequest *request, bool output_first, Lists *rows) {
     Instances found = {0};
     if (request->refused) return no_instance(s, task, request, synth_refusal(request));
@@ -295,7 +295,7 @@ static Status take_instances(Synth *s, SynthCandidate *task, const SynthRequest 
         split_output_first(s, request->text, &found);
     else
         split_input_first(s, request->text, &found);
-    if (found.n && request->cut && !s->recipe->synth_keep_cut) found.n--; /* the last one is not whole */
+    if (found.n && request->cut && !s->recipe->synth_keep_cut) found.n--; /* the last one is incomplete */
     if (found.n == 0) return no_instance(s, task, request, request->cut ? "cut" : "no_instance");
     if (!unite(&found)) return no_instance(s, task, request, "contradiction");
     if (!synth_self_instruct_push(s, rows, task)) return ST_RESOURCE;

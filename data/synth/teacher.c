@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Teachers: what a recipe says about them, and the kinds behind one door. */
+/* Teachers: their settings in a recipe, and the common interface of all kinds. */
 #include "data/synth/teacher.h"
 
 #include <ctype.h>
@@ -22,7 +22,7 @@ enum { MAX_NEW_TOKENS, TEMPERATURE, GREEDY, TOP_K, TOP_P, MIN_P, REPETITION_PENA
     [FREQUENCY_PENALTY] = {"frequency_penalty", OPTION_NUMBER, .low = -100, .high = 100}, [STOP] = {"stop", .kind = OPTION_STRINGS}
 static const OptionSpec sampling_options[] = {OPTIONS_OF_SAMPLING, {0}};
 
-/* A teacher's stand beside those of its sampling. */
+/* A teacher's own keys are in the same map as its sampling. */
 enum {
     MODEL = SAMPLING_OPTIONS,
     ADAPTER,
@@ -76,7 +76,7 @@ TeacherSampling teacher_sampling(void) {
     return (TeacherSampling){.sample = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = 256};
 }
 
-/* What is not given stays as it is. */
+/* Missing keys stay unchanged. */
 static Status read_sampling(const Yaml *map, const char *key, const char *file, const OptionSpec *options, Arena *arena, TeacherSampling *sampling) {
     OptionOwner owner = owner_of(key, file);
     OptionValue v[OPTIONS_MOST];
@@ -135,24 +135,24 @@ static Status check_texts(const TeacherConfig *config, const OptionValue *values
     return ST_OK;
 }
 
-/* A key that another kind of teacher would use. */
+/* A key that only another kind of teacher uses. */
 static Status check_belongs(const TeacherConfig *config, const char *const *names, const char *where) {
     char problem[128];
     for (; *names; names++)
         if (yaml_get(config->node, *names)) {
-            snprintf(problem, sizeof problem, "it has '%s', which goes with %s", *names, where);
+            snprintf(problem, sizeof problem, "it has '%s', which belongs to %s", *names, where);
             return teacher_refuse(config, problem, "leave it out");
         }
     return ST_OK;
 }
 
-/* The recipe is written into the run directory: what is secret must not be in it. The message does not repeat the url. */
+/* The recipe is written to the run directory, so it must not contain secrets. The message does not repeat the url. */
 static Status check_url(const TeacherConfig *config) {
     const char *host = strstr(config->url, "://"), *at;
     host = host ? host + 3 : config->url;
     at = strchr(host, '@');
     if (at && at < host + strcspn(host, "/?#"))
-        return teacher_refuse(config, "it has a user or a password in its 'url', which the run directory would keep",
+        return teacher_refuse(config, "its 'url' has a user or a password, which would be stored in the run directory",
                               "leave it out of the url; api_key_env: VARIABLE names an environment variable with the key");
     if (host[strcspn(host, "?#")])
         return teacher_refuse(config, "it has a 'url' with '?' or '#', and paths are added to its end",
@@ -191,7 +191,7 @@ static Status read_config(const Yaml *node, const char *key, const char *file, A
     return check_texts(config, v);
 }
 
-/* Values for a chat template: there must be one that is rendered. */
+/* Values for a chat template, which needs a template that is rendered. */
 static Status check_kwargs(const TeacherConfig *config) {
     const Yaml *values = config->template_kwargs;
     if (!values || values->kind == YAML_NULL) return ST_OK;
@@ -200,7 +200,7 @@ static Status check_kwargs(const TeacherConfig *config) {
     if (config->base)
         return teacher_refuse(config, "'template_kwargs' does nothing with 'base: true'", "texts are continued without a chat template");
     if (config->url && strcmp(config->api, "completions") == 0)
-        return teacher_refuse(config, "'template_kwargs' does nothing with 'api: completions'", "the server renders conversations alone: api: chat");
+        return teacher_refuse(config, "'template_kwargs' does nothing with 'api: completions'", "the server only renders conversations: api: chat");
     return ST_OK;
 }
 
@@ -231,7 +231,7 @@ Status teacher_config_sampling(const TeacherConfig *config, Arena *arena, Teache
 
 int64_t teacher_count(double tokens) { return tokens >= 0 ? (int64_t)MIN(tokens, 1e9) : 0; }
 
-/* ---- one door ---- */
+/* ---- the common interface ---- */
 
 Status teacher_open(const TeacherConfig *config, const TeacherOptions *options, Teacher **out) {
     *out = NULL;
@@ -270,7 +270,7 @@ Status teacher_user_turn(const Teacher *teacher, const char *system, Str *text) 
     if (teacher->kind->user_turn) return teacher->kind->user_turn(teacher, system, text);
     status_fail(ST_INPUT, "the teacher's chat template is not known here");
     return status_hint(ST_INPUT,
-                       "a model on this machine has it; of a server, say in synth.user_turn what its template writes before a user's words");
+                       "a local model has it; for a server, set synth.user_turn to the text that its template writes before a user's words");
 }
 
 /* ---- a choice in words ---- */
@@ -281,11 +281,11 @@ size_t teacher_choice_bytes(const TeacherPrompt *prompt) {
     return most;
 }
 
-/* Letters beyond ASCII count as such. */
+/* Characters beyond ASCII count as letters. */
 static bool in_word(char c) { return isalnum((unsigned char)c) || (unsigned char)c >= 0x80; }
 
-/* Whether the choice, without spaces before it, stands at `text`; a letter or digit beside its own would make it another word. Scripts beyond ASCII
- * may have no such ends. */
+/* Whether the choice, without leading spaces, is at `text`. If a letter or digit adjoins one of its own, it is part of another word. Scripts beyond
+ * ASCII may have no word borders. */
 static bool stands_at(const char *begin, const char *text, const char *choice, size_t *len) {
     const char *at = text;
     while (isspace((unsigned char)*choice)) choice++;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who answers: a model on this machine, a server that speaks OpenAI's protocol, or the log of requests that were answered before.
+/* The source of answers: a local model, a server with OpenAI's protocol, or the log of an earlier run.
  *
  *     TeacherConfig config;
  *     TRY(teacher_config(recipe->synth_teacher, "synth.teacher", recipe->path, arena, &config));
@@ -14,38 +14,38 @@
 #include "data/data.h"
 #include "lib/infer/infer.h"
 
-/* How answers are drawn: the keys of the recipe's section `generate`, and the penalties. */
+/* How answers are sampled: the keys of the recipe's section `generate`, and the penalties. */
 typedef struct TeacherSampling {
     SampleConfig sample;
     int64_t max_new_tokens;
     TextList stop;
 } TeacherSampling;
-TeacherSampling teacher_sampling(void); /* the model's own distribution, 256 tokens at most */
-/* Sets those that the map has. ST_CONFIG: an unknown key (with the line and the nearest name), a value that does not fit. `key`: the map's place in
- * the recipe; file: for messages, NULL: none. */
+TeacherSampling teacher_sampling(void); /* the model's own distribution, at most 256 tokens */
+/* Sets the options that the map has. ST_CONFIG: an unknown key (with the line and the nearest name), an invalid value. `key`: the map's place in the
+ * recipe; file: for messages, NULL: none. */
 Status teacher_sampling_read(const Yaml *map, const char *key, const char *file, Arena *arena, TeacherSampling *sampling);
 void teacher_sampling_write(const TeacherSampling *sampling, JsonWriter *w, const char *key); /* as a JSON object */
 
 typedef struct TeacherConfig {
-    const char *model, *adapter, *chat_template, *compute; /* here: directories; on a server: the model's name */
-    const Yaml *template_kwargs;                           /* {name: value}, for the chat template here or the server's; NULL: none */
-    bool base;                                             /* plain texts are continued, also where there is a chat template */
-    const char *url, *api, *api_key_env, *ca_file; /* api: chat | completions; ca_file: PEM, certificates that are trusted instead of the system's */
-    const char *replay;                            /* a log of requests; nobody is asked */
+    const char *model, *adapter, *chat_template, *compute; /* local: directories; on a server: the model's name */
+    const Yaml *template_kwargs;                           /* {name: value}, for the chat template, local or on the server; NULL: none */
+    bool base;                                             /* continue plain texts, even if there is a chat template */
+    const char *url, *api, *api_key_env, *ca_file;         /* api: chat | completions; ca_file: PEM, certificates to trust instead of the system's */
+    const char *replay;                                    /* a log of requests; no model is asked */
     int64_t concurrency, retries;
     double timeout, requests_per_second, tokens_per_minute; /* 0 = no limit */
-    double price_in, price_out;                             /* money for a million tokens */
-    int64_t max_batch;                                      /* here: sequences at a time; 0: as `tune generate` */
-    const Yaml *node;                                       /* of the map, with sampling beside the keys above */
+    double price_in, price_out;                             /* price of a million tokens */
+    int64_t max_batch;                                      /* local: number of parallel sequences; 0: as `tune generate` */
+    const Yaml *node;                                       /* parses the map, which has sampling options besides the keys above */
     const char *key, *file;
 } TeacherConfig;
-/* ST_CONFIG: nothing to ask, or more than one, unknown keys, values that do not fit. The sampling is checked too. */
+/* ST_CONFIG: no teacher or several, unknown keys, invalid values. Also checks the sampling. */
 Status teacher_config(const Yaml *node, const char *key, const char *file, Arena *arena, TeacherConfig *config);
 json_t *teacher_kwargs(const TeacherConfig *config); /* its template_kwargs as an object, a new reference; NULL: none */
-Status teacher_config_sampling(const TeacherConfig *config, Arena *arena, TeacherSampling *sampling); /* the sampling beside its keys */
+Status teacher_config_sampling(const TeacherConfig *config, Arena *arena, TeacherSampling *sampling); /* the sampling options in its map */
 
-/* secret: the value of an environment variable, NULL when it is not set. now: the day for templates that write one, NULL: today. reads_choices: also
- * a model here answers in words where it could compare. */
+/* secret: the value of an environment variable, NULL if it is not set. now: the date for templates that write one, NULL: today. reads_choices: a
+ * local model also answers in words, although it could compare. */
 typedef struct TeacherOptions {
     uint64_t seed;
     const char *now;
@@ -54,46 +54,47 @@ typedef struct TeacherOptions {
     bool reads_choices;
 } TeacherOptions;
 
-/* One question: messages, or a text to be continued. All is borrowed. */
+/* One question: messages, or a text to continue. All is borrowed. */
 typedef struct TeacherPrompt {
-    uint64_t number;        /* keys its random numbers */
-    const char *key;        /* of the log of requests; 32 characters */
-    const json_t *messages; /* NULL: `text` counts */
+    uint64_t number;        /* the key of its random numbers */
+    const char *key;        /* key in the log of requests; 32 characters */
+    const json_t *messages; /* NULL: `text` is used */
     const char *text;
-    bool rendered;    /* text: as the chat template wrote it, special tokens and all */
-    size_t n_choices; /* above 0: which of these is the answer? */
+    bool rendered;    /* text: as the chat template wrote it, including special tokens */
+    size_t n_choices; /* above 0: the answer is one of these */
     const char *const *choices;
 } TeacherPrompt;
 typedef struct TeacherAnswer {
-    const char *text;  /* with choices: the chosen one; "" where none was */
-    bool cut, refused; /* cut: at max_new_tokens; refused: the teacher will not have this question, `text` says why */
-    bool too_long;     /* refused, as it does not fit into the model */
-    bool nul;          /* the same of an answer with a NUL character, which is "\\u0000" in `text`: no row can be made of it */
-    bool unread;       /* no answer: what replies cost that could not be read; the question is to be asked again */
-    double margin;     /* with choices that were compared: log-probability ahead of the next best, nats; else 0 */
-    double mean;       /* of choices that were compared and all are numbers: what they come to on average, by their probabilities; else NaN */
-    /* With those of replies before that could not be read; where a server does not count them, estimated at four bytes each */
+    const char *text;  /* with choices: the chosen one; "" if none */
+    bool cut, refused; /* cut: truncated at max_new_tokens; refused: the teacher rejects this question, `text` says why */
+    bool too_long;     /* refused because it does not fit into the model's context */
+    bool nul;          /* refused because the answer has a NUL character, shown as "\\u0000" in `text`: it cannot become a row */
+    bool unread;       /* no answer: reports the cost of unreadable replies; ask the question again */
+    double margin;     /* with choices that were compared: margin in log-probability to the next best, in nats; else 0 */
+    double mean;       /* with compared choices that are all numbers: their mean by probability; else NaN */
+    /* Includes unreadable earlier replies; if a server does not count tokens, estimated as four bytes each */
     int64_t prompt_tokens, tokens;
 } TeacherAnswer;
-typedef Status OnTeacherAnswer(void *context, size_t i, const TeacherAnswer *answer); /* in any order, as they come */
+typedef Status OnTeacherAnswer(void *context, size_t i, const TeacherAnswer *answer); /* called in any order, on arrival */
 
 typedef struct Teacher Teacher;
-/* ST_INPUT: a model that cannot be opened, a ca_file that is not there; ST_CONFIG: the key is not set, a url that is none. */
+/* ST_INPUT: a model that cannot be opened, a missing ca_file; ST_CONFIG: the key is not set, an invalid url. */
 Status teacher_open(const TeacherConfig *config, const TeacherOptions *options, Teacher **teacher);
 void teacher_close(Teacher *teacher); /* NULL is fine */
-/* Asks all. ST_RESOURCE: a server that stays down, or gives no answer that can be read to any; what came before was handed over, and as `unread` what
- * replies to the others cost. ST_INPUT: a prompt that is too long for the model, a request that the log lacks. ST_INTERRUPTED. */
+/* Asks all questions. ST_RESOURCE: a server that stays down, or sends no readable answer; answers before that were delivered, and the costs of
+ * replies to the other questions as `unread`. ST_INPUT: a prompt that is too long for the model, a request that the log lacks. ST_INTERRUPTED. */
 Status teacher_ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer,
                    void *context);
-/* Tells of a question that was answered in an earlier run: a server is asked it once more before it counts as down. */
+/* Records a question that an earlier run has answered: before a server counts as down, it is asked this question again. */
 void teacher_note_known(Teacher *teacher, const TeacherPrompt *prompt, const TeacherSampling *sampling);
-bool teacher_chats(const Teacher *teacher);    /* it takes messages; else texts */
-bool teacher_compares(const Teacher *teacher); /* it chooses by log-probabilities; else what it says is read */
-/* The choice that a reply begins with, whatever case and punctuation, the longest of several; else the only one that it names. "": none. */
+bool teacher_chats(const Teacher *teacher);    /* true: it takes messages; false: texts */
+bool teacher_compares(const Teacher *teacher); /* true: it compares choices by log-probability; false: its words are read */
+/* The choice that a reply begins with, ignoring case and punctuation; the longest of several. Otherwise the only choice that the reply contains. "":
+ * none. */
 const char *teacher_choice(const char *reply, const char *const *choices, size_t n);
-size_t teacher_width(const Teacher *teacher); /* questions at a time */
-/* What the chat template writes before a user's first words, with this system message (NULL: none); whoever continues it speaks as the user.
- * ST_INPUT: there is no template here. */
+size_t teacher_width(const Teacher *teacher); /* number of parallel questions */
+/* The text that the chat template writes before a user's first words, with this system message (NULL: none); a model that continues it writes as the
+ * user. ST_INPUT: there is no template here. */
 Status teacher_user_turn(const Teacher *teacher, const char *system, Str *text);
 
 /* ---- the kinds: teacher_local.c, teacher_remote.c, teacher_replay.c ---- */
@@ -113,12 +114,12 @@ struct Teacher {
     TeacherOptions options;
     bool chats, compares;
     size_t width;
-    void *state; /* the kind's */
+    void *state; /* private to the kind */
 };
 
-int64_t teacher_count(double tokens);                     /* a number that a server or a log claims, within 0..1e9: sums of them stay whole numbers */
+int64_t teacher_count(double tokens);                     /* a number claimed by a server or a log, limited to 0..1e9: sums of these stay exact */
 size_t teacher_choice_bytes(const TeacherPrompt *prompt); /* of the longest choice */
-/* An answer as fields of a line of the log, and back; texts are borrowed from the line. */
+/* Writes an answer as fields of a line of the log, and reads it back; texts are borrowed from the line. */
 void teacher_answer_write(const TeacherAnswer *answer, JsonWriter *w);
 Status teacher_answer_read(const json_t *line, TeacherAnswer *answer);
 

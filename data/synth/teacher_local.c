@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A teacher on this machine: all questions go through the generator at once; a choice is made by what each of its texts would cost. */
+/* A local teacher: all questions go through the generator at once; a choice is made by comparing the log-probabilities of its texts. */
 #include "data/formats/conversation.h"
 #include "data/synth/teacher.h"
 
@@ -64,7 +64,7 @@ static Status teacher_local_encode(const Local *local, const TeacherPrompt *prom
     return status;
 }
 
-/* The questions that fit, with their places among all; one that is too long for the model is answered here. */
+/* Selects the questions that fit, with their indices; a question that is too long for the model is refused here. */
 typedef struct Asked {
     TeacherPrompt *prompts;
     Ids *ids;
@@ -84,8 +84,8 @@ static Status encode_all(const Local *local, const TeacherPrompt *prompts, size_
             asked->places[asked->n++] = i;
             continue;
         }
-        snprintf(why, sizeof why, "the question has %zu tokens, its answer up to %lld, and the teacher takes %lld", ids->n, (long long)room,
-                 (long long)most);
+        snprintf(why, sizeof why, "the question has %zu tokens, its answer up to %lld, but the teacher's context has only %lld", ids->n,
+                 (long long)room, (long long)most);
         ids_clear(ids);
         TRY(asked->on_answer(asked->context, i, &(TeacherAnswer){.text = why, .refused = true, .too_long = true, .mean = (double)NAN}));
     }
@@ -131,7 +131,7 @@ static Status generate_answers(const Teacher *teacher, const TeacherSampling *sa
 
 /* ---- choices ---- */
 
-/* What may follow each of the questions: tokens of every choice, and the log-probability of each token. The first question's are the first ones. */
+/* The choices for each question: tokens of every choice, and the log-probability of each token. Those of the first question come first. */
 typedef struct Choices {
     Ids *ids;
     ScoreRow *rows;
@@ -140,8 +140,8 @@ typedef struct Choices {
     size_t n;
 } Choices;
 
-/* Where one choice begins another, as 1 does 10, the event that an answer begins with it holds the other one: then each counts with the end of the
- * answer behind it. */
+/* If one choice is a prefix of another, as 1 is of 10, the probability of an answer that begins with it includes the other one. Then the end of the
+ * answer is added to each choice. */
 static bool any_begins_another(const Ids *ids, size_t n) {
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < n; j++)
@@ -149,7 +149,7 @@ static bool any_begins_another(const Ids *ids, size_t n) {
     return false;
 }
 
-/* What ends an answer: the turn's last token, or for texts the line's end. */
+/* The token that ends an answer: the turn's last token, or for texts the line's end. */
 static Status append_end(const Teacher *teacher, Ids *ids) {
     const Local *local = teacher->state;
     int32_t end = chat_end_of_turn(local->chat) >= 0 ? chat_end_of_turn(local->chat) : tokenizer_eos(local->tokenizer);
@@ -198,7 +198,7 @@ static void release_choices(Choices *choices) {
     free(choices->sums);
 }
 
-/* By the probabilities of the choices among themselves; NaN: one of them is no number. */
+/* The mean by the probabilities among the choices; NaN: one of them is no number. */
 static double mean_of(const TeacherPrompt *prompt, const double *sums, double best) {
     double sum = 0, weight = 0;
     for (size_t c = 0; c < prompt->n_choices; c++) {
@@ -211,7 +211,7 @@ static double mean_of(const TeacherPrompt *prompt, const double *sums, double be
     return sum / weight;
 }
 
-/* The choice whose tokens are likeliest behind the question, all of them; of equal ones the first. */
+/* The choice whose tokens are most likely after the question, all of them together; the first of equals. */
 static void teacher_local_choose(const TeacherPrompt *prompt, const ScoreStem *stem, double *sums, TeacherAnswer *answer) {
     size_t best = 0;
     double second = -(double)INFINITY;
@@ -248,7 +248,7 @@ static Status choose_all(const Teacher *teacher, const Asked *asked) {
     return ST_OK;
 }
 
-/* Tokens of a choice and its end, each of which has a byte at least; in words something may stand around it. */
+/* Upper bound on the tokens of a choice and its end, since each has at least a byte; an answer in words may have text around the choice. */
 static TeacherSampling sampling_of_choice(const Teacher *teacher, const TeacherPrompt *prompts, size_t n) {
     TeacherSampling sampling = teacher_sampling();
     size_t most = 0;
@@ -281,7 +281,7 @@ static Status user_turn(const Teacher *teacher, const char *system, Str *text) {
     const Local *local = teacher->state;
     if (!chat_has_template(local->chat)) {
         status_fail(ST_INPUT, "the teacher '%s' has no chat template", teacher->config.model);
-        return status_hint(ST_INPUT, "what begins a user's turn is taken from it: give synth.teacher.chat_template, or say it in synth.user_turn");
+        return status_hint(ST_INPUT, "it gives the start of a user's turn: set synth.teacher.chat_template or synth.user_turn");
     }
     json_t *plain = json_pack("[{s:s, s:s}]", "role", "user", "content", mark), *messages = NULL;
     ChatRendering rendering = {0};
@@ -289,7 +289,7 @@ static Status user_turn(const Teacher *teacher, const char *system, Str *text) {
                           : status_fail(ST_RESOURCE, "out of memory for a conversation");
     if (status == ST_OK) status = messages_render(local->chat, messages, json_array_size(messages), NULL, false, &rendering);
     const char *at = status == ST_OK ? strstr(str_text(&rendering.text), mark) : NULL;
-    if (status == ST_OK && !at) status = status_fail(ST_INPUT, "the teacher's chat template does not write what the user says as it is");
+    if (status == ST_OK && !at) status = status_fail(ST_INPUT, "the teacher's chat template changes the user's text");
     if (at) str_append_n(text, rendering.text.data, (size_t)(at - rendering.text.data));
     chat_rendering_release(&rendering);
     json_decref(messages);

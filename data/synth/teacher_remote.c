@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A teacher behind OpenAI's protocol: /v1/chat/completions, or /v1/completions for plain texts. An answer is handed over as it comes; a reply that
- * cannot be read is asked for again. */
+/* A teacher on a server with OpenAI's protocol: /v1/chat/completions, or /v1/completions for plain texts. An answer is delivered on arrival; after an
+ * unreadable reply the question is sent again. */
 #include "data/synth/teacher.h"
 #include "lib/base/http.h"
 
@@ -9,18 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHOICE_TOKENS = 8 }; /* asked for at least; a choice has not more tokens than bytes */
+enum { CHOICE_TOKENS = 8 }; /* smallest limit to request; a choice has no more tokens than bytes */
 static const double first_pause = 0.5;
 
-/* What became of one so far. */
+/* The state of a question. */
 typedef struct Question {
     bool answered;
-    Str fault;                     /* what was wrong with its last reply, where that could not be read */
-    int64_t prompt_tokens, tokens; /* what such replies cost by the server's count */
-    size_t answered_before;        /* how many others were answered before its first reply that could not be read */
+    Str fault;                     /* what was wrong with its last reply, if that was unreadable */
+    int64_t prompt_tokens, tokens; /* cost of such replies by the server's count */
+    size_t answered_before;        /* number of other questions answered before its first unreadable reply */
 } Question;
 
-/* One to ask again. body empty: there is none; size: see question_size. */
+/* An answered question to send again. body empty: there is none; size: see question_size. */
 typedef struct Known {
     Str body;
     bool chat;
@@ -29,16 +29,16 @@ typedef struct Known {
 
 typedef struct Remote {
     HttpClient *client[2]; /* of texts, of messages */
-    /* the round of questions */
+    /* the current questions */
     const TeacherPrompt *prompts;
     Question *questions;
-    size_t n, n_answered, *places; /* places: of what is asked now among the questions */
+    size_t n, n_answered, *places; /* places: indices of the questions in the current pass */
     Str *bodies, *replies;
     bool ever_answered;
-    Known known; /* the last question whose answer could be read */
+    Known known; /* the last question with a readable answer */
     Str known_reply;
-    bool probing, probed; /* it is asked again; and answered again */
-    size_t n_given_up;    /* questions of earlier rounds that were given up, with no answer since */
+    bool probing, probed; /* it is being sent again; and was answered again */
+    size_t n_given_up;    /* questions of earlier rounds that were given up, without an answer since then */
     OnTeacherAnswer *on_answer;
     void *context;
     double tokens_per_minute;
@@ -101,9 +101,9 @@ static Status teacher_remote_open(Teacher *teacher) {
     return ST_OK;
 }
 
-/* ---- what is asked ---- */
+/* ---- requests ---- */
 
-/* By the name that vLLM and SGLang have for it. */
+/* Uses the name of vLLM and SGLang. */
 static void write_kwargs(const TeacherConfig *config, JsonWriter *w) {
     json_t *values = teacher_kwargs(config);
     char *text = values ? json_text(values, JSON_COMPACT) : NULL;
@@ -127,7 +127,7 @@ static void write_body(const Teacher *teacher, const TeacherPrompt *prompt, cons
     jw_int(&w, "max_tokens", choice ? MAX(CHOICE_TOKENS, (int64_t)teacher_choice_bytes(prompt)) : s->max_new_tokens);
     jw_double(&w, "temperature", choice || s->sample.greedy ? 0 : s->sample.temperature);
     jw_double(&w, "top_p", s->sample.top_p);
-    /* OpenAI's own servers refuse the ones that they do not know, so they are named only where they do something. */
+    /* OpenAI's own servers refuse unknown keys, so these are sent only if they have an effect. */
     if (s->sample.top_k > 0) jw_int(&w, "top_k", s->sample.top_k);
     if (s->sample.min_p > 0) jw_double(&w, "min_p", s->sample.min_p);
     if (s->sample.repetition_penalty != 1) jw_double(&w, "repetition_penalty", s->sample.repetition_penalty);
@@ -143,7 +143,7 @@ static void write_body(const Teacher *teacher, const TeacherPrompt *prompt, cons
     *body = w.text;
 }
 
-/* ---- what is answered ---- */
+/* ---- replies ---- */
 
 static bool unreadable(Str *fault, const char *problem, const Str *reply) {
     str_clear(fault);
@@ -158,27 +158,27 @@ static size_t question_size(const TeacherPrompt *prompt) {
     return size;
 }
 
-/* What the server counted; where it does not say, four bytes are taken for a token, so that limits hold there too. */
+/* The server's count, or four bytes a token if it gives none, so that limits apply there, too. */
 static int64_t counted(const json_t *usage, const char *name, size_t bytes) {
     const json_t *count = json_object_get(usage, name);
     return teacher_count(json_is_number(count) ? json_number_value(count) : (double)((bytes + 3) / 4));
 }
 
-/* Takes over the body, in exchange for the one before. */
+/* Takes ownership of the body, and gives back the previous one. */
 static void keep_known(Remote *remote, Str *body, const TeacherPrompt *prompt) {
     Str before = remote->known.body;
     remote->known = (Known){*body, prompt->messages != NULL, question_size(prompt)};
     *body = before;
 }
 
-/* A reply that cannot be read may have been paid for. */
+/* An unreadable reply may have been charged. */
 static void note_spent(const json_t *root, TeacherAnswer *answer) {
     const json_t *usage = json_object_get(root, "usage");
     answer->prompt_tokens = counted(usage, "prompt_tokens", 0);
     answer->tokens = counted(usage, "completion_tokens", 0);
 }
 
-/* The whole of a text with NUL characters, as its JSON has them. */
+/* The full text with NUL characters escaped as in JSON. */
 static void show_nul(const json_t *text, Str *shown) {
     const char *at = json_string_value(text), *end = at + json_string_length(text);
     for (; at < end; at++) {
@@ -189,13 +189,13 @@ static void show_nul(const json_t *text, Str *shown) {
     }
 }
 
-/* False: this is no answer. size: of the question; shown: where its text is put that cannot stay as it is. */
+/* False: this is no answer. size: of the question; shown: receives a text that cannot be used unchanged. */
 static bool read_answer(bool chat, size_t size, const Str *reply, const json_t *root, TeacherAnswer *answer, Str *shown, Str *fault) {
     const json_t *choice = json_array_get(json_object_get(root, "choices"), 0), *usage = json_object_get(root, "usage");
     const json_t *text = chat ? json_object_get(json_object_get(choice, "message"), "content") : json_object_get(choice, "text");
     const char *finish = json_string_value(json_object_get(choice, "finish_reason"));
     if (!root) return unreadable(fault, "no JSON", reply);
-    bool silent = json_is_null(text) && finish; /* as where the server's own filter took the words away */
+    bool silent = json_is_null(text) && finish; /* for example when the server's own filter removed the words */
     if (!json_is_string(text) && !silent) return unreadable(fault, chat ? "no choices[0].message.content" : "no choices[0].text", reply);
     bool nul = json_contains_nul(text);
     if (nul) show_nul(text, shown);
@@ -213,7 +213,7 @@ static bool read_answer(bool chat, size_t size, const Str *reply, const json_t *
     return true;
 }
 
-/* What it costs is told with the question that it is asked for, the first one without an answer. */
+/* The cost of the repeated question is reported with the first question without an answer, which caused the repetition. */
 static Status on_probe(Remote *remote, long code) {
     TeacherAnswer answer = {0};
     Str shown = {0}, fault = {0};
@@ -258,9 +258,9 @@ static Status on_reply(void *context, size_t i, long code) {
     return status;
 }
 
-/* ---- asking ---- */
+/* ---- sending ---- */
 
-/* One pass over what has no answer yet. */
+/* One pass over the questions without an answer. */
 static Status ask_rest(Teacher *teacher, const TeacherSampling *sampling) {
     Remote *remote = teacher->state;
     size_t n = 0, at;
@@ -274,8 +274,8 @@ static Status ask_rest(Teacher *teacher, const TeacherSampling *sampling) {
     return http_post_all(remote->used, remote->bodies, n, remote->replies, &at);
 }
 
-/* Asks once more what was answered before: a server that answers it is there, and what it fails at is the fault of the questions that are left. Where
- * nothing was, its own refusals are taken for what they say. */
+/* Repeats an answered question: if the server answers it, the server works, and the remaining questions are at fault. If no question was answered
+ * before, the server's refusals are taken literally. */
 static Status still_reachable(void *context, bool refusals, bool *there) {
     Remote *remote = context;
     size_t at;
@@ -290,8 +290,8 @@ static Status still_reachable(void *context, bool refusals, bool *there) {
     return status == ST_INTERRUPTED ? status : ST_OK;
 }
 
-/* Questions that had no answer which can be read, again and again, count as refused where others had one after them. More than one that nothing was
- * read after, or one before anything was ever read, is the server's doing. */
+/* Questions that repeatedly got no readable answer count as refused if others were answered after them. If nothing was read after several of them, or
+ * nothing was ever read before one of them, the server is at fault. */
 static bool answers_wrongly(Remote *remote) {
     enum { MOST = 1 };
     for (size_t i = 0; i < remote->n; i++) {
@@ -332,7 +332,7 @@ static Status ask_all(Teacher *teacher, const TeacherSampling *sampling) {
     return ST_OK;
 }
 
-/* What unreadable replies cost is told where a run ends by them, too: its limits hold however often it is gone on with. */
+/* The cost of unreadable replies is also reported when a run ends because of them, so that limits apply across resumed runs. */
 static void tell_spent(const Remote *remote) {
     for (size_t i = 0; i < remote->n; i++) {
         const Question *question = &remote->questions[i];
@@ -374,7 +374,7 @@ static Status teacher_remote_ask(Teacher *teacher, const TeacherPrompt *prompts,
     return status;
 }
 
-/* A question that the log answers is as good as one that was answered now. */
+/* A question that the log answers counts as answered now. */
 static void note_known(Teacher *teacher, const TeacherPrompt *prompt, const TeacherSampling *sampling) {
     Remote *remote = teacher->state;
     Str body;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The log of an earlier run as the teacher: every question must have been asked there. */
+/* The log of an earlier run as the teacher: every question must be in that log. */
 #include "data/synth/synth_journal.h"
 #include "data/synth/teacher.h"
 
@@ -63,8 +63,8 @@ static Status teacher_replay_ask(Teacher *teacher, const TeacherPrompt *prompts,
         TRY(journal_find(teacher->state, prompts[i].key, &line));
         if (!line) {
             status_fail(ST_INPUT, "request %llu is not in '%s'", (unsigned long long)prompts[i].number, teacher->config.replay);
-            return status_hint(ST_INPUT,
-                               "a log answers what the same recipe asks: seeds, prompts, sampling and seed must be those of the run that wrote it");
+            return status_hint(ST_INPUT, "a log only answers the requests of the same recipe: seeds, prompts, sampling and seed must be those "
+                                         "of the run that wrote it");
         }
         Status status = teacher_answer_read(line, &answer);
         if (status == ST_OK) status = on_answer(context, i, &answer);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LoRA adapters: attaching, and reading adapter_model.safetensors of PEFT. */
+/* LoRA adapters: attaching new ones, and reading PEFT's adapter_model.safetensors. */
 #include "lib/base/log.h"
 #include "lib/model/parts.h"
 #include "lib/model/text_part.h"
@@ -13,9 +13,9 @@ Linear *module_linear(const Model *model, const Module *module) {
     return NULL;
 }
 
-/* ---- whole copies of modules ---- */
+/* ---- fully trained modules ---- */
 
-/* A trained copy of one tensor in its slot; the original stays in the list. */
+/* Puts a trained copy of a tensor into its slot; the original stays in the list. */
 static Status save_slot(Model *model, const char *path, const char *kind, Tensor **slot, bool trained) {
     const Tensor *original = *slot;
     DType dtype = model->compute == DT_F64 ? DT_F64 : DT_F32;
@@ -73,7 +73,7 @@ static Status unknown_target(const Model *model, const char *target) {
     for (size_t i = 0; i < model->n_modules; i++)
         if (module_matches(model->modules[i].path, &target, 1)) {
             status_fail(ST_CONFIG, "no LoRA on '%s': it is not a linear layer inside the model", target);
-            return status_hint(ST_CONFIG, "modules_to_save trains it whole");
+            return status_hint(ST_CONFIG, "modules_to_save trains it in full");
         }
     Str list = {0};
     for (size_t i = 0; i < n; i++) str_printf(&list, "%s%s", i ? ", " : "", names[i]);
@@ -97,7 +97,7 @@ static Status check_lora(const Model *model, const LoraConfig *config) {
     return ST_OK;
 }
 
-/* "q_proj, k_proj": what the model has, in `list`. */
+/* "q_proj, k_proj": the names in the model, in `list`. */
 static void list_kinds(const Model *model, Str *list) {
     const char *names[MAX_KINDS];
     size_t n = linear_kinds(model, names, COUNT_OF(names));
@@ -111,7 +111,7 @@ static Status check_regex(const Model *model, const LoraConfig *config) {
     Str list = {0};
     list_kinds(model, &list);
     status_fail(ST_CONFIG, "target pattern '%s' matches nothing in '%s'", config->target_regex, model->dir);
-    status_hint(ST_CONFIG, "it has to match whole paths, such as %s; there are %s", model->linears[0]->path, str_text(&list));
+    status_hint(ST_CONFIG, "it has to match full paths, such as %s; there are %s", model->linears[0]->path, str_text(&list));
     str_release(&list);
     return ST_CONFIG;
 }
@@ -126,7 +126,7 @@ static Status check_targets(const Model *model, const LoraConfig *config) {
     return ST_OK;
 }
 
-/* A pattern that names no adapted module would be a wish silently not granted. */
+/* A pattern that matches no adapted module would have no effect, so it is an error. */
 static Status check_patterns(const Model *model, const LoraConfig *config, const char *const *keys, size_t n, const char *what) {
     for (size_t k = 0; k < n; k++) {
         bool found = false;
@@ -146,7 +146,7 @@ static Status save_named_modules(Model *model, const LoraConfig *config) {
             const Module *module = &model->modules[i];
             if (!module_matches(module->path, &config->saved[t], 1)) continue;
             found = true;
-            if (module_matches(module->path, config->saved, t)) continue; /* saved by a name before */
+            if (module_matches(module->path, config->saved, t)) continue; /* already saved under a name */
             if (module_linear(model, module) && lora_targets(config, module->path))
                 return status_fail(ST_CONFIG, "'%s' is in modules_to_save and a LoRA target at once", module->path);
             TRY(save_module(model, module, true));
@@ -156,9 +156,9 @@ static Status save_named_modules(Model *model, const LoraConfig *config) {
     return ST_OK;
 }
 
-/* ---- other names than the checkpoint's ---- */
+/* ---- names that differ from the checkpoint's ---- */
 
-/* Whether each target, or the pattern for them, is the name of some linear layer. */
+/* Whether each target, or the pattern for them, matches some linear layer. */
 static bool targets_fit(const Model *model, const LoraConfig *config) {
     bool fit = !config->target_regex;
     for (size_t i = 0; i < model->n_linears && !fit; i++) fit = pattern_matches(config->target_regex, model->linears[i]->path);
@@ -169,7 +169,8 @@ static bool targets_fit(const Model *model, const LoraConfig *config) {
     return fit;
 }
 
-/* Gives the model the names by which the targets are names of its layers: paths and patterns are written for one class of transformers or another. */
+/* Renames the model's modules so that the targets match its layers: paths and patterns depend on the version of the transformers class that they were
+ * written for. */
 static Status take_names_of_targets(Model *model, const LoraConfig *config) {
     const TextNames *own = model->config.text_names;
     for (int i = 0; i < N_NAMES && !targets_fit(model, config); i++) TRY(text_rename(model, &text_names[i]));
@@ -185,7 +186,7 @@ static Status rename_all(const Model *model, const TextNames *names, size_t n, c
     return ST_OK;
 }
 
-/* Back to the checkpoint's names, as are the paths among the adapter's settings. */
+/* Restores the checkpoint's names, also in the paths of the adapter's settings. */
 static Status take_own_names(Model *model, const TextNames *own) {
     if (!own) own = &text_names[NAMES_PLAIN];
     if (!model->config.text_names || model->config.text_names == own) return ST_OK;
@@ -215,7 +216,7 @@ Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed) 
     return take_own_names(model, own);
 }
 
-/* ---- adapter_model.safetensors, read ---- */
+/* ---- reading adapter_model.safetensors ---- */
 
 typedef struct AdapterReader {
     Model *model;
@@ -225,7 +226,7 @@ typedef struct AdapterReader {
     bool trained;
 } AdapterReader;
 
-/* The tensor "path.kind", by the names that most of the adapter has; else by others: PEFT may give modules that are trained whole other ones. */
+/* The tensor "path.kind", by the naming that most of the adapter uses, or else by others: PEFT may name fully trained modules differently. */
 static const StoredTensor *find_tensor(const AdapterReader *reader, const char *path, const char *kind) {
     const Model *model = reader->model;
     const StoredTensor *stored = NULL;
@@ -239,7 +240,7 @@ static const StoredTensor *find_tensor(const AdapterReader *reader, const char *
     return stored;
 }
 
-/* Whether a name of modules_to_save means the module, by any of its names. */
+/* Whether a name in modules_to_save refers to the module, by any of its names. */
 static bool saved_means(const Model *model, const char *name, const char *path) {
     bool means = module_matches(path, &name, 1);
     for (int i = 0; i < N_NAMES && !means; i++) {
@@ -249,7 +250,7 @@ static bool saved_means(const Model *model, const char *name, const char *path) 
     return means;
 }
 
-/* A hint for what mostly means that the adapter was made for another base. */
+/* A hint for the most common cause: the adapter was made for another base. */
 static Status hint_other_model(const AdapterReader *reader) {
     if (reader->settings->base[0] == '\0') return status_hint(ST_INPUT, "the adapter may be for another model than '%s'", reader->model->dir);
     if (strcmp(reader->settings->base, reader->model->dir) == 0)
@@ -258,7 +259,7 @@ static Status hint_other_model(const AdapterReader *reader) {
     return status_hint(ST_INPUT, "the adapter was made for '%s', this model is '%s'", reader->settings->base, reader->model->dir);
 }
 
-/* The rank that the settings promise a module, and the tensors' own. Other differences are another model's. */
+/* Compares the rank in a module's settings with that of its tensors. Other differences mean another model. */
 static Status check_rank(const StoredTensor *a, const Linear *linear) {
     int64_t rank = linear->lora->a->shape[0];
     if (a->n_dims != 2 || a->shape[0] == rank || a->shape[1] != linear->in) return ST_OK;
@@ -304,7 +305,7 @@ static Status load_saved(AdapterReader *reader, const Module *module) {
     return adapter_fill(reader, bias, &model->params.items[model->params.n - 1]);
 }
 
-/* PEFT also saves a part of a layer as a whole. */
+/* PEFT also saves a fully trained part of a layer. */
 static Status missing_saved(const Model *model, const char *name, const char *dir) {
     Str part = {0};
     bool whole = false;
@@ -312,7 +313,7 @@ static Status missing_saved(const Model *model, const char *name, const char *di
     for (size_t i = 0; i < model->n_modules && !whole; i++) whole = strstr(model->modules[i].path, str_text(&part)) != NULL;
     str_release(&part);
     if (!whole) return status_fail(ST_INPUT, "weights of '%s' are missing in '%s'", name, dir);
-    status_fail(ST_INPUT, "'%s' of modules_to_save in '%s' is a part of a layer with modules of its own, which is not supported", name, dir);
+    status_fail(ST_INPUT, "'%s' of modules_to_save in '%s' is a part of a layer that contains modules, which is not supported", name, dir);
     return status_hint(ST_INPUT, "save its modules by their names: up_proj, o_proj, ...");
 }
 
@@ -322,8 +323,8 @@ static bool is_zero(const StoredTensor *stored) {
     return zero;
 }
 
-/* The tensor is half of a pair on another part of the model, such as a vision tower, that changes nothing: PEFT adds them where names of targets are
- * names of the tower's layers too, and training on text leaves their B at zero. */
+/* The tensor is half of a pair on another part of the model, such as a vision tower, and has no effect: PEFT adds such pairs if target names also
+ * match layers of the tower, and training on text leaves their B at zero. */
 static bool is_idle_pair(const AdapterReader *reader, const StoredTensor *stored) {
     const char *end = strstr(stored->name, ".lora_"), *name = stored->name + strlen(PEFT_PREFIX);
     if (!end || !text_starts_with(stored->name, PEFT_PREFIX) || !text_is_unused_part(&reader->model->config, name)) return false;
@@ -334,7 +335,7 @@ static bool is_idle_pair(const AdapterReader *reader, const StoredTensor *stored
     return other && is_zero(other);
 }
 
-/* Everything that is there has to have found its place. */
+/* Every tensor of the file must have been used. */
 static Status check_surplus(const AdapterReader *reader, const char *dir) {
     const Model *model = reader->model;
     size_t n_idle = 0;
@@ -358,14 +359,13 @@ static Status check_surplus(const AdapterReader *reader, const char *dir) {
         return hint_other_model(reader);
     }
     if (n_idle)
-        log_message(
-            LOG_WARNING,
-            "%zu tensors in '%s' are of pairs on other parts than the text model that change nothing, since their B is zero: they are left out",
-            n_idle, dir);
+        log_message(LOG_WARNING,
+                    "%zu tensors in '%s' belong to pairs outside of the text model that have no effect, since their B is zero: they are left out",
+                    n_idle, dir);
     return ST_OK;
 }
 
-/* Everything that the settings promise has to be there too. */
+/* Every module of the settings must have its tensors. */
 static Status check_complete(const AdapterReader *reader, const char *dir) {
     const Model *model = reader->model;
     const LoraConfig *lora = &reader->settings->lora;
@@ -387,14 +387,14 @@ static Status check_complete(const AdapterReader *reader, const char *dir) {
         bool found = false;
         for (size_t i = 0; i < model->n_modules && !found; i++)
             found = saved_means(model, lora->saved[t], model->modules[i].path) && find_tensor(reader, model->modules[i].path, "weight");
-        /* PEFT names both heads of classifiers that there are, whatever this one has. */
+        /* PEFT names both possible heads of classifiers, whichever the model has. */
         if (!found && model->score && strcmp(lora->saved[t], "classifier") == 0) continue;
         if (!found) return missing_saved(model, lora->saved[t], dir);
     }
     return n + lora->n_saved > 0 ? ST_OK : status_fail(ST_INPUT, "the adapter in '%s' is empty", dir);
 }
 
-/* ensure_weight_tying makes a tied head follow the embedding that was trained, or the other way round; without it the two part, as is done here. */
+/* With ensure_weight_tying a tied head follows the trained embedding, or the reverse; without it they are untied, as here. */
 static Status check_tying(const AdapterReader *reader, const char *dir) {
     const Model *model = reader->model;
     const LoraConfig *lora = &reader->settings->lora;
@@ -404,7 +404,7 @@ static Status check_tying(const AdapterReader *reader, const char *dir) {
         return ST_OK;
     const char *path = path_join(model->arena, dir, "adapter_config.json");
     if (!path) return ST_RESOURCE;
-    return status_fail(ST_INPUT, "'ensure_weight_tying' in '%s' is not supported for an embedding or head that was trained whole", path);
+    return status_fail(ST_INPUT, "'ensure_weight_tying' in '%s' is not supported for a fully trained embedding or head", path);
 }
 
 static Status load_tensors(AdapterReader *reader, const char *dir) {

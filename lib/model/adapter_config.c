@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adapter_config.json of PEFT, read: what it says of LoRA, and which layers it leaves out. */
+/* Reads PEFT's adapter_config.json: the LoRA settings, and which layers get no branch. */
 #include "lib/base/log.h"
 #include "lib/model/not_a_model.h"
 #include "lib/model/parts.h"
@@ -55,7 +55,7 @@ static Status read_patterns(const json_t *json, const char *path, const char *ke
     return ST_OK;
 }
 
-/* A string is a regex for whole paths, a list has names. */
+/* A string is a regex for full paths; a list contains names. */
 static Status read_regex_or_names(const json_t *json, const char *path, const char *key, Arena *arena, const char **regex, size_t *n,
                                   const char ***names) {
     const json_t *value = json_object_get(json, key);
@@ -82,7 +82,7 @@ static Status check_kind(const json_t *json, const char *path) {
     if (strcmp(bias, "none") != 0) return status_fail(ST_INPUT, "trained biases ('bias': '%s') in '%s' are not supported", bias, path);
     for (size_t i = 0; i < COUNT_OF(unsupported); i++)
         if (!is_off(json_object_get(json, unsupported[i]))) return status_fail(ST_INPUT, "'%s' in '%s' is not supported", unsupported[i], path);
-    /* These starts change the base's weights too, so that the adapter alone does not say what was trained. */
+    /* These initialisations also change the base's weights, so the adapter alone does not determine the trained model. */
     static const char *const changing[] = {"pissa", "olora", "loftq", "corda", "lora_ga"};
     const char *init = json_string_value(json_object_get(json, "init_lora_weights"));
     for (size_t i = 0; init && i < COUNT_OF(changing); i++)
@@ -90,7 +90,7 @@ static Status check_kind(const json_t *json, const char *path) {
     return ST_OK;
 }
 
-/* Keys that say nothing about the mathematics, or only how training began. */
+/* Keys without an effect on the mathematics, or only on the initialisation. */
 static const char *const harmless[] = {
     "peft_type",
     "task_type",
@@ -123,7 +123,7 @@ static const char *const harmless[] = {
     "ensure_weight_tying",
 };
 
-/* A key of a later PEFT may matter or not: it is not passed over in silence. */
+/* A key of a later PEFT may or may not matter, so it is reported. */
 static void warn_unknown(const json_t *json, const char *path) {
     const char *key;
     json_t *value;
@@ -174,7 +174,7 @@ static Status read_layer_numbers(const json_t *json, const char *path, Arena *ar
     return ST_OK;
 }
 
-/* PEFT takes no layers beside a string of targets, and no pattern without layers. */
+/* PEFT allows no list of layers with a string of targets, and no pattern without layers. */
 static Status read_layers(const json_t *json, const char *path, Arena *arena, AdapterSettings *settings) {
     const char *pattern = NULL;
     TRY(read_layer_numbers(json, path, arena, settings));
@@ -201,7 +201,7 @@ static Status parse_settings(const json_t *json, const char *path, Arena *arena,
     return read_layers(json, path, arena, settings);
 }
 
-/* The number that stands first among the parts of a module's path; -1: none. */
+/* The first number in a module's path; -1: none. */
 static int64_t layer_number(const char *path) {
     for (const char *dot = strchr(path, '.'); dot; dot = strchr(dot + 1, '.')) {
         size_t digits = strspn(dot + 1, "0123456789");
@@ -248,7 +248,7 @@ const char *adapter_left_out_by(const AdapterSettings *settings, const char *pat
     if (module_matches(path, lora->saved, lora->n_saved)) return "modules_to_save";
     if (!lora_targets(lora, path)) return "target_modules";
     for (size_t i = 0; i < lora->n_targets; i++)
-        if (strcmp(lora->targets[i], path) == 0) return NULL; /* a whole path is taken in any layer */
+        if (strcmp(lora->targets[i], path) == 0) return NULL; /* a full path matches in any layer */
     return settings->n_layers == 0 || in_layers(settings, path) ? NULL : "layers_to_transform";
 }
 
@@ -274,7 +274,7 @@ Status adapter_settings_read(const char *dir, Arena *arena, AdapterSettings *set
     TRY(open_config(dir, arena, &path, &json));
     Status status = parse_lora(json, path, arena, &settings->lora);
     if (status == ST_OK) status = parse_settings(json, path, arena, settings);
-    if (status == ST_OK) warn_unknown(json, path); /* here alone: whoever uses an adapter reads its settings once */
+    if (status == ST_OK) warn_unknown(json, path); /* only here, since each user of an adapter reads its settings once */
     json_decref(json);
     return status;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing adapters as PEFT does: adapter_config.json and adapter_model.safetensors. */
+/* Writes adapters in PEFT's format: adapter_config.json and adapter_model.safetensors. */
 #include "lib/model/parts.h"
 #include "lib/model/text_part.h"
 
@@ -12,7 +12,7 @@ static void write_names(JsonWriter *w, const char *key, const char *const *names
     jw_end_array(w);
 }
 
-/* Whole numbers as such: PEFT's own files have "lora_alpha": 16. */
+/* Writes integers without a point, as in PEFT's own files: "lora_alpha": 16. */
 static void write_number(JsonWriter *w, const char *key, double value) {
     if (value == floor(value) && fabs(value) < 1e15)
         jw_int(w, key, (int64_t)value);
@@ -20,11 +20,11 @@ static void write_number(JsonWriter *w, const char *key, double value) {
         jw_double(w, key, value);
 }
 
-/* Whether the model's paths begin otherwise than those of a language model alone. */
+/* Whether the model's paths begin differently than those of a plain language model. */
 static bool is_text_part(const Model *model) { return model->config.wrapper && model->config.text_names != &text_names[NAMES_PLAIN]; }
 
-/* What PEFT looks for of a module that is trained whole: the name in today's classes of transformers, which differs from an older checkpoint's.
- * LoRA's matrices it finds by either name; serving engines know the checkpoint's, and load no whole modules. */
+/* The name under which PEFT looks for a fully trained module: that of current transformers classes, which differs from an older checkpoint's. PEFT
+ * finds LoRA matrices by either name; serving engines know the checkpoint's name, and load no fully trained modules. */
 static const char *saved_path(const Model *model, const char *path) {
     const TextNames *names = &text_names[NAMES_MODEL_LANGUAGE_MODEL];
     bool older = model->config.wrapper && model->config.text_names == &text_names[NAMES_LANGUAGE_MODEL] && !text_starts_with(path, names->prefix);
@@ -32,19 +32,19 @@ static const char *saved_path(const Model *model, const char *path) {
     return today ? today : path;
 }
 
-/* A layer's path without what comes before "layers", which differs from one version of transformers to another. */
+/* A layer's path without the part before "layers", which depends on the version of transformers. */
 static const char *inner_path(const Model *model, const Linear *linear) {
     const char *path = text_path(&model->config, &text_names[NAMES_PLAIN], linear->path, model->arena), *prefix = model->config.family->names->prefix;
     return path && text_starts_with(path, prefix) ? path + strlen(prefix) : path;
 }
 
-/* "layers\.0\.self_attn\.q_proj": a name as a part of a pattern. */
+/* "layers\.0\.self_attn\.q_proj": a name escaped for a pattern. */
 static void append_escaped(Str *pattern, const char *name) {
     for (; *name; name++) str_printf(pattern, "%s%c", *name == '.' ? "\\" : "", *name);
 }
 
-/* Of a wrapped model, by a pattern: PEFT would take a name for layers of vision towers too, and whole paths differ from one version of transformers
- * to another. What all versions have is a component "language_model" (or text_model) before the layer's path. */
+/* The targets of a wrapped model are a pattern: PEFT would match a name in vision towers, too, and full paths depend on the version of transformers.
+ * All versions have a component "language_model" (or text_model) before the layer's path. */
 static void write_text_targets(JsonWriter *w, const Model *model, bool kinds) {
     const char *names[MAX_KINDS];
     size_t n = kinds ? linear_kinds(model, names, COUNT_OF(names)) : model->n_linears, written = 0;
@@ -81,7 +81,7 @@ static bool by_kinds(const Model *model) {
     return all;
 }
 
-/* Whether the pattern says exactly which layers have a branch, by the names that `names` make. */
+/* Whether the pattern matches exactly the layers with a branch, by the names that `names` makes. */
 static bool regex_says(const Model *model, const char *regex, const TextNames *names) {
     bool exact = true;
     for (size_t i = 0; i < model->n_linears && exact; i++) {
@@ -92,7 +92,7 @@ static bool regex_says(const Model *model, const char *regex, const TextNames *n
     return exact;
 }
 
-/* The targets as they were given when that says exactly which layers have a branch; their whole paths otherwise. */
+/* The targets as given if they match exactly the layers with a branch; otherwise the full paths of these. */
 static void write_targets(JsonWriter *w, const Model *model) {
     const LoraConfig *lora = &model->lora;
     bool exact = true, text_part = is_text_part(model);
@@ -116,7 +116,7 @@ static void write_targets(JsonWriter *w, const Model *model) {
     }
 }
 
-/* Ranks and scales as the patterns give them when these are written for the paths that are written; else by whole paths. */
+/* Ranks and scales as given by the patterns if these match the written paths; otherwise by full paths. */
 static void write_patterns(JsonWriter *w, const Model *model, bool ranks) {
     const LoraConfig *lora = &model->lora;
     size_t n = ranks ? lora->n_rank_pattern : lora->n_alpha_pattern;
@@ -148,7 +148,7 @@ static void write_patterns(JsonWriter *w, const Model *model, bool ranks) {
     jw_end_object(w);
 }
 
-/* Whether a module of what is carried along has a path that ends with the name's letters. */
+/* Whether a passthrough module has a path that ends with the name. */
 static bool names_other_part(const Model *model, const char *name) {
     size_t n = strlen(name);
     bool found = false;
@@ -159,8 +159,8 @@ static bool names_other_part(const Model *model, const char *name) {
     return found;
 }
 
-/* PEFT takes every module whose path ends with a name's letters: "norm" would be each input_layernorm as well. Such a name is written as the paths
- * that it stands for here. What names before it stand for is not written again. */
+/* PEFT matches every module whose path ends with a name: "norm" would also match each input_layernorm. Such a name is written as the paths that it
+ * refers to here, except those that an earlier name covers. */
 static void write_saved(JsonWriter *w, const Model *model) {
     const LoraConfig *lora = &model->lora;
     if (lora->n_saved == 0) {
@@ -186,7 +186,7 @@ static void write_saved(JsonWriter *w, const Model *model) {
     jw_end_array(w);
 }
 
-/* The keys that every version of PEFT since 0.7 knows: old ones refuse a key that they don't. */
+/* The keys that every version of PEFT since 0.7 knows: old versions refuse unknown keys. */
 static Status write_config(const Model *model, const char *path, const char *base) {
     const LoraConfig *lora = &model->lora;
     JsonWriter w = {.pretty = true};

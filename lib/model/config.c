@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.json of both generations of transformers (4: rope_theta, rope_scaling, torch_dtype; 5: rope_parameters, dtype): the checked way to its keys,
- * and what the families share. */
+/* config.json of both generations of transformers (4: rope_theta, rope_scaling, torch_dtype; 5: rope_parameters, dtype): checked access to its keys,
+ * and the parts that families share. */
 #include "lib/base/log.h"
 #include "lib/model/family.h"
 #include "lib/model/not_a_model.h"
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Keys that make no difference to what the decoder computes. */
+/* Keys without an effect on the decoder's result. */
 static const char *const harmless[] = {
     "_attn_implementation",
     "_attn_implementation_autoset",
@@ -69,7 +69,7 @@ static const char *const harmless[] = {
     "use_bfloat16",
     "use_cache",
 };
-/* Features of other models under names that appear in configs of these families: refused unless off. */
+/* Features of other models under keys that appear in configs of these families: refused unless off. */
 static const char *const refused[] = {
     "quantization_config",
     "compression_config",
@@ -174,7 +174,7 @@ void config_refuse(ConfigReader *reader, const char *key) {
 
 void config_ignore(ConfigReader *reader, const char *key) { config_value(reader, key); }
 
-/* ---- what families share ---- */
+/* ---- parts that families share ---- */
 
 static int64_t *new_windows(ConfigReader *reader) {
     int64_t n = reader->config->num_hidden_layers;
@@ -301,7 +301,7 @@ static void check_sizes(ConfigReader *reader) {
             CONFIG_FAIL(reader, "hidden size %lld in '%s' is no multiple of %lld heads", (long long)c->hidden_size, reader->path,
                         (long long)c->num_attention_heads);
     }
-    if (reader->status != ST_OK) return; /* head_dim may be 0, by which nothing is to be divided */
+    if (reader->status != ST_OK) return; /* a head_dim of 0 must not be a divisor */
     if (c->num_attention_heads % c->num_key_value_heads != 0)
         CONFIG_FAIL(reader, "%lld heads in '%s' are no multiple of %lld key/value heads", (long long)c->num_attention_heads, reader->path,
                     (long long)c->num_key_value_heads);
@@ -356,7 +356,7 @@ static Status read_dtype(ConfigReader *reader) {
     return ST_OK;
 }
 
-/* One label is a score. Without a word on them a classifier has two. */
+/* One label means a score. Without num_labels a classifier has two. */
 static Status check_labels(const ConfigReader *reader, const char *name) {
     const json_t *number = json_object_get(reader->json, "num_labels"), *names = json_object_get(reader->json, "id2label");
     long long n = json_is_integer(number) ? (long long)json_integer_value(number) : json_is_object(names) ? (long long)json_object_size(names) : 2;
@@ -401,14 +401,14 @@ static Status unknown_family(const char *model_type, const char *path) {
     return ST_INPUT;
 }
 
-/* Those that the family did not read. */
+/* Reports the keys that the family did not read. */
 static void refuse_unread(ConfigReader *reader) {
     size_t n_seen = reader->n_seen;
     for (size_t i = 0; i < COUNT_OF(refused); i++)
         if (!text_in(refused[i], reader->seen, n_seen)) config_refuse(reader, refused[i]);
 }
 
-/* A language model alone, or the text part of a wrapped one. */
+/* Reads a plain language model, or the text part of a wrapped one. */
 static Status parse_text(const json_t *json, const char *path, Arena *arena, ModelConfig *config) {
     *config = (ModelConfig){.architecture = "", .embed_scale = 1, .residual_scale = 1, .logits_scaling = 1};
     ConfigReader reader = {.json = json, .path = path, .arena = arena, .config = config};
@@ -456,7 +456,7 @@ static Status read_generation_config(const char *dir, Arena *arena, ModelConfig 
     return status;
 }
 
-/* What people name instead of a model. */
+/* Hints for paths that are no model. */
 static Status no_config(const char *dir, Arena *arena) {
     const char *adapter = path_join(arena, dir, "adapter_config.json"), *trained = path_join(arena, dir, "model"),
                *made = path_join(arena, dir, "adapter");

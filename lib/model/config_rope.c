@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rotary positions in config.json: rope_theta and rope_scaling at its top (transformers 4), or rope_parameters (5), which may have an object for each
- * kind of layer. */
+/* Rotary positions in config.json: rope_theta and rope_scaling at the top level (transformers 4), or rope_parameters (5), which may have an object
+ * for each kind of layer. */
 #include "lib/model/family.h"
 
 #include <string.h>
@@ -21,7 +21,7 @@ static RopeType rope_type(ConfigReader *reader, const char *name, const DecoderD
     return ROPE_DEFAULT;
 }
 
-/* A value of rope parameters; `type` is what `rope_type` was called before. */
+/* A value of rope parameters; `type` is the older name of `rope_type`. */
 static const json_t *rope_value(const json_t *rope, const char *name) {
     const json_t *value = json_object_get(rope, name);
     if (!value && !strcmp(name, "type")) return json_object_get(rope, "rope_type");
@@ -29,20 +29,20 @@ static const json_t *rope_value(const json_t *rope, const char *name) {
     return value;
 }
 
-/* A long-context snippet in the old form beside the new one must not be passed over. */
+/* A long-context setting in the old form next to the new one must not be ignored. */
 static void rope_check_same(ConfigReader *reader, const json_t *rope, const json_t *scaling) {
     const char *name;
     json_t *number;
     json_object_foreach((json_t *)(uintptr_t)scaling, name, number) if (!json_equal(rope_value(rope, name), number))
-        CONFIG_FAIL(reader, "'%s' has rope_parameters and rope_scaling, which say different things of '%s'", reader->path, name);
+        CONFIG_FAIL(reader, "'%s' has rope_parameters and rope_scaling with different values of '%s'", reader->path, name);
 }
 
-/* The objects with rope_type and its numbers, of full and of window layers; NULL: there is none. */
+/* The objects with rope_type and its numbers, for full and for window layers; NULL: there is none. */
 typedef struct RopeObjects {
     const json_t *full, *window;
 } RopeObjects;
 
-/* One object for each kind of layer. A model of one rope may have them too while they say the same. */
+/* One object for each kind of layer. A model with a single rope may have them, too, if they agree. */
 static RopeObjects nested_objects(ConfigReader *reader, const json_t *rope, bool two_ropes) {
     RopeObjects objects = {json_object_get(rope, "full_attention"), json_object_get(rope, "sliding_attention")};
     const char *key;
@@ -50,8 +50,7 @@ static RopeObjects nested_objects(ConfigReader *reader, const json_t *rope, bool
     const json_t *first = NULL;
     json_object_foreach((json_t *)(uintptr_t)rope, key, value) {
         if (!json_is_object(value)) {
-            if (two_ropes && !json_is_null(value))
-                CONFIG_FAIL(reader, "'%s' has rope_parameters by kind of layer, and '%s' beside them", reader->path, key);
+            if (two_ropes && !json_is_null(value)) CONFIG_FAIL(reader, "'%s' has both rope_parameters by kind of layer and '%s'", reader->path, key);
             continue;
         }
         if (two_ropes && value != objects.full && value != objects.window)
@@ -108,7 +107,7 @@ static void refuse_other_keys(ConfigReader *inner) {
     }
 }
 
-/* What a kind must have, and what it takes for what is missing. */
+/* The required values of each rope type, and the defaults of the others. */
 static void complete(ConfigReader *reader, RopeConfig *rope, const char *type) {
     double ratio = (double)reader->config->max_position_embeddings / (double)rope->original_max_position_embeddings;
     if ((rope->type == ROPE_YARN || rope->type == ROPE_LONGROPE) && rope->factor == 0) rope->factor = ratio;
@@ -123,7 +122,7 @@ static void complete(ConfigReader *reader, RopeConfig *rope, const char *type) {
         CONFIG_FAIL(reader, "'%s' has short_factor or long_factor for rope_type '%s'", reader->path, type);
 }
 
-/* `rope` begins as what the top of the file says; original: what that says of original_max_position_embeddings, 0 = nothing. */
+/* `rope` starts with the values of the top level; original: original_max_position_embeddings there, 0 = missing. */
 static void read_object(ConfigReader *reader, const json_t *object, const DecoderDefaults *usual, int64_t original, RopeConfig *rope) {
     if (!object || reader->status != ST_OK) return;
     ConfigReader inner = {.json = object, .path = reader->path, .arena = reader->arena, .config = reader->config};
@@ -156,7 +155,7 @@ static void read_object(ConfigReader *reader, const json_t *object, const Decode
     config_failed(reader, inner.status);
 }
 
-/* 1 and 0 are both all of a head. */
+/* 1 and 0 both mean the complete head. */
 static void check_partial(ConfigReader *reader, const DecoderDefaults *usual, RopeConfig *rope) {
     if (rope->partial != 1 && !usual->partial_rotary_factor)
         CONFIG_FAIL(reader, "'%s' sets 'partial_rotary_factor', which is not supported for model_type '%s'", reader->path,

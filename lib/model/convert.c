@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Float elements from one dtype to another, through float (or double where one side is f64). */
+/* Converts float elements between dtypes, through float (or double if one side is f64). */
 #include "lib/model/model.h"
 
 #include <math.h>
@@ -46,13 +46,13 @@ void convert_elements(const void *from, DType from_dtype, void *to, DType to_dty
     const uint8_t *in = from;
     uint8_t *out = to;
     size_t in_size = dtype_size(from_dtype), out_size = dtype_size(to_dtype);
-    if (from_dtype == to_dtype) { /* by all threads: new pages are cleared first, which takes as long */
+    if (from_dtype == to_dtype) { /* in parallel, since the system clears new pages first, which takes as long */
         size_t bytes = count * in_size, piece = (size_t)2 << 20;
 #pragma omp parallel for schedule(static) if (bytes > 4 * piece)
         for (size_t at = 0; at < bytes; at += piece) memcpy(out + at, in + at, MIN(piece, bytes - at));
         return;
     }
-    if (from_dtype == DT_BF16 && to_dtype == DT_F32) { /* these two are what large models need */
+    if (from_dtype == DT_BF16 && to_dtype == DT_F32) { /* the two common cases of large models */
         for (size_t i = 0; i < count; i++) {
             uint16_t bits;
             memcpy(&bits, in + 2 * i, 2);
@@ -73,7 +73,7 @@ void convert_elements(const void *from, DType from_dtype, void *to, DType to_dty
     for (size_t i = 0; i < count; i++) element_put(out + i * out_size, to_dtype, element_get(in + i * in_size, from_dtype));
 }
 
-/* ---- what rounding takes of a change ---- */
+/* ---- rounding loss of a change ---- */
 
 static void store_and_read_back(const float *sums, size_t n, DType dtype, uint8_t *stored, float *back) {
     if (dtype != DT_BF16) { /* f32 is copied, f16 is rare */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The forward pass of every family: embedding, layers of attention and MLP around a residual stream, final norm. What differs comes from ModelConfig.
+/* The forward pass of every family: embedding, layers of attention and MLP around a residual stream, final norm. ModelConfig describes the
+ * differences.
  */
 #include "lib/model/model.h"
 
@@ -8,11 +9,11 @@
 typedef struct LayerContext {
     const Model *model;
     ModelBatch batch;
-    const RopeTables *ropes; /* by LayerRope */
+    const RopeTables *ropes; /* indexed by LayerRope */
     int64_t index;
 } LayerContext;
 
-/* residual: what the result is added to; NULL = nothing. */
+/* residual: added to the result; NULL = none. */
 static Tensor *norm_forward(const Model *model, Tape *tape, const Norm *norm, Tensor *x, Tensor *residual) {
     const ModelConfig *config = &model->config;
     if (config->norm == NORM_LAYER) return op_layer_norm(tape, x, norm->weight, norm->bias, config->norm_eps);
@@ -20,12 +21,12 @@ static Tensor *norm_forward(const Model *model, Tape *tape, const Norm *norm, Te
     return op_rms_norm(tape, x, weight, config->norm_eps, residual);
 }
 
-/* What a sublayer reads of the residual stream. */
+/* The input of a sublayer: the residual stream, normalised. */
 static Tensor *sublayer_input(const Model *model, Tape *tape, const Norm *norm, Tensor *x) {
     return norm->weight ? norm_forward(model, tape, norm, x, NULL) : op_convert(tape, x);
 }
 
-/* residual + what the sublayer's last projection makes of x: as it is, under a norm or scaled. No family has both. */
+/* residual + the sublayer's last projection of x: plain, normalised or scaled. No family has both. */
 static Tensor *sublayer_add(const LayerContext *context, Tape *tape, const Linear *last, const Norm *norm, Tensor *x, Tensor *residual) {
     const Model *model = context->model;
     const StepContext *step = &context->batch.step;
@@ -46,7 +47,7 @@ static Split project_qkv(const LayerContext *context, const DecoderLayer *layer,
     return qkv;
 }
 
-/* residual + attention of x, which is the residual stream under its norm. */
+/* residual + attention of x, the normalised residual stream. */
 static Tensor *attention_forward(const LayerContext *context, const DecoderLayer *layer, Tape *tape, Tensor *x, Tensor *residual) {
     const Model *model = context->model;
     const ModelConfig *config = &model->config;
@@ -111,7 +112,7 @@ static Tensor *ids_tensor(const Model *model, Tape *tape, const ModelBatch *batc
     return ids;
 }
 
-/* In place: a constant that is added changes no gradient. */
+/* In place, since an added constant does not change gradients. */
 static void add_noise(const EmbedNoise *noise, const Layout *layout, Tensor *x) {
     for (int32_t s = 0; s < layout->n_segments; s++) {
         int64_t begin = layout->segments[s].begin, n = layout->segments[s].end - begin;
@@ -139,7 +140,7 @@ static Tensor *embed(const Model *model, Tape *tape, const ModelBatch *batch) {
     return op_add(tape, x, op_embedding(tape, positions, model->position_embed, 1), 1);
 }
 
-/* By LayerRope: those that no layer has stay empty. NULL after a failure. */
+/* Indexed by LayerRope: entries that no layer uses stay empty. NULL after a failure. */
 static const RopeTables *all_ropes(const Model *model, Tape *tape, const ModelBatch *batch) {
     const ModelConfig *config = &model->config;
     RopeTables ropes[LAYER_NO_ROPE + 1] = {0};

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For family files: reading config.json key by key, and the names of the decoder's parts.
+/* For family files: reads config.json key by key, and names the decoder's parts.
  *
  *     static void read_config(ConfigReader *reader, ModelConfig *config) {
- *         config_read_decoder(reader, &(DecoderDefaults){.max_position_embeddings = 32768}); // what all families after llama share
+ *         config_read_decoder(reader, &(DecoderDefaults){.max_position_embeddings = 32768}); // common to all families after llama
  *         config->qkv_bias = config_flag(reader, "attention_bias", false);
  *     }
  *     const ModelFamily family_newmodel = {"newmodel", read_config, &llama_names, "NewModel"};
  *
- * Every key that is read counts as understood. A failure sticks to the reader; what is read after it is not used.
+ * Every key that is read counts as understood. The reader stores the first failure; values read after it are not used.
  */
 #ifndef TUNE_FAMILY_H
 #define TUNE_FAMILY_H
@@ -25,7 +25,7 @@ typedef struct ConfigReader {
     const char *seen[CONFIG_MAX_KEYS];
 } ConfigReader;
 
-/* Fails unless something failed before. */
+/* Records a failure unless there was one before. */
 static inline void config_failed(ConfigReader *reader, Status status) {
     if (reader->status == ST_OK) reader->status = status;
 }
@@ -35,49 +35,49 @@ static inline void config_failed(ConfigReader *reader, Status status) {
     } while (0)
 const json_t *config_value(ConfigReader *reader, const char *key); /* NULL: missing or null */
 
-/* Members of config.json; missing or null gives `fallback`. A wrong type, or a size that is not in 1..2^31-1, fails. */
+/* Members of config.json; missing or null gives `fallback`. A wrong type, or a size outside 1..2^31-1, fails. */
 int64_t config_size(ConfigReader *reader, const char *key, int64_t fallback); /* fallback 0: the key is required */
 double config_real(ConfigReader *reader, const char *key, double fallback);
 double config_positive(ConfigReader *reader, const char *key, double fallback);
-double config_cap(ConfigReader *reader, const char *key, double fallback); /* a soft cap: above 0, or null for none, which gives 0 */
+double config_cap(ConfigReader *reader, const char *key, double fallback); /* a soft cap: above 0; null means none and gives 0 */
 bool config_flag(ConfigReader *reader, const char *key, bool fallback);
 const char *config_text(ConfigReader *reader, const char *key, const char *fallback);
 Activation config_activation(ConfigReader *reader, const char *key, const char *fallback);
-/* Fails, naming the key, unless it is missing, null, false, zero or empty: a feature that this family's decoder does not have. */
+/* Fails and names the key, unless it is missing, null, false, zero or empty: a feature that this family's decoder lacks. */
 void config_refuse(ConfigReader *reader, const char *key);
-/* A key whose value makes no difference here. */
+/* Marks a key as understood whose value has no effect here. */
 void config_ignore(ConfigReader *reader, const char *key);
-/* What a family takes for what is missing. 0 or NULL: as llama, which has no default for most sizes. */
+/* A family's defaults for missing keys. 0 or NULL: as llama, which has no default for most sizes. */
 typedef struct DecoderDefaults {
     int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim,
         max_position_embeddings, original_max_position_embeddings;
     double rms_norm_eps, rope_theta;
     bool tie_word_embeddings;
-    const char *hidden_activation; /* gemma: the activation is under this key */
-    double partial_rotary_factor;  /* 0: the family turns whole heads */
-    const char *window_theta_key; /* window layers have a rope of their own, by this key in files of transformers 4; NULL: all layers have one rope */
+    const char *hidden_activation; /* gemma: the key of the activation */
+    double partial_rotary_factor;  /* 0: the family rotates the complete head */
+    const char *window_theta_key;  /* the key of the window layers' rope in files of transformers 4; NULL: all layers share one rope */
     double window_theta;
     bool old_longrope;   /* phi3: "su" and "yarn" are longrope */
     bool scaled_queries; /* ministral3: llama_4_scaling_beta */
 } DecoderDefaults;
-/* Sizes, RMS norms, gated MLP and rotary positions under the keys that llama gave them; no biases, full attention. */
+/* Sizes, RMS norms, gated MLP and rotary positions under llama's keys; no biases, full attention. */
 void config_read_decoder(ConfigReader *reader, const DecoderDefaults *usual);
-void config_read_rope(ConfigReader *reader, const DecoderDefaults *usual); /* a part of it */
+void config_read_rope(ConfigReader *reader, const DecoderDefaults *usual); /* fraction of it that is rotated */
 void config_check_rope(ConfigReader *reader, const RopeConfig *rope);      /* once head_dim is known */
-/* dropout: the largest of the known kinds; `fallback`: of resid_pdrop, embd_pdrop and attn_pdrop when they are missing. */
+/* dropout: the largest of the known kinds; `fallback`: the default of resid_pdrop, embd_pdrop and attn_pdrop. */
 void config_read_dropout(ConfigReader *reader, double fallback);
-/* layer_window: `window` (0 or less: none) on the layers that layer_types names, or on those from `from` on where it is missing. */
+/* layer_window: `window` (0 or less: none) on the layers that layer_types names; if that key is missing, on those from `from` on. */
 void config_set_windows(ConfigReader *reader, int64_t window, int64_t from);
-/* The same for layers of which `slides` is true; and their rope, where window layers have one of their own. */
+/* The same for layers with `slides` true; also sets their rope, if window layers have a separate one. */
 typedef bool LayerTest(int64_t layer, const void *given);
 void config_slide(ConfigReader *reader, int64_t window, LayerTest *slides, const void *given);
-/* The same from use_sliding_window, sliding_window, max_window_layers and layer_types, as qwen2 and qwen3 have them. */
+/* The same from use_sliding_window, sliding_window, max_window_layers and layer_types, as in qwen2 and qwen3. */
 void config_read_windows(ConfigReader *reader);
 
-/* sliding_window: `fallback` where it is missing, 0 (none) where it is null. */
+/* sliding_window: `fallback` if missing, 0 (none) if null. */
 int64_t config_window(ConfigReader *reader, int64_t fallback);
 
-/* llama's names, which most families share; those of both Gemmas and OLMos, and what each pair reads alike after config_read_decoder. */
+/* llama's names, which most families share; those of both Gemmas and OLMos, and the keys that each pair shares, read after config_read_decoder. */
 extern const PartNames llama_names, gemma_names, olmo_names;
 void gemma_read(ConfigReader *reader, ModelConfig *config);
 void olmo_read(ConfigReader *reader, ModelConfig *config);

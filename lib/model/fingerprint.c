@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether a model is the one it was: a run that goes on must not do so with another. */
+/* A fingerprint of the model, so that a run is never resumed with another one. */
 #include "lib/model/model.h"
 
 #include <xxhash.h>
@@ -14,7 +14,7 @@ static void add_real(Str *text, const char *name, double value, double usual) {
     if (value != usual) str_printf(text, " %s %a", name, value);
 }
 
-/* Of what the first families do not have only what is there: a model of theirs keeps its number. */
+/* Features that the first families lack count only if present, so that older models keep their fingerprint. */
 static void add_more_rope(const RopeConfig *rope, Str *text) {
     add_real(text, "partial", rope->partial, 0);
     add_real(text, "neighbours", rope->neighbours, 0);
@@ -36,7 +36,7 @@ static void add_more(const ModelConfig *config, Str *text) {
     add_real(text, "logits", config->logits_scaling, 1);
 }
 
-/* What config.json says beyond the tensors' names and shapes. */
+/* Settings of config.json that tensor names and shapes do not show. */
 static void add_config(const ModelConfig *config, Str *text) {
     str_printf(text, "%s %d %lld %lld %lld %lld %lld", config->model_type, config->scores, (long long)config->num_hidden_layers,
                (long long)config->num_attention_heads, (long long)config->num_key_value_heads, (long long)config->head_dim,

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a directory to a model in memory: the list of modules that config.json asks for, and the checkpoint's tensors put where the decoder looks for
- * them. */
+/* Loads a model from a directory: lists the modules that config.json requires, and puts the checkpoint's tensors where the decoder looks for them. */
 #include "lib/base/log.h"
 #include "lib/base/work.h"
 #include "lib/model/parts.h"
@@ -33,7 +32,7 @@ static void add_norm(Model *model, Part part, int64_t layer, Norm *norm, int64_t
     module->bias_width = width;
 }
 
-/* A norm over the residual stream's width, where the family has one there. */
+/* A norm over the residual stream's width, if the family has one there. */
 static void add_stream_norm(Model *model, Part part, int64_t layer, Norm *norm) {
     if (model->config.family->names->parts[part]) add_norm(model, part, layer, norm, model->config.hidden_size);
 }
@@ -110,7 +109,7 @@ typedef struct Loader {
     bool *used;
 } Loader;
 
-/* The checkpoint's tensor "path.kind", also without the prefix that base-model checkpoints leave out. */
+/* The checkpoint's tensor "path.kind", also without the prefix that checkpoints of base models omit. */
 static const StoredTensor *find_stored(const Model *model, const char *path, const char *kind) {
     const char *prefix = model->config.family->names->prefix;
     Str name = {0};
@@ -168,8 +167,8 @@ void model_drop_pages(const Model *model, const void *data, size_t bytes) {
     if (mapping) file_drop_pages(mapping, begin, begin + bytes);
 }
 
-/* A copy of the model's own, converted to `dtype`. Each piece of a matrix is given back to the file before the next one is read: a matrix as large as
- * the rest of the model is never in memory twice. The device that computes nothing gets no values. */
+/* Makes a private copy in `dtype`. Each piece of a matrix is released to the file before the next one is read, so that a matrix as large as the rest
+ * of the model is never in memory twice. On the meta device the copy gets no values. */
 static Status stored_copy(const Model *model, const StoredTensor *stored, DType dtype, int n_dims, const int64_t *shape, Tensor **tensor) {
     const int64_t most = 1 << 22;
     *tensor = tensor_new(model->arena, model->device, dtype, n_dims, shape);
@@ -184,7 +183,7 @@ static Status stored_copy(const Model *model, const StoredTensor *stored, DType 
     return ST_OK;
 }
 
-/* The same check of a weight in the mapped file, piece by piece, each given back before the next one. */
+/* Checks a weight in the mapped file for NaN and infinities, piece by piece, and releases each piece before the next one. */
 static Status check_streamed(const Model *model, const Tensor *weight, const StoredTensor *stored) {
     const int64_t count = tensor_count(weight), most = 1 << 22;
     for (int64_t at = 0; at < count; at += most) {
@@ -199,15 +198,15 @@ static Status check_streamed(const Model *model, const Tensor *weight, const Sto
     return ST_OK;
 }
 
-/* Products read this weight as it is stored, every time. A mapped file has small pages, whose translations cost a decoded token a third of its time;
- * memory of our own has huge ones. */
+/* Products read this weight in its stored form every time. A mapped file has small pages, whose address translation takes a third of the time of a
+ * decoded token; private memory has huge pages. */
 static bool read_in_place(const Model *model, const StoredTensor *stored, const int64_t *shape) {
-    const Device *device = model->device == device_meta() ? device_cpu() : model->device; /* a plan is one for the processor */
+    const Device *device = model->device == device_meta() ? device_cpu() : model->device; /* plans are made for the CPU */
     return device->packed_bytes(shape[0], shape[1], stored->dtype, model->compute, true) == 0;
 }
 
-/* Matrices that are packed for products stay where the file is mapped; what is read in place, trained, small, misaligned or of a dtype without
- * kernels becomes a copy. */
+/* Matrices that are packed for products stay in the mapped file. A weight becomes a copy if products read it in place, or if it is trained, small,
+ * misaligned, or of a dtype without kernels. */
 static Status place(Loader *loader, const StoredTensor *stored, int n_dims, const int64_t *shape, Tensor **tensor) {
     Model *model = loader->model;
     TRY(stored_check(stored, n_dims, shape));
@@ -234,7 +233,7 @@ static Status place(Loader *loader, const StoredTensor *stored, int n_dims, cons
     return ST_OK;
 }
 
-/* Names of what stands where a tensor is missing: a checkpoint may have in one what is expected in parts, or the other way round. */
+/* Names of tensors found in place of a missing one: a checkpoint may have one tensor where several parts are expected, or the reverse. */
 static Status hint_beside(const Model *model, const char *path) {
     const char *dot = strrchr(path, '.');
     size_t n = dot ? (size_t)(dot - path) + 1 : 0, found = 0;
@@ -244,7 +243,7 @@ static Status hint_beside(const Model *model, const char *path) {
         if (strncmp(stored->name, path, n) == 0) str_printf(&names, "%s%s", found++ ? ", " : "", stored->name + n);
     }
     if (found)
-        status_hint(ST_INPUT, "what it has of '%.*s': %s", (int)n - 1, path, str_text(&names));
+        status_hint(ST_INPUT, "its tensors of '%.*s': %s", (int)n - 1, path, str_text(&names));
     else
         status_hint(ST_INPUT, "config.json and the weights may be of different models");
     str_release(&names);
@@ -271,7 +270,7 @@ static Status load_module(Loader *loader, const Module *module) {
     return place(loader, bias, 1, &module->bias_width, module->bias);
 }
 
-/* A tied head is the embedding. Checkpoints may hold both, or the head's alone; two that differ are not tied, whatever config.json says, as in
+/* A tied head is the embedding. Checkpoints may have both, or only the head; if the two differ they are not tied, whatever config.json says, as in
  * transformers. */
 static bool head_is_tied(Loader *loader, const Module *embed, const Module *head) {
     Model *model = loader->model;
@@ -282,7 +281,7 @@ static bool head_is_tied(Loader *loader, const Module *embed, const Module *head
         loader->used[h - model->files->tensors] = true;
         return true;
     }
-    log_message(LOG_WARNING, "'%s' says that the head is tied to the embedding, but their weights differ: they are kept apart", model->dir);
+    log_message(LOG_WARNING, "'%s' says that the head is tied to the embedding, but their weights differ: they are treated as separate", model->dir);
     model->config.tie_word_embeddings = false;
     return false;
 }
@@ -293,7 +292,7 @@ static Status no_place(const StoredTensor *first, size_t n_left) {
                       : status_hint(ST_INPUT, "config.json and the weights may be of different models");
 }
 
-/* What the decoder has no place for is carried along when it is of a kind that is known, left out when nobody needs it, or else a fault. */
+/* A tensor that the decoder does not use is carried along if its kind is known, left out if it has no use, and otherwise an error. */
 static Status sort_surplus(const Loader *loader) {
     Model *model = loader->model;
     const PartNames *names = model->config.family->names;
@@ -317,7 +316,7 @@ static Status sort_surplus(const Loader *loader) {
     return first ? no_place(first, n_left) : ST_OK;
 }
 
-/* A new one unless the checkpoint has it. A language model's head is not looked at. */
+/* Creates a score unless the checkpoint has one. A language model's head is ignored. */
 static Status load_score(Loader *loader, const Module *score, const Module *head) {
     Model *model = loader->model;
     const StoredTensor *unused = find_stored(model, head->path, "weight");
@@ -445,7 +444,7 @@ ModelMemory model_memory(const Model *model, bool backward) {
     }
     for (size_t i = 0; i <= model->n_linears; i++) {
         const Tensor *weight = i < model->n_linears ? model->linears[i]->weight : model->head;
-        bool both = backward && i < model->n_linears; /* going back the head's rows are read as they are stored */
+        bool both = backward && i < model->n_linears; /* the backward pass reads the head's rows in their stored form */
         if (weight && weight->constant)
             memory.packed += model->device->packed_bytes(weight->shape[0], weight->shape[1], weight->dtype, model->compute, both);
     }

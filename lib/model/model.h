@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Language models from Hugging Face directories: safetensors, config.json of both generations, one decoder with a family file per model type, PEFT
- * adapters.
+/* Language models from Hugging Face directories: safetensors, config.json of both generations, one decoder with a family file for each model type,
+ * PEFT adapters.
  *
  *     Model *model;
  *     TRY(model_load("model-dir", &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
@@ -24,10 +24,10 @@ typedef struct StoredTensor {
     const char *dtype_text; /* as in the file: "BF16" */
     int n_dims;
     int64_t shape[8];
-    int64_t count;       /* of its elements */
-    const uint8_t *data; /* into the mapping, any alignment */
+    int64_t count;       /* number of elements */
+    const uint8_t *data; /* points into the mapping, any alignment */
     size_t bytes;
-    const char *file; /* path of the file it is in */
+    const char *file; /* path of its file */
 } StoredTensor;
 typedef struct Safetensors {
     StoredTensor *tensors; /* in file order, files in the order of their names */
@@ -40,51 +40,52 @@ typedef struct Safetensors {
     json_t *metadata; /* of the first file; may be NULL */
 } Safetensors;
 /* A file, or a directory with model.safetensors or model.safetensors.index.json. ST_INPUT: missing, truncated, header too long or no JSON, holes or
- * overlaps, sizes that disagree with shapes, a tensor that the index promises and no shard has. */
+ * overlaps, sizes that contradict shapes, a tensor of the index that no shard contains. */
 Status safetensors_open(const char *path, Safetensors **set);
-/* For tests: a file's bytes in memory, which stay the caller's and have to outlive the set. path: for messages. */
+/* For tests: a file's bytes in memory, which the caller owns and which must outlive the set. path: for messages. */
 Status safetensors_parse(const void *bytes, size_t size, const char *path, Safetensors **set);
 void safetensors_close(Safetensors *set);
 const StoredTensor *safetensors_find(const Safetensors *set, const char *name);
 /* For tests: element `i` of any float dtype or I32, I64; NaN for other dtypes. */
 double stored_get(const StoredTensor *tensor, int64_t i);
 
-/* Writes one file: declare all tensors, each by a name of its own, then hand over their bytes in the same order (any piece size). Appears whole or
- * not at all. */
+/* Writes one file: declare all tensors, each with a unique name, then pass their bytes in the same order (any piece size). The file appears complete
+ * or not at all. */
 typedef struct SafetensorsWriter SafetensorsWriter;
 Status safetensors_writer_new(const char *path, SafetensorsWriter **writer); /* __metadata__ starts with {"format":"pt"} */
 void safetensors_declare(SafetensorsWriter *writer, const char *name, DType dtype, int n_dims, const int64_t *shape);
-void safetensors_declare_as(SafetensorsWriter *writer, const StoredTensor *tensor); /* by its own name, in its own type, whatever that is */
+void safetensors_declare_as(SafetensorsWriter *writer, const StoredTensor *tensor); /* under its own name, in its own dtype of any kind */
 void safetensors_metadata(SafetensorsWriter *writer, const char *key, const char *value);
 void safetensors_write(SafetensorsWriter *writer, const void *bytes, size_t size);
-/* `count` elements, converted on the way. */
+/* Converts and writes `count` elements. */
 void safetensors_write_as(SafetensorsWriter *writer, const void *elements, DType from_dtype, DType to_dtype, size_t count);
-bool safetensors_failed(const SafetensorsWriter *writer); /* what is still to come need not be computed: commit says why */
+bool safetensors_failed(const SafetensorsWriter *writer); /* tells the caller not to compute the remaining tensors: commit returns the failure */
 Status safetensors_commit(SafetensorsWriter *writer);     /* frees the writer, also on failure */
-void safetensors_abandon(SafetensorsWriter *writer);      /* frees it and leaves nothing */
-/* model.safetensors.index.json in `dir`, for weights in several files. file: name of the tensor's within `dir`. bytes: of all tensors. */
+void safetensors_abandon(SafetensorsWriter *writer);      /* frees it and leaves no file */
+/* Writes model.safetensors.index.json in `dir`, for weights in several files. file: the name of the tensor's file within `dir`. bytes: of all
+ * tensors. */
 typedef struct IndexedTensor {
     const char *name, *file;
 } IndexedTensor;
 Status safetensors_write_index(const char *dir, const IndexedTensor *tensors, size_t n, uint64_t bytes);
 /* Converts `count` elements between float dtypes (host memory; unaligned source is fine). */
 void convert_elements(const void *from, DType from_dtype, void *to, DType to_dtype, size_t count);
-DType dtype_from_text(const char *text); /* f32, bf16 or f16, as options list them */
+DType dtype_from_text(const char *text); /* f32, bf16 or f16, for lists of options */
 
-/* What storing weights in a dtype takes of what changed them: sums of squares, of the changes and of what rounding takes; the weights that were
- * moved, and those of them that are stored as they were. Begins as all zeros. */
+/* The effect of storing weights in a dtype on their changes: sums of squares of the changes and of the rounding errors; the number of changed
+ * weights, and of those whose stored value is unchanged. Starts as all zeros. */
 typedef struct RoundingLoss {
     double change, lost;
     int64_t n_moved, n_unmoved;
 } RoundingLoss;
 enum { ROUNDING_PIECE = 256 };
-/* `n` sums base + change, at most ROUNDING_PIECE, stored in `dtype` (f32, bf16, f16), and added to `loss`. Returns the largest distance from the
- * exact sum; infinite where one is beyond the dtype's range. */
+/* Stores `n` sums base + change, at most ROUNDING_PIECE, in `dtype` (f32, bf16, f16), and adds to `loss`. Returns the largest distance from the exact
+ * sum; infinite if one exceeds the dtype's range. */
 double round_sums(const float *sums, const float *base, const float *change, size_t n, DType dtype, void *stored, RoundingLoss *loss);
 void rounding_add(RoundingLoss *loss, const RoundingLoss *more);
-double rounding_lost(const RoundingLoss *loss);    /* the norm of what was lost as a share of the changes'; 0 where nothing changed */
-double rounding_unmoved(const RoundingLoss *loss); /* of the moved weights, the share that stays where it was */
-#define ROUNDING_TOO_COARSE 0.3                    /* a larger share lost is worth a warning */
+double rounding_lost(const RoundingLoss *loss);    /* the norm of the rounding errors as a share of that of the changes; 0 if nothing changed */
+double rounding_unmoved(const RoundingLoss *loss); /* share of the changed weights whose stored value is unchanged */
+#define ROUNDING_TOO_COARSE 0.3                    /* a larger loss causes a warning */
 
 /* ---- config.json ---- */
 
@@ -94,27 +95,27 @@ typedef struct RopeConfig {
     double rope_theta, factor;
     double low_freq_factor, high_freq_factor;
     int64_t original_max_position_embeddings;
-    double beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim; /* attention_factor 0 = from factor */
+    double beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim; /* attention_factor 0 = computed from factor */
     bool truncate;
-    double partial;           /* share of each head's numbers that is turned; 0 = all */
+    double partial;           /* share of each head's numbers that is rotated; 0 = all */
     bool neighbours;          /* pairs (2i, 2i + 1) instead of (i, i + half) */
     double query_beta;        /* ministral3: queries grow with the logarithm of their position; 0 = off */
-    int64_t n_factors;        /* longrope: numbers in each list */
-    const double *factors[2]; /* by which frequencies are divided: of sequences within the original context, and of longer ones */
+    int64_t n_factors;        /* longrope: length of each list */
+    const double *factors[2]; /* divisors of the frequencies: for sequences within the original context, and for longer ones */
 } RopeConfig;
-/* Which of the model's ropes turns a layer's queries and keys. */
+/* Which of the model's ropes rotates a layer's queries and keys. */
 typedef enum LayerRope { LAYER_ROPE, LAYER_WINDOW_ROPE, LAYER_NO_ROPE } LayerRope;
 typedef enum NormKind { NORM_RMS, NORM_LAYER } NormKind;
-/* The parts of a decoder that have a name in the checkpoint; those from PART_INPUT_NORM on are in every layer. */
+/* The parts of a decoder that have a name in the checkpoint; every layer has those from PART_INPUT_NORM on. */
 typedef enum Part {
     PART_EMBED,
     PART_POSITIONS,
     PART_FINAL_NORM,
     PART_HEAD,
     PART_INPUT_NORM,     /* before attention */
-    PART_ATTENTION_NORM, /* of what attention gives, before it is added */
+    PART_ATTENTION_NORM, /* of the output of attention, before it is added */
     PART_POST_NORM,      /* before the MLP */
-    PART_MLP_NORM,       /* of what the MLP gives */
+    PART_MLP_NORM,       /* of the output of the MLP, before it is added */
     PART_Q_NORM,
     PART_K_NORM,
     PART_Q,
@@ -129,70 +130,70 @@ typedef enum Part {
     N_PARTS
 } Part;
 typedef struct PartNames {
-    const char *prefix;         /* what some checkpoints leave out: "model." */
+    const char *prefix;         /* prefix that some checkpoints omit: "model." */
     const char *layers;         /* "model.layers": part P of layer N is "model.layers.N.P" */
     const char *parts[N_PARTS]; /* NULL = the family has none */
-    const char *ignored[4];     /* last components of tensors that checkpoints carry and nobody needs */
+    const char *ignored[4];     /* last path components of tensors in checkpoints that have no use */
 } PartNames;
 typedef struct TextNames TextNames; /* text_part.h */
 typedef struct ConfigReader ConfigReader;
 typedef struct ModelConfig ModelConfig;
-/* What a family file defines; see family.h. */
+/* The definitions in a family file; see family.h. */
 typedef struct ModelFamily {
     const char *model_type;
-    /* Fills `config` from config.json. A field that changes the mathematics and is not handled fails the reader, naming it. */
+    /* Fills `config` from config.json. A field that changes the mathematics and is not supported fails and is named. */
     void (*read_config)(ConfigReader *reader, ModelConfig *config);
     const PartNames *names;
-    const char *class_name; /* of its classes in transformers: "Llama" of LlamaForCausalLM */
+    const char *class_name; /* prefix of its classes in transformers: "Llama" of LlamaForCausalLM */
 } ModelFamily;
 /* One decoder serves all families; a family file fills this from config.json. Names are Hugging Face's. */
 struct ModelConfig {
     const char *model_type;
     const ModelFamily *family;
-    const char *architecture; /* "" when the file names none */
-    bool scores;              /* ...ForSequenceClassification with one label: a reward model, which has no head over the vocabulary */
+    const char *architecture; /* "" if the file names none */
+    bool scores;              /* ...ForSequenceClassification with one label: a reward model without a head over the vocabulary */
     double initializer_range; /* standard deviation of new weights */
     int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim,
         max_position_embeddings;
     NormKind norm;
-    double norm_eps, norm_offset; /* offset: added to the weights of rms norms, 1 where they are stored as their distance from it */
-    RopeConfig rope, window_rope; /* window_rope: of layers that layer_rope gives it */
+    double norm_eps, norm_offset; /* offset: added to the weights of rms norms; 1 if files store them minus 1 */
+    RopeConfig rope, window_rope; /* window_rope: of layers with that value in layer_rope */
     LayerRope *layer_rope;        /* per layer; NULL = `rope` on all */
     bool learned_positions;       /* gpt2 */
     bool qkv_bias, o_bias, mlp_bias;
     bool qk_norm;       /* qwen3: rms norm over each head before rope */
-    bool qk_norm_whole; /* olmo2: over all heads at once */
+    bool qk_norm_whole; /* olmo2: over all heads together */
     bool gated_mlp;     /* gate and up, or one fc */
-    bool fused_gate_up; /* phi3: one projection makes gate and up */
+    bool fused_gate_up; /* phi3: one projection for gate and up */
     Activation activation;
     bool in_out_weights; /* Conv1D layout */
-    bool fused_qkv;      /* gpt2: c_attn makes q, k and v at once */
+    bool fused_qkv;      /* gpt2: c_attn computes q, k and v together */
     bool tie_word_embeddings;
     int64_t *layer_window;  /* per layer; 0 = full attention */
     double attention_scale; /* 0 = 1 / sqrt(head_dim) */
     double attn_softcap, final_softcap;
-    double embed_scale;     /* of the embedding's rows */
-    bool round_embed_scale; /* gemma: to the compute dtype */
-    double residual_scale;  /* of what attention and MLP add to the residual stream */
-    double logits_scaling;  /* by which logits are divided */
-    double dropout;         /* the largest that the file asks for while training; none is applied */
+    double embed_scale;     /* factor of the embedding's rows */
+    bool round_embed_scale; /* gemma: rounded to the compute dtype */
+    double residual_scale;  /* factor of the outputs of attention and MLP */
+    double logits_scaling;  /* divisor of the logits */
+    double dropout;         /* the largest rate in the file; never applied */
     bool has_pad;
     int64_t pad_token_id; /* has_pad; of config.json */
     size_t n_eos;
     int64_t eos_token_id[8];     /* config.json and generation_config.json together */
-    DType stored_dtype;          /* "dtype" / "torch_dtype"; of a loaded model: what the embedding is stored in */
-    const char *wrapper;         /* model_type of the whole that this is the text part of; NULL: it is no part of anything */
-    const TextNames *text_names; /* of the modules' paths; NULL: as the family has them */
-    int64_t prediction_layers;   /* num_nextn_predict_layers: of the checkpoint, behind the last one, and not used */
+    DType stored_dtype;          /* "dtype" / "torch_dtype"; of a loaded model: the dtype of the stored embedding */
+    const char *wrapper;         /* model_type of the wrapper that this is the text part of; NULL: it is not wrapped */
+    const TextNames *text_names; /* naming of the modules' paths; NULL: the family's */
+    int64_t prediction_layers;   /* num_nextn_predict_layers: in the checkpoint, after the last layer; not used */
 };
-/* config.json and generation_config.json of a directory. ST_INPUT: no such directory, a model_type or field that is not handled: named. Unknown keys
- * are a warning. */
+/* Reads config.json and generation_config.json of a directory. ST_INPUT: no such directory, an unsupported model_type or field, which is named.
+ * Unknown keys are a warning. */
 Status model_config_read(const char *dir, Arena *arena, ModelConfig *config);
 Status model_config_parse(const json_t *json, const char *path, Arena *arena, ModelConfig *config); /* path: for messages */
 
 /* ---- models ---- */
 
-/* A weight that a checkpoint names: module path, where the decoder looks for the tensors, and what config.json says of their shapes. */
+/* A weight in the checkpoint: module path, the slots of its tensors in the model, and their shapes by config.json. */
 typedef struct Module {
     const char *path;        /* "model.layers.0.self_attn.q_proj" */
     Tensor **weight, **bias; /* bias NULL = there is none */
@@ -205,9 +206,9 @@ typedef struct Norm {
     Tensor *weight, *bias;
 } Norm;
 typedef struct DecoderLayer {
-    Norm input_norm, attention_norm, post_norm, mlp_norm, q_norm, k_norm; /* without a weight: there is none */
-    Linear q, k, v, o, qkv;                                               /* qkv instead of q, k, v when fused */
-    Linear gate, up, gate_up, down;                                       /* up alone when not gated, gate_up instead of both when fused */
+    Norm input_norm, attention_norm, post_norm, mlp_norm, q_norm, k_norm; /* no weight: the part is missing */
+    Linear q, k, v, o, qkv;                                               /* qkv instead of q, k, v if fused */
+    Linear gate, up, gate_up, down;                                       /* up alone if not gated, gate_up instead of both if fused */
 } DecoderLayer;
 typedef struct Model {
     ModelConfig config;
@@ -218,73 +219,73 @@ typedef struct Model {
     Tensor *position_embed; /* (max positions, C) or NULL */
     DecoderLayer *layers;
     Norm final_norm;
-    Tensor *head;  /* (V, C); the same tensor as embed when tied; NULL when there is a score */
-    Tensor *score; /* (1, C): one number of each sequence, at its last token; NULL = none */
+    Tensor *head;  /* (V, C); the same tensor as embed if tied; NULL if there is a score */
+    Tensor *score; /* (1, C): one number for each sequence, at its last token; NULL = none */
     Params params;
     Linear **linears; /* all linear layers but the head, in order; n_linears */
     size_t n_linears;
-    Module *modules; /* every part that has weights, in the order of the forward pass; n_modules */
+    Module *modules; /* every part with weights, in the order of the forward pass; n_modules */
     size_t n_modules;
-    LogprobArgs logprob; /* the model's soft-cap; its temperature is what the model divides logits by */
+    LogprobArgs logprob; /* the model's soft cap; its temperature is the model's divisor of logits */
     LoraConfig lora;     /* of the attached adapter; rank 0 = none */
     Checkpointing checkpointing;
     Safetensors *files;
-    const StoredTensor **passthrough; /* n_passthrough: tensors that are not used, and are part of what is saved */
+    const StoredTensor **passthrough; /* n_passthrough: tensors that are not used, but saved with the model */
     size_t n_passthrough;
-    Arena *arena; /* the run's: weights, adapters, gradients */
+    Arena *arena; /* of the run: weights, adapters, gradients */
 } Model;
 typedef struct ModelOptions {
     const Device *device;
     DType compute;       /* f32 or bf16 (f64 on the reference device) */
     bool train_all;      /* full fine-tuning: every weight becomes a trained f32 copy */
-    bool skip_nan_check; /* weights are looked through for NaN and infinities unless set */
-    /* For who reads each weight once: they stay in the mapped file, and what was looked through is given back (model_drop_pages) */
+    bool skip_nan_check; /* weights are checked for NaN and infinities unless set */
+    /* For callers that read each weight once: weights stay in the mapped file, and checked pages are released (model_drop_pages) */
     bool streamed;
-    /* a reward model: with `score` instead of the head over the vocabulary. A checkpoint without one gets a new one, drawn by `seed` with
+    /* a reward model: with `score` instead of the head over the vocabulary. If the checkpoint has no score, a new one is drawn by `seed` with
      * initializer_range */
     bool scores;
     uint64_t seed;
-    /* asked before the weights are read, with their number; may be NULL */
+    /* called before the weights are read, with their number; may be NULL */
     Status (*admit)(const void *context, int64_t n_weights);
     const void *context;
 } ModelOptions;
-/* Weights stay mapped as stored, or are copied where products read them in place; norms and biases become f32 copies. ST_INPUT naming file and
- * tensor: a weight that is missing, left over, of another shape than config.json says, or holds a NaN or an infinity; a reward model where a language
- * model is wanted. What other parts of a wrapped model hold is not looked at, and carried along when the model is saved or merged. */
+/* Weights stay mapped in their stored form, or are copied if products read them in place; norms and biases become f32 copies. ST_INPUT names file and
+ * tensor: a weight that is missing, unexpected, of another shape than config.json says, or with a NaN or an infinity; a reward model in place of a
+ * language model. The other parts of a wrapped model are not checked, and are carried along when the model is saved or merged. */
 Status model_load(const char *dir, const ModelOptions *options, Model **model);
 void model_free(Model *model);
-/* A number that another model would hardly have: of all weights and adapters, and what config.json says of the mathematics. */
+/* A hash that identifies the model: of all weights and adapters, and of the settings of config.json that change the mathematics. */
 uint64_t model_fingerprint(const Model *model);
-const Mapping *model_mapping(const Model *model, const void *data); /* the mapped file that holds these bytes; NULL when they lie elsewhere */
-/* Of a weight: if it is in the mapped file, it was read for now, and the system may take the memory back */
+const Mapping *model_mapping(const Model *model, const void *data); /* the mapped file that contains these bytes; NULL if none does */
+/* For a weight in the mapped file that is not needed for now: lets the system reclaim its memory */
 void model_drop_pages(const Model *model, const void *data, size_t bytes);
-/* A second model on the very same frozen weights, to carry another adapter: nothing is copied, its parameters are only what is attached to it.
- * `model`, of which no weight may be trained or replaced (model_can_share_weights), must outlive it. ST_RESOURCE. */
+/* A second model on the same frozen weights, to carry another adapter: nothing is copied, and its only parameters are those attached to it. `model`
+ * must outlive it, and none of its weights may be trained or replaced (model_can_share_weights). ST_RESOURCE. */
 Status model_share_weights(const Model *model, Model **twin);
-Status model_share_weights_scored(const Model *model, uint64_t seed, Model **twin); /* with a score, as ModelOptions.scores and seed make it */
+Status model_share_weights_scored(const Model *model, uint64_t seed, Model **twin); /* with a score as by ModelOptions.scores and seed */
 bool model_can_share_weights(const Model *model);
 
-/* Uniform noise on the embeddings of each segment: of at most alpha / sqrt(tokens of its sequence x hidden_size), drawn by keys[segment]; of segments
- * that share a beginning the longest sequence counts. alpha 0: none. Source: NEFTune, arXiv 2310.05914, algorithm 1. */
+/* Uniform noise on the embeddings of each segment: at most alpha / sqrt(tokens of its sequence x hidden_size), drawn by keys[segment]. For a segment
+ * shared by several sequences the longest of them counts. alpha 0: none. Source: NEFTune, arXiv 2310.05914, algorithm 1. */
 typedef struct EmbedNoise {
     double alpha;
     const RngKey *keys;
 } EmbedNoise;
-/* A flat batch of tokens. ids: N. What the layout points to must stay valid until the step ends. */
+/* A flat batch of tokens. ids: N. Data that the layout points to must stay valid until the step ends. */
 typedef struct ModelBatch {
     const int32_t *ids;
     Layout layout;
     StepContext step;
     EmbedNoise noise;
 } ModelBatch;
-/* Sequences beyond the context that a model was made for (max_position_embeddings). Learned positions end there, which is an error; others are
- * computed all the same, and warned of. */
+/* Counts sequences beyond the model's context (max_position_embeddings). With learned positions such a sequence is an error; otherwise it is
+ * computed, with a warning. */
 typedef struct ContextCount {
     int64_t positions, n, longest;
-} ContextCount; /* positions 0: none is beyond; longest: tokens, of those */
+} ContextCount; /* positions 0: no limit; longest: tokens of the longest counted sequence */
 ContextCount context_count(const ModelConfig *config);
 void context_add(ContextCount *count, int64_t tokens);
-/* Appends "12 rows are longer than ..."; false: none is */
+/* Appends "12 rows are longer than ..."; false: there is none */
 bool context_describe(const ContextCount *count, const char *one, const char *many, Str *text);
 
 /* Hidden states after the final norm: (N, C) compute dtype. ST_INPUT on the tape for an id outside the vocabulary or a position beyond learned
@@ -292,23 +293,23 @@ bool context_describe(const ContextCount *count, const char *one, const char *ma
 Tensor *model_forward(const Model *model, Tape *tape, const ModelBatch *batch);
 /* The residual stream (N, C) after the first `n_layers` layers, before the final norm. */
 Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *batch, int64_t n_layers);
-/* Logits of chosen rows: (P, V) f32 (f64 when compute is f64) after soft-cap, and f64 (P) log-sum-exp of each row, NaN when one of its logits is not
- * finite. For sampling and for `score --logits`. rows: i32 (P). Not recorded. Both NULL after a failure, which is on the tape. */
+/* Logits of chosen rows: (P, V) f32 (f64 if compute is f64) after soft cap, and f64 (P) log-sum-exp of each row, NaN if one of its logits is not
+ * finite. For sampling and for `score --logits`. rows: i32 (P). Not recorded. Both NULL after a failure, which the tape stores. */
 typedef struct Logits {
     Tensor *logits, *logsumexp;
 } Logits;
 Logits model_logits(const Model *model, Tape *tape, Tensor *hidden, const Tensor *rows);
-/* log p of token `id` by row `row`: to the bit what op_token_logprobs computes. */
+/* log p of token `id` by row `row`: equal to the bit to the result of op_token_logprobs. */
 double logits_logprob(const Logits *logits, int64_t row, int32_t id);
 
-/* Angles for positions 0..: fills inv_freq (dims / 2) and the factor on cos and sin. dims: how many numbers of a head are turned. seq_len: for
+/* Angles for positions 0..: fills inv_freq (dims / 2) and the factor on cos and sin. dims: how many numbers of a head are rotated. seq_len: for
  * scaling by length. Source: transformers' modeling_rope_utils. */
 int64_t rope_dims(const RopeConfig *rope, int64_t head_dim);
 bool rope_by_length(const RopeConfig *rope);
 void rope_frequencies(const RopeConfig *rope, int64_t dims, int64_t max_position_embeddings, int64_t seq_len, double *inv_freq,
                       double *attention_factor);
 
-/* Tokens of the longest sequence that begins as segment `s` does: what scaling by length goes by. */
+/* Tokens of the longest sequence that contains segment `s`: the length for scaling by length. */
 int64_t tree_length(const Layout *layout, int32_t s);
 /* cos and sin of every token's angles, times the scaling's factor: (N, dims / 2) each. Those of queries are the same tensors unless queries are
  * scaled by their position. */
@@ -318,38 +319,38 @@ typedef struct RopeTables {
 Status rope_tables(const ModelConfig *config, const RopeConfig *rope, const Layout *layout, Arena *arena, const Device *device, DType dtype,
                    RopeTables *tables);
 
-/* The linear layer whose weight is the module's; NULL: it is none. */
+/* The linear layer of the module's weight; NULL: it is none. */
 Linear *module_linear(const Model *model, const Module *module);
-/* New LoRA branches on the targets, and whole copies of modules_to_save. The names in `config` have to outlive the model. ST_CONFIG naming a target
- * that matches nothing, with the names there are. */
+/* Attaches new LoRA branches to the targets, and full copies of modules_to_save. The names in `config` must outlive the model. ST_CONFIG names a
+ * target that matches nothing, and lists the existing names. */
 Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed);
-/* Reads a PEFT directory (adapter_config.json, adapter_model.safetensors) into the model. trained: its tensors are trained further. ST_INPUT:
- * missing, another model's shapes, an adapter kind that is not handled (DoRA, embedding LoRA, ...: named), tensors left over. */
+/* Reads a PEFT directory (adapter_config.json, adapter_model.safetensors) into the model. trained: its tensors are trained further. ST_INPUT: missing
+ * files, another model's shapes, an unsupported adapter kind (DoRA, embedding LoRA, ...: named), unused tensors. */
 Status adapter_load(Model *model, const char *dir, bool trained);
-/* What adapter_config.json says of LoRA. ST_INPUT as above. */
+/* The LoRA settings of adapter_config.json. ST_INPUT as above. */
 Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config);
-/* What adapter_config.json names as its base, "" when it names none. */
+/* The base that adapter_config.json names, "" if none. */
 Status adapter_base(const char *dir, Arena *arena, const char **base);
-/* Appends the layers with a branch: "28 linear layers: 4 q_proj, 4 k_proj, ...", in a wrapped model with where they are; nothing: there are none. */
+/* Appends the layers with a branch: "28 linear layers: 4 q_proj, 4 k_proj, ...", for a wrapped model with their place; nothing if there are none. */
 void adapter_describe(const Model *model, Str *text);
-/* Writes adapter_config.json and adapter_model.safetensors as PEFT does. base: name_or_path of the base model. The folder appears whole. */
+/* Writes adapter_config.json and adapter_model.safetensors in PEFT's format. base: name_or_path of the base model. The folder appears complete or not
+ * at all. */
 Status adapter_save(const Model *model, const char *dir, const char *base);
-/* Writes the whole model (full fine-tuning) as a Hugging Face directory in `dtype`, or with NULL each tensor in the type that it had; config,
- * tokenizer, template and processor files are carried over, as are the tensors that the decoder does not use. The folder appears whole. loss: what
- * rounding takes of the changes against the files that the model came from; may be NULL. ST_NUMERIC: a value beyond the dtype's range, naming the
- * tensor. */
+/* Writes the full model (full fine-tuning) as a Hugging Face directory in `dtype`, or with NULL each tensor in its original dtype; config, tokenizer,
+ * template and processor files are copied, as are tensors that the decoder does not use. The folder appears complete or not at all. loss: the effect
+ * of rounding on the changes relative to the original files; may be NULL. ST_NUMERIC: a value exceeds the dtype's range; the tensor is named. */
 Status model_save(const Model *model, const char *dir, const DType *dtype, RoundingLoss *loss);
 /* Copies generation_config.json, tokenizer, template and processor files. */
 Status model_copy_files(const char *from, const char *to);
-/* Writes config.json of `from` into `to` with another dtype, under the key (dtype or torch_dtype) that it has. untie: the head has weights of its own
- * now. class_name: the model became this family's ...ForSequenceClassification with one label; NULL = it stays what it is. A padding token that is an
- * end token too is left out then: transformers would score the token before it. */
+/* Writes config.json of `from` to `to` with another dtype, under its existing key (dtype or torch_dtype). untie: the head has separate weights now.
+ * class_name: the model became this family's ...ForSequenceClassification with one label; NULL = no change of class. For such a model a padding token
+ * that is also an end token is left out, since transformers would score the token before it. */
 Status model_copy_config(const char *from, const char *to, DType dtype, bool untie, const char *class_name);
-/* Random weights in the shape of a config, written as a HF directory: for benchmarks and the demo's start. scale: standard deviation of matrices,
- * which are drawn uniformly; norm weights are 1, biases 0. config_json: the text of config.json, which then says `dtype`. */
+/* Writes a Hugging Face directory of random weights in the shape of a config: for benchmarks and the demo's start. scale: standard deviation of
+ * matrices, which are drawn uniformly; norm weights are 1, biases 0. config_json: the text of config.json, in which the dtype is set to `dtype`. */
 Status model_write_random(const char *dir, const char *config_json, DType dtype, uint64_t seed, double scale);
 
-/* What a run takes in memory, from shapes alone. */
+/* The memory that a run takes, computed from shapes alone. */
 typedef struct ModelMemory {
     size_t mapped, weights, packed, gradients;
 } ModelMemory;

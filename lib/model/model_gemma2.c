@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gemma 2: norms before and after attention and MLP, whose weights are stored as their distance from 1, scaled embeddings, soft caps, windows on
- * every other layer. Checked against transformers' Gemma2ForCausalLM. */
+/* Gemma 2: norms before and after attention and MLP, whose weights are stored minus 1, scaled embeddings, soft caps, windows on every other layer.
+ * Checked against transformers' Gemma2ForCausalLM. */
 #include "lib/model/family.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ void gemma_read(ConfigReader *reader, ModelConfig *config) {
     config->attention_scale = 1 / sqrt(config_positive(reader, "query_pre_attn_scalar", 256));
     config->qkv_bias = config->o_bias = config_flag(reader, "attention_bias", false);
     config_refuse(reader, "use_bidirectional_attention");
-    config_ignore(reader, "hidden_act"); /* a name of before, which says another activation in some files */
+    config_ignore(reader, "hidden_act"); /* an older key, which names another activation in some files */
 }
 
 static void read_config(ConfigReader *reader, ModelConfig *config) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gemma 3, the language model: as Gemma 2 with norms over each query and key head instead of soft caps, and another rope on layers with a window,
+/* Gemma 3, the language model: as Gemma 2 with norms over each query and key head instead of soft caps, and a separate rope on layers with a window,
  * which are five of six. Checked against transformers' Gemma3ForCausalLM. */
 #include "lib/model/family.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GLM-4: norms before and after attention and MLP, gate and up in one projection, rope of neighbours on half of each head. Checked against
+/* GLM-4: norms before and after attention and MLP, gate and up in one projection, rope of adjacent pairs on half of each head. Checked against
  * transformers' Glm4ForCausalLM. */
 #include "lib/model/family.h"
 

@@ -21,7 +21,7 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     config->learned_positions = config->in_out_weights = config->fused_qkv = true;
     config->qkv_bias = config->o_bias = config->mlp_bias = true;
     config_ignore(reader, "n_ctx");
-    config_read_dropout(reader, 0.1); /* transformers' for a key that is missing */
+    config_read_dropout(reader, 0.1); /* transformers' default for a missing key */
 }
 
 static const PartNames names = {

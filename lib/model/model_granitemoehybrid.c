@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Granite 4 without experts and without mamba layers (350M, 1B, micro): Granite 3 whose gate and up are one projection. Checked against transformers'
+/* Granite 4 without experts and without mamba layers (350M, 1B, micro): Granite 3 with one projection for gate and up. Checked against transformers'
  * GraniteMoeHybridForCausalLM. */
 #include "lib/model/family.h"
 
 #include <string.h>
 
-/* The kinds of layers: attention alone is known, under both names. Without the key all are mamba. */
+/* The layer types: only attention is supported, under both names. Without the key all layers are mamba. */
 static void check_layers(ConfigReader *reader, int64_t n) {
     const json_t *types = config_value(reader, "layer_types");
     if (reader->status != ST_OK) return;

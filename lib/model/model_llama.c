@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Llama 1-3 and what uses its names (SmolLM2, TinyLlama, ...). Checked against transformers' LlamaForCausalLM. */
+/* Llama 1-3 and models that use its names (SmolLM2, TinyLlama, ...). Checked against transformers' LlamaForCausalLM. */
 #include "lib/model/family.h"
 
 static void read_config(ConfigReader *reader, ModelConfig *config) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* OLMo 2: norms after attention and MLP alone, and over all queries and all keys of a token. Checked against transformers' Olmo2ForCausalLM. */
+/* OLMo 2: norms only after attention and MLP, and over all queries and all keys of a token. Checked against transformers' Olmo2ForCausalLM. */
 #include "lib/model/family.h"
 
 void olmo_read(ConfigReader *reader, ModelConfig *config) {

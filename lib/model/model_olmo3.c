@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* OLMo 3: OLMo 2 with a window on three of four layers; what stretches rope is for the others alone. Checked against transformers'
- * Olmo3ForCausalLM. */
+/* OLMo 3: OLMo 2 with a window on three of four layers; rope scaling applies only to the others. Checked against transformers' Olmo3ForCausalLM. */
 #include "lib/model/family.h"
 
 static bool model_olmo3_slides(int64_t layer, const void *given) {

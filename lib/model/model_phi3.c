@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Phi-3, Phi-4 and Phi-4-mini: llama with one projection for q, k and v and one for gate and up, a part of each head turned, longrope. Checked
+/* Phi-3, Phi-4 and Phi-4-mini: llama with one projection for q, k and v and one for gate and up, a part of each head rotated, longrope. Checked
  * against transformers' Phi3ForCausalLM. */
 #include "lib/model/family.h"
 
@@ -14,7 +14,7 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     config_refuse(reader, "mlp_bias");
     config_refuse(reader, "lm_head_bias");
     config_set_windows(reader, config_window(reader, 0), 0);
-    /* Of a search for longer contexts; nothing reads them. */
+    /* Leftovers of a search for longer contexts, which no program reads. */
     config_ignore(reader, "full_attn_mod");
     config_ignore(reader, "interpolate_factor");
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Qwen2 and Qwen2.5: llama with biases on q, k and v, and a window on the upper layers when asked for. Checked against transformers'
- * Qwen2ForCausalLM. */
+/* Qwen2 and Qwen2.5: llama with biases on q, k and v, and an optional window on the upper layers. Checked against transformers' Qwen2ForCausalLM. */
 #include "lib/model/family.h"
 
 static void read_config(ConfigReader *reader, ModelConfig *config) {

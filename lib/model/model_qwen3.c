@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Qwen3: no biases unless asked for, RMS norms over each query and key head before the rotation, a head size of its own. Checked against
- * transformers' Qwen3ForCausalLM. */
+/* Qwen3: optional biases, RMS norms over each query and key head before the rotation, an independent head size. Checked against transformers'
+ * Qwen3ForCausalLM. */
 #include "lib/model/family.h"
 
 static void read_config(ConfigReader *reader, ModelConfig *config) {

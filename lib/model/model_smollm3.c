@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SmolLM3: llama whose every fourth layer has no positions. Checked against transformers' SmolLM3ForCausalLM. */
+/* SmolLM3: llama with no positions in every fourth layer. Checked against transformers' SmolLM3ForCausalLM. */
 #include "lib/model/family.h"
 
-/* no_rope_layers: 1 where a layer has rope. */
+/* no_rope_layers: 1 for a layer with rope. */
 static bool has_rope(ConfigReader *reader, const json_t *layers, int64_t layer, int64_t interval) {
     if (!layers) return (layer + 1) % interval != 0;
     const json_t *value = json_array_get(layers, (size_t)layer);

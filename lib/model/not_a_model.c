@@ -9,7 +9,7 @@ bool is_hub_name(const char *name) {
     return org > 0 && model > 0 && !name[org + 1 + model] && name[0] != '.' && name[org + 1] != '.';
 }
 
-/* runs/x is a path where there is a folder runs. */
+/* runs/x is a path if there is a folder runs. */
 static bool may_be_at_hub(const char *dir) {
     Str org = {0};
     if (!is_hub_name(dir)) return false;
@@ -35,20 +35,21 @@ typedef struct Stranger {
 } Stranger;
 static const Stranger strangers[] = {
     {"pytorch_model", ".bin",
-     "its weights are pytorch_model.bin, which is not read: python3 -c \"from transformers import AutoModelForCausalLM as M; "
-     "M.from_pretrained('%s').save_pretrained('%s')\" writes model.safetensors beside it"},
+     "its weights are pytorch_model.bin, which is not supported: python3 -c \"from transformers import "
+     "AutoModelForCausalLM as M; M.from_pretrained('%s').save_pretrained('%s')\" adds model.safetensors"},
     {"pytorch_model", ".index.json",
-     "its weights are pytorch_model-*.bin, which is not read: python3 -c \"from transformers import AutoModelForCausalLM as M; "
-     "M.from_pretrained('%s').save_pretrained('%s')\" writes safetensors beside them"},
+     "its weights are pytorch_model-*.bin, which is not supported: python3 -c \"from transformers import "
+     "AutoModelForCausalLM as M; M.from_pretrained('%s').save_pretrained('%s')\" adds safetensors"},
     {"", ".gguf",
-     "it holds a GGUF file, which is not read: take the Hugging Face directory that it was made from, with config.json and model.safetensors"},
+     "it contains a GGUF file, which is not supported: use the Hugging Face directory that it was made "
+     "from, with config.json and model.safetensors"},
     {"consolidated", ".pth",
      "its weights are Meta's consolidated.*.pth: take the directory of the same model that is made for transformers (its name often ends in -hf)"},
     {"consolidated", ".safetensors", "its weights are Mistral's consolidated.safetensors: take model*.safetensors and config.json of the same model"},
     {"tf_model", ".h5", "its weights are TensorFlow's: take model.safetensors of the same model"},
     {"flax_model", ".msgpack", "its weights are Flax's: take model.safetensors of the same model"},
     {"model", ".onnx", "it is an ONNX model: take model.safetensors of the same model"},
-    {"", ".incomplete", "a download has not ended: run it again, it goes on where it stopped"},
+    {"", ".incomplete", "a download is incomplete: run it again, it continues where it stopped"},
 };
 
 static const Stranger *find_stranger(char **files, size_t n) {
@@ -95,7 +96,6 @@ Status hint_download_again(Status status, const char *path) {
 
 Status hint_quantized(Status status, const json_t *quantization_config) {
     const char *method = json_string_value(json_object_get(quantization_config, "quant_method"));
-    return status_hint(status,
-                       "its weights are quantized (%s), which are not trained on here: take the model that it was made from, in bf16, f16 or f32",
+    return status_hint(status, "its weights are quantized (%s), which is not supported: use the model that it was made from, in bf16, f16 or f32",
                        method ? method : "quantization_config");
 }

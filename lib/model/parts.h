@@ -1,45 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of lib/model share beyond model.h. */
+/* Declarations that the files of lib/model share, in addition to model.h. */
 #ifndef TUNE_PARTS_H
 #define TUNE_PARTS_H
 
 #include "lib/model/model.h"
 
-/* Layers, modules and linear layers of model->config, without tensors. The last module is the head, or with `scores` the score instead of it. */
+/* Creates layers, modules and linear layers from model->config, without tensors. The last module is the head, or with `scores` the score instead of
+ * it. */
 Status model_build(Model *model, bool scores);
 /* ST_INPUT, with both shapes, unless the stored tensor is of a float dtype and this shape. */
 Status stored_check(const StoredTensor *stored, int n_dims, const int64_t *shape);
-/* ST_INPUT when the tensor, which came from `file`, holds a NaN or an infinity. */
+/* ST_INPUT if the tensor, which came from `file`, contains a NaN or an infinity. */
 Status tensor_check_finite(const Tensor *tensor, const char *name, const char *file);
 bool config_knows_family(const char *model_type);
-bool config_key_is_harmless(const char *key); /* whatever it says, the decoder computes the same */
-/* A config.json of weights that are stored in `dtype`, which `json` says under the key (dtype or torch_dtype) that it has. */
+bool config_key_is_harmless(const char *key); /* this key never changes the decoder's result */
+/* A config.json for weights stored in `dtype`, which is set in `json` under its existing key (dtype or torch_dtype). */
 Status config_write(json_t *json, DType dtype, const char *path);
 
 /* ---- adapters ---- */
 
 #define PEFT_PREFIX "base_model.model." /* before the path of a module in adapter_model.safetensors */
 enum { MAX_KINDS = 32 };
-/* Last components of the linear layers' paths, each once: "q_proj", "k_proj", ...; at most `cap`. */
+/* The distinct last components of the linear layers' paths: "q_proj", "k_proj", ...; at most `cap`. */
 size_t linear_kinds(const Model *model, const char **names, size_t cap);
 
 typedef struct AdapterSettings {
     LoraConfig lora;
-    const char *base;           /* base_model_name_or_path, "" when it is not there */
+    const char *base;           /* base_model_name_or_path, "" if missing */
     bool tied;                  /* ensure_weight_tying */
     const char *excluded_regex; /* exclude_modules: a regex, or names */
     size_t n_excluded;
     const char **excluded;
     size_t n_layers; /* layers_to_transform; 0: all */
     int64_t *layers;
-    size_t n_layers_patterns; /* layers_pattern: what the path has before a layer's number; 0: anything */
+    size_t n_layers_patterns; /* layers_pattern: the path component before a layer's number; 0: anything */
     const char **layers_patterns;
 } AdapterSettings;
-/* All that the file of the adapter in `dir` says, in `arena`. ST_INPUT: no adapter, or a kind that is not handled, by its key. Unknown keys are a
+/* The contents of the file of the adapter in `dir`, in `arena`. ST_INPUT: no adapter, or an unsupported kind, with its key. Unknown keys are a
  * warning. */
 Status adapter_settings_read(const char *dir, Arena *arena, AdapterSettings *settings);
-/* The key by which PEFT gives the linear layer at `path` no branch; NULL: it gets one. */
+/* The key because of which PEFT gives the linear layer at `path` no branch; NULL: it gets one. */
 const char *adapter_left_out_by(const AdapterSettings *settings, const char *path);
-Status adapter_decides(const AdapterSettings *settings, const char *path); /* ST_CONFIG where a pattern takes too many steps to tell that */
+Status adapter_decides(const AdapterSettings *settings, const char *path); /* ST_CONFIG if a pattern takes too many steps to decide */
 
 #endif

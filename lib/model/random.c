@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Models of random weights, for benchmarks and as a start for training from nothing. */
+/* Models of random weights, for benchmarks and for training from scratch. */
 #include "lib/base/log.h"
 #include "lib/base/system.h"
 #include "lib/model/parts.h"
@@ -68,7 +68,7 @@ static uint64_t weight_bytes(const Model *model, DType dtype) {
 static Status write_random(Model *model, const char *dir, json_t *config, DType dtype, uint64_t seed, double scale) {
     TRY(model_config_parse(config, "config.json", model->arena, &model->config));
     if (model->config.wrapper)
-        log_message(LOG_WARNING, "of a %s only the text part is made: the others, which config.json describes, are missing", model->config.wrapper);
+        log_message(LOG_WARNING, "only the text part of a %s is made: the other parts that config.json describes are missing", model->config.wrapper);
     TRY(model_build(model, model->config.scores));
     TRY(dir_make(dir));
     TRY(dir_check_space(dir, weight_bytes(model, dtype)));

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rotary frequencies and their scalings, as transformers' modeling_rope_utils has them. Everything in double. */
+/* Rotary frequencies and their scalings, after transformers' modeling_rope_utils. Everything in double. */
 #include "lib/model/model.h"
 
 #include <math.h>
 
 static const double TWO_PI = 6.28318530717958647692;
 
-/* Long wavelengths are stretched by `factor`, short ones stay, those between are blended. */
+/* Long wavelengths are stretched by `factor`, short ones stay, and those in between are interpolated. */
 static double llama3_frequency(const RopeConfig *rope, double frequency) {
     double original = (double)rope->original_max_position_embeddings, wavelength = TWO_PI / frequency;
     if (wavelength < original / rope->high_freq_factor) return frequency;
@@ -15,7 +15,7 @@ static double llama3_frequency(const RopeConfig *rope, double frequency) {
     return (1 - smooth) * frequency / rope->factor + smooth * frequency;
 }
 
-/* The pair that makes `rotations` turns over the original context. */
+/* The pair that rotates `rotations` times over the original context. */
 static double yarn_dim(const RopeConfig *rope, double rotations, int64_t head_dim) {
     return (double)head_dim * log((double)rope->original_max_position_embeddings / (rotations * TWO_PI)) / (2 * log(rope->rope_theta));
 }
@@ -82,7 +82,7 @@ int64_t tree_length(const Layout *layout, int32_t s) {
     return longest;
 }
 
-/* Longer contexts than the original need sharper attention: arXiv 2501.19399, in Llama 4's form. */
+/* Contexts longer than the original need sharper attention: arXiv 2501.19399, in Llama 4's form. */
 static double query_scale(const RopeConfig *rope, int64_t position) {
     return 1 + rope->query_beta * log(1 + floor((double)position / (double)rope->original_max_position_embeddings));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading safetensors (github.com/huggingface/safetensors, "Format"): files are mapped, headers are checked as hostile before any tensor is handed
- * out. */
+/* Reads safetensors (github.com/huggingface/safetensors, "Format"): files are mapped, and headers are untrusted input that is checked before any
+ * tensor is used. */
 #include "lib/base/log.h"
 #include "lib/model/not_a_model.h"
 
@@ -35,7 +35,7 @@ static Status parse_shape(const json_t *shape, const char *path, size_t element,
     bool empty = false;
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_array_get(shape, i);
-        if (!json_is_integer(item) || json_integer_value(item) < 0) return broken(path, tensor->name, "a dimension is no whole number");
+        if (!json_is_integer(item) || json_integer_value(item) < 0) return broken(path, tensor->name, "a dimension is not an integer");
         tensor->shape[i] = json_integer_value(item);
         empty |= tensor->shape[i] == 0;
     }
@@ -131,14 +131,16 @@ static Status parse_file(Safetensors *set, const char *path, const Mapping *mapp
     if (mapping->size < 8)
         return hint_download_again(status_fail(ST_INPUT, "cannot read '%s': %zu bytes are no safetensors file", path, mapping->size), path);
     if (memcmp(mapping->data, "GGUF", 4) == 0) {
-        status_fail(ST_INPUT, "cannot read '%s': it is a GGUF file, which is not read", path);
+        status_fail(ST_INPUT, "cannot read '%s': it is a GGUF file, which is not supported", path);
         return status_hint(ST_INPUT, "take the model as a Hugging Face directory, with config.json and model.safetensors");
     }
     uint64_t length = 0;
     for (int i = 0; i < 8; i++) length |= (uint64_t)mapping->data[i] << (8 * i);
     if (length > HEADER_LIMIT)
-        return status_fail(ST_INPUT, "cannot read '%s': it is no safetensors file, which would begin with a header of %llu bytes, at most %zu", path,
-                           (unsigned long long)length, HEADER_LIMIT);
+        return status_fail(ST_INPUT,
+                           "cannot read '%s': it is not a safetensors file: its header would have %llu bytes, at most %zu are "
+                           "allowed",
+                           path, (unsigned long long)length, HEADER_LIMIT);
     if (length > mapping->size - 8) {
         status_fail(ST_INPUT, "cannot read '%s': its header has %llu bytes, the file only %zu", path, (unsigned long long)length, mapping->size);
         return hint_download_again(ST_INPUT, path);
@@ -198,7 +200,7 @@ static Status list_shards(Safetensors *set, const json_t *map, const char *path)
         const char *file = json_string_value(value);
         if (!file || !*file) return status_fail(ST_INPUT, "no file for tensor '%s' in '%s'", name, path);
         if (strchr(file, '/') || strchr(file, '\\'))
-            return status_fail(ST_INPUT, "tensor '%s' in '%s' is said to be in '%s', outside the directory", name, path, file);
+            return status_fail(ST_INPUT, "tensor '%s' of '%s' is listed in '%s', outside the directory", name, path, file);
         if (n && strcmp(set->files[n - 1], file) == 0) continue;
         if (!(set->files[n++] = arena_strdup(set->arena, file))) return ST_RESOURCE;
     }
@@ -237,7 +239,7 @@ static Status open_one(Safetensors *set, const char *dir, const char *name) {
     return open_files(set, dir);
 }
 
-/* What a model was saved over, most likely. An index of model.safetensors alone says nothing else. */
+/* Probably another model was saved over this one. An index that only names model.safetensors has no further information. */
 static void warn_of_shards(const char *index, const char *dir) {
     json_t *root = NULL, *file;
     const char *name, *other = NULL;
@@ -246,10 +248,10 @@ static void warn_of_shards(const char *index, const char *dir) {
         if (json_is_string(file) && strcmp(json_string_value(file), "model.safetensors") != 0) other = json_string_value(file);
     }
     if (!read || other)
-        log_message(
-            LOG_WARNING,
-            "'%s' holds model.safetensors and an index of other files%s%s: model.safetensors is read, as transformers does; remove what is not meant",
-            dir, other ? ", such as " : "", other ? other : "");
+        log_message(LOG_WARNING,
+                    "'%s' has model.safetensors and an index of other files%s%s: model.safetensors is read, as in "
+                    "transformers; remove the one that is not wanted",
+                    dir, other ? ", such as " : "", other ? other : "");
     json_decref(root);
 }
 

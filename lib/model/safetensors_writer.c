@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing one safetensors file: the header is complete before the first byte of data. And the index of several. */
+/* Writes one safetensors file: the header is complete before the first byte of data. Also writes the index of several files. */
 #include "lib/base/memory.h"
 #include "lib/model/model.h"
 #include "lib/base/work.h"
@@ -38,7 +38,7 @@ static const char *stored_name(DType dtype) {
 }
 
 static void declare(SafetensorsWriter *writer, const char *name, const char *dtype, int n_dims, const int64_t *shape, uint64_t bytes) {
-    ASSERT(!writer->started, "tensor '%s' declared behind the header", name);
+    ASSERT(!writer->started, "tensor '%s' declared after the header", name);
     JsonWriter *header = &writer->header;
     jw_object(header, name);
     jw_string(header, "dtype", dtype);
@@ -80,7 +80,7 @@ void safetensors_write(SafetensorsWriter *writer, const void *bytes, size_t size
     if (!writer->started) write_header(writer);
     uint64_t piece = writer->written >> 16;
     writer->written += size;
-    if (writer->written >> 16 != piece) work_at_bytes("saving", writer->written, writer->declared); /* many writes are of a few bytes */
+    if (writer->written >> 16 != piece) work_at_bytes("saving", writer->written, writer->declared); /* many writes have few bytes */
     ASSERT(writer->written <= writer->declared, "%llu bytes written, %llu declared", (unsigned long long)writer->written,
            (unsigned long long)writer->declared);
     writer_write(&writer->file, bytes, size);
@@ -92,7 +92,7 @@ void safetensors_write_as(SafetensorsWriter *writer, const void *elements, DType
         return;
     }
     enum { PIECE = 4096 };
-    double piece[PIECE]; /* room for any dtype */
+    double piece[PIECE]; /* enough for any dtype */
     const uint8_t *from = elements;
     for (size_t done = 0; done < count; done += PIECE) {
         size_t n = MIN(count - done, (size_t)PIECE);
@@ -109,7 +109,7 @@ static void writer_free(SafetensorsWriter *writer) {
 
 bool safetensors_failed(const SafetensorsWriter *writer) { return writer->file.status != ST_OK; }
 
-/* A name that is there twice makes a file that nobody can read. */
+/* A repeated name makes a file that no reader accepts. */
 static Status check_names(const SafetensorsWriter *writer) {
     json_t *header;
     const Str *text = &writer->header.text;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing a Hugging Face directory: weights in one file or in shards, config.json with the new dtype, and the files beside them. */
+/* Writes a Hugging Face directory: weights in one file or in shards, config.json with the new dtype, and the other files of the model. */
 #include "lib/base/log.h"
 #include "lib/model/parts.h"
 #include "lib/model/text_part.h"
@@ -11,7 +11,7 @@
 
 static const size_t SHARD_BYTES = 5ull * 1000 * 1000 * 1000;
 
-/* ---- files that go with a model ---- */
+/* ---- other files of a model ---- */
 
 static Status copy_if_there(const char *from, const char *to, const char *name, Arena *arena) {
     const char *source = path_join(arena, from, name), *target = path_join(arena, to, name);
@@ -32,7 +32,7 @@ static Status copy_templates(const char *from, const char *to, Arena *arena) {
     if (!dir_exists(source)) return ST_OK;
     TRY(dir_make(target));
     TRY(dir_list(source, arena, &files, &n));
-    for (size_t i = 0; i < n; i++) /* those that are read; folders and what editors leave stay behind */
+    for (size_t i = 0; i < n; i++) /* files that programs read; folders and editors' backups are not copied */
         if (text_ends_with(files[i], ".jinja")) TRY(file_copy(path_join(arena, source, files[i]), path_join(arena, target, files[i])));
     return ST_OK;
 }
@@ -50,7 +50,7 @@ Status model_copy_files(const char *from, const char *to) {
         "tekken.json",
         "chat_template.jinja",
         "chat_template.json",
-        "processor_config.json", /* these three: of models that see or hear */
+        "processor_config.json", /* these three: of models with image or audio input */
         "preprocessor_config.json",
         "video_preprocessor_config.json",
     };
@@ -67,7 +67,7 @@ static void write_json(JsonWriter *w, const char *key, const json_t *value) {
     const char *name = json_bare(value);
     json_t *item;
     size_t i;
-    if (name) { /* as it was found */
+    if (name) { /* unchanged */
         jw_raw(w, key, name);
         return;
     }
@@ -95,7 +95,7 @@ static const char *torch_name(DType dtype) {
     return dtype == DT_BF16 ? "bfloat16" : dtype == DT_F16 ? "float16" : dtype == DT_F64 ? "float64" : "float32";
 }
 
-/* What transformers' classes for one label have in their config. A wrapped model's are named after the whole. */
+/* The settings of transformers' classes for one label. The class of a wrapped model is named after the wrapper. */
 static void become_classifier(json_t *json, const char *class_name) {
     static const char *const whole = "ForConditionalGeneration";
     const char *old = json_string_value(json_array_get(json_object_get(json, "architectures"), 0));
@@ -114,7 +114,7 @@ static void become_classifier(json_t *json, const char *class_name) {
     json_object_del(json, "num_labels");
 }
 
-/* Under the keys that the object has; false: it has none. */
+/* Sets the keys that the object has; false: it has none. */
 static bool say_dtype(json_t *json, const char *name) {
     static const char *const keys[] = {"dtype", "torch_dtype"};
     bool said = false;
@@ -160,9 +160,9 @@ done:
 
 /* ---- weights ---- */
 
-/* A tensor to be written: a parameter of the model, or one that is carried along. */
+/* A tensor to write: a parameter of the model, or one that is carried along. */
 typedef struct Saved {
-    const Param *param; /* NULL: carried */
+    const Param *param; /* NULL: carried along */
     const StoredTensor *passthrough;
     DType dtype; /* of the parameter */
     size_t place, element, bytes;
@@ -171,10 +171,10 @@ typedef struct Saved {
 /* Shard s: tensors first[s] .. first[s + 1] - 1 */
 typedef struct Shards {
     const Model *model;
-    const DType *dtype; /* of all parameters; NULL: each has its own */
+    const DType *dtype; /* of all parameters; NULL: each in its own */
     RoundingLoss *loss;
-    bool coarse;   /* one of them is stored in fewer bits than it was trained in */
-    bool base_cut; /* so that the loss is not known */
+    bool coarse;   /* some tensor is stored with fewer bits than it was trained in */
+    bool base_cut; /* so the loss is unknown */
     Saved *tensors;
     size_t n_tensors;
     size_t n, *first, total;
@@ -182,13 +182,13 @@ typedef struct Shards {
 
 static const char *saved_name(const Saved *saved) { return saved->param ? saved->param->name : saved->passthrough->name; }
 
-/* That of the checkpoint, so that norms in f32 stay so in a file of bf16. */
+/* The dtype in the checkpoint, so that f32 norms in a bf16 file stay f32. */
 static DType own_dtype(const Model *model, const char *name) {
     const StoredTensor *base = safetensors_find(model->files, name);
     return base ? base->dtype : model->config.stored_dtype;
 }
 
-/* Larger elements first, so that each tensor is aligned for readers that map the file; else as they were. */
+/* Tensors with larger elements come first, so that each tensor is aligned for readers that map the file; otherwise in their original order. */
 static int by_element(const void *left, const void *right) {
     const Saved *a = left, *b = right;
     if (a->element != b->element) return a->element > b->element ? -1 : 1;
@@ -240,8 +240,8 @@ static const char *shard_name(const Shards *shards, size_t s, Arena *arena) {
     return shards->n == 1 ? "model.safetensors" : arena_printf(arena, "model-%05zu-of-%05zu.safetensors", s + 1, shards->n);
 }
 
-/* Stored values, and what they lose: bf16 or f16 may be too coarse for what was learned, or too small. The base's values are read from its mapped
- * file and given back at once. A weight that is not there is new: what it loses is no loss of a change. */
+/* Stores values and measures the loss: bf16 or f16 may be too coarse for the learned changes, or have too small a range. The base's values are read
+ * from its mapped file, which is released at once. A weight that the base lacks is new: its rounding is no loss of a change. */
 static Status write_rounded(Shards *shards, const Saved *saved, SafetensorsWriter *writer) {
     enum { GIVEN_BACK = 1 << 18 };
     const Param *param = saved->param;
@@ -266,13 +266,13 @@ static Status write_rounded(Shards *shards, const Saved *saved, SafetensorsWrite
     }
     const Mapping *mapping = base ? model_mapping(shards->model, base->data) : NULL;
     if (mapping && shards->model->n_passthrough == 0 && file_ignore_truncation(mapping))
-        shards->base_cut = true; /* the weights are the model's own */
+        shards->base_cut = true; /* the weights belong to the model */
     if (isfinite(error)) return ST_OK;
     status_fail(ST_NUMERIC, "a trained value of tensor '%s' does not fit into %s", param->name, dtype_name(saved->dtype));
     return status_hint(ST_NUMERIC, "f32 and bf16 hold larger values");
 }
 
-/* As it is, piece by piece: no more of the mapped file is in memory than that. */
+/* Copies the bytes unchanged, piece by piece: only one piece of the mapped file is in memory at a time. */
 static void write_carried(const Model *model, const StoredTensor *passthrough, SafetensorsWriter *writer) {
     const size_t most = (size_t)8 << 20;
     for (size_t at = 0; at < passthrough->bytes && !safetensors_failed(writer); at += most) {
@@ -342,7 +342,9 @@ Status model_save(const Model *model, const char *dir, const DType *dtype, Round
     Shards shards = {.model = model, .dtype = dtype, .loss = &sums};
     TRY(dir_build(dir, write_directory, &shards));
     if (shards.base_cut)
-        log_message(LOG_WARNING, "the weights in '%s' were cut by another program: what rounding to %s takes of what was learned is not known",
+        log_message(LOG_WARNING,
+                    "the weights in '%s' were truncated by another program: the loss of learned changes by rounding to "
+                    "%s is unknown",
                     model->dir, dtype_name(dtype ? *dtype : model->config.stored_dtype));
     if (loss) *loss = shards.base_cut ? (RoundingLoss){0} : sums;
     return ST_OK;

@@ -2,7 +2,7 @@
 /* Heads of one output. */
 #include "lib/model/scalar_head.h"
 
-/* RNG_INIT streams of heads lie above those of adapters; a name has its own. */
+/* RNG_INIT streams of heads are numbered above those of adapters; each name has its own. */
 static uint64_t stream_of(const char *name) {
     uint64_t hash = 14695981039346656037u; /* FNV-1a */
     for (; *name; name++) hash = (hash ^ (uint8_t)*name) * 1099511628211u;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The text part of a wrapped model: its config, its names, and what stands beside it in the checkpoint. */
+/* The text part of a wrapped model: its config, its names, and the other contents of the checkpoint. */
 #include "lib/model/text_part.h"
 #include "lib/base/log.h"
 #include "lib/model/parts.h"
@@ -10,7 +10,7 @@
 const TextNames text_names[N_NAMES] = {
     [NAMES_PLAIN] = {"", true},
     [NAMES_MODEL_LANGUAGE_MODEL] = {"model.language_model.", false}, /* transformers since 4.52; Qwen3.5, Gemma 4 as published */
-    [NAMES_LANGUAGE_MODEL] = {"language_model.", true},              /* before that; Gemma 3, Mistral, LLaVA as published */
+    [NAMES_LANGUAGE_MODEL] = {"language_model.", true},              /* older versions; Gemma 3, Mistral, LLaVA as published */
     [NAMES_TEXT_MODEL] = {"model.text_model.", false},               /* Idefics 3, SmolVLM */
 };
 
@@ -37,19 +37,21 @@ static Status unknown_wrapper(const char *model_type, const json_t *text, const 
     Str known = {0};
     for (size_t i = 0; i < COUNT_OF(wrappers); i++) str_printf(&known, "%s%s", i ? ", " : "", wrappers[i].model_type);
     status_fail(ST_INPUT, "model_type '%s' in '%s' is not supported", model_type, path);
-    status_hint(ST_INPUT, "its text_config (%s) is not taken for itself, since the whole may compute something else; the text part is trained of: %s",
+    status_hint(ST_INPUT,
+                "its text_config (%s) is not used by itself, since the full model may compute something else; the "
+                "text part can be trained of: %s",
                 text_type ? text_type : "no model_type", str_text(&known));
     str_release(&known);
     return ST_INPUT;
 }
 
-/* Keys beside text_config that say the same of the text part where it says nothing. */
+/* Top-level keys that also apply to the text part unless text_config has them. */
 static const char *const inherited[] = {
     "compression_config",  "dtype",       "id2label",   "initializer_range", "label2id", "num_labels", "pad_token_id", "quantization_config",
     "tie_word_embeddings", "torch_dtype", "vocab_size",
 };
 
-/* Beginnings and ends of keys that speak of other parts, or of tokens that stand for them. */
+/* Prefixes and suffixes of keys about other parts, or about tokens that stand for them. */
 static const char *const outer_begins[] = {
     "audio", "boa_",   "boi_", "eoa_", "eoi_", "image", "img_", "mm_", "multimodal_", "pixel_", "projector_", "scale_factor", "spatial_merge_size",
     "video", "vision",
@@ -71,7 +73,7 @@ static void warn_of_unused(const json_t *json, const json_t *text, const char *p
         if (json_is_null(value) || is_outer(key) || json_equal(json_object_get(text, key), value)) continue;
         str_printf(&names, "%s%s", n++ ? ", " : "", key);
     }
-    if (n) log_message(LOG_WARNING, "%zu key%s beside text_config in '%s' ignored: %s", n, n == 1 ? "" : "s", path, str_text(&names));
+    if (n) log_message(LOG_WARNING, "%zu key%s outside text_config in '%s' ignored: %s", n, n == 1 ? "" : "s", path, str_text(&names));
     str_release(&names);
 }
 
@@ -81,10 +83,10 @@ static json_t *text_part_flatten(const json_t *json, const json_t *text, const W
         json_t *outer = json_object_get(json, inherited[i]), *inner = json_object_get(flat, inherited[i]);
         if (outer && (!inner || json_is_null(inner))) json_object_set(flat, inherited[i], outer);
     }
-    /* Files of some versions have it at both levels, one of them by default: a head is tied where either says so and no other one is stored. */
+    /* Files of some versions have the key at both levels, one of them a default: a head is tied if either says so and no other head is stored. */
     if (json_is_true(json_object_get(json, "tie_word_embeddings"))) json_object_set_new(flat, "tie_word_embeddings", json_true());
     if (!json_is_string(json_object_get(flat, "model_type"))) json_object_set_new(flat, "model_type", json_string(wrapper->text_type));
-    /* That of the whole, which is a class for conditional generation, or one for scores */
+    /* The wrapper's class, which is one for conditional generation, or one for scores */
     json_t *classes = json_object_get(json, "architectures");
     const char *name = json_string_value(json_array_get(classes, 0));
     if (name && !text_ends_with(name, "ForConditionalGeneration"))
@@ -111,7 +113,7 @@ Status text_config_find(const json_t *json, const char *path, Arena *arena, Text
         return status_fail(ST_INPUT, "wrong type of 'text_config' in '%s': expected an object", path);
     if (wrapper && !known && !json_is_object(inner)) {
         status_fail(ST_INPUT, "'%s' lacks 'text_config': model_type '%s' has a language model as one of its parts", path, model_type);
-        return status_hint(ST_INPUT, "an object with a model_type of its own, such as %s, and its sizes", wrapper->text_type);
+        return status_hint(ST_INPUT, "an object with a separate model_type, such as %s, and its sizes", wrapper->text_type);
     }
     if (!wrapper || !json_is_object(inner)) {
         text->json = json_incref((json_t *)(uintptr_t)json);
@@ -150,13 +152,13 @@ const char *text_path(const ModelConfig *config, const TextNames *names, const c
     return !names->whole && prefixed ? arena_printf(arena, "%s%s", names->prefix, alone + strlen(family->prefix)) : alone;
 }
 
-/* "path." with and, for checkpoints of base models, without the family's prefix at its begin. */
+/* "path." with the family's prefix at its start, and also without it for checkpoints of base models. */
 static bool begins_with_path(const ModelConfig *config, const char *name, const char *path) {
     size_t n = strlen(path), drop = text_starts_with(path, config->family->names->prefix) ? strlen(config->family->names->prefix) : 0;
     return (strncmp(name, path, n) == 0 && name[n] == '.') || (drop && strncmp(name, path + drop, n - drop) == 0 && name[n - drop] == '.');
 }
 
-/* Whether the tensor is a layer, the embedding or the last norm of a text part with these names, or its head where that has a prefix. */
+/* Whether the tensor is a layer, the embedding or the last norm of a text part with these names, or its head if that has a prefix. */
 static bool belongs(const ModelConfig *config, const TextNames *names, const char *name, Arena *arena) {
     const PartNames *family = config->family->names;
     const char *const parts[] = {family->layers, family->parts[PART_EMBED], family->parts[PART_FINAL_NORM], family->parts[PART_HEAD]};
@@ -174,7 +176,7 @@ const TextNames *text_names_in(const ModelConfig *config, const Safetensors *fil
     size_t skip = strlen(root);
     for (int i = -1; arena && i <= N_NAMES && !found; i++) {
         const TextNames *names = i < 0 ? names_of(config) : &text_names[i % N_NAMES];
-        if (i == NAMES_PLAIN) continue; /* the last one, as number N_NAMES */
+        if (i == NAMES_PLAIN) continue; /* the last one, at index N_NAMES */
         for (size_t t = 0; t < files->n && !found; t++)
             if (text_starts_with(files->tensors[t].name, root) && belongs(config, names, files->tensors[t].name + skip, arena)) found = names;
     }
@@ -190,7 +192,7 @@ Status text_names_find(ModelConfig *config, const Safetensors *files, const char
     }
     Arena *arena = arena_new(0);
     const char *embed = arena ? text_path(config, names_of(config), config->family->names->parts[PART_EMBED], arena) : NULL;
-    status_fail(ST_INPUT, "tensor '%s.weight' is missing in '%s', as is the whole text part", embed ? embed : "", dir);
+    status_fail(ST_INPUT, "tensor '%s.weight' is missing in '%s', as is the rest of the text part", embed ? embed : "", dir);
     Str prefixes = {0};
     for (int i = 1; i < N_NAMES; i++) str_printf(&prefixes, "%s, ", text_names[i].prefix);
     status_hint(ST_INPUT, "config.json describes a %s as the text part of a %s: its tensors may begin with %s%s", config->model_type, config->wrapper,
@@ -218,9 +220,9 @@ Status text_rename(Model *model, const TextNames *names) {
     return ST_OK;
 }
 
-/* ---- what else a checkpoint holds ---- */
+/* ---- other contents of a checkpoint ---- */
 
-/* Number of the text part's layer that the tensor belongs to; -1: to none. */
+/* The number of the text part's layer that the tensor belongs to; -1: none. */
 static int64_t layer_of(const ModelConfig *config, const char *name, Arena *arena) {
     const PartNames *family = config->family->names;
     const char *layers = text_path(config, names_of(config), family->layers, arena);
@@ -248,12 +250,12 @@ bool text_is_unused_part(const ModelConfig *config, const char *name) {
 bool text_is_passthrough(const ModelConfig *config, const char *name) {
     if (text_starts_with(name, "mtp.") || strstr(name, ".mtp.") || text_is_unused_part(config, name)) return true;
     Arena *arena = arena_new(0);
-    bool behind = arena && layer_of(config, name, arena) >= config->num_hidden_layers;
+    bool after_last = arena && layer_of(config, name, arena) >= config->num_hidden_layers;
     arena_free(arena);
-    return behind;
+    return after_last;
 }
 
-/* "model.visual", "vision_tower": what begins the name, without what belongs to it. */
+/* "model.visual", "vision_tower": the first components of the name, which identify the part. */
 static size_t part_length(const char *name) {
     size_t n = strcspn(name, ".");
     return strncmp(name, "model.", 6) == 0 ? n + 1 + strcspn(name + n + 1, ".") : n;
@@ -282,6 +284,8 @@ void text_warn_of_layers(const Model *model) {
     arena_free(arena);
     int64_t extra = last + 1 - config->num_hidden_layers;
     if (extra > MAX(config->prediction_layers, 0))
-        log_message(LOG_WARNING, "'%s' holds %lld layer%s behind the %lld that config.json names (num_hidden_layers): %s not used, and carried along",
+        log_message(LOG_WARNING,
+                    "'%s' has %lld layer%s after the %lld that config.json names (num_hidden_layers): %s not used, and "
+                    "carried along",
                     model->dir, (long long)extra, plural(extra), (long long)config->num_hidden_layers, extra == 1 ? "it is" : "they are");
 }

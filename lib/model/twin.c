@@ -38,7 +38,7 @@ static Status make_twin(const Model *model, bool scores, Model **result) {
         *result = NULL;
         return status;
     }
-    size_t last = twin->n_modules - 1; /* the head, or the score that is there instead of it */
+    size_t last = twin->n_modules - 1; /* the head, or the score in place of it */
     for (size_t i = 0; i < (scores ? last : last + 1); i++) {
         *twin->modules[i].weight = *model->modules[i].weight;
         if (twin->modules[i].bias) *twin->modules[i].bias = *model->modules[i].bias;

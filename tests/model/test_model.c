@@ -551,7 +551,7 @@ TEST(a_base_may_be_cut_meanwhile) {
         } else {
             assert_true(tensor_get(model->embed, tensor_count(model->embed) - 1) == 0);
             check_status(adapter_save(model, out, "base"), ST_INPUT);
-            check_text("model.safetensors' was cut by another program");
+            check_text("model.safetensors' was truncated by another program");
             assert_false(dir_exists(out));
             assert_true(file_ignore_truncation(mapping));
             check_ok(adapter_save(model, out, "base"));
@@ -809,16 +809,16 @@ TEST(windows_are_those_of_layer_types) {
         {", \"layer_types\": [\"full_attention\", \"linear_attention\", \"full_attention\"]", {0}, "layer_types[1]"},
         {", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5}, \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}",
          {0},
-         "say different things of 'rope_type'"},
+         "with different values of 'rope_type'"},
         {", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5}, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}",
          {0},
-         "say different things of 'type'"},
+         "with different values of 'type'"},
         {", \"rope_parameters\": {\"rope_type\": \"linear\", \"rope_theta\": 5e5, \"factor\": 2}, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}",
          {7, 7, 7},
          NULL},
         {", \"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2}, \"rope_scaling\": {\"rope_theta\": 3}",
          {0},
-         "say different things of 'rope_theta'"},
+         "with different values of 'rope_theta'"},
     };
     Arena *arena = arena_new(0);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {

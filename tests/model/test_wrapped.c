@@ -596,7 +596,7 @@ TEST(wrapped_configs_are_read_or_refused_by_name) {
         json_decref(json);
         arena_free(arena);
     }
-    check_contains(last_warning, "1 key beside text_config in 'config.json' ignored: rope_theta");
+    check_contains(last_warning, "1 key outside text_config in 'config.json' ignored: rope_theta");
 }
 
 /* Names that one of the others would be taken for are no other part. */
@@ -675,7 +675,7 @@ TEST(tensors_of_another_form_are_named_with_what_is_there) {
         check_text(turned ? "'model.layers.0.mlp.up_proj.weight'" : "tensor 'model.layers.0.mlp.up_proj.weight' is missing in");
         check_text(turned ? "shape (24,20), expected (20,24)" : "shape (20,24) is expected");
         check_contains(status_hint_text(), turned ? "rows and columns are exchanged"
-                                                  : "what it has of 'model.layers.0.mlp': gate_proj.weight, gate_up_proj.weight, down_proj.weight");
+                                                  : "its tensors of 'model.layers.0.mlp': gate_proj.weight, gate_up_proj.weight, down_proj.weight");
     }
     temp_dir_remove(root);
 }

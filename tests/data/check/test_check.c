@@ -113,7 +113,7 @@ TEST(planted_faults_are_found) {
     data_check_release(&check);
     check = check_look(good, eval);
     assert_int_equal(check.overlapping_eval, 20); /* their common beginning alone does not count */
-    assert_true(warned(&check, "20 of 40 rows of evaluation share 13 tokens"));
+    assert_true(warned(&check, "20 of 40 evaluation rows share a run of 13 tokens"));
     assert_true(warned(&check, "eval.jsonl line 2 (") && warned(&check, "good.jsonl line 2)")); /* the first of them, and what it is like */
     data_check_release(&check);
     check = check_look(brief, brief);

@@ -148,7 +148,7 @@ TEST(csv) {
         {"f.csv", "p,c\n1,2\n3\n", "' line 3, column 2: the row ends after 1 of 2 cells: expected ',' and 'c'", NULL},
         {"f.csv", "p,c\n1,2\n3,4,5\n", "' line 3, column 5: one cell more than the 2 columns of the header", NULL},
         {"f.csv", "p,c\n\xc3\xa9 \"x\",2\n", "' line 2, column 3: stray quote", NULL},
-        {"f.csv", "p,c\n\"x\"y,2\n", "' line 2, column 4: expected ',' or the end of the line behind the closing quote", NULL},
+        {"f.csv", "p,c\n\"x\"y,2\n", "' line 2, column 4: expected ',' or the end of the line after the closing quote", NULL},
         {"f.csv", "p,c\n1,\"x\ny,2\n", "' line 2, column 3: the quote that opens here is never closed", NULL},
         {"f.csv",
          "p,c\n\xc3\xa9"
@@ -161,7 +161,7 @@ TEST(csv) {
         {"f.csv", "", "' line 1, column 1: expected a header", NULL},
         {"f.csv", "p;c\n1;2\n", "' line 1, column 1: the header is one column, 'p;c': expected columns separated by ','", NULL},
         {"f.tsv", "p,c\n1,2\n", "expected columns separated by a tab", NULL},
-        {"f.csv", "n,messages\n1,[{'role': 'user'}]\n", "' line 2, column 3: the cell of 'messages' begins as JSON and is none", NULL},
+        {"f.csv", "n,messages\n1,[{'role': 'user'}]\n", "' line 2, column 3: the cell of 'messages' begins like JSON but is not valid", NULL},
     };
     check_faults(faults, COUNT_OF(faults));
 }
@@ -392,15 +392,15 @@ TEST(bad_rows_are_passed_over) {
         {"b.csv", "p,c\n\"1\n,\",2,3,4\n4,5\n",
          "2 bad \"1\n,\",2,3,4 | one cell more than the 2 columns of the header\n4 {\"p\":\"4\",\"c\":\"5\"}\n", NULL},
         {"b.csv", "p,c\r\na\"b,2\r\n4,5\r\n",
-         "2 bad a\"b,2 | stray quote: expected a cell that is quoted as a whole or has no quotes\n3 {\"p\":\"4\",\"c\":\"5\"}\n", NULL},
+         "2 bad a\"b,2 | stray quote: expected a cell that is quoted from end to end or has no quotes\n3 {\"p\":\"4\",\"c\":\"5\"}\n", NULL},
         {"b.csv", "p,c\n\"a \"b\" c\",2\n4,5\n",
-         "2 bad \"a \"b\" c\",2 | expected ',' or the end of the line behind the closing quote\n3 {\"p\":\"4\",\"c\":\"5\"}\n", NULL},
+         "2 bad \"a \"b\" c\",2 | expected ',' or the end of the line after the closing quote\n3 {\"p\":\"4\",\"c\":\"5\"}\n", NULL},
         {"b.csv", "p,c\n1,\"x\n\"3\",4\n5,6\n",
-         "2 bad 1,\"x\n\"3\",4 | expected ',' or the end of the line behind the closing quote\n4 {\"p\":\"5\",\"c\":\"6\"}\n", NULL},
+         "2 bad 1,\"x\n\"3\",4 | expected ',' or the end of the line after the closing quote\n4 {\"p\":\"5\",\"c\":\"6\"}\n", NULL},
         {"b.csv", "p,c\n1,2\n3,\"x\n", "2 {\"p\":\"1\",\"c\":\"2\"}\n3 bad 3,\"x\n | the quote that opens here is never closed\n", NULL},
         {"b.csv", "p,c\n\"\xff\nx\",2\n4,5\n", "2 bad \"\xff\nx\",2 | byte 0xFF is no UTF-8\n4 {\"p\":\"4\",\"c\":\"5\"}\n", NULL},
         {"b.tsv", "n\tmessages\n1\t[{'role': 'user'}]\n2\t[]\n",
-         "2 bad 1\t[{'role': 'user'}] | the cell of 'messages' begins as JSON and is none: string or '}' expected near '''\n3 {\"n\":\"2\",\"messages\":[]}\n",
+         "2 bad 1\t[{'role': 'user'}] | the cell of 'messages' begins like JSON but is not valid: string or '}' expected near '''\n3 {\"n\":\"2\",\"messages\":[]}\n",
          NULL},
         {"b.json", "[{\"a\": 1}, {\"a\": x}, 3, {\"a\": 2}]",
          "1 {\"a\":1}\n2 bad {\"a\": x} | line 1, column 18: invalid token near 'x'\n3 bad 3 | a row must be a JSON object\n4 {\"a\":2}\n", NULL},
@@ -419,7 +419,7 @@ TEST(bad_rows_are_passed_over) {
 TEST(broken_files_stay_errors) {
     static const Case faults[] = {
         {"b.csv", "p,c\n1,\"x\ny,2\nz,3\n", "' line 2, column 3: the quote that opens here is never closed", NULL},
-        {"b.csv", "p,\"c\nd\"e\n1,2\n", "expected ',' or the end of the line behind the closing quote", NULL},
+        {"b.csv", "p,\"c\nd\"e\n1,2\n", "expected ',' or the end of the line after the closing quote", NULL},
         {"b.csv", "p,\xff\n1,2\n", "byte 0xFF is no UTF-8", NULL},
         {"b.csv", "", "expected a header", NULL},
         {"b.json", "[{\"a\": 1}, {\"a\": ", "the file ends where the end of a row was expected", NULL},
@@ -466,7 +466,7 @@ TEST(bad_cells_of_parquet) {
 TEST(names_and_patterns) {
     Str rows = {0};
     check_status(dump(temp_text(dir, "rows.xlsx", "x"), &(RowsConfig){0}, &rows), ST_INPUT);
-    check_text("its name tells no kind of file");
+    check_text("its name has no known ending");
     check_contains(status_hint_text(), ".jsonl, .ndjson, .json, .csv, .tsv, .txt, each also as .gz or .zst, and from .parquet");
     str_release(&rows);
     static const char *const files[] = {"g-B.csv", "g-a.csv", "g-10.csv", "g-[1].csv", "g-x.txt"};

@@ -116,7 +116,7 @@ TEST(rows_come_back) {
     check_stored(store);
     store_close(store);
     check_status(store_open(temp_file(dir, "named"), &key, 12, &store), ST_INPUT); /* id 12 */
-    check_text("its row 2 makes no sense");
+    check_text("its row 2 is invalid");
     check_status(store_open(temp_file(dir, "named"), &(StoreKey){7, 8}, 13, &store), ST_INPUT);
     check_text("other rows or settings");
     check_status(store_open(temp_file(dir, "missing"), &key, 13, &store), ST_INPUT);

@@ -302,7 +302,7 @@ TEST(what_cannot_be_trained_is_refused) {
     check_refused("preference", chatml, "auto",
                   "{\"prompt\": \"a\", \"chosen\": [{\"role\": \"user\", \"content\": \"b\"}, {\"role\": \"assistant\", \"content\": \"x\"}],"
                   " \"rejected\": [{\"role\": \"user\", \"content\": \"b\"}, {\"role\": \"assistant\", \"content\": \"y\"}]}",
-                  "'prompt' is a text that 'chosen' and 'rejected', which are whole conversations, do not both begin with");
+                  "'prompt' is a text, but the full conversations in 'chosen' and 'rejected' do not both begin with it");
     check_refused("alpaca", NULL, "auto", "{\"instruction\": \"i\"}", "the row lacks 'output'");
     check_refused("alpaca", NULL, "assistant", "{\"instruction\": \"i\", \"output\": \"o\"}", "the row has no messages");
     check_refused("prompt", NULL, "auto", "{\"prompt\": \"i\"}", "nothing to train on");

@@ -96,7 +96,7 @@ static void check_row(const Chat *chat, const char *row, const char *expected) {
 
 #define M(role, content) "{\"role\": \"" role "\", \"content\": \"" content "\"}"
 #define ROW(messages) "{\"messages\": [" messages "]}"
-#define LEAVES_OUT "whose words the chat template '%s' leaves out: the model does not see them"
+#define LEAVES_OUT "whose text the chat template '%s' leaves out: the model does not see it"
 
 static const char *with_path(const char *format, const char *file) {
     static char text[600];
@@ -130,17 +130,17 @@ TEST(roles_that_a_template_does_not_write_are_named) {
               with_path("[user]here[answer]{a.} # a message of role 'context' " LEAVES_OUT, "named.jinja"));
     check_row(
         any, context,
-        with_path("[context]There are 42 fish..[user]q.[assistant]{a.} # a message of role 'context', which the chat template '%s' does not name",
+        with_path("[context]There are 42 fish..[user]q.[assistant]{a.} # a message of role 'context', which the chat template '%s' does not mention",
                   "any.jinja"));
     check_row(any, ROW(M("user", "q") "," M("asistant", "b") "," M("user", "q") "," M("assistant", "a")),
-              with_path("[user]q.[asistant]b.[user]q.[assistant]{a.} # a message of role 'asistant', which the chat template '%s' does not name: "
+              with_path("[user]q.[asistant]b.[user]q.[assistant]{a.} # a message of role 'asistant', which the chat template '%s' does not mention: "
                         "did you mean 'assistant'?",
                         "any.jinja"));
     check_row(named, ROW("{\"role\": \"user\", \"name\": \"Bob\", \"content\": \"q\"}," M("assistant", "a")),
               with_path("[user]q[answer]{a.} # a 'name' of a message of role 'user', which the chat template '%s' does not write", "named.jinja"));
     /* a question without its last message asks nothing */
     assert_non_null(strstr(read_row(named, NULL, ROW(M("user", "q") "," M("assistant", "a") "," M("narrator", "And then?")), true, false),
-                           "does not write message 3 of role 'narrator', which is what the model is asked"));
+                           "leaves out message 3 of role 'narrator', which is the question"));
 }
 
 TEST(marks_of_all_tools_keep_a_turn_out_of_training) {
@@ -161,7 +161,7 @@ TEST(marks_of_all_tools_keep_a_turn_out_of_training) {
     check_row(named, ROW(M("user", "q") ",{\"role\": \"assistant\", \"content\": \"a\", \"loss\": 0.7}"),
               "[user]q[answer]{a.} # a message whose 'loss' is neither true nor false, and is not read");
     check_row(named, ROW(M("user", "q") ",{\"role\": \"assistant\", \"content\": \"a\", \"trian\": false, \"id\": \"\", \"mask\": null}"),
-              "[user]q[answer]{a.} # a message that has a key 'trian', which nothing reads; the nearest known is 'train'");
+              "[user]q[answer]{a.} # a message that has a key 'trian', which is never read; the nearest known is 'train'");
     /* axolotl's: offsets of characters, the last one included */
     check_row(named,
               ROW(M("user",
@@ -176,7 +176,7 @@ TEST(marks_of_questions_do_not_count_where_all_is_trained) {
               ROW("{\"role\": \"user\", \"content\": \"q\", \"loss_mask\": 0},{\"role\": \"assistant\", \"content\": \"a\", \"loss_mask\": 1}"),
               "{[user]q[answer]a.} # a message of role 'user' that is marked as context, which data.train_on: all trains");
     check_row(named, ROW("{\"role\": \"user\", \"content\": \"q\", \"weight\": 0}," M("assistant", "a")),
-              "message 1 (user) is marked as context, which only answers can be with data.train_on: all");
+              "message 1 (user) is marked as context, but with data.train_on: all only answers can be");
     train_on = "auto";
 }
 
@@ -200,7 +200,7 @@ TEST(older_calls_are_read_as_calls) {
                                  " \"[{\\\"function\\\": {\\\"name\\\": \\\"w\\\", \\\"arguments\\\": {\\\"p\\\": 1}}}]\"}"),
               "[user]q[answer]{<w {\"p\": 1}>.}");
     check_row(named, ROW(M("user", "q") ",{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": \"w\", \"arguments\": \"{bad\"}}]}"),
-              "[user]q[answer]{<w \"{bad\">.} # a call whose 'arguments' are a text that is no JSON object: it is written as it is");
+              "[user]q[answer]{<w \"{bad\">.} # a call whose 'arguments' are a text that is not a JSON object: it is written unchanged");
     check_row(named, ROW(M("user", "q") ",{\"role\": \"assistant\", \"content\": \"a\", \"function_call\": \"w()\"}"),
               "'function_call' of message 2 is no object with 'name' and 'arguments'");
     check_row(named, "{\"tools\": [\"{\\\"name\\\": \\\"w\\\"}\"], \"messages\": [" M("user", "q") "," M("assistant", "a") "]}",
@@ -227,13 +227,13 @@ TEST(a_system_column_is_the_system_message) {
         assert_string_equal(read_row(named, NULL, rows[i][1], true, false), "[system]P[user]q[answer]");
     }
     check_row(named, "{\"system\": \"P\", \"messages\": [" M("system", "own") "," M("user", "q") "," M("assistant", "a") "]}",
-              "[system]own[user]q[answer]{a.} # a system message and another system text in a column of its own: the message is taken");
+              "[system]own[user]q[answer]{a.} # a system message and another system text in a separate column: the message is used");
     check_row(named, "{\"system\": \"P\", \"messages\": [" M("system", "P") "," M("user", "q") "," M("assistant", "a") "]}",
               "[system]P[user]q[answer]{a.}");
     check_row(named, "{\"system\": [\"P\"], \"messages\": [" M("user", "q") "," M("assistant", "a") "]}",
               "[user]q[answer]{a.} # a column 'system' that is no text: it is left out");
     assert_non_null(strstr(read_row(named, "prompt_completion", "{\"system\": \"P\", \"prompt\": \"q\", \"completion\": \"a\"}", false, false),
-                           "a column 'system' beside a prompt that is a text: it is left out"));
+                           "a column 'system' and a prompt that is a text: the column is ignored"));
 }
 
 #define TOOL(properties) "{\"function\": {\"name\": \"w\", \"parameters\": {\"properties\": " properties "}}}"
@@ -256,7 +256,7 @@ TEST(nulls_that_arrow_puts_into_structs_are_none) {
 }
 
 TEST(empty_answers_are_counted) {
-    static const char note[] = "# an empty answer: nothing but an end is trained";
+    static const char note[] = "# an empty answer: only its end token is trained";
     static const char *const rows[][2] = {
         {"messages", ROW(M("user", "q") "," M("assistant", ""))},
         {"messages", ROW(M("user", "q") "," M("assistant", " \\n"))},
@@ -374,7 +374,7 @@ TEST(notes_count_rows_and_name_the_first) {
         row_notes_add(&all, &of_row, "f", "line", 1);
     }
     row_notes_report(&all, "d", append_line, &said);
-    assert_non_null(strstr(str_text(&said), "d: 6 rows with something else that is odd: 16 kinds are named above\n"));
+    assert_non_null(strstr(str_text(&said), "d: 6 rows with other oddities: 16 kinds are named above\n"));
     json_decref(about);
     jw_release(&w);
     str_release(&said);

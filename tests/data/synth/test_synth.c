@@ -783,7 +783,7 @@ TEST(seeds_that_are_none_are_named) {
         {"{\"instruction\"\n", "", "line 1"},
         {"\n", "", "holds no seeds"},
         {"{\"instruction\": \"A.\", \"output\": \"x\", \"task_type\": \"t\"}\n{\"instruction\": \"B.\", \"output\": \"x\", \"task_type\": \"u\"}\n",
-         "synth.examples=2", "task type 't' has 1 seed, and synth.examples asks for 2"},
+         "synth.examples=2", "task type 't' has 1 seed, but synth.examples needs 2"},
     };
     SynthResult result;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -803,7 +803,7 @@ TEST(recipes_that_make_no_sense_are_refused) {
         {"synth.teacher=null", "'synth.teacher' is missing"},
         {"synth.teacher={url: 'http://x/v1'}", "lacks 'model'"},
         {"synth.teacher={modle: x}", "key 'synth.teacher': unknown option 'modle'"},
-        {"synth.teacher={model: x, concurrency: 3}", "has 'concurrency', which goes with 'url'"},
+        {"synth.teacher={model: x, concurrency: 3}", "has 'concurrency', which belongs to 'url'"},
         {"synth.teacher={model: x, template_kwargs: [1]}", "its 'template_kwargs' is no map"},
         {"synth.teacher={model: x, base: true, template_kwargs: {a: 1}}", "'template_kwargs' does nothing with 'base: true'"},
         {"synth.teacher={url: 'http://127.0.0.1:1/v1', api: completions, model: x, template_kwargs: {a: 1}}", "does nothing with 'api: completions'"},
@@ -816,9 +816,9 @@ TEST(recipes_that_make_no_sense_are_refused) {
         {"synth.prompts={promt: x}", "unknown stage 'promt'"},
         {"synth.sampling={answer: {top_p: 3}}", "key 'synth.sampling.answer': wrong value for 'top_p'"},
         {"synth.examples=[3, 2]", "'synth.examples'"},
-        {"synth.teacher={url: 'https://me:pa@ss@h/v1', model: m}", "has a user or a password in its 'url'"},
+        {"synth.teacher={url: 'https://me:pa@ss@h/v1', model: m}", "its 'url' has a user or a password"},
         {"synth.judge={url: 'http://h/v1?key=s3', model: m}", "has a 'url' with '?' or '#'"},
-        {"synth.judge={url: 'http://h/v1', model: m}", "'synth.judge' would be asked nothing by preset 'few_shot'"},
+        {"synth.judge={url: 'http://h/v1', model: m}", "preset 'few_shot' does not use 'synth.judge'"},
         {"synth.tasks_per_request=5", "preset 'few_shot' does not take 'synth.tasks_per_request'"},
         {"synth.seeds=null", "'synth.seeds' is missing"},
         {"synth.max_cost=1", "'synth.max_cost' needs prices"},
@@ -841,7 +841,7 @@ TEST(other_seeds_make_another_run) {
     str_printf(&text, "%s{\"instruction\": \"One more.\", \"output\": \"x\"}\n", seeds_text);
     temp_text(dir, "seeds.jsonl", text.data);
     check_status(run(&o, true, &result), ST_CONFIG);
-    check_text("what 'synth.seeds' says, or names, has changed");
+    check_text("what 'synth.seeds', or a file that it names, has changed");
     temp_text(dir, "seeds.jsonl", seeds_text);
     str_release(&text);
 }

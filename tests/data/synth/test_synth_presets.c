@@ -420,7 +420,7 @@ TEST(budgets_that_cannot_be_met_are_refused) {
         {{"synth.select=2", "synth.select_quality=judge"}, "neither a filter that is on nor a score of preset 'few_shot'", ST_CONFIG},
         {{"synth.select=2", "synth.select_quotas={fact: 1}"}, "names 'fact', and no seed has this task type", ST_CONFIG},
         {{"synth.select=2", "synth.select_quotas={facts: 3}"}, "asks for 3 rows, and 'synth.select' for 2", ST_CONFIG},
-        {{"synth.select=2", "synth.select_quotas={facts: 1.5}"}, "gives 'facts' no whole number", ST_CONFIG},
+        {{"synth.select=2", "synth.select_quotas={facts: 1.5}"}, "gives 'facts' a number of rows that is not an integer", ST_CONFIG},
         {{"synth.select=2", "synth.select_share=evn"}, "wrong value 'evn' for 'synth.select_share'", ST_CONFIG},
         {{"synth.select=2", "synth.select_quality=refusal"}, "row 'rows.jsonl line 1' has no number 'refusal'", ST_INPUT},
     };
