@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole files: read, appended to, cut, copied. */
+/* Entire files: read, append, truncate, copy. */
 #include "lib/base/file.h"
 #include "lib/base/memory.h"
 
@@ -62,7 +62,7 @@ Status file_read(const char *path, size_t limit, Str *text) {
     return status;
 }
 
-/* Writes all bytes; 0 or an errno. */
+/* Writes all bytes; returns 0 or an errno. */
 static int write_all(int fd, const uint8_t *bytes, size_t size) {
     while (size > 0) {
         ssize_t done = write(fd, bytes, MIN(size, (size_t)1 << 30));
@@ -81,7 +81,7 @@ Status file_refuse_link(const char *path) {
 
 Status file_append(const char *path, const void *bytes, size_t size) {
     if (!path) return ST_RESOURCE;
-    TRY(memory_check(ST_OK)); /* the text may lack something */
+    TRY(memory_check(ST_OK)); /* the text may be incomplete */
     int fd = UNTIL_DONE(open(path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (fd < 0 && errno == ELOOP) return file_refuse_link(path);
     if (fd < 0) return status_unwritable(errno, "cannot open '%s' for writing", path);

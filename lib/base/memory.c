@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static atomic_size_t wanted; /* by the first call that did not get it; 0: all got what they asked for */
+static atomic_size_t wanted; /* bytes of the first call that failed; 0: none failed */
 
 enum { ASIDE = 1024 };
 static void *_Atomic aside[ASIDE];
