@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stopped.json, and what is concluded where there is none. */
+/* Reads and writes stopped.json, and concludes how a run without it ended. */
 #include "lib/run/ending.h"
 
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 #include "lib/base/json.h"
 #include "lib/run/run_parts.h"
 
-#define TAIL ((size_t)64 << 10) /* of a file whose last line is looked at */
+#define TAIL ((size_t)64 << 10) /* of a file, searched for its last line */
 
 static const char *const remedies[] = {[NEXT_RESUME] = "resume", [NEXT_FIX] = "mend", [NEXT_NEW_RUN] = "anew"};
 
@@ -18,7 +18,7 @@ NextAction next_action_after(Status status, bool fixable) {
     return status == ST_NUMERIC && !fixable ? NEXT_NEW_RUN : NEXT_FIX;
 }
 
-/* ---- written ---- */
+/* ---- writing ---- */
 
 Status ending_write(const char *path, Status status, const char *hint, NextAction next_action, const char *resume) {
     Failure failure;
@@ -37,9 +37,9 @@ Status ending_write(const char *path, Status status, const char *hint, NextActio
     return written;
 }
 
-/* ---- read back ---- */
+/* ---- reading ---- */
 
-/* The last whole line of a file; "" where there is none. */
+/* The last complete line of a file; "" when there is none. */
 static void last_line(const char *path, Str *line) {
     Mapping file;
     if (!path || !file_exists(path) || file_map(path, &file) != ST_OK) return;
@@ -72,7 +72,7 @@ static int64_t newest_checkpoint(const char *dir, Arena *arena) {
     return newest;
 }
 
-/* A run holds the lock of its log as long as its process lives. */
+/* A process holds the lock of its run's log as long as it lives. */
 static RunEnd end_by_lock(const char *log) {
     struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
     int fd = log ? UNTIL_DONE(open(log, O_RDONLY | O_CLOEXEC)) : -1;
@@ -81,7 +81,7 @@ static RunEnd end_by_lock(const char *log) {
     return !known ? END_UNKNOWN : lock.l_type == F_UNLCK ? END_KILLED : END_GOES_ON;
 }
 
-/* Runs of older versions say in their log alone that they were interrupted. */
+/* Runs of older versions report an interruption only in their log. */
 static RunEnd end_without_words(const char *log) {
     RunEnd end = end_by_lock(log);
     Str line = {0};
@@ -108,7 +108,7 @@ static void take_words(const json_t *stopped, Arena *arena, Ending *ending) {
         if (next_action && strcmp(next_action, remedies[i]) == 0) ending->next_action = (NextAction)i;
 }
 
-/* As it was typed, to go on. */
+/* The command as typed, to build the one that resumes. */
 static const char *command_that_began(const char *started, Arena *arena) {
     json_t *json = NULL;
     const char *command = NULL;
@@ -129,7 +129,7 @@ Status ending_read(const char *dir, Arena *arena, Ending *ending) {
     ending->saved_step = newest_checkpoint(path_join(arena, dir, "checkpoints"), arena);
     if (file_exists(finished))
         ending->end = END_FINISHED;
-    else if (file_exists(stopped) && json_read_file(stopped, &json) == ST_OK && json_is_object(json)) /* gone as soon as a run goes on */
+    else if (file_exists(stopped) && json_read_file(stopped, &json) == ST_OK && json_is_object(json)) /* removed as soon as the run continues */
         take_words(json, arena, ending);
     else
         ending->end = end_without_words(log);
@@ -138,7 +138,7 @@ Status ending_read(const char *dir, Arena *arena, Ending *ending) {
     return ST_OK;
 }
 
-/* ---- in words ---- */
+/* ---- descriptions ---- */
 
 bool ending_is_failure(const Ending *ending) { return ending->end == END_INTERRUPTED || ending->end == END_ERROR || ending->end == END_KILLED; }
 

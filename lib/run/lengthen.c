@@ -12,7 +12,7 @@
 
 static const char record_name[] = "extended.json";
 
-/* ---- what there is ---- */
+/* ---- the request ---- */
 
 Status lengthen_read(Lengthening *longer, const Recipe *recipe) {
     const char *path = path_join(recipe->arena, recipe->output, "recipe.yaml");
@@ -110,7 +110,7 @@ static Status forget_end(const Run *run) {
     return dir_sync(run_dir(run));
 }
 
-/* In this order a process that is killed in between leaves a run that the same command goes on with: as one of the old length, or of the new. */
+/* The order matters: if the process is killed in between, the same command continues the run, with the old length or the new one. */
 Status lengthen_apply(const Lengthening *longer, Run *run, const Recipe *recipe) {
     Str text = {0};
     lengthen_describe(longer, &text);

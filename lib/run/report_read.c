@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run directory, read back for its report. Nothing in it is trusted: what is broken is counted and left out. */
+/* Reads a run directory for its report. Its files are not trusted: damaged parts are counted and left out. */
 #include "lib/base/log.h"
 #include "lib/run/report_parts.h"
 
@@ -12,7 +12,7 @@
 
 enum { MAX_SERIES = 256, MAX_SAMPLES = 64, MAX_WARNINGS = 100 };
 #define LOG_TAIL ((size_t)16 << 10)
-#define LARGEST_NUMBER 1e100 /* differences and squares of what is drawn stay finite */
+#define LARGEST_NUMBER 1e100 /* keeps differences and squares of plotted values finite */
 
 static const char *file_in(const RunRecord *record, const char *name) { return path_join(record->arena, record->dir, name); }
 
@@ -59,7 +59,7 @@ static Status add_point(Series *series, double x, double y) {
     return ST_OK;
 }
 
-/* One line: an object with a step that is not before the last one's. */
+/* Adds one line: an object whose step is not before the previous line's. */
 static Status add_metrics(RunRecord *record, const json_t *line, bool *good) {
     const json_t *step = json_object_get(line, "step");
     const char *key;
@@ -159,7 +159,7 @@ static void append_yaml_text(const Yaml *node, Str *out) {
     str_append_char(out, node->kind == YAML_LIST ? ']' : '}');
 }
 
-/* The same setting, however it is written: 2e-4 and 0.0002, all-linear and [all-linear]. */
+/* Whether two texts are the same setting: 2e-4 and 0.0002, all-linear and [all-linear]. */
 static bool same_value(const char *value, const char *other) {
     char *end, *other_end;
     double number = strtod(value, &end), other_number = strtod(other, &other_end);
@@ -169,7 +169,7 @@ static bool same_value(const char *value, const char *other) {
     return strcmp(value, other) == 0;
 }
 
-/* The default is YAML: "\\n" there is a line's end here. */
+/* The default is YAML: "\\n" in it is a line end. */
 static bool is_default(const Key *key, const char *value, Arena *arena) {
     Yaml *node;
     Str text = {0};
@@ -235,7 +235,7 @@ static Status read_samples(RunRecord *record) {
         bool good = json_read_text(line.data, line.len, path, &json) == ST_OK && json_is_object(json);
         broken += !good;
         if (good) json_array_append(record->samples, json);
-        if (json_array_size(record->samples) > MAX_SAMPLES) json_array_remove(record->samples, 0); /* the newest ones tell the most */
+        if (json_array_size(record->samples) > MAX_SAMPLES) json_array_remove(record->samples, 0); /* the newest ones are the most informative */
         json_decref(json);
     }
     if (broken > 0) found_broken(record, "%zu %s of samples.jsonl left out: no JSON object", broken, broken == 1 ? "line" : "lines");
@@ -266,7 +266,7 @@ static double least_of(const Series *series) {
 
 static double first_known(double a, double b) { return isnan(a) ? b : a; }
 
-/* Of a run that was resumed with another length (lengthen.h); NULL: it has that of its beginning. */
+/* The record of a run that was resumed with another length (lengthen.h); NULL: it has its first length. */
 static const json_t *last_extension(const RunRecord *record) {
     const json_t *list = json_object_get(record->extended, "extensions");
     return json_array_size(list) > 0 ? json_array_get(list, json_array_size(list) - 1) : NULL;
@@ -286,7 +286,7 @@ static void sum_up(RunRecord *record) {
     numbers->eval_loss = first_known(json_real_of(record->finished, "eval_loss"), series_end(eval, false));
     numbers->best_eval_loss = first_known(json_real_of(record->finished, "best_eval_loss"), least_of(eval));
     numbers->seconds = first_known(json_real_of(record->finished, "seconds"), series_end(record_series(record, "seconds"), false));
-    if (record_series(record, "reward") && isnan(numbers->eval_loss)) /* the loss of a policy gradient is 0 but for rounding where it begins */
+    if (record_series(record, "reward") && isnan(numbers->eval_loss)) /* the loss of a policy gradient starts at 0 except for rounding */
         numbers->first_loss = numbers->last_loss = (double)NAN;
     numbers->tokens_per_second = series_median(record_series(record, "tokens_per_second"));
     numbers->peak_rss_bytes = count_of(record->finished, "peak_rss_bytes");
@@ -294,7 +294,7 @@ static void sum_up(RunRecord *record) {
 
 static void add_conclusion(void *record, const char *text) { add_warning(record, text); }
 
-/* Where a run was made longer that is not what it would be from the start. */
+/* Adds the differences between a lengthened run and one with this length from the start. */
 static void add_extensions(RunRecord *record) {
     const json_t *list = json_object_get(record->extended, "extensions");
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -303,7 +303,7 @@ static void add_extensions(RunRecord *record) {
     }
 }
 
-/* What the run itself warned about, before what the curves show. */
+/* Adds the run's own warnings, before those that the curves give. */
 static void collect_warnings(RunRecord *record) {
     const json_t *said = json_object_get(record->started, "warnings");
     const RunNumbers *numbers = &record->numbers;
@@ -312,7 +312,7 @@ static void collect_warnings(RunRecord *record) {
         if (json_is_string(json_array_get(said, i))) add_warning(record, json_string_value(json_array_get(said, i)));
     add_extensions(record);
     if (record->reader) record->reader->conclude(record->reading, add_conclusion, record);
-    bool kept = json_is_true(json_object_get(record->finished, "early_stopped")); /* the best weights are those that were saved */
+    bool kept = json_is_true(json_object_get(record->finished, "early_stopped")); /* the weights of the best evaluation were saved */
     if (!kept && numbers->eval_loss > 1.05 * numbers->best_eval_loss && numbers->best_eval_loss > 0) {
         str_clear(&text);
         str_printf(
@@ -324,7 +324,7 @@ static void collect_warnings(RunRecord *record) {
     str_release(&text);
 }
 
-/* "runs/a/" and "." have names as well. */
+/* Names "runs/a/" and "." too. */
 static const char *name_of(Arena *arena, const char *dir) {
     char *copy = arena_strdup(arena, dir);
     if (!copy) return dir;

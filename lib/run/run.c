@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The run directory: who may write into it, where it goes on, and what it says on the way. */
+/* The run directory: locks it, finds where the run continues, and records what happens. */
 #include "lib/base/log.h"
 #include "lib/base/memory.h"
 #include "lib/run/ending.h"
@@ -21,7 +21,7 @@ bool run_finished(const Run *run) { return run->finished; }
 int64_t run_step(const Run *run) { return run->step; }
 const char *run_path(const Run *run, const char *name) { return path_join(run->arena, run->dir, name); }
 
-static const Run *recorded; /* the run whose log has all warnings, also those of code that knows no run */
+static const Run *recorded; /* the run whose log gets all warnings, also those of code that has no Run */
 
 void run_close(Run *run) {
     if (!run) return;
@@ -35,7 +35,7 @@ void run_close(Run *run) {
     free(run);
 }
 
-/* ---- taking a directory ---- */
+/* ---- opening a directory ---- */
 
 static bool holds_run(const Run *run) {
     static const char *const names[] = {"recipe.yaml", "metrics.jsonl", "checkpoints", "adapter", "model", "finished.json"};
@@ -81,7 +81,7 @@ Status run_write_recipe(const Run *run, const Recipe *recipe) {
     return status;
 }
 
-/* Whether the name still leads to the open file: the folder may have got another one in the meantime. */
+/* Whether the path still leads to the open file: the folder may have been replaced meanwhile. */
 static bool same_file(const char *path, int fd) {
     struct stat named, opened;
     return file_stat(path, &named) == 0 && fstat(fd, &opened) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
@@ -93,7 +93,7 @@ static Status take_lock(const char *path, int fd) {
     return same_file(path, fd) ? ST_OK : ST_CONFIG;
 }
 
-/* The log is the lock too: a second process on the same directory would mix its steps into this one's. */
+/* The log is also the lock: a second process in the same directory would mix its steps with this one's. */
 Status run_lock(const Run *run, bool make, int *fd) {
     const char *path = run_path(run, "log.txt");
     *fd = -1;
@@ -108,7 +108,7 @@ Status run_lock(const Run *run, bool make, int *fd) {
     return status_hint(ST_CONFIG, "wait for it, or stop it and go on with --resume; or choose another output");
 }
 
-/* A log line that cannot be written is no reason to stop training. */
+/* Training does not stop when a log line cannot be written. */
 static void log_line(const Run *run, const char *text) {
     if (!run || run->log_fd < 0) return;
     char stamp[32];
@@ -127,9 +127,9 @@ static void record(void *run, LogLevel level, const char *text) {
     log_line(run, text);
 }
 
-/* ---- where it goes on ---- */
+/* ---- where the run continues ---- */
 
-/* Half-written checkpoints, and those newer than the one that is taken: they were found damaged. */
+/* Removes incomplete checkpoints, and those newer than the one that is used: they are damaged. */
 static Status clean_checkpoints(Run *run) {
     char **names;
     size_t n;
@@ -144,7 +144,7 @@ static Status clean_checkpoints(Run *run) {
     return ST_OK;
 }
 
-/* Files that a run which was killed was about to write: they never got their names (writer.c). Nobody else writes here: the folder is locked. */
+/* Removes temporary files that a killed process left (writer.c). The folder is locked, so no other process writes them. */
 static Status clean_files(Run *run) {
     char **names;
     size_t n;
@@ -211,7 +211,7 @@ static Status take_up(Run *run) {
     return events_open(&run->events, run->arena, run->dir, run->metrics_path, run->resumed);
 }
 
-/* What ended it before is over. */
+/* Removes the record of the earlier ending. */
 static Status forget_end(Run *run) {
     const char *stopped = run_path(run, "stopped.json");
     if (!stopped) return ST_RESOURCE;
@@ -219,7 +219,7 @@ static Status forget_end(Run *run) {
     return status_errno(errno, "cannot remove '%s'", stopped);
 }
 
-/* Refuses what must not go on; finds out whether the run was there before and is complete. */
+/* Refuses runs that must not continue; finds out whether the run existed and is complete. */
 static Status examine(Run *run, const Recipe *recipe, RunMode take) {
     if (file_exists(run->dir) && !dir_exists(run->dir))
         return status_hint(status_fail(ST_CONFIG, "output '%s' is a file", run->dir), "a run is a folder: choose another output");
@@ -256,7 +256,7 @@ static Status run_new(const Recipe *recipe, Run **result) {
     return run->metrics_path && run->checkpoints_path ? ST_OK : ST_RESOURCE;
 }
 
-/* That a script may always say it: it is no mistake, but may be one. */
+/* --resume without a run is allowed, so that scripts can always pass it. It may be a mistake, so it is a warning. */
 static void warn_of_nothing(const Run *run) {
     log_message(LOG_WARNING, "--resume: output '%s' %s, so a new run begins; check 'output' if there should be one", run->dir,
                 dir_exists(run->dir) ? "holds no run to go on with" : "does not exist");
@@ -278,7 +278,7 @@ bool run_reported(const Run *run) {
     return path && file_exists(path);
 }
 
-/* A run that was killed could not say it. */
+/* Logs the end of a run that was killed and could not do so itself. */
 static void say_silence(Run *run, const Ending *before) {
     Str text = {0};
     ending_describe(before, &text);
@@ -332,7 +332,7 @@ Status run_mark_finished(Run *run, const json_t *summary) {
     Str line = {0};
     str_printf(&line, "%s\n", text);
     free(text);
-    Status status = dir_sync_tree(run->dir); /* what is said to be finished is on the disk */
+    Status status = dir_sync_tree(run->dir); /* the files of a finished run must be on disk */
     if (status == ST_OK) status = file_write_all(run_path(run, "finished.json"), str_text(&line), line.len);
     str_release(&line);
     if (status == ST_OK) run->finished = true;
@@ -341,9 +341,9 @@ Status run_mark_finished(Run *run, const json_t *summary) {
 
 Status run_summary(const Run *run, json_t **summary) { return json_read_file(run_path(run, "finished.json"), summary); }
 
-/* ---- when it fails ---- */
+/* ---- failures ---- */
 
-/* What is saved without its line would never get it. */
+/* A checkpoint saved without its metrics line would never get it. */
 static Status write_unwritten(Run *run) {
     if (run->unwritten.len == 0) return ST_OK;
     TRY(run_metric(run, str_text(&run->unwritten)));
@@ -370,7 +370,7 @@ Status run_failed(Run *run, Status status, Status (*save)(void *context), void *
     Failure failure;
     Str hint = {0};
     status = memory_check(status);
-    memory_clear_failure(); /* the step that lacked memory is given up; what is saved is older */
+    memory_clear_failure(); /* the step that lacked memory is abandoned; the saved state is older */
     failure_save(&failure, status);
     Status saved = write_unwritten(run);
     if (saved == ST_OK) saved = save(context);
@@ -400,9 +400,9 @@ Status run_interrupted(Run *run, int64_t step) {
     return status_hint(ST_INTERRUPTED, "continue with --resume");
 }
 
-/* ---- what it is made from ---- */
+/* ---- inputs ---- */
 
-/* Fingerprints as text: JSON's whole numbers have a sign. */
+/* Fingerprints are stored as text: jansson's integers are signed. */
 json_t *run_inputs_to_json(const TaskInput inputs[TASK_MAX_INPUTS]) {
     json_t *json = json_object();
     char text[32];
@@ -426,7 +426,7 @@ Status run_check_inputs(const Run *run, const TaskInput inputs[TASK_MAX_INPUTS],
     return ST_OK;
 }
 
-/* ---- how it began ---- */
+/* ---- started.json ---- */
 
 bool run_started_begin(const Run *run, const Recipe *recipe, const char *command, JsonWriter *w) {
     const char *path = run_path(run, "started.json");
@@ -447,7 +447,7 @@ Status run_started_end(const Run *run, JsonWriter *w) {
     return status;
 }
 
-/* ---- what it says ---- */
+/* ---- metrics and log ---- */
 
 Status run_metric(Run *run, const char *json_line) {
     Str line = {0};
