@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs that are made longer: what they go on from, and whether the result is that of a run which was so long from the start. */
+/* Runs that are made longer: the checkpoint to continue from, and whether the result equals that of a run with the new length from the start. */
 #include "lib/train/lengthen_plan.h"
 
 #include <stdio.h>
 
-/* ---- what there is ---- */
+/* ---- the run so far ---- */
 
 static Status read_count(const char *path, const char *name, int64_t *count) {
     json_t *json;
@@ -14,7 +14,7 @@ static Status read_count(const char *path, const char *name, int64_t *count) {
     return status;
 }
 
-/* A run that ended of itself would have ended there with any length. */
+/* A run that stopped early would have stopped there with any length. */
 static Status check_early(const Recipe *recipe, const char *finished) {
     json_t *json;
     TRY(json_read_file(finished, &json));
@@ -39,7 +39,7 @@ static Status find_done(Lengthening *longer, const Recipe *recipe, int64_t newes
     return state ? read_count(state, longer->counter ? longer->counter : "step", &longer->done) : ST_RESOURCE;
 }
 
-/* Steps of an environment come in batches, so a run may have done some more than it was to. */
+/* Steps of an environment come in batches, so a run may have done a few more than its length. */
 static Status check_length(Lengthening *longer, const Recipe *recipe) {
     const RunLength *was = &longer->was, *is = &longer->is;
     longer->idle = longer->finished && is->steps >= was->steps && is->steps <= longer->done;
@@ -57,9 +57,9 @@ static Status check_checkpoint(const Lengthening *longer, const Recipe *recipe, 
                        recipe->has_lora ? ", or train the adapter further in another output: model.adapter" : "");
 }
 
-/* ---- what it goes on from ---- */
+/* ---- the checkpoint to continue from ---- */
 
-/* Steps of the schedule from the first on, `most` at most, that have the same learning rate with both lengths. */
+/* The number of first steps, up to `most`, that have the same learning rate with both lengths. */
 static int64_t agreeing(const ScheduleConfig *was, const ScheduleConfig *is, int64_t most) {
     int64_t k = 0;
     while (k < most && schedule_factor(was, k) == schedule_factor(is, k)) k++;
@@ -76,7 +76,7 @@ static void say_schedule(Lengthening *longer, const Recipe *recipe, const Schedu
         recipe->train_learning_rate * schedule_factor(is, k));
 }
 
-/* The newest checkpoint that a run of the new length would have had too; else the newest. */
+/* The newest checkpoint that a run of the new length would also have; otherwise the newest one. */
 static Status lengthen_choose(Lengthening *longer, const Recipe *recipe, const char *checkpoints, int64_t newest) {
     longer->from = newest;
     if (newest <= 0 || longer->is.schedule_steps == 0) return ST_OK;
