@@ -201,7 +201,7 @@ static void *arena_full(const Arena *arena, size_t size) {
         status_fail(ST_RESOURCE, "out of memory: %s more do not fit, %s of the allowed %s are in use", wanted, used,
                     format_bytes((double)arena->limit, limit));
     } else {
-        status_fail(ST_RESOURCE, "out of memory: %s more cannot be had, %s are in use", wanted, used);
+        status_fail(ST_RESOURCE, "out of memory: %s more cannot be allocated, %s are in use", wanted, used);
     }
     status_hint(ST_RESOURCE, "use smaller batches, shorter rows or a smaller model, or free some memory");
     return NULL;

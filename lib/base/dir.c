@@ -234,7 +234,7 @@ static Status put_in_place(const char *made, const char *dir, const char *old) {
     if (status != ST_OK && replaces) (void)UNTIL_DONE(rename(old, dir));
     if (status != ST_OK || !replaces) return status;
     int error = remove_tree(old);
-    if (error != 0) log_message(LOG_WARNING, "'%s' is written, but what it replaces stays as '%s': %s", dir, old, strerror(error));
+    if (error != 0) log_message(LOG_WARNING, "'%s' is written, but the old folder remains as '%s': %s", dir, old, strerror(error));
     return ST_OK;
 }
 
@@ -341,8 +341,7 @@ Status dir_check_space(const char *path, uint64_t bytes) {
     double room = (double)disk.f_bavail * (double)disk.f_frsize;
     if ((double)bytes <= room) return ST_OK;
     char needs[32], has[32];
-    status_fail(ST_RESOURCE, "not enough room: what is to be written takes %s, and the disk has room for %s", format_bytes((double)bytes, needs),
-                format_bytes(room, has));
+    status_fail(ST_RESOURCE, "not enough disk space: %s are needed, %s are free", format_bytes((double)bytes, needs), format_bytes(room, has));
     return status_hint(ST_RESOURCE, "free some space or choose a folder on another disk");
 }
 

@@ -143,7 +143,7 @@ Status http_open(const HttpOptions *options, HttpClient **out) {
     client->key = options->key ? copy(options->key, strlen(options->key)) : NULL;
     client->at_once = (double)client->options.concurrency;
     if (client->key && text_starts_with(client->url, "http://") && !is_loopback(client->url))
-        log_message(LOG_WARNING, "the key for server '%s' goes there unencrypted, for all on the way to read: use https", client->shown);
+        log_message(LOG_WARNING, "the key for server '%s' is sent unencrypted, so that others on the network can read it: use https", client->shown);
     bool good = set_up(client);
     client->options.key = NULL; /* the caller's copy */
     if (good) {
@@ -275,12 +275,12 @@ static bool worth_another_try(CURLcode result, long code) {
 static Status give_up(const Round *round, const Request *request, CURLcode result, long code) {
     const char *shown = round->client->shown, *why = round->client->why[request->slot];
     const char *many = request->tries > 1 ? " at last" : "";
-    if (request->no_memory) return status_fail(ST_RESOURCE, "out of memory for what server '%s' answers", shown);
+    if (request->no_memory) return status_fail(ST_RESOURCE, "out of memory for the answer of server '%s'", shown);
     if (request->too_much) return answers_too_much("server", shown);
     if (request->too_long) return status_fail(ST_RESOURCE, "server '%s' answers with more than %zu MiB", shown, longest_reply >> 20);
     if (result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE) {
         status_fail(ST_RESOURCE, "server '%s' cannot be trusted: %s", shown, why[0] ? why : curl_easy_strerror(result));
-        return status_hint(ST_RESOURCE, "nothing was sent to it; where its certificate is one of your own, 'ca_file' names the PEM file to trust");
+        return status_hint(ST_RESOURCE, "nothing was sent to it; to trust a certificate of your own, set 'ca_file' to its PEM file");
     }
     if (result != CURLE_OK)
         status_fail(ST_RESOURCE, "server '%s' does not answer: %s (%zu tries)", shown, why[0] ? why : curl_easy_strerror(result), request->tries);

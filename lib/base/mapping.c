@@ -115,8 +115,7 @@ static bool shorter_now(Place *place) {
     if (now.st_size < place->info.st_size) return true;
     if (now.st_size == place->info.st_size && same_time(&now, &place->info)) return false;
     place->watched = false;
-    log_message(LOG_WARNING, "'%s' was written to by another program while it is in use: if its weights are other ones now, start again",
-                place->path);
+    log_message(LOG_WARNING, "'%s' was written to by another program while it is in use: if its weights changed, start again", place->path);
     return false;
 }
 
@@ -134,10 +133,10 @@ Status file_check_truncation(void) {
     look_at_watched();
     int cut = atomic_load(&cut_place);
     const char *path = cut >= 0 ? places[cut].path : *lost_path ? lost_path : NULL;
-    Status status = path ? status_fail(ST_INPUT, "'%s' was cut by another program while it was in use", path) : ST_OK;
+    Status status = path ? status_fail(ST_INPUT, "'%s' was truncated by another program while it was in use", path) : ST_OK;
     pthread_mutex_unlock(&lock);
     if (status == ST_OK) return ST_OK;
-    return status_hint(status, "what was made since then cannot be trusted: bring the file back, then begin again, or continue with --resume");
+    return status_hint(status, "results since then cannot be trusted: restore the file, then begin again, or continue with --resume");
 }
 
 bool file_ignore_truncation(const Mapping *mapping) {

@@ -121,7 +121,7 @@ Status writer_open(FileWriter *writer, const char *path) {
     Status status = writer->status;
     if (error == ENOENT) status_hint(status, "the folder does not exist: make it first");
     if (error == EBUSY) {
-        status = writer->status = status_hint(status_fail(ST_CONFIG, "'%s' is to hold two results", path), "give each a name of its own");
+        status = writer->status = status_hint(status_fail(ST_CONFIG, "two results would be written to '%s'", path), "give each a name of its own");
         writer->temporary[0] = '\0'; /* it belongs to the other process */
     }
     writer_abandon(writer);

@@ -44,7 +44,7 @@ static Status reader_next(Reader *reader) {
     if (parser->error != YAML_READER_ERROR) {
         Status status = yaml_fault(reader, (int)parser->problem_mark.line + 1, parser->problem ? parser->problem : "not YAML");
         bool odd = parser->problem && strstr(parser->problem, "cannot start any token");
-        return odd ? status_hint(status, "lines are indented with spaces, not tabs; a text that begins with @, ` or %% stands in quotes") : status;
+        return odd ? status_hint(status, "lines are indented with spaces, not tabs; quote a text that begins with @, ` or %%") : status;
     }
     /* Before the first token there is no mark; then the offset counts bytes, and the lines are those scanned so far. */
     return yaml_fault(reader, (int)parser->mark.line + 1, parser->problem ? parser->problem : "not UTF-8");
@@ -82,8 +82,8 @@ static Status keys_check(const Reader *reader, const Children *children) {
     Status status = ST_OK;
     for (size_t i = 1; i < children->n && status == ST_OK; i++) {
         if (strcmp(sorted[i].key, sorted[i - 1].key) != 0) continue;
-        status = status_fail(ST_CONFIG, "cannot parse '%s': line %d: key '%s' stands already on line %d", reader->where, sorted[i].line,
-                             sorted[i].key, sorted[i - 1].line);
+        status = status_fail(ST_CONFIG, "cannot parse '%s': line %d: key '%s' is already on line %d", reader->where, sorted[i].line, sorted[i].key,
+                             sorted[i - 1].line);
     }
     free(sorted);
     return status;

@@ -405,7 +405,7 @@ static Status read_file(Recipe *recipe, const char *path, const Str *text) {
     static const char advice[] = "a recipe is a YAML file; `tune recipes ls` names some to start from";
     Status status = text ? yaml_read_text(str_text(text), text->len, path, recipe->arena, &root) : yaml_read_file(path, recipe->arena, &root);
     if (status != ST_OK) return status_hint_text()[0] ? status : status_hint(status, advice);
-    if (root->kind != YAML_MAP) return status_hint(status_fail(ST_CONFIG, "cannot read recipe '%s': it holds no keys", path), advice);
+    if (root->kind != YAML_MAP) return status_hint(status_fail(ST_CONFIG, "cannot read recipe '%s': it has no keys", path), advice);
     for (size_t i = 0; i < root->n; i++) TRY(read_top(recipe, root->keys[i], root->items[i], &(Source){path, root->key_lines[i]}));
     return ST_OK;
 }
@@ -553,19 +553,19 @@ static Status check_together(const Recipe *recipe) {
     if ((recipe->data_eval || recipe->eval_data) && recipe->data_eval_split > 0)
         return status_hint(status_fail(ST_CONFIG, "evaluation rows and 'data.eval_split' are both given"), "keep one");
     if (recipe->train_loss == TRAIN_LOSS_DFT && recipe->train_label_smoothing > 0)
-        return status_hint(status_fail(ST_CONFIG, "'train.loss' dft takes no 'train.label_smoothing'"),
+        return status_hint(status_fail(ST_CONFIG, "'train.loss: dft' does not work with 'train.label_smoothing'"),
                            "leave one of them out; train.loss: nll takes it");
     if (recipe->has_lora && recipe->lora_alpha == 0)
         return status_hint(status_fail(ST_CONFIG, "'lora.alpha' is 0: the adapter would have no effect and learn nothing"),
                            "twice the rank is usual");
     if (recipe->has_lora && recipe->lora_lr_ratio == 0)
-        return status_hint(status_fail(ST_CONFIG, "'lora.lr_ratio' is 0: B would stay where it is, and a new adapter learn nothing"),
+        return status_hint(status_fail(ST_CONFIG, "'lora.lr_ratio' is 0: B would not change, and a new adapter would learn nothing"),
                            "1 trains A and B alike, 16 is usual for LoRA+");
     if (recipe->train_betas.n != 2 || recipe->train_betas.items[0] >= 1 || recipe->train_betas.items[1] >= 1) return refuse_betas(recipe);
     if (recipe->train_early_stopping > 0 && !recipe->data_eval && !recipe->eval_data && recipe->data_eval_split <= 0)
         return status_hint(status_fail(ST_CONFIG, "'train.early_stopping' needs evaluation rows"), "give 'data.eval' or 'data.eval_split'");
     if (recipe->train_early_stopping > 0 && recipe->train_eval_every == 0)
-        return status_hint(status_fail(ST_CONFIG, "'train.early_stopping' needs evaluations on the way"), "give 'train.eval_every'");
+        return status_hint(status_fail(ST_CONFIG, "'train.early_stopping' needs evaluations during training"), "give 'train.eval_every'");
     return ST_OK;
 }
 

@@ -104,7 +104,7 @@ static Status fail_one(const char *section, const char *name, const char *value,
     const char *meant = key_suggest(section, name);
     status_fail(ST_CONFIG, "unknown key '%s%s%s' %s", section, section[0] ? "." : "", name, where);
     if (is_dotted(section, name))
-        return status_hint(ST_CONFIG, "in a file '%s' stands below '%.*s:'; with a dot it is written on the command line", strchr(name, '.') + 1,
+        return status_hint(ST_CONFIG, "in a file, write '%s' below '%.*s:'; the form with a dot is for the command line", strchr(name, '.') + 1,
                            (int)strcspn(name, "."), name);
     return meant ? hint_at(meant, value) : status_hint(ST_CONFIG, "--help of the command lists the keys");
 }
@@ -132,10 +132,11 @@ Status unknown_fail(const UnknownKeys *unknown, const char *file) {
     status_fail(ST_CONFIG, "%zu unknown keys%s: %s%s", unknown->n, in, str_text(&unknown->list), more);
     const char *tool = likely_tool(unknown);
     if (tool)
-        return status_hint(ST_CONFIG,
-                           "it looks like a file of %s; recipes have other names, those that are known above, and `tune recipes ls` names some to "
-                           "start from",
-                           tool);
+        return status_hint(
+            ST_CONFIG,
+            "it looks like a file of %s; recipes use other names, suggested above where they are known; `tune recipes ls` lists recipes "
+            "to start from",
+            tool);
     return status_hint(ST_CONFIG, "--help of the command lists the keys");
 }
 

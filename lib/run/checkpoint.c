@@ -286,7 +286,7 @@ static Status fill_item(const Safetensors *set, const CheckpointItem *item, cons
     bool same = stored->known && stored->dtype == tensor->dtype && stored->n_dims == tensor->n_dims && stored->bytes == tensor_bytes(tensor);
     for (int d = 0; same && d < tensor->n_dims; d++) same = stored->shape[d] == tensor->shape[d];
     char wanted[96];
-    if (!same) return status_fail(ST_INPUT, "tensor '%s' in '%s' has another form, expected %s", item->name, path, tensor_describe(tensor, wanted));
+    if (!same) return status_fail(ST_INPUT, "tensor '%s' in '%s' has another shape, expected %s", item->name, path, tensor_describe(tensor, wanted));
     memcpy(tensor->data, stored->data, stored->bytes);
     return ST_OK;
 }

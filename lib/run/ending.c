@@ -159,7 +159,7 @@ void ending_describe(const Ending *ending, Str *text) {
     switch (ending->end) {
     case END_INTERRUPTED: str_append(text, "interrupted"); break;
     case END_ERROR: str_append(text, "ended by an error"); break;
-    case END_KILLED: str_append(text, "ended without a word"); break;
+    case END_KILLED: str_append(text, "ended without a message"); break;
     default: str_append(text, ending->end == END_GOES_ON ? "still running" : ending->end == END_FINISHED ? "finished" : "not finished");
     }
     append_step(ending, text);
@@ -167,12 +167,12 @@ void ending_describe(const Ending *ending, Str *text) {
     if (ending->end == END_KILLED)
         str_append(
             text,
-            ": it was killed (kill -9, or the system was out of memory), it crashed, the machine went down, or the disk was too full to say more");
+            ": it was killed (kill -9, or the system was out of memory), it crashed, the machine went down, or the disk was too full to record the reason");
 }
 
 static void append_from(const Ending *ending, Str *text) {
     if (ending->answers)
-        str_append(text, "from what was answered");
+        str_append(text, "from the recorded answers");
     else if (ending->saved_step > 0)
         str_printf(text, "from the checkpoint of step %lld", (long long)ending->saved_step);
     else

@@ -57,7 +57,7 @@ static Status check_inputs_outside(const Run *run, const Recipe *recipe) {
     for (size_t i = 0; i < n_recipe_keys && status == ST_OK; i++) {
         const Key *key = &recipe_keys[i];
         if (may_be_inside(key) || !key_names_part_of(recipe, key, run->dir, &path)) continue;
-        status_fail(ST_CONFIG, "'%s' names '%s', which is part of the run in '%s': it cannot be replaced by this one", key->dotted, str_text(&path),
+        status_fail(ST_CONFIG, "'%s' names '%s', which is part of the run in '%s': this run cannot replace it", key->dotted, str_text(&path),
                     run->dir);
         status = status_hint(ST_CONFIG, "choose another output");
     }

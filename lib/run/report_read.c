@@ -96,7 +96,8 @@ static Status read_metrics(RunRecord *record) {
         json_decref(json);
     }
     size_t broken = record->numbers.broken_lines;
-    if (record->n_series == MAX_SERIES) found_broken(record, "metrics.jsonl has %d numbers a line or more: those behind are not drawn", MAX_SERIES);
+    if (record->n_series == MAX_SERIES)
+        found_broken(record, "metrics.jsonl has more than %d different numbers: only the first are drawn", MAX_SERIES);
     Status closed = lines_close(&lines);
     if (broken > 0)
         found_broken(record, "%zu %s of metrics.jsonl left out: no JSON object, or a step out of order", broken, broken == 1 ? "line" : "lines");
@@ -199,7 +200,7 @@ static void read_settings(RunRecord *record) {
     const char *path = file_in(record, "recipe.yaml");
     Yaml *root;
     if (yaml_read_file(path, record->arena, &root) != ST_OK || root->kind != YAML_MAP) {
-        found_broken(record, "settings are left out: %s", file_exists(path) ? "recipe.yaml is no recipe" : "recipe.yaml is missing");
+        found_broken(record, "settings are left out: %s", file_exists(path) ? "recipe.yaml is not a recipe" : "recipe.yaml is missing");
         return;
     }
     size_t n = root->n;
@@ -337,7 +338,7 @@ static Status check_is_run(const RunRecord *record) {
     if (!dir_exists(record->dir))
         return status_hint(status_fail(ST_INPUT, "no run directory '%s'", record->dir), "name the folder that a recipe calls output");
     if (file_exists(file_in(record, "recipe.yaml")) || file_exists(file_in(record, "metrics.jsonl"))) return ST_OK;
-    status_fail(ST_INPUT, "'%s' is no run directory: it has neither recipe.yaml nor metrics.jsonl", record->dir);
+    status_fail(ST_INPUT, "'%s' is not a run directory: it has neither recipe.yaml nor metrics.jsonl", record->dir);
     return status_hint(ST_INPUT, "name the folder that a recipe calls output");
 }
 

@@ -190,9 +190,9 @@ Status run_cut_metrics(Run *run, uint64_t bytes) {
     }
     if (bytes > (uint64_t)info.st_size) return warn_of_short_metrics(run, (uint64_t)info.st_size, bytes);
     if (whole_lines_end(run->metrics_path, bytes) != bytes)
-        return status_hint(status_fail(ST_INPUT, "cannot resume '%s': it is not what it was at the checkpoint of step %lld", run->metrics_path,
-                                       (long long)run->step),
-                           "bring the old file back, or choose another output");
+        return status_hint(
+            status_fail(ST_INPUT, "cannot resume '%s': it changed after the checkpoint of step %lld", run->metrics_path, (long long)run->step),
+            "bring the old file back, or choose another output");
     return file_truncate(run->metrics_path, bytes);
 }
 
@@ -203,8 +203,8 @@ static Status take_up(Run *run) {
     if (run->step >= 0) TRY(checkpoint_verify(run->checkpoints_path, run->step, &manifest));
     if (manifest.recipe != 0 && manifest.recipe != run->recipe && !lengthen_knows(run, manifest.recipe))
         return status_hint(
-            status_fail(ST_CONFIG, "cannot resume '%s': the checkpoint of step %lld is of another recipe", run->dir, (long long)run->step),
-            "take it away, or choose another output");
+            status_fail(ST_CONFIG, "cannot resume '%s': the checkpoint of step %lld belongs to another recipe", run->dir, (long long)run->step),
+            "move it away, or choose another output");
     TRY(clean_checkpoints(run));
     TRY(clean_files(run));
     TRY(run_cut_metrics(run, manifest.metrics_bytes));
@@ -259,7 +259,7 @@ static Status run_new(const Recipe *recipe, Run **result) {
 /* --resume without a run is allowed, so that scripts can always pass it. It may be a mistake, so it is a warning. */
 static void warn_of_nothing(const Run *run) {
     log_message(LOG_WARNING, "--resume: output '%s' %s, so a new run begins; check 'output' if there should be one", run->dir,
-                dir_exists(run->dir) ? "holds no run to go on with" : "does not exist");
+                dir_exists(run->dir) ? "contains no run to resume" : "does not exist");
 }
 
 Status run_check(const Recipe *recipe, RunMode take, bool *finished) {
@@ -419,7 +419,7 @@ Status run_check_inputs(const Run *run, const TaskInput inputs[TASK_MAX_INPUTS],
     for (int i = 0; i < TASK_MAX_INPUTS; i++) {
         const char *text = inputs[i].key ? json_string_value(json_object_get(json, inputs[i].key)) : NULL;
         if (!inputs[i].key || (text && strtoull(text, NULL, 16) == inputs[i].fingerprint)) continue;
-        status_fail(ST_CONFIG, "cannot resume '%s': what '%s' names is not what it was at the checkpoint of step %lld", run->dir, inputs[i].key,
+        status_fail(ST_CONFIG, "cannot resume '%s': the input named by '%s' changed after the checkpoint of step %lld", run->dir, inputs[i].key,
                     (long long)run->step);
         return status_hint(ST_CONFIG, "bring the old files back, or choose another output");
     }

@@ -54,8 +54,8 @@ typedef struct Manifest {
 Status checkpoint_verify(const char *dir, int64_t step, Manifest *manifest);
 /* Syncs a file and returns its size in bytes, 0 when it is missing. */
 Status file_sync_size(const char *path, uint64_t *size);
-/* Truncates metrics.jsonl to its first `bytes` bytes. Warns when the file is missing or shorter; its complete lines then stay. ST_INPUT when no line ends
- * there: then it is another file. */
+/* Truncates metrics.jsonl to its first `bytes` bytes. Warns when the file is missing or shorter; its complete lines then stay. ST_INPUT when no line
+ * ends there: then it is another file. */
 Status run_cut_metrics(Run *run, uint64_t bytes);
 /* Handles the failure `status` of a run, which it returns: calls save(context) to keep what can be resumed. *saved_step: the newest checkpoint's,
  * -1 = none. The hint and log.txt report it. */

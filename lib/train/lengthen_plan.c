@@ -44,16 +44,16 @@ static Status check_length(Lengthening *longer, const Recipe *recipe) {
     const RunLength *was = &longer->was, *is = &longer->is;
     longer->idle = longer->finished && is->steps >= was->steps && is->steps <= longer->done;
     if (is->steps >= longer->done || is->steps >= was->steps) return ST_OK;
-    status_fail(ST_CONFIG, "cannot resume '%s': it has done %lld step%s, and is to have %lld", recipe->output, (long long)longer->done,
+    status_fail(ST_CONFIG, "cannot resume '%s': it has done %lld step%s, more than the %lld asked for", recipe->output, (long long)longer->done,
                 plural(longer->done), (long long)is->steps);
-    return status_hint(ST_CONFIG, "a run gets no shorter than it is: name more steps, choose another output, or begin anew with --force");
+    return status_hint(ST_CONFIG, "a run cannot become shorter: ask for more steps, choose another output, or begin anew with --force");
 }
 
 static Status check_checkpoint(const Lengthening *longer, const Recipe *recipe, int64_t newest) {
     if (!longer->finished || longer->idle || newest >= 0) return ST_OK;
-    status_fail(ST_INPUT, "cannot make the run in '%s' longer: it has no checkpoint in '%s/checkpoints', from which it would go on", recipe->output,
+    status_fail(ST_INPUT, "cannot make the run in '%s' longer: it has no checkpoint in '%s/checkpoints' to continue from", recipe->output,
                 recipe->output);
-    return status_hint(ST_INPUT, "train.save_last: true keeps that of the end; begin anew with --force%s",
+    return status_hint(ST_INPUT, "train.save_last: true saves one at the end; begin anew with --force%s",
                        recipe->has_lora ? ", or train the adapter further in another output: model.adapter" : "");
 }
 
@@ -70,9 +70,9 @@ static void say_schedule(Lengthening *longer, const Recipe *recipe, const Schedu
     bool share = recipe->train_warmup_steps > 0 && recipe->train_warmup_steps < 1;
     str_printf(
         &longer->differs,
-        "the learning rate of 'train.lr_scheduler: %s'%s over %lld step%s is not that over %lld: in step %lld it was %.3g and would have been %.3g",
-        recipe->train_lr_scheduler, share ? " with a warmup that is a share of all steps" : "", (long long)was->total_steps, plural(was->total_steps),
-        (long long)is->total_steps, (long long)k + 1, recipe->train_learning_rate * schedule_factor(was, k),
+        "the learning rate of 'train.lr_scheduler: %s'%s over %lld step%s differs from that over %lld: in step %lld it was %.3g and would have been %.3g",
+        recipe->train_lr_scheduler, share ? " with a warmup that is a fraction of all steps" : "", (long long)was->total_steps,
+        plural(was->total_steps), (long long)is->total_steps, (long long)k + 1, recipe->train_learning_rate * schedule_factor(was, k),
         recipe->train_learning_rate * schedule_factor(is, k));
 }
 

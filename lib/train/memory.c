@@ -109,9 +109,9 @@ static Status too_little(const TrainerConfig *config, const TrainMemory *memory)
     const Recipe *recipe = config->recipe;
     bool cut = config->task.split != NULL;
     char least[32];
-    status_fail(ST_RESOURCE, "'train.max_memory: %s' is too little: with layers computed again%s training needs %s", recipe->train_max_memory,
+    status_fail(ST_RESOURCE, "'train.max_memory: %s' is too small: even with recomputed layers%s training needs %s", recipe->train_max_memory,
                 cut ? " and batches in the smallest parts" : "", format_bytes((double)memory->total, least));
-    return status_hint(ST_RESOURCE, "give it as much, or %s%s", cut ? "shorten the longest rows (data.max_length)" : "take smaller batches",
+    return status_hint(ST_RESOURCE, "raise it to that, or %s%s", cut ? "shorten the longest rows (data.max_length)" : "take smaller batches",
                        recipe->has_lora ? "" : ", or train a LoRA adapter");
 }
 

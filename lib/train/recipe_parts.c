@@ -42,14 +42,15 @@ Status recipe_lora(const Recipe *recipe, LoraConfig *config) {
     for (size_t i = 0; i < config->n_targets; i++) {
         if (strpbrk(config->targets[i], "\\*+?()[]{}|^$")) { /* no module name has these characters: it is a pattern for full paths, as in PEFT */
             if (config->n_targets > 1)
-                return status_hint(status_fail(ST_CONFIG, "the pattern '%s' in 'lora.target_modules' stands alone", config->targets[i]),
-                                   "(q_proj|v_proj) in a pattern means one or the other");
+                return status_hint(
+                    status_fail(ST_CONFIG, "the pattern '%s' in 'lora.target_modules' cannot be combined with other entries", config->targets[i]),
+                    "(q_proj|v_proj) in a pattern means one or the other");
             config->target_regex = config->targets[i];
             config->n_targets = 0;
             break;
         }
         if (strcmp(config->targets[i], "all-linear") != 0) continue;
-        if (config->n_targets > 1) return status_fail(ST_CONFIG, "'all-linear' in 'lora.target_modules' stands alone");
+        if (config->n_targets > 1) return status_fail(ST_CONFIG, "'all-linear' in 'lora.target_modules' cannot be combined with other entries");
         config->n_targets = 0;
     }
     return fill_rank_pattern(recipe, config);

@@ -23,7 +23,7 @@ ScheduleConfig recipe_schedule_over(const Recipe *recipe, int64_t total_steps);
 DType recipe_compute(const Recipe *recipe);               /* auto: bf16 only if the processor multiplies bf16 natively */
 Checkpointing recipe_checkpointing(const Recipe *recipe); /* train.checkpointing */
 DType compute_from_text(const char *text);                /* auto | f32 | bf16, as options of commands list them; the text must be valid */
-/* recipe_unread for each key that the chosen optimizer or schedule does not read and others do, by the lists of optimizers.def and schedules.def;
+/* recipe_unread for each key that the chosen optimiser or schedule does not read and others do, by the lists of optimizers.def and schedules.def;
  * and for train.save_dtype with a lora section. */
 Status recipe_check_choices(const Recipe *recipe);
 
@@ -39,7 +39,7 @@ typedef struct LossSums {
 typedef struct Task {
     void *context;
     TaskInput inputs[TASK_MAX_INPUTS]; /* key NULL = unused. A run whose inputs changed cannot be resumed: ST_CONFIG */
-    int64_t total_steps;               /* optimizer steps of the entire run */
+    int64_t total_steps;               /* optimiser steps of the entire run */
     /* The epoch after `steps` steps, e.g. 1.5. */
     double (*epoch)(void *context, int64_t steps);
     /* Begins `step` (from 0): returns its number of accumulation steps and the divisor of its loss, which is the total weight of its trained
@@ -109,7 +109,7 @@ typedef struct TrainMemory {
  * measured, so runs may differ when it is near the edge of a step and a choice just fits; with more than 8 threads, when generation has a table
  * per thread; and on another machine or build. The last choice is compared with what this run really needs. */
 Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMemory *memory);
-/* Called before a model of `n_weights` numbers is loaded for full training: ST_RESOURCE when weights, gradients and the optimizer's state exceed
+/* Called before a model of `n_weights` numbers is loaded for full training: ST_RESOURCE when weights, gradients and the optimiser's state exceed
  * the machine's free memory. */
 Status trainer_check_weights(const Recipe *recipe, int64_t n_weights);
 /* ST_RESOURCE, with a hint what to change, when `memory` exceeds the machine's free memory. */

@@ -88,7 +88,7 @@ static Status open_model(const Recipe *recipe, bool scores, Model **model) {
         return status_hint(status_fail(ST_CONFIG, "'model.adapter' needs a 'lora' section"), "merge the adapter first to train every weight");
     Status status = trained_model_load(recipe, scores, model);
     if (status == ST_OK && (*model)->config.dropout > 0)
-        log_message(LOG_WARNING, "'%s' asks for a dropout of %g while it is trained, which is not applied%s", recipe->model_path,
+        log_message(LOG_WARNING, "'%s' is configured with a dropout of %g for training, which is not applied%s", recipe->model_path,
                     (*model)->config.dropout, recipe->has_lora ? "; lora.dropout is" : "");
     if (status == ST_OK || !*model) return status;
     model_free(*model);
@@ -116,7 +116,7 @@ static void warn_coarse(const RoundingLoss *loss, DType dtype) {
     if (rounding_lost(loss) > ROUNDING_TOO_COARSE)
         log_message(
             LOG_WARNING,
-            "%s is too coarse for what was learned: rounding takes %.0f %% of what training changed, and %.0f %% of the weights that it moved stay where they were; train.save_dtype: f32 keeps it",
+            "%s is too coarse for this result: rounding removes %.0f %% of the change that training made, and %.0f %% of the changed weights return to their old value; train.save_dtype: f32 keeps the change",
             dtype_name(dtype), fmin(100, 100 * rounding_lost(loss)), 100 * rounding_unmoved(loss));
 }
 

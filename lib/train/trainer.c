@@ -32,7 +32,7 @@ typedef struct Trainer {
     Tensor **best; /* copies of the trained tensors, in list order; NULL without early stopping */
     State state;
     int64_t saved_step; /* of the newest checkpoint; -1 = none */
-    bool torn;          /* weights and optimizer state are in the middle of a step and must not be saved */
+    bool torn;          /* weights and optimiser state are in the middle of a step and must not be saved */
     double began;       /* clock at the start of this process's training */
     int64_t began_step;
     double seconds_before; /* of earlier processes of this run */
@@ -199,7 +199,7 @@ static Status not_finite(const Trainer *trainer, const char *what, int64_t micro
     return status_hint(ST_NUMERIC, "lower train.learning_rate, add train.warmup_steps, or look at these rows");
 }
 
-/* ---- one optimizer step ---- */
+/* ---- one optimiser step ---- */
 
 typedef struct StepResult {
     LossSums sums;

@@ -551,7 +551,7 @@ TEST(a_base_may_be_cut_meanwhile) {
         } else {
             assert_true(tensor_get(model->embed, tensor_count(model->embed) - 1) == 0);
             check_status(adapter_save(model, out, "base"), ST_INPUT);
-            check_text("model.safetensors' was cut by another program");
+            check_text("model.safetensors' was truncated by another program");
             assert_false(dir_exists(out));
             assert_true(file_ignore_truncation(mapping));
             check_ok(adapter_save(model, out, "base"));

@@ -267,7 +267,7 @@ TEST(broken_files_are_left_out) {
 TEST(what_is_no_run) {
     const char *empty = run_dir_of("empty"), *missing = temp_file(test_folder, "missing"), *page = temp_file(test_folder, "never.html");
     check_status(report_write(&empty, 1, page, NULL, NULL), ST_INPUT);
-    check_text("is no run directory");
+    check_text("is not a run directory");
     check_status(report_write(&missing, 1, page, NULL, NULL), ST_INPUT);
     check_text("no run directory");
     assert_false(file_exists(page));
