@@ -59,12 +59,11 @@ Status stream_fault(const ByteStream *stream, const char *place);
 void stream_close(ByteStream *stream);
 
 /* Lines of a text file, packed or not, of up to 1 GiB each, without '\n' and a '\r' before it. */
-/* number: of the line returned last, from 1 */
 typedef struct Lines {
     ByteStream *stream;
     char *path;
     Str buffer;
-    size_t start, number;
+    size_t start, number; /* number: of the line returned last, from 1 */
     bool ended;
     Status status;
 } Lines;
@@ -80,10 +79,10 @@ typedef struct FileWriter {
     uint8_t *buffer;
     size_t used;
     uint64_t written;
-    uint32_t crc;
+    uint32_t crc; /* zlib's crc32 of all bytes */
     int error;
     Status status;
-} FileWriter; /* crc: zlib's crc32 of all bytes */
+} FileWriter;
 Status writer_open(FileWriter *writer, const char *path);
 /* For results, of which a later one would replace the other: ST_CONFIG, and the writer is abandoned, when another process is writing the same file. */
 Status writer_alone(FileWriter *writer);
@@ -108,9 +107,9 @@ Status dir_remove(const char *path);                 /* with its contents; missi
 Status dir_rename(const char *from, const char *to); /* and syncs the parent */
 Status dir_sync(const char *path);
 Status dir_sync_above(const char *path); /* syncs the folder that contains `path`, so that its name is on disk */
-/* Renames a file or folder to the first free name of PATH.1, PATH.2, ..., durably and without replacing anything; appends the new name to *kept. The
- * target of a link is renamed, not the link, and an empty folder takes its place. ST_CONFIG when it is this program's working folder; otherwise the
- * system's error. */
+/* Renames a file or folder to the first free name of PATH.1, PATH.2, ..., durably and without replacing anything; appends the new name to *kept.
+ * The target of a link is renamed, not the link, and an empty folder takes its place so that the link stays valid. ST_CONFIG when it is this
+ * program's working folder; otherwise the system's error. */
 Status path_backup(const char *path, Str *kept);
 bool path_inside(const char *path, const char *dir); /* by whatever names; a folder is inside itself; false where one is not there */
 Status dir_sync_tree(const char *path); /* every file and folder below it, and the folder itself: what a power cut leaves is what is there now */

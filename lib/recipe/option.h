@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options of what a recipe names, a filter, a reward or a teacher: a table of what each takes, and the reading of a value.
+/* Options of the filters, rewards and teachers in a recipe: a table of the options of each, and functions that read their values.
  *
  *     enum { MAX };
  *     static const OptionSpec options[] = {[MAX] = {"max", OPTION_WHOLE, .value = 150, .low = 1, .high = 1e9, .help = "most words"}, {0}};
  *     OptionValue values[OPTIONS_MOST];
- *     TRY(options_read(&owner, options, map, arena, values));                   // the defaults, then what the map has; or one by one:
+ *     TRY(options_read(&owner, options, map, arena, values));                   // the defaults, then the values in the map; or one by one:
  *     options_init(options, values);
  *     TRY(option_read(&owner, &options[MAX], node, arena, &values[MAX]));
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The recipe: what a user asks for, read from YAML and key=value texts against the one table of keys, config.def. --help, the key check, the
+/* The recipe: the user's settings, read from YAML and key=value texts by the table of keys, config.def. --help, the key check, the
  * schema and the resolved recipe are made from that table.
  *
  *     Recipe *recipe;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run that is resumed with another length (train.max_steps, train.epochs, rl.total_steps). It goes on from the newest checkpoint to which a run of
- * that length would have done the same, else from the newest one, and says what differs then. extended.json keeps what was done.
+/* Runs that are resumed with another length (train.max_steps, train.epochs, rl.total_steps). Such a run continues from the newest checkpoint that a
+ * run of the new length would also have; if there is none, it continues from the newest one and reports the difference. extended.json records it.
  *
  *     TRY(lengthen_read(&longer, recipe));              // longer.before: the recipe so far, NULL where the length is the same
  *     TRY(lengthen_plan(&longer, recipe, kind, context)); // after kind->open: lib/train/lengthen_plan.h

@@ -93,10 +93,10 @@ typedef struct TrainMemory {
     size_t rollout;              /* sampling: key/value cache, activations of a step, logits; 0 without sampling */
     size_t experience;           /* environments and their transitions; 0 without environments */
     size_t baseline;             /* the process without all that: code, tokenizer, rows; measured, plus an allowance for code that has not run yet */
-    Checkpointing checkpointing; /* part_tokens: accumulation steps run in parts of at most this many tokens; 0 = not split */
-    int64_t part_tokens;
-    size_t total;         /* the sum: the largest resident size to expect */
-    TapeBytes tape_bytes; /* the details of `activations` */
+    Checkpointing checkpointing; /* the choice that the sizes are for */
+    int64_t part_tokens;         /* accumulation steps run in parts of at most this many tokens; 0 = not split */
+    size_t total;                /* the sum: the largest resident size to expect */
+    TapeBytes tape_bytes;        /* the details of `activations` */
 } TrainMemory;
 /* Plans the memory of a run and reserves the tape's. With train.max_memory it sets the model's checkpointing and the task's split to the cheapest
  * choice below the limit, in this order: recompute a trained head's logits, norms and activations, split into parts, recompute entire layers,
