@@ -182,14 +182,14 @@ static void append_from(const Ending *ending, Str *text) {
 void ending_describe_next_action(const Ending *ending, Str *text) {
     if (!ending_is_failure(ending)) return;
     if (ending->next_action == NEXT_NEW_RUN) {
-        str_append(text, "--resume would fail the same way: the same numbers lead to the same step. Begin another run, in another output, with other "
+        str_append(text, "--resume would fail the same way: the same numbers lead to the same step. Begin another run in another output with other "
                          "settings, such as a lower train.learning_rate.");
     } else if (ending->next_action == NEXT_FIX) {
-        str_append(text, "--resume would fail the same way as long as that is so. Mend what the error names first: then --resume goes on ");
+        str_append(text, "--resume alone would fail the same way. Fix the cause that the error names first: then --resume continues ");
         append_from(ending, text);
-        str_append(text, ". Where the recipe or the rows have to change, begin another run, in another output.");
+        str_append(text, ". If the recipe or the rows must change, begin another run in another output.");
     } else {
-        str_append(text, ending->end == END_ERROR ? "When that is mended, this goes on " : "This goes on ");
+        str_append(text, ending->end == END_ERROR ? "Once the error is fixed, this continues " : "This continues ");
         append_from(ending, text);
         str_printf(text, ": %s", ending->resume ? ending->resume : "the same command with --resume");
     }

@@ -508,7 +508,7 @@ static void write_settings(const RunRecord *run, Str *html) {
     str_append(html, "<h2>Settings</h2>\n");
     if (defaults < run->n_settings) write_settings_table(run, false, html);
     if (defaults == 0) return;
-    str_printf(html, "<details><summary>%zu more, as they are by default</summary>", defaults);
+    str_printf(html, "<details><summary>%zu more with default values</summary>", defaults);
     write_settings_table(run, true, html);
     str_append(html, "</details>\n");
 }

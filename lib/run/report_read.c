@@ -318,7 +318,7 @@ static void collect_warnings(RunRecord *record) {
         str_clear(&text);
         str_printf(
             &text,
-            "the held-out loss rose again, from %.4f to %.4f: the model learns its rows by heart; fewer epochs or train.early_stopping keep the best",
+            "the held-out loss rose again, from %.4f to %.4f: the model memorises its rows; fewer epochs or train.early_stopping keep the best",
             numbers->best_eval_loss, numbers->eval_loss);
         add_warning(record, str_text(&text));
     }

@@ -52,7 +52,7 @@ static bool holds_model(const Run *run) {
 }
 
 static Status refuse_taken(const Run *run) {
-    status_fail(ST_CONFIG, "output '%s' holds a run already", run->dir);
+    status_fail(ST_CONFIG, "output '%s' already contains a run", run->dir);
     return status_hint(ST_CONFIG, "continue it with --resume, begin anew with --force, which keeps the old one as NAME.1, or choose another output");
 }
 
@@ -105,7 +105,7 @@ Status run_lock(const Run *run, bool make, int *fd) {
     close(*fd);
     *fd = -1;
     status_fail(ST_CONFIG, "another process is training in '%s'", run->dir);
-    return status_hint(ST_CONFIG, "wait for it, or stop it and go on with --resume; or choose another output");
+    return status_hint(ST_CONFIG, "wait for it, or stop it and continue with --resume; or choose another output");
 }
 
 /* Training does not stop when a log line cannot be written. */
@@ -138,7 +138,7 @@ static Status clean_checkpoints(Run *run) {
         int64_t step = checkpoint_step_of(names[i]);
         bool temporary = text_starts_with(names[i], ".tmp-");
         if (!temporary && step <= run->step) continue;
-        if (!temporary) run_warn(run, "checkpoint '%s' is damaged: it is not taken", names[i]);
+        if (!temporary) run_warn(run, "checkpoint '%s' is damaged: it is not used", names[i]);
         TRY(dir_remove(path_join(run->arena, run->checkpoints_path, names[i])));
     }
     return ST_OK;
@@ -358,11 +358,11 @@ static void append_way_on(const Run *run, NextAction next_action, int64_t saved_
     if (saved_step <= 0 && next_action == NEXT_RESUME)
         str_printf(hint, "nothing was saved before this; --resume begins anew in '%s'", run->dir);
     else if (saved_step <= 0)
-        str_printf(hint, "nothing was saved before this; with that mended, --resume begins anew in '%s'", run->dir);
+        str_printf(hint, "nothing was saved before this; once the error is fixed, --resume starts again in '%s'", run->dir);
     else if (next_action == NEXT_RESUME)
         str_printf(hint, "a checkpoint of step %lld is saved in '%s': continue with %s", (long long)saved_step, run->dir, again);
     else
-        str_printf(hint, "a checkpoint of step %lld is saved in '%s': --resume alone would fail the same way, with that mended it goes on",
+        str_printf(hint, "a checkpoint of step %lld is saved in '%s': --resume alone would fail the same way; once the error is fixed, it continues",
                    (long long)saved_step, run->dir);
 }
 

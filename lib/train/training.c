@@ -30,7 +30,7 @@ static void warn_of_rate(const Recipe *recipe) {
     log_message(
         LOG_WARNING,
         "train.learning_rate %g is high where every weight is trained, as without a 'lora' section: 1e-5 to 5e-5 is usual there; was an adapter "
-        "meant? lora.rank=16 lora.alpha=32 makes one, lora=null says that every weight is meant",
+        "meant? lora.rank=16 lora.alpha=32 makes one, lora=null confirms that every weight is meant",
         recipe->train_learning_rate);
 }
 

@@ -320,7 +320,7 @@ TEST(taken_directories_are_refused) {
     check_ok(run_metric(run, "{\"step\":3}"));
     run_close(run);
     check_status(run_open(recipe, false, &run), ST_CONFIG);
-    check_text("holds a run already");
+    check_text("already contains a run");
     check_contains(status_hint_text(), "--resume");
     check_status(run_check(recipe, false, &finished), ST_CONFIG);
     recipe->seed = 43;
