@@ -29,8 +29,8 @@ typedef struct HttpOptions {
     size_t retries;
     double timeout;    /* seconds for one try */
     double per_second; /* requests started in a second; 0 = no limit */
-    double
-        first_pause; /* seconds before the first retry, doubled for each further one up to 30; a server's Retry-After (at most 600 s) has priority */
+    /* Seconds before the first retry, doubled for each further one up to 30; a server's Retry-After (at most 600 s) has priority. */
+    double first_pause;
     /* Called once for each complete reply, in any order, with its status code: 408 for no answer in time, 500 for a broken connection. A failure that
      * it returns ends the call. NULL = none. */
     Status (*on_reply)(void *context, size_t i, long code);

@@ -316,7 +316,7 @@ static bool write_file(pid_t pid, const char *name, const char *text, size_t n) 
     return good;
 }
 
-/* Maps every user to itself, which only root may do, and which is useful only where another user can be become. */
+/* Maps every user to itself, which only root may do, and which is useful only where there is another user to become. */
 static bool map_all(pid_t pid, const char *name, const char *ours, bool write_it) {
     unsigned long inside, outside, count;
     bool known = false;
