@@ -282,7 +282,7 @@ static void release_names(Building *b) {
     str_release(&b->lock);
 }
 
-/* The folder above is made where it is missing. */
+/* The parent folder is created if it is missing. */
 static Status lock_building(const char *dir, const Building *b, int *lock) {
     if (b->above.len) TRY(dir_make(str_text(&b->above)));
     return take_lock(dir, str_text(&b->lock), lock);

@@ -84,7 +84,8 @@ typedef struct FileWriter {
     Status status;
 } FileWriter;
 Status writer_open(FileWriter *writer, const char *path);
-/* For results, of which a later one would replace the other: ST_CONFIG, and the writer is abandoned, when another process is writing the same file. */
+/* For results, where the later one would replace the other: ST_CONFIG, and the writer is abandoned, when another process is writing the same
+ * file. */
 Status writer_alone(FileWriter *writer);
 void writer_write(FileWriter *writer, const void *bytes, size_t size); /* a failure is kept and returned by writer_commit */
 void writer_printf(FileWriter *writer, const char *format, ...) PRINTF_LIKE(2, 3);

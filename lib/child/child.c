@@ -245,7 +245,7 @@ void child_begin(Child *child, const char *text, size_t len, size_t n_lines, dou
     child->busy = true;
 }
 
-/* What all of them have said and nobody has taken yet is too much: *which is the one that said most. */
+/* Whether the unread output of all of them exceeds the limit; *which: the one with the most. */
 static bool said_too_much(Child *const *children, size_t n, size_t *which) {
     size_t all = 0, most = 0, at = n;
     for (size_t i = 0; i < n; i++) {

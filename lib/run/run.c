@@ -157,7 +157,7 @@ static Status clean_files(Run *run) {
     return ST_OK;
 }
 
-/* Where the last whole line of the file's first `size` bytes ends. */
+/* The end of the last complete line among the file's first `size` bytes. */
 static uint64_t whole_lines_end(const char *path, uint64_t size) {
     char piece[4096];
     int fd = UNTIL_DONE(open(path, O_RDONLY | O_CLOEXEC));
@@ -173,7 +173,7 @@ static uint64_t whole_lines_end(const char *path, uint64_t size) {
     return size;
 }
 
-/* The checkpoint is good without the lines that a power cut, a copy or somebody took. */
+/* The checkpoint is valid without the lines that are missing, whether by a power cut, a copy or an edit. */
 static Status warn_of_short_metrics(Run *run, uint64_t size, uint64_t bytes) {
     uint64_t whole = whole_lines_end(run->metrics_path, size);
     run_warn(run, "'%s' is shorter than at the checkpoint of step %lld: its last %llu bytes up to there are lost", run->metrics_path,
