@@ -210,7 +210,8 @@ Status path_backup(const char *path, Str *kept) {
 /* Repairs what a killed process left: a half-built folder is deleted; an old folder that was moved away and not replaced is moved back. */
 static Status clear_up(const char *made, const char *dir, const char *old) {
     struct stat info;
-    if (file_stat(dir, &info) != 0 && file_lstat(dir, &info) == 0) return status_fail(ST_INPUT, "cannot write '%s': a link that leads nowhere", dir);
+    if (file_stat(dir, &info) != 0 && file_lstat(dir, &info) == 0)
+        return status_fail(ST_INPUT, "cannot write '%s': the target of the link is missing", dir);
     TRY(dir_remove(made));
     if (dir_exists(old) && !dir_exists(dir)) return dir_rename(old, dir);
     return dir_remove(old);

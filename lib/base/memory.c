@@ -59,7 +59,7 @@ Status memory_check(Status status) {
     int error = atomic_load(&unanswered);
     if (status == ST_RESOURCE || memory_error() == 0) return status;
     if (bytes == 0) return no_answer(error < 0 ? EIO : error);
-    status_fail(ST_RESOURCE, "out of memory: %s more cannot be had", format_bytes((double)bytes, words));
+    status_fail(ST_RESOURCE, "out of memory: %s more cannot be allocated", format_bytes((double)bytes, words));
     return status_hint(ST_RESOURCE, "free some memory, or use smaller batches, shorter rows or a smaller model");
 }
 
