@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bound on answers that are held together. */
+/* The limit on answers that are in memory at one time. */
 #include "lib/base/answers.h"
 #include "lib/base/str.h"
 
 #include <stdatomic.h>
 
-static atomic_size_t set; /* 0: as usual */
+static atomic_size_t set; /* 0: the default */
 
 size_t answers_most(void) {
     size_t bytes = atomic_load(&set);

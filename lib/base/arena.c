@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lifetimes of memory. An arena is a short chain of blocks, each as large as all before it; a reset keeps them, so that from the second round on the
- * same pages are used again and the kernel is not asked for anything: clearing a new gigabyte takes a tenth of a second. */
+/* Arenas. An arena is a short chain of blocks, each as large as all before it. A reset keeps the blocks, so that later rounds use the same pages and
+ * do not ask the kernel: clearing a new gigabyte takes a tenth of a second. */
 #include "lib/base/arena.h"
 #include "lib/base/str.h"
 
@@ -20,7 +20,7 @@
 #define ARENA_ASAN 1
 #endif
 #ifdef ARENA_ASAN
-/* Bytes that nobody asked for, and those forgotten by a reset, are closed to the address sanitizer. */
+/* Bytes that are not allocated, and those freed by a reset, are poisoned for the address sanitizer. */
 #include <sanitizer/asan_interface.h>
 #define BYTES_CLOSE(bytes, size) ASAN_POISON_MEMORY_REGION(bytes, size)
 #define BYTES_OPEN(bytes, size) ASAN_UNPOISON_MEMORY_REGION(bytes, size)
@@ -31,8 +31,8 @@
 
 #define ALIGNMENT ((size_t)64)
 #define FIRST_BLOCK ((size_t)32 << 10)
-#define SMALL_PAGE ((size_t)4 << 10) /* of blocks from malloc; those from the size of a huge one on are mapped */
-#define MAX_SPARE ((size_t)1 << 30)  /* a new block is not larger than the need by more than this */
+#define SMALL_PAGE ((size_t)4 << 10) /* of blocks from malloc; blocks of at least a huge page are mapped */
+#define MAX_SPARE ((size_t)1 << 30)  /* a new block exceeds the need by at most this */
 
 typedef struct Block Block;
 struct Block {
@@ -61,7 +61,7 @@ void *pages_map(size_t size) {
     if (head > 0) munmap(raw, head);
     if (head < HUGE_PAGE) munmap(raw + head + size, HUGE_PAGE - head);
 #ifdef MADV_HUGEPAGE
-    madvise(raw + head, size, MADV_HUGEPAGE); /* advice: refused on kernels without huge pages, which is fine */
+    madvise(raw + head, size, MADV_HUGEPAGE); /* advice: kernels without huge pages refuse it, which is fine */
 #endif
     return raw + head;
 }
@@ -95,7 +95,7 @@ static void block_free(Block *block) {
     free(block);
 }
 
-/* Room for `need` bytes in a block of its own kind: whole huge pages from 2 MiB on. False when it overflows. */
+/* The capacity of a block for `need` bytes: whole huge pages from 2 MiB on. False when it overflows. */
 static bool capacity_round(size_t need, size_t *capacity) {
     size_t unit = need >= HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
     if (!size_add(need, unit - 1, capacity)) return false;
@@ -103,7 +103,7 @@ static bool capacity_round(size_t need, size_t *capacity) {
     return *capacity <= SIZE_MAX - HUGE_PAGE;
 }
 
-/* Behind the last one, as the current one. */
+/* Adds the block at the end and makes it current. */
 static void block_append(Arena *arena, Block *block) {
     arena->held += block->capacity;
     if (arena->current) {
@@ -201,13 +201,13 @@ static void *arena_full(const Arena *arena, size_t size) {
         status_fail(ST_RESOURCE, "out of memory: %s more do not fit, %s of the allowed %s are in use", wanted, used,
                     format_bytes((double)arena->limit, limit));
     } else {
-        status_fail(ST_RESOURCE, "out of memory: %s more cannot be had, %s are in use", wanted, used);
+        status_fail(ST_RESOURCE, "out of memory: %s more cannot be allocated, %s are in use", wanted, used);
     }
     status_hint(ST_RESOURCE, "use smaller batches, shorter rows or a smaller model, or free some memory");
     return NULL;
 }
 
-/* *is_zero: pages that the system has just given and nobody has written to. */
+/* *is_zero: the memory is fresh from the system, so nobody has written to it. */
 static uint8_t *arena_take(Arena *arena, size_t size, bool *is_zero) {
     size_t rounded = arena_rounded(size);
     if (rounded == SIZE_MAX || failure_is_due()) return arena_full(arena, size);
@@ -238,7 +238,8 @@ void *arena_alloc(Arena *arena, size_t size) {
     return bytes;
 }
 
-/* New pages are left alone: who writes to them first gets them, in his own part of the machine's memory, and threads do so side by side. */
+/* New pages are not cleared: the thread that first writes to one gets it in its own part of the machine's memory, and the threads do so in
+ * parallel. */
 void *arena_zero(Arena *arena, size_t size) {
     bool is_zero;
     void *bytes = arena_take(arena, size, &is_zero);

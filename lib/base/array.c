@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arrays that grow. The caller's pointer has a type of its own, so it is copied, never written as a void *. */
+/* Growing arrays. The caller's pointer has its own type, so it is copied with memcpy and never written as a void *. */
 #include "lib/base/file.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@ Status array_resize(void *array, size_t n, size_t size, const char *what) {
     void *old, *moved = NULL;
     size_t bytes;
     memcpy(&old, array, sizeof old);
-    if (size_mul(n, size, &bytes)) moved = realloc(old, MAX(bytes, (size_t)1)); /* of no bytes realloc makes what it likes */
+    if (size_mul(n, size, &bytes)) moved = realloc(old, MAX(bytes, (size_t)1)); /* realloc of 0 bytes is implementation-defined */
     if (!moved) return status_fail(ST_RESOURCE, "out of memory for %zu %s", n, what);
     memcpy(array, &moved, sizeof moved);
     return ST_OK;

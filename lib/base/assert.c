@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one file of the library that may print and abort: our own mistakes end here. */
+/* The one file of the library that may print and abort: bugs end here. */
 #include "lib/base/base.h"
 
 #include <stdio.h>

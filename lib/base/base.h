@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every file needs: how a failure is returned, and our own mistakes end the program. lib/base has one header for each noun: arena.h (memory),
+/* What every file needs: how a failure is returned, and how a bug ends the program. lib/base has one header for each noun: arena.h (memory),
  * str.h (text), file.h, json.h, yaml.h, rng.h (random numbers), child.h (programs), http.h, log.h (messages), system.h (clock, signals, the machine),
- * tally.h (mean and spread). It knows no tensors.
+ * tally.h (mean and spread). It does not depend on tensors.
  *
  *     static Status word_count(const char *path, size_t *count) {
  *         Lines lines;
@@ -33,7 +33,7 @@
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
-/* ---- status: a user's or a file's fault, or a full resource, travels as a return value ---- */
+/* ---- status: errors of users and files, and missing resources, are return values ---- */
 
 typedef enum Status {
 #define STATUS(name, exit_code, meaning) name,
@@ -51,34 +51,34 @@ Status status_prefix(Status code, const char *format, ...) PRINTF_LIKE(2, 3);
 /* For a failed system call: records "what: reason of error" and returns ST_RESOURCE (with a hint) for a full disk, quota, file size limit,
  * memory or descriptor shortage, else ST_INPUT. */
 Status status_errno(int error, const char *format, ...) PRINTF_LIKE(2, 3);
-/* The same where something was to be written: ST_RESOURCE always, as the fault lies with the disk and not with what was read. */
+/* The same for a failed write: always ST_RESOURCE, since the disk is at fault and not the input. */
 Status status_unwritable(int error, const char *format, ...) PRINTF_LIKE(2, 3);
-/* A failure and its words, to be said again: later, behind a clean-up that may fail as well, or in another thread. Zeroed: none. */
+/* A saved failure with its texts, to be restored later: after a clean-up that may fail as well, or in another thread. Zeroed: none. */
 typedef struct Failure {
     Status status;
     char text[4096], hint[1024];
 } Failure;
-void failure_save(Failure *failure, Status status); /* the words that stand in this thread */
-Status failure_restore(const Failure *failure);     /* its status, with its words in this thread; ST_OK says nothing */
-const char *status_text(void);                      /* the text recorded last in this thread; "" when none; valid until the next failure */
+void failure_save(Failure *failure, Status status); /* copies this thread's texts */
+Status failure_restore(const Failure *failure);     /* returns its status and sets this thread's texts; ST_OK sets nothing */
+const char *status_text(void);                      /* this thread's latest text; "" when none; valid until the next failure */
 const char *status_hint_text(void);                 /* the hint, or "" */
 int status_exit_code(Status code);
 const char *status_meaning(Status code);
 
-/* Forwards a failing status. */
+/* Returns a failing status from the calling function. */
 #define TRY(expr)                                     \
     do {                                              \
         Status try_status_ = (expr);                  \
         if (try_status_ != ST_OK) return try_status_; \
     } while (0)
-/* Forwards a failing status by way of `label`; the function keeps a `Status status` that starts as ST_OK. */
+/* Jumps to `label` on a failing status; the function has a `Status status`, initially ST_OK. */
 #define TRY_GOTO(expr, label)            \
     do {                                 \
         status = (expr);                 \
         if (status != ST_OK) goto label; \
     } while (0)
 
-/* Our own mistake: prints the sentence with both sides and aborts. Never for a user's fault. */
+/* For mistakes of the program itself: prints the condition and the values, then aborts. Never for a user's mistake. */
 #define ASSERT(condition, ...)                                                        \
     do {                                                                              \
         if (!(condition)) assert_failed(__FILE__, __LINE__, #condition, __VA_ARGS__); \

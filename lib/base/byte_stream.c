@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes of a file, unpacked on the way: gzip (RFC 1952, any number of members) and zstd (RFC 8878, any number of frames). Unlike zlib's gzread, what
- * follows the last member is looked at too: a file that was cut at a member's edge or had something else appended does not pass for a whole one. */
+/* Bytes of a file, unpacked while reading: gzip (RFC 1952, any number of members) and zstd (RFC 8878, any number of frames). Unlike zlib's gzread, it
+ * checks what follows the last member: a file that was cut between members, or that has other bytes appended, is an error. */
 #include "lib/base/file.h"
 #include "lib/base/system.h"
 
@@ -23,16 +23,16 @@ struct ByteStream {
     Packing packing;
     z_stream zlib;
     ZSTD_DCtx *zstd;
-    bool inside;      /* a member or frame has begun and not ended */
+    bool inside;      /* within a member or frame */
     bool padding;     /* zeros after the last member: tape blocks, as gzip allows */
-    bool ended;       /* nothing more can be read from the file */
+    bool ended;       /* the file has no more bytes */
     int error;        /* errno of a failed read */
-    char reason[160]; /* why it cannot be unpacked; "" while it can */
-    size_t at, len;   /* what is left of `chunk` */
+    char reason[160]; /* why it cannot be unpacked; "" if it can */
+    size_t at, len;   /* the unread part of `chunk` */
     uint8_t chunk[CHUNK];
 };
 
-/* Reads on behind what is left of the chunk. */
+/* Reads more bytes after the unread part of the chunk. */
 static void refill(ByteStream *stream) {
     if (stream->at > 0) {
         stream->len -= stream->at;
@@ -41,7 +41,7 @@ static void refill(ByteStream *stream) {
     }
     while (!stream->ended && stream->len < CHUNK) {
         ssize_t got = read(stream->fd, stream->chunk + stream->len, CHUNK - stream->len);
-        if (got < 0 && errno == EINTR && !interrupt_requested()) continue; /* a pipe may have nothing more for ever */
+        if (got < 0 && errno == EINTR && !interrupt_requested()) continue; /* a pipe may never have more */
         if (got < 0) stream->error = errno;
         if (got > 0) stream->len += (size_t)got;
         stream->ended = got <= 0;
@@ -106,7 +106,7 @@ void stream_close(ByteStream *stream) {
     free(stream);
 }
 
-/* Both unpackers: bytes written to `out`, taken from the chunk; `inside` tells whether a member or frame is still open. */
+/* Both unpackers write to `out`, take bytes from the chunk and return how many they wrote; `inside` says whether a member or frame is still open. */
 
 static size_t inflate_some(ByteStream *stream, void *out, size_t size) {
     z_stream *zlib = &stream->zlib;
@@ -132,7 +132,7 @@ static size_t decompress_some(ByteStream *stream, void *out, size_t size) {
     return output.pos;
 }
 
-/* Between members: the next one, padding, or the end. False when there is nothing more to unpack. */
+/* Moves to the next member, padding or the end. False when there is nothing more to unpack. */
 static bool next_member(ByteStream *stream) {
     if (stream->len - stream->at < 4) refill(stream);
     if (stream->packing == GZIP) {

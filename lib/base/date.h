@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <time.h>
 
-/* YYYY-MM-DD with or without HH:MM:SS, by the proleptic calendar that strftime knows; false: it is none. */
+/* Parses YYYY-MM-DD with or without HH:MM:SS, in the proleptic calendar that strftime uses; false when it is not such a date. */
 bool date_read(const char *text, struct tm *out);
 
 #endif

@@ -16,7 +16,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* The name of `path` in the folder above it. Above may be a folder that cannot be opened, only gone through: then the system keeps its own order. */
+/* Syncs the entry of `path` in its parent folder. A parent that may be searched but not opened cannot be synced: the system then writes in its own
+ * order. */
 static int sync_name(const char *path) {
     Str above = {0};
     const char *name = path_name(path);
@@ -29,7 +30,7 @@ static int sync_name(const char *path) {
     return error;
 }
 
-/* Makes one folder; one that stands there already is fine. 0 or an errno. */
+/* Makes one folder; an existing one is fine. Returns 0 or an errno. */
 static int make_one(const char *path) {
     if (UNTIL_DONE(mkdir(path, 0777)) == 0) return sync_name(path);
     int error = errno;
@@ -81,7 +82,7 @@ static int remove_tree(const char *path) { return nftw(path, remove_entry, 32, F
 
 Status dir_remove(const char *path) {
     if (!path) return ST_RESOURCE;
-    TRY(memory_check(ST_OK)); /* the path may lack its end */
+    TRY(memory_check(ST_OK)); /* the path may be truncated */
     struct stat info;
     if (file_lstat(path, &info) != 0) return errno == ENOENT ? ST_OK : status_errno(errno, "cannot remove '%s'", path);
     if (!S_ISDIR(info.st_mode)) return status_fail(ST_INPUT, "cannot remove '%s': not a folder", path);
@@ -89,7 +90,7 @@ Status dir_remove(const char *path) {
     return error == 0 ? ST_OK : status_errno(error, "cannot remove '%s'", path);
 }
 
-/* What is no file of ours need not be one that can be opened. */
+/* Entries other than files and folders are skipped: some cannot be opened. */
 static int sync_entry(const char *path, const struct stat *info, int kind, struct FTW *where) {
     (void)kind, (void)where;
     if (!S_ISREG(info->st_mode) && !S_ISDIR(info->st_mode)) return 0;
@@ -143,7 +144,7 @@ Status dir_list(const char *path, Arena *arena, char ***names, size_t *count) {
     return status;
 }
 
-/* ---- out of the way ---- */
+/* ---- backups ---- */
 
 bool path_inside(const char *path, const char *dir) {
     char *inner = path ? path_real(path) : NULL, *outer = dir ? path_real(dir) : NULL;
@@ -155,7 +156,7 @@ bool path_inside(const char *path, const char *dir) {
     return inside;
 }
 
-/* The name to be renamed: without slashes at its end, and what is meant by a link, "." and "..". */
+/* The name to rename: without trailing slashes, and with a link, "." or ".." resolved. */
 static Status plain_name(const char *path, bool *link, Str *name) {
     struct stat info;
     str_append(name, path);
@@ -172,7 +173,7 @@ static Status plain_name(const char *path, bool *link, Str *name) {
     return ST_OK;
 }
 
-/* To a name that nothing has. 0, or an errno: EEXIST where there is something. */
+/* Renames to a name that does not exist. Returns 0 or an errno: EEXIST when it does. */
 static int rename_to_free(const char *from, const char *to) {
     struct stat info;
 #ifdef RENAME_NOREPLACE
@@ -204,18 +205,19 @@ Status path_backup(const char *path, Str *kept) {
     return status;
 }
 
-/* ---- a folder that appears whole ---- */
+/* ---- folders that are built atomically ---- */
 
-/* What a process that was killed left: half of a folder goes; what was about to be replaced, and has not been, comes back. */
+/* Repairs what a killed process left: a half-built folder is deleted; an old folder that was moved away and not replaced is moved back. */
 static Status clear_up(const char *made, const char *dir, const char *old) {
     struct stat info;
-    if (file_stat(dir, &info) != 0 && file_lstat(dir, &info) == 0) return status_fail(ST_INPUT, "cannot write '%s': a link that leads nowhere", dir);
+    if (file_stat(dir, &info) != 0 && file_lstat(dir, &info) == 0)
+        return status_fail(ST_INPUT, "cannot write '%s': the target of the link is missing", dir);
     TRY(dir_remove(made));
     if (dir_exists(old) && !dir_exists(dir)) return dir_rename(old, dir);
     return dir_remove(old);
 }
 
-/* The same where what is there gets a free name, and keeps it. */
+/* Moves `made` to `dir`; an existing folder is kept under a free name. */
 static Status put_beside(const char *made, const char *dir, Str *kept) {
     size_t begin = kept->len;
     if (dir_exists(dir)) TRY(path_backup(dir, kept));
@@ -225,7 +227,7 @@ static Status put_beside(const char *made, const char *dir, Str *kept) {
     return status;
 }
 
-/* Puts `made` where `dir` is to be; what is there waits in `old`, and comes back where that fails. */
+/* Moves `made` to `dir`; an existing folder waits as `old` and is moved back when that fails. */
 static Status put_in_place(const char *made, const char *dir, const char *old) {
     bool replaces = dir_exists(dir);
     if (replaces) TRY(dir_rename(dir, old));
@@ -233,7 +235,7 @@ static Status put_in_place(const char *made, const char *dir, const char *old) {
     if (status != ST_OK && replaces) (void)UNTIL_DONE(rename(old, dir));
     if (status != ST_OK || !replaces) return status;
     int error = remove_tree(old);
-    if (error != 0) log_message(LOG_WARNING, "'%s' is written, but what it replaces stays as '%s': %s", dir, old, strerror(error));
+    if (error != 0) log_message(LOG_WARNING, "'%s' is written, but the old folder remains as '%s': %s", dir, old, strerror(error));
     return ST_OK;
 }
 
@@ -241,8 +243,8 @@ Status dir_build(const char *dir, Status (*write)(void *context, const char *mad
     return dir_build_with_backup(dir, write, context, NULL);
 }
 
-/* A file beside the folder, locked as long as it is built: names of what is half done are this process's then. *lock is -1 where another one has it;
- * who had it before may have taken the file away meanwhile. */
+/* Locks a file in the same parent while the folder is built, so that this process owns the temporary names. *lock is -1 when another process has the
+ * lock. The loop repeats when the previous owner has deleted the file in the meantime. */
 static Status take_lock(const char *dir, const char *path, int *lock) {
     struct stat info;
     for (;;) {
@@ -264,7 +266,7 @@ typedef struct Building {
 
 static void name_all(Building *b, const char *dir) {
     size_t len = strlen(dir);
-    while (len > 1 && dir[len - 1] == '/') len--; /* or the folder beside it would be in it */
+    while (len > 1 && dir[len - 1] == '/') len--; /* otherwise the lock file would be inside the folder */
     str_append_n(&b->path, dir, len);
     const char *name = path_name(str_text(&b->path));
     str_append_n(&b->above, dir, (size_t)(name - str_text(&b->path)));
@@ -281,7 +283,7 @@ static void release_names(Building *b) {
     str_release(&b->lock);
 }
 
-/* The folder above is made where it is missing. */
+/* The parent folder is created if it is missing. */
 static Status lock_building(const char *dir, const Building *b, int *lock) {
     if (b->above.len) TRY(dir_make(str_text(&b->above)));
     return take_lock(dir, str_text(&b->lock), lock);
@@ -314,7 +316,7 @@ static Status base_dir_build(const Building *b, Status (*write)(void *context, c
     if (status == ST_OK) status = write(context, made);
     status = memory_check(status);
     if (status == ST_OK) status = kept ? put_beside(made, path, kept) : put_in_place(made, path, old);
-    if (status != ST_OK) remove_tree(made); /* says nothing: the failure keeps its words */
+    if (status != ST_OK) remove_tree(made); /* records nothing: the failure keeps its text */
     return status;
 }
 
@@ -336,12 +338,11 @@ Status dir_build_with_backup(const char *dir, Status (*write)(void *context, con
 Status dir_check_space(const char *path, uint64_t bytes) {
     struct statvfs disk;
     if (!path) return ST_RESOURCE;
-    if (UNTIL_DONE(statvfs(path, &disk)) != 0 || disk.f_blocks == 0) return ST_OK; /* some do not say */
+    if (UNTIL_DONE(statvfs(path, &disk)) != 0 || disk.f_blocks == 0) return ST_OK; /* some file systems do not say */
     double room = (double)disk.f_bavail * (double)disk.f_frsize;
     if ((double)bytes <= room) return ST_OK;
     char needs[32], has[32];
-    status_fail(ST_RESOURCE, "not enough room: what is to be written takes %s, and the disk has room for %s", format_bytes((double)bytes, needs),
-                format_bytes(room, has));
+    status_fail(ST_RESOURCE, "not enough disk space: %s are needed, %s are free", format_bytes((double)bytes, needs), format_bytes(room, has));
     return status_hint(ST_RESOURCE, "free some space or choose a folder on another disk");
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole files: read, appended to, cut, copied. */
+/* Entire files: read, append, truncate, copy. */
 #include "lib/base/file.h"
 #include "lib/base/memory.h"
 
@@ -22,13 +22,13 @@ Status file_find(const char *path, bool *there) {
     ssize_t len = readlink(path, target, sizeof target);
     if (len < 0) return ST_OK;
     status_errno(error, "cannot read '%s', a link to '%.*s'", path, (int)len, target);
-    return status_hint(ST_INPUT, "a folder of links is copied with what they lead to by cp -RL");
+    return status_hint(ST_INPUT, "cp -RL copies a folder of links with their targets");
 }
 
 Status file_check_pointer(const char *path, const void *bytes, size_t n) {
     static const char mark[] = "version https://git-lfs.github.com/spec/";
     if (n < sizeof mark - 1 || memcmp(bytes, mark, sizeof mark - 1) != 0) return ST_OK;
-    status_fail(ST_INPUT, "cannot read '%s': it is a Git-LFS pointer, which stands for a file that was not downloaded", path);
+    status_fail(ST_INPUT, "cannot read '%s': it is a Git-LFS pointer, in place of a file that was not downloaded", path);
     return status_hint(ST_INPUT, "git lfs pull, in the folder of that repository, downloads it");
 }
 
@@ -62,7 +62,7 @@ Status file_read(const char *path, size_t limit, Str *text) {
     return status;
 }
 
-/* Writes all bytes; 0 or an errno. */
+/* Writes all bytes; returns 0 or an errno. */
 static int write_all(int fd, const uint8_t *bytes, size_t size) {
     while (size > 0) {
         ssize_t done = write(fd, bytes, MIN(size, (size_t)1 << 30));
@@ -76,12 +76,12 @@ static int write_all(int fd, const uint8_t *bytes, size_t size) {
 
 Status file_refuse_link(const char *path) {
     status_fail(ST_RESOURCE, "cannot write '%s': it is a link", path);
-    return status_hint(ST_RESOURCE, "what it leads to would be written to: take the link away, or choose another output");
+    return status_hint(ST_RESOURCE, "the link's target would be overwritten: remove the link, or choose another output");
 }
 
 Status file_append(const char *path, const void *bytes, size_t size) {
     if (!path) return ST_RESOURCE;
-    TRY(memory_check(ST_OK)); /* the text may lack something */
+    TRY(memory_check(ST_OK)); /* the text may be incomplete */
     int fd = UNTIL_DONE(open(path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (fd < 0 && errno == ELOOP) return file_refuse_link(path);
     if (fd < 0) return status_unwritable(errno, "cannot open '%s' for writing", path);

@@ -23,25 +23,28 @@ struct HttpClient {
     HttpOptions options;
     char *url, *shown, *key; /* shown: for messages, without user, password and query */
     char why[MOST_CONNECTIONS][CURL_ERROR_SIZE];
-    double next_start; /* when the rate allows one more */
-    size_t n_answers;  /* replies that are none of a refusal, so far */
-    double answered;   /* when the latest of the requests that were answered was sent */
-    size_t n_doubtful; /* requests that counted as refused in earlier rounds, with no answer to what was sent since */
-    double at_once;    /* of `concurrency`, what the server bears: halved where it says "too many", more by one as all of these are answered */
+    double next_start; /* earliest start of a request under per_second */
+    size_t n_answers;  /* replies so far other than refusals */
+    double answered;   /* when the latest answered request was sent */
+    size_t n_doubtful; /* refused requests of earlier calls with no answer to a request sent after them */
+    double
+        /* how many requests of `concurrency` the server accepts at once: halved on "too many requests", raised by one after as many answers */
+        at_once;
 };
 
-/* One of the requests: not before `ready`; in `slot` while it runs. PUT_OFF: refused for good with `code`, which counts once others are answered. */
+/* One request. `ready`: it does not start before; `slot`: its handle while it runs. PUT_OFF: refused for good with `code`; it counts as a reply once
+ * others are answered. */
 typedef enum State { WAITS, RUNS, PUT_OFF, DONE } State;
 typedef struct Request {
     State state;
     double ready;
-    double sent, broken; /* its last try; when the first one failed, 0 = none did */
+    double sent, broken; /* sent: its latest try; broken: when its first try failed, 0 = none did */
     size_t tries, slot;
-    size_t answers, at_first; /* of the client so far: when it was last told "too many", when it was first asked */
+    size_t answers, at_first; /* the client's n_answers at its latest "too many requests", and at its first try */
     Str *reply;
-    size_t *held, own; /* bytes of the replies to all requests, and of this one's */
+    size_t *held, own; /* held: bytes of the replies to all requests; own: of this one's */
     long code;
-    bool too_long, too_much, no_memory, again; /* again: it was put off once, and asked anew when the server answered others */
+    bool too_long, too_much, no_memory, again; /* again: it was put off once and sent anew when the server answered others */
 } Request;
 
 static size_t receive(char *bytes, size_t size, size_t n, void *context) {
@@ -74,7 +77,8 @@ static char *url_for_messages(const char *url) {
     return copy(url, (size_t)(host - url) + len);
 }
 
-/* As libcurl reads the url, since that is where it goes: behind a user's name, without a port, numbers in their usual form. */
+/* Uses libcurl's parse of the url, since libcurl decides where the request goes: without user name and port, with numeric addresses in their usual
+ * form. */
 static bool is_loopback(const char *url) {
     CURLU *parts = curl_url();
     char *host = NULL;
@@ -112,12 +116,12 @@ static bool set_up(HttpClient *client) {
         curl_easy_setopt(handle, CURLOPT_WRITEFUNCTION, receive);
         curl_easy_setopt(handle, CURLOPT_ERRORBUFFER, client->why[i]);
         curl_easy_setopt(handle, CURLOPT_ACCEPT_ENCODING, "");
-        curl_easy_setopt(handle, CURLOPT_SSL_VERIFYPEER, 1L); /* libcurl's own defaults, said here because the key depends on them */
+        curl_easy_setopt(handle, CURLOPT_SSL_VERIFYPEER, 1L); /* libcurl's default, repeated because the key's safety depends on it */
         curl_easy_setopt(handle, CURLOPT_SSL_VERIFYHOST, 2L);
         curl_easy_setopt(handle, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
         if (client->options.ca_file) curl_easy_setopt(handle, CURLOPT_CAINFO, client->options.ca_file);
         if (client->options.ca_file) curl_easy_setopt(handle, CURLOPT_CAPATH, NULL);
-        if (is_loopback(client->url)) curl_easy_setopt(handle, CURLOPT_PROXY, ""); /* a proxy is for what is outside */
+        if (is_loopback(client->url)) curl_easy_setopt(handle, CURLOPT_PROXY, ""); /* loopback never goes through a proxy */
     }
     return good;
 }
@@ -139,9 +143,9 @@ Status http_open(const HttpOptions *options, HttpClient **out) {
     client->key = options->key ? copy(options->key, strlen(options->key)) : NULL;
     client->at_once = (double)client->options.concurrency;
     if (client->key && text_starts_with(client->url, "http://") && !is_loopback(client->url))
-        log_message(LOG_WARNING, "the key for server '%s' goes there unencrypted, for all on the way to read: use https", client->shown);
+        log_message(LOG_WARNING, "the key for server '%s' is sent unencrypted, so that others on the network can read it: use https", client->shown);
     bool good = set_up(client);
-    client->options.key = NULL; /* the caller's */
+    client->options.key = NULL; /* the caller's copy */
     if (good) {
         *out = client;
         return ST_OK;
@@ -168,7 +172,7 @@ void http_slow_down(HttpClient *client, double seconds) { client->next_start = M
 
 const char *http_name(const HttpClient *client) { return client->shown; }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
 typedef struct Round {
     HttpClient *client;
@@ -176,10 +180,10 @@ typedef struct Round {
     Request *requests;
     size_t n, n_busy, held, by_slot[MOST_CONNECTIONS];
     bool busy[MOST_CONNECTIONS];
-    size_t *at;   /* the request that failed, or is in work */
-    double until; /* above 0: it has failed; what runs may still end before then */
+    size_t *at;   /* the request that failed, or that is in progress */
+    double until; /* above 0: the call has failed, and running requests may finish until then */
     Failure failed;
-    Failure refused; /* of the one that was put off last */
+    Failure refused; /* the failure of the request that was put off last */
 } Round;
 
 static void http_start(Round *round, size_t i, size_t slot) {
@@ -208,13 +212,13 @@ static void http_stop(Round *round, size_t slot) {
     round->n_busy--;
 }
 
-/* By which a server refuses this one request. */
+/* Codes by which a server refuses one request only. */
 static bool is_refusal(long code) { return code == 400 || code == 413 || code == 422; }
 
 enum { MOST_IN_A_ROW = 8, MOST_BEFORE_ANY = 1 };
 
-/* So many refused, with no answer to what was sent after, that it may be the server's doing: nothing more is started until that is clear. Before
- * there was any answer one that it fails at is enough; refusals by a code of their own say that it is there. */
+/* Whether so many requests were put off, with no answer to a later one, that the server may be at fault: then no request is started until that is
+ * clear. Before the first answer two failed requests are enough; refusals by code do not count there, since they show that the server works. */
 static bool too_many_put_off(const Round *round) {
     size_t n = 0, failed = 0;
     for (size_t i = 0; i < round->n; i++) {
@@ -225,7 +229,7 @@ static bool too_many_put_off(const Round *round) {
     return n > MOST_IN_A_ROW || (round->client->n_answers == 0 && failed > MOST_BEFORE_ANY);
 }
 
-/* Starts what may start. Returns seconds until something else may, at most 1. */
+/* Starts the requests that may start. Returns the seconds until another one may, at most 1. */
 static double start_some(Round *round) {
     HttpClient *client = round->client;
     double now = clock_seconds(), wait = 1;
@@ -267,16 +271,16 @@ static bool worth_another_try(CURLcode result, long code) {
     }
 }
 
-/* Shows the code and the beginning of what came with it, or what went wrong with the connection. */
+/* Records the code and the beginning of the reply, or the connection error. */
 static Status give_up(const Round *round, const Request *request, CURLcode result, long code) {
     const char *shown = round->client->shown, *why = round->client->why[request->slot];
     const char *many = request->tries > 1 ? " at last" : "";
-    if (request->no_memory) return status_fail(ST_RESOURCE, "out of memory for what server '%s' answers", shown);
+    if (request->no_memory) return status_fail(ST_RESOURCE, "out of memory for the answer of server '%s'", shown);
     if (request->too_much) return answers_too_much("server", shown);
     if (request->too_long) return status_fail(ST_RESOURCE, "server '%s' answers with more than %zu MiB", shown, longest_reply >> 20);
     if (result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE) {
         status_fail(ST_RESOURCE, "server '%s' cannot be trusted: %s", shown, why[0] ? why : curl_easy_strerror(result));
-        return status_hint(ST_RESOURCE, "nothing was sent to it; where its certificate is one of your own, 'ca_file' names the PEM file to trust");
+        return status_hint(ST_RESOURCE, "nothing was sent to it; to trust a certificate of your own, set 'ca_file' to its PEM file");
     }
     if (result != CURLE_OK)
         status_fail(ST_RESOURCE, "server '%s' does not answer: %s (%zu tries)", shown, why[0] ? why : curl_easy_strerror(result), request->tries);
@@ -287,7 +291,7 @@ static Status give_up(const Round *round, const Request *request, CURLcode resul
     return code == 404 ? status_hint(ST_RESOURCE, "the url may be wrong") : ST_RESOURCE;
 }
 
-/* Bytes of the character that JSON, or JSON within JSON, has escaped here: backslashes and uXXXX, or one that stands for itself. 0: none. */
+/* Bytes of one character at this place, as JSON or JSON within JSON escapes it: backslashes and uXXXX, or the character itself. 0: none. */
 static size_t escaped(const char *at, size_t len, char *character) {
     size_t n = 0;
     char digits[5] = "", *end;
@@ -304,7 +308,7 @@ static size_t escaped(const char *at, size_t len, char *character) {
     return end == digits + 4 && code > 0 && code < 0x80 ? n + 5 : 0;
 }
 
-/* Bytes in which the key stands here, however its characters are escaped; 0: it does not. */
+/* Bytes of the key at this place, however its characters are escaped; 0: it is not here. */
 static size_t key_at(const char *at, size_t len, const char *key) {
     size_t used = 0, n;
     char character;
@@ -317,9 +321,9 @@ static size_t key_at(const char *at, size_t len, const char *key) {
     return used;
 }
 
-/* Servers that show what they were sent must not bring the key into messages and files. */
+/* Servers that repeat the request must not bring the key into messages and files. */
 static void hide_key(const HttpClient *client, bool answer, Str *reply) {
-    enum { LEAST_SECRET = 16 }; /* bytes: an answer that says "none" or "ollama", as keys of servers at home, means the word */
+    enum { LEAST_SECRET = 16 }; /* bytes; in an answer, a short key such as "none" or "ollama", common for local servers, is an ordinary word */
     if (!client->key || !*client->key || (answer && strlen(client->key) < LEAST_SECRET)) return;
     for (size_t at = 0, used; at < reply->len; at += MAX(used, 1)) {
         used = reply->data[at] == *client->key || reply->data[at] == '\\' ? key_at(reply->data + at, reply->len - at, client->key) : 0;
@@ -334,12 +338,12 @@ static Status deliver(Round *round, size_t i, long code) {
     return options->on_reply ? options->on_reply(options->context, i, code) : ST_OK;
 }
 
-/* A server that fails at a request may be going down, or refuse all from now on: only an answer to what was sent after that shows that it does not,
- * since others that were under way may be answered yet. */
+/* A server that fails at a request may be going down, or may refuse everything from now on. Only an answer to a request sent after the failure
+ * disproves that; older ones may still be answered. */
 static bool may_be_down(const Round *round, const Request *request) { return round->client->answered <= request->broken; }
 
-/* Those that the server refused for good while it answered others; all: those of which that is not known as well. What it failed at may have met it
- * while it was down, or told to be too much: it is asked once more. */
+/* Delivers the refused requests as replies; all = false: only those after which the server answered a later request. A request at which the server
+ * failed (5xx, 408, 429) may have met a server that was down or busy: it is sent once more. */
 static Status deliver_put_off(Round *round, bool all) {
     for (size_t i = 0; i < round->n; i++) {
         Request *request = &round->requests[i];
@@ -361,25 +365,25 @@ static Status deliver_put_off(Round *round, bool all) {
     return ST_OK;
 }
 
-/* "Too many": a matter of the server and all requests, and no fault of this one as long as others are answered. */
+/* "Too many requests" concerns the server and all requests; it does not count as a try of this one while others are answered. */
 static void slow_down(Round *round, Request *request, double pause) {
     HttpClient *client = round->client;
     double now = clock_seconds();
-    if (client->next_start <= now) client->at_once = MAX(client->at_once / 2, 1); /* once for all that it said at the same time */
+    if (client->next_start <= now) client->at_once = MAX(client->at_once / 2, 1); /* once for all such replies of the same moment */
     client->next_start = MAX(client->next_start, now + pause);
     if (request->answers != client->n_answers) request->tries = 0;
     request->answers = client->n_answers;
 }
 
-/* What is wrong with the key, the account or the url is wrong for every request. */
+/* A wrong key, account or url fails every request. */
 static bool is_of_all(long code) { return code == 401 || code == 402 || code == 404 || code == 405 || code == 410; }
 
-/* The server was there, and gave no whole answer to this request. */
+/* The server was reached but gave no complete answer to this request. */
 static bool hung_up(CURLcode result) {
     return result == CURLE_PARTIAL_FILE || result == CURLE_GOT_NOTHING || result == CURLE_SEND_ERROR || result == CURLE_RECV_ERROR;
 }
 
-/* A request that is not asked again: it counts as refused if the server turns out to be there for others. */
+/* Puts off a request that is not retried: it counts as refused if the server answers others. */
 static Status put_off(Round *round, Request *request, CURLcode result, long code) {
     Status status = give_up(round, request, result, code);
     bool its_own = result == CURLE_OK ? code >= 400 && !is_of_all(code) : result == CURLE_OPERATION_TIMEDOUT || hung_up(result);
@@ -428,7 +432,7 @@ static Status finished(Round *round, size_t i, CURLcode result) {
     return ST_OK;
 }
 
-/* What is under way may be answered still, and is paid for. */
+/* Requests in progress may still be answered, and they are paid for. */
 static void fail(Round *round, Status status) {
     enum { PATIENCE = 10 };
     if (round->failed.status != ST_OK) return;
@@ -456,17 +460,17 @@ static Status go_on(Round *round) {
     return interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted while waiting for server '%s'", round->client->shown) : ST_OK;
 }
 
-/* What says nothing of the request: the server, or what stands before it, is in trouble. A time-out (408) does where others were answered meanwhile.
- */
+/* Failures that say nothing about the request: the server, or a proxy in front of it, is in trouble. A time-out (408) does say something when other
+ * requests were answered meanwhile. */
 static bool is_trouble(const Round *round, const Request *request) {
     long code = request->code;
     return code == 429 || code == 502 || code == 503 || code == 504 || (code == 408 && round->client->n_answers == request->at_first);
 }
 
-/* Nothing runs, and there is nothing left, or not to be started, but what was refused, and no answer came since: by a server that answered others
- * that is these requests' fault, unless it has gone down since. */
+/* Called when nothing runs and only refused requests are left, or no request may start. If the server answered others, these requests are at fault,
+ * unless the server has gone down since. */
 static Status http_settle(Round *round) {
-    enum { MOST_DOUBTFUL = 1 }; /* more refusals with no answer since may be the server's doing; of what else it fails at, one */
+    enum { MOST_DOUBTFUL = 1 }; /* with more refusals and no answer since, the server may be at fault; any other failure counts at once */
     HttpClient *client = round->client;
     size_t n = 0, refusals = 0, doubtful = 0;
     bool trouble = false, there = false;
@@ -509,7 +513,7 @@ Status http_post_all(HttpClient *client, const Str *bodies, size_t n, Str *repli
     do {
         while (goes_on(&round)) {
             Status status = go_on(&round);
-            if (status == ST_INTERRUPTED) round.failed.status = ST_OK; /* which goes before */
+            if (status == ST_INTERRUPTED) round.failed.status = ST_OK; /* the interrupt has priority */
             if (status != ST_OK) fail(&round, status);
         }
         Status status = round.failed.status == ST_OK ? http_settle(&round) : ST_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading JSON: jansson's strict parser, with our messages. */
+/* Reading JSON with jansson's strict parser and our own messages. */
 #include "lib/base/file.h"
 #include "lib/base/json.h"
 
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* jansson's words, but for those that speak to programmers. */
+/* jansson's message, except those that are meant for programmers. */
 static const char *words_of(const json_error_t *error) {
     return strstr(error->text, "JSON_ALLOW_NUL") ? "the NUL character, \\u0000, has no place in texts" : error->text;
 }
@@ -50,7 +50,7 @@ Status json_read_text(const char *text, size_t len, const char *where, json_t **
     return base_json_parse(text, len, where, root, &overflow);
 }
 
-/* Bytes of a string or of a number at `text`, else 1. */
+/* Length of the string or number at `text`, else 1. */
 static size_t token_length(const char *text, size_t len) {
     size_t n = 1;
     if (*text == '"') {
@@ -62,7 +62,7 @@ static size_t token_length(const char *text, size_t len) {
     return n;
 }
 
-/* Whether no double, or no integer of 64 bits, holds the number. */
+/* Whether the number exceeds double or, with `integers`, 64 bits. */
 static bool beyond(const char *token, size_t n, bool integers) {
     Str text = {0};
     str_append_n(&text, token, n);
@@ -72,7 +72,7 @@ static bool beyond(const char *token, size_t n, bool integers) {
     return found;
 }
 
-/* The same text with integers beyond 64 bits as reals; with `quote`, numbers that no double holds as strings. */
+/* Copies the text with integers beyond 64 bits as reals and, with `quote`, numbers beyond double as strings. */
 static void widen_numbers(const char *text, size_t len, bool quote, Str *wide) {
     for (size_t at = 0, n; at < len; at += n) {
         const char *token = text + at;
@@ -86,10 +86,10 @@ static void widen_numbers(const char *text, size_t len, bool quote, Str *wide) {
     }
 }
 
-/* The numbers of Python's json that are none of JSON's. */
+/* Numbers that Python's json writes although JSON has no such numbers. */
 static const char *const bare_names[] = {"Infinity", "-Infinity", "NaN"};
 
-/* Which of them `text` begins with; NULL: none. */
+/* The one that `text` begins with; NULL: none. */
 static const char *find_bare(const char *text, size_t len) {
     for (size_t i = 0; i < COUNT_OF(bare_names); i++) {
         size_t n = strlen(bare_names[i]);
@@ -99,7 +99,7 @@ static const char *find_bare(const char *text, size_t len) {
     return NULL;
 }
 
-/* The same text with objects in place of bare names. Returns how many there were. */
+/* Copies the text with objects in place of bare names. Returns the number of replacements. */
 static size_t wrap_bare(const char *text, size_t len, bool bare, Str *wrapped) {
     size_t found = 0;
     for (size_t at = 0, n; at < len; at += n) {

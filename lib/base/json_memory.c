@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory for jansson. Its lexer does not look whether a byte of a string found room: without memory it drops characters, and writes beyond its
- * buffer. So a text is parsed only after as much was reserved as the whole of it can need. malloc still gives the blocks; the first one that it
- * refuses, and all after it, come out of the reserve. Such a parse ends in order, and what it made is given up as out of memory.
- * JSON that is built piece by piece gets its last blocks out of a small pool: nobody looks at each member that is set. */
+/* Memory for jansson. Its lexer does not check whether a byte of a string could be stored: without memory it drops characters and writes beyond its
+ * buffer. So before a text is parsed, as much memory is reserved as the text can need at most. malloc still provides the blocks; from the first one
+ * that it refuses on, they come from the reserve. Such a parse completes, and its result is discarded as out of memory. JSON that is built piece by
+ * piece gets its last blocks from a small pool, because callers do not check each member that they set. */
 #include "lib/base/json.h"
 #include "lib/base/memory.h"
 
@@ -13,12 +13,13 @@
 
 enum {
     ALIGNED = 16,
-    /* Upper bounds of what jansson takes, bytes: its structs, the first buckets of an object or slots of an array, their growth by doubling. */
+    /* Upper bounds of what jansson allocates, in bytes: its structs, the first buckets of an object or slots of an array, their growth by
+     * doubling. */
     PER_PARSE = 1024,
     PER_OBJECT = 384,
     PER_ARRAY = 192,
-    PER_MEMBER = 224, /* of an object or array: a number or a word as value, its slots, its buckets */
-    PER_STRING = 192, /* as value or as key, beside its bytes */
+    PER_MEMBER = 224, /* of an object or array: its slots, its buckets, and a value that is a number or a word */
+    PER_STRING = 192, /* a value or a key, in addition to its bytes */
     POOL = 256 << 10
 };
 
@@ -26,7 +27,7 @@ typedef struct Reserve {
     char *bytes;
     size_t size, used;
 } Reserve;
-static _Thread_local Reserve reserve; /* while this thread parses */
+static _Thread_local Reserve reserve; /* set while this thread parses */
 static _Alignas(ALIGNED) char pool[POOL];
 static atomic_size_t pool_used;
 
@@ -62,12 +63,12 @@ static void block_free(void *block) {
     if (!within(block, reserve.bytes, reserve.size) && !within(block, pool, POOL)) free(block);
 }
 
-/* Before anything is made, in any thread. */
+/* Runs before any JSON value is made in any thread. */
 __attribute__((constructor)) static void serve_jansson(void) { json_set_alloc_funcs(block_new, block_free); }
 
-/* ---- what a text can need ---- */
+/* ---- the memory that a text can need ---- */
 
-/* Bytes of the string that begins at `text`, with its marks; all of them where it does not end. */
+/* Length of the string that begins at `text`, with its quotes; `len` when it does not end. */
 static size_t string_length(const char *text, size_t len) {
     for (size_t at = 1; at < len; at++) {
         const char *end = memchr(text + at, '"', len - at);
@@ -80,7 +81,7 @@ static size_t string_length(const char *text, size_t len) {
     return len;
 }
 
-/* Of all of the text, or of the first object or list in it, behind which nothing is read. */
+/* An upper bound for the text, or with `first` for the first object or list in it, after which parsing stops. */
 static size_t bound(const char *text, size_t len, bool first) {
     size_t bytes = PER_PARSE, longest = 0, token = 0, depth = 0, n;
     for (size_t at = 0; at < len; at += n) {

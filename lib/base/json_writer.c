@@ -12,7 +12,7 @@ static void new_line(JsonWriter *w) {
     for (int i = 0; i < w->depth; i++) str_append(&w->text, "  ");
 }
 
-/* What stands before a value: comma, line, key. */
+/* Writes what precedes a value: comma, line end and indent, key. */
 static void lead_in(JsonWriter *w, const char *key) {
     if (w->comma) str_append(&w->text, w->pretty || w->depth == 0 ? "," : ", ");
     if (w->depth > 0) new_line(w);
@@ -80,7 +80,7 @@ void jw_double(JsonWriter *w, const char *key, double value) {
     }
     Str digits = {0};
     str_append_double(&digits, value);
-    if (!strpbrk(str_text(&digits), ".e")) str_append(&digits, ".0"); /* readers with types see a float */
+    if (!strpbrk(str_text(&digits), ".e")) str_append(&digits, ".0"); /* so that typed readers see a float */
     jw_raw(w, key, str_text(&digits));
     str_release(&digits);
 }

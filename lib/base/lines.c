@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define CHUNK ((size_t)256 << 10)
-#define LINE_LIMIT ((size_t)1 << 30) /* a few packed bytes, or a device, can be a line without end */
+#define LINE_LIMIT ((size_t)1 << 30) /* a few packed bytes, or a device, can expand to an endless line */
 
 Status lines_open(Lines *lines, const char *path) {
     *lines = (Lines){0};
@@ -19,7 +19,7 @@ Status lines_open(Lines *lines, const char *path) {
     return ST_OK;
 }
 
-/* Reads one more chunk behind what is left of the buffer. */
+/* Reads one more chunk after the unread part of the buffer. */
 static void lines_fill(Lines *lines) {
     Str *buffer = &lines->buffer;
     if (lines->start > 0) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages of the library to whoever runs it, and its wish to stop. */
+/* Messages of the library for the program's user, and the request to stop. */
 #include "lib/base/log.h"
 #include "lib/base/str.h"
 #include "lib/base/system.h"

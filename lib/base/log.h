@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages: libraries hand them to the sink that the program sets; they never print. */
+/* Messages: libraries pass them to the sink that the program sets; they never print. */
 #ifndef TUNE_LOG_H
 #define TUNE_LOG_H
 
@@ -7,8 +7,8 @@
 
 typedef enum LogLevel { LOG_WARNING, LOG_INFO } LogLevel;
 typedef void LogSink(void *context, LogLevel level, const char *text);
-void log_set_sink(LogSink *sink, void *context, LogLevel highest); /* libraries never print; the program sets this once */
-void log_set_record(LogSink *record, void *context);               /* gets all warnings as well, whoever gives them; NULL: none */
+void log_set_sink(LogSink *sink, void *context, LogLevel highest); /* the program sets this once */
+void log_set_record(LogSink *record, void *context);               /* receives every warning as well, in addition to the sink; NULL = none */
 void log_message(LogLevel level, const char *format, ...) PRINTF_LIKE(2, 3);
 bool log_is_enabled(LogLevel level);
 

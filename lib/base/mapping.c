@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files in memory without a copy, as the system maps them. Another program may write to them meanwhile, and reading what it cut off would end this
- * one by SIGBUS: such bytes become zeros, and nothing that may hang on them is taken for a result. */
+/* Memory-mapped files. Another program may truncate them meanwhile, and reading a missing page would end this one by SIGBUS. The handler maps zeros
+ * there instead, and file_check_truncation then fails, so that no result depends on them. */
 #include "lib/base/file.h"
 #include "lib/base/log.h"
 
@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What is mapped now, for the signal handler, which takes no lock: begin is 0 while a place is free or being filled. */
+/* The mapped files, for the signal handler, which takes no lock: begin is 0 while an entry is free or being filled. */
 enum { MOST_FILES = 1024 };
 typedef struct Place {
     _Atomic(uintptr_t) begin;
@@ -27,10 +27,10 @@ typedef struct Place {
 static Place places[MOST_FILES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static atomic_int cut_place = -1; /* whose bytes were missed first, while it is mapped */
-static char lost_path[512];       /* the same after that; under the lock */
+static atomic_int cut_place = -1; /* the mapped file whose bytes were missing first */
+static char lost_path[512];       /* its path after it is unmapped; protected by the lock */
 
-/* ---- bytes that are gone ---- */
+/* ---- missing bytes ---- */
 
 static int place_of(uintptr_t address) {
     for (int i = 0; i < MOST_FILES; i++) {
@@ -46,7 +46,7 @@ static void on_missing_bytes(int number, siginfo_t *info, void *context) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)info->si_addr / page * page;
     if (i >= 0) atomic_compare_exchange_strong(&cut_place, &nobody, i);
     bool filled = i >= 0 && mmap((void *)from, places[i].end - from, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
-    if (!filled) signal(number, SIG_DFL); /* the fault comes again and ends the program, as it would have */
+    if (!filled) signal(number, SIG_DFL); /* the fault repeats and ends the program as usual */
     errno = errno_before;
 }
 
@@ -55,11 +55,11 @@ void file_handle_truncation(void) {
     sigemptyset(&action.sa_mask);
     sigaction(SIGBUS, &action, NULL);
 #ifdef __APPLE__
-    sigaction(SIGSEGV, &action, NULL); /* some of its versions say it so */
+    sigaction(SIGSEGV, &action, NULL); /* some versions of the system report it so */
 #endif
 }
 
-/* ---- the list ---- */
+/* ---- the list of mapped files ---- */
 
 static void add_place(const char *path, const Mapping *mapping, const struct stat *info) {
     pthread_mutex_lock(&lock);
@@ -107,16 +107,15 @@ void file_watch_truncation(const Mapping *mapping) {
     pthread_mutex_unlock(&lock);
 }
 
-/* A watched file is shorter now: the rest of its last page reads as zeros without a signal. Written to: its new bytes may be the old ones, which is
- * the user's to know. A file that took the name of the one that is mapped does no harm. */
+/* Whether a watched file became shorter: the rest of its last page reads as zeros without a signal. Another process's write is only warned of: the
+ * new bytes may equal the old ones, which the user can judge. A new file under the same name does no harm. */
 static bool shorter_now(Place *place) {
     struct stat now;
     if (stat(place->path, &now) != 0 || now.st_dev != place->info.st_dev || now.st_ino != place->info.st_ino) return false;
     if (now.st_size < place->info.st_size) return true;
     if (now.st_size == place->info.st_size && same_time(&now, &place->info)) return false;
     place->watched = false;
-    log_message(LOG_WARNING, "'%s' was written to by another program while it is in use: if its weights are other ones now, start again",
-                place->path);
+    log_message(LOG_WARNING, "'%s' was written to by another program while it is in use: if its weights changed, start again", place->path);
     return false;
 }
 
@@ -134,10 +133,10 @@ Status file_check_truncation(void) {
     look_at_watched();
     int cut = atomic_load(&cut_place);
     const char *path = cut >= 0 ? places[cut].path : *lost_path ? lost_path : NULL;
-    Status status = path ? status_fail(ST_INPUT, "'%s' was cut by another program while it was in use", path) : ST_OK;
+    Status status = path ? status_fail(ST_INPUT, "'%s' was truncated by another program while it was in use", path) : ST_OK;
     pthread_mutex_unlock(&lock);
     if (status == ST_OK) return ST_OK;
-    return status_hint(status, "what was made since then cannot be trusted: bring the file back, then begin again, or continue with --resume");
+    return status_hint(status, "results since then cannot be trusted: restore the file, then begin again, or continue with --resume");
 }
 
 bool file_ignore_truncation(const Mapping *mapping) {
@@ -153,7 +152,7 @@ bool file_ignore_truncation(const Mapping *mapping) {
 Status file_map(const char *path, Mapping *mapping) {
     *mapping = (Mapping){0};
     if (!path) return ST_RESOURCE;
-    int fd = UNTIL_DONE(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)); /* a pipe without a writer would keep us waiting */
+    int fd = UNTIL_DONE(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)); /* a pipe without a writer would block */
     if (fd < 0) return status_errno(errno, "cannot open '%s'", path);
     struct stat info;
     Status status = ST_OK;
@@ -179,7 +178,7 @@ Status file_map(const char *path, Mapping *mapping) {
 }
 
 void file_drop_pages(const Mapping *mapping, size_t begin, size_t end) {
-    /* a page that is still needed is just read again */
+    /* a page that is still needed is read again */
     size_t page = (size_t)sysconf(_SC_PAGESIZE), first = begin / page * page, last = end / page * page;
     ASSERT(begin <= end && end <= mapping->size, "%zu to %zu of %zu", begin, end, mapping->size);
     if (last > first) madvise((void *)(uintptr_t)(mapping->data + first), last - first, MADV_DONTNEED);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static atomic_size_t wanted; /* by the first call that did not get it; 0: all got what they asked for */
+static atomic_size_t wanted; /* bytes of the first call that failed; 0: none failed */
 
 enum { ASIDE = 1024 };
 static void *_Atomic aside[ASIDE];
@@ -59,7 +59,7 @@ Status memory_check(Status status) {
     int error = atomic_load(&unanswered);
     if (status == ST_RESOURCE || memory_error() == 0) return status;
     if (bytes == 0) return no_answer(error < 0 ? EIO : error);
-    status_fail(ST_RESOURCE, "out of memory: %s more cannot be had", format_bytes((double)bytes, words));
+    status_fail(ST_RESOURCE, "out of memory: %s more cannot be allocated", format_bytes((double)bytes, words));
     return status_hint(ST_RESOURCE, "free some memory, or use smaller batches, shorter rows or a smaller model");
 }
 

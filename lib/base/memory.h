@@ -7,9 +7,9 @@
 
 #include "lib/base/base.h"
 
-void memory_ran_out(size_t bytes); /* so many were wanted; any thread */
-/* One of a few blocks of MEMORY_SMALL bytes that were put aside when the program began, to be freed like any other; NULL when all are gone. What is
- * under way ends with them: names of files, numbers, words of an error. */
+void memory_ran_out(size_t bytes); /* reports that `bytes` could not be allocated; from any thread */
+/* Returns one of a few blocks of MEMORY_SMALL bytes that were reserved at program start; the caller frees it like any other. NULL when all are used.
+ * They let work in progress finish: file names, numbers, words of an error. */
 enum { MEMORY_SMALL = 192 };
 void *memory_small(void);
 /* The system did not say whether `path` is there, for the reason errno `error`; any thread. */
@@ -18,7 +18,7 @@ int memory_error(void);     /* ENOMEM, the errno of such an answer, or 0: neithe
 bool memory_is_short(void); /* whether one of them has */
 /* `status`, or ST_RESOURCE with words of its own where one of them has happened and `status` says something else: that may only follow from it. */
 Status memory_check(Status status);
-/* What was said is known to the caller, who gives up what he was doing and keeps what he had before: from now on results are stored again. */
+/* Clears the report, for a caller that handles it: it abandons its work and keeps what it had before. Results are stored again from now on. */
 void memory_clear_failure(void);
 
 #endif

@@ -32,7 +32,7 @@ int64_t near_cache_bytes(void) {
         return bytes;
     return 0;
 #elif defined(_SC_LEVEL2_CACHE_SIZE)
-    static _Atomic int64_t known = -1; /* virtual machines take microseconds to tell */
+    static _Atomic int64_t known = -1; /* the query takes microseconds on virtual machines */
     if (known < 0) known = MAX(sysconf(_SC_LEVEL2_CACHE_SIZE), 0);
     return known;
 #else
@@ -88,7 +88,7 @@ static uint64_t address_space_used(void) { return 0; }
 
 #else
 
-/* Sizes of this process from /proc/self/statm: 0 all, 1 what is resident, 2 what of that belongs to files. */
+/* Sizes of this process from /proc/self/statm: 0 all, 1 resident, 2 the resident part that belongs to files. */
 static uint64_t statm(int which) {
     FILE *file = fopen("/proc/self/statm", "r");
     unsigned long long pages[3] = {0};
@@ -101,7 +101,7 @@ static uint64_t statm(int which) {
 uint64_t memory_resident(void) { return statm(1); }
 uint64_t memory_of_files(void) { return statm(2); }
 
-/* The number behind `name` at the start of a line, times `unit`; false when there is none. An empty name: the first number of the file. */
+/* The number after `name` at the start of a line, times `unit`; false when there is none. An empty name: the first number of the file. */
 static bool number_in_file(const char *path, const char *name, uint64_t unit, uint64_t *value) {
     FILE *file = fopen(path, "r");
     if (!file) return false;
@@ -128,7 +128,7 @@ static uint64_t address_space_used(void) {
     return number_in_file("/proc/self/status", "VmSize:", 1024, &bytes) ? bytes : 0;
 }
 
-/* getrusage's number may be that of the larger program which started this one: only where there is no other. */
+/* getrusage may report the peak of a larger program that started this one, so it is used only without another source. */
 uint64_t memory_peak(void) {
     uint64_t bytes;
     struct rusage usage;
@@ -136,7 +136,7 @@ uint64_t memory_peak(void) {
     return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_maxrss * 1024 : 0;
 }
 
-/* ---- control groups: the process's own and all above it; each may have a limit. In a container upper ones are not visible ---- */
+/* ---- control groups: the process's own and all its parents; each may have a limit. In a container the upper ones are not visible ---- */
 
 typedef void LookAtGroup(const char *dir, bool v2, void *context);
 
@@ -178,7 +178,7 @@ static void visit_groups(const char *controller, LookAtGroup *look, void *contex
     fclose(file);
 }
 
-/* What a group leaves: its limit less what it uses; file pages that can be dropped do not count. "max" is no number: no limit. */
+/* What a group leaves: its limit less its usage, without file pages that can be dropped. "max" is not a number: no limit. */
 static void look_for_memory(const char *dir, bool v2, void *context) {
     uint64_t *least = context, limit, usage, cache = 0;
     char path[1200];
@@ -197,7 +197,7 @@ static uint64_t group_available(void) {
     return least;
 }
 
-/* Processor time that a group may take, in processors: "150000 100000" is one and a half. */
+/* Processor time that a group may use, in processors: "150000 100000" is one and a half. */
 static void look_for_cores(const char *dir, bool v2, void *context) {
     double *least = context;
     uint64_t quota, period = 0;
@@ -229,10 +229,11 @@ static double group_cores(void) {
 
 static int allowed_cores(void) {
     cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN); /* more than 1024 of them do not fit */
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
+                                                       : (int)sysconf(_SC_NPROCESSORS_ONLN); /* more than 1024 processors do not fit */
 }
 
-/* The least of the processors of `set` that share a core with this one, itself if the system does not say: "0-1", "0,64". */
+/* The lowest processor of `set` that shares a core with this one; this one if the system does not say. The file reads "0-1" or "0,64". */
 static int first_of_core(const char *folder, int processor, const cpu_set_t *set) {
     char path[1200], list[256] = "";
     snprintf(path, sizeof path, "%s/cpu%d/topology/thread_siblings_list", folder, processor);
@@ -269,7 +270,7 @@ uint64_t memory_available(void) {
 }
 
 static int granted_cores(int allowed) {
-    int granted = (int)MAX(group_cores(), 1); /* one and a half: a second thread would wait half of the time, and the first for it */
+    int granted = (int)MAX(group_cores(), 1); /* with one and a half, a second thread would wait half of the time, and the first for it */
     return MAX(MIN(allowed, granted), 1);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Regular expressions: PCRE2 with bounds, and with what it answers told apart. */
+/* Regular expressions: PCRE2 with limits, and with its results distinguished. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "lib/base/memory.h"
 #include "lib/base/regex.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { HEAP_KIB = 256 << 10 }; /* that the interpreter may take for one match */
+enum { HEAP_KIB = 256 << 10 }; /* the most that the interpreter may take for one match */
 
 struct Regex {
     pcre2_code *code;
@@ -58,7 +58,7 @@ uint32_t regex_groups(const Regex *regex) {
     return n;
 }
 
-/* \K in a lookahead may turn beginning and end round. */
+/* \K in a lookahead can swap beginning and end. */
 static RegexMatch found(Slice text, const PCRE2_SIZE *ends, const PCRE2_SIZE *group) {
     RegexMatch match = {.begin = MIN(ends[0], ends[1]), .end = ends[1]};
     if (group[0] != PCRE2_UNSET) match.group = (Slice){text.data + group[0], group[1] > group[0] ? group[1] - group[0] : 0};
@@ -69,9 +69,9 @@ RegexResult regex_find(const Regex *regex, Slice text, size_t from, uint32_t gro
     if (!text.data) text = (Slice){"", 0};
     PCRE2_SPTR subject = (PCRE2_SPTR)text.data;
     pcre2_match_data *data = pcre2_match_data_create(match ? group + 1 : 1, NULL);
-    uint32_t known = from > 0 ? PCRE2_NO_UTF_CHECK : 0; /* the first match has looked through the whole text */
+    uint32_t known = from > 0 ? PCRE2_NO_UTF_CHECK : 0; /* the first match has checked the whole text */
     int n = data ? pcre2_match(regex->code, subject, text.len, from, known, data, regex->context) : PCRE2_ERROR_NOMEMORY;
-    /* The compiled form has a small stack of its own, the interpreter takes what it needs */
+    /* The compiled form has its own small stack; the interpreter takes as much as it needs. */
     if (n == PCRE2_ERROR_JIT_STACKLIMIT) n = pcre2_match(regex->code, subject, text.len, from, known | PCRE2_NO_JIT, data, regex->context);
     if (n == PCRE2_ERROR_NOMEMORY) memory_ran_out(text.len);
     if (n >= 0 && match) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random numbers without state: a block cipher of (seed, stream, index). Philox4x32-10, Salmon et al., "Parallel random numbers:
- * as easy as 1, 2, 3", SC 2011; checked against the known answers of Random123. */
+/* Stateless random numbers: a block cipher of (seed, stream, index). Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
+ * 2011; tested against the known answers of Random123. */
 #include "lib/base/base.h"
 #include "lib/base/rng.h"
 
@@ -45,7 +45,7 @@ double rng_uniform(RngKey key, uint64_t index) { return (double)(rng_u64(key, in
 double rng_normal(RngKey key, uint64_t index) {
     uint32_t out[4];
     rng_block(key, index, out);
-    double radius = (double)((rng_join(out[0], out[1]) >> 11) + 1) * 0x1p-53; /* (0,1]: its logarithm is finite */
+    double radius = (double)((rng_join(out[0], out[1]) >> 11) + 1) * 0x1p-53; /* (0,1], so that its logarithm is finite */
     double angle = (double)(rng_join(out[2], out[3]) >> 11) * 0x1p-53;
     return sqrt(-2 * log(radius)) * cos(6.283185307179586476925 * angle);
 }
@@ -62,7 +62,7 @@ uint64_t rng_below(RngKey key, uint64_t index, uint64_t n) {
     return multiply_high(rng_u64(key, index), n);
 }
 
-/* One pass through a Feistel network over numbers of 2 * half bits: a permutation whatever the round function is. */
+/* One pass through a Feistel network over numbers of 2 * half bits: a permutation for any round function. */
 static uint64_t feistel(RngKey key, int half, uint64_t value) {
     uint64_t mask = ((uint64_t)1 << half) - 1, left = value >> half, right = value & mask;
     for (uint64_t round = 0; round < FEISTEL_ROUNDS; round++) {
@@ -75,10 +75,10 @@ static uint64_t feistel(RngKey key, int half, uint64_t value) {
 
 uint64_t rng_permute(RngKey key, uint64_t n, uint64_t index) {
     ASSERT(index < n, "item %llu of %llu", (unsigned long long)index, (unsigned long long)n);
-    int half = 3; /* not smaller, so that short permutations are well mixed too */
+    int half = 3; /* at least 3, so that short permutations are well mixed too */
     while (half < 32 && (n - 1) >> (2 * half) != 0) half++;
     do {
-        index = feistel(key, half, index); /* walks its cycle until it is back among 0..n-1: at most 4 steps on average for large n */
+        index = feistel(key, half, index); /* follows the cycle until it is within 0..n-1: at most 4 steps on average for large n */
     } while (index >= n);
     return index;
 }

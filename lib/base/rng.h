@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random numbers by counter: Philox4x32-10 (Salmon et al. 2011, Random123). The same everywhere, in any order, in any thread. */
+/* Counter-based random numbers: Philox4x32-10 (Salmon et al. 2011, Random123). The same on every machine, in any order, in any thread. */
 #ifndef TUNE_RNG_H
 #define TUNE_RNG_H
 
@@ -9,7 +9,7 @@ typedef enum RngStream { RNG_INIT = 1, RNG_SHUFFLE, RNG_DROPOUT, RNG_SAMPLE, RNG
 typedef struct RngKey {
     uint64_t seed;
     uint64_t stream;
-} RngKey; /* stream: a RngStream in the top 8 bits, the caller's number below */
+} RngKey; /* stream: an RngStream in the top 8 bits, the caller's number below */
 RngKey rng_key(uint64_t seed, RngStream stream, uint64_t number);
 void rng_block(RngKey key, uint64_t index, uint32_t out[4]);
 uint64_t rng_u64(RngKey key, uint64_t index);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What went wrong last in this thread: one sentence and one line of advice. */
+/* The latest failure of a thread: one sentence and one line of advice. */
 #include "lib/base/file.h"
 
 #include <errno.h>
@@ -53,7 +53,7 @@ Status status_prefix(Status code, const char *format, ...) {
     return code;
 }
 
-/* The code for errno `error` and the advice that goes with it, NULL when there is none. */
+/* The code for an errno and the advice for it, NULL when there is none. */
 static Status errno_status(int error, const char **hint) {
     *hint = NULL;
     switch (error) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Growing strings, slices and short questions about text. */
+/* Growing strings, slices and simple tests of text. */
 #include "lib/base/arena.h"
 #include "lib/base/memory.h"
 #include "lib/base/str.h"
@@ -68,7 +68,7 @@ bool str_reserve(Str *str, size_t more) {
     return true;
 }
 
-/* Room for what is appended, or the word that there is none. */
+/* Makes room for `more` bytes; without memory it reports that and returns false. */
 static bool room_for(Str *str, size_t more) {
     if (str_reserve(str, more)) return true;
     memory_ran_out(more);
@@ -142,7 +142,7 @@ void str_append_shell(Str *str, const char *format, ...) {
 }
 
 void str_append_double(Str *str, double value) {
-    /* 15 digits always survive for normal numbers and %g drops the zeros; subnormal ones may need as little as one digit. */
+    /* 15 digits always survive for normal numbers, and %g drops trailing zeros; subnormal ones may need as little as one digit. */
     char text[40];
     int digits = fabs(value) < DBL_MIN ? 1 : 15;
     do {
@@ -151,7 +151,7 @@ void str_append_double(Str *str, double value) {
     str_append(str, text);
 }
 
-/* Control characters, and those that YAML would take for line ends or refuse. */
+/* Control characters, and those that YAML takes for line ends or refuses. */
 static bool needs_escape(uint32_t c) {
     return c < 0x20 || (c >= 0x7F && c <= 0x9F) || c == 0x2028 || c == 0x2029 || c == 0xFEFF || c == 0xFFFE || c == 0xFFFF;
 }

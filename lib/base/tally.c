@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mean and spread of numbers that come one by one. */
+/* Mean and spread of a stream of numbers. */
 #include "lib/base/base.h"
 #include "lib/base/tally.h"
 
@@ -8,7 +8,7 @@
 void tally_add(Tally *tally, double value) {
     double from_mean = value - tally->mean;
     tally->n++;
-    if (!isfinite(tally->mean)) return; /* an infinity stays one, to be seen */
+    if (!isfinite(tally->mean)) return; /* an infinity stays visible */
     tally->mean += from_mean / (double)tally->n;
     tally->squares += from_mean * (value - tally->mean);
 }

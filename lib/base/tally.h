@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The mean and spread of numbers that come one by one. */
+/* Mean and spread of a stream of numbers. */
 #ifndef TUNE_TALLY_H
 #define TUNE_TALLY_H
 
 #include <stdint.h>
 
-/* Their mean and spread, by Welford's update (Technometrics 4, 1962): equal numbers have no spread at all, and large ones keep their digits, which
- * sums of squares lose. Begins as all zeros; over all numbers, not a sample's estimate. NaN before the first one. */
+/* Running mean and variance by Welford's update (Technometrics 4, 1962): equal numbers have exactly zero spread, and large numbers keep the digits
+ * that sums of squares lose. Starts zeroed. The variance is the population's, not a sample's estimate. NaN before the first number. */
 typedef struct Tally {
     int64_t n;
     double mean, squares;
-} Tally; /* squares: of distances from the mean */
+} Tally; /* squares: sum of squared distances from the mean */
 void tally_add(Tally *tally, double value);
 double tally_mean(const Tally *tally);
 double tally_variance(const Tally *tally);

@@ -10,14 +10,14 @@ static size_t lead_length(uint8_t lead, uint8_t *low, uint8_t *high) {
     *high = 0xBF;
     if (lead < 0x80) return 1;
     if (lead < 0xC2 || lead > 0xF4) return 0; /* C0, C1: overlong; F5..FF: above U+10FFFF */
-    if (lead == 0xE0) *low = 0xA0;            /* overlong below */
-    if (lead == 0xED) *high = 0x9F;           /* surrogates above */
+    if (lead == 0xE0) *low = 0xA0;            /* below are overlong forms */
+    if (lead == 0xED) *high = 0x9F;           /* above are surrogates */
     if (lead == 0xF0) *low = 0x90;
     if (lead == 0xF4) *high = 0x8F;
     return lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
 }
 
-/* Counts the leading bytes that belong to one valid, perhaps cut character; `whole` gets its full length. */
+/* Counts the leading bytes that belong to one valid, perhaps incomplete character; *whole: its full length. */
 static size_t valid_part(const uint8_t *bytes, size_t len, size_t *whole) {
     uint8_t low, high;
     *whole = lead_length(bytes[0], &low, &high);
@@ -42,7 +42,7 @@ size_t utf8_decode(const char *bytes, size_t len, uint32_t *code_point) {
     return whole;
 }
 
-/* Eight bytes of ASCII. */
+/* Whether the next eight bytes are ASCII. */
 static bool plain_ahead(const char *bytes, size_t len) {
     uint64_t eight;
     if (len < sizeof eight) return false;
@@ -74,7 +74,7 @@ size_t utf8_whole_prefix(const char *bytes, size_t len) {
     const uint8_t *u = (const uint8_t *)bytes;
     for (size_t tail = 1; tail <= 3 && tail <= len; tail++) {
         size_t whole;
-        if ((u[len - tail] & 0xC0) == 0x80) continue; /* inside a character: look for its start */
+        if ((u[len - tail] & 0xC0) == 0x80) continue; /* within a character: look for its start */
         return valid_part(u + len - tail, tail, &whole) == tail && whole > tail ? len - tail : len;
     }
     return len;

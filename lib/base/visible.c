@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LONGEST = 12 }; /* bytes of what is shown, with its end */
+enum { LONGEST = 12 }; /* bytes of the shown form, with its end */
 
 static bool steers(uint32_t c) { return c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069); }
 
-/* What is shown for the first character of the text; "": it stays as it is. Returns its bytes. */
+/* The shown form of the text's first character; "": it is shown unchanged. Returns the bytes that it takes in the text. */
 static size_t first_shown(const char *text, size_t len, char shown[LONGEST]) {
     uint32_t c;
     size_t used = utf8_decode(text, len, &c);
@@ -42,7 +42,7 @@ void visible_append(Str *out, Visible *rest, const char *text, size_t len) {
     while (rest->n > 0 && len > 0) {
         rest->bytes[rest->n++] = *text++;
         len--;
-        if (utf8_whole_prefix(rest->bytes, rest->n) < rest->n) continue; /* not whole yet */
+        if (utf8_whole_prefix(rest->bytes, rest->n) < rest->n) continue; /* still incomplete */
         append_whole(out, rest->bytes, rest->n);
         rest->n = 0;
     }
@@ -51,7 +51,7 @@ void visible_append(Str *out, Visible *rest, const char *text, size_t len) {
     if (whole < len) memcpy(rest->bytes, text + whole, rest->n = len - whole);
 }
 
-/* What never became a character: a terminal could take what follows for its end. */
+/* Bytes that never became a character are escaped: a terminal could combine them with what follows. */
 void visible_end(Str *out, Visible *rest) {
     for (size_t i = 0; i < rest->n; i++) str_printf(out, "\\x{%X}", (unsigned)(uint8_t)rest->bytes[i]);
     rest->n = 0;
@@ -63,7 +63,7 @@ void visible_text(Str *out, const char *text) {
     visible_end(out, &rest);
 }
 
-/* Names and messages of files and other programs may hold anything. Takes no memory: what is told may be that there is none. */
+/* Names and messages from files and other programs may contain anything. Allocates no memory, since the message may be about a lack of it. */
 void text_keep_one_line(char *text, size_t room) {
     char shown[LONGEST];
     size_t len = strlen(text);

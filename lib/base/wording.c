@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Words for messages: the name that was probably meant, sizes and times as people say them. */
+/* Words for messages: the name that was probably meant, sizes and times for people. */
 #include "lib/base/file.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How far long work is, and when that is worth a line. */
+/* Progress of long work, and when it is worth a line. */
 #include "lib/base/work.h"
 
 #include <stdatomic.h>
@@ -11,7 +11,7 @@ static struct {
     WorkSink *sink;
     void *context;
     double told;
-    const char *what, *held; /* told last; NULL: none */
+    const char *what, *held; /* what: reported last; held: see work_pause_at; NULL: none */
 } target;
 static atomic_flag telling = ATOMIC_FLAG_INIT;
 
@@ -21,7 +21,7 @@ void work_set_sink(WorkSink *sink, void *context) {
     target.what = target.held = NULL;
 }
 
-/* Names are compared by their letters: a constant text may be there more than once. */
+/* Names are compared by content: a constant text may exist more than once. */
 static bool same_name(const char *a, const char *b) { return a == b || (a && b && strcmp(a, b) == 0); }
 
 static void work_report(const Work *work) {
@@ -45,7 +45,7 @@ void work_pause_at(const char *what) {
     if (!target.held) target.held = what;
 }
 
-/* The name that is told may be that of other work that has ended without a word: it is over as well. */
+/* The reported name may be that of other work that ended without a call: it has ended as well. */
 void work_end(const char *what) {
     if (!target.sink || (target.held && !same_name(target.held, what)) || atomic_flag_test_and_set(&telling)) return;
     if (target.what) target.sink(target.context, &(Work){0});

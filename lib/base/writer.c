@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that appear whole or not at all. */
+/* Files that are written atomically. */
 #include "lib/base/file.h"
 #include "lib/base/memory.h"
 
@@ -16,7 +16,8 @@
 
 #define BUFFER ((size_t)256 << 10)
 
-/* "folder/.NAME.tmp-PID" for "folder/NAME": the same file system, so that the rename is atomic, and nobody takes it for a result. */
+/* "folder/.NAME.tmp-PID" for "folder/NAME": in the same file system, so that the rename is atomic, and hidden, so that nobody takes it for a
+ * result. */
 static char *temporary_name(const char *path) {
     Str name = {0};
     const char *last = path_name(path);
@@ -25,7 +26,7 @@ static char *temporary_name(const char *path) {
     return name.data;
 }
 
-/* A folder that is not there was named wrongly, all else is the disk's fault. */
+/* A missing folder is a wrong path of the user; any other error is the disk's. */
 static Status unwritable(const FileWriter *writer) {
     if (!writer->path) return status_fail(ST_RESOURCE, "out of memory for the name of a file");
     if (writer->error == ENOENT) return status_errno(ENOENT, "cannot write '%s'", writer->path);
@@ -38,7 +39,8 @@ static void writer_failed(FileWriter *writer, int error) {
     writer->status = unwritable(writer);
 }
 
-/* Removes what writers of the same name left that are dead: their locks are free. true: one is alive, not counting `own` (NULL: none). */
+/* Removes temporary files that dead writers of the same name left: their locks are free. true: another writer is alive, apart from `own` (NULL:
+ * none). */
 static bool remove_leftovers(const char *path, const char *own) {
     bool alive = false;
     Str folder = {0}, begin = {0}, left = {0};
@@ -67,8 +69,8 @@ static bool remove_leftovers(const char *path, const char *own) {
     return alive;
 }
 
-/* A new file that is locked as long as it is open. EBUSY: a process of this number is writing it. One that took it for a leftover before it was
- * locked leaves a file without a name. */
+/* Opens a new file and locks it. EBUSY: a process with the same number is writing it. Another process may delete it as a leftover before it is
+ * locked; then the file has no name. */
 static int open_new(const char *temporary) {
     struct stat info;
     for (int tries = 0; tries < 100; tries++) {
@@ -83,7 +85,8 @@ static int open_new(const char *temporary) {
     return -1;
 }
 
-/* A dead process of this number may have left its file where there are no locks to tell that: nobody else has the number. */
+/* A dead process with the same number may have left its file on a file system without locks. No living process has the number, so the file can be
+ * removed. */
 static int open_own(const char *path, const char *temporary) {
     remove_leftovers(path, NULL);
     int fd = open_new(temporary);
@@ -111,15 +114,15 @@ Status writer_open(FileWriter *writer, const char *path) {
     writer->buffer = malloc(BUFFER);
     bool ready = writer->path && writer->temporary && writer->buffer;
     if (ready) writer->fd = open_own(path, writer->temporary);
-    if (writer->fd >= 0 && replaces) (void)!fchmod(writer->fd, info.st_mode & 0777); /* what was private stays so */
+    if (writer->fd >= 0 && replaces) (void)!fchmod(writer->fd, info.st_mode & 0777); /* a private file stays private */
     if (writer->fd >= 0) return ST_OK;
     int error = ready ? errno : ENOMEM;
     writer_failed(writer, error);
     Status status = writer->status;
     if (error == ENOENT) status_hint(status, "the folder does not exist: make it first");
     if (error == EBUSY) {
-        status = writer->status = status_hint(status_fail(ST_CONFIG, "'%s' is to hold two results", path), "give each a name of its own");
-        writer->temporary[0] = '\0'; /* the other one's */
+        status = writer->status = status_hint(status_fail(ST_CONFIG, "two results would be written to '%s'", path), "give each a name of its own");
+        writer->temporary[0] = '\0'; /* it belongs to the other process */
     }
     writer_abandon(writer);
     return status;
@@ -132,7 +135,7 @@ Status writer_alone(FileWriter *writer) {
     return writer->status = status_hint(status, "wait for it, or choose another output");
 }
 
-/* 0, or the errno that it ended with. */
+/* Returns 0 or an errno. */
 static int write_all(int fd, const uint8_t *bytes, size_t size) {
     while (size > 0) {
         ssize_t done = write(fd, bytes, MIN(size, (size_t)1 << 30));
@@ -186,7 +189,7 @@ void writer_printf(FileWriter *writer, const char *format, ...) {
     str_release(&text);
 }
 
-/* To the platter: on macOS fsync alone stops at the drive's cache. */
+/* Syncs to the medium: on macOS fsync alone stops at the drive's cache. */
 int file_sync(int fd) {
 #ifdef F_FULLFSYNC
     if (fcntl(fd, F_FULLFSYNC) == 0) return 0;
@@ -213,7 +216,7 @@ Status writer_commit(FileWriter *writer) {
     if (file_close(writer->fd) != 0) writer_failed(writer, errno);
     writer->fd = -1;
     if (writer->error == 0 && UNTIL_DONE(rename(writer->temporary, writer->path)) != 0) writer_failed(writer, errno);
-    /* The first failure may lie back many calls, others may have been recorded since: say it again. */
+    /* The first failure may be many calls ago, and others may have been recorded since: it is recorded again. */
     Status status = writer->error != 0 ? unwritable(writer) : dir_sync_above(writer->path);
     if (writer->error == 0) writer->temporary[0] = '\0'; /* renamed: nothing to remove */
     writer_abandon(writer);
@@ -221,7 +224,7 @@ Status writer_commit(FileWriter *writer) {
     return status;
 }
 
-/* How many whole lines the file has, and how many bytes they take. */
+/* The number of complete lines in the file, and the bytes that they take. */
 static size_t whole_lines(int fd, char *buffer, off_t *bytes) {
     off_t at = 0;
     size_t n = 0;
@@ -236,7 +239,7 @@ size_t writer_keep_lines(FileWriter *writer) {
     Str path = {0};
     off_t bytes;
     if (writer->fd < 0) return 0;
-    if (writer->error == 0) write_all(writer->fd, writer->buffer, writer->used); /* as much as there is room for */
+    if (writer->error == 0) write_all(writer->fd, writer->buffer, writer->used); /* as much as fits */
     str_printf(&path, "%s.partial", writer->path);
     size_t n = whole_lines(writer->fd, (char *)writer->buffer, &bytes);
     bool kept = n > 0 && UNTIL_DONE(ftruncate(writer->fd, bytes)) == 0 && file_sync(writer->fd) == 0 &&
@@ -277,7 +280,7 @@ Status dir_sync(const char *path) {
 
 Status dir_rename(const char *from, const char *to) {
     if (!from || !to) return ST_RESOURCE;
-    TRY(memory_check(ST_OK)); /* a path may lack its end */
+    TRY(memory_check(ST_OK)); /* a path may be truncated */
     if (UNTIL_DONE(rename(from, to)) != 0) return (errno == ENOENT ? status_errno : status_unwritable)(errno, "cannot rename '%s' to '%s'", from, to);
     return dir_sync_above(to);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recipes: libyaml's events into a small tree that knows its lines. */
+/* Parses recipes: libyaml's events become a small tree that knows its lines. */
 #include "lib/base/file.h"
 #include "lib/base/yaml.h"
 
@@ -16,13 +16,13 @@
 
 typedef struct Reader {
     yaml_parser_t parser;
-    yaml_event_t event; /* the one read last; a deleted event is all zero */
+    yaml_event_t event; /* the latest event; a deleted event is all zero */
     const char *where;
     Arena *arena;
     size_t nodes;
 } Reader;
 
-/* Children of a list or map while it is read. */
+/* The children of a list or map during parsing. */
 typedef struct Children {
     Yaml **items;
     const char **keys;
@@ -44,9 +44,9 @@ static Status reader_next(Reader *reader) {
     if (parser->error != YAML_READER_ERROR) {
         Status status = yaml_fault(reader, (int)parser->problem_mark.line + 1, parser->problem ? parser->problem : "not YAML");
         bool odd = parser->problem && strstr(parser->problem, "cannot start any token");
-        return odd ? status_hint(status, "lines are indented with spaces, not tabs; a text that begins with @, ` or %% stands in quotes") : status;
+        return odd ? status_hint(status, "lines are indented with spaces, not tabs; quote a text that begins with @, ` or %%") : status;
     }
-    /* Before any token there is no mark: the offset counts bytes, the lines up to it are those already scanned. */
+    /* Before the first token there is no mark; then the offset counts bytes, and the lines are those scanned so far. */
     return yaml_fault(reader, (int)parser->mark.line + 1, parser->problem ? parser->problem : "not UTF-8");
 }
 
@@ -72,7 +72,7 @@ static int compare_keys(const void *a, const void *b) {
     return order != 0 ? order : (x->line > y->line) - (x->line < y->line);
 }
 
-/* Sorted, so that a hostile map of many keys takes no quadratic time. */
+/* Sorted, so that a hostile map with many keys does not take quadratic time. */
 static Status keys_check(const Reader *reader, const Children *children) {
     if (children->n < 2) return ST_OK;
     KeyAt *sorted = malloc(children->n * sizeof *sorted);
@@ -82,8 +82,8 @@ static Status keys_check(const Reader *reader, const Children *children) {
     Status status = ST_OK;
     for (size_t i = 1; i < children->n && status == ST_OK; i++) {
         if (strcmp(sorted[i].key, sorted[i - 1].key) != 0) continue;
-        status = status_fail(ST_CONFIG, "cannot parse '%s': line %d: key '%s' stands already on line %d", reader->where, sorted[i].line,
-                             sorted[i].key, sorted[i - 1].line);
+        status = status_fail(ST_CONFIG, "cannot parse '%s': line %d: key '%s' is already on line %d", reader->where, sorted[i].line, sorted[i].key,
+                             sorted[i - 1].line);
     }
     free(sorted);
     return status;
@@ -163,13 +163,13 @@ static Status read_scalar(Reader *reader, Yaml *node) {
     return node->text ? ST_OK : ST_RESOURCE;
 }
 
-/* Reads the node that the current event starts. */
+/* Parses the node that the current event starts. */
 static Status read_node(Reader *reader, int depth, Yaml **result) {
     const yaml_event_t *event = &reader->event;
     int line = event_line(reader);
     if (event->type == YAML_ALIAS_EVENT) return yaml_fault(reader, line, "aliases are not supported");
     bool scalar = event->type == YAML_SCALAR_EVENT, map = event->type == YAML_MAPPING_START_EVENT;
-    /* The three kinds of event keep their anchor and tag at the places that their own structure says. */
+    /* Each of the three kinds of event has its anchor and tag in its own structure. */
     const yaml_char_t *anchor = scalar ? event->data.scalar.anchor : map ? event->data.mapping_start.anchor : event->data.sequence_start.anchor;
     const yaml_char_t *tag = scalar ? event->data.scalar.tag : map ? event->data.mapping_start.tag : event->data.sequence_start.tag;
     if (anchor) return yaml_fault(reader, line, "anchors are not supported");
@@ -192,7 +192,7 @@ static Status read_document(Reader *reader, Yaml **root) {
         *root = arena_zero(reader->arena, sizeof **root);
         if (!*root) return ST_RESOURCE;
         (*root)->line = 1;
-        return ST_OK; /* nothing but comments: null */
+        return ST_OK; /* only comments: null */
     }
     TRY(reader_next(reader));
     TRY(read_node(reader, 1, root));
@@ -205,7 +205,7 @@ static Status read_document(Reader *reader, Yaml **root) {
 Status yaml_read_text(const char *text, size_t len, const char *where, Arena *arena, Yaml **root) {
     *root = NULL;
     if (len > MAX_BYTES) return status_fail(ST_CONFIG, "cannot parse '%s': longer than 1 MiB", where);
-    /* Editors of Windows put it there; libyaml counts it as a column, so that what follows is indented less */
+    /* Windows editors write it; libyaml counts it as a column, so that the rest would be indented less */
     if (len >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) {
         text += 3;
         len -= 3;
@@ -225,7 +225,7 @@ Status yaml_read_file(const char *path, Arena *arena, Yaml **root) {
     *root = NULL;
     Str text = {0};
     Status status = file_read(path, MAX_BYTES, &text);
-    if (status == ST_INPUT) status = ST_CONFIG; /* a recipe that cannot be read is a fault of the recipe */
+    if (status == ST_INPUT) status = ST_CONFIG; /* an unreadable recipe is a fault of the recipe */
     if (status == ST_OK) status = yaml_read_text(str_text(&text), text.len, path, arena, root);
     str_release(&text);
     return status;
@@ -308,7 +308,7 @@ json_t *yaml_to_json(const Yaml *node) {
     return NULL;
 }
 
-/* True when `text` without quotes is read back as this very string by every YAML reader. */
+/* Whether every YAML reader reads the unquoted `text` back as this very string. */
 static bool plain_is_safe(const char *text) {
     static const char inner[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
     int64_t whole;

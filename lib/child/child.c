@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program that runs beside this one and is asked in lines. */
+/* A child process that answers requests line by line. */
 #include "lib/child/child.h"
 #include "lib/base/answers.h"
 #include "lib/base/file.h"
@@ -23,20 +23,20 @@ extern char **environ;
 enum { READ_SIZE = 1 << 16, LAST_WORDS = 900, LONGEST_LINE = 256 << 20 };
 enum { IN, OUT, ERR, PIPES };
 enum { MAX_CHILDREN = 64, SIGNALLED = 128, MOST_SIGNALS = 64 };
-enum { LOOK_EVERY = 100 }; /* milliseconds: a signal may come to another thread, or before the wait begins */
+enum { LOOK_EVERY = 100 }; /* milliseconds; a signal may reach another thread, or come just before the wait */
 
 struct Child {
     pid_t pid;
     int fds[PIPES];        /* our ends; -1 when closed */
-    Str name, out, err;    /* out: what was read and not asked for yet; err: the end of what it said on stderr */
-    bool shell;            /* its exit code beyond 128 is a signal, as shells say it */
-    bool ended, no_memory; /* no_memory: for what it says */
+    Str name, out, err;    /* out: read but not requested yet; err: the end of its stderr */
+    bool shell;            /* its exit code above 128 is a signal, as shells report it */
+    bool ended, no_memory; /* no_memory: for its output */
     siginfo_t end;
-    /* What it was asked: */
-    bool busy, broken; /* broken: it takes no more */
+    /* The current request: */
+    bool busy, broken; /* broken: it reads no more input */
     const char *text;
     size_t len, sent, n_lines;
-    size_t seen, lines; /* of the answer: bytes looked through, ends of lines found */
+    size_t seen, lines; /* of the answer: bytes searched, line ends found */
     double seconds, until;
 };
 
@@ -45,7 +45,7 @@ static void close_fd(int *fd) {
     *fd = -1;
 }
 
-/* `ours` stays with us when programs are started, and reading or writing it never blocks. */
+/* `ours` is not inherited by started programs, and reading or writing it never blocks. */
 static bool make_pipe(int *ours, int *theirs, bool we_write) {
     int fds[2];
     if (pipe(fds) != 0) return false;
@@ -57,8 +57,8 @@ static bool make_pipe(int *ours, int *theirs, bool we_write) {
     return true;
 }
 
-/* A group of its own: an interrupt from the keyboard is for us, and what it starts can be ended with it. Signals that we ignore are as usual there.
- */
+/* The child gets its own process group: an interrupt from the keyboard reaches only us, and whatever the child starts can be killed with it. Signals
+ * that we ignore have their default action there. */
 static int spawn(Child *child, char *const *argv, int theirs[PIPES]) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
@@ -122,9 +122,9 @@ Status child_start(const char *const *argv, size_t n, const ChildLimits *limits,
     return status;
 }
 
-/* ---- talking ---- */
+/* ---- requests and answers ---- */
 
-/* Reads what is there. Without memory for it nothing is taken out of the pipe. */
+/* Reads what is available. Without memory the bytes stay in the pipe. */
 static void read_some(Child *child, int *fd, Str *text) {
     child->no_memory = !str_reserve(text, READ_SIZE);
     if (child->no_memory) return;
@@ -135,7 +135,7 @@ static void read_some(Child *child, int *fd, Str *text) {
 }
 
 static void hear_complaints(Child *child) {
-    for (size_t before = SIZE_MAX; child->fds[ERR] >= 0 && child->err.len != before;) { /* all that is there now */
+    for (size_t before = SIZE_MAX; child->fds[ERR] >= 0 && child->err.len != before;) { /* all that is available */
         before = child->err.len;
         read_some(child, &child->fds[ERR], &child->err);
     }
@@ -163,7 +163,7 @@ static void nap(double seconds) {
     nanosleep(&time, NULL);
 }
 
-/* Waits until it has ended, at most so long. It stays a zombie, so that its number is nobody else's. */
+/* Waits up to so many seconds for it to end. It stays a zombie, so that its process number is not reused. */
 static bool has_ended(Child *child, double seconds) {
     double until = clock_seconds() + seconds;
     while (!child->ended) {
@@ -195,13 +195,13 @@ static bool write_some(Child *child, const char *text, size_t len, size_t *sent)
     return done >= 0 || errno == EAGAIN || errno == EINTR;
 }
 
-/* Length of the first n lines with their ends; 0: they are not all here. `seen` and `lines`: what earlier calls looked through. */
+/* Length of the first n lines with their ends; 0: not all are there yet. `seen` and `lines`: what earlier calls searched. */
 static size_t length_of_lines(const Str *text, size_t n, size_t *seen, size_t *lines) {
     while (*lines < n && *seen < text->len) *lines += text->data[(*seen)++] == '\n';
     return *lines == n ? *seen : 0;
 }
 
-/* What was begun is answered, or has failed: true, with the status. */
+/* True, with the status, when the request is answered or has failed. */
 static bool settled(Child *child, Str *reply, Status *status) {
     const char *name = str_text(&child->name);
     size_t length = length_of_lines(&child->out, child->n_lines, &child->seen, &child->lines);
@@ -226,7 +226,7 @@ static bool settled(Child *child, Str *reply, Status *status) {
     return true;
 }
 
-/* Reads and writes what `polled` says is ready. */
+/* Reads and writes the descriptors that `polled` says are ready. */
 static void go_on(Child *child, const struct pollfd polled[PIPES]) {
     if (polled[ERR].revents) hear_complaints(child);
     if (polled[OUT].revents) read_some(child, &child->fds[OUT], &child->out);
@@ -245,7 +245,7 @@ void child_begin(Child *child, const char *text, size_t len, size_t n_lines, dou
     child->busy = true;
 }
 
-/* What all of them have said and nobody has taken yet is too much: *which is the one that said most. */
+/* Whether the unread output of all of them exceeds the limit; *which: the one with the most. */
 static bool said_too_much(Child *const *children, size_t n, size_t *which) {
     size_t all = 0, most = 0, at = n;
     for (size_t i = 0; i < n; i++) {
@@ -306,20 +306,20 @@ Slice child_unrequested(Child *child) {
     return (Slice){str_text(&child->out), child->out.len};
 }
 
-/* Records no failure: it is called where one may be on its way. */
+/* Records no failure, since it may be called while one is being returned. */
 void child_stop(Child *child, const char *last_message, double patience) {
     if (!child) return;
     size_t sent = 0;
-    if (child->busy) patience = 0; /* interrupted: what it is at may take for ever */
+    if (child->busy) patience = 0; /* interrupted: its current request may never end */
     if (last_message && !child->ended) write_some(child, last_message, strlen(last_message), &sent);
     close_fd(&child->fds[IN]);
     double until = clock_seconds() + patience;
-    while (!has_ended(child, 0.01) && clock_seconds() < until) { /* it may want to say more before it goes */
+    while (!has_ended(child, 0.01) && clock_seconds() < until) { /* it may write more before it ends */
         hear_complaints(child);
         str_clear(&child->out);
         if (child->fds[OUT] >= 0) read_some(child, &child->fds[OUT], &child->out);
     }
-    kill(-child->pid, SIGKILL); /* and what it left behind */
+    kill(-child->pid, SIGKILL); /* and every process that it left running */
     while (waitpid(child->pid, NULL, 0) < 0 && errno == EINTR) continue;
     free_child(child);
 }

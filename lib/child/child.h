@@ -1,40 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program beside this one, asked in lines. The program that uses it ignores SIGPIPE. */
+/* Child processes that answer requests line by line. A program that uses them must ignore SIGPIPE. */
 #ifndef TUNE_CHILD_H
 #define TUNE_CHILD_H
 
 #include "lib/base/str.h"
 
 typedef struct Child Child;
-/* A program that is not trusted runs in a sandbox (Linux): namespaces of its own, a read-only view of the system and of its own folder, a private
- * /tmp, few environment variables, a filter of system calls, 256 processes and open files, 256 MiB a file. It ends with the thread that started
- * it. */
+/* Limits for a program that is not trusted. It runs in a sandbox (Linux only): its own namespaces, a read-only view of the system and of its own
+ * folder, a private /tmp, few environment variables, a filter of system calls, at most 256 processes, 256 open files and 256 MiB per file. It ends
+ * with the thread that started it. */
 typedef struct ChildLimits {
-    bool best_effort;                   /* a part that the system refuses is left out and warned of once; else it is ST_RESOURCE */
+    bool best_effort;                   /* true: parts that the system refuses are left out, with one warning; false: they are ST_RESOURCE */
     uint64_t memory_bytes, cpu_seconds; /* address space and processor time of each process; 0 = no limit */
-    const char *hidden;                 /* a folder that it does not see: the run's. NULL: none */
-    const char *const *readable;        /* files and folders that it sees beyond its program, and those that its arguments name */
+    const char *hidden;                 /* a folder that the program does not see (the run's); NULL = none */
+    const char *const *readable;        /* files and folders that it may read besides its program and the files that its arguments name */
     size_t n_readable;
 } ChildLimits;
-/* Starts argv[0], looked for along PATH, with n - 1 arguments in a process group of its own. limits: NULL = as this one. ST_INPUT: it can't be
- * started; ST_RESOURCE, also where the system refuses a part of the sandbox. The caller calls child_stop. */
+/* Starts argv[0], found through PATH, with n - 1 arguments in its own process group. limits NULL: no sandbox. The caller calls child_stop. ST_INPUT:
+ * the program cannot be started. ST_RESOURCE: no memory or processes, or the system refuses a part of the sandbox. */
 Status child_start(const char *const *argv, size_t n, const ChildLimits *limits, Child **child);
-/* Sends `text` and appends its next `n_lines` lines (1 or more), with their ends, to `reply`; at most `seconds` in all. ST_RESOURCE: it ended (with
- * its exit code or signal) or did not answer in time; ST_INTERRUPTED. After a failure it is of no more use. */
+/* Sends `text` and appends the program's next `n_lines` lines (1 or more), with their line ends, to `reply`. ST_RESOURCE: the program ended (the
+ * message gives its exit code or signal) or did not answer within `seconds`. ST_INTERRUPTED: the user interrupted. After a failure the child can only
+ * be stopped. */
 Status child_request(Child *child, const char *text, size_t len, size_t n_lines, double seconds, Str *reply);
-/* The same in two steps, for up to 64 programs at once: `text` stays where it is until the answer. children_next waits until one of those that were
- * begun has answered or failed: its index, its answer and its status; *which = n when none was begun. ST_INTERRUPTED: nothing has answered yet, and
- * all of them are of no more use. A child that is NULL is passed over. */
+/* The same in two steps, for up to 64 programs at once. child_begin sends `text`, which must stay valid until the answer. children_next waits until
+ * one of the children that were begun has answered or failed; it sets *which to that child's index and returns its status. *which = n: none was
+ * begun. ST_INTERRUPTED: none has answered yet, and all of them can only be stopped. NULL children are skipped. */
 void child_begin(Child *child, const char *text, size_t len, size_t n_lines, double seconds);
 Status children_next(Child *const *children, size_t n, size_t *which, Str *reply);
-bool child_has_ended(const Child *child); /* as a failure has shown */
-/* What it has said so far beyond what it was asked for, between an answer and the next question. Borrowed until the next call */
+bool child_has_ended(const Child *child); /* true after a failure that showed it */
+/* What the program has written beyond the lines that were requested, between an answer and the next request. Valid until the next call. */
 Slice child_unrequested(Child *child);
-/* The last line that it wrote to stderr, where programs say why they end; empty: none, also without a child. Borrowed until the next call */
+/* The last line that the program wrote to stderr, where programs say why they end; empty when there is none or child is NULL. Valid until the next
+ * call. */
 Slice child_last_line(const Child *child);
-Status child_add_last_line(const Child *child, Status status); /* the same as a hint to the failure `status`, which it returns */
-/* Sends `farewell` (NULL: none), closes its input, gives it `patience` seconds to end, ends it and what it started, frees. Records no failure. NULL
- * is fine. */
+Status child_add_last_line(const Child *child, Status status); /* adds that line as a hint to the failure `status`, which it returns */
+/* Sends `last_message` (NULL: none), closes the program's input, waits up to `patience` seconds for it to end, kills it with everything that it
+ * started, and frees the child. Records no failure. NULL is fine. */
 void child_stop(Child *child, const char *last_message, double patience);
 
 #endif

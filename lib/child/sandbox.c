@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starts a program that is not trusted. The new process is the first of its process namespace: when it ends, all that it started ends, too. It
- * prepares itself by system calls alone and becomes the program, or the shell that waits for it. */
+/* Starts a program that is not trusted. The new process is the first of its process namespace: when it ends, everything that it started ends too. It
+ * prepares itself with system calls only, then executes the program or a shell that waits for it. */
 #include "lib/child/sandbox.h"
 #include "lib/base/log.h"
 #include "lib/base/system.h"
@@ -25,12 +25,12 @@
 #endif
 
 enum { NOBODY = 65534, MOST_PROCESSES = 256, MOST_FILES = 256, TALK = 3, COMPLAINTS = 9, MOST_VARIABLES = 24 };
-static const uint64_t FILE_BYTES = 256ULL << 20; /* of one file; and of /tmp and /dev/shm, each */
+static const uint64_t FILE_BYTES = 256ULL << 20; /* of one file; also the size of /tmp and of /dev/shm */
 
-/* A shell that waits for what nobody waits for, as the first process of a namespace must. What it says itself about signals is of no use. */
+/* A shell that reaps orphans, as the first process of a namespace must. Its own messages about signals are discarded. */
 static const char wait_for_it[] = "\"$@\" 2>&9 9>&-; exit $?";
 
-/* What a program needs to run at all. No keys, no sockets of agents, nothing of the desktop. */
+/* The variables that a program needs to run at all: no keys, no sockets of agents, nothing of the desktop. */
 static const char *const variables[] = {"PATH",           "LANG",        "LANGUAGE",        "LC_ALL",          "LC_CTYPE",
                                         "LC_NUMERIC",     "TZ",          "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "PYTHONPATH",
                                         "PYTHONHASHSEED", "VIRTUAL_ENV", "CONDA_PREFIX"};
@@ -64,7 +64,7 @@ typedef struct Sandbox {
     unsigned missing;
 } Sandbox;
 
-/* What the started process says. Its last word before it becomes the program is PARTS, with what it could not have. */
+/* Codes that the started process reports. The last one before it executes the program is PARTS, with the missing parts. */
 enum { AT_START = PARTS + 1, AT_LIMITS };
 typedef struct Word {
     int at, error;
@@ -76,7 +76,7 @@ static Status sandbox_refuse(const char *name, SandboxPart part, int error) {
     return status_hint(ST_RESOURCE, "%s; or write `sandbox: best_effort`, which goes on without it", part_advice(part));
 }
 
-/* Once for each part. */
+/* Warns once for each part. */
 static void warn_of_missing(unsigned missing) {
     static unsigned told;
     Str names = {0};
@@ -90,7 +90,7 @@ static void warn_of_missing(unsigned missing) {
 
 #ifdef __linux__
 
-/* ---- in the started process: only system calls. Wrappers of the C library that speak to its other threads would wait for ever. ---- */
+/* ---- in the started process: only system calls. C library wrappers that synchronise with its other threads would wait for ever. ---- */
 
 static NORETURN void leave(const Sandbox *s, int at, int error) {
     Word word = {at, error, s->missing};
@@ -98,7 +98,7 @@ static NORETURN void leave(const Sandbox *s, int at, int error) {
     while (true) syscall(SYS_exit_group, 127);
 }
 
-/* Refused: the end, or a part that is missing. */
+/* The system refused a part: the process ends, or goes on without it with best_effort. */
 static void sandbox_refused(Sandbox *s, SandboxPart part, int error) {
     if (!s->limits->best_effort) leave(s, (int)part, error);
     s->missing |= 1U << part;
@@ -142,7 +142,7 @@ static bool readable(const char *path) {
     return fd >= 0;
 }
 
-/* Root owns too much, and no limit of processes binds it. Whether the other user may read what it needs is tried first. */
+/* Root owns too much, and no limit of processes applies to it. First it is tried whether the other user may read the needed files. */
 static void become_nobody(Sandbox *s) {
     int error = 0;
     const int keep = -1;
@@ -160,14 +160,14 @@ static void become_nobody(Sandbox *s) {
 }
 
 static int try_process(void) {
-    pid_t pid = vfork(); /* it shares our memory, however large that is, and takes none */
+    pid_t pid = vfork(); /* it shares our memory, however large, and allocates none */
     if (pid == 0) syscall(SYS_exit_group, 0);
     if (pid < 0) return errno;
     while (waitpid(pid, NULL, __WALL) < 0 && errno == EINTR) continue;
     return 0;
 }
 
-/* The system counts for each user, in newer kernels for each user of a namespace; it does not count root. So it is tried. */
+/* The system counts processes per user, newer kernels per user of a namespace, and does not count root. So whether the limit works is tried out. */
 static void limit_processes(Sandbox *s) {
     struct rlimit old, one;
     int error = 0;
@@ -196,7 +196,7 @@ static void drop_powers(Sandbox *s) {
     if (setrlimit(RLIMIT_CORE, &no_core) != 0) leave(s, AT_LIMITS, errno);
 }
 
-/* When we end in whatever way, it ends. We may have ended before it asked for that. */
+/* Ends this process when its parent ends for any reason. The parent may have ended before the request. */
 static void tie(Sandbox *s) {
     struct pollfd talk = {.fd = TALK, .events = POLLIN};
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0) leave(s, AT_START, errno);
@@ -231,14 +231,14 @@ static NORETURN void become(Sandbox *s) {
     int error = filter_enter();
     if (error) sandbox_refused(s, PART_FILTER, error);
     if (shell) show_complaints_to(COMPLAINTS);
-    if (!limit(RLIMIT_AS, s->limits->memory_bytes)) leave(s, AT_LIMITS, errno); /* last: our stack may be beyond it, and grows no more then */
+    if (!limit(RLIMIT_AS, s->limits->memory_bytes)) leave(s, AT_LIMITS, errno); /* last: the stack may be beyond the limit and then cannot grow */
     Word word = {PARTS, 0, s->missing};
     while (write(s->talk, &word, sizeof word) < 0 && errno == EINTR) continue;
     execve(shell ? "/bin/sh" : s->view.program, s->argv, s->environment);
     leave(s, AT_START, errno);
 }
 
-/* ---- in this process ---- */
+/* ---- in the calling process ---- */
 
 static const struct {
     SandboxPart part;
@@ -256,8 +256,8 @@ enum { STACK = 256 << 10 };
 #endif
 #endif
 
-/* It shares our memory until it becomes the program, as a copy of the page tables of a large model takes long. All of it is on a stack of its own,
- * and it makes system calls alone. What a sanitizer keeps for each thread can't be shared. */
+/* The process shares our memory until it executes the program, because copying the page tables of a large model takes long. It runs on its own stack
+ * and makes only system calls. A sanitizer's per-thread data cannot be shared. */
 static pid_t clone_process(unsigned long flags, int (*work)(void *), void *argument, char *stack) {
 #ifdef OWN_MEMORY
     (void)stack;
@@ -284,7 +284,7 @@ static int probe(unsigned long flags, char *stack) {
     return 0;
 }
 
-/* After a refusal: by which of them, and what can be had. Root needs no user namespace for the others. */
+/* After a refusal: finds which namespace was refused and which are available. Root needs no user namespace for the others. */
 static int find_spaces(Sandbox *s, char *stack, SandboxPart *first) {
     unsigned long had = 0;
     int why = 0, users = probe(CLONE_NEWUSER, stack);
@@ -316,7 +316,7 @@ static bool write_file(pid_t pid, const char *name, const char *text, size_t n) 
     return good;
 }
 
-/* Every user is itself, which root alone may say, and which is of use where there is another user to become. */
+/* Maps every user to itself, which only root may do, and which is useful only where there is another user to become. */
 static bool map_all(pid_t pid, const char *name, const char *ours, bool write_it) {
     unsigned long inside, outside, count;
     bool known = false;
@@ -338,7 +338,7 @@ static bool map_one(pid_t pid, const char *name, unsigned long id) {
     return write_file(pid, name, text, (size_t)n);
 }
 
-/* 'a': it is root and becomes another user; 'o': it is whom it is mapped to; 'x': it is nobody there. */
+/* 'a': it is root and can become another user; 'o': it has one mapped user; 'x': it has no user there. */
 static char map_users(pid_t pid, bool own_space) {
     static const char users[] = "/proc/self/uid_map", groups[] = "/proc/self/gid_map";
     if (!own_space) return geteuid() == 0 ? 'a' : 'o';
@@ -384,14 +384,14 @@ static Status start_on(Sandbox *s, char *stack, pid_t *pid) {
     }
     close(talk[1]);
     char mapped = map_users(*pid, s->spaces & CLONE_NEWUSER);
-    if (write(talk[0], &mapped, 1) != 1) mapped = 0; /* it has ended, which is heard */
+    if (write(talk[0], &mapped, 1) != 1) mapped = 0; /* the process has ended, which the report will show */
     Status status = sandbox_hear(s, talk[0], *pid);
     close(talk[0]);
-    if (status == ST_OK) write_file(*pid, "oom_score_adj", "1000", 4); /* when memory is short, it ends first */
+    if (status == ST_OK) write_file(*pid, "oom_score_adj", "1000", 4); /* when memory is short, the program is killed first */
     return status;
 }
 
-/* Signals wait meanwhile: the new process shares errno with this thread. That it changes its user would take our core dumps. */
+/* Signals are blocked meanwhile, since the new process shares errno with this thread. A change of user in it would disable our core dumps. */
 static Status base_sandbox_start(Sandbox *s, pid_t *pid) {
     sigset_t all, before;
     int dumpable = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a sandboxed program may not ask of the kernel. A list of what is refused: interpreters and their libraries need most of the rest. */
+/* System calls that a sandboxed program may not make. It is a list of refusals: interpreters and their libraries need most other calls. */
 #include "lib/child/sandbox.h"
 
 #include <errno.h>
@@ -19,11 +19,11 @@
 #else
 #define ARCHITECTURE AUDIT_ARCH_AARCH64
 #endif
-/* Numbers that are the same everywhere, for headers that do not know them yet. */
+/* Numbers that are the same on every architecture, for headers that lack them. */
 enum { IO_URING_SETUP = 425, IO_URING_ENTER, IO_URING_REGISTER, OPEN_TREE = 428, MOVE_MOUNT, FSOPEN, FSCONFIG, FSMOUNT, FSPICK };
 enum { CLONE3 = 435, PIDFD_GETFD = 438, PROCESS_MADVISE = 440, MOUNT_SETATTR = 442, OPEN_TREE_ATTR = 467 };
 
-/* Other processes, keys, mounts, namespaces, the kernel itself; io_uring makes sockets past a filter. */
+/* Other processes, keys, mounts, namespaces, the kernel itself; io_uring creates sockets without the filter seeing it. */
 static const int refused[] = {
     SYS_ptrace,
     SYS_process_vm_readv,
@@ -89,29 +89,29 @@ static const int refused[] = {
 #define ALLOW BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 #define NEW_SPACES (CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
 
-/* Arguments are looked at by their low halves, which is all that the kernel reads of an int on these machines. */
+/* Arguments are compared by their low halves, which is all that the kernel reads of an int on these architectures. */
 static const struct sock_filter head[] = {
     LOAD(arch),
     IF_EQUAL(ARCHITECTURE, 1, 0),
-    ANSWER(EPERM), /* a 32-bit program has other numbers */
+    ANSWER(EPERM), /* 32-bit programs have other numbers */
     LOAD(nr),
     BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1),
-    ANSWER(EPERM), /* x32's, too */
+    ANSWER(EPERM), /* so does x32 */
     IF_EQUAL(CLONE3, 0, 1),
-    ANSWER(ENOSYS), /* its flags are in memory; the C library then asks clone */
+    ANSWER(ENOSYS), /* its flags are in memory, where a filter cannot read; the C library then falls back to clone */
     IF_EQUAL(SYS_clone, 0, 4),
     LOAD(args[0]),
     BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, NEW_SPACES, 0, 1),
     ANSWER(EPERM),
     ALLOW,
-    /* sockets of the Internet alone: Unix sockets, vsock, netlink and others leave the network namespace or talk to the kernel */
+    /* only Internet sockets: Unix sockets, vsock, netlink and others leave the network namespace or talk to the kernel */
     IF_EQUAL(SYS_socket, 0, 5),
     LOAD(args[0]),
     IF_EQUAL(AF_INET, 1, 0),
     IF_EQUAL(AF_INET6, 0, 1),
     ALLOW,
     ANSWER(EPERM),
-    /* pairs for itself; one for datagrams could send to any name */
+    /* socket pairs for the program itself; a datagram pair could send to any name */
     IF_EQUAL(SYS_socketpair, 0, 6),
     LOAD(args[1]),
     BPF_STMT(BPF_ALU | BPF_AND | BPF_K, 0xf),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files that a sandboxed program sees: the system and its own, read-only, and empty folders of its own to write to. */
+/* The files that a sandboxed program sees: the system and the program's own files, read-only, and empty folders that it may write to. */
 #include "lib/child/sandbox.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 #endif
 
 static const char *const system_folders[] = {"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt", "/nix", "/gnu"};
-/* Of a program's prefix, where its folder is called bin or shims: what interpreters and their managers read. */
+/* Folders of a program's prefix (the parent of bin or shims) that interpreters and their managers read. */
 static const char *const prefix_parts[] = {"bin",      "shims",   "lib",      "lib64",   "libexec",   "include",
                                            "versions", "version", "installs", "plugins", "pyvenv.cfg"};
 static const char *const shared_folders[] = {"/", "/tmp", "/var/tmp", "/dev/shm", "/var", "/run", "/home", "/proc", "/sys", "/dev"};
@@ -25,7 +25,7 @@ enum { DEEPEST = 16 };
 
 extern char **environ;
 
-/* What a program that we start would be handed: the environment decides nothing else here. */
+/* Looks a variable up as the started program would receive it; no other variable has an effect here. */
 const char *view_variable(const char *name) {
     size_t n = strlen(name);
     for (char **at = environ; *at; at++)
@@ -48,7 +48,7 @@ static bool is_system(const View *view, const char *path) {
     return false;
 }
 
-/* A folder that holds much that the program does not need: the home, what is above it, what many programs share, the run. */
+/* A folder with much that the program does not need: the home folder, its parents, folders that many programs share, the run's folder. */
 static bool is_too_wide(const View *view, const char *folder) {
     for (size_t i = 0; i < COUNT_OF(shared_folders); i++)
         if (strcmp(folder, shared_folders[i]) == 0) return true;
@@ -85,7 +85,7 @@ static bool make_absolute(const View *view, const char *path, char absolute[PATH
     return n < PATH_MAX;
 }
 
-/* A file with the folder that it is in, so that it finds its neighbours, under the name that is used and under its own. */
+/* Adds a file with its folder, so that the program finds neighbouring files, under the path that is used and the real path. */
 static bool put_path(View *view, const char *path) {
     char absolute[PATH_MAX], real[PATH_MAX], folder[PATH_MAX];
     struct stat info;
@@ -100,12 +100,12 @@ static bool put_path(View *view, const char *path) {
     for (int i = 0; i < 2; i++) {
         folder_of(names[i], folder);
         put_folder(view, folder);
-        if (!is_system(view, names[i])) sandbox_view_put(view, VIEW_FILE, real, names[i], false); /* in case that its folder is too wide */
+        if (!is_system(view, names[i])) sandbox_view_put(view, VIEW_FILE, real, names[i], false); /* in case its folder is too wide */
     }
     return true;
 }
 
-/* bin/NAME goes with the libraries that are in its prefix. */
+/* Adds the libraries in the prefix of bin/NAME. */
 static void put_prefix(View *view, const char *program) {
     char folder[PATH_MAX], prefix[PATH_MAX], part[PATH_MAX + 32];
     struct stat info;
@@ -153,7 +153,7 @@ static void put_interpreter(View *view, const char *program, int depth) {
         if (find_program(view, word, found)) put_program(view, found, depth);
 }
 
-/* It and each link on the way to the file that it is. */
+/* Adds a program and each link on the way to the file. */
 static void put_program(View *view, const char *path, int depth) {
     char now[PATH_MAX], target[PATH_MAX], next[PATH_MAX * 2], folder[PATH_MAX];
     snprintf(now, sizeof now, "%s", path);
@@ -176,7 +176,7 @@ static void put_program(View *view, const char *path, int depth) {
     put_interpreter(view, path, depth + 1);
 }
 
-/* A file, NAME=FILE, or a program that this one starts. */
+/* Adds a file, NAME=FILE, or a program that this one starts. */
 static void put_argument(View *view, const char *word) {
     const char *value = strchr(word, '=');
     char found[PATH_MAX];
@@ -190,7 +190,7 @@ static char *real_name(const char *path) {
     return real && strcmp(real, "/") != 0 ? real : (free(real), NULL);
 }
 
-/* Under each name that a bound folder gives it. */
+/* Hides the run's folder under each name by which a bound folder shows it. */
 static void hide_run(View *view) {
     for (size_t i = 0, n = view->n; view->hidden && i < n; i++) {
         char path[PATH_MAX];
@@ -230,7 +230,7 @@ void view_free(View *view) {
     free(view->folder);
 }
 
-/* ---- in the started process: nothing here may take memory, as another thread may have held its lock ---- */
+/* ---- in the started process: nothing here may allocate memory, since another thread may have held the allocator's lock ---- */
 
 #ifdef __linux__
 
@@ -278,12 +278,12 @@ static int bind(const char *source, const char *path, bool folder) {
     return mount(old, path, NULL, MS_BIND | MS_REC, NULL) == 0 ? 0 : errno;
 }
 
-/* For systems without a call that does the whole tree: what is mounted below a bound folder stays as it is. */
+/* For systems that cannot do the whole tree in one call: mounts below a bound folder stay as they are. */
 static void bind_read_only(const char *path) {
     struct statfs info;
     if (statfs(path, &info) != 0) return;
     unsigned long kept = (unsigned long)info.f_flags & (MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_NOATIME | MS_NODIRATIME | MS_RELATIME);
-    if (mount(NULL, path, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | kept, NULL) != 0) errno = 0; /* the part is told as missing anyway */
+    if (mount(NULL, path, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | kept, NULL) != 0) errno = 0; /* the part is reported as missing anyway */
 }
 
 static int bind_all(const View *view) {
@@ -303,7 +303,7 @@ static int bind_all(const View *view) {
     return 0;
 }
 
-/* Of the devices those that are nobody's, and links to what is open. Without a process file system, which some containers refuse, there is none. */
+/* Creates the harmless devices, and links to the open descriptors. Some containers refuse a process file system; then the links are missing. */
 static int make_devices(const char *size) {
     static const char *const devices[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"};
     static const char *const links[][2] = {
@@ -330,7 +330,7 @@ static int protect(const View *view, bool best_effort, unsigned *missing, Sandbo
     Attributes all = {.set = READ_ONLY | NO_SUID}, open = {.clear = READ_ONLY};
     if (umount2(OLD, MNT_DETACH) != 0 || rmdir(OLD) != 0) return errno;
     if (syscall(SET_ATTRIBUTES, AT_FDCWD, "/", RECURSIVE, &all, sizeof all) == 0) {
-        for (size_t i = 0; i < COUNT_OF(open_folders); i++) /* /proc may be no mount */
+        for (size_t i = 0; i < COUNT_OF(open_folders); i++) /* /proc may not be mounted */
             if (syscall(SET_ATTRIBUTES, AT_FDCWD, open_folders[i], 0, &open, sizeof open) != 0 && i < 2) return errno;
         return 0;
     }
@@ -350,7 +350,7 @@ int view_enter(const View *view, uint64_t bytes, bool best_effort, unsigned *mis
     int error = turn_root();
     if (error && best_effort) {
         *missing |= 1U << PART_VIEW;
-        if (umount2("/tmp", MNT_DETACH) != 0) errno = 0; /* it may not have come so far */
+        if (umount2("/tmp", MNT_DETACH) != 0) errno = 0; /* /tmp may not have been mounted yet */
         return chdir(view->folder) == 0 ? 0 : errno;
     }
     if (error) return error;

@@ -19,7 +19,7 @@ const OptionSpec *option_find(const OptionSpec *specs, const char *name) {
     return NULL;
 }
 
-/* ---- faults ---- */
+/* ---- errors ---- */
 
 Status option_refuse(const OptionOwner *owner, int line, const char *text) {
     Str where = {0};
@@ -74,7 +74,7 @@ static bool read_number(const OptionSpec *spec, const Yaml *node, double *number
     return spec->low == spec->high || (*number >= spec->low && *number <= spec->high);
 }
 
-/* A list; a single text stands for a list of one. */
+/* Reads a list; a single text is a list of one. */
 static Status read_texts(const OptionOwner *owner, const OptionSpec *spec, const Yaml *node, Arena *arena, OptionValue *value) {
     value->n = node->kind == YAML_LIST ? node->n : 1;
     if (!(value->list = arena_alloc(arena, (value->n + 1) * sizeof *value->list))) return ST_RESOURCE;

@@ -76,7 +76,7 @@ const KeyOwner recipe_owners[] = {
 };
 const size_t n_recipe_owners = COUNT_OF(recipe_owners);
 
-/* Where a value stands, for messages. */
+/* Where a value is written, for messages. */
 typedef struct Source {
     const char *file;
     int line;
@@ -181,7 +181,7 @@ static Status refuse_type(const Key *key, const Yaml *node, const Source *source
 static const char *expected_number(const Key *key, const Yaml *node, char out[128]) {
     double value;
     const char *kind = key->type == KEY_INT ? "a whole number" : "a number";
-    if (key->type == KEY_INT && !key->high[0] && yaml_as_double(node, &value) && fabs(value) >= 0x1p63) { /* more than we can hold */
+    if (key->type == KEY_INT && !key->high[0] && yaml_as_double(node, &value) && fabs(value) >= 0x1p63) { /* the number does not fit 64 bits */
         snprintf(out, 128, "%s from %s to %lld", kind, key->low[0] ? key->low : "-9223372036854775808", (long long)INT64_MAX);
     } else if (key->low[0] && key->high[0]) {
         snprintf(out, 128, "%s from %s to %s", kind, key->low, key->high);
@@ -223,11 +223,11 @@ static Status read_text(const Key *key, const Yaml *node, const Source *source, 
     return ST_OK;
 }
 
-/* A list; a single value stands for a list of one. */
+/* Length of a list; a single value is a list of one. */
 static size_t list_length(const Yaml *node) { return node->kind == YAML_LIST ? node->n : 1; }
 static const Yaml *list_item(const Yaml *node, size_t i) { return node->kind == YAML_LIST ? node->items[i] : node; }
 
-/* Lists of names of modules, none of which has a comma, unless it is a regular expression. */
+/* Whether the key is a list of module names. No name contains a comma, unless it is a regular expression. */
 static bool is_names(const Key *key) { return strcmp(key->dotted, "lora.target_modules") == 0 || strcmp(key->dotted, "lora.modules_to_save") == 0; }
 
 static Status refuse_joined(const Key *key, const char *value, const Source *source) {
@@ -274,7 +274,7 @@ static void set_null(const Key *key, void *field) {
     if (key->type == KEY_NODE) *(YamlNode *)field = NULL;
 }
 
-/* Choices of the keys that hold one value: as the text that YAML has, null for none. */
+/* Checks a key that takes one of its choices: compares the text as YAML has it; null means none. */
 static Status check_choice(const Key *key, const Yaml *node, const Source *source, Arena *arena) {
     if (key->choices[0] == '\0' || key->type == KEY_LIST) return ST_OK;
     char number[64];
@@ -323,7 +323,7 @@ static Status read_value(Recipe *recipe, const Key *key, const Yaml *node, const
     return ST_OK;
 }
 
-/* What is wrong with a value is said when all keys are known: reading goes on. */
+/* Keeps the failure of a wrong value until all keys are known; reading continues. */
 static Status keep_wrong(Recipe *recipe, Status status) {
     UnknownKeys *unknown = recipe->unknown;
     if (status != ST_CONFIG || !unknown) return status;
@@ -341,7 +341,7 @@ static Status set_key(Recipe *recipe, const Key *key, const Yaml *node, const So
 
 /* ---- sections and names ---- */
 
-/* Reading goes on: all that is unknown is said at once, by recipe_read. */
+/* Adds the key to the unknown ones and continues, so that recipe_read reports them all at once. */
 static Status unknown_key(Recipe *recipe, const char *section, const char *name, const Yaml *value, const Source *source) {
     char where[512];
     const char *typed = !source->file && value->kind == YAML_SCALAR ? value->text : NULL;
@@ -359,7 +359,7 @@ static Status set_default(Recipe *recipe, const Key *key) {
     return ST_OK;
 }
 
-/* SECTION=null on the command line: as if the file had none. */
+/* SECTION=null on the command line: as if the file lacked the section. */
 static Status blank_section(Recipe *recipe, const char *section) {
     for (size_t i = 0; i < n_recipe_keys; i++)
         if (strcmp(recipe_keys[i].section, section) == 0) TRY(set_default(recipe, &recipe_keys[i]));
@@ -399,18 +399,18 @@ static Status read_defaults(Recipe *recipe) {
     return ST_OK;
 }
 
-/* text NULL: the file's. */
+/* text NULL: reads the file. */
 static Status read_file(Recipe *recipe, const char *path, const Str *text) {
     Yaml *root;
     static const char advice[] = "a recipe is a YAML file; `tune recipes ls` names some to start from";
     Status status = text ? yaml_read_text(str_text(text), text->len, path, recipe->arena, &root) : yaml_read_file(path, recipe->arena, &root);
     if (status != ST_OK) return status_hint_text()[0] ? status : status_hint(status, advice);
-    if (root->kind != YAML_MAP) return status_hint(status_fail(ST_CONFIG, "cannot read recipe '%s': it holds no keys", path), advice);
+    if (root->kind != YAML_MAP) return status_hint(status_fail(ST_CONFIG, "cannot read recipe '%s': it has no keys", path), advice);
     for (size_t i = 0; i < root->n; i++) TRY(read_top(recipe, root->keys[i], root->items[i], &(Source){path, root->key_lines[i]}));
     return ST_OK;
 }
 
-/* Keys whose value may be one text, which names something of the user's. */
+/* Keys with a structured value that may also be a text, chosen by the user. */
 static bool may_be_text(const Key *key) {
     static const char *const names[] = {"data.train", "data.eval", "eval.data", "rl.env"};
     for (size_t i = 0; i < COUNT_OF(names); i++)
@@ -418,28 +418,28 @@ static bool may_be_text(const Key *key) {
     return key->type == KEY_TEXT || key->type == KEY_LIST;
 }
 
-/* The value is YAML. But of a text it would cut what follows " #", make a map of "a: b" and an alias of "*.jsonl", and nobody writes YAML there: it
- * is taken as it stands unless it is quoted, or null, or a list or map of a key that takes one. */
+/* The value of an override is YAML, except for text keys. YAML would cut a text at " #", parse "a: b" as a map and "*.jsonl" as an alias, and
+ * nobody expects YAML there. So a text is taken literally unless it is quoted or null, or a list or map for a key that takes one. */
 static Status override_value(const Key *key, const char *name, const char *value, Arena *arena, Yaml **node) {
     bool quoted = *value == '\'' || *value == '"', nested = key && key->type != KEY_TEXT && (*value == '[' || *value == '{');
     Status status = yaml_read_text(value, strlen(value), name, arena, node);
     if (!key || !may_be_text(key) || quoted || nested || utf8_fault(value, strlen(value)) < strlen(value)) return status;
     if (status == ST_OK && (*node)->kind == YAML_SCALAR && strcmp((*node)->text, value) == 0) return ST_OK;
     if (status == ST_OK && (*node)->kind == YAML_NULL && value[strspn(value, " \t")] != '#') return ST_OK;
-    if (status == ST_OK && (*node)->kind == YAML_LIST && key->type != KEY_TEXT) return ST_OK; /* in lines that begin with "-" */
+    if (status == ST_OK && (*node)->kind == YAML_LIST && key->type != KEY_TEXT) return ST_OK; /* lines that begin with "-" */
     *node = arena_zero(arena, sizeof **node);
     if (!*node) return ST_RESOURCE;
     **node = (Yaml){.kind = YAML_SCALAR, .quoted = true, .text = arena_strdup(arena, value)};
     return (*node)->text ? ST_OK : ST_RESOURCE;
 }
 
-/* What stands in the way of a path of keys: something else than a map, and the path below it. */
+/* Why a path of keys cannot be set: a value on the way that is not a map, and the path below it. */
 typedef struct Obstacle {
     const Yaml *node;
     const char *below;
 } Obstacle;
 
-/* map: NULL = an empty one. A copy of it in which `path`, keys with dots between them, leads to `value`; NULL: there is an obstacle. */
+/* A copy of `map` (NULL: an empty one) in which the dotted `path` has `value`; NULL: there is an obstacle. */
 static Status map_with(const Yaml *map, const char *path, Yaml *value, Arena *arena, Obstacle *obstacle, Yaml **result) {
     *result = NULL;
     if (map && map->kind != YAML_MAP && map->kind != YAML_NULL) {
@@ -463,7 +463,7 @@ static Status map_with(const Yaml *map, const char *path, Yaml *value, Arena *ar
     return ST_OK;
 }
 
-/* "rl.env.is_slippery=true": a key below one whose value is a structure of its own. `below`: "is_slippery". */
+/* Sets a key inside a structured value, as in "rl.env.is_slippery=true"; `below`: "is_slippery". */
 static Status override_below(Recipe *recipe, const Key *key, const char *below, Yaml *value) {
     const Yaml *now = *(const YamlNode *)key_field(recipe, key);
     Yaml *node;
@@ -478,7 +478,7 @@ static Status override_below(Recipe *recipe, const Key *key, const char *below, 
     return status_hint(ST_CONFIG, "give '%.*s' as a map of keys: %.*s={key: value, ...}", above, name, above, name);
 }
 
-/* The key of a structure that `name`, with its dots, leads into; *below: the rest. NULL: none. */
+/* The structured key that the dotted `name` leads into, with the rest in *below. NULL: none. */
 static const Key *key_around(const char *name, const char **below) {
     for (size_t i = 0; i < n_recipe_keys; i++) {
         size_t len = strlen(recipe_keys[i].dotted);
@@ -488,7 +488,7 @@ static const Key *key_around(const char *name, const char **below) {
     return NULL;
 }
 
-/* "section.key=value", "section.key.key=value", "key=value" or "section=null"; blanks around the value are not part of it. */
+/* "section.key=value", "section.key.key=value", "key=value" or "section=null"; blanks around the value are removed. */
 static Status read_override(Recipe *recipe, const char *text) {
     const char *equals = strchr(text, '=');
     if (!equals || equals == text || *text == '.') {
@@ -543,7 +543,7 @@ static Status check_kwargs(const Recipe *recipe) {
     return refuse_type(key, recipe->data_template_kwargs, &source, "a map of names to values");
 }
 
-/* What no single key can tell. */
+/* Checks that involve several keys. */
 static Status check_together(const Recipe *recipe) {
     TRY(check_date(recipe));
     TRY(check_kwargs(recipe));
@@ -553,23 +553,23 @@ static Status check_together(const Recipe *recipe) {
     if ((recipe->data_eval || recipe->eval_data) && recipe->data_eval_split > 0)
         return status_hint(status_fail(ST_CONFIG, "evaluation rows and 'data.eval_split' are both given"), "keep one");
     if (recipe->train_loss == TRAIN_LOSS_DFT && recipe->train_label_smoothing > 0)
-        return status_hint(status_fail(ST_CONFIG, "'train.loss' dft takes no 'train.label_smoothing'"),
+        return status_hint(status_fail(ST_CONFIG, "'train.loss: dft' does not work with 'train.label_smoothing'"),
                            "leave one of them out; train.loss: nll takes it");
     if (recipe->has_lora && recipe->lora_alpha == 0)
         return status_hint(status_fail(ST_CONFIG, "'lora.alpha' is 0: the adapter would have no effect and learn nothing"),
                            "twice the rank is usual");
     if (recipe->has_lora && recipe->lora_lr_ratio == 0)
-        return status_hint(status_fail(ST_CONFIG, "'lora.lr_ratio' is 0: B would stay where it is, and a new adapter learn nothing"),
+        return status_hint(status_fail(ST_CONFIG, "'lora.lr_ratio' is 0: B would not change, and a new adapter would learn nothing"),
                            "1 trains A and B alike, 16 is usual for LoRA+");
     if (recipe->train_betas.n != 2 || recipe->train_betas.items[0] >= 1 || recipe->train_betas.items[1] >= 1) return refuse_betas(recipe);
     if (recipe->train_early_stopping > 0 && !recipe->data_eval && !recipe->eval_data && recipe->data_eval_split <= 0)
         return status_hint(status_fail(ST_CONFIG, "'train.early_stopping' needs evaluation rows"), "give 'data.eval' or 'data.eval_split'");
     if (recipe->train_early_stopping > 0 && recipe->train_eval_every == 0)
-        return status_hint(status_fail(ST_CONFIG, "'train.early_stopping' needs evaluations on the way"), "give 'train.eval_every'");
+        return status_hint(status_fail(ST_CONFIG, "'train.early_stopping' needs evaluations during training"), "give 'train.eval_every'");
     return ST_OK;
 }
 
-/* An unknown key may be why a value is wrong, or missing: it is said before. */
+/* An unknown key may be the reason why a value is wrong or missing, so it is reported first. */
 static Status read_all(Recipe *recipe, const char *path, const Str *text, const char *const *overrides, size_t n_overrides) {
     UnknownKeys unknown = {0};
     Failure failure = {0};

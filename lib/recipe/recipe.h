@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The recipe: what a user asks for, read from YAML and key=value texts against the one table of keys, config.def. --help, the key check, the
+/* The recipe: the user's settings, read from YAML and key=value texts by the table of keys, config.def. --help, the key check, the
  * schema and the resolved recipe are made from that table.
  *
  *     Recipe *recipe;
@@ -26,9 +26,10 @@ typedef struct NumberMap {
     const char **keys;
     double *values;
 } NumberMap;
-typedef const Yaml *YamlNode; /* a key whose value has its own structure (data.train, reward, synth.teacher); NULL when absent */
+typedef const Yaml *YamlNode; /* a key with a structured value (data.train, reward, synth.teacher); NULL when absent */
 
-/* enum rl_kl with its constants RL_KL_K1, ..., and rl_kl_text(RL_KL_K1) = "k1": for each key of type CHOICE. The texts are those of a recipe. */
+/* For each key of type CHOICE an enum with its constants and a function that returns their text in recipes, such as enum rl_kl and
+ * rl_kl_text(RL_KL_K1) = "k1". */
 /* clang-format off */
 #define CHOICES(field) enum field {
 #define CHOICE(constant, text) constant,
@@ -41,10 +42,10 @@ typedef const Yaml *YamlNode; /* a key whose value has its own structure (data.t
 
 typedef struct Recipe {
     Arena *arena;
-    const char *path;            /* where it was read; NULL for one made in memory */
-    struct UnknownKeys *unknown; /* while it is read */
+    const char *path;            /* the file that it was read from; NULL for a recipe made in memory */
+    struct UnknownKeys *unknown; /* only while it is read */
     const char *program;         /* set by the program: its name and version, for the head of the resolved recipe; NULL = none */
-    bool has_model, has_lora, has_data, has_train, has_eval, has_generate, has_rl, has_policy, has_synth; /* the section is there and not null */
+    bool has_model, has_lora, has_data, has_train, has_eval, has_generate, has_rl, has_policy, has_synth; /* the section is present and not null */
     bool lora_declined;                                                                                   /* `lora: null` is written */
     /* One field per line of config.def: section_key, e.g. lora_rank, train_learning_rate; the top level has no prefix: seed, output. */
 #define KEY(section, name, owner, type, ...) RECIPE_FIELD_##type(section##_##name)
@@ -62,14 +63,15 @@ typedef struct Recipe {
 #include "lib/recipe/config.def"
 #undef KEY
 #undef TOP_KEY
-    struct Rejected *rejected; /* data.on_bad_row: skip; what was left out so far, whoever reads rows adds to it; else NULL */
-    bool *given;               /* per key, in config.def's order: the recipe or the command line set it */
+    struct Rejected *rejected; /* with data.on_bad_row: skip, the rows left out so far: code that reads rows adds to it; else NULL */
+    bool *given;               /* per key, in config.def's order: whether the recipe or the command line set it */
     int *lines;                /* per key: its line in the file; 0 = not from the file */
 } Recipe;
-/* overrides: "key=value" texts, values are YAML, but a text is taken as it stands unless it is quoted or null. path NULL: overrides only. ST_CONFIG
- * with file, line and the nearest name or the allowed values. A whole number whose default is null is -1 when null; a number NaN, a text NULL. */
+/* Reads the file at `path` (NULL: overrides only), then applies `overrides`: "key=value" texts with YAML values; the value of a text key is taken
+ * literally unless it is quoted or null. The caller calls recipe_free. A null whole number is -1, a null number NaN, a null text NULL. ST_CONFIG
+ * with file, line and the nearest name or the allowed values. */
 Status recipe_read(const char *path, const char *const *overrides, size_t n_overrides, Recipe **recipe);
-/* The same where the file's text is at hand; path: where it is from, for messages. */
+/* The same from a text; path: where it is from, for messages. */
 Status recipe_read_text(const char *path, const Str *text, const char *const *overrides, size_t n_overrides, Recipe **recipe);
 void recipe_free(Recipe *recipe);
 bool recipe_given(const Recipe *recipe, const char *dotted_key);
@@ -77,38 +79,38 @@ bool recipe_same(const Recipe *a, const Recipe *b, const char *dotted_key); /* t
 int recipe_line(const Recipe *recipe, const char *dotted_key);              /* for messages; 0 = not in the file */
 void recipe_write_yaml(const Recipe *recipe, Str *text);                    /* resolved: every key with its value */
 void recipe_write_schema(Str *text);                                        /* JSON schema of a recipe */
-/* A number for the values that recipe_difference compares and those of the length, data.now's left out: the same for recipes that are the same
- * run. */
+/* A hash of the values that recipe_difference compares and of the run's length, without data.now: equal for recipes of the same run. */
 uint64_t recipe_fingerprint(const Recipe *recipe);
-/* The first key whose value differs between two recipes, leaving out those that don't change what is trained and those of the run's length
- * (recipe_text.c lists both), and both values as text; NULL when they train the same. The values are in `a`'s arena. */
+/* The first key whose value differs between two recipes, with both values as text; NULL when they train the same. Keys that do not change what is
+ * trained and those of the run's length are ignored (recipe_text.c lists both). The values are in `a`'s arena. */
 const char *recipe_difference(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b);
-bool recipe_other_length(const Recipe *a, const Recipe *b); /* train.max_steps, train.epochs, rl.total_steps: one of them differs */
-/* A key that this run does not read: ST_CONFIG with the hint where it was typed, a warning where it stands in a file, which commands may share.
- * Nothing where it was not given, or holds its default, since the recipe of a run spells out every key. format: what it does not do, behind its name:
- * "does nothing with 'train.optimizer: sgd'". */
+bool recipe_other_length(const Recipe *a, const Recipe *b); /* whether train.max_steps, train.epochs or rl.total_steps differs */
+/* Reports a key that this run does not read: ST_CONFIG with the hint when it is on the command line, a warning when it is in a file, which
+ * commands may share. Nothing when it was not given, or has its default, since the recipe of a run lists every key. format: the rest of the
+ * sentence after the key's name, as "does nothing with 'train.optimizer: sgd'". */
 Status recipe_unread(const Recipe *recipe, const char *dotted_key, const char *hint, const char *format, ...) PRINTF_LIKE(4, 5);
-/* recipe_unread of train.batch_size where train.batch_tokens decides. Typed it counts with any value. */
+/* recipe_unread for train.batch_size where train.batch_tokens decides. On the command line any value of it is reported. */
 Status recipe_check_batches(const Recipe *recipe);
 Status recipe_check_schedule(const Recipe *recipe); /* ST_CONFIG for steps that are not whole */
-/* The day that the run in recipe->output began, YYYY-MM-DD: today, or with `resume` data.now of the recipe that the run keeps there. Rows must not
- * change when a run is taken up on another day, so where a chat template writes the date and data.now is null, the run goes by this one and keeps it:
- * see recipe_dated. *day lives as long as the recipe. ST_CONFIG, ST_INPUT: the kept recipe cannot be read; ST_RESOURCE. */
+/* The day, YYYY-MM-DD, that the run in recipe->output began: today, or with `resume` data.now of the kept recipe. Rows must not change when a run
+ * is resumed on another day. So when a chat template writes the date and data.now is null, the run uses this day and keeps it: see recipe_dated.
+ * *day lives as long as the recipe. ST_CONFIG, ST_INPUT: the kept recipe cannot be read; ST_RESOURCE. */
 Status recipe_day(const Recipe *recipe, bool resume, const char **day);
 /* data.template_kwargs as an object, a new reference; NULL: there are none. ST_RESOURCE. */
 Status recipe_template_kwargs(const Recipe *recipe, json_t **values);
-Recipe recipe_dated(const Recipe *recipe, const char *day); /* the same with data.now: day; all else of it is the recipe's own and lives as long */
-/* Keys that came later and whose default means something new: a recipe that a run keeps, and that lacks them, means what it meant then. Here data.as,
- * whose rows were texts. */
+/* A copy of the recipe with data.now: day. It shares everything else with `recipe` and is valid as long as it. */
+Recipe recipe_dated(const Recipe *recipe, const char *day);
+/* For keys that were added later with a default that changes the meaning: a kept recipe without them gets the value that it meant then. So far
+ * data.as, when rows were texts. */
 void recipe_set_old_defaults(Recipe *kept);
-/* With --resume: the recipe takes over what recipe_set_old_defaults says of the one that the run in recipe->output keeps, where it has one.
- * ST_CONFIG, ST_INPUT: that cannot be read; ST_RESOURCE. */
+/* With --resume: applies to `recipe` the values that recipe_set_old_defaults gives the kept recipe in recipe->output, if there is one. ST_CONFIG,
+ * ST_INPUT: the kept recipe cannot be read; ST_RESOURCE. */
 Status recipe_adopt_defaults_of_run(Recipe *recipe);
-/* ST_CONFIG when a run by this recipe has no step to do: too few rows for train.epochs. */
+/* ST_CONFIG when a run by this recipe has no step: too few rows for train.epochs. */
 Status recipe_check_steps(const Recipe *recipe, int64_t total_steps);
-/* The rows that are given for evaluation, with the key that names them: data.eval, or eval.data which is the same. NULL: none are. */
+/* The evaluation rows and the key that names them: data.eval, or eval.data, which is the same. NULL: none. */
 const Yaml *recipe_eval_rows(const Recipe *recipe, const char **key);
-/* To be asked where rows can be held out: a warning when it asks for evaluations without any */
+/* For runs that could hold out rows: warns when the recipe asks for evaluations without evaluation rows. */
 void recipe_warn_eval_every(const Recipe *recipe);
 
 #endif

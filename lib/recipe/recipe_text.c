@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recipes as text: the resolved recipe, its JSON schema, help, and where two recipes differ. All of it walks the table of keys. */
+/* Recipes as text: the resolved recipe, its JSON schema, help, and the differences of two recipes. All of it is generated from the table of keys. */
 #include "lib/recipe/keys.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ static void append_text(Str *text, const char *value) {
     }
 }
 
-/* A plain scalar that means a number, a truth value or null stays plain; any other one is quoted where its style requires it. */
+/* A plain scalar that means a number, a truth value or null stays plain; others are quoted where YAML requires it. */
 static void append_scalar(Str *text, const Yaml *node) {
     double number;
     bool truth;
@@ -138,13 +138,13 @@ void recipe_write_yaml(const Recipe *recipe, Str *text) {
         if (section_present(recipe, section)) {
             str_printf(text, "\n%s:\n", section);
             write_keys(recipe, section, "  ", text);
-        } else if (strcmp(section, "lora") == 0) { /* its absence says what is trained */
+        } else if (strcmp(section, "lora") == 0) { /* an absent lora section also says what is trained */
             str_append(text, "\nlora: null\n");
         }
     }
 }
 
-/* ---- where two recipes differ ---- */
+/* ---- differences of two recipes ---- */
 
 static bool changes_nothing(const Key *key) {
     static const char *const names[] = {"output",
@@ -171,7 +171,7 @@ static bool changes_nothing(const Key *key) {
     return false;
 }
 
-/* How long the run is: it may be resumed with another length (lengthen.h). */
+/* The run's length: a run may be resumed with another one (lengthen.h). */
 static bool is_length(const Key *key) {
     static const char *const names[] = {"train.epochs", "train.max_steps", "rl.total_steps"};
     for (size_t i = 0; i < COUNT_OF(names); i++)
@@ -179,10 +179,10 @@ static bool is_length(const Key *key) {
     return false;
 }
 
-/* A run that was begun with data.now: null has the day it began, where its template writes one. */
+/* With data.now: null, a run keeps the day it began if its template writes a date. */
 static bool takes_its_day(const Recipe *a, const Key *key) { return strcmp(key->dotted, "data.now") == 0 && !a->data_now; }
 
-/* Where the data section is missing nothing reads it, and a kept recipe does not have it (recipe_set_old_defaults). */
+/* Without a data section nothing reads the key, and a kept recipe lacks it (recipe_set_old_defaults). */
 static bool without_rows(const Recipe *a, const Recipe *b, const Key *key) {
     return strcmp(key->dotted, "data.as") == 0 && (!a->has_data || !b->has_data);
 }
@@ -233,8 +233,7 @@ bool recipe_other_length(const Recipe *a, const Recipe *b) {
     return false;
 }
 
-/* Values that are a key's default count for nothing, so that a later key changes no fingerprint. Nor do those that a run which is resumed takes from
- * the recipe that it keeps. */
+/* Defaults are left out, so that a new key changes no fingerprint. So are values that a resumed run takes from its kept recipe. */
 uint64_t recipe_fingerprint(const Recipe *recipe) {
     Str text = {0}, value = {0};
     str_append(&text, recipe->has_lora ? "lora\n" : "");
@@ -301,7 +300,7 @@ static void write_enum(JsonWriter *w, const Key *key) {
     jw_end_array(w);
 }
 
-/* One item, or an array of such items. */
+/* Either one item, or an array of items. */
 static void write_list_schema(JsonWriter *w, const Key *key, const char *item) {
     jw_array(w, "anyOf");
     for (int many = 0; many < 2; many++) {

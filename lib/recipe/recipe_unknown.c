@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys that no recipe has: the one that was probably meant, and all of them at once, with whose file it looks like. */
+/* Unknown keys: suggests the one that was probably meant, and reports all of them at once with the tool whose file it looks like. */
 #include "lib/recipe/keys.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what was probably meant ---- */
+/* ---- suggestions ---- */
 
-/* The same section first, then the same name elsewhere, then anything near. */
+/* Looks in the same section first, then for the same name elsewhere, then for anything similar. */
 static const char *nearest_key(const char *section, const char *name, const char *written) {
     const char **names = malloc((n_recipe_keys + n_recipe_sections) * sizeof *names), *found = NULL;
     size_t n = 0;
@@ -30,7 +30,7 @@ static const char *nearest_key(const char *section, const char *name, const char
     return found;
 }
 
-/* What other programs call it; a name is looked for whole. Of hints only: recipes have one name for a thing. */
+/* Names in other programs; a name is compared in full. Used only in hints: a recipe accepts one name for each key. */
 static const struct {
     const char *theirs, *ours;
 } aliases[] = {
@@ -65,7 +65,7 @@ const char *key_suggest(const char *section, const char *name) {
     return near;
 }
 
-/* ---- whose file it is ---- */
+/* ---- the tool whose file it is ---- */
 
 typedef struct Tool {
     const char *name, *keys;
@@ -83,7 +83,7 @@ static void count_tools(UnknownKeys *unknown, const char *name) {
     for (size_t i = 0; i < COUNT_OF(tools); i++) unknown->of_tool[i] += text_among(tools[i].keys, ' ', name);
 }
 
-/* NULL where fewer than three keys are one tool's: names such as `lr` are nobody's. */
+/* NULL when fewer than three keys are of one tool: names such as `lr` are common to many. */
 static const char *likely_tool(const UnknownKeys *unknown) {
     size_t best = 0;
     for (size_t i = 1; i < COUNT_OF(tools); i++)
@@ -91,9 +91,9 @@ static const char *likely_tool(const UnknownKeys *unknown) {
     return unknown->of_tool[best] >= 3 ? tools[best].name : NULL;
 }
 
-/* ---- all of them ---- */
+/* ---- the report ---- */
 
-/* A list on the command line is typed in brackets, which are often left out. */
+/* On the command line a list is typed in brackets, which users often forget. */
 static Status hint_at(const char *meant, const char *value) {
     const Key *key = key_find(meant);
     if (!key || key->type != KEY_LIST || !value || !strchr(value, ',')) return status_hint(ST_CONFIG, "did you mean '%s'?", meant);
@@ -104,13 +104,13 @@ static Status fail_one(const char *section, const char *name, const char *value,
     const char *meant = key_suggest(section, name);
     status_fail(ST_CONFIG, "unknown key '%s%s%s' %s", section, section[0] ? "." : "", name, where);
     if (is_dotted(section, name))
-        return status_hint(ST_CONFIG, "in a file '%s' stands below '%.*s:'; with a dot it is written on the command line", strchr(name, '.') + 1,
+        return status_hint(ST_CONFIG, "in a file, write '%s' below '%.*s:'; the form with a dot is for the command line", strchr(name, '.') + 1,
                            (int)strcspn(name, "."), name);
     return meant ? hint_at(meant, value) : status_hint(ST_CONFIG, "--help of the command lists the keys");
 }
 
 void unknown_add(UnknownKeys *unknown, const char *section, const char *name, const char *value, int line, const char *where) {
-    enum { ROOM = 3400 }; /* of a message */
+    enum { ROOM = 3400 }; /* of a message, bytes */
     const char *meant = key_suggest(section, name);
     if (unknown->n++ == 0) failure_save(&unknown->first, fail_one(section, name, value, where));
     count_tools(unknown, name);
@@ -132,10 +132,11 @@ Status unknown_fail(const UnknownKeys *unknown, const char *file) {
     status_fail(ST_CONFIG, "%zu unknown keys%s: %s%s", unknown->n, in, str_text(&unknown->list), more);
     const char *tool = likely_tool(unknown);
     if (tool)
-        return status_hint(ST_CONFIG,
-                           "it looks like a file of %s; recipes have other names, those that are known above, and `tune recipes ls` names some to "
-                           "start from",
-                           tool);
+        return status_hint(
+            ST_CONFIG,
+            "it looks like a file of %s; recipes use other names, suggested above where they are known; `tune recipes ls` lists recipes "
+            "to start from",
+            tool);
     return status_hint(ST_CONFIG, "--help of the command lists the keys");
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What follows from several keys together, and what a resumed run takes from the recipe that it keeps. */
+/* Values that follow from several keys together, and values that a resumed run takes from its kept recipe. */
 #include "lib/base/file.h"
 #include "lib/base/log.h"
 #include "lib/recipe/recipe.h"
@@ -34,7 +34,7 @@ void recipe_warn_eval_every(const Recipe *recipe) {
     log_message(LOG_WARNING, "'train.eval_every' does nothing: there is neither 'data.eval' nor 'data.eval_split'");
 }
 
-/* ---- what rows are rendered with ---- */
+/* ---- values for the chat template ---- */
 
 Status recipe_template_kwargs(const Recipe *recipe, json_t **values) {
     const Yaml *given = recipe->data_template_kwargs;
@@ -70,12 +70,12 @@ Status recipe_day(const Recipe *recipe, bool resume, const char **day) {
 
 Recipe recipe_dated(const Recipe *recipe, const char *day) {
     Recipe dated = *recipe;
-    dated.has_data = true; /* else its directory would not keep the day: runs on an environment may do without the section */
+    dated.has_data = true; /* otherwise its directory would not keep the day: runs on an environment may have no data section */
     dated.data_now = day;
     return dated;
 }
 
-/* ---- keys that came later ---- */
+/* ---- keys added later ---- */
 
 void recipe_set_old_defaults(Recipe *kept) {
     if (!recipe_given(kept, "data.as")) kept->data_as = DATA_AS_TEXT;

@@ -6,7 +6,7 @@
 
 #include "lib/base/file.h"
 
-/* More than that is a file in which something else is wrong. */
+/* A longer list means that something else is wrong with the file. */
 enum { ROOM = 64 << 20, SHOWN = 3 };
 
 bool rejected_accepts(const Rejected *rejected, Status status) { return rejected && status == ST_INPUT; }
@@ -17,11 +17,11 @@ Status rejected_add(Rejected *rejected, const RejectedRow *row, const char *reas
     jw_object(&w, NULL);
     jw_string(&w, "file", row->file);
     jw_int(&w, "line", (int64_t)row->line);
-    if (strcmp(row->unit, "line") != 0) jw_string(&w, "unit", row->unit); /* the row's number in its file, then */
+    if (strcmp(row->unit, "line") != 0) jw_string(&w, "unit", row->unit); /* then `line` is the row's number in its file */
     jw_string(&w, "reason", reason);
     jw_raw(&w, "row", dumped ? dumped : "null");
     jw_end_object(&w);
-    bool placed = strstr(reason, row->file) != NULL; /* as what is said of lines that are no JSON */
+    bool placed = strstr(reason, row->file) != NULL; /* the messages about lines that are not JSON name the place */
     if (rejected->n < SHOWN && rejected->n > 0) str_append(&rejected->first, "; ");
     if (rejected->n < SHOWN && !placed) str_printf(&rejected->first, "'%s' %s %zu: ", row->file, row->unit, row->line);
     if (rejected->n < SHOWN) str_append(&rejected->first, reason);

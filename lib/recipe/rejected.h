@@ -10,20 +10,20 @@
 #include "lib/base/json.h"
 
 typedef struct Rejected {
-    int64_t n, listed; /* listed: the first so many are in `lines` */
-    Str lines;         /* rejected.jsonl: {"file", "line", "reason", "row"}; "unit" where line is no line */
+    int64_t n, listed; /* listed: the first so many, which are in `lines` */
+    Str lines;         /* the contents of rejected.jsonl: {"file", "line", "reason", "row"}, and "unit" unless it is a line */
     Str first;         /* the first few, for a warning */
 } Rejected;
 typedef struct RejectedRow {
     const char *file, *unit; /* unit: "line", "row" */
     size_t line;
-    const json_t *row; /* a text where the row could not be parsed; NULL: not known */
+    const json_t *row; /* a text if the row could not be parsed; NULL: unknown */
 } RejectedRow;
-/* Whether a row that failed so is left out: faults of rows are ST_INPUT. rejected NULL: never. */
+/* Whether a row that failed with `status` is left out: faults of rows are ST_INPUT. rejected NULL: never. */
 bool rejected_accepts(const Rejected *rejected, Status status);
 Status rejected_add(Rejected *rejected, const RejectedRow *row, const char *reason); /* ST_OK */
-void rejected_restore(Rejected *rejected, int64_t n, const char *lines);             /* n of them, as they were found before */
-/* Where the list ends now; rejected_rewind takes away what was added behind it. */
+void rejected_restore(Rejected *rejected, int64_t n, const char *lines);             /* n rows that were found earlier */
+/* The current end of the list; rejected_rewind removes what was added after it. */
 typedef struct RejectedMark {
     int64_t n, listed;
     size_t lines, first;
@@ -31,7 +31,7 @@ typedef struct RejectedMark {
 RejectedMark rejected_mark(const Rejected *rejected);
 void rejected_rewind(Rejected *rejected, RejectedMark mark);
 bool rejected_describe(const Rejected *rejected, Str *text);         /* one sentence; false: there are none */
-Status rejected_write(const Rejected *rejected, const char *folder); /* rejected.jsonl, where there are any. ST_RESOURCE */
+Status rejected_write(const Rejected *rejected, const char *folder); /* writes rejected.jsonl if there are any. ST_RESOURCE */
 void rejected_release(Rejected *rejected);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys that a run does not read: said, not passed over. */
+/* Keys that a run does not read: an error or a warning, instead of silence. */
 #include "lib/base/log.h"
 #include "lib/recipe/recipe.h"
 

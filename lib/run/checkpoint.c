@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints that are whole or not there: written into .tmp-step-N, synced, renamed to step-N; taken only when every byte is as the manifest says.
- */
+/* Checkpoints are atomic: written to .tmp-step-N, synced, renamed to step-N, and used only if every byte matches the manifest. */
 #include "lib/base/work.h"
 #include "lib/model/model.h"
 #include "lib/run/run_parts.h"
@@ -48,7 +47,7 @@ static Status write_json(const char *path, const json_t *json) {
     return status;
 }
 
-/* Read piece by piece: pages of a mapped file would count as this process's memory, as much again as all that is trained. */
+/* Reads in pieces: the pages of a mapped file would count as this process's memory, as much again as all that is trained. */
 static Status file_checksum(const char *path, uint64_t *size, uint32_t *crc) {
     enum { PIECE = 1 << 20 };
     int fd = path ? UNTIL_DONE(open(path, O_RDONLY | O_CLOEXEC)) : -1;
@@ -88,7 +87,7 @@ Status file_sync_size(const char *path, uint64_t *size) {
     return ST_OK;
 }
 
-/* Of all that a manifest says but this sum; -1: no memory. */
+/* CRC-32 of everything in a manifest except this sum; -1: no memory. */
 static json_int_t manifest_sum(const json_t *manifest) {
     json_t *said = json_copy((json_t *)(uintptr_t)manifest);
     json_object_del(said, "crc32");
@@ -102,7 +101,7 @@ static json_int_t manifest_sum(const json_t *manifest) {
 static Status write_manifest(const Run *run, Arena *arena, const char *dir, int64_t step) {
     uint64_t metrics_bytes;
     TRY(file_sync_size(run->metrics_path, &metrics_bytes));
-    TRY(dir_sync(run->dir)); /* the file's name, too */
+    TRY(dir_sync(run->dir)); /* syncs the file's name too */
     json_t *files = json_object();
     char recipe[20];
     snprintf(recipe, sizeof recipe, "%016llx", (unsigned long long)run->recipe);
@@ -136,7 +135,7 @@ static int compare_steps(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* Steps of the folders below `dir`, newest first. */
+/* Steps of the checkpoint folders in `dir`, newest first. */
 static Status list_steps(const char *dir, Arena *arena, int64_t **steps, size_t *count) {
     char **names;
     size_t n;
@@ -152,7 +151,7 @@ static Status list_steps(const char *dir, Arena *arena, int64_t **steps, size_t 
     return ST_OK;
 }
 
-/* Renamed first: a removal that is cut short leaves no half checkpoint under its name. */
+/* Renames first, so that an interrupted removal leaves no half checkpoint under its name. */
 static Status remove_step(Arena *arena, const char *dir, int64_t step) {
     const char *from = step_path(arena, dir, "", step, NULL), *to = step_path(arena, dir, ".tmp-old-", step, NULL);
     if (!from || !to) return ST_RESOURCE;
@@ -197,7 +196,7 @@ static Status train_checkpoint_save(Run *run, Arena *arena, int64_t step, const 
     if (status == ST_OK) return remove_old(run, arena, keep);
     Failure failure;
     failure_save(&failure, status);
-    (void)dir_remove(aside); /* gives the space back; what was wrong before is what counts */
+    (void)dir_remove(aside); /* frees the space; the first failure is the one to report */
     return status_prefix(failure_restore(&failure), "cannot save checkpoint of step %lld", (long long)step);
 }
 
@@ -237,7 +236,7 @@ static Status verify(Arena *arena, const char *dir, int64_t step, Manifest *mani
     if (status == ST_OK) status = json_get_int(json, path, "metrics_bytes", &metrics);
     if (status == ST_OK && (version != 1 || stated != step || metrics < 0))
         status = status_fail(ST_INPUT, "'%s' is not the manifest of step %lld", path, (long long)step);
-    const json_t *files = json_object_get(json, "files"), *sum = json_object_get(json, "crc32"); /* those of older programs have none */
+    const json_t *files = json_object_get(json, "files"), *sum = json_object_get(json, "crc32"); /* manifests of older versions have no sum */
     json_int_t own = status == ST_OK && sum ? manifest_sum(json) : 0;
     if (own < 0) status = status_fail(ST_RESOURCE, "out of memory for a checkpoint");
     if (status == ST_OK && sum && json_integer_value(sum) != own) status = status_fail(ST_INPUT, "'%s' is damaged: its checksum differs", path);
@@ -274,7 +273,7 @@ Status checkpoint_find_up_to(const char *dir, int64_t last, int64_t *step) {
         if (steps[i] > last) continue;
         Status whole = checkpoint_verify(dir, steps[i], &manifest);
         if (whole == ST_OK) *step = steps[i];
-        if (whole == ST_RESOURCE) status = whole; /* no memory is no reason to pass over it */
+        if (whole == ST_RESOURCE) status = whole; /* a lack of memory is no reason to skip the checkpoint */
     }
     arena_free(arena);
     return status;
@@ -287,7 +286,7 @@ static Status fill_item(const Safetensors *set, const CheckpointItem *item, cons
     bool same = stored->known && stored->dtype == tensor->dtype && stored->n_dims == tensor->n_dims && stored->bytes == tensor_bytes(tensor);
     for (int d = 0; same && d < tensor->n_dims; d++) same = stored->shape[d] == tensor->shape[d];
     char wanted[96];
-    if (!same) return status_fail(ST_INPUT, "tensor '%s' in '%s' has another form, expected %s", item->name, path, tensor_describe(tensor, wanted));
+    if (!same) return status_fail(ST_INPUT, "tensor '%s' in '%s' has another shape, expected %s", item->name, path, tensor_describe(tensor, wanted));
     memcpy(tensor->data, stored->data, stored->bytes);
     return ST_OK;
 }

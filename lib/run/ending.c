@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stopped.json, and what is concluded where there is none. */
+/* Reads and writes stopped.json, and concludes how a run without it ended. */
 #include "lib/run/ending.h"
 
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 #include "lib/base/json.h"
 #include "lib/run/run_parts.h"
 
-#define TAIL ((size_t)64 << 10) /* of a file whose last line is looked at */
+#define TAIL ((size_t)64 << 10) /* of a file, searched for its last line */
 
 static const char *const remedies[] = {[NEXT_RESUME] = "resume", [NEXT_FIX] = "mend", [NEXT_NEW_RUN] = "anew"};
 
@@ -18,7 +18,7 @@ NextAction next_action_after(Status status, bool fixable) {
     return status == ST_NUMERIC && !fixable ? NEXT_NEW_RUN : NEXT_FIX;
 }
 
-/* ---- written ---- */
+/* ---- writing ---- */
 
 Status ending_write(const char *path, Status status, const char *hint, NextAction next_action, const char *resume) {
     Failure failure;
@@ -37,9 +37,9 @@ Status ending_write(const char *path, Status status, const char *hint, NextActio
     return written;
 }
 
-/* ---- read back ---- */
+/* ---- reading ---- */
 
-/* The last whole line of a file; "" where there is none. */
+/* The last complete line of a file; "" when there is none. */
 static void last_line(const char *path, Str *line) {
     Mapping file;
     if (!path || !file_exists(path) || file_map(path, &file) != ST_OK) return;
@@ -72,7 +72,7 @@ static int64_t newest_checkpoint(const char *dir, Arena *arena) {
     return newest;
 }
 
-/* A run holds the lock of its log as long as its process lives. */
+/* A process holds the lock of its run's log as long as it lives. */
 static RunEnd end_by_lock(const char *log) {
     struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
     int fd = log ? UNTIL_DONE(open(log, O_RDONLY | O_CLOEXEC)) : -1;
@@ -81,7 +81,7 @@ static RunEnd end_by_lock(const char *log) {
     return !known ? END_UNKNOWN : lock.l_type == F_UNLCK ? END_KILLED : END_GOES_ON;
 }
 
-/* Runs of older versions say in their log alone that they were interrupted. */
+/* Runs of older versions report an interruption only in their log. */
 static RunEnd end_without_words(const char *log) {
     RunEnd end = end_by_lock(log);
     Str line = {0};
@@ -108,7 +108,7 @@ static void take_words(const json_t *stopped, Arena *arena, Ending *ending) {
         if (next_action && strcmp(next_action, remedies[i]) == 0) ending->next_action = (NextAction)i;
 }
 
-/* As it was typed, to go on. */
+/* The command as typed, to build the one that resumes. */
 static const char *command_that_began(const char *started, Arena *arena) {
     json_t *json = NULL;
     const char *command = NULL;
@@ -129,7 +129,7 @@ Status ending_read(const char *dir, Arena *arena, Ending *ending) {
     ending->saved_step = newest_checkpoint(path_join(arena, dir, "checkpoints"), arena);
     if (file_exists(finished))
         ending->end = END_FINISHED;
-    else if (file_exists(stopped) && json_read_file(stopped, &json) == ST_OK && json_is_object(json)) /* gone as soon as a run goes on */
+    else if (file_exists(stopped) && json_read_file(stopped, &json) == ST_OK && json_is_object(json)) /* removed as soon as the run continues */
         take_words(json, arena, ending);
     else
         ending->end = end_without_words(log);
@@ -138,7 +138,7 @@ Status ending_read(const char *dir, Arena *arena, Ending *ending) {
     return ST_OK;
 }
 
-/* ---- in words ---- */
+/* ---- descriptions ---- */
 
 bool ending_is_failure(const Ending *ending) { return ending->end == END_INTERRUPTED || ending->end == END_ERROR || ending->end == END_KILLED; }
 
@@ -159,7 +159,7 @@ void ending_describe(const Ending *ending, Str *text) {
     switch (ending->end) {
     case END_INTERRUPTED: str_append(text, "interrupted"); break;
     case END_ERROR: str_append(text, "ended by an error"); break;
-    case END_KILLED: str_append(text, "ended without a word"); break;
+    case END_KILLED: str_append(text, "ended without a message"); break;
     default: str_append(text, ending->end == END_GOES_ON ? "still running" : ending->end == END_FINISHED ? "finished" : "not finished");
     }
     append_step(ending, text);
@@ -167,12 +167,12 @@ void ending_describe(const Ending *ending, Str *text) {
     if (ending->end == END_KILLED)
         str_append(
             text,
-            ": it was killed (kill -9, or the system was out of memory), it crashed, the machine went down, or the disk was too full to say more");
+            ": it was killed (kill -9, or the system was out of memory), it crashed, the machine went down, or the disk was too full to record the reason");
 }
 
 static void append_from(const Ending *ending, Str *text) {
     if (ending->answers)
-        str_append(text, "from what was answered");
+        str_append(text, "from the recorded answers");
     else if (ending->saved_step > 0)
         str_printf(text, "from the checkpoint of step %lld", (long long)ending->saved_step);
     else
@@ -182,14 +182,14 @@ static void append_from(const Ending *ending, Str *text) {
 void ending_describe_next_action(const Ending *ending, Str *text) {
     if (!ending_is_failure(ending)) return;
     if (ending->next_action == NEXT_NEW_RUN) {
-        str_append(text, "--resume would fail the same way: the same numbers lead to the same step. Begin another run, in another output, with other "
+        str_append(text, "--resume would fail the same way: the same numbers lead to the same step. Begin another run in another output with other "
                          "settings, such as a lower train.learning_rate.");
     } else if (ending->next_action == NEXT_FIX) {
-        str_append(text, "--resume would fail the same way as long as that is so. Mend what the error names first: then --resume goes on ");
+        str_append(text, "--resume alone would fail the same way. Fix the cause that the error names first: then --resume continues ");
         append_from(ending, text);
-        str_append(text, ". Where the recipe or the rows have to change, begin another run, in another output.");
+        str_append(text, ". If the recipe or the rows must change, begin another run in another output.");
     } else {
-        str_append(text, ending->end == END_ERROR ? "When that is mended, this goes on " : "This goes on ");
+        str_append(text, ending->end == END_ERROR ? "Once the error is fixed, this continues " : "This continues ");
         append_from(ending, text);
         str_printf(text, ": %s", ending->resume ? ending->resume : "the same command with --resume");
     }

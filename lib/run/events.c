@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TensorBoard's event file, written by hand: records in TFRecord frames, each a protocol buffer `Event` (tensorflow/core/util/event.proto,
- * summary.proto).
+/* TensorBoard's event file: records in TFRecord frames, each a protocol buffer `Event` (tensorflow/core/util/event.proto, summary.proto).
  *
- * It is made from metrics.jsonl alone: when a run goes on, the file is written anew from what the metrics were cut back to. So no step is there
- * twice, whenever the run was killed, and nothing of the file itself is ever read. */
+ * It is generated from metrics.jsonl alone. When a run is resumed, the file is rewritten from the truncated metrics, so no step is in it twice,
+ * whenever the run was killed. The event file itself is never read. */
 #include "lib/base/json.h"
 #include "lib/run/events.h"
 
@@ -29,7 +28,7 @@ static void append_little_endian(Str *out, uint64_t value, int bytes) {
     for (int i = 0; i < bytes; i++) str_append_char(out, (char)(uint8_t)(value >> (8 * i)));
 }
 
-/* A checksum of data that may hold checksums is masked: crc rotated by 15, plus a constant. */
+/* The checksum of data that may contain checksums is masked: rotated by 15 bits, plus a constant. */
 static void append_masked_crc(Str *out, const char *bytes, size_t size) {
     uint32_t crc = events_crc(bytes, size);
     append_little_endian(out, ((crc >> 15) | (crc << 17)) + 0xa282ead8u, 4);
@@ -84,7 +83,7 @@ static void append_bytes(Str *out, int field, const char *bytes, size_t size) {
 /* ---- events ---- */
 
 static void append_version(Str *out, double time) {
-    static const char version[] = "brain.Event:2"; /* from 2 on, session logs are looked at */
+    static const char version[] = "brain.Event:2"; /* from version 2 on, TensorBoard reads session logs */
     Str event = {0};
     append_real(&event, EVENT_WALL_TIME, time);
     append_bytes(&event, EVENT_FILE_VERSION, version, strlen(version));
@@ -129,10 +128,10 @@ static void append_metrics(Str *out, const json_t *metrics, double began) {
 
 /* ---- the file ---- */
 
-/* TensorBoard's own rule: temporaries of a killed process too */
+/* TensorBoard's own rule; it includes temporary files of a killed process */
 static bool is_event_file(const char *name) { return strstr(name, ".tfevents.") != NULL; }
 
-/* The second that the newest event file is named after; 0 = none is there. */
+/* The time in the newest event file's name, seconds; 0 = there is none. */
 static int64_t newest_time(char **names, size_t n) {
     int64_t newest = 0;
     for (size_t i = 0; i < n; i++) {
@@ -142,7 +141,7 @@ static int64_t newest_time(char **names, size_t n) {
     return newest;
 }
 
-/* Training time so far: what the last line of the metrics says. */
+/* Training time so far, from the last line of the metrics. */
 static Status seconds_so_far(const char *metrics_path, double *seconds) {
     Lines lines;
     Slice line;

@@ -11,17 +11,17 @@
 
 typedef struct Events {
     const char *path; /* NULL: none */
-    double began;     /* unix time at which the run's first second began, pauses left out */
+    double began;     /* unix time at which the run began, pauses left out */
 } Events;
 
-/* A new event file below `dir` with all that metrics.jsonl holds; with `replace` in place of those that were there. Its name then sorts behind theirs
- * and it begins with "all steps start over", so that a TensorBoard that looks on forgets what the metrics were cut back by. `path` is in `arena`.
- * ST_RESOURCE, ST_INPUT. */
+/* Writes a new event file to `dir` with all of metrics.jsonl; with `replace` it replaces existing ones: its name sorts after theirs, and its first
+ * event restarts all steps, so that an open TensorBoard drops the steps that the metrics lost. `path` is in `arena`. ST_RESOURCE, ST_INPUT. */
 Status events_open(Events *events, Arena *arena, const char *dir, const char *metrics_path, bool replace);
-/* Appends a line of metrics.jsonl in one write, so that a killed process leaves whole records. Its time is `seconds` after the beginning. */
+/* Appends a line of metrics.jsonl in one write, so that a killed process leaves only complete records. The event's time is `began` plus the line's
+ * `seconds`. */
 Status events_add(const Events *events, const char *json_line);
 
-/* CRC-32C (Castagnoli), as record files have it before masking. */
+/* CRC-32C (Castagnoli), as record files use it before masking. */
 uint32_t events_crc(const void *bytes, size_t size);
 
 #endif

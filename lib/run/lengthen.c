@@ -12,7 +12,7 @@
 
 static const char record_name[] = "extended.json";
 
-/* ---- what there is ---- */
+/* ---- the request ---- */
 
 Status lengthen_read(Lengthening *longer, const Recipe *recipe) {
     const char *path = path_join(recipe->arena, recipe->output, "recipe.yaml");
@@ -38,12 +38,12 @@ void lengthen_describe(const Lengthening *longer, Str *text) {
         str_printf(text, "the run has no checkpoint yet and begins at step 0, with %lld step%s%s", steps, plural(steps), what);
         return;
     }
-    str_printf(text, "the run was to have %lld step%s%s and goes on from the checkpoint of step %lld until it has %lld", (long long)longer->was.steps,
-               plural(longer->was.steps), what, (long long)longer->from, steps);
+    str_printf(text, "the run had a length of %lld step%s%s and continues from the checkpoint of step %lld until it has %lld",
+               (long long)longer->was.steps, plural(longer->was.steps), what, (long long)longer->from, steps);
     if (longer->differs.len == 0)
-        str_append(text, "; the result is that of a run which had been so long from the start, to the same bytes");
+        str_append(text, "; the result has the same bytes as that of a run with this length from the start");
     else
-        str_printf(text, ", which is not what a run would give that had been so long from the start: %s", str_text(&longer->differs));
+        str_printf(text, ", and the result differs from that of a run with this length from the start: %s", str_text(&longer->differs));
 }
 
 /* ---- the record ---- */
@@ -110,7 +110,7 @@ static Status forget_end(const Run *run) {
     return dir_sync(run_dir(run));
 }
 
-/* In this order a process that is killed in between leaves a run that the same command goes on with: as one of the old length, or of the new. */
+/* The order matters: if the process is killed in between, the same command continues the run, with the old length or the new one. */
 Status lengthen_apply(const Lengthening *longer, Run *run, const Recipe *recipe) {
     Str text = {0};
     lengthen_describe(longer, &text);

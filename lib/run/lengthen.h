@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run that is resumed with another length (train.max_steps, train.epochs, rl.total_steps). It goes on from the newest checkpoint to which a run of
- * that length would have done the same, else from the newest one, and says what differs then. extended.json keeps what was done.
+/* Runs that are resumed with another length (train.max_steps, train.epochs, rl.total_steps). Such a run continues from the newest checkpoint that a
+ * run of the new length would also have; if there is none, it continues from the newest one and reports the difference. extended.json records it.
  *
  *     TRY(lengthen_read(&longer, recipe));              // longer.before: the recipe so far, NULL where the length is the same
  *     TRY(lengthen_plan(&longer, recipe, kind, context)); // after kind->open: lib/train/lengthen_plan.h
@@ -11,27 +11,27 @@
 
 #include "lib/run/run.h"
 
-/* How long a run by a recipe is. */
+/* The length of a run by a recipe. */
 typedef struct RunLength {
-    int64_t steps;          /* as train.max_steps counts them; on environments those of the environment, as rl.total_steps does */
-    int64_t schedule_steps; /* the learning rate's schedule is over so many; 0: there is none */
-    int64_t schedule_rate;  /* of them in each step that checkpoints are numbered by */
+    int64_t steps;          /* as train.max_steps counts them; with environments the environment's steps, like rl.total_steps */
+    int64_t schedule_steps; /* steps of the learning rate's schedule; 0: there is none */
+    int64_t schedule_rate;  /* how many of them each step has that numbers checkpoints */
 } RunLength;
 struct Lengthening {
     Recipe *before;
     RunLength was, is;
-    bool finished;       /* it had come to its end */
-    bool idle;           /* and is as long already: nothing is to be done */
-    const char *counter; /* as the kind's */
-    int64_t done, from;  /* steps that were done; the checkpoint that it goes on from, -1 = the start */
-    Str differs;         /* from a run that had been so long from the start; "" = nothing: the same bytes come out */
+    bool finished;       /* it had reached its end */
+    bool idle;           /* it has the new length already: there is nothing to do */
+    const char *counter; /* TrainingKind.counter */
+    int64_t done, from;  /* done: steps that were done; from: the checkpoint to continue from, -1 = the start */
+    Str differs;         /* what differs from a run with this length from the start; "" = nothing: the results are byte-identical */
 };
 Status lengthen_read(Lengthening *longer, const Recipe *recipe);
 void lengthen_describe(const Lengthening *longer, Str *text);
-/* In a run directory that is locked: from here on the run has the new length, whenever the process ends. */
+/* Records the new length in a locked run directory: the run has it from here on, whenever the process ends. */
 Status lengthen_apply(const Lengthening *longer, Run *run, const Recipe *recipe);
 void lengthen_release(Lengthening *longer);
-/* Whether the run went by a recipe with this fingerprint when it was shorter. */
+/* Whether the run used a recipe with this fingerprint before it was made longer. */
 bool lengthen_knows(const Run *run, uint64_t recipe);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A new run in the place of an old one, which keeps all it has under the next free name: NAME.1, NAME.2, ... */
+/* Replaces an old run by a new one. The old run keeps all its files under the next free name: NAME.1, NAME.2, ... */
 #include "lib/base/log.h"
 #include "lib/recipe/keys.h"
 #include "lib/run/run_parts.h"
@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- what the new run is made from must not be moved away ---- */
+/* ---- inputs of the new run must not be moved away ---- */
 
-/* The folder that every match of a pattern is in, or the path itself. */
+/* The folder that contains every match of a pattern, or the path itself. */
 static void fixed_part(const char *text, Str *path) {
     size_t len = strcspn(text, "*?[");
     if (text[len] != '\0')
@@ -48,7 +48,7 @@ static bool key_names_part_of(const Recipe *recipe, const Key *key, const char *
     }
 }
 
-/* The cache is made anew wherever it is missing. */
+/* A cache is rebuilt when it is missing. */
 static bool may_be_inside(const Key *key) { return strcmp(key->dotted, "output") == 0 || strcmp(key->dotted, "data.cache") == 0; }
 
 static Status check_inputs_outside(const Run *run, const Recipe *recipe) {
@@ -57,7 +57,7 @@ static Status check_inputs_outside(const Run *run, const Recipe *recipe) {
     for (size_t i = 0; i < n_recipe_keys && status == ST_OK; i++) {
         const Key *key = &recipe_keys[i];
         if (may_be_inside(key) || !key_names_part_of(recipe, key, run->dir, &path)) continue;
-        status_fail(ST_CONFIG, "'%s' names '%s', which is part of the run in '%s': it cannot be replaced by this one", key->dotted, str_text(&path),
+        status_fail(ST_CONFIG, "'%s' names '%s', which is part of the run in '%s': this run cannot replace it", key->dotted, str_text(&path),
                     run->dir);
         status = status_hint(ST_CONFIG, "choose another output");
     }
@@ -81,7 +81,7 @@ Status run_replace_check(const Run *run, const Recipe *recipe) {
 Status run_replace(const Run *run, const Recipe *recipe, Str *kept) {
     int fd;
     TRY(check_inputs_outside(run, recipe));
-    TRY(run_lock(run, false, &fd)); /* held until it has its new name, so that no other process goes on with it here */
+    TRY(run_lock(run, false, &fd)); /* held until the folder has its new name, so that no other process resumes the run meanwhile */
     Status status = path_backup(run->dir, kept);
     if (fd >= 0) close(fd);
     return status;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The page: how it went in a few numbers, curves, data with the mask, samples, speed and memory, settings. */
+/* The page: key numbers, curves, data with the mask, samples, speed and memory, settings. */
 #include "lib/run/report.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 
 #include "lib/run/report_parts.h"
 
-/* ---- small parts ---- */
+/* ---- helpers ---- */
 
 static const char *text_in(const json_t *object, const char *key) {
     const json_t *value = json_object_get(object, key);
@@ -72,7 +72,7 @@ static void foot_of(Str *html) {
     str_printf(html, "<script>\n%s</script></body></html>\n", report_script);
 }
 
-/* ---- how it went ---- */
+/* ---- key numbers ---- */
 
 static const char *state_of(const RunRecord *run, Str *text) {
     static const char *const words[] = {"not finished", "finished", "running", "interrupted", "ended by an error", "killed"};
@@ -114,7 +114,7 @@ static void loss_tiles(const RunRecord *run, Str *html) {
     str_release(&below);
 }
 
-/* Of runs that learn by reward. */
+/* For runs that learn from rewards. */
 static void reward_tile(const RunRecord *run, Str *html) {
     const Series *reward = record_series(run, "reward");
     double first = series_end(reward, true), last = series_end(reward, false), best = (double)NAN;
@@ -198,7 +198,7 @@ static void write_warnings(const RunRecord *runs, size_t n, Str *html) {
 typedef struct Curve {
     const char *key, *title, *unit;
     bool wide, plain;
-} Curve; /* plain: not noisy, so no mean is drawn over it */
+} Curve; /* plain: not noisy, so that no mean is drawn over it */
 static const Curve known_curves[] = {
 #define CURVE(key, title, unit, wide, plain) {#key, title, unit, wide, plain},
 #include "lib/run/report_curves.def"
@@ -218,7 +218,7 @@ static void append_in_words(const char *key, Str *out) {
     for (size_t i = begin; i < out->len; i++)
         if (out->data[i] == '_') out->data[i] = ' ';
     if (begin < out->len && out->data[begin] >= 'a' && out->data[begin] <= 'z') out->data[begin] += 'A' - 'a';
-    if (key[len]) str_printf(out, " of %s", key + len + 1); /* a name of the user's: reward/my_judge */
+    if (key[len]) str_printf(out, " of %s", key + len + 1); /* a name of the user's, as in reward/my_judge */
 }
 
 void report_metric_name(const char *key, Str *out) {
@@ -242,10 +242,10 @@ static bool is_drawn(const char *key) {
     return true;
 }
 
-/* What rounding alone makes of 0: the loss of a policy gradient where it begins. */
+/* Removes rounding errors around 0: a policy gradient's loss starts at 0. */
 static double without_noise(double value) { return fabs(value) < 1e-12 ? 0 : value; }
 
-/* A line that never moves is a number. */
+/* A curve with a constant value is shown as a number. */
 static bool is_constant(const RunRecord *runs, size_t n, const Curve *curve, double *value) {
     size_t points = 0;
     for (size_t i = 0; i < n; i++) {
@@ -260,7 +260,7 @@ static bool is_constant(const RunRecord *runs, size_t n, const Curve *curve, dou
     return points > 1;
 }
 
-/* One curve of every run that has it. `constant` gets the name and value of what is none. */
+/* Draws one curve for every run that has it. `constant` gets the name and value of constant ones. */
 static void draw_curve(const RunRecord *runs, size_t n, const Curve *curve, Str *constant, Str *html) {
     double value;
     if (is_constant(runs, n, curve, &value)) {
@@ -283,7 +283,7 @@ static void draw_curve(const RunRecord *runs, size_t n, const Curve *curve, Str 
 static void draw_losses(const RunRecord *run, Str *constant, Str *html) {
     const Series *loss = record_series(run, "loss"), *eval = record_series(run, "eval_loss");
     ChartLine lines[2];
-    if (!loss != !eval) { /* one of them alone */
+    if (!loss != !eval) { /* only one of the two exists */
         draw_curve(run, 1, known_curve(loss ? "loss" : "eval_loss"), constant, html);
         return;
     }
@@ -293,7 +293,7 @@ static void draw_losses(const RunRecord *run, Str *constant, Str *html) {
     chart_write(&chart, html);
 }
 
-/* Those that have no name here, in the order in which the first run wrote them. */
+/* Draws metrics without a name here, in the order in which the first run wrote them. */
 static void draw_others(const RunRecord *runs, size_t n, Str *constant, Str *html) {
     for (size_t r = 0; r < n; r++)
         for (size_t i = 0; i < runs[r].n_series; i++) {
@@ -382,7 +382,7 @@ static void write_share(const json_t *train, Str *html) {
                100 * trained / tokens, 100 * trained / tokens);
 }
 
-/* White space and what cannot be seen, made visible. */
+/* Shows white space and invisible characters. */
 static void write_token_text(const char *text, Str *html) {
     if (!*text) str_append(html, "\xE2\x97\x8C");
     for (const char *at = text; *at;) {
@@ -508,7 +508,7 @@ static void write_settings(const RunRecord *run, Str *html) {
     str_append(html, "<h2>Settings</h2>\n");
     if (defaults < run->n_settings) write_settings_table(run, false, html);
     if (defaults == 0) return;
-    str_printf(html, "<details><summary>%zu more, as they are by default</summary>", defaults);
+    str_printf(html, "<details><summary>%zu more with default values</summary>", defaults);
     write_settings_table(run, true, html);
     str_append(html, "</details>\n");
 }
@@ -593,7 +593,7 @@ static void write_results(const RunRecord *runs, size_t n, Str *html) {
     str_append(html, "</table></div>\n");
 }
 
-/* A run that lacks a key was made before there was one: it did what is now the default. */
+/* A run without the key is older than the key: it behaved like today's default. */
 static bool differs(const RunRecord *runs, size_t n, const Setting *setting) {
     for (size_t i = 0; i < n; i++) {
         const char *value = record_setting(&runs[i], setting->key);
@@ -657,7 +657,7 @@ static void write_several(const RunRecord *runs, size_t n, Str *html) {
     foot_of(html);
 }
 
-/* Runs of the same name are told apart by their paths. */
+/* Runs of the same name are distinguished by their paths. */
 static void name_apart(RunRecord *runs, size_t n) {
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < n; k++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Curves as SVG. The drawing is stretched to the page's width; what must not be stretched with it - text, the thickness of lines - is HTML beside it
- * or marked as such. A long run is drawn by the least and the greatest value of each column, so that the page stays small and no spike is lost; over
- * it lies the mean of a window. */
+/* Curves as SVG. The drawing is stretched to the page's width. Text and line widths must not be stretched: text is HTML outside the drawing, and
+ * lines are marked as non-scaling. A long run is drawn by the minimum and maximum of each column, so that the page stays small and no spike is
+ * lost, with a moving mean on top. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ void append_number(Str *out, double value) {
     str_append(out, isnan(value) ? "\xE2\x80\x93" : format_number(value, fabs(value) < 1e-3 ? 3 : 4, (char[32]){0}));
 }
 
-/* With as many digits as tell one tick from the next. */
+/* Uses as many digits as neighbouring ticks need. */
 static void append_tick(Str *out, const Axis *axis, double value) {
     static const struct {
         double unit;
@@ -55,10 +55,10 @@ static double nice_step(double range, int ticks) {
     return power * (share <= 1.0001 ? 1 : share <= 2.0001 ? 2 : share <= 5.0001 ? 5 : 10);
 }
 
-/* From tick to tick around low..high; from zero where that is near. */
+/* An axis around low..high with ends at ticks; it starts at zero if that is near. */
 static Axis value_axis(double low, double high) {
     if (low >= 0 && low < 0.4 * high) low = 0;
-    if (high - low < 1e-9 * MAX(fabs(low), fabs(high)) || high == low) { /* all the same: some room around it */
+    if (high - low < 1e-9 * MAX(fabs(low), fabs(high)) || high == low) { /* constant values: adds a margin */
         double room = high == 0 ? 1 : 0.1 * fabs(high);
         low -= low == 0 ? 0 : room;
         high += room;
@@ -89,7 +89,7 @@ typedef struct Spread {
     size_t above;
 } Spread;
 
-/* The range that shows a curve: a few values far above all others are left outside, and counted. */
+/* The range that shows a curve: a few values far above all others are left out and counted. */
 static bool spread_of(const Series *series, Spread *spread) {
     size_t n;
     double *values = series_sorted(series, &n);
@@ -106,14 +106,14 @@ static bool spread_of(const Series *series, Spread *spread) {
     return known;
 }
 
-/* The i-th tick of an axis; false behind the last. */
+/* The i-th tick of an axis; false after the last. */
 static bool tick_at(const Axis *axis, int i, double *value) {
     double first = axis->step * ceil(axis->low / axis->step - 1e-6);
     *value = first + i * axis->step;
     return i <= 2 * TICKS && *value <= axis->high + 1e-6 * axis->step;
 }
 
-/* ---- paths, in units of a thousandth of the drawing ---- */
+/* ---- paths, in thousandths of the drawing ---- */
 
 typedef struct Frame {
     Axis x, y;
@@ -146,7 +146,7 @@ static void pen_to(Pen *pen, Point point) {
     pen->down = true;
 }
 
-/* The first, the least, the greatest and the last point, in their order. */
+/* The first, smallest, largest and last point, in their order. */
 static void draw_column(Pen *pen, const Point *points, size_t n) {
     size_t least = 0, greatest = 0;
     for (size_t i = 1; i < n; i++) {
@@ -170,7 +170,7 @@ static void draw_series(Str *out, const Frame *frame, const Series *series) {
     }
 }
 
-/* The mean of a window around each of MEANS places. */
+/* The mean of a window at each of MEANS positions. */
 static void draw_means(Str *out, const Frame *frame, const Series *series, size_t window) {
     Pen pen = {out, frame, false};
     size_t n = MIN(series->n, (size_t)MEANS), from = 0, to = 0, counted = 0;
@@ -186,7 +186,7 @@ static void draw_means(Str *out, const Frame *frame, const Series *series, size_
     }
 }
 
-/* A point is a line of no length with round ends: it stays round however the drawing is stretched. */
+/* A point is a line of length zero with round ends, which stays round when the drawing is stretched. */
 static void draw_dots(Str *out, const Frame *frame, const Series *series) {
     for (size_t i = 0; i < series->n; i++) {
         Pen pen = {out, frame, false};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of a run that ended without its result: why, its last steps, and what to do. */
+/* For a run that ended without a result: the reason, its last steps, and what to do. */
 #include <math.h>
 #include <string.h>
 
@@ -7,17 +7,17 @@
 
 enum { LAST_STEPS = 5, LAST_METRICS = 6 };
 
-/* What tells most about an end, where a run has it. */
+/* The metrics that explain an ending best, shown if the run has them. */
 static const char *const told[] = {"loss", "reward", "eval_loss", "grad_norm", "learning_rate", "kl", "entropy", "episode_return", "td_error"};
 
-/* A series' value at a step: the last one there, for a line that an evaluation has repeated. NaN: none. */
+/* A series' value at a step: the last one, as an evaluation repeats the line. NaN: none. */
 static double value_at(const Series *series, double step) {
     for (size_t i = series->n; i > 0 && series->points[i - 1].x >= step; i--)
         if (series->points[i - 1].x == step) return series->points[i - 1].y;
     return (double)NAN;
 }
 
-/* The newest steps of any series, the newest first. */
+/* The last steps of all series, newest first. */
 static size_t last_steps(const RunRecord *run, double steps[LAST_STEPS]) {
     size_t n = 0;
     double below = (double)INFINITY;
@@ -35,7 +35,7 @@ static size_t last_steps(const RunRecord *run, double steps[LAST_STEPS]) {
     return n;
 }
 
-/* Known in one of these steps. */
+/* Whether it has a value in one of these steps. */
 static bool is_known(const Series *series, const double *steps, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (!isnan(value_at(series, steps[i]))) return true;
@@ -48,7 +48,7 @@ static void write_steps(const RunRecord *run, Str *html) {
     size_t n = last_steps(run, steps), n_shown = 0;
     for (size_t i = 0; i < COUNT_OF(told) && n_shown < LAST_METRICS; i++) {
         const Series *series = record_series(run, told[i]);
-        bool silent = strcmp(told[i], "loss") == 0 && record_series(run, "reward"); /* of a policy gradient it says nothing */
+        bool silent = strcmp(told[i], "loss") == 0 && record_series(run, "reward"); /* the loss of a policy gradient is not informative */
         if (series && !silent && is_known(series, steps, n)) shown[n_shown++] = series;
     }
     if (n == 0 || n_shown == 0) return;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text as HTML, and what makes the page look as it does. */
+/* Text as HTML, and the page's style and script. */
 #include <string.h>
 
 #include "lib/run/report_parts.h"
@@ -43,7 +43,7 @@ void html_element(Str *out, const char *tag, const char *text) {
     str_printf(out, "</%.*s>", (int)strcspn(tag, " "), tag);
 }
 
-/* Colours that people with any kind of colour vision tell apart (after Okabe and Ito), darker on white, lighter on black. */
+/* Colours that are distinguishable with any colour vision (after Okabe and Ito), darker on white, lighter on black. */
 const char report_style[] =
     ":root{color-scheme:light dark;--bg:#fbfbfa;--card:#fff;--ink:#1c1e21;--soft:#5d646d;--line:#e2e4e8;--grid:#eceef1;--mark:#d6e9f8;--mark-line:#0072b2;--special:#eee5f7;--warn:#fff4d9;"
     "--warn-line:#c98a00;--good:#00795a;--bad:#b3261e;--c0:#0072b2;--c1:#d55e00;--c2:#00845f;--c3:#aa4499;--c4:#b57f00;--c5:#3a9ad9;--c6:#882255;--c7:#6b6b6b}\n"
@@ -103,8 +103,7 @@ const char report_style[] =
     "@media(max-width:480px){.xs .odd{display:none}}\n"
     "@media print{body{background:#fff}.chart,.tile{break-inside:avoid}}\n";
 
-/* The page is whole without it: it only shows values below the pointer. It reads them from the drawing; no '<' or '&' stands in it, so that the page
- * is XML as well. */
+/* Optional: shows values under the pointer, read from the drawing. It contains no '<' or '&', so that the page is also XML. */
 const char report_script[] =
     "document.querySelectorAll('.chart').forEach(function(chart){\n"
     "  var area=chart.querySelector('.area'),d=chart.dataset,x0=+d.x0,x1=+d.x1,y0=+d.y0,y1=+d.y1,tip=null,cursor=null;\n"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the report share: a run read back from its directory, charts, text as HTML. */
+/* Shared by the files of the report: a run read from its directory, charts, HTML. */
 #ifndef TUNE_REPORT_PARTS_H
 #define TUNE_REPORT_PARTS_H
 
@@ -7,16 +7,16 @@
 #include "lib/run/ending.h"
 #include "lib/run/report.h"
 
-/* ---- a run, read back (report_read.c) ---- */
+/* ---- reading a run (report_read.c) ---- */
 
 typedef struct Point {
     double x, y;
-} Point; /* y NaN: the line has a gap here */
+} Point; /* y NaN: a gap in the line */
 typedef struct Series {
     char *name;
     Point *points;
     size_t n, cap;
-} Series; /* x: step, growing */
+} Series; /* x: step, increasing */
 typedef struct Setting {
     const char *key, *value, *help;
     bool is_default;
@@ -29,9 +29,9 @@ typedef struct RunRecord {
     size_t n_series;
     Setting *settings;
     size_t n_settings;
-    const char *program;         /* that made the run; NULL = not known */
+    const char *program;         /* the program that made the run; NULL = unknown */
     json_t *samples;             /* a list of objects */
-    const MetricsReader *reader; /* NULL: nobody reads the metrics beside the page */
+    const MetricsReader *reader; /* NULL: only the page reads the metrics */
     void *reading;               /* the reader's */
     char **warnings;
     size_t n_warnings;
@@ -44,13 +44,14 @@ void record_release(RunRecord *record);
 const Series *record_series(const RunRecord *record, const char *name); /* NULL when there is none */
 const char *record_setting(const RunRecord *record, const char *key);   /* NULL when there is none */
 double series_end(const Series *series, bool first);                    /* the first known value, or the last; NaN when there is none, or no series */
-double *series_sorted(const Series *series, size_t *n);                 /* the known values in order, for free(); NULL and 0: none, or no memory */
+/* The known values, sorted; the caller frees them. NULL and 0: none, or no memory. */
+double *series_sorted(const Series *series, size_t *n);
 
 /* The page of n runs (report.c). */
 void report_page(RunRecord *runs, size_t n, Str *html);
-/* Why a run ended without its result, its last steps, and what to do; nothing of one that did not (report_ending.c). */
+/* The reason why a run ended without a result, its last steps, and what to do; nothing for other runs (report_ending.c). */
 void report_ending(const RunRecord *run, Str *html);
-/* What a metric is called: its title in report_curves.def, else its name in words. Appended. */
+/* Appends a metric's title from report_curves.def, or else its name in words. */
 void report_metric_name(const char *key, Str *out);
 /* A run's samples with their heading; nothing when there are none (report_samples.c). */
 void report_samples(const RunRecord *run, Str *html);
@@ -63,23 +64,24 @@ typedef struct ChartLine {
     const char *label;
     int colour;
     bool dots, smooth;
-} ChartLine; /* dots: each point is marked */
+} ChartLine; /* dots: marks each point */
 typedef struct Chart {
     const char *title, *unit;
     const ChartLine *lines;
     size_t n_lines;
     bool wide;
 } Chart;
-/* A <figure>; nothing when no line has a point. */
+/* Writes a <figure>; nothing when no line has a point. */
 void chart_write(const Chart *chart, Str *html);
-/* A number for people: 4 digits, powers of ten where it is long. */
+/* A number for people: 4 digits, as a power of ten if it is long. */
 void append_number(Str *out, double value);
 
 /* ---- HTML (report_html.c) ---- */
 
 extern const char report_style[], report_script[];
-void html_text(Str *out, const char *text); /* escaped; bytes that are no text become U+FFFD */
+void html_text(Str *out, const char *text); /* escaped; invalid bytes become U+FFFD */
 void html_text_n(Str *out, const char *text, size_t len);
-void html_element(Str *out, const char *tag, const char *text); /* <tag>text</tag>; `tag` may hold attributes behind a blank */
+/* <tag>text</tag>; `tag` may include attributes after a blank. */
+void html_element(Str *out, const char *tag, const char *text);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run directory, read back for its report. Nothing in it is trusted: what is broken is counted and left out. */
+/* Reads a run directory for its report. Its files are not trusted: damaged parts are counted and left out. */
 #include "lib/base/log.h"
 #include "lib/run/report_parts.h"
 
@@ -12,7 +12,7 @@
 
 enum { MAX_SERIES = 256, MAX_SAMPLES = 64, MAX_WARNINGS = 100 };
 #define LOG_TAIL ((size_t)16 << 10)
-#define LARGEST_NUMBER 1e100 /* differences and squares of what is drawn stay finite */
+#define LARGEST_NUMBER 1e100 /* keeps differences and squares of plotted values finite */
 
 static const char *file_in(const RunRecord *record, const char *name) { return path_join(record->arena, record->dir, name); }
 
@@ -59,7 +59,7 @@ static Status add_point(Series *series, double x, double y) {
     return ST_OK;
 }
 
-/* One line: an object with a step that is not before the last one's. */
+/* Adds one line: an object whose step is not before the previous line's. */
 static Status add_metrics(RunRecord *record, const json_t *line, bool *good) {
     const json_t *step = json_object_get(line, "step");
     const char *key;
@@ -96,7 +96,8 @@ static Status read_metrics(RunRecord *record) {
         json_decref(json);
     }
     size_t broken = record->numbers.broken_lines;
-    if (record->n_series == MAX_SERIES) found_broken(record, "metrics.jsonl has %d numbers a line or more: those behind are not drawn", MAX_SERIES);
+    if (record->n_series == MAX_SERIES)
+        found_broken(record, "metrics.jsonl has more than %d different numbers: only the first are drawn", MAX_SERIES);
     Status closed = lines_close(&lines);
     if (broken > 0)
         found_broken(record, "%zu %s of metrics.jsonl left out: no JSON object, or a step out of order", broken, broken == 1 ? "line" : "lines");
@@ -159,7 +160,7 @@ static void append_yaml_text(const Yaml *node, Str *out) {
     str_append_char(out, node->kind == YAML_LIST ? ']' : '}');
 }
 
-/* The same setting, however it is written: 2e-4 and 0.0002, all-linear and [all-linear]. */
+/* Whether two texts are the same setting: 2e-4 and 0.0002, all-linear and [all-linear]. */
 static bool same_value(const char *value, const char *other) {
     char *end, *other_end;
     double number = strtod(value, &end), other_number = strtod(other, &other_end);
@@ -169,7 +170,7 @@ static bool same_value(const char *value, const char *other) {
     return strcmp(value, other) == 0;
 }
 
-/* The default is YAML: "\\n" there is a line's end here. */
+/* The default is YAML: "\\n" in it is a line end. */
 static bool is_default(const Key *key, const char *value, Arena *arena) {
     Yaml *node;
     Str text = {0};
@@ -199,7 +200,7 @@ static void read_settings(RunRecord *record) {
     const char *path = file_in(record, "recipe.yaml");
     Yaml *root;
     if (yaml_read_file(path, record->arena, &root) != ST_OK || root->kind != YAML_MAP) {
-        found_broken(record, "settings are left out: %s", file_exists(path) ? "recipe.yaml is no recipe" : "recipe.yaml is missing");
+        found_broken(record, "settings are left out: %s", file_exists(path) ? "recipe.yaml is not a recipe" : "recipe.yaml is missing");
         return;
     }
     size_t n = root->n;
@@ -235,7 +236,7 @@ static Status read_samples(RunRecord *record) {
         bool good = json_read_text(line.data, line.len, path, &json) == ST_OK && json_is_object(json);
         broken += !good;
         if (good) json_array_append(record->samples, json);
-        if (json_array_size(record->samples) > MAX_SAMPLES) json_array_remove(record->samples, 0); /* the newest ones tell the most */
+        if (json_array_size(record->samples) > MAX_SAMPLES) json_array_remove(record->samples, 0); /* the newest ones are the most informative */
         json_decref(json);
     }
     if (broken > 0) found_broken(record, "%zu %s of samples.jsonl left out: no JSON object", broken, broken == 1 ? "line" : "lines");
@@ -266,7 +267,7 @@ static double least_of(const Series *series) {
 
 static double first_known(double a, double b) { return isnan(a) ? b : a; }
 
-/* Of a run that was resumed with another length (lengthen.h); NULL: it has that of its beginning. */
+/* The record of a run that was resumed with another length (lengthen.h); NULL: it has its first length. */
 static const json_t *last_extension(const RunRecord *record) {
     const json_t *list = json_object_get(record->extended, "extensions");
     return json_array_size(list) > 0 ? json_array_get(list, json_array_size(list) - 1) : NULL;
@@ -286,7 +287,7 @@ static void sum_up(RunRecord *record) {
     numbers->eval_loss = first_known(json_real_of(record->finished, "eval_loss"), series_end(eval, false));
     numbers->best_eval_loss = first_known(json_real_of(record->finished, "best_eval_loss"), least_of(eval));
     numbers->seconds = first_known(json_real_of(record->finished, "seconds"), series_end(record_series(record, "seconds"), false));
-    if (record_series(record, "reward") && isnan(numbers->eval_loss)) /* the loss of a policy gradient is 0 but for rounding where it begins */
+    if (record_series(record, "reward") && isnan(numbers->eval_loss)) /* the loss of a policy gradient starts at 0 except for rounding */
         numbers->first_loss = numbers->last_loss = (double)NAN;
     numbers->tokens_per_second = series_median(record_series(record, "tokens_per_second"));
     numbers->peak_rss_bytes = count_of(record->finished, "peak_rss_bytes");
@@ -294,7 +295,7 @@ static void sum_up(RunRecord *record) {
 
 static void add_conclusion(void *record, const char *text) { add_warning(record, text); }
 
-/* Where a run was made longer that is not what it would be from the start. */
+/* Adds the differences between a lengthened run and one with this length from the start. */
 static void add_extensions(RunRecord *record) {
     const json_t *list = json_object_get(record->extended, "extensions");
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -303,7 +304,7 @@ static void add_extensions(RunRecord *record) {
     }
 }
 
-/* What the run itself warned about, before what the curves show. */
+/* Adds the run's own warnings, before those that the curves give. */
 static void collect_warnings(RunRecord *record) {
     const json_t *said = json_object_get(record->started, "warnings");
     const RunNumbers *numbers = &record->numbers;
@@ -312,19 +313,19 @@ static void collect_warnings(RunRecord *record) {
         if (json_is_string(json_array_get(said, i))) add_warning(record, json_string_value(json_array_get(said, i)));
     add_extensions(record);
     if (record->reader) record->reader->conclude(record->reading, add_conclusion, record);
-    bool kept = json_is_true(json_object_get(record->finished, "early_stopped")); /* the best weights are those that were saved */
+    bool kept = json_is_true(json_object_get(record->finished, "early_stopped")); /* the weights of the best evaluation were saved */
     if (!kept && numbers->eval_loss > 1.05 * numbers->best_eval_loss && numbers->best_eval_loss > 0) {
         str_clear(&text);
         str_printf(
             &text,
-            "the held-out loss rose again, from %.4f to %.4f: the model learns its rows by heart; fewer epochs or train.early_stopping keep the best",
+            "the held-out loss rose again, from %.4f to %.4f: the model memorises its rows; fewer epochs or train.early_stopping keep the best",
             numbers->best_eval_loss, numbers->eval_loss);
         add_warning(record, str_text(&text));
     }
     str_release(&text);
 }
 
-/* "runs/a/" and "." have names as well. */
+/* Names "runs/a/" and "." too. */
 static const char *name_of(Arena *arena, const char *dir) {
     char *copy = arena_strdup(arena, dir);
     if (!copy) return dir;
@@ -337,7 +338,7 @@ static Status check_is_run(const RunRecord *record) {
     if (!dir_exists(record->dir))
         return status_hint(status_fail(ST_INPUT, "no run directory '%s'", record->dir), "name the folder that a recipe calls output");
     if (file_exists(file_in(record, "recipe.yaml")) || file_exists(file_in(record, "metrics.jsonl"))) return ST_OK;
-    status_fail(ST_INPUT, "'%s' is no run directory: it has neither recipe.yaml nor metrics.jsonl", record->dir);
+    status_fail(ST_INPUT, "'%s' is not a run directory: it has neither recipe.yaml nor metrics.jsonl", record->dir);
     return status_hint(ST_INPUT, "name the folder that a recipe calls output");
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Samples on the page: one by one, or the completions of a prompt as a card, the best and the worst first. */
+/* Samples on the page: single ones, or the completions of a prompt as a card with the best and the worst first. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 enum { LONGEST_TEXT = 6000 };
 
-/* A text as it is, messages and other things as JSON. */
+/* Texts unchanged, messages and other values as JSON. */
 static void write_value(const json_t *value, Str *html) {
     char *dump = json_is_string(value) ? NULL : json_text(value, JSON_ENCODE_ANY | JSON_INDENT(1));
     const char *text = json_is_string(value) ? json_string_value(value) : dump ? dump : "";
@@ -46,7 +46,7 @@ static bool is_better(const json_t *a, const json_t *b) {
     return first > second || (isnan(second) && !isnan(first));
 }
 
-/* Best first; equal ones stay in the order of the file. */
+/* Best first; equal ones keep the file's order. */
 static void sort_by_reward(const json_t **group, size_t n) {
     for (size_t i = 1; i < n; i++) {
         const json_t *sample = group[i];
@@ -76,7 +76,7 @@ static void write_completion(const json_t *sample, const char *label, const char
     str_release(&badge);
 }
 
-/* n >= 2 completions, sorted. Where all earn the same none is best. */
+/* Writes n >= 2 sorted completions. If all have the same reward, none is marked as best. */
 static void write_card(const json_t **group, size_t n, Str *html) {
     double best = json_real_of(group[0], "reward"), worst = json_real_of(group[n - 1], "reward");
     bool differ = best > worst;
@@ -103,7 +103,7 @@ static bool same_prompt(const json_t *a, const json_t *b) {
            json_equal(json_object_get(a, "step"), json_object_get(b, "step"));
 }
 
-/* How many samples before `end` belong to one prompt. */
+/* The number of samples before `end` that belong to one prompt. */
 static size_t group_before(const json_t *samples, size_t end) {
     size_t n = 1;
     while (n < end && same_prompt(json_array_get(samples, end - 1), json_array_get(samples, end - 1 - n))) n++;

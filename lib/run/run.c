@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The run directory: who may write into it, where it goes on, and what it says on the way. */
+/* The run directory: locks it, finds where the run continues, and records what happens. */
 #include "lib/base/log.h"
 #include "lib/base/memory.h"
 #include "lib/run/ending.h"
@@ -21,7 +21,7 @@ bool run_finished(const Run *run) { return run->finished; }
 int64_t run_step(const Run *run) { return run->step; }
 const char *run_path(const Run *run, const char *name) { return path_join(run->arena, run->dir, name); }
 
-static const Run *recorded; /* the run whose log has all warnings, also those of code that knows no run */
+static const Run *recorded; /* the run whose log gets all warnings, also those of code that has no Run */
 
 void run_close(Run *run) {
     if (!run) return;
@@ -35,7 +35,7 @@ void run_close(Run *run) {
     free(run);
 }
 
-/* ---- taking a directory ---- */
+/* ---- opening a directory ---- */
 
 static bool holds_run(const Run *run) {
     static const char *const names[] = {"recipe.yaml", "metrics.jsonl", "checkpoints", "adapter", "model", "finished.json"};
@@ -52,7 +52,7 @@ static bool holds_model(const Run *run) {
 }
 
 static Status refuse_taken(const Run *run) {
-    status_fail(ST_CONFIG, "output '%s' holds a run already", run->dir);
+    status_fail(ST_CONFIG, "output '%s' already contains a run", run->dir);
     return status_hint(ST_CONFIG, "continue it with --resume, begin anew with --force, which keeps the old one as NAME.1, or choose another output");
 }
 
@@ -81,7 +81,7 @@ Status run_write_recipe(const Run *run, const Recipe *recipe) {
     return status;
 }
 
-/* Whether the name still leads to the open file: the folder may have got another one in the meantime. */
+/* Whether the path still leads to the open file: the folder may have been replaced meanwhile. */
 static bool same_file(const char *path, int fd) {
     struct stat named, opened;
     return file_stat(path, &named) == 0 && fstat(fd, &opened) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
@@ -93,7 +93,7 @@ static Status take_lock(const char *path, int fd) {
     return same_file(path, fd) ? ST_OK : ST_CONFIG;
 }
 
-/* The log is the lock too: a second process on the same directory would mix its steps into this one's. */
+/* The log is also the lock: a second process in the same directory would mix its steps with this one's. */
 Status run_lock(const Run *run, bool make, int *fd) {
     const char *path = run_path(run, "log.txt");
     *fd = -1;
@@ -105,10 +105,10 @@ Status run_lock(const Run *run, bool make, int *fd) {
     close(*fd);
     *fd = -1;
     status_fail(ST_CONFIG, "another process is training in '%s'", run->dir);
-    return status_hint(ST_CONFIG, "wait for it, or stop it and go on with --resume; or choose another output");
+    return status_hint(ST_CONFIG, "wait for it, or stop it and continue with --resume; or choose another output");
 }
 
-/* A log line that cannot be written is no reason to stop training. */
+/* Training does not stop when a log line cannot be written. */
 static void log_line(const Run *run, const char *text) {
     if (!run || run->log_fd < 0) return;
     char stamp[32];
@@ -127,9 +127,9 @@ static void record(void *run, LogLevel level, const char *text) {
     log_line(run, text);
 }
 
-/* ---- where it goes on ---- */
+/* ---- where the run continues ---- */
 
-/* Half-written checkpoints, and those newer than the one that is taken: they were found damaged. */
+/* Removes incomplete checkpoints, and those newer than the one that is used: they are damaged. */
 static Status clean_checkpoints(Run *run) {
     char **names;
     size_t n;
@@ -138,13 +138,13 @@ static Status clean_checkpoints(Run *run) {
         int64_t step = checkpoint_step_of(names[i]);
         bool temporary = text_starts_with(names[i], ".tmp-");
         if (!temporary && step <= run->step) continue;
-        if (!temporary) run_warn(run, "checkpoint '%s' is damaged: it is not taken", names[i]);
+        if (!temporary) run_warn(run, "checkpoint '%s' is damaged: it is not used", names[i]);
         TRY(dir_remove(path_join(run->arena, run->checkpoints_path, names[i])));
     }
     return ST_OK;
 }
 
-/* Files that a run which was killed was about to write: they never got their names (writer.c). Nobody else writes here: the folder is locked. */
+/* Removes temporary files that a killed process left (writer.c). The folder is locked, so no other process writes them. */
 static Status clean_files(Run *run) {
     char **names;
     size_t n;
@@ -157,7 +157,7 @@ static Status clean_files(Run *run) {
     return ST_OK;
 }
 
-/* Where the last whole line of the file's first `size` bytes ends. */
+/* The end of the last complete line among the file's first `size` bytes. */
 static uint64_t whole_lines_end(const char *path, uint64_t size) {
     char piece[4096];
     int fd = UNTIL_DONE(open(path, O_RDONLY | O_CLOEXEC));
@@ -173,7 +173,7 @@ static uint64_t whole_lines_end(const char *path, uint64_t size) {
     return size;
 }
 
-/* The checkpoint is good without the lines that a power cut, a copy or somebody took. */
+/* The checkpoint is valid without the lines that are missing, whether by a power cut, a copy or an edit. */
 static Status warn_of_short_metrics(Run *run, uint64_t size, uint64_t bytes) {
     uint64_t whole = whole_lines_end(run->metrics_path, size);
     run_warn(run, "'%s' is shorter than at the checkpoint of step %lld: its last %llu bytes up to there are lost", run->metrics_path,
@@ -190,9 +190,9 @@ Status run_cut_metrics(Run *run, uint64_t bytes) {
     }
     if (bytes > (uint64_t)info.st_size) return warn_of_short_metrics(run, (uint64_t)info.st_size, bytes);
     if (whole_lines_end(run->metrics_path, bytes) != bytes)
-        return status_hint(status_fail(ST_INPUT, "cannot resume '%s': it is not what it was at the checkpoint of step %lld", run->metrics_path,
-                                       (long long)run->step),
-                           "bring the old file back, or choose another output");
+        return status_hint(
+            status_fail(ST_INPUT, "cannot resume '%s': it changed after the checkpoint of step %lld", run->metrics_path, (long long)run->step),
+            "bring the old file back, or choose another output");
     return file_truncate(run->metrics_path, bytes);
 }
 
@@ -203,15 +203,15 @@ static Status take_up(Run *run) {
     if (run->step >= 0) TRY(checkpoint_verify(run->checkpoints_path, run->step, &manifest));
     if (manifest.recipe != 0 && manifest.recipe != run->recipe && !lengthen_knows(run, manifest.recipe))
         return status_hint(
-            status_fail(ST_CONFIG, "cannot resume '%s': the checkpoint of step %lld is of another recipe", run->dir, (long long)run->step),
-            "take it away, or choose another output");
+            status_fail(ST_CONFIG, "cannot resume '%s': the checkpoint of step %lld belongs to another recipe", run->dir, (long long)run->step),
+            "move it away, or choose another output");
     TRY(clean_checkpoints(run));
     TRY(clean_files(run));
     TRY(run_cut_metrics(run, manifest.metrics_bytes));
     return events_open(&run->events, run->arena, run->dir, run->metrics_path, run->resumed);
 }
 
-/* What ended it before is over. */
+/* Removes the record of the earlier ending. */
 static Status forget_end(Run *run) {
     const char *stopped = run_path(run, "stopped.json");
     if (!stopped) return ST_RESOURCE;
@@ -219,7 +219,7 @@ static Status forget_end(Run *run) {
     return status_errno(errno, "cannot remove '%s'", stopped);
 }
 
-/* Refuses what must not go on; finds out whether the run was there before and is complete. */
+/* Refuses runs that must not continue; finds out whether the run existed and is complete. */
 static Status examine(Run *run, const Recipe *recipe, RunMode take) {
     if (file_exists(run->dir) && !dir_exists(run->dir))
         return status_hint(status_fail(ST_CONFIG, "output '%s' is a file", run->dir), "a run is a folder: choose another output");
@@ -256,10 +256,10 @@ static Status run_new(const Recipe *recipe, Run **result) {
     return run->metrics_path && run->checkpoints_path ? ST_OK : ST_RESOURCE;
 }
 
-/* That a script may always say it: it is no mistake, but may be one. */
+/* --resume without a run is allowed, so that scripts can always pass it. It may be a mistake, so it is a warning. */
 static void warn_of_nothing(const Run *run) {
     log_message(LOG_WARNING, "--resume: output '%s' %s, so a new run begins; check 'output' if there should be one", run->dir,
-                dir_exists(run->dir) ? "holds no run to go on with" : "does not exist");
+                dir_exists(run->dir) ? "contains no run to resume" : "does not exist");
 }
 
 Status run_check(const Recipe *recipe, RunMode take, bool *finished) {
@@ -278,7 +278,7 @@ bool run_reported(const Run *run) {
     return path && file_exists(path);
 }
 
-/* A run that was killed could not say it. */
+/* Logs the end of a run that was killed and could not do so itself. */
 static void say_silence(Run *run, const Ending *before) {
     Str text = {0};
     ending_describe(before, &text);
@@ -332,7 +332,7 @@ Status run_mark_finished(Run *run, const json_t *summary) {
     Str line = {0};
     str_printf(&line, "%s\n", text);
     free(text);
-    Status status = dir_sync_tree(run->dir); /* what is said to be finished is on the disk */
+    Status status = dir_sync_tree(run->dir); /* the files of a finished run must be on disk */
     if (status == ST_OK) status = file_write_all(run_path(run, "finished.json"), str_text(&line), line.len);
     str_release(&line);
     if (status == ST_OK) run->finished = true;
@@ -341,9 +341,9 @@ Status run_mark_finished(Run *run, const json_t *summary) {
 
 Status run_summary(const Run *run, json_t **summary) { return json_read_file(run_path(run, "finished.json"), summary); }
 
-/* ---- when it fails ---- */
+/* ---- failures ---- */
 
-/* What is saved without its line would never get it. */
+/* A checkpoint saved without its metrics line would never get it. */
 static Status write_unwritten(Run *run) {
     if (run->unwritten.len == 0) return ST_OK;
     TRY(run_metric(run, str_text(&run->unwritten)));
@@ -358,11 +358,11 @@ static void append_way_on(const Run *run, NextAction next_action, int64_t saved_
     if (saved_step <= 0 && next_action == NEXT_RESUME)
         str_printf(hint, "nothing was saved before this; --resume begins anew in '%s'", run->dir);
     else if (saved_step <= 0)
-        str_printf(hint, "nothing was saved before this; with that mended, --resume begins anew in '%s'", run->dir);
+        str_printf(hint, "nothing was saved before this; once the error is fixed, --resume starts again in '%s'", run->dir);
     else if (next_action == NEXT_RESUME)
         str_printf(hint, "a checkpoint of step %lld is saved in '%s': continue with %s", (long long)saved_step, run->dir, again);
     else
-        str_printf(hint, "a checkpoint of step %lld is saved in '%s': --resume alone would fail the same way, with that mended it goes on",
+        str_printf(hint, "a checkpoint of step %lld is saved in '%s': --resume alone would fail the same way; once the error is fixed, it continues",
                    (long long)saved_step, run->dir);
 }
 
@@ -370,7 +370,7 @@ Status run_failed(Run *run, Status status, Status (*save)(void *context), void *
     Failure failure;
     Str hint = {0};
     status = memory_check(status);
-    memory_clear_failure(); /* the step that lacked memory is given up; what is saved is older */
+    memory_clear_failure(); /* the step that lacked memory is abandoned; the saved state is older */
     failure_save(&failure, status);
     Status saved = write_unwritten(run);
     if (saved == ST_OK) saved = save(context);
@@ -400,9 +400,9 @@ Status run_interrupted(Run *run, int64_t step) {
     return status_hint(ST_INTERRUPTED, "continue with --resume");
 }
 
-/* ---- what it is made from ---- */
+/* ---- inputs ---- */
 
-/* Fingerprints as text: JSON's whole numbers have a sign. */
+/* Fingerprints are stored as text: jansson's integers are signed. */
 json_t *run_inputs_to_json(const TaskInput inputs[TASK_MAX_INPUTS]) {
     json_t *json = json_object();
     char text[32];
@@ -419,14 +419,14 @@ Status run_check_inputs(const Run *run, const TaskInput inputs[TASK_MAX_INPUTS],
     for (int i = 0; i < TASK_MAX_INPUTS; i++) {
         const char *text = inputs[i].key ? json_string_value(json_object_get(json, inputs[i].key)) : NULL;
         if (!inputs[i].key || (text && strtoull(text, NULL, 16) == inputs[i].fingerprint)) continue;
-        status_fail(ST_CONFIG, "cannot resume '%s': what '%s' names is not what it was at the checkpoint of step %lld", run->dir, inputs[i].key,
+        status_fail(ST_CONFIG, "cannot resume '%s': the input named by '%s' changed after the checkpoint of step %lld", run->dir, inputs[i].key,
                     (long long)run->step);
         return status_hint(ST_CONFIG, "bring the old files back, or choose another output");
     }
     return ST_OK;
 }
 
-/* ---- how it began ---- */
+/* ---- started.json ---- */
 
 bool run_started_begin(const Run *run, const Recipe *recipe, const char *command, JsonWriter *w) {
     const char *path = run_path(run, "started.json");
@@ -447,7 +447,7 @@ Status run_started_end(const Run *run, JsonWriter *w) {
     return status;
 }
 
-/* ---- what it says ---- */
+/* ---- metrics and log ---- */
 
 Status run_metric(Run *run, const char *json_line) {
     Str line = {0};

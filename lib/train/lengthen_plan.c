@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs that are made longer: what they go on from, and whether the result is that of a run which was so long from the start. */
+/* Runs that are made longer: the checkpoint to continue from, and whether the result equals that of a run with the new length from the start. */
 #include "lib/train/lengthen_plan.h"
 
 #include <stdio.h>
 
-/* ---- what there is ---- */
+/* ---- the run so far ---- */
 
 static Status read_count(const char *path, const char *name, int64_t *count) {
     json_t *json;
@@ -14,7 +14,7 @@ static Status read_count(const char *path, const char *name, int64_t *count) {
     return status;
 }
 
-/* A run that ended of itself would have ended there with any length. */
+/* A run that stopped early would have stopped there with any length. */
 static Status check_early(const Recipe *recipe, const char *finished) {
     json_t *json;
     TRY(json_read_file(finished, &json));
@@ -39,27 +39,27 @@ static Status find_done(Lengthening *longer, const Recipe *recipe, int64_t newes
     return state ? read_count(state, longer->counter ? longer->counter : "step", &longer->done) : ST_RESOURCE;
 }
 
-/* Steps of an environment come in batches, so a run may have done some more than it was to. */
+/* Steps of an environment come in batches, so a run may have done a few more than its length. */
 static Status check_length(Lengthening *longer, const Recipe *recipe) {
     const RunLength *was = &longer->was, *is = &longer->is;
     longer->idle = longer->finished && is->steps >= was->steps && is->steps <= longer->done;
     if (is->steps >= longer->done || is->steps >= was->steps) return ST_OK;
-    status_fail(ST_CONFIG, "cannot resume '%s': it has done %lld step%s, and is to have %lld", recipe->output, (long long)longer->done,
+    status_fail(ST_CONFIG, "cannot resume '%s': it has done %lld step%s, more than the %lld asked for", recipe->output, (long long)longer->done,
                 plural(longer->done), (long long)is->steps);
-    return status_hint(ST_CONFIG, "a run gets no shorter than it is: name more steps, choose another output, or begin anew with --force");
+    return status_hint(ST_CONFIG, "a run cannot become shorter: ask for more steps, choose another output, or begin anew with --force");
 }
 
 static Status check_checkpoint(const Lengthening *longer, const Recipe *recipe, int64_t newest) {
     if (!longer->finished || longer->idle || newest >= 0) return ST_OK;
-    status_fail(ST_INPUT, "cannot make the run in '%s' longer: it has no checkpoint in '%s/checkpoints', from which it would go on", recipe->output,
+    status_fail(ST_INPUT, "cannot make the run in '%s' longer: it has no checkpoint in '%s/checkpoints' to continue from", recipe->output,
                 recipe->output);
-    return status_hint(ST_INPUT, "train.save_last: true keeps that of the end; begin anew with --force%s",
+    return status_hint(ST_INPUT, "train.save_last: true saves one at the end; begin anew with --force%s",
                        recipe->has_lora ? ", or train the adapter further in another output: model.adapter" : "");
 }
 
-/* ---- what it goes on from ---- */
+/* ---- the checkpoint to continue from ---- */
 
-/* Steps of the schedule from the first on, `most` at most, that have the same learning rate with both lengths. */
+/* The number of first steps, up to `most`, that have the same learning rate with both lengths. */
 static int64_t agreeing(const ScheduleConfig *was, const ScheduleConfig *is, int64_t most) {
     int64_t k = 0;
     while (k < most && schedule_factor(was, k) == schedule_factor(is, k)) k++;
@@ -70,13 +70,13 @@ static void say_schedule(Lengthening *longer, const Recipe *recipe, const Schedu
     bool share = recipe->train_warmup_steps > 0 && recipe->train_warmup_steps < 1;
     str_printf(
         &longer->differs,
-        "the learning rate of 'train.lr_scheduler: %s'%s over %lld step%s is not that over %lld: in step %lld it was %.3g and would have been %.3g",
-        recipe->train_lr_scheduler, share ? " with a warmup that is a share of all steps" : "", (long long)was->total_steps, plural(was->total_steps),
-        (long long)is->total_steps, (long long)k + 1, recipe->train_learning_rate * schedule_factor(was, k),
+        "the learning rate of 'train.lr_scheduler: %s'%s over %lld step%s differs from that over %lld: in step %lld it was %.3g and would have been %.3g",
+        recipe->train_lr_scheduler, share ? " with a warmup that is a fraction of all steps" : "", (long long)was->total_steps,
+        plural(was->total_steps), (long long)is->total_steps, (long long)k + 1, recipe->train_learning_rate * schedule_factor(was, k),
         recipe->train_learning_rate * schedule_factor(is, k));
 }
 
-/* The newest checkpoint that a run of the new length would have had too; else the newest. */
+/* The newest checkpoint that a run of the new length would also have; otherwise the newest one. */
 static Status lengthen_choose(Lengthening *longer, const Recipe *recipe, const char *checkpoints, int64_t newest) {
     longer->from = newest;
     if (newest <= 0 || longer->is.schedule_steps == 0) return ST_OK;

@@ -8,7 +8,7 @@
 #include <omp.h>
 #include <string.h>
 
-/* What to change in a recipe that needs too much. */
+/* Hints what to change in a recipe that needs too much memory. */
 static Status advise_less(const Recipe *recipe) {
     Str advice = {0};
     str_append(&advice, "make ");
@@ -29,8 +29,8 @@ static Status advise_less(const Recipe *recipe) {
     return ST_RESOURCE;
 }
 
-/* One accumulation step on the device that computes nothing: it allocates what the real one will. What cannot even be laid out does not fit either.
- */
+/* Plans one accumulation step on the meta device, which computes nothing but allocates what the real step will. If even the layout fails, the step
+ * does not fit either. */
 static Status plan_activations(const TrainerConfig *config, TrainMemory *memory) {
     cpu_plan_clear();
     Tape *meta = tape_new(device_meta(), tape_compute(config->tape), 0);
@@ -49,11 +49,11 @@ static Status plan_activations(const TrainerConfig *config, TrainMemory *memory)
 
 static size_t beside(const TrainerConfig *config) { return config->beside ? *config->beside : 0; }
 
-/* Pages of code that runs for the first time, stacks of threads, what malloc keeps: 1.5 to 1.9 MiB measured on models that take next to nothing, none
- * where kernels' plans are a bound; this is within 5 % of either. */
+/* Pages of code that runs for the first time, stacks of threads, malloc's reserves: 1.5 to 1.9 MiB measured on tiny models, and none where the
+ * kernels' plans are an upper bound. This value is within 5 % of both. */
 enum { FIRST_TIME = 1 << 20 };
 
-/* resident: of the process, before the first plan is laid out, which leaves something on the heap. */
+/* resident: the process's resident size before the first plan, which leaves something on the heap. */
 static Status memory_measure(const TrainerConfig *config, size_t resident, TrainMemory *memory) {
     OptimizerConfig optimizer;
     TRY(recipe_optimizer(config->recipe, &optimizer));
@@ -109,15 +109,15 @@ static Status too_little(const TrainerConfig *config, const TrainMemory *memory)
     const Recipe *recipe = config->recipe;
     bool cut = config->task.split != NULL;
     char least[32];
-    status_fail(ST_RESOURCE, "'train.max_memory: %s' is too little: with layers computed again%s training needs %s", recipe->train_max_memory,
+    status_fail(ST_RESOURCE, "'train.max_memory: %s' is too small: even with recomputed layers%s training needs %s", recipe->train_max_memory,
                 cut ? " and batches in the smallest parts" : "", format_bytes((double)memory->total, least));
-    return status_hint(ST_RESOURCE, "give it as much, or %s%s", cut ? "shorten the longest rows (data.max_length)" : "take smaller batches",
+    return status_hint(ST_RESOURCE, "raise it to that, or %s%s", cut ? "shorten the longest rows (data.max_length)" : "take smaller batches",
                        recipe->has_lora ? "" : ", or train a LoRA adapter");
 }
 
-/* A choice must not depend on what differs from run to run, since parts round sums otherwise. It counts scratch memory for a fixed number of threads,
- * as long as there are no more of them, and what the process holds in steps. Of that, pages of files (the program's own code) differ by some 0.6 MiB
- * from run to run, by where the system has put them; the rest by a few KiB, and by some 0.1 MiB for a thread. */
+/* The choice must not depend on what differs from run to run, since parts change the rounding of sums. So scratch memory is counted for a fixed
+ * number of threads (unless there are more), and the process's own memory in large steps. Its file pages (the program's code) vary by about 0.6
+ * MiB with their placement by the system; the rest varies by a few KiB, and by about 0.1 MiB per thread. */
 enum { DECIDED_THREADS = 8, OWN_STEP = 2 << 20, FILE_STEP = 4 << 20, FILE_HEADROOM = 2 << 20, STEPS_IN_LIMIT = 256 };
 
 static size_t in_steps(size_t bytes, size_t step, size_t limit) {
@@ -133,14 +133,14 @@ static size_t decided_program(const TrainMemory *memory, size_t files, size_t li
 static Status decide(const TrainerConfig *config, size_t resident, size_t files, size_t limit, Checkpointing checkpointing, int64_t part_tokens,
                      TrainMemory *memory) {
     int threads = omp_get_max_threads();
-    omp_set_num_threads(MAX(threads, DECIDED_THREADS)); /* none is started: on the meta device one is asked for all */
+    omp_set_num_threads(MAX(threads, DECIDED_THREADS)); /* starts no thread: the meta device only asks for their number */
     Status status = try_choice(config, resident, checkpointing, part_tokens, memory);
     omp_set_num_threads(threads);
     memory->total += decided_program(memory, files, limit) - memory->baseline;
     return status;
 }
 
-/* From the cheapest on. Parts of a thousand tokens cost next to nothing, a layer computed again does, parts of few tokens too. */
+/* Tries the choices from the cheapest on. Parts of a thousand tokens cost almost nothing; recomputed layers and small parts cost time. */
 static Status memory_fit(const TrainerConfig *config, size_t resident, TrainMemory *memory) {
     static const struct {
         Checkpointing checkpointing;
@@ -160,13 +160,13 @@ static Status memory_fit(const TrainerConfig *config, size_t resident, TrainMemo
         if (memory->total <= limit) return try_choice(config, resident, choices[i].checkpointing, choices[i].part_tokens, memory);
     }
     size_t counted = memory->total;
-    TRY(try_choice(config, resident, CHECKPOINT_LAYER, config->task.split ? 1 : 0, memory)); /* where nothing is left to choose it is exact */
+    TRY(try_choice(config, resident, CHECKPOINT_LAYER, config->task.split ? 1 : 0, memory)); /* the last choice, so its plan is exact */
     if (memory->total <= limit) return ST_OK;
-    memory->total = MIN(memory->total + FILE_HEADROOM, counted); /* with that much it does fit, wherever the system puts files' pages */
+    memory->total = MIN(memory->total + FILE_HEADROOM, counted); /* with that much it fits, wherever the system puts file pages */
     return too_little(config, memory);
 }
 
-/* What the run began with; false when it says nothing. */
+/* Reads the choice that the run began with; false when started.json has none. */
 static bool read_choice(const char *run_dir, Checkpointing *checkpointing, int64_t *part_tokens) {
     Str path = {0};
     json_t *started = NULL;
@@ -185,12 +185,12 @@ static bool read_choice(const char *run_dir, Checkpointing *checkpointing, int64
     return name != NULL;
 }
 
-/* Weights and gradients are there already. */
+/* What is still to be allocated: weights and gradients already are. */
 static size_t still_needed(const TrainMemory *memory) {
     return memory->packed + memory->optimizer + memory->best + memory->activations + memory->scratch + memory->rollout;
 }
 
-/* What the recipe says; only a trained head's probabilities, which are there for speed alone, are not kept where the machine has no room for them. */
+/* Plans by the recipe. Only the cached probabilities of a trained head, which save time, are dropped when the machine lacks the memory. */
 static Status as_told(const TrainerConfig *config, size_t resident, TrainMemory *memory) {
     Status status = memory_measure(config, resident, memory);
     bool fits = status == ST_OK && still_needed(memory) + beside(config) <= memory_available();
@@ -207,7 +207,7 @@ static Status as_told(const TrainerConfig *config, size_t resident, TrainMemory 
 static Status memory_choose(const TrainerConfig *config, const char *run_dir, TrainMemory *memory) {
     Checkpointing checkpointing;
     int64_t part_tokens;
-    memory_trim(); /* texts of a tokenizer and of rows, that became tokens: 25 MiB with S's */
+    memory_trim(); /* texts of the tokenizer and of rows that were tokenised: 25 MiB with the model S */
     size_t resident = (size_t)memory_resident();
     if (!config->recipe->train_max_memory) return as_told(config, resident, memory);
     if (run_dir && read_choice(run_dir, &checkpointing, &part_tokens)) return try_choice(config, resident, checkpointing, part_tokens, memory);

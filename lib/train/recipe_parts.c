@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of a recipe that libraries take. */
+/* Converts parts of a recipe into the configs of libraries. */
 #include "lib/base/log.h"
 #include "lib/train/train.h"
 
@@ -40,16 +40,17 @@ Status recipe_lora(const Recipe *recipe, LoraConfig *config) {
     };
     if (config->n_targets == 0) return status_fail(ST_CONFIG, "'lora.target_modules' is empty");
     for (size_t i = 0; i < config->n_targets; i++) {
-        if (strpbrk(config->targets[i], "\\*+?()[]{}|^$")) { /* no name has one of these: it is a pattern for whole paths, as PEFT takes it */
+        if (strpbrk(config->targets[i], "\\*+?()[]{}|^$")) { /* no module name has these characters: it is a pattern for full paths, as in PEFT */
             if (config->n_targets > 1)
-                return status_hint(status_fail(ST_CONFIG, "the pattern '%s' in 'lora.target_modules' stands alone", config->targets[i]),
-                                   "(q_proj|v_proj) in a pattern means one or the other");
+                return status_hint(
+                    status_fail(ST_CONFIG, "the pattern '%s' in 'lora.target_modules' cannot be combined with other entries", config->targets[i]),
+                    "(q_proj|v_proj) in a pattern means one or the other");
             config->target_regex = config->targets[i];
             config->n_targets = 0;
             break;
         }
         if (strcmp(config->targets[i], "all-linear") != 0) continue;
-        if (config->n_targets > 1) return status_fail(ST_CONFIG, "'all-linear' in 'lora.target_modules' stands alone");
+        if (config->n_targets > 1) return status_fail(ST_CONFIG, "'all-linear' in 'lora.target_modules' cannot be combined with other entries");
         config->n_targets = 0;
     }
     return fill_rank_pattern(recipe, config);
@@ -67,7 +68,7 @@ Status recipe_optimizer(const Recipe *recipe, OptimizerConfig *config) {
     return optimizer_find(config->name) ? ST_OK : status_fail(ST_CONFIG, "unknown optimizer '%s'", config->name);
 }
 
-/* As transformers: a share of all steps is rounded up. */
+/* Like transformers: a fraction of all steps is rounded up. */
 static int64_t steps_or_share(double given, int64_t total_steps) { return given < 1 ? (int64_t)ceil(given * (double)total_steps) : (int64_t)given; }
 
 ScheduleConfig recipe_schedule_over(const Recipe *recipe, int64_t total_steps) {

@@ -25,9 +25,9 @@ typedef struct Stepper {
 Status stepper_init(Stepper *stepper, const Recipe *recipe, int64_t total_steps);
 /* The learning rate after `done` finished steps: the first step has done = 0. */
 double stepper_rate(const Stepper *stepper, int64_t done);
-/* Euclidean norm of the gradients of all trained parameters. NaN or infinite where one of them is: then do not update. */
+/* Euclidean norm of the gradients of all trained parameters. NaN or infinite if a gradient is: then the caller must not update. */
 double stepper_norm(const Stepper *stepper, const Params *params);
-/* Clips by `norm`, updates every trained parameter and sets its gradient to zero. rate: see stepper_rate; number: of this step, from 1. */
+/* Clips by `norm`, updates every trained parameter and sets its gradient to zero. rate: see stepper_rate; number: the step's, from 1. */
 void stepper_update(const Stepper *stepper, Params *params, double norm, double rate, int64_t number);
 
 #endif

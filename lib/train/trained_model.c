@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model that a recipe trains: loaded, with its adapter, and written at the end. */
+/* The model that a recipe trains: loads it with its adapter, and writes the result. */
 #include "lib/base/log.h"
 #include "lib/train/trained_model.h"
 
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-/* A score is trained whole, as PEFT does for SEQ_CLS. */
+/* The score head is trained in full, as PEFT does for SEQ_CLS. */
 static Status save_score(Model *model, LoraConfig *lora) {
     static const char *const name = "score";
     if (!model->score || module_matches(name, lora->saved, lora->n_saved)) return ST_OK;
@@ -39,7 +39,7 @@ static Status start_adapter(const Recipe *recipe, Model *model) {
     return ST_OK;
 }
 
-/* "model.layers.0.input_layernorm.weight" belongs to a norm: the component before the last one says so. */
+/* Whether it is a norm's parameter, as "model.layers.0.input_layernorm.weight": the component before the last names the module. */
 static bool is_norm(const char *name) {
     const char *last = strrchr(name, '.');
     if (!last) return false;
@@ -62,7 +62,7 @@ static void exempt_from_decay(const Recipe *recipe, Model *model) {
     }
 }
 
-/* Every weight becomes an f32 copy with a gradient, which the system may grant and not have. */
+/* Every weight becomes an f32 copy with a gradient. The system may grant that memory without having it, so it is checked first. */
 static Status check_room(const void *recipe, int64_t n_weights) { return trainer_check_weights(recipe, n_weights); }
 
 static Status trained_model_load(const Recipe *recipe, bool scores, Model **result) {
@@ -88,7 +88,7 @@ static Status open_model(const Recipe *recipe, bool scores, Model **model) {
         return status_hint(status_fail(ST_CONFIG, "'model.adapter' needs a 'lora' section"), "merge the adapter first to train every weight");
     Status status = trained_model_load(recipe, scores, model);
     if (status == ST_OK && (*model)->config.dropout > 0)
-        log_message(LOG_WARNING, "'%s' asks for a dropout of %g while it is trained, which is not applied%s", recipe->model_path,
+        log_message(LOG_WARNING, "'%s' is configured with a dropout of %g for training, which is not applied%s", recipe->model_path,
                     (*model)->config.dropout, recipe->has_lora ? "; lora.dropout is" : "");
     if (status == ST_OK || !*model) return status;
     model_free(*model);
@@ -116,7 +116,7 @@ static void warn_coarse(const RoundingLoss *loss, DType dtype) {
     if (rounding_lost(loss) > ROUNDING_TOO_COARSE)
         log_message(
             LOG_WARNING,
-            "%s is too coarse for what was learned: rounding takes %.0f %% of what training changed, and %.0f %% of the weights that it moved stay where they were; train.save_dtype: f32 keeps it",
+            "%s is too coarse for this result: rounding removes %.0f %% of the change that training made, and %.0f %% of the changed weights return to their old value; train.save_dtype: f32 keeps the change",
             dtype_name(dtype), fmin(100, 100 * rounding_lost(loss)), 100 * rounding_unmoved(loss));
 }
 
@@ -130,9 +130,9 @@ static Status save_whole(const Recipe *recipe, const Model *model, const char *d
     return status == ST_NUMERIC ? status_hint(status, "f32 and bf16 hold larger values: continue with --resume and train.save_dtype=f32") : status;
 }
 
-/* ---- its chat template: whoever prompts the result by another one gets worse answers, and nobody says so ---- */
+/* ---- the chat template: a result that is prompted with another template answers worse, without any error ---- */
 
-/* The run's folder for it, which nobody else writes to. */
+/* The folder in the run that keeps the template; nothing else writes to it. */
 static const char *template_dir(const Recipe *recipe, Arena *arena) { return path_join(arena, recipe->output, "checkpoints"); }
 
 static Status check_template(const ChatTemplate *now, const Run *run, const char *dir) {
@@ -171,7 +171,7 @@ Status trained_template_keep(const Recipe *recipe, const Run *run) {
     bool adapters = false;
     if (recipe->model_adapter) TRY(chat_template_find(recipe->model_adapter, &adapters));
     bool values = recipe->data_template_kwargs && recipe->data_template_kwargs->n > 0;
-    if (!recipe->model_chat_template && !adapters && !values) return ST_OK; /* the base has it */
+    if (!recipe->model_chat_template && !adapters && !values) return ST_OK; /* the base model has it */
     Arena *arena = arena_new(0);
     const char *dir = arena ? template_dir(recipe, arena) : NULL;
     Status status = dir ? keep_template(recipe, run, dir) : ST_RESOURCE;

@@ -11,20 +11,20 @@
 
 #include "lib/train/train.h"
 
-/* model.path with the recipe's lora section (a new adapter, or model.adapter trained further) or, without one, with every weight trained. ST_CONFIG,
- * ST_INPUT, ST_RESOURCE when all weights are trained and more memory is needed than there is. The caller calls model_free. */
+/* Opens model.path with the recipe's lora section (a new adapter, or model.adapter trained further); without one, every weight is trained. The
+ * caller calls model_free. ST_CONFIG, ST_INPUT; ST_RESOURCE when training every weight needs more memory than there is. */
 Status trained_model_open(const Recipe *recipe, Model **model);
-/* The same as a reward model: with a score instead of the head over the vocabulary (ModelOptions.scores), trained whole and stored with the adapter.
- */
+/* The same for a reward model: with a score head instead of the head over the vocabulary (ModelOptions.scores); the score head is trained in full
+ * and stored with the adapter. */
 Status trained_model_open_scores(const Recipe *recipe, Model **model);
-/* A second adapter on the weights of `model`, which is one of the recipe's lora section (see model_share_weights): a new one, or model.adapter
- * trained further. ST_CONFIG, ST_INPUT, ST_RESOURCE. */
+/* Opens a second adapter on the weights of `model`, which must have been opened by the recipe's lora section (see model_share_weights): a new one,
+ * or model.adapter trained further. ST_CONFIG, ST_INPUT, ST_RESOURCE. */
 Status trained_model_share_weights(const Recipe *recipe, const Model *model, Model **twin);
-/* Keeps the chat template of a run with its checkpoints, where it is not just the base's: its file may be another one when the run ends. ST_CONFIG: a
- * resumed run began with another; faults of chat_template_load; ST_RESOURCE. */
+/* Copies the chat template into the run when it is not the base model's, since its file may change before the run ends. ST_CONFIG: a resumed run
+ * began with another template; failures of chat_template_load; ST_RESOURCE. */
 Status trained_template_keep(const Recipe *recipe, const Run *run);
-/* Writes the adapter as PEFT, or the model as Hugging Face's directory in train.save_dtype, to `dir`, in place of what is there; with the chat
- * template that the run keeps. A warning says when that dtype is too coarse for what was learned. ST_RESOURCE; ST_NUMERIC for a weight beyond the
+/* Writes the adapter in PEFT's format, or the model as a Hugging Face directory in train.save_dtype, to `dir`, replacing its contents, with the
+ * run's chat template. Warns when that dtype is too coarse for the changes that training made. ST_RESOURCE; ST_NUMERIC for a weight beyond the
  * dtype's range. */
 Status trained_weights_save(const Recipe *recipe, const Model *model, const char *dir);
 /* The same to `run_dir`/adapter or `run_dir`/model. */

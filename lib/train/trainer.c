@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The core of every training: accumulate, clip, step; evaluate, save, stop; the same bytes whether it was interrupted or not. */
+/* The training loop: accumulate, clip, step; evaluate, save, stop. An interrupted and resumed run writes the same bytes. */
 #include "lib/base/memory.h"
 #include "lib/base/system.h"
 #include "lib/run/run_parts.h"
@@ -11,7 +11,7 @@
 
 static const double not_known = (double)NAN;
 
-/* What a checkpoint keeps beside tensors. Losses that are not known yet are NaN, written as null. */
+/* The counters of a checkpoint, in addition to its tensors. Unknown losses are NaN, written as null. */
 typedef struct State {
     int64_t step; /* steps done */
     int64_t tokens, loss_tokens;
@@ -32,13 +32,13 @@ typedef struct Trainer {
     Tensor **best; /* copies of the trained tensors, in list order; NULL without early stopping */
     State state;
     int64_t saved_step; /* of the newest checkpoint; -1 = none */
-    bool torn;          /* weights and optimiser are between two steps: they are not saved */
+    bool torn;          /* weights and optimiser state are in the middle of a step and must not be saved */
     double began;       /* clock at the start of this process's training */
     int64_t began_step;
-    double seconds_before; /* what earlier processes took */
+    double seconds_before; /* of earlier processes of this run */
 } Trainer;
 
-/* ---- what a checkpoint holds ---- */
+/* ---- contents of a checkpoint ---- */
 
 static size_t count_trained(const Params *params) {
     size_t n = 0;
@@ -131,7 +131,7 @@ static bool evaluation_due(const Trainer *trainer) {
     return trainer->config->task.evaluate && (last_step(trainer) || (every > 0 && trainer->state.step % every == 0));
 }
 
-/* A run that was to end with this step, and is longer now, does what a run does that goes on there. */
+/* A run that was to end with this step and is longer now does what follows the step in a longer run. */
 static void go_on(Trainer *trainer) {
     State *state = &trainer->state;
     int64_t patience = trainer->recipe->train_early_stopping;
@@ -166,9 +166,9 @@ static Status interrupted(Trainer *trainer) {
     return run_interrupted(trainer->config->run, trainer->state.step);
 }
 
-/* ---- when numbers stop being numbers ---- */
+/* ---- losses and weights that are not finite ---- */
 
-/* Rows of one accumulation step, or of all of a step when `micro` is -1. */
+/* Describes the rows of one accumulation step, or of the entire step when `micro` is -1. */
 static void describe_rows(const Trainer *trainer, int64_t step, int64_t micro, int64_t n_micro, Str *text) {
     const Task *task = &trainer->config->task;
     if (!task->describe_batch) return;
@@ -238,7 +238,7 @@ static Status train_step(Trainer *trainer, StepResult *result) {
     result->grad_norm = stepper_norm(&trainer->stepper, trainer->params);
     if (!isfinite(result->grad_norm)) return not_finite(trainer, "the gradient", -1, n_micro);
     result->learning_rate = stepper_rate(&trainer->stepper, trainer->state.step);
-    TRY(memory_check(ST_OK)); /* rows or gradients may lack something */
+    TRY(memory_check(ST_OK)); /* rows or gradients may be incomplete */
     trainer->torn = true;
     stepper_update(&trainer->stepper, trainer->params, result->grad_norm, result->learning_rate, trainer->state.step + 1);
     TRY(memory_check(ST_OK));
@@ -339,7 +339,7 @@ static Status write_evaluation(const Trainer *trainer, const LossSums *sums) {
     return status;
 }
 
-/* Due after the step that asked for it. An interruption leaves it due, so that a resumed run does it first. */
+/* Runs the evaluation that is due after a step. An interruption leaves it due, so that a resumed run does it first. */
 static Status trainer_evaluate(Trainer *trainer, const StepResult *result) {
     const TrainerConfig *config = trainer->config;
     LossSums sums = {0};
@@ -364,7 +364,7 @@ static bool save_due(const Trainer *trainer) {
     return every > 0 && trainer->state.step > trainer->began_step && trainer->state.step % every == 0;
 }
 
-/* Before the evaluation that the end asks for, so that a longer run may go on as if it had not ended here. A full disk costs no more than that. */
+/* Saves before the final evaluation, so that a longer run can continue from here. A full disk loses only this checkpoint. */
 static Status save_end(Trainer *trainer) {
     Run *run = trainer->config->run;
     if (save_due(trainer)) return save_checkpoint(trainer);
@@ -429,7 +429,7 @@ static void swap_bytes(unsigned char *a, unsigned char *b, size_t size) {
     }
 }
 
-/* The model gets the weights of the best evaluation, and these keep the last ones: or the other way round. */
+/* Swaps the model's weights with the kept ones: the best evaluation's and the last step's. */
 static void swap_best_weights(const Trainer *trainer) {
     size_t k = 0;
     for (size_t i = 0; i < trainer->params->n; i++) {
@@ -445,9 +445,9 @@ static Status write_result(Trainer *trainer) {
     const Param *bad = params_nonfinite(trainer->params, false);
     if (bad) return status_fail(ST_NUMERIC, "weight '%s' holds a NaN or an infinity after step %lld", bad->name, (long long)trainer->state.step);
     Status status = config->save_result(config->task.context, run_dir(config->run));
-    if (best) swap_best_weights(trainer); /* a checkpoint has the last ones, whatever fails from here on */
+    if (best) swap_best_weights(trainer); /* a checkpoint has the last weights, whatever fails from here on */
     if (status != ST_NUMERIC) return status;
-    return run_failed(config->run, status, save_whole_step, trainer, &trainer->saved_step); /* train.save_dtype may be changed with --resume */
+    return run_failed(config->run, status, save_whole_step, trainer, &trainer->saved_step); /* a resumed run may use another train.save_dtype */
 }
 
 static Status trainer_finish(Trainer *trainer, TrainResult *result) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all kinds of training have in common around their steps. */
+/* The steps around training that all kinds of training share. */
 #include "lib/train/lengthen_plan.h"
 
 #include <string.h>
@@ -17,11 +17,11 @@ typedef struct Training {
     const TrainingOptions *options;
     TrainMemory memory;
     Run *run;
-    bool finished; /* before */
+    bool finished; /* by an earlier process */
     Lengthening longer;
 } Training;
 
-/* No section `lora` means that every weight is trained, which is often not what was meant; `lora: null` says that it is. */
+/* Without a `lora` section every weight is trained, which is often a mistake; `lora: null` states the intention. */
 static void warn_of_rate(const Recipe *recipe) {
     static const double high = 1e-4;
     if (!recipe->model_path || recipe->has_lora || recipe->lora_declined || recipe->train_learning_rate <= high ||
@@ -30,11 +30,11 @@ static void warn_of_rate(const Recipe *recipe) {
     log_message(
         LOG_WARNING,
         "train.learning_rate %g is high where every weight is trained, as without a 'lora' section: 1e-5 to 5e-5 is usual there; was an adapter "
-        "meant? lora.rank=16 lora.alpha=32 makes one, lora=null says that every weight is meant",
+        "meant? lora.rank=16 lora.alpha=32 makes one, lora=null confirms that every weight is meant",
         recipe->train_learning_rate);
 }
 
-/* On the terminal before there is a run, then in its log. */
+/* Shown on the terminal before there is a run, then in the run's log. */
 static void tell_rejected(const Recipe *recipe, Run *run) {
     Str text = {0};
     if (rejected_describe(recipe->rejected, &text)) {
@@ -57,7 +57,7 @@ static void tell_length(const Training *t) {
     str_release(&text);
 }
 
-/* What is in the output already. A dry run shows what is to be done, also where that is nothing. */
+/* Checks what the output already contains. A dry run also shows the plan of a finished run. */
 static Status training_check_output(Training *t) {
     const TrainingOptions *options = t->options;
     if (options->dry_run && !(options->resume && (*t->recipe)->output)) return ST_OK;
@@ -67,7 +67,7 @@ static Status training_check_output(Training *t) {
     return ST_OK;
 }
 
-/* Model and rows, and what they make known. */
+/* Opens model and rows, and plans memory and length. */
 static Status training_prepare(Training *t) {
     warn_of_rate(*t->recipe);
     TRY(t->kind->open(t->context, &t->memory));
@@ -79,7 +79,7 @@ static Status training_prepare(Training *t) {
     return trainer_check_memory(*t->recipe, &t->memory);
 }
 
-/* Unless the run has one: a resumed run keeps what it began with. */
+/* Writes started.json unless the run has one: a resumed run keeps its first. */
 static Status write_started(const Training *t) {
     JsonWriter w;
     if (!run_started_begin(t->run, *t->recipe, t->options->command, &w)) return ST_OK;
@@ -88,7 +88,7 @@ static Status write_started(const Training *t) {
     return run_started_end(t->run, &w);
 }
 
-/* A finished run needs neither model nor rows; a directory that is taken is refused before they are loaded. */
+/* A finished run needs neither model nor rows; an occupied directory is refused before they are loaded. */
 static Status training_execute(Training *t) {
     TRY(training_check_output(t));
     if (!t->finished) TRY(training_prepare(t));
@@ -96,7 +96,7 @@ static Status training_execute(Training *t) {
     TRY(run_open_longer(*t->recipe, training_run_mode(t->options), t->longer.before && !t->longer.idle ? &t->longer : NULL, &t->run));
     training_report_backup(t->options, t->run);
     run_resume_by(t->run, t->options->resume_command);
-    t->finished = run_finished(t->run); /* perhaps by another process in the meantime */
+    t->finished = run_finished(t->run); /* perhaps by another process meanwhile */
     if (t->finished) return t->kind->load_result(t->context, t->run);
     TRY(write_started(t));
     TRY(rejected_write((*t->recipe)->rejected, run_dir(t->run)));
@@ -115,7 +115,7 @@ Status training_run(const TrainingKind *kind, void *context, const Recipe *const
     Status status = training_execute(&training);
     kind->release(context);
     status = memory_check(status);
-    if (status != ST_OK) memory_clear_failure(); /* it is known now, and what is written from here on says so */
+    if (status != ST_OK) memory_clear_failure(); /* the failure is reported; the files below record it and must be written */
     if (training.run && status != ST_OK) status = run_mark_stopped(training.run, status);
     if (training.run && !(training.finished && run_reported(training.run))) status = report_run(training.run, kind->reader, status);
     run_close(training.run);

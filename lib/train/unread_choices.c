@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys of section train that belong to some values of another key: said where they are given with others. */
+/* Keys of section train that only some values of another key use, given with a value that does not. */
 #include "lib/train/train.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 typedef struct Chooser {
     const char *key;
-    const char *(*at)(size_t i, const char **keys); /* its values with the keys that each reads; NULL behind the last */
+    const char *(*at)(size_t i, const char **keys); /* the key's values with the keys that each reads; NULL after the last */
 } Chooser;
 
 static const char *an_optimizer(size_t i, const char **keys) {
@@ -16,7 +16,7 @@ static const char *an_optimizer(size_t i, const char **keys) {
     return info ? info->name : NULL;
 }
 
-/* `key`, where `chosen` does not read it: who does is the hint. */
+/* Reports `key` if `chosen` does not read it; the hint names the values that do. */
 static Status check_key(const Recipe *recipe, const Chooser *chooser, const char *chosen, const char *key) {
     Str dotted = {0}, hint = {0};
     const char *name, *keys;
@@ -35,7 +35,7 @@ static Status check_key(const Recipe *recipe, const Chooser *chooser, const char
     return status;
 }
 
-/* A key that several read is looked at once. */
+/* A key that several values read is checked once. */
 static size_t first_to_list(const Chooser *chooser, const char *key) {
     const char *keys;
     size_t i = 0;

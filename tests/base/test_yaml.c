@@ -76,7 +76,7 @@ TEST(yaml_errors_say_where) {
     static const struct {
         const char *text, *part;
     } wrong[] = {{"a: 1\nb: [1, 2\nc: 3\n", "'r.yaml': line 3"},
-                 {"a: 1\nb: 2\na: 3\n", "line 3: key 'a' stands already on line 1"},
+                 {"a: 1\nb: 2\na: 3\n", "line 3: key 'a' is already on line 1"},
                  {"a: &x 1\n", "line 1: anchors"},
                  {"a: 1\nb: *x\n", "line 2: aliases"},
                  {"a: !!str 1\n", "line 1: tags"},

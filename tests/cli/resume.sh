@@ -116,13 +116,13 @@ sft "$work/inputs" --resume 2>"$work/err"
 code=$?
 cmp "$rows" "$rows.kept" >/dev/null && code=same
 mv "$rows.kept" "$rows"
-[ $code = 3 ] && grep -q "what 'data.train' names is not what it was at the checkpoint of step" "$work/err" && sft "$work/inputs" --resume
+[ $code = 3 ] && grep -q "the input named by 'data.train' changed after the checkpoint of step" "$work/err" && sft "$work/inputs" --resume
 verdict "changed rows are not resumed: exit code $code" $?
 
 # Nothing is made for a run that needs more memory than it may have.
 "$tune" rl recipes/rl_grpo.yaml --quiet model.path="$work/model" data.train="$rows" reward='[{type: exact, field: completion}]' train.max_memory=1MiB output="$work/little" 2>"$work/err"
 code=$?
-[ $code = 5 ] && [ ! -e "$work/little" ] && grep -q "^tune: error: 'train.max_memory: 1MiB' is too little" "$work/err"
+[ $code = 5 ] && [ ! -e "$work/little" ] && grep -q "^tune: error: 'train.max_memory: 1MiB' is too small" "$work/err"
 verdict "too little memory for rl: exit code $code, no directory" $?
 
 # No space: files may not grow beyond 64 KiB, which metrics stay below and the tensors of a checkpoint of rank 8 do not.

@@ -132,7 +132,7 @@ TEST(faults_are_named) {
         {"lora:\n  rank: [8]\n", NULL, "wrong value a list for 'lora.rank'", ""},
         {"lora:\n  use_rslora: maybe\n", NULL, "expected true or false", ""},
         {"lora: 5\n", NULL, "wrong value for section 'lora'", ""},
-        {"lora:\n  rank: 8\n  rank: 9\n", NULL, "key 'rank' stands already on line 2", ""},
+        {"lora:\n  rank: 8\n  rank: 9\n", NULL, "key 'rank' is already on line 2", ""},
         {"data:\n  truncation: cut\n", NULL, "wrong value 'cut' for 'data.truncation'", "error, drop, keep_start, keep_end"},
         {"model:\n  quantize: nf4\n", NULL, "wrong value 'nf4' for 'model.quantize'", "the value that works is none"},
         {"model:\n  quantize: nf5\n", NULL, "not one of none", ""},
@@ -155,7 +155,7 @@ TEST(faults_are_named) {
         {"seed: 1\n", "lroa.rank=3", "unknown key 'lroa.rank'", "did you mean 'lora.rank'?"},
         {"seed: 1\n", "lora.rank=x", "wrong value 'x' for 'lora.rank' on the command line", ""},
         {"seed: 1\n", "synth.examples=x", "wrong value 'x' for 'synth.examples' on the command line", ""},
-        {"- a\n", NULL, "holds no keys", ""},
+        {"- a\n", NULL, "has no keys", ""},
         {"seed: [\n", NULL, "cannot parse", ""},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
@@ -294,10 +294,10 @@ TEST(schema_and_help_hold_every_key) {
     json_t *dora = json_object_get(json_object_get(json_object_get(json_object_get(properties, "lora"), "properties"), "use_dora"), "enum");
     assert_true(json_is_false(json_array_get(dora, 0)));
     key_describe(key_find("model.compute"), &help);
-    assert_string_equal(str_text(&help), "precision of products; auto: bf16 where the processor has it: auto | f32 | bf16");
+    assert_string_equal(str_text(&help), "precision of matrix products; auto: bf16 if the processor supports it: auto | f32 | bf16");
     str_clear(&help);
     key_describe(key_find("lora.dropout"), &help);
-    assert_string_equal(str_text(&help), "share of the adapter's inputs set to zero while training (0 to 0.999)");
+    assert_string_equal(str_text(&help), "fraction of the adapter's inputs set to zero during training (0 to 0.999)");
     json_decref(root);
     str_release(&schema);
     str_release(&help);

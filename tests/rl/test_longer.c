@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs that are resumed with another length: the bytes of a run that had been so long from the start where the schedule allows it, else what
+/* Runs that are resumed with another length: the bytes of a run with that length from the start where the schedule allows it, else what
  * differs. */
 #include "lib/run/run_parts.h"
 #include "rl/learn/learn.h"
@@ -158,13 +158,13 @@ TEST(longer_runs_say_what_differs) {
         const char *settings, *first, *then, *text;
     } cases[] = {
         {SFT, "train.lr_scheduler=linear", "train.max_steps=2", "train.max_steps=4",
-         "'train.lr_scheduler: linear' over 2 steps is not that over 4: in step 2 it was 0.005 and would have been 0.0075"},
+         "'train.lr_scheduler: linear' over 2 steps differs from that over 4: in step 2 it was 0.005 and would have been 0.0075"},
         {SFT, "train.lr_scheduler=constant\ntrain.warmup_steps=0.5", "train.max_steps=4", "train.max_steps=8",
-         "'train.lr_scheduler: constant' with a warmup that is a share of all steps over 4 steps is not that over 8: in step 2 it was 0.005 and would "
+         "'train.lr_scheduler: constant' with a warmup that is a fraction of all steps over 4 steps differs from that over 8: in step 2 it was 0.005 and would "
          "have been 0.0025"},
         {SFT, "train.lr_scheduler=wsd\ntrain.lr_decay_steps=2", "train.max_steps=4", "train.max_steps=8",
-         "goes on from the checkpoint of step 4 until it has 8, which is not what a run would give that had been so long from the start"},
-        {GRPO, "train.lr_scheduler=linear", "train.max_steps=1", "train.max_steps=2", "over 2 steps is not that over 4: in step 2"},
+         "continues from the checkpoint of step 4 until it has 8, and the result differs from that of a run with this length from the start"},
+        {GRPO, "train.lr_scheduler=linear", "train.max_steps=1", "train.max_steps=2", "over 2 steps differs from that over 4: in step 2"},
         {ENVIRONMENT, "rl.algorithm=q_learning\nrl.env=FrozenLake-v1\nrl.num_steps=16", "rl.total_steps=300", "rl.total_steps=600",
          "'rl.epsilon_fraction' goes by the share of rl.total_steps that is done"},
         {ENVIRONMENT, "rl.algorithm=a2c\nrl.env=CartPole-v1\nrl.num_steps=8", "rl.total_steps=100", "rl.total_steps=300",
@@ -187,7 +187,7 @@ TEST(lengths_that_cannot_be) {
     static const char constant[] = "train.lr_scheduler=constant";
     check_ok(longer_run(SFT, "short", constant, "train.max_steps=4", false));
     check_status(longer_run(SFT, "short", constant, "train.max_steps=3", true), ST_CONFIG);
-    check_text("it has done 4 steps, and is to have 3");
+    check_text("it has done 4 steps, more than the 3 asked for");
     check_status(longer_run(SFT, "short", "train.lr_scheduler=constant\ntrain.max_grad_norm=2", "train.max_steps=8", true), ST_CONFIG);
     check_text("'train.max_grad_norm' was 1, now it is 2");
     check_ok(longer_run(SFT, "gone", "train.lr_scheduler=constant\ntrain.save_last=false", "train.max_steps=2", false));

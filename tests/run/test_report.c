@@ -131,7 +131,7 @@ TEST(a_whole_run) {
     for (size_t i = 0; i < COUNT_OF(parts); i++)
         if (!strstr(str_text(&page), parts[i])) fail_msg("'%s' is not on the page", parts[i]);
     assert_int_equal(count_of(str_text(&page), "<figure"), 5);         /* losses, learning rate, gradient norm, speed, margin */
-    check_contains(str_text(&page), "3 more, as they are by default"); /* seed, target_modules, learning_rate; rank 4 is shown above */
+    check_contains(str_text(&page), "3 more with default values"); /* seed, target_modules, learning_rate; rank 4 is shown above */
     check_close(numbers.tokens_per_second, 60, 0);
     check_close(numbers.last_loss, 1.5, 0);
     assert_int_equal(numbers.planned_steps, 3);
@@ -267,7 +267,7 @@ TEST(broken_files_are_left_out) {
 TEST(what_is_no_run) {
     const char *empty = run_dir_of("empty"), *missing = temp_file(test_folder, "missing"), *page = temp_file(test_folder, "never.html");
     check_status(report_write(&empty, 1, page, NULL, NULL), ST_INPUT);
-    check_text("is no run directory");
+    check_text("is not a run directory");
     check_status(report_write(&missing, 1, page, NULL, NULL), ST_INPUT);
     check_text("no run directory");
     assert_false(file_exists(page));
@@ -331,7 +331,7 @@ TEST(what_does_not_move_is_a_number) {
     page_of(&dir, 1, &page, &numbers);
     assert_true(isnan(numbers.first_loss) && isnan(numbers.last_loss));
     check_page(str_text(&page));
-    check_contains(str_text(&page), "2 more, as they are by default"); /* step_separator and max_length, not shuffle */
+    check_contains(str_text(&page), "2 more with default values"); /* step_separator and max_length, not shuffle */
     check_contains(str_text(&page), "The same in every step: Reward 0.25, Loss 0, Learning rate 1e-5, KL divergence 0, Groups with a signal 3, "
                                     "Reward of my_judge 13310, Held out: Spread of rewards 2.");
     check_contains(str_text(&page), "Correlation of the rewards my_judge and exact");

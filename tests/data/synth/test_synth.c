@@ -371,7 +371,7 @@ TEST(a_key_goes_into_plain_http_with_a_warning) {
         str_clear(&said);
         check_ok(http_open(&(HttpOptions){.url = away[i], .key = "k", .concurrency = 1, .timeout = 1}, &client));
         http_close(client);
-        check_contains(str_text(&said), "goes there unencrypted");
+        check_contains(str_text(&said), "is sent unencrypted");
         str_clear(&said);
         check_ok(http_open(&(HttpOptions){.url = away[i], .concurrency = 1, .timeout = 1}, &client));
         http_close(client);
