@@ -62,10 +62,10 @@ Status params_train(Param *param, Arena *arena) {
 
 /* Memory for the copies, with some extra for the data that accompanies tensors, such as names, which would otherwise start a new page. */
 static size_t copies_room(const Params *params, int copies) {
-    enum { BESIDE = 256 };
+    enum { EXTRA = 256 };
     size_t bytes = 0;
     for (size_t i = 0; i < params->n; i++)
-        if (params->items[i].trained) bytes += arena_rounded(sizeof(Tensor)) + arena_rounded(tensor_bytes(params->items[i].tensor)) + BESIDE;
+        if (params->items[i].trained) bytes += arena_rounded(sizeof(Tensor)) + arena_rounded(tensor_bytes(params->items[i].tensor)) + EXTRA;
     return (size_t)copies * bytes;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference device: every kernel as a plain loop in double over any dtype. Slow; what the fast kernels are tested against.
+/* The reference device: every kernel as a plain loop in double over any dtype. It is slow; the fast kernels are tested against it.
  *
  *     const Device *device = device_reference();
  *     device->rms_norm(x, weight, 1e-6, y, rstd);   // f64 tensors in: f64 arithmetic without any rounding to f32
