@@ -41,17 +41,16 @@ int32_t sample_pick(const double *probabilities, int64_t vocab, double u);
 /* ---- generation ---- */
 
 typedef enum FinishReason { FINISH_STOP, FINISH_LENGTH } FinishReason;
-/* number: the row's number, which keys the random numbers: (seed, number, sample, position) */
 typedef struct Prompt {
     const int32_t *ids;
     size_t n;
-    uint64_t number;
+    uint64_t number; /* the row's number, which keys the random numbers: (seed, number, sample, position) */
 } Prompt;
 typedef struct Completion {
     size_t prompt;    /* index into prompts */
     int64_t sample;   /* 0..n-1 */
     Ids ids;          /* with EOS */
-    double *logprobs; /* of the chosen tokens under the plain distribution (temperature 1, no filter); ids.n entries */
+    double *logprobs; /* of the chosen tokens, under the plain distribution (temperature 1, no filter); ids.n entries */
     /* Of the chosen tokens under the distribution at config.sample.temperature, before penalties and filters: the policy of a policy gradient at
      * that temperature. Greedy: the same as logprobs. */
     double *tempered;

@@ -44,13 +44,12 @@ typedef enum TokenType {
     TOKEN_FLOAT,
     TOKEN_OPERATOR,
 } TokenType;
-/* text: data, name, string's value, operator; at: byte in the source */
 typedef struct Token {
     TokenType type;
-    Slice text;
+    Slice text; /* template text, name, value of a string, or operator */
     int64_t integer;
     double real;
-    size_t at;
+    size_t at; /* byte in the source */
 } Token;
 typedef struct TokenList {
     Token *items;
@@ -270,9 +269,8 @@ int64_t length_of(Jinja *j, Value v);          /* fails for values without a len
 Value v_iterate(Jinja *j, Value v);            /* the elements as a list; exhausts a generator */
 void append_text(Jinja *j, Str *out, Value v); /* str(v) */
 void append_repr(Jinja *j, Str *out, Value v); /* repr(v) */
-/* indent -1: one line; else `space` is repeated that often for each level */
 typedef struct JsonStyle {
-    int64_t indent;
+    int64_t indent; /* -1: one line; else `space` is repeated that often for each level */
     const char *space, *item, *key;
     bool ascii, sort;
 } JsonStyle;
@@ -309,7 +307,7 @@ const Value *arg(const Args *args, size_t index, const char *name);
 int64_t arg_int(Jinja *j, const Args *args, size_t index, const char *name, int64_t missing);
 bool arg_bool(Jinja *j, const Args *args, size_t index, const char *name, bool missing);
 Slice arg_text(Jinja *j, const Args *args, size_t index, const char *name, const char *missing); /* fails when it is not a string */
-/* Fails as Python does for more arguments than `most`, and for keywords that are not among `names` ("a|b"). */
+/* Fails as Python does for fewer arguments than `least`, for more than `most`, and for keywords that are not among `names` ("a|b"). */
 bool args_check(Jinja *j, const char *what, const Args *args, size_t least, size_t most, const char *names);
 Value slice_of(Jinja *j, Value object, Value start, Value stop, Value step);
 Value v_binary(Jinja *j, Slice op, Value a, Value b);

@@ -49,8 +49,8 @@ Status tokenizer_encode_offsets(const Tokenizer *tokenizer, const char *text, si
 Status tokenizer_encode_guarded(const Tokenizer *tokenizer, const char *text, size_t len, const size_t *guards, size_t n, Ids *ids, Ids *offsets);
 /* Finds the first special token in text[from..]; false: there is none. */
 bool tokenizer_find_special(const Tokenizer *tokenizer, const char *text, size_t len, size_t from, size_t *begin, size_t *end);
-/* Appends the text of the ids. As in the reference library, an id outside the vocabulary adds nothing, and bytes that do not form a complete character
- * become U+FFFD. */
+/* Appends the text of the ids. As in the reference library, an id outside the vocabulary adds nothing, and bytes that do not form a complete
+ * character become U+FFFD. */
 Status tokenizer_decode(const Tokenizer *tokenizer, const int32_t *ids, size_t n, bool skip_special, Str *text);
 
 /* Decodes ids as they arrive. stream_push never appends a part of a character, and all pieces together equal tokenizer_decode of all ids. */
@@ -83,11 +83,10 @@ Status bpe_trainer_new(size_t vocab_size, const char *const *special, size_t n_s
 /* Makes the tokenizer put `token` before every text. ST_USAGE when it is not one of the special tokens. */
 Status bpe_trainer_bos(BpeTrainer *trainer, const char *token);
 Status bpe_trainer_add(BpeTrainer *trainer, const char *text, size_t len); /* one document; ST_INPUT when it is not UTF-8 */
-/* json: a tokenizer.json that the caller owns; vocab_size: smaller than requested when no pair was left to merge; n_words: number of distinct
- * words */
 typedef struct BpeTrained {
-    Str json;
-    size_t vocab_size, n_words;
+    Str json;          /* a tokenizer.json that the caller owns */
+    size_t vocab_size; /* smaller than requested when no pair was left to merge */
+    size_t n_words;    /* number of distinct words */
 } BpeTrained;
 Status bpe_trainer_finish(BpeTrainer *trainer, BpeTrained *result); /* call once, after all texts */
 void bpe_trainer_free(BpeTrainer *trainer);

@@ -83,14 +83,13 @@ Status pattern_from_json(Loader *loader, const json_t *node, Pattern **pattern);
 
 /* ---- vocabulary ---- */
 
-/* Maps strings of the model and of added tokens to ids and back. `slots` is an open hash table of ids (-1: free). `added` has a bit for each id
- * that only an added token has. */
+/* Maps strings of the model and of added tokens to ids and back. */
 typedef struct Vocabulary {
-    Slice *tokens;
-    int32_t *slots;
+    Slice *tokens;  /* by id; data NULL: no token */
+    int32_t *slots; /* open hash table of ids; -1: a free slot */
     size_t n_slots;
-    int32_t size;
-    uint8_t *added;
+    int32_t size;   /* largest id + 1 */
+    uint8_t *added; /* a bit for each id that only an added token has */
 } Vocabulary;
 Status vocabulary_init(Loader *loader, Vocabulary *vocabulary, const json_t *model, const json_t *added);
 int32_t vocabulary_find(const Vocabulary *vocabulary, const char *text, size_t len); /* -1 when missing */
@@ -102,13 +101,14 @@ uint64_t bytes_hash(const char *bytes, size_t len);
 
 /* A trie of tokens. Node 0 is the root; an edge leads from a node by a byte to another node. */
 typedef struct TrieEdge {
-    uint32_t key, to;
-} TrieEdge; /* key: node << 8 | byte; to 0: a free slot */
+    uint32_t key; /* node << 8 | byte */
+    uint32_t to;  /* the next node; 0: a free slot */
+} TrieEdge;
 typedef struct Trie {
     TrieEdge *edges;
-    int32_t *ids;
+    int32_t *ids; /* id of the token that ends at a node, -1: none */
     size_t n_slots;
-} Trie; /* ids: id of the token that ends at a node, -1: none */
+} Trie;
 typedef struct TrieEntry {
     Slice token;
     int32_t id;
@@ -126,15 +126,16 @@ typedef struct Origin {
 typedef struct Text {
     const char *data;
     size_t len;
-    const Origin *origins;
+    const Origin *origins; /* of each byte; NULL: byte i comes from byte base + i */
     size_t base;
-} Text; /* origins NULL: byte i is byte base + i */
+} Text;
 typedef struct TextBuffer {
     char *data;
     Origin *origins;
     size_t len, cap, origins_cap;
-    bool tracked, full;
-} TextBuffer; /* full: memory ran out */
+    bool tracked; /* origins are recorded */
+    bool full;    /* memory ran out */
+} TextBuffer;
 typedef struct Span {
     size_t start, end;
 } Span;
@@ -157,8 +158,9 @@ void spans_push(Spans *spans, size_t start, size_t end);
 typedef enum ModelKind { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORD_PIECE, MODEL_WORD_LEVEL } ModelKind;
 typedef struct Merge {
     uint64_t pair;
-    int32_t rank, id;
-} Merge; /* rank -1: free */
+    int32_t rank; /* -1: a free slot */
+    int32_t id;
+} Merge;
 typedef struct TokenModel {
     ModelKind kind;
     bool byte_fallback, fuse_unk, ignore_merges, plain; /* plain: no prefix and no suffix */
@@ -188,17 +190,18 @@ void byte_tables_fill(const Vocabulary *vocabulary, TokenModel *model);
 
 typedef struct WordToken {
     int32_t id;
-    uint32_t start, end;
-} WordToken; /* bytes within the word */
+    uint32_t start, end; /* bytes within the word */
+} WordToken;
 typedef struct Symbol {
     int32_t id, prev, next, rank, merged;
     uint32_t start, end;
 } Symbol;
+/* Unigram: the best path to a position. */
 typedef struct PathNode {
     double score;
-    uint32_t at;
+    uint32_t at; /* the other end of its last token */
     int32_t id;
-} PathNode; /* Unigram: the best path to a position; `at`: the other end of its last token */
+} PathNode;
 typedef struct CachedWord {
     uint64_t hash;
     uint32_t key, len, first, n;
@@ -264,11 +267,11 @@ Status normalizer_run(const Normalizer *normalizer, Encoder *encoder, Text *text
 /* ---- pre-tokenizer ---- */
 
 typedef struct PreStep PreStep;
-/* bytes: pieces are raw bytes of a byte-level model */
 typedef struct PreTokenizer {
     PreStep *steps;
     size_t n;
-    bool bytes, needs_origins;
+    bool bytes; /* pieces are raw bytes of a byte-level model */
+    bool needs_origins;
 } PreTokenizer;
 Status pretokenizer_init(Loader *loader, PreTokenizer *pretokenizer, const json_t *node);
 /* Cuts `text` (and may replace it by a changed one) into non-empty spans, which belong to the encoder and are valid until its next use. */
@@ -286,20 +289,20 @@ typedef struct AddedSet {
     size_t n;
     bool first[256];
 } AddedSet; /* sorted by pattern */
-/* special: a bit by id. decoded: the text to decode by id, for a token that the normalizer changes; data NULL: the token itself; NULL: so for all
- * ids */
 typedef struct AddedTokens {
     AddedToken *tokens;
     size_t n;
     AddedSet plain, normalized;
-    bool *special;
+    bool *special; /* by id */
+    /* by id: what a token decodes to if the normalizer changes it; data NULL: the token itself. NULL: no token changes */
     Slice *decoded;
 } AddedTokens;
 Status added_tokens_init(Loader *loader, AddedTokens *added, const json_t *node);
 typedef struct AddedMatch {
-    size_t start, end, resume;
+    size_t start, end;
+    size_t resume; /* where to continue the search */
     const AddedToken *token;
-} AddedMatch; /* resume: where to continue the search */
+} AddedMatch;
 /* Special tokens to treat as plain text: all of them, or those that begin at one of the guards (byte offsets into the entire text, in order). */
 typedef struct Literal {
     bool all;
@@ -324,8 +327,8 @@ typedef struct DecodeStep DecodeStep;
 typedef struct Decoder {
     DecodeStep *steps;
     size_t n;
-    bool missing;
-} Decoder; /* missing: tokens are joined with spaces */
+    bool missing; /* tokens are joined with spaces */
+} Decoder;
 Status decoder_init(Loader *loader, Decoder *decoder, const json_t *node);
 /* Decoding in progress: takes ids and returns text as soon as it can no longer change. */
 typedef struct DecodeState DecodeState;
