@@ -192,9 +192,9 @@ typedef struct LogprobResults {
 enum { LOGPROB_BLOCK = 2048 }; /* rows */
 
 /* C = alpha * op(A) op(B) + beta * C, all 2-D, with op the identity or the transpose. The dtype of A decides how the device multiplies: f32 x f32,
- * bf16 x bf16 with f32 sums, or f64; B is converted to it. C may be f32 or bf16 (f64 with f64). A row of C depends on no other row of A, as far as the
- * underlying library allows it, and never on the number of threads. The optional terms (NULL = none) are added in the same pass; a device without
- * such a kernel adds them one after the other, with C's rounding between them. */
+ * bf16 x bf16 with f32 sums, or f64; B is converted to it. C may be f32 or bf16 (f64 with f64). A row of C does not depend on the other rows of A, as
+ * far as the underlying library allows it, and never on the number of threads. The optional terms (NULL = none) are added in the same pass; a device
+ * without such a kernel adds them one after the other, with C's rounding between them. */
 typedef struct Matmul {
     const Tensor *a, *b;
     Tensor *c;

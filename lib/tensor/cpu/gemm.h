@@ -34,7 +34,7 @@ typedef struct LogitRow {
     double sum, weighted, total; /* of exp(z - largest), of (z - largest) exp(z - largest), and of z */
 } LogitRow;
 
-/* Converts a row of logits to gradients with respect to the plain products. */
+/* The values that turn a row of logits into gradients with respect to the plain products. */
 typedef struct LogitGrad {
     float logsumexp, entropy, dlogprob, dentropy, dmean; /* dmean: gradient for each log-probability, already divided by the vocabulary size */
     float dmean_sum;                                     /* dmean times the vocabulary size */

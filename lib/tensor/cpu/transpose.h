@@ -106,8 +106,8 @@ static inline __attribute__((always_inline)) void transpose_piece(TransposeLines
 }
 
 /* Prefetches during the loading of lines, a share with each piece. `along`: the same lines a bit further on, because otherwise all lines would
- * miss the first-level cache at once. `upcoming`: as many bytes from several other places at once, because memory delivers several streams faster than
- * one; not needed for lines that continue past their end as streams. */
+ * miss the first-level cache at once. `upcoming`: as many bytes from several other places at once, because memory delivers several streams faster
+ * than one; not needed for lines that continue past their end as streams. */
 enum { ASKED = VEC_FLOATS * TRANSPOSE_BYTES / 64 }; /* cache lines of each of the two, for VEC_FLOATS lines */
 typedef struct Prefetch {
     const char *along, *upcoming;
