@@ -112,7 +112,7 @@ bool module_matches(const char *path, const char *const *names, size_t n);
 /* Whether the regex matches the full path. False for an invalid regex, which pattern_check reports (ST_CONFIG). */
 bool pattern_matches(const char *pattern, const char *path);
 Status pattern_check(const char *pattern);
-/* Whether the path ends as this key of rank_pattern or alpha_pattern says: a name, or a regex for the end. */
+/* Whether a key of rank_pattern or alpha_pattern, a name or a regex, matches the end of the path. */
 bool pattern_key_matches(const char *key, const char *path);
 /* ST_CONFIG where the pattern, or one of `config`, takes too many steps to tell: the calls above then say false. */
 Status pattern_decides(const char *pattern, const char *path);
