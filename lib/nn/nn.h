@@ -114,7 +114,7 @@ bool pattern_matches(const char *pattern, const char *path);
 Status pattern_check(const char *pattern);
 /* Whether a key of rank_pattern or alpha_pattern, a name or a regex, matches the end of the path. */
 bool pattern_key_matches(const char *key, const char *path);
-/* ST_CONFIG where the pattern, or one of `config`, takes too many steps to tell: the calls above then say false. */
+/* ST_CONFIG if the pattern, or one of `config`, needs too many steps: the functions above then return false. */
 Status pattern_decides(const char *pattern, const char *path);
 Status lora_decides(const LoraConfig *config, const char *path);
 

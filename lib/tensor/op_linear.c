@@ -206,7 +206,7 @@ static bool call_begin(Tape *tape, Tensor *x, LinearArgs layer, Tensor *residual
                   tensor_describe(weight, want));
         return false;
     }
-    ASSERT(!residual || (tensor_width(residual) == out && tensor_rows(residual) == tensor_rows(x)), "a residual of width %lld beside %lld outputs",
+    ASSERT(!residual || (tensor_width(residual) == out && tensor_rows(residual) == tensor_rows(x)), "a residual of width %lld for %lld outputs",
            residual ? (long long)tensor_width(residual) : 0, (long long)out);
     bool have_h = true;
     *call = (Call){.x = x, .residual = residual, .layer = layer};
