@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Generation by continuous batching: each step runs the newest token of every sequence and, as room allows, parts of waiting prompts, through the
- * model at once. A prompt is computed once for all its samples, which share its cache pages. What a sequence gets is a function of its prompt, the
- * seed, its number and the position alone. */
+/* Generation by continuous batching: each step runs the newest token of every sequence and, as far as the step has room, parts of waiting prompts,
+ * through the model together. A prompt is computed once for all its samples, which share its cache pages. What a sequence gets depends only on its
+ * prompt, the seed, its number and the position. */
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -12,10 +12,10 @@
 #include "lib/infer/kv_cache.h"
 
 enum { STEP_TOKENS = 1024, DEFAULT_BATCH = 32 }; /* STEP_TOKENS: of prompts */
-enum { NO_ROW = -1, KEPT_ROW = -2 };             /* beside the rows of a step's logits */
-#define SECOND_DRAWS ((uint64_t)1 << 63)         /* of random numbers: no answer is so long */
+enum { NO_ROW = -1, KEPT_ROW = -2 };             /* special values of a row index; others are rows of a step's logits */
+#define SECOND_DRAWS ((uint64_t)1 << 63)         /* positions of second random draws: no answer is that long */
 
-/* A prompt whose samples have not all begun. */
+/* A prompt that still has samples to begin. */
 typedef struct Prefill {
     size_t prompt;
     int64_t done; /* tokens in the cache */
@@ -27,18 +27,18 @@ typedef struct Prefill {
 typedef struct Sequence {
     Completion completion;
     KvPageList pages;
-    int64_t cached; /* tokens in the cache: prompt and completion but the newest, or fewer while they are computed again */
-    bool outgrown;  /* computed again, since it became longer than the original context of a longrope */
+    int64_t cached; /* tokens in the cache: prompt and completion without the newest token, or fewer while they are computed again */
+    bool outgrown;  /* the sequence is computed again, because it became longer than the original context of a longrope */
     TextStream stream;
-    size_t shown; /* bytes of text that on_token has seen */
+    size_t shown; /* bytes of text that on_token has received */
     size_t cap_logprobs;
     bool active;
     int64_t row;  /* logits of its newest token; NO_ROW when it has its next one */
-    int32_t next; /* the token chosen by these, and its log-probabilities as Completion names them */
+    int32_t next; /* the token chosen by these logits, and its log-probabilities as Completion names them */
     double next_logprob, next_tempered, next_filtered;
 } Sequence;
 
-/* What a thread needs to choose a token: V values each. */
+/* A thread's memory for choosing a token: V values each. */
 typedef struct Chooser {
     double *logits;
     SampleScratch scratch;
@@ -55,37 +55,37 @@ typedef struct Generator {
     void *context;
 
     GenerateMemory *memory;
-    Arena *arena; /* both of memory */
+    Arena *arena; /* owned by the GenerateMemory */
     Tape *tape;
     KvCache *cache;
     Sequence *slots;
     int64_t n_slots, n_active;
-    Prefill *queue; /* prompts on their way in, in order; all but the last have slots reserved for all of their samples */
+    Prefill *queue; /* prompts being computed, in order; all but the last have slots reserved for all of their samples */
     int64_t n_queue;
     size_t next_prompt;
-    Tensor *advice; /* of the step in work; NULL: none */
-    Logits kept;    /* of the first of the queue, when it is done and waits for slots: a single row */
+    Tensor *advice; /* the bias on the current step's logits; NULL: none */
+    Logits kept;    /* logits of the first prompt of the queue while it is done and waits for slots: a single row */
     Tensor *kept_advice;
-    Completion **waiting; /* finished ones whose turn has not come, by prompt and sample */
+    Completion **waiting; /* finished completions that wait for earlier ones, by prompt and sample */
     size_t next_done;
-    Chooser *choosers; /* one a thread */
+    Chooser *choosers; /* one for each thread */
     int n_threads;
     int32_t *ids; /* of the step */
     Segment *segments;
     int64_t *lengths;
     int32_t *rows;
-    int32_t *absent; /* ids of the model that the tokenizer does not have, in order: never chosen */
+    int32_t *absent; /* ids that the model has and the tokenizer lacks, in order: never chosen */
     size_t n_absent;
 } Generator;
 
-/* ---- longrope: sequences longer than the original context have other angles, all of their tokens ---- */
+/* ---- longrope: in a sequence longer than the original context all tokens have other angles ---- */
 
 static bool is_long(const Model *model, int64_t n) {
     const RopeConfig *rope = &model->config.rope;
     return rope->type == ROPE_LONGROPE && n > rope->original_max_position_embeddings;
 }
 
-/* Of so many tokens in the cache, of a sequence of `whole`, those that are what they would be in a sequence that ends there. */
+/* Of `cached` tokens of a sequence of `whole` tokens: how many have the same keys as in a sequence that ends there. */
 static int64_t usable(const Model *model, int64_t whole, int64_t cached) { return is_long(model, whole) == is_long(model, cached) ? cached : 0; }
 
 /* ---- sessions ---- */
@@ -97,7 +97,7 @@ struct Session {
     KvPageList pages;
     Ids ids;
     int64_t max_tokens;
-}; /* pages hold ids */
+}; /* the tokens that the pages contain */
 
 Status session_new(const Model *model, int64_t max_tokens, Session **result) {
     Session *session = calloc(1, sizeof *session);
@@ -106,7 +106,7 @@ Status session_new(const Model *model, int64_t max_tokens, Session **result) {
     session->model = model;
     session->max_tokens = max_tokens;
     session->arena = arena_new(0);
-    /* One more: the last page of a prompt is copied when its answer begins */
+    /* One page more: the last page of a prompt is copied when its answer begins */
     Status status = session->arena ? kv_cache_new(session->arena, model, kv_pages_for(max_tokens) + 1, &session->cache)
                                    : status_fail(ST_RESOURCE, "out of memory for the key/value cache");
     if (status == ST_OK)
@@ -126,7 +126,7 @@ void session_free(Session *session) {
 
 int64_t session_max_tokens(const Session *session) { return session->max_tokens; }
 
-/* The pages of the beginning that the new prompt shares with what was said; its last token is always computed, for its logits. */
+/* Keeps the pages of the prefix that the new prompt shares with the conversation. The prompt's last token is always computed, for its logits. */
 static int64_t session_resume(Session *session, const Prompt *prompt, KvPageList *pages) {
     size_t same = 0, most = is_long(session->model, (int64_t)session->ids.n) == is_long(session->model, (int64_t)prompt->n) ? session->ids.n : 0;
     while (same < most && same + 1 < prompt->n && session->ids.data[same] == prompt->ids[same]) same++;
@@ -137,7 +137,7 @@ static int64_t session_resume(Session *session, const Prompt *prompt, KvPageList
     return (int64_t)same;
 }
 
-/* Takes over the pages of the first `cached` tokens of prompt and completion. */
+/* Moves the pages of the first `cached` tokens of prompt and completion into the session. */
 static void session_keep(Session *session, const Prompt *prompt, const Ids *completion, int64_t cached, KvPageList *pages) {
     size_t n = (size_t)cached;
     ids_clear(&session->ids);
@@ -202,7 +202,7 @@ static int64_t slots_for(const GenerateConfig *config, size_t n_prompts) {
     return MIN(config->max_batch > 0 ? config->max_batch : DEFAULT_BATCH, (int64_t)n_prompts * config->n);
 }
 
-/* One step of the largest kind on the device that computes nothing: prompts on their way in, and a row of logits for each sequence. */
+/* Runs one step of the largest kind on the device that computes nothing: a full load of prompt tokens, and a row of logits for each sequence. */
 static size_t step_bytes(const Model *model, size_t n_prompts, size_t longest, int64_t n_slots) {
     Arena *arena = arena_new(0);
     Tape *meta = tape_new(device_meta(), model->compute, 0);
@@ -230,15 +230,16 @@ static size_t step_bytes(const Model *model, size_t n_prompts, size_t longest, i
     return bytes;
 }
 
-/* What a prompt of n tokens and all of its samples hold at most: the pages that the prompt fills are shared, the last one is copied for each. */
+/* Pages that a prompt of n tokens and all of its samples need at most: the pages that the prompt fills are shared, the last one is copied for
+ * each. */
 static int64_t group_pages(const Model *model, const GenerateConfig *config, size_t n) {
     int64_t longest = (int64_t)n + config->max_new_tokens,
             shared = is_long(model, (int64_t)n) == is_long(model, longest) ? (int64_t)n / KV_PAGE_SIZE : 0;
     return kv_pages_for((int64_t)n) + config->n * (kv_pages_for(longest) - shared);
 }
 
-/* Slots with the longest sequence each, and the last prompt on its way in, which may not have slots yet: less than that when all prompts together,
- * `shared` pages, hold less. */
+/* Pages for all slots with the longest sequence each, and for the last queued prompt, which may not have slots yet. Fewer if all prompts together
+ * need only `shared` pages. */
 static int64_t cache_pages(int64_t n_slots, int64_t per_sequence, int64_t shared) { return MIN((n_slots + 1) * per_sequence, shared); }
 
 size_t generate_bytes(const Model *model, size_t n_prompts, size_t longest, const GenerateConfig *config) {
@@ -283,7 +284,7 @@ static bool is_eos(const Generator *g, int32_t id) {
     return g->tokenizer && tokenizer_eos(g->tokenizer) == id;
 }
 
-/* Embeddings are padded to round numbers. One that ends an answer is no text, so it may come all the same. */
+/* Finds the ids without a token: embeddings are padded to round sizes. An id that ends an answer has no text, so it remains allowed. */
 static Status find_absent(Generator *g) {
     int64_t vocab = g->model->config.vocab_size;
     if (!g->tokenizer) return ST_OK;
@@ -344,7 +345,7 @@ static void completion_release(Completion *completion) {
 
 static void tear_down(Generator *g) {
     Session *session = g->config->session;
-    for (int64_t i = 0; session && g->slots && i < g->n_slots; i++) { /* interrupted: the session has what was computed */
+    for (int64_t i = 0; session && g->slots && i < g->n_slots; i++) { /* interrupted: the session keeps what was computed */
         Sequence *s = &g->slots[i];
         int64_t whole = (int64_t)(g->prompts[0].n + s->completion.ids.n);
         if (s->active) session_keep(session, &g->prompts[0], &s->completion.ids, usable(g->model, whole, s->cached), &s->pages);
@@ -365,9 +366,9 @@ static void tear_down(Generator *g) {
     if (!g->config->memory) generate_memory_free(g->memory);
 }
 
-/* ---- a sequence gets its next token ---- */
+/* ---- choosing a sequence's next token ---- */
 
-/* Where a sequence finds the logits of its newest token. */
+/* Location of the logits of a sequence's newest token. */
 typedef struct Source {
     const Logits *logits;
     const Tensor *advice;
@@ -380,7 +381,7 @@ static Source source_of(const Generator *g, const Logits *step, const Sequence *
 
 static double element(const Tensor *tensor, int64_t row, int64_t column) { return tensor_get(tensor, row * tensor_width(tensor) + column); }
 
-/* All logits of the row, with what is advised; -infinity where the tokenizer has no token. */
+/* Copies all logits of the row, with the bias; -infinity where the tokenizer has no token. */
 static void row_read(const Generator *g, const Source *from, double *out) {
     const Tensor *logits = from->logits->logits;
     int64_t vocab = tensor_width(logits);
@@ -402,7 +403,7 @@ static bool is_absent(const Generator *g, int64_t id) {
     return low < g->n_absent && g->absent[low] == id;
 }
 
-/* Log of the share that is left to the tokens which may come, at the sampling temperature. */
+/* Log of the probability mass of the allowed tokens, at the sampling temperature. */
 static double log_present(const Generator *g, const Source *from, double logsumexp) {
     double absent = 0;
     for (size_t i = 0; i < g->n_absent; i++)
@@ -410,7 +411,7 @@ static double log_present(const Generator *g, const Source *from, double logsume
     return log1p(-fmin(absent, 1));
 }
 
-/* By the logits after advice, penalties and filters; -1: no token is left. */
+/* Chooses by the logits after bias, penalties and filters; -1: no token is left. */
 static void choose_filtered(const Generator *g, const Source *from, double u, Chooser *chooser, Sequence *s) {
     const SampleConfig *sample = &g->config->sample;
     const Completion *c = &s->completion;
@@ -430,8 +431,8 @@ static void choose_filtered(const Generator *g, const Source *from, double u, Ch
     ids_release(&history);
 }
 
-/* The next token of `s`. Reads what all threads share, writes only `s` and `chooser`. Rows are drawn from as they are, which is fast; where that
- * gives a token that may not come, a second draw is made among the others. */
+/* Chooses the next token of `s`. Reads what all threads share, writes only `s` and `chooser`. Without filters it draws from the row directly,
+ * which is fast; if the result is not an allowed token, it makes a second draw among the allowed ones. */
 static void generate_choose(const Generator *g, const Logits *step, Chooser *chooser, Sequence *s) {
     const SampleConfig *sample = &g->config->sample;
     const Completion *c = &s->completion;
@@ -449,12 +450,12 @@ static void generate_choose(const Generator *g, const Logits *step, Chooser *cho
     s->next_filtered = greedy || !plain ? 0 : element(logits, from.row, next) / sample->temperature - logsumexp - log_present(g, &from, logsumexp);
     if (again) u = rng_uniform(key, SECOND_DRAWS | c->ids.n);
     if (!plain || again) choose_filtered(g, &from, u, chooser, s);
-    int32_t told = MAX(s->next, 0); /* where no token is left, that of any tells whether the logits are numbers */
+    int32_t told = MAX(s->next, 0); /* where no token is left, the log-probability of any token shows whether the logits are finite */
     s->next_logprob = logits_logprob(from.logits, from.row, told);
     s->next_tempered = greedy || sample->temperature == 1 ? s->next_logprob : element(logits, from.row, told) / sample->temperature - logsumexp;
 }
 
-/* Bytes of text that no stop text can still begin in. */
+/* Length of the text's beginning that cannot contain the start of a stop text. */
 static size_t settled(const Generator *g, const Str *text) {
     size_t keep = text->len;
     for (size_t i = 0; i < g->config->n_stop; i++) {
@@ -468,14 +469,14 @@ static size_t settled(const Generator *g, const Str *text) {
     return keep;
 }
 
-/* Where `part` begins in text[from..], or text->len. The text may hold zero bytes. */
+/* Position of `part` in text[from..], or text->len. The text may contain zero bytes. */
 static size_t find_text(const Str *text, size_t from, const char *part, size_t len) {
     for (size_t at = from; at + len <= text->len; at++)
         if (!memcmp(text->data + at, part, len)) return at;
     return text->len;
 }
 
-/* Cuts the text at the first stop text in it; what is before `from` has been looked at. */
+/* Cuts the text at its first stop text. The text before `from` has been searched already. */
 static bool cut_at_stop(const Generator *g, Str *text, size_t from) {
     size_t first = text->len;
     for (size_t i = 0; i < g->config->n_stop; i++) {
@@ -500,7 +501,7 @@ static Status generate_show(Generator *g, Sequence *s, int32_t id, double logpro
     return status;
 }
 
-/* Hands finished completions out in order. */
+/* Passes finished completions to on_done, in order. */
 static Status hand_out(Generator *g) {
     size_t all = g->n_prompts * (size_t)g->config->n;
     while (g->next_done < all && g->waiting[g->next_done]) {
@@ -547,12 +548,11 @@ static Status push_logprobs(Sequence *s) {
 }
 
 static Status none_left(const Completion *c) {
-    status_fail(ST_NUMERIC, "no token is left to go on with after %zu of the answer to prompt %zu: each would repeat an n-gram", c->ids.n,
-                c->prompt + 1);
+    status_fail(ST_NUMERIC, "no token can follow the first %zu of the answer to prompt %zu: each would repeat an n-gram", c->ids.n, c->prompt + 1);
     return status_hint(ST_NUMERIC, "make no_repeat_ngram_size larger, or max_new_tokens smaller");
 }
 
-/* Takes the token that was chosen. */
+/* Appends the chosen token to its sequence. */
 static Status extend(Generator *g, Sequence *s) {
     Completion *c = &s->completion;
     int32_t id = s->next;
@@ -573,7 +573,7 @@ static Status extend(Generator *g, Sequence *s) {
     return eos || stopped || full ? generate_finish(g, s, eos || stopped ? FINISH_STOP : FINISH_LENGTH) : ST_OK;
 }
 
-/* ---- prompts come in ---- */
+/* ---- admitting prompts ---- */
 
 static Sequence *free_slot(Generator *g) {
     for (int64_t i = 0; i < g->n_slots; i++)
@@ -595,7 +595,7 @@ static void row_keep(const Tensor *from, int64_t row, Tensor *to) {
     memcpy(to->data, (const char *)from->data + (size_t)row * tensor_bytes(to), tensor_bytes(to));
 }
 
-/* The step's memory goes with the step. */
+/* Copies the logits, because the step's memory is freed with the step. */
 static void keep_logits(Generator *g, const Logits *step, Prefill *p) {
     if (p->row == KEPT_ROW) return;
     row_keep(step->logits, p->row, g->kept.logits);
@@ -604,7 +604,7 @@ static void keep_logits(Generator *g, const Logits *step, Prefill *p) {
     p->row = KEPT_ROW;
 }
 
-/* Samples of computed prompts begin while there is room. A prompt whose samples have all begun leaves the queue. */
+/* Begins samples of computed prompts while there are free slots. A prompt whose samples have all begun leaves the queue. */
 static Status begin_samples(Generator *g, const Logits *step) {
     while (g->n_queue > 0 && prompt_done(g, &g->queue[0])) {
         Prefill *p = &g->queue[0];
@@ -620,7 +620,7 @@ static Status begin_samples(Generator *g, const Logits *step) {
     return ST_OK;
 }
 
-/* Prompts join the queue while slots will be there for them and the step has room for their tokens. */
+/* Adds prompts to the queue while there will be slots for them and the step has room for their tokens. */
 static void admit_prompts(Generator *g) {
     int64_t slots = g->n_slots - g->n_active, tokens = 0;
     for (int64_t i = 0; i < g->n_queue; i++) {
@@ -636,7 +636,7 @@ static void admit_prompts(Generator *g) {
     }
 }
 
-/* Every sequence that has logits gets its token. `step` may be NULL when the kept ones are all there is. */
+/* Chooses a token for every sequence that has logits. `step` may be NULL when there are only kept logits. */
 static Status choose_tokens(Generator *g, const Logits *step) {
 #pragma omp parallel for schedule(dynamic) num_threads(g->n_threads)
     for (int64_t i = 0; i < g->n_slots; i++)
@@ -646,7 +646,7 @@ static Status choose_tokens(Generator *g, const Logits *step) {
     return ST_OK;
 }
 
-/* A sequence that ends with this token makes room for the next sample of a prompt that is there already. */
+/* Uses the logits of a step. A sequence that ends with its token frees a slot for the next sample of a prompt that is computed already. */
 static Status use_logits(Generator *g, const Logits *step) {
     do {
         TRY(begin_samples(g, step));
@@ -663,14 +663,14 @@ typedef struct Step {
     int32_t n_segments;
 } Step;
 
-/* whole: tokens of the sequence, of which these may not be the last. */
+/* whole: number of tokens of the sequence, which may continue after these. */
 static void add_segment(Generator *g, Step *step, int64_t n, int64_t past, int64_t whole, const KvPageList *pages) {
     g->lengths[step->n_segments] = whole;
     g->segments[step->n_segments++] = (Segment){step->n_tokens, step->n_tokens + n, -1, (int32_t)past, pages->items};
     step->n_tokens += n;
 }
 
-/* Asks for the logits behind the last token so far. */
+/* Requests the logits of the last token so far. */
 static int64_t add_row(Generator *g, Step *step) {
     g->rows[step->n_rows] = (int32_t)(step->n_tokens - 1);
     return step->n_rows++;
@@ -680,7 +680,7 @@ static int32_t token_of(const Prompt *prompt, const Sequence *s, int64_t i) {
     return i < (int64_t)prompt->n ? prompt->ids[i] : s->completion.ids.data[i - (int64_t)prompt->n];
 }
 
-/* The newest token; where all of them are computed again, as many as there is room for. */
+/* Adds the sequence's newest token, or, while it is computed again, as many of its tokens as the step has room for. */
 static Status plan_sequence(Generator *g, Step *step, Sequence *s, int64_t *room) {
     const Prompt *prompt = &g->prompts[s->completion.prompt];
     int64_t whole = (int64_t)(prompt->n + s->completion.ids.n), n = whole - s->cached;
@@ -699,7 +699,7 @@ static Status plan_sequence(Generator *g, Step *step, Sequence *s, int64_t *room
     return ST_OK;
 }
 
-/* As many of the prompt's tokens as there is room for. */
+/* Adds as many of the prompt's tokens as the step has room for. */
 static Status plan_prompt(Generator *g, Step *step, Prefill *p, int64_t *room) {
     const Prompt *prompt = &g->prompts[p->prompt];
     int64_t n = MIN((int64_t)prompt->n - p->done, *room);

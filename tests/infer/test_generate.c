@@ -597,7 +597,7 @@ TEST(faults_are_named) {
         config = (GenerateConfig){.sample = g ? greedy : plain, .max_new_tokens = VOCAB + 1, .n = 1, .ignore_eos = true};
         config.sample.no_repeat_ngram_size = 1;
         check_status(generate(tiny, NULL, prompts, 1, &config, NULL, generate_keep, results), ST_NUMERIC);
-        check_text("no token is left to go on with after 257 of the answer to prompt 1"); /* the prompt has the first of 258 */
+        check_text("no token can follow the first 257 of the answer to prompt 1"); /* the prompt has the first of 258 */
     }
     double logprob;
     ScoreRow none = {prompt_ids[0], 0, &logprob};

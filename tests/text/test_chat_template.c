@@ -341,8 +341,8 @@ TEST(defaults_are_part_of_what_is_saved) {
         check_rendered(k ? saved : chat, "{\"x\": false, \"w\": 3}", "\n 2.03None");
     }
     static const char *const wrong[][2] = {{"{\"z\": 1}", "'z' does nothing"},
-                                           {"{\"messages\": []}", "'messages' of the chat template is what a row has"},
-                                           {"{\"eos_token\": \"a\"}", "'eos_token' of the chat template is the tokenizer's"}};
+                                           {"{\"messages\": []}", "each row gives 'messages' to the chat template"},
+                                           {"{\"eos_token\": \"a\"}", "the tokenizer gives 'eos_token' to the chat template"}};
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         json_t *bad = json_loads(wrong[i][0], 0, NULL);
         check_status(chat_template_set_defaults(chat, bad), ST_INPUT);
