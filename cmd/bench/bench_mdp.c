@@ -250,7 +250,7 @@ static Status bench_world(const Command *command, void *context) {
     NamedMdp world = {0};
     Shape random = *shape;
     if (isnan(random.gamma)) random.gamma = 0.95;
-    if (!(random.gamma >= 0 && random.gamma < 1)) return status_fail(ST_USAGE, "--gamma is from 0 to below 1 here, not %g", random.gamma);
+    if (!(random.gamma >= 0 && random.gamma < 1)) return status_fail(ST_USAGE, "--gamma must be from 0 to below 1 here, not %g", random.gamma);
     if (shape->states < 1 || shape->states > INT32_MAX || shape->actions < 1 || shape->actions > 10000 || shape->successors < 1 ||
         shape->successors > 10000)
         return status_fail(ST_USAGE, "--states, --actions and --successors are 1 or more, the last two at most 10000");

@@ -292,7 +292,7 @@ static Status converse(Talk *talk) {
 
 static Status talk_to(const Command *command, Talk *talk) {
     TRY(check_sampling(&talk->config));
-    if (talk->context < 2 || talk->context > 1 << 24) return status_fail(ST_USAGE, "--context is 2 or more, not %lld", (long long)talk->context);
+    if (talk->context < 2 || talk->context > 1 << 24) return status_fail(ST_USAGE, "--context must be 2 or more, not %lld", (long long)talk->context);
     if (talk->config.max_new_tokens >= talk->context)
         return status_fail(ST_USAGE, "--max-new-tokens must be below --context, which is %lld", (long long)talk->context);
     TRY(open_model(command->arguments[0], talk->adapter, talk->compute, &talk->chat, &talk->opened));

@@ -89,7 +89,7 @@ static Status cmd_generate_check(const Generate *job) {
     const GenerateConfig *c = &job->config;
     TRY(check_sampling(c));
     if (c->n < 1 || c->n >= 1 << 16) return status_fail(ST_USAGE, "-n is 1 to 65535, not %lld", (long long)c->n);
-    if (c->max_batch < 0) return status_fail(ST_USAGE, "--max-batch is 0 or more, not %lld", (long long)c->max_batch);
+    if (c->max_batch < 0) return status_fail(ST_USAGE, "--max-batch must be 0 or more, not %lld", (long long)c->max_batch);
     if ((job->prompts.n > 0) == (job->input != NULL)) return status_fail(ST_USAGE, "tune generate needs either --prompt TEXT or --input ROWS.jsonl");
     if (job->as && job->prompts.n > 0) return status_fail(ST_USAGE, "--as is for --input: a prompt is asked through the chat template, or --raw");
     if (job->raw && job->input) return status_fail(ST_USAGE, "--raw is for --prompt: rows {\"prompt\": TEXT} are taken as they are");

@@ -18,7 +18,7 @@ typedef struct Init {
 static Status check_scale(double scale, DType dtype) {
     double most = (dtype == DT_F16 ? 65504 : 3.38e38) / sqrt(3);
     if (scale >= 0 && scale <= most) return ST_OK;
-    status_fail(ST_USAGE, "--scale is 0 to %.3g for %s, not %g", most, dtype_name(dtype), scale);
+    status_fail(ST_USAGE, "--scale must be 0 to %.3g for %s, not %g", most, dtype_name(dtype), scale);
     return status_hint(ST_USAGE, "0.02 is usual");
 }
 

@@ -61,7 +61,7 @@ static Status cmd_eval_run(const Command *command, void *context) {
     Eval *job = context;
     TRY(command_needs(command, 1, 1));
     const char *path = command->arguments[0];
-    if (job->config.max_length < 2) return status_fail(ST_USAGE, "--max-length is 2 or more, not %lld", (long long)job->config.max_length);
+    if (job->config.max_length < 2) return status_fail(ST_USAGE, "--max-length must be 2 or more, not %lld", (long long)job->config.max_length);
     if (!file_exists(path) && !dir_exists(path)) return status_fail(ST_INPUT, "'%s' does not exist", path);
     const char *of_episodes = job->episodes != NOT_GIVEN ? "--episodes" : job->watch ? "--watch" : job->sample ? "--sample" : NULL;
     if (job->episodes == NOT_GIVEN) job->episodes = EPISODES;
