@@ -120,8 +120,8 @@ static Status parse_option(Command *command, int argc, char **argv, int *i, cons
     const Option *option = NULL;
     for (size_t k = 0; k < n && !option; k++)
         if (strlen(options[k].name) == len && !strncmp(options[k].name, text, len)) option = &options[k];
-    const char *behind = equals ? equals + 1 : *i + 1 < argc && argv[*i + 1][0] != '-' ? argv[*i + 1] : NULL;
-    if (!option) return unknown_option(command, text, len, behind, options, n);
+    const char *after = equals ? equals + 1 : *i + 1 < argc && argv[*i + 1][0] != '-' ? argv[*i + 1] : NULL;
+    if (!option) return unknown_option(command, text, len, after, options, n);
     if (option->type == OPTION_FLAG) {
         if (equals) return status_fail(ST_USAGE, "option '%s' takes no value", option->name);
         if (option->value) *(bool *)option->value = true;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune rl in an environment: shows plan and progress, the learned values beside the exact ones if these are known, and with --watch an episode at
+/* tune rl in an environment: shows plan and progress, the learned and the exact values if these are known, and with --watch an episode at
  * the end. */
 #include <math.h>
 
