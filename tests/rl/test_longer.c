@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs that are resumed with another length: the bytes of a run with that length from the start where the schedule allows it, else what
+/* Runs resumed with another length: the same bytes as a run with that length from the start if the schedule allows it, else a report of what
  * differs. */
 #include "lib/run/run_parts.h"
 #include "rl/learn/learn.h"
@@ -204,7 +204,7 @@ TEST(lengths_that_cannot_be) {
     check_text("it remembers its 100 transitions alone");
 }
 
-/* Killed between any two of its acts, the same command goes on: to the same bytes. */
+/* A run killed between any two of its actions is resumed by the same command, to the same bytes. */
 TEST(longer_runs_that_were_killed) {
     static const char constant[] = "train.lr_scheduler=constant\ntrain.save_every=2\ntrain.keep_checkpoints=9";
     check_ok(longer_run(SFT, "killed", constant, "train.max_steps=4", false));

@@ -57,7 +57,7 @@ TEST(real_templates_give_what_jinja2_gives) {
     json_decref(all);
 }
 
-/* llama.cpp's own list of templates; what Jinja2 says of each is beside it. */
+/* llama.cpp's list of templates, each with the output of Jinja2. */
 TEST(templates_in_configs_give_what_jinja2_gives) {
     json_t *all = chat_template_golden("data/templates/llamacpp_chat_expected.json"), *item;
     size_t i;
@@ -175,7 +175,7 @@ TEST(statements_and_white_space) {
         {"a {%- if true -%}  x  {%- endif %} b", "ax b"},
         {"{% raw %}{{ x }}{% endraw %}{# c #}\nz", "{{ x }}z"},
         {"{% for x in [[1, [2]], 3] recursive %}{% if x is iterable %}({{ loop(x) }}){% else %}{{ x }}{% endif %}{% endfor %}", "(1(2))3"},
-        {"{% set g = m|map(attribute='role') %}{{ g|list|length }}{{ g|list|length }}", "20"}, /* a generator is gone through once */
+        {"{% set g = m|map(attribute='role') %}{{ g|list|length }}{{ g|list|length }}", "20"}, /* a generator can be iterated once */
         {"{% if x %}", NULL},
         {"{{ 'a }}", NULL},
         {"{% endfor %}", NULL},

@@ -121,7 +121,7 @@ static int most_steps(const Play *play) {
     return most;
 }
 
-/* What it does wrong, when a step is asked for; false: nothing. */
+/* Misbehaves at a step request as the test wants; false: it did nothing wrong. */
 static bool misbehave(const Play *play) {
     bool late = most_steps(play) == 2;
     if (env_command_is(play, "dies") && late) exit(3);
@@ -580,8 +580,8 @@ TEST(what_does_not_come_out_the_same_is_cut_off) {
     recipe_free(recipe);
 }
 
-/* A program that is gone for good in the middle of update 3 costs this update alone: what is saved and gone on from is what an interrupt behind
- * update 2 would have saved. */
+/* A program that dies for good during update 3 costs only this update: the run saves and resumes the same state as after an interrupt at the end
+ * of update 2. */
 TEST(an_environment_that_stays_dead_loses_nothing) {
     static const char *const runs[] = {
         "rl.algorithm=q_learning rl.num_envs=2 rl.num_steps=1",
@@ -619,8 +619,8 @@ static void interrupt_soon_after_four_steps(void *context, const LearnProgress *
     if (progress->steps == 4) interrupt_after(1000);
 }
 
-/* Interrupted while the program is at its third step: neither waited for nor started again, and what is saved is what an interrupt behind update 2
- * would have saved. */
+/* An interrupt while the program is at its third step: the program is neither waited for nor restarted, and the saved state is that of an
+ * interrupt at the end of update 2. */
 TEST(an_interrupt_does_not_wait_for_an_answer) {
     static const char settings[] = "rl.algorithm=ppo rl.num_envs=2 rl.num_steps=1 rl.num_minibatches=1 rl.normalize_observations=true";
     Env *env = player("hangs", 2);
@@ -662,7 +662,7 @@ TEST(a_failure_in_the_first_update_is_said) {
     }
 }
 
-/* Rewards beyond all numbers in update 3: what was saved before stays, and nothing is saved behind it. */
+/* Infinite rewards in update 3: earlier checkpoints stay, and nothing is saved after them. */
 TEST(numbers_that_went_wrong_are_not_saved) {
     LearnResult result;
     Recipe *recipe = run_on("raves", "raves", "rl.algorithm=q_learning rl.num_envs=1 rl.num_steps=1 train.save_every=2", 20);

@@ -54,7 +54,7 @@ static void learn_run_recipe(const Recipe *recipe, bool resume, bool interrupted
 
 static void read_whole(const char *run, const char *name, Str *bytes) { check_ok(file_read(temp_file(run, name), 1 << 24, bytes)); }
 
-/* metrics.jsonl without the fields that tell time. */
+/* metrics.jsonl without its times. */
 static void facts(const char *run, Str *text) {
     Str bytes = {0};
     read_whole(run, "metrics.jsonl", &bytes);

@@ -109,7 +109,7 @@ TEST(each_method_learns_what_the_book_says_of_one_walk) {
         }
 }
 
-/* Off the right end the walk terminates, and nothing follows; cut off by a time limit it would have gone on, so the last state's value counts. */
+/* If the walk leaves the right end, it terminates. If a time limit cuts it, it would continue, so the value of the last state counts. */
 TEST(a_truncated_episode_is_worth_its_last_state) {
     static const char *const methods[] = {"rl.algorithm=td",
                                           "rl.algorithm=td rl.n_step=1000",
@@ -134,8 +134,8 @@ TEST(a_truncated_episode_is_worth_its_last_state) {
     }
 }
 
-/* TD(1) learns what Monte Carlo learns, also where each state has a step size of its own: the mean of its returns. A state that is rarely seen does
- * not move the others by its large step. */
+/* TD(1) learns the same as Monte Carlo, the mean of the returns, also with a step size for each state. A rarely seen state does not move the
+ * others by its large step. */
 TEST(step_sizes_of_traces_are_each_states_own) {
     static const char *const methods[] = {"mc", "td rl.lambda=1", "td rl.lambda=1 rl.traces=true_online"};
     static const char world[] =
@@ -276,7 +276,7 @@ static double outcome_value(const Mdp *mdp, int64_t row, const double *V, double
     return sum;
 }
 
-/* V at the start by plain sweeps: of the best policy, or of the learned greedy one, evaluated exactly. */
+/* V at the start by plain sweeps, exact: for the optimal policy, or for the learned greedy one. */
 static double start_value(Learner *learner, bool best, double gamma, int sweeps) {
     const NamedMdp *world = learner->world;
     const Mdp *mdp = &world->mdp;
@@ -476,7 +476,7 @@ static double *policy_values(const Mdp *mdp, const double *pi, double gamma, int
     return V;
 }
 
-/* Four steps, each of which may stop it all: action 0 earns 1 and stops half of the time, action 1 goes on for 0.2. */
+/* Four steps; each may end the episode: action 0 earns 1 and ends it half of the time, action 1 continues for 0.2. */
 static const char chain[] = "{states: 5, actions: 2, gamma: 0.9, start: 0, terminal: [4], transitions: ["
                             "[0,0,1,0.5,1], [0,0,4,0.5,1], [0,1,1,1,0.2], [1,0,2,0.5,1], [1,0,4,0.5,1], [1,1,2,1,0.2],"
                             "[2,0,3,0.5,1], [2,0,4,0.5,1], [2,1,3,1,0.2], [3,0,4,1,1], [3,1,4,1,0.2]]}";
@@ -530,8 +530,8 @@ TEST(blackjack_is_played_near_basic_strategy) {
     }
 }
 
-/* Off policy control learns from random behaviour what is best. Values that begin too high would be gone for ever: the greedy policy then walks in
- * circles, of which no episode tells the return. */
+/* Off-policy control learns the optimal policy from random behaviour. Values must not begin too high: the greedy policy would walk in circles, and
+ * its episodes would never end. */
 TEST(off_policy_control_finds_the_best_way) {
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         Recipe *recipe;

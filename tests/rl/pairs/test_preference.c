@@ -165,7 +165,7 @@ TEST(memory_is_kept_with_the_same_result) {
     assert_non_null(strstr(status_hint_text(), "smaller batches"));
 }
 
-/* Long prompts with short answers beside short prompts with long ones: KTO compares the long with the long, in passes above any batch's. */
+/* Long prompts with short answers, and short prompts with long ones: KTO pairs long prompts with long answers, in passes larger than any batch. */
 TEST(comparisons_are_planned) {
     enum { ROWS = 16, LONG = 60 };
     static const char *const losses[] = {"apo_zero_unpaired", "kto"}; /* the first compares nothing */
@@ -194,7 +194,7 @@ TEST(comparisons_are_planned) {
     assert_non_null(strstr(status_text(), "a step has one row"));
 }
 
-/* A comparison holds the prompts and the other rows' answers, and nothing else. */
+/* A comparison contains only prompts with answers of other rows. */
 TEST(comparisons_leave_out_own_answers) {
     const int32_t prompts[] = {9, 17}, answers[] = {20, 21, 22, 30, 31};
     const bool trained[] = {true, true, true};
@@ -214,7 +214,7 @@ TEST(comparisons_leave_out_own_answers) {
     pair_batch_release(&batch);
 }
 
-/* Two answers behind one prompt in one batch have the log-probabilities that each has by itself. */
+/* Two answers to one prompt in one batch have the same log-probabilities as each alone. */
 TEST(prompts_are_shared) {
     Model *model;
     Tape *tape = tape_new(device_cpu(), DT_F32, 0);

@@ -188,7 +188,7 @@ TEST(numbers_are_compared_by_their_digits) {
     faulty("[{type: number}]", "{\"answer\": 1.2345678901234568e+23}", "which may be a whole number of more than 64 bits", "write it as a text");
 }
 
-/* What is only thought is no answer; an answer before or behind the thoughts is one. */
+/* Text within the thoughts is not an answer; text before or after them is. */
 TEST(thoughts_are_no_answers) {
     static const struct {
         const char *completion;

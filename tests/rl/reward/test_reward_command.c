@@ -219,7 +219,7 @@ TEST(a_program_that_ends_is_started_again) {
     temp_dir_remove(dir);
 }
 
-/* Each of nine marked rows ends it twice: nine restarts, of which the 1st, 2nd, 4th and 8th are told, and their number at the end. */
+/* Each of nine marked rows ends the program twice: nine restarts. The 1st, 2nd, 4th and 8th are reported, and their number at the end. */
 TEST(restarts_are_counted) {
     Scored batch;
     warned[0] = 0;
@@ -358,7 +358,7 @@ TEST(recipes_that_make_no_sense_are_refused) {
     }
 }
 
-/* The shell says what it may: its address space in KiB, its seconds, and the routes of its network, of which there are none. */
+/* The shell prints its limits: address space in KiB, seconds, and its network routes; there must be none. */
 TEST(a_sandbox_has_limits_and_no_network) {
     Scored batch;
     Status status = open_with(
