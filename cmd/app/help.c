@@ -181,7 +181,7 @@ static void add_options(Str *out, const Option *options, size_t n, int width) {
     str_release(&left);
 }
 
-/* The title of what `key` belongs to, where the key listed before it, NULL = none, belongs to something else. NULL: there is none to say. */
+/* The title of the owner of `key`, if the key listed before it (NULL: none) has another owner; else NULL. */
 static const char *new_owner(const char *section, const Key *key, const Key *before) {
     if (!*section || section_owners(section) < 2 || (before && before->owner == key->owner)) return NULL;
     return recipe_owners[key->owner].title;

@@ -61,14 +61,14 @@ static void output_failed(void) {
     if (output_error == EPIPE) interrupt_request();
 }
 
-/* What stdio would lose where a signal interrupts a write, or a disk is full for a while, is held here until it is written. */
+/* Results wait in this buffer until they are written. stdio would lose them if a signal interrupts a write or a disk is full for a while. */
 static char held[8 << 10];
 static size_t n_held;
 
 static void write_out(const char *text, size_t len) {
     while (len > 0) {
         ssize_t done = write(STDOUT_FILENO, text, len);
-        if (done < 0 && errno == EINTR && !interrupt_requested()) continue; /* a pipe may be full for ever */
+        if (done < 0 && errno == EINTR && !interrupt_requested()) continue; /* but an interrupt ends the wait for a full pipe */
         if (done < 0) {
             output_failed();
             return;
@@ -107,7 +107,7 @@ static bool texts_complete(void) {
     return !memory_is_short();
 }
 
-/* A terminal shows whole lines at once. */
+/* Appends to the buffer; on a terminal every complete line is shown at once. */
 void print_raw(const char *text, size_t len) {
     if (!texts_complete() || output_error) return;
     if (len > sizeof held - n_held) show_result();

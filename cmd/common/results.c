@@ -93,7 +93,7 @@ Status result_open(ResultFile *result, const char *path) {
     *result = (ResultFile){.to_file = path != NULL, .writer = {.fd = -1}};
     if (path) TRY(check_lines_name(path));
     if (path) TRY(writer_open(&result->writer, path));
-    return writer_alone(&result->writer); /* the rows of one and what another one rejected would stay beside each other */
+    return writer_alone(&result->writer); /* refuses a second process, since the rows of one would be mixed with the rejected rows of the other */
 }
 
 Status result_line(ResultFile *result, const Str *line) {

@@ -451,9 +451,9 @@ static AttentionArgs args_of(const AttentionCase *c, const Layout *layout) {
                            .softcap = c->softcap};
 }
 
-/* Attention's results and gradients. Products of bf16 tiles round weights and gradients of scores to bf16, so that every term of a sum is off by up
- * to 1/512 of itself. Where terms cancel, a value may be off by much of itself; but all differences together stay below 1/256 of all values together
- * (seen: 1/320, of which 1/900 is the result's own rounding). */
+/* Compares results and gradients of attention. Products of bf16 tiles round weights and gradients of scores to bf16, so every term of a sum has an
+ * error of up to 1/512. If terms cancel, the relative error of a value may be large, but the sum of all differences stays below 1/256 of the sum of
+ * all values (measured: 1/320, including 1/900 from rounding the result). */
 static void compare_attention(Run *run, const char *what, const Tensor *got, const Tensor *want, double tolerance) {
     bool tiles = got->dtype == DT_BF16 && (strcmp(cpu_info()->isa, "amx") == 0 || strcmp(cpu_info()->isa, "avx512_bf16") == 0);
     kernels_compare(run, what, got, want, tiles ? 1.0 / 32 : tolerance);

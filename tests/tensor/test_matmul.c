@@ -71,9 +71,9 @@ static double *expected(const Matmul *args) {
     return want;
 }
 
-/* f32: products of values below 1, sums of k of them, each rounding 6e-8, 8 times that allowed; a long sum added one after another, as OpenBLAS does
-   for armv8, measured 1.9e-5 with k = 576, twice that allowed. bf16 results: half a step of 2^-8, again after each of the steps that some take. b
-   rounded to bf16 beside an a of it: up to 2e-3 a term, measured 0.021 with k = 31 and a result of 2.4. */
+/* f32: sums of k products of values below 1, each with a rounding error of 6e-8; allows 8 times that. A long sequential sum, as in OpenBLAS for
+ * armv8, has a measured error of 1.9e-5 for k = 576; allows twice that. bf16 results: half a step of 2^-8, again for each further rounding. b rounded
+ * to bf16 if a is bf16: up to 2e-3 a term; measured 0.021 for k = 31 and a result of 2.4. */
 static void check_product(Matmul *args, const char *what) {
     int64_t n = tensor_count(args->c), k = args->a->shape[args->transpose_a ? 0 : 1];
     double *want = expected(args), *got = arena_alloc(arena, (size_t)(n + 1) * sizeof *got);
