@@ -159,7 +159,7 @@ TEST(samples_with_rewards) {
     page_of(&dir, 1, &page, NULL);
     check_page(str_text(&page));
     static const char *const parts[] = {
-        "only 25 % of the completions come to an end of their own: the others are cut at generate.max_new_tokens (since step 10); what helps",
+        "only 25 % of the completions end by themselves: the others are cut at generate.max_new_tokens (since step 10); what helps",
         "reward, last step",
         "best \xC2\xB7 reward 2 \xC2\xB7 advantage 1</div>said &lt;2&gt;",
         "worst \xC2\xB7 reward -1 \xC2\xB7 advantage -0.5 \xC2\xB7 cut off</div>said &lt;1&gt;",
