@@ -27,7 +27,7 @@ MlpConfig network_config(const PolicyConfig *shape, int64_t in, int64_t out) {
 
 /* ---- networks ---- */
 
-enum { NUMBER_TRUNK, NUMBER_Q, NUMBER_VALUE }; /* of their random first values */
+enum { NUMBER_TRUNK, NUMBER_Q, NUMBER_VALUE }; /* numbers for the random initialisation of each part */
 
 typedef struct Making {
     QNetwork *network;

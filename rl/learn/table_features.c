@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* States as rows of a table, or as tiles: several grids over the observations, each shifted by a part of a tile, so that neighbours share most of
- * theirs (Sutton & Barto 9.5.4). */
+/* States as rows of a table, or as tiles: several grids over the observations, each shifted by a fraction of a tile, so that nearby observations
+ * share most tiles (Sutton & Barto 9.5.4). */
 #include "rl/learn/table.h"
 
 #include <math.h>
@@ -56,7 +56,8 @@ Status features_open(const Recipe *recipe, const Env *env, Features *f) {
     return numbered ? ST_OK : table_features_tile(recipe, env, f);
 }
 
-/* Tiling k is shifted by k (1, 3, 5, ...) / tilings of a tile: shifts along the diagonal alone would leave their traces in what is learned. */
+/* Tiling k is shifted by k (1, 3, 5, ...) / tilings of a tile: shifts along the diagonal alone would cause diagonal artefacts in the learned
+ * values. */
 static int32_t tile_of(const Features *f, const double *observation, int k) {
     int64_t index = k;
     for (int i = 0; i < f->size; i++) {
