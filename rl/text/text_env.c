@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Programs as environments of texts: JSON lines, one request and one answer each. */
+/* Text environments that run as programs: JSON lines, one request and one answer each. */
 #include "rl/env/program.h"
 #include "rl/text/text_env.h"
 
@@ -11,7 +11,7 @@ static const double timeout_usual = 60;
 
 struct TextEnv {
     Arena *arena;
-    Program program; /* observations are parts of its answer */
+    Program program; /* observations point into its answer */
     int64_t max_turns;
     double timeout;
     TextTurn *turns; /* (copies) */
@@ -176,7 +176,7 @@ static Status read_options(TextEnv *env, const Yaml *node) {
             str_printf(&what, "has an unknown key '%s'", key);
             text_env_fault(value, str_text(&what));
             str_release(&what);
-            return status_hint_nearest(ST_CONFIG, key, known, COUNT_OF(known), "beside command and text it takes timeout and max_turns");
+            return status_hint_nearest(ST_CONFIG, key, known, COUNT_OF(known), "the keys are command, text, timeout and max_turns");
         }
     }
     return ST_OK;
