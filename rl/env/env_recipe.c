@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rl.env of a recipe, in all its forms. */
+/* Reads rl.env of a recipe in all its forms. */
 #include "rl/env/env_kinds.h"
 #include "rl/mdp/worlds.h"
 
@@ -12,7 +12,7 @@ static Status env_recipe_fault(const Yaml *node, const char *what) {
     return node->line > 0 ? status_fail(ST_CONFIG, "line %d: 'rl.env' %s", node->line, what) : status_fail(ST_CONFIG, "'rl.env' %s", what);
 }
 
-/* A sampled environment that is a finite MDP as well gets its world. */
+/* A sampled environment that is also a finite MDP gets its world. */
 static Status open_spec(const char *spec, int64_t copies, Env **env) {
     TRY(env_new(spec, copies, env));
     if ((*env)->world) return ST_OK;
@@ -36,7 +36,7 @@ static Status refuse_value(const char *id, const char *key, const Yaml *value) {
     return status_hint(ST_CONFIG, "it is a number, a truth value, a word, or a list of these, as desc: [SFF, FHF, FFG]");
 }
 
-/* A value as it stands behind key=; a list's items are joined by '/', as maps and rewards of worlds take them. */
+/* A value in the form of key=value; the items of a list are joined by '/', the form in which worlds take maps and rewards. */
 static Status append_value(Str *spec, const char *id, const char *key, const Yaml *value) {
     if (value->kind == YAML_SCALAR && !strchr(value->text, ',')) {
         str_append(spec, value->text);
@@ -114,7 +114,7 @@ static Status read_options(const Yaml *node, double *timeout, int64_t *max_steps
             str_printf(&what, "has an unknown key '%s'", node->keys[i]);
             Status status = env_recipe_fault(value, str_text(&what));
             str_release(&what);
-            return status_hint_nearest(status, node->keys[i], known, COUNT_OF(known), "beside a command it takes timeout and max_episode_steps");
+            return status_hint_nearest(status, node->keys[i], known, COUNT_OF(known), "the keys are command, timeout and max_episode_steps");
         }
     }
     return ST_OK;
