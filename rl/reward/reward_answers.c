@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What rewards share: the data row's columns with the right answers, and pieces of text. */
+/* Shared by rewards: answers in the data row's columns, and parts of texts. */
 #include "rl/reward/reward_kinds.h"
 
 #include <ctype.h>
@@ -87,7 +87,7 @@ bool slice_boxed(Slice text, Slice *content) {
             if (depth == 0) break;
         }
         *content = (Slice){begin, (size_t)(at - begin)};
-        if (at < end) return true; /* else it was cut off, and may not have been all */
+        if (at < end) return true; /* otherwise the thoughts were truncated */
     }
     return false;
 }

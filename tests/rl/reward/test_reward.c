@@ -478,7 +478,7 @@ TEST(cosine_scales_by_length) {
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++)
         check_close(value_of(right, (Case){"{\"answer\": 5}", cases[i].text, cases[i].reason, cases[i].n}), cases[i].value, 1e-12);
-    reward_refused("[{type: cosine, right_by: number}, {type: number}]", "names no reward that stands before this one: 'number'", "");
+    reward_refused("[{type: cosine, right_by: number}, {type: number}]", "does not name an earlier reward of the list: 'number'", "");
 }
 
 TEST(repetitions_cost) {

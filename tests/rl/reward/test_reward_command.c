@@ -214,7 +214,7 @@ TEST(a_program_that_ends_is_started_again) {
     close_batch(&batch);
     log_set_sink(NULL, NULL, LOG_WARNING);
     check_contains(warned, "reward 'command', row 9: program '");
-    check_contains(warned, "ended with exit code 3; it is started again (restart 1) and asked once more; it said at last: working on !bc\n");
+    check_contains(warned, "ended with exit code 3; restarting it (restart 1) and sending the row once more; it said at last: working on !bc\n");
     assert_null(strstr(warned, "in all"));
     temp_dir_remove(dir);
 }
@@ -231,7 +231,7 @@ TEST(restarts_are_counted) {
     log_set_sink(NULL, NULL, LOG_WARNING);
     check_contains(warned, "(restart 4)");
     check_contains(warned, "(restart 8)");
-    check_contains(warned, "reward 'command': its program ended by itself and was started again 9 times in all");
+    check_contains(warned, "reward 'command': its program exited by itself and was restarted 9 times in all");
     assert_null(strstr(warned, "(restart 3)"));
     assert_null(strstr(warned, "(restart 9)"));
 }
