@@ -21,7 +21,7 @@ static Status add_weight(Model *model, const char *name, int layer, int64_t rows
     return param ? params_train(param, model->arena) : ST_RESOURCE;
 }
 
-/* U(-1/sqrt(in), 1/sqrt(in)), as torch's linear layers begin. */
+/* U(-1/sqrt(in), 1/sqrt(in)), the default of torch's linear layers. */
 static void ilql_heads_draw(Tensor *up, RngKey key) {
     double bound = 1 / sqrt((double)tensor_width(up));
     for (int64_t i = 0; i < tensor_count(up); i++) tensor_set(up, i, bound * (2 * rng_uniform(key, (uint64_t)i) - 1));
