@@ -54,7 +54,7 @@ Status env_allocate(const EnvKind *kind, int64_t copies, Env **out) {
         !(env->final_lengths = rows(arena, copies, 1, sizeof(int64_t))) || !(env->states = rows(arena, copies, env->state_size, sizeof(double))) ||
         !(env->counts = rows(arena, copies, 1, sizeof(uint64_t))) || !(env->begins = rows(arena, copies, 1, sizeof(bool)))) {
         arena_free(arena);
-        return status_hint(ST_RESOURCE, "take fewer copies");
+        return status_hint(ST_RESOURCE, "use fewer copies");
     }
     *out = env;
     return ST_OK;
@@ -154,8 +154,8 @@ Status env_open_world(const char *spec, double gamma, NamedMdp **world) {
     const EnvKind *kind = world_find(str_text(&id)) ? NULL : env_kind_find(str_text(&id)); /* some ids are a world and an environment */
     str_release(&id);
     if (!kind) return mdp_open_discounted(spec, gamma, world);
-    status_fail(ST_CONFIG, "environment '%s' is no finite MDP", kind->id);
-    return status_hint(ST_CONFIG, "it can be simulated and learned in, not solved");
+    status_fail(ST_CONFIG, "environment '%s' is not a finite MDP", kind->id);
+    return status_hint(ST_CONFIG, "it can be simulated and used for learning, but not solved");
 }
 
 /* ---- episodes ---- */
@@ -308,7 +308,7 @@ Status env_set_state(Env *env, int64_t copy, const double *state) {
     bool good = true;
     for (int64_t i = 0; i < env->state_size; i++) good = good && isfinite(state[i]);
     if (!good || (env->kind->is_state && !env->kind->is_state(env->context, state)))
-        return status_fail(ST_INPUT, "the %lld numbers are no state of environment '%s'", (long long)env->state_size, env->id);
+        return status_fail(ST_INPUT, "the %lld numbers are not a state of environment '%s'", (long long)env->state_size, env->id);
     memcpy(state_of(env, copy), state, (size_t)env->state_size * sizeof *state);
     env->lengths[copy] = 0;
     clear_ends(env, copy);

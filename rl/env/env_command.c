@@ -30,7 +30,7 @@ static Status read_bound(Command *command, const json_t *list, int64_t size, dou
     if (!values) return ST_RESOURCE;
     for (int64_t i = 0; i < size; i++) {
         const json_t *value = json_array_get(list, (size_t)i);
-        if (!json_is_number(value) && !json_is_null(value)) return program_wrong(&command->program, -1, "a bound is no number and not null");
+        if (!json_is_number(value) && !json_is_null(value)) return program_wrong(&command->program, -1, "a bound is neither a number nor null");
         values[i] = json_is_null(value) ? none : json_number_value(value);
     }
     *bound = values;
@@ -215,7 +215,7 @@ static Status read_step(Env *env, Command *command) {
         const json_t *reward = json_array_get(rewards, (size_t)copy), *ended = json_array_get(terminated, (size_t)copy),
                      *cut = json_array_get(truncated, (size_t)copy);
         if (rests(env, copy)) continue;
-        if (!json_is_number(reward)) return program_wrong(&command->program, -1, "a reward is no number");
+        if (!json_is_number(reward)) return program_wrong(&command->program, -1, "a reward is not a number");
         if (!json_is_boolean(ended) || !json_is_boolean(cut))
             return program_wrong(&command->program, -1, "'terminated' and 'truncated' are not true or false");
         TRY(read_observation(command, json_array_get(observations, (size_t)copy), copy, env->observations + copy * env->observation.size));

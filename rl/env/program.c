@@ -42,7 +42,7 @@ Status program_list(const Program *program, const char *name, int64_t n, const j
     char problem[80];
     *list = json_object_get(program->answer, name);
     if (json_array_size(*list) == (size_t)n) return ST_OK;
-    snprintf(problem, sizeof problem, "'%s' is no list of %lld", name, (long long)n);
+    snprintf(problem, sizeof problem, "'%s' is not a list of %lld", name, (long long)n);
     return program_wrong(program, -1, problem);
 }
 

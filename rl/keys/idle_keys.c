@@ -46,7 +46,7 @@ static const struct Rule {
     {"epsilon_start epsilon_end epsilon_fraction epsilon_schedule epsilon_visits", explores, "does nothing", "the policy of rl.policy is played"},
     {"tiles tile_low tile_high", has_tiles, "does nothing without 'rl.tilings'", "8 is usual"},
     {"priority_alpha priority_beta", has_priorities, "does nothing", "it belongs to rl.prioritized: true"},
-    {"target_entropy", learns_price, "does nothing with 'rl.ent_coef' above 0", "with 0 the price of entropy is learned towards it"},
+    {"target_entropy", learns_price, "does nothing with 'rl.ent_coef' above 0", "with 0 the entropy coefficient is tuned towards it"},
     {"vf_coef value_lambda value_learning_rate clip_value", has_values, "does nothing", "no values are learned"},
     {"normalize_advantage", normalizes, "does nothing", "no values are learned"},
     {"kl kl_in reference", has_reference, "does nothing with 'rl.beta: 0'", "give rl.beta, such as 0.05"},

@@ -53,7 +53,7 @@ static void off_policy_mc_learn(Learner *learner, const Step *step) {
 static Status check_coverage(const Recipe *recipe) {
     if (recipe->rl_epsilon_end > 0 && recipe->rl_epsilon_start > 0) return ST_OK;
     status_fail(ST_CONFIG,
-                "'off_policy_mc' learns nothing about actions that are never tried: 'rl.epsilon_start' and 'rl.epsilon_end' must be above 0");
+                "'off_policy_mc' cannot learn about actions that are never tried: 'rl.epsilon_start' and 'rl.epsilon_end' must be above 0");
     return status_hint(ST_CONFIG, "1 tries all alike");
 }
 

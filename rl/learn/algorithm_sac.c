@@ -339,7 +339,7 @@ static Status check_bounds(const Env *env) {
     for (int64_t k = 0; k < env->action.size; k++)
         if (!isfinite(env->action.low[k]) || !isfinite(env->action.high[k]))
             return status_hint(status_fail(ST_CONFIG, "algorithm 'sac' needs bounds of actions, and environment '%s' has none", env->id),
-                               "take ppo or a2c");
+                               "use ppo or a2c");
     return ST_OK;
 }
 

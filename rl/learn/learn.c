@@ -206,11 +206,13 @@ static Status lengthen(void *context, const Recipe *before, Str *differs) {
     };
     for (size_t i = 0; i < COUNT_OF(shares); i++)
         if (shares[i].moves && reads(learn, shares[i].key))
-            str_printf(differs, "%s'rl.%s' goes by the share of rl.total_steps that is done", differs->len ? "; " : "", shares[i].key);
+            str_printf(differs, "%s'rl.%s' depends on the fraction of rl.total_steps that is done", differs->len ? "; " : "", shares[i].key);
     if (!reads(learn, "buffer_size") || MIN(r->rl_buffer_size, r->rl_total_steps) == MIN(r->rl_buffer_size, before->rl_total_steps)) return ST_OK;
-    status_fail(ST_CONFIG, "cannot make the run in '%s' longer: it remembers its %lld transitions alone, a longer one more of 'rl.buffer_size: %lld'",
-                r->output, (long long)MIN(r->rl_buffer_size, before->rl_total_steps), (long long)r->rl_buffer_size);
-    return status_hint(ST_CONFIG, "runs whose rl.buffer_size is at most rl.total_steps can be made longer; begin this one anew with --force");
+    status_fail(
+        ST_CONFIG,
+        "cannot make the run in '%s' longer: its replay has space for only %lld transitions, that of a longer run for more of 'rl.buffer_size: %lld'",
+        r->output, (long long)MIN(r->rl_buffer_size, before->rl_total_steps), (long long)r->rl_buffer_size);
+    return status_hint(ST_CONFIG, "runs whose rl.buffer_size is at most rl.total_steps can be made longer; start this one again with --force");
 }
 
 static const TrainingKind kind = {learn_load_result,
@@ -230,7 +232,7 @@ Status learn_run(const LearnConfig *config, LearnResult *result) {
         .config = config, .recipe = config->recipe, .result = result, .last_reward = not_known, .best_reward = not_known, .began_steps = -1};
     *result = (LearnResult){.last_reward = not_known, .best_reward = not_known};
     if (learn.recipe->rl_total_steps < 1)
-        return status_hint(status_fail(ST_CONFIG, "'rl.total_steps' is missing"), "say how many steps of the environment the run may take");
+        return status_hint(status_fail(ST_CONFIG, "'rl.total_steps' is missing"), "give the number of environment steps of the run");
     return training_run(&kind, &learn, &learn.recipe, &config->options);
 }
 
@@ -307,7 +309,7 @@ Status learn_evaluate(const char *dir, const EvaluationConfig *config, Evaluatio
     Played played = {0};
     Status status = recipe_path && policy_path ? ST_OK : ST_RESOURCE;
     if (status == ST_OK && !file_exists(policy_path))
-        status = status_hint(status_fail(ST_INPUT, "'%s' holds no finished run on an environment: '%s' is missing", dir, policy_path),
+        status = status_hint(status_fail(ST_INPUT, "'%s' has no finished run on an environment: '%s' is missing", dir, policy_path),
                              "give the output directory of tune rl");
     if (status == ST_OK) status = recipe_read(recipe_path, NULL, 0, &recipe);
     if (status == ST_OK) status = learner_new(recipe, copies_for(recipe, config), &learner);

@@ -62,13 +62,14 @@ static Status check_fit(const Algorithm *algorithm, const Recipe *recipe, const 
     if (discrete ? !algorithm->discrete : !algorithm->box) {
         status_fail(ST_CONFIG, "algorithm '%s' does not fit environment '%s': its actions are %s", algorithm->name, env->id,
                     discrete ? "discrete" : "real numbers");
-        return status_hint(ST_CONFIG, discrete ? "take ppo, a2c, reinforce or dqn" : "take ppo, a2c, reinforce or sac");
+        return status_hint(ST_CONFIG, discrete ? "use ppo, a2c, reinforce or dqn" : "use ppo, a2c, reinforce or sac");
     }
     if (algorithm->tabular && env->observation.n == 0 && recipe->rl_tilings == 0) {
-        status_fail(ST_CONFIG, "algorithm '%s' keeps a table of states, and the observations of environment '%s' are real numbers", algorithm->name,
+        status_fail(ST_CONFIG, "algorithm '%s' keeps a table of states, but the observations of environment '%s' are real numbers", algorithm->name,
                     env->id);
-        return status_hint(ST_CONFIG,
-                           "rl.tilings: 8 cuts them into tiles, 1 where numbers of states are asked for (dyna_q, off_policy_mc); or take ppo or dqn");
+        return status_hint(
+            ST_CONFIG,
+            "rl.tilings: 8 cuts them into tiles, 1 tiling for algorithms that need numbered states (dyna_q, off_policy_mc); or use ppo or dqn");
     }
     return ST_OK;
 }
@@ -81,7 +82,7 @@ static Status warn_of_gamma(const Learner *learner) {
     if (!name) return ST_RESOURCE;
     bool says = env->world && (mdp_is_file_name(name) || strstr(env->id, "gamma="));
     if (says && env->world->mdp.gamma != recipe->rl_gamma && !recipe_given(recipe, "rl.gamma"))
-        log_message(LOG_WARNING, "environment '%s' has gamma %g, and rewards are discounted by rl.gamma, which is %g: say rl.gamma to choose",
+        log_message(LOG_WARNING, "environment '%s' has gamma %g, but learning discounts rewards by rl.gamma, which is %g: set rl.gamma to choose",
                     env->id, env->world->mdp.gamma, recipe->rl_gamma);
     return ST_OK;
 }

@@ -176,7 +176,7 @@ Status replay_stepper_init(const Learner *learner, Stepper *stepper) {
     const Recipe *recipe = learner->recipe;
     double per_update = (double)recipe->rl_num_steps * (double)recipe->rl_num_envs;
     if (learner->total_steps > 0 && recipe->rl_learning_starts > learner->total_steps) {
-        status_fail(ST_CONFIG, "nothing would be learned: 'rl.learning_starts' is %lld, and the run ends with step %lld",
+        status_fail(ST_CONFIG, "nothing would be learned: 'rl.learning_starts' is %lld, but the run ends at step %lld",
                     (long long)recipe->rl_learning_starts, (long long)learner->total_steps);
         return status_hint(ST_CONFIG, "raise rl.total_steps, or lower rl.learning_starts");
     }

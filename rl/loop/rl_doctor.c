@@ -41,7 +41,7 @@ static const Rule rules[] = {
      "no token was trained in the last steps: every completion was truncated, and rl.mask_truncated excludes those",
      "raise generate.max_new_tokens, or use rl.missing_eos_penalty instead of rl.mask_truncated"},
     {"untrained", "pairs", "ties", BELOW, 0.05, 0, 3, 3,
-     "no token was trained in the last steps: all completions of a prompt earned the same, so there was no pair to learn from",
+     "no token was trained in the last steps: all completions of a prompt had the same reward, so there was no pair to learn from",
      "prompts of another difficulty, more rl.num_generations, or a reward with more shades"},
     /* A fine-tuned model keeps some tenths of a nat per token; at a twentieth of its initial entropy it repeats itself word by word. */
     {"entropy", "entropy", "eos_fraction", FALLEN, 0.05, 0.05, 10, 20,

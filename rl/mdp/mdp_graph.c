@@ -465,7 +465,7 @@ static Rewards find_rewards(const Graph *g, const int32_t *members, int32_t n) {
 typedef enum RoundTrip { COSTS, COMES_TO_NOTHING, GAINS, IS_NOT_CLEAR } RoundTrip;
 static const char *const round_trips[] = {
     [COMES_TO_NOTHING] = "rewards and costs can go round without end, summing to nothing, in",
-    [GAINS] = "rewards can be had without end in",
+    [GAINS] = "rewards can be collected without end in",
     [IS_NOT_CLEAR] = "rewards and costs can go round without end, and it could not be determined whether that gains anything, in",
 };
 

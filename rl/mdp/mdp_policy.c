@@ -45,7 +45,7 @@ static Status read_probabilities(const char *path, const NamedMdp *world, int64_
         const json_t *value = json_array_get(entry, (size_t)a);
         if (json_is_null(value) && !is_choice(&world->mdp, s, a)) continue; /* solve --json writes null for actions that do not exist */
         row[a] = json_number_value(value);
-        if (!json_is_number(value) || !(row[a] >= 0)) return policy_fault(path, world, s, "a probability is no number from 0 to 1");
+        if (!json_is_number(value) || !(row[a] >= 0)) return policy_fault(path, world, s, "a probability is not a number from 0 to 1");
         if (row[a] > 0 && !is_choice(&world->mdp, s, a)) return not_a_choice(path, world, s, a);
         sum += row[a];
     }

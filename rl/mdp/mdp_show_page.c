@@ -100,7 +100,7 @@ static void append_svg(const MdpPicture *picture, Str *svg) {
 
 Status mdp_show_svg(const MdpPicture *picture, Str *svg) {
     if (!mdp_is_grid(picture->world))
-        return status_hint(status_fail(ST_INPUT, "'%s' is no grid that could be drawn", picture->title),
+        return status_hint(status_fail(ST_INPUT, "'%s' is not a grid that can be drawn", picture->title),
                            "--html makes a page with a table of any world");
     if (picture->world->mdp.n_states > MOST_CELLS)
         return status_fail(ST_INPUT, "'%s' has %d cells, more than the %d that are drawn", picture->title, (int)picture->world->mdp.n_states,

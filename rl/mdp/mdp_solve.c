@@ -162,8 +162,8 @@ static void warn_of_bound(const MdpWork *work, const MdpSolver *solver, double t
     log_message(LOG_WARNING, "method '%s' stopped at its limit of %lld iteration%s: the bound is %.2g, and %.2g was wanted; %s", solver->name,
                 (long long)work->limit, plural(work->limit), solution->bound, tolerance,
                 work->options->max_iterations                                  ? "raise --max-iterations"
-                : solver->answer == ANSWER_VALUES && !solves_equations(solver) ? "take method pi or mpi, or a larger --tolerance"
-                                                                               : "take a larger --tolerance");
+                : solver->answer == ANSWER_VALUES && !solves_equations(solver) ? "use method pi or mpi, or a larger --tolerance"
+                                                                               : "use a larger --tolerance");
 }
 
 static Status mdp_solve_by_method(const MdpSolver *solver, MdpWork *work, MdpForm *form, double tolerance, MdpSolution *solution) {
@@ -201,7 +201,7 @@ static Status check_options(const MdpOptions *options, const MdpSolver *solver) 
         return status_fail(ST_USAGE, "method '%s' has no sweeps between improvements: they belong to mpi", solver->name);
     if (solver->answer == ANSWER_HORIZON && options->horizon < 1)
         return status_hint(status_fail(ST_USAGE, "method 'horizon' needs a number of steps, 1 or more"), "--horizon N");
-    if (solver->answer != ANSWER_HORIZON && options->horizon != 0) return status_fail(ST_USAGE, "method '%s' knows no horizon", solver->name);
+    if (solver->answer != ANSWER_HORIZON && options->horizon != 0) return status_fail(ST_USAGE, "method '%s' has no horizon", solver->name);
     return ST_OK;
 }
 

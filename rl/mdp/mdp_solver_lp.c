@@ -130,6 +130,6 @@ Status mdp_solver_lp(MdpWork *work, MdpSolution *solution) {
     (void)work;
     (void)solution;
     status_fail(ST_USAGE, "method 'lp' needs GLPK, which this program was built without");
-    return status_hint(ST_USAGE, "install libglpk-dev (glpk-devel, glpk) and build again, or take another method: pi, vi, mpi");
+    return status_hint(ST_USAGE, "install libglpk-dev (glpk-devel, glpk) and build again, or use another method: pi, vi, mpi");
 }
 #endif

@@ -334,12 +334,12 @@ static Status ilql_length(void *context, const Recipe *recipe, RunLength *length
 static Status open_parts(Ilql *il) {
     const Recipe *r = il->recipe;
     if (r->data_eval || r->eval_data || r->data_eval_split > 0)
-        return status_hint(status_fail(ST_CONFIG, "algorithm 'ilql' does not look at held-out rows"),
+        return status_hint(status_fail(ST_CONFIG, "algorithm 'ilql' does not evaluate on held-out rows"),
                            "leave out data.eval and data.eval_split, and look at its answers with tune generate --ilql");
     if (r->reward)
         return status_hint(status_fail(ST_CONFIG, "algorithm 'ilql' learns from the rewards in its rows, not from 'reward'"),
                            "leave out reward; rows have \"reward\" or \"rewards\"");
-    if (r->has_lora && r->lora_dropout > 0) return status_hint(status_fail(ST_CONFIG, "'lora.dropout' has no place in rl"), "leave it at 0");
+    if (r->has_lora && r->lora_dropout > 0) return status_hint(status_fail(ST_CONFIG, "'lora.dropout' is not possible in rl"), "leave it at 0");
     il->loss = (IlqlConfig){
         .gamma = r->rl_gamma, .expectile = r->rl_expectile, .cql = r->rl_cql_alpha, .awac = r->rl_awac_coef, .awac_beta = r->rl_awac_beta};
     il->tau = isnan(r->rl_tau) ? 0.005 : r->rl_tau;

@@ -89,11 +89,11 @@ Status ilql_heads_load(Model *model, const char *path, IlqlHeads *heads) {
     int64_t width = first && first->n_dims == 2 ? first->shape[0] : 0, hidden = width > 0 ? first->shape[1] : 0;
     safetensors_close(file);
     if (width > 0 && hidden != model->config.hidden_size)
-        return status_hint(status_fail(ST_INPUT, "the heads in '%s' are for hidden states of %lld numbers, the model has %lld", path,
-                                       (long long)hidden, (long long)model->config.hidden_size),
+        return status_hint(status_fail(ST_INPUT, "the heads in '%s' are for a hidden size of %lld, the model has %lld", path, (long long)hidden,
+                                       (long long)model->config.hidden_size),
                            "name the heads of this model");
     if (width < 1 || width > 1 << 24)
-        return status_hint(status_fail(ST_INPUT, "'%s' holds no heads: it lacks 'q1.0.weight'", path), "rl.algorithm: ilql writes them");
+        return status_hint(status_fail(ST_INPUT, "'%s' has no heads: it lacks 'q1.0.weight'", path), "rl.algorithm: ilql writes them");
     TRY(ilql_heads_add(model, width, 0, false, heads));
     list(heads, items);
     return tensors_load(path, items, 2 * HEADS);

@@ -42,7 +42,7 @@ static void say_balance(const Pairs *pairs, const Recipe *recipe, const char *wh
     if (least == 0)
         str_append(
             &text,
-            ": without answers of the other kind there is nothing to tell them apart from; add some, or train on the wanted ones with tune sft");
+            ": without answers of the other kind there is nothing to compare them with; add some, or train on the desirable ones with tune sft");
     else if (ratio >= 1 / most_unequal && ratio <= most_unequal)
         str_clear(&text);
     else if (ratio > 1)

@@ -89,7 +89,7 @@ static Status encode_text(const json_t *row, const char *format, const Loader *l
 }
 
 static Status not_for(const Loader *loader, const char *wanted) {
-    status_fail(ST_INPUT, "the row has no %s, which %s learns from",
+    status_fail(ST_INPUT, "the row has no %s, which %s needs",
                 loader->source->stepwise   ? "steps with labels"
                 : loader->source->unpaired ? "completion with a label"
                                            : "chosen and rejected answer",
@@ -260,7 +260,7 @@ static Status read_margin(const json_t *row, double *margin) {
     const json_t *value = json_object_get(row, "margin");
     *margin = value && !json_is_null(value) ? json_number_value(value) : 0;
     if (!value || json_is_null(value) || (json_is_number(value) && isfinite(*margin))) return ST_OK;
-    return status_fail(ST_INPUT, "'margin' is no number");
+    return status_fail(ST_INPUT, "'margin' is not a number");
 }
 
 static Status push_row(Loader *loader, const PairRow *row) {

@@ -250,8 +250,8 @@ Status reward_training_run(const PairRunConfig *config, TrainResult *result) {
     if (!t.stepwise) TRY(recipe_unread(config->recipe, "data.train_on", "leave it out", "does nothing: a score is of a whole answer"));
     TRY(recipe_unread(config->recipe, "eval.metrics", "leave it out", "does nothing: a reward model has metrics of its own"));
     if (t.stepwise && t.centering > 0)
-        return status_fail(ST_CONFIG,
-                           "'train.center_rewards_coefficient' is for pairs: the score of a step means a probability, which has no place to move to");
+        return status_fail(
+            ST_CONFIG, "'train.center_rewards_coefficient' is for pairs: the score of a step is the logit of a probability and cannot be shifted");
     PairObjective objective = {.reader = "a reward model",
                                .unpaired = t.stepwise,
                                .stepwise = t.stepwise,

@@ -77,7 +77,7 @@ static Status read_entry(Reward *reward, const Yaml *entry, size_t at) {
     if (strcmp(key, "clip") == 0)
         return read_range(node, &reward->low, &reward->high)
                    ? ST_OK
-                   : reward_refuse(reward, node, "wrong value for 'clip': expected [low, high]; null is no bound");
+                   : reward_refuse(reward, node, "wrong value for 'clip': expected [low, high]; null means no bound");
     if (strcmp(key, "name") != 0) return option_unknown(&owner, key, entry->key_lines[at], options, keys_of_all, COUNT_OF(keys_of_all));
     if (node->kind != YAML_SCALAR || !node->text[0]) return reward_refuse(reward, node, "wrong value for 'name': expected a text");
     reward->name = node->text;
@@ -159,7 +159,7 @@ static Status read_whole(RewardSet *set, const Yaml *map, const Yaml **list) {
                                "it takes rewards, clip, whiten; one reward alone has a 'type'");
         if (!good)
             return refuse_at(set, "wrong value for", key, node->line,
-                             strcmp(key, "clip") == 0 ? "expected [low, high]; null is no bound" : "expected true or false");
+                             strcmp(key, "clip") == 0 ? "expected [low, high]; null means no bound" : "expected true or false");
     }
     return ST_OK;
 }

@@ -53,7 +53,7 @@ Status reward_answer_text(const json_t *answer, const char *field, Str *room, Sl
     else if (json_is_real(answer))
         str_append_double(room, json_real_value(answer));
     else
-        return status_fail(ST_INPUT, "column '%s' holds no text or number, nor a list of these", field);
+        return status_fail(ST_INPUT, "column '%s' is neither a text or number nor a list of these", field);
     *text = (Slice){room->data, room->len};
     return ST_OK;
 }

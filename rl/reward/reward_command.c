@@ -109,7 +109,7 @@ static Status reward_command_open(Reward *reward) {
     bool good = words->kind == YAML_LIST && words->n > 0;
     for (size_t i = 0; good && i < words->n; i++) good = words->items[i]->kind == YAML_SCALAR;
     if (!good)
-        return status_hint(reward_refuse(reward, words, "'command' is no list of words"),
+        return status_hint(reward_refuse(reward, words, "'command' is not a list of words"),
                            "such as command: [python3, recipes/reward_python_tests.py]");
     command->argv = arena_alloc(reward->arena, words->n * sizeof *command->argv);
     if (!command->argv) return ST_RESOURCE;

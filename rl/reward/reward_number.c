@@ -74,7 +74,7 @@ static Status wanted_number(const Reward *reward, const json_t *answer, Number *
     Reward any = *reward;
     any.options[FROM].text = "auto";
     if (status == ST_OK && !reward_number_find(&any, text, wanted))
-        status = status_fail(ST_INPUT, "column '%s' holds no number: '%.*s'", field, (int)MIN(text.len, 200), text.data);
+        status = status_fail(ST_INPUT, "column '%s' has no number: '%.*s'", field, (int)MIN(text.len, 200), text.data);
     str_release(&room);
     return status;
 }

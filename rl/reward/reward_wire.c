@@ -65,7 +65,7 @@ Status reward_read_answer(Reward *reward, const char *who, Slice answer, size_t 
     else if (json_is_null(number))
         *value = (double)NAN;
     else if (!json_is_number(number))
-        status = garbage(who, answer, "the reward is no number");
+        status = garbage(who, answer, "the reward is not a number");
     else
         *value = json_number_value(number);
     if (status == ST_OK)

@@ -75,7 +75,7 @@ static Status find_base(Arena *arena, const ScorerOptions *options, Found *found
     else
         TRY(adapter_base(found->adapter, arena, &found->model));
     if (dir_exists(found->model)) return ST_OK;
-    status_fail(ST_INPUT, "the base model '%s' of the reward model in '%s' is no directory on this machine", found->model, found->adapter);
+    status_fail(ST_INPUT, "the base model '%s' of the reward model in '%s' is not a directory on this machine", found->model, found->adapter);
     return status_hint(ST_INPUT, "put it there, or merge the two with tune merge and name the result");
 }
 

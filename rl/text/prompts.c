@@ -24,8 +24,8 @@ static Status check_kind(const Reading *reading, const DataSource *source, const
     bool pair = false;
     for (size_t i = 0; i < COUNT_OF(keys); i++) pair |= json_object_get(row, keys[i][0]) && json_object_get(row, keys[i][1]);
     if (!pair || (format && (strcmp(format, "prompt") == 0 || strcmp(format, "preference") == 0))) return ST_OK;
-    status_fail(ST_INPUT, "the row is a preference pair, and the algorithm learns from prompts whose answers a reward judges");
-    return status_hint(ST_INPUT, "rl.algorithm: dpo learns from pairs; with data.format: prompt their prompts alone are taken");
+    status_fail(ST_INPUT, "the row is a preference pair, but the algorithm learns from prompts whose answers a reward scores");
+    return status_hint(ST_INPUT, "rl.algorithm: dpo learns from pairs; data.format: prompt uses only their prompts");
 }
 
 static Status check_ids(const Ids *ids, const ModelConfig *model) {
@@ -122,7 +122,7 @@ Status prompts_read(YamlNode node, const char *key, const Recipe *recipe, const 
     TRY(status);
     set->table.n = set->n;
     if (set->n > 0) return ST_OK;
-    status_fail(ST_INPUT, "'%s' holds no prompts", key);
+    status_fail(ST_INPUT, "'%s' has no prompts", key);
     return set->dropped ? status_hint(ST_INPUT, "%lld were longer than data.max_length", (long long)set->dropped) : ST_INPUT;
 }
 

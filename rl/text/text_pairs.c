@@ -23,7 +23,7 @@ Status text_pairs_open(TextRl *rl) {
     TRY(preference_configure(rl->recipe, &as_dpo, &rl->pair_config, &rl->pair_loss));
     if (rl->pair_loss->matching == AS_PAIRED) return ST_OK;
     status_fail(ST_CONFIG, "loss '%s' compares all pairs of a step, but 'online_dpo' has only one batch of them at a time", rl->pair_loss->name);
-    return status_hint(ST_CONFIG, "take sigmoid, hinge, ipo or another loss over single pairs");
+    return status_hint(ST_CONFIG, "use sigmoid, hinge, ipo or another loss over single pairs");
 }
 
 Status text_pairs_append(TextRl *rl, int64_t group) {

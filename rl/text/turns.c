@@ -56,8 +56,8 @@ static bool uses_template(const Play *play) { return play->turns->chat && chat_h
 static Status plain_text(const Play *play, const json_t *observation, const char **text) {
     *text = json_string_value(observation);
     if (*text) return ST_OK;
-    status_fail(ST_INPUT, "environment '%s' speaks in messages, and the model has no chat template", text_env_id(play->turns->env));
-    return status_hint(ST_INPUT, "choose model.chat_template, or let it answer with texts");
+    status_fail(ST_INPUT, "environment '%s' answers with messages, but the model has no chat template", text_env_id(play->turns->env));
+    return status_hint(ST_INPUT, "set model.chat_template, or let the environment answer with texts");
 }
 
 static Status first_ids(const Play *play, const json_t *observation, Ids *ids) {
@@ -87,8 +87,7 @@ static void warn_of_unwritten(Turns *turns, const json_t *messages, const char *
         if (words.data) words.data[(size_t)(begin - words.data) + plain] = '\0';
         turns->observations_unwritten = *begin && !strstr(text, begin);
         if (turns->observations_unwritten)
-            log_message(LOG_WARNING,
-                        "environment '%s': the chat template does not write what a message of role '%s' says: the policy does not see it",
+            log_message(LOG_WARNING, "environment '%s': the chat template leaves out messages of role '%s': the policy does not see them",
                         text_env_id(turns->env), json_string_value(json_object_get(message, "role")));
         str_release(&words);
     }
@@ -176,11 +175,11 @@ static bool has_room(const Play *play, size_t n) { return (int64_t)n + play->con
 
 static Status too_long(const Play *play, size_t n) {
     bool positions = positions_bind(play);
-    status_fail(ST_INPUT, "environment '%s' begins with %zu tokens, which with generate.max_new_tokens %lld are more than %s %lld",
+    status_fail(ST_INPUT, "environment '%s' starts with %zu tokens, which with generate.max_new_tokens %lld are more than %s %lld",
                 text_env_id(play->turns->env), n, (long long)play->config->max_new_tokens, positions ? "the model's positions," : "data.max_length",
                 (long long)longest_episode(play));
-    return status_hint(ST_INPUT, positions ? "lower generate.max_new_tokens, or take a model with more positions"
-                                           : "raise data.max_length: it is an episode's, with all of its turns");
+    return status_hint(ST_INPUT, positions ? "lower generate.max_new_tokens, or use a model with more positions"
+                                           : "raise data.max_length: it limits an episode with all its turns");
 }
 
 /* The row of a group's first observation, which samples.jsonl and rewards use as the prompt. */
@@ -205,8 +204,8 @@ static Status begin_group(Play *play, int64_t group) {
     Ids ids = {0};
     for (int64_t k = 1; k < play->config->n; k++) {
         if (json_equal(observation, text_env_turn(play->turns->env, group * play->config->n + k)->observation)) continue;
-        status_fail(ST_INPUT, "environment '%s' begins the same seed with different observations", text_env_id(play->turns->env));
-        return status_hint(ST_INPUT, "what an episode is must follow from the seed of its reset alone: groups of episodes are compared");
+        status_fail(ST_INPUT, "environment '%s' gives different observations for the same seed", text_env_id(play->turns->env));
+        return status_hint(ST_INPUT, "an episode must depend on the seed of its reset only, since groups of episodes are compared");
     }
     Status status = first_ids(play, observation, &ids);
     if (status == ST_OK && !has_room(play, ids.n)) status = too_long(play, ids.n);

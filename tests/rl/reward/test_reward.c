@@ -255,7 +255,7 @@ TEST(number_compares_the_marked_number) {
     faulty("[{type: number}]", "{\"anser\": 3}", "column 'answer' is missing", "did you mean 'anser'?");
     faulty("[{type: number}]", "{\"solution\": 3}", "column 'answer' is missing", "the row has solution");
     faulty("[{type: number}]", NULL, "column 'answer' is missing", "the row has none");
-    faulty("[{type: number}]", "{\"answer\": \"many\"}", "holds no number: 'many'", "");
+    faulty("[{type: number}]", "{\"answer\": \"many\"}", "has no number: 'many'", "");
     faulty("[{type: number}]", "{\"answer\": null}", "is null", "");
     faulty("[{type: number}]", "{\"answer\": []}", "an empty list", "");
     faulty("[{type: number}]", "{\"answer\": true}", "holds no text or number", "");

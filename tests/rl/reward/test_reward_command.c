@@ -276,11 +276,11 @@ TEST(what_goes_wrong_is_said_with_the_row) {
         {"say:NaN", "no JSON: 'NaN'", ST_INPUT},
         {"say:{\"score\": 1}", "'reward' is missing: '{\"score\": 1}'", ST_INPUT},
         {"say:1e999", "no JSON: '1e999'", ST_INPUT},
-        {"say:{\"reward\": \"1\"}", "the reward is no number", ST_INPUT},
+        {"say:{\"reward\": \"1\"}", "the reward is not a number", ST_INPUT},
         {"say:{\"error\": \"no tests\"}", "it reports an error: '{\"error\": \"no tests\"}'", ST_INPUT},
         {"say:", "no JSON: ''", ST_INPUT},
-        {"say:true", "the reward is no number", ST_INPUT},
-        {"say:[1]", "the reward is no number", ST_INPUT},
+        {"say:true", "the reward is not a number", ST_INPUT},
+        {"say:[1]", "the reward is not a number", ST_INPUT},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         Scored batch;
@@ -339,8 +339,8 @@ TEST(recipes_that_make_no_sense_are_refused) {
         Status status;
     } cases[] = {
         {"{type: command}", "option 'command' is missing", ST_CONFIG},
-        {"{type: command, command: prog}", "no list of words", ST_CONFIG},
-        {"{type: command, command: []}", "no list of words", ST_CONFIG},
+        {"{type: command, command: prog}", "not a list of words", ST_CONFIG},
+        {"{type: command, command: []}", "not a list of words", ST_CONFIG},
         {"{type: command, command: [no-such-program-here]}", "cannot start program 'no-such-program-here'", ST_INPUT},
         {"{type: command, command: [cat], workers: 65}", "'workers'", ST_CONFIG},
         {"{type: command, command: [cat], memory: 100}", "'memory' goes with 'sandbox: true'", ST_CONFIG},
