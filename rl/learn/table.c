@@ -248,11 +248,11 @@ static Status check_schedules(const Tabular *t) {
     const Recipe *recipe = t->recipe;
     bool counts = t->alpha_schedule >= VISITS || t->epsilon_schedule >= VISITS;
     if (counts && t->features.active > 1)
-        return status_fail(ST_CONFIG, "'%s' counts visits of numbered states, and tiles have none",
+        return status_fail(ST_CONFIG, "'%s' counts visits of numbered states, but tiles have none",
                            t->alpha_schedule >= VISITS ? "rl.alpha_schedule" : "rl.epsilon_schedule");
     if (t->epsilon_schedule == EXPONENTIAL && !(recipe->rl_epsilon_start > 0 && recipe->rl_epsilon_end > 0))
         return status_fail(ST_CONFIG,
-                           "'rl.epsilon_schedule: exponential' never comes to 0: 'rl.epsilon_start' and 'rl.epsilon_end' must be above it");
+                           "'rl.epsilon_schedule: exponential' never reaches 0: 'rl.epsilon_start' and 'rl.epsilon_end' must be above 0");
     return ST_OK;
 }
 
@@ -277,7 +277,7 @@ Status given_policy_read(Learner *learner, double **pi) {
     const char *name = t->recipe->rl_policy ? t->recipe->rl_policy : "uniform";
     if (learner->world && t->features.tiles[0] == 0) return mdp_policy_read(name, learner->world, learner->arena, pi);
     if (t->features.tiles[0] > 0 && strcmp(name, "uniform") != 0)
-        return status_fail(ST_CONFIG, "'rl.policy' is a file with an entry for each state, and tiles have no numbered states");
+        return status_fail(ST_CONFIG, "'rl.policy' is a file with an entry for each state, but tiles have no numbered states");
     NamedMdp unknown = {
         .mdp = {.n_states = (int32_t)t->features.n, .n_actions = (int32_t)t->A, .terminal = arena_alloc(learner->arena, (size_t)t->features.n)}};
     if (!unknown.mdp.terminal) return ST_RESOURCE;
@@ -288,8 +288,8 @@ Status given_policy_read(Learner *learner, double **pi) {
 Status need_numbered_states(const Learner *learner, const char *what) {
     const Tabular *t = learner->self;
     if (t->features.active == 1) return ST_OK;
-    status_fail(ST_CONFIG, "'%s' goes by the number of a state, and %d tilings give it %d", what, t->features.active, t->features.active);
-    return status_hint(ST_CONFIG, "take rl.tilings: 1, or td, sarsa or q_learning");
+    status_fail(ST_CONFIG, "'%s' needs state numbers, but %d tilings give a state %d", what, t->features.active, t->features.active);
+    return status_hint(ST_CONFIG, "use rl.tilings: 1, or td, sarsa or q_learning");
 }
 
 Status tabular_open(Learner *learner, size_t size, LearnedValues learned) {
@@ -329,7 +329,7 @@ Status steps_open(Learner *learner, LearnedValues learned) {
     Steps *self = learner->self;
     if (recipe->rl_n_step > 1 && recipe->rl_lambda > 0)
         return status_hint(status_fail(ST_CONFIG, "'rl.n_step' and 'rl.lambda' do not go together"),
-                           "n steps are looked ahead, or all steps with traces that fade by lambda: leave one out");
+                           "use returns of n steps, or traces that decay by lambda: leave one out");
     if (recipe->rl_traces != RL_TRACES_ACCUMULATING && !(recipe->rl_lambda > 0))
         return status_hint(status_fail(ST_CONFIG, "'rl.traces' does nothing without 'rl.lambda'"), "0.8 to 0.95 are usual");
     if (recipe->rl_lambda > 0) return traces_open(learner, &self->traces);

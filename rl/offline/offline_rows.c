@@ -57,7 +57,7 @@ static bool ends_turn(const OfflineRow *row, int64_t t) { return row->trained[t]
 
 static Status take_number(const json_t *value, const char *key, double *number) {
     *number = json_number_value(value);
-    return json_is_number(value) && isfinite(*number) ? ST_OK : status_fail(ST_INPUT, "'%s' holds what is no number", key);
+    return json_is_number(value) && isfinite(*number) ? ST_OK : status_fail(ST_INPUT, "'%s' contains something that is not a number", key);
 }
 
 static Status read_list(const json_t *list, const OfflineRow *row, double *rewards) {

@@ -31,7 +31,7 @@ typedef struct Preference {
     const PreferenceLoss *loss; /* NULL: KTO */
     bool compares;              /* KTO with its KL baseline */
     PreferenceConfig config;
-    Reference *reference;       /* open only while it is needed */
+    Reference *reference;       /* open only open only while it is needed */
     double *of_train, *of_eval; /* 2 per row: the reference's summed log-probabilities of its answers; NULL: no reference */
     double baseline;            /* KTO's baseline of the current step */
     Arena *scratch;
@@ -230,9 +230,9 @@ static Status find_largest_of_evaluation(PairRun *run, Comparison *largest) {
 static Status plan_comparison(PairRun *run, Tape *tape, const Pairs *pairs) {
     Comparison largest = {0};
     if (pairs->n < 2)
-        return status_hint(status_fail(ST_CONFIG, "'kto' compares each prompt with the answer of another row, and '%s' has one row",
+        return status_hint(status_fail(ST_CONFIG, "'kto' compares each prompt with the answer of another row, but '%s' has one row",
                                        pairs == run->eval ? "data.eval" : "data.train"),
-                           "take more rows, or rl.loss_type: apo_zero_unpaired");
+                           "use more rows, or rl.loss_type: apo_zero_unpaired");
     Status status = pairs == run->eval ? find_largest_of_evaluation(run, &largest) : find_largest_of_steps(run, &largest);
     double *sums = status == ST_OK ? malloc(2 * largest.n * sizeof *sums) : NULL;
     if (status == ST_OK && !sums) status = status_fail(ST_RESOURCE, "out of memory for %zu rows", largest.n);
@@ -420,7 +420,7 @@ static Status choose_loss(const Recipe *recipe, const PairAlgorithm *algorithm, 
 /* Keys that the algorithm reads only for some of its losses. */
 static Status check_loss_keys(const Recipe *recipe, const PreferenceLoss *loss) {
     if (!loss->smooths)
-        TRY(recipe_unread(recipe, "rl.label_smoothing", "leave it out, or take a loss such as sigmoid", "does nothing with loss '%s'", loss->name));
+        TRY(recipe_unread(recipe, "rl.label_smoothing", "leave it out, or use a loss such as sigmoid", "does nothing with loss '%s'", loss->name));
     if (strcmp(loss->name, "discopop") == 0) return ST_OK;
     return recipe_unread(recipe, "rl.discopop_tau", "it belongs to rl.loss_type: discopop", "does nothing with loss '%s'", loss->name);
 }
@@ -440,9 +440,9 @@ Status preference_configure(const Recipe *recipe, const PairAlgorithm *algorithm
         .nll_weight = isnan(recipe->rl_cpo_alpha) ? 0 : recipe->rl_cpo_alpha,
     };
     if (*loss && config->divergence != REVERSE_KL && !(*loss)->diverges) {
-        status_fail(ST_CONFIG, "'rl.divergence: %s' does nothing with loss '%s', which is of the log-ratios themselves",
+        status_fail(ST_CONFIG, "'rl.divergence: %s' does nothing with loss '%s', which uses the log-ratios themselves",
                     rl_divergence_text(recipe->rl_divergence), (*loss)->name);
-        return status_hint(ST_CONFIG, "leave it out, or take sigmoid, sigmoid_norm, hinge, ipo, robust, exo_pair or discopop");
+        return status_hint(ST_CONFIG, "leave it out, or use sigmoid, sigmoid_norm, hinge, ipo, robust, exo_pair or discopop");
     }
     return *loss ? check_loss_keys(recipe, *loss) : ST_OK;
 }
@@ -450,8 +450,8 @@ Status preference_configure(const Recipe *recipe, const PairAlgorithm *algorithm
 /* A single row would be compared with its own answer. */
 static Status check_step_rows(const Recipe *recipe) {
     if (recipe->train_batch_tokens > 0 || recipe->train_batch_size * recipe->train_gradient_accumulation_steps > 1) return ST_OK;
-    status_fail(ST_CONFIG, "'kto' compares each prompt with the answer of another row of its step, and a step has one row");
-    return status_hint(ST_CONFIG, "raise train.batch_size or train.gradient_accumulation_steps, or take rl.loss_type: apo_zero_unpaired");
+    status_fail(ST_CONFIG, "'kto' compares each prompt with the answer of another row of its step, but a step has one row");
+    return status_hint(ST_CONFIG, "raise train.batch_size or train.gradient_accumulation_steps, or use rl.loss_type: apo_zero_unpaired");
 }
 
 Status preference_run(const PairRunConfig *config, TrainResult *result) {
