@@ -130,7 +130,7 @@ TEST(a_whole_run) {
                                         "data.train: 1 row dropped"};
     for (size_t i = 0; i < COUNT_OF(parts); i++)
         if (!strstr(str_text(&page), parts[i])) fail_msg("'%s' is not on the page", parts[i]);
-    assert_int_equal(count_of(str_text(&page), "<figure"), 5);         /* losses, learning rate, gradient norm, speed, margin */
+    assert_int_equal(count_of(str_text(&page), "<figure"), 5);     /* losses, learning rate, gradient norm, speed, margin */
     check_contains(str_text(&page), "3 more with default values"); /* seed, target_modules, learning_rate; rank 4 is shown above */
     check_close(numbers.tokens_per_second, 60, 0);
     check_close(numbers.last_loss, 1.5, 0);
@@ -159,7 +159,7 @@ TEST(samples_with_rewards) {
     page_of(&dir, 1, &page, NULL);
     check_page(str_text(&page));
     static const char *const parts[] = {
-        "only 25 % of the completions come to an end of their own: the others are cut at generate.max_new_tokens (since step 10); what helps",
+        "only 25 % of the completions end by themselves: the others are cut at generate.max_new_tokens (since step 10); what helps",
         "reward, last step",
         "best \xC2\xB7 reward 2 \xC2\xB7 advantage 1</div>said &lt;2&gt;",
         "worst \xC2\xB7 reward -1 \xC2\xB7 advantage -0.5 \xC2\xB7 cut off</div>said &lt;1&gt;",

@@ -369,7 +369,7 @@ TEST(wrong_answers_are_shown) {
         const char *how, *text;
     } cases[] = {
         {"chats", "no JSON object: 'step done!'"},
-        {"short", "'observations' is no list of 2"},
+        {"short", "'observations' is not a list of 2"},
         {"string", "the observation of copy 0 is [0,\"x\"], expected 2 numbers"},
         {"number", "not true or false"},
         {"error", "reports: the cart is gone"},
@@ -462,13 +462,13 @@ TEST(recipes_mistakes_are_named) {
     } cases[] = {
         {"{id: FrozenLak-v1}", "unknown environment 'FrozenLak-v1'", "FrozenLake-v1"},
         {"{id: FrozenLake-v1, map: 8x8}", "unknown argument 'map'", "map_name"},
-        {"{map_name: 8x8}", "line 1: 'rl.env' is no environment", "{id:"},
-        {"[CartPole-v1]", "is no environment", ""},
+        {"{map_name: 8x8}", "line 1: 'rl.env' is not an environment", "{id:"},
+        {"[CartPole-v1]", "is not an environment", ""},
         {"{id: FrozenLake-v1, desc: {a: b}}", "line 1: argument 'desc' of 'FrozenLake-v1' is a map of keys", "desc: [SFF"},
         {"{id: FrozenLake-v1, desc: [[S, F], [F, G]]}", "argument 'desc' of 'FrozenLake-v1' is a list of lists", "desc: [SFF"},
-        {"{command: python3}", "no list of words", "gym_bridge.py"},
-        {"{command: []}", "no list of words", ""},
-        {"{command: [x], timeout: soon}", "no number of seconds", ""},
+        {"{command: python3}", "not a list of words", "gym_bridge.py"},
+        {"{command: []}", "not a list of words", ""},
+        {"{command: [x], timeout: soon}", "not a number of seconds", ""},
         {"{command: [x], timout: 3}", "unknown key 'timout'", "'timeout'"},
         {"{command: [x], max_episode_steps: -1}", "no whole number", ""},
     };

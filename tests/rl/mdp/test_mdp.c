@@ -261,8 +261,8 @@ TEST(several_rewards_per_step_are_an_error) {
         bool way_back;
         const char *text;
     } cases[] = {
-        {1, 2, false, "2 in the long run around state 2, state 3, 1 around state 0, state 1, from where there is no way to the first"},
-        {3, 2, true, "3 in the long run around state 0, state 1, state 4, 2 around state 2, state 3, from where"},
+        {1, 2, false, "2 in the long run around state 2, state 3, 1 around state 0, state 1, from which the first cannot be reached"},
+        {3, 2, true, "3 in the long run around state 0, state 1, state 4, 2 around state 2, state 3, from which"},
         {1, 2, true, NULL},
         {2, 2, false, NULL},
         {-1, -1, false, NULL},

@@ -45,7 +45,7 @@ TEST(small_costs_count_beside_large_ones) {
     world->mdp.reward[0] = 1;
     MdpSolution solution;
     check_status(mdp_solve(&world->mdp, &(MdpOptions){0}, test_arena, &solution), ST_INPUT);
-    check_text("rewards can be had without end in state 0");
+    check_text("rewards can be collected without end in state 0");
     named_mdp_free(world);
 }
 
@@ -114,7 +114,7 @@ TEST(round_trips_are_judged_by_what_they_take) {
     } trips[] = {
         {-1e-6, -1e7, NULL},
         {-1, -1e14, NULL},
-        {0.5, -1e14, "rewards can be had without end in state 0, state 1"},
+        {0.5, -1e14, "rewards can be collected without end in state 0, state 1"},
         {0, -1e14, "summing to nothing, in state 0, state 1"},
     };
     for (size_t i = 0; i < COUNT_OF(trips); i++) {
@@ -164,7 +164,7 @@ TEST(long_round_trips_are_judged_too) {
         const char *fault;
     } trips[] = {
         {LENGTH, -1e-3, NULL},
-        {LENGTH, 1e-3, "rewards can be had without end in state 0, state 1"},
+        {LENGTH, 1e-3, "rewards can be collected without end in state 0, state 1"},
         {LENGTH, 0, "summing to nothing, in state 0, state 1"},
         {200, 0, "summing to nothing, in state 0, state 1"},
     };

@@ -363,7 +363,7 @@ TEST(mistakes_are_named) {
     } cases[] = {
         {"FrozenLak-v1", "unknown world 'FrozenLak-v1'", "'FrozenLake-v1'"},
         {"nothing alike", "unknown world", "one of FrozenLake-v1, "},
-        {"CartPole-v1", "no finite MDP", "simulated"},
+        {"CartPole-v1", "not a finite MDP", "simulated"},
         {"", "empty", ""},
         {"FrozenLake-v1:map=8x8", "unknown argument 'map'", "map_name"},
         {"FrozenLake-v1:map_name=8", "unknown map '8'", "4x4"},

@@ -333,7 +333,7 @@ TEST(wrong_rows) {
     refuses("{\"prompt_ids\": [9], \"chosen_ids\": 4, \"rejected_ids\": [6]}", dpo, ST_INPUT, "no list of token ids");
     refuses("{\"prompt\": \"a question\"}", dpo, ST_INPUT, "no chosen and rejected answer, which algorithm 'dpo' learns from");
     refuses("{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}", dpo, ST_INPUT, "no tokenizer");
-    refuses("{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [12], \"margin\": \"wide\"}", dpo, ST_INPUT, "'margin' is no number");
+    refuses("{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [12], \"margin\": \"wide\"}", dpo, ST_INPUT, "'margin' is not a number");
     const char *good = "{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [12]}";
     refuses(good, "rl.algorithm=dpo\nrl.loss_type=orpo", ST_CONFIG, "has no loss 'orpo'");
     refuses(good, "rl.algorithm=dpo\nrl.loss_type=aot\ntrain.gradient_accumulation_steps=2", ST_CONFIG, "compares all pairs");

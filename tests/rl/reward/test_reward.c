@@ -255,7 +255,7 @@ TEST(number_compares_the_marked_number) {
     faulty("[{type: number}]", "{\"anser\": 3}", "column 'answer' is missing", "did you mean 'anser'?");
     faulty("[{type: number}]", "{\"solution\": 3}", "column 'answer' is missing", "the row has solution");
     faulty("[{type: number}]", NULL, "column 'answer' is missing", "the row has none");
-    faulty("[{type: number}]", "{\"answer\": \"many\"}", "holds no number: 'many'", "");
+    faulty("[{type: number}]", "{\"answer\": \"many\"}", "has no number: 'many'", "");
     faulty("[{type: number}]", "{\"answer\": null}", "is null", "");
     faulty("[{type: number}]", "{\"answer\": []}", "an empty list", "");
     faulty("[{type: number}]", "{\"answer\": true}", "holds no text or number", "");
@@ -478,7 +478,7 @@ TEST(cosine_scales_by_length) {
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++)
         check_close(value_of(right, (Case){"{\"answer\": 5}", cases[i].text, cases[i].reason, cases[i].n}), cases[i].value, 1e-12);
-    reward_refused("[{type: cosine, right_by: number}, {type: number}]", "names no reward that stands before this one: 'number'", "");
+    reward_refused("[{type: cosine, right_by: number}, {type: number}]", "does not name an earlier reward of the list: 'number'", "");
 }
 
 TEST(repetitions_cost) {

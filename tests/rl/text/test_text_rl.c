@@ -109,7 +109,7 @@ TEST(every_algorithm_resumes_to_the_same_bytes) {
 /* Samples after the checkpoint are written again; missing samples from before it are reported. */
 TEST(samples_are_those_of_the_checkpoint) {
     static const char *const names[] = {"whole", "longer", "shorter"};
-    static const char told[] = "some of what was said before is lost";
+    static const char told[] = "some samples from before it are lost";
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         Recipe *recipe = recipe_of(names[i], NULL, 0);
         Str log = {0};
@@ -407,7 +407,7 @@ TEST(untrained_steps_measure_nothing) {
     static const char *const metrics[] = {"entropy", "clip_fraction", "approx_kl", "sampler_logprob_diff"};
     static const struct {
         const char *name, *settings[3], *said;
-    } cases[] = {{"cut", {"rl.mask_truncated=true", "generate.max_new_tokens=1", "train.max_steps=4"}, "rl.mask_truncated leaves these out"},
+    } cases[] = {{"cut", {"rl.mask_truncated=true", "generate.max_new_tokens=1", "train.max_steps=4"}, "rl.mask_truncated excludes those"},
                  {"ties", {"rl.algorithm=online_dpo", "reward=[{type: regex, pattern: 'never found'}]", "rl.beta=0.1"}, "there was no pair"}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         Recipe *recipe = recipe_of(cases[i].name, cases[i].settings, COUNT_OF(cases[i].settings));

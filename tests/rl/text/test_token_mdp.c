@@ -424,7 +424,7 @@ TEST(bad_rows_are_named) {
         const char *row, *message;
     } faults[] = {
         {"{\"prompt_ids\": [3], \"completion_ids\": [0, 1]}", "line 1: the row has no reward"},
-        {"{\"prompt_ids\": [3], \"completion_ids\": [0, 1], \"reward\": \"good\"}", "'reward' holds what is no number"},
+        {"{\"prompt_ids\": [3], \"completion_ids\": [0, 1], \"reward\": \"good\"}", "'reward' contains something that is not a number"},
         {"{\"prompt_ids\": [3], \"completion_ids\": [0, 1], \"rewards\": [1, 2, 3]}",
          "'rewards' has 3 numbers, the row has 2 trained tokens in 1 turns"},
         {"{\"prompt_ids\": [3], \"completion_ids\": [], \"reward\": 1}", "no token of the row can be trained"},

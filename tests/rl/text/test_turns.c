@@ -434,13 +434,13 @@ TEST(wrong_answers_are_shown) {
         const char *how, *message;
     } faults[] = {
         {"chats", "no JSON object: 'step done!'"},
-        {"short", "'observations' is no list of 2"},
-        {"numbers", "copy 0: its observation is no text"},
-        {"rewardless", "copy 1: its reward is no number"},
+        {"short", "'observations' is not a list of 2"},
+        {"numbers", "copy 0: its observation is not a text"},
+        {"rewardless", "copy 1: its reward is not a number"},
         {"flags", "'terminated' and 'truncated' are not true or false"},
         {"error", "reports: no more words"},
-        {"moody", "begins the same seed with different observations"},
-        {"cart", "its actions and observations are no texts"},
+        {"moody", "gives different observations for the same seed"},
+        {"cart", "its actions and observations are not texts"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         Table table;
@@ -456,8 +456,8 @@ TEST(wrong_recipes) {
     } faults[] = {
         {"rl.env={command: [], text: true}", "no 'command' that is a list of words"},
         {"rl.env={command: [cat], text: true, max_turn: 3}", "unknown key 'max_turn'"},
-        {"rl.env={command: [cat], text: true, max_turns: 0}", "'max_turns' that is no whole number from 1"},
-        {"rl.env={command: [cat], text: true, timeout: soon}", "'timeout' that is no number of seconds"},
+        {"rl.env={command: [cat], text: true, max_turns: 0}", "'max_turns' that is not a whole number of at least 1"},
+        {"rl.env={command: [cat], text: true, timeout: soon}", "'timeout' that is not a number of seconds"},
         {"data.train=rows.jsonl", "both say what is asked"},
         {"train.max_steps=null", "'train.max_steps' is missing"},
     };
