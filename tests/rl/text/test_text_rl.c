@@ -585,15 +585,15 @@ TEST(what_does_not_go_together_is_named) {
         const char *setting, *message;
     } faults[] = {
         {"rl.num_generations=1", "algorithm 'grpo' compares completions of the same prompt"},
-        {"generate.greedy=true", "a policy gradient samples"},
+        {"generate.greedy=true", "a policy gradient needs sampled answers"},
         {"lora.dropout=0.1", "'lora.dropout' would make"},
         {"rl.algorithm=q_learning", "'rl.algorithm: q_learning' needs an environment"},
         {"reward=null", "'reward' is missing"},
         {"rl.scale_rewards=batch rl.algorithm=rloo", "algorithm 'rloo' on text does not take 'rl.scale_rewards'"},
         {"rl.value_model=head", "algorithm 'grpo' on text does not take 'rl.value_model'"},
         {"rl.dual_clip=3 rl.algorithm=reinforce", "algorithm 'reinforce' on text does not take 'rl.dual_clip'"},
-        {"rl.adaptive_kl=3 rl.algorithm=ppo", "'rl.adaptive_kl' steers rl.beta"},
-        {"rl.kl_corrected=true", "'rl.kl_corrected' is about a KL in the loss"},
+        {"rl.adaptive_kl=3 rl.algorithm=ppo", "'rl.adaptive_kl' adapts rl.beta"},
+        {"rl.kl_corrected=true", "'rl.kl_corrected' applies to a KL in the loss"},
         {"rl.algorithm=reinforce rl.sampling_rounds=2", "'rl.sampling_rounds' replaces groups"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
