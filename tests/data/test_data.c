@@ -281,7 +281,7 @@ TEST(faults_name_file_and_line) {
         {"x.dat", "text\na\n", "its name has no known ending"},
         {"x.jsonl", "{\"input_ids\": [1, 99]}\n", "line 1: token id 99 at position 1 is outside of the model's vocabulary of 99"},
         {"x.jsonl", "{\"input_ids\": [1, -1]}\n", "token id -1"},
-        {"x.jsonl", "{\"input_ids\": [1, 99999999999]}\n", "no token id"},
+        {"x.jsonl", "{\"input_ids\": [1, 99999999999]}\n", "which is not a token id"},
         {"x.jsonl", "{\"input_ids\": [1, 2.5]}\n", "whole numbers"},
         {"x.jsonl", "{\"input_ids\": []}\n", "the row has no tokens"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1]}\n", "'labels' has 1 entries, 'input_ids' has 2"},

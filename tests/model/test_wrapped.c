@@ -285,7 +285,7 @@ TEST(full_training_saves_the_whole) {
     check_ok(model_load(temp_file(root, "wrapped"), &(ModelOptions){.device = device_cpu(), .compute = DT_F32, .train_all = true}, &model));
     log_set_record(NULL, NULL);
     assert_int_equal(warnings, 1);
-    check_contains(last_warning, "holds 1 layer behind the 2 that config.json names (num_hidden_layers)");
+    check_contains(last_warning, "has 1 layer after the 2 that config.json names (num_hidden_layers)");
     assert_int_equal(model->n_passthrough, COUNT_OF(others) + 9);
     tensor_set(model->final_norm.weight, 3, 1.0009765625); /* exact in f32, not in bf16 */
     tensor_set(model->embed, 3, 0.5);

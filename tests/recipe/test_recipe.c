@@ -150,7 +150,7 @@ TEST(faults_are_named) {
         {"data:\n  eval: a\neval:\n  data: b\n", NULL, "both given", ""},
         {"data:\n  eval: a\n  eval_split: 0.1\n", NULL, "both given", ""},
         {"train:\n  early_stopping: 2\n", NULL, "needs evaluation rows", ""},
-        {"train:\n  loss: dft\n  label_smoothing: 0.1\n", NULL, "takes no 'train.label_smoothing'", ""},
+        {"train:\n  loss: dft\n  label_smoothing: 0.1\n", NULL, "does not work with 'train.label_smoothing'", ""},
         {"seed: 1\n", "lora.rnak=3", "unknown key 'lora.rnak' on the command line", "did you mean 'lora.rank'?"},
         {"seed: 1\n", "lroa.rank=3", "unknown key 'lroa.rank'", "did you mean 'lora.rank'?"},
         {"seed: 1\n", "lora.rank=x", "wrong value 'x' for 'lora.rank' on the command line", ""},

@@ -145,7 +145,7 @@ TEST(longer_runs_are_those_that_had_been_so_long) {
         check_ok(longer_run(cases[i].kind, name, cases[i].settings, cases[i].then, true));
         check_ok(longer_run(cases[i].kind, reference, cases[i].settings, cases[i].then, false));
         check_same(name, reference, cases[i].result);
-        check_said(name, true, "to the same bytes");
+        check_said(name, true, "has the same bytes as");
     }
     json_t *json;
     assert_int_equal(json_integer_value(said("longer-4", "from", &json)), 3); /* that of step 5 is in the decay */

@@ -340,7 +340,7 @@ TEST(defaults_are_part_of_what_is_saved) {
         check_rendered(k ? saved : chat, "{}", "\na 2.0q\"\n{% \xC3\xA9None");
         check_rendered(k ? saved : chat, "{\"x\": false, \"w\": 3}", "\n 2.03None");
     }
-    static const char *const wrong[][2] = {{"{\"z\": 1}", "'z' does nothing"},
+    static const char *const wrong[][2] = {{"{\"z\": 1}", "'z' has no effect"},
                                            {"{\"messages\": []}", "each row gives 'messages' to the chat template"},
                                            {"{\"eos_token\": \"a\"}", "the tokenizer gives 'eos_token' to the chat template"}};
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {

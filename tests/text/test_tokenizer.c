@@ -458,7 +458,7 @@ TEST(decoders) {
     check_decode(MODEL(""), "hello a b", 23, 1, 2);
     check_decode(MODEL("") DECODER("{\"type\":\"Sequence\",\"decoders\":[]}"), "helloab", 23, 1, 2);
     check_refused("{" MODEL("") DECODER("{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"ByteLevel\"}]}") "}",
-                  "behind one that joins");
+                  "follows one that joins");
     check_decode(BYTE_MODEL LLAMA_DECODER, "ab ab\xC3\xA9", 7, 7, 5, 6);
     check_decode(BYTE_MODEL LLAMA_DECODER,
                  "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"

@@ -284,7 +284,7 @@ static void check_controls(const char *format, const char *row_text, bool questi
     for (size_t i = 0; i < encoding.ids.n; i++) n += encoding.ids.data[i] == tokenizer_eos(tokenizer);
     if (n != expected) fail_msg("%s: %d control tokens, expected %d", row_text, n, expected);
     assert_int_equal(notes.n, noted);
-    if (noted) assert_non_null(strstr(notes.items[0].text, "with '<eos>' in its words"));
+    if (noted) assert_non_null(strstr(notes.items[0].text, "with '<eos>' in its text"));
     row_notes_release(&notes);
     ids_release(&encoding.ids);
     ids_release(&encoding.labels);

@@ -318,7 +318,7 @@ TEST(too_many_crashes_are_an_error) {
         for (warnings = 0; status == ST_OK && steps < 100; steps++) status = env_step(env, still, true);
         double paused = 0.1 + 0.2 + 0.4 + 0.8 + 1.6, seconds = clock_seconds() - before;
         if (seconds < paused) fail_msg("five restarts took %g s, expected pauses of %g s", seconds, paused);
-        check_contains(last_warning, "again in 1.6 s (5 of 5)");
+        check_contains(last_warning, "restarting it in 1.6 s (5 of 5)");
         check_status(status, ST_RESOURCE);
         check_text("failed 6 times in a row");
         check_text(cases[c].text);
@@ -470,7 +470,7 @@ TEST(recipes_mistakes_are_named) {
         {"{command: []}", "not a list of words", ""},
         {"{command: [x], timeout: soon}", "not a number of seconds", ""},
         {"{command: [x], timout: 3}", "unknown key 'timout'", "'timeout'"},
-        {"{command: [x], max_episode_steps: -1}", "no whole number", ""},
+        {"{command: [x], max_episode_steps: -1}", "not a whole number", ""},
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         Env *env;

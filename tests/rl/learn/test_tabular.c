@@ -726,7 +726,7 @@ TEST(what_does_not_go_together_is_named) {
         {"sarsa rl.tilings=8 rl.tiles=[1000000] rl.env=MountainCar-v0", NULL, ST_CONFIG, "weights, more than"},
         {"sarsa rl.tilings=8 rl.alpha_schedule=visits rl.env=MountainCar-v0", NULL, ST_CONFIG,
          "'rl.alpha_schedule' counts visits of numbered states"},
-        {"dyna_q rl.tilings=8 rl.env=MountainCar-v0", NULL, ST_CONFIG, "'dyna_q' goes by the number of a state"},
+        {"dyna_q rl.tilings=8 rl.env=MountainCar-v0", NULL, ST_CONFIG, "'dyna_q' needs state numbers"},
         {"sarsa rl.env=MountainCar-v0", NULL, ST_CONFIG, "the observations of environment 'MountainCar-v0' are real numbers"},
         {"off_policy_mc rl.epsilon_end=0 rl.env=Taxi-v3", NULL, ST_CONFIG, "must be above 0"},
         {"q_learning rl.epsilon_schedule=exponential rl.epsilon_end=0 rl.env=Taxi-v3", NULL, ST_CONFIG, "never reaches 0"},

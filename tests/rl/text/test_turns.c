@@ -257,7 +257,7 @@ TEST(limits_truncate) {
     }
     stand_up(&table);
     check_status(sit_down(&table, "endless", "data.max_length=12", NULL), ST_INPUT);
-    check_text("begins with");
+    check_text("starts with");
     check_text("more than data.max_length 12");
     stand_up(&table);
 }
