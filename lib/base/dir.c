@@ -291,7 +291,7 @@ static Status lock_building(const char *dir, const Building *b, int *lock) {
 
 static void unlock_building(const Building *b, int lock) {
     if (lock < 0) return;
-    unlink(str_text(&b->lock));
+    (void)UNTIL_DONE(unlink(str_text(&b->lock)));
     close(lock);
 }
 
