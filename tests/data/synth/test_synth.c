@@ -841,7 +841,7 @@ TEST(other_seeds_make_another_run) {
     str_printf(&text, "%s{\"instruction\": \"One more.\", \"output\": \"x\"}\n", seeds_text);
     temp_text(dir, "seeds.jsonl", text.data);
     check_status(run(&o, true, &result), ST_CONFIG);
-    check_text("what 'synth.seeds', or a file that it names, has changed");
+    check_text("'synth.seeds', or a file that it names, has changed");
     temp_text(dir, "seeds.jsonl", seeds_text);
     str_release(&text);
 }

@@ -331,7 +331,7 @@ TEST(wrong_rows) {
     refuses("{\"prompt_ids\": [9], \"chosen_ids\": [10]}", dpo, ST_INPUT, "lacks 'rejected_ids'");
     refuses("{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [64]}", dpo, ST_INPUT, "outside of the model's vocabulary");
     refuses("{\"prompt_ids\": [9], \"chosen_ids\": 4, \"rejected_ids\": [6]}", dpo, ST_INPUT, "no list of token ids");
-    refuses("{\"prompt\": \"a question\"}", dpo, ST_INPUT, "no chosen and rejected answer, which algorithm 'dpo' learns from");
+    refuses("{\"prompt\": \"a question\"}", dpo, ST_INPUT, "no chosen and rejected answer, which algorithm 'dpo' needs");
     refuses("{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}", dpo, ST_INPUT, "no tokenizer");
     refuses("{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [12], \"margin\": \"wide\"}", dpo, ST_INPUT, "'margin' is not a number");
     const char *good = "{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [12]}";

@@ -413,7 +413,7 @@ TEST(rows_that_are_wrong) {
         {"{\"prompt_ids\": [9], \"completions_ids\": [[64]], \"labels\": [true]}", "token id 64"},
         {"{\"prompt_ids\": [9], \"completions_ids\": [], \"labels\": []}", "'completions_ids' is empty"},
         {"{\"prompt\": \"a\", \"completions\": [\"b\"], \"labels\": [true]}", "the model directory has no tokenizer"},
-        {"{\"text\": \"a\"}", "no chosen and rejected answer, which a reward model learns from"},
+        {"{\"text\": \"a\"}", "no chosen and rejected answer, which a reward model needs"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         TrainResult result;

@@ -458,7 +458,7 @@ TEST(wrong_recipes) {
         {"rl.env={command: [cat], text: true, max_turn: 3}", "unknown key 'max_turn'"},
         {"rl.env={command: [cat], text: true, max_turns: 0}", "'max_turns' that is not a whole number of at least 1"},
         {"rl.env={command: [cat], text: true, timeout: soon}", "'timeout' that is not a number of seconds"},
-        {"data.train=rows.jsonl", "both say what is asked"},
+        {"data.train=rows.jsonl", "both give prompts"},
         {"train.max_steps=null", "'train.max_steps' is missing"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
