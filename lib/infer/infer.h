@@ -40,25 +40,30 @@ int32_t sample_pick(const double *probabilities, int64_t vocab, double u);
 
 /* ---- generation ---- */
 
-typedef enum FinishReason { FINISH_STOP, FINISH_LENGTH } FinishReason;
+typedef enum FinishReason { FINISH_STOP, FINISH_LENGTH, FINISH_FAILED } FinishReason;
 /* number: its row, which keys the random numbers: (seed, number, sample, position) */
 typedef struct Prompt {
     const int32_t *ids;
     size_t n;
     uint64_t number;
 } Prompt;
+typedef uint64_t GenerateHandle; /* of a request in a Generator; never 0 */
 typedef struct Completion {
-    size_t prompt;    /* index into prompts */
-    int64_t sample;   /* 0..n-1 */
-    Ids ids;          /* EOS kept */
-    double *logprobs; /* of the chosen tokens under the plain distribution (temperature 1, no filter); ids.n entries */
-    /* Under the distribution at config.sample.temperature, before penalties and filters: what a policy gradient at that temperature calls the policy.
+    size_t prompt;         /* the request's `prompt_index`; of generate(): index into prompts */
+    GenerateHandle handle; /* of its request */
+    int64_t sample;        /* the request's first_sample and the numbers after it; of generate(): 0..n-1 */
+    Ids ids;               /* EOS kept */
+    double *logprobs;      /* of the chosen tokens under the plain distribution (temperature 1, no filter); ids.n entries */
+    /* Under the distribution at the request's temperature, before penalties and filters: what a policy gradient at that temperature calls the policy.
      * Greedy: as logprobs */
     double *tempered;
     double *filtered; /* under the distribution that they were drawn from, after all of these; 0 when greedy */
     Str text;         /* decoded, cut before a stop text; empty without a tokenizer */
     FinishReason finish;
+    Status status; /* of FINISH_FAILED: why no token follows; its text and hint are the last ones recorded. generate() hands out no such completion */
 } Completion;
+void completion_release(Completion *completion); /* what it owns; it is empty then */
+
 /* What a conversation keeps from call to call: keys and values of all that was said, so that only what is new is computed. */
 typedef struct Session Session;
 Status session_new(const Model *model, int64_t max_tokens, Session **session); /* ST_RESOURCE; max_tokens: prompt and answer at most */
@@ -74,29 +79,93 @@ void generate_memory_free(GenerateMemory *memory);       /* NULL is fine */
  * the tape. Log-probabilities that are recorded stay the model's own. */
 typedef Tensor *LogitBias(void *context, Tape *tape, Tensor *hidden, const Tensor *rows);
 
-typedef struct GenerateConfig {
+/* Sees each token as it comes, with the text that became printable. */
+typedef Status OnToken(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text);
+
+/* ---- a generator: requests come and go while it runs ----
+ *
+ *     TRY(generator_open(model, tokenizer, &(GeneratorConfig){.max_sequences = 32, .max_pages = 1024}, &generator));
+ *     for (;;) {
+ *         while (request = next()) {                                // none: nothing to add
+ *             TRY(generator_add(generator, request, &handle));
+ *             if (!handle) break;                                   // not now: after a step
+ *         }
+ *         if (!generator_busy(generator)) break;
+ *         TRY(generator_step(generator));                           // calls on_token and on_done
+ *     }
+ *     generator_close(generator);
+ *
+ * One thread uses a generator at a time. */
+typedef struct Generator Generator;
+typedef struct GeneratorConfig {
+    int64_t max_sequences; /* that run at a time */
+    int64_t max_pages;     /* of keys and values, each of KV_PAGE_SIZE tokens (kv_cache.h); prompts and answers of all that run */
+    LogitBias *logit_bias; /* NULL: nothing */
+    void *logit_bias_context;
+    GenerateMemory *memory; /* of this model, for one generator at a time; NULL: the generator has its own */
+    /* NULL, or where keys and values are: max_pages is not read then, and there is one request of one sample at a time */
+    Session *session;
+} GeneratorConfig;
+/* The callbacks may add requests and cancel them. A status other than ST_OK cancels their own request, and generator_step returns it. */
+typedef Status OnCompletion(void *context, Completion *completion); /* may take the completion: it copies the struct and leaves an empty one */
+/* A prompt, computed once, and the samples that follow it. What it points to is the caller's, and stays until its last completion was handed out, or
+ * it was cancelled. */
+typedef struct GenerateRequest {
+    Prompt prompt;
+    size_t prompt_index; /* for callbacks; messages count from 1 */
+    int64_t first_sample, n_samples;
+    uint64_t seed;
     SampleConfig sample;
     int64_t max_new_tokens;
-    int64_t n; /* completions per prompt */
-    uint64_t seed;
     size_t n_stop;
     const char *const *stop; /* texts; need a tokenizer */
     size_t n_stop_ids;
     const int32_t *stop_ids; /* tokens that end a completion beside the model's EOS, such as the chat template's end of turn */
     bool ignore_eos;         /* neither of them ends it */
-    int64_t max_batch;       /* sequences at a time; 0 = as many as memory reasonably allows */
-    LogitBias *logit_bias;   /* NULL: nothing */
-    void *logit_bias_context;
-    GenerateMemory *memory; /* of this model, for one call at a time; NULL: the call has its own */
-    Session *session;       /* of the one prompt with its one completion, or NULL; it keeps both, also when the call is interrupted */
-} GenerateConfig;
+    const Model *adapter;    /* shares the weights of the generator's model (model_share_weights) and has an adapter; NULL: the model itself */
+    OnToken *on_token;       /* may be NULL */
+    OnCompletion *on_done;
+    void *context; /* of both */
+} GenerateRequest;
 /* An id of the model that the tokenizer does not have is never chosen, as if its logit were -infinity before all filters; `logprobs` and `tempered`
- * are those of the whole vocabulary, as training has them.
- * Runs all prompts; a prompt is prefilled once for its n completions, whose cache pages are shared and copied on write. Results do not depend on what
- * else is in the batch. on_token (may be NULL) sees each token as it comes, with the text that became printable; on_done gets each completion in
- * order of prompts and samples; it may keep nothing of it. Either can end it by returning a status. ST_INPUT: empty prompt, unknown id, longer than
- * the model's positions; ST_RESOURCE; ST_INTERRUPTED. */
-typedef Status OnToken(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text);
+ * are those of the whole vocabulary, as training has them. tokenizer: NULL = no texts. ST_RESOURCE: keys and values take more than half of the memory
+ * that is left. */
+Status generator_open(const Model *model, const Tokenizer *tokenizer, const GeneratorConfig *config, Generator **generator);
+/* *handle 0 and ST_OK: not now, there is no room for it before some of what runs is done. What was admitted always has room until its end.
+ * A result is a function of the request alone, of its prompt, seed, number and sample, and not of what else runs. ST_INPUT: empty prompt, unknown id,
+ * longer than the model's positions or the session, stop texts without a tokenizer; ST_RESOURCE: there would be no room for it alone. */
+Status generator_add(Generator *generator, const GenerateRequest *request, GenerateHandle *handle);
+/* Computes the next token of all that runs, and parts of prompts; hands out what is done, in any order. Requests with the same adapter are computed
+ * together. Nothing to do is fine. After a failure that is not of a callback it can only be closed. ST_RESOURCE. */
+Status generator_step(Generator *generator);
+bool generator_busy(const Generator *generator); /* there is something to do */
+/* Its samples that are not done are dropped, without a completion. False: there is no such request, or it was done. */
+bool generator_cancel(Generator *generator, GenerateHandle handle);
+Status generator_drain(Generator *generator);             /* steps until all is done; ST_INTERRUPTED */
+void generator_close(Generator *generator);               /* drops what is not done; NULL is fine */
+int64_t generator_free_pages(const Generator *generator); /* of keys and values, that nothing is promised */
+
+/* ---- all completions of some prompts, in their order ---- */
+
+typedef struct GenerateConfig {
+    SampleConfig sample;
+    int64_t max_new_tokens;
+    int64_t n; /* completions per prompt */
+    uint64_t seed;
+    size_t n_stop; /* these as in GenerateRequest */
+    const char *const *stop;
+    size_t n_stop_ids;
+    const int32_t *stop_ids;
+    bool ignore_eos;
+    int64_t max_batch;     /* sequences at a time; 0 = as many as memory reasonably allows */
+    LogitBias *logit_bias; /* these as in GeneratorConfig */
+    void *logit_bias_context;
+    GenerateMemory *memory;
+    Session *session; /* of the one prompt with its one completion, or NULL; it keeps both, also when the call is interrupted */
+} GenerateConfig;
+/* Runs all prompts through a generator of its own. on_token may be NULL; on_done gets each completion in order of prompts and samples; it may keep
+ * nothing of it. Either can end it by returning a status. ST_INPUT: as generator_add, of any of the prompts before the first one runs; ST_RESOURCE;
+ * ST_NUMERIC: a logit that is not finite, or no token is left; ST_INTERRUPTED. */
 typedef Status OnDone(void *context, const Completion *completion);
 Status generate(const Model *model, const Tokenizer *tokenizer, const Prompt *prompts, size_t n_prompts, const GenerateConfig *config,
                 OnToken *on_token, OnDone *on_done, void *context);
