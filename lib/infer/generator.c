@@ -15,7 +15,8 @@ bool is_long(const Model *model, int64_t n) {
     return rope->type == ROPE_LONGROPE && n > rope->original_max_position_embeddings;
 }
 
-int64_t usable(const Model *model, int64_t whole, int64_t cached) { return is_long(model, whole) == is_long(model, cached) ? cached : 0; }
+/* Of so many tokens in the cache, of a sequence of `whole`, those that are what they would be in a sequence that ends there. */
+static int64_t usable(const Model *model, int64_t whole, int64_t cached) { return is_long(model, whole) == is_long(model, cached) ? cached : 0; }
 
 int64_t shared_pages(const Model *model, int64_t n, int64_t longest) { return is_long(model, n) == is_long(model, longest) ? n / KV_PAGE_SIZE : 0; }
 
@@ -134,6 +135,7 @@ void generator_close(Generator *g) {
     if (!g) return;
     for (int64_t i = 0; g->groups && i < g->n_groups; i++)
         if (g->groups[i].handle) drop_group(g, &g->groups[i]);
+    for (int i = 0; g->choosers && i < g->n_threads; i++) ids_release(&g->choosers[i].history);
     if (!g->config.memory) generate_memory_free(g->memory);
     free(g);
 }
@@ -217,6 +219,9 @@ Status generator_add(Generator *g, const GenerateRequest *request, GenerateHandl
                request->max_new_tokens > 0,
            "%lld samples of %lld tokens", (long long)request->n_samples, (long long)request->max_new_tokens);
     ASSERT(!g->config.session || request->n_samples == 1, "%lld samples of a session", (long long)request->n_samples);
+    const Model *adapter = request->adapter;
+    ASSERT(!adapter || (adapter->compute == g->model->compute && adapter->config.num_hidden_layers == g->model->config.num_hidden_layers),
+           "an adapter of another model, of %lld layers", (long long)adapter->config.num_hidden_layers);
     *handle = 0;
     TRY(request_check(g->model, g->tokenizer, g->config.session, request));
     return generator_admit(g, request, handle);
@@ -242,13 +247,16 @@ void sequence_release(Generator *g, Sequence *s, int64_t cached) {
     g->n_active--;
 }
 
+/* Tokens of the cache that a session may go on from, of a sequence of `whole`: none where a step did not get to its end. */
+static int64_t computed(const Generator *g, int64_t whole, int64_t cached) { return g->broken ? 0 : usable(g->model, whole, cached); }
+
 /* A prompt that waits leaves the queue; its samples that have not begun never do. */
 static void leave_queue(Generator *g, Group *group) {
     for (int64_t i = 0; i < g->n_queue; i++) {
         if (g->queue[i] != group) continue;
         const Prompt *prompt = &group->request.prompt;
         if (g->config.session && group->begun == 0)
-            session_keep(g->config.session, prompt, &(Ids){0}, usable(g->model, (int64_t)prompt->n, group->done), &group->pages);
+            session_keep(g->config.session, prompt, &(Ids){0}, computed(g, (int64_t)prompt->n, group->done), &group->pages);
         kv_pages_release(g->cache, &group->pages);
         memmove(g->queue + i, g->queue + i + 1, (size_t)(--g->n_queue - i) * sizeof(Group *));
         g->promised_pages -= group->prompt_pages - group->shared_pages;
@@ -266,7 +274,7 @@ static void drop_group(Generator *g, Group *group) {
     for (int64_t i = 0; group->handle && i < g->n_slots; i++) {
         Sequence *s = &g->slots[i];
         int64_t whole = (int64_t)(group->request.prompt.n + s->completion.ids.n);
-        if (s->group == group) sequence_release(g, s, usable(g->model, whole, s->cached));
+        if (s->group == group) sequence_release(g, s, computed(g, whole, s->cached));
     }
 }
 
@@ -320,7 +328,9 @@ static Status run_step(Generator *g) {
     TRY(extend_chosen(g)); /* where a callback ended the last step */
     drop_cancelled(g);
     if (can_begin(g)) TRY(use_logits(g));
+    g->broken = true;
     TRY(step_compute(g));
+    g->broken = false;
     return g->n_passes ? use_logits(g) : ST_OK;
 }
 

@@ -96,18 +96,18 @@ static void choose_filtered(const Generator *g, const Source *from, double u, Ch
     const Completion *c = &s->completion;
     const Prompt *prompt = &request->prompt;
     int64_t vocab = g->model->config.vocab_size;
-    Ids history = {0};
-    ids_append(&history, prompt->ids, prompt->n);
-    ids_append(&history, c->ids.data, c->ids.n);
+    Ids *history = &chooser->history;
+    ids_clear(history);
+    ids_append(history, prompt->ids, prompt->n);
+    ids_append(history, c->ids.data, c->ids.n);
     row_read(g, request, from, chooser->logits);
     if (sample_is_greedy(sample)) {
-        s->next = sample_greedy(sample, chooser->logits, vocab, history.data, history.n, prompt->n, &chooser->scratch);
+        s->next = sample_greedy(sample, chooser->logits, vocab, history->data, history->n, prompt->n, &chooser->scratch);
     } else {
-        bool any = sample_distribution(sample, chooser->logits, vocab, history.data, history.n, prompt->n, &chooser->scratch);
+        bool any = sample_distribution(sample, chooser->logits, vocab, history->data, history->n, prompt->n, &chooser->scratch);
         s->next = any ? sample_pick(chooser->logits, vocab, u) : -1;
         s->next_filtered = any ? log(chooser->logits[s->next]) : 0;
     }
-    ids_release(&history);
 }
 
 /* Rows are drawn from as they are, which is fast; where that

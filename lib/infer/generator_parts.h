@@ -49,10 +49,11 @@ typedef struct Sequence {
     double next_logprob, next_tempered, next_filtered;
 } Sequence;
 
-/* What a thread needs to choose a token: V values each. */
+/* What a thread needs to choose a token: V values each, and prompt and answer so far for penalties and filters. */
 typedef struct Chooser {
     double *logits;
     SampleScratch scratch;
+    Ids history;
 } Chooser;
 
 /* A step is one pass for each model (base and adapters) that it computes with. */
@@ -80,7 +81,7 @@ struct Generator {
     Group *groups;
     int64_t n_groups; /* places */
     GenerateHandle last_handle;
-    bool in_step;
+    bool in_step, broken; /* broken: what the cache holds of the step in work is not known */
     Sequence *slots;
     int64_t n_slots, n_active;
     Group **queue; /* in order; all but the last have slots for all of their samples */
@@ -104,8 +105,6 @@ Status request_check(const Model *model, const Tokenizer *tokenizer, const Sessi
 /* generator_add of a request that was checked. */
 Status generator_admit(Generator *g, const GenerateRequest *request, GenerateHandle *handle);
 size_t cache_budget(const GenerateMemory *memory); /* bytes that keys and values may take */
-/* Of so many tokens in the cache, of a sequence of `whole`, those that are what they would be in a sequence that ends there. */
-int64_t usable(const Model *model, int64_t whole, int64_t cached);
 /* Sequences longer than the original context of a longrope have other angles, all of their tokens. */
 bool is_long(const Model *model, int64_t n);
 /* Pages of a prompt of n tokens that stay the same while its samples grow to `longest` tokens. */
