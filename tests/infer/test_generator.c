@@ -192,6 +192,28 @@ TEST(a_request_depends_on_itself_alone) {
         for (int way = 0; way < N_WAYS; way++) check_company(models[m], way);
 }
 
+/* Prompts and answers of a page each, four samples of each prompt, four pages: three prompts wait together, of which the first begins two samples. */
+TEST(prompts_wait_for_pages) {
+    Kept kept = {0}, alone = {0};
+    Generator *g = open_generator(models[0], 16, 4), *roomy = open_generator(models[0], 8, 40);
+    for (size_t p = 0; p < 4; p++) {
+        GenerateRequest request = ask(p, PLAIN, MOST_SAMPLES, &kept);
+        request.prompt.n = p + 1 < lengths[p] ? p + 1 : lengths[p];
+        assert_true((add(g, request) != 0) == (p < 3));
+        request.context = &alone;
+        if (p < 3) assert_true(add(roomy, request) != 0);
+        check_ok(generator_drain(roomy));
+    }
+    assert_int_equal(generator_free_pages(g), 1);
+    for (int step = 0; step < 400 && generator_busy(g); step++) check_ok(generator_step(g));
+    assert_true(!generator_busy(g) && kept.n == 3 * MOST_SAMPLES && generator_free_pages(g) == 4);
+    for (size_t p = 0; p < 3; p++) check_prompt("after others with few pages", models[0], &kept, &alone, p, MOST_SAMPLES);
+    generator_close(g);
+    generator_close(roomy);
+    kept_release(&kept);
+    kept_release(&alone);
+}
+
 /* What generate() gives, sample by sample, whether they are asked for together or by number. */
 static Status copy(void *context, const Completion *c) {
     Kept *kept = context;
@@ -351,9 +373,13 @@ TEST(what_does_not_fit_is_told) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_request_depends_on_itself_alone), cmocka_unit_test(samples_have_their_numbers),
-        cmocka_unit_test(each_request_has_its_adapter),      cmocka_unit_test(completions_come_when_they_are_done),
-        cmocka_unit_test(a_callback_cancels_and_fails),      cmocka_unit_test(a_request_fails_alone),
+        cmocka_unit_test(a_request_depends_on_itself_alone),
+        cmocka_unit_test(prompts_wait_for_pages),
+        cmocka_unit_test(samples_have_their_numbers),
+        cmocka_unit_test(each_request_has_its_adapter),
+        cmocka_unit_test(completions_come_when_they_are_done),
+        cmocka_unit_test(a_callback_cancels_and_fails),
+        cmocka_unit_test(a_request_fails_alone),
         cmocka_unit_test(what_does_not_fit_is_told),
     };
     return cmocka_run_group_tests(tests, set_up, clean_up);
