@@ -320,6 +320,7 @@ static Status use_logits(Generator *g) {
         TRY(begin_samples(g));
         TRY(choose_tokens(g));
     } while (can_begin(g));
+    keep_row(g);
     profile_lap("sampling");
     return ST_OK;
 }

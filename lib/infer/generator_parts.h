@@ -117,6 +117,8 @@ bool prompt_done(const Group *group);
 Status step_compute(Generator *g);  /* one forward pass for each model; leaves rows to sequences and groups */
 bool can_begin(const Generator *g); /* a sample of the first of the queue */
 Status begin_samples(Generator *g);
+/* Of the first of the queue, if its prompt is done: the step's memory goes with the step. No sequence may still need the row that was kept before. */
+void keep_row(Generator *g);
 void forget_rows(Generator *g); /* of prompts that still wait: their last token is computed again */
 
 /* ---- generator_choose.c ---- */

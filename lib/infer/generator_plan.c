@@ -44,26 +44,23 @@ static Status begin_sample(Generator *g, Group *group) {
     return kv_pages_share(g->cache, &group->pages, n, &s->pages);
 }
 
-/* The step's memory goes with the step. */
-static void keep_logits(Generator *g, Group *group) {
-    if (group->at.row == KEPT_ROW) return;
-    row_keep(&g->passes[group->at.pass], group->at.row, &g->kept);
-    group->at.row = KEPT_ROW;
-}
-
 /* Samples of computed prompts begin while there is room. A prompt whose samples have all begun leaves the queue. */
 Status begin_samples(Generator *g) {
     while (g->n_queue > 0 && prompt_done(g->queue[0])) {
         Group *group = g->queue[0];
         while (group->begun < group->request.n_samples && fits(g, group)) TRY(begin_sample(g, group));
-        if (group->begun < group->request.n_samples) {
-            keep_logits(g, group);
-            return ST_OK;
-        }
+        if (group->begun < group->request.n_samples) return ST_OK;
         kv_pages_release(g->cache, &group->pages);
         memmove(g->queue, g->queue + 1, (size_t)--g->n_queue * sizeof(Group *));
     }
     return ST_OK;
+}
+
+void keep_row(Generator *g) {
+    Group *group = g->n_queue > 0 ? g->queue[0] : NULL;
+    if (!group || !prompt_done(group) || group->at.row == KEPT_ROW) return;
+    row_keep(&g->passes[group->at.pass], group->at.row, &g->kept);
+    group->at.row = KEPT_ROW;
 }
 
 void forget_rows(Generator *g) {

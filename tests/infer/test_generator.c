@@ -193,11 +193,12 @@ TEST(a_request_depends_on_itself_alone) {
 }
 
 /* Prompts and answers of a page each, four samples of each prompt, four pages: three prompts wait together, of which the first begins two samples. */
-TEST(prompts_wait_for_pages) {
+static void check_waiting(int64_t max_new_tokens) {
     Kept kept = {0}, alone = {0};
     Generator *g = open_generator(models[0], 16, 4), *roomy = open_generator(models[0], 8, 40);
     for (size_t p = 0; p < 4; p++) {
         GenerateRequest request = ask(p, PLAIN, MOST_SAMPLES, &kept);
+        request.max_new_tokens = max_new_tokens;
         request.prompt.n = p + 1 < lengths[p] ? p + 1 : lengths[p];
         assert_true((add(g, request) != 0) == (p < 3));
         request.context = &alone;
@@ -212,6 +213,11 @@ TEST(prompts_wait_for_pages) {
     generator_close(roomy);
     kept_release(&kept);
     kept_release(&alone);
+}
+
+TEST(prompts_wait_for_pages) {
+    check_waiting(NEW);
+    check_waiting(1); /* the first samples make room for others in the step that computed all three prompts */
 }
 
 /* What generate() gives, sample by sample, whether they are asked for together or by number. */
