@@ -2,14 +2,14 @@
 # tune. `make help` lists the targets; CC=clang, FLAVOUR=debug|san|tsan, ONEDNN=0, GLPK=0 and DEV=1 (warnings are errors) change the build; TILES=emulated runs AMX's code on AVX512_BF16; SETS=runnable builds what this processor runs.
 FLAVOUR ?= release
 PREFIX ?= /usr/local
-# VERSION: the version, and the date that the manual page carries: a build today or tomorrow prints the same.
+# VERSION: the version and its date. The manual page shows that date, so it does not depend on the day of the build.
 VERSION := $(shell sed -n 1p VERSION)$(shell git describe --always --dirty --exclude '*' 2>/dev/null | sed 's/^/-g/')
 RELEASED := $(shell sed -n 2p VERSION)
 SYSTEM := $(shell uname -s)
 MACHINE := $(shell uname -m)
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
 PARALLEL = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(PROCESSORS))
-# Variables that call programs are expanded once (:=): what is asked for each of 600 objects is asked 600 times.
+# Variables that call programs are expanded once (:=), since a recursive variable would call the program for each of 600 objects.
 compiles = $(shell printf '\043include <$(1)>' | $(CC) $(2) -x c -fsyntax-only - 2>/dev/null && echo 1 || echo 0)
 ifndef ONEDNN
 ONEDNN := $(call compiles,oneapi/dnnl/dnnl.h)
@@ -18,7 +18,7 @@ ifndef GLPK
 GLPK := $(call compiles,glpk.h)
 endif
 ISA_avx512 := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
-# Loops of products a quarter of a line out of place run 5 % slower
+# Loops of matrix products run 5 % slower if they are misaligned by a quarter of a cache line.
 ISA_avx512_bf16 := $(ISA_avx512) -mavx512bf16 -mprfchw -falign-loops=64
 ISA_amx := $(ISA_avx512_bf16) -mamx-tile -mamx-bf16
 ifdef TILES
@@ -27,7 +27,7 @@ HAVE_TILES := $(if $(filter 0,$(TILES)),0,1)
 else
 HAVE_TILES := $(if $(filter x86_64 amd64,$(MACHINE)),$(call compiles,immintrin.h,$(ISA_amx)),0)
 endif
-# SETS=runnable leaves out the instruction sets that this processor does not run: a sanitizer says nothing of code that is not run.
+# SETS=runnable leaves out the instruction sets that this processor does not support, since a sanitizer checks only code that runs.
 HAVE_AVX512 := 1
 ifeq ($(SETS),runnable)
 FEATURES := $(shell grep -m1 ^flags /proc/cpuinfo)
@@ -36,7 +36,7 @@ HAVE_TILES := $(if $(filter avx512_bf16,$(FEATURES)),$(HAVE_TILES),0)
 endif
 BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(SETS),-$(SETS))$(if $(filter 0,$(ONEDNN)),-no-onednn)$(if $(filter 0,$(GLPK)),-no-glpk)$(TILES_KIND)
 
-# Packages: needed, then wanted when the system has them. All systems' names stand side by side.
+# Packages: the required ones, then the optional ones, with the names of all systems.
 PKGS := libedit yaml-0.1 jansson libpcre2-8 libutf8proc zlib libzstd libxxhash libcurl
 APT  := build-essential pkg-config libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libsnappy-dev libxxhash-dev libcurl4-openssl-dev libcmocka-dev libedit-dev libopenblas0-openmp
 DNF  := gcc make pkgconf-pkg-config libyaml-devel jansson-devel pcre2-devel utf8proc-devel zlib-devel libzstd-devel snappy-devel xxhash-devel libcurl-devel libcmocka-devel libedit-devel openblas-openmp
@@ -54,34 +54,34 @@ SYSTEM_FLAGS := -I$(BREWED)/opt/libomp/include -I$(BREWED)/include
 SYSTEM_LIBS := -L$(BREWED)/opt/libomp/lib -lomp -L$(BREWED)/lib
 endif
 
-# A loop marked `omp simd` that clang leaves as it is on some processor is no fault of ours.
+# clang does not vectorize every loop marked `omp simd` on every processor; this is not an error.
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef -Wdouble-promotion $(if $(findstring clang,$(CC)),-Wno-pass-failed) $(if $(DEV),-Werror)
 TUNE_CPPFLAGS := -I. -D_GNU_SOURCE -DHAVE_ONEDNN=$(ONEDNN) -DHAVE_GLPK=$(GLPK) -DHAVE_TILES=$(HAVE_TILES) $(if $(filter -emulated,$(TILES_KIND)),-DTILES_EMULATED) $(SYSTEM_FLAGS) $(shell pkg-config --cflags $(PKGS) 2>/dev/null) $(CPPFLAGS)
-# What the compiler and the linker can stop at run time: writes past the end of an object, a stack that is overwritten or jumps over its guard page, returns
-# and jumps to a place that is no target, a table of functions that is written to. What they cost is in docs/lab/performance.md.
+# Hardening at run time: stops writes past the end of an object, overwritten stacks and stacks that skip their guard page, returns and jumps to
+# invalid targets, and writes to tables of functions. docs/lab/performance.md has its cost.
 accepts = $(shell echo | $(CC) -Werror $(1) -x c -fsyntax-only - 2>/dev/null && echo $(1))
 BRANCHES := $(if $(filter x86_64 amd64,$(MACHINE)),-fcf-protection=full,$(if $(filter aarch64 arm64,$(MACHINE)),-mbranch-protection=standard))
 STACK_CLASH := $(call accepts,-fstack-clash-protection)
 HARDENING := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -fstack-protector-strong $(STACK_CLASH) $(call accepts,$(BRANCHES))
 HARDENED := $(if $(filter Darwin,$(SYSTEM)),,-Wl,-z,relro -Wl,-z,now)
-# Lines are all that a report names; with types and variables gcc takes a quarter longer.
+# Sanitizer reports need only line numbers; with types and variables gcc takes a quarter longer.
 FLAGS_release := -O2 -g1 $(HARDENING)
 FLAGS_debug := -O0 -g -DTUNE_POISON
 FLAGS_san := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -DTUNE_POISON
 FLAGS_tsan := -O1 -g1 -fsanitize=thread
 FLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -DTUNE_POISON
-# Kernels get lengths that were checked before, and their blocks on the stack have fixed sizes: they do without checks of the stack.
+# Kernels are compiled without stack checks: their callers check all lengths, and their blocks on the stack have fixed sizes.
 KERNEL_release := -O3 -fno-stack-protector $(if $(STACK_CLASH),-fno-stack-clash-protection)
-# Tests link the library as a shared one, the programs as it is. Nobody replaces its functions, so calls within it stay direct.
+# Tests link the shared library, the programs the static one. No test replaces its functions, so calls within it stay direct.
 BASE_CFLAGS := -std=c11 $(WARNINGS) $(OPENMP) -fPIC -fno-semantic-interposition -ffile-prefix-map=$(CURDIR)=. $(FLAGS_$(FLAVOUR)) $(CFLAGS)
-# With ccache a file that was compiled before, in this checkout or in another one, is not compiled again. Without it all works the same.
+# ccache, if installed, avoids compiling a file again that was compiled before in any checkout.
 COMPILE := $(shell command -v ccache) $(CC) $(BASE_CFLAGS)
 export CCACHE_BASEDIR := $(CURDIR)
 LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(SYSTEM_LIBS) $(if $(filter 1,$(ONEDNN)),-ldnnl) $(if $(filter 1,$(GLPK)),-lglpk) -lsnappy -ldl -lm
 
-# The folder says how a file of lib/tensor/cpu is compiled: simd/ once for each instruction set, chosen at run time; tile/ for those that multiply bf16, if the compiler knows them; host/, which looks at the processor, plainly.
+# The folder of a file in lib/tensor/cpu decides how it is compiled: simd/ once for each instruction set, chosen at run time; tile/ for the sets that multiply bf16, if the compiler supports them; host/, which detects the processor, without any set.
 ISAS := base $(if $(filter x86_64 amd64,$(MACHINE)),avx2 $(if $(filter 1,$(HAVE_AVX512)),avx512)) $(if $(filter 1,$(HAVE_TILES)),avx512_bf16)
-# On x86 the plain set is for processors before 2013: it has to be right, not fast.
+# On x86 the base set is for processors before 2013: it must be correct, not fast.
 ISA_base := $(if $(and $(filter release,$(FLAVOUR)),$(filter x86_64 amd64,$(MACHINE))),-O2)
 ISA_avx2 := -mavx2 -mfma -mf16c
 HOST := $(wildcard lib/tensor/cpu/host/*.c)
@@ -91,17 +91,17 @@ SOURCES := $(wildcard lib/*/*.c lib/tensor/ref/*.c data/*.c data/*/*.c sft/*.c r
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$(isa).o)) $(if $(filter 1,$(HAVE_TILES)),$(foreach isa,avx512_bf16 amx,$(TILED:%.c=$(BUILD)/%.$(isa).o)))
 COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(filter-out cmd/bench/%,$(wildcard cmd/*/*.c)))
 BENCHES := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/bench/*.c))
-# Tests are found by name. What they share is tests/support.
+# Tests are found by name. tests/support has their common parts.
 TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*/test_*.c tests/*/*/test_*.c tests/fuzz/fuzz_*.c))
 CASES := $(wildcard tests/cli/*.case)
-# Those that run tune-bench, which is built for them only.
+# Cases that run tune-bench, which is built only for them.
 MEASURES := $(shell grep -l 'TUNE-bench' $(CASES))
 SCRIPTS := tests/cli/resume.sh tests/cli/self_test.sh tests/cli/faults.sh
 named = $(or $(strip $(filter %/$(1),$(TESTS)) $(filter tests/$(1).case,$(CASES)) $(filter tests/$(1).sh,$(SCRIPTS))),$(error no test is called $(1): they are test_NAME, fuzz_NAME and cli/NAME))
-# Every flavour has its duty in CI; `make test-all` runs everything in all of them.
-# - san: all programs, and the cases that neither train nor measure: what trains is run by the programs, and peaks of speed take minutes.
-# - tsan: the programs that start threads of other kinds, or share more than a loop's rows with them.
-# - clang without oneDNN: all is compiled; products, kernels, ops and log-probabilities are run.
+# The tests that each flavour runs in CI (its duty); `make test-all` runs all tests in all flavours.
+# - san: all test programs, and the cases that neither train nor measure: the programs cover training, and measuring peak speeds takes minutes.
+# - tsan: the programs that start threads other than OpenMP's, or share more than the rows of a loop with them.
+# - clang without oneDNN: compiles everything; runs the tests of products, kernels, ops and log-probabilities.
 TRAINS := $(shell awk -f tests/cli/trains.awk $(wildcard tests/cli/*.case))
 ALL := $(TESTS) $(CASES) $(SCRIPTS)
 THREADED := test_kernels test_ops test_matmul test_mlp test_logprobs_kernel test_generate test_data test_store test_filter test_reward_http test_reward_command test_env_command test_synth test_file test_system
@@ -123,7 +123,7 @@ all: $(BUILD)/libtune.a $(PROGRAM) ## build ./tune (what plain `make` does)
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(COMPILE) $(TUNE_CPPFLAGS) -MMD -MP -c $< -o $@
-# Written anew only when the version is another one, so that a commit compiles one file, and no object keeps an old version.
+# Rewritten only when the version changes, so that a commit recompiles one file and no object keeps an old version.
 $(BUILD)/version: always
 	@mkdir -p $(@D)
 	@echo '$(VERSION) $(RELEASED)' | cmp -s - $@ || echo '$(VERSION) $(RELEASED)' > $@
@@ -143,7 +143,7 @@ $(BUILD)/libtune.so: $(OBJECTS)
 	@echo link $@ && $(CC) $(BASE_CFLAGS) -shared $(HARDENED) $(LDFLAGS) $^ $(LIBS) -o $@
 $(BUILD)/tune: $(COMMANDS) $(BUILD)/libtune.a
 	@echo link $@ && $(CC) $(BASE_CFLAGS) $(HARDENED) $(LDFLAGS) $^ $(LIBS) -o $@
-# Both programs share what is no command: tune-bench takes from there what it calls.
+# Both programs share the files of cmd that are not commands; tune-bench links those that it calls.
 $(BUILD)/cmd/parts.a: $(filter-out $(BUILD)/cmd/app/main.o,$(COMMANDS))
 	@rm -f $@
 	@ar rcs $@ $^
@@ -151,7 +151,7 @@ $(BUILD)/tune-bench: $(BENCHES) $(BUILD)/cmd/parts.a $(BUILD)/libtune.a
 	@echo link $@ && $(CC) $(BASE_CFLAGS) $(HARDENED) $(LDFLAGS) $^ $(LIBS) -o $@
 SUPPORT := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/support/replay.c,$(wildcard tests/support/*.c)))
 link_test = @echo link $@ && $(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ -Wl,-rpath,$(abspath $(BUILD)) -lcmocka $(LIBS) -o $@
-# Loaded before a program, it lets calls fail, kills, and logs what a power cut would leave; programs of tests/cli/faults.sh.
+# A preloaded library that makes calls fail, kills the process, and logs what a power cut would leave; and the programs of tests/cli/faults.sh.
 FAULTS := $(BUILD)/fault.so $(BUILD)/fault-power $(BUILD)/fault-teacher
 $(BUILD)/fault.so: $(addprefix tests/faults/,main.c alloc.c files.c journal.c shim.h)
 	@mkdir -p $(@D)
@@ -186,10 +186,10 @@ test: ## build and run all tests, or T="test_mdp cli/mdp"; FLAVOUR=san|tsan|debu
 test-built: build
 	@sh tests/run.sh $(BUILD) $(CHOSEN)
 build: $(if $(COMPILE_ALL),$(TESTS)) $(filter $(BUILD)/%,$(CHOSEN)) $(PROGRAM) $(if $(COMPILE_ALL)$(filter $(MEASURES),$(CHOSEN)),$(BUILD)/tune-bench) $(if $(filter Linux,$(SYSTEM)),$(if $(filter release debug,$(FLAVOUR)),$(if $(filter tests/cli/faults.sh,$(CHOSEN)),$(FAULTS)))) # what the chosen tests need
-test-long: ## all tests, with all that is learned and all seeds of it (minutes more)
+test-long: ## all tests, with the long tests of learning and all their seeds (minutes more)
 	@TEST_LONG=1 TEST_SECONDS=$${TEST_SECONDS:-3600} $(MAKE) --no-print-directory test
-# gcc's OpenMP runtime is not known to the thread sanitizer, which then sees races in every loop; clang's libomp tells it by way of
-# its tool "archer", so the thread flavour is a clang build.
+# The thread sanitizer does not know gcc's OpenMP runtime and reports races in every loop. clang's libomp supports it through the tool "archer",
+# so the thread flavour is a clang build.
 test-all: ## all tests in all flavours: before a release, and after a change of kernels, threads or memory
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test FLAVOUR=san
@@ -205,18 +205,18 @@ BENCH_DATA := ../shared/data
 BENCH_ROWS := $(if $(wildcard $(BENCH_DATA)/rows/gsm8k/train.jsonl),--rows $(BENCH_DATA)/rows/gsm8k/train.jsonl --tokenizer $(BENCH_DATA)/tokenizers/smollm2-tokenizer)
 tune-bench: all $(BUILD)/tune-bench ## build ./tune-bench, which measures speed
 	@cmp -s $(BUILD)/tune-bench $@ || cp $(BUILD)/tune-bench $@
-bench: tune-bench ## training, decoding and more on SHAPES="S Q L" into bench.json; sweeps over a world of a million states; filters of 52,002 rows; what grows with rows and lengths
+bench: tune-bench ## measure training, decoding and more on SHAPES="S Q L" into bench.json; sweeps over an MDP of a million states; filters on 52,002 rows; growth with rows and lengths
 	./tune-bench $(or $(SHAPES),S Q L) --work $(or $(WORK),all) $(BENCH_ROWS) -o bench.json
 	./tune-bench mdp
 	./tune-bench filter
 	./tune-bench synth
 	./tune-bench growth
-bench-peers: tune-bench ## the same works beside PyTorch's tools of PEERS_VENV, in turn, into bench-peers.json; ONLY=REGEX chooses
+bench-peers: tune-bench ## measure the same works and PyTorch's tools of PEERS_VENV, alternating, into bench-peers.json; ONLY=REGEX selects works
 	@[ -n "$(PEERS_VENV)" ] || { echo "PEERS_VENV: the folder of a Python environment with torch, transformers, peft, trl; docs/lab/performance.md says more"; exit 1; }
 	$(PEERS_VENV)/bin/python tests/bench/bench_peers.py --tune ./tune --tune-bench ./tune-bench --peers $(or $(PEERS),../shared/peers) --only '$(ONLY)' -o bench-peers.json
 	./tune-bench --table bench-peers.json
 	$(PEERS_VENV)/bin/python tests/bench/bench_rouge.py --tune ./tune
-demo: ## fine-tune, merge and talk to a tiny model; then rewards, preferences, a reward model; under 5 minutes
+demo: ## fine-tune, merge and talk to a tiny model; then RL with rewards, preferences, a reward model; under 5 minutes
 	@$(DEPS_PRESENT) || $(MAKE) deps
 	@$(MAKE) --no-print-directory $(PARALLEL) all
 	@sh recipes/demo/demo.sh ./tune
@@ -234,19 +234,19 @@ install: all ## install below PREFIX (/usr/local): program, recipes, manual page
 	$(PROGRAM) completion zsh > $(ROOT)/$(word 2,$(COMPLETIONS))
 	$(PROGRAM) completion fish > $(ROOT)/$(word 3,$(COMPLETIONS))
 	chmod -R u=rwX,go=rX $(ROOT)/share/tune && chmod 644 $(call below_root,$(MANUAL) $(COMPLETIONS))
-uninstall: ## remove what install puts there
+uninstall: ## remove the files that install has installed
 	rm -f $(call below_root,bin/tune $(MANUAL) $(COMPLETIONS))
 	rm -rf $(ROOT)/share/tune
-check: all ## the gates and the tests of what changed since the last commit, in 60 seconds; says what it left out
+check: all ## run the gates and the tests of the files changed since the last commit, within 60 seconds; lists what it left out
 	@MAKE="$(MAKE)" sh tests/check.sh $(BUILD) $(TESTS) $(CASES)
 C_FILES = $(shell git ls-files -co --exclude-standard '*.c' '*.h')
-format: ## give all C files their form (clang-format 14)
+format: ## format all C files (clang-format 14)
 	@clang-format -i $(C_FILES)
-format-check: ## check that they have it; tables that keep a form of their own are marked with `clang-format off`
+format-check: ## check the format of all C files; tables with their own layout are marked with `clang-format off`
 	@sh tests/lint.sh format $(C_FILES)
 compile_commands.json: always ## for clangd and other tools that read C
 	@$(MAKE) --no-print-directory -Bnk all $(TESTS) 2>/dev/null | sh tests/compile_commands.sh > $@.new && mv $@.new $@
-layers: ## check that files include only their own folder or a lower one, cite only documents that are here, say their licence, and have no overlong lines
+layers: ## check that files include only their own folder or a lower one, cite only existing documents, name their licence, and have no overlong lines
 	@sh tests/lint.sh layers
 headers: ## check that each header compiles alone
 	@CC="$(CC)" sh tests/lint.sh headers $(TUNE_CPPFLAGS) -std=c11 $(WARNINGS) -Werror
@@ -254,7 +254,7 @@ quiet: $(BUILD)/libtune.a ## check that the library never prints, exits or reads
 	@sh tests/lint.sh quiet $<
 golden-update: tune-bench ## rewrite the expected output of tests/cli and show the difference
 	@sh tests/cli/run.sh --update ./tune tests/cli/*.case; git --no-pager diff --stat -p -- tests/cli
-clean: ## remove what was built
+clean: ## remove all build outputs
 	rm -rf build tune tune-bench
 help: ## this list
 	@awk -F': .*## |:## ' '/^[a-z_.-]+:.*## /{printf "make %-22s %s\n", $$1, $$2}' Makefile

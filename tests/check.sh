@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The gates, and the tests of what changed since the last commit, within 60 seconds. Lists what it left out.
+# Runs the gates and the tests of the files changed since the last commit, within 60 seconds. Lists what it left out.
 #   tests/check.sh BUILD PROGRAM CASE...       all test programs and cases, of which it chooses
-# A test is chosen when it changed itself, when it is in the folder of tests that mirrors the folder of a changed source, or when its name begins
-# like a changed source's name.
+# A test is chosen if it has changed itself, if it is in the folder of tests that mirrors the folder of a changed source, or if its name begins like
+# the name of a changed source.
 set -u
 build=$1
 shift
@@ -12,7 +12,7 @@ left() { echo $((limit - ($(date +%s) - began))); }
 failed=0 omitted=
 changed=$({ git diff --name-only HEAD && git ls-files --others --exclude-standard; } | sort -u)
 [ -n "$changed" ] || echo "nothing changed since the last commit: gates only"
-# Runs a command for as long as there is time; what did not end in time was left out.
+# Runs a command within the remaining time; a command that does not end in time counts as left out.
 try() { # NAME COMMAND...
     name=$1 seconds=$(left)
     shift
@@ -29,7 +29,7 @@ sources=$(echo "$changed" | grep '\.[ch]$' | while read -r file; do [ -f "$file"
 make layers
 make quiet
 ! echo "$sources" | grep -q '\.h$' || make headers
-# Tests that changed, then tests of the folder that changed, then the cases of a changed command.
+# Order: changed tests, tests of changed folders, cases of changed commands.
 chosen=$(printf '%s\n' "$@" | awk -v changed="$changed" -v build="$build/" '
     BEGIN { n = split(changed, files, "\n")
             for (i = 1; i <= n; i++) {
@@ -45,7 +45,7 @@ chosen=$(printf '%s\n' "$@" | awk -v changed="$changed" -v build="$build/" '
       else if (place in near) print 3, $0
       else for (word in command) if (source ~ /\.case$/ && index(name, word) == 1) { print 4, $0; break } }' | sort -k1,1n -s | cut -d' ' -f2-)
 for item in $chosen; do
-    case $item in # a program is built first, and so is the one that measures for a case that runs it
+    case $item in # builds a test program first, or tune-bench for a case that runs it
     "$build"/*) make "$item" || continue ;;
     *) ! grep -q 'TUNE-bench' "$item" || make "$build/tune-bench" || continue ;;
     esac

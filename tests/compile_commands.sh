@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# compile_commands.json of the commands that `make -n` prints.
+# Makes compile_commands.json from the commands that `make -n` prints.
 #   make -Bn all | tests/compile_commands.sh > compile_commands.json
 set -u
 awk -v folder="$PWD" '

@@ -1,14 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Rules of the house that a machine can check. Says each offence and fails when there is one.
+# Checks the project's rules. Prints each violation, and fails if there is one.
 #   tests/lint.sh layers | docs [PAGE...] | headers COMPILER-FLAGS... | quiet LIBRARY | format FILE...
 set -u
 rule=$1
 shift
 tree() { find lib data sft rl cmd -name "$1" 2>/dev/null | sort; }
 
-# A folder's rank: a file includes its own folder or one of lower rank. sft and rl have the same rank, so neither sees the other. The folders of data, rl
-# and cmd have ranks of their own, in the order of their lines here: each of them includes those before it.
+# A file may include files of its own folder or of a folder of lower rank. sft and rl have the same rank, so neither may include the other. Within data,
+# rl and cmd, the folders are ranked in the order of their lines here: each may include those before it.
 check_layers() {
     tree '*.[ch]' | xargs awk '
         function folder(path, parts) { split(path, parts, "/"); return parts[1] == "lib" ? parts[2] : parts[1] }
@@ -33,10 +33,10 @@ check_layers() {
         END { exit bad }'
 }
 
-# Documents that sources speak of and that are not here on purpose: of the golden values, of parquet-format, of LLaMA-Factory; what `tune data synth` writes.
+# Documents that sources cite although they are not in the tree: of the golden values, of parquet-format, of LLaMA-Factory, and outputs of `tune data synth`.
 elsewhere='golden/README.md Encodings.md LogicalTypes.md data/README.md dataset_card.md'
 
-# A document that a source cites is in the tree.
+# Checks that each document that a source cites is in the tree.
 check_cited() {
     { tree '*.[ch]'; tree '*.def'; find tests -name '*.[ch]'; } | xargs awk -v elsewhere="$elsewhere" -v here="$(find . -name '*.md' | grep -vE '^\./(build|\.git)/' | tr '\n' ' ')" '
         BEGIN { split(elsewhere, names, " "); for (i in names) known[names[i]] = 1
@@ -103,13 +103,13 @@ check_docs() {
         END { exit bad }' $(find cmd -name '*commands.def') $(find lib -name config.def) headings=1 "$@" headings=0 "$@"
 }
 
-# Lines are read in a window: 150 bytes, as .clang-format has it, but where a text would have to be cut.
+# Lines have at most 150 bytes, as in .clang-format, unless a string would have to be split.
 check_length() {
     { tree '*.[ch]'; find tests -name '*.[ch]'; } | xargs awk 'length($0) > 150 && $0 !~ /"|\\$/ { bad = 1; print FILENAME ":" FNR ": " length($0) " bytes long: clang-format -i --lines=" FNR ":" FNR " " FILENAME }
         END { exit bad }'
 }
 
-# Each file of code says its licence where tools look for it: in the first line, or after the line that names the interpreter.
+# Each code file names its licence where tools look for it: in the first line, or after the interpreter line.
 check_licence() {
     find lib data sft rl cmd tests recipes docs .ci Makefile -type f \( -name '*.[ch]' -o -name '*.def' -o -name '*.sh' -o -name '*.py' \
         -o -name '*.awk' -o -name Makefile -o -path .ci/run \) | sort | xargs awk '
@@ -121,7 +121,7 @@ check_licence() {
         END { exit bad }'
 }
 
-# Each header compiles alone; several at a time.
+# Compiles each header alone, several at a time.
 check_headers() {
     compile="${CC:-cc} $* -DISA=base -Wno-unused-macros -fsyntax-only"
     export compile
@@ -129,7 +129,7 @@ check_headers() {
         $compile -x c -include "$1" /dev/null || { echo "$1 does not compile alone"; exit 1; }' sh
 }
 
-# The library returns a Status; it does not print, exit, read the environment or keep hidden state. assert.o ends our own mistakes.
+# The library returns a Status: it must not print, exit or read the environment. Only assert.o may end the program, on our own mistakes.
 check_quiet() {
     nm -A -u "$1" | awk '
         BEGIN { split("abort exit _exit _Exit quick_exit printf vprintf fprintf vfprintf puts putchar perror stdout stderr stdin rand srand random " \
@@ -139,7 +139,7 @@ check_quiet() {
         END { exit bad }'
 }
 
-# Other versions of clang-format cut lines in other places, so only one decides.
+# Versions of clang-format break lines differently, so only one is accepted.
 check_format() {
     case $(clang-format --version 2>/dev/null) in *'version 14.'*) ;; *) echo "format: skipped, clang-format 14 is not here"; exit 0 ;; esac
     printf '%s\n' "$@" | xargs -P "$(getconf _NPROCESSORS_ONLN)" -n 40 clang-format --dry-run --Werror 2>&1 | grep -E 'error:' | cut -d: -f1 | sort | uniq -c |
@@ -147,7 +147,7 @@ check_format() {
 }
 
 case $rule in
-layers) # all are said before it fails
+layers) # prints all violations before it fails
     check_layers
     layered=$?
     check_cited

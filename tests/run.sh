@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs test programs, command-line cases and scripts, several at a time, and adds up what they say.
+# Runs test programs, command-line cases and scripts, several at a time, and adds up their results.
 #   tests/run.sh BUILD ITEM...
 # ITEM: a program below BUILD/tests, tests/cli/NAME.case or tests/cli/NAME.sh. JOBS=n: how many at once. The output of each stays in
-# BUILD/tests/NAME.log. In the release build an item that takes more processor time than tests/budgets allows has failed.
+# BUILD/tests/NAME.log. In the release build, an item fails if it takes more processor time than tests/budgets allows.
 set -u
-name_of() { # a program's own name; cli/NAME for cases and scripts
+name_of() { # the name of a program; cli/NAME for cases and scripts
     case $1 in tests/*) echo "$1" | sed 's|^tests/||; s|\.[a-z]*$||' ;; *) basename "$1" ;; esac
 }
 
@@ -21,12 +21,12 @@ if [ "$1" = --one ]; then # one item: its output into a file, its counts and sec
     *) $limit "$item" >"$log" 2>&1 ;;
     esac
     code=$?
-    # The last line of `times`: processor time of what was run here, user and system, as 1m2.3s. The machine may be shared, so budgets are in these.
+    # The last line of `times` is the processor time of the item, user and system, as 1m2.3s. Budgets use it, since the machine may be shared.
     times >"$log.times"
     spent=$(awk 'END { for (i = 1; i <= 2; i++) { split($i, part, /[ms]/); sum += part[1] * 60 + part[2] } printf "%.1f", sum }' "$log.times")
     budget=$(awk -v name="$name" 'BEGIN { seconds = 20 } $1 == name { seconds = $2 } END { print seconds }' tests/budgets)
     case $build in */release) [ -z "${TEST_LONG:-}" ] || budget=1000000 ;; *) budget=1000000 ;; esac
-    # cmocka's totals. A program that dies, or says nothing, has failed even if all it printed before was good.
+    # Reads cmocka's totals. A program that dies or prints no totals has failed, even if all tests before passed.
     awk -v code=$code -v name="$name" -v began="$began" -v ended="$(date +%s.%N)" -v spent="$spent" -v budget="$budget" '
         /^\[  PASSED  \] [0-9]+ test/ { passed += $4; spoke = 1 }
         /^\[  FAILED  \] [0-9]+ test/ { failed += $4; spoke = 1 }
@@ -44,18 +44,18 @@ build=$1
 shift
 mkdir -p "$build/tests"
 find "$build/tests" -name '*.log.count' -exec rm -f {} +
-export TUNE="$build/tune" # what tests that run the program itself call
-# Several programs share the processor: waiting threads must not spin. Leaks are looked for, libraries without instrumentation are not judged.
+export TUNE="$build/tune" # for tests that run the program
+# Waiting threads must not spin, since several programs share the processor. Leaks are errors; libraries without instrumentation are not checked.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 export UBSAN_OPTIONS="print_stacktrace=1" TSAN_OPTIONS="ignore_noninstrumented_modules=1"
 export LSAN_OPTIONS="suppressions=tests/support/lsan.supp:print_suppressions=0"
-# What is written whole or not at all is synced to the disk each time: in memory, where there is room and scripts may be run.
+# Temporary files are in memory if it has space and allows running scripts, since every atomic write syncs to the disk.
 if [ -z "${TMPDIR:-}" ] && [ "$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $4 }')" -gt 4000000 ] 2>/dev/null &&
     probe=$(mktemp /dev/shm/tune-test-XXXXXX 2>/dev/null); then
     printf '#!/bin/sh\n' >"$probe" && chmod +x "$probe" && "$probe" 2>/dev/null && export TMPDIR=/dev/shm
     rm -f "$probe"
 fi
-# What takes longest begins first, or all others would wait for it in the end.
+# The longest items start first, so that none runs alone at the end.
 for item in "$@"; do
     printf '%s %s\n' "$(awk -v name="$(name_of "$item")" '$1 == name { seconds = $2 } END { print seconds + 0 }' tests/budgets)" "$item"
 done | sort -k1,1 -rn -s | cut -d' ' -f2- | xargs -P "${JOBS:-$(getconf _NPROCESSORS_ONLN)}" -n 1 sh "$0" --one "$build"

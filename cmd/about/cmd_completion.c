@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune completion: scripts for shells, and what they ask at every tab. A script only hands over the words and shows the answer; what may come next is
- * found here, in the tables of commands, options and recipe keys.
+/* tune completion: prints completion scripts for shells, and answers their questions. At every tab a script runs `tune completion words -- WORD ...`
+ * and shows the answer. The candidates come from the tables of commands, options and recipe keys.
  *
- * The answer: lines "WORD<tab>help", and lines ":files PREFIX", ":folders PREFIX" or ":recipes PREFIX" for paths, which the shell finds itself behind
- * the prefix of the last word. A word that ends with = or . goes on. */
+ * The answer has lines "WORD<tab>help", and lines ":files PREFIX", ":folders PREFIX" or ":recipes PREFIX": there the shell itself completes a path
+ * after that prefix of the last word. No space follows a word that ends with = or '.'. */
 #include <string.h>
 
 #include "cmd/app/shipped.h"
@@ -11,7 +11,7 @@
 #include "cmd/app/help.h"
 #include "rl/env/env.h"
 
-/* last: the word at the cursor; prefix: what of it stays, such as "--compute=" or "model.path=" */
+/* last: the word at the cursor. prefix: its part that is kept, such as "--compute=" or "model.path=". */
 typedef struct Line {
     const char *const *words;
     size_t n;
@@ -25,7 +25,7 @@ typedef struct Line {
 
 enum { HELP_SHOWN = 64 };
 
-/* What begins as the last word does; help NULL: none. */
+/* Offers `word` if it begins with the last word. help may be NULL. */
 static void offer_n(const Line *line, const char *word, size_t len, const char *help) {
     Str whole = {0};
     str_printf(&whole, "%s%.*s", str_text(&line->prefix), (int)len, word);
@@ -64,12 +64,12 @@ static void offer_value(Line *line, const Key *key) {
         offer(line, "true", NULL);
         offer(line, "false", NULL);
     } else if (key->type == KEY_INT || key->type == KEY_REAL || key->type == KEY_REALS)
-        offer(line, key->fallback, "unless given");
+        offer(line, key->fallback, "default");
     else
         line->files = true;
 }
 
-/* Sections first: all keys of tune rl at once would be too many to read. */
+/* Offers the sections first: all keys of tune rl at once would be too many to read. */
 static void offer_keys(Line *line, const Command *command) {
     const char *equals = strchr(line->last, '='), *seen = NULL;
     Str word = {0};
@@ -93,7 +93,7 @@ static void offer_keys(Line *line, const Command *command) {
 
 static bool is_word(Slice text) { return text.len == 1 || (text.len > 0 && text.data[0] >= 'a' && text.data[0] <= 'z'); }
 
-/* "ls | show NAME": up to a bar that stands in no bracket. */
+/* The next alternative of a usage line such as "ls | show NAME": up to a bar outside of brackets. */
 static Slice next_form(const char **at) {
     const char *begin = *at + strspn(*at, " ");
     int depth = 0;
@@ -108,7 +108,7 @@ static Slice next_form(const char **at) {
     return (Slice){begin, (size_t)(end - begin)};
 }
 
-/* The next piece without brackets; options and their arguments are no pieces. */
+/* The next argument of an alternative, without brackets; skips options and their values. */
 static bool next_piece(Slice *form, Slice *piece) {
     for (bool of_option = false;;) {
         while (form->len && strchr(" []()", *form->data)) form->data++, form->len--;
@@ -130,7 +130,7 @@ static bool next_piece(Slice *form, Slice *piece) {
     }
 }
 
-/* What stands at place n of a form whose words before agree with what was typed; "..." says the piece before it again. */
+/* Finds argument n of an alternative whose earlier words match the typed ones. "..." repeats the argument before it. */
 static bool piece_at(Slice form, const char *const *typed, size_t n, Slice *piece) {
     Slice next, last = {0};
     for (size_t i = 0; next_piece(&form, &next); i++) {
@@ -182,12 +182,12 @@ static void offer_argument(Line *line, const Command *command, const char *const
 
 /* ---- options ---- */
 
-/* Words, files and folders; a number or a text is the user's alone. */
+/* Offers listed values, files and folders; numbers and texts cannot be completed. */
 static void offer_option_value(Line *line, const Option *option) {
     const char *argument = option->argument, *rest = argument;
     for (Slice one; text_next(&rest, '|', &one);) {
         if (one.len > 1 && is_word(one))
-            offer_n(line, one.data, one.len, NULL); /* one letter is a number */
+            offer_n(line, one.data, one.len, NULL); /* a single letter stands for a number */
         else if (slice_is(one, "FILE") || text_ends_with(argument, ".jsonl"))
             line->files = true;
         else if (slice_is(one, "DIR"))
@@ -202,7 +202,7 @@ static const Option *option_of(const CommandView *view, const char *word) {
     return NULL;
 }
 
-/* words: behind the command's name, without the last one */
+/* words: those after the command's name, without the last one */
 static void complete_command(void *context, const CommandView *view) {
     Line *line = context;
     const char *typed[COUNT_OF(view->command->arguments)];
@@ -236,11 +236,11 @@ static void complete_command(void *context, const CommandView *view) {
 static Status complete(const Command *command) {
     const CommandGroup *group;
     const CommandInfo *info;
-    size_t used, n = command->n_arguments - 1; /* behind "words" */
+    size_t used, n = command->n_arguments - 1; /* without "words" itself */
     const char *const *words = command->arguments + 1;
     Line line = {.last = n ? words[n - 1] : "", .own = command};
     n -= n > 0;
-    if (command_find(words, n, &group, &info, &used) != ST_OK) return ST_OK; /* nothing follows a name that is none */
+    if (command_find(words, n, &group, &info, &used) != ST_OK) return ST_OK; /* nothing follows an unknown command */
     line.words = words + used;
     line.n = n - used;
     if (info)
@@ -272,7 +272,7 @@ static const Shell shells[] = {
              "        rest=${rest#\"$word\"}\n"
              "    done\n"
              "    last=${words[n - 1]}\n"
-             "    # and only what stands behind the last of them is replaced\n"
+             "    # and only the part after the last of them is replaced\n"
              "    for part in = :; do\n"
              "        [[ $COMP_WORDBREAKS == *\"$part\"* && $last == *\"$part\"* ]] || continue\n"
              "        word=${last%\"${last##*\"$part\"}\"}\n"
@@ -366,11 +366,11 @@ Status cmd_completion(int argc, char **argv) {
     Command command = {
         .arguments_help = "bash | zsh | fish | words [WORD ...]",
         .help =
-            "Prints what a shell reads to complete commands, options, recipe keys and their values; make install puts it where shells look for it.\n"
+            "Prints the script with which a shell completes commands, options, recipe keys and their values. make install installs it where shells look for it.\n"
             "    eval \"$(tune completion bash)\"\n"
             "    eval \"$(tune completion zsh)\"\n"
             "    tune completion fish | source\n"
-            "With words: what may stand for the last one of a command line, as these scripts ask it, `--` and the words behind `tune`.",
+            "`words -- WORD ...` prints the candidates for the last word of a command line (without `tune`); the scripts call it.",
     };
     return command_main(&command, argc, argv, NULL, completion, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune doctor: what this build and this machine can do, measured, and whether its gradients are right. */
+/* tune doctor: measures what this build and this machine can do, and checks the gradients of all ops. */
 #include <omp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -69,7 +69,7 @@ static void find_versions(Doctor *doctor) {
 
 /* ---- the machine's settings ---- */
 
-/* The first line of a file of the system; empty when there is none. */
+/* The first line of a system file; empty if the file does not exist. */
 static const char *line_of(const char *path, char line[256]) {
     FILE *file = fopen(path, "r");
     line[0] = '\0';
@@ -79,7 +79,7 @@ static const char *line_of(const char *path, char line[256]) {
     return line;
 }
 
-/* "0-3,8": 5. */
+/* The number of elements of a kernel list: "0-3,8" has 5. */
 static int count_in_list(const char *list) {
     int n = 0;
     for (const char *at = list; *at; at += strcspn(at, ","), at += *at == ',') {
@@ -106,22 +106,22 @@ static bool virtual_machine(void) {
     return strstr(line, " hypervisor") != NULL;
 }
 
-/* As use_threads decides; empty: as many as there are. */
+/* Why use_threads chose this number of threads; "" if it is one per processor. */
 static const char *why_so_many(const Command *command, int threads, int cores, int physical, int online) {
     const char *tasks = getenv("SLURM_CPUS_PER_TASK"), *said = getenv("OMP_NUM_THREADS"), *limit = getenv("OMP_THREAD_LIMIT");
     bool is_said = said && *said;
     int64_t wanted = command->threads > 0 ? command->threads : is_said ? strtoll(said, NULL, 10) : physical;
-    if (limit && *limit && threads == omp_get_thread_limit() && threads < wanted) return "OMP_THREAD_LIMIT says so";
-    if (command->threads > 0) return "--threads says so";
-    if (is_said) return "OMP_NUM_THREADS says so";
-    if (tasks && strtoll(tasks, NULL, 10) == threads && threads < physical) return "SLURM_CPUS_PER_TASK says so";
+    if (limit && *limit && threads == omp_get_thread_limit() && threads < wanted) return "set by OMP_THREAD_LIMIT";
+    if (command->threads > 0) return "set by --threads";
+    if (is_said) return "set by OMP_NUM_THREADS";
+    if (tasks && strtoll(tasks, NULL, 10) == threads && threads < physical) return "set by SLURM_CPUS_PER_TASK";
     if (online > 0 && cores < online)
-        return threads == physical && physical < cores ? "affinity or control group allow no more, and some of those share a core"
-                                                       : "affinity or control group allow no more";
-    return threads == physical && physical < cores ? "the others share a core with these" : "";
+        return threads == physical && physical < cores ? "limited by affinity or control group, and one per core"
+                                                       : "limited by affinity or control group";
+    return threads == physical && physical < cores ? "one per core; the other processors share these cores" : "";
 }
 
-/* What was chosen and why, and what is worth trying. Where the system does not say, nothing is said. */
+/* The number of threads, why, and advice on the machine's settings. A setting that the system does not show gives no advice. */
 static void look_at_settings(Doctor *doctor, const Command *command) {
     char line[256];
     int threads = omp_get_max_threads(), cores = cores_available(), physical = cores_physical(NULL);
@@ -131,25 +131,25 @@ static void look_at_settings(Doctor *doctor, const Command *command) {
     if (online > 0) snprintf(doctor->threads + n, sizeof doctor->threads - n, " of %d processors", online);
     snprintf(doctor->why, sizeof doctor->why, "%s", why_so_many(command, threads, cores, physical, online));
     if (threads > physical && physical < cores)
-        advise(doctor, "these processors have %d cores: products may be as fast with --threads %d", physical, physical);
+        advise(doctor, "these processors have %d cores: matrix products may be as fast with --threads %d", physical, physical);
     if (nodes > 1)
-        advise(doctor, "memory is in %d nodes: numactl --cpunodebind=0 --membind=0 keeps a run in one of them", nodes);
+        advise(doctor, "this machine has %d NUMA nodes: numactl --cpunodebind=0 --membind=0 keeps a run on one of them", nodes);
     else if (strstr(doctor->cpu->name, "EPYC") && !virtual_machine())
-        advise(doctor,
-               "all memory is one node (NPS1): NPS4 in the firmware's settings brings it nearer to the cores, for runs that are bound to one node");
+        advise(doctor, "all memory is one NUMA node (NPS1): NPS4 in the firmware settings makes memory faster for runs that are bound to one node");
     line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", line);
     if (line[0] && strcmp(line, "performance") != 0)
         advise(doctor, "the frequency governor is '%.40s': cpupower frequency-set -g performance may be faster", line);
     if (strstr(line_of("/sys/kernel/mm/transparent_hugepage/enabled", line), "[never]"))
-        advise(doctor, "huge pages are off: 'madvise' in /sys/kernel/mm/transparent_hugepage/enabled speeds up large tables");
-    if (threads > cores) advise(doctor, "%d threads on %d processors wait for each other: take --threads %d", threads, cores, cores);
+        advise(doctor, "transparent huge pages are off: 'madvise' in /sys/kernel/mm/transparent_hugepage/enabled makes large tables faster");
+    if (threads > cores) advise(doctor, "%d threads on %d processors wait for each other: use --threads %d", threads, cores, cores);
 }
 
-/* Intel's processors with AVX512_BF16 multiply pairs of bf16 in two passes: where AMX is not there, or hidden by the host, f32 is faster. */
+/* Intel processors with AVX512_BF16 multiply pairs of bf16 in two passes: without AMX, or if the host hides it, f32 is faster. */
 static void look_at_speeds(Doctor *doctor) {
     double share = doctor->speed.gflops_bf16 / doctor->speed.gflops_f32;
     if (doctor->cpu->auto_bf16 && share < 0.8)
-        advise(doctor, "bf16 is multiplied at %.0f %% of the rate of f32 here: model.compute=f32 trains faster, for more memory", 100 * share);
+        advise(doctor, "bf16 products run at %.0f %% of the speed of f32 on this machine: model.compute=f32 trains faster, but takes more memory",
+               100 * share);
 }
 
 static void print_json(const Doctor *doctor) {
@@ -203,7 +203,7 @@ static void print_plain(const Doctor *doctor) {
     print_result("products   f32  %7.1f GF/s  %s\n", doctor->speed.gflops_f32, cpu->gemm_f32);
     print_result("           bf16 %7.1f GF/s  %s; compute: auto is %s here\n", doctor->speed.gflops_bf16, cpu->gemm_bf16,
                  cpu->auto_bf16 ? "bf16" : "f32");
-    print_result("memory     %s to use, read at %.1f GB/s\n", format_bytes((double)memory_available(), bytes), doctor->speed.memory_gbs);
+    print_result("memory     %s available, read at %.1f GB/s\n", format_bytes((double)memory_available(), bytes), doctor->speed.memory_gbs);
     for (size_t i = 0; i < doctor->n_advice; i++) print_result("%-10s %s\n", i == 0 ? "to try" : "", doctor->advice[i]);
     if (!gradients_fine(doctor)) return;
     print_result("gradients  ok: %d checks of %d ops against differences in double, worst error %.1e (%s)\n", doctor->n_checks, n_op_infos,
@@ -212,7 +212,7 @@ static void print_plain(const Doctor *doctor) {
 
 static Status examine(const Command *command, void *context) {
     (void)context;
-    static Doctor doctor; /* its checks are too many for a stack */
+    static Doctor doctor; /* too large for the stack */
     TRY(command_needs(command, 0, 0));
     device_cpu(); /* chooses the kernels */
     doctor.cpu = cpu_info();
@@ -238,7 +238,7 @@ Status cmd_doctor(int argc, char **argv) {
     Command command = {
         .arguments_help = "",
         .help =
-            "Says how the program was built, what the processor can do, how fast products and memory are, and whether the gradients of all ops are right.\n"
+            "Shows how the program was built and what the processor supports, measures the speed of matrix products and memory, and checks the gradients of all ops.\n"
             "    tune doctor --json",
     };
     return command_main(&command, argc, argv, NULL, examine, NULL);

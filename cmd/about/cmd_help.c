@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune help: what --help says, and the manual page. */
+/* tune help: prints what --help prints, explains topics, and prints the manual page. */
 #include <string.h>
 
 #include "cmd/app/help.h"
@@ -39,7 +39,7 @@ Status cmd_help(int argc, char **argv) {
     Command command = {
         .arguments_help = "[COMMAND ...] [TOPIC]",
         .help =
-            "Lists the commands, or says what one does and takes: its arguments, options and recipe keys. TOPIC is a recipe key, a section of them, an algorithm, or `all` of a command's keys.\n"
+            "Lists the commands, or explains one: its arguments, options and recipe keys. TOPIC is a recipe key, a section of keys, an algorithm, or `all` for all keys of a command.\n"
             "    tune help lora.rank\n"
             "    tune help rl dpo\n"
             "    tune help data check\n"

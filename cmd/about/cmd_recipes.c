@@ -6,7 +6,7 @@
 #include "cmd/app/terminal.h"
 #include "cmd/app/help.h"
 
-/* What a recipe is for: the first line of its head that is not the command to run it. */
+/* The summary of a recipe: the first comment line of its head that is not the command to run it. */
 static void summary_of(const Shipped *found, const char *name, Str *line) {
     Str text = {0};
     if (shipped_read(found, name, &text, NULL) == ST_OK)
@@ -18,16 +18,16 @@ static void summary_of(const Shipped *found, const char *name, Str *line) {
     str_release(&text);
 }
 
-/* Folded to the terminal; a pipe gets one line. */
+/* One recipe of the list, wrapped on a terminal, one line on a pipe. */
 static void print_recipe(const char *name, const char *words) {
-    enum { BESIDE = 33 };
+    enum { TEXT_COLUMN = 33 };
     int width = screen_width();
     Str out = {0};
     str_printf(&out, "%-32s ", name);
     if (width == 0)
         str_append(&out, words);
     else
-        help_fold(&out, words, BESIDE < width / 2 ? BESIDE : 4, width);
+        help_fold(&out, words, TEXT_COLUMN < width / 2 ? TEXT_COLUMN : 4, width);
     print_result("%s\n", str_text(&out));
     str_release(&out);
 }
@@ -51,7 +51,7 @@ static Status list(const Command *command, const Shipped *found) {
     return ST_OK;
 }
 
-/* Into a folder it keeps its own name. */
+/* If *to is a folder, or ends with '/', the copy goes into it under the recipe's name. */
 static Status name_in_folder(const Shipped *found, const char *name, const char **to) {
     size_t len = strlen(*to);
     if (!dir_exists(*to) && (len == 0 || (*to)[len - 1] != '/')) return ST_OK;
@@ -95,7 +95,7 @@ static Status recipes(const Command *command, void *context) {
 Status cmd_recipes(int argc, char **argv) {
     Command command = {
         .arguments_help = "ls | show NAME | cp NAME FILE|DIR",
-        .help = "Lists the recipes that come with the program, prints one, or copies one to be changed.\n    tune recipes cp demo/sft my.yaml",
+        .help = "Lists the recipes that come with the program, prints one, or copies one for you to change.\n    tune recipes cp demo/sft my.yaml",
     };
     return command_main(&command, argc, argv, NULL, recipes, NULL);
 }

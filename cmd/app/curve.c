@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A small curve in characters: braille dots where the terminal speaks UTF-8, ':' and '.' where it does not. */
+/* Draws a small curve in characters: braille dots if the terminal shows UTF-8, else ASCII dots and colons. */
 #include <math.h>
 #include <stdio.h>
 
@@ -7,12 +7,12 @@
 
 enum { LABEL = 9, MAX_DOTS_ACROSS = 240, MAX_DOTS_DOWN = 64 };
 
-/* ---- values: at most CURVE_BINS means, whatever their number ---- */
+/* ---- values: at most CURVE_BINS means, however many values are added ---- */
 
 void curve_add(Curve *curve, double value) {
     if (!isfinite(value)) return;
     if (curve->values_per_bin == 0) curve->values_per_bin = 1;
-    if (curve->n == CURVE_BINS && curve->in_last == curve->values_per_bin) { /* full: two neighbours become one */
+    if (curve->n == CURVE_BINS && curve->in_last == curve->values_per_bin) { /* full: merge neighbouring bins */
         for (size_t i = 0; i < CURVE_BINS / 2; i++) curve->bins[i] = (curve->bins[2 * i] + curve->bins[2 * i + 1]) / 2;
         curve->n = CURVE_BINS / 2;
         curve->values_per_bin *= 2;
@@ -29,13 +29,13 @@ void curve_add(Curve *curve, double value) {
 
 /* ---- dots ---- */
 
-/* across, down: characters */
 typedef struct Dots {
-    int across, down, dots_across, dots_down;
+    int across, down; /* characters */
+    int dots_across, dots_down;
     bool on[MAX_DOTS_DOWN][MAX_DOTS_ACROSS];
 } Dots;
 
-/* The mean of the bins that a column of dots stands for, or the line between two bins. */
+/* The value at a column of dots: the mean of its bins, or a linear interpolation if bins are wider than columns. */
 static double value_at(const Curve *curve, int column, int columns) {
     double from = (double)(curve->n - 1) * column / MAX(columns - 1, 1), next = (double)(curve->n - 1) * (column + 1) / MAX(columns - 1, 1);
     size_t first = (size_t)from, last = MIN((size_t)ceil(next), curve->n);
@@ -48,7 +48,7 @@ static double value_at(const Curve *curve, int column, int columns) {
     return sum / (double)(last - first);
 }
 
-/* A curve that falls to a small share of what it was shows more by its logarithm. */
+/* A curve whose values span a factor of 20 is drawn on a logarithmic scale. */
 static bool is_steep(double low, double high) { return low > 0 && high > 20 * low; }
 
 static double height_of(double value, double low, double high) {
@@ -68,7 +68,7 @@ static void curve_draw(const Curve *curve, Dots *dots, double low, double high) 
 }
 
 static void append_braille(const Dots *dots, int row, int column, Str *out) {
-    static const int bit[4][2] = {{0, 3}, {1, 4}, {2, 5}, {6, 7}}; /* of the dot in row and column of a character, Unicode chapter 21.1 */
+    static const int bit[4][2] = {{0, 3}, {1, 4}, {2, 5}, {6, 7}}; /* bit of the dot at [row][column] of a braille character, Unicode chapter 21.1 */
     uint32_t character = 0x2800;
     char bytes[4];
     for (int y = 0; y < 4; y++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the words of a command line to the command. */
+/* Finds and runs the command that a command line names. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,9 +19,9 @@ const CommandGroup group_all = {"", "tune fine-tunes language models on ordinary
 
 enum { MOST_COMMANDS = 64 };
 
-static const char *space_behind(const char *name) { return *name ? " " : ""; }
+static const char *space_after(const char *name) { return *name ? " " : ""; }
 
-/* What is not a command here, and what does it. */
+/* Words that people try as commands, each with a hint what to type instead. */
 static const struct {
     const char *group, *words, *hint;
 } other_words[] = {
@@ -30,7 +30,7 @@ static const struct {
 #undef WORDS
 };
 
-/* The shipped recipe "rl_NAME", else the first "rl_NAME_...", else the first "rl_..._NAME"; "" where there is none. */
+/* The shipped recipe "rl_NAME", else the first "rl_NAME_...", else the first "rl_..._NAME"; "" if there is none. */
 static const char *recipe_of(Arena *arena, const char *name) {
     TextList names;
     const char *whole = arena_printf(arena, "rl_%s", name), *found = "";
@@ -45,7 +45,7 @@ static const char *recipe_of(Arena *arena, const char *name) {
     return found;
 }
 
-/* `tune grpo`: an algorithm is a key of tune rl. */
+/* For `tune grpo` and the like: an algorithm is chosen by a recipe key of tune rl. */
 static bool hint_algorithm(const char *name) {
     Str words = {0};
     const Key *key = key_find("rl.algorithm");
@@ -56,7 +56,7 @@ static bool hint_algorithm(const char *name) {
     if (arena) {
         const char *recipe = recipe_of(arena, name);
         str_printf(&words, "tune rl RECIPE rl.algorithm=%s", name);
-        if (*recipe) str_printf(&words, "; to begin with: tune rl %s, tune recipes show %s", recipe, recipe);
+        if (*recipe) str_printf(&words, "; try tune rl %s (tune recipes show %s prints it)", recipe, recipe);
         status_hint(ST_USAGE, "%s", str_text(&words));
     }
     arena_free(arena);
@@ -69,12 +69,12 @@ static Status unknown_command(const CommandGroup *group, const char *name) {
     ASSERT(group->n <= MOST_COMMANDS, "%zu commands", group->n);
     for (size_t i = 0; i < group->n; i++) names[i] = group->commands[i].name;
     const char *nearest = text_nearest(name, names, group->n);
-    status_fail(ST_USAGE, "unknown command '%s%s%s'", of, space_behind(of), name);
+    status_fail(ST_USAGE, "unknown command '%s%s%s'", of, space_after(of), name);
     for (size_t i = 0; i < COUNT_OF(other_words); i++)
         if (!strcmp(of, other_words[i].group) && text_among(other_words[i].words, ' ', name)) return status_hint(ST_USAGE, "%s", other_words[i].hint);
     if (group == &group_all && hint_algorithm(name)) return ST_USAGE;
-    if (nearest) return status_hint(ST_USAGE, "did you mean '%s%s%s'?", of, space_behind(of), nearest);
-    return status_hint(ST_USAGE, "tune %s%s--help lists the commands", of, space_behind(of));
+    if (nearest) return status_hint(ST_USAGE, "did you mean '%s%s%s'?", of, space_after(of), nearest);
+    return status_hint(ST_USAGE, "tune %s%s--help lists the commands", of, space_after(of));
 }
 
 Status command_find(const char *const *words, size_t n, const CommandGroup **group, const CommandInfo **info, size_t *used) {

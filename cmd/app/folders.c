@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the program is, and what comes with it. */
+/* Finds the folder of the program and the folders of its recipes. */
 #include <string.h>
 #include <unistd.h>
 #ifdef __APPLE__
@@ -8,7 +8,7 @@
 
 #include "cmd/app/folders.h"
 
-/* The path of this program; empty when the system does not say. */
+/* The path of this program; empty if the system does not tell it. */
 static void own_path(char *path, size_t size) {
 #ifdef __APPLE__
     uint32_t room = (uint32_t)size;
@@ -27,16 +27,16 @@ Status program_folder(Arena *arena, const char **folder) {
     return !slash || *folder ? ST_OK : ST_RESOURCE;
 }
 
-/* ./recipes, then beside the program, then where `make install` puts them. */
+/* ./recipes, then recipes/ in the program's folder, then the folder that `make install` fills. */
 Status recipe_folders(Arena *arena, const char *folders[RECIPE_FOLDERS], size_t *n) {
     const char *self;
     TRY(program_folder(arena, &self));
     *n = 0;
     folders[(*n)++] = "recipes";
     if (!self) return ST_OK;
-    const char *beside = path_join(arena, self, "recipes"), *shared = path_join(arena, self, "../share/tune/recipes");
-    if (!beside || !shared) return ST_RESOURCE;
-    folders[(*n)++] = beside;
+    const char *near = path_join(arena, self, "recipes"), *shared = path_join(arena, self, "../share/tune/recipes");
+    if (!near || !shared) return ST_RESOURCE;
+    folders[(*n)++] = near;
     folders[(*n)++] = shared;
     return ST_OK;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the program is, and what comes with it. */
+/* The folder of the program and the folders of its recipes. */
 #ifndef TUNE_FOLDERS_H
 #define TUNE_FOLDERS_H
 
 #include "lib/base/file.h"
 
-/* Of the program that runs; NULL when the system does not say. */
+/* *folder: the folder of the running program, in the arena; NULL if the system does not tell it. */
 Status program_folder(Arena *arena, const char **folder);
-/* Where the recipes that come with the program may be, in order. */
+/* The folders that may hold the shipped recipes, in search order. */
 enum { RECIPE_FOLDERS = 3 };
 Status recipe_folders(Arena *arena, const char *folders[RECIPE_FOLDERS], size_t *n);
 

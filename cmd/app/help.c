@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --help: what a command is and takes, folded to the terminal. */
+/* Prints --help, wrapped to the width of the terminal. */
 #include "cmd/app/terminal.h"
 #include "cmd/app/help.h"
 
 #include <string.h>
 
-/* Where the words of options and keys begin; and how wide a text is at most, so that eyes find the next line. */
+/* TEXT_COLUMN: where the descriptions of options and keys begin. WIDEST: wider lines are hard to read. */
 enum { TEXT_COLUMN = 28, WIDEST = 100, NARROWEST = 50, WIDTH_OF_PIPES = 80 };
 
-static CommandReader *reader; /* NULL: --help prints */
+static CommandReader *reader; /* set by command_describe: help_answer calls it instead of printing */
 static void *reader_context;
 
 Status command_describe(const CommandInfo *info, CommandReader *read, void *context) {
@@ -20,7 +20,7 @@ Status command_describe(const CommandInfo *info, CommandReader *read, void *cont
     return status;
 }
 
-/* ---- texts in pieces ---- */
+/* ---- blocks of a help text ---- */
 
 static Slice slice_of(const char *text) { return (Slice){text, strlen(text)}; }
 
@@ -58,11 +58,11 @@ bool command_takes_key(const Command *command, const Key *key) {
     return false;
 }
 
-/* ---- folding ---- */
+/* ---- wrapping ---- */
 
 static int columns_of(const char *text, size_t len) {
     int n = 0;
-    for (size_t i = 0; i < len; i++) n += ((unsigned char)text[i] & 0xC0) != 0x80; /* one a character */
+    for (size_t i = 0; i < len; i++) n += ((unsigned char)text[i] & 0xC0) != 0x80; /* counts UTF-8 characters */
     return n;
 }
 
@@ -70,7 +70,7 @@ static void spaces(Str *out, int n) {
     for (int i = 0; i < n; i++) str_append_char(out, ' ');
 }
 
-/* The next word with the space before it; of a command what stands in quotes is one word. */
+/* The length of the word at `at`. In a command, a quoted text is one word. */
 static size_t word_length(Slice text, size_t at, bool command) {
     size_t end = at;
     char quote = 0;
@@ -84,7 +84,7 @@ static size_t word_length(Slice text, size_t at, bool command) {
     return end - at;
 }
 
-/* Words from `column` on, further lines from `hanging` on; of a command each line but the last ends as a shell wants it. */
+/* Wraps a text: the first line begins at `column`, the others at `hanging`. Lines of a command end with a backslash, except the last one. */
 static void fold(Str *out, Slice text, int column, int hanging, int width, bool command) {
     const char *more = command ? " \\" : "";
     bool first = true;
@@ -107,17 +107,17 @@ static void fold(Str *out, Slice text, int column, int hanging, int width, bool 
     str_append_char(out, '\n');
 }
 
-/* Behind the last bar that leaves the line within its width; 0 where there is none. */
-static size_t before_bar(Slice name, int room) {
+/* The offset after the last '|' that fits into `room` columns; 0 if there is none. */
+static size_t after_bar(Slice name, int room) {
     size_t at = 0;
     for (size_t i = 0; i < name.len && columns_of(name.data, i + 1) <= room; i++)
         if (name.data[i] == '|') at = i + 1;
     return at;
 }
 
-/* A name, and words beside it from `beside` on; or below it, where the name is too long. */
-static void fold_entry(Str *out, int indent, Slice name, int beside, Slice text, int width) {
-    for (size_t at; columns_of(name.data, name.len) > width - indent && (at = before_bar(name, width - indent)); indent = 6) {
+/* A name and its description, which begins at `text_column`: on the same line, or on the next one if the name is too long. */
+static void fold_entry(Str *out, int indent, Slice name, int text_column, Slice text, int width) {
+    for (size_t at; columns_of(name.data, name.len) > width - indent && (at = after_bar(name, width - indent)); indent = 6) {
         spaces(out, indent);
         str_printf(out, "%.*s\n", (int)at, name.data);
         name = (Slice){name.data + at, name.len - at};
@@ -125,15 +125,15 @@ static void fold_entry(Str *out, int indent, Slice name, int beside, Slice text,
     int used = indent + columns_of(name.data, name.len);
     spaces(out, indent);
     str_append_n(out, name.data, name.len);
-    if (used + 2 > beside) {
+    if (used + 2 > text_column) {
         str_append_char(out, '\n');
         used = 0;
     }
-    spaces(out, beside - used);
-    fold(out, text, beside, beside, width, false);
+    spaces(out, text_column - used);
+    fold(out, text, text_column, text_column, width, false);
 }
 
-/* The widest name of the entries that follow each other here, so that their words are aligned. */
+/* The text column of a list: 2 more than the widest name of the consecutive entries at `text`. */
 static int column_of_list(const char *text) {
     Block block;
     int column = 0;
@@ -181,7 +181,7 @@ static void add_options(Str *out, const Option *options, size_t n, int width) {
     str_release(&left);
 }
 
-/* The title of what `key` belongs to, where the key listed before it, NULL = none, belongs to something else. NULL: there is none to say. */
+/* The title of the owner of `key`, if the key listed before it (NULL: none) has another owner; else NULL. */
 static const char *new_owner(const char *section, const Key *key, const Key *before) {
     if (!*section || section_owners(section) < 2 || (before && before->owner == key->owner)) return NULL;
     return recipe_owners[key->owner].title;
@@ -212,7 +212,7 @@ static void fold_names(Str *out, Str *names, int width) {
     str_clear(names);
 }
 
-/* The dotted names of a section's keys: a line, or several, for each thing that keys belong to. */
+/* The dotted names of a section's keys (section NULL: of the top level), beginning a new line for each owner of keys. */
 static void add_names(Str *out, const Command *command, const KeySection *section, int width) {
     Str text = {0};
     const char *name = section ? section->name : "";
@@ -234,9 +234,9 @@ static void add_keys_by_name(Str *out, const Command *command, int width) {
     Str text = {0};
     str_printf(
         &text,
-        "\nrecipe keys by what they belong to, to be overridden behind the recipe. `tune help %s SECTION` says what those of a section do, `tune "
-        "help KEY` what one does,%s `tune help %s all` what all do:",
-        command_words(command), strcmp(command_words(command), "rl") == 0 ? " `tune help rl ALGORITHM` which ones an algorithm reads," : "",
+        "\nrecipe keys by section; override them with KEY=VALUE after the recipe. `tune help %s SECTION` explains the keys of a section, `tune "
+        "help KEY` explains one key,%s `tune help %s all` explains all keys:",
+        command_words(command), strcmp(command_words(command), "rl") == 0 ? " `tune help rl ALGORITHM` lists the keys that an algorithm reads," : "",
         command_words(command));
     fold_text(out, str_text(&text), width);
     add_names(out, command, NULL, width);
@@ -245,7 +245,7 @@ static void add_keys_by_name(Str *out, const Command *command, int width) {
 }
 
 static void add_keys(Str *out, const Command *command, int width) {
-    fold_text(out, "\nrecipe keys and their defaults, to be overridden behind the recipe:", width);
+    fold_text(out, "\nrecipe keys and their defaults; override them with KEY=VALUE after the recipe:", width);
     add_section(out, command, "", NULL, width);
     for (size_t i = 0; i < n_recipe_sections; i++) add_section(out, command, recipe_sections[i].name, recipe_sections[i].help, width);
 }
@@ -257,7 +257,7 @@ static size_t lines_in(const Str *text) {
 }
 
 void print_help(const CommandView *view, bool whole) {
-    enum { LONG = 300 }; /* lines of keys that nobody reads through */
+    enum { LONG = 300 }; /* more lines of keys than this are listed by name only */
     const Command *command = view->command;
     Str out = {0}, usage = {0}, keys = {0};
     int width = help_width();
@@ -274,7 +274,7 @@ void print_help(const CommandView *view, bool whole) {
     str_append_n(&out, str_text(&keys), keys.len);
     if (view->n_own) str_append(&out, "\noptions:\n");
     add_options(&out, view->options, view->n_own, width);
-    str_append(&out, "\nfor every command:\n");
+    str_append(&out, "\noptions of every command:\n");
     add_options(&out, view->options + view->n_own, view->n - view->n_own, width);
     page_text(str_text(&out), out.len);
     str_release(&out);

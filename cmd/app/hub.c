@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Models by the name that they have at Hugging Face: in its cache on this machine. Where the cache is the environment says, which libraries do not
- * read. */
+/* Finds models by their Hugging Face name in the local cache. This is in cmd/ because the environment says where the cache is, and libraries do
+ * not read the environment. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ static const char *variable(const char *name) {
     return value && *value ? value : NULL;
 }
 
-/* As huggingface_hub looks for it; NULL where there is no home. */
+/* The same search order as huggingface_hub; NULL if HOME is not set either. */
 static const char *cache_folder(Arena *arena) {
     const char *own = variable("HF_HUB_CACHE"), *old = variable("HUGGINGFACE_HUB_CACHE"), *home = variable("HF_HOME"),
                *xdg = variable("XDG_CACHE_HOME"), *user = variable("HOME");
@@ -23,7 +23,8 @@ static const char *cache_folder(Arena *arena) {
     return user ? path_join(arena, user, ".cache/huggingface/hub") : NULL;
 }
 
-/* models--org--name/refs/main holds the name of a folder in snapshots; where nothing was asked for by branch, there may be one snapshot alone. */
+/* models--org--name/refs/main holds the name of a folder in snapshots/. A model that was downloaded by commit has no refs/main: then the only
+ * snapshot is taken. */
 static Status find_snapshot(Arena *arena, const char *model, const char **dir) {
     Str commit = {0};
     const char *refs = path_join(arena, model, "refs/main"), *snapshots = path_join(arena, model, "snapshots"), *found = NULL;
@@ -50,13 +51,13 @@ Status model_find(Arena *arena, const char **model) {
     const char *folder = arena_printf(arena, "%s/models--%.*s--%s", cache, (int)org, name, name + org + 1);
     if (!folder) return ST_RESOURCE;
     TRY(find_snapshot(arena, folder, &dir));
-    if (!dir) return ST_OK; /* whoever opens it says so */
+    if (!dir) return ST_OK; /* opening it reports the error */
     show_line("model %s: %s", name, dir);
     *model = dir;
     return ST_OK;
 }
 
-/* {model: org/name, adapter: ...} of a teacher or a reward, and lists of these. With `url` or `replay` the model is somebody else's. */
+/* {model: org/name, adapter: ...} of a teacher or a reward, and lists of these. With `url` or `replay` the model is a server's and not looked up. */
 static Status find_in_node(Arena *arena, const Yaml *node) {
     static const char *const names[] = {"model", "adapter"};
     for (size_t i = 0; node && node->kind == YAML_LIST && i < node->n; i++) TRY(find_in_node(arena, node->items[i]));
@@ -76,7 +77,7 @@ Status recipe_models_find(Recipe *recipe) {
     return ST_OK;
 }
 
-/* A recipe may name what it never opens; an argument is opened. */
+/* A model that is missing is an error here: an argument is always opened, whereas a recipe may name models that it never opens. */
 static Status find_argument(Arena *arena, const char **name, const char *noun, const char *what) {
     TRY(model_find(arena, name));
     if (!*name || !is_hub_name(*name) || file_exists(*name) || dir_exists(*name)) return ST_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The manual page tune(1), in the man macros: what --help says of every command, and what is the same for all of them. */
+/* The manual page tune(1), in man macros: the help of every command, and the parts that are common to all of them. */
 #include <string.h>
 
 #include "cmd/app/terminal.h"
@@ -7,7 +7,7 @@
 
 /* ---- roff ---- */
 
-/* Nothing in a text is a request, a dash is one that can be copied, and quotes stay as they are typed. */
+/* Escapes a text so that no line is a roff request, and dashes and quotes can be copied from the page as typed. */
 static void add_plain(Str *out, const char *text, size_t len) {
     static const struct {
         char c;
@@ -25,7 +25,7 @@ static void add_plain(Str *out, const char *text, size_t len) {
     }
 }
 
-/* Long lines are cut where a space is and no request would begin. */
+/* Breaks long lines at a space, unless the next line would begin with a request. */
 static void manual_fill(Str *out, size_t from) {
     enum { ENOUGH = 60 };
     size_t begin = from;
@@ -82,7 +82,7 @@ static void add_blocks(Str *out, const char *text) {
     if (!first && before == BLOCK_EXAMPLE) str_append(out, ".fi\n.RE\n");
 }
 
-/* ---- what the tables hold ---- */
+/* ---- parts made from the tables ---- */
 
 static void add_options(Str *out, const Option *options, size_t n) {
     Str rest = {0};
@@ -98,7 +98,7 @@ static void add_takes_keys(Str *out, const char *const *sections) {
     Str text = {0};
     for (const char *const *section = sections; *section; section++)
         if (**section && strcmp(*section, "reward") != 0) str_printf(&text, "%s%s", text.len ? ", " : "", *section);
-    str_append(out, ".PP\nRecipe keys, see below: those without a section, and of ");
+    str_append(out, ".PP\nRecipe keys (see below): those without a section, and those of ");
     add_plain(out, str_text(&text), text.len);
     str_append(out, ".\n");
     str_release(&text);
@@ -161,44 +161,45 @@ static void add_codes(Str *out) {
     }
 }
 
-/* ---- what stands in no table ---- */
+/* ---- parts that are in no table ---- */
 
 typedef struct Entry {
     const char *name, *text;
 } Entry;
 
 static const char about[] =
-    "tune fine-tunes language models on ordinary machines: a recipe in YAML and a model in Hugging Face format go in, an adapter or a merged model comes out "
+    "tune fine-tunes language models on ordinary machines. It reads a recipe in YAML and a model in Hugging Face format, and writes an adapter or a merged model "
     "that PEFT, transformers and llama.cpp load.\n"
-    "A recipe says what is trained, on what and how. Behind it come overrides, KEY=VALUE, whose values are YAML; tune recipes lists the recipes that come with "
-    "the program. A misspelt key, option or command is an error with the nearest name.\n"
-    "Results go to stdout, progress and messages to stderr. A run that was interrupted goes on with the same command and --resume.";
+    "A recipe says what to train, on which data and how. Overrides follow it as KEY=VALUE, where VALUE is YAML. tune recipes lists the recipes that come with "
+    "the program. A misspelt key, option or command is an error that suggests the nearest name.\n"
+    "Results go to stdout, progress and messages to stderr. The same command with --resume continues an interrupted run.";
 
 static const Entry files[] = {
-    {"recipes/", "shipped recipes: looked for here, beside the program, and in ../share/tune/recipes from there"},
-    {"OUTPUT/adapter/, OUTPUT/model/", "what a run trained: an adapter as PEFT has it, or the whole model"},
-    {"OUTPUT/report.html", "the run as a page that loads nothing"},
-    {"OUTPUT/metrics.jsonl", "a line of numbers for each step that is logged"},
+    {"recipes/",
+     "shipped recipes: looked for in the current directory, in the program's directory, and in ../share/tune/recipes relative to the program"},
+    {"OUTPUT/adapter/, OUTPUT/model/", "the result of a run: an adapter in PEFT format, or the whole model"},
+    {"OUTPUT/report.html", "the report of the run, a page without external resources"},
+    {"OUTPUT/metrics.jsonl", "one line of JSON for each logged step"},
     {"OUTPUT/recipe.yaml", "the recipe with all of its settings"},
 };
 static const Entry variables[] = {
-    {"OMP_NUM_THREADS, SLURM_CPUS_PER_TASK", "threads, unless --threads or the recipe says how many"},
+    {"OMP_NUM_THREADS, SLURM_CPUS_PER_TASK", "number of threads, unless --threads or the recipe sets it"},
     {"COLUMNS", "width of help on a terminal"},
-    {"TERM, NO_COLOR", "with TERM=dumb nothing is redrawn or coloured; with NO_COLOR nothing is coloured"},
-    {"LC_ALL, LC_CTYPE, LANG", "a locale that does not speak UTF-8 (C, POSIX) gets bars and arrows in ASCII"},
+    {"TERM, NO_COLOR", "TERM=dumb turns off redrawing and colours; NO_COLOR turns off colours"},
+    {"LC_ALL, LC_CTYPE, LANG", "in a locale without UTF-8 (C, POSIX), bars and arrows are ASCII"},
     {"TUNE_ISA", "instruction set of the kernels instead of the processor's best: base, avx2, avx512, avx512_widened, avx512_bf16, amx"},
-    {"TUNE_GEMM", "whose matrix products: own, openblas, onednn"},
+    {"TUNE_GEMM", "library for matrix products: own, openblas, onednn"},
 };
-static const char examples[] = "Copy a recipe, look at the rows as training will see them, train, talk, merge:\n"
+static const char examples[] = "Copy a recipe, check the rows as training will see them, train, chat, merge:\n"
                                "    tune recipes cp sft_lora my.yaml\n"
                                "    tune data check my.yaml model.path=DIR data.train=rows.jsonl\n"
                                "    tune sft my.yaml model.path=DIR data.train=rows.jsonl output=runs/mine\n"
                                "    tune chat DIR --adapter runs/mine/adapter\n"
                                "    tune merge DIR runs/mine/adapter -o merged\n"
-                               "Learn from preferences, or in an environment:\n"
+                               "Train on preferences, or in an environment:\n"
                                "    tune rl recipes/rl_dpo.yaml model.path=DIR data.train=pairs.jsonl output=runs/dpo\n"
                                "    tune rl recipes/rl_cartpole_ppo.yaml output=runs/cartpole\n"
-                               "Solve a small world exactly:\n"
+                               "Solve a small MDP exactly:\n"
                                "    tune mdp solve FrozenLake-v1 --gamma 0.99";
 
 static void add_entries(Str *out, const Entry *entries, size_t n) {
@@ -217,9 +218,9 @@ Status print_manual(void) {
     add_blocks(&out, about);
     str_append(&out, ".SH COMMANDS\n");
     Status status = add_commands(&out, &group_all);
-    str_append(&out, ".SH OPTIONS\nThese are for every command.\n");
+    str_append(&out, ".SH OPTIONS\nEvery command takes these options.\n");
     if (status == ST_OK) status = command_describe(any, add_common, &out);
-    str_append(&out, ".SH RECIPE KEYS\nEach with what it is unless given.\n");
+    str_append(&out, ".SH RECIPE KEYS\nEach key is shown with its default.\n");
     add_keys(&out, "");
     for (size_t i = 0; i < n_recipe_sections; i++) {
         str_printf(&out, ".SS %s: %s\n", recipe_sections[i].name, recipe_sections[i].help);
@@ -227,7 +228,7 @@ Status print_manual(void) {
     }
     str_append(&out, ".SH EXIT STATUS\n");
     add_codes(&out);
-    str_append(&out, ".PP\nThe last lines on stderr say what was wrong and, where one helps, a hint.\n.SH FILES\n");
+    str_append(&out, ".PP\nAfter an error, the last lines on stderr are the error and, if there is one, a hint.\n.SH FILES\n");
     add_entries(&out, files, COUNT_OF(files));
     str_append(&out, ".SH ENVIRONMENT\n");
     add_entries(&out, variables, COUNT_OF(variables));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options by table. */
+/* Parses the options and arguments of a command from its table. */
 #include <errno.h>
 #include <math.h>
 #include <omp.h>
@@ -18,12 +18,12 @@ enum { MAX_OPTIONS = 64 };
 
 static size_t common_options(Command *command, Option *out) {
     const Option common[] = {
-        {"--threads", OPTION_INT, &command->threads, "N", "threads to use; 0 = all cores that the process may use"},
-        {"--quiet", OPTION_FLAG, &command->quiet, NULL, "no progress on stderr"},
-        {"--log", OPTION_INT, &command->log, "N", "0 warnings, 1 also what goes to log.txt"},
-        {"--profile", OPTION_FLAG, &command->profile, NULL, "in the end say where the time went, by kind of op"},
-        {"--json", OPTION_FLAG, &command->json, NULL, "results as JSON on stdout, nothing else there"},
-        {"--help", OPTION_FLAG, NULL, NULL, "this text"},
+        {"--threads", OPTION_INT, &command->threads, "N", "threads to use; 0 = one per available core"},
+        {"--quiet", OPTION_FLAG, &command->quiet, NULL, "print no progress on stderr"},
+        {"--log", OPTION_INT, &command->log, "N", "0 = log warnings; 1 = also log to stderr what goes to log.txt"},
+        {"--profile", OPTION_FLAG, &command->profile, NULL, "at the end print the time spent in each kind of op"},
+        {"--json", OPTION_FLAG, &command->json, NULL, "print results as JSON on stdout, and nothing else there"},
+        {"--help", OPTION_FLAG, NULL, NULL, "print this help"},
     };
     memcpy(out, common, sizeof common);
     return COUNT_OF(common);
@@ -53,7 +53,8 @@ static Status append_text(Command *command, TextList *list, const char *text) {
     return ST_OK;
 }
 
-/* `--epochs 3` of a command with a RECIPE: the key that is meant, by its name with dots, in a section or at another program; NULL: none. */
+/* For an unknown option such as `--epochs 3` of a command with a RECIPE: the dotted recipe key that is meant, found by its dotted name, its name
+ * within a section, or its name in another program. NULL: none. */
 static const char *key_of_option(const Command *command, const char *word) {
     char name[64];
     size_t skip = strspn(word, "-"), len = MIN(strlen(word + skip), sizeof name - 1);
@@ -71,7 +72,7 @@ static const char *key_of_option(const Command *command, const char *word) {
     return key_suggest(name, name + (dot - name) + 1);
 }
 
-/* value: what follows it; NULL: nothing that could be its value. */
+/* value: the next word, if it could be the option's value; else NULL. */
 static Status unknown_option(const Command *command, const char *text, size_t len, const char *value, const Option *options, size_t n) {
     const char *names[MAX_OPTIONS];
     char word[64];
@@ -83,14 +84,14 @@ static Status unknown_option(const Command *command, const char *text, size_t le
         Str typed = {0};
         bool list = key_find(key) && key_find(key)->type == KEY_LIST && value && strchr(value, ',') && *value != '[';
         str_append_shell(&typed, list ? "%s=[%s]" : "%s=%s", key, value ? value : "VALUE");
-        status_hint(ST_USAGE, "keys of the recipe are typed without dashes, behind it: %s", str_text(&typed));
+        status_hint(ST_USAGE, "recipe keys follow the recipe, without dashes: %s", str_text(&typed));
         str_release(&typed);
         return ST_USAGE;
     }
     return status_hint_nearest(ST_USAGE, word, names, n, "--help lists the options");
 }
 
-/* What an option's help lists in small letters is all that it takes: a|b|c. */
+/* Whether `argument` lists all values that the option takes: a|b|c in lower case. */
 static bool lists_choices(const char *argument) {
     return strchr(argument, '|') && argument[strspn(argument, "abcdefghijklmnopqrstuvwxyz0123456789_|")] == '\0';
 }
@@ -112,15 +113,15 @@ static Status check_choice(Command *command, const Option *option, const char *v
     return status_hint_nearest(ST_USAGE, value, names, n, NULL);
 }
 
-/* One option at argv[*i], its value behind '=' or in the next argument. */
+/* Parses the option at argv[*i]. Its value follows '=' or is the next argument. */
 static Status parse_option(Command *command, int argc, char **argv, int *i, const Option *options, size_t n) {
     const char *text = argv[*i], *equals = strchr(text, '=');
     size_t len = equals ? (size_t)(equals - text) : strlen(text);
     const Option *option = NULL;
     for (size_t k = 0; k < n && !option; k++)
         if (strlen(options[k].name) == len && !strncmp(options[k].name, text, len)) option = &options[k];
-    const char *behind = equals ? equals + 1 : *i + 1 < argc && argv[*i + 1][0] != '-' ? argv[*i + 1] : NULL;
-    if (!option) return unknown_option(command, text, len, behind, options, n);
+    const char *after = equals ? equals + 1 : *i + 1 < argc && argv[*i + 1][0] != '-' ? argv[*i + 1] : NULL;
+    if (!option) return unknown_option(command, text, len, after, options, n);
     if (option->type == OPTION_FLAG) {
         if (equals) return status_fail(ST_USAGE, "option '%s' takes no value", option->name);
         if (option->value) *(bool *)option->value = true;
@@ -146,8 +147,8 @@ static void to_stderr(void *context, LogLevel level, const char *text) {
         show_message("%s", text);
 }
 
-/* A limit of processor time stops all threads when it is used up, so that more of them only wait for each other. Two threads of a core share the
- * units that multiply, which one keeps busy. */
+/* No more threads than the control group or SLURM grants, since the system stops all of them when the granted time is used up. No more than one
+ * per physical core, since one thread keeps the core's multiply units busy. */
 static int64_t threads_by_default(void) {
     const char *tasks = getenv("SLURM_CPUS_PER_TASK");
     int64_t n = cores_physical(NULL), granted = tasks ? strtoll(tasks, NULL, 10) : 0;
@@ -155,7 +156,7 @@ static int64_t threads_by_default(void) {
 }
 
 void use_threads(int64_t n) {
-    const char *said = getenv("OMP_NUM_THREADS"); /* set but empty it says nothing, to OpenMP neither */
+    const char *said = getenv("OMP_NUM_THREADS"); /* OpenMP ignores an empty value, too */
     if (n == 0 && said && *said)
         n = omp_get_max_threads();
     else if (n == 0)
@@ -163,7 +164,7 @@ void use_threads(int64_t n) {
     omp_set_num_threads((int)MIN(n, (int64_t)omp_get_thread_limit()));
 }
 
-/* Arguments and options that are models may be names of Hugging Face's. A folder that is read is a model; -o names one that is written. */
+/* Resolves Hugging Face names in arguments and options. Every option that takes a DIR names a model or adapter to read, except -o. */
 static Status find_models(Command *command, const Option *own, size_t n_own) {
     static const char *const words[] = {"MODEL", "BASE", "PATH", "CONFIG"};
     for (size_t i = 0; i < COUNT_OF(words) && command->n_arguments > 0; i++)

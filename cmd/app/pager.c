@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Long texts on a terminal go through a pager: $PAGER, else less where it is installed. */
+/* Shows long texts on a terminal through a pager: $PAGER, else less if it is installed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static bool in_path(const char *program) {
     return false;
 }
 
-/* NULL: none. A set but empty PAGER wants none, and so does a terminal whose cursor does not move. */
+/* The command of the pager; NULL if PAGER is set but empty, if the terminal cannot move its cursor, or if less is not installed. */
 static const char *pager(void) {
     const char *said = getenv("PAGER");
     if (!screen_redraws() || !isatty(STDIN_FILENO)) return NULL;
@@ -44,6 +44,6 @@ void page_text(const char *text, size_t len) {
         print_text(text, len);
         return;
     }
-    fwrite(text, 1, len, pipe); /* who leaves the pager early has read enough */
+    fwrite(text, 1, len, pipe); /* a failed write is no error: the user left the pager early */
     if (pclose(pipe) == 127 << 8) print_text(text, len);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What --profile prints: where the time of a run went, by kind of op. */
+/* Prints the table of --profile: the time of a run by kind of op. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

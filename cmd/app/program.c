@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every program does: it catches signals, runs, and turns what went wrong into one line, a hint and an exit code. */
+/* Common to both programs: catches signals, runs the command, and reports a failure as one line, a hint and an exit code. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -15,10 +15,10 @@
 #include "cmd/app/terminal.h"
 #include "cmd/app/profile.h"
 
-/* The first interrupt asks: what is running saves and ends. A later one does not ask; but one that comes along with the first is the same one:
- * timeout signals its child and then the group that this is in, and a terminal both of them. */
+/* The first interrupt is a request: the command saves and ends. A second one ends the program at once. Signals within SAME_SIGNAL_MS count as one
+ * interrupt: timeout(1) signals its child and then the child's process group. */
 enum { SAME_SIGNAL_MS = 1000 };
-static atomic_int asked_by; /* the signal; one that is to end the program stands before Ctrl-C */
+static atomic_int asked_by; /* the signal that asked; SIGTERM and the like take precedence over Ctrl-C */
 
 static void on_signal(int number) {
     static atomic_llong asked_at;
@@ -52,28 +52,28 @@ static void catch_signals(void) {
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     struct sigaction hangup;
-    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup stays so */
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write: a program that we talk to may be started again; stdout's, see end_result */
-    signal(SIGXFSZ, SIG_IGN); /* and so is a file that may not grow */
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* under nohup it stays ignored */
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write: a child program may be started again; for stdout see end_result */
+    signal(SIGXFSZ, SIG_IGN); /* the file size limit is a failed write, too */
     file_handle_truncation();
 }
 
-/* How threads of OpenMP wait for each other has to be said before the program starts, so it starts itself once more; what the user has set stays.
- * Spinning as long as they do by themselves, a thread keeps the one it waits for from running on a machine that does anything else besides: small
- * training steps took 20 times as long. Put to sleep at once, it wakes too late: in a virtual machine 50 us, more than a decoded token's products
- * take. About 0.1 ms of spinning costs half of neither. */
+/* OpenMP reads how its threads wait only at program start, so the program sets the variables and re-executes itself. Variables that the user has
+ * set are kept. With OpenMP's default (long spinning), a waiting thread keeps the thread it waits for off a processor whenever other programs run:
+ * small training steps took 20 times as long. Without spinning, waking takes too long: 50 us in a virtual machine, more than the matrix products
+ * of one decoded token. Spinning for about 0.1 ms avoids both. */
 void threads_wait_passively(char **argv) {
 #ifdef __linux__
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || getenv("KMP_BLOCKTIME")) return;
-    /* Comes back only if it can't: then they spin */
+    /* execv returns only if it fails; then the threads spin */
     if (setenv("GOMP_SPINCOUNT", "2000", 1) == 0 && setenv("OMP_WAIT_POLICY", "passive", 1) == 0) execv("/proc/self/exe", argv);
 #else
     (void)argv;
 #endif
 }
 
-/* A closed stdin, stdout or stderr would give its number to the next file that is opened: messages would go into it.
- * Reading gives the end, writing fails as it did. */
+/* If stdin, stdout or stderr is closed, the next file that is opened would get its number and receive messages. Opens them so that reading gives
+ * end of file and writing still fails. */
 static void keep_standard_streams(void) {
     int fd;
     do fd = open("/dev/null", O_RDONLY);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recipes that come with the program, by name; see shipped.h. */
+/* Finds the recipes that come with the program by name. */
 #include "cmd/app/shipped.h"
 
 #include <string.h>
@@ -44,7 +44,7 @@ Status shipped_find(Shipped *found) {
     TRY(recipe_folders(found->arena, found->roots, &found->n_roots));
     for (size_t i = 0; i < found->n_roots; i++) TRY(list_folder(found, found->roots[i], "", 2));
     if (found->n > 0) return ST_OK;
-    status_fail(ST_CONFIG, "no recipes found in ./recipes, beside the program or in share/tune/recipes");
+    status_fail(ST_CONFIG, "no recipes found in ./recipes, in the program's folder or in share/tune/recipes");
     return status_hint(ST_CONFIG, "make install PREFIX=DIR puts them where the program looks");
 }
 
@@ -90,7 +90,7 @@ Status recipe_shipped(Arena *arena, const char *name, Str *text, const char **pa
     Shipped found = {.arena = arena};
     const char *root = NULL;
     *path = NULL;
-    if (shipped_find(&found) != ST_OK) return ST_OK; /* then it is no name of one */
+    if (shipped_find(&found) != ST_OK) return ST_OK; /* no recipes are shipped, so the name is not one */
     char *plain = arena_strdup(arena, name);
     if (!plain) return ST_RESOURCE;
     if (text_ends_with(plain, ".yaml")) plain[strlen(plain) - strlen(".yaml")] = '\0';

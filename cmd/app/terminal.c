@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What people and scripts see: results on stdout, progress on stderr. */
+/* Output: results on stdout, progress and messages on stderr. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,20 +21,20 @@
 
 enum { CURVE_ROWS = 6, MAX_LINE = 512 };
 
-/* What stands at the bottom of the terminal: `rows_drawn` lines of a curve or a table and, where the cursor is, the line of progress. */
+/* The live block at the bottom of the terminal: `rows_drawn` lines of a table and a curve, then the progress line, which has the cursor. */
 static bool quiet, live, shown;
-static char progress[MAX_LINE], working[MAX_LINE]; /* the second is shown in the place of the first as long as there is one */
-/* Of lines on a terminal that are drawn again, and of whole lines elsewhere. */
-static ProgressTimer step_pace = {.at_once = true}, work_pace, line_pace = {.at_once = true};
+static char progress[MAX_LINE], working[MAX_LINE];             /* `working` is shown instead of `progress` unless it is empty */
+static ProgressTimer step_pace = {.at_once = true}, work_pace; /* of the live line on a terminal */
+static ProgressTimer line_pace = {.at_once = true};            /* of whole lines on a pipe */
 static Curve *curve;
 static Str table;
 static int rows_drawn, columns_drawn;
 
 void set_quiet(bool on) { quiet = on; }
 
-/* ---- what is typed ---- */
+/* ---- echo of typed text ---- */
 
-static struct termios typed; /* the terminal as it was */
+static struct termios typed; /* the settings before echo_off */
 static volatile sig_atomic_t echo_is_off;
 
 void echo_off(void) {
@@ -51,8 +51,8 @@ void echo_on(void) {
 
 /* ---- results ---- */
 
-/* Why stdout could not be written the first time, 0 = it could. Whoever read it and has gone wants no more: what is under way ends as if interrupted,
- * so that it leaves nothing half done. */
+/* errno of the first failed write to stdout; 0: none failed. If the reader of a pipe has closed it, the command ends as if interrupted, so that it
+ * leaves no half-written files. */
 static int output_error;
 
 static void output_failed(void) {
@@ -61,14 +61,14 @@ static void output_failed(void) {
     if (output_error == EPIPE) interrupt_request();
 }
 
-/* What stdio would lose where a signal interrupts a write, or a disk is full for a while, is held here until it is written. */
+/* Results wait in this buffer until they are written. stdio would lose them if a signal interrupts a write or a disk is full for a while. */
 static char held[8 << 10];
 static size_t n_held;
 
 static void write_out(const char *text, size_t len) {
     while (len > 0) {
         ssize_t done = write(STDOUT_FILENO, text, len);
-        if (done < 0 && errno == EINTR && !interrupt_requested()) continue; /* a pipe may be full for ever */
+        if (done < 0 && errno == EINTR && !interrupt_requested()) continue; /* but an interrupt ends the wait for a full pipe */
         if (done < 0) {
             output_failed();
             return;
@@ -91,25 +91,25 @@ void write_numbers(JsonWriter *w, const char *key, const double *values, int64_t
 
 const char *short_number(double value, char out[32]) { return format_number(value, 4, out); }
 
-/* Texts of others do not steer the terminal (visible.h): all that goes there goes through print_text and print_plain, but for what we steer it
- * with. */
-static Visible printed; /* of a character that is on its way to stdout */
+/* Control characters in texts of others must not reach the terminal (visible.h). All texts go through print_text and print_plain; only our own
+ * escape sequences go through print_raw. */
+static Visible printed; /* state of a character that print_text has received in part */
 
 static bool is_terminal(int fd) {
-    static int known[STDERR_FILENO + 1]; /* 0: not looked at; 1, 2 */
+    static int known[STDERR_FILENO + 1]; /* 0: not asked yet; 1: no; 2: yes */
     if (!known[fd]) known[fd] = isatty(fd) ? 2 : 1;
     return known[fd] == 2;
 }
 
-/* What was made without memory may lack something: none of it is printed, and the program's end says why. */
-static bool made_whole(void) {
+/* Once memory has run out, texts may be incomplete: nothing more is printed, and end_result reports it. */
+static bool texts_complete(void) {
     if (memory_is_short()) output_error = output_error ? output_error : memory_error();
     return !memory_is_short();
 }
 
-/* A terminal shows whole lines at once. */
+/* Appends to the buffer; on a terminal every complete line is shown at once. */
 void print_raw(const char *text, size_t len) {
-    if (!made_whole() || output_error) return;
+    if (!texts_complete() || output_error) return;
     if (len > sizeof held - n_held) show_result();
     if (len > sizeof held) {
         write_out(text, len);
@@ -140,7 +140,7 @@ void print_result(const char *format, ...) {
     str_release(&text);
 }
 
-/* A whole line of stderr's. */
+/* Prints a whole line on stderr. */
 static void print_plain(const char *text) {
     Str clean = {0};
     if (is_terminal(STDERR_FILENO)) visible_text(&clean, text);
@@ -184,7 +184,7 @@ int screen_width(void) {
     return columns;
 }
 
-/* By name alone: a locale that is not installed still says what the terminal shows. */
+/* By the locale's name alone: even a locale that is not installed tells what the terminal shows. */
 bool terminal_is_utf8(void) {
     static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
     for (size_t i = 0; i < COUNT_OF(names); i++) {
@@ -211,8 +211,8 @@ bool screen_has_colour(void) {
 
 /* ---- the live block ---- */
 
-/* Goes back to its first line and clears what is below. A terminal that became narrower has wrapped the lines in its own way: then they stay, and a
- * new block begins. */
+/* Moves the cursor to the first line of the block and clears from there. If the terminal has become narrower, it has wrapped the lines and their
+ * number is unknown: then the old block stays and a new one begins below. */
 static void erase_block(void) {
     int columns, rows;
     if (!live) return;
@@ -227,7 +227,7 @@ static void erase_block(void) {
     rows_drawn = 0;
 }
 
-/* Its lines, each cut to what fits beside the cursor. */
+/* The lines of the table, each cut to `room` bytes. */
 static void append_table(Str *out, size_t room) {
     for (const char *line = str_text(&table); *line;) {
         size_t len = strcspn(line, "\n");
@@ -303,7 +303,7 @@ void show_progress(const char *format, ...) {
     va_end(arguments);
     shown = false;
     bool first = !step_pace.shown, due = progress_due(&step_pace, now, true);
-    work_pace = (ProgressTimer){0}; /* what tells its steps is waited for from one to the next */
+    work_pace = (ProgressTimer){0}; /* long work is timed from the last step on */
     if (!terminal) due = progress_due(&line_pace, now, false) || first;
     if (!due) return;
     if (terminal)
@@ -358,7 +358,7 @@ void show_work(void *context, const Work *work) {
         print_plain(working);
 }
 
-/* ---- whole lines, above it ---- */
+/* ---- whole lines, above the live block ---- */
 
 static void print_line(const char *format, va_list arguments) {
     bool again = live && (curve || table.len || *working);
@@ -371,7 +371,7 @@ static void print_line(const char *format, va_list arguments) {
     if (text) {
         vsnprintf(text, (size_t)len + 1, format, arguments);
         print_plain(text);
-    } else { /* what is told may be that there is no memory */
+    } else { /* no memory, which may be just what the message says */
         char words[1024];
         vsnprintf(words, sizeof words, format, arguments);
         text_keep_one_line(words, sizeof words);

@@ -73,7 +73,7 @@ static bool is_algorithm(const char *name) {
     return false;
 }
 
-/* Its own keys and those of section rl in words, the rest by name. */
+/* Explains the algorithm's own keys and those of section rl; lists the others by name. */
 static void add_algorithm(Str *out, size_t kind, const char *name) {
     Str text = {0}, rest = {0};
     str_printf(&text, "%s%s %s: rl.algorithm=%s. It reads these keys:", out->len ? "\n" : "", name, algorithm_kind(kind), name);
@@ -95,12 +95,13 @@ static void say_algorithm(const char *name) {
     Str out = {0};
     for (size_t kind = 0; algorithm_kind(kind); kind++)
         if (is_of_kind(kind, name)) add_algorithm(&out, kind, name);
-    help_text(&out, "\nSections model, lora, data and generate belong to every kind that reads rows or prompts; `tune help KEY` explains one key.");
+    help_text(&out,
+              "\nAll algorithms that read rows or prompts also read the sections model, lora, data and generate; `tune help KEY` explains one key.");
     page_text(str_text(&out), out.len);
     str_release(&out);
 }
 
-/* ---- which of them ---- */
+/* ---- finding the topic ---- */
 
 static const Key *key_named(const Command *command, const char *topic) {
     for (size_t i = 0; i < n_recipe_keys; i++)
@@ -118,7 +119,7 @@ static bool is_section(const char *name) {
 static Status unknown_topic(const Command *command, const char *topic) {
     const char *near = key_suggest("", topic);
     if (command)
-        status_fail(ST_USAGE, "tune help does not know what to do with '%s' behind '%s'", topic, command_words(command));
+        status_fail(ST_USAGE, "tune help does not know what to do with '%s' after '%s'", topic, command_words(command));
     else
         status_fail(ST_USAGE, "tune help knows no topic '%s'", topic);
     if (command && !command->sections) return status_hint(ST_USAGE, "tune help %s explains the command", command_words(command));
@@ -166,6 +167,6 @@ Status help_topic(const CommandInfo *info, const char *topic) {
         return asked.status;
     }
     for (size_t i = 0; i < group_all.n; i++)
-        if (!strcmp(group_all.commands[i].name, topic)) return ST_USAGE; /* commands go before */
+        if (!strcmp(group_all.commands[i].name, topic)) return ST_USAGE; /* the name of a command is not a topic */
     return topics_say(NULL, topic);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one file that knows the version: it alone is compiled again when the version changes (Makefile: $(BUILD)/version). */
+/* The only file that depends on the version, so that a new version recompiles no other (Makefile: $(BUILD)/version). */
 #include "cmd/app/app.h"
 
 const char tune_version[] = TUNE_VERSION;

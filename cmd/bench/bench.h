@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune-bench: measures training and use of models, and what else the program does, beside what this machine can do. main.c says which words are
- * a work of their own; works on a model are in the table of bench_models.c. */
+/* tune-bench: benchmarks training, use of models, and other parts of the program, compared with the peak rates of this machine. Benchmarks of a
+ * model ("works") are in the table of bench_models.c; main.c has the others, chosen by the first argument. */
 #ifndef TUNE_BENCH_H
 #define TUNE_BENCH_H
 
 #include "cmd/app/options.h"
 #include "lib/model/model.h"
 
-/* ---- works on a language model: each runs in a process of its own, so that its memory is its own ---- */
+/* ---- works on a language model: each runs in its own process, so that its memory can be measured ---- */
 
 enum { BENCH_LORA_RANK = 16, BENCH_MOST_ROWS = 64 };
 
-/* row: what is printed; a NaN is a value that the work has not. rows_per_second: pairs, completions. seconds: of the whole work, where that is what
- * counts. */
+/* The printed results of a work. NaN: the work has no such value. rows_per_second: pairs or completions. seconds: of a work that is measured as a
+ * whole. */
 typedef struct Measured {
     double tokens_per_second, trained_per_second, rows_per_second, mbytes_per_second, gflops, gbytes_per_second, predicted, first_step, seconds,
         product_share;
@@ -26,83 +26,83 @@ typedef struct BenchRows {
 } BenchRows;
 typedef struct Bench {
     const Command *command;
-    const char *shape, *model, *folder, *compute, *checkpointing; /* folder: for what is made, removed at the end */
-    const char *rows, *tokenizer;                                 /* options; NULL: rows are drawn, the model's own tokenizer */
-    int64_t batch, tokens, steps;                                 /* steps: timed ones; another one goes before them, which packs weights */
-    double scale;                                                 /* of drawn and read lengths */
+    const char *shape, *model, *folder, *compute, *checkpointing; /* folder: for temporary files, removed at the end */
+    const char *rows, *tokenizer;                                 /* options; NULL: random rows, the model's own tokenizer */
+    int64_t batch, tokens, steps;                                 /* steps: the timed ones; an untimed step before them packs the weights */
+    double scale;                                                 /* factor on the lengths of rows */
     ModelConfig config;
-    int64_t n_ids; /* ids are drawn below it: the vocabulary's size, or the tokenizer's, which can show them; 0: the model is not made or read yet */
+    int64_t n_ids; /* random ids are below it: the size of the vocabulary or of the tokenizer; 0: the model is not made or read yet */
     CpuSpeed speed;
-    /* Reading memory around a work that streams, mean of before and behind: it may change within seconds */
+    /* memory bandwidth, for works that stream weights: the mean of before and after the work, since it may change within seconds */
     double read_gbs;
-    double start, first, last;            /* clock: work begun, first step done, last step done */
-    double products_first, products_last; /* seconds spent in products up to then */
-    OpCost before, timed;                 /* work up to the first step's end, work since then */
-    double streamed;                      /* of timed.bytes: weights in products, keys and values */
+    double start, first, last;            /* clock at: start of the work, end of the first step, end of the last step */
+    double products_first, products_last; /* seconds spent in matrix products up to these ends */
+    OpCost before, timed;                 /* operations and bytes up to the end of the first step, and after it */
+    double streamed;                      /* the part of timed.bytes that is weights of products, keys and values */
     int64_t n_done;
     Measured row;
-    uint64_t peak, resident; /* bytes resident at most; before the model was loaded */
+    uint64_t peak, resident; /* most resident bytes; resident bytes before the model was loaded */
     size_t n_profile;
-    ProfileRow profile[BENCH_MOST_ROWS]; /* from the first step's end to the last one's */
-    Failure failure;                     /* of the work */
+    ProfileRow profile[BENCH_MOST_ROWS]; /* from the end of the first step to the end of the last one */
+    Failure failure;                     /* why the work failed */
 } Bench;
-/* The work that counts begins; then its steps are done, the first of which is not timed itself. */
+/* bench_mark_start: the measured part begins. bench_mark_step: a step is done; the first one is not timed. */
 void bench_mark_start(Bench *bench);
 void bench_mark_step(Bench *bench, bool is_first);
 
-/* Lengths of rows: those of --rows in file order, as far as they are of that kind, else drawn from the quantiles of GSM8K (prompts and answers in a
- * chat template) and hh-rlhf (pairs). */
+/* Lengths of rows: from the file --rows in its order, if its rows are of that kind; else drawn from the quantiles of GSM8K (prompts and answers in
+ * a chat template) and hh-rlhf (pairs). */
 typedef enum BenchKind { BENCH_CHAT, BENCH_PAIRS } BenchKind;
 Status bench_rows(const Bench *bench, BenchKind kind, size_t n, BenchRows *rows);
-/* Writes rows.jsonl in the bench's folder, `n` objects filled by `fill`. */
+/* Writes rows.jsonl into bench->folder: `n` objects, filled by `fill`. */
 typedef void BenchFill(JsonWriter *w, const Bench *bench, const void *context, size_t i);
 Status bench_write_rows(const Bench *bench, size_t n, BenchFill *fill, const void *context);
 void bench_write_ids(JsonWriter *w, const Bench *bench, const char *key, uint64_t stream, int64_t n);
-/* The recipe of a run over rows.jsonl, with `more` settings; NULL ones are memory that could not be had. */
+/* Makes the recipe of a run on rows.jsonl with `more` settings. A NULL among them means that its allocation failed: ST_RESOURCE. */
 Status bench_recipe(const Bench *bench, const char *const *more, size_t n_more, Recipe **recipe);
 
 Status bench_sft(Bench *bench);
 Status bench_sft_mix(Bench *bench);
 Status bench_full(Bench *bench);
-/* DPO: bench->batch pairs a step. What the reference takes, once before the first step, is counted in. */
+/* DPO: bench->batch pairs a step. Includes the reference's forward pass, which runs once before the first step. */
 Status bench_dpo(Bench *bench);
-/* GRPO: bench->batch prompts with 8 completions of bench->tokens tokens each; sampling, rewards and the step. */
+/* GRPO: bench->batch prompts a step, with 8 completions of bench->tokens tokens each. Includes sampling, rewards and the step. */
 Status bench_grpo(Bench *bench);
 Status bench_prefill(Bench *bench);
 Status bench_decode(Bench *bench);
 Status bench_load_model(Bench *bench);
-/* tune, which lies in the folder of this program, from its start until its first step is done: the best of `steps` runs. */
+/* The time from the start of tune (in the folder of this program) to the end of its first step: the best of `steps` runs. */
 Status bench_start(Bench *bench);
 Status bench_make_adapter(Bench *bench); /* for bench_merge */
 Status bench_merge(Bench *bench);
-/* One thread encodes --rows, or made text, again and again. */
+/* One thread encodes --rows, or random text, repeatedly. */
 Status bench_tokenizer(Bench *bench);
 
-/* bench.json as markdown tables, one a shape. */
+/* Prints bench.json as markdown tables, one for each shape. */
 Status bench_table(const char *path);
 
-/* What was asked for of works on models, and which table. */
+/* The options of tune-bench on models. */
 typedef struct BenchJob {
     const char *list, *compute, *checkpointing, *rows, *tokenizer, *output, *table;
     int64_t batch, tokens, steps;
 } BenchJob;
-/* Works of job->list, on the models or shapes that are the command's arguments. */
+/* Runs the works of job->list on the models or shapes that are the command's arguments. */
 Status bench_models(const Command *command, const BenchJob *job);
 
-/* ---- works that need none ---- */
+/* ---- benchmarks without a model ---- */
 
-/* Acting and training of a tiny network: microseconds, and the share of what products reach on all threads. */
+/* Acting with and training of a tiny network: microseconds, and the share of the peak rate of products on all threads. */
 Status bench_mlp(const Command *command);
-/* PPO on CartPole with the settings of other programs: environment steps a second of the whole run, and of its best update. */
+/* PPO on CartPole with the settings of other programs: environment steps per second of the whole run and of its best update. */
 Status bench_ppo(const Command *command);
-double cpu_seconds(void); /* of this process, all threads */
-/* ROUGE-L and all filters of texts over as many instructions as Alpaca has. */
+double cpu_seconds(void); /* processor time of this process, all threads */
+/* ROUGE-L and all text filters on as many instructions as Alpaca has. */
 Status bench_filter(const Command *command);
-/* tune data synth with random weights of shape S, or those of the second argument, beside generation of the same answers. */
+/* tune data synth compared with plain generation of the same answers. The model has random weights of shape S, or is the second argument. */
 Status bench_synth(const Command *command);
-/* Time and memory by the length of a row, the number of rows and of steps. */
+/* Growth of time and memory with the length of a row, the number of rows and the number of steps. */
 Status bench_growth(const Command *command);
-/* Sweeps and solutions of a world; it has options of its own. */
+/* Sweeps over and solutions of an MDP. It parses its own options. */
 Status bench_mdp(int argc, char **argv);
 
 #endif

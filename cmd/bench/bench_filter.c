@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune-bench filter: 52,002 made instructions, as many as Alpaca has: ROUGE-L of each to all before, by the index and by the plain table; and all
- * filters of texts over them. */
+/* tune-bench filter: 52,002 random instructions, as many as Alpaca has. Measures ROUGE-L of each one with all before it, by the index and by the
+ * plain table, and all text filters on them. */
 #include "cmd/app/terminal.h"
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
@@ -19,10 +19,10 @@ enum { TEXTS = 52002, FAMILIES = 9000, WORDS = 20000, SAMPLE = 400, LONGEST = 24
 
 double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
-/* Words by Zipf's law: rank^-1 below WORDS. */
+/* Draws a word by Zipf's law: the probability is proportional to 1 / rank, rank < WORDS. */
 static unsigned zipf(RngKey key, uint64_t index) { return (unsigned)(exp(rng_uniform(key, index) * log(WORDS)) - 1); }
 
-/* Instructions come in families: one text of 8 to 60 words, in which each member has changed up to two thirds of the words. */
+/* Instructions come in families. A family has one text of 8 to 60 words; each member replaces up to two thirds of its words. */
 static void make_text(size_t i, char *text) {
     RngKey own = rng_key(1, RNG_TEST, i);
     size_t family = rng_below(own, 0, FAMILIES), at = 0;
@@ -92,7 +92,7 @@ static Status measure_rouge(const Command *command, const Slice *texts) {
     return status;
 }
 
-/* A thousand texts as those of a benchmark, to look for in the rows. */
+/* Writes a thousand texts, like those of an evaluation set, to look for in the rows. */
 static Status write_evaluation(const char *path) {
     FileWriter writer;
     char text[LONGEST];
@@ -104,7 +104,7 @@ static Status write_evaluation(const char *path) {
     return writer_commit(&writer);
 }
 
-/* All filters of texts but valid_json, which nothing here would pass. */
+/* Measures all text filters except valid_json, which no row would pass. */
 static Status measure_filters(const Command *command, const Slice *texts, const char *evaluation) {
     const char *on = arena_printf(
         command->arena,

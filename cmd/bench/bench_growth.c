@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune-bench growth: what grows with the length of a row, with the number of rows and with the number of steps. Time per token outside attention and
- * memory per token should stay what they are; attention takes its share of the operations; a data set costs no memory for its rows. A tiny model, so
- * that attention and data weigh as much as they can. */
+/* tune-bench growth: how time and memory grow with the length of a row, the number of rows and the number of steps. Expected: time per token
+ * outside attention and memory per token are constant, the cost of attention follows its operations, and a data set takes no memory for its rows.
+ * The model is tiny, so that attention and data dominate. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ static const char model_config[] =
     "{\"model_type\": \"llama\", \"hidden_size\": 128, \"intermediate_size\": 256, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2,"
     " \"max_position_embeddings\": 65536, \"rms_norm_eps\": 1e-5, \"vocab_size\": 512, \"tie_word_embeddings\": true}";
 
-/* ---- one segment of ever more tokens ---- */
+/* ---- one segment, doubled in length ---- */
 
 static void sum_profile(double *attention, double *rest, double *attention_flops, double *all_flops) {
     const ProfileRow *rows;
@@ -29,7 +29,7 @@ static void sum_profile(double *attention, double *rest, double *attention_flops
     }
 }
 
-/* Forward and backward, the losses of all tokens. */
+/* Forward and backward with the losses of all tokens. */
 static Status train_segment(const Model *model, Tape *tape, const int32_t *ids, int32_t *rows, int32_t *targets, const double *seeds, int64_t n) {
     Segment segment = {.begin = 0, .end = n, .parent = -1};
     ModelBatch batch = {.ids = ids, .layout = {.n_tokens = n, .n_segments = 1, .segments = &segment}};
@@ -54,7 +54,7 @@ static Status measure_segment(const Command *command, const Model *model, int64_
     }
     Tape *tape = tape_new(device_cpu(), DT_F32, 0);
     if (!tape) return ST_RESOURCE;
-    Status status = train_segment(model, tape, ids, rows, ids, seeds, n); /* packs weights, brings memory in */
+    Status status = train_segment(model, tape, ids, rows, ids, seeds, n); /* warm-up: packs the weights, maps memory */
     profile_start();
     if (status == ST_OK) status = train_segment(model, tape, ids, rows, ids, seeds, n);
     profile_stop();
@@ -85,7 +85,7 @@ static Status measure_segments(const Command *command, const char *dir) {
     return status;
 }
 
-/* ---- ever more rows, and steps ---- */
+/* ---- more rows and steps ---- */
 
 typedef struct Growth {
     double began, clock[STEPS + 1];

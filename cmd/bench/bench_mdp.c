@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune-bench mdp: sweeps over a world beside what the machine's memory can do in the same moments, and how long its solution takes. */
+/* tune-bench mdp: measures sweeps over an MDP against reading the same memory at the same time, and the time of its solutions. */
 #include <math.h>
 #include <time.h>
 
@@ -14,7 +14,7 @@ typedef struct Shape {
     double gamma, tolerance;
 } Shape;
 
-/* Successors anywhere, equal rows, rewards 0 to 1. */
+/* Makes a random MDP: rows of equal length, random successors, rewards from 0 to 1. */
 static Status make_world(const Shape *shape, Arena *arena, Mdp *mdp) {
     int64_t rows = shape->states * shape->actions;
     size_t entries = (size_t)(rows * shape->successors);
@@ -45,7 +45,7 @@ static Status make_world(const Shape *shape, Arena *arena, Mdp *mdp) {
     return ST_OK;
 }
 
-/* One line of the answer; not a number: not measured. */
+/* One line of the result; NaN: not measured. */
 typedef struct MdpRow {
     const char *work;
     double seconds, cpu_seconds;
@@ -80,8 +80,8 @@ static void print_row(const Command *command, const MdpRow *m) {
 
 enum { ENTRY_BYTES = 12, ROW_BYTES = 8, STATE_BYTES = 16 };
 
-/* What any sweep must read and write, each byte once: entries, expected rewards, both vectors. What one fetches again, values above all, does not
- * count. */
+/* The bytes that any sweep must read and write, each counted once: entries, expected rewards, both vectors. Repeated reads, mainly of values, do
+ * not count. */
 static double sweep_bytes(const Mdp *mdp) {
     double rows = (double)mdp->n_states * mdp->n_actions;
     return (double)mdp->begin[(int64_t)rows] * ENTRY_BYTES + rows * ROW_BYTES + (double)mdp->n_states * STATE_BYTES;
@@ -93,10 +93,9 @@ static double sweep_bytes(const Mdp *mdp) {
 #define FETCH_AHEAD(address) (void)(address)
 #endif
 
-enum { LANES = 8 }; /* few enough for the compiler to keep them in registers: in memory they cost an eighth of the speed */
+enum { LANES = 8 }; /* few enough to stay in registers; in memory they cost an eighth of the speed */
 
-/* Nothing but reading the entries, both arrays of them in turns, as fast as it goes: two streams a thread, which is more than memory gives to one,
- * asked for well ahead. */
+/* Reads both arrays of the entries as fast as possible, with prefetching: two streams a thread, which memory serves faster than one. */
 static double read_entries(const Mdp *mdp) {
     enum { BLOCK = 1 << 15, AHEAD = 512 /* entries */ };
     int64_t n = mdp->begin[(int64_t)mdp->n_states * mdp->n_actions], all = 0;
@@ -121,7 +120,7 @@ static double read_entries(const Mdp *mdp) {
     return sum + (double)all;
 }
 
-/* One stream a thread: probabilities alone. */
+/* Reads the probabilities only: one stream a thread. */
 static double read_probabilities(const Mdp *mdp) {
     enum { BLOCK = 1 << 15 };
     int64_t n = mdp->begin[(int64_t)mdp->n_states * mdp->n_actions];
@@ -140,7 +139,7 @@ static double read_probabilities(const Mdp *mdp) {
 
 typedef struct Timer {
     double start, cpu_start, best, cpu_best;
-} Timer; /* the best of many: other programs only take time away */
+} Timer; /* keeps the best of many runs, since other programs can only slow a run down */
 
 static void timer_start(Timer *timer) {
     timer->start = clock_seconds();
@@ -153,9 +152,9 @@ static void timer_stop(Timer *timer) {
     if (timer->cpu_best == 0 || cpu < timer->cpu_best) timer->cpu_best = cpu;
 }
 
-#define IN_MEMORY 67108864.0 /* bytes from which on a world does not lie in a cache, and the memory's speed is what counts */
+#define IN_MEMORY 67108864.0 /* an MDP of more bytes than this does not fit into a cache, so that memory bandwidth is the limit */
 
-/* Sweeps and reads take turns, so that both are measured under the same load. */
+/* Sweeps and reads alternate, so that both are measured under the same load. */
 static Status bench_sweeps(const Command *command, const NamedMdp *world, Arena *arena) {
     enum { ROUNDS = 60 };
     const Mdp *mdp = &world->mdp;
@@ -198,7 +197,7 @@ static Status bench_sweeps(const Command *command, const NamedMdp *world, Arena 
 }
 
 static Status bench_method(const Command *command, const NamedMdp *world, const char *method, double tolerance) {
-    enum { ROUNDS = 5, ENOUGH = 1 }; /* at least so many, and seconds */
+    enum { ROUNDS = 5, ENOUGH = 1 }; /* at least that many rounds and seconds */
     Timer timer = {0};
     double start = clock_seconds();
     MdpSolution solution = {0};
@@ -235,7 +234,7 @@ static Status bench(const Command *command, const NamedMdp *world, double tolera
     return status;
 }
 
-/* The world named in the arguments, or a random one. */
+/* Measures the MDP named in the arguments, or a random one. */
 static Status bench_world(const Command *command, void *context) {
     const Shape *shape = context;
     TRY(command_needs(command, 0, 1));
@@ -250,10 +249,10 @@ static Status bench_world(const Command *command, void *context) {
     NamedMdp world = {0};
     Shape random = *shape;
     if (isnan(random.gamma)) random.gamma = 0.95;
-    if (!(random.gamma >= 0 && random.gamma < 1)) return status_fail(ST_USAGE, "--gamma is from 0 to below 1 here, not %g", random.gamma);
+    if (!(random.gamma >= 0 && random.gamma < 1)) return status_fail(ST_USAGE, "--gamma must be from 0 to below 1, not %g", random.gamma);
     if (shape->states < 1 || shape->states > INT32_MAX || shape->actions < 1 || shape->actions > 10000 || shape->successors < 1 ||
         shape->successors > 10000)
-        return status_fail(ST_USAGE, "--states, --actions and --successors are 1 or more, the last two at most 10000");
+        return status_fail(ST_USAGE, "--states, --actions and --successors must be 1 or more, the last two at most 10000");
     TRY(make_world(&random, command->arena, &world.mdp));
     return bench(command, &world, shape->tolerance);
 }
@@ -263,15 +262,15 @@ Status bench_mdp(int argc, char **argv) {
     Command command = {
         .arguments_help = "[FILE|ENV]",
         .help =
-            "Measures sweeps of value iteration over a world, beside reading the same memory in turns, and solutions of it to a certified bound; the best of several each.\n"
-            "'read 1' reads the probabilities, one stream a thread; 'read 2' all of the entries, two streams a thread, which memory gives more to. No share is told of what lies in a cache.\n"
-            "Without FILE or ENV the world is random: rows of equal length that lead anywhere.\n    tune-bench mdp --states 200000",
+            "Measures sweeps of value iteration over an MDP, alternating with plain reads of the same memory, and solutions to a certified bound. Each figure is the best of several runs.\n"
+            "'read 1' reads the probabilities, one stream a thread; 'read 2' reads all entries, two streams a thread, which memory serves faster. No share is given for an MDP that fits into a cache.\n"
+            "Without FILE or ENV the MDP is random: rows of equal length with random successors.\n    tune-bench mdp --states 200000",
     };
     const Option options[] = {
-        {"--states", OPTION_INT, &shape.states, "N", "states of the random world (1000000)"},
+        {"--states", OPTION_INT, &shape.states, "N", "states of the random MDP (1000000)"},
         {"--actions", OPTION_INT, &shape.actions, "N", "its actions (4)"},
         {"--successors", OPTION_INT, &shape.successors, "N", "outcomes of each action (8)"},
-        {"--gamma", OPTION_REAL, &shape.gamma, "G", "discount (0.95, or the world's own)"},
+        {"--gamma", OPTION_REAL, &shape.gamma, "G", "discount (0.95, or the MDP's own)"},
         {"--tolerance", OPTION_REAL, &shape.tolerance, "X", "largest certified bound (1e-6)"},
         {0},
     };

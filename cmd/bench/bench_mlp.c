@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune-bench mlp: what acting with and training of tiny networks takes: a policy of two hidden layers of 64 with tanh, as learners of CartPole have
- * it. */
+/* tune-bench mlp: the time of acting with and training of a tiny network: a policy with two hidden layers of 64 and tanh, as is usual for
+ * CartPole. */
 #include "cmd/app/terminal.h"
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
@@ -33,7 +33,7 @@ static void update(Tiny *tiny) {
     params_zero_grad(&tiny->params);
 }
 
-/* Seconds of one call in the best of many short chunks: other programs disturb some of them. */
+/* Seconds of one call, in the best of many short chunks, since other programs disturb some of them. */
 static double seconds_of(Tiny *tiny, void (*work)(Tiny *)) {
     double best = 1;
     int64_t calls = 1;
@@ -70,7 +70,7 @@ static Status run_cases(const Command *command, Tiny *tiny) {
     TRY(optimizer_init(&tiny->optimizer, &tiny->params, command->arena));
     CpuSpeed speed;
     TRY(cpu_measure_speed(&speed));
-    double weights = INPUTS * HIDDEN + HIDDEN * HIDDEN + HIDDEN * OUTPUTS, first = INPUTS * HIDDEN; /* nothing goes back to the observations */
+    double weights = INPUTS * HIDDEN + HIDDEN * HIDDEN + HIDDEN * OUTPUTS, first = INPUTS * HIDDEN; /* no gradient goes to the observations */
     if (!command->json) print_result("%-8s %6s %12s %10s %10s\n", "work", "rows", "microseconds", "GF/s", "of peak");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         int64_t rows = cases[i].rows;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune-bench MODEL|S|Q|L|G|M: what training and use of a model reach on this machine, beside what its products and its memory reach alone. */
+/* tune-bench MODEL|S|Q|L|G|M: the rates of training and use of a model, compared with the peak rates of matrix products and memory. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -44,9 +44,9 @@ static const BenchShape shapes[] = {
 typedef struct BenchWork {
     const char *name, *work; /* in --work, in results */
     Status (*run)(Bench *bench), (*prepare)(Bench *bench);
-    int64_t batch, tokens; /* unless told */
-    bool scales;           /* tokens are those of the longest row: other numbers of them make all rows longer or shorter */
-    const char *shapes;    /* of our shapes those on which "all" has it, NULL = all of them: the large ones take long */
+    int64_t batch, tokens; /* defaults of --batch and --tokens */
+    bool scales;           /* `tokens` is the length of the longest row: --tokens scales all rows */
+    const char *shapes;    /* the built-in shapes for which --work all includes it, since large ones take long; NULL: all */
 } BenchWork;
 static const BenchWork works[] = {
     {.name = "sft", .work = "sft", .run = bench_sft, .batch = 4, .tokens = 512},
@@ -65,7 +65,7 @@ static const BenchWork works[] = {
     {.name = "start", .work = "start", .run = bench_start, .batch = 4, .tokens = 512, .shapes = "S Q"},
 };
 
-/* Rows so far, as JSON; and what went wrong first, with which the command ends when all works have had their turn. */
+/* The rows so far as JSON, and the first failure, which the command returns after all works have run. */
 typedef struct Results {
     Str rows;
     Failure failure;
@@ -109,10 +109,10 @@ void bench_mark_step(Bench *bench, bool is_first) {
     memcpy(bench->profile, rows, bench->n_profile * sizeof *rows);
 }
 
-/* ---- a process of its own ---- */
+/* ---- a separate process ---- */
 
-/* Whatever `run` leaves in the bench is there afterwards: the bench lies in shared memory. The caller has started no thread, so that the child may.
- */
+/* Runs `run` in a child process. The bench is in shared memory, so the caller sees what the child has written into it. The caller must not have
+ * started threads; the child may. */
 static Status in_child(Bench *bench, Status (*run)(Bench *bench)) {
     int code;
     failure_save(&bench->failure, status_fail(ST_RESOURCE, "the work ended too early"));
@@ -124,14 +124,15 @@ static Status in_child(Bench *bench, Status (*run)(Bench *bench)) {
         _exit(0);
     }
     while (waitpid(child, &code, 0) < 0)
-        if (errno != EINTR) return status_fail(ST_RESOURCE, "a work's process is lost"); /* an interrupt reaches it as well, so it ends soon */
+        if (errno != EINTR)
+            return status_fail(ST_RESOURCE, "the process of a work is lost"); /* an interrupt goes to the child as well, so it ends soon */
     if (WIFSIGNALED(code)) return status_fail(ST_RESOURCE, "the work ended by signal %d", WTERMSIG(code));
     return failure_restore(&bench->failure);
 }
 
 static Status measure_speed(Bench *bench) { return cpu_measure_speed(&bench->speed); }
 
-/* Before a work and behind it, half of the mean each. */
+/* Called before and after a work; each call adds half of its result to the mean. */
 static Status measure_reading(Bench *bench) {
     double gbs;
     TRY(cpu_measure_reading(&gbs));
@@ -185,7 +186,7 @@ static void begin_row(JsonWriter *w, const Bench *bench, const BenchWork *work) 
     jw_string(w, "compute", dtype_name(compute_from_text(bench->compute)));
 }
 
-/* The row goes to the others and is printed: itself, or as `cells` of the table. */
+/* Ends the row, adds it to the results and prints it: as JSON, or as `cells` of the table. */
 static void end_row(JsonWriter *w, const Bench *bench, const BenchWork *work, const Str *cells, Results *results) {
     jw_end_object(w);
     str_printf(&results->rows, "%s%s", results->rows.len ? ",\n  " : "", str_text(&w->text));
@@ -233,7 +234,7 @@ static void print_row(const Bench *bench, const BenchWork *work, Results *result
     show_result();
 }
 
-/* A work that failed has a row as well; the first one's failure is the command's. */
+/* Adds a row for a failed work. The command returns the failure of the first one. */
 static void print_failure(const Bench *bench, const BenchWork *work, Status status, Results *results) {
     JsonWriter w = {0};
     Str cells = {0};
@@ -248,7 +249,7 @@ static void print_failure(const Bench *bench, const BenchWork *work, Status stat
 
 static bool needs_model(const BenchWork *work) { return work->run != bench_tokenizer; }
 
-/* A shape's model is made by the first work that needs it. */
+/* Makes the model of a shape when the first work needs it. */
 static Status make_model(Bench *bench) {
     if (bench->n_ids > 0) return ST_OK;
     if (config_of(bench->shape)) {
@@ -332,8 +333,7 @@ static Status write_results(const Bench *bench, const char *path, const Str *row
     return status;
 }
 
-/* Another work's turn comes even when this one fails, and the file has what is there so far. Only an interrupt ends all, and a file that cannot be
- * written. */
+/* Runs one work and writes the results so far to the file. A failed work does not stop the others; an interrupt or a failed write does. */
 static Status run_work(Bench *bench, const BenchWork *work, const BenchJob *job, Results *results) {
     Status status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : measure_work(bench, work, job);
     end_live_line();
@@ -359,11 +359,11 @@ static Status find_work(const char *name, size_t len, const BenchWork **work) {
     }
     snprintf(word, sizeof word, "%.*s", (int)MIN(len, sizeof word - 1), name);
     status_fail(ST_USAGE, "work '%s' is not supported", word);
-    status_hint_nearest(ST_USAGE, word, names, COUNT_OF(works), "works are all or some of ");
+    status_hint_nearest(ST_USAGE, word, names, COUNT_OF(works), "--work takes all, or some of ");
     return ST_USAGE;
 }
 
-/* The list's works one by one; `at` is where it goes on. */
+/* Finds the next work of the list and advances *at. */
 static Status next_work(const char **at, const BenchWork **work) {
     size_t len = strcspn(*at, ",");
     TRY(find_work(*at, len, work));
@@ -371,7 +371,7 @@ static Status next_work(const char **at, const BenchWork **work) {
     return ST_OK;
 }
 
-/* Of several sequences the first one's end ends what is timed, which begins behind the last one's first token. */
+/* With several sequences, timing begins after the first token of the last one, and ends when the first one ends. */
 static Status check_work(const BenchWork *work, const BenchJob *job) {
     int64_t least = work->tokens == 1 ? 1 : work->run == bench_decode && batch_of(work, job) > 1 ? 3 : 2;
     if (tokens_of(work, job) >= least) return ST_OK;
@@ -392,11 +392,11 @@ static Status check_works(const BenchJob *job) {
     return *job->list ? ST_OK : status_fail(ST_USAGE, "--work names nothing");
 }
 
-/* Before anything is measured: a file that could not be written in the end. */
+/* Checks before measuring that the results can be written. */
 static Status check_result_path(const char *path) {
     FileWriter writer;
     if (!path) return ST_OK;
-    if (dir_exists(path)) return status_fail(ST_USAGE, "-o names a file, '%s' is a folder", path);
+    if (dir_exists(path)) return status_fail(ST_USAGE, "-o needs a file, but '%s' is a folder", path);
     TRY(writer_open(&writer, path));
     writer_abandon(&writer);
     return ST_OK;
@@ -420,11 +420,11 @@ static Status run_shape(Bench *bench, const char *shape, const BenchJob *job, Re
     bench->shape = bench->model = shape;
     bench->n_ids = 0;
     Status status = run_works(bench, job, results);
-    if (bench->model != shape) dir_remove(bench->model); /* the next one may need the room */
+    if (bench->model != shape) dir_remove(bench->model); /* frees disk space for the next model */
     return status;
 }
 
-/* ---- the whole ---- */
+/* ---- the command ---- */
 
 static Status run_shapes(Bench *bench, const BenchJob *job) {
     const Command *command = bench->command;
@@ -445,7 +445,7 @@ Status bench_models(const Command *command, const BenchJob *job) {
     char *folder = arena_printf(command->arena, "%s/tune-bench-XXXXXX", temporary && *temporary ? temporary : "/tmp");
     if (!folder) return ST_RESOURCE;
     Bench *bench = mmap(NULL, sizeof *bench, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (bench == MAP_FAILED) return status_fail(ST_RESOURCE, "no memory to share with the works' processes");
+    if (bench == MAP_FAILED) return status_fail(ST_RESOURCE, "no shared memory for the processes of the works");
     Status status = mkdtemp(folder) ? ST_OK : status_fail(ST_RESOURCE, "cannot make a folder like '%s'", folder);
     if (status == ST_OK) {
         *bench = (Bench){.command = command,
@@ -454,7 +454,7 @@ Status bench_models(const Command *command, const BenchJob *job) {
                          .checkpointing = job->checkpointing,
                          .rows = job->rows,
                          .tokenizer = job->tokenizer};
-        profile_stop(); /* works have their own */
+        profile_stop(); /* each work has its own profile */
         status = run_shapes(bench, job);
         if (status != ST_OK)
             dir_remove(folder);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune-bench ppo: environment steps a second of PPO on CartPole, rollouts and updates together, with the settings that other programs are measured
- * with. */
+/* tune-bench ppo: environment steps per second of PPO on CartPole, including updates, with the settings with which other programs are measured. */
 #include "cmd/app/terminal.h"
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
@@ -14,18 +13,18 @@ typedef struct PpoCase {
     "output=none", "rl.algorithm=ppo", "rl.env=CartPole-v1", "rl.gamma=0.99", "train.lr_scheduler=constant", "train.eps=1e-5", \
         "train.max_grad_norm=0.5"
 static const PpoCase cases[] = {
-    /* stable-baselines3's defaults: batches of 64 out of 16384 steps, 10 passes */
+    /* defaults of stable-baselines3: 10 passes over 16384 steps in batches of 64 */
     {"sb3",
      {SHARED, "rl.total_steps=131072", "rl.num_envs=8", "rl.num_steps=2048", "rl.num_iterations=10", "rl.num_minibatches=256", "rl.clip_value=0",
       "rl.vf_coef=1"}},
-    /* cleanrl's: batches of 128 out of 512 steps, 4 passes */
+    /* defaults of cleanrl: 4 passes over 512 steps in batches of 128 */
     {"cleanrl",
      {SHARED, "rl.total_steps=131072", "rl.num_envs=4", "rl.num_steps=128", "rl.num_iterations=4", "rl.num_minibatches=4", "rl.clip_value=0.2",
       "rl.ent_coef=0.01", "rl.vf_coef=0.5"}},
 };
 #undef SHARED
 
-/* The whole run, and the best of its updates, which other programs disturbed least. */
+/* Seconds of the whole run and of its best update, the one that other programs disturbed least. */
 static Status learn(Learner *learner, double *seconds, double *best) {
     double began = clock_seconds();
     *best = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune-bench dpo and grpo: steps of preference training and of a policy gradient on a language model, with the settings of TRL's trainers that they
- * are compared with. */
+/* tune-bench dpo and grpo: steps of preference training and of a policy gradient on a language model, with the same settings as the TRL trainers
+ * that they are compared with. */
 #include <math.h>
 
 #include "lib/base/system.h"
@@ -8,7 +8,7 @@
 #include "rl/pairs/preference.h"
 #include "rl/text/text_rl.h"
 
-enum { GENERATIONS = 8, PROMPT_LEAST = 64, PROMPT_MOST = 200 }; /* tokens of GSM8K's prompts in a chat template */
+enum { GENERATIONS = 8, PROMPT_LEAST = 64, PROMPT_MOST = 200 }; /* PROMPT_*: range of lengths of GSM8K's prompts in a chat template, in tokens */
 
 /* ---- dpo ---- */
 
@@ -16,7 +16,7 @@ typedef struct DpoBench {
     Bench *bench;
     BenchRows rows;
     double planned;
-} DpoBench; /* planned: clock when the reference is about to be asked */
+} DpoBench; /* planned: clock before the reference's forward pass */
 
 static void fill_pair(JsonWriter *w, const Bench *bench, const void *context, size_t i) {
     const BenchRow *row = &((const BenchRows *)context)->items[i];
@@ -40,8 +40,8 @@ static void keep_pair_step(void *context, const Progress *progress) {
     bench->n_done = progress->step;
 }
 
-/* Tokens as they are computed: the prompt once for both answers. The reference's forward pass over the timed rows counts, in work and in time: what
- * was done before the first step's end beyond a step. */
+/* Counts the computed tokens: a prompt counts once for both answers. The reference's forward pass over the timed rows is included in operations
+ * and time, as the part before the end of the first step that exceeds one step. */
 static void count_pairs(const DpoBench *dpo) {
     Bench *bench = dpo->bench;
     double tokens = 0, trained = 0, steps = (double)(bench->n_done - 1), step = (bench->last - bench->first) / steps,
@@ -84,7 +84,7 @@ static void fill_prompt(JsonWriter *w, const Bench *bench, const void *context, 
     bench_write_ids(w, bench, "ids", 16 + i, ((const BenchRows *)context)->items[i].prompt);
 }
 
-/* The first prompts of a usual length. */
+/* Takes the first `n` prompts whose length is within PROMPT_LEAST and PROMPT_MOST. */
 static Status choose_prompts(const Bench *bench, size_t n, BenchRows *prompts) {
     BenchRows rows;
     TRY(bench_rows(bench, BENCH_CHAT, 4 * n, &rows));
@@ -96,7 +96,7 @@ static Status choose_prompts(const Bench *bench, size_t n, BenchRows *prompts) {
     return prompts->n == n ? ST_OK : status_fail(ST_INPUT, "no row has a prompt of %d to %d tokens", PROMPT_LEAST, PROMPT_MOST);
 }
 
-/* made: tokens of completions in the timed steps; a model that knows an end may stop early */
+/* made: tokens of completions in the timed steps, counted because a model with an end token may stop early */
 typedef struct GrpoBench {
     Bench *bench;
     double made;

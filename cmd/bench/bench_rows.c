@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of tune-bench: lengths as real data has them, ids at random. */
+/* Rows for tune-bench: lengths of real data, random ids. */
 #include <math.h>
 
 #include "lib/text/text.h"
@@ -43,7 +43,7 @@ static const char *content_of(const json_t *row, size_t i) {
     return json_string_value(json_object_get(json_array_get(json_object_get(row, "messages"), i), "content"));
 }
 
-/* {"question", "answer"} or two messages; {"prompt", "chosen", "rejected"}. */
+/* Reads the lengths of a row: {"question", "answer"} or two messages; or {"prompt", "chosen", "rejected"}. */
 static Status read_row(const Tokenizer *tokenizer, const json_t *row, BenchKind kind, const char *path, BenchRow *result) {
     const char *prompt, *answer, *rejected = NULL;
     bool pair = kind == BENCH_PAIRS, messages = json_object_get(row, "messages") != NULL;

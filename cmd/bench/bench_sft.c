@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune-bench sft, sft_mix, full: steps of supervised fine-tuning; start: how soon the first one is done. */
+/* tune-bench sft, sft_mix, full: steps of supervised fine-tuning; start: time to the end of the first step. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -14,7 +14,7 @@
 #include "cmd/bench/bench.h"
 #include "sft/sft.h"
 
-/* Rows of one length are trained whole, as the language itself; real ones on their answers. */
+/* Rows of equal length are trained on all tokens; rows with real lengths on their answers. */
 static void fill_row(JsonWriter *w, const Bench *bench, const void *context, size_t i) {
     const BenchRows *rows = context;
     int64_t n = rows->items[i].prompt + rows->items[i].answer;
@@ -33,7 +33,7 @@ static Status make_rows(const Bench *bench, bool mixed, BenchRows *rows) {
     } else {
         *rows = (BenchRows){arena_alloc(bench->command->arena, n * sizeof *rows->items), n};
         if (!rows->items) return ST_RESOURCE;
-        for (size_t i = 0; i < n; i++) rows->items[i] = (BenchRow){1, bench->tokens - 1, 0}; /* nothing says the first token */
+        for (size_t i = 0; i < n; i++) rows->items[i] = (BenchRow){1, bench->tokens - 1, 0}; /* the first token is not predicted */
     }
     return bench_write_rows(bench, n, fill_row, rows);
 }
@@ -89,7 +89,7 @@ static void run_program(const char *program, char *const *arguments, const int e
     _exit(127);
 }
 
-/* Seconds until the program, started here, says that its first step is done; then it may end. *peak: at least what it had resident at most. */
+/* Starts the program and waits until it reports its first step. *seconds: the time until then. *peak: a lower bound of its most resident bytes. */
 static Status time_program(const char *program, char *const *arguments, double *seconds, uint64_t *peak) {
     int ends[2], code;
     struct rusage usage;
@@ -109,14 +109,13 @@ static Status time_program(const char *program, char *const *arguments, double *
         close(ends[0]);
     if (child < 0) return status_fail(ST_RESOURCE, "cannot start '%s'", program);
     while (wait4(child, &code, 0, &usage) < 0)
-        if (errno != EINTR) return status_fail(ST_RESOURCE, "'%s', started here, is lost", program); /* an interrupt reaches it as well */
+        if (errno != EINTR) return status_fail(ST_RESOURCE, "the process of '%s' is lost", program); /* an interrupt goes to it as well */
     *peak = MAX(*peak, (uint64_t)usage.ru_maxrss * 1024);
-    if (!WIFEXITED(code) || WEXITSTATUS(code) != 0 || isnan(*seconds))
-        return status_fail(ST_RESOURCE, "'%s', started here, did not end its first step", program);
+    if (!WIFEXITED(code) || WEXITSTATUS(code) != 0 || isnan(*seconds)) return status_fail(ST_RESOURCE, "'%s' did not finish its first step", program);
     return ST_OK;
 }
 
-/* What the run said that it would need. */
+/* The memory that the run has predicted. */
 static double predicted_by(const char *run) {
     Str path = {0};
     json_t *started = NULL;
@@ -129,17 +128,17 @@ static double predicted_by(const char *run) {
     return bytes;
 }
 
-/* tune in the folder of this program, else as the system finds it. */
+/* Finds tune in the folder of this program, else in PATH. */
 static Status find_tune(Arena *arena, const char **program) {
     const char *folder;
     TRY(program_folder(arena, &folder));
     *program = folder ? path_join(arena, folder, "tune") : "tune";
     if (!*program) return ST_RESOURCE;
     if (!folder || access(*program, X_OK) == 0) return ST_OK;
-    return status_hint(status_fail(ST_INPUT, "no program '%s', whose start is measured", *program), "'make' builds it");
+    return status_hint(status_fail(ST_INPUT, "no program '%s' to measure", *program), "'make' builds it");
 }
 
-/* The best of some runs: memory that the system, or the host of a virtual machine, clears for the first of them says nothing about the program. */
+/* Takes the best of several runs, since in the first one the system, or the host of a virtual machine, may spend time clearing memory. */
 Status bench_start(Bench *bench) {
     Arena *arena = bench->command->arena;
     BenchRows rows;
@@ -170,7 +169,7 @@ Status bench_start(Bench *bench) {
         double seconds = 0;
         TRY(time_program(program, arguments, &seconds, &bench->peak));
         bench->row.predicted = predicted_by(run);
-        TRY(dir_remove(run)); /* the next run's, and the next model's, goes there too */
+        TRY(dir_remove(run)); /* the next run uses the same folder */
         bench->row.first_step = i > 0 ? fmin(bench->row.first_step, seconds) : seconds;
     }
     return ST_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune-bench synth: a run of tune data synth with a model here, then all that it asked, stage by stage, as tune generate does it: the very same
- * tokens, so the ratio of times is what synthesis costs beside. */
+/* tune-bench synth: runs tune data synth with a local model, then generates answers to the same questions, stage by stage, as tune generate does.
+ * Both give the same tokens, so the ratio of times is the overhead of synthesis. */
 #include "cmd/app/folders.h"
 #include "cmd/app/terminal.h"
 #include "lib/base/system.h"
@@ -21,15 +21,15 @@ static const char config_json[] =
 typedef struct SynthBench {
     const Command *command;
     const char *folder, *model;
-    bool made;                                                    /* the model: random weights, whose tokens are drawn evenly */
-    double seconds, cpu_seconds, teacher_seconds, filter_seconds; /* of synthesis */
+    bool made;                                                    /* the model has random weights, so its tokens are nearly uniform */
+    double seconds, cpu_seconds, teacher_seconds, filter_seconds; /* times of the synthesis */
     double generate_seconds, generate_cpu_seconds;
     int64_t tokens, generated, rows, candidates;
 } SynthBench;
 
-/* ---- what it works on ---- */
+/* ---- model and seeds ---- */
 
-/* A word is a token. */
+/* Writes a tokenizer with one token a word. */
 static Status write_tokenizer(const char *dir, Arena *arena) {
     FileWriter w;
     TRY(writer_open(&w, path_join(arena, dir, "tokenizer.json")));
@@ -67,7 +67,7 @@ static Status prepare(SynthBench *b) {
 
 /* ---- synthesis ---- */
 
-/* A made model never ends by itself: a prompt ends with one token of 28 on average, an answer with one of 55. */
+/* A random model never ends by itself. The stop texts end a prompt after 28 tokens on average, an answer after 55. */
 static Status make_recipe(const SynthBench *b, Recipe **recipe) {
     Arena *arena = b->command->arena;
     const char *prompt_stop = b->made ? ", stop: ['77']" : "", *answer_stop = b->made ? ", stop: ['770', '551', '338', '116', '429', '204']" : "";
@@ -97,7 +97,7 @@ static Status synthesize(SynthBench *b, const Recipe *recipe) {
     TRY(recipe_folders(b->command->arena, folders, &config.n_folders));
     double cpu = cpu_seconds();
     TRY(synth_run(&config, &result));
-    b->cpu_seconds = cpu_seconds() - cpu; /* with loading, as below */
+    b->cpu_seconds = cpu_seconds() - cpu; /* includes loading, as for generation below */
     b->seconds = result.seconds;
     b->teacher_seconds = result.teacher_seconds;
     b->filter_seconds = result.filter_seconds;
@@ -139,7 +139,7 @@ static Status encode_question(const Generator *g, const json_t *line, Ids *ids) 
     return status;
 }
 
-/* All questions of one stage in one call. */
+/* Generates answers to all questions of one stage in one call. */
 static Status generate_stage(SynthBench *b, const Generator *g, const json_t *lines, const char *stage, const TeacherSampling *sampling) {
     size_t n = 0, i;
     json_t *line;
@@ -171,7 +171,7 @@ static Status generate_stage(SynthBench *b, const Generator *g, const json_t *li
     return status;
 }
 
-/* The stage's sampling as the recipe's teacher has it: what the log says of its first request. */
+/* The stage's sampling settings, read from its first request in the log. */
 static Status stage_sampling(const json_t *lines, const char *stage, Arena *arena, TeacherSampling *sampling) {
     size_t i;
     json_t *line;
@@ -210,7 +210,7 @@ static Status generate_all(SynthBench *b) {
     return status;
 }
 
-/* ---- the whole ---- */
+/* ---- the command ---- */
 
 static void print(const SynthBench *b) {
     double rate = (double)b->tokens / b->seconds, generate_rate = (double)b->generated / b->generate_seconds;
@@ -223,10 +223,10 @@ static void print(const SynthBench *b) {
         return;
     }
     print_result(
-        "Synthesis, few_shot, batch %d: %lld rows of %lld candidates, %lld tokens: %.0f a second; the same questions by generation alone %.0f a second: ratio %.3f\n",
+        "Synthesis, few_shot, batch %d: %lld rows of %lld candidates, %lld tokens: %.0f a second; generation alone of the same answers %.0f a second: ratio %.3f\n",
         BATCH, (long long)b->rows, (long long)b->candidates, (long long)b->tokens, rate, generate_rate, rate / generate_rate);
-    print_result("  processor time %.1f s beside %.1f s: ratio %.3f; filters take %.3f %% of the time\n", b->cpu_seconds, b->generate_cpu_seconds,
-                 b->generate_cpu_seconds / b->cpu_seconds, 100 * b->filter_seconds / b->seconds);
+    print_result("  processor time %.1f s, generation alone %.1f s: ratio %.3f; filters take %.3f %% of the time\n", b->cpu_seconds,
+                 b->generate_cpu_seconds, b->generate_cpu_seconds / b->cpu_seconds, 100 * b->filter_seconds / b->seconds);
 }
 
 static Status measure(SynthBench *b) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune-bench --table: bench.json and bench-peers.json as markdown. */
+/* tune-bench --table: prints bench.json and bench-peers.json as markdown. */
 #include "cmd/app/terminal.h"
 #include "cmd/bench/bench.h"
 
@@ -17,7 +17,7 @@ static const char *text_of(const json_t *object, const char *key) {
     return text ? text : "?";
 }
 
-/* "failed: ..." in a cell, of a row that has an error. */
+/* If the row has an error, appends the cell "failed: ...". */
 static bool add_error(Str *line, const json_t *row) {
     const char *error = json_string_value(json_object_get(row, "error"));
     if (!error) return false;
@@ -55,7 +55,7 @@ static void add_ratio(Str *text, const json_t *row) {
     str_printf(text, " | %s |\n", json_is_boolean(holds) ? (json_is_true(holds) ? "yes" : "no") : "-");
 }
 
-/* Both kinds of file say the machine, and have rows. */
+/* Describes the machine and the rows; both kinds of file have these. */
 static void describe(const json_t *root, Str *text) {
     const json_t *rows = json_object_get(root, "rows"), *row;
     size_t i;

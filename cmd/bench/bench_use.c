@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune-bench load, prefill, decode, merge, tokenizer: what a trained model is used for. */
+/* tune-bench load, prefill, decode, merge, tokenizer: the uses of a trained model. */
 #include <string.h>
 #include <sys/stat.h>
 
@@ -18,8 +18,8 @@ static Status load(Bench *bench, bool skip_nan_check, Model **model) {
                       &(ModelOptions){.device = device_cpu(), .compute = compute_from_text(bench->compute), .skip_nan_check = skip_nan_check}, model);
 }
 
-/* The process before the model was loaded, the model, the step that has been laid out on the meta device since cpu_plan_clear, and what it works in.
- */
+/* Predicts the memory: the process before the model was loaded, the model, and the step that was planned on the meta device since cpu_plan_clear,
+ * with its workspace. */
 static void predict(Bench *bench, const Model *model, size_t step) {
     ModelMemory memory = model_memory(model, false);
     bench->row.predicted = (double)(bench->resident + memory.mapped + memory.weights + memory.packed + step + cpu_planned_bytes());
@@ -45,7 +45,7 @@ static Status random_ids(const Bench *bench, int64_t n, int32_t **ids) {
 
 /* ---- prefill ---- */
 
-/* All sequences at once, and the logits behind the last token of each. */
+/* Runs all sequences at once and computes the logits after the last token of each. */
 static Status prefill_once(const Bench *bench, const Model *model, Tape *tape, const int32_t *ids) {
     Segment *segments = arena_alloc(bench->command->arena, (size_t)bench->batch * sizeof *segments);
     int32_t *rows = arena_alloc(bench->command->arena, (size_t)bench->batch * sizeof *rows);
@@ -94,9 +94,9 @@ Status bench_prefill(Bench *bench) {
 typedef struct Decode {
     Bench *bench;
     int64_t *made, n_begun, n_ended, n_timed;
-} Decode; /* made: tokens of each prompt */
+} Decode; /* made: tokens generated for each prompt */
 
-/* Timed while every sequence is there: from the last one's first token to the end of the first that ends. */
+/* Times the interval in which all sequences are active: from the first token of the last one to the end of the first one that ends. */
 static Status keep_token(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
     Decode *decode = context;
     Bench *bench = decode->bench;
@@ -148,7 +148,7 @@ Status bench_decode(Bench *bench) {
 
 /* ---- merge ---- */
 
-/* An adapter on all linear layers, B drawn as A is, so that no delta is zero. */
+/* Makes an adapter on all linear layers. B is random like A, so that no delta is zero. */
 Status bench_make_adapter(Bench *bench) {
     Model *model;
     Arena *arena = bench->command->arena;
@@ -187,7 +187,7 @@ Status bench_merge(Bench *bench) {
 
 enum { TEXT_BYTES = 4 << 20, VOCABULARY = 8192, LEAST_PASSES = 2 };
 
-/* Words of made syllables, the short ones often, with numbers and points between them. */
+/* Makes a text of words from random syllables, short words more often, with numbers and full stops between them. */
 static void make_text(Str *text) {
     static const char *const syllables[] = {"ka", "ber", "to", "lin", "sha", "mo", "ret", "u", "an", "dis", "pel", "i", "tor", "wen", "sy", "gra"};
     RngKey key = rng_key(1, RNG_TEST, 9);
@@ -204,7 +204,7 @@ static void make_text(Str *text) {
     }
 }
 
-/* A tokenizer for made text, learnt from it. */
+/* Trains a tokenizer on the random text. */
 static Status train_tokenizer(const Bench *bench, const Str *text, Tokenizer **tokenizer) {
     BpeTrainer *trainer;
     BpeTrained trained = {0};
@@ -224,7 +224,7 @@ static Status train_tokenizer(const Bench *bench, const Str *text, Tokenizer **t
     return status == ST_OK ? tokenizer_load(path, tokenizer) : status;
 }
 
-/* Rows end with a zero byte: {"question", "answer"} as one text, else {"text"}. */
+/* Reads the text of each row, {"question", "answer"} as one text or {"text"}, each followed by a zero byte. */
 static Status read_texts(const char *path, Str *texts) {
     Lines lines;
     Slice line;
@@ -249,7 +249,7 @@ static Status read_texts(const char *path, Str *texts) {
     return status == ST_OK ? closed : status;
 }
 
-/* *n_bytes: of all texts. */
+/* *n_bytes: bytes of all texts. */
 static Status encode_all(const Tokenizer *tokenizer, const Str *texts, Ids *ids, size_t *n_bytes) {
     ids_clear(ids);
     *n_bytes = 0;
@@ -283,7 +283,7 @@ Status bench_tokenizer(Bench *bench) {
         status = encode_all(tokenizer, &texts, &ids, &n_bytes);
         double seconds = clock_seconds() - began;
         if (i == 0)
-            bench->row.first_step = clock_seconds() - bench->start; /* words that come again are known from there on */
+            bench->row.first_step = clock_seconds() - bench->start; /* later rounds find all words in the cache */
         else
             best = MAX(best, (double)n_bytes / seconds);
     }

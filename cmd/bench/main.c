@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune-bench: works on models by --work, and works of their own by the first argument. */
+/* The program tune-bench: benchmarks of models, chosen by --work, and other benchmarks, chosen by the first argument. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 const char program_name[] = "tune-bench";
 
-/* most: arguments, with the word itself */
+/* most: the largest number of arguments, including the word itself */
 static const struct {
     const char *word;
     size_t most;
@@ -29,7 +29,7 @@ static Status measure(const Command *command, void *context) {
         return words[i].run(command);
     }
     if (!strcmp(first, "mdp"))
-        return status_hint(status_fail(ST_USAGE, "'mdp' is the first word, its options follow it"), "tune-bench mdp --help explains them");
+        return status_hint(status_fail(ST_USAGE, "'mdp' must be the first argument, before its options"), "tune-bench mdp --help lists them");
     return bench_models(command, job);
 }
 
@@ -39,29 +39,29 @@ static Status bench(int argc, char **argv) {
         .arguments_help = "MODEL ... | S | Q | L | mlp | ppo | filter | synth [MODEL] | growth | mdp [FILE|ENV]",
         .help =
             "Measures training and use of a model, or of random weights in the shape of SmolLM2-135M (S), Qwen2.5-0.5B (Q) or Llama-3.2-1B (L);\n"
-            "growth: time and memory by the length of a row, the number of rows and of steps;\n"
-            "mlp: acting with and updates of a policy of two hidden layers of 64;\n"
-            "ppo: steps a second of PPO on CartPole, with stable-baselines3's and cleanrl's settings.\n"
-            "filter: ROUGE-L and all filters of texts over 52,002 instructions.\n"
-            "synth: tokens a second of tune data synth, beside generation alone of the same answers; share of the filters.\n"
-            "mdp: sweeps and solutions of a world, with options of its own; mdp --help explains them.\n"
-            "GF/s are of products alone, as the shapes of all ops say (--profile shows them op by op); their share is of the best that this machine's products reach. GB/s: weights, keys and values "
-            "that decoding reads, and its share of what memory gives. Each work has a process of its own. --json: one object per work and line.\n"
+            "growth: growth of time and memory with the length of a row, the number of rows and the number of steps;\n"
+            "mlp: acting with and training of a policy with two hidden layers of 64;\n"
+            "ppo: steps per second of PPO on CartPole, with the settings of stable-baselines3 and cleanrl;\n"
+            "filter: ROUGE-L and all text filters on 52,002 instructions;\n"
+            "synth: tokens per second of tune data synth, compared with plain generation of the same answers, and the time of the filters;\n"
+            "mdp: sweeps and solutions of an MDP; it has its own options, see mdp --help.\n"
+            "GF/s count the operations of matrix products, computed from the shapes of all ops (--profile shows each op); the share is of the highest rate measured on this machine. GB/s count the weights, keys and values "
+            "that decoding reads; the share is of the memory bandwidth. Each work runs in its own process. --json: one object per work and line.\n"
             "    tune-bench S --work sft,decode",
     };
     const Option options[] = {
         {"--work", OPTION_TEXT, &job.list, "LIST",
-         "of sft, sft_mix, full, dpo, grpo, decode, decode8, decode32, prefill, prefill2048, tokenizer, merge, load, start; or all: of L those that take less than minutes (sft,prefill,decode,load)"},
-        {"--batch", OPTION_INT, &job.batch, "N", "sequences at a time; dpo: pairs, grpo: prompts, 8 completions each"},
-        {"--tokens", OPTION_INT, &job.tokens, "N", "tokens of a sequence; decode, grpo: new ones; sft_mix, dpo: of the longest row"},
-        {"--steps", OPTION_INT, &job.steps, "N", "timed steps, behind one that is not; start: runs, of which the best counts (2)"},
-        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of products"},
-        {"--checkpointing", OPTION_TEXT, &job.checkpointing, "none|selective|layer", "of sft, sft_mix, full, dpo, grpo"},
+         "some of sft, sft_mix, full, dpo, grpo, decode, decode8, decode32, prefill, prefill2048, tokenizer, merge, load, start; or all (on L only those that take less than minutes: sft, prefill, decode, load)"},
+        {"--batch", OPTION_INT, &job.batch, "N", "sequences at a time; dpo: pairs; grpo: prompts with 8 completions each"},
+        {"--tokens", OPTION_INT, &job.tokens, "N", "tokens of a sequence; decode, grpo: new tokens; sft_mix, dpo: of the longest row"},
+        {"--steps", OPTION_INT, &job.steps, "N", "timed steps, after one that is not timed; start: runs, the best counts (2)"},
+        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of matrix products"},
+        {"--checkpointing", OPTION_TEXT, &job.checkpointing, "none|selective|layer", "activation checkpointing of sft, sft_mix, full, dpo, grpo"},
         {"--rows", OPTION_TEXT, &job.rows, "FILE",
-         "lengths of sft_mix and grpo, texts of tokenizer: {question, answer} or messages; of dpo: {prompt, chosen, rejected}. Drawn as GSM8K's and hh-rlhf's unless given"},
-        {"--tokenizer", OPTION_TEXT, &job.tokenizer, "DIR", "of the rows; the model's own"},
-        {"-o", OPTION_TEXT, &job.output, "FILE", "the rows and the machine as one JSON object, written after every row"},
-        {"--table", OPTION_TEXT, &job.table, "FILE", "such a file, or bench-peers.json, as markdown; nothing is measured"},
+         "file for the lengths of sft_mix and grpo and the texts of tokenizer: {question, answer} or messages; of dpo: {prompt, chosen, rejected} (lengths drawn like GSM8K's and hh-rlhf's)"},
+        {"--tokenizer", OPTION_TEXT, &job.tokenizer, "DIR", "tokenizer of the rows (the model's own)"},
+        {"-o", OPTION_TEXT, &job.output, "FILE", "write the results and the machine as one JSON object, updated after every row"},
+        {"--table", OPTION_TEXT, &job.table, "FILE", "print a file of -o, or bench-peers.json, as markdown, without measuring"},
         {0},
     };
     return command_main(&command, argc, argv, options, measure, &job);
@@ -75,7 +75,7 @@ static Status run(int argc, char **argv) {
     }
     TRY(cpu_configure(getenv("TUNE_GEMM"), getenv("TUNE_ISA")));
     if (!strcmp(first, "mdp")) return bench_mdp(argc - 1, argv + 1);
-    argv[0] = ""; /* the program's name alone is the command's */
+    argv[0] = ""; /* the command has no name of its own */
     return bench(argc, argv);
 }
 

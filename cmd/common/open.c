@@ -8,20 +8,20 @@
 
 static Status check_now(const char *now) {
     if (!now || chat_reads_date(now)) return ST_OK;
-    return status_fail(ST_USAGE, "--now is a date, YYYY-MM-DD or 'YYYY-MM-DD HH:MM:SS', not '%s'", now);
+    return status_fail(ST_USAGE, "--now must be a date, YYYY-MM-DD or 'YYYY-MM-DD HH:MM:SS', not '%s'", now);
 }
 
-/* "{name: value, ...}" as in a recipe. */
+/* Reads "{name: value, ...}", YAML as in a recipe. */
 static Status read_map(const char *text, Arena *arena, json_t *values) {
     Yaml *node;
     TRY(yaml_read_text(text, strlen(text), "--template-kwargs", arena, &node));
     json_t *json = yaml_to_json(node);
     int failed = !json || json_object_update(values, json) != 0;
     json_decref(json);
-    return failed ? status_fail(ST_USAGE, "--template-kwargs is a map of names and values in UTF-8, not '%s'", text) : ST_OK;
+    return failed ? status_fail(ST_USAGE, "--template-kwargs must be a map of names and values in UTF-8, not '%s'", text) : ST_OK;
 }
 
-/* "name=value": what YAML cannot read is a text. */
+/* Reads "name=value". A value that is not valid YAML is a string. */
 static Status read_pair(const char *text, const char *equals, Arena *arena, json_t *values) {
     Yaml *node;
     const char *name = arena_strndup(arena, text, (size_t)(equals - text)), *value = equals + 1;
@@ -37,7 +37,7 @@ static Status read_kwargs(const char *text, Arena *arena, json_t *values) {
         return status == ST_CONFIG ? ST_USAGE : status;
     }
     if (equals && equals > text) return read_pair(text, equals, arena, values);
-    return status_fail(ST_USAGE, "--template-kwargs is NAME=VALUE or {NAME: VALUE, ...}, not '%s'", text);
+    return status_fail(ST_USAGE, "--template-kwargs must be NAME=VALUE or {NAME: VALUE, ...}, not '%s'", text);
 }
 
 Status chat_choice_kwargs(const ChatChoice *choice, json_t **values) {
@@ -82,7 +82,7 @@ const char *chat_choice_first(const ChatChoice *choice) {
                                    : NULL;
 }
 
-/* Whether the template writes a system message; one that refuses it says so where it is rendered. */
+/* *writes: whether the template writes a system message. A template that refuses one reports it when it is rendered. */
 static Status writes_system(const Chat *chat, bool *writes) {
     static const char words[] = "Zq7";
     json_t *messages = json_pack("[{s:s, s:s}, {s:s, s:s}]", "role", "system", "content", words, "role", "user", "content", "a");
@@ -103,11 +103,11 @@ Status chat_choice_check(const ChatChoice *choice, const Chat *chat) {
     return status_hint(status_fail(ST_USAGE, "--now does nothing: the chat template writes no date"), "leave it out");
 }
 
-/* ---- a model with what belongs to it ---- */
+/* ---- a model with its adapter, tokenizer and chat template ---- */
 
-/* Where a model is, with the adapter to put on it. */
 typedef struct Place {
-    const char *dir, *adapter, *system;
+    const char *dir, *adapter; /* of the model; of the adapter on it, or NULL */
+    const char *system;        /* the run's system message, or NULL */
 } Place;
 
 static bool open_holds(Arena *arena, const char *dir, const char *name) {
@@ -115,7 +115,7 @@ static bool open_holds(Arena *arena, const char *dir, const char *name) {
     return path && file_exists(path);
 }
 
-/* The output of a run stands for what it trained, asked as that was. */
+/* Replaces the output directory of a run by the model, or base and adapter, that it has trained, with the run's system message. */
 static Status find_trained(Arena *arena, Place *place) {
     const char *run = place->dir, *adapter = path_join(arena, run, "adapter"), *model = path_join(arena, run, "model");
     Recipe *recipe;
@@ -130,7 +130,7 @@ static Status find_trained(Arena *arena, Place *place) {
     }
     recipe_free(recipe);
     if (place->dir != run) return place->dir ? ST_OK : ST_RESOURCE;
-    return status_hint(status_fail(ST_INPUT, "the run in '%s' has made neither an adapter nor a model yet", run), "finish it with --resume");
+    return status_hint(status_fail(ST_INPUT, "the run in '%s' has not written an adapter or a model yet", run), "finish it with --resume");
 }
 
 static Status open_place(const Place *place, const char *compute, const ChatChoice *choice, OpenedModel *opened) {

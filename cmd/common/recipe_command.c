@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the commands that take a RECIPE have in common: file and overrides, --resume, --dry-run, --schema. */
+/* The common part of the commands that take a RECIPE: file and overrides, --resume, --force, --dry-run, --schema. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,10 +19,10 @@ static Status print_schema(void) {
     return ST_OK;
 }
 
-/* The first argument without '=' is the recipe, the rest are overrides; a run can be given by overrides alone. */
+/* If the first argument has no '=', it is the recipe. All others are overrides. Overrides alone are enough for a run. */
 static bool has_file(const Command *command) { return command->n_arguments > 0 && !strchr(command->arguments[0], '='); }
 
-/* Urls without what is nobody's business: user, password and query. */
+/* Appends an argument, its URLs without user, password and query, since these may be secrets. */
 static void add_without_secrets(const char *argument, Str *text) {
     while (*argument) {
         const char *mark = strstr(argument, "://"), *url = mark ? mark + strlen("://") : argument + strlen(argument), *next = strstr(url, "://");
@@ -40,7 +40,7 @@ static void add_without_secrets(const char *argument, Str *text) {
     }
 }
 
-/* What was typed, so that a shell reads it as the same again. */
+/* The command line, quoted for a shell. */
 static void command_line(const RecipeCommand *job, bool resume, Str *text) {
     const Command *command = job->command;
     Str shown = {0};
@@ -61,7 +61,7 @@ const char *secret_from_environment(void *context, const char *name) {
     return getenv(name);
 }
 
-/* A file, or else the name of a recipe that comes with the program. */
+/* Reads a recipe: a file, or else a shipped recipe of that name. */
 static Status read_named(const Command *command, const char *name, const char *const *overrides, size_t n, Recipe **recipe) {
     Str text = {0};
     const char *path = NULL;
@@ -88,8 +88,8 @@ Status command_recipe(const Command *command, Recipe **recipe) {
     if (command->n_arguments == 0) TRY(command_needs(command, 1, COUNT_OF(command->arguments)));
     for (size_t i = file; i < command->n_arguments; i++)
         if (!strchr(command->arguments[i], '=')) {
-            status_fail(ST_USAGE, "'%s' is no override", command->arguments[i]);
-            return status_hint(ST_USAGE, "behind the recipe come KEY=VALUE, such as train.learning_rate=1e-4");
+            status_fail(ST_USAGE, "'%s' is not an override", command->arguments[i]);
+            return status_hint(ST_USAGE, "overrides after the recipe are KEY=VALUE, such as train.learning_rate=1e-4");
         }
     const char *const *overrides = command->arguments + file;
     size_t n = command->n_arguments - file;
@@ -101,7 +101,7 @@ Status command_recipe(const Command *command, Recipe **recipe) {
 
 /* ---- keys of other commands ---- */
 
-/* The top level's `reward` is a section of its own here: only what is trained by rewards, or rejects rows by them, reads it. */
+/* The top-level key `reward` counts as a section, since only commands that train by rewards or filter rows by them read it. */
 static const char *section_of(const Key *key) { return strcmp(key->dotted, "reward") == 0 ? key->dotted : key->section; }
 
 static bool takes(const char *const *sections, const char *section) {
@@ -116,8 +116,8 @@ static const char *who_takes(const char *section) {
     return strcmp(section, "synth") == 0 ? "data synth" : takes(by_rewards, section) || strcmp(section, "generate") == 0 ? "rl" : "sft";
 }
 
-/* What is typed and read over in silence is a mistake; in a file it may be another command's, which shares it. But a recipe that says how to learn by
- * rewards means another run than training on its rows. */
+/* A key of another command is an error on the command line. In a file it is allowed, since commands may share a recipe; except that a recipe for
+ * learning by rewards is not meant for training on its rows. */
 static Status refuse_others(const RecipeCommand *job, const char *const *sections) {
     const Recipe *recipe = job->recipe;
     for (size_t i = 0; i < n_recipe_keys; i++) {
@@ -135,8 +135,8 @@ static Status refuse_others(const RecipeCommand *job, const char *const *section
     return ST_OK;
 }
 
-/* Keys of a section that several commands take, but one alone reads (tune rl's algorithms refuse theirs themselves). As above: typed it is a mistake,
- * in a file it is said. */
+/* Keys in a section that several commands take, but that only one of them reads. (The algorithms of tune rl check theirs themselves.) As above,
+ * such a key is an error on the command line; in a file it is a warning. */
 static Status refuse_unread(const RecipeCommand *job) {
     static const struct {
         const char *key, *command;
@@ -173,7 +173,7 @@ static void add_options(const RecipeCommand *job, Str *line) {
 
 static Status check_options(const RecipeCommand *job) {
     if (!job->options.resume || !job->options.force) return ST_OK;
-    return status_hint(status_fail(ST_USAGE, "--resume goes on with a run, --force begins anew: give one of them"),
+    return status_hint(status_fail(ST_USAGE, "--resume continues a run, --force starts a new one: give only one of them"),
                        "--force keeps the old run as NAME.1, so nothing is lost");
 }
 
@@ -187,7 +187,7 @@ static Status recipe_command_run(RecipeCommand *job, const char *const *sections
     job->recipe = recipe;
     command_line(job, job->options.resume, &typed);
     job->options.command = str_text(&typed);
-    command_line(job, true, &again); /* with all that was said: another recipe, or another output, would be another run */
+    command_line(job, true, &again); /* with all overrides: another recipe or output would be another run */
     add_options(job, &again);
     job->options.resume_command = str_text(&again);
     Status status = refuse_others(job, sections);
@@ -197,7 +197,7 @@ static Status recipe_command_run(RecipeCommand *job, const char *const *sections
         use_threads(command->threads ? command->threads : recipe->threads);
         status = work(job);
     }
-    if (status == ST_INTERRUPTED) status_hint(status, "go on with: %s", str_text(&again));
+    if (status == ST_INTERRUPTED) status_hint(status, "continue with: %s", str_text(&again));
     str_release(&typed);
     str_release(&again);
     recipe_free(recipe);
@@ -209,12 +209,13 @@ Status recipe_command(int argc, char **argv, const char *name, const char *about
     bool schema = false, done;
     Command command = {.arguments_help = "RECIPE [KEY=VALUE ...]", .help = about, .sections = sections};
     const Option options[] = {
-        {"--resume", OPTION_FLAG, &job.options.resume, NULL, "go on from the newest checkpoint, to the same bytes as an undisturbed run"},
-        {"--force", OPTION_FLAG, &job.options.force, NULL, "begin anew where output holds a run, which is kept as NAME.1, NAME.2, ..."},
-        {"--dry-run", OPTION_FLAG, &job.options.dry_run, NULL, "everything but training: what is read, what it takes"},
+        {"--resume", OPTION_FLAG, &job.options.resume, NULL,
+         "continue from the newest checkpoint; the result has the same bytes as an uninterrupted run"},
+        {"--force", OPTION_FLAG, &job.options.force, NULL, "start a new run even if output holds one; the old one is kept as NAME.1, NAME.2, ..."},
+        {"--dry-run", OPTION_FLAG, &job.options.dry_run, NULL, "do everything except training: read the data, show the plan and the memory needed"},
         {"--schema", OPTION_FLAG, &schema, NULL, "print the JSON schema of recipes"},
         {strcmp(name, "rl") == 0 ? "--watch" : NULL, OPTION_FLAG, &job.watch, NULL,
-         "in the end show an episode of what was learned, step by step (environments)"},
+         "at the end show an episode of the trained policy, step by step (environments)"},
         {0},
     };
     job.command = &command;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that commands write: never over an input, whole or not at all. */
+/* Files that commands write: never over an input, and completely or not at all. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,13 +10,13 @@
 #include "cmd/common/results.h"
 #include "cmd/app/terminal.h"
 
-/* Devices and pipes may be read and written. */
+/* Devices and pipes do not count: they may be both read and written. */
 static bool same_file(const struct stat *file, const char *path) {
     struct stat other;
     return file_stat(path, &other) == 0 && S_ISREG(other.st_mode) && other.st_dev == file->st_dev && other.st_ino == file->st_ino;
 }
 
-/* What commands left beside a model may be replaced. */
+/* Whether `name` is a file of a model. Other files in its directory, such as earlier results of commands, may be replaced. */
 static bool belongs_to_model(const char *name) {
     static const char *const files[] = {"config.json",
                                         "generation_config.json",
@@ -61,7 +61,7 @@ Status check_output(const char *output, const char *const *inputs, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (!inputs[i] || !(dir_exists(inputs[i]) ? in_model(&file, inputs[i]) : same_file(&file, inputs[i]))) continue;
         status_fail(ST_CONFIG, "output '%s' is one of the inputs", output);
-        return status_hint(ST_CONFIG, "give it a name of its own");
+        return status_hint(ST_CONFIG, "give it another name");
     }
     return ST_OK;
 }
@@ -72,20 +72,20 @@ Status check_page(const char *path) {
     int first = fgetc(file);
     while (first == ' ' || first == '\n' || first == '\r' || first == '\t') first = fgetc(file);
     fclose(file);
-    if (first == EOF || first == '<' || first == 0xef) return ST_OK; /* empty, or a page, which may begin with a byte order mark */
-    status_fail(ST_CONFIG, "'%s' is there, and is no page: it would be overwritten", path);
-    return status_hint(ST_CONFIG, "give the page a name of its own, such as page.html, or remove the file first");
+    if (first == EOF || first == '<' || first == 0xef) return ST_OK; /* empty, or a page (0xef: a byte order mark) */
+    status_fail(ST_CONFIG, "'%s' exists and is not a page: it would be overwritten", path);
+    return status_hint(ST_CONFIG, "give the page another name, such as page.html, or remove the file first");
 }
 
-/* ---- results: lines to stdout, or to a file that appears when all of it is there ---- */
+/* ---- results: lines to stdout, or to a file that appears when it is complete ---- */
 
-/* Whoever reads the file believes its name. */
+/* Refuses the name of another format, since programs that read the file go by its name. */
 static Status check_lines_name(const char *path) {
     static const char *const others[] = {".gz", ".zst", ".csv", ".tsv", ".parquet"};
     for (size_t i = 0; i < COUNT_OF(others); i++)
         if (text_ends_with(path, others[i]))
-            return status_hint(status_fail(ST_CONFIG, "output '%s': rows are written as lines of JSON, not as %s", path, others[i]),
-                               "give it a name in .jsonl");
+            return status_hint(status_fail(ST_CONFIG, "output '%s': rows are written as JSON lines, not as %s", path, others[i]),
+                               "give it a name that ends with .jsonl");
     return ST_OK;
 }
 
@@ -93,7 +93,7 @@ Status result_open(ResultFile *result, const char *path) {
     *result = (ResultFile){.to_file = path != NULL, .writer = {.fd = -1}};
     if (path) TRY(check_lines_name(path));
     if (path) TRY(writer_open(&result->writer, path));
-    return writer_alone(&result->writer); /* the rows of one and what another one rejected would stay beside each other */
+    return writer_alone(&result->writer); /* refuses a second process, since the rows of one would be mixed with the rejected rows of the other */
 }
 
 Status result_line(ResultFile *result, const Str *line) {

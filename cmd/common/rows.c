@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of a file as token ids, for the commands that use a model. */
+/* Reads rows of a file as token ids, for the commands that use a model. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,13 +60,13 @@ static Status read_row(void *context, const Row *row) {
     return status;
 }
 
-/* tune chat, and training by data.as, would put them otherwise. */
+/* Warns that rows of plain text were read as text: tune chat, and training with data.as: chat, would make turns of them. */
 static void tell_texts(const char *file, const Reading *reading) {
     int64_t n = reading->counts.texts;
     if (n == 0 || reading->config->as || !chat_has_template(reading->opened->chat)) return;
     show_message(
-        "tune: warning: '%s': %lld row%s of plain texts %s taken as %s: --as chat makes turns of the chat template of them, as training with data.as: chat",
-        file, (long long)n, plural(n), n == 1 ? "is" : "are", n == 1 ? "it stands" : "they stand");
+        "tune: warning: '%s': %lld row%s of plain text %s read unchanged: --as chat makes chat turns of them, as training with data.as: chat does",
+        file, (long long)n, plural(n), n == 1 ? "is" : "are");
 }
 
 Status token_rows_read(const char *file, const OpenedModel *opened, const DataConfig *config, bool questions, TokenRows *rows) {

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of a file as token ids, for the commands that use a model. */
+/* Reads rows of a file as token ids, for the commands that use a model. */
 #ifndef TUNE_ROWS_H
 #define TUNE_ROWS_H
 
 #include "cmd/common/open.h"
 
-/* Rows of a file as token ids: questions (row_question of data.h) or whole rows (row_whole). config: of its fields `system` and
- * `as` count.
- * ST_INPUT with file and line: also ids and lengths that the model does not know. */
+/* Reads the rows of a file as token ids: as questions (row_question of data.h) or as whole rows (row_whole). Of config only `system` and `as` are
+ * used. ST_INPUT, with file and line, for a faulty row, for ids outside of the model's vocabulary, and for rows longer than its positions. */
 typedef struct TokenRow {
     json_t *json;
     Ids ids;

@@ -3,19 +3,21 @@
 
 Status check_sampling(const GenerateConfig *c) {
     if (c->max_new_tokens < 1 || c->max_new_tokens > 1 << 20)
-        return status_fail(ST_USAGE, "--max-new-tokens is 1 to 1048576, not %lld", (long long)c->max_new_tokens);
-    if (!(c->sample.temperature >= 0)) return status_fail(ST_USAGE, "--temperature is 0 or more, not %g", c->sample.temperature);
-    if (!(c->sample.top_p > 0 && c->sample.top_p <= 1)) return status_fail(ST_USAGE, "--top-p is above 0 and at most 1, not %g", c->sample.top_p);
-    if (!(c->sample.min_p >= 0 && c->sample.min_p <= 1)) return status_fail(ST_USAGE, "--min-p is 0 to 1, not %g", c->sample.min_p);
+        return status_fail(ST_USAGE, "--max-new-tokens must be 1 to 1048576, not %lld", (long long)c->max_new_tokens);
+    if (!(c->sample.temperature >= 0)) return status_fail(ST_USAGE, "--temperature must be 0 or more, not %g", c->sample.temperature);
+    if (!(c->sample.top_p > 0 && c->sample.top_p <= 1))
+        return status_fail(ST_USAGE, "--top-p must be above 0 and at most 1, not %g", c->sample.top_p);
+    if (!(c->sample.min_p >= 0 && c->sample.min_p <= 1)) return status_fail(ST_USAGE, "--min-p must be 0 to 1, not %g", c->sample.min_p);
     if (!(c->sample.typical_p > 0 && c->sample.typical_p <= 1))
-        return status_fail(ST_USAGE, "--typical-p is above 0 and at most 1, not %g", c->sample.typical_p);
+        return status_fail(ST_USAGE, "--typical-p must be above 0 and at most 1, not %g", c->sample.typical_p);
     if (!(c->sample.epsilon_cutoff >= 0 && c->sample.epsilon_cutoff < 1))
-        return status_fail(ST_USAGE, "--epsilon-cutoff is 0 to below 1, not %g", c->sample.epsilon_cutoff);
+        return status_fail(ST_USAGE, "--epsilon-cutoff must be 0 to below 1, not %g", c->sample.epsilon_cutoff);
     if (!(c->sample.eta_cutoff >= 0 && c->sample.eta_cutoff < 1))
-        return status_fail(ST_USAGE, "--eta-cutoff is 0 to below 1, not %g", c->sample.eta_cutoff);
+        return status_fail(ST_USAGE, "--eta-cutoff must be 0 to below 1, not %g", c->sample.eta_cutoff);
     if (c->sample.no_repeat_ngram_size < 0)
-        return status_fail(ST_USAGE, "--no-repeat-ngram-size is 0 or more, not %lld", (long long)c->sample.no_repeat_ngram_size);
-    if (c->sample.top_k < 0) return status_fail(ST_USAGE, "--top-k is 0 or more, not %lld", (long long)c->sample.top_k);
-    if (!(c->sample.repetition_penalty > 0)) return status_fail(ST_USAGE, "--repetition-penalty is above 0, not %g", c->sample.repetition_penalty);
+        return status_fail(ST_USAGE, "--no-repeat-ngram-size must be 0 or more, not %lld", (long long)c->sample.no_repeat_ngram_size);
+    if (c->sample.top_k < 0) return status_fail(ST_USAGE, "--top-k must be 0 or more, not %lld", (long long)c->sample.top_k);
+    if (!(c->sample.repetition_penalty > 0))
+        return status_fail(ST_USAGE, "--repetition-penalty must be above 0, not %g", c->sample.repetition_penalty);
     return ST_OK;
 }

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options of commands that generate. */
+/* Sampling options of the commands that generate. */
 #ifndef TUNE_SAMPLING_H
 #define TUNE_SAMPLING_H
 
 #include "cmd/app/options.h"
 #include "lib/infer/infer.h"
 
-/* How tokens are chosen, as generate and chat take it; stop: a TextList. */
+/* The options of generate and chat that say how tokens are sampled. stop: a TextList. */
 #define SAMPLING_OPTIONS(config, stop)                                                                                                     \
-    {"--max-new-tokens", OPTION_INT, &(config).max_new_tokens, "N", "longest answer in tokens"},                                           \
-        {"--temperature", OPTION_REAL, &(config).sample.temperature, "X", "1 = as the model has it, 0 = greedy"},                          \
-        {"--greedy", OPTION_FLAG, &(config).sample.greedy, NULL, "always the likeliest token"},                                            \
-        {"--top-k", OPTION_INT, &(config).sample.top_k, "N", "keep the N likeliest tokens; 0 = all"},                                      \
+    {"--max-new-tokens", OPTION_INT, &(config).max_new_tokens, "N", "maximum length of an answer in tokens"},                              \
+        {"--temperature", OPTION_REAL, &(config).sample.temperature, "X", "sampling temperature; 1 = unchanged, 0 = greedy"},              \
+        {"--greedy", OPTION_FLAG, &(config).sample.greedy, NULL, "always take the most likely token"},                                     \
+        {"--top-k", OPTION_INT, &(config).sample.top_k, "N", "keep the N most likely tokens; 0 = all"},                                    \
         {"--top-p", OPTION_REAL, &(config).sample.top_p, "X", "keep the smallest set with this probability"},                              \
-        {"--min-p", OPTION_REAL, &(config).sample.min_p, "X", "drop tokens below this share of the likeliest one"},                        \
+        {"--min-p", OPTION_REAL, &(config).sample.min_p, "X", "drop tokens below X times the highest probability"},                        \
         {"--typical-p", OPTION_REAL, &(config).sample.typical_p, "X", "keep the least surprising set with this probability"},              \
         {"--epsilon-cutoff", OPTION_REAL, &(config).sample.epsilon_cutoff, "X", "drop tokens below this probability"},                     \
         {"--eta-cutoff", OPTION_REAL, &(config).sample.eta_cutoff, "X", "the same, lower where many tokens are likely"},                   \
         {"--repetition-penalty", OPTION_REAL, &(config).sample.repetition_penalty, "X", "above 1: tokens seen before become less likely"}, \
-        {"--presence-penalty", OPTION_REAL, &(config).sample.presence_penalty, "X", "off the logits of tokens that the answer has"},       \
-        {"--frequency-penalty", OPTION_REAL, &(config).sample.frequency_penalty, "X", "the same for each time that it has them"},          \
-        {"--no-repeat-ngram-size", OPTION_INT, &(config).sample.no_repeat_ngram_size, "N", "no N tokens in a row come twice; 0 = off"}, {  \
-        "--stop", OPTION_LIST, &(stop), "TEXT", "text that ends an answer; may be given several times"                                     \
+        {"--presence-penalty", OPTION_REAL, &(config).sample.presence_penalty, "X", "subtract X from the logits of tokens in the answer"}, \
+        {"--frequency-penalty", OPTION_REAL, &(config).sample.frequency_penalty, "X", "the same, once for each occurrence"},               \
+        {"--no-repeat-ngram-size", OPTION_INT, &(config).sample.no_repeat_ngram_size, "N", "never repeat N tokens in a row; 0 = off"}, {   \
+        "--stop", OPTION_LIST, &(stop), "TEXT", "text that ends an answer; repeatable"                                                     \
     }
-Status check_sampling(const GenerateConfig *config); /* ST_USAGE for what is out of range */
+Status check_sampling(const GenerateConfig *config); /* ST_USAGE if a value is out of range */
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune data: rows before training. One file cmd_data_<name>.c and one line of data_commands.def per subcommand. */
+/* tune data: checks, filters and makes training data. Each subcommand has a file cmd_data_<name>.c and a line in data_commands.def. */
 #include "cmd/app/commands.h"
 #include "cmd/data/cmd_data.h"
 
@@ -13,7 +13,7 @@ static const CommandInfo commands[] = {
 #include "cmd/data/data_commands.def"
 #undef DATA_COMMAND
 };
-const CommandGroup group_data = {"data", "Rows before training.", commands, COUNT_OF(commands)};
+const CommandGroup group_data = {"data", "Check, filter and synthesize training data.", commands, COUNT_OF(commands)};
 
 Status filter_rewards(void *rewards, const FilterRow *rows, size_t n, double *values) {
     const RewardScores *scores;

@@ -10,7 +10,7 @@
 #include "cmd/data/data_commands.def"
 #undef DATA_COMMAND
 
-/* The sums of a recipe's rewards: a FilterScore, whose context is the RewardSet. */
+/* A FilterScore whose context is a RewardSet: values[i] is the sum of the recipe's rewards for rows[i]. */
 Status filter_rewards(void *rewards, const FilterRow *rows, size_t n, double *values);
 
 #endif

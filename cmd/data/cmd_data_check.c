@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune data check: what a recipe's rows are as training sees them. */
+/* tune data check: shows a recipe's rows as training sees them, and warns of faults. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,14 +23,15 @@ typedef struct Check {
     Recipe *recipe;
     RecipeRows rows;
     DataCheck found;
-    Pairs *pairs; /* as the run has them; NULL: it does not learn from preferences */
+    Pairs *pairs; /* as the run reads them; NULL if it does not learn from preferences */
 } Check;
 
-/* ---- the tokens of a row, each with its text ---- */
+/* ---- the tokens of a row with their text ---- */
 
 typedef void TokenCallback(void *context, int32_t id, bool trained, bool special, const char *text, size_t len);
 
-/* A character that takes several tokens stands with its last; rows without a tokenizer are their numbers. */
+/* Calls `call` for each token. A character that spans several tokens is given with the last of them. Without a tokenizer, the text of a token is
+ * its number. */
 static Status each_token_of(const RecipeRows *rows, const Ids *ids, const Ids *labels, TokenCallback *call, void *context) {
     TextStream stream;
     Str text = {0};
@@ -52,7 +53,7 @@ static Status each_token_of(const RecipeRows *rows, const Ids *ids, const Ids *l
     return status;
 }
 
-/* Of text k of a row: what the model sees, from the first token to the last. */
+/* The same for text k of a row, all tokens that the model sees. */
 static Status each_token(const RecipeRows *rows, const Dataset *dataset, size_t row, int32_t k, TokenCallback *call, void *context) {
     const Example example = dataset_example(dataset, row);
     Ids ids = {0}, labels = {0};
@@ -80,7 +81,7 @@ typedef struct Paint {
     bool colour, trained;
 } Paint;
 
-/* Trained text is green, or stands in « »; special tokens are set off, and line ends are shown. */
+/* Trained text is green, or between « and » without colours. Special tokens and line ends are marked. */
 static void paint_token(void *context, int32_t id, bool trained, bool special, const char *text, size_t len) {
     Paint *paint = context;
     (void)id;
@@ -97,7 +98,7 @@ static void paint_token(void *context, int32_t id, bool trained, bool special, c
     if (paint->colour) print_raw("\033[0m", 4);
 }
 
-/* what: ", rejected" of the other answer of a pair, else "" */
+/* what: ", rejected" for the rejected answer of a pair, else "" */
 static Status print_row(const Check *check, const Dataset *dataset, size_t i, const char *what) {
     const Example example = dataset_example(dataset, i);
     bool colour = screen_has_colour();
@@ -121,7 +122,7 @@ static Status print_row(const Check *check, const Dataset *dataset, size_t i, co
     return ST_OK;
 }
 
-/* The row with the rejected answer of training row `i`; n: it was dropped. Rows stand in the order of files and lines. */
+/* The index of the row with the rejected answer of training row `i`; n if it was dropped. Rows are in the order of files and lines. */
 static size_t rejected_row(const RecipeRows *rows, size_t i) {
     const Example wanted = dataset_example(rows->train, i);
     for (size_t k = 0; k < rows->rejected->n; k++) {
@@ -237,8 +238,8 @@ static void list_token(void *context, int32_t id, bool trained, bool special, co
     jw_string_n(&lists->tokens, NULL, text, len);
 }
 
-/* Which rows of their files the first `n` examples were, from 0: of those that were left out before them nothing is known. Examples stand in the
- * order of files and lines, so that each file is read once. */
+/* Finds the row number, from 0, of the first `n` examples within their files. An example knows only its line, so the rows before it are counted by
+ * reading. Examples are in the order of files and lines, so each file is read once. */
 typedef struct Numbering {
     const Dataset *dataset;
     size_t next, n, rows;
@@ -255,7 +256,7 @@ static Status number_row(void *context, const Row *row) {
     }
     of->rows++;
     bool more = of->next < of->n && example.file == of->file;
-    return more ? ST_OK : status_fail(ST_INTERRUPTED, "found"); /* the rest is not read */
+    return more ? ST_OK : status_fail(ST_INTERRUPTED, "found"); /* all found: stops reading */
 }
 
 static Status number_bad(void *context, const Row *row) {
@@ -274,12 +275,12 @@ static Status number_rows(const Dataset *dataset, size_t n, size_t *numbers) {
         RowsConfig how = {.separator = dataset->sources[file->source].separator, .widen = true, .bad = number_bad};
         Status status = rows_read_as(file->path, &how, number_row, &of);
         if (of.next > before && (of.next == n || dataset_example(dataset, of.next).file != of.file)) continue;
-        return status != ST_OK ? status : status_fail(ST_INPUT, "'%s' has changed while it was read", file->path);
+        return status != ST_OK ? status : status_fail(ST_INPUT, "'%s' changed while it was read", file->path);
     }
     return ST_OK;
 }
 
-/* Text k of a row; one of several says so. answer: which of a pair; NULL: it is none. */
+/* Appends text k of a row as JSON, with its number if the row has several texts. answer: "chosen" or "rejected" of a pair, else NULL. */
 static Status write_text(const Check *check, const Dataset *dataset, size_t row, int32_t k, size_t number, const char *answer, Str *out) {
     TokenLists lists = {0};
     JsonWriter *all[] = {&lists.ids, &lists.trained, &lists.tokens};
@@ -353,7 +354,7 @@ static Status print_json(const Check *check) {
     jw_end_object(&w);
     for (size_t i = 0; i < n && status == ST_OK; i++) status = write_row(check, i, numbers[i], &sample);
     free(numbers);
-    /* the writer's object without its closing brace, and the sample behind it */
+    /* the object without its closing brace, then the sample */
     if (status == ST_OK) print_result("%.*s, \"sample\": [%s]}\n", (int)(w.text.len - 1), str_text(&w.text), str_text(&sample));
     jw_release(&w);
     str_release(&sample);
@@ -413,7 +414,7 @@ static void page_bars(const DataCheck *found, Str *out) {
 
 static void page_number(Str *out, const char *name, int64_t n) { str_printf(out, "<tr><th>%s</th><td>%lld</td></tr>", name, (long long)n); }
 
-/* what: as of print_row */
+/* what: as in print_row */
 static Status page_row(const Check *check, const Dataset *dataset, size_t i, const char *what, Str *out) {
     const Example example = dataset_example(dataset, i);
     Status status = ST_OK;
@@ -474,13 +475,13 @@ static Status write_page(const Check *check) {
 
 /* ---- the command ---- */
 
-/* As tune rl decides: an algorithm for text, that asks and has the answers judged. */
+/* The same decision as tune rl's: an algorithm for text that samples answers and scores them. */
 static bool learns_from_prompts(const Recipe *recipe) {
     return (recipe->has_rl || recipe->reward) && !recipe->has_synth && !recipe->rl_env && text_algorithm_find(recipe->rl_algorithm) &&
            !preference_algorithm(recipe->rl_algorithm);
 }
 
-/* What the run would say of rows that it does not take, or that have not what rewards look for: of those asked in training and in evaluation. */
+/* Prints the run's warnings about rows that it drops, or that lack the columns of its rewards, for training and evaluation prompts. */
 static Status try_prompts(const Recipe *recipe, const ModelConfig *config, const Chat *chat, const Tokenizer *tokenizer, RewardSet *rewards) {
     const char *keys[] = {"data.train", NULL};
     YamlNode nodes[] = {recipe->data_train, recipe_eval_rows(recipe, &keys[1])};
@@ -494,7 +495,7 @@ static Status try_prompts(const Recipe *recipe, const ModelConfig *config, const
     return status;
 }
 
-/* First as the run reads them; then as examples, to be counted and shown. */
+/* Reads the prompts twice: as the run does, for its warnings; then as examples, to count and show them. */
 static Status open_prompts(const Recipe *recipe, const ModelConfig *config, RecipeRows *rows) {
     Tokenizer *tokenizer = NULL;
     Chat *chat = NULL;
@@ -507,7 +508,7 @@ static Status open_prompts(const Recipe *recipe, const ModelConfig *config, Reci
     chat_close(chat);
     tokenizer_free(tokenizer);
     rewards_close(rewards);
-    RejectedMark mark = rejected_mark(recipe->rejected); /* what is read again is not listed again */
+    RejectedMark mark = rejected_mark(recipe->rejected); /* the second reading must not list rejected rows again */
     if (status == ST_OK) status = recipe_prompts_open(recipe, config, NULL, rows);
     rejected_rewind(recipe->rejected, mark);
     return status;
@@ -515,7 +516,7 @@ static Status open_prompts(const Recipe *recipe, const ModelConfig *config, Reci
 
 static bool learns_offline(const Recipe *recipe) { return recipe->has_rl && !recipe->rl_env && strcmp(recipe->rl_algorithm, "ilql") == 0; }
 
-/* First as the run reads them, with their rewards. */
+/* Reads the rows twice: as the run does, with their rewards; then as examples. */
 static Status open_offline(const Recipe *recipe, const ModelConfig *config, RecipeRows *rows) {
     Tokenizer *tokenizer = NULL;
     Chat *chat = NULL;
@@ -532,7 +533,7 @@ static Status open_offline(const Recipe *recipe, const ModelConfig *config, Reci
     return status;
 }
 
-/* First as the run reads them, which says what it leaves out; then each answer as an example. */
+/* Reads the pairs twice: as the run does, for its warnings about dropped rows; then each answer as an example. */
 static Status open_pairs(Check *check, const ModelConfig *config) {
     const Recipe *recipe = check->recipe;
     Tokenizer *tokenizer = NULL;
@@ -559,7 +560,7 @@ static Status open_rows(Check *check, const ModelConfig *config) {
     if (recipe->has_rl && !recipe->rl_env && preference_algorithm(recipe->rl_algorithm)) return open_pairs(check, config);
     TRY(recipe_rows_open(recipe, config, NULL, &check->rows));
     RejectedMark mark = rejected_mark(recipe->rejected);
-    Status status = recipe_rejected_open(recipe, config, &check->rows); /* for tune reward; tune sft does not read them */
+    Status status = recipe_rejected_open(recipe, config, &check->rows); /* the rejected answers, for tune reward; tune sft does not read them */
     rejected_rewind(recipe->rejected, mark);
     if (status != ST_INPUT) return status;
     data_check_warn(&check->found, "rejected answers: %s", status_text());
@@ -571,7 +572,7 @@ static void note_pairs(void *context, const char *text) { data_check_warn(contex
 static Status check_rows(const Command *command, Check *check, Arena *arena) {
     ModelConfig config = {0};
     if (!check->recipe->model_path) return status_hint(status_fail(ST_CONFIG, "'model.path' is missing"), "name a Hugging Face model directory");
-    TRY(model_config_read(check->recipe->model_path, arena, &config)); /* the weights are not looked at */
+    TRY(model_config_read(check->recipe->model_path, arena, &config)); /* the weights are not read */
     TRY(open_rows(check, &config));
     Str rejected = {0};
     if (rejected_describe(check->recipe->rejected, &rejected)) data_check_warn(&check->found, "%s", str_text(&rejected));
@@ -581,14 +582,14 @@ static Status check_rows(const Command *command, Check *check, Arena *arena) {
     TRY(command->json ? print_json(check) : print_screen(check));
     if (check->html) TRY(write_page(check));
     if (!check->found.wrong) return ST_OK;
-    status_fail(ST_INPUT, "training on these rows would learn nothing, or the wrong thing");
+    status_fail(ST_INPUT, "training on these rows would teach nothing, or the wrong thing");
     return status_hint(ST_INPUT, "the warnings say why");
 }
 
 static Status check_recipe(const Command *command, void *context) {
     Check *check = context;
-    if (command->n_arguments == 0) return status_hint(status_fail(ST_USAGE, "tune data check needs a RECIPE"), "tune data --help explains it");
-    if (check->n_rows < 0) return status_fail(ST_USAGE, "--rows is 0 or more, not %lld", (long long)check->n_rows);
+    if (command->n_arguments == 0) return status_hint(status_fail(ST_USAGE, "tune data check needs a RECIPE"), "tune data check --help explains it");
+    if (check->n_rows < 0) return status_fail(ST_USAGE, "--rows must be 0 or more, not %lld", (long long)check->n_rows);
     TRY(check_page(check->html));
     TRY(command_recipe(command, &check->recipe));
     check->recipe->program = tune_program;
@@ -610,14 +611,14 @@ Status cmd_data_check(int argc, char **argv) {
         .arguments_help = "RECIPE [KEY=VALUE ...]",
         .sections = sections,
         .help =
-            "Shows what training would see: rows, tokens, lengths, what is dropped, cut or double, the first rows with every trained token marked, and what looks wrong: an end that is "
-            "never trained, BOS twice, a template that the tokenizer does not know, rows much alike, evaluation rows that training has as well. Exit code 4 when nothing, or the wrong "
-            "thing, would be learned. The model's weights are not needed. Of a recipe that learns by rewards on prompts: these, as they are asked, and whether rows have what the rewards look for.\n"
+            "Shows what training would see: rows, tokens, lengths, rows that are dropped, cut or duplicate, and the first rows with every trained token marked. Warns of an end of answer that is "
+            "never trained, a double BOS, a template whose tokens the tokenizer does not know, near-duplicate rows, and evaluation rows that are also in the training data. The exit code is 4 if training would teach "
+            "nothing or the wrong thing. The model's weights are not needed. For a recipe that learns by rewards it shows the prompts as they are asked, and whether the rows have the columns that the rewards need.\n"
             "    tune data check recipes/demo/sft.yaml --rows 5",
     };
     const Option options[] = {
-        {"--rows", OPTION_INT, &check.n_rows, "N", "rows to show (3)"},
-        {"--html", OPTION_TEXT, &check.html, "FILE", "the same as a page"},
+        {"--rows", OPTION_INT, &check.n_rows, "N", "number of rows to show (3)"},
+        {"--html", OPTION_TEXT, &check.html, "FILE", "also write it as an HTML page"},
         {0},
     };
     return command_main(&command, argc, argv, options, check_recipe, &check);

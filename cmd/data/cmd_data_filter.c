@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune data filter: rows that are worth training on. */
+/* tune data filter: keeps the rows that are worth training on. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,21 +22,21 @@ typedef struct FilterJob {
     TextList seeds, quotas;
     bool only;
     int64_t select;                  /* 0: all */
-    const char *values[FILTER_MOST]; /* of the filters, as --help has them */
+    const char *values[FILTER_MOST]; /* option values of the filters, in the order of --help */
     const Command *command;
     OpenedModel opened;
     Filters *filters;
     Recipe *recipe;
     RewardSet *rewards; /* of the recipe */
-    const Yaml *base;   /* what the recipe's preset makes of the defaults; NULL: nothing */
-    Yaml *map;          /* the filters that were named */
+    const Yaml *base;   /* changes of the recipe's preset to the default filters; NULL: none */
+    Yaml *map;          /* the filters that the options name */
     ResultFile kept, ledger;
-    Arena *texts; /* of the rows at hand */
+    Arena *texts; /* texts of the rows of the current batch */
     FilterRow rows[AT_A_TIME];
     FilterVerdict verdicts[AT_A_TIME];
     json_t *held[AT_A_TIME];
     size_t n;
-    /* --select: all rows that are kept so far */
+    /* --select: all rows kept so far */
     SelectPool *pool;
     int64_t selected;
 } FilterJob;
@@ -57,7 +57,8 @@ static Status set_entry(Arena *arena, Yaml *map, const char *key, int line, Yaml
     return ST_OK;
 }
 
-/* A text stands for itself, such as an expression with brackets; all else is YAML, and so is what turns a filter on or off. */
+/* Whether an option's text is the value itself, such as a regular expression with brackets. Anything else is YAML, including true and false, which
+ * switch a filter. */
 static bool is_plain(const FilterHelp *help, const char *text) {
     static const char *const words[] = {"true", "false", "null", "~"};
     for (size_t i = 0; i < COUNT_OF(words); i++)
@@ -78,7 +79,7 @@ static Status add_option(FilterJob *job, const FilterHelp *help, const char *tex
     return set_entry(job->command->arena, job->map, help->name, 0, node);
 }
 
-/* ---- the recipe of tune data synth: its filters and rewards ---- */
+/* ---- filters and rewards of a recipe of tune data synth ---- */
 
 static Status read_recipe(FilterJob *job) {
     TRY(recipe_read(job->recipe_file, NULL, 0, &job->recipe));
@@ -127,7 +128,7 @@ static Status open_filters(FilterJob *job) {
 
 /* ---- rows ---- */
 
-/* The number of the filter that is named as quality; NaN: none. */
+/* The score of the filter that --quality names; NaN if there is none. */
 static double measured_by(const FilterJob *job, const FilterVerdict *verdict) {
     for (size_t i = 0; job->quality && filters_at(job->filters, i); i++)
         if (strcmp(filters_at(job->filters, i)->name, job->quality) == 0) return verdict->scores[i];
@@ -153,7 +154,7 @@ static Status write_row(FilterJob *job, size_t r, Str *line) {
     return ST_OK;
 }
 
-/* Judges the rows at hand and lets them go. */
+/* Filters the rows of the current batch and releases them. */
 static Status flush(FilterJob *job) {
     Str line = {0};
     Status status = filters_run(job->filters, FILTER_BOTH, job->rows, job->n, job->verdicts);
@@ -185,12 +186,12 @@ static Status read_file(FilterJob *job, const char *pattern) {
     const char **paths;
     size_t n;
     TRY(rows_expand(pattern, job->command->arena, &paths, &n));
-    RowsConfig how = {.widen = !job->rewards}; /* rows are written by their texts; rewards see their numbers */
+    RowsConfig how = {.widen = !job->rewards}; /* rewards see the numbers of rows; else only their texts are needed */
     for (size_t i = 0; i < n; i++) TRY(rows_read_as(paths[i], &how, take_row, job));
     return ST_OK;
 }
 
-/* ---- a budget ---- */
+/* ---- --select ---- */
 
 static Status read_quotas(const FilterJob *job, SelectQuota *quotas) {
     for (size_t i = 0; i < job->quotas.n; i++) {
@@ -203,7 +204,7 @@ static Status read_quotas(const FilterJob *job, SelectQuota *quotas) {
     return ST_OK;
 }
 
-/* The others go to the ledger. */
+/* Writes a chosen row to the output, any other row to --rejected. */
 static Status write_chosen(void *context, const char *text, bool chosen) {
     FilterJob *job = context;
     Str line = {.data = (char *)(uintptr_t)text, .len = strlen(text)};
@@ -241,7 +242,7 @@ static void print_json(const FilterJob *job) {
     jw_release(&w);
 }
 
-/* Beside the rows when these go to stdout. */
+/* One line of the summary, on stderr if the rows go to stdout. */
 static void print_line(const FilterJob *job, const char *name, int64_t n, int64_t rows) {
     double share = rows ? 100 * (double)n / (double)rows : 0;
     if (job->output)
@@ -271,14 +272,14 @@ static Status filter_files(FilterJob *job) {
 }
 
 static Status check_options(const FilterJob *job) {
-    if (job->select != NOT_GIVEN && job->select < 1) return status_fail(ST_USAGE, "--select is 1 or more, not %lld", (long long)job->select);
+    if (job->select != NOT_GIVEN && job->select < 1) return status_fail(ST_USAGE, "--select must be 1 or more, not %lld", (long long)job->select);
     if (job->select == NOT_GIVEN && (job->quality || job->share || job->quotas.n))
         return status_fail(ST_USAGE, "--quality, --share and --quota go with --select");
     const char *chat = chat_choice_first(&job->chat), *idle = job->adapter ? "--adapter" : job->compute ? "--compute" : job->as ? "--as" : chat;
     return idle && !job->model ? status_fail(ST_USAGE, "%s goes with --model", idle) : ST_OK;
 }
 
-/* Values of filters may be files: what rows are held against. */
+/* Checks that no output overwrites an input. Values of filters may be input files, too. */
 static Status check_outputs(const FilterJob *job) {
     const char *const outputs[] = {job->output, job->rejected}, *const others[] = {job->recipe_file, job->model, job->adapter};
     for (size_t i = 0; i < COUNT_OF(outputs); i++) {
@@ -300,7 +301,7 @@ static Status cmd_data_filter_run(FilterJob *job) {
     TRY(result_open(&job->kept, job->output));
     Status status = result_open(&job->ledger, job->rejected);
     if (status == ST_OK) status = filter_files(job);
-    if (status == ST_OK) status = result_flush(&job->ledger); /* the two appear together or not at all */
+    if (status == ST_OK) status = result_flush(&job->ledger); /* both files appear, or neither */
     status = result_close(&job->kept, status);
     status = result_close(&job->ledger, status);
     TRY(status);
@@ -321,7 +322,7 @@ static void cmd_data_filter_release(FilterJob *job) {
     free(job);
 }
 
-/* An option for each filter, its name with dashes. */
+/* Makes an option for each filter; its name has dashes instead of underscores. */
 static void filter_options(FilterJob *job, Option *options, char (*names)[32]) {
     FilterHelp help;
     size_t n = 0;
@@ -342,29 +343,29 @@ Status cmd_data_filter(int argc, char **argv) {
     Command command = {.arguments_help = "FILE ..."};
     str_append(
         &help,
-        "Writes the rows that pass every filter, as JSON lines in their order, and counts the others by reason. On by default: empty, length, refusal, exact, rouge_l; an option sets a filter's "
-        "number or list, or takes `true`, `false` or `{option: value, ...}`. Rows are of any format that holds text; likeness is to --seeds and to the rows kept before.\n"
+        "Writes the rows that pass every filter, as JSON lines in their order, and counts the others by reason. On by default: empty, length, refusal, exact, rouge_l. The value of a filter's option is its "
+        "number or list, `true`, `false`, or `{option: value, ...}`. Rows may have any format with text. Similarity filters compare a row with --seeds and with the rows kept before it.\n"
         "    tune data filter rows.jsonl -o clean.jsonl --rejected rejected.jsonl --minhash 0.8 --words '{min: 4, max: 150}' --refusal false\n"
         "    tune data filter rows.jsonl -o train.jsonl --decontaminate test.jsonl --select 5000 --quality judge\n\nfilters and their options:\n");
     filters_write_help(&help);
     help.data[--help.len] = '\0';
     command.help = str_text(&help);
     const Option own[] = {
-        {"-o", OPTION_TEXT, &job->output, "FILE", "rows go here instead of stdout"},
-        {"--rejected", OPTION_TEXT, &job->rejected, "FILE", "the other rows, each with reason, score and nearest row"},
+        {"-o", OPTION_TEXT, &job->output, "FILE", "write rows to FILE instead of stdout"},
+        {"--rejected", OPTION_TEXT, &job->rejected, "FILE", "write the rejected rows to FILE, each with reason, score and nearest row"},
         {"--recipe", OPTION_TEXT, &job->recipe_file, "FILE",
-         "take the filters of a recipe as tune data synth runs them, its preset's and synth.filters, and its rewards for the filter reward; options go over it"},
-        {"--seeds", OPTION_LIST, &job->seeds, "FILE", "rows that others must differ from; may be given several times"},
-        {"--only", OPTION_FLAG, &job->only, NULL, "no filters but those that are named"},
+         "use the filters of a recipe as tune data synth does (its preset's and synth.filters), and its rewards for the filter reward; options override them"},
+        {"--seeds", OPTION_LIST, &job->seeds, "FILE", "rows that all others must differ from; repeatable"},
+        {"--only", OPTION_FLAG, &job->only, NULL, "use only the filters that are named"},
         {"--select", OPTION_INT, &job->select, "N",
-         "of the rows that pass the N best and most different ones: greedily the largest quality x (1 - cosine to the nearest chosen one)"},
-        {"--quality", OPTION_TEXT, &job->quality, "NAME", "column or filter whose number is the quality; all the same without"},
-        {"--share", OPTION_TEXT, &job->share, "even|proportional|none", "how N is shared by task_type (even)"},
-        {"--quota", OPTION_LIST, &job->quotas, "TYPE=N", "rows of one task_type; may be given several times"},
-        {"--model", OPTION_TEXT, &job->model, "DIR", "model for logprob and ifd"},
+         "keep only the N best and most different rows that pass: greedily the largest quality x (1 - cosine to the nearest chosen row)"},
+        {"--quality", OPTION_TEXT, &job->quality, "NAME", "column or filter whose number is the quality (all rows equal)"},
+        {"--share", OPTION_TEXT, &job->share, "even|proportional|none", "how N is divided among the values of task_type (even)"},
+        {"--quota", OPTION_LIST, &job->quotas, "TYPE=N", "number of rows of one task_type; repeatable"},
+        {"--model", OPTION_TEXT, &job->model, "DIR", "model for the filters logprob and ifd"},
         {"--adapter", OPTION_TEXT, &job->adapter, "DIR", "PEFT adapter of that model"},
-        {"--compute", OPTION_TEXT, &job->compute, "auto|f32|bf16", "precision of products"},
-        {"--as", OPTION_TEXT, &job->as, "auto|chat|text", "how that model reads rows of plain texts, as data.as of training (auto)"},
+        {"--compute", OPTION_TEXT, &job->compute, "auto|f32|bf16", "precision of matrix products"},
+        {"--as", OPTION_TEXT, &job->as, "auto|chat|text", "how that model reads rows of plain text, like data.as (auto)"},
         CHAT_OPTIONS(job->chat),
     };
     Option options[COUNT_OF(own) + FILTER_MOST + 1];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune data synth: seeds and a teacher in, rows to train on out. */
+/* tune data synth: makes training rows from seeds with a teacher. */
 #include <math.h>
 
 #include "cmd/app/folders.h"
@@ -9,14 +9,14 @@
 #include "data/synth/synth.h"
 #include "rl/reward/reward.h"
 
-/* account: what became of the candidates, as of the last round */
+/* account: the counts of candidates by stage and reason after the last round */
 typedef struct Job {
     const RecipeCommand *command;
     RewardSet *rewards;
     Str account;
 } Job;
 
-/* ---- what people see ---- */
+/* ---- plan and progress ---- */
 
 static void print_plan(const SynthPlan *plan) {
     JsonWriter w = {0};
@@ -50,7 +50,7 @@ static void show_plan(void *context, const SynthPlan *plan) {
     for (size_t i = 0; (filter = filters_at(plan->filters, i)); i++) str_printf(&text, "%s%s", i ? ", " : "", filter->name);
     show_line("filters: %s", text.len ? str_text(&text) : "none");
     show_line("teacher: %s", plan->teacher);
-    if (plan->logged) show_line("log: %zu line%s from before", plan->logged, plural((int64_t)plan->logged));
+    if (plan->logged) show_line("log: %zu line%s from an earlier run", plan->logged, plural((int64_t)plan->logged));
     str_release(&text);
 }
 
@@ -78,7 +78,7 @@ static void draw_table(const SynthProgress *p) {
     str_release(&text);
 }
 
-/* What each stage let through, and what the others were rejected for: why there are not more rows. */
+/* The share that each stage accepted, and the reasons for rejection: they explain the number of rows. */
 static void note_account(const SynthProgress *p, Str *text) {
     str_clear(text);
     for (size_t i = 0; i < p->n_stages; i++)
@@ -96,9 +96,9 @@ static void show_state(void *context, const SynthProgress *p) {
     if (p->round_over) note_account(p, &job->account);
     str_printf(&text, "%lld/%lld rows of %lld candidate%s", (long long)p->rows, (long long)p->wanted, (long long)p->candidates,
                plural(p->candidates));
-    if (p->candidates_total > p->candidates) str_printf(&text, " (%lld in all, it seems)", (long long)p->candidates_total);
+    if (p->candidates_total > p->candidates) str_printf(&text, " (about %lld in all)", (long long)p->candidates_total);
     str_printf(&text, "  %lld request%s", (long long)p->requests, plural(p->requests));
-    if (p->asked) str_printf(&text, " (%lld under way)", (long long)p->asked);
+    if (p->asked) str_printf(&text, " (%lld pending)", (long long)p->asked);
     str_printf(&text, "  %.0f tokens/s", p->tokens_per_second);
     if (p->cost > 0) str_printf(&text, "  cost %s", NUMBER(p->cost));
     if (p->cost > 0 && !isnan(p->cost_left)) str_printf(&text, " + %.2g", p->cost_left);
@@ -107,7 +107,7 @@ static void show_state(void *context, const SynthProgress *p) {
     str_release(&text);
 }
 
-/* What a run that is finished told at its end. */
+/* Reads the result that a finished run has saved. */
 static Status read_finished(const Recipe *recipe, SynthResult *r) {
     Str path = {0};
     json_t *told;
@@ -160,7 +160,7 @@ static void write_summary(const Recipe *recipe, const SynthResult *r) {
     str_release(&path);
 }
 
-/* An override's value is YAML, the whole of it a word of the shell. */
+/* Appends KEY=VALUE with the value quoted as YAML and the whole quoted for a shell. */
 static void append_override(Str *text, const char *key, const char *value) {
     Str yaml = {0};
     str_append_yaml(&yaml, value);
@@ -168,7 +168,8 @@ static void append_override(Str *text, const char *key, const char *value) {
     str_release(&yaml);
 }
 
-/* The rows are looked at as a teacher here would be trained on them; where it is elsewhere no model is known. */
+/* Suggests the next command: data check with the local teacher as the model to train; if the teacher is a server, no model is known, and data
+ * filter is suggested. */
 static void show_next(const Recipe *recipe, const SynthResult *r) {
     const Yaml *model = yaml_get(recipe->synth_teacher, "model");
     bool here = model && model->kind == YAML_SCALAR && dir_exists(model->text);
@@ -193,7 +194,7 @@ static void warn_of_missing(const SynthResult *r) {
     Str refused = {0};
     if (r->refused)
         str_printf(&refused, "the server refused %lld request%s, as rejected.jsonl shows, and ", (long long)r->refused, plural(r->refused));
-    show_message("tune: warning: %lld of %lld row%s: %sthe seeds gave no more to ask", (long long)r->rows, (long long)r->wanted, plural(r->wanted),
+    show_message("tune: warning: %lld of %lld row%s: %sthe seeds gave no more questions", (long long)r->rows, (long long)r->wanted, plural(r->wanted),
                  str_text(&refused));
     str_release(&refused);
 }
@@ -214,7 +215,7 @@ static void cmd_data_synth_summarize(const RecipeCommand *job, const SynthResult
     if (r->rows > 0) show_next(job->recipe, r);
 }
 
-/* ---- what libraries do not do by themselves ---- */
+/* ---- functions that the libraries call back ---- */
 
 static Status reward_rows(void *context, const FilterRow *rows, size_t n, double *values) {
     return filter_rewards(((const Job *)context)->rewards, rows, n, values);
@@ -236,7 +237,7 @@ static Status cmd_data_synth_make(const RecipeCommand *command) {
     };
     TRY(recipe_folders(command->command->arena, folders, &config.n_folders));
     if (recipe->synth_system && recipe->synth_format != SYNTH_FORMAT_MESSAGES)
-        show_message("tune: warning: answers are given under 'synth.system', but rows of format '%s' have no place for it: 'messages' has",
+        show_message("tune: warning: answers depend on 'synth.system', but rows of format '%s' cannot hold it: 'messages' can",
                      synth_format_text(recipe->synth_format));
     if (recipe->reward) {
         TRY(rewards_open(
@@ -260,8 +261,8 @@ Status cmd_data_synth(int argc, char **argv) {
     Str about = {0}, filters = {0};
     str_append(
         &about,
-        "Makes rows to train on: a teacher (a model on this machine, or any server that speaks OpenAI's protocol) is shown seeds, writes new prompts and answers them, and filters "
-        "keep what is worth training on. The run directory holds rows.jsonl, rejected.jsonl with a reason for each, requests.jsonl with every answer (nothing is asked twice), "
+        "Makes training rows: a teacher (a model on this machine, or any server with OpenAI's protocol) sees seeds, writes new prompts and answers them, and filters "
+        "keep what is worth training on. The run directory has rows.jsonl, rejected.jsonl with a reason for each row, requests.jsonl with every answer (so nothing is asked twice), "
         "dataset_card.md and report.html.\n"
         "    tune data synth recipes/synth_few_shot.yaml synth.seeds=seeds.jsonl synth.teacher='{model: DIR}' output=runs/synth\n\npresets:\n");
     synth_presets_help(&about);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune mdp: finite Markov decision processes. One file cmd_mdp_<name>.c and one line of mdp_commands.def per subcommand. */
+/* tune mdp: finite Markov decision processes. Each subcommand has a file cmd_mdp_<name>.c and a line in mdp_commands.def. */
 #include "cmd/app/commands.h"
 #include "cmd/mdp/cmd_mdp.h"
 
@@ -10,5 +10,5 @@ static const CommandInfo commands[] = {
 };
 
 const CommandGroup group_mdp = {
-    "mdp", "Finite Markov decision processes, exactly: of a file (states, actions, gamma, transitions) or built in, as FrozenLake-v1.", commands,
-    COUNT_OF(commands)};
+    "mdp", "Solves finite Markov decision processes exactly: from a file (states, actions, gamma, transitions) or built in, such as FrozenLake-v1.",
+    commands, COUNT_OF(commands)};

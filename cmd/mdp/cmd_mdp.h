@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The subcommands of tune mdp, and what they and tune-bench mdp share (mdp_question.c). */
+/* The subcommands of tune mdp, and the options that they share with tune-bench mdp (mdp_question.c). */
 #ifndef TUNE_CMD_MDP_H
 #define TUNE_CMD_MDP_H
 
@@ -13,22 +13,23 @@
 #include "cmd/mdp/mdp_commands.def"
 #undef MDP_COMMAND
 
-/* FILE|ENV as a recipe's rl.env: `{...}` is what a recipe would say there, anything else a name or file with arguments, borrowed. ST_CONFIG. */
+/* Parses the argument FILE|ENV into the form of a recipe's rl.env, in the arena. Text that begins with '{' is YAML as in a recipe; anything else
+ * is a name or file with arguments. Borrows `text`. ST_CONFIG if it is malformed. */
 Status mdp_argument(const char *text, Arena *arena, const Yaml **node);
 
-/* What solve and evaluate take alike. */
-/* NAN: as the world has it, as is usual; mdp_question_open moves the tolerance into the options */
+/* The options that solve and evaluate share. gamma NAN: the world's own; tolerance NAN: the default. mdp_question_open copies the tolerance into
+ * `options`. */
 typedef struct MdpQuestion {
     double gamma, tolerance;
     MdpOptions options;
 } MdpQuestion;
 #define MDP_QUESTION_NONE \
     { .gamma = (double)NAN, .tolerance = (double)NAN }
-#define MDP_QUESTION_OPTIONS(question)                                                                                                  \
-    {"--gamma", OPTION_REAL, &(question).gamma, "G", "discount, 0 to 1, instead of the world's own"}, {                                 \
-        "--tolerance", OPTION_REAL, &(question).tolerance, "X", "largest certified bound to stop at (1e-12, as far as rounding allows)" \
+#define MDP_QUESTION_OPTIONS(question)                                                                                                   \
+    {"--gamma", OPTION_REAL, &(question).gamma, "G", "discount, 0 to 1 (the world's own)"}, {                                            \
+        "--tolerance", OPTION_REAL, &(question).tolerance, "X", "stop when the certified bound is X or less (1e-12, if rounding allows)" \
     }
-/* Opens the world and says on stderr which states cannot be reached. ST_USAGE for a gamma or tolerance out of range; see mdp_open. */
+/* Opens the world and notes on stderr which states cannot be reached. ST_USAGE for a gamma or tolerance out of range; else fails as mdp_open does. */
 Status mdp_question_open(const char *spec, MdpQuestion *question, NamedMdp **world);
 
 #endif

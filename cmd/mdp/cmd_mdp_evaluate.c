@@ -8,20 +8,21 @@
 #include "cmd/mdp/cmd_mdp.h"
 #include "rl/env/env.h"
 
-enum { SHOWN = 100 }; /* states that the plain answer lists */
+enum { SHOWN = 100 }; /* most states that the plain answer lists */
 
 /* ---- the answer ---- */
 
-/* V = R_pi + gamma P_pi V: what ends the episode goes nowhere, so that rows may sum to less than 1, and terminal states have rows of zeros. */
+/* Writes P_pi and R_pi of V = R_pi + gamma P_pi V. Transitions that end the episode are left out of P_pi, so its rows may sum to less than 1, and
+ * terminal states have rows of zeros. */
 static Status write_chain(JsonWriter *w, const NamedMdp *world, const double *policy, Arena *arena) {
-    enum { MOST = 1024 }; /* states whose matrix is written whole */
+    enum { MOST = 1024 }; /* most states for which the matrix is written */
     int64_t n = world->mdp.n_states;
     Mdp process;
     TRY(mdp_induced_chain(&world->mdp, policy, world, arena, &process));
     double *R = arena_zero(arena, (size_t)n * sizeof *R), *row = arena_alloc(arena, (size_t)n * sizeof *row);
     if (!R || !row) return ST_RESOURCE;
     if (n > MOST)
-        show_line("note: P_pi is left out: it is written for up to %d states", MOST);
+        show_line("note: P_pi is left out: it is written for at most %d states", MOST);
     else
         jw_array(w, "P_pi");
     for (int64_t s = 0; s < n; s++) {
@@ -129,16 +130,16 @@ Status cmd_mdp_evaluate(int argc, char **argv) {
     Command command = {
         .arguments_help = "FILE|ENV [--policy FILE|uniform]",
         .help =
-            "Values of a policy, from the Bellman expectation equation: exactly for up to 1024 states, by sparse iterations for more, with a certified bound.\n"
+            "Computes the values of a policy from the Bellman expectation equation: exactly for up to 1024 states, by sparse iterations for more, with a certified bound.\n"
             "--json also gives the chain and the rewards under the policy, P_pi and R_pi. A Markov chain or reward process, a file without actions, needs no policy.\n"
             "A policy file is JSON with an entry for each state: an action, by number or name, or a list of probabilities; or what solve --json wrote.\n"
             "    tune mdp evaluate CliffWalking-v1 --policy uniform --gamma 0.9",
     };
     const Option options[] = {
-        {"--policy", OPTION_TEXT, &evaluation.policy, "FILE|uniform", "what is done in each state"},
+        {"--policy", OPTION_TEXT, &evaluation.policy, "FILE|uniform", "the policy to evaluate"},
         MDP_QUESTION_OPTIONS(evaluation.question),
         {"--stationary", OPTION_FLAG, &evaluation.stationary, NULL,
-         "also the share of time spent in each state in the long run, an ended episode beginning anew"},
+         "also give the share of time spent in each state in the long run, where a new episode follows each ended one"},
         {0},
     };
     return command_main(&command, argc, argv, options, cmd_mdp_evaluate_run, &evaluation);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune mdp show: a world drawn with values and a policy. */
+/* tune mdp show: draws a world with values and a policy. */
 #include <string.h>
 
 #include "cmd/app/terminal.h"
@@ -12,7 +12,7 @@ typedef struct Show {
     MdpQuestion question;
 } Show;
 
-/* Names are a file's; colours are ours: ESC [ numbers m. */
+/* Prints our colour sequences (ESC [ numbers m) raw. All else may come from a file, and goes through print_text. */
 static void print_painted(const char *text, size_t len) {
     size_t plain = 0;
     for (size_t at = 0, n; at + 1 < len; at += MAX(n, 1)) {
@@ -29,7 +29,7 @@ static void print_painted(const char *text, size_t len) {
 static void print_screen(const MdpPicture *picture) {
     Str text = {0};
     int columns = screen_width();
-    mdp_show_text(picture, terminal_is_utf8(), screen_has_colour(), columns ? columns : 1 << 20, &text); /* a pipe is as wide as is needed */
+    mdp_show_text(picture, terminal_is_utf8(), screen_has_colour(), columns ? columns : 1 << 20, &text); /* no limit of the width on a pipe */
     (screen_has_colour() ? print_painted : print_text)(str_text(&text), text.len);
     str_release(&text);
 }
@@ -77,7 +77,7 @@ static void print_json(const MdpPicture *picture) {
     jw_release(&w);
 }
 
-/* What -o writes goes by the name's end: a page, a drawing, the JSON, or the text of a terminal without colours. */
+/* Writes what the ending of the -o name says: a page, a drawing, JSON, or the text of the terminal without colours. */
 static Status write_output(const char *path, const MdpPicture *picture) {
     enum { WIDE = 1 << 20 };
     Str text = {0};
@@ -98,7 +98,7 @@ static Status write_output(const char *path, const MdpPicture *picture) {
     return status;
 }
 
-/* No file takes the place of the world or the policy, and a page none but a page's. */
+/* No output may overwrite the world or the policy, and a page may overwrite only a page. */
 static Status check_outputs(const Command *command, const Show *show) {
     const char *spec = command->arguments[0], *file = arena_strndup(command->arena, spec, strcspn(spec, ":"));
     const char *const inputs[] = {spec, file, show->policy};
@@ -122,7 +122,7 @@ static Status write_files(const Show *show, const MdpPicture *picture) {
     return status;
 }
 
-/* The given policy with its values, or the best one. */
+/* Finds the values of the given policy, or the optimal values and policy. */
 static Status find_values(Arena *arena, const Show *show, const NamedMdp *world, const double **V, double **policy) {
     MdpOptions options = show->question.options;
     MdpSolution solution;
@@ -175,15 +175,15 @@ Status cmd_mdp_show(int argc, char **argv) {
     Command command = {
         .arguments_help = "FILE|ENV",
         .help =
-            "Draws a world with the values of its states and what to do there: the best policy, or a given one. Grids are drawn as grids, other worlds as a table.\n"
+            "Draws a world with the values of its states and the actions of a policy: the optimal one, or a given one. Grids are drawn as grids, other worlds as a table.\n"
             "    tune mdp show FrozenLake-v1\n"
             "    tune mdp show Gridworld5x5 --policy uniform --html grid.html",
     };
     const Option options[] = {
-        {"--policy", OPTION_TEXT, &show.policy, "FILE|uniform", "show this policy and its values instead of the best"},
-        {"--svg", OPTION_TEXT, &show.svg, "FILE", "write a drawing of the grid"},
-        {"--html", OPTION_TEXT, &show.html, "FILE", "write a page that needs no other file"},
-        {"-o", OPTION_TEXT, &show.output, "FILE", "write what its name says: .html a page, .svg a drawing, .json the numbers, else the text"},
+        {"--policy", OPTION_TEXT, &show.policy, "FILE|uniform", "show this policy and its values instead of the optimal one"},
+        {"--svg", OPTION_TEXT, &show.svg, "FILE", "write a drawing of the grid as SVG"},
+        {"--html", OPTION_TEXT, &show.html, "FILE", "write a self-contained HTML page"},
+        {"-o", OPTION_TEXT, &show.output, "FILE", "write what the ending says: .html a page, .svg a drawing, .json the numbers, else the text"},
         MDP_QUESTION_OPTIONS(show.question),
         {0},
     };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune mdp simulate: given actions step by step, or episodes under a policy. */
+/* tune mdp simulate: plays given actions step by step, or episodes under a policy. */
 #include "cmd/app/terminal.h"
 #include "lib/base/system.h"
 #include "cmd/mdp/cmd_mdp.h"
@@ -14,7 +14,7 @@ enum { MOST_COPIES = 64, DEFAULT_EPISODES = 100, LONGEST_EPISODE = 10000 };
 
 typedef struct Simulate {
     const char *state, *actions, *policy;
-    int64_t episodes, seed, max_steps; /* max_steps -1: the environment's own */
+    int64_t episodes, seed, max_steps; /* max_steps -1: the environment's own limit */
     Env *env;
 } Simulate;
 
@@ -24,7 +24,7 @@ static Status open_environment(const Command *command, int64_t copies, Simulate 
     return env_from_recipe(node, copies, &job->env);
 }
 
-/* States and observations of finite worlds are their numbers. */
+/* Whether states and observations are numbers, as in finite worlds. */
 static bool is_numbered(const Env *env) { return env->world && env->observation.n > 0; }
 
 /* ---- reading JSON ---- */
@@ -54,14 +54,14 @@ static Status read_numbers(const char *what, const json_t *json, const char *con
         good = json_is_number(json_array_get(json, i));
         numbers[i] = json_number_value(json_array_get(json, i));
     }
-    return good ? ST_OK : status_fail(ST_INPUT, "%s is no list of %lld numbers", what, (long long)size);
+    return good ? ST_OK : status_fail(ST_INPUT, "%s is not a list of %lld numbers", what, (long long)size);
 }
 
-/* Of a world whose states are numbers. */
+/* ST_INPUT if the world's states are numbered and `state` is not one of them. */
 static Status check_number(const Env *env, double state) {
     int64_t n = env->world->mdp.n_states;
     if (env->state_size != 1 || (state >= 0 && state < (double)n && state == floor(state))) return ST_OK;
-    return status_fail(ST_INPUT, "--state %.17g is no state of '%s': they are 0 to %lld", state, env->id, (long long)(n - 1));
+    return status_fail(ST_INPUT, "--state %.17g is not a state of '%s': states are 0 to %lld", state, env->id, (long long)(n - 1));
 }
 
 static Status set_state(const Command *command, Simulate *job) {
@@ -85,7 +85,7 @@ static Status read_actions(const Command *command, const Simulate *job, double *
     size_t t;
     TRY(read_json("--actions", job->actions, &json));
     *n = json_array_size(json);
-    Status status = json_is_array(json) ? ST_OK : status_fail(ST_INPUT, "the actions are no list");
+    Status status = json_is_array(json) ? ST_OK : status_fail(ST_INPUT, "the actions are not a list");
     *actions = arena_zero(command->arena, (*n + 1) * (size_t)env->action.size * sizeof **actions);
     if (!*actions) status = ST_RESOURCE;
     for (t = 0; status == ST_OK && t < *n; t++) {
@@ -99,7 +99,7 @@ static Status read_actions(const Command *command, const Simulate *job, double *
     return status;
 }
 
-/* ---- a trace ---- */
+/* ---- given actions ---- */
 
 typedef struct Trace {
     size_t n;
@@ -107,7 +107,7 @@ typedef struct Trace {
     bool *terminated, *truncated;
 } Trace;
 
-/* A time limit is told and does not stop the process; its end does. */
+/* Plays the actions. A time limit is recorded and play continues; the end of the episode stops it. */
 static Status follow(const Command *command, Simulate *job, Trace *trace) {
     Env *env = job->env;
     size_t state = (size_t)env->state_size, seen = (size_t)env->observation.size, n = trace->n;
@@ -150,7 +150,7 @@ static void write_flags(JsonWriter *w, const char *key, const bool *flags, size_
     jw_end_array(w);
 }
 
-/* Numbers of 1e8 episodes are gigabytes of text, which nobody needs to hold. */
+/* Prints what is written so far, since the numbers of 1e8 episodes are gigabytes of text. */
 static void print_part(JsonWriter *w) {
     enum { PART = 1 << 16 };
     if (w->text.len < PART) return;
@@ -239,11 +239,11 @@ typedef struct Episodes {
     int64_t n, steps, terminated, truncated;
     double *returns, *discounted, *visits, *stationary; /* visits and stationary (n_states), NULL where states have no numbers */
     int64_t *lengths;
-    double *policy; /* (n_states, n_actions); NULL: any action alike */
+    double *policy; /* (n_states, n_actions); NULL: all actions are equally likely */
     double mean, deviation, mean_discounted, mean_length;
 } Episodes;
 
-/* Action `step` of a copy: by the policy's row, evenly, or normally distributed where there are no bounds. */
+/* Draws action `step` of a copy: from the policy's row, uniformly, or normally distributed if the actions have no bounds. */
 static void cmd_mdp_simulate_choose(const Simulate *job, const Episodes *episodes, int64_t copy, uint64_t step, double *action) {
     const Env *env = job->env;
     const Space *space = &env->action;
@@ -279,7 +279,7 @@ static bool episodes_allocate(Arena *arena, const Env *env, Episodes *episodes) 
     return episodes->returns && episodes->discounted && episodes->lengths;
 }
 
-/* Copy c plays episodes c, c + copies, ...: which ones are counted does not depend on how long they are. */
+/* Copy c plays episodes c, c + copies, ..., so the set of counted episodes does not depend on their lengths. */
 static Status cmd_mdp_simulate_play(const Command *command, Simulate *job, Episodes *episodes) {
     Env *env = job->env;
     int64_t copies = env->copies, playing = copies;
@@ -367,7 +367,7 @@ static void print_episodes(const Env *env, const Episodes *episodes) {
         print_result("; discounted by %g: %s", env->world->mdp.gamma, format_number(episodes->mean_discounted, 6, number));
     print_result("\nlength %s\n", NUMBER(episodes->mean_length));
     if (!episodes->visits) return;
-    print_result("\nshare of the steps begun in a state%s\n", episodes->stationary ? ", and of those of an endless run" : "");
+    print_result("\nshare of the steps that begin in a state%s\n", episodes->stationary ? ", and the same of an endless run" : "");
     for (int64_t s = 0; s < env->observation.n; s++) {
         if (episodes->visits[s] == 0) continue;
         Str text = {0};
@@ -383,13 +383,13 @@ static Status open_policy(const Command *command, Simulate *job, Episodes *episo
     const char *policy = job->policy ? job->policy : "uniform";
     if (is_numbered(job->env)) return mdp_policy_read(policy, job->env->world, command->arena, &episodes->policy);
     if (strcmp(policy, "uniform") == 0) return ST_OK;
-    status_fail(ST_USAGE, "a policy file needs states with numbers, and environment '%s' has none", job->env->id);
-    return status_hint(ST_USAGE, "tune eval RUN plays what tune rl has learned");
+    status_fail(ST_USAGE, "a policy file needs numbered states, and environment '%s' has none", job->env->id);
+    return status_hint(ST_USAGE, "tune eval RUN plays a policy that tune rl has trained");
 }
 
 static Status simulate_episodes(const Command *command, Simulate *job) {
     Episodes episodes = {.n = job->episodes};
-    if (job->state) return status_hint(status_fail(ST_USAGE, "--state needs --actions"), "episodes begin where the environment begins them");
+    if (job->state) return status_hint(status_fail(ST_USAGE, "--state needs --actions"), "the environment chooses where episodes begin");
     TRY(open_environment(command, MIN(job->episodes, MOST_COPIES), job));
     TRY(env_number_states(&job->env));
     Env *env = job->env;
@@ -419,8 +419,9 @@ static Status simulate(const Command *command, void *context) {
     Simulate *job = context;
     TRY(command_needs(command, 1, 1));
     if (job->episodes < 1 || job->episodes > 100000000)
-        return status_fail(ST_USAGE, "--episodes is 1 to 100 million, not %lld", (long long)job->episodes);
-    if (job->max_steps == 0 || job->max_steps < -1) return status_fail(ST_USAGE, "--max-steps is 1 or more, not %lld", (long long)job->max_steps);
+        return status_fail(ST_USAGE, "--episodes must be 1 to 100 million, not %lld", (long long)job->episodes);
+    if (job->max_steps == 0 || job->max_steps < -1)
+        return status_fail(ST_USAGE, "--max-steps must be 1 or more, not %lld", (long long)job->max_steps);
     if (job->actions && job->policy) return status_fail(ST_USAGE, "--actions and --policy do not go together");
     Status status = job->actions ? simulate_trace(command, job) : simulate_episodes(command, job);
     env_free(job->env);
@@ -432,19 +433,18 @@ Status cmd_mdp_simulate(int argc, char **argv) {
     Command command = {
         .arguments_help = "FILE|ENV",
         .help =
-            "Plays episodes under a policy and says how they went; or does given actions one by one and prints what came of each. ENV is what a recipe has under rl.env: CartPole-v1, "
+            "Plays episodes under a policy and shows their statistics; or plays given actions one by one and prints the result of each. ENV is what a recipe has under rl.env: CartPole-v1, "
             "FrozenLake-v1:map_name=8x8, an MDP file, '{command: [python3, recipes/gym_bridge.py, LunarLander-v3]}'.\n"
             "    tune mdp simulate FrozenLake-v1 --episodes 1000 --policy policy.json\n"
             "    tune mdp simulate CartPole-v1 --state '[0.01, 0.02, 0.03, 0.04]' --actions '[1, 0, 1]' --json",
     };
     const Option options[] = {
         {"--actions", OPTION_TEXT, &job.actions, "FILE|JSON", "a list of actions: numbers, lists of numbers, or names"},
-        {"--state", OPTION_TEXT, &job.state, "JSON", "begin the actions in this state: a number, a list, or a name"},
-        {"--episodes", OPTION_INT, &job.episodes, "N", "how many (100)"},
-        {"--policy", OPTION_TEXT, &job.policy, "FILE|uniform", "an entry a state: an action, or a list of probabilities (uniform)"},
-        {"--max-steps", OPTION_INT, &job.max_steps, "N",
-         "cut episodes off there, where the environment does not before (10000 where it has no limit)"},
-        {"--seed", OPTION_INT, &job.seed, "S", "of all that is random (0)"},
+        {"--state", OPTION_TEXT, &job.state, "JSON", "state in which the actions begin: a number, a list, or a name"},
+        {"--episodes", OPTION_INT, &job.episodes, "N", "number of episodes (100)"},
+        {"--policy", OPTION_TEXT, &job.policy, "FILE|uniform", "an action, or a list of probabilities, for each state (uniform)"},
+        {"--max-steps", OPTION_INT, &job.max_steps, "N", "longest episode, if the environment does not end it before (10000 if it has no limit)"},
+        {"--seed", OPTION_INT, &job.seed, "S", "seed of all random draws (0)"},
         {0},
     };
     return command_main(&command, argc, argv, options, simulate, &job);

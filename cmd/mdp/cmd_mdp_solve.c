@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune mdp solve: the best there is to be had, how far that may be from the truth, and what to do for it. */
+/* tune mdp solve: optimal values, a bound on their error, and an optimal policy. */
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "lib/base/system.h"
 #include "cmd/mdp/cmd_mdp.h"
 
-enum { SHOWN = 100 }; /* states that the plain answer lists */
+enum { SHOWN = 100 }; /* most states that the plain answer lists */
 
 static void write_policy(JsonWriter *w, const char *key, const int32_t *policy, int64_t n) {
     jw_array(w, key);
@@ -74,7 +74,7 @@ static void print_states(const NamedMdp *world, const MdpSolution *solution) {
             if (mdp_has(mdp, s, a))
                 print_result(" %.6f", q);
             else
-                print_result(" -"); /* the state does not have it */
+                print_result(" -"); /* the state does not have this action */
         }
         print_result("%s\n", mdp->n_actions > 8 && solution->policy[s] >= 0 ? " ..." : "");
     }
@@ -102,10 +102,10 @@ static void print_plain(const NamedMdp *world, const MdpSolution *solution) {
     print_states(world, solution);
 }
 
-/* Best actions that lead nowhere: to be known before somebody follows them. */
+/* Warns if the policy of best actions can go in circles and so does not earn the values. */
 static void warn_of_policy(const MdpSolution *solution) {
     if (solution->policy_attains) return;
-    show_message("tune: warning: with gamma 1 the policy of first best actions does not earn these values: it goes round for nothing; %s",
+    show_message("tune: warning: with gamma 1 the policy of first best actions does not earn these values: it goes in circles; %s",
                  solution->attaining ? "'attaining_policy' of --json earns them, with actions as good" : "set gamma below 1");
 }
 
@@ -117,7 +117,7 @@ enum { NOT_GIVEN = INT32_MIN };
 
 static Status read_count(const char *name, int64_t given, int64_t *option) {
     if (given == NOT_GIVEN) return ST_OK;
-    if (given < 1) return status_fail(ST_USAGE, "%s is 1 or more, not %lld", name, (long long)given);
+    if (given < 1) return status_fail(ST_USAGE, "%s must be 1 or more, not %lld", name, (long long)given);
     *option = given;
     return ST_OK;
 }
@@ -169,18 +169,18 @@ Status cmd_mdp_solve(int argc, char **argv) {
     append_names(&names);
     str_append(
         &help,
-        "Optimal values of a finite MDP and what to do for them: of a file (.yaml, .json) or a built-in world.\n"
+        "Computes the optimal values and an optimal policy of a finite MDP, from a file (.yaml, .json) or built in.\n"
         "    tune mdp solve FrozenLake-v1 --gamma 0.99\n"
-        "The bound holds for certain: no value is further from the truth, rounding included. With gamma 1 values exist only where episodes end, which is checked.\nmethods:");
+        "The bound is certified: no value is further from the true one, rounding included. With gamma 1, values exist only if episodes end, which is checked.\nmethods:");
     append_methods(&help);
     Command command = {.arguments_help = "FILE|ENV", .help = str_text(&help)};
     const Option options[] = {
         {"--method", OPTION_TEXT, &asked.question.options.method, str_text(&names), "see above (pi for up to 1024 states, mpi for more)"},
         MDP_QUESTION_OPTIONS(asked.question),
-        {"--horizon", OPTION_INT, &asked.horizon, "N", "only N steps remain"},
+        {"--horizon", OPTION_INT, &asked.horizon, "N", "solve for N remaining steps"},
         {"--evaluation-sweeps", OPTION_INT, &asked.sweeps, "N",
-         "of mpi: exactly so many between two improvements (20 at most, fewer where they suffice)"},
-        {"--max-iterations", OPTION_INT, &asked.iterations, "N", "stop after so many, however far that is"},
+         "for mpi: exactly N sweeps between two improvements (at most 20, fewer if they suffice)"},
+        {"--max-iterations", OPTION_INT, &asked.iterations, "N", "stop after N iterations, even if the tolerance is not reached"},
         {0},
     };
     Status status = command_main(&command, argc, argv, options, cmd_mdp_solve_run, &asked);

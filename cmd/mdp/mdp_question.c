@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The world that a command line names, and how it is to be solved. */
+/* Reads the world that a command line names, and the options how to solve it. */
 #include <math.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ Status mdp_argument(const char *text, Arena *arena, const Yaml **node) {
     if (!read) return ST_RESOURCE;
     *read = (Yaml){.kind = YAML_SCALAR, .text = text};
     if (text[0] == '{') TRY(yaml_read_text(text, strlen(text), "environment", arena, &read));
-    yaml_forget_lines(read); /* the line of a recipe is meant by it */
+    yaml_forget_lines(read); /* messages would call it a line of a recipe */
     *node = read;
     return ST_OK;
 }
@@ -36,7 +36,7 @@ static Status say_unreachable(const NamedMdp *world) {
     return status;
 }
 
-/* What was forgotten looks the same as what a state does not have. */
+/* Notes actions without transitions: a forgotten one looks the same as one that the state does not have. */
 static void say_missing(const NamedMdp *world) {
     const Mdp *mdp = &world->mdp;
     int64_t count = 0, all = 0;
@@ -70,9 +70,9 @@ static Status open_world(const char *text, double gamma, NamedMdp **world) {
 
 Status mdp_question_open(const char *spec, MdpQuestion *question, NamedMdp **world) {
     if (!isnan(question->gamma) && !(question->gamma >= 0 && question->gamma <= 1))
-        return status_fail(ST_USAGE, "--gamma is from 0 to 1, not %g", question->gamma);
+        return status_fail(ST_USAGE, "--gamma must be from 0 to 1, not %g", question->gamma);
     if (!isnan(question->tolerance) && !(question->tolerance > 0))
-        return status_fail(ST_USAGE, "--tolerance is above 0, not %g", question->tolerance);
+        return status_fail(ST_USAGE, "--tolerance must be above 0, not %g", question->tolerance);
     if (!isnan(question->tolerance)) question->options.tolerance = question->tolerance;
     TRY(open_world(spec, question->gamma, world));
     say_missing(*world);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune chat: a conversation on the terminal. What was said stays in the key/value cache, so each turn computes only what is new. */
+/* tune chat: a conversation on the terminal. Earlier turns stay in the key/value cache, so each turn computes only its new tokens. */
 #include <editline/readline.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,9 +21,9 @@ typedef struct Talk {
     TextList stop;
     int64_t seed, context;
     OpenedModel opened;
-    char *system;     /* NULL: the template's own */
+    char *system;     /* the system message; NULL: the template's default */
     json_t *messages; /* without the system message */
-    Str answer;       /* what the model said so far */
+    Str answer;       /* the current answer so far */
     size_t n_tokens;
     bool terminal;
 } Talk;
@@ -43,7 +43,7 @@ static Status show_piece(void *context, size_t prompt, int64_t sample, int32_t i
 static Status take_answer(void *context, const Completion *completion) {
     (void)context;
     if (completion->finish == FINISH_LENGTH)
-        show_line(" (cut at %zu token%s: --max-new-tokens)", completion->ids.n, plural((int64_t)completion->ids.n));
+        show_line(" (cut after %zu token%s: --max-new-tokens)", completion->ids.n, plural((int64_t)completion->ids.n));
     return ST_OK;
 }
 
@@ -56,7 +56,7 @@ static Status question_ids(const Talk *talk, json_t *messages, Ids *ids) {
     return status;
 }
 
-/* The question's ids; the oldest rounds of `messages` go while it has no room beside an answer. */
+/* Renders `messages` to ids, and removes their oldest rounds until the ids and an answer fit into the context. */
 static Status cmd_chat_fit(const Talk *talk, json_t *messages, Ids *ids) {
     int64_t room = session_max_tokens(talk->config.session) - talk->config.max_new_tokens;
     TRY(question_ids(talk, messages, ids));
@@ -66,11 +66,11 @@ static Status cmd_chat_fit(const Talk *talk, json_t *messages, Ids *ids) {
         TRY(question_ids(talk, messages, ids));
     }
     if ((int64_t)ids->n <= room) return ST_OK;
-    status_fail(ST_INPUT, "the message has %zu tokens, and there is room for %lld", ids->n, (long long)room);
+    status_fail(ST_INPUT, "the message has %zu tokens, but only %lld fit into the context", ids->n, (long long)room);
     return status_hint(ST_INPUT, "raise --context, or lower --max-new-tokens");
 }
 
-/* The same of the conversation, from which nothing goes where even the last message alone has no room. */
+/* The same for the conversation, which stays unchanged if even its last message alone does not fit. */
 static Status fitting_ids(Talk *talk, Ids *ids) {
     json_t *rest = json_copy(talk->messages);
     Status status = rest ? cmd_chat_fit(talk, rest, ids) : status_fail(ST_RESOURCE, "out of memory");
@@ -82,7 +82,7 @@ static Status fitting_ids(Talk *talk, Ids *ids) {
     json_decref(talk->messages);
     talk->messages = rest;
     if (forgotten)
-        show_line("(the oldest %zu message%s forgotten: the conversation is longer than %lld token%s, see --context)", forgotten,
+        show_line("(the oldest %zu message%s dropped: the conversation is longer than %lld token%s, see --context)", forgotten,
                   plural((int64_t)forgotten), (long long)session_max_tokens(talk->config.session), plural(session_max_tokens(talk->config.session)));
     return ST_OK;
 }
@@ -92,7 +92,7 @@ static Status cmd_chat_say(json_t *messages, const char *role, const char *text)
     return message && json_array_append_new(messages, message) == 0 ? ST_OK : status_fail(ST_INPUT, "the message is not valid UTF-8");
 }
 
-/* Ctrl-C ends the answer, not the conversation: what was said until then stays. */
+/* Answers the last message. Ctrl-C ends the answer, not the conversation: the part so far is kept. */
 static Status cmd_chat_answer(Talk *talk) {
     Ids ids = {0};
     str_clear(&talk->answer);
@@ -106,7 +106,7 @@ static Status cmd_chat_answer(Talk *talk) {
     show_result();
     if (status == ST_INTERRUPTED && interrupt_cancel()) status = ST_OK;
     if (status == ST_OK) status = cmd_chat_say(talk->messages, "assistant", str_text(&talk->answer));
-    if (status != ST_OK) json_array_remove(talk->messages, turn - 1); /* the question goes as well, so that another can be asked */
+    if (status != ST_OK) json_array_remove(talk->messages, turn - 1); /* removes the question too, so that it can be asked again */
     return status;
 }
 
@@ -128,12 +128,12 @@ static Status cmd_chat_save(const Talk *talk, const char *path) {
     }
     free(text);
     if (status == ST_OK)
-        show_line("wrote %zu message%s to %s, a row as training takes it", json_array_size(talk->messages),
-                  plural((int64_t)json_array_size(talk->messages)), path);
+        show_line("wrote %zu message%s to %s, a training row", json_array_size(talk->messages), plural((int64_t)json_array_size(talk->messages)),
+                  path);
     return status;
 }
 
-/* Empty: none. */
+/* Sets the system message; "" removes it. */
 static Status set_system(Talk *talk, const char *text) {
     if (utf8_fault(text, strlen(text)) < strlen(text)) return status_fail(ST_INPUT, "the system message is not valid UTF-8");
     free(talk->system);
@@ -144,7 +144,7 @@ static Status set_system(Talk *talk, const char *text) {
 static Status take_row(void *context, const Row *row) {
     Talk *talk = context;
     json_t *messages = json_object_get(row->json, "messages");
-    if (!json_is_array(messages)) return status_fail(ST_INPUT, "'%s' %s %zu holds no 'messages'", row->file, row->unit, row->line);
+    if (!json_is_array(messages)) return status_fail(ST_INPUT, "'%s' %s %zu has no 'messages'", row->file, row->unit, row->line);
     for (size_t i = 0; i < json_array_size(messages); i++) {
         const json_t *message = json_array_get(messages, i);
         if (!json_is_string(json_object_get(message, "role")) || !json_is_string(json_object_get(message, "content")))
@@ -162,7 +162,7 @@ static Status take_row(void *context, const Row *row) {
     return ST_OK;
 }
 
-/* What /save writes is a line of JSON, whatever its name; other files are read as rows by their ending. */
+/* A file that /save wrote is a line of JSON, whatever its name. Other files are read as rows by their ending. */
 static Status cmd_chat_load(Talk *talk, const char *path) {
     json_t *saved = NULL;
     Status status = json_read_file(path, &saved);
@@ -178,21 +178,21 @@ static Status cmd_chat_load(Talk *talk, const char *path) {
 
 static void show_commands(void) {
     show_line(
-        "/system TEXT   set the system message, and begin anew\n/reset         begin anew\n/save FILE     write the conversation, a row as training takes it\n"
-        "/load FILE     go on with a saved one\n/retry         another answer to the last question\nCtrl-C stops an answer or drops what is typed, Ctrl-D leaves; a line that ends with \\ goes on");
+        "/system TEXT   set the system message and start over\n/reset         start over\n/save FILE     save the conversation as a training row\n"
+        "/load FILE     continue a saved conversation\n/retry         give another answer to the last question\nCtrl-C stops an answer or clears the line, Ctrl-D leaves; a line that ends with \\ continues on the next");
 }
 
 static Status retry(Talk *talk) {
     size_t n = json_array_size(talk->messages);
     const char *role = json_string_value(json_object_get(json_array_get(talk->messages, n - 1), "role"));
-    bool answered = role && strcmp(role, "assistant") == 0; /* one that was loaded may end with a question */
-    if (n < 1 + (size_t)answered) return status_fail(ST_INPUT, "there is no answer to try again");
+    bool answered = role && strcmp(role, "assistant") == 0; /* a loaded conversation may end with a question */
+    if (n < 1 + (size_t)answered) return status_fail(ST_INPUT, "there is no answer to retry");
     if (answered) json_array_remove(talk->messages, n - 1);
     talk->config.seed++;
     return cmd_chat_answer(talk);
 }
 
-/* *leave: the conversation is over. */
+/* Runs a line that begins with '/'. *leave: whether it ends the conversation. */
 static Status run_command(Talk *talk, const char *line, bool *leave) {
     const char *rest = line + strcspn(line, " \t");
     size_t len = (size_t)(rest - line);
@@ -231,12 +231,12 @@ static char *plain_line(void) {
         return NULL;
     }
     if (n > 0 && line[n - 1] == '\n') line[--n] = '\0';
-    if (strlen(line) < (size_t)n) log_message(LOG_WARNING, "the line holds a NUL character: what stands behind it is left out");
+    if (strlen(line) < (size_t)n) log_message(LOG_WARNING, "the line has a NUL character: the rest of it is ignored");
     return line;
 }
 
-/* One line, or several of which all but the last end with a backslash; NULL at the end of input and when the program is to end. On a terminal Ctrl-C
- * begins anew. The caller frees it. */
+/* Reads one line, or several that are joined by a backslash at the end of each but the last. On a terminal, Ctrl-C discards the input and starts
+ * over. Returns NULL at the end of input or when the program must end. The caller frees the text. */
 static char *read_input(const Talk *talk) {
     Str text = {0};
     while (!interrupt_requested()) {
@@ -257,14 +257,15 @@ static char *read_input(const Talk *talk) {
         str_append_char(&text, '\n');
     }
     if (text.len > 0 && !interrupt_requested()) {
-        text.data[text.len - 1] = '\0'; /* the last line wanted one behind it, which does not come */
+        text.data[text.len - 1] = '\0'; /* the input ended after a backslash */
         return text.data;
     }
     str_release(&text);
     return NULL;
 }
 
-/* A failed answer or command is said, and the conversation goes on; only what can't be mended ends it. */
+/* On a terminal, a failed answer or command is reported and the conversation continues, unless the failure is numeric, lack of a resource, or an
+ * interrupt. */
 static Status converse(Talk *talk) {
     bool leave = false;
     Status status = ST_OK;
@@ -292,7 +293,7 @@ static Status converse(Talk *talk) {
 
 static Status talk_to(const Command *command, Talk *talk) {
     TRY(check_sampling(&talk->config));
-    if (talk->context < 2 || talk->context > 1 << 24) return status_fail(ST_USAGE, "--context is 2 or more, not %lld", (long long)talk->context);
+    if (talk->context < 2 || talk->context > 1 << 24) return status_fail(ST_USAGE, "--context must be 2 or more, not %lld", (long long)talk->context);
     if (talk->config.max_new_tokens >= talk->context)
         return status_fail(ST_USAGE, "--max-new-tokens must be below --context, which is %lld", (long long)talk->context);
     TRY(open_model(command->arguments[0], talk->adapter, talk->compute, &talk->chat, &talk->opened));
@@ -310,7 +311,7 @@ static Status talk_to(const Command *command, Talk *talk) {
     if (status == ST_OK && system) status = set_system(talk, system);
     if (status == ST_OK && !chat_has_template(talk->opened.chat)) {
         status_fail(ST_INPUT, "'%s' has no chat template", command->arguments[0]);
-        status = status_hint(ST_INPUT, "name one: --chat-template chatml, llama3, alpaca, plain or a file; tune generate needs none");
+        status = status_hint(ST_INPUT, "use --chat-template chatml, llama3, alpaca, plain or a file; tune generate needs no template");
     }
     if (status == ST_OK) status = chat_choice_check(&talk->chat, talk->opened.chat);
     if (status == ST_OK) status = session_new(talk->opened.model, talk->context, &talk->config.session);
@@ -326,8 +327,8 @@ static Status talk_to(const Command *command, Talk *talk) {
     return status;
 }
 
-/* What is typed while the model is loaded or answers is shown once, where it is read. The library that reads it looks at the terminal first: one that
- * does not show what is typed is not edited on. */
+/* Echo is off while the model loads or answers, so that text typed then is shown only once, when it is read. editline looks at the terminal when
+ * it is initialized, and does not edit lines on one without echo, so it is initialized before. */
 static Status cmd_chat_run(const Command *command, void *context) {
     Talk *talk = context;
     TRY(command_needs(command, 1, 1));
@@ -348,18 +349,18 @@ Status cmd_chat(int argc, char **argv) {
     Command command = {
         .arguments_help = "MODEL | RUN",
         .help =
-            "Talks to a model by its chat template. Answers come at temperature 0.7 and top-p 0.95 unless told otherwise, at most 512 tokens each.\n"
-            "/system TEXT, /reset, /save FILE, /load FILE and /retry steer it; Ctrl-C stops an answer, Ctrl-D leaves. Without a terminal each line of stdin is a question.\n"
-            "The output of a run stands for what it trained, with its system message.\n"
+            "Talks to a model through its chat template. By default, answers are sampled at temperature 0.7 and top-p 0.95, at most 512 tokens each.\n"
+            "Commands are /system TEXT, /reset, /save FILE, /load FILE and /retry; Ctrl-C stops an answer, Ctrl-D leaves. Without a terminal each line of stdin is a question.\n"
+            "RUN is the output of a run: its trained model, with its system message.\n"
             "    tune chat models/smollm2 --adapter runs/sft/adapter --system 'You are brief.'",
     };
     const Option options[] = {
         {"--adapter", OPTION_TEXT, &talk.adapter, "DIR", "PEFT adapter to use"},
-        {"--compute", OPTION_TEXT, &talk.compute, "auto|f32|bf16", "precision of products"},
+        {"--compute", OPTION_TEXT, &talk.compute, "auto|f32|bf16", "precision of matrix products"},
         CHAT_OPTIONS(talk.chat),
         SAMPLING_OPTIONS(talk.config, talk.stop),
-        {"--context", OPTION_INT, &talk.context, "N", "tokens of the conversation that are kept in mind (8192)"},
-        {"--seed", OPTION_INT, &talk.seed, "N", "of the random choices (42)"},
+        {"--context", OPTION_INT, &talk.context, "N", "longest conversation in tokens; older messages are dropped (8192)"},
+        {"--seed", OPTION_INT, &talk.seed, "N", "seed of the random choices (42)"},
         {0},
     };
     return command_main(&command, argc, argv, options, cmd_chat_run, &talk);

@@ -17,14 +17,14 @@ typedef struct Generate {
     GenerateConfig config;
     TextList stop;
     int64_t seed;
-    double ilql;                /* NaN: none */
+    double ilql;                /* BETA; NaN: not given */
     const Tokenizer *tokenizer; /* NULL: the model has none */
-    bool raw;                   /* --prompt is text to go on with, whatever the model is */
-    bool plain;                 /* one prompt from the command line: its text streams to stdout */
+    bool raw;                   /* --prompt is text to continue, even if the model has a chat template */
+    bool plain;                 /* one prompt from the command line: its answer streams to stdout as text */
     const TokenRows *rows;
     ResultFile result;
     size_t done, all;
-    ContextCount beyond; /* questions with their answers: which are known once the answers have ended */
+    ContextCount beyond; /* lengths of prompts with their answers, known when the answers have ended */
 } Generate;
 
 static Status stream_text(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
@@ -33,7 +33,7 @@ static Status stream_text(void *context, size_t prompt, int64_t sample, int32_t 
     return ST_OK;
 }
 
-/* A conversation as the template rendered it. */
+/* Writes the rendered prompt as text. */
 static void write_prompt(JsonWriter *w, const Tokenizer *tokenizer, const Ids *ids) {
     Str text = {0};
     if (tokenizer_decode(tokenizer, ids->data, ids->n, false, &text) == ST_OK)
@@ -88,24 +88,24 @@ static Status print_completion(void *context, const Completion *c) {
 static Status cmd_generate_check(const Generate *job) {
     const GenerateConfig *c = &job->config;
     TRY(check_sampling(c));
-    if (c->n < 1 || c->n >= 1 << 16) return status_fail(ST_USAGE, "-n is 1 to 65535, not %lld", (long long)c->n);
-    if (c->max_batch < 0) return status_fail(ST_USAGE, "--max-batch is 0 or more, not %lld", (long long)c->max_batch);
+    if (c->n < 1 || c->n >= 1 << 16) return status_fail(ST_USAGE, "-n must be 1 to 65535, not %lld", (long long)c->n);
+    if (c->max_batch < 0) return status_fail(ST_USAGE, "--max-batch must be 0 or more, not %lld", (long long)c->max_batch);
     if ((job->prompts.n > 0) == (job->input != NULL)) return status_fail(ST_USAGE, "tune generate needs either --prompt TEXT or --input ROWS.jsonl");
-    if (job->as && job->prompts.n > 0) return status_fail(ST_USAGE, "--as is for --input: a prompt is asked through the chat template, or --raw");
-    if (job->raw && job->input) return status_fail(ST_USAGE, "--raw is for --prompt: rows {\"prompt\": TEXT} are taken as they are");
+    if (job->as && job->prompts.n > 0) return status_fail(ST_USAGE, "--as is for --input: --prompt uses the chat template, or is text with --raw");
+    if (job->raw && job->input) return status_fail(ST_USAGE, "--raw is for --prompt: rows {\"prompt\": TEXT} are always used unchanged");
     if (job->raw && chat_choice_first(&job->chat))
         return status_fail(ST_USAGE, "%s does nothing with --raw, which uses no chat template", chat_choice_first(&job->chat));
     return ST_OK;
 }
 
-/* A prompt of the command line is asked through the model's chat template where it has one, as its training asked it; *asks: it is so. */
+/* *asks: whether --prompt is a user's message in the model's chat template, as in training, rather than text to continue. */
 static Status choose_form(const Generate *job, const Chat *chat, bool *asks) {
     const char *option = chat_choice_first(&job->chat);
     *asks = job->prompts.n > 0 && !job->raw && chat_has_template(chat);
     if (*asks) return chat_choice_check(&job->chat, chat);
     if (job->prompts.n == 0 || !option) return ST_OK;
-    status_fail(ST_USAGE, "%s does nothing: the model has no chat template, so that the text is taken as it is", option);
-    return status_hint(ST_USAGE, "name one: --chat-template chatml, llama3, alpaca, plain, or a file");
+    status_fail(ST_USAGE, "%s does nothing: the model has no chat template, so the prompt is used unchanged", option);
+    return status_hint(ST_USAGE, "use --chat-template chatml, llama3, alpaca, plain, or a file");
 }
 
 static Status prompt_row(const OpenedModel *opened, const DataConfig *asked, const char *text, TokenRow *row) {
@@ -122,14 +122,14 @@ static Status prompt_rows(const Generate *job, const OpenedModel *opened, TokenR
     if (!opened->tokenizer) {
         status_fail(ST_INPUT, "the model directory has no tokenizer");
         return status_hint(ST_INPUT,
-                           "copy tokenizer.json of the model, or of its base, into it; or give token ids: --input with rows {\"ids\": [...]}");
+                           "copy tokenizer.json of the model, or of its base, into it; or use --input with rows of token ids, {\"ids\": [...]}");
     }
     for (size_t i = 0; i < job->prompts.n; i++) {
         TRY(array_grow(&rows->items, &rows->cap, rows->n + 1, sizeof *rows->items, "prompts"));
         rows->items[rows->n] = (TokenRow){0};
         TRY(prompt_row(opened, &asked, job->prompts.items[i], &rows->items[rows->n++]));
     }
-    if (asks) show_line("asked through the model's chat template; --raw gives it the text as it is");
+    if (asks) show_line("the prompt is a message in the model's chat template; --raw gives the text unchanged");
     return ST_OK;
 }
 
@@ -150,15 +150,15 @@ static Status run_prompts(Generate *job, const OpenedModel *opened, const TokenR
     return result_close(&job->result, status);
 }
 
-/* ilql_heads.safetensors lies in the run directory, which may be what is named, where its adapter or model is. */
+/* Opens ilql_heads.safetensors of a run directory: either the named directory itself, or the parent of the named adapter or model. */
 static Status open_heads(const Command *command, const Generate *job, Model *model, IlqlHeads *heads) {
     const char *dir = job->adapter ? job->adapter : command->arguments[0];
     const char *path = arena_printf(command->arena, "%s/../ilql_heads.safetensors", dir), *run = path_join(command->arena, dir, "recipe.yaml");
     if (run && file_exists(run)) path = path_join(command->arena, dir, "ilql_heads.safetensors");
     if (!path || !run) return ST_RESOURCE;
     if (file_exists(path)) return ilql_heads_load(model, path, heads);
-    status_fail(ST_INPUT, "no Q heads beside '%s': '%s' is missing", dir, path);
-    return status_hint(ST_INPUT, "--ilql goes with the adapter or model of a run with rl.algorithm: ilql");
+    status_fail(ST_INPUT, "no Q heads for '%s': '%s' is missing", dir, path);
+    return status_hint(ST_INPUT, "--ilql needs the adapter or model of a run with rl.algorithm: ilql");
 }
 
 static Status cmd_generate_run(const Command *command, void *context) {
@@ -201,31 +201,31 @@ Status cmd_generate(int argc, char **argv) {
     Command command = {
         .arguments_help = "MODEL (--prompt TEXT ... | --input ROWS.jsonl)",
         .help =
-            "Answers prompts: text on stdout, or with --input, -o or --json one row per completion: "
+            "Answers prompts. Writes text on stdout, or with --input, -o or --json one row per completion: "
             "{\"prompt\", \"completion\", \"completion_ids\", \"logprobs\", \"finish_reason\": \"stop\"|\"length\"}. Rows are {\"prompt\": ...}, {\"messages\": [...]}, {\"ids\": [...]} "
-            "or whole training rows, of which the answer is left out. 128 new tokens at temperature 1 unless told otherwise.\n"
-            "A model with a chat template is asked --prompt through it, as the only message of a user, and answers; --raw gives it the text to go on with, as a model without one has it. "
-            "With --prompt rows have \"prompt_ids\", too.\n"
-            "A row's result depends on the seed and its number, not on what else is generated.\n"
+            "or whole training rows, whose answer is left out. The default is at most 128 new tokens at temperature 1.\n"
+            "If the model has a chat template, --prompt is the user's message in it; with --raw, or without a template, the model continues the text. "
+            "With --prompt, rows also have \"prompt_ids\".\n"
+            "The result of a row depends on the seed and the row's number only, not on the other rows.\n"
             "    tune generate models/smollm2 --prompt 'The capital of France is' --greedy --max-new-tokens 8",
     };
     const Option options[] = {
-        {"--prompt", OPTION_LIST, &job.prompts, "TEXT", "a prompt; given several times they are answered as rows"},
-        {"--raw", OPTION_FLAG, &job.raw, NULL, "it is text to go on with, without the chat template"},
+        {"--prompt", OPTION_LIST, &job.prompts, "TEXT", "a prompt; repeatable, several prompts give rows"},
+        {"--raw", OPTION_FLAG, &job.raw, NULL, "the prompt is text to continue, without the chat template"},
         {"--input", OPTION_TEXT, &job.input, "FILE", "rows of prompts: .jsonl, .json, .csv, .tsv, .txt, .parquet"},
-        {"-o", OPTION_TEXT, &job.output, "FILE", "rows go here instead of stdout"},
+        {"-o", OPTION_TEXT, &job.output, "FILE", "write rows to FILE instead of stdout"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
-        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of products"},
+        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of matrix products"},
         CHAT_OPTIONS(job.chat),
         AS_OPTION(job),
         {"-n", OPTION_INT, &job.config.n, "N", "completions per prompt (1)"},
-        {"--n", OPTION_INT, &job.config.n, "N", "the same, as the recipe's key is called"},
+        {"--n", OPTION_INT, &job.config.n, "N", "the same as -n"},
         SAMPLING_OPTIONS(job.config, job.stop),
-        {"--ignore-eos", OPTION_FLAG, &job.config.ignore_eos, NULL, "go on behind the end-of-text token"},
-        {"--max-batch", OPTION_INT, &job.config.max_batch, "N", "sequences at a time; 0 = as memory allows, at most 32"},
+        {"--ignore-eos", OPTION_FLAG, &job.config.ignore_eos, NULL, "continue after the end-of-text token"},
+        {"--max-batch", OPTION_INT, &job.config.max_batch, "N", "sequences at a time; 0 = as many as fit into memory, at most 32"},
         {"--ilql", OPTION_REAL, &job.ilql, "BETA",
-         "adds beta x advantage to the logits, by the Q and V heads that tune rl with ilql left beside the adapter"},
-        {"--seed", OPTION_INT, &job.seed, "N", "of the random choices (42)"},
+         "add BETA x advantage to the logits, from the Q and V heads that a run of tune rl with ilql has saved"},
+        {"--seed", OPTION_INT, &job.seed, "N", "seed of the random choices (42)"},
         {0},
     };
     return command_main(&command, argc, argv, options, cmd_generate_run, &job);

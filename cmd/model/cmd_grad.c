@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune grad: the gradient of the mean loss, for checking against other programs. */
+/* tune grad: writes the gradient of the mean loss, to check against other programs. */
 #include "lib/base/system.h"
 #include "cmd/app/commands.h"
 #include "cmd/app/terminal.h"
 #include "cmd/common/rows.h"
 #include "cmd/common/results.h"
 
-enum { BATCH_TOKENS = 1024 }; /* rows that run together: what bounds the memory of activations */
+enum { BATCH_TOKENS = 1024 }; /* tokens of the rows that run together; limits the memory of activations */
 
 typedef struct Grad {
     const char *adapter, *compute, *output, *as;
@@ -34,7 +34,7 @@ static Status count_targets(const TokenRows *rows, int64_t *n_targets, size_t *l
     }
     if (*n_targets > 0) return ST_OK;
     status_fail(ST_INPUT, "the rows predict no token");
-    return status_hint(ST_INPUT, "a row needs two tokens at least");
+    return status_hint(ST_INPUT, "a row needs at least two tokens");
 }
 
 /* Adds the gradient of -(sum of log-probabilities) / n_all over rows first..end-1. */
@@ -86,7 +86,7 @@ static Status add_gradients(const Command *command, const Model *model, const To
     return wrong ? status_fail(ST_NUMERIC, "the gradient of '%s' is not finite", wrong->name) : status;
 }
 
-/* Under the names that the checkpoint, or the adapter's file, has. */
+/* Writes the gradients under the tensor names of the checkpoint or the adapter's file. */
 static Status write_gradients(const Model *model, const char *path) {
     SafetensorsWriter *writer;
     TRY(safetensors_writer_new(path, &writer));
@@ -115,7 +115,7 @@ static void print_json(const char *output, const Model *model, const TokenRows *
     jw_object(&w, NULL);
     jw_string(&w, "output", output);
     jw_int(&w, "rows", (int64_t)rows->n);
-    jw_int(&w, "tokens", tokens); /* that are predicted */
+    jw_int(&w, "tokens", tokens); /* predicted ones */
     jw_int(&w, "tensors", tensors);
     jw_end_object(&w);
     print_result("%s\n", str_text(&w.text));
@@ -148,14 +148,14 @@ Status cmd_grad(int argc, char **argv) {
     Command command = {
         .arguments_help = "MODEL ROWS.jsonl -o OUT.safetensors",
         .help =
-            "Writes the gradient of the mean loss over all predicted tokens of the rows, F32: of every parameter under the checkpoint's names, or of the adapter's tensors.\n"
-            "A tied head has no entry of its own. Rows are as for tune score.\n"
+            "Writes the gradient of the mean loss over all predicted tokens of the rows, in F32: for every parameter under its name in the checkpoint, or for the adapter's tensors.\n"
+            "A tied head has no entry; its gradient is part of the embedding's. Rows have the formats of tune score.\n"
             "    tune grad models/smollm2 rows.jsonl -o gradient.safetensors",
     };
     const Option options[] = {
-        {"-o", OPTION_TEXT, &job.output, "FILE", "where the gradients go"},
-        {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter: the gradients are those of its tensors"},
-        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of products (f32)"},
+        {"-o", OPTION_TEXT, &job.output, "FILE", "file for the gradients"},
+        {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter; write the gradients of its tensors"},
+        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of matrix products (f32)"},
         CHAT_OPTIONS(job.chat),
         AS_OPTION(job),
         {0},

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune init: a model with random weights, to train from nothing or to measure with. */
+/* tune init: makes a model with random weights, to train from scratch or to measure with. */
 #include <math.h>
 
 #include "cmd/app/commands.h"
@@ -14,20 +14,20 @@ typedef struct Init {
     bool force;
 } Init;
 
-/* What is drawn reaches sqrt(3) deviations, and must fit. */
+/* The largest drawn values, sqrt(3) standard deviations, must be finite in `dtype`. */
 static Status check_scale(double scale, DType dtype) {
     double most = (dtype == DT_F16 ? 65504 : 3.38e38) / sqrt(3);
     if (scale >= 0 && scale <= most) return ST_OK;
-    status_fail(ST_USAGE, "--scale is 0 to %.3g for %s, not %g", most, dtype_name(dtype), scale);
+    status_fail(ST_USAGE, "--scale must be 0 to %.3g for %s, not %g", most, dtype_name(dtype), scale);
     return status_hint(ST_USAGE, "0.02 is usual");
 }
 
-/* Only a model gives way: --force with a wrong path must not move anybody's files. */
+/* --force replaces only a model: with a wrong path it must not move other files. */
 static Status check_directory(const Command *command, const Init *job) {
     const char *settings = path_join(command->arena, job->output, "config.json");
     if (!settings) return ST_RESOURCE;
     if (!file_exists(job->output) && !dir_exists(job->output)) return ST_OK;
-    status_fail(ST_CONFIG, "'%s' is there already%s", job->output, job->force ? " and is no model: it is not replaced" : "");
+    status_fail(ST_CONFIG, "'%s' is there already%s", job->output, job->force ? " and is not a model: it is not replaced" : "");
     if (!job->force) return status_hint(ST_CONFIG, "name a new directory, or --force, which keeps the old one as NAME.1");
     if (!file_exists(settings)) return status_hint(ST_CONFIG, "name a new directory");
     bool input = path_inside(command->arguments[0], job->output) || path_inside(".", job->output);
@@ -71,8 +71,7 @@ static Status cmd_init_run(const Command *command, void *context) {
     if (!path) return ST_RESOURCE;
     Status status = file_read(path, 1 << 20, &config);
     json_t *json = NULL;
-    if (status == ST_OK)
-        status = json_read_config_text(str_text(&config), config.len, path, false, &json); /* what is wrong with it is said of this file */
+    if (status == ST_OK) status = json_read_config_text(str_text(&config), config.len, path, false, &json); /* faults are reported for this file */
     json_decref(json);
     if (status == ST_OK) status = dir_build_with_backup(job->output, write_model, &(InitModel){command, job, str_text(&config), from}, &kept);
     if (status == ST_OK) show_line("wrote %s", job->output);
@@ -88,15 +87,15 @@ Status cmd_init(int argc, char **argv) {
     Command command = {
         .arguments_help = "CONFIG -o DIR",
         .help =
-            "Writes a Hugging Face directory with random weights in the shape of CONFIG: a config.json, or a directory with one, whose tokenizer is carried over.\n"
+            "Writes a Hugging Face directory with random weights in the shape of CONFIG: a config.json, or a directory with one. The directory's tokenizer is copied.\n"
             "    tune init recipes/demo/model -o runs/fresh",
     };
     const Option options[] = {
         {"-o", OPTION_TEXT, &job.output, "DIR", "the new model's directory"},
-        {"--force", OPTION_FLAG, &job.force, NULL, "write where DIR holds a model, which is kept as DIR.1, DIR.2, ..."},
-        {"--dtype", OPTION_TEXT, &job.dtype, "f32|bf16|f16", "of the weights (f32)"},
-        {"--seed", OPTION_INT, &job.seed, "N", "of the random weights (42)"},
-        {"--scale", OPTION_REAL, &job.scale, "X", "standard deviation of the matrices (0.02)"},
+        {"--force", OPTION_FLAG, &job.force, NULL, "write even if DIR has a model; the old one is kept as DIR.1, DIR.2, ..."},
+        {"--dtype", OPTION_TEXT, &job.dtype, "f32|bf16|f16", "type of the weights (f32)"},
+        {"--seed", OPTION_INT, &job.seed, "N", "seed of the random weights (42)"},
+        {"--scale", OPTION_REAL, &job.scale, "X", "standard deviation of matrix elements (0.02)"},
         {0},
     };
     return command_main(&command, argc, argv, options, cmd_init_run, &job);

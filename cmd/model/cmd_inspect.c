@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune inspect: what is in a model, an adapter, a safetensors file, a checkpoint or a run. */
+/* tune inspect: shows what is in a model, an adapter, a safetensors file, a checkpoint or a run. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,14 +15,14 @@ typedef struct Inspect {
     const char *path;
     JsonWriter json;
     Str plain;
-} Inspect; /* both forms are made, one is printed */
+} Inspect; /* plain text and JSON are both made; one is printed */
 
 static bool cmd_inspect_holds(const Inspect *job, const char *name) {
     const char *path = path_join(job->arena, job->path, name);
     return path && file_exists(path);
 }
 
-/* A name of a file's for the terminal. */
+/* A name from a file with its control characters made visible, in the arena. */
 static const char *shown(const Inspect *job, const char *name) {
     size_t room = 8 * strlen(name) + 1;
     char *text = arena_alloc(job->arena, room);
@@ -74,7 +74,7 @@ static Status inspect_tensors(Inspect *job, const char *path) {
     return ST_OK;
 }
 
-/* A JSON file as it is: config.json, adapter_config.json, manifest.json. */
+/* Copies a JSON file into the result unchanged: config.json, adapter_config.json, manifest.json. */
 static Status copy_json(Inspect *job, const char *key, const char *file) {
     json_t *json;
     const char *path = path_join(job->arena, job->path, file);
@@ -144,12 +144,12 @@ static Status count_steps(Inspect *job) {
     while (lines_next(&lines, &line)) {
         if (line.len == 0) continue;
         json_t *json = json_parse(line.data, line.len, 0, NULL), *step = json_object_get(json, "step");
-        bool whole = json != NULL; /* one that is being written, or was when the run was killed, is not */
-        bool again = json_is_integer(step) && json_integer_value(step) == latest; /* an evaluation after the step, in a line of its own */
+        bool whole = json != NULL; /* false for a line that is being written, or was when the run was killed */
+        bool again = json_is_integer(step) && json_integer_value(step) == latest; /* the line of an evaluation after the same step */
         if (json_is_integer(step)) latest = json_integer_value(step);
         json_decref(json);
         if (!whole) {
-            log_message(LOG_WARNING, "metrics.jsonl line %zu is not whole: it is left out", lines.number);
+            log_message(LOG_WARNING, "metrics.jsonl line %zu is incomplete: it is ignored", lines.number);
             continue;
         }
         n += !again;
@@ -211,7 +211,7 @@ static Status inspect_directory(Inspect *job) {
             jw_string(&job->json, "kind", kinds[i].name);
             return kinds[i].inspect(job);
         }
-    status_fail(ST_INPUT, "'%s' is no model, adapter, checkpoint or run", job->path);
+    status_fail(ST_INPUT, "'%s' is not a model, adapter, checkpoint or run", job->path);
     return status_hint(ST_INPUT, "a model has config.json, an adapter adapter_config.json, a checkpoint manifest.json, a run recipe.yaml");
 }
 
@@ -242,7 +242,7 @@ Status cmd_inspect(int argc, char **argv) {
     Command command = {
         .arguments_help = "PATH",
         .help =
-            "Says what is in a model or adapter directory, a safetensors file, a checkpoint or a run: tensors with shapes and dtypes, settings, steps.\n"
+            "Shows what is in a model or adapter directory, a safetensors file, a checkpoint or a run: tensors with shapes and dtypes, settings, steps.\n"
             "    tune inspect runs/demo/adapter",
     };
     return command_main(&command, argc, argv, NULL, inspect, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune merge: adapters into their base, written as a Hugging Face directory. */
+/* tune merge: merges adapters into their base and writes a Hugging Face directory. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,10 +20,10 @@ typedef struct MergeCommand {
 static Status check_method(const char *method) {
     if (!method || !strcmp(method, "cat")) return ST_OK;
     status_fail(ST_USAGE, "merge method '%s' is not supported", method);
-    return status_hint(ST_USAGE, "without --method the result is the exact sum of the adapters, each with its weight");
+    return status_hint(ST_USAGE, "without --method, merge adds the weighted adapters exactly");
 }
 
-/* "DIR" or "DIR:WEIGHT"; a directory whose name ends like a weight is taken as it is. */
+/* Parses "DIR" or "DIR:WEIGHT". If the whole text is a directory, it is DIR even if it ends like a weight. */
 static Status parse_adapter(Arena *arena, const char *text, MergeAdapter *adapter) {
     const char *colon = strrchr(text, ':');
     *adapter = (MergeAdapter){text, 1};
@@ -31,8 +31,8 @@ static Status parse_adapter(Arena *arena, const char *text, MergeAdapter *adapte
     char *end;
     adapter->weight = strtod(colon + 1, &end);
     if (!colon[1] || *end || !(adapter->weight - adapter->weight == 0)) {
-        status_fail(ST_USAGE, "weight '%s' of adapter '%s' is no number", colon + 1, text);
-        return status_hint(ST_USAGE, "ADAPTER:WEIGHT, such as runs/a/adapter:0.5");
+        status_fail(ST_USAGE, "weight '%s' of adapter '%s' is not a number", colon + 1, text);
+        return status_hint(ST_USAGE, "write ADAPTER:WEIGHT, such as runs/a/adapter:0.5");
     }
     adapter->dir = arena_strndup(arena, text, (size_t)(colon - text));
     return adapter->dir ? argument_adapter_find(arena, &adapter->dir) : ST_RESOURCE;
@@ -93,7 +93,7 @@ static Status cmd_merge_run(const Command *command, void *context) {
     if (result->delta_lost > ROUNDING_TOO_COARSE)
         log_message(
             LOG_WARNING,
-            "the stored type is too coarse for these adapters: rounding takes %.0f %% of what they change, and %.0f %% of the weights that they move stay where they were; --dtype f16 or f32 keeps it, as base and adapter side by side do",
+            "the stored type is too coarse for these adapters: rounding loses %.0f %% of their change, and %.0f %% of the weights that they change keep their old value; --dtype f16 or f32, or using the adapter unmerged, avoids this",
             100 * result->delta_lost, 100 * result->unmoved);
     show_line("wrote %s: %zu tensor%s, %zu of them merged, largest rounding error %.2g%s%s", options->output, result->n, plural((int64_t)result->n),
               result->n_changed, result->worst ? result->worst->error : 0, result->worst ? " in " : "", result->worst ? result->worst->name : "");
@@ -107,18 +107,18 @@ Status cmd_merge(int argc, char **argv) {
     Command command = {
         .arguments_help = "BASE ADAPTER[:WEIGHT] ... -o DIR",
         .help =
-            "Adds PEFT adapters to the model in BASE and writes the sum as a Hugging Face directory, with tokenizer, template and settings carried over.\n"
-            "Adapters of reward models make a model for sequence classification with one label.\n"
-            "--json proves it: what rounding takes of what the adapters change, the largest error of each tensor, and how far the merged model is from base and adapters side by side on 64 fixed tokens.\n"
+            "Adds PEFT adapters to the model in BASE and writes the sum as a Hugging Face directory, with the base's tokenizer, template and settings.\n"
+            "Adapters of reward models give a model for sequence classification with one label.\n"
+            "--json verifies the result: the share of the adapters' change that rounding loses, the largest error of each tensor, and the difference between the merged model and base with adapters on 64 fixed tokens.\n"
             "    tune merge models/smollm2 runs/demo/adapter -o models/merged --dtype bf16",
     };
     const Option options[] = {
         {"-o", OPTION_TEXT, &job.output, "DIR", "the merged model's directory"},
-        {"--dtype", OPTION_TEXT, &job.dtype, "f32|bf16|f16", "for all weights; each as the base has it unless given"},
+        {"--dtype", OPTION_TEXT, &job.dtype, "f32|bf16|f16", "type of all weights (each as in the base)"},
         {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16",
-         "precision of the models that --json compares (f32, so that what it tells is merging alone)"},
-        {"--method", OPTION_TEXT, &job.method, "cat", "the weighted sum of the adapters' deltas (what is done without it, too)"},
-        {"--force", OPTION_FLAG, &job.force, NULL, "write where DIR holds a model, which is kept as DIR.1, DIR.2, ..."},
+         "precision of the models that --json compares (f32, so that only merging makes a difference)"},
+        {"--method", OPTION_TEXT, &job.method, "cat", "cat, the default: the weighted sum of the adapters' deltas"},
+        {"--force", OPTION_FLAG, &job.force, NULL, "write even if DIR has a model; the old one is kept as DIR.1, DIR.2, ..."},
         {0},
     };
     return command_main(&command, argc, argv, options, cmd_merge_run, &job);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune score: log-probabilities of given texts, token by token. */
+/* tune score: computes the log-probabilities of given texts, token by token. */
 #include <math.h>
 
 #include "cmd/app/commands.h"
@@ -37,7 +37,7 @@ static void write_row(ResultFile *result, const ScoreRow *row) {
     jw_end_array(&w);
     jw_array(&w, "logprobs");
     for (size_t i = 0; i < row->n; i++) {
-        jw_double(&w, NULL, row->logprobs[i]); /* the first has none: NaN is written as null */
+        jw_double(&w, NULL, row->logprobs[i]); /* the first token has none: NaN is written as null */
         if (i > 0) sum += row->logprobs[i];
     }
     jw_end_array(&w);
@@ -47,14 +47,15 @@ static void write_row(ResultFile *result, const ScoreRow *row) {
     jw_release(&w);
 }
 
-/* The first of a row has none. *n: rows, then those before the first that has others than numbers. */
+/* Checks that all log-probabilities are finite (the first token of a row has none). On ST_NUMERIC, *n becomes the number of rows before the first
+ * faulty one. */
 static Status check_finite(const ScoreRow *scores, size_t *n) {
     for (size_t r = 0; r < *n; r++)
         for (size_t i = 1; i < scores[r].n; i++)
             if (!isfinite(scores[r].logprobs[i])) {
                 *n = r;
                 status_fail(ST_NUMERIC, "row %zu: the log-probability of token %zu is not finite", r + 1, i + 1);
-                return status_hint(ST_NUMERIC, "the model computes no numbers there: look at its weights, or try --compute f32");
+                return status_hint(ST_NUMERIC, "the model's results are not finite there: check its weights, or try --compute f32");
             }
     return ST_OK;
 }
@@ -73,7 +74,7 @@ static Status cmd_score_rows(const Command *command, Score *job, const OpenedMod
         TRY(safetensors_writer_new(job->logits, &job->writer));
         declare_logits(job->writer, rows, opened->model->config.vocab_size);
     }
-    Status status = result_open(&result, job->output); /* before the work: a wrong name should not cost it */
+    Status status = result_open(&result, job->output); /* before the work, so that a wrong name does not lose it */
     if (status == ST_OK) status = score_rows(opened->model, scores, rows->n, job->logits ? write_logits : NULL, job->writer);
     size_t n = rows->n;
     if (status == ST_OK) status = check_finite(scores, &n);
@@ -106,14 +107,14 @@ Status cmd_score(int argc, char **argv) {
     Command command = {
         .arguments_help = "MODEL ROWS.jsonl",
         .help =
-            "Per row {\"ids\": [...], \"logprobs\": [null, -1.23, ...], \"sum\": ...} in nats: the log-probability of each token given those before it.\n"
-            "Rows are {\"ids\": [...]}, {\"text\": ...}, {\"prompt\": ..., \"completion\": ...}, {\"messages\": [...]} or what training takes. BOS is added where the tokenizer adds it, EOS only by "
+            "Writes {\"ids\": [...], \"logprobs\": [null, -1.23, ...], \"sum\": ...} for each row, in nats: the log-probability of each token given those before it.\n"
+            "Rows are {\"ids\": [...]}, {\"text\": ...}, {\"prompt\": ..., \"completion\": ...}, {\"messages\": [...]} or any format of training. BOS is added if the tokenizer adds it, EOS only by "
             "a chat template.",
     };
     const Option options[] = {
-        {"-o", OPTION_TEXT, &job.output, "FILE", "rows go here instead of stdout"},
+        {"-o", OPTION_TEXT, &job.output, "FILE", "write rows to FILE instead of stdout"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
-        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of products"},
+        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of matrix products"},
         CHAT_OPTIONS(job.chat),
         AS_OPTION(job),
         {"--logits", OPTION_TEXT, &job.logits, "FILE", "also write logits.N (tokens, vocabulary) F32 as safetensors"},

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune tokenize: text to ids, one JSON array a text, and back; conversations to the text that the model's template makes of them. */
+/* tune tokenize: converts texts to ids, one JSON array a text, and back; renders conversations with the model's chat template. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 
 typedef struct Tokenize {
     Tokenizer *tokenizer;
-    _Atomic size_t *absent; /* ids to decode that are none of the vocabulary's */
+    _Atomic size_t *absent; /* number of ids to decode that are not in the vocabulary */
     bool decode, no_special, rows;
     const char *file, *chat, *adapter;
     ChatChoice choice;
@@ -23,7 +23,7 @@ typedef struct Rendering {
     Chat *chat;
     DataConfig config;
     json_t *lent; /* the last row's values for the template */
-    Str stray;    /* a column by the name of a variable; of n_stray rows */
+    Str stray;    /* the first column that has the name of a template variable; n_stray rows have one */
     size_t n_stray;
 } Rendering;
 typedef struct Line {
@@ -31,7 +31,7 @@ typedef struct Line {
     size_t number;
 } Line;
 typedef struct FirstFailure {
-    size_t at; /* of the lines */
+    size_t at; /* index of the line */
     Failure failure;
 } FirstFailure;
 enum { BATCH_LINES = 4096, BATCH_BYTES = 16 << 20 };
@@ -54,11 +54,11 @@ static Status encode_text(const Tokenize *job, const char *text, size_t len, Str
 static Status decode_ids(const Tokenize *job, const json_t *json, Str *result) {
     Ids ids = {0};
     Str text = {0};
-    Status status = json_is_array(json) ? ST_OK : status_fail(ST_INPUT, "no JSON array of token ids");
+    Status status = json_is_array(json) ? ST_OK : status_fail(ST_INPUT, "not a JSON array of token ids");
     for (size_t i = 0; status == ST_OK && i < json_array_size(json); i++) {
         const json_t *id = json_array_get(json, i);
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX)
-            status = status_fail(ST_INPUT, "element %zu is no token id", i);
+            status = status_fail(ST_INPUT, "element %zu is not a token id", i);
         else
             ids_push(&ids, (int32_t)json_integer_value(id));
     }
@@ -93,7 +93,7 @@ static Status line_run(const Tokenize *job, Line *line) {
     return status;
 }
 
-/* What went wrong with a line is known to the thread that saw it; the first line's is kept. */
+/* Processes line i. A failure is known to this thread only, so it is saved, unless an earlier line has failed, too. */
 static void line_try(const Tokenize *job, Line *lines, size_t i, FirstFailure *first) {
     Status status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : line_run(job, &lines[i]);
     if (status == ST_OK) return;
@@ -104,7 +104,7 @@ static void line_try(const Tokenize *job, Line *lines, size_t i, FirstFailure *f
     }
 }
 
-/* All threads work on the lines, and results go out in order. */
+/* Processes the lines with all threads, then prints the results in order. */
 static Status batch_run(const Tokenize *job, Line *lines, size_t n) {
     FirstFailure first = {.at = n};
 #pragma omp parallel for schedule(dynamic, 16)
@@ -120,7 +120,7 @@ static Status batch_run(const Tokenize *job, Line *lines, size_t n) {
 }
 
 static Status lines_run(const Tokenize *job, Lines *input, Line *lines) {
-    bool at_once = strcmp(job->file, "/dev/stdin") == 0 && isatty(STDIN_FILENO); /* whoever types wants an answer */
+    bool at_once = strcmp(job->file, "/dev/stdin") == 0 && isatty(STDIN_FILENO); /* a user who types expects an answer to each line */
     size_t n = 0, bytes = 0;
     for (Slice line; lines_next(input, &line);) {
         if (job->rows && line.len == 0) continue;
@@ -151,7 +151,7 @@ static Status all_lines(const Tokenize *job) {
 
 /* ---- --chat ---- */
 
-/* What a row may hold that the template gets, or that makes up its messages. */
+/* Whether a row's column goes to the template or makes up its messages. */
 static bool is_column(const char *key) {
     static const char *const names[] = {"messages", "tools",  "documents", "add_generation_prompt", "chat_template_kwargs",
                                         "system",   "prompt", "completion"};
@@ -160,7 +160,7 @@ static bool is_column(const char *key) {
     return false;
 }
 
-/* A column by the name of a variable of the template was meant to be one. */
+/* Counts rows with a column that has the name of a template variable, since it was probably meant as its value. */
 static void count_stray(const json_t *row, Rendering *r) {
     const char *key;
     json_t *value;
@@ -171,7 +171,7 @@ static void count_stray(const json_t *row, Rendering *r) {
     }
 }
 
-/* Special tokens that the directory has none of, among the row's own values. */
+/* Takes special tokens that the directory lacks from the row's own values. */
 static Status lend_tokens(json_t *row, Rendering *r) {
     static const char key[] = "chat_template_kwargs";
     json_t *own = json_object_get(row, key);
@@ -222,16 +222,15 @@ static Status render_rows(const char *file, Rendering *r) {
         if (status != ST_OK) status_prefix(status, "row %zu ('%s' line %zu)", row, file, lines.number);
     }
     if (r->n_stray)
-        show_message(
-            "tune: warning: '%s' of %zu row%s is not given to the chat template: values for it belong into 'chat_template_kwargs' of the row",
-            str_text(&r->stray), r->n_stray, r->n_stray == 1 ? "" : "s");
+        show_message("tune: warning: '%s' of %zu row%s is not given to the chat template: put values for it into 'chat_template_kwargs' of the row",
+                     str_text(&r->stray), r->n_stray, r->n_stray == 1 ? "" : "s");
     Status closed = lines_close(&lines);
     return status != ST_OK ? status : closed;
 }
 
 static Status no_template(const char *dir) {
     status_fail(ST_INPUT, "'%s' has no chat template", dir);
-    return status_hint(ST_INPUT, "name one: --chat-template chatml, llama3, alpaca, plain, or a file");
+    return status_hint(ST_INPUT, "use --chat-template chatml, llama3, alpaca, plain, or a file");
 }
 
 static Status render_chat(const Command *command, Tokenize *job) {
@@ -239,7 +238,7 @@ static Status render_chat(const Command *command, Tokenize *job) {
     json_t *kwargs;
     const char *dir = command->arguments[0];
     TRY(command_needs(command, 1, 1));
-    if (job->decode || job->no_special) return status_fail(ST_USAGE, "--chat prints text: --decode and --no-special have no meaning beside it");
+    if (job->decode || job->no_special) return status_fail(ST_USAGE, "--decode and --no-special do not work with --chat, which prints text");
     TRY(chat_choice_kwargs(&job->choice, &kwargs));
     Status status = chat_open(dir, job->adapter, job->choice.chat_template, job->choice.now, NULL, &r.chat);
     if (status == ST_OK && !chat_has_template(r.chat)) status = no_template(dir);
@@ -269,7 +268,7 @@ static Status tokenize(const Command *command, void *context) {
     job->absent = &absent;
     Status status = all_lines(job);
     size_t n = absent;
-    if (n) show_message("tune: warning: %zu id%s not in the vocabulary, and written as nothing", n, n == 1 ? " is" : "s are");
+    if (n) show_message("tune: warning: %zu id%s not in the vocabulary and left out", n, n == 1 ? " is" : "s are");
     tokenizer_free(job->tokenizer);
     return status;
 }
@@ -281,15 +280,16 @@ Status cmd_tokenize(int argc, char **argv) {
         .help =
             "Prints one JSON array of token ids per text: a .jsonl file has one {\"text\": ...} per row, any other file and stdin one text per line.\n"
             "MODEL is a directory with a tokenizer (tokenizer.json, or vocab.json with merges.txt), or that file.\n"
-            "With --chat: the text that the chat template makes of each row of messages, as training renders it, as a JSON string. \"tools\", \"documents\", \"chat_template_kwargs\" and "
-            "\"add_generation_prompt\" (false) beside them go to the template.\n"
+            "With --chat: renders each row of messages with the chat template, as training does, and prints a JSON string. The row's \"tools\", \"documents\", \"chat_template_kwargs\" and "
+            "\"add_generation_prompt\" (false) go to the template.\n"
             "    echo 'Hello world' | tune tokenize models/smollm2",
     };
     const Option options[] = {
-        {"--decode", OPTION_FLAG, &job.decode, NULL, "the other way: one JSON array per line in, text out (a JSON string for .jsonl)"},
-        {"--no-special", OPTION_FLAG, &job.no_special, NULL, "nothing is added, special tokens in the text are plain text; decoding leaves them out"},
+        {"--decode", OPTION_FLAG, &job.decode, NULL, "convert ids to text: reads one JSON array per line, writes text (a JSON string for .jsonl)"},
+        {"--no-special", OPTION_FLAG, &job.no_special, NULL,
+         "add no special tokens, and read those in the text as plain text; with --decode, leave them out"},
         {"--chat", OPTION_TEXT, &job.chat, "ROWS.jsonl", "print rendered conversations instead of ids"},
-        {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "by the template that this adapter was trained with"},
+        {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "use the template that this adapter was trained with"},
         CHAT_OPTIONS(job.choice),
         {0},
     };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune tokenizer train: byte-level BPE from a corpus. */
+/* tune tokenizer train: trains byte-level BPE on a corpus. */
 #include <string.h>
 
 #include "lib/base/system.h"
@@ -15,7 +15,7 @@ typedef struct Train {
     bool force;
 } Train;
 
-static const size_t CORPUS_LIMIT = (size_t)1 << 40; /* bytes of one text file */
+static const size_t CORPUS_LIMIT = (size_t)1 << 40; /* largest text file in bytes */
 
 static Status row_add(BpeTrainer *trainer, const char *path, size_t number, Slice line) {
     json_t *row = NULL;
@@ -72,14 +72,14 @@ static Status check_place(const Command *command, const Train *job) {
                        "name another directory with -o, or --force, which keeps the old file as NAME.1");
 }
 
-/* Which special token ends a text, and then the tokenizer: a folder with the second has the first. */
+/* Writes which special token ends a text, then the tokenizer, so that a folder with a tokenizer always has both. */
 static Status write_both(void *context) {
     const Result *result = context;
     const Train *job = result->job;
     const char *file = path_join(result->command->arena, job->output, "tokenizer.json"),
                *settings = path_join(result->command->arena, job->output, "tokenizer_config.json");
     if (!file || !settings) return ST_RESOURCE;
-    TRY(check_place(result->command, job)); /* another process may have made it meanwhile */
+    TRY(check_place(result->command, job)); /* another process may have written one meanwhile */
     TRY(dir_make(job->output));
     if (job->force) TRY(make_way(file));
     if (job->force) TRY(make_way(settings));
@@ -115,8 +115,8 @@ static Status cmd_tokenizer_train(const Command *command, const Train *job, BpeT
                                         : status_fail(ST_INPUT, "there is no text in '%s'%s", command->arguments[1],
                                                       command->n_arguments > 2 ? " and the other files" : "");
     if (status == ST_OK && trained.vocab_size < (size_t)job->vocab_size)
-        show_message("warning: the texts have no more pairs to merge: %zu token%s, not %lld", trained.vocab_size, plural((int64_t)trained.vocab_size),
-                     (long long)job->vocab_size);
+        show_message("warning: the texts have no more pairs to merge: the tokenizer has %zu token%s, not %lld", trained.vocab_size,
+                     plural((int64_t)trained.vocab_size), (long long)job->vocab_size);
     if (status == ST_OK)
         show_line("wrote %s: %zu token%s from %zu different word%s in %.1f s", job->output, trained.vocab_size, plural((int64_t)trained.vocab_size),
                   trained.n_words, plural((int64_t)trained.n_words), clock_seconds() - start);
@@ -135,13 +135,13 @@ static Status cmd_tokenizer_start(const Command *command, void *context) {
     const Train *job = context;
     BpeTrainer *trainer;
     if (command->n_arguments == 0 || strcmp(command->arguments[0], "train") != 0)
-        return status_hint(status_fail(ST_USAGE, "tune tokenizer trains: its first argument is 'train'"),
+        return status_hint(status_fail(ST_USAGE, "the first argument of tune tokenizer must be 'train'"),
                            "tune tokenizer train FILE... --vocab-size N -o DIR");
     TRY(command_needs(command, 2, COUNT_OF(command->arguments)));
     if (!job->output) return status_fail(ST_USAGE, "tune tokenizer train needs -o DIR");
     if (job->vocab_size <= 0) return status_fail(ST_USAGE, "tune tokenizer train needs --vocab-size N, larger than 0");
     TRY(check_place(command, job));
-    if (job->eos && !is_special(job, job->eos)) return status_fail(ST_USAGE, "--eos '%s' is none of the special tokens", job->eos);
+    if (job->eos && !is_special(job, job->eos)) return status_fail(ST_USAGE, "--eos '%s' is not one of the special tokens", job->eos);
     TRY(bpe_trainer_new((size_t)job->vocab_size, job->special.items, job->special.n, &trainer));
     Status status = job->bos ? bpe_trainer_bos(trainer, job->bos) : ST_OK;
     if (status == ST_OK) status = cmd_tokenizer_train(command, job, trainer);
@@ -154,17 +154,17 @@ Status cmd_tokenizer(int argc, char **argv) {
     Command command = {
         .arguments_help = "train FILE... --vocab-size N -o DIR",
         .help =
-            "Trains byte-level BPE on texts and writes tokenizer.json. A .jsonl file has a document {\"text\": ...} per row, any other file is one; both may be .gz.\n"
-            "The same texts give the same file, in whatever order they come.\n"
+            "Trains byte-level BPE on texts and writes tokenizer.json. A .jsonl file has one document {\"text\": ...} per row, any other file is one document; both may be .gz.\n"
+            "The same texts give the same file, in any order.\n"
             "    tune tokenizer train corpus.txt --vocab-size 8192 --special '<|endoftext|>' -o my-tokenizer",
     };
     const Option options[] = {
-        {"--vocab-size", OPTION_INT, &job.vocab_size, "N", "tokens in all: special ones, 256 bytes, and merges"},
-        {"-o", OPTION_TEXT, &job.output, "DIR", "where tokenizer.json and tokenizer_config.json go"},
-        {"--force", OPTION_FLAG, &job.force, NULL, "write where DIR holds a tokenizer, whose files are kept as NAME.1, NAME.2, ..."},
+        {"--vocab-size", OPTION_INT, &job.vocab_size, "N", "total number of tokens: special tokens, 256 bytes, and merges"},
+        {"-o", OPTION_TEXT, &job.output, "DIR", "directory for tokenizer.json and tokenizer_config.json"},
+        {"--force", OPTION_FLAG, &job.force, NULL, "write even if DIR has a tokenizer; its files are kept as NAME.1, NAME.2, ..."},
         {"--special", OPTION_LIST, &job.special, "TOKEN",
-         "a special token, found in the texts too; may be given several times, the first one is the end-of-text token"},
-        {"--bos", OPTION_TEXT, &job.bos, "TOKEN", "the special token that goes before every text"},
+         "a special token, also recognized in the texts; repeatable, the first one is the end-of-text token"},
+        {"--bos", OPTION_TEXT, &job.bos, "TOKEN", "the special token that begins every text"},
         {"--eos", OPTION_TEXT, &job.eos, "TOKEN", "the special token that ends a text, if it is not the first"},
         {0},
     };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune report: the page of one run, or several side by side. */
+/* tune report: makes the page of one run, or of several runs compared. */
 #include "cmd/app/commands.h"
 #include "cmd/app/options.h"
 #include "cmd/app/terminal.h"
@@ -44,7 +44,7 @@ static void print_json(const Command *command, const char *path, const RunNumber
     jw_release(&w);
 }
 
-/* A page is opened later: what a run died of is said at once. */
+/* Prints at once why a run ended with an error, since the page is opened later. */
 static void show_ending(const char *dir, const Ending *ending) {
     Str text = {0};
     if (!ending_is_failure(ending)) return;
@@ -78,11 +78,11 @@ Status cmd_report(int argc, char **argv) {
     Command command = {
         .arguments_help = "RUN [RUN ...]",
         .help =
-            "Makes the page of a run from its directory: curves, settings, data and mask, samples, speed and memory. Several runs are laid over each other, with the settings in which "
+            "Makes the HTML page of a run from its directory: curves, settings, data and mask, samples, speed and memory. For several runs, the page overlays their curves and lists the settings in which "
             "they differ. Works while a run trains, too.\n    tune report runs/a runs/b -o comparison.html",
     };
     const Option options[] = {
-        {"-o", OPTION_TEXT, &output, "FILE", "where to; default: RUN/report.html, of several runs ./report.html"},
+        {"-o", OPTION_TEXT, &output, "FILE", "file for the page (RUN/report.html; for several runs ./report.html)"},
         {0},
     };
     return command_main(&command, argc, argv, options, cmd_report_run, &output);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune reward: a reward model from preferences. */
+/* tune reward: trains a reward model on preferences. */
 #include "cmd/app/commands.h"
 #include "cmd/app/terminal.h"
 #include "cmd/train/pair_command.h"
 #include "rl/pairs/reward_training.h"
 
-/* As the run keeps it for its page; nothing where it says nothing. */
+/* Prints how to use the model in transformers and PEFT, as the run has saved it for its page; nothing if it has saved none. */
 static Status show_use(const Recipe *recipe) {
     Arena *arena = arena_new(0);
     const char *path = arena ? path_join(arena, recipe->output, "started.json") : NULL;
@@ -27,8 +27,8 @@ Status cmd_reward(int argc, char **argv) {
     static const char *const sections[] = {"", "model", "lora", "data", "train", "eval", NULL};
     return recipe_command(
         argc, argv, "reward",
-        "Trains a reward model: a score at the end of an answer that puts chosen answers above rejected ones, or tells right steps from wrong ones. The result is a run directory with an adapter "
-        "that has the score in it (transformers: ForSequenceClassification with one label). Rows: {\"prompt\", \"chosen\", \"rejected\"}, or {\"prompt\", \"completions\": [...], \"labels\": [...]}.\n"
+        "Trains a reward model. It gives a score at the end of an answer: higher for chosen answers than for rejected ones, or higher for right steps than for wrong ones. The result is a run directory with an adapter "
+        "that includes the score head (in transformers: ForSequenceClassification with one label). Rows are {\"prompt\", \"chosen\", \"rejected\"}, or {\"prompt\", \"completions\": [...], \"labels\": [...]}.\n"
         "    tune reward recipes/reward_model.yaml model.path=DIR data.train=pairs.jsonl output=runs/reward\n"
         "    tune eval DIR --adapter runs/reward/adapter --data held_out.jsonl",
         sections, cmd_reward_run);

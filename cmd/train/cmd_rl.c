@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune rl: a recipe in, a policy in the run directory out. */
+/* tune rl: trains a policy by a recipe and writes it into the run directory. */
 #include <string.h>
 
 #include "cmd/app/commands.h"
@@ -9,7 +9,7 @@
 #include "rl/pairs/preference.h"
 #include "rl/text/text_env.h"
 
-/* The algorithm says what is learned from: rows of preferences, an environment, or prompts with rewards. */
+/* The algorithm and the recipe decide what the run learns from: rows of preferences, rows with rewards, an environment, or prompts with rewards. */
 static Status cmd_rl_run(const RecipeCommand *job) {
     const Recipe *recipe = job->recipe;
     bool offline = strcmp(recipe->rl_algorithm, "ilql") == 0;
@@ -29,7 +29,7 @@ Status cmd_rl(int argc, char **argv) {
     static const char *const sections[] = {"", "rl", "policy", "reward", "model", "lora", "data", "generate", "train", "eval", NULL};
     return recipe_command(
         argc, argv, "rl",
-        "Learns a policy by reward, on an environment (rl.env) or a language model's on prompts, from preferences, or offline from rows with rewards (ilql). The result is a run directory with the policy, or with the adapter.\n"
+        "Trains a policy by reinforcement learning: in an environment (rl.env), or a language model on prompts with rewards, on preferences, or offline on rows with rewards (ilql). The result is a run directory with the policy or the adapter.\n"
         "    tune rl recipes/rl_cartpole_ppo.yaml output=runs/cartpole\n"
         "    tune rl recipes/rl_dpo.yaml model.path=DIR data.train=pairs.jsonl output=runs/dpo",
         sections, cmd_rl_run);

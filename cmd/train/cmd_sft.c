@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune sft: a recipe in, a trained adapter or model in the run directory out. */
+/* tune sft: trains an adapter or a model by a recipe and writes it into the run directory. */
 #include "cmd/app/commands.h"
 #include "cmd/app/terminal.h"
 #include "cmd/train/train_show.h"
@@ -12,7 +12,7 @@ static void show_file(void *context, const char *text) {
 
 typedef struct Shown {
     const RecipeCommand *job;
-    bool conversations; /* most rows are */
+    bool conversations; /* most rows are conversations */
 } Shown;
 
 static void show_plan(void *context, const SftPlan *plan) {
@@ -49,7 +49,7 @@ static void show_plan(void *context, const SftPlan *plan) {
     data_check_summary(plan->rows, plan->check, &summary);
     if (plan->check->n_warnings) str_append(&summary, ": see tune data check");
     show_line("check: %s", str_text(&summary));
-    if (plan->check->wrong) show_warning(NULL, "these rows teach nothing, or the wrong thing");
+    if (plan->check->wrong) show_warning(NULL, "training on these rows would teach nothing, or the wrong thing");
     str_release(&summary);
     show_training_model(job->recipe, &shown, "");
     show_line("plan: %lld step%s, %s an epoch, largest step %lld token%s", (long long)plan->total_steps, plural(plan->total_steps),
@@ -75,7 +75,7 @@ Status cmd_sft(int argc, char **argv) {
     static const char *const sections[] = {"", "model", "lora", "data", "train", "eval", NULL};
     return recipe_command(
         argc, argv, "sft",
-        "Trains a LoRA adapter (or, without a lora section, the whole model) on rows and writes it into the recipe's output directory.\n"
+        "Trains a LoRA adapter on rows (without a lora section, the whole model) and writes it into the recipe's output directory.\n"
         "    tune sft recipes/demo/sft.yaml lora.rank=8 output=runs/try",
         sections, cmd_sft_train);
 }

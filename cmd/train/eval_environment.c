@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune eval of a run on an environment: episodes with its policy. */
+/* tune eval of a run in an environment: plays episodes with its policy. */
 #include <stdio.h>
 
 #include "cmd/app/terminal.h"

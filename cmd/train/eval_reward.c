@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune eval of a reward model: the share of pairs that it puts in order, or of steps that it tells right, and what its scores are worth as odds. */
+/* tune eval of a reward model: the share of pairs that it orders correctly, or of steps that it classifies correctly, and the calibration of its
+ * scores as log-odds. */
 #include "cmd/app/terminal.h"
 #include "cmd/train/cmd_eval.h"
 #include "rl/pairs/reward_training.h"
@@ -31,8 +32,8 @@ static void report_reward(const Command *command, const RewardNumbers *m, bool s
         return;
     }
     print_result("%s       %.0f\nloss        %.6f\naccuracy    %.2f %% %s\n", stepwise ? "steps" : "pairs", m->n, m->loss, 100 * m->accuracy / m->n,
-                 stepwise ? "of the steps told right" : "of the pairs put in order");
-    print_result("scores      %.4f of what is %s, %.4f of the others\n", chosen, stepwise ? "right" : "chosen", rejected);
+                 stepwise ? "of steps classified correctly" : "of pairs ordered correctly");
+    print_result("scores      %.4f for %s, %.4f for the others\n", chosen, stepwise ? "right" : "chosen", rejected);
     print_result("calibration off by %.2f %%, Brier score %.4f\n", 100 * error, brier);
 }
 
@@ -40,7 +41,7 @@ Status eval_reward(const Command *command, const Eval *job) {
     Scorer *scorer;
     RewardNumbers numbers;
     bool stepwise;
-    if (job->exact_match) return status_fail(ST_USAGE, "--exact-match is for language models: a reward model answers nothing");
+    if (job->exact_match) return status_fail(ST_USAGE, "--exact-match is for language models: a reward model gives no answers");
     json_t *kwargs;
     TRY(chat_choice_kwargs(&job->chat, &kwargs));
     ScorerOptions how = {.base_dir = job->adapter ? command->arguments[0] : NULL,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune eval on rows: loss and perplexity, the share of tokens guessed right, and of answers that are exactly right. */
+/* tune eval on rows: loss, perplexity, and the shares of tokens and of whole answers that are predicted correctly. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +16,8 @@ typedef struct EvalRows {
     const OpenedModel *opened;
     const Dataset *dataset;
     double loss_sum;
-    int64_t tokens, right;      /* predicted tokens; those whose likeliest token is the target */
-    struct Question *questions; /* n_questions: what is answered */
+    int64_t tokens, right;      /* predicted tokens; those whose most likely token is the target */
+    struct Question *questions; /* n_questions prompts to answer */
     size_t n_questions, answers, exact;
 } EvalRows;
 
@@ -67,7 +67,7 @@ static Status eval_tokens(EvalRows *job) {
         if (status == ST_OK && batch.n_targets > 0) status = eval_batch(job, tape, &batch);
         if (status == ST_OK && !isfinite(job->loss_sum)) {
             status_fail(ST_NUMERIC, "the loss of '%s' is not finite within rows %zu to %zu", job->asked->data, first + 1, first + n);
-            status = status_hint(ST_NUMERIC, "the model computes no numbers there: look at its weights, or try --compute f32");
+            status = status_hint(ST_NUMERIC, "the model's results are not finite there: check its weights, or try --compute f32");
         }
         work_at("evaluating rows", first + n, job->dataset->n);
     }
@@ -78,11 +78,11 @@ static Status eval_tokens(EvalRows *job) {
     return status;
 }
 
-/* ---- exact answers: greedily from where the first trained token is ---- */
+/* ---- exact match: greedy answers, from the first trained token on ---- */
 
 typedef struct Question {
-    Ids ids, labels;   /* a text of a row */
-    size_t begin, end; /* of the (first) answer */
+    Ids ids, labels;   /* one text of a row */
+    size_t begin, end; /* the tokens of its (first) answer */
 } Question;
 
 static Status eval_rows_compare(void *context, const Completion *completion) {
@@ -92,7 +92,7 @@ static Status eval_rows_compare(void *context, const Completion *completion) {
     const int32_t *answer = asked->ids.data + asked->begin;
     size_t n = asked->end - asked->begin;
     bool same;
-    if (tokenizer) { /* as text: the same words may be cut into other tokens */
+    if (tokenizer) { /* compares texts, since the same text may have another tokenization */
         Str wanted = {0};
         TRY(tokenizer_decode(tokenizer, answer, n, true, &wanted));
         same = wanted.len == completion->text.len && !memcmp(str_text(&wanted), str_text(&completion->text), wanted.len);
@@ -106,7 +106,7 @@ static Status eval_rows_compare(void *context, const Completion *completion) {
     return ST_OK;
 }
 
-/* Each text of a row is asked for its answer. */
+/* Adds a question for each text of a row. */
 static Status add_questions(EvalRows *job, const Example *example) {
     for (int32_t k = 0; k < example_texts(example); k++) {
         Question *asked = &job->questions[job->n_questions++];
@@ -115,7 +115,7 @@ static Status add_questions(EvalRows *job, const Example *example) {
         asked->end = asked->begin;
         while (asked->end < asked->ids.n && asked->labels.data[asked->end] != LABEL_NONE) asked->end++;
         if (asked->begin > 0 && asked->begin < asked->ids.n) continue;
-        status_fail(ST_INPUT, "row %u has no prompt with an answer behind it", example->line);
+        status_fail(ST_INPUT, "row %u has no prompt followed by an answer", example->line);
         return status_hint(ST_INPUT, "--exact-match needs rows with a prompt and a completion");
     }
     return ST_OK;
@@ -130,7 +130,7 @@ static Status eval_rows_ask(EvalRows *job, Arena *arena) {
         prompts[i] = (Prompt){asked->ids.data, asked->begin, i};
         longest = MAX(longest, (int64_t)(asked->end - asked->begin));
     }
-    /* One token more than any answer has: an answer that goes on is not equal. */
+    /* One token more than the longest answer: an answer that continues past the expected one is not equal. */
     GenerateConfig config = {
         .sample = {.greedy = true, .temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = longest + 1, .n = 1};
     return generate(job->opened->model, job->opened->tokenizer, prompts, job->n_questions, &config, NULL, eval_rows_compare, job);
@@ -172,7 +172,7 @@ static void print_json(const EvalRows *job, double loss) {
 }
 
 static Status eval_rows_report(const Command *command, const EvalRows *job) {
-    if (job->tokens == 0) return status_fail(ST_INPUT, "'%s' has no token whose loss counts", job->asked->data);
+    if (job->tokens == 0) return status_fail(ST_INPUT, "'%s' has no trained token", job->asked->data);
     double loss = job->loss_sum / (double)job->tokens;
     if (command->json) {
         print_json(job, loss);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune eval of a run on text: what answers to prompts earn by its rewards, or episodes on its environment of texts. */
+/* tune eval of a run on text: rewards of answers to prompts, or episodes in its environment of texts. */
 #include "cmd/app/terminal.h"
 #include "cmd/common/recipe_command.h"
 #include "cmd/train/cmd_eval.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plan, progress and summary of a run over pairs. */
+/* Shows plan, progress and summary of a run on pairs. */
 #include "cmd/app/terminal.h"
 #include "cmd/train/pair_command.h"
 

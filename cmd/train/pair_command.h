@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the commands that learn from rows of preferences show: tune rl with a preference loss, tune reward. */
+/* The common part of the commands that train on preferences: tune rl with a preference loss, and tune reward. */
 #ifndef TUNE_PAIR_COMMAND_H
 #define TUNE_PAIR_COMMAND_H
 
@@ -7,7 +7,7 @@
 #include "rl/pairs/pair_run.h"
 
 typedef Status PairCommandRun(const PairRunConfig *config, TrainResult *result);
-/* Runs the job and shows plan, progress and result; answers: what it makes can be asked. */
+/* Runs the job and shows plan, progress and result. answers: the result is a model that answers prompts, so commands for that are suggested. */
 Status pair_command(const RecipeCommand *job, PairCommandRun *run, bool answers);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune rl on an environment: what is shown of a run, values where they are known, an episode in the end. */
+/* tune rl in an environment: shows plan and progress, the learned and the exact values if these are known, and with --watch an episode at
+ * the end. */
 #include <math.h>
 
 #include "cmd/app/terminal.h"
@@ -74,7 +75,7 @@ static void show_values(void *context, const Learner *learner, const double *lea
         worst = fmax(worst, fabs(error));
     }
     if (known > SHOWN) show_line("       ... and %lld more", (long long)(known - SHOWN));
-    show_line("values: root mean square error %s, largest %s", NUMBER(sqrt(sum / (double)MAX(known, 1))), NUMBER(worst));
+    show_line("values: root mean square error %s, largest error %s", NUMBER(sqrt(sum / (double)MAX(known, 1))), NUMBER(worst));
 }
 
 static void rl_environment_summarize(const RecipeCommand *job, const LearnResult *result) {
@@ -107,7 +108,7 @@ static Status show_episode(const Recipe *recipe) {
     Evaluation found;
     TRY(learn_evaluate(recipe->output, &(EvaluationConfig){.episodes = 1, .seed = 1, .on_step = watch_step, .context = &watch}, &found));
     if (found.cut > 0 && found.limit > 0)
-        show_line("the episode was cut after %lld step%s: the environment has no limit of its own", (long long)found.limit, plural(found.limit));
+        show_line("the episode was cut after %lld step%s: the environment has no step limit", (long long)found.limit, plural(found.limit));
     return ST_OK;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune rl on rows with rewards: what is shown of a run of implicit Q-learning. */
+/* tune rl on rows with rewards (implicit Q-learning): shows plan, progress and result. */
 #include "cmd/app/terminal.h"
 #include "cmd/train/cmd_rl.h"
 #include "cmd/train/train_show.h"

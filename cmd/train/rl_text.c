@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune rl on text: what is shown of a run with prompts and rewards, or on an environment of texts. */
+/* tune rl on prompts with rewards, or in an environment of texts: shows plan, progress and result. */
 #include <math.h>
 
 #include "cmd/app/terminal.h"

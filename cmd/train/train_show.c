@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plan, progress and end of a run. */
+/* Shows plan, progress and end of a run. */
 #include "cmd/app/terminal.h"
 #include "cmd/train/train_show.h"
 
@@ -29,8 +29,8 @@ void print_training_plan(const RecipeCommand *job, const TrainPlan *plan) {
 }
 
 void show_plain_rows(const Dataset *rows) {
-    const char *shape = rows->n_files == 1 ? rows->files[0].shape : rows->shape; /* of several files data_files_report tells each */
-    if (shape) show_line("rows: known by %s", shape);
+    const char *shape = rows->n_files == 1 ? rows->files[0].shape : rows->shape; /* with several files, data_files_report shows the format of each */
+    if (shape) show_line("rows: format recognized by %s", shape);
     if (rows->plain_as) show_line("plain texts: %s", rows->plain_as);
 }
 
@@ -48,7 +48,7 @@ void show_training_model(const Recipe *recipe, const TrainPlan *plan, const char
     adapter_describe(plan->model, &adapter);
     if (adapter.len > 0) show_line("adapter: on %s", str_text(&adapter));
     if (!recipe->has_lora) text_describe_passthrough(plan->model, &carried);
-    if (carried.len > 0) show_line("not trained, and saved as they are: %s", str_text(&carried));
+    if (carried.len > 0) show_line("not trained, saved unchanged: %s", str_text(&carried));
     str_release(&carried);
     str_release(&adapter);
     show_memory(plan->memory);
@@ -126,7 +126,7 @@ typedef struct FirstRow {
     bool asks;
 } FirstRow;
 
-/* Whether it has messages, in whatever column of its form. */
+/* Whether the row has messages, in any column of its format. */
 static Status look_at_row(void *context, const Row *row) {
     static const char *const columns[] = {"messages", "conversations", "conversation", "prompt", "chosen", "chosen_messages"};
     FirstRow *first = context;

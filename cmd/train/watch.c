@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An episode as it is played, for people: a grid with the agent in it, or the numbers of each step. On a terminal a grid is drawn over and over in
- * its place. */
+/* Shows an episode while it is played: a grid with the agent in it, or the numbers of each step. On a terminal the grid is redrawn in place. */
 #include <time.h>
 
 #include "cmd/app/terminal.h"

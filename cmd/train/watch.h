@@ -11,7 +11,7 @@
 
 typedef struct Watch {
     int64_t steps;
-} Watch; /* of the episode so far */
+} Watch; /* state of the episode so far */
 /* For EvaluationConfig.on_step, with a Watch as its context. Prints to stdout. */
 void watch_step(void *context, const Env *env, const double *actions);
 

@@ -14,7 +14,7 @@ static int64_t slots_for(const GenerateConfig *config, size_t n_prompts) {
     return MIN(config->max_batch > 0 ? config->max_batch : DEFAULT_BATCH, (int64_t)n_prompts * config->n);
 }
 
-/* One step of the largest kind on the device that computes nothing: prompts on their way in, and a row of logits for each sequence. */
+/* Runs one step of the largest kind on the device that computes nothing: a full load of prompt tokens, and a row of logits for each sequence. */
 static size_t step_bytes(const Model *model, size_t n_prompts, size_t longest, int64_t n_slots) {
     Arena *arena = arena_new(0);
     Tape *meta = tape_new(device_meta(), model->compute, 0);
@@ -42,14 +42,15 @@ static size_t step_bytes(const Model *model, size_t n_prompts, size_t longest, i
     return bytes;
 }
 
-/* What a prompt of n tokens and all of its samples hold at most: the pages that the prompt fills are shared, the last one is copied for each. */
+/* Pages that a prompt of n tokens and all of its samples need at most: the pages that the prompt fills are shared, the last one is copied for
+ * each. */
 static int64_t group_pages(const Model *model, const GenerateConfig *config, size_t n) {
     int64_t longest = (int64_t)n + config->max_new_tokens, shared = shared_pages(model, (int64_t)n, longest);
     return kv_pages_for((int64_t)n) + config->n * (kv_pages_for(longest) - shared);
 }
 
-/* Slots with the longest sequence each, and the last prompt on its way in, which may not have slots yet: less than that when all prompts together,
- * `shared` pages, hold less. */
+/* Pages for all slots with the longest sequence each, and for the last queued prompt, which may not have slots yet. Fewer if all prompts together
+ * need only `shared` pages. */
 static int64_t cache_pages(int64_t n_slots, int64_t per_sequence, int64_t shared) { return MIN((n_slots + 1) * per_sequence, shared); }
 
 size_t generate_bytes(const Model *model, size_t n_prompts, size_t longest, const GenerateConfig *config) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Using a model: scoring given tokens, and generating with a paged key/value cache and continuous batching. The same forward pass as training.
+/* Running a model: scores given tokens, and generates with a paged key/value cache and continuous batching. Uses the same forward pass as training.
  *
  *     GenerateConfig config = {.sample = {.temperature = 0.8, .top_p = 0.9}, .max_new_tokens = 64, .n = 1, .seed = 42};
  *     TRY(generate(model, tokenizer, prompts, n_prompts, &config, on_token, on_done, context));
@@ -10,7 +10,7 @@
 #include "lib/model/model.h"
 #include "lib/text/text.h"
 
-/* ---- choosing a token: order and formulas are those of transformers' logits processors; their values: golden/sampling/warpers.json ---- */
+/* ---- choosing a token: order and formulas of transformers' logits processors; reference values: golden/sampling/warpers.json ---- */
 
 typedef struct SampleConfig {
     bool greedy;
@@ -18,8 +18,8 @@ typedef struct SampleConfig {
     int64_t top_k;                                /* 0 = off */
     double top_p, min_p;                          /* 1 and 0 = off */
     double typical_p, epsilon_cutoff, eta_cutoff; /* 1, 0, 0 = off */
-    double repetition_penalty;                    /* 1 = off; on distinct tokens of prompt and completion */
-    double presence_penalty, frequency_penalty;   /* 0 = off; on the completion only */
+    double repetition_penalty;                    /* 1 = off; applies to distinct tokens of prompt and completion */
+    double presence_penalty, frequency_penalty;   /* 0 = off; apply to the completion only */
     int64_t no_repeat_ngram_size;                 /* 0 = off */
 } SampleConfig;
 typedef struct SampleScratch {
@@ -27,68 +27,68 @@ typedef struct SampleScratch {
     double *keys;
 } SampleScratch; /* V entries each */
 /* Turns `logits` (V) into the final distribution in place (probabilities, zeros where filtered). history: prompt and completion; the completion
- * begins at prompt_length. False: no token is left that may follow, or none has a logit that is a number. */
+ * begins at prompt_length. False: no token may follow, or no logit is a number. */
 bool sample_distribution(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length,
                          const SampleScratch *scratch);
-/* The likeliest token after the penalties, the lowest id of equal ones; -1: none is left, likewise. Changes logits. */
+/* The most likely token after the penalties; the lowest id among equals. -1 in the cases where sample_distribution is false. Changes logits. */
 int32_t sample_greedy(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length,
                       const SampleScratch *scratch);
 bool sample_is_greedy(const SampleConfig *config);
-bool sample_is_plain(const SampleConfig *config); /* neither penalties nor filters: by the logits at the temperature alone */
-/* The token that a uniform draw u in [0,1) picks: the first whose cumulated probability exceeds u. */
+bool sample_is_plain(const SampleConfig *config); /* no penalties and no filters: only the logits and the temperature matter */
+/* The token for a uniform draw u in [0,1): the first whose cumulative probability exceeds u. */
 int32_t sample_pick(const double *probabilities, int64_t vocab, double u);
 
 /* ---- generation ---- */
 
 typedef enum FinishReason { FINISH_STOP, FINISH_LENGTH, FINISH_FAILED } FinishReason;
-/* number: its row, which keys the random numbers: (seed, number, sample, position) */
 typedef struct Prompt {
     const int32_t *ids;
     size_t n;
-    uint64_t number;
+    uint64_t number; /* the row's number, which keys the random numbers: (seed, number, sample, position) */
 } Prompt;
 typedef uint64_t GenerateHandle; /* of a request in a Generator; never 0 */
 typedef struct Completion {
     size_t prompt;         /* the request's `prompt_index`; of generate(): index into prompts */
     GenerateHandle handle; /* of its request */
     int64_t sample;        /* the request's first_sample and the numbers after it; of generate(): 0..n-1 */
-    Ids ids;               /* EOS kept */
+    Ids ids;               /* with EOS */
     double *logprobs;      /* of the chosen tokens under the plain distribution (temperature 1, no filter); ids.n entries */
-    /* Under the distribution at the request's temperature, before penalties and filters: what a policy gradient at that temperature calls the policy.
-     * Greedy: as logprobs */
+    /* Of the chosen tokens under the distribution at the request's temperature, before penalties and filters: the policy of a policy gradient at
+     * that temperature. Greedy: the same as logprobs. */
     double *tempered;
-    double *filtered; /* under the distribution that they were drawn from, after all of these; 0 when greedy */
+    double *filtered; /* of the chosen tokens under the final distribution, from which they were drawn; 0 when greedy */
     Str text;         /* decoded, cut before a stop text; empty without a tokenizer */
     FinishReason finish;
-    Status status; /* of FINISH_FAILED: why no token follows; its text and hint are the last ones recorded. generate() hands out no such completion */
+    Status status; /* of FINISH_FAILED: why no token follows; its text and hint are the last ones recorded. generate() returns the status instead */
 } Completion;
-void completion_release(Completion *completion); /* what it owns; it is empty then */
+void completion_release(Completion *completion); /* frees what it owns and leaves it empty */
 
-/* What a conversation keeps from call to call: keys and values of all that was said, so that only what is new is computed. */
+/* The state that a conversation keeps between calls: keys and values of all earlier tokens, so that only new tokens are computed. */
 typedef struct Session Session;
-Status session_new(const Model *model, int64_t max_tokens, Session **session); /* ST_RESOURCE; max_tokens: prompt and answer at most */
+Status session_new(const Model *model, int64_t max_tokens, Session **session); /* max_tokens: limit on prompt and answer together. ST_RESOURCE */
 void session_free(Session *session);                                           /* NULL is fine */
-int64_t session_max_tokens(const Session *session);                            /* its max_tokens */
+int64_t session_max_tokens(const Session *session);                            /* as given to session_new */
 
-/* Memory that a call leaves to the next one: keys and values, and what a step computes. Of new pages the system clears a gigabyte a second. */
+/* Memory that calls pass on to the next: keys and values, and the activations of a step. It saves time, because the system clears new pages at
+ * about a gigabyte a second. */
 typedef struct GenerateMemory GenerateMemory;
 GenerateMemory *generate_memory_new(const Model *model); /* NULL: out of memory, recorded as ST_RESOURCE */
 void generate_memory_free(GenerateMemory *memory);       /* NULL is fine */
 
-/* What is added to the logits of a step's rows before tokens are chosen by them, in the step's memory: (P, V) f32; NULL after a failure, which is on
- * the tape. Log-probabilities that are recorded stay the model's own. */
+/* Returns values to add to the logits of a step's rows before tokens are chosen: (P, V) f32 in the step's memory; NULL after a failure, which the
+ * tape records. Recorded log-probabilities remain those of the model alone. */
 typedef Tensor *LogitBias(void *context, Tape *tape, Tensor *hidden, const Tensor *rows);
 
-/* Sees each token as it comes, with the text that became printable. */
+/* Gets each token as it is chosen, with the text that became printable. */
 typedef Status OnToken(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text);
 
 /* ---- a generator: requests come and go while it runs ----
  *
  *     TRY(generator_open(model, tokenizer, &(GeneratorConfig){.max_sequences = 32, .max_pages = 1024}, &generator));
  *     for (;;) {
- *         while (request = next()) {                                // none: nothing to add
+ *         while (request = next()) {                                // NULL: nothing to add
  *             TRY(generator_add(generator, request, &handle));
- *             if (!handle) break;                                   // not now: after a step
+ *             if (!handle) break;                                   // no room now: try again after a step
  *         }
  *         if (!generator_busy(generator)) break;
  *         TRY(generator_step(generator));                           // calls on_token and on_done
@@ -98,18 +98,18 @@ typedef Status OnToken(void *context, size_t prompt, int64_t sample, int32_t id,
  * One thread uses a generator at a time. */
 typedef struct Generator Generator;
 typedef struct GeneratorConfig {
-    int64_t max_sequences; /* that run at a time */
-    int64_t max_pages;     /* of keys and values, each of KV_PAGE_SIZE tokens (kv_cache.h); prompts and answers of all that run */
+    int64_t max_sequences; /* maximum number at a time */
+    int64_t max_pages;     /* of keys and values, each of KV_PAGE_SIZE tokens (kv_cache.h); for prompts and answers of all running requests */
     LogitBias *logit_bias; /* NULL: nothing */
     void *logit_bias_context;
     GenerateMemory *memory; /* of this model, for one generator at a time; NULL: the generator has its own */
-    /* NULL, or where keys and values are: max_pages is not read then, and there is one request of one sample at a time */
+    /* NULL, or a session that holds keys and values: then max_pages is not read, and one request of one sample runs at a time */
     Session *session;
 } GeneratorConfig;
 /* The callbacks may add requests and cancel them. A status other than ST_OK cancels their own request, and generator_step returns it. */
-typedef Status OnCompletion(void *context, Completion *completion); /* may take the completion: it copies the struct and leaves an empty one */
-/* A prompt, computed once, and the samples that follow it. What it points to is the caller's, and stays until its last completion was handed out, or
- * it was cancelled. */
+typedef Status OnCompletion(void *context, Completion *completion); /* may keep the completion: copy the struct and leave an empty one */
+/* A prompt, computed once, and the samples that follow it. The caller owns what it points to, and keeps it until the last completion was handed out
+ * or the request was cancelled. */
 typedef struct GenerateRequest {
     Prompt prompt;
     size_t prompt_index; /* for callbacks; messages count from 1 */
@@ -118,32 +118,31 @@ typedef struct GenerateRequest {
     SampleConfig sample;
     int64_t max_new_tokens;
     size_t n_stop;
-    const char *const *stop; /* texts; need a tokenizer */
+    const char *const *stop; /* stop texts; they need a tokenizer */
     size_t n_stop_ids;
-    const int32_t *stop_ids; /* tokens that end a completion beside the model's EOS, such as the chat template's end of turn */
-    bool ignore_eos;         /* neither of them ends it */
+    const int32_t *stop_ids; /* tokens that end a completion in addition to the model's EOS, such as the chat template's end of turn */
+    bool ignore_eos;         /* neither EOS nor stop_ids end a completion */
     const Model *adapter;    /* shares the weights of the generator's model (model_share_weights) and has an adapter; NULL: the model itself */
     OnToken *on_token;       /* may be NULL */
     OnCompletion *on_done;
     void *context; /* of both */
 } GenerateRequest;
-/* An id of the model that the tokenizer does not have is never chosen, as if its logit were -infinity before all filters; `logprobs` and `tempered`
- * are those of the whole vocabulary, as training has them. tokenizer: NULL = no texts. ST_RESOURCE: keys and values take more than half of the memory
- * that is left. */
+/* An id that the model has and the tokenizer lacks is never chosen, as if its logit were -infinity before all filters; `logprobs` and `tempered` are
+ * over the full vocabulary, as in training. tokenizer: NULL = no texts. ST_RESOURCE: keys and values would take more than half of the free memory. */
 Status generator_open(const Model *model, const Tokenizer *tokenizer, const GeneratorConfig *config, Generator **generator);
-/* *handle 0 and ST_OK: not now, there is no room for it before some of what runs is done. What was admitted always has room until its end.
- * A result is a function of the request alone, of its prompt, seed, number and sample, and not of what else runs. ST_INPUT: empty prompt, unknown id,
- * longer than the model's positions or the session, stop texts without a tokenizer; ST_RESOURCE: there would be no room for it alone. */
+/* Adds a request. *handle 0 with ST_OK: there is no room before a running request ends. An admitted request has room until its end.
+ * Its results depend on its prompt, seed, number and sample alone, not on other requests. ST_INPUT: empty prompt, unknown id, longer than the model's
+ * positions or the session, stop texts without a tokenizer; ST_RESOURCE: there would be no room for it even alone. */
 Status generator_add(Generator *generator, const GenerateRequest *request, GenerateHandle *handle);
-/* Computes the next token of all that runs, and parts of prompts; hands out what is done, in any order. Requests with the same adapter are computed
- * together. Nothing to do is fine. After a failure that is not of a callback it can only be closed. ST_RESOURCE. */
+/* Computes the next token of every running sample, and parts of waiting prompts; hands out finished completions, in any order. Requests with the same
+ * adapter are computed together. Does nothing when nothing runs. After a failure outside callbacks the generator can only be closed. ST_RESOURCE. */
 Status generator_step(Generator *generator);
-bool generator_busy(const Generator *generator); /* there is something to do */
-/* Its samples that are not done are dropped, without a completion. False: there is no such request, or it was done. */
+bool generator_busy(const Generator *generator); /* a request runs or waits */
+/* Drops the unfinished samples of a request without a completion. False: there is no such request, or it is finished. */
 bool generator_cancel(Generator *generator, GenerateHandle handle);
-Status generator_drain(Generator *generator);             /* steps until all is done; ST_INTERRUPTED */
-void generator_close(Generator *generator);               /* drops what is not done; NULL is fine */
-int64_t generator_free_pages(const Generator *generator); /* of keys and values, that nothing is promised */
+Status generator_drain(Generator *generator);             /* steps until all requests are finished; ST_INTERRUPTED */
+void generator_close(Generator *generator);               /* drops unfinished requests; NULL is fine */
+int64_t generator_free_pages(const Generator *generator); /* pages of keys and values that no request has reserved */
 
 /* ---- all completions of some prompts, in their order ---- */
 
@@ -161,22 +160,22 @@ typedef struct GenerateConfig {
     LogitBias *logit_bias; /* these as in GeneratorConfig */
     void *logit_bias_context;
     GenerateMemory *memory;
-    Session *session; /* of the one prompt with its one completion, or NULL; it keeps both, also when the call is interrupted */
+    Session *session; /* NULL, or the session of a single prompt with a single completion; it keeps both, also when the call is interrupted */
 } GenerateConfig;
-/* Runs all prompts through a generator of its own. on_token may be NULL; on_done gets each completion in order of prompts and samples; it may keep
- * nothing of it. Either can end it by returning a status. ST_INPUT: as generator_add, of any of the prompts before the first one runs; ST_RESOURCE;
+/* Runs all prompts through a generator of its own. on_token may be NULL; on_done gets each completion in order of prompts and samples, valid only
+ * during the call. Either can end the generation by returning a status. ST_INPUT: as generator_add, of any of the prompts before the first one runs; ST_RESOURCE;
  * ST_NUMERIC: a logit that is not finite, or no token is left; ST_INTERRUPTED. */
 typedef Status OnDone(void *context, const Completion *completion);
 Status generate(const Model *model, const Tokenizer *tokenizer, const Prompt *prompts, size_t n_prompts, const GenerateConfig *config,
                 OnToken *on_token, OnDone *on_done, void *context);
 
-/* Bytes that generate holds at most for n_prompts prompts of `longest` tokens: cache, activations, logits. */
+/* Peak bytes that generate needs for n_prompts prompts of at most `longest` tokens: cache, activations, logits. */
 size_t generate_bytes(const Model *model, size_t n_prompts, size_t longest, const GenerateConfig *config);
 
 /* ---- scoring ---- */
 
-/* Log-probability of each token given those before it. rows: ids; logprobs[i]: n entries, [0] is NaN. logits (may be NULL): called with each row's
- * (n, V) f32. Rows are packed into flat batches; a row's values do not depend on the others. */
+/* Computes the log-probability of each token given the tokens before it. ids: n tokens; logprobs: n entries that the caller allocates, [0] is NaN.
+ * on_logits (may be NULL) gets each row's logits, (n, V) f32. Rows are packed into flat batches; a row's values do not depend on the others. */
 typedef struct ScoreRow {
     const int32_t *ids;
     size_t n;
@@ -184,8 +183,8 @@ typedef struct ScoreRow {
 } ScoreRow;
 typedef Status OnLogits(void *context, size_t row, const float *logits, int64_t n, int64_t vocab);
 Status score_rows(const Model *model, ScoreRow *rows, size_t n_rows, OnLogits *on_logits, void *context);
-/* The same of several ways to go on from one text: its tokens are computed once for all of its branches, and logprobs[0] of a branch is the one
- * behind them. */
+/* Scores several continuations of the same text: computes the stem's tokens once for all of its branches. logprobs[0] of a branch is that of its
+ * first token given the stem. */
 typedef struct ScoreStem {
     const int32_t *ids;
     size_t n;

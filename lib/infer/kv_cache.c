@@ -11,7 +11,7 @@ size_t kv_page_bytes(const Model *model) {
     return (size_t)(2 * model->config.num_hidden_layers * KV_PAGE_SIZE * row_width(model)) * dtype_size(model->compute);
 }
 
-/* Keys and values lie behind all that describes them, so that pages which no token comes to are never touched. */
+/* Places keys and values after all headers, so that pages that no token uses are never touched. */
 static Status make_tensors(Arena *arena, const Model *model, KvPages *pages) {
     int64_t shape[2] = {(int64_t)pages->n_pages * KV_PAGE_SIZE, row_width(model)};
     size_t bytes = (size_t)(shape[0] * shape[1]) * dtype_size(model->compute);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The paged key/value cache: pages of all layers, shared by reference count, copied on write. Source of the idea: PagedAttention, arXiv 2309.06180.
+/* The paged key/value cache: pages cover all layers, are shared by reference count and are copied on write. Source of the idea: PagedAttention, arXiv
+ * 2309.06180.
  *
  *     KvCache *cache;
  *     TRY(kv_cache_new(arena, model, n_pages, &cache));
  *     KvPageList a = {0}, b = {0};
  *     TRY(kv_pages_reserve(cache, &a, 40));             // room for 40 tokens
- *     TRY(kv_pages_share(cache, &a, 40, &b));           // b begins as a's 40 tokens
- *     TRY(kv_pages_write(cache, &b, 40, 41));           // token 40 of b is about to be written: its page becomes b's own
+ *     TRY(kv_pages_share(cache, &a, 40, &b));           // b begins with a's 40 tokens
+ *     TRY(kv_pages_write(cache, &b, 40, 41));           // call before writing token 40 of b: makes its page b's own
  *     kv_pages_release(cache, &b);
  */
 #ifndef TUNE_KV_CACHE_H
@@ -17,7 +18,7 @@
 enum { KV_PAGE_SIZE = 32 };
 typedef struct KvCache {
     KvPages pages;       /* what attention reads */
-    int32_t *references; /* by page; 0 = free */
+    int32_t *references; /* reference count of each page; 0 = free */
     int32_t *free_list;
     int32_t n_free;
 } KvCache;
@@ -28,16 +29,16 @@ typedef struct KvPageList {
 
 /* Bytes of one page over all layers. */
 size_t kv_page_bytes(const Model *model);
-/* In the arena, and with it gone. ST_RESOURCE. */
+/* Makes a cache in `arena`, which owns it. ST_RESOURCE. */
 Status kv_cache_new(Arena *arena, const Model *model, int32_t n_pages, KvCache **cache);
 int32_t kv_pages_for(int64_t n_tokens);
-/* Grows the list to hold n_tokens. ST_RESOURCE when no page is free: callers count before. */
+/* Grows the list to hold n_tokens. ST_RESOURCE when no page is free: callers count pages first. */
 Status kv_pages_reserve(KvCache *cache, KvPageList *list, int64_t n_tokens);
-/* `to`, empty, refers to the pages of the first n_tokens of `from`. */
+/* Makes `to`, which is empty, refer to the pages of the first n_tokens of `from`. */
 Status kv_pages_share(KvCache *cache, const KvPageList *from, int64_t n_tokens, KvPageList *to);
-/* Makes room for tokens begin..end-1 and makes their pages the list's own. */
+/* Makes room for tokens begin..end-1 and makes their pages exclusive to the list. */
 Status kv_pages_write(KvCache *cache, KvPageList *list, int64_t begin, int64_t end);
-/* Gives up the pages behind the first n_tokens. */
+/* Releases the pages after the first n_tokens. */
 void kv_pages_truncate(KvCache *cache, KvPageList *list, int64_t n_tokens);
 void kv_pages_release(KvCache *cache, KvPageList *list);
 

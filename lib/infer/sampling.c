@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From logits to a token. Order as in transformers: presence and frequency, repetition, repeated n-grams, temperature, top-k, top-p, min-p, typical,
- * epsilon, eta. Formulas: numerics of each filter as in transformers' logits processors; filtered tokens have logit -infinity. */
+/* From logits to a token. The order and the formulas are those of transformers' logits processors: presence and frequency, repetition, repeated
+ * n-grams, temperature, top-k, top-p, min-p, typical, epsilon, eta. Filtered tokens have logit -infinity. */
 #include "lib/infer/infer.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ static void penalize_counts(const SampleConfig *config, double *logits, const in
         if (counts[v]) logits[v] -= config->presence_penalty + config->frequency_penalty * counts[v];
 }
 
-/* Once for each distinct token, however often it occurs. */
+/* Penalises each distinct token once, however often it occurs. */
 static void penalize_repetition(double penalty, double *logits, const int32_t *tokens, size_t n, int32_t *seen, int64_t vocab) {
     if (penalty == 1) return;
     memset(seen, 0, (size_t)vocab * sizeof *seen);
@@ -45,8 +45,8 @@ static double log_sum(const double *logits, int64_t n) {
     return top + log(sum);
 }
 
-/* ---- the likeliest first, without sorting the rest: a heap of token ids; of equal ones the higher id first, as a stable ascending sort read
- * backwards ---- */
+/* ---- token ids by decreasing probability without a full sort: a heap; of equal ones the higher id comes first, as in a stable ascending sort
+ * read backwards ---- */
 
 typedef struct Likeliest {
     const double *keys;
@@ -75,7 +75,7 @@ static Likeliest likeliest(const double *keys, int32_t *ids, int64_t n) {
     return heap;
 }
 
-/* Takes the first out; the ids taken stand at the end of `ids`. */
+/* Removes the first id from the heap; the removed ids are at the end of `ids`. */
 static int32_t sampling_take(Likeliest *heap) {
     int32_t id = heap->ids[0];
     heap->ids[0] = heap->ids[--heap->n];
@@ -92,10 +92,10 @@ static void keep_top_k(int64_t k, double *logits, int64_t vocab, int32_t *scratc
     double kth = 0;
     for (int64_t i = 0; i < k; i++) kth = logits[sampling_take(&heap)];
     for (int64_t v = 0; v < vocab; v++)
-        if (logits[v] < kth) logits[v] = -HUGE_VAL; /* equals of the k-th stay */
+        if (logits[v] < kth) logits[v] = -HUGE_VAL; /* tokens equal to the k-th stay */
 }
 
-/* The smallest set of likeliest tokens with at least the mass p, the one that crosses it included. */
+/* Keeps the smallest set of most likely tokens with at least the mass p, including the token that crosses it. */
 static void keep_top_p(double p, double *logits, int64_t vocab, int32_t *scratch) {
     if (p >= 1) return;
     double total = log_sum(logits, vocab), mass = 0;
@@ -123,7 +123,7 @@ static double entropy_of(const double *logits, int64_t vocab, double total) {
     return entropy;
 }
 
-/* Tokens whose surprise is nearest to the expected one, up to the mass. Source: arXiv 2202.00666. */
+/* Keeps the tokens whose surprise is nearest to the expected one, up to the mass. Source: arXiv 2202.00666. */
 static void keep_typical(double mass, double *logits, int64_t vocab, const SampleScratch *scratch) {
     if (mass >= 1) return;
     double total = log_sum(logits, vocab), entropy = entropy_of(logits, vocab, total), sum = 0, farthest = 0;
@@ -139,7 +139,7 @@ static void keep_typical(double mass, double *logits, int64_t vocab, const Sampl
         if (scratch->keys[v] < farthest) logits[v] = -HUGE_VAL;
 }
 
-/* Drops tokens below a probability, never the likeliest. */
+/* Drops tokens below a probability, but never the most likely one. */
 static void keep_above(double probability, double *logits, int64_t vocab) {
     double total = log_sum(logits, vocab), top = sampling_largest(logits, vocab);
     for (int64_t v = 0; v < vocab; v++)
@@ -204,5 +204,5 @@ int32_t sample_pick(const double *probabilities, int64_t vocab, double u) {
         if (sum > u) return (int32_t)v;
         last = v;
     }
-    return (int32_t)last; /* u beyond the sum, which rounding left below 1 */
+    return (int32_t)last; /* u exceeds the sum, which rounding left below 1 */
 }

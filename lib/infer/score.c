@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scoring: log-probabilities of given tokens, rows packed into flat batches. */
+/* Scoring: log-probabilities of given tokens. Rows are packed into flat batches. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@
 
 enum { BATCH_TOKENS = 2048 };
 
-/* What becomes a segment: a row, or a branch of the last piece before it that is none. */
+/* A segment of the batch: a row, a stem, or a branch of the last stem before it. */
 typedef struct Piece {
     ScoreRow row;
     bool branch, wanted;
@@ -45,7 +45,7 @@ static Status call_logits(const Scorer *s, Tensor *hidden, size_t first, size_t 
     return ST_OK;
 }
 
-/* Pieces first..end-1; a branch's first token is predicted by the last one of what it stands behind. */
+/* Lays out pieces first..end-1. The first token of a branch is predicted by the last token of its stem. */
 static void lay_out(Scorer *s, size_t first, size_t end, int64_t *n_ids, int64_t *n_targets) {
     int64_t n = 0;
     int32_t stem = -1;
@@ -83,7 +83,7 @@ static Status score_batch(Scorer *s, size_t first, size_t end) {
     return s->on_logits ? call_logits(s, hidden, first, end) : ST_OK;
 }
 
-/* A batch holds whole families: a piece and its branches. Adds this one's tokens and returns where it ends. */
+/* A batch contains complete families: a piece and its branches. Adds the number of this family's tokens and returns its end. */
 static size_t family_end(const Piece *pieces, size_t n, size_t first, size_t *tokens) {
     size_t end = first;
     do *tokens += pieces[end++].row.n;

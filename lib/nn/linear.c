@@ -2,10 +2,10 @@
 /* Linear layers: the op with this layer's weight, bias and low-rank branch. */
 #include "lib/nn/nn.h"
 
-/* Number of linear layers that a dropout stream has room for beside each pass number. */
+/* Maximum number of linear layers: each pass number has that many dropout streams. */
 enum { DROPOUT_LAYERS = 1 << 20 };
 
-/* The layer as it is in this step; `branch` holds its low-rank branch. */
+/* The layer's arguments in this step; `branch` receives its low-rank branch. */
 static LinearArgs linear_args(const Linear *linear, const StepContext *step, LoraBranch *branch) {
     if (!linear->lora) return (LinearArgs){linear->weight, linear->bias, NULL};
     *branch = *linear->lora;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LoRA (arXiv 2106.09685) with PEFT's rules: which modules a setting means, their rank and scale, and how A and B start. */
+/* LoRA (arXiv 2106.09685) with PEFT's rules: which modules a configuration targets, their rank and scale, and the initial A and B. */
 #include "lib/base/regex.h"
 #include "lib/nn/nn.h"
 
 #include <math.h>
 #include <string.h>
 
-/* RNG_INIT streams of adapters lie above those of whole models. */
+/* RNG_INIT streams of adapters come after those of complete models. */
 static const uint64_t LORA_STREAMS = (uint64_t)1 << 32;
 
 bool module_matches(const char *path, const char *const *names, size_t n) {
@@ -40,7 +40,7 @@ bool lora_targets(const LoraConfig *config, const char *path) {
     return config->n_targets == 0 || module_matches(path, config->targets, config->n_targets);
 }
 
-/* A key of rank_pattern or alpha_pattern is the path's end, or a regex for it. */
+/* Whether a key of rank_pattern or alpha_pattern is the end of the path, or a regex for it. */
 static RegexResult look_key(const char *key, const char *path) {
     Str pattern = {0};
     str_printf(&pattern, "(.*\\.)?(%s)", key);
@@ -49,7 +49,7 @@ static RegexResult look_key(const char *key, const char *path) {
     return result;
 }
 
-/* The first one; -1 = none. */
+/* The first key that matches the path; -1 = none. */
 static int find_pattern(const char *const *keys, size_t n, const char *path) {
     int found = -1;
     for (size_t i = 0; i < n && found < 0; i++)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Multilayer perceptrons: their names, first values, and target copies. */
+/* Multilayer perceptrons: names, initial values, and target copies. */
 #include "lib/nn/nn.h"
 
 #include <math.h>
 
-/* Number of tensors that a network's random streams have room for. */
+/* Number of tensors, and so of random streams, for each network. */
 enum { MLP_STREAMS = 2 * MLP_MAX_LAYERS };
 
-/* Rows of q, (n, width) with n <= width, are made orthonormal in order. Twice, since once loses digits where rows are nearly parallel. Each row keeps
- * its direction's sign, so that rows of a normal matrix come out uniformly distributed (as the Q of a QR factorisation whose R has a positive
- * diagonal). */
+/* Makes rows of q, (n, width) with n <= width, orthonormal in order. Twice, because a single pass loses digits where rows are nearly parallel.
+ * Each row keeps the sign of its direction, so that rows of a normal matrix become uniformly distributed (as the Q of a QR factorisation whose R
+ * has a positive diagonal). */
 static void orthonormalise(double *q, int64_t n, int64_t width) {
     for (int64_t i = 0; i < n; i++) {
         double *row = q + i * width;
@@ -61,7 +61,7 @@ static Status config_check(const MlpConfig *config, const char *prefix) {
     return ST_OK;
 }
 
-/* One parameter in the arena, with its name. */
+/* Makes one named parameter in the arena. */
 static Status tensor_add(Tensor **tensor, const char *prefix, int layer, const char *kind, bool trained, int n_dims, const int64_t *shape,
                          DType dtype, const Device *device, Arena *arena, Params *params) {
     const char *name = arena_printf(arena, "%s.%d.%s", prefix, 2 * layer, kind);

@@ -20,8 +20,8 @@ typedef enum ParamRole {
     PARAM_BASE,            /* a weight of the checkpoint */
     PARAM_LORA_A,          /* (rank, in) */
     PARAM_LORA_B,          /* (out, rank) */
-    PARAM_SAVED,           /* a whole weight trained with the adapter (modules_to_save); the frozen original keeps its own entry */
-    PARAM_CHECKPOINT_ONLY, /* a head that is no part of what is written as model or adapter (a value function); checkpoints have it */
+    PARAM_SAVED,           /* a full weight trained together with the adapter (modules_to_save); the frozen original has an entry of its own */
+    PARAM_CHECKPOINT_ONLY, /* a head that is not saved with the model or adapter (a value function); checkpoints include it */
 } ParamRole;
 enum { OPTIMIZER_MAX_STATES = 2 };
 typedef struct Param {
@@ -31,26 +31,27 @@ typedef struct Param {
     bool trained;
     double lr_scale;                     /* factor on the learning rate (LoRA+: B matrices) */
     bool decay;                          /* weight decay applies */
-    Tensor *state[OPTIMIZER_MAX_STATES]; /* the optimiser's */
+    Tensor *state[OPTIMIZER_MAX_STATES]; /* owned by the optimiser */
 } Param;
 typedef struct Params {
     Param *items;
     size_t n, cap;
 } Params;
-/* name is borrowed; pointers to items move when the list grows. NULL when memory can't be had (recorded). */
+/* Appends a parameter. name is borrowed. Pointers to items become invalid when the list grows. NULL when memory runs out (recorded). */
 Param *params_add(Params *params, const char *name, Tensor *tensor, ParamRole role);
 Param *params_find(const Params *params, const char *name); /* NULL when there is none */
-void params_release(Params *params);                        /* the list, not the tensors */
-/* A number that other weights would hardly have: of all names, shapes and values. Reads all of them. */
+void params_release(Params *params);                        /* frees the list, not the tensors */
+/* A fingerprint of all names, shapes and values. Reads all values. */
 uint64_t params_fingerprint(const Params *params);
 /* Marks a parameter as trained: needs_grad, and a zeroed gradient of its own dtype in `arena`. The tensor must be f32 (f64 on the reference device).
  */
 Status params_train(Param *param, Arena *arena);
-/* Of `copies` tensors like each trained one: the memory that they take in an arena, in whole pages, if they are all that it is told to expect. */
+/* Memory in an arena, in whole pages, of `copies` tensors like each trained parameter, after params_expect_copies told the arena to expect only
+ * them. */
 size_t params_copies_bytes(const Params *params, int copies);
 void params_expect_copies(const Params *params, int copies, Arena *arena);
-void params_zero_grad(const Params *params); /* no memory is touched: see Tensor.blank */
-Tensor *param_grad(const Param *param);      /* of a trained parameter, to be read or written: zeros where nothing was added */
+void params_zero_grad(const Params *params); /* touches no memory: see Tensor.blank */
+Tensor *param_grad(const Param *param);      /* the gradient of a trained parameter, to read or write: zeros where nothing was added */
 /* L2 norm over all gradients of trained parameters, summed in double in list order. */
 double params_grad_norm(const Params *params);
 /* Factor that brings a norm down to `max_norm` (0 = never): min(1, max_norm / (norm + 1e-6)), as torch. */
@@ -66,16 +67,16 @@ typedef struct LoraConfig {
     double alpha, dropout;
     size_t n_targets; /* names ("q_proj") or suffixes ("self_attn.q_proj"); n_targets = 0: all linear layers but the head */
     const char **targets;
-    const char *target_regex; /* instead of targets: a regex for the whole module path, as adapter_config.json may have it; NULL = none */
-    size_t n_saved;           /* modules trained whole: "lm_head", "embed_tokens" */
+    const char *target_regex; /* a regex for the full module path that replaces targets, as in adapter_config.json; NULL = none */
+    size_t n_saved;           /* modules trained in full: "lm_head", "embed_tokens" */
     const char **saved;
-    size_t n_rank_pattern, n_alpha_pattern; /* keys are matched as the regex (.*\.)?(key)$ on the module path; as in PEFT the first match wins */
+    size_t n_rank_pattern, n_alpha_pattern; /* keys match the module path as the regex (.*\.)?(key)$; as in PEFT the first match wins */
     const char **rank_keys, **alpha_keys;
     int64_t *rank_values;
     double *alpha_values;
     bool use_rslora;
     bool gaussian;   /* init: A ~ N(0, (1/rank)^2) instead of U(-1/sqrt(in), 1/sqrt(in)); B = 0 in both */
-    double lr_ratio; /* learning rate of B over A */
+    double lr_ratio; /* learning rate of B divided by that of A */
 } LoraConfig;
 
 typedef struct Linear {
@@ -84,66 +85,68 @@ typedef struct Linear {
     Tensor *bias;     /* (out) or NULL */
     int64_t in, out;
     LoraBranch *lora; /* NULL = none */
-    uint64_t index;   /* its number in the model, for random streams */
+    uint64_t index;   /* the layer's number in the model, for random streams */
 } Linear;
-/* What one optimiser step's forward passes need to know. */
+/* The state of an optimiser step that its forward passes need. */
 typedef struct StepContext {
     bool training;         /* dropout is on */
-    uint64_t seed, number; /* dropout masks are a function of (seed, number, layer): give every forward pass of a run its own number */
-    int64_t first_token;   /* of a pass that goes through a part of a batch: masks are those of the whole */
+    uint64_t seed, number; /* dropout masks are a function of (seed, number, layer): give every forward pass of a run a different number */
+    /* of a pass over a part of a batch: the index of its first token, so that its masks are the same as in a pass over all of it */
+    int64_t first_token;
 } StepContext;
-/* residual: what the result is added to; NULL = nothing. */
+/* Applies the layer. residual: added to the result; NULL = none. */
 Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, Tensor *residual, const StepContext *step);
-/* Those of several layers with the same input, without a residual (op_linears). */
+/* Applies several layers to the same input, without residual (op_linears). */
 void linears_forward(const Linear *const *linears, int n, Tape *tape, Tensor *x, const StepContext *step, Tensor **y);
-/* Rank and scale that `config` gives the module at `path`. */
+/* Gets the rank and scale that `config` specifies for the module at `path`. */
 void lora_rank_and_scale(const LoraConfig *config, const char *path, int64_t *rank, double *scale, double *alpha);
-/* Adds a branch of uninitialised matrices to `linear`, and the two parameters to the end of `params`, A first. dtype: f32 (f64 on the reference
+/* Adds a branch of uninitialised matrices to `linear`, and appends the two parameters to `params`, A first. dtype: f32 (f64 on the reference
  * device). */
 Status lora_add_branch(Linear *linear, const LoraConfig *config, DType dtype, const Device *device, Arena *arena, Params *params);
-/* The same with A random by (seed, linear->index) and B zero, both trained. Which other layers have a branch makes no difference to A. */
+/* Like lora_add_branch, but trained, with A random by (seed, linear->index) and B zero. A does not depend on which other layers have a branch. */
 Status lora_attach(Linear *linear, const LoraConfig *config, uint64_t seed, DType dtype, const Device *device, Arena *arena, Params *params);
-/* Whether the targets of `config` mean the linear layer at `path`. */
+/* Whether the targets of `config` include the linear layer at `path`. */
 bool lora_targets(const LoraConfig *config, const char *path);
-/* Whether `path` is among the names (whole path, or its last components). */
+/* Whether one of the names is the full path or its last components. */
 bool module_matches(const char *path, const char *const *names, size_t n);
-/* Whether the regex describes the whole path; false for what is no regex, which pattern_check tells (ST_CONFIG). */
+/* Whether the regex matches the full path. False for an invalid regex, which pattern_check reports (ST_CONFIG). */
 bool pattern_matches(const char *pattern, const char *path);
 Status pattern_check(const char *pattern);
-/* Whether the path ends as this key of rank_pattern or alpha_pattern says: a name, or a regex for the end. */
+/* Whether a key of rank_pattern or alpha_pattern, a name or a regex, matches the end of the path. */
 bool pattern_key_matches(const char *key, const char *path);
-/* ST_CONFIG where the pattern, or one of `config`, takes too many steps to tell: the calls above then say false. */
+/* ST_CONFIG if the pattern, or one of `config`, needs too many steps: the functions above then return false. */
 Status pattern_decides(const char *pattern, const char *path);
 Status lora_decides(const LoraConfig *config, const char *path);
 
-/* ---- multilayer perceptrons: policies and values of small worlds ---- */
+/* ---- multilayer perceptrons: policies and values of small environments ---- */
 
 typedef enum MlpInit {
-    MLP_ORTHOGONAL, /* rows (or columns, where there are fewer) orthonormal times a gain, biases zero: what policy gradients start from */
-    MLP_UNIFORM,    /* weights and biases U(-1/sqrt(in), 1/sqrt(in)): what torch's layers have if nothing else is asked for */
+    MLP_ORTHOGONAL, /* rows (or columns, if there are fewer) are orthonormal times a gain, biases are zero; the usual start of policy gradients */
+    MLP_UNIFORM,    /* weights and biases U(-1/sqrt(in), 1/sqrt(in)), the default of torch's layers */
 } MlpInit;
 typedef struct MlpConfig {
     int64_t in, out;
     int n_hidden;          /* 0..MLP_MAX_LAYERS - 1 */
     const int64_t *hidden; /* widths of the hidden layers, n_hidden of them */
     Activation activation; /* ACT_TANH or ACT_RELU, after each hidden layer */
-    bool activate_last;    /* and after the last: a trunk under several heads */
+    bool activate_last;    /* also after the last layer: a trunk that several heads share */
     MlpInit init;
-    double hidden_gain, out_gain; /* of MLP_ORTHOGONAL, for all layers but the last, and for the last: sqrt(2) and 0.01 of a policy, 1 of a value */
+    /* gain of MLP_ORTHOGONAL for all layers but the last, and for the last: sqrt(2) and 0.01 for a policy, 1 for a value */
+    double hidden_gain, out_gain;
 } MlpConfig;
 typedef struct Mlp {
     MlpArgs args;
     int64_t in, out;
 } Mlp;
 /* Makes the layers in `arena` and appends them to `params` as "<prefix>.0.weight" (out, in), "<prefix>.0.bias" (out), "<prefix>.2.weight", ...:
- * torch's names of a Sequential with an activation between. dtype: f32 (f64 on the reference device). Values are drawn by (seed, number): give each
- * network of a run its own number. trained: with gradients; a target network has none and belongs into a list of its own. ST_CONFIG for widths below
- * 1 or too many layers. */
+ * torch's names for a Sequential with an activation between the layers. dtype: f32 (f64 on the reference device). Values are drawn by (seed,
+ * number): give each network of a run a different number. trained: with gradients; a target network has none and needs a separate list. ST_CONFIG
+ * for widths below 1 and for too many layers. */
 Status mlp_init(Mlp *mlp, const MlpConfig *config, const char *prefix, bool trained, uint64_t seed, uint64_t number, DType dtype,
                 const Device *device, Arena *arena, Params *params);
-/* x: (N, in) -> (N, out); NULL after a failure, which sticks to the tape. */
+/* x: (N, in) -> (N, out); NULL after a failure, which the tape records. */
 Tensor *mlp_forward(const Mlp *mlp, Tape *tape, Tensor *x);
-/* to = (1 - tau) to + tau from, both of one shape: tau = 1 copies, small ones drag a target network behind. */
+/* to = (1 - tau) to + tau from; both have the same shape. tau = 1 copies; a small tau makes a target network follow slowly. */
 void mlp_blend(const Mlp *from, double tau, Mlp *to);
 
 /* ---- optimisers: one file optimizer_<name>.c and one line in optimizers.def each ---- */
@@ -155,38 +158,39 @@ typedef struct OptimizerConfig {
 typedef struct OptimizerInfo {
     const char *name;
     const char *help;
-    const char *keys;                             /* those of betas, eps, momentum that it reads, between blanks */
-    int (*states)(const OptimizerConfig *config); /* tensors of the parameter's shape and dtype that it keeps */
+    const char *keys;                             /* the recipe keys among betas, eps, momentum that it uses, separated by spaces */
+    int (*states)(const OptimizerConfig *config); /* number of state tensors, each of the parameter's shape and dtype */
     void (*update)(const OptimizerConfig *config, Param *param, double grad_scale, double lr, int64_t step); /* step counts from 1 */
 } OptimizerInfo;
 #define OPTIMIZER(name) extern const OptimizerInfo optimizer_##name;
 #include "lib/nn/optimizers.def"
 #undef OPTIMIZER
 const OptimizerInfo *optimizer_find(const char *name); /* NULL when unknown */
-const OptimizerInfo *optimizer_at(size_t i);           /* NULL behind the last */
-/* States (zeroed) of all trained parameters, in `arena`. */
+const OptimizerInfo *optimizer_at(size_t i);           /* NULL past the end */
+/* Makes the states (zeroed) of all trained parameters in `arena`. */
 Status optimizer_init(const OptimizerConfig *config, Params *params, Arena *arena);
-size_t optimizer_bytes(const OptimizerConfig *config, const Params *params); /* what optimizer_init will take of memory */
-/* One update of every trained parameter. lr: learning rate of this step; the parameter's lr_scale multiplies it. */
+size_t optimizer_bytes(const OptimizerConfig *config, const Params *params); /* memory that optimizer_init will take */
+/* Updates every trained parameter once. lr: learning rate of this step, multiplied by the parameter's lr_scale. */
 void optimizer_step(const OptimizerConfig *config, Params *params, double grad_scale, double lr, int64_t step);
 
-/* ---- learning-rate schedules: one line in schedules.def and one function each. Formulas of transformers' optimization.py; its values:
+/* ---- learning-rate schedules: one line in schedules.def and one function each. Formulas of transformers' optimization.py; reference values:
  * golden/optim/schedules.json ---- */
 
 typedef struct ScheduleConfig {
     const char *name;
     int64_t warmup_steps, total_steps;
     double min_lr_ratio; /* floor of cosine_with_min_lr and wsd */
-    double num_cycles;   /* 0 = half a wave for cosine and wsd, one whole cycle for cosine_with_restarts */
+    double num_cycles;   /* 0 = half a wave for cosine and wsd, one full cycle for cosine_with_restarts */
     double power;        /* polynomial; 0 = 1 */
-    double lr_end_ratio; /* polynomial: what is left at the end; transformers has 1e-7 / learning rate */
-    int64_t decay_steps; /* wsd: length of the last phase; 0 = a tenth of all */
+    double lr_end_ratio; /* polynomial: the factor at the end; transformers uses 1e-7 / learning rate */
+    int64_t decay_steps; /* wsd: length of the last phase; 0 = a tenth of all steps */
     int64_t timescale;   /* inverse_sqrt: 0 = warmup_steps, or 10000 without warmup */
 } ScheduleConfig;
-/* Factor on the learning rate after `k` finished steps: the first step uses k = 0. ST_CONFIG on an unknown name comes from schedule_check. */
+/* Factor on the learning rate after `k` finished steps: the first step uses k = 0. The name must be known: schedule_check returns ST_CONFIG if
+ * not. */
 double schedule_factor(const ScheduleConfig *config, int64_t k);
 Status schedule_check(const ScheduleConfig *config);
-/* Name of a schedule and which keys it reads that not all do; NULL behind the last. */
+/* Name of a schedule, and the recipe keys that it uses and not all schedules do; NULL past the end. */
 const char *schedule_at(size_t i, const char **keys);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of optimisers, and what they share: walking the trained parameters. */
+/* The table of optimisers, and the loop over trained parameters that they share. */
 #include "lib/nn/nn.h"
 
 #include <string.h>

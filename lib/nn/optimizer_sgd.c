@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stochastic gradient descent, with momentum when asked for: torch's SGD without dampening; decay is added to the gradient. */
+/* Stochastic gradient descent, optionally with momentum: torch's SGD without dampening; decay is added to the gradient. */
 #include "lib/nn/nn.h"
 
 static int sgd_states(const OptimizerConfig *config) { return config->momentum != 0 ? 1 : 0; }

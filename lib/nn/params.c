@@ -34,7 +34,7 @@ static uint64_t param_fingerprint(const Param *param) {
     return XXH3_64bits_withSeed(param->name, strlen(param->name), hash);
 }
 
-/* Summed up, so that threads may take the tensors in any order; a name is part of each. */
+/* A sum over tensors, each hashed with its name, so that threads may process them in any order. */
 uint64_t params_fingerprint(const Params *params) {
     uint64_t sum = 0;
 #pragma omp parallel for schedule(dynamic) reduction(+ : sum)
@@ -60,12 +60,12 @@ Status params_train(Param *param, Arena *arena) {
     return ST_OK;
 }
 
-/* With some room for what stands beside the tensors, such as names, which would begin a page of their own. */
+/* Memory for the copies, with some extra for the data that accompanies tensors, such as names, which would otherwise start a new page. */
 static size_t copies_room(const Params *params, int copies) {
-    enum { BESIDE = 256 };
+    enum { EXTRA = 256 };
     size_t bytes = 0;
     for (size_t i = 0; i < params->n; i++)
-        if (params->items[i].trained) bytes += arena_rounded(sizeof(Tensor)) + arena_rounded(tensor_bytes(params->items[i].tensor)) + BESIDE;
+        if (params->items[i].trained) bytes += arena_rounded(sizeof(Tensor)) + arena_rounded(tensor_bytes(params->items[i].tensor)) + EXTRA;
     return (size_t)copies * bytes;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Learning-rate schedules as transformers' optimization.py has them: a factor on the peak learning rate for each step. */
+/* Learning-rate schedules of transformers' optimization.py: a factor on the peak learning rate for each step. */
 #include "lib/nn/nn.h"
 
 #include <math.h>
@@ -75,7 +75,8 @@ static double factor_wsd(const ScheduleConfig *c, int64_t k) {
     if (warming_up(c, k, &factor)) return factor * (1 - c->min_lr_ratio) + c->min_lr_ratio;
     if (k < decay_from) return 1;
     if (k >= c->total_steps) return c->min_lr_ratio;
-    double progress = (double)(k - decay_from) / at_least_one(decay); /* a decay that is longer than what the warmup leaves has begun before it */
+    /* a decay longer than the steps after the warmup would have begun before its end */
+    double progress = (double)(k - decay_from) / at_least_one(decay);
     return fmax(0, 0.5 * (1 + cos(PI * cycles_or(c, 0.5) * 2 * progress)) * (1 - c->min_lr_ratio) + c->min_lr_ratio);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The device that computes nothing: a step run on it allocates what the real one would, so its memory is known before the first real step. */
+/* The device that computes nothing: a step on it allocates what the real step will, so that the memory is known before the first real step. */
 #include "lib/tensor/tensor.h"
 
 #if defined(__GNUC__)
@@ -11,8 +11,8 @@
 #include "lib/tensor/kernels.def"
 #undef KERNEL
 
-/* Kernels that keep much memory for themselves: the processor's say how much, and end there. Doubles are the reference device's, which keeps nothing.
- */
+/* Kernels with much scratch memory: the CPU kernel records its size and returns. Doubles are for the reference device, which has no scratch
+ * memory. */
 #define PLANNED(name, arguments, input, values) \
     static void plan_##name arguments {         \
         if ((input)->dtype == DT_F64) return;   \

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* activation: f(x), or f(x) * up for gated feed-forward layers (SwiGLU: f = silu); up may be x, which holds both then, from one projection. */
+/* activation: f(x), or f(x) * up for gated feed-forward layers (SwiGLU: f = silu). up may be x, which then contains both factors, from a single
+ * projection. */
 #include "lib/tensor/tensor.h"
 
 typedef struct Grads {
@@ -21,7 +22,7 @@ static void activation_backward(Tape *tape, Node *node) {
         tape_device(tape)->activation_backward(*kind, node->inputs[0], node->inputs[1], node->outputs[0]->grad, grads.beta, grads.x, grads.up, NULL);
 }
 
-/* What `activation` makes of x and up, without elements. */
+/* The result tensor of `activation` for x and up, without elements. */
 static Tensor *result_like(Tape *tape, Tensor *x, Tensor *up) {
     Tensor *y = tensor_view(tape_arena(tape), tape_device(tape), tape_compute(tape), x->n_dims, x->shape, NULL);
     if (!y) return tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
@@ -41,7 +42,7 @@ Tensor *op_activation(Tape *tape, Activation kind, Tensor *x, Tensor *up) {
 
 OpCost op_activation_cost(const Node *node, bool backward) { return (OpCost){.bytes = node_bytes(node, backward)}; }
 
-/* ---- values that are not kept ---- */
+/* ---- lazy activations: values that are not kept ---- */
 
 struct Recompute {
     Activation kind;
@@ -60,7 +61,7 @@ Tensor *op_activation_passing(Tape *tape, Activation kind, Tensor *x, Tensor *up
     return y;
 }
 
-/* As op_activation's node would cost; going back y is written too. `backward`: in that pass; `gradients`: what was done. */
+/* Costs as much as op_activation's node; the backward pass also writes y. `backward`: in that pass; `gradients`: what was done. */
 static void profile_making(Tape *tape, const Tensor *y, bool backward, bool gradients) {
     const Recompute *recompute = y->recompute;
     Node node = {.inputs = {recompute->x, recompute->up}, .outputs = {(Tensor *)(uintptr_t)y}};
@@ -81,7 +82,7 @@ void recompute_backward(Tape *tape, Tensor *y) {
     const Recompute *recompute = y->recompute;
     if (!recompute || tape_status(tape) != ST_OK) return;
     profile_part(tape_device(tape), "linear", true);
-    if (!y->grad) { /* nobody wants one */
+    if (!y->grad) { /* not needed */
         op_activation_make(tape, y, true);
         return;
     }
@@ -96,7 +97,7 @@ void recompute_end(Tape *tape, Tensor *y) {
     if (y->recompute) tape_temp_free(tape, y);
 }
 
-/* Every kind, plain and gated; and one of both factors side by side. */
+/* Every kind, plain and gated; and one with both factors in one tensor. */
 const int op_activation_variants = 11;
 
 void op_activation_example(OpExample *example) {

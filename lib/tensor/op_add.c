@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* add: the residual stream, in its place where nobody reads the old one any more. The gradient passes to both; the first takes over the buffer. */
+/* add: the residual stream, in place if nothing reads the old one any more. The gradient passes to both inputs; the first takes over the buffer. */
 #include "lib/tensor/tensor.h"
 
 static void add_backward(Tape *tape, Node *node) {
@@ -32,12 +32,12 @@ Tensor *op_add(Tape *tape, Tensor *a, Tensor *b, double scale) {
     return y;
 }
 
-/* Going back, the first input takes the gradient as it is. */
+/* In the backward pass, the first input takes the gradient unchanged. */
 OpCost op_add_cost(const Node *node, bool backward) {
     return (OpCost){.bytes = backward ? (double)(tensor_bytes(node->outputs[0]) + tensor_bytes(node->inputs[1])) : node_bytes(node, false)};
 }
 
-/* 0: in the residual dtype, 1: in the compute dtype, 2: the second scaled, 3: the same in the place of the first. */
+/* 0: in the residual dtype, 1: in the compute dtype, 2: the second scaled, 3: the same in place of the first. */
 const int op_add_variants = 4;
 
 void op_add_example(OpExample *example) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention: softmax attention by segments, with the cache's pages when there are some. Going back, the scores are computed again from the kept
+/* attention: softmax attention by segments, optionally with the cache's pages. The backward pass computes the scores again from the kept
  * log-sum-exp. */
 #include "lib/tensor/tensor.h"
 
@@ -32,21 +32,21 @@ Tensor *op_attention(Tape *tape, Tensor *q, Tensor *k, Tensor *v, const Attentio
     return y;
 }
 
-/* Pairs of a token and one that it sees. */
+/* Number of pairs of a token and a token that it sees. */
 static double seen_pairs(const AttentionArgs *args) {
     double pairs = 0;
     for (int32_t s = 0; s < args->layout->n_segments; s++) {
         const Segment *segment = &args->layout->segments[s];
         double first = (double)layout_offset(args->layout, s) + 1, n = (double)(segment->end - segment->begin), last = first + n - 1,
                window = (double)args->window;
-        double cut = args->window && last > window ? fmin(n, last - window) : 0; /* tokens that see a whole window only */
+        double cut = args->window && last > window ? fmin(n, last - window) : 0; /* only tokens that see a full window */
         pairs += (n - cut) * (first + last - cut) / 2 + cut * window;
     }
     return pairs;
 }
 
-/* Forward q k^T and p v; going back the first again, and what both give to their factors. Keys and values of earlier tokens are read from the cache,
- * once a segment. */
+/* Forward: q k^T and p v. Backward: the first again, and the gradients of both products' factors. Keys and values of earlier tokens are read from
+ * the cache, once for each segment. */
 OpCost op_attention_cost(const Node *node, bool backward) {
     const AttentionArgs *args = node->attributes;
     double queries = (double)(args->n_heads * args->head_dim), keys = (double)(args->n_kv_heads * args->head_dim),

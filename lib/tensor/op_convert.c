@@ -21,7 +21,7 @@ OpCost op_convert_cost(const Node *node, bool backward) { return (OpCost){.bytes
 
 const int op_convert_variants = 1;
 
-/* In the gradient check both dtypes are one. */
+/* In the gradient check both dtypes are the same. */
 void op_convert_example(OpExample *example) {
     Tensor *x = example_input(example, false, true, 2, (int64_t[]){4, 9});
     example_output(example, op_convert(example->tape, x));

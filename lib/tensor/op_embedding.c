@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* embedding: rows of a table, times a number. Backward adds into the rows that were used. */
+/* embedding: rows of a table, times a number. Backward adds to the rows that were used. */
 #include "lib/tensor/tensor.h"
 
 static void embedding_backward(Tape *tape, Node *node) {
@@ -9,7 +9,7 @@ static void embedding_backward(Tape *tape, Node *node) {
     Tensor *dtable = tape_grad(tape, node->inputs[1], &beta);
     if (!dtable) return;
     if (beta == 0) tape_device(tape)->fill(dtable, 0);
-    if (*scale != 1) tape_device(tape)->accumulate(dy, *scale, 0, dy); /* nobody else reads it */
+    if (*scale != 1) tape_device(tape)->accumulate(dy, *scale, 0, dy); /* it has no other reader */
     tape_device(tape)->scatter_add_rows(dy, node->inputs[0], dtable);
 }
 
@@ -24,14 +24,14 @@ Tensor *op_embedding(Tape *tape, Tensor *ids, Tensor *table, double scale) {
     return y;
 }
 
-/* Of the table only the rows that are used. */
+/* Only the used rows of the table count. */
 OpCost op_embedding_cost(const Node *node, bool backward) {
     (void)backward;
     const Tensor *ids = node->inputs[0], *table = node->inputs[1], *y = node->outputs[0];
     return (OpCost){.bytes = (double)(tensor_bytes(ids) + tensor_bytes(y)) + (double)tensor_count(y) * (double)dtype_size(table->dtype)};
 }
 
-/* 0: rows as they are, 1: scaled. */
+/* 0: unscaled rows, 1: scaled rows. */
 const int op_embedding_variants = 2;
 
 void op_embedding_example(OpExample *example) {

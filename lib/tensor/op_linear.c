@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear: x W^T + bias, the low-rank branch beside it: scale * B (A dropout(x)), and the residual stream that the sum is added to. LoRA's source:
- * arXiv 2106.09685. Several layers of one input are a single node, so that their products are calls that share what they make of it.
+/* linear: x W^T + bias, plus the low-rank branch scale * B (A dropout(x)), plus the residual stream. LoRA's source: arXiv 2106.09685. Several layers
+ * with the same input are a single node, so that their products are joint calls that share the converted input.
  *
  * Backward, with h = A x~ kept from the forward pass and dh = scale * B^T dy:
  *     dB = scale * dy h^T      dA = dh x~^T      dx = W^T dy + (A^T dh through the dropout mask)
- * dx comes first: where x is an activation that was not kept, its values come back with it. */
+ * dx comes first: if x is a lazy activation, this computes its values again. */
 #include "lib/tensor/tensor.h"
 
 #include <string.h>
@@ -36,7 +36,7 @@ static void product(Tape *tape, const Tensor *a, bool transpose_a, const Tensor 
         &(Matmul){.a = a, .b = b, .c = c, .transpose_a = transpose_a, .transpose_b = transpose_b, .alpha = alpha, .beta = beta});
 }
 
-/* Scratch memory that the layers of a node use one after the other: x, or its gradient, through a dropout mask. */
+/* Scratch memory that the layers of a node use in turn: x, or its gradient, after a dropout mask. */
 typedef struct Room {
     Tensor *dropped, *masked;
 } Room;
@@ -54,7 +54,7 @@ static const Tensor *branch_input(Tape *tape, const LoraBranch *lora, const Tens
     return dropped;
 }
 
-/* Gradients of both factors of all branches; those of the same input are one call. */
+/* Gradients of both factors of all branches; those with the same input are one call. */
 static void factors_backward(Tape *tape, const Node *node, const Tensor *const *dy, const Tensor *const *dh, int n, Room *room) {
     Matmul products[LINEARS_MOST], *first = NULL;
     for (int i = n; i-- > 0;) {
@@ -66,7 +66,7 @@ static void factors_backward(Tape *tape, const Node *node, const Tensor *const *
         const Tensor *x = da ? branch_input(tape, layer.lora, node->inputs[X], room) : NULL;
         if (!x) continue;
         products[i] = (Matmul){.a = dh[i], .b = x, .c = da, .transpose_a = true, .alpha = 1, .beta = beta};
-        if (layer.lora->dropout != 0) { /* the next layer's mask is another one, in the same room */
+        if (layer.lora->dropout != 0) { /* the next layer has another mask, in the same memory */
             tape_device(tape)->matmul(&products[i]);
             continue;
         }
@@ -76,7 +76,7 @@ static void factors_backward(Tape *tape, const Node *node, const Tensor *const *
     if (first) tape_device(tape)->matmul(first);
 }
 
-/* What the branch adds to dx behind its dropout mask. */
+/* The branch's part of dx, after its dropout mask. */
 static void masked_backward(Tape *tape, const LoraBranch *lora, const Tensor *dh, Tensor *dx, Room *room) {
     Tensor *masked = room_for(tape, &room->masked, dx);
     if (!masked) return;
@@ -84,7 +84,7 @@ static void masked_backward(Tape *tape, const LoraBranch *lora, const Tensor *dh
     tape_device(tape)->dropout(masked, lora->dropout, lora->key, lora->first_draw, 1, dx);
 }
 
-/* The gradient of y in the dtype that products run in; that of the residual stream has another one. */
+/* The gradient of y in the dtype of products; that of the residual stream has another one. */
 static const Tensor *products_dy(Tape *tape, const Tensor *dy) {
     if (!dy || dy->dtype == tape_compute(tape)) return dy;
     Tensor *converted = tape_scratch(tape, tape_compute(tape), dy->n_dims, dy->shape);
@@ -92,7 +92,7 @@ static const Tensor *products_dy(Tape *tape, const Tensor *dy) {
     return converted;
 }
 
-/* Gradients of the weights that are trained: one call. */
+/* Gradients of the trained weights, in one call. */
 static void weights_backward(Tape *tape, const Node *node, const Tensor *const *dy, int n) {
     Matmul products[LINEARS_MOST], *first = NULL;
     for (int i = n; i-- > 0;) {
@@ -114,7 +114,7 @@ static void weights_backward(Tape *tape, const Node *node, const Tensor *const *
     if (first) tape_device(tape)->matmul(first);
 }
 
-/* Gradients of the bias and of x; dh, which it returns: NULL without a branch. */
+/* Gradients of the bias and of x; returns dh, or NULL without a branch. */
 static const Tensor *layer_backward(Tape *tape, const Node *node, const Layer *layer, const Tensor *dy, Room *room) {
     double beta;
     Tensor *x = node->inputs[X], *dbias = tape_grad(tape, layer->bias, &beta);
@@ -146,7 +146,7 @@ static void linear_backward(Tape *tape, Node *node) {
         Layer layer = layer_of(node, i);
         if (dy[i] && tape_status(tape) == ST_OK) dh[i] = layer_backward(tape, node, &layer, dy[i], &room);
     }
-    recompute_backward(tape, node->inputs[X]); /* its values are there again, its gradient is not */
+    recompute_backward(tape, node->inputs[X]); /* its values exist again, its gradient does not */
     if (tape_status(tape) != ST_OK) return;
     factors_backward(tape, node, dy, dh, n, &room);
     weights_backward(tape, node, dy, n);
@@ -158,8 +158,8 @@ static void linear_backward(Tape *tape, Node *node) {
     if (dresidual) tape_device(tape)->accumulate(node->outputs[0]->grad, 1, beta, dresidual);
 }
 
-/* A checkpointed layer keeps a product whose sums are at least as long as its rows: `in` operations an element. Longer rows (gate, up), and short
- * products in the wider dtype of the residual stream, take more memory for what they cost. */
+/* A checkpointed layer keeps a product whose sums are at least as long as its rows: `in` operations per element. Longer rows (gate, up), and short
+ * products in the wider dtype of the residual stream, take too much memory for their cost. */
 static Tensor *result_of(Tape *tape, const Tensor *x, int64_t in, int64_t out, const Tensor *residual, bool *there) {
     const int64_t rows = tensor_rows(x);
     DType dtype = residual ? tape_residual(tape) : tape_compute(tape);
@@ -170,7 +170,7 @@ static Tensor *result_of(Tape *tape, const Tensor *x, int64_t in, int64_t out, c
     return tape_tensor(tape, dtype, 2, (int64_t[]){rows, out});
 }
 
-/* A call on its way: what it gives, and the product that computes it. */
+/* A call in preparation: its result, and the product that computes it. */
 typedef struct Call {
     Tensor *x, *residual, *h, *y;
     LinearArgs layer;
@@ -178,7 +178,7 @@ typedef struct Call {
     Matmul product;
 } Call;
 
-/* y = x W + bias + residual + scale * h B: one product, with what can be added in it; h = x A too, unless it is there. */
+/* y = x W + bias + residual + scale * h B: one product, with every term that can be added in it; also h = x A, unless it exists already. */
 static Matmul product_of(const Call *call, bool have_h) {
     const LinearArgs *layer = &call->layer;
     const LoraBranch *lora = layer->lora;
@@ -206,7 +206,7 @@ static bool call_begin(Tape *tape, Tensor *x, LinearArgs layer, Tensor *residual
                   tensor_describe(weight, want));
         return false;
     }
-    ASSERT(!residual || (tensor_width(residual) == out && tensor_rows(residual) == tensor_rows(x)), "a residual of width %lld beside %lld outputs",
+    ASSERT(!residual || (tensor_width(residual) == out && tensor_rows(residual) == tensor_rows(x)), "a residual of width %lld for %lld outputs",
            residual ? (long long)tensor_width(residual) : 0, (long long)out);
     bool have_h = true;
     *call = (Call){.x = x, .residual = residual, .layer = layer};
@@ -227,7 +227,7 @@ static bool call_begin(Tape *tape, Tensor *x, LinearArgs layer, Tensor *residual
 
 static bool wants_grad(const Tensor *tensor) { return tensor && tensor->needs_grad; }
 
-/* The products of all calls as one, and the node; false after a failure. */
+/* Runs the products of all calls as one, and records the node; false after a failure. */
 static bool calls_end(Tape *tape, Call *calls, int n) {
     Tensor *inputs[LAYERS + LINEARS_MOST * PER_LAYER] = {calls->x, calls->residual}, *outputs[LINEARS_MOST] = {0};
     LoraBranch branches[LINEARS_MOST] = {0};
@@ -255,7 +255,7 @@ static bool calls_end(Tape *tape, Call *calls, int n) {
         Tensor *const *its = inputs + LAYERS + i * PER_LAYER;
         bool wanted = wants_grad(calls->x) || wants_grad(calls->residual);
         for (int k = 0; k < PER_LAYER; k++) wanted |= wants_grad(its[k]);
-        outputs[i]->needs_grad = wanted; /* not for the sake of another layer */
+        outputs[i]->needs_grad = wanted; /* not because of another layer */
         node->saved[i] = calls[i].h;
     }
     return true;
@@ -278,7 +278,7 @@ void op_linears(Tape *tape, Tensor *x, const LinearArgs *layers, int n, Tensor *
     for (int i = 0; done && i < n; i++) y[i] = calls[i].y;
 }
 
-/* Forward x W, x A and h B; going back those gradients of the factors that are wanted, and h's. The residual's gradient is handed on as it is. */
+/* Forward: x W, x A and h B. Backward: the requested gradients of the factors, and h's. The residual's gradient is passed on unchanged. */
 static OpCost layer_cost(const Node *node, const Layer *layer, bool backward) {
     const Tensor *x = node->inputs[X], *residual = backward ? NULL : node->inputs[RESIDUAL], *a = layer->a, *b = layer->b;
     double rows = (double)tensor_rows(x), in = (double)tensor_width(x), out = (double)tensor_width(layer->y), rank = a ? (double)a->shape[0] : 0;
@@ -291,7 +291,7 @@ static OpCost layer_cost(const Node *node, const Layer *layer, bool backward) {
                     bytes};
 }
 
-/* Of several layers the sum of what each would cost. */
+/* For several layers, the sum of their costs. */
 OpCost op_linear_cost(const Node *node, bool backward) {
     OpCost sum = {0};
     for (int i = 0; i < n_layers(node); i++) {
@@ -302,9 +302,9 @@ OpCost op_linear_cost(const Node *node, bool backward) {
     return sum;
 }
 
-/* 0: frozen, 1: trained with bias, 2: frozen with LoRA, 3: LoRA with dropout, 4: (in, out) layout trained, 5: (in, out) layout frozen with LoRA, 6:
- * trained, with a residual, 7: LoRA with a residual that is the input too, 8: three at once, trained, trained in (in, out) layout, LoRA; of an
- * activation that is not kept, 9: gated, LoRA with dropout, 10: plain, trained, 11: LoRA of a frozen one, 12: three at once. */
+/* 0: frozen, 1: trained with bias, 2: frozen with LoRA, 3: LoRA with dropout, 4: (in, out) layout trained, 5: (in, out) layout frozen with LoRA,
+ * 6: trained, with a residual, 7: LoRA with a residual that is also the input, 8: three at once: trained, trained in (in, out) layout, LoRA. Of a
+ * lazy activation, 9: gated, LoRA with dropout, 10: plain, trained, 11: LoRA, frozen, 12: three at once. */
 const int op_linear_variants = 13;
 
 static void linears_example(OpExample *example, Tensor *x) {

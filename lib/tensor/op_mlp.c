@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mlp: a whole multilayer perceptron as one op. Going back it needs the values after each activation, which tell the activation's slope too.
+/* mlp: a multilayer perceptron as a single op. The backward pass needs the values after each activation, which also determine the activation's slope.
  *
- * The weights travel in the attributes: they are no step's results, so only x is an input that the tape knows. */
+ * The weights are stored in the attributes: they are not results of the step, so x is the only input that the tape knows. */
 #include "lib/tensor/tensor.h"
 
 /* Rows are saved in groups of as many as the widest vectors hold. */
 enum { ROW_GROUP = 16 };
 
-/* Values after f that the backward pass needs, of `rows` rows: f32 or f64, laid out as the device likes. */
+/* Number of values after f that the backward pass needs of `rows` rows: f32 or f64, in a layout that the device chooses. */
 static int64_t mlp_saved_count(const MlpArgs *args, int64_t rows) {
     int64_t width = 0;
     for (int k = 0; k < args->n_layers - !args->activate_last; k++) width += args->weights[k]->shape[0];
     return (rows + ROW_GROUP - 1) / ROW_GROUP * ROW_GROUP * width;
 }
 
-/* The gradient of a weight that is wanted, to be added to. */
+/* The gradient of a weight, to add to, or NULL when it is not needed. */
 static Tensor *weight_grad(Tape *tape, Tensor *weight) {
     double beta;
     Tensor *grad = tape_grad(tape, weight, &beta);
@@ -69,7 +69,8 @@ Tensor *op_mlp(Tape *tape, Tensor *x, const MlpArgs *args) {
     return y;
 }
 
-/* All weights once; going back twice the products, but for the first layer's when nobody asks for the gradient by x. */
+/* All weights once. The backward pass has twice the products, but only once those of the first layer if the gradient with respect to x is not
+ * needed. */
 OpCost op_mlp_cost(const Node *node, bool backward) {
     const MlpArgs *args = node->attributes;
     const Tensor *x = node->inputs[0];
@@ -84,7 +85,8 @@ OpCost op_mlp_cost(const Node *node, bool backward) {
     return cost;
 }
 
-/* 1 to 4 layers with tanh, then with relu; odd ones take the gradient by x too, those of four layers have f after the last as well. */
+/* 1 to 4 layers with tanh, then with relu; odd numbers also need the gradient with respect to x; those of four layers also have f after the last
+ * one. */
 const int op_mlp_variants = 8;
 
 void op_mlp_example(OpExample *example) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* offset: x + a number. The gradient passes as it is. */
+/* offset: x + a number. The gradient passes unchanged. */
 #include "lib/tensor/tensor.h"
 
 static void offset_backward(Tape *tape, Node *node) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rms_norm: x / sqrt(mean(x^2) + eps) * weight, over the weight's width: whole rows, or heads one by one; and the residual stream that the result is
- * added to, whose gradient is the result's. Source: arXiv 1910.07467. */
+/* rms_norm: x / sqrt(mean(x^2) + eps) * weight, over the weight's width (full rows, or separate heads), plus an optional residual stream, whose
+ * gradient is the result's. Source: arXiv 1910.07467. */
 #include "lib/tensor/tensor.h"
 
 #include <math.h>
@@ -24,7 +24,8 @@ static void rms_norm_backward(Tape *tape, Node *node) {
     if (dresidual) tape_device(tape)->accumulate(dy, 1, beta, dresidual);
 }
 
-/* 1 / weight, by which going back finds x in y, which is kept anyway; NULL where the weight is almost nothing somewhere. A plan writes nothing. */
+/* 1 / weight, with which the backward pass computes x from y, which is kept anyway; NULL if an element of the weight is almost zero. A plan writes
+ * no values. */
 static Tensor *inverse_of(Tape *tape, const Tensor *weight) {
     const double least = 0x1p-40;
     int64_t width = tensor_count(weight);
@@ -35,7 +36,7 @@ static Tensor *inverse_of(Tape *tape, const Tensor *weight) {
     return inverse;
 }
 
-/* The sum's memory: that of the stream before it, where nobody reads that any more. */
+/* Memory of the sum: that of the previous stream, if nothing reads it any more. */
 static Tensor *sum_of(Tape *tape, const Tensor *x, const Tensor *residual) {
     ASSERT(tensor_count(residual) == tensor_count(x), "a residual of %lld elements, a norm of %lld", (long long)tensor_count(residual),
            (long long)tensor_count(x));
@@ -63,14 +64,14 @@ Tensor *op_rms_norm(Tape *tape, Tensor *x, Tensor *weight, double eps, Tensor *r
     return y;
 }
 
-/* Going back reads y in the place of x, if it can. */
+/* Makes the backward pass read y instead of x, if possible. */
 OpCost op_rms_norm_cost(const Node *node, bool backward) {
     double instead = backward && node->saved[INVERSE] ? (double)tensor_bytes(node->outputs[0]) - (double)tensor_bytes(node->inputs[0]) : 0;
     return (OpCost){.bytes = node_bytes(node, backward) + instead};
 }
 
-/* 0: whole rows, 1: per head, weight frozen, 2: whole rows, weight frozen, 3: the same with a zero, 4: as 2, and the residual stream goes on in x's
- * place, 5: which is a norm's result, 6: and the input of the product too, 7: added to a stream, 8: whose place the sum takes. */
+/* 0: full rows, 1: per head, weight frozen, 2: full rows, weight frozen, 3: the same with a zero, 4: as 2, and the residual stream takes x's
+ * place, 5: which is a norm's result, 6: and also the input of the product, 7: added to a stream, 8: whose place the sum takes. */
 const int op_rms_norm_variants = 9;
 
 static void residual_example(OpExample *example, Tensor *x, Tensor *weight) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rope: turns pairs (i, i + R), or (2i, 2i + 1), of every head by the token's angles, in place unless what made x goes back by its values. A
- * rotation's gradient is the rotation back, in place again. */
+/* rope: rotates pairs (i, i + R), or (2i, 2i + 1), of every head by the token's angles, in place unless the op that made x needs its values in the
+ * backward pass. The gradient is the inverse rotation, in place again. */
 #include "lib/tensor/tensor.h"
 
 typedef struct RopeArgs {
@@ -39,7 +39,7 @@ OpCost op_rope_cost(const Node *node, bool backward) {
     return (OpCost){.bytes = (double)(2 * tensor_bytes(node->inputs[0]) + tensor_bytes(args->cosine) + tensor_bytes(args->sine))};
 }
 
-/* 0: the whole head is turned, 1: a part of it, 2: of a norm, which goes back by its result, 3: neighbours of a part. */
+/* 0: rotates the full head, 1: a part of it, 2: the result of a norm that needs it in the backward pass, 3: neighbours of a part. */
 const int op_rope_variants = 4;
 
 void op_rope_example(OpExample *example) {
@@ -47,7 +47,7 @@ void op_rope_example(OpExample *example) {
     Tensor *x = example_input(example, true, true, 2, (int64_t[]){4, 2 * head_dim});
     Tensor *cosine = example_input(example, false, false, 2, (int64_t[]){4, angles});
     Tensor *sine = example_input(example, false, false, 2, (int64_t[]){4, angles});
-    /* As in models, x comes from an op: what rope overwrites is never a parameter. */
+    /* As in models, x comes from an op: rope must not overwrite a parameter. */
     Tensor *weight = example_input(example, false, false, 2, (int64_t[]){2 * head_dim, 2 * head_dim});
     Tensor *h = op_linear(example->tape, x, weight, NULL, NULL, NULL);
     Tensor *norm = example->variant == 2 ? example_input(example, false, true, 1, (int64_t[]){2 * head_dim}) : NULL;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* row_scores: what a small head says of chosen rows. Its products are f32 whatever the activations are: a score in bf16 would have two digits. */
+/* row_scores: outputs of a small head for chosen rows. Its products are f32 whatever the dtype of activations: a score in bf16 would have two
+ * significant digits. */
 #include "lib/tensor/tensor.h"
 
 enum { HIDDEN, WEIGHT };
@@ -47,7 +48,7 @@ OpCost op_row_scores_cost(const Node *node, bool backward) {
     return (OpCost){wanted * product, bytes + hidden->needs_grad * selected + weight->needs_grad * (double)tensor_bytes(weight)};
 }
 
-/* 0: one number a row, a row twice; 1: three numbers, head frozen. */
+/* 0: one number per row, one row twice; 1: three numbers, head frozen. */
 const int op_row_scores_variants = 2;
 
 void op_row_scores_example(OpExample *example) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* split: cuts the columns of a fused projection (q, k and v side by side) into three tensors. Columns come in units of one width, so that with every
- * unit seen as a row of its own each part is a choice of rows. */
+/* split: cuts the columns of a fused projection (q, k and v side by side) into three tensors. Columns come in units of equal width; with every
+ * unit viewed as a row, each part is a selection of rows. */
 #include "lib/tensor/tensor.h"
 
 typedef struct Columns {
@@ -8,7 +8,7 @@ typedef struct Columns {
     int64_t unit;
 } Columns;
 
-/* The same elements, one unit a row. */
+/* The same elements, one unit per row. */
 static Tensor *as_units(Tape *tape, const Tensor *x, int64_t unit) {
     return tensor_view(tape_arena(tape), tape_device(tape), x->dtype, 2, (int64_t[]){tensor_count(x) / unit, unit}, x->data);
 }

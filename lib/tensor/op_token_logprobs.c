@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* token_logprobs: the one door to log-probabilities. Only the rows that are asked for reach the head, and their logits exist tile by tile.
+/* token_logprobs: the only source of log-probabilities. Only the requested rows are multiplied by the head, and their logits exist one tile at a
+ * time.
  *
- * Backward, with p the probabilities of a row: dhidden = dlogprob (W_target - sum_v p_v W_v) / temperature. What dlogprob is multiplied by is known
- * in the forward pass, and made there while the logits are at hand. dW is a product of p and hidden over all rows, which needs dlogprob first: for a
- * trained head p of some thousand rows is kept where the tape keeps everything, else its logits are computed again; as they are for gradients of
- * entropy and mean. */
+ * Backward, with p the probabilities of a row: dhidden = dlogprob (W_target - sum_v p_v W_v) / temperature. The factor of dlogprob is known in the
+ * forward pass, which computes it while it has the logits. dW is a product of p and hidden over all rows, which needs dlogprob first. For a trained
+ * head, p of a few thousand rows is kept if the tape keeps everything; otherwise, and for gradients of entropy and mean, the logits are computed
+ * again. */
 #include "lib/tensor/tensor.h"
 
 enum { HIDDEN, HEAD };
@@ -15,13 +16,13 @@ typedef struct Saved {
     LogprobResults results;
 } Saved;
 
-/* Without soft-cap probabilities are all that a head's gradient needs; a head that is trained alone goes the general way. */
+/* Without soft-cap, a head's gradient needs only probabilities. If only the head is trained, the general method is used. */
 static bool by_slope(const LogprobArgs *args, const Tensor *hidden, const Tensor *head) {
     return hidden->needs_grad && (args->only_logprob || (!args->entropy && !args->mean)) && (!head->needs_grad || args->softcap == 0);
 }
 
-/* Whole blocks of them that take no more memory than the head's own weights, gradient and moments in f32; none where products would take them in
- * another dtype. Never fewer for more rows: the plan of the largest batch is that of all. */
+/* Number of rows whose probabilities are kept: whole blocks that take no more memory than the head's weights, gradient and moments in f32; none if
+ * the products would need them in another dtype. Never fewer for more rows, so that the plan of the largest batch covers all. */
 static int64_t rows_kept(const Tape *tape, const Tensor *hidden, int64_t n) {
     enum { HEAD_BYTES = 16 };
     int64_t most = HEAD_BYTES * tensor_width(hidden) / (int64_t)dtype_size(hidden->dtype) / LOGPROB_BLOCK * LOGPROB_BLOCK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding OpenBLAS, and looking before whether there is room for it. */
+/* Finds OpenBLAS, and checks before loading whether there is memory for it. */
 #include "lib/tensor/openblas.h"
 #include "lib/base/str.h"
 
@@ -10,7 +10,7 @@
 
 static OpenBlas functions;
 
-/* Those whose threads are OpenMP's come first: threads of their own would be started within ours. */
+/* Builds with OpenMP threads come first: a build with threads of its own would start them inside ours. */
 static const char *const files[] = {
 #ifdef __APPLE__
     "libopenblas.dylib",
@@ -23,7 +23,7 @@ static const char *const files[] = {
 #endif
 };
 
-/* Address space for the library and for a buffer of each thread, as was measured with 0.3.21. */
+/* Address space for the library and for a buffer for each thread, measured with 0.3.21. */
 static Status check_room(int threads) {
     const size_t library = (size_t)64 << 20, buffer = (size_t)128 << 20, bytes = library + buffer * ((size_t)threads + 1);
     void *room = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
@@ -36,7 +36,7 @@ static Status check_room(int threads) {
     return status_hint(ST_RESOURCE, "raise the limit (ulimit -v), or use fewer threads (OMP_NUM_THREADS)");
 }
 
-/* A pointer to data becomes one to a function by its bytes: ISO C has no cast for it. */
+/* Converts a data pointer to a function pointer by copying its bytes: ISO C has no cast for it. */
 static bool find(void *library, const char *name, void *function) {
     void *found = dlsym(library, name);
     memcpy(function, &found, sizeof found);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* OpenBLAS, loaded when it is first wanted. Linked to the program it would take its memory before the first line of ours, and where a limit
- * (ulimit -v) leaves too little it asks for it again and again, for ever. */
+/* OpenBLAS, loaded when it is first needed. A program linked to it would have it allocate before main, and where a limit (ulimit -v) leaves too
+ * little memory OpenBLAS retries for ever. */
 #ifndef TUNE_OPENBLAS_H
 #define TUNE_OPENBLAS_H
 
@@ -11,7 +11,7 @@ typedef struct OpenBlas {
     char version[64]; /* "openblas 0.3.21 (Zen)" */
     void (*sgemm)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
                   float beta, float *c, int ldc);
-    /* LAPACK as Fortran names it; its C header is found in another place on every system */
+    /* LAPACK with its Fortran names, because the location of its C header differs between systems */
     void (*dgetrf)(const int *m, const int *n, double *a, const int *lda, int *pivots, int *info);
     void (*dgetrs)(const char *trans, const int *n, const int *columns, const double *a, const int *lda, const int *pivots, double *b, const int *ldb,
                    int *info, size_t trans_len);
@@ -19,7 +19,8 @@ typedef struct OpenBlas {
     void (*dgbtrs)(const char *trans, const int *n, const int *below, const int *above, const int *columns, const double *a, const int *lda,
                    const int *pivots, double *b, const int *ldb, int *info, size_t trans_len);
 } OpenBlas;
-/* threads: those that will call it at the same time. ST_RESOURCE: it is not there, or there is no room for it. */
+/* Loads the library once; *blas stays valid. threads: number of threads that will call it at the same time. ST_RESOURCE: the library is missing, or
+ * there is not enough memory for it. */
 Status openblas_load(int threads, const OpenBlas **blas);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tape: runs ops, remembers how to go back, and keeps the step's memory.
+/* The tape: runs ops, records them for the backward pass, and manages the step's memory.
  *
- * Four arenas: `meta` for the small things (tensor headers, nodes, attributes), `data` for elements, so that a run on the meta device never touches
- * `data` and costs no memory, and `kept` for results that outlive a checkpointed layer's forward pass. Going back, a node's results are dead once the
- * node is done: `data` is rewound to where the node began, and what recomputation and scratch need comes from there. Gradients of activations live in
- * buffers of `grads` that are handed on from op to op, and so do values that are there for a moment (tape_temp). */
+ * There are four arenas. `meta` has the small data (tensor headers, nodes, attributes). `data` has elements, so a run on the meta device never
+ * touches it and costs no memory. `kept` has results that outlive a checkpointed layer's forward pass. In the backward pass a node's results are dead
+ * once the node is done: `data` is rewound to the beginning of the node, and serves recomputation and scratch. `grads` has buffers for gradients of
+ * activations, which ops pass on to each other, and for other short-lived values (tape_temp). */
 #include "lib/tensor/tensor.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ typedef struct FreeBuffer {
     size_t bytes;
 } FreeBuffer;
 
-/* What tape_result does while a checkpointed layer runs: counts, keeps the results, or gives them back. */
+/* What tape_result does while a checkpointed layer runs: count results, keep them, or return the kept ones. */
 typedef enum Keeping { KEEP_NOTHING, KEEP_COUNT, KEEP_ALL, KEEP_RESTORE } Keeping;
 enum { LAYER_MAX_RESULTS = 64 };
 
@@ -36,10 +36,10 @@ struct Tape {
     bool record;
     Checkpointing checkpointing;
     Keeping keeping;
-    Tensor *results[LAYER_MAX_RESULTS]; /* of the layer that runs; NULL where the values were not kept */
+    Tensor *results[LAYER_MAX_RESULTS]; /* of the running layer; NULL where the values were not kept */
     int n_results, next_result;
-    Tensor *passing;   /* result of the last layer that was not recorded: the next one's takes its place */
-    ArenaMark op_mark; /* where the op that is running began: its results lie behind it */
+    Tensor *passing;   /* result of the last layer that was not recorded: the next layer's result takes its place */
+    ArenaMark op_mark; /* where the running op began: its results come after this mark */
     Status status;
 };
 
@@ -116,7 +116,7 @@ void tape_reserve(Tape *tape, const TapeBytes *bytes) {
     arena_reserve(tape->data, bytes->activations);
     arena_reserve(tape->kept, bytes->kept);
     arena_reserve(tape->grads, bytes->gradients);
-    tape_reset(tape); /* marks are of blocks */
+    tape_reset(tape); /* marks refer to blocks */
 }
 
 size_t tape_peak_bytes(const Tape *tape) {
@@ -134,7 +134,7 @@ Tensor *tape_fail(Tape *tape, Status code, const char *format, ...) {
     return NULL;
 }
 
-/* Memory that could not be had: the arena has recorded the failure. */
+/* Reports that the arena, which recorded the failure, is out of memory. */
 static Tensor *out_of_memory(Tape *tape) {
     if (tape->status == ST_OK) tape->status = ST_RESOURCE;
     return NULL;
@@ -151,7 +151,7 @@ static bool within_limit(Tape *tape, const int64_t *shape, int n_dims, DType dty
     return false;
 }
 
-/* A tensor whose header is in `meta` and whose elements are in `arena`. */
+/* Makes a tensor whose header is in `meta` and whose elements are in `arena`. */
 static Tensor *tensor_in(Tape *tape, Arena *arena, DType dtype, int n_dims, const int64_t *shape) {
     if (tape->status != ST_OK || !within_limit(tape, shape, n_dims, dtype)) return NULL;
     Tensor *tensor = tensor_view(tape->meta, tape->device, dtype, n_dims, shape, NULL);
@@ -242,7 +242,7 @@ static void *grad_buffer(Tape *tape, size_t bytes) {
 }
 
 static void buffer_release(Tape *tape, FreeBuffer buffer) {
-    /* Where there is no room the buffer is simply not used again. */
+    /* Without memory for the list entry, the buffer is just not reused. */
     if (array_grow(&tape->free_buffers, &tape->cap_free, tape->n_free + 1, sizeof *tape->free_buffers, "free buffers") != ST_OK) return;
     tape->free_buffers[tape->n_free++] = buffer;
 }
@@ -272,7 +272,7 @@ Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta) {
     if (!tensor || !tensor->needs_grad || tape->status != ST_OK) return NULL;
     if (tensor->grad) {
         if (tensor->grad->blank) *beta = 0;
-        if (tensor->grad->device == tape->device) tensor->grad->blank = false; /* a plan writes nothing */
+        if (tensor->grad->device == tape->device) tensor->grad->blank = false; /* a plan writes no values */
         return tensor->grad;
     }
     if (!within_limit(tape, tensor->shape, tensor->n_dims, tensor->dtype)) return NULL;
@@ -298,7 +298,7 @@ void tensor_seed_grad(Tape *tape, Tensor *tensor, const double *values) {
     for (int64_t i = 0; i < count; i++) tensor_set(grad, i, values[i] + (beta != 0 ? tensor_get(grad, i) : 0));
 }
 
-/* Runs the nodes above `floor` backward and forgets them. */
+/* Runs the nodes after `floor` backward and removes them. */
 static void walk_back(Tape *tape, size_t floor) {
     bool record = tape->record;
     tape->record = false;
@@ -328,7 +328,7 @@ Status tape_backward(Tape *tape) {
 
 /* ---- a layer as a unit ---- */
 
-/* A layer whose results were not all kept: how to compute it again, what was kept of it, and where `kept` stood before. */
+/* A layer whose results were not all kept: how to run it again, its kept results, and the mark of `kept` before it. */
 typedef struct LayerCall {
     LayerFn *layer;
     void *context;
@@ -337,7 +337,7 @@ typedef struct LayerCall {
     ArenaMark kept_mark;
 } LayerCall;
 
-/* Values that are there already, under a new header: gradients are the new one's own. */
+/* Returns the kept values under a new header, so that gradients belong to the new tensor. */
 static Tensor *tape_restore(Tape *tape, const Tensor *kept) {
     Tensor *tensor = tensor_view(tape->meta, tape->device, kept->dtype, kept->n_dims, kept->shape, kept->data);
     if (!tensor) return out_of_memory(tape);
@@ -377,14 +377,14 @@ static void layer_backward(Tape *tape, Node *node) {
     arena_rewind(tape->kept, call->kept_mark);
 }
 
-/* Of the layer that has run only its input is kept, and its result if that is what the last dear op made. */
+/* Keeps only the input of the layer that has run, and its result if the last expensive op made that. */
 static void keep_last(Tape *tape, const Tensor *result, Tensor *y) {
     int last = tape->n_results - 1;
     for (int i = 0; i <= last; i++) tape->results[i] = i == last && tape->results[i] == result ? y : NULL;
 }
 
-/* Runs the layer without recording it. `keeping` KEEP_ALL: its result is in `kept`, as the last of what was kept there or as a copy; else it is a
- * copy, in place of x if that is the last layer's. */
+/* Runs the layer without recording it. With `keeping` KEEP_ALL its result is in `kept`: as the last result kept there, or as a copy. Otherwise it
+ * is a copy, in place of x if x is the last layer's result. */
 static Tensor *run_unrecorded(Tape *tape, LayerFn *layer, Tensor *x, void *context, Keeping keeping) {
     bool record = tape->record;
     Arena *arena = keeping == KEEP_NOTHING ? tape->data : tape->kept;
@@ -424,7 +424,7 @@ Tensor *op_layer(Tape *tape, LayerFn *layer, Tensor *x, void *context) {
     ArenaMark kept_mark = arena_mark(tape->kept);
     Tensor *y = run_unrecorded(tape, layer, x, context, keeping);
     if (!y) return NULL;
-    /* The layer's own parameters may want gradients although x does not: y's flag, found by running it, counts. */
+    /* The layer's own parameters may need gradients although x does not: y's flag, found by running the layer, decides. */
     Tensor wanted = {.needs_grad = y->needs_grad};
     LayerCall call = {.layer = layer, .context = context, .n_results = tape->n_results, .kept_mark = kept_mark};
     call.results = tape_copy(tape, tape->results, (size_t)tape->n_results * sizeof *tape->results);

@@ -32,7 +32,7 @@ uint16_t float_to_f16(float value) {
     uint32_t sign = (pun.u >> 16) & 0x8000u, magnitude = pun.u & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
     if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds to 65520 or more: infinity */
-    if (magnitude < 0x38800000u) {                                   /* below the smallest normal: whole multiples of 2^-24 */
+    if (magnitude < 0x38800000u) {                                   /* below the smallest normal number: integer multiples of 2^-24 */
         union {
             uint32_t u;
             float f;

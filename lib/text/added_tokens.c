@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokens that are found in the text before anything else happens to it: the longest at the leftmost place. */
+/* Added tokens, which are found in the text before any other step: at each position the longest, leftmost first. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ static int pattern_order(const void *a, const void *b) {
     return order ? order : (x.len > y.len) - (x.len < y.len);
 }
 
-/* The tokens whose `normalized` is as asked for. */
+/* Collects the tokens whose `normalized` flag has the given value. */
 static Status set_init(Loader *loader, AddedTokens *added, AddedSet *set, bool normalized) {
     set->tokens = arena_alloc(loader->arena, (added->n + 1) * sizeof *set->tokens);
     if (!set->tokens) return ST_RESOURCE;
@@ -25,7 +25,7 @@ static Status set_init(Loader *loader, AddedTokens *added, AddedSet *set, bool n
     return ST_OK;
 }
 
-/* A token of normalised text is looked for, and decoded, as the normalizer leaves it, as tokenizers 0.23.3 does. */
+/* A token of normalised text is searched for, and decoded, in the form that the normalizer gives it, as in tokenizers 0.23.3. */
 static Status pattern_normalize(Loader *loader, Encoder *encoder, AddedTokens *added, AddedToken *token) {
     size_t size = (size_t)loader->tokenizer->vocabulary.size;
     Text text = {token->content.data, token->content.len, NULL, 0};
@@ -72,7 +72,7 @@ done:
     return status;
 }
 
-/* Among the sorted patterns [low, high), which agree in `depth` bytes: the bounds of those that go on with `byte`. */
+/* Narrows the range [low, high) of sorted patterns, which agree in their first `depth` bytes, to those whose next byte is `byte`. */
 static void narrow(const AddedSet *set, size_t depth, uint8_t byte, size_t *low, size_t *high) {
     size_t bounds[2];
     for (int upper = 0; upper < 2; upper++) {
@@ -154,7 +154,7 @@ bool added_find(const AddedSet *set, const Text *text, size_t from, size_t floor
         size_t end = i + token->pattern.len;
         bool inside_word = token->single_word && (word_before(bytes, i) || word_after(bytes, len, end));
         if (inside_word || (token->special && is_literal(literal, text, i, end))) {
-            i = end - 1; /* what was matched in vain is not looked at again */
+            i = end - 1; /* do not search the rejected match again */
             continue;
         }
         match->token = token;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Byte pair encoding.
  *
- * A word starts as its characters; again and again the pair with the lowest rank, the leftmost of them, becomes one symbol. Short words
- * look for it by going through the symbols, long ones keep the pairs in a heap, so that a megabyte of one letter takes n log n steps. */
+ * A word starts as its characters. The pair with the lowest rank (of equal ones the leftmost) is merged into one symbol until no pair has a rank.
+ * Short words are scanned for that pair; long ones keep their pairs in a heap, so that a megabyte of one letter takes n log n steps. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static Merge *merge_slot(const TokenModel *model, uint64_t pair) {
     return &model->merges[slot];
 }
 
-/* Rank of the pair that begins with `symbol`, INT32_MAX when it is none, and the id that it becomes. */
+/* Stores the rank of the pair that begins with `symbol` and the id of its merge; INT32_MAX when it cannot be merged. */
 static void symbol_rank(const TokenModel *model, Symbol *symbols, int32_t at) {
     Symbol *symbol = &symbols[at];
     symbol->rank = INT32_MAX;
@@ -68,7 +68,8 @@ static void heap_push(uint64_t *heap, size_t *n, uint64_t value) {
     heap[i] = value;
 }
 
-/* Entries are rank and place; one whose symbol has another rank by now is out of date. A merge adds two and takes one, so 3 n are enough. */
+/* Heap entries are rank and position; an entry is stale when its symbol has another rank by now. A merge adds two entries and takes one, so 3 n
+ * are enough. */
 static Status merge_long(const TokenModel *model, Encoder *encoder, size_t n_symbols) {
     Symbol *symbols = encoder->symbols;
     size_t n = 0;
@@ -92,7 +93,7 @@ static Status merge_long(const TokenModel *model, Encoder *encoder, size_t n_sym
     return ST_OK;
 }
 
-/* ---- from a word to its first symbols ---- */
+/* ---- the initial symbols of a word ---- */
 
 typedef struct Speller {
     const Tokenizer *tokenizer;
@@ -112,7 +113,7 @@ static void unknown_release(Speller *s) {
     s->unknown = false;
 }
 
-/* A character without a token: its bytes, else the unknown token, else nothing at all. */
+/* A character without a token becomes the tokens of its bytes, else the unknown token, else nothing. */
 static Status unknown_put(Speller *s, const char *text, size_t len, uint32_t start, uint32_t end) {
     const TokenModel *model = &s->tokenizer->model;
     bool all = model->byte_fallback;
@@ -137,7 +138,7 @@ static Status unknown_put(Speller *s, const char *text, size_t len, uint32_t sta
     return ST_OK;
 }
 
-/* The general way: prefix, character and suffix as one string. */
+/* The general case: looks up prefix, character and suffix as one string. */
 static Status spell_char(Speller *s, const char *text, size_t len, uint32_t start, uint32_t end, bool first, bool last) {
     const TokenModel *model = &s->tokenizer->model;
     Str *whole = &s->encoder->scratch;
@@ -233,7 +234,8 @@ size_t model_cut(const Tokenizer *tokenizer, const char *word, size_t len) {
     return len;
 }
 
-/* Characters before a mark are collected from all tokens. An unknown character is no place to cut: unknown ones may be joined. */
+/* Collects the characters before a mark from all tokens. An unknown character must not become a place to cut, because runs of unknown ones may be
+ * joined. */
 static Status marks_find(Loader *loader, TokenModel *model) {
     const Vocabulary *vocabulary = &loader->tokenizer->vocabulary;
     if (!model->plain || model->ignore_merges || loader->tokenizer->pretokenizer.bytes || vocabulary_find_own(vocabulary, MARK, 3) < 0) return ST_OK;
@@ -255,7 +257,7 @@ static Status marks_find(Loader *loader, TokenModel *model) {
 
 /* ---- loading ---- */
 
-/* The two parts of a merge, in either way of writing it. */
+/* The two parts of a merge, in either of the two notations. */
 static Status merge_parts(const Loader *loader, const json_t *item, size_t line, Slice *left, Slice *right) {
     if (json_is_string(item)) {
         const char *text = json_string_value(item), *space = strchr(text, ' ');

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training of byte-level BPE (Sennrich et al. 2016, arXiv 1508.07909): the most frequent pair of neighbours becomes a token, again and again.
+/* Trains byte-level BPE (Sennrich et al. 2016, arXiv 1508.07909): merges the most frequent pair of neighbours into a token, repeatedly.
  *
- * Texts are cut by the same pre-tokenizer that will cut them later, and different words are kept once with their counts. All words together are one
- * array of linked symbols. A pair knows its count and its places; a merge visits only those and changes the counts of the pairs around them. The heap
- * may hold counts that have fallen since: such an entry goes back with its new count when it comes up. */
+ * The pre-tokenizer that the resulting tokenizer will use cuts the texts; distinct words are stored once with their counts. All words together are
+ * one array of linked symbols. A pair knows its count and its positions; a merge visits only those and changes the counts of the pairs around them.
+ * The heap may contain counts that are too large by now: when such an entry comes up, it is pushed again with its current count. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,10 +20,10 @@ typedef struct Word {
 } Word;
 typedef struct Token {
     size_t start, len;
-} Token; /* its bytes */
+} Token; /* the token's bytes */
 typedef struct Place {
     uint32_t at, next;
-} Place; /* next: place + 1, 0: none */
+} Place; /* next: index of the next position + 1, 0: none */
 typedef struct Pair {
     int32_t left, right;
     int64_t count;
@@ -33,7 +33,7 @@ typedef struct Pair {
 typedef struct Linked {
     int32_t id, prev, next;
     uint32_t word;
-} Linked; /* id -1: merged into the one before */
+} Linked; /* id -1: merged into the symbol before it */
 typedef struct Candidate {
     int64_t count;
     uint32_t pair;
@@ -45,19 +45,19 @@ typedef struct Rule {
 struct BpeTrainer {
     size_t vocab_size, n_special;
     const char *const *special;
-    const char *bos;   /* the special token that goes before every text; NULL: none */
-    Tokenizer *cutter; /* special tokens, bytes, and no merges */
+    const char *bos;   /* a special token to put before every text; NULL: none */
+    Tokenizer *cutter; /* a tokenizer of special tokens and bytes, without merges */
     Encoder *encoder;
-    Word *words; /* open hash table; count 0: free */
-    char *bytes; /* of all words */
+    Word *words; /* open hash table; count 0: a free slot */
+    char *bytes; /* bytes of all words */
     Linked *symbols;
     Pair *pairs;
-    uint32_t *pair_slots; /* hash table of pairs + 1 */
+    uint32_t *pair_slots; /* hash table of pair indices + 1 */
     Place *places;
     Candidate *heap;
-    Token *tokens; /* of ids from n_special on */
+    Token *tokens; /* tokens with ids from n_special on */
     char *token_bytes;
-    int32_t *token_slots; /* hash table of tokens' indices */
+    int32_t *token_slots; /* hash table of token indices */
     Rule *rules;
     uint32_t *sites, *touched;
     size_t n_words, n_word_slots, n_bytes, bytes_cap, symbols_cap, n_pairs, pairs_cap, n_pair_slots, n_places, places_cap, n_heap, heap_cap;
@@ -105,7 +105,7 @@ static Status word_count(BpeTrainer *t, const char *word, size_t len) {
 
 static bool ascii_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-/* GPT-2's pattern never joins a space with something before it, so a text may be cut there. */
+/* GPT-2's pattern never joins a space with anything before it, so a text may be cut there. */
 static size_t chunk_end(const char *text, size_t len, size_t start) {
     if (len - start <= CHUNK) return len;
     for (size_t i = start + CHUNK; i < len; i++)
@@ -150,7 +150,8 @@ static int32_t *token_slot(const BpeTrainer *t, const char *bytes, size_t len) {
     }
 }
 
-/* The token of these bytes, which are the last ones in `token_bytes` but for a new one; two different pairs may give the same. */
+/* Finds or adds the token of the `len` bytes that follow those of the last token; a new token keeps them. Two different pairs can have the same
+ * bytes. */
 static Status token_add(BpeTrainer *t, size_t len, int32_t *index) {
     int32_t *slot = token_slot(t, t->token_bytes + t->n_token_bytes, len);
     if ((*index = *slot) >= 0) return ST_OK;
@@ -169,7 +170,7 @@ static Status token_join(BpeTrainer *t, int32_t left, int32_t right, int32_t *in
     return token_add(t, len[0] + len[1], index);
 }
 
-/* Bytes come in the order of the characters that stand for them, as in GPT-2's vocabulary. */
+/* Orders bytes by the characters that represent them, as in GPT-2's vocabulary. */
 static size_t bytes_in_order(uint8_t bytes[N_BYTES]) {
     size_t n = 0;
     for (uint32_t c = 0; c < 0x200; c++)
@@ -200,7 +201,7 @@ static Status pairs_grow(BpeTrainer *t) {
     return ST_OK;
 }
 
-/* A pair appears at a place of a word that is there `count` times. */
+/* Records a pair at a position in a word that occurs `count` times. */
 static Status pair_appears(BpeTrainer *t, int32_t left, int32_t right, uint32_t at, int64_t count) {
     if (2 * t->n_pairs >= t->n_pair_slots) TRY(pairs_grow(t));
     size_t slot = pair_slot(t, left, right);
@@ -273,7 +274,7 @@ static Status touched_push(BpeTrainer *t) {
 
 /* ---- merging ---- */
 
-/* The words that were counted, as symbols behind each other. */
+/* Makes the array of symbols from the distinct words, one after the other. */
 static Status symbols_init(BpeTrainer *t) {
     int32_t of_byte[N_BYTES];
     uint8_t bytes[N_BYTES];
@@ -299,7 +300,7 @@ static int site_order(const void *a, const void *b) {
 
 static Status site_merge(BpeTrainer *t, uint32_t at, Pair pair, int32_t id) {
     Linked *left = &t->symbols[at];
-    if (left->id != pair.left || left->next < 0 || t->symbols[left->next].id != pair.right) return ST_OK; /* not there any more */
+    if (left->id != pair.left || left->next < 0 || t->symbols[left->next].id != pair.right) return ST_OK; /* an earlier merge removed the pair here */
     Linked *right = &t->symbols[left->next];
     int64_t count = t->words[left->word].count;
     right->id = -1;
@@ -319,7 +320,7 @@ static Status site_merge(BpeTrainer *t, uint32_t at, Pair pair, int32_t id) {
     return ST_OK;
 }
 
-/* All places of a pair, from left to right, so that of "aaa" the first two are merged. */
+/* Merges all positions of a pair from left to right, so that in "aaa" the first two are merged. */
 static Status pair_merge(BpeTrainer *t, uint32_t index, int32_t id) {
     size_t n = 0;
     Pair pair = t->pairs[index];
@@ -341,7 +342,7 @@ static void token_spell(const BpeTrainer *t, int32_t token, Str *text) {
     }
 }
 
-/* A token that would be written like a special one is not made. */
+/* Whether the token has the text of a special token: such a merge is skipped. */
 static bool is_special_text(const BpeTrainer *t, int32_t token) {
     Str text = {0};
     token_spell(t, token, &text);
@@ -440,7 +441,7 @@ static void piece_write(JsonWriter *w, const char *kind, const char *id, int64_t
     jw_end_object(w);
 }
 
-/* BOS before a text. */
+/* The post-processor that puts BOS before a text. */
 static void template_write(const BpeTrainer *t, JsonWriter *w) {
     int64_t id = 0;
     while (strcmp(t->special[id], t->bos) != 0) id++;
@@ -484,7 +485,7 @@ static void tokenizer_write(const BpeTrainer *t, JsonWriter *w) {
     jw_end_object(w);
 }
 
-/* ---- from beginning to end ---- */
+/* ---- the public calls ---- */
 
 static Status bytes_init(BpeTrainer *t) {
     uint8_t bytes[N_BYTES];
@@ -522,7 +523,7 @@ static Status special_check(const char *const *special, size_t n) {
         if (!*special[i]) return status_fail(ST_USAGE, "a special token can't be empty");
         if (utf8_fault(special[i], len) < len) return status_fail(ST_USAGE, "special token %zu is not UTF-8", i + 1);
         if (char_next(special[i], &c) == len && byte_of_char(c, &byte))
-            return status_fail(ST_USAGE, "'%s' can't be a special token: it stands for a byte", special[i]);
+            return status_fail(ST_USAGE, "'%s' can't be a special token: it represents a byte", special[i]);
         for (size_t k = 0; k < i; k++)
             if (strcmp(special[i], special[k]) == 0) return status_fail(ST_USAGE, "special token '%s' is given twice", special[i]);
     }

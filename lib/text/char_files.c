@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokenizers with a token for each character, of which a folder has nothing but tokenizer_config.json with "char_ords", the characters' numbers. Ids
- * 0 to 3 are S (separator), E (end), P (padding) and U (unknown), then come the characters in their order. Source: class CharTokenizer of verl's
- * digit completion task. */
+/* Tokenizers with one token for each character, defined by a tokenizer_config.json with "char_ords" (code points) alone. Ids 0 to 3 are S
+ * (separator), E (end), P (padding) and U (unknown), followed by the characters in their order. Source: class CharTokenizer of verl's digit
+ * completion task. */
 #include "lib/text/tokenizer_parts.h"
 
 static const struct { const char *key, *content; } special[] = {{"sep_token", "S"}, {"eos_token", "E"}, {"pad_token", "P"}, {"unk_token", "U"}};

@@ -57,7 +57,7 @@ size_t char_last(const char *bytes, size_t len, uint32_t *c) {
     return char_next(bytes + len - n, c);
 }
 
-/* Length of the longest beginning of a character at `b`, which is not a whole one (Unicode 3.9, maximal subpart). */
+/* Length of the longest incomplete beginning of a character at `b` (Unicode 3.9, maximal subpart). */
 static size_t broken_length(const uint8_t *b, size_t len) {
     if (b[0] < 0xC2 || b[0] > 0xF4) return 1;
     uint8_t low = b[0] == 0xE0 ? 0xA0 : b[0] == 0xF0 ? 0x90 : 0x80, high = b[0] == 0xED ? 0x9F : b[0] == 0xF4 ? 0x8F : 0xBF;
@@ -81,7 +81,7 @@ void str_append_lossy(Str *str, const char *bytes, size_t len) {
     str_append_n(str, bytes + start, len - start);
 }
 
-/* Printable Latin-1 stands for itself; the 68 other bytes follow from U+0100 on, in their order. */
+/* Printable Latin-1 bytes represent themselves; the 68 others map to U+0100 and up, in order. */
 static bool stands_for_itself(uint32_t byte) {
     return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The normalizer "Precompiled": the table that SentencePiece keeps in its models. In the file it is base64 of a double-array trie (Darts) with its
- * size in front, and of the new texts, each ended by a zero byte; the trie's values are places in those. */
+/* The normalizer "Precompiled": the table in SentencePiece models. In the file it is base64 of two parts: a double-array trie (Darts) preceded by
+ * its size, and the replacement texts, each terminated by a zero byte. The trie's values are offsets into these texts. */
 #include <string.h>
 #include <utf8proc.h>
 
@@ -13,13 +13,13 @@ struct Charsmap {
     size_t n_texts;
 };
 
-enum { LONGEST_CLUSTER = 5 }; /* longer ones are looked up character by character */
+enum { LONGEST_CLUSTER = 5 }; /* longer clusters are looked up one character at a time */
 
 /* ---- looking up ---- */
 
 static uint32_t unit_offset(uint32_t unit) { return (unit >> 10) << ((unit & 1u << 9) >> 6); }
 
-/* What the shortest beginning of `text` that is in the table becomes: the reference library takes it for the whole. NULL when there is none. */
+/* The replacement of the shortest prefix of `text` that is in the table: the reference library uses it for all of `text`. NULL when there is none. */
 static const char *charsmap_find(const Charsmap *map, const char *text, size_t len) {
     size_t node = unit_offset(map->units[0]);
     for (size_t i = 0; i < len && text[i]; i++) {
@@ -48,7 +48,7 @@ static size_t cluster_end(const Text *text, size_t start) {
     return end;
 }
 
-/* `done`: text up to there has been put out already. */
+/* `done`: end of the text that has been copied already. */
 static bool put_mapped(const Charsmap *map, const Text *text, size_t *done, size_t start, size_t end, TextBuffer *out) {
     const char *mapped = charsmap_find(map, text->data + start, end - start);
     if (!mapped) return false;
@@ -105,7 +105,7 @@ Status charsmap_new(Loader *loader, const json_t *node, Charsmap **charsmap) {
     size = n >= 4 ? little_endian(bytes) : 0;
     if (size < 4 || size % 4 != 0 || size > n - 4)
         return status_fail(ST_INPUT, "wrong 'precompiled_charsmap' in '%s': its trie is said to have %zu bytes of %zu", loader->path, size, n);
-    map->texts = (const char *)bytes + 4 + size; /* the byte behind them is zero */
+    map->texts = (const char *)bytes + 4 + size; /* the byte after them is zero */
     map->n_texts = n - 4 - size;
     if (utf8_fault(map->texts, map->n_texts) < map->n_texts)
         return status_fail(ST_INPUT, "wrong 'precompiled_charsmap' in '%s': its texts are not UTF-8", loader->path);

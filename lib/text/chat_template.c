@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a model's chat template is, which one is meant, and its rendering. */
+/* Finds a model's chat template, selects one of several, and renders it. */
 #include "lib/text/chat.h"
 
 #include <stdlib.h>
@@ -12,12 +12,12 @@ static const char TEMPLATE_FILE[] = "chat_template.jinja", CONFIG_FILE[] = "toke
                   TOOLS_FILE[] = "tool_use.jinja";
 
 typedef struct Program {
-    const char *name;  /* of the template within the model: "default", "tool_use" */
+    const char *name;  /* name of the template in the model: "default", "tool_use" */
     const char *label; /* for messages: its file */
     char *source;
     size_t len;
     NodeList body;
-    Slice *names; /* that stand for values: no attributes, no filters */
+    Slice *names; /* names used as plain variables: not attributes, not filters */
     size_t n_names;
     bool marks_generation;
     struct Program *next;
@@ -29,10 +29,10 @@ struct ChatTemplate {
     Program *programs;
     const Program *normal, *tools;
     json_t *special;  /* bos_token and the like */
-    json_t *defaults; /* of variables that a rendering does not give; NULL: none */
+    json_t *defaults; /* values of variables that a rendering does not give; NULL: none */
 };
 
-/* ---- shipped ones; the answers are marked, so that exactly they are trained ---- */
+/* ---- shipped templates; {% generation %} marks the answers, so that training covers exactly them ---- */
 
 static const struct {
     const char *name, *source;
@@ -55,7 +55,7 @@ static const struct {
      "{% else %}{{ message.content }}{{ '\\n' }}{% endif %}{% endfor %}"},
 };
 
-/* ---- making one ---- */
+/* ---- construction ---- */
 
 static Status template_new(ChatTemplate **result) {
     Arena *arena = arena_new(0);
@@ -76,7 +76,7 @@ void chat_template_free(ChatTemplate *chat) {
     arena_free(chat->arena);
 }
 
-/* Line ends become \n, and one at the end is no part of the template. */
+/* Converts line ends to \n and removes a final one, which is not a part of the template. */
 static size_t unify_lines(char *text, size_t len) {
     size_t n = 0;
     for (size_t i = 0; i < len; i++) {
@@ -171,7 +171,7 @@ static Status read_config(ChatTemplate *chat, const char *dir, const char *name,
     return ST_OK;
 }
 
-/* chat_template of tokenizer_config.json: a text, or [{"name", "template"}]. */
+/* Reads chat_template of tokenizer_config.json: a text, or [{"name", "template"}]. */
 static Status add_config_templates(ChatTemplate *chat, const char *path, const json_t *value) {
     if (!value || json_is_null(value)) return ST_OK;
     if (json_is_string(value))
@@ -181,7 +181,7 @@ static Status add_config_templates(ChatTemplate *chat, const char *path, const j
         const json_t *item = json_array_get(value, i), *name = json_object_get(item, "name"), *text = json_object_get(item, "template");
         if (!json_is_string(name) || !json_is_string(text))
             return status_fail(ST_INPUT, "template %zu of '%s' lacks 'name' or 'template'", i + 1, path);
-        if (find_program(chat, json_string_value(name))) continue; /* a file of that name goes first */
+        if (find_program(chat, json_string_value(name))) continue; /* a file with that name takes precedence */
         TRY(add_program(chat, json_string_value(name), arena_printf(chat->arena, "%s: %s", path, json_string_value(name)), json_string_value(text),
                         json_string_length(text)));
     }
@@ -256,7 +256,7 @@ Status chat_template_find(const char *dir, bool *there) {
     return status;
 }
 
-/* An adapter that was trained with two templates has the one for tools beside the other. */
+/* Adds the template for tools of an adapter that was trained with two templates. */
 static Status add_tools(ChatTemplate *chat, const char *adapter) {
     const char *folder = path_join(chat->arena, adapter, MORE), *file = folder ? path_join(chat->arena, folder, TOOLS_FILE) : NULL;
     bool there;
@@ -298,7 +298,7 @@ Status chat_template_parse(const char *name, const char *text, size_t len, ChatT
     return status;
 }
 
-/* llama.cpp's converter takes the one in tokenizer_config.json first, transformers and we the file. */
+/* Removes the template from tokenizer_config.json: llama.cpp's converter prefers it to the file, which transformers and tune prefer. */
 static Status remove_from_config(const char *path) {
     json_t *config;
     bool there;
@@ -306,7 +306,7 @@ static Status remove_from_config(const char *path) {
     if (!there) return ST_OK;
     TRY(json_read_file(path, &config));
     char *text = json_object_del(config, "chat_template") == 0 ? json_text(config, JSON_INDENT(2)) : NULL;
-    Status status = text ? file_write_all(path, text, strlen(text)) : ST_OK; /* there was none */
+    Status status = text ? file_write_all(path, text, strlen(text)) : ST_OK; /* there was no template */
     free(text);
     json_decref(config);
     return status;
@@ -315,7 +315,7 @@ static Status remove_from_config(const char *path) {
 static Status save_text(const ChatTemplate *chat, bool with_tools, const char *file) {
     Str text = {0};
     chat_template_text(chat, with_tools, &text);
-    str_append_char(&text, '\n'); /* which readers take off */
+    str_append_char(&text, '\n'); /* readers remove this line end */
     Status status = file_write_all(file, text.data, text.len);
     str_release(&text);
     return status;
@@ -346,7 +346,7 @@ Slice chat_template_source(const ChatTemplate *chat, bool with_tools) {
 
 const char *chat_template_label(const ChatTemplate *chat, bool with_tools) { return program_for(chat, with_tools)->label; }
 
-/* ---- values for all renderings ---- */
+/* ---- defaults for all renderings ---- */
 
 static bool program_names(const Program *program, const char *name) {
     for (size_t i = 0; program && i < program->n_names; i++)
@@ -360,12 +360,12 @@ static Status check_default(const ChatTemplate *chat, const char *name) {
     static const char *const rows[] = {"messages", "tools", "documents", "add_generation_prompt"};
     for (size_t i = 0; i < COUNT_OF(rows); i++)
         if (strcmp(rows[i], name) == 0)
-            return status_fail(ST_INPUT, "'%s' of the chat template is what a row has, not a value for all of them", name);
+            return status_fail(ST_INPUT, "each row gives '%s' to the chat template, so it can't have one value for all rows", name);
     for (size_t i = 0; i < COUNT_OF(special_names); i++)
-        if (strcmp(special_names[i], name) == 0) return status_fail(ST_INPUT, "'%s' of the chat template is the tokenizer's", name);
+        if (strcmp(special_names[i], name) == 0) return status_fail(ST_INPUT, "the tokenizer gives '%s' to the chat template", name);
     if (chat_template_names(chat, name)) return ST_OK;
-    status_fail(ST_INPUT, "'%s' does nothing: chat template '%s' does not name it", name, chat->normal->label);
-    return status_hint(ST_INPUT, "look into the template for the names that it knows");
+    status_fail(ST_INPUT, "'%s' has no effect: chat template '%s' does not use it", name, chat->normal->label);
+    return status_hint(ST_INPUT, "read the template for the names that it uses");
 }
 
 Status chat_template_set_defaults(ChatTemplate *chat, const json_t *values) {
@@ -379,14 +379,14 @@ Status chat_template_set_defaults(ChatTemplate *chat, const json_t *values) {
     return ST_OK;
 }
 
-/* 2.0 is no whole number. */
+/* Writes a real so that it stays one: 2.0 must not become an integer. */
 static void append_real(Str *text, double value) {
     size_t begin = text->len;
     str_append_double(text, value);
     if (!strpbrk(text->data + begin, ".e")) str_append(text, ".0");
 }
 
-/* As the template language writes it, which has JSON's texts and numbers. */
+/* Writes a value as a literal of the template language, whose strings and numbers are JSON's. */
 static void append_literal(Str *text, const json_t *value) {
     const char *key, *between = "";
     json_t *item;
@@ -420,7 +420,7 @@ static void append_literal(Str *text, const json_t *value) {
     }
 }
 
-/* The line with the defaults ends with a line end, which belongs to the block before it: what follows begins a line, as it did. */
+/* The line of defaults ends with a newline, which trim_blocks removes together with the block: the template's text still begins a line. */
 void chat_template_text(const ChatTemplate *chat, bool with_tools, Str *text) {
     Slice source = chat_template_source(chat, with_tools);
     const char *name;

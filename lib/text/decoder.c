@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From ids back to text. The steps form a chain through which tokens flow one by one, so that decoding a list and decoding a stream are
- * the same code: what a step can't decide yet, it holds.
+/* Converts ids back to text. The steps form a chain through which tokens pass one at a time, so that decoding a list and decoding a stream are the
+ * same code: a step holds back what it cannot decide yet.
  *
- * Behind a step that joins all tokens (Fuse, ByteLevel) there is only one token left; it flows in parts, of which the first `begins` and
- * the last `ends`. A part is never cut inside a character. */
+ * After a step that joins all tokens (Fuse, ByteLevel) there is only one token. It passes in parts; the first part has `begins` set and the last
+ * `ends`. A part never ends inside a character. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,17 +23,17 @@ typedef enum DecodeKind {
 struct DecodeStep {
     DecodeKind kind;
     Pattern *pattern; /* DECODE_REPLACE */
-    /* DECODE_REPLACE: the new text; DECODE_STRIP, DECODE_METASPACE: the character; DECODE_BPE: the suffix; DECODE_WORD_PIECE: the prefix; DECODE_CTC:
-     * the padding */
+    /* DECODE_REPLACE: the replacement; DECODE_STRIP, DECODE_METASPACE: the character; DECODE_BPE: the suffix; DECODE_WORD_PIECE: the prefix;
+     * DECODE_CTC: the padding */
     Slice content;
-    Slice space;        /* DECODE_CTC: what stands for a space */
-    size_t start, stop; /* DECODE_STRIP: so many at most */
-    bool prepended;     /* DECODE_METASPACE: the first token's marks are no spaces */
-    bool cleanup;       /* DECODE_WORD_PIECE, DECODE_CTC: English is put together */
+    Slice space;        /* DECODE_CTC: the token that means a space */
+    size_t start, stop; /* DECODE_STRIP: maximum number at the start and the end */
+    bool prepended;     /* DECODE_METASPACE: marks in the first token are not spaces */
+    bool cleanup;       /* DECODE_WORD_PIECE, DECODE_CTC: removes spaces before English punctuation and contractions */
 };
 
-/* Progress of one step: bytes that wait, the token before (DECODE_CTC), how many tokens went by, and how many characters were stripped from the token
- * in hand. */
+/* State of one step: bytes held back, the previous token (DECODE_CTC), the number of tokens so far, and the number of characters stripped from the
+ * current token. */
 typedef struct StepState {
     Str held, last;
     size_t index, stripped;
@@ -58,7 +58,7 @@ static void flow_token(DecodeState *state, size_t at, const char *data, size_t l
 
 /* ---- steps ---- */
 
-/* All tokens become one; its first part begins it and only the finish ends it. */
+/* Joins all tokens into one: the first part begins it and only the finish ends it. */
 static void fuse(DecodeState *state, size_t at, Part part) {
     StepState *step = &state->steps[at];
     flow(state, at + 1, (Part){part.data, part.len, step->index++ == 0, false});
@@ -75,7 +75,7 @@ static void byte_level(DecodeState *state, size_t at, Part part) {
             str_append_char(&step->held, (char)byte);
             continue;
         }
-        step->held.len = old; /* a token with a character outside the alphabet is taken as it is */
+        step->held.len = old; /* a token with a character outside the alphabet is used unchanged */
         str_append_n(&step->held, part.data, part.len);
         break;
     }
@@ -93,7 +93,7 @@ static int hex_value(char c) {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* A run of byte tokens is a text only as a whole: one wrong byte spoils all of it. */
+/* A run of byte tokens is decoded as a unit: one invalid byte invalidates the entire run. */
 static void bytes_release(DecodeState *state, size_t at) {
     StepState *step = &state->steps[at];
     if (step->held.len == 0) return;
@@ -114,7 +114,7 @@ static void byte_fallback(DecodeState *state, size_t at, Part part) {
     flow(state, at + 1, part);
 }
 
-/* The characters to strip at the end wait until the token ends or goes on with another character. */
+/* The characters to strip at the end are held back until the token ends or another character follows. */
 static void decoder_strip(DecodeState *state, size_t at, Part part) {
     const DecodeStep *rule = &state->tokenizer->decoder.steps[at];
     StepState *step = &state->steps[at];
@@ -163,7 +163,7 @@ static Status replace_all(DecodeState *state, const DecodeStep *rule, const char
     return ST_OK;
 }
 
-/* A token that comes in parts can be replaced in part by part only if no match spans two: when the pattern is one character. */
+/* A token that arrives in parts can be replaced part by part only if no match spans two parts, that is if the pattern is one character. */
 static void replace(DecodeState *state, size_t at, Part part) {
     const DecodeStep *rule = &state->tokenizer->decoder.steps[at];
     StepState *step = &state->steps[at];
@@ -200,7 +200,7 @@ static void metaspace(DecodeState *state, size_t at, Part part) {
     str_release(&text);
 }
 
-/* The suffix is a space, but nothing in the last token: each token waits until there is another one. */
+/* The suffix becomes a space, except in the last token, where it becomes nothing: each token waits for the next one. */
 static void bpe_release(DecodeState *state, size_t at, const char *space) {
     Slice suffix = state->tokenizer->decoder.steps[at].content;
     StepState *step = &state->steps[at];
@@ -223,7 +223,7 @@ static void bpe(DecodeState *state, size_t at, Part part) {
     str_append_n(&step->held, part.data, part.len);
 }
 
-/* Every `from` becomes `to`. */
+/* Replaces every `from` with `to`. */
 static void text_replace(Str *text, Slice from, const char *to) {
     Str result = {0};
     size_t done = 0;
@@ -263,7 +263,7 @@ static void word_piece(DecodeState *state, size_t at, Part part) {
     str_clear(&step->held);
 }
 
-/* Of equal tokens in a row one is left; padding only keeps them apart. */
+/* Keeps one of several equal tokens in a row; padding only separates them. */
 static void ctc(DecodeState *state, size_t at, Part part) {
     const DecodeStep *rule = &state->tokenizer->decoder.steps[at];
     StepState *step = &state->steps[at];
@@ -304,7 +304,7 @@ static void flow(DecodeState *state, size_t at, Part part) {
     }
 }
 
-/* No more tokens come: steps let go of what they hold, the first one first. */
+/* No more tokens come: each step releases what it holds back, beginning with the first. */
 static void flow_end(DecodeState *state) {
     for (size_t at = 0; at < state->tokenizer->decoder.n; at++) {
         StepState *step = &state->steps[at];
@@ -479,8 +479,8 @@ Status decoder_init(Loader *loader, Decoder *decoder, const json_t *node) {
         TRY(step_init(loader, &decoder->steps[i], parts[i]));
         DecodeKind kind = decoder->steps[i].kind;
         if (joined && (kind == DECODE_BYTE_LEVEL || kind == DECODE_BYTE_FALLBACK || kind == DECODE_BPE))
-            return status_fail(ST_INPUT, "decoder %zu in '%s' goes token by token behind one that joins them all, which is not supported", i + 1,
-                               loader->path);
+            return status_fail(ST_INPUT, "decoder %zu in '%s' works on single tokens but follows one that joins them all, which is not supported",
+                               i + 1, loader->path);
         joined |= kind == DECODE_FUSE || kind == DECODE_BYTE_LEVEL;
     }
     return ST_OK;

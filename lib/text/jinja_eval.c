@@ -7,7 +7,8 @@
 #include "lib/base/system.h"
 #include "lib/text/jinja.h"
 
-/* Names of a block, found outward. A loop's body has a new one for each round, so what it sets is gone with the round. */
+/* The variables of a block; lookup continues in the outer scope. A loop's body has a new scope for each iteration, so variables set there end with
+ * it. */
 struct Scope {
     Scope *outer;
     struct Variable *variables;
@@ -21,9 +22,9 @@ typedef struct Variable {
 struct Loop {
     Value items; /* a list */
     int64_t index, depth;
-    const JinjaNode *node; /* of a recursive loop */
-    Scope *scope;          /* that it was begun in */
-    Value seen;            /* by changed(): the values of its last call */
+    const JinjaNode *node; /* the node of a recursive loop */
+    Scope *scope;          /* the scope that contains the loop */
+    Value seen;            /* for changed(): the values of its last call */
     bool has_seen;
 };
 struct Macro {
@@ -39,7 +40,7 @@ bool jinja_charge(Jinja *j, Value v) {
                      : v.type == V_RANGE                         ? (size_t)v.as.range->n / 16
                                                                  : 0);
     if (interrupt_requested() && jinja_ok(j)) j->status = status_fail(ST_INTERRUPTED, "interrupted");
-    if (j->steps > JINJA_MAX_STEPS) jinja_fail(j, "more than %d steps: the template does not come to an end", JINJA_MAX_STEPS);
+    if (j->steps > JINJA_MAX_STEPS) jinja_fail(j, "more than %d steps: the template does not end", JINJA_MAX_STEPS);
     return jinja_ok(j);
 }
 
@@ -129,7 +130,7 @@ static Value bind(Jinja *j, const Builtin *builtin, Value self) {
     return (Value){.type = V_METHOD, .as.method = method};
 }
 
-/* In the sandbox what would change a value is undefined, and using it says why. */
+/* In the sandbox, methods that would change a value are undefined; the message at their use says why. */
 static const char *unsafe_name(Jinja *j, Value object, Slice name) {
     Str text = {0};
     str_printf(&text, "%s.%.*s, which would change what the template was given,", v_type_name(object), (int)name.len, name.data);
@@ -173,7 +174,7 @@ Value get_attribute(Jinja *j, Value object, Slice name) {
     if (object.type == V_CYCLER && slice_is(name, "current")) return object.as.cycler->items->items[object.as.cycler->at];
     if (object.type == V_TUPLE && object.safe && slice_is(name, "grouper")) return object.as.list->items[0];
     if (object.type == V_TUPLE && object.safe && slice_is(name, "list")) return object.as.list->items[1];
-    if (object.type == V_DICT) { /* a method hides a key of its name, a key is found otherwise */
+    if (object.type == V_DICT) { /* a method takes precedence over a key of the same name */
         bool mutates = false;
         Value *value = dict_find(object, v_slice(name));
         if (value && !method_find(V_DICT, name, &mutates) && !mutates) return *value;
@@ -183,7 +184,7 @@ Value get_attribute(Jinja *j, Value object, Slice name) {
 
 static Value sequence_item(Value object, int64_t index, int64_t n) {
     if (index < 0) index += n;
-    if (index < 0 || index >= n) return v_undefined("an item behind the end");
+    if (index < 0 || index >= n) return v_undefined("an item past the end");
     if (object.type == V_RANGE) return v_int(object.as.range->start + index * object.as.range->step);
     return object.as.list->items[index];
 }
@@ -196,15 +197,15 @@ Value get_item(Jinja *j, Value object, Value key) {
     } else if (is_integral(key) && (is_sequence(object) || object.type == V_RANGE)) {
         return sequence_item(object, int_of(key), length_of(j, object));
     } else if (is_integral(key) && is_string(object)) {
-        if (!jinja_charge(j, object)) return v_undefined(NULL); /* characters are counted from the beginning */
+        if (!jinja_charge(j, object)) return v_undefined(NULL); /* charged, because characters are counted from the beginning */
         int64_t n = string_length(object.as.string), index = int_of(key) < 0 ? int_of(key) + n : int_of(key);
-        return index < 0 || index >= n ? v_undefined("a character behind the end") : v_slice(string_part(object.as.string, index, index + 1));
+        return index < 0 || index >= n ? v_undefined("a character past the end") : v_slice(string_part(object.as.string, index, index + 1));
     }
     return is_string(key) ? (object.type == V_DICT ? method_or_undefined(j, object, key.as.string) : get_attribute(j, object, key.as.string))
                           : v_undefined("an item that is not there");
 }
 
-/* A slice's bound, as Python takes it. */
+/* A slice's bound, with Python's rules. */
 static int64_t bound(Jinja *j, Value v, int64_t n, int64_t missing, int64_t low, int64_t high) {
     if (v.type == V_NONE) return missing;
     if (!is_integral(v)) jinja_fail(j, "slice indices must be integers or None");
@@ -276,7 +277,7 @@ static Value jinja_eval_add(Jinja *j, Slice op, Value a, Value b) {
     int64_t sum;
     if (is_string(a) && is_string(b)) {
         Str text = {0};
-        bool safe = a.safe || b.safe; /* what is joined to escaped text is escaped, as by Markup */
+        bool safe = a.safe || b.safe; /* like Markup: text joined to escaped text is escaped */
         if (safe && !a.safe) a = filter_call(j, (Slice){"forceescape", 11}, a, &(Args){0});
         if (safe && !b.safe) b = filter_call(j, (Slice){"forceescape", 11}, b, &(Args){0});
         if (!jinja_ok(j)) return a;
@@ -460,7 +461,7 @@ static bool enter(Jinja *j) {
     return jinja_ok(j);
 }
 
-/* Output goes into a string of its own from here to capture_end. */
+/* Redirects output to a separate string until capture_end. */
 typedef struct Capture {
     Str text;
     Str *out;
@@ -484,7 +485,7 @@ static bool takes_name(const JinjaNode *macro, Slice name) {
     return false;
 }
 
-/* What is left over becomes varargs, kwargs and caller where the body asks for them; otherwise it is an error. */
+/* Binds the remaining arguments to varargs, kwargs and caller if the macro's body uses them; otherwise they are an error. */
 static void bind_rest(Jinja *j, const JinjaNode *node, Scope *scope, const Args *args) {
     int64_t asks = node->value.as.integer;
     bool called = false;
@@ -563,7 +564,7 @@ static Value call_value(Jinja *j, Value callee, const Args *args) {
         Value self = callee.as.method->self;
         if (!jinja_charge(j, self)) return v_undefined(NULL);
         Value result = callee.as.method->builtin->call(j, self, args);
-        result.safe = result.safe || (is_string(self) && self.safe && is_string(result)); /* what Markup's methods give is Markup */
+        result.safe = result.safe || (is_string(self) && self.safe && is_string(result)); /* methods of Markup return Markup */
         return result;
     }
     case V_MACRO: return call_macro(j, callee.as.macro, args);
@@ -735,7 +736,7 @@ static void assign(Jinja *j, const JinjaNode *target, Value value) {
     }
 }
 
-/* Those elements that the loop's condition lets pass. */
+/* The elements that satisfy the loop's condition. */
 static Value loop_items(Jinja *j, const JinjaNode *node, Value iterable) {
     Value all = v_iterate(j, iterable);
     if (!node->c || !jinja_ok(j)) return all;
@@ -757,7 +758,7 @@ static Value run_loop(Jinja *j, const JinjaNode *node, Value iterable, int64_t d
     if (!loop) jinja_fail(j, "the template needs too much memory");
     if (!jinja_ok(j)) return v_undefined(NULL);
     *loop = (Loop){.items = items, .depth = depth, .node = node, .scope = before};
-    bool completed = false; /* a round without break or continue: only then Jinja2 leaves the else out */
+    bool completed = false; /* an iteration ended without break or continue: only then does Jinja2 skip the else */
     for (size_t i = 0; i < items.as.list->n && jinja_ok(j); i++) {
         loop->index = (int64_t)i;
         j->scope = scope_new(j, before);
@@ -784,7 +785,7 @@ static void output(Jinja *j, Value value) {
     if (j->out->len + j->outer > JINJA_MAX_OUTPUT) jinja_fail(j, "the template writes more than %zu MB", JINJA_MAX_OUTPUT >> 20);
 }
 
-/* A block's text, through the filters that it names. */
+/* The text of a block, passed through the filters that it names. */
 static Value block_text(Jinja *j, const NodeList *body, const JinjaNode *filters) {
     Capture capture;
     Scope *before = j->scope;
@@ -828,7 +829,7 @@ static void run_call_block(Jinja *j, const JinjaNode *node) {
 static void run_with(Jinja *j, const JinjaNode *node) {
     Scope *before = j->scope, *scope = scope_new(j, before);
     for (size_t i = 0; i < node->more.n && jinja_ok(j); i++) {
-        Value value = eval(j, node->more.items[i]->a); /* in the scope outside */
+        Value value = eval(j, node->more.items[i]->a); /* in the outer scope */
         j->scope = scope;
         assign(j, node->more.items[i]->b, value);
         j->scope = before;
@@ -885,6 +886,6 @@ void jinja_run(Jinja *j, const NodeList *body) {
 }
 
 void jinja_set(Jinja *j, Slice name, Value value) {
-    if (!j->globals && !(j->globals = scope_new(j, NULL))) return; /* it has failed */
+    if (!j->globals && !(j->globals = scope_new(j, NULL))) return; /* out of memory */
     scope_set(j, j->globals, name, value);
 }

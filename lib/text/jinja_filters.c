@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filters, by Jinja2's documentation: one function and one line of the table each. Those that give generators there give lists here. */
+/* Filters as Jinja2 documents them: one function and one line of the table each. Filters that return generators there return lists here. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 static const Args no_args;
 
-/* A method of strings, on str(v). */
+/* Calls a string method on str(v). */
 static Value string_method(Jinja *j, Value v, const char *name, const Args *args) {
     bool mutates = false;
     Value text = v_slice(text_of(j, v));
@@ -37,7 +37,7 @@ FILTER(abs) {
     return int_of(v) < 0 ? v_binary(j, (Slice){"-", 1}, v_int(0), v) : v_int(int_of(v));
 }
 
-/* A number as Python's float() and int() read it: white space around, single underscores between digits. */
+/* Parses a number as Python's float() and int() do: surrounding white space and single underscores between digits are allowed. */
 static bool read_number(Slice s, int base, bool integer, Value *out) {
     char text[400];
     size_t n = 0;
@@ -94,13 +94,13 @@ FILTER(round) {
     if (!is_number(defined(j, v))) return jinja_fail(j, "type %s doesn't define __round__ method", v_type_name(v));
     if (precision < -300 || precision > 300) return v;
     double scale = pow(10, (double)precision), value = number_of(v);
-    if (slice_is(method, "ceil")) return v_float((ceil(value * scale) + 0.0) / scale); /* no -0: Python's ceil gives an integer */
+    if (slice_is(method, "ceil")) return v_float((ceil(value * scale) + 0.0) / scale); /* never -0: Python's ceil returns an integer */
     if (slice_is(method, "floor")) return v_float((floor(value * scale) + 0.0) / scale);
     if (!slice_is(method, "common")) return jinja_fail(j, "method must be common, ceil or floor");
     if (is_integral(v) && precision >= 0) return v_int(int_of(v));
     if (!isfinite(value)) return v;
     double rounded;
-    if (precision >= 0) { /* the decimal expansion is exact, so its rounding is */
+    if (precision >= 0) { /* the decimal expansion is exact, so rounding it is too */
         char text[700];
         snprintf(text, sizeof text, "%.*f", (int)precision, value);
         rounded = strtod(text, NULL);
@@ -170,7 +170,7 @@ FILTER(replace) {
     return string_method(j, v, "replace", &(Args){given, 3, NULL, 0});
 }
 
-/* Each part between white space, dashes and opening brackets begins with a capital. */
+/* Capitalises each part between white space, dashes and opening brackets. */
 FILTER(title) {
     CHECK("title", 0, 0, "");
     Slice s = text_of(j, v);
@@ -232,7 +232,7 @@ static Value escaped(Jinja *j, Value v) {
 FILTER(escape) { CHECK("escape", 0, 0, ""); return v.type == V_STRING && v.safe ? v : escaped(j, v); }
 FILTER(forceescape) { CHECK("forceescape", 0, 0, ""); return escaped(j, v); }
 /* clang-format on */
-/* A dict as attributes of a tag; what is none or undefined is left out. */
+/* Writes a dict as attributes of a tag; skips values that are none or undefined. */
 FILTER(xmlattr) {
     CHECK("xmlattr", 0, 1, "autospace");
     if (v.type != V_DICT) return jinja_fail(j, "xmlattr needs a dict, not %s", v_type_name(defined(j, v)));
@@ -259,7 +259,7 @@ FILTER(safe) {
     return text;
 }
 
-/* The entities that escape writes, some by name, and those by number. */
+/* Replaces the entities that escape writes, some by name, and those by number. */
 static void unescape(Str *text) {
     static const struct {
         const char *name;
@@ -292,7 +292,7 @@ FILTER(striptags) {
     CHECK("striptags", 0, 0, "");
     Slice s = text_of(j, v);
     Str plain = {0};
-    bool endless[2] = {false, false}; /* of tags, of comments: no end of one comes any more */
+    bool endless[2] = {false, false}; /* of tags, of comments: no end of one follows any more */
     for (size_t at = 0; at < s.len;) {
         bool comment = at + 4 <= s.len && memcmp(s.data + at, "<!--", 4) == 0;
         size_t end = s.data[at] != '<' || endless[comment] ? SIZE_MAX : slice_find(s, comment ? (Slice){"-->", 3} : (Slice){">", 1}, at);
@@ -341,7 +341,7 @@ FILTER(wordcount) {
     return v_int(n);
 }
 
-/* Lines of at most `width` characters, broken at spaces; each line of the text is wrapped by itself. */
+/* Wraps one line at spaces into lines of at most `width` characters. */
 static void wrap_line(Jinja *j, Slice line, int64_t width, bool break_long, Slice between, Str *out) {
     int64_t column = 0;
     for (size_t at = 0; at < line.len;) {
@@ -454,7 +454,7 @@ FILTER(tojson) {
 
 static Value sorted(Jinja *j, Value v, const Value *path, bool case_sensitive, bool reverse, Value *keys);
 
-/* The same with the keys of all dicts in order, as pprint shows them. */
+/* A copy with the keys of all dicts in order, as pprint shows them. */
 static Value by_keys(Jinja *j, Value v, int depth) {
     if (depth > 100 || !jinja_ok(j) || (v.type != V_DICT && !is_sequence(v))) return v;
     if (is_sequence(v)) {
@@ -486,7 +486,7 @@ FILTER(default) {
 
 FILTER(first) {
     CHECK("first", 0, 0, "");
-    if (v.type == V_GENERATOR && v.as.list->n) { /* takes one, the others stay */
+    if (v.type == V_GENERATOR && v.as.list->n) { /* consumes one element; the others stay */
         v.as.list->n--;
         return *v.as.list->items++;
     }
@@ -511,7 +511,7 @@ FILTER(attr) {
     Slice name = arg_text(j, args, 0, "name", NULL);
     bool mutates = false;
     if (!jinja_ok(j)) return v_undefined(NULL);
-    if (v.type == V_DICT && !method_find(V_DICT, name, &mutates)) return v_undefined("an attribute of a dict"); /* keys are no attributes */
+    if (v.type == V_DICT && !method_find(V_DICT, name, &mutates)) return v_undefined("an attribute of a dict"); /* keys are not attributes */
     return get_attribute(j, v, name);
 }
 
@@ -594,7 +594,7 @@ static Args rest_of(const Args *args, size_t skip) {
 
 FILTER(map) {
     const Value *path = arg(args, SIZE_MAX, "attribute"), *missing = arg(args, SIZE_MAX, "default");
-    if (!v_truth(j, v)) return v_lazy(v_list(j, V_LIST)); /* none as well: Jinja2 looks no further */
+    if (!v_truth(j, v)) return v_lazy(v_list(j, V_LIST)); /* none too: Jinja2 checks nothing else */
     Value items = v_iterate(j, v), result = v_list(j, V_LIST);
     Args rest = rest_of(args, 1);
     if (!path && (args->n == 0 || !is_string(args->items[0]))) return jinja_fail(j, "map requires a filter argument");
@@ -639,7 +639,7 @@ typedef struct Keyed {
 
 static Value folded(Jinja *j, Value v, bool case_sensitive) { return is_string(v) && !case_sensitive ? string_method(j, v, "lower", &no_args) : v; }
 
-/* The key of an item: itself, an attribute, or several as a tuple ("a,b"). */
+/* The sort key of an item: itself, an attribute, or several as a tuple ("a,b"). */
 static Value key_of(Jinja *j, Value item, const Value *path, bool case_sensitive) {
     if (!path || path->type == V_NONE) return folded(j, item, case_sensitive);
     if (!is_string(*path) || !memchr(path->as.string.data, ',', path->as.string.len))
@@ -651,10 +651,10 @@ static Value key_of(Jinja *j, Value item, const Value *path, bool case_sensitive
     return tuple;
 }
 
-/* What is equal needs no order: two undefined values, two dicts. */
+/* Equal values need no order, such as two undefined values or two dicts. */
 static bool jinja_filters_before(Jinja *j, Value a, Value b) { return !v_equal(j, a, b) && v_compare(j, a, b, "<") < 0; }
 
-/* Stable, by merging; a comparison may fail, and then the rest does nothing. */
+/* Stable merge sort. After a comparison fails, the rest does nothing. */
 static void sort_keyed(Jinja *j, Keyed *items, Keyed *scratch, size_t n, bool reverse) {
     if (n < 2 || !jinja_ok(j)) return;
     size_t half = n / 2, a = 0, b = half;
@@ -735,7 +735,7 @@ FILTER(groupby) {
     const Value *path = arg(args, 0, "attribute"), *missing = arg(args, 1, "default");
     bool case_sensitive = arg_bool(j, args, 2, "case_sensitive", false);
     Value items = v_iterate(j, v), keyed = v_list(j, V_LIST), keys, result = v_list(j, V_LIST), first = v_int(0), second = v_int(1);
-    for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) { /* pairs (key, item), sorted by the key alone */
+    for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) { /* pairs (key, item), sorted only by the key */
         Value pair = v_list(j, V_TUPLE), key = get_path(j, items.as.list->items[i], *path, missing);
         if (items.as.list->n > 1) defined(j, key);
         list_push(j, pair, key);
@@ -750,7 +750,7 @@ FILTER(groupby) {
             group = v_list(j, V_LIST);
             list_push(j, pair, get_item(j, ordered.as.list->items[i], first));
             list_push(j, pair, group);
-            pair.safe = true; /* its members have the names grouper and list */
+            pair.safe = true; /* marks the pair as one with the member names grouper and list */
             list_push(j, result, pair);
         }
         list_push(j, group, get_item(j, ordered.as.list->items[i], second));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Python's two ways to fill in text: "%s" % x and "{}".format(x). */
+/* Python's two kinds of string formatting: "%s" % x and "{}".format(x). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ typedef struct Spec {
 
 enum { MOST_WIDTH = 100000 };
 
-/* `digits` with its sign or prefix in front, padded. */
+/* Appends `prefix` (sign or base) and `body`, padded. */
 static void append_padded(Str *out, Slice prefix, Slice body, const Spec *spec, char own_align) {
     int64_t missing = spec->width - string_length(prefix) - string_length(body), left = 0;
     char align = spec->align ? spec->align : own_align;
@@ -66,7 +66,7 @@ static void append_integer(Str *out, int64_t value, const Spec *spec) {
     str_release(&prefix);
 }
 
-/* Like %g, but with a digit behind the point: a number whose digits fill the precision is written with an exponent. */
+/* Like %g, but always with a digit after the decimal point; a number whose digits fill the precision is written with an exponent. */
 static void append_general(Str *out, double value, int precision) {
     char text[400];
     snprintf(text, sizeof text, "%.*e", precision - 1, value);
@@ -188,7 +188,7 @@ static void append_conversion(Jinja *j, Str *out, char type, Value value, Spec *
     }
 }
 
-/* A format as it is read, with the values that are asked for by their order. */
+/* A format being parsed, with its positional values. */
 typedef struct Percent {
     Jinja *j;
     Slice text;
@@ -199,7 +199,7 @@ typedef struct Percent {
 
 static bool at_one_of(const Percent *p, const char *set) { return p->at < p->text.len && p->text.data[p->at] && strchr(set, p->text.data[p->at]); }
 
-/* "(name)": the value under that key. False: there is none, values come in order. */
+/* "(name)": gets the value of that key. False: there is no key, and the next value in order is used. */
 static bool read_key(Percent *p, Value *value) {
     if (!at_one_of(p, "(")) return false;
     size_t begin = p->at + 1, end = slice_find(p->text, (Slice){")", 1}, p->at);
@@ -218,7 +218,7 @@ static bool read_key(Percent *p, Value *value) {
     return true;
 }
 
-/* "-+ 0#". True: numbers are filled up with zeros, if nothing else aligns them. */
+/* "-+ 0#". True: numbers are padded with zeros unless another alignment is given. */
 static bool read_flags(Percent *p, Spec *spec) {
     bool zero = false;
     for (; at_one_of(p, "-+ 0#"); p->at++) {
@@ -235,7 +235,7 @@ static bool read_flags(Percent *p, Spec *spec) {
     return zero;
 }
 
-/* "12", or "*": one of the values says it. */
+/* "12", or "*": taken from the values. */
 static void read_width(Percent *p, Spec *spec) {
     if (!at_one_of(p, "*")) {
         spec->width = take_count(p->text, &p->at);
@@ -261,14 +261,14 @@ static void read_precision(Percent *p, Spec *spec) {
     spec->precision = is_integral(precision) ? MIN(MAX(int_of(precision), (int64_t)0), (int64_t)MOST_WIDTH) : 0;
 }
 
-/* What stands behind a '%'. */
+/* Converts the specification after a '%'. */
 static void convert_next(Percent *p, Str *out) {
     Spec spec = {.fill = {" ", 1}, .precision = -1};
     Value value = v_undefined(NULL);
     bool given = read_key(p, &value), zero = read_flags(p, &spec);
     read_width(p, &spec);
     read_precision(p, &spec);
-    while (at_one_of(p, "hlL")) p->at++; /* C's sizes, which Python reads past, too */
+    while (at_one_of(p, "hlL")) p->at++; /* length modifiers of C, which Python skips too */
     if (p->at >= p->text.len) {
         jinja_fail(p->j, "incomplete format");
         return;
@@ -284,7 +284,7 @@ static void convert_next(Percent *p, Str *out) {
     if (out->len > JINJA_MAX_OUTPUT) jinja_fail(p->j, "a text of more than %zu MB", JINJA_MAX_OUTPUT >> 20);
 }
 
-/* Values that were asked for by their order have all been used; what has items may be left over. */
+/* Whether all positional values were used; a value with items may be left over. */
 static bool all_converted(const Percent *p) {
     const Supply *supply = &p->supply;
     switch (supply->args.type) {
@@ -368,7 +368,7 @@ static void append_formatted(Jinja *j, Str *out, Value value, Slice text) {
     }
 }
 
-/* "0.name[key]" from the arguments; an empty one takes the next. */
+/* "0.name[key]" from the arguments; an empty name takes the next one. */
 static Value field_value(Jinja *j, Slice field, const Args *args, size_t *next) {
     size_t end = 0;
     while (end < field.len && field.data[end] != '.' && field.data[end] != '[') end++;

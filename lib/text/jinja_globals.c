@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Functions that every template has, and what all callables share: their arguments. */
+/* Functions that every template has, and the handling of arguments for all callables. */
 #include <string.h>
 #include <time.h>
 
@@ -62,7 +62,7 @@ static Value global_range(Jinja *j, Value self, const Args *args) {
     int64_t start = args->n > 1 ? arg_int(j, args, 0, "start", 0) : 0, stop = arg_int(j, args, args->n > 1, "stop", 0),
             step = arg_int(j, args, 2, "step", 1);
     if (step == 0) return jinja_fail(j, "range() arg 3 must not be zero");
-    enum { MOST = 100000 }; /* the sandbox's own limit */
+    enum { MOST = 100000 }; /* the limit of Jinja2's sandbox */
     Value range = v_range(j, start, stop, step);
     return jinja_ok(j) && range.as.range->n > MOST ? jinja_fail(j, "range too big: the maximum size is %d", MOST) : range;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Template text to tokens, with Jinja2's white space control. */
+/* Converts template text to tokens, with Jinja2's white space control. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ typedef struct Lexer {
     size_t len, at;
     Pool *pool;
     TokenList *tokens;
-    bool line_starting; /* nothing but a newline, or nothing at all, stands before the current text */
+    bool line_starting; /* the text before the current one is empty or ends with a newline */
 } Lexer;
 
 /* Line and column of a byte. */
@@ -64,7 +64,7 @@ static size_t skip_space(const Lexer *x, size_t at) {
     return at;
 }
 
-/* Behind a tag that ended at `at`: "-" takes all white space, otherwise a block's or comment's newline goes unless "+" kept it. */
+/* After a tag that ended at `at`: "-" removes all white space; otherwise the newline after a block or comment is removed unless "+" keeps it. */
 static void leave_tag(Lexer *x, size_t at, char sign, bool trim) {
     size_t end = at;
     if (sign == '-')
@@ -75,7 +75,7 @@ static void leave_tag(Lexer *x, size_t at, char sign, bool trim) {
     x->at = end;
 }
 
-/* Text up to a tag that begins at `tag` with `sign` behind its two characters. */
+/* Pushes the text up to a tag that begins at `tag`; `sign` follows the tag's two characters. */
 static Status push_data(Lexer *x, size_t tag, char sign, bool block) {
     size_t begin = x->at, end = tag;
     if (sign == '-') {
@@ -99,7 +99,7 @@ static bool digit_in(char c, int base) {
     return c >= '0' && c < '0' + base;
 }
 
-/* Digits with single underscores between them, copied without; returns behind them. */
+/* Copies digits without the single underscores between them; returns the position after them. */
 static size_t take_digits(const Lexer *x, size_t at, int base, char *out, size_t *n, size_t cap) {
     while (at < x->len) {
         if (x->source[at] == '_' && at + 1 < x->len && digit_in(x->source[at + 1], base)) at++;
@@ -153,7 +153,7 @@ static Status lex_number(Lexer *x) {
     return ST_OK;
 }
 
-/* One escape behind the backslash at `at`; returns behind it. */
+/* Decodes the escape after the backslash at `at`; returns the position after it. */
 static size_t take_escape(const Lexer *x, size_t at, size_t end, Str *out) {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
     char c = x->source[at];
@@ -180,7 +180,7 @@ static size_t take_escape(const Lexer *x, size_t at, size_t end, Str *out) {
         str_append_n(out, bytes, utf8_encode(code, bytes));
         return at + n;
     }
-    str_append_char(out, '\\'); /* unknown ones stay as they are */
+    str_append_char(out, '\\'); /* an unknown escape stays unchanged */
     return at;
 }
 
@@ -222,7 +222,8 @@ static Status lex_name(Lexer *x) {
     return jinja_lex_push(x, TOKEN_NAME, (Slice){x->source + begin, at - begin}, begin);
 }
 
-/* Tokens up to `close` ("%}" or "}}"), which is taken with its sign. Brackets hide it: {{ {'a': {}}} }} ends at the last one. */
+/* Reads tokens up to and including `close` ("%}" or "}}") and its sign. Inside brackets `close` does not count: {{ {'a': {}}} }} ends at the last
+ * one. */
 static Status lex_tag(Lexer *x, const char *close, TokenType end_type, bool trim, size_t opened) {
     int depth = 0;
     for (;;) {
@@ -256,15 +257,15 @@ static Status lex_tag(Lexer *x, const char *close, TokenType end_type, bool trim
     }
 }
 
-/* {% raw %} ... {% endraw %}; `at` is behind the opening "{%" and its sign. False when the block is another one. */
-static bool tag_is(const Lexer *x, size_t at, const char *word, size_t *behind, char *sign) {
+/* Recognises {% raw %} and {% endraw %}; `at` is after the opening "{%" and its sign. False for any other block. */
+static bool tag_is(const Lexer *x, size_t at, const char *word, size_t *after, char *sign) {
     at = skip_space(x, at);
     if (!starts(x, at, word)) return false;
     at = skip_space(x, at + strlen(word));
-    *sign = at < x->len && (x->source[at] == '-' || (x->source[at] == '+' && word[0] == 'e')) ? x->source[at] : 0; /* {% raw +%} is none */
+    *sign = at < x->len && (x->source[at] == '-' || (x->source[at] == '+' && word[0] == 'e')) ? x->source[at] : 0; /* {% raw +%} is not one */
     at += *sign != 0;
     if (!starts(x, at, "%}")) return false;
-    *behind = at + 2;
+    *after = at + 2;
     return true;
 }
 
@@ -272,11 +273,11 @@ static Status lex_raw(Lexer *x, size_t begin, char open_sign) {
     leave_tag(x, begin, open_sign, false);
     for (size_t at = x->at; (at = jinja_lex_find(x, at, "{%")) != SIZE_MAX; at += 2) {
         char sign = at + 2 < x->len ? x->source[at + 2] : 0, end_sign;
-        size_t behind;
+        size_t after;
         sign = sign == '-' || sign == '+' ? sign : 0;
-        if (!tag_is(x, at + 2 + (sign != 0), "endraw", &behind, &end_sign)) continue;
+        if (!tag_is(x, at + 2 + (sign != 0), "endraw", &after, &end_sign)) continue;
         TRY(push_data(x, at, sign, true));
-        leave_tag(x, behind, end_sign, true);
+        leave_tag(x, after, end_sign, true);
         return ST_OK;
     }
     return FAULT(x, begin, "'raw' without 'endraw'");
@@ -300,13 +301,13 @@ Status jinja_lex(const char *name, const char *source, size_t len, Pool *pool, T
     Lexer x = {.name = name, .source = source, .len = len, .pool = pool, .tokens = tokens, .line_starting = true};
     for (size_t tag; (tag = next_tag(&x)) != SIZE_MAX;) {
         char kind = source[tag + 1], sign = tag + 2 < len ? source[tag + 2] : 0, end_sign;
-        size_t behind;
+        size_t after;
         sign = sign == '-' || sign == '+' ? sign : 0;
         TRY(push_data(&x, tag, sign, kind != '{'));
         if (kind == '#') {
             TRY(lex_comment(&x, tag));
-        } else if (kind == '%' && tag_is(&x, tag + 2 + (sign != 0), "raw", &behind, &end_sign)) {
-            TRY(lex_raw(&x, behind, end_sign));
+        } else if (kind == '%' && tag_is(&x, tag + 2 + (sign != 0), "raw", &after, &end_sign)) {
+            TRY(lex_raw(&x, after, end_sign));
         } else {
             TRY(jinja_lex_push(&x, kind == '%' ? TOKEN_BLOCK_BEGIN : TOKEN_VARIABLE_BEGIN, (Slice){source + tag, 2}, tag));
             x.at = tag + 2 + (sign != 0);

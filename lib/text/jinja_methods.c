@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Methods of strings, lists, tuples, dicts and cyclers, as Python has them: one function and one line of a table each. */
+/* Methods of strings, lists, tuples, dicts and cyclers, with Python's behaviour: one function and one line of a table each. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -20,7 +20,7 @@ static bool cased(uint32_t c) {
 
 typedef enum Casing { CASE_LOWER, CASE_UPPER, CASE_TITLE, CASE_CAPITAL, CASE_SWAP } Casing;
 
-/* The full mappings that one character to several have are few; of them German sharp s and the ligatures are about. */
+/* Few characters map to several; this covers the common ones, German sharp s and the ligatures. */
 static void append_upper(Str *out, uint32_t c, bool title) {
     static const struct {
         uint32_t c;
@@ -90,7 +90,7 @@ METHOD(casefold) {
     return value;
 }
 
-/* ---- what a string is made of ---- */
+/* ---- classes of characters in a string ---- */
 
 typedef bool CharTest(uint32_t c);
 static Value all_chars(Slice s, CharTest *test) {
@@ -234,9 +234,9 @@ static Value jinja_methods_split(Jinja *j, Value self, const Args *args, bool fr
     for (size_t at; jinja_ok(j) && most != 0; most--) {
         at = from_right ? (s.len >= separator.len ? find_last(s, separator, s.len - separator.len) : SIZE_MAX) : slice_find(s, separator, 0);
         if (at == SIZE_MAX) break;
-        size_t behind = at + separator.len;
-        list_push(j, list, v_slice(from_right ? (Slice){s.data + behind, s.len - behind} : (Slice){s.data, at}));
-        s = from_right ? (Slice){s.data, at} : (Slice){s.data + behind, s.len - behind};
+        size_t after = at + separator.len;
+        list_push(j, list, v_slice(from_right ? (Slice){s.data + after, s.len - after} : (Slice){s.data, at}));
+        s = from_right ? (Slice){s.data, at} : (Slice){s.data + after, s.len - after};
     }
     list_push(j, list, v_slice(s));
     if (from_right && jinja_ok(j)) reverse(list);
@@ -302,7 +302,7 @@ METHOD(join) {
 
 /* ---- finding and replacing ---- */
 
-/* The part that the arguments start and end (code points) choose; *from: its first byte. */
+/* The part of `s` between the arguments start and end (code points); *from: its first byte. */
 static Slice searched(Jinja *j, Slice s, const Args *args, int64_t *from) {
     Value whole = v_slice(s);
     int64_t n = string_length(s), begin, end;
@@ -396,7 +396,7 @@ METHOD(replace) {
         str_append_n(&out, to.data, to.len);
         at = found + from.len;
         most--;
-        if (from.len == 0) { /* between all characters */
+        if (from.len == 0) { /* inserts between all characters */
             uint32_t c;
             if (at >= s.len) break;
             size_t n = char_next(s.data + at, &c);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokens to a tree, by recursive descent with Jinja2's precedence:
+/* Parses tokens to a tree by recursive descent with Jinja2's precedence:
  *     x if c else y < or < and < not < comparisons, in < + - < ~ < * / // % < ** < unary - + < . [] () < | is */
 #include <stdlib.h>
 #include <string.h>
@@ -111,14 +111,14 @@ static bool deeper(Parser *p) {
     return false;
 }
 
-/* What ends a tuple without brackets. */
+/* Whether the token ends a tuple without brackets. */
 static bool tuple_ends(const Parser *p) {
     const Token *token = jinja_parse_peek(p);
     return token->type == TOKEN_BLOCK_END || token->type == TOKEN_VARIABLE_END || token->type == TOKEN_END || is_op(token, ")") ||
            is_op(token, "]") || is_op(token, "}") || is_name(token, "in") || is_name(token, "recursive") || is_op(token, "=");
 }
 
-/* One expression, or several with commas as a tuple. simple: only names and attributes, as targets are. */
+/* Parses one expression, or several separated by commas as a tuple. simple: only names and attributes, as in assignment targets. */
 static JinjaNode *parse_tuple(Parser *p, JinjaNode *(*element)(Parser *), bool in_brackets) {
     size_t at = jinja_parse_peek(p)->at;
     JinjaNode *first = NULL;
@@ -160,7 +160,7 @@ static JinjaNode *parse_dict(Parser *p) {
 static JinjaNode *parse_strings(Parser *p) {
     const Token *token = jinja_parse_take(p);
     Slice text = token->text;
-    while (jinja_parse_peek(p)->type == TOKEN_STRING) { /* strings side by side are one */
+    while (jinja_parse_peek(p)->type == TOKEN_STRING) { /* adjacent strings are concatenated */
         Slice more = jinja_parse_take(p)->text;
         char *joined = pool_alloc(p->pool, text.len + more.len + 1);
         if (!joined) {
@@ -195,7 +195,7 @@ static JinjaNode *parse_primary(Parser *p) {
     return expect_op(p, ")") ? node : NULL;
 }
 
-/* The arguments behind "(": positions in `list`, keywords and spreads among them. */
+/* Parses the arguments after "(": positional ones in `list`, keywords and spreads among them. */
 static void parse_arguments(Parser *p, NodeList *list) {
     while (p->status == ST_OK && !at_op(p, ")")) {
         const Token *token = jinja_parse_peek(p);
@@ -220,7 +220,7 @@ static void parse_arguments(Parser *p, NodeList *list) {
     expect_op(p, ")");
 }
 
-/* One subscript: an expression, or start:stop:step with any of them missing. */
+/* Parses one subscript: an expression, or start:stop:step with optional parts. */
 static JinjaNode *parse_subscript(Parser *p) {
     size_t at = jinja_parse_peek(p)->at;
     JinjaNode *first = at_op(p, ":") ? NULL : parse_expression(p);
@@ -240,7 +240,7 @@ static JinjaNode *parse_postfix(Parser *p, JinjaNode *node) {
         if (is_op(token, ".")) {
             jinja_parse_take(p);
             const Token *name = jinja_parse_take(p);
-            if (name->type != TOKEN_NAME && name->type != TOKEN_INTEGER) return fault_at(p, name->at, "expected a name behind '.'", (Slice){0});
+            if (name->type != TOKEN_NAME && name->type != TOKEN_INTEGER) return fault_at(p, name->at, "expected a name after '.'", (Slice){0});
             JinjaNode *a = node;
             node = node_new(p, name->type == TOKEN_NAME ? N_ATTRIBUTE : N_ITEM, token->at);
             if (!node) return NULL;
@@ -262,7 +262,7 @@ static JinjaNode *parse_postfix(Parser *p, JinjaNode *node) {
     return node;
 }
 
-/* A filter's or test's name, which may have dots. */
+/* The name of a filter or test, which may contain dots. */
 static Slice dotted_name(Parser *p) {
     const Token *token = jinja_parse_take(p);
     Slice name = token->text;
@@ -280,7 +280,8 @@ static JinjaNode *parse_filter(Parser *p, JinjaNode *value) {
     if (!node) return NULL;
     node->a = value;
     node->name = dotted_name(p);
-    node->value = (Value){.type = V_BUILTIN, .as.builtin = filter_find(node->name)}; /* an unknown one is an error where it is run, as in Jinja2 */
+    /* an unknown filter is an error only when it runs, as in Jinja2 */
+    node->value = (Value){.type = V_BUILTIN, .as.builtin = filter_find(node->name)};
     if (accept_op(p, "(")) parse_arguments(p, &node->list);
     return node;
 }
@@ -382,7 +383,7 @@ static bool at_comparison(const Parser *p) {
     return at_name(p, "in") || (at_name(p, "not") && is_name(peek_second(p), "in"));
 }
 
-/* a < b <= c: the first operand in `a`, the others in `list`, each as a keyword node that is named by its operator. */
+/* a < b <= c: the first operand is in `a`; the others are in `list`, each as a keyword node named by its operator. */
 static JinjaNode *parse_compare(Parser *p) {
     JinjaNode *first = parse_sum(p);
     if (!at_comparison(p)) return first;
@@ -454,7 +455,7 @@ static void end_tag(Parser *p) {
         unexpected(p, "the end of the tag");
 }
 
-/* A body up to {% end... %}, whose name is taken; the tag is closed. */
+/* Parses a body up to {% end... %}, and that tag. */
 static void parse_until(Parser *p, NodeList *body, const char *end) {
     end_tag(p);
     parse_body(p, body, &end, 1);
@@ -479,13 +480,13 @@ static JinjaNode *target_element(Parser *p) {
     node->name = token->text;
     if (!accept_op(p, ".")) return node;
     const Token *name = jinja_parse_take(p);
-    if (name->type != TOKEN_NAME) return fault_at(p, name->at, "expected a name behind '.'", (Slice){0});
+    if (name->type != TOKEN_NAME) return fault_at(p, name->at, "expected a name after '.'", (Slice){0});
     JinjaNode *attribute = node_new(p, N_ATTRIBUTE, token->at);
     if (attribute) attribute->a = node, attribute->name = name->text;
     return attribute;
 }
 
-static JinjaNode *iterated(Parser *p) { return parse_or(p); } /* "if" behind it filters the loop */
+static JinjaNode *iterated(Parser *p) { return parse_or(p); } /* a following "if" filters the loop */
 
 static bool names_loop(const JinjaNode *target) {
     if (!target) return false;
@@ -528,7 +529,7 @@ static JinjaNode *parse_if(Parser *p, size_t at) {
     const Token *token = jinja_parse_take(p);
     if (is_name(token, "elif")) {
         if (!deeper(p)) return NULL;
-        jinja_parse_push(p, &node->more, parse_if(p, token->at)); /* takes the endif */
+        jinja_parse_push(p, &node->more, parse_if(p, token->at)); /* also consumes the endif */
         p->depth--;
         return node;
     }
@@ -554,12 +555,12 @@ static JinjaNode *parse_set(Parser *p, size_t at) {
     JinjaNode *node = node_new(p, N_SET_BLOCK, at);
     if (!node) return NULL;
     node->a = target;
-    while (accept_op(p, "|")) node->b = parse_filter(p, node->b); /* the innermost has no value: the block's text */
+    while (accept_op(p, "|")) node->b = parse_filter(p, node->b); /* the innermost filter has no value: it gets the block's text */
     parse_until(p, &node->list, "endset");
     return node;
 }
 
-/* Parameters behind "(": names in `list`, their defaults in `more` for the last ones. */
+/* Parses the parameters after "(": names in `list`, defaults of the last ones in `more`. */
 static void parse_parameters(Parser *p, JinjaNode *node) {
     if (accept_op(p, ")")) return;
     while (p->status == ST_OK) {
@@ -573,7 +574,7 @@ static void parse_parameters(Parser *p, JinjaNode *node) {
         if (accept_op(p, "="))
             jinja_parse_push(p, &node->more, parse_expression(p));
         else if (node->more.n)
-            fault_at(p, name->at, "a parameter without a default behind one that has it", (Slice){0});
+            fault_at(p, name->at, "a parameter without a default follows one with a default", (Slice){0});
         else if (is_name(name, "caller"))
             fault_at(p, name->at, "this parameter needs a default:", name->text);
         if (!accept_op(p, ",")) break;
@@ -595,7 +596,7 @@ static bool mentions(const JinjaNode *node, const char *name) {
            list_mentions(&node->more, name);
 }
 
-/* What the body asks for besides the parameters. */
+/* Notes which of varargs, kwargs and caller the body uses. */
 static void note_asked(JinjaNode *node) {
     static const char *const names[] = {"caller", "varargs", "kwargs"};
     node->value = v_int(0);
@@ -606,7 +607,7 @@ static void note_asked(JinjaNode *node) {
     }
 }
 
-/* Its body is in b's list. */
+/* The body is in b's list. */
 static JinjaNode *parse_macro(Parser *p, size_t at) {
     JinjaNode *node = node_new(p, N_MACRO, at);
     const Token *name = jinja_parse_take(p);
@@ -623,7 +624,7 @@ static JinjaNode *parse_macro(Parser *p, size_t at) {
     return node;
 }
 
-/* The call in a, the parameters of caller() in list, its body in b's list. */
+/* The call is in a, the parameters of caller() are in list, the body is in b's list. */
 static JinjaNode *parse_call_block(Parser *p, size_t at) {
     JinjaNode *node = node_new(p, N_CALL_BLOCK, at);
     if (!node) return NULL;
@@ -646,7 +647,7 @@ static JinjaNode *parse_filter_block(Parser *p, size_t at) {
     return node;
 }
 
-/* Names in `more` as keyword nodes. */
+/* The names are in `more` as keyword nodes. */
 static JinjaNode *parse_with(Parser *p, size_t at) {
     JinjaNode *node = node_new(p, N_WITH, at);
     while (node && p->status == ST_OK && jinja_parse_peek(p)->type != TOKEN_BLOCK_END) {
@@ -662,7 +663,7 @@ static JinjaNode *parse_with(Parser *p, size_t at) {
     return node;
 }
 
-/* {% block name %}: without inheritance just its body. */
+/* {% block name %}: without inheritance this is only its body. */
 static JinjaNode *parse_block(Parser *p, size_t at) {
     JinjaNode *node = node_new(p, N_WITH, at);
     dotted_name(p);
@@ -678,7 +679,7 @@ static JinjaNode *parse_generation(Parser *p, size_t at) {
     return node;
 }
 
-/* {% print a, b %}: their texts side by side. */
+/* {% print a, b %}: writes the texts one after the other. */
 static JinjaNode *parse_print(Parser *p, size_t at) {
     JinjaNode *concat = node_new(p, N_CONCAT, at), *node = node_new(p, N_OUTPUT, at);
     while (p->status == ST_OK && jinja_parse_peek(p)->type != TOKEN_BLOCK_END) {
@@ -715,7 +716,7 @@ static JinjaNode *parse_statement(Parser *p) {
     return fault_at(p, token->at, "unknown or unsupported tag", token->type == TOKEN_NAME ? token->text : (Slice){0});
 }
 
-/* Statements up to a tag that begins with one of `ends`, whose name is the next token then. Without ends: to the end of the template. */
+/* Parses statements up to a tag that begins with one of `ends`; then the next token is that name. Without ends: to the end of the template. */
 static void parse_body(Parser *p, NodeList *body, const char *const *ends, size_t n_ends) {
     if (!deeper(p)) return;
     while (p->status == ST_OK) {

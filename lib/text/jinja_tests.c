@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What stands behind `is`: one function and one line of the table each. */
+/* Tests, used after `is`: one function and one line of the table each. */
 #include <utf8proc.h>
 
 #include "lib/text/jinja.h"
@@ -63,7 +63,7 @@ static Value parity(Jinja *j, Value v, int64_t wanted) {
 TEST(even) { return (void)args, parity(j, v, 0); }
 TEST(odd) { return (void)args, parity(j, v, 1); }
 
-/* Like str.islower and str.isupper: there is a letter of the wanted case and none of the other. */
+/* Like str.islower and str.isupper: the string has a letter of the wanted case and none of the other. */
 static Value letters(Jinja *j, Value v, bool lower) {
     Slice s = text_of(j, v);
     bool some = false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values as Python has them: truth, equality, order, and their text as str, repr and json.dumps give it. */
+/* Values with Python's rules: truth, equality, order, and their text as str, repr and json.dumps write it. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,7 +146,7 @@ Value v_lazy(Value list) {
 
 Value v_from_json(Jinja *j, const json_t *json) { return json ? from_json(j, json, 0) : v_none(); }
 
-/* ---- what a value is ---- */
+/* ---- properties of a value ---- */
 
 const char *v_type_name(Value v) {
     static const char *const names[] = {
@@ -178,7 +178,7 @@ bool v_truth(Jinja *j, Value v) {
 
 bool slice_equal(Slice a, Slice b) { return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0); }
 
-/* Exactly, as Python does: an integer is not rounded to the nearest double. */
+/* Compares exactly, as Python does: without rounding the integer to the nearest double. */
 static int compare_mixed(int64_t a, double b) {
     if (b >= 0x1p63) return -1;
     if (b < -0x1p63) return 1;
@@ -197,7 +197,7 @@ static int compare_numbers(Value a, Value b) {
 
 static bool not_a_number(Value v) { return v.type == V_FLOAT && isnan(v.as.real); }
 
-/* j: is charged for lists and dicts, which may hold themselves many times over; NULL: nobody is. */
+/* j: charged for lists and dicts, which may contain the same value many times; NULL: no charge. */
 static bool equal_at(Jinja *j, Value a, Value b, int depth) {
     if (depth > VALUE_DEPTH || not_a_number(a) || not_a_number(b)) return false;
     if (is_number(a) && is_number(b)) return compare_numbers(a, b) == 0;
@@ -343,7 +343,7 @@ int64_t string_length(Slice s) {
     return n;
 }
 
-/* Byte of a code point; s.len when behind the end. */
+/* Byte offset of a code point; s.len past the end. */
 static size_t string_offset(Slice s, int64_t index) {
     size_t at = 0;
     for (uint32_t c; index > 0 && at < s.len; index--) at += char_next(s.data + at, &c);
@@ -401,7 +401,7 @@ Slice slice_strip(Slice s, const Slice *chars, bool left, bool right) {
 
 /* ---- text ---- */
 
-/* The shortest digits that read back as the same double, in the form that Python's repr chooses. */
+/* Writes the shortest digits that parse to the same double, in the form that Python's repr chooses. */
 void append_float(Str *out, double value) {
     char digits[40];
     if (!isfinite(value)) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What turns a piece of text into ids: the kinds of models, and the cache of words in front of them. */
+/* Converts a piece of text to ids: the kinds of models, and the cache of words that is checked first. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,7 +44,7 @@ static const struct {
     [MODEL_WORD_LEVEL] = {"WordLevel", NULL, word_level_tokenize},
 };
 
-/* ---- the cache: what a word became last time ---- */
+/* ---- the cache: earlier results for words ---- */
 
 static bool cache_init(WordCache *cache) {
     cache->words = calloc(CACHE_WORDS, sizeof *cache->words);
@@ -62,7 +62,7 @@ void cache_release(WordCache *cache) {
     *cache = (WordCache){0};
 }
 
-/* The entry of the word, or the free one where it belongs (len 0). */
+/* The entry of the word, or the free entry for it (len 0). */
 static CachedWord *cache_slot(const WordCache *cache, uint64_t hash, const char *word, size_t len) {
     size_t slot = hash & (CACHE_WORDS - 1);
     for (;; slot = (slot + 1) & (CACHE_WORDS - 1)) {
@@ -71,7 +71,7 @@ static CachedWord *cache_slot(const WordCache *cache, uint64_t hash, const char 
     }
 }
 
-/* A full cache starts anew: what is frequent comes back at once. */
+/* A full cache is emptied: frequent words return at once. */
 static void cache_put(WordCache *cache, CachedWord *entry, uint64_t hash, const char *word, size_t len, const WordToken *tokens, size_t n) {
     if (cache->n_words >= CACHE_WORDS / 2 || CACHE_KEYS - cache->n_keys < len || CACHE_TOKENS - cache->n_tokens < n) {
         memset(cache->words, 0, CACHE_WORDS * sizeof *cache->words);
@@ -126,7 +126,7 @@ static Status unk_read(Loader *loader, TokenModel *model, const json_t *node) {
     return ST_OK;
 }
 
-/* Files from before 2021 do not say the type, but each kind has members that no other has. */
+/* Files from before 2021 have no type, but each kind has members that no other kind has. */
 static const char *type_guess(const json_t *node) {
     if (json_object_get(node, "merges")) return "BPE";
     if (json_object_get(node, "continuing_subword_prefix")) return "WordPiece";

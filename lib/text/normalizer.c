@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is done to a text before it is cut: Unicode forms, replacements, case. Each step reads one buffer and writes the other. */
+/* Changes a text before it is cut: Unicode forms, replacements, case. Each step reads one buffer and writes the other. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -17,7 +17,7 @@ typedef enum NormKind {
     NORM_CHARSMAP,
     NORM_BYTES
 } NormKind;
-typedef uint32_t CharMap(uint32_t c); /* what a character becomes, or DROPPED */
+typedef uint32_t CharMap(uint32_t c); /* maps a character to another one, or to DROPPED */
 enum { DROPPED = 0x7FFFFFFF, STEPS_OF_BERT = 5 };
 struct NormStep {
     NormKind kind;
@@ -60,7 +60,7 @@ static Status replace(const NormStep *step, Encoder *encoder, const Text *text, 
             from += char_next(text->data + start, &c);
         else if (start == end)
             from++;
-        if (start == end && start == done && done > 0) continue; /* nothing between two matches */
+        if (start == end && start == done && done > 0) continue; /* no match in the empty string between two matches */
         buffer_copy(out, text, done, start);
         buffer_put(out, step->content.data, step->content.len, text_origin(text, start, end));
         done = end;
@@ -74,7 +74,7 @@ static void put_char(TextBuffer *out, uint32_t c, Origin origin) {
     buffer_put(out, bytes, utf8_encode(c, bytes), origin);
 }
 
-/* Text that stays is copied in runs: `done` is behind the last byte that was. */
+/* Copies unchanged text in runs: `done` is the end of the text that has been copied. */
 static void put_changed(const Text *text, size_t *done, size_t start, size_t end, const uint32_t *chars, size_t n, TextBuffer *out) {
     buffer_copy(out, text, *done, start);
     for (size_t i = 0; i < n; i++) put_char(out, chars[i], text_origin(text, start, end));
@@ -84,7 +84,7 @@ static void put_changed(const Text *text, size_t *done, size_t start, size_t end
 static void lowercase(const Text *text, TextBuffer *out) {
     size_t done = 0;
     for (size_t i = 0, used; i < text->len; i += used) {
-        uint32_t c, lower[2] = {'i', 0x307}; /* of U+0130, the one letter that becomes two */
+        uint32_t c, lower[2] = {'i', 0x307}; /* lower case of U+0130, the only letter that becomes two */
         used = char_next(text->data + i, &c);
         if (c != 0x130) lower[0] = c < 128 ? c + (c >= 'A' && c <= 'Z') * 32u : (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
         if (lower[0] != c) put_changed(text, &done, i, i + used, lower, c == 0x130 ? 2 : 1, out);
@@ -97,11 +97,12 @@ static uint32_t map_bert_accents(uint32_t c) { return char_is_nonspacing(c) ? DR
 
 static uint32_t map_bert_clean(uint32_t c) {
     if (c == '\t' || c == '\n' || c == '\r') return ' ';
-    if (c == 0 || c == REPLACEMENT_CHARACTER || char_is_other(c)) return DROPPED; /* other controls too, though some of them count as spaces */
+    /* other control characters too, though some of them count as spaces */
+    if (c == 0 || c == REPLACEMENT_CHARACTER || char_is_other(c)) return DROPPED;
     return char_is_space(c) ? ' ' : c;
 }
 
-/* The rules of SentencePiece's nmt_nfkc that are no compositions: controls vanish, odd spaces become plain ones. */
+/* The rules of SentencePiece's nmt_nfkc other than composition: drops control characters and turns unusual spaces into plain ones. */
 static uint32_t map_nmt(uint32_t c) {
     if ((c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F) return DROPPED;
     if (c == '\t' || c == '\n' || c == '\f' || c == '\r' || c == 0x1680 || (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 ||
@@ -121,7 +122,7 @@ static void map_chars(const NormStep *step, const Text *text, TextBuffer *out) {
     buffer_copy(out, text, done, text->len);
 }
 
-/* BERT puts spaces around each of them. */
+/* BERT puts spaces around each ideograph. */
 static bool is_ideograph(uint32_t c) {
     static const uint32_t blocks[][2] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF}, {0x2A700, 0x2B73F},
                                          {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF}, {0xF900, 0xFAFF},   {0x2F800, 0x2FA1F}};
@@ -148,18 +149,18 @@ static void spell_bytes(const Text *text, TextBuffer *out) {
     }
 }
 
-/* ---- Unicode normalisation forms, cluster by cluster, so that each result has an origin ---- */
+/* ---- Unicode normalisation forms, one cluster at a time, so that each result has an origin ---- */
 
-/* Nothing before such a character can change together with it. */
+/* Whether nothing before the character can change together with it. */
 static bool starts_cluster(uint32_t c, bool compatible) {
     if (c < 0x300) return true;
-    if (c >= 0x1160 && c <= 0x11FF) return false; /* Hangul vowels and finals join the letter before them */
+    if (c >= 0x1160 && c <= 0x11FF) return false; /* Hangul vowels and final consonants compose with the letter before them */
     if (compatible && ((c >= 0x3130 && c <= 0x318F) || (c >= 0xFF9E && c <= 0xFFDC))) return false;
     return !char_is_mark(c) && utf8proc_get_property((utf8proc_int32_t)c)->combining_class == 0;
 }
 
 static bool form_is_given(const NormStep *step, const Text *text) {
-    uint8_t limit = step->compose && !step->compatible ? 0xCC : 0x80; /* below U+0300 all is composed already */
+    uint8_t limit = step->compose && !step->compatible ? 0xCC : 0x80; /* characters below U+0300 are composed already */
     for (size_t i = 0; i < text->len; i++)
         if ((uint8_t)text->data[i] >= limit) return false;
     return true;
@@ -172,7 +173,7 @@ static int class_order(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Puts each run of marks in the order of their classes, stably. Runs are short, but for hostile ones sorting must not be quadratic. */
+/* Sorts each run of marks by class, stably. Runs are short, but the sort must not be quadratic for hostile input. */
 static Status marks_order(Encoder *encoder, int32_t *c, size_t n) {
     for (size_t i = 0, end; i < n; i = end + 1) {
         bool ordered = true;
@@ -211,7 +212,7 @@ static Status form_cluster(const NormStep *step, Encoder *encoder, const Text *t
         n = (size_t)utf8proc_normalize_utf32(encoder->code_points, (utf8proc_ssize_t)n, (utf8proc_option_t)(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
     uint32_t base;
     size_t used = char_next(text->data + start, &base);
-    bool kept = n > 0 && (uint32_t)encoder->code_points[0] == base && start + used < end; /* then it and its marks have origins of their own */
+    bool kept = n > 0 && (uint32_t)encoder->code_points[0] == base && start + used < end; /* then the base and its marks have separate origins */
     if (kept) buffer_copy(out, text, start, start + used);
     Origin origin = text_origin(text, kept ? start + used : start, end);
     for (size_t i = kept; i < n; i++) put_char(out, (uint32_t)encoder->code_points[i], origin);
@@ -245,7 +246,8 @@ static bool changes_nothing(const NormStep *step, Encoder *encoder, const Text *
 }
 
 Status normalizer_run(const Normalizer *normalizer, Encoder *encoder, Text *text) {
-    const size_t given = text->len, most = ((size_t)64 << 20) + 64 * given; /* a few steps of "a" -> "aaaaaaaaaa" would fill any memory */
+    /* limit, because a few steps of "a" -> "aaaaaaaaaa" would fill any memory */
+    const size_t given = text->len, most = ((size_t)64 << 20) + 64 * given;
     for (size_t i = 0; i < normalizer->n; i++) {
         const NormStep *step = &normalizer->steps[i];
         if (step->kind == NORM_STRIP) {
@@ -281,7 +283,7 @@ static Status content_read(Loader *loader, const json_t *node, const char *key, 
     return content->data ? ST_OK : ST_RESOURCE;
 }
 
-/* BertNormalizer is several steps. */
+/* BertNormalizer becomes several steps. */
 static Status bert_read(Loader *loader, NormStep *steps, size_t *n, const json_t *node) {
     bool clean, ideographs, lowercase, strip_accents;
     TRY(part_bool(loader, node, "clean_text", true, &clean));

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Regular expressions of tokenizers. They are written for Oniguruma in its Ruby dialect; PCRE2 runs them after the few places where the
- * same characters mean something else there are rewritten. What cannot be rewritten is refused. */
+/* Regular expressions of tokenizers. They are written for Oniguruma's Ruby dialect. PCRE2 runs them after a rewrite of the few constructs that
+ * mean something else there. An expression that cannot be rewritten is an error. */
 #include <string.h>
 
 #include "lib/text/tokenizer_parts.h"
 
-/* PCRE2 counts U+180E as a space and knows fewer word characters, so both classes are spelled out. */
+/* PCRE2 counts U+180E as a space and has fewer word characters, so both classes are listed explicitly. */
 #define SPACE_SET "\\x09-\\x0d \\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define NO_SPACE_SET                                                                                                                              \
     "\\x00-\\x08\\x0e-\\x1f!-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}" \
     "\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
-/* Outside of brackets superscript digits and fractions of Latin-1 too: Oniguruma's table of that block has them */
+/* Outside brackets also the superscript digits and fractions of Latin-1, which Oniguruma's table of that block includes */
 #define WORD_SET WORD_IN_CLASS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 #define WORD_IN_CLASS "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
 #define HEX_SET "0-9a-fA-F"
 
 enum { MAX_GROUPS = 64 };
-/* `atom`: where in `out` the last thing begins that a quantifier would repeat. */
+/* `atom`: position in `out` of the expression that a following quantifier repeats. */
 typedef struct Rewriter {
     const char *in;
     Str out;
@@ -35,7 +35,7 @@ static void put_set(Rewriter *r, const char *set, bool negated) {
     if (!r->in_class) str_append(&r->out, "]");
 }
 
-/* Since 10.40 a bare script name means "is used with that script" in PCRE2; Oniguruma means the script itself. */
+/* Since 10.40 a bare script name means "script extensions" in PCRE2; in Oniguruma it means the script itself. */
 static const char *script_prefix(const char *name, size_t len) {
 #if PCRE2_MAJOR > 10 || PCRE2_MINOR >= 40
     static const char *const scripts[] = {"Han",      "Hiragana", "Katakana",   "Hangul", "Latin",   "Cyrillic", "Greek",
@@ -70,7 +70,7 @@ static void rewrite_escape(Rewriter *r) {
     case 'S': put_set(r, r->in_class ? NO_SPACE_SET : SPACE_SET, !r->in_class); break;
     case 'w': put_set(r, r->in_class ? WORD_IN_CLASS : WORD_SET, false); break;
     case 'W': put_set(r, WORD_SET, true); break;
-    case 'b': /* in brackets a backspace for both */
+    case 'b': /* a backspace in brackets, for both */
         str_append(&r->out, r->in_class ? "\\b" : "(?:(?<=[" WORD_SET "])(?![" WORD_SET "])|(?<![" WORD_SET "])(?=[" WORD_SET "]))");
         break;
     case 'B': str_append(&r->out, "(?:(?<=[" WORD_SET "])(?=[" WORD_SET "])|(?<![" WORD_SET "])(?![" WORD_SET "]))"); break;
@@ -97,8 +97,7 @@ static void rewrite_escape(Rewriter *r) {
     r->in += 2;
 }
 
-/* Names of classes in brackets, [:alpha:]. PCRE2 and Oniguruma mean different characters by most of them; of 40000 both agree on those that are
- * copied. */
+/* Class names in brackets, [:alpha:]. PCRE2 and Oniguruma differ in most of them; those that are copied agree on 40000 characters. */
 static const char *named_set(Slice name) {
     static const struct {
         const char *name, *set;
@@ -157,7 +156,7 @@ static void rewrite_group(Rewriter *r) {
     for (; options > 0; options--, r->in++) str_append_char(&r->out, *r->in == 'm' ? 's' : *r->in);
 }
 
-/* A sign behind an interval makes it possessive or lazy in PCRE2, but repeats the whole in Ruby: a{1,3}+ is (?:a{1,3})+. */
+/* After an interval, "+" or "?" makes it possessive or lazy in PCRE2, but in Ruby it repeats the interval: a{1,3}+ is (?:a{1,3})+. */
 static bool rewrite_interval(Rewriter *r) {
     const char *in = r->in + 1;
     size_t low = strspn(in, "0123456789"), comma = in[low] == ',', high = comma ? strspn(in + low + 1, "0123456789") : 0, len = low + comma + high;
@@ -260,7 +259,7 @@ Status pattern_from_json(Loader *loader, const json_t *node, Pattern **pattern) 
     return status_fail(ST_INPUT, "unknown kind of 'pattern' in '%s': expected 'String' or 'Regex'", loader->path);
 }
 
-/* A match may walk over a text of many megabytes, but (a+)+$ must not take seconds on thirty letters. */
+/* The step limit grows with the text: a match may scan many megabytes, but (a+)+$ must not take seconds on thirty letters. */
 static uint32_t steps_for(size_t len) {
     const size_t least = (size_t)1 << 24, most = (size_t)1 << 30, for_each_byte = (size_t)1 << 12;
     return (uint32_t)MIN(least + for_each_byte * MIN(len, most / for_each_byte), most);
@@ -301,12 +300,12 @@ Status pattern_find(const Pattern *pattern, Matcher *matcher, const char *text, 
     PCRE2_SPTR subject = (PCRE2_SPTR)text;
     int code = PCRE2_ERROR_JIT_STACKLIMIT;
     if (pattern->jit) code = pcre2_jit_match(pattern->code, subject, len, from, 0, matcher->data, matcher->context);
-    if (code == PCRE2_ERROR_JIT_STACKLIMIT || code == PCRE2_ERROR_JIT_BADOPTION) /* the latter: the pattern itself says (*NO_JIT) */
+    if (code == PCRE2_ERROR_JIT_STACKLIMIT || code == PCRE2_ERROR_JIT_BADOPTION) /* BADOPTION: the pattern itself says (*NO_JIT) */
         code = pcre2_match(pattern->code, subject, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, matcher->data, matcher->context);
     *found = code >= 0;
     if (*found) {
         const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(matcher->data);
-        *start = MIN(ends[0], ends[1]); /* \K in a lookahead may turn them round */
+        *start = MIN(ends[0], ends[1]); /* \K in a lookahead can swap them */
         *end = ends[1];
     } else if (code != PCRE2_ERROR_NOMATCH) {
         char message[256];

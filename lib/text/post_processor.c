@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ids that a text gets before and after its own. */
+/* The ids that are added before and after those of a text. */
 #include <string.h>
 
 #include "lib/text/tokenizer_parts.h"
@@ -13,7 +13,7 @@ static Status id_push(const Loader *loader, const char *token, json_int_t id, Id
     return ST_OK;
 }
 
-/* The ids of one special token of a template. */
+/* Appends the ids of a template's special token. */
 static Status special_push(Loader *loader, const json_t *specials, const char *name, Ids *ids) {
     const json_t *list = json_object_get(json_object_get(specials, name), "ids"), *id;
     size_t i;
@@ -31,7 +31,7 @@ static Status template_wrong(const Loader *loader) {
                        loader->path);
 }
 
-/* `before` and `after` get what stands on either side of the sequence A. */
+/* Appends the ids before and after the sequence A to `before` and `after`. */
 static Status template_read(Loader *loader, const json_t *node, Ids *before, Ids *after) {
     const json_t *single = json_object_get(node, "single"), *piece;
     size_t i, sequences = 0;
@@ -63,13 +63,13 @@ static Status bert_read(Loader *loader, const json_t *node, Ids *before, Ids *af
 static Status part_read(Loader *loader, const json_t *node, Ids *before, Ids *after) {
     const char *type;
     TRY(part_string(loader, node, "type", &type));
-    if (strcmp(type, "ByteLevel") == 0) return ST_OK; /* trims offsets only */
+    if (strcmp(type, "ByteLevel") == 0) return ST_OK; /* only trims offsets */
     if (strcmp(type, "TemplateProcessing") == 0) return template_read(loader, node, before, after);
     if (strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0) return bert_read(loader, node, before, after);
     return part_unknown(loader, "post_processor", type);
 }
 
-/* Each element wraps what the ones before it made. */
+/* Each element adds around the result of the elements before it. */
 Status post_processor_init(Loader *loader, PostProcessor *processor, const json_t *node) {
     const json_t **parts;
     size_t n;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cutting text into the pieces that the model then treats one by one. */
+/* Cuts text into the pieces that the model then tokenizes one at a time. */
 #include <string.h>
 
 #include "lib/text/tokenizer_parts.h"
@@ -15,21 +15,20 @@ struct PreStep {
     bool invert;
     Pattern *pattern;      /* PRE_PATTERN; PRE_BYTES: NULL without use_regex; PRE_METASPACE: NULL without split */
     CharClass *char_class; /* PRE_CLASS */
-    size_t length;         /* PRE_LENGTH: characters of a piece */
+    size_t length;         /* PRE_LENGTH: characters in a piece */
     bool prefix_space;     /* PRE_BYTES */
-    bool spelled;          /* PRE_BYTES: bytes are written as characters, because more steps follow or the model wants text */
+    bool spelled;          /* PRE_BYTES: write bytes as characters, because more steps follow or the model needs text */
     Slice replacement;     /* PRE_METASPACE */
     PrependScheme scheme;
 };
 
-/* GPT-2's own, and the `Whitespace` one. */
+/* GPT-2's pattern, and that of `Whitespace`. */
 #define GPT2_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define WHITESPACE_PATTERN "[\\w\\x{200c}\\x{200d}]+|[^\\w\\s\\x{200c}\\x{200d}]+" /* \w of Rust, which counts joiners */
+#define WHITESPACE_PATTERN "[\\w\\x{200c}\\x{200d}]+|[^\\w\\s\\x{200c}\\x{200d}]+" /* \w of Rust's regex, which includes joiners */
 
 /* ---- cutting one piece ---- */
 
-/* Takes the cuts of a piece one after the other and puts them together as the behaviour says. One cut is always kept back, because the
- * next one may belong to it. */
+/* Collects the cuts of a piece and joins them as the behaviour says. It always holds one cut back, because the next one may join it. */
 typedef struct Cutter {
     Spans *out;
     Behavior behavior;
@@ -70,7 +69,7 @@ static void pretokenizer_cut(Cutter *cutter, size_t start, size_t end, bool matc
         else
             cutter_hold(cutter, span, match);
         break;
-    case SPLIT_MERGED_WITH_NEXT: /* the last of several matches in a row goes with what follows */
+    case SPLIT_MERGED_WITH_NEXT: /* the last of several consecutive matches joins what follows */
         if (!match && cutter->holding && cutter->held_match) {
             cutter->held.end = end;
             cutter->held_match = false;
@@ -91,7 +90,7 @@ static Status cut_by_pattern(const PreStep *step, Encoder *encoder, const Text *
         TRY(pattern_find(step->pattern, &encoder->matcher, data, len, from, &found, &start, &end));
         if (!found) break;
         uint32_t c;
-        bool again = any && start == end && end == done; /* nothing right behind the last match is no match */
+        bool again = any && start == end && end == done; /* an empty match directly after the last match does not count */
         from = end;
         if (again) from = end < len ? end + char_next(data + end, &c) : len + 1;
         if (again) continue;
@@ -132,7 +131,7 @@ static void cut_by_length(const PreStep *step, const Text *text, Span piece, Spa
     }
 }
 
-/* ---- steps that change the text: all pieces are written anew, one behind the other ---- */
+/* ---- steps that change the text: they write all pieces again, one after the other ---- */
 
 static void put_with_origin_of_first(TextBuffer *buffer, const Text *text, Span piece, const char *bytes, size_t len) {
     uint32_t c;
@@ -283,7 +282,7 @@ static Status bytes_init(Loader *loader, PreStep *step, const json_t *node) {
     return use_regex ? pattern_new(loader, GPT2_PATTERN, &step->pattern) : ST_OK;
 }
 
-/* Older files say `add_prefix_space`, newer ones `prepend_scheme`. */
+/* Older files use `add_prefix_space`, newer ones `prepend_scheme`. */
 static Status scheme_read(const Loader *loader, const json_t *node, PrependScheme *scheme) {
     static const char *const names[] = {"never", "first", "always"};
     const char *name = NULL;
@@ -337,7 +336,7 @@ static Status step_init(Loader *loader, PreStep *step, const char *type, const j
     return part_unknown(loader, "pre_tokenizer", type);
 }
 
-/* BertPreTokenizer is two steps. */
+/* BertPreTokenizer becomes two steps. */
 static void bert_steps(PreStep *steps, size_t *n) {
     steps[(*n)++] = (PreStep){.kind = PRE_CLASS, .behavior = SPLIT_REMOVED, .char_class = char_is_space};
     steps[(*n)++] = (PreStep){.kind = PRE_CLASS, .behavior = SPLIT_ISOLATED, .char_class = char_is_punctuation};

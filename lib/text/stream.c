@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decoding while ids still arrive. */
+/* Decodes ids as they arrive. */
 #include "lib/text/tokenizer_parts.h"
 
 void stream_init(TextStream *stream, const Tokenizer *tokenizer, bool skip_special) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text to token ids and back: tokenizer.json is run as it is written.
+/* Text to token ids and back. A tokenizer.json runs as written.
  *
  *     Tokenizer *tokenizer;
  *     TRY(tokenizer_load("model-dir", &tokenizer));
@@ -25,36 +25,35 @@ void ids_release(Ids *ids);
 
 typedef struct Tokenizer Tokenizer;
 typedef enum TokenizeFlags {
-    TOKENIZE_PLAIN = 0,   /* nothing added; special tokens in the text are recognised (as `add_special_tokens=false`) */
-    TOKENIZE_SPECIAL = 1, /* the post-processor runs: BOS and the like are added */
-    TOKENIZE_LITERAL = 2, /* nothing added and special tokens in the text are plain text */
+    TOKENIZE_PLAIN = 0,   /* adds no tokens; recognises special tokens in the text (as `add_special_tokens=false`) */
+    TOKENIZE_SPECIAL = 1, /* also runs the post-processor, which adds BOS and the like */
+    TOKENIZE_LITERAL = 2, /* adds no tokens; treats special tokens in the text as plain text */
 } TokenizeFlags;
 
-/* `path`: a model directory (tokenizer.json, else vocab.json + merges.txt, else settings with "char_ords"), or one of these files. Reads
- * tokenizer_config.json and special_tokens_map.json beside it for bos/eos/pad/unk. Fails with ST_INPUT: missing file; malformed JSON; a normaliser,
- * pre-tokeniser, model, decoder or post-processor that is not known (named), ids that collide or merges whose parts are not in the vocabulary. */
+/* Loads the tokenizer at `path`: a model directory (tokenizer.json, else vocab.json + merges.txt, else settings with "char_ords"), or one of these
+ * files. Takes bos/eos/pad/unk from tokenizer_config.json and special_tokens_map.json in the same directory. The caller frees *tokenizer.
+ * ST_INPUT: missing file; malformed JSON; an unknown normaliser, pre-tokeniser, model, decoder or post-processor (the message names it); colliding
+ * ids; merges with parts that are not in the vocabulary. */
 Status tokenizer_load(const char *path, Tokenizer **tokenizer);
-bool tokenizer_in(const char *dir);                                   /* has the directory one? */
-Status tokenizer_load_if_any(const char *dir, Tokenizer **tokenizer); /* *tokenizer NULL when the directory has none */
+bool tokenizer_in(const char *dir);                                   /* whether the directory has a tokenizer */
+Status tokenizer_load_if_any(const char *dir, Tokenizer **tokenizer); /* sets *tokenizer to NULL when the directory has none */
 void tokenizer_free(Tokenizer *tokenizer);
 
-/* Appends the ids of `text` (UTF-8; invalid bytes are ST_INPUT). `offsets`, if not NULL, gets two entries for each id: first byte and end byte in
- * `text`. A token of a part of a character has just its bytes; where a normalizer changed the text, the whole that was changed; ids of the
- * post-processor have 0,0. */
+/* Appends the ids of `text` (UTF-8; invalid bytes are ST_INPUT). If `offsets` is not NULL, appends two entries for each id to it: the first byte
+ * and the end byte of the token in `text`. A token for a part of a character has the offsets of just those bytes; a token of text that a
+ * normalizer changed has the offsets of the entire changed part; ids that the post-processor adds have 0,0. */
 Status tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Ids *ids);
 Status tokenizer_encode_offsets(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Ids *ids, Ids *offsets);
-/* Appends the text of the ids. As in the reference library, an id outside the vocabulary is nothing, and bytes that make no whole character become
- * U+FFFD. */
-/* The same, where special tokens that begin at one of the guards (bytes of the text, in order) are plain text. offsets may be NULL. */
+/* Like tokenizer_encode, but special tokens that begin at one of the guards (byte offsets into the text, in order) are plain text. offsets may be
+ * NULL. */
 Status tokenizer_encode_guarded(const Tokenizer *tokenizer, const char *text, size_t len, const size_t *guards, size_t n, Ids *ids, Ids *offsets);
-/* The first special token in text[from..]; false: there is none. */
+/* Finds the first special token in text[from..]; false: there is none. */
 bool tokenizer_find_special(const Tokenizer *tokenizer, const char *text, size_t len, size_t from, size_t *begin, size_t *end);
-/* Appends the text of the ids. ST_INPUT for an id outside the vocabulary. Bytes that make no whole character become U+FFFD, as in the reference
- * library. */
+/* Appends the text of the ids. As in the reference library, an id outside the vocabulary adds nothing, and bytes that do not form a complete
+ * character become U+FFFD. */
 Status tokenizer_decode(const Tokenizer *tokenizer, const int32_t *ids, size_t n, bool skip_special, Str *text);
 
-/* Decoding while ids still arrive: what `stream_push` appends is never half a character, and all pieces together equal tokenizer_decode of all ids.
- */
+/* Decodes ids as they arrive. stream_push never appends a part of a character, and all pieces together equal tokenizer_decode of all ids. */
 typedef struct TextStream {
     const Tokenizer *tokenizer;
     struct DecodeState *state;
@@ -62,33 +61,34 @@ typedef struct TextStream {
 } TextStream;
 void stream_init(TextStream *stream, const Tokenizer *tokenizer, bool skip_special);
 Status stream_push(TextStream *stream, int32_t id, Str *text);
-Status stream_finish(TextStream *stream, Str *text); /* what was held back */
+Status stream_finish(TextStream *stream, Str *text); /* appends the rest */
 void stream_release(TextStream *stream);
 
 int32_t tokenizer_vocab_size(const Tokenizer *tokenizer);            /* largest id + 1 */
 int32_t tokenizer_id(const Tokenizer *tokenizer, const char *token); /* -1 when missing */
-const char *tokenizer_token(const Tokenizer *tokenizer, int32_t id); /* as stored in the vocabulary; NULL when there is none */
+const char *tokenizer_token(const Tokenizer *tokenizer, int32_t id); /* as stored in the vocabulary; NULL for an id without a token */
 bool tokenizer_is_special(const Tokenizer *tokenizer, int32_t id);
 int32_t tokenizer_bos(const Tokenizer *tokenizer); /* from tokenizer_config.json / special_tokens_map.json; -1 when there is none */
 int32_t tokenizer_eos(const Tokenizer *tokenizer);
-int32_t tokenizer_pad(const Tokenizer *tokenizer);   /* for tests: read to be checked, used by nothing */
+int32_t tokenizer_pad(const Tokenizer *tokenizer);   /* for tests: the loader checks it, and nothing else uses it */
 bool tokenizer_adds_bos(const Tokenizer *tokenizer); /* the post-processor (or add_bos_token) puts BOS before a text */
 
-/* Byte-level BPE from texts, with GPT-2's pattern. Ids: special tokens, the 256 bytes, then merges by frequency; of equally frequent pairs the one
- * whose bytes come last in the alphabet is first, so the result depends on nothing but the texts' words and counts. */
+/* Trains a byte-level BPE tokenizer with GPT-2's pattern. Ids: special tokens, the 256 bytes, then merges by frequency. Of equally frequent pairs
+ * the one whose bytes come last in the alphabet is merged first, so that the result depends only on the words of the texts and their counts. */
 typedef struct BpeTrainer BpeTrainer;
-/* `special`: found in texts as they are, and never part of a word; the strings stay the caller's and must outlive the trainer. ST_USAGE: a vocabulary
- * that does not even hold bytes and special tokens; a special token that is empty, given twice or one byte's character. */
+/* `special`: tokens that are found in texts verbatim and are never part of a word; the strings are borrowed and must outlive the trainer.
+ * ST_USAGE: a vocab_size too small for the bytes and special tokens; a special token that is empty, listed twice or the character of a single
+ * byte. */
 Status bpe_trainer_new(size_t vocab_size, const char *const *special, size_t n_special, BpeTrainer **trainer);
-/* a special token that the tokenizer puts before every text; ST_USAGE when it is none */
+/* Makes the tokenizer put `token` before every text. ST_USAGE when it is not one of the special tokens. */
 Status bpe_trainer_bos(BpeTrainer *trainer, const char *token);
 Status bpe_trainer_add(BpeTrainer *trainer, const char *text, size_t len); /* one document; ST_INPUT when it is not UTF-8 */
-/* json: a tokenizer.json, the caller's; vocab_size: less than asked for when no pair was left; n_words: different ones */
 typedef struct BpeTrained {
-    Str json;
-    size_t vocab_size, n_words;
+    Str json;          /* a tokenizer.json that the caller owns */
+    size_t vocab_size; /* smaller than requested when no pair was left to merge */
+    size_t n_words;    /* number of distinct words */
 } BpeTrained;
-Status bpe_trainer_finish(BpeTrainer *trainer, BpeTrained *result); /* once, after all texts */
+Status bpe_trainer_finish(BpeTrainer *trainer, BpeTrained *result); /* call once, after all texts */
 void bpe_trainer_free(BpeTrainer *trainer);
 
 #endif

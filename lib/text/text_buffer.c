@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buffers of an encoder: text on its way through the steps, each byte with the part of the original that it comes from. */
+/* Buffers of an encoder: text between steps, with the part of the original that each byte comes from. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 Origin text_origin(const Text *text, size_t start, size_t end) {
     if (!text->origins) return (Origin){(uint32_t)(text->base + start), (uint32_t)(text->base + end)};
-    if (start == end) { /* between two bytes */
+    if (start == end) { /* an empty span between two bytes */
         uint32_t at = start < text->len ? text->origins[start].from : start > 0 ? text->origins[start - 1].to : 0;
         return (Origin){at, at};
     }
@@ -64,7 +64,7 @@ void spans_push(Spans *spans, size_t start, size_t end) {
 }
 
 Encoder *encoder_acquire(const Tokenizer *tokenizer) {
-    Tokenizer *shared = (Tokenizer *)tokenizer; /* the idle encoders are the one part that changes, atomically */
+    Tokenizer *shared = (Tokenizer *)tokenizer; /* the list of idle encoders is the only part that changes, and it does so atomically */
     for (size_t i = 0; i < IDLE_ENCODERS; i++) {
         Encoder *encoder = atomic_exchange(&shared->idle[i], NULL);
         if (encoder) return encoder;

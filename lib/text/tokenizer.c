@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loading a tokenizer and the public calls; each section of tokenizer.json has a file of its own. */
+/* Loads a tokenizer, and implements the public calls. Each section of tokenizer.json has a separate file. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ static void emit(Encoding *e, int32_t id, Origin origin) {
     ids_push(e->offsets, (int32_t)origin.to);
 }
 
-/* Text without added tokens. */
+/* Encodes text without added tokens. */
 static Status encode_plain(Encoding *e, Text text) {
     const Spans *spans;
     TRY(pretokenizer_run(&e->tokenizer->pretokenizer, e->encoder, &text, &spans));
@@ -45,13 +45,13 @@ static Text text_part(const Text *text, size_t start, size_t end) {
 
 typedef Status EncodePart(Encoding *e, Text text);
 
-/* Cuts out the tokens of one set and gives what lies between to `part`. */
+/* Cuts out the tokens of one set and passes the text between them to `part`. */
 static Status encode_around(Encoding *e, const AddedSet *set, const Text *text, EncodePart *part) {
     size_t done = 0, from = 0;
     AddedMatch match;
     while (added_find(set, text, from, done, &e->literal, &match)) {
         if (done < match.start) TRY(part(e, text_part(text, done, match.start)));
-        /* Else one before it has taken all its spaces */
+        /* Otherwise an earlier token has stripped all of its spaces */
         if (match.start < match.end) emit(e, match.token->id, text_origin(text, match.start, match.end));
         done = match.end;
         from = match.resume;
@@ -117,7 +117,7 @@ bool tokenizer_find_special(const Tokenizer *tokenizer, const char *text, size_t
     return found;
 }
 
-/* ---- questions ---- */
+/* ---- accessors ---- */
 
 int32_t tokenizer_vocab_size(const Tokenizer *tokenizer) { return tokenizer->vocabulary.size; }
 int32_t tokenizer_id(const Tokenizer *tokenizer, const char *token) { return vocabulary_find(&tokenizer->vocabulary, token, strlen(token)); }
@@ -229,7 +229,7 @@ static Status tokenizer_json_read(const char *file, const char *dir, json_t **ro
     return settings_tokens_append(dir, *root);
 }
 
-/* What `path` means: a file, or a folder with one of two sets of files. `dir`: where further files are looked for. */
+/* Resolves `path`: a file, or a directory with one of two sets of files. `dir`: where to look for further files. */
 static Status root_read(const char *path, Str *file, Str *dir, json_t **root) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     if (dir_exists(path)) {
@@ -287,7 +287,7 @@ bool tokenizer_in(const char *dir) {
     for (size_t i = 0; i < COUNT_OF(names) && !there; i++) {
         str_clear(&path);
         str_printf(&path, "%s/%s", dir, names[i]);
-        if (file_find(str_text(&path), &there) != ST_OK) there = true; /* tokenizer_load will say what is wrong with it */
+        if (file_find(str_text(&path), &there) != ST_OK) there = true; /* tokenizer_load will report the failure */
     }
     str_release(&path);
     json_t *config = NULL;

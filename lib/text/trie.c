@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokens by their beginnings: one hash table of edges, so that a step is one look. */
+/* A trie of tokens: one hash table of all edges, so that a step is one lookup. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +29,7 @@ uint32_t trie_walk(const Trie *trie, uint32_t node, const char *text, size_t len
     return node;
 }
 
-/* Bytes in which a sorted entry differs from the one before it: its new nodes. */
+/* Number of leading bytes that a sorted entry shares with the one before it; each further byte is a new node. */
 static size_t common_length(Slice a, Slice b) {
     size_t n = 0;
     while (n < a.len && n < b.len && a.data[n] == b.data[n]) n++;
@@ -41,7 +41,7 @@ Status trie_init(Loader *loader, Trie *trie, TrieEntry *entries, size_t n) {
     qsort(entries, n, sizeof *entries, entry_order);
     for (size_t i = 0; i < n; i++) n_nodes += entries[i].token.len - (i > 0 ? common_length(entries[i - 1].token, entries[i].token) : 0);
     if (n_nodes > MAX_NODES)
-        return status_fail(ST_INPUT, "the vocabulary of '%s' is too large: its tokens have %zu different beginnings, at most %d can be used",
+        return status_fail(ST_INPUT, "the vocabulary of '%s' is too large: its tokens have %zu distinct prefixes, more than the limit of %d",
                            loader->path, n_nodes, MAX_NODES);
     for (trie->n_slots = 16; trie->n_slots < 2 * n_nodes;) trie->n_slots *= 2;
     trie->edges = arena_zero(loader->arena, trie->n_slots * sizeof *trie->edges);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Unigram: of all ways to write a word as tokens the one with the largest sum of log-probabilities (Kudo 2018, arXiv 1804.10959), found by Viterbi's
- * search over a trie. A character that no token begins and ends with costs more than any token; runs of them become one unknown token, or
- * the tokens of their bytes. */
+/* Unigram: of all segmentations of a word into tokens, finds the one with the largest sum of log-probabilities (Kudo 2018, arXiv 1804.10959), by
+ * Viterbi search over a trie. A character that is not a token costs more than any token; a run of them becomes one unknown token, or the tokens of
+ * their bytes. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "lib/text/tokenizer_parts.h"
 
-static const double UNKNOWN_PENALTY = 10; /* as in SentencePiece */
+static const double UNKNOWN_PENALTY = 10; /* the value of SentencePiece */
 enum { UNREACHED = -1 };
 
 /* ---- the best path ---- */
@@ -37,7 +37,7 @@ static Status best_path(const TokenModel *model, PathNode *path, const char *wor
     return ST_OK;
 }
 
-/* From links to the place before to links to the place behind. */
+/* Reverses the path: links to the previous position become links to the next one. */
 static void path_turn(PathNode *path, size_t len) {
     PathNode node = path[len];
     for (size_t end = len; end > 0;) {
@@ -53,7 +53,7 @@ static void path_turn(PathNode *path, size_t len) {
 
 static void unknown_put(const TokenModel *model, WordToken *tokens, size_t *n, const char *word, size_t start, size_t end) {
     uint32_t node = trie_walk(&model->trie, 0, word + start, end - start);
-    int32_t id = node ? model->trie.ids[node] : -1; /* the text may be that of a token all the same, as "<unk>" is */
+    int32_t id = node ? model->trie.ids[node] : -1; /* the text may be a token nevertheless, as "<unk>" is */
     bool all = id < 0 && model->byte_fallback;
     for (size_t i = start; all && i < end; i++) all = model->fallback_ids[(uint8_t)word[i]] >= 0;
     if (!all) {
@@ -86,7 +86,7 @@ Status unigram_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char
 
 /* ---- loading ---- */
 
-/* "vocab": [["<unk>", 0.0], ["a", -2.5]]; the place in the list is the id. The vocabulary has checked the form. */
+/* "vocab": [["<unk>", 0.0], ["a", -2.5]]; the position in the list is the id. Loading the vocabulary has checked the form. */
 static Status scores_read(Loader *loader, TokenModel *model, const json_t *list) {
     size_t i, n = json_array_size(list);
     const json_t *item;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files around a tokenizer: vocab.json and merges.txt of older models, and the settings that name bos, eos and pad. */
+/* The other files of a tokenizer: vocab.json and merges.txt of older models, and the settings that name bos, eos and pad. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #define QWEN2_PATTERN \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-/* An object from DIR/NAME; NULL when there is no such file. */
+/* Reads an object from DIR/NAME; NULL when there is no such file. */
 static Status object_read(const char *dir, const char *name, json_t **object) {
     Str path = {0};
     *object = NULL;
@@ -88,7 +88,7 @@ static Status decoder_tokens_read(const char *dir, const json_t *config, json_t 
     return ST_OK;
 }
 
-/* "added_tokens.json": {"<|im_start|>": 151644} of older ones. */
+/* "added_tokens.json": {"<|im_start|>": 151644} of older models. */
 static Status plain_tokens_read(const char *dir, json_t *list) {
     json_t *object, *id;
     const char *content;
@@ -104,7 +104,7 @@ static Status plain_tokens_read(const char *dir, json_t *list) {
     return status;
 }
 
-/* The tokens that the settings call special and the vocabulary knows. */
+/* Adds the tokens that the settings call special and that the vocabulary has. */
 static void special_tokens_add(const json_t *settings, const json_t *vocab, json_t *list) {
     static const char *const keys[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
     for (size_t i = 0; i < COUNT_OF(keys); i++) {
@@ -119,12 +119,12 @@ static Status added_read(const char *dir, const json_t *config, const json_t *ma
     TRY(plain_tokens_read(dir, list));
     special_tokens_add(config, vocab, list);
     special_tokens_add(map, vocab, list);
-    const json_t *end = json_object_get(vocab, "<|endoftext|>"); /* GPT-2's, which its files need not name */
+    const json_t *end = json_object_get(vocab, "<|endoftext|>"); /* GPT-2's special token, which its files need not name */
     if (json_is_integer(end)) token_add(list, "<|endoftext|>", json_integer_value(end), true);
     return ST_OK;
 }
 
-/* The parts that differ between GPT-2 and Qwen2. */
+/* Builds the sections in which GPT-2 and Qwen2 differ. */
 static json_t *sections_pack(bool qwen2, bool prefix_space, json_t *model, json_t *added) {
     if (!qwen2)
         return json_pack("{s:o,s:o,s:{s:s,s:b,s:b},s:{s:s}}", "model", model, "added_tokens", added, "pre_tokenizer", "type", "ByteLevel",
@@ -165,7 +165,7 @@ static Status assemble(const char *dir, const json_t *config, const json_t *map,
     return *root ? ST_OK : status_fail(ST_RESOURCE, "no memory for the tokenizer of '%s'", dir);
 }
 
-/* SentencePiece's own file is the commonest stranger. */
+/* The most common unsupported file is SentencePiece's. */
 static Status no_tokenizer(const char *dir) {
     Str path = {0};
     str_printf(&path, "%s/tokenizer.model", dir);
@@ -173,11 +173,12 @@ static Status no_tokenizer(const char *dir) {
     str_release(&path);
     status_fail(ST_INPUT, "no tokenizer in '%s': it lacks tokenizer.json", dir);
     if (piece)
-        return status_hint(ST_INPUT,
-                           "its tokenizer.model is SentencePiece's, which is not read: python3 -c \"from transformers import AutoTokenizer as T; "
-                           "T.from_pretrained('%s').save_pretrained('%s')\" writes tokenizer.json beside it",
-                           dir, dir);
-    return status_hint(ST_INPUT, "copy tokenizer.json of the model that it is, or of its base, into it; vocab.json and merges.txt do as well");
+        return status_hint(
+            ST_INPUT,
+            "its tokenizer.model is SentencePiece's, which is not supported: python3 -c \"from transformers import AutoTokenizer as T; "
+            "T.from_pretrained('%s').save_pretrained('%s')\" writes a tokenizer.json into the same directory",
+            dir, dir);
+    return status_hint(ST_INPUT, "copy tokenizer.json of this model, or of its base model, into it; vocab.json and merges.txt work too");
 }
 
 Status tokenizer_json_from_files(const char *dir, json_t **root) {
@@ -202,13 +203,13 @@ Status tokenizer_json_from_files(const char *dir, json_t **root) {
 
 /* ---- tokens that only the settings have ---- */
 
-/* The list of added tokens, and their texts as members of an object. */
+/* The list of added tokens, and their texts as keys of an object. */
 typedef struct AddedList {
     json_t *list, *texts;
 } AddedList;
 
 static void list_append(AddedList *added, json_t *token, const char *content) {
-    json_object_del(token, "id"); /* the tokenizer gives the next one */
+    json_object_del(token, "id"); /* the tokenizer assigns the next id */
     json_object_set_new(added->texts, content, json_true());
     json_array_append(added->list, token);
 }
@@ -218,7 +219,7 @@ static int by_id(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* In the order of their ids. */
+/* Appends the tokens in the order of their ids. */
 static Status decoder_tokens_append(const char *dir, const json_t *config, AddedList *added) {
     json_t *tokens = json_array();
     Status status = decoder_tokens_read(dir, config, tokens);
@@ -236,7 +237,7 @@ static Status decoder_tokens_append(const char *dir, const json_t *config, Added
     return status;
 }
 
-/* A special token that the settings name: as they write it, or as a plain one. */
+/* Appends a special token that the settings name: as written there, or as a plain one. */
 static void named_token_append(const json_t *token, AddedList *added) {
     const char *content = json_string_value(json_is_object(token) ? json_object_get(token, "content") : token);
     if (!content || !*content || json_object_get(added->texts, content)) return;
@@ -246,7 +247,7 @@ static void named_token_append(const json_t *token, AddedList *added) {
     json_decref(own);
 }
 
-/* bos, eos and the like, then lists of further ones, by name or without. */
+/* Appends bos, eos and the like, then further tokens from lists and objects. */
 static void named_tokens_append(const json_t *config, const json_t *map, AddedList *added) {
     static const char *const keys[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
     static const char *const lists[] = {"additional_special_tokens", "extra_special_tokens"};
@@ -274,7 +275,7 @@ static Status settings_append(const char *dir, AddedList *added) {
 
 Status settings_tokens_append(const char *dir, json_t *root) {
     json_t *given = json_object_get(root, "added_tokens");
-    if (!json_is_object(root) || (given && !json_is_null(given) && !json_is_array(given))) return ST_OK; /* refused where it is read */
+    if (!json_is_object(root) || (given && !json_is_null(given) && !json_is_array(given))) return ST_OK; /* the loader reports these */
     AddedList added = {json_is_array(given) ? json_incref(given) : json_array(), json_object()};
     size_t i;
     const json_t *item;
@@ -289,7 +290,7 @@ Status settings_tokens_append(const char *dir, json_t *root) {
     return status;
 }
 
-/* The settings' word counts; the map's where they are silent. */
+/* The id that the settings name, else the one that special_tokens_map.json names. */
 static int32_t special_id(const Tokenizer *tokenizer, const json_t *config, const json_t *map, const char *key) {
     const char *content = json_object_get(config, key) ? token_content(config, key) : token_content(map, key);
     int32_t id = content ? tokenizer_id(tokenizer, content) : -1;

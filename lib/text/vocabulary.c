@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Strings to ids and back: the model's vocabulary together with the added tokens. */
+/* Maps strings to ids and back: the model's vocabulary together with the added tokens. */
 #include <string.h>
 
 #include "lib/base/log.h"
 #include "lib/text/tokenizer_parts.h"
 
-/* Eight bytes at a time, mixed by multiplication; the last, overlapping eight take care of the rest. */
+/* Hashes eight bytes at a time by multiplication; the last, overlapping eight cover the remainder. */
 uint64_t bytes_hash(const char *bytes, size_t len) {
     uint64_t hash = len * 0x9E3779B97F4A7C15u, word;
     for (; len > 8; bytes += 8, len -= 8) {
@@ -43,7 +43,7 @@ static Status id_check(const Loader *loader, const char *token, const json_t *id
     return status_fail(ST_INPUT, "wrong id of token '%s' in '%s': %lld, expected 0 to %d", token, loader->path, (long long)value, MAX_TOKEN_ID);
 }
 
-/* `bytes` grows by what the token's copy needs, `size` to behind its id. */
+/* Adds the size of the token's copy to `bytes`, and makes `size` exceed its id. */
 static void vocabulary_measure(size_t len, int32_t id, size_t *n, size_t *bytes, int32_t *size) {
     *n += 1;
     *bytes += len + 1;
@@ -76,7 +76,7 @@ static Status tables_new(Loader *loader, Vocabulary *v, size_t n, size_t bytes, 
     return ST_OK;
 }
 
-/* The checked content and id of an added token; id -1: the file says none. */
+/* Reads and checks the content and id of an added token; id -1: the file has none. */
 static Status added_read(const Loader *loader, const json_t *item, const char **content, int32_t *id) {
     if (!json_is_object(item)) return status_fail(ST_INPUT, "wrong 'added_tokens' in '%s': not an object", loader->path);
     TRY(part_string(loader, item, "content", content));
@@ -87,7 +87,7 @@ static Status added_read(const Loader *loader, const json_t *item, const char **
     return ST_OK;
 }
 
-/* The model's part is {"token": id, ..}, or the Unigram model's [["token", score], ..]. It is gone through twice: measured, then put. */
+/* The model's vocabulary is {"token": id, ..}, or the Unigram model's [["token", score], ..]. Two passes: the first measures, the second stores. */
 typedef struct Sizes {
     size_t n, bytes;
 } Sizes;
@@ -111,7 +111,7 @@ static Status list_measure(const Loader *loader, Vocabulary *v, const json_t *li
     return ST_OK;
 }
 
-/* A token may be in the list twice: the later id is found, both have the text. */
+/* A token may be in the list twice: a lookup finds the later id, and both ids have the text. */
 static Status list_put(const Loader *loader, Vocabulary *v, const json_t *list, char **store) {
     size_t i;
     const json_t *item;
@@ -143,18 +143,20 @@ static Status map_put(const Loader *loader, Vocabulary *v, json_t *map, char **s
 
 static bool is_models(const Vocabulary *v, int32_t id) { return v->tokens[id].data && !(v->added[id / 8] >> id % 8 & 1); }
 
-/* How added tokens come to their ids. moved: those whose file says another one; of the first of them the text, the file's id and its own. */
+/* Assigns ids to added tokens. moved: number of tokens whose id in the file differs; of the first of them the text, the file's id and the assigned
+ * id. */
 typedef struct IdGiver {
     size_t n_model, moved;
     int32_t last, from, to;
     const char *token;
 } IdGiver;
 
-/* Tokens that the model does not have get the next id, whatever the file says, as in tokenizers 0.23.3: behind the added ones so far (`last`), and
- * behind as many ids as the model has tokens. Where one of the model's stands there, since its ids have gaps, the file's own id is good. */
+/* A token that the model does not have gets the next id, whatever the file says, as in tokenizers 0.23.3: it is above those of the added tokens so
+ * far (`last`) and not below the number of the model's tokens. If that id belongs to the model, whose ids then have gaps, the id in the file is
+ * used. */
 static int32_t choose_id(IdGiver *giver, const Vocabulary *v, const char *token, int32_t id) {
     int32_t next = MAX((int32_t)giver->n_model, giver->last + 1);
-    if (id == next || (id >= 0 && is_models(v, id))) return id; /* of two tokens with one id the caller speaks */
+    if (id == next || (id >= 0 && is_models(v, id))) return id; /* the caller reports two tokens with one id */
     if (id >= 0 && v->tokens[next].data && !v->tokens[id].data) return id;
     while (v->tokens[next].data) next++;
     if (id >= 0 && giver->moved++ == 0) {
@@ -165,7 +167,7 @@ static int32_t choose_id(IdGiver *giver, const Vocabulary *v, const char *token,
     return next;
 }
 
-/* One token of the list of added ones. */
+/* Stores one token of the list of added tokens. */
 static Status added_put(const Loader *loader, Vocabulary *v, const json_t *item, IdGiver *giver, char **store) {
     const char *token;
     int32_t id;
@@ -206,7 +208,7 @@ Status vocabulary_init(Loader *loader, Vocabulary *v, const json_t *model, const
         TRY(added_read(loader, item, &token, &id));
         vocabulary_measure(strlen(token), id, &sizes.n, &sizes.bytes, &v->size);
     }
-    v->size += (int32_t)n_added; /* no id that is given is higher */
+    v->size += (int32_t)n_added; /* no assigned id is higher */
     char *store;
     TRY(tables_new(loader, v, sizes.n, sizes.bytes, &store));
     TRY(list ? list_put(loader, v, tokens, &store) : map_put(loader, v, tokens, &store));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* WordPiece: the longest token at the beginning of a word, then the longest that goes on from there, written with a prefix such as "##".
- * A word that can't be covered is one unknown token. */
+/* WordPiece: takes the longest token at the beginning of a word, then the longest that continues it, written with a prefix such as "##", and so
+ * on. A word that cannot be covered is one unknown token. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ static bool longer_than(const char *word, size_t len, size_t max_chars) {
     return chars > max_chars;
 }
 
-/* End of the longest token that begins at `start`, which is the word's beginning or inside it; 0 when there is none. */
+/* End of the longest token that begins at `start`, at the word's beginning or inside it; 0 when there is none. */
 static size_t longest_token(const TokenModel *model, const char *word, size_t len, size_t start, int32_t *id) {
     const Trie *trie = &model->trie;
     uint32_t node = start > 0 ? model->inner : 0;

@@ -3,8 +3,8 @@
 
 #include "rl/core/advantages.h"
 
-/* Mean and sum of squares around it of the numbers that count; NaN never does. Everything is measured from the first one, so equal numbers have that
- * mean and spread 0 exactly. */
+/* Mean, and sum of squared deviations, of the valid numbers; NaN is never valid. Deviations are taken from the first number, so equal numbers have
+ * exactly that mean and a spread of exactly 0. */
 typedef struct Spread {
     double mean, squares;
     int64_t count;

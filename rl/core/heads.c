@@ -3,7 +3,7 @@
 
 #include "rl/core/heads.h"
 
-/* Softmax's sums in one pass: of e^(l - most), and of that times l - most; an action with probability 0 adds nothing. */
+/* Sums for softmax and entropy in one pass: of e^(l - max), and of e^(l - max) (l - max); an action with probability 0 adds nothing. */
 typedef struct Sums {
     double most, sum, weighted;
 } Sums;
@@ -48,7 +48,7 @@ int64_t categorical_best(const double *logits, int64_t n) {
 int64_t categorical_draw(const double *logits, int64_t n, double uniform) {
     Sums sums = sums_of(logits, n);
     double below = 0;
-    int64_t last = 0; /* rounding may leave a little above the sum of all: that is the last action that can be taken */
+    int64_t last = 0; /* rounding may leave `uniform` above the sum of all probabilities: then the last action that is not masked is drawn */
     for (int64_t a = 0; a < n; a++) {
         double p = weight_of(logits[a], sums.most) / sums.sum;
         if (p > 0) last = a;

@@ -26,5 +26,7 @@ void kl_scores(KlKind kind, double coef, const double *logprobs, const double *r
 }
 
 double kl_adapt(double coef, double kl, double target, double n_samples, double horizon) {
-    return coef * (1 + clamp(kl / target - 1, -0.2, 0.2) * fmin(n_samples / horizon, 1)); /* a batch larger than the horizon could turn the sign */
+    return coef *
+           (1 + clamp(kl / target - 1, -0.2, 0.2) *
+                    fmin(n_samples / horizon, 1)); /* without the minimum, a batch larger than the horizon could make the coefficient negative */
 }

@@ -7,7 +7,7 @@
 
 /* ---- the losses of one token ---- */
 
-/* -A log pi: the gradient of the return itself. */
+/* -A log pi: REINFORCE. */
 static Surrogate surrogate_logprob(const PolicyLossConfig *config, double logprob, double log_ratio, double advantage) {
     (void)config, (void)log_ratio;
     return (Surrogate){.value = -advantage * logprob, .by_logprob = -advantage};
@@ -15,14 +15,14 @@ static Surrogate surrogate_logprob(const PolicyLossConfig *config, double logpro
 
 static double clip_high_of(const PolicyLossConfig *config) { return config->clip_high > 0 ? config->clip_high : config->clip; }
 
-/* -min(ratio A, clip(ratio) A): no gain from moving a token's probability further than the clip. */
+/* -min(ratio A, clip(ratio) A): the loss does not reward moving a token's probability beyond the clip. */
 static Surrogate surrogate_clipped(const PolicyLossConfig *config, double logprob, double log_ratio, double advantage) {
     (void)logprob;
     double ratio = exp(log_ratio), plain = ratio, clipped = clamp(ratio, 1 - config->clip, 1 + clip_high_of(config));
     if (config->ratio_cap > 0) plain = clamp(ratio, 0, config->ratio_cap);
     double plain_slope = plain == ratio ? ratio : 0, clipped_slope = clipped == ratio ? ratio : 0;
     double value = MIN(plain * advantage, clipped * advantage);
-    double slope = (plain_slope + clipped_slope) / 2; /* of a tie */
+    double slope = (plain_slope + clipped_slope) / 2; /* a tie: half of each slope */
     if (plain * advantage != clipped * advantage) slope = plain * advantage < clipped * advantage ? plain_slope : clipped_slope;
     if (config->dual_clip > 0 && advantage < 0 && value < config->dual_clip * advantage) value = config->dual_clip * advantage, slope = 0;
     return (Surrogate){.value = -value, .by_log_ratio = -slope * advantage};
@@ -30,21 +30,21 @@ static Surrogate surrogate_clipped(const PolicyLossConfig *config, double logpro
 
 static double cap_of(const PolicyLossConfig *config) { return config->clip_high > 0 ? config->clip_high : 5; }
 
-/* -min(ratio, cap) A log pi: the capped ratio is a weight without gradient, so every token keeps some. */
+/* -min(ratio, cap) A log pi: the capped ratio is a constant weight, so no token loses its gradient. */
 static Surrogate surrogate_capped(const PolicyLossConfig *config, double logprob, double log_ratio, double advantage) {
     double weight = clamp(exp(log_ratio), 0, cap_of(config));
     return (Surrogate){.value = -weight * advantage * logprob, .by_logprob = -weight * advantage};
 }
 
-/* -(4 / tau) sigmoid(tau (ratio - 1)) A, a little steeper where the advantage is not positive. */
+/* -(4 / tau) sigmoid(tau (ratio - 1)) A, with a larger tau where the advantage is not positive. */
 static Surrogate surrogate_gated(const PolicyLossConfig *config, double logprob, double log_ratio, double advantage) {
     (void)config, (void)logprob;
     double tau = advantage > 0 ? 1 : 1.05, ratio = exp(log_ratio), gate = sigmoid(tau * (ratio - 1));
     return (Surrogate){.value = -4 / tau * gate * advantage, .by_log_ratio = -4 * gate * (1 - gate) * ratio * advantage};
 }
 
-/* -phi(w) A log pi, where phi is shaped like a gamma density of the whole sequence's ratio w, 1 at w = 1, and has no gradient: far-off sequences fade
- * out smoothly. */
+/* -phi(w) A log pi. phi, shaped like a gamma density of the sequence's ratio w and 1 at w = 1, is a constant weight: sequences far from the policy
+ * fade out smoothly. */
 static Surrogate surrogate_faded(const PolicyLossConfig *config, double logprob, double log_ratio, double advantage) {
     (void)config;
     double power = advantage >= 0 ? 2 : 3, rate = advantage >= 0 ? 3 : 2, log_w = clamp(log_ratio, log(1e-8), LOG_RATIO_LIMIT);
@@ -76,7 +76,7 @@ static int64_t count_trained(const PolicyBatch *batch, int64_t begin, int64_t en
     return count;
 }
 
-/* A log-ratio within its limits and its derivative by the log-probability: 0 where it was cut off. */
+/* A clamped log-ratio and its derivative with respect to the log-probability: 0 where it was clamped. */
 typedef struct LogRatio {
     double value, slope;
 } LogRatio;
@@ -88,7 +88,7 @@ static LogRatio policy_losses_bounded(double x) {
 
 static double token_log_ratio(const PolicyBatch *batch, int64_t t) { return batch->old_logprobs ? batch->logprobs[t] - batch->old_logprobs[t] : 0; }
 
-/* Of a sequence with n trained tokens; its slope is the one by each of their log-probabilities. */
+/* The log-ratio of a sequence with n trained tokens; the slope is with respect to the log-probability of each of them. */
 static LogRatio sequence_log_ratio(const PolicyBatch *batch, int64_t begin, int64_t end, RatioOf ratio_of, int64_t n) {
     double sum = 0, part = ratio_of == RATIO_GEOMETRIC ? 1 / (double)MAX(n, 1) : 1;
     for (int64_t t = begin; t < end; t++)
@@ -98,7 +98,7 @@ static LogRatio sequence_log_ratio(const PolicyBatch *batch, int64_t begin, int6
     return ratio;
 }
 
-/* What each token of a sequence with n trained tokens counts in the loss. */
+/* The weight in the loss of each token of a sequence with n trained tokens. */
 static double token_share(const PolicyLossConfig *config, Aggregation aggregation, double total_tokens, double total_sequences, int64_t n) {
     switch (aggregation) {
     case SEQUENCE_MEAN: return 1 / (total_sequences * (double)MAX(n, 1));
@@ -108,7 +108,7 @@ static double token_share(const PolicyLossConfig *config, Aggregation aggregatio
     }
 }
 
-/* Adds up one ratio (a token's or a sequence's) for the metrics. Only what is clipped, or capped, has bounds. */
+/* Adds one ratio (of a token or a sequence) to the metrics. Only losses with a clip or a cap have bounds. */
 static void count_ratio(const PolicyLoss *loss, const PolicyLossConfig *config, double log_ratio, double advantage, PolicyMetrics *metrics) {
     double ratio = exp(log_ratio), capped = ratio, low = 0, high = HUGE_VAL;
     if (loss->surrogate == surrogate_capped) high = cap_of(config);
@@ -123,7 +123,7 @@ static void count_ratio(const PolicyLoss *loss, const PolicyLossConfig *config, 
     metrics->ratio_max = MAX(metrics->ratio_max, ratio);
 }
 
-/* weight x surrogate + beta x KL of token t, whose share of the loss is added to the metrics. */
+/* Adds weight x surrogate + beta x KL of token t to the loss in the metrics. */
 static Surrogate token_loss(const PolicyLoss *loss, const PolicyLossConfig *config, const PolicyBatch *batch, int64_t t, double log_ratio,
                             double share, PolicyMetrics *metrics) {
     double weight = batch->weights ? batch->weights[t] : 1;
@@ -142,7 +142,7 @@ static Surrogate token_loss(const PolicyLoss *loss, const PolicyLossConfig *conf
     return term;
 }
 
-/* One sequence with n trained tokens: their ratios, losses and gradients. Returns how many ratios there were. */
+/* Ratios, losses and gradients of one sequence with n trained tokens. Returns the number of ratios. */
 static int64_t sequence_loss(const PolicyLoss *loss, const PolicyLossConfig *config, const PolicyBatch *batch, int64_t begin, int64_t end, int64_t n,
                              double share, double *grad, PolicyMetrics *metrics) {
     bool per_token = loss->ratio_of == RATIO_OF_TOKEN;

@@ -15,7 +15,7 @@ void value_loss(const ValueBatch *batch, double clip, double *grad, ValueMetrics
         double error = batch->values[i] - batch->targets[i];
         if (clip > 0 && batch->old_values) {
             double kept = clamp(batch->values[i], batch->old_values[i] - clip, batch->old_values[i] + clip), kept_error = kept - batch->targets[i];
-            if (kept_error * kept_error > error * error) { /* only outside of the clip, where `kept` does not move */
+            if (kept_error * kept_error > error * error) { /* true only outside the clip, where `kept` is constant: no gradient */
                 metrics->loss += share * kept_error * kept_error / 2;
                 clipped++;
                 continue;

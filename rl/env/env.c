@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies, episodes, time limits and arguments: all that environments have in common. */
+/* Common parts of all environments: copies, episodes, time limits and arguments. */
 #include "lib/base/system.h"
 #include "rl/env/env_kinds.h"
 #include "rl/mdp/worlds.h"
@@ -15,7 +15,7 @@ static const EnvKind *const kinds[] = {
 #undef ENV
 };
 
-/* The key is made here, not where the step begins: most steps draw nothing. */
+/* The key is made here, not at the start of a step, since most steps draw nothing. */
 double env_uniform(EnvDraws *draws, double low, double high) {
     return low + (high - low) * rng_uniform(rng_key(draws->seed, RNG_NOISE, draws->copy), draws->next++);
 }
@@ -54,7 +54,7 @@ Status env_allocate(const EnvKind *kind, int64_t copies, Env **out) {
         !(env->final_lengths = rows(arena, copies, 1, sizeof(int64_t))) || !(env->states = rows(arena, copies, env->state_size, sizeof(double))) ||
         !(env->counts = rows(arena, copies, 1, sizeof(uint64_t))) || !(env->begins = rows(arena, copies, 1, sizeof(bool)))) {
         arena_free(arena);
-        return status_hint(ST_RESOURCE, "take fewer copies");
+        return status_hint(ST_RESOURCE, "use fewer copies");
     }
     *out = env;
     return ST_OK;
@@ -86,7 +86,7 @@ static Status unknown_environment(const char *id) {
     for (; env_id_at(n); n++) ids[n] = env_id_at(n);
     const char *near = text_nearest(id, ids, n);
     status_fail(ST_CONFIG, "unknown environment '%s'", id);
-    return status_hint(ST_CONFIG, "%s%s%sany of Gymnasium's is had with env: {command: [python3, recipes/gym_bridge.py, %s]}",
+    return status_hint(ST_CONFIG, "%s%s%sfor any Gymnasium environment use env: {command: [python3, recipes/gym_bridge.py, %s]}",
                        near ? "did you mean '" : "", near ? near : "", near ? "'? " : "", id);
 }
 
@@ -151,11 +151,11 @@ Status env_open_world(const char *spec, double gamma, NamedMdp **world) {
     Str id = {0};
     *world = NULL;
     str_append_n(&id, spec, strcspn(spec, ":"));
-    const EnvKind *kind = world_find(str_text(&id)) ? NULL : env_kind_find(str_text(&id)); /* some ids are both */
+    const EnvKind *kind = world_find(str_text(&id)) ? NULL : env_kind_find(str_text(&id)); /* some ids are a world and an environment */
     str_release(&id);
     if (!kind) return mdp_open_discounted(spec, gamma, world);
-    status_fail(ST_CONFIG, "environment '%s' is no finite MDP", kind->id);
-    return status_hint(ST_CONFIG, "it can be simulated and learned in, not solved");
+    status_fail(ST_CONFIG, "environment '%s' is not a finite MDP", kind->id);
+    return status_hint(ST_CONFIG, "it can be simulated and used for learning, but not solved");
 }
 
 /* ---- episodes ---- */
@@ -175,7 +175,7 @@ static void begin_episode(Env *env, int64_t copy) {
     env_observe(env, copy, env->observations);
 }
 
-/* What a program did wrong is kept: who did not look at it when an episode began learns it with the next step. */
+/* A program's failure is stored, so that a caller who ignored it when an episode started gets it from the next step. */
 static Status keep_failure(Env *env, Status status) {
     if (status != ST_OK && env->failure.status == ST_OK) failure_save(&env->failure, status);
     return status;
@@ -229,7 +229,7 @@ static Status missing_action(const Env *env, int64_t copy, double action) {
     return ST_INPUT;
 }
 
-/* Where an ended episode has been followed by a new one, length is 0 and the flags are those of the step before. */
+/* After an automatic reset the length is 0 and the flags are those of the previous step. */
 static bool rests(const Env *env, int64_t copy) { return env->lengths[copy] > 0 && (env->terminated[copy] || env->truncated[copy]); }
 
 static Status check_actions(const Env *env, const double *actions) {
@@ -257,7 +257,8 @@ static void step_copy(Env *env, int64_t copy, const double *action, bool auto_re
     if (auto_reset) begin_episode(env, copy);
 }
 
-/* Keeps what the episodes that ended in this step were last; true: there are some. `begins` holds those that rested before. */
+/* Stores final observations and lengths of episodes that ended in this step; true if there are any. On entry `begins` marks copies that were idle
+ * before the step. */
 static bool keep_ends(Env *env) {
     bool any = false;
     for (int64_t copy = 0; copy < env->copies; copy++) {
@@ -273,7 +274,7 @@ static bool keep_ends(Env *env) {
     return any;
 }
 
-/* While episodes begin others may be lost: then these begin too. */
+/* Starting episodes may lose others (a restarted program): then those start too. */
 static Status step_remote(Env *env, const double *actions, bool auto_reset) {
     TRY(failure_restore(&env->failure));
     for (int64_t copy = 0; copy < env->copies; copy++) env->begins[copy] = rests(env, copy);
@@ -295,7 +296,7 @@ Status env_step(Env *env, const double *actions, bool auto_reset) {
 }
 
 Status env_resume(Env *env) {
-    if (!env->kind->resume || env->failure.status != ST_OK) return ST_OK; /* a failure is said by the next step */
+    if (!env->kind->resume || env->failure.status != ST_OK) return ST_OK; /* the next step reports a failure */
     return keep_failure(env, env->kind->resume(env));
 }
 
@@ -307,7 +308,7 @@ Status env_set_state(Env *env, int64_t copy, const double *state) {
     bool good = true;
     for (int64_t i = 0; i < env->state_size; i++) good = good && isfinite(state[i]);
     if (!good || (env->kind->is_state && !env->kind->is_state(env->context, state)))
-        return status_fail(ST_INPUT, "the %lld numbers are no state of environment '%s'", (long long)env->state_size, env->id);
+        return status_fail(ST_INPUT, "the %lld numbers are not a state of environment '%s'", (long long)env->state_size, env->id);
     memcpy(state_of(env, copy), state, (size_t)env->state_size * sizeof *state);
     env->lengths[copy] = 0;
     clear_ends(env, copy);

@@ -66,7 +66,7 @@ static void env_acrobot_observe(const void *context, const double *state, double
     env_observe_f32(values, 6, observation);
 }
 
-/* Angles from far outside would be turned back without end. */
+/* Rejects huge angles: a step wraps angles into range one turn at a time, which would take for ever. */
 static bool is_state(const void *context, const double *state) {
     (void)context;
     return fabs(state[0]) <= 100 * PI && fabs(state[1]) <= 100 * PI && fabs(state[2]) <= FASTEST_1 && fabs(state[3]) <= FASTEST_2;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blackjack from an endless deck (Sutton & Barto 2018, example 5.1). Action 1 hits, 0 sticks. Observation: the player's sum, the dealer's open card,
- * whether an ace counts 11. */
+/* Blackjack with an infinite deck (Sutton & Barto 2018, example 5.1). Action 1 hits, 0 sticks. Observation: the player's sum, the dealer's open card,
+ * whether an ace counts as 11. */
 #include "rl/env/env_kinds.h"
 
 #include <math.h>
 
-/* A hand in the state: sum with aces as 1, whether it has an ace, cards. */
+/* A hand in the state: sum with aces as 1, whether it has an ace, number of cards. */
 enum { SUM, ACE, CARDS, HAND };
 enum { PLAYER = 0, DEALER = HAND, OPEN_CARD = 2 * HAND, STATE };
 enum { NATURAL, SAB };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Environments that are programs: JSON lines, one request and one answer each (env.h, env_new_command). */
+/* Environments that run as programs: JSON lines, one request and one answer each (env.h, env_new_command). */
 #include "lib/base/log.h"
 #include "lib/base/system.h"
 #include "rl/env/env_kinds.h"
@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_NUMBERS 1e7 /* of an action or an observation */
-/* What is kept of an episode's actions, so that a resumed run can repeat them: steps, where the program says no limit; and numbers of all copies */
+#define MOST_NUMBERS 1e7 /* limit of numbers in an action or an observation */
+/* Limits of the stored actions with which a resumed run replays episodes: steps per episode if the program gives no limit, and numbers over all
+ * copies */
 enum { MAX_PLAYED = 10000, MAX_PLAYED_NUMBERS = 2 << 20 };
 
 typedef struct Command {
@@ -19,7 +20,7 @@ typedef struct Command {
     Program program;
     Arena *arena;
     bool warned_of_bounds;
-    bool lost; /* the episodes that go on elsewhere: they are cut off in the next step */
+    bool lost; /* the running episodes are lost: truncate them in the next step */
 } Command;
 
 /* ---- opening ---- */
@@ -29,7 +30,7 @@ static Status read_bound(Command *command, const json_t *list, int64_t size, dou
     if (!values) return ST_RESOURCE;
     for (int64_t i = 0; i < size; i++) {
         const json_t *value = json_array_get(list, (size_t)i);
-        if (!json_is_number(value) && !json_is_null(value)) return program_wrong(&command->program, -1, "a bound is no number and not null");
+        if (!json_is_number(value) && !json_is_null(value)) return program_wrong(&command->program, -1, "a bound is neither a number nor null");
         values[i] = json_is_null(value) ? none : json_number_value(value);
     }
     *bound = values;
@@ -59,7 +60,7 @@ static Status read_space(Command *command, const char *name, Space *space) {
 
 static bool same_space(const Space *a, const Space *b) { return a->n == b->n && a->size == b->size; }
 
-/* Starts the program and asks for its spaces; after the first time they must be the same. */
+/* Starts the program and reads its spaces, which must be the same after a restart. */
 static Status open_program(void *context) {
     Command *command = context;
     Program *program = &command->program;
@@ -92,7 +93,7 @@ static Status bad_number(const Command *command, const char *what, int64_t copy,
     return child_add_last_line(command->program.child, ST_INPUT);
 }
 
-/* Values outside of their bounds happen in honest environments; people are told once. */
+/* Correct environments may return values outside their bounds; warn once. */
 static void check_bounds(Command *command, int64_t copy, const double *row) {
     const Space *space = &command->kind.observation;
     for (int64_t i = 0; i < space->size && !command->warned_of_bounds; i++) {
@@ -132,7 +133,7 @@ static void cut_off(Env *env, int64_t copy) {
     env->lengths[copy] = MAX(env->lengths[copy], 1);
 }
 
-/* Seeds of 31 bits, which every program takes; made from the copy's counter, so that a new program goes on with new episodes. */
+/* Seeds have 31 bits, which every program accepts, and depend on the copy's counter, so that a restarted program gets new episodes. */
 static void write_reset(Env *env, Command *command, const bool *which) {
     bool first = true;
     str_clear(&command->program.request);
@@ -159,7 +160,7 @@ static Status read_reset(Env *env, Command *command, const bool *which) {
     return ST_OK;
 }
 
-/* Room for the actions of episodes, when their limit is known. */
+/* Allocates the actions of episodes once their limit is known. */
 static Status take_room(Env *env) {
     int64_t most = MAX(MAX_PLAYED_NUMBERS / (env->copies * env->action.size), 1);
     if (env->played) return ST_OK;
@@ -168,7 +169,7 @@ static Status take_room(Env *env) {
     return env->played ? ST_OK : ST_RESOURCE;
 }
 
-/* When the program is lost meanwhile, so are the other copies' episodes. */
+/* If the program is restarted here, the other copies' episodes are lost. */
 static Status env_command_begin(Env *env, const bool *which) {
     Command *command = env->remote;
     TRY(take_room(env));
@@ -183,7 +184,7 @@ static Status env_command_begin(Env *env, const bool *which) {
     }
 }
 
-/* Actions are brought within their bounds. */
+/* Clips actions to their bounds. */
 static void write_step(const Env *env, Command *command, const double *actions) {
     const Space *space = &env->action;
     str_clear(&command->program.request);
@@ -214,7 +215,7 @@ static Status read_step(Env *env, Command *command) {
         const json_t *reward = json_array_get(rewards, (size_t)copy), *ended = json_array_get(terminated, (size_t)copy),
                      *cut = json_array_get(truncated, (size_t)copy);
         if (rests(env, copy)) continue;
-        if (!json_is_number(reward)) return program_wrong(&command->program, -1, "a reward is no number");
+        if (!json_is_number(reward)) return program_wrong(&command->program, -1, "a reward is not a number");
         if (!json_is_boolean(ended) || !json_is_boolean(cut))
             return program_wrong(&command->program, -1, "'terminated' and 'truncated' are not true or false");
         TRY(read_observation(command, json_array_get(observations, (size_t)copy), copy, env->observations + copy * env->observation.size));
@@ -230,7 +231,7 @@ static void cut_off_all(Env *env) {
     for (int64_t copy = 0; copy < env->copies; copy++) cut_off(env, copy);
 }
 
-/* For a resume. */
+/* Stores the actions for a resume. */
 static void env_command_remember(Env *env, const double *actions) {
     size_t size = (size_t)env->action.size;
     for (int64_t copy = 0; copy < env->copies; copy++)
@@ -261,7 +262,7 @@ static Status env_command_step(Env *env, const double *actions) {
 
 /* ---- resuming ---- */
 
-/* What the environment looked like when the checkpoint was made. */
+/* The environment's state at the checkpoint. */
 typedef struct Past {
     int64_t *lengths;
     uint64_t *counts;
@@ -284,7 +285,7 @@ static Status take_past(const Env *env, Past *past) {
     return ST_OK;
 }
 
-/* Copies that are where they were rest, so that the others can be stepped alone; actions of the others' step t into past->actions. */
+/* Copies that have reached their place idle while the others are stepped; writes the others' actions of step t into past->actions. */
 static bool next_actions(Env *env, const Past *past, int64_t t) {
     size_t size = (size_t)env->action.size;
     bool any = false;
@@ -298,7 +299,7 @@ static bool next_actions(Env *env, const Past *past, int64_t t) {
     return any;
 }
 
-/* Whether the copy is where it was. One that rested then does so now. */
+/* Whether the copy has reached its place. A copy that was idle then is idle now. */
 static bool came_back(Env *env, const Past *past, int64_t copy) {
     size_t size = (size_t)env->observation.size, at = (size_t)copy * size;
     int64_t length = past->lengths[copy];
@@ -312,7 +313,7 @@ static bool came_back(Env *env, const Past *past, int64_t copy) {
 
 static Status repeat(Env *env, Command *command, const Past *past) {
     for (int64_t copy = 0; copy < env->copies; copy++) {
-        env->counts[copy] -= env->counts[copy] > 0; /* the start that is repeated */
+        env->counts[copy] -= env->counts[copy] > 0; /* the start is repeated */
         env->begins[copy] = true;
         env->terminated[copy] = env->truncated[copy] = false;
     }
@@ -336,13 +337,13 @@ static Status resume(Env *env) {
         Status status = repeat(env, command, &past);
         for (int64_t copy = 0; copy < env->copies; copy++) lost += !came_back(env, &past, copy);
         if (status == ST_RESOURCE)
-            status = program_restart(&command->program, open_program, command); /* and came_back found nothing: it died on the way */
+            status = program_restart(&command->program, open_program, command); /* it died during the replay, so came_back was false for all copies */
         TRY(status);
     }
     if (lost == 0) return ST_OK;
     log_message(LOG_WARNING,
-                "environment '%s': %lld of %lld episodes do not come out the same again: all are cut off, and what follows is not what an "
-                "undisturbed run would have done",
+                "environment '%s': %lld of %lld episodes differ in the replay: all are truncated, so the run differs from what an "
+                "uninterrupted run would have done",
                 command->kind.id, (long long)lost, (long long)env->copies);
     command->lost = true;
     memcpy(env->lengths, past.lengths, (size_t)env->copies * sizeof *env->lengths);

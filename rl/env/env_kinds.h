@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a built-in environment is: a table of plain functions on one copy. One file env_<name>.c and one line of envs.def each. */
+/* A built-in environment is a table of plain functions on one copy. Each has a file env_<name>.c and a line of envs.def. */
 #ifndef TUNE_ENV_KINDS_H
 #define TUNE_ENV_KINDS_H
 
 #include "rl/mdp/arguments.h"
 #include "rl/env/env.h"
 
-/* The random numbers of one start or step of one copy; each call gives the next. */
+/* The random numbers of one start or step of one copy; each call returns the next. */
 typedef struct EnvDraws {
     uint64_t seed, copy, next;
 } EnvDraws;
 double env_uniform(EnvDraws *draws, double low, double high);
 int64_t env_below(EnvDraws *draws, int64_t n);
 
-/* `context`: the values of the arguments in their order (const double *), unless the environment was made with one of its own. */
+/* `context`: the values of the arguments in order (const double *), unless the environment was made with another context. */
 struct EnvKind {
     const char *id;
     int64_t max_steps, state_size;
@@ -22,9 +22,9 @@ struct EnvKind {
     void (*start)(const void *context, EnvDraws *draws, double *state);
     bool (*step)(const void *context, EnvDraws *draws, const double *action, double *state, double *reward); /* true: terminated */
     void (*observe)(const void *context, const double *state, double *observation);
-    bool (*is_state)(const void *context, const double *state); /* of finite numbers; NULL: all are */
-    /* Instead of the above, all copies at once, for what lives in another program. begin: starts episodes of the copies in `which`; copies whose
-     * episodes are lost meanwhile are flagged as truncated. step_all: one step of all copies that do not rest, with flags and lengths. */
+    bool (*is_state)(const void *context, const double *state); /* checks finite numbers; NULL: all are valid */
+    /* Instead of the functions above, for environments in another program, all copies at once. begin: starts episodes of the copies in `which`; flags
+     * copies whose episodes are lost in the process as truncated. step_all: one step of all copies that are not idle, with flags and lengths. */
     Status (*begin)(Env *env, const bool *which);
     Status (*step_all)(Env *env, const double *actions);
     Status (*resume)(Env *env); /* env_resume */
@@ -34,11 +34,11 @@ struct EnvKind {
 /* Allocates a stopped environment of this kind; `context` as above. ST_RESOURCE. */
 Status env_allocate(const EnvKind *kind, int64_t copies, Env **env);
 
-void env_set_id(Env *env, const char *spec); /* what messages call it */
+void env_set_id(Env *env, const char *spec); /* its name in messages */
 
-void env_observe_f32(const double *values, int64_t n, double *observation); /* rounded to float32, as Gymnasium hands them out */
+void env_observe_f32(const double *values, int64_t n, double *observation); /* rounds to float32, as Gymnasium returns */
 
-const EnvKind *env_kind_find(const char *id); /* NULL: no such */
+const EnvKind *env_kind_find(const char *id); /* NULL: unknown */
 
 #define ENV(name) extern const EnvKind env_kind_##name;
 #include "rl/env/envs.def"

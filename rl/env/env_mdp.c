@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any Mdp as an environment: outcomes are drawn from its rows. */
+/* An Mdp as an environment: samples outcomes from its rows. */
 #include "rl/env/env_kinds.h"
 #include "rl/mdp/mdp.h"
 
@@ -11,7 +11,7 @@ typedef struct Chain {
     int32_t n_observations;
 } Chain;
 
-/* The first of n outcomes at which the sum of probabilities passes a uniform number; rounding never picks an impossible one. */
+/* The first of n outcomes at which the cumulative probability exceeds a uniform number; rounding never selects an outcome with probability 0. */
 static int64_t env_mdp_draw(EnvDraws *draws, const double *probability, int64_t n) {
     double left = env_uniform(draws, 0, 1);
     int64_t possible = 0;
@@ -59,14 +59,14 @@ static const EnvKind kind = {.id = "mdp",
 static Status check_start(const Mdp *mdp, const double *probability) {
     double sum = 0;
     for (int32_t s = 0; s < mdp->n_states; s++) {
-        if (!(probability[s] >= 0)) return status_fail(ST_INPUT, "probability of beginning in state %d is %g", (int)s, probability[s]);
-        if (probability[s] > 0 && mdp->terminal[s]) return status_fail(ST_INPUT, "an episode would begin in the terminal state %d", (int)s);
+        if (!(probability[s] >= 0)) return status_fail(ST_INPUT, "the probability of starting in state %d is %g", (int)s, probability[s]);
+        if (probability[s] > 0 && mdp->terminal[s]) return status_fail(ST_INPUT, "an episode would start in the terminal state %d", (int)s);
         sum += probability[s];
     }
-    return fabs(sum - 1) <= 1e-9 ? ST_OK : status_fail(ST_INPUT, "probabilities of the states to begin in sum to %.12g, expected 1", sum);
+    return fabs(sum - 1) <= 1e-9 ? ST_OK : status_fail(ST_INPUT, "the probabilities of start states sum to %.12g, expected 1", sum);
 }
 
-/* Every live state alike. */
+/* Uniform over the live states. */
 static double *any_live_state(const Mdp *mdp, Arena *arena) {
     double *probability = arena_zero(arena, (size_t)mdp->n_states * sizeof *probability), live = 0;
     if (!probability) return NULL;
@@ -75,7 +75,7 @@ static double *any_live_state(const Mdp *mdp, Arena *arena) {
     return probability;
 }
 
-/* Which actions each state has, where that differs. In terminal states nothing is done. */
+/* The actions of each state, if states differ in them. No action is taken in terminal states. */
 static Status find_allowed(Env *env, const Mdp *mdp) {
     size_t rows = (size_t)mdp->n_states * (size_t)mdp->n_actions;
     bool all = true;

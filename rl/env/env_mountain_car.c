@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A car too weak for its hill (Moore 1990). State: position, velocity. */
+/* A car whose engine is too weak for the hill (Moore 1990). State: position, velocity. */
 #include "rl/env/env_kinds.h"
 
 #include <math.h>

@@ -22,7 +22,7 @@ static bool env_mountain_car_continuous_step(const void *context, EnvDraws *draw
     state[1] = velocity;
     double goal_velocity = ((const double *)context)[0];
     bool arrived = position >= 0.45 && velocity >= goal_velocity;
-    *reward = (arrived ? 100.0 : 0.0) - *action * *action * 0.1; /* the action as it was asked for, not as it was clipped */
+    *reward = (arrived ? 100.0 : 0.0) - *action * *action * 0.1; /* the cost is of the action before clipping */
     return arrived;
 }
 

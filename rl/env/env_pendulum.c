@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pendulum to swing up with a weak motor. State: angle (0: up), its velocity. It never terminates. */
+/* A pendulum with a weak motor, to be swung up. State: angle (0: up), its velocity. It never terminates. */
 #include "rl/env/env_kinds.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rl.env of a recipe, in all its forms. */
+/* Reads rl.env of a recipe in all its forms. */
 #include "rl/env/env_kinds.h"
 #include "rl/mdp/worlds.h"
 
@@ -12,7 +12,7 @@ static Status env_recipe_fault(const Yaml *node, const char *what) {
     return node->line > 0 ? status_fail(ST_CONFIG, "line %d: 'rl.env' %s", node->line, what) : status_fail(ST_CONFIG, "'rl.env' %s", what);
 }
 
-/* A sampled environment that is a finite MDP as well gets its world. */
+/* A sampled environment that is also a finite MDP gets its world. */
 static Status open_spec(const char *spec, int64_t copies, Env **env) {
     TRY(env_new(spec, copies, env));
     if ((*env)->world) return ST_OK;
@@ -36,7 +36,7 @@ static Status refuse_value(const char *id, const char *key, const Yaml *value) {
     return status_hint(ST_CONFIG, "it is a number, a truth value, a word, or a list of these, as desc: [SFF, FHF, FFG]");
 }
 
-/* A value as it stands behind key=; a list's items are joined by '/', as maps and rewards of worlds take them. */
+/* A value in the form of key=value; the items of a list are joined by '/', the form in which worlds take maps and rewards. */
 static Status append_value(Str *spec, const char *id, const char *key, const Yaml *value) {
     if (value->kind == YAML_SCALAR && !strchr(value->text, ',')) {
         str_append(spec, value->text);
@@ -53,7 +53,7 @@ static Status append_value(Str *spec, const char *id, const char *key, const Yam
 /* {id: ..., key: value, ...} */
 static Status spec_of_map(const Yaml *node, Str *spec) {
     const Yaml *id = yaml_get(node, "id");
-    if (id->kind != YAML_SCALAR) return env_recipe_fault(id, "has an 'id' that is no text");
+    if (id->kind != YAML_SCALAR) return env_recipe_fault(id, "has an 'id' that is not a text");
     str_append(spec, id->text);
     for (size_t i = 0, n = 0; i < node->n; i++) {
         if (node->items[i] == id || node->items[i]->kind == YAML_NULL) continue;
@@ -64,7 +64,7 @@ static Status spec_of_map(const Yaml *node, Str *spec) {
 }
 
 static Status no_environment(const Yaml *node) {
-    env_recipe_fault(node, "is no environment");
+    env_recipe_fault(node, "is not an environment");
     return status_hint(ST_CONFIG, "a name, {id: FrozenLake-v1, map_name: 8x8}, {command: [program, argument]} or an MDP file");
 }
 
@@ -73,7 +73,7 @@ Status env_spec(const Yaml *node, Str *spec) {
     if (node->kind == YAML_SCALAR) return ST_OK;
     if (node->kind == YAML_MAP && yaml_get(node, "id")) return spec_of_map(node, spec);
     if (node->kind == YAML_MAP && yaml_get(node, "command"))
-        return status_hint(env_recipe_fault(node, "is a program, not a finite MDP"), "it can be simulated and learned in, not solved");
+        return status_hint(env_recipe_fault(node, "is a program, not a finite MDP"), "it can be simulated and used for learning, but not solved");
     return no_environment(node);
 }
 
@@ -91,7 +91,7 @@ static Status read_command(const Yaml *command, const char ***argv) {
     bool good = command->kind == YAML_LIST && command->n > 0;
     for (size_t i = 0; good && i < command->n; i++) good = command->items[i]->kind == YAML_SCALAR;
     if (!good)
-        return status_hint(env_recipe_fault(command, "has a 'command' that is no list of words"),
+        return status_hint(env_recipe_fault(command, "has a 'command' that is not a list of words"),
                            "command: [python3, recipes/gym_bridge.py, LunarLander-v3]");
     *argv = calloc(command->n, sizeof **argv);
     if (!*argv) return status_fail(ST_RESOURCE, "out of memory");
@@ -105,16 +105,17 @@ static Status read_options(const Yaml *node, double *timeout, int64_t *max_steps
         const Yaml *value = node->items[i];
         if (!strcmp(node->keys[i], "command")) continue;
         if (!strcmp(node->keys[i], "timeout")) {
-            if (!yaml_as_double(value, timeout) || !(*timeout > 0)) return env_recipe_fault(value, "has a 'timeout' that is no number of seconds");
+            if (!yaml_as_double(value, timeout) || !(*timeout > 0))
+                return env_recipe_fault(value, "has a 'timeout' that is not a number of seconds above 0");
         } else if (!strcmp(node->keys[i], "max_episode_steps")) {
             if (!yaml_as_int(value, max_steps) || *max_steps < 0)
-                return env_recipe_fault(value, "has a 'max_episode_steps' that is no whole number from 0");
+                return env_recipe_fault(value, "has a 'max_episode_steps' that is not a whole number of at least 0");
         } else {
             Str what = {0};
             str_printf(&what, "has an unknown key '%s'", node->keys[i]);
             Status status = env_recipe_fault(value, str_text(&what));
             str_release(&what);
-            return status_hint_nearest(status, node->keys[i], known, COUNT_OF(known), "beside a command it takes timeout and max_episode_steps");
+            return status_hint_nearest(status, node->keys[i], known, COUNT_OF(known), "the keys are command, timeout and max_episode_steps");
         }
     }
     return ST_OK;

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <time.h>
 
-enum { RESTARTS = 5, CALM = 100, SHOWN = 200 }; /* how often it may fail in a row; this many steps without a failure begin a new row */
+enum { RESTARTS = 5, CALM = 100, SHOWN = 200 }; /* RESTARTS: allowed failures in a row; CALM: steps without failure that reset the count */
 
 /* ---- requests and answers ---- */
 
@@ -24,7 +24,8 @@ Status program_request(Program *program) {
     json_decref(program->answer);
     program->answer = NULL;
     str_clear(&program->reply);
-    Slice unasked = program->asked ? child_unrequested(program->child) : (Slice){0}; /* what it says at its start is taken for its first answer */
+    /* output before the first request would be taken for its answer */
+    Slice unasked = program->asked ? child_unrequested(program->child) : (Slice){0};
     program->asked = true;
     if (unasked.len > 0) {
         str_append_n(&program->reply, unasked.data, unasked.len);
@@ -41,11 +42,11 @@ Status program_list(const Program *program, const char *name, int64_t n, const j
     char problem[80];
     *list = json_object_get(program->answer, name);
     if (json_array_size(*list) == (size_t)n) return ST_OK;
-    snprintf(problem, sizeof problem, "'%s' is no list of %lld", name, (long long)n);
+    snprintf(problem, sizeof problem, "'%s' is not a list of %lld", name, (long long)n);
     return program_wrong(program, -1, problem);
 }
 
-/* ---- its life ---- */
+/* ---- start, restart, stop ---- */
 
 Status program_init(Program *program, const char *const *argv, size_t n, int64_t copies, double timeout, Arena *arena) {
     *program = (Program){.arena = arena, .id = argv[0], .n = n, .copies = copies, .timeout = timeout, .argv = arena_zero(arena, n * sizeof *argv)};
@@ -73,8 +74,8 @@ void program_note_success(Program *program) {
     if (++program->successes >= CALM) program->failures = 0;
 }
 
-/* A machine that is short of memory or files for a moment gets that moment, and a program that dies at once does not keep a processor busy with its
- * starts. */
+/* The pause lets a machine recover from a short lack of memory or files, and keeps a program that dies at once from using a processor for
+ * restarts. */
 double restart_pause(int64_t failures, double most) { return fmin(fmin(0.1 * ldexp(1, (int)MIN(failures - 1, 30)), 5), most); }
 
 void restart_wait(double seconds) {
@@ -91,8 +92,8 @@ Status program_restart(Program *program, Status (*open)(void *context), void *co
             return child_add_last_line(program->child, ST_RESOURCE);
         }
         double pause = restart_pause(program->failures, program->timeout);
-        log_message(LOG_WARNING, "environment '%s': %s; it is started again in %g s (%lld of %d), its episodes are cut off", program->id,
-                    status_text(), pause, (long long)program->failures, RESTARTS);
+        log_message(LOG_WARNING, "environment '%s': %s; restarting it in %g s (%lld of %d), its episodes are truncated", program->id, status_text(),
+                    pause, (long long)program->failures, RESTARTS);
         child_stop(program->child, NULL, 0);
         program->child = NULL;
         restart_wait(pause);

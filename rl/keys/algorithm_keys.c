@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys that an algorithm does not read are refused, by one table of all algorithms. */
+/* One table of all algorithms and the keys they read; other keys are an error. */
 #include "lib/base/log.h"
 #include "rl/keys/algorithm_keys.h"
 
@@ -12,14 +12,14 @@
 #include "rl/text/text_algorithm.h"
 #include "rl/text/text_env.h"
 
-/* ---- the table: four kinds of algorithms, what all of a kind read, what each reads ---- */
+/* ---- the table: four kinds of algorithms, the keys that a whole kind reads, the keys that each algorithm reads ---- */
 
 typedef struct Entry {
     const char *name, *keys;
-} Entry; /* name NULL: there is none */
+} Entry; /* name NULL: no such algorithm */
 typedef struct Kind {
     const char *what, *common;
-    const char *unread; /* keys of other sections that do nothing here */
+    const char *unread; /* keys of other sections that have no effect here */
     Entry (*at)(size_t i);
 } Kind;
 
@@ -67,7 +67,7 @@ static const Kind *const kinds[] = {&environments, &texts, &pairs, &offline};
 
 /* ---- the check ---- */
 
-/* Whether the list names the key, without its section if that is rl, or by "section.*" all of its section. */
+/* Whether the list contains the key (without its section if that is rl) or "section.*" for all keys of its section. */
 static bool lists(const char *keys, const Key *key) {
     char whole[64];
     snprintf(whole, sizeof whole, "%s.*", key->section);
@@ -147,7 +147,7 @@ static Status algorithm_keys_check(const Recipe *recipe, const char *algorithm, 
     Status status = ST_OK;
     size_t at = 0;
     while ((entry = kind->at(at)).name && strcmp(entry.name, algorithm) != 0) at++;
-    if (!entry.name) return ST_OK; /* an unknown one is refused where it is looked for */
+    if (!entry.name) return ST_OK; /* opening an unknown algorithm reports the error */
     TRY(recipe_read(NULL, NULL, 0, &defaults));
     for (size_t i = 0; i < n_recipe_keys && status == ST_OK; i++) {
         const Key *key = &recipe_keys[i];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys that an algorithm reads, but not as another key is set: said, as all that does nothing is. */
+/* Keys that an algorithm reads in general but that have no effect given the value of another key: an error, like every key without an effect. */
 #include "rl/keys/algorithm_keys.h"
 
 #include <math.h>
@@ -22,7 +22,7 @@ static bool has_priorities(const Recipe *r) { return r->rl_prioritized; }
 static bool learns_price(const Recipe *r) { return r->rl_ent_coef == 0; }
 
 static const TextAlgorithm *on_text(const Recipe *r) {
-    bool elsewhere = r->rl_env && !text_env_is_requested(r->rl_env); /* reinforce and ppo are on environments, too */
+    bool elsewhere = r->rl_env && !text_env_is_requested(r->rl_env); /* reinforce and ppo also exist on environments */
     return elsewhere ? NULL : text_algorithm_find(r->rl_algorithm);
 }
 static bool has_values(const Recipe *r) { return on_text(r) ? r->rl_value_model || on_text(r)->values == VALUES_NEEDED : r->rl_baseline; }
@@ -46,7 +46,7 @@ static const struct Rule {
     {"epsilon_start epsilon_end epsilon_fraction epsilon_schedule epsilon_visits", explores, "does nothing", "the policy of rl.policy is played"},
     {"tiles tile_low tile_high", has_tiles, "does nothing without 'rl.tilings'", "8 is usual"},
     {"priority_alpha priority_beta", has_priorities, "does nothing", "it belongs to rl.prioritized: true"},
-    {"target_entropy", learns_price, "does nothing with 'rl.ent_coef' above 0", "with 0 the price of entropy is learned towards it"},
+    {"target_entropy", learns_price, "does nothing with 'rl.ent_coef' above 0", "with 0 the entropy coefficient is tuned towards it"},
     {"vf_coef value_lambda value_learning_rate clip_value", has_values, "does nothing", "no values are learned"},
     {"normalize_advantage", normalizes, "does nothing", "no values are learned"},
     {"kl kl_in reference", has_reference, "does nothing with 'rl.beta: 0'", "give rl.beta, such as 0.05"},

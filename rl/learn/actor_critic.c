@@ -36,14 +36,14 @@ void minibatch_gather(Minibatch *m, const Rollout *rollout, const int64_t *rows,
     }
 }
 
-/* One gradient, and what it is made of. */
+/* One gradient and its inputs. */
 typedef struct Gradient {
     Policy *policy;
     Minibatch *m;
     const Losses *losses;
     PolicyMetrics of_policy;
     ValueMetrics of_values;
-    Failure halves[2]; /* words are kept by thread */
+    Failure halves[2]; /* each thread records the text of its own failure */
 } Gradient;
 
 static void actor_loss(Gradient *g) {
@@ -90,13 +90,13 @@ static void half(void *context, int64_t i) {
     if (status != ST_OK) failure_save(&g->halves[i], status);
 }
 
-/* Small networks on few rows: two threads take one each, from the observations to the gradient. Else each kernel has work for all, and tensors of
- * more than SMALL numbers are shared out by kernels themselves. */
+/* For small networks on few rows one thread computes the actor and another the critic, from the observations to the gradient. Otherwise each kernel
+ * has enough work for all threads: kernels split tensors of more than SMALL numbers themselves. */
 static bool in_halves(const Policy *policy, const Minibatch *m) {
     enum { SMALL = 16384 };
     const Params *params = &policy->params;
     int64_t most = 0;
-    if (!m->old_values || !policy_has_halves(policy) || profile_running()) return false; /* the profile has one clock */
+    if (!m->old_values || !policy_has_halves(policy) || profile_running()) return false; /* the profiler has a single clock */
     for (size_t i = 0; i < params->n; i++) {
         const Tensor *tensor = params->items[i].tensor;
         most = MAX(most, MAX(tensor_count(tensor), m->n * tensor_width(tensor)));
@@ -138,11 +138,11 @@ Status actor_critic_gradient(Policy *policy, Minibatch *m, const Losses *losses,
 
 /* ---- the learner ---- */
 
-/* A single advantage less its mean is 0: nothing would be learned. */
+/* A single advantage minus its mean is 0: nothing would be learned. */
 static Status check_parts(const Recipe *recipe, int64_t copies, int64_t parts) {
     int64_t steps = recipe->rl_num_steps * copies;
     if (parts <= (recipe->rl_normalize_advantage ? steps / 2 : steps)) return ST_OK;
-    status_fail(ST_CONFIG, "%lld step%s of all environments make %lld minibatch%s with fewer than %s", (long long)steps, plural(steps),
+    status_fail(ST_CONFIG, "%lld step%s of all environments give %lld minibatch%s with fewer than %s", (long long)steps, plural(steps),
                 (long long)parts, parts == 1 ? "" : "es", recipe->rl_normalize_advantage ? "the two that 'rl.normalize_advantage' needs" : "one");
     return status_hint(ST_CONFIG, "raise rl.num_steps or rl.num_envs%s%s", parts > 1 ? ", or lower rl.num_minibatches" : "",
                        recipe->rl_normalize_advantage ? "; or rl.normalize_advantage=false" : "");
@@ -175,11 +175,11 @@ Status actor_critic_open(Learner *learner, bool values, int64_t parts) {
     return actor_critic_make(learner, ac, values, parts);
 }
 
-/* Of the rollout, of the largest minibatch of it. */
+/* Rows of the rollout, and rows of its largest minibatch. */
 static int64_t all_rows(const ActorCritic *ac) { return ac->rollout.T * ac->rollout.batch.B; }
 static int64_t most_rows(const ActorCritic *ac) { return (all_rows(ac) + ac->parts - 1) / ac->parts; }
 
-/* Room for the rollout, its rows and minibatches. */
+/* Allocates the rollout, its rows and minibatches. */
 static Status take_room(ActorCritic *ac, Learner *learner) {
     const Env *env = learner->env;
     TRY(rollout_reserve(&ac->rollout, learner, ac->policy.has_values));
@@ -253,7 +253,7 @@ static Status not_finite(const ActorCritic *ac, const Learner *learner) {
     return status_hint(ST_NUMERIC, "lower train.learning_rate, or normalise observations and rewards");
 }
 
-/* A step, by the parts of the policy: the thread that made a part's gradient has it, the weights and the averages in its cache. */
+/* Steps each part of the policy in the thread that computed its gradient, which has the gradient, weights and moment estimates in its cache. */
 typedef struct StepOfParts {
     ActorCritic *ac;
     double norm, rate;
@@ -291,7 +291,7 @@ void actor_critic_report(const ActorCritic *ac, Learner *learner, const Measures
                        explained_variance(rollout->batch.values, rollout->returns, rollout->batch.valid, rollout->batch.T * rollout->batch.B));
     }
     learner_metric(learner, "entropy", measures->entropy * per_step);
-    learner_metric(learner, "kl", measures->approx_kl * per_step); /* from the policy before the update: here there is no other reference */
+    learner_metric(learner, "kl", measures->approx_kl * per_step); /* KL from the policy before the update: there is no other reference here */
     learner_metric(learner, "approx_kl", measures->approx_kl * per_step);
     learner_metric(learner, "clip_fraction", measures->clip_fraction * per_step);
     learner_metric(learner, "grad_norm", measures->grad_norm * per_step);

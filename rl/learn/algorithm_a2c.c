@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Advantage actor-critic: one step from a few steps of many copies, whose advantages are taken from a learned value. Source: Mnih et al. 2016, arXiv
+/* Advantage actor-critic: one optimiser step from a few steps of many copies, with advantages from a learned value. Source: Mnih et al. 2016, arXiv
  * 1602.01783, in its synchronous form. */
 #include "rl/learn/actor_critic.h"
 
@@ -8,7 +8,7 @@ static Status a2c_update(Learner *learner) {
     ActorCritic *ac = learner->self;
     Rollout *rollout = &ac->rollout;
     TRY(rollout_fill(rollout, learner, &ac->policy));
-    returns_gae(&rollout->batch, rollout->behind, recipe->rl_gamma, recipe->rl_gae_lambda, rollout->advantages, rollout->returns);
+    returns_gae(&rollout->batch, rollout->bootstrap, recipe->rl_gamma, recipe->rl_gae_lambda, rollout->advantages, rollout->returns);
     return actor_critic_one_pass(learner, "a2c");
 }
 

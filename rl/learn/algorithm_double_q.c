@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Double Q-learning: one table chooses the best action, the other says what it is worth, so that the largest of noisy values is not taken for their
- * truth. Sources: van Hasselt 2010; Sutton & Barto 6.7. */
+/* Double Q-learning: one table selects the best action, the other evaluates it, which removes the bias of the maximum of noisy values. Sources: van
+ * Hasselt 2010; Sutton & Barto 6.7. */
 #include "rl/learn/table.h"
 
 typedef struct DoubleQ {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Deep Q-networks: Q-learning with a network on transitions drawn from memory, against a target copy that lags behind. Source: Mnih et al. 2015,
+/* Deep Q-networks: Q-learning with a network on replayed transitions, with targets from a delayed copy of the network. Source: Mnih et al. 2015,
  * Nature 518, algorithm 1; double: arXiv 1509.06461; dueling: arXiv 1511.06581; prioritised: arXiv 1511.05952; several steps: arXiv 1710.02298. */
 #include <math.h>
 
@@ -19,10 +19,10 @@ typedef struct Dqn {
     struct {
         int64_t n;
         double loss, grad_norm, q;
-    } sums; /* over the gradient steps of one update */
+    } sums; /* sums over the gradient steps of one update */
 } Dqn;
 
-/* One of those that there are. */
+/* A random action among those that exist here. */
 static int64_t any_action(const double *q, int64_t A, RngKey key, uint64_t draw) {
     int64_t n = 0, a = 0;
     for (int64_t i = 0; i < A; i++) n += q[i] != -(double)INFINITY;
@@ -124,7 +124,8 @@ static Status dqn_make(Learner *learner, Dqn *dqn) {
     TRY(replay_init(&dqn->D, &replay, arena));
     TRY(replay_batch_init(&dqn->minibatch, recipe->train_batch_size, &replay, arena));
     TRY(q_network_init(&dqn->Q, &network, true, learner->seed, device_cpu(), DT_F32, arena));
-    TRY(q_network_init(&dqn->target, &network, false, learner->seed, device_cpu(), DT_F32, arena)); /* the same first values */
+    /* same seed: the same initial values as the online network */
+    TRY(q_network_init(&dqn->target, &network, false, learner->seed, device_cpu(), DT_F32, arena));
     TRY(optimizer_init(&dqn->stepper.optimizer, &dqn->Q.params, arena));
     TRY(q_loss_init(&dqn->loss, recipe->train_batch_size, env->action.n, arena));
     dqn->loss.double_q = recipe->rl_double_q;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dyna-Q: Q-learning that also learns what each action did the last time, and between steps learns from that again. Meant for worlds without chance.
- * Sources: Sutton 1990; Sutton & Barto 8.2. */
+/* Dyna-Q: Q-learning that also stores the last outcome of each action as a model, and learns from the model between steps. Intended for deterministic
+ * worlds. Sources: Sutton 1990; Sutton & Barto 8.2. */
 #include "rl/learn/table.h"
 
-/* Of each (S,A) what followed: R, S', and gamma, 0 where the process ended. `seen` lists those that were tried. */
+/* The model: for each (S,A) its R, S', and gamma (0 if the process ended). `seen` lists the pairs that were tried. */
 typedef struct DynaQ {
     Tabular t;
     double *R, *gamma;
@@ -63,7 +63,7 @@ static void dyna_q_list_state(Learner *learner, StateList *states) {
 
 const Algorithm algorithm_dyna_q = {
     .name = "dyna_q",
-    .help = "Dyna-Q: Q-learning with rl.planning_steps from a learned model a step (Sutton 1990)",
+    .help = "Dyna-Q: Q-learning plus rl.planning_steps updates from a learned model per step (Sutton 1990)",
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES "planning_steps",
     .open = dyna_q_open,
     .learn = dyna_q_learn,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Expected Sarsa: Sarsa without the noise of the next action. Source: Sutton & Barto 6.6. */
+/* Expected Sarsa: Sarsa with the expectation over the next action instead of a sample. Source: Sutton & Barto 6.6. */
 #include "rl/learn/table.h"
 
 /* Q(S,A) += alpha [R + gamma sum_a pi(a|S') Q(S',a) - Q(S,A)] */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Monte Carlo: what an episode returned is what its states were worth. Judges a given policy (rl.policy), or improves its own, epsilon-soft one.
- * Source: Sutton & Barto 5.1, 5.4. */
+/* Monte Carlo: the returns of episodes estimate the values of their states. Evaluates a given policy (rl.policy), or improves its own epsilon-soft
+ * one. Source: Sutton & Barto 5.1, 5.4. */
 #include "rl/learn/table.h"
 
-/* first: (n, A), of each entry the time of its first visit in this episode */
+/* first: (n, A), time of each entry's first visit in this episode */
 typedef struct MonteCarlo {
     Tabular t;
     Memory memory;
@@ -19,7 +19,7 @@ static void mark_first_visits(MonteCarlo *mc, int64_t copy) {
     for (int64_t time = mc->memory.T[copy] - 1; time >= 0; time--) mc->first[entry_at(mc, copy, time)] = (int32_t)time;
 }
 
-/* When the episode is over, for its steps in order: value(S,A) += alpha [G - value(S,A)], with `visits: first` only where (S,A) was not seen before.
+/* At the end of an episode, for its steps in order: value(S,A) += alpha [G - value(S,A)], with `visits: first` only where (S,A) was not seen before.
  */
 static void mc_learn(Learner *learner, const Step *step) {
     MonteCarlo *mc = learner->self;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Off-policy Monte Carlo: episodes of an epsilon-soft policy b teach the values of another, the given one (rl.policy) or the greedy one; returns are
- * weighed by importance, how much likelier the other would have made them. Source: Sutton & Barto 5.5 to 5.7. */
+/* Off-policy Monte Carlo: learns the values of a target policy, a given one (rl.policy) or the greedy one, from episodes of an epsilon-soft policy b.
+ * Returns are weighted by the importance ratio of the target policy to b. Source: Sutton & Barto 5.5 to 5.7. */
 #include "rl/learn/table.h"
 
 typedef struct OffPolicy {
@@ -8,9 +8,9 @@ typedef struct OffPolicy {
     Memory memory;
     double *C;
     bool weighted;
-} OffPolicy; /* C: (n, A), the sum of weights so far */
+} OffPolicy; /* C: (n, A), sum of weights so far */
 
-/* pi(A|S) of the policy that is learned about. */
+/* pi(A|S) of the target policy. */
 static double target_probability(Tabular *t, const int32_t *S, int64_t A) {
     return t->judged ? t->judged[S[0] * t->A + A] : best_action(&t->Q, S, t->q) == A;
 }
@@ -31,8 +31,8 @@ static void take_in(OffPolicy *self, const int32_t *S, int64_t A, double G, doub
     *Q += self->weighted ? W / *C * (G - *Q) : (W * G - *Q) / *C;
 }
 
-/* When the episode is over, backward: take in G with weight W; W *= pi(A|S) / b(A|S). Returns of weight 0 say nothing to the weighted mean, and lower
- * the ordinary one. */
+/* At the end of an episode, from the last step backwards: add G with weight W; W *= pi(A|S) / b(A|S). Returns of weight 0 do not change the weighted
+ * mean but lower the ordinary one. */
 static void off_policy_mc_learn(Learner *learner, const Step *step) {
     OffPolicy *self = learner->self;
     Memory *m = &self->memory;
@@ -53,7 +53,7 @@ static void off_policy_mc_learn(Learner *learner, const Step *step) {
 static Status check_coverage(const Recipe *recipe) {
     if (recipe->rl_epsilon_end > 0 && recipe->rl_epsilon_start > 0) return ST_OK;
     status_fail(ST_CONFIG,
-                "'off_policy_mc' learns nothing about actions that are never tried: 'rl.epsilon_start' and 'rl.epsilon_end' must be above 0");
+                "'off_policy_mc' cannot learn about actions that are never tried: 'rl.epsilon_start' and 'rl.epsilon_end' must be above 0");
     return status_hint(ST_CONFIG, "1 tries all alike");
 }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Proximal policy optimisation: several passes over a batch of experience, with no gain from moving an action's probability further than the clip.
- * Source: Schulman et al. 2017, arXiv 1707.06347; details as in Huang et al., "The 37 implementation details of PPO" (advantages normalised in each
- * minibatch, values clipped, one norm for all gradients). */
+/* Proximal policy optimisation: several passes over a batch of experience, with a loss that does not reward moving an action's probability beyond the
+ * clip. Source: Schulman et al. 2017, arXiv 1707.06347; details as in Huang et al., "The 37 implementation details of PPO" (advantages normalised in
+ * each minibatch, values clipped, one norm for all gradients). */
 #include <math.h>
 
 #include "rl/learn/actor_critic.h"
 
-/* Another order of the rows for each pass (Fisher and Yates). */
+/* A new order of the rows for each pass (Fisher-Yates). */
 static void shuffle(int64_t *rows, int64_t n, RngKey key) {
     for (int64_t i = n - 1; i > 0; i--) {
         int64_t k = (int64_t)rng_below(key, (uint64_t)i, (uint64_t)i + 1), row = rows[i];
@@ -29,7 +29,7 @@ static Status ppo_update(Learner *learner) {
     double kl = 0, most = recipe->rl_target_kl >= 0 ? 1.5 * recipe->rl_target_kl : (double)INFINITY;
 
     TRY(rollout_fill(rollout, learner, &ac->policy));
-    returns_gae(&rollout->batch, rollout->behind, recipe->rl_gamma, recipe->rl_gae_lambda, rollout->advantages, rollout->returns);
+    returns_gae(&rollout->batch, rollout->bootstrap, recipe->rl_gamma, recipe->rl_gae_lambda, rollout->advantages, rollout->returns);
     TRY(actor_critic_rows(ac, learner, &n));
     for (int64_t pass = 0; pass < recipe->rl_num_iterations && kl <= most; pass++) {
         shuffle(ac->rows, n, learner_key(learner, RNG_SHUFFLE, (uint64_t)pass));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Q-learning: learns the best policy's values while it behaves otherwise. Sources: Watkins 1989; Sutton & Barto 6.5. */
+/* Q-learning: learns the optimal policy's values while following an exploring policy. Sources: Watkins 1989; Sutton & Barto 6.5. */
 #include "rl/learn/table.h"
 
 /* Q(S,A) += alpha [R + gamma max_a Q(S',a) - Q(S,A)] */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Soft actor-critic: two critics learn from memory what actions and their entropy are worth, the actor follows the lower of them, and the price of
- * entropy finds itself. Source: Haarnoja et al., arXiv 1812.05905, algorithm 1. Actions are learned in (-1, 1) and stretched to the environment's
+/* Soft actor-critic: two critics learn entropy-regularised values from replay, the actor maximises the smaller of them, and the entropy coefficient
+ * is tuned automatically. Source: Haarnoja et al., arXiv 1812.05905, algorithm 1. Actions are learned in (-1, 1) and stretched to the environment's
  * bounds. */
 #include <math.h>
 #include <string.h>
@@ -9,26 +9,26 @@
 #include "rl/learn/q_network.h"
 #include "rl/learn/squashed.h"
 
-enum { NUMBER_ACTOR, NUMBER_CRITIC }; /* of the random first values; each critic has its own */
+enum { NUMBER_ACTOR, NUMBER_CRITIC }; /* numbers for the random initialisation; each critic has its own */
 
-/* Q_1 and Q_2 of (s, a). `path` are the same weights without gradients: the actor's loss goes through them to the action. */
+/* Q_1 and Q_2 of (s, a). `path` has the same weights without gradients, for the actor's loss, whose gradient passes through them to the action. */
 typedef struct Critics {
     Mlp Q[2], path[2], target[2];
     Params params, target_params;
 } Critics;
 
 typedef struct Sac {
-    int64_t n, width, size; /* batch; numbers of a network's observation; of an action */
+    int64_t n, width, size; /* batch size; size of an observation as network input; size of an action */
     Mlp pi;                 /* (mean, log std) */
     Params pi_params, price_params;
     Critics critics;
-    Tensor *log_alpha; /* price of entropy; NULL: rl.ent_coef */
+    Tensor *log_alpha; /* learned entropy coefficient; NULL: rl.ent_coef is fixed */
     double target_entropy, tau;
     Replay D;
     ReplayBatch minibatch;
     Stepper stepper;
     Tape *tape;
-    Tensor *pairs;                             /* (n, width + size) with a gradient: what the critics see of the actor's actions */
+    Tensor *pairs;                             /* (n, width + size), with a gradient: critics' input for the actor's actions */
     double *output, *doutput;                  /* (n, 2 size) */
     double *noise, *actions, *daction;         /* (n, size) */
     double *logprobs, *targets, *q[2], *dq[2]; /* (n) */
@@ -57,7 +57,7 @@ static Tensor *pi_forward(Sac *sac, const Space *observation, const double *obse
     return mlp_forward(&sac->pi, sac->tape, space_input(observation, sac->tape, observations, n));
 }
 
-/* a ~ pi(s) and log pi(a | s), by noises (n, size); log standard deviations lie behind the means in each row of `output`. */
+/* a ~ pi(s) and log pi(a | s), from noise (n, size); each row of `output` has the means, then the log standard deviations. */
 static Status pi_sample(Sac *sac, const Tensor *result, int64_t n, double *output, const double *noise, double *actions, double *logprobs) {
     const int64_t size = sac->size;
     TRY(tape_status(sac->tape));
@@ -68,7 +68,7 @@ static Status pi_sample(Sac *sac, const Tensor *result, int64_t n, double *outpu
     return ST_OK;
 }
 
-/* Columns behind the observation. */
+/* Writes the columns after the observation. */
 static void write_actions(const Sac *sac, const double *actions, Tensor *pairs) {
     for (int64_t i = 0; i < sac->n; i++)
         for (int64_t k = 0; k < sac->size; k++) tensor_set(pairs, i * (sac->width + sac->size) + sac->width + k, actions[i * sac->size + k]);
@@ -131,7 +131,7 @@ static Status learn_critics(Learner *learner) {
     return ST_OK;
 }
 
-/* d min_j Q_j(s, a) / d a, by actions that the actor has just chosen: through the lower critic of each row. */
+/* d min_j Q_j(s, a) / d a at the actions that the actor has just chosen: through the smaller critic of each row. */
 static Status value_gradient(Learner *learner) {
     Sac *sac = learner->self;
     tape_reset(sac->tape);
@@ -151,7 +151,7 @@ static Status value_gradient(Learner *learner) {
     return ST_OK;
 }
 
-/* Actor: mean of alpha log pi(a | s) - min_j Q_j(s, a), a from pi(s) by noise that is held fixed. */
+/* Actor loss: mean of alpha log pi(a | s) - min_j Q_j(s, a), with a from pi(s) and the noise held fixed. */
 static Status learn_actor(Learner *learner, RngKey key, double *mean_logprob) {
     Sac *sac = learner->self;
     const int64_t n = sac->n, size = sac->size;
@@ -175,7 +175,7 @@ static Status learn_actor(Learner *learner, RngKey key, double *mean_logprob) {
     return replay_step(&sac->stepper, learner, &sac->pi_params, sac->optimizer_steps, &norm);
 }
 
-/* Price: mean of -log alpha (log pi(a | s) + target entropy). */
+/* Entropy coefficient loss: mean of -log alpha (log pi(a | s) + target entropy). */
 static Status learn_price(Learner *learner, double mean_logprob) {
     Sac *sac = learner->self;
     double norm;
@@ -209,7 +209,7 @@ static void stretch(const Space *space, const double *chosen, int64_t n, double 
     }
 }
 
-/* Actions in (-1, 1): the mean's, or drawn. */
+/* Actions in (-1, 1): of the mean, or sampled. */
 static Status sac_choose(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *chosen) {
     Sac *sac = learner->self;
     ArenaMark mark = arena_mark(learner->arena);
@@ -269,7 +269,7 @@ static Status sac_update(Learner *learner) {
 
 /* ---- opening ---- */
 
-/* The same tensors' memory without gradients. */
+/* Views of the same tensors without gradients. */
 static Status make_path(const Mlp *mlp, Arena *arena, Mlp *path) {
     *path = *mlp;
     for (int k = 0; k < mlp->args.n_layers; k++) {
@@ -302,7 +302,7 @@ static Status make_networks(Learner *learner, Sac *sac) {
     return optimizer_init(&sac->stepper.optimizer, &sac->critics.params, arena);
 }
 
-/* An rl.ent_coef above 0 stays; else log alpha begins at 0 and is learned. */
+/* An rl.ent_coef above 0 is fixed; else log alpha starts at 0 and is learned. */
 static Status make_price(Learner *learner, Sac *sac) {
     if (learner->recipe->rl_ent_coef > 0) return ST_OK;
     double wanted = learner->recipe->rl_target_entropy;
@@ -339,7 +339,7 @@ static Status check_bounds(const Env *env) {
     for (int64_t k = 0; k < env->action.size; k++)
         if (!isfinite(env->action.low[k]) || !isfinite(env->action.high[k]))
             return status_hint(status_fail(ST_CONFIG, "algorithm 'sac' needs bounds of actions, and environment '%s' has none", env->id),
-                               "take ppo or a2c");
+                               "use ppo or a2c");
     return ST_OK;
 }
 
@@ -373,7 +373,7 @@ static Status sac_open(Learner *learner) {
     return learner->self ? sac_make(learner, learner->self) : ST_RESOURCE;
 }
 
-/* The largest of its passes: both critics at once, and the actor for all copies. */
+/* The largest passes: both critics together, and the actor for all copies. */
 static Status largest_passes(Sac *sac, const Env *env) {
     pi_forward(sac, &env->observation, NULL, MAX(env->copies, sac->n), false);
     Tensor *result = pi_forward(sac, &env->observation, NULL, sac->n, true);
@@ -425,7 +425,7 @@ static void sac_list_state(Learner *learner, StateList *states) {
 
 const Algorithm algorithm_sac = {
     .name = "sac",
-    .help = "soft actor-critic with twin critics and a learned price of entropy (arXiv 1812.05905)",
+    .help = "soft actor-critic with twin critics and a learned entropy coefficient (arXiv 1812.05905)",
     .box = true,
     .keys = KEYS_OF_REPLAY "ent_coef target_entropy",
     .open = sac_open,

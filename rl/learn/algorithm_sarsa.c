@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sarsa: learns the values of what it does, exploration included; one step, n steps, or with eligibility traces. Source: Sutton &
- * Barto 6.4, 7.2, 10.1, 12.7. */
+/* Sarsa: learns the values of its own policy, exploration included; one step, n steps, or with eligibility traces. Source: Sutton & Barto 6.4, 7.2,
+ * 10.1, 12.7. */
 #include "rl/learn/table.h"
 
 /* Q(S,A) += alpha [R + gamma Q(S',A') - Q(S,A)], A': what is done next

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop around an algorithm: updates, metrics, checkpoints, and the same bytes whether it was interrupted or not. */
+/* The training loop of an algorithm: updates, metrics, checkpoints. An interrupted and resumed run produces the same bytes. */
 #include "lib/base/system.h"
 #include "rl/learn/learn.h"
 
@@ -20,7 +20,7 @@ typedef struct Learn {
     int64_t began_steps;
 } Learn;
 
-/* ---- what the loop asks ---- */
+/* ---- callbacks of the loop ---- */
 
 static bool learn_done(void *context) {
     const Learn *learn = context;
@@ -50,7 +50,7 @@ static Status learn_step(void *context, int64_t number, Metrics *metrics) {
     for (size_t i = 0; i < own.n; i++) metric_set(metrics, own.items[i].name, own.items[i].value);
     if (isnan(reward)) return ST_OK;
     learn->last_reward = reward;
-    learn->best_reward = fmax(reward, learn->best_reward); /* NaN before the first */
+    learn->best_reward = fmax(reward, learn->best_reward); /* NaN before the first update with a return */
     return ST_OK;
 }
 
@@ -181,7 +181,7 @@ static void learn_release(void *context) { learner_free(((Learn *)context)->lear
 
 static bool reads(const Learn *learn, const char *key) { return strstr(learn->learner->algorithm->keys, key) != NULL; }
 
-/* Updates are counted by the schedule, and do what num_steps of each copy tell. */
+/* The schedule counts updates; each update takes rl.num_steps steps of every copy. */
 static Status learn_length(void *context, const Recipe *recipe, RunLength *length) {
     double per_update = (double)recipe->rl_num_steps * (double)recipe->rl_num_envs;
     bool scheduled = reads(context, "train.lr_scheduler");
@@ -191,7 +191,7 @@ static Status learn_length(void *context, const Recipe *recipe, RunLength *lengt
     return ST_OK;
 }
 
-/* What goes by the share of the run that is done. */
+/* Keys whose effect depends on the fraction of the run that is done. */
 static Status lengthen(void *context, const Recipe *before, Str *differs) {
     const Learn *learn = context;
     const Recipe *r = learn->recipe;
@@ -206,11 +206,13 @@ static Status lengthen(void *context, const Recipe *before, Str *differs) {
     };
     for (size_t i = 0; i < COUNT_OF(shares); i++)
         if (shares[i].moves && reads(learn, shares[i].key))
-            str_printf(differs, "%s'rl.%s' goes by the share of rl.total_steps that is done", differs->len ? "; " : "", shares[i].key);
+            str_printf(differs, "%s'rl.%s' depends on the fraction of rl.total_steps that is done", differs->len ? "; " : "", shares[i].key);
     if (!reads(learn, "buffer_size") || MIN(r->rl_buffer_size, r->rl_total_steps) == MIN(r->rl_buffer_size, before->rl_total_steps)) return ST_OK;
-    status_fail(ST_CONFIG, "cannot make the run in '%s' longer: it remembers its %lld transitions alone, a longer one more of 'rl.buffer_size: %lld'",
-                r->output, (long long)MIN(r->rl_buffer_size, before->rl_total_steps), (long long)r->rl_buffer_size);
-    return status_hint(ST_CONFIG, "runs whose rl.buffer_size is at most rl.total_steps can be made longer; begin this one anew with --force");
+    status_fail(
+        ST_CONFIG,
+        "cannot make the run in '%s' longer: its replay has space for only %lld transitions, that of a longer run for more of 'rl.buffer_size: %lld'",
+        r->output, (long long)MIN(r->rl_buffer_size, before->rl_total_steps), (long long)r->rl_buffer_size);
+    return status_hint(ST_CONFIG, "runs whose rl.buffer_size is at most rl.total_steps can be made longer; start this one again with --force");
 }
 
 static const TrainingKind kind = {learn_load_result,
@@ -230,7 +232,7 @@ Status learn_run(const LearnConfig *config, LearnResult *result) {
         .config = config, .recipe = config->recipe, .result = result, .last_reward = not_known, .best_reward = not_known, .began_steps = -1};
     *result = (LearnResult){.last_reward = not_known, .best_reward = not_known};
     if (learn.recipe->rl_total_steps < 1)
-        return status_hint(status_fail(ST_CONFIG, "'rl.total_steps' is missing"), "say how many steps of the environment the run may take");
+        return status_hint(status_fail(ST_CONFIG, "'rl.total_steps' is missing"), "give the number of environment steps of the run");
     return training_run(&kind, &learn, &learn.recipe, &config->options);
 }
 
@@ -253,7 +255,7 @@ typedef struct Played {
     int64_t cut;
 } Played;
 
-/* Every copy plays its share of the episodes and then no longer counts. */
+/* Every copy plays its share of the episodes; later episodes are not counted. */
 static Status learn_play(Learner *learner, const EvaluationConfig *config, Played *played) {
     Env *env = learner->env;
     double *actions = arena_zero(learner->arena, (size_t)(env->copies * env->action.size) * sizeof *actions);
@@ -274,7 +276,8 @@ static Status learn_play(Learner *learner, const EvaluationConfig *config, Playe
             if (left[copy] == 0) continue;
             left[copy]--;
             waiting--;
-            played->cut += env->truncated[copy] && !env->terminated[copy]; /* both: ended with its last step */
+            played->cut +=
+                env->truncated[copy] && !env->terminated[copy]; /* both flags: the process ended in the last allowed step, so it was not cut */
             tally_add(&played->episodes.returns, total);
             tally_add(&played->episodes.lengths, (double)env->final_lengths[copy]);
         }
@@ -284,14 +287,14 @@ static Status learn_play(Learner *learner, const EvaluationConfig *config, Playe
 
 enum { EVALUATION_COPIES = 32 };
 
-/* One that is watched plays alone; of a program there are no more copies than the run had. */
+/* With on_step there is a single copy; an environment program gets at most the run's number of copies. */
 static int64_t copies_for(const Recipe *recipe, const EvaluationConfig *config) {
     if (config->on_step) return 1;
     bool program = recipe->rl_env && recipe->rl_env->kind == YAML_MAP && yaml_get(recipe->rl_env, "command");
     return MIN(config->episodes, program ? MIN(recipe->rl_num_envs, EVALUATION_COPIES) : EVALUATION_COPIES);
 }
 
-/* The best actions of an unfinished policy may go round for ever. Returns the limit that this sets, 0 where the environment has one. */
+/* The best actions of an unfinished policy may cycle for ever. Returns the limit that this sets, 0 where the environment has one. */
 static int64_t limit_episodes(Env *env, bool watched) {
     if (env->max_steps > 0) return 0;
     return env->max_steps = watched ? LONGEST_WATCHED : LONGEST_EPISODE;
@@ -306,12 +309,12 @@ Status learn_evaluate(const char *dir, const EvaluationConfig *config, Evaluatio
     Played played = {0};
     Status status = recipe_path && policy_path ? ST_OK : ST_RESOURCE;
     if (status == ST_OK && !file_exists(policy_path))
-        status = status_hint(status_fail(ST_INPUT, "'%s' holds no finished run on an environment: '%s' is missing", dir, policy_path),
+        status = status_hint(status_fail(ST_INPUT, "'%s' has no finished run on an environment: '%s' is missing", dir, policy_path),
                              "give the output directory of tune rl");
     if (status == ST_OK) status = recipe_read(recipe_path, NULL, 0, &recipe);
     if (status == ST_OK) status = learner_new(recipe, copies_for(recipe, config), &learner);
     if (status == ST_OK) status = fill_policy(learner, policy_path);
-    if (status == ST_OK) learner->steps = learner->total_steps; /* --sample explores as at the end */
+    if (status == ST_OK) learner->steps = learner->total_steps; /* --sample explores as at the end of training */
     int64_t limit = status == ST_OK ? limit_episodes(learner->env, config->on_step) : 0;
     if (status == ST_OK) env_reset(learner->env, config->seed);
     if (status == ST_OK) status = learn_play(learner, config, &played);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all algorithms have in common: opening, stepping with account of episodes, numbers for the metrics, the list of what is kept. */
+/* Common parts of all algorithms: opening, stepping and counting episodes, metrics, the list of saved state. */
 #include "lib/base/log.h"
 #include "lib/base/system.h"
 #include "rl/learn/learner.h"
@@ -23,7 +23,7 @@ static const Algorithm *algorithm_named(const char *name) {
     return NULL;
 }
 
-/* ---- what is kept ---- */
+/* ---- saved state ---- */
 
 static void state_environment(Learner *learner, StateList *states) {
     Env *env = learner->env;
@@ -62,18 +62,19 @@ static Status check_fit(const Algorithm *algorithm, const Recipe *recipe, const 
     if (discrete ? !algorithm->discrete : !algorithm->box) {
         status_fail(ST_CONFIG, "algorithm '%s' does not fit environment '%s': its actions are %s", algorithm->name, env->id,
                     discrete ? "discrete" : "real numbers");
-        return status_hint(ST_CONFIG, discrete ? "take ppo, a2c, reinforce or dqn" : "take ppo, a2c, reinforce or sac");
+        return status_hint(ST_CONFIG, discrete ? "use ppo, a2c, reinforce or dqn" : "use ppo, a2c, reinforce or sac");
     }
     if (algorithm->tabular && env->observation.n == 0 && recipe->rl_tilings == 0) {
-        status_fail(ST_CONFIG, "algorithm '%s' keeps a table of states, and the observations of environment '%s' are real numbers", algorithm->name,
+        status_fail(ST_CONFIG, "algorithm '%s' keeps a table of states, but the observations of environment '%s' are real numbers", algorithm->name,
                     env->id);
-        return status_hint(ST_CONFIG,
-                           "rl.tilings: 8 cuts them into tiles, 1 where numbers of states are asked for (dyna_q, off_policy_mc); or take ppo or dqn");
+        return status_hint(
+            ST_CONFIG,
+            "rl.tilings: 8 cuts them into tiles, 1 tiling for algorithms that need numbered states (dyna_q, off_policy_mc); or use ppo or dqn");
     }
     return ST_OK;
 }
 
-/* A world that says its discount itself is solved with that, and learned in with rl.gamma. */
+/* A world with its own discount is solved with that discount, but learning uses rl.gamma. */
 static Status warn_of_gamma(const Learner *learner) {
     const Env *env = learner->env;
     const Recipe *recipe = learner->recipe;
@@ -81,12 +82,12 @@ static Status warn_of_gamma(const Learner *learner) {
     if (!name) return ST_RESOURCE;
     bool says = env->world && (mdp_is_file_name(name) || strstr(env->id, "gamma="));
     if (says && env->world->mdp.gamma != recipe->rl_gamma && !recipe_given(recipe, "rl.gamma"))
-        log_message(LOG_WARNING, "environment '%s' has gamma %g, and rewards are discounted by rl.gamma, which is %g: say rl.gamma to choose",
+        log_message(LOG_WARNING, "environment '%s' has gamma %g, but learning discounts rewards by rl.gamma, which is %g: set rl.gamma to choose",
                     env->id, env->world->mdp.gamma, recipe->rl_gamma);
     return ST_OK;
 }
 
-/* A table needs numbers of states; tiles are laid over what is seen. */
+/* A table needs state numbers; tiles are laid over the observations. */
 static Status open_environment(Learner *learner, int64_t copies) {
     TRY(env_from_recipe(learner->recipe->rl_env, copies, &learner->env));
     if (learner->algorithm->tabular && learner->recipe->rl_tilings == 0) TRY(env_number_states(&learner->env));
@@ -149,7 +150,7 @@ static Status too_much(const Learner *learner, size_t need) {
     return advise_less(learner);
 }
 
-/* Pages of code that runs for the first time, stacks of threads: 1.7 to 3 MiB measured on environments that take next to nothing. */
+/* Code pages that are touched for the first time, and thread stacks: 1.7 to 3 MiB measured on environments that use almost no memory. */
 enum { FIRST_TIME = 2 << 20 };
 
 Status learner_memory(Learner *learner, uint64_t resident, TrainMemory *memory) {
@@ -168,7 +169,7 @@ Status learner_memory(Learner *learner, uint64_t resident, TrainMemory *memory) 
 
 /* ---- while learning ---- */
 
-/* What a step of one copy means for its episode. */
+/* Updates the episode of one copy after a step. */
 static void count_step(Learner *learner, int64_t copy) {
     const Env *env = learner->env;
     learner->steps++;
@@ -210,7 +211,7 @@ void learner_metric(Learner *learner, const char *name, double value) {
     if (learner->metrics) metric_set(learner->metrics, name, value);
 }
 
-/* Share of the run that is done, 0..1. */
+/* Fraction of the run that is done, 0..1. */
 static double progress(const Learner *learner) {
     return learner->total_steps > 0 ? fmin(1, (double)learner->steps / (double)learner->total_steps) : 1;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What learns from an environment. An algorithm is a table of functions; the loop (learn.h) calls `update` until rl.total_steps are done, and keeps
- * metrics, checkpoints and evaluations.
+/* Algorithms that learn from an environment. An algorithm is a table of functions; the loop (learn.h) calls `update` until rl.total_steps are done,
+ * and writes metrics, checkpoints and evaluations.
  *
  *     static Status update(Learner *learner) {                          // one update of, say, Q-learning
  *         for (int64_t t = 0; t < learner->recipe->rl_num_steps; t++) {
  *             choose(table, env->observations, actions);
- *             TRY(learner_step(learner, actions));                      // env_step, and account of the episodes that end
+ *             TRY(learner_step(learner, actions)); // env_step, and counts the episodes that end
  *             learn(table, env->rewards, env->terminated, env->final_observations);
  *         }
  *         learner_metric(learner, "epsilon", epsilon);
@@ -23,7 +23,7 @@
 typedef struct Learner Learner;
 struct Step; /* of table.h */
 
-/* Keys that several read (Algorithm.keys). Each list ends with a blank. */
+/* Keys that several algorithms read (Algorithm.keys). Each list ends with a blank. */
 #define KEYS_OF_OPTIMIZER                                                                                                                                   \
     "train.learning_rate train.optimizer train.betas train.eps train.momentum train.weight_decay train.lr_scheduler train.warmup_steps train.min_lr_ratio " \
     "train.lr_num_cycles train.lr_power train.lr_timescale train.lr_decay_steps train.max_grad_norm "
@@ -40,35 +40,35 @@ typedef struct Algorithm {
     const char *name;   /* rl.algorithm */
     const char *help;   /* one line, with the source */
     bool tabular;       /* learns a table of numbered states, or of tiles (rl.tilings) */
-    bool discrete, box; /* the actions that it can choose */
-    const char *keys;   /* of the recipe that it reads, beside those that all do (algorithm_keys.h) */
-    /* Makes learner->self in learner->arena, from learner->recipe and learner->env. ST_CONFIG for keys that don't go together. */
+    bool discrete, box; /* kinds of action spaces that it supports */
+    const char *keys;   /* recipe keys that it reads in addition to those that all algorithms read (algorithm_keys.h) */
+    /* Makes learner->self in learner->arena, from learner->recipe and learner->env. ST_CONFIG for keys that exclude each other. */
     Status (*open)(Learner *learner);
-    /* Takes what memory updates need beyond that, without writing to it, and adds to `memory` the weights, gradients, optimizer and activations of
-     * its networks. NULL: there is nothing to add. */
+    /* Allocates further memory that updates need, without writing to it, and adds the weights, gradients, optimizer states and activations of its
+     * networks to `memory`. NULL: there is nothing to add. */
     Status (*reserve)(Learner *learner, TrainMemory *memory);
-    /* Some environment steps and what is learned from them; the same bits for any number of threads. */
+    /* Takes some environment steps and learns from them; gives the same bits for any number of threads. */
     Status (*update)(Learner *learner);
-    void (*learn)(Learner *learner, const struct Step *step); /* what tabular_update calls for each step; NULL: `update` is another one */
-    /* Actions (n, action.size) for n observations; greedy: the best ones, else as while training, drawn from `key`. Changes nothing of what is
+    void (*learn)(Learner *learner, const struct Step *step); /* called by tabular_update for each step; NULL: `update` is another function */
+    /* Writes actions (n, action.size) for n observations; greedy: the best actions, else sampled as in training, from `key`. Does not change what was
      * learned. */
     Status (*act)(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *actions);
-    /* What acts: the policy as it is written to policy.safetensors. */
+    /* Lists the policy, as written to policy.safetensors. */
     void (*policy)(Learner *learner, StateList *states);
-    /* All else that the next update depends on, beside the policy: optimiser, replay, traces. NULL: nothing. */
+    /* Lists all other state that the next update depends on: optimiser, replay, traces. NULL: none. */
     void (*list_state)(Learner *learner, StateList *states);
-    /* Values of all states, where the states are numbers, and the exact ones to compare with where the world is known: each n_states; learned is NaN
-     * where no episode comes to. false: there are none. NULL: never. */
+    /* Writes the learned values of all states, if states are numbered, and the exact values, if the world is known; each n_states. `learned` is NaN
+     * for states that no episode reaches. Returns false if there are none. NULL: never. */
     bool (*values)(Learner *learner, double *learned, double *exact);
-    void (*close)(Learner *learner); /* what is not in the arena; NULL: nothing */
+    void (*close)(Learner *learner); /* frees what is not in the arena; may be NULL */
 } Algorithm;
 
 #define ALGORITHM(name) extern const Algorithm algorithm_##name;
 #include "rl/learn/algorithms.def"
 #undef ALGORITHM
-const Algorithm *algorithm_at(size_t i); /* NULL behind the last */
+const Algorithm *algorithm_at(size_t i); /* NULL after the last */
 
-/* Episodes that ended since the last report. */
+/* Sums over the episodes that ended since the last report. */
 typedef struct Episodes {
     Tally returns, lengths;
 } Episodes;
@@ -77,42 +77,42 @@ struct Learner {
     const Recipe *recipe;
     const Algorithm *algorithm;
     Env *env;              /* rl.num_envs copies, owned */
-    const NamedMdp *world; /* what is known of it where it is a finite Mdp, else NULL; the environment's */
+    const NamedMdp *world; /* the environment's finite MDP, borrowed; NULL: it has none */
     Arena *arena;
-    void *self; /* the algorithm's */
+    void *self; /* the algorithm's own struct */
     uint64_t seed;
     int64_t steps;          /* environment steps done, all copies together */
     int64_t updates;        /* finished */
-    int64_t total_steps;    /* of the whole run; 0 when only evaluated */
+    int64_t total_steps;    /* environment steps of the run; 0 when only evaluated */
     double *returns;        /* (copies): of the episode so far */
     bool *between_episodes; /* (copies): the episode is over and no other was begun (learner_play) */
     Episodes episodes;
     int64_t all_episodes;
-    Metrics *metrics; /* of this update; NULL: nobody asks */
+    Metrics *metrics; /* metrics of this update; NULL: not wanted */
 };
 
-/* Opens the recipe's environment and algorithm, untrained, with the environment's copies in their first episodes. ST_CONFIG: unknown algorithm, or
- * one that does not fit the environment's actions or observations (both named). The caller calls learner_free. */
+/* Opens the recipe's environment and algorithm, untrained, and starts the first episode of every copy. ST_CONFIG: an unknown algorithm, or one that
+ * does not support the environment's actions or observations (both named). The caller calls learner_free. */
 Status learner_new(const Recipe *recipe, int64_t copies, Learner **learner);
 void learner_free(Learner *learner); /* NULL is fine */
-/* All that learning will hold, into `memory`, before the first update. resident: of the process before learner_new. ST_RESOURCE with what to lower
- * when the machine has not as much. */
+/* Writes the memory that learning will use into `memory`, before the first update. resident: resident bytes of the process before learner_new.
+ * ST_RESOURCE when the machine has less; the hint says what to lower. */
 Status learner_memory(Learner *learner, uint64_t resident, TrainMemory *memory);
-/* For Algorithm.reserve: adds what trained parameters take. */
+/* For Algorithm.reserve: adds the memory of trained parameters. */
 void memory_add_networks(TrainMemory *memory, const Params *params, const OptimizerConfig *optimizer);
-/* env_step with copies that begin again, and account of steps and returns. The rewards are the environment's own. */
+/* env_step with auto-reset; counts steps and sums returns. Rewards are those of the environment, not normalised. */
 Status learner_step(Learner *learner, const double *actions);
-/* Whole episodes, one of each copy: learner_restart begins them, with learner_play a copy whose episode has ended rests (its actions are not looked
- * at, and are no steps). */
+/* One complete episode of each copy: learner_restart starts them, learner_play takes a step. A copy whose episode has ended rests: its actions are
+ * ignored and do not count as steps. */
 Status learner_restart(Learner *learner);
 Status learner_play(Learner *learner, const double *actions);
-/* A number of this update for metrics.jsonl; as metric_set. */
+/* Sets a metric of this update for metrics.jsonl, as metric_set. */
 void learner_metric(Learner *learner, const char *name, double value);
-/* A number key of the recipe that goes from `start` to `end` in the first `share` of the run. */
+/* Linear schedule from `start` to `end` over the first `share` of the run. */
 double learner_linear(const Learner *learner, double start, double end, double share);
-/* Draws of this update: number i is the same whatever else was drawn. `stream`: RNG_SAMPLE, RNG_EXPLORE, RNG_SHUFFLE... */
+/* Key of this update's random numbers: draw i does not depend on other draws. `stream`: RNG_SAMPLE, RNG_EXPLORE, RNG_SHUFFLE... */
 RngKey learner_key(const Learner *learner, RngStream stream, uint64_t number);
-/* All that a checkpoint holds. */
+/* Lists the state that a checkpoint saves. */
 void learner_list_state(Learner *learner, StateList *states);
 
 #endif

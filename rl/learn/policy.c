@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Networks of policies and values, and their heads. */
+/* Policy and value networks and their action distributions. */
 #include "rl/learn/policy.h"
 
 #include <math.h>
@@ -35,7 +35,7 @@ void space_mask(const Space *actions, const double *observations, int64_t n, dou
             if (!space_allows(actions, observations[i], a)) values[i * actions->n + a] = -(double)INFINITY;
 }
 
-/* ---- making one ---- */
+/* ---- initialisation ---- */
 
 Status policy_config(const Recipe *recipe, bool values, PolicyConfig *config) {
     const RealList *hidden = &recipe->policy_hidden;
@@ -52,12 +52,12 @@ Status policy_config(const Recipe *recipe, bool values, PolicyConfig *config) {
     for (int i = 0; i < config->n_hidden; i++) {
         config->hidden[i] = (int64_t)hidden->items[i];
         if ((double)config->hidden[i] != hidden->items[i])
-            return status_fail(ST_CONFIG, "width %g in 'policy.hidden' is no whole number", hidden->items[i]);
+            return status_fail(ST_CONFIG, "width %g in 'policy.hidden' is not an integer", hidden->items[i]);
     }
     return ST_OK;
 }
 
-enum { NUMBER_TRUNK, NUMBER_ACTOR, NUMBER_CRITIC }; /* of the networks' random first values */
+enum { NUMBER_TRUNK, NUMBER_ACTOR, NUMBER_CRITIC }; /* numbers for the random initialisation of each network */
 
 typedef struct Making {
     const PolicyConfig *config;
@@ -82,7 +82,7 @@ static Status make_network(Policy *policy, const Making *making, Mlp *mlp, const
         .activate_last = is_trunk,
     };
     if (is_trunk)
-        network.n_hidden--; /* the last hidden layer is the trunk's last one */
+        network.n_hidden--; /* the trunk ends with the last hidden layer */
     else if (config->shared)
         network.in = policy->trunk.out, network.n_hidden = 0;
     return mlp_init(mlp, &network, name, true, making->seed, (uint64_t)number, making->dtype, making->device, making->arena, &policy->params);
@@ -233,7 +233,7 @@ void policy_evaluate(const Policy *policy, const double *actions, double *logpro
 
 /* ---- backward ---- */
 
-/* actions NULL: only what it takes is asked for. */
+/* actions NULL: only measures memory. */
 static Status seed_actions(Policy *policy, const double *actions, const double *dlogprobs, double dentropy) {
     int64_t width = space_width(&policy->action);
     double *doutput = arena_alloc(tape_arena(policy->tape), (size_t)(policy->n * width) * sizeof *doutput);
@@ -270,7 +270,7 @@ Status policy_backward(Policy *policy, const double *actions, const double *dlog
     return dvalues && !policy->shared ? policy_backward_values(policy, dvalues) : ST_OK;
 }
 
-/* ---- what it takes ---- */
+/* ---- memory ---- */
 
 static Status largest_passes(Policy *planned, const PolicyRows *rows) {
     const double nothing[1] = {0};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Policies and values as networks, with the heads of heads.h: categorical for discrete actions, Gaussian with one deviation for all observations for
- * boxes.
+/* Policy and value networks with the distributions of heads.h: categorical for discrete actions, Gaussian with a standard deviation independent of
+ * the observation for boxes.
  *
  *     PolicyConfig config = {.n_hidden = 2, .hidden = {64, 64}, .activation = ACT_TANH, .orthogonal = true, .values = true};
  *     TRY(policy_init(&policy, &config, &env->observation, &env->action, seed, device_cpu(), DT_F32, arena));
@@ -12,7 +12,7 @@
  *     TRY(policy_backward(&policy, actions, dlogprobs, dentropy, dvalues));       // into policy.params' gradients
  *     policy_release(&policy);
  *
- * Parameters have torch's names of a Sequential: "actor.0.weight", "actor.0.bias", "actor.2.weight", ..., "critic.0.weight", ...; "log_std" of a
+ * Parameters are named as in a torch Sequential: "actor.0.weight", "actor.0.bias", "actor.2.weight", ..., "critic.0.weight", ...; "log_std" of a
  * Gaussian policy; with a shared network "trunk.0.weight", ..., "actor.0.weight", "critic.0.weight".
  */
 #ifndef TUNE_POLICY_H
@@ -22,26 +22,26 @@
 #include "rl/env/env.h"
 #include "rl/core/heads.h"
 
-/* Numbers that a network gets of an observation (1 of n in a row of zeros when it is discrete), or says about an action (logits, or means). */
+/* Number of network inputs for an observation (one-hot if it is discrete), or of outputs for an action (logits or means). */
 int64_t space_width(const Space *space);
-/* Observations (n, space->size) as a network's input (n, space_width) in the step's memory. NULL after a failure of the tape. */
+/* Converts observations (n, space->size) to network input (n, space_width) in step memory. NULL after a failure of the tape. */
 Tensor *space_input(const Space *space, Tape *tape, const double *observations, int64_t n);
-/* Keeps actions (n, space->size) within the bounds of a box. */
+/* Clips actions (n, space->size) to the bounds of a box. */
 void space_clip(const Space *space, double *actions, int64_t n);
-/* Values or logits (n, actions->n) of actions that are not there where these observations are seen become minus infinity. */
+/* Sets values or logits (n, actions->n) to minus infinity for actions that do not exist for these observations. */
 void space_mask(const Space *actions, const double *observations, int64_t n, double *values);
 
 typedef struct PolicyConfig {
     int n_hidden;
     int64_t hidden[MLP_MAX_LAYERS];
     Activation activation;
-    /* First values: orthogonal with gain sqrt(2), 0.01 of the actor's last layer and 1 of the critic's; else torch's uniform ones */
+    /* initialisation: orthogonal with gain sqrt(2), gain 0.01 in the actor's last layer and 1 in the critic's; false: torch's uniform one */
     bool orthogonal;
-    bool shared;    /* one network under both heads */
-    bool values;    /* there is a critic */
-    double log_std; /* first value, of Gaussian policies */
+    bool shared;    /* actor and critic share the hidden layers */
+    bool values;    /* with a critic */
+    double log_std; /* initial value, of Gaussian policies */
 } PolicyConfig;
-/* From the recipe's section `policy`. ST_CONFIG for widths that are no whole numbers, or too many. */
+/* Reads the recipe's section `policy`. ST_CONFIG for widths that are not integers, or too many. */
 Status policy_config(const Recipe *recipe, bool values, PolicyConfig *config);
 
 typedef struct Policy {
@@ -49,12 +49,12 @@ typedef struct Policy {
     bool gaussian, has_values, shared;
     Mlp trunk, actor, critic;
     Tensor *log_std;         /* (action.size); NULL: categorical */
-    Params params;           /* all of it, trained */
-    size_t first_of_critic;  /* params from here on are the critic's */
-    Tape *tape, *value_tape; /* the critic's own, so that both may work at the same time; one and the same with a shared network */
-    /* Of the last policy_forward, in the step's memory. */
+    Params params;           /* all parameters, trained */
+    size_t first_of_critic;  /* index in params of the critic's first parameter */
+    Tape *tape, *value_tape; /* value_tape: the critic's, so that both can run at the same time; the same tape with a shared network */
+    /* Results of the last policy_forward, in step memory. */
     int64_t n;
-    Tensor *output, *value; /* (n, space_width(action)), (n, 1); NULL where not asked for */
+    Tensor *output, *value; /* (n, space_width(action)), (n, 1); NULL where not requested */
     double *outputs;        /* logits or means */
     double *values;         /* (n) */
     double *log_stds;       /* log_std in double (action.size) */
@@ -65,33 +65,33 @@ Status policy_init(Policy *policy, const PolicyConfig *config, const Space *obse
 void policy_release(Policy *policy);
 
 enum { POLICY_ACTIONS = 1, POLICY_VALUES = 2 };
-/* What the networks say about n observations, which have been normalised if they are to be. Forgets the forward pass before. learn: policy_backward
- * may follow. ST_NUMERIC when an output is not finite. */
+/* Forward pass on n observations, already normalised if the recipe asks for it. Discards the previous forward pass. learn: policy_backward may
+ * follow. ST_NUMERIC when an output is not finite. */
 Status policy_forward(Policy *policy, const double *observations, int64_t n, int what, bool learn);
-/* Actions (n, action.size), drawn with log-probabilities (n), or the best ones. Number i of row r is the same whatever else is drawn. Gaussian ones
- * may lie outside of the bounds (space_clip). */
+/* policy_sample draws actions (n, action.size) with log-probabilities (n); policy_mode takes the best actions. Draw i of row r does not depend on
+ * other draws. Gaussian actions may lie outside the bounds (see space_clip). */
 void policy_sample(const Policy *policy, RngKey key, double *actions, double *logprobs);
 void policy_mode(const Policy *policy, double *actions);
-/* Log-probabilities of these actions, and entropies; each (n). */
+/* Log-probabilities of the given actions, and entropies; each (n). */
 void policy_evaluate(const Policy *policy, const double *actions, double *logprobs, double *entropies);
-/* Adds to the gradients of all parameters. dlogprobs: (n) d loss / d log-probability; dentropy: d loss / d entropy of each row; dvalues: (n), NULL
- * without values. */
+/* Adds to the gradients of all parameters. dlogprobs: (n), d loss / d log-probability; dentropy: d loss / d entropy, the same for each row; dvalues:
+ * (n), NULL without values. */
 Status policy_backward(Policy *policy, const double *actions, const double *dlogprobs, double dentropy, const double *dvalues);
 
-/* The same where actor and critic have a network each: their halves, which touch nothing of each other and may run in two threads. policy->n is the
- * caller's to set before. */
+/* Forward and backward of the actor or the critic alone, if they share no layers. The two halves share no data and may run in two threads. The caller
+ * sets policy->n first. */
 bool policy_has_halves(const Policy *policy);
-Params policy_part(const Policy *policy, bool critic); /* borrowed: the critic's parameters, or all others */
+Params policy_part(const Policy *policy, bool critic); /* the critic's parameters, or all others; borrowed */
 Status policy_forward_actions(Policy *policy, const double *observations, bool learn);
 Status policy_forward_values(Policy *policy, const double *observations, bool learn);
 Status policy_backward_actions(Policy *policy, const double *actions, const double *dlogprobs, double dentropy);
 Status policy_backward_values(Policy *policy, const double *dvalues);
 
-/* The most rows of one pass: where actions are drawn, values estimated, both learned. */
+/* Largest number of rows of one pass: when drawing actions, when estimating values, when learning both. */
 typedef struct PolicyRows {
     int64_t acting, valued, learned;
 } PolicyRows;
-/* What its tapes will hold after such passes, bytes, by running them on the meta device. */
+/* Bytes that the tapes will use after such passes, found by running them on the meta device. */
 Status policy_plan(const Policy *policy, const PolicyRows *rows, size_t *bytes);
 
 #endif

@@ -27,7 +27,7 @@ MlpConfig network_config(const PolicyConfig *shape, int64_t in, int64_t out) {
 
 /* ---- networks ---- */
 
-enum { NUMBER_TRUNK, NUMBER_Q, NUMBER_VALUE }; /* of their random first values */
+enum { NUMBER_TRUNK, NUMBER_Q, NUMBER_VALUE }; /* numbers for the random initialisation of each part */
 
 typedef struct Making {
     QNetwork *network;
@@ -176,7 +176,7 @@ Status replay_stepper_init(const Learner *learner, Stepper *stepper) {
     const Recipe *recipe = learner->recipe;
     double per_update = (double)recipe->rl_num_steps * (double)recipe->rl_num_envs;
     if (learner->total_steps > 0 && recipe->rl_learning_starts > learner->total_steps) {
-        status_fail(ST_CONFIG, "nothing would be learned: 'rl.learning_starts' is %lld, and the run ends with step %lld",
+        status_fail(ST_CONFIG, "nothing would be learned: 'rl.learning_starts' is %lld, but the run ends at step %lld",
                     (long long)recipe->rl_learning_starts, (long long)learner->total_steps);
         return status_hint(ST_CONFIG, "raise rl.total_steps, or lower rl.learning_starts");
     }

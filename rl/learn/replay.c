@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Experience replay: a ring of transitions, windows of n steps in front of it, and a tree of sums over priorities. */
+/* Experience replay: a ring of transitions, windows of n steps that feed it, and a sum tree over priorities. */
 #include "lib/base/system.h"
 #include "rl/learn/replay.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Added to an error, so that what was right is drawn again some time. */
+/* Added to an error, so that a transition with error 0 can still be drawn. */
 #define LEAST_ERROR 1e-6
 
 /* ---- memory ---- */
@@ -17,7 +17,7 @@ static int64_t leaves_for(int64_t capacity) {
     return leaves;
 }
 
-/* Adds rows x each bytes to *sum; false: too many to count. */
+/* Adds rows x each bytes to *sum; false on overflow. */
 static bool add_bytes(size_t *sum, int64_t rows, size_t each) {
     size_t bytes;
     return size_mul((size_t)rows, each, &bytes) && size_add(*sum, bytes, sum);
@@ -42,7 +42,7 @@ static Status check_memory(const ReplayConfig *config) {
     return status_hint(ST_RESOURCE, "lower rl.buffer_size");
 }
 
-/* Zeros, since all of it is written into checkpoints. */
+/* Zeroed, since checkpoints contain all of it. */
 static float *floats(Arena *arena, int64_t n) { return arena_zero(arena, (size_t)n * sizeof(float)); }
 static double *doubles(Arena *arena, int64_t n) { return arena_zero(arena, (size_t)n * sizeof(double)); }
 static int64_t *counts(Arena *arena, int64_t n) { return arena_zero(arena, (size_t)n * sizeof(int64_t)); }
@@ -72,7 +72,7 @@ Status replay_check(const Replay *r) {
         fine = fine && r->window_begin[copy] >= 0 && r->window_begin[copy] < c->n_step && r->window_length[copy] >= 0 &&
                r->window_length[copy] < c->n_step;
     return fine ? ST_OK
-                : status_fail(ST_INPUT, "the checkpoint's replay is damaged: %lld transitions, room for %lld", (long long)r->size,
+                : status_fail(ST_INPUT, "the checkpoint's replay is damaged: %lld transitions, capacity %lld", (long long)r->size,
                               (long long)c->capacity);
 }
 
@@ -109,7 +109,7 @@ static void set_priority(Replay *r, int64_t row, double priority) {
     while (node /= 2) r->sums[node] = r->sums[2 * node] + r->sums[2 * node + 1];
 }
 
-/* The row at which the sum of priorities passes `mass`; rounding never leads to one that has none. */
+/* The row at which the cumulative priority exceeds `mass`; rounding never selects a row with priority 0. */
 static int64_t find_row(const Replay *r, double mass) {
     int64_t node = 1;
     while (node < r->leaves) {

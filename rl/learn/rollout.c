@@ -25,12 +25,12 @@ Status rollout_reserve(Rollout *rollout, const Learner *learner, bool values) {
     rollout->T = batch->T;
     if (!values) return ST_OK;
     batch->values = arena_alloc(arena, n * sizeof(double));
-    rollout->behind.final_values = rollout->final_values = arena_zero(arena, n * sizeof(double));
-    rollout->behind.last_values = rollout->last_values = arena_zero(arena, B * sizeof(double));
+    rollout->bootstrap.final_values = rollout->final_values = arena_zero(arena, n * sizeof(double));
+    rollout->bootstrap.last_values = rollout->last_values = arena_zero(arena, B * sizeof(double));
     return batch->values && rollout->final_values && rollout->last_values ? ST_OK : ST_RESOURCE;
 }
 
-/* Observations of all copies as the policy sees them. */
+/* Observations of all copies, normalised if the recipe asks for it. */
 static const double *as_seen(Rollout *rollout, const Env *env, const double *observations) {
     if (!rollout->observed) return observations;
     moments_normalise(rollout->observed, observations, env->copies, rollout->seen);
@@ -59,8 +59,8 @@ static Status rollout_choose(Rollout *rollout, Learner *learner, Policy *policy,
     return ST_OK;
 }
 
-/* Keeps what the step of row t gave. Final observations are gone with the next step: their values are estimated now, if the time limit was what ended
- * the episode. */
+/* Stores the results of the step of row t. The next step overwrites final observations, so their values are estimated now, if a time limit ended the
+ * episode. */
 static Status record(Rollout *rollout, Learner *learner, Policy *policy, int64_t t) {
     Trajectory *batch = &rollout->batch;
     const Env *env = learner->env;
@@ -74,7 +74,7 @@ static Status record(Rollout *rollout, Learner *learner, Policy *policy, int64_t
     return cut && rollout->final_values ? estimate(policy, as_seen(rollout, env, env->final_observations), B, rollout->final_values + t * B) : ST_OK;
 }
 
-/* Values of all rows at once, and of what lies behind the last one. */
+/* Estimates the values of all rows, and of the observations after the last row. */
 static Status value_rows(Rollout *rollout, Learner *learner, Policy *policy) {
     Trajectory *batch = &rollout->batch;
     if (!batch->values) return ST_OK;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Experience: what a policy did in an environment and what came of it, as a Trajectory for returns and losses.
+/* Experience of a policy in an environment, as a Trajectory for returns and losses.
  *
  *     TRY(rollout_fill(&rollout, learner, &policy));                  // num_steps of every copy
- *     returns_gae(&rollout.batch, rollout.behind, gamma, lambda, rollout.advantages, rollout.returns);
+ *     returns_gae(&rollout.batch, rollout.bootstrap, gamma, lambda, rollout.advantages, rollout.returns);
  */
 #ifndef TUNE_ROLLOUT_H
 #define TUNE_ROLLOUT_H
@@ -13,26 +13,27 @@
 #include "rl/core/returns.h"
 
 typedef struct Rollout {
-    Trajectory batch; /* as it is learned from: observations and rewards normalised where that was asked for; its `actions` are not used */
-    double *actions;  /* (T, B, action.size), as drawn: those of a box may lie outside of it */
-    Bootstrap behind; /* values of final and last observations, where the policy has values */
-    double *advantages, *returns;                        /* (T, B), for the algorithm to fill */
-    Moments *observed;                                   /* NULL: observations stay as they are */
-    RewardScale *scale;                                  /* NULL: rewards do */
-    double *final_values, *last_values, *seen, *allowed; /* behind; normalised observations and clipped actions of one step */
-    int64_t T;                                           /* rows that there is room for */
+    Trajectory batch;             /* observations and rewards normalised if the recipe asks for it; its `actions` are not used */
+    double *actions;              /* (T, B, action.size), as drawn: those of a box may lie outside its bounds */
+    Bootstrap bootstrap;          /* values of final and last observations, if the policy has values */
+    double *advantages, *returns; /* (T, B), filled by the algorithm */
+    Moments *observed;            /* NULL: observations are not normalised */
+    RewardScale *scale;           /* NULL: rewards are not scaled */
+    double *final_values, *last_values, *seen,
+        *allowed; /* the first two: arrays of `bootstrap`; normalised observations and clipped actions of one step */
+    int64_t T;    /* capacity in rows */
 } Rollout;
 
 /* observed, scale: borrowed. */
 void rollout_init(Rollout *rollout, Moments *observed, RewardScale *scale);
-/* Takes memory for rl.num_steps rows of the learner's copies and does not write to it; once. The first fill does the same: a run that is only played
- * needs none. `values`: the policy has them. */
+/* Allocates rl.num_steps rows for the learner's copies, without writing to them; only the first call does. The first fill calls it too; evaluation
+ * needs no rollout. `values`: the policy has values. */
 Status rollout_reserve(Rollout *rollout, const Learner *learner, bool values);
-/* rl.num_steps steps of every copy, episodes following each other. Values are estimated for all rows at once behind the last step. ST_NUMERIC when
- * the policy has diverged; faults of learner_step. */
+/* Takes rl.num_steps steps of every copy; a new episode starts when one ends. Values are estimated for all rows at once, after the last step.
+ * ST_NUMERIC when the policy has diverged; errors of learner_step. */
 Status rollout_fill(Rollout *rollout, Learner *learner, Policy *policy);
-/* One whole episode of every copy, of at most rl.num_steps steps: rows behind its end are not `valid`, and batch.T is the longest. One that is longer
- * counts as truncated. */
+/* Plays one complete episode of every copy, of at most rl.num_steps steps; longer ones are truncated. Rows after an episode's end are not `valid`;
+ * batch.T is the longest episode. */
 Status rollout_episodes(Rollout *rollout, Learner *learner, Policy *policy);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables as they learn: behaviour, step sizes, the loop, and what is kept. */
+/* Tabular learning: behaviour, step sizes, the loop, and the saved state. */
 #include "lib/base/log.h"
 #include "rl/learn/table.h"
 
@@ -14,7 +14,7 @@ double value_of(const Values *values, const int32_t *S, int64_t A) {
     return sum;
 }
 
-/* The values of all actions: a table's own row, or sums in `q`; minus infinity where the state does not have the action. */
+/* The values of all actions: a pointer to the table's row, or sums in `q`; minus infinity where the state does not have the action. */
 static const double *values_at(const Values *values, const int32_t *S, double *q) {
     const int64_t n = values->A;
     if (values->active == 1 && !values->allowed) return values->w + S[0] * n;
@@ -38,7 +38,7 @@ double value_best(Tabular *t, const int32_t *S) {
 
 /* ---- schedules ---- */
 
-/* From start to end in the first share of the run, by equal differences or by equal factors. */
+/* From start to end over the first fraction of the run, linearly or exponentially. */
 static double scheduled(const Learner *learner, Schedule schedule, double start, double end, double share) {
     if (schedule == EXPONENTIAL) return exp(learner_linear(learner, log(start), log(end), share));
     return learner_linear(learner, start, end, share);
@@ -74,7 +74,7 @@ static void set_schedules(Learner *learner) {
 
 /* ---- learning ---- */
 
-/* An epsilon-soft policy has epsilon / n everywhere and the rest on the best ones, which are worth the same. */
+/* An epsilon-soft policy gives epsilon / n to every action and shares the rest among the best ones, which have equal values. */
 double value_expected(Tabular *t, const int32_t *S) {
     const double *q = values_at(&t->Q, S, t->q);
     double sum = 0, epsilon = epsilon_at(t, S);
@@ -105,9 +105,9 @@ double draw(Tabular *t) { return rng_uniform(t->key, t->draws++); }
 typedef struct Choice {
     int64_t A;
     double b;
-} Choice; /* an action, and the probability with which it was chosen */
+} Choice; /* an action and the probability with which it was chosen */
 
-/* The action at which the sum of probabilities passes u; rounding never picks an impossible one. */
+/* The action at which the cumulative probability exceeds u; rounding never selects an action with probability 0. */
 static Choice choose_from(const double *pi, int64_t n, double u) {
     int64_t possible = 0;
     for (int64_t a = 0; a < n; a++) {
@@ -119,7 +119,7 @@ static Choice choose_from(const double *pi, int64_t n, double u) {
     return (Choice){possible, pi[possible]};
 }
 
-/* One number decides: below epsilon it is stretched over all actions there are, else over the best ones, so that ties are split evenly. */
+/* One random number decides: below epsilon it selects among all actions, else among the best ones, so that ties are split evenly. */
 static Choice choose_soft(const double *q, int64_t n, double epsilon, double u) {
     double best = q[best_of(q, n)];
     int64_t ties = 0, choices = 0, a = 0;
@@ -127,7 +127,7 @@ static Choice choose_soft(const double *q, int64_t n, double epsilon, double u) 
         ties += q[i] == best;
         choices += q[i] != -(double)INFINITY;
     }
-    if (ties == 0) { /* NaN is not equal to itself: values have diverged, which ends the run behind this update */
+    if (ties == 0) { /* NaN is not equal to itself: the values have diverged, and the run ends after this update */
         while (a < n - 1 && q[a] == -(double)INFINITY) a++;
         return (Choice){a, 1};
     }
@@ -248,11 +248,10 @@ static Status check_schedules(const Tabular *t) {
     const Recipe *recipe = t->recipe;
     bool counts = t->alpha_schedule >= VISITS || t->epsilon_schedule >= VISITS;
     if (counts && t->features.active > 1)
-        return status_fail(ST_CONFIG, "'%s' counts visits of numbered states, and tiles have none",
+        return status_fail(ST_CONFIG, "'%s' counts visits of numbered states, but tiles have none",
                            t->alpha_schedule >= VISITS ? "rl.alpha_schedule" : "rl.epsilon_schedule");
     if (t->epsilon_schedule == EXPONENTIAL && !(recipe->rl_epsilon_start > 0 && recipe->rl_epsilon_end > 0))
-        return status_fail(ST_CONFIG,
-                           "'rl.epsilon_schedule: exponential' never comes to 0: 'rl.epsilon_start' and 'rl.epsilon_end' must be above it");
+        return status_fail(ST_CONFIG, "'rl.epsilon_schedule: exponential' never reaches 0: 'rl.epsilon_start' and 'rl.epsilon_end' must be above 0");
     return ST_OK;
 }
 
@@ -270,14 +269,14 @@ Status values_new(Learner *learner, int64_t A, Values *values) {
     return ST_OK;
 }
 
-/* A file has an entry for each numbered state, uniform fits everything. Where nothing is known of the world, its states and actions have no names,
- * and any may be the last. */
+/* A policy file has an entry for each numbered state; "uniform" fits any environment. For an environment without a known world, states and actions
+ * have no names and none is terminal. */
 Status given_policy_read(Learner *learner, double **pi) {
     const Tabular *t = learner->self;
     const char *name = t->recipe->rl_policy ? t->recipe->rl_policy : "uniform";
     if (learner->world && t->features.tiles[0] == 0) return mdp_policy_read(name, learner->world, learner->arena, pi);
     if (t->features.tiles[0] > 0 && strcmp(name, "uniform") != 0)
-        return status_fail(ST_CONFIG, "'rl.policy' is a file with an entry for each state, and tiles have no numbered states");
+        return status_fail(ST_CONFIG, "'rl.policy' is a file with an entry for each state, but tiles have no numbered states");
     NamedMdp unknown = {
         .mdp = {.n_states = (int32_t)t->features.n, .n_actions = (int32_t)t->A, .terminal = arena_alloc(learner->arena, (size_t)t->features.n)}};
     if (!unknown.mdp.terminal) return ST_RESOURCE;
@@ -288,8 +287,8 @@ Status given_policy_read(Learner *learner, double **pi) {
 Status need_numbered_states(const Learner *learner, const char *what) {
     const Tabular *t = learner->self;
     if (t->features.active == 1) return ST_OK;
-    status_fail(ST_CONFIG, "'%s' goes by the number of a state, and %d tilings give it %d", what, t->features.active, t->features.active);
-    return status_hint(ST_CONFIG, "take rl.tilings: 1, or td, sarsa or q_learning");
+    status_fail(ST_CONFIG, "'%s' needs state numbers, but %d tilings give a state %d", what, t->features.active, t->features.active);
+    return status_hint(ST_CONFIG, "use rl.tilings: 1, or td, sarsa or q_learning");
 }
 
 Status tabular_open(Learner *learner, size_t size, LearnedValues learned) {
@@ -329,7 +328,7 @@ Status steps_open(Learner *learner, LearnedValues learned) {
     Steps *self = learner->self;
     if (recipe->rl_n_step > 1 && recipe->rl_lambda > 0)
         return status_hint(status_fail(ST_CONFIG, "'rl.n_step' and 'rl.lambda' do not go together"),
-                           "n steps are looked ahead, or all steps with traces that fade by lambda: leave one out");
+                           "use returns of n steps, or traces that decay by lambda: leave one out");
     if (recipe->rl_traces != RL_TRACES_ACCUMULATING && !(recipe->rl_lambda > 0))
         return status_hint(status_fail(ST_CONFIG, "'rl.traces' does nothing without 'rl.lambda'"), "0.8 to 0.95 are usual");
     if (recipe->rl_lambda > 0) return traces_open(learner, &self->traces);
@@ -355,7 +354,7 @@ void steps_list_state(Learner *learner, StateList *states) {
     traces_list_state(&self->traces, &self->t, states);
 }
 
-/* ---- what is kept, what is told ---- */
+/* ---- saved state and reported values ---- */
 
 void values_list_state(StateList *states, const char *name, const Values *values) { state_f64(states, name, values->w, values->n * values->A); }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* States as rows of a table, or as tiles: several grids over the observations, each shifted by a part of a tile, so that neighbours share most of
- * theirs (Sutton & Barto 9.5.4). */
+/* States as rows of a table, or as tiles: several grids over the observations, each shifted by a fraction of a tile, so that nearby observations
+ * share most tiles (Sutton & Barto 9.5.4). */
 #include "rl/learn/table.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 enum { MOST_FEATURES = 1 << 26 };
 
 static Status fail_length(const char *key, size_t n, const Env *env) {
-    return status_fail(ST_CONFIG, "'%s' has %zu numbers, and an observation of environment '%s' has %lld", key, n, env->id,
+    return status_fail(ST_CONFIG, "'%s' has %zu numbers, but an observation of environment '%s' has %lld", key, n, env->id,
                        (long long)env->observation.size);
 }
 
@@ -23,7 +23,7 @@ static Status table_features_tile(const Recipe *recipe, const Env *env, Features
     for (size_t i = 0; i < COUNT_OF(lists); i++)
         if (lists[i].list->n > 1 && lists[i].list->n != (size_t)space->size) return fail_length(lists[i].key, lists[i].list->n, env);
     if (space->size > TILE_DIMENSIONS)
-        return status_fail(ST_CONFIG, "tiles have at most %d dimensions, and an observation of environment '%s' has %lld", TILE_DIMENSIONS, env->id,
+        return status_fail(ST_CONFIG, "tiles have at most %d dimensions, but an observation of environment '%s' has %lld", TILE_DIMENSIONS, env->id,
                            (long long)space->size);
     double n = f->active;
     for (int i = 0; i < f->size; i++) {
@@ -51,12 +51,13 @@ Status features_open(const Recipe *recipe, const Env *env, Features *f) {
     bool numbered = env->observation.n > 0;
     int tilings = (int)recipe->rl_tilings;
     if (numbered && tilings > 0)
-        return status_fail(ST_CONFIG, "'rl.tilings' cut real numbers, and the states of environment '%s' are numbered", env->id);
+        return status_fail(ST_CONFIG, "'rl.tilings' are for real numbers, but the states of environment '%s' are numbered", env->id);
     *f = (Features){.n = env->observation.n, .active = MAX(tilings, 1), .size = (int)env->observation.size};
     return numbered ? ST_OK : table_features_tile(recipe, env, f);
 }
 
-/* Tiling k is shifted by k (1, 3, 5, ...) / tilings of a tile: shifts along the diagonal alone would leave their traces in what is learned. */
+/* Tiling k is shifted by k (1, 3, 5, ...) / tilings of a tile: shifts along the diagonal alone would cause diagonal artefacts in the learned
+ * values. */
 static int32_t tile_of(const Features *f, const double *observation, int k) {
     int64_t index = k;
     for (int i = 0; i < f->size; i++) {

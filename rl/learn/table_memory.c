@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The steps of each copy's episode, and returns of them (Sutton & Barto 5 and 7). */
+/* The steps of each copy's episode and their returns (Sutton & Barto 5 and 7). */
 #include "rl/learn/table.h"
 
 Status memory_open(Learner *learner, int64_t capacity, Memory *m) {
@@ -38,7 +38,7 @@ void memory_add(Memory *m, const Step *step) {
     m->b[at] = step->b;
 }
 
-/* R + gamma R + ... + gamma^n next, of the steps from `time` on. */
+/* R + gamma R + ... + gamma^n next, for the steps from `time` on. */
 static double return_from(const Tabular *t, const Memory *m, const Step *step, int64_t time, double next) {
     int64_t last = m->T[step->copy] - 1;
     double G = m->R[memory_at(m, step->copy, last)] + step->gamma * next;

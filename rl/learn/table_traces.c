@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Eligibility traces: how much of each weight has a part in the error of now (Sutton & Barto 12). The step size is in them, each state's own of the
- * time when it was visited (van Seijen and others 2016 have it so): where it falls with the visits, a state that is rarely visited would else move
- * the others by its large one. */
+/* Eligibility traces: the share of each weight in the current error (Sutton & Barto 12). A trace includes the step size at the time of the visit (as
+ * in van Seijen et al. 2016). If step sizes fall with the number of visits, a rarely visited state would otherwise update the other states with its
+ * own large step size. */
 #include "rl/learn/table.h"
 
 #include <math.h>
 
-/* Of the newest one: what is below its rounding changes nothing. */
+/* Relative to the newest trace: smaller ones are below its rounding error and have no effect. */
 #define FORGOTTEN 0x1p-53
 
 Status traces_open(Learner *learner, Traces *traces) {
@@ -30,7 +30,7 @@ void traces_list_state(const Traces *traces, const Tabular *t, StateList *states
     state_f64(states, "traces/old", traces->old, t->copies);
 }
 
-/* z += x, or what stands for it. */
+/* z += x, or the equivalent for rl.traces. */
 static void table_traces_grow(const Traces *traces, const Values *values, const Step *step, int64_t A, bool replacing, double x) {
     double *z = traces->z + step->copy * traces->n;
     int32_t *list = traces->list + step->copy * traces->n, *listed = &traces->listed[step->copy];
@@ -41,7 +41,7 @@ static void table_traces_grow(const Traces *traces, const Values *values, const 
     }
 }
 
-/* w += error z; z *= decay, and what has faded leaves the list. */
+/* w += error z; z *= decay; drops traces that have faded from the list. */
 static void learn_and_decay(const Traces *traces, Values *values, int64_t copy, double error, double decay, double faded) {
     double *z = traces->z + copy * traces->n;
     int32_t *list = traces->list + copy * traces->n, kept = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop of runs that make their own data: the same bytes whether it was interrupted or not. */
+/* The loop of runs that generate their own data: an interrupted and resumed run produces the same bytes as an uninterrupted one. */
 #include "lib/base/memory.h"
 #include "lib/base/system.h"
 #include "rl/loop/loop.h"
@@ -13,7 +13,7 @@
 #include "rl/loop/rl_doctor.h"
 #include "lib/run/run_parts.h"
 
-/* ---- what is kept ---- */
+/* ---- the listed state ---- */
 
 void state_tensor(StateList *states, const char *name, Tensor *tensor) {
     if (states->status != ST_OK) return;
@@ -97,14 +97,14 @@ double metric_get(const Metrics *metrics, const char *name) {
 
 /* ---- checkpoints ---- */
 
-/* A whole step in memory, for tasks that are fragile. */
+/* A copy of a complete step in memory, for tasks with step_may_fail. */
 typedef struct Copy {
-    unsigned char *bytes; /* of all tensors, one behind the other; NULL: none was made */
+    unsigned char *bytes; /* all tensors, concatenated; NULL: no copy was made */
     int64_t counts[STATE_NUMBERS];
     double reals[STATE_NUMBERS];
     int64_t step;
     uint64_t metrics_bytes;
-    double made, seconds; /* when, and how long it took */
+    double made, seconds; /* when the copy was made, and how long that took */
 } Copy;
 
 typedef struct Loop {
@@ -114,10 +114,10 @@ typedef struct Loop {
     Arena *arena;
     StateList states;
     Copy copy;
-    Metrics pending;          /* of a step that is learned but not yet evaluated */
-    bool evaluating;          /* there is one: number step - 1 */
-    bool torn;                /* a step that failed has left what is kept half-way to the next one */
-    int64_t step, saved_step; /* learned; of the newest checkpoint, -1 = none */
+    Metrics pending;          /* metrics of a step that has learned but is not evaluated yet */
+    bool evaluating;          /* `pending` is set: it belongs to step number step - 1 */
+    bool torn;                /* a failed step has left the listed state half updated */
+    int64_t step, saved_step; /* steps learned; step of the newest checkpoint, -1 = none */
     double began, seconds_before;
     RlDoctor *doctor;
 } Loop;
@@ -132,7 +132,7 @@ static json_t *metrics_to_json(const Metrics *metrics) {
     return list;
 }
 
-/* Names are the arena's. */
+/* Names are copied into the arena. */
 static Status metrics_from_json(const json_t *list, Arena *arena, Metrics *metrics) {
     for (size_t i = 0; i < json_array_size(list) && i < METRICS_MAX; i++) {
         const json_t *entry = json_array_get(list, i), *value = json_array_get(entry, 1);
@@ -162,7 +162,7 @@ static Status state_from_json(Loop *loop, const json_t *json) {
     TRY(json_get_double(json, where, "seconds", &loop->seconds_before));
     for (size_t i = 0; i < states->n_counts; i++) TRY(json_get_int(json, where, states->counts[i].name, states->counts[i].value));
     for (size_t i = 0; i < states->n_reals; i++) {
-        *states->reals[i].value = (double)NAN; /* null leaves it so */
+        *states->reals[i].value = (double)NAN; /* null means NaN */
         TRY(json_get_double(json, where, states->reals[i].name, states->reals[i].value));
     }
     const json_t *pending = json_object_get(json, "judging");
@@ -217,9 +217,9 @@ static Status check_kept(const Loop *loop) {
     return ST_OK;
 }
 
-/* ---- a whole step in memory ---- */
+/* ---- a complete step in memory ---- */
 
-/* Bytes that are copied after every step; more when the last copy took no more than this part of the time since */
+/* A copy of up to so many bytes is made after every step; a larger one when the last copy took at most this fraction of the time since */
 enum { COPY_SMALL = 1 << 20, COPY_SHARE = 50 };
 
 static void copy_tensors(const StateList *states, unsigned char *bytes, bool back) {
@@ -231,7 +231,7 @@ static void copy_tensors(const StateList *states, unsigned char *bytes, bool bac
     }
 }
 
-/* Where there is no memory for it, older checkpoints have to do. */
+/* Without memory for the copy, the run falls back to its older checkpoints. */
 static void make_copy(Loop *loop) {
     const StateList *states = &loop->states;
     Copy *copy = &loop->copy;
@@ -265,12 +265,12 @@ static Status take_copy(Loop *loop) {
 
 /* ---- failures of the task ---- */
 
-/* What is kept is as it was before the step that failed, or comes back from the copy. Numbers that went wrong are never saved, and nothing is where
- * nothing was learned. */
+/* The listed state is unchanged since before the failed step, or is restored from the copy. Numbers that are not finite are never saved, and nothing
+ * is saved when nothing was learned. */
 static Status save_whole_step(void *context) {
     Loop *loop = context;
     if (loop->torn && loop->task->step_may_fail && loop->copy.bytes &&
-        loop->copy.step > loop->saved_step) { /* there is none before the first step's end */
+        loop->copy.step > loop->saved_step) { /* there is no copy before the end of the first step */
         TRY(take_copy(loop));
         loop->torn = false;
     }
@@ -290,14 +290,14 @@ static void warn(const Loop *loop, const char *when, const RlWarning *finding) {
     run_warn(loop->run, "%s%s; %s", when, finding->text, finding->hint);
 }
 
-/* What this line shows, said once and then rarely. */
+/* Findings in this line of metrics: reported once, and rarely again. */
 static void look_at(const Loop *loop, const Metrics *metrics) {
     RlWarning finding;
     for (size_t i = 0; i < metrics->n; i++)
         if (rl_doctor_add(loop->doctor, loop->step, metrics->items[i].name, metrics->items[i].value, &finding)) warn(loop, "", &finding);
 }
 
-/* A resumed run goes on with what its lines before the checkpoint have shown; all of that was said then. */
+/* A resumed run gives the doctor the lines before the checkpoint; their findings were reported then. */
 static Status look_back(const Loop *loop) {
     const char *path = run_path(loop->run, "metrics.jsonl");
     Lines lines;
@@ -312,7 +312,7 @@ static Status look_back(const Loop *loop) {
     return lines_close(&lines);
 }
 
-/* What is still so at the end, and how many steps taught nothing. */
+/* Findings that are still true at the end, and the number of steps without a signal. */
 static json_t *last_words(const Loop *loop) {
     json_t *all = json_array();
     RlWarning finding;
@@ -322,7 +322,8 @@ static json_t *last_words(const Loop *loop) {
         json_array_append_new(all, json_string(finding.text));
     }
     for (size_t i = 0; rl_doctor_warning(loop->doctor, i, &finding); i++) {
-        bool same = silent && (strcmp(finding.rule, "zero_variance") == 0 || strcmp(finding.rule, "untrained") == 0); /* in other words */
+        bool same =
+            silent && (strcmp(finding.rule, "zero_variance") == 0 || strcmp(finding.rule, "untrained") == 0); /* reported by rl_doctor_no_signal */
         if (!finding.holds) continue;
         if (finding.first_step < loop->step && !same) warn(loop, "at the end: ", &finding);
         json_array_append_new(all, json_string(finding.text));
@@ -363,7 +364,7 @@ static Status loop_learn(Loop *loop) {
     TRY(memory_check(ST_OK));
     loop->torn = true;
     TRY(task->step(task->context, loop->step, metrics));
-    TRY(memory_check(ST_OK)); /* something may have been left out of the step */
+    TRY(memory_check(ST_OK)); /* an allocation that failed may have left the step incomplete */
     loop->torn = false;
     loop->step++;
     loop->evaluating = task->evaluate != NULL;
@@ -372,7 +373,7 @@ static Status loop_learn(Loop *loop) {
 
 static Status loop_evaluate(Loop *loop) {
     const LoopTask *task = loop->task;
-    Metrics metrics = loop->pending; /* after a failure they are as they were */
+    Metrics metrics = loop->pending; /* a copy: after a failure the pending metrics are unchanged */
     TRY(task->evaluate(task->context, loop->step - 1, &metrics));
     TRY(memory_check(ST_OK));
     loop->pending = metrics;
@@ -380,13 +381,14 @@ static Status loop_evaluate(Loop *loop) {
     return check_metrics(loop, &metrics);
 }
 
-/* A longer run goes on from there as if it had not ended. Where steps are evaluated, that is before: the end may ask for an evaluation of its own. */
+/* Saves the checkpoint from which a longer run continues as if this one had not ended. For tasks with `evaluate` it is saved before the evaluation,
+ * since the last step may have an extra one. */
 static void save_end(Loop *loop) {
     if (!loop->recipe->train_save_last || !loop->task->done(loop->task->context) || check_kept(loop) != ST_OK) return;
     if (save_checkpoint(loop) != ST_OK) run_warn(loop->run, "%s; without it the run cannot be made longer", status_text());
 }
 
-/* What is left of it, when it was interrupted between learning and evaluation. */
+/* The rest of a step that was interrupted between learning and evaluation. */
 static Status one_step(Loop *loop) {
     const LoopTask *task = loop->task;
     const Metrics *metrics = &loop->pending;
@@ -412,18 +414,18 @@ static Status steps(Loop *loop) {
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
         TRY(one_step(loop));
         if (every > 0 && loop->step % every == 0) {
-            TRY(check_kept(loop)); /* a poisoned checkpoint would be resumed for ever */
+            TRY(check_kept(loop)); /* never save a checkpoint with NaN: every resume would fail */
             TRY(save_checkpoint(loop));
         }
     }
-    save_end(loop); /* of tasks without evaluation; else it is there already */
+    save_end(loop); /* for tasks without `evaluate`; others have saved it already */
     return ST_OK;
 }
 
 static Status loop_finish(Loop *loop) {
     TRY(check_kept(loop));
     Status status = loop->task->finish(loop->task->context, loop->run);
-    if (status == ST_NUMERIC) /* train.save_dtype does not hold a weight: another one may, with --resume */
+    if (status == ST_NUMERIC) /* train.save_dtype cannot represent a weight: --resume with another type may */
         return run_failed(loop->run, status, save_whole_step, loop, &loop->saved_step);
     TRY(status);
     json_t *summary = json_pack("{s:I, s:f, s:I, s:o}", "steps", (json_int_t)loop->step, "seconds", elapsed(loop), "peak_rss_bytes",

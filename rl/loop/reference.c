@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Switching a model to what it was. */
+/* Switches a model to its reference weights and back. */
 #include "rl/loop/reference.h"
 
 #include <string.h>
 
 struct Reference {
     Model *model;          /* the policy, borrowed */
-    Model *other;          /* a directory's, owned; NULL: the policy as it was */
-    bool adapter_off;      /* the policy began (or is compared) without an adapter: its branches are left out */
-    Tensor **first;        /* by parameter: its values as the policy began; NULL where it is not trained, or left out */
-    LoraBranch **branches; /* of the linear layers while they are out */
+    Model *other;          /* the reference from a directory, owned; NULL: the initial policy */
+    bool adapter_off;      /* the reference is the policy without its adapter: leave out the LoRA branches */
+    Tensor **first;        /* per parameter: initial values; NULL where it is not trained or left out */
+    LoraBranch **branches; /* branches of the linear layers while they are left out */
     Arena *arena;
 };
 
@@ -27,7 +27,7 @@ static Status open_other(const Recipe *recipe, Reference *reference) {
     return status_hint(ST_INPUT, "they need the same tokenizer");
 }
 
-/* A fresh adapter adds nothing, so what it starts from is the model without it. */
+/* A new adapter adds nothing, so the initial policy is the model without it. */
 static Status keep_first(const Recipe *recipe, Reference *reference) {
     const Params *params = &reference->model->params;
     bool base = recipe->rl_reference != NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rules on the metrics of reinforcement learning, and how each is looked at. */
+/* Rules on the metrics of reinforcement learning, and their evaluation. */
 #include "lib/base/tally.h"
 #include "rl/loop/rl_doctor.h"
 
@@ -10,78 +10,79 @@
 
 /* ---- the rules ---- */
 
-/* `now` is the mean of the last `window` known values, `first` that of the first ones. */
+/* `now` is the mean of the last `window` known values, `first` the mean of the first `window` values. */
 typedef enum Look {
     ABOVE,  /* now > limit */
     BELOW,  /* now < limit */
     FALLEN, /* now < limit x first, where first is at least `floor` and no value is below 0 */
-    GROWN,  /* now > limit x first, and above `floor` */
-    NEVER,  /* now has never been above limit */
+    GROWN,  /* now > limit x first, and now > `floor` */
+    NEVER,  /* `now` was never above limit */
     STUCK,  /* now is not above first by more than `limit` standard errors of their difference */
 } Look;
 
 typedef struct Rule {
     const char *name;
-    const char *metric; /* with a '/' at its end: every metric that begins so */
-    /* a metric, or one of A|B, that must have been seen: other kinds of training, and of data, have numbers of the same names that mean other things
+    const char *metric; /* ending in '/': every metric with that prefix */
+    /* a metric, or one of A|B, that the run must have: other kinds of training and data use the same names for other things
      */
-    const char *beside;
+    const char *needs;
     Look look;
     double limit, floor;
-    int window, least; /* least: known values before it is judged */
-    const char *words; /* {now}, {first}; {share}: now in percent; {pair}: A and B of a metric .../A:B */
+    int window, least; /* least: known values before the rule applies */
+    const char *words; /* placeholders: {now}, {first}; {share}: now in percent; {pair}: A and B of a metric .../A:B */
     const char *hint;
 } Rule;
 
-/* Each limit lies well outside of what runs show that learn: recipes/rl_*.yaml on environments, and the peers' defaults that are named. */
+/* Each limit is well outside the range seen in runs that learn (recipes/rl_*.yaml on environments) and outside the named defaults of other
+ * programs. */
 static const Rule rules[] = {
-    /* Counts, so a mean below a twentieth is none at all. */
+    /* Counts: a mean below 0.05 over the window means that there were none. */
     {"untrained", "trained_tokens", "eos_fraction", BELOW, 0.05, 0, 3, 3,
-     "no token was trained in the last steps: every completion was cut, and rl.mask_truncated leaves these out",
-     "more generate.max_new_tokens, or rl.missing_eos_penalty in place of rl.mask_truncated"},
+     "no token was trained in the last steps: every completion was truncated, and rl.mask_truncated excludes those",
+     "raise generate.max_new_tokens, or use rl.missing_eos_penalty instead of rl.mask_truncated"},
     {"untrained", "pairs", "ties", BELOW, 0.05, 0, 3, 3,
-     "no token was trained in the last steps: all completions of a prompt earned the same, so there was no pair to learn from",
+     "no token was trained in the last steps: all completions of a prompt had the same reward, so there was no pair to learn from",
      "prompts of another difficulty, more rl.num_generations, or a reward with more shades"},
-    /* A fine-tuned model keeps some tenths of a nat a token; with a twentieth of what it had it repeats itself word by word. */
+    /* A fine-tuned model keeps some tenths of a nat per token; at a twentieth of its initial entropy it repeats itself word by word. */
     {"entropy", "entropy", "eos_fraction", FALLEN, 0.05, 0.05, 10, 20,
      "entropy has collapsed to {now} nats, from {first} at the beginning: the policy says nearly the same every time and finds nothing new",
      "a larger rl.ent_coef, a smaller train.learning_rate, or a larger rl.clip_high where the algorithm clips, keeps it open"},
-    /* On environments policies may end surer than that: Acrobot is solved at 7 %, Pendulum at 4 % of the first entropy, which there passes below 0 in
-       the end. */
+    /* Policies on environments may end with less entropy: Acrobot is solved at 7 %, Pendulum at 4 % of the first entropy, which falls below 0
+     * there. */
     {"entropy", "entropy", "episode_length", FALLEN, 0.02, 0.05, 10, 20,
      "entropy has collapsed to {now} nats, from {first} at the beginning: the policy does nearly the same every time and finds nothing new",
      "a larger rl.ent_coef or a smaller train.learning_rate keeps it open"},
     {"unjudged", "reward_unjudged", "reward_unjudged", ABOVE, 0, 0, 1, 1,
-     "{now} completions of a step had no judge: every reward answered null for them, and they count as a reward of 0",
+     "{now} completions of a step were not judged: every reward answered null for them, so they count as a reward of 0",
      "have at least one reward answer with a number for every row"},
-    /* Half of a batch without a difference is half of the work for nothing; dynamic sampling (arXiv 2503.14476) replaces such groups. */
+    /* Groups with equal rewards waste their share of the work; dynamic sampling (arXiv 2503.14476) replaces them. */
     {"zero_variance", "zero_std_fraction", "groups_compared", ABOVE, 0.5, 0, 10, 10,
      "in {share} of the groups all completions earn the same: such groups teach nothing",
      "prompts of another difficulty, more rl.num_generations, or rl.sampling_rounds"},
-    /* Nats a token by the estimator of rl.kl. RLHF runs stay below 0.1; at 0.5 a completion of 20 tokens is e^10 times likelier than it was. */
+    /* Nats per token by the estimator of rl.kl. RLHF runs stay below 0.1; at 0.5 a completion of 20 tokens is e^10 times likelier than at first. */
     {"kl", "kl", "reward", ABOVE, 0.5, 0, 10, 10,
      "the policy is {now} nats a token, or an action, away from its reference, or from what it was when it acted: text at that distance is often no language any more",
      "a larger rl.beta, or a smaller train.learning_rate"},
-    /* PPO stops its passes at 0.01 to 0.03 where it stops (rl.target_kl; Spinning Up, stable-baselines3). */
+    /* PPO with early stopping stops at 0.01 to 0.03 (rl.target_kl; Spinning Up, stable-baselines3). */
     {"big_steps", "approx_kl", "reward", ABOVE, 0.15, 0, 10, 10,
-     "one update moves the policy by {now} nats: what was sampled says little about where it goes",
+     "one update moves the policy by {now} nats: the samples say little about the policy after it",
      "fewer rl.num_iterations, a smaller train.learning_rate, or rl.target_kl"},
-    {"clipped", "clip_fraction", "reward", ABOVE, 0.4, 0, 10, 10, "{share} of the ratios are clipped: most of what was sampled no longer has a say",
+    {"clipped", "clip_fraction", "reward", ABOVE, 0.4, 0, 10, 10, "{share} of the ratios are clipped: most of the samples no longer have a gradient",
      "fewer rl.num_iterations, or a smaller train.learning_rate"},
-    /* Correlations of some dozens of completions are off by 0.2; 0.6 is half of the variance over ten steps. */
+    /* A correlation over some dozens of completions has an error of about 0.2; 0.6 explains a third of the variance, over ten steps. */
     {"longer", "length_reward_correlation", "reward", ABOVE, 0.6, 0, 10, 10,
      "longer completions earn more (correlation {now} within groups): length itself may be what is learned",
      "read the samples; a reward of type length, or another one, holds it down"},
-    /* Completions that are cut off earn nothing in many tasks, so short ones may honestly be better: only what is nearly a rule is told. */
+    /* In many tasks truncated completions earn nothing, so short ones may really be better: report only a near-perfect correlation. */
     {"shorter", "length_reward_correlation", "reward", BELOW, -0.8, 0, 10, 10,
      "shorter completions earn more (correlation {now} within groups): saying little may be what is learned",
      "read the samples; more generate.max_new_tokens, if they are cut off"},
     {"truncated", "eos_fraction", "reward", BELOW, 0.5, 0, 10, 10,
-     "only {share} of the completions come to an end of their own: the others are cut at generate.max_new_tokens",
+     "only {share} of the completions end by themselves: the others are cut at generate.max_new_tokens",
      "more generate.max_new_tokens, or rl.missing_eos_penalty"},
-    /* 0 is what the mean of the returns would reach. Values that have learned may fall below it again where all episodes are alike (CartPole at 500
-     * steps), so it counts whether they ever were above. An update on an environment may be a few dozen steps: A2C's values on CartPole are better
-     * than the mean from the 130th on. */
+    /* Predicting the mean of the returns gives 0. Learned values may fall below 0 again where all episodes are alike (CartPole at 500 steps), so the
+     * rule asks whether they were ever above. An update on an environment may be a few dozen steps: A2C's values on CartPole are better than the mean
+     * from update 130 on. */
     {"values", "explained_variance", "eos_fraction", NEVER, 0.05, 0, 20, 40,
      "the values have not explained anything of the returns so far (explained variance {now})",
      "a larger rl.vf_coef, or another train.learning_rate"},
@@ -91,11 +92,11 @@ static const Rule rules[] = {
     {"rewards_disagree", "reward_correlation/", "reward", BELOW, -0.5, 0, 10, 10,
      "the rewards {pair} pull in different directions (correlation {now} within groups)",
      "weigh them so that the one that matters wins, or leave one out"},
-    /* Twenty steps' mean against the first twenty's: two standard errors are passed by chance in one run of forty. Where a given policy is judged
-       (td), or actions are drawn evenly throughout (an epsilon of 1), nothing could rise. */
+    /* Compares the mean of the last twenty steps with that of the first twenty: chance exceeds two standard errors in one run of forty. Where a given
+     * policy is evaluated (td), or actions are always uniform (an epsilon of 1), the reward cannot rise. */
     {"reward_stuck", "reward", "entropy|epsilon", STUCK, 2, 0, 20, 100, "the reward has not risen: {now}, at the beginning {first}",
      "look at the samples or episodes: is anything ever rewarded? More exploration, or larger steps (train.learning_rate; rl.alpha of a table)"},
-    /* Float32 differs by 1e-6, bf16 by some hundredths, and neither grows by itself. */
+    /* In float32 they differ by 1e-6, in bf16 by some hundredths, and neither grows by itself. */
     {"sampler_diff", "sampler_logprob_diff", "reward", GROWN, 10, 0.02, 10, 20,
      "the sampler's and the trainer's log-probabilities drift apart: {now}, at the beginning {first}",
      "model.compute: f32; rl.max_logprob_diff ends such a run"},
@@ -111,38 +112,38 @@ typedef struct Watch {
     int64_t n; /* known values so far */
     Tally first;
     double recent[WINDOW]; /* value k at k mod the rule's window */
-    int64_t say_at;        /* with which value it may be said again */
+    int64_t say_at;        /* number of values after which it may be reported again */
     int64_t first_step, last_step;
-    double best, least; /* mean of a window, and value, so far */
-    double now, then;   /* when it was found last */
+    double best, least; /* best mean of a window, and smallest value, so far */
+    double now, then;   /* values at the last finding */
     bool found, holds;
 } Watch;
 
-/* What says that a step taught nothing. */
+/* Metrics that show a step without a signal. */
 static const struct {
-    const char *metric, *beside;
+    const char *metric, *needs;
     double value;
 } silences[] = {
-    {"groups_compared", "zero_std_fraction", 0}, /* of algorithms that compare within groups */
+    {"groups_compared", "zero_std_fraction", 0}, /* algorithms that compare within groups */
     {"pairs", "ties", 0},
     {"trained_tokens", "eos_fraction", 0},
-    {"zero_std_fraction", "reward_std", 1}, /* of all others, as long as no step has earned anything else */
+    {"zero_std_fraction", "reward_std", 1}, /* all others, as long as no step has earned a different reward */
 };
 enum { SILENT_STEPS = 10 };
 
-/* Lines with such a metric. */
+/* Counts of lines with such a metric. */
 typedef struct Silence {
-    int64_t step, steps, silent, leading, first, last; /* leading: as many as were silent from the first on */
-    double reward;                                     /* of the first step */
-    bool beside[COUNT_OF(silences)], counted, changed; /* counted: this step is silent; changed: a reward was another one */
-    bool masked;                                       /* in a silent step no token was trained */
+    int64_t step, steps, silent, leading, first, last;      /* leading: silent steps at the beginning of the run */
+    double reward;                                          /* reward of the first step */
+    bool needed_seen[COUNT_OF(silences)], counted, changed; /* counted: this step is silent; changed: a reward was another one */
+    bool masked;                                            /* no token was trained in a silent step */
 } Silence;
 
 struct RlDoctor {
     Silence silence;
-    bool beside[COUNT_OF(rules)]; /* whether what must be seen beside each rule's metric was seen */
+    bool needed_seen[COUNT_OF(rules)]; /* per rule: whether the metric that it needs was seen */
     size_t n;
-    Watch watches[WATCHES]; /* in the order of the rules, as far as their metrics have come */
+    Watch watches[WATCHES]; /* in the order of the rules, for metrics seen so far */
 };
 
 static bool is_found(const Watch *watch, const Tally *now) {
@@ -158,7 +159,7 @@ static bool is_found(const Watch *watch, const Tally *now) {
     }
 }
 
-/* Takes a value in; whether it is to be said now. judged: what must be seen beside it was seen. */
+/* Adds a value; returns whether to report the finding now. judged: the metric that the rule requires was seen. */
 static bool watch_add(Watch *watch, int64_t step, double value, bool judged) {
     const Rule *rule = watch->rule;
     Tally now = {0};
@@ -223,12 +224,12 @@ static bool looks_at(const Rule *rule, const char *metric) {
     return rule->metric[len - 1] == '/' ? text_starts_with(metric, rule->metric) : strcmp(metric, rule->metric) == 0;
 }
 
-/* Whether what must be seen beside a rule's metric is this one. An epsilon of 1 is none: nobody acts by what is learned yet. */
-static bool stands_beside(const Rule *rule, const char *metric, double value) {
-    return text_among(rule->beside, '|', metric) && !(strcmp(metric, "epsilon") == 0 && value == 1);
+/* Whether this is the metric that the rule requires. An epsilon of 1 does not count: the policy does not act on what it has learned yet. */
+static bool is_needed_metric(const Rule *rule, const char *metric, double value) {
+    return text_among(rule->needs, '|', metric) && !(strcmp(metric, "epsilon") == 0 && value == 1);
 }
 
-/* The watch of a rule on a metric; a new one takes its place among them. NULL: there are too many. */
+/* The watch of a rule on a metric, inserted in order if it is new. NULL: there are too many. */
 static Watch *watch_of(RlDoctor *doctor, const Rule *rule, const char *metric) {
     size_t at = 0;
     for (; at < doctor->n && doctor->watches[at].rule <= rule; at++)
@@ -241,9 +242,9 @@ static Watch *watch_of(RlDoctor *doctor, const Rule *rule, const char *metric) {
     return watch;
 }
 
-/* The metric that a step without a signal is told by, as far as this one is it. */
+/* Notes the metric that shows a step without a signal, if this is it. */
 static bool is_silent(const Silence *silence, size_t i, const char *metric, double value) {
-    if (strcmp(metric, silences[i].metric) != 0 || !silence->beside[i] || value != silences[i].value) return false;
+    if (strcmp(metric, silences[i].metric) != 0 || !silence->needed_seen[i] || value != silences[i].value) return false;
     return strcmp(metric, "zero_std_fraction") != 0 || !silence->changed;
 }
 
@@ -254,7 +255,7 @@ static void listen(Silence *silence, int64_t step, const char *metric, double va
         silence->changed |= value != silence->reward;
     }
     for (size_t i = 0; i < COUNT_OF(silences); i++) {
-        silence->beside[i] |= strcmp(metric, silences[i].beside) == 0;
+        silence->needed_seen[i] |= strcmp(metric, silences[i].needs) == 0;
         tells |= strcmp(metric, silences[i].metric) == 0;
         silent |= is_silent(silence, i, metric, value);
         silence->masked |= is_silent(silence, i, metric, value) && strcmp(metric, "trained_tokens") == 0;
@@ -295,9 +296,9 @@ bool rl_doctor_add(RlDoctor *doctor, int64_t step, const char *metric, double va
     bool said = false;
     if (isfinite(value)) listen(&doctor->silence, step, metric, value);
     for (size_t i = 0; i < COUNT_OF(rules); i++) {
-        doctor->beside[i] |= stands_beside(&rules[i], metric, value);
+        doctor->needed_seen[i] |= is_needed_metric(&rules[i], metric, value);
         Watch *watch = isfinite(value) && looks_at(&rules[i], metric) ? watch_of(doctor, &rules[i], metric) : NULL;
-        if (!watch || !watch_add(watch, step, value, doctor->beside[i]) || said) continue;
+        if (!watch || !watch_add(watch, step, value, doctor->needed_seen[i]) || said) continue;
         write_finding(watch, finding);
         said = true;
     }

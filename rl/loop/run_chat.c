@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a run on text is rendered with. */
+/* Tokenizer, chat template and date of a run on text. */
 #include "rl/loop/run_chat.h"
 
 Status run_chat_open(const Recipe **recipe, bool resume, Recipe *dated, Tokenizer **tokenizer, Chat **chat) {

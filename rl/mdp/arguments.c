@@ -60,9 +60,9 @@ static void set_defaults(const Argument *table, Arguments *values) {
     }
 }
 
-/* In one text ',' stands between arguments. */
+/* ',' separates arguments. */
 static Status bracketed(const char *id, const char *name) {
-    status_fail(ST_CONFIG, "argument '%s' of '%s' is a list in brackets, which has no place behind a name", name, id);
+    status_fail(ST_CONFIG, "argument '%s' of '%s' is a list in brackets, which is not possible after a name", name, id);
     return status_hint(ST_CONFIG, "join its items by '/', as %s=A/B/C, or write {id: %s, %s: [A, B, C]}", name, id, name);
 }
 

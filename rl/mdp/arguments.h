@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arguments behind an id: "FrozenLake-v1:map_name=8x8,is_slippery=false". What an environment or a world takes is a table, from which texts are read,
- * checked and explained.
+/* Arguments after an id: "FrozenLake-v1:map_name=8x8,is_slippery=false". Each environment or world has a table of its arguments, which is used to
+ * parse and check texts and to explain errors.
  *
  *     static const Argument takes[MAX_ARGUMENTS] = {{.name = "p_heads", .value = 0.4, .high = 1}};
  *     Arguments values;
@@ -14,7 +14,7 @@
 
 #define MAX_ARGUMENTS 8
 
-/* A number with its default, unless it is a truth value or a text. low = high: no bounds. A table ends before the first entry without a name. */
+/* A number with its default, unless is_bool or is_text. low = high: no bounds. A table ends before the first entry without a name. */
 typedef struct Argument {
     const char *name;
     double value;
@@ -22,14 +22,14 @@ typedef struct Argument {
     double low, high;
     const char *text; /* the default of a text; NULL: not given */
 } Argument;
-/* In the table's order; texts are borrowed from what was read */
+/* Values in the table's order; texts are borrowed from the parsed text */
 typedef struct Arguments {
     double number[MAX_ARGUMENTS];
     const char *text[MAX_ARGUMENTS];
 } Arguments;
 
-/* `text`: "key=value,key=value", taken apart in place; NULL: all defaults. `own` and `common` are tables of MAX_ARGUMENTS. ST_CONFIG: a name that
- * neither has (with the nearest), a value that does not fit (with what does). */
+/* `text`: "key=value,key=value", modified in place; NULL: all defaults. `own` and `common` are tables of MAX_ARGUMENTS. ST_CONFIG: a name that
+ * neither table has (with the nearest), an invalid value (with the valid ones). */
 Status arguments_read(const char *id, char *text, const Argument *own, Arguments *own_values, const Argument *common, Arguments *common_values);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making a Mdp: outcomes in any order become sorted rows. */
+/* Builds an Mdp: sorts outcomes into rows. */
 #include "lib/base/system.h"
 #include "rl/mdp/mdp.h"
 
@@ -21,7 +21,7 @@ typedef struct StatePlace {
     int64_t state;
     double probability;
     int line;
-} StatePlace; /* probability: of a start */
+} StatePlace; /* probability: of starting there */
 typedef struct StatePlaces {
     StatePlace *items;
     size_t n, room;
@@ -36,10 +36,10 @@ struct MdpBuilder {
     const char *const *state_names, *const *action_names;
     bool is_chain;
     int line;
-    Failure failure; /* the first one */
+    Failure failure; /* the first failure */
 };
 
-/* Keeps the failure just recorded: other calls may fail before it is asked for. */
+/* Stores the failure just recorded, since other calls may fail before mdp_builder_finish returns it. */
 static void keep_failure(MdpBuilder *builder, Status status) {
     if (builder->line) status_prefix(status, "line %d", builder->line);
     failure_save(&builder->failure, status);
@@ -75,7 +75,7 @@ static bool in_range(MdpBuilder *builder, const char *what, int64_t value, int64
     return false;
 }
 
-/* Room for one more of `size` bytes. */
+/* Makes space for one more element of `size` bytes. */
 static bool mdp_grow(MdpBuilder *builder, void *items, size_t n, size_t *room, size_t size) {
     Status status = array_grow(items, room, n + 1, size, "outcomes");
     if (status != ST_OK) keep_failure(builder, status);
@@ -132,9 +132,9 @@ static Status copy_names(Arena *arena, const char *const *names, int64_t n, cons
     return ST_OK;
 }
 
-/* A state of a hostile file is a few bytes of text, here it is an array's element: a state without outcomes must be found before such arrays are
- * made. Every live state has an outcome, so that what was said bounds how many states there can be; with fewer, one of the first `said + 1` states is
- * not spoken of. */
+/* A hostile file can declare many states in a few bytes, so a state without outcomes must be found before arrays over states are allocated. Every
+ * live state has an outcome, so the number of states mentioned bounds the number of valid states; if more are declared, one of the first `said + 1`
+ * states is not mentioned. */
 static Status check_size(const MdpBuilder *builder, NamedMdp *names, size_t *rows) {
     size_t said = builder->n + builder->terminals.n;
     if ((size_t)builder->n_states > said) {
@@ -157,7 +157,7 @@ static Status check_size(const MdpBuilder *builder, NamedMdp *names, size_t *row
     return ST_OK;
 }
 
-/* Outcomes into their rows, in the order they were added (counting sort). */
+/* Sorts outcomes into their rows, in the order in which they were added (counting sort). */
 static void fill_rows(const MdpBuilder *builder, Mdp *mdp, int *lines, size_t rows) {
     for (size_t i = 0; i < builder->n; i++) mdp->begin[builder->outcomes[i].row + 1]++;
     for (size_t row = 0; row < rows; row++) mdp->begin[row + 1] += mdp->begin[row];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* With gamma 1 a policy of best actions may earn less than the best: to wait costs nothing, so waiting is as good as going on, and one who always
- * waits never arrives. A policy earns V when from every state it comes, with some probability, nearer to where the rest is earned: an end, or a place
- * worth nothing where one may stay for nothing. */
+/* With gamma 1 a policy of best actions may earn less than V: if waiting costs nothing, waiting is as good as going on, but a policy that always
+ * waits never arrives. A policy earns V if from every state it moves, with some probability, closer to an end, or to states of value 0 in which it
+ * can stay for reward 0. */
 #include "rl/mdp/mdp_parts.h"
 
 #include <math.h>
@@ -9,15 +9,15 @@
 typedef struct Way {
     const Mdp *mdp;
     const bool *allowed;   /* (rows) */
-    int32_t *action;       /* (n): how each state gets on; -1: not found, or terminal */
-    bool *settled;         /* (n): terminal, or known to get on */
+    int32_t *action;       /* (n): the action with which each state makes progress; -1: not found, or terminal */
+    bool *settled;         /* (n): terminal, or known to make progress */
     int64_t *begin, *rows; /* (n + 1), (entries): allowed rows that lead to a state */
     int32_t *queue;        /* (n) */
 } Way;
 
 static bool leads(const Mdp *mdp, int64_t k) { return mdp->probability[k] > 0 && !(mdp->ends && mdp->ends[k]); }
 
-/* What the row earns on the whole is nothing but rounding, as in mdp_graph.c; a fair bet earns nothing. */
+/* Whether the row's expected reward is 0 up to rounding, as in mdp_graph.c; so is that of a fair bet. */
 static bool stays_for_nothing(const Way *way, int64_t row) {
     const Mdp *mdp = way->mdp;
     double sum = 0, size = 0;
@@ -30,7 +30,7 @@ static bool stays_for_nothing(const Way *way, int64_t row) {
     return fabs(sum) <= (double)(mdp->begin[row + 1] - mdp->begin[row] + 1) * UNIT_ROUNDOFF * size;
 }
 
-/* Settles the largest set of states worth nothing that has for each an allowed row which earns nothing and stays in the set. */
+/* Settles the largest set of states with value 0 in which every state has an allowed row with reward 0 that stays in the set. */
 static void settle_idle(const Way *way, const double *V, double tolerance) {
     const Mdp *mdp = way->mdp;
     for (int32_t s = 0; s < mdp->n_states; s++) way->settled[s] = mdp->terminal[s] || fabs(V[s]) <= tolerance;
@@ -72,7 +72,7 @@ static bool ends_sometimes(const Mdp *mdp, int64_t row) {
     return false;
 }
 
-/* Backwards from what is settled, breadth first. True when that comes to every state. */
+/* Backwards breadth-first search from the settled states. True if it reaches every state. */
 static bool go_back(const Way *way) {
     const Mdp *mdp = way->mdp;
     int64_t n = 0;
@@ -125,7 +125,7 @@ static Status attain(const Mdp *mdp, Arena *arena, Arena *scratch, MdpSolution *
     if (!allowed || !action) return ST_RESOURCE;
     double size = 0;
     for (size_t s = 0; s < n; s++) size = fmax(size, fabs(solution->V[s]));
-    double near = 1e-9 * fmin(1, size); /* where all is worth less than that, less is what counts */
+    double near = 1e-9 * fmin(1, size); /* relative where all values are small */
     if (isfinite(solution->bound)) near = fmax(near, 2 * solution->bound);
     Way way = {.mdp = mdp, .allowed = allowed, .action = action};
     allow(mdp, solution, -1, allowed);

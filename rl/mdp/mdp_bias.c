@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one policy is worth relative to one of its states, when it goes on for ever (its bias; Howard 1960): with g the reward per step,
+/* The bias of a policy (Howard 1960): its values relative to one state, for a process without end. With g the reward per step,
  *
  *     h = r - g + P h,  h(home) = 0
  *
- * By two systems of equations for the way home: a, the reward until it comes there, and t, the steps. Then g = a(home) / t(home) and h = a - g t. */
+ * Solves two systems of equations for the way to `home`: a, the reward until arrival, and t, the number of steps. Then g = a(home) / t(home) and h =
+ * a - g t. */
 #include <math.h>
 
 #include "rl/mdp/mdp_form.h"
@@ -21,7 +22,7 @@ static int64_t best_row(const MdpForm *form, const bool *use, int32_t s, const d
     return best;
 }
 
-/* A state that the policy comes back to: where its likeliest steps lead in the end. */
+/* A state to which the policy returns: where its most likely steps lead in the end. */
 static int32_t find_home(const MdpForm *chain) {
     int32_t s = 0;
     for (int32_t step = 0; step < chain->n; step++) {
@@ -33,8 +34,8 @@ static int32_t find_home(const MdpForm *chain) {
     return s;
 }
 
-/* The best rows by h, as a world of their own without any choice, which ends on the way to *home; place[s]: the number of state s there. False when
- * memory is full. */
+/* Makes a form of the best rows by h only, in which a step to *home ends the process; place[s]: the number of state s in it. False when out of
+ * memory. */
 static bool chain_make(const MdpForm *form, const bool *use, const int32_t *members, int32_t n, const int32_t *place, const double *h, Arena *arena,
                        MdpForm *chain, int32_t *home) {
     int64_t *rows = arena_alloc(arena, (size_t)n * sizeof *rows), *begin = arena_zero(arena, ((size_t)n + 1) * sizeof *begin), entries = 0;

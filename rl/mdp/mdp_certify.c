@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How far values are from the truth, for certain.
+/* Guaranteed bounds on the distance of values from the truth.
  *
- * If V is off by at most e in every state's equation, |TV - V| <= e, and h > 0 satisfies  gamma P h <= h - 1  for every row, then |V - V*| <= e max
- * h: V + e h is not raised by T, so it lies above V*, and V - e h is not lowered by the greedy policy, so it lies below. For gamma < 1, h = 1 / (1 -
- * gamma) does it. For gamma = 1, h is the expected number of steps to the end: not under every policy (one that walks into a wall has no end) but
- * under those that choose among nearly best rows; the others have room in their gap to the best. e and all inequalities are computed with what
- * rounding can do added.
+ * If V is off by at most e in every state's equation, |TV - V| <= e, and h > 0 satisfies gamma P h <= h - 1 for every row, then |V - V*| <= e max h:
+ * T does not raise V + e h, so it is an upper bound of V*, and the greedy policy does not lower V - e h, so it is a lower bound. For gamma < 1, h = 1
+ * / (1 - gamma) satisfies the inequality. For gamma = 1, h is the expected number of steps to the end, not under every policy (one that walks into a
+ * wall has no end) but under policies that choose among nearly best rows; for the other rows the gap to the best row must be large enough. The error
+ * bounds of rounding are added to e and to all inequalities.
  */
 #include <math.h>
 #include <string.h>
@@ -21,8 +21,8 @@ static double mdp_certify_largest(const MdpForm *form, const double *V) {
 }
 
 /* A sum of k products is off by at most (k + 1) u / (1 - (k + 1) u) times the sum of their sizes (Higham 2002, 3.1), in any order. Two more for gamma
- * and the sum, one each for p, r and gamma as they were rounded when they were stored, and a few to be safe; the row's imbalance covers both readings
- * of a sum that is not 1. */
+ * and the sum, one each for p, r and gamma, which were rounded when stored, and a few as a safety margin; the row's imbalance covers both
+ * interpretations of a sum that is not 1. */
 static double rounding_of(const MdpForm *form, double reward_size, double most) {
     double k = (double)form->longest + 12;
     return 1.01 * (k * UNIT_ROUNDOFF + form->imbalance) * (reward_size + form->gamma * most) + 1e-300;
@@ -51,10 +51,10 @@ double form_row_rounding(const MdpForm *form, int64_t row, const double *V) {
     return row_rounding(form, row, size);
 }
 
-/* What is left of the least fall of h in a step, which is 1 but for rounding, must not be less than this. */
+/* Minimum accepted value of the least decrease of h per step, which is 1 up to rounding. */
 static const double least_drop = 0.1;
 
-/* h: steps to the end; drop: the least by which h falls in a step; longest: largest h */
+/* h: steps to the end; drop: least decrease of h per step; longest: largest h */
 typedef struct Clock {
     double *h;
     double drop, longest;
@@ -62,7 +62,7 @@ typedef struct Clock {
 
 static double row_room(const MdpForm *form, int64_t row, const double *V, double best) { return best - form_q(form, row, V); }
 
-/* Expected steps under the slowest policy among rows within `near` of the best, by policy iteration. False when there is no end to it. */
+/* Expected steps to the end under the slowest policy among rows within `near` of the best, by policy iteration. False if it does not end. */
 static bool slowest(const MdpForm *form, const double *V, double near, int64_t *rows, const double *ones, Clock *clock) {
     enum { LIMIT = 60 };
     for (int round = 0; round < LIMIT && !interrupt_requested(); round++) {
@@ -93,7 +93,7 @@ static bool slowest(const MdpForm *form, const double *V, double near, int64_t *
     return false;
 }
 
-/* Rows that are not near the best one must have room for what h adds. */
+/* Checks that for rows that are not near the best one the gap is larger than the change due to h. */
 static bool others_have_room(const MdpForm *form, const double *V, double near, double off, const Clock *clock) {
     double scale = off / clock->drop, most = mdp_certify_largest(form, V),
            noise = 1.01 * ((double)form->longest + 4) * UNIT_ROUNDOFF * clock->longest;
@@ -124,7 +124,7 @@ static double bound_undiscounted(const MdpForm *form, const double *V, double of
             for (int32_t s = 0; s < form->n; s++)
                 if (form_is_nonterminal(form, s)) form_best(form, s, V, &rows[s]);
             memset(clock.h, 0, ((size_t)form->n + 1) * sizeof *clock.h);
-            if (!slowest(form, V, near, rows, ones, &clock)) break; /* with more rows it is no better */
+            if (!slowest(form, V, near, rows, ones, &clock)) break; /* with a larger set of rows it also fails */
             if (others_have_room(form, V, near, off, &clock)) bound = off / clock.drop * clock.longest * (1 + 1e-12);
             near *= 100;
         } while (isinf(bound) && near < size);

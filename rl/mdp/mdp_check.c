@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What makes a Mdp sound. */
+/* Checks of an Mdp. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -7,8 +7,8 @@
 #include "lib/base/log.h"
 #include "rl/mdp/mdp_parts.h"
 
-#define SUM_TOLERANCE 1e-9 /* decimal numbers that people and programs write, summed */
-#define ROUNDED 1e-4       /* as 0.333333 twice and 0.333334 less: what a few digits leave out */
+#define SUM_TOLERANCE 1e-9 /* error of sums of decimal numbers written by people and programs */
+#define ROUNDED 1e-4       /* error of probabilities rounded to a few digits, such as 0.333333 */
 
 static void append_name(Str *text, const char *what, const char *const *names, int64_t i) {
     if (names)
@@ -20,7 +20,7 @@ static void append_name(Str *text, const char *what, const char *const *names, i
 void mdp_append_state(Str *text, const NamedMdp *world, int64_t state) { append_name(text, "state", world->state_names, state); }
 void mdp_append_action(Str *text, const NamedMdp *world, int64_t action) { append_name(text, "action", world->action_names, action); }
 
-/* A chain has no actions to speak of. */
+/* Messages about a chain do not mention its action. */
 static void append_choice(Str *text, const NamedMdp *world, int64_t row) {
     mdp_append_state(text, world, row / world->mdp.n_actions);
     if (world->is_chain) return;
@@ -59,7 +59,7 @@ static Status check_row(const NamedMdp *world, int64_t row, const int *lines) {
     bool live = begin < end && !mdp->terminal[row / mdp->n_actions];
     if (!problem.len && live && !(fabs(sum - 1) <= SUM_TOLERANCE)) {
         str_printf(&problem, "the probabilities sum to %.12g, expected 1", sum);
-        if (sum > 0) hint = fabs(sum - 1) < 0.02 ? "thirds and the like are written as fractions: 1/3" : NULL;
+        if (sum > 0) hint = fabs(sum - 1) < 0.02 ? "write thirds and the like as fractions: 1/3" : NULL;
     } else {
         hint = NULL;
     }
@@ -77,7 +77,7 @@ Status mdp_fail_no_transitions(const NamedMdp *world, int64_t state) {
     return status_hint(ST_INPUT, "list it under terminal where episodes end there, or give it a transition");
 }
 
-/* A state has the actions that have outcomes, and at least one. */
+/* A state has the actions with outcomes, and must have at least one. */
 static Status check_choices(const NamedMdp *world) {
     const Mdp *mdp = &world->mdp;
     for (int64_t s = 0; s < mdp->n_states; s++)
@@ -85,13 +85,13 @@ static Status check_choices(const NamedMdp *world) {
     return ST_OK;
 }
 
-/* ---- what a file says that is rounded, or for nothing ---- */
+/* ---- rounded or unused parts of a file ---- */
 
 static void divide(double *numbers, int64_t n, double by) {
     for (int64_t i = 0; i < n; i++) numbers[i] /= by;
 }
 
-/* What is off by more than decimal numbers are, and by no more than few digits explain. */
+/* Whether the error of a sum is more than that of decimal numbers, but explained by rounding to a few digits. */
 static bool is_rounded(double sum) { return fabs(sum - 1) > SUM_TOLERANCE && fabs(sum - 1) <= ROUNDED; }
 
 static double sum_of(const double *numbers, int64_t n) {
@@ -100,7 +100,7 @@ static double sum_of(const double *numbers, int64_t n) {
     return sum;
 }
 
-/* Probabilities that were cut to a few digits are divided by their sum, and counted. */
+/* Divides probabilities rounded to a few digits by their sum, and counts such rows. */
 static void mend_sums(NamedMdp *world, const int *lines) {
     Mdp *mdp = &world->mdp;
     int64_t rows = (int64_t)mdp->n_states * mdp->n_actions, count = 0, first = 0;
@@ -127,7 +127,7 @@ static void mend_start(NamedMdp *world) {
     double sum = world->start ? sum_of(world->start, world->mdp.n_states) : 1;
     if (!is_rounded(sum)) return;
     divide(world->start, world->mdp.n_states, sum);
-    log_message(LOG_WARNING, "the probabilities to start sum to %.9g, and are divided by that", sum);
+    log_message(LOG_WARNING, "the probabilities of start states sum to %.9g, and are divided by that", sum);
 }
 
 static void tell_unused(const NamedMdp *world, const int *lines) {
@@ -147,7 +147,7 @@ static void tell_unused(const NamedMdp *world, const int *lines) {
     str_release(&text);
 }
 
-/* One that was counted too many, or whose transitions were forgotten. */
+/* Actions without transitions: miscounted, or with forgotten transitions. */
 static Status tell_unknown_actions(const NamedMdp *world) {
     const Mdp *mdp = &world->mdp;
     bool *known = calloc((size_t)mdp->n_actions, 1);
@@ -179,10 +179,10 @@ static Status check_start(const NamedMdp *world) {
     double sum = 0;
     for (int64_t s = 0; s < world->mdp.n_states; s++) {
         if (!(world->start[s] >= 0 && world->start[s] <= 1 + SUM_TOLERANCE))
-            return status_fail(ST_INPUT, "the probability to start in state %lld is %.17g, expected 0 to 1", (long long)s, world->start[s]);
+            return status_fail(ST_INPUT, "the probability of starting in state %lld is %.17g, expected 0 to 1", (long long)s, world->start[s]);
         sum += world->start[s];
     }
-    return fabs(sum - 1) <= SUM_TOLERANCE ? ST_OK : status_fail(ST_INPUT, "the probabilities to start sum to %.12g, expected 1", sum);
+    return fabs(sum - 1) <= SUM_TOLERANCE ? ST_OK : status_fail(ST_INPUT, "the probabilities of start states sum to %.12g, expected 1", sum);
 }
 
 Status mdp_check_lines(const NamedMdp *world, const int *lines) {

@@ -18,7 +18,7 @@ typedef struct System {
 
 static double expect(const System *system, int64_t s, const double *V) { return system->gamma * form_expect(system->form, system->rows[s], V); }
 
-/* out = r - (I - gamma P) V; r taken as 0 when `without_reward`. Returns the largest one. */
+/* out = r - (I - gamma P) V; r = 0 if `without_reward`. Returns the largest absolute entry. */
 static double residual(const System *system, const double *V, bool without_reward, double *out) {
     double most = 0;
     const MdpForm *form = system->form;
@@ -33,7 +33,7 @@ static double residual(const System *system, const double *V, bool without_rewar
 
 /* ---- by LU factors, with one step of refinement ---- */
 
-/* A matrix for LAPACK, by columns: all of it, or the band around its diagonal that holds all that is not 0. */
+/* A matrix for LAPACK, by columns: full, or the band around the diagonal with all nonzero entries. */
 typedef struct Matrix {
     double *a;
     int *pivots;
@@ -42,7 +42,7 @@ typedef struct Matrix {
     const OpenBlas *blas;
 } Matrix;
 
-/* How far from the diagonal entries lie. */
+/* Largest distances of entries from the diagonal. */
 static void measure_band(const System *system, const int *index, Matrix *matrix) {
     const MdpForm *form = system->form;
     for (int32_t s = 0; s < form->n; s++) {
@@ -59,7 +59,7 @@ static void measure_band(const System *system, const int *index, Matrix *matrix)
     matrix->rows = matrix->banded ? 2 * matrix->below + matrix->above + 1 : matrix->n;
 }
 
-/* Operations that solve_direct takes; INFINITY where it needs more memory than is reasonable. */
+/* Number of operations of solve_direct; INFINITY if it needs too much memory. */
 static double direct_cost(const System *system) {
     Matrix matrix = {.n = system->form->n};
     measure_band(system, NULL, &matrix);
@@ -111,7 +111,7 @@ static Status solve_direct(const System *system, double *V) {
                 if (index[form->next[k]] >= 0) *matrix_at(&matrix, index[s], index[form->next[k]]) -= system->gamma * form->probability[k];
         }
         int threads = omp_get_max_threads();
-        omp_set_num_threads(1); /* on more threads it rounds otherwise */
+        omp_set_num_threads(1); /* rounding depends on the number of threads */
         matrix_factor(&matrix, &info);
         omp_set_num_threads(threads);
         if (info != 0) status = status_fail(ST_NUMERIC, "the equations of the policy's values are singular");
@@ -189,7 +189,7 @@ static Status bicgstab(const System *system, double target, int64_t limit, doubl
     return ST_OK;
 }
 
-/* State by state with the newest values: slow, but it goes on where the above is stuck. */
+/* Gauss-Seidel sweeps: slow, but they make progress where BiCGSTAB is stuck. */
 static double gauss_seidel(const System *system, double *V) {
     const MdpForm *form = system->form;
     double most = 0;
@@ -208,7 +208,7 @@ static double size_of(const MdpForm *form, const double *V) {
     return size;
 }
 
-/* BiCGSTAB as long as it helps, `limit` iterations at a time. *off: the largest residual that is left. */
+/* BiCGSTAB as long as it makes progress, `limit` iterations at a time. *off: the largest remaining residual. */
 static Status solve_iterative(const System *system, double target, int64_t limit, double *V, double *off, int64_t *count) {
     enum { ROUNDS = 4 };
     size_t bytes = ((size_t)system->form->n + 1) * sizeof(double);
@@ -217,7 +217,7 @@ static Status solve_iterative(const System *system, double target, int64_t limit
     if (status == ST_OK) *off = residual(system, V, false, r);
     for (int round = 0; round < ROUNDS && status == ST_OK && *off > target; round++) {
         memcpy(best, V, bytes);
-        status = bicgstab(system, target / 2, limit, V, count); /* its own residual drifts away from the true one: begin again from that */
+        status = bicgstab(system, target / 2, limit, V, count); /* its recursive residual drifts from the true one: restart from the true one */
         double now = residual(system, V, false, r);
         if (!(now < *off)) {
             memcpy(V, best, bytes);
@@ -230,15 +230,15 @@ static Status solve_iterative(const System *system, double target, int64_t limit
     return status;
 }
 
-/* What is off by so little is as good as solved. A policy's rewards are at most twice as large as its values. */
+/* A residual that counts as solved. A policy's rewards are at most twice as large as its values. */
 static double rounding_of(const MdpForm *form, const double *V) { return 128 * UNIT_ROUNDOFF * size_of(form, V); }
 
 enum { ITERATIONS = 2000 };
 #define DIRECT_AT_LAST 1.44e11 /* operations: a full matrix of 6000 states, a band in a much larger world */
-#define DIRECT_AT_FIRST 2e8    /* before any iterations: corridors, in which these take as many as there are states */
+#define DIRECT_AT_FIRST 2e8    /* tried before any iterations: corridors, in which iterations take as many steps as there are states */
 
 FormJump form_policy_jump(const MdpForm *form, const int64_t *rows, double target, double *sweeps, double *V, double *scratch) {
-    enum { ROUNDS = 4, SWEEPS_OF_ONE = 10 }; /* what an iteration of BiCGSTAB takes */
+    enum { ROUNDS = 4, SWEEPS_OF_ONE = 10 }; /* costs in sweeps: an iteration of BiCGSTAB is SWEEPS_OF_ONE */
     System system = {form, rows, form->reward, form->gamma};
     int64_t count = 0, limit = (int64_t)fmin(fmax(*sweeps / (ROUNDS * SWEEPS_OF_ONE), 1), ITERATIONS);
     double before = residual(&system, V, false, scratch), off = before, n = (double)form->n;
@@ -246,7 +246,7 @@ FormJump form_policy_jump(const MdpForm *form, const int64_t *rows, double targe
     double direct = direct_cost(&system);
     Status status = form->n > FORM_DIRECT && direct > DIRECT_AT_FIRST ? solve_iterative(&system, target, limit, V, &off, &count) : ST_OK;
     bool solved = off <= fmax(target, rounding_of(form, V));
-    /* It takes about 0.1 ns an operation, a sweep 0.6 ns an entry */
+    /* Direct solution takes about 0.1 ns per operation, a sweep 0.6 ns per entry */
     double entries = n * (double)form->begin[form->n_rows] / (double)form->n_rows, of_direct = direct / (6 * entries);
     bool affordable = direct <= DIRECT_AT_LAST && of_direct < *sweeps;
     *sweeps = (double)(SWEEPS_OF_ONE * count);

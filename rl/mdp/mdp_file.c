@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* MDP files: YAML, and JSON, which is YAML's flow style. Read as a stream of events into plain numbers, so that a million transitions are no tree of
- * nodes; states and actions may be spoken of before they are listed, and are looked up at the end. */
+/* Reads MDP files: YAML, and JSON, which is YAML's flow style. It reads a stream of events into arrays of numbers, so that a million transitions do
+ * not become a tree of nodes. States and actions may be used before they are listed; names are looked up at the end. */
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -15,7 +15,7 @@
 #define MAX_BYTES ((size_t)1 << 30)
 enum { NO_WORD = -1, NOT_FOUND = -1 };
 
-/* Every text of the file once, by number. */
+/* Interned texts of the file, by number. */
 typedef struct Words {
     const char **items;
     int32_t n, room;
@@ -24,7 +24,7 @@ typedef struct Words {
     Arena *arena;
 } Words;
 
-/* A number of states or actions, or their names. */
+/* The number of states or actions, or their names. */
 typedef struct Names {
     int64_t n;
     int32_t *words;
@@ -53,11 +53,11 @@ typedef struct Reader {
     yaml_event_t event;
     Words words;
     Names states, actions;
-    bool is_chain;    /* the file has no key `actions`: transitions do not name one */
-    bool has_rewards; /* a transition of a chain names a reward */
+    bool is_chain;    /* the file has no key `actions`: transitions have no action */
+    bool has_rewards; /* a transition of the chain has a reward */
     const Str *text;
-    double gamma;       /* NAN: not known yet */
-    double other_gamma; /* instead of the file's; NAN: none */
+    double gamma;       /* NAN: not read yet */
+    double other_gamma; /* overrides the file's; NAN: none */
     Transition *transitions;
     size_t n_transitions, room;
     Places starts, terminals;
@@ -85,7 +85,7 @@ static Status next(Reader *reader) {
 static bool mdp_file_is(const Reader *reader, yaml_event_type_t type) { return reader->event.type == type; }
 static const char *text_of(const Reader *reader) { return (const char *)reader->event.data.scalar.value; }
 
-/* What YAML takes for nothing. */
+/* Whether YAML reads the scalar as null. */
 static bool is_null_event(const yaml_event_t *event) {
     static const char *const nulls[] = {"", "~", "null", "Null", "NULL"};
     if (event->type != YAML_SCALAR_EVENT || event->data.scalar.style != YAML_PLAIN_SCALAR_STYLE) return false;
@@ -95,7 +95,7 @@ static bool is_null_event(const yaml_event_t *event) {
 }
 static bool is_null(const Reader *reader) { return is_null_event(&reader->event); }
 
-/* The scalar that the reader stands on. */
+/* The current scalar. */
 static Status need_scalar(const Reader *reader, const char *expected) {
     if (!mdp_file_is(reader, YAML_SCALAR_EVENT)) return mdp_file_fault(reader, expected);
     if (memchr(text_of(reader), 0, reader->event.data.scalar.length))
@@ -127,7 +127,7 @@ static Status need_number(const Reader *reader, const char *expected, double *va
     return fine && isfinite(*value) ? ST_OK : status_fail(ST_INPUT, "line %d: expected %s, not '%.80s'", line_of(reader), expected, text);
 }
 
-/* ---- words ---- */
+/* ---- interned texts ---- */
 
 static bool words_grow(Words *words) {
     size_t n_slots = words->n_slots ? words->n_slots * 2 : 256;
@@ -151,7 +151,7 @@ static bool words_grow(Words *words) {
     return true;
 }
 
-/* The number of this text, a new one when it was not seen yet. */
+/* The number of this text; a new number if it was not seen before. */
 static Status word_of(Words *words, const char *text, int32_t *word) {
     if (words->n == words->room && !words_grow(words)) return status_errno(ENOMEM, "cannot hold %d names", (int)words->n);
     size_t at = XXH3_64bits(text, strlen(text)) & (words->n_slots - 1);
@@ -171,7 +171,7 @@ static Status need_word(Reader *reader, const char *expected, int32_t *word) {
     return word_of(&reader->words, text_of(reader), word);
 }
 
-/* ---- the file's keys: each reads the value that the reader stands on ---- */
+/* ---- the file's keys: each function reads the current value ---- */
 
 static Status read_names(Reader *reader, Names *names, const char *expected) {
     names->line = line_of(reader);
@@ -227,27 +227,28 @@ static Status read_start(Reader *reader) {
         if (mdp_file_is(reader, YAML_MAPPING_END_EVENT)) return ST_OK;
         TRY(read_place(reader, &reader->starts, "a state"));
         TRY(next(reader));
-        TRY(need_number(reader, "the probability to start there", &reader->starts.items[reader->starts.n - 1].probability));
+        TRY(need_number(reader, "the probability of starting there", &reader->starts.items[reader->starts.n - 1].probability));
     }
 }
 
-/* What the file calls done. */
+/* Reads the value of done. */
 static Status read_ends(const Reader *reader, bool *ends) {
     static const char *const yes[] = {"true", "yes", "on", "1"}, *const no[] = {"false", "no", "off", "0"};
     TRY(need_scalar(reader, "true or false for done, or ]"));
     *ends = false;
     if (is_null(reader)) return ST_OK;
-    for (size_t i = 0; i < COUNT_OF(yes) - reader->is_chain; i++) { /* a fifth number there is the reward of a transition that names an action */
+    /* without `actions` 1 and 0 are not accepted: a fifth number means a transition with an action */
+    for (size_t i = 0; i < COUNT_OF(yes) - reader->is_chain; i++) {
         *ends = strcasecmp(text_of(reader), yes[i]) == 0;
         if (*ends || strcasecmp(text_of(reader), no[i]) == 0) return ST_OK;
     }
     status_fail(ST_INPUT, "line %d: expected true or false for done, not '%.80s'", line_of(reader), text_of(reader));
     if (!reader->is_chain) return ST_INPUT;
-    return status_hint(ST_INPUT,
-                       "without the key 'actions' a transition is [state, next state, probability, reward]; add actions: N where it has an action");
+    return status_hint(
+        ST_INPUT, "without the key 'actions' a transition is [state, next state, probability, reward]; add actions: N if transitions have an action");
 }
 
-/* A chain's transition may lack the reward, which then is 0. */
+/* A chain's transition may omit the reward, which is then 0. */
 static Status read_reward(Reader *reader, double *reward) {
     if (reader->is_chain && mdp_file_is(reader, YAML_SEQUENCE_END_EVENT)) return ST_OK;
     reader->has_rewards = true;
@@ -278,7 +279,7 @@ static Status read_transition(Reader *reader) {
                     reader->is_chain ? "a probability in [state, next state, probability, reward]"
                                      : "a probability in [state, action, next state, probability, reward]",
                     &t->probability));
-    if (!(t->probability >= 0 && t->probability <= 1 + 1e-9)) /* as their sum: programs that join outcomes round */
+    if (!(t->probability >= 0 && t->probability <= 1 + 1e-9)) /* the tolerance of sums: programs that merge outcomes round */
         return status_fail(ST_INPUT, "line %d: a probability is %.17g, expected 0 to 1", line_of(reader), t->probability);
     TRY(next(reader));
     TRY(read_reward(reader, &t->reward));
@@ -291,8 +292,8 @@ static Status read_transition(Reader *reader) {
     return ST_OK;
 }
 
-/* How a transition is read depends on a key that may stand behind them all: then the keys are looked through first. What is no YAML is found when
- * it is read. */
+/* The form of transitions depends on the key `actions`, which may come after them, so the keys are scanned first. The main pass reports YAML
+ * errors. */
 static Status find_out_about_actions(Reader *reader) {
     yaml_parser_t parser;
     yaml_event_t event;
@@ -362,7 +363,7 @@ static Status read_document(Reader *reader) {
         size_t i = 0;
         while (i < COUNT_OF(keys) && strcmp(keys[i].name, text_of(reader)) != 0) i++;
         if (i == COUNT_OF(keys)) return unknown_key(reader);
-        if (seen[i]) return status_fail(ST_INPUT, "line %d: key '%s' stands already on line %d", line_of(reader), keys[i].name, seen[i]);
+        if (seen[i]) return status_fail(ST_INPUT, "line %d: key '%s' is already on line %d", line_of(reader), keys[i].name, seen[i]);
         seen[i] = line_of(reader);
         TRY(next(reader));
         given[i] = !is_null(reader);
@@ -371,10 +372,10 @@ static Status read_document(Reader *reader) {
     for (size_t i = 0; i < COUNT_OF(keys); i++)
         if (keys[i].needed && !given[i]) return status_fail(ST_INPUT, "line 1: key '%s' is missing", keys[i].name);
     if (!isnan(reader->other_gamma)) reader->gamma = reader->other_gamma;
-    if (reader->is_chain && !reader->has_rewards && isnan(reader->gamma)) reader->gamma = 1; /* of no rewards */
+    if (reader->is_chain && !reader->has_rewards && isnan(reader->gamma)) reader->gamma = 1; /* a chain without rewards */
     if (reader->is_chain) reader->actions.n = 1;
     if (isnan(reader->gamma))
-        return status_hint(status_fail(ST_INPUT, "line 1: key 'gamma' is missing"), "gamma: 0.9 in the file, or behind its name: FILE:gamma=0.9");
+        return status_hint(status_fail(ST_INPUT, "line 1: key 'gamma' is missing"), "gamma: 0.9 in the file, or after its name: FILE:gamma=0.9");
     TRY(next(reader)); /* end of the document */
     TRY(next(reader));
     return mdp_file_is(reader, YAML_STREAM_END_EVENT) ? ST_OK : status_fail(ST_INPUT, "line %d: a second document starts", line_of(reader));
@@ -382,7 +383,7 @@ static Status read_document(Reader *reader) {
 
 /* ---- names to numbers ---- */
 
-/* found[word] becomes the number that this word means, by name first. */
+/* Sets found[word] to the index of the state or action that the word names; names take precedence over numbers. */
 static Status resolve(const Reader *reader, const Names *names, const char *what, int32_t **found) {
     const Words *words = &reader->words;
     *found = malloc(((size_t)words->n + 1) * sizeof **found);
@@ -477,7 +478,7 @@ static bool hex4(const char *text, uint32_t *value) {
     return true;
 }
 
-/* JSON writes a character beyond U+FFFF as two escapes, which YAML does not know: they become the character, in place. */
+/* JSON writes a character beyond U+FFFF as two escapes, which YAML does not support: replaces them by the character, in place. */
 static void join_surrogates(Str *text) {
     size_t to = 0;
     for (size_t i = 0; i < text->len;) {
@@ -492,7 +493,7 @@ static void join_surrogates(Str *text) {
             to += n;
             i += 12;
         } else {
-            size_t n = *at == '\\' && left > 1 ? 2 : 1; /* an escaped backslash begins nothing */
+            size_t n = *at == '\\' && left > 1 ? 2 : 1; /* an escaped backslash does not start an escape */
             memmove(text->data + to, at, n);
             to += n;
             i += n;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a Mdp to rows of expected rewards. */
+/* Converts an Mdp to rows with expected rewards. */
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>
 
 double *form_vector(const MdpForm *form, Arena *arena) { return arena_zero(arena, ((size_t)form->n + 1) * sizeof(double)); }
 
-/* What is borrowed and what becomes new: an outcome that ends the episode leads to state n. */
+/* Fills the form, borrowing what it can: an outcome that ends the episode leads to state n. */
 static Status redirect_ends(const Mdp *mdp, Arena *arena, MdpForm *form) {
     form->next = mdp->next;
     if (!mdp->ends) return ST_OK;
@@ -18,14 +18,14 @@ static Status redirect_ends(const Mdp *mdp, Arena *arena, MdpForm *form) {
     return ST_OK;
 }
 
-/* Sizes of one block of rows, which are put together in any order: they are all maxima. */
+/* Sizes of one block of rows; all are maxima, so blocks can be combined in any order. */
 typedef struct Sizes {
     double mass, imbalance, reward_size;
     int64_t longest;
     bool closed, even;
 } Sizes;
 
-/* What goes on: less than everything where an outcome ends the episode. */
+/* Probability of continuing: less than the sum if an outcome ends the episode. */
 static double row_mass(const MdpForm *form, const double *probability, const int32_t *next, int64_t n, bool *closed) {
     double mass = 0;
     for (int64_t k = 0; k < n; k++) {
@@ -90,8 +90,7 @@ static void mdp_form_measure(const Mdp *mdp, MdpForm *form) {
     if (!all.even) form->branching = 0;
 }
 
-/* In a world that lies in a cache, what counts is how fast rows are added up, and loops of constant length are twice as fast: rows of a few entries
- * are filled up with outcomes that do not happen. */
+/* In a world that fits into a cache, loops of constant length are twice as fast: short rows are padded with outcomes of probability 0. */
 static Status even_out(MdpForm *form, Arena *arena) {
     enum { SMALL = 1 << 15 };
     int32_t slot = form->longest > 4 ? 8 : (int32_t)form->longest;
@@ -118,7 +117,7 @@ static Status even_out(MdpForm *form, Arena *arena) {
     return ST_OK;
 }
 
-/* Rows of actions that their state does not have are left out: one without entries would end the episode for nothing. */
+/* Drops rows of actions that do not exist in their state: a row without entries would end the episode with reward 0. */
 static Status keep_choices(const Mdp *mdp, Arena *arena, MdpForm *form) {
     bool all = true;
     for (int32_t s = 0; s < mdp->n_states && all; s++)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* With gamma = 1 the Bellman equation alone does not say what the values are, and they may be infinite. What can happen decides, whatever the
- * probabilities:
+/* With gamma = 1 the Bellman equation alone does not determine the values, and they may be infinite. This depends on the graph of possible
+ * transitions, not on the probabilities:
  *
- *   - End components (de Alfaro 1997): sets of states within which some choices of rows stay for ever. Where such rows earn nothing, one may wander
- * at will, so that all states of the set have one value, the best of what any of them can leave for and of staying: 0. They become one state. Without
- * that, V = V' + constant solves the equation as well and value iteration may stop there.
- *   - A policy must exist under which every episode ends (or stays for nothing); else nothing but endless costs is to be had.
- *   - In end components that are left, going round must cost something on average; else rewards add up without end.
+ *   - End components (de Alfaro 1997): sets of states within which some choices of rows stay for ever. If such rows have reward 0, a policy can move
+ *     freely, so all states of the set have the same value: the best of leaving from any of them and of staying (0). They are joined into one state.
+ *     Otherwise V = V' + constant would solve the equation too, and value iteration could stop there.
+ *   - A policy must exist under which every episode ends (or stays with reward 0); else every policy has endless costs.
+ *   - In the remaining end components every cycle must have a negative average reward; else rewards grow without bound.
  *
- * Then it is a stochastic shortest path problem (Bertsekas and Tsitsiklis 1991): one solution, and every method finds it.
+ * Then it is a stochastic shortest path problem (Bertsekas and Tsitsiklis 1991) with a unique solution that every method finds.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -20,14 +20,14 @@
 /* Work arrays over states and rows of one form; freed together. */
 typedef struct Graph {
     const MdpForm *form;
-    int32_t *home; /* (rows): whose row it is */
+    int32_t *home; /* (rows): the state of each row */
     int64_t *into; /* (n + 1): rows that lead to state i are from[into[i]] .. */
     int64_t *from;
     bool *use;        /* (rows) */
-    int32_t *part;    /* (n): strongly connected part over rows in use */
-    int64_t *left;    /* (n): rows in use */
+    int32_t *part;    /* (n): strongly connected component over rows in use */
+    int64_t *left;    /* (n): number of rows in use */
     int32_t *stack;   /* (n) */
-    int32_t *waiting; /* (n): states whose part is not known yet */
+    int32_t *waiting; /* (n): states whose component is not known yet */
     int64_t *numbers; /* (3 n) for the search */
 } Graph;
 
@@ -71,7 +71,7 @@ static Status graph_init(Graph *g, const MdpForm *form) {
     }
     for (int32_t s = 0; s < form->n; s++)
         for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++) g->home[row] = s;
-    for (int pass = 0; pass < 2; pass++) { /* count, then place */
+    for (int pass = 0; pass < 2; pass++) { /* first pass: count; second pass: fill */
         for (int64_t row = 0; row < form->n_rows; row++) {
             if (!form_is_nonterminal(form, g->home[row])) continue;
             for (int64_t k = form->begin[row]; k < form->begin[row + 1]; k++)
@@ -90,7 +90,7 @@ static Status graph_init(Graph *g, const MdpForm *form) {
     return ST_OK;
 }
 
-/* Takes a row out of use; a state without rows takes those that lead to it along. */
+/* Takes a row out of use; if its state has no rows left, rows that lead to the state go out of use too. */
 static void drop_row(Graph *g, int64_t row) {
     int32_t open = 0;
     g->use[row] = false;
@@ -106,10 +106,10 @@ static void drop_row(Graph *g, int64_t row) {
     }
 }
 
-/* Strongly connected parts over rows in use (Tarjan 1972, without recursion). */
+/* Strongly connected components over rows in use (Tarjan 1972, without recursion). */
 static void find_parts(Graph *g) {
     const MdpForm *form = g->form;
-    int64_t *order = g->numbers, *low = order + form->n, *cursor = low + form->n, count = 0; /* cursor: the entry to look at next */
+    int64_t *order = g->numbers, *low = order + form->n, *cursor = low + form->n, count = 0; /* cursor: the next entry to visit */
     int32_t *path = g->stack, *waiting = g->waiting, n_path = 0, n_waiting = 0, parts = 0;
     for (int32_t s = 0; s < form->n; s++) {
         order[s] = -1;
@@ -157,12 +157,12 @@ static void find_parts(Graph *g) {
     }
 }
 
-/* Keeps in use the rows of the largest end components within the rows now in use; `part` then tells them apart. */
+/* Reduces the rows in use to those of maximal end components; `part` then has the component of each state. */
 static void find_end_components(Graph *g) {
     const MdpForm *form = g->form;
     memset(g->left, 0, (size_t)form->n * sizeof *g->left);
     for (int64_t row = 0; row < form->n_rows; row++) g->left[g->home[row]] += g->use[row];
-    for (int32_t s = 0; s < form->n; s++) /* what leads to states that have no row */
+    for (int32_t s = 0; s < form->n; s++) /* rows that lead to states without rows */
         if (g->left[s] == 0)
             for (int64_t i = g->into[s]; i < g->into[s + 1]; i++)
                 if (g->use[g->from[i]]) drop_row(g, g->from[i]);
@@ -183,23 +183,22 @@ static void find_end_components(Graph *g) {
 
 /* ---- joining ---- */
 
-/* How far rounding may have brought the expected reward: by the row's own outcomes, since elsewhere rewards may be larger by as much as a double can
- * tell apart. */
+/* Bound on the rounding error of a row's expected reward, from the row's own outcomes, since rewards elsewhere may be many orders larger. */
 static double reward_error(const MdpForm *form, int64_t row) {
     return (double)(form->begin[row + 1] - form->begin[row] + 1) * UNIT_ROUNDOFF * form->row_size[row];
 }
 
 static bool earns_nothing(const MdpForm *form, int64_t row) { return fabs(form->reward[row]) <= reward_error(form, row); }
 
-/* Which states become one. */
+/* The states to join. */
 typedef struct Joined {
     const Graph *g;
-    int32_t n;         /* states that are left */
-    int32_t *state_of; /* (states + 1): by old state its new one; the end stays behind them */
-    int32_t *chain;    /* (states): by old state of a part the next one of it, -1 behind the last */
+    int32_t n;         /* number of states after joining */
+    int32_t *state_of; /* (states + 1): new state of each old state; the end state stays last */
+    int32_t *chain;    /* (states): next old state of the same component, -1 after the last */
 } Joined;
 
-/* The members of each part, in order. */
+/* Links the members of each component, in order. */
 static Status chain_parts(Joined *joined, Arena *scratch) {
     const Graph *g = joined->g;
     size_t n = (size_t)g->form->n + 1;
@@ -215,7 +214,7 @@ static Status chain_parts(Joined *joined, Arena *scratch) {
     return ST_OK;
 }
 
-/* In the order of the old states; a part counts where its first member stands. */
+/* In the order of the old states; a component takes the place of its first member. */
 static Status number_states(Joined *joined, Arena *arena, Arena *scratch) {
     const Graph *g = joined->g;
     size_t n = (size_t)g->form->n + 1;
@@ -232,7 +231,7 @@ static Status number_states(Joined *joined, Arena *arena, Arena *scratch) {
     return ST_OK;
 }
 
-/* Rows of a form that is being filled. */
+/* Rows of a form under construction. */
 typedef struct NewRows {
     int64_t *rows, *begin;
     int32_t *next;
@@ -241,7 +240,7 @@ typedef struct NewRows {
     int64_t n, n_entries;
 } NewRows;
 
-/* Room for all rows of the old form, and for one more of each state. */
+/* Allocates all rows of the old form plus one per state. */
 static Status new_rows_init(NewRows *made, const MdpForm *old) {
     Arena *arena = old->arena;
     size_t n = (size_t)old->n + 1, n_rows = (size_t)old->n_rows + n, entries = (size_t)old->begin[old->n_rows] + 1;
@@ -255,7 +254,7 @@ static Status new_rows_init(NewRows *made, const MdpForm *old) {
     return made->rows && made->begin && made->next && made->probability && made->reward && made->row_size && made->ended ? ST_OK : ST_RESOURCE;
 }
 
-/* Rows in use lead nowhere else: they are what the part is joined by. *size: the largest of them, what staying for nothing may be off by. */
+/* Skips rows in use, which stay within the component. *size: the largest of them, for the error bound of staying with reward 0. */
 static void copy_rows_out(const Joined *joined, int32_t state, NewRows *made, double *size) {
     const MdpForm *old = joined->g->form;
     for (int64_t r = form_first(old, state); r < form_first(old, state + 1); r++) {
@@ -277,13 +276,13 @@ static void fill_new_rows(const Joined *joined, NewRows *made) {
     const Graph *g = joined->g;
     int32_t state = 0;
     for (int32_t s = 0; s < g->form->n; s++) {
-        if (joined->state_of[s] != state) continue; /* joined to an earlier one */
+        if (joined->state_of[s] != state) continue; /* joined to an earlier state */
         made->rows[state] = made->n;
         made->ended[state] = !form_is_nonterminal(g->form, s);
         double size = 0;
         for (int32_t member = s; member >= 0 && !made->ended[state]; member = g->left[s] ? joined->chain[member] : -1)
             copy_rows_out(joined, member, made, &size);
-        if (g->left[s]) { /* to stay, for nothing */
+        if (g->left[s]) { /* the row for staying with reward 0 */
             made->row_size[made->n] = size;
             made->begin[made->n++] = made->n_entries;
         }
@@ -293,7 +292,7 @@ static void fill_new_rows(const Joined *joined, NewRows *made) {
     made->begin[made->n] = made->n_entries;
 }
 
-/* The form with each end component in use as one state. */
+/* Makes the form with each end component in use as one state. */
 static Status join_states(const Graph *g, MdpForm *form) {
     Joined joined = {.g = g};
     NewRows made = {0};
@@ -320,9 +319,9 @@ static Status join_states(const Graph *g, MdpForm *form) {
     return status;
 }
 
-/* ---- what must hold ---- */
+/* ---- conditions ---- */
 
-/* "state 3", "state 3, state 4 and 17 more": those of the Mdp whose state in the form is marked. */
+/* "state 3", "state 3, state 4 and 17 more": states of the Mdp whose state in the form is marked. */
 static void append_states(Str *text, const NamedMdp *world, const MdpForm *form, const bool *marked) {
     int64_t count = 0;
     for (int32_t s = 0; s < world->mdp.n_states; s++) {
@@ -342,7 +341,8 @@ static Status no_values(const NamedMdp *world, const MdpForm *form, const bool *
     return status_hint(ST_INPUT, "set gamma below 1, or say what ends an episode (terminal, done)");
 }
 
-/* Each state's row that most likely ends the episode or leads to a state that found its way before. `place`: states in that order, from 0. */
+/* For each state, the row with the largest probability of ending the episode or reaching a state found earlier. `place`: the order in which states
+ * were found, from 0. */
 static void choose_home_rows(const Graph *g, const bool *within, const int32_t *place, MdpForm *form) {
     for (int32_t s = 0; s < form->n; s++) {
         double best = 0;
@@ -357,7 +357,7 @@ static void choose_home_rows(const Graph *g, const bool *within, const int32_t *
     }
 }
 
-/* Policies that surely end: from the end backwards, through rows that never leave the states from where that works. */
+/* States from which a policy ends with probability 1: backwards from the end, through rows that never leave the set of such states. */
 static Status find_home(const Graph *g, const NamedMdp *world, MdpForm *form) {
     int32_t n = form->n, n_live = 0, n_home = 0, before;
     bool *within = malloc((size_t)n + 1), *home = malloc((size_t)n + 1);
@@ -380,7 +380,7 @@ static Status find_home(const Graph *g, const NamedMdp *world, MdpForm *form) {
             g->stack[open++] = g->home[row];
             n_home++;
         }
-        for (int32_t i = 0; i < open; i++) { /* the stack is a queue here: every state enters once */
+        for (int32_t i = 0; i < open; i++) { /* the stack is used as a queue: every state enters once */
             for (int64_t e = g->into[g->stack[i]]; e < g->into[g->stack[i] + 1]; e++) {
                 int64_t row = g->from[e];
                 int32_t s = g->home[row];
@@ -404,20 +404,20 @@ static Status find_home(const Graph *g, const NamedMdp *world, MdpForm *form) {
     return status;
 }
 
-/* How far rounding may bring what a row of state s earns, and leads to by h. */
+/* Bound on the rounding error of a row of state s: of its reward and of its expectation of h. */
 static double gain_error(const MdpForm *form, int64_t row, int32_t s, const double *h) {
     double size = form->row_size[row] + fabs(h[s]);
     for (int64_t k = form->begin[row]; k < form->begin[row + 1]; k++) size += form->probability[k] * fabs(h[form->next[k]]);
     return (double)(form->begin[row + 1] - form->begin[row] + 8) * UNIT_ROUNDOFF * size;
 }
 
-/* Certain bounds on the best reward per step within one end component, better with every sweep from h: relative value iteration with a lazy half
- * step. Every row earns a little more here than it does, so that where h has settled, states with large rewards, which rounding leaves furthest off,
- * stay below the others and do not decide. */
+/* Guaranteed bounds on the best reward per step within one end component, which improve with every sweep from h: relative value iteration with
+ * probability 1/2 of staying. The rounding error is added to every row's reward. Where h has converged, states with large rewards, which have the
+ * largest rounding errors, then stay below the others and do not determine the bounds. */
 typedef struct Gain {
     double low, high;
     bool settled;
-} Gain; /* settled: to rounding */
+} Gain; /* settled: converged to rounding */
 static Gain sweep_gain(const Graph *g, const int32_t *members, int32_t n, double *h, double *new_h) {
     const MdpForm *form = g->form;
     Gain gain = {(double)INFINITY, -(double)INFINITY, false};
@@ -445,7 +445,7 @@ static Gain sweep_gain(const Graph *g, const int32_t *members, int32_t n, double
     return gain;
 }
 
-/* Whether rows in use of an end component surely earn something, or cost. */
+/* Whether rows in use of an end component have rewards that are certainly positive, or negative. */
 typedef struct Rewards {
     bool gains, costs;
 } Rewards;
@@ -461,20 +461,20 @@ static Rewards find_rewards(const Graph *g, const int32_t *members, int32_t n) {
     return found;
 }
 
-/* What the best way round comes to, and what is said of all but COSTS. */
+/* Result for the best cycle, and the message for all but COSTS. */
 typedef enum RoundTrip { COSTS, COMES_TO_NOTHING, GAINS, IS_NOT_CLEAR } RoundTrip;
 static const char *const round_trips[] = {
     [COMES_TO_NOTHING] = "rewards and costs can go round without end, summing to nothing, in",
-    [GAINS] = "rewards can be had without end in",
-    [IS_NOT_CLEAR] = "rewards and costs can go round without end, and whether that gains anything did not come out, in",
+    [GAINS] = "rewards can be collected without end in",
+    [IS_NOT_CLEAR] = "rewards and costs can go round without end, and it could not be determined whether that gains anything, in",
 };
 
-/* The best policy is found long before h settles, which takes as many sweeps as the square of the longest way round. So h becomes what that policy is
- * worth from time to time; the bounds of a sweep are certain whatever h is. */
+/* The best policy is found long before h converges, which takes as many sweeps as the square of the longest cycle. So from time to time h is replaced
+ * by that policy's bias; the bounds of a sweep hold for any h. */
 static RoundTrip round_trip(const Graph *g, const int32_t *members, int32_t n, double *h, double *new_h) {
-    enum { FIRST = 64, SWEEPS_OF_ONE = 64 }; /* a sweep of all rows, which also looks at rounding, takes as long as so many of a policy */
+    enum { FIRST = 64, SWEEPS_OF_ONE = 64 }; /* SWEEPS_OF_ONE: cost of a sweep of all rows with rounding bounds, in sweeps of a policy */
     Gain gain = {0};
-    int32_t *place = g->stack; /* free for other things here */
+    int32_t *place = g->stack; /* unused here */
     for (int32_t i = 0; i < n; i++) {
         h[members[i]] = 0;
         place[members[i]] = i;
@@ -499,9 +499,9 @@ static Status check_component(const Graph *g, const NamedMdp *world, const int32
     return no_values(world, g->form, marked, round_trips[trip]);
 }
 
-/* The end components one by one, and room to work on each. */
+/* The list of end components, and scratch memory. */
 typedef struct Components {
-    int32_t *end, *members; /* component i: members[end[i - 1]] .. members[end[i] - 1], none where its number is not given to one */
+    int32_t *end, *members; /* component i: members[end[i - 1]] .. members[end[i] - 1], empty for unused numbers */
     double *h, *new_h;
     bool *marked; /* (n), all false */
 } Components;
@@ -566,7 +566,7 @@ Status form_join(const NamedMdp *world, MdpForm *form) {
 static Gain find_gain(const Graph *g, const Components *c, int32_t first, int32_t n) {
     enum { SWEEPS = 20000 };
     Gain gain = {-(double)INFINITY, (double)INFINITY, false};
-    double near = 0; /* of the component's own rewards: others may be far larger */
+    double near = 0; /* rounding of the component's own rewards: others may be far larger */
     for (int32_t i = 0; i < n; i++) c->h[c->members[first + i]] = 0;
     for (int sweep = 0; sweep < SWEEPS && gain.high - gain.low > near && !gain.settled && !interrupt_requested(); sweep++) {
         Gain now = sweep_gain(g, c->members + first, n, c->h, c->new_h);
@@ -587,15 +587,14 @@ static Status not_the_same(const Components *c, const NamedMdp *world, const Mdp
         if (k) str_printf(&text, ", %.6g around ", least);
         append_states(&text, world, form, c->marked);
     }
-    status_fail(ST_INPUT, "%s, from where there is no way to the first", str_text(&text));
+    status_fail(ST_INPUT, "%s, from which the first cannot be reached", str_text(&text));
     str_release(&text);
     return status_hint(
-        ST_INPUT,
-        "method 'average' finds one number for all states: solve each part as a world of its own, or take a gamma below 1 and another method");
+        ST_INPUT, "method 'average' finds one number for all states: solve each part as a separate world, or use a gamma below 1 and another method");
 }
 
-/* Every state leads to a part that no choice leaves. Where all of these earn as much as the best end component, that can be had from everywhere;
- * where one earns less, from there it cannot. */
+/* Every state leads to a closed component, which no action leaves. If all closed components earn as much as the best end component, every state can
+ * reach that gain; if one earns less, its states cannot. */
 static Status compare_gains(Graph *g, const NamedMdp *world, const bool *closed) {
     const MdpForm *form = g->form;
     Components c;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Worlds by name: the built-in ones with their arguments, or files. */
+/* Opens worlds by name: built-in ones with their arguments, or files. */
 #include "rl/mdp/mdp_parts.h"
 #include "rl/mdp/worlds.h"
 
@@ -69,7 +69,7 @@ static Status no_such_world(const char *id) {
 
 enum { MAX_EPISODE_STEPS, GAMMA };
 
-/* Arguments that every world takes, with their defaults. */
+/* Arguments of every world, with their defaults. */
 static void common_arguments(double gamma, int64_t max_steps, Argument common[MAX_ARGUMENTS]) {
     memset(common, 0, MAX_ARGUMENTS * sizeof *common);
     common[MAX_EPISODE_STEPS] = (Argument){.name = "max_episode_steps", .value = (double)max_steps, .is_whole = true, .high = 9e15};
@@ -97,7 +97,7 @@ static Status open_built_in(const World *kind, char *text, double gamma, NamedMd
     return ST_OK;
 }
 
-/* Cuts the arguments off; NULL: none. A file's name may have colons: the longest one that is there is meant. */
+/* Splits off the arguments; NULL: none. A file name may contain colons: the longest existing name counts. */
 static char *cut_arguments(char *spec) {
     char *first = strchr(spec, ':');
     if (!first || (mdp_is_file_name(spec) && file_exists(spec))) return NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Policies of finite MDPs, by name or from a file. */
+/* Reads policies of finite MDPs, by name or from a file. */
 #include "rl/mdp/mdp.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ static Status policy_fault(const char *path, const NamedMdp *world, int64_t stat
     return ST_INPUT;
 }
 
-/* In terminal states nothing counts; of a world of which only sizes are known every state has every action. */
+/* Terminal states have no choices; in a world of which only the sizes are known every state has every action. */
 static bool is_choice(const Mdp *mdp, int64_t s, int64_t a) { return !mdp->begin || mdp->terminal[s] || mdp_has(mdp, s, a); }
 
 static Status not_a_choice(const char *path, const NamedMdp *world, int64_t s, int64_t action) {
@@ -28,7 +28,7 @@ static Status not_a_choice(const char *path, const NamedMdp *world, int64_t s, i
 
 static int64_t action_of(const NamedMdp *world, const json_t *entry) {
     if (json_is_integer(entry)) return json_integer_value(entry);
-    if (json_is_real(entry)) { /* 1.0, as programs write it that hold all numbers in double */
+    if (json_is_real(entry)) { /* 1.0, from programs that store all numbers as doubles */
         double number = json_real_value(entry);
         return number >= 0 && number < world->mdp.n_actions && number == floor(number) ? (int64_t)number : -1;
     }
@@ -43,9 +43,9 @@ static Status read_probabilities(const char *path, const NamedMdp *world, int64_
     if ((int64_t)json_array_size(entry) != n) return policy_fault(path, world, s, "expected a probability for every action");
     for (int64_t a = 0; a < n; a++) {
         const json_t *value = json_array_get(entry, (size_t)a);
-        if (json_is_null(value) && !is_choice(&world->mdp, s, a)) continue; /* as solve --json writes what is not there */
+        if (json_is_null(value) && !is_choice(&world->mdp, s, a)) continue; /* solve --json writes null for actions that do not exist */
         row[a] = json_number_value(value);
-        if (!json_is_number(value) || !(row[a] >= 0)) return policy_fault(path, world, s, "a probability is no number from 0 to 1");
+        if (!json_is_number(value) || !(row[a] >= 0)) return policy_fault(path, world, s, "a probability is not a number from 0 to 1");
         if (row[a] > 0 && !is_choice(&world->mdp, s, a)) return not_a_choice(path, world, s, a);
         sum += row[a];
     }
@@ -57,7 +57,7 @@ static Status read_probabilities(const char *path, const NamedMdp *world, int64_
 
 static Status read_entry(const char *path, const NamedMdp *world, int64_t s, const json_t *entry, double *row) {
     int64_t n = world->mdp.n_actions, action = action_of(world, entry);
-    /* Nothing is done there */
+    /* No action in terminal states */
     if (world->mdp.terminal[s] && ((action >= 0 && action < n) || (json_is_array(entry) && (int64_t)json_array_size(entry) == n))) return ST_OK;
     if (json_is_null(entry)) return world->mdp.terminal[s] ? ST_OK : policy_fault(path, world, s, "no action, and it is not terminal");
     if (json_is_array(entry)) return read_probabilities(path, world, s, entry, row);
@@ -80,7 +80,7 @@ static Status read_file(const char *path, const NamedMdp *world, double *policy)
     return status;
 }
 
-/* Of the actions that the state has, all alike. */
+/* Uniform over the actions that the state has. */
 static void take_any(const Mdp *mdp, int64_t s, double *row) {
     int64_t n = 0;
     for (int64_t a = 0; a < mdp->n_actions; a++) n += is_choice(mdp, s, a);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Worlds as text. What a picture shows is put together here; the other drawings use it too. */
+/* Worlds as text, and the parts that the other drawings use too. */
 #include "rl/mdp/mdp_show.h"
 
 #include <math.h>
@@ -33,7 +33,7 @@ bool show_is_playable(const NamedMdp *world, int64_t state) {
     return !world->mdp.terminal[state] && !(world->cells && strchr("GHC#", world->cells[state]));
 }
 
-/* Those that are chosen about as often as the likeliest. */
+/* Actions chosen about as often as the most likely one. */
 bool show_is_chosen(const MdpPicture *picture, int64_t state, int64_t action) {
     int64_t n = picture->world->mdp.n_actions;
     const double *row = picture->policy + state * n;
@@ -108,7 +108,7 @@ static void append_padded(Str *text, const char *what, int shown, int width) {
     for (int i = 0; i < (width - shown) / 2; i++) str_append_char(text, ' ');
 }
 
-/* The letter of the cell and its arrows, or the name of an action that is no direction. */
+/* The cell's letter and its arrows, or the name of an action that is not a direction. */
 static void append_arrows(const Screen *screen, int64_t state, Str *text) {
     const NamedMdp *world = screen->picture->world;
     Str arrows = {0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Worlds as SVG and as a page. */
+/* Worlds as SVG and as an HTML page. */
 #include <math.h>
 
 #include "rl/mdp/mdp_show_parts.h"
@@ -35,7 +35,7 @@ static void append_fill(const MdpPicture *picture, ShowRange range, int64_t stat
         str_printf(svg, "#%02x%02x%02x", (int)(245 - 195 * share), (int)(238 - 98 * share), (int)(220 - 130 * share));
 }
 
-/* An arrow from the middle of the upper part, long as the action is likely. */
+/* An arrow from the middle of the upper part, with a length proportional to the action's probability. */
 static void append_arrow(const ShowDirection *way, double probability, double x, double y, const char *colour, Str *svg) {
     double length = 8 + 10 * probability, norm = hypot(way->right, way->down), dx = way->right / norm, dy = way->down / norm;
     double tip_x = x + dx * length, tip_y = y + dy * length, back_x = tip_x - 6 * dx, back_y = tip_y - 6 * dy;
@@ -100,7 +100,7 @@ static void append_svg(const MdpPicture *picture, Str *svg) {
 
 Status mdp_show_svg(const MdpPicture *picture, Str *svg) {
     if (!mdp_is_grid(picture->world))
-        return status_hint(status_fail(ST_INPUT, "'%s' is no grid that could be drawn", picture->title),
+        return status_hint(status_fail(ST_INPUT, "'%s' is not a grid that can be drawn", picture->title),
                            "--html makes a page with a table of any world");
     if (picture->world->mdp.n_states > MOST_CELLS)
         return status_fail(ST_INPUT, "'%s' has %d cells, more than the %d that are drawn", picture->title, (int)picture->world->mdp.n_states,

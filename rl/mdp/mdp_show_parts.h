@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the drawings of a world share. */
+/* Functions shared by the drawings of a world. */
 #ifndef TUNE_MDP_SHOW_PARTS_H
 #define TUNE_MDP_SHOW_PARTS_H
 
@@ -9,9 +9,9 @@ typedef struct ShowDirection {
     int down, right;
     const char *arrow, *plain;
 } ShowDirection;
-const ShowDirection *show_direction(const NamedMdp *world, int64_t action); /* NULL: the action's name is no direction */
+const ShowDirection *show_direction(const NamedMdp *world, int64_t action); /* NULL: the action's name is not a direction */
 bool show_is_chosen(const MdpPicture *picture, int64_t state, int64_t action);
-bool show_is_playable(const NamedMdp *world, int64_t state); /* somebody chooses there: it is no end, hole or wall */
+bool show_is_playable(const NamedMdp *world, int64_t state); /* a state with a choice: not an end, hole or wall */
 char show_letter(const NamedMdp *world, int64_t state);      /* ' ': nothing special */
 typedef struct ShowRange {
     double low, high;

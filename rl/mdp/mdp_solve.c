@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Solving: the form, a method, the certificate, and the answer spread over the Mdp's states. */
+/* Solving: makes the form, runs a method, certifies the result, and maps the answer back to the Mdp's states. */
 #include <math.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "lib/base/work.h"
 #include "rl/mdp/mdp_form.h"
 
-#define TIE 1e-12 /* actions this near to the best are as good; the lowest is taken */
+#define TIE 1e-12 /* actions within this distance of the best are ties; the lowest is taken */
 #define DEFAULT_TOLERANCE 1e-12
 
 static const MdpSolver solvers[] = {
@@ -48,10 +48,11 @@ bool work_is_done(const MdpWork *work, double change) {
     const MdpForm *form = work->form;
     work_at("solving, sweeps", (uint64_t)work->iterations, 0);
     if (work->iterations >= work->limit || interrupt_requested() || change <= work->target) return true;
-    if (change > 1e-6 * form->reward_size && work->iterations % 256 != 0) return false; /* far from rounding, most likely */
+    if (change > 1e-6 * form->reward_size && work->iterations % 256 != 0) return false; /* most likely still far above rounding */
     double rounding = ((double)form->longest + 4) * UNIT_ROUNDOFF;
     if (change <= rounding * mdp_solve_largest(work->V, form->n)) return true;
-    return change <= rounding * form->reward_size && change <= rounding * form_reward_size(form, work->V); /* which takes longer to find */
+    /* form_reward_size is the expensive part */
+    return change <= rounding * form->reward_size && change <= rounding * form_reward_size(form, work->V);
 }
 
 bool changes_are_alike(const MdpForm *form, Change change, double target) {
@@ -99,11 +100,11 @@ void mdp_greedy(const Mdp *mdp, const double *Q, int32_t *policy) {
     }
 }
 
-/* How far Q can be from the truth where V, of which it was made, is at most `bound` from it. Rounding of actions that are far below the best counts
- * here. `reward`, `value`: the largest ones; `longest`: outcomes. */
+/* Error bound of Q computed from a V whose error is at most `bound`. It includes the rounding of actions far below the best. `reward`, `value`: the
+ * largest ones; `longest`: number of outcomes. */
 static double bound_of_q(double gamma, double bound, int64_t longest, double reward, double value) {
-    double rounding = (double)(longest + 4) * UNIT_ROUNDOFF * (reward + gamma * value) + 1e-300; /* what underflows */
-    return gamma * (1 + 1e-9) * bound + rounding;                                                /* probabilities sum to no more */
+    double rounding = (double)(longest + 4) * UNIT_ROUNDOFF * (reward + gamma * value) + 1e-300; /* the last term covers underflow */
+    return gamma * (1 + 1e-9) * bound + rounding;                                                /* 1e-9: tolerance of the sum of probabilities */
 }
 
 static Status answer_alloc(const Mdp *mdp, Arena *arena, bool with_policy, MdpSolution *solution) {
@@ -116,19 +117,19 @@ static Status answer_alloc(const Mdp *mdp, Arena *arena, bool with_policy, MdpSo
 
 /* ---- solving ---- */
 
-/* The largest |TV - V| at which the bound is likely what is wanted. */
+/* The |TV - V| at which the bound is likely to be within the tolerance. */
 static double first_target(const MdpForm *form, double tolerance) {
     double shrink = form->gamma * form->mass;
     return 0.25 * tolerance * (shrink < 1 ? 1 - shrink : 1e-2);
 }
 
-/* A method stops by its own residual; the certificate judges. Where that is not satisfied, and rounding is not the reason, the method goes on to a
- * smaller one. */
+/* A method stops at a target residual, then the certificate computes the bound. If the bound is too large, and rounding is not the reason, the method
+ * continues to a smaller residual. */
 static Status solve_values(const MdpSolver *solver, MdpWork *work, double tolerance, MdpSolution *solution) {
     enum { ROUNDS = 6 };
     const MdpForm *form = work->form;
     if (form->proper_row && work->limit > 0 &&
-        (solver->solve == mdp_solver_mpi || solver->solve == mdp_solver_pi)) /* these need a policy with values to begin with */
+        (solver->solve == mdp_solver_mpi || solver->solve == mdp_solver_pi)) /* these must start from a policy that has values */
         TRY(form_policy_values(form, form->proper_row, NULL, form->gamma, 1e-3 * form->reward_size, work->V, NULL));
     solution->bound = (double)INFINITY;
     for (int round = 0; round < ROUNDS; round++) {
@@ -147,12 +148,12 @@ static Status solve_values(const MdpSolver *solver, MdpWork *work, double tolera
     return ST_OK;
 }
 
-/* Others only sweep, and may stop far from where that leads. */
+/* Other methods only sweep, and may stop far from the limit. */
 static bool solves_equations(const MdpSolver *solver) {
     return solver->solve == mdp_solver_pi || solver->solve == mdp_solver_mpi || solver->solve == mdp_solver_lp;
 }
 
-/* An answer that the bound describes, but not the one that was asked for; or one that nothing vouches for. */
+/* Warns if the bound is larger than the tolerance, or if there is no bound. */
 static void warn_of_bound(const MdpWork *work, const MdpSolver *solver, double tolerance, const MdpSolution *solution) {
     if (work->iterations < work->limit && isinf(solution->bound))
         log_message(LOG_WARNING, "method '%s' has found no bound: these values may be far from the truth; %s", solver->name,
@@ -161,8 +162,8 @@ static void warn_of_bound(const MdpWork *work, const MdpSolver *solver, double t
     log_message(LOG_WARNING, "method '%s' stopped at its limit of %lld iteration%s: the bound is %.2g, and %.2g was wanted; %s", solver->name,
                 (long long)work->limit, plural(work->limit), solution->bound, tolerance,
                 work->options->max_iterations                                  ? "raise --max-iterations"
-                : solver->answer == ANSWER_VALUES && !solves_equations(solver) ? "take method pi or mpi, or a larger --tolerance"
-                                                                               : "take a larger --tolerance");
+                : solver->answer == ANSWER_VALUES && !solves_equations(solver) ? "use method pi or mpi, or a larger --tolerance"
+                                                                               : "use a larger --tolerance");
 }
 
 static Status mdp_solve_by_method(const MdpSolver *solver, MdpWork *work, MdpForm *form, double tolerance, MdpSolution *solution) {
@@ -183,7 +184,7 @@ static Status mdp_solve_by_method(const MdpSolver *solver, MdpWork *work, MdpFor
     if (solver->answer == ANSWER_HORIZON) return ST_OK;
     warn_of_bound(work, solver, tolerance, solution);
     spread(mdp, form, work->V, solution->V);
-    if (work->Q && isfinite(solution->bound)) return ST_OK; /* the certificate has filled it */
+    if (work->Q && isfinite(solution->bound)) return ST_OK; /* the certificate has filled Q */
     Mdp per_step = *mdp;
     if (solver->answer == ANSWER_AVERAGE) per_step.gamma = 1;
     mdp_fill_q(&per_step, solution->V, solution->Q);
@@ -194,16 +195,17 @@ static Status mdp_solve_by_method(const MdpSolver *solver, MdpWork *work, MdpFor
 
 static Status check_options(const MdpOptions *options, const MdpSolver *solver) {
     if (options->tolerance < 0) return status_fail(ST_USAGE, "a tolerance is above 0, not %g", options->tolerance);
-    if (options->max_iterations < 0 || options->evaluation_sweeps < 0) return status_fail(ST_USAGE, "numbers of iterations are 1 or more");
+    if (options->max_iterations < 0 || options->evaluation_sweeps < 0)
+        return status_fail(ST_USAGE, "the numbers of iterations and sweeps are 1 or more");
     if (options->evaluation_sweeps > 0 && strcmp(solver->name, "mpi") != 0)
         return status_fail(ST_USAGE, "method '%s' has no sweeps between improvements: they belong to mpi", solver->name);
     if (solver->answer == ANSWER_HORIZON && options->horizon < 1)
         return status_hint(status_fail(ST_USAGE, "method 'horizon' needs a number of steps, 1 or more"), "--horizon N");
-    if (solver->answer != ANSWER_HORIZON && options->horizon != 0) return status_fail(ST_USAGE, "method '%s' knows no horizon", solver->name);
+    if (solver->answer != ANSWER_HORIZON && options->horizon != 0) return status_fail(ST_USAGE, "method '%s' has no horizon", solver->name);
     return ST_OK;
 }
 
-/* The Mdp with the names that messages use. */
+/* The Mdp with names for messages. */
 static NamedMdp named(const Mdp *mdp, const NamedMdp *names) {
     NamedMdp world = names ? *names : (NamedMdp){0};
     world.mdp = *mdp;
@@ -234,7 +236,7 @@ Status mdp_solve(const Mdp *mdp, const MdpOptions *options, Arena *arena, MdpSol
     return solver->answer == ANSWER_VALUES && mdp->gamma == 1 ? mdp_attain(mdp, arena, solution) : ST_OK;
 }
 
-/* ---- a policy ---- */
+/* ---- evaluating a policy ---- */
 
 static Status check_policy(const Mdp *mdp, const double *policy, const NamedMdp *world) {
     for (int64_t s = 0; s < mdp->n_states; s++) {
@@ -315,7 +317,7 @@ static Status mdp_solve_evaluate(const Mdp *process, const MdpOptions *options, 
     return ST_OK;
 }
 
-/* All actions count, of which the policy need not play those with the largest rewards. */
+/* Counts all actions: those with the largest rewards need not be in the policy. */
 static double bound_of_policy_q(const Mdp *mdp, const MdpSolution *solution) {
     double reward = 0;
     int64_t longest = 0, n_rows = (int64_t)mdp->n_states * mdp->n_actions;

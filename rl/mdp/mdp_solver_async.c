@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asynchronous value iteration: in place, every sweep in another random order. Any order in which each state comes again and again leads to the same
- * values. */
+/* Asynchronous value iteration: in place, each sweep in a new random order. It converges for any order that visits each state infinitely often. */
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>

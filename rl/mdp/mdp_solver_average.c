@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Relative value iteration (White 1963): the best reward per step lies between the least and the greatest change of a sweep with gamma 1 (Odoni
- * 1969). Where the process is periodic, both do not meet; it is then slowed down: half of the time nothing happens. A long way round still takes as
- * many sweeps as the square of its length: now and then the policy so far is solved for (mdp_bias.c). */
+ * 1969). If the process is periodic these do not converge; then it is made lazy: it stays with probability 1/2. A long cycle still takes as many
+ * sweeps as the square of its length, so now and then the bias of the current policy is computed (mdp_bias.c). */
 #include "lib/base/log.h"
 #include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"
@@ -17,15 +17,15 @@ static Status check_goes_on(const MdpWork *work) {
             if (!(mdp->probability[k] > 0) || (!mdp->terminal[mdp->next[k]] && !(mdp->ends && mdp->ends[k]))) continue;
             Str text = {0};
             mdp_append_state(&text, work->world, row / mdp->n_actions);
-            status_fail(ST_INPUT, "reward per step needs a process that goes on for ever, and from %s the episode can end", str_text(&text));
+            status_fail(ST_INPUT, "reward per step needs a process without end, but from %s the episode can end", str_text(&text));
             str_release(&text);
-            return status_hint(ST_INPUT, "let what follows the end begin anew, or use another method");
+            return status_hint(ST_INPUT, "replace the end by a transition to the start, or use another method");
         }
     }
     return ST_OK;
 }
 
-/* What form_policy_bias wants to know: every row is in use. */
+/* Arguments of form_policy_bias: every row is in use. */
 typedef struct Members {
     bool *use;
     int32_t *list, *place;
@@ -63,7 +63,7 @@ Status mdp_solver_average(MdpWork *work, MdpSolution *solution) {
     while (base + 1 < form.n && !form_is_nonterminal(&form, base)) base++;
     do {
         if (work->iterations >= jump) {
-            double sweeps = (double)work->iterations * (double)form.n_rows / (double)MAX(members.n, 1); /* of one row a state */
+            double sweeps = (double)work->iterations * (double)form.n_rows / (double)MAX(members.n, 1); /* in sweeps of one row per state */
             if (form_policy_bias(&form, members.use, members.list, members.n, members.place, sweeps, h)) {
                 best = (double)INFINITY;
                 since = 0;
@@ -76,7 +76,7 @@ Status mdp_solver_average(MdpWork *work, MdpSolution *solution) {
         solution->gain = 0.5 * change.most + 0.5 * change.least;
         solution->bound = 0.5 * span * (1 + 4 * UNIT_ROUNDOFF) + form_rounding(&form, h);
         since++;
-        if (span < 0.999 * best) best = span, since = 0; /* however many sweeps it took */
+        if (span < 0.999 * best) best = span, since = 0; /* regardless of the number of sweeps */
         if (since > PATIENCE && slow == 1) {
             slow = 0.5;
             since = 0;
@@ -87,7 +87,8 @@ Status mdp_solver_average(MdpWork *work, MdpSolution *solution) {
             if (form_is_nonterminal(&form, s)) h[s] += slow * (next[s] - h[s]) - down;
     } while (0.5 * span > target && span > 2 * form_rounding(&form, h) && since < STUCK && work->iterations < work->limit && !interrupt_requested());
     if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
-    if (since >= STUCK) log_message(LOG_WARNING, "method 'average' comes no nearer: the bound is %.2g, and %.2g was wanted", solution->bound, target);
+    if (since >= STUCK)
+        log_message(LOG_WARNING, "method 'average' makes no more progress: the bound is %.2g, and %.2g was wanted", solution->bound, target);
     bool finite = isfinite(solution->gain);
     for (int32_t s = 0; s < form.n; s++) finite = finite && isfinite(h[s]);
     return finite ? ST_OK : values_overflow();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A finite horizon: backwards from the last step, each step's values from those of the step after it. Any gamma will do. */
+/* Finite horizon: backward induction from the last step. Works for any gamma. */
 #include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"
 

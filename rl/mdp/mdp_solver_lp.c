@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear programming (d'Epenoux 1963): the smallest V that no choice raises, min sum V subject to V(s) >= q(s, a). The constraints that are met with
- * equality are the best policy, whose values are then computed anew: the simplex method's own are good to about 1e-9. */
+/* Linear programming (d'Epenoux 1963): min sum V subject to V(s) >= q(s, a). The constraints met with equality give the best policy, whose values are
+ * then recomputed, since those of the simplex method are accurate to about 1e-9. */
 #include "lib/base/log.h"
 #include "rl/mdp/mdp_form.h"
 
@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is left of 1 - 1/3 - 1/3 - 1/3 is no coefficient, which scaling would make large; nor is a chance of 1e-300, at which GLPK gives up. */
+/* Drops coefficients that are rounding errors, such as 1 - 1/3 - 1/3 - 1/3, which scaling would make large, and probabilities such as 1e-300, at
+ * which GLPK gives up. */
 static int keep_large(int n, int *columns, double *values, double least) {
     int kept = 0;
     for (int i = 1; i <= n; i++) {
@@ -22,7 +23,7 @@ static int keep_large(int n, int *columns, double *values, double least) {
     return kept;
 }
 
-/* One constraint a row: V(s) - gamma sum p V(next) >= r. */
+/* One constraint per row: V(s) - gamma sum p V(next) >= r. */
 static Status add_rows(const MdpForm *form, glp_prob *lp) {
     int *columns = malloc(((size_t)form->longest + 2) * sizeof *columns), *place = calloc((size_t)form->n + 1, sizeof *place);
     double *values = malloc(((size_t)form->longest + 2) * sizeof *values);
@@ -74,14 +75,14 @@ static Status solve_lp(MdpWork *work, glp_prob *lp, int *fault) {
     parameters.it_lim = (int)MIN(work->limit, INT32_MAX);
     glp_scale_prob(lp, GLP_SF_AUTO);
     *fault = glp_simplex(lp, &parameters);
-    if (*fault == 0 && glp_get_status(lp) != GLP_OPT) *fault = glp_get_status(lp); /* there is a solution: that it finds none is its own trouble */
+    if (*fault == 0 && glp_get_status(lp) != GLP_OPT) *fault = glp_get_status(lp); /* a solution exists, so finding none is a failure of GLPK */
     work->iterations += glp_get_it_cnt(lp);
     for (int32_t s = 0; s < form->n && (*fault == 0 || *fault == GLP_EITLIM); s++) work->V[s] = glp_get_col_prim(lp, s + 1);
     return ST_OK;
 }
 
-/* GLPK's simplex ends with an error on some grids with gamma 1, whatever the scaling and the first basis: policy iteration is the simplex method with
- * many pivots at a time (Ye 2011), and begins anew. */
+/* GLPK's simplex fails on some grids with gamma 1, whatever the scaling and the initial basis. Policy iteration, which is a simplex method with many
+ * pivots at a time (Ye 2011), then starts from scratch. */
 static Status without_glpk(MdpWork *work, int fault, MdpSolution *solution) {
     int64_t before = work->iterations;
     log_message(LOG_WARNING, "GLPK could not solve the linear program (its code %d): policy iteration does", fault);
@@ -96,8 +97,7 @@ static void escape(void *to) { longjmp(*(jmp_buf *)to, 1); }
 
 enum { GAVE_UP = -1 };
 
-/* Where GLPK finds itself in a state that it takes for impossible it would end the process: the hook leaves it before. All that it holds is the
- * environment's. */
+/* On an internal error GLPK would end the process: the hook jumps out first. All its memory belongs to the GLPK environment. */
 static Status run_glpk(MdpWork *work, int *fault) {
     jmp_buf before;
     if (setjmp(before) != 0) {
@@ -116,13 +116,12 @@ static Status run_glpk(MdpWork *work, int *fault) {
 Status mdp_solver_lp(MdpWork *work, MdpSolution *solution) {
     const MdpForm *form = work->form;
     if (form->n_rows >= INT32_MAX) return status_fail(ST_USAGE, "%lld choices are more than GLPK can take", (long long)form->n_rows);
-    if (work->iterations > 0) return mdp_solver_pi(work, solution); /* the certificate was not satisfied */
+    if (work->iterations > 0) return mdp_solver_pi(work, solution); /* called again: the certificate was not satisfied */
     int fault = 0;
     TRY(run_glpk(work, &fault));
     if (work->iterations >= work->limit) return ST_OK;
     if (fault != 0) return without_glpk(work, fault, solution);
-    /* GLPK's values are good to some nine digits: those of the policy that they make count, and of better ones where that is not the best to the
-     * last digit. It may have no values at all. */
+    /* GLPK's values are accurate to some nine digits: policy iteration starts from their greedy policy, which may have no values with gamma 1. */
     Status status = mdp_solver_pi(work, solution);
     return status == ST_NUMERIC ? without_glpk(work, fault, solution) : status;
 }
@@ -131,6 +130,6 @@ Status mdp_solver_lp(MdpWork *work, MdpSolution *solution) {
     (void)work;
     (void)solution;
     status_fail(ST_USAGE, "method 'lp' needs GLPK, which this program was built without");
-    return status_hint(ST_USAGE, "install libglpk-dev (glpk-devel, glpk) and build again, or take another method: pi, vi, mpi");
+    return status_hint(ST_USAGE, "install libglpk-dev (glpk-devel, glpk) and build again, or use another method: pi, vi, mpi");
 }
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Modified policy iteration (Puterman and Shin 1978): one sweep over all actions finds the policy, a number of sweeps over that policy's rows alone,
- * which are as many times shorter, bring its values nearer. What is missing at the end is added as in value iteration. Where sweeps bring them nearer
- * too slowly, the policy's equations are solved. */
+/* Modified policy iteration (Puterman and Shin 1978): one sweep over all actions finds the policy, then several cheaper sweeps over that policy's
+ * rows improve its values. The end is extrapolated as in value iteration. If sweeps converge too slowly, the policy's equations are solved. */
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>
@@ -12,26 +11,26 @@ static void exchange(MdpWork *work, double **other) {
     *other = old;
 }
 
-/* How far the changes are from being alike, where that is enough, or from none. */
+/* The spread of the changes if extrapolation applies, else their size. */
 static double what_is_missing(const MdpForm *form, Change change) {
     return form->closed && form->gamma < 1 ? form->gamma * (change.most - change.least) : change_size(change);
 }
 
-/* Values of a policy that will not last need not be exact: half of what the next improvement is likely to find, when it shrinks as the last one did.
- * `before` is INFINITY at first. Where that comes near to the target, a few sweeps more of the policy's rows make the next improvement the last. */
+/* Accuracy wanted for the values of an intermediate policy: half of the change expected from the next improvement, extrapolated from the last two.
+ * `before` is INFINITY at first. Close to the target, a few more sweeps of the policy's rows make the next improvement the last. */
 static double enough_after(const MdpWork *work, double missing, double before) {
     double part = isinf(before) ? 0.3 : 0.5 * missing / before, enough = fmin(fmax(part, 0.005), 0.5) * missing;
     return enough < 10 * work->target ? work->target : enough;
 }
 
-/* How many more improvements it will take when all shrink what is missing as the last one did. */
+/* Estimated number of further improvements, if each shrinks the error as the last one did. */
 static double improvements_left(const MdpWork *work, double missing, double before) {
     if (!(missing < before)) return (double)(work->limit - work->iterations);
     return log(fmax(missing / work->target, 1)) / log(before / missing);
 }
 
-/* Whether no row is better than the policy's by more than rounding; then, at the policy's own values, there is nothing left to improve, though sweeps
- * would go on for long to move the last digits. */
+/* Whether no row is better than the policy's by more than rounding. Then the policy's exact values finish the work, while sweeps would take long to
+ * settle the last digits. */
 static bool is_settled(const MdpWork *work, const int64_t *rows) {
     return form_count_better(work->form, work->V, (Margin){.least = 2 * work->target, .times = 1}, rows) == 0;
 }
@@ -43,14 +42,15 @@ Status mdp_solver_mpi(MdpWork *work, MdpSolution *solution) {
     double *other = form_vector(form, work->arena), missing = (double)INFINITY, found_before = missing;
     bool counted = work->options->evaluation_sweeps > 0;
     int64_t sweeps = counted ? work->options->evaluation_sweeps : 20, next_jump = work->iterations + 3, pause = 3;
-    double in_jumps = 0; /* sweeps that jumps took, at most as many as there were */
+    double in_jumps = 0; /* cost of jumps in sweeps, at most the number of sweeps so far */
     FormPolicy policy;
     ActionElimination elimination;
     if (!other) return ST_RESOURCE;
     TRY(form_policy_init(form, work->arena, &policy));
     TRY(elimination_init(form, work->Q, work->arena, &elimination));
     while (true) {
-        bool begun = work->iterations > 0 || form->proper_row, last = missing <= work->target; /* likely: then Q is wanted, too */
+        /* whether this is likely the last sweep, which also computes Q */
+        bool begun = work->iterations > 0 || form->proper_row, last = missing <= work->target;
         Sweep sweep = {.V = begun ? work->V : NULL, .new_V = other, .policy = &policy, .Q = last ? work->Q : NULL};
         Change change = last ? form_sweep(form, sweep) : form_sweep_eliminating(form, sweep, &elimination);
         work->iterations++;

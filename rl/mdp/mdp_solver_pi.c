@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Policy iteration (Howard 1960): the values of a policy, then in each state the best action by those values, where it is better by more than
- * rounding; else two actions that are as good could take turns for ever. What counts is the rounding of both actions, not of the world: a reward that
- * is large beyond all others, and that nobody wants, would hide what others differ by. */
+/* Policy iteration (Howard 1960): computes the values of a policy, then takes in each state the best action by those values if it is better by more
+ * than rounding; otherwise two equally good actions could alternate for ever. The margin uses the rounding of the two actions, not of the whole
+ * world: a single huge reward elsewhere would hide real differences. */
 #include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"
 
@@ -26,7 +26,7 @@ Status mdp_solver_pi(MdpWork *work, MdpSolution *solution) {
         TRY(form_policy_values(form, rows, NULL, form->gamma, work->target, work->V, NULL));
         work->iterations++;
         double now = total(form, work->V);
-        if (!(now > before)) margin.times *= 2; /* what looked better was rounding of the equations: in the end no row is that much better */
+        if (!(now > before)) margin.times *= 2; /* the improvement was rounding of the equations: a larger margin ends the iteration */
         before = now;
         changed = form_improve(form, work->V, margin, rows);
     } while (changed > 0 && work->iterations < work->limit && !interrupt_requested());

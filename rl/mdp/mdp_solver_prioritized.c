@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prioritised sweeping (Moore and Atkeson 1993) with a known Mdp: a heap holds every state by how far off its value is; the first is set right, and
- * those that lead to it are looked at anew. */
+/* Prioritised sweeping (Moore and Atkeson 1993) with a known Mdp: a heap orders states by the error of their value; the first is updated, then the
+ * errors of its predecessors are recomputed. */
 #include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"
 
@@ -17,7 +17,7 @@ static void prioritized_put(Queue *q, int32_t at, int32_t s) {
     q->place[s] = at;
 }
 
-/* Moves a state whose `off` has changed to where it belongs. */
+/* Moves a state whose `off` has changed to its place in the heap. */
 static void move(Queue *q, int32_t s) {
     int32_t at = q->place[s];
     for (; at > 0 && q->off[q->heap[(at - 1) / 2]] < q->off[s]; at = (at - 1) / 2) prioritized_put(q, at, q->heap[(at - 1) / 2]);
@@ -31,7 +31,7 @@ static void move(Queue *q, int32_t s) {
     prioritized_put(q, at, s);
 }
 
-/* States that lead to state i: from[into[i]] .. from[into[i + 1] - 1]; one with several ways there may be listed more than once. */
+/* Predecessors of state i: from[into[i]] .. from[into[i + 1] - 1], possibly with repetitions. */
 static Status find_sources(const MdpForm *form, Arena *arena, int64_t **into, int32_t **from) {
     *into = arena_zero(arena, ((size_t)form->n + 3) * sizeof **into);
     *from = arena_alloc(arena, ((size_t)form->begin[form->n_rows] + 1) * sizeof **from);
@@ -75,7 +75,7 @@ Status mdp_solver_prioritized(MdpWork *work, MdpSolution *solution) {
         queue.off[s] = off_of(work, s);
         prioritized_put(&queue, s, s);
         queue.n = s + 1;
-        move(&queue, s); /* it rises among those before it */
+        move(&queue, s); /* sifts up */
     }
     if (work->options->max_iterations == 0) work->limit = INT64_MAX;
     double floor = 0;
@@ -88,9 +88,9 @@ Status mdp_solver_prioritized(MdpWork *work, MdpSolution *solution) {
         }
         if (queue.off[s] <= fmax(work->target, floor)) break;
         work->V[s] = form_best(form, s, work->V, NULL);
-        if (!isfinite(work->V[s])) break; /* solve_values says so */
+        if (!isfinite(work->V[s])) break; /* solve_values reports the overflow */
         work->iterations++;
-        queue.off[s] = off_of(work, s); /* it may lead to itself */
+        queue.off[s] = off_of(work, s); /* it may be its own predecessor */
         move(&queue, s);
         for (int64_t k = into[s]; k < into[s + 1]; k++) {
             queue.off[from[k]] = off_of(work, from[k]);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Value iteration: V becomes TV. Where no row ends anything, what is missing at the end is known once the changes of all states are alike, and is
- * added: then they need not be small. */
+/* Value iteration: V becomes TV. If no row ends an episode, the remaining error is known once the changes of all states are nearly equal: it is
+ * added, so the changes need not become small. */
 #include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"
 
-/* In a world that is swept by tiles, that alone saves more than leaving out rows. */
+/* Tiles save more than action elimination does. */
 static Status vi_tile(MdpWork *work) {
     MdpForm *form = arena_alloc(work->arena, sizeof *form);
     if (!form) return ST_RESOURCE;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a policy spends its time in the long run.
+/* Long-run distribution over states under a policy.
  *
- * The process is a chain with one node more, between episodes: what ends leads there, and from there to the start, in no time. In the long run the
- * chain is in one of the closed classes that it can reach; a class has shares of its own, whatever its period, and weighs as much as it is likely to
- * be entered. That likelihood is a share of time, too: of the chain in which every class is one node that leads back to the beginning.
+ * The process is a chain with an extra node between episodes: episodes end in it, and it leads to the start states in no time. In the long run the
+ * chain is in one of the closed classes that it can reach. Each class has its own stationary distribution, whatever its period, weighted by the
+ * probability of entering the class. That probability is a stationary distribution too: of the chain in which every class is one node that leads back
+ * to the root.
  *
- * Shares of one class come from elimination without subtraction (Grassmann, Taksar and Heyman 1985), which is accurate in every digit however slow
- * the chain is, within a band around the diagonal; where the band is too wide, from steps of the chain, as long as they come to rest. */
+ * The distribution of a class is computed by elimination without subtraction (Grassmann, Taksar and Heyman 1985) within a band around the diagonal,
+ * which is accurate in every digit however slowly the chain mixes. If the band is too wide, it is computed by steps of the chain, if they
+ * converge. */
 #include "lib/base/system.h"
 #include "lib/base/work.h"
 #include "rl/mdp/mdp_form.h"
@@ -14,10 +16,10 @@
 #include <math.h>
 #include <string.h>
 
-#define FEW_OPERATIONS 1e9   /* about a second: elimination needs no steps tried before it */
-#define MANY_OPERATIONS 1e11 /* minutes: more is refused */
+#define FEW_OPERATIONS 1e9   /* about a second: eliminate without trying steps first */
+#define MANY_OPERATIONS 1e11 /* minutes: the limit */
 
-/* Nodes, and from where with which probability each is entered (rows sum to 1). */
+/* Nodes with their transitions and probabilities (rows sum to 1). */
 typedef struct Chain {
     int64_t n;
     int64_t *begin; /* (n + 1) */
@@ -35,12 +37,12 @@ static Status chain_alloc(int64_t n, int64_t entries, Arena *arena, Chain *chain
 
 static void chain_add(Chain *chain, int64_t node, int32_t next, double probability) {
     if (!(probability > 0)) return;
-    int64_t k = chain->begin[node + 1]++; /* nodes are filled in order, each begun with the end of the one before */
+    int64_t k = chain->begin[node + 1]++; /* nodes are filled in order, each starting at the end of the previous one */
     chain->next[k] = next;
     chain->probability[k] = probability;
 }
 
-/* Node n_states is the one between episodes. */
+/* Node n_states is the node between episodes. */
 static Status chain_of_process(const Mdp *process, const double *start, Arena *arena, Chain *chain) {
     int32_t between = process->n_states;
     TRY(chain_alloc((int64_t)between + 1, process->begin[between] + 2 * (int64_t)between, arena, chain));
@@ -61,7 +63,7 @@ static Status chain_of_process(const Mdp *process, const double *start, Arena *a
     return ST_OK;
 }
 
-/* Strongly connected parts of what can be reached from `root` (Tarjan 1972, without recursion); part[i] < 0: not reached. */
+/* Strongly connected components of the nodes reachable from `root` (Tarjan 1972, without recursion); part[i] < 0: not reached. */
 static Status find_parts(const Chain *chain, int64_t root, Arena *arena, int32_t *part, int32_t *count) {
     size_t n = (size_t)chain->n;
     ArenaMark mark = arena_mark(arena);
@@ -97,7 +99,7 @@ static Status find_parts(const Chain *chain, int64_t root, Arena *arena, int32_t
     return ST_OK;
 }
 
-/* Where each node is entered from: the same entries by their other end. */
+/* The transposed chain: the entries by their target. */
 static Status transpose(const Chain *chain, Arena *arena, Chain *into) {
     TRY(chain_alloc(chain->n, chain->begin[chain->n], arena, into));
     for (int64_t k = 0; k < chain->begin[chain->n]; k++) into->begin[chain->next[k] + 2]++;
@@ -113,8 +115,8 @@ static Status transpose(const Chain *chain, Arena *arena, Chain *into) {
 
 /* ---- by elimination ---- */
 
-/* The node with most neighbours first; then breadth first from one end to the other, so that neighbours get places near each other. *band: largest
- * distance of two neighbours, the first node left out. */
+/* The node with the most neighbours first, then breadth first from one end to the other, so that neighbours get places near each other. *band:
+ * largest distance of two neighbours, not counting the first node. */
 typedef struct Places {
     int32_t *at, *of;
     int64_t band;
@@ -155,7 +157,7 @@ static Status find_places(const Chain *chain, const Chain *into, Arena *arena, P
         if (places->of[i] >= 0) continue;
         int64_t first = placed;
         place_from(chain, into, i, places, &placed);
-        int32_t end = places->at[placed - 1]; /* far from where it began: a better place to begin */
+        int32_t end = places->at[placed - 1]; /* the last node found is far from the first: a better starting node */
         for (int64_t p = first; p < placed; p++) places->of[places->at[p]] = -1;
         placed = first;
         place_from(chain, into, end, places, &placed);
@@ -182,7 +184,7 @@ static Status by_elimination(const Chain *chain, const Places *places, Arena *ar
             int64_t a = places->of[i], b = places->of[chain->next[k]];
             *(a == 0 ? &first_row[b] : b == 0 ? &first_column[a] : &AT(a, b)) += chain->probability[k];
         }
-    for (int64_t k = n - 1; k > 0; k--) { /* the chain as it is seen in nodes before k only: what goes through k goes on */
+    for (int64_t k = n - 1; k > 0; k--) { /* censors the chain to nodes before k: paths through k are replaced by direct transitions */
         int64_t low = MAX(1, k - band);
         double out = first_column[k];
         for (int64_t j = low; j < k; j++) out += AT(k, j);
@@ -215,8 +217,8 @@ static Status by_elimination(const Chain *chain, const Places *places, Arena *ar
 
 /* ---- by steps ---- */
 
-/* Half of the time nothing happens: that way a periodic chain comes to rest too, at the same shares. The sum of all |changes|, by blocks, so that
- * threads change nothing. */
+/* A lazy step: stays with probability 1/2, so that a periodic chain converges too, to the same distribution. Returns the sum of |changes|, by blocks,
+ * so that it does not depend on the number of threads. */
 static double mdp_stationary_step(const Chain *into, const double *x, double *y, double *block_sums) {
     enum { BLOCK = 4096 };
     int64_t blocks = (into->n + BLOCK - 1) / BLOCK;
@@ -235,14 +237,14 @@ static double mdp_stationary_step(const Chain *into, const double *x, double *y,
     return sum;
 }
 
-/* Until steps change nothing but by rounding. *off: what is missing then, by the rate at which changes became smaller, INFINITY when it would take
- * too long. Classes that hardly ever exchange anything show as changes that are small and stay as they are. */
+/* Steps until changes are only rounding. *off: the estimated remaining error, from the rate of convergence, INFINITY if it would take too long.
+ * Classes that rarely exchange probability show as small changes that do not shrink. */
 static Status by_steps(const Chain *into, Arena *arena, double *share, double *off) {
     enum { ROUND = 32, PATIENCE = 4 };
     double *other = arena_alloc(arena, (size_t)into->n * sizeof *other), *block_sums = arena_alloc(arena, (size_t)into->n * sizeof *block_sums),
            sum = 0, *x = share, *y = other;
     if (!other || !block_sums) return ST_RESOURCE;
-    /* All alike may be the answer already, and would say nothing about the rate */
+    /* The uniform distribution may be the answer already, which would show no rate */
     for (int64_t i = 0; i < into->n; i++) sum += x[i] = 1 + fmod(0.61803398875 * (double)i, 1);
     for (int64_t i = 0; i < into->n; i++) x[i] /= sum;
     double entries = (double)into->begin[into->n], rounding = (entries / (double)into->n + 4) * UNIT_ROUNDOFF,
@@ -256,7 +258,7 @@ static Status by_steps(const Chain *into, Arena *arena, double *share, double *o
         if (i % ROUND != 0) continue;
         work_at("looking for the shares of time in states, steps", (uint64_t)i, 0);
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
-        double rate = pow(moved / before, 1.0 / ROUND), needed = log(rounding / moved) / log(rate); /* steps from here */
+        double rate = pow(moved / before, 1.0 / ROUND), needed = log(rounding / moved) / log(rate); /* further steps needed */
         if (moved <= rounding) *off = rounding / (1 - rate);
         if (moved <= rounding) break;
         slow = isinf(before) || (rate < 1 && (double)i + needed < limit) ? 0 : slow + 1;
@@ -269,7 +271,7 @@ static Status by_steps(const Chain *into, Arena *arena, double *share, double *o
 
 /* ---- one class, and several ---- */
 
-/* Shares of a chain that can get from everywhere to everywhere. */
+/* Stationary distribution of an irreducible chain. */
 static Status shares_of_class(const Chain *chain, Arena *arena, double *share) {
     Chain into;
     Places places;
@@ -279,11 +281,11 @@ static Status shares_of_class(const Chain *chain, Arena *arena, double *share) {
     if (operations > FEW_OPERATIONS) TRY(by_steps(&into, arena, share, &off));
     if (off >= 0 && off <= 1e-8) return ST_OK;
     if (operations <= MANY_OPERATIONS) return by_elimination(chain, &places, arena, share);
-    status_fail(ST_NUMERIC, "the shares of time in %lld states do not come to rest", (long long)chain->n);
-    return status_hint(ST_NUMERIC, "the process mixes too slowly for steps, and its states are too many and too entangled for elimination");
+    status_fail(ST_NUMERIC, "the shares of time in %lld states do not converge", (long long)chain->n);
+    return status_hint(ST_NUMERIC, "the process mixes too slowly for iteration, and has too many states with long-range transitions for elimination");
 }
 
-/* The chain's nodes by part: those of part i are node[first[i]] .. node[first[i + 1] - 1], in order. */
+/* The chain's nodes by component: those of component i are node[first[i]] .. node[first[i + 1] - 1], in order. */
 typedef struct Parts {
     int32_t n, *of;
     int64_t *first;
@@ -312,7 +314,7 @@ static Status parts_find(const Chain *chain, int64_t root, Arena *arena, Parts *
     return ST_OK;
 }
 
-/* One part, a closed one, as a chain of its own. number: (nodes of the whole), scratch. */
+/* Makes a chain of one closed component. number: scratch, one per node of the full chain. */
 static Status take_part(const Chain *chain, const Parts *parts, int32_t which, int32_t *number, Arena *arena, Chain *own) {
     const int32_t *node = parts->node + parts->first[which];
     int64_t n = parts->first[which + 1] - parts->first[which], entries = 0;
@@ -328,7 +330,7 @@ static Status take_part(const Chain *chain, const Parts *parts, int32_t which, i
     return ST_OK;
 }
 
-/* How likely each closed class is the one where it ends: weight (parts), 0 for parts that are left. A class becomes one node that leads to `root`. */
+/* The probability of ending in each closed class: weight (parts), 0 for transient components. Each class becomes one node that leads to `root`. */
 static Status class_weights(const Chain *chain, int64_t root, const Parts *parts, int32_t *number, Arena *arena, double *weight) {
     int32_t n = 0;
     for (int32_t i = 0; i < parts->n; i++)
@@ -356,7 +358,7 @@ static Status class_weights(const Chain *chain, int64_t root, const Parts *parts
     return ST_OK;
 }
 
-/* Long-run shares of a chain that begins in `root`. */
+/* Long-run distribution of a chain that starts in `root`. */
 static Status shares_from(const Chain *chain, int64_t root, Arena *arena, double *share) {
     Parts parts;
     TRY(parts_find(chain, root, arena, &parts));
@@ -396,7 +398,7 @@ static Status stationary(const NamedMdp *world, const double *policy, Arena *scr
     for (int64_t s = 0; s < n; s++) start[s] /= sum;
     TRY(chain_of_process(&process, start, scratch, &chain));
     TRY(shares_from(&chain, n, scratch, all));
-    for (int64_t s = 0; s < n; s++) share[s] = all[s] / (1 - all[n]); /* between episodes no time passes */
+    for (int64_t s = 0; s < n; s++) share[s] = all[s] / (1 - all[n]); /* no time passes between episodes */
     return ST_OK;
 }
 

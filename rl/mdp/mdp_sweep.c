@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sweeps over all states. A sweep reads every entry once, 12 bytes each, and is bound by that; values are gathered from a vector that stays in cache.
- * States are independent of each other, so that threads change nothing. */
+/* Sweeps over all states. A sweep reads every entry once, 12 bytes each, and is limited by memory bandwidth; values are gathered from a vector that
+ * stays in cache. States are independent of each other, so results do not depend on the number of threads. */
 #include "lib/base/system.h"
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>
 #include <omp.h>
 
-enum { BLOCK = 1024, LINE = 8 /* doubles in a line of a cache */ };
+enum { BLOCK = 1024, LINE = 8 /* doubles per cache line */ };
 
 #if defined(__GNUC__)
 #define INLINE static inline __attribute__((always_inline))
@@ -15,7 +15,7 @@ enum { BLOCK = 1024, LINE = 8 /* doubles in a line of a cache */ };
 #define INLINE static inline
 #endif
 
-/* Two sums, so that additions do not wait for each other; `n` is a constant where it matters. */
+/* Two sums, so that additions do not wait for each other; `n` is a compile-time constant where speed matters. */
 INLINE double expect(const int32_t *next, const double *p, int64_t n, const double *V) {
     double even = 0, odd = 0;
     int64_t k = 0;
@@ -33,7 +33,7 @@ INLINE double expect(const int32_t *next, const double *p, int64_t n, const doub
     return even + odd;
 }
 
-/* Entries of a row: where they begin, how many. */
+/* Entries of a row: first index and number. */
 INLINE int64_t row_begin(const MdpForm *form, int64_t row, int64_t branching) { return branching ? row * branching : form->begin[row]; }
 INLINE int64_t row_length(const MdpForm *form, int64_t row, int64_t branching) {
     return branching ? branching : form->begin[row + 1] - form->begin[row];
@@ -44,19 +44,19 @@ INLINE double row_q(const MdpForm *form, int64_t row, int64_t branching, const d
     return form->reward[row] + form->gamma * expect(form->next + begin, form->probability + begin, row_length(form, row, branching), V);
 }
 
-/* In a large world values are gathered from all over a vector that the first caches cannot hold, each from a place that only its entry tells: rows
- * some entries ahead have their values fetched now, and rows further ahead are fetched themselves, into the second-level cache: asking for them past
- * the caches made sweeps 2.4 times as slow on one processor (Xeon with AMX) and somewhat faster on another (Zen 3). Nothing but hints. Where values
- * are best asked for differs: a Zen 4 passes over most hints for the first level (26.5 ms a sweep of 32 million entries, 21 with the second), on a
- * Zen 5 they are the faster ones (12.2 and 15.0). */
+/* In a large world values are gathered from random places of a vector that does not fit into the near caches. So the values of rows some entries
+ * ahead are prefetched, and rows further ahead are prefetched themselves into the second-level cache. (Non-temporal prefetch of rows made sweeps 2.4
+ * times as slow on one processor, a Xeon with AMX, and slightly faster on another, a Zen 3.) The best cache level for values differs: a Zen 4 ignores
+ * most hints for the first level (26.5 ms per sweep of 32 million entries, 21 with the second); on a Zen 5 the first level is faster (12.2 and
+ * 15.0). */
 enum { LARGE = 1 << 15 };
 typedef struct Reach {
     int64_t near, far;
     bool second;
-} Reach; /* in entries; whether values go to the second-level cache only */
+} Reach; /* prefetch distance in entries; whether values go to the second-level cache only */
 static const Reach reaches[] = {{48, 512, false}, {192, 1024, true}};
 
-/* The same in rows from here; near 0: no fetching ahead. */
+/* The same distances in rows; near 0: no prefetch. */
 typedef Reach Ahead;
 
 static Ahead ahead_of(const MdpForm *form, const double *V) {
@@ -88,7 +88,7 @@ INLINE void fetch_ahead(const MdpForm *form, Ahead ahead, const bool *eliminated
 #endif
 }
 
-/* A row becomes that of `state`, filled up with outcomes that do not happen; where it is that already, nothing is written. */
+/* Copies a row of `state`, padded with outcomes of probability 0; writes nothing if it is that row already. */
 INLINE void take_row(const MdpForm *form, int64_t row, int64_t state, int64_t branching, FormPolicy *policy) {
     if (policy->rows[state] == row) return;
     policy->rows[state] = row;
@@ -101,7 +101,7 @@ INLINE void take_row(const MdpForm *form, int64_t row, int64_t state, int64_t br
     }
 }
 
-/* The form and the sweep are copies, which no store into a vector can change, so that all of them stays in registers. */
+/* The form and the sweep are passed by value: the compiler knows that stores to vectors cannot change them, and keeps them in registers. */
 INLINE Change sweep_states(MdpForm form, Sweep sweep, Ahead ahead, int64_t first, int64_t end, int64_t branching) {
     const double *V = sweep.V;
     Change change = {(double)INFINITY, -(double)INFINITY};
@@ -132,7 +132,7 @@ INLINE Change sweep_states(MdpForm form, Sweep sweep, Ahead ahead, int64_t first
     return change;
 }
 
-/* Rows of a few usual lengths have loops of their own, and so have sweeps that are asked for nothing but values. */
+/* Separate loops for a few common row lengths, and for sweeps that compute only values. */
 static Change sweep_block(const MdpForm *form, Sweep sweep, Ahead ahead, int64_t first, int64_t end) {
     if (!sweep.Q && !sweep.policy && !sweep.eliminated && form->branching == 8)
         return sweep_states(*form, (Sweep){.V = sweep.V, .new_V = sweep.new_V}, ahead, first, end, 8);
@@ -148,7 +148,7 @@ static Change sweep_block(const MdpForm *form, Sweep sweep, Ahead ahead, int64_t
 
 bool form_is_worth_threads(const MdpForm *form) { return form->begin[form->n_rows] >= 4096 + 1024 * (int64_t)omp_get_max_threads(); }
 
-/* The states from `first` on. */
+/* Sweeps the states from `first` on. */
 static Change sweep_range(const MdpForm *form, Sweep sweep, int64_t first, int64_t end) {
     Ahead ahead = ahead_of(form, sweep.V);
     if (!form_is_worth_threads(form)) return sweep_block(form, sweep, ahead, first, end);
@@ -163,8 +163,8 @@ static Change sweep_range(const MdpForm *form, Sweep sweep, int64_t first, int64
     return (Change){least, most};
 }
 
-/* Parts of the world that follow each other are swept in turns, so that none has been in a cache; expected rewards stand for values, which are all in
- * the third-level cache behind the first turn. */
+/* Times consecutive parts of the world in turn, so that none is in a cache; expected rewards serve as values, which are all in the third-level cache
+ * after the first turn. */
 Status form_choose_reach(MdpForm *form) {
     enum { ROUNDS = 4, PART = 1 << 20, KINDS = COUNT_OF(reaches) };
     int64_t entries = form->begin[form->n_rows], states = PART * (int64_t)form->n / MAX(entries, (int64_t)1) + 1;
@@ -200,7 +200,7 @@ Status form_policy_init(const MdpForm *form, Arena *arena, FormPolicy *policy) {
     *policy = (FormPolicy){.rows = arena_alloc(arena, (n + 1) * sizeof *policy->rows)};
     if (!policy->rows) return ST_RESOURCE;
     for (size_t s = 0; s < n; s++) policy->rows[s] = -1;
-    /* Rows are too unequal: read where they are */
+    /* Row lengths differ too much: use the rows in place */
     if (slot > INT32_MAX || (double)entries * (double)form->n_rows > 2 * (double)form->begin[form->n_rows] * (double)n) return ST_OK;
     int64_t *begin = arena_alloc(arena, (n + 1) * sizeof *begin);
     double *reward = arena_alloc(arena, (n + 1) * sizeof *reward);
@@ -239,7 +239,7 @@ Change form_sweep_policy(const MdpForm *form, const FormPolicy *policy, const do
     return policy->next ? form_sweep(&policy->form, (Sweep){.V = V, .new_V = new_V}) : sweep_in_place(form, policy->rows, V, new_V);
 }
 
-/* ---- rows that cannot be best any more ---- */
+/* ---- action elimination ---- */
 
 Status elimination_init(const MdpForm *form, double *Q, Arena *arena, ActionElimination *elimination) {
     *elimination = (ActionElimination){.Q = Q, .uncertainty = (double)INFINITY, .used = (double)INFINITY};
@@ -256,7 +256,7 @@ static double doubt_after(const MdpForm *form, Change change) {
 
 static void leave_out(const MdpForm *form, const double *V, const ActionElimination *elimination) {
     const double *Q = elimination->Q, uncertainty = elimination->uncertainty;
-    bool *eliminated = elimination->eliminated; /* a store into what `elimination` points to might change what it points to */
+    bool *eliminated = elimination->eliminated; /* local copies: the compiler must assume that stores through `elimination` change its pointers */
 #pragma omp parallel for schedule(static, BLOCK) if (form->n > 4 * BLOCK)
     for (int64_t s = 0; s < form->n; s++) {
         double least = V[s] - uncertainty;
@@ -265,7 +265,7 @@ static void leave_out(const MdpForm *form, const double *V, const ActionEliminat
     }
 }
 
-/* It costs a little, and is done where much less is in doubt than when it was done last. */
+/* Elimination costs a little, so it runs only when the uncertainty is much smaller than at the last time. */
 Change form_sweep_eliminating(const MdpForm *form, Sweep sweep, ActionElimination *elimination) {
     bool narrow = elimination->uncertainty < form->reward_size && elimination->uncertainty < 0.25 * elimination->used;
     sweep.eliminated = isfinite(elimination->used) ? elimination->eliminated : NULL;
@@ -299,7 +299,7 @@ double form_set_best(const MdpForm *form, int64_t state, double *V) {
     return fabs(V[state] - old);
 }
 
-/* The first best row of a state where that is better than `row` by the margin, else `row`. */
+/* The first best row of a state if that is better than `row` by the margin, else `row`. */
 static int64_t better_row(const MdpForm *form, int64_t state, int64_t row, const double *V, Margin margin) {
     int64_t best;
     double value = form_best(form, state, V, &best);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sweeps over worlds whose values no cache near a processor holds. Gathered state by state, each value then costs the way of a whole line of 64
- * bytes: on a processor with AVX-512, 2.8 ns an entry, three times what reading the entry takes. Here entries are sorted once, by the block of rows
- * that they belong to and then by the block of values that they look up: both blocks stay in the second-level cache while a tile of entries streams
- * past, and the next block of values is fetched meanwhile. In a tile entries are in the order of their rows, so sums are passed through once a tile.
- * A row is summed in the order of its tiles, whoever computes it and however many rows a block has, so that threads change no bit. (Blocked sparse
- * products: Nishtala, Vuduc, Demmel and Yelick 2007.) */
+/* Sweeps over worlds whose values do not fit into near caches. Gathered state by state, each value then costs the transfer of a line of 64 bytes: on
+ * a processor with AVX-512, 2.8 ns per entry, three times the cost of reading the entry. Here entries are sorted once, by their block of rows and
+ * then by the block of values that they read. Both blocks stay in the second-level cache while a tile of entries streams through, and the next block
+ * of values is prefetched meanwhile. Entries of a tile are in the order of their rows, so each tile passes through the sums once. A row is summed in
+ * the order of its tiles, whatever thread computes it and however many rows a block has, so results do not depend on the number of threads. (Blocked
+ * sparse products: Nishtala, Vuduc, Demmel and Yelick 2007.) */
 #include <omp.h>
 #include <string.h>
 
@@ -13,17 +13,17 @@
 
 enum {
     COLUMNS = 1 << 15,   /* values of a tile: 256 KiB */
-    MOST_ROWS = 1 << 16, /* rows of a tile, at most: sums of 512 KiB */
+    MOST_ROWS = 1 << 16, /* maximum rows of a tile: sums of 512 KiB */
     LEAST_ROWS = 1 << 12,
-    MANY_STATES = 1 << 18,    /* values of 2 MiB: below, gathering them is as fast */
-    AHEAD = 256,              /* entries that are fetched ahead */
-    LINE = 8,                 /* doubles in a line of a cache */
-    PAGE = 4096,              /* bytes that a processor's own fetching ahead does not leave */
-    OPENED = 256,             /* bytes at the begin of a page that are fetched a page ahead */
-    BEHIND = AHEAD + PAGE / 4 /* entries of room behind the last */
+    MANY_STATES = 1 << 18,     /* values of 2 MiB: with fewer, gathering is as fast */
+    AHEAD = 256,               /* prefetch distance in entries */
+    LINE = 8,                  /* doubles per cache line */
+    PAGE = 4096,               /* bytes: hardware prefetch does not cross pages */
+    OPENED = 256,              /* bytes at the start of a page that are prefetched a page ahead */
+    PADDING = AHEAD + PAGE / 4 /* padding in entries after the last */
 };
 
-/* Where an entry is in its tile, in one number, so that it is loaded at once. */
+/* The row and column of an entry in its tile, packed into one number, so that one load reads both. */
 typedef uint32_t Place;
 static inline Place place_of(int64_t row, int64_t column) { return (Place)(row << 16 | column); }
 
@@ -37,7 +37,7 @@ struct FormTiles {
     int n_lanes;
 };
 
-/* Whether entries lead far away: what leads to a neighbour is in a cache as it is. */
+/* Whether entries lead far away: values of neighbouring states are in a cache anyway. */
 static bool is_scattered(const MdpForm *form) {
     enum { EVERY = 61 };
     int64_t far = 0, seen = 0;
@@ -47,8 +47,8 @@ static bool is_scattered(const MdpForm *form) {
     return 4 * far > seen;
 }
 
-/* States are dealt to blocks, about as many rows to each but for what the widest state adds, and about as many blocks to each lane. False when a
- * state alone has no room. */
+/* Divides states into blocks with about equal numbers of rows (up to the widest state), and blocks among lanes. False if a single state does not
+ * fit. */
 static bool mdp_tiles_cut(const MdpForm *form, FormTiles *tiles) {
     int64_t wanted = MIN(MAX(form->n_rows / (8 * (int64_t)tiles->n_lanes), (int64_t)LEAST_ROWS), (int64_t)MOST_ROWS),
             blocks = (form->n_rows + wanted - 1) / wanted, widest = 0;
@@ -83,11 +83,11 @@ static void sort_block(const MdpForm *form, FormTiles *tiles, int64_t block, int
         }
 }
 
-/* Where the cache is too small, gathering state by state is faster, with values asked for into it (mdp_sweep.c): by 19 to 67 % at 5 x 10^5 to 4 x
- * 10^6 states on a Zen 4 with 1 MiB. A size that is not known counts as small. */
+/* With a small cache, gathering state by state with prefetch (mdp_sweep.c) is faster: by 19 to 67 % at 5 x 10^5 to 4 x 10^6 states on a Zen 4 with 1
+ * MiB. An unknown size counts as small. */
 bool form_gains_by_tiles(const MdpForm *form, int64_t cache_bytes) {
-    enum { MOST_VALUES = 4 }; /* that come from memory for an entry, of the 8 of a line that come for it alone otherwise */
-    const int64_t touched = (int64_t)(sizeof(double) * (MOST_ROWS + 2 * COLUMNS)); /* sums, values, and those of the next tile */
+    enum { MOST_VALUES = 4 };                                                      /* values read from memory per entry; gathering reads 8, a line */
+    const int64_t touched = (int64_t)(sizeof(double) * (MOST_ROWS + 2 * COLUMNS)); /* sums, values, and values of the next tile */
     double entries = (double)form->begin[form->n_rows], fetched = (double)form->n * (double)form->n_rows / MOST_ROWS;
     return cache_bytes > touched && form->n >= MANY_STATES && fetched <= MOST_VALUES * entries && is_scattered(form) &&
            entries * (sizeof(Place) + sizeof(double)) <= 0.5 * (double)memory_available();
@@ -104,8 +104,8 @@ Status form_tile(MdpForm *form) {
     if (!mdp_tiles_cut(form, tiles)) return ST_OK;
     int64_t *at = arena_alloc(form->arena, (size_t)tiles->n_blocks * (size_t)tiles->n_columns * sizeof *at);
     tiles->begin = arena_alloc(form->arena, ((size_t)tiles->n_blocks * (size_t)tiles->n_columns + 1) * sizeof *tiles->begin);
-    tiles->place = arena_alloc(form->arena, (n_entries + BEHIND) * sizeof *tiles->place);
-    tiles->probability = arena_alloc(form->arena, (n_entries + BEHIND) * sizeof *tiles->probability);
+    tiles->place = arena_alloc(form->arena, (n_entries + PADDING) * sizeof *tiles->place);
+    tiles->probability = arena_alloc(form->arena, (n_entries + PADDING) * sizeof *tiles->probability);
     tiles->sums = arena_alloc(form->arena, (size_t)tiles->n_lanes * MOST_ROWS * sizeof *tiles->sums);
     if (!at || !tiles->begin || !tiles->place || !tiles->probability || !tiles->sums) return ST_RESOURCE;
 #pragma omp parallel for schedule(dynamic)
@@ -118,15 +118,15 @@ Status form_tile(MdpForm *form) {
 #if defined(__GNUC__)
 #define FETCH(address) __builtin_prefetch(address, 0, 3)
 #define FETCH_SECOND(address) __builtin_prefetch(address, 0, 2) /* into the second-level cache */
-#define OWN_FUNCTION __attribute__((noinline))                  /* so that the loop has all registers */
+#define OWN_FUNCTION __attribute__((noinline))                  /* not inlined, so that the loop has all registers */
 #else
 #define FETCH(address) (void)(address)
 #define FETCH_SECOND(address) (void)(address)
 #define OWN_FUNCTION
 #endif
 
-/* A line of a stream that is read from its begin to its end. The first lines of a page are asked for a page earlier: then its address is translated
- * by the time, and the processor, which begins anew to fetch ahead on each page, has begun there. */
+/* Prefetches a line of a sequential stream. The first lines of a page are prefetched a page earlier, so that its address is already translated and
+ * hardware prefetch, which restarts on each page, is already running. */
 static inline void fetch_stream(const void *line) {
     FETCH(line);
     if ((uintptr_t)line % PAGE < OPENED) FETCH_SECOND((const char *)line + PAGE);
@@ -134,14 +134,14 @@ static inline void fetch_stream(const void *line) {
 
 static inline void add_entry(Place place, double p, const double *V, double *sums) { sums[place >> 16] += p * V[place & UINT16_MAX]; }
 
-/* Adds up one tile of n entries; `later`: the `lines` of the next tile's values, fetched meanwhile. */
+/* Sums one tile of n entries; `later`: the next tile's values, of which `lines` lines are prefetched meanwhile. */
 OWN_FUNCTION static void add_tile(const Place *restrict place, const double *restrict p, int64_t n, const double *restrict V, const double *later,
                                   int64_t lines, double *restrict sums) {
     enum { STRIDE = 8 };
     int64_t k = 0, fetched = 0, each = MIN(lines, 1 + lines * STRIDE / MAX(n, (int64_t)1));
     for (; k + STRIDE <= n; k += STRIDE) {
         fetch_stream(p + k + AHEAD);
-        if (k % (2 * STRIDE) == 0) fetch_stream(place + k + AHEAD); /* once a line: each hint costs a place among the misses under way */
+        if (k % (2 * STRIDE) == 0) fetch_stream(place + k + AHEAD); /* once per line: each prefetch occupies a slot for outstanding misses */
         for (int64_t i = 0; i < each; i++) FETCH(later + LINE * (fetched + i));
         fetched = MIN(fetched + each, lines - each);
         add_entry(place[k], p[k], V, sums);
@@ -156,7 +156,7 @@ OWN_FUNCTION static void add_tile(const Place *restrict place, const double *res
     for (; k < n; k++) add_entry(place[k], p[k], V, sums);
 }
 
-/* What the rows of state s are worth, with their sums; the best. */
+/* q of the rows of state s, from their sums; returns the best. */
 static inline double best_of(const double *reward, double gamma, const double *sums, int64_t n, double *Q) {
     double best = reward[0] + gamma * sums[0];
     if (Q) Q[0] = best;
@@ -174,7 +174,7 @@ static void sweep_block(const MdpForm *form, Sweep sweep, int64_t block, double 
     const int64_t *begin = tiles->begin + block * tiles->n_columns;
     memset(sums, 0, (size_t)(form_first(form, end) - first_row) * sizeof *sums);
     for (int64_t column = 0; column < tiles->n_columns; column++) {
-        int64_t later = column + 1 < tiles->n_columns ? (column + 1) * COLUMNS : 0; /* the next block of rows begins with the first values */
+        int64_t later = column + 1 < tiles->n_columns ? (column + 1) * COLUMNS : 0; /* the next block of rows starts with the first values */
         add_tile(tiles->place + begin[column], tiles->probability + begin[column], begin[column + 1] - begin[column], sweep.V + column * COLUMNS,
                  sweep.V + later, MIN((int64_t)COLUMNS, form->n + 1 - later) / LINE, sums);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blackjack from an endless deck as an exact table, with the rules of env_blackjack.c (Sutton & Barto 2018, example 5.1). A hand that is 21 with two
- * cards is a state of its own, since it beats other 21s. States: 10 x hand + the dealer's open card - 1, hands being hard 4..21, soft 12..21,
- * natural; last: the end. Action 1 hits, 0 sticks. */
+/* Blackjack with an infinite deck as an exact table, with the rules of env_blackjack.c (Sutton & Barto 2018, example 5.1). A hand of 21 with two
+ * cards is a separate state, since it beats other 21s. States: 10 x hand + the dealer's open card - 1, hands being hard 4..21, soft 12..21, natural;
+ * last: the end. Action 1 hits, 0 sticks. */
 #include "rl/mdp/worlds.h"
 
 enum { HARD = 0, SOFT = 18, NATURAL_HAND = 28, HANDS, CARDS = 10, END = HANDS * CARDS };
@@ -14,7 +14,7 @@ static int soft(int sum) { return SOFT + sum - 12; }
 static int sum_of(int hand) { return hand == NATURAL_HAND ? 21 : hand < SOFT ? hand + 4 : hand - SOFT + 12; }
 static bool is_soft(int hand) { return hand >= SOFT; }
 
-/* A hand with one card more: its sum, where an ace counts 11 while it can. */
+/* A hand with one more card: its sum, where an ace counts as 11 if possible. */
 static void world_blackjack_take(int *sum, bool *ace, int card) {
     *sum += card;
     if (card == 1 && *sum + 10 <= 21) {
@@ -48,7 +48,7 @@ static double world_blackjack_settle(const Arguments *arguments, int hand, int r
 }
 
 static void add_stick(MdpBuilder *builder, const Arguments *arguments, int hand, int open, const double result[RESULTS]) {
-    double chance[4] = {0}; /* of losing 1, of 0, 1 and 1.5 */
+    double chance[4] = {0}; /* probabilities of the rewards -1, 0, 1 and 1.5 */
     static const double rewards[4] = {-1, 0, 1, 1.5};
     for (int r = 0; r < RESULTS; r++)
         for (int k = 0; k < 4; k++)

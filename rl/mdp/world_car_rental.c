@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jack's car rental of Sutton & Barto (2018, example 4.2): two places with at most 20 cars each; a night moves up to 5 of them, 2 a car; a day rents
- * what is asked for (Poisson, 3 and 4), 10 a car, and takes back what is returned (Poisson, 3 and 2), which can be rented the day after. Nothing is
- * cut off: the tails are summed. Action a moves a - 5 cars from the first place to the second; moves of cars that are not there are paid and not
- * made. State: cars at the first place x 21 + cars at the second, in the evening. The reward of an outcome is the mean over all days that lead there.
+/* Jack's car rental of Sutton & Barto (2018, example 4.2): two locations with at most 20 cars each. At night up to 5 cars are moved, at a cost of 2
+ * per car. By day the requested cars are rented (Poisson, 3 and 4) for 10 each, and cars are returned (Poisson, 3 and 2), which can be rented the
+ * next day. Tails are summed, not truncated. Action a moves a - 5 cars from the first location to the second; moves of missing cars are paid for but
+ * have no effect. State: cars at the first location x 21 + cars at the second, in the evening. The reward of an outcome is the mean over all days
+ * that lead there.
  */
 #include "rl/mdp/worlds.h"
 
@@ -12,12 +13,12 @@
 
 enum { CARS = 20, LEVELS = CARS + 1, MOVES = 5, ACTIONS = 2 * MOVES + 1 };
 
-/* What a day makes of a number of cars in the morning: the chance of each number in the evening, and the mean rent when it comes so. */
+/* For a number of cars in the morning: the probability of each number in the evening, and the mean rent given that number. */
 typedef struct Day {
     double chance[LEVELS][LEVELS], rent[LEVELS][LEVELS];
 } Day;
 
-/* Chances of 0..n events, where n stands for n and more. */
+/* Probabilities of 0..n events, where n means n or more. */
 static void poisson(double mean, int n, double chance[LEVELS]) {
     double exactly = exp(-mean), fewer = 0;
     for (int k = 0; k < n; k++) {

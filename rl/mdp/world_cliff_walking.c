@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CliffWalking of Gymnasium (Sutton & Barto 2018, example 6.6): 4 rows, 12 columns, from (3,0) to (3,11). Between them is a cliff: reward -100 and
- * back to the start. Actions: up, right, down, left; where it is slippery, each of the way and those beside it with 1/3. Cells that nobody comes to
- * have Gymnasium's outcomes too. */
+ * back to the start. Actions: up, right, down, left; if slippery, the direction and the two perpendicular ones with 1/3 each. Unreachable cells have
+ * Gymnasium's outcomes too. */
 #include "rl/mdp/worlds.h"
 
 enum { ROWS = 4, COLUMNS = 12, START = 3 * COLUMNS, GOAL = ROWS * COLUMNS - 1 };

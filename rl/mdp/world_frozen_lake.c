@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* FrozenLake of Gymnasium: over the ice from S to G, H are holes. On slippery ice the way is kept with probability success_rate, else one of the two
- * beside it is taken. Actions: left, down, right, up. State: row x columns + column. */
+/* FrozenLake of Gymnasium: over the ice from S to G, H are holes. On slippery ice the move succeeds with probability success_rate; otherwise it goes
+ * in one of the two perpendicular directions. Actions: left, down, right, up. State: row x columns + column. */
 #include "rl/mdp/worlds.h"
 
 #include <stdio.h>
@@ -24,7 +24,7 @@ static const char *map_text(const Arguments *arguments) {
     if (strcmp(arguments->text[MAP_NAME], maps[0]) == 0) return "SFFF/FHFH/FFFH/HFFG";
     if (strcmp(arguments->text[MAP_NAME], maps[1]) == 0) return "SFFFFFFF/FFFFFFFF/FFFHFFFF/FFFFFHFF/FFFHFFFF/FHHFFFHF/FHFFHFHF/FFFHFFFG";
     status_fail(ST_CONFIG, "unknown map '%s' of FrozenLake", arguments->text[MAP_NAME]);
-    status_hint_nearest(ST_CONFIG, arguments->text[MAP_NAME], maps, COUNT_OF(maps), "map_name is 4x4 or 8x8; a map of one's own: desc=SFF/FHF/FFG");
+    status_hint_nearest(ST_CONFIG, arguments->text[MAP_NAME], maps, COUNT_OF(maps), "map_name is 4x4 or 8x8; for another map use desc=SFF/FHF/FFG");
     return NULL;
 }
 

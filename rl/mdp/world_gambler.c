@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gambler's problem of Sutton & Barto (2018, example 4.3): capital 1..99, action a stakes a + 1 on heads, reward 1 for reaching 100. A stake
- * beyond min(capital, 100 - capital) counts as that much. There is no stake of nothing: it would be as good as the best and never end. */
+/* The gambler's problem of Sutton & Barto (2018, example 4.3): capital 1..99, action a stakes a + 1 on heads, reward 1 for reaching 100. A larger
+ * stake than min(capital, 100 - capital) counts as that. There is no stake of 0: it would be as good as the best action and never end. */
 #include "rl/mdp/worlds.h"
 
 #include <stdio.h>

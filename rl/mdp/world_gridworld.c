@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two gridworlds of Sutton & Barto (2018). Example 3.5: 5x5, every move from A = (0,1) leads to (4,1) with reward 10, every one from B = (0,3) to
- * (2,3) with 5, running into the border costs 1. Example 4.1: 4x4, two corners are the end, every move costs 1. Actions: up, right, down, left. */
+/* The two gridworlds of Sutton & Barto (2018). Example 3.5: 5x5, every move from A = (0,1) leads to (4,1) with reward 10, every move from B = (0,3)
+ * to (2,3) with 5, running into the border costs 1. Example 4.1: 4x4, two terminal corners, every move costs 1. Actions: up, right, down, left. */
 #include "rl/mdp/worlds.h"
 
 enum { A = 1, A_TO = 21, B = 3, B_TO = 13 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The random walk of Sutton & Barto (2018, example 6.2): states 1..n between two ends 0 and n + 1, begun in the middle; rewards only at the ends.
- * There is one action, which does not matter. Example 7.1: states=19,left=-1. */
+/* The random walk of Sutton & Barto (2018, example 6.2): states 1..n between two terminal states 0 and n + 1, starting in the middle; rewards only at
+ * the ends. There is a single action. Example 7.1: states=19,left=-1. */
 #include "rl/mdp/worlds.h"
 
 enum { PLACES, LEFT_REWARD, RIGHT_REWARD };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Taxi of Gymnasium (Dietterich 2000): fetch a passenger at one of four stands and bring them to another. Actions: south, north, east, west, pick up,
- * drop off. State: ((row x 5 + column) x 5 + passenger) x 4 + destination; passenger 4 sits in the taxi. All 500 states have Gymnasium's outcomes,
- * also those that nobody comes to. With fickle passengers there are 500 more, which look the same: in those the passenger will want to go elsewhere,
- * to any other stand, as soon as the taxi has moved them for the first time. */
+/* Taxi of Gymnasium (Dietterich 2000): pick up a passenger at one of four stands and drop them off at another. Actions: south, north, east, west,
+ * pick up, drop off. State: ((row x 5 + column) x 5 + passenger) x 4 + destination; passenger 4 is in the taxi. All 500 states have Gymnasium's
+ * outcomes, including unreachable ones. With fickle passengers there are 500 more states with the same observations, in which the passenger will
+ * change the destination to any other stand after the taxi's first move with them. */
 #include "rl/mdp/worlds.h"
 
 enum { SIDE = 5, STANDS = 4, IN_TAXI = 4, RIDES = SIDE * SIDE * (STANDS + 1) * STANDS, ACTIONS = 6 };
@@ -25,7 +25,7 @@ static int stand_at(Ride r) {
     return -1;
 }
 
-/* Walls stand east of column 1 in the two upper rows, and east of columns 0 and 2 in the two lower ones. */
+/* Walls are east of column 1 in the two upper rows, and east of columns 0 and 2 in the two lower ones. */
 static bool wall_east(int row, int column) { return column == SIDE - 1 || (row < 2 && column == 1) || (row > 2 && (column == 0 || column == 2)); }
 
 static bool can_move(Ride r, int way) {
@@ -54,7 +54,7 @@ static void add_arrival(MdpBuilder *builder, Ride from, int action, Ride to, dou
 
 static void add_move(MdpBuilder *builder, Ride ride, int way, double straight) {
     static const int left[4] = {EAST, WEST, NORTH, SOUTH}, right[4] = {WEST, EAST, SOUTH, NORTH};
-    if (straight < 1 && can_move(ride, way)) { /* before a wall rain does nothing */
+    if (straight < 1 && can_move(ride, way)) { /* rain has no effect in front of a wall */
         add_arrival(builder, ride, way, moved(ride, left[way]), (1 - straight) / 2);
         add_arrival(builder, ride, way, moved(ride, right[way]), (1 - straight) / 2);
         add_arrival(builder, ride, way, moved(ride, way), straight);
@@ -70,7 +70,7 @@ static void add_pick_up(MdpBuilder *builder, Ride ride) {
     mdp_builder_add(builder, state, PICK_UP, state_of(ride), 1, there ? -1 : -10, false);
 }
 
-/* A passenger can be left at any stand; only at the destination it ends the episode. */
+/* A passenger can be dropped off at any stand; only the destination ends the episode. */
 static void add_drop_off(MdpBuilder *builder, Ride ride) {
     int32_t state = state_of(ride);
     int stand = stand_at(ride);

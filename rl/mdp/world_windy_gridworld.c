@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The windy gridworld of Sutton & Barto (2018, example 6.5): 7 rows, 10 columns, from (3,0) to (3,7), reward -1 a step; columns blow upward. Actions:
- * up, right, down, left. king_moves (exercise 6.9) adds the four slanting ones; with stochastic (exercise 6.10) the wind of a column that has some is
- * one stronger or weaker, each with 1/3. */
+ * up, right, down, left. king_moves (exercise 6.9) adds the four diagonal moves; with stochastic (exercise 6.10) the wind of a column with wind is
+ * unchanged, one stronger or one weaker, with 1/3 each. */
 #include "rl/mdp/worlds.h"
 
 enum { ROWS = 7, COLUMNS = 10, START = 3 * COLUMNS, GOAL = 3 * COLUMNS + 7 };

@@ -14,12 +14,12 @@
 #include "rl/loop/run_chat.h"
 #include "rl/text/text_pass.h"
 
-enum { PASS_TOKENS = 2048, PASS_VALUES = 1 << 23 }; /* of a pass at most: tokens; Q values of a head */
+enum { PASS_TOKENS = 2048, PASS_VALUES = 1 << 23 }; /* limits of a pass: tokens; Q values of a head */
 
 typedef struct Ilql {
     const IlqlRunConfig *config;
     const Recipe *recipe;
-    Recipe dated; /* the recipe with the day the run began, where the template writes it */
+    Recipe dated; /* the recipe with the date on which the run began, if the template writes the date */
     IlqlConfig loss;
     double tau;
     int64_t target_every;
@@ -29,7 +29,7 @@ typedef struct Ilql {
     Experience experience;
     TextPass pass;
     double *q, *dq;                              /* (tokens of a pass, V) */
-    double *target_q, *targets, *dv, *dlogprobs; /* (tokens of a pass and the states behind them) */
+    double *target_q, *targets, *dv, *dlogprobs; /* (tokens of a pass and the states after them) */
     int64_t cap_tokens;
     Stepper stepper;
     IlqlResult *result;
@@ -50,14 +50,14 @@ static Status ilql_reserve(Ilql *il, int64_t tokens) {
     return ST_OK;
 }
 
-/* What the heads say of a pass's states. */
+/* Outputs of the heads for a pass's states. */
 typedef struct Heads {
     Tensor *q[2], *target[2], *v;
 } Heads;
 
 static Status run_heads(const IlqlHeads *heads, TextPass *pass, Heads *out) {
     Tape *tape = pass->tape;
-    /* Those that an action was taken in */
+    /* Rows of the states in which an action was taken */
     Tensor *states = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &pass->n_targets, pass->rows);
     if (!states) return ST_RESOURCE;
     out->v = ilql_head_forward(tape, &heads->v, pass->hidden, pass->places);
@@ -68,7 +68,7 @@ static Status run_heads(const IlqlHeads *heads, TextPass *pass, Heads *out) {
     return tape_status(tape);
 }
 
-/* V of the states, and the smaller target Q of the actions, of sequences first .. first + n - 1. */
+/* Computes V of the states and the smaller target Q of the actions of sequences first .. first + n - 1. */
 static void read_heads(Ilql *il, const Heads *heads, int64_t first, int64_t n) {
     Experience *e = &il->experience;
     int64_t begin = e->begin[first], count = il->pass.n_targets, vocab = il->model->config.vocab_size, final = count;
@@ -81,7 +81,7 @@ static void read_heads(Ilql *il, const Heads *heads, int64_t first, int64_t n) {
         if (!e->ended[i]) e->final_values[e->begin[i + 1] - 1] = tensor_get(heads->v, final++);
 }
 
-/* Forward and backward of sequences first .. first + n - 1, of a step with `total` trained tokens. */
+/* Forward and backward pass of sequences first .. first + n - 1 of a step with `total` trained tokens. */
 static Status ilql_learn(Ilql *il, int64_t first, int64_t n, int64_t total, IlqlMetrics *metrics) {
     Experience *e = &il->experience;
     Tape *tape = il->pass.tape;
@@ -112,7 +112,8 @@ static Status ilql_learn(Ilql *il, int64_t first, int64_t n, int64_t total, Ilql
         tensor_seed_grad(tape, heads.q[k], il->dq);
     }
     ilql_v_loss(&il->loss, &batch, il->dv, metrics);
-    for (int64_t t = il->pass.n_targets; t < il->pass.n_targets + il->pass.n_finals; t++) il->dv[t] = 0; /* those are only looked at */
+    /* final states are targets only, without gradient */
+    for (int64_t t = il->pass.n_targets; t < il->pass.n_targets + il->pass.n_finals; t++) il->dv[t] = 0;
     tensor_seed_grad(tape, heads.v, il->dv);
     ilql_policy_loss(&il->loss, &batch, il->dlogprobs, metrics);
     return text_pass_backward(&il->pass, &(TextGradients){.logprobs = il->dlogprobs});
@@ -224,7 +225,7 @@ static json_t *ilql_summary(void *context) {
 
 /* ---- memory ---- */
 
-/* The largest pass: rows from the longest on, as long as they fit. */
+/* The largest pass: the longest rows that fit together. */
 typedef struct Largest {
     Ilql *il;
     Experience experience;
@@ -244,7 +245,7 @@ static Status gather_longest(const Ilql *il, Experience *e) {
     size_t n = il->rows.n;
     RowLength *lengths = malloc(n * sizeof *lengths);
     if (!lengths) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
-    /* As text_pass_rows counts */
+    /* Counts as text_pass_rows does */
     for (size_t i = 0; i < n; i++) lengths[i] = (RowLength){i, (int64_t)il->rows.items[i].prompt.ids.n + il->rows.items[i].n - 1};
     qsort(lengths, n, sizeof *lengths, longer_first);
     experience_clear(e, 1);
@@ -282,7 +283,7 @@ static Status largest_pass(void *context, Tape *meta) {
     Heads heads;
     Status status = text_pass_forward(&pass, il->model, e, 0, n, &(TextResults){.logprobs = e->logprobs});
     if (status == ST_OK && !tape_tensor(meta, DT_F64, 2, (int64_t[]){pass.n_targets + pass.n_finals, 2 * il->model->config.vocab_size + 4}))
-        status = tape_status(meta); /* as reserve makes them */
+        status = tape_status(meta); /* as the real allocation does */
     if (status == ST_OK) status = run_heads(&il->heads, &pass, &heads);
     if (status == ST_OK) status = seed_heads(meta, &heads);
     if (status == ST_OK) status = text_pass_backward(&pass, &(TextGradients){.logprobs = e->logprobs});
@@ -308,7 +309,7 @@ static Status plan_memory(Ilql *il, TrainMemory *memory) {
 
 /* ---- the run ---- */
 
-/* What makes tokens of rows goes before memory is planned. */
+/* Frees tokenizer and template before memory is planned. */
 static Status read_rows(Ilql *il) {
     Tokenizer *tokenizer = NULL;
     Chat *chat = NULL;
@@ -333,12 +334,12 @@ static Status ilql_length(void *context, const Recipe *recipe, RunLength *length
 static Status open_parts(Ilql *il) {
     const Recipe *r = il->recipe;
     if (r->data_eval || r->eval_data || r->data_eval_split > 0)
-        return status_hint(status_fail(ST_CONFIG, "algorithm 'ilql' does not look at held-out rows"),
-                           "leave out data.eval and data.eval_split, and ask its answers: tune generate --ilql");
+        return status_hint(status_fail(ST_CONFIG, "algorithm 'ilql' does not evaluate on held-out rows"),
+                           "leave out data.eval and data.eval_split, and look at its answers with tune generate --ilql");
     if (r->reward)
         return status_hint(status_fail(ST_CONFIG, "algorithm 'ilql' learns from the rewards in its rows, not from 'reward'"),
                            "leave out reward; rows have \"reward\" or \"rewards\"");
-    if (r->has_lora && r->lora_dropout > 0) return status_hint(status_fail(ST_CONFIG, "'lora.dropout' has no place in rl"), "leave it at 0");
+    if (r->has_lora && r->lora_dropout > 0) return status_hint(status_fail(ST_CONFIG, "'lora.dropout' is not possible in rl"), "leave it at 0");
     il->loss = (IlqlConfig){
         .gamma = r->rl_gamma, .expectile = r->rl_expectile, .cql = r->rl_cql_alpha, .awac = r->rl_awac_coef, .awac_beta = r->rl_awac_beta};
     il->tau = isnan(r->rl_tau) ? 0.005 : r->rl_tau;

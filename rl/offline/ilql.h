@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune rl with rl.algorithm: ilql: implicit Q-learning on tokens, offline, from rows with rewards. The model's adapter learns the rows' tokens
- * (weighted by their advantage), heads on its hidden states learn Q and V by Bellman updates; decoding adds beta x advantage to the logits. Source:
+/* tune rl with rl.algorithm: ilql: implicit Q-learning on tokens, offline, from rows with rewards. The model's adapter learns the rows' tokens,
+ * weighted by their advantage; heads on its hidden states learn Q and V by Bellman updates; decoding adds beta x advantage to the logits. Source:
  * Snell et al. 2022, arXiv 2206.11871.
  *
- *     TRY(ilql_run(&(IlqlRunConfig){.recipe = recipe, .on_progress = show, .context = screen}, &result));   // output/adapter or output/model,
- * output/ilql_heads.safetensors
+ *     TRY(ilql_run(&(IlqlRunConfig){.recipe = recipe, .on_progress = show, .context = screen}, &result));
+ *     // writes output/adapter or output/model, and output/ilql_heads.safetensors
  */
 #ifndef TUNE_ILQL_H
 #define TUNE_ILQL_H
@@ -18,7 +18,7 @@ typedef struct IlqlPlan {
     size_t rows;
     int64_t tokens, trained_tokens, longest, dropped, total_steps, parameters, trained_parameters;
     double mean_reward;
-    const Dataset *table; /* of the rows */
+    const Dataset *table; /* table of the rows */
     DType compute;
     TrainMemory memory;
     const Model *model;
@@ -40,7 +40,7 @@ typedef struct IlqlResult {
     bool already_finished;
 } IlqlResult;
 
-/* From the run's checkpoint (or the start) through train.max_steps steps (or train.epochs passes over the rows) of train.batch_size x
+/* Runs from the checkpoint (or the start) to train.max_steps steps (or train.epochs passes over the rows) of train.batch_size x
  * gradient_accumulation_steps rows each. ST_CONFIG, ST_INPUT, ST_RESOURCE; ST_INTERRUPTED with a checkpoint saved; ST_NUMERIC: a loss or gradient
  * that is not finite. */
 Status ilql_run(const IlqlRunConfig *config, IlqlResult *result);

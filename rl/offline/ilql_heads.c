@@ -21,7 +21,7 @@ static Status add_weight(Model *model, const char *name, int layer, int64_t rows
     return param ? params_train(param, model->arena) : ST_RESOURCE;
 }
 
-/* U(-1/sqrt(in), 1/sqrt(in)), as torch's linear layers begin. */
+/* U(-1/sqrt(in), 1/sqrt(in)), the default of torch's linear layers. */
 static void ilql_heads_draw(Tensor *up, RngKey key) {
     double bound = 1 / sqrt((double)tensor_width(up));
     for (int64_t i = 0; i < tensor_count(up); i++) tensor_set(up, i, bound * (2 * rng_uniform(key, (uint64_t)i) - 1));
@@ -89,11 +89,11 @@ Status ilql_heads_load(Model *model, const char *path, IlqlHeads *heads) {
     int64_t width = first && first->n_dims == 2 ? first->shape[0] : 0, hidden = width > 0 ? first->shape[1] : 0;
     safetensors_close(file);
     if (width > 0 && hidden != model->config.hidden_size)
-        return status_hint(status_fail(ST_INPUT, "the heads in '%s' are for hidden states of %lld numbers, the model has %lld", path,
-                                       (long long)hidden, (long long)model->config.hidden_size),
+        return status_hint(status_fail(ST_INPUT, "the heads in '%s' are for a hidden size of %lld, the model has %lld", path, (long long)hidden,
+                                       (long long)model->config.hidden_size),
                            "name the heads of this model");
     if (width < 1 || width > 1 << 24)
-        return status_hint(status_fail(ST_INPUT, "'%s' holds no heads: it lacks 'q1.0.weight'", path), "rl.algorithm: ilql writes them");
+        return status_hint(status_fail(ST_INPUT, "'%s' has no heads: it lacks 'q1.0.weight'", path), "rl.algorithm: ilql writes them");
     TRY(ilql_heads_add(model, width, 0, false, heads));
     list(heads, items);
     return tensors_load(path, items, 2 * HEADS);

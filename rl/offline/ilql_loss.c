@@ -15,7 +15,7 @@ static int64_t ilql_loss_count(const IlqlBatch *batch) {
     return n;
 }
 
-/* What a token counts in the step's mean. */
+/* The weight of a token in the step's mean. */
 static double share_of(const IlqlBatch *batch) { return 1 / (double)MAX(batch->total ? batch->total : ilql_loss_count(batch), 1); }
 
 void ilql_targets(const IlqlConfig *config, const IlqlBatch *batch, double *targets) {
@@ -25,7 +25,7 @@ void ilql_targets(const IlqlConfig *config, const IlqlBatch *batch, double *targ
 void ilql_q_loss(const IlqlConfig *config, const IlqlBatch *batch, const double *q, int64_t n_actions, const double *targets, double *grad,
                  IlqlMetrics *metrics) {
     const Trajectory *tokens = &batch->tokens;
-    double share = share_of(batch), scale = share * (double)ilql_loss_count(batch); /* of what is a mean over this batch */
+    double share = share_of(batch), scale = share * (double)ilql_loss_count(batch); /* rescales a mean over this batch to the step */
     metrics->cql_loss += scale * conservative_loss(tokens->T, n_actions, q, tokens->actions, tokens->valid, grad);
     for (int64_t i = 0; i < tokens->T * n_actions; i++) grad[i] *= scale * config->cql;
     for (int64_t t = 0; t < tokens->T; t++) {

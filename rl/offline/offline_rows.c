@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows with rewards to tokens with rewards. */
+/* Converts rows with rewards to tokens with rewards. */
 #include "rl/offline/offline_rows.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ typedef struct Reading {
     OfflineRows *rows;
     DataConfig config;
     const Tokenizer *tokenizer;
-    RowNotes notes; /* of the row in work */
+    RowNotes notes; /* of the current row */
 } Reading;
 
 /* ---- one row ---- */
@@ -57,7 +57,7 @@ static bool ends_turn(const OfflineRow *row, int64_t t) { return row->trained[t]
 
 static Status take_number(const json_t *value, const char *key, double *number) {
     *number = json_number_value(value);
-    return json_is_number(value) && isfinite(*number) ? ST_OK : status_fail(ST_INPUT, "'%s' holds what is no number", key);
+    return json_is_number(value) && isfinite(*number) ? ST_OK : status_fail(ST_INPUT, "'%s' contains something that is not a number", key);
 }
 
 static Status read_list(const json_t *list, const OfflineRow *row, double *rewards) {
@@ -85,7 +85,7 @@ static Status read_rewards(const json_t *json, OfflineRow *row, double *rewards)
 
 static Status offline_rows_keep(Reading *reading, const json_t *json, const Encoding *encoding) {
     OfflineRows *rows = reading->rows;
-    size_t first = 1, end = encoding->ids.n; /* nothing predicts the very first token */
+    size_t first = 1, end = encoding->ids.n; /* the very first token has no predecessor that predicts it */
     while (first < end && encoding->labels.data[first] == LABEL_NONE) first++;
     while (end > first && encoding->labels.data[end - 1] == LABEL_NONE) end--;
     if (first >= end) return status_fail(ST_INPUT, "no token of the row can be trained");
@@ -107,7 +107,7 @@ static Status offline_rows_keep(Reading *reading, const json_t *json, const Enco
     return ST_OK;
 }
 
-/* A row cut in the middle would have its reward at a token that did not earn it. */
+/* Truncating a row would move its reward to a token that did not earn it. */
 static Status offline_rows_fits(Reading *reading, const Encoding *encoding, bool *dropped) {
     const char *how = reading->config.truncation;
     *dropped = (int64_t)encoding->ids.n > reading->config.max_length && strcmp(how, "drop") == 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether probabilities mean what they say: of the statements made with 80 %, are 80 % right?
+/* Calibration of probabilities: are 80 % of the predictions made with 80 % confidence right?
  *
  *     Calibration c = {0};
  *     for (...) calibration_add(&c, sigmoid(margin), 1);
@@ -9,15 +9,15 @@
 #define TUNE_CALIBRATION_H
 
 enum { CALIBRATION_BINS = 10 };
-/* By how sure the more likely side was: bin b holds confidences from 0.5 + b / 20 on. */
+/* Bins by the confidence of the more likely side: bin b starts at confidence 0.5 + b / 20. */
 typedef struct Calibration {
     double n[CALIBRATION_BINS], confidence[CALIBRATION_BINS], right[CALIBRATION_BINS], squares, total;
 } Calibration;
-/* A statement of probability p, and how true it was: 1, 0, or a share between. */
+/* Adds a prediction of probability p and the truth: 1, 0, or a probability. */
 void calibration_add(Calibration *calibration, double p, double truth);
-/* Mean of (p - truth)^2; 0.25 is what always saying one half gives. NaN without statements. Source: Brier 1950. */
+/* Mean of (p - truth)^2; always predicting one half gives 0.25. NaN without predictions. Source: Brier 1950. */
 double calibration_brier(const Calibration *calibration);
-/* Expected calibration error: mean distance between confidence and share right, of ten bins by confidence. NaN without statements. Source: arXiv
+/* Expected calibration error: mean distance between confidence and accuracy over ten bins of confidence. NaN without predictions. Source: arXiv
  * 1706.04599, equation 3. */
 double calibration_error(const Calibration *calibration);
 

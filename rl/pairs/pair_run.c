@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a recipe to steps over pairs. */
+/* Runs a recipe over rows of preferences. */
 #include "lib/base/system.h"
 #include "lib/base/work.h"
 #include "rl/pairs/pair_run.h"
@@ -12,7 +12,7 @@
 #include "rl/loop/run_chat.h"
 #include "rl/reward/scorer.h"
 
-/* ---- which rows a step takes ---- */
+/* ---- the rows of a step ---- */
 
 static Status add_batch(PairRun *run, const size_t *rows, size_t n, int64_t batch) {
     size_t before = batch ? run->batch_ends[batch - 1] : 0;
@@ -47,7 +47,7 @@ static int64_t tokens_of(const Pairs *pairs, size_t row, const size_t *other) {
     return pair_tokens_with(&pairs->rows[row], other ? &pairs->rows[*other] : NULL);
 }
 
-/* The first of n > 0 rows that have at most so many tokens, but at least one; 0 tokens: all. other_rows: as PairBatchOptions. */
+/* Number of the first of n > 0 rows that together have at most so many tokens, at least 1; 0 tokens: no limit. other_rows: as in PairBatchOptions. */
 static size_t rows_within(const Pairs *pairs, const size_t *rows, const size_t *other_rows, size_t n, int64_t most_tokens) {
     size_t count = 1;
     int64_t tokens = tokens_of(pairs, rows[0], other_rows);
@@ -90,7 +90,7 @@ static void describe_batch(void *context, int64_t step, int64_t micro, Str *text
     if (n > SHOWN) str_printf(text, " and %zu more", n - SHOWN);
 }
 
-/* ---- what the trainer asks ---- */
+/* ---- callbacks of the trainer ---- */
 
 static Status begin_step(void *context, int64_t step, int64_t *micro_batches, double *divisor) {
     PairRun *run = context;
@@ -107,7 +107,7 @@ static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro
     const size_t *rows;
     size_t n_rows;
     TRY(micro_rows(run, step, micro, &rows, &n_rows));
-    /* dropout: another mask in every accumulation step */
+    /* dropout: a new mask in every accumulation step */
     uint64_t number = (uint64_t)(step * run->recipe->train_gradient_accumulation_steps + micro);
     run->step = (StepContext){.training = true, .seed = (uint64_t)run->recipe->seed, .number = number};
     Status status = ST_OK;
@@ -123,7 +123,7 @@ static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro
 
 static void pair_run_split(void *context, int64_t most_tokens) { ((PairRun *)context)->part_tokens = most_tokens; }
 
-/* A pass of the reference, or of an evaluation: with checkpoints it takes other parts of the tape's memory than a step. */
+/* A pass of the reference or of an evaluation: with checkpointing it uses other parts of the tape's memory than a step. */
 static Status pair_run_forward_only(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
     LossSums sums = {0};
     tape_record(tape, false);
@@ -133,7 +133,7 @@ static Status pair_run_forward_only(PairRun *run, Tape *tape, const Pairs *pairs
     return status;
 }
 
-/* The batch of an evaluation that has most tokens. */
+/* The largest batch of an evaluation, in tokens. */
 static Status largest_evaluation(PairRun *run, Tape *tape) {
     const Pairs *pairs = run->eval;
     size_t *rows = malloc(pairs->n * sizeof *rows), at = 0, most_rows = 0;
@@ -154,7 +154,7 @@ static Status largest_batch(void *context, Tape *tape) {
     PairRun *run = context;
     LossSums sums = {0};
     size_t n;
-    if (run->objective->plan) TRY(run->objective->plan(run, tape)); /* first: it loads steps, which takes run->examples */
+    if (run->objective->plan) TRY(run->objective->plan(run, tape)); /* first, because it loads steps, which overwrites run->examples */
     TRY(data_plan_largest_part(&run->plan, run->total_steps, run->part_tokens, &run->examples, &n));
     if (run->objective->open) TRY(pair_run_forward_only(run, tape, run->train, run->examples, n));
     if (run->eval) TRY(largest_evaluation(run, tape));
@@ -231,7 +231,7 @@ static Status load_pairs(PairRun *run, const Tokenizer *tokenizer, const Chat *c
     return recipe->data_eval_split > 0 ? pairs_split(run->train, recipe->data_eval_split, (uint64_t)recipe->seed, &run->eval) : ST_OK;
 }
 
-/* What makes tokens of rows goes before memory is planned: nothing is written or read as text afterwards. */
+/* Frees tokenizer and template before memory is planned: they are not needed afterwards. */
 static Status load_rows(PairRun *run) {
     Tokenizer *tokenizer = NULL;
     Chat *chat = NULL;
@@ -305,7 +305,7 @@ static void note_plan(const PairRun *run, Run *output, const PairPlan *plan) {
     str_release(&memory);
 }
 
-/* ---- from its recipe to its end ---- */
+/* ---- complete runs ---- */
 
 typedef struct Whole {
     PairRun *run;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is said of pairs: which rows were left out and why, and kinds of answers that are very unequal. */
+/* Warnings about pairs: rows that were left out and why, and unbalanced kinds of answers. */
 #include "rl/pairs/pairs.h"
 
 typedef void Say(void *context, const char *text);
@@ -28,7 +28,7 @@ Status pairs_none_left(const Pairs *pairs, const char *key) {
 
 /* ---- answers alone, wanted or not ---- */
 
-/* Within these bounds the authors' weights would change little (arXiv 2402.01306, section 4.3: from 1 to 4/3). */
+/* Ratios close enough to the authors' range that weights would change little (arXiv 2402.01306, section 4.3: from 1 to 4/3). */
 static const double most_unequal = 2;
 
 static void say_balance(const Pairs *pairs, const Recipe *recipe, const char *what, Say *say, void *context) {
@@ -42,7 +42,7 @@ static void say_balance(const Pairs *pairs, const Recipe *recipe, const char *wh
     if (least == 0)
         str_append(
             &text,
-            ": without answers of the other kind there is nothing to tell them apart from; add some, or train on the wanted ones with tune sft");
+            ": without answers of the other kind there is nothing to compare them with; add some, or train on the desirable ones with tune sft");
     else if (ratio >= 1 / most_unequal && ratio <= most_unequal)
         str_clear(&text);
     else if (ratio > 1)

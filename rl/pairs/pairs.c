@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Preference rows to token pairs, and pairs to flat batches. Each side is encoded as a whole row, as supervised training would; what both begin with
- * is the prompt. */
+/* Converts preference rows to pairs of token sequences, and pairs to flat batches. Each side is encoded as a complete row, as in supervised training;
+ * the common beginning is the prompt. */
 #include "lib/model/scalar_head.h"
 #include "lib/recipe/rejected.h"
 #include "rl/pairs/pairs.h"
@@ -45,7 +45,7 @@ static Status read_id_list(const json_t *row, const char *key, const DataConfig 
     return push_ids(json_object_get(row, key), key, config, ids);
 }
 
-/* Nothing is added to ids. */
+/* Rows of ids are used as given. */
 static Status encode_ids(const json_t *row, const char *key, const DataConfig *config, Encoding *encoding) {
     TRY(read_id_list(row, "prompt_ids", config, &encoding->ids));
     size_t border = encoding->ids.n;
@@ -83,13 +83,13 @@ static Status no_tokenizer(void) {
 static Status encode_text(const json_t *row, const char *format, const Loader *loader, Encoding *encoding) {
     if (!loader->source->tokenizer) return no_tokenizer();
     const DataFormat *reader = data_format_find(format);
-    /* what a score is of is the conversation as it is written, with nothing that asks */
+    /* scores are of the complete conversation, without a generation prompt */
     TRY((loader->source->ends ? data_format_encode : data_format_encode_one)(reader, row, &loader->config, loader->source->tokenizer, encoding));
     return check_vocabulary(loader, &encoding->ids);
 }
 
 static Status not_for(const Loader *loader, const char *wanted) {
-    status_fail(ST_INPUT, "the row has no %s, which %s learns from",
+    status_fail(ST_INPUT, "the row has no %s, which %s needs",
                 loader->source->stepwise   ? "steps with labels"
                 : loader->source->unpaired ? "completion with a label"
                                            : "chosen and rejected answer",
@@ -125,7 +125,7 @@ static Status encode_unpaired(Loader *loader, const json_t *row, bool *desirable
         return not_for(loader, "{\"prompt\", \"completion\", \"label\": true or false}, or {\"prompt_ids\", \"completion_ids\", \"label\"}");
     TRY(row_label(row, desirable));
     if (ids) return encode_ids(row, "completion_ids", &loader->config, &loader->sides[0]);
-    json_t *liked = json_copy((json_t *)(uintptr_t)row); /* rows that were not wanted have no trained tokens in supervised training */
+    json_t *liked = json_copy((json_t *)(uintptr_t)row); /* supervised training would not train undesirable rows: drop the label */
     if (!liked) return status_fail(ST_RESOURCE, "out of memory");
     json_object_set_new(liked, "label", json_true());
     Status status = encode_text(liked, "kto", loader, &loader->sides[0]);
@@ -147,7 +147,7 @@ static Status step_ids(const Loader *loader, const json_t *row, Ids *ids, Ids *e
     return ST_OK;
 }
 
-/* A label counts for its step's last token. With data.train_on: last only the last one does. */
+/* A label belongs to its step's last token. With data.train_on: last only the last label counts. */
 static Status label_steps(Loader *loader, const json_t *row, const Ids *ends) {
     Encoding *encoding = &loader->sides[0];
     const char *train_on = loader->config.train_on;
@@ -183,7 +183,7 @@ static Status encode_steps(Loader *loader, const json_t *row) {
     return status;
 }
 
-/* ---- sides to a row ---- */
+/* ---- from sides to a row ---- */
 
 static size_t first_trained(const Encoding *encoding) {
     size_t i = 0;
@@ -208,19 +208,19 @@ static Status keep_side(Loader *loader, const Encoding *encoding, size_t from, s
     memcpy(ids, encoding->ids.data + from, n * sizeof *ids);
     *side = (PairSide){.ids = ids, .trained = trained, .n = (int32_t)n};
     for (size_t i = 0; i < n; i++) {
-        trained[i] = encoding->labels.data[from + i] != LABEL_NONE && from + i > 0; /* nothing comes before the very first token */
+        trained[i] = encoding->labels.data[from + i] != LABEL_NONE && from + i > 0; /* the very first token has no predecessor that predicts it */
         side->n_trained += trained[i];
     }
     if (side->n_trained == 0) return status_fail(ST_INPUT, "no token of the answer can be trained");
     if (!loader->source->stepwise) return ST_OK;
     double *labels = arena_alloc(loader->pairs->arena, (size_t)side->n_trained * sizeof *labels);
     if (!labels) return ST_RESOURCE;
-    memcpy(labels, loader->labels, (size_t)side->n_trained * sizeof *labels); /* a cut takes away the last steps */
+    memcpy(labels, loader->labels, (size_t)side->n_trained * sizeof *labels); /* a cut removes the last steps */
     side->labels = labels;
     return ST_OK;
 }
 
-/* Behind the answer's last token. */
+/* Index after the answer's last token. */
 static size_t answer_end(const Loader *loader, const Encoding *encoding, size_t prompt) {
     const PairSource *source = loader->source;
     size_t end = encoding->ids.n;
@@ -230,7 +230,7 @@ static size_t answer_end(const Loader *loader, const Encoding *encoding, size_t 
     return end;
 }
 
-/* How many tokens the row loses: at its begin (of the prompt), or each side at its end. */
+/* Number of tokens to remove: at the beginning of the prompt, or at the end of each side. */
 typedef struct Cut {
     bool drop, cut;
     size_t begin, most;
@@ -244,13 +244,13 @@ static Status cut_row(Loader *loader, size_t prompt, Cut *cut) {
     if (limit > 0 && longest > limit) {
         if (strcmp(how, "error") == 0) return row_too_long("row", longest, loader->config.max_length);
         size_t begin = strcmp(how, "keep_end") == 0 ? MIN(prompt, longest - limit) : 0;
-        bool starts_late = prompt - begin >= limit; /* nothing of the answers would be left */
+        bool starts_late = prompt - begin >= limit; /* nothing would be left of the answers */
         *cut = (Cut){.drop = strcmp(how, "drop") == 0 || starts_late, .cut = true, .begin = begin, .most = begin + limit};
     }
     return cut->drop ? ST_OK : positions_check(cut->most - cut->begin, loader->config.positions);
 }
 
-/* Of sides up to these ends. Such a row teaches nothing. */
+/* Whether the sides up to these ends are the same: such a row has no signal. */
 static bool are_same(const Loader *loader, const size_t *ends) {
     const Encoding *sides = loader->sides;
     return !loader->source->unpaired && ends[0] == ends[1] && memcmp(sides[0].ids.data, sides[1].ids.data, ends[0] * sizeof(int32_t)) == 0;
@@ -260,7 +260,7 @@ static Status read_margin(const json_t *row, double *margin) {
     const json_t *value = json_object_get(row, "margin");
     *margin = value && !json_is_null(value) ? json_number_value(value) : 0;
     if (!value || json_is_null(value) || (json_is_number(value) && isfinite(*margin))) return ST_OK;
-    return status_fail(ST_INPUT, "'margin' is no number");
+    return status_fail(ST_INPUT, "'margin' is not a number");
 }
 
 static Status push_row(Loader *loader, const PairRow *row) {
@@ -279,7 +279,7 @@ static Status keep_row(Loader *loader, const Row *from, PairRow *row) {
     TRY(cut_row(loader, prompt, &cut));
     if (cut.drop) return drop_row(loader, PAIR_TOO_LONG, from);
     for (int s = 0; s < 2; s++) ends[s] = MIN(answer_end(loader, &loader->sides[s], prompt), cut.most);
-    if (are_same(loader, ends)) return drop_row(loader, PAIR_SAME, from); /* now that they are cut */
+    if (are_same(loader, ends)) return drop_row(loader, PAIR_SAME, from); /* the same after the cut */
     pairs->cut += cut.cut;
     row->n_prompt = (int32_t)(prompt - cut.begin);
     int32_t *ids = arena_alloc(pairs->arena, (size_t)MAX(row->n_prompt, 1) * sizeof *ids);
@@ -312,7 +312,7 @@ static Status read_row(Loader *loader, const Row *from) {
 
 /* ---- all rows ---- */
 
-/* Rows are told by their columns; a format that is named must be the one they are read in. */
+/* The columns determine the format of a row; an explicit data.format must match. */
 static Status check_format(const Loader *loader, const char *named) {
     const char *own = loader->source->stepwise ? "stepwise" : loader->source->unpaired ? "kto" : "preference";
     if (!named || strcmp(named, "auto") == 0 || strcmp(named, "ids") == 0 || strcmp(named, own) == 0) return ST_OK;
@@ -367,7 +367,7 @@ static Status load_all(Loader *loader, const char *key, YamlNode node) {
 Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const PairSource *source, Pairs **result) {
     Loader loader = {.source = source, .config = data_config(recipe, source->model, source->chat), .pairs = calloc(1, sizeof *loader.pairs)};
     *result = NULL;
-    if (source->ends && !source->stepwise) loader.config.train_on = "auto"; /* a score is of the whole answer, whatever is said of its tokens */
+    if (source->ends && !source->stepwise) loader.config.train_on = "auto"; /* a score is of the complete answer, whatever data.train_on is */
     if (!loader.pairs || !(loader.pairs->arena = arena_new(0))) {
         free(loader.pairs);
         return status_fail(ST_RESOURCE, "out of memory for rows");
@@ -413,7 +413,7 @@ Status pairs_split(Pairs *pairs, double share, uint64_t seed, Pairs **held_out) 
     RngKey key = rng_key(seed, RNG_SHUFFLE, (uint64_t)1 << 52);
     for (size_t i = 0; i < pairs->n; i++) {
         bool taken = rng_permute(key, pairs->n, i) < wanted;
-        while (i == begins[source + 1]) begins[++source] = kept; /* this place was looked at already */
+        while (i == begins[source + 1]) begins[++source] = kept; /* sources may begin at the same place */
         if (taken)
             out->rows[out->n++] = pairs->rows[i];
         else
@@ -458,7 +458,7 @@ int64_t pair_tokens_with(const PairRow *row, const PairRow *other) {
 
 /* ---- batches ---- */
 
-/* Exactly as much as is needed: the plan of a run's memory counts on it. */
+/* Allocates exactly what is needed: the memory plan relies on it. */
 static Status pairs_reserve(PairBatch *batch, size_t tokens, size_t segments, size_t branches) {
     if (tokens > batch->cap_tokens) {
         TRY(array_resize(&batch->ids, tokens, sizeof *batch->ids, "tokens of a batch"));
@@ -477,7 +477,7 @@ static Status pairs_reserve(PairBatch *batch, size_t tokens, size_t segments, si
     return ST_OK;
 }
 
-/* One answer behind its prompt, whose last row is `prompt_end` - 1. */
+/* Appends one answer after its prompt, whose last row is `prompt_end` - 1. */
 static void add_branch(PairBatch *batch, const PairSide *side, int32_t parent, int64_t prompt_begin, int64_t prompt_end, bool ends, int64_t *at,
                        int32_t *n_segments) {
     int64_t branch = batch->n_branches++, length = side->n - !ends;

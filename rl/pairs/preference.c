@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Preference losses over batches of pairs: sums of log-probabilities from the tape, a loss of preference_losses.h, its gradient back. */
+/* Preference losses over batches of pairs: sums log-probabilities on the tape, applies a loss of preference_losses.h and passes its gradient back. */
 #include "lib/base/system.h"
 #include "lib/base/work.h"
 #include "rl/pairs/preference.h"
@@ -29,13 +29,13 @@ const PairAlgorithm *preference_algorithm_at(size_t i) { return i < COUNT_OF(alg
 typedef struct Preference {
     const PairAlgorithm *algorithm;
     const PreferenceLoss *loss; /* NULL: KTO */
-    bool compares;              /* KTO with its baseline */
+    bool compares;              /* KTO with its KL baseline */
     PreferenceConfig config;
-    Reference *reference;       /* while it is needed */
-    double *of_train, *of_eval; /* 2 a row: the reference's log-probability sums of its answers; NULL: no reference */
-    double baseline;            /* KTO's, of the step in work */
+    Reference *reference;       /* open only open only while it is needed */
+    double *of_train, *of_eval; /* 2 per row: the reference's summed log-probabilities of its answers; NULL: no reference */
+    double baseline;            /* KTO's baseline of the current step */
     Arena *scratch;
-    double *values; /* of a batch's targets; gradients afterwards */
+    double *values; /* log-probabilities of a batch's targets; later their gradients */
     int64_t cap_values;
 } Preference;
 
@@ -48,7 +48,7 @@ static Status reserve_values(Preference *p, int64_t n) {
     return ST_OK;
 }
 
-/* The batch that stands ready through `model`: each branch's sum. `result`: on the tape, for the way back. */
+/* Runs `model` on the prepared batch and sums each branch. `result`: on the tape, for the backward pass. */
 static Status branch_sums(PairRun *run, Tape *tape, const Model *model, double *sums, Tensor **result) {
     Preference *p = run->context;
     PairBatch *batch = &run->batch;
@@ -61,7 +61,7 @@ static Status branch_sums(PairRun *run, Tape *tape, const Model *model, double *
     *result = op_token_logprobs(tape, hidden, model->head, rows, targets, &model->logprob).logprob;
     TRY(tape_status(tape));
     memset(sums, 0, (size_t)batch->n_branches * sizeof *sums);
-    if (tape_device(tape) == device_meta()) return ST_OK; /* there nothing is computed that could be read */
+    if (tape_device(tape) == device_meta()) return ST_OK; /* the meta device computes no values */
     tensor_read(*result, p->values);
     for (int64_t k = 0; k < batch->n_targets; k++) sums[batch->branch[k]] += p->values[k];
     return ST_OK;
@@ -69,7 +69,7 @@ static Status branch_sums(PairRun *run, Tape *tape, const Model *model, double *
 
 /* ---- the reference ---- */
 
-/* Sums of both branches of each row, batch by batch in the order given, so that they don't depend on when they are asked for. other_rows: as
+/* Sums of both branches of each row, batch by batch in the given order, so that they do not depend on when they are computed. other_rows: as in
  * PairBatchOptions, or NULL. */
 static Status sums_of_rows(PairRun *run, Tape *tape, const Model *model, const Pairs *pairs, const size_t *rows, const size_t *other_rows, size_t n,
                            double *sums) {
@@ -93,7 +93,7 @@ static Status sums_of_rows(PairRun *run, Tape *tape, const Model *model, const P
     return status;
 }
 
-/* Which rows the run's steps take. */
+/* Marks the rows that the run's steps take. */
 static Status used_rows(PairRun *run, bool *used) {
     size_t found = 0, n;
     for (int64_t step = 0; step < run->total_steps && found < run->train->n; step++) {
@@ -152,10 +152,10 @@ static Status open_reference(PairRun *run) {
     return ST_OK;
 }
 
-/* ---- all rows of a step: KTO's baseline, and what means are over ---- */
+/* ---- all rows of a step: KTO's baseline, and the counts for means ---- */
 
-/* Each prompt with the answer of the row before it: the rows whose answers these are. A row alone, as an epoch's last step may have it, takes the one
- * before it among all. */
+/* Pairs each prompt with the answer of the previous row of the step: writes those rows. A single row, as in an epoch's last step, takes the previous
+ * row of the set. */
 static void set_others(const Pairs *pairs, const size_t *rows, size_t n, size_t *others) {
     for (size_t i = 0; i < n; i++) others[i] = n > 1 ? rows[(i + n - 1) % n] : (rows[0] + pairs->n - 1) % pairs->n;
 }
@@ -182,7 +182,7 @@ static Status compare_rows(PairRun *run, Tape *tape, const Pairs *pairs, const s
     return status;
 }
 
-/* The pass of a comparison that has most tokens, so far. */
+/* The largest pass of a comparison so far, in tokens. */
 typedef struct Comparison {
     size_t *rows, *others, n;
     int64_t tokens;
@@ -226,13 +226,13 @@ static Status find_largest_of_evaluation(PairRun *run, Comparison *largest) {
     return status;
 }
 
-/* A prompt with another's answer may be longer than any row, and so may be such a pass than a batch. */
+/* A prompt with the answer of another row may be longer than any row, so such a pass may be larger than a batch. */
 static Status plan_comparison(PairRun *run, Tape *tape, const Pairs *pairs) {
     Comparison largest = {0};
     if (pairs->n < 2)
-        return status_hint(status_fail(ST_CONFIG, "'kto' compares each prompt with the answer of another row, and '%s' has one row",
+        return status_hint(status_fail(ST_CONFIG, "'kto' compares each prompt with the answer of another row, but '%s' has one row",
                                        pairs == run->eval ? "data.eval" : "data.train"),
-                           "take more rows, or rl.loss_type: apo_zero_unpaired");
+                           "use more rows, or rl.loss_type: apo_zero_unpaired");
     Status status = pairs == run->eval ? find_largest_of_evaluation(run, &largest) : find_largest_of_steps(run, &largest);
     double *sums = status == ST_OK ? malloc(2 * largest.n * sizeof *sums) : NULL;
     if (status == ST_OK && !sums) status = status_fail(ST_RESOURCE, "out of memory for %zu rows", largest.n);
@@ -258,7 +258,7 @@ static Status preference_begin(PairRun *run, Tape *tape, const Pairs *pairs, con
 
 /* ---- losses ---- */
 
-/* A batch's numbers by pair, or by answer. */
+/* The numbers of a batch, per pair or per answer. */
 typedef struct Columns {
     double *chosen, *rejected, *ref_chosen, *ref_rejected, *weights, *grad_chosen, *grad_rejected;
     int64_t *chosen_tokens, *rejected_tokens;
@@ -305,7 +305,7 @@ static Status pair_losses(PairRun *run, int64_t n, const Columns *c, double *los
     return ST_OK;
 }
 
-/* Single answers. One counts as judged right when its log-ratio is on its label's side of the baseline, which is where the loss turns. */
+/* Single answers. An answer counts as correct if its log-ratio is on its label's side of the baseline, where the loss changes direction. */
 static void kto_losses(PairRun *run, int64_t n, const Columns *c, double *loss) {
     const Preference *p = run->context;
     KtoConfig config = {p->config.beta, run->recipe->rl_desirable_weight, run->recipe->rl_undesirable_weight, p->config.total_pairs};
@@ -380,7 +380,7 @@ static void write_metrics(const PairRun *run, const char *prefix, JsonWriter *w)
 
 /* ---- the run ---- */
 
-/* "hinge=cpo_hinge" as both parts, "hinge" as twice the same. False behind the last. */
+/* Splits "hinge=cpo_hinge" into both parts; "hinge" gives the same name twice. False after the last. */
 static bool next_loss(const char **losses, Slice *type, Slice *row) {
     *losses += strspn(*losses, " ");
     size_t n = strcspn(*losses, " "), name = strcspn(*losses, " =");
@@ -410,17 +410,17 @@ static Status choose_loss(const Recipe *recipe, const PairAlgorithm *algorithm, 
         found = !wanted || (strlen(wanted) == type.len && memcmp(wanted, type.data, type.len) == 0);
     if (!found) return no_such_loss(recipe, algorithm);
     snprintf(name, sizeof name, "%.*s", (int)row.len, row.data);
-    *loss = preference_loss_find(name); /* NULL: over single answers */
+    *loss = preference_loss_find(name); /* NULL: a loss over single answers */
     if (*loss && (*loss)->matching != AS_PAIRED && recipe->train_gradient_accumulation_steps > 1)
         return status_hint(status_fail(ST_CONFIG, "loss '%s' compares all pairs of a step: 'train.gradient_accumulation_steps' must be 1", name),
                            "make train.batch_size larger instead");
     return ST_OK;
 }
 
-/* Keys that the algorithm reads for some of its losses. */
+/* Keys that the algorithm reads only for some of its losses. */
 static Status check_loss_keys(const Recipe *recipe, const PreferenceLoss *loss) {
     if (!loss->smooths)
-        TRY(recipe_unread(recipe, "rl.label_smoothing", "leave it out, or take a loss such as sigmoid", "does nothing with loss '%s'", loss->name));
+        TRY(recipe_unread(recipe, "rl.label_smoothing", "leave it out, or use a loss such as sigmoid", "does nothing with loss '%s'", loss->name));
     if (strcmp(loss->name, "discopop") == 0) return ST_OK;
     return recipe_unread(recipe, "rl.discopop_tau", "it belongs to rl.loss_type: discopop", "does nothing with loss '%s'", loss->name);
 }
@@ -440,18 +440,18 @@ Status preference_configure(const Recipe *recipe, const PairAlgorithm *algorithm
         .nll_weight = isnan(recipe->rl_cpo_alpha) ? 0 : recipe->rl_cpo_alpha,
     };
     if (*loss && config->divergence != REVERSE_KL && !(*loss)->diverges) {
-        status_fail(ST_CONFIG, "'rl.divergence: %s' does nothing with loss '%s', which is of the log-ratios themselves",
+        status_fail(ST_CONFIG, "'rl.divergence: %s' does nothing with loss '%s', which uses the log-ratios themselves",
                     rl_divergence_text(recipe->rl_divergence), (*loss)->name);
-        return status_hint(ST_CONFIG, "leave it out, or take sigmoid, sigmoid_norm, hinge, ipo, robust, exo_pair or discopop");
+        return status_hint(ST_CONFIG, "leave it out, or use sigmoid, sigmoid_norm, hinge, ipo, robust, exo_pair or discopop");
     }
     return *loss ? check_loss_keys(recipe, *loss) : ST_OK;
 }
 
-/* A row alone would be compared with its own answer. */
+/* A single row would be compared with its own answer. */
 static Status check_step_rows(const Recipe *recipe) {
     if (recipe->train_batch_tokens > 0 || recipe->train_batch_size * recipe->train_gradient_accumulation_steps > 1) return ST_OK;
-    status_fail(ST_CONFIG, "'kto' compares each prompt with the answer of another row of its step, and a step has one row");
-    return status_hint(ST_CONFIG, "raise train.batch_size or train.gradient_accumulation_steps, or take rl.loss_type: apo_zero_unpaired");
+    status_fail(ST_CONFIG, "'kto' compares each prompt with the answer of another row of its step, but a step has one row");
+    return status_hint(ST_CONFIG, "raise train.batch_size or train.gradient_accumulation_steps, or use rl.loss_type: apo_zero_unpaired");
 }
 
 Status preference_run(const PairRunConfig *config, TrainResult *result) {

@@ -3,8 +3,8 @@
  *
  *     if (preference_algorithm(recipe->rl_algorithm)) TRY(preference_run(&(PairRunConfig){.recipe = recipe}, &result));
  *
- * The reference's log-probabilities are computed once, before the first step, on the model itself as it is then (rl/loop/reference.h); two answers
- * share the tokens of their prompt, forward and backward.
+ * The reference's log-probabilities are computed once, before the first step, with the initial model (rl/loop/reference.h); two answers share the
+ * tokens of their prompt, forward and backward.
  */
 #ifndef TUNE_PREFERENCE_H
 #define TUNE_PREFERENCE_H
@@ -17,10 +17,10 @@ typedef struct PairAlgorithm {
     double beta;
 } PairAlgorithm;
 const PairAlgorithm *preference_algorithm(const char *name); /* a row of pair_algorithms.def; NULL: none */
-const PairAlgorithm *preference_algorithm_at(size_t i);      /* NULL behind the last */
-/* The loss of the recipe and its settings; *loss NULL: KTO. ST_CONFIG: a loss_type that the algorithm doesn't have, a beta of 0. */
+const PairAlgorithm *preference_algorithm_at(size_t i);      /* NULL after the last */
+/* Reads the recipe's loss and its settings; *loss NULL: KTO. ST_CONFIG: a loss_type that the algorithm does not have, a beta of 0. */
 Status preference_configure(const Recipe *recipe, const PairAlgorithm *algorithm, PreferenceConfig *config, const PreferenceLoss **loss);
-/* output/adapter/ or output/model/, metrics.jsonl, checkpoints/. As preference_configure and pair_run. */
+/* Runs the training. Writes output/adapter/ or output/model/, metrics.jsonl, checkpoints/. Fails as preference_configure and pair_run do. */
 Status preference_run(const PairRunConfig *config, TrainResult *result);
 
 #endif

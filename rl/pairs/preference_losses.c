@@ -33,7 +33,7 @@ static PairLoss pair_square(const PreferenceConfig *config, double chosen, doubl
     return (PairLoss){off * off, 2 * off, -2 * off};
 }
 
-/* The expected value under labels that are wrong with probability e is that of the sigmoid loss under right ones. */
+/* With labels swapped with probability e its expected value is that of the sigmoid loss with correct labels. */
 static PairLoss pair_robust(const PreferenceConfig *config, double chosen, double rejected) {
     double u = config->beta * (chosen - rejected), e = config->label_smoothing;
     double slope = config->beta * (-(1 - e) * sigmoid(-u) - e * sigmoid(u)) / (1 - 2 * e);
@@ -65,20 +65,20 @@ static PairLoss pair_sppo(const PreferenceConfig *config, double chosen, double 
 
 static double sigmoid_slope(double x) { return sigmoid(x) * sigmoid(-x); }
 
-/* Chosen ones up, rejected ones down. */
+/* Raises chosen and lowers rejected scores. */
 static PairLoss pair_apo_zero(const PreferenceConfig *config, double chosen, double rejected) {
     double beta = config->beta;
     return (PairLoss){sigmoid(-beta * chosen) + sigmoid(beta * rejected), -beta * sigmoid_slope(beta * chosen),
                       beta * sigmoid_slope(beta * rejected)};
 }
 
-/* Both down, rejected ones more. */
+/* Lowers both, rejected ones more. */
 static PairLoss pair_apo_down(const PreferenceConfig *config, double chosen, double rejected) {
     double beta = config->beta, u = beta * (chosen - rejected);
     return (PairLoss){sigmoid(beta * chosen) + sigmoid(-u), beta * (sigmoid_slope(beta * chosen) - sigmoid_slope(u)), beta * sigmoid_slope(u)};
 }
 
-/* (1 - g) x logistic + g x exponential loss with g = sigmoid(u / tau); g exp(-u) goes to 0 on both sides, so it is one exponential. */
+/* (1 - g) x logistic + g x exponential loss with g = sigmoid(u / tau); g exp(-u) tends to 0 on both sides, so it is computed as one exponential. */
 static PairLoss pair_discopop(const PreferenceConfig *config, double chosen, double rejected) {
     double u = config->beta * (chosen - rejected), tau = config->discopop_tau > 0 ? config->discopop_tau : 0.05;
     double g = sigmoid(u / tau), not_g = sigmoid(-u / tau), exponential = exp(log_sigmoid(u / tau) - u);
@@ -86,8 +86,8 @@ static PairLoss pair_discopop(const PreferenceConfig *config, double chosen, dou
     return (PairLoss){-log_sigmoid(u) * not_g + exponential, config->beta * slope, -config->beta * slope};
 }
 
-/* Logarithm of the odds p / (1 - p) of a mean log-probability, and its slope. Kept from certainty (by 1e-7, about what f32 can tell from it), where
- * it is infinite; its slope is 0 there. */
+/* Logarithm of the odds p / (1 - p) of a mean log-probability, and its slope. p is clamped 1e-7 (about the resolution of f32) below 1, where the odds
+ * are infinite; the slope is 0 there. */
 static double log_odds(double logprob, double *slope) {
     double x = clamp(logprob, -HUGE_VAL, -1e-7);
     *slope = x < logprob ? 0 : -1 / expm1(x);
@@ -116,12 +116,12 @@ bool preference_loss_has_reference(const PreferenceLoss *loss) { return loss->sc
 
 /* ---- scores of completions ---- */
 
-/* What a pair is judged by, its derivative by the sum of log-probabilities, and the reward that is reported. */
+/* The score of a completion, its derivative with respect to the sum of log-probabilities, and the reported reward. */
 typedef struct Score {
     double value, slope, reward;
 } Score;
 
-/* The log-ratio as a divergence sees it; no exponent over 80, as TRL has it. */
+/* The log-ratio transformed by the divergence; exponents are limited to 80, as in TRL. */
 static Score diverged(Divergence divergence, double log_ratio_sum) {
     double inverse = exp(clamp(-log_ratio_sum, -HUGE_VAL, 80));
     switch (divergence) {
@@ -149,7 +149,7 @@ static Score score_of(const PreferenceLoss *loss, const PreferenceConfig *config
     return score;
 }
 
-/* ---- which completion is compared with which ---- */
+/* ---- matching chosen with rejected completions ---- */
 
 typedef struct Ranked {
     double value;
@@ -217,7 +217,7 @@ static void add_metrics(const PreferenceBatch *batch, int64_t i, Score chosen, S
     metrics->rewards_chosen += share * chosen.reward;
     metrics->rewards_rejected += share * rejected.reward;
     metrics->margin += share * (chosen.reward - rejected.reward);
-    metrics->accuracy += chosen.reward > rejected.reward; /* counted first: shares of a third do not add up to one */
+    metrics->accuracy += chosen.reward > rejected.reward; /* a count, divided later: thirds do not add up to one */
     metrics->logps_chosen += share * batch->chosen[i];
     metrics->logps_rejected += share * batch->rejected[i];
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Losses that learn from preferences, as plain functions in double: from sums of log-probabilities of whole completions (or from a reward model's
- * scores) to a loss and its gradient.
+/* Preference losses as plain functions in double: from sums of log-probabilities of completions (or from a reward model's scores) to a loss and its
+ * gradient.
  *
  *     PreferenceBatch batch = {.n = n, .chosen = chosen, .rejected = rejected, .ref_chosen = ref_chosen, .ref_rejected = ref_rejected};
  *     TRY(preference_loss(preference_loss_find("sigmoid"), &(PreferenceConfig){.beta = 0.1}, &batch, scratch, grad_chosen, grad_rejected, &metrics));
@@ -11,25 +11,25 @@
 
 #include "rl/core/rl.h"
 
-/* What the policy's ratio to the reference is measured by; reverse_kl, the log-ratio itself, unless said otherwise. Source: arXiv 2309.16240. */
+/* The divergence that transforms the policy's ratio to the reference; the default reverse_kl is the log-ratio itself. Source: arXiv 2309.16240. */
 typedef enum Divergence { REVERSE_KL, FORWARD_KL, JENSEN_SHANNON } Divergence;
 
 typedef struct PreferenceConfig {
-    double beta; /* the loss's temperature, over 0 */
-    /* Share of labels that may be the wrong way round, below 0.5: sigmoid, robust, aot, simpo, cpo; exo_pair, where 0 stands for 1e-3 */
+    double beta; /* the loss's inverse temperature, above 0 */
+    /* Assumed fraction of swapped labels, below 0.5: for sigmoid, robust, aot, simpo, cpo; for exo_pair, where 0 means 1e-3 */
     double label_smoothing;
     double simpo_gamma;    /* margin in the scores' unit after beta (simpo) */
     double alpha;          /* simpo: AlphaPO's transformation of the mean log-probability; 0: none */
     double discopop_tau;   /* 0: 0.05 */
-    Divergence divergence; /* of losses with a reference */
-    bool nll_given;        /* nll_weight holds; else the loss's own (1 for orpo and cpo) */
-    double nll_weight;     /* of the mean negative log-likelihood of the batch's chosen tokens: CPO's alpha, RPO when added to sigmoid */
-    /* Of the whole optimiser step when it is cut into several calls, whose losses then add up; 0: of this batch */
+    Divergence divergence; /* for losses with a reference */
+    bool nll_given;        /* use nll_weight; false: the loss's default (1 for orpo and cpo) */
+    double nll_weight;     /* weight of the mean negative log-likelihood of the batch's chosen tokens: CPO's alpha, RPO when added to sigmoid */
+    /* Counts of the optimiser step when several calls share it, so that their losses add up; 0: of this batch */
     int64_t total_pairs, total_chosen_tokens;
 } PreferenceConfig;
 
 typedef enum PairScores { RATIO_SUM, RATIO_MEAN, LOGPROB_SUM, LOGPROB_MEAN } PairScores;
-/* Which chosen is compared with which rejected completion: its own, or, as distributions over the batch, that of the same rank. */
+/* Which rejected completion a chosen one is compared with: that of its pair, or, comparing distributions over the batch, that of the same rank. */
 typedef enum PairMatching { AS_PAIRED, SORTED_MARGINS, SORTED_SCORES } PairMatching;
 typedef struct PairLoss {
     double value, by_chosen, by_rejected;
@@ -42,54 +42,55 @@ typedef struct PreferenceLoss {
     bool diverges, smooths;
     double nll_weight;
 } PreferenceLoss;
-const PreferenceLoss *preference_loss_find(const char *name); /* a row of preference_losses.def; NULL: none */
+const PreferenceLoss *preference_loss_find(const char *name); /* a row of preference_losses.def; NULL: unknown name */
 bool preference_loss_has_reference(const PreferenceLoss *loss);
 
-/* All of n pairs. The sums may be of a part of the tokens, or discounted, as long as the lengths fit what means are taken over. */
+/* A batch of n pairs. Sums may be over some of the tokens, or discounted, as long as the lengths match. */
 typedef struct PreferenceBatch {
     int64_t n;
     const double *chosen, *rejected;                /* sums of completion log-probabilities under the policy */
-    const double *ref_chosen, *ref_rejected;        /* under the reference; NULL where the loss has none */
-    const int64_t *chosen_tokens, *rejected_tokens; /* lengths; NULL where neither means nor the likelihood are asked for */
-    const double *weights;                          /* of pairs; NULL: 1 */
+    const double *ref_chosen, *ref_rejected;        /* sums under the reference; NULL if the loss has none */
+    const int64_t *chosen_tokens, *rejected_tokens; /* lengths; NULL if the loss uses neither means nor the likelihood */
+    const double *weights;                          /* weights of pairs; NULL: 1 */
 } PreferenceBatch;
 
 /* Means over the pairs, by the names in metrics.jsonl. */
 typedef struct PreferenceMetrics {
     double loss, nll;
-    double rewards_chosen, rewards_rejected, margin; /* beta x log-ratio sums; without a reference beta x the score */
-    double accuracy;                                 /* share with the larger reward on the chosen side */
+    double rewards_chosen, rewards_rejected, margin; /* beta x summed log-ratio; without a reference beta x the score */
+    double accuracy;                                 /* fraction of pairs in which the chosen completion has the larger reward */
     double logps_chosen, logps_rejected;
 } PreferenceMetrics;
 
-/* grad_chosen, grad_rejected: (n), written. `scratch` holds a few numbers a pair for as long as the call takes. ST_RESOURCE when it is full. */
+/* grad_chosen, grad_rejected: (n), d loss / d sum of log-probabilities, written. `scratch` is used for a few numbers per pair during the call.
+ * ST_RESOURCE when it is full. */
 Status preference_loss(const PreferenceLoss *loss, const PreferenceConfig *config, const PreferenceBatch *batch, Arena *scratch, double *grad_chosen,
                        double *grad_rejected, PreferenceMetrics *metrics);
 
-/* ---- KTO: completions by themselves, wanted or not ---- */
+/* ---- KTO: single completions, desirable or not ---- */
 
 typedef struct KtoConfig {
     double beta, desirable_weight, undesirable_weight;
-    int64_t total; /* completions of the whole optimiser step when it is cut into several calls; 0: of this batch */
+    int64_t total; /* completions of the optimiser step when several calls share it; 0: of this batch */
 } KtoConfig;
 typedef struct KtoBatch {
     int64_t n;
     const double *logprobs, *ref_logprobs; /* sums */
     const bool *desirable;
-    const double *weights; /* of completions; NULL: 1 */
-    double baseline;       /* kto_baseline; 0: the loss called apo_zero_unpaired */
+    const double *weights; /* weights of completions; NULL: 1 */
+    double baseline;       /* result of kto_baseline; 0: the loss apo_zero_unpaired */
 } KtoBatch;
 typedef struct KtoMetrics {
     double loss;
-    double rewards_chosen, rewards_rejected; /* mean beta x log-ratio of the wanted and of the unwanted; 0 where there are none */
+    double rewards_chosen, rewards_rejected; /* mean beta x log-ratio of desirable and of undesirable completions; 0 if there are none */
     double logps_chosen, logps_rejected;
     int64_t n_chosen, n_rejected;
 } KtoMetrics;
-/* How far the policy is from the reference on completions that don't belong to their prompts (of the same batch, moved on by one): the mean
- * log-ratio, at least 0. A constant to the loss. */
+/* Estimate of the KL from the reference to the policy on mismatched completions (those of the batch, shifted by one prompt): the mean log-ratio, at
+ * least 0. A constant in the loss. */
 double kto_baseline(const double *logprobs, const double *ref_logprobs, int64_t n);
-/* Mean of w (1 - sigmoid(beta (log-ratio - baseline))) for the wanted, w (1 - sigmoid(beta (baseline - log-ratio))) for the others. Source: arXiv
- * 2402.01306. */
+/* Mean of w (1 - sigmoid(beta (log-ratio - baseline))) for desirable completions, of w (1 - sigmoid(beta (baseline - log-ratio))) for the others.
+ * Source: arXiv 2402.01306. */
 void kto_loss(const KtoConfig *config, const KtoBatch *batch, double *grad, KtoMetrics *metrics);
 
 /* ---- reward models ---- */
@@ -97,14 +98,14 @@ void kto_loss(const KtoConfig *config, const KtoBatch *batch, double *grad, KtoM
 typedef struct RewardBatch {
     int64_t n;
     const double *chosen, *rejected; /* scores */
-    const double *margins;           /* by how much the chosen one is better; NULL: 0 */
+    const double *margins;           /* required margin of the chosen score; NULL: 0 */
     const double *weights;           /* of the pairs; NULL: 1 */
-    double centering;                /* weight of mean (chosen + rejected)^2, which keeps scores around 0; 0: off (0.01 is usual) */
-    int64_t total;                   /* pairs of the whole optimiser step; 0: of this batch */
+    double centering;                /* weight of mean (chosen + rejected)^2, which keeps scores near 0; 0: off (0.01 is usual) */
+    int64_t total;                   /* pairs of the optimiser step; 0: of this batch */
 } RewardBatch;
 typedef struct RewardMetrics {
     double loss, accuracy, margin;
-} RewardMetrics; /* share and mean of chosen - rejected > 0 */
+} RewardMetrics; /* accuracy: fraction with chosen > rejected; margin: mean of chosen - rejected */
 /* Mean of -log sigmoid(chosen - rejected - margin): Bradley and Terry's model of choices. Source: arXiv 2203.02155, section 3.5; margins arXiv
  * 2307.09288. */
 void reward_model_loss(const RewardBatch *batch, double *grad_chosen, double *grad_rejected, RewardMetrics *metrics);

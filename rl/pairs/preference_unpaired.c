@@ -36,7 +36,7 @@ void reward_model_loss(const RewardBatch *batch, double *grad_chosen, double *gr
         metrics->loss += part * (batch->centering * sum * sum - log_sigmoid(beyond));
         grad_chosen[i] = part * (2 * batch->centering * sum - sigmoid(-beyond));
         grad_rejected[i] = part * (2 * batch->centering * sum + sigmoid(-beyond));
-        metrics->accuracy += difference > 0; /* counted first: shares of a third do not add up to one */
+        metrics->accuracy += difference > 0; /* a count, divided later: thirds do not add up to one */
         metrics->margin += per_pair * difference;
     }
     metrics->accuracy /= (double)MAX(batch->n, 1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scores at the last token of answers or of their steps, and the losses that they are trained by. */
+/* Trains scores at the last token of answers or of their steps. */
 #include "lib/base/system.h"
 #include "rl/pairs/reward_training.h"
 
@@ -15,11 +15,11 @@
 typedef struct RewardTraining {
     bool stepwise;
     double centering;
-    double steps;          /* labelled steps of the optimiser step (or evaluation) in work */
-    RewardNumbers numbers; /* of that */
+    double steps;          /* labelled steps of the current optimiser step (or evaluation) */
+    RewardNumbers numbers; /* sums over it */
     Arena *scratch;
-    int32_t *rows;  /* hidden rows of a batch's scores */
-    double *scores; /* their values; gradients afterwards */
+    int32_t *rows;  /* row numbers of a batch's scores in the hidden states */
+    double *scores; /* their values; later their gradients */
     int64_t cap;
 } RewardTraining;
 
@@ -31,9 +31,9 @@ static Status reward_training_reserve(RewardTraining *t, int64_t n) {
     return ST_OK;
 }
 
-/* ---- which rows are scored ---- */
+/* ---- rows to score ---- */
 
-/* Both ends of each pair, in order. */
+/* The last tokens of both answers of each pair, in order. */
 static Status rows_of_pairs(RewardTraining *t, const PairBatch *batch, int64_t *n) {
     *n = batch->n_branches;
     TRY(reward_training_reserve(t, *n));
@@ -41,7 +41,7 @@ static Status rows_of_pairs(RewardTraining *t, const PairBatch *batch, int64_t *
     return ST_OK;
 }
 
-/* The trained tokens of each answer, which end its steps. */
+/* The trained tokens of each answer: the last token of each step. */
 static Status rows_of_steps(RewardTraining *t, const Pairs *pairs, const size_t *rows, size_t n_rows, const PairBatch *batch, int64_t *n) {
     int64_t total = 0;
     for (size_t i = 0; i < n_rows; i++) total += pairs->rows[rows[i]].sides[0].n_trained;
@@ -56,7 +56,7 @@ static Status rows_of_steps(RewardTraining *t, const Pairs *pairs, const size_t 
     return ST_OK;
 }
 
-/* The batch that stands ready through the model; `result`: on the tape, for the way back. On the meta device scores are 0. */
+/* Runs the model on the prepared batch; `result`: on the tape, for the backward pass. On the meta device scores are 0. */
 static Status reward_training_forward(RewardTraining *t, const Model *model, Tape *tape, PairBatch *batch, int64_t n, Tensor **result) {
     Tensor *rows = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &n, t->rows);
     if (!rows) return ST_RESOURCE;
@@ -99,7 +99,7 @@ static Status pair_losses(RewardTraining *t, const Pairs *pairs, const size_t *r
     return ST_OK;
 }
 
-/* Cross-entropy of sigmoid(score) with the label, which may be a probability itself. */
+/* Cross-entropy of sigmoid(score) with the label, which may be a probability. */
 static void step_losses(RewardTraining *t, const Pairs *pairs, const size_t *rows, size_t n, double *loss) {
     RewardNumbers *sum = &t->numbers;
     int64_t k = 0;
@@ -121,7 +121,7 @@ static void step_losses(RewardTraining *t, const Pairs *pairs, const size_t *row
     }
 }
 
-/* Scores and losses of a batch's rows; t->scores holds the gradients then. loss: their share of the whole's mean. */
+/* Computes scores and losses of a batch's rows and replaces t->scores by the gradients. loss: their part of the mean over the step. */
 static Status score_batch(RewardTraining *t, const Model *model, Tape *tape, PairBatch *batch, const StepContext *step, const Pairs *pairs,
                           const size_t *rows, size_t n, double total, Tensor **result, double *loss) {
     int64_t n_scores;
@@ -141,7 +141,7 @@ static void count_steps(RewardTraining *t, const Pairs *pairs, const size_t *row
     for (size_t i = 0; i < n; i++) t->steps += pairs->rows[rows[i]].sides[0].n_trained;
 }
 
-/* ---- what pair_run asks ---- */
+/* ---- callbacks of pair_run ---- */
 
 static Status reward_training_begin(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
     (void)tape;
@@ -153,7 +153,7 @@ static Status batch_loss(PairRun *run, Tape *tape, const Pairs *pairs, const siz
     RewardTraining *t = run->context;
     Tensor *result;
     double loss;
-    if (t->steps == 0) count_steps(t, pairs, rows, n); /* the plan's batch, which belongs to no step */
+    if (t->steps == 0) count_steps(t, pairs, rows, n); /* the batch of the memory plan, which belongs to no step */
     TRY(score_batch(t, run->model, tape, &run->batch, &run->step, pairs, rows, n, total, &result, &loss));
     t->numbers.loss += loss;
     sums->loss_sum += loss * total;
@@ -168,7 +168,7 @@ static Status batch_loss(PairRun *run, Tape *tape, const Pairs *pairs, const siz
 static void write_number(JsonWriter *w, const char *prefix, const char *name, double value) {
     char key[64];
     snprintf(key, sizeof key, "%s%s", prefix, name);
-    jw_double(w, key, value); /* null when it is not known */
+    jw_double(w, key, value); /* null if unknown */
 }
 
 static void write_metrics(const PairRun *run, const char *prefix, JsonWriter *w) {
@@ -183,7 +183,7 @@ static void write_metrics(const PairRun *run, const char *prefix, JsonWriter *w)
     write_number(w, prefix, "brier", calibration_brier(&m->calibration));
 }
 
-/* ---- which kind of rows ---- */
+/* ---- pairs or steps ---- */
 
 typedef struct FirstRow {
     RowForm form;
@@ -200,7 +200,7 @@ static Status reward_training_read_first(void *context, const Row *row) {
     return ST_OK;
 }
 
-/* What it means is for those who read all rows to say. */
+/* Errors are left to the code that reads all rows. */
 static Status pass_over(void *context, const Row *row) {
     (void)context, (void)row;
     return ST_OK;
@@ -223,7 +223,7 @@ static Status kind_of_rows(const Recipe *recipe, bool *stepwise) {
     *stepwise = strcmp(format, "stepwise") == 0;
     if (*stepwise || strcmp(format, "preference") == 0) return ST_OK;
     if (strcmp(format, "auto") != 0) {
-        status_fail(ST_CONFIG, "rows of format '%s' say nothing of what is better", format);
+        status_fail(ST_CONFIG, "rows of format '%s' have no preferences", format);
         return status_hint(ST_CONFIG, "data.format: preference for pairs, stepwise for answers with judged steps");
     }
     DataSource *sources;
@@ -250,8 +250,8 @@ Status reward_training_run(const PairRunConfig *config, TrainResult *result) {
     if (!t.stepwise) TRY(recipe_unread(config->recipe, "data.train_on", "leave it out", "does nothing: a score is of a whole answer"));
     TRY(recipe_unread(config->recipe, "eval.metrics", "leave it out", "does nothing: a reward model has metrics of its own"));
     if (t.stepwise && t.centering > 0)
-        return status_fail(ST_CONFIG,
-                           "'train.center_rewards_coefficient' is for pairs: the score of a step means a probability, which has no place to move to");
+        return status_fail(
+            ST_CONFIG, "'train.center_rewards_coefficient' is for pairs: the score of a step is the logit of a probability and cannot be shifted");
     PairObjective objective = {.reader = "a reward model",
                                .unpaired = t.stepwise,
                                .stepwise = t.stepwise,
@@ -268,7 +268,7 @@ Status reward_training_run(const PairRunConfig *config, TrainResult *result) {
     return status;
 }
 
-/* ---- a finished one on other rows ---- */
+/* ---- evaluating a finished model ---- */
 
 enum { EVALUATION_ROWS = 8 };
 

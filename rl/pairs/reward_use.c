@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a reward model is used elsewhere, so that it gives the scores that it gives here. */
+/* Python code for using a reward model elsewhere with the same scores. */
 #include "rl/pairs/reward_training.h"
 
-/* As a text of Python. */
+/* Appends a Python string literal. */
 static void quote(Str *text, const char *path, const char *part) {
     str_append_char(text, '\'');
     for (; *path; path++) str_printf(text, "%s%c", *path == '\'' || *path == '\\' ? "\\" : "", *path);

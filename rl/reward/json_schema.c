@@ -5,9 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_STEPS = 1000000 }; /* of a pattern on a text */
+enum { MAX_STEPS = 1000000 }; /* limit of steps of a pattern on a text */
 
-/* What the value of a keyword must be. */
+/* Checks of the values of keywords. */
 typedef enum Takes { A_SCHEMA, SCHEMAS, SCHEMA_MAP, COUNT, NUMBER, TRUTH, NAMES, TYPES, VALUES, VALUE, PATTERN, IGNORED } Takes;
 static const struct {
     const char *name;
@@ -47,7 +47,7 @@ static const struct {
 };
 static const char *const types[] = {"null", "boolean", "object", "array", "number", "string", "integer"};
 
-/* ---- is the schema one of ours ---- */
+/* ---- checking the schema ---- */
 
 static Status wrong(const char *where, const char *name, const char *expected) {
     return status_fail(ST_CONFIG, "keyword '%s' in %s is wrong: expected %s", name, where, expected);
@@ -59,7 +59,7 @@ static bool is_type(const json_t *node) {
     return false;
 }
 
-/* A list (or, where that is allowed, a single one) of what `good` accepts. */
+/* A list of items that `good` accepts, or, where allowed, a single such item. */
 static bool all_are(const json_t *node, bool single, bool (*good)(const json_t *)) {
     if (!json_is_array(node)) return single && good(node);
     for (size_t i = 0; i < json_array_size(node); i++)
@@ -136,16 +136,16 @@ Status schema_check(const json_t *schema, const char *where) {
     return ST_OK;
 }
 
-/* ---- does a value fit ---- */
+/* ---- checking a value ---- */
 
 typedef struct Fitting {
-    bool undecided; /* a pattern took too many steps: whatever follows from it is not known */
+    bool undecided; /* a pattern took too many steps: the result is unknown */
 } Fitting;
 static bool fits(Fitting *fitting, const json_t *schema, const json_t *value);
 
 static const json_t *keyword(const json_t *schema, const char *name) { return json_object_get(schema, name); }
 
-/* A count or length within `at_least` and `at_most`, where they are given. */
+/* Whether a count or length is within `at_least` and `at_most`, if given. */
 static bool within(const json_t *schema, const char *at_least, const char *at_most, size_t n) {
     const json_t *low = keyword(schema, at_least), *high = keyword(schema, at_most);
     return !(low && n < (size_t)json_integer_value(low)) && !(high && n > (size_t)json_integer_value(high));
@@ -202,7 +202,7 @@ static bool fits_number(const json_t *schema, double value) {
         (below && value >= json_number_value(below)))
         return false;
     double times = step ? value / json_number_value(step) : 0;
-    return fabs(times - round(times)) <= 1e-9 * MAX(1, fabs(times)); /* 0.3 is 3 x 0.1, though not in doubles */
+    return fabs(times - round(times)) <= 1e-9 * MAX(1, fabs(times)); /* with tolerance: 0.3 is not 3 x 0.1 in doubles */
 }
 
 static bool fits_pattern(Fitting *fitting, const char *pattern, Slice text) {

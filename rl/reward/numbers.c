@@ -32,7 +32,7 @@ static bool comes(const Cursor *cursor, const char *text) {
     return true;
 }
 
-/* Bytes of what stands between thousands, 0 when nothing does; LaTeX has forms of its own for the comma. */
+/* Length in bytes of a thousands separator, 0 if there is none; LaTeX has special forms of the comma. */
 static size_t separator(const Cursor *cursor) {
     static const char *const forms[] = {"{,}", ",\\!", "\\,"};
     for (size_t i = 0; cursor->style->thousands == ',' && i < COUNT_OF(forms); i++)
@@ -40,7 +40,7 @@ static size_t separator(const Cursor *cursor) {
     return numbers_peek(cursor, 0) == cursor->style->thousands;
 }
 
-/* Digits at the cursor, with groups of exactly three behind a separator; what is read goes to `out`, which is as long as the text at most. */
+/* Reads digits at the cursor, with groups of exactly three after each separator, into `out`, which gets at most as long as the text. */
 static size_t take_whole(Cursor *cursor, Str *out) {
     size_t n = 0;
     for (; is_digit(numbers_peek(cursor, 0)); n++) str_append_char(out, *cursor->at++);
@@ -60,15 +60,15 @@ static void take_exponent(Cursor *cursor, Str *out) {
     if ((numbers_peek(cursor, 0) != 'e' && numbers_peek(cursor, 0) != 'E') || !is_digit(numbers_peek(cursor, 1 + sign))) return;
     size_t len = 1 + sign;
     while (is_digit(numbers_peek(cursor, len))) len++;
-    if (is_word(numbers_peek(cursor, len))) return; /* 2E5x is no number with an exponent */
+    if (is_word(numbers_peek(cursor, len))) return; /* 2E5x is not a number with an exponent */
     str_append_n(out, cursor->at, len);
     cursor->at += len;
 }
 
-/* The digits of "0012.50e3", without zeros at either end. */
+/* The digits of "0012.50e3", without leading and trailing zeros. */
 static void keep_digits(const char *text, Number *number) {
     bool behind_point = false;
-    int zeros = 0; /* that wait for a digit */
+    int zeros = 0; /* zeros that are written only if another digit follows */
     number->decimal = true;
     number->n = number->exponent = 0;
     for (; is_digit(*text) || *text == '.'; text++) {
@@ -136,7 +136,7 @@ static bool take_frac(Cursor *cursor, Number *number) {
     return good;
 }
 
-/* Behind a whole number: "/4", " 1/2" or "\frac{1}{2}". A date (3/4/2026) is no fraction. */
+/* After an integer: "/4", " 1/2" or "\frac{1}{2}". A date (3/4/2026) is not a fraction. */
 static void take_fraction(Cursor *cursor, Number *number) {
     Cursor before = *cursor;
     Number part, bottom;
@@ -199,11 +199,11 @@ static bool numbers_finish(Cursor *cursor, bool minus, Number *number) {
     }
     number->negative = minus;
     if (minus) number->value = -number->value;
-    if (number->value == 0) number->n = 0; /* also of what is too small for a double */
+    if (number->value == 0) number->n = 0; /* also numbers too small for a double */
     return isfinite(number->value);
 }
 
-/* A number that begins here; the cursor stays where it is when none does. `before`: the character in front, '\0' = none. */
+/* Reads a number at the cursor; the cursor does not move if there is none. `before`: the preceding character, '\0' = none. */
 static bool take_number(Cursor *cursor, char before, Number *number) {
     Cursor start = *cursor;
     bool whole = true, minus = take_minus(cursor);
@@ -222,7 +222,7 @@ none:
     return false;
 }
 
-/* Goes through the numbers of the text; false when there is none. */
+/* Finds the first or last number of the text; false if there is none. */
 static bool scan(Slice text, const NumberStyle *style, bool first, Number *number) {
     Cursor cursor = {text.data, text.data + text.len, style};
     bool found = false;
@@ -232,7 +232,7 @@ static bool scan(Slice text, const NumberStyle *style, bool first, Number *numbe
         if (take_number(&cursor, before, &here)) {
             *number = here;
             found = true;
-        } else if (is_digit(*cursor.at)) { /* digits that are no number: all of them */
+        } else if (is_digit(*cursor.at)) { /* digits that are not a number: skip all of them */
             while (is_digit(numbers_peek(&cursor, 0))) cursor.at++;
         } else {
             cursor.at++;
@@ -247,10 +247,10 @@ bool numbers_last(Slice text, const NumberStyle *style, Number *number) { return
 
 /* ---- comparing ---- */
 
-/* From the largest whole number in a double (309 digits) to the last digit that NUMBER_DIGITS keep of the smallest one (10^-324). */
+/* Decimal places from the largest integer in a double (309 digits) to the last of NUMBER_DIGITS digits of the smallest double (10^-324). */
 enum { PLACES = 1024, LOWEST = -680 };
 
-/* places[i]: the digit of 10^(LOWEST + i), times `sign`, is added. */
+/* Adds the digits times `sign`; places[i] is the place of 10^(LOWEST + i). */
 static void add_digits(const Number *number, int sign, int *places) {
     for (int i = 0; i < number->n; i++) {
         int at = number->exponent + number->n - 1 - i - LOWEST;
@@ -264,7 +264,8 @@ static double distance(const Number *a, const Number *b) {
     add_digits(a, a->negative ? -1 : 1, places);
     add_digits(b, b->negative ? 1 : -1, places);
     while (top > 0 && places[top] == 0) top--;
-    int sign = places[top] < 0 ? -1 : 1; /* no place is beyond 9 unless all have the same sign, so the first one decides */
+    /* the first nonzero place has the sign of the sum, since each place is at most 9 in size unless all have the same sign */
+    int sign = places[top] < 0 ? -1 : 1;
     for (int i = 0; i < PLACES; i++) {
         int sum = sign * places[i] + carry;
         carry = sum < 0 ? -((9 - sum) / 10) : sum / 10;

@@ -9,24 +9,24 @@
 
 #include "lib/base/str.h"
 
-/* thousands: between groups of three digits, 0 = none. percent_is_share: "50%" is 0.5, else 50. */
+/* thousands: separator between groups of three digits, 0 = none. percent_is_share: "50%" is 0.5, else 50. */
 typedef struct NumberStyle {
     char thousands, decimal;
     bool percent_is_share;
 } NumberStyle;
-/* A double holds whole numbers up to 2^53 only, so the digits are kept, too. */
-enum { NUMBER_DIGITS = 340 }; /* all of any whole number in a double; decimals behind these are taken as 0 */
+/* A double represents integers only up to 2^53, so the digits are stored too. */
+enum { NUMBER_DIGITS = 340 }; /* enough for any integer in a double; further digits count as 0 */
 typedef struct Number {
     double value;
-    bool decimal, negative; /* decimal: it is +-digits x 10^exponent exactly; false for fractions, which have the value alone */
+    bool decimal, negative; /* decimal: it equals +-digits x 10^exponent exactly; false for fractions, which have only the value */
     int n, exponent;
-    char digits[NUMBER_DIGITS]; /* n of them, each 0..9 */
+    char digits[NUMBER_DIGITS]; /* n digits, each 0..9 */
 } Number;
-/* The first or last number of the text; false when there is none. Digits right behind a letter (H2O) are none, a hyphen between words or digits (3-5)
- * is no minus, and what does not fit into a double is skipped. */
+/* The first or last number in the text; false if there is none. Digits directly after a letter (H2O) are not a number, a hyphen between words or
+ * digits (3-5) is not a minus, and numbers too large for a double are skipped. */
 bool numbers_first(Slice text, const NumberStyle *style, Number *number);
 bool numbers_last(Slice text, const NumberStyle *style, Number *number);
-/* |a - b|: of their digits where both have them, so that 12345678901234567 and ...568 are 1 apart. */
+/* |a - b|, computed from digits if both have them, so that 12345678901234567 and ...568 differ by 1. */
 double numbers_distance(const Number *a, const Number *b);
 
 #endif

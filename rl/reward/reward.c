@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The recipe's list of rewards: reading it, scoring rows, adding up. */
+/* Reads the recipe's list of rewards, scores rows, and computes the sums. */
 #include "rl/core/advantages.h"
 #include "rl/reward/reward_kinds.h"
 
@@ -16,12 +16,12 @@ static const RewardKind *const kinds[] = {
 };
 
 struct RewardSet {
-    Arena *arena, *step; /* step: of the rows that are scored now */
+    Arena *arena, *step; /* step: memory of the current scoring call */
     const char *file;
     RewardOptions context;
     Reward *rewards;
     size_t n;
-    double low, high; /* of the sums */
+    double low, high; /* clip of the sums */
     bool whiten;
     size_t n_rows;
     RewardColumn columns[MAX_COLUMNS];
@@ -29,7 +29,7 @@ struct RewardSet {
     RewardScores scores;
 };
 
-/* ---- faults ---- */
+/* ---- errors ---- */
 
 static Status refuse_at(const RewardSet *set, const char *what, const char *name, int line, const char *text) {
     return option_refuse(&(OptionOwner){what, name, set->file}, line, text);
@@ -62,7 +62,7 @@ static bool read_range(const Yaml *node, double *low, double *high) {
     return *low <= *high;
 }
 
-static const char *const keys_of_all[] = {"name", "weight", "clip"}; /* beside `type`, which is there */
+static const char *const keys_of_all[] = {"name", "weight", "clip"}; /* in addition to `type` */
 
 static Status read_entry(Reward *reward, const Yaml *entry, size_t at) {
     const char *key = entry->keys[at];
@@ -77,7 +77,7 @@ static Status read_entry(Reward *reward, const Yaml *entry, size_t at) {
     if (strcmp(key, "clip") == 0)
         return read_range(node, &reward->low, &reward->high)
                    ? ST_OK
-                   : reward_refuse(reward, node, "wrong value for 'clip': expected [low, high]; null is no bound");
+                   : reward_refuse(reward, node, "wrong value for 'clip': expected [low, high]; null means no bound");
     if (strcmp(key, "name") != 0) return option_unknown(&owner, key, entry->key_lines[at], options, keys_of_all, COUNT_OF(keys_of_all));
     if (node->kind != YAML_SCALAR || !node->text[0]) return reward_refuse(reward, node, "wrong value for 'name': expected a text");
     reward->name = node->text;
@@ -111,7 +111,7 @@ static Status find_kind(const RewardSet *set, const Yaml *entry, const RewardKin
     return status_hint_nearest(ST_CONFIG, named ? type->text : "", names, COUNT_OF(names), "the types are ");
 }
 
-/* The type's name, and for the second of its kind NAME_2. A name that the recipe gives twice is refused. */
+/* The default name is the type, then NAME_2 for the second of a type. An explicit name that is used twice is an error. */
 static Status settle_name(Reward *reward) {
     const char *base = reward->name;
     for (int i = 2; reward_before(reward, reward->name); i++) {
@@ -139,7 +139,7 @@ static Status open_one(RewardSet *set, const Yaml *entry) {
                        .context = &set->context};
     TRY(read_options(reward, entry));
     TRY(settle_name(reward));
-    set->n++; /* from here on it is closed */
+    set->n++; /* counted now, so that rewards_close closes it */
     return kind->open ? kind->open(reward) : ST_OK;
 }
 
@@ -159,7 +159,7 @@ static Status read_whole(RewardSet *set, const Yaml *map, const Yaml **list) {
                                "it takes rewards, clip, whiten; one reward alone has a 'type'");
         if (!good)
             return refuse_at(set, "wrong value for", key, node->line,
-                             strcmp(key, "clip") == 0 ? "expected [low, high]; null is no bound" : "expected true or false");
+                             strcmp(key, "clip") == 0 ? "expected [low, high]; null means no bound" : "expected true or false");
     }
     return ST_OK;
 }
@@ -298,7 +298,7 @@ static Status score_one(Reward *reward, const RewardRow *rows, size_t n) {
     return ST_OK;
 }
 
-/* To variance 1 (by n - 1, with 1e-8 added, as PPO on text whitens rewards); the mean stays. */
+/* Scales to variance 1 (with n - 1, adding 1e-8, as PPO on text whitens rewards) and keeps the mean. */
 static void whiten(double *sums, size_t n) {
     if (n == 0) return;
     double mean = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What rewards share: the data row's columns with the right answers, and pieces of text. */
+/* Shared by rewards: answers in the data row's columns, and parts of texts. */
 #include "rl/reward/reward_kinds.h"
 
 #include <ctype.h>
@@ -53,7 +53,7 @@ Status reward_answer_text(const json_t *answer, const char *field, Str *room, Sl
     else if (json_is_real(answer))
         str_append_double(room, json_real_value(answer));
     else
-        return status_fail(ST_INPUT, "column '%s' holds no text or number, nor a list of these", field);
+        return status_fail(ST_INPUT, "column '%s' is neither a text or number nor a list of these", field);
     *text = (Slice){room->data, room->len};
     return ST_OK;
 }
@@ -87,7 +87,7 @@ bool slice_boxed(Slice text, Slice *content) {
             if (depth == 0) break;
         }
         *content = (Slice){begin, (size_t)(at - begin)};
-        if (at < end) return true; /* else it was cut off, and may not have been all */
+        if (at < end) return true; /* otherwise the thoughts were truncated */
     }
     return false;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* choice: 1 when the completion chooses the answer's letter, else 0. Its choice is the letter in the last \boxed{...}, else behind the last "answer"
- * ("the answer is (B)"), else the one that it begins with as a label ("B. A cat"), else the last letter that stands alone in brackets, else the last
- * that stands alone. What the completion thinks (reward_completion_text) is no choice. */
+/* choice: 1 if the completion chooses the answer's letter, else 0. The choice is the letter in the last \boxed{...}, else after the last "answer"
+ * ("the answer is (B)"), else a label at the beginning ("B. A cat"), else the last single letter in brackets, else the last single letter. Thoughts
+ * are ignored (reward_completion_text). */
 #include "rl/reward/reward_kinds.h"
 
 #include <ctype.h>
@@ -9,7 +9,7 @@
 
 enum { FIELD, LETTERS };
 static const OptionSpec options[] = {
-    [FIELD] = {.name = "field", .kind = OPTION_STRING, .text = "answer"}, /* a letter, or a number that counts from 0 */
+    [FIELD] = {.name = "field", .kind = OPTION_STRING, .text = "answer"}, /* a letter, or its index from 0 */
     [LETTERS] = {.name = "letters", .kind = OPTION_STRING, .text = "ABCD"},
     {0},
 };
@@ -24,10 +24,10 @@ static Status reward_choice_open(Reward *reward) {
 
 static bool is_word(Slice text, size_t at) {
     unsigned char c = (unsigned char)text.data[at];
-    return isalnum(c) || c == '_' || c == '\'' || c >= 0x80; /* the A of A's and of a word in another script is no choice */
+    return isalnum(c) || c == '_' || c == '\'' || c >= 0x80; /* the A of A's and a letter next to another script are not choices */
 }
 
-/* One of the letters that has no word character beside it. */
+/* One of the letters, without a word character next to it. */
 static bool alone(const char *letters, Slice text, size_t at) {
     return strchr(letters, text.data[at]) && text.data[at] && !(at > 0 && is_word(text, at - 1)) && !(at + 1 < text.len && is_word(text, at + 1));
 }
@@ -48,7 +48,7 @@ static char last_alone(const char *letters, Slice text, bool in_brackets) {
     return '\0';
 }
 
-/* The letter that the text begins with, behind brackets and the like. as_label: only if '.', ')' or ':' follows. */
+/* The letter at the beginning of the text, after brackets and the like. as_label: only if '.', ')' or ':' follows. */
 static char leading(const char *letters, Slice text, bool as_label) {
     size_t at = 0;
     while (at < text.len && !is_word(text, at)) at++;

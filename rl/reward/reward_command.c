@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* command: a program that stays alive and answers one JSON row per line with one line: a number, or an object with the number "reward" and perhaps
- * others. Several workers share the rows; each row has its time. A program that ends is started again and asked the row once more. The same row is
- * not asked twice. */
+/* command: a long-running program that answers each JSON row with one line: a number, or an object with the number "reward" and optionally others.
+ * Several workers share the rows; each row has a time limit. A program that exits is restarted and gets the row once more. Answers are cached: the
+ * same row is not sent twice. */
 #include "lib/child/child.h"
 #include "lib/base/answers.h"
 #include "lib/base/file.h"
@@ -16,19 +16,19 @@
 enum { COMMAND, TIMEOUT, WORKERS, SANDBOX, READ, MEMORY, CPU, CACHE, FAILED, MAX_WORKERS = 64, MOST_CACHED = 1 << 20 };
 static const OptionSpec options[] = {
     [COMMAND] = {.name = "command", .kind = OPTION_YAML, .required = true},
-    [TIMEOUT] = {.name = "timeout", .kind = OPTION_NUMBER, .value = 10, .low = 0.001, .high = 86400}, /* seconds a row */
+    [TIMEOUT] = {.name = "timeout", .kind = OPTION_NUMBER, .value = 10, .low = 0.001, .high = 86400}, /* seconds per row */
     [WORKERS] = {.name = "workers", .kind = OPTION_WHOLE, .value = 1, .low = 1, .high = MAX_WORKERS},
-    [SANDBOX] = {.name = "sandbox", .kind = OPTION_YAML}, /* true, false or best_effort; the next three go with it */
-    [READ] = {.name = "read", .kind = OPTION_STRINGS},    /* files and folders that it may read besides */
+    [SANDBOX] = {.name = "sandbox", .kind = OPTION_YAML}, /* true, false or best_effort; the next three options belong to it */
+    [READ] = {.name = "read", .kind = OPTION_STRINGS},    /* additional files and folders that it may read */
     [MEMORY] = {.name = "memory", .kind = OPTION_WHOLE, .value = 1024, .low = 16, .high = 1 << 24}, /* MiB of address space of each process */
-    /* Seconds of processor time of each process; a worker that has used them up is started anew */
+    /* Seconds of processor time of each process; a worker that has used them up is restarted */
     [CPU] = {.name = "cpu", .kind = OPTION_WHOLE, .value = 600, .low = 1, .high = 1e9},
     [CACHE] = {.name = "cache", .kind = OPTION_BOOL, .value = 1},
-    [FAILED] = {.name = "failed", .kind = OPTION_NUMBER}, /* the reward of a row on which the program ends or hangs; not given: the run stops */
+    [FAILED] = {.name = "failed", .kind = OPTION_NUMBER}, /* reward of a row on which the program exits or hangs; not given: the run stops */
     {0},
 };
 
-/* A row that was asked: by the hash of what is sent. `answer` is NULL until it is known, `failed` when there will be none. */
+/* A row that was sent, keyed by the hash of the request. `answer` is NULL until it arrives; `failed`: there will be none. */
 typedef struct Known {
     XXH128_hash_t hash;
     const char *answer;
@@ -43,17 +43,17 @@ typedef struct Worker {
     Child *child;
     size_t job;
     int tries;
-} Worker; /* job: the one that is asked now */
+} Worker; /* job: the current one */
 typedef struct Command {
     const char **argv;
     size_t n_argv, n_workers;
     ChildLimits limits;
     bool limited;
     Worker workers[MAX_WORKERS];
-    Arena *answers; /* of what is known */
+    Arena *answers; /* memory of the cached answers */
     Known *known;
     size_t n_known, room, n_bytes, n_restarts; /* n_bytes: of the answers */
-    bool failed; /* a row counted as `failed`, and it was said */
+    bool failed;                               /* a row got the reward `failed`, and the warning was given */
 } Command;
 
 /* ---- opening ---- */
@@ -63,8 +63,7 @@ static void reward_command_close(Reward *reward) {
     if (!command) return;
     for (size_t i = 0; i < command->n_workers; i++) child_stop(command->workers[i].child, NULL, 0.5);
     if (command->n_restarts > 1)
-        log_message(LOG_WARNING, "reward '%s': its program ended by itself and was started again %zu times in all", reward->name,
-                    command->n_restarts);
+        log_message(LOG_WARNING, "reward '%s': its program exited by itself and was restarted %zu times in all", reward->name, command->n_restarts);
     arena_free(command->answers);
 }
 
@@ -73,7 +72,7 @@ static Status reward_command_start(Command *command, Worker *worker) {
     return child_start(command->argv, command->n_argv, command->limited ? &command->limits : NULL, &worker->child);
 }
 
-/* The limit holds for each process: what all workers may take together is their product. */
+/* The limit is per process: all workers together may use the product. */
 static void warn_of_memory(const Reward *reward, double each, size_t n) {
     double has = (double)memory_available();
     char one[32], all[32], there[32];
@@ -109,7 +108,7 @@ static Status reward_command_open(Reward *reward) {
     bool good = words->kind == YAML_LIST && words->n > 0;
     for (size_t i = 0; good && i < words->n; i++) good = words->items[i]->kind == YAML_SCALAR;
     if (!good)
-        return status_hint(reward_refuse(reward, words, "'command' is no list of words"),
+        return status_hint(reward_refuse(reward, words, "'command' is not a list of words"),
                            "such as command: [python3, recipes/reward_python_tests.py]");
     command->argv = arena_alloc(reward->arena, words->n * sizeof *command->argv);
     if (!command->argv) return ST_RESOURCE;
@@ -118,23 +117,24 @@ static Status reward_command_open(Reward *reward) {
     command->n_workers = (size_t)o[WORKERS].number;
     TRY(read_sandbox(reward, command));
     if (reward->context->check_only) return ST_OK;
-    Status status = reward_command_start(command, &command->workers[0]); /* a misspelt program is told before the first rollout */
+    /* start now, so that a misspelt program is reported before the first rollout */
+    Status status = reward_command_start(command, &command->workers[0]);
     if (status != ST_OK) return status_prefix(status, "reward '%s'", reward->name);
     const char *hidden = command->limits.hidden;
     if (!command->limited || !hidden || dir_exists(hidden)) return ST_OK;
-    child_stop(command->workers[0].child, NULL, 0); /* what is not there can't be hidden: it starts again when it is asked */
+    child_stop(command->workers[0].child, NULL, 0); /* the run's folder cannot be hidden before it exists: restart with the first row */
     command->workers[0].child = NULL;
     return ST_OK;
 }
 
-/* ---- what is sent, and what is known ---- */
+/* ---- requests and cached answers ---- */
 
 static void reward_command_forget(Command *command) {
     arena_reset(command->answers);
     command->n_known = command->room = command->n_bytes = 0;
 }
 
-/* The table never fills beyond half: room for all rows of a batch is made before pointers into it are handed out. */
+/* The table is never more than half full: it grows for all rows of a batch before any pointer into it is taken. */
 static Status make_room(Command *command, size_t more) {
     if (2 * (command->n_known + more) <= command->room) return ST_OK;
     size_t room = 1024;
@@ -174,14 +174,14 @@ static Status read_answer(Reward *reward, Slice answer, size_t row, double *valu
     return status;
 }
 
-/* Rows on which it ends are asked once more, and all of them may be: told the first, second, fourth... time. */
+/* Every row may cause a restart, so warn only the first, second, fourth... time. */
 static void warn_of_restart(const Reward *reward, int64_t row, const Worker *worker) {
     Command *command = reward->state;
     Slice line = child_last_line(worker->child);
     size_t n = ++command->n_restarts;
     if ((n & (n - 1)) != 0) return;
-    log_message(LOG_WARNING, "reward '%s', row %lld: %s; it is started again (restart %zu) and asked once more%s%.*s", reward->name, (long long)row,
-                status_text(), n, line.len ? "; it said at last: " : "", (int)line.len, line.data);
+    log_message(LOG_WARNING, "reward '%s', row %lld: %s; restarting it (restart %zu) and sending the row once more%s%.*s", reward->name,
+                (long long)row, status_text(), n, line.len ? "; it said at last: " : "", (int)line.len, line.data);
 }
 
 /* ---- asking ---- */
@@ -196,7 +196,7 @@ typedef struct Asking {
 
 static Status give_job(Asking *asking, Worker *worker) {
     const Job *job = &asking->jobs[worker->job];
-    bool fresh = !worker->child; /* what it says at its start is taken for its first answer */
+    bool fresh = !worker->child; /* output before the first request would be taken for its answer */
     if (fresh) TRY(reward_command_start(asking->command, worker));
     if (!fresh && child_unrequested(worker->child).len > 0)
         return child_add_last_line(worker->child,
@@ -205,7 +205,8 @@ static Status give_job(Asking *asking, Worker *worker) {
     return ST_OK;
 }
 
-/* It ended, or gave no answer in time. A program that ended gets the row once more; with the option `failed` the row then has that reward. */
+/* Handles a program that exited or did not answer in time. After an exit the row is sent once more; then, with the option `failed`, the row gets that
+ * reward. */
 static Status worker_failed(Asking *asking, Worker *worker, Status status) {
     Job *job = &asking->jobs[worker->job];
     status = child_add_last_line(worker->child, status);
@@ -217,7 +218,7 @@ static Status worker_failed(Asking *asking, Worker *worker, Status status) {
     }
     if (!asking->reward->options[FAILED].node) return status;
     if (!asking->command->failed)
-        log_message(LOG_WARNING, "reward '%s', row %lld: %s; it counts as 'failed', and so will others", asking->reward->name,
+        log_message(LOG_WARNING, "reward '%s', row %lld: %s; it gets the reward 'failed', as will further such rows", asking->reward->name,
                     (long long)asking->rows[job->row].number, status_text());
     asking->command->failed = true;
     child_stop(worker->child, NULL, 0);
@@ -226,7 +227,7 @@ static Status worker_failed(Asking *asking, Worker *worker, Status status) {
     return ST_OK;
 }
 
-/* One answer, or one failure, and the next row to the worker that is free. */
+/* Waits for one answer or failure, and gives the next row to the free worker. */
 static Status ask_on(Asking *asking, Worker *worker, Status status, const Str *reply) {
     Command *command = asking->command;
     Job *job = &asking->jobs[worker->job];
@@ -236,7 +237,7 @@ static Status ask_on(Asking *asking, Worker *worker, Status status, const Str *r
         if (!job->known->failed) return ST_OK;
     } else {
         double value = 0;
-        status = read_answer(asking->reward, (Slice){reply->data, reply->len}, job->row, &value); /* while the row is known that it belongs to */
+        status = read_answer(asking->reward, (Slice){reply->data, reply->len}, job->row, &value); /* now, while the row that it belongs to is known */
         if (status != ST_OK) return child_add_last_line(worker->child, status);
         if ((command->n_bytes += reply->len) > answers_most()) return answers_too_much("program", command->argv[0]);
         if (!(job->known->answer = arena_strndup(command->answers, reply->data, reply->len))) return ST_RESOURCE;
@@ -271,14 +272,14 @@ static Status ask_all(Asking *asking) {
 out:
     str_release(&reply);
     if (status == ST_OK) return ST_OK;
-    for (size_t i = 0; i < command->n_workers; i++) { /* what the others are at is of no use any more */
+    for (size_t i = 0; i < command->n_workers; i++) { /* the other workers' rows are of no use any more */
         child_stop(command->workers[i].child, NULL, 0);
         command->workers[i].child = NULL;
     }
     return reward_at_row(status, asking->reward, &asking->rows[asking->jobs[worker->job].row]);
 }
 
-/* One job for each row whose answer is not known and not asked for already. */
+/* One job for each row whose answer is neither cached nor requested yet. */
 static void list_jobs(Asking *asking, const RewardRow *rows, size_t n, bool cache, Known **known) {
     for (size_t i = 0; i < n; i++) {
         Str line = {0};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cosine: a right answer is worth more when it is short, a wrong one costs less when it is long; between length 0 and max_length the value follows
- * half a cosine (arXiv 2502.03373, section 4.2). What is right says another reward of the list, above `threshold`. */
+/* cosine: right answers earn more if they are short, wrong ones lose less if they are long; between length 0 and max_length the value follows half a
+ * cosine (arXiv 2502.03373, section 4.2). An answer is right if the reward `right_by` of the list is above `threshold`. */
 #include "rl/reward/reward_kinds.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@ static const OptionSpec options[] = {
     [RIGHT_LONG] = {.name = "right_long", .kind = OPTION_NUMBER, .value = 0.5},
     [WRONG_SHORT] = {.name = "wrong_short", .kind = OPTION_NUMBER, .value = -1},
     [WRONG_LONG] = {.name = "wrong_long", .kind = OPTION_NUMBER, .value = -0.5},
-    [EXCEED] = {.name = "exceed", .kind = OPTION_NUMBER}, /* the value of a completion that was cut off; not given: as any other */
+    [EXCEED] = {.name = "exceed", .kind = OPTION_NUMBER}, /* value of a truncated completion; not given: the same as for others */
     {0},
 };
 
@@ -24,7 +24,7 @@ static Status reward_cosine_open(Reward *reward) {
     OptionValue *o = reward->options;
     reward->state = (void *)(uintptr_t)reward_before(reward, o[RIGHT_BY].text);
     if (!reward->state)
-        return reward_refuse(reward, o[RIGHT_BY].node, "'right_by' names no reward that stands before this one: '%s'", o[RIGHT_BY].text);
+        return reward_refuse(reward, o[RIGHT_BY].node, "'right_by' does not name an earlier reward of the list: '%s'", o[RIGHT_BY].text);
     if (!o[MAX_LENGTH].node) o[MAX_LENGTH].number = (double)reward->context->max_new_tokens;
     return o[MAX_LENGTH].number > 0 ? ST_OK : reward_refuse(reward, NULL, "option 'max_length' is missing");
 }
@@ -34,7 +34,7 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
     const Reward *judge = reward->state;
     for (size_t i = 0; i < n; i++) {
         values[i] = (double)NAN;
-        if (isnan(judge->values[i])) continue; /* nobody knows whether it is right */
+        if (isnan(judge->values[i])) continue; /* unknown whether it is right: abstain */
         bool right = judge->values[i] > o[THRESHOLD].number;
         double at_zero = o[right ? RIGHT_SHORT : WRONG_SHORT].number, at_max = o[right ? RIGHT_LONG : WRONG_LONG].number;
         double share = MIN((double)reward_without_observations(&rows[i]).n_completion_ids / o[MAX_LENGTH].number, 1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exact: 1 when the completion is the answer (or one of a list of answers), else 0. White space at both ends does not count, nor do thoughts
+/* exact: 1 if the completion equals the answer (or one of a list of answers), else 0. Ignores leading and trailing white space, and thoughts
  * (reward_completion_text). */
 #include "rl/reward/reward_kinds.h"
 
@@ -10,8 +10,9 @@ enum { FIELD, IGNORE_CASE, AFTER, FIRST_LINE };
 static const OptionSpec options[] = {
     [FIELD] = {.name = "field", .kind = OPTION_STRING, .text = "answer"},
     [IGNORE_CASE] = {.name = "ignore_case", .kind = OPTION_BOOL},
-    [AFTER] = {.name = "after", .kind = OPTION_STRING},         /* of both texts only what follows this mark for the last time, where they have it */
-    [FIRST_LINE] = {.name = "first_line", .kind = OPTION_BOOL}, /* of the completion only the first line that is not empty */
+    /* of both texts, compare only the part after the last occurrence of this mark, if any */
+    [AFTER] = {.name = "after", .kind = OPTION_STRING},
+    [FIRST_LINE] = {.name = "first_line", .kind = OPTION_BOOL}, /* of the completion, compare only the first non-empty line */
     {0},
 };
 

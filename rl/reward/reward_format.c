@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* format: 1 when the completion has the template's form, else 0. "..." in the template stands for text; everything else must occur exactly once and
- * in this order, white space between tags is free: "<think>...</think><answer>...</answer>". With `partial` the share of the tags that occur exactly
- * once and in order. */
+/* format: 1 if the completion matches the template, else 0. "..." in the template matches any text; everything else must occur exactly once and in
+ * this order; white space between tags is optional: "<think>...</think><answer>...</answer>". With `partial`: the fraction of the tags that occur
+ * exactly once and in order. */
 #include "rl/reward/reward_kinds.h"
 
 #include <ctype.h>
@@ -11,11 +11,11 @@ enum { TEMPLATE, PARTIAL, EMPTY, MAX_PIECES = 64 };
 static const OptionSpec options[] = {
     [TEMPLATE] = {.name = "template", .kind = OPTION_STRING, .text = "<think>...</think><answer>...</answer>"},
     [PARTIAL] = {.name = "partial", .kind = OPTION_BOOL},
-    [EMPTY] = {.name = "allow_empty", .kind = OPTION_BOOL}, /* "..." may be nothing but white space */
+    [EMPTY] = {.name = "allow_empty", .kind = OPTION_BOOL}, /* "..." may match white space only */
     {0},
 };
 
-/* The template's tags and other literal texts, and whether "..." stands before each of them; `open_end`: and at the end. */
+/* The template's tags and other literal texts, each with whether "..." precedes it; `open_end`: "..." at the end. */
 typedef struct Piece {
     const char *text;
     bool hole_before;
@@ -26,7 +26,7 @@ typedef struct Form {
     bool open_end;
 } Form;
 
-/* Length of the literal at `at`: a tag <...>, or what stands before the next tag or "...". */
+/* Length of the literal at `at`: a tag <...>, or the text up to the next tag or "...". */
 static size_t literal_length(const char *at) {
     if (*at == '<' && strchr(at, '>')) return (size_t)(strchr(at, '>') - at) + 1;
     size_t len = 1;
@@ -75,13 +75,13 @@ static size_t times(Slice text, const char *part) {
 static size_t times_in_form(const Form *form, const char *part) {
     size_t n = 0;
     for (size_t i = 0; i < form->n; i++)
-        n += times((Slice){form->pieces[i].text, strlen(form->pieces[i].text)}, part); /* "Answer:" of "Final Answer:" */
+        n += times((Slice){form->pieces[i].text, strlen(form->pieces[i].text)}, part); /* "Answer:" is part of "Final Answer:" */
     return n;
 }
 
 static bool is_blank(const char *from, const char *to) { return slice_trim((Slice){from, (size_t)(to - from)}).len == 0; }
 
-/* What stands between two literals (or at an end) is what the template has there. */
+/* Whether the text between two literals (or at an end) matches the template. */
 static bool gap_fits(bool hole, bool allow_empty, const char *from, const char *to) { return is_blank(from, to) ? !hole || allow_empty : hole; }
 
 static bool reward_format_fits(const Form *form, Slice text, bool allow_empty) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* http: a server that is asked for each row. Without `model` it takes the row as JSON and answers as a reward program does (a number, or an object
- * with "reward"). With `model` it is an OpenAI-compatible judge: it gets the rubric with {prompt}, {completion} and the data row's columns filled in,
- * and the rating of its answer (data/rating.h), brought from `range` to 0..1, is the reward. */
+/* http: a server that gets a request for each row. Without `model` the request is the row as JSON, and the answer is that of a reward program (a
+ * number, or an object with "reward"). With `model` the server is an OpenAI-compatible judge: the request is the rubric with {prompt}, {completion}
+ * and the data row's columns filled in, and the reward is the rating in its answer (data/rating.h), scaled from `range` to 0..1. */
 #include "data/rating.h"
 #include "lib/base/http.h"
 #include "rl/reward/reward_kinds.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_PAUSE 0.5 /* seconds before an unreadable reply is asked for again, twice as many each time */
+#define FIRST_PAUSE 0.5 /* seconds before the request is repeated after an unreadable reply; doubled each time */
 #define LONGEST_PAUSE 30
 
 enum { URL, MODEL, RUBRIC, SYSTEM, RANGE, MAX_TOKENS, KEY_ENV, CONCURRENCY, RETRIES, TIMEOUT, PER_SECOND, FAILED };
@@ -19,18 +19,18 @@ static const char usual_rubric[] =
     "Rate the answer to the question on a scale from 0 (useless) to 10 (perfect): is it right, helpful and clear? End with the rating as a number on a line of its own.\n\n"
     "Question:\n{prompt}\n\nAnswer:\n{completion}";
 static const OptionSpec options[] = {
-    [URL] = {.name = "url", .kind = OPTION_STRING, .required = true}, /* of a judge: up to /v1 */
+    [URL] = {.name = "url", .kind = OPTION_STRING, .required = true}, /* for a judge: up to /v1 */
     [MODEL] = {.name = "model", .kind = OPTION_STRING},
     [RUBRIC] = {.name = "rubric", .kind = OPTION_STRING, .text = usual_rubric},
     [SYSTEM] = {.name = "system", .kind = OPTION_STRING},
-    [RANGE] = {.name = "range", .kind = OPTION_YAML}, /* [lowest, highest] of the judge's scale; not given: [0, 10] */
+    [RANGE] = {.name = "range", .kind = OPTION_YAML}, /* [lowest, highest] of the judge's scale; default [0, 10] */
     [MAX_TOKENS] = {.name = "max_tokens", .kind = OPTION_WHOLE, .value = 512, .low = 1, .high = 1e6},
     [KEY_ENV] = {.name = "api_key_env", .kind = OPTION_STRING},
     [CONCURRENCY] = {.name = "concurrency", .kind = OPTION_WHOLE, .value = 4, .low = 1, .high = 256},
     [RETRIES] = {.name = "retries", .kind = OPTION_WHOLE, .value = 5, .low = 0, .high = 100},
     [TIMEOUT] = {.name = "timeout", .kind = OPTION_NUMBER, .value = 60, .low = 0.01, .high = 86400},
-    [PER_SECOND] = {.name = "per_second", .kind = OPTION_NUMBER, .low = 0, .high = 1e6}, /* requests, 0 = no limit */
-    [FAILED] = {.name = "failed", .kind = OPTION_NUMBER}, /* the reward of a row whose judgement has no rating; not given: the run stops */
+    [PER_SECOND] = {.name = "per_second", .kind = OPTION_NUMBER, .low = 0, .high = 1e6}, /* limit of requests, 0 = none */
+    [FAILED] = {.name = "failed", .kind = OPTION_NUMBER}, /* reward of a row for which the judge gave no rating; not given: the run stops */
     {0},
 };
 
@@ -88,9 +88,9 @@ static Status reward_http_open(Reward *reward) {
     return reward_refuse(reward, o[URL].node, "%s", why);
 }
 
-/* ---- what is asked ---- */
+/* ---- requests ---- */
 
-/* {name} is the prompt, the completion or a column; other braces stay as they are. */
+/* {name} is the prompt, the completion or a column; other braces are copied. */
 static Status fill_in(const RewardRow *row, const char *rubric, Str *out) {
     Str name = {0}, room = {0};
     Status status = ST_OK;
@@ -148,7 +148,7 @@ static Status write_question(const Reward *reward, const RewardRow *row, Str *bo
     return status;
 }
 
-/* ---- what is answered ---- */
+/* ---- replies ---- */
 
 static Status wrong_judgement(const Reward *reward, const char *problem, const char *text, size_t len) {
     return status_fail(ST_INPUT, "judge '%s' answers wrongly: %s: '%.*s%s'", reward->options[MODEL].text, problem, (int)MIN(len, 300), text,
@@ -161,11 +161,12 @@ static Status read_judgement(const Reward *reward, const Str *reply, double *val
     const json_t *choice = json_array_get(json_object_get(root, "choices"), 0),
                  *content = json_object_get(json_object_get(choice, "message"), "content");
     const char *reason = json_string_value(json_object_get(choice, "finish_reason"));
-    bool cut = reason && (strcmp(reason, "length") == 0 || strcmp(reason, "content_filter") == 0); /* it may have been about to say something else */
+    /* a truncated answer may have gone on to say something else */
+    bool cut = reason && (strcmp(reason, "length") == 0 || strcmp(reason, "content_filter") == 0);
     Slice text = {json_string_value(content), json_string_length(content)};
     double rating = text.data && !cut ? rating_of(text.data, server->low, server->high) : (double)NAN;
     Status status = ST_OK;
-    bool silent = choice && !text.data && (!content || json_is_null(content)); /* a judge that was cut while it thought */
+    bool silent = choice && !text.data && (!content || json_is_null(content)); /* a judge truncated while thinking */
     if (!text.data && !(silent && reward->options[FAILED].node))
         status = wrong_judgement(reward, "no choices[0].message.content", str_text(reply), reply->len);
     else if (!isnan(rating))
@@ -183,7 +184,7 @@ static Status read_reply(Reward *reward, const Str *reply, size_t row, double *v
     return reward_read_answer(reward, "the server", (Slice){str_text(reply), reply->len}, row, value);
 }
 
-/* A proxy's page, half a body: what says nothing at all may be said better another time. A readable reply is what it is. */
+/* A proxy's error page or half a body may be readable on another try. A readable reply is final. */
 static bool is_readable(const Reward *reward, const Str *reply) {
     json_t *root = json_parse(str_text(reply), reply->len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL);
     const json_t *message = json_object_get(json_array_get(json_object_get(root, "choices"), 0), "message");
@@ -192,7 +193,7 @@ static bool is_readable(const Reward *reward, const Str *reply) {
     return readable;
 }
 
-/* The reply, asked for again as long as it is not readable and tries are left. */
+/* Gets the reply; repeats the request while the reply is unreadable and tries are left. */
 static Status read_or_ask(Reward *reward, const Str *body, Str *reply, size_t row, double *value) {
     Server *server = reward->state;
     int64_t retries = (int64_t)reward->options[RETRIES].number;

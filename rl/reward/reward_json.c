@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json: 1 when the completion, without its thoughts (reward_completion_text), is JSON (and fits the schema), else 0; `parses` for JSON that does not
- * fit. The schema is written in the recipe, is a file, or stands in the data row's column `field`. */
+/* json: 1 if the completion, without its thoughts (reward_completion_text), is JSON (and matches the schema), else 0; `parses` for JSON that does not
+ * match. The schema is given in the recipe, in a file, or in the data row's column `field`. */
 #include "lib/base/log.h"
 #include "rl/reward/json_schema.h"
 #include "rl/reward/reward_kinds.h"
@@ -11,7 +11,7 @@ enum { SCHEMA, FIELD, EXTRACT, PARSES };
 static const OptionSpec options[] = {
     [SCHEMA] = {.name = "schema", .kind = OPTION_YAML},
     [FIELD] = {.name = "field", .kind = OPTION_STRING},
-    [EXTRACT] = {.name = "extract", .kind = OPTION_STRING, .text = "whole", .choices = "whole|fence"}, /* fence: what stands in the last ``` block */
+    [EXTRACT] = {.name = "extract", .kind = OPTION_STRING, .text = "whole", .choices = "whole|fence"}, /* fence: the contents of the last ``` block */
     [PARSES] = {.name = "parses", .kind = OPTION_NUMBER},
     {0},
 };
@@ -78,7 +78,7 @@ static Status reward_json_open(Reward *reward) {
     return ST_CONFIG;
 }
 
-/* Behind the line that opens the last block of three backticks, up to the next three. */
+/* The text after the line that opens the last block of three backticks, up to the next three. */
 static Slice last_fence(Slice text) {
     static const char mark[] = "```";
     const char *close_at = slice_find_last(text, mark, false);
@@ -97,7 +97,7 @@ static Status schema_of_row(const Reward *reward, const RewardRow *row, const js
     return status == ST_OK ? ST_OK : ST_INPUT;
 }
 
-/* What is not decided is no fit; that is said the first time, and counted. */
+/* An undecided match counts as no match; it is counted, and the first one gets a warning. */
 static bool fits(const Reward *reward, const json_t *schema, const json_t *value) {
     State *state = reward->state;
     SchemaFit fit = schema ? schema_fits(schema, value) : SCHEMA_FITS;

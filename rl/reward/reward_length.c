@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* length: with `target` 1 at that length and linearly less on both sides, 0 from twice the target on; with `buffer` DAPO's soft overlong punishment:
- * 0 up to max_length - buffer, then linearly down to -penalty at max_length (arXiv 2503.14476, equation 13; below that, without `cap`, as verl has
- * it). */
+/* length: with `target`, 1 at that length, decreasing linearly on both sides, 0 from twice the target on. With `buffer`, DAPO's soft overlong
+ * punishment: 0 up to max_length - buffer, then linearly down to -penalty at max_length (arXiv 2503.14476, equation 13), and further down beyond it
+ * without `cap`, as in verl. */
 #include "rl/reward/reward_kinds.h"
 
 #include <ctype.h>

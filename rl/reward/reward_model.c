@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model: a reward model in this process (scorer.h). It is given the very ids that were sampled, so it must have the policy's tokenizer and, where
- * prompts are conversations, its chat template; with `retokenize` the prompt and the answer's text are rendered and cut by its own instead, and
- * data.system is not seen. An answer's score is that of its last token, ended or not. */
+/* model: a reward model in this process (scorer.h). It reads the sampled ids, so it must have the policy's tokenizer and, if prompts are
+ * conversations, its chat template. With `retokenize` the texts of prompt and answer are rendered and tokenised by the reward model's own instead,
+ * without data.system. The score is that of the answer's last token, whether the answer ended or was truncated. */
 #include "data/formats/conversation.h"
 #include "data/formats/row_form.h"
 #include "rl/reward/reward_kinds.h"
@@ -20,15 +20,15 @@ static const OptionSpec options[] = {
 
 typedef struct Judge {
     Scorer *scorer;
-    Ids behind;          /* what the template writes behind an assistant's turn */
-    bool other_template; /* than the policy's: conversations would be read as it never saw them */
+    Ids turn_end;        /* the template's text after an assistant turn */
+    bool other_template; /* its template differs from the policy's: it would read conversations in a form that it was not trained on */
 } Judge;
 
 static void reward_model_close(Reward *reward) {
     Judge *judge = reward->state;
     if (!judge) return;
     scorer_close(judge->scorer);
-    ids_release(&judge->behind);
+    ids_release(&judge->turn_end);
 }
 
 static Status differs(const Reward *reward, const char *what) {
@@ -36,7 +36,7 @@ static Status differs(const Reward *reward, const char *what) {
     return status_hint(ST_INPUT, "retokenize: true gives it the text instead of the sampled ids");
 }
 
-/* Both on the policy's day: the reward model's run may have begun on another one, and its template is the same one still. */
+/* Compares both on the policy's date: the reward model's run may have begun on another date with the same template. */
 static Status same_rendering(const Chat *policy, const Chat *scorer, bool *same) {
     Str x = {0}, y = {0};
     *same = chat_has_template(policy) == chat_has_template(scorer);
@@ -62,7 +62,7 @@ static Status check_tokens(const Reward *reward, Judge *judge, const RewardPolic
     return ST_OK;
 }
 
-/* A score is of a conversation's last token, which may stand behind the one that ended the answer. */
+/* The score is that of a conversation's last token, which may come after the token that ended the answer. */
 static Status read_behind(Judge *judge) {
     const Scorer *scorer = judge->scorer;
     const char *end = chat_end_text(scorer->chat), *at = NULL;
@@ -70,7 +70,7 @@ static Status read_behind(Judge *judge) {
     if (!chat_has_template(scorer->chat) || !end || scorer->at_turn) return ST_OK;
     Status status = chat_probe(scorer->chat, &text);
     for (const char *next = str_text(&text); status == ST_OK && (next = strstr(next, end)); next++) at = next + strlen(end);
-    if (at && *at) status = tokenizer_encode(scorer->tokenizer, at, strlen(at), TOKENIZE_PLAIN, &judge->behind);
+    if (at && *at) status = tokenizer_encode(scorer->tokenizer, at, strlen(at), TOKENIZE_PLAIN, &judge->turn_end);
     str_release(&text);
     return status;
 }
@@ -92,16 +92,16 @@ static uint64_t fingerprint(const Reward *reward) { return model_fingerprint(((c
 
 static Status bytes(const Reward *reward, const RewardShape *shape, size_t *need) {
     const Judge *judge = reward->state;
-    return scorer_bytes(judge->scorer, &(ScorerShape){shape->n_prompt, shape->n_completion + judge->behind.n, shape->n, shape->group}, need);
+    return scorer_bytes(judge->scorer, &(ScorerShape){shape->n_prompt, shape->n_completion + judge->turn_end.n, shape->n, shape->group}, need);
 }
 
 /* ---- the reward model's own tokens ---- */
 
-/* The row with its answer, as a row of training would be; a new object. */
+/* The row with its answer, in the form of a training row; a new object. */
 static Status whole_row(const RewardRow *row, json_t **whole) {
     json_t *messages, *text = json_stringn(row->completion.data, row->completion.len);
     *whole = row->columns ? json_copy((json_t *)(uintptr_t)row->columns) : json_object();
-    Status status = row_question_messages(row->columns, &messages); /* without the answer that the row may end with */
+    Status status = row_question_messages(row->columns, &messages); /* without the row's own answer, if any */
     bool talks = messages != NULL;
     json_object_set_new(*whole, "prompt", talks ? messages : json_stringn(row->prompt.data, row->prompt.len));
     json_object_set_new(*whole, "completion", talks ? json_pack("[{s:s, s:O}]", "role", "assistant", "content", text) : json_incref(text));
@@ -109,14 +109,14 @@ static Status whole_row(const RewardRow *row, json_t **whole) {
     return status == ST_OK && !*whole ? status_fail(ST_RESOURCE, "out of memory") : status;
 }
 
-/* A text prompt as a turn, where the model learned from such rows so. */
+/* Turns a text prompt into a message, if the model was trained that way. */
 static Status as_trained(const Scorer *scorer, json_t **whole) {
     RowFound found;
     RowForm form = row_form(&(DataConfig){.as = strcmp(scorer->as, "chat") == 0 ? "chat" : "text", .chat = scorer->chat}, ROWS_AS_SCORED);
     return row_turn(&form, data_format_find("prompt_completion"), whole, &found);
 }
 
-/* Without what a template writes behind the turn, and without the end token of an answer that was cut. */
+/* Removes the template's text after the turn, and the end token of a truncated answer. */
 static void trim(const Scorer *scorer, const RewardRow *row, Encoding *encoding) {
     size_t end = encoding->ids.n;
     bool cut = strcmp(row->finish_reason, "length") == 0;
@@ -160,13 +160,13 @@ static bool is_conversation(const RewardRow *row) {
     return found;
 }
 
-/* An answer that ended is followed by what the template writes behind it, up to the token whose score counts. */
+/* Appends the template's text after a finished answer, up to the token whose score counts. */
 static Status finish_turn(const Judge *judge, const RewardRow *row, Arena *arena, ScorerRow *to) {
-    size_t more = is_conversation(row) ? judge->behind.n : 0, n = to->n_answer + more;
+    size_t more = is_conversation(row) ? judge->turn_end.n : 0, n = to->n_answer + more;
     int32_t *ids = arena_alloc(arena, MAX(n, 1) * sizeof *ids);
     if (!ids) return ST_RESOURCE;
     if (to->n_answer > 0) memcpy(ids, to->answer, to->n_answer * sizeof *ids);
-    if (more > 0) memcpy(ids + to->n_answer, judge->behind.data, more * sizeof *ids);
+    if (more > 0) memcpy(ids + to->n_answer, judge->turn_end.data, more * sizeof *ids);
     to->answer = ids;
     to->n_answer = n > 0 ? scalar_head_end(&judge->scorer->model->config, ids, n) : 0;
     return ST_OK;

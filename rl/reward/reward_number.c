@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* number: 1 when the completion's number is the answer's, else 0. Of both texts it is the last number in the last \boxed{...}, else the first one
- * behind the last "####" (as GSM8K ends its answers), else the last one at all. What the completion thinks (reward_completion_text) is no answer. */
+/* number: 1 if the completion's number equals the answer's, else 0. In both texts it is the last number in the last \boxed{...}, else the first one
+ * after the last "####" (the GSM8K format), else the last number. Thoughts are ignored (reward_completion_text). */
 #include "rl/reward/numbers.h"
 #include "rl/reward/reward_kinds.h"
 
@@ -36,7 +36,7 @@ static bool behind_hashes(Slice text, const NumberStyle *style, Number *number) 
     return numbers_first((Slice){hashes, newline ? (size_t)(newline - hashes) : left}, style, number);
 }
 
-/* Where the text marks its answer, only the marked place counts. */
+/* If the text marks its answer, only the marked place counts. */
 static bool reward_number_find(const Reward *reward, Slice text, Number *number) {
     const NumberStyle style = {reward->options[THOUSANDS].text[0], reward->options[DECIMAL].text[0],
                                strcmp(reward->options[PERCENT].text, "share") == 0};
@@ -48,7 +48,7 @@ static bool reward_number_find(const Reward *reward, Slice text, Number *number)
     return (any || strcmp(from, "last") == 0) && numbers_last(text, &style, number);
 }
 
-/* A whole number beyond 64 bits is read as a real, which has lost the digits that tell it from its neighbours; few digits are all that it had. */
+/* JSON reads an integer of more than 64 bits as a double, which has lost digits; a double that prints with few digits has lost none. */
 static Status wanted_real(const char *field, double value, Number *wanted) {
     enum { SURE_DIGITS = 15 };
     Str text = {0};
@@ -64,7 +64,7 @@ static Status wanted_real(const char *field, double value, Number *wanted) {
     return status;
 }
 
-/* The answer's own form does not matter: a number, or a text that marks it in any way. */
+/* The answer may be a number, or a text that marks it in any of these ways. */
 static Status wanted_number(const Reward *reward, const json_t *answer, Number *wanted) {
     const char *field = reward->options[FIELD].text;
     if (json_is_real(answer)) return wanted_real(field, json_real_value(answer), wanted);
@@ -74,7 +74,7 @@ static Status wanted_number(const Reward *reward, const json_t *answer, Number *
     Reward any = *reward;
     any.options[FROM].text = "auto";
     if (status == ST_OK && !reward_number_find(&any, text, wanted))
-        status = status_fail(ST_INPUT, "column '%s' holds no number: '%.*s'", field, (int)MIN(text.len, 200), text.data);
+        status = status_fail(ST_INPUT, "column '%s' has no number: '%.*s'", field, (int)MIN(text.len, 200), text.data);
     str_release(&room);
     return status;
 }

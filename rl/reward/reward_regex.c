@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* regex: 1 when the pattern (PCRE2, Unicode) is found in the completion, else 0. With `field` the text of its last match (of `group`) must be the
+/* regex: 1 if the pattern (PCRE2, Unicode) is found in the completion, else 0. With `field` the text of the last match (of `group`) must equal the
  * answer. */
 #include "lib/base/log.h"
 #include "lib/base/regex.h"
@@ -10,10 +10,10 @@
 enum { PATTERN, FULL, IGNORE_CASE, FIELD, GROUP, MAX_STEPS = 1000000 };
 static const OptionSpec options[] = {
     [PATTERN] = {.name = "pattern", .kind = OPTION_STRING, .required = true},
-    [FULL] = {.name = "full", .kind = OPTION_BOOL}, /* the whole completion, without white space at both ends, must match */
+    [FULL] = {.name = "full", .kind = OPTION_BOOL}, /* the complete completion, without leading and trailing white space, must match */
     [IGNORE_CASE] = {.name = "ignore_case", .kind = OPTION_BOOL},
     [FIELD] = {.name = "field", .kind = OPTION_STRING},
-    [GROUP] = {.name = "group", .kind = OPTION_WHOLE, .value = -1, .low = 0, .high = 99}, /* not given: group 1, the whole match when there is none */
+    [GROUP] = {.name = "group", .kind = OPTION_WHOLE, .value = -1, .low = 0, .high = 99}, /* default: group 1, or the complete match without groups */
     {0},
 };
 
@@ -47,7 +47,7 @@ static Status reward_regex_open(Reward *reward) {
                                     : reward_refuse(reward, reward->options[GROUP].node, "the pattern has %u groups, not %u", groups, pattern->group);
 }
 
-/* Looks from `from` on. What is not decided is no match; that is said the first time, and counted. */
+/* Searches from `from` on. An undecided search counts as no match; it is counted, and the first one gets a warning. */
 static bool reward_regex_find(const Reward *reward, Slice text, size_t from, RegexMatch *match) {
     Pattern *pattern = reward->state;
     RegexResult result = regex_find(pattern->regex, text, from, pattern->group, match);
@@ -70,7 +70,7 @@ static bool last_match(const Reward *reward, Slice text, Slice *found) {
         while (from < text.len && ((unsigned char)text.data[from] & 0xC0) == 0x80) from++;
         if (reward->options[FULL].number != 0) break;
     }
-    return any && pattern->undecided == undecided; /* there may be a later one */
+    return any && pattern->undecided == undecided; /* else there may be a later match */
 }
 
 static Status reward_regex_score(Reward *reward, const RewardRow *row, double *value) {

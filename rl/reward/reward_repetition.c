@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* repetition: -penalty x (1 - different n-grams / all n-grams) of the completion's words (in lower case) or token ids; 0 where it is shorter than n
+/* repetition: -penalty x (1 - distinct n-grams / all n-grams) over the completion's words (in lower case) or token ids; 0 if it is shorter than n
  * (arXiv 2502.03373, section 4.3). */
 #include "rl/reward/reward_kinds.h"
 
@@ -50,7 +50,7 @@ static size_t split_words(Slice text, Slice *words) {
     return n;
 }
 
-/* Ids as fixed-length texts of letters that lower case leaves alone. */
+/* Ids as fixed-length strings of letters that lower-casing does not change. */
 static size_t split_ids(const RewardRow *row, char *room, Slice *units) {
     for (size_t i = 0; i < row->n_completion_ids; i++) {
         uint32_t id = (uint32_t)row->completion_ids[i];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Thoughts that a completion speaks out before its answer. */
+/* Finds the thoughts in a completion. */
 #include "rl/reward/reward_kinds.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ static bool at_tag(const char *at, const char *end, const char *tag) {
     return (size_t)(end - at) >= len && memcmp(at, tag, len) == 0;
 }
 
-/* Index of the tag that the text has at `at`, which opens or closes; -1: none. */
+/* Index of the opening or closing tag at `at`; -1: none. */
 static int tag_at(const char *at, const char *end, bool *opens) {
     if (*at != '<' && *at != '[') return -1;
     for (size_t i = 0; i < COUNT_OF(tags); i++) {
@@ -26,7 +26,7 @@ static int tag_at(const char *at, const char *end, bool *opens) {
     return -1;
 }
 
-/* Whether a template has opened the thoughts already, as those of DeepSeek-R1 and of Qwen's thinking models do. */
+/* Whether the chat template has opened the thoughts in the prompt, as those of DeepSeek-R1 and of Qwen's thinking models do. */
 static int open_in_prompt(const RewardRow *row) {
     Slice prompt = slice_trim(row->prompt);
     for (size_t i = 0; i < COUNT_OF(tags); i++) {
@@ -46,7 +46,7 @@ Slice reward_completion_text(const RewardRow *row, Str *room) {
         int tag = tag_at(at, end, &opens);
         if (tag < 0 || (thinking >= 0 && (opens || tag != thinking))) continue;
         if (opens) str_append_n(room, kept, (size_t)(at - kept));
-        if (!opens && thinking < 0) str_clear(room); /* the thoughts began with the completion */
+        if (!opens && thinking < 0) str_clear(room); /* the thoughts began at the start of the completion */
         thinking = opens ? tag : -1;
         kept = at + strlen(opens ? tags[tag].open : tags[tag].close);
         at = kept - 1;

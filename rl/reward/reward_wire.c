@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows and answers as programs and servers have them. */
+/* Requests to, and answers from, reward programs and servers. */
 #include "rl/reward/reward_kinds.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ static void add_ids(JsonWriter *w, const char *key, const int32_t *ids, size_t n
     jw_end_array(w);
 }
 
-/* The data row's columns follow, but for those of the same names. */
+/* The data row's columns follow, except those with the same names. */
 static bool is_ours(const char *key) {
     static const char *const ours[] = {"prompt", "prompt_ids", "completion", "completion_ids", "finish_reason"};
     for (size_t i = 0; i < COUNT_OF(ours); i++)
@@ -27,7 +27,7 @@ void reward_write_row(const RewardRow *row, Str *text) {
     jw_object(&w, NULL);
     char *messages = json_is_array(json_object_get(row->columns, "prompt")) ? json_text(json_object_get(row->columns, "prompt"), JSON_COMPACT) : NULL;
     if (messages)
-        jw_raw(&w, "prompt", messages); /* as the row has it */
+        jw_raw(&w, "prompt", messages); /* in the row's own form */
     else
         jw_string_n(&w, "prompt", row->prompt.data, row->prompt.len);
     free(messages);
@@ -65,7 +65,7 @@ Status reward_read_answer(Reward *reward, const char *who, Slice answer, size_t 
     else if (json_is_null(number))
         *value = (double)NAN;
     else if (!json_is_number(number))
-        status = garbage(who, answer, "the reward is no number");
+        status = garbage(who, answer, "the reward is not a number");
     else
         *value = json_number_value(number);
     if (status == ST_OK)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening reward models, and passes that read their score. */
+/* Opens reward models and computes scores. */
 #include "rl/reward/scorer.h"
 
 #include "lib/model/not_a_model.h"
@@ -9,9 +9,9 @@
 
 enum { PASS_TOKENS = 2048 };
 
-/* ---- what a directory is ---- */
+/* ---- kinds of directories ---- */
 
-/* adapter: NULL for a whole model. model: the model's directory, of an adapter its base. */
+/* adapter: NULL for a full model. model: directory of the model, or of the adapter's base. */
 typedef struct Found {
     const char *adapter, *model, *template, *now, *as;
     json_t *kwargs; /* NULL: none */
@@ -23,7 +23,7 @@ static bool has(Arena *arena, const char *dir, const char *name) {
     return path && file_exists(path);
 }
 
-/* The run that a directory is, or is the adapter or model of. */
+/* The run that a directory is, or that it belongs to as adapter/ or model/. */
 static Status find_run(Arena *arena, const char *dir, const char **run) {
     static const char *const parts[] = {"adapter", "model"};
     const char *above = path_join(arena, dir, "..");
@@ -38,7 +38,7 @@ static Status find_run(Arena *arena, const char *dir, const char **run) {
     return ST_OK;
 }
 
-/* Runs of earlier versions, whose record does not say which token is scored. */
+/* Runs of earlier versions do not record which token is scored. */
 Status run_scores_turns(const char *dir, bool *turns) {
     Arena *arena = arena_new(0);
     const char *path = arena ? path_join(arena, dir, "started.json") : NULL;
@@ -52,7 +52,7 @@ Status run_scores_turns(const char *dir, bool *turns) {
     return status;
 }
 
-/* The run's own template, its values and its day, where its recipe names them, and how it read plain texts. */
+/* Reads the run's template, its values and date, if its recipe has them, and how it read plain texts. */
 static Status read_rendering(Arena *arena, const char *dir, Found *found) {
     Recipe *recipe;
     const char *run;
@@ -75,7 +75,7 @@ static Status find_base(Arena *arena, const ScorerOptions *options, Found *found
     else
         TRY(adapter_base(found->adapter, arena, &found->model));
     if (dir_exists(found->model)) return ST_OK;
-    status_fail(ST_INPUT, "the base model '%s' of the reward model in '%s' is no directory on this machine", found->model, found->adapter);
+    status_fail(ST_INPUT, "the base model '%s' of the reward model in '%s' is not a directory on this machine", found->model, found->adapter);
     return status_hint(ST_INPUT, "put it there, or merge the two with tune merge and name the result");
 }
 
@@ -101,7 +101,7 @@ static Status scorer_find(Arena *arena, const char *dir, const ScorerOptions *op
     TRY(read_rendering(arena, dir, found));
     if (options->chat_template) {
         found->template = options->chat_template;
-        json_decref(found->kwargs); /* they were for another one */
+        json_decref(found->kwargs); /* they were for another template */
         found->kwargs = NULL;
     }
     if (options->template_kwargs && !found->kwargs) found->kwargs = json_object();
@@ -214,7 +214,7 @@ static bool same_prompt(const ScorerRow *a, const ScorerRow *b) {
     return a->n_prompt == b->n_prompt && (a->prompt == b->prompt || memcmp(a->prompt, b->prompt, a->n_prompt * sizeof *a->prompt) == 0);
 }
 
-/* How many rows go into one pass, and how many tokens they have there. */
+/* Number of rows of a pass, and their number of tokens. */
 static size_t scorer_fit(const ScorerRow *rows, size_t n, size_t *tokens) {
     size_t count = 0;
     for (*tokens = 0; count < n; count++) {
@@ -261,7 +261,7 @@ static ModelBatch lay_out(Scorer *scorer, const ScorerRow *rows, size_t n) {
     return batch;
 }
 
-/* scores NULL: on the device that computes nothing. */
+/* scores NULL: runs on the meta device. */
 static Status score_pass(Scorer *scorer, Tape *tape, const ScorerRow *rows, size_t n, size_t tokens, double *scores) {
     int64_t count = (int64_t)n;
     TRY(scorer_reserve(scorer, tokens, n));
@@ -285,7 +285,7 @@ Status scorer_score(Scorer *scorer, const ScorerRow *rows, size_t n, double *sco
     return ST_OK;
 }
 
-/* The first pass, which is as large as any: all rows are alike. */
+/* Runs the first pass, which is the largest, since all rows have the same size. */
 static Status pass_bytes(Scorer *scorer, const ScorerRow *rows, size_t n, size_t *bytes) {
     size_t tokens, count = scorer_fit(rows, n, &tokens);
     Tape *meta = tape_new(device_meta(), scorer->model->compute, 0);
@@ -305,7 +305,7 @@ Status scorer_bytes(Scorer *scorer, const ScorerShape *shape, size_t *bytes) {
     Status status = prompts && answer && rows ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the plan of a step");
     for (size_t i = 0; i < shape->n && status == ST_OK; i++) {
         int32_t *prompt = prompts + i / shape->group * shape->n_prompt;
-        if (shape->n_prompt > 0) prompt[0] = (int32_t)(i / shape->group % 2); /* another one than its neighbour's */
+        if (shape->n_prompt > 0) prompt[0] = (int32_t)(i / shape->group % 2); /* differs from the neighbouring prompt, so that they are not shared */
         rows[i] = (ScorerRow){prompt, answer, shape->n_prompt, shape->n_answer};
     }
     *bytes = scorer->shared ? 0 : model_memory(scorer->model, false).packed;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sampling into flat arrays. */
+/* Samples completions into flat arrays. */
 #include "rl/text/experience.h"
 #include "lib/base/work.h"
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Every array that a token has a place in, and the size of a place; NULL behind the last. */
+/* Every per-token array and the size of its elements; NULL after the last. */
 static void *token_array(Experience *e, size_t i, size_t *size) {
     double **const reals[] = {&e->sampled,       &e->filtered,   &e->old_logprobs, &e->ref_logprobs, &e->logprobs, &e->entropies, &e->earned,
                               &e->token_rewards, &e->advantages, &e->values,       &e->final_values, &e->targets,  &e->new_values};
@@ -33,7 +33,7 @@ static Status reserve_tokens(Experience *e, int64_t n) {
 static Status reserve_groups(Experience *e, int64_t n_groups) {
     int64_t n = n_groups * e->group_size;
     if (n <= e->cap_sequences) return ST_OK;
-    TRY(array_resize(&e->prompts, (size_t)n, sizeof *e->prompts, "samples")); /* as many as there are sequences: other sizes of groups may come */
+    TRY(array_resize(&e->prompts, (size_t)n, sizeof *e->prompts, "samples")); /* n, not n_groups: the group size may change later */
     TRY(array_resize(&e->begin, (size_t)n + 1, sizeof *e->begin, "samples"));
     TRY(array_resize(&e->ended, (size_t)n, sizeof *e->ended, "samples"));
     TRY(array_resize(&e->rewards, (size_t)n, sizeof *e->rewards, "samples"));
@@ -71,7 +71,7 @@ Status experience_add(Experience *e, const Sequence *s) {
     return ST_OK;
 }
 
-/* Completions to be sampled, and where they go. */
+/* Context of the sampler's callback. */
 typedef struct Sampling {
     Experience *e;
     uint64_t wanted;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows to prompts. */
+/* Turns data rows into prompts. */
 #include "rl/text/prompts.h"
 
 #include <stdlib.h>
@@ -14,25 +14,25 @@ typedef struct Reading {
     DataConfig *config;
     const Tokenizer *tokenizer;
     const ModelConfig *model;
-    RowNotes notes; /* of the row in work */
+    RowNotes notes; /* of the current row */
 } Reading;
 
-/* A pair has a prompt too, but whoever hands pairs to a policy gradient has most likely taken the wrong algorithm. */
+/* A pair has a prompt too, but pairs given to a policy gradient most likely mean that the wrong algorithm was chosen. */
 static Status check_kind(const Reading *reading, const DataSource *source, const json_t *row) {
     static const char *const keys[][2] = {{"chosen", "rejected"}, {"chosen_messages", "rejected_messages"}, {"chosen_ids", "rejected_ids"}};
     const char *format = source->format ? source->format : reading->config->format;
     bool pair = false;
     for (size_t i = 0; i < COUNT_OF(keys); i++) pair |= json_object_get(row, keys[i][0]) && json_object_get(row, keys[i][1]);
     if (!pair || (format && (strcmp(format, "prompt") == 0 || strcmp(format, "preference") == 0))) return ST_OK;
-    status_fail(ST_INPUT, "the row is a preference pair, and the algorithm learns from prompts whose answers a reward judges");
-    return status_hint(ST_INPUT, "rl.algorithm: dpo learns from pairs; with data.format: prompt their prompts alone are taken");
+    status_fail(ST_INPUT, "the row is a preference pair, but the algorithm learns from prompts whose answers a reward scores");
+    return status_hint(ST_INPUT, "rl.algorithm: dpo learns from pairs; data.format: prompt uses only their prompts");
 }
 
 static Status check_ids(const Ids *ids, const ModelConfig *model) {
     return ids->n > 0 ? ids_check(ids, model->vocab_size) : status_fail(ST_INPUT, "the prompt has no tokens");
 }
 
-/* false in *kept: the row is left out. */
+/* *kept becomes false if the row is left out. */
 static Status fit_length(Reading *reading, Ids *ids, bool *kept) {
     const DataConfig *config = reading->config;
     int64_t extra = (int64_t)ids->n - config->max_length;
@@ -57,7 +57,7 @@ static Status prompts_push(PromptSet *set, const PromptRow *row) {
     return ST_OK;
 }
 
-/* What is said, after its speaker's name where there are several. False: not in plain words. */
+/* Appends the text of a message, after its role's name if there are several messages. False: it has content other than text. */
 static bool say_messages(const json_t *messages, Str *text) {
     size_t n = json_array_size(messages);
     for (size_t i = 0; i < n; i++) {
@@ -70,7 +70,7 @@ static bool say_messages(const json_t *messages, Str *text) {
     return n > 0;
 }
 
-/* Rewards and samples are told the question in words; rows of another form than {"prompt": "..."} say it in theirs. */
+/* Rewards and samples.jsonl show the question as plain text; this makes it for rows of another form than {"prompt": "..."}. */
 static Status keep_text(const Reading *reading, const json_t *row, PromptRow *made) {
     Str text = {0};
     json_t *messages;
@@ -97,7 +97,7 @@ static Status read_row(void *context, const DataSource *source, const Row *row) 
     if (status == ST_OK) status = keep_text(reading, row->json, &made);
     if (status == ST_OK) status = fit_length(reading, &made.ids, &kept);
     if (status == ST_OK && kept) {
-        made.json = json_incref(row->plain); /* programs that judge answers are told the question in words, see keep_text */
+        made.json = json_incref(row->plain); /* reward programs get the question as plain text, see keep_text */
         row_notes_add(&reading->set->table.notes, &reading->notes, row->file, row->unit, row->line);
         status = prompts_push(reading->set, &made);
         if (status == ST_OK) return ST_OK;
@@ -115,14 +115,14 @@ Status prompts_read(YamlNode node, const char *key, const Recipe *recipe, const 
     DataConfig config = data_config(recipe, model, chat);
     Reading reading = {.set = set, .config = &config, .tokenizer = tokenizer, .model = model};
     config.notes = &reading.notes;
-    /* Not widened: reward programs get the rows */
+    /* Whole rows, not only known columns: reward programs get them */
     SourceReader reader = {.config = &config, .use = ROWS_AS_PROMPTS, .kept = &set->n, .take = read_row, .context = &reading};
     Status status = data_sources_read(node, key, &reader, set->arena, &set->table);
     row_notes_release(&reading.notes);
     TRY(status);
     set->table.n = set->n;
     if (set->n > 0) return ST_OK;
-    status_fail(ST_INPUT, "'%s' holds no prompts", key);
+    status_fail(ST_INPUT, "'%s' has no prompts", key);
     return set->dropped ? status_hint(ST_INPUT, "%lld were longer than data.max_length", (long long)set->dropped) : ST_INPUT;
 }
 
@@ -133,7 +133,7 @@ const PromptRow *prompts_at(const PromptSet *set, const Recipe *recipe, int64_t 
 
 int64_t prompts_per_epoch(const PromptSet *set) { return data_order_count(&(DataOrder){.dataset = &set->table}, 0); }
 
-/* Sources whose rows ended before item `before` now end before item `kept`. */
+/* Moves the end of sources from item `before` to item `kept`. */
 static void close_sources(Dataset *table, size_t *k, size_t before, size_t kept) {
     while (*k < table->n_sources && table->source_begins[*k + 1] == before) table->source_begins[++*k] = kept;
 }

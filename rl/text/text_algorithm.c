@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of policy gradients on text, and what several of them share. */
+/* The table of policy gradients on text, and functions that several of them share. */
 #include "rl/text/text_algorithm.h"
 
 #include <string.h>

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What goes together in a step's completions: length and reward, the parts of the reward. Numbers are compared within the group of a prompt, as
- * advantages are, so that prompts which are hard and long do not count. */
+/* Correlations in a step's completions: of length and reward, and between the parts of the reward. Like advantages, they are computed within the
+ * group of a prompt, so that differences between prompts have no effect. */
 #include "rl/text/text_run.h"
 
 #include <math.h>
 
 enum { LENGTH, REWARD, PARTS };
 
-/* Parts by their weight's sign, so that all numbers pull upward. The rewards of the recipe come first among the columns, and alone have a weight. */
+/* Multiplies parts by the sign of their weight, so that larger is always better. The recipe's rewards are the first columns and the only ones with a
+ * weight. */
 static int count_parts(const RewardScores *scores) {
-    if (!scores) return 0; /* an environment alone */
+    if (!scores) return 0; /* only an environment's rewards */
     int n = 0;
     while (n < CORRELATED_PARTS && (size_t)n < scores->n_columns && scores->columns[n].weight != 0) n++;
     return n > 1 ? n : 0;
@@ -22,7 +23,7 @@ static double number_of(const Experience *e, const RewardScores *scores, int whi
     return part->weight > 0 ? part->values[i] : -part->values[i];
 }
 
-/* One group's numbers; a group in which one of them is missing (NaN) says nothing. */
+/* Adds the numbers of one group; a group with a missing number (NaN) is skipped. */
 static void add_pair(Correlations *c, const Experience *e, const RewardScores *scores, int x, int y, int64_t begin, int64_t end) {
     double n = (double)(end - begin), mean_x = 0, mean_y = 0, xy = 0, xx = 0, yy = 0;
     for (int64_t i = begin; i < end; i++) {
@@ -52,7 +53,7 @@ static Status name_pairs(TextRl *rl, const RewardScores *scores, int n) {
 
 Status text_correlations_add(TextRl *rl, const Experience *e, const RewardScores *scores, Correlations *c) {
     int parts = count_parts(scores);
-    int64_t size = e->group_size > 1 ? e->group_size : e->n; /* single completions are compared with each other */
+    int64_t size = e->group_size > 1 ? e->group_size : e->n; /* groups of one: compare all completions with each other */
     TRY(name_pairs(rl, scores, parts));
     for (int64_t begin = 0; begin < e->n; begin += size) {
         add_pair(c, e, scores, LENGTH, REWARD, begin, begin + size);
@@ -62,7 +63,7 @@ Status text_correlations_add(TextRl *rl, const Experience *e, const RewardScores
     return ST_OK;
 }
 
-/* What rounding leaves of numbers that are all alike is no difference. */
+/* The rounding error of equal numbers is not a difference. */
 static double correlation(const Correlations *c, int x, int y) {
     double xx = c->of[x][y].xx, yy = c->of[x][y].yy;
     return xx > 1e-20 && yy > 1e-20 ? c->of[x][y].xy / sqrt(xx * yy) : (double)NAN;

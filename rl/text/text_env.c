@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Programs as environments of texts: JSON lines, one request and one answer each. */
+/* Text environments that run as programs: JSON lines, one request and one answer each. */
 #include "rl/env/program.h"
 #include "rl/text/text_env.h"
 
@@ -11,7 +11,7 @@ static const double timeout_usual = 60;
 
 struct TextEnv {
     Arena *arena;
-    Program program; /* observations are parts of its answer */
+    Program program; /* observations point into its answer */
     int64_t max_turns;
     double timeout;
     TextTurn *turns; /* (copies) */
@@ -28,8 +28,8 @@ static Status open_program(void *context) {
     TextEnv *env = context;
     TRY(program_start(&env->program));
     if (says_text(env, "action") && says_text(env, "observation")) return ST_OK;
-    program_wrong(&env->program, -1, "its actions and observations are no texts");
-    return status_hint(ST_INPUT, "expected {\"action\": \"text\", \"observation\": \"text\"}; an environment of numbers is asked without text: true");
+    program_wrong(&env->program, -1, "its actions and observations are not texts");
+    return status_hint(ST_INPUT, "expected {\"action\": \"text\", \"observation\": \"text\"}; for an environment of numbers leave out text: true");
 }
 
 /* ---- answers ---- */
@@ -37,7 +37,7 @@ static Status open_program(void *context) {
 static Status read_observation(TextEnv *env, const json_t *json, int64_t copy) {
     bool good = json_is_string(json) || (json_is_array(json) && json_array_size(json) > 0) ||
                 (json_is_object(json) && (json_object_get(json, "content") || json_object_get(json, "messages")));
-    if (!good) return program_wrong(&env->program, copy, "its observation is no text, no message and no list of messages");
+    if (!good) return program_wrong(&env->program, copy, "its observation is not a text, a message or a list of messages");
     env->turns[copy].observation = json;
     return ST_OK;
 }
@@ -89,7 +89,7 @@ static void write_step(TextEnv *env, const Slice *actions, int64_t n) {
 
 static Status read_copy(TextEnv *env, int64_t copy, const json_t *observation, const json_t *reward, const json_t *ended, const json_t *cut) {
     TextTurn *turn = &env->turns[copy];
-    if (!json_is_number(reward) || !isfinite(json_number_value(reward))) return program_wrong(&env->program, copy, "its reward is no number");
+    if (!json_is_number(reward) || !isfinite(json_number_value(reward))) return program_wrong(&env->program, copy, "its reward is not a number");
     if (!json_is_boolean(ended) || !json_is_boolean(cut))
         return program_wrong(&env->program, copy, "'terminated' and 'truncated' are not true or false");
     *turn = (TextTurn){NULL, json_number_value(reward), json_is_true(ended), json_is_true(cut)};
@@ -167,16 +167,16 @@ static Status read_options(TextEnv *env, const Yaml *node) {
         if (strcmp(key, "command") == 0 || strcmp(key, "text") == 0) continue;
         if (strcmp(key, "timeout") == 0) {
             if (!yaml_as_double(value, &env->timeout) || !(env->timeout > 0))
-                return text_env_fault(value, "has a 'timeout' that is no number of seconds");
+                return text_env_fault(value, "has a 'timeout' that is not a number of seconds above 0");
         } else if (strcmp(key, "max_turns") == 0) {
             if (!yaml_as_int(value, &env->max_turns) || env->max_turns < 1)
-                return text_env_fault(value, "has a 'max_turns' that is no whole number from 1");
+                return text_env_fault(value, "has a 'max_turns' that is not a whole number of at least 1");
         } else {
             Str what = {0};
             str_printf(&what, "has an unknown key '%s'", key);
             text_env_fault(value, str_text(&what));
             str_release(&what);
-            return status_hint_nearest(ST_CONFIG, key, known, COUNT_OF(known), "beside command and text it takes timeout and max_turns");
+            return status_hint_nearest(ST_CONFIG, key, known, COUNT_OF(known), "the keys are command, text, timeout and max_turns");
         }
     }
     return ST_OK;

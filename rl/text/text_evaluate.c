@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Held-out prompts of a run on text: what the policy's best answers earn. */
+/* Evaluates a run on text: rewards of greedy answers to held-out prompts. */
 #include "rl/text/text_run.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ bool text_evaluate_due(const TextRl *rl, int64_t step) {
     return rl->eval.n > 0 && (step == 0 || step == rl->total_steps || (every > 0 && step % every == 0));
 }
 
-/* As many prompts at a time as a rollout has completions, which is what the plan of the run's memory counts (text_memory.c). */
+/* Takes as many prompts at a time as a rollout has completions, as the memory plan assumes (text_memory.c). */
 static Status ask_all(TextRl *rl, const PromptRow **asked, RolloutSums *sums) {
     GenerateConfig config = text_sampling(rl, 0);
     size_t most = (size_t)(rl->recipe->rl_prompts_per_step * rl->recipe->rl_num_generations);
@@ -73,7 +73,7 @@ static Status read_recipe(const char *dir, const char *data, Arena *arena, Recip
     return ST_OK;
 }
 
-/* What the run has trained, in place of what its recipe began with. */
+/* Points the recipe at the trained result of the run instead of the initial model. */
 static Status open_trained(const Recipe *recipe, const char *dir, Arena *arena, Model **model) {
     const char *adapter = path_join(arena, dir, "adapter"), *whole = path_join(arena, dir, "model");
     if (!adapter || !whole) return ST_RESOURCE;
@@ -90,12 +90,12 @@ static Status open_eval(TextRl *rl) {
     const char *key;
     const Yaml *eval = recipe_eval_rows(r, &key);
     if (eval) return text_prompts_read(rl, eval, key, &rl->eval);
-    if (r->data_eval_split <= 0) return status_hint(status_fail(ST_CONFIG, "the run's recipe holds no prompts out"), "name a file: --data FILE");
+    if (r->data_eval_split <= 0) return status_hint(status_fail(ST_CONFIG, "the run's recipe has no held-out prompts"), "name a file: --data FILE");
     TRY(text_prompts_read(rl, r->data_train, "data.train", &rl->prompts));
     return prompts_split(&rl->prompts, r->data_eval_split, (uint64_t)r->seed, &rl->eval);
 }
 
-/* Opens the run, does `judge`, closes it. */
+/* Opens the run, calls `judge`, closes the run. */
 static Status evaluate_run(const char *dir, const char *data, const RewardOptions *rewards,
                            Status (*judge)(TextRl *rl, void *context, TextEvaluation *evaluation), void *context, TextEvaluation *evaluation) {
     *evaluation = (TextEvaluation){.arena = arena_new(0)};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Learning from a batch of rollouts: what each token is worth, and the passes that follow the gradient. */
+/* Learning from a batch of rollouts: advantages of tokens, and the optimiser steps. */
 #include "lib/base/system.h"
 #include "rl/text/text_run.h"
 
@@ -28,7 +28,7 @@ static bool corrects_sampler(const TextRl *rl) { return rl->recipe->rl_sampler_c
 
 static bool adapts_kl(const TextRl *rl) { return rl->reference && !isnan(rl->recipe->rl_adaptive_kl); }
 
-/* ---- passes that learn nothing: log-probs and values under the policy as it is, or under the reference ---- */
+/* ---- passes without gradients: log-probs and values under the current policy, or under the reference ---- */
 
 typedef struct Wanted {
     double *logprobs, *values, *final_values;
@@ -59,7 +59,7 @@ static Status ask_reference(TextRl *rl) {
     return status;
 }
 
-/* With one optimiser step a rollout the policy that learns is the one that sampled: every ratio is exactly 1, and nothing is computed twice. */
+/* With one optimiser step per rollout the old policy is the current one: every ratio is exactly 1, and the old log-probs need no pass. */
 static bool needs_old(const TextRl *rl) {
     return !rl->algorithm->paired &&
            (text_steps_per_rollout(rl) > 1 || (rl->reference && text_kl_in_reward(rl)) || adapts_kl(rl) || corrects_sampler(rl));
@@ -67,13 +67,14 @@ static bool needs_old(const TextRl *rl) {
 
 static Status ask_policy(TextRl *rl) {
     Experience *e = &rl->experience;
-    bool own = rl->value && rl->value->own, head = rl->value && !own; /* values: of a model of their own, or of a head on the policy */
+    /* values come from a separate model (own) or from a head on the policy (head) */
+    bool own = rl->value && rl->value->own, head = rl->value && !own;
     Wanted wanted = {needs_old(rl) ? e->old_logprobs : NULL, head ? e->values : NULL, head ? e->final_values : NULL};
     if (wanted.logprobs || head) TRY(text_learn_forward_only(rl, rl->model, &wanted));
     return own ? text_learn_forward_only(rl, rl->value->model, &(Wanted){NULL, e->values, e->final_values}) : ST_OK;
 }
 
-/* ---- what tokens are worth ---- */
+/* ---- rewards and advantages ---- */
 
 static Status text_learn_reserve(TextRl *rl) {
     int64_t n = rl->experience.n_tokens;
@@ -84,7 +85,7 @@ static Status text_learn_reserve(TextRl *rl) {
     return ST_OK;
 }
 
-/* The rewards of tokens, or of completions, with the KL taken off where it belongs there. */
+/* Rewards of tokens or of completions, minus the KL if it belongs in the reward. */
 static void take_off_kl(TextRl *rl) {
     Experience *e = &rl->experience;
     bool per_token = text_rewards_tokens(rl), off = rl->reference && text_kl_in_reward(rl);
@@ -123,7 +124,7 @@ static void correct_sampler(TextRl *rl, Metrics *metrics) {
     metric_set(metrics, "sampler_weight", count > 0 ? sum / count : (double)NAN);
 }
 
-/* Beta for the next step, by how far this one's completions are from the reference. */
+/* Adapts beta for the next step to the KL of this step's completions. */
 static void adapt_kl(TextRl *rl, Metrics *metrics) {
     const Experience *e = &rl->experience;
     double sum = 0;
@@ -133,19 +134,20 @@ static void adapt_kl(TextRl *rl, Metrics *metrics) {
     rl->beta = kl_adapt(rl->beta, sum / (double)e->n, rl->recipe->rl_adaptive_kl, (double)e->n, (double)rl->recipe->rl_kl_horizon);
 }
 
-/* What the environment said is no deed of the policy, so no KL is counted for it. */
+/* The policy did not choose the environment's tokens, so they have no KL. */
 static void forget_told(Experience *e) {
     for (int64_t t = 0; t < e->n_tokens; t++)
         if (!e->trained[t]) e->ref_logprobs[t] = e->old_logprobs[t];
 }
 
-/* rl.mask_truncated. They were generated all the same: their rewards count in their group, and their KL in rewards and for rl.adaptive_kl. */
+/* rl.mask_truncated excludes truncated completions from training. Their rewards still count in their group, and their KL in rewards and for
+ * rl.adaptive_kl. */
 static void mask_truncated(Experience *e) {
     for (int64_t i = 0; i < e->n; i++)
         for (int64_t t = e->begin[i]; t < e->begin[i + 1]; t++) e->trained[t] &= e->ended[i];
 }
 
-/* Advantages from the rewards with the KL taken off; what was given stays in rewards, for samples.jsonl. */
+/* Computes advantages from rewards minus KL; restores the original rewards afterwards, for samples.jsonl. */
 static Status set_advantages(TextRl *rl) {
     Experience *e = &rl->experience;
     if (e->n == 0) return ST_OK; /* no pair was found */
@@ -177,10 +179,10 @@ Status text_advantages(TextRl *rl, Metrics *metrics) {
 
 /* ---- learning ---- */
 
-/* Sums over the tokens of a step's passes; of what is clipped, over its ratios. */
+/* Sums over the tokens of a step's passes; those of the clip are over ratios. */
 typedef struct Sums {
     double loss, kl, entropy, clipped, approx_kl, grad_norm, value_loss, value_clipped, value_grad_norm;
-    double diff; /* the largest; NaN: nothing was compared */
+    double diff; /* largest difference; NaN: nothing was compared */
     int64_t tokens, ratios, updates;
 } Sums;
 
@@ -195,12 +197,13 @@ static void text_learn_add(Sums *sums, const PolicyMetrics *m) {
     sums->ratios += m->ratios;
 }
 
-/* How far the trainer's numbers are from the sampler's, before anything was learned. */
+/* Compares the trainer's log-probs with the sampler's, before the first update. */
 static Status text_learn_compare(TextRl *rl, const double *logprobs, int64_t begin, int64_t end, Sums *sums) {
     const Experience *e = &rl->experience;
     for (int64_t t = begin; t < end; t++)
-        if (e->trained[t]) sums->diff = fmax(sums->diff, fabs(logprobs[t] - e->sampled[t])); /* the others may not have been sampled */
-    if (!(sums->diff > rl->recipe->rl_max_logprob_diff)) return ST_OK;                       /* either may be NaN */
+        if (e->trained[t]) sums->diff = fmax(sums->diff, fabs(logprobs[t] - e->sampled[t])); /* other tokens may not have been sampled */
+    /* NaN passes: no limit is set, or nothing was compared */
+    if (!(sums->diff > rl->recipe->rl_max_logprob_diff)) return ST_OK;
     status_fail(ST_NUMERIC, "the sampler's and the trainer's log-probabilities differ by %.3g, more than rl.max_logprob_diff %.3g", sums->diff,
                 rl->recipe->rl_max_logprob_diff);
     return status_hint(ST_NUMERIC, "model.compute: f32 brings them together");
@@ -211,8 +214,8 @@ static Status not_finite(const TextRl *rl, const char *what) {
                        "lower train.learning_rate");
 }
 
-/* The value loss of tokens begin .. end - 1 by new_values, times vf_coef; its gradients into rl->value_gradients. total: trained tokens of the
- * optimiser step. */
+/* Returns vf_coef times the value loss of tokens begin .. end - 1 at new_values, and writes its gradients to rl->value_gradients. total: trained
+ * tokens of the optimiser step. */
 static Status learn_values(TextRl *rl, int64_t begin, int64_t end, int64_t total, Sums *sums) {
     Experience *e = &rl->experience;
     ValueBatch batch = {.n = end - begin,
@@ -230,7 +233,7 @@ static Status learn_values(TextRl *rl, int64_t begin, int64_t end, int64_t total
     return ST_OK;
 }
 
-/* A value model's own pass over the same sequences. */
+/* The pass of a separate value model over the same sequences. */
 static Status learn_value_model(TextRl *rl, int64_t first, int64_t n, int64_t total, Sums *sums) {
     Experience *e = &rl->experience;
     int64_t begin = e->begin[first], end = e->begin[first + n];
@@ -288,7 +291,7 @@ static Status update_weights(TextRl *rl, Sums *sums) {
     return ST_OK;
 }
 
-/* rl.target_kl: whether the policy of this minibatch has moved too far already; what was computed for it is thrown away. */
+/* rl.target_kl: whether the policy has moved too far; if so, this minibatch's gradients are discarded. */
 static bool moved_too_far(TextRl *rl, const Sums *sums, const Sums *before) {
     double tokens = (double)(sums->tokens - before->tokens);
     if (isnan(rl->recipe->rl_target_kl) || sums->approx_kl - before->approx_kl <= 1.5 * rl->recipe->rl_target_kl * tokens) return false;
@@ -297,7 +300,7 @@ static bool moved_too_far(TextRl *rl, const Sums *sums, const Sums *before) {
     return true;
 }
 
-/* One optimiser step on the sequences first .. end - 1. Whole groups, so that prompts are shared. */
+/* One optimiser step on the sequences first .. end - 1, which are complete groups, so that they share prompts. */
 static Status learn_minibatch(TextRl *rl, int64_t first, int64_t end, bool fresh, Sums *sums, bool *stop) {
     const Experience *e = &rl->experience;
     PolicyLossConfig loss = rl->loss;
@@ -308,7 +311,7 @@ static Status learn_minibatch(TextRl *rl, int64_t first, int64_t end, bool fresh
     if (loss.total_tokens == 0) return ST_OK;
     if (rl->algorithm->paired) text_pairs_begin(rl, first, end);
     for (int64_t i = first, n; i < end; i += n) {
-        if (sums->updates == 0 && interrupt_requested()) { /* later the step is finished first: half of it could not be done again */
+        if (sums->updates == 0 && interrupt_requested()) { /* later the step is finished first: a half-done step could not be repeated */
             params_zero_grad(&rl->model->params);
             return ST_INTERRUPTED;
         }
@@ -332,7 +335,7 @@ static Status text_learn_passes(TextRl *rl, Sums *sums) {
     return ST_OK;
 }
 
-/* NaN where nothing was measured: no token was trained, or there are no ratios. */
+/* NaN if there is no measurement: no token was trained, or there are no ratios. */
 static void text_learn_report(const TextRl *rl, const Sums *sums, Metrics *metrics) {
     double n = sums->tokens > 0 ? (double)sums->tokens : (double)NAN, ratios = sums->ratios > 0 ? (double)sums->ratios : (double)NAN;
     double updates = fmax(1, (double)sums->updates);

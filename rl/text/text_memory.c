@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of a run on text, before its first step: a pass of the largest kind on the device that computes nothing, and what sampling holds beside it.
+/* Plans the memory of a run on text before its first step: runs the largest pass on the meta device and adds the memory of sampling.
  */
 #include <stdlib.h>
 
 #include "rl/text/text_run.h"
 
-/* A batch of rollouts with the longest prompt and the longest completions everywhere. */
+/* A batch of rollouts in which every prompt and completion has the maximum length. */
 typedef struct Largest {
     TextRl *rl;
-    int64_t pass_tokens; /* the recipe's, or the usual ones */
+    int64_t pass_tokens; /* from the recipe, or the default */
     int64_t completion;  /* tokens */
     PromptRow prompt;
     Experience experience;
-    double *zeros; /* one for each row that is asked for */
-    size_t beside; /* bytes that sampling and judging hold beside training */
+    double *zeros;   /* one for each requested row */
+    size_t sampling; /* bytes of sampling and scoring in addition to training */
 } Largest;
 
 static Status largest_new(const TextRl *rl, Largest *largest) {
@@ -45,8 +45,8 @@ static void largest_release(Largest *largest) {
     ids_release(&largest->prompt.ids);
 }
 
-/* How many sequences a pass takes. Where more are left it has as many tokens as it may have, for shorter ones would fill it: its last one is
- * lengthened. */
+/* Number of sequences of a pass. If more are left, the pass has the maximum number of tokens, since shorter sequences would fill it: its last
+ * sequence is lengthened. */
 static int64_t text_memory_fill(const TextPass *pass, Largest *largest) {
     Experience *e = &largest->experience;
     for (int64_t i = 0; i <= e->n; i++) e->begin[i] = i * largest->completion;
@@ -55,7 +55,8 @@ static int64_t text_memory_fill(const TextPass *pass, Largest *largest) {
     return n;
 }
 
-/* A pass of the reference, or of the policy before it learns: with checkpoints it takes other parts of the tape's memory than one that goes back. */
+/* A pass without gradients, of the reference or of the old policy: with checkpointing it uses other parts of the tape's memory than a pass with a
+ * backward part. */
 static Status text_memory_forward_only(const TextRl *rl, TextPass *pass, const Experience *e, int64_t n, double *zeros) {
     if (!rl->reference && !rl->value && text_steps_per_rollout(rl) == 1) return ST_OK;
     tape_record(pass->tape, false);
@@ -66,10 +67,10 @@ static Status text_memory_forward_only(const TextRl *rl, TextPass *pass, const E
 
 static size_t at_once_in_evaluation(const TextRl *rl, const Largest *largest) { return MIN((size_t)largest->experience.n, rl->eval.n); }
 
-/* Of a rollout, or of an evaluation, which asks as many prompts at once as a rollout has completions: they share nothing. */
+/* Sampling memory of a rollout, or of an evaluation, which has as many prompts at once as a rollout has completions and no shared prompts. */
 static size_t sampling_bytes(const TextRl *rl, const Largest *largest) {
     GenerateConfig sampling = text_sampling(rl, 0);
-    if (rl->turns.env) sampling.n = 1; /* every episode is asked by itself */
+    if (rl->turns.env) sampling.n = 1; /* episodes do not share prompts */
     int64_t longest = rl->turns.env ? rl->recipe->data_max_length - sampling.max_new_tokens : (int64_t)largest->prompt.ids.n;
     size_t rollout = generate_bytes(rl->model, (size_t)(largest->experience.n / sampling.n), (size_t)MAX(longest, 1), &sampling);
     if (rl->eval.n == 0) return rollout;
@@ -77,7 +78,7 @@ static size_t sampling_bytes(const TextRl *rl, const Largest *largest) {
     return MAX(rollout, generate_bytes(rl->model, at_once_in_evaluation(rl, largest), (size_t)MAX(rl->eval.longest, 1), &sampling));
 }
 
-/* Reward models keep the activations of their largest pass, as training does. */
+/* Reward models keep the activations of their largest pass, like training. */
 static Status judging_bytes(const TextRl *rl, const Largest *largest, size_t *bytes) {
     const Experience *e = &largest->experience;
     size_t evaluation = 0;
@@ -91,7 +92,7 @@ static Status judging_bytes(const TextRl *rl, const Largest *largest, size_t *by
     return ST_OK;
 }
 
-/* Forward and backward of one pass: the policy's, with a value head on it, then that of a value model of its own. */
+/* Forward and backward of one pass: of the policy with its value head, then of a separate value model. */
 static Status passes(Largest *largest, Tape *meta) {
     const TextRl *rl = largest->rl;
     const Experience *e = &largest->experience;
@@ -115,16 +116,16 @@ static Status passes(Largest *largest, Tape *meta) {
     return status;
 }
 
-/* Code and tables of sampling and rewards when they first run, as measured on models that take next to nothing. */
+/* Code and tables that sampling and rewards touch on first use, measured on tiny models. */
 enum { SAMPLING_FIRST_TIME = 3 << 19 };
 
-/* With what is asked beside it, so that scratch memory is that of all kernels. */
+/* Includes entropies and values, so that the scratch memory of all kernels is counted. */
 static Status text_memory_step(void *context, Tape *meta) {
     Largest *largest = context;
     size_t judging;
     TRY(passes(largest, meta));
     TRY(judging_bytes(largest->rl, largest, &judging));
-    largest->beside = SAMPLING_FIRST_TIME + sampling_bytes(largest->rl, largest) + judging;
+    largest->sampling = SAMPLING_FIRST_TIME + sampling_bytes(largest->rl, largest) + judging;
     return ST_OK;
 }
 
@@ -138,11 +139,11 @@ static Status plan_memory(TextRl *rl, Largest *largest, TrainMemory *memory) {
                             .model = rl->model,
                             .tape = rl->pass.tape,
                             .task = {.context = largest, .largest_batch = text_memory_step, .split = text_memory_split},
-                            .beside = &largest->beside};
+                            .beside = &largest->sampling};
     TRY(trainer_memory(&config, rl->config->options.resume ? rl->recipe->output : NULL, memory));
     size_t values = rl->value && rl->value->own ? optimizer_bytes(&rl->stepper.optimizer, &rl->value->model->params) : 0;
-    memory->rollout = largest->beside;
-    memory->optimizer += values; /* which is there already */
+    memory->rollout = largest->sampling;
+    memory->optimizer += values; /* which is allocated already */
     memory->baseline -= MIN(values, memory->baseline);
     return ST_OK;
 }

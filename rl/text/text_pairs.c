@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Online DPO: a prompt's best and worst completion, as the reward ranks them, are a pair of a preference loss. Groups whose rewards are all equal
- * have none. Source: arXiv 2402.04792. */
+/* Online DPO: the completions of a prompt with the highest and the lowest reward form a pair for a preference loss. Groups with equal rewards give no
+ * pair. Source: arXiv 2402.04792. */
 #include <math.h>
 
 #include "rl/core/kl.h"
@@ -22,14 +22,14 @@ Status text_pairs_open(TextRl *rl) {
     as_dpo.name = "online_dpo";
     TRY(preference_configure(rl->recipe, &as_dpo, &rl->pair_config, &rl->pair_loss));
     if (rl->pair_loss->matching == AS_PAIRED) return ST_OK;
-    status_fail(ST_CONFIG, "loss '%s' compares all pairs of a step, which 'online_dpo' has not at a time", rl->pair_loss->name);
-    return status_hint(ST_CONFIG, "take sigmoid, hinge, ipo or another that looks at one pair");
+    status_fail(ST_CONFIG, "loss '%s' compares all pairs of a step, but 'online_dpo' has only one batch of them at a time", rl->pair_loss->name);
+    return status_hint(ST_CONFIG, "use sigmoid, hinge, ipo or another loss over single pairs");
 }
 
 Status text_pairs_append(TextRl *rl, int64_t group) {
     const Experience *round = &rl->round;
     const double *rewards = round->rewards + group * round->group_size;
-    int64_t members[2] = {0, 0}; /* chosen, rejected: the first ones of equals */
+    int64_t members[2] = {0, 0}; /* chosen, rejected; the first among equals */
     for (int64_t i = 1; i < round->group_size; i++) {
         if (rewards[i] > rewards[members[0]]) members[0] = i;
         if (rewards[i] < rewards[members[1]]) members[1] = i;
@@ -37,7 +37,7 @@ Status text_pairs_append(TextRl *rl, int64_t group) {
     return experience_append_members(&rl->experience, round, group, members);
 }
 
-/* What samples.jsonl shows of them. */
+/* Shown in samples.jsonl. */
 void text_pairs_advantages(Experience *e) {
     for (int64_t i = 0; i < e->n; i++) e->scores[i] = i % 2 ? -1 : 1;
     advantages_spread(e->scores, e->n, e->begin, e->advantages);
@@ -60,7 +60,7 @@ static Status new_columns(Arena *arena, size_t n, PairColumns *c) {
     return ST_OK;
 }
 
-/* Sums over the trained tokens of sequences first .. first + n - 1; kl and entropy as means over these tokens. */
+/* Log-probs summed over the trained tokens of sequences first .. first + n - 1; kl and entropy are means over these tokens. */
 static void sum_up(const TextRl *rl, int64_t first, int64_t n, PairColumns *c, PolicyMetrics *metrics) {
     const Experience *e = &rl->experience;
     for (int64_t i = 0; i < n; i++)

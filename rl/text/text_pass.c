@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sequences to one flat batch, through the model, and back. */
+/* Packs sequences into one flat batch and runs the model forward and backward. */
 #include "rl/text/text_pass.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@ static int64_t length_of(const Experience *e, int64_t i) { return e->begin[i + 1
 
 static int64_t prompt_of(const Experience *e, int64_t i) { return i / e->group_size; }
 
-/* Rows of the batch that sequence i takes: its prompt where it is the first of its group here, and all of its tokens but the last. */
+/* Number of batch rows of sequence i: its prompt if it is the first of its group in the pass, and all its tokens but the last. */
 static int64_t rows_of(const Experience *e, int64_t i, int64_t first) {
     bool opens = i == first || prompt_of(e, i) != prompt_of(e, i - 1);
     return (opens ? (int64_t)e->prompts[prompt_of(e, i)]->ids.n : 0) + length_of(e, i) - 1;
@@ -29,7 +29,7 @@ int64_t text_pass_fit(const TextPass *pass, const Experience *e, int64_t first, 
 
 /* ---- the batch ---- */
 
-/* Exactly as much as is needed: the plan of a run's memory counts on it. */
+/* Allocates exactly what is needed: the memory plan relies on it. */
 static Status text_pass_resize(void *array, size_t *cap, size_t n, size_t size) {
     if (n <= *cap) return ST_OK;
     TRY(array_resize(array, n, size, "tokens of a pass"));
@@ -39,14 +39,14 @@ static Status text_pass_resize(void *array, size_t *cap, size_t n, size_t size) 
 
 static Status text_pass_reserve(TextPass *pass, const Experience *e, int64_t first, int64_t n) {
     size_t tokens = (size_t)(text_pass_rows(e, first, n) + n), targets = (size_t)(e->begin[first + n] - e->begin[first] + n),
-           rows_cap = pass->cap_targets; /* each may come with its last token */
+           rows_cap = pass->cap_targets; /* each sequence may need a row for its last token */
     TRY(text_pass_resize(&pass->ids, &pass->cap_tokens, tokens, sizeof *pass->ids));
     TRY(text_pass_resize(&pass->rows, &rows_cap, targets, sizeof *pass->rows));
     TRY(text_pass_resize(&pass->targets, &pass->cap_targets, targets, sizeof *pass->targets));
     return text_pass_resize(&pass->segments, &pass->cap_segments, (size_t)(2 * n), sizeof *pass->segments);
 }
 
-/* Rows of the batch that a completion takes: its last token predicts nothing, but what is behind it may be asked for. */
+/* Number of batch rows of a completion: its last token predicts nothing, but the value after it may be needed. */
 static int64_t completion_rows(const Experience *e, int64_t i, bool finals) { return length_of(e, i) - (finals && !e->ended[i] ? 0 : 1); }
 
 static void text_pass_build(TextPass *pass, const Experience *e, int64_t first, int64_t n, bool finals) {
@@ -109,7 +109,7 @@ Status text_pass_forward(TextPass *pass, const Model *model, const Experience *e
     pass->logprobs = results->logprobs ? op_token_logprobs(tape, hidden, model->head, rows, targets, &args) : (TokenLogprobs){0};
     pass->values = results->values ? op_row_scores(tape, hidden, pass->value_head, pass->places) : NULL;
     TRY(tape_status(tape));
-    if (tape_device(tape) == device_meta()) return ST_OK; /* there nothing is computed that could be read */
+    if (tape_device(tape) == device_meta()) return ST_OK; /* the meta device computes no values */
     text_pass_read(pass->logprobs.logprob, results->logprobs);
     text_pass_read(pass->logprobs.entropy, results->entropies);
     read_values(pass, e, first, n, results);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forward and backward passes over what was sampled. Completions of one prompt lie behind it as branches of one tree, so the prompt is computed once
- * for the group; nothing is computed for padding, nor for a completion's last token, which predicts nothing.
+/* Forward and backward passes over samples. The completions of a prompt are branches of a tree with the prompt as the trunk, so the prompt is
+ * computed once per group. There is no padding, and the last token of a completion, which predicts nothing, is not computed.
  *
  *     for (int64_t i = first; i < end; i += n) {
  *         n = text_pass_fit(&pass, experience, i, end);
- *         TRY(text_pass_forward(&pass, model, experience, i, n, &results));   // log-probs, entropies of their tokens
- *         ... a loss and its gradients by these ...
+ *         TRY(text_pass_forward(&pass, model, experience, i, n, &results));   // log-probs and entropies of the tokens
+ *         ... a loss and its gradients with respect to them ...
  *         TRY(text_pass_backward(&pass, &gradients));
  *     }
  */
@@ -16,37 +16,37 @@
 
 typedef struct TextPass {
     Tape *tape;
-    double temperature; /* of the policy: logits are divided by it */
-    int64_t max_tokens; /* of a pass, unless one sequence with its prompt has more */
-    Tensor *value_head; /* (1, C) on the hidden states of the model that values are asked of; NULL: none */
-    bool finals;        /* rows behind the last tokens of sequences that were cut are there, also where no value head asks for them */
-    /* of the pass in work */
+    double temperature; /* logits are divided by it */
+    int64_t max_tokens; /* limit per pass, unless a single sequence with its prompt has more */
+    Tensor *value_head; /* (1, C), on the hidden states of the model that computes values; NULL: no values */
+    bool finals;        /* include the rows after the last tokens of truncated sequences even without a value head */
+    /* of the current pass */
     int32_t *ids, *rows, *targets;
     Segment *segments;
     size_t cap_tokens, cap_targets, cap_segments;
     ModelBatch batch;
-    int64_t n_targets, n_finals; /* rows that predict tokens, and those behind the last tokens of sequences that were cut */
+    int64_t n_targets, n_finals; /* rows that predict tokens, and rows after the last tokens of truncated sequences */
     TokenLogprobs logprobs;
     Tensor *values;
-    /* Hidden states, and the rows of n_targets + n_finals states: for other heads, between text_pass_forward and text_pass_backward */
+    /* Hidden states, and the row numbers of n_targets + n_finals states: for other heads, between text_pass_forward and text_pass_backward */
     Tensor *hidden, *places;
 } TextPass;
-/* Per token of the sequences, in their order; NULL where not wanted. values: of the state before the token; final_values: of the state behind it,
- * written at the last tokens of sequences that were cut. */
+/* Per token of the sequences, in order; NULL where not wanted. values: of the state before the token; final_values: of the state after it, written at
+ * the last tokens of truncated sequences. */
 typedef struct TextResults {
     double *logprobs, *entropies, *values, *final_values;
-    bool entropies_trained; /* else there are no TextGradients of them */
+    bool entropies_trained; /* false: TextGradients has no gradients of entropies */
 } TextResults;
 typedef struct TextGradients {
     const double *logprobs, *entropies, *values;
 } TextGradients; /* NULL: none */
 
-/* How many of the sequences first .. end - 1 go into one pass, at least 1. */
+/* Number of the sequences first .. end - 1 that fit into one pass, at least 1. */
 int64_t text_pass_fit(const TextPass *pass, const Experience *experience, int64_t first, int64_t end);
-/* Tokens that n sequences take in one pass. */
+/* Number of tokens of n sequences in one pass. */
 int64_t text_pass_rows(const Experience *experience, int64_t first, int64_t n);
 Status text_pass_forward(TextPass *pass, const Model *model, const Experience *experience, int64_t first, int64_t n, const TextResults *results);
 Status text_pass_backward(TextPass *pass, const TextGradients *gradients);
-void text_pass_release(TextPass *pass); /* not the tape */
+void text_pass_release(TextPass *pass); /* does not free the tape */
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PPO on text: each token is an action, its advantage GAE on learned values of tokens, with the KL taken off at each token and the reward at the
- * last; whitened over the batch. Sources: arXiv 1707.06347, arXiv 1909.08593. */
+/* PPO on text: each token is an action. Its advantage is GAE on learned values, whitened over the batch, with rewards of minus the KL at each token
+ * plus the completion's reward at the last. Sources: arXiv 1707.06347, arXiv 1909.08593. */
 #include "rl/text/text_algorithm.h"
 
 static void text_ppo_advantages(const TextAdvantageOptions *options, Experience *e) {

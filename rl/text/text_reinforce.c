@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* REINFORCE: a completion's reward less the mean of all rewards of the batch, times the gradient of its log-probability; with values: each token's
- * return less its value. Sources: Williams 1992; Sutton and Barto, section 13.4. */
+/* REINFORCE: the gradient of a completion's log-probability times its reward minus the mean reward of the batch; with values: each token's return
+ * minus its value. Sources: Williams 1992; Sutton and Barto, section 13.4. */
 #include "rl/text/text_algorithm.h"
 
 static void text_reinforce_advantages(const TextAdvantageOptions *options, Experience *e) {
@@ -14,7 +14,7 @@ static void text_reinforce_advantages(const TextAdvantageOptions *options, Exper
 
 const TextAlgorithm text_reinforce = {
     .name = "reinforce",
-    .help = "rewards less their mean or a learned value, times the gradient of the log-probability (Williams 1992)",
+    .help = "rewards minus their mean or a learned value, times the gradient of the log-probability (Williams 1992)",
     .loss = "reinforce",
     .least_group = 1,
     .scale = SCALE_NONE,

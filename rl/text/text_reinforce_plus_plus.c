@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* REINFORCE++: returns of tokens, with the KL taken off at each and the reward at the last, normalised over the whole batch. Source: arXiv
- * 2501.03262. */
+/* REINFORCE++: returns of tokens, with rewards of minus the KL at each token plus the completion's reward at the last, normalised over the whole
+ * batch. Source: arXiv 2501.03262. */
 #include "rl/core/returns.h"
 #include "rl/text/text_algorithm.h"
 
@@ -12,7 +12,7 @@ static void text_reinforce_plus_plus_advantages(const TextAdvantageOptions *opti
 
 const TextAlgorithm text_reinforce_plus_plus = {
     .name = "reinforce++",
-    .help = "returns of tokens less KL, normalised over the batch (arXiv 2501.03262)",
+    .help = "returns of tokens with the KL subtracted, normalised over the batch (arXiv 2501.03262)",
     .loss = "reinforce_plus_plus",
     .least_group = 1,
     .token_rewards = true,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening a run of reinforcement learning on text, its steps, its end. */
+/* Opens a run of reinforcement learning on text, runs its steps and ends it. */
 #include "lib/base/log.h"
 #include "rl/text/text_run.h"
 
@@ -16,7 +16,7 @@ enum { PASS_TOKENS = 1024, LARGE_PASS_TOKENS = 2048 };
 
 static const double not_known = (double)NAN;
 
-/* ---- what the loop asks ---- */
+/* ---- callbacks of the loop ---- */
 
 static bool text_rl_done(void *context) {
     const TextRl *rl = context;
@@ -55,7 +55,7 @@ static Status text_rl_step(void *context, int64_t number, Metrics *metrics) {
     TRY(text_learn(rl, metrics));
     rl->place = rl->next_place;
     rl->samples_bytes = rl->next_samples_bytes;
-    rl->updates = (number + 1) * text_steps_per_rollout(rl); /* minibatches without a trained token take part in the count */
+    rl->updates = (number + 1) * text_steps_per_rollout(rl); /* minibatches without a trained token are counted */
     if (!rl->turns.env) metric_set(metrics, "epoch", (double)rl->place / (double)prompts_per_epoch(&rl->prompts));
     rl->last_reward = metric_get(metrics, "reward");
     if (number == 0) rl->first_reward = rl->last_reward;
@@ -110,27 +110,26 @@ static json_t *text_rl_summary(void *context) {
 
 /* ---- opening ---- */
 
-/* Switches that would do nothing, or what the mathematics does not allow. */
+/* Rejects settings that would have no effect, or that are mathematically invalid. */
 static Status check_switches(const TextRl *rl) {
     const Recipe *r = rl->recipe;
     if (r->rl_beta == 0 && !isnan(r->rl_adaptive_kl))
-        return status_hint(status_fail(ST_CONFIG, "'rl.adaptive_kl' steers rl.beta, which is 0"),
-                           "give the beta to begin with, such as rl.beta=0.05");
+        return status_hint(status_fail(ST_CONFIG, "'rl.adaptive_kl' adapts rl.beta, which is 0"), "give an initial beta, such as rl.beta=0.05");
     if (r->rl_kl_corrected && (r->rl_beta == 0 || text_kl_in_reward(rl)))
-        return status_hint(status_fail(ST_CONFIG, "'rl.kl_corrected' is about a KL in the loss, and there is none"),
+        return status_hint(status_fail(ST_CONFIG, "'rl.kl_corrected' applies to a KL in the loss, but there is none"),
                            "give rl.beta and rl.kl_in: loss, or leave it out");
     if (r->rl_mask_truncated && rl->algorithm->paired)
         return status_hint(
-            status_fail(ST_CONFIG, "'rl.mask_truncated' would leave pairs with one side, and algorithm '%s' learns from both", rl->algorithm->name),
+            status_fail(ST_CONFIG, "'rl.mask_truncated' would leave pairs with one side, but algorithm '%s' learns from both", rl->algorithm->name),
             "give rl.missing_eos_penalty instead");
     if (r->rl_num_minibatches > r->rl_prompts_per_step) {
-        status_fail(ST_CONFIG, "'rl.num_minibatches' is %lld, and a step has %lld prompts, which are not cut", (long long)r->rl_num_minibatches,
-                    (long long)r->rl_prompts_per_step);
-        return status_hint(ST_CONFIG, "take fewer minibatches, or more rl.prompts_per_step");
+        status_fail(ST_CONFIG, "'rl.num_minibatches' is %lld, but a step has only %lld prompts, and a prompt's completions stay together",
+                    (long long)r->rl_num_minibatches, (long long)r->rl_prompts_per_step);
+        return status_hint(ST_CONFIG, "use fewer minibatches, or more rl.prompts_per_step");
     }
     if (r->rl_correction_low > r->rl_correction_high)
         return status_hint(status_fail(ST_CONFIG, "'rl.correction_low' is above 'rl.correction_high'"),
-                           "the weight is kept between them: 0 and 3 are usual");
+                           "weights are limited to this range: 0 and 3 are usual");
     return ST_OK;
 }
 
@@ -165,29 +164,29 @@ static Status choose_algorithm(TextRl *rl) {
     rl->algorithm = text_algorithm_find(r->rl_algorithm);
     if (!rl->algorithm) {
         if (r->rl_env)
-            return status_hint(
-                status_fail(ST_CONFIG, "'rl.algorithm: %s' learns from numbers, and 'rl.env' is an environment of texts", r->rl_algorithm),
-                "take an algorithm for text such as grpo, rloo, reinforce++");
+            return status_hint(status_fail(ST_CONFIG, "'rl.algorithm: %s' learns from numbers, but 'rl.env' is a text environment", r->rl_algorithm),
+                               "use an algorithm for text such as grpo, rloo, reinforce++");
         status_fail(ST_CONFIG, "'rl.algorithm: %s' needs an environment", r->rl_algorithm);
         return status_hint(ST_CONFIG, "give rl.env, or an algorithm for text such as grpo, rloo, reinforce++");
     }
     if (r->rl_num_generations < rl->algorithm->least_group) {
-        status_fail(ST_CONFIG, "algorithm '%s' compares completions of the same prompt, and rl.num_generations is %lld", r->rl_algorithm,
+        status_fail(ST_CONFIG, "algorithm '%s' compares completions of the same prompt, but rl.num_generations is %lld", r->rl_algorithm,
                     (long long)r->rl_num_generations);
-        return status_hint(ST_CONFIG, "take at least %lld", (long long)rl->algorithm->least_group);
+        return status_hint(ST_CONFIG, "use at least %lld", (long long)rl->algorithm->least_group);
     }
     if (r->generate_temperature <= 0 || r->generate_greedy)
-        return status_hint(status_fail(ST_CONFIG, "a policy gradient samples, and generate asks for greedy answers"),
+        return status_hint(status_fail(ST_CONFIG, "a policy gradient needs sampled answers, but generate is set to greedy"),
                            "set generate.temperature above 0");
     if (r->has_lora && r->lora_dropout > 0)
         return status_hint(status_fail(ST_CONFIG, "'lora.dropout' would make the trainer's log-probabilities differ from the sampler's"),
                            "leave it at 0 for rl");
-    if (!r->reward && !r->rl_env) return status_hint(status_fail(ST_CONFIG, "'reward' is missing"), "say what is good: reward: [{type: exact}]");
+    if (!r->reward && !r->rl_env)
+        return status_hint(status_fail(ST_CONFIG, "'reward' is missing"), "define the reward, such as reward: [{type: exact}]");
     rl->sampling_rounds = r->rl_sampling_rounds > 0 ? r->rl_sampling_rounds : MAX(rl->algorithm->sampling_rounds, 1);
     if (rl->sampling_rounds > 1 && !rl->algorithm->compares) {
-        status_fail(ST_CONFIG, "'rl.sampling_rounds' replaces groups whose rewards are all equal, and algorithm '%s' learns from these too",
+        status_fail(ST_CONFIG, "'rl.sampling_rounds' replaces groups whose rewards are all equal, but algorithm '%s' learns from these too",
                     r->rl_algorithm);
-        return status_hint(ST_CONFIG, "leave it out, or take an algorithm that compares the completions of a prompt, such as dapo");
+        return status_hint(ST_CONFIG, "leave it out, or use an algorithm that compares the completions of a prompt, such as dapo");
     }
     return choose_loss(rl);
 }
@@ -204,7 +203,7 @@ static Status check_lengths(const TextRl *rl) {
     if (!config->learned_positions) {
         log_message(
             LOG_WARNING,
-            "the longest prompt with its completion has %lld token%s, and the model knows contexts of up to %lld: what it says behind them may make no sense",
+            "the longest prompt with its completion has %lld token%s, but the model supports contexts of up to %lld: its output beyond that may make no sense",
             (long long)whole, plural(whole), (long long)config->max_position_embeddings);
         return ST_OK;
     }
@@ -251,7 +250,7 @@ Status text_open_policy(TextRl *rl, const RewardOptions *rewards) {
 }
 
 Status text_open_turns(TextRl *rl, int64_t copies, double gamma) {
-    if (!rl->tokenizer) return status_fail(ST_INPUT, "an environment of texts needs a tokenizer, and the model directory has none");
+    if (!rl->tokenizer) return status_fail(ST_INPUT, "a text environment needs a tokenizer, but the model directory has none");
     TRY(text_env_open(rl->recipe->rl_env, copies, &rl->turns.env));
     rl->turns.recipe = rl->recipe;
     rl->turns.gamma = gamma;
@@ -261,27 +260,27 @@ Status text_open_turns(TextRl *rl, int64_t copies, double gamma) {
     return ST_OK;
 }
 
-/* Episodes with an environment instead of prompts. */
+/* Opens a text environment instead of prompts. */
 static Status open_turns(TextRl *rl) {
     const Recipe *r = rl->recipe;
     if (r->data_train || r->data_eval || r->eval_data || r->data_eval_split > 0)
-        return status_hint(status_fail(ST_CONFIG, "'data.train' and 'rl.env' both say what is asked"),
-                           "leave out the data of a run on an environment, or rl.env");
+        return status_hint(status_fail(ST_CONFIG, "'data.train' and 'rl.env' both give prompts"), "leave out data.train or rl.env");
     if (r->train_max_steps < 1)
-        return status_hint(status_fail(ST_CONFIG, "'train.max_steps' is missing: an environment has no epochs"), "say how many steps the run has");
-    /* Else it would count twice */
+        return status_hint(status_fail(ST_CONFIG, "'train.max_steps' is missing: an environment has no epochs"),
+                           "give the number of steps of the run");
+    /* Per-token rewards are already discounted by rl.gamma: discounting the turns as well would apply it twice */
     return text_open_turns(rl, r->rl_prompts_per_step * r->rl_num_generations, text_rewards_tokens(rl) ? 1 : r->rl_gamma);
 }
 
-/* Tokens of a pass. One of a thousand is as fast as larger ones and holds a fraction of their activations; but each pass computes a prompt anew, so a
- * group of up to twice as many has one. */
+/* Tokens per pass. Passes of about a thousand tokens are as fast as larger ones and need a fraction of their activations. But each pass computes its
+ * prompts again, so a group of up to twice as many tokens is one pass. */
 static int64_t pass_tokens(const TextRl *rl) {
     const Recipe *r = rl->recipe;
     int64_t group = rl->prompts.longest + r->rl_num_generations * (r->generate_max_new_tokens - 1);
     return r->train_batch_tokens > 0 ? r->train_batch_tokens : MIN(MAX(group, PASS_TOKENS), LARGE_PASS_TOKENS);
 }
 
-/* What is drawn after them comes from another distribution than the policy that learns, and no ratio knows of it. */
+/* Filters change the distribution that tokens are drawn from, and the importance ratios do not account for it. */
 static void warn_filters(const Recipe *r) {
     const struct {
         const char *key;
@@ -295,7 +294,7 @@ static void warn_filters(const Recipe *r) {
     for (size_t i = 0; i < COUNT_OF(filters); i++)
         if (filters[i].used)
             log_message(LOG_WARNING,
-                        "'%s' filters what is sampled, and the loss takes the probabilities before it: leave it out unless you mean that",
+                        "'%s' filters the sampled tokens, but the loss uses probabilities before the filter: leave it out unless that is intended",
                         filters[i].key);
 }
 
@@ -423,7 +422,7 @@ static Status text_rl_train(void *context, Run *run) {
     rl->run = run;
     rl->began_step = MAX(run_step(run), 0);
     TRY(optimizer_init(&rl->stepper.optimizer, &rl->model->params, rl->arena));
-    if (run_step(run) < 0) TRY(text_samples_cut(rl)); /* of a run that ended before its first checkpoint */
+    if (run_step(run) < 0) TRY(text_samples_cut(rl)); /* samples of a run that ended before its first checkpoint */
     TRY(loop_run(rl->recipe, run, &task, &all));
     *rl->result = (TextRlResult){.steps = all.steps,
                                  .first_reward = rl->first_reward,

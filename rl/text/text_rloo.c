@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RLOO: a completion's reward less the mean of the others of its group; the ratio is that of the whole completion. Source: arXiv 2402.14740. */
+/* RLOO: a completion's reward minus the mean of the others in its group; the ratio is per completion. Source: arXiv 2402.14740. */
 #include "rl/text/text_algorithm.h"
 
 static void text_rloo_advantages(const TextAdvantageOptions *options, Experience *e) {
@@ -10,7 +10,7 @@ static void text_rloo_advantages(const TextAdvantageOptions *options, Experience
 
 const TextAlgorithm text_rloo = {
     .name = "rloo",
-    .help = "rewards less the mean of the group's others (arXiv 2402.14740)",
+    .help = "rewards minus the mean of the others in the group (arXiv 2402.14740)",
     .loss = "rloo",
     .least_group = 2,
     .compares = true,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rollouts: prompts, completions, rewards. With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) groups whose rewards are all equal, which
- * teach nothing, are replaced by those of further prompts; as many are asked as are missing, so that no group that teaches something is thrown away.
+/* Rollouts: prompts, completions, rewards. With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) groups with equal rewards, which have no
+ * signal, are replaced by groups of further prompts. Each round samples only as many prompts as are missing, so that no useful group is discarded.
  */
 #include "rl/text/text_run.h"
 
@@ -34,7 +34,7 @@ Slice text_prompt(const PromptRow *row) {
     return (Slice){text ? text : "", text ? strlen(text) : 0};
 }
 
-/* "PREFIX/NAME", the same text for as long as the run lasts. */
+/* "PREFIX/NAME", interned: one string per name for the whole run. */
 static Status name_column(TextRl *rl, const char *prefix, const char *name, const char **named) {
     size_t len = strlen(prefix);
     for (size_t i = 0; i < rl->n_column_names; i++) {
@@ -45,7 +45,7 @@ static Status name_column(TextRl *rl, const char *prefix, const char *name, cons
     if (!rl->column_names) return ST_RESOURCE;
     if (rl->n_column_names == COLUMN_NAMES)
         return status_hint(status_fail(ST_INPUT, "rewards have more than %d different numbers, '%s' is one more", COLUMN_NAMES, name),
-                           "tell the same numbers of every row");
+                           "return the same names for every row");
     *named = rl->column_names[rl->n_column_names] = arena_printf(rl->arena, "%s/%s", prefix, name);
     if (!*named) return ST_RESOURCE;
     rl->n_column_names++;
@@ -54,7 +54,7 @@ static Status name_column(TextRl *rl, const char *prefix, const char *name, cons
 
 static const char *column_name(const RewardSum *column) { return strchr(column->name, '/') + 1; }
 
-/* Where a reward's sum stands, or is to stand: the recipe's in its order, the other numbers behind them by name. */
+/* Index of a reward's sum, or the place to insert it: the recipe's rewards in order, then the other numbers sorted by name. */
 static Status find_column(TextRl *rl, RolloutSums *sums, const char *name, bool listed, RewardSum **column) {
     size_t at = listed ? 0 : MIN(rewards_count(rl->rewards), sums->n_columns);
     while (at < sums->n_columns && (listed ? strcmp(column_name(&sums->columns[at]), name) != 0 : strcmp(column_name(&sums->columns[at]), name) < 0))
@@ -112,7 +112,7 @@ static void add_round(RolloutSums *sums, const Experience *e) {
     sums->rounds++;
 }
 
-/* What the policy said in an episode with an environment: its tokens, and their text with a line for each turn. */
+/* The policy's own part of an episode: its tokens, and their text with a line for each turn. */
 typedef struct OwnWords {
     int32_t *ids;
     Str text;
@@ -175,7 +175,7 @@ Status text_score(TextRl *rl, Experience *e, RolloutSums *sums) {
     own_words_free(own, e->n);
     TRY(status);
     for (int64_t i = 0; i < e->n; i++) {
-        double earned = rl->turns.env ? e->rewards[i] : 0; /* in the environment */
+        double earned = rl->turns.env ? e->rewards[i] : 0; /* the environment's rewards */
         e->rewards[i] = earned + (scores ? scores->sums[i] : 0) - (e->ended[i] ? 0 : rl->recipe->rl_missing_eos_penalty);
         sums->unscored += scores && !scores->judged[i];
         if (!isfinite(e->rewards[i])) return status_fail(ST_NUMERIC, "the rewards of completion %lld add up to %g", (long long)i + 1, e->rewards[i]);
@@ -209,8 +209,8 @@ static Status describe(TextRl *rl, Metrics *metrics) {
 
 /* ---- rounds ---- */
 
-/* Samples and judges `n` prompts from *place on. `asked` of them were asked in this step before: what a completion is follows from the step and its
- * prompt's number in it alone. */
+/* Samples and scores `n` prompts from *place on. `asked`: prompts sampled earlier in this step; a completion depends only on the step and its
+ * prompt's number within the step. */
 static Status one_round(TextRl *rl, const GenerateConfig *config, int64_t n, int64_t asked, int64_t *place) {
     if (rl->turns.env) {
         *place += n;

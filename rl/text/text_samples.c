@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* samples.jsonl: what was said and what it earned. */
+/* samples.jsonl: completions and their rewards. */
 #include "rl/text/text_run.h"
 
 #include "lib/run/run_parts.h"
 
-/* JSON readers stop at a zero byte, so it is shown as its picture. */
+/* Some JSON readers stop at a zero byte, so it is written as its symbol. */
 static void write_text(JsonWriter *w, const char *key, const char *text, size_t len) {
     Str shown = {0};
     for (size_t i = 0; i < len; i++) {
@@ -17,7 +17,7 @@ static void write_text(JsonWriter *w, const char *key, const char *text, size_t 
     str_release(&shown);
 }
 
-/* A checkpoint counts on what is there, so it is on the disk before. */
+/* Flushed to disk before the checkpoint that relies on it. */
 static Status text_samples_measure(TextRl *rl) {
     uint64_t bytes;
     TRY(file_sync_size(run_path(rl->run, "samples.jsonl"), &bytes));
@@ -58,8 +58,8 @@ Status text_samples_cut(TextRl *rl) {
     TRY(file_sync_size(path, &there));
     if (there > then) return file_truncate(path, then);
     if (there < then)
-        run_warn(rl->run, "'%s' has %llu bytes, and had %llu at the checkpoint: some of what was said before is lost", path,
-                 (unsigned long long)there, (unsigned long long)then);
+        run_warn(rl->run, "'%s' has %llu bytes but had %llu at the checkpoint: some samples from before it are lost", path, (unsigned long long)there,
+                 (unsigned long long)then);
     rl->samples_bytes = (int64_t)there;
     return ST_OK;
 }

@@ -17,7 +17,7 @@ static Status another(const char *dir, const char *what, const char *theirs, con
     return status_hint(ST_INPUT, "they read the same tokens, so they need the same family and tokenizer");
 }
 
-/* Whether the tokenizers of two directories are the same file; a directory without one is not asked. */
+/* Checks that two directories have the same tokenizer file; a directory without one passes. */
 static Status check_tokenizer(const char *dir, const char *policy_dir, Arena *arena) {
     const char *paths[2] = {path_join(arena, dir, "tokenizer.json"), path_join(arena, policy_dir, "tokenizer.json")};
     if (!paths[0] || !paths[1]) return ST_RESOURCE;
@@ -33,7 +33,7 @@ static Status check_tokenizer(const char *dir, const char *policy_dir, Arena *ar
     return status_hint(ST_INPUT, "they read the same tokens, so they need the same family and tokenizer");
 }
 
-/* Before its weights are opened. */
+/* Checks before opening the weights. */
 static Status check_family(const char *dir, const Model *policy, Arena *arena) {
     ModelConfig config;
     TRY(model_config_read(dir, arena, &config));
@@ -49,7 +49,7 @@ static Status open_own(const Recipe *recipe, const char *which, Model *policy, T
     const char *config = path_join(value->arena, which, "adapter_config.json");
     bool base = strcmp(which, "base") == 0, adapter = config && file_exists(config);
     own.model_adapter = adapter ? which : NULL;
-    own.seed++; /* an adapter of its own: other first weights than the policy's */
+    own.seed++; /* a separate adapter: other initial weights than the policy's */
     if (!base && !adapter) {
         TRY(check_family(which, policy, value->arena));
         own.model_path = which;
@@ -106,7 +106,7 @@ void text_value_free(TextValue *value) {
     arena_free(value->arena);
 }
 
-/* ---- learning, keeping, saving ---- */
+/* ---- learning, checkpoints, saving ---- */
 
 double text_value_update(const TextValue *value, const Recipe *recipe, const Stepper *stepper, double learning_rate, int64_t step) {
     if (!value->own) return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Playing episodes of text. */
+/* Plays multi-turn text episodes. */
 #include "lib/base/log.h"
 #include "rl/text/turns.h"
 
@@ -8,14 +8,14 @@
 
 #include "data/formats/conversation.h"
 
-/* One copy of the environment, from its first observation on. Arrays are of what stands behind the prompt. */
+/* One episode in one copy of the environment. Arrays cover the tokens after the prompt. */
 typedef struct Episode {
-    Ids ids; /* the prompt, and all that was said */
+    Ids ids; /* the prompt and all later tokens */
     size_t n_prompt, cap;
     double *sampled, *filtered, *earned;
     bool *trained;
-    Str text, action;        /* all that was said; of the turn in work */
-    double reward, discount; /* discount: of the next turn's */
+    Str text, action;        /* text: of all turns; action: of the current turn */
+    double reward, discount; /* discount: of the next turn's reward */
     bool running, ended;
 } Episode;
 
@@ -25,14 +25,14 @@ typedef struct Play {
     DataConfig data;
     Episode *episodes;
     int64_t n;
-    size_t *speakers; /* episodes of the prompts of a call of generate */
+    size_t *speakers; /* for each prompt of a call of generate, its episode */
     Prompt *prompts;
     Slice *actions;
 } Play;
 
-/* ---- what the environment says, as tokens ---- */
+/* ---- observations to tokens ---- */
 
-/* Messages of an observation: a new list. `row`: where tools may be, borrowed. */
+/* The messages of an observation, as a new list. `row`: an object that may have tools, borrowed. */
 static Status messages_of(const Play *play, const json_t *observation, const char *system, json_t **messages, const json_t **row) {
     json_t *list;
     *row = json_is_object(observation) && json_object_get(observation, "messages") ? observation : NULL;
@@ -52,12 +52,12 @@ static Status messages_of(const Play *play, const json_t *observation, const cha
 
 static bool uses_template(const Play *play) { return play->turns->chat && chat_has_template(play->turns->chat); }
 
-/* An observation without a template is a text as it is. */
+/* Without a chat template an observation is plain text. */
 static Status plain_text(const Play *play, const json_t *observation, const char **text) {
     *text = json_string_value(observation);
     if (*text) return ST_OK;
-    status_fail(ST_INPUT, "environment '%s' speaks in messages, and the model has no chat template", text_env_id(play->turns->env));
-    return status_hint(ST_INPUT, "choose model.chat_template, or let it answer with texts");
+    status_fail(ST_INPUT, "environment '%s' answers with messages, but the model has no chat template", text_env_id(play->turns->env));
+    return status_hint(ST_INPUT, "set model.chat_template, or let the environment answer with texts");
 }
 
 static Status first_ids(const Play *play, const json_t *observation, Ids *ids) {
@@ -75,27 +75,26 @@ static Status first_ids(const Play *play, const json_t *observation, Ids *ids) {
     return status;
 }
 
-/* Templates that do not know a role leave its messages out, and the policy never sees them. Said once. */
+/* A template that does not know a role drops its messages, and the policy never sees them: warn once. */
 static void warn_of_unwritten(Turns *turns, const json_t *messages, const char *text) {
     for (size_t i = 0; i < json_array_size(messages) && !turns->observations_unwritten; i++) {
         const json_t *message = json_array_get(messages, i), *content = json_object_get(message, "content");
         Str words = {0};
         str_append_n(&words, json_string_value(content), json_string_length(content));
         const char *begin = str_text(&words) + strspn(str_text(&words), " \t\r\n");
-        size_t plain = strcspn(begin, "\"'\\<>&\t\r\n"); /* templates may escape what follows */
+        size_t plain = strcspn(begin, "\"'\\<>&\t\r\n"); /* compare only up to characters that templates may escape */
         while (plain > 0 && begin[plain - 1] == ' ') plain--;
         if (words.data) words.data[(size_t)(begin - words.data) + plain] = '\0';
         turns->observations_unwritten = *begin && !strstr(text, begin);
         if (turns->observations_unwritten)
-            log_message(LOG_WARNING,
-                        "environment '%s': the chat template does not write what a message of role '%s' says: the policy does not see it",
+            log_message(LOG_WARNING, "environment '%s': the chat template leaves out messages of role '%s': the policy does not see them",
                         text_env_id(turns->env), json_string_value(json_object_get(message, "role")));
         str_release(&words);
     }
 }
 
-/* What the template writes behind an answer's end-of-turn token, before the next answer: rendered behind an answer that is known, and taken from its
- * end on. */
+/* The template's output between an answer's end-of-turn token and the next answer: renders the conversation after a known answer and takes the text
+ * after that answer's end. */
 static Status render_between(const Play *play, json_t *messages, const json_t *row, Str *text) {
     static const char answer[] = "Zq7answer";
     const Chat *chat = play->turns->chat;
@@ -144,7 +143,7 @@ static Status turns_reserve(Episode *episode, size_t n) {
     return ST_OK;
 }
 
-/* sampled NULL: it was told, not sampled. */
+/* sampled NULL: tokens of the environment, not of the policy. */
 static Status add_token(Episode *episode, int32_t id, const double *sampled, const double *filtered) {
     size_t t = episode->ids.n - episode->n_prompt;
     TRY(turns_reserve(episode, t + 1));
@@ -166,24 +165,24 @@ static void text_turns_release(Episode *episode) {
     free(episode->trained);
 }
 
-/* The model's positions are fewer than data.max_length. */
+/* Whether the model has fewer positions than data.max_length. */
 static bool positions_bind(const Play *play) { return play->data.positions > 0 && play->data.positions < play->turns->recipe->data_max_length; }
 
 static int64_t longest_episode(const Play *play) { return positions_bind(play) ? play->data.positions : play->turns->recipe->data_max_length; }
 
-/* Whether another turn fits behind n tokens. */
+/* Whether another turn fits after n tokens. */
 static bool has_room(const Play *play, size_t n) { return (int64_t)n + play->config->max_new_tokens <= longest_episode(play); }
 
 static Status too_long(const Play *play, size_t n) {
     bool positions = positions_bind(play);
-    status_fail(ST_INPUT, "environment '%s' begins with %zu tokens, which with generate.max_new_tokens %lld are more than %s %lld",
+    status_fail(ST_INPUT, "environment '%s' starts with %zu tokens, which with generate.max_new_tokens %lld are more than %s %lld",
                 text_env_id(play->turns->env), n, (long long)play->config->max_new_tokens, positions ? "the model's positions," : "data.max_length",
                 (long long)longest_episode(play));
-    return status_hint(ST_INPUT, positions ? "lower generate.max_new_tokens, or take a model with more positions"
-                                           : "raise data.max_length: it is an episode's, with all of its turns");
+    return status_hint(ST_INPUT, positions ? "lower generate.max_new_tokens, or use a model with more positions"
+                                           : "raise data.max_length: it limits an episode with all its turns");
 }
 
-/* The row of a group's first observation: what samples.jsonl and rewards see as the prompt. */
+/* The row of a group's first observation, which samples.jsonl and rewards use as the prompt. */
 static Status keep_prompt(Play *play, const json_t *observation, Ids *ids, const PromptRow **kept) {
     Turns *turns = play->turns;
     Str text = {0};
@@ -205,8 +204,8 @@ static Status begin_group(Play *play, int64_t group) {
     Ids ids = {0};
     for (int64_t k = 1; k < play->config->n; k++) {
         if (json_equal(observation, text_env_turn(play->turns->env, group * play->config->n + k)->observation)) continue;
-        status_fail(ST_INPUT, "environment '%s' begins the same seed with different observations", text_env_id(play->turns->env));
-        return status_hint(ST_INPUT, "what an episode is must follow from the seed of its reset alone: groups of episodes are compared");
+        status_fail(ST_INPUT, "environment '%s' gives different observations for the same seed", text_env_id(play->turns->env));
+        return status_hint(ST_INPUT, "an episode must depend on the seed of its reset only, since groups of episodes are compared");
     }
     Status status = first_ids(play, observation, &ids);
     if (status == ST_OK && !has_room(play, ids.n)) status = too_long(play, ids.n);
@@ -236,7 +235,7 @@ static Status turns_take(void *context, const Completion *c) {
     return ST_OK;
 }
 
-/* All running episodes say something. In the first turn a group has one prompt, which is read once. */
+/* Generates a turn of all running episodes. In the first turn a group shares one prompt, which is computed once. */
 static Status speak(Play *play, int64_t turn, uint64_t number) {
     size_t n = 0;
     GenerateConfig config = *play->config;
@@ -251,7 +250,7 @@ static Status speak(Play *play, int64_t turn, uint64_t number) {
     return n ? generate(play->turns->model, play->turns->tokenizer, play->prompts, n, &config, NULL, turns_take, play) : ST_OK;
 }
 
-/* The next observation behind what was said. An answer that was cut off, or ended by a stop text, gets the end of turn that the template has there.
+/* Appends the next observation. An answer that was truncated or ended by a stop text first gets the template's end of turn.
  */
 static Status turns_hear(Play *play, Episode *episode, const json_t *observation) {
     const Turns *turns = play->turns;
@@ -285,7 +284,7 @@ static Status take_turn(Play *play, int64_t turn, uint64_t number, bool *any) {
         const TextTurn *answer = text_env_turn(env, i);
         if (!episode->running) continue;
         episode->reward += episode->discount * answer->reward;
-        episode->earned[episode->ids.n - episode->n_prompt - 1] = episode->discount * answer->reward; /* at the turn's last token */
+        episode->earned[episode->ids.n - episode->n_prompt - 1] = episode->discount * answer->reward; /* the reward, at the turn's last token */
         episode->discount *= play->turns->gamma;
         episode->ended = answer->terminated;
         episode->running = !answer->terminated && !answer->truncated && !last;
@@ -295,7 +294,7 @@ static Status take_turn(Play *play, int64_t turn, uint64_t number, bool *any) {
     return ST_OK;
 }
 
-/* ---- all of them ---- */
+/* ---- all episodes ---- */
 
 static Status text_turns_begin(Play *play, int64_t n_groups, uint64_t number) {
     uint64_t *seeds = malloc((size_t)play->n * sizeof *seeds);

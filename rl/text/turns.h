@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Episodes of several turns: an environment of texts (text_env.h) begins and answers, the policy speaks in between. What the policy said is trained,
- * what it was told is not.
+/* Multi-turn episodes: a text environment (text_env.h) starts the episode and answers the policy's turns. Tokens of the policy are trained, tokens of
+ * the environment are not.
  *
- * Tokens are never made anew: the policy's turns stay the ids that were sampled, and what the environment says is put behind them, through the chat
- * template where the model has one (as the template would have rendered it there), so sampler and trainer see the same context. Groups of episodes
- * begin with the same seed, hence the same prompt, and are compared as completions of it are.
+ * The policy's turns are never tokenised again: they stay the ids that were sampled. Environment text is appended to them, rendered by the chat
+ * template if the model has one (as the template would have rendered it there), so sampler and trainer see the same context. The episodes of a group
+ * start with the same seed, hence the same prompt, and are compared like completions of a prompt.
  *
- * All running episodes speak in one batch. Each turn's context is read anew: the cache of generate() lasts for one call.
+ * All running episodes generate in one batch. Each turn computes its context again: the cache of generate() lasts for one call.
  */
 #ifndef TUNE_TURNS_H
 #define TUNE_TURNS_H
@@ -16,23 +16,23 @@
 
 typedef struct Turns {
     TextEnv *env;
-    const Recipe *recipe; /* data.max_length: of an episode in tokens; data.system */
+    const Recipe *recipe; /* for data.max_length (limit of an episode in tokens) and data.system */
     double gamma;         /* discount of rewards, per turn */
     const Model *model;
     const Tokenizer *tokenizer;
     const Chat *chat;
-    PromptRow *rows; /* first observations of the step, which the experience borrows until turns_begin */
+    PromptRow *rows; /* first observations of the step; the experience borrows them until turns_begin */
     size_t n_rows, cap_rows;
-    double played;               /* turns of all episodes since turns_begin */
-    bool observations_unwritten; /* that the template leaves out what the environment says */
+    double played;               /* number of turns of all episodes since turns_begin */
+    bool observations_unwritten; /* warned that the template leaves out the environment's messages */
 } Turns;
-/* A new step begins: its predecessor's experience is not used any more. Room for `n` prompts. ST_RESOURCE. */
+/* Starts a new step with up to `n` prompts; the previous step's experience must not be used any more. ST_RESOURCE. */
 Status turns_begin(Turns *turns, size_t n);
-void turns_release(Turns *turns); /* not the environment */
-/* config->n episodes of each of n_groups first observations, whose seeds follow from config->seed and their numbers from `number` on. Sequences have
- * the rewards' discounted sums, and are `ended` where the environment terminated them: not by its truncation, the number of turns, or
- * data.max_length. ST_INPUT: the environment answers wrongly, begins one seed in two ways, or with more than data.max_length tokens; faults of
- * sampling. */
+void turns_release(Turns *turns); /* does not close the environment */
+/* Plays config->n episodes from each of n_groups first observations; seeds follow from config->seed and the groups' numbers, which count from
+ * `number`. A sequence's reward is the discounted sum of rewards. `ended` is true only if the environment terminated the episode, not after
+ * truncation by it, max_turns or data.max_length. ST_INPUT: a wrong answer, different observations for the same seed, or a first observation of more
+ * than data.max_length tokens; errors of sampling. */
 Status turns_sample(Turns *turns, int64_t n_groups, uint64_t number, const GenerateConfig *config, Experience *experience);
 
 #endif

@@ -106,7 +106,7 @@ TEST(arena_reserves_one_block) {
     arena_free(arena);
 }
 
-/* In use already, by blocks of several sizes, the last of which is too small. */
+/* An arena in use, with blocks of several sizes; the last one is too small. */
 TEST(arena_expects_what_fills_one_block) {
     const size_t each = (5 << 20) + 1000, n = 7;
     Arena *arena = arena_new(0);
@@ -119,7 +119,7 @@ TEST(arena_expects_what_fills_one_block) {
     for (size_t i = 1; i < n; i++) assert_ptr_equal(arena_alloc(arena, each), first + i * arena_rounded(each));
     assert_int_equal(arena_resident(arena), before + arena_pages(n * arena_rounded(each)));
     arena_expect(arena, 0);
-    arena_expect(arena, SIZE_MAX); /* cannot be had: as it was */
+    arena_expect(arena, SIZE_MAX); /* impossible: changes nothing */
     assert_non_null(arena_alloc(arena, 1 << 20));
     assert_int_equal(arena_rounded(SIZE_MAX), SIZE_MAX);
     arena_free(arena);

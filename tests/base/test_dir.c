@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Folders: made, listed, removed, built whole or not at all; paths. */
+/* Folders: made, listed, removed, built completely or not at all; paths. */
 #include "tests/support/check.h"
 
 #include <signal.h>
@@ -78,7 +78,7 @@ TEST(folders_are_built_whole_or_not_at_all) {
     check_ok(file_read(temp_file(test_folder, "built/folder/text"), 100, &text));
     assert_string_equal(str_text(&text), "second");
     check_ok(dir_list(temp_file(test_folder, "built"), arena, &names, &count));
-    assert_int_equal(count, 1); /* nothing stays beside it */
+    assert_int_equal(count, 1); /* no temporary folder is left */
     assert_int_equal(symlink("built/folder", temp_file(test_folder, "built_link")), 0);
     check_ok(dir_build(temp_file(test_folder, "built_link"), fill_folder, "third"));
     str_clear(&text);
@@ -100,7 +100,7 @@ TEST(folders_are_built_whole_or_not_at_all) {
     arena_free(arena);
 }
 
-static int told[2], asked[2]; /* pipes from the process that builds, and to it */
+static int told[2], asked[2]; /* pipes from the building process, and to it */
 
 static Status fill_slowly(void *context, const char *made) {
     char byte = 'x';

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files: mapped, cut and written to by others, read in lines, written whole or not at all, on disks that are full. */
+/* Files: mapped, truncated and written by other processes, read in lines, written completely or not at all, on full disks. */
 #include "lib/base/log.h"
 #include "lib/base/memory.h"
 #include "tests/support/check.h"
@@ -43,7 +43,7 @@ TEST(mapped_files_may_be_cut) {
         check_ok(file_check_truncation());
         assert_int_equal(truncate(path, SIZE / 3), 0);
         assert_int_equal(mapping.data[SIZE / 3 - 1], 'x');
-        check_ok(file_check_truncation()); /* what is gone was not looked for */
+        check_ok(file_check_truncation()); /* an unmapped file is not checked */
         assert_int_equal(mapping.data[SIZE / 2], 0);
         assert_int_equal(mapping.data[SIZE - 1], 0);
         check_status(file_check_truncation(), ST_INPUT);
@@ -345,7 +345,7 @@ TEST(files_grow_and_shrink) {
     check_status(file_append(test_folder, "x", 1), ST_RESOURCE);
 }
 
-/* A file size limit stands for a full disk: the same road through the code, without a disk of our own. */
+/* A file size limit replaces a full disk: it takes the same path through the code. */
 static void with_a_full_disk(void) {
     struct rlimit limit = {100000, 100000};
     signal(SIGXFSZ, SIG_IGN);

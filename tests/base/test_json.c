@@ -39,7 +39,7 @@ TEST(json_errors_say_where) {
     json_decref(root);
 }
 
-/* model_max_length of tokenizers without one, as transformers writes it; what stands in strings, and other integers, stay as they are. */
+/* The model_max_length that transformers writes for tokenizers without one. Strings and other integers are unchanged. */
 TEST(json_files_may_hold_huge_integers) {
     json_t *root;
     int64_t whole;
@@ -65,7 +65,7 @@ TEST(json_files_may_hold_huge_integers) {
     check_status(json_read_file(temp_text(test_folder, "huge.json", "[1e999]"), &root), ST_INPUT);
 }
 
-/* Python writes numbers that JSON has not. Configs are read with them, as they are or as transformers 5 writes them; nothing else is. */
+/* Python writes numbers that JSON does not have. Only configs may contain them, as Python or transformers 5 writes them. */
 TEST(configs_may_hold_infinities) {
     static const char text[] =
         "{\"a\": [0.0, Infinity], \"b\": -Infinity, \"c\": NaN, \"d\": {\"__float__\": \"Infinity\"}, \"Infinity\": \"-Infinity \\\" NaN\","

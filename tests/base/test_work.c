@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Long work: when a line about it is due, and what of it is told. */
+/* Long work: when a line about it is due, and what is reported. */
 #include "lib/base/work.h"
 #include "tests/support/check.h"
 
@@ -68,7 +68,7 @@ TEST(what_is_told) {
     check_contains(str_text(&text), "over 0/0;b 0/5 bytes;over 0/0;");
     str_clear(&text);
     work_pause_at("whole");
-    work_at("part", 1, 2); /* is not told, nor its end */
+    work_at("part", 1, 2); /* neither this nor its end is reported */
     work_end("part");
     work_at("whole", 1, 4);
     work_end("part");

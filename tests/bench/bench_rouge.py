@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ROUGE-L of 52,002 instructions, each to all that were kept before: `tune data filter` beside the rouge-score package, on one thread each and on the same texts: make bench-peers.
+"""ROUGE-L of 52,002 instructions, each with all kept before it: compares `tune data filter` with the rouge-score package, on one thread each and on the same texts: make bench-peers.
 
     python tests/bench/bench_rouge.py --tune ./tune [--pairs N]
 
-The package is asked as Stanford Alpaca's generate_instruction.py asks it: with words that were split before, by rouge_scorer._score_lcs. Scores of what was rejected are compared with the package's too.
+The package is called as in Stanford Alpaca's generate_instruction.py: rouge_scorer._score_lcs on split words. The scores of rejected texts are compared with the package's, too.
 """
 import argparse, importlib.util, json, random, resource, subprocess, sys, tempfile, time
 

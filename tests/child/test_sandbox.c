@@ -26,7 +26,7 @@
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 
-/* ---- the other side: it is told what to try, and answers with the error's number; 0: it succeeded ---- */
+/* ---- the child: receives the name of an action to try, and answers with its errno; 0: it succeeded ---- */
 
 static int open_for(const char *path, int how) {
     int fd = open(path, how, 0644);
@@ -233,7 +233,7 @@ static void check_attacks(Child *child) {
     assert_false(file_exists(made));
 }
 
-/* The whole of it; false: the system refuses a part, which is printed. */
+/* Applies the whole sandbox. Prints the part that the system refuses and returns false. */
 static bool hold(void) {
     char name[64];
     Child *child;
@@ -267,7 +267,7 @@ TEST(nothing_gets_out) {
     if (!hold()) skip();
 }
 
-/* In a process of its own, this program again, as another user where one is named: its exit code; 2: the system refuses a part. */
+/* Runs this program again in a child process, as `user` if that is not NULL. Returns its exit code; 2: the system refuses a part. */
 static int in_a_process(const char *name, const char *user) {
     int end = 0;
     fflush(NULL);
@@ -345,7 +345,7 @@ static bool goes_on_without(const char *part, const char *advice) {
     log_set_sink(sandbox_keep, NULL, LOG_WARNING);
     for (int i = 0; i < (strcmp(part, "user namespaces") == 0 ? 2 : 1); i++) { /* the second is told nothing */
         check_ok(test_sandbox_start(true, &child));
-        assert_int_equal(sandbox_ask(child, "socket", "1"), EPERM); /* what needs no permission holds */
+        assert_int_equal(sandbox_ask(child, "socket", "1"), EPERM); /* parts that need no permission still work */
         assert_int_equal(sandbox_ask(child, "trace", "-"), EPERM);
         assert_int_equal(sandbox_ask(child, "variable", "TEST_KEY"), ENOENT);
         assert_int_equal(sandbox_ask(child, "grow", "/dev/shm/tune-test-grows"), EFBIG);

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs the commands that a page shows, and looks for their output:   sh tests/cli/doc_examples.sh TUNE FOLDER PAGE
-# A command is a line "    $ ..."; it goes on after a \ or | at its end. The output follows; three dots stand for any lines, or for a part of a line. Times, rates,
-# sizes in KiB or MiB, and numbers with an exponent may differ. <!-- NAME --> before code makes a file of it, up to the first command. Everything happens in FOLDER.
+# Runs the commands that a page shows, and compares their output with the page:   sh tests/cli/doc_examples.sh TUNE FOLDER PAGE
+# A command is a line "    $ ..."; a \ or | at its end continues it on the next line. Its output follows. Three dots match any lines, or a part of a line. Times, rates,
+# sizes in KiB or MiB, and numbers with an exponent may differ. <!-- NAME --> before code writes it into a file, up to the first command. Everything runs in FOLDER.
 set -eu
 tune=$(cd "$(dirname "$1")" && pwd)/$(basename "$1") root=$(pwd)
 case $3 in /*) page=$3 ;; *) page=$root/$3 ;; esac
@@ -22,7 +22,7 @@ awk '
     END { print n + 0 > "count" }' "$page"
 i=1 bad=0
 while [ $i -le "$(cat count)" ]; do
-    sh ./$i.sh > $i.out 2>&1 || true # some of them show an error
+    sh ./$i.sh > $i.out 2>&1 || true # some examples show an error
     awk -v page="$3" -v command="$(head -n 1 $i.sh)" '
         function same(line) { gsub(/[0-9.]+e-[0-9]+/, "E", line); gsub(/in [0-9.]+ (s|min [0-9]+ s)/, "in T", line); gsub(/[0-9.]+ (steps|tokens)\/s/, "R", line)
                               gsub(/[0-9.]+ [KM]iB/, "M", line)

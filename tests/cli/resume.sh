@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Exact resume: runs that are killed again and again (kill -9, also in the middle of a save), interrupted or out of disk end with the same bytes
-# as one that nobody disturbed. What needs more memory than there is, is refused before the first step.
+# Exact resume: runs that are killed repeatedly (kill -9, also during a save), interrupted or out of disk space end with the same bytes as an
+# undisturbed run. A run that needs more memory than there is, is refused before the first step.
 #   tests/cli/resume.sh TUNE      KILLS=n: kills of each run (5)
 set -u
 tune=$1
@@ -30,7 +30,7 @@ same() { # RUN REFERENCE
     facts "$1" >"$work/facts" && facts "$2" | cmp - "$work/facts" || return 1
     for file in "$2"/*/*.safetensors; do cmp "$file" "$1/${file#"$2"/}" || return 1; done
 }
-# Resumes the run $1 until it is finished, killing it after shares of $2 seconds that differ from time to time: from "just started" to "nearly through".
+# Resumes the run $1 until it is finished. Kills it after different shares of $2 seconds, from "just started" to "nearly done".
 kill_and_resume() {
     run=$1 length=$2 n=0
     shift 2
@@ -61,11 +61,11 @@ undisturbed_and_killed lora lora.rank=4 lora.dropout=0.1
 undisturbed_and_killed full lora=null train.checkpointing=layer train.keep_checkpoints=1 train.max_steps=6
 undisturbed_and_killed modules lora.rank=2 lora.modules_to_save='[lm_head]' train.batch_size=1 train.optimizer=sgd train.max_steps=6
 
-# A finished run is left as it is.
+# A finished run is left unchanged.
 cp -R "$work/lora" "$work/before" && sft "$work/lora" --resume lora.rank=4 lora.dropout=0.1 && diff -r "$work/before" "$work/lora"
 verdict "finished: resuming changes nothing" $?
 
-# Signals: a checkpoint and exit code 130, also when they come twice at once, as from timeout. No save_every, so that the checkpoint is the signal's.
+# A signal gives a checkpoint and exit code 130, even if it arrives twice at once, as from timeout. Without save_every, the only checkpoint is the signal's.
 for signal in INT TERM HUP; do
     become_sft "$work/$signal" --threads 1 lora.rank=4 lora.dropout=0.1 train.save_every=0 2>"$work/err" &
     pid=$!
@@ -81,7 +81,7 @@ for signal in INT TERM HUP; do
     verdict "SIG$signal: exit code $code with a checkpoint" $?
 done
 
-# Rows that an interrupted tune generate has finished stay, whole lines beside the name that it would have had.
+# An interrupted tune generate keeps its finished rows as complete lines in NAME.partial.
 for i in $(seq 4000); do echo '{"prompt": "two plus two is"}'; done >"$work/prompts.jsonl"
 "$tune" generate "$work/model" --input "$work/prompts.jsonl" --ignore-eos --max-new-tokens 60 --max-batch 4 -o "$work/made.jsonl" 2>"$work/err" &
 pid=$!
@@ -94,7 +94,7 @@ code=$?
     grep -q "^tune: warning: interrupted: the $n rows* done so far .* in '$work/made.jsonl.partial'" "$work/err" && tail -n 2 "$work/err" | grep -q '^tune: error: interrupted'
 verdict "interrupted generate: exit code $code, finished rows are kept" $?
 
-# What an interrupted run of rl did is on its page, and its own error stays the last word.
+# The page of an interrupted rl run shows its steps, and the error message stays the last line of stderr.
 "$tune" rl recipes/rl_cartpole_ppo.yaml output="$work/rl" rl.total_steps=100000000 >/dev/null 2>"$work/err" &
 pid=$!
 for i in $(seq 100); do [ -s "$work/rl/metrics.jsonl" ] && break; sleep 0.1; done
@@ -104,13 +104,13 @@ code=$?
 [ $code = 130 ] && [ -s "$work/rl/report.html" ] && tail -n 2 "$work/err" | grep -q '^tune: error: interrupted' && ! grep -q 'nothing to draw' "$work/err"
 verdict "interrupted rl: exit code $code with a page" $?
 
-# One that ends before its first step has a page that says why, and no other words than its own error.
+# A run that ends before its first step has a page that says why, and prints only its error.
 "$tune" rl recipes/rl_grpo.yaml --quiet model.path="$work/model" data.train="$rows" reward='[{type: command, command: [sh, -c, "read row; echo no"]}]' output="$work/none" 2>"$work/err"
 code=$?
 [ $code = 4 ] && grep -q '<h3>What to do</h3>' "$work/none/report.html" && grep -q "^tune: error: reward 'command', '.*' line .* answers wrongly" "$work/err" && [ "$(grep -c '^tune: ' "$work/err")" = 1 ]
 verdict "rl that ends before its first step: exit code $code, a page" $?
 
-# Other rows, or another model: the rest of the run would be of something else.
+# A run is not resumed with other rows or another model.
 sft "$work/inputs" && rm "$work/inputs/finished.json" && mv "$rows" "$rows.kept" && sed '1s/"completion": "/&x/' "$rows.kept" >"$rows"
 sft "$work/inputs" --resume 2>"$work/err"
 code=$?
@@ -119,20 +119,20 @@ mv "$rows.kept" "$rows"
 [ $code = 3 ] && grep -q "the input named by 'data.train' changed after the checkpoint of step" "$work/err" && sft "$work/inputs" --resume
 verdict "changed rows are not resumed: exit code $code" $?
 
-# Nothing is made for a run that needs more memory than it may have.
+# A run that needs more memory than its limit writes nothing.
 "$tune" rl recipes/rl_grpo.yaml --quiet model.path="$work/model" data.train="$rows" reward='[{type: exact, field: completion}]' train.max_memory=1MiB output="$work/little" 2>"$work/err"
 code=$?
 [ $code = 5 ] && [ ! -e "$work/little" ] && grep -q "^tune: error: 'train.max_memory: 1MiB' is too small" "$work/err"
 verdict "too little memory for rl: exit code $code, no directory" $?
 
-# No space: files may not grow beyond 64 KiB, which metrics stay below and the tensors of a checkpoint of rank 8 do not.
+# No disk space: a file size limit of 64 KiB, which metrics stay below and the tensors of a checkpoint of rank 8 exceed.
 (ulimit -f 128 && sft "$work/disk" lora.rank=8) 2>"$work/err"
 code=$?
 [ $code = 5 ] && tail -n 2 "$work/err" | grep -q '^tune: error: cannot save checkpoint of step 1' && ! ls "$work/disk/checkpoints" | grep -q . && sft "$work/disk" --resume lora.rank=8 &&
     sft "$work/enough" lora.rank=8 && same "$work/disk" "$work/enough"
 verdict "full disk: exit code $code, goes on when there is space" $?
 
-# No memory. Sanitizers need more address space than a limit leaves, and some systems have no such limit.
+# No memory. Skipped under sanitizers, which need more address space than the limit, and on systems without such a limit.
 limit=1000000
 if (ulimit -v $limit && "$tune" --help) >/dev/null 2>&1; then
     awk 'BEGIN { printf "{\"input_ids\": [3"; for (i = 0; i < 200000; i++) printf ",4"; print "]}" }' >"$work/long.jsonl"
@@ -145,7 +145,7 @@ if (ulimit -v $limit && "$tune" --help) >/dev/null 2>&1; then
     code=$?
     [ $code = 5 ] && [ ! -e "$work/big" ] && grep -q '^tune: error: training needs more than' "$work/err"
     verdict "no memory for rows with rewards: exit code $code, no directory" $?
-    # A file of 400 MB that takes no room on the disk: its weights, their gradients and AdamW's averages would be 1.6 GB.
+    # A sparse file of 400 MB: its weights, their gradients and AdamW's averages would need 1.6 GB.
     mkdir "$work/large" && sed 's/"vocab_size": *[0-9]*/"vocab_size": 1562500/' "$work/model/config.json" >"$work/large/config.json"
     { printf '\140\0\0\0\0\0\0\0' && printf '%-96s' '{"a.weight": {"dtype": "F32", "shape": [100000, 1000], "data_offsets": [0, 400000000]}}'; } >"$work/large/model.safetensors"
     dd if=/dev/null of="$work/large/model.safetensors" bs=1 seek=400000104 2>/dev/null

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs command-line cases: files that hold a command, what it should answer and how it should end. README.md says the format.
+# Runs command-line cases: files with commands, their expected output and exit codes. README.md describes the format.
 #   tests/cli/run.sh [--update] TUNE CASE...
-# --update writes what the program answers now into the cases instead of comparing. Totals are printed as cmocka prints them.
+# --update writes the program's current output into the cases instead of comparing it. Totals have cmocka's format.
 set -u
 update=
 [ "$1" = --update ] && update=1 && shift
@@ -17,7 +17,7 @@ command -v timeout >/dev/null && limit="timeout 600"
 case $TUNE in *build/san* | *build/tsan*) sanitized=1 ;; *) sanitized= ;; esac
 passed=0 skipped=0 failed=
 
-# Takes a case apart: N.cmd, N.exit, N.out, N.err for each step; `needs`; files below tmp/.
+# Splits a case into N.cmd, N.exit, N.out, N.err for each step, `needs`, and files below tmp/.
 take_apart() {
     rm -rf "$work"/* && mkdir "$work/tmp" && : >"$work/needs"
     sed -n 's/^--- file //p' "$1" | while read -r name; do mkdir -p "$(dirname "$work/tmp/$name")"; done
@@ -36,7 +36,7 @@ take_apart() {
         target != ""   { print > target }' "$1"
 }
 
-# Says how step $1 differs from what is expected; silent and true when it does not.
+# Prints how step $1 differs from the expected output; silent and true if it does not.
 compare() {
     want=0
     [ -f "$work/$1.exit" ] && want=$(cat "$work/$1.exit")
@@ -64,7 +64,7 @@ run_step() {
     sed "s|$work/tmp|\$TMP|g" "$work/raw_err" >"$work/$1.got_err"
 }
 
-# Writes the case again with what the steps answered. Lines "~ pattern" stay while they fit; stderr parts stay while they are found.
+# Rewrites the case with the output of the steps. Lines "~ pattern" stay if they match; stderr parts stay if they are found.
 rewrite() {
     awk -v work="$work" '
         function flush_out(   i, line, name) {

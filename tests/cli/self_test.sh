@@ -1,13 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The runner of the command-line cases must notice what it is there to notice. Called like the runner's program: no arguments needed.
+# Checks that the runner of the command-line cases detects failures. Needs no arguments.
 set -u
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 printf '#!/bin/sh\nprintf "%%s\\n" "$@"; echo "tune: error: bad thing" >&2; exit 4\n' >"$work/tune"
 chmod +x "$work/tune"
 passed=0 failed=0
-# expect RESULT NAME TEXT: a case of this text ends with exit code RESULT
+# expect RESULT NAME TEXT: running a case with this text must end with exit code RESULT
 expect() {
     printf -- "$3" >"$work/$2.case"
     sh tests/cli/run.sh "$work/tune" "$work/$2.case" >"$work/log" 2>&1

@@ -97,7 +97,7 @@ TEST(a_beginning_is_kept_once) {
     branches_release(&texts, &joined, &runs);
 }
 
-/* One that goes on from another needs no branch; one that trains what another trains shares nothing of it. */
+/* A text that continues another one needs no branch. A text that trains tokens of another one shares nothing with it. */
 TEST(texts_that_go_on_are_one) {
     static const int32_t text[] = {1, 2, 3, 4, 5, 6}, twice[] = {0, -1, 2, 0, 6, 0};
     Texts texts = {0};
@@ -243,7 +243,7 @@ TEST(each_turn_is_asked_as_it_is_answered) {
     check_text("data.turns: each");
 }
 
-/* Where the template keeps what it wrote, each is whole to the bit. */
+/* If the template keeps earlier text unchanged, each is equal to the bit to the whole text. */
 TEST(each_of_a_template_that_preserves_is_whole) {
     static const char *const turns[] = {NULL, "whole", "auto", "each"};
     uint64_t prints[COUNT_OF(turns)];
@@ -281,7 +281,7 @@ TEST(marks_keep_turns_out) {
     dataset_free(dataset);
 }
 
-/* The first `turns` answers of a conversation with as many rows: what is trained turn by turn, as rows of their own. */
+/* The first answers of a conversation, trained turn by turn, as separate rows. */
 #define FIRST_TURN ROW(USER("what is it") ", " ANSWER("<think>well</think>this"))
 #define SECOND_TURN ROW(USER("what is it") ", " ANSWER("<think>well</think>this") ", " USER("and then") ", " ANSWER("<think>hm hm</think>that"))
 #define SHORT ROW(USER("two plus two") ", " ANSWER("<think>add</think>four"))

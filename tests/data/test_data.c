@@ -65,7 +65,7 @@ static Status data_load(const char *name, const char *text, const DataConfig *co
     return dataset_load(config, &source, 1, tokenizer, dataset);
 }
 
-/* The tokens of an example as text: '^' BOS, '$' EOS, '=' for "ab"; what is not trained stands in lower case marks: one '.' below it. */
+/* Compares the tokens of an example as text ('^' is BOS, '$' EOS, '=' "ab") and the mask, which has a '.' for each untrained token. */
 static void check_example(const Dataset *dataset, size_t i, const char *tokens, const char *marks) {
     Example example = dataset_example(dataset, i);
     char text[512], labels[512];

@@ -39,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     bool adapter = len > 0 && bytes[0] == 'a';
     ModelConfig model;
     LoraConfig lora;
-    const char *base; /* read with all else that stands beside a LoraConfig */
+    const char *base; /* read with all the other fields of a LoraConfig */
     Arena *arena = arena_new(0);
     write_config(adapter ? "adapter_config.json" : "config.json", bytes + adapter, len - adapter, path);
     Status status = adapter ? adapter_config_read(folder, arena, &lora) : model_config_read(folder, arena, &model);

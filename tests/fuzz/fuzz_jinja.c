@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any template: either a failure with a place, or a rendering of valid UTF-8 whose marked parts lie within it, one behind the other, and which is the
- * same the second time. */
+/* Any template either fails with a place, or renders valid UTF-8 with its marked parts in order within the text, and renders the same again. */
 #include "lib/text/chat.h"
 #include "tests/support/check.h"
 

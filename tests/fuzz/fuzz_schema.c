@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A schema in the first line, a value behind it: the schema is refused with a text, or any value fits or does not; what it says about a value it also
- * says, turned round, within `not`. */
+/* A schema in the first line, then a value. Either the schema is refused with a message, or the value fits or not; within `not` the answer is the
+ * opposite. */
 #include <string.h>
 
 #include "rl/reward/json_schema.h"

@@ -110,7 +110,7 @@ static void check_same(const char *what, const Done *a, const Done *b, double to
     assert_string_equal(a->text, b->text);
 }
 
-/* The largest difference between a completion's log-probabilities and those that scoring the whole row gives. */
+/* The largest difference between the log-probabilities of a completion and those of scoring the whole row. */
 static double score_difference(const Model *model, const Prompt *prompt, const Done *done) {
     int32_t ids[2 * MAX_IDS];
     double logprobs[2 * MAX_IDS], largest = 0;
@@ -228,8 +228,8 @@ TEST(generate_and_score_agree_in_all_families) {
     }
 }
 
-/* Within the original context of a longrope one list of factors counts, beyond it the other one, for all tokens: each next token is what the model
- * says of the whole sequence so far, whether the prompt is long or the answer makes it so, alone, beside others or in a session. */
+/* longrope uses one list of factors within the original context, and the other one beyond it, for all tokens. Each next token must be that of the
+ * whole sequence so far, whether the prompt or the answer exceeds the context, alone, with other sequences, or in a session. */
 TEST(longrope_changes_with_the_length) {
     enum { ORIGINAL = 36, NEW = 9 };
     char dir[256];
@@ -298,7 +298,7 @@ TEST(a_row_alone_is_a_row_among_others) {
         free_results(alone);
     }
     bool differ = memcmp(all->done[0].ids, all->done[1].ids, sizeof all->done[0].ids) != 0;
-    assert_true(differ); /* samples have random numbers of their own */
+    assert_true(differ); /* each sample has its own random numbers */
     config.seed = 10;
     Results *other = generate_run(tiny, tokenizer, prompts, 8, config);
     differ = memcmp(all->done[0].ids, other->done[0].ids, sizeof all->done[0].ids) != 0;
@@ -437,7 +437,7 @@ TEST(stop_texts_cut_exactly) {
     for (size_t i = 0; i < free_run->n; i++) {
         const Done *whole = &free_run->done[i];
         assert_true(whole->text_len > 0);
-        bool zeros = strlen(whole->text) < whole->text_len; /* bytes that on_token's texts can't hold */
+        bool zeros = strlen(whole->text) < whole->text_len; /* NUL bytes, which the texts of on_token cannot contain */
         if (!zeros) assert_string_equal(str_text(&free_run->streamed[i]), whole->text);
         char stop[8];
         size_t at = whole->text_len / 2;
@@ -477,7 +477,7 @@ enum { PADDED = 300, DRAWS = 3000 };
 typedef struct Firsts {
     int64_t counts[PADDED];
     double filtered[PADDED];
-    double logits[PADDED]; /* behind the prompt */
+    double logits[PADDED]; /* after the prompt */
 } Firsts;
 
 static Status count_first(void *context, const Completion *c) {
@@ -508,8 +508,8 @@ static Model *padded_model(void) {
     return padded;
 }
 
-/* Embeddings with more rows than the tokenizer has tokens: those are never chosen, whatever chooses; recorded log-probabilities are the whole
- * vocabulary's, as training has them. */
+/* Embeddings with more rows than the tokenizer has tokens: the extra ids are never chosen, by any sampling. Recorded log-probabilities are over
+ * the whole vocabulary, as in training. */
 TEST(ids_without_a_token_are_never_chosen) {
     Model *padded = padded_model();
     SampleConfig ways[] = {plain, greedy, plain, plain, greedy};
@@ -527,7 +527,7 @@ TEST(ids_without_a_token_are_never_chosen) {
             for (size_t t = 0; t < done->n; t++) assert_in_range(done->ids[t], 0, VOCAB - 1);
             while (same < other->n && other->ids[same] < VOCAB) same++;
             n_absent += same < other->n;
-            if (w < 2) check_ids("until one would have come", done->ids, same, other->ids, same); /* runs go on as they were */
+            if (w < 2) check_ids("until one would have come", done->ids, same, other->ids, same); /* the other runs are unchanged */
             assert_true(score_difference(padded, &prompts[done->prompt], done) < 1e-4);
         }
         assert_true(n_absent > 0);
@@ -597,7 +597,7 @@ TEST(faults_are_named) {
         config = (GenerateConfig){.sample = g ? greedy : plain, .max_new_tokens = VOCAB + 1, .n = 1, .ignore_eos = true};
         config.sample.no_repeat_ngram_size = 1;
         check_status(generate(tiny, NULL, prompts, 1, &config, NULL, generate_keep, results), ST_NUMERIC);
-        check_text("no token is left to go on with after 257 of the answer to prompt 1"); /* the prompt has the first of 258 */
+        check_text("no token can follow the first 257 of the answer to prompt 1"); /* the prompt has the first of 258 */
     }
     double logprob;
     ScoreRow none = {prompt_ids[0], 0, &logprob};
@@ -621,7 +621,7 @@ TEST(scores_do_not_depend_on_the_batch) {
     }
 }
 
-/* Behind a text that is computed once each branch has what the whole has by itself, also where families are more than a batch takes. */
+/* Each branch after a shared text has the scores of its whole row, also if there are more families than fit into a batch. */
 TEST(branches_have_the_scores_of_whole_rows) {
     enum { N = 40, STEM = 60, MOST = 3 };
     static double branched[N][MOST][8], whole[STEM + 8];
@@ -815,7 +815,7 @@ TEST(a_real_model_answers_in_f32) { golden_smollm2(DT_F32, 1e-3, 1e-5); }
 
 TEST(a_real_model_answers_in_bf16) { golden_smollm2(DT_BF16, 0.1, 0.1); }
 
-/* Each turn goes on where the last one ended, also one that was stopped, or one that takes back what was said. */
+/* Each turn continues from the last one, also if that was stopped, or if messages were removed. */
 TEST(a_session_computes_only_what_is_new) {
     Session *session;
     GenerateConfig config = {.sample = plain, .max_new_tokens = 20, .n = 1, .seed = 4, .ignore_eos = true};

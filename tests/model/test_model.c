@@ -22,7 +22,7 @@ typedef struct Precision {
 static Precision in_f32(void) { return (Precision){device_cpu(), DT_F32, 5e-5, 5e-5, 1e-5, 2e-5}; }
 static Precision in_f64(void) { return (Precision){device_reference(), DT_F64, 1e-6, 1e-9, 1e-10, 1e-7}; }
 
-/* Folders of golden/; `v4`: with a config.json of transformers 4 beside the other. */
+/* Folders of golden/. `v4`: also has a config.json of transformers 4. */
 static const struct {
     const char *name;
     bool v4;
@@ -390,7 +390,7 @@ static double *gradients_of(const char *dir, const ModelBatch *batch, const int3
     return all;
 }
 
-/* A prompt with two continuations gives what the two whole sequences give, beside each other or not; and layers computed again give the same bits. */
+/* A prompt with two continuations gives the same as the two whole sequences, in one batch or not; and recomputed layers give the same bits. */
 TEST(segments_and_recomputation_change_nothing) {
     static const int32_t prompt[5] = {3, 11, 7, 20, 5}, answers[2][3] = {{9, 1, 14}, {2, 28, 9}};
     const Segment tree[] = {{0, 5, -1, 0, NULL}, {5, 8, 0, 0, NULL}, {8, 11, 0, 0, NULL}}, flat[] = {{0, 8, -1, 0, NULL}, {8, 16, -1, 0, NULL}};
@@ -430,7 +430,7 @@ TEST(segments_and_recomputation_change_nothing) {
 /* A matrix of 8 Mi elements, nearly the whole model: 64 MiB in the file, 32 MiB in f32, to which it is converted in halves. */
 TEST(a_large_matrix_is_not_in_memory_twice) {
 #ifdef SANITIZED
-    skip(); /* they take memory of their own */
+    skip(); /* sanitizers need extra memory */
 #endif
     static const char config[] =
         "{\"model_type\": \"llama\", \"vocab_size\": 65536, \"hidden_size\": 128, \"intermediate_size\": 8, \"num_hidden_layers\": 1,"
@@ -850,7 +850,7 @@ static void model_parse(const char *text, Arena *arena, ModelConfig *config) {
 TEST(published_words_of_the_families_are_read) {
     Arena *arena = arena_new(0);
     ModelConfig c;
-    /* gemma-3-4b's text part: five of six layers slide with a rope of their own, the scaling is the others' */
+    /* gemma-3-4b's text part: five of six layers have a sliding window and their own rope; the scaling applies to the others */
     model_parse(
         "{\"model_type\": \"gemma3_text\", \"hidden_size\": 2560, \"intermediate_size\": 10240, \"num_hidden_layers\": 34, \"sliding_window\": 1024,"
         " \"rope_scaling\": {\"factor\": 8.0, \"rope_type\": \"linear\"}}",

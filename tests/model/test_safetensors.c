@@ -47,7 +47,7 @@ TEST(written_files_are_read_back) {
     safetensors_write_as(writer, matrix, DT_F32, DT_BF16, 6);
     safetensors_write(writer, &(double){0.1}, sizeof(double));
     safetensors_write(writer, whole, sizeof whole);
-    assert_false(file_exists(path)); /* whole or not at all */
+    assert_false(file_exists(path)); /* written completely or not at all */
     check_ok(safetensors_commit(writer));
 
     Safetensors *set;

@@ -128,7 +128,7 @@ TEST(gradients_reach_head_and_model) {
     close_setting(&s);
 }
 
-/* A row's value has the same bits, however many rows are asked for beside it. */
+/* The value of a row has the same bits for any number of other rows. */
 TEST(a_value_does_not_depend_on_its_neighbours) {
     Setting s;
     Tensor *weight;

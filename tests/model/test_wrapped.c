@@ -28,7 +28,7 @@ static const Form forms[] = {
     {"llava_next", "model.", "lm_head"},
 };
 
-/* What else such a checkpoint holds: types that we do not compute with, and sizes that leave the next tensor at an odd place. */
+/* Other tensors of such a checkpoint: types that we do not compute with, and sizes that misalign the next tensor. */
 static const struct {
     const char *name, *dtype;
     int n_dims;
@@ -69,7 +69,7 @@ static void write_set(const char *path, const StoredTensor *tensors, size_t n) {
     check_ok(safetensors_commit(writer));
 }
 
-/* The tensors of `plain` under the form's names, norms in f32, and what else there is. extra_layer: the last layer once more, behind itself. */
+/* Writes the tensors of `plain` under the names of the form, norms in f32, and other tensors. extra_layer: repeats the last layer. */
 static void write_wrapped_tensors(const Form *form, const char *plain, const char *dir, bool extra_layer) {
     static uint8_t bytes[64];
     Safetensors *set;
@@ -287,7 +287,7 @@ TEST(full_training_saves_the_whole) {
     assert_int_equal(warnings, 1);
     check_contains(last_warning, "holds 1 layer behind the 2 that config.json names (num_hidden_layers)");
     assert_int_equal(model->n_passthrough, COUNT_OF(others) + 9);
-    tensor_set(model->final_norm.weight, 3, 1.0009765625); /* f32 holds it, bf16 does not */
+    tensor_set(model->final_norm.weight, 3, 1.0009765625); /* exact in f32, not in bf16 */
     tensor_set(model->embed, 3, 0.5);
     char out[300];
     snprintf(out, sizeof out, "%s/saved", root);
@@ -420,7 +420,7 @@ TEST(adapters_are_read_by_any_names_and_written_by_the_checkpoints) {
     temp_dir_remove(root);
 }
 
-/* Modules that are trained whole have the names of today's classes, by which PEFT looks for them; "norm" would be the tower's, too. */
+/* Fully trained modules have the names of today's classes, by which PEFT finds them; "norm" would also match the tower's. */
 TEST(whole_modules_are_named_as_peft_looks_for_them) {
     char root[256];
     temp_dir_make(root, sizeof root);
@@ -632,7 +632,7 @@ TEST(weights_without_their_text_part_are_named) {
     temp_dir_remove(root);
 }
 
-/* A head of its own comes into both levels of the config, and a class for scores is named after the whole. */
+/* An untied head is written into both levels of the config, and the class for scores has the name of the whole model. */
 TEST(configs_are_written_as_they_came) {
     char root[256];
     temp_dir_make(root, sizeof root);

@@ -165,7 +165,7 @@ TEST(fast_matches_plain) {
     check_ok(cpu_configure(NULL, NULL));
 }
 
-/* A row's values do not depend on the rows beside it: what is chosen while acting is what training sees. */
+/* The values of a row do not depend on the other rows, so that acting and training see the same policy. */
 TEST(rows_alone_have_the_same_bits) {
     Arena *arena = arena_new(0);
     Params params = {0};

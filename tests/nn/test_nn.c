@@ -325,7 +325,7 @@ TEST(patterns_mean_what_they_mean_to_peft) {
     check_text("'a(b' is not a regular expression");
 }
 
-/* Neither a match nor none: that is said, before a layer goes without. */
+/* A pattern that neither matches nor fails to match is an error, so that no layer is left out silently. */
 TEST(patterns_that_take_too_many_steps) {
     static const char path[] = "model.layers.0.self_attn.rather_long_q_proj", bomb[] = "(([a-z._0-9])+)+[XY]";
     static const char *const keys[] = {bomb};
@@ -338,7 +338,7 @@ TEST(patterns_that_take_too_many_steps) {
     check_ok(lora_decides(&(LoraConfig){.n_rank_pattern = 0}, path));
 }
 
-/* Of several tensors of some MiB, in an arena that holds other things: whole pages, and no page more. */
+/* For several tensors of some MiB in a used arena: takes whole pages, and no page more. */
 TEST(states_take_what_was_said) {
     OptimizerConfig config = {.name = "adamw"};
     Params params = {0};

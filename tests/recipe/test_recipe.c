@@ -210,7 +210,7 @@ TEST(resolved_recipe_reads_back_the_same) {
     recipe_free(again);
 }
 
-/* Also a run without a `data` section keeps its day, and goes on with it. */
+/* A run without a `data` section keeps its date on resume, too. */
 TEST(a_run_keeps_its_day) {
     char own[64], output[600]; /* other tests leave recipes in test_folder that cannot be read */
     temp_dir_make(own, sizeof own);

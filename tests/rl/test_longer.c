@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs that are resumed with another length: the bytes of a run with that length from the start where the schedule allows it, else what
+/* Runs resumed with another length: the same bytes as a run with that length from the start if the schedule allows it, else a report of what
  * differs. */
 #include "lib/run/run_parts.h"
 #include "rl/learn/learn.h"
@@ -166,7 +166,7 @@ TEST(longer_runs_say_what_differs) {
          "continues from the checkpoint of step 4 until it has 8, and the result differs from that of a run with this length from the start"},
         {GRPO, "train.lr_scheduler=linear", "train.max_steps=1", "train.max_steps=2", "over 2 steps differs from that over 4: in step 2"},
         {ENVIRONMENT, "rl.algorithm=q_learning\nrl.env=FrozenLake-v1\nrl.num_steps=16", "rl.total_steps=300", "rl.total_steps=600",
-         "'rl.epsilon_fraction' goes by the share of rl.total_steps that is done"},
+         "'rl.epsilon_fraction' depends on the fraction of rl.total_steps that is done"},
         {ENVIRONMENT, "rl.algorithm=a2c\nrl.env=CartPole-v1\nrl.num_steps=8", "rl.total_steps=100", "rl.total_steps=300",
          "'train.lr_scheduler: cosine'"},
     };
@@ -201,10 +201,10 @@ TEST(lengths_that_cannot_be) {
     static const char remembers[] = "rl.algorithm=dqn\nrl.env=CartPole-v1\nrl.num_steps=8\nrl.learning_starts=50";
     check_ok(longer_run(ENVIRONMENT, "replay", remembers, "rl.total_steps=100", false));
     check_status(longer_run(ENVIRONMENT, "replay", remembers, "rl.total_steps=200", true), ST_CONFIG);
-    check_text("it remembers its 100 transitions alone");
+    check_text("its replay has space for only 100 transitions");
 }
 
-/* Killed between any two of its acts, the same command goes on: to the same bytes. */
+/* A run killed between any two of its actions is resumed by the same command, to the same bytes. */
 TEST(longer_runs_that_were_killed) {
     static const char constant[] = "train.lr_scheduler=constant\ntrain.save_every=2\ntrain.keep_checkpoints=9";
     check_ok(longer_run(SFT, "killed", constant, "train.max_steps=4", false));

@@ -196,7 +196,7 @@ TEST(resumed_runs_have_no_step_twice) {
     events_save(run, 2);
     check_ok(run_metric(run, "{\"step\": 3, \"loss\": 99, \"seconds\": 30}"));
     char *before = arena_strdup(arena, path_name(event_file(run, arena)));
-    run_close(run); /* killed: a record that is cut short, and a temporary that was left behind */
+    run_close(run); /* as after a kill: an incomplete record, and a leftover temporary file */
     const char *old = arena_printf(arena, "%s/resumed/%s", test_folder, before);
     check_ok(file_append(old, "\x10\0\0", 3));
     check_ok(file_write_all(arena_printf(arena, "%s/resumed/.%s.tmp-1", test_folder, before), "half", 4));

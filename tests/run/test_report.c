@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* report.html: well-formed whatever the run directory holds, everything escaped, small for long runs. */
+/* report.html: well-formed for any contents of the run directory, all text escaped, small for long runs. */
 #include "lib/run/report.h"
 #include "rl/loop/rl_doctor.h"
 #include "tests/support/check.h"
@@ -31,8 +31,8 @@ static void page_of(const char *const *dirs, size_t n, Str *page, RunNumbers *nu
 
 static bool is_tag_end(char c) { return c == '>' || c == ' ' || c == '/' || c == '\n'; }
 
-/* Every element is closed in order, attributes are quoted, no stray '<' or '&' stands in text: the page is XML, so nothing of it can be read in two
- * ways. */
+/* Checks that all elements are closed in order, attributes are quoted, and texts have no stray '<' or '&': the page is valid XML, so it is
+ * unambiguous. */
 static void check_page(const char *text) {
     enum { DEPTH = 64, NAME = 24 };
     char open[DEPTH][NAME];
@@ -130,7 +130,7 @@ TEST(a_whole_run) {
                                         "data.train: 1 row dropped"};
     for (size_t i = 0; i < COUNT_OF(parts); i++)
         if (!strstr(str_text(&page), parts[i])) fail_msg("'%s' is not on the page", parts[i]);
-    assert_int_equal(count_of(str_text(&page), "<figure"), 5);         /* losses, learning rate, gradient norm, speed, margin */
+    assert_int_equal(count_of(str_text(&page), "<figure"), 5);     /* losses, learning rate, gradient norm, speed, margin */
     check_contains(str_text(&page), "3 more with default values"); /* seed, target_modules, learning_rate; rank 4 is shown above */
     check_close(numbers.tokens_per_second, 60, 0);
     check_close(numbers.last_loss, 1.5, 0);
@@ -140,7 +140,7 @@ TEST(a_whole_run) {
     str_release(&page);
 }
 
-/* Completions of one prompt are a card: the best and the worst, the others folded away; and what the curves show stands on top. */
+/* Completions of one prompt form a card with the best and the worst one; the others are folded. The values of the curves are at the top. */
 TEST(samples_with_rewards) {
     const char *dir = run_dir_of("rewards");
     Str page = {0}, text = {0};
@@ -159,7 +159,7 @@ TEST(samples_with_rewards) {
     page_of(&dir, 1, &page, NULL);
     check_page(str_text(&page));
     static const char *const parts[] = {
-        "only 25 % of the completions come to an end of their own: the others are cut at generate.max_new_tokens (since step 10); what helps",
+        "only 25 % of the completions end by themselves: the others are cut at generate.max_new_tokens (since step 10); what helps",
         "reward, last step",
         "best \xC2\xB7 reward 2 \xC2\xB7 advantage 1</div>said &lt;2&gt;",
         "worst \xC2\xB7 reward -1 \xC2\xB7 advantage -0.5 \xC2\xB7 cut off</div>said &lt;1&gt;",
@@ -176,7 +176,7 @@ TEST(samples_with_rewards) {
     str_release(&text);
 }
 
-/* Whatever text a run holds stays text. */
+/* Any text of a run is shown as text. */
 TEST(hostile_text_is_escaped) {
     static const char evil[] = "</script><b onload=\\\"x\\\">&'\\u0007";
     const char *dir = run_dir_of("<b>&amp;'run");

@@ -170,7 +170,7 @@ TEST(full_disks_and_kills_leave_the_last_one) {
     recipe_free(recipe);
 }
 
-/* The names of a run's files are on the disk with its checkpoint. Where metrics.jsonl is gone all the same, the checkpoint is still good. */
+/* The names of a run's files are synced with its checkpoint. Even without metrics.jsonl, the checkpoint is valid. */
 TEST(names_are_kept_with_a_checkpoint) {
     Recipe *recipe = recipe_for("deep/er/names");
     Run *run;
@@ -202,7 +202,7 @@ TEST(names_are_kept_with_a_checkpoint) {
     recipe_free(recipe);
 }
 
-/* Nor is a checkpoint worth less for lines that are lost; half of one goes too. */
+/* A checkpoint is valid even if lines of metrics.jsonl are lost; an incomplete line is removed. */
 TEST(metrics_that_are_shorter_are_a_warning) {
     Recipe *recipe = recipe_for("shorter");
     const char *metrics = temp_file(test_folder, "shorter/metrics.jsonl");
@@ -233,7 +233,7 @@ TEST(metrics_that_are_shorter_are_a_warning) {
     recipe_free(recipe);
 }
 
-/* A manifest is checked as what it lists is; those of older programs have no sum of their own. */
+/* A manifest has a checksum, like the files that it lists; manifests of older programs have none. */
 TEST(a_changed_manifest_is_damaged) {
     Recipe *recipe = recipe_for("sums");
     Run *run;
@@ -449,8 +449,8 @@ static void stop_at(void *context, const Progress *progress) {
     interrupt_request();
 }
 
-/* Trains in a process of its own, which ends after step stop.step; the exit code, or minus the signal. ballast: bytes that the process holds beside
- * its training. */
+/* Trains in a child process, which ends after step stop.step. Returns the exit code, or minus the signal. ballast: extra bytes that the process
+ * allocates. */
 static int run_in_child(Recipe *recipe, bool resume, Stop stop, size_t ballast) {
     pid_t child = fork();
     if (child == 0) {
@@ -546,8 +546,7 @@ static double planned(const char *name, const char *key) {
     return value;
 }
 
-/* The parts of a batch are those that the run began with, also where the process that goes on with it has less room than the first one: other parts
- * would round otherwise. */
+/* A resumed run divides its batches into the same parts as before, even if it has less memory, since other parts would round differently. */
 TEST(a_run_in_parts_is_resumed_in_the_same_parts) {
 #ifdef SANITIZED
     skip(); /* what they take of memory themselves decides there */
@@ -560,7 +559,7 @@ TEST(a_run_in_parts_is_resumed_in_the_same_parts) {
     size_t ballast = (size_t)(limit - planned("parts", "total") + 0.25 * planned("parts", "activations"));
     assert_int_equal(run_in_child(limited_recipe("smaller", limit), false, (Stop){1, true}, ballast), -SIGKILL);
     double parts = planned("parts", "part_tokens");
-    assert_true(parts > 0 && planned("smaller", "part_tokens") != parts); /* of its own accord it takes others */
+    assert_true(parts > 0 && planned("smaller", "part_tokens") != parts); /* a new run would choose other parts */
     static const Stop stops[] = {{3, true}, {2, true}, {3, false}};       /* with the checkpoint of step 2; with none; with one of step 3 */
     for (size_t i = 0; i < COUNT_OF(stops); i++) {
         char name[32];

@@ -174,7 +174,7 @@ static bool same_tensor(const Safetensors *a, const char *name_a, const Safetens
     return true;
 }
 
-/* A head or embedding trained whole over a tied base: the other one stays as it was. */
+/* A fully trained head or embedding on a tied base: the other one is unchanged. */
 TEST(tied_heads) {
     static const char *const trained[] = {"lm_head", "embed_tokens"};
     const Place *place = make_place();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What takes long in a run tells how far it is, and changes nothing by it. */
+/* Long parts of a run report their progress, which does not change the result. */
 #include "lib/base/work.h"
 #include "sft/sft.h"
 #include "tests/support/check.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What products run on, for tests that must hold with all of it. */
+/* The libraries and instruction sets for matrix products, for tests that must pass with each of them. */
 #ifndef TUNE_TESTS_BACKENDS_H
 #define TUNE_TESTS_BACKENDS_H
 
@@ -11,8 +11,9 @@
 static const char *const libraries[] = {"own", "openblas", "onednn"};
 static const char *const isas[] = {"base", "avx2", "avx512", "avx512_widened", "avx512_bf16", "amx"};
 
-/* Runs under each library and instruction set that this build and processor have: our own products under every set, those of others, which choose
- * their instructions themselves, under the least and the most, under sanitizers the most alone; then the usual is back. */
+/* Calls run() with each library and instruction set that this build and processor support, then restores the defaults. Our own products run with
+ * every set. Other libraries choose their instructions themselves, so they run with the smallest and the largest set; under sanitizers only with
+ * the largest. */
 static inline void for_each_backend(void (*run)(void)) {
     size_t most = 0;
     for (size_t j = 0; j < COUNT_OF(isas); j++)

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* How far `got` is outside its tolerance, as a share of it: more than 1 is a failure. */
+/* The error of `got` divided by its tolerance; more than 1 is a failure. */
 static double excess(double got, double want, double absolute, double relative) {
     if (isnan(got) || isnan(want)) return isnan(got) && isnan(want) ? 0 : HUGE_VAL;
     if (got == want) return 0;
@@ -202,13 +202,13 @@ typedef struct Mutant {
 
 static size_t check_draw(Mutant *mutant, size_t n) { return (size_t)rng_below(mutant->key, mutant->drawn++, n); }
 
-/* Values at which lengths, signs and character classes tip over. */
+/* Draws a byte at a limit of lengths, signs or character classes. */
 static uint8_t edge_byte(Mutant *mutant) {
     static const uint8_t edges[] = {0, 1, 0x20, 0x22, 0x2D, 0x30, 0x39, 0x5B, 0x5C, 0x5D, 0x7B, 0x7D, 0x7F, 0x80, 0xC0, 0xED, 0xF4, 0xFF};
     return edges[check_draw(mutant, sizeof edges)];
 }
 
-/* Puts a copy of some bytes of the mutant at another place of it. */
+/* Inserts a copy of some bytes of the mutant at another place in it. */
 static void mutant_double(Mutant *mutant) {
     size_t from = check_draw(mutant, mutant->len), n = 1 + check_draw(mutant, MIN(mutant->len - from, 64)), to = check_draw(mutant, mutant->len + 1);
     uint8_t piece[64];
@@ -233,8 +233,8 @@ static void mutant_change(Mutant *mutant) {
     case 2: mutant->bytes[at] = edge_byte(mutant); break;
     case 3: mutant_double(mutant); break;
     case 4: mutant_cut(mutant); break;
-    case 5: mutant->len = check_draw(mutant, 8) == 0 ? at : mutant->len; break; /* rarely: else little is left to break */
-    default:                                                                    /* a digit or size byte run goes up */
+    case 5: mutant->len = check_draw(mutant, 8) == 0 ? at : mutant->len; break; /* rarely, since little of the input is left */
+    default:                                                                    /* increments a digit or a size byte */
         for (size_t i = at; i < mutant->len && i < at + 8; i++) {
             if (mutant->bytes[i] >= '0' && mutant->bytes[i] <= '9') mutant->bytes[i] = '9';
         }

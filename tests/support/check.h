@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Assertions that say both values, where and how far apart, and what tests share: golden paths, a folder of their own, broken bytes.
+/* Assertions that print both values, the place and the difference; and common parts of tests: golden values, temporary folders, broken inputs.
  *
  *     TEST(sums_are_right) {
  *         char path[512];
@@ -24,10 +24,10 @@
 #include "lib/base/file.h"
 #include "lib/base/json.h"
 
-/* A test, as cmocka_unit_test(name) takes it. `state` is there for those that have a fixture. */
+/* Defines a test for cmocka_unit_test(name). Tests with a fixture use `state`. */
 #define TEST(name) static void name(__attribute__((unused)) void **state)
 
-/* Sanitizers take address space and pages of their own. */
+/* Sanitizers need extra address space and pages. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
 #elif defined(__has_feature)
@@ -35,22 +35,24 @@
 #define SANITIZED 1
 #endif
 #endif
-/* How often a check is repeated that runs the same code on other numbers: under a sanitizer everything takes some ten times longer. */
+/* The number of repetitions of a check that runs the same code on other numbers. Fewer under a sanitizer, where everything takes about ten times
+ * longer. */
 #ifdef SANITIZED
 #define ALL_OR_FEW(all, few) (few)
 #else
 #define ALL_OR_FEW(all, few) (all)
 #endif
 
-/* Each element within `absolute` + `relative` * |want|; NaN equals only NaN. Names `what`, the worst index, both values, the tolerance. */
+/* Fails unless each element is within `absolute` + `relative` * |want|. NaN equals only NaN. Prints `what`, the worst index, both values and the
+ * tolerance. */
 #define check_close_f64(what, got, want, n, absolute, relative) check_close_f64_at(__FILE__, __LINE__, what, got, want, n, absolute, relative)
 #define check_close_f32(what, got, want, n, absolute, relative) check_close_f32_at(__FILE__, __LINE__, what, got, want, n, absolute, relative)
 #define check_close(got, want, tolerance) check_near_at(__FILE__, __LINE__, #got, got, want, tolerance)
-/* The same ids; names the first index that differs. */
+/* Fails unless the ids are equal; prints the first index that differs. */
 #define check_ids(what, got, n_got, want, n_want) check_ids_at(__FILE__, __LINE__, what, got, n_got, want, n_want)
 #define check_status(call, wanted) check_status_at(__FILE__, __LINE__, #call, call, wanted)
 #define check_ok(call) check_status(call, ST_OK)
-/* The failure recorded last holds `part`. */
+/* Fails unless the text of the last failure contains `part`. */
 #define check_text(part) check_contains_at(__FILE__, __LINE__, status_text(), part)
 #define check_contains(text, part) check_contains_at(__FILE__, __LINE__, text, part)
 
@@ -63,47 +65,47 @@ void check_ids_at(const char *file, int line, const char *what, const int32_t *g
 void check_status_at(const char *file, int line, const char *call, Status got, Status wanted);
 void check_contains_at(const char *file, int line, const char *text, const char *part);
 
-/* TEST_LONG=1 (make test-long): all combinations, all seeds; else a share of them. */
+/* TEST_LONG=1 (make test-long): true for all combinations and all seeds; else tests run some of them. */
 bool long_tests(void);
-/* Under sanitizers, without TEST_LONG=1, skips a test that looks at what is learned in many steps: shorter ones run the same code. */
+/* Skips a test of learning in many steps under sanitizers, unless TEST_LONG=1: shorter tests run the same code. */
 void skip_learning_under_sanitizers(void);
 
 /* ---- golden values: JSON of ../shared/golden ---- */
 
-/* golden/NAME for the caller's json_decref; NULL, with the reason printed, when it is not there */
+/* Reads golden/NAME. The caller releases it with json_decref. NULL, after printing the reason, if the file is missing. */
 json_t *golden_open(const char *name);
-const json_t *golden_at(const json_t *object, const char *key);                /* a missing key fails the test */
-double golden_value(const json_t *object, const char *key);                    /* the same of a number */
-double golden_number(const json_t *object, const char *key, double otherwise); /* otherwise: missing or null */
-bool golden_is(const json_t *object, const char *key, const char *text);       /* object[key] is this text */
-/* All numbers below `array` in order, however nested; true is 1. Returns how many; more than `max` fail the test. */
+const json_t *golden_at(const json_t *object, const char *key);                /* fails the test if the key is missing */
+double golden_value(const json_t *object, const char *key);                    /* the same for a number */
+double golden_number(const json_t *object, const char *key, double otherwise); /* `otherwise` if the key is missing or null */
+bool golden_is(const json_t *object, const char *key, const char *text);       /* whether object[key] is this text */
+/* Copies all numbers in `array` in order, at any nesting; true is 1. Returns their number; fails the test if there are more than `max`. */
 size_t golden_numbers(const json_t *array, double *out, size_t max);
-/* Where each of a list of lists begins in that order, and behind the last one: begin[0..n]. Returns n. */
+/* begin[i]: the index in that order at which list i of a list of lists begins; begin[n]: the total. Returns n. */
 size_t golden_offsets(const json_t *lists, int64_t *begin, size_t max);
 
-/* Path of ../shared/NAME in `out`; false, and one line "skipped: ..." printed, when it is not there. */
+/* Writes the path of ../shared/NAME into `out`. Returns false, after printing "skipped: ...", if it does not exist. */
 bool shared_path(const char *name, char *out, size_t size);
-const char *temp_root(void); /* where temporary files and folders are: TMPDIR, or /tmp */
-/* A new empty folder, and its removal with all that is in it. */
+const char *temp_root(void); /* the folder for temporary files: TMPDIR, or /tmp */
+/* Make a new empty folder; remove it with its contents. */
 void temp_dir_make(char *out, size_t size);
 void temp_dir_remove(const char *path);
-/* The same as set-up and tear-down of a test or a group: the folder is test_folder. */
+/* The same as set-up and tear-down of a test or a group. The folder is test_folder. */
 extern char test_folder[64];
 int test_folder_make(void **state);
 int test_folder_remove(void **state);
-/* "dir/name" for a few paths at a time: the result is valid for the next seven calls. */
+/* Returns "dir/name". The result is valid until the eighth call after this one. */
 const char *temp_file(const char *dir, const char *name);
-/* Like temp_file, and writes `text` into it. */
+/* Like temp_file, and writes `text` into the file. */
 const char *temp_text(const char *dir, const char *name, const char *text);
 
-/* Runs `body` in a process of its own, without its output; returns what waitpid says. */
+/* Runs `body` in a child process without output. Returns its status from waitpid. */
 int in_child(void (*body)(void));
 
-/* Asks to stop after so long, as a signal from the keyboard does; interrupt_clear when it was seen. */
+/* Requests an interrupt after that time, like Ctrl-C. The test calls interrupt_clear when it has seen it. */
 void interrupt_after(int milliseconds);
 
-/* Calls `callback` with `rounds` broken versions of the bytes: flipped, overwritten, doubled, moved, cut, grown numbers. Each version
- * ends where its allocation ends, so that the address sanitizer sees a read behind it. The same versions in every run. */
+/* Calls `callback` with `rounds` broken versions of the bytes: bits flipped, bytes overwritten, copied, moved or cut, numbers increased. Each
+ * version ends at the end of its allocation, so that the address sanitizer finds a read past it. Every run gives the same versions. */
 typedef void MutationCallback(const uint8_t *bytes, size_t len, void *context);
 void check_mutations(const void *bytes, size_t len, size_t rounds, MutationCallback *callback, void *context);
 

@@ -15,7 +15,7 @@
 enum { MOST = 4096 };
 typedef struct Known {
     ino_t number;
-    off_t size; /* what is synced of it */
+    off_t size; /* bytes that are synced */
     bool named;
 } Known;
 static Known known[MOST];

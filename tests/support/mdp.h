@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests of finite worlds share: an arena that is new for every test, worlds that a builder finishes, solutions that are not refused. */
+/* Common parts of the tests of finite MDPs: an arena for each test, and functions that build and solve MDPs and fail the test on an error. */
 #ifndef TUNE_TEST_MDP_H
 #define TUNE_TEST_MDP_H
 
@@ -14,7 +14,7 @@ int test_arena_free(void **state);
 NamedMdp *finished(MdpBuilder *builder);
 MdpSolution solved(const NamedMdp *world, const char *method);
 double *uniform_policy(const Mdp *mdp);
-/* The i-th method that answers with V*, NULL behind the last; lp only where it was built in. */
+/* The i-th method that computes V*, NULL after the last one; includes lp only if it is built in. */
 const char *value_method(size_t i);
 
 #endif

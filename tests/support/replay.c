@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a fuzz entry without a fuzzer: every file of tests/fuzz/NAME/ as it is (seeds, and inputs that once broke something), then
- * broken versions of each. `clang -fsanitize=fuzzer` on the same tests/fuzz/fuzz_NAME.c searches further: `make fuzz NAME=json`. */
+/* Runs a fuzz target without a fuzzer: on every file of tests/fuzz/NAME/ (seeds, and inputs that once caused a fault), then on broken versions of
+ * each. `make fuzz NAME=json` searches further, with clang -fsanitize=fuzzer on the same tests/fuzz/fuzz_NAME.c. */
 #include "tests/support/check.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ TEST(saved_inputs_and_broken_ones) {
     for (size_t i = 0; i < count; i++) {
         Mapping input;
         check_ok(file_map(path_join(arena, folder, names[i]), &input));
-        uint8_t *exact = malloc(MAX(input.size, 1)); /* a mapping ends with its page, not with its bytes */
+        uint8_t *exact = malloc(MAX(input.size, 1)); /* an exact allocation, since a mapping would end at the end of its page */
         assert_non_null(exact);
         if (input.size > 0) memcpy(exact, input.data, input.size);
         run_one(exact, input.size, NULL);

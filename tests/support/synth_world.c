@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The world of the tests of synthetic rows (synth_world.h). */
+/* Common parts of the tests of synthetic rows; see synth_world.h. */
 #include "tests/support/synth_world.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ static const char *invented(unsigned hash, char out[8]) {
 
 bool has(const char *text, const char *part) { return strstr(text, part) != NULL; }
 
-/* What a well-meaning teacher says. The words depend on the question and its seed. */
+/* The answer of a good teacher. The words depend on the question and its seed. */
 static void speak(const char *question, json_int_t seed, Str *out) {
     unsigned hash = word_hash(question, (unsigned)seed * 2654435761u + 17);
     char a[8], b[8], c[8], d[8], e[8];
@@ -78,7 +78,7 @@ static void speak(const char *question, json_int_t seed, Str *out) {
         str_printf(out, "The %s of %s is %s %s.", a, b, c, d);
 }
 
-/* What a teacher says that has understood nothing: pieces of every form, anywhere. */
+/* The answer of a bad teacher: random pieces of every format. */
 static void babble(const char *question, json_int_t seed, Str *out) {
     static const char *const pieces[] = {"###",      "\n",    "1. Instruction:", "Input:", "Output:", "Class label:", "**Question 2:**",
                                          "Answer:",  "9.",    "\n10)",           " ",      "Yes",     "Score: 11/10", "<noinput>",
@@ -87,7 +87,7 @@ static void babble(const char *question, json_int_t seed, Str *out) {
     for (unsigned i = 0; i < hash % 40; i++) str_append(out, pieces[(hash >> (i % 7)) * (i + 3) % COUNT_OF(pieces)]);
 }
 
-/* All that is said in the conversation, or the text that is to be continued. */
+/* The text of all messages, or the text to continue. */
 static void question_of(const Query *query, Str *text) {
     const json_t *messages = json_object_get(query->body, "messages"), *message;
     size_t i;
@@ -131,7 +131,7 @@ static void answer_well(int fd, const Query *query) {
     str_release(&question);
 }
 
-/* Always the same prompt, which is answered when it is asked for the third time. */
+/* A teacher that always writes the same prompt, and answers it only when asked for the third time. */
 static void answer_stubbornly(int fd, const Query *query) {
     static int times;
     Str question = {0};
@@ -145,7 +145,7 @@ static void answer_stubbornly(int fd, const Query *query) {
     str_release(&question);
 }
 
-/* One question of four. */
+/* True for one question of four. */
 static bool asks_for(const Query *query, const char *word) {
     Str question = {0};
     question_of(query, &question);
@@ -162,7 +162,7 @@ static bool is_fourth(const Query *query) {
     return fourth;
 }
 
-/* Whether this very question was answered before on this path: then the client has asked twice. */
+/* Whether the same question was answered before on this path, so that the client has asked twice. */
 static bool asked_before(const Query *query) {
     static unsigned seen[1 << 14];
     static size_t n;
@@ -175,7 +175,7 @@ static bool asked_before(const Query *query) {
     return false;
 }
 
-/* From the twelfth request on such a server has nothing else to say. */
+/* From the twelfth request on, the server of this path only fails. */
 static bool has_ended(int fd, const char *path, int before) {
     static const struct {
         const char *path, *status, *body;
@@ -195,7 +195,7 @@ static bool has_ended(int fd, const char *path, int before) {
     return false;
 }
 
-/* What such a server says to questions with the word BAD. */
+/* Fails, in the way of this path, at questions with the word BAD. */
 static bool fails_at_bad(int fd, const Query *query) {
     static const struct {
         const char *path, *status;
@@ -215,13 +215,13 @@ static bool fails_at_bad(int fd, const Query *query) {
     return false;
 }
 
-/* As vLLM and SGLang take values for the chat template. */
+/* Whether the request turns thinking off, in the form of vLLM and SGLang. */
 static bool without_thoughts(const Query *query) {
     const json_t *values = json_object_get(query->body, "chat_template_kwargs");
     return json_is_false(json_object_get(values, "enable_thinking")) && json_integer_value(json_object_get(values, "depth")) == 2;
 }
 
-/* The first part of the path says how: /busy/v1/chat/completions. */
+/* Answers a query. The first part of the path says how to misbehave: /busy/v1/chat/completions. */
 static void serve(int fd, Query *query) {
     char *path = query->path, byte;
     if (!query->body) return;
@@ -330,7 +330,7 @@ void set(Overrides *o, const char *format, ...) {
     o->n++;
 }
 
-/* A run with the teacher behind /PATH/v1; more: further keys of the teacher's map. */
+/* Settings of a run with the teacher at /PATH/v1. more: further keys of the teacher's map. */
 Overrides remote(const char *preset, const char *path, const char *more, const char *output) {
     Overrides o = {0};
     set(&o, "synth.seeds=%s", temp_file(dir, "seeds.jsonl"));
@@ -406,8 +406,8 @@ int write_seeds(void **state) {
 
 /* ---- the local teacher ---- */
 
-/* The tiny model knows a notation, "< 'word' =" for the word backwards and "^ 'word' =" for capitals: words are its seeds, and its new prompts are
- * words backwards. */
+/* Settings of a run with the tiny model. It knows a notation, "< 'word' =" for the word backwards and "^ 'word' =" for capitals. Its seeds are
+ * words, and its new prompts are words backwards. */
 Overrides local(const char *output) {
     Overrides o = {0};
     Str words = {0}, seeds = {0};

@@ -13,7 +13,7 @@
 
 /* ---- running a body everywhere ---- */
 
-/* Results of the slow reference that are the same whatever runs beside it: computed with the first instruction set, looked up with the others. */
+/* Results of the slow reference, which do not depend on the instruction set: computed with the first set, looked up with the others. */
 typedef struct Kept {
     Arena *arena;
     Tensor *list[512];
@@ -27,7 +27,7 @@ typedef struct Run {
     const Device *fast, *plain;
     uint64_t draws, hash;
     Kept *kept;
-    size_t n_kept; /* that this run has asked for */
+    size_t n_kept; /* looked up in this run */
 } Run;
 
 static void everywhere(void (*body)(Run *)) {
@@ -261,7 +261,7 @@ static void activation_large(Run *run) {
     same_bits("a large activation's dup", dup, 0, dup_parts, 0, ROWS);
 }
 
-/* Both factors side by side in one tensor: to the bit what two tensors give. */
+/* Both factors in one tensor give the same bits as two tensors. */
 static void activation_halves_case(Run *run, Case c) {
     Tensor *gate = drawn(run, c.in, c.rows, c.width, 6), *up = drawn(run, c.in, c.rows, c.width, 2), *dy = drawn(run, c.out, c.rows, c.width, 1),
            *both = fresh(run, c.in, c.rows, 2 * c.width), *dboth = fresh(run, c.out, c.rows, 2 * c.width), *y = fresh(run, c.out, c.rows, c.width),
@@ -373,7 +373,7 @@ static void choice_body(Run *run) {
                 double temperature = (const double[]){1, 0.3, 7, 1e-20, 1e-30}[draw % 5], a, b;
                 double u = draw < 3 ? 0 : draw < 6 ? 1 - 0x1p-53 : rng_uniform(rng_key(3, RNG_TEST, w), (uint64_t)draw);
                 run->fast->draw(x, row, temperature, u, &got, &a), run->plain->draw(x, row, temperature, u, &want, &b);
-                if (draw < 3 || draw >= 6) assert_int_equal(got, want); /* behind the last sum rounding decides */
+                if (draw < 3 || draw >= 6) assert_int_equal(got, want); /* near the last sum, rounding decides */
                 assert_true(got >= 0 && got < width && tensor_get(x, row * width + got) > -HUGE_VAL);
                 if (!(fabs(a - b) <= 1e-13 * fabs(b) + 1e-13))
                     fail_msg("log-sum-exp of %lld at %g: %.17g, exact %.17g", (long long)width, temperature, a, b);
@@ -451,9 +451,9 @@ static AttentionArgs args_of(const AttentionCase *c, const Layout *layout) {
                            .softcap = c->softcap};
 }
 
-/* Attention's results and gradients. Products of bf16 tiles round weights and gradients of scores to bf16, so that every term of a sum is off by up
- * to 1/512 of itself. Where terms cancel, a value may be off by much of itself; but all differences together stay below 1/256 of all values together
- * (seen: 1/320, of which 1/900 is the result's own rounding). */
+/* Compares results and gradients of attention. Products of bf16 tiles round weights and gradients of scores to bf16, so every term of a sum has an
+ * error of up to 1/512. If terms cancel, the relative error of a value may be large, but the sum of all differences stays below 1/256 of the sum of
+ * all values (measured: 1/320, including 1/900 from rounding the result). */
 static void compare_attention(Run *run, const char *what, const Tensor *got, const Tensor *want, double tolerance) {
     bool tiles = got->dtype == DT_BF16 && (strcmp(cpu_info()->isa, "amx") == 0 || strcmp(cpu_info()->isa, "avx512_bf16") == 0);
     kernels_compare(run, what, got, want, tiles ? 1.0 / 32 : tolerance);
@@ -495,14 +495,14 @@ static void attention_body(Run *run) {
 
 TEST(attention_kernels) { (void)state, everywhere(attention_body); }
 
-/* Rows `from`.. of `whole`, as a tensor of their own. */
+/* Rows `from`.. of `whole`, as a separate tensor. */
 static Tensor *kernels_cut(Run *run, const Tensor *whole, int64_t from, int64_t n) {
     Tensor *part = shaped(run, whole->dtype, n, tensor_width(whole));
     memcpy(part->data, (const char *)whole->data + (size_t)from * (size_t)tensor_width(whole) * dtype_size(whole->dtype), tensor_bytes(part));
     return part;
 }
 
-/* A prompt shared by two answers gives the bits of two whole rows. */
+/* A prompt shared by two answers gives the same bits as two whole rows. */
 static void parents_case(Run *run, DType dtype, int64_t window) {
     enum { PROMPT = 83, FIRST = 70, SECOND = 5 };
     const AttentionCase shared = {3, {PROMPT, FIRST, SECOND}, {-1, 0, 0}, 6, 2, 64, window, 0},
@@ -527,8 +527,8 @@ static void parents_case(Run *run, DType dtype, int64_t window) {
 
 enum { LENGTH = 150, SEQUENCES = 2, MOST_PAGES = 80 };
 
-/* Many sequences of all lengths at once, each one token further, and a few tokens of another, out of a cache that holds the whole rows whose results
- * are `want`. */
+/* Many sequences of all lengths at once, each with one new token, and a few tokens of another one, with a cache that has the whole rows. `want`:
+ * the results of the whole rows. */
 static void cached_together(Run *run, const AttentionArgs *whole, KvPages *cache, int32_t pages[SEQUENCES][MOST_PAGES], const Tensor *in[3],
                             const Tensor *want, const Tensor *want_norms) {
     static const int32_t at[] = {149, 0, 1, 14, 15, 16, 17, 30, 31, 32, 33, 47, 48, 62, 63, 64, 65, 100, 127, 128, 129, 148}, past_of_many = 90,
@@ -557,7 +557,8 @@ static void cached_together(Run *run, const AttentionArgs *whole, KvPages *cache
     }
 }
 
-/* Two sequences out of scrambled pages, a few tokens or one at a time, give the bits of whole rows; so does the reference within rounding. */
+/* Two sequences with scrambled pages, a few tokens or one at a time, give the same bits as whole rows; the reference gives the same within
+ * rounding. */
 static void cache_case(Run *run, DType dtype, int64_t window, double softcap, int32_t page_size, int64_t n_heads, int64_t n_kv_heads,
                        int64_t head_dim) {
     const AttentionCase whole = {2, {LENGTH, LENGTH}, {-1, -1}, n_heads, n_kv_heads, head_dim, window, softcap};

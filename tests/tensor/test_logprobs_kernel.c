@@ -45,7 +45,7 @@ typedef struct Results {
     Tensor *dhidden, *dhead, *by_logprob, *by_weights, *logits, *norms;
 } Results;
 
-/* A gradient of the head that nothing was added to yet is written, whatever its memory holds. */
+/* The first gradient of the head overwrites its memory, whatever that contains. */
 static void check_written(const Device *device, DType dtype, const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets,
                           Tensor *const grads[3], const Results *r) {
     Tensor *written = tensor_of(device, dtype, head->shape[0], head->shape[1]);
@@ -58,7 +58,7 @@ static void check_written(const Device *device, DType dtype, const LogprobArgs *
     }
 }
 
-/* What is there before: of the gradients' size. */
+/* The earlier value of the gradient, of the same magnitude. */
 static double head_before(const Tensor *dlogprob) { return 0.25 * fabs(tensor_get(dlogprob, 0)); }
 
 /* The head's gradient by log-probabilities alone, added to what is there: kept < 0: the general way, else by weights, those of as many rows kept. */
@@ -276,7 +276,7 @@ TEST(extremes) {
     }
 }
 
-/* A block of rows that goes the general way, and one behind it that does not: neither shows in the other. */
+/* A block of rows that takes the general path, then one that does not: they do not affect each other. */
 static void run_blocks(void) {
     enum { ROWS = 2150, VOCAB = 5000, WIDTH = 4 };
     for (int variant = 0; variant < 2; variant++) {
@@ -311,8 +311,8 @@ static void run_blocks(void) {
     }
 }
 
-/* More rows than a block, of which all, some or none keep their weights; and rows whose target is so unlikely that a head's gradient does not go by
- * weights. */
+/* More rows than a block; all, some or none of them keep their weights. Also rows whose target is so unlikely that the head's gradient does not
+ * use the weights. */
 static void run_backup_path(void) {
     enum { ROWS = 4200, VOCAB = 300, WIDTH = 16 };
     static const double distances[] = {0, 38, 58}; /* of the target from all others, in nats */

@@ -71,9 +71,9 @@ static double *expected(const Matmul *args) {
     return want;
 }
 
-/* f32: products of values below 1, sums of k of them, each rounding 6e-8, 8 times that allowed; a long sum added one after another, as OpenBLAS does
-   for armv8, measured 1.9e-5 with k = 576, twice that allowed. bf16 results: half a step of 2^-8, again after each of the steps that some take. b
-   rounded to bf16 beside an a of it: up to 2e-3 a term, measured 0.021 with k = 31 and a result of 2.4. */
+/* f32: sums of k products of values below 1, each with a rounding error of 6e-8; allows 8 times that. A long sequential sum, as in OpenBLAS for
+ * armv8, has a measured error of 1.9e-5 for k = 576; allows twice that. bf16 results: half a step of 2^-8, again for each further rounding. b rounded
+ * to bf16 if a is bf16: up to 2e-3 a term; measured 0.021 for k = 31 and a result of 2.4. */
 static void check_product(Matmul *args, const char *what) {
     int64_t n = tensor_count(args->c), k = args->a->shape[args->transpose_a ? 0 : 1];
     double *want = expected(args), *got = arena_alloc(arena, (size_t)(n + 1) * sizeof *got);
@@ -113,7 +113,7 @@ static void run_shapes(void) {
         }
 }
 
-/* A low-rank branch and what stands in C's place, each alone and both, with results of either dtype. */
+/* A low-rank branch and an initial C, each alone and both, with results of either dtype. */
 static void run_more(void) {
     static const int64_t shapes[][4] = {{1, 33, 17, 3},     {40, 96, 64, 16}, {150, 70, 130, 40}, {300, 64, 31, 8},
                                         {7, 300, 2100, 16}, {27, 64, 96, 17}, {33, 48, 8300, 3},  {0, 5, 7, 2}};
@@ -144,7 +144,7 @@ static void run_more(void) {
         }
 }
 
-/* Beside an A of bf16 what is not, B and the branch's, counts as if it had been rounded before, natively or not. */
+/* With A in bf16, B and the branch in another type count as if rounded to bf16 first, natively or not. */
 static void run_rounding(void) {
     static const int64_t shapes[][3] = {{1, 33, 17}, {5, 300, 64}, {64, 70, 576}, {150, 600, 40}};
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
@@ -291,8 +291,8 @@ static void run_down(void) {
 
 TEST(branches_made_on_the_way) { for_each_backend(run_down); }
 
-/* Products of one call have the bits that each has alone: of one input, some with a branch, a bias or narrower than others; of other inputs, dtypes
- * and directions among them. */
+/* Several products in one call have the same bits as each alone: with one input, some with a branch, a bias or fewer columns; and with other
+ * inputs, dtypes and directions. */
 static void run_next(void) {
     enum { PRODUCTS = 8 };
     static const int64_t rows[] = {1, 8, 32, 33, 300}, widths[PRODUCTS] = {576, 192, 192, 97, 64, 576, 33, 1100};

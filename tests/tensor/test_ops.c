@@ -267,7 +267,7 @@ TEST(layers_at_once_have_the_same_bits) {
         }
 }
 
-/* Layers of one input: trained, (in, out), with a branch, its dropout; by one node or by one each. Gradients of all, those that were asked for. */
+/* Layers with one input: trained, (in, out), with a branch, with its dropout; as one node or one node each. Gradients of all requested tensors. */
 enum { LAYER_KINDS = 12, LAYER_TENSORS = 1 + 4 * LINEARS_MOST };
 static int run_layers(Arena *arena, int kind, DType dtype, bool at_once, double *grads[LAYER_TENSORS], int64_t sizes[LAYER_TENSORS]) {
     static const int64_t rows[] = {1, 40, 130, 700}, ins[] = {96, 100, 576}, widths[] = {288, 32, 80, 1200, 7};

@@ -117,7 +117,7 @@ TEST(checkpointed_layers_run_again) {
     check_row("token_logprobs", true, 1, 4.0 * TARGETS * WIDTH * VOCAB); /* logits too */
 }
 
-/* x W with a frozen W, and the branch beside it: rows x in x rank, rows x rank x out. */
+/* x W with a frozen W, and its branch: rows x in x rank, rows x rank x out. */
 TEST(a_frozen_weight_takes_no_gradient) {
     Arena *arena = arena_new(0);
     Tape *tape = tape_new(device_cpu(), DT_F32, 0);

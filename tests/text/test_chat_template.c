@@ -57,7 +57,7 @@ TEST(real_templates_give_what_jinja2_gives) {
     json_decref(all);
 }
 
-/* llama.cpp's own list of templates; what Jinja2 says of each is beside it. */
+/* llama.cpp's list of templates, each with the output of Jinja2. */
 TEST(templates_in_configs_give_what_jinja2_gives) {
     json_t *all = chat_template_golden("data/templates/llamacpp_chat_expected.json"), *item;
     size_t i;
@@ -175,7 +175,7 @@ TEST(statements_and_white_space) {
         {"a {%- if true -%}  x  {%- endif %} b", "ax b"},
         {"{% raw %}{{ x }}{% endraw %}{# c #}\nz", "{{ x }}z"},
         {"{% for x in [[1, [2]], 3] recursive %}{% if x is iterable %}({{ loop(x) }}){% else %}{{ x }}{% endif %}{% endfor %}", "(1(2))3"},
-        {"{% set g = m|map(attribute='role') %}{{ g|list|length }}{{ g|list|length }}", "20"}, /* a generator is gone through once */
+        {"{% set g = m|map(attribute='role') %}{{ g|list|length }}{{ g|list|length }}", "20"}, /* a generator can be iterated once */
         {"{% if x %}", NULL},
         {"{{ 'a }}", NULL},
         {"{% endfor %}", NULL},
@@ -341,8 +341,8 @@ TEST(defaults_are_part_of_what_is_saved) {
         check_rendered(k ? saved : chat, "{\"x\": false, \"w\": 3}", "\n 2.03None");
     }
     static const char *const wrong[][2] = {{"{\"z\": 1}", "'z' does nothing"},
-                                           {"{\"messages\": []}", "'messages' of the chat template is what a row has"},
-                                           {"{\"eos_token\": \"a\"}", "'eos_token' of the chat template is the tokenizer's"}};
+                                           {"{\"messages\": []}", "each row gives 'messages' to the chat template"},
+                                           {"{\"eos_token\": \"a\"}", "the tokenizer gives 'eos_token' to the chat template"}};
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         json_t *bad = json_loads(wrong[i][0], 0, NULL);
         check_status(chat_template_set_defaults(chat, bad), ST_INPUT);

@@ -512,7 +512,7 @@ TEST(broken_text_is_refused) {
     tokenizer_free(tokenizer);
 }
 
-/* Random ids one by one: each piece is whole characters, and the sum is what decoding at once gives. */
+/* Random ids one by one: each piece is complete characters, and all pieces together are the same as decoding at once. */
 static void check_streams(const Tokenizer *tokenizer, const char *name, int rounds) {
     uint32_t seed = 7;
     for (int round = 0; round < rounds; round++) {

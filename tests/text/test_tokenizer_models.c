@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Models beside BPE, on vocabularies small enough to do by hand. */
+/* Tokenizer models other than BPE, on vocabularies small enough to compute by hand. */
 #include "tests/support/check.h"
 
 #include <string.h>

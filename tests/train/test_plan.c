@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan says against what is then taken: kernels' scratch memory to the byte, the resident size of whole runs within a few percent. */
+/* Compares planned with used memory: scratch memory of kernels to the byte, the resident size of runs within a few percent. */
 #include "lib/base/system.h"
 #include "lib/model/model.h"
 #include "rl/pairs/preference.h"
@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Calls body(context) in a process of its own, which holds nothing yet that kernels keep; this one starts no threads. False when it says so. */
+/* Calls body(context) in a child process, without any memory that kernels keep. This process must not start threads. Returns body's result. */
 static bool in_own_process(bool (*body)(void *context), void *context) {
     int code = -1;
     fflush(stdout);
@@ -347,7 +347,7 @@ static bool write_model(void *folder) {
 
 TEST(resident_size_is_known_before) {
 #ifdef SANITIZED
-    skip(); /* sanitizers take memory of their own */
+    skip(); /* sanitizers need extra memory */
 #endif
     static const char *const kinds[] = {"none", "selective", "layer"}, *const computes[] = {"f32", "bf16"};
     char folder[512];
@@ -407,7 +407,7 @@ TEST(resident_size_of_other_families_is_known_before) {
     assert_true(fine);
 }
 
-/* What smaller batches left behind must not keep a larger one from its room. */
+/* Memory kept from smaller batches must not prevent a larger batch from fitting. */
 TEST(batches_that_grow_take_what_is_planned) {
 #ifdef SANITIZED
     skip();

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What attention's forward and backward pass share: where keys lie, tiles of keys, rows of queries. Included by attention*.c of simd/ and tile/
- * only.
+/* Code that attention's forward and backward pass share: locating keys, tiles of keys, rows of queries. Included only by attention*.c of simd/ and
+ * tile/.
  *
- * Keys are worked off in tiles cut at multiples of KEY_TILE of their position in the sequence, whichever segment or page they lie in, and every query
- * row is computed by itself in fixed order. So a token's result has the same bits in a whole row, behind a shared parent, and token by token out of
- * the cache.
+ * Keys are processed in tiles that are cut at multiples of KEY_TILE of their position in the sequence, in whichever segment or page they are, and
+ * every query row is computed separately in fixed order. So a token's result has the same bits whether it is computed within its full row, after a
+ * shared parent, or token by token with the cache.
  */
 #ifndef TUNE_ATTENTION_H
 #define TUNE_ATTENTION_H
@@ -14,16 +14,16 @@
 
 enum {
     KEY_TILE = 64,
-    TASK_ROWS = 192, /* query rows (token, head of the group) that share a tile of keys, about */
-    CHUNK_ROWS = 48, /* rows that go through products and softmax together, so that their scores stay in the first-level cache */
+    TASK_ROWS = 192, /* approximate number of query rows (token, head of the group) that share a tile of keys */
+    CHUNK_ROWS = 48, /* rows that pass through products and softmax together, so that their scores stay in the first-level cache */
 };
 
 /* Sizes that all tasks of one call share. */
 typedef struct AttentionShape {
     const AttentionArgs *args;
-    int64_t dim, padded; /* head size, and rounded up so that rows of tiles are whole vectors */
-    int64_t group;       /* query heads of a key/value head */
-    int64_t tokens;      /* of a task */
+    int64_t dim, padded; /* head size, and the same rounded up so that rows of tiles are whole vectors */
+    int64_t group;       /* query heads for each key/value head */
+    int64_t tokens;      /* tokens of a task */
     int64_t q_width, kv_width;
 } AttentionShape;
 
@@ -38,7 +38,7 @@ static inline AttentionShape attention_shape(const AttentionArgs *args) {
                             args->n_kv_heads * args->head_dim};
 }
 
-/* The tokens from `first` on of a segment, for one key/value head. */
+/* The tokens of a segment from `first` on, for one key/value head. */
 typedef struct AttentionTask {
     int32_t segment;
     int64_t first;
@@ -47,12 +47,12 @@ typedef struct AttentionTask {
 /* All tasks of a call, for every key/value head. */
 typedef struct AttentionTasks {
     AttentionTask *list; /* scratch */
-    int64_t n;           /* tasks x heads: number i is list[i / n_kv_heads] for head i % n_kv_heads */
-    bool parallel;       /* enough work for several threads */
-    bool parallel_tiles; /* the same where a tile of keys is made into other ones first, which takes longer than the products of few queries */
+    int64_t n;           /* tasks x heads: task i is list[i / n_kv_heads] for head i % n_kv_heads */
+    bool parallel;       /* there is enough work for several threads */
+    bool parallel_tiles; /* the same where a tile of keys must be converted first, which takes longer than the products of few queries */
 } AttentionTasks;
 
-/* Multiply-adds of a call, causal ones counted twice; and how many it takes to be worth starting threads for. */
+/* Multiply-adds of a call, with causal ones counted twice, above which starting threads pays off. */
 enum { SERIAL_PRODUCTS = 1 << 19, SERIAL_TILES = 1 << 16 };
 static inline int64_t attention_products(const AttentionShape *shape) {
     const Layout *layout = shape->args->layout;
@@ -72,11 +72,11 @@ static inline AttentionTasks attention_tasks(const AttentionShape *shape, int64_
     AttentionTask *list = cpu_scratch(CPU_TASKS, (size_t)n * sizeof *list);
     for (int32_t s = 0; s < layout->n_segments; s++)
         for (int64_t first = 0; first < layout->segments[s].end - layout->segments[s].begin; first += tokens) list[t++] = (AttentionTask){s, first};
-    if (cpu_planning()) products = 0; /* one thread is asked what each of them takes */
+    if (cpu_planning()) products = 0; /* a single thread requests the scratch memory of all threads */
     return (AttentionTasks){list, n * shape->args->n_kv_heads, products > SERIAL_PRODUCTS, products > SERIAL_TILES};
 }
 
-/* Row of the token at `position` of the segment's sequence; *n: how many tokens from there on lie in a row. */
+/* Row of the token at `position` of the segment's sequence; *n: number of tokens from there on that are consecutive in memory. */
 static inline int64_t key_run(const Layout *layout, int32_t segment, int64_t position, int64_t *n) {
     if (layout->cache) {
         int64_t size = layout->cache->page_size, inside = position % size;
@@ -93,7 +93,8 @@ static inline int64_t key_run(const Layout *layout, int32_t segment, int64_t pos
     return row;
 }
 
-/* Keys or values at positions start+from..start+to-1 of a sequence, of one head, as (KEY_TILE, padded) floats; the rest of the tile is zero. */
+/* Loads the keys or values of one head at positions start+from..start+to-1 of a sequence as (KEY_TILE, padded) floats; fills the rest of the tile
+ * with zeros. */
 static inline void tile_load(const AttentionShape *shape, const Tensor *tensor, int32_t segment, int64_t kv_head, int64_t start, int64_t from,
                              int64_t to, float *tile) {
     int64_t padded = shape->padded;
@@ -108,8 +109,8 @@ static inline void tile_load(const AttentionShape *shape, const Tensor *tensor, 
     }
 }
 
-/* Query rows of tokens first.. of a batch, for the heads of one group: (n_tokens x group, padded) floats times `scale`, zero behind the head's
- * values. */
+/* Loads query rows of tokens first.. of a batch, for the heads of one group: (n_tokens x group, padded) floats times `scale`, with zeros after the
+ * head's values. */
 static inline void rows_load(const AttentionShape *shape, const Tensor *tensor, int64_t first, int64_t n_tokens, int64_t kv_head, float scale,
                              float *rows) {
     for (int64_t i = 0; i < n_tokens; i++)
@@ -130,13 +131,13 @@ typedef struct Columns {
     int64_t begin, end;
 } Columns;
 
-/* What the queries at positions low..high see of the tile that starts at `start` and holds `n` keys: nothing when begin >= end. */
+/* The columns that queries at positions low..high see of the tile that starts at `start` and has `n` keys: none when begin >= end. */
 static inline Columns columns_seen(const AttentionShape *shape, int64_t low, int64_t high, int64_t start, int64_t n) {
     int64_t window = shape->args->window, begin = window > 0 ? MAX((int64_t)0, low - window + 1 - start) : 0;
     return (Columns){MIN((int64_t)KEY_TILE, begin), MAX((int64_t)0, MIN(n, high + 1 - start))};
 }
 
-/* Scores of `rows` queries against the columns that any of them sees: s (rows, KEY_TILE) = q k^T, whole vectors. */
+/* Scores of `rows` queries against the columns that any of them sees: s (rows, KEY_TILE) = q k^T, in whole vectors. */
 static inline void scores_compute(const AttentionShape *shape, int64_t rows, Columns seen, const float *q, const float *keys_transposed, float *s) {
     int64_t begin = seen.begin / VEC_FLOATS * VEC_FLOATS, end = blocks_of(seen.end, VEC_FLOATS) * VEC_FLOATS;
     tile_product(rows, end - begin, shape->dim, (Strided){q, shape->padded, 1}, keys_transposed + begin, KEY_TILE, s + begin, KEY_TILE, false);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs of tensor elements as floats, and the loops over blocks that elementwise kernels are made of. */
+/* Runs of tensor elements as floats, and the block loops of elementwise kernels. */
 #ifndef TUNE_BLOCKS_H
 #define TUNE_BLOCKS_H
 
@@ -11,10 +11,10 @@
 #endif
 #include <string.h>
 
-/* Elements that fit a buffer on the stack; longer runs are worked off in pieces. */
+/* Elements that fit a buffer on the stack; longer runs are processed in pieces. */
 enum { RUN = 512 };
 
-/* The same value as f16_to_float without branches: infinities and NaN keep their exponent, the product scales normal and subnormal numbers alike. */
+/* f16_to_float without branches: infinities and NaN keep their exponent; the product scales normal and subnormal numbers alike. */
 static inline float half_to_float(uint16_t bits) {
     uint32_t magnitude = (uint32_t)(bits & 0x7fffu) << 13, sign = (uint32_t)(bits & 0x8000u) << 16;
     uint32_t scaled = bits_of_float(float_of_bits(magnitude) * 5.192296858534828e33f); /* 2^112 */
@@ -30,7 +30,7 @@ static inline uint16_t round_to_bf16(float value) {
 
 #ifdef __AVX512BF16__
 
-/* bits = values + beta * bits, by the processor's own rounding, which makes numbers below 2^-126 zero. */
+/* bits = values + beta * bits, rounded by the processor, which flushes numbers below 2^-126 to zero. */
 static inline void run_round(const float *values, int64_t n, float beta, uint16_t *bits) {
     enum { LANES_16 = 16 };
     for (; n > 0; n -= LANES_16, values += LANES_16, bits += LANES_16) {
@@ -64,14 +64,14 @@ static inline void floats_from(const Tensor *tensor, int64_t at, int64_t n, floa
         for (int64_t i = 0; i < n; i++) out[i] = half_to_float(bits[i]);
 }
 
-/* Elements at..at+n-1 to read: where they are if they are floats, else converted into `buffer`. */
+/* Reads elements at..at+n-1: returns their address if they are floats, else converts them into `buffer`. */
 static inline const float *run_read(const Tensor *tensor, int64_t at, int64_t n, float *buffer) {
     if (tensor->dtype == DT_F32) return (const float *)tensor->data + at;
     floats_from(tensor, at, n, buffer);
     return buffer;
 }
 
-/* y[at + i] = values[i] + beta * y[at + i]; values may be y's own memory when beta is 0. */
+/* y[at + i] = values[i] + beta * y[at + i]; values may be y's memory when beta is 0. */
 static inline void run_write(Tensor *y, int64_t at, int64_t n, const float *values, float beta) {
     float *floats = (float *)y->data + at;
     uint16_t *bits = (uint16_t *)y->data + at;
@@ -84,7 +84,7 @@ static inline void run_write(Tensor *y, int64_t at, int64_t n, const float *valu
         run_round(values, n, beta, bits);
 }
 
-/* y[at + i] = x[from + i], of the same dtype the same bits. */
+/* y[at + i] = x[from + i]; copies the bits if the dtypes are equal. */
 static inline void run_copy(Tensor *y, int64_t at, const Tensor *x, int64_t from, int64_t n) {
     size_t size = dtype_size(x->dtype);
     float buffer[RUN];
@@ -95,8 +95,8 @@ static inline void run_copy(Tensor *y, int64_t at, const Tensor *x, int64_t from
             run_write(y, at + i, MIN((int64_t)RUN, n - i), run_read(x, from + i, MIN((int64_t)RUN, n - i), buffer), 0);
 }
 
-/* Asks for n elements from `at` on, of a tensor that may be NULL: what lies in memory then comes while the elements before it are worked on. Behind
- * the end is as good as none. */
+/* Prefetches n elements from `at` on, of a tensor that may be NULL, while the elements before them are processed. An address past the end does no
+ * harm. */
 static inline void run_ahead(const Tensor *tensor, int64_t at, int64_t n) {
     enum { CACHE_LINE = 64 };
     if (!tensor) return;
@@ -107,7 +107,8 @@ static inline void run_ahead(const Tensor *tensor, int64_t at, int64_t n) {
 
 static inline int64_t blocks_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
-/* Sums over the rows of a batch (gradients of biases and norm weights): each block of rows sums alone, then the blocks are added in order. */
+/* Sums over the rows of a batch (gradients of biases and norm weights): each block of rows is summed separately, then the blocks are added in
+ * order. */
 typedef struct RowSums {
     int64_t block_rows, n_blocks, width, n_sums;
     float *memory; /* (n_blocks, n_sums, width) */
@@ -127,7 +128,7 @@ static inline float *row_sums_of(const RowSums *sums, int64_t block, int64_t whi
     return sums->memory + (block * sums->n_sums + which) * sums->width;
 }
 
-/* out += sum number `which`. */
+/* Adds sum number `which` to `out`. */
 static inline void row_sums_add(const RowSums *sums, int64_t which, Tensor *out) {
     for (int64_t block = 1; block < sums->n_blocks; block++) {
         float *total = row_sums_of(sums, 0, which);
@@ -137,7 +138,7 @@ static inline void row_sums_add(const RowSums *sums, int64_t which, Tensor *out)
     if (sums->n_blocks > 0) run_write(out, 0, sums->width, row_sums_of(sums, 0, which), 1);
 }
 
-/* for (RUNS(at, n, begin, end)): pieces at..at+n-1 of begin..end-1, at most RUN long. */
+/* for (RUNS(at, n, begin, end)): visits pieces at..at+n-1 of begin..end-1, each at most RUN long. */
 #define RUNS(at, n, begin, end)                            \
     int64_t at = (begin), n = MIN((int64_t)RUN, (end)-at); \
     at < (end);                                            \

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products behind one door, as far as the rest of the device needs to know it: our own in f32 with AVX2 or AVX-512 (simd/vector_product.c, of
- * few rows simd/vector_skinny.c) and in bf16 with AVX512_BF16 or AMX (tile/product.c); else those of oneDNN or OpenBLAS (host/gemm*.c).
+/* The interface of matrix products inside the CPU device. The implementations are: our own in f32 with AVX2 or AVX-512 (simd/vector_product.c, and
+ * simd/vector_skinny.c for few rows) and in bf16 with AVX512_BF16 or AMX (tile/product.c); else those of oneDNN or OpenBLAS (host/gemm*.c).
  *
- * A product is cut into tiles of its result by its shape alone; a tile is one call of a library, made by one thread. So results are the same bits for
- * any number of threads. What is not in the product's dtype is converted tile by tile; a constant weight is converted or packed once.
+ * A product is cut into tiles of its result by its shape alone; a tile is one call of a library, made by one thread. So results have the same bits
+ * for any number of threads. Operands in another dtype are converted tile by tile; a constant weight is converted or packed once.
  *
- * Do the bits of a row depend on the rows beside it? With our own never. With oneDNN never, as test_matmul checks for 1 to 300 rows; for that
- * rows are padded: with AVX2 its kernels take rows by sixes or fours and add up what is left over in another order; its bf16 product cuts long inner
- * dimensions by the number of rows (measured), so there a tile always has all its rows. OpenBLAS rounds some columns otherwise for rows 6 to 11 of
- * each 12 (measured on Zen, 0.3.21), and no padding helps: a row's last bits depend on its place.
+ * Do the bits of a row depend on the other rows? With our own products never. With oneDNN never either, as test_matmul checks for 1 to 300 rows, but
+ * only because rows are padded: with AVX2 its kernels take rows in sixes or fours and sum the remaining ones in another order; its bf16 product cuts
+ * long inner dimensions by the number of rows (measured), so there a tile always has all its rows. OpenBLAS rounds some columns differently for rows
+ * 6 to 11 of each 12 (measured on Zen, 0.3.21), and padding does not help: a row's last bits depend on its position.
  */
 #ifndef TUNE_GEMM_H
 #define TUNE_GEMM_H
 
 #include "lib/tensor/tensor.h"
 
-/* Operations below which starting threads costs more than it saves. */
+/* Number of operations below which starting threads costs more than it saves. */
 #define PRODUCT_SERIAL 2e6
 
-/* What cpu_configure hands on. gemm: NULL or "auto", "own", "openblas", "onednn"; the set of row functions and whether bf16 is multiplied go by
- * info->isa. ST_USAGE when the name is not known or the build does not have it. Drops nothing that is packed already: weights are packed for the
- * library that runs at their first product, call tensor_unpack before another is chosen. */
+/* The part of cpu_configure for products. gemm: NULL or "auto", "own", "openblas", "onednn". info->isa selects the row functions and whether bf16
+ * is multiplied natively. ST_USAGE when the name is unknown or the build lacks it. Packed weights stay as they are: a weight is packed for the
+ * library that runs its first product, so call tensor_unpack before you choose another library. */
 Status gemm_configure(const char *gemm, const CpuInfo *info);
-void gemm_describe(CpuInfo *info); /* fills in what CpuInfo says about products */
+void gemm_describe(CpuInfo *info); /* fills in the fields of CpuInfo about products */
 /* The device's packed_bytes and packed_free. */
 size_t gemm_packed_bytes(int64_t rows, int64_t cols, DType stored, DType compute, bool backward);
 void gemm_packed_free(void *packed);
@@ -31,55 +31,56 @@ void gemm_packed_free(void *packed);
 
 typedef struct LogitRow {
     float largest;
-    double sum, weighted, total; /* of exp(z - largest), of (z - largest) exp(z - largest), of z */
+    double sum, weighted, total; /* of exp(z - largest), of (z - largest) exp(z - largest), and of z */
 } LogitRow;
 
-/* What turns a row of logits into gradients of the plain products. */
+/* The values that turn a row of logits into gradients with respect to the plain products. */
 typedef struct LogitGrad {
-    float logsumexp, entropy, dlogprob, dentropy, dmean; /* dmean: by each log-probability, so divided by the vocabulary already */
-    float dmean_sum;                                     /* dmean times the vocabulary */
+    float logsumexp, entropy, dlogprob, dentropy, dmean; /* dmean: gradient for each log-probability, already divided by the vocabulary size */
+    float dmean_sum;                                     /* dmean times the vocabulary size */
 } LogitGrad;
 
 typedef struct CpuRows {
-    /* to[i, j] = from[i, j] for (rows, cols) elements of lines ld apart; f32, bf16 and f16 to f32 or bf16. */
+    /* to[i, j] = from[i, j] for (rows, cols) elements; ld: elements from line to line; f32, bf16 and f16 to f32 or bf16. */
     void (*convert)(const void *from, DType from_dtype, int64_t from_ld, void *to, DType to_dtype, int64_t to_ld, int64_t rows, int64_t cols);
     /* c = alpha * tile + beta * c; c is f32 or bf16 and is not read when beta is 0. */
     void (*finish)(const float *tile, int64_t tile_ld, float alpha, float beta, void *c, DType dtype, int64_t ld, int64_t rows, int64_t cols);
-    /* Soft-cap and temperature on n plain products, in place. */
+    /* Applies soft-cap and temperature to n plain products, in place. */
     void (*logits)(const LogprobArgs *args, float *z, int64_t n);
-    /* Sums of n logits, which become exp(z - row->largest). weighted and total only with `all`; the bits of the others are the same without. */
+    /* Sums n logits, which are replaced by exp(z - row->largest). weighted and total only if `all`; the other sums have the same bits either way. */
     void (*sum)(LogitRow *row, float *z, int64_t n, bool all);
-    /* n plain products become their gradient, but for the target's one, which `target` (index among these n, or -1) adds. */
+    /* Replaces n plain products with their gradients, without the target's part, which `target` adds (its index among these n, or -1). */
     void (*gradient)(const LogprobArgs *args, const LogitGrad *grad, float *z, int64_t n, int64_t target);
 } CpuRows;
 extern const CpuRows cpu_rows_base, cpu_rows_avx2, cpu_rows_avx512, cpu_rows_avx512_bf16;
 
-/* ---- one tile: a product by one thread ---- */
+/* ---- one tile: a product on one thread ---- */
 
 /* c (m, n) f32 = op(a) op(b); a: (m, k), or (k, m) when transposed; b: (k, n), or (n, k). ld: elements from line to line. */
 typedef struct TileShape {
-    DType dtype;                           /* f32 or bf16, of a and b */
+    DType dtype;                           /* dtype of a and b, f32 or bf16 */
     bool transpose_a, transpose_b, packed; /* packed: b comes from onednn_pack */
     int64_t m, n, k, lda, ldb, ldc;
 } TileShape;
 
 #if HAVE_ONEDNN
-/* A prepared product; belongs to the cache, valid until the next call of onednn_evict. */
+/* A prepared product, owned by the cache; valid until the next call of onednn_evict. */
 typedef struct OnednnTile OnednnTile;
-/* packed_rows: the `rows` of the packing that a packed shape's b had. NULL when the library has no fast way for a packed one with fewer rows. */
+/* packed_rows: number of rows for which a packed shape's b was packed. NULL when the library has no fast implementation for fewer rows with this
+ * packed b. */
 const OnednnTile *onednn_tile(const TileShape *shape, int64_t packed_rows);
 void onednn_run(const OnednnTile *tile, const void *a, const void *b, float *c);
-/* Bytes of one packed tile (k, n) of a constant b, 0 when plain memory is as good. rows: those that its products will have. */
+/* Bytes of one packed tile (k, n) of a constant b, 0 when unpacked memory is as good. rows: number of rows of its products. */
 size_t onednn_packed_bytes(DType dtype, int64_t rows, int64_t n, int64_t k);
 /* b as in TileShape. */
 void onednn_pack(DType dtype, int64_t rows, int64_t n, int64_t k, const void *b, int64_t ldb, bool transpose_b, void *packed);
-bool onednn_is_fast(DType dtype); /* false: products in this dtype would be plain loops, or are not there */
-/* Empties the cache when it has grown large: batches of ever new sizes fill it. */
+bool onednn_is_fast(DType dtype); /* false: the library multiplies this dtype in plain loops or not at all */
+/* Empties the cache if it has grown large: batches of many different sizes fill it. */
 void onednn_evict(void);
 const char *onednn_version(void);
 #endif
 
-/* ---- whole products of memory that need not be tensors ---- */
+/* ---- products of memory that is not in tensors ---- */
 
 typedef struct Operand {
     const void *data;
@@ -90,24 +91,24 @@ typedef struct Operand {
 static inline bool operands_same(const Operand *a, const Operand *b) {
     return a->data == b->data && a->dtype == b->dtype && a->ld == b->ld && a->transposed == b->transposed;
 }
-/* The constant weight's packed copy, as host/gemm.c keeps it; NULL = none. */
+/* The packed copy of a constant weight, owned by host/gemm.c; NULL = none. */
 typedef struct PackedTiles PackedTiles;
 
-/* C (m, n) = alpha * op(A) op(B) + beta * D with products in `dtype`, f32 or bf16. D is C itself unless given, and is not read when beta is 0. */
+/* C (m, n) = alpha * op(A) op(B) + beta * D with products in `dtype`, f32 or bf16. D is C itself unless given; it is not read when beta is 0. */
 typedef struct Product {
     DType dtype;
     int64_t m, n, k;
     Operand a, b;
-    const PackedTiles *packed; /* then a is not transposed, and its lines are k apart */
+    const PackedTiles *packed; /* only if a is not transposed and its lines are k apart */
     void *c;
     DType c_dtype;
     int64_t ldc;
     float alpha, beta;
-    /* Our own products only: + more_alpha * op(A') op(B') over an inner dimension of more_k, 0 = none; and another D. */
+    /* Only in our own products: + more_alpha * op(A') op(B') over an inner dimension of more_k, 0 = none; and a D other than C. */
     Operand more_a, more_b;
     int64_t more_k;
     float more_alpha;
-    /* Only those that CpuProducts.makes_more says: A' itself is made first, down_alpha * op(A) op(down), in bf16. */
+    /* Only where CpuProducts.makes_more is true: first computes A' = down_alpha * op(A) op(down), in bf16. */
     Operand down; /* data NULL: A' is given */
     float down_alpha;
     uint16_t *low; /* A' */
@@ -115,56 +116,57 @@ typedef struct Product {
     DType d_dtype;
     int64_t ldd;
     bool nontemporal;           /* as in Matmul */
-    bool round_b, round_more_b; /* to bf16 before they are multiplied, in products of f32 that stand for those of bf16 */
+    bool round_b, round_more_b; /* whether to round b and more_b to bf16 before multiplying: for products in f32 that replace products of bf16 */
 } Product;
 void product_run(const Product *product);
-enum { PRODUCTS_MOST = 4 }; /* of one call */
+enum { PRODUCTS_MOST = 4 }; /* maximum in one call */
 
-/* The same tile by tile, for callers that use up each tile at once. Prepare outside of a parallel region; in it, a thread begins a column of tiles
- * before it runs tiles of it. */
+/* A product computed tile by tile, for callers that use each tile at once. Prepare it outside a parallel region; inside, a thread begins a column
+ * of tiles before it computes tiles of that column. */
 typedef struct ProductTiles {
     const Product *product;
     int64_t row_tile, col_tile, row_tiles, col_tiles;
-    TileShape shapes[2][2];     /* what the library runs for [last row tile][last column tile]; m may be padded */
-    const void *prepared[2][2]; /* its handles */
+    TileShape shapes[2][2];     /* shapes of the library's calls for [last row tile][last column tile]; m may be padded */
+    const void *prepared[2][2]; /* the library's handles */
 } ProductTiles;
 ProductTiles product_tiles(const Product *product);
 int64_t product_rows(const ProductTiles *tiles, int64_t row_tile); /* of one tile */
 int64_t product_cols(const ProductTiles *tiles, int64_t col_tile);
 void product_column(const ProductTiles *tiles, int64_t col_tile);
-/* Result of a tile: its rows x cols f32, dense, in the thread's scratch memory until its next tile. */
+/* Computes a tile: its rows x cols f32, dense, in the thread's scratch memory until its next tile. */
 float *product_tile(const ProductTiles *tiles, int64_t row_tile, int64_t col_tile);
-/* For a plan (cpu_planning): what each thread takes that runs columns of tiles. */
+/* For a plan (cpu_planning): records the memory of each thread that computes columns of tiles. */
 void product_plan(const ProductTiles *tiles);
-/* What threads must do first in a parallel region that runs tiles: the libraries then start none of their own. */
+/* Call in each thread of a parallel region that computes tiles: the libraries then start no threads themselves. */
 void product_thread_begin(void);
 
-/* Our own products: whole ones, and tiles of at most row_tile rows, of the column that the thread began last. k > 0. */
+/* Our own products: complete ones, and tiles of at most row_tile rows, of the column that the thread began last. k > 0. */
 typedef struct CpuProducts {
-    void (*run)(const Product *products, int n); /* up to PRODUCTS_MOST that need no results of each other */
+    void (*run)(const Product *products, int n); /* up to PRODUCTS_MOST that do not need each other's results */
     int64_t (*row_tile)(void);
     int64_t (*col_tile)(int64_t n, int64_t k);
     void (*column)(const Product *product, int64_t col, int64_t cols);
-    void (*tile)(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c); /* c: dense, room for row_tile rows */
-    bool (*makes_more)(const Product *product);                                                           /* NULL: never */
+    /* c: dense, with memory for row_tile rows */
+    void (*tile)(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c);
+    bool (*makes_more)(const Product *product); /* NULL: never */
 } CpuProducts;
 /* In f32 (simd/vector_product.c); operands of other dtypes are widened. */
 extern const CpuProducts cpu_products_base, cpu_products_avx2, cpu_products_avx512, cpu_products_avx512_bf16;
-/* In bf16 on a processor that multiplies it (tile/product.c). */
+/* In bf16 on a processor that multiplies bf16 (tile/product.c). */
 extern const CpuProducts cpu_tile_products_avx512_bf16, cpu_tile_products_amx;
 
-/* Operand and packed copy of weight `b` for products in `dtype` with op(b); packs a constant one at its first use. */
+/* The operand and packed copy of weight `b` for products in `dtype` with op(b). Packs a constant weight at its first use. */
 Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const PackedTiles **packed);
-/* What products of an operand of this dtype run in: bf16 where the processor multiplies it, else f32. */
+/* The dtype in which products of such an operand run: bf16 where the processor multiplies it, else f32. */
 DType product_dtype(DType a);
-/* Whether the other operand is rounded to bf16 for it: products of bf16 in f32 take the numbers that native ones do. Such a b is not packed. */
+/* Whether b is rounded to bf16 for the product, so that bf16 products computed in f32 use the same numbers as native ones. Such a b is not packed. */
 bool product_rounds(DType a, DType b);
 const CpuRows *cpu_rows(void);
 
-/* c = alpha op(a) op(b) + beta c in double, (m, k) by (k, n). */
+/* c = alpha op(a) op(b) + beta c in double; op(a) is (m, k), op(b) is (k, n). */
 void matmul_f64(const Matmul *args, int64_t m, int64_t n, int64_t k);
 
-/* Counts the time since `since` (clock_seconds) as spent in products; see cpu_product_seconds. */
+/* Counts the time since `since` (clock_seconds) as time in products; see cpu_product_seconds. */
 void product_time_add(double since);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lines of memory that become lanes: of as many lines as a vector has lanes, which run along a sum, 16 bytes at a time.
+/* Loads lines of memory as lanes of vectors: as many lines as a vector has lanes, each running along a sum, 16 bytes at a time.
  *
- * Sixteen bytes of lines 0, 4, 8, 12 are loaded into one vector, those of lines 1, 5, 9, 13 into the next; two rounds of shuffles within 128 bits
- * then make four vectors that hold 32 bits of each line: a float, or a pair of 16-bit numbers. Whole vectors of each line would take two rounds more.
+ * Sixteen bytes of lines 0, 4, 8, 12 are loaded into one vector, those of lines 1, 5, 9, 13 into the next, and so on. Two rounds of shuffles within
+ * 128 bits then make four vectors with 32 bits of each line: a float, or a pair of 16-bit numbers. Loading a full vector of each line would take two
+ * more rounds.
  */
 #ifndef TUNE_TRANSPOSE_H
 #define TUNE_TRANSPOSE_H
@@ -14,11 +15,11 @@
 #include <immintrin.h>
 #endif
 
-enum { TRANSPOSE_BYTES = 16, TRANSPOSE_WORDS = 4 }; /* of a line at a time */
+enum { TRANSPOSE_BYTES = 16, TRANSPOSE_WORDS = 4 }; /* bytes of a line at a time */
 
 typedef int32_t VecBits __attribute__((vector_size(VEC_FLOATS * 4)));
 
-/* VEC_FLOATS lines from piece to piece: where the first four are, and bytes from one to the fourth behind it. */
+/* VEC_FLOATS lines, read piece by piece: addresses of the first four, and the distance in bytes from each to the line four further on. */
 typedef struct TransposeLines {
     const char *line[4];
     int64_t four;
@@ -29,7 +30,7 @@ static inline TransposeLines transpose_lines(const void *at, int64_t line) {
     return (TransposeLines){{first, first + line, first + 2 * line, first + 3 * line}, 4 * line};
 }
 
-/* Lines `line`, + 4, ... side by side. */
+/* Loads the pieces of lines `line`, `line` + 4, ... into one vector. */
 static inline VecBits transpose_load(const char *line, int64_t four) {
 #if defined(__AVX512F__)
     __m512i pieces = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)line));
@@ -88,7 +89,7 @@ static inline VecBits transpose_high_halves(VecBits a, VecBits b) {
 #endif
 }
 
-/* The four words of a piece, each of all lines; goes on to the next piece. */
+/* The four words of a piece, each for all lines; advances to the next piece. */
 static inline __attribute__((always_inline)) void transpose_piece(TransposeLines *lines, VecBits words[TRANSPOSE_WORDS]) {
     VecBits pieces[4];
 #pragma GCC unroll 4
@@ -104,10 +105,10 @@ static inline __attribute__((always_inline)) void transpose_piece(TransposeLines
     words[3] = transpose_high_halves(high, high2);
 }
 
-/* Memory that is asked for while lines are taken, a share of it with each piece: the lines of the first cache that lie a bit further on, or all lines
- * would miss it at once; and, unless lines are streams that go on behind their end, `soon`, as much as is taken, from several places at once, which
- * memory gives faster than one. */
-enum { ASKED = VEC_FLOATS * TRANSPOSE_BYTES / 64 }; /* lines of a cache, of each of the two, for VEC_FLOATS lines */
+/* Prefetches during the loading of lines, a share with each piece. `along`: the same lines a bit further on, because otherwise all lines would
+ * miss the first-level cache at once. `upcoming`: as many bytes from several other places at once, because memory delivers several streams faster
+ * than one; not needed for lines that continue past their end as streams. */
+enum { ASKED = VEC_FLOATS * TRANSPOSE_BYTES / 64 }; /* cache lines of each of the two, for VEC_FLOATS lines */
 typedef struct Prefetch {
     const char *along, *upcoming;
     int turn;
@@ -116,7 +117,7 @@ typedef struct Prefetch {
 static inline Prefetch prefetch_new(const char *lines, const char *upcoming) { return (Prefetch){lines + 128, upcoming, 0}; }
 static inline Prefetch prefetch_streams(const char *lines) { return (Prefetch){lines + 512, NULL, 0}; }
 
-/* With each piece of vectors x VEC_FLOATS lines. */
+/* The share for each piece of vectors x VEC_FLOATS lines. */
 static inline __attribute__((always_inline)) void prefetch(Prefetch *prefetched, const int vectors, int64_t line) {
     const int n = vectors * ASKED, streams = MIN(n, 4);
 #pragma GCC unroll 8
@@ -130,17 +131,17 @@ static inline __attribute__((always_inline)) void prefetch(Prefetch *prefetched,
     if (prefetched->upcoming) prefetched->upcoming += n / streams * 64;
 }
 
-/* Values of a piece of a line. */
+/* Number of values in a piece of a line. */
 static inline int64_t piece_values(DType dtype) { return TRANSPOSE_BYTES / (int64_t)dtype_size(dtype); }
 
-/* The float of a value of 16 bits in the low half of each lane, as half_to_float. */
+/* Converts the 16-bit value in the low half of each lane to a float, as half_to_float does. */
 static inline Vec halves_widened(VecBits bits) {
     VecBits magnitude = (bits & 0x7fff) << 13, special = magnitude >= 0x0f800000;
     VecBits scaled = (VecBits)((Vec)magnitude * 5.192296858534828e33f); /* 2^112 */
     return (Vec)((special & (magnitude | 0x7f800000)) | (~special & scaled) | (bits & 0x8000) << 16);
 }
 
-/* VEC_FLOATS values of one line, in f32. */
+/* Loads VEC_FLOATS values of one line, in f32. */
 static inline __attribute__((always_inline)) Vec line_widened(const char *at, DType dtype) {
     typedef uint16_t Halves __attribute__((vector_size(VEC_FLOATS * 2), aligned(2), may_alias));
     if (dtype == DT_F32) return *(const VecInMemory *)at;
@@ -148,7 +149,7 @@ static inline __attribute__((always_inline)) Vec line_widened(const char *at, DT
     return dtype == DT_BF16 ? (Vec)(bits << 16) : halves_widened(bits);
 }
 
-/* Values that a word of each line holds, in f32: the first if `which` is 0, of 16-bit ones the second if it is 1. */
+/* Extracts a value of a word of each line, in f32: the first if `which` is 0; for 16-bit values the second if it is 1. */
 static inline __attribute__((always_inline)) Vec word_widened(VecBits word, DType dtype, int which) {
     if (dtype == DT_F32) return (Vec)word;
     if (dtype == DT_BF16) return (Vec)(which ? word & (int32_t)0xffff0000 : word << 16);

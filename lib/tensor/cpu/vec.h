@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small dense products inside a tile, register-blocked with the compiler's vector types: one source for SSE, AVX2, AVX-512 and NEON. */
+/* Small dense products inside a tile, register-blocked with the compiler's vector types: a single source for SSE, AVX2, AVX-512 and NEON. */
 #ifndef TUNE_VEC_H
 #define TUNE_VEC_H
 
@@ -16,7 +16,7 @@ enum { VEC_FLOATS = 4, VEC_REGISTERS = 32 };
 enum { VEC_FLOATS = 4, VEC_REGISTERS = 16 };
 #endif
 #if defined(__AVX512F__) || defined(__aarch64__)
-#define VEC_MANY_REGISTERS 1 /* 32: what is compiled for them alone */
+#define VEC_MANY_REGISTERS 1 /* 32 only in code that is compiled for AVX-512 */
 #else
 #define VEC_MANY_REGISTERS 0
 #endif
@@ -24,14 +24,14 @@ enum { VEC_FLOATS = 4, VEC_REGISTERS = 16 };
 typedef float Vec __attribute__((vector_size(VEC_FLOATS * 4)));
 typedef float VecInMemory __attribute__((vector_size(VEC_FLOATS * 4), aligned(4), may_alias));
 
-/* A matrix that is read element by element: element (i, k) is at[i * row + k * column]. */
+/* A matrix read one element at a time: element (i, k) is at[i * row + k * column]. */
 typedef struct Strided {
     const float *at;
     int64_t row, column;
 } Strided;
 
-/* rows x (vectors x VEC_FLOATS) elements of c (+)= a b in registers. Every element is one chain of multiply-adds in order of k, whatever the block's
- * size, so a result does not depend on which rows are computed beside it. */
+/* rows x (vectors x VEC_FLOATS) elements of c (+)= a b in registers. Every element is one chain of multiply-adds in order of k, whatever the
+ * block's size, so a result does not depend on the other rows of the block. */
 static inline __attribute__((always_inline)) void block_product(const int rows, const int vectors, int64_t depth, Strided a, const float *b,
                                                                 int64_t b_row, float *c, int64_t c_row, bool add) {
     Vec sums[6][4];
@@ -57,7 +57,7 @@ static inline __attribute__((always_inline)) void block_product(const int rows, 
         for (int j = 0; j < vectors; j++) *(VecInMemory *)(c + i * c_row + j * VEC_FLOATS) = sums[i][j];
 }
 
-/* One column panel of `vectors` vectors, all rows. */
+/* One column panel of `vectors` vectors, for all rows. */
 static inline __attribute__((always_inline)) void panel_product(const int vectors, int64_t m, int64_t depth, Strided a, const float *b, int64_t b_row,
                                                                 float *c, int64_t c_row, bool add) {
     for (; m >= 6; m -= 6, a.at += 6 * a.row, c += 6 * c_row) block_product(6, vectors, depth, a, b, b_row, c, c_row, add);
@@ -72,11 +72,12 @@ static inline __attribute__((always_inline)) void panel_product(const int vector
 }
 
 /* c (m, n) = a (m, depth) b (depth, n), or += if `add`. n is a multiple of VEC_FLOATS; b and c are row-major with rows of b_row and c_row floats.
- * Not inlined: one copy of all the block sizes a file. */
+ * Not inlined, so that each file has a single copy of all block sizes. */
 __attribute__((noinline, unused)) static void tile_product(int64_t m, int64_t n, int64_t depth, Strided a, const float *b, int64_t b_row, float *c,
                                                            int64_t c_row, bool add) {
     int64_t j = 0;
-    if (VEC_REGISTERS == 32 || m <= 3) /* room for four vectors a row, or so few rows that more chains are needed to keep the multipliers busy */
+    /* wide enough for four vectors a row, or so few rows that more chains are needed to keep the multipliers busy */
+    if (VEC_REGISTERS == 32 || m <= 3)
         for (; j + 4 * VEC_FLOATS <= n; j += 4 * VEC_FLOATS) {
             if (VEC_REGISTERS == 32)
                 panel_product(4, m, depth, a, b + j, b_row, c + j, c_row, add);

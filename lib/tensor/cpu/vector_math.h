@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Branch-free elementary functions of floats, written so that a loop over them vectorises.
+/* Branch-free elementary functions of floats, written so that loops over them vectorise.
  *
  *     for (int64_t i = 0; i < n; i++) p[i] = fast_exp(s[i] - largest);
  *
- * The polynomials interpolate the functions at Chebyshev nodes. NaN goes in, NaN comes out.
+ * The polynomials interpolate the functions at Chebyshev nodes. NaN in gives NaN out.
  */
 #ifndef TUNE_VECTOR_MATH_H
 #define TUNE_VECTOR_MATH_H
@@ -29,7 +29,7 @@ static inline uint32_t bits_of_float(float value) {
 
 /* e^x, relative error below 2e-7; 0 below 2^-125 (x < -86.64), infinity above the largest float. e^0 is exactly 1. */
 static inline float fast_exp(float x) {
-    const float magic = 12582912.0f; /* 1.5 x 2^23: adding it rounds to whole numbers and leaves them in the low bits */
+    const float magic = 12582912.0f; /* 1.5 x 2^23: adding it rounds to an integer, which is then in the low bits */
     float bounded = x > 89.0f ? 89.0f : x;
     bounded = bounded < -87.0f ? -87.0f : bounded;
     float shifted = bounded * 1.44269504f + magic, n = shifted - magic;
@@ -41,7 +41,7 @@ static inline float fast_exp(float x) {
     p = p * r + 0.166665767f;
     p = p * r + 0.5f;
     p = p * (r * r) + r + 1.0f;
-    float half_scale = float_of_bits((bits_of_float(shifted) - 0x4b400000u + 126u) << 23); /* 2^(n - 1): 2^128 is no float */
+    float half_scale = float_of_bits((bits_of_float(shifted) - 0x4b400000u + 126u) << 23); /* 2^(n - 1): 2^128 is not a float */
     float result = p * half_scale * 2.0f;
     return x < -86.64f ? 0.0f : result;
 }
@@ -104,7 +104,7 @@ static inline double fast_exp_below(double x) {
     double n = shifted.f - magic;
     double r = bounded - n * 0.69314718036912382; /* ln 2 in two parts: n times the first is exact */
     r = r - n * 1.9082149292705877e-10;
-    double p = 1.0 / 479001600; /* Taylor's: the next term is below 2e-16 where |r| <= ln 2 / 2 */
+    double p = 1.0 / 479001600; /* Taylor series: the next term is below 2e-16 where |r| <= ln 2 / 2 */
     p = p * r + 1.0 / 39916800;
     p = p * r + 1.0 / 3628800;
     p = p * r + 1.0 / 362880;

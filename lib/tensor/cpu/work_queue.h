@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tasks of a loop, in a row for each thread, so that what one leaves in a cache is there for the next; who is done takes some of another's. */
+/* Divides the tasks of a loop into a consecutive range for each thread, so that a task finds the data of the one before in the cache. A thread
+ * that has finished its range takes tasks from another's. */
 #ifndef TUNE_WORK_QUEUE_H
 #define TUNE_WORK_QUEUE_H
 
@@ -19,7 +20,7 @@ typedef struct WorkQueue {
 
 static inline int64_t work_queue_count(int64_t n_tasks) { return MIN(n_tasks, (int64_t)omp_get_max_threads()); }
 
-/* In `list`, which has room for work_queue_count. */
+/* Initialises the queue in `list`, which has work_queue_count entries. */
 static inline WorkQueue work_queue_begin(WorkRange *list, int64_t n_tasks) {
     int64_t n = work_queue_count(n_tasks);
     for (int64_t i = 0; i < n; i++) {

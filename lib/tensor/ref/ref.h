@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference device: every kernel as a plain loop in double over any dtype. Slow; what the fast kernels are tested against.
+/* The reference device: every kernel as a plain loop in double over any dtype. It is slow; the fast kernels are tested against it.
  *
  *     const Device *device = device_reference();
  *     device->rms_norm(x, weight, 1e-6, y, rstd);   // f64 tensors in: f64 arithmetic without any rounding to f32
@@ -19,8 +19,8 @@ static inline void ref_put(Tensor *y, int64_t i, double value, double beta) { te
 
 static inline int32_t ref_index(const Tensor *rows, int64_t i) { return ((const int32_t *)rows->data)[i]; }
 
-/* `n` zeros for sums that must not be rounded to a tensor's dtype; the caller frees them. NULL: no memory, which memory_check says; the kernel then
- * does nothing, and the step is given up at its end. */
+/* Allocates `n` zeros for sums that must not be rounded to a tensor's dtype; the caller frees them. NULL when memory runs out: memory_check reports
+ * it, the kernel does nothing, and the step fails at its end. */
 double *ref_zeros(int64_t n);
 
 #endif

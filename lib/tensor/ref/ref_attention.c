@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reference attention: one query of one head at a time, over the list of keys that it sees. */
+/* Reference attention: one query of one head at a time, over the list of visible keys. */
 #include "lib/tensor/ref/ref.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* One query token and the keys it sees, at positions first..position of its sequence. */
+/* One query token and its visible keys, at positions first..position of its sequence. */
 typedef struct Query {
     const AttentionArgs *args;
     int32_t segment;
@@ -24,7 +24,7 @@ static int64_t cache_row(const Layout *layout, const Segment *segment, int64_t p
     return segment->pages[position / size] * size + position % size;
 }
 
-/* Row of the token at `position`: in the cache's pages when there is a cache, else in the flat batch, in the segment or an ancestor. */
+/* Row of the token at `position`: in the cache's pages if there is a cache, else in the flat batch, in the segment or an ancestor. */
 static int64_t key_row(const Query *query, int64_t position) {
     const Layout *layout = query->args->layout;
     if (layout->cache) return cache_row(layout, &layout->segments[query->segment], position);
@@ -39,7 +39,7 @@ static double ref_attention_dot(const Tensor *a, int64_t a_start, const Tensor *
     return sum;
 }
 
-/* Score of a plain product q k, and its derivative by that product. */
+/* Score of a plain product q k, and its derivative with respect to that product. */
 static double score_of(const AttentionArgs *args, double product, double *slope) {
     double score = args->scale * product;
     *slope = args->scale;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reference kernels that treat each element, row or pair alone. */
+/* Reference kernels that process each element, row or pair separately. */
 #include "lib/tensor/ref/ref.h"
 
 #include <math.h>
@@ -114,7 +114,7 @@ static double ref_elementwise_activate(Activation kind, double x, double *slope)
     return (double)NAN;
 }
 
-/* Where element i of the result finds its two factors. */
+/* Locates the two factors of element i of the result. */
 typedef struct Halves {
     int64_t x, up;
 } Halves;

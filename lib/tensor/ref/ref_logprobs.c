@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Logits of row `p` after soft-cap and temperature; slopes (NULL when not wanted): derivative of each by the plain product. */
+/* Logits of row `p` after soft-cap and temperature; slopes (NULL: not needed): derivative of each with respect to the plain product. */
 static void row_logits(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, int64_t p, double *logits, double *slopes) {
     int64_t width = tensor_width(hidden), n_vocab = tensor_rows(head);
     for (int64_t v = 0; v < n_vocab; v++) {

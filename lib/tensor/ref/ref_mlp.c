@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reference kernels of multilayer perceptrons. The saved values lie layer behind layer, each (rows, width). */
+/* Reference kernels of multilayer perceptrons. The saved values are stored layer after layer, each (rows, width). */
 #include "lib/tensor/ref/ref.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ static int64_t widest(const MlpArgs *args) {
 static bool activated(const MlpArgs *args, int layer) { return layer + 1 < args->n_layers || args->activate_last; }
 
 static double value_of(const MlpArgs *args, double z) { return args->activation == ACT_TANH ? tanh(z) : z < 0 ? 0 : z; }
-/* f' where f has `value`. */
+/* f' at the point where f has the value `value`. */
 static double slope_at(const MlpArgs *args, double value) {
     return args->activation == ACT_TANH ? 1 - value * value : isnan(value) ? value : value > 0;
 }
@@ -42,7 +42,7 @@ void ref_mlp(const MlpArgs *args, const Tensor *x, Tensor *saved, Tensor *y) {
     free(memory);
 }
 
-/* What layer `layer` gets: values of row r of x, or of the layer below. */
+/* The input of layer `layer`: values of row r of x, or of the layer below. */
 static double input_of(const MlpArgs *args, const Tensor *x, const Tensor *saved, int64_t rows, int layer, int64_t r, int64_t i) {
     int64_t before = 0, width = args->weights[layer]->shape[1];
     for (int k = 0; k + 1 < layer; k++) before += rows * args->weights[k]->shape[0];

@@ -17,7 +17,7 @@ void ref_adamw(Tensor *param, const Tensor *grad, Tensor *m, Tensor *v, double g
 }
 
 void ref_sgd(Tensor *param, const Tensor *grad, Tensor *velocity, double grad_scale, double lr, double momentum, double weight_decay, int64_t step) {
-    (void)step; /* a velocity of zero before the first step is all that torch's first step does differently */
+    (void)step; /* a velocity of zero makes this equal to torch's special case for the first step */
     for (int64_t i = 0; i < tensor_count(param); i++) {
         double p = tensor_get(param, i), move = grad_scale * tensor_get(grad, i) + weight_decay * p;
         if (velocity) {

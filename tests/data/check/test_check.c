@@ -129,7 +129,7 @@ TEST(planted_faults_are_found) {
 /* 50,000 rows, which is as many as are compared, of 40 tokens: 6 MiB of sketches, and the rows' own pages, 8 MiB, which are read from the file. */
 TEST(many_rows_are_compared_in_little_memory) {
 #ifdef SANITIZED
-    skip(); /* they take memory of their own */
+    skip(); /* sanitizers need extra memory */
 #endif
     Dataset *train = rows_of("many.jsonl", 50001, endless_row);
     int code = -1;

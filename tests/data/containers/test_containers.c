@@ -56,7 +56,7 @@ static size_t zstd_frame(const char *text, size_t len, uint8_t *out, size_t room
 
 typedef size_t Pack(const char *text, size_t len, uint8_t *out, size_t room);
 
-/* Two members or frames: whole, cut after every byte, with each byte of the first checksum or length changed, with something behind. */
+/* Two members or frames: complete, cut after every byte, with each byte of the first checksum or length changed, with trailing bytes. */
 static void check_packing(Pack *pack, const char *name) {
     static const char first[] = "{\"text\": \"one\"}\n{\"text\": \"tw", second[] = "o\"}\n";
     uint8_t packed[512];
@@ -415,7 +415,7 @@ TEST(bad_rows_are_passed_over) {
     str_release(&rows);
 }
 
-/* A file whose rows cannot be told, and one without any. */
+/* A file whose rows cannot be separated, and one without rows. */
 TEST(broken_files_stay_errors) {
     static const Case faults[] = {
         {"b.csv", "p,c\n1,\"x\ny,2\nz,3\n", "' line 2, column 3: the quote that opens here is never closed", NULL},
@@ -432,7 +432,7 @@ TEST(broken_files_stay_errors) {
     str_release(&rows);
 }
 
-/* Its text is whole wherever the reader's blocks end in it. */
+/* The text of a row is complete wherever the blocks of the reader end. */
 TEST(bad_rows_of_any_place) {
     Str text = {0}, rows = {0};
     for (size_t first = ((size_t)128 << 10) - 9; first <= (size_t)128 << 10; first++) {

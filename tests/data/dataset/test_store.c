@@ -69,7 +69,7 @@ static void only_file(const char *dir, char *path, size_t size) {
 /* ---- the file itself ---- */
 
 static const StoreKey key = {7, 9};
-/* Four rows: everything trained, two runs, targets of its own, three branches. */
+/* Four rows: all tokens trained, two trained ranges, explicit targets, three branches. */
 static const int32_t words[][12] = {
     {5, 6, 7, 1, 3}, {8, 9, 10, 11, 12, 1, 2, 4, 5}, {1, 2, 3, LABEL_NONE, 4, LABEL_NONE, 1, 2}, {5, 6, 7, 8, 2, 4, 0, -1, 2, 0, 3, 0}};
 static const StoreRow table[] = {
@@ -248,7 +248,7 @@ TEST(files_of_a_pattern_share_max_rows) {
     check_status(dataset_load(&plain, &(DataSource){.path = temp_file(dir, "*.csv")}, 1, NULL, &dataset), ST_INPUT);
 }
 
-/* A limit on file sizes acts as a full disk does. In a process of its own, as the limit stays. */
+/* A file size limit acts like a full disk. In a child process, since the limit cannot be removed. */
 TEST(a_full_disk_is_a_resource) {
     const char *rows = write_rows("large.jsonl", 4000, 0, 40), *dir = new_folder("full");
     pid_t child = fork();
@@ -453,7 +453,7 @@ TEST(weights_mix_sources) {
         count_taken(&order, 0, 4, taken);
         for (size_t i = 78; i < 88; i++) assert_int_equal(taken[i], 5);
     }
-    /* Rows of all sources are mixed, whole passes of plans come out, and asking out of order gives the same. */
+    /* Rows of all sources are mixed, plans give complete passes, and access out of order gives the same. */
     for (int64_t tokens = 0; tokens <= 9; tokens += 9) {
         DataPlan plan, other;
         int64_t total;

@@ -275,7 +275,7 @@ TEST(rules_by_hand) {
         {"refusal: [no comment]", "x", "", "There is NO comment.", "the answer is a refusal, or about being a model"},
         {"repetition: true", "x", "", "go on and go on and go on and go on and go on and go on and go on", "it repeats itself"},
         {"repetition: true", "x", "", "one two three four five six seven eight nine ten eleven twelve", NULL},
-        {"repetition: true", "x", "", "no no no no", NULL}, /* too short to tell */
+        {"repetition: true", "x", "", "no no no no", NULL}, /* too short to judge */
         {"repetition: true", "x", "", "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!", "one character is repeated too often"},
         {"repetition: true", "x", "", "Title\n------------------------------------------------------------", NULL},
         {"format: '^\\d+$'", "x", "", "12", NULL},
@@ -313,7 +313,7 @@ static FilterVerdict filter_judge(Filters *filters, FilterStage stage, const cha
     return verdict;
 }
 
-/* 13 words in a row in any column; shorter texts whole; what ten rows and a tenth of them share is wording. */
+/* 13 equal words in a row in any column, or a shorter text that is equal; text that ten rows and a tenth of all share does not count. */
 TEST(contaminated_rows_are_found) {
     Str text = {0}, name = {0};
     str_append(

@@ -12,7 +12,7 @@ static Tokenizer *tokenizer;
 static const char chatml[] =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/* Bytes as GPT-2 writes them: printable ones as they are, the others from U+0100 on. */
+/* Bytes as GPT-2 writes them: printable ones unchanged, the others from U+0100 on. */
 static void write_tokenizer(void) {
     FILE *file = fopen(temp_file(folder, "tokenizer.json"), "w");
     fprintf(file, "{\"added_tokens\": [");
@@ -167,15 +167,15 @@ TEST(templates_that_are_not_prefix_preserving_are_refused) {
     check_refused("messages", thinking, "auto", two_turns(""), "not prefix-preserving: 2 messages alone give");
     check_contains(status_hint_text(), "data.train_on: last");
     check_trained("messages", thinking, "last", two_turns(""), "<think>ef<|im_end|>");
-    /* the generation prompt is not what stands before the answer */
+    /* the generation prompt differs from the text before the answer */
     static const char mismatch[] =
         "{% for m in messages %}[{{ m.role }}]{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}";
     check_refused("messages", mismatch, "last", two_turns(""), "not prefix-preserving: 3 messages alone give");
-    /* what is only at the end of the whole, as Phi's EOS, is behind the end of turn and does no harm */
+    /* text only at the end of the conversation, like Phi's EOS, follows the end of turn and does no harm */
     static const char phi[] =
         "{% for m in messages %}{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}{% if add_generation_prompt %}assistant\n{% else %}{{ eos_token }}{% endif %}";
     check_trained("messages", phi, "auto", two_turns(""), "bc<|end|>|ef<|end|>");
-    /* without any token at the end of a turn its text is trained, not the white space behind it */
+    /* if no token ends a turn, its text is trained, but not the white space after it */
     static const char bare[] = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
     check_trained("messages", bare, "auto", two_turns(""), "bc|ef");
 }
@@ -262,7 +262,7 @@ TEST(texts_and_messages_of_preferences_go_together) {
     }
 }
 
-/* A greeting before the first question: templates that write a system message of their own put it in front. */
+/* A greeting before the first question. Templates with a default system message write it first. */
 TEST(conversations_may_begin_with_the_assistant) {
     static const char *const greeting =
         "{\"messages\": [{\"role\": \"assistant\", \"content\": \"hi\"}, {\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}";

@@ -125,7 +125,7 @@ TEST(roles_that_a_template_does_not_write_are_named) {
     const char *context = ROW(M("context", "There are 42 fish.") "," M("user", "q") "," M("assistant", "a"));
     for (int again = 0; again < 2; again++) /* what is known of other conversations changes nothing */
         check_row(named, context, with_path("[user]q[answer]{a.} # a message of role 'context' " LEAVES_OUT, "named.jinja"));
-    /* few letters stand in a text by chance */
+    /* a few letters may occur in a text by chance */
     check_row(named, ROW(M("context", "e") "," M("user", "here") "," M("assistant", "a")),
               with_path("[user]here[answer]{a.} # a message of role 'context' " LEAVES_OUT, "named.jinja"));
     check_row(
@@ -300,7 +300,7 @@ TEST(control_tokens_in_words_are_counted_or_words) {
     check_controls("messages", turns, true, false, 3, true);
     check_controls("messages", turns, true, true, 1, false);
     check_controls("text", text, false, false, 2, true);
-    check_controls("text", "{\"text\": \"<bos>ab<eos>\"}", false, false, 1, false); /* what stands there anyway */
+    check_controls("text", "{\"text\": \"<bos>ab<eos>\"}", false, false, 1, false); /* tokens that are in the text anyway */
     check_controls("prompt_completion", "{\"prompt\": \"a<eos>\", \"completion\": \"b\"}", false, false, 2, true);
     check_controls("text", text, false, true, 1, false);
     check_controls("text", text, true, true, 0, false);

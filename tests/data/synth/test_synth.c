@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Synthetic rows from teachers behind a url: servers in trouble, limits, logs, labels, TLS. */
+/* Synthetic rows from teachers on a server: failing servers, limits, logs, labels, TLS. */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -399,7 +399,7 @@ TEST(what_is_finished_outlives_a_power_cut) {
     free(again);
 }
 
-/* One that is late is asked once more; one that is told to wait for an hour is not waited for. */
+/* A late question is asked once more; a server that asks to wait for an hour is not waited for. */
 TEST(what_is_late_is_asked_again) {
     SynthResult result;
     Overrides o = remote("few_shot", "sleeps", "timeout: 1, retries: 0", "sleeps"), patient = remote("few_shot", "patient", "retries: 0", "patient");
@@ -480,11 +480,11 @@ TEST(what_stays_down_keeps_what_was_made) {
     check_ok(run(&well, false, &result));
     check_same("dies", "dies-well", "rows.jsonl");
     check_same("dies", "dies-well", "rejected.jsonl");
-    check_ok(run(&o, true, &result)); /* a finished run is left as it is */
+    check_ok(run(&o, true, &result)); /* a finished run is left unchanged */
     assert_true(result.already_finished);
 }
 
-/* Seeds of which those from `bad` on have the word BAD. */
+/* Writes n seeds; those from `bad` on have the word BAD. */
 static void write_questions(size_t n, size_t bad) {
     Str seeds = {0};
     for (size_t i = 0; i < n; i++) str_printf(&seeds, "{\"prompt\": \"Say %zu%s.\"}\n", i, i >= bad ? " BAD" : "");
@@ -558,8 +558,8 @@ TEST(what_fails_for_ever_is_refused) {
     assert_true(result.refused > 0);
 }
 
-/* Where nothing is left to be asked behind them, what was answered is asked once more: it tells such questions from a server that has gone down.
- * However many there are, and where what was answered was asked in a batch of its own, too. */
+/* If no questions remain after failing ones, an answered question is asked once more, to distinguish refused questions from a server that is down.
+ * This works for any number of them, and if the answered question was in another batch. */
 TEST(what_fails_at_the_end_is_refused) {
     static const struct {
         const char *path, *limit;
@@ -597,7 +597,7 @@ TEST(what_met_a_pause_is_asked_again) {
     assert_int_equal(result.refused, 0);
 }
 
-/* What an earlier run was answered is known to the one that goes on with it, where nothing was answered yet. */
+/* A resumed run without answers of its own uses a question that the earlier run has got an answer to. */
 TEST(what_was_answered_before_is_asked_again) {
     SynthResult result;
     write_questions(6, 5);
@@ -726,7 +726,7 @@ TEST(what_is_complete_is_not_refused) {
     set(&o, "synth.num_rows=5");
     set(&o, "synth.min_acceptance=0.9");
     set(&o, "synth.acceptance_after=1");
-    check_ok(run(&o, false, &result)); /* 8 were asked for at once, and 3 came beyond what was wanted */
+    check_ok(run(&o, false, &result)); /* 8 questions at once, so 3 answers more than wanted */
     assert_int_equal(result.rows, 5);
     assert_int_equal(result.rejected, 3);
     json_t *row = row_of("complete", "rejected.jsonl", 2);
@@ -848,7 +848,7 @@ TEST(other_seeds_make_another_run) {
 
 /* ---- TLS ---- */
 
-/* Says its port, then answers behind TLS, and writes down what was asked of it. */
+/* Prints its port, then answers over TLS, and records the requests. */
 static const char tls_server_py[] =
     "import http.server, os, ssl, sys, threading\n"
     "folder, name = sys.argv[1], sys.argv[2]\n"

@@ -28,7 +28,7 @@ static Status note_choice(void *context, size_t i, const TeacherAnswer *answer) 
     return ST_OK;
 }
 
-/* The sum of the log-probabilities of `behind` (and of the line's end) behind the question, token by token, computed as one row. */
+/* The sum of the log-probabilities of `behind` (and a line end) after the question, token by token, computed as one row. */
 static double logprob_of(const Model *model, const Tokenizer *tokenizer, const char *question, const char *behind, bool with_end) {
     static double logprobs[256];
     Ids ids = {0};
@@ -44,7 +44,7 @@ static double logprob_of(const Model *model, const Tokenizer *tokenizer, const c
     return sum;
 }
 
-/* The likeliest of the choices as wholes; where one begins another, with the line's end behind each. Numbers have a mean. */
+/* Choices are compared by the probability of their whole text; if one is a prefix of another, with a line end after each. Numbers have a mean. */
 TEST(choices_are_compared_as_wholes) {
     static const char question[] = "< 'pirate' =", numbers_question[] = "# 'violin' =";
     static const char *const words[] = {"etarip", "pirate", "x"}, *const numbers[] = {"1", "10", "6", "5"};
@@ -158,7 +158,7 @@ TEST(a_model_here_compares_choices) {
     assert_int_equal(code, 0);
 }
 
-/* No answer of this length fits behind any question. */
+/* No answer of this length fits after any question. */
 TEST(a_question_that_does_not_fit_is_too_long) {
     static const char *const presets[] = {"alpaca", "self-instruct", "answer", "qa"};
     for (size_t i = 0; i < COUNT_OF(presets); i++) {
@@ -226,7 +226,7 @@ TEST(a_killed_run_goes_on_to_the_same_bytes) {
     check_same("whole", "killed", "requests.jsonl");
 }
 
-/* In a process of its own, whose files end at `limit` bytes (0: nowhere); the exit code. */
+/* Runs in a child process with a file size limit of `limit` bytes (0: none). Returns the exit code. */
 static int run_on_disk_of(const Overrides *o, size_t limit, bool resume) {
     pid_t child = fork();
     if (child == 0) {
@@ -243,7 +243,7 @@ static int run_on_disk_of(const Overrides *o, size_t limit, bool resume) {
     return WEXITSTATUS(code);
 }
 
-/* Wherever the disk ends, the run says so and goes on from what it has when there is room again. */
+/* Whenever the disk is full, the run reports it, and continues when there is space again. */
 TEST(a_full_disk_loses_nothing) {
     int full = 0, code = 5;
     Overrides whole = remote("few_shot", "well", "", "disk");

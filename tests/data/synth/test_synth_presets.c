@@ -306,7 +306,7 @@ static Status solution_reward(void *context, const FilterRow *rows, size_t n, do
     return ST_OK;
 }
 
-/* Rewards compare with the seed's columns, not with the row's own, and are asked for once. */
+/* Rewards compare with the columns of the seed, not of the row, and are computed once. */
 TEST(rewards_see_the_seeds_columns) {
     static const char *const names[] = {"answer", "rejection"};
     temp_text(dir, "sums.jsonl",
@@ -344,7 +344,7 @@ TEST(a_system_message_stays_with_its_rows) {
 
 static void note_likeness(void *context, const SynthPlan *plan) { *(bool *)context = filters_has(plan->filters, "rouge_l"); }
 
-/* A harder prompt holds the one that it came from. */
+/* A harder prompt may contain the one that it was made from. */
 TEST(evol_does_not_mind_likeness) {
     static const char *const names[] = {"evol", "few_shot"};
     for (size_t i = 0; i < COUNT_OF(names); i++) {
@@ -371,7 +371,7 @@ TEST(a_judge_can_be_a_filter) {
     json_decref(row);
 }
 
-/* The best of the rows, by the judge's score and with the quotas of types; the rows themselves stay as they are. */
+/* Chooses the best rows by the judge's score, with quotas of types; rows.jsonl is unchanged. */
 TEST(the_best_rows_are_chosen) {
     SynthResult result;
     Overrides o = remote("answer", "well", "", "pool");
@@ -487,7 +487,7 @@ TEST(the_best_of_each_prompt_is_all_that_is_wanted) {
     assert_int_equal(result.requests, 20);
 }
 
-/* A teacher that continues texts is shown other seeds' answers, never the one that it is asked for. */
+/* A teacher that continues texts sees the answers of other seeds, never the expected one. */
 TEST(the_answer_is_not_given_away) {
     static const char *const outputs[] = {"Could you leave, please?", "It rains.", "I went.", "Air scatters blue light most.", "4.6 billion years."};
     SynthResult result;

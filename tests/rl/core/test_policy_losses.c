@@ -74,7 +74,7 @@ static void read_tokens(const json_t *root, Sample *sample) {
     advantages_spread(advantages, sample->batch.n_sequences, sample->begin, sample->advantages);
 }
 
-/* Sequences that the policy has left behind: a negative advantage, and sampled with a larger log-probability by more than the threshold. */
+/* Masks off-policy sequences: a negative advantage, and a sampling log-probability that is larger by more than the threshold. */
 static void mask_off_policy(Sample *sample, double threshold) {
     for (int64_t i = 0; i < sample->batch.n_sequences; i++) {
         double mean = 0, n = (double)(sample->begin[i + 1] - sample->begin[i]);

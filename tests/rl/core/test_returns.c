@@ -126,7 +126,7 @@ TEST(gae_by_hand) {
     check_close_f64("advantages", advantages, ((double[]){0.79775, 0.745, 0.7, 0.6}), 4, near, 0);
 }
 
-/* The next entry of the same episode behind i; -1 when the episode ends there, -2 at the end of the rows. */
+/* The next entry of the same episode after i; -1 if the episode ends there, -2 at the end of the rows. */
 static int64_t next_of(const Sample *sample, int64_t i) {
     if (sample->terminated[i] || sample->truncated[i]) return -1;
     for (i += sample->trajectory.B; i < sample->trajectory.T * sample->trajectory.B; i += sample->trajectory.B)
@@ -168,10 +168,10 @@ TEST(returns_are_mixtures_of_n_step_returns) {
         returns_gae(&sample.trajectory, sample.behind, gamma, lambda, advantages, returns);
         check_close_f64("gae", returns, mixed, T * B, near, near);
         for (int64_t i = 0; i < T * B; i++) check_close(advantages[i], sample.valid[i] ? mixed[i] - sample.values[i] : 0, near);
-        /* V-trace on the policy's own samples without bars that bite is TD(lambda). */
+        /* On-policy V-trace without active clipping is TD(lambda). */
         returns_vtrace(&sample.trajectory, sample.behind, sample.logprobs, gamma, lambda, 1, 1, returns, advantages);
         check_close_f64("v-trace", returns, mixed, T * B, near, near);
-        /* lambda 0 and 1 are the ends of the scale. */
+        /* The limits lambda 0 and 1. */
         returns_td_lambda(&sample.trajectory, sample.behind, gamma, 1, got);
         check_close_f64("td(1)", got, all, T * B, near, near);
         returns_td_lambda(&sample.trajectory, sample.behind, gamma, 0, got);

@@ -114,7 +114,7 @@ TEST(time_limits_truncate) {
     }
 }
 
-/* Each copy's episodes are the same beside one other and beside four. */
+/* The episodes of a copy are the same for two copies and for five. */
 TEST(copies_do_not_depend_on_each_other) {
     static const char *const ids[] = {"CartPole-v1", "Blackjack-v1", "RandomWalk", "Gambler", "WindyGridworld"};
     for (size_t e = 0; e < COUNT_OF(ids); e++) {
@@ -247,7 +247,7 @@ TEST(mistakes_are_named) {
     env_free(env);
 }
 
-/* Two live states and an end: action 0 stays with 1/4, goes on with 3/4; action 1 goes back. */
+/* Two states and a terminal one: action 0 stays with 1/4 and advances with 3/4; action 1 goes back. */
 TEST(a_mdp_is_sampled) {
     int64_t begin[] = {0, 2, 3, 5, 6, 6, 6};
     int32_t next[] = {0, 1, 0, 1, 2, 0};

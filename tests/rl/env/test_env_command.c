@@ -121,7 +121,7 @@ static int most_steps(const Play *play) {
     return most;
 }
 
-/* What it does wrong, when a step is asked for; false: nothing. */
+/* Misbehaves at a step request as the test wants; false: it did nothing wrong. */
 static bool misbehave(const Play *play) {
     bool late = most_steps(play) == 2;
     if (env_command_is(play, "dies") && late) exit(3);
@@ -369,7 +369,7 @@ TEST(wrong_answers_are_shown) {
         const char *how, *text;
     } cases[] = {
         {"chats", "no JSON object: 'step done!'"},
-        {"short", "'observations' is no list of 2"},
+        {"short", "'observations' is not a list of 2"},
         {"string", "the observation of copy 0 is [0,\"x\"], expected 2 numbers"},
         {"number", "not true or false"},
         {"error", "reports: the cart is gone"},
@@ -462,13 +462,13 @@ TEST(recipes_mistakes_are_named) {
     } cases[] = {
         {"{id: FrozenLak-v1}", "unknown environment 'FrozenLak-v1'", "FrozenLake-v1"},
         {"{id: FrozenLake-v1, map: 8x8}", "unknown argument 'map'", "map_name"},
-        {"{map_name: 8x8}", "line 1: 'rl.env' is no environment", "{id:"},
-        {"[CartPole-v1]", "is no environment", ""},
+        {"{map_name: 8x8}", "line 1: 'rl.env' is not an environment", "{id:"},
+        {"[CartPole-v1]", "is not an environment", ""},
         {"{id: FrozenLake-v1, desc: {a: b}}", "line 1: argument 'desc' of 'FrozenLake-v1' is a map of keys", "desc: [SFF"},
         {"{id: FrozenLake-v1, desc: [[S, F], [F, G]]}", "argument 'desc' of 'FrozenLake-v1' is a list of lists", "desc: [SFF"},
-        {"{command: python3}", "no list of words", "gym_bridge.py"},
-        {"{command: []}", "no list of words", ""},
-        {"{command: [x], timeout: soon}", "no number of seconds", ""},
+        {"{command: python3}", "not a list of words", "gym_bridge.py"},
+        {"{command: []}", "not a list of words", ""},
+        {"{command: [x], timeout: soon}", "not a number of seconds", ""},
         {"{command: [x], timout: 3}", "unknown key 'timout'", "'timeout'"},
         {"{command: [x], max_episode_steps: -1}", "no whole number", ""},
     };
@@ -580,8 +580,8 @@ TEST(what_does_not_come_out_the_same_is_cut_off) {
     recipe_free(recipe);
 }
 
-/* A program that is gone for good in the middle of update 3 costs this update alone: what is saved and gone on from is what an interrupt behind
- * update 2 would have saved. */
+/* A program that dies for good during update 3 costs only this update: the run saves and resumes the same state as after an interrupt at the end
+ * of update 2. */
 TEST(an_environment_that_stays_dead_loses_nothing) {
     static const char *const runs[] = {
         "rl.algorithm=q_learning rl.num_envs=2 rl.num_steps=1",
@@ -619,8 +619,8 @@ static void interrupt_soon_after_four_steps(void *context, const LearnProgress *
     if (progress->steps == 4) interrupt_after(1000);
 }
 
-/* Interrupted while the program is at its third step: neither waited for nor started again, and what is saved is what an interrupt behind update 2
- * would have saved. */
+/* An interrupt while the program is at its third step: the program is neither waited for nor restarted, and the saved state is that of an
+ * interrupt at the end of update 2. */
 TEST(an_interrupt_does_not_wait_for_an_answer) {
     static const char settings[] = "rl.algorithm=ppo rl.num_envs=2 rl.num_steps=1 rl.num_minibatches=1 rl.normalize_observations=true";
     Env *env = player("hangs", 2);
@@ -662,7 +662,7 @@ TEST(a_failure_in_the_first_update_is_said) {
     }
 }
 
-/* Rewards beyond all numbers in update 3: what was saved before stays, and nothing is saved behind it. */
+/* Infinite rewards in update 3: earlier checkpoints stay, and nothing is saved after them. */
 TEST(numbers_that_went_wrong_are_not_saved) {
     LearnResult result;
     Recipe *recipe = run_on("raves", "raves", "rl.algorithm=q_learning rl.num_envs=1 rl.num_steps=1 train.save_every=2", 20);

@@ -54,7 +54,7 @@ static void learn_run_recipe(const Recipe *recipe, bool resume, bool interrupted
 
 static void read_whole(const char *run, const char *name, Str *bytes) { check_ok(file_read(temp_file(run, name), 1 << 24, bytes)); }
 
-/* metrics.jsonl without the fields that tell time. */
+/* metrics.jsonl without its times. */
 static void facts(const char *run, Str *text) {
     Str bytes = {0};
     read_whole(run, "metrics.jsonl", &bytes);
@@ -129,7 +129,7 @@ TEST(what_does_not_fit_is_named) {
         const char *message;
     } faults[] = {
         {{"rl.algorithm=q_learning", "rl.env=CartPole-v1", "rl.total_steps=10", "rl.gamma=1"},
-         "algorithm 'q_learning' keeps a table of states, and the observations of environment 'CartPole-v1' are real numbers"},
+         "algorithm 'q_learning' keeps a table of states, but the observations of environment 'CartPole-v1' are real numbers"},
         {{"rl.algorithm=q_learning", "rl.env=Pendulum-v1", "rl.total_steps=10", "rl.gamma=1"},
          "algorithm 'q_learning' does not fit environment 'Pendulum-v1': its actions are real numbers"},
         {{"rl.algorithm=q_learning", "rl.env=CartPole-v0", "rl.total_steps=10", "rl.gamma=1"}, "unknown environment 'CartPole-v0'"},
@@ -179,7 +179,7 @@ TEST(algorithms_read_keys_that_there_are) {
 TEST(a_folder_without_a_policy_is_no_run) {
     Evaluation evaluation;
     check_status(learn_evaluate(test_folder, &(EvaluationConfig){.episodes = 1}, &evaluation), ST_INPUT);
-    check_text("holds no finished run on an environment");
+    check_text("has no finished run on an environment");
 }
 
 int main(void) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Learning from memory: what the replay holds, golden losses of DQN, gradients by differences, the same bytes after a resume and for any number of
- * threads, and that it learns. TEST_LONG=1 (make test-long) learns with five seeds each. */
+/* Off-policy learning: contents of the replay memory, golden losses of DQN, gradients by differences, the same bytes after a resume and for any
+ * number of threads, and learning itself. TEST_LONG=1 (make test-long) learns with five seeds each. */
 #include "lib/base/system.h"
 #include "rl/core/heads.h"
 #include "rl/learn/learn.h"
@@ -59,7 +59,7 @@ TEST(n_steps_end_where_episodes_end) {
     assert_int_equal(r.size, 2);
     check_row(&r, 0, 0, 1 + 0.5 * 2 + 0.25 * 3, 3, 0.125);
     check_row(&r, 1, 10, 1 + 0.5 * 2 + 0.25 * 3, 13, 0.125);
-    offpolicy_step(&r, &play, 3, 0, true); /* copy 0 terminates: three transitions to the end without a value behind */
+    offpolicy_step(&r, &play, 3, 0, true); /* copy 0 terminates: three transitions to the end without a next value */
     assert_int_equal(r.size, 6);
     check_row(&r, 2, 1, 2 + 0.5 * 3 + 0.25 * 4, 4, 0);
     check_row(&r, 3, 2, 3 + 0.5 * 4, 4, 0);
@@ -638,7 +638,7 @@ static void check_return(const char *recipe_name, int seed, int64_t steps, doubl
     check_return_with(recipe_name, seed, steps, NULL, at_least);
 }
 
-/* A policy that acts at random holds the pole for 22 steps. */
+/* A random policy balances the pole for 22 steps. */
 TEST(dqn_balances_the_pole) {
     skip_learning_under_sanitizers();
     if (!long_tests()) check_return("rl_cartpole_dqn", 1, 20000, 100);

@@ -197,8 +197,8 @@ typedef struct Exact {
     double V[STATES], gradient[WEIGHTS], length;
 } Exact;
 
-/* By iteration until nothing moves. Episodes are cut after max_steps (0: never), with the value of where they stand added: V stays what it is, and
- * what is visited changes. */
+/* Iterates until nothing changes. Episodes are cut after max_steps (0: never), and the value of their last state is added: this leaves V unchanged
+ * and changes the visits. */
 static void onpolicy_solve(const NamedMdp *world, int64_t max_steps, Exact *exact) {
     const Mdp *mdp = &world->mdp;
     double pi[STATES][CHOICES], Q[STATES][CHOICES], at[STATES], visits[STATES] = {0};
@@ -370,7 +370,7 @@ TEST(recipes_learn_what_they_say) {
         const char *soon;
         double reward_soon;
     } recipes[] = {
-        /* Seen after so few steps with seeds 1 to 5 on AVX2 and AVX-512; in brackets the greedy policies behind one update, of the same seeds. */
+        /* Returns measured after these steps with seeds 1 to 5 on AVX2 and AVX-512; in brackets those of the greedy policies after one update. */
         {"rl_cartpole_a2c", 475, "rl.total_steps=100000", 120},            /* 177 to 499 (49 to 68) */
         {"rl_cartpole_reinforce", 475, "rl.total_steps=50000", 200},       /* 404 to 500 (58 to 69) */
         {"rl_acrobot_ppo", -100, "rl.total_steps=50000", -115},            /* -82 to -85 (-497 to -500, one -136) */
@@ -378,7 +378,7 @@ TEST(recipes_learn_what_they_say) {
         {"rl_mountaincar_continuous_ppo", 90, "rl.total_steps=40000", 60}, /* 92 to 95 (-2.4 to 0: it stays where it is) */
     };
 #ifdef SANITIZED
-    skip(); /* minutes of what cartpole_is_learned has gone through already */
+    skip(); /* takes minutes, and cartpole_is_learned covers the same code */
 #endif
     for (size_t i = 0; i < COUNT_OF(recipes); i++)
         for (int seed = 1; seed <= (long_tests() ? 5 : 1); seed++) {
@@ -425,7 +425,7 @@ TEST(moments_are_those_of_all_rows) {
     arena_free(arena);
 }
 
-/* By hand: gamma 0.5, rewards 2 2 | 2: sums 2, 3, then 2 again behind the end. */
+/* By hand: gamma 0.5, rewards 2 2 | 2: sums 2, 3, then 2 again after the end. */
 TEST(rewards_are_scaled_by_their_sums) {
     Arena *arena = arena_new(0);
     RewardScale scale;

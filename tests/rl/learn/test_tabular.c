@@ -109,7 +109,7 @@ TEST(each_method_learns_what_the_book_says_of_one_walk) {
         }
 }
 
-/* Off the right end the walk terminates, and nothing follows; cut off by a time limit it would have gone on, so the last state's value counts. */
+/* If the walk leaves the right end, it terminates. If a time limit cuts it, it would continue, so the value of the last state counts. */
 TEST(a_truncated_episode_is_worth_its_last_state) {
     static const char *const methods[] = {"rl.algorithm=td",
                                           "rl.algorithm=td rl.n_step=1000",
@@ -134,8 +134,8 @@ TEST(a_truncated_episode_is_worth_its_last_state) {
     }
 }
 
-/* TD(1) learns what Monte Carlo learns, also where each state has a step size of its own: the mean of its returns. A state that is rarely seen does
- * not move the others by its large step. */
+/* TD(1) learns the same as Monte Carlo, the mean of the returns, also with a step size for each state. A rarely seen state does not move the
+ * others by its large step. */
 TEST(step_sizes_of_traces_are_each_states_own) {
     static const char *const methods[] = {"mc", "td rl.lambda=1", "td rl.lambda=1 rl.traces=true_online"};
     static const char world[] =
@@ -276,7 +276,7 @@ static double outcome_value(const Mdp *mdp, int64_t row, const double *V, double
     return sum;
 }
 
-/* V at the start by plain sweeps: of the best policy, or of the learned greedy one, evaluated exactly. */
+/* V at the start by plain sweeps, exact: for the optimal policy, or for the learned greedy one. */
 static double start_value(Learner *learner, bool best, double gamma, int sweeps) {
     const NamedMdp *world = learner->world;
     const Mdp *mdp = &world->mdp;
@@ -476,7 +476,7 @@ static double *policy_values(const Mdp *mdp, const double *pi, double gamma, int
     return V;
 }
 
-/* Four steps, each of which may stop it all: action 0 earns 1 and stops half of the time, action 1 goes on for 0.2. */
+/* Four steps; each may end the episode: action 0 earns 1 and ends it half of the time, action 1 continues for 0.2. */
 static const char chain[] = "{states: 5, actions: 2, gamma: 0.9, start: 0, terminal: [4], transitions: ["
                             "[0,0,1,0.5,1], [0,0,4,0.5,1], [0,1,1,1,0.2], [1,0,2,0.5,1], [1,0,4,0.5,1], [1,1,2,1,0.2],"
                             "[2,0,3,0.5,1], [2,0,4,0.5,1], [2,1,3,1,0.2], [3,0,4,1,1], [3,1,4,1,0.2]]}";
@@ -530,8 +530,8 @@ TEST(blackjack_is_played_near_basic_strategy) {
     }
 }
 
-/* Off policy control learns from random behaviour what is best. Values that begin too high would be gone for ever: the greedy policy then walks in
- * circles, of which no episode tells the return. */
+/* Off-policy control learns the optimal policy from random behaviour. Values must not begin too high: the greedy policy would walk in circles, and
+ * its episodes would never end. */
 TEST(off_policy_control_finds_the_best_way) {
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         Recipe *recipe;
@@ -716,10 +716,11 @@ TEST(what_does_not_go_together_is_named) {
     } faults[] = {
         {"sarsa rl.lambda=0.5 rl.n_step=2 rl.env=Taxi-v3", NULL, ST_CONFIG, "'rl.n_step' and 'rl.lambda' do not go together"},
         {"td rl.traces=replacing rl.env=Taxi-v3", NULL, ST_CONFIG, "'rl.traces' does nothing without 'rl.lambda'"},
-        {"sarsa rl.tilings=8 rl.env=Taxi-v3", NULL, ST_CONFIG, "'rl.tilings' cut real numbers, and the states of environment 'Taxi-v3' are numbered"},
+        {"sarsa rl.tilings=8 rl.env=Taxi-v3", NULL, ST_CONFIG,
+         "'rl.tilings' are for real numbers, but the states of environment 'Taxi-v3' are numbered"},
         {"sarsa rl.tilings=8 rl.env=CartPole-v1", NULL, ST_CONFIG, "has no bounds to lay tiles between"},
         {"sarsa rl.tilings=8 rl.tiles=[4,4,4] rl.env=MountainCar-v0", NULL, ST_CONFIG,
-         "'rl.tiles' has 3 numbers, and an observation of environment 'MountainCar-v0' has 2"},
+         "'rl.tiles' has 3 numbers, but an observation of environment 'MountainCar-v0' has 2"},
         {"sarsa rl.tilings=8 rl.tiles=[4.5] rl.env=MountainCar-v0", NULL, ST_CONFIG, "'rl.tiles' is 4.5, expected whole numbers"},
         {"sarsa rl.tilings=8 rl.tile_low=[1] rl.tile_high=[1] rl.env=MountainCar-v0", NULL, ST_CONFIG, "would lie between 1 and 1"},
         {"sarsa rl.tilings=8 rl.tiles=[1000000] rl.env=MountainCar-v0", NULL, ST_CONFIG, "weights, more than"},
@@ -728,14 +729,14 @@ TEST(what_does_not_go_together_is_named) {
         {"dyna_q rl.tilings=8 rl.env=MountainCar-v0", NULL, ST_CONFIG, "'dyna_q' goes by the number of a state"},
         {"sarsa rl.env=MountainCar-v0", NULL, ST_CONFIG, "the observations of environment 'MountainCar-v0' are real numbers"},
         {"off_policy_mc rl.epsilon_end=0 rl.env=Taxi-v3", NULL, ST_CONFIG, "must be above 0"},
-        {"q_learning rl.epsilon_schedule=exponential rl.epsilon_end=0 rl.env=Taxi-v3", NULL, ST_CONFIG, "never comes to 0"},
+        {"q_learning rl.epsilon_schedule=exponential rl.epsilon_end=0 rl.env=Taxi-v3", NULL, ST_CONFIG, "never reaches 0"},
         {"td rl.env=RandomWalk", "[0, 0]", ST_INPUT, "expected a list with an entry for each of 7 states"},
         {"td rl.env=RandomWalk", "{}", ST_INPUT, "expected a list with an entry for each of 7 states"},
         {"td rl.env=RandomWalk", "[0, 0, 0, 1, 0, 0, 0]", ST_INPUT,
          "state 3: expected an action, by number from 0 or by name, or a list of probabilities"},
         {"td rl.env=RandomWalk", "[0, 0, 0, [0.5], 0, 0, 0]", ST_INPUT, "state 3: the policy's probabilities sum to 0.5, expected 1"},
         {"td rl.env=RandomWalk", "[0, 0, 0, [1, 0], 0, 0, 0]", ST_INPUT, "state 3: expected a probability for every action"},
-        {"td rl.env=RandomWalk", "[0, 0, 0, [-1], 0, 0, 0]", ST_INPUT, "state 3: a probability is no number from 0 to 1"},
+        {"td rl.env=RandomWalk", "[0, 0, 0, [-1], 0, 0, 0]", ST_INPUT, "state 3: a probability is not a number from 0 to 1"},
         {"td rl.env=RandomWalk", "[0, 0, 0, \"left\", 0, 0, 0]", ST_INPUT, "state 3: expected an action, by number from 0 or by name"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {

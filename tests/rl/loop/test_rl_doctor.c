@@ -50,7 +50,7 @@ TEST(each_rule_speaks_where_it_should) {
         int n;
         const char *rule, *text;
     } cases[] = {
-        {"trained_tokens", 0, 0, 3, "untrained", "every completion was cut"},
+        {"trained_tokens", 0, 0, 3, "untrained", "every completion was truncated"},
         {"trained_tokens", 0, 0, 2, "", ""},
         {"trained_tokens", 1, 1, 100, "", ""},
         {"entropy", 1.5, 0.0, 100, "entropy", "entropy has collapsed to 0.0"},

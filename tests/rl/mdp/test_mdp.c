@@ -261,8 +261,8 @@ TEST(several_rewards_per_step_are_an_error) {
         bool way_back;
         const char *text;
     } cases[] = {
-        {1, 2, false, "2 in the long run around state 2, state 3, 1 around state 0, state 1, from where there is no way to the first"},
-        {3, 2, true, "3 in the long run around state 0, state 1, state 4, 2 around state 2, state 3, from where"},
+        {1, 2, false, "2 in the long run around state 2, state 3, 1 around state 0, state 1, from which the first cannot be reached"},
+        {3, 2, true, "3 in the long run around state 0, state 1, state 4, 2 around state 2, state 3, from which"},
         {1, 2, true, NULL},
         {2, 2, false, NULL},
         {-1, -1, false, NULL},
@@ -349,13 +349,13 @@ TEST(full_memory_is_a_status) {
             arena_fail_at(n);
             Status status = mdp_solve(&world->mdp, &(MdpOptions){.method = method}, test_arena, &solution);
             arena_fail_at(0);
-            if (status == ST_OK && !isinf(solution.bound)) break; /* where only the certificate found no room, nothing is certain */
+            if (status == ST_OK && !isinf(solution.bound)) break; /* if only the certificate lacked memory, no bound is certain */
             assert_true(status == ST_OK || status == ST_RESOURCE);
         }
     named_mdp_free(world);
 }
 
-/* ---- states with actions of their own ---- */
+/* ---- states with different actions ---- */
 
 enum { RAGGED_STATES = 7, RAGGED_ACTIONS = 4 };
 
@@ -375,7 +375,7 @@ static NamedMdp *ragged_world(RngKey key, double gamma) {
     return finished(builder);
 }
 
-/* Plain value iteration over what is there; `mean`: of the policy that takes all actions alike. */
+/* Plain value iteration over the available actions; `mean`: for the uniform policy. */
 static void plain_values(const Mdp *mdp, bool mean, double *V) {
     for (int sweep = 0; sweep < 400; sweep++)
         for (int64_t s = 0; s < mdp->n_states; s++) {

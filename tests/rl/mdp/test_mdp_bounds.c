@@ -211,7 +211,7 @@ TEST(bounds_hold_for_every_method) {
     }
 }
 
-/* Stopped anywhere on the way, what is certified still holds. */
+/* Certified bounds are true wherever the iteration is stopped. */
 TEST(bounds_hold_when_stopped_early) {
     if (LDBL_MANT_DIG <= DBL_MANT_DIG) skip();
     for (uint64_t seed = 0; seed < 40; seed++) {
@@ -320,8 +320,8 @@ TEST(bounds_hold_for_policies) {
     assert_true(counts[0] > 8 && counts[1] > 8);
 }
 
-/* Small worlds one behind the other, more states than are solved directly: a tenth of what happens in one leads on to the next, so the truth is found
- * from the last one on. */
+/* A chain of small MDPs, with more states than are solved directly. A tenth of the probability of each leads to the next, so the true values are
+ * computed from the last one backwards. */
 static NamedMdp *row_of_worlds(uint64_t seed, double gamma, int *first, int *n_worlds) {
     enum { ROOM = FORM_DIRECT + MAX_STATES };
     NamedMdp *worlds[ROOM];
@@ -407,7 +407,8 @@ TEST(bounds_hold_for_horizons) {
     }
 }
 
-/* The most that a closed class of the chain earns a step: by what comes between two visits of its first state, over their distance. */
+/* The largest reward per step of a closed class of the chain: the expected reward between two visits of its first state divided by their expected
+ * distance. */
 static long double best_class(const Chain *chain) {
     Chain time = *chain;
     int n = chain->n;

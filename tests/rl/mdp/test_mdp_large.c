@@ -141,8 +141,8 @@ TEST(threads_change_no_bit) {
     omp_set_num_threads(threads);
 }
 
-/* Where values fit into no near cache, entries are swept in another order: what comes of it is the same but for rounding, with rows of unequal
- * length, ends, and any number of threads; a world whose states lead to their neighbours is left as it is. */
+/* If the values do not fit into a near cache, entries are swept in another order. The result is the same up to rounding, with rows of unequal
+ * length, terminal states, and any number of threads. An MDP whose states lead to their neighbours keeps its order. */
 TEST(tiles_change_only_rounding) {
     enum { N = 300000, ACTIONS = 2, FAN = 3 };
     int threads = omp_get_max_threads();
@@ -240,7 +240,7 @@ static MdpForm odd_form(int32_t n, int64_t widest) {
 }
 
 TEST(tiles_of_odd_shapes) {
-    enum { N = 300000, MOST = 1 << 16 }; /* MOST: rows that a tile has room for */
+    enum { N = 300000, MOST = 1 << 16 }; /* MOST: most rows of a tile */
     static const int threads[] = {1, 2, 3, 9};
     int before = omp_get_max_threads();
     for (int64_t widest = MOST - 1; widest <= MOST + 1; widest++) {

@@ -6,8 +6,7 @@
 
 #include <math.h>
 
-/* Two rooms between which one may walk for nothing; one door costs 5 behind a gift of 3, another gives 2. Value iteration from anywhere would believe
- * in the gift alone. */
+/* Two rooms with free moves between them. One exit gives 3 and then costs 5, another one gives 2. Plain value iteration would count only the 3. */
 TEST(wandering_for_nothing_earns_nothing) {
     MdpBuilder *builder = mdp_builder_new(4, 2, 1);
     mdp_builder_terminal(builder, 3);
@@ -29,7 +28,7 @@ TEST(wandering_for_nothing_earns_nothing) {
     named_mdp_free(world);
 }
 
-/* What is next to nothing beside the world's largest reward is no nothing; nor is it lost in what rounding makes of that one. */
+/* A cost that is tiny compared with the largest reward is not zero, and is not lost in the rounding of that reward. */
 TEST(small_costs_count_beside_large_ones) {
     MdpBuilder *builder = mdp_builder_new(2, 3, 1);
     mdp_builder_terminal(builder, 1);
@@ -46,7 +45,7 @@ TEST(small_costs_count_beside_large_ones) {
     world->mdp.reward[0] = 1;
     MdpSolution solution;
     check_status(mdp_solve(&world->mdp, &(MdpOptions){0}, test_arena, &solution), ST_INPUT);
-    check_text("rewards can be had without end in state 0");
+    check_text("rewards can be collected without end in state 0");
     named_mdp_free(world);
 }
 
@@ -95,7 +94,7 @@ TEST(unlikely_ends_are_not_relied_on) {
     named_mdp_free(world);
 }
 
-/* Two rooms; going from one to the other and back earns `gain`, the second room's other way back costs so much that `gain` is lost beside it. */
+/* Two rooms. A round trip earns `gain`; the other way back from the second room costs so much that `gain` is lost in rounding. */
 static NamedMdp *round_trip(double gain, double detour) {
     MdpBuilder *builder = mdp_builder_new(3, 3, 1);
     mdp_builder_terminal(builder, 2);
@@ -115,7 +114,7 @@ TEST(round_trips_are_judged_by_what_they_take) {
     } trips[] = {
         {-1e-6, -1e7, NULL},
         {-1, -1e14, NULL},
-        {0.5, -1e14, "rewards can be had without end in state 0, state 1"},
+        {0.5, -1e14, "rewards can be collected without end in state 0, state 1"},
         {0, -1e14, "summing to nothing, in state 0, state 1"},
     };
     for (size_t i = 0; i < COUNT_OF(trips); i++) {
@@ -156,7 +155,7 @@ static NamedMdp *long_round_trip(int n, double gain, double *best) {
     return finished(builder);
 }
 
-/* As many sweeps as the square of its length would not tell: beside what is earned on the way, once around comes to next to nothing. */
+/* Even as many sweeps as the square of its length would not show the sign: one round earns almost nothing compared with the rewards on the way. */
 TEST(long_round_trips_are_judged_too) {
     enum { LENGTH = 1100 };
     static const struct {
@@ -165,7 +164,7 @@ TEST(long_round_trips_are_judged_too) {
         const char *fault;
     } trips[] = {
         {LENGTH, -1e-3, NULL},
-        {LENGTH, 1e-3, "rewards can be had without end in state 0, state 1"},
+        {LENGTH, 1e-3, "rewards can be collected without end in state 0, state 1"},
         {LENGTH, 0, "summing to nothing, in state 0, state 1"},
         {200, 0, "summing to nothing, in state 0, state 1"},
     };
@@ -195,7 +194,7 @@ TEST(long_round_trips_are_judged_too) {
     named_mdp_free(world);
 }
 
-/* What everyone pays who goes through a room is not what staying outside costs. */
+/* A cost that every path through a room pays is not a cost of staying outside. */
 TEST(dear_rooms_hide_no_cost) {
     MdpBuilder *builder = mdp_builder_new(3, 3, 1);
     mdp_builder_terminal(builder, 2);

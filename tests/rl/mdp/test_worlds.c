@@ -168,9 +168,9 @@ static double value_at_start(const char *spec) {
     return mean;
 }
 
-/* Exact solutions of the textbook's and Gymnasium's tables by a script of its own; the windy gridworld's way has 15 steps, with king's moves 7
- * (Sutton & Barto, exercise 6.9). Blackjack: an exact computation in fractions over single cards. Rain and fickle passengers: value iteration over
- * the outcomes that Gymnasium 1.4.0's own step takes from every state, for every draw that it can make. */
+/* Exact solutions of the tables of the textbook and of Gymnasium, by an independent script. The path of the windy gridworld has 15 steps, with
+ * king's moves 7 (Sutton & Barto, exercise 6.9). Blackjack: an exact computation in fractions over single cards. Rain and fickle passengers: value
+ * iteration over all outcomes of Gymnasium 1.4.0's step function from every state, for every possible draw. */
 TEST(values_from_the_start) {
     static const struct {
         const char *spec;
@@ -200,7 +200,7 @@ TEST(values_from_the_start) {
     }
 }
 
-/* Sutton & Barto, figures 3.2 and 3.5 with more digits, solved by a script of its own. */
+/* Sutton & Barto, figures 3.2 and 3.5 with more digits, solved by an independent script. */
 TEST(the_books_gridworld) {
     static const double random[25] = {3.3090, 8.7893, 4.4276, 5.3224, 1.4922, 1.5216, 2.9923,  2.2501,  1.9076,  .5474,   .0508,   .7382,  .6731,
                                       .3582,  -.4031, -.9736, -.4355, -.3549, -.5856, -1.1831, -1.8577, -1.3452, -1.2293, -1.4229, -1.9752};
@@ -363,7 +363,7 @@ TEST(mistakes_are_named) {
     } cases[] = {
         {"FrozenLak-v1", "unknown world 'FrozenLak-v1'", "'FrozenLake-v1'"},
         {"nothing alike", "unknown world", "one of FrozenLake-v1, "},
-        {"CartPole-v1", "no finite MDP", "simulated"},
+        {"CartPole-v1", "not a finite MDP", "simulated"},
         {"", "empty", ""},
         {"FrozenLake-v1:map=8x8", "unknown argument 'map'", "map_name"},
         {"FrozenLake-v1:map_name=8", "unknown map '8'", "4x4"},

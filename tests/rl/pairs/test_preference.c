@@ -165,7 +165,7 @@ TEST(memory_is_kept_with_the_same_result) {
     assert_non_null(strstr(status_hint_text(), "smaller batches"));
 }
 
-/* Long prompts with short answers beside short prompts with long ones: KTO compares the long with the long, in passes above any batch's. */
+/* Long prompts with short answers, and short prompts with long ones: KTO pairs long prompts with long answers, in passes larger than any batch. */
 TEST(comparisons_are_planned) {
     enum { ROWS = 16, LONG = 60 };
     static const char *const losses[] = {"apo_zero_unpaired", "kto"}; /* the first compares nothing */
@@ -194,7 +194,7 @@ TEST(comparisons_are_planned) {
     assert_non_null(strstr(status_text(), "a step has one row"));
 }
 
-/* A comparison holds the prompts and the other rows' answers, and nothing else. */
+/* A comparison contains only prompts with answers of other rows. */
 TEST(comparisons_leave_out_own_answers) {
     const int32_t prompts[] = {9, 17}, answers[] = {20, 21, 22, 30, 31};
     const bool trained[] = {true, true, true};
@@ -214,7 +214,7 @@ TEST(comparisons_leave_out_own_answers) {
     pair_batch_release(&batch);
 }
 
-/* Two answers behind one prompt in one batch have the log-probabilities that each has by itself. */
+/* Two answers to one prompt in one batch have the same log-probabilities as each alone. */
 TEST(prompts_are_shared) {
     Model *model;
     Tape *tape = tape_new(device_cpu(), DT_F32, 0);
@@ -333,7 +333,7 @@ TEST(wrong_rows) {
     refuses("{\"prompt_ids\": [9], \"chosen_ids\": 4, \"rejected_ids\": [6]}", dpo, ST_INPUT, "no list of token ids");
     refuses("{\"prompt\": \"a question\"}", dpo, ST_INPUT, "no chosen and rejected answer, which algorithm 'dpo' learns from");
     refuses("{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}", dpo, ST_INPUT, "no tokenizer");
-    refuses("{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [12], \"margin\": \"wide\"}", dpo, ST_INPUT, "'margin' is no number");
+    refuses("{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [12], \"margin\": \"wide\"}", dpo, ST_INPUT, "'margin' is not a number");
     const char *good = "{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [12]}";
     refuses(good, "rl.algorithm=dpo\nrl.loss_type=orpo", ST_CONFIG, "has no loss 'orpo'");
     refuses(good, "rl.algorithm=dpo\nrl.loss_type=aot\ntrain.gradient_accumulation_steps=2", ST_CONFIG, "compares all pairs");

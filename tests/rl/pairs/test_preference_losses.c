@@ -24,7 +24,7 @@ typedef struct Side {
     double sums[MAX], discount[MAX], grad[MAX], token_grad[MAX];
 } Side;
 
-/* Sums of the lists, where tokens behind the first `whole[i]` count `alpha` (LD-DPO; 1: all alike). */
+/* Sums of the lists, where tokens after the first `whole[i]` have the weight `alpha` (LD-DPO; 1: all are equal). */
 static void read_side(const json_t *root, const char *key, const int64_t *whole, double alpha, Side *side) {
     double logprobs[MAX];
     side->n = (int64_t)golden_offsets(golden_at(root, key), side->begin, MAX);

@@ -188,7 +188,7 @@ TEST(numbers_are_compared_by_their_digits) {
     faulty("[{type: number}]", "{\"answer\": 1.2345678901234568e+23}", "which may be a whole number of more than 64 bits", "write it as a text");
 }
 
-/* What is only thought is no answer; an answer before or behind the thoughts is one. */
+/* Text within the thoughts is not an answer; text before or after them is. */
 TEST(thoughts_are_no_answers) {
     static const struct {
         const char *completion;
@@ -255,7 +255,7 @@ TEST(number_compares_the_marked_number) {
     faulty("[{type: number}]", "{\"anser\": 3}", "column 'answer' is missing", "did you mean 'anser'?");
     faulty("[{type: number}]", "{\"solution\": 3}", "column 'answer' is missing", "the row has solution");
     faulty("[{type: number}]", NULL, "column 'answer' is missing", "the row has none");
-    faulty("[{type: number}]", "{\"answer\": \"many\"}", "holds no number: 'many'", "");
+    faulty("[{type: number}]", "{\"answer\": \"many\"}", "has no number: 'many'", "");
     faulty("[{type: number}]", "{\"answer\": null}", "is null", "");
     faulty("[{type: number}]", "{\"answer\": []}", "an empty list", "");
     faulty("[{type: number}]", "{\"answer\": true}", "holds no text or number", "");
@@ -478,7 +478,7 @@ TEST(cosine_scales_by_length) {
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++)
         check_close(value_of(right, (Case){"{\"answer\": 5}", cases[i].text, cases[i].reason, cases[i].n}), cases[i].value, 1e-12);
-    reward_refused("[{type: cosine, right_by: number}, {type: number}]", "names no reward that stands before this one: 'number'", "");
+    reward_refused("[{type: cosine, right_by: number}, {type: number}]", "does not name an earlier reward of the list: 'number'", "");
 }
 
 TEST(repetitions_cost) {

@@ -214,12 +214,12 @@ TEST(a_program_that_ends_is_started_again) {
     close_batch(&batch);
     log_set_sink(NULL, NULL, LOG_WARNING);
     check_contains(warned, "reward 'command', row 9: program '");
-    check_contains(warned, "ended with exit code 3; it is started again (restart 1) and asked once more; it said at last: working on !bc\n");
+    check_contains(warned, "ended with exit code 3; restarting it (restart 1) and sending the row once more; it said at last: working on !bc\n");
     assert_null(strstr(warned, "in all"));
     temp_dir_remove(dir);
 }
 
-/* Each of nine marked rows ends it twice: nine restarts, of which the 1st, 2nd, 4th and 8th are told, and their number at the end. */
+/* Each of nine marked rows ends the program twice: nine restarts. The 1st, 2nd, 4th and 8th are reported, and their number at the end. */
 TEST(restarts_are_counted) {
     Scored batch;
     warned[0] = 0;
@@ -231,7 +231,7 @@ TEST(restarts_are_counted) {
     log_set_sink(NULL, NULL, LOG_WARNING);
     check_contains(warned, "(restart 4)");
     check_contains(warned, "(restart 8)");
-    check_contains(warned, "reward 'command': its program ended by itself and was started again 9 times in all");
+    check_contains(warned, "reward 'command': its program exited by itself and was restarted 9 times in all");
     assert_null(strstr(warned, "(restart 3)"));
     assert_null(strstr(warned, "(restart 9)"));
 }
@@ -276,11 +276,11 @@ TEST(what_goes_wrong_is_said_with_the_row) {
         {"say:NaN", "no JSON: 'NaN'", ST_INPUT},
         {"say:{\"score\": 1}", "'reward' is missing: '{\"score\": 1}'", ST_INPUT},
         {"say:1e999", "no JSON: '1e999'", ST_INPUT},
-        {"say:{\"reward\": \"1\"}", "the reward is no number", ST_INPUT},
+        {"say:{\"reward\": \"1\"}", "the reward is not a number", ST_INPUT},
         {"say:{\"error\": \"no tests\"}", "it reports an error: '{\"error\": \"no tests\"}'", ST_INPUT},
         {"say:", "no JSON: ''", ST_INPUT},
-        {"say:true", "the reward is no number", ST_INPUT},
-        {"say:[1]", "the reward is no number", ST_INPUT},
+        {"say:true", "the reward is not a number", ST_INPUT},
+        {"say:[1]", "the reward is not a number", ST_INPUT},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         Scored batch;
@@ -339,8 +339,8 @@ TEST(recipes_that_make_no_sense_are_refused) {
         Status status;
     } cases[] = {
         {"{type: command}", "option 'command' is missing", ST_CONFIG},
-        {"{type: command, command: prog}", "no list of words", ST_CONFIG},
-        {"{type: command, command: []}", "no list of words", ST_CONFIG},
+        {"{type: command, command: prog}", "not a list of words", ST_CONFIG},
+        {"{type: command, command: []}", "not a list of words", ST_CONFIG},
         {"{type: command, command: [no-such-program-here]}", "cannot start program 'no-such-program-here'", ST_INPUT},
         {"{type: command, command: [cat], workers: 65}", "'workers'", ST_CONFIG},
         {"{type: command, command: [cat], memory: 100}", "'memory' goes with 'sandbox: true'", ST_CONFIG},
@@ -358,7 +358,7 @@ TEST(recipes_that_make_no_sense_are_refused) {
     }
 }
 
-/* The shell says what it may: its address space in KiB, its seconds, and the routes of its network, of which there are none. */
+/* The shell prints its limits: address space in KiB, seconds, and its network routes; there must be none. */
 TEST(a_sandbox_has_limits_and_no_network) {
     Scored batch;
     Status status = open_with(

@@ -182,7 +182,7 @@ TEST(what_goes_wrong_is_said_with_the_row) {
     }
 }
 
-/* One bound for the replies of all requests together; what a server said before it was asked again does not count. */
+/* The replies of all requests together have one limit. Replies to requests that are repeated do not count. */
 TEST(replies_have_one_bound_together) {
     Scored batch;
     answers_set_most(80);
@@ -198,7 +198,7 @@ TEST(replies_have_one_bound_together) {
     answers_set_most(0);
 }
 
-/* Neither what is in the url before its @ or behind its ?, nor the key. */
+/* No message has the user part or the query of a URL, nor the key. */
 TEST(secrets_are_in_no_message) {
     char url[256];
     HttpClient *client;

@@ -324,7 +324,7 @@ TEST(resumed_runs_end_with_the_same_bytes) {
 
 /* ---- scoring ---- */
 
-/* A score has the same bits by itself, behind a shared prompt, and with the weights of a model that is there already. */
+/* A score has the same bits alone, after a shared prompt, and with the shared weights of a loaded model. */
 TEST(a_score_is_of_its_row_alone) {
     Model *base;
     check_ok(model_load(temp_file(folder, "lm"), &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &base));

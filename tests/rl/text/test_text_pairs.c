@@ -11,7 +11,7 @@
 static const char prompts[] =
     "{\"prompt\": \"< 'pirate' =\"}\n{\"prompt\": \"> 'at' =\"}\n{\"prompt\": \"< 'no' =\"}\n{\"prompt\": \"# 'able' =\"}\n{\"prompt\": \"^ 'lip' =\"}\n";
 
-/* Settings, one a line, behind those that all runs have. */
+/* The recipe of a run: the common settings, then `lines`, one setting a line. */
 static Recipe *recipe_of(const char *name, const char *lines) {
     return recipe_of_lines(
         "model.path=recipes/demo/model\nmodel.compute=f32\nlora.rank=4\noutput=%s/%s\ndata.train=%s\ntrain.learning_rate=0.003\ntrain.lr_scheduler=constant\n%s",

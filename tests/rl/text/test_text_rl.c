@@ -106,10 +106,10 @@ TEST(every_algorithm_resumes_to_the_same_bytes) {
 
 /* ---- samples ---- */
 
-/* What was written behind the checkpoint is written again; what was there before it and is not any more is told. */
+/* Samples after the checkpoint are written again; missing samples from before it are reported. */
 TEST(samples_are_those_of_the_checkpoint) {
     static const char *const names[] = {"whole", "longer", "shorter"};
-    static const char told[] = "some of what was said before is lost";
+    static const char told[] = "some samples from before it are lost";
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         Recipe *recipe = recipe_of(names[i], NULL, 0);
         Str log = {0};
@@ -135,7 +135,7 @@ static void die_after(void *context, const TextRlProgress *progress) {
     if (progress->step == death_after) check_ok(file_write_all(death, "", 0));
 }
 
-/* Whether it dies over samples or over held-out prompts: gone on with, the run is what it would have been. */
+/* Whether the program dies at samples or at held-out prompts, the resumed run is the same as an undisturbed one. */
 TEST(a_reward_program_that_dies_loses_nothing) {
     static const struct {
         const char *name, *on, *step;
@@ -233,7 +233,7 @@ TEST(values_resume_to_the_same_bytes) {
     assert_true(last_metric("own", "value_grad_norm") > 0);
 }
 
-/* Values of tokens by branches, and behind completions that were cut, are those of whole rows by themselves. */
+/* Token values of branches, and after cut completions, are those of whole rows computed alone. */
 TEST(values_are_those_of_rows) {
     static const char *const settings[] = {"model.compute=f32"};
     Recipe *recipe = recipe_of("values", settings, 1);
@@ -323,15 +323,15 @@ TEST(constants_change_nothing) {
     }
 }
 
-/* Our own products sum every element in one order, whatever rows are beside it. */
+/* Our own products sum every element in the same order for any set of rows. */
 static bool products_are_our_own(bool bf16) {
     const CpuInfo *info = cpu_info();
     bool own = !strcmp(info->gemm_f32, "avx2") || !strcmp(info->gemm_f32, "avx512") || !strcmp(info->gemm_f32, "neon");
     return own && (!bf16 || !strcmp(info->gemm_bf16, info->isa));
 }
 
-/* To the bit at temperature 1, however many completions are sampled and learned from at once; other temperatures divide in float here and in double
- * there. Library products may round a row by what is beside it. */
+/* Equal to the bit at temperature 1, for any number of completions at once. Other temperatures divide in float in one place and in double in the
+ * other. Products of libraries may round a row depending on the other rows. */
 TEST(sampler_and_trainer_agree) {
     static const char *const settings[][3] = {
         {"generate.temperature=1", "seed=1", "rl.num_generations=4"},
@@ -407,7 +407,7 @@ TEST(untrained_steps_measure_nothing) {
     static const char *const metrics[] = {"entropy", "clip_fraction", "approx_kl", "sampler_logprob_diff"};
     static const struct {
         const char *name, *settings[3], *said;
-    } cases[] = {{"cut", {"rl.mask_truncated=true", "generate.max_new_tokens=1", "train.max_steps=4"}, "rl.mask_truncated leaves these out"},
+    } cases[] = {{"cut", {"rl.mask_truncated=true", "generate.max_new_tokens=1", "train.max_steps=4"}, "rl.mask_truncated excludes those"},
                  {"ties", {"rl.algorithm=online_dpo", "reward=[{type: regex, pattern: 'never found'}]", "rl.beta=0.1"}, "there was no pair"}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         Recipe *recipe = recipe_of(cases[i].name, cases[i].settings, COUNT_OF(cases[i].settings));
@@ -443,8 +443,8 @@ TEST(clip_fraction_is_of_ratios) {
     check_close(fractions[0], fractions[1], 1e-12);
 }
 
-/* Groups whose rewards are all equal give way to further prompts, as long as the rounds last; all that was sampled is counted, and the stream of
- * prompts goes on where a checkpoint left it. */
+/* Groups with equal rewards are replaced by further prompts, up to the number of rounds. All samples are counted, and the stream of prompts
+ * continues from a checkpoint. */
 TEST(flat_groups_are_replaced) {
     static const char *const settings[] = {"rl.algorithm=dapo", "reward=[{type: regex, pattern: '[xyz]'}]", "rl.sampling_rounds=40",
                                            "generate.temperature=2"};
@@ -471,7 +471,7 @@ TEST(flat_groups_are_replaced) {
     recipe_free(recipe);
 }
 
-/* Log-probabilities of completions as branches of their prompt are those of the whole rows by themselves. */
+/* Log-probabilities of completions as branches of their prompt are those of whole rows computed alone. */
 TEST(branches_are_scored_as_rows) {
     Recipe *recipe = recipe_of("branches", NULL, 0);
     Model *model;
@@ -497,7 +497,7 @@ TEST(branches_are_scored_as_rows) {
         memcpy(ids, prompt->data, prompt->n * sizeof *ids);
         memcpy(ids + prompt->n, e.ids + e.begin[i], length * sizeof *ids);
         check_ok(score_rows(model, &(ScoreRow){ids, n, logprobs}, 1, NULL, NULL));
-        /* a row's bits may differ with the rows beside it */
+        /* the bits of a row may depend on the other rows */
         check_close_f64("branch", e.logprobs + e.begin[i], logprobs + prompt->n, length, 1e-6, 0);
         check_close_f64("sampled", e.sampled + e.begin[i], logprobs + prompt->n, length, 1e-6, 0);
     }
@@ -660,8 +660,8 @@ TEST(models_of_other_tokens_are_named) {
     str_release(&tokens);
 }
 
-/* Two groups of three. Lengths 1 2 3 and 4 6 8, beside a token that was told, with rewards 1 2 3 and 3 5 4: within groups 4 / sqrt(10 x 4). Two
- * rewards, the second of which counts downward and is unknown in the second group: -1. */
+/* Two groups of three. Lengths 1 2 3 and 4 6 8, besides one observation token, with rewards 1 2 3 and 3 5 4: within groups 4 / sqrt(10 x 4). Two
+ * rewards; the second one decreases and is unknown in the second group: -1. */
 TEST(correlations_are_within_groups) {
     static int64_t begin[] = {0, 1, 4, 7, 11, 17, 25};
     static bool trained[25];

@@ -87,7 +87,7 @@ static void enumerate(Experience *e) {
 
 /* ---- REINFORCE ---- */
 
-/* Expected reward of a completion by the model as it is, tokens outside of the three actions earning nothing. */
+/* Expected reward of a completion of the current model; tokens other than the three actions earn nothing. */
 static double expected_reward(TextPass *pass, const Model *model, Experience *e) {
     double sum = 0;
     tape_record(pass->tape, false);
@@ -110,7 +110,7 @@ TEST(reinforce_follows_the_exact_gradient) {
     for (int64_t i = 0; i < e.n; i++)
         for (int64_t t = e.begin[i]; t < e.begin[i + 1]; t++) {
             e.advantages[t] = e.rewards[i];
-            weights[t] = exp(e.logprobs[3 * i] + e.logprobs[3 * i + 1] + e.logprobs[3 * i + 2]) * 27; /* each stands for its share of samples */
+            weights[t] = exp(e.logprobs[3 * i] + e.logprobs[3 * i + 1] + e.logprobs[3 * i + 2]) * 27; /* each is weighted by its share of samples */
         }
     PolicyBatch batch = {.n_sequences = e.n, .begin = e.begin, .logprobs = e.logprobs, .advantages = e.advantages, .weights = weights};
     PolicyMetrics metrics;
@@ -424,7 +424,7 @@ TEST(bad_rows_are_named) {
         const char *row, *message;
     } faults[] = {
         {"{\"prompt_ids\": [3], \"completion_ids\": [0, 1]}", "line 1: the row has no reward"},
-        {"{\"prompt_ids\": [3], \"completion_ids\": [0, 1], \"reward\": \"good\"}", "'reward' holds what is no number"},
+        {"{\"prompt_ids\": [3], \"completion_ids\": [0, 1], \"reward\": \"good\"}", "'reward' contains something that is not a number"},
         {"{\"prompt_ids\": [3], \"completion_ids\": [0, 1], \"rewards\": [1, 2, 3]}",
          "'rewards' has 3 numbers, the row has 2 trained tokens in 1 turns"},
         {"{\"prompt_ids\": [3], \"completion_ids\": [], \"reward\": 1}", "no token of the row can be trained"},

@@ -153,7 +153,7 @@ static int turns_after(void **state) {
     return 0;
 }
 
-/* Settings, one a line, behind those that all runs have. */
+/* The recipe of a run: the common settings, then `lines`, one setting a line. */
 static Recipe *recipe_of(const char *name, const char *how, const char *lines) {
     return recipe_of_lines(
         "model.path=recipes/demo/model\nmodel.compute=f32\nlora.rank=4\noutput=%s/%s\nrl.env={command: [%s, --play, '%s', %s], text: true, timeout: 20}\nrl.prompts_per_step=2\nrl.num_generations=3\n"
@@ -198,8 +198,8 @@ static void stand_up(Table *table) {
     recipe_free(table->recipe);
 }
 
-/* Rows as they stand, scored by themselves: what is trained has the log-probabilities that it was sampled with. 2e-5: logits at temperature 2, other
- * batches. */
+/* Trained tokens have the log-probabilities with which they were sampled, when each row is scored alone. Tolerance 2e-5: logits at temperature 2,
+ * other batches. */
 static void check_sampled(const Table *table) {
     const Experience *e = &table->experience;
     for (int64_t i = 0; i < e->n; i++) {
@@ -236,7 +236,7 @@ TEST(turns_are_played) {
             told += !e->trained[t] && (t == e->begin[i] || e->trained[t - 1]);
             if (!e->trained[t]) check_ok(tokenizer_decode(table.tokenizer, &e->ids[t], 1, false, &heard));
         }
-        assert_true(told == 1 || told == 2); /* observations behind the first */
+        assert_true(told == 1 || told == 2); /* observations after the first one */
         assert_true(strncmp(str_text(&heard), "\n< '", 4) == 0);
         two |= told == 1, three |= told == 2;
         check_close(e->rewards[i], told == 1 ? 1 + 10 * 0.5 : 1 + 10 * 0.5 + 100 * 0.25, 0);
@@ -262,7 +262,7 @@ TEST(limits_truncate) {
     stand_up(&table);
 }
 
-/* Prompt and what follows are the text that the template makes of the whole conversation. */
+/* Prompt and continuation together are the template's rendering of the whole conversation. */
 TEST(templates_are_kept) {
     Table table;
     check_ok(sit_down(&table, "messages",
@@ -292,8 +292,8 @@ static void interrupt_in_the_middle(void *context, const TextRlProgress *progres
     if (progress->step == 2) interrupt_request();
 }
 
-/* Two episodes, by hand: turns "a b" and "c d" that end, with 0.5 beside what the environment gave; turns "e" and "f" that are cut off before a state
- * worth 4. What was told (T) is no step. */
+/* Two episodes, by hand: turns "a b" and "c d" that end, with 0.5 added to the environment's reward; turns "e" and "f" that are cut off before a
+ * state of value 4. Observations (T) are not steps. */
 TEST(values_step_over_what_was_told) {
     enum { a, b, T1, T2, c, d, e, T3, f, N };
     static const double values[N] = {[a] = 0.5, [b] = 0.25, [T1] = 9, [T2] = 9, [c] = -1, [d] = 2, [e] = 1, [T3] = 9, [f] = 3};
@@ -358,8 +358,7 @@ TEST(algorithms_resume_to_the_same_bytes) {
     }
 }
 
-/* Episodes that are cut off and not trained are as far from the reference as when they are: the adaptive KL sees all that was generated, and nothing
- * of what was told. */
+/* The adaptive KL counts all generated tokens, also of cut episodes that are not trained, and no observation tokens. */
 TEST(kl_is_of_all_that_was_generated) {
     double kl[2][2], coef[2][2];
     char lines[500];
@@ -435,13 +434,13 @@ TEST(wrong_answers_are_shown) {
         const char *how, *message;
     } faults[] = {
         {"chats", "no JSON object: 'step done!'"},
-        {"short", "'observations' is no list of 2"},
-        {"numbers", "copy 0: its observation is no text"},
-        {"rewardless", "copy 1: its reward is no number"},
+        {"short", "'observations' is not a list of 2"},
+        {"numbers", "copy 0: its observation is not a text"},
+        {"rewardless", "copy 1: its reward is not a number"},
         {"flags", "'terminated' and 'truncated' are not true or false"},
         {"error", "reports: no more words"},
-        {"moody", "begins the same seed with different observations"},
-        {"cart", "its actions and observations are no texts"},
+        {"moody", "gives different observations for the same seed"},
+        {"cart", "its actions and observations are not texts"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         Table table;
@@ -457,8 +456,8 @@ TEST(wrong_recipes) {
     } faults[] = {
         {"rl.env={command: [], text: true}", "no 'command' that is a list of words"},
         {"rl.env={command: [cat], text: true, max_turn: 3}", "unknown key 'max_turn'"},
-        {"rl.env={command: [cat], text: true, max_turns: 0}", "'max_turns' that is no whole number from 1"},
-        {"rl.env={command: [cat], text: true, timeout: soon}", "'timeout' that is no number of seconds"},
+        {"rl.env={command: [cat], text: true, max_turns: 0}", "'max_turns' that is not a whole number of at least 1"},
+        {"rl.env={command: [cat], text: true, timeout: soon}", "'timeout' that is not a number of seconds"},
         {"data.train=rows.jsonl", "both say what is asked"},
         {"train.max_steps=null", "'train.max_steps' is missing"},
     };

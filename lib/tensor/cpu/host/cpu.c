@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The processor's device: which instruction set runs, what the processor is, the kernels' scratch memory. */
+/* The CPU device: chooses the instruction set, detects the processor, and manages the kernels' scratch memory. */
 #include "lib/base/memory.h"
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
@@ -20,7 +20,7 @@
 #include <sys/auxv.h>
 #endif
 
-/* ---- what the processor can do ---- */
+/* ---- processor features ---- */
 
 static CpuInfo info;
 
@@ -39,7 +39,7 @@ static void processor_describe(void) {
     snprintf(info.name, sizeof info.name, "%.48s", (const char *)words);
     feature_add(__builtin_cpu_supports("avx2"), "avx2");
     feature_add(__builtin_cpu_supports("fma"), "fma");
-    bool avx512 = __builtin_cpu_supports("avx512f"); /* the system keeps the wide registers */
+    bool avx512 = __builtin_cpu_supports("avx512f"); /* the operating system saves the wide registers */
     feature_add(avx512, "avx512f");
     feature_add(avx512 && __builtin_cpu_supports("avx512vnni"), "avx512_vnni");
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return;
@@ -52,7 +52,7 @@ static void processor_describe(void) {
 #endif
 }
 
-/* Linux gives a process tiles when it asks for them, before its threads use any. */
+/* Linux lets a process use AMX tiles only after it has asked, before its threads use any. */
 static bool tiles_granted(void) {
 #ifdef TILES_EMULATED
     return true;
@@ -64,9 +64,9 @@ static bool tiles_granted(void) {
 #endif
 }
 
-/* Whether what is possible is also sooner done than the set before it. On Intel's cores that know AVX512_FP16 (Golden Cove and later) with AMX
- * switched off, as hosts of virtual machines do, vdpbf16ps goes at half of the rate of f32: 173 GF/s beside 330, measured on Emerald Rapids. By
- * the processor's name, never by a stopwatch: the bits of a run depend on it. */
+/* Whether an instruction set that the processor has is also faster than the one before it. On Intel cores with AVX512_FP16 (Golden Cove and later)
+ * and AMX switched off, as hosts of virtual machines do, vdpbf16ps runs at half the rate of f32: 173 GF/s instead of 330, measured on Emerald
+ * Rapids. Decided by the kind of processor, never by a timing, because the bits of a run depend on it. */
 static bool isa_pays(const char *isa) { return strcmp(isa, "avx512_bf16") != 0 || !(__builtin_cpu_is("intel") && cpu_has("avx512_fp16")); }
 
 static bool isa_possible(const char *isa) {
@@ -108,7 +108,7 @@ static bool isa_pays(const char *isa) { return isa_possible(isa); }
 
 /* ---- the device ---- */
 
-/* From the plainest set to the widest. */
+/* From the most basic set to the widest. */
 static const struct {
     const char *name;
     void (*kernels)(Device *);
@@ -186,25 +186,25 @@ bool cpu_fast(const Tensor *const *tensors, size_t n, bool written) {
 
 /* ---- scratch ---- */
 
-/* Indexed by thread number, so that nothing is lost when the pool of threads shrinks and grows. */
+/* Indexed by thread number, so that nothing is lost when the thread pool shrinks and grows. */
 enum { MOST_THREADS = 1024 };
 static struct {
     void *memory;
     size_t bytes;
 } scratch[MOST_THREADS][CPU_SLOTS];
 static atomic_size_t scratch_total;
-static bool planning;             /* by the thread that runs the tapes; the others sleep meanwhile */
-static size_t planned[CPU_SLOTS]; /* what a thread will take, bytes */
+static bool planning;             /* used only by the thread that runs the tapes, while the others sleep */
+static size_t planned[CPU_SLOTS]; /* planned bytes of a thread */
 #define NOWHERE ((void *)(uintptr_t)64)
 
-/* Whole pages; of huge ones those who ask for more would take most anyway. */
+/* Rounds up to whole pages, and large requests to huge pages, most of which they would take anyway. */
 static size_t scratch_size(size_t bytes) {
     size_t page = bytes > HUGE_PAGE / 4 ? HUGE_PAGE : 4096;
     return (MAX(bytes, (size_t)1) + page - 1) / page * page;
 }
 
-/* A kernel in the middle of a parallel loop can't give up: the pieces that the system refuses come from here, and the step that they are for is given
- * up at its end (memory_check). Pages that nobody writes to take no memory. */
+/* A kernel cannot fail inside a parallel loop. If the system refuses memory, the kernel gets memory from here, and memory_check fails the step at
+ * its end. Pages that nobody writes to take no memory. */
 static _Alignas(4096) char spare[(size_t)64 << 20];
 static atomic_size_t spare_used;
 
@@ -216,7 +216,7 @@ static void *spare_piece(size_t size) {
     return NULL;
 }
 
-/* Large pieces go back to the system when a larger one takes their place: in malloc's heap they would stay. */
+/* Large pieces are returned to the system when a larger one replaces them; in malloc's heap they would stay. */
 static void *piece_new(size_t size) {
     void *piece = size >= HUGE_PAGE ? pages_map(size) : aligned_alloc(4096, size);
     return piece ? piece : spare_piece(size);
@@ -249,7 +249,7 @@ void *cpu_scratch(int slot, size_t bytes) {
 
 size_t cpu_scratch_bytes(void) { return atomic_load(&scratch_total); }
 
-/* ---- what it will be ---- */
+/* ---- planning ---- */
 
 bool cpu_planning(void) { return planning; }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products: cutting into tiles, conversions, packed weights, the choice of library. */
+/* Matrix products: cutting into tiles, conversions, packed weights, choice of library. */
 #include "lib/base/memory.h"
 #include "lib/base/system.h"
 #include "lib/tensor/cpu/cpu.h"
@@ -11,12 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool with_onednn;                      /* the library that runs */
-static const OpenBlas *blas;                  /* or this one; NULL: neither it nor what only it does was wanted so far */
-static bool native_bf16;                      /* the processor multiplies bf16 and the library makes use of it */
-static bool bf16_for_auto;                    /* or multiplies it, but widened it is sooner done */
+static bool with_onednn;                      /* oneDNN is in use */
+static const OpenBlas *blas;                  /* OpenBLAS, once it is in use or a product needs it; else NULL */
+static bool native_bf16;                      /* the processor multiplies bf16 natively and the library uses that */
+static bool bf16_for_auto;                    /* or it could multiply bf16, but widened products are faster */
 static bool wide_tiles;                       /* AMX: a tile of 64 rows takes no longer than one of 16 */
-static const CpuProducts *own_f32, *own_bf16; /* NULL: the library's */
+static const CpuProducts *own_f32, *own_bf16; /* NULL: use the library */
 static const CpuRows *rows_of_isa = &cpu_rows_base;
 static size_t packed_total; /* bytes */
 
@@ -26,10 +26,10 @@ DType product_dtype(DType a) { return a == DT_BF16 && native_bf16 ? DT_BF16 : DT
 
 bool product_rounds(DType a, DType b) { return a == DT_BF16 && b != DT_BF16 && product_dtype(a) == DT_F32; }
 
-/* ---- choice ---- */
+/* ---- choice of library ---- */
 
-/* What our own products don't do goes to oneDNN on x86: measured, it is as fast as OpenBLAS on large products and two to eight times as fast on few
- * rows, with AVX2 as with AVX-512 and AMX. Its arm64 build without Arm's own library has plain loops only. */
+/* On x86, oneDNN does what our own products do not: by measurement it is as fast as OpenBLAS on large products and two to eight times as fast on
+ * few rows, with AVX2 as with AVX-512 and AMX. Its arm64 build without Arm's own library has only plain loops. */
 static bool onednn_preferred(void) {
 #if HAVE_ONEDNN && defined(__x86_64__)
     return true;
@@ -38,9 +38,9 @@ static bool onednn_preferred(void) {
 #endif
 }
 
-/* Our own products by instruction set: in f32 where there are fused multiply-adds, with which they are faster than the libraries' (on arm64 not
- * measured: there a row's bits that don't depend on the rows beside it, and weights that are not copied, decide); in bf16 where it is multiplied, and
- * that faster than f32. */
+/* Chooses our own products by instruction set. In f32: where there are fused multiply-adds, with which they are faster than the libraries. (This
+ * is not measured on arm64. There they are chosen because a row's bits do not depend on the other rows and weights are not copied.) In bf16: where
+ * it is multiplied natively and faster than f32. */
 static const struct {
     const char *isa, *vectors;
     const CpuProducts *f32, *bf16;
@@ -64,7 +64,7 @@ static const struct {
 #endif
 };
 
-static const char *own_vectors; /* what those in f32 are made of */
+static const char *own_vectors; /* instructions that our f32 products use */
 
 Status gemm_configure(const char *gemm, const CpuInfo *info) {
     bool any = !gemm || strcmp(gemm, "auto") == 0, own = gemm && strcmp(gemm, "own") == 0;
@@ -82,7 +82,7 @@ Status gemm_configure(const char *gemm, const CpuInfo *info) {
     if (!onednn && !((any || own) && own_products[isa].f32)) TRY(openblas_load(omp_get_max_threads(), &blas));
     with_onednn = onednn;
 #if HAVE_TILES
-    /* The chosen set says it, not the processor: narrower ones compute what a processor without it does */
+    /* The chosen set decides, not the processor: a narrower set computes what a processor without bf16 does */
     bool isa_bf16 = own_products[isa].bf16 != NULL;
     wide_tiles = strcmp(info->isa, "amx") == 0;
 #else
@@ -115,7 +115,7 @@ void gemm_describe(CpuInfo *info) {
 
 /* ---- tiles ---- */
 
-/* Functions of the weight alone, so that a row's way through it is always the same, and a packed weight fits all products. */
+/* Functions of the weight alone, so that a row is always computed in the same way, and a packed weight fits all products. */
 static int64_t col_tile_of(int64_t n) {
     enum { USUAL = 256, WIDE = 512, MANY = 16, STEP = 32 };
     int64_t target = n > USUAL * MANY ? WIDE : USUAL, count = (n + target - 1) / target;
@@ -127,7 +127,7 @@ static int64_t row_tile_of(DType dtype) {
     return dtype == DT_F32 ? F32_ROWS : wide_tiles ? AMX_ROWS : BF16_ROWS;
 }
 
-/* Rows that the library multiplies for `m`: see the head of gemm.h. Few sizes also keep the number of prepared products small. */
+/* Number of rows that the library multiplies for `m`: see the head of gemm.h. Few different sizes also keep the number of prepared products small. */
 static int64_t rows_padded_for(DType dtype, int64_t m) {
     enum { LEAST = 4, STEP = 6 };
     if (dtype == DT_BF16) return row_tile_of(dtype);
@@ -137,7 +137,7 @@ static int64_t rows_padded_for(DType dtype, int64_t m) {
 
 void product_thread_begin(void) { omp_set_num_threads(1); }
 
-/* The library's shape of one tile of m rows and n columns. */
+/* The shape of the library's call for one tile of m rows and n columns. */
 static TileShape tile_shape(const Product *product, int64_t m, int64_t n) {
     TileShape shape = {.dtype = product->dtype,
                        .transpose_a = product->a.transposed,
@@ -167,7 +167,7 @@ static const void *tile_prepare(TileShape *shape) {
         ASSERT(shape->dtype == DT_F32, "no product of %lld rows in %s", (long long)shape->m, dtype_name(shape->dtype));
         return NULL; /* OpenBLAS */
     }
-    shape->m = row_tile_of(shape->dtype); /* a packed weight whose layout does for full tiles only: the tile that chose it */
+    shape->m = row_tile_of(shape->dtype); /* the packed layout fits only full tiles: use the tile that chose it */
     shape->lda = shape->k;
     return onednn_tile(shape, shape->m);
 #else
@@ -176,7 +176,7 @@ static const void *tile_prepare(TileShape *shape) {
 #endif
 }
 
-/* Our own products, if they compute it. */
+/* Our own products, if they support this one. */
 static const CpuProducts *own_of_dtype(DType dtype) { return dtype == DT_BF16 ? own_bf16 : own_f32; }
 static const CpuProducts *own_for(const Product *product) { return product->k > 0 ? own_of_dtype(product->dtype) : NULL; }
 
@@ -207,12 +207,12 @@ ProductTiles product_tiles(const Product *product) {
 int64_t product_rows(const ProductTiles *tiles, int64_t row_tile) { return MIN(tiles->row_tile, tiles->product->m - row_tile * tiles->row_tile); }
 int64_t product_cols(const ProductTiles *tiles, int64_t col_tile) { return MIN(tiles->col_tile, tiles->product->n - col_tile * tiles->col_tile); }
 
-/* Lines `at`, `at` + 1, ... of op(operand), or of its columns when that is what `lines` counts: where they begin in memory. */
+/* Address of lines `at`, `at` + 1, ... of op(operand), or of its columns if `lines` counts columns. */
 static const void *operand_at(const Operand *operand, int64_t at, bool lines) {
     return (const char *)operand->data + (size_t)(at * (lines ? operand->ld : 1)) * dtype_size(operand->dtype);
 }
 
-/* A block (rows, cols) in `dtype` with `padded` rows or columns in all, as memory has them: lines `ld` apart. */
+/* Converts a block (rows, cols) to `dtype` with `padded` rows or columns in all, in memory order: lines `ld` apart. */
 static void *block_convert(int slot, const Operand *operand, const void *from, DType dtype, int64_t rows, int64_t cols, int64_t padded_rows,
                            int64_t padded_cols) {
     size_t bytes = (size_t)(padded_rows * padded_cols) * dtype_size(dtype);
@@ -275,7 +275,7 @@ void product_column(const ProductTiles *tiles, int64_t col_tile) {
     const Operand *b = &product->b;
     Product column = *product;
     int64_t lines = b->transposed ? cols : product->k, length = b->transposed ? product->k : cols;
-    column.n = cols; /* round_b stays, and says that the tiles must not look at B again */
+    column.n = cols; /* round_b stays set, so that the tiles do not convert B again */
     column.b = (Operand){block_convert(CPU_LIBRARY, b, operand_at(b, col, b->transposed), DT_BF16, lines, length, lines, length), DT_BF16, length,
                          b->transposed};
     own->column(&column, 0, cols);
@@ -305,7 +305,7 @@ float *product_tile(const ProductTiles *tiles, int64_t row_tile, int64_t col_til
     return c;
 }
 
-/* The tile of each kind. */
+/* One tile of each kind. */
 void product_plan(const ProductTiles *tiles) {
     for (int i = 0; i < 4 && tiles->product->k > 0; i++) {
         int64_t row = i / 2 ? tiles->row_tiles - 1 : 0, col = i % 2 ? tiles->col_tiles - 1 : 0;
@@ -314,7 +314,7 @@ void product_plan(const ProductTiles *tiles) {
     }
 }
 
-/* All of an operand in bf16, op(operand) being (rows, cols). */
+/* Rounds an entire operand to bf16; op(operand) is (rows, cols). */
 static void operand_round(Operand *operand, int64_t rows, int64_t cols, uint16_t *to) {
     enum { LINES = 16 };
     int64_t lines = operand->transposed ? cols : rows, length = operand->transposed ? rows : cols;
@@ -359,7 +359,7 @@ void product_run(const Product *product) {
     {
         product_thread_begin();
 #pragma omp for schedule(dynamic)
-        for (int64_t i = 0; i < n_tiles; i++) { /* down the columns: a tile of B is used by all rows while it is in the cache */
+        for (int64_t i = 0; i < n_tiles; i++) { /* column by column: all rows use a tile of B while it is in the cache */
             int64_t row = i % tiles.row_tiles, col = i / tiles.row_tiles, cols = product_cols(&tiles, col);
             const float *result = product_tile(&tiles, row, col);
             char *c = (char *)product->c + (size_t)(row * tiles.row_tile * product->ldc + col * tiles.col_tile) * dtype_size(product->c_dtype);
@@ -382,7 +382,7 @@ static void products_run(const Product *products, int n) {
 /* ---- constant weights ---- */
 
 typedef struct PackedWeight {
-    float *plain;            /* f32 copy of a weight that is stored otherwise */
+    float *plain;            /* f32 copy of a weight that is stored in another dtype */
     PackedTiles tiles[2][2]; /* [transposed][bf16]; data NULL = none */
     bool looked[2][2];
     size_t bytes;
@@ -390,7 +390,7 @@ typedef struct PackedWeight {
 
 static int64_t packed_align(size_t bytes) { return (int64_t)((bytes + 63) / 64 * 64); }
 
-/* Bytes of a weight packed for op(b) of n columns, k rows; *tile_bytes: of each tile but the last. 0 = plain memory is as good. */
+/* Bytes of a weight packed for op(b) with n columns and k rows; *tile_bytes: of each tile but the last. 0 = unpacked memory is as good. */
 static size_t packed_size(DType dtype, int64_t n, int64_t k, size_t *tile_bytes) {
 #if HAVE_ONEDNN
     if (!with_onednn || own_of_dtype(dtype) || n == 0 || k == 0) return 0;
@@ -405,7 +405,7 @@ static size_t packed_size(DType dtype, int64_t n, int64_t k, size_t *tile_bytes)
 #endif
 }
 
-/* NULL without memory: the weight is then read as it is. */
+/* NULL when memory runs out: then products read the weight unpacked. */
 static void *weight_memory(PackedWeight *weight, size_t bytes) {
     void *memory = aligned_alloc(64, (size_t)packed_align(bytes));
     if (!memory) {
@@ -447,7 +447,7 @@ static void weight_convert(PackedWeight *weight, const Tensor *b) {
                              weight->plain + i * ROWS * cols, DT_F32, cols, MIN((int64_t)ROWS, rows - i * ROWS), cols);
 }
 
-/* What weight_operand will give, with the scratch memory that packing takes. */
+/* The operand that weight_operand will return; records the scratch memory that packing takes. */
 static Operand operand_planned(const Tensor *b, Operand operand, DType dtype, const PackedTiles **packed) {
     static char nothing;
     static const PackedTiles planned = {.data = &nothing};
@@ -474,7 +474,7 @@ Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const Pack
             memory_ran_out(sizeof *weight);
             return operand;
         }
-        ((Tensor *)(uintptr_t)b)->packed = weight; /* the field is the device's, whatever the tensor is to the caller */
+        ((Tensor *)(uintptr_t)b)->packed = weight; /* this field belongs to the device, although the tensor is const here */
     }
 #if HAVE_ONEDNN
     bool is_bf16 = dtype == DT_BF16;
@@ -517,12 +517,12 @@ size_t cpu_packed_bytes(void) { return packed_total; }
 
 static bool all_f64(const Matmul *args) { return args->a->dtype == DT_F64 && args->b->dtype == DT_F64 && args->c->dtype == DT_F64; }
 
-static double seconds_in_products; /* kernels are called from one thread */
+static double seconds_in_products; /* kernels are called from one thread only */
 
 void product_time_add(double since) { seconds_in_products += clock_seconds() - since; }
 double cpu_product_seconds(void) { return seconds_in_products; }
 
-/* The branch's first product by itself. */
+/* Computes the branch's first product separately. */
 static void matmul_low(const Matmul *args) {
     cpu_matmul(&(Matmul){.a = args->a,
                          .b = args->down,
@@ -532,7 +532,7 @@ static void matmul_low(const Matmul *args) {
                          .alpha = args->down_alpha});
 }
 
-/* For products that know neither a second one nor another addend. */
+/* For products that support neither a second product nor another addend. */
 static void matmul_in_steps(const Matmul *args) {
     if (args->down) matmul_low(args);
     const Device *device = cpu_planning() ? device_meta() : device_cpu();
@@ -558,12 +558,12 @@ static void take_down(const Matmul *args, Product *product) {
     product->low = args->low->data;
 }
 
-/* Whether one product takes all of it. */
+/* Whether a single product can compute everything. */
 static bool at_once(const Matmul *args, const Product *product) {
     return own_for(product) && CPU_READS(args->more_a, args->more_b) && CPU_WRITES(args->addend);
 }
 
-/* The product that computes all of it; false: it has been computed otherwise. */
+/* Makes the single product that computes everything; false: everything has been computed in another way. */
 static bool product_make(const Matmul *args, Product *product) {
     const Tensor *a = args->a, *b = args->b, *c = args->c;
     int64_t m = c->shape[0], n = c->shape[1], k = a->shape[args->transpose_a ? 0 : 1];
@@ -598,7 +598,7 @@ static bool product_make(const Matmul *args, Product *product) {
                          .beta = (float)args->beta,
                          .nontemporal = args->nontemporal};
     product->round_b = product_rounds(a->dtype, b->dtype);
-    /* No library promises the former with a packed b */
+    /* No library guarantees the same bits with a packed b */
     if (args->transpose_a || product->round_b)
         product->b = (Operand){b->data, b->dtype, b->shape[1], args->transpose_b};
     else

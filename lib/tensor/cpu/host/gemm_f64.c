@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products in double: what is compared with golden values, and nothing large. Plain loops on one thread: the bits do not depend on their number. */
+/* Products in double, for comparison with golden values, never large. Plain loops on one thread, so the bits do not depend on the number of
+ * threads. */
 #include "lib/tensor/cpu/gemm.h"
 
 /* c[j] += factor * b[j] */
@@ -24,7 +25,7 @@ void matmul_f64(const Matmul *args, int64_t m, int64_t n, int64_t k) {
     int64_t row = args->transpose_a ? 1 : k, step = args->transpose_a ? m : 1;
     for (int64_t i = 0; i < m; i++) {
         double *c = (double *)args->c->data + i * n;
-        for (int64_t j = 0; j < n; j++) c[j] = args->beta == 0 ? 0 : args->beta * c[j]; /* 0: it is not read */
+        for (int64_t j = 0; j < n; j++) c[j] = args->beta == 0 ? 0 : args->beta * c[j]; /* beta 0: C is not read */
         for (int64_t l = 0; l < k && !args->transpose_b; l++) add_row(c, args->alpha * a[i * row + l * step], b + l * n, n);
         for (int64_t j = 0; j < n && args->transpose_b; j++) c[j] += args->alpha * dot(a + i * row, step, b + j * k, k);
     }

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Log-probabilities of tokens: products with the vocabulary's head, used up tile by tile.
+/* Log-probabilities of tokens: products with the vocabulary's head, each tile of which is used at once.
  *
- * Forward, for a block of rows: each tile of logits gives the sums that log-sum-exp, entropy and mean need over its columns, and the tiles of a row
+ * Forward, for a block of rows: each tile of logits gives the sums over its columns that log-sum-exp, entropy and mean need, and the tiles of a row
  * are joined in order.
  *
- * The slopes of the log-probabilities are the target's row of the head less the mean of all rows by probability:
+ * The slope of a log-probability is the target's row of the head minus the mean of all rows by probability:
  *     dlogp_dhidden = (W_target - sum_v e^(z_v - r) W_v / e^(logsumexp - r)) / temperature
- * with any r that keeps the weights e^(z_v - r) in the range of floats; it is the target's logit, known before all others. So they take one product
- * more, of a chunk of weights at a time. Where that range is too small for a row, its block of rows goes the general way.
+ * with any r that keeps the weights e^(z_v - r) in the range of floats; r is the target's logit, which is known before all others. So slopes take one
+ * more product, of one chunk of weights at a time. If a row's weights leave that range, its block of rows uses the general method.
  *
- * The same weights give the gradient of a trained head when dlogprob is known. Per row scaled by c = e^(r - logsumexp), weights less 1/c at the
- * target are minus what logits get: dW = -sum over rows of (weights_v - [v = target] / c) (c dlogprob hidden / temperature) so weights that are kept
- * need one product more, others their logits again. At the target the difference is expm1(logprob) / c, which keeps its digits where the token is all
- * but certain.
+ * The same weights give the gradient of a trained head when dlogprob is known. Scaled per row by c = e^(r - logsumexp), the weights minus 1/c at the
+ * target are the negative gradients of the logits: dW = -sum over rows of (weights_v - [v = target] / c) (c dlogprob hidden / temperature). So
+ * weights that were kept need one more product; without them the logits are computed again first. At the target the difference is expm1(logprob) / c,
+ * which keeps its precision where the token is nearly certain.
  *
- * Backward in general, for a block of rows and a chunk of the vocabulary: the gradients of the plain products are computed again into scratch memory,
+ * General backward, for a block of rows and a chunk of the vocabulary: the gradients of the plain products are computed again into scratch memory,
  * and two products add their part to dhidden and dhead, in the order of blocks and chunks. */
 #include "lib/base/system.h"
 #include "lib/tensor/cpu/cpu.h"
@@ -24,8 +24,8 @@
 #include <omp.h>
 #include <string.h>
 
-/* Columns of a chunk come in whole tiles, so its size goes by the vocabulary and the dtype alone. In bf16 their weights fit the second-level caches;
- * in f32 they don't, and larger chunks have the hidden rows copied and sums added to less often. */
+/* The columns of a chunk are whole tiles, so its size depends only on the vocabulary and the dtype. In bf16 a chunk's weights fit the second-level
+ * caches; in f32 they do not, and with larger chunks the hidden rows are copied, and sums added to, less often. */
 enum { CHUNK_COLS = 1024, CHUNK_COLS_F32 = 2048, BLOCK_ROWS = LOGPROB_BLOCK };
 
 static int32_t target_of(const Tensor *targets, int64_t p) { return ((const int32_t *)targets->data)[p]; }
@@ -46,7 +46,7 @@ static Product head_product(const Tensor *hidden, const Tensor *head, int64_t be
     return product;
 }
 
-/* The head as the other factor of a product: rows of it are multiplied by what stands for their logits. */
+/* The head as the second factor of a product with logits, weights or gradients. */
 static Operand head_rows(const Product *product, const Tensor *head, int64_t first) {
     Operand rows = {head->data, head->dtype, tensor_width(head), false};
     if (product->b.dtype == product->dtype) rows = (Operand){product->b.data, product->b.dtype, tensor_width(head), false};
@@ -60,7 +60,8 @@ static int64_t tiles_of_chunk(const ProductTiles *tiles) {
 }
 static int64_t chunks_of(const ProductTiles *tiles) { return (tiles->col_tiles + tiles_of_chunk(tiles) - 1) / tiles_of_chunk(tiles); }
 
-/* Uses up the tiles of columns from..to-1, each by one thread; where there are fewer columns than threads, several share a column's rows. */
+/* Computes the tiles of columns from..to-1, each on one thread, and uses each at once; if there are fewer columns than threads, several threads
+ * share a column's rows. */
 static void tiles_alloc(const ProductTiles *tiles, int64_t from, int64_t to, void (*take)(const void *context, int64_t row_tile, int64_t col),
                         const void *context) {
     if (cpu_planning()) {
@@ -81,27 +82,27 @@ static void tiles_alloc(const ProductTiles *tiles, int64_t from, int64_t to, voi
     }
 }
 
-/* A block of rows at the head. */
+/* A block of rows to multiply by the head. */
 typedef struct Block {
     const LogprobArgs *args;
     const Tensor *targets;
     int64_t n_vocab, begin;
     ProductTiles tiles;
-    /* Of the forward pass: sums of logits by row and column of tiles; the targets' (a value a row), all of them (n_vocab a row). */
+    /* Of the forward pass: sums of logits by row and column of tiles; the targets' logits (one per row); all logits (n_vocab per row). */
     LogitRow *sums;
     float *chosen, *logits;
-    float *reference;              /* r above, a value a row: nearly the target's logit; NaN where the block goes the general way */
-    const LogprobResults *results; /* of the way back */
+    float *reference;              /* r above, one value per row: nearly the target's logit; NaN where the block uses the general method */
+    const LogprobResults *results; /* of the backward pass */
     const TokenLogprobs *grads;
-    /* What logits become, weights or gradients, in the products' dtype: columns from chunk_begin on, lines chunk_cols apart. NULL: they are used up
-     */
+    /* The weights or gradients made of the logits, in the products' dtype: columns from chunk_begin on, lines chunk_cols apart. NULL: nothing is
+     * stored */
     char *chunk;
     int64_t chunk_begin, chunk_cols;
 } Block;
 
-/* Logits of a chunk are to become what goes into `memory`. */
+/* Makes the tiles' results of a chunk go into `memory`. */
 static void chunk_start(Block *block, int64_t chunk, void *memory) {
-    block->tiles = product_tiles(block->tiles.product); /* what a library has prepared may be gone after another product */
+    block->tiles = product_tiles(block->tiles.product); /* another product may have evicted what the library prepared */
     int64_t cols = tiles_of_chunk(&block->tiles) * block->tiles.col_tile;
     block->chunk = memory;
     block->chunk_begin = chunk * cols;
@@ -113,7 +114,7 @@ static void chunk_take(const Block *block, void (*take)(const void *context, int
     tiles_alloc(&block->tiles, from, MIN(block->tiles.col_tiles, from + tiles_of_chunk(&block->tiles)), take, block);
 }
 
-/* scale * n values of a row, in a column of tiles. */
+/* Writes scale * n values of a row, in a column of tiles. */
 static void chunk_write(const Block *block, int64_t row, int64_t col, float scale, const float *values, int64_t n) {
     DType dtype = block->tiles.product->dtype;
     int64_t at = row * block->chunk_cols + col * block->tiles.col_tile - block->chunk_begin;
@@ -125,7 +126,7 @@ static Operand chunk_operand(const Block *block, bool transposed) {
     return (Operand){block->chunk, block->tiles.product->dtype, block->chunk_cols, transposed};
 }
 
-/* sums (rows, width) = chunk * head, or + for chunks behind the first. */
+/* sums (rows, width) = chunk * head, or += for chunks after the first. */
 static void chunk_by_head(const Block *block, const Tensor *head, float *sums) {
     const Product *product = block->tiles.product;
     int64_t width = tensor_width(head);
@@ -147,7 +148,7 @@ static int64_t chunk_most(const Block *block) { return MIN(tiles_of_chunk(&block
 
 /* ---- forward ---- */
 
-/* n logits of a row become weights of the chunk: they are exp(z - largest). */
+/* Writes n logits of a row, which are exp(z - largest) already, as weights of the chunk. */
 static void weights_write(const Block *b, int64_t row, int64_t col, float largest, const float *values, int64_t n) {
     chunk_write(b, row, col, (float)exp((double)largest - (double)b->reference[row]), values, n);
 }
@@ -182,7 +183,7 @@ static LogitRow tiles_join(const LogitRow *sums, int64_t n) {
 
 static double norm_of(const LogitRow *all) { return (double)all->largest + log(all->sum); }
 
-/* The sums of each row as a whole, in place of those of its first tile. */
+/* Joins the sums of each row's tiles into those of its first tile. */
 static void rows_join(const Block *b) {
     int64_t n = b->tiles.col_tiles;
 #pragma omp parallel for schedule(static) if (b->tiles.product->m * n > 1000)
@@ -193,11 +194,11 @@ static const LogitRow *sums_of(const Block *b, int64_t row) { return &b->sums[ro
 
 /* ---- slopes ---- */
 
-/* Beyond this distance of the largest logit from the target's, sums of weights might leave the range of floats; and rows of hidden states scaled by
- * as little, for a head's gradient, that of bf16 products, which take the smallest numbers for zeros. */
+/* If the largest logit is further than this from the target's, sums of weights might leave the range of floats. For a head's gradient, rows of
+ * hidden states that are scaled down by as much might leave that of bf16 products, which flush the smallest numbers to zero. */
 static const double FARTHEST = 60, FARTHEST_TRAINED = 40;
 
-/* The head's row of a target as products see it: what is taken off it must be able to cancel it. Room: one row more. */
+/* The head's row of a target in the dtype of the products: the weights' part that is subtracted must be able to cancel it. Memory: one row more. */
 static void target_row(const Block *b, const Tensor *head, int64_t row, float *to) {
     int64_t width = tensor_width(head);
     const void *from = (const char *)head->data + (size_t)(target_of(b->targets, b->begin + row) * width) * dtype_size(head->dtype);
@@ -210,10 +211,10 @@ static void target_row(const Block *b, const Tensor *head, int64_t row, float *t
     cpu_rows()->convert(from, dtype, width, to, DT_F32, width, 1, width);
 }
 
-/* A thread's room for target_row and a line more. */
+/* A thread's memory for target_row and one more line. */
 static float *lines_new(int64_t width) { return cpu_scratch(CPU_LOCAL, (size_t)(3 * width) * sizeof(float)); }
 
-/* The targets' logits, as near as the reference of weights needs. */
+/* Computes the targets' logits, as precisely as a reference for weights needs. */
 static void references_find(const Block *b, const Tensor *hidden, const Tensor *head) {
     int64_t width = tensor_width(head), rows = b->tiles.product->m;
     if (cpu_planning()) {
@@ -232,7 +233,7 @@ static void references_find(const Block *b, const Tensor *hidden, const Tensor *
     }
 }
 
-/* sums: the heads' rows by weight. */
+/* sums: the head's rows, summed by weight. */
 static void dlogp_dhidden_write(const Block *b, const Tensor *head, const float *sums, Tensor *dlogp_dhidden) {
     int64_t width = tensor_width(head), rows = b->tiles.product->m;
     float by_temperature = (float)(1 / b->args->temperature);
@@ -246,22 +247,22 @@ static void dlogp_dhidden_write(const Block *b, const Tensor *head, const float 
     }
 }
 
-/* Where the weights of a block of rows are kept, chunk behind chunk; NULL: nowhere. */
+/* Memory that keeps the weights of a block of rows, one chunk after another; NULL: they are not kept. */
 static char *weights_kept(const LogprobResults *results, const Product *product, int64_t begin) {
     const Tensor *weights = results->weights;
     if (!weights || weights->dtype != product->dtype || begin + product->m > tensor_rows(weights)) return NULL;
     return (char *)weights->data + (size_t)(begin * product->n) * dtype_size(weights->dtype);
 }
 
-/* A chunk of weights, in the room given unless they are kept. */
+/* Starts a chunk of weights, in `room` unless they are kept. */
 static void weights_start(Block *block, int64_t chunk, char *kept, void *room) {
     const Product *product = block->tiles.product;
     chunk_start(block, chunk, room);
     if (kept) block->chunk = kept + (size_t)(product->m * block->chunk_begin) * dtype_size(product->dtype);
 }
 
-/* All of the block with slopes. sums: rows x width floats, then room for the weights of a chunk. False: the logits of a row are too far from the
- * target's. */
+/* Computes the block with slopes. sums: rows x width floats, followed by memory for the weights of a chunk. False: the largest logit of a row is
+ * too far from the target's. */
 static bool slopes_take(Block *b, const Tensor *hidden, const Tensor *head, float *sums, const LogprobResults *results) {
     const Product *product = b->tiles.product;
     char *kept = weights_kept(results, product, b->begin);
@@ -288,7 +289,7 @@ static Tensor rows_of(const Tensor *tensor, int64_t begin, int64_t n) {
     return rows;
 }
 
-/* Of a block of rows, by the general way back. */
+/* Computes the slopes of a block of rows with the general backward pass. */
 static void slopes_again(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const LogprobResults *results,
                          int64_t begin, int64_t n) {
     float ones[BLOCK_ROWS];
@@ -306,7 +307,7 @@ static bool fast(const Tensor *hidden, const Tensor *head, const Tensor *out) {
     return CPU_READS(hidden, head) && CPU_WRITES(hidden, out) && tensor_count(head) > 0;
 }
 
-/* The block of rows that begins at b->begin, whose sums are then in b; false as slopes_take. results: NULL without slopes. */
+/* Computes the block of rows that begins at b->begin, whose sums are then in b; false as slopes_take. results: NULL without slopes. */
 static bool block_take(Block *b, const Product *product, const Tensor *hidden, const Tensor *head, const LogprobResults *results) {
     int64_t rows = product->m, width = tensor_width(head);
     b->tiles = product_tiles(product);
@@ -417,7 +418,7 @@ typedef struct HeadGradient {
     int64_t n_rows;
 } HeadGradient;
 
-/* The chunk's part of the head's gradient: by rows of hidden, or by what stands for them. */
+/* The chunk's part of the head's gradient: a product with rows of hidden, or with scaled ones. */
 static void chunk_by_rows(const Block *block, Operand rows, const HeadGradient *gradient) {
     const Product *product = block->tiles.product;
     Tensor *dhead = gradient->dhead;
@@ -436,7 +437,7 @@ static void chunk_by_rows(const Block *block, Operand rows, const HeadGradient *
                            .nontemporal = block->begin + product->m == gradient->n_rows});
 }
 
-/* In general. */
+/* The general method. */
 static void block_back(Block *b, const Tensor *head, Tensor *dhidden, const HeadGradient *gradient) {
     const Product *product = b->tiles.product;
     int64_t rows = product->m, width = tensor_width(head);
@@ -453,10 +454,10 @@ static void block_back(Block *b, const Tensor *head, Tensor *dhidden, const Head
                             width, rows, width);
 }
 
-/* What the sum of a row's weights is divided by to be 1. */
+/* The factor that makes the sum of a row's weights 1. */
 static double weight_scale(const Block *b, int64_t row) { return exp((double)b->reference[row] - tensor_get(b->results->logsumexp, b->begin + row)); }
 
-/* Rows of hidden, each times what makes gradients of its weights. */
+/* Scales each row of hidden by the factor that turns its weights into gradients. */
 static void rows_scale(const Block *b, const Tensor *hidden, char *to) {
     DType dtype = b->tiles.product->dtype;
     int64_t width = tensor_width(hidden);
@@ -471,7 +472,7 @@ static void rows_scale(const Block *b, const Tensor *hidden, char *to) {
     }
 }
 
-/* The targets' weights less the sum of their rows. */
+/* Subtracts the targets' part from their weights. */
 static void targets_take_off(const Block *b) {
     DType dtype = b->tiles.product->dtype;
     for (int64_t row = 0; row < b->tiles.product->m; row++) {
@@ -482,7 +483,7 @@ static void targets_take_off(const Block *b) {
     }
 }
 
-/* The gradient of the head alone, by weights. */
+/* The gradient of the head alone, from weights. */
 static void block_back_weighted(Block *b, const Tensor *hidden, const HeadGradient *gradient) {
     const Product *product = b->tiles.product;
     int64_t width = tensor_width(hidden);

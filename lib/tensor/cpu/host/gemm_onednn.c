@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oneDNN's matrix product by its C interface, versions 2 and 3.
+/* oneDNN's matrix product through its C interface, versions 2 and 3.
  *
- * Primitives are made and run as for one thread: product_thread_begin tells the OpenMP runtime so, and oneDNN asks it. Their scratch memory is ours,
- * one piece a thread, so that threads may run the same primitive at once. */
+ * Primitives are created and run for a single thread: product_thread_begin tells the OpenMP runtime so, and oneDNN asks the runtime. Their scratch
+ * memory is ours, one piece for each thread, so that threads may run the same primitive at once. */
 #include "lib/base/memory.h"
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
@@ -36,7 +36,7 @@ static bool done(dnnl_status_t status) {
     return status == dnnl_success;
 }
 
-/* ---- what differs between the versions: descriptors are values in 2, handles in 3 ---- */
+/* ---- differences between the versions: descriptors are values in 2, handles in 3 ---- */
 
 #if DNNL_VERSION_MAJOR >= 3
 #define DESC(desc) (desc)
@@ -133,7 +133,7 @@ static size_t shape_bucket(const TileShape *shape) {
     return (size_t)(hash >> 56) % BUCKETS;
 }
 
-/* `packed`: the layout that b must have, NULL = the shape says it, or the library chooses. */
+/* `packed`: the layout that b must have, NULL = given by the shape or chosen by the library. */
 static const OnednnTile *tile_find(const TileShape *shape, const dnnl_memory_desc_t *packed) {
     OnednnTile **bucket = &buckets[shape_bucket(shape)];
     for (OnednnTile *tile = *bucket; tile; tile = tile->next)
@@ -141,7 +141,7 @@ static const OnednnTile *tile_find(const TileShape *shape, const dnnl_memory_des
     OnednnTile *tile = calloc(1, sizeof *tile);
     if (!tile) {
         memory_ran_out(sizeof *tile);
-        return NULL; /* as where the library has no way */
+        return NULL; /* as if the library had no implementation */
     }
     if (!engine && !done(dnnl_engine_create(&engine, dnnl_cpu, 0))) {
         free(tile);
@@ -152,13 +152,13 @@ static const OnednnTile *tile_find(const TileShape *shape, const dnnl_memory_des
     *bucket = tile;
     n_tiles++;
     int threads = omp_get_max_threads();
-    omp_set_num_threads(1); /* the way is chosen for the threads at hand */
+    omp_set_num_threads(1); /* the library chooses the implementation for this number of threads */
     bool made = tile_create(tile, packed);
     omp_set_num_threads(threads);
     return made ? tile : NULL;
 }
 
-/* The tile whose choice of layout all others of a packed weight follow. */
+/* The tile that chooses the layout for all tiles of a packed weight. */
 static const OnednnTile *tile_packer(DType dtype, int64_t rows, int64_t n, int64_t k) {
     return tile_find(&(TileShape){.dtype = dtype, .packed = true, .m = rows, .n = n, .k = k, .lda = k, .ldc = n}, NULL);
 }
@@ -269,5 +269,5 @@ const char *onednn_version(void) {
     return text;
 }
 #else
-typedef int host_gemm_onednn_is_empty; /* ISO C wants a declaration in every file */
+typedef int host_gemm_onednn_is_empty; /* ISO C requires a declaration in every file */
 #endif

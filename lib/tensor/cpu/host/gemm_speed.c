@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this machine reaches, measured: for `tune doctor` and `tune-bench`. */
+/* Measures the machine's speed: for `tune doctor` and `tune-bench`. */
 #include "lib/base/system.h"
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
 
-/* rows, out, in: products of SmolLM2-135M's and Qwen2.5-0.5B's layers, and a piece of their heads. */
+/* rows, out, in: products of the layers of SmolLM2-135M and Qwen2.5-0.5B, and a piece of their heads. */
 static const int64_t products[][3] = {{512, 576, 576}, {512, 1536, 576}, {512, 576, 1536}, {256, 4096, 576}, {256, 4864, 896}, {256, 896, 4864}};
 enum { MOST_ELEMENTS = 4864 * 896 };
 #define SECONDS_EACH 0.1
@@ -13,7 +13,7 @@ static Tensor matrix(DType dtype, int64_t rows, int64_t cols, void *data) {
     return (Tensor){.dtype = dtype, .n_dims = 2, .shape = {rows, cols}, .data = data, .device = device_cpu()};
 }
 
-/* Best of the repetitions: other programs only slow it down. */
+/* The best of the repetitions, because other programs can only slow it down. */
 static double product_gflops(DType dtype, const int64_t shape[3], char *memory) {
     Tensor a = matrix(dtype, shape[0], shape[2], memory), b = matrix(dtype, shape[1], shape[2], memory + (size_t)MOST_ELEMENTS * 4),
            c = matrix(dtype, shape[0], shape[1], memory + (size_t)MOST_ELEMENTS * 8);
@@ -35,8 +35,8 @@ static double best_gflops(DType dtype, char *memory) {
     return best;
 }
 
-/* A block of words, 64 bytes from each quarter in turn: processors read several streams faster than one, and faster still when the second cache is
- * asked well ahead, since it waits for more lines at once than the first. */
+/* Reads a block of words, 64 bytes from each quarter in turn: processors read several streams faster than one, and faster still with distant
+ * prefetches into the second-level cache, which has more outstanding lines than the first. */
 static uint64_t block_read(const uint64_t *words, size_t n) {
     enum { STREAMS = 4, LINE = 8, AHEAD = 512 };
     typedef uint64_t Line __attribute__((vector_size(LINE * sizeof(uint64_t))));
@@ -65,22 +65,22 @@ static double read_gbs(const uint64_t *words, size_t n) {
         result += sum;
         best = MAX(best, 1e-9 * (double)(n * sizeof *words) / MAX(clock_seconds() - before, 1e-9));
     }
-    (void)result; /* volatile, so that the loops are kept */
+    (void)result; /* volatile, so that the compiler keeps the loops */
     return best;
 }
 
-/* Twice the cache in front of memory, or that would be measured as well (43 GB/s of 256 MiB beside 35 of a GiB, on a Xeon whose cache is 480 MiB),
- * but not more than an eighth of what there is. Whole blocks of block_read. */
+/* Twice the last-level cache, because otherwise the cache would be measured too (43 GB/s with 256 MiB against 35 with 1 GiB, on a Xeon with a
+ * cache of 480 MiB), but not more than an eighth of the memory. A multiple of block_read's blocks. */
 static size_t memory_bytes(void) {
     const uint64_t least = 256u << 20;
     uint64_t wanted = MAX(least, MIN(2 * (uint64_t)far_cache_bytes(), memory_available() / 8));
     return (size_t)(wanted / least * least);
 }
 
-/* Memory that is there, since all of it has been written: pages that nobody wrote would all be the same page of zeros, in the first cache. As bf16
- * and as f32 numbers from 1 to 2. NULL: there is none. */
+/* Memory that has been written in full: pages that nobody wrote to would all be the same page of zeros, in the first-level cache. The contents are
+ * numbers from 1 to 2 both as bf16 and as f32. NULL: out of memory. */
 static char *memory_new(Arena **arena, size_t bytes) {
-    device_cpu(); /* chooses the library, if nobody did */
+    device_cpu(); /* chooses the library, if nobody has */
     *arena = arena_new(0);
     char *memory = *arena ? arena_alloc(*arena, bytes) : NULL;
     if (memory) {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The team: threads that wait awake for a moment, for work of a few microseconds.
+/* The team: threads that poll for a moment before they sleep, for jobs of a few microseconds.
  *
- * One word, the ticket, holds everything that threads agree on: the number of the job, how many tasks it has and how many are taken. A task is taken
- * by raising the ticket, so a thread that comes late finds nothing left and the caller never waits for one that is still asleep, only for taken
- * tasks.
+ * A single word, the ticket, contains everything that threads must agree on: the number of the job, how many tasks it has and how many are taken. A
+ * thread takes a task by incrementing the ticket, so a late thread finds nothing left, and the caller never waits for a sleeping thread, only for
+ * tasks that were taken.
  *
- * Where other programs want the processor too, a thread may be put aside with a task in its hands, for milliseconds. Then the caller works alone for
- * a number of jobs, twice as many each time that happens again before the team has earned back what was lost by waiting: a job saves no more than the
- * caller's own part. */
+ * If other programs want the processor too, the system may suspend a thread in the middle of a task for milliseconds. After that the caller works
+ * alone for a number of jobs, and for twice as many each time that it happens again before the team has made up for the lost time. A job saves at
+ * most the time of the caller's own part. */
 #include "lib/base/system.h"
 #include "lib/tensor/cpu/cpu.h"
 
@@ -21,27 +21,27 @@
 #include <immintrin.h>
 #endif
 
-/* WATCH: looks at the ticket before a thread goes to sleep, 50 to 100 microseconds of them. */
+/* WATCH: how often a thread polls the ticket before it sleeps, 50 to 100 microseconds. */
 enum { MOST_ALONE = 4096 };
-static const double LATE = 50e-6; /* seconds that a job may wait for its last task beyond what the caller worked itself */
+static const double LATE = 50e-6; /* seconds that a job may wait for its last task beyond the caller's own working time */
 static const double MOST_OWED = 20e-3;
 enum { TEAM_MOST = 64, WATCH = 2000, TASK_BITS = 20, TASK_MOST = (1 << TASK_BITS) - 1 };
 
 static struct {
     _Alignas(64) atomic_uint_least64_t ticket; /* job << 40 | tasks << 20 | taken */
-    _Alignas(64) atomic_int_least64_t done;    /* tasks of the job that are finished */
-    _Alignas(64) atomic_int sleeping, members; /* members: threads that may take tasks, the caller among them */
+    _Alignas(64) atomic_int_least64_t done;    /* finished tasks of the job */
+    _Alignas(64) atomic_int sleeping, members; /* members: threads that may take tasks, including the caller */
     atomic_flag busy;
     CpuTask *task;
     void *context;
     int started;         /* threads, without the caller */
-    int alone, patience; /* jobs that the caller still does alone; how many it will be the next time */
-    double owed;         /* seconds lost by waiting and not yet saved */
+    int alone, patience; /* jobs that the caller will still do alone; number of such jobs at the next delay */
+    double owed;         /* seconds lost in waiting that the team has not made up for */
     pthread_mutex_t mutex;
     pthread_cond_t work;
 } team = {.busy = ATOMIC_FLAG_INIT, .mutex = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
 
-static _Thread_local int member; /* 0: not of the team's own */
+static _Thread_local int member; /* 0: not a thread of the team */
 
 int cpu_team_member(void) { return member; }
 
@@ -87,7 +87,7 @@ static void *member_run(void *number) {
     return NULL;
 }
 
-/* Threads that can't be had are done without. */
+/* Starts threads; does without those that cannot be started. */
 static void team_grow(int members) {
     while (team.started + 1 < members) {
         pthread_t thread;
@@ -97,7 +97,7 @@ static void team_grow(int members) {
     }
 }
 
-/* The caller began and finished its own part at these times, in seconds. */
+/* began, finished: the times at which the caller began and finished its own part, in seconds. */
 static void wait_for_others(int64_t n, double began, double finished) {
     double worked = finished - began, waited = 0;
     if (atomic_load_explicit(&team.done, memory_order_acquire) < n) {

@@ -11,7 +11,7 @@ typedef struct Work {
     float *keys_transposed; /* (padded, KEY_TILE) */
     float *tile;            /* (KEY_TILE, padded): keys, then values */
     float *scores;          /* (CHUNK_ROWS, KEY_TILE) */
-    float *largest, *total; /* (rows): the running maximum and the sum of exponentials */
+    float *largest, *total; /* (rows): the running maximum and the running sum of exponentials */
 } Work;
 
 static Work work_new(const AttentionShape *shape) {
@@ -26,7 +26,7 @@ static Work work_new(const AttentionShape *shape) {
     return work;
 }
 
-/* Scores of a row as they are compared: soft-capped, -infinity where the row sees nothing. Returns the largest of them and `before`. */
+/* Prepares a row's scores for comparison: soft-capped, -infinity where the row sees nothing. Returns the largest of them and `before`. */
 static float row_largest(const AttentionShape *shape, Columns seen, float before, float *restrict s) {
     float cap = (float)shape->args->softcap, largest = before;
     if (cap != 0)
@@ -38,7 +38,7 @@ static float row_largest(const AttentionShape *shape, Columns seen, float before
     return largest;
 }
 
-/* Scores of rows row..row+n-1 become weights relative to the running maximum; the running sums are brought to the new maximum. */
+/* Turns scores of rows row..row+n-1 into weights relative to the running maximum, and rescales the running sums to the new maximum. */
 static void softmax_rows(const AttentionShape *shape, const Work *work, int64_t row, int64_t n, int64_t position, int64_t start, int64_t n_keys) {
     float base[CHUNK_ROWS],
         old[CHUNK_ROWS], *restrict scores = work->scores, *restrict largest = work->largest + row, *restrict total = work->total + row;
@@ -65,7 +65,7 @@ static void softmax_rows(const AttentionShape *shape, const Work *work, int64_t 
     }
 }
 
-/* Takes one tile of keys and values into the sums of all rows of a task. */
+/* Adds one tile of keys and values to the sums of all rows of a task. */
 static void tile_attend(const AttentionShape *shape, const Work *work, int64_t rows, int64_t position, int64_t start, int64_t n_keys,
                         const float *values) {
     int64_t group = shape->group;
@@ -80,15 +80,15 @@ static void tile_attend(const AttentionShape *shape, const Work *work, int64_t r
     }
 }
 
-/* ---- few rows, as single tokens behind a cache have them ---- */
+/* ---- few rows: single tokens with a cache ---- */
 
 enum { SKINNY_ROWS = 8 };
 
-/* Keys and values are then read where they lie, and all that counts is how little is done for each. The bits are those of tiles. */
+/* With few rows, keys and values are read in place, so that little work is done for each. The bits are those of the tiled code. */
 static bool is_skinny(const AttentionShape *shape, int64_t rows) { return rows <= SKINNY_ROWS && shape->dim == shape->padded; }
 
-/* Where `n` keys of a head from position start + j on begin, and bytes from one to the next: where they lie, or those from..to-1 of the tile copied,
- * with zeros beside them. What lies behind the last one in a cache's page is seen by nobody. */
+/* Keys of one head from position start + j on: their address, and the distance in bytes from one to the next. Either in place, or a copy of keys
+ * from..to-1 of the tile, with zeros around them. No query sees what follows the last key in a cache's page. */
 typedef struct KeyLines {
     const char *at;
     int64_t line;
@@ -111,7 +111,7 @@ static KeyLines keys_find(const AttentionShape *shape, const Tensor *k, int32_t 
     return (KeyLines){(const char *)copy, shape->dim * (int64_t)sizeof(float), DT_F32};
 }
 
-/* sum[r][c] += weights[r][j] v[j][c] for `vectors` vectors of the head and n keys, whose values lie `line` bytes apart. */
+/* sum[r][c] += weights[r][j] v[j][c] for `vectors` vectors of the head and n keys, whose values are `line` bytes apart. */
 static inline __attribute__((always_inline)) void values_multiply(const int rows, const int vectors, const DType dtype, int64_t n,
                                                                   const float *weights, const char *v, int64_t line, float *sum, int64_t width) {
     Vec sums[SKINNY_ROWS][4], right[4];
@@ -166,14 +166,14 @@ static __attribute__((noinline)) void values_add(int64_t rows, DType dtype, int6
         values_some(rows, DT_F16, n, weights, v, line, sum, width);
 }
 
-/* Queries side by side, as skinny_sum wants them, zeros where there are less than there is code for. */
+/* Arranges queries as skinny_sum needs them, padded with zeros to a number of rows that it supports. */
 static void skinny_begin(const AttentionShape *shape, const Work *work, int64_t rows) {
     int64_t width = skinny_width(rows);
     if (width > rows) memset(work->keys_transposed, 0, (size_t)(width * shape->dim) * sizeof *work->keys_transposed);
     transpose(rows, shape->dim, work->q, shape->padded, work->keys_transposed, width);
 }
 
-/* Asks for keys or values at positions begin..end-1 of a sequence. */
+/* Prefetches keys or values at positions begin..end-1 of a sequence. */
 static void keys_prefetch(const AttentionShape *shape, const Tensor *tensor, int32_t segment, int64_t kv_head, int64_t begin, int64_t end) {
     for (int64_t n; begin < end; begin += n) {
         int64_t row = key_run(shape->args->layout, segment, begin, &n);
@@ -257,10 +257,10 @@ void ISA_FN(attention)(const AttentionArgs *args, const Tensor *q, const Tensor 
     }
     AttentionShape shape = attention_shape(args);
     AttentionTasks tasks = attention_tasks(&shape, shape.tokens);
-    /* Heads of a token lie side by side: where there is enough for all threads, one takes them */
+    /* Heads of a token are adjacent in memory: if there is enough work for all threads, one thread takes all of them */
     int64_t run = tasks.n >= 8 * args->n_kv_heads * omp_get_max_threads() ? args->n_kv_heads : 1;
 #pragma omp parallel for schedule(dynamic, run) if (tasks.parallel)
-    for (int64_t i = tasks.n - 1; i >= 0; i--) /* the last tokens of a sequence have the most keys: begin with them */
+    for (int64_t i = tasks.n - 1; i >= 0; i--) /* begin with the last tokens of a sequence, because they have the most keys */
         task_run(&shape, tasks.list[i / args->n_kv_heads], i % args->n_kv_heads, q, keys, values, y, logsumexp);
 }
 

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Softmax attention, backward, in passes that compute the weights again tile by tile. Rows by themselves are one pass over keys each, if there are
- * enough of them for all threads; else one pass over queries gives dq, and one over keys dk and dv. That is two products more, but every gradient is
- * summed by one thread. Either way sums go in the same order: the bits are the same. Source: FlashAttention-2, arXiv 2307.08691, algorithm 2. */
+/* Softmax attention, backward: computes the weights again tile by tile. If there are enough independent segments for all threads, each takes a
+ * single pass over its keys; otherwise one pass over queries computes dq, and one over keys dk and dv. Two passes cost two more products, but
+ * every gradient is summed by a single thread. Either way sums have the same order and the same bits. Source: FlashAttention-2, arXiv 2307.08691,
+ * algorithm 2. */
 #include "lib/tensor/cpu/attention.h"
 
 #include <omp.h>
 
-/* What both passes read. */
+/* The input of both passes. */
 typedef struct Pass {
     AttentionShape shape;
     const Tensor *q, *k, *v, *logsumexp, *dy;
     const float *means; /* (N, H): sum over the head of dy y */
 } Pass;
 
-/* Query rows of one block of tokens and what belongs to them. */
+/* Query rows of one block of tokens and their data. */
 typedef struct Rows {
     int64_t first, n_tokens, n; /* first row of the batch; n = n_tokens x group */
     int64_t position;           /* of the first token in its sequence */
@@ -65,7 +66,7 @@ static void tile_fill(const Pass *pass, Tile *tile, int32_t segment, int64_t kv_
     tile_transpose(KEY_TILE, shape->padded, tile->keys, shape->padded, tile->keys_transposed, KEY_TILE);
 }
 
-/* One row: scores become weights, products of dy and values become gradients of the scaled scores; zero where the row sees nothing. */
+/* One row: turns scores into weights, and products of dy and values into gradients of the scaled scores; zero where the row sees nothing. */
 static void gradient_row(const AttentionShape *shape, Columns seen, float norm, float mean, float *restrict weights, float *restrict gradients) {
     float cap = (float)shape->args->softcap;
     if (cap == 0)
@@ -83,7 +84,7 @@ static void gradient_row(const AttentionShape *shape, Columns seen, float norm, 
     for (int64_t j = seen.end; j < KEY_TILE; j++) weights[j] = gradients[j] = 0;
 }
 
-/* Weights and gradients of the scores of rows from..from+n-1 against a tile: (n, KEY_TILE) each. False when they see nothing of it. */
+/* Computes weights and gradients of the scores of rows from..from+n-1 against a tile: (n, KEY_TILE) each. False when they see none of it. */
 static bool chunk_gradients(const AttentionShape *shape, const Rows *rows, int64_t from, int64_t n, const Tile *tile, float *weights,
                             float *gradients, Columns *seen) {
     int64_t group = shape->group;
@@ -99,7 +100,7 @@ static bool chunk_gradients(const AttentionShape *shape, const Rows *rows, int64
     return true;
 }
 
-/* dq of n query rows, tokens from `first` on, from their sums. */
+/* Writes dq of n query rows, tokens from `first` on, from their sums. */
 static void queries_finish(const AttentionShape *shape, int64_t first, int64_t n, int64_t kv_head, float *sum, float beta, Tensor *dq) {
     for (int64_t r = 0; r < n; r++, sum += shape->padded) {
         for (int64_t c = 0; c < shape->dim; c++) sum[c] *= (float)shape->args->scale;
@@ -108,7 +109,7 @@ static void queries_finish(const AttentionShape *shape, int64_t first, int64_t n
     }
 }
 
-/* dq of the queries of one task. */
+/* Computes dq of the queries of one task. */
 static void queries_run(const Pass *pass, AttentionTask task, int64_t kv_head, float beta, Tensor *dq) {
     const AttentionShape *shape = &pass->shape;
     const AttentionArgs *args = shape->args;
@@ -142,8 +143,8 @@ static bool descends(const Layout *layout, int32_t segment, int32_t ancestor) {
     return segment == ancestor;
 }
 
-/* Adds what the tokens of one segment say about a tile of keys to dk and dv, and what the tile says about them to dq, (rows of the segment, padded),
- * unless it is NULL. */
+/* Adds the contributions of a segment's tokens to dk and dv of a tile of keys, and those of the tile to dq, (rows of the segment, padded), unless
+ * it is NULL. */
 static void keys_collect(const Pass *pass, int32_t segment, int64_t kv_head, const Tile *tile, Rows *rows, int64_t block_tokens, float *weights,
                          float *gradients, float *dk, float *dv, float *dq) {
     const AttentionShape *shape = &pass->shape;
@@ -168,8 +169,8 @@ static void keys_collect(const Pass *pass, int32_t segment, int64_t kv_head, con
     }
 }
 
-/* dk and dv of one tile of a segment's own keys: its own queries and those of the segments below it, in order. sums: what it adds to dq of a segment
- * by itself, else NULL. */
+/* Computes dk and dv of one tile of a segment's own keys, from its own queries and those of its descendants, in order. sums: receives the tile's
+ * part of dq for an independent segment, else NULL. */
 static void keys_run(const Pass *pass, AttentionTask task, int64_t kv_head, const double beta[3], Tensor *dk, Tensor *dv, float *sums) {
     const AttentionShape *shape = &pass->shape;
     const Layout *layout = shape->args->layout;
@@ -194,7 +195,7 @@ static void keys_run(const Pass *pass, AttentionTask task, int64_t kv_head, cons
     }
 }
 
-/* All gradients of a segment by itself, tile of keys after tile. */
+/* Computes all gradients of an independent segment, one tile of keys after another. */
 static void segment_run(const Pass *pass, int32_t segment, int64_t kv_head, const double beta[3], Tensor *dq, Tensor *dk, Tensor *dv) {
     const AttentionShape *shape = &pass->shape;
     const Segment *own = &shape->args->layout->segments[segment];
@@ -206,7 +207,7 @@ static void segment_run(const Pass *pass, int32_t segment, int64_t kv_head, cons
     if (!cpu_planning()) queries_finish(shape, own->begin, n, kv_head, sums, (float)beta[0], dq);
 }
 
-/* Whether no segment is behind another one, and there are enough of them to keep the threads busy. */
+/* Whether all segments are without parents, and numerous enough to keep the threads busy. */
 static bool segments_do(const AttentionArgs *args) {
     enum { TASKS_PER_THREAD = 4 };
     const Layout *layout = args->layout;
@@ -216,7 +217,7 @@ static bool segments_do(const AttentionArgs *args) {
     return true;
 }
 
-/* Sum over each head of dy y: what softmax's gradient takes off. */
+/* Sum over each head of dy y, which the gradient of softmax subtracts. */
 static void means_compute(const AttentionShape *shape, const Tensor *y, const Tensor *dy, int64_t n_tokens, float *means) {
     int64_t n_heads = shape->args->n_heads;
 #pragma omp parallel for schedule(static) if (n_tokens * shape->q_width > CPU_SERIAL)

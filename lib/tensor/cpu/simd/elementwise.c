@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels that treat each element or row alone. */
+/* Kernels that process each element or row separately. */
 #include "lib/tensor/cpu/blocks.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
-/* For every block of `size` of the `count` elements, in parallel if there are more than a few: body sees begin..begin + size - 1. */
+/* Runs the body for every block of `size` of the `count` elements, in parallel if there are more than a few: it covers begin..begin + size - 1. */
 #define PRAGMA(text) _Pragma(#text)
 #define PARALLEL_BLOCKS_OF(size)                                                         \
     PRAGMA(omp parallel for schedule(static) if (count > CPU_SERIAL / CPU_BLOCK * size)) \
@@ -22,7 +22,7 @@ void ISA_FN(copy)(const Tensor *x, Tensor *y) {
     PARALLEL_BLOCKS run_copy(y, begin, x, begin, MIN((int64_t)CPU_BLOCK, count - begin));
 }
 
-/* Kernels that a training step of a tiny network calls keep away from OpenMP there: a parallel region of one thread costs more than their work. */
+/* Kernels that a training step of a tiny network calls avoid OpenMP there: a parallel region of one thread costs more than their work. */
 static void fill_block(Tensor *y, int64_t begin, int64_t end, float value) {
     if (y->dtype == DT_F32)
         for (int64_t i = begin; i < end; i++) ((float *)y->data)[i] = value;
@@ -113,8 +113,8 @@ void ISA_FN(bias_backward)(const Tensor *dy, Tensor *dbias) {
     row_sums_add(&sums, 0, dbias);
 }
 
-/* rng_block for 16 indices at once, which the compiler turns into vectors: called one by one it would take longer than the products of a LoRA layer.
- */
+/* Computes rng_block for 16 indices at once, so that the compiler vectorises it: one at a time would take longer than the products of a LoRA
+ * layer. */
 enum { DRAW_BLOCKS = 16, DRAWS = 4 * DRAW_BLOCKS };
 
 static void draw_blocks(RngKey key, uint64_t index, uint32_t *restrict draws) {
@@ -147,7 +147,7 @@ void ISA_FN(dropout)(const Tensor *x, double p, RngKey key, uint64_t first, doub
         device_reference()->dropout(x, p, key, first, beta, y);
         return;
     }
-    uint32_t threshold = (uint32_t)fmin(ceil(ldexp(p, 32)), 4294967295.0); /* draws below it are zeros */
+    uint32_t threshold = (uint32_t)fmin(ceil(ldexp(p, 32)), 4294967295.0); /* draws below it become zeros */
     float factor = (float)(1 / (1 - p));
     int64_t shift = (int64_t)(first % 4); /* blocks have four draws */
     PARALLEL_BLOCKS {
@@ -226,7 +226,7 @@ void ISA_FN(scale_rows)(const Tensor *x, const Tensor *scale, Tensor *y) {
     }
 }
 
-/* f(x) and f'(x); what only one of them takes costs nothing where the other is wanted. */
+/* f(x) and f'(x); a caller that uses only one of them does not pay for the other. */
 typedef struct Activated {
     float value, slope;
 } Activated;
@@ -254,7 +254,7 @@ static inline Activated tanh_at(float x) {
     return (Activated){t, 1.0f - t * t};
 }
 
-/* A loop of its own for each kind, so that each is vectorised. */
+/* A separate loop for each kind, so that each is vectorised. */
 #define FOR_EACH(function, result)     \
     for (int64_t i = 0; i < n; i++) {  \
         Activated at = function(x[i]); \
@@ -276,10 +276,10 @@ static void activate_with_slope(Activation kind, int64_t n, const float *restric
     ACTIVATE(kind, (value[i] = at.value, slope[i] = at.slope))
 }
 
-/* An element takes an exponential: smaller blocks are worth a thread, those of a few decoded tokens too. */
+/* An element takes an exponential, so smaller blocks are worth a thread, such as those of a few decoded tokens. */
 enum { ACTIVATION_BLOCK = CPU_BLOCK / 4 };
 
-/* Results at..at+n-1, which are at most those asked for, and where their two factors begin: side by side in x's rows where up is x. */
+/* Results at..at+n-1, at most as many as requested, and the start of their two factors: both in x's rows where up is x. */
 typedef struct Run {
     int64_t at, x, up, n;
 } Run;
@@ -291,7 +291,7 @@ static inline Run run_of(const Tensor *x, const Tensor *up, int64_t at, int64_t 
     return (Run){at, begin, begin + width, MIN(n, width - column)};
 }
 
-/* for (ACTIVATION_RUNS(run, begin, end)): pieces of the results begin..end-1. */
+/* for (ACTIVATION_RUNS(run, begin, end)): visits pieces of the results begin..end-1. */
 #define ACTIVATION_RUNS(run, begin, end) \
     Run run = run_of(x, up, begin, end); \
     run.at < (end);                      \
@@ -319,7 +319,7 @@ void ISA_FN(activation)(Activation kind, const Tensor *x, const Tensor *up, Tens
     }
 }
 
-/* Floats that no second-level cache holds are written past the caches: then a line is not read before it is written as a whole. */
+/* Writes floats that do not fit a second-level cache past the caches, so that a line is not read before it is written in full. */
 typedef struct Past {
     Tensor *y;
     bool past;
@@ -348,7 +348,7 @@ static void past_write(Past to, int64_t at, int64_t n, const float *values, floa
     run_write(to.y, at, n, values, beta);
 }
 
-/* Behind a thread's last past_write: what it has written is there for all. */
+/* Call after a thread's last past_write: makes its writes visible to all threads. */
 static inline void past_end(void) {
 #ifdef __AVX2__
     _mm_sfence();
@@ -381,7 +381,7 @@ void ISA_FN(activation_backward)(Activation kind, const Tensor *x, const Tensor 
             }
             for (int64_t i = 0; dx && i < n; i++) slope[i] *= factor ? d[i] * factor[i] : d[i];
             if (dx) past_write(to_x, run.x, n, slope, (float)beta[0]);
-            if (y) run_write(y, run.at, n, again, 0); /* last: where d lies */
+            if (y) run_write(y, run.at, n, again, 0); /* last, because it overwrites d */
         }
         if (to_x.past || to_up.past) past_end();
     }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Multilayer perceptrons: all layers of a block of rows at a time.
  *
- * Values of a block are kept transposed, (width, rows): vectors go along the rows, so that weights are read one by one as they lie in memory,
- * whatever their shape, and a layer of one or two outputs wastes nothing. forward    Z = W H + b           backward    dH = W^T dZ The gradient of a
- * weight, dZ H^T, needs H with rows as rows: H is turned over on the way back. It is summed by ranges of outputs over all rows in order. Blocks and
- * ranges depend on the problem alone, so results do not depend on the number of threads. */
+ * Values of a block are stored transposed, (width, rows): vectors run along the rows, so that weights are read one by one in memory order, whatever
+ * their shape, and a layer of one or two outputs wastes no lanes. Forward Z = W H + b, backward dH = W^T dZ. The gradient of a weight, dZ H^T, needs
+ * H row by row: the backward pass transposes H. It is summed by ranges of outputs over all rows in order. Blocks and ranges depend only on the
+ * problem, so results do not depend on the number of threads. */
 #include "lib/tensor/cpu/blocks.h"
 #include "lib/tensor/cpu/vec.h"
 
-/* ROWS: of a block. PASS: rows that are taken back at once, which bounds the scratch memory. OUTPUTS: of a range. */
+/* ROWS: of a block. PASS: rows in one backward pass, which limits the scratch memory. OUTPUTS: of a range. */
 enum { ROWS = 32, PASS = 512, OUTPUTS = 32 };
-/* Products and sums below which other threads are not called. */
+/* Number of multiply-adds below which the team is not used. */
 enum { TEAM_WORK = 100000 };
 
 static int64_t padded(int64_t n) { return (n + VEC_FLOATS - 1) / VEC_FLOATS * VEC_FLOATS; }
@@ -39,13 +39,13 @@ static int64_t work_of(const MlpArgs *args, int64_t rows) {
 
 static const float *floats_of(const Tensor *tensor) { return tensor->data; }
 
-/* Saved values of a layer in the block that begins with row `begin`, where each has `n` rows. */
+/* Offset of a layer's saved values in the block that begins with row `begin`, where each has `n` rows. */
 static int64_t saved_at(const MlpArgs *args, int layer, int64_t begin, int64_t n) {
     int64_t saved_widths = widths_below(args, args->n_layers - !args->activate_last);
     return begin * saved_widths + n * widths_below(args, layer);
 }
 
-/* Rows begin..begin+rows-1 of a tensor, turned over into (width, n); what is behind `rows` is zero. */
+/* Transposes rows begin..begin+rows-1 of a tensor into (width, n), with zeros after `rows`. */
 static void columns_read(const Tensor *x, int64_t begin, int64_t rows, float *to, int64_t n, float *buffer) {
     int64_t width = tensor_width(x);
     if (rows < n) memset(to, 0, (size_t)(width * n) * sizeof *to);
@@ -61,7 +61,7 @@ static void mlp_activate(Activation kind, int64_t n, float *restrict z) {
         for (int64_t i = 0; i < n; i++) z[i] = z[i] < 0.0f ? 0.0f : z[i];
 }
 
-/* d times the slope where f has value h. */
+/* Multiplies d by the slope of f at the value h. */
 static void slope_multiply(Activation kind, int64_t n, const float *restrict h, float *restrict d) {
     if (kind == ACT_TANH)
         for (int64_t i = 0; i < n; i++) d[i] *= 1.0f - h[i] * h[i];
@@ -96,7 +96,7 @@ static void forward_block(void *context, int64_t block) {
     transpose(out, rows, h, n, (float *)run->y->data + begin * out, out);
 }
 
-/* bf16 observations are read; everything else of a network is f32. */
+/* Observations may be bf16; everything else of a network is f32. */
 static bool fast(const MlpArgs *args, const Tensor *x, const Tensor *y) {
     return CPU_READS(x) && y->dtype == DT_F32 && args->weights[0]->dtype == DT_F32;
 }
@@ -117,8 +117,8 @@ void ISA_FN(mlp)(const MlpArgs *args, const Tensor *x, Tensor *saved, Tensor *y)
     blocks_run(work_of(args, rows), blocks_of(rows, ROWS), forward_block, &(Forward){args, x, saved, y});
 }
 
-/* One pass of the way back: `rows` rows from `begin` on. deltas: dZ of each layer, (width, n) a block; inputs: what each layer got, (n, padded width)
- * a block. */
+/* One backward pass: `rows` rows from `begin` on. deltas: dZ of each layer, (width, n) for each block; inputs: the input of each layer, (n, padded
+ * width) for each block. */
 typedef struct Backward {
     const MlpArgs *args;
     const MlpGrads *grads;
@@ -127,7 +127,7 @@ typedef struct Backward {
     float *deltas, *inputs;
 } Backward;
 
-/* Offsets of a layer's parts of a block whose rows are padded to n. `row`: of the pass. */
+/* Offsets of a layer's parts of a block whose rows are padded to n. `row`: in the pass. */
 static float *delta_of(const Backward *run, int layer, int64_t row, int64_t n) {
     return run->deltas + row * widths_below(run->args, run->args->n_layers) + n * widths_below(run->args, layer);
 }
@@ -142,7 +142,7 @@ static float *input_of(const Backward *run, int layer, int64_t row, int64_t n) {
     return run->inputs + row * padded_below(run->args, run->args->n_layers) + n * padded_below(run->args, layer);
 }
 
-/* x as the first layer's input: rows as they are, filled up with zeros. */
+/* x as the first layer's input: rows unchanged, padded with zeros. */
 static void first_input(const Backward *run, int64_t begin, int64_t rows, float *to, int64_t n) {
     int64_t width = tensor_width(run->x), row = padded(width);
     memset(to, 0, (size_t)(n * row) * sizeof *to);
@@ -155,7 +155,7 @@ static void transposed_input(const float *h, int64_t width, float *to, int64_t n
     transpose(width, n, h, n, to, row);
 }
 
-/* Gradient by x of a block, from the deltas of the first layer. */
+/* Gradient with respect to x of a block, from the deltas of the first layer. */
 static void x_gradient(const Backward *run, int64_t begin, int64_t rows, const float *delta, int64_t n) {
     const MlpArgs *args = run->args;
     Tensor *dx = run->grads->x;

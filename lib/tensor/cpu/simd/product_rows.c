@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Row functions beside the matrix products: conversions, results of tiles, logits. */
+/* Row functions used with the matrix products: conversions, results of tiles, logits. */
 #include "lib/tensor/cpu/blocks.h"
 #include "lib/tensor/cpu/gemm.h"
 
@@ -38,7 +38,7 @@ static void logits(const LogprobArgs *args, float *z, int64_t n) {
         for (int64_t i = 0; i < n; i++) z[i] *= inverse_temperature;
 }
 
-/* Sums run over at most RUN floats before they are added up in double. */
+/* Sums at most RUN floats before it adds them up in double. */
 static void sum(LogitRow *row, float *z, int64_t n, bool all) {
     float largest = -INFINITY;
 #pragma omp simd reduction(max : largest)

@@ -2,7 +2,7 @@
 /* Rotary positions. */
 #include "lib/tensor/cpu/blocks.h"
 
-/* Pairs (first[i], second[i]) of one head, both in y's memory afterwards. */
+/* Rotates pairs (first[i], second[i]) of one head; the result is in y's memory. */
 static void rotate_head(const Tensor *x, int64_t at, int64_t half, const float *c, const float *s, float sign, float beta, Tensor *y) {
     float buffer_first[RUN], buffer_second[RUN], transposed_first[RUN], transposed_second[RUN];
     for (RUNS(i, n, 0, half)) {
@@ -17,7 +17,7 @@ static void rotate_head(const Tensor *x, int64_t at, int64_t half, const float *
     }
 }
 
-/* Pairs (2i, 2i + 1) of one head. */
+/* Rotates pairs (2i, 2i + 1) of one head. */
 static void rotate_neighbours(const Tensor *x, int64_t at, int64_t half, const float *c, const float *s, float sign, float beta, Tensor *y) {
     float buffer[RUN], turned[RUN];
     for (RUNS(i, n, 0, 2 * half)) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Choosing in a row: the largest element, or one drawn by softmax. A vocabulary's row takes tens of microseconds, so a thread takes a row of its own.
- */
+/* Chooses in a row: the largest element, or one drawn by softmax. A vocabulary's row takes tens of microseconds, so each thread processes a
+ * different row. */
 #include "lib/tensor/cpu/blocks.h"
 
-/* Elements whose sum is one step of the search for the drawn one. */
+/* Elements in one step of the search for the drawn one. */
 enum { CHUNK = 256 };
 
 static float chunk_largest(const float *x, int64_t n) {
@@ -13,8 +13,8 @@ static float chunk_largest(const float *x, int64_t n) {
     return most;
 }
 
-/* weights[i] = e^((x[i] - most) * factor); their sum. The difference comes first: at very low temperatures the rounding of a product would be larger
- * than all differences. */
+/* weights[i] = e^((x[i] - most) * factor); returns their sum. The difference is taken first: at very low temperatures the rounding of a product
+ * would exceed all differences. */
 static double chunk_weights(const float *x, int64_t n, double factor, double most, double *weights) {
     double sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -45,14 +45,14 @@ void ISA_FN(draw)(const Tensor *x, int64_t row, double temperature, double u, in
     }
     int64_t n = tensor_width(x), chunk = 0;
     const float *values = (const float *)x->data + row * n;
-    double factor = MIN(1 / temperature, 1e300); /* finite: 0 x infinity is no number */
+    double factor = MIN(1 / temperature, 1e300); /* finite: 0 x infinity is not a number */
     double most = (double)chunk_largest(values, n), sum = 0, below = 0, weights[CHUNK];
     double *sums = cpu_scratch(CPU_LOCAL, (size_t)((n + CHUNK - 1) / CHUNK) * sizeof *sums);
     for (int64_t at = 0; at < n; at += CHUNK) sum += sums[at / CHUNK] = chunk_weights(values + at, MIN(CHUNK, n - at), factor, most, weights);
     *logsumexp = most / temperature + log(sum);
     double target = u * sum;
     for (; (chunk + 1) * CHUNK < n && below + sums[chunk] <= target; chunk++) below += sums[chunk];
-    while (chunk > 0 && sums[chunk] == 0) chunk--; /* rounding left nothing of u: the last one that can be drawn */
+    while (chunk > 0 && sums[chunk] == 0) chunk--; /* rounding used up u: take the last element that can be drawn */
     int64_t begin = chunk * CHUNK, in_chunk = MIN(CHUNK, n - begin);
     chunk_weights(values + begin, in_chunk, factor, most, weights);
     *column = begin;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of one instruction set's kernels. */
+/* The kernel table of one instruction set. */
 #include "lib/tensor/cpu/cpu.h"
 
 void ISA_FN(kernels)(Device *device) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimiser updates of f32 parameters. AdamW is arXiv 1711.05101 in torch's order of operations; constants of a step are worked out in double. */
+/* Optimiser updates of f32 parameters. AdamW is arXiv 1711.05101 in torch's order of operations; the constants of a step are computed in double. */
 #include "lib/tensor/cpu/blocks.h"
 
 static bool all_f32(const Tensor *a, const Tensor *b, const Tensor *c) {

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products in f32 by vectors.
+/* Products in f32 with vectors.
  *
- * A panel of B, some hundred columns, is copied line by line of the sum, widened or transposed on the way, and stays in the second-level cache. A is
- * read where it lies, six rows at a time, if they run along the sum; else some rows of it are copied too. So no weight is kept a second time. Every
- * element is one chain of multiply-adds in order of k, which begins with what it is added to, in a register or, between cuts of a long sum, in
- * memory: cuts go by speed alone, and the bits depend neither on the threads nor on the rows beside a row. */
+ * A panel of B, some hundred columns, is copied line by line of the sum, widened or transposed in the copy, and stays in the second-level cache. A is
+ * read in place, six rows at a time, if its rows run along the sum; otherwise some rows of it are copied too. So no second copy of a weight is kept.
+ * Every element is one chain of multiply-adds in order of k, which begins with the value it is added to, kept in a register or, between cuts of a
+ * long sum, in memory. Only speed decides about cuts, and the bits depend neither on the threads nor on the other rows. */
 #include "lib/tensor/cpu/simd/vector_product.h"
 #include "lib/tensor/cpu/work_queue.h"
 #include "lib/tensor/cpu/transpose.h"
 
 enum {
-    STRIP = 6,                          /* rows of a result that are summed at once; 6 x 4 of 32 registers, 6 x 2 of 16 */
+    STRIP = 6,                          /* rows of a result that are summed together; 6 x 4 of 32 registers, 6 x 2 of 16 */
     WIDE = VEC_REGISTERS == 32 ? 4 : 2, /* vectors of a row */
-    TALL = 2 * STRIP,                   /* rows where there are half as many vectors: fewer chains leave the multipliers idle */
+    TALL = 2 * STRIP,                   /* rows with half as many vectors: fewer chains would leave the multipliers idle */
     WIDE_COLS = WIDE * VEC_FLOATS,
-    GROUP = 4 * TALL,                                       /* rows of A that are copied at once */
-    PANEL_FLOATS = VEC_REGISTERS == 32 ? 1 << 17 : 1 << 15, /* of a panel of B: a quarter of a second-level cache that is usual with such registers */
+    GROUP = 4 * TALL,                                       /* rows of A that are copied together */
+    PANEL_FLOATS = VEC_REGISTERS == 32 ? 1 << 17 : 1 << 15, /* of a panel of B: a quarter of the usual second-level cache of such processors */
     MOST_COLS = 768,
     MOST_K = 2048 /* longer sums are cut */
 };
@@ -24,14 +24,14 @@ static int64_t round_up(int64_t count, int64_t size) { return blocks_of(count, s
 
 /* ---- blocks of sums ---- */
 
-/* Element (i, k) of some rows of A: at[i * line + k]; copied: at[i / STRIP * line + k * STRIP + i % STRIP]. */
+/* Element (i, k) of some rows of A: at[i * line + k]; if copied: at[i / STRIP * line + k * STRIP + i % STRIP]. */
 typedef struct Left {
     const float *at;
     int64_t line;
     bool copied;
 } Left;
 
-/* The block of C that is next, which the processor does not guess; NULL: none. */
+/* The next block of C, for a prefetch that the processor would not make; NULL: none. */
 typedef struct Ahead {
     const float *c;
     int64_t ldc;
@@ -69,7 +69,7 @@ static inline __attribute__((always_inline)) void block_sum(const int rows, cons
         for (int j = 0; j < vectors; j++) *(VecInMemory *)(c + i * ldc + j * VEC_FLOATS) = sums[i][j];
 }
 
-/* The same for at most STRIP rows, TALL of up to half of WIDE vectors. */
+/* The same for at most STRIP rows, or TALL rows of up to half of WIDE vectors. */
 static inline __attribute__((always_inline)) void strip_sum(const int vectors, const bool copied, int64_t rows, int64_t depth, const float *a,
                                                             int64_t line, const float *b, int64_t b_line, float *c, int64_t ldc, bool add,
                                                             Ahead ahead) {
@@ -122,7 +122,7 @@ static void strip_run(int64_t vectors, int64_t rows, int64_t depth, Left a, cons
 
 /* ---- from memory to panels and strips ---- */
 
-/* Asks for n values some lines behind those at `line`, `at`: what is read across its lines is too far apart for the processor to guess. */
+/* Prefetches n values some lines after those at `line`, `at`: reads across lines are too far apart for the hardware prefetcher. */
 static inline void lines_ahead(const Operand *from, int64_t line, int64_t at, int64_t n) {
     enum { LINES = 32, CACHE_LINE = 64 };
     int64_t size = (int64_t)dtype_size(from->dtype);
@@ -130,11 +130,11 @@ static inline void lines_ahead(const Operand *from, int64_t line, int64_t at, in
     for (int64_t byte = 0; byte < n * size; byte += CACHE_LINE) __builtin_prefetch(begin + byte);
 }
 
-/* The columns that `cols` of them take in a panel. */
+/* Width of `cols` columns in a panel. */
 static int64_t panel_width(int64_t cols) { return round_up(cols, VEC_FLOATS); }
 static int64_t vectors_at(int64_t cols, int64_t j) { return MIN((int64_t)WIDE, blocks_of(cols - j, VEC_FLOATS)); }
 
-/* Columns col..col+cols-1 of B, whose lines run along them. */
+/* Loads columns col..col+cols-1 of B, whose lines run along the columns. */
 static void lines_load(const Operand *b, float scale, int64_t col, int64_t cols, int64_t from, int64_t depth, float *panel) {
     for (int64_t k = 0; k < depth; k++) {
         lines_ahead(b, from + k, col, cols);
@@ -149,7 +149,7 @@ static void lines_load(const Operand *b, float scale, int64_t col, int64_t cols,
     }
 }
 
-/* n <= VEC_FLOATS columns of a transposed B from column `col` on, times `scale`, zeros beside them: to[k * width + lane]. */
+/* Loads n <= VEC_FLOATS columns of a transposed B from column `col` on, times `scale`, padded with zeros: to[k * width + lane]. */
 static void columns_gather(const Operand *b, float scale, int64_t col, int64_t n, int64_t from, int64_t depth, float *to, int64_t width) {
     float line[RUN];
     for (int64_t i = 0; i < VEC_FLOATS; i++)
@@ -162,7 +162,7 @@ static void columns_gather(const Operand *b, float scale, int64_t col, int64_t n
         }
 }
 
-/* The same for VEC_FLOATS columns, in whole pieces. */
+/* The same for exactly VEC_FLOATS columns, in full pieces. */
 static inline __attribute__((always_inline)) void columns_turn(const DType dtype, const char *at, int64_t line, float scale, int64_t depth, float *to,
                                                                int64_t width) {
     const int each = dtype == DT_F32 ? 1 : 2;
@@ -175,7 +175,7 @@ static inline __attribute__((always_inline)) void columns_turn(const DType dtype
     }
 }
 
-/* `vectors` vectors of columns of a transposed B, from column `col` of `n_cols` on, times `scale`: (depth, vectors x VEC_FLOATS). */
+/* Loads `vectors` vectors of columns of a transposed B, from column `col` of `n_cols` on, times `scale`: (depth, vectors x VEC_FLOATS). */
 static void columns_load(const Operand *b, float scale, int64_t col, int64_t n_cols, int64_t vectors, int64_t from, int64_t depth, float *to) {
     int64_t width = vectors * VEC_FLOATS, size = (int64_t)dtype_size(b->dtype), whole = depth / piece_values(b->dtype) * piece_values(b->dtype);
     for (int64_t end = col + width; col < end; col += VEC_FLOATS, to += VEC_FLOATS) {
@@ -191,7 +191,7 @@ static void columns_load(const Operand *b, float scale, int64_t col, int64_t n_c
     }
 }
 
-/* Columns col..col+cols-1 of B, WIDE vectors of them after the others. */
+/* Loads columns col..col+cols-1 of B, WIDE vectors at a time. */
 static void panel_load(const Operand *b, float scale, int64_t col, int64_t cols, int64_t from, int64_t depth, float *panel) {
     if (!b->transposed) {
         lines_load(b, scale, col, cols, from, depth, panel);
@@ -200,13 +200,13 @@ static void panel_load(const Operand *b, float scale, int64_t col, int64_t cols,
     for (int64_t j = 0; j < cols; j += WIDE_COLS) columns_load(b, scale, col + j, col + cols, vectors_at(cols, j), from, depth, panel + j * depth);
 }
 
-/* Floats that are copied at once for a strip; those behind it are written over by the next line. */
+/* Floats that are copied together for a strip; the excess is overwritten by the next line. */
 enum { WIDE_COPY = 8 };
 
-/* Memory for a group of rows, floats. */
+/* Memory for a group of rows, in floats. */
 static int64_t group_floats(int64_t depth) { return GROUP * depth + GROUP / STRIP * (WIDE_COPY - STRIP); }
 
-/* At most GROUP rows of A, whose sum has a_lines steps, in `memory` if they are not floats along the sum. */
+/* Loads at most GROUP rows of A, whose sum has a_lines steps, into `memory` if they are not floats along the sum. */
 static Left left_load(const Operand *a, int64_t a_lines, int64_t row, int64_t rows, int64_t from, int64_t depth, float *memory) {
     if (!a->transposed && a->dtype == DT_F32) return (Left){(const float *)a->data + row * a->ld + from, a->ld, false};
     if (!a->transposed) {
@@ -218,7 +218,7 @@ static Left left_load(const Operand *a, int64_t a_lines, int64_t row, int64_t ro
         lines_ahead(a, from + k, row, rows);
         float values[GROUP + WIDE_COPY - STRIP];
         const float *at = (const float *)a->data + (from + k) * a->ld + row;
-        /* Behind the last line there is nothing */
+        /* There is no memory after the last line */
         bool beyond = (from + k) * a->ld + strips * STRIP + WIDE_COPY - STRIP > (a_lines - 1) * a->ld + rows;
         if (a->dtype != DT_F32 || beyond) {
             line_load(a, from + k, row, rows, strips * STRIP + WIDE_COPY - STRIP, 1, values);
@@ -233,7 +233,7 @@ static Left left_at(Left group, int64_t row) { return (Left){group.at + (group.c
 
 /* ---- products ---- */
 
-/* How a product is cut: tasks are panels times chunks of rows. Several products of one B are one whose rows follow each other. */
+/* How a product is cut: tasks are panels times chunks of rows. Several products with the same B are treated as one whose rows follow each other. */
 typedef struct Plan {
     const Product *products;
     int n_products;
@@ -248,12 +248,12 @@ static int64_t panel_cols(int64_t n, int64_t k, int64_t floats) {
 static Plan plan_make(const Product *products, int n_products) {
     const Product *p = products;
     enum { LEAST_ROWS = 2 * GROUP, LEAST_COLS = 2 * WIDE_COLS, SKINNY_COLS = 2 * VEC_FLOATS, TASKS_PER_THREAD = 16 };
-    bool copied = p->a.transposed; /* then wide panels, which use what is copied often */
+    bool copied = p->a.transposed; /* then panels are wide, so that each copy is used more often */
     int64_t floats = copied ? 2 * PANEL_FLOATS : PANEL_FLOATS,
             most_k = copied ? MIN((int64_t)MOST_K, floats / MIN(panel_width(p->n), (int64_t)MOST_COLS)) : MOST_K;
     Plan plan = {.products = products, .n_products = n_products, .k_cut = blocks_of(p->k, blocks_of(p->k, most_k))};
     for (int i = 0; i < n_products; i++) plan.m += products[i].m;
-    bool cut = plan.k_cut < p->k; /* then each task makes its panels anew */
+    bool cut = plan.k_cut < p->k; /* then each task loads its panels again */
     int64_t threads = omp_get_max_threads(), wanted = threads * (cut ? 1 : TASKS_PER_THREAD), chunks = blocks_of(plan.m, LEAST_ROWS);
     plan.panel_cols = panel_cols(p->n, plan.k_cut, floats);
     if (plan.m <= TALL)
@@ -261,13 +261,13 @@ static Plan plan_make(const Product *products, int n_products) {
     else if (blocks_of(p->n, plan.panel_cols) * chunks < wanted)
         plan.panel_cols = MIN(plan.panel_cols, MAX((int64_t)LEAST_COLS, round_up(blocks_of(p->n, blocks_of(wanted, chunks)), WIDE_COLS)));
     plan.panels = blocks_of(p->n, plan.panel_cols);
-    if (cut && plan.panels > 1 && plan.panels % threads > 0) wanted *= 2; /* else a panel has one task, and is made once */
+    if (cut && plan.panels > 1 && plan.panels % threads > 0) wanted *= 2; /* otherwise a panel has one task, and is loaded once */
     plan.chunk_rows = MAX((int64_t)LEAST_ROWS, round_up(blocks_of(plan.m, blocks_of(wanted, plan.panels)), GROUP));
     plan.chunks = blocks_of(plan.m, plan.chunk_rows);
     return plan;
 }
 
-/* A thread's memory: a panel of B, with one of the second product behind it; rows of both A's; sums that wait for the next cut where C can't hold
+/* A thread's memory: a panel of B, followed by one of the second product; rows of both A's; sums that wait for the next cut where C can't store
  * them. */
 typedef struct Work {
     float *panel, *more_panel, *rows, *more_rows, *partial;
@@ -284,12 +284,12 @@ static Work work_new(const Plan *plan) {
     return work;
 }
 
-/* Rows and columns of C that are summed at once, and the cut of the sum. */
+/* Rows and columns of C that are summed together, and the cut of the sum. */
 typedef struct Block {
     int64_t row, rows, col, cols, width, from, depth;
 } Block;
 
-/* to (rows, width) = scale * from, whose lines are those of C. */
+/* to (rows, width) = scale * from, which has the lines of C. */
 static void block_load(const Operand *from, const Block *block, float scale, float *to, int64_t ld) {
     for (int64_t i = 0; i < block->rows; i++) line_load(from, block->row + i, block->col, block->cols, block->width, scale, to + i * ld);
 }
@@ -313,7 +313,7 @@ static void block_run(const Product *p, const Block *block, Left a, const float 
     for (int64_t i = 0; i < block->rows; i++) run_write(&c, (block->row + i) * p->ldc + block->col, block->cols, to + i * ld, 0);
 }
 
-/* Rows begin..end-1 of one product against the panel of `cols` columns from `col` on. */
+/* Computes rows begin..end-1 of one product with the panel of `cols` columns from `col` on. */
 static void rows_run(const Plan *plan, const Product *p, const Work *work, int64_t begin, int64_t end, int64_t col, int64_t cols, int64_t from,
                      int64_t depth) {
     bool last = from + depth == p->k, in_f32 = p->c_dtype == DT_F32;
@@ -352,11 +352,11 @@ static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *
     }
 }
 
-/* Products of two factors that both lie line by line of the sum, one of them with few values a line, as the gradients of a low-rank branch are: the
- * wide one is read once, where it lies. */
+/* Products of two factors that both run across the sum, one of them with few values in each line, such as the gradients of a low-rank branch: the
+ * wide factor is read once, in place. */
 typedef struct Thin {
     const Product *product;
-    bool transposed; /* the few columns are C's */
+    bool transposed; /* the few values are C's columns */
     Operand skinny, wide;
     int64_t n_few, n_wide;
 } Thin;
@@ -366,12 +366,12 @@ enum { THIN = 32, THIN_LINES = 32 };
 static bool thin_make(const Product *p, Thin *thin) {
     bool transposed = p->n < p->m;
     *thin = (Thin){p, transposed, transposed ? p->b : p->a, transposed ? p->a : p->b, MIN(p->m, p->n), MAX(p->m, p->n)};
-    thin->skinny.transposed = true; /* as A lies here */
+    thin->skinny.transposed = true; /* as A is stored here */
     thin->wide.transposed = false;
     return p->a.transposed && !p->b.transposed && p->more_k == 0 && !p->d && thin->n_few <= THIN && thin->wide.dtype == DT_F32;
 }
 
-/* sums (few, WIDE vectors at most) of columns first.. of the wide factor into C. */
+/* Writes sums (few, WIDE vectors at most) of columns first.. of the wide factor to C. */
 static void thin_finish(const Thin *thin, int64_t first, int64_t cols, const float *sums, int64_t ld) {
     const Product *p = thin->product;
     Tensor c = {.dtype = p->c_dtype, .data = p->c};
@@ -384,7 +384,7 @@ static void thin_finish(const Thin *thin, int64_t first, int64_t cols, const flo
     }
 }
 
-/* Columns first..first+cols-1 of the wide factor. */
+/* Computes columns first..first+cols-1 of the wide factor. */
 static void thin_columns(const Thin *thin, int64_t first, int64_t cols) {
     int64_t k = thin->product->k, width = panel_width(cols), whole = cols / VEC_FLOATS * VEC_FLOATS, ld = thin->wide.ld;
     float *sums = cpu_scratch(CPU_TILE_C, (size_t)(thin->n_few * width) * sizeof *sums),
@@ -395,7 +395,7 @@ static void thin_columns(const Thin *thin, int64_t first, int64_t cols) {
         int64_t depth = MIN((int64_t)THIN_LINES, k - from);
         Left skinny = left_load(&thin->skinny, k, 0, thin->n_few, from, depth, rows);
         for (int64_t j = 0; j < width;) {
-            bool last = j >= whole; /* less than a vector, with zeros behind it */
+            bool last = j >= whole; /* less than a vector, padded with zeros */
             int64_t vectors = last ? 1 : vectors_at(whole, j);
             for (int64_t i = 0; i < depth; i++) lines_ahead(&thin->wide, from + i, first + j, vectors * VEC_FLOATS);
             if (last) lines_load(&thin->wide, 1, first + j, cols - j, from, depth, tail);
@@ -432,12 +432,12 @@ static void together_run(const Product *products, int n) {
                                          products->n * products->k > SERIAL_WEIGHT))
     {
         Work work = work_new(&plan);
-        int64_t have = -1, at = 0; /* have: the panel that is made */
+        int64_t have = -1, at = 0; /* have: the current panel */
         for (int64_t task; (task = work_queue_next(&queue, &at)) >= 0;) task_run(&plan, &work, task, &have);
     }
 }
 
-/* Whether another product can go on with the panels of one: gradients of the weights of one input. */
+/* Whether the panels of one product can serve another: gradients of weights with the same input. */
 static bool panels_shared(const Product *one, const Product *other) {
     bool same = one->k == other->k && one->n == other->n && one->alpha == other->alpha && operands_same(&one->b, &other->b);
     return same && one->a.transposed && other->a.transposed && one->more_k == 0 && other->more_k == 0 && one->c_dtype == DT_F32 &&
@@ -467,7 +467,7 @@ static void vector_product_run(const Product *products, int n) {
 static int64_t row_tile(void) { return GROUP; }
 static int64_t col_tile(int64_t n, int64_t k) { return panel_cols(n, k, 2 * PANEL_FLOATS); }
 
-/* One tile has all rows then. */
+/* Then one tile has all rows. */
 static bool tile_of_skinny(const Product *product) { return product->m <= GROUP && ISA_FN(skinny_fits)(product); }
 
 static void vector_product_column(const Product *product, int64_t col, int64_t cols) {

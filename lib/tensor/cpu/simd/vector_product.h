@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the products in f32 by vectors share: those of many rows (vector_product.c) and of few (vector_skinny.c). */
+/* Code that the products in f32 with vectors share: those of many rows (vector_product.c) and of few (vector_skinny.c). */
 #ifndef TUNE_VECTOR_PRODUCT_H
 #define TUNE_VECTOR_PRODUCT_H
 
 #include "lib/tensor/cpu/blocks.h"
 #include "lib/tensor/cpu/gemm.h"
 
-enum { SERIAL_WEIGHT = 1 << 16 /* values of B that one thread reads as soon as two are started */ };
+enum { SERIAL_WEIGHT = 1 << 16 /* values of B that one thread reads in the time that it takes to start two */ };
 
-/* n values of line `line` of memory from `at` on, times `scale`, and zeros up to `padded`. */
+/* Loads n values of line `line` from `at` on, times `scale`, and zeros up to `padded`. */
 static inline void line_load(const Operand *from, int64_t line, int64_t at, int64_t n, int64_t padded, float scale, float *to) {
     floats_from(&(Tensor){.dtype = from->dtype, .data = (void *)(uintptr_t)from->data}, line * from->ld + at, n, to);
     if (scale != 1)
@@ -16,11 +16,11 @@ static inline void line_load(const Operand *from, int64_t line, int64_t at, int6
     for (int64_t i = n; i < padded; i++) to[i] = 0;
 }
 
-/* Whether vector_skinny.c does it, and does it sooner: C's rows are few, B is a weight (n, k) times their transposed rows. */
+/* Whether vector_skinny.c supports the product and is faster: C has few rows, and B is a weight (n, k) times their transposed rows. */
 bool ISA_FN(skinny_fits)(const Product *product);
-/* Up to PRODUCTS_MOST of them. */
+/* Runs up to PRODUCTS_MOST products. */
 void ISA_FN(skinny_run)(const Product *products, int n);
-/* The same tile by tile, of all rows: as CpuProducts.column and tile. */
+/* The same one tile at a time, each with all rows: as CpuProducts.column and tile. */
 void ISA_FN(skinny_column)(const Product *product);
 void ISA_FN(skinny_tile)(const Product *product, int64_t col, int64_t cols, float *c);
 

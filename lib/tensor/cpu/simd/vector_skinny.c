@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products in f32 of a weight with a few rows, as decoding has them: the weight comes from memory once, as it is stored (vector_skinny.h). Every
- * element is the same chain of multiply-adds in order of k as in vector_product.c: the bits depend neither on which of the two computes it nor on the
- * rows beside a row. */
+/* Products in f32 of a weight with a few rows, as in decoding: the weight is read from memory once, as it is stored (vector_skinny.h). Every
+ * element is the same chain of multiply-adds in order of k as in vector_product.c, so the bits depend neither on which of the two computes it nor
+ * on the other rows. */
 #include "lib/tensor/cpu/simd/vector_skinny.h"
 #include "lib/tensor/cpu/work_queue.h"
 #include "lib/tensor/cpu/simd/vector_product.h"
 
 #include <string.h>
 
-enum { SKINNY_LIMIT = VEC_REGISTERS == 32 ? 64 : 32 }; /* rows of a product: more are faster by panels, which are turned once */
+enum { SKINNY_LIMIT = VEC_REGISTERS == 32 ? 64 : 32 }; /* rows of a product: more are faster with panels, which are transposed once */
 
-/* A thread's memory: both A's as skinny_sum wants them, part after part of the rows; lines that cannot be read where they lie. */
+/* A thread's memory: both A's in skinny_sum's layout, one part of the rows after another; lines that cannot be read in place. */
 typedef struct Work {
     float *rows, *more_rows, *lines;
 } Work;
 
 static int64_t round_up(int64_t count, int64_t size) { return blocks_of(count, size) * size; }
 
-/* Rows that are summed at once: parts of about the same size. */
+/* Rows that are summed together: parts of about the same size. */
 static int64_t part_rows(int64_t m) { return blocks_of(m, blocks_of(m, SKINNY_MOST)); }
 
 static int64_t padded_rows(int64_t m) { return blocks_of(m, part_rows(m)) * skinny_width(part_rows(m)); }
 
-/* Room for each of n products. */
+/* Memory for each of n products. */
 static Work work_new(const Product *products, int n) {
     int64_t rows = 0, more = 0, longest = 0;
     for (int i = 0; i < n; i++) {
@@ -37,7 +37,7 @@ static Work work_new(const Product *products, int n) {
     return work;
 }
 
-/* All rows of A, [k][skinny_width] for each part. */
+/* Loads all rows of A, [k][skinny_width] for each part. */
 static void rows_load(const Operand *a, int64_t m, int64_t k, float *to) {
     enum { AT_ONCE = 4 };
     float buffer[AT_ONCE * RUN];
@@ -52,7 +52,7 @@ static void rows_load(const Operand *a, int64_t m, int64_t k, float *to) {
             }
 }
 
-/* SKINNY_COLS lines of a weight from column `col` of C on: where they lie, or in f32 times `scale` with zeros around them. */
+/* SKINNY_COLS lines of a weight from column `col` of C on: in place, or in f32 times `scale` padded with zeros. */
 typedef struct Weight {
     const char *at;
     int64_t line;
@@ -70,9 +70,9 @@ static Weight weight_lines(const Operand *b, float scale, int64_t col, int64_t n
 
 /* ---- products ---- */
 
-/* Columns col.. of C, SKINNY_COLS of them at most. */
+/* Computes columns col.. of C, at most SKINNY_COLS. */
 static void task_run(const Product *p, const Work *work, int64_t col) {
-    _Alignas(64) float sums[(SKINNY_LIMIT + SKINNY_MOST) * SKINNY_COLS] = {0}; /* a part has lines that are none of its rows */
+    _Alignas(64) float sums[(SKINNY_LIMIT + SKINNY_MOST) * SKINNY_COLS] = {0}; /* a part has more lines than its rows */
     int64_t step = part_rows(p->m), width = skinny_width(step), cols = MIN((int64_t)SKINNY_COLS, p->n - col);
     Tensor c = {.dtype = p->c_dtype, .data = p->c};
     Operand d = p->d ? (Operand){p->d, p->d_dtype, p->ldd, false} : (Operand){p->c, p->c_dtype, p->ldc, false};
@@ -119,7 +119,7 @@ void ISA_FN(skinny_run)(const Product *products, int n) {
 #pragma omp parallel if (parallel && queue.n > 1)
     {
         Work work = work_new(products, n);
-        int have = -1; /* whose rows are there */
+        int have = -1; /* the product whose rows are loaded */
         int64_t at = 0;
         for (int64_t task; (task = work_queue_next(&queue, &at)) >= 0;) {
             int its = 0;

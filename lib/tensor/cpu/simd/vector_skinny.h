@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of which there are few, times many lines that run along the sum, in f32: weights in decoding, keys in attention of single tokens.
+/* Products of few rows with many lines that run along the sum, in f32: weights in decoding, keys in attention of single tokens.
  *
- * The lines become the lanes of a vector (transpose.h) and are widened there; what is broadcast are the few rows' values, which lie side by side,
- * [k][rows]. So lines are read once, as they are stored, no panel is made of them, and what counts is how little is done for each. An element is one
- * chain of multiply-adds in order of k. */
+ * The lines become the lanes of a vector (transpose.h) and are widened there; the values of the few rows, stored as [k][rows], are broadcast. So
+ * lines are read once, as they are stored, no panel is made of them, and little work is done for each. An element is one chain of multiply-adds in
+ * order of k. */
 #ifndef TUNE_VECTOR_SKINNY_H
 #define TUNE_VECTOR_SKINNY_H
 
@@ -11,14 +11,14 @@
 
 enum {
     SKINNY_MOST = VEC_REGISTERS == 32 ? 24 : 8, /* rows that have their sums in registers */
-    SKINNY_TWO = VEC_REGISTERS == 32 ? 8 : 4,   /* up to so many rows go by two vectors: one chain of sums leaves the multipliers idle */
+    SKINNY_TWO = VEC_REGISTERS == 32 ? 8 : 4,   /* up to so many rows use two vectors, because a single chain of sums leaves the multipliers idle */
     SKINNY_COLS = 2 * VEC_FLOATS                /* lines at a time */
 };
 
 /* As skinny_sum, for `vectors` vectors of lines. */
 static inline __attribute__((always_inline)) void skinny_multiply(const int rows, const int vectors, const DType dtype, int64_t depth, const float *a,
                                                                   const char *b, int64_t line, const char *upcoming, float *sums, int64_t sums_line) {
-    const int each = dtype == DT_F32 ? 1 : 2; /* values of a word */
+    const int each = dtype == DT_F32 ? 1 : 2; /* values in a word */
     Vec sum[SKINNY_MOST][2], right[2];
     Prefetch prefetched = prefetch_new(b, upcoming);
     TransposeLines lines[2] = {transpose_lines(b, line), transpose_lines(b + (vectors - 1) * VEC_FLOATS * line, line)};
@@ -33,7 +33,7 @@ static inline __attribute__((always_inline)) void skinny_multiply(const int rows
         if (upcoming) prefetch(&prefetched, vectors, line);
 #pragma GCC unroll 8
         for (int k = 0; k < TRANSPOSE_WORDS * each; k++) {
-            if (k >= depth) break; /* one more step would make -0 into 0 */
+            if (k >= depth) break; /* a further step would turn -0 into 0 */
 #pragma GCC unroll 2
             for (int v = 0; v < vectors; v++) right[v] = word_widened(words[v][k / each], dtype, k % each);
 #pragma GCC unroll 24
@@ -48,7 +48,7 @@ static inline __attribute__((always_inline)) void skinny_multiply(const int rows
         for (int v = 0; v < vectors; v++) *(VecInMemory *)(sums + r * sums_line + v * VEC_FLOATS) = sum[r][v];
 }
 
-/* The next number of rows that there is code for, up to SKINNY_MOST. */
+/* The next number of rows that has specialised code, up to SKINNY_MOST. */
 static inline int64_t skinny_width(int64_t rows) {
     static const int8_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16, 24};
     int i = 0;
@@ -87,8 +87,8 @@ static inline __attribute__((always_inline)) void skinny_rows(int64_t rows, cons
 }
 #undef SKINNY_ROWS
 
-/* sums[r][lane] += a[k][r] b[lane][k] for all k below `depth`, SKINNY_COLS lines of b and rows as skinny_width says. Lines are read to the end of
- * their last piece. `soon`: what is asked for meanwhile, as much as is read; NULL: nothing, as where lines come from a cache. */
+/* sums[r][lane] += a[k][r] b[lane][k] for all k below `depth`, SKINNY_COLS lines of b, and a number of rows from skinny_width. Reads lines to the
+ * end of their last piece. `soon`: memory to prefetch meanwhile, as much as is read; NULL: none, as for lines in a cache. */
 __attribute__((noinline, unused)) static void skinny_sum(int64_t rows, DType dtype, int64_t depth, const float *a, const char *b, int64_t line,
                                                          const char *upcoming, float *sums, int64_t sums_line) {
     if (dtype == DT_F32)

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Softmax attention of bf16, forward, in tiles. Scores and sums are f32; weights are rounded to bf16 for the product with the values, their total is
- * of what they were before. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1. */
+/* Softmax attention of bf16, forward, in tiles. Scores and sums are f32; weights are rounded to bf16 for the product with the values, but their
+ * total is that of the unrounded weights. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1. */
 #include "lib/tensor/cpu/tile/attention_forward.h"
 
-enum { QUERY_ROWS = 384 }; /* query rows of a task, about: they share the tiles made of keys and values */
+enum { QUERY_ROWS = 384 }; /* approximate number of query rows of a task: they share the tiles made of keys and values */
 
 /* Buffers of one task, in the thread's scratch. Tiles of A or B of bf16 and tiles of floats, (rows, columns); a group has LANES queries. */
 typedef struct Work {
     int64_t rows, groups;
     Tiles q;    /* B (groups, padded / 32) */
-    Tiles keys; /* A (KEY_ROWS, padded / 32): those that do not lie as a tile wants them */
+    Tiles keys; /* A (KEY_ROWS, padded / 32): copies of keys that cannot be read in place */
     KeyRows key_rows[KEY_ROWS];
     Tiles pair_values;   /* B (padded / 16, KEY_CHUNKS) */
     Tiles values;        /* A (padded / 16, KEY_CHUNKS): values transposed */
-    Tiles scores;        /* floats (2 groups, KEY_ROWS): what a product of tiles takes at once */
+    Tiles scores;        /* floats (2 groups, KEY_ROWS): result of one product of tiles */
     Tiles weights;       /* B (2 groups, KEY_CHUNKS) */
-    Tiles sum;           /* floats (groups, padded / 16): running sums of weighted values, a dimension of the head a line */
-    float *base, *total; /* (groups x LANES): what weights are relative to, a score / ln 2; their sum */
-    int64_t *at;         /* (groups x LANES): where queries begin in q and y */
-    int32_t *positions;  /* (groups x LANES), also where a group has no more queries: there the last one's */
+    Tiles sum;           /* floats (groups, padded / 16): running sums of weighted values, one line for each dimension of the head */
+    float *base, *total; /* (groups x LANES): base of the weights, a score / ln 2; sum of the weights */
+    int64_t *at;         /* (groups x LANES): offsets of queries in q and y */
+    int32_t *positions;  /* (groups x LANES); lanes of a group after the last query have the last query's position */
 } Work;
 
 static Work work_new(const AttentionShape *shape) {
@@ -54,7 +54,7 @@ static void queries_begin(const AttentionShape *shape, Work *work, const Tensor 
     }
 }
 
-/* Values of a tile of keys as pairs of rows, zeros where there are none, then transposed. */
+/* Loads values of a tile of keys as pairs of rows, zeros where there are none, then transposes them. */
 static void values_begin(const AttentionShape *shape, const Work *work, const Tensor *v, const int64_t rows[KEY_TILE], int64_t kv_head) {
     for (int64_t p = 0; p < KEY_TILE / 2; p++) {
         const uint16_t *even = values_at(shape, v, rows[2 * p], kv_head), *odd = values_at(shape, v, rows[2 * p + 1], kv_head);
@@ -118,7 +118,7 @@ static void scores_block(const bool two, int64_t depth, const KeyRows keys[2], T
 }
 #endif
 
-/* Scores of keys begin..end-1 of a tile get their cap; those that a query does not see become -infinity. */
+/* Applies the soft-cap to scores of keys begin..end-1 of a tile, and sets those that a query does not see to -infinity. */
 static void scores_finish(const AttentionShape *shape, const int32_t *positions, int64_t start, Columns keys, float *scores) {
     scores_cap(shape, keys, scores);
     __m512i newest = _mm512_loadu_si512(positions), oldest = lanes_oldest(shape, newest), unseen = _mm512_castps_si512(_mm512_set1_ps(-INFINITY));
@@ -126,7 +126,7 @@ static void scores_finish(const AttentionShape *shape, const int32_t *positions,
         _mm512_mask_storeu_epi32(scores + j * LANES, (__mmask16)~lanes_seeing(oldest, newest, start + j), unseen);
 }
 
-/* Takes one tile of `n_keys` keys and values into the sums of all queries of a task. */
+/* Adds one tile of `n_keys` keys and values to the sums of all queries of a task. */
 static void tile_attend(const AttentionShape *shape, const Work *work, int64_t start, int64_t n_keys) {
     for (int64_t group = 0; group < work->groups; group += 2) {
         int64_t n = MIN((int64_t)2, work->groups - group);
@@ -194,7 +194,7 @@ static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv
     queries_finish(shape, &work, y, logsumexp);
 }
 
-/* Brings the tasks of single tokens to the front, the others behind them; how many those are. */
+/* Moves the tasks of single tokens to the front and returns their number. */
 static int64_t alone_first(const AttentionShape *shape, AttentionTask *list, int64_t n) {
     int64_t alone = 0;
     for (int64_t i = 0; i < n; i++)
@@ -224,7 +224,7 @@ void ISA_FN(tile_attention)(const AttentionArgs *args, const Tensor *q, const Te
     {
         tiles_begin();
 #pragma omp for schedule(dynamic)
-        for (int64_t i = tasks.n - 1; i >= alone * kv_heads; i--) /* the last tokens of a sequence have the most keys: begin with them */
+        for (int64_t i = tasks.n - 1; i >= alone * kv_heads; i--) /* begin with the last tokens of a sequence, because they have the most keys */
             task_run(&shape, tasks.list[i / kv_heads], i % kv_heads, q, keys, values, y, logsumexp);
         tiles_end();
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What attention's forward and backward pass in tiles share. Included by attention*.c here only.
+/* Code that attention's forward and backward pass in tiles share. Included only by attention*.c of this folder.
  *
- * Scores are computed transposed: keys are the rows of a tile, queries its columns, so that what belongs to a query (largest score, sum of weights,
- * what it sees) is one lane of a vector, and no vector is summed across. A query row is a (token, head of the group) pair; LANES of them are a group
+ * Scores are computed transposed: keys are the rows of a tile, queries its columns, so that the data of a query (largest score, sum of weights, range
+ * of keys) is one lane of a vector, and no vector is summed across lanes. A query row is a (token, head of the group) pair; LANES of them are a group
  * of lanes. Head sizes are rounded up to whole tiles with zeros, which change no bit.
  */
 #ifndef TUNE_TILE_ATTENTION_H
@@ -13,7 +13,7 @@
 
 enum { LANES = TILE_ROWS };
 
-/* As attention_shape, for tiles: `tokens` have about `rows` query rows. */
+/* As attention_shape, for tiles: `tokens` is such that a task has about `rows` query rows. */
 static inline AttentionShape tile_attention_shape(const AttentionArgs *args, int64_t rows) {
     AttentionShape shape = attention_shape(args);
     shape.padded = blocks_of(shape.dim, TILE_K) * TILE_K;
@@ -23,13 +23,13 @@ static inline AttentionShape tile_attention_shape(const AttentionArgs *args, int
 
 /* ---- products ---- */
 
-/* Tiles in memory: number (i, k) begins at + i * row + k * column bytes. */
+/* Tiles in memory: tile (i, k) begins at + i * row + k * column bytes. */
 typedef struct Tiles {
     void *at;
     int64_t row, column;
 } Tiles;
 
-/* rows x columns tiles, row after row, from the beginning of *memory, which goes on behind them. */
+/* Takes rows x columns tiles, row after row, from the beginning of *memory, and advances *memory past them. */
 static inline Tiles tiles_alloc(char **memory, int64_t rows, int64_t columns) {
     Tiles tiles = {*memory, columns * TILE_BYTES, TILE_BYTES};
     *memory += rows * tiles.row;
@@ -40,7 +40,7 @@ static inline void *tile_at(Tiles tiles, int64_t i, int64_t k) { return (char *)
 
 static inline Tiles tiles_from(Tiles tiles, int64_t i, int64_t k) { return (Tiles){tile_at(tiles, i, k), tiles.row, tiles.column}; }
 
-/* Two rows of tiles of c (+)= a b, one or two columns. The factors' columns run along the sum. */
+/* Two rows of tiles of c (+)= a b, with one or two columns. The columns of both factors run along the sum. */
 #ifdef __AMX_BF16__
 static inline __attribute__((always_inline)) void block_multiply(const bool two, int64_t depth, Tiles a, Tiles b, Tiles c, bool add) {
     __asm__ volatile("" : : : "memory"); /* the compiler does not know that loads of tiles read memory */
@@ -90,7 +90,7 @@ static inline void block_multiply(const bool two, int64_t depth, Tiles a, Tiles 
 }
 #endif
 
-#ifdef __AVX512BF16__ /* not where headers are tried alone, plainly */
+#ifdef __AVX512BF16__ /* not when headers are compiled alone, without instruction set flags */
 /* m x n tiles of c (+)= a b; a has m rows of tiles, an even number, b has n. */
 static inline void tiles_multiply(int64_t m, int64_t n, int64_t depth, Tiles a, Tiles b, Tiles c, bool add) {
     for (int64_t j = 0; j < n; j += 2)
@@ -103,10 +103,10 @@ static inline void tiles_multiply(int64_t m, int64_t n, int64_t depth, Tiles a, 
 }
 #endif
 
-/* ---- how memory becomes tiles ---- */
+/* ---- loading tiles ---- */
 
-/* Line `row` of tiles of A from `dim` values, with zeros up to whole tiles; all zeros if there are no values: a masked load from nowhere would give
- * them as well, but slowly. */
+/* Writes line `row` of tiles of A from `dim` values, with zeros up to whole tiles; all zeros if there are no values. (A masked load from address 0
+ * would give zeros as well, but slowly.) */
 static inline void line_put(Tiles tiles, int64_t row, const uint16_t *values, int64_t dim) {
     char *line = (char *)tile_at(tiles, row / TILE_ROWS, 0) + row % TILE_ROWS * 64;
     for (int64_t c = 0; c < dim; c += TILE_K, line += TILE_BYTES)
@@ -114,7 +114,7 @@ static inline void line_put(Tiles tiles, int64_t row, const uint16_t *values, in
                                          : _mm512_setzero_si512());
 }
 
-/* Keys or values at positions start+from..start+to-1 of a sequence, of one head, as tiles of A; the rest of the `lines` is zero. */
+/* Loads keys or values of one head at positions start+from..start+to-1 of a sequence as tiles of A; the rest of the `lines` is zero. */
 static inline void keys_put(const AttentionShape *shape, const Tensor *tensor, int32_t segment, int64_t kv_head, int64_t start, int64_t from,
                             int64_t to, int64_t lines, Tiles tiles) {
     for (int64_t j = 0; j < lines; j++)
@@ -126,8 +126,8 @@ static inline void keys_put(const AttentionShape *shape, const Tensor *tensor, i
     }
 }
 
-/* Query rows from..from+n-1 of a segment, whose tokens begin with row `first` of the batch at position `offset` of their sequence: where they begin
- * in q, y and their gradients, and their positions. Divisions take long: they are done here once. */
+/* For query rows from..from+n-1 of a segment, whose tokens begin with row `first` of the batch at position `offset` of their sequence: finds their
+ * offsets in q, y and their gradients, and their positions. Done once here, because divisions are slow. */
 static inline void queries_find(const AttentionShape *shape, int64_t first, int64_t offset, int64_t kv_head, int64_t from, int64_t n, int64_t *at,
                                 int32_t *positions) {
     int64_t token = from / shape->group, head = from % shape->group;
@@ -141,18 +141,19 @@ static inline void queries_find(const AttentionShape *shape, int64_t first, int6
     }
 }
 
-/* Query rows that begin at at[0..n-1] as tiles of A, zeros up to `lines`. */
+/* Loads query rows that begin at at[0..n-1] as tiles of A, with zeros up to `lines`. */
 static inline void queries_put(const AttentionShape *shape, const Tensor *tensor, const int64_t *at, int64_t n, int64_t lines, Tiles tiles) {
     for (int64_t r = 0; r < lines; r++) line_put(tiles, r, r < n ? (const uint16_t *)tensor->data + at[r] : NULL, shape->dim);
 }
 
-/* Tiles of A (rows, columns) as tiles of B for products in which the sum runs along the columns: tile by tile. May be done in place. */
+/* Converts tiles of A (rows, columns) to tiles of B for products in which the sum runs along the columns, tile by tile. May be done in place. */
 static inline void tiles_transpose(int64_t rows, int64_t columns, Tiles from, Tiles to) {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t k = 0; k < columns; k++) pairs_transpose(tile_at(from, i, k), 64, tile_at(to, i, k));
 }
 
-/* Tiles of A (2 rows, columns) as tiles of B (2 columns, rows) for products in which the sum runs along the rows, two of which make a tile. */
+/* Converts tiles of A (2 rows, columns) to tiles of B (2 columns, rows) for products in which the sum runs along the rows, two of which make a
+ * tile. */
 static inline void tiles_interleave(int64_t rows, int64_t columns, Tiles from, Tiles to) {
     for (int64_t k = 0; k < rows; k++)
         for (int64_t c = 0; c < columns; c++) {
@@ -164,13 +165,13 @@ static inline void tiles_interleave(int64_t rows, int64_t columns, Tiles from, T
         }
 }
 
-/* ---- elementary functions, what a query sees ---- */
+/* ---- elementary functions, visible keys ---- */
 
-#ifdef __AVX512F__ /* not where headers are tried alone, plainly: vectors are no arguments there */
+#ifdef __AVX512F__ /* not when headers are compiled alone: vectors cannot be arguments there */
 
 /* 2^x, relative error below 3e-7. 2^0 is exactly 1, 2^-infinity is 0, NaN stays. */
 static inline __m512 exp2_lanes(__m512 x) {
-    __m512 r = _mm512_reduce_ps(x, 0x09), p = _mm512_set1_ps(0.0017883688f); /* what is left behind the whole number below x */
+    __m512 r = _mm512_reduce_ps(x, 0x09), p = _mm512_set1_ps(0.0017883688f); /* x minus the largest integer below it */
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.00919938739f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.0556570552f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.240207195f));
@@ -182,13 +183,13 @@ static inline __m512 exp2_lanes(__m512 x) {
 #define LOG2_E 1.44269504f
 #define LN_2 0.693147181f
 
-/* Which queries, given the positions that they see first and last, see the key at `position`. */
+/* The queries that see the key at `position`, given the first and last position that each sees. */
 static inline __mmask16 lanes_seeing(__m512i oldest, __m512i newest, int64_t position) {
     __m512i at = _mm512_set1_epi32((int32_t)position);
     return _mm512_mask_cmple_epi32_mask(_mm512_cmple_epi32_mask(at, newest), oldest, at);
 }
 
-/* The first position that is seen from `positions`. */
+/* The first position that is visible from `positions`. */
 static inline __m512i lanes_oldest(const AttentionShape *shape, __m512i positions) {
     if (shape->args->window <= 0) return _mm512_setzero_si512();
     return _mm512_sub_epi32(positions, _mm512_set1_epi32((int32_t)MIN(shape->args->window, (int64_t)INT32_MAX) - 1));

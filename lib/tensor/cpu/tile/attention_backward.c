@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Softmax attention of bf16, backward, in tiles and in one pass over keys: scores and their gradients are computed once and go into all of dq, dk and
- * dv.
+/* Softmax attention of bf16, backward, in tiles and in one pass over keys: scores and their gradients are computed once and used for all of dq, dk
+ * and dv.
  *
- * A task is a tile of keys with all the queries that see it; dk and dv are its own. The sums of dq are in memory, and every block of queries takes
- * its tiles of keys in order of their positions: the first one prepares the block, the last one writes dq, and each waits until those before it have
- * been there. A thread stays with a segment, whose blocks are in its cache, and helps with another's when none is left to begin. Tasks of a segment
- * are taken in order, and segments are begun in order, so the first task that is not finished never waits; and the bits depend on the number of
- * threads as little as elsewhere. Weights and gradients of scores are rounded to bf16 for their products, sums are f32. Source: FlashAttention-2,
- * arXiv 2307.08691, algorithm 2. */
+ * A task is a tile of keys with all queries that see it; only this task writes the tile's dk and dv. The sums of dq are in memory. Every block of
+ * queries takes its tiles of keys in order of their positions: the first tile prepares the block, the last one writes dq, and each waits for those
+ * before it. A thread stays with a segment, whose blocks are in its cache, and helps with another when no segment is left to begin. Tasks of a
+ * segment are taken in order, and segments are begun in order, so the first unfinished task never waits, and the bits do not depend on the number of
+ * threads. Weights and gradients of scores are rounded to bf16 for their products, sums are f32. Source: FlashAttention-2, arXiv 2307.08691,
+ * algorithm 2. */
 #include "lib/tensor/cpu/tile/attention.h"
 
 #include <sched.h>
@@ -15,26 +15,26 @@
 
 enum {
     KEYS = 128,                  /* of a task */
-    KEY_ROWS = KEYS / TILE_ROWS, /* tiles that they are high */
-    KEY_CHUNKS = KEYS / TILE_K,  /* and long, where the sum runs along the keys */
+    KEY_ROWS = KEYS / TILE_ROWS, /* their height in tiles */
+    KEY_CHUNKS = KEYS / TILE_K,  /* their length in tiles, where the sum runs along the keys */
     BLOCK_ROWS = 128,            /* query rows of a block */
     BLOCK_GROUPS = BLOCK_ROWS / LANES,
     BLOCK_CHUNKS = BLOCK_ROWS / TILE_K, /* also called parts */
-    PATIENCE = 1000                     /* looks at another task's progress before the processor is offered to others */
+    PATIENCE = 1000                     /* how often a thread polls another task's progress before it yields the processor */
 };
 
-/* A block of a segment's query rows, for one key/value head: what the tasks read, and the sums of dq. */
+/* A block of a segment's query rows, for one key/value head: input of the tasks, and the sums of dq. */
 typedef struct Block {
     int32_t segment;
     int64_t first, n;          /* query rows first..first+n-1 of the segment, counted from its first token */
     int64_t oldest, low, high; /* the first position that any row sees; positions of the first and last row */
-    _Atomic int64_t reached;   /* dq holds what keys before this position give; below `oldest`: the block is not prepared yet */
-    Tiles q, dy;               /* B (BLOCK_GROUPS, padded / 32): the sum runs along the head */
-    Tiles q_pairs, dy_pairs;   /* B (padded / 16, BLOCK_CHUNKS): the sum runs along the queries */
-    Tiles dq;                  /* floats (BLOCK_GROUPS, padded / 16), a dimension of the head a line */
+    _Atomic int64_t reached;   /* dq includes the keys before this position; below `oldest`: the block is not prepared yet */
+    Tiles q, dy;               /* B (BLOCK_GROUPS, padded / 32): for sums along the head */
+    Tiles q_pairs, dy_pairs;   /* B (padded / 16, BLOCK_CHUNKS): for sums along the queries */
+    Tiles dq;                  /* floats (BLOCK_GROUPS, padded / 16), one line for each dimension of the head */
     float *norms, *means;      /* (BLOCK_ROWS): logsumexp / ln 2; sum over the head of dy y */
-    int64_t *at;               /* (BLOCK_ROWS): where rows begin in q */
-    int32_t *positions;        /* (BLOCK_ROWS), -1 behind the last row */
+    int64_t *at;               /* (BLOCK_ROWS): offsets of rows in q */
+    int32_t *positions;        /* (BLOCK_ROWS), -1 after the last row */
 } Block;
 
 /* What all tasks share. */
@@ -46,15 +46,15 @@ typedef struct Pass {
     const double *beta;
     Block *blocks;
     int64_t n_blocks;
-    _Atomic int64_t *taken; /* tasks of each segment */
-    _Atomic int32_t begun;  /* segments */
+    _Atomic int64_t *taken; /* number of tasks taken, for each segment */
+    _Atomic int32_t begun;  /* number of segments begun */
 } Pass;
 
 /* Buffers of one task. (rows, columns) */
 typedef struct Work {
     Tiles keys, values;               /* A (KEY_ROWS, chunks) */
     Tiles pair_keys, transposed_keys; /* B and A (tiles, KEY_CHUNKS) */
-    Tiles scores, dweights;           /* floats (2, 2): scores, gradients of weights of TILE_K keys and as many queries */
+    Tiles scores, dweights;           /* floats (2, 2): scores and gradients of weights of TILE_K keys and as many queries */
     Tiles weights, dscores;           /* A (KEY_ROWS, BLOCK_CHUNKS) */
     Tiles dscores_pairs;              /* B (BLOCK_GROUPS, KEY_CHUNKS) */
     Tiles dk, dv;                     /* floats (KEY_ROWS, tiles) */
@@ -148,9 +148,9 @@ static void block_finish(const Pass *pass, const Block *block) {
         }
 }
 
-/* ---- turns ---- */
+/* ---- order of tasks ---- */
 
-/* Waits until others have brought a block to `position`. */
+/* Waits until other tasks have brought a block to `position`. */
 static void turn_await(Block *block, int64_t position) {
     for (int looks = 0; atomic_load_explicit(&block->reached, memory_order_acquire) < position; looks++) {
         if (looks < PATIENCE)
@@ -162,9 +162,10 @@ static void turn_await(Block *block, int64_t position) {
 
 static void transpose_pass(Block *block, int64_t position) { atomic_store_explicit(&block->reached, position, memory_order_release); }
 
-/* ---- memory that will be needed ---- */
+/* ---- prefetch ---- */
 
-/* Rows of a block that are asked for on the way through another one, some at every step: the processor does not guess them. Either may be NULL. */
+/* Rows of a block to prefetch during the work on another block, some at every step, because the hardware does not prefetch them. Either may be
+ * NULL. */
 typedef struct Ahead {
     const Block *read, *written;
 } Ahead;
@@ -242,7 +243,7 @@ static inline Gradients gradients_of(const AttentionShape *shape, const bool edg
     return (Gradients){weights, cap != 0 ? _mm512_mul_ps(dscores, slope) : dscores};
 }
 
-/* The same for chunk number `chunk` of a task's keys and number `part` of a block's queries, as bf16 where products want them. */
+/* The same for chunk number `chunk` of a task's keys and part number `part` of a block's queries, as bf16 in the layout of the products. */
 static inline __attribute__((always_inline)) void part_gradients(const Pass *pass, const bool edge, const Work *work, const Block *block,
                                                                  int64_t chunk, int64_t part) {
     Queries queries[2];
@@ -292,7 +293,7 @@ static void columns_add(Columns *columns, int64_t column) {
     columns->end = column + 1;
 }
 
-/* Adds what one block of queries says about a task's keys to dk, dv and dq. */
+/* Adds the contributions of one block of queries to a task's dk and dv, and to the block's dq. */
 static void block_collect(const Pass *pass, const Work *work, Block *block, int64_t kv_head, const Block *next) {
     bool last = block->high < work->start + work->n;
     Ahead ahead = {next && next->oldest >= work->start ? next : NULL, pass->dq && last ? block : NULL};
@@ -301,7 +302,7 @@ static void block_collect(const Pass *pass, const Work *work, Block *block, int6
         transpose_pass(block, block->oldest);
     } else
         turn_await(block, block->oldest);
-    /* Of each chunk, of each part: those that see one another lie side by side */
+    /* For each chunk, and for each part: those that see one another are adjacent */
     Columns parts[KEY_CHUNKS] = {{0, 0}}, chunks[BLOCK_CHUNKS] = {{0, 0}};
     for (int64_t chunk = 0; chunk < KEY_CHUNKS; chunk++)
         for (int64_t part = 0; part < BLOCK_CHUNKS; part++) {
@@ -362,7 +363,7 @@ static Block *block_seeing(const Pass *pass, const Work *work, int32_t segment, 
     return NULL;
 }
 
-/* One tile of a segment's own keys: queries of the segment and of those below it, in order. */
+/* Computes one tile of a segment's own keys with the queries of the segment and of its descendants, in order. */
 static void task_run(const Pass *pass, AttentionTask task, int64_t kv_head) {
     const AttentionShape *shape = &pass->shape;
     const Layout *layout = shape->args->layout;
@@ -400,7 +401,7 @@ static bool task_take(Pass *pass, int32_t segment, AttentionTask *task) {
     return number < n;
 }
 
-/* The next task of a thread whose last one was of segment *own (-1: it had none); false: there are no more. */
+/* The next task of a thread whose last task was in segment *own (-1: it had none); false: no task is left. */
 static bool task_next(Pass *pass, int32_t *own, AttentionTask *task) {
     int32_t n = pass->shape.args->layout->n_segments;
     if (*own >= 0 && task_take(pass, *own, task)) return true;
@@ -441,7 +442,7 @@ void ISA_FN(tile_attention_backward)(const AttentionArgs *args, const Tensor *q,
 #pragma omp parallel if (parallel)
     {
         tiles_begin();
-        for (int64_t head = 0; head < args->n_kv_heads; head++) { /* one after the other: the blocks' memory is for one */
+        for (int64_t head = 0; head < args->n_kv_heads; head++) { /* one head after another, because the blocks' memory is for one */
 #pragma omp single
             tasks_begin(&pass);
             AttentionTask task;

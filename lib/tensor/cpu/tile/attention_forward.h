@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the two forward passes of attention in tiles share: that of whole rows and the one of single tokens behind a cache. Included by
- * attention.c and attention_token.c only. */
+/* Code that the two forward passes of attention in tiles share: the one for full rows and the one for single tokens with a cache. Included only by
+ * attention.c and attention_token.c. */
 #ifndef TUNE_TILE_ATTENTION_FORWARD_H
 #define TUNE_TILE_ATTENTION_FORWARD_H
 
 #include "lib/tensor/cpu/tile/attention.h"
 
 enum {
-    KEY_ROWS = KEY_TILE / TILE_ROWS, /* tiles that a tile of keys is high */
-    KEY_CHUNKS = KEY_TILE / TILE_K   /* and long, where the sum runs along the keys */
+    KEY_ROWS = KEY_TILE / TILE_ROWS, /* height of a tile of keys in tiles */
+    KEY_CHUNKS = KEY_TILE / TILE_K   /* its length in tiles, where the sum runs along the keys */
 };
 #define EXPONENT_HEADROOM 8.0f /* weights may be up to 2^EXPONENT_HEADROOM */
 
-/* Whether a segment is a single token behind a cache whose queries find room in the lanes of a vector: attention_tokens does it. */
+/* Whether a segment is a single token with a cache whose queries fit the lanes of a vector: attention_tokens computes it. */
 static inline bool attends_alone(const AttentionShape *shape, const Segment *segment) {
     return shape->args->layout->cache && segment->end - segment->begin == 1 && shape->group <= LANES;
 }
@@ -23,7 +23,7 @@ void ISA_FN(attention_tokens)(const AttentionShape *shape, const AttentionTask *
 
 /* ---- keys and values ---- */
 
-/* Rows of k and v of the KEY_TILE keys from position `start` on; -1 where there is none: before start + from, from start + to on. */
+/* Rows of k and v of the KEY_TILE keys from position `start` on; -1 where there is none, that is before start + from and from start + to on. */
 static inline void rows_find(const AttentionShape *shape, int32_t segment, int64_t start, int64_t from, int64_t to, int64_t rows[KEY_TILE]) {
     for (int64_t j = 0; j < KEY_TILE; j++) rows[j] = -1;
     for (int64_t j = from; j < to;) {
@@ -36,17 +36,17 @@ static inline const uint16_t *values_at(const AttentionShape *shape, const Tenso
     return row < 0 ? NULL : (const uint16_t *)tensor->data + row * shape->kv_width + kv_head * shape->dim;
 }
 
-/* 16 rows of keys as a tile's load reads them: where they lie, or copied; bytes from line to line, and from one 32 values of the head to the next. */
+/* 16 rows of keys for the load of a tile: in place, or copied; bytes from line to line, and from each 32 values of the head to the next. */
 typedef struct KeyRows {
     const char *at;
     int64_t line, column;
 } KeyRows;
 
-/* 16 keys of a head, at positions that begin with a multiple of 16: whole tiles are read where they lie, those at the end of a cache's page with what
- * stands there but is seen by nobody yet. Others are copied to tiles i of `copy`, with zeros around them. */
+/* Finds 16 keys of a head, at positions that begin with a multiple of 16. Complete tiles are read in place; at the end of a cache's page this
+ * includes keys that no query sees yet. Others are copied to tiles i of `copy`, padded with zeros. */
 static inline KeyRows keys_find(const AttentionShape *shape, const Tensor *k, const int64_t rows[TILE_ROWS], int64_t kv_head, Tiles copy, int64_t i) {
     const KvPages *cache = shape->args->layout->cache;
-    /* Parents come before their children: so do their rows */
+    /* Parents come before their children, and so do their rows */
     bool there = rows[0] >= 0 && (cache ? cache->page_size % TILE_ROWS == 0 : rows[TILE_ROWS - 1] == rows[0] + TILE_ROWS - 1);
     if (there && shape->dim == shape->padded) return (KeyRows){(const char *)values_at(shape, k, rows[0], kv_head), shape->kv_width * 2, TILE_K * 2};
     for (int64_t r = 0; r < TILE_ROWS; r++) line_put(copy, i * TILE_ROWS + r, values_at(shape, k, rows[r], kv_head), shape->dim);
@@ -55,22 +55,22 @@ static inline KeyRows keys_find(const AttentionShape *shape, const Tensor *k, co
 
 #ifdef __AVX512F__
 
-/* 32 values of a row from value c on, zeros behind them and where there is no row. */
+/* 32 values of a row from value c on, with zeros after them and where there is no row. */
 static inline __m512i values_32(const uint16_t *values, int64_t c, int64_t dim) {
     return values && c < dim ? _mm512_maskz_loadu_epi16(dim - c >= TILE_K ? 0xffffffffu : (1u << (dim - c)) - 1, values + c) : _mm512_setzero_si512();
 }
 
 /* ---- scores and weights ---- */
 
-/* Scores of keys begin..end-1 of a tile get their cap. */
+/* Applies the soft-cap to scores of keys begin..end-1 of a tile. */
 static inline void scores_cap(const AttentionShape *shape, Columns keys, float *scores) {
     float cap = (float)shape->args->softcap, scale = (float)shape->args->scale / cap;
     if (cap == 0) return;
     for (int64_t i = keys.begin * LANES; i < keys.end * LANES; i++) scores[i] = cap * fast_tanh(scores[i] * scale);
 }
 
-/* Scores of keys begin..end-1 of a tile, (KEY_TILE, LANES), become weights. What they are relative to grows only where they would become too large
- * otherwise: then the sums so far must be multiplied by shrunk[LANES], and the answer is true. */
+/* Turns scores of keys begin..end-1 of a tile, (KEY_TILE, LANES), into weights. Their base increases only where weights would become too large
+ * otherwise; then the function returns true, and the caller must multiply the sums so far by shrunk[LANES]. */
 static inline bool softmax_lanes(const AttentionShape *shape, Columns keys, const float *scores, float *base, float *total, char *weights,
                                  float *shrunk) {
     const __m512i pairs =

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention of sequences that each go on by a single token, out of a cache, in tiles of bf16: a step of generation. Such a token has few queries, so
- * that the lanes of a vector are those of several key/value heads: a score's product has zeros in the lanes of the other heads, and so have weights
- * in the product with the values. Zeros change no sum of what is finite: the bits are those of attention.c. A row of keys is read once for all
- * heads of a task; rows to come are asked for meanwhile, those of the next sequence too. */
+/* Attention of sequences that are each extended by a single token, with a cache, in tiles of bf16: a step of generation. Such a token has few
+ * queries, so the lanes of a vector are shared by several key/value heads: a product of scores has zeros in the lanes of the other heads, and so
+ * have the weights in the product with the values. Zeros do not change a sum of finite numbers, so the bits are those of attention.c. A row of
+ * keys is read once for all heads of a task; later rows are prefetched meanwhile, also those of the next sequence. */
 #include "lib/tensor/cpu/work_queue.h"
 #include "lib/tensor/cpu/tile/attention_forward.h"
 #include "lib/tensor/cpu/tile/skinny.h"
@@ -11,10 +11,10 @@
 
 enum {
     WIDE = 4,     /* tiles of sums that are kept in registers: 64 dimensions of the head */
-    SOME = 8,     /* queries whose scores vectors compute at once, if there are as many; else up to TOGETHER */
-    TOGETHER = 4, /* lanes whose weighted values they add at once: as many times WIDE sums leave room in 32 registers */
+    SOME = 8,     /* queries whose scores vectors compute together, if there are as many; else up to TOGETHER */
+    TOGETHER = 4, /* lanes whose weighted values are added together: that many times WIDE sums fit 32 registers */
 #ifdef __AMX_BF16__
-    KEYS_FIRST = false /* a row of keys is asked for together with its values: 4 % faster than all keys first */
+    KEYS_FIRST = false /* a row of keys is prefetched together with its values: 4 % faster than all keys first */
 #else
     KEYS_FIRST = true
 #endif
@@ -26,7 +26,7 @@ typedef struct TokenTask {
     int32_t head;
 } TokenTask;
 
-/* What all tasks of a call share; `heads` of a task. */
+/* Data of a call that all tasks share; `heads`: of a task. */
 typedef struct Call {
     const AttentionShape *shape;
     const Tensor *q, *k, *v;
@@ -36,7 +36,7 @@ typedef struct Call {
 
 static int64_t task_heads(const Call *call, const TokenTask *task) { return MIN(call->heads, call->shape->args->n_kv_heads - task->head); }
 
-/* A tile of keys of a task: those from position `start` on, of which the token sees from..to-1. `rows` of the cache; -1 where there is none. */
+/* A tile of keys of a task: those from position `start` on; the token sees from..to-1. `rows`: in the cache; -1 where there is none. */
 typedef struct KeyTile {
     const TokenTask *task;
     int64_t start, from, to, end; /* end: of all keys */
@@ -55,7 +55,7 @@ static void key_tile_first(const Call *call, const TokenTask *task, KeyTile *til
     key_tile_find(call, tile);
 }
 
-/* The tile behind, of the same task or the next one (NULL: none); false, and a tile without keys, when there is none. */
+/* Finds the tile after this one, of the same task or the next one (NULL: none). False, and a tile without keys, when there is none. */
 static bool key_tile_next(const Call *call, const KeyTile *tile, const TokenTask *later, KeyTile *next) {
     if (tile->start + tile->to < tile->end) {
         *next = (KeyTile){.task = tile->task, .start = tile->start + KEY_TILE, .end = tile->end};
@@ -67,8 +67,8 @@ static bool key_tile_next(const Call *call, const KeyTile *tile, const TokenTask
     return next->to > 0;
 }
 
-/* Asks for row j of a tile, all heads of the task line by line: in the order in which they lie they are there soonest. Inlined, or gcc would take a
- * function that only asks for one without effect, and drop its calls. */
+/* Prefetches row j of a tile, all heads of the task line by line: memory order is fastest. Inlined, because gcc would consider a function that
+ * only prefetches free of effects and drop its calls. */
 static inline __attribute__((always_inline)) void row_ask(const Call *call, const KeyTile *tile, int64_t j, bool keys, bool values) {
     if (tile->rows[j] < 0) return;
     int64_t at = (tile->rows[j] * call->shape->kv_width + tile->task->head * call->shape->dim) * 2,
@@ -79,20 +79,20 @@ static inline __attribute__((always_inline)) void row_ask(const Call *call, cons
     }
 }
 
-/* Of the tile to come, which is asked for while its forerunner is used, so many rows of keys, and of values, are. */
+/* Progress of the prefetch of the next tile, during the work on this one: number of rows of keys, and of values. */
 typedef struct Soon {
     const KeyTile *tile;
     int64_t keys, values;
 } Soon;
 
-/* While scores are made. */
+/* Prefetches while scores are computed. */
 static inline __attribute__((always_inline)) void soon_ask_first(const Call *call, Soon *upcoming, int64_t n) {
     for (int64_t until = MIN(upcoming->keys + n, upcoming->tile->to); upcoming->keys < until; upcoming->keys++)
         row_ask(call, upcoming->tile, upcoming->keys, true, !KEYS_FIRST);
     if (!KEYS_FIRST) upcoming->values = upcoming->keys;
 }
 
-/* While values are added. */
+/* Prefetches while values are added. */
 static inline __attribute__((always_inline)) void soon_ask_last(const Call *call, Soon *upcoming, int64_t n) {
     for (int64_t until = MIN(upcoming->values + n, upcoming->tile->to); upcoming->values < until; upcoming->values++)
         row_ask(call, upcoming->tile, upcoming->values, !KEYS_FIRST, true);
@@ -104,17 +104,18 @@ static inline __attribute__((always_inline)) void soon_ask_last(const Call *call
 typedef struct Work {
     Tiles queries;             /* A (1, padded / 32) */
     Tiles q;                   /* B (heads, padded / 32): zeros in the lanes of other heads */
-    Tiles keys;                /* A (KEY_ROWS, padded / 32): of a head, where they do not lie as a tile wants them */
+    Tiles keys;                /* A (KEY_ROWS, padded / 32): copies of a head's keys that cannot be read in place */
     Tiles scores;              /* floats (1, KEY_ROWS) */
     Tiles weights, transposed; /* B and A (1, KEY_CHUNKS) */
     Tiles own;                 /* A (heads, KEY_CHUNKS): weights, zeros in the lanes of other heads */
     Tiles pair_values;         /* B (WIDE, 1) */
-    Tiles sum;                 /* floats (1, padded / 16): running sums of weighted values, a query a line, columns as pairs_unpack leaves them */
+    /* floats (1, padded / 16): running sums of weighted values, one line for each query, columns in the order of pairs_unpack */
+    Tiles sum;
     float base[LANES], total[LANES];
 } Work;
 
 #ifdef __AMX_BF16__
-/* Queries as tiles of B, one for each head. */
+/* Loads queries as tiles of B, one for each head. */
 static void queries_spread(const Call *call, const TokenTask *task, const Work *work) {
     int64_t chunks = call->shape->padded / TILE_K, group = call->shape->group;
     tiles_transpose(1, chunks, work->queries, work->queries);
@@ -127,7 +128,7 @@ static void queries_spread(const Call *call, const TokenTask *task, const Work *
     }
 }
 #else
-/* Vectors take each head's queries alone */
+/* Vectors process each head's queries separately */
 static void queries_spread(const Call *call, const TokenTask *task, const Work *work) { (void)call, (void)task, (void)work; }
 #endif
 
@@ -160,7 +161,7 @@ static Work work_new(const Call *call, const TokenTask *task) {
 
 #ifdef __AMX_BF16__
 
-/* A head's scores of 32 or 64 keys, added to tiles 0 to 3. `each`: rows to come that are asked for with each tile. */
+/* Adds a head's scores of 32 or 64 keys to tiles 0 to 3. `each`: number of later rows to prefetch with each tile. */
 static inline __attribute__((always_inline)) void head_scores(const bool four, const Call *call, const KeyRows keys[KEY_ROWS], Tiles q,
                                                               Soon *upcoming, int64_t each) {
     __asm__ volatile("" : : : "memory"); /* as in block_multiply */
@@ -208,7 +209,7 @@ static void token_scores(const Call *call, const KeyTile *tile, const Work *work
 
 #else
 
-/* 16 keys' scores of `n` queries of a head (lines of them in A's tiles); keys become lanes. */
+/* Scores of 16 keys with `n` queries of a head (lines of them in A's tiles); keys become lanes. */
 static inline __attribute__((always_inline)) void queries_score(const int n, int64_t depth, Tiles queries, int64_t line, const KeyRows *keys,
                                                                 float *scores) {
     __m512 sums[SOME] = {0};
@@ -261,15 +262,15 @@ static void weights_part(const Call *call, const TokenTask *task, const Work *wo
                                 _mm512_loadu_si512((const char *)tile_at(work->transposed, 0, c) + l * 64));
 }
 
-/* As pairs_interleave, but columns 0-3, 8-11, 16-19 and 24-27 go to `left`: sooner done, and put right again in work_finish. */
+/* As pairs_interleave, but columns 0-3, 8-11, 16-19 and 24-27 go to `left`: this is faster, and work_finish restores the order. */
 static inline void pairs_unpack(const void *even_row, const void *odd_row, void *left, void *right) {
     __m512i even = _mm512_loadu_si512(even_row), odd = _mm512_loadu_si512(odd_row);
     _mm512_storeu_si512(left, _mm512_unpacklo_epi16(even, odd));
     _mm512_storeu_si512(right, _mm512_unpackhi_epi16(even, odd));
 }
 
-/* A head's values of 32 keys, two or four tiles of dimensions from d on, as tiles of B. `whole`: the head has all of these dimensions. With
- * each pair `each` rows to come are asked for. */
+/* Loads a head's values of 32 keys, two or four tiles of dimensions from d on, as tiles of B. `whole`: the head has all of these dimensions.
+ * Prefetches `each` later rows with each pair. */
 static inline __attribute__((always_inline)) void values_pair(const bool four, const bool whole, const Call *call, const Work *work, int64_t head,
                                                               const int64_t *rows, int64_t d, Soon *upcoming, int64_t each) {
     static const uint16_t none[WIDE * TILE_ROWS];
@@ -292,7 +293,7 @@ static inline __attribute__((always_inline)) void values_pair(const bool four, c
     }
 }
 
-/* Adds the heads' weighted values to two or four tiles of sums, those of dimension d and on. */
+/* Adds the heads' weighted values to two or four tiles of sums, of dimensions from d on. */
 #ifdef __AMX_BF16__
 static inline __attribute__((always_inline)) void values_add(const bool four, const bool whole, const Call *call, const KeyTile *tile,
                                                              const Work *work, int64_t d, int64_t chunks, Soon *upcoming, int64_t each) {
@@ -328,7 +329,7 @@ static inline __attribute__((always_inline)) void values_add(const bool four, co
 }
 #else
 
-/* Adds what n lanes, from `lane` on, have of 32 keys to theirs. */
+/* Adds the weighted values of 32 keys to the sums of n lanes, from `lane` on. */
 static inline __attribute__((always_inline)) void lanes_add(const int n, const bool four, Tiles weights, Tiles values, Tiles sum, int64_t lane) {
     const int tiles = four ? WIDE : WIDE / 2;
     __m512 sums[TOGETHER][WIDE];
@@ -374,7 +375,7 @@ static inline __attribute__((always_inline)) void values_add(const bool four, co
 }
 #endif
 
-/* A tile of keys and values goes into the sums; `next` will come next. */
+/* Adds a tile of keys and values to the sums; `next` is the following tile. */
 static void tile_attend(const Call *call, const KeyTile *tile, Work *work, const KeyTile *next) {
     const AttentionShape *shape = call->shape;
     int64_t chunks = blocks_of(tile->to, TILE_K);
@@ -422,7 +423,7 @@ static void work_finish(const Call *call, const TokenTask *task, const Work *wor
     }
 }
 
-/* A thread's tasks. Each is taken when the one before begins, so that its keys are asked for meanwhile. */
+/* Runs a thread's tasks. Each task is taken when the one before begins, so that its keys are prefetched meanwhile. */
 static void tasks_run(const Call *call, const TokenTask *tasks, const WorkQueue *queue) {
     KeyTile tiles[2];
     int64_t at = 0, taken = work_queue_next(queue, &at);
@@ -451,7 +452,7 @@ void ISA_FN(attention_tokens)(const AttentionShape *shape, const AttentionTask *
     int64_t kv_heads = shape->args->n_kv_heads, threads = parallel ? omp_get_max_threads() : 1;
     int64_t heads = MIN(MAX(kv_heads * n / (2 * threads), (int64_t)1), MIN(LANES / shape->group, kv_heads)), sets = blocks_of(kv_heads, heads);
     Call call = {shape, q, k, v, y, logsumexp, heads};
-    /* Not work_queue_new: `tokens` lie where it would put them */
+    /* Not work_queue_new: `tokens` are where it would allocate */
     WorkRange *list = cpu_scratch(CPU_SHARED, (size_t)work_queue_count(n * sets) * sizeof *list + (size_t)(n * sets) * sizeof(TokenTask));
     if (cpu_planning()) {
         work_new(&call, &(TokenTask){tokens->segment, 0});

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of bf16 in tiles (tiles.h).
  *
- * A panel of B, some hundred columns, is made into tiles and stays in the second-level cache; A is read from where it lies, 32 rows at a time, if it
- * can be. So no weight is kept a second time, and what is made of it is used by all rows of the task. Every element is one chain of sums in order of
- * k, whichever way the product is cut; so the cuts, and which factor is A, go by speed alone, and the bits depend neither on the threads nor on the
- * rows beside a row. */
+ * A panel of B, some hundred columns, is converted to tiles and stays in the second-level cache. A is read in place, 32 rows at a time, if possible.
+ * So no second copy of a weight is kept, and all rows of the task use the converted panel. Every element is one chain of sums in order of k, however
+ * the product is cut; so only speed decides about the cuts, and about which factor is A, and the bits depend neither on the threads nor on the other
+ * rows. */
 #include "lib/tensor/cpu/tile/tiles.h"
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
@@ -14,29 +14,29 @@
 #include <string.h>
 
 enum {
-    BLOCK = 2 * TILE_ROWS, /* rows and columns of a result that are summed at once */
+    BLOCK = 2 * TILE_ROWS, /* rows and columns of a result that are summed together */
     PANEL_BYTES = 1 << 20, /* of a panel of B: half of a usual second-level cache */
     PANEL_COLS = 1024,
-    WHOLE_K = 2048, /* longer sums are cut, or a panel would be too narrow to use A well; unless it has all columns */
+    WHOLE_K = 2048, /* longer sums are cut, because a panel would be too narrow to use A well, unless it has all columns */
     CUT_K = 1024,
-    FLAT_K = 256, /* for results of a few rows, whose sums are small to keep */
+    FLAT_K = 256, /* for results of a few rows, whose sums take little memory */
     PANEL_FLAT = 256,
-    SERIAL_WEIGHT = 1 << 16, /* values of B that one thread reads as soon as two are started */
-    SKINNY_ROWS = 128,       /* below, making tiles of a whole weight takes longer than multiplying by it */
+    SERIAL_WEIGHT = 1 << 16, /* values of B that one thread reads in the time that it takes to start two */
+    SKINNY_ROWS = 128,       /* with fewer rows, converting a weight to tiles takes longer than multiplying by it */
     BLOCK_LINE = BLOCK * 4,  /* bytes */
-    SOON = 5,                /* tiles ahead of the one that is used, where A streams from memory: nearer and farther are slower */
-    STREAM_ROWS = 480,       /* of a weight that streams: of a task; no power of two, or streams meet in the same places of a cache */
-    GROUP_BYTES = TILE_ROWS * (BLOCK * BLOCK_LINE + 64), /* of sums that are put in order at once */
+    SOON = 5,                /* tiles between the prefetch and the use of A when A streams from memory: smaller and larger distances are slower */
+    STREAM_ROWS = 480,       /* rows of a streamed weight in a task; not a power of two, or streams would compete for the same cache sets */
+    GROUP_BYTES = TILE_ROWS * (BLOCK * BLOCK_LINE + 64), /* size of the sums that are reordered together */
 #ifdef __AMX_BF16__
-    PIECE_K = 20 * TILE_K /* 32 rows of A stay in a first cache of 48 KiB through all columns of a panel, which go past it */
+    PIECE_K = 20 * TILE_K /* 32 rows of A stay in a first-level cache of 48 KiB through all columns of a panel, which bypass it */
 #else
-    PIECE_K = 1 << 30 /* vectors keep their sums through the whole depth */
+    PIECE_K = 1 << 30 /* vectors keep their sums through the full depth */
 #endif
 };
 
 _Static_assert(SKINNY_COLS *(BLOCK * 64 + 64) <= GROUP_BYTES, "so are those of columns that vectors sum: 64 bytes for a row of each stream");
 
-/* Bytes from row to row of A in scratch memory: no power of two, whose lines would meet in the same places of the cache. */
+/* Bytes from row to row of A in scratch memory: not a power of two, because such rows would compete for the same cache sets. */
 #define ROWS_LINE(n_tiles) ((n_tiles)*64 + 64)
 
 static inline __m512 widened_low(__m512i bits) { return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(bits)), 16); }
@@ -45,9 +45,9 @@ static inline __m512 widened_high(__m512i bits) { return (__m512)_mm512_slli_epi
 static int64_t div_up(int64_t count, int64_t size) { return (count + size - 1) / size; }
 static int64_t round_up(int64_t count, int64_t size) { return div_up(count, size) * size; }
 
-/* ---- memory to bf16 ---- */
+/* ---- converting memory to bf16 ---- */
 
-/* n <= 32 values from `from` on times `scale`, zeros behind them. */
+/* Loads n <= 32 values from `from` on times `scale`, with zeros after them. */
 static inline __m512i load_32(const char *from, DType dtype, int64_t n, float scale) {
     __mmask32 mask = n >= 32 ? 0xffffffffu : ((__mmask32)1 << n) - 1;
     __m512 low, high;
@@ -67,7 +67,7 @@ static inline __m512i load_32(const char *from, DType dtype, int64_t n, float sc
     return (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(high, factor), _mm512_mul_ps(low, factor));
 }
 
-/* One factor of a product as it lies in memory, with what its values are multiplied by on the way. */
+/* One factor of a product in memory, with the factor by which its values are multiplied during loading. */
 typedef struct Factor {
     Operand operand;
     float scale;
@@ -80,7 +80,7 @@ static inline const char *element(const Operand *operand, int64_t line, int64_t 
 
 static bool plain(const Factor *f) { return f->operand.dtype == DT_BF16 && f->scale == 1; }
 
-/* Lines first..first+15 and values k..k+31 along the sum, with zeros around them, as 16 x 32 bf16. */
+/* Loads lines first..first+15 and values k..k+31 along the sum, padded with zeros, as 16 x 32 bf16. */
 static void lines_load(const Factor *f, int64_t first, int64_t k, void *to, int64_t to_line) {
     for (int64_t i = 0; i < TILE_ROWS; i++)
         _mm512_storeu_si512((char *)to + i * to_line, first + i < f->n
@@ -88,12 +88,12 @@ static void lines_load(const Factor *f, int64_t first, int64_t k, void *to, int6
                                                           : _mm512_setzero_si512());
 }
 
-/* Values k..k+31 along the sum, columns first..first+31, as two tiles of pairs. */
+/* Loads values k..k+31 along the sum, columns first..first+31, as two tiles of pairs. */
 static void columns_load(const Factor *f, int64_t first, int64_t k, char *left, char *right) {
     bool whole = plain(f) && first + 32 <= f->n && k + TILE_K <= f->k;
     for (int64_t pair = 0; pair < TILE_ROWS; pair++, left += 64, right += 64) {
         int64_t row = k + 2 * pair;
-        if (whole) { /* lines far apart, which the processor does not guess */
+        if (whole) { /* lines far apart, which the hardware does not prefetch */
             _mm_prefetch(element(&f->operand, row + TILE_K, first), TILE_PREFETCH_HINT);
             _mm_prefetch(element(&f->operand, row + TILE_K + 1, first), TILE_PREFETCH_HINT);
             pairs_interleave(element(&f->operand, row, first), element(&f->operand, row + 1, first), left, right);
@@ -106,13 +106,13 @@ static void columns_load(const Factor *f, int64_t first, int64_t k, char *left, 
     }
 }
 
-/* 32 columns and 32 values along the sum of B, as two tiles. */
+/* Loads 32 columns and 32 values along the sum of B, as two tiles. */
 static void pair_of_tiles(const Factor *b, int64_t col, int64_t k, char *to) {
     if (!b->operand.transposed) {
         columns_load(b, col, k, to, to + TILE_BYTES);
         return;
     }
-    for (int side = 0; side < 2 && col < b->n; side++, col += TILE_ROWS, to += TILE_BYTES) { /* tiles behind the last column are not read */
+    for (int side = 0; side < 2 && col < b->n; side++, col += TILE_ROWS, to += TILE_BYTES) { /* tiles after the last column are not read */
         if (plain(b) && col + TILE_ROWS <= b->n && k + TILE_K <= b->k) {
             pairs_transpose(element(&b->operand, col, k), 2 * b->operand.ld, to);
             continue;
@@ -123,8 +123,8 @@ static void pair_of_tiles(const Factor *b, int64_t col, int64_t k, char *to) {
     }
 }
 
-/* Columns first.. of B and k-tiles from..: for every 32 columns their tiles one behind the other, `stride` bytes from one 32 to the next. Along the
- * lines as they lie in memory. */
+/* Loads columns first.. of B and k-tiles from..: the tiles of each 32 columns are consecutive, `stride` bytes from each 32 columns to the next.
+ * Goes along the lines in memory order. */
 static void panel_load(const Factor *b, int64_t first, int64_t n_cols, int64_t from, int64_t n_tiles, char *panel, int64_t stride) {
     if (b->operand.transposed) {
         for (int64_t j = 0; j < n_cols / BLOCK; j++)
@@ -137,7 +137,7 @@ static void panel_load(const Factor *b, int64_t first, int64_t n_cols, int64_t f
             pair_of_tiles(b, first + j * BLOCK, (from + tile) * TILE_K, panel + j * stride + tile * 2 * TILE_BYTES);
 }
 
-/* 32 rows of A: where they lie, or made so in scratch memory. */
+/* 32 rows of A: in place, or converted in scratch memory. */
 typedef struct Rows {
     const char *at;
     int64_t line;
@@ -166,21 +166,21 @@ static Rows rows_load(const Factor *a, int64_t first, int64_t from, int64_t n_ti
     return (Rows){scratch, line};
 }
 
-/* ---- from sums to results ---- */
+/* ---- writing results ---- */
 
-/* Sums of a block on their way to C: c = alpha * sums + beta * d, line by line. d may be c. */
+/* Writes sums of a block to C, line by line: c = alpha * sums + beta * d. d may be c. */
 typedef struct Finish {
     const char *sums, *d;
     char *c;
     int64_t line, c_line, d_line; /* bytes */
-    int64_t c_soon, d_soon;       /* bytes to the block after the next one, which is asked for */
-    int64_t rows;                 /* still to do */
+    int64_t c_soon, d_soon;       /* bytes to the block after the next one, which is prefetched */
+    int64_t rows;                 /* lines left to write */
     __mmask32 mask;
-    bool c_f32, d_f32, past, usual; /* past: whole lines of C go past the caches; usual: 32 values of bf16, and nothing added */
+    bool c_f32, d_f32, past, usual; /* past: full lines of C bypass the caches; usual: 32 values of bf16, and nothing to add */
     float alpha, beta;
 } Finish;
 
-/* A line that is not 32 values of bf16 beside nothing. */
+/* Writes a line that is not 32 values of bf16 with nothing to add. */
 static inline __attribute__((always_inline)) void finish_other(const Finish *f, __m512 low, __m512 high) {
     __m512 beta = _mm512_set1_ps(f->beta);
     __mmask16 first = (__mmask16)f->mask, second = (__mmask16)(f->mask >> 16);
@@ -228,26 +228,26 @@ static void finish_rest(Finish *f) {
 
 /* ---- 32 x 32 elements ---- */
 
-/* What a block's sum is made of: tiles of the product, then those of the second one. */
+/* The parts of a block's sum: tiles of the product, then those of the second product. */
 typedef struct Sum {
     Rows a, more;
     const char *b;
-    int64_t n_tiles, n_more, more_k; /* more_k: values of the second product's sum, for vectors, which may end within a tile */
-    bool add;                        /* to the sums that are there */
+    int64_t n_tiles, n_more, more_k; /* more_k: length of the second product's sum, for vectors; it may end within a tile */
+    bool add;                        /* add to the existing sums */
 } Sum;
 
-/* Memory that is asked for while tiles are multiplied, some lines with each tile of the sum: rows of A for the next block of rows. */
+/* Memory to prefetch while tiles are multiplied, some lines with each tile of the sum: rows of A for the next block of rows. */
 typedef struct Ahead {
     const char *at; /* NULL: none */
     int64_t line, rows;
-    bool once;    /* A's rows are used by this block alone: what comes soon is asked for, and `at` only says that it is there */
-    int64_t jump; /* then: bytes from the end of a row to the begin of the one that its place in the tile has next */
+    bool once;    /* only this block uses A's rows: then the rows that follow are prefetched, and `at` only says that they exist */
+    int64_t jump; /* with `once`: bytes from the end of a row to the beginning of the next row at the same position in the tile */
 } Ahead;
 
 #ifdef __AMX_BF16__
-/* sums (lines of at least 32) from `sum`: 32 rows, or 16 if not `tall`, of 32 columns, or 16 if not `wide`. Multiplying leaves the vector units free:
- * on the way lines of the block before are finished (`usual`: all of them are). B goes past the first cache, where A's rows stay for the blocks to
- * come: half of the products' time was waiting for tiles from the second one. */
+/* Computes sums (lines of at least 32) from `sum`: 32 rows, or 16 if not `tall`, of 32 columns, or 16 if not `wide`. The vector units are idle
+ * during multiplication, so lines of the previous block are finished meanwhile (`usual`: all of them have that property). B bypasses the
+ * first-level cache, where A's rows stay for the following blocks: half of the products' time was waiting for tiles from the second-level cache. */
 static inline __attribute__((always_inline)) void block_multiply(const bool tall, const bool wide, const bool usual, const Sum *sum, void *sums,
                                                                  int64_t line, Finish *before, const Ahead *ahead) {
     char *low = sums, *high = low + TILE_ROWS * line;
@@ -314,15 +314,15 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
         block_multiply(false, false, false, sum, sums, line, before, ahead);
 }
 
-/* Whether so many columns go by themselves: vectors read a weight a tenth faster than tiles do, but multiply slower. */
+/* Whether to use the skinny code for so many columns: vectors read a weight a tenth faster than tiles do, but multiply more slowly. */
 static bool skinny_better(int64_t cols) { return cols <= SKINNY_COLS; }
 
-/* Whether a factor that so many columns need once goes in streams. */
+/* Whether to stream a factor that so many columns need once. */
 static bool streams_better(int64_t cols) { return cols <= BLOCK; }
 
 #else
 
-/* About 32 columns fill two tiles, whose rows need no turning: 1480 -> 1770 tokens/s of 32 sequences on a Zen 5, the same on a Zen 4. */
+/* About 32 columns fill two tiles, whose rows need no transposition: 1480 -> 1770 tokens/s of 32 sequences on a Zen 5, the same on a Zen 4. */
 static bool skinny_better(int64_t cols) { return cols <= SKINNY_COLS || (cols > BLOCK && cols <= 2 * BLOCK); }
 
 static bool streams_better(int64_t cols) { return cols <= SKINNY_COLS; }
@@ -332,7 +332,7 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
     finish_rest(before);
     for (int64_t r = 0; ahead->at && !ahead->once && r < ahead->rows; r++)
         for (int64_t i = 0; i < sum->n_tiles; i++) _mm_prefetch(ahead->at + r * ahead->line + i * 64, _MM_HINT_T1);
-    bool contiguous = ahead->at && ahead->once && sum->a.line == sum->n_tiles * 64; /* then what follows is the next block */
+    bool contiguous = ahead->at && ahead->once && sum->a.line == sum->n_tiles * 64; /* then the next block follows in memory */
     for (int64_t i = 0; i < 2 && i * TILE_ROWS < rows; i++) {
         TileLines a = {sum->a.at + i * TILE_ROWS * sum->a.line, sum->a.line, 64},
                   more = {sum->more.at + i * TILE_ROWS * sum->more.line, sum->more.line, 64};
@@ -349,14 +349,14 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
 }
 #endif
 
-/* Few columns (few.h) go in parts, [part][tile][k / 2][width of the part]: all at once, or 16 at a time, of which the last may have less.
- * Columns of a part; 0: there is none. */
+/* Few columns (skinny.h) are processed in parts, [part][tile][k / 2][width of the part]: all at once, or 16 at a time, with a smaller last part.
+ * Returns the number of columns of a part; 0: there is no such part. */
 static int64_t skinny_cols(int64_t n, int64_t part) {
     return n > SKINNY_COLS ? MAX((int64_t)0, MIN((int64_t)TILE_ROWS, n - part * TILE_ROWS)) : part == 0 ? n : 0;
 }
 static int64_t skinny_place(int64_t part, int64_t n_tiles) { return part * n_tiles * skinny_bytes(TILE_ROWS); }
 
-/* Block j of 32 columns, or of all if they are one part, transposed: rows of A, which are read once, become the lanes of vectors. */
+/* Computes block j of 32 columns, or of all if they are one part, transposed: rows of A, which are read once, become the lanes of vectors. */
 static void skinny_block_sum(int64_t rows, int64_t n, int64_t j, const Sum *sum, bool streams, int64_t panel_tiles, float *transposed,
                              int64_t transposed_line) {
     int64_t n_pairs = sum->n_tiles * TILE_K / 2;
@@ -371,7 +371,7 @@ static void skinny_block_sum(int64_t rows, int64_t n, int64_t j, const Sum *sum,
         }
 }
 
-/* All columns of B, k-tiles from.., as skinny_sum wants them, for the panel's tiles from `at` on. */
+/* Loads all columns of B, k-tiles from.., in skinny_sum's layout, for the panel's tiles from `at` on. */
 static void skinny_load(const Factor *b, int64_t from, int64_t n_tiles, char *panel, int64_t panel_tiles, int64_t at) {
     enum { ONE_BY_ONE = 4 };
     _Alignas(64) char tiles[2 * TILE_BYTES]; /* of 32 columns: of a part and the next one */
@@ -389,33 +389,33 @@ static void skinny_load(const Factor *b, int64_t from, int64_t n_tiles, char *pa
         }
 }
 
-/* The first `cols` columns of a block as lines. */
+/* Writes the first `cols` columns of a block as lines. */
 static void block_transpose(const void *sums, int64_t cols, int64_t line, void *to) {
     for (int i = 0; i < 2; i++)
         for (int j = 0; j * TILE_ROWS < cols && j < 2; j++)
             transpose_16x16((const char *)sums + i * 16 * line + j * 64, line, (char *)to + j * 16 * BLOCK_LINE + i * 64, BLOCK_LINE);
 }
 
-/* Whether A can go in streams: it lies as it is needed, to the end of every row. */
+/* Whether A can be streamed: its memory needs no conversion, up to the end of every row. */
 static bool streams_possible(const Factor *a, int64_t cols) {
     return streams_better(cols) && plain(a) && !a->operand.transposed && a->k % TILE_K == 0;
 }
 
-/* ---- whole products ---- */
+/* ---- complete products ---- */
 
 /* How a product is cut: tasks are panels times chunks of rows. */
 typedef struct Plan {
     const Product *product;
-    bool transposed; /* a, b are the transposed factors, and C is to be written transposed */
-    bool skinny;     /* turned, and b's columns are so few that they are no tiles (few.h) */
+    bool transposed; /* a and b are the transposed factors in exchanged roles, and C is written transposed */
+    bool skinny;     /* transposed, and b has so few columns that they do not become tiles (skinny.h) */
     bool streams;    /* a's rows go in streams */
     Factor a, b, more_a, more_b;
-    Factor down; /* what A' is made with: as B, or as A if turned */
+    Factor down; /* the factor that makes A': in the role of B, or of A if transposed */
     int64_t m, n;
     int64_t k_tiles, more_tiles, k_cut;
     int64_t panel_cols, panels, chunk_rows, chunks;
-    int64_t end; /* of its tasks among those of all products of a call */
-    int sharers; /* products from this one on of a few rows each, which are run with each panel that is made for it */
+    int64_t end; /* end of its tasks among those of all products of a call */
+    int sharers; /* number of products from this one on with a few rows each, which all run with each panel that is made */
 } Plan;
 
 static Factor factor(Operand operand, float scale, int64_t n, int64_t k) { return (Factor){operand, scale, n, k}; }
@@ -431,7 +431,7 @@ static int64_t panel_cols(int64_t n, int64_t k_tiles, int64_t limit) {
     return round_up(div_up(n, div_up(n, most)), BLOCK);
 }
 
-/* The factor that is cut into rows: by default the one that is dear to cut into panels. */
+/* The factor that is cut into rows: by default the one that is more expensive to cut into panels. */
 static bool transposed_alone(const Product *product) {
     return product->a.transposed ? product->m > product->n : product->b.transposed && product->m <= SKINNY_ROWS && product->m < product->n;
 }
@@ -460,7 +460,7 @@ static Plan plan_make(const Product *product, bool transposed) {
         plan.m = product->n;
         plan.n = product->m;
     }
-    bool flat = plan.m <= BLOCK && !plan.b.operand.transposed; /* B is used once: along its lines as far as they go */
+    bool flat = plan.m <= BLOCK && !plan.b.operand.transposed; /* B is used once: go along its lines as far as they reach */
     bool whole = product->k <= WHOLE_K || round_up(plan.n, BLOCK) * (plan.k_tiles + plan.more_tiles) * 64 <= PANEL_BYTES;
     int64_t threads = omp_get_max_threads(),
             most_k = flat    ? FLAT_K
@@ -471,7 +471,7 @@ static Plan plan_make(const Product *product, bool transposed) {
     plan.panel_cols = panel_cols(plan.n, plan.k_cut + plan.more_tiles, round_up(limit, BLOCK));
     plan.panels = div_up(plan.n, plan.panel_cols);
     plan.skinny = transposed && skinny_better(plan.n) && plan.panels == 1;
-    /* A weight is read once, and a panel serves all tasks: only how long a thread's last one takes counts. */
+    /* A weight is read once, and a panel serves all tasks, so only the duration of each thread's last task matters. */
     bool streamed = plan.transposed && !product->a.transposed && plan.k_cut == plan.k_tiles;
     plan.streams = streamed && streams_possible(&plan.a, plan.n) && !(plan.more_tiles && plan.more_a.operand.transposed);
     int64_t wanted = div_up(threads * (streamed ? STREAMED_PER_THREAD : TASKS_PER_THREAD), plan.panels), least = streamed                ? BLOCK
@@ -483,8 +483,8 @@ static Plan plan_make(const Product *product, bool transposed) {
     return plan;
 }
 
-/* Where `sums` go whose first line is line `row` of C from column `col` on. Field by field, and never copied: a copy by vectors waits until all that
- * was stored before is in the cache, sums of tiles among it. */
+/* Sets the target of `sums` whose first line is line `row` of C from column `col` on. Assigns field by field and never copies the struct: a copy
+ * with vectors would wait until all earlier stores, sums of tiles among them, are in the cache. */
 static inline __attribute__((always_inline)) void finish_set(Finish *f, const Product *p, const void *sums, int64_t line, int64_t row, int64_t col,
                                                              int64_t rows, int64_t cols) {
     bool c_f32 = p->c_dtype == DT_F32, own = p->d == NULL, d_f32 = own ? c_f32 : p->d_dtype == DT_F32;
@@ -509,7 +509,7 @@ static inline __attribute__((always_inline)) void finish_set(Finish *f, const Pr
     f->beta = p->beta;
 }
 
-/* The same for a block of the plan's result; turned, the sums will be in `turned`. */
+/* The same for a block of the plan's result; if the plan is transposed, the sums will be in `turned`. */
 static void block_end(Finish *f, const Plan *plan, const void *sums, int64_t line, int64_t row, int64_t col, const float *transposed) {
     int64_t rows = MIN((int64_t)BLOCK, plan->m - row), cols = MIN((int64_t)BLOCK, plan->n - col);
     if (plan->transposed)
@@ -518,14 +518,14 @@ static void block_end(Finish *f, const Plan *plan, const void *sums, int64_t lin
         finish_set(f, plan->product, sums, line, row, col, rows, cols);
 }
 
-/* Rows of A that one tile of columns needs, and nobody else. They are cut into as many streams as a tile has lines, each read from its begin to its
- * end: so a processor follows with what it fetches by itself, which rows beside each other, line by line, confuse. */
+/* Rows of A that only a single tile of columns needs. They are divided into as many streams as a tile has lines, each read from its beginning to
+ * its end: the hardware prefetcher follows such streams, whereas it does not follow adjacent rows read line by line. */
 typedef struct Streams {
     Factor a, more_a;
     int64_t first, rows, cols;
     Sum sum;       /* of the tiles; its rows are filled in */
     char *scratch; /* for rows of the second product */
-    bool skinny;   /* vectors sum (few.h) */
+    bool skinny;   /* vectors compute the sums (skinny.h) */
     char *group;   /* GROUP_BYTES */
 } Streams;
 
@@ -537,7 +537,7 @@ static Factor rows_apart(const Factor *f, int64_t begin, int64_t step) {
     return (Factor){operand, f->scale, TILE_ROWS, f->k};
 }
 
-/* The same product where line `row` of C, cut every `step` values, is all of C. */
+/* The same product with line `row` of C, cut every `step` values, as all of C. */
 static Product line_of(const Product *p, int64_t row, int64_t step) {
     Product line = *p;
     line.c = (char *)p->c + row * p->ldc * (p->c_dtype == DT_F32 ? 4 : 2);
@@ -547,11 +547,11 @@ static Product line_of(const Product *p, int64_t row, int64_t step) {
     return line;
 }
 
-/* All rows but the last few, which are fewer than streams; returns their number. They are the columns of C from `to` on. Sums are kept for some rows
- * of each stream, whose results then lie side by side: (stream, row, column), or, where vectors make them, (column, row, stream). */
+/* Computes all rows except the last few, which are fewer than the streams; returns their number. They are the columns of C from `to` on. Sums are
+ * kept for some rows of each stream, whose results are then adjacent: (stream, row, column), or, with vectors, (column, row, stream). */
 static int64_t streams_run(const Streams *s, const Product *p, int64_t to) {
     int64_t step = s->rows / TILE_ROWS, tiles = s->skinny ? 1 : div_up(s->cols, TILE_ROWS);
-    int64_t sums = tiles * 64, group_line = BLOCK * sums + 64; /* no power of two */
+    int64_t sums = tiles * 64, group_line = BLOCK * sums + 64; /* not a power of two */
     _Alignas(64) float lines[BLOCK * BLOCK];
     Finish end = {0};
     for (int64_t from = 0; from < step; from += BLOCK) {
@@ -583,7 +583,7 @@ static int64_t streams_run(const Streams *s, const Product *p, int64_t to) {
     return TILE_ROWS * step;
 }
 
-/* What is asked for meanwhile: so many rows and columns of the plan's result further on. */
+/* Prefetch distance: so many rows and columns of the plan's result further on. */
 static void soon_set(Finish *f, const Plan *plan, int64_t rows, int64_t cols) {
     int64_t down = plan->transposed ? cols : rows, right = plan->transposed ? rows : cols;
     f->c_soon = down * f->c_line + right * (f->c_f32 ? 4 : 2);
@@ -591,7 +591,7 @@ static void soon_set(Finish *f, const Plan *plan, int64_t rows, int64_t cols) {
 }
 
 /* A thread's memory: a panel of B, rows of both A's; sums that wait for the next cut of a long sum, or, block by block, for the next piece of 32
- * rows; what A' is made with, or, turned, A' as it is made. */
+ * rows; the factor that makes A', or, if transposed, A' while it is made. */
 typedef struct Work {
     char *panel, *rows, *more_rows;
     float *partial, *blocks;
@@ -615,9 +615,9 @@ static Work work_new(const Plan *plan) {
                   .blocks = cut ? NULL : sums};
 }
 
-/* ---- A' made on the way ---- */
+/* ---- computing A' during the product ---- */
 
-/* 32 x 32 sums as bf16 times down_alpha, lines `line` bytes apart; zeros behind `cols`. */
+/* Writes 32 x 32 sums as bf16 times down_alpha, lines `line` bytes apart, with zeros after `cols`. */
 static void low_round(const Product *p, const float *sums, int64_t rows, int64_t cols, char *to, int64_t line) {
     __mmask32 mask = cols >= 32 ? 0xffffffffu : ((__mmask32)1 << cols) - 1;
     __m512 alpha = _mm512_set1_ps(p->down_alpha);
@@ -627,7 +627,7 @@ static void low_round(const Product *p, const float *sums, int64_t rows, int64_t
     }
 }
 
-/* 32 rows of A' from `row` on, from the same rows of A, which so are read once; written to memory by one task of those that need them. */
+/* Computes 32 rows of A' from `row` on, from the same rows of A, which are thus read once. One of the tasks that need them writes them to memory. */
 static Rows low_rows(const Plan *plan, const Work *work, int64_t row, Rows a, Finish *before, bool write) {
     const Product *p = plan->product;
     int64_t line = ROWS_LINE(plan->more_tiles), rows = MIN((int64_t)BLOCK, plan->m - row);
@@ -642,7 +642,7 @@ static Rows low_rows(const Plan *plan, const Work *work, int64_t row, Rows a, Fi
     return (Rows){work->more_rows, line};
 }
 
-/* Few: all of A' from the columns that are A before it is turned, [column][rank, in whole blocks]; then as columns behind those. */
+/* Few columns: all of A' from the columns that were A before transposition, [column][rank, in whole blocks]; then as columns after those. */
 static int64_t skinny_low_line(const Plan *plan) { return round_up(plan->product->more_k, BLOCK); }
 
 static void low_skinny(const Plan *plan, const Work *work) {
@@ -659,7 +659,7 @@ static void low_skinny(const Plan *plan, const Work *work) {
     skinny_load(&made, 0, plan->more_tiles, work->panel, panel_tiles, plan->k_tiles);
 }
 
-/* Transposed: all of A', transposed, from the panel of what is A before it is turned; into the panel's second part. */
+/* Transposed: all of A', transposed, from the panel of the factor that was A before transposition; into the second part of the panel. */
 static void low_turned(const Plan *plan, const Work *work, int64_t cols, int64_t stride) {
     const Product *p = plan->product;
     _Alignas(64) float sums[BLOCK * BLOCK];
@@ -686,7 +686,7 @@ static void low_turned_write(const Plan *plan, const Work *work, int64_t cols) {
 
 /* ---- tasks ---- */
 
-/* Of rows first.. those that go in streams; returns their number. */
+/* Computes those of the rows first.. that can be streamed; returns their number. */
 static int64_t task_streams(const Plan *plan, const Work *work, int64_t first, int64_t rows, int64_t n_tiles, int64_t n_more) {
     Streams streams = {.a = plan->a,
                        .more_a = plan->more_a,
@@ -700,7 +700,7 @@ static int64_t task_streams(const Plan *plan, const Work *work, int64_t first, i
     return streams_run(&streams, plan->product, first);
 }
 
-/* Rows begin..stop-1 against few columns, all of them; k-tiles from... */
+/* Computes rows begin..stop-1 with few columns, all of them; k-tiles from... */
 static void skinny_run(const Plan *plan, const Work *work, int64_t begin, int64_t stop, int64_t cols, int64_t from, int64_t n_tiles) {
     bool last = from + n_tiles == plan->k_tiles;
     int64_t n_more = last ? plan->more_tiles : 0;
@@ -725,13 +725,13 @@ static void skinny_run(const Plan *plan, const Work *work, int64_t begin, int64_
     }
 }
 
-/* Rows begin..stop-1 against the panel of `cols` columns from `col` on, k-tiles from...: 32 rows at a time, and of them a piece that the first cache
- * holds. */
+/* Computes rows begin..stop-1 with the panel of `cols` columns from `col` on, k-tiles from...: 32 rows at a time, and of them a piece that fits
+ * the first-level cache. */
 static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t stop, int64_t col, int64_t cols, int64_t from, int64_t n_tiles) {
     int64_t n_more = from + n_tiles == plan->k_tiles ? plan->more_tiles : 0, stride = (n_tiles + n_more) * 2 * TILE_BYTES, n_blocks = cols / BLOCK;
     if (plan->streams) begin += task_streams(plan, work, begin, stop - begin, n_tiles, n_more);
     int64_t pieces = n_blocks > 1 ? div_up(n_tiles * TILE_K, PIECE_K) : 1, piece = div_up(n_tiles, pieces);
-    int64_t slots = pieces > 1 ? n_blocks + 1 : 2, slot = 0, turn = 0; /* slots for sums: those of 32 rows, or as few as can be */
+    int64_t slots = pieces > 1 ? n_blocks + 1 : 2, slot = 0, turn = 0; /* slots for sums: those of 32 rows, or as few as possible */
     _Alignas(64) float transposed[2][BLOCK * BLOCK];
     Finish ends[2] = {0}; /* of this block, and of the one before */
     for (int64_t row = begin; row < stop; row += BLOCK, slot += n_blocks) {
@@ -769,7 +769,7 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
     finish_rest(&ends[turn ^ 1]);
 }
 
-/* Panel of columns col.. and k-tiles from.., with what comes behind the last of them; `first`: the thread's first of this product. */
+/* Makes the panel of columns col.. and k-tiles from.., followed by the second product's part; `first`: the thread's first panel of this product. */
 static void panel_make(const Plan *plan, const Work *work, int64_t col, int64_t cols, int64_t from, int64_t n_tiles, int64_t n_more, bool first) {
     bool down = plan->product->down.data != NULL;
     int64_t stride = (n_tiles + n_more) * 2 * TILE_BYTES;
@@ -810,14 +810,14 @@ static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *
     *have = number;
 }
 
-/* Where a sum is cut, A' would be made for every cut; of a high rank, for every panel. */
+/* If a sum is cut, A' would be computed again for every cut; if the rank is high, for every panel. */
 static bool makes_more(const Product *product) {
     enum { HIGHEST = 64 };
     Plan plan = plan_make(product, transposed_alone(product));
     return product->more_k <= HIGHEST && !product->a.transposed && plan.k_cut == plan.k_tiles && (!plan.transposed || plan.panels == 1);
 }
 
-/* The same factor as rows that run along the sum, whole, in scratch memory. */
+/* Copies the factor to scratch memory as rows that run along the sum. */
 static Factor rows_made(const Factor *a, int64_t n_tiles, bool parallel) {
     int64_t line = ROWS_LINE(n_tiles), blocks = div_up(a->n, BLOCK);
     char *rows = cpu_scratch(CPU_TRANSPOSED, (size_t)(blocks * BLOCK * line));
@@ -827,7 +827,7 @@ static Factor rows_made(const Factor *a, int64_t n_tiles, bool parallel) {
     return factor((Operand){rows, DT_BF16, line / 2, false}, 1, blocks * BLOCK, n_tiles * TILE_K);
 }
 
-/* Whether the only panel of B, and what a thread has besides, are the other product's too. */
+/* Whether the only panel of B, and the thread's other memory, serve the other product too. */
 static bool panel_shared(const Plan *plan, const Plan *other) {
     const Factor *b = &plan->b, *its = &other->b;
     bool same = operands_same(&b->operand, &its->operand) && plan->skinny == other->skinny;
@@ -835,13 +835,13 @@ static bool panel_shared(const Plan *plan, const Plan *other) {
     return same && whole && b->n == its->n && b->k == its->k && plan->panel_cols == other->panel_cols && plan->k_cut == other->k_cut;
 }
 
-/* Tasks of all products in a row, so that a thread goes on to the next one while another still works. */
+/* Runs the tasks of all products in a row, so that a thread proceeds to the next product while another still works. */
 static void plans_run(const Plan *plans, const WorkQueue *queue, bool parallel) {
 #pragma omp parallel if (parallel)
     {
         const Plan *plan = NULL;
         Work work;
-        int64_t have = -1, at = 0; /* the panel that is made; as work_queue_next */
+        int64_t have = -1, at = 0; /* the current panel; as work_queue_next */
         tiles_begin();
         for (int64_t task; (task = work_queue_next(queue, &at)) >= 0;) {
             const Plan *its = plans;
@@ -854,11 +854,11 @@ static void plans_run(const Plan *plans, const WorkQueue *queue, bool parallel) 
             task_run(plan, &work, task - (plan == plans ? 0 : plan[-1].end), &have);
         }
         tiles_end();
-        _mm_sfence(); /* what went past the caches is there for all threads */
+        _mm_sfence(); /* makes writes that bypassed the caches visible to all threads */
     }
 }
 
-/* Gradients of weights that have a factor in common, the first or the second: 1 or 2; else 0. */
+/* The factor that gradients of weights have in common, the first or the second: 1 or 2; else 0. */
 static int factor_shared(const Product *products, int n) {
     bool first = true, second = true;
     for (int i = 0; i < n; i++) {
@@ -879,8 +879,8 @@ static void tile_product_run(const Product *products, int n) {
         flat &= products[i].m <= BLOCK;
     }
     int shared = made && n > 1 ? factor_shared(products, n) : 0;
-    flat &= shared == 2;            /* gradients of LoRA's factors A, whose wide factor so is read once */
-    if (made && n > 1 && !shared) { /* there is one place for rows that are made */
+    flat &= shared == 2;            /* gradients of LoRA's factors A: the wide factor is then read once */
+    if (made && n > 1 && !shared) { /* the memory for converted rows serves one product only */
         for (int i = 0; i < n; i++) tile_product_run(&products[i], 1);
         return;
     }
@@ -894,7 +894,7 @@ static void tile_product_run(const Product *products, int n) {
     if (flat) plans->sharers = n;
     WorkQueue queue = work_queue_new(end);
     parallel &= queue.n > 1;
-    if (plans->a.operand.transposed && (plans->panels > 1 || n > 1) && plans->m > BLOCK) { /* or it would be turned for every panel */
+    if (plans->a.operand.transposed && (plans->panels > 1 || n > 1) && plans->m > BLOCK) { /* otherwise it would be transposed for every panel */
         plans->a = rows_made(&plans->a, plans->k_tiles, parallel);
         for (int i = 1; i < n; i++) plans[i].a = plans->a;
     }
@@ -907,7 +907,7 @@ static void tile_product_run(const Product *products, int n) {
 static int64_t row_tile(void) { return BLOCK; }
 static int64_t col_tile(int64_t n, int64_t k) { return panel_cols(n, div_up(k, TILE_K), STREAM_ROWS); }
 
-/* With rows of a single tile, they are the factor that is made into tiles. */
+/* With rows of a single tile, the rows are the factor that is converted to tiles. */
 static bool tile_turned(const Product *product) { return product->m <= BLOCK && product->b.transposed; }
 
 static void tile_product_column(const Product *product, int64_t col, int64_t cols) {

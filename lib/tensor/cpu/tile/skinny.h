@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of a weight with a few columns, as decoding has them (its attention turns keys so too): the weight comes from memory once, so what counts
- * is how little is done for a line of it.
+/* Products of a weight with a few columns, as in decoding (its attention transposes keys in the same way): the weight is read from memory once, so
+ * little work may be done for each line of it.
  *
- * The weight's rows become the lanes of a vector, sixteen rows at a time (transpose.h), and the columns' values are broadcast: no lane is wasted, and
+ * The weight's rows become the lanes of a vector, sixteen rows at a time (transpose.h), and the columns' values are broadcast. No lane is wasted, and
  * an element is the same chain of sums in order of k as in a tile (tiles.h).
  */
 #ifndef TUNE_TILE_SKINNY_H
@@ -12,22 +12,22 @@
 #include "lib/tensor/cpu/transpose.h"
 
 enum {
-    SKINNY_LINES = 32, /* after so many come those that are asked for */
+    SKINNY_LINES = 32, /* after so many lines come those that are prefetched */
     SKINNY_PAIRS = TRANSPOSE_WORDS
 };
 
 #ifdef __AMX_BF16__
 
-/* To give the bits of tiles, sums go as theirs: in floats, which vectors multiply faster than pairs, too. So columns' values lie as floats,
- * [k / 2][width][2]. */
-enum { SKINNY_COLS = 4 }; /* more are faster by tiles */
+/* To give the same bits as tiles, sums proceed as theirs do: in floats, which vectors also multiply faster than pairs. So the columns' values are
+ * stored as floats, [k / 2][width][2]. */
+enum { SKINNY_COLS = 4 }; /* more are faster with tiles */
 
 static inline int64_t skinny_width(int64_t cols) { return cols; }
 
-/* Bytes of so many columns' values in a tile's length of the sum. */
+/* Bytes of the values of `cols` columns in one tile's length of the sum. */
 static inline int64_t skinny_bytes(int64_t cols) { return TILE_K * 4 * cols; }
 
-/* Pairs that are multiplied of k values: of whole tiles, as there. */
+/* Number of pairs that are multiplied for k values: of whole tiles, as in tiles. */
 static inline int64_t skinny_count(int64_t k) { return (k + TILE_K - 1) / TILE_K * TILE_K / 2; }
 
 static inline __attribute__((always_inline)) void skinny_multiply(const int width, int64_t n_pairs, const char *at, int64_t line, bool streams,
@@ -62,8 +62,8 @@ static inline __attribute__((always_inline)) void skinny_multiply(const int widt
     for (int c = 0; c < width; c++) _mm512_storeu_ps(sums + c * sums_line, sum[c]);
 }
 
-/* sums[c][r] (+)= what `n_pairs` pairs of values give (skinny_count), for 16 rows and skinny_width columns. Rows are read to the end of their last 16
- * bytes. `streams`: what lies behind the end of each is needed next. */
+/* sums[c][r] (+)= the products of `n_pairs` pairs of values (skinny_count), for 16 rows and skinny_width columns. Reads rows to the end of their
+ * last 16 bytes. `streams`: the memory after the end of each row is needed next. */
 static __attribute__((noinline, unused)) void skinny_sum_tiles(int64_t width, int64_t n_pairs, const char *at, int64_t line, bool streams,
                                                                const char *columns, bool add, float *sums, int64_t sums_line) {
     switch (width) {
@@ -82,7 +82,7 @@ static inline void skinny_sum(int64_t width, int64_t n_pairs, const char *at, in
     _mm_setcsr(mode);
 }
 
-/* The pairs of `width` columns, as two tiles of B have them, where skinny_sum looks for them. */
+/* Stores the pairs of `width` columns, given as two tiles of B, in skinny_sum's layout. */
 static inline void skinny_pairs(const char *tiles, int64_t width, char *to) {
     for (int64_t pair = 0; pair < TILE_ROWS; pair++)
         for (int64_t c = 0; c < width; c++, to += 8) {
@@ -92,7 +92,7 @@ static inline void skinny_pairs(const char *tiles, int64_t width, char *to) {
         }
 }
 
-/* The same of one of them, by its 32 values. */
+/* Stores a single column, given by its 32 values, in the same layout. */
 static inline void skinny_column(__m512i values, int64_t width, int64_t column, char *to) {
     _Alignas(64) char floats[128];
     _mm512_store_si512(floats, _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(values)), 16));
@@ -102,13 +102,13 @@ static inline void skinny_column(__m512i values, int64_t width, int64_t column, 
 
 #elif defined(__AVX512BF16__)
 
-/* The columns' values lie pair by pair, [k / 2][width] of two bf16 each, so that they take few lines of the first cache. */
+/* The columns' values are stored pair by pair, [k / 2][width] of two bf16 each, so that they take few lines of the first-level cache. */
 enum { SKINNY_COLS = 24 }; /* so many have their sums in registers */
 
-/* The next number of columns that there is code for, up to SKINNY_COLS. */
+/* The next number of columns that has specialised code, up to SKINNY_COLS. */
 static inline int64_t skinny_width(int64_t cols) { return cols <= 8 ? cols : cols <= 12 ? 12 : cols <= 16 ? 16 : SKINNY_COLS; }
 
-/* Bytes of so many columns' values in a tile's length of the sum. */
+/* Bytes of the values of `cols` columns in one tile's length of the sum. */
 static inline int64_t skinny_bytes(int64_t cols) { return TILE_K * 2 * skinny_width(cols); }
 
 static inline __attribute__((always_inline)) void skinny_multiply(const int width, int64_t n_pairs, const char *at, int64_t line, bool streams,
@@ -124,7 +124,7 @@ static inline __attribute__((always_inline)) void skinny_multiply(const int widt
         prefetch(&prefetched, 1, line);
 #pragma GCC unroll 4
         for (int pair = 0; pair < SKINNY_PAIRS; pair++) {
-            if (pair >= n_pairs) break; /* one more step would make -0 into 0 */
+            if (pair >= n_pairs) break; /* a further step would turn -0 into 0 */
 #pragma GCC unroll 24
             for (int c = 0; c < width; c++) sum[c] = _mm512_dpbf16_ps(sum[c], (__m512bh)pairs[pair], pair_of(columns + (pair * width + c) * 4));
         }
@@ -133,11 +133,11 @@ static inline __attribute__((always_inline)) void skinny_multiply(const int widt
     for (int c = 0; c < width; c++) _mm512_storeu_ps(sums + c * sums_line, sum[c]);
 }
 
-/* Pairs that are multiplied of k values: no more than there are, or -0 would become 0. */
+/* Number of pairs that are multiplied for k values: no more than there are, because more would turn -0 into 0. */
 static inline int64_t skinny_count(int64_t k) { return (k + 1) / 2; }
 
-/* sums[c][r] (+)= what `n_pairs` pairs of values give, for 16 rows and skinny_width columns. Rows are read to the end of their last 16 bytes.
- * `streams`: what lies behind the end of each is needed next. */
+/* sums[c][r] (+)= the products of `n_pairs` pairs of values, for 16 rows and skinny_width columns. Reads rows to the end of their last 16 bytes.
+ * `streams`: the memory after the end of each row is needed next. */
 static inline void skinny_sum(int64_t width, int64_t n_pairs, const char *at, int64_t line, bool streams, const char *columns, bool add, float *sums,
                               int64_t sums_line) {
     switch (width) {
@@ -155,7 +155,7 @@ static inline void skinny_sum(int64_t width, int64_t n_pairs, const char *at, in
     }
 }
 
-/* The pairs of `width` columns, as two tiles of B have them, where skinny_sum looks for them. */
+/* Stores the pairs of `width` columns, given as two tiles of B, in skinny_sum's layout. */
 static inline void skinny_pairs(const char *tiles, int64_t width, char *to) {
     for (int64_t pair = 0; pair < TILE_ROWS; pair++, to += width * 4)
         for (int64_t c = 0; c < width; c += 16) {
@@ -164,7 +164,7 @@ static inline void skinny_pairs(const char *tiles, int64_t width, char *to) {
         }
 }
 
-/* The same of one of them, by its 32 values. */
+/* Stores a single column, given by its 32 values, in the same layout. */
 static inline void skinny_column(__m512i values, int64_t width, int64_t column, char *to) {
     _Alignas(64) char pairs[64];
     _mm512_store_si512(pairs, values);

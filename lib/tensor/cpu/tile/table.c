@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels of processors that multiply bf16: those of AVX-512, but for what tiles of bf16 do faster. */
+/* The kernels of processors that multiply bf16: those of AVX-512, except where tiles of bf16 are faster. */
 #include "lib/tensor/cpu/cpu.h"
 
 void ISA_FN(tile_kernels)(Device *device) {

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of bf16 tiles, and how memory becomes tiles. Included in this folder only, whose files are compiled for each instruction set that
+/* Products of bf16 tiles, and the conversion of memory to tiles. Included only in this folder, whose files are compiled for each instruction set that
  * multiplies bf16: -DISA=amx, whose tiles are registers, and -DISA=avx512_bf16, where vectors do the same.
  *
- * A tile is 16 lines of 64 bytes. One step multiplies tile A, 16 rows of 32 bf16, by tile B, 16 pairs of lines by 16 columns (each line holds two
- * rows of the factor, element by element), and adds to 16 x 16 floats. So A is read from rows as they lie in memory; B has to be made:
+ * A tile is 16 lines of 64 bytes. One step multiplies tile A, 16 rows of 32 bf16, by tile B, 16 pairs of lines by 16 columns (each line has two rows
+ * of the factor, interleaved element by element), and adds to 16 x 16 floats. So A can be read from rows in memory; B must be converted:
  *
  *     from rows that run along the sum (k)          pairs_transpose: a weight (out, in) in x W^T
  *     from rows that run along the result (n)       pairs_interleave: the same weight in dy W
  *
- * An element of a result is one chain of sums in order of k, whatever stands in the other rows and columns, and a product gives the same bits as a b
- * and as (b^T a^T)^T: so what is multiplied in which order is a question of speed alone. Numbers below 2^-126 count as zero. With vectors the chain
- * goes from value to value; a step of AMX's tiles adds up the first values of its pairs and the second ones, each from zero, and then the two to the
- * sum (Intel's manual, TDPBF16PS).
+ * An element of a result is one chain of sums in order of k, whatever the other rows and columns contain, and a product gives the same bits as a b
+ * and as (b^T a^T)^T: so only speed decides which factor is multiplied in which role. Numbers below 2^-126 count as zero. With vectors the chain goes
+ * from value to value; a step of AMX's tiles sums the first values of its pairs and the second ones, each from zero, and then adds the two to the sum
+ * (Intel's manual, TDPBF16PS).
  */
 #ifndef TUNE_TILES_H
 #define TUNE_TILES_H
@@ -23,13 +23,13 @@
 
 enum {
     TILE_ROWS = 16,
-    TILE_K = 32,      /* values of a row of A */
+    TILE_K = 32,      /* values in a row of A */
     TILE_BYTES = 1024 /* of any tile */
 };
 
 #ifdef __AVX512BF16__
 
-/* Two neighbours of a row of A, for all columns of B. */
+/* Two adjacent values of a row of A, for all columns of B. */
 static inline __m512bh pair_of(const char *at) {
     int32_t bits;
     memcpy(&bits, at, sizeof bits);
@@ -40,20 +40,21 @@ static inline __m512bh pair_of(const char *at) {
 
 #ifdef __AMX_BF16__
 
-#define TILE_PREFETCH_HINT _MM_HINT_T0 /* where what will be made into tiles is asked for */
+#define TILE_PREFETCH_HINT _MM_HINT_T0 /* where memory that will be converted to tiles is prefetched to */
 
-enum { TILE_MODE = 0x8040 }; /* of vectors that stand in for tiles: for them, too, numbers below 2^-126 count as zero (MXCSR) */
+enum { TILE_MODE = 0x8040 }; /* MXCSR for vectors that emulate tiles: for them, too, numbers below 2^-126 count as zero */
 
-/* There are eight tiles, of which numbers 0 to 3 are sums and 4 to 7 factors:
+/* There are eight tiles: numbers 0 to 3 are sums and 4 to 7 factors.
  *
  *     tile_zero(number)                  sums
- *     tile_read(number, at, line)        lines are `line` bytes apart; what a factor was read from stays as it is until it has been multiplied
- *     tile_read_once(number, at, line)   the same for what the first cache need not keep
+ *     tile_read(number, at, line)        lines are `line` bytes apart; the memory of a factor must not change before it has been multiplied
+ *     tile_read_once(number, at, line)   the same for memory that the first-level cache need not keep
  *     tile_multiply(sums, a, b)
  *     tile_write(number, at, line)       sums
  *
- * tiles_begin: before a thread's first tile. tiles_end: after its last one; what is kept of tiles makes it dearer to put a thread to sleep. */
-#ifdef TILES_EMULATED /* in memory, for tests of all that is done with tiles where there is no AMX: `make test TILES=emulated` */
+ * tiles_begin: call before a thread's first tile. tiles_end: call after its last one, because tile state makes it more expensive to suspend a
+ * thread. */
+#ifdef TILES_EMULATED /* in memory, for tests of all tile code on machines without AMX: `make test TILES=emulated` */
 
 static _Thread_local struct {
     _Alignas(64) char tile[8][TILE_BYTES];
@@ -101,7 +102,7 @@ static __attribute__((noinline, unused)) void tile_multiply_floats(int sums, int
 static inline void tile_multiply(int sums, int a, int b) {
     unsigned mode = _mm_getcsr();
     _mm_setcsr(mode | TILE_MODE);
-    tile_multiply_floats(sums, a, b); /* not inlined: compilers move what they do not see to depend on the mode */
+    tile_multiply_floats(sums, a, b); /* not inlined: compilers move code that does not visibly depend on the mode */
     _mm_setcsr(mode);
 }
 
@@ -133,19 +134,19 @@ static inline void tiles_end(void) { _tile_release(); }
 
 #elif defined(__AVX512BF16__)
 
-#define TILE_PREFETCH_HINT _MM_HINT_T1 /* Zen 4 passes over most of what is asked for into the first level: as slow as not asking at all */
+#define TILE_PREFETCH_HINT _MM_HINT_T1 /* Zen 4 ignores most prefetches into the first-level cache: as slow as no prefetch at all */
 
 static inline void tiles_begin(void) {}
 static inline void tiles_end(void) {}
 
-/* Rows of A as they lie: bytes from line to line, and from 32 values of the sum to the next. */
+/* Rows of A in place: bytes from line to line, and from each 32 values of the sum to the next. */
 typedef struct TileLines {
     const char *at;
     int64_t line, column;
 } TileLines;
 
-/* 16 x 16 sums (+)= a b, through as many tiles as `k` values of the sum take; sums stay in registers. Tiles of B are b_column bytes apart. On the way
- * what lies at `soon` (NULL: nothing) is asked for, 16 lines a tile: not more at once, or some are passed over. */
+/* 16 x 16 sums (+)= a b, through the tiles of `k` values of the sum; sums stay in registers. Tiles of B are b_column bytes apart. Prefetches
+ * memory at `soon` (NULL: none), 16 lines with each tile: the processor would ignore some of a larger number. */
 static __attribute__((noinline, unused)) void tiles_sum(int64_t k, TileLines a, const char *b, int64_t b_column, void *c, int64_t c_line, bool add,
                                                         const char *upcoming) {
     __m512 sum[TILE_ROWS];
@@ -168,9 +169,9 @@ static __attribute__((noinline, unused)) void tiles_sum(int64_t k, TileLines a, 
     for (int i = 0; i < TILE_ROWS; i++) _mm512_storeu_ps((char *)c + i * c_line, sum[i]);
 }
 
-/* The same for eight rows and two tiles of columns, the second `b_right` and `c_right` bytes behind the first: what is broadcast of A serves two
- * products, so that loads do not hold up a processor that multiplies twice a cycle (Zen 5: 390 -> 460 GF/s a core; one that multiplies once does not
- * care). `soon`: 8 lines a tile. */
+/* The same for eight rows and two tiles of columns, the second `b_right` and `c_right` bytes after the first: a broadcast value of A serves two
+ * products, so that loads do not slow a processor that multiplies twice a cycle (Zen 5: 390 -> 460 GF/s a core; one that multiplies once a cycle
+ * is equally fast either way). `soon`: 8 lines with each tile. */
 enum { HALF_ROWS = TILE_ROWS / 2 };
 static __attribute__((noinline, unused)) void tiles_sum_two(int64_t k, TileLines a, const char *b, int64_t b_right, int64_t b_column, char *c,
                                                             int64_t c_right, int64_t c_line, bool add, const char *upcoming) {
@@ -241,10 +242,10 @@ static inline void transpose_16x16(const void *from, int64_t from_line, void *to
     }
 }
 
-/* A tile of B from 16 rows of 32 bf16 along the sum, `line` bytes apart. */
+/* Makes a tile of B from 16 rows of 32 bf16 along the sum, `line` bytes apart. */
 static inline void pairs_transpose(const void *from, int64_t line, void *tile) { transpose_16x16(from, line, tile, 64); }
 
-/* A line of two tiles of B from two rows of 32 bf16 along the result: columns 0 to 15 go to `left`, 16 to 31 to `right`. */
+/* Makes a line of two tiles of B from two rows of 32 bf16 along the result: columns 0 to 15 go to `left`, 16 to 31 to `right`. */
 static inline void pairs_interleave(const void *even_row, const void *odd_row, void *left, void *right) {
     const __m512i low =
         _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
