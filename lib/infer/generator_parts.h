@@ -14,7 +14,7 @@
 #include "lib/infer/kv_cache.h"
 
 enum { STEP_TOKENS = 1024 };         /* of prompts */
-enum { NO_ROW = -1, KEPT_ROW = -2 }; /* beside the rows of a step's logits */
+enum { NO_ROW = -1, KEPT_ROW = -2 }; /* in addition to the rows of a step's logits */
 typedef struct RowAt {
     int32_t pass; /* of the step */
     int64_t row;

@@ -88,7 +88,7 @@ static void add_segment(Plan *plan, int64_t n, int64_t past, int64_t whole, cons
     plan->n_tokens += n;
 }
 
-/* Asks for the logits behind the last token so far. */
+/* Asks for the logits that follow the last token so far. */
 static RowAt add_row(const Generator *g, Plan *plan) {
     plan->rows[plan->n_rows] = (int32_t)(plan->n_tokens - 1);
     return (RowAt){g->n_passes, plan->n_rows++};
@@ -159,7 +159,7 @@ static bool is_computed(const Generator *g, const Model *model) {
     return false;
 }
 
-/* The pass of one model behind what the others have of the step's arrays. */
+/* The pass of one model. It uses the step's arrays after the parts of the other models. */
 static Status compute_with(Generator *g, const Model *model, Plan *step, int64_t *room) {
     if (is_computed(g, model)) return ST_OK;
     Plan plan = {.ids = step->ids + step->n_tokens,

@@ -163,8 +163,8 @@ typedef struct GenerateConfig {
     Session *session; /* NULL, or the session of a single prompt with a single completion; it keeps both, also when the call is interrupted */
 } GenerateConfig;
 /* Runs all prompts through a generator of its own. on_token may be NULL; on_done gets each completion in order of prompts and samples, valid only
- * during the call. Either can end the generation by returning a status. ST_INPUT: as generator_add, of any of the prompts before the first one runs; ST_RESOURCE;
- * ST_NUMERIC: a logit that is not finite, or no token is left; ST_INTERRUPTED. */
+ * during the call. Either can end the generation by returning a status. ST_INPUT: as generator_add; all prompts are checked before the first one
+ * runs. ST_RESOURCE; ST_NUMERIC: a logit is not finite, or no token is left; ST_INTERRUPTED. */
 typedef Status OnDone(void *context, const Completion *completion);
 Status generate(const Model *model, const Tokenizer *tokenizer, const Prompt *prompts, size_t n_prompts, const GenerateConfig *config,
                 OnToken *on_token, OnDone *on_done, void *context);
