@@ -40,24 +40,29 @@ int32_t sample_pick(const double *probabilities, int64_t vocab, double u);
 
 /* ---- generation ---- */
 
-typedef enum FinishReason { FINISH_STOP, FINISH_LENGTH } FinishReason;
+typedef enum FinishReason { FINISH_STOP, FINISH_LENGTH, FINISH_FAILED } FinishReason;
 typedef struct Prompt {
     const int32_t *ids;
     size_t n;
     uint64_t number; /* the row's number, which keys the random numbers: (seed, number, sample, position) */
 } Prompt;
+typedef uint64_t GenerateHandle; /* of a request in a Generator; never 0 */
 typedef struct Completion {
-    size_t prompt;    /* index into prompts */
-    int64_t sample;   /* 0..n-1 */
-    Ids ids;          /* with EOS */
-    double *logprobs; /* of the chosen tokens, under the plain distribution (temperature 1, no filter); ids.n entries */
-    /* Of the chosen tokens under the distribution at config.sample.temperature, before penalties and filters: the policy of a policy gradient at
+    size_t prompt;         /* the request's `prompt_index`; of generate(): index into prompts */
+    GenerateHandle handle; /* of its request */
+    int64_t sample;        /* the request's first_sample and the numbers after it; of generate(): 0..n-1 */
+    Ids ids;               /* with EOS */
+    double *logprobs;      /* of the chosen tokens under the plain distribution (temperature 1, no filter); ids.n entries */
+    /* Of the chosen tokens under the distribution at the request's temperature, before penalties and filters: the policy of a policy gradient at
      * that temperature. Greedy: the same as logprobs. */
     double *tempered;
     double *filtered; /* of the chosen tokens under the final distribution, from which they were drawn; 0 when greedy */
     Str text;         /* decoded, cut before a stop text; empty without a tokenizer */
     FinishReason finish;
+    Status status; /* of FINISH_FAILED: why no token follows; its text and hint are the last ones recorded. generate() returns the status instead */
 } Completion;
+void completion_release(Completion *completion); /* frees what it owns and leaves it empty */
+
 /* The state that a conversation keeps between calls: keys and values of all earlier tokens, so that only new tokens are computed. */
 typedef struct Session Session;
 Status session_new(const Model *model, int64_t max_tokens, Session **session); /* max_tokens: limit on prompt and answer together. ST_RESOURCE */
@@ -74,29 +79,92 @@ void generate_memory_free(GenerateMemory *memory);       /* NULL is fine */
  * tape records. Recorded log-probabilities remain those of the model alone. */
 typedef Tensor *LogitBias(void *context, Tape *tape, Tensor *hidden, const Tensor *rows);
 
-typedef struct GenerateConfig {
+/* Gets each token as it is chosen, with the text that became printable. */
+typedef Status OnToken(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text);
+
+/* ---- a generator: requests come and go while it runs ----
+ *
+ *     TRY(generator_open(model, tokenizer, &(GeneratorConfig){.max_sequences = 32, .max_pages = 1024}, &generator));
+ *     for (;;) {
+ *         while (request = next()) {                                // NULL: nothing to add
+ *             TRY(generator_add(generator, request, &handle));
+ *             if (!handle) break;                                   // no room now: try again after a step
+ *         }
+ *         if (!generator_busy(generator)) break;
+ *         TRY(generator_step(generator));                           // calls on_token and on_done
+ *     }
+ *     generator_close(generator);
+ *
+ * One thread uses a generator at a time. */
+typedef struct Generator Generator;
+typedef struct GeneratorConfig {
+    int64_t max_sequences; /* maximum number at a time */
+    int64_t max_pages;     /* of keys and values, each of KV_PAGE_SIZE tokens (kv_cache.h); for prompts and answers of all running requests */
+    LogitBias *logit_bias; /* NULL: nothing */
+    void *logit_bias_context;
+    GenerateMemory *memory; /* of this model, for one generator at a time; NULL: the generator has its own */
+    /* NULL, or a session that holds keys and values: then max_pages is not read, and one request of one sample runs at a time */
+    Session *session;
+} GeneratorConfig;
+/* The callbacks may add requests and cancel them. A status other than ST_OK cancels their own request, and generator_step returns it. */
+typedef Status OnCompletion(void *context, Completion *completion); /* may keep the completion: copy the struct and leave an empty one */
+/* A prompt, computed once, and the samples that follow it. The caller owns what it points to, and keeps it until the last completion was handed out
+ * or the request was cancelled. */
+typedef struct GenerateRequest {
+    Prompt prompt;
+    size_t prompt_index; /* for callbacks; messages count from 1 */
+    int64_t first_sample, n_samples;
+    uint64_t seed;
     SampleConfig sample;
     int64_t max_new_tokens;
-    int64_t n; /* completions per prompt */
-    uint64_t seed;
     size_t n_stop;
     const char *const *stop; /* stop texts; they need a tokenizer */
     size_t n_stop_ids;
     const int32_t *stop_ids; /* tokens that end a completion in addition to the model's EOS, such as the chat template's end of turn */
     bool ignore_eos;         /* neither EOS nor stop_ids end a completion */
-    int64_t max_batch;       /* maximum number of sequences at a time; 0 = as many as memory reasonably allows */
-    LogitBias *logit_bias;   /* NULL: nothing */
+    const Model *adapter;    /* shares the weights of the generator's model (model_share_weights) and has an adapter; NULL: the model itself */
+    OnToken *on_token;       /* may be NULL */
+    OnCompletion *on_done;
+    void *context; /* of both */
+} GenerateRequest;
+/* An id that the model has and the tokenizer lacks is never chosen, as if its logit were -infinity before all filters; `logprobs` and `tempered` are
+ * over the full vocabulary, as in training. tokenizer: NULL = no texts. ST_RESOURCE: keys and values would take more than half of the free memory. */
+Status generator_open(const Model *model, const Tokenizer *tokenizer, const GeneratorConfig *config, Generator **generator);
+/* Adds a request. *handle 0 with ST_OK: there is no room before a running request ends. An admitted request has room until its end.
+ * Its results depend on its prompt, seed, number and sample alone, not on other requests. ST_INPUT: empty prompt, unknown id, longer than the model's
+ * positions or the session, stop texts without a tokenizer; ST_RESOURCE: there would be no room for it even alone. */
+Status generator_add(Generator *generator, const GenerateRequest *request, GenerateHandle *handle);
+/* Computes the next token of every running sample, and parts of waiting prompts; hands out finished completions, in any order. Requests with the same
+ * adapter are computed together. Does nothing when nothing runs. After a failure outside callbacks the generator can only be closed. ST_RESOURCE. */
+Status generator_step(Generator *generator);
+bool generator_busy(const Generator *generator); /* a request runs or waits */
+/* Drops the unfinished samples of a request without a completion. False: there is no such request, or it is finished. */
+bool generator_cancel(Generator *generator, GenerateHandle handle);
+Status generator_drain(Generator *generator);             /* steps until all requests are finished; ST_INTERRUPTED */
+void generator_close(Generator *generator);               /* drops unfinished requests; NULL is fine */
+int64_t generator_free_pages(const Generator *generator); /* pages of keys and values that no request has reserved */
+
+/* ---- all completions of some prompts, in their order ---- */
+
+typedef struct GenerateConfig {
+    SampleConfig sample;
+    int64_t max_new_tokens;
+    int64_t n; /* completions per prompt */
+    uint64_t seed;
+    size_t n_stop; /* these as in GenerateRequest */
+    const char *const *stop;
+    size_t n_stop_ids;
+    const int32_t *stop_ids;
+    bool ignore_eos;
+    int64_t max_batch;     /* sequences at a time; 0 = as many as memory reasonably allows */
+    LogitBias *logit_bias; /* these as in GeneratorConfig */
     void *logit_bias_context;
-    GenerateMemory *memory; /* for this model, used by one call at a time; NULL: the call allocates */
-    Session *session;       /* NULL, or the session of a single prompt with a single completion; it keeps both, also when the call is interrupted */
+    GenerateMemory *memory;
+    Session *session; /* NULL, or the session of a single prompt with a single completion; it keeps both, also when the call is interrupted */
 } GenerateConfig;
-/* Generates completions for all prompts. Computes a prompt once for its n completions, which share its cache pages; a shared page is copied on
- * write. Results do not depend on what else is in the batch. on_token (may be NULL) gets each token as it is chosen, with the text that became
- * printable. on_done gets each completion in order of prompts and samples; the completion is valid only during the call. Either can end the
- * generation by returning a status. An id that the model has and the tokenizer lacks is never chosen, as if its logit were -infinity before all
- * filters; `logprobs` and `tempered` are over the full vocabulary, as in training. ST_INPUT: empty prompt, unknown id, longer than the model's
- * positions; ST_RESOURCE; ST_INTERRUPTED. */
-typedef Status OnToken(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text);
+/* Runs all prompts through a generator of its own. on_token may be NULL; on_done gets each completion in order of prompts and samples, valid only
+ * during the call. Either can end the generation by returning a status. ST_INPUT: as generator_add; all prompts are checked before the first one
+ * runs. ST_RESOURCE; ST_NUMERIC: a logit is not finite, or no token is left; ST_INTERRUPTED. */
 typedef Status OnDone(void *context, const Completion *completion);
 Status generate(const Model *model, const Tokenizer *tokenizer, const Prompt *prompts, size_t n_prompts, const GenerateConfig *config,
                 OnToken *on_token, OnDone *on_done, void *context);

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tokens of a step: the newest one of every sequence and, as room allows, parts of prompts that wait. A prompt is computed once for all its
+ * samples, which share its cache pages. */
+#include <string.h>
+
+#include "lib/infer/generator_parts.h"
+
+/* ---- samples begin ---- */
+
+bool prompt_done(const Group *group) { return group->done == (int64_t)group->request.prompt.n; }
+
+static Sequence *free_slot(const Generator *g) {
+    for (int64_t i = 0; i < g->n_slots; i++)
+        if (!g->slots[i].group) return &g->slots[i];
+    return NULL;
+}
+
+/* With the last sample, the pages of the prompt that samples do not share go over to it. */
+static int64_t pages_to_begin(const Group *group) {
+    bool last = group->begun + 1 == group->request.n_samples;
+    return group->own_pages - (last ? group->prompt_pages - group->shared_pages : 0);
+}
+
+static bool fits(const Generator *g, const Group *group) {
+    return g->n_active < g->n_slots && g->promised_pages + pages_to_begin(group) <= g->most_pages;
+}
+
+bool can_begin(const Generator *g) { return g->n_queue > 0 && prompt_done(g->queue[0]) && fits(g, g->queue[0]); }
+
+static Status begin_sample(Generator *g, Group *group) {
+    const GenerateRequest *request = &group->request;
+    int64_t n = (int64_t)request->prompt.n;
+    Sequence *s = free_slot(g);
+    g->promised_pages += pages_to_begin(group);
+    *s = (Sequence){
+        .group = group,
+        .completion = {.prompt = request->prompt_index, .handle = group->handle, .sample = request->first_sample + group->begun++},
+        .cached = n,
+        .at = group->at,
+    };
+    group->running++;
+    g->n_active++;
+    if (g->tokenizer) stream_init(&s->stream, g->tokenizer, true);
+    return kv_pages_share(g->cache, &group->pages, n, &s->pages);
+}
+
+/* Samples of computed prompts begin while there is room. A prompt whose samples have all begun leaves the queue. */
+Status begin_samples(Generator *g) {
+    while (g->n_queue > 0 && prompt_done(g->queue[0])) {
+        Group *group = g->queue[0];
+        while (group->begun < group->request.n_samples && fits(g, group)) TRY(begin_sample(g, group));
+        if (group->begun < group->request.n_samples) return ST_OK;
+        kv_pages_release(g->cache, &group->pages);
+        memmove(g->queue, g->queue + 1, (size_t)--g->n_queue * sizeof(Group *));
+    }
+    return ST_OK;
+}
+
+void keep_row(Generator *g) {
+    Group *group = g->n_queue > 0 ? g->queue[0] : NULL;
+    if (!group || !prompt_done(group) || group->at.row == KEPT_ROW) return;
+    row_keep(&g->passes[group->at.pass], group->at.row, &g->kept);
+    group->at.row = KEPT_ROW;
+}
+
+void forget_rows(Generator *g) {
+    for (int64_t i = 0; i < g->n_queue; i++) {
+        Group *group = g->queue[i];
+        if (prompt_done(group) && group->at.row != KEPT_ROW) group->done--;
+    }
+}
+
+/* ---- a pass ---- */
+
+/* Its arrays are parts of the step's. */
+typedef struct Plan {
+    int32_t *ids, *rows;
+    Segment *segments;
+    int64_t *lengths;
+    int64_t n_tokens, n_rows;
+    int32_t n_segments;
+} Plan;
+
+/* whole: tokens of the sequence, of which these may not be the last. */
+static void add_segment(Plan *plan, int64_t n, int64_t past, int64_t whole, const KvPageList *pages) {
+    plan->lengths[plan->n_segments] = whole;
+    plan->segments[plan->n_segments++] = (Segment){plan->n_tokens, plan->n_tokens + n, -1, (int32_t)past, pages->items};
+    plan->n_tokens += n;
+}
+
+/* Asks for the logits that follow the last token so far. */
+static RowAt add_row(const Generator *g, Plan *plan) {
+    plan->rows[plan->n_rows] = (int32_t)(plan->n_tokens - 1);
+    return (RowAt){g->n_passes, plan->n_rows++};
+}
+
+static int32_t token_of(const Prompt *prompt, const Sequence *s, int64_t i) {
+    return i < (int64_t)prompt->n ? prompt->ids[i] : s->completion.ids.data[i - (int64_t)prompt->n];
+}
+
+/* The newest token; where all of them are computed again, as many as there is room for. */
+static Status plan_sequence(Generator *g, Plan *plan, Sequence *s, int64_t *room) {
+    const Prompt *prompt = &s->group->request.prompt;
+    int64_t whole = (int64_t)(prompt->n + s->completion.ids.n), n = whole - s->cached;
+    if (!s->outgrown && is_long(g->model, whole) && !is_long(g->model, (int64_t)prompt->n)) {
+        s->outgrown = true;
+        s->cached = 0;
+        n = whole;
+    }
+    if (n > 1) *room -= n = MIN(n, *room);
+    if (n == 0) return ST_OK;
+    TRY(kv_pages_write(g->cache, &s->pages, s->cached, s->cached + n));
+    for (int64_t i = 0; i < n; i++) plan->ids[plan->n_tokens + i] = token_of(prompt, s, s->cached + i);
+    add_segment(plan, n, s->cached, whole, &s->pages);
+    s->cached += n;
+    if (s->cached == whole) s->at = add_row(g, plan);
+    return ST_OK;
+}
+
+/* As many of the prompt's tokens as there is room for. Where an earlier prompt waits, whose logits are kept, the last token waits too. */
+static Status plan_prompt(Generator *g, Plan *plan, Group *group, int64_t *room) {
+    const Prompt *prompt = &group->request.prompt;
+    bool waits = group != g->queue[0] && prompt_done(g->queue[0]) && g->queue[0]->at.row == KEPT_ROW;
+    int64_t n = MIN((int64_t)prompt->n - waits - group->done, *room);
+    if (n <= 0) return ST_OK;
+    TRY(kv_pages_write(g->cache, &group->pages, group->done, group->done + n));
+    memcpy(plan->ids + plan->n_tokens, prompt->ids + group->done, (size_t)n * sizeof *plan->ids);
+    add_segment(plan, n, group->done, (int64_t)prompt->n, &group->pages);
+    group->done += n;
+    *room -= n;
+    if (prompt_done(group)) group->at = add_row(g, plan);
+    return ST_OK;
+}
+
+static Status plan_pass(Generator *g, const Model *model, Plan *plan, int64_t *room) {
+    for (int64_t i = 0; i < g->n_slots; i++)
+        if (g->slots[i].group && g->slots[i].group->model == model) TRY(plan_sequence(g, plan, &g->slots[i], room));
+    for (int64_t i = 0; i < g->n_queue; i++)
+        if (g->queue[i]->model == model) TRY(plan_prompt(g, plan, g->queue[i], room));
+    return ST_OK;
+}
+
+static Status run_pass(Generator *g, const Model *model, const Plan *plan) {
+    ModelBatch batch = {.ids = plan->ids, .layout = {plan->n_tokens, plan->n_segments, plan->segments, &g->cache->pages, plan->lengths}};
+    Pass *pass = &g->passes[g->n_passes++];
+    *pass = (Pass){.model = model};
+    Tensor *hidden = model_forward(model, g->tape, &batch);
+    if (plan->n_rows == 0) return tape_status(g->tape);
+    Tensor *rows = tensor_view(tape_arena(g->tape), g->model->device, DT_I32, 1, &plan->n_rows, plan->rows);
+    if (!rows) return ST_RESOURCE;
+    pass->logits = model_logits(model, g->tape, hidden, rows);
+    pass->advice = g->config.logit_bias ? g->config.logit_bias(g->config.logit_bias_context, g->tape, hidden, rows) : NULL;
+    return tape_status(g->tape);
+}
+
+static bool is_computed(const Generator *g, const Model *model) {
+    for (int32_t i = 0; i < g->n_passes; i++)
+        if (g->passes[i].model == model) return true;
+    return false;
+}
+
+/* The pass of one model. It uses the step's arrays after the parts of the other models. */
+static Status compute_with(Generator *g, const Model *model, Plan *step, int64_t *room) {
+    if (is_computed(g, model)) return ST_OK;
+    Plan plan = {.ids = step->ids + step->n_tokens,
+                 .rows = step->rows + step->n_rows,
+                 .segments = step->segments + step->n_segments,
+                 .lengths = step->lengths + step->n_segments};
+    TRY(plan_pass(g, model, &plan, room));
+    if (plan.n_tokens == 0) return ST_OK;
+    step->n_tokens += plan.n_tokens;
+    step->n_rows += plan.n_rows;
+    step->n_segments += plan.n_segments;
+    return run_pass(g, model, &plan);
+}
+
+Status step_compute(Generator *g) {
+    Plan step = {g->ids, g->rows, g->segments, g->lengths, 0, 0, 0};
+    int64_t room = STEP_TOKENS;
+    tape_reset(g->tape);
+    g->n_passes = 0;
+    for (int64_t i = 0; i < g->n_slots; i++)
+        if (g->slots[i].group) TRY(compute_with(g, g->slots[i].group->model, &step, &room));
+    for (int64_t i = 0; i < g->n_queue; i++) TRY(compute_with(g, g->queue[i]->model, &step, &room));
+    return ST_OK;
+}
