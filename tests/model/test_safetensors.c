@@ -172,7 +172,7 @@ TEST(malformed_files_are_refused) {
     check_status(safetensors_open(make_file(dir, "{}", (size_t)1 << 40, 0), &set), ST_INPUT);
     check_text("its header would have 1099511627776 bytes");
     check_status(safetensors_open(make_file(dir, "{}", SIZE_MAX, 0), &set), ST_INPUT);
-    check_text("a header of");
+    check_text("its header would have");
     check_status(safetensors_open(temp_text(dir, "short", "1234567"), &set), ST_INPUT);
     check_text("7 bytes are no safetensors file");
     check_status(safetensors_open(temp_text(dir, "empty", ""), &set), ST_INPUT);

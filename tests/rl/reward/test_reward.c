@@ -258,7 +258,7 @@ TEST(number_compares_the_marked_number) {
     faulty("[{type: number}]", "{\"answer\": \"many\"}", "has no number: 'many'", "");
     faulty("[{type: number}]", "{\"answer\": null}", "is null", "");
     faulty("[{type: number}]", "{\"answer\": []}", "an empty list", "");
-    faulty("[{type: number}]", "{\"answer\": true}", "holds no text or number", "");
+    faulty("[{type: number}]", "{\"answer\": true}", "is neither a text or number nor a list of these", "");
     reward_refused("[{type: number, thousands: ab}]", "one character", "");
     reward_refused("[{type: number, decimal: ','}]", "another than 'thousands'", "");
     reward_refused("[{type: number, tolerance: -1}]", "expected a number from 0", "");
