@@ -79,8 +79,7 @@ static Status push_logprobs(Sequence *s) {
 }
 
 static Status none_left(const Completion *c) {
-    status_fail(ST_NUMERIC, "no token can follow the first %zu of the answer to prompt %zu: each would repeat an n-gram", c->ids.n,
-                c->prompt + 1);
+    status_fail(ST_NUMERIC, "no token can follow the first %zu of the answer to prompt %zu: each would repeat an n-gram", c->ids.n, c->prompt + 1);
     return status_hint(ST_NUMERIC, "make no_repeat_ngram_size larger, or max_new_tokens smaller");
 }
 
