@@ -33,6 +33,13 @@ check_layers() {
         END { exit bad }'
 }
 
+# Static functions are not named like POSIX calls or like many others: a debugger, an editor and a linker tell sft_open from dpo_open.
+check_statics() {
+    tree '*.c' | xargs grep -nE '^static [A-Za-z].*[ *](open|close|run|step|train|keep|look|tell|go|read|write|begin|end|init|free|show|start|stop|load|save|update|reset|add|find|check|parse|take|put|get|set|give|next|list|place)\(' |
+        sed 's/$/   needs a prefix of its file or subject/' | grep . && return 1
+    return 0
+}
+
 # Documents that sources cite although they are not in the tree: of the golden values, of parquet-format, of LLaMA-Factory, and outputs of `tune data synth`.
 elsewhere='golden/README.md Encodings.md LogicalTypes.md data/README.md dataset_card.md'
 
@@ -156,7 +163,9 @@ layers) # prints all violations before it fails
     licensed=$?
     check_docs
     documented=$?
-    check_length && [ $layered = 0 ] && [ $cited = 0 ] && [ $licensed = 0 ] && [ $documented = 0 ] && echo "$rule: fine" ;;
+    check_statics
+    named=$?
+    check_length && [ $layered = 0 ] && [ $named = 0 ] && [ $cited = 0 ] && [ $licensed = 0 ] && [ $documented = 0 ] && echo "$rule: fine" ;;
 docs | headers | quiet | format) "check_$rule" "$@" && echo "$rule: fine" ;;
 *) echo "usage: tests/lint.sh layers | docs [PAGE] | headers FLAGS | quiet LIBRARY | format FILES" >&2; exit 2 ;;
 esac

@@ -32,7 +32,7 @@ static void print_recipe(const char *name, const char *words) {
     str_release(&out);
 }
 
-static Status list(const Command *command, const Shipped *found) {
+static Status recipes_list(const Command *command, const Shipped *found) {
     JsonWriter w = {0};
     jw_array(&w, NULL);
     for (size_t i = 0; i < found->n; i++) {
@@ -61,7 +61,7 @@ static Status name_in_folder(const Shipped *found, const char *name, const char 
     return *to ? ST_OK : ST_RESOURCE;
 }
 
-static Status give(const Shipped *found, const char *name, const char *to) {
+static Status recipes_give(const Shipped *found, const char *name, const char *to) {
     Str text = {0};
     if (to && shipped_has(found, name)) TRY(name_in_folder(found, name, &to));
     const char *root = NULL;
@@ -89,7 +89,8 @@ static Status recipes(const Command *command, void *context) {
     TRY(command_needs(command, arguments, arguments));
     Shipped found = {.arena = command->arena};
     TRY(shipped_find(&found));
-    return arguments == 1 ? list(command, &found) : give(&found, command->arguments[1], arguments == 3 ? command->arguments[2] : NULL);
+    return arguments == 1 ? recipes_list(command, &found)
+                          : recipes_give(&found, command->arguments[1], arguments == 3 ? command->arguments[2] : NULL);
 }
 
 Status cmd_recipes(int argc, char **argv) {

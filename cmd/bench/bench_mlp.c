@@ -24,7 +24,7 @@ static void act(Tiny *tiny) {
     mlp_forward(&tiny->mlp, tiny->tape, tiny->x);
 }
 
-static void update(Tiny *tiny) {
+static void mlp_update(Tiny *tiny) {
     tape_reset(tiny->tape);
     tensor_seed_grad(tiny->tape, mlp_forward(&tiny->mlp, tiny->tape, tiny->x), tiny->seeds);
     tape_backward(tiny->tape);
@@ -60,8 +60,14 @@ static Status run_cases(const Command *command, Tiny *tiny) {
         const char *name;
         void (*work)(Tiny *);
         int64_t rows;
-    } cases[] = {{"act", act, 4},    {"act", act, 8},        {"act", act, 64},        {"act", act, 128},
-                 {"act", act, 2048}, {"update", update, 64}, {"update", update, 128}, {"update", update, 2048}};
+    } cases[] = {{"act", act, 4},
+                 {"act", act, 8},
+                 {"act", act, 64},
+                 {"act", act, 128},
+                 {"act", act, 2048},
+                 {"update", mlp_update, 64},
+                 {"update", mlp_update, 128},
+                 {"update", mlp_update, 2048}};
     static const int64_t hidden[] = {HIDDEN, HIDDEN};
     const MlpConfig config = {
         .in = INPUTS, .out = OUTPUTS, .n_hidden = 2, .hidden = hidden, .activation = ACT_TANH, .hidden_gain = 1.4, .out_gain = 0.01};
@@ -79,8 +85,8 @@ static Status run_cases(const Command *command, Tiny *tiny) {
         if (!tiny->x || !tiny->seeds) return ST_RESOURCE;
         for (int64_t j = 0; j < rows * INPUTS; j++) tensor_set(tiny->x, j, rng_normal(rng_key(1, RNG_TEST, 0), (uint64_t)j));
         for (int64_t j = 0; j < rows * OUTPUTS; j++) tiny->seeds[j] = 0.01 * rng_normal(rng_key(1, RNG_TEST, 1), (uint64_t)j);
-        tape_record(tiny->tape, cases[i].work == update);
-        double operations = 2 * (double)rows * (cases[i].work == update ? 3 * weights - first : weights);
+        tape_record(tiny->tape, cases[i].work == mlp_update);
+        double operations = 2 * (double)rows * (cases[i].work == mlp_update ? 3 * weights - first : weights);
         double seconds = seconds_of(tiny, cases[i].work);
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
         print_case(command, &speed, cases[i].name, rows, seconds, operations);

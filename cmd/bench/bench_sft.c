@@ -57,7 +57,7 @@ static void count_tokens(Bench *bench, const BenchRows *rows) {
     bench->row.trained_per_second = trained / seconds;
 }
 
-static Status train(Bench *bench, bool lora, bool mixed) {
+static Status bench_train(Bench *bench, bool lora, bool mixed) {
     Arena *arena = bench->command->arena;
     BenchRows rows;
     Recipe *recipe;
@@ -73,9 +73,9 @@ static Status train(Bench *bench, bool lora, bool mixed) {
     return status;
 }
 
-Status bench_sft(Bench *bench) { return train(bench, true, false); }
-Status bench_sft_mix(Bench *bench) { return train(bench, true, true); }
-Status bench_full(Bench *bench) { return train(bench, false, false); }
+Status bench_sft(Bench *bench) { return bench_train(bench, true, false); }
+Status bench_sft_mix(Bench *bench) { return bench_train(bench, true, true); }
+Status bench_full(Bench *bench) { return bench_train(bench, false, false); }
 
 /* ---- start ---- */
 

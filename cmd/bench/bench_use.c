@@ -11,7 +11,7 @@
 
 enum { CONTEXT = 128 }; /* tokens before the first new one */
 
-static Status load(Bench *bench, bool skip_nan_check, Model **model) {
+static Status bench_load(Bench *bench, bool skip_nan_check, Model **model) {
     bench->resident = memory_resident();
     bench_mark_start(bench);
     return model_load(bench->model,
@@ -27,7 +27,7 @@ static void predict(Bench *bench, const Model *model, size_t step) {
 
 Status bench_load_model(Bench *bench) {
     Model *model;
-    TRY(load(bench, false, &model));
+    TRY(bench_load(bench, false, &model));
     bench->row.seconds = bench->row.first_step = clock_seconds() - bench->start;
     ModelMemory memory = model_memory(model, false);
     bench->row.gbytes_per_second = (double)(memory.mapped + memory.weights) / bench->row.seconds * 1e-9;
@@ -76,7 +76,7 @@ Status bench_prefill(Bench *bench) {
     Model *model;
     int32_t *ids;
     TRY(random_ids(bench, bench->batch * bench->tokens, &ids));
-    TRY(load(bench, true, &model));
+    TRY(bench_load(bench, true, &model));
     Tape *tape = tape_new(device_cpu(), model->compute, 0);
     Status status = tape ? predict_prefill(bench, model, ids) : ST_RESOURCE;
     for (int64_t i = 0; status == ST_OK && i <= bench->steps; i++) {
@@ -132,7 +132,7 @@ Status bench_decode(Bench *bench) {
                              .n = 1,
                              .ignore_eos = true,
                              .max_batch = bench->batch};
-    TRY(load(bench, true, &model));
+    TRY(bench_load(bench, true, &model));
     cpu_plan_clear();
     predict(bench, model, generate_bytes(model, (size_t)bench->batch, CONTEXT, &config));
     Status status = generate(model, NULL, prompts, (size_t)bench->batch, &config, keep_token, keep_nothing, &decode);
@@ -155,7 +155,7 @@ Status bench_make_adapter(Bench *bench) {
     const char *dir = path_join(arena, bench->folder, "adapter");
     if (!dir) return ST_RESOURCE;
     TRY(dir_remove(dir));
-    TRY(load(bench, true, &model));
+    TRY(bench_load(bench, true, &model));
     Status status = model_attach_lora(model, &(LoraConfig){.rank = BENCH_LORA_RANK, .alpha = 2 * BENCH_LORA_RANK}, 1);
     for (size_t i = 0; status == ST_OK && i < model->params.n; i++) {
         Param *param = &model->params.items[i];

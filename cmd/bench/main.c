@@ -67,7 +67,7 @@ static Status bench(int argc, char **argv) {
     return command_main(&command, argc, argv, options, measure, &job);
 }
 
-static Status run(int argc, char **argv) {
+static Status bench_main(int argc, char **argv) {
     const char *first = argc > 1 ? argv[1] : "";
     if (!strcmp(first, "--version")) {
         print_result("%s %s\n", program_name, tune_version);
@@ -81,5 +81,5 @@ static Status run(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     threads_wait_passively(argv);
-    return program_run(argc, argv, run);
+    return program_run(argc, argv, bench_main);
 }

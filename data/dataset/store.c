@@ -75,7 +75,7 @@ static void flush(StoreWriter *writer, Growing *file) {
     file->used = 0;
 }
 
-static void add(StoreWriter *writer, Growing *file, const void *bytes, size_t size) {
+static void store_add(StoreWriter *writer, Growing *file, const void *bytes, size_t size) {
     if (size > sizeof file->held - file->used) flush(writer, file);
     if (size > sizeof file->held) {
         write_all(writer, file->fd, bytes, size);
@@ -87,7 +87,7 @@ static void add(StoreWriter *writer, Growing *file, const void *bytes, size_t si
 
 static void write_bytes(StoreWriter *writer, const void *bytes, size_t size) {
     if (writer->error != 0 || size == 0) return;
-    add(writer, &writer->words, bytes, size);
+    store_add(writer, &writer->words, bytes, size);
     if (writer->hash) XXH3_128bits_update(writer->hash, bytes, size);
     writer->written += size;
 }
@@ -168,7 +168,7 @@ size_t store_words_count(const StoreRow *row) { return (size_t)row->n * (1 + (ro
 Status store_append(StoreWriter *writer, StoreRow *row, const int32_t *words) {
     row->offset = writer->written;
     write_bytes(writer, words, store_words_count(row) * sizeof *words);
-    if (writer->error == 0) add(writer, &writer->table, row, sizeof *row);
+    if (writer->error == 0) store_add(writer, &writer->table, row, sizeof *row);
     writer->n_rows++;
     return writer_status(writer);
 }

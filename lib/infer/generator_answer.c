@@ -41,7 +41,7 @@ static bool cut_at_stop(const GenerateRequest *request, Str *text, size_t from) 
 }
 
 /* Tells the caller of the token. */
-static Status show(Sequence *s, int32_t id, double logprob, bool finished) {
+static Status answer_show(Sequence *s, int32_t id, double logprob, bool finished) {
     const GenerateRequest *request = &s->group->request;
     if (!request->on_token) return ST_OK;
     Completion *c = &s->completion;
@@ -126,7 +126,7 @@ Status extend(Generator *g, Sequence *s) {
     s->chosen = false;
     Status failure = take_token(g, s, &went);
     if (failure != ST_OK) return hand_out(g, s, FINISH_FAILED, failure);
-    Status status = show(s, s->next, s->next_logprob, went != WENT_ON);
+    Status status = answer_show(s, s->next, s->next_logprob, went != WENT_ON);
     if (status != ST_OK) generator_cancel(g, s->group->handle);
     if (status != ST_OK || s->group->cancelled || went == WENT_ON) return status;
     return hand_out(g, s, went == WENT_TO_STOP ? FINISH_STOP : FINISH_LENGTH, ST_OK);

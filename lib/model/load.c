@@ -207,7 +207,7 @@ static bool read_in_place(const Model *model, const StoredTensor *stored, const 
 
 /* Matrices that are packed for products stay in the mapped file. A weight becomes a copy if products read it in place, or if it is trained, small,
  * misaligned, or of a dtype without kernels. */
-static Status place(Loader *loader, const StoredTensor *stored, int n_dims, const int64_t *shape, Tensor **tensor) {
+static Status load_weight(Loader *loader, const StoredTensor *stored, int n_dims, const int64_t *shape, Tensor **tensor) {
     Model *model = loader->model;
     TRY(stored_check(stored, n_dims, shape));
     loader->used[stored - model->files->tensors] = true;
@@ -262,12 +262,12 @@ static Status load_module(Loader *loader, const Module *module) {
     const StoredTensor *weight = find_stored(loader->model, module->path, "weight");
     int n_dims = module->shape[1] ? 2 : 1;
     if (!weight) return missing(loader->model, module->path, "weight", n_dims, module->shape);
-    TRY(place(loader, weight, n_dims, module->shape, module->weight));
+    TRY(load_weight(loader, weight, n_dims, module->shape, module->weight));
     (*module->weight)->in_out = module->in_out;
     if (!module->bias) return ST_OK;
     const StoredTensor *bias = find_stored(loader->model, module->path, "bias");
     if (!bias) return missing(loader->model, module->path, "bias", 1, &module->bias_width);
-    return place(loader, bias, 1, &module->bias_width, module->bias);
+    return load_weight(loader, bias, 1, &module->bias_width, module->bias);
 }
 
 /* A tied head is the embedding. Checkpoints may have both, or only the head; if the two differ they are not tied, whatever config.json says, as in

@@ -19,14 +19,14 @@ bool module_matches(const char *path, const char *const *names, size_t n) {
     return false;
 }
 
-static RegexResult look(const char *pattern, const char *path) {
+static RegexResult match_pattern(const char *pattern, const char *path) {
     Regex *regex = regex_new(pattern, REGEX_WHOLE | REGEX_ONCE, 0, NULL);
     RegexResult result = regex ? regex_find(regex, (Slice){path, strlen(path)}, 0, 0, NULL) : REGEX_NONE;
     regex_free(regex);
     return result;
 }
 
-bool pattern_matches(const char *pattern, const char *path) { return look(pattern, path) == REGEX_FOUND; }
+bool pattern_matches(const char *pattern, const char *path) { return match_pattern(pattern, path) == REGEX_FOUND; }
 
 Status pattern_check(const char *pattern) {
     RegexFault fault;
@@ -41,10 +41,10 @@ bool lora_targets(const LoraConfig *config, const char *path) {
 }
 
 /* Whether a key of rank_pattern or alpha_pattern is the end of the path, or a regex for it. */
-static RegexResult look_key(const char *key, const char *path) {
+static RegexResult match_key(const char *key, const char *path) {
     Str pattern = {0};
     str_printf(&pattern, "(.*\\.)?(%s)", key);
-    RegexResult result = look(str_text(&pattern), path);
+    RegexResult result = match_pattern(str_text(&pattern), path);
     str_release(&pattern);
     return result;
 }
@@ -53,24 +53,26 @@ static RegexResult look_key(const char *key, const char *path) {
 static int find_pattern(const char *const *keys, size_t n, const char *path) {
     int found = -1;
     for (size_t i = 0; i < n && found < 0; i++)
-        if (look_key(keys[i], path) == REGEX_FOUND) found = (int)i;
+        if (match_key(keys[i], path) == REGEX_FOUND) found = (int)i;
     return found;
 }
 
-bool pattern_key_matches(const char *key, const char *path) { return look_key(key, path) == REGEX_FOUND; }
+bool pattern_key_matches(const char *key, const char *path) { return match_key(key, path) == REGEX_FOUND; }
 
 static Status undecided(const char *pattern, const char *path) {
     status_fail(ST_CONFIG, "the pattern '%s' takes too many steps on '%s'", pattern, path);
     return status_hint(ST_CONFIG, "write it without repeats in repeats, such as (a+)+");
 }
 
-Status pattern_decides(const char *pattern, const char *path) { return look(pattern, path) == REGEX_UNDECIDED ? undecided(pattern, path) : ST_OK; }
+Status pattern_decides(const char *pattern, const char *path) {
+    return match_pattern(pattern, path) == REGEX_UNDECIDED ? undecided(pattern, path) : ST_OK;
+}
 
 Status lora_decides(const LoraConfig *config, const char *path) {
     if (config->target_regex) TRY(pattern_decides(config->target_regex, path));
     for (size_t i = 0; i < config->n_rank_pattern + config->n_alpha_pattern; i++) {
         const char *key = i < config->n_rank_pattern ? config->rank_keys[i] : config->alpha_keys[i - config->n_rank_pattern];
-        if (look_key(key, path) == REGEX_UNDECIDED) return undecided(key, path);
+        if (match_key(key, path) == REGEX_UNDECIDED) return undecided(key, path);
     }
     return ST_OK;
 }

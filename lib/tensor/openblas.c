@@ -37,7 +37,7 @@ static Status check_room(int threads) {
 }
 
 /* Converts a data pointer to a function pointer by copying its bytes: ISO C has no cast for it. */
-static bool find(void *library, const char *name, void *function) {
+static bool find_symbol(void *library, const char *name, void *function) {
     void *found = dlsym(library, name);
     memcpy(function, &found, sizeof found);
     return found != NULL;
@@ -46,9 +46,10 @@ static bool find(void *library, const char *name, void *function) {
 static Status take_functions(void *library) {
     char *(*config)(void), *(*core)(void);
     OpenBlas blas;
-    if (!find(library, "cblas_sgemm", &blas.sgemm) || !find(library, "dgetrf_", &blas.dgetrf) || !find(library, "dgetrs_", &blas.dgetrs) ||
-        !find(library, "dgbtrf_", &blas.dgbtrf) || !find(library, "dgbtrs_", &blas.dgbtrs) || !find(library, "openblas_get_config", &config) ||
-        !find(library, "openblas_get_corename", &core) || strstr(config(), "USE64BITINT"))
+    if (!find_symbol(library, "cblas_sgemm", &blas.sgemm) || !find_symbol(library, "dgetrf_", &blas.dgetrf) ||
+        !find_symbol(library, "dgetrs_", &blas.dgetrs) || !find_symbol(library, "dgbtrf_", &blas.dgbtrf) ||
+        !find_symbol(library, "dgbtrs_", &blas.dgbtrs) || !find_symbol(library, "openblas_get_config", &config) ||
+        !find_symbol(library, "openblas_get_corename", &core) || strstr(config(), "USE64BITINT"))
         return status_fail(ST_RESOURCE, "cannot use the OpenBLAS that is there: it lacks LAPACK, or counts in 64 bits");
     const char *version = strchr(config(), ' ');
     snprintf(blas.version, sizeof blas.version, "openblas %.*s (%s)", version ? (int)strcspn(version + 1, " ") : 0, version ? version + 1 : "",

@@ -70,7 +70,7 @@ static Status mdp_file_fault(const Reader *reader, const char *expected) {
     return status_fail(ST_INPUT, "line %d: expected %s", line_of(reader), expected);
 }
 
-static Status next(Reader *reader) {
+static Status mdp_next_event(Reader *reader) {
     yaml_event_delete(&reader->event);
     if (!yaml_parser_parse(&reader->parser, &reader->event)) {
         const yaml_parser_t *parser = &reader->parser;
@@ -178,7 +178,7 @@ static Status read_names(Reader *reader, Names *names, const char *expected) {
     if (mdp_file_is(reader, YAML_SEQUENCE_START_EVENT)) {
         names->named = true;
         while (true) {
-            TRY(next(reader));
+            TRY(mdp_next_event(reader));
             if (mdp_file_is(reader, YAML_SEQUENCE_END_EVENT)) break;
             TRY(array_grow(&names->words, &names->room, (size_t)names->n + 1, sizeof *names->words, "names"));
             TRY(need_word(reader, "a name", &names->words[names->n]));
@@ -214,7 +214,7 @@ static Status read_place(Reader *reader, Places *places, const char *expected) {
 static Status read_terminal(Reader *reader) {
     if (!mdp_file_is(reader, YAML_SEQUENCE_START_EVENT)) return read_place(reader, &reader->terminals, "a list of states");
     while (true) {
-        TRY(next(reader));
+        TRY(mdp_next_event(reader));
         if (mdp_file_is(reader, YAML_SEQUENCE_END_EVENT)) return ST_OK;
         TRY(read_place(reader, &reader->terminals, "a state"));
     }
@@ -223,10 +223,10 @@ static Status read_terminal(Reader *reader) {
 static Status read_start(Reader *reader) {
     if (!mdp_file_is(reader, YAML_MAPPING_START_EVENT)) return read_place(reader, &reader->starts, "a state, or {state: probability}");
     while (true) {
-        TRY(next(reader));
+        TRY(mdp_next_event(reader));
         if (mdp_file_is(reader, YAML_MAPPING_END_EVENT)) return ST_OK;
         TRY(read_place(reader, &reader->starts, "a state"));
-        TRY(next(reader));
+        TRY(mdp_next_event(reader));
         TRY(need_number(reader, "the probability of starting there", &reader->starts.items[reader->starts.n - 1].probability));
     }
 }
@@ -256,7 +256,7 @@ static Status read_reward(Reader *reader, double *reward) {
                     reader->is_chain ? "a reward in [state, next state, probability, reward]"
                                      : "a reward in [state, action, next state, probability, reward]",
                     reward));
-    return next(reader);
+    return mdp_next_event(reader);
 }
 
 static Status read_transition(Reader *reader) {
@@ -266,26 +266,26 @@ static Status read_transition(Reader *reader) {
     TRY(array_grow(&reader->transitions, &reader->room, reader->n_transitions + 1, sizeof *reader->transitions, "transitions"));
     Transition *t = &reader->transitions[reader->n_transitions];
     *t = (Transition){.line = line_of(reader)};
-    TRY(next(reader));
+    TRY(mdp_next_event(reader));
     TRY(need_word(reader, form, &t->state));
-    TRY(next(reader));
+    TRY(mdp_next_event(reader));
     if (!reader->is_chain) {
         TRY(need_word(reader, form, &t->action));
-        TRY(next(reader));
+        TRY(mdp_next_event(reader));
     }
     TRY(need_word(reader, form, &t->next));
-    TRY(next(reader));
+    TRY(mdp_next_event(reader));
     TRY(need_number(reader,
                     reader->is_chain ? "a probability in [state, next state, probability, reward]"
                                      : "a probability in [state, action, next state, probability, reward]",
                     &t->probability));
     if (!(t->probability >= 0 && t->probability <= 1 + 1e-9)) /* the tolerance of sums: programs that merge outcomes round */
         return status_fail(ST_INPUT, "line %d: a probability is %.17g, expected 0 to 1", line_of(reader), t->probability);
-    TRY(next(reader));
+    TRY(mdp_next_event(reader));
     TRY(read_reward(reader, &t->reward));
     if (!mdp_file_is(reader, YAML_SEQUENCE_END_EVENT)) {
         TRY(read_ends(reader, &t->ends));
-        TRY(next(reader));
+        TRY(mdp_next_event(reader));
     }
     if (!mdp_file_is(reader, YAML_SEQUENCE_END_EVENT)) return mdp_file_fault(reader, form);
     reader->n_transitions++;
@@ -325,7 +325,7 @@ static Status read_transitions(Reader *reader) {
     TRY(find_out_about_actions(reader));
     if (!mdp_file_is(reader, YAML_SEQUENCE_START_EVENT)) return mdp_file_fault(reader, "a list of transitions");
     while (true) {
-        TRY(next(reader));
+        TRY(mdp_next_event(reader));
         if (mdp_file_is(reader, YAML_SEQUENCE_END_EVENT)) return ST_OK;
         TRY(read_transition(reader));
     }
@@ -351,13 +351,13 @@ static Status unknown_key(const Reader *reader) {
 static Status read_document(Reader *reader) {
     int seen[COUNT_OF(keys)] = {0};
     bool given[COUNT_OF(keys)] = {false};
-    TRY(next(reader)); /* start of the stream */
-    TRY(next(reader)); /* start of the document */
+    TRY(mdp_next_event(reader)); /* start of the stream */
+    TRY(mdp_next_event(reader)); /* start of the document */
     if (mdp_file_is(reader, YAML_STREAM_END_EVENT)) return status_fail(ST_INPUT, "line 1: the file is empty");
-    TRY(next(reader));
+    TRY(mdp_next_event(reader));
     if (!mdp_file_is(reader, YAML_MAPPING_START_EVENT)) return mdp_file_fault(reader, "the keys states, actions, gamma and transitions");
     while (true) {
-        TRY(next(reader));
+        TRY(mdp_next_event(reader));
         if (mdp_file_is(reader, YAML_MAPPING_END_EVENT)) break;
         TRY(need_scalar(reader, "a key"));
         size_t i = 0;
@@ -365,7 +365,7 @@ static Status read_document(Reader *reader) {
         if (i == COUNT_OF(keys)) return unknown_key(reader);
         if (seen[i]) return status_fail(ST_INPUT, "line %d: key '%s' is already on line %d", line_of(reader), keys[i].name, seen[i]);
         seen[i] = line_of(reader);
-        TRY(next(reader));
+        TRY(mdp_next_event(reader));
         given[i] = !is_null(reader);
         if (given[i]) TRY(keys[i].read(reader));
     }
@@ -376,8 +376,8 @@ static Status read_document(Reader *reader) {
     if (reader->is_chain) reader->actions.n = 1;
     if (isnan(reader->gamma))
         return status_hint(status_fail(ST_INPUT, "line 1: key 'gamma' is missing"), "gamma: 0.9 in the file, or after its name: FILE:gamma=0.9");
-    TRY(next(reader)); /* end of the document */
-    TRY(next(reader));
+    TRY(mdp_next_event(reader)); /* end of the document */
+    TRY(mdp_next_event(reader));
     return mdp_file_is(reader, YAML_STREAM_END_EVENT) ? ST_OK : status_fail(ST_INPUT, "line %d: a second document starts", line_of(reader));
 }
 

@@ -67,7 +67,7 @@ void ilql_heads_list_state(IlqlHeads *heads, StateList *states) {
     }
 }
 
-static void list(const IlqlHeads *heads, CheckpointItem items[2 * HEADS]) {
+static void ilql_heads_items(const IlqlHeads *heads, CheckpointItem items[2 * HEADS]) {
     for (int i = 0; i < HEADS; i++) {
         const IlqlHead *head = head_at((IlqlHeads *)(uintptr_t)heads, i);
         items[2 * i] = (CheckpointItem){head->up->name, head->up};
@@ -77,7 +77,7 @@ static void list(const IlqlHeads *heads, CheckpointItem items[2 * HEADS]) {
 
 Status ilql_heads_save(const IlqlHeads *heads, const char *path) {
     CheckpointItem items[2 * HEADS];
-    list(heads, items);
+    ilql_heads_items(heads, items);
     return tensors_save(path, items, 2 * HEADS);
 }
 
@@ -95,7 +95,7 @@ Status ilql_heads_load(Model *model, const char *path, IlqlHeads *heads) {
     if (width < 1 || width > 1 << 24)
         return status_hint(status_fail(ST_INPUT, "'%s' has no heads: it lacks 'q1.0.weight'", path), "rl.algorithm: ilql writes them");
     TRY(ilql_heads_add(model, width, 0, false, heads));
-    list(heads, items);
+    ilql_heads_items(heads, items);
     return tensors_load(path, items, 2 * HEADS);
 }
 
