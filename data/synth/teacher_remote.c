@@ -2,7 +2,7 @@
 /* A teacher on a server with OpenAI's protocol: /v1/chat/completions, or /v1/completions for plain texts. An answer is delivered on arrival; after an
  * unreadable reply the question is sent again. */
 #include "data/synth/teacher.h"
-#include "lib/base/http.h"
+#include "lib/http/http.h"
 
 #include <errno.h>
 #include <math.h>

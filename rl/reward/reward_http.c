@@ -3,7 +3,7 @@
  * number, or an object with "reward"). With `model` the server is an OpenAI-compatible judge: the request is the rubric with {prompt}, {completion}
  * and the data row's columns filled in, and the reward is the rating in its answer (data/rating.h), scaled from `range` to 0..1. */
 #include "data/rating.h"
-#include "lib/base/http.h"
+#include "lib/http/http.h"
 #include "rl/reward/reward_kinds.h"
 
 #include <math.h>

@@ -10,7 +10,7 @@
 
 #include "lib/base/system.h"
 #include "data/rating.h"
-#include "lib/base/http.h"
+#include "lib/http/http.h"
 #include "lib/base/log.h"
 #include "tests/support/check.h"
 #include "tests/support/durable.h"

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "lib/base/answers.h"
-#include "lib/base/http.h"
+#include "lib/http/http.h"
 #include "rl/reward/reward.h"
 #include "tests/support/check.h"
 #include "tests/support/local_server.h"

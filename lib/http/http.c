@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/base/answers.h"
 #include "lib/base/system.h"
-#include "lib/base/http.h"
+#include "lib/http/http.h"
 #include "lib/base/log.h"
 
 #include <arpa/inet.h>
