@@ -172,7 +172,7 @@ static double mdp_bounds_largest(const long double *V, int n) {
 static void check_bound(const char *what, uint64_t seed, const MdpSolution *solution, const long double *truth, int n, double wanted) {
     long double off = 0;
     for (int s = 0; s < n; s++) off = fmaxl(off, fabsl((long double)solution->V[s] - truth[s]));
-    if (off > (long double)solution->bound + 16 * LDBL_EPSILON * fmaxl(1, mdp_bounds_largest(truth, n))) /* the truth is computed too */
+    if (off > (long double)solution->bound + 16 * LDBL_EPSILON * fmaxl(1, (long double)mdp_bounds_largest(truth, n))) /* the truth is computed too */
         fail_msg("%s, world %llu: off by %.3Lg, certified %.3g", what, (unsigned long long)seed, off, solution->bound);
     if (solution->bound > wanted)
         fail_msg("%s, world %llu: certified %.3g only, off by %.3Lg, wanted %.3g", what, (unsigned long long)seed, solution->bound, off, wanted);
