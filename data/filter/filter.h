@@ -31,7 +31,7 @@ typedef struct FilterRow {
     Slice system;          /* of a conversation or an Alpaca row; data NULL: none */
     Slice context;         /* other input of the question: tools, documents, tool results, earlier answers; empty: nothing */
     Slice rest;            /* other parts of the row: label or labels, steps, the rejected answer, reasoning; empty: nothing */
-    bool behind;           /* other turns, such as earlier answers, precede the question; they are part of `context` */
+    bool has_history;      /* other turns, such as earlier answers, precede the question; they are part of `context` */
     bool plain;            /* a single text, which is the completion */
     const char *task_type; /* NULL: none */
     const char *id;        /* the row's id, as "nearest" names it; NULL: none */

@@ -271,7 +271,7 @@ Status filter_row_read(const json_t *json, Arena *arena, FilterRow *row) {
     row->judge = row_number(json, "judge");
     row->reward = row_number(json, "reward");
     TRY(read_texts(json, arena, row));
-    row->behind = row->context.len > 0;
+    row->has_history = row->context.len > 0;
     TRY(add_columns(json, given, COUNT_OF(given), arena, &row->context));
     TRY(add_columns(json, told, COUNT_OF(told), arena, &row->rest));
     split_task(json, row);

@@ -61,7 +61,7 @@ static Status read_seed(const Row *row, int needs, Arena *arena, SynthSeed *seed
     seed->id = id_of(row, arena);
     seed->system = seed->row.system.data ? slice_text(arena, seed->row.system) : NULL;
     if (seed->row.context.len > 0)
-        seed->hidden_part = seed->row.behind ? "earlier_turns" : json_object_get(copy, "documents") ? "documents" : "tools";
+        seed->hidden_part = seed->row.has_history ? "earlier_turns" : json_object_get(copy, "documents") ? "documents" : "tools";
     seed->instruction = slice_text(arena, seed->row.instruction);
     seed->input = slice_text(arena, seed->row.input);
     seed->output = slice_text(arena, seed->row.completion);

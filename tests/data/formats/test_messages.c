@@ -90,6 +90,21 @@ static const char *read_row(const Chat *chat, const char *format, const char *ro
     return result;
 }
 
+/* Whether a row is noted because its chat template ends no answer with a special token. */
+static bool lacks_end(const Chat *chat) {
+    RowNotes notes = {0};
+    Encoding encoding = {0};
+    json_t *row = json_loads("{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}]}", 0, NULL);
+    DataConfig config = {.train_on = "auto", .chat = chat, .notes = &notes};
+    check_ok(data_format_encode(data_format_find("messages"), row, &config, tokenizer, &encoding));
+    bool lacks = notes.n == 1 && strcmp(notes.items[0].text, NO_END) == 0;
+    ids_release(&encoding.ids);
+    ids_release(&encoding.labels);
+    row_notes_release(&notes);
+    json_decref(row);
+    return lacks;
+}
+
 static void check_row(const Chat *chat, const char *row, const char *expected) {
     assert_string_equal(read_row(chat, "messages", row, false, false), expected);
 }
@@ -383,8 +398,17 @@ TEST(notes_count_rows_and_name_the_first) {
     row_notes_release(&again);
 }
 
+TEST(a_template_without_an_end_is_noted) {
+    Chat *ends = open_chat(
+        "ends.jinja", "{% for m in messages %}[{{ m.role }}]{{ m.content }}<eos>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}");
+    assert_true(lacks_end(any));
+    assert_false(lacks_end(ends));
+    chat_close(ends);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_template_without_an_end_is_noted),
         cmocka_unit_test(roles_go_by_other_names),
         cmocka_unit_test(roles_that_a_template_does_not_write_are_named),
         cmocka_unit_test(marks_of_all_tools_keep_a_turn_out_of_training),
