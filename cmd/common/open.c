@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/tensor/compute.h"
 #include "cmd/common/open.h"
 #include "data/formats/conversation.h"
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cmd/common/recipe_command.h"
+#include "lib/train/train.h"
 #include "cmd/app/app.h"
 #include "cmd/app/shipped.h"
 #include "cmd/app/terminal.h"

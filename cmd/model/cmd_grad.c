@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tune grad: writes the gradient of the mean loss, to check against other programs. */
+#include "lib/tensor/compute.h"
 #include "lib/base/system.h"
 #include "cmd/app/commands.h"
 #include "cmd/app/terminal.h"

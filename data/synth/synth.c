@@ -342,8 +342,8 @@ static Status check_inputs(Synth *s) {
 }
 
 static Status open_run(Synth *s) {
-    TRY(run_open(s->recipe, training_run_mode(&s->config->options), &s->run));
-    training_report_backup(&s->config->options, s->run);
+    TRY(run_open(s->recipe, run_mode(&s->config->options), &s->run));
+    run_say_backup(s->run, &s->config->options);
     run_resume_by(s->run, s->config->options.resume_command);
     TRY(check_inputs(s));
     const char *requests = run_path(s->run, "requests.jsonl"), *rows = run_path(s->run, "rows.jsonl"), *rejected = run_path(s->run, "rejected.jsonl");
@@ -576,7 +576,7 @@ static Status keep_day(Synth *s) {
 }
 
 static Status synth_run_all(Synth *s, SynthResult *result) {
-    TRY(run_check(s->recipe, training_run_mode(&s->config->options), &result->already_finished));
+    TRY(run_check(s->recipe, run_mode(&s->config->options), &result->already_finished));
     if (result->already_finished) return ST_OK;
     TRY(keep_day(s));
     TRY(open_all(s));

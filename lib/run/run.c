@@ -17,6 +17,10 @@
 
 const char *run_dir(const Run *run) { return run->dir; }
 const char *run_backup_path(const Run *run) { return run->kept; }
+
+void run_say_backup(const Run *run, const RunOptions *options) {
+    if (run->kept && options->say) options->say("the run that was in '%s' is kept in '%s'", run->dir, run->kept);
+}
 bool run_finished(const Run *run) { return run->finished; }
 int64_t run_step(const Run *run) { return run->step; }
 const char *run_path(const Run *run, const char *name) { return path_join(run->arena, run->dir, name); }

@@ -19,6 +19,16 @@ typedef enum RunMode {
     RUN_RESUME,  /* continue it */
     RUN_REPLACE, /* start anew in its place, and keep the old run as NAME.1, NAME.2, ... */
 } RunMode;
+/* How a command runs a recipe, whatever kind of run it is. */
+typedef struct RunOptions {
+    const char *command;        /* as typed, for the run's record; NULL: unknown */
+    const char *resume_command; /* the command that continues the run when it ends early: `command` with --resume and all options; NULL: unknown */
+    bool resume;
+    bool force;                           /* a run in the output is moved aside: RUN_REPLACE */
+    void (*say)(const char *format, ...); /* shows a line to the user, apart from the plan; NULL: nobody sees it */
+    bool dry_run;                         /* everything except the work itself: writes nothing but data.cache */
+} RunOptions;
+static inline RunMode run_mode(const RunOptions *options) { return options->resume ? RUN_RESUME : options->force ? RUN_REPLACE : RUN_NEW; }
 /* Creates the output directory or opens an existing run. ST_CONFIG: RUN_NEW and the directory contains a run; RUN_RESUME and the recipe would
  * train something else; RUN_REPLACE and another process trains there or the recipe names a part of the old run; a second process on the same
  * directory. A finished run stays unchanged: see run_finished. Otherwise the newest complete checkpoint is chosen (run_step), newer and damaged
@@ -33,6 +43,8 @@ void run_close(Run *run); /* NULL is fine */
 const char *run_dir(const Run *run);
 const char *run_path(const Run *run, const char *name); /* "output/name"; lives as long as the run */
 const char *run_backup_path(const Run *run);            /* where the run is now that this one replaced (RUN_REPLACE); NULL: there was none */
+/* Says where the run is now that this one replaced, if there was one. */
+void run_say_backup(const Run *run, const RunOptions *options);
 bool run_finished(const Run *run);
 bool run_reported(const Run *run); /* it has a report.html */
 int64_t run_step(const Run *run);  /* the checkpoint to start from; -1 = none, from the start */

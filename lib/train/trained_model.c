@@ -3,6 +3,9 @@
 #include "lib/base/log.h"
 #include "lib/train/trained_model.h"
 
+#include "lib/train/memory.h"
+#include "lib/train/train.h"
+
 #include "lib/text/chat.h"
 
 #include <math.h>
@@ -63,7 +66,7 @@ static void exempt_from_decay(const Recipe *recipe, Model *model) {
 }
 
 /* Every weight becomes an f32 copy with a gradient. The system may grant that memory without having it, so it is checked first. */
-static Status check_room(const void *recipe, int64_t n_weights) { return trainer_check_weights(recipe, n_weights); }
+static Status check_room(const void *recipe, int64_t n_weights) { return train_memory_check_weights(recipe, n_weights); }
 
 static Status trained_model_load(const Recipe *recipe, bool scores, Model **result) {
     ModelOptions options = {.device = device_cpu(),

@@ -9,7 +9,8 @@
 #ifndef TUNE_TRAINED_MODEL_H
 #define TUNE_TRAINED_MODEL_H
 
-#include "lib/train/train.h"
+#include "lib/model/model.h"
+#include "lib/run/run.h"
 
 /* Opens model.path with the recipe's lora section (a new adapter, or model.adapter trained further); without one, every weight is trained. The
  * caller calls model_free. ST_CONFIG, ST_INPUT; ST_RESOURCE when training every weight needs more memory than there is. */

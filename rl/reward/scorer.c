@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opens reward models and computes scores. */
+#include "lib/tensor/compute.h"
 #include "rl/reward/scorer.h"
 
 #include "lib/model/not_a_model.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Evaluates a run on text: rewards of greedy answers to held-out prompts. */
+#include "lib/train/train.h"
 #include "rl/text/text_run.h"
 
 #include <math.h>

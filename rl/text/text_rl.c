@@ -4,6 +4,7 @@
 #include "rl/text/text_run.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "lib/train/trained_model.h"
@@ -17,11 +18,6 @@ enum { PASS_TOKENS = 1024, LARGE_PASS_TOKENS = 2048 };
 static const double not_known = (double)NAN;
 
 /* ---- callbacks of the loop ---- */
-
-static bool text_rl_done(void *context) {
-    const TextRl *rl = context;
-    return rl->updates >= rl->total_steps * text_steps_per_rollout(rl);
-}
 
 static Status evaluate_first(TextRl *rl) {
     RolloutSums sums;
@@ -79,21 +75,6 @@ static void text_rl_list_state(void *context, StateList *states) {
 }
 
 static Status resumed(void *context) { return text_samples_cut(context); }
-
-static void on_step(void *context, int64_t number, const Metrics *metrics, double seconds, double elapsed) {
-    const TextRl *rl = context;
-    if (!rl->config->on_progress) return;
-    double each = elapsed / fmax(1, (double)(number - rl->began_step));
-    rl->config->on_progress(rl->config->context, &(TextRlProgress){
-                                                     .step = number,
-                                                     .total_steps = rl->total_steps,
-                                                     .reward = metric_get(metrics, "reward"),
-                                                     .eval_reward = metric_get(metrics, "eval_reward"),
-                                                     .completion_length = metric_get(metrics, "completion_length"),
-                                                     .tokens_per_second = metric_get(metrics, "tokens") / fmax(seconds, 1e-9),
-                                                     .seconds_left = each * (double)(rl->total_steps - number),
-                                                 });
-}
 
 static Status text_rl_finish(void *context, Run *run) {
     const TextRl *rl = context;
@@ -316,7 +297,7 @@ static Status open_parts(TextRl *rl) {
     TRY(choose_algorithm(rl));
     if (rl->algorithm->paired) TRY(text_pairs_open(rl));
     TRY(trained_model_open(r, &rl->model));
-    TRY(text_open_policy(rl, &rl->config->rewards));
+    TRY(text_open_policy(rl, rl->reward_options));
     if (r->rl_env)
         TRY(open_turns(rl));
     else
@@ -339,64 +320,51 @@ static Status open_parts(TextRl *rl) {
 
 /* ---- the run ---- */
 
-static Status text_rl_load_result(void *context, const Run *run) {
-    TextRlResult *result = ((TextRl *)context)->result;
-    json_t *json;
-    TRY(run_summary(run, &json));
-    *result = (TextRlResult){.already_finished = true,
-                             .first_reward = json_real_of(json, "first_reward"),
-                             .last_reward = json_real_of(json, "last_reward"),
-                             .first_eval = json_real_of(json, "first_eval_reward"),
-                             .last_eval = json_real_of(json, "last_eval_reward"),
-                             .seconds = json_real_of(json, "seconds")};
-    Status status = json_get_int(json, "finished.json", "steps", &result->steps);
-    json_decref(json);
-    return status;
+static void say_prompts(const TextRl *rl, Plan *plan) {
+    const Recipe *r = rl->recipe;
+    const PromptSet *prompts = &rl->prompts;
+    char text[128];
+    plan_say(plan, "algorithm: %s: %s", rl->algorithm->name, rl->algorithm->help);
+    if (rl->turns.env)
+        plan_say(plan, "environment: %s; groups of %lld episode%s, %lld groups a step", text_env_id(rl->turns.env), (long long)r->rl_num_generations,
+                 plural(r->rl_num_generations), (long long)r->rl_prompts_per_step);
+    else
+        plan_say(plan, "prompts: %zu, the longest %lld token%s; %lld completion%s of each, %lld prompt%s a step", prompts->n,
+                 (long long)prompts->longest, plural(prompts->longest), (long long)r->rl_num_generations, plural(r->rl_num_generations),
+                 (long long)r->rl_prompts_per_step, plural(r->rl_prompts_per_step));
+    if (rl->eval.n) plan_say(plan, "held-out prompts: %zu, answered greedily", rl->eval.n);
+    plan_form(plan, &prompts->table);
+    row_notes_report(&prompts->table.notes, "data.train", plan_note, plan);
+    data_counts_warn(&prompts->table.counts, "data.train", plan_warn, plan);
+    if (prompts->dropped) {
+        snprintf(text, sizeof text, "data.train: %lld prompt%s longer than data.max_length left out", (long long)prompts->dropped,
+                 plural(prompts->dropped));
+        plan_warn(plan, text);
+    }
+    if (prompts->cut) {
+        snprintf(text, sizeof text, "data.train: %lld prompt%s cut to data.max_length", (long long)prompts->cut, plural(prompts->cut));
+        plan_warn(plan, text);
+    }
 }
 
-static Status text_rl_open(void *context, TrainMemory *memory) {
-    TRY(open_parts(context));
-    return text_memory(context, memory);
+static Status text_rl_open(void *context, Plan *plan) {
+    TextRl *rl = context;
+    TRY(open_parts(rl));
+    TRY(text_memory(rl, &plan->memory));
+    say_prompts(rl, plan);
+    plan_text(plan, PLAN_RECORD, "algorithm", rl->algorithm->name);
+    plan_count(plan, PLAN_RECORD, "prompts", (int64_t)rl->prompts.n);
+    plan_count(plan, PLAN_PRINT, "rows", (int64_t)rl->prompts.n);
+    plan_count(plan, PLAN_PRINT, "eval_rows", (int64_t)rl->eval.n);
+    plan_count(plan, PLAN_BOTH, "steps", rl->total_steps);
+    plan_model(plan, rl->recipe, rl->model, "");
+    plan_say(plan, "plan: %lld step%s", (long long)rl->total_steps, plural(rl->total_steps));
+    return ST_OK;
 }
-
-static void text_rl_report_plan(void *context, const TrainMemory *memory) {
-    const TextRl *rl = context;
-    const TextRlConfig *config = rl->config;
-    const Params *params = &rl->model->params;
-    if (!config->on_plan) return;
-    config->on_plan(config->context, &(TextRlPlan){
-                                         .algorithm = rl->algorithm,
-                                         .prompts = rl->prompts.n,
-                                         .rewards = rl->rewards ? rewards_count(rl->rewards) : 0,
-                                         .longest_prompt = rl->prompts.longest,
-                                         .total_steps = rl->total_steps,
-                                         .parameters = params_count(params, false),
-                                         .trained_parameters = params_count(params, true),
-                                         .dropped = rl->prompts.dropped,
-                                         .cut = rl->prompts.cut,
-                                         .eval_prompts = rl->eval.n,
-                                         .table = &rl->prompts.table,
-                                         .compute = rl->model->compute,
-                                         .memory = *memory,
-                                         .model = rl->model,
-                                         .env = rl->turns.env ? text_env_id(rl->turns.env) : NULL,
-                                     });
-}
-
-static void text_rl_started(void *context, JsonWriter *w) {
-    const TextRl *rl = context;
-    jw_string(w, "algorithm", rl->algorithm->name);
-    jw_int(w, "steps", rl->total_steps);
-    jw_int(w, "prompts", (int64_t)rl->prompts.n);
-    jw_int(w, "parameters", params_count(&rl->model->params, false));
-    jw_int(w, "trained_parameters", params_count(&rl->model->params, true));
-}
-
-static void note_row(void *run, const char *text) { run_note(run, "%s", text); }
 
 static Status text_rl_train(void *context, Run *run) {
+    static const Shown shown[] = {{.metric = "reward", .label = "reward"}, {.metric = "completion_length", .label = "length", .digits = 1}, {0}};
     TextRl *rl = context;
-    row_notes_report(&rl->prompts.table.notes, "data.train", note_row, run);
     bool own = rl->value && rl->value->own;
     uint64_t reference = reference_fingerprint(rl->reference), judges = rewards_fingerprint(rl->rewards);
     LoopTask task = {
@@ -407,30 +375,23 @@ static Status text_rl_train(void *context, Run *run) {
                    {own ? "rl.value_model" : NULL, own ? model_fingerprint(rl->value->model) : 0},
                    {reference ? "rl.reference" : NULL, reference},
                    {judges ? "reward" : NULL, judges}},
-        .done = text_rl_done,
+        .total = rl->total_steps,
         .gather = gather,
         .step = text_rl_step,
         .evaluate = text_rl_evaluate_step,
         .list_state = text_rl_list_state,
         .resumed = resumed,
+        .shown = shown,
+        .evaluated = "eval_reward",
         .rate = "tokens",
-        .on_step = on_step,
+        .rate_kept = true,
         .finish = text_rl_finish,
         .summary = text_rl_summary,
     };
-    LoopResult all;
     rl->run = run;
-    rl->began_step = MAX(run_step(run), 0);
     TRY(optimizer_init(&rl->stepper.optimizer, &rl->model->params, rl->arena));
     if (run_step(run) < 0) TRY(text_samples_cut(rl)); /* samples of a run that ended before its first checkpoint */
-    TRY(loop_run(rl->recipe, run, &task, &all));
-    *rl->result = (TextRlResult){.steps = all.steps,
-                                 .first_reward = rl->first_reward,
-                                 .last_reward = rl->last_reward,
-                                 .first_eval = rl->first_eval,
-                                 .last_eval = rl->last_eval,
-                                 .seconds = all.seconds};
-    return ST_OK;
+    return loop_run(rl->config, rl->recipe, run, &task);
 }
 
 void text_release(TextRl *rl) {
@@ -460,14 +421,18 @@ void text_release(TextRl *rl) {
 
 static void text_rl_release(void *context) { text_release(context); }
 
-static const TrainingKind kind = {
-    text_rl_load_result,        text_rl_open, text_rl_report_plan, text_rl_started, text_rl_train, text_rl_release, true, .length = text_rl_length,
-    .reader = &rl_report_reader};
-
-Status text_rl_run(const TextRlConfig *config, TextRlResult *result) {
+Status text_rl_run(const TrainingConfig *config, const RewardOptions *rewards, TrainResult *result) {
+    static const char *const results[] = {"steps", "first_reward", "last_reward", "first_eval_reward", "last_eval_reward", "seconds", NULL};
+    static const TrainingKind kind = {.open = text_rl_open,
+                                      .train = text_rl_train,
+                                      .release = text_rl_release,
+                                      .results = results,
+                                      .has_template = true,
+                                      .length = text_rl_length,
+                                      .reader = &rl_report_reader};
     TextRl rl = {.config = config,
+                 .reward_options = rewards,
                  .recipe = config->recipe,
-                 .result = result,
                  .arena = arena_new(0),
                  .first_reward = not_known,
                  .last_reward = not_known,
@@ -475,7 +440,6 @@ Status text_rl_run(const TextRlConfig *config, TextRlResult *result) {
                  .last_eval = not_known,
                  .best_eval = not_known,
                  .stop_id = -1};
-    *result = (TextRlResult){.first_reward = not_known, .last_reward = not_known, .first_eval = not_known, .last_eval = not_known};
     if (!rl.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
-    return training_run(&kind, &rl, &rl.recipe, &config->options);
+    return training_run(&kind, &rl, &rl.recipe, config, result);
 }

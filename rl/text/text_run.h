@@ -50,7 +50,8 @@ typedef struct PairMeans {
 } PairMeans;
 
 typedef struct TextRl {
-    const TextRlConfig *config;
+    const TrainingConfig *config;
+    const RewardOptions *reward_options;
     const Recipe *recipe;
     Recipe dated; /* the recipe with the date on which the run began, if the template writes the date */
     const TextAlgorithm *algorithm;
@@ -83,12 +84,11 @@ typedef struct TextRl {
     PairMeans pair_means;
     Arena *pair_scratch;
     Stepper stepper;
-    TextRlResult *result;
     Run *run;
     Arena *arena;
     int32_t stop_id;
     int64_t sampling_rounds; /* maximum per step */
-    int64_t total_steps, began_step;
+    int64_t total_steps;
     int64_t place;      /* position of the next prompt in the stream; position at which an abandoned step began */
     int64_t next_place; /* position after the current step */
     int64_t next_samples_bytes;

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "lib/train/train.h"
 #include "lib/model/scalar_head.h"
 #include "lib/train/trained_model.h"
 

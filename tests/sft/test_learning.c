@@ -58,9 +58,9 @@ static double held_out_loss(const char *model, const char *name, const char *lor
     Recipe *recipe;
     TrainResult result;
     check_ok(recipe_read(NULL, overrides, COUNT_OF(overrides), &recipe));
-    check_ok(sft_run(&(SftConfig){.recipe = recipe}, &result));
+    check_ok(sft_run(&(TrainingConfig){.recipe = recipe}, &result));
     recipe_free(recipe);
-    return result.eval_loss;
+    return metric_get(&result.numbers, "eval_loss");
 }
 
 TEST(stories_model_learns_shakespeare) {

@@ -39,15 +39,15 @@ static Recipe *small_run(const char *algorithm, const char *env, const char *nam
     return recipe_of(settings, n);
 }
 
-static void interrupt_in_the_middle(void *context, const LearnProgress *progress) {
+static void interrupt_in_the_middle(void *context, const Progress *progress) {
     (void)context;
-    if (progress->steps >= progress->total_steps / 2) interrupt_request();
+    if (progress->step >= progress->total / 2) interrupt_request();
 }
 
 static void learn_run_recipe(const Recipe *recipe, bool resume, bool interrupted) {
-    LearnResult result;
-    Status status =
-        learn_run(&(LearnConfig){.recipe = recipe, .options.resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
+    TrainResult result;
+    Status status = learn_run(
+        &(TrainingConfig){.recipe = recipe, .options.resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, NULL, &result);
     interrupt_clear();
     check_status_at(__FILE__, __LINE__, recipe->rl_algorithm, status, interrupted ? ST_INTERRUPTED : ST_OK);
 }
@@ -151,10 +151,10 @@ TEST(what_does_not_fit_is_named) {
          "algorithm 'sac' on environments does not take 'rl.epsilon_end'"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
-        LearnResult result;
+        TrainResult result;
         Recipe *recipe = recipe_of(faults[i].settings, 4);
         Status status = rl_check_keys(recipe);
-        check_status(status == ST_OK ? learn_run(&(LearnConfig){.recipe = recipe, .options.dry_run = true}, &result) : status, ST_CONFIG);
+        check_status(status == ST_OK ? learn_run(&(TrainingConfig){.recipe = recipe, .options.dry_run = true}, NULL, &result) : status, ST_CONFIG);
         check_text(faults[i].message);
         recipe_free(recipe);
     }

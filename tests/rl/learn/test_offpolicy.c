@@ -542,15 +542,15 @@ static Recipe *recipe_of(const Case *run, const char *name, const char *more) {
     return recipe;
 }
 
-static void interrupt_in_the_middle(void *context, const LearnProgress *progress) {
+static void interrupt_in_the_middle(void *context, const Progress *progress) {
     (void)context;
-    if (progress->steps >= progress->total_steps / 2) interrupt_request();
+    if (progress->step >= progress->total / 2) interrupt_request();
 }
 
 static void offpolicy_learn(const Recipe *recipe, bool resume, bool interrupted) {
-    LearnResult result;
-    Status status =
-        learn_run(&(LearnConfig){.recipe = recipe, .options.resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
+    TrainResult result;
+    Status status = learn_run(
+        &(TrainingConfig){.recipe = recipe, .options.resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, NULL, &result);
     interrupt_clear();
     check_status_at(__FILE__, __LINE__, recipe->rl_algorithm, status, interrupted ? ST_INTERRUPTED : ST_OK);
 }
@@ -606,8 +606,8 @@ TEST(replay_is_resumed_to_the_same_bytes) {
 TEST(divergence_is_named) {
     for (int i = 0; i < 2; i++) {
         Recipe *recipe = recipe_of(&small_runs[i], i ? "dqn" : "sac", "train.learning_rate=1e38");
-        LearnResult result;
-        check_status(learn_run(&(LearnConfig){.recipe = recipe}, &result), ST_NUMERIC);
+        TrainResult result;
+        check_status(learn_run(&(TrainingConfig){.recipe = recipe}, NULL, &result), ST_NUMERIC);
         recipe_free(recipe);
     }
 }

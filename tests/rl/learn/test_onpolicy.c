@@ -341,10 +341,10 @@ static double learned(const char *recipe_path, const char *name, int seed, const
     snprintf(number, sizeof number, "seed=%d", seed);
     const char *settings[] = {output, number, more};
     Recipe *recipe;
-    LearnResult result;
+    TrainResult result;
     Evaluation evaluation;
     check_ok(recipe_read(recipe_path, settings, more ? 3 : 2, &recipe));
-    check_ok(learn_run(&(LearnConfig){.recipe = recipe}, &result));
+    check_ok(learn_run(&(TrainingConfig){.recipe = recipe}, NULL, &result));
     check_ok(learn_evaluate(output + strlen("output="), &(EvaluationConfig){.episodes = 100, .seed = 1000}, &evaluation));
     recipe_free(recipe);
     return evaluation.mean_return;
@@ -397,9 +397,9 @@ TEST(what_diverges_is_said) {
     const char *settings[] = {
         output, "rl.algorithm=ppo", "rl.env=Pendulum-v1", "rl.total_steps=100000", "train.learning_rate=1e38", "train.max_grad_norm=0"};
     Recipe *recipe;
-    LearnResult result;
+    TrainResult result;
     check_ok(recipe_read(NULL, settings, COUNT_OF(settings), &recipe));
-    check_status(learn_run(&(LearnConfig){.recipe = recipe}, &result), ST_NUMERIC);
+    check_status(learn_run(&(TrainingConfig){.recipe = recipe}, NULL, &result), ST_NUMERIC);
     recipe_free(recipe);
 }
 

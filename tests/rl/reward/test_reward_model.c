@@ -192,7 +192,7 @@ static Status run_lines(const char *name, const char *rows, const char *lines, b
     Recipe *recipe = recipe_of_lines(
         "model.path=%s/lm\nmodel.compute=f32\ndata.train=%s/%s\noutput=%s/%s\nseed=4\ntrain.weight_decay=0\ntrain.lr_scheduler=constant\n%s", folder,
         folder, rows, folder, name, lines);
-    Status status = reward_training_run(&(PairRunConfig){.recipe = recipe, .options.resume = resume}, result);
+    Status status = reward_training_run(&(TrainingConfig){.recipe = recipe, .options.resume = resume}, result);
     recipe_free(recipe);
     return status;
 }
@@ -213,7 +213,7 @@ TEST(preferences_are_learned) {
         assert_int_equal(metrics_read(temp_file(folder, name), "eval_accuracy", &accuracy, 1), 1);
         assert_int_equal(metrics_read(temp_file(folder, name), "eval_brier", &brier, 1), 1);
         assert_int_equal(metrics_read(temp_file(folder, name), "eval_loss", &loss, 1), 1);
-        assert_true(accuracy >= 0.95 && result.eval_loss < 0.2);
+        assert_true(accuracy >= 0.95 && metric_get(&result.numbers, "eval_loss") < 0.2);
 
         RewardNumbers numbers;
         bool stepwise;
@@ -257,7 +257,7 @@ TEST(steps_are_learned) {
         reward_evaluate(&(RewardEvaluation){.model = scorer->model, .data = data, .max_length = 100, .truncation = "error"}, &numbers, &stepwise));
     assert_true(stepwise);
     check_close(numbers.accuracy / numbers.n, accuracy, 0);
-    check_close(numbers.loss, result.eval_loss, 1e-5);
+    check_close(numbers.loss, metric_get(&result.numbers, "eval_loss"), 1e-5);
     scorer_close(scorer);
 }
 
@@ -306,7 +306,7 @@ static Status run_interrupted(const char *name) {
     Recipe *recipe;
     TrainResult result;
     check_ok(recipe_read(NULL, overrides, COUNT_OF(overrides), &recipe));
-    Status status = reward_training_run(&(PairRunConfig){.recipe = recipe, .on_progress = interrupt_at_four}, &result);
+    Status status = reward_training_run(&(TrainingConfig){.recipe = recipe, .on_progress = interrupt_at_four}, &result);
     interrupt_clear();
     recipe_free(recipe);
     return status;

@@ -42,15 +42,16 @@ static Recipe *recipe_of(const char *name, const char *const *more, size_t n_mor
     return recipe;
 }
 
-static void interrupt_in_the_middle(void *context, const TextRlProgress *progress) {
+static void interrupt_in_the_middle(void *context, const Progress *progress) {
     (void)context;
     if (progress->step == 2) interrupt_request();
 }
 
 static void test_text_rl_run(const Recipe *recipe, bool resume, bool interrupted) {
-    TextRlResult result;
-    Status status = text_rl_run(
-        &(TextRlConfig){.recipe = recipe, .options.resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
+    TrainResult result;
+    Status status =
+        text_rl_run(&(TrainingConfig){.recipe = recipe, .options.resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL},
+                    &(RewardOptions){0}, &result);
     interrupt_clear();
     check_status_at(__FILE__, __LINE__, recipe->rl_algorithm, status, interrupted ? ST_INTERRUPTED : ST_OK);
 }
@@ -130,7 +131,7 @@ TEST(samples_are_those_of_the_checkpoint) {
 static const char *death; /* the file that kills the program */
 static int64_t death_after;
 
-static void die_after(void *context, const TextRlProgress *progress) {
+static void die_after(void *context, const Progress *progress) {
     (void)context;
     if (progress->step == death_after) check_ok(file_write_all(death, "", 0));
 }
@@ -147,7 +148,7 @@ TEST(a_reward_program_that_dies_loses_nothing) {
     snprintf(path, sizeof path, "%s", temp_file(test_folder, "death"));
     snprintf(data, sizeof data, "data.eval=%s", temp_text(test_folder, "held.jsonl", "{\"prompt\": \"> 'held' =\", \"answer\": \"held\"}\n"));
     for (size_t i = 0; i < COUNT_OF(deaths); i++) {
-        TextRlResult result;
+        TrainResult result;
         Str got = {0}, want = {0};
         char name[32];
         snprintf(
@@ -160,7 +161,7 @@ TEST(a_reward_program_that_dies_loses_nothing) {
         test_text_rl_run(whole, false, false);
         death = path;
         death_after = deaths[i].after;
-        check_status(text_rl_run(&(TextRlConfig){.recipe = dies, .on_progress = die_after}, &result), ST_RESOURCE);
+        check_status(text_rl_run(&(TrainingConfig){.recipe = dies, .on_progress = die_after}, &(RewardOptions){0}, &result), ST_RESOURCE);
         check_contains(status_hint_text(), deaths[i].step);
         remove(path);
         test_text_rl_run(dies, true, false);
@@ -176,19 +177,21 @@ TEST(a_reward_program_that_dies_loses_nothing) {
     }
 }
 
-static void take_samples_away(void *context, const TextRlProgress *progress) {
+static void take_samples_away(void *context, const Progress *progress) {
     if (progress->step != 2) return;
     check_ok(dir_rename(in_run("unshown", "samples.jsonl"), context));
     check_ok(dir_make(in_run("unshown", "samples.jsonl")));
 }
 
 TEST(samples_that_cannot_be_written_lose_nothing) {
-    TextRlResult result;
+    TrainResult result;
     char aside[400];
     snprintf(aside, sizeof aside, "%s", temp_file(test_folder, "aside.jsonl"));
     Recipe *shown = recipe_of("shown", NULL, 0), *hidden_part = recipe_of("unshown", NULL, 0);
     test_text_rl_run(shown, false, false);
-    assert_int_not_equal(text_rl_run(&(TextRlConfig){.recipe = hidden_part, .on_progress = take_samples_away, .context = aside}, &result), ST_OK);
+    assert_int_not_equal(
+        text_rl_run(&(TrainingConfig){.recipe = hidden_part, .on_progress = take_samples_away, .context = aside}, &(RewardOptions){0}, &result),
+        ST_OK);
     check_contains(status_text(), "samples.jsonl");
     check_contains(status_hint_text(), "a checkpoint of step 2 is saved in");
     check_ok(dir_remove(in_run("unshown", "samples.jsonl")));
@@ -597,7 +600,7 @@ TEST(what_does_not_go_together_is_named) {
         {"rl.algorithm=reinforce rl.sampling_rounds=2", "'rl.sampling_rounds' replaces groups"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
-        TextRlResult result;
+        TrainResult result;
         char text[400];
         const char *settings[8];
         snprintf(text, sizeof text, "%s", faults[i].setting);
@@ -605,7 +608,7 @@ TEST(what_does_not_go_together_is_named) {
         for (char *at = strtok(text, " "); at; at = strtok(NULL, " ")) settings[n++] = at;
         Recipe *recipe = recipe_of("fault", settings, n);
         Status status = rl_check_keys(recipe);
-        check_status(status == ST_OK ? text_rl_run(&(TextRlConfig){.recipe = recipe}, &result) : status, ST_CONFIG);
+        check_status(status == ST_OK ? text_rl_run(&(TrainingConfig){.recipe = recipe}, &(RewardOptions){0}, &result) : status, ST_CONFIG);
         check_text(faults[i].message);
         recipe_free(recipe);
     }
@@ -644,7 +647,7 @@ TEST(models_of_other_tokens_are_named) {
     check_ok(file_read(temp_file(model_dir, "tokenizer.json"), 1 << 20, &tokens));
     for (char *at = tokens.data; (at = strstr(at, "<bos>")); at++) memcpy(at, "<BOS>", 5);
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
-        TextRlResult result;
+        TrainResult result;
         char dir[300], line[400];
         const char *settings[] = {faults[i].lines[0], line};
         snprintf(dir, sizeof dir, "%s/other-%zu", test_folder, i);
@@ -652,7 +655,7 @@ TEST(models_of_other_tokens_are_named) {
         check_ok(model_write_random(dir, faults[i].config, DT_F32, 1, 0.1));
         if (faults[i].other_tokens) check_ok(file_write_all(temp_file(dir, "tokenizer.json"), tokens.data, tokens.len));
         Recipe *recipe = recipe_of("fault", settings, 2);
-        check_status(text_rl_run(&(TextRlConfig){.recipe = recipe}, &result), ST_INPUT);
+        check_status(text_rl_run(&(TrainingConfig){.recipe = recipe}, &(RewardOptions){0}, &result), ST_INPUT);
         check_text(faults[i].message);
         assert_false(dir_exists(recipe->output)); /* nothing was begun */
         recipe_free(recipe);
