@@ -22,8 +22,8 @@ static Status ask_all(TextRl *rl, const PromptRow **asked, RolloutSums *sums) {
     for (size_t i = 0; i < rl->eval.n; i++) asked[i] = &rl->eval.items[i];
     for (size_t first = 0, n; first < rl->eval.n; first += n) {
         n = MIN(most, rl->eval.n - first);
-        TRY(experience_sample(rl->model, rl->tokenizer, asked + first, n, first, &config, &rl->round));
-        TRY(text_score(rl, &rl->round, sums));
+        TRY(experience_sample(rl->model, rl->tokenizer, asked + first, n, first, &config, &rl->step.round));
+        TRY(text_score(rl, &rl->step.round, sums));
     }
     return ST_OK;
 }
@@ -138,12 +138,13 @@ static Status play_batch(TextRl *rl, const TextPlay *play, int64_t first, int64_
     config.seed = play->seed;
     config.n = 1;
     TRY(turns_begin(&rl->turns, (size_t)n));
-    TRY(turns_sample(&rl->turns, n, (uint64_t)first, &config, &rl->round));
-    for (int64_t i = 0; i < n; i++) evaluation->success += succeeded(&rl->round, i);
+    TRY(turns_sample(&rl->turns, n, (uint64_t)first, &config, &rl->step.round));
+    for (int64_t i = 0; i < n; i++) evaluation->success += succeeded(&rl->step.round, i);
     evaluation->turns += rl->turns.played;
-    TRY(text_score(rl, &rl->round, sums));
+    TRY(text_score(rl, &rl->step.round, sums));
     for (int64_t i = 0; i < n && play->on_episode; i++)
-        play->on_episode(play->context, first + i + 1, text_prompt(rl->round.prompts[i]).data, str_text(&rl->round.texts[i]), rl->round.rewards[i]);
+        play->on_episode(play->context, first + i + 1, text_prompt(rl->step.round.prompts[i]).data, str_text(&rl->step.round.texts[i]),
+                         rl->step.round.rewards[i]);
     return ST_OK;
 }
 

@@ -22,7 +22,7 @@ static const double not_known = (double)NAN;
 static Status evaluate_first(TextRl *rl) {
     RolloutSums sums;
     TRY(text_evaluate(rl, &sums));
-    rl->first_eval = rl->best_eval = tally_mean(&sums.rewards);
+    rl->counts.first_eval = rl->counts.best_eval = tally_mean(&sums.rewards);
     return ST_OK;
 }
 
@@ -32,16 +32,16 @@ static Status text_rl_evaluate_step(void *context, int64_t number, Metrics *metr
     if (!text_evaluate_due(rl, number + 1)) return ST_OK;
     TRY(text_evaluate(rl, &sums));
     TRY(text_evaluate_report(rl, &sums, metrics));
-    rl->last_eval = tally_mean(&sums.rewards);
-    rl->best_eval = fmax(rl->best_eval, rl->last_eval);
+    rl->counts.last_eval = tally_mean(&sums.rewards);
+    rl->counts.best_eval = fmax(rl->counts.best_eval, rl->counts.last_eval);
     return ST_OK;
 }
 
 static Status gather(void *context, int64_t number, Metrics *metrics) {
     TextRl *rl = context;
-    rl->next_place = rl->place;
+    rl->step.next_place = rl->counts.place;
     if (number == 0 && text_evaluate_due(rl, 0)) TRY(evaluate_first(rl));
-    TRY(text_roll_out(rl, number, &rl->next_place, metrics));
+    TRY(text_roll_out(rl, number, &rl->step.next_place, metrics));
     TRY(text_advantages(rl, metrics));
     return text_samples_write(rl, number);
 }
@@ -49,12 +49,12 @@ static Status gather(void *context, int64_t number, Metrics *metrics) {
 static Status text_rl_step(void *context, int64_t number, Metrics *metrics) {
     TextRl *rl = context;
     TRY(text_learn(rl, metrics));
-    rl->place = rl->next_place;
-    rl->samples_bytes = rl->next_samples_bytes;
-    rl->updates = (number + 1) * text_steps_per_rollout(rl); /* minibatches without a trained token are counted */
-    if (!rl->turns.env) metric_set(metrics, "epoch", (double)rl->place / (double)prompts_per_epoch(&rl->prompts));
-    rl->last_reward = metric_get(metrics, "reward");
-    if (number == 0) rl->first_reward = rl->last_reward;
+    rl->counts.place = rl->step.next_place;
+    rl->counts.samples_bytes = rl->step.next_samples_bytes;
+    rl->counts.updates = (number + 1) * text_steps_per_rollout(rl); /* minibatches without a trained token are counted */
+    if (!rl->turns.env) metric_set(metrics, "epoch", (double)rl->counts.place / (double)prompts_per_epoch(&rl->prompts));
+    rl->counts.last_reward = metric_get(metrics, "reward");
+    if (number == 0) rl->counts.first_reward = rl->counts.last_reward;
     return ST_OK;
 }
 
@@ -63,15 +63,15 @@ static void text_rl_list_state(void *context, StateList *states) {
     state_weights(states, &rl->model->params);
     state_optimizer(states, &rl->model->params);
     if (rl->value) text_value_list_state(rl->value, states);
-    if (rl->reference) state_real(states, "beta", &rl->beta);
-    state_count(states, "updates", &rl->updates);
-    state_count(states, "prompts", &rl->place);
-    state_count(states, "samples_bytes", &rl->samples_bytes);
-    state_real(states, "first_reward", &rl->first_reward);
-    state_real(states, "last_reward", &rl->last_reward);
-    state_real(states, "first_eval_reward", &rl->first_eval);
-    state_real(states, "last_eval_reward", &rl->last_eval);
-    state_real(states, "best_eval_reward", &rl->best_eval);
+    if (rl->reference) state_real(states, "beta", &rl->counts.beta);
+    state_count(states, "updates", &rl->counts.updates);
+    state_count(states, "prompts", &rl->counts.place);
+    state_count(states, "samples_bytes", &rl->counts.samples_bytes);
+    state_real(states, "first_reward", &rl->counts.first_reward);
+    state_real(states, "last_reward", &rl->counts.last_reward);
+    state_real(states, "first_eval_reward", &rl->counts.first_eval);
+    state_real(states, "last_eval_reward", &rl->counts.last_eval);
+    state_real(states, "best_eval_reward", &rl->counts.best_eval);
 }
 
 static Status resumed(void *context) { return text_samples_cut(context); }
@@ -84,9 +84,9 @@ static Status text_rl_finish(void *context, Run *run) {
 
 static json_t *text_rl_summary(void *context) {
     const TextRl *rl = context;
-    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "first_reward", json_real_or_null(rl->first_reward), "last_reward",
-                     json_real_or_null(rl->last_reward), "first_eval_reward", json_real_or_null(rl->first_eval), "last_eval_reward",
-                     json_real_or_null(rl->last_eval), "best_eval_reward", json_real_or_null(rl->best_eval));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "first_reward", json_real_or_null(rl->counts.first_reward), "last_reward",
+                     json_real_or_null(rl->counts.last_reward), "first_eval_reward", json_real_or_null(rl->counts.first_eval), "last_eval_reward",
+                     json_real_or_null(rl->counts.last_eval), "best_eval_reward", json_real_or_null(rl->counts.best_eval));
 }
 
 /* ---- opening ---- */
@@ -95,10 +95,11 @@ static json_t *text_rl_summary(void *context) {
 static Status check_switches(const TextRl *rl) {
     const Recipe *r = rl->recipe;
     if (r->rl_beta == 0 && !isnan(r->rl_adaptive_kl))
-        return status_hint(status_fail(ST_CONFIG, "'rl.adaptive_kl' adapts rl.beta, which is 0"), "give an initial beta, such as rl.beta=0.05");
+        return status_hint(status_fail(ST_CONFIG, "'rl.adaptive_kl' adapts rl.counts.beta, which is 0"),
+                           "give an initial beta, such as rl.counts.beta=0.05");
     if (r->rl_kl_corrected && (r->rl_beta == 0 || text_kl_in_reward(rl)))
         return status_hint(status_fail(ST_CONFIG, "'rl.kl_corrected' applies to a KL in the loss, but there is none"),
-                           "give rl.beta and rl.kl_in: loss, or leave it out");
+                           "give rl.counts.beta and rl.kl_in: loss, or leave it out");
     if (r->rl_mask_truncated && rl->algorithm->paired)
         return status_hint(
             status_fail(ST_CONFIG, "'rl.mask_truncated' would leave pairs with one side, but algorithm '%s' learns from both", rl->algorithm->name),
@@ -226,8 +227,8 @@ Status text_open_policy(TextRl *rl, const RewardOptions *rewards) {
     if (!rl->sampling) return ST_RESOURCE;
     if (rl->rewards) TRY(rewards_attach(rl->rewards, &(RewardPolicy){rl->model, rl->tokenizer, rl->chat}));
     rl->stop_id = rl->chat ? chat_end_of_turn(rl->chat) : -1;
-    rl->rows = arena_zero(rl->arena, (size_t)(r->rl_prompts_per_step * r->rl_num_generations) * sizeof *rl->rows);
-    return rl->rows ? ST_OK : ST_RESOURCE;
+    rl->step.rows = arena_zero(rl->arena, (size_t)(r->rl_prompts_per_step * r->rl_num_generations) * sizeof *rl->step.rows);
+    return rl->step.rows ? ST_OK : ST_RESOURCE;
 }
 
 Status text_open_turns(TextRl *rl, int64_t copies, double gamma) {
@@ -304,15 +305,15 @@ static Status open_parts(TextRl *rl) {
         TRY(open_prompts(rl));
     TRY(check_lengths(rl));
     warn_filters(r);
-    rl->beta = r->rl_beta;
+    rl->counts.beta = r->rl_beta;
     TRY(open_values(rl));
     if (r->rl_beta > 0 || rl->algorithm->paired) TRY(reference_open(r, rl->model, &rl->reference));
     rl->pass =
         (TextPass){.tape = tape_new(device_cpu(), rl->model->compute, 0), .temperature = r->generate_temperature, .max_tokens = pass_tokens(rl)};
     if (rl->value) rl->pass.value_head = rl->value->head;
-    rl->pair_scratch = arena_new(0);
-    rl->asked = arena_zero(rl->arena, (size_t)r->rl_prompts_per_step * sizeof *rl->asked);
-    if (!rl->pass.tape || !rl->pair_scratch || !rl->asked) return status_fail(ST_RESOURCE, "out of memory for the run");
+    rl->step.pair_scratch = arena_new(0);
+    rl->step.asked = arena_zero(rl->arena, (size_t)r->rl_prompts_per_step * sizeof *rl->step.asked);
+    if (!rl->pass.tape || !rl->step.pair_scratch || !rl->step.asked) return status_fail(ST_RESOURCE, "out of memory for the run");
     rl->total_steps = total_of(rl, r);
     TRY(recipe_check_steps(r, rl->total_steps));
     return stepper_init(&rl->stepper, r, rl->total_steps * text_steps_per_rollout(rl));
@@ -399,13 +400,13 @@ void text_release(TextRl *rl) {
     text_pass_release(&rl->pass);
     tape_free(tape);
     generate_memory_free(rl->sampling);
-    experience_release(&rl->experience);
-    experience_release(&rl->round);
-    free(rl->gradients);
-    arena_free(rl->pair_scratch);
-    free(rl->entropy_gradients);
-    free(rl->value_gradients);
-    free(rl->weights);
+    experience_release(&rl->step.experience);
+    experience_release(&rl->step.round);
+    free(rl->step.gradients);
+    arena_free(rl->step.pair_scratch);
+    free(rl->step.entropy_gradients);
+    free(rl->step.value_gradients);
+    free(rl->step.weights);
     reference_free(rl->reference);
     text_value_free(rl->value);
     rewards_close(rl->rewards);
@@ -430,16 +431,13 @@ Status text_rl_run(const TrainingConfig *config, const RewardOptions *rewards, T
                                       .has_template = true,
                                       .length = text_rl_length,
                                       .reader = &rl_report_reader};
-    TextRl rl = {.config = config,
-                 .reward_options = rewards,
-                 .recipe = config->recipe,
-                 .arena = arena_new(0),
-                 .first_reward = not_known,
-                 .last_reward = not_known,
-                 .first_eval = not_known,
-                 .last_eval = not_known,
-                 .best_eval = not_known,
-                 .stop_id = -1};
+    TextRl rl = {
+        .config = config,
+        .reward_options = rewards,
+        .recipe = config->recipe,
+        .arena = arena_new(0),
+        .counts = {.first_reward = not_known, .last_reward = not_known, .first_eval = not_known, .last_eval = not_known, .best_eval = not_known},
+        .stop_id = -1};
     if (!rl.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
     return training_run(&kind, &rl, &rl.recipe, config, result);
 }
