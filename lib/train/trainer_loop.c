@@ -430,7 +430,7 @@ static Status write_result(Loop *loop) {
     if (best) swap_best_weights(loop);
     const Param *bad = params_nonfinite(loop->params, false);
     if (bad) return status_fail(ST_NUMERIC, "weight '%s' holds a NaN or an infinity after step %lld", bad->name, (long long)loop->state.step);
-    Status status = trained_model_save(loop->recipe, loop->trainer->model, run_dir(loop->run));
+    Status status = run_writes(loop->run) ? trained_model_save(loop->recipe, loop->trainer->model, run_dir(loop->run)) : ST_OK;
     if (best) swap_best_weights(loop); /* a checkpoint has the last weights, whatever fails from here on */
     if (status != ST_NUMERIC) return status;
     return run_failed(loop->run, status, save_whole_step, loop, &loop->saved_step); /* a resumed run may use another train.save_dtype */

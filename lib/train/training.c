@@ -62,6 +62,7 @@ static void tell_length(const Training *t) {
 /* Checks what the output already contains. A dry run also shows the plan of a finished run. */
 static Status training_check_output(Training *t) {
     const RunOptions *options = t->options;
+    if (options->absent) return ST_OK;
     if (options->dry_run && !(options->resume && (*t->recipe)->output)) return ST_OK;
     TRY(run_check(*t->recipe, run_mode(options), &t->finished));
     if (options->resume) TRY(lengthen_read(&t->longer, *t->recipe));
@@ -91,6 +92,14 @@ static Status record_plan(const Training *t) {
     if (!run_started_begin(t->run, *t->recipe, t->options->command, &w)) return ST_OK;
     plan_write(plan, PLAN_RECORD, &w);
     return run_started_end(t->run, &w);
+}
+
+/* The files that are known before the first step. */
+static Status write_start(const Training *t) {
+    TRY(record_plan(t));
+    TRY(rejected_write((*t->recipe)->rejected, run_dir(t->run)));
+    tell_rejected(*t->recipe, t->run);
+    return t->kind->has_template ? trained_template_keep(*t->recipe, t->run) : ST_OK;
 }
 
 /* ---- the result ---- */
@@ -128,10 +137,7 @@ static Status training_execute(Training *t, TrainResult *result) {
     run_resume_by(t->run, t->options->resume_command);
     t->finished = result->already_finished = run_finished(t->run); /* perhaps by another process meanwhile */
     if (t->finished) return read_result(t, result);
-    TRY(record_plan(t));
-    TRY(rejected_write((*t->recipe)->rejected, run_dir(t->run)));
-    tell_rejected(*t->recipe, t->run);
-    if (t->kind->has_template) TRY(trained_template_keep(*t->recipe, t->run));
+    if (run_writes(t->run)) TRY(write_start(t));
     TRY(t->kind->train(t->context, t->run));
     return read_result(t, result);
 }
@@ -145,7 +151,8 @@ Status training_run(const TrainingKind *kind, void *context, const Recipe *const
     status = memory_check(status);
     if (status != ST_OK) memory_clear_failure(); /* the failure is reported; the files below record it and must be written */
     if (training.run && status != ST_OK) status = run_mark_stopped(training.run, status);
-    if (training.run && !(training.finished && run_reported(training.run))) status = report_run(training.run, kind->reader, status);
+    if (training.run && run_writes(training.run) && !(training.finished && run_reported(training.run)))
+        status = report_run(training.run, kind->reader, status);
     run_close(training.run);
     lengthen_release(&training.longer);
     arena_free(training.plan.arena);

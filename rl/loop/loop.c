@@ -206,8 +206,8 @@ static void make_copy(Loop *loop) {
     double began = clock_seconds();
     size_t size = 1;
     if (!loop->task->step_may_fail) return;
-    bool metrics = file_stat(loop->run->metrics_path, &info) == 0;
-    if (!metrics && errno != ENOENT) return; /* taken back, it would be cut to nothing */
+    bool writes = run_writes(loop->run), metrics = writes && file_stat(loop->run->metrics_path, &info) == 0;
+    if (writes && !metrics && errno != ENOENT) return; /* taken back, it would be cut to nothing */
     for (size_t i = 0; i < states->n; i++) size += tensor_bytes(states->items[i].tensor);
     if (size > COPY_SMALL && copy->bytes && began - copy->made < COPY_SHARE * copy->seconds) return;
     if (!copy->bytes && !(copy->bytes = malloc(size))) return;
@@ -411,7 +411,7 @@ static Status steps(Loop *loop) {
 
 static Status loop_finish(Loop *loop) {
     TRY(check_kept(loop));
-    Status status = loop->task->finish(loop->task->context, loop->run);
+    Status status = run_writes(loop->run) ? loop->task->finish(loop->task->context, loop->run) : ST_OK;
     if (status == ST_NUMERIC) /* train.save_dtype cannot represent a weight: --resume with another type may */
         return run_failed(loop->run, status, save_whole_step, loop, &loop->saved_step);
     TRY(status);

@@ -29,7 +29,7 @@ Status text_samples_write(TextRl *rl, int64_t step) {
     const Experience *e = &rl->step.experience;
     int64_t every = rl->recipe->rl_samples_every;
     rl->step.next_samples_bytes = rl->counts.samples_bytes;
-    if (every == 0 || (step % every != 0 && step + 1 != rl->total_steps)) return ST_OK;
+    if (every == 0 || !run_writes(rl->run) || (step % every != 0 && step + 1 != rl->total_steps)) return ST_OK;
     Str lines = {0};
     for (int64_t i = 0; i < MIN(e->n, 2 * e->group_size); i++) {
         JsonWriter w = {0};
@@ -54,6 +54,7 @@ Status text_samples_write(TextRl *rl, int64_t step) {
 Status text_samples_cut(TextRl *rl) {
     const char *path = run_path(rl->run, "samples.jsonl");
     uint64_t there, then = (uint64_t)MAX(rl->counts.samples_bytes, 0);
+    if (!run_writes(rl->run)) return ST_OK;
     if (!path) return ST_RESOURCE;
     TRY(file_sync_size(path, &there));
     if (there > then) return file_truncate(path, then);
