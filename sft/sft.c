@@ -145,7 +145,7 @@ static Status sft_begin(Trainer *trainer, const Pass *all, double *divisor) {
 /* ---- rows ---- */
 
 /* If the template writes the date, the run's recipe records it. Rows are tokenised before memory is planned. */
-static Status sft_open(Trainer *trainer, Plan *plan) {
+static Status sft_open(Trainer *trainer, RunPlan *plan) {
     Sft *sft = trainer->context;
     RecipeRows *rows = &sft->rows;
     const char *day;

@@ -6,7 +6,7 @@
 
 enum { SAMPLE_ROWS = 4, SAMPLE_TOKENS = 400 };
 
-static void write_counts(Plan *plan, const char *key, const DataCounts *counts) {
+static void write_counts(RunPlan *plan, const char *key, const DataCounts *counts) {
     JsonWriter w = {0};
     const struct {
         const char *name;
@@ -30,7 +30,7 @@ static void write_counts(Plan *plan, const char *key, const DataCounts *counts) 
     jw_object(&w, NULL);
     for (size_t i = 0; i < COUNT_OF(fields); i++) jw_int(&w, fields[i].name, fields[i].n);
     jw_end_object(&w);
-    plan_json(plan, PLAN_RECORD, key, str_text(&w.text));
+    run_plan_json(plan, PLAN_RECORD, key, str_text(&w.text));
     jw_release(&w);
 }
 
@@ -105,7 +105,7 @@ static Status write_row(JsonWriter *w, const Dataset *train, size_t row, int32_t
     return status;
 }
 
-Status started_sample(const Dataset *train, const Tokenizer *tokenizer, Plan *plan) {
+Status started_sample(const Dataset *train, const Tokenizer *tokenizer, RunPlan *plan) {
     JsonWriter sample = {0};
     Status status = ST_OK;
     int shown = 0;
@@ -116,44 +116,44 @@ Status started_sample(const Dataset *train, const Tokenizer *tokenizer, Plan *pl
             status = write_row(&sample, train, row, k, tokenizer);
     }
     jw_end_array(&sample);
-    if (status == ST_OK) plan_json(plan, PLAN_RECORD, "sample", str_text(&sample.text));
+    if (status == ST_OK) run_plan_json(plan, PLAN_RECORD, "sample", str_text(&sample.text));
     jw_release(&sample);
     return status;
 }
 
 /* ---- lines ---- */
 
-static void say_data(void *plan, const char *text) { plan_say(plan, "data: %s", text); }
+static void say_data(void *plan, const char *text) { run_plan_say(plan, "data: %s", text); }
 
-static void say_check(const RecipeRows *rows, const DataCheck *check, Plan *plan) {
+static void say_check(const RecipeRows *rows, const DataCheck *check, RunPlan *plan) {
     Str summary = {0};
     data_check_summary(rows, check, &summary);
-    plan_say(plan, "check: %s%s", str_text(&summary), check->n_warnings ? ": see tune data check" : "");
-    if (check->wrong) plan_warn(plan, "training on these rows would teach nothing, or the wrong thing");
+    run_plan_say(plan, "check: %s%s", str_text(&summary), check->n_warnings ? ": see tune data check" : "");
+    if (check->wrong) run_plan_warn(plan, "training on these rows would teach nothing, or the wrong thing");
     str_release(&summary);
 }
 
-void started_rows(const RecipeRows *rows, const DataCheck *check, Plan *plan) {
+void started_rows(const RecipeRows *rows, const DataCheck *check, RunPlan *plan) {
     const Dataset *table = rows->train;
     const DataCounts *train = &table->counts, *eval = rows->eval ? &rows->eval->counts : &(DataCounts){0};
-    plan_say(plan, "data: %lld row%s (%s), %lld token%s, %lld of them trained%s", (long long)train->rows, plural(train->rows), table->format,
-             (long long)train->tokens, plural(train->tokens), (long long)train->trained_tokens, table->cached ? ", from data.cache" : "");
-    plan_form(plan, table);
-    data_files_report(table, table->n_files > 1 ? say_data : plan_note, plan);
+    run_plan_say(plan, "data: %lld row%s (%s), %lld token%s, %lld of them trained%s", (long long)train->rows, plural(train->rows), table->format,
+                 (long long)train->tokens, plural(train->tokens), (long long)train->trained_tokens, table->cached ? ", from data.cache" : "");
+    run_plan_form(plan, table);
+    data_files_report(table, table->n_files > 1 ? say_data : run_plan_note, plan);
     data_turns_report(train, "data.train", say_data, plan);
-    data_counts_warn(train, "data.train", plan_warn, plan);
+    data_counts_warn(train, "data.train", run_plan_warn, plan);
     if (eval->rows)
-        plan_say(plan, "held out: %lld row%s, %lld trained token%s", (long long)eval->rows, plural(eval->rows), (long long)eval->trained_tokens,
-                 plural(eval->trained_tokens));
-    data_counts_warn(eval, "data.eval", plan_warn, plan);
+        run_plan_say(plan, "held out: %lld row%s, %lld trained token%s", (long long)eval->rows, plural(eval->rows), (long long)eval->trained_tokens,
+                     plural(eval->trained_tokens));
+    data_counts_warn(eval, "data.eval", run_plan_warn, plan);
     say_check(rows, check, plan);
-    plan_count(plan, PLAN_PRINT, "rows", train->rows);
-    plan_count(plan, PLAN_PRINT, "tokens", train->tokens);
-    plan_count(plan, PLAN_PRINT, "trained_tokens", train->trained_tokens);
-    plan_count(plan, PLAN_PRINT, "eval_rows", eval->rows);
-    plan_count(plan, PLAN_KEPT, "conversations", train->conversations);
-    plan_text(plan, PLAN_RECORD, "format", table->format);
-    plan_text(plan, PLAN_RECORD, "plain_as", table->plain_as);
+    run_plan_count(plan, PLAN_PRINT, "rows", train->rows);
+    run_plan_count(plan, PLAN_PRINT, "tokens", train->tokens);
+    run_plan_count(plan, PLAN_PRINT, "trained_tokens", train->trained_tokens);
+    run_plan_count(plan, PLAN_PRINT, "eval_rows", eval->rows);
+    run_plan_count(plan, PLAN_KEPT, "conversations", train->conversations);
+    run_plan_text(plan, PLAN_RECORD, "format", table->format);
+    run_plan_text(plan, PLAN_RECORD, "plain_as", table->plain_as);
     write_counts(plan, "train", train);
     if (eval->rows > 0) write_counts(plan, "eval", eval);
 }

@@ -25,7 +25,7 @@ static void fill_pair(JsonWriter *w, const Bench *bench, const void *context, si
     bench_write_ids(w, bench, "rejected_ids", 18 + 4 * i, row->rejected);
 }
 
-static void keep_pair_plan(void *context, const Plan *plan) {
+static void keep_pair_plan(void *context, const RunPlan *plan) {
     DpoBench *dpo = context;
     dpo->bench->row.predicted = (double)plan->memory.total;
     dpo->planned = clock_seconds();
@@ -101,7 +101,7 @@ typedef struct GrpoBench {
     double made;
 } GrpoBench;
 
-static void keep_text_plan(void *context, const Plan *plan) { ((GrpoBench *)context)->bench->row.predicted = (double)plan->memory.total; }
+static void keep_text_plan(void *context, const RunPlan *plan) { ((GrpoBench *)context)->bench->row.predicted = (double)plan->memory.total; }
 
 static void keep_text_step(void *context, const Progress *progress) {
     GrpoBench *grpo = context;

@@ -38,7 +38,7 @@ static Status make_rows(const Bench *bench, bool mixed, BenchRows *rows) {
     return bench_write_rows(bench, n, fill_row, rows);
 }
 
-static void keep_plan(void *context, const Plan *plan) { ((Bench *)context)->row.predicted = (double)plan->memory.total; }
+static void keep_plan(void *context, const RunPlan *plan) { ((Bench *)context)->row.predicted = (double)plan->memory.total; }
 
 static void keep_step(void *context, const Progress *progress) {
     Bench *bench = context;

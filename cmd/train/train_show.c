@@ -12,14 +12,14 @@
 
 /* ---- plan ---- */
 
-static void show_plan(void *context, const Plan *plan) {
+static void show_plan(void *context, const RunPlan *plan) {
     Show *show = context;
     const RecipeCommand *job = show->job;
-    show->conversations = 2 * plan_get(plan, "conversations") > plan_get(plan, "rows");
+    show->conversations = 2 * run_plan_get(plan, "conversations") > run_plan_get(plan, "rows");
     if (job->options.dry_run && job->command->json) {
         JsonWriter w = {0};
         jw_object(&w, NULL);
-        plan_write(plan, PLAN_PRINT, &w);
+        run_plan_write(plan, PLAN_PRINT, &w);
         jw_end_object(&w);
         print_result("%s\n", str_text(&w.text));
         jw_release(&w);

@@ -3,6 +3,7 @@
 #include "lib/tensor/compute.h"
 #include "data/formats/conversation.h"
 #include "data/synth/teacher.h"
+#include "lib/model/adapter.h"
 
 #include <errno.h>
 #include <math.h>

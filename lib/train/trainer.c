@@ -43,24 +43,24 @@ static Status plan_trainer_memory(Trainer *trainer, TrainMemory *memory) {
 }
 
 /* What is known of the steps, after what the objective said of the rows. */
-static Status say_steps(Trainer *trainer, Plan *plan) {
+static Status say_steps(Trainer *trainer, RunPlan *plan) {
     PlanStep first;
     size_t n;
     char number[32];
     TRY(data_plan_step(&trainer->order, 0, &first));
     TRY(data_plan_largest(&trainer->order, trainer->total_steps, &trainer->examples, &n));
     int64_t tokens = dataset_tokens(trainer->train, trainer->examples, n), steps = trainer->total_steps;
-    plan_count(plan, PLAN_BOTH, "steps", steps);
-    plan_real(plan, PLAN_RECORD, "steps_per_epoch", (double)first.epoch_steps);
-    plan_count(plan, PLAN_RECORD, "largest_step_tokens", tokens);
-    plan_count(plan, PLAN_PRINT, "largest_batch_tokens", tokens);
-    plan_model(plan, trainer->recipe, trainer->model, "");
-    plan_say(plan, "plan: %lld step%s, %s an epoch, largest batch %lld token%s", (long long)steps, plural(steps),
-             format_number((double)first.epoch_steps, 4, number), (long long)tokens, plural(tokens));
+    run_plan_count(plan, PLAN_BOTH, "steps", steps);
+    run_plan_real(plan, PLAN_RECORD, "steps_per_epoch", (double)first.epoch_steps);
+    run_plan_count(plan, PLAN_RECORD, "largest_step_tokens", tokens);
+    run_plan_count(plan, PLAN_PRINT, "largest_batch_tokens", tokens);
+    run_plan_model(plan, trainer->recipe, trainer->model, "");
+    run_plan_say(plan, "plan: %lld step%s, %s an epoch, largest batch %lld token%s", (long long)steps, plural(steps),
+                 format_number((double)first.epoch_steps, 4, number), (long long)tokens, plural(tokens));
     return ST_OK;
 }
 
-static Status trainer_open(void *context, Plan *plan) {
+static Status trainer_open(void *context, RunPlan *plan) {
     Trainer *trainer = context;
     const Objective *objective = trainer->objective;
     TRY((objective->scores ? trained_model_open_scores : trained_model_open)(trainer->recipe, &trainer->model));

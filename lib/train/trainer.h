@@ -35,7 +35,7 @@ typedef struct Objective {
     bool whole_batches; /* the loss compares all rows of a batch, so a batch is never split into parts */
     /* Reads the rows, once the model is open: sets trainer->train, ->eval (NULL: none) and their fingerprints (trainer_input), and says in the plan
      * what they are. May replace trainer->recipe by trainer->dated. */
-    Status (*open)(Trainer *trainer, Plan *plan);
+    Status (*open)(Trainer *trainer, RunPlan *plan);
     Status (*check)(Trainer *trainer); /* looks at the steps, once they are known; may be NULL */
     /* For the memory plan, on a device that computes nothing: the largest pass other than over a batch's rows; may be NULL. */
     Status (*plan)(Trainer *trainer, Tape *meta);

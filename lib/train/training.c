@@ -17,7 +17,7 @@ typedef struct Training {
     const Recipe *const *recipe;
     const TrainingConfig *config;
     const RunOptions *options;
-    Plan plan;
+    RunPlan plan;
     Run *run;
     bool finished; /* by an earlier process */
     Lengthening longer;
@@ -72,7 +72,7 @@ static Status training_check_output(Training *t) {
 
 /* Opens model and rows, and plans memory and length. */
 static Status training_prepare(Training *t) {
-    Plan *plan = &t->plan;
+    RunPlan *plan = &t->plan;
     warn_of_rate(*t->recipe);
     TRY(t->kind->open(t->context, plan));
     TRY(plan->status);
@@ -86,11 +86,11 @@ static Status training_prepare(Training *t) {
 
 /* Writes the plan to log.txt and started.json; a resumed run keeps its first started.json. */
 static Status record_plan(const Training *t) {
-    const Plan *plan = &t->plan;
+    const RunPlan *plan = &t->plan;
     JsonWriter w;
     for (size_t i = 0; i < plan->n_lines; i++) run_note(t->run, "%s", plan->lines[i].text);
     if (!run_started_begin(t->run, *t->recipe, t->options->command, &w)) return ST_OK;
-    plan_write(plan, PLAN_RECORD, &w);
+    run_plan_write(plan, PLAN_RECORD, &w);
     return run_started_end(t->run, &w);
 }
 

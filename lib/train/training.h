@@ -11,7 +11,7 @@
 #include "lib/run/lengthen.h"
 #include "lib/run/metrics.h"
 #include "lib/run/report.h"
-#include "lib/train/plan.h"
+#include "lib/train/run_plan.h"
 
 /* A metric that says how a run is going. */
 typedef struct Shown {
@@ -31,7 +31,7 @@ typedef struct Progress {
 typedef struct TrainingConfig {
     const Recipe *recipe;
     RunOptions options;
-    void (*on_plan)(void *context, const Plan *plan);             /* before the first step; may be NULL */
+    void (*on_plan)(void *context, const RunPlan *plan);          /* before the first step; may be NULL */
     void (*on_progress)(void *context, const Progress *progress); /* after each step and each evaluation; may be NULL */
     void *context;
 } TrainingConfig;
@@ -44,7 +44,7 @@ typedef struct TrainResult {
 /* The functions of a kind of training, in the order in which training_run calls them. A run that was finished before calls only `release`. */
 typedef struct TrainingKind {
     /* Opens model, rows and steps, plans the memory of the run (plan->memory), and says so in the plan. */
-    Status (*open)(void *context, Plan *plan);
+    Status (*open)(void *context, RunPlan *plan);
     Status (*train)(void *context, Run *run); /* to the end, which run_mark_finished marks */
     void (*release)(void *context);           /* always called, before the report is written */
     const char *const *results;               /* the numbers of finished.json that are the result, the steps first; NULL after the last */

@@ -90,7 +90,7 @@ static json_t *learn_summary(void *context) {
 
 /* ---- the run ---- */
 
-static void say_environment(const Learner *learner, Plan *plan) {
+static void say_environment(const Learner *learner, RunPlan *plan) {
     const Env *env = learner->env;
     Str actions = {0}, observations = {0};
     if (env->action.n)
@@ -102,26 +102,26 @@ static void say_environment(const Learner *learner, Plan *plan) {
         str_printf(&observations, "%lld state%s", (long long)env->observation.n, plural(env->observation.n));
     else
         str_printf(&observations, "observations of %lld number%s", (long long)env->observation.size, plural(env->observation.size));
-    plan_say(plan, "environment: %s, %s, %s, %lld %s", env->id, str_text(&observations), str_text(&actions), (long long)env->copies,
-             env->copies == 1 ? "copy" : "copies");
-    plan_say(plan, "algorithm: %s: %s", learner->algorithm->name, learner->algorithm->help);
+    run_plan_say(plan, "environment: %s, %s, %s, %lld %s", env->id, str_text(&observations), str_text(&actions), (long long)env->copies,
+                 env->copies == 1 ? "copy" : "copies");
+    run_plan_say(plan, "algorithm: %s: %s", learner->algorithm->name, learner->algorithm->help);
     str_release(&actions);
     str_release(&observations);
 }
 
-static Status learn_open(void *context, Plan *plan) {
+static Status learn_open(void *context, RunPlan *plan) {
     Learn *learn = context;
     uint64_t resident = memory_resident();
     TRY(learner_new(learn->recipe, learn->recipe->rl_num_envs, &learn->learner));
     TRY(learner_memory(learn->learner, resident, &plan->memory));
     const Learner *learner = learn->learner;
-    plan_text(plan, PLAN_RECORD, "environment", learner->env->id);
-    plan_text(plan, PLAN_PRINT, "env", learner->env->id);
-    plan_text(plan, PLAN_BOTH, "algorithm", learner->algorithm->name);
-    plan_count(plan, PLAN_PRINT, "num_envs", learner->env->copies);
-    plan_count(plan, PLAN_BOTH, "env_steps", learn->recipe->rl_total_steps);
+    run_plan_text(plan, PLAN_RECORD, "environment", learner->env->id);
+    run_plan_text(plan, PLAN_PRINT, "env", learner->env->id);
+    run_plan_text(plan, PLAN_BOTH, "algorithm", learner->algorithm->name);
+    run_plan_count(plan, PLAN_PRINT, "num_envs", learner->env->copies);
+    run_plan_count(plan, PLAN_BOTH, "env_steps", learn->recipe->rl_total_steps);
     say_environment(learner, plan);
-    plan_memory(plan);
+    run_plan_memory(plan);
     return ST_OK;
 }
 

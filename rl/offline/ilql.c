@@ -343,31 +343,31 @@ static Status open_parts(Ilql *il) {
     return stepper_init(&il->stepper, r, il->total_steps);
 }
 
-static void say_rows(const OfflineRows *rows, Plan *plan) {
-    plan_say(plan, "data: %zu row%s, %lld token%s, %lld of them trained; mean reward %s", rows->n, plural((int64_t)rows->n), (long long)rows->tokens,
-             plural(rows->tokens), (long long)rows->trained_tokens, NUMBER(rows->mean_reward));
-    plan_form(plan, &rows->table);
-    data_counts_warn(&rows->table.counts, "data.train", plan_warn, plan);
+static void say_rows(const OfflineRows *rows, RunPlan *plan) {
+    run_plan_say(plan, "data: %zu row%s, %lld token%s, %lld of them trained; mean reward %s", rows->n, plural((int64_t)rows->n),
+                 (long long)rows->tokens, plural(rows->tokens), (long long)rows->trained_tokens, NUMBER(rows->mean_reward));
+    run_plan_form(plan, &rows->table);
+    data_counts_warn(&rows->table.counts, "data.train", run_plan_warn, plan);
     if (rows->dropped) {
         char text[128];
         snprintf(text, sizeof text, "data.train: %lld row%s longer than data.max_length left out", (long long)rows->dropped, plural(rows->dropped));
-        plan_warn(plan, text);
+        run_plan_warn(plan, text);
     }
-    plan_count(plan, PLAN_BOTH, "rows", (int64_t)rows->n);
-    plan_count(plan, PLAN_PRINT, "tokens", rows->tokens);
-    plan_count(plan, PLAN_PRINT, "trained_tokens", rows->trained_tokens);
-    plan_count(plan, PLAN_PRINT, "eval_rows", 0);
+    run_plan_count(plan, PLAN_BOTH, "rows", (int64_t)rows->n);
+    run_plan_count(plan, PLAN_PRINT, "tokens", rows->tokens);
+    run_plan_count(plan, PLAN_PRINT, "trained_tokens", rows->trained_tokens);
+    run_plan_count(plan, PLAN_PRINT, "eval_rows", 0);
 }
 
-static Status ilql_open(void *context, Plan *plan) {
+static Status ilql_open(void *context, RunPlan *plan) {
     Ilql *il = context;
     TRY(open_parts(il));
     TRY(plan_ilql_memory(il, &plan->memory));
-    plan_text(plan, PLAN_RECORD, "algorithm", il->recipe->rl_algorithm);
+    run_plan_text(plan, PLAN_RECORD, "algorithm", il->recipe->rl_algorithm);
     say_rows(&il->rows, plan);
-    plan_count(plan, PLAN_BOTH, "steps", il->total_steps);
-    plan_model(plan, il->recipe, il->model, " and Q and V heads");
-    plan_say(plan, "plan: %lld step%s", (long long)il->total_steps, plural(il->total_steps));
+    run_plan_count(plan, PLAN_BOTH, "steps", il->total_steps);
+    run_plan_model(plan, il->recipe, il->model, " and Q and V heads");
+    run_plan_say(plan, "plan: %lld step%s", (long long)il->total_steps, plural(il->total_steps));
     return ST_OK;
 }
 

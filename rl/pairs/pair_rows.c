@@ -80,25 +80,25 @@ static const char *unit_of(const PairRows *set) {
     return one ? "pair" : "pairs";
 }
 
-static void say_rows(const PairRows *set, const Recipe *recipe, bool scores, Plan *plan) {
+static void say_rows(const PairRows *set, const Recipe *recipe, bool scores, RunPlan *plan) {
     const Pairs *pairs = set->train;
-    plan_say(plan, "data: %zu %s, %lld token%s, %lld of them trained", pairs->n, unit_of(set), (long long)pairs->tokens, plural(pairs->tokens),
-             (long long)pairs->trained_tokens);
-    plan_form(plan, &pairs->table);
-    row_notes_report(&pairs->table.notes, "data.train", plan_note, plan);
-    data_counts_warn(&pairs->table.counts, "data.train", plan_warn, plan);
-    pairs_report(pairs, recipe, "data.train", plan_warn, plan);
-    if (set->eval) pairs_report(set->eval, recipe, "data.eval", plan_warn, plan);
-    if (set->eval) plan_say(plan, "held out: %zu row%s", set->eval->n, plural((int64_t)set->eval->n));
-    plan_count(plan, PLAN_PRINT, "rows", (int64_t)pairs->n);
-    plan_count(plan, PLAN_PRINT, "tokens", pairs->tokens);
-    plan_count(plan, PLAN_PRINT, "trained_tokens", pairs->trained_tokens);
-    plan_count(plan, PLAN_PRINT, "eval_rows", set->eval ? (int64_t)set->eval->n : 0);
-    plan_text(plan, PLAN_RECORD, "format", set->stepwise ? "stepwise" : set->unpaired ? "kto" : "preference");
-    if (scores && !set->at_turn) plan_text(plan, PLAN_RECORD, "score_token", "last");
+    run_plan_say(plan, "data: %zu %s, %lld token%s, %lld of them trained", pairs->n, unit_of(set), (long long)pairs->tokens, plural(pairs->tokens),
+                 (long long)pairs->trained_tokens);
+    run_plan_form(plan, &pairs->table);
+    row_notes_report(&pairs->table.notes, "data.train", run_plan_note, plan);
+    data_counts_warn(&pairs->table.counts, "data.train", run_plan_warn, plan);
+    pairs_report(pairs, recipe, "data.train", run_plan_warn, plan);
+    if (set->eval) pairs_report(set->eval, recipe, "data.eval", run_plan_warn, plan);
+    if (set->eval) run_plan_say(plan, "held out: %zu row%s", set->eval->n, plural((int64_t)set->eval->n));
+    run_plan_count(plan, PLAN_PRINT, "rows", (int64_t)pairs->n);
+    run_plan_count(plan, PLAN_PRINT, "tokens", pairs->tokens);
+    run_plan_count(plan, PLAN_PRINT, "trained_tokens", pairs->trained_tokens);
+    run_plan_count(plan, PLAN_PRINT, "eval_rows", set->eval ? (int64_t)set->eval->n : 0);
+    run_plan_text(plan, PLAN_RECORD, "format", set->stepwise ? "stepwise" : set->unpaired ? "kto" : "preference");
+    if (scores && !set->at_turn) run_plan_text(plan, PLAN_RECORD, "score_token", "last");
 }
 
-Status pair_rows_open(Trainer *trainer, PairRows *set, Plan *plan) {
+Status pair_rows_open(Trainer *trainer, PairRows *set, RunPlan *plan) {
     TRY(load_rows(trainer, set));
     trainer->train = &set->train->table;
     trainer->eval = set->eval ? &set->eval->table : NULL;

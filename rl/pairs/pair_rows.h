@@ -18,7 +18,7 @@ typedef struct PairRows {
 } PairRows;
 /* For Objective.open: reads the recipe's rows and says in the plan what they are. The objective calls pair_rows_release in any case. ST_CONFIG,
  * ST_INPUT, ST_RESOURCE. */
-Status pair_rows_open(Trainer *trainer, PairRows *set, Plan *plan);
+Status pair_rows_open(Trainer *trainer, PairRows *set, RunPlan *plan);
 void pair_rows_release(PairRows *set);
 static inline const Pairs *pair_rows_set(const PairRows *set, const Pass *pass) { return pass->held_out ? set->eval : set->train; }
 /* Number of the n > 0 rows that fit into a pass outside the steps: as many as a batch, or a part of one, may have. other_rows: as in

@@ -467,7 +467,7 @@ static Status check_step_rows(const Recipe *recipe) {
     return status_hint(ST_CONFIG, "raise train.batch_size or train.gradient_accumulation_steps, or use rl.loss_type: apo_zero_unpaired");
 }
 
-static Status preference_open(Trainer *trainer, Plan *plan) { return pair_rows_open(trainer, &((Preference *)trainer->context)->rows, plan); }
+static Status preference_open(Trainer *trainer, RunPlan *plan) { return pair_rows_open(trainer, &((Preference *)trainer->context)->rows, plan); }
 
 static void preference_release(Trainer *trainer) {
     Preference *p = trainer->context;

@@ -234,12 +234,12 @@ static Status kind_of_rows(const Recipe *recipe, bool *stepwise) {
     return n > 0 ? first_row(recipe, &sources[0], stepwise) : ST_OK;
 }
 
-static Status reward_training_open(Trainer *trainer, Plan *plan) {
+static Status reward_training_open(Trainer *trainer, RunPlan *plan) {
     RewardTraining *t = trainer->context;
     Str use = {0};
     TRY(pair_rows_open(trainer, &t->set, plan));
     if (!t->stepwise && !t->set.at_turn) reward_use(trainer->recipe, &trainer->model->config, &use);
-    if (use.len > 0) plan_text(plan, PLAN_RECORD, "use", str_text(&use));
+    if (use.len > 0) run_plan_text(plan, PLAN_RECORD, "use", str_text(&use));
     str_release(&use);
     return ST_OK;
 }

@@ -3,6 +3,7 @@
 #include "lib/tensor/compute.h"
 #include "rl/reward/scorer.h"
 
+#include "lib/model/adapter.h"
 #include "lib/model/not_a_model.h"
 
 #include <stdlib.h>

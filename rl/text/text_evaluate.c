@@ -2,6 +2,7 @@
 /* Evaluates a run on text: rewards of greedy answers to held-out prompts. */
 #include "lib/train/train.h"
 #include "rl/text/text_run.h"
+#include "lib/model/adapter.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -321,45 +321,45 @@ static Status open_parts(TextRl *rl) {
 
 /* ---- the run ---- */
 
-static void say_prompts(const TextRl *rl, Plan *plan) {
+static void say_prompts(const TextRl *rl, RunPlan *plan) {
     const Recipe *r = rl->recipe;
     const PromptSet *prompts = &rl->prompts;
     char text[128];
-    plan_say(plan, "algorithm: %s: %s", rl->algorithm->name, rl->algorithm->help);
+    run_plan_say(plan, "algorithm: %s: %s", rl->algorithm->name, rl->algorithm->help);
     if (rl->turns.env)
-        plan_say(plan, "environment: %s; groups of %lld episode%s, %lld groups a step", text_env_id(rl->turns.env), (long long)r->rl_num_generations,
-                 plural(r->rl_num_generations), (long long)r->rl_prompts_per_step);
+        run_plan_say(plan, "environment: %s; groups of %lld episode%s, %lld groups a step", text_env_id(rl->turns.env),
+                     (long long)r->rl_num_generations, plural(r->rl_num_generations), (long long)r->rl_prompts_per_step);
     else
-        plan_say(plan, "prompts: %zu, the longest %lld token%s; %lld completion%s of each, %lld prompt%s a step", prompts->n,
-                 (long long)prompts->longest, plural(prompts->longest), (long long)r->rl_num_generations, plural(r->rl_num_generations),
-                 (long long)r->rl_prompts_per_step, plural(r->rl_prompts_per_step));
-    if (rl->eval.n) plan_say(plan, "held-out prompts: %zu, answered greedily", rl->eval.n);
-    plan_form(plan, &prompts->table);
-    row_notes_report(&prompts->table.notes, "data.train", plan_note, plan);
-    data_counts_warn(&prompts->table.counts, "data.train", plan_warn, plan);
+        run_plan_say(plan, "prompts: %zu, the longest %lld token%s; %lld completion%s of each, %lld prompt%s a step", prompts->n,
+                     (long long)prompts->longest, plural(prompts->longest), (long long)r->rl_num_generations, plural(r->rl_num_generations),
+                     (long long)r->rl_prompts_per_step, plural(r->rl_prompts_per_step));
+    if (rl->eval.n) run_plan_say(plan, "held-out prompts: %zu, answered greedily", rl->eval.n);
+    run_plan_form(plan, &prompts->table);
+    row_notes_report(&prompts->table.notes, "data.train", run_plan_note, plan);
+    data_counts_warn(&prompts->table.counts, "data.train", run_plan_warn, plan);
     if (prompts->dropped) {
         snprintf(text, sizeof text, "data.train: %lld prompt%s longer than data.max_length left out", (long long)prompts->dropped,
                  plural(prompts->dropped));
-        plan_warn(plan, text);
+        run_plan_warn(plan, text);
     }
     if (prompts->cut) {
         snprintf(text, sizeof text, "data.train: %lld prompt%s cut to data.max_length", (long long)prompts->cut, plural(prompts->cut));
-        plan_warn(plan, text);
+        run_plan_warn(plan, text);
     }
 }
 
-static Status text_rl_open(void *context, Plan *plan) {
+static Status text_rl_open(void *context, RunPlan *plan) {
     TextRl *rl = context;
     TRY(open_parts(rl));
     TRY(text_memory(rl, &plan->memory));
     say_prompts(rl, plan);
-    plan_text(plan, PLAN_RECORD, "algorithm", rl->algorithm->name);
-    plan_count(plan, PLAN_RECORD, "prompts", (int64_t)rl->prompts.n);
-    plan_count(plan, PLAN_PRINT, "rows", (int64_t)rl->prompts.n);
-    plan_count(plan, PLAN_PRINT, "eval_rows", (int64_t)rl->eval.n);
-    plan_count(plan, PLAN_BOTH, "steps", rl->total_steps);
-    plan_model(plan, rl->recipe, rl->model, "");
-    plan_say(plan, "plan: %lld step%s", (long long)rl->total_steps, plural(rl->total_steps));
+    run_plan_text(plan, PLAN_RECORD, "algorithm", rl->algorithm->name);
+    run_plan_count(plan, PLAN_RECORD, "prompts", (int64_t)rl->prompts.n);
+    run_plan_count(plan, PLAN_PRINT, "rows", (int64_t)rl->prompts.n);
+    run_plan_count(plan, PLAN_PRINT, "eval_rows", (int64_t)rl->eval.n);
+    run_plan_count(plan, PLAN_BOTH, "steps", rl->total_steps);
+    run_plan_model(plan, rl->recipe, rl->model, "");
+    run_plan_say(plan, "plan: %lld step%s", (long long)rl->total_steps, plural(rl->total_steps));
     return ST_OK;
 }
 

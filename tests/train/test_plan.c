@@ -267,7 +267,7 @@ typedef struct MemoryRun {
     TrainMemory plan;
 } MemoryRun;
 
-static void keep_plan(void *context, const Plan *plan) { ((MemoryRun *)context)->plan = plan->memory; }
+static void keep_plan(void *context, const RunPlan *plan) { ((MemoryRun *)context)->plan = plan->memory; }
 
 static Status plan_train(MemoryRun *run, const Recipe *recipe) {
     TrainResult result;

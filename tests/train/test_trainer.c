@@ -21,13 +21,13 @@ typedef struct Small {
     int begun, prepared;
 } Small;
 
-static Status small_open(Trainer *trainer, Plan *plan) {
+static Status small_open(Trainer *trainer, RunPlan *plan) {
     Small *small = trainer->context;
     TRY(recipe_rows_open(trainer->recipe, &trainer->model->config, NULL, &small->rows));
     trainer->train = small->rows.train;
     trainer->eval = small->rows.eval;
     trainer_input(trainer, "data.train", dataset_fingerprint(small->rows.train));
-    plan_say(plan, "data: %lld rows", (long long)small->rows.train->counts.rows);
+    run_plan_say(plan, "data: %lld rows", (long long)small->rows.train->counts.rows);
     return ST_OK;
 }
 

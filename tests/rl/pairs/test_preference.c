@@ -512,7 +512,7 @@ TEST(labels_are_read_as_people_write_them) {
     }
 }
 
-static void interrupt_at_plan(void *context, const Plan *plan) {
+static void interrupt_at_plan(void *context, const RunPlan *plan) {
     (void)context, (void)plan;
     interrupt_request();
 }
