@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the files of the trainer: trainer.c opens a run, trainer_loop.c takes its steps, trainer_rows.c runs the rows of each. */
+/* Shared by the files of the trainer: trainer_open.c opens a run, trainer.c takes its steps, trainer_rows.c runs the rows of each. */
 #ifndef TUNE_TRAINER_PARTS_H
 #define TUNE_TRAINER_PARTS_H
 
@@ -17,7 +17,7 @@ Status rows_evaluate(Trainer *trainer, LossSums *sums);
 Status rows_largest(void *context, Tape *meta);
 void rows_split(void *context, int64_t most_tokens);
 
-/* ---- trainer_loop.c ---- */
+/* ---- trainer.c ---- */
 
 /* Trains from the run's checkpoint (or step 0) to the end, then writes the result: the weights of the best evaluation with early_stopping, else the
  * last ones. Gradients must be zero. */
