@@ -54,7 +54,7 @@ static Status sft_forward(Sft *sft, const Model *model, Tape *tape, bool mean, T
     TRY(tape_status(tape));
     memset(sft->values, 0, (size_t)n * sizeof *sft->values);
     memset(sft->means, 0, (size_t)n * sizeof *sft->means);
-    if (tape_device(tape) == device_meta()) return ST_OK; /* the meta device computes no values */
+    if (!device_computes(tape_device(tape))) return ST_OK; /* the meta device computes no values */
     tensor_read(p->logprob, sft->values);
     if (mean) tensor_read(p->mean, sft->means);
     return ST_OK;
@@ -116,7 +116,7 @@ static Status train_batch(Sft *sft, const Model *model, Tape *tape, double divis
 static Status sft_batch(Trainer *trainer, const Pass *pass, LossSums *sums) {
     Sft *sft = trainer->context;
     TRY(batch_build(pass->held_out ? sft->rows.eval : sft->rows.train, pass->rows, pass->n, &sft->batch));
-    if (pass->training && tape_device(pass->tape) != device_meta()) TRY(draw_noise(sft, trainer->recipe, pass));
+    if (pass->training && device_computes(tape_device(pass->tape))) TRY(draw_noise(sft, trainer->recipe, pass));
     sft->batch.model.step = pass->dropout;
     sums->tokens += sft->batch.model.layout.n_tokens;
     sums->loss_tokens += sft->batch.n_targets;

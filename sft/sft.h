@@ -2,7 +2,7 @@
 /* Supervised fine-tuning: trains an adapter (or model) from a recipe and writes it to the run directory.
  *
  *     TrainResult result;
- *     TRY(sft_run(&(TrainingConfig){.recipe = recipe}, &result));   // output/adapter/ or output/model/, metrics.jsonl, checkpoints/
+ *     TRY(sft_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime}, &result));   // output/adapter/ or output/model/, and metrics.jsonl
  *
  * The loss of an optimiser step is the sum over its trained tokens, each times its row's weight, divided by the sum of these weights (the number of
  * tokens if no row has a weight), so it does not depend on how the step is split. Evaluation is plain cross-entropy over all trained tokens of the

@@ -5,6 +5,7 @@
 
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
+#include "cmd/common/runtime.h"
 #include "rl/pairs/preference.h"
 #include "rl/text/text_rl.h"
 
@@ -70,8 +71,12 @@ Status bench_dpo(Bench *bench) {
     TRY(bench_write_rows(bench, n, fill_pair, &dpo.rows));
     TRY(bench_recipe(bench, more, COUNT_OF(more), &recipe));
     bench_mark_start(bench);
-    Status status =
-        preference_run(&(TrainingConfig){.recipe = recipe, .on_plan = keep_pair_plan, .on_progress = keep_pair_step, .context = &dpo}, &result);
+    Status status = preference_run(&(TrainingConfig){.recipe = recipe,
+                                                     .runtime = runtime_choose(model_compute_text(recipe->model_compute)),
+                                                     .on_plan = keep_pair_plan,
+                                                     .on_progress = keep_pair_step,
+                                                     .context = &dpo},
+                                   &result);
     if (status == ST_OK) count_pairs(&dpo);
     recipe_free(recipe);
     return status;
@@ -138,7 +143,11 @@ Status bench_grpo(Bench *bench) {
     TRY(bench_write_rows(bench, n, fill_prompt, &prompts));
     TRY(bench_recipe(bench, more, COUNT_OF(more), &recipe));
     bench_mark_start(bench);
-    Status status = text_rl_run(&(TrainingConfig){.recipe = recipe, .on_plan = keep_text_plan, .on_progress = keep_text_step, .context = &grpo},
+    Status status = text_rl_run(&(TrainingConfig){.recipe = recipe,
+                                                  .runtime = runtime_choose(model_compute_text(recipe->model_compute)),
+                                                  .on_plan = keep_text_plan,
+                                                  .on_progress = keep_text_step,
+                                                  .context = &grpo},
                                 &(RewardOptions){0}, &result);
     if (status == ST_OK) count_completions(&grpo);
     recipe_free(recipe);

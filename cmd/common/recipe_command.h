@@ -14,6 +14,7 @@ typedef struct RecipeCommand {
     const char *name; /* "sft" */
     const Command *command;
     Recipe *recipe;
+    Runtime runtime;    /* by model.compute */
     RunOptions options; /* options.command has no options except --resume and --force, and its URLs have no user, password and query */
     bool watch;         /* --watch, only for tune rl */
 } RecipeCommand;

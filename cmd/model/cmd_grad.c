@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tune grad: writes the gradient of the mean loss, to check against other programs. */
-#include "lib/tensor/compute.h"
 #include "lib/base/system.h"
 #include "cmd/app/commands.h"
 #include "cmd/app/terminal.h"
 #include "cmd/common/rows.h"
 #include "cmd/common/results.h"
+#include "cmd/common/runtime.h"
 #include "lib/model/adapter.h"
 #include "lib/model/safetensors.h"
 
@@ -22,8 +22,8 @@ typedef struct GradBatch {
 } GradBatch;
 
 static Status open_trained(const char *dir, const Grad *job, Model **model) {
-    DType compute = compute_from_text(job->compute ? job->compute : "f32");
-    TRY(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = compute, .train_all = !job->adapter}, model));
+    Runtime runtime = runtime_choose(job->compute ? job->compute : "f32");
+    TRY(model_load(dir, &(ModelOptions){.device = runtime.device, .compute = runtime.compute, .train_all = !job->adapter}, model));
     return job->adapter ? adapter_load(*model, job->adapter, true) : ST_OK;
 }
 

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "cmd/app/terminal.h"
+#include "cmd/common/runtime.h"
 #include "cmd/train/cmd_rl.h"
 #include "cmd/train/train_show.h"
 #include "cmd/train/watch.h"
@@ -32,7 +33,9 @@ static void show_values(void *context, const Learner *learner, const double *lea
 static Status show_episode(const Recipe *recipe) {
     Watch watch = {0};
     Evaluation found;
-    TRY(learn_evaluate(recipe->output, &(EvaluationConfig){.episodes = 1, .seed = 1, .on_step = watch_step, .context = &watch}, &found));
+    TRY(learn_evaluate(recipe->output,
+                       &(EvaluationConfig){.device = runtime_choose(NULL).device, .episodes = 1, .seed = 1, .on_step = watch_step, .context = &watch},
+                       &found));
     if (found.cut > 0 && found.limit > 0)
         show_line("the episode was cut after %lld step%s: the environment has no step limit", (long long)found.limit, plural(found.limit));
     return ST_OK;

@@ -63,8 +63,12 @@ static void show_step(void *context, const Progress *p) {
 }
 
 TrainingConfig show_training(Show *show) {
-    return (TrainingConfig){
-        .recipe = show->job->recipe, .options = show->job->options, .on_plan = show_plan, .on_progress = show_step, .context = show};
+    return (TrainingConfig){.recipe = show->job->recipe,
+                            .runtime = show->job->runtime,
+                            .options = show->job->options,
+                            .on_plan = show_plan,
+                            .on_progress = show_step,
+                            .context = show};
 }
 
 /* ---- result ---- */

@@ -34,7 +34,7 @@ static Status advise_less(const Recipe *recipe) {
  * does not fit either. */
 static Status plan_activations(const MemoryTask *task, TrainMemory *memory) {
     cpu_plan_clear();
-    Tape *meta = tape_new(device_meta(), tape_compute(task->tape), 0);
+    Tape *meta = tape_new(device_plan(tape_device(task->tape)), tape_compute(task->tape), 0);
     if (!meta) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
     tape_checkpoint(meta, task->model->checkpointing);
     Status status = task->largest(task->context, meta);

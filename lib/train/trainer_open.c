@@ -63,8 +63,8 @@ static Status say_steps(Trainer *trainer, RunPlan *plan) {
 static Status trainer_open(void *context, RunPlan *plan) {
     Trainer *trainer = context;
     const Objective *objective = trainer->objective;
-    TRY((objective->scores ? trained_model_open_scores : trained_model_open)(trainer->recipe, &trainer->model));
-    trainer->tape = tape_new(device_cpu(), trainer->model->compute, 0);
+    TRY((objective->scores ? trained_model_open_scores : trained_model_open)(trainer->recipe, trainer->config->runtime, &trainer->model));
+    trainer->tape = tape_new(trainer->model->device, trainer->model->compute, 0);
     if (!trainer->tape) return status_fail(ST_RESOURCE, "out of memory for the tape");
     trainer_input(trainer, "model.path", model_fingerprint(trainer->model));
     TRY(objective->open(trainer, plan));

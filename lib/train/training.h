@@ -30,6 +30,7 @@ typedef struct Progress {
 } Progress;
 typedef struct TrainingConfig {
     const Recipe *recipe;
+    Runtime runtime; /* its dtype is that of the recipe: recipe_compute */
     RunOptions options;
     void (*on_plan)(void *context, const RunPlan *plan);          /* before the first step; may be NULL */
     void (*on_progress)(void *context, const Progress *progress); /* after each step and each evaluation; may be NULL */

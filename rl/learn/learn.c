@@ -112,7 +112,7 @@ static void say_environment(const Learner *learner, RunPlan *plan) {
 static Status learn_open(void *context, RunPlan *plan) {
     Learn *learn = context;
     uint64_t resident = memory_resident();
-    TRY(learner_new(learn->recipe, learn->recipe->rl_num_envs, &learn->learner));
+    TRY(learner_new(learn->recipe, learn->config->runtime.device, learn->recipe->rl_num_envs, &learn->learner));
     TRY(learner_memory(learn->learner, resident, &plan->memory));
     const Learner *learner = learn->learner;
     run_plan_text(plan, PLAN_RECORD, "environment", learner->env->id);
@@ -276,7 +276,7 @@ Status learn_evaluate(const char *dir, const EvaluationConfig *config, Evaluatio
         status = status_hint(status_fail(ST_INPUT, "'%s' has no finished run on an environment: '%s' is missing", dir, policy_path),
                              "give the output directory of tune rl");
     if (status == ST_OK) status = recipe_read(recipe_path, NULL, 0, &recipe);
-    if (status == ST_OK) status = learner_new(recipe, copies_for(recipe, config), &learner);
+    if (status == ST_OK) status = learner_new(recipe, config->device, copies_for(recipe, config), &learner);
     if (status == ST_OK) status = fill_policy(learner, policy_path);
     if (status == ST_OK) learner->steps = learner->total_steps; /* --sample explores as at the end of training */
     int64_t limit = status == ST_OK ? limit_episodes(learner->env, config->on_step) : 0;

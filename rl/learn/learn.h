@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs that learn from an environment: the training loop with its run directory, and the evaluation of the learned policy.
  *
- *     TRY(learn_run(&(TrainingConfig){.recipe = recipe}, NULL, &result));                // metrics, checkpoints, output/policy.safetensors
+ *     TRY(learn_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime}, NULL, &result));   // metrics, checkpoints, output/policy.safetensors
  *     TRY(learn_evaluate("runs/cartpole", &(EvaluationConfig){.episodes = 100}, &evaluation));
  */
 #ifndef TUNE_LEARN_H
@@ -18,6 +18,7 @@ typedef void ShowValues(void *context, const Learner *learner, const double *lea
 Status learn_run(const TrainingConfig *config, ShowValues *values, TrainResult *result);
 
 typedef struct EvaluationConfig {
+    const Device *device;
     int64_t episodes; /* from 1 */
     bool sample;      /* sample actions as in training instead of taking the best ones */
     uint64_t seed;

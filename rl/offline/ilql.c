@@ -326,12 +326,12 @@ static Status open_parts(Ilql *il) {
         .gamma = r->rl_gamma, .expectile = r->rl_expectile, .cql = r->rl_cql_alpha, .awac = r->rl_awac_coef, .awac_beta = r->rl_awac_beta};
     il->tau = isnan(r->rl_tau) ? 0.005 : r->rl_tau;
     il->target_every = r->rl_target_every > 0 ? r->rl_target_every : 1;
-    TRY(trained_model_open(r, &il->model));
+    TRY(trained_model_open(r, il->config->runtime, &il->model));
     TRY(read_rows(il));
     r = il->recipe;
     TRY(ilql_heads_add(il->model, r->rl_q_width, (uint64_t)r->seed, true, &il->heads));
     int64_t most = MAX(PASS_VALUES / il->model->config.vocab_size, 16);
-    il->pass = (TextPass){.tape = tape_new(device_cpu(), il->model->compute, 0),
+    il->pass = (TextPass){.tape = tape_new(il->model->device, il->model->compute, 0),
                           .temperature = 1,
                           .max_tokens = MIN(r->train_batch_tokens > 0 ? r->train_batch_tokens : PASS_TOKENS, most),
                           .finals = true};

@@ -3,7 +3,7 @@
  * weighted by their advantage; heads on its hidden states learn Q and V by Bellman updates; decoding adds beta x advantage to the logits. Source:
  * Snell et al. 2022, arXiv 2206.11871.
  *
- *     TRY(ilql_run(&(TrainingConfig){.recipe = recipe, .on_progress = show, .context = screen}, &result));
+ *     TRY(ilql_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime, .on_progress = show, .context = screen}, &result));
  *     // writes output/adapter or output/model, and output/ilql_heads.safetensors
  */
 #ifndef TUNE_ILQL_H

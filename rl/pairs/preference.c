@@ -73,7 +73,7 @@ static Status branch_sums(Preference *p, Tape *tape, const Model *model, const S
     *result = op_token_logprobs(tape, hidden, model->head, rows, targets, &model->logprob).logprob;
     TRY(tape_status(tape));
     memset(sums, 0, (size_t)batch->n_branches * sizeof *sums);
-    if (tape_device(tape) == device_meta()) return ST_OK; /* the meta device computes no values */
+    if (!device_computes(tape_device(tape))) return ST_OK; /* the meta device computes no values */
     tensor_read(*result, p->values);
     for (int64_t k = 0; k < batch->n_targets; k++) sums[batch->branch[k]] += p->values[k];
     return ST_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Learning from preferences: `tune rl` with rl.algorithm dpo, ipo, kto, orpo, simpo or cpo (pair_algorithms.def).
  *
- *     if (preference_algorithm(recipe->rl_algorithm)) TRY(preference_run(&(TrainingConfig){.recipe = recipe}, &result));
+ *     if (preference_algorithm(recipe->rl_algorithm)) TRY(preference_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime}, &result));
  *
  * The reference's log-probabilities are computed once, before the first step, with the initial model (rl/loop/reference.h); two answers share the
  * tokens of their prompt, forward and backward.

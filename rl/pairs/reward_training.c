@@ -67,7 +67,7 @@ static Status reward_training_forward(RewardTraining *t, const Model *model, Tap
     if (!rows) return ST_RESOURCE;
     *result = op_row_scores(tape, model_forward(model, tape, &batch->model), model->score, rows);
     TRY(tape_status(tape));
-    if (tape_device(tape) == device_meta())
+    if (!device_computes(tape_device(tape)))
         memset(t->scores, 0, (size_t)n * sizeof *t->scores);
     else
         tensor_read(*result, t->scores);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `tune reward`: a reward model from preferences, or from answers whose steps are right or wrong.
  *
- *     TRY(reward_training_run(&(TrainingConfig){.recipe = recipe}, &result));
+ *     TRY(reward_training_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime}, &result));
  *
  * A model with a score (ModelOptions.scores) is read at the last token of an answer. Two answers share their prompt's tokens, forward and backward.
  * The loss of pairs is Bradley and Terry's, with the column `margin` and centering (reward_model_loss). The loss of stepwise rows is the

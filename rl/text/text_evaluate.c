@@ -76,13 +76,13 @@ static Status read_recipe(const char *dir, const char *data, Arena *arena, Recip
 }
 
 /* Points the recipe at the trained result of the run instead of the initial model. */
-static Status open_trained(const Recipe *recipe, const char *dir, Arena *arena, Model **model) {
+static Status open_trained(const Recipe *recipe, const Device *device, const char *dir, Arena *arena, Model **model) {
     const char *adapter = path_join(arena, dir, "adapter"), *whole = path_join(arena, dir, "model");
     if (!adapter || !whole) return ST_RESOURCE;
     bool lora = dir_exists(adapter);
     if (!lora && !dir_exists(whole))
         return status_hint(status_fail(ST_INPUT, "'%s' holds neither an adapter nor a model", dir), "finish the run: tune rl RECIPE --resume");
-    ModelOptions options = {.device = device_cpu(), .compute = recipe_compute(recipe)};
+    ModelOptions options = {.device = device, .compute = recipe_compute(recipe)};
     TRY(model_load(lora ? recipe->model_path : whole, &options, model));
     return lora ? adapter_load(*model, adapter, false) : ST_OK;
 }
@@ -98,14 +98,14 @@ static Status open_eval(TextRl *rl) {
 }
 
 /* Opens the run, calls `judge`, closes the run. */
-static Status evaluate_run(const char *dir, const char *data, const RewardOptions *rewards,
+static Status evaluate_run(const Device *device, const char *dir, const char *data, const RewardOptions *rewards,
                            Status (*judge)(TextRl *rl, void *context, TextEvaluation *evaluation), void *context, TextEvaluation *evaluation) {
     *evaluation = (TextEvaluation){.arena = arena_new(0)};
     TextRl rl = {.arena = arena_new(0), .stop_id = -1};
     Recipe *recipe = NULL;
     Status status = evaluation->arena && rl.arena ? read_recipe(dir, data, rl.arena, &recipe) : ST_RESOURCE;
     rl.recipe = recipe;
-    if (status == ST_OK) status = open_trained(recipe, dir, rl.arena, &rl.model);
+    if (status == ST_OK) status = open_trained(recipe, device, dir, rl.arena, &rl.model);
     if (status == ST_OK) status = text_open_policy(&rl, rewards);
     if (status == ST_OK) status = judge(&rl, context, evaluation);
     text_release(&rl);
@@ -121,8 +121,8 @@ static Status ask_prompts(TextRl *rl, void *context, TextEvaluation *evaluation)
     return describe(rl, &sums, evaluation);
 }
 
-Status text_rl_evaluate(const char *dir, const char *data, const RewardOptions *rewards, TextEvaluation *evaluation) {
-    return evaluate_run(dir, data, rewards, ask_prompts, NULL, evaluation);
+Status text_rl_evaluate(const Device *device, const char *dir, const char *data, const RewardOptions *rewards, TextEvaluation *evaluation) {
+    return evaluate_run(device, dir, data, rewards, ask_prompts, NULL, evaluation);
 }
 
 /* ---- episodes ---- */
@@ -164,5 +164,5 @@ static Status play_episodes(TextRl *rl, void *context, TextEvaluation *evaluatio
 }
 
 Status text_rl_play(const char *dir, const TextPlay *play, TextEvaluation *evaluation) {
-    return evaluate_run(dir, NULL, &play->rewards, play_episodes, (void *)(uintptr_t)play, evaluation);
+    return evaluate_run(play->device, dir, NULL, &play->rewards, play_episodes, (void *)(uintptr_t)play, evaluation);
 }

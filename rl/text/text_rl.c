@@ -297,7 +297,7 @@ static Status open_parts(TextRl *rl) {
     const Recipe *r = rl->recipe;
     TRY(choose_algorithm(rl));
     if (rl->algorithm->paired) TRY(text_pairs_open(rl));
-    TRY(trained_model_open(r, &rl->model));
+    TRY(trained_model_open(r, rl->config->runtime, &rl->model));
     TRY(text_open_policy(rl, rl->reward_options));
     if (r->rl_env)
         TRY(open_turns(rl));
@@ -309,7 +309,7 @@ static Status open_parts(TextRl *rl) {
     TRY(open_values(rl));
     if (r->rl_beta > 0 || rl->algorithm->paired) TRY(reference_open(r, rl->model, &rl->reference));
     rl->pass =
-        (TextPass){.tape = tape_new(device_cpu(), rl->model->compute, 0), .temperature = r->generate_temperature, .max_tokens = pass_tokens(rl)};
+        (TextPass){.tape = tape_new(rl->model->device, rl->model->compute, 0), .temperature = r->generate_temperature, .max_tokens = pass_tokens(rl)};
     if (rl->value) rl->pass.value_head = rl->value->head;
     rl->step.pair_scratch = arena_new(0);
     rl->step.asked = arena_zero(rl->arena, (size_t)r->rl_prompts_per_step * sizeof *rl->step.asked);

@@ -2,7 +2,7 @@
 /* tune rl on text: a language model samples completions, rewards score them, and a policy gradient updates the model. Sampling and training use the
  * same weights in the same process.
  *
- *     TRY(text_rl_run(&(TrainingConfig){.recipe = recipe, .on_progress = show, .context = screen}, &rewards, &result));   // output/adapter or model
+ *     TRY(text_rl_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime}, &rewards, &result));   // output/adapter or output/model
  */
 #ifndef TUNE_TEXT_RL_H
 #define TUNE_TEXT_RL_H
@@ -29,9 +29,10 @@ typedef struct TextEvaluation {
 } TextEvaluation;
 /* Evaluates the policy of the finished run in `dir`: rewards of its greedy answers to the prompts in `data` (NULL: the held-out prompts of its
  * recipe), with the run's rewards and lengths. ST_INPUT: no such run; ST_CONFIG: no prompts; ST_INTERRUPTED. */
-Status text_rl_evaluate(const char *dir, const char *data, const RewardOptions *rewards, TextEvaluation *evaluation);
+Status text_rl_evaluate(const Device *device, const char *dir, const char *data, const RewardOptions *rewards, TextEvaluation *evaluation);
 
 typedef struct TextPlay {
+    const Device *device;
     int64_t episodes;
     bool sample; /* sample as in training, instead of greedy answers */
     uint64_t seed;

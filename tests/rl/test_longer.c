@@ -60,7 +60,7 @@ static Recipe *recipe_for(Kind kind, const char *name, const char *settings, con
 }
 
 static Status longer_train(Kind kind, const Recipe *recipe, RunOptions options, bool *finished_before) {
-    const TrainingConfig config = {.recipe = recipe, .options = options};
+    const TrainingConfig config = {.recipe = recipe, .runtime = runtime_of(recipe), .options = options};
     TrainResult result = {.numbers.n = 0};
     Status status = ST_OK;
     switch (kind) {

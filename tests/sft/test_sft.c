@@ -23,7 +23,7 @@ static Recipe *recipe_of(const char *text, const char *const *extra, size_t n_ex
 
 static Status run_recipe(const char *text, const char *const *extra, size_t n_extra, bool resume, TrainResult *result) {
     Recipe *recipe = recipe_of(text, extra, n_extra);
-    Status status = sft_run(&(TrainingConfig){.recipe = recipe, .options.resume = resume}, result);
+    Status status = sft_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.resume = resume}, result);
     recipe_free(recipe);
     return status;
 }
@@ -638,7 +638,7 @@ TEST(dry_run_writes_nothing) {
     char *text = tiny_settings("dry", 12, SHORT_RUN);
     Recipe *recipe = recipe_of(text, NULL, 0);
     TrainResult result;
-    check_ok(sft_run(&(TrainingConfig){.recipe = recipe, .options.dry_run = true}, &result));
+    check_ok(sft_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.dry_run = true}, &result));
     assert_false(dir_exists(temp_file(test_folder, "dry")));
     recipe_free(recipe);
     free(text);

@@ -6,6 +6,7 @@
 #include "rl/text/text_rl.h"
 #include "sft/sft.h"
 #include "tests/support/check.h"
+#include "tests/support/runs.h"
 
 #include <math.h>
 #include <omp.h>
@@ -271,7 +272,8 @@ static void keep_plan(void *context, const RunPlan *plan) { ((MemoryRun *)contex
 
 static Status plan_train(MemoryRun *run, const Recipe *recipe) {
     TrainResult result;
-    const TrainingConfig training = {.recipe = recipe, .options.dry_run = run->dry, .on_plan = keep_plan, .context = run};
+    const TrainingConfig training = {
+        .recipe = recipe, .runtime = runtime_of(recipe), .options.dry_run = run->dry, .on_plan = keep_plan, .context = run};
     if (strncmp(run->rows, "prompts", 7) == 0) return text_rl_run(&training, &(RewardOptions){0}, &result);
     if (strncmp(run->rows, "pairs", 5) == 0) return preference_run(&training, &result);
     return sft_run(&training, &result);

@@ -99,7 +99,8 @@ static Status small_run(const char *name, bool absent, Small *small, TrainResult
                                      "lora.rank=4\nlora.dropout=0.1\ntrain.batch_size=2\ntrain.max_steps=6\ntrain.eval_every=2\ntrain.save_every=2\n"
                                      "train.early_stopping=3\ntrain.learning_rate=1e-2",
                                      temp_text(test_folder, "rows.jsonl", rows), temp_file(test_folder, name));
-    Status status = trainer_run(&objective, small, &(TrainingConfig){.recipe = recipe, .options.absent = absent}, result);
+    Status status =
+        trainer_run(&objective, small, &(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.absent = absent}, result);
     recipe_free(recipe);
     return status;
 }
@@ -149,8 +150,9 @@ static Status learned_run(const char *name, bool absent, TrainResult *result) {
     int64_t steps = 0;
     Recipe *recipe =
         recipe_of_lines("rl.algorithm=q_learning\nrl.env=FrozenLake-v1\nrl.total_steps=600\nrl.gamma=0.9\noutput=%s", temp_file(test_folder, name));
-    Status status =
-        learn_run(&(TrainingConfig){.recipe = recipe, .options.absent = absent, .on_progress = count_steps, .context = &steps}, NULL, result);
+    Status status = learn_run(
+        &(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.absent = absent, .on_progress = count_steps, .context = &steps},
+        NULL, result);
     if (status == ST_OK) assert_true(steps >= 600);
     recipe_free(recipe);
     return status;
@@ -173,7 +175,9 @@ TEST(an_interrupted_run_without_a_directory_writes_nothing) {
     Recipe *recipe = recipe_of_lines("model.path=recipes/demo/model\nmodel.compute=f32\ndata.train=%s\noutput=%s\nlora.rank=4\ntrain.max_steps=6",
                                      temp_text(test_folder, "rows.jsonl", rows), temp_file(test_folder, "cut"));
     check_status(
-        trainer_run(&objective, &small, &(TrainingConfig){.recipe = recipe, .options.absent = true, .on_progress = interrupt_at_three}, &result),
+        trainer_run(&objective, &small,
+                    &(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.absent = true, .on_progress = interrupt_at_three},
+                    &result),
         ST_INTERRUPTED);
     interrupt_clear();
     check_text("interrupted after step 3");

@@ -5,6 +5,7 @@
 #include "rl/learn/learn.h"
 #include "rl/env/program.h"
 #include "tests/support/check.h"
+#include "tests/support/runs.h"
 
 #include <math.h>
 #include <signal.h>
@@ -550,12 +551,14 @@ TEST(a_resumed_run_is_the_undisturbed_one) {
         snprintf(parts, sizeof parts, "parts%zu", i);
         Recipe *a = run_on(runs[i].how, whole, runs[i].settings, 40), *b = run_on(runs[i].how, parts, runs[i].settings, 40);
         bool stopped = strstr(runs[i].settings, "reinforce") == NULL; /* whose updates are of six steps */
-        check_ok(learn_run(&(TrainingConfig){.recipe = a}, NULL, &result));
-        check_status(
-            learn_run(&(TrainingConfig){.recipe = b, .on_progress = stopped ? interrupt_after_four_steps : interrupt_after_six_steps}, NULL, &result),
-            ST_INTERRUPTED);
+        check_ok(learn_run(&(TrainingConfig){.recipe = a, .runtime = runtime_of(a)}, NULL, &result));
+        check_status(learn_run(&(TrainingConfig){.recipe = b,
+                                                 .runtime = runtime_of(b),
+                                                 .on_progress = stopped ? interrupt_after_four_steps : interrupt_after_six_steps},
+                               NULL, &result),
+                     ST_INTERRUPTED);
         interrupt_clear();
-        check_ok(learn_run(&(TrainingConfig){.recipe = b, .options.resume = true}, NULL, &result));
+        check_ok(learn_run(&(TrainingConfig){.recipe = b, .runtime = runtime_of(b), .options.resume = true}, NULL, &result));
         check_same_run(runs[i].settings, whole, parts, "policy.safetensors");
         check_summaries_agree(runs[i].settings, whole, parts);
         recipe_free(a);
@@ -570,10 +573,12 @@ TEST(what_does_not_come_out_the_same_is_cut_off) {
     TrainResult result;
     Recipe *recipe = run_on("drifts", "drifts", settings, 8);
     remove(temp_file(folder, "mark"));
-    check_status(learn_run(&(TrainingConfig){.recipe = recipe, .on_progress = interrupt_after_four_steps}, NULL, &result), ST_INTERRUPTED);
+    check_status(
+        learn_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .on_progress = interrupt_after_four_steps}, NULL, &result),
+        ST_INTERRUPTED);
     interrupt_clear();
     check_ok(file_write_all(temp_file(folder, "mark"), "", 0));
-    check_ok(learn_run(&(TrainingConfig){.recipe = recipe, .options.resume = true}, NULL, &result));
+    check_ok(learn_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.resume = true}, NULL, &result));
     assert_int_equal(warnings, 1);
     assert_int_equal(metric_get(&result.numbers, "episodes"), 2); /* of the two copies; the new ones are one step old */
     assert_int_equal(metric_get(&result.numbers, "env_steps"), 8);
@@ -596,17 +601,19 @@ TEST(an_environment_that_stays_dead_loses_nothing) {
         snprintf(stopped, sizeof stopped, "stopped%zu", i);
         Recipe *a = run_on("mortal", dead, runs[i], 12), *b = run_on("mortal", stopped, runs[i], 12);
         remove(temp_file(folder, "mark"));
-        check_status(learn_run(&(TrainingConfig){.recipe = a}, NULL, &result), ST_RESOURCE);
+        check_status(learn_run(&(TrainingConfig){.recipe = a, .runtime = runtime_of(a)}, NULL, &result), ST_RESOURCE);
         check_contains(status_text(), "failed 6 times in a row");
         check_contains(status_hint_text(), "a checkpoint of step 2 is saved in");
         check_contains(status_hint_text(), "--resume");
-        check_status(learn_run(&(TrainingConfig){.recipe = a, .options.resume = true}, NULL, &result), ST_RESOURCE); /* still dead */
+        check_status(learn_run(&(TrainingConfig){.recipe = a, .runtime = runtime_of(a), .options.resume = true}, NULL, &result),
+                     ST_RESOURCE); /* still dead */
         check_ok(file_write_all(temp_file(folder, "mark"), "cured", 5));
-        check_status(learn_run(&(TrainingConfig){.recipe = b, .on_progress = interrupt_after_four_steps}, NULL, &result), ST_INTERRUPTED);
+        check_status(learn_run(&(TrainingConfig){.recipe = b, .runtime = runtime_of(b), .on_progress = interrupt_after_four_steps}, NULL, &result),
+                     ST_INTERRUPTED);
         interrupt_clear();
         check_same_run(runs[i], dead, stopped, "checkpoints/step-2/tensors.safetensors");
-        check_ok(learn_run(&(TrainingConfig){.recipe = a, .options.resume = true}, NULL, &result));
-        check_ok(learn_run(&(TrainingConfig){.recipe = b, .options.resume = true}, NULL, &result));
+        check_ok(learn_run(&(TrainingConfig){.recipe = a, .runtime = runtime_of(a), .options.resume = true}, NULL, &result));
+        check_ok(learn_run(&(TrainingConfig){.recipe = b, .runtime = runtime_of(b), .options.resume = true}, NULL, &result));
         check_same_run(runs[i], dead, stopped, "policy.safetensors");
         check_summaries_agree(runs[i], dead, stopped);
         recipe_free(a);
@@ -635,10 +642,12 @@ TEST(an_interrupt_does_not_wait_for_an_answer) {
     interrupt_clear();
     TrainResult result;
     Recipe *a = run_on("hangs", "asked", settings, 12), *b = run_on("box", "between", settings, 12);
-    check_status(learn_run(&(TrainingConfig){.recipe = a, .on_progress = interrupt_soon_after_four_steps}, NULL, &result), ST_INTERRUPTED);
+    check_status(learn_run(&(TrainingConfig){.recipe = a, .runtime = runtime_of(a), .on_progress = interrupt_soon_after_four_steps}, NULL, &result),
+                 ST_INTERRUPTED);
     interrupt_clear();
     check_contains(status_hint_text(), "a checkpoint of step 2 is saved in");
-    check_status(learn_run(&(TrainingConfig){.recipe = b, .on_progress = interrupt_after_four_steps}, NULL, &result), ST_INTERRUPTED);
+    check_status(learn_run(&(TrainingConfig){.recipe = b, .runtime = runtime_of(b), .on_progress = interrupt_after_four_steps}, NULL, &result),
+                 ST_INTERRUPTED);
     interrupt_clear();
     check_same_run("ppo", "asked", "between", "checkpoints/step-2/tensors.safetensors");
     assert_int_equal(warnings, 0);
@@ -656,7 +665,7 @@ TEST(a_failure_in_the_first_update_is_said) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         TrainResult result;
         Recipe *recipe = run_on(cases[i].how, cases[i].how, "rl.algorithm=a2c rl.num_envs=2 rl.num_steps=50", 1000);
-        check_status(learn_run(&(TrainingConfig){.recipe = recipe}, NULL, &result), cases[i].status);
+        check_status(learn_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, NULL, &result), cases[i].status);
         check_text(cases[i].text);
         check_contains(status_hint_text(), "nothing was saved before this");
         recipe_free(recipe);
@@ -667,7 +676,7 @@ TEST(a_failure_in_the_first_update_is_said) {
 TEST(numbers_that_went_wrong_are_not_saved) {
     TrainResult result;
     Recipe *recipe = run_on("raves", "raves", "rl.algorithm=q_learning rl.num_envs=1 rl.num_steps=1 train.save_every=2", 20);
-    check_status(learn_run(&(TrainingConfig){.recipe = recipe}, NULL, &result), ST_NUMERIC);
+    check_status(learn_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, NULL, &result), ST_NUMERIC);
     assert_true(file_exists(temp_file(temp_file(folder, "raves"), "checkpoints/step-2/manifest.json")));
     assert_false(file_exists(temp_file(temp_file(folder, "raves"), "checkpoints/step-3/manifest.json")));
     recipe_free(recipe);
@@ -681,7 +690,7 @@ TEST(diverging_tables_end_the_run) {
         char settings[200];
         snprintf(settings, sizeof settings, "rl.algorithm=%s rl.num_envs=2 rl.num_steps=200 rl.alpha=1 rl.epsilon_start=0.5", algorithms[i]);
         Recipe *recipe = run_on("storms", algorithms[i], settings, 1000);
-        check_status(learn_run(&(TrainingConfig){.recipe = recipe}, NULL, &result), ST_NUMERIC);
+        check_status(learn_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, NULL, &result), ST_NUMERIC);
         recipe_free(recipe);
     }
 }

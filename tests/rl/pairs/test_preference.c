@@ -74,7 +74,7 @@ static Status run_lines(const char *name, const char *rows, const char *lines, b
     Recipe *recipe = recipe_of_lines(
         "model.path=%s/model\nmodel.compute=f32\ndata.train=%s/%s\noutput=%s/%s\nseed=4\nlora.rank=4\nlora.alpha=8\ntrain.weight_decay=0\ntrain.lr_scheduler=constant\n%s",
         folder, folder, rows, folder, name, lines);
-    Status status = preference_run(&(TrainingConfig){.recipe = recipe, .options.resume = resume}, result);
+    Status status = preference_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.resume = resume}, result);
     recipe_free(recipe);
     return status;
 }
@@ -529,9 +529,10 @@ TEST(interrupted_reference) {
     snprintf(lines[2], sizeof lines[2], "output=%s/cut", folder);
     for (int i = 0; i < 3; i++) overrides[6 + i] = lines[i];
     check_ok(recipe_read(NULL, overrides, COUNT_OF(overrides), &recipe));
-    check_status(preference_run(&(TrainingConfig){.recipe = recipe, .on_plan = interrupt_at_plan}, &result), ST_INTERRUPTED);
+    check_status(preference_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .on_plan = interrupt_at_plan}, &result),
+                 ST_INTERRUPTED);
     interrupt_clear();
-    check_ok(preference_run(&(TrainingConfig){.recipe = recipe, .options.resume = true}, &result));
+    check_ok(preference_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.resume = true}, &result));
     assert_int_equal(metric_get(&result.numbers, "steps"), 4);
     recipe_free(recipe);
 }
