@@ -134,7 +134,7 @@ Status unknown_fail(const UnknownKeys *unknown, const char *file) {
     if (tool)
         return status_hint(
             ST_CONFIG,
-            "it looks like a file of %s; recipes use other names, suggested above where they are known; `tune recipes ls` lists recipes "
+            "this looks like a file of %s, but recipes of tune have other keys; known ones are named above; `tune recipes ls` lists recipes "
             "to start from",
             tool);
     return status_hint(ST_CONFIG, "--help of the command lists the keys");

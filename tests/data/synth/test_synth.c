@@ -778,7 +778,7 @@ TEST(seeds_that_are_none_are_named) {
     } cases[] = {
         {"{\"instruction\": \"Say.\", \"instances\": []}\n{\"output\": \"x\"}\n", "", "line 2"},
         {"{\"instruction\": \"\", \"instances\": [{\"input\": \"\", \"output\": \"x\"}]}\n", "", "line 1: the seed has no instruction"},
-        {"{\"instruction\": \"Say.\", \"output\": \"x\", \"task_type\": 3}\n", "", "line 1: 'task_type' is no text"},
+        {"{\"instruction\": \"Say.\", \"output\": \"x\", \"task_type\": 3}\n", "", "line 1: 'task_type' is not a text"},
         {"{\"instruction\": \"Say.\", \"output\": \"x\", \"is_classification\": \"no\"}\n", "", "line 1: 'is_classification' is neither"},
         {"{\"instruction\"\n", "", "line 1"},
         {"\n", "", "holds no seeds"},
@@ -804,7 +804,7 @@ TEST(recipes_that_make_no_sense_are_refused) {
         {"synth.teacher={url: 'http://x/v1'}", "lacks 'model'"},
         {"synth.teacher={modle: x}", "key 'synth.teacher': unknown option 'modle'"},
         {"synth.teacher={model: x, concurrency: 3}", "has 'concurrency', which belongs to 'url'"},
-        {"synth.teacher={model: x, template_kwargs: [1]}", "its 'template_kwargs' is no map"},
+        {"synth.teacher={model: x, template_kwargs: [1]}", "its 'template_kwargs' is not a map"},
         {"synth.teacher={model: x, base: true, template_kwargs: {a: 1}}", "'template_kwargs' does nothing with 'base: true'"},
         {"synth.teacher={url: 'http://127.0.0.1:1/v1', api: completions, model: x, template_kwargs: {a: 1}}", "does nothing with 'api: completions'"},
         {"synth.teacher={url: 'ftp://x', model: m}", "'synth.teacher.url': a server's url begins with http"},
