@@ -152,7 +152,8 @@ static Status front_system(const json_t *messages, const json_t *row, const Data
     const char *role = role_of(first) ? role_known(role_of(first)) : NULL;
     bool has_system = role && (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0);
     TRY(row_system(row, system));
-    if (!*system && is_something(json_object_get(row, "system"))) row_note(config->notes, "with a column 'system' that is not a text: it is left out");
+    if (!*system && is_something(json_object_get(row, "system")))
+        row_note(config->notes, "with a column 'system' that is not a text: it is left out");
     const char *own = json_string_value(json_object_get(first, "content"));
     if (has_system && *system && (!own || strcmp(own, *system) != 0))
         row_note(config->notes, "with a system message and another system text in a separate column: the message is used");

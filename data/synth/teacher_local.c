@@ -42,7 +42,8 @@ static Status teacher_local_open(Teacher *teacher) {
     TRY(model_load(c->model, &(ModelOptions){.device = device_cpu(), .compute = compute_from_text(c->compute ? c->compute : "auto")}, &local->model));
     if (c->adapter) TRY(adapter_load(local->model, c->adapter, false));
     TRY(tokenizer_load_if_any(c->model, &local->tokenizer));
-    if (!local->tokenizer) return status_hint(status_fail(ST_INPUT, "the teacher '%s' has no tokenizer", c->model), "a teacher reads and writes text");
+    if (!local->tokenizer)
+        return status_hint(status_fail(ST_INPUT, "the teacher '%s' has no tokenizer", c->model), "a teacher reads and writes text");
     local->memory = generate_memory_new(local->model);
     if (!local->memory) return ST_RESOURCE;
     TRY(open_template(teacher, local));

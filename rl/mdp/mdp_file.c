@@ -260,8 +260,9 @@ static Status read_reward(Reader *reader, double *reward) {
 }
 
 static Status read_transition(Reader *reader) {
-    const char *form = reader->is_chain ? "[state, next state, probability, reward] (there is no key 'actions') or the same with true where the episode ends"
-                                        : "[state, action, next state, probability, reward] or the same with true where the episode ends";
+    const char *form = reader->is_chain
+                           ? "[state, next state, probability, reward] (there is no key 'actions') or the same with true where the episode ends"
+                           : "[state, action, next state, probability, reward] or the same with true where the episode ends";
     if (!mdp_file_is(reader, YAML_SEQUENCE_START_EVENT)) return mdp_file_fault(reader, form);
     TRY(array_grow(&reader->transitions, &reader->room, reader->n_transitions + 1, sizeof *reader->transitions, "transitions"));
     Transition *t = &reader->transitions[reader->n_transitions];

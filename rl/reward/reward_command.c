@@ -77,8 +77,8 @@ static void warn_of_memory(const Reward *reward, double each, size_t n) {
     double has = (double)memory_available();
     char one[32], all[32], there[32];
     if (n < 2 || each * (double)n <= has) return;
-    log_message(LOG_WARNING, "reward '%s': %zu workers may take %s each, %s in all, but %s are available: lower 'memory' or 'workers'", reward->name, n,
-                format_bytes(each, one), format_bytes(each * (double)n, all), format_bytes(has, there));
+    log_message(LOG_WARNING, "reward '%s': %zu workers may take %s each, %s in all, but %s are available: lower 'memory' or 'workers'", reward->name,
+                n, format_bytes(each, one), format_bytes(each * (double)n, all), format_bytes(has, there));
 }
 
 static Status read_sandbox(Reward *reward, Command *command) {

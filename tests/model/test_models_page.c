@@ -64,9 +64,10 @@ static bool read_expected(const char *folder, json_t **json) {
 static double models_page_number(const json_t *json, const char *key) { return json_number_value(json_object_get(json, key)); }
 
 static bool figures(Str *page) {
-    str_append(page, "\nThese are the models. The last column has the largest difference between transformers in f32 and in float64, for comparison.\n\n"
-                     "| model | weights | parameters | loss | norm of its gradient | difference of logits, of gradients |\n"
-                     "|---|---|---|---|---|---|\n");
+    str_append(page,
+               "\nThese are the models. The last column has the largest difference between transformers in f32 and in float64, for comparison.\n\n"
+               "| model | weights | parameters | loss | norm of its gradient | difference of logits, of gradients |\n"
+               "|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < COUNT_OF(families); i++) {
         const Entry *entry = find_entry(families[i]);
         for (size_t g = 0; g < COUNT_OF(entry->golden) && entry->golden[g]; g++) {

@@ -11,8 +11,8 @@
 #define PAGE "docs/recipe-keys.md"
 
 static const char *const types[] = {
-    [KEY_INT] = "whole number",   [KEY_REAL] = "number",      [KEY_BOOL] = "true or false", [KEY_TEXT] = "text",
-    [KEY_CHOICE] = "one of",      [KEY_NAME] = "one of",      [KEY_LIST] = "list of texts", [KEY_REALS] = "list of numbers",
+    [KEY_INT] = "whole number",   [KEY_REAL] = "number",           [KEY_BOOL] = "true or false", [KEY_TEXT] = "text",
+    [KEY_CHOICE] = "one of",      [KEY_NAME] = "one of",           [KEY_LIST] = "list of texts", [KEY_REALS] = "list of numbers",
     [KEY_MAP] = "map of numbers", [KEY_NODE] = "text, list or map"};
 
 /* In a cell of a table. */

@@ -288,7 +288,8 @@ TEST(what_cannot_be_trained_is_refused) {
         "messages", chatml, "auto",
         "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}, {\"role\": \"user\", \"content\": \"c\"}]}",
         "ends with message 3 of the user");
-    check_refused("messages", chatml, "auto", "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", "'content' of message 1 (user) is not a text");
+    check_refused("messages", chatml, "auto", "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}",
+                  "'content' of message 1 (user) is not a text");
     check_refused("messages", chatml, "auto", "{\"messages\": [{\"content\": \"a\"}]}", "message 1 has no 'role'");
     check_refused("messages", chatml, "auto", "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}",
                   "a part of type 'image'");
