@@ -10,7 +10,7 @@ enum { SCRIPT, MIN_SHARE, ON };
 static const OptionSpec options[] = {
     [SCRIPT] = {"script", OPTION_STRING, .text = "Latin",
                 .help = "Unicode's name of the script: Latin, Cyrillic, Greek, Han, Arabic, Devanagari, ..."},
-    [MIN_SHARE] = {"min", OPTION_NUMBER, .value = 0.8, .low = 0, .high = 1, .help = "smallest share of letters"},
+    [MIN_SHARE] = {"min", OPTION_NUMBER, .value = 0.8, .low = 0, .high = 1, .help = "smallest fraction of letters"},
     [ON] = {"on", OPTION_STRING, .text = "prompt", .choices = FILTER_FIELDS, .help = "whose letters count"},
     {0},
 };

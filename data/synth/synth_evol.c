@@ -81,7 +81,7 @@ static Status make_round(Synth *s) {
 
 const SynthPreset synth_preset_evol = {
     .name = "evol",
-    .help = "seeds' prompts are made harder or changed, generation by generation, and answered",
+    .help = "the teacher changes seeds' prompts or makes them harder, in several generations, and answers them",
     .stages = stages,
     .needs = NEEDS_INSTRUCTION,
     .new_prompts = true,

@@ -766,7 +766,7 @@ TEST(ledger_lines_are_whole) {
     assert_string_equal(
         str_text(&line),
         "{\"row\": {\"id\": 7, \"instruction\": \"Name three colours\", \"output\": \"red\", \"scores\": {\"judge\": 6.7}, \"z\": [0.1, 1e+300, true, null, \"\\n\"]}, "
-        "\"reason\": \"rouge_l\", \"what\": \"too much like a seed or a row before\", \"score\": 1.0, \"nearest\": {\"id\": \"7\", \"text\": \"Name three colours\"}}");
+        "\"reason\": \"rouge_l\", \"what\": \"too similar to a seed or an earlier row\", \"score\": 1.0, \"nearest\": {\"id\": \"7\", \"text\": \"Name three colours\"}}");
     filters_close(filters);
     json_decref(json);
     str_release(&line);

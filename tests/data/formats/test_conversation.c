@@ -299,7 +299,7 @@ TEST(what_cannot_be_trained_is_refused) {
                   "from 'alien', which is not a known role");
     check_refused("sharegpt", chatml, "auto", "{\"conversations\": [{\"from\": \"function_call\", \"value\": \"f()\"}]}", "no JSON with 'name'");
     check_refused("preference", chatml, "auto", "{\"prompt\": \"p\", \"chosen\": \"b\", \"rejected\": []}",
-                  "one is a list of messages and the other is not");
+                  "is a list of messages, the other is not");
     check_refused("preference", chatml, "auto",
                   "{\"prompt\": \"a\", \"chosen\": [{\"role\": \"user\", \"content\": \"b\"}, {\"role\": \"assistant\", \"content\": \"x\"}],"
                   " \"rejected\": [{\"role\": \"user\", \"content\": \"b\"}, {\"role\": \"assistant\", \"content\": \"y\"}]}",

@@ -266,7 +266,7 @@ TEST(labels_that_make_no_sense_are_refused) {
         {"answer", "synth.labels={review: [good, good]}", "expected a list of two or more different labels", ST_CONFIG},
         {"answer", "synth.labels=[good, bad]", "expected a map of task types, or the name of a column", ST_CONFIG},
         {"answer", "synth.labels=off", "seed 'seed_1' has no list of two or more different texts in 'off'", ST_INPUT},
-        {"few_shot", "synth.labels=of", "prompts that are made have no column", ST_CONFIG},
+        {"few_shot", "synth.labels=of", "new prompts have no seed with such a column", ST_CONFIG},
         {"evol", "synth.labels=of", "preset 'evol' does not take 'synth.labels'", ST_CONFIG},
         {"answer", "synth.check_labels=true", "preset 'answer' does not take 'synth.check_labels'", ST_CONFIG},
         {"answer", "synth.choose_by=guess", "wrong value 'guess' for 'synth.choose_by'", ST_CONFIG},
