@@ -67,7 +67,7 @@ ends() { outcome=$1 why=$2; }
 judge_error() {
     if [ $code = 0 ]; then
         if same; then ends unharmed ''; else ends wrong 'another result with exit code 0'; fi
-        [ $outcome = wrong ] || ! leftovers || grep -q 'remains as' "$work/err" || ends half 'temporary files stay, and nothing says so'
+        [ $outcome = wrong ] || ! leftovers || grep -qE 'remains as|cannot remove' "$work/err" || ends half 'temporary files stay, and nothing says so'
         return
     fi
     if theirs; then ends theirs ''; return; fi
