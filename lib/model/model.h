@@ -59,6 +59,7 @@ void safetensors_metadata(SafetensorsWriter *writer, const char *key, const char
 void safetensors_write(SafetensorsWriter *writer, const void *bytes, size_t size);
 /* Converts and writes `count` elements. */
 void safetensors_write_as(SafetensorsWriter *writer, const void *elements, DType from_dtype, DType to_dtype, size_t count);
+void safetensors_write_tensor(SafetensorsWriter *writer, const Tensor *tensor, DType to_dtype); /* all of its elements, converted */
 bool safetensors_failed(const SafetensorsWriter *writer); /* tells the caller not to compute the remaining tensors: commit returns the failure */
 Status safetensors_commit(SafetensorsWriter *writer);     /* frees the writer, also on failure */
 void safetensors_abandon(SafetensorsWriter *writer);      /* frees it and leaves no file */
@@ -70,7 +71,10 @@ typedef struct IndexedTensor {
 Status safetensors_write_index(const char *dir, const IndexedTensor *tensors, size_t n, uint64_t bytes);
 /* Converts `count` elements between float dtypes (host memory; unaligned source is fine). */
 void convert_elements(const void *from, DType from_dtype, void *to, DType to_dtype, size_t count);
-DType dtype_from_text(const char *text); /* f32, bf16 or f16, for lists of options */
+/* Fills elements at..at+n-1 of a tensor with n elements of `dtype`, converted. Fails as the device does. */
+Status tensor_convert(Tensor *tensor, int64_t at, const void *from, DType dtype, int64_t n);
+Status tensor_floats(const Tensor *tensor, int64_t at, int64_t n, float *out); /* the other way, to f32 */
+DType dtype_from_text(const char *text);                                       /* f32, bf16 or f16, for lists of options */
 
 /* The effect of storing weights in a dtype on their changes: sums of squares of the changes and of the rounding errors; the number of changed
  * weights, and of those whose stored value is unchanged. Starts as all zeros. */

@@ -24,9 +24,8 @@ static void activation_backward(Tape *tape, Node *node) {
 
 /* The result tensor of `activation` for x and up, without elements. */
 static Tensor *result_like(Tape *tape, Tensor *x, Tensor *up) {
-    Tensor *y = tensor_view(tape_arena(tape), tape_device(tape), tape_compute(tape), x->n_dims, x->shape, NULL);
-    if (!y) return tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
-    if (up == x) y->shape[y->n_dims - 1] /= 2;
+    Tensor *y = tape_header(tape, tape_compute(tape), x->n_dims, x->shape);
+    if (y && up == x) y->shape[y->n_dims - 1] /= 2;
     return y;
 }
 
@@ -71,7 +70,7 @@ static void profile_making(Tape *tape, const Tensor *y, bool backward, bool grad
 }
 
 static void op_activation_make(Tape *tape, Tensor *y, bool backward) {
-    if (!y->recompute || y->data || !tape_temp(tape, y)) return;
+    if (!y->recompute || y->elements || !tape_temp(tape, y)) return;
     tape_device(tape)->activation(y->recompute->kind, y->recompute->x, y->recompute->up, y);
     profile_making(tape, y, backward, false);
 }
@@ -88,7 +87,7 @@ void recompute_backward(Tape *tape, Tensor *y) {
     }
     Grads grads = grads_of(tape, recompute->x, recompute->up);
     if (tape_status(tape) != ST_OK) return;
-    y->data = y->grad->data;
+    y->elements = y->grad->elements;
     tape_device(tape)->activation_backward(recompute->kind, recompute->x, recompute->up, y->grad, grads.beta, grads.x, grads.up, y);
     profile_making(tape, y, true, true);
 }

@@ -29,10 +29,10 @@ static void rms_norm_backward(Tape *tape, Node *node) {
 static Tensor *inverse_of(Tape *tape, const Tensor *weight) {
     const double least = 0x1p-40;
     int64_t width = tensor_count(weight);
-    for (int64_t i = 0; i < width && weight->device != device_meta(); i++)
+    for (int64_t i = 0; i < width && !tensor_device(weight)->planned; i++)
         if (!(fabs(tensor_get(weight, i)) >= least)) return NULL;
     Tensor *inverse = tape_tensor(tape, tape_residual(tape), 1, &width);
-    for (int64_t i = 0; inverse && i < width && tape_device(tape) != device_meta(); i++) tensor_set(inverse, i, 1 / tensor_get(weight, i));
+    for (int64_t i = 0; inverse && i < width && !tape_device(tape)->planned; i++) tensor_set(inverse, i, 1 / tensor_get(weight, i));
     return inverse;
 }
 
@@ -40,7 +40,7 @@ static Tensor *inverse_of(Tape *tape, const Tensor *weight) {
 static Tensor *sum_of(Tape *tape, const Tensor *x, const Tensor *residual) {
     ASSERT(tensor_count(residual) == tensor_count(x), "a residual of %lld elements, a norm of %lld", (long long)tensor_count(residual),
            (long long)tensor_count(x));
-    Tensor *in_place = residual->data != x->data ? tape_reuse(tape, residual) : NULL;
+    Tensor *in_place = residual->elements != x->elements ? tape_reuse(tape, residual) : NULL;
     return in_place ? in_place : tape_tensor_like(tape, tape_residual(tape), residual);
 }
 

@@ -26,6 +26,7 @@ enum { LAYER_MAX_RESULTS = 64 };
 
 struct Tape {
     const Device *device;
+    Storage storage; /* of all tensors of the step */
     DType compute;
     size_t limit;
     Arena *meta, *data, *kept, *grads;
@@ -47,6 +48,7 @@ Tape *tape_new(const Device *device, DType compute, size_t limit) {
     Tape *tape = calloc(1, sizeof *tape);
     if (!tape) return NULL;
     *tape = (Tape){.device = device,
+                   .storage = {.device = device, .kind = STORAGE_OWNED},
                    .compute = compute,
                    .limit = limit,
                    .record = true,
@@ -113,9 +115,9 @@ size_t tape_bytes_total(const TapeBytes *bytes) {
 void tape_reserve(Tape *tape, const TapeBytes *bytes) {
     tape_reset(tape);
     arena_reserve(tape->meta, bytes->meta);
-    arena_reserve(tape->data, bytes->activations);
-    arena_reserve(tape->kept, bytes->kept);
-    arena_reserve(tape->grads, bytes->gradients);
+    arena_reserve_from(tape->data, tape->device->source, bytes->activations);
+    arena_reserve_from(tape->kept, tape->device->source, bytes->kept);
+    arena_reserve_from(tape->grads, tape->device->source, bytes->gradients);
     tape_reset(tape); /* marks refer to blocks */
 }
 
@@ -150,13 +152,18 @@ static bool within_limit(Tape *tape, const int64_t *shape, int n_dims, DType dty
     return false;
 }
 
+Tensor *tape_header(Tape *tape, DType dtype, int n_dims, const int64_t *shape) {
+    if (tape->status != ST_OK) return NULL;
+    Tensor *tensor = tensor_over(tape->meta, &tape->storage, dtype, n_dims, shape, NULL);
+    return tensor ? tensor : out_of_memory(tape);
+}
+
 /* Makes a tensor whose header is in `meta` and whose elements are in `arena`. */
 static Tensor *tensor_in(Tape *tape, Arena *arena, DType dtype, int n_dims, const int64_t *shape) {
     if (tape->status != ST_OK || !within_limit(tape, shape, n_dims, dtype)) return NULL;
-    Tensor *tensor = tensor_view(tape->meta, tape->device, dtype, n_dims, shape, NULL);
-    if (!tensor) return out_of_memory(tape);
-    tensor->data = arena_alloc(arena, tensor_bytes(tensor));
-    return tensor->data ? tensor : out_of_memory(tape);
+    Tensor *tensor = tape_header(tape, dtype, n_dims, shape);
+    if (tensor && tensor_allocate(tensor, arena) != ST_OK) return out_of_memory(tape);
+    return tensor;
 }
 
 Tensor *tape_tensor(Tape *tape, DType dtype, int n_dims, const int64_t *shape) { return tensor_in(tape, tape->data, dtype, n_dims, shape); }
@@ -169,7 +176,7 @@ Tensor *tape_reuse(Tape *tape, const Tensor *dead) {
     if (!dead->dead_after_use || dead->saved_by_output || dead->readers != 1 || dead->dtype != tape_residual(tape) || !tape->record ||
         tape->keeping != KEEP_NOTHING || tape->status != ST_OK)
         return NULL;
-    Tensor *tensor = tensor_view(tape->meta, tape->device, dead->dtype, dead->n_dims, dead->shape, dead->data);
+    Tensor *tensor = tensor_reshape(tape->meta, dead, dead->n_dims, dead->shape);
     return tensor ? tensor : out_of_memory(tape);
 }
 
@@ -234,7 +241,7 @@ static void *grad_buffer(Tape *tape, size_t bytes) {
         size_t have = tape->free_buffers[i].bytes;
         if (have >= bytes && have <= bytes + bytes / 2 && (best == tape->n_free || have < tape->free_buffers[best].bytes)) best = i;
     }
-    if (best == tape->n_free) return arena_alloc(tape->grads, bytes);
+    if (best == tape->n_free) return arena_alloc_from(tape->grads, tape->device->source, bytes);
     void *data = tape->free_buffers[best].data;
     tape->free_buffers[best] = tape->free_buffers[--tape->n_free];
     return data;
@@ -248,22 +255,22 @@ static void buffer_release(Tape *tape, FreeBuffer buffer) {
 
 static void grad_release(Tape *tape, Tensor *tensor) {
     if (!tensor || !tensor->grad) return;
-    buffer_release(tape, (FreeBuffer){tensor->grad->data, tensor_bytes(tensor->grad)});
+    buffer_release(tape, (FreeBuffer){tensor->grad->elements, tensor_bytes(tensor->grad)});
     tensor->grad = NULL;
 }
 
 bool tape_temp(Tape *tape, Tensor *tensor) {
     if (tape->status != ST_OK || !within_limit(tape, tensor->shape, tensor->n_dims, tensor->dtype)) return false;
-    tensor->data = grad_buffer(tape, tensor_bytes(tensor));
-    return tensor->data || out_of_memory(tape);
+    tensor->elements = grad_buffer(tape, tensor_bytes(tensor));
+    return tensor->elements || out_of_memory(tape);
 }
 
 void tape_temp_free(Tape *tape, Tensor *tensor) {
     if (tensor->grad)
         grad_release(tape, tensor);
-    else if (tensor->data)
-        buffer_release(tape, (FreeBuffer){tensor->data, tensor_bytes(tensor)});
-    tensor->data = NULL;
+    else if (tensor->elements)
+        buffer_release(tape, (FreeBuffer){tensor->elements, tensor_bytes(tensor)});
+    tensor->elements = NULL;
 }
 
 Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta) {
@@ -271,13 +278,13 @@ Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta) {
     if (!tensor || !tensor->needs_grad || tape->status != ST_OK) return NULL;
     if (tensor->grad) {
         if (tensor->grad->blank) *beta = 0;
-        if (tensor->grad->device == tape->device) tensor->grad->blank = false; /* a plan writes no values */
+        if (tensor_device(tensor->grad) == tape->device) tensor->grad->blank = false; /* a plan writes no values */
         return tensor->grad;
     }
     if (!within_limit(tape, tensor->shape, tensor->n_dims, tensor->dtype)) return NULL;
-    Tensor *grad = tensor_view(tape->meta, tape->device, tensor->dtype, tensor->n_dims, tensor->shape, NULL);
-    if (grad) grad->data = grad_buffer(tape, tensor_bytes(tensor));
-    if (!grad || !grad->data) return out_of_memory(tape);
+    Tensor *grad = tape_header(tape, tensor->dtype, tensor->n_dims, tensor->shape);
+    if (grad) grad->elements = grad_buffer(tape, tensor_bytes(tensor));
+    if (!grad || !grad->elements) return out_of_memory(tape);
     *beta = 0;
     return tensor->grad = grad;
 }
@@ -292,9 +299,13 @@ bool tensor_grad_move(Tensor *from, Tensor *to) {
 void tensor_seed_grad(Tape *tape, Tensor *tensor, const double *values) {
     double beta;
     Tensor *grad = tensor ? tape_grad(tape, tensor, &beta) : NULL;
-    if (!grad || tape->device == device_meta()) return;
+    if (!grad || tape->device->planned) return;
+    if (beta == 0) {
+        tensor_write(grad, values);
+        return;
+    }
     int64_t count = tensor_count(grad);
-    for (int64_t i = 0; i < count; i++) tensor_set(grad, i, values[i] + (beta != 0 ? tensor_get(grad, i) : 0));
+    for (int64_t i = 0; i < count; i++) tensor_set(grad, i, values[i] + tensor_get(grad, i));
 }
 
 /* Runs the nodes after `floor` backward and removes them. */
@@ -322,6 +333,8 @@ static void walk_back(Tape *tape, size_t floor) {
 Status tape_backward(Tape *tape) {
     profile_lap(NULL);
     walk_back(tape, 0);
+    Status status = tape->device->synchronise(tape->device);
+    if (tape->status == ST_OK) tape->status = status;
     return tape->status;
 }
 
@@ -338,7 +351,7 @@ typedef struct LayerCall {
 
 /* Returns the kept values under a new header, so that gradients belong to the new tensor. */
 static Tensor *tape_restore(Tape *tape, const Tensor *kept) {
-    Tensor *tensor = tensor_view(tape->meta, tape->device, kept->dtype, kept->n_dims, kept->shape, kept->data);
+    Tensor *tensor = tensor_reshape(tape->meta, kept, kept->n_dims, kept->shape);
     if (!tensor) return out_of_memory(tape);
     tensor->restored = true;
     return tensor;
