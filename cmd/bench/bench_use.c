@@ -8,6 +8,7 @@
 #include "cmd/bench/bench.h"
 #include "cmd/common/runtime.h"
 #include "sft/merge.h"
+#include "lib/model/adapter.h"
 #include "lib/train/train.h"
 
 enum { CONTEXT = 128 }; /* tokens before the first new one */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The promise of tensor.h: ops, training, generation and checkpoints run on a device whose memory the host cannot read, to the bits of the CPU. */
 #include "lib/infer/infer.h"
+#include "lib/model/adapter.h"
 #include "lib/run/checkpoint.h"
 #include "tests/support/check.h"
 #include "tests/support/locked_device.h"
