@@ -43,7 +43,7 @@ check_statics() {
 # Only lib/tensor knows where the elements of a tensor are, since a device may have memory of its own, and how large one is, since some dtypes have
 # blocks.
 check_elements() {
-    tree '*.[ch]' | grep -v '^lib/tensor/' | xargs grep -nE '(->|\.)elements\>|\<dtype_size\>' |
+    tree '*.[ch]' | grep -v '^lib/tensor/' | xargs grep -nE '(->|\.)elements([^A-Za-z0-9_]|$)|(^|[^A-Za-z0-9_])dtype_size\(' |
         sed 's/$/   needs tensor_upload, tensor_download, dtype_bytes or the like/' | grep . && return 1
     return 0
 }
