@@ -14,6 +14,9 @@ Status host_synchronise(const Device *device);
 static inline double element_get(const Tensor *x, int64_t i) { return dtype_get(x->dtype, x->elements, i); }
 static inline void element_set(Tensor *y, int64_t i, double value) { dtype_set(y->dtype, y->elements, i, value); }
 
+/* Gives a header a shape. */
+void tensor_set_shape(Tensor *tensor, int n_dims, const int64_t *shape);
+
 /* A planner for `planned`, with kernels that do nothing. A device whose kernels need scratch memory replaces those. */
 Device device_planner(const Device *planned);
 

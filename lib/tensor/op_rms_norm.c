@@ -57,8 +57,8 @@ Tensor *op_rms_norm(Tape *tape, Tensor *x, Tensor *weight, double eps, Tensor *r
     if (!y || !rstd) return NULL;
     Tensor *inverse = !residual && width == tensor_width(x) && tape_recording(tape) ? inverse_of(tape, weight) : NULL;
     tape_device(tape)->rms_norm(x, weight, eps, residual, y, rstd);
-    x->dead_after_use = x->result && inverse;
-    y->saved_by_output = inverse != NULL;
+    if (x->state) x->state->dead_after_use = inverse != NULL;
+    y->state->saved_by_output = inverse != NULL;
     Node *node = tape_push(tape, "rms_norm", rms_norm_backward, (Tensor *[]){x, weight, residual}, 3, &y, 1, NULL, 0);
     if (node) node->saved[RSTD] = rstd, node->saved[INVERSE] = inverse;
     return y;

@@ -10,7 +10,7 @@ typedef struct Columns {
 
 /* The same elements, one unit per row. */
 static Tensor *as_units(Tape *tape, const Tensor *x, int64_t unit) {
-    return tensor_reshape(tape_arena(tape), x, 2, (int64_t[]){tensor_count(x) / unit, unit});
+    return tape_reshape(tape, x, 2, (int64_t[]){tensor_count(x) / unit, unit});
 }
 
 /* The numbers of the rows that make up a part: `units` of the `total` units of each token, from `first` on. */

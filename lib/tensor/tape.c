@@ -5,7 +5,7 @@
  * touches it and costs no memory. `kept` has results that outlive a checkpointed layer's forward pass. In the backward pass a node's results are dead
  * once the node is done: `data` is rewound to the beginning of the node, and serves recomputation and scratch. `grads` has buffers for gradients of
  * activations, which ops pass on to each other, and for other short-lived values (tape_temp). */
-#include "lib/tensor/tensor.h"
+#include "lib/tensor/device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -152,10 +152,26 @@ static bool within_limit(Tape *tape, const int64_t *shape, int n_dims, DType dty
     return false;
 }
 
+static Tensor *header_over(Tape *tape, Storage *storage, void *elements, DType dtype, int n_dims, const int64_t *shape) {
+    struct {
+        Tensor tensor;
+        StepState state;
+    } *both = tape->status == ST_OK ? arena_zero(tape->meta, sizeof *both) : NULL;
+    if (!both) return out_of_memory(tape);
+    both->tensor = (Tensor){.dtype = dtype, .elements = elements, .storage = storage, .state = &both->state};
+    tensor_set_shape(&both->tensor, n_dims, shape);
+    return &both->tensor;
+}
+
 Tensor *tape_header(Tape *tape, DType dtype, int n_dims, const int64_t *shape) {
-    if (tape->status != ST_OK) return NULL;
-    Tensor *tensor = tensor_over(tape->meta, &tape->storage, dtype, n_dims, shape, NULL);
-    return tensor ? tensor : out_of_memory(tape);
+    return header_over(tape, &tape->storage, NULL, dtype, n_dims, shape);
+}
+
+Tensor *tape_reshape(Tape *tape, const Tensor *tensor, int n_dims, const int64_t *shape) {
+    Tensor *other = header_over(tape, tensor->storage, tensor->elements, tensor->dtype, n_dims, shape);
+    ASSERT(!other || tensor_count(other) == tensor_count(tensor), "%lld elements as %lld", (long long)tensor_count(tensor),
+           (long long)tensor_count(other));
+    return other;
 }
 
 /* Makes a tensor whose header is in `meta` and whose elements are in `arena`. */
@@ -173,11 +189,11 @@ Tensor *tape_tensor_like(Tape *tape, DType dtype, const Tensor *like) { return l
 Tensor *tape_scratch(Tape *tape, DType dtype, int n_dims, const int64_t *shape) { return tape_tensor(tape, dtype, n_dims, shape); }
 
 Tensor *tape_reuse(Tape *tape, const Tensor *dead) {
-    if (!dead->dead_after_use || dead->saved_by_output || dead->readers != 1 || dead->dtype != tape_residual(tape) || !tape->record ||
+    const StepState *state = dead->state;
+    if (!state || !state->dead_after_use || state->saved_by_output || state->readers != 1 || dead->dtype != tape_residual(tape) || !tape->record ||
         tape->keeping != KEEP_NOTHING || tape->status != ST_OK)
         return NULL;
-    Tensor *tensor = tensor_reshape(tape->meta, dead, dead->n_dims, dead->shape);
-    return tensor ? tensor : out_of_memory(tape);
+    return tape_reshape(tape, dead, dead->n_dims, dead->shape);
 }
 
 void *tape_copy(Tape *tape, const void *bytes, size_t size) {
@@ -191,7 +207,7 @@ void *tape_copy(Tape *tape, const void *bytes, size_t size) {
 static void profile_node(const Tape *tape, const Node *node, bool backward) {
     if (!profile_running()) return;
     OpCost cost = {0};
-    bool computed = backward || !node->outputs[0] || !node->outputs[0]->restored;
+    bool computed = backward || !node->outputs[0] || !node->outputs[0]->state->restored;
     for (int i = 0; computed && i < n_op_infos; i++)
         if (strcmp(op_infos[i].name, node->op) == 0) cost = op_infos[i].cost(node, backward);
     profile_call(tape->device, node->op, backward, cost);
@@ -208,12 +224,11 @@ Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Te
     for (int i = 0; i < n_inputs; i++) {
         node.inputs[i] = inputs[i];
         wanted |= inputs[i] && inputs[i]->needs_grad;
-        if (inputs[i] && inputs[i]->result) inputs[i]->readers++;
+        if (inputs[i] && inputs[i]->state) inputs[i]->state->readers++;
     }
     for (int i = 0; i < n_outputs; i++) {
         node.outputs[i] = outputs[i];
         if (outputs[i]) outputs[i]->needs_grad = wanted;
-        if (outputs[i]) outputs[i]->result = true;
     }
     profile_node(tape, &node, false);
     if (!wanted || !tape->record) return NULL;
@@ -351,9 +366,8 @@ typedef struct LayerCall {
 
 /* Returns the kept values under a new header, so that gradients belong to the new tensor. */
 static Tensor *tape_restore(Tape *tape, const Tensor *kept) {
-    Tensor *tensor = tensor_reshape(tape->meta, kept, kept->n_dims, kept->shape);
-    if (!tensor) return out_of_memory(tape);
-    tensor->restored = true;
+    Tensor *tensor = tape_reshape(tape, kept, kept->n_dims, kept->shape);
+    if (tensor) tensor->state->restored = true;
     return tensor;
 }
 

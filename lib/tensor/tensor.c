@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors: storage, shapes, and the way of values between the host and the device. */
-#include "lib/tensor/tensor.h"
+#include "lib/tensor/device.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -21,23 +21,13 @@ int64_t tensor_rows(const Tensor *tensor) {
     return rows;
 }
 
-static void shape_set(Tensor *tensor, int n_dims, const int64_t *shape) {
+void tensor_set_shape(Tensor *tensor, int n_dims, const int64_t *shape) {
     ASSERT(n_dims >= 0 && n_dims <= TENSOR_MAX_DIMS, "tensor of %d dimensions, at most %d", n_dims, TENSOR_MAX_DIMS);
     tensor->n_dims = n_dims;
     for (int i = 0; i < n_dims; i++) {
         ASSERT(shape[i] >= 0, "negative size %lld", (long long)shape[i]);
         tensor->shape[i] = shape[i];
     }
-}
-
-Tensor *tensor_over(Arena *arena, Storage *storage, DType dtype, int n_dims, const int64_t *shape, void *elements) {
-    Tensor *tensor = arena_zero(arena, sizeof *tensor);
-    if (!tensor) return NULL;
-    tensor->dtype = dtype;
-    tensor->elements = elements;
-    tensor->storage = storage;
-    shape_set(tensor, n_dims, shape);
-    return tensor;
 }
 
 /* With a storage of its own. */
@@ -49,7 +39,7 @@ static Tensor *tensor_make(Arena *arena, const Device *device, StorageKind kind,
     if (!both) return NULL;
     both->storage = (Storage){.device = device, .kind = kind};
     both->tensor = (Tensor){.dtype = dtype, .elements = elements, .storage = &both->storage};
-    shape_set(&both->tensor, n_dims, shape);
+    tensor_set_shape(&both->tensor, n_dims, shape);
     return &both->tensor;
 }
 
@@ -86,9 +76,11 @@ Tensor *tensor_mapped(Arena *arena, const Device *device, DType dtype, int n_dim
 Tensor *tensor_of_host(Arena *arena, DType dtype, int64_t n, void *values) { return tensor_view(arena, device_cpu(), dtype, 1, &n, values); }
 
 Tensor *tensor_reshape(Arena *arena, const Tensor *tensor, int n_dims, const int64_t *shape) {
-    Tensor *other = tensor_over(arena, tensor->storage, tensor->dtype, n_dims, shape, tensor->elements);
-    ASSERT(!other || tensor_count(other) == tensor_count(tensor), "%lld elements as %lld", (long long)tensor_count(tensor),
-           (long long)tensor_count(other));
+    Tensor *other = arena_zero(arena, sizeof *other);
+    if (!other) return NULL;
+    *other = (Tensor){.dtype = tensor->dtype, .elements = tensor->elements, .storage = tensor->storage};
+    tensor_set_shape(other, n_dims, shape);
+    ASSERT(tensor_count(other) == tensor_count(tensor), "%lld elements as %lld", (long long)tensor_count(tensor), (long long)tensor_count(other));
     return other;
 }
 

@@ -27,7 +27,7 @@
 enum { TENSOR_MAX_DIMS = 4 };
 typedef struct Device Device;
 typedef struct Tensor Tensor;
-typedef struct Recompute Recompute;
+typedef struct StepState StepState;
 
 /* Where the elements of tensors are: memory of a device, and what the device keeps with it. Several tensors may share one. */
 typedef enum StorageKind {
@@ -51,16 +51,9 @@ struct Tensor {
     const char *name; /* for messages; may be NULL */
     Tensor *grad;     /* same shape; NULL until the first gradient is added */
     bool needs_grad;
-    bool in_out;          /* a weight stored as (in, out) instead of (out, in), as GPT-2's Conv1D does */
-    bool blank;           /* a gradient that counts as zeros: the first op that adds to it writes instead (tape_grad) */
-    bool result;          /* the tensor is the result of an op */
-    int readers;          /* of a result: number of readers so far, that is nodes with it as input and lazy activations made from it */
-    bool dead_after_use;  /* of a result: its reader's backward pass does not need the values (op_rms_norm) */
-    bool saved_by_output; /* of a result: the backward pass of its own op needs the values, so nothing may overwrite them in place */
-    bool restored;        /* of a result: the values were kept from the forward pass, and include every change made to them in place */
-    /* A lazy activation (op_activation_passing): it has no memory except while op_linear reads the values, which it computes for that. NULL: an
-     * ordinary tensor. */
-    const Recompute *recompute;
+    bool in_out;      /* a weight stored as (in, out) instead of (out, in), as GPT-2's Conv1D does */
+    bool blank;       /* a gradient that counts as zeros: the first op that adds to it writes instead (tape_grad) */
+    StepState *state; /* of a tensor that the tape made: what ops say to each other about it; NULL for others */
 };
 enum { TENSOR_HEADER = sizeof(Tensor) + sizeof(Storage) }; /* bytes that a tensor takes in an arena besides its elements */
 
@@ -365,6 +358,18 @@ Tensor *op_layer(Tape *tape, LayerFn *layer, Tensor *x, void *context);
 
 /* ---- for op_*.c files ---- */
 
+/* Of a tensor that the tape made. */
+typedef struct Recompute Recompute;
+struct StepState {
+    int readers;          /* number of readers so far, that is nodes with it as input and lazy activations made from it */
+    bool dead_after_use;  /* its reader's backward pass does not need the values (op_rms_norm) */
+    bool saved_by_output; /* the backward pass of its own op needs the values, so nothing may overwrite them in place */
+    bool restored;        /* the values were kept from the forward pass, and include every change made to them in place */
+    /* A lazy activation (op_activation_passing): it has no memory except while op_linear reads the values, which it computes for that. NULL: an
+     * ordinary tensor. */
+    const Recompute *recompute;
+};
+
 enum { NODE_MAX_INPUTS = 14, NODE_MAX_OUTPUTS = 3, NODE_MAX_SAVED = 4 };
 typedef struct Node Node;
 struct Node {
@@ -375,9 +380,8 @@ struct Node {
     Tensor *saved[NODE_MAX_SAVED]; /* values of the forward pass that the backward pass needs */
     void *attributes;              /* copy of the op's plain arguments, in the step's arena */
 };
-/* Makes a tensor over memory that another one has, or with NULL: without memory yet. */
-Tensor *tensor_over(Arena *arena, Storage *storage, DType dtype, int n_dims, const int64_t *shape, void *elements);
 Tensor *tape_header(Tape *tape, DType dtype, int n_dims, const int64_t *shape); /* without memory yet: see tape_temp. NULL after a failure */
+Tensor *tape_reshape(Tape *tape, const Tensor *tensor, int n_dims, const int64_t *shape); /* as tensor_reshape; NULL after a failure */
 /* Makes a tensor in the step's memory. NULL after a failure. */
 Tensor *tape_tensor(Tape *tape, DType dtype, int n_dims, const int64_t *shape);
 Tensor *tape_tensor_like(Tape *tape, DType dtype, const Tensor *like);
