@@ -262,8 +262,10 @@ void *arena_alloc(Arena *arena, size_t size) {
 void *arena_alloc_from(Arena *arena, const BlockSource *source, size_t size) {
     bool is_zero;
     if (!source) return arena_alloc(arena, size);
+    size_t rounded = arena_rounded(size);
     Arena *other = arena_other(arena, source);
-    void *bytes = other ? arena_take(other, size, &is_zero) : arena_full(arena, size);
+    if (!other || (arena->limit > 0 && rounded > arena->limit - MIN(arena->limit, arena_used(arena)))) return arena_full(arena, size);
+    void *bytes = arena_take(other, size, &is_zero);
     arena->peak = MAX(arena->peak, arena_used(arena));
     return bytes;
 }
