@@ -129,7 +129,7 @@ static void say_check(const RecipeRows *rows, const DataCheck *check, RunPlan *p
     Str summary = {0};
     data_check_summary(rows, check, &summary);
     run_plan_say(plan, "check: %s%s", str_text(&summary), check->n_warnings ? ": see tune data check" : "");
-    if (check->wrong) run_plan_warn(plan, "training on these rows would teach nothing, or the wrong thing");
+    if (check->wrong) run_plan_warn(plan, "the model would learn nothing useful from these rows");
     str_release(&summary);
 }
 

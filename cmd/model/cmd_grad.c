@@ -99,7 +99,7 @@ static Status write_gradients(const Model *model, const char *path) {
             if (!param->trained) continue;
             const Tensor *grad = param_grad(param);
             if (pass == 1) {
-                safetensors_write_as(writer, grad->data, grad->dtype, DT_F32, (size_t)tensor_count(grad));
+                safetensors_write_tensor(writer, grad, DT_F32);
                 continue;
             }
             Str name = {0};

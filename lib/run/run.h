@@ -17,8 +17,8 @@ typedef struct Run Run;
 typedef enum RunMode {
     RUN_NEW,     /* refuse */
     RUN_RESUME,  /* continue it */
-    RUN_REPLACE, /* start anew in its place, and keep the old run as NAME.1, NAME.2, ... */
-    RUN_ABSENT,  /* a run without a directory: it writes nothing and locks nothing, wherever it is told to */
+    RUN_REPLACE, /* start a new run in its place, and keep the old run as NAME.1, NAME.2, ... */
+    RUN_ABSENT,  /* a run without a directory: it writes nothing and locks nothing */
 } RunMode;
 /* How a command runs a recipe, whatever kind of run it is. */
 typedef struct RunOptions {

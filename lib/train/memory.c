@@ -33,8 +33,9 @@ static Status advise_less(const Recipe *recipe) {
 /* Plans one accumulation step on the meta device, which computes nothing but allocates what the real step will. If even the layout fails, the step
  * does not fit either. */
 static Status plan_activations(const MemoryTask *task, TrainMemory *memory) {
-    cpu_plan_clear();
-    Tape *meta = tape_new(device_plan(tape_device(task->tape)), tape_compute(task->tape), 0);
+    const Device *device = tape_device(task->tape);
+    device->workspace_clear(device);
+    Tape *meta = tape_new(device_plan(device), tape_compute(task->tape), 0);
     if (!meta) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
     tape_checkpoint(meta, task->model->checkpointing);
     Status status = task->largest(task->context, meta);
@@ -71,7 +72,7 @@ static Status memory_measure(const MemoryTask *task, size_t resident, TrainMemor
     size_t loaded = memory->mapped + memory->weights + memory->gradients;
     memory->baseline = (resident > loaded ? resident - loaded : 0) + FIRST_TIME;
     TRY(plan_activations(task, memory));
-    memory->scratch = cpu_planned_bytes();
+    memory->scratch = tape_device(task->tape)->workspace_bytes(tape_device(task->tape));
     memory->total =
         loaded + memory->packed + memory->optimizer + memory->best + memory->activations + memory->scratch + memory->baseline + beside(task);
     return ST_OK;

@@ -56,9 +56,9 @@ static Status add_item(Loop *loop, const char *kind, const Param *param, Tensor 
 }
 
 static Status copy_of(Loop *loop, const Tensor *tensor, Tensor **copy) {
-    *copy = tensor_new(loop->arena, tensor->device, tensor->dtype, tensor->n_dims, tensor->shape);
+    *copy = tensor_new(loop->arena, tensor_device(tensor), tensor->dtype, tensor->n_dims, tensor->shape);
     if (!*copy) return ST_RESOURCE;
-    tensor->device->copy(tensor, *copy);
+    tensor_device(tensor)->copy(tensor, *copy);
     return ST_OK;
 }
 
@@ -309,7 +309,7 @@ static void keep_best_weights(const Loop *loop) {
     size_t k = 0;
     for (size_t i = 0; i < loop->params->n; i++) {
         const Param *param = &loop->params->items[i];
-        if (param->trained) param->tensor->device->copy(param->tensor, loop->best[k++]);
+        if (param->trained) tensor_device(param->tensor)->copy(param->tensor, loop->best[k++]);
     }
 }
 
@@ -406,22 +406,12 @@ static json_t *summary_json(const Loop *loop) {
                      (json_int_t)state->loss_tokens, "early_stopped", (int)state->stopped, "peak_rss_bytes", (json_int_t)memory_peak());
 }
 
-static void swap_bytes(unsigned char *a, unsigned char *b, size_t size) {
-    unsigned char piece[4096];
-    for (size_t done = 0, n; done < size; done += n) {
-        n = MIN(size - done, sizeof piece);
-        memcpy(piece, a + done, n);
-        memcpy(a + done, b + done, n);
-        memcpy(b + done, piece, n);
-    }
-}
-
 /* Swaps the model's weights with the kept ones: the best evaluation's and the last step's. */
 static void swap_best_weights(const Loop *loop) {
     size_t k = 0;
     for (size_t i = 0; i < loop->params->n; i++) {
         const Param *param = &loop->params->items[i];
-        if (param->trained) swap_bytes(param->tensor->data, loop->best[k++]->data, tensor_bytes(param->tensor));
+        if (param->trained) tensor_swap(param->tensor, loop->best[k++]);
     }
 }
 
@@ -429,10 +419,13 @@ static Status write_result(Loop *loop) {
     bool best = loop->best && loop->state.best_step >= 0;
     if (best) swap_best_weights(loop);
     const Param *bad = params_nonfinite(loop->params, false);
-    if (bad) return status_fail(ST_NUMERIC, "weight '%s' holds a NaN or an infinity after step %lld", bad->name, (long long)loop->state.step);
-    Status status = run_writes(loop->run) ? trained_model_save(loop->recipe, loop->trainer->model, run_dir(loop->run)) : ST_OK;
+    Status status = ST_OK;
+    if (bad)
+        status = status_fail(ST_NUMERIC, "weight '%s' holds a NaN or an infinity after step %lld", bad->name, (long long)loop->state.step);
+    else if (run_writes(loop->run))
+        status = trained_model_save(loop->recipe, loop->trainer->model, run_dir(loop->run));
     if (best) swap_best_weights(loop); /* a checkpoint has the last weights, whatever fails from here on */
-    if (status != ST_NUMERIC) return status;
+    if (bad || status != ST_NUMERIC) return status;
     return run_failed(loop->run, status, save_whole_step, loop, &loop->saved_step); /* a resumed run may use another train.save_dtype */
 }
 
