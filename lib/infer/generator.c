@@ -90,11 +90,12 @@ static Status open_tables(Generator *g) {
     g->slots = arena_zero(g->arena, n_slots * sizeof *g->slots);
     g->queue = arena_zero(g->arena, n_slots * sizeof *g->queue);
     g->passes = arena_zero(g->arena, n_rows * sizeof *g->passes);
+    g->adapters = arena_alloc(g->arena, n_rows * sizeof *g->adapters);
     g->ids = arena_alloc(g->arena, n_tokens * sizeof *g->ids);
     g->segments = arena_alloc(g->arena, n_rows * sizeof *g->segments);
     g->lengths = arena_alloc(g->arena, n_rows * sizeof *g->lengths);
     g->rows = arena_alloc(g->arena, n_rows * sizeof *g->rows);
-    bool whole = g->groups && g->slots && g->queue && g->passes && g->ids && g->segments && g->lengths && g->rows;
+    bool whole = g->groups && g->slots && g->queue && g->passes && g->adapters && g->ids && g->segments && g->lengths && g->rows;
     return whole ? ST_OK : ST_RESOURCE;
 }
 
@@ -188,11 +189,22 @@ static Group *free_group(const Generator *g) {
     return NULL;
 }
 
+/* Not where an adapter has an embedding, a head or other weights of its own. */
+static bool same_weights(const Model *model, const Model *other) {
+    bool same = model->n_modules == other->n_modules;
+    for (size_t i = 0; i < model->n_modules && same; i++) {
+        const Module *module = &model->modules[i], *its = &other->modules[i];
+        same = *module->weight == *its->weight && (!module->bias || *module->bias == *its->bias);
+    }
+    return same;
+}
+
 Status generator_admit(Generator *g, const GenerateRequest *request, GenerateHandle *handle) {
     int64_t n = (int64_t)request->prompt.n, longest = longest_of(request), shared = shared_pages(g->model, n, longest);
     const Model *model = request->adapter ? request->adapter : g->model;
     Group group = {.request = *request,
                    .model = model,
+                   .pass = model == g->model || same_weights(model, g->model) ? g->model : model,
                    .at = {0, NO_ROW},
                    .prompt_pages = kv_pages_for(n),
                    .shared_pages = shared,

@@ -24,6 +24,7 @@ typedef struct RowAt {
 typedef struct Group {
     GenerateRequest request;
     const Model *model;    /* that computes it: the generator's, or the request's adapter */
+    const Model *pass;     /* the generator's, if `model` differs from it in low-rank branches only: then a pass serves both; else `model` */
     GenerateHandle handle; /* 0: this place is free */
     bool cancelled;
     int64_t begun, running; /* samples */
@@ -56,9 +57,9 @@ typedef struct Chooser {
     Ids history;
 } Chooser;
 
-/* A step is one pass for each model (base and adapters) that it computes with. */
+/* A step is one pass for all rows that read the same weights, whatever low-rank branches they have. */
 typedef struct Pass {
-    const Model *model;
+    const Model *model; /* as Group.pass */
     Logits logits;
     Tensor *advice; /* NULL: none */
 } Pass;
@@ -91,7 +92,8 @@ struct Generator {
     Pass kept;         /* of the first of the queue, when it is done and waits for a slot: a single row */
     Chooser *choosers; /* one a thread */
     int n_threads;
-    int32_t *ids; /* of the step */
+    AdapterRows *adapters; /* of the pass in work */
+    int32_t *ids;          /* of the step */
     Segment *segments;
     int64_t *lengths;
     int32_t *rows;
@@ -114,7 +116,7 @@ void sequence_release(Generator *g, Sequence *s, int64_t cached); /* what the sl
 /* ---- generator_plan.c ---- */
 
 bool prompt_done(const Group *group);
-Status step_compute(Generator *g);  /* one forward pass for each model; leaves rows to sequences and groups */
+Status step_compute(Generator *g);  /* the forward passes; leaves rows to sequences and groups */
 bool can_begin(const Generator *g); /* a sample of the first of the queue */
 Status begin_samples(Generator *g);
 /* Of the first of the queue, if its prompt is done: the step's memory goes with the step. No sequence may still need the row that was kept before. */

@@ -134,8 +134,9 @@ Status generator_open(const Model *model, const Tokenizer *tokenizer, const Gene
  * Its results depend on its prompt, seed, number and sample alone, not on other requests. ST_INPUT: empty prompt, unknown id, longer than the model's
  * positions or the session, stop texts without a tokenizer; ST_RESOURCE: there would be no room for it even alone. */
 Status generator_add(Generator *generator, const GenerateRequest *request, GenerateHandle *handle);
-/* Computes the next token of every running sample, and parts of waiting prompts; hands out finished completions, in any order. Requests with the same
- * adapter are computed together. Does nothing when nothing runs. After a failure outside callbacks the generator can only be closed. ST_RESOURCE. */
+/* Computes the next token of every running sample, and parts of waiting prompts; hands out finished completions, in any order. All requests are
+ * computed together, whatever their adapters; only those of an adapter with full weights of its own (modules_to_save) are computed apart. Does nothing
+ * when nothing runs. After a failure outside callbacks the generator can only be closed. ST_RESOURCE. */
 Status generator_step(Generator *generator);
 bool generator_busy(const Generator *generator); /* a request runs or waits */
 /* Drops the unfinished samples of a request without a completion. False: there is no such request, or it is finished. */

@@ -74,6 +74,41 @@ Tensor *tensor_view(Arena *arena, const Device *device, DType dtype, int n_dims,
     return tensor;
 }
 
+Tensor tensor_part(const Tensor *matrix, int64_t begin, int64_t end) {
+    Tensor part = {.dtype = matrix->dtype, .n_dims = 2, .shape = {end - begin, matrix->shape[1]}, .device = matrix->device};
+    if (matrix->data) part.data = (char *)matrix->data + (size_t)(begin * matrix->shape[1]) * dtype_size(matrix->dtype);
+    return part;
+}
+
+void matmul_by_rows(const Matmul *args, void (*matmul)(const Matmul *args)) {
+    int64_t m = args->c->shape[0], end;
+    const RowBranch *branch = args->branches;
+    for (int64_t begin = 0; begin < m; begin = end) {
+        const RowBranch *its = branch && branch->begin == begin ? branch : NULL;
+        end = its ? its->end : branch ? branch->begin : m;
+        Tensor a = tensor_part(args->a, begin, end), c = tensor_part(args->c, begin, end), addend;
+        Matmul part = *args;
+        part.a = &a;
+        part.c = &c;
+        part.branches = NULL;
+        part.next = NULL;
+        if (args->addend && args->addend->n_dims == 2) {
+            addend = tensor_part(args->addend, begin, end);
+            part.addend = &addend;
+        }
+        if (its) {
+            part.more_a = part.low = its->low;
+            part.more_b = its->b;
+            part.more_alpha = its->alpha;
+            part.down = its->down;
+            part.down_alpha = 1;
+            part.transpose_more_b = part.transpose_down = true;
+            branch = its->next;
+        }
+        matmul(&part);
+    }
+}
+
 Tensor *tensor_new(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape) {
     size_t bytes = dtype_size(dtype);
     for (int i = 0; i < n_dims; i++)
