@@ -61,6 +61,17 @@ size_t generate_bytes(const Model *model, size_t n_prompts, size_t longest, cons
            choosers * vocab * (2 * sizeof(double) + sizeof(int32_t));
 }
 
+GeneratorConfig generator_size(const Model *model, int64_t n_sequences, int64_t longest, const GenerateConfig *config) {
+    int64_t n_slots = MIN(config->max_batch > 0 ? config->max_batch : DEFAULT_BATCH, n_sequences), each = kv_pages_for(longest),
+            most = (int64_t)(cache_budget(config->memory) / kv_page_bytes(model));
+    return (GeneratorConfig){.max_sequences = n_slots,
+                             .max_pages = MIN((n_slots + 1) * each, MAX(most, each + 1)), /* a prompt's last page is copied when its samples begin */
+                             .logit_bias = config->logit_bias,
+                             .logit_bias_context = config->logit_bias_context,
+                             .memory = config->memory,
+                             .session = config->session};
+}
+
 /* As many slots as there is memory for; one is asked for in any case. */
 static GeneratorConfig size_for(const Model *model, const Prompt *prompts, size_t n_prompts, const GenerateConfig *config) {
     size_t page = kv_page_bytes(model), budget = cache_budget(config->memory), longest = 0;

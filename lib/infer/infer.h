@@ -170,6 +170,10 @@ typedef Status OnDone(void *context, const Completion *completion);
 Status generate(const Model *model, const Tokenizer *tokenizer, const Prompt *prompts, size_t n_prompts, const GenerateConfig *config,
                 OnToken *on_token, OnDone *on_done, void *context);
 
+/* A configuration for sequences of at most `longest` tokens with their answers: as many at a time as generate() runs of n_sequences, and pages for
+ * all of them, as far as there is memory. Its other fields are those of `config`. */
+GeneratorConfig generator_size(const Model *model, int64_t n_sequences, int64_t longest, const GenerateConfig *config);
+
 /* Peak bytes that generate needs for n_prompts prompts of at most `longest` tokens: cache, activations, logits. */
 size_t generate_bytes(const Model *model, size_t n_prompts, size_t longest, const GenerateConfig *config);
 
