@@ -56,6 +56,7 @@ static Status open_cache(Generator *g, size_t budget) {
                     format_bytes((double)budget, have));
         return status_hint(ST_RESOURCE, "lower max_new_tokens or shorten the prompts");
     }
+    arena_reserve(g->arena, generator_bytes(g->model, &g->config));
     return kv_cache_new(g->arena, g->model, (int32_t)g->most_pages, &g->cache);
 }
 
@@ -103,12 +104,13 @@ static Status open_parts(Generator *g) {
     g->memory = g->config.memory ? g->config.memory : generate_memory_new(g->model);
     if (!g->memory) return ST_RESOURCE;
     ASSERT(g->memory->model == g->model, "memory of another model");
-    size_t budget = cache_budget(g->memory);
+    size_t budget = cache_budget(g->memory), had = arena_resident(g->memory->arena) + tape_peak_bytes(g->memory->tape);
     g->arena = g->memory->arena;
     g->tape = g->memory->tape;
     arena_reset(g->arena);
     tape_record(g->tape, false);
     TRY(open_cache(g, budget));
+    if (!g->config.session) TRY(generator_fits(g->model, &g->config, (size_t)memory_available() + had));
     TRY(find_absent(g));
     TRY(open_tables(g));
     TRY(open_kept(g));

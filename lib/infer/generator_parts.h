@@ -5,6 +5,7 @@
  *     generator_plan.c     the tokens of a step: newest tokens and parts of prompts; samples begin
  *     generator_choose.c   from a row of logits to a token
  *     generator_answer.c   a token extends an answer: text, stops, the end
+ *     generator_memory.c   what it takes
  *     session.c            what a conversation keeps
  *     generate.c           generate(): all prompts through one generator */
 #ifndef TUNE_GENERATOR_PARTS_H
@@ -122,6 +123,19 @@ Status begin_samples(Generator *g);
 /* Of the first of the queue, if its prompt is done: the step's memory goes with the step. No sequence may still need the row that was kept before. */
 void keep_row(Generator *g);
 void forget_rows(Generator *g); /* of prompts that still wait: their last token is computed again */
+
+/* ---- generator_memory.c ---- */
+
+typedef struct StepSize {
+    int64_t prompt_tokens, n_prompts, n_single, n_rows; /* n_single: sequences with one token; n_rows: of logits */
+    const Model *const *adapters;
+    int64_t n_adapters;
+} StepSize;
+/* Bytes of a step's activations and logits. Adds to the plan of scratch memory (cpu_planned_bytes). */
+size_t step_bytes(const Model *model, const StepSize *size);
+size_t chooser_bytes(const Model *model, int64_t n_slots);
+size_t generator_bytes(const Model *model, const GeneratorConfig *config);             /* in its arena */
+Status generator_fits(const Model *model, const GeneratorConfig *config, size_t left); /* ST_RESOURCE, with figures */
 
 /* ---- generator_choose.c ---- */
 

@@ -105,7 +105,23 @@ typedef struct GeneratorConfig {
     GenerateMemory *memory; /* of this model, for one generator at a time; NULL: the generator has its own */
     /* NULL, or a session that holds keys and values: then max_pages is not read, and one request of one sample runs at a time */
     Session *session;
+    /* the adapters that requests may name, for the plan of memory; others may come too */
+    const Model *const *adapters;
+    size_t n_adapters;
 } GeneratorConfig;
+/* Bytes that a generator takes at most, computed from shapes. total: all of them; with the memory of the process before the model was loaded, it is
+ * the largest resident size. */
+typedef struct GeneratorMemory {
+    size_t weights; /* of the model and the adapters, as they are stored */
+    size_t packed;  /* second copies of weights for the library that multiplies */
+    size_t cache;   /* keys and values */
+    size_t step;    /* activations and logits of the largest step */
+    size_t scratch; /* of kernels, beyond what they have */
+    size_t tables;  /* of requests, and to choose tokens */
+    size_t total;
+} GeneratorMemory;
+/* The model's weights need not be in memory: a model that was loaded with ModelOptions.streamed and skip_nan_check is enough. */
+GeneratorMemory generator_memory(const Model *model, const GeneratorConfig *config);
 /* The callbacks may add requests and cancel them. A status other than ST_OK cancels their own request, and generator_step returns it. */
 typedef Status OnCompletion(void *context, Completion *completion); /* may keep the completion: copy the struct and leave an empty one */
 /* A prompt, computed once, and the samples that follow it. The caller owns what it points to, and keeps it until the last completion was handed out
@@ -128,7 +144,8 @@ typedef struct GenerateRequest {
     void *context; /* of both */
 } GenerateRequest;
 /* An id that the model has and the tokenizer lacks is never chosen, as if its logit were -infinity before all filters; `logprobs` and `tempered` are
- * over the full vocabulary, as in training. tokenizer: NULL = no texts. ST_RESOURCE: keys and values would take more than half of the free memory. */
+ * over the full vocabulary, as in training. tokenizer: NULL = no texts. ST_RESOURCE, with figures: keys and values would take more than half of the free memory, or all parts
+ * together more than it. */
 Status generator_open(const Model *model, const Tokenizer *tokenizer, const GeneratorConfig *config, Generator **generator);
 /* Adds a request. *handle 0 with ST_OK: there is no room before a running request ends. An admitted request has room until its end.
  * Its results depend on its prompt, seed, number and sample alone, not on other requests. ST_INPUT: empty prompt, unknown id, longer than the model's
