@@ -66,7 +66,7 @@ static size_t tables_bytes(const Model *model, const GeneratorConfig *config) {
 
 size_t generator_bytes(const Model *model, const GeneratorConfig *config) {
     size_t bytes = tables_bytes(model, config), n_pages = (size_t)config->max_pages;
-    return config->session ? bytes : bytes + n_pages * (kv_page_bytes(model) + 2 * sizeof(int32_t));
+    return config->session ? bytes : bytes + n_pages * (kv_page_bytes(model) + 2 * sizeof(int32_t) + PREFIX_BYTES);
 }
 
 /* A step of as many tokens of prompts as there may be, while all sequences but one go on; and one without, which takes other kernels. */
@@ -88,7 +88,7 @@ GeneratorMemory generator_memory(const Model *model, const GeneratorConfig *conf
     int64_t n_pages = config->session ? kv_pages_for(session_max_tokens(config->session)) + 1 : config->max_pages;
     GeneratorMemory memory = {.weights = of_model.mapped + of_model.weights,
                               .packed = of_model.packed,
-                              .cache = (size_t)n_pages * kv_page_bytes(model),
+                              .cache = (size_t)n_pages * (kv_page_bytes(model) + (config->session ? 0 : PREFIX_BYTES)),
                               .tables = tables_bytes(model, config)};
     for (size_t i = 0; i < config->n_adapters; i++) {
         ModelMemory of_adapter = model_memory(config->adapters[i], false);

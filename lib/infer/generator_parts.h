@@ -6,13 +6,14 @@
  *     generator_choose.c   from a row of logits to a token
  *     generator_answer.c   a token extends an answer: text, stops, the end
  *     generator_memory.c   what it takes
+ *     kv_cache.c           pages of keys and values; kv_prefix.c: those whose tokens are known
  *     session.c            what a conversation keeps
  *     generate.c           generate(): all prompts through one generator */
 #ifndef TUNE_GENERATOR_PARTS_H
 #define TUNE_GENERATOR_PARTS_H
 
 #include "lib/infer/infer.h"
-#include "lib/infer/kv_cache.h"
+#include "lib/infer/kv_prefix.h"
 
 enum { STEP_TOKENS = 1024 };         /* of prompts */
 enum { NO_ROW = -1, KEPT_ROW = -2 }; /* in addition to the rows of a step's logits */
@@ -30,10 +31,13 @@ typedef struct Group {
     bool cancelled;
     int64_t begun, running; /* samples */
     int64_t done;           /* tokens of the prompt in the cache, while it is in the queue */
-    KvPageList pages;
-    RowAt at; /* logits of the prompt's last token */
+    KvPageList pages;       /* of the prompt; of the known ones to its end */
+    RowAt at;               /* logits of the prompt's last token */
     /* Pages: of the prompt; those of them that samples never copy; and what a sample has of its own at its end. */
     int64_t prompt_pages, shared_pages, own_pages;
+    bool shares; /* pages with other requests: the first n_known of its pages are known ones */
+    int64_t n_known;
+    PrefixFamily family;
 } Group;
 
 typedef struct Sequence {
@@ -79,7 +83,10 @@ struct Generator {
     Arena *arena; /* both of memory */
     Tape *tape;
     KvCache *cache;
+    Prefixes *prefixes; /* NULL: requests share no pages */
+    /* promised: to requests to their end, and the known pages in use, which count once */
     int64_t most_pages, promised_pages;
+    int64_t prompt_tokens, found_tokens; /* as GeneratorStats */
     Group *groups;
     int64_t n_groups; /* places */
     GenerateHandle last_handle;
@@ -112,7 +119,10 @@ size_t cache_budget(const GenerateMemory *memory); /* bytes that keys and values
 bool is_long(const Model *model, int64_t n);
 /* Pages of a prompt of n tokens that stay the same while its samples grow to `longest` tokens. */
 int64_t shared_pages(const Model *model, int64_t n, int64_t longest);
-void sequence_release(Generator *g, Sequence *s, int64_t cached); /* what the slot owns; a session keeps `cached` tokens */
+/* Before sequence_release: the first `cached` tokens go to the session, or their pages become known. */
+void sequence_keep(Generator *g, Sequence *s, int64_t cached);
+void sequence_release(Generator *g, Sequence *s); /* what the slot owns */
+void know_prompts(Generator *g);                  /* after a step: the pages of prompts that it filled */
 
 /* ---- generator_plan.c ---- */
 

@@ -50,7 +50,7 @@ Status begin_samples(Generator *g) {
         Group *group = g->queue[0];
         while (group->begun < group->request.n_samples && fits(g, group)) TRY(begin_sample(g, group));
         if (group->begun < group->request.n_samples) return ST_OK;
-        kv_pages_release(g->cache, &group->pages);
+        kv_pages_truncate(g->cache, &group->pages, group->n_known * KV_PAGE_SIZE);
         memmove(g->queue, g->queue + 1, (size_t)--g->n_queue * sizeof(Group *));
     }
     return ST_OK;

@@ -105,6 +105,9 @@ typedef struct GeneratorConfig {
     GenerateMemory *memory; /* of this model, for one generator at a time; NULL: the generator has its own */
     /* NULL, or a session that holds keys and values: then max_pages is not read, and one request of one sample runs at a time */
     Session *session;
+    /* Requests that begin with the same tokens and have the same adapter share the pages of these tokens while they run. true: pages of prompts and
+     * answers also stay for requests to come, until their memory is needed, the least recently used ones first. The results are the same. */
+    bool keep_prefixes;
     /* the adapters that requests may name, for the plan of memory; others may come too */
     const Model *const *adapters;
     size_t n_adapters;
@@ -161,6 +164,20 @@ bool generator_cancel(Generator *generator, GenerateHandle handle);
 Status generator_drain(Generator *generator);             /* steps until all requests are finished; ST_INTERRUPTED */
 void generator_close(Generator *generator);               /* drops unfinished requests; NULL is fine */
 int64_t generator_free_pages(const Generator *generator); /* pages of keys and values that no request has reserved */
+/* Forgets the kept pages of an adapter (or of the generator's model), before its weights change or it is freed. No request may use it. */
+void generator_forget(Generator *generator, const Model *adapter);
+/* What a generator holds now. Pages are those of keys and values, each of KV_PAGE_SIZE tokens. */
+typedef struct GeneratorStats {
+    int64_t running, waiting;            /* samples; prompts whose samples have not all begun */
+    int64_t pages;                       /* in all */
+    int64_t used;                        /* by requests */
+    int64_t reserved;                    /* for requests to their end, with the used ones */
+    int64_t shared;                      /* used by several requests */
+    int64_t kept;                        /* of earlier requests, until their memory is needed */
+    int64_t lost_tokens;                 /* places after the last tokens in the last pages of requests */
+    int64_t prompt_tokens, found_tokens; /* since it was opened: tokens of admitted prompts; those of them that were in shared or kept pages */
+} GeneratorStats;
+GeneratorStats generator_stats(const Generator *generator);
 
 /* ---- all completions of some prompts, in their order ---- */
 

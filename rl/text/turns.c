@@ -398,6 +398,7 @@ static Status collect(const Play *play, Experience *e) {
 static Status play_all(Play *play, int64_t n_groups, Experience *e) {
     const Turns *turns = play->turns;
     GeneratorConfig size = generator_size(turns->model, play->n, longest_episode(play), play->config);
+    size.keep_prefixes = true; /* a turn begins with the turns before it */
     TRY(text_turns_begin(play, n_groups));
     TRY(generator_open(turns->model, turns->tokenizer, &size, &play->generator));
     Status status = play_turns(play);

@@ -7,7 +7,7 @@
  * start with the same seed, hence the same prompt, and are compared like completions of a prompt.
  *
  * All episodes share one generator. The environment gets the turns that have ended while other episodes still speak, so a slow answer stops only
- * the episodes that wait for it. Each turn computes its context again.
+ * the episodes that wait for it. The generator keeps keys and values of the turns before, as long as there is memory.
  */
 #ifndef TUNE_TURNS_H
 #define TUNE_TURNS_H

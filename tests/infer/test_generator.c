@@ -333,6 +333,140 @@ TEST(adapters_change_answers) {
     kept_release(&kept);
 }
 
+/* ---- pages that requests share ---- */
+
+enum { STEM = 75, TAILS = 12 }; /* two full pages and a part */
+static int32_t stem_ids[TAILS][STEM + TAILS + 40];
+
+/* Prompt t begins with the stem and has t + 1 more tokens. */
+static void make_stems(void) {
+    for (size_t t = 0; t < TAILS; t++) {
+        for (size_t i = 0; i < STEM; i++) stem_ids[t][i] = 2 + (int32_t)rng_below(rng_key(2, RNG_TEST, 0), i, VOCAB - 2);
+        for (size_t i = STEM; i < COUNT_OF(stem_ids[t]); i++) stem_ids[t][i] = 2 + (int32_t)rng_below(rng_key(2, RNG_TEST, 1 + t), i, VOCAB - 2);
+    }
+}
+
+static GenerateRequest ask_stem(size_t t, int way, int64_t n_samples, const Model *adapter, Kept *kept) {
+    GenerateRequest request = ask(t % N_PROMPTS, way, n_samples, kept);
+    request.prompt = (Prompt){stem_ids[t], STEM + t + 1, t};
+    request.adapter = adapter;
+    return request;
+}
+
+static Generator *open_keeping(const Model *model, int64_t max_sequences, int64_t max_pages, bool keeps) {
+    Generator *g;
+    check_ok(generator_open(model, NULL, &(GeneratorConfig){.max_sequences = max_sequences, .max_pages = max_pages, .keep_prefixes = keeps}, &g));
+    return g;
+}
+
+/* While others run, and after them; with an adapter between them, which shares nothing. */
+static void check_stems(int m, bool keeps) {
+    Kept shared = {0}, alone = {0};
+    Generator *g = open_keeping(models[m], 8, 60, keeps);
+    for (size_t t = 0; t < 6; t++) {
+        GenerateRequest request = ask_stem(t, PLAIN, 1 + (int64_t)(t % 2), t == 2 ? adapters[m][0] : NULL, &shared);
+        GeneratorStats before = generator_stats(g);
+        assert_true(add(g, request) != 0);
+        answer_alone(t == 2 ? adapters[m][0] : models[m], &request, &alone);
+        GeneratorStats stats = generator_stats(g);
+        bool found = t == 1 || t == 3 || t == 5 || (keeps && t == 4); /* before 4, all have ended */
+        assert_int_equal(stats.found_tokens - before.found_tokens, found ? 64 : 0);
+        assert_int_equal(stats.prompt_tokens - before.prompt_tokens, STEM + t + 1);
+        check_ok(generator_step(g));
+        assert_int_equal(generator_stats(g).shared, t == 0 || t == 4 ? 0 : 2);
+        if (t == 3) check_ok(generator_drain(g));
+    }
+    check_ok(generator_drain(g));
+    GeneratorStats stats = generator_stats(g);
+    assert_true(stats.used == 0 && stats.reserved == 0 && stats.shared == 0 && stats.lost_tokens == 0 && (stats.kept > 0) == keeps);
+    for (size_t t = 0; t < 6; t++) check_prompt("with shared pages", models[m], &shared, &alone, t, 1 + (int64_t)(t % 2));
+    generator_close(g);
+    kept_release(&shared);
+    kept_release(&alone);
+}
+
+TEST(equal_beginnings_share_pages) {
+    make_stems();
+    for (int i = 0; i < 4; i++) check_stems(i & 1, i & 2);
+}
+
+/* The next turn of a conversation computes what is new. An adapter's pages can be forgotten. */
+TEST(answers_are_kept_for_the_next_turn) {
+    Kept turns = {0}, alone = {0};
+    make_stems();
+    Generator *g = open_keeping(models[0], 2, 30, true);
+    Prompt prompt = {stem_ids[0], STEM, 0};
+    for (size_t p = 0; p < 4; p++) {
+        GenerateRequest request = ask(p, PLAIN, 1, &turns);
+        request.prompt = prompt;
+        request.adapter = adapters[0][1];
+        GeneratorStats before = generator_stats(g);
+        assert_true(add(g, request) != 0);
+        int64_t found = generator_stats(g).found_tokens - before.found_tokens;
+        assert_int_equal(found, p == 0 || p == 3 ? 0
+                                                 : ((int64_t)prompt.n - 3) / 32 *
+                                                       32); /* all but two new tokens; the newest one of the answer is not in the cache */
+        check_ok(generator_drain(g));
+        answer_alone(adapters[0][1], &request, &alone);
+        check_prompt("a turn", models[0], &turns, &alone, p, 1);
+        const Completion *c = &turns.of[p][0];
+        memmove(stem_ids[0] + prompt.n + c->ids.n, stem_ids[0] + prompt.n, 2 * sizeof(int32_t));
+        if (p < 2) memcpy(stem_ids[0] + prompt.n, c->ids.data, c->ids.n * sizeof *c->ids.data);
+        if (p < 2) prompt.n += c->ids.n + 2;
+        if (p == 2) generator_forget(g, adapters[0][1]);
+    }
+    generator_close(g);
+    kept_release(&turns);
+    kept_release(&alone);
+}
+
+/* Requests with beginnings in common come, run and are cancelled at random, with few pages: nobody gets what is not his, and nothing is lost. */
+static void run_at_random(uint64_t seed, int64_t n_pages, bool keeps) {
+    enum { ROUNDS = 150 };
+    Kept alone[TAILS] = {0}, got[TAILS] = {0};
+    GenerateHandle handles[TAILS] = {0};
+    const Model *const with[3] = {NULL, adapters[0][0], adapters[0][1]};
+    RngKey key = rng_key(seed, RNG_TEST, 9);
+    uint64_t draw = 0;
+    size_t finished = 0, cancelled = 0;
+    Generator *g = open_keeping(models[0], 5, n_pages, keeps);
+    for (size_t t = 0; t < TAILS; t++) {
+        GenerateRequest request = ask_stem(t, (int)(t % N_WAYS), 1 + (int64_t)(t % 3), with[t / 2 % 3], &alone[t]);
+        answer_alone(request.adapter ? request.adapter : models[0], &request, &alone[t]);
+    }
+    for (int round = 0; round < ROUNDS || generator_busy(g); round++) {
+        size_t t = (size_t)rng_below(key, draw++, TAILS), p = t % N_PROMPTS;
+        if (handles[t] && round < ROUNDS && rng_below(key, draw++, 4) == 0 && generator_cancel(g, handles[t])) {
+            kept_release(&got[t]);
+            handles[t] = 0;
+            cancelled++;
+        } else if (!handles[t] && round < ROUNDS) {
+            handles[t] = add(g, ask_stem(t, (int)(t % N_WAYS), 1 + (int64_t)(t % 3), with[t / 2 % 3], &got[t]));
+        }
+        check_ok(generator_step(g));
+        GeneratorStats stats = generator_stats(g);
+        assert_true(stats.used >= 0 && stats.used <= stats.reserved && stats.reserved <= n_pages && stats.used + stats.kept <= n_pages);
+        for (t = 0; t < TAILS; t++) {
+            p = t % N_PROMPTS;
+            if (!handles[t] || got[t].n < 1 + t % 3) continue;
+            check_prompt("at random", models[0], &got[t], &alone[t], p, 1 + (int64_t)(t % 3));
+            kept_release(&got[t]);
+            handles[t] = 0;
+            finished++;
+        }
+    }
+    GeneratorStats stats = generator_stats(g);
+    assert_true(finished > 5 && cancelled > 3 && stats.used == 0 && stats.reserved == 0 && generator_free_pages(g) == n_pages);
+    assert_true(stats.found_tokens > 0 && stats.kept == n_pages - g->cache->n_free);
+    generator_close(g);
+    for (size_t t = 0; t < TAILS; t++) kept_release(&alone[t]);
+}
+
+TEST(requests_come_and_go_at_random) {
+    make_stems();
+    for (uint64_t seed = 0; seed < ALL_OR_FEW(6, 2); seed++) run_at_random(seed, seed % 3 == 0 ? 40 : 9 + (int64_t)seed, seed & 1);
+}
+
 /* ---- order, callbacks, refusals ---- */
 
 TEST(completions_come_when_they_are_done) {
@@ -432,10 +566,17 @@ TEST(what_does_not_fit_is_told) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_request_depends_on_itself_alone), cmocka_unit_test(prompts_wait_for_pages),
-        cmocka_unit_test(samples_have_their_numbers),        cmocka_unit_test(each_request_has_its_adapter),
-        cmocka_unit_test(adapters_change_answers),           cmocka_unit_test(completions_come_when_they_are_done),
-        cmocka_unit_test(a_callback_cancels_and_fails),      cmocka_unit_test(a_request_fails_alone),
+        cmocka_unit_test(a_request_depends_on_itself_alone),
+        cmocka_unit_test(prompts_wait_for_pages),
+        cmocka_unit_test(samples_have_their_numbers),
+        cmocka_unit_test(each_request_has_its_adapter),
+        cmocka_unit_test(adapters_change_answers),
+        cmocka_unit_test(equal_beginnings_share_pages),
+        cmocka_unit_test(answers_are_kept_for_the_next_turn),
+        cmocka_unit_test(requests_come_and_go_at_random),
+        cmocka_unit_test(completions_come_when_they_are_done),
+        cmocka_unit_test(a_callback_cancels_and_fails),
+        cmocka_unit_test(a_request_fails_alone),
         cmocka_unit_test(what_does_not_fit_is_told),
     };
     return cmocka_run_group_tests(tests, set_up, clean_up);
