@@ -7,6 +7,7 @@
 
 #include "lib/base/system.h"
 #include "lib/infer/generator_parts.h"
+#include "lib/model/rope.h"
 
 /* ---- longrope ---- */
 

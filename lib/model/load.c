@@ -2,6 +2,7 @@
 /* Loads a model from a directory: lists the modules that config.json requires, and puts the checkpoint's tensors where the decoder looks for them. */
 #include "lib/base/log.h"
 #include "lib/base/work.h"
+#include "lib/model/convert.h"
 #include "lib/model/parts.h"
 #include "lib/model/scalar_head.h"
 #include "lib/model/text_part.h"
@@ -114,8 +115,8 @@ static const StoredTensor *find_stored(const Model *model, const char *path, con
     const char *prefix = model->config.family->names->prefix;
     Str name = {0};
     str_printf(&name, "%s.%s", path, kind);
-    const StoredTensor *stored = safetensors_find(model->files, str_text(&name));
-    if (!stored && text_starts_with(str_text(&name), prefix)) stored = safetensors_find(model->files, str_text(&name) + strlen(prefix));
+    const StoredTensor *stored = weight_file_find(model->files, str_text(&name));
+    if (!stored && text_starts_with(str_text(&name), prefix)) stored = weight_file_find(model->files, str_text(&name) + strlen(prefix));
     str_release(&name);
     return stored;
 }
@@ -153,13 +154,7 @@ Status tensor_check_finite(const Tensor *tensor, const char *name, const char *f
     return at < 0 ? ST_OK : not_finite(name, file, at);
 }
 
-const Mapping *model_mapping(const Model *model, const void *data) {
-    for (size_t i = 0; model->files && i < model->files->n_files; i++) {
-        const Mapping *mapping = &model->files->mappings[i];
-        if ((const uint8_t *)data >= mapping->data && (const uint8_t *)data < mapping->data + mapping->size) return mapping;
-    }
-    return NULL;
-}
+const Mapping *model_mapping(const Model *model, const void *data) { return model->files ? weight_file_mapping(model->files, data) : NULL; }
 
 void model_drop_pages(const Model *model, const void *data, size_t bytes) {
     const Mapping *mapping = model_mapping(model, data);
@@ -176,9 +171,9 @@ static Status stored_copy(const Model *model, const StoredTensor *stored, DType 
     (*tensor)->name = arena_strdup(model->arena, stored->name);
     for (int64_t at = 0; at < stored->count && model->device != device_meta(); at += most) {
         int64_t n = MIN(most, stored->count - at);
-        const uint8_t *from = stored->data + (size_t)at * dtype_size(stored->dtype);
-        convert_elements(from, stored->dtype, (char *)(*tensor)->data + (size_t)at * dtype_size(dtype), dtype, (size_t)n);
-        if (n_dims > 1) model_drop_pages(model, from, (size_t)n * dtype_size(stored->dtype));
+        const uint8_t *from = stored->data + dtype_bytes(stored->dtype, at);
+        convert_elements(from, stored->dtype, (char *)(*tensor)->data + dtype_bytes(dtype, at), dtype, (size_t)n);
+        if (n_dims > 1) model_drop_pages(model, from, dtype_bytes(stored->dtype, n));
     }
     return ST_OK;
 }
@@ -190,7 +185,7 @@ static Status check_streamed(const Model *model, const Tensor *weight, const Sto
         Tensor piece = *weight;
         piece.n_dims = 1;
         piece.shape[0] = MIN(most, count - at);
-        piece.data = (char *)weight->data + (size_t)at * dtype_size(weight->dtype);
+        piece.data = (char *)weight->data + dtype_bytes(weight->dtype, at);
         int64_t found = tensor_find_nonfinite(&piece);
         if (found >= 0) return not_finite(stored->name, stored->file, at + found);
         model_drop_pages(model, piece.data, tensor_bytes(&piece));
@@ -213,7 +208,7 @@ static Status load_weight(Loader *loader, const StoredTensor *stored, int n_dims
     loader->used[stored - model->files->tensors] = true;
     DType wide = model->compute == DT_F64 ? DT_F64 : DT_F32;
     bool copied = loader->options->train_all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) ||
-                  (uintptr_t)stored->data % dtype_size(stored->dtype) != 0 || (!loader->options->streamed && read_in_place(model, stored, shape));
+                  (uintptr_t)stored->data % dtype_bytes(stored->dtype, 1) != 0 || (!loader->options->streamed && read_in_place(model, stored, shape));
     if (copied) {
         DType dtype = loader->options->train_all || n_dims == 1 || stored->dtype == DT_F64 ? wide : stored->dtype;
         TRY(stored_copy(model, stored, dtype, n_dims, shape, tensor));
@@ -381,7 +376,7 @@ static Status load_into(Model *model, const char *dir, const ModelOptions *optio
     TRY(model_config_read(dir, model->arena, &model->config));
     if (model->config.scores && !options->scores) return not_a_language_model(model);
     model->logprob = (LogprobArgs){.softcap = model->config.final_softcap, .temperature = model->config.logits_scaling};
-    TRY(safetensors_open(dir, &model->files));
+    TRY(weight_file_open(dir, &model->files));
     if (model->config.wrapper) TRY(text_names_find(&model->config, model->files, dir));
     TRY(model_build(model, options->scores));
     if (options->admit) TRY(options->admit(options->context, count_weights(model)));
@@ -425,7 +420,7 @@ void model_free(Model *model) {
     if (!model) return;
     for (size_t i = 0; i < model->params.n; i++) tensor_unpack(model->params.items[i].tensor);
     params_release(&model->params);
-    safetensors_close(model->files);
+    weight_file_close(model->files);
     arena_free(model->arena);
     free(model);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "lib/infer/generator_parts.h"
+#include "lib/model/adapter.h"
 #include "tests/support/backends.h"
 
 enum { VOCAB = 258, N_PROMPTS = 8, NEW = 24, MOST_SAMPLES = 4, N_ADAPTERS = 3 };

@@ -10,6 +10,7 @@
 #include "lib/base/system.h"
 #include "lib/infer/infer.h"
 #include "lib/infer/kv_cache.h"
+#include "lib/model/adapter.h"
 
 enum { SEQUENCES = 12, PROMPT = 150, NEW = 200, N_ADAPTERS = 2 };
 #define CONFIG(hidden, mlp, layers, vocab)                                                                                                         \
