@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The paged key/value cache. */
 #include "lib/infer/kv_cache.h"
+#include "lib/infer/kv_prefix.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +45,7 @@ Status kv_cache_new(Arena *arena, const Model *model, int32_t n_pages, KvCache *
 
 int32_t kv_pages_for(int64_t n_tokens) { return (int32_t)((n_tokens + KV_PAGE_SIZE - 1) / KV_PAGE_SIZE); }
 
-static Status list_room(KvPageList *list, int32_t n) {
+Status kv_pages_room(KvPageList *list, int32_t n) {
     if (n <= list->cap) return ST_OK;
     int32_t cap = MAX(n, list->cap * 2);
     TRY(array_resize(&list->items, (size_t)cap, sizeof *list->items, "pages of the key/value cache"));
@@ -53,20 +54,21 @@ static Status list_room(KvPageList *list, int32_t n) {
 }
 
 static Status take_page(KvCache *cache, int32_t *page) {
+    while (cache->n_free == 0 && cache->prefixes && prefix_evict(cache->prefixes)) {}
     if (cache->n_free == 0) return status_fail(ST_RESOURCE, "the key/value cache is full: %d pages", cache->pages.n_pages);
     *page = cache->free_list[--cache->n_free];
     cache->references[*page] = 1;
     return ST_OK;
 }
 
-static void drop_page(KvCache *cache, int32_t page) {
+void kv_page_drop(KvCache *cache, int32_t page) {
     ASSERT(cache->references[page] > 0, "page %d is free already", page);
     if (--cache->references[page] == 0) cache->free_list[cache->n_free++] = page;
 }
 
 Status kv_pages_reserve(KvCache *cache, KvPageList *list, int64_t n_tokens) {
     int32_t wanted = kv_pages_for(n_tokens);
-    TRY(list_room(list, wanted));
+    TRY(kv_pages_room(list, wanted));
     while (list->n < wanted) {
         TRY(take_page(cache, &list->items[list->n]));
         list->n++;
@@ -77,7 +79,7 @@ Status kv_pages_reserve(KvCache *cache, KvPageList *list, int64_t n_tokens) {
 Status kv_pages_share(KvCache *cache, const KvPageList *from, int64_t n_tokens, KvPageList *to) {
     int32_t n = kv_pages_for(n_tokens);
     ASSERT(to->n == 0 && n <= from->n, "sharing %d of %d pages into a list of %d", n, from->n, to->n);
-    TRY(list_room(to, n));
+    TRY(kv_pages_room(to, n));
     for (; to->n < n; to->n++) {
         to->items[to->n] = from->items[to->n];
         cache->references[from->items[to->n]]++;
@@ -103,18 +105,18 @@ Status kv_pages_write(KvCache *cache, KvPageList *list, int64_t begin, int64_t e
         if (cache->references[page] == 1) continue;
         TRY(take_page(cache, &own));
         copy_page(cache, page, own);
-        drop_page(cache, page);
+        kv_page_drop(cache, page);
         list->items[i] = own;
     }
     return ST_OK;
 }
 
 void kv_pages_truncate(KvCache *cache, KvPageList *list, int64_t n_tokens) {
-    while (list->n > kv_pages_for(n_tokens)) drop_page(cache, list->items[--list->n]);
+    while (list->n > kv_pages_for(n_tokens)) kv_page_drop(cache, list->items[--list->n]);
 }
 
 void kv_pages_release(KvCache *cache, KvPageList *list) {
-    for (int32_t i = 0; i < list->n; i++) drop_page(cache, list->items[i]);
+    for (int32_t i = 0; i < list->n; i++) kv_page_drop(cache, list->items[i]);
     free(list->items);
     *list = (KvPageList){0};
 }

@@ -16,11 +16,13 @@
 #include "lib/model/model.h"
 
 enum { KV_PAGE_SIZE = 32 };
+typedef struct Prefixes Prefixes; /* kv_prefix.h */
 typedef struct KvCache {
     KvPages pages;       /* what attention reads */
     int32_t *references; /* reference count of each page; 0 = free */
     int32_t *free_list;
     int32_t n_free;
+    Prefixes *prefixes; /* known pages, which are freed when no other page is free; NULL: none */
 } KvCache;
 typedef struct KvPageList {
     int32_t *items;
@@ -32,6 +34,9 @@ size_t kv_page_bytes(const Model *model);
 /* Makes a cache in `arena`, which owns it. ST_RESOURCE. */
 Status kv_cache_new(Arena *arena, const Model *model, int32_t n_pages, KvCache **cache);
 int32_t kv_pages_for(int64_t n_tokens);
+/* Makes memory for n pages in the list, which stays as it is. ST_RESOURCE. */
+Status kv_pages_room(KvPageList *list, int32_t n);
+void kv_page_drop(KvCache *cache, int32_t page); /* ends one reference to it */
 /* Grows the list to hold n_tokens. ST_RESOURCE when no page is free: callers count pages first. */
 Status kv_pages_reserve(KvCache *cache, KvPageList *list, int64_t n_tokens);
 /* Makes `to`, which is empty, refer to the pages of the first n_tokens of `from`. */
