@@ -5,31 +5,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t row_width(const Model *model) { return model->config.num_key_value_heads * model->config.head_dim; }
-
 size_t kv_page_bytes(const Model *model) {
-    return (size_t)(2 * model->config.num_hidden_layers * KV_PAGE_SIZE * row_width(model)) * dtype_size(model->compute);
+    int64_t numbers = 0;
+    for (int i = 0; i < model->n_cache_rows; i++) numbers += model->cache_rows[i].keys + model->cache_rows[i].values;
+    return (size_t)(KV_PAGE_SIZE * numbers) * dtype_size(model->compute);
+}
+
+static Tensor *rows_new(Arena *arena, const Model *model, const KvPages *pages, int64_t width) {
+    return tensor_view(arena, model->device, model->compute, 2, (int64_t[]){(int64_t)pages->n_pages * KV_PAGE_SIZE, width}, NULL);
 }
 
 /* Places keys and values after all headers, so that pages that no token uses are never touched. */
 static Status make_tensors(Arena *arena, const Model *model, KvPages *pages) {
-    int64_t shape[2] = {(int64_t)pages->n_pages * KV_PAGE_SIZE, row_width(model)};
-    size_t bytes = (size_t)(shape[0] * shape[1]) * dtype_size(model->compute);
     for (int layer = 0; layer < pages->n_layers; layer++) {
-        pages->k[layer] = tensor_view(arena, model->device, model->compute, 2, shape, NULL);
-        pages->v[layer] = tensor_view(arena, model->device, model->compute, 2, shape, NULL);
+        pages->k[layer] = rows_new(arena, model, pages, model->cache_rows[layer].keys);
+        pages->v[layer] = rows_new(arena, model, pages, model->cache_rows[layer].values);
         if (!pages->k[layer] || !pages->v[layer]) return ST_RESOURCE;
     }
     for (int layer = 0; layer < pages->n_layers; layer++) {
-        pages->k[layer]->data = arena_alloc(arena, bytes);
-        pages->v[layer]->data = arena_alloc(arena, bytes);
+        pages->k[layer]->data = arena_alloc(arena, tensor_bytes(pages->k[layer]));
+        pages->v[layer]->data = arena_alloc(arena, tensor_bytes(pages->v[layer]));
         if (!pages->k[layer]->data || !pages->v[layer]->data) return ST_RESOURCE;
     }
     return ST_OK;
 }
 
 Status kv_cache_new(Arena *arena, const Model *model, int32_t n_pages, KvCache **result) {
-    int n_layers = (int)model->config.num_hidden_layers;
+    int n_layers = model->n_cache_rows;
     KvCache *cache = *result = arena_zero(arena, sizeof *cache);
     if (!cache) return ST_RESOURCE;
     cache->pages = (KvPages){.page_size = KV_PAGE_SIZE,
