@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The paged key/value cache: pages cover all cached blocks of a model (Model.cache_rows), are shared by reference count and are copied on write. Source of the idea: PagedAttention, arXiv
- * 2309.06180.
+/* The paged key/value cache: pages cover all blocks of a model that have a row in it (Model.cache_rows), are shared by reference count and are copied
+ * on write. Source of the idea: PagedAttention, arXiv 2309.06180.
  *
  *     KvCache *cache;
  *     TRY(kv_cache_new(arena, model, n_pages, &cache));
@@ -27,7 +27,7 @@ typedef struct KvPageList {
     int32_t n, cap;
 } KvPageList;
 
-/* Bytes of one page over all cached blocks. */
+/* Bytes of one page over all of these blocks. */
 size_t kv_page_bytes(const Model *model);
 /* Makes a cache in `arena`, which owns it. ST_RESOURCE. */
 Status kv_cache_new(Arena *arena, const Model *model, int32_t n_pages, KvCache **cache);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks: what the sublayers of a decoder compute (attention, feed-forward, ...). A kind of block is a file block_<kind>.c and a line of blocks.def. A
- * family says which kinds its layers are made of (LayerForm).
+/* Blocks: what the sublayers of a decoder compute (attention, feed-forward, ...). A kind of block is a file block_<kind>.c and a line of blocks.def.
+ * A family says which kinds its layers are made of (LayerForm).
  *
  *     typedef struct ScaleForm {
  *         const char *scale;                     // name of the part within a layer
