@@ -87,7 +87,7 @@ ISA_avx2 := -mavx2 -mfma -mf16c
 HOST := $(wildcard lib/tensor/cpu/host/*.c)
 TILED := $(wildcard lib/tensor/cpu/tile/*.c)
 KERNELS := $(wildcard lib/tensor/cpu/simd/*.c)
-SOURCES := $(wildcard lib/*/*.c lib/tensor/ref/*.c data/*.c data/*/*.c sft/*.c rl/*.c rl/*/*.c) $(HOST)
+SOURCES := $(wildcard lib/*/*.c lib/tensor/ref/*.c lib/tensor/quant/*.c data/*.c data/*/*.c sft/*.c rl/*.c rl/*/*.c) $(HOST)
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$(isa).o)) $(if $(filter 1,$(HAVE_TILES)),$(foreach isa,avx512_bf16 amx,$(TILED:%.c=$(BUILD)/%.$(isa).o)))
 COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(filter-out cmd/bench/%,$(wildcard cmd/*/*.c)))
 BENCHES := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/bench/*.c))
@@ -130,6 +130,8 @@ $(BUILD)/version: always
 $(BUILD)/cmd/app/version.o: TUNE_CPPFLAGS += -DTUNE_VERSION='"$(VERSION)"' -DTUNE_RELEASED='"$(RELEASED)"'
 $(BUILD)/cmd/app/version.o: $(BUILD)/version
 $(BUILD)/lib/tensor/cpu/host/%.o: TUNE_CPPFLAGS += -DHAVE_AVX512=$(HAVE_AVX512)
+# A fused multiply-add gives other codes than the programs that define the formats.
+$(BUILD)/lib/tensor/quant/%.o: TUNE_CPPFLAGS += -ffp-contract=off
 define isa_rule
 $(BUILD)/lib/tensor/cpu/%.$(1).o: lib/tensor/cpu/%.c
 	@mkdir -p $$(@D)

@@ -101,7 +101,7 @@ static Status add_new_score(Merge *merge) {
 }
 
 static size_t job_element(const Job *job) {
-    if (!job->passthrough) return dtype_size(job->dtype);
+    if (!job->passthrough) return dtype_bytes(job->dtype, 1);
     return job->passthrough->count > 0 ? job->passthrough->bytes / (size_t)job->passthrough->count : 1;
 }
 
@@ -175,7 +175,6 @@ Status block_new(const Merge *merge, Arena *arena, size_t module, int64_t rows, 
 void block_fill(const Merge *merge, size_t module, bool bias, int64_t first, int64_t n, Block *block) {
     const Tensor *tensor = module_tensor(merge->base, module, bias);
     int64_t at = first * block->cols, count = n * block->cols;
-    size_t element = dtype_size(tensor->dtype);
     float *delta = block->delta.data;
     block->first = first;
     block->n = n;
@@ -183,8 +182,8 @@ void block_fill(const Merge *merge, size_t module, bool bias, int64_t first, int
     memset(delta, 0, (size_t)count * sizeof *delta);
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i++)
-        convert_elements((const uint8_t *)tensor->data + (size_t)(at + i * block->cols) * element, tensor->dtype, block->base + i * block->cols,
-                         DT_F32, (size_t)block->cols);
+        convert_elements((const uint8_t *)tensor->data + dtype_bytes(tensor->dtype, at + i * block->cols), tensor->dtype,
+                         block->base + i * block->cols, DT_F32, (size_t)block->cols);
     for (size_t k = 0; k < merge->config->n_adapters; k++) {
         double weight = merge->config->adapters[k].weight;
         const LoraBranch *lora = bias ? NULL : module_lora(merge->adapted[k], module);
@@ -197,7 +196,7 @@ void block_fill(const Merge *merge, size_t module, bool bias, int64_t first, int
 /* base + delta in f32, rounded once to the stored dtype. Returns the largest distance from the sum; infinite if a value exceeds the dtype's range. */
 static double block_round(Block *block, DType dtype, uint8_t *stored) {
     double error = 0;
-    size_t cols = (size_t)block->cols, size = dtype_size(dtype);
+    size_t cols = (size_t)block->cols;
 #pragma omp parallel for schedule(static) reduction(max : error)
     for (int64_t r = 0; r < block->n; r++) {
         RoundingLoss row = {0};
@@ -206,7 +205,7 @@ static double block_round(Block *block, DType dtype, uint8_t *stored) {
             float sums[ROUNDING_PIECE];
             size_t n = MIN(cols - i, COUNT_OF(sums));
             for (size_t j = 0; j < n; j++) sums[j] = values[i + j] + delta[i + j];
-            double distance = round_sums(sums, values + i, delta + i, n, dtype, stored + ((size_t)r * cols + i) * size, &row);
+            double distance = round_sums(sums, values + i, delta + i, n, dtype, stored + dtype_bytes(dtype, r * block->cols + (int64_t)i), &row);
             error = MAX(error, distance);
             i += n;
         }
@@ -241,13 +240,13 @@ static Status write_job(Merge *merge, const Job *job, SafetensorsWriter *writer)
     Block block;
     Status status = block_new(merge, arena, job->module, rows, cols, &block);
     int64_t step = block.n;
-    uint8_t *stored = status == ST_OK ? arena_alloc(arena, (size_t)(step * cols) * dtype_size(job->dtype)) : NULL;
+    uint8_t *stored = status == ST_OK ? arena_alloc(arena, dtype_bytes(job->dtype, step * cols)) : NULL;
     if (!stored) status = ST_RESOURCE;
     for (int64_t first = 0; status == ST_OK && first < rows; first += step) {
         block_fill(merge, job->module, job->bias, first, MIN(step, rows - first), &block);
         job->result->error = MAX(job->result->error, block_round(&block, job->dtype, stored));
         for (int64_t r = 0; r < block.n && job->result->changed; r++) rounding_add(&merge->loss, &block.rows[r]);
-        safetensors_write(writer, stored, (size_t)(block.n * cols) * dtype_size(job->dtype));
+        safetensors_write(writer, stored, dtype_bytes(job->dtype, block.n * cols));
         if (isfinite(job->result->error)) continue;
         status = status_fail(ST_NUMERIC, "a merged value of tensor '%s' does not fit into %s", job->name, dtype_name(job->dtype));
         status_hint(status, "f32 and bf16 hold larger values");
@@ -296,8 +295,8 @@ static uint64_t all_bytes(const Merge *merge) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < merge->n_jobs; i++) {
         const Job *job = &merge->jobs[i];
-        bytes += job->passthrough ? job->passthrough->bytes
-                                  : (uint64_t)tensor_count(module_tensor(merge->base, job->module, job->bias)) * dtype_size(job->dtype);
+        bytes +=
+            job->passthrough ? job->passthrough->bytes : dtype_bytes(job->dtype, tensor_count(module_tensor(merge->base, job->module, job->bias)));
     }
     return bytes;
 }

@@ -14,7 +14,7 @@ check_layers() {
         function folder(path, parts) { split(path, parts, "/"); return parts[1] == "lib" ? parts[2] : parts[1] }
         function inner(path) { sub(/\/[^\/]*$/, "", path); return path }
         function refuse(what) { bad = 1; print FILENAME ":" FNR ": " what }
-        BEGIN { split("base http child tensor text nn model infer recipe run train data sft cmd", order); for (i in order) rank[order[i]] = i + 0
+        BEGIN { split("base plan http child tensor text nn model infer recipe run train data sft cmd", order); for (i in order) rank[order[i]] = i + 0
                 rank["rl"] = rank["sft"]
                 n = split("data data/containers data/formats data/filter data/dataset data/check data/synth " \
                           "rl/core rl/mdp rl/env rl/loop rl/reward rl/pairs rl/learn rl/text rl/offline rl/keys " \
@@ -37,6 +37,12 @@ check_layers() {
 check_statics() {
     tree '*.c' | xargs grep -nE '^static [A-Za-z].*[ *](open|close|run|step|train|keep|look|tell|go|read|write|begin|end|init|free|show|start|stop|load|save|update|reset|add|find|check|parse|take|put|get|set|give|next|list|place)\(' |
         sed 's/$/   needs a prefix of its file or subject/' | grep . && return 1
+    return 0
+}
+
+# Only lib/tensor knows the size of an element: some dtypes have blocks (dtype_bytes).
+check_elements() {
+    tree '*.[ch]' | grep -v '^lib/tensor/' | xargs grep -nw dtype_size | sed 's/$/   needs dtype_bytes/' | grep . && return 1
     return 0
 }
 
@@ -165,7 +171,9 @@ layers) # prints all violations before it fails
     documented=$?
     check_statics
     named=$?
-    check_length && [ $layered = 0 ] && [ $named = 0 ] && [ $cited = 0 ] && [ $licensed = 0 ] && [ $documented = 0 ] && echo "$rule: fine" ;;
+    check_elements
+    sized=$?
+    check_length && [ $sized = 0 ] && [ $layered = 0 ] && [ $named = 0 ] && [ $cited = 0 ] && [ $licensed = 0 ] && [ $documented = 0 ] && echo "$rule: fine" ;;
 docs | headers | quiet | format) "check_$rule" "$@" && echo "$rule: fine" ;;
 *) echo "usage: tests/lint.sh layers | docs [PAGE] | headers FLAGS | quiet LIBRARY | format FILES" >&2; exit 2 ;;
 esac

@@ -8,7 +8,7 @@
 size_t kv_page_bytes(const Model *model) {
     int64_t numbers = 0;
     for (int i = 0; i < model->n_cache_rows; i++) numbers += model->cache_rows[i].keys + model->cache_rows[i].values;
-    return (size_t)(KV_PAGE_SIZE * numbers) * dtype_size(model->compute);
+    return dtype_bytes(model->compute, KV_PAGE_SIZE * numbers);
 }
 
 static Tensor *rows_new(Arena *arena, const Model *model, const KvPages *pages, int64_t width) {
@@ -93,7 +93,7 @@ static void copy_page(KvCache *cache, int32_t from, int32_t to) {
     for (int layer = 0; layer < cache->pages.n_layers; layer++) {
         Tensor *const both[] = {cache->pages.k[layer], cache->pages.v[layer]};
         for (int i = 0; i < 2; i++) {
-            size_t bytes = (size_t)(KV_PAGE_SIZE * tensor_width(both[i])) * dtype_size(both[i]->dtype);
+            size_t bytes = dtype_bytes(both[i]->dtype, KV_PAGE_SIZE * tensor_width(both[i]));
             memcpy((char *)both[i]->data + (size_t)to * bytes, (const char *)both[i]->data + (size_t)from * bytes, bytes);
         }
     }

@@ -14,7 +14,7 @@ static double element_get(const uint8_t *at, DType dtype) {
         uint16_t h;
         int32_t i;
     } value;
-    memcpy(&value, at, dtype_size(dtype));
+    memcpy(&value, at, dtype_bytes(dtype, 1));
     switch (dtype) {
     case DT_F32: return (double)value.f;
     case DT_BF16: return (double)bf16_to_float(value.h);
@@ -39,13 +39,13 @@ static void element_put(uint8_t *at, DType dtype, double x) {
     case DT_F64: value.d = x; break;
     case DT_I32: value.i = (int32_t)x; break;
     }
-    memcpy(at, &value, dtype_size(dtype));
+    memcpy(at, &value, dtype_bytes(dtype, 1));
 }
 
 void convert_elements(const void *from, DType from_dtype, void *to, DType to_dtype, size_t count) {
     const uint8_t *in = from;
     uint8_t *out = to;
-    size_t in_size = dtype_size(from_dtype), out_size = dtype_size(to_dtype);
+    size_t in_size = dtype_bytes(from_dtype, 1), out_size = dtype_bytes(to_dtype, 1);
     if (from_dtype == to_dtype) { /* in parallel, since the system clears new pages first, which takes as long */
         size_t bytes = count * in_size, piece = (size_t)2 << 20;
 #pragma omp parallel for schedule(static) if (bytes > 4 * piece)

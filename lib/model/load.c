@@ -79,9 +79,9 @@ static Status stored_copy(const Model *model, const StoredTensor *stored, DType 
     (*tensor)->name = arena_strdup(model->arena, stored->name);
     for (int64_t at = 0; at < stored->count && model->device != device_meta(); at += most) {
         int64_t n = MIN(most, stored->count - at);
-        const uint8_t *from = stored->data + (size_t)at * dtype_size(stored->dtype);
-        convert_elements(from, stored->dtype, (char *)(*tensor)->data + (size_t)at * dtype_size(dtype), dtype, (size_t)n);
-        if (n_dims > 1) model_drop_pages(model, from, (size_t)n * dtype_size(stored->dtype));
+        const uint8_t *from = stored->data + dtype_bytes(stored->dtype, at);
+        convert_elements(from, stored->dtype, (char *)(*tensor)->data + dtype_bytes(dtype, at), dtype, (size_t)n);
+        if (n_dims > 1) model_drop_pages(model, from, dtype_bytes(stored->dtype, n));
     }
     return ST_OK;
 }
@@ -93,7 +93,7 @@ static Status check_streamed(const Model *model, const Tensor *weight, const Sto
         Tensor piece = *weight;
         piece.n_dims = 1;
         piece.shape[0] = MIN(most, count - at);
-        piece.data = (char *)weight->data + (size_t)at * dtype_size(weight->dtype);
+        piece.data = (char *)weight->data + dtype_bytes(weight->dtype, at);
         int64_t found = tensor_find_nonfinite(&piece);
         if (found >= 0) return not_finite(stored->name, stored->file, at + found);
         model_drop_pages(model, piece.data, tensor_bytes(&piece));
@@ -116,7 +116,7 @@ static Status load_weight(Loader *loader, const StoredTensor *stored, int n_dims
     loader->used[stored - model->files->tensors] = true;
     DType wide = model->compute == DT_F64 ? DT_F64 : DT_F32;
     bool copied = loader->options->train_all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) ||
-                  (uintptr_t)stored->data % dtype_size(stored->dtype) != 0 || (!loader->options->streamed && read_in_place(model, stored, shape));
+                  (uintptr_t)stored->data % dtype_bytes(stored->dtype, 1) != 0 || (!loader->options->streamed && read_in_place(model, stored, shape));
     if (copied) {
         DType dtype = loader->options->train_all || n_dims == 1 || stored->dtype == DT_F64 ? wide : stored->dtype;
         TRY(stored_copy(model, stored, dtype, n_dims, shape, tensor));

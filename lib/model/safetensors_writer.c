@@ -56,9 +56,9 @@ static void declare(SafetensorsWriter *writer, const char *name, const char *dty
 }
 
 void safetensors_declare(SafetensorsWriter *writer, const char *name, DType dtype, int n_dims, const int64_t *shape) {
-    uint64_t bytes = dtype_size(dtype);
-    for (int i = 0; i < n_dims; i++) bytes *= (uint64_t)shape[i];
-    declare(writer, name, stored_name(dtype), n_dims, shape, bytes);
+    int64_t count = 1;
+    for (int i = 0; i < n_dims; i++) count *= shape[i];
+    declare(writer, name, stored_name(dtype), n_dims, shape, dtype_bytes(dtype, count));
 }
 
 void safetensors_declare_as(SafetensorsWriter *writer, const StoredTensor *tensor) {
@@ -90,7 +90,7 @@ void safetensors_write(SafetensorsWriter *writer, const void *bytes, size_t size
 
 void safetensors_write_as(SafetensorsWriter *writer, const void *elements, DType from_dtype, DType to_dtype, size_t count) {
     if (from_dtype == to_dtype) {
-        safetensors_write(writer, elements, count * dtype_size(to_dtype));
+        safetensors_write(writer, elements, dtype_bytes(to_dtype, (int64_t)count));
         return;
     }
     enum { PIECE = 4096 };
@@ -98,8 +98,8 @@ void safetensors_write_as(SafetensorsWriter *writer, const void *elements, DType
     const uint8_t *from = elements;
     for (size_t done = 0; done < count; done += PIECE) {
         size_t n = MIN(count - done, (size_t)PIECE);
-        convert_elements(from + done * dtype_size(from_dtype), from_dtype, piece, to_dtype, n);
-        safetensors_write(writer, piece, n * dtype_size(to_dtype));
+        convert_elements(from + dtype_bytes(from_dtype, (int64_t)done), from_dtype, piece, to_dtype, n);
+        safetensors_write(writer, piece, dtype_bytes(to_dtype, (int64_t)n));
     }
 }
 

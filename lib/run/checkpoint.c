@@ -151,13 +151,18 @@ static Status list_steps(const char *dir, Arena *arena, int64_t **steps, size_t 
     return ST_OK;
 }
 
-/* Renames first, so that an interrupted removal leaves no half checkpoint under its name. */
+/* Renames first, so that an interrupted removal leaves no half checkpoint under its name. A rename that took place and could not be synced is
+ * followed by the removal, too: the space is needed. */
 static Status remove_step(Arena *arena, const char *dir, int64_t step) {
     const char *from = step_path(arena, dir, "", step, NULL), *to = step_path(arena, dir, ".tmp-old-", step, NULL);
     if (!from || !to) return ST_RESOURCE;
     TRY(dir_remove(to));
-    TRY(dir_rename(from, to));
-    return dir_remove(to);
+    Status status = dir_rename(from, to);
+    if (status == ST_OK) return dir_remove(to);
+    Failure failure;
+    failure_save(&failure, status);
+    (void)dir_remove(to);
+    return failure_restore(&failure);
 }
 
 static Status remove_old(const Run *run, Arena *arena, int64_t keep) {

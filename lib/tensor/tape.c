@@ -142,9 +142,8 @@ static Tensor *out_of_memory(Tape *tape) {
 
 static bool within_limit(Tape *tape, const int64_t *shape, int n_dims, DType dtype) {
     if (!tape->limit) return true;
-    size_t bytes = dtype_size(dtype), total = arena_used(tape->data) + arena_used(tape->kept) + arena_used(tape->grads);
-    for (int i = 0; i < n_dims; i++)
-        if (!size_mul(bytes, (size_t)shape[i], &bytes)) return false;
+    size_t bytes, total = arena_used(tape->data) + arena_used(tape->kept) + arena_used(tape->grads);
+    if (!dtype_bytes_fit(dtype, n_dims, shape, &bytes)) return false;
     if (size_add(total, bytes, &total) && total <= tape->limit) return true;
     char limit[32];
     tape_fail(tape, ST_RESOURCE, "the step needs more than the %s that it may take", format_bytes((double)tape->limit, limit));

@@ -5,51 +5,13 @@
 #include <math.h>
 #include <stdio.h>
 
-const char *dtype_name(DType dtype) {
-    static const char *const names[] = {[DT_F32] = "f32", [DT_BF16] = "bf16", [DT_F16] = "f16", [DT_F64] = "f64", [DT_I32] = "i32"};
-    return names[dtype];
-}
-
-float f16_to_float(uint16_t bits) {
-    uint32_t sign = (uint32_t)(bits & 0x8000u) << 16, exponent = (bits >> 10) & 31u, fraction = bits & 1023u;
-    if (exponent == 0) { /* zero or subnormal: fraction x 2^-24 */
-        float magnitude = ldexpf((float)fraction, -24);
-        return sign ? -magnitude : magnitude;
-    }
-    union {
-        uint32_t u;
-        float f;
-    } pun;
-    pun.u = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112u) << 23) | fraction << 13;
-    return pun.f;
-}
-
-uint16_t float_to_f16(float value) {
-    union {
-        float f;
-        uint32_t u;
-    } pun = {.f = value};
-    uint32_t sign = (pun.u >> 16) & 0x8000u, magnitude = pun.u & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
-    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds to 65520 or more: infinity */
-    if (magnitude < 0x38800000u) {                                   /* below the smallest normal number: integer multiples of 2^-24 */
-        union {
-            uint32_t u;
-            float f;
-        } absolute = {.u = magnitude};
-        return (uint16_t)(sign | (uint32_t)rintf(ldexpf(absolute.f, 24)));
-    }
-    uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
-    return (uint16_t)(sign | ((rounded - 0x38000000u) >> 13));
-}
-
 int64_t tensor_count(const Tensor *tensor) {
     int64_t count = 1;
     for (int i = 0; i < tensor->n_dims; i++) count *= tensor->shape[i];
     return count;
 }
 
-size_t tensor_bytes(const Tensor *tensor) { return (size_t)tensor_count(tensor) * dtype_size(tensor->dtype); }
+size_t tensor_bytes(const Tensor *tensor) { return dtype_bytes(tensor->dtype, tensor_count(tensor)); }
 
 int64_t tensor_width(const Tensor *tensor) { return tensor->n_dims > 0 ? tensor->shape[tensor->n_dims - 1] : 1; }
 
@@ -75,12 +37,11 @@ Tensor *tensor_view(Arena *arena, const Device *device, DType dtype, int n_dims,
 }
 
 Tensor *tensor_new(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape) {
-    size_t bytes = dtype_size(dtype);
-    for (int i = 0; i < n_dims; i++)
-        if (!size_mul(bytes, (size_t)shape[i], &bytes)) {
-            status_fail(ST_RESOURCE, "a tensor's size does not fit into memory");
-            return NULL;
-        }
+    size_t bytes;
+    if (!dtype_bytes_fit(dtype, n_dims, shape, &bytes)) {
+        status_fail(ST_RESOURCE, "a tensor's size does not fit into memory");
+        return NULL;
+    }
     Tensor *tensor = tensor_view(arena, device, dtype, n_dims, shape, NULL);
     if (!tensor) return NULL;
     tensor->data = arena_alloc(arena, bytes);

@@ -20,27 +20,9 @@
 
 #include "lib/base/file.h"
 #include "lib/base/rng.h"
+#include "lib/tensor/dtype.h"
 
 /* ---- tensors ---- */
-
-typedef enum DType { DT_F32, DT_BF16, DT_F16, DT_F64, DT_I32 } DType;
-/* Bytes of one element. Inline, because kernels call it with a dtype that the compiler knows: a function call there would spill all vector
- * registers. */
-static inline size_t dtype_size(DType dtype) {
-    switch (dtype) {
-    case DT_F32:
-    case DT_I32: return 4;
-    case DT_BF16:
-    case DT_F16: return 2;
-    case DT_F64: return 8;
-    }
-    return 0;
-}
-const char *dtype_name(DType dtype); /* "f32", ... */
-static inline float bf16_to_float(uint16_t bits);
-static inline uint16_t float_to_bf16(float value); /* round to nearest, ties to even; NaN stays NaN */
-float f16_to_float(uint16_t bits);
-uint16_t float_to_f16(float value);
 
 enum { TENSOR_MAX_DIMS = 4 };
 typedef struct Device Device;
@@ -460,24 +442,5 @@ typedef struct GradCheck {
 /* Compares every op of the table with central differences in double on the reference device. `worst` gets one entry per (op, variant), at most
  * `cap`; returns their number. An error is relative to max(1, |gradient|); below 1e-6 is fine. */
 int gradcheck_ops(GradCheck *worst, int cap);
-
-/* ---- inline parts ---- */
-
-static inline float bf16_to_float(uint16_t bits) {
-    union {
-        uint32_t u;
-        float f;
-    } pun = {.u = (uint32_t)bits << 16};
-    return pun.f;
-}
-
-static inline uint16_t float_to_bf16(float value) {
-    union {
-        float f;
-        uint32_t u;
-    } pun = {.f = value};
-    if ((pun.u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((pun.u >> 16) | 0x40u);
-    return (uint16_t)((pun.u + 0x7fffu + ((pun.u >> 16) & 1u)) >> 16);
-}
 
 #endif

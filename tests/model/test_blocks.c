@@ -45,7 +45,7 @@ static void experts_build(BlockBuilder *builder, const void *given, void *result
 
 /* Expert `e` of a tensor of all of them, as a linear layer without LoRA. */
 static Linear one_of(Tape *tape, const Tensor *all, int e, int64_t in, int64_t out) {
-    char *data = (char *)all->data + (size_t)(e * in * out) * dtype_size(all->dtype);
+    char *data = (char *)all->data + dtype_bytes(all->dtype, e * in * out);
     return (Linear){.weight = tensor_view(tape_arena(tape), all->device, all->dtype, 2, (int64_t[]){out, in}, data), .in = in, .out = out};
 }
 
