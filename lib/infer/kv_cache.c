@@ -5,10 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+static DType state_dtype(const Model *model) { return model->compute == DT_F64 ? DT_F64 : DT_F32; }
+
 size_t kv_page_bytes(const Model *model) {
     int64_t numbers = 0;
     for (int i = 0; i < model->n_cache_rows; i++) numbers += model->cache_rows[i].keys + model->cache_rows[i].values;
-    return dtype_bytes(model->compute, KV_PAGE_SIZE * numbers);
+    size_t bytes = dtype_bytes(model->compute, KV_PAGE_SIZE * numbers);
+    for (int i = 0; i < model->n_states; i++) bytes += dtype_bytes(state_dtype(model), model->state_widths[i]);
+    return bytes;
 }
 
 static Tensor *rows_new(Arena *arena, const Model *model, const KvPages *pages, int64_t width) {
@@ -30,6 +34,23 @@ static Status make_tensors(Arena *arena, const Model *model, KvPages *pages) {
     return ST_OK;
 }
 
+static Status make_states(Arena *arena, const Model *model, KvCache *cache) {
+    KvPages *pages = &cache->pages;
+    if (model->n_states == 0) return ST_OK;
+    pages->states = arena_alloc(arena, (size_t)model->n_states * sizeof *pages->states);
+    pages->state_rows = arena_alloc(arena, (size_t)pages->n_pages * sizeof *pages->state_rows);
+    cache->state_tokens = arena_zero(arena, (size_t)pages->n_pages * sizeof *cache->state_tokens);
+    cache->free_states = arena_alloc(arena, (size_t)pages->n_pages * sizeof *cache->free_states);
+    if (!pages->states || !pages->state_rows || !cache->state_tokens || !cache->free_states) return ST_RESOURCE;
+    for (int32_t page = 0; page < pages->n_pages; page++) pages->state_rows[page] = -1;
+    for (int32_t row = pages->n_pages; row-- > 0;) cache->free_states[cache->n_free_states++] = row;
+    for (; pages->n_states < model->n_states; pages->n_states++) {
+        int64_t shape[2] = {pages->n_pages, model->state_widths[pages->n_states]};
+        if (!(pages->states[pages->n_states] = tensor_new(arena, model->device, state_dtype(model), 2, shape))) return ST_RESOURCE;
+    }
+    return ST_OK;
+}
+
 Status kv_cache_new(Arena *arena, const Model *model, int32_t n_pages, KvCache **result) {
     int n_layers = model->n_cache_rows;
     KvCache *cache = *result = arena_zero(arena, sizeof *cache);
@@ -43,7 +64,8 @@ Status kv_cache_new(Arena *arena, const Model *model, int32_t n_pages, KvCache *
     cache->free_list = arena_alloc(arena, (size_t)n_pages * sizeof *cache->free_list);
     if (!cache->pages.k || !cache->pages.v || !cache->references || !cache->free_list) return ST_RESOURCE;
     for (int32_t i = n_pages; i-- > 0;) cache->free_list[cache->n_free++] = i;
-    return make_tensors(arena, model, &cache->pages);
+    TRY(make_tensors(arena, model, &cache->pages));
+    return make_states(arena, model, cache);
 }
 
 int32_t kv_pages_for(int64_t n_tokens) { return (int32_t)((n_tokens + KV_PAGE_SIZE - 1) / KV_PAGE_SIZE); }
@@ -56,6 +78,57 @@ static Status list_room(KvPageList *list, int32_t n) {
     return ST_OK;
 }
 
+/* ---- states: a sequence has one, at the page of its newest token ---- */
+
+static int32_t take_state(KvCache *cache) {
+    ASSERT(cache->n_free_states > 0, "%d pages have more states than pages", cache->pages.n_pages);
+    return cache->free_states[--cache->n_free_states];
+}
+
+static void drop_state(KvCache *cache, int32_t page) {
+    if (cache->pages.n_states == 0 || cache->pages.state_rows[page] < 0) return;
+    cache->free_states[cache->n_free_states++] = cache->pages.state_rows[page];
+    cache->pages.state_rows[page] = -1;
+}
+
+static void copy_state(KvCache *cache, int32_t from, int32_t to) {
+    int32_t *rows = cache->pages.state_rows;
+    if (cache->pages.n_states == 0 || rows[from] < 0) return;
+    rows[to] = take_state(cache);
+    cache->state_tokens[rows[to]] = cache->state_tokens[rows[from]];
+    for (int i = 0; i < cache->pages.n_states; i++) {
+        Tensor *states = cache->pages.states[i];
+        size_t bytes = dtype_bytes(states->dtype, tensor_width(states));
+        memcpy((char *)states->data + (size_t)rows[to] * bytes, (const char *)states->data + (size_t)rows[from] * bytes, bytes);
+    }
+}
+
+static bool has_state(const KvCache *cache, int32_t page, int64_t n_tokens) {
+    if (cache->pages.n_states == 0) return true;
+    int32_t row = cache->pages.state_rows[page];
+    return row >= 0 && cache->state_tokens[row] == n_tokens;
+}
+
+/* From the page of token begin - 1 to that of token end - 1. A page that other sequences read keeps its own. */
+static void carry_state(KvCache *cache, const KvPageList *list, int64_t begin, int64_t end) {
+    int32_t *rows = cache->pages.state_rows;
+    if (cache->pages.n_states == 0 || begin == end) return;
+    int32_t to = list->items[(end - 1) / KV_PAGE_SIZE], from = begin > 0 ? list->items[(begin - 1) / KV_PAGE_SIZE] : -1;
+    ASSERT(from < 0 || has_state(cache, from, begin), "the state after %lld tokens is gone", (long long)begin);
+    if (from != to) drop_state(cache, to);
+    if (from < 0) {
+        rows[to] = take_state(cache);
+    } else if (from != to && cache->references[from] > 1) {
+        copy_state(cache, from, to);
+    } else if (from != to) {
+        rows[to] = rows[from];
+        rows[from] = -1;
+    }
+    cache->state_tokens[rows[to]] = end;
+}
+
+/* ---- pages ---- */
+
 static Status take_page(KvCache *cache, int32_t *page) {
     if (cache->n_free == 0) return status_fail(ST_RESOURCE, "the key/value cache is full: %d pages", cache->pages.n_pages);
     *page = cache->free_list[--cache->n_free];
@@ -65,7 +138,9 @@ static Status take_page(KvCache *cache, int32_t *page) {
 
 static void drop_page(KvCache *cache, int32_t page) {
     ASSERT(cache->references[page] > 0, "page %d is free already", page);
-    if (--cache->references[page] == 0) cache->free_list[cache->n_free++] = page;
+    if (--cache->references[page] > 0) return;
+    cache->free_list[cache->n_free++] = page;
+    drop_state(cache, page);
 }
 
 Status kv_pages_reserve(KvCache *cache, KvPageList *list, int64_t n_tokens) {
@@ -97,6 +172,7 @@ static void copy_page(KvCache *cache, int32_t from, int32_t to) {
             memcpy((char *)both[i]->data + (size_t)to * bytes, (const char *)both[i]->data + (size_t)from * bytes, bytes);
         }
     }
+    copy_state(cache, from, to);
 }
 
 Status kv_pages_write(KvCache *cache, KvPageList *list, int64_t begin, int64_t end) {
@@ -109,11 +185,14 @@ Status kv_pages_write(KvCache *cache, KvPageList *list, int64_t begin, int64_t e
         drop_page(cache, page);
         list->items[i] = own;
     }
+    carry_state(cache, list, begin, end);
     return ST_OK;
 }
 
-void kv_pages_truncate(KvCache *cache, KvPageList *list, int64_t n_tokens) {
+int64_t kv_pages_truncate(KvCache *cache, KvPageList *list, int64_t n_tokens) {
+    if (n_tokens > 0 && !has_state(cache, list->items[(n_tokens - 1) / KV_PAGE_SIZE], n_tokens)) n_tokens = 0;
     while (list->n > kv_pages_for(n_tokens)) drop_page(cache, list->items[--list->n]);
+    return n_tokens;
 }
 
 void kv_pages_release(KvCache *cache, KvPageList *list) {

@@ -21,13 +21,16 @@ typedef struct KvCache {
     int32_t *references; /* reference count of each page; 0 = free */
     int32_t *free_list;
     int32_t n_free;
+    int64_t *state_tokens; /* tokens that the state in each row has seen */
+    int32_t *free_states;  /* rows of pages.states; as many as pages, since each page has one at most */
+    int32_t n_free_states;
 } KvCache;
 typedef struct KvPageList {
     int32_t *items;
     int32_t n, cap;
 } KvPageList;
 
-/* Bytes of one page over all of these blocks. */
+/* Bytes of one page over all of these blocks, and of a state: each page may be the last one of a sequence. */
 size_t kv_page_bytes(const Model *model);
 /* Makes a cache in `arena`, which owns it. ST_RESOURCE. */
 Status kv_cache_new(Arena *arena, const Model *model, int32_t n_pages, KvCache **cache);
@@ -36,10 +39,12 @@ int32_t kv_pages_for(int64_t n_tokens);
 Status kv_pages_reserve(KvCache *cache, KvPageList *list, int64_t n_tokens);
 /* Makes `to`, which is empty, refer to the pages of the first n_tokens of `from`. */
 Status kv_pages_share(KvCache *cache, const KvPageList *from, int64_t n_tokens, KvPageList *to);
-/* Makes room for tokens begin..end-1 and makes their pages exclusive to the list. */
+/* Makes room for tokens begin..end-1 and makes their pages exclusive to the list. The state of the tokens before them is then where
+ * layout_state_row finds it. */
 Status kv_pages_write(KvCache *cache, KvPageList *list, int64_t begin, int64_t end);
-/* Releases the pages after the first n_tokens. */
-void kv_pages_truncate(KvCache *cache, KvPageList *list, int64_t n_tokens);
+/* Releases the pages after the first n_tokens. Returns how many tokens remain of use: n_tokens; or 0, and all pages are released, if the model has
+ * states and that after n_tokens is gone. */
+int64_t kv_pages_truncate(KvCache *cache, KvPageList *list, int64_t n_tokens);
 void kv_pages_release(KvCache *cache, KvPageList *list);
 
 #endif

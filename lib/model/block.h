@@ -41,6 +41,8 @@ void build_norm(BlockBuilder *builder, const char *part, Norm *norm, int64_t wid
 void build_weight(BlockBuilder *builder, const char *part, bool bare, Tensor **weight, int n_dims, const int64_t *shape);
 /* Adds a row to the cache: `keys` and `values` numbers of each token. Returns its place there (AttentionArgs.layer). */
 int build_cache_row(BlockBuilder *builder, int64_t keys, int64_t values);
+/* Adds a state of `width` numbers to what the cache keeps of each sequence. Returns its place there (KvPages.states). */
+int build_state(BlockBuilder *builder, int64_t width);
 
 /* ---- the forward pass ---- */
 

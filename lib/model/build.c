@@ -97,6 +97,15 @@ int build_cache_row(BlockBuilder *builder, int64_t keys, int64_t values) {
     return model->n_cache_rows++;
 }
 
+int build_state(BlockBuilder *builder, int64_t width) {
+    Model *model = builder->model;
+    int64_t *widths = grown(model->arena, model->state_widths, (size_t)model->n_states, sizeof *widths);
+    if (!built(builder, widths)) return 0;
+    model->state_widths = widths;
+    model->state_widths[model->n_states] = width;
+    return model->n_states++;
+}
+
 int64_t module_count(const Module *module) {
     int64_t count = 1;
     for (int d = 0; d < module->n_dims; d++) count *= module->shape[d];

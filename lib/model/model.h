@@ -63,6 +63,8 @@ typedef struct Model {
     size_t n_modules;
     CacheRow *cache_rows; /* of all blocks that have one, in order; n_cache_rows */
     int n_cache_rows;
+    int64_t *state_widths; /* of the states of all blocks that have one, in order; n_states */
+    int n_states;
     LogprobArgs logprob; /* the model's soft cap; its temperature is the model's divisor of logits */
     LoraConfig lora;     /* of the attached adapter; rank 0 = none */
     Checkpointing checkpointing;
