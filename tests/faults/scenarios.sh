@@ -4,9 +4,10 @@
 #   folder  the folder $out, whole or not there     run     a run directory, which --resume brings to its end
 # `again` is '' the first time and --resume afterwards.
 SCENARIOS='tokenize:text render:text check:text inspect:text generate:text onednn:text eval:text solve:text
-    rows:file scores:file filter:file convert:file grad:file show:file
+    rows:file scores:file filter:file convert:file grad:file show:file page:file copy:file
     merge:folder replace:folder init:folder tokenizer:file tokens:file
-    lora:run full:run longer:run anew:run cached:run reward:run q_learning:run ppo:run dqn:run grpo:run ppo_text:run dpo:run ilql:run synth:run teacher:run'
+    lora:run full:run longer:run anew:run cached:run reward:run q_learning:run ppo:run dqn:run sac:run best:run packed:run turns:run grpo:run ppo_text:run dpo:run ilql:run synth:run teacher:run'
+command -v python3 >/dev/null || SCENARIOS=$(echo "$SCENARIOS" | sed 's/turns:run//') # its environment is a Python program
 
 text() { "$tune" "$@"; } # what a scenario needs beforehand is made without faults
 training='--quiet --threads 1 train.batch_size=2 train.max_steps=3 train.save_every=2 train.eval_every=0'
@@ -56,6 +57,8 @@ scenario() {
     convert) t data filter "$work/rows.csv" -o "$out" --quiet ;;
     grad) t grad "$work/model" "$work/texts.jsonl" -o "$out" --quiet ;;
     show) t mdp show FrozenLake-v1 --gamma 0.9 -o "$out" --quiet ;;
+    page) t report "$work/run" "$work/run" -o "$out" --quiet ;;
+    copy) t recipes cp demo/sft "$out" ;;
     merge) t merge "$work/model" "$work/run/adapter" -o "$out" --quiet ;;
     replace) t merge "$work/model" "$work/run/adapter" -o "$out" --quiet --force ;;
     init) t init recipes/demo/model -o "$out" --quiet ;;
@@ -71,6 +74,12 @@ scenario() {
     ppo) t rl --quiet --threads 1 rl.algorithm=ppo rl.env=CartPole-v1 rl.total_steps=192 rl.num_envs=2 rl.num_steps=32 'policy.hidden=[4]' train.save_every=2 output="$out" $again ;;
     dqn) t rl --quiet --threads 1 rl.algorithm=dqn rl.env=CartPole-v1 rl.total_steps=192 rl.num_steps=64 rl.learning_starts=16 rl.buffer_size=64 train.batch_size=8 \
         'policy.hidden=[4]' train.save_every=2 output="$out" $again ;;
+    sac) t rl --quiet --threads 1 rl.algorithm=sac rl.env=Pendulum-v1 rl.total_steps=96 rl.num_steps=32 rl.learning_starts=16 rl.buffer_size=64 train.batch_size=8 \
+        'policy.hidden=[4]' train.save_every=2 output="$out" $again ;;
+    best) sft lora.rank=2 data.eval="$work/train.jsonl" train.eval_every=1 train.early_stopping=2 train.learning_rate=0.5 ;;
+    packed) (training=$(echo "$training" | sed 's/train.batch_size=2/train.batch_tokens=128/') && sft train.gradient_accumulation_steps=2) ;;
+    turns) rl $learning rl.algorithm=grpo 'rl.env={command: [python3, recipes/guess_number_env.py], text: true, max_turns: 2}' model.chat_template=plain \
+        train.max_steps=2 lora.rank=2 ;;
     grpo) rl $learning rl.algorithm=grpo data.train="$work/train.jsonl" lora.rank=2 ;;
     ppo_text) rl $learning rl.algorithm=ppo data.train="$work/train.jsonl" lora.rank=2 ;;
     dpo) rl $training rl.algorithm=dpo data.train="$work/pairs.jsonl" lora.rank=2 ;;

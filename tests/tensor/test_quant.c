@@ -11,17 +11,17 @@
 
 /* ---- golden values ---- */
 
-static Safetensors *golden_tensors(const char *name) {
+static WeightFile *golden_tensors(const char *name) {
     char path[512];
-    Safetensors *set = NULL;
+    WeightFile *set = NULL;
     if (!shared_path(name, path, sizeof path)) skip();
-    check_ok(safetensors_open(path, &set));
+    check_ok(weight_file_open(path, &set));
     return set;
 }
 
 /* A copy that is aligned: tensors of the file may be at any address. */
-static void *copied(const Safetensors *set, const char *name, size_t *bytes) {
-    const StoredTensor *tensor = safetensors_find(set, name);
+static void *copied(const WeightFile *set, const char *name, size_t *bytes) {
+    const StoredTensor *tensor = weight_file_find(set, name);
     if (!tensor) return NULL;
     void *copy = malloc(tensor->bytes + 1);
     assert_non_null(copy);
@@ -30,7 +30,7 @@ static void *copied(const Safetensors *set, const char *name, size_t *bytes) {
     return copy;
 }
 
-static void *needed(const Safetensors *set, const char *name, size_t *bytes) {
+static void *needed(const WeightFile *set, const char *name, size_t *bytes) {
     void *copy = copied(set, name, bytes);
     if (!copy) fail_msg("no '%s' in the expected values", name);
     return copy;
@@ -50,7 +50,7 @@ static const char *golden_type(const QuantFormat *format, char *out) {
 }
 
 /* Reads TYPE.bytes, and if `input` is given writes it, row by row. Returns whether the set has the format. */
-static bool check_format(const Safetensors *set, const QuantFormat *format, const char *suffix, const float *input, const float *importance,
+static bool check_format(const WeightFile *set, const QuantFormat *format, const char *suffix, const float *input, const float *importance,
                          int64_t width) {
     char name[64], type[16];
     size_t n_bytes, n_values;
@@ -76,7 +76,7 @@ static bool check_format(const Safetensors *set, const QuantFormat *format, cons
 }
 
 TEST(blocks_equal_ggmls) {
-    Safetensors *set = golden_tensors("golden/deploy/ggml/blocks.safetensors");
+    WeightFile *set = golden_tensors("golden/deploy/ggml/blocks.safetensors");
     size_t n, n_bytes;
     const QuantFormat *formats = quant_formats(&n);
     float *input = needed(set, "input", &n_bytes), *importance = needed(set, "imatrix", &n_bytes);
@@ -87,12 +87,12 @@ TEST(blocks_equal_ggmls) {
     }
     free(input);
     free(importance);
-    safetensors_close(set);
+    weight_file_close(set);
 }
 
 /* Random blocks for the formats that gguf-py cannot write. */
 TEST(random_blocks_equal_gguf_pys) {
-    Safetensors *set = golden_tensors("golden/quant/gguf.safetensors");
+    WeightFile *set = golden_tensors("golden/quant/gguf.safetensors");
     size_t n, n_bytes;
     const QuantFormat *formats = quant_formats(&n);
     static const char *const written[] = {"q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "mxfp4"};
@@ -103,7 +103,7 @@ TEST(random_blocks_equal_gguf_pys) {
         assert_true(check_format(set, &formats[i], "", own ? input : NULL, NULL, 512));
     }
     free(input);
-    safetensors_close(set);
+    weight_file_close(set);
 }
 
 /* ---- bitsandbytes ---- */
@@ -120,7 +120,7 @@ static void check_nested_codes(const float *absmax, float offset, const float *n
     }
 }
 
-static void check_four_bit(const Safetensors *set, const char *matrix, FourBitKind kind, bool nested) {
+static void check_four_bit(const WeightFile *set, const char *matrix, FourBitKind kind, bool nested) {
     char name[64];
     size_t n_input, n, n_want;
     const char *type = kind == FOUR_BIT_NF4 ? "nf4" : "fp4", *twice = nested ? ".double" : "";
@@ -166,7 +166,7 @@ static void check_four_bit(const Safetensors *set, const char *matrix, FourBitKi
 }
 
 TEST(four_bits_equal_bitsandbytes) {
-    Safetensors *set = golden_tensors("golden/quant/bnb.safetensors");
+    WeightFile *set = golden_tensors("golden/quant/bnb.safetensors");
     size_t n;
     float map[256], *want = needed(set, "dynamic_map", &n);
     dynamic_map(map);
@@ -185,11 +185,11 @@ TEST(four_bits_equal_bitsandbytes) {
         check_four_bit(set, "m1", FOUR_BIT_FP4, nested);
     }
     check_four_bit(set, "m2", FOUR_BIT_NF4, true);
-    safetensors_close(set);
+    weight_file_close(set);
 }
 
 TEST(int8_rows_equal_bitsandbytes) {
-    Safetensors *set = golden_tensors("golden/quant/bnb.safetensors");
+    WeightFile *set = golden_tensors("golden/quant/bnb.safetensors");
     static const struct {
         const char *name;
         size_t rows, width;
@@ -212,11 +212,11 @@ TEST(int8_rows_equal_bitsandbytes) {
         free(want);
         free(codes);
     }
-    safetensors_close(set);
+    weight_file_close(set);
 }
 
 TEST(small_floats_equal_torch) {
-    Safetensors *set = golden_tensors("golden/deploy/hfquant/expected.safetensors");
+    WeightFile *set = golden_tensors("golden/deploy/hfquant/expected.safetensors");
     size_t n;
     float *e4m3 = needed(set, "f8_e4m3.values", &n), *e5m2 = needed(set, "f8_e5m2.values", &n), got[256];
     for (int i = 0; i < 256; i++) got[i] = e4m3_to_float((uint8_t)i);
@@ -225,7 +225,7 @@ TEST(small_floats_equal_torch) {
     check_close_f32("e5m2", got, e5m2, 256, 0, 0);
     free(e4m3);
     free(e5m2);
-    safetensors_close(set);
+    weight_file_close(set);
 }
 
 /* ---- by hand ---- */
