@@ -141,7 +141,8 @@ static Status plan_pass(Generator *g, const Model *model, Plan *plan, int64_t *r
 }
 
 static Status run_pass(Generator *g, const Model *model, const Plan *plan) {
-    ModelBatch batch = {.ids = plan->ids, .layout = {plan->n_tokens, plan->n_segments, plan->segments, &g->cache->pages, plan->lengths}};
+    ModelBatch batch = {
+        .ids = plan->ids, .layout = {plan->n_tokens, plan->n_segments, plan->segments, &g->cache->pages, plan->lengths}, .states = &g->cache->states};
     Pass *pass = &g->passes[g->n_passes++];
     *pass = (Pass){.model = model};
     Tensor *hidden = model_forward(model, g->tape, &batch);

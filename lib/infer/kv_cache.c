@@ -35,18 +35,19 @@ static Status make_tensors(Arena *arena, const Model *model, KvPages *pages) {
 }
 
 static Status make_states(Arena *arena, const Model *model, KvCache *cache) {
-    KvPages *pages = &cache->pages;
+    SequenceStates *states = &cache->states;
+    const int32_t n_pages = cache->pages.n_pages;
     if (model->n_states == 0) return ST_OK;
-    pages->states = arena_alloc(arena, (size_t)model->n_states * sizeof *pages->states);
-    pages->state_rows = arena_alloc(arena, (size_t)pages->n_pages * sizeof *pages->state_rows);
-    cache->state_tokens = arena_zero(arena, (size_t)pages->n_pages * sizeof *cache->state_tokens);
-    cache->free_states = arena_alloc(arena, (size_t)pages->n_pages * sizeof *cache->free_states);
-    if (!pages->states || !pages->state_rows || !cache->state_tokens || !cache->free_states) return ST_RESOURCE;
-    for (int32_t page = 0; page < pages->n_pages; page++) pages->state_rows[page] = -1;
-    for (int32_t row = pages->n_pages; row-- > 0;) cache->free_states[cache->n_free_states++] = row;
-    for (; pages->n_states < model->n_states; pages->n_states++) {
-        int64_t shape[2] = {pages->n_pages, model->state_widths[pages->n_states]};
-        if (!(pages->states[pages->n_states] = tensor_new(arena, model->device, state_dtype(model), 2, shape))) return ST_RESOURCE;
+    states->items = arena_alloc(arena, (size_t)model->n_states * sizeof *states->items);
+    states->rows = arena_alloc(arena, (size_t)n_pages * sizeof *states->rows);
+    cache->state_tokens = arena_zero(arena, (size_t)n_pages * sizeof *cache->state_tokens);
+    cache->free_states = arena_alloc(arena, (size_t)n_pages * sizeof *cache->free_states);
+    if (!states->items || !states->rows || !cache->state_tokens || !cache->free_states) return ST_RESOURCE;
+    for (int32_t page = 0; page < n_pages; page++) states->rows[page] = -1;
+    for (int32_t row = n_pages; row-- > 0;) cache->free_states[cache->n_free_states++] = row;
+    for (; states->n < model->n_states; states->n++) {
+        const int64_t shape[2] = {n_pages, model->state_widths[states->n]};
+        if (!(states->items[states->n] = tensor_new(arena, model->device, state_dtype(model), 2, shape))) return ST_RESOURCE;
     }
     return ST_OK;
 }
@@ -86,33 +87,33 @@ static int32_t take_state(KvCache *cache) {
 }
 
 static void drop_state(KvCache *cache, int32_t page) {
-    if (cache->pages.n_states == 0 || cache->pages.state_rows[page] < 0) return;
-    cache->free_states[cache->n_free_states++] = cache->pages.state_rows[page];
-    cache->pages.state_rows[page] = -1;
+    if (cache->states.n == 0 || cache->states.rows[page] < 0) return;
+    cache->free_states[cache->n_free_states++] = cache->states.rows[page];
+    cache->states.rows[page] = -1;
 }
 
 static void copy_state(KvCache *cache, int32_t from, int32_t to) {
-    int32_t *rows = cache->pages.state_rows;
-    if (cache->pages.n_states == 0 || rows[from] < 0) return;
+    int32_t *rows = cache->states.rows;
+    if (cache->states.n == 0 || rows[from] < 0) return;
     rows[to] = take_state(cache);
     cache->state_tokens[rows[to]] = cache->state_tokens[rows[from]];
-    for (int i = 0; i < cache->pages.n_states; i++) {
-        Tensor *states = cache->pages.states[i];
+    for (int i = 0; i < cache->states.n; i++) {
+        Tensor *states = cache->states.items[i];
         size_t bytes = dtype_bytes(states->dtype, tensor_width(states));
         memcpy((char *)states->data + (size_t)rows[to] * bytes, (const char *)states->data + (size_t)rows[from] * bytes, bytes);
     }
 }
 
 static bool has_state(const KvCache *cache, int32_t page, int64_t n_tokens) {
-    if (cache->pages.n_states == 0) return true;
-    int32_t row = cache->pages.state_rows[page];
+    if (cache->states.n == 0) return true;
+    int32_t row = cache->states.rows[page];
     return row >= 0 && cache->state_tokens[row] == n_tokens;
 }
 
 /* From the page of token begin - 1 to that of token end - 1. A page that other sequences read keeps its own. */
 static void carry_state(KvCache *cache, const KvPageList *list, int64_t begin, int64_t end) {
-    int32_t *rows = cache->pages.state_rows;
-    if (cache->pages.n_states == 0 || begin == end) return;
+    int32_t *rows = cache->states.rows;
+    if (cache->states.n == 0 || begin == end) return;
     int32_t to = list->items[(end - 1) / KV_PAGE_SIZE], from = begin > 0 ? list->items[(begin - 1) / KV_PAGE_SIZE] : -1;
     ASSERT(from < 0 || has_state(cache, from, begin), "the state after %lld tokens is gone", (long long)begin);
     if (from != to) drop_state(cache, to);

@@ -17,12 +17,13 @@
 
 enum { KV_PAGE_SIZE = 32 };
 typedef struct KvCache {
-    KvPages pages;       /* what attention reads */
-    int32_t *references; /* reference count of each page; 0 = free */
+    KvPages pages;         /* what attention reads */
+    SequenceStates states; /* what recurrences read */
+    int32_t *references;   /* reference count of each page; 0 = free */
     int32_t *free_list;
     int32_t n_free;
     int64_t *state_tokens; /* tokens that the state in each row has seen */
-    int32_t *free_states;  /* rows of pages.states; as many as pages, since each page has one at most */
+    int32_t *free_states;  /* rows of states.items; as many as pages, since each page has one at most */
     int32_t n_free_states;
 } KvCache;
 typedef struct KvPageList {
@@ -40,7 +41,7 @@ Status kv_pages_reserve(KvCache *cache, KvPageList *list, int64_t n_tokens);
 /* Makes `to`, which is empty, refer to the pages of the first n_tokens of `from`. */
 Status kv_pages_share(KvCache *cache, const KvPageList *from, int64_t n_tokens, KvPageList *to);
 /* Makes room for tokens begin..end-1 and makes their pages exclusive to the list. The state of the tokens before them is then where
- * layout_state_row finds it. */
+ * segment_state finds it. */
 Status kv_pages_write(KvCache *cache, KvPageList *list, int64_t begin, int64_t end);
 /* Releases the pages after the first n_tokens. Returns how many tokens remain of use: n_tokens; or 0, and all pages are released, if the model has
  * states and that after n_tokens is gone. */

@@ -41,7 +41,7 @@ void build_norm(BlockBuilder *builder, const char *part, Norm *norm, int64_t wid
 void build_weight(BlockBuilder *builder, const char *part, bool bare, Tensor **weight, int n_dims, const int64_t *shape);
 /* Adds a row to the cache: `keys` and `values` numbers of each token. Returns its place there (AttentionArgs.layer). */
 int build_cache_row(BlockBuilder *builder, int64_t keys, int64_t values);
-/* Adds a state of `width` numbers to what the cache keeps of each sequence. Returns its place there (KvPages.states). */
+/* Adds a state of `width` numbers to what the cache keeps of each sequence. Returns its place there (SequenceStates.items). */
 int build_state(BlockBuilder *builder, int64_t width);
 
 /* ---- the forward pass ---- */
@@ -62,6 +62,9 @@ struct BlockKind {
     Tensor *(*forward)(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual);
 };
 
+/* The state of a segment's sequence in the cache: `width` numbers of it from `offset` on, of the tensor that this returns. With `past` above 0 they
+ * are the state before the segment; the block leaves there the one after it. NULL: the batch has no cache. */
+Tensor *segment_state(const LayerContext *context, int32_t segment, int state, int64_t *offset);
 /* residual: added to the result; NULL = none. */
 Tensor *norm_forward(const Model *model, Tape *tape, const Norm *norm, Tensor *x, Tensor *residual);
 /* The end of a sublayer: residual + y, the block's output, normalised or scaled as the model says. */

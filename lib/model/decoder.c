@@ -29,6 +29,18 @@ Tensor *sublayer_project(const LayerContext *context, const Sublayer *sublayer, 
     return sublayer_add(context, sublayer, tape, linear_forward(last, tape, x, NULL, step), residual);
 }
 
+Tensor *segment_state(const LayerContext *context, int32_t segment, int state, int64_t *offset) {
+    const Layout *layout = &context->batch.layout;
+    const SequenceStates *states = context->batch.states;
+    const Segment *s = &layout->segments[segment];
+    if (!layout->cache) return NULL;
+    ASSERT(states && state < states->n, "a cache without state %d", state);
+    int32_t row = states->rows[s->pages[(s->past + s->end - s->begin - 1) / layout->cache->page_size]];
+    ASSERT(row >= 0, "segment %d has no state", segment);
+    *offset = row * tensor_width(states->items[state]);
+    return states->items[state];
+}
+
 static Tensor *layer_forward(Tape *tape, Tensor *x, void *given) {
     const LayerContext *context = given;
     const DecoderLayer *layer = &context->model->layers[context->index];

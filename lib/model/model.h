@@ -110,12 +110,19 @@ typedef struct EmbedNoise {
     double alpha;
     const RngKey *keys;
 } EmbedNoise;
+/* What recurrences keep of the sequences in a cache, whatever their length (kv_cache.h). */
+typedef struct SequenceStates {
+    Tensor **items; /* items[i]: (n_pages of the cache, width) in the residual dtype, n of them */
+    int n;
+    int32_t *rows; /* of each page: the row of the sequence whose newest token is in the page; -1: none */
+} SequenceStates;
 /* A flat batch of tokens. ids: N. Data that the layout points to must stay valid until the step ends. */
 typedef struct ModelBatch {
     const int32_t *ids;
     Layout layout;
     StepContext step;
     EmbedNoise noise;
+    SequenceStates *states; /* with a cache; may be NULL if the model has no states */
 } ModelBatch;
 /* Hidden states after the final norm: (N, C) compute dtype. ST_INPUT on the tape for an id outside the vocabulary or a position beyond learned
  * positions. */

@@ -113,13 +113,6 @@ int64_t layout_offset(const Layout *layout, int32_t segment) {
     return offset;
 }
 
-int32_t layout_state_row(const Layout *layout, int32_t segment) {
-    const Segment *s = &layout->segments[segment];
-    int32_t row = layout->cache->state_rows[s->pages[(s->past + s->end - s->begin - 1) / layout->cache->page_size]];
-    ASSERT(row >= 0, "segment %d has no state", segment);
-    return row;
-}
-
 Tensor *layout_positions(const Layout *layout, Arena *arena, const Device *device) {
     Tensor *positions = tensor_new(arena, device, DT_I32, 1, &layout->n_tokens);
     if (!positions) return NULL;

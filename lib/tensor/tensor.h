@@ -87,11 +87,6 @@ typedef struct KvPages {
     Tensor **k, **v;
     int n_layers;
     int32_t page_size, n_pages;
-    /* What recurrences keep of a sequence, whatever its length. states[i]: (n_pages, width) in the residual dtype. state_rows[page]: the row of the
-     * sequence whose newest token is in the page; -1: none. */
-    Tensor **states;
-    int n_states;
-    int32_t *state_rows;
 } KvPages;
 
 typedef struct Layout {
@@ -107,9 +102,6 @@ typedef struct Layout {
 Tensor *layout_positions(const Layout *layout, Arena *arena, const Device *device);
 /* Number of tokens before the first token of `segment`: the lengths of its ancestors plus `past`. */
 int64_t layout_offset(const Layout *layout, int32_t segment);
-/* The row of cache->states of the segment's sequence. With `past` above 0 it holds the state before the segment; a forward pass leaves there the one
- * after it. */
-int32_t layout_state_row(const Layout *layout, int32_t segment);
 
 /* ---- arguments of the larger ops ---- */
 

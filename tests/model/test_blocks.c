@@ -78,7 +78,7 @@ typedef struct LeakyBlock {
     int state;
 } LeakyBlock;
 typedef struct LeakyArgs {
-    const Layout *layout;
+    const LayerContext *context;
     const Tensor *decay;
     int state;
 } LeakyArgs;
@@ -92,26 +92,22 @@ static void leaky_build(BlockBuilder *builder, const void *given, void *result) 
     block->state = build_state(builder, WIDTH);
 }
 
-/* The sum before a segment: that of its parent's last token, or the sequence's state in the cache. */
-static double sum_before(const LeakyArgs *args, int32_t s, const Tensor *y, int64_t c) {
-    const Layout *layout = args->layout;
-    const Segment *segment = &layout->segments[s];
-    if (segment->parent >= 0) return tensor_get(y, (layout->segments[segment->parent].end - 1) * WIDTH + c);
-    return segment->past > 0 ? tensor_get(layout->cache->states[args->state], layout_state_row(layout, s) * WIDTH + c) : 0;
-}
-
-/* y_t = decay y_(t-1) + x_t */
+/* y_t = decay y_(t-1) + x_t. The sum before a segment is that of its parent's last token, or the sequence's state in the cache. */
 static void leaky_sum(const LeakyArgs *args, const Tensor *x, Tensor *y) {
-    const Layout *layout = args->layout;
-    for (int32_t s = 0; s < layout->n_segments; s++)
+    const Layout *layout = &args->context->batch.layout;
+    for (int32_t s = 0; s < layout->n_segments; s++) {
+        const Segment *segment = &layout->segments[s];
+        int64_t offset, parent_end = segment->parent >= 0 ? layout->segments[segment->parent].end : 0;
+        Tensor *state = segment_state(args->context, s, args->state, &offset);
         for (int64_t c = 0; c < WIDTH; c++) {
-            double sum = sum_before(args, s, y, c);
-            for (int64_t t = layout->segments[s].begin; t < layout->segments[s].end; t++) {
+            double sum = parent_end > 0 ? tensor_get(y, (parent_end - 1) * WIDTH + c) : segment->past > 0 ? tensor_get(state, offset + c) : 0;
+            for (int64_t t = segment->begin; t < segment->end; t++) {
                 sum = tensor_get(args->decay, c) * sum + tensor_get(x, t * WIDTH + c);
                 tensor_set(y, t * WIDTH + c, sum);
             }
-            if (layout->cache) tensor_set(layout->cache->states[args->state], layout_state_row(layout, s) * WIDTH + c, sum);
+            if (state) tensor_set(state, offset + c, sum);
         }
+    }
 }
 
 /* What the tokens after the last one of segment `s` add to its gradient, before the decay. */
@@ -124,7 +120,7 @@ static double later_grad(const Layout *layout, int32_t s, const double *grad, in
 
 static void leaky_backward(Tape *tape, Node *node) {
     const LeakyArgs *args = node->attributes;
-    const Layout *layout = args->layout;
+    const Layout *layout = &args->context->batch.layout;
     double beta, *grad = calloc((size_t)(layout->n_tokens * WIDTH), sizeof *grad);
     Tensor *dx = tape_grad(tape, node->inputs[0], &beta), *dy = node->outputs[0]->grad;
     for (int32_t s = layout->n_segments; dx && s-- > 0;)
@@ -150,7 +146,7 @@ static Tensor *op_leaky(Tape *tape, Tensor *x, const LeakyArgs *args) {
 
 static Tensor *leaky_forward(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual) {
     const LeakyBlock *block = sublayer->block;
-    const LeakyArgs args = {&context->batch.layout, block->decay, block->state};
+    const LeakyArgs args = {context, block->decay, block->state};
     Tensor *y = op_leaky(tape, linear_forward(&block->in, tape, x, NULL, &context->batch.step), &args);
     return sublayer_project(context, sublayer, tape, &block->out, y, residual);
 }
