@@ -16,7 +16,7 @@
  *         const ScaleBlock *block = sublayer->block;
  *         return sublayer_project(context, sublayer, tape, &block->scale, x, residual);
  *     }
- *     const BlockKind block_scale = {"scale", sizeof(ScaleBlock), build, forward};
+ *     const BlockKind block_scale = {sizeof(ScaleBlock), build, forward};
  */
 #ifndef TUNE_BLOCK_H
 #define TUNE_BLOCK_H
@@ -54,7 +54,6 @@ typedef struct LayerContext {
     int64_t index;
 } LayerContext;
 struct BlockKind {
-    const char *name;
     size_t bytes; /* of the kind's struct for one layer, which starts as zeros */
     /* Fills the struct and lists its parts. form: what the family says of it. */
     void (*build)(BlockBuilder *builder, const void *form, void *block);

@@ -67,4 +67,4 @@ static Tensor *attention_forward(const LayerContext *context, const Sublayer *su
     return sublayer_project(context, sublayer, tape, &block->o, op_attention(tape, q, k, v, &args), residual);
 }
 
-const BlockKind block_attention = {"attention", sizeof(AttentionBlock), attention_build, attention_forward};
+const BlockKind block_attention = {sizeof(AttentionBlock), attention_build, attention_forward};

@@ -31,4 +31,4 @@ static Tensor *gated_mlp_forward(const LayerContext *context, const Sublayer *su
     return sublayer_project(context, sublayer, tape, &block->down, h, residual);
 }
 
-const BlockKind block_gated_mlp = {"gated_mlp", sizeof(GatedMlpBlock), gated_mlp_build, gated_mlp_forward};
+const BlockKind block_gated_mlp = {sizeof(GatedMlpBlock), gated_mlp_build, gated_mlp_forward};

@@ -21,4 +21,4 @@ static Tensor *mlp_block_forward(const LayerContext *context, const Sublayer *su
     return sublayer_project(context, sublayer, tape, &block->down, h, residual);
 }
 
-const BlockKind block_mlp = {"mlp", sizeof(MlpBlock), mlp_build, mlp_block_forward};
+const BlockKind block_mlp = {sizeof(MlpBlock), mlp_build, mlp_block_forward};

@@ -46,7 +46,6 @@ static Module *add_module(Model *model, const char *path, Tensor **weight, int n
 
 static Module *add_norm(Model *model, const char *path, Norm *norm, int64_t width) {
     Module *module = add_module(model, path, &norm->weight, 1, &width);
-    norm->path = path;
     if (!module || model->config.norm != NORM_LAYER) return module;
     module->bias = &norm->bias;
     module->bias_width = width;

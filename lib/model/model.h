@@ -29,7 +29,6 @@ typedef struct Module {
 } Module;
 int64_t module_count(const Module *module); /* elements of the weight */
 typedef struct Norm {
-    const char *path;
     Tensor *weight, *bias; /* no weight: the part is missing */
 } Norm;
 typedef struct Sublayer {

@@ -65,7 +65,7 @@ static Tensor *experts_forward(const LayerContext *context, const Sublayer *subl
     return sublayer_add(context, sublayer, tape, sum, residual);
 }
 
-static const BlockKind block_experts = {"experts", sizeof(ExpertsBlock), experts_build, experts_forward};
+static const BlockKind block_experts = {sizeof(ExpertsBlock), experts_build, experts_forward};
 
 /* ---- a recurrence: each channel is a leaky sum over the tokens of a sequence ---- */
 
@@ -151,7 +151,7 @@ static Tensor *leaky_forward(const LayerContext *context, const Sublayer *sublay
     return sublayer_project(context, sublayer, tape, &block->out, y, residual);
 }
 
-static const BlockKind block_leaky = {"leaky", sizeof(LeakyBlock), leaky_build, leaky_forward};
+static const BlockKind block_leaky = {sizeof(LeakyBlock), leaky_build, leaky_forward};
 
 static const LayerForm recurrent = {{
     {&block_leaky, &(const LeakyForm){"mixer.in_proj", "mixer.decay", "mixer.out_proj"}, "input_layernorm", NULL},
