@@ -104,9 +104,9 @@ static void copy_state(KvCache *cache, int32_t from, int32_t to) {
     }
 }
 
-static bool has_state(const KvCache *cache, int32_t page, int64_t n_tokens) {
-    if (cache->states.n == 0) return true;
-    int32_t row = cache->states.rows[page];
+bool kv_can_go_on(const KvCache *cache, const KvPageList *list, int64_t n_tokens) {
+    if (cache->states.n == 0 || n_tokens == 0) return true;
+    int32_t row = cache->states.rows[list->items[(n_tokens - 1) / KV_PAGE_SIZE]];
     return row >= 0 && cache->state_tokens[row] == n_tokens;
 }
 
@@ -115,7 +115,7 @@ static void carry_state(KvCache *cache, const KvPageList *list, int64_t begin, i
     int32_t *rows = cache->states.rows;
     if (cache->states.n == 0 || begin == end) return;
     int32_t to = list->items[(end - 1) / KV_PAGE_SIZE], from = begin > 0 ? list->items[(begin - 1) / KV_PAGE_SIZE] : -1;
-    ASSERT(from < 0 || has_state(cache, from, begin), "the state after %lld tokens is gone", (long long)begin);
+    ASSERT(kv_can_go_on(cache, list, begin), "the state after %lld tokens is gone", (long long)begin);
     if (from != to) drop_state(cache, to);
     if (from < 0) {
         rows[to] = take_state(cache);
@@ -191,7 +191,7 @@ Status kv_pages_write(KvCache *cache, KvPageList *list, int64_t begin, int64_t e
 }
 
 int64_t kv_pages_truncate(KvCache *cache, KvPageList *list, int64_t n_tokens) {
-    if (n_tokens > 0 && !has_state(cache, list->items[(n_tokens - 1) / KV_PAGE_SIZE], n_tokens)) n_tokens = 0;
+    if (!kv_can_go_on(cache, list, n_tokens)) n_tokens = 0;
     while (list->n > kv_pages_for(n_tokens)) drop_page(cache, list->items[--list->n]);
     return n_tokens;
 }

@@ -43,8 +43,10 @@ Status kv_pages_share(KvCache *cache, const KvPageList *from, int64_t n_tokens, 
 /* Makes room for tokens begin..end-1 and makes their pages exclusive to the list. The state of the tokens before them is then where
  * segment_state finds it. */
 Status kv_pages_write(KvCache *cache, KvPageList *list, int64_t begin, int64_t end);
-/* Releases the pages after the first n_tokens. Returns how many tokens remain of use: n_tokens; or 0, and all pages are released, if the model has
- * states and that after n_tokens is gone. */
+/* Whether a sequence can go on from the first n_tokens of the list. No: the model has states, and that after these tokens is gone. */
+bool kv_can_go_on(const KvCache *cache, const KvPageList *list, int64_t n_tokens);
+/* Releases the pages after the first n_tokens. Returns how many tokens remain of use: n_tokens; or 0, and all pages are released, if no
+ * sequence can go on from there. */
 int64_t kv_pages_truncate(KvCache *cache, KvPageList *list, int64_t n_tokens);
 void kv_pages_release(KvCache *cache, KvPageList *list);
 
