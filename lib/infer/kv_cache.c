@@ -16,7 +16,7 @@ size_t kv_page_bytes(const Model *model) {
 }
 
 static Tensor *rows_new(Arena *arena, const Model *model, const KvPages *pages, int64_t width) {
-    return tensor_view(arena, model->device, model->compute, 2, (int64_t[]){(int64_t)pages->n_pages * KV_PAGE_SIZE, width}, NULL);
+    return tensor_header(arena, model->device, model->compute, 2, (int64_t[]){(int64_t)pages->n_pages * KV_PAGE_SIZE, width});
 }
 
 /* Places keys and values after all headers, so that pages that no token uses are never touched. */
@@ -27,9 +27,8 @@ static Status make_tensors(Arena *arena, const Model *model, KvPages *pages) {
         if (!pages->k[layer] || !pages->v[layer]) return ST_RESOURCE;
     }
     for (int layer = 0; layer < pages->n_layers; layer++) {
-        pages->k[layer]->data = arena_alloc(arena, tensor_bytes(pages->k[layer]));
-        pages->v[layer]->data = arena_alloc(arena, tensor_bytes(pages->v[layer]));
-        if (!pages->k[layer]->data || !pages->v[layer]->data) return ST_RESOURCE;
+        TRY(tensor_allocate(pages->k[layer], arena));
+        TRY(tensor_allocate(pages->v[layer], arena));
     }
     return ST_OK;
 }
@@ -98,9 +97,10 @@ static void copy_state(KvCache *cache, int32_t from, int32_t to) {
     rows[to] = take_state(cache);
     cache->state_tokens[rows[to]] = cache->state_tokens[rows[from]];
     for (int i = 0; i < cache->states.n; i++) {
-        Tensor *states = cache->states.items[i];
-        size_t bytes = dtype_bytes(states->dtype, tensor_width(states));
-        memcpy((char *)states->data + (size_t)rows[to] * bytes, (const char *)states->data + (size_t)rows[from] * bytes, bytes);
+        const Tensor *states = cache->states.items[i];
+        const int64_t width = tensor_width(states);
+        Tensor old = tensor_part(states, rows[from] * width, width), own = tensor_part(states, rows[to] * width, width);
+        tensor_device(states)->copy(&old, &own);
     }
 }
 
@@ -169,8 +169,9 @@ static void copy_page(KvCache *cache, int32_t from, int32_t to) {
     for (int layer = 0; layer < cache->pages.n_layers; layer++) {
         Tensor *const both[] = {cache->pages.k[layer], cache->pages.v[layer]};
         for (int i = 0; i < 2; i++) {
-            size_t bytes = dtype_bytes(both[i]->dtype, KV_PAGE_SIZE * tensor_width(both[i]));
-            memcpy((char *)both[i]->data + (size_t)to * bytes, (const char *)both[i]->data + (size_t)from * bytes, bytes);
+            int64_t size = KV_PAGE_SIZE * tensor_width(both[i]);
+            Tensor old = tensor_part(both[i], from * size, size), own = tensor_part(both[i], to * size, size);
+            tensor_device(both[i])->copy(&old, &own);
         }
     }
     copy_state(cache, from, to);

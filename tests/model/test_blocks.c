@@ -47,8 +47,8 @@ static void experts_build(BlockBuilder *builder, const void *given, void *result
 
 /* Expert `e` of a tensor of all of them, as a linear layer without LoRA. */
 static Linear one_of(Tape *tape, const Tensor *all, int e, int64_t in, int64_t out) {
-    char *data = (char *)all->data + dtype_bytes(all->dtype, e * in * out);
-    return (Linear){.weight = tensor_view(tape_arena(tape), all->device, all->dtype, 2, (int64_t[]){out, in}, data), .in = in, .out = out};
+    const Tensor part = tensor_part(all, e * in * out, in * out);
+    return (Linear){.weight = tensor_reshape(tape_arena(tape), &part, 2, (int64_t[]){out, in}), .in = in, .out = out};
 }
 
 static Tensor *experts_forward(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual) {
@@ -139,7 +139,7 @@ static Tensor *op_leaky(Tape *tape, Tensor *x, const LeakyArgs *args) {
     bool there;
     Tensor *y = x ? tape_result(tape, tape_compute(tape), x->n_dims, x->shape, &there) : NULL;
     if (!y) return NULL;
-    if (!there && tape_device(tape) != device_meta()) leaky_sum(args, x, y);
+    if (!there && !tape_device(tape)->planned) leaky_sum(args, x, y);
     tape_push(tape, "leaky", leaky_backward, &x, 1, &y, 1, args, sizeof *args);
     return y;
 }
