@@ -4,7 +4,7 @@
  *
  *     int64_t n = prefix_find(prefixes, &family, ids, n_ids, &unused);
  *     TRY(prefix_take(prefixes, &family, ids, n, pages));                    // pages begins with n known pages
- *     prefix_add(prefixes, &family, ids, n, end, pages);                     // the sequence has computed more: all of the first `end` pages are known
+ *     prefix_add(prefixes, &family, ids, n, end, pages);       // the sequence has computed more: its first `end` pages are known
  *     prefix_leave(prefixes, pages, end);                                    // the sequence no longer uses them
  */
 #ifndef TUNE_KV_PREFIX_H

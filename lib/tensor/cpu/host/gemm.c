@@ -615,8 +615,8 @@ static void branch_join(const RowBranch *branch, float scale, int64_t at, int64_
         for (int64_t j = 0; j < rank; j += PIECE) {
             float piece[PIECE];
             int64_t count = MIN((int64_t)PIECE, rank - j);
-            rows_of_isa->convert((const char *)its->elements + (size_t)(i * rank + j) * dtype_size(its->dtype), its->dtype, rank, piece, DT_F32, PIECE, 1,
-                                 count);
+            rows_of_isa->convert((const char *)its->elements + (size_t)(i * rank + j) * dtype_size(its->dtype), its->dtype, rank, piece, DT_F32,
+                                 PIECE, 1, count);
             for (int64_t l = 0; l < count; l++) b[i * width + at + j + l] = float_to_bf16(scale * piece[l]);
         }
 }
