@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/model/adapter.h"
+#include "lib/model/safetensors.h"
 #include "lib/text/chat.h"
 
 enum { BLOCK_ELEMENTS = 1 << 20 };
@@ -113,7 +115,7 @@ static int by_place(const void *left, const void *right) {
 }
 
 static Status list_jobs(Merge *merge) {
-    const Safetensors *files = merge->base->files;
+    const WeightFile *files = merge->base->files;
     bool tied = merge->base->head == merge->base->embed;
     merge->untie = tied && (is_changed(merge, 0, false) || is_changed(merge, head_module(merge), false));
     merge->jobs = arena_alloc(merge->arena, (files->n + 1) * sizeof *merge->jobs);
@@ -121,7 +123,7 @@ static Status list_jobs(Merge *merge) {
     if (!merge->jobs || !merge->result->tensors) return ST_RESOURCE;
     for (size_t f = 0; f < files->n_files; f++)
         for (size_t i = 0; i < files->n; i++)
-            if (!strcmp(path_name(files->tensors[i].file), path_name(files->files[f]))) TRY(add_stored(merge, &files->tensors[i], f));
+            if (files->tensors[i].file == files->files[f]) TRY(add_stored(merge, &files->tensors[i], f));
     if (merge->scores && !merge->base->config.scores) TRY(add_new_score(merge));
     merge->result->n = merge->n_jobs;
     qsort(merge->jobs, merge->n_jobs, sizeof *merge->jobs, by_place);
@@ -329,7 +331,7 @@ static Status write_template(const Merge *merge) {
 }
 
 static Status write_directory(Merge *merge) {
-    const Safetensors *files = merge->base->files;
+    const WeightFile *files = merge->base->files;
     for (size_t f = 0; f < files->n_files; f++) TRY(write_file(merge, f));
     if (files->n_files > 1 || strcmp(path_name(files->files[0]), "model.safetensors") != 0) TRY(write_index(merge));
     TRY(model_copy_files(merge->config->base, merge->made));

@@ -7,6 +7,7 @@
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
 #include "sft/merge.h"
+#include "lib/model/adapter.h"
 #include "lib/train/train.h"
 
 enum { CONTEXT = 128 }; /* tokens before the first new one */

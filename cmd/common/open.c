@@ -5,6 +5,7 @@
 
 #include "cmd/common/open.h"
 #include "data/formats/conversation.h"
+#include "lib/model/adapter.h"
 
 static Status check_now(const char *now) {
     if (!now || chat_reads_date(now)) return ST_OK;

@@ -5,6 +5,8 @@
 #include "cmd/app/terminal.h"
 #include "cmd/common/rows.h"
 #include "cmd/common/results.h"
+#include "lib/model/adapter.h"
+#include "lib/model/safetensors.h"
 
 enum { BATCH_TOKENS = 1024 }; /* tokens of the rows that run together; limits the memory of activations */
 

@@ -5,6 +5,7 @@
 #include "cmd/app/commands.h"
 #include "cmd/app/options.h"
 #include "cmd/app/terminal.h"
+#include "lib/model/convert.h"
 #include "lib/model/model.h"
 
 typedef struct Init {

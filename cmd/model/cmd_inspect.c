@@ -7,6 +7,7 @@
 #include "cmd/app/commands.h"
 #include "cmd/app/options.h"
 #include "cmd/app/terminal.h"
+#include "lib/model/adapter.h"
 #include "lib/model/model.h"
 #include "lib/text/text.h"
 
@@ -34,7 +35,7 @@ static const char *shown(const Inspect *job, const char *name) {
 
 /* ---- tensors ---- */
 
-static void print_tensors(Inspect *job, const Safetensors *set) {
+static void print_tensors(Inspect *job, const WeightFile *set) {
     int64_t elements = 0;
     size_t bytes = 0;
     char size[32];
@@ -67,10 +68,10 @@ static void print_tensors(Inspect *job, const Safetensors *set) {
 }
 
 static Status inspect_tensors(Inspect *job, const char *path) {
-    Safetensors *set;
-    TRY(safetensors_open(path, &set));
+    WeightFile *set;
+    TRY(weight_file_open(path, &set));
     print_tensors(job, set);
-    safetensors_close(set);
+    weight_file_close(set);
     return ST_OK;
 }
 

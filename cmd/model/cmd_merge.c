@@ -10,6 +10,7 @@
 #include "cmd/app/terminal.h"
 #include "cmd/app/hub.h"
 #include "sft/merge.h"
+#include "lib/model/convert.h"
 #include "lib/train/train.h"
 
 typedef struct MergeCommand {

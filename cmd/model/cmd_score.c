@@ -6,6 +6,7 @@
 #include "cmd/common/rows.h"
 #include "cmd/common/results.h"
 #include "lib/infer/infer.h"
+#include "lib/model/safetensors.h"
 
 typedef struct Score {
     const char *adapter, *compute, *output, *logits, *as;

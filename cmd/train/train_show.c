@@ -4,6 +4,7 @@
 #include "cmd/train/train_show.h"
 
 #include "data/formats/row_form.h"
+#include "lib/model/adapter.h"
 #include "lib/model/text_part.h"
 #include "lib/text/chat.h"
 

@@ -2,6 +2,7 @@
 /* A local teacher: all questions go through the generator at once; a choice is made by comparing the log-probabilities of its texts. */
 #include "data/formats/conversation.h"
 #include "data/synth/teacher.h"
+#include "lib/model/adapter.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* LoRA adapters: attaching new ones, and reading PEFT's adapter_model.safetensors. */
 #include "lib/base/log.h"
+#include "lib/model/adapter.h"
+#include "lib/model/convert.h"
 #include "lib/model/parts.h"
 #include "lib/model/text_part.h"
 
@@ -220,7 +222,7 @@ Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed) 
 
 typedef struct AdapterReader {
     Model *model;
-    const Safetensors *files;
+    const WeightFile *files;
     const AdapterSettings *settings;
     bool *used;
     bool trained;
@@ -234,7 +236,7 @@ static const StoredTensor *find_tensor(const AdapterReader *reader, const char *
         const char *other = i < 0 ? path : text_path(&model->config, &text_names[i], path, model->arena);
         Str name = {0};
         str_printf(&name, "%s%s.%s", PEFT_PREFIX, other ? other : path, kind);
-        stored = safetensors_find(reader->files, str_text(&name));
+        stored = weight_file_find(reader->files, str_text(&name));
         str_release(&name);
     }
     return stored;
@@ -330,7 +332,7 @@ static bool is_idle_pair(const AdapterReader *reader, const StoredTensor *stored
     if (!end || !text_starts_with(stored->name, PEFT_PREFIX) || !text_is_unused_part(&reader->model->config, name)) return false;
     Str b = {0};
     str_printf(&b, "%.*s.lora_B.weight", (int)(end - stored->name), stored->name);
-    const StoredTensor *other = safetensors_find(reader->files, str_text(&b));
+    const StoredTensor *other = weight_file_find(reader->files, str_text(&b));
     str_release(&b);
     return other && is_zero(other);
 }
@@ -438,13 +440,13 @@ Status adapter_load(Model *model, const char *dir, bool trained) {
     TRY(check_score(model, lora, dir));
     const char *weights = path_join(model->arena, dir, "adapter_model.safetensors");
     if (!weights) return ST_RESOURCE;
-    Safetensors *files;
-    TRY(safetensors_open(weights, &files));
+    WeightFile *files;
+    TRY(weight_file_open(weights, &files));
     AdapterReader reader = {model, files, &settings, arena_zero(model->arena, files->n + 1), trained};
     const TextNames *own = model->config.text_names;
     Status status = reader.used ? text_rename(model, text_names_in(&model->config, files, PEFT_PREFIX)) : ST_RESOURCE;
     if (status == ST_OK) status = load_tensors(&reader, dir);
-    safetensors_close(files);
+    weight_file_close(files);
     if (status == ST_OK && lora->alpha == 0 && lora->n_alpha_pattern == 0)
         log_message(LOG_WARNING, "the adapter in '%s' changes nothing: its lora_alpha is 0", dir);
     if (status == ST_OK) model->lora = *lora;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads PEFT's adapter_config.json: the LoRA settings, and which layers get no branch. */
 #include "lib/base/log.h"
+#include "lib/model/adapter.h"
 #include "lib/model/not_a_model.h"
 #include "lib/model/parts.h"
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes adapters in PEFT's format: adapter_config.json and adapter_model.safetensors. */
+#include "lib/model/adapter.h"
 #include "lib/model/parts.h"
+#include "lib/model/safetensors.h"
 #include "lib/model/text_part.h"
 
 #include <math.h>

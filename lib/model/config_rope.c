@@ -2,6 +2,7 @@
 /* Rotary positions in config.json: rope_theta and rope_scaling at the top level (transformers 4), or rope_parameters (5), which may have an object
  * for each kind of layer. */
 #include "lib/model/family.h"
+#include "lib/model/rope.h"
 
 #include <string.h>
 

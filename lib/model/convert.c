@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Converts float elements between dtypes, through float (or double if one side is f64). */
-#include "lib/model/model.h"
+#include "lib/model/convert.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,6 +3,7 @@
  * differences.
  */
 #include "lib/model/model.h"
+#include "lib/model/rope.h"
 
 #include <math.h>
 

@@ -2,6 +2,7 @@
 /* Loads a model from a directory: lists the modules that config.json requires, and puts the checkpoint's tensors where the decoder looks for them. */
 #include "lib/base/log.h"
 #include "lib/base/work.h"
+#include "lib/model/convert.h"
 #include "lib/model/parts.h"
 #include "lib/model/scalar_head.h"
 #include "lib/model/text_part.h"
@@ -114,8 +115,8 @@ static const StoredTensor *find_stored(const Model *model, const char *path, con
     const char *prefix = model->config.family->names->prefix;
     Str name = {0};
     str_printf(&name, "%s.%s", path, kind);
-    const StoredTensor *stored = safetensors_find(model->files, str_text(&name));
-    if (!stored && text_starts_with(str_text(&name), prefix)) stored = safetensors_find(model->files, str_text(&name) + strlen(prefix));
+    const StoredTensor *stored = weight_file_find(model->files, str_text(&name));
+    if (!stored && text_starts_with(str_text(&name), prefix)) stored = weight_file_find(model->files, str_text(&name) + strlen(prefix));
     str_release(&name);
     return stored;
 }
@@ -153,13 +154,7 @@ Status tensor_check_finite(const Tensor *tensor, const char *name, const char *f
     return at < 0 ? ST_OK : not_finite(name, file, at);
 }
 
-const Mapping *model_mapping(const Model *model, const void *data) {
-    for (size_t i = 0; model->files && i < model->files->n_files; i++) {
-        const Mapping *mapping = &model->files->mappings[i];
-        if ((const uint8_t *)data >= mapping->data && (const uint8_t *)data < mapping->data + mapping->size) return mapping;
-    }
-    return NULL;
-}
+const Mapping *model_mapping(const Model *model, const void *data) { return model->files ? weight_file_mapping(model->files, data) : NULL; }
 
 void model_drop_pages(const Model *model, const void *data, size_t bytes) {
     const Mapping *mapping = model_mapping(model, data);
@@ -381,7 +376,7 @@ static Status load_into(Model *model, const char *dir, const ModelOptions *optio
     TRY(model_config_read(dir, model->arena, &model->config));
     if (model->config.scores && !options->scores) return not_a_language_model(model);
     model->logprob = (LogprobArgs){.softcap = model->config.final_softcap, .temperature = model->config.logits_scaling};
-    TRY(safetensors_open(dir, &model->files));
+    TRY(weight_file_open(dir, &model->files));
     if (model->config.wrapper) TRY(text_names_find(&model->config, model->files, dir));
     TRY(model_build(model, options->scores));
     if (options->admit) TRY(options->admit(options->context, count_weights(model)));
@@ -425,7 +420,7 @@ void model_free(Model *model) {
     if (!model) return;
     for (size_t i = 0; i < model->params.n; i++) tensor_unpack(model->params.items[i].tensor);
     params_release(&model->params);
-    safetensors_close(model->files);
+    weight_file_close(model->files);
     arena_free(model->arena);
     free(model);
 }

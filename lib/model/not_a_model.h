@@ -3,7 +3,8 @@
 #ifndef TUNE_NOT_A_MODEL_H
 #define TUNE_NOT_A_MODEL_H
 
-#include "lib/model/model.h"
+#include "lib/base/file.h"
+#include "lib/base/json.h"
 
 /* There is no such directory. If its name looks like org/name, it is a model of Hugging Face. what: A_MODEL, AN_ADAPTER or the like. */
 #define A_MODEL "a model is a directory with config.json and model.safetensors"

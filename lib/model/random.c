@@ -3,6 +3,7 @@
 #include "lib/base/log.h"
 #include "lib/base/system.h"
 #include "lib/model/parts.h"
+#include "lib/model/safetensors.h"
 
 #include <math.h>
 #include <string.h>

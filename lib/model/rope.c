@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary frequencies and their scalings, after transformers' modeling_rope_utils. Everything in double. */
-#include "lib/model/model.h"
+#include "lib/model/rope.h"
 
 #include <math.h>
 

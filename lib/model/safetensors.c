@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads safetensors (github.com/huggingface/safetensors, "Format"): files are mapped, and headers are untrusted input that is checked before any
  * tensor is used. */
+#include "lib/model/safetensors.h"
+#include "lib/base/json.h"
 #include "lib/base/log.h"
+#include "lib/base/memory.h"
 #include "lib/model/not_a_model.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,138 +107,103 @@ static Status check_metadata(const char *path, const json_t *metadata) {
     return ST_OK;
 }
 
-static Status parse_tensors(Safetensors *set, const char *path, json_t *header, const uint8_t *data, size_t data_size) {
-    size_t n = json_object_size(header), first = set->n, size;
-    StoredTensor *tensors = NULL;
-    if (size_mul(first + n, sizeof *tensors, &size)) tensors = arena_zero(set->arena, size);
+static Status parse_tensors(WeightFile *file, const char *path, json_t *header, const uint8_t *data, size_t data_size) {
+    const json_t *metadata = json_object_get(header, "__metadata__");
+    size_t n = json_object_size(header) - (metadata != NULL), i = 0;
+    StoredTensor *tensors = weight_file_add(file, n);
     if (!tensors) return ST_RESOURCE;
-    if (first) memcpy(tensors, set->tensors, first * sizeof *tensors);
+    if (metadata) TRY(check_metadata(path, metadata));
     const char *key;
     json_t *entry;
     json_object_foreach(header, key, entry) {
-        if (strcmp(key, "__metadata__") == 0) {
-            TRY(check_metadata(path, entry));
-            if (!set->metadata) set->metadata = json_incref(entry);
-            continue;
-        }
-        TRY(parse_tensor(path, key, entry, data, data_size, set->arena, &tensors[set->n]));
-        set->n++;
+        if (entry != metadata) TRY(parse_tensor(path, key, entry, data, data_size, file->arena, &tensors[i++]));
     }
-    set->tensors = tensors;
-    return check_cover(path, tensors + first, set->n - first, data, data_size);
+    return check_cover(path, tensors, n, data, data_size);
 }
 
-/* Adds the tensors of one mapped file. `path` is kept. */
-static Status parse_file(Safetensors *set, const char *path, const Mapping *mapping) {
-    if (mapping->size < 8)
-        return hint_download_again(status_fail(ST_INPUT, "cannot read '%s': %zu bytes are no safetensors file", path, mapping->size), path);
-    if (memcmp(mapping->data, "GGUF", 4) == 0) {
-        status_fail(ST_INPUT, "cannot read '%s': it is a GGUF file, which is not supported", path);
-        return status_hint(ST_INPUT, "take the model as a Hugging Face directory, with config.json and model.safetensors");
-    }
+Status safetensors_read(WeightFile *file, const char *path, const uint8_t *bytes, size_t size) {
+    if (size < 8) return hint_download_again(status_fail(ST_INPUT, "cannot read '%s': %zu bytes are no safetensors file", path, size), path);
     uint64_t length = 0;
-    for (int i = 0; i < 8; i++) length |= (uint64_t)mapping->data[i] << (8 * i);
+    for (int i = 0; i < 8; i++) length |= (uint64_t)bytes[i] << (8 * i);
     if (length > HEADER_LIMIT)
         return status_fail(ST_INPUT,
                            "cannot read '%s': it is not a safetensors file: its header would have %llu bytes, at most %zu are "
                            "allowed",
                            path, (unsigned long long)length, HEADER_LIMIT);
-    if (length > mapping->size - 8) {
-        status_fail(ST_INPUT, "cannot read '%s': its header has %llu bytes, the file only %zu", path, (unsigned long long)length, mapping->size);
+    if (length > size - 8) {
+        status_fail(ST_INPUT, "cannot read '%s': its header has %llu bytes, the file only %zu", path, (unsigned long long)length, size);
         return hint_download_again(ST_INPUT, path);
     }
-    const char *text = (const char *)mapping->data + 8;
+    const char *text = (const char *)bytes + 8;
     if (length == 0 || text[0] != '{') return status_fail(ST_INPUT, "cannot read '%s': its header does not start with '{'", path);
     json_t *header;
     TRY(json_read_text(text, (size_t)length, path, &header));
-    Status status = json_is_object(header) ? parse_tensors(set, path, header, mapping->data + 8 + length, mapping->size - 8 - (size_t)length)
+    Status status = json_is_object(header) ? parse_tensors(file, path, header, bytes + 8 + length, size - 8 - (size_t)length)
                                            : status_fail(ST_INPUT, "cannot read '%s': its header is no object", path);
     json_decref(header);
     return status;
 }
 
-static int by_name(const void *left, const void *right) {
-    return strcmp((*(StoredTensor *const *)left)->name, (*(StoredTensor *const *)right)->name);
-}
-
-static Status build_index(Safetensors *set) {
-    set->by_name = arena_alloc(set->arena, (set->n + 1) * sizeof *set->by_name);
-    if (!set->by_name) return ST_RESOURCE;
-    for (size_t i = 0; i < set->n; i++) set->by_name[i] = &set->tensors[i];
-    qsort(set->by_name, set->n, sizeof *set->by_name, by_name);
-    for (size_t i = 1; i < set->n; i++)
-        if (strcmp(set->by_name[i - 1]->name, set->by_name[i]->name) == 0)
-            return status_fail(ST_INPUT, "tensor '%s' is in '%s' and in '%s'", set->by_name[i]->name, set->by_name[i - 1]->file,
-                               set->by_name[i]->file);
-    return ST_OK;
-}
-
-static Status open_files(Safetensors *set, const char *dir) {
-    set->mappings = arena_zero(set->arena, set->n_files * sizeof *set->mappings);
-    if (!set->mappings) return ST_RESOURCE;
-    for (size_t i = 0; i < set->n_files; i++) {
-        const char *path = dir ? path_join(set->arena, dir, set->files[i]) : set->files[i];
-        if (!path) return ST_RESOURCE;
-        Status status = file_map(path, &set->mappings[i]);
-        if (status == ST_INPUT && dir && !file_exists(path))
-            return status_hint(status, "model.safetensors.index.json names it: the download or copy of '%s' is not complete", dir);
-        TRY(status);
-        TRY(parse_file(set, path, &set->mappings[i]));
-    }
-    return build_index(set);
-}
-
-/* ---- sharded: model.safetensors.index.json names the file of every tensor ---- */
+/* ---- a directory: one file, or model.safetensors.index.json, which names the file of every tensor ---- */
 
 static int by_text(const void *left, const void *right) { return strcmp(*(const char *const *)left, *(const char *const *)right); }
 
-static Status list_shards(Safetensors *set, const json_t *map, const char *path) {
-    const char *name;
+/* The distinct names of files in the index, sorted; n_shards of them. */
+static Status list_shards(Arena *arena, const json_t *map, const char *path, const char ***shards, size_t *n_shards) {
+    const char *name, **files = arena_alloc(arena, (json_object_size(map) + 1) * sizeof *files);
     json_t *value;
     size_t n = 0;
-    set->files = arena_alloc(set->arena, (json_object_size(map) + 1) * sizeof *set->files);
-    if (!set->files) return ST_RESOURCE;
+    if (!files) return ST_RESOURCE;
     json_object_foreach((json_t *)map, name, value) {
         const char *file = json_string_value(value);
         if (!file || !*file) return status_fail(ST_INPUT, "no file for tensor '%s' in '%s'", name, path);
         if (strchr(file, '/') || strchr(file, '\\'))
             return status_fail(ST_INPUT, "tensor '%s' of '%s' is listed in '%s', outside the directory", name, path, file);
-        if (n && strcmp(set->files[n - 1], file) == 0) continue;
-        if (!(set->files[n++] = arena_strdup(set->arena, file))) return ST_RESOURCE;
+        if (n == 0 || strcmp(files[n - 1], file) != 0) files[n++] = file;
     }
-    qsort(set->files, n, sizeof *set->files, by_text);
+    qsort(files, n, sizeof *files, by_text);
+    *shards = files;
+    *n_shards = 0;
     for (size_t i = 0; i < n; i++)
-        if (set->n_files == 0 || strcmp(set->files[set->n_files - 1], set->files[i]) != 0) set->files[set->n_files++] = set->files[i];
-    return set->n_files ? ST_OK : status_fail(ST_INPUT, "'%s' names no tensor", path);
+        if (i == 0 || strcmp(files[i - 1], files[i]) != 0) files[(*n_shards)++] = files[i];
+    return n ? ST_OK : status_fail(ST_INPUT, "'%s' names no tensor", path);
 }
 
-static Status check_index(const Safetensors *set, const json_t *map, const char *path) {
+static Status read_shards(WeightFile *file, const char *dir, const json_t *map, const char *index) {
+    const char **shards;
+    size_t n;
+    TRY(list_shards(file->arena, map, index, &shards, &n));
+    for (size_t i = 0; i < n; i++) {
+        const char *path = path_join(file->arena, dir, shards[i]);
+        if (!path) return ST_RESOURCE;
+        Status status = weight_file_add_file(file, path);
+        if (status == ST_INPUT && !file_exists(path))
+            status_hint(status, "model.safetensors.index.json names it: the download or copy of '%s' is not complete", dir);
+        TRY(status);
+    }
+    return ST_OK;
+}
+
+static Status check_index(const WeightFile *file, const json_t *map, const char *path) {
     const char *name;
     json_t *value;
     json_object_foreach((json_t *)map, name, value) {
-        const StoredTensor *tensor = safetensors_find(set, name);
+        const StoredTensor *tensor = weight_file_find(file, name);
         if (!tensor || strcmp(path_name(tensor->file), json_string_value(value)) != 0)
             return status_fail(ST_INPUT, "tensor '%s' is missing in '%s', where '%s' says it is", name, json_string_value(value), path_name(path));
     }
     return ST_OK;
 }
 
-static Status open_index(Safetensors *set, const char *dir, const char *path) {
+static Status read_index(WeightFile *file, const char *dir, const char *path) {
     json_t *index;
     TRY(json_read_file(path, &index));
     const json_t *map = json_object_get(index, "weight_map");
-    Status status = json_is_object(map) ? list_shards(set, map, path) : status_fail(ST_INPUT, "'%s' lacks 'weight_map'", path);
-    if (status == ST_OK) status = open_files(set, dir);
-    if (status == ST_OK) status = check_index(set, map, path);
+    Status status = json_is_object(map) ? read_shards(file, dir, map, path) : status_fail(ST_INPUT, "'%s' lacks 'weight_map'", path);
+    if (status == ST_OK) status = weight_file_index(file);
+    if (status == ST_OK) status = check_index(file, map, path);
     json_decref(index);
     return status;
-}
-
-static Status open_one(Safetensors *set, const char *dir, const char *name) {
-    set->n_files = 1;
-    set->files = arena_alloc(set->arena, sizeof *set->files);
-    if (!set->files || !(set->files[0] = arena_strdup(set->arena, name))) return ST_RESOURCE;
-    return open_files(set, dir);
 }
 
 /* Probably another model was saved over this one. An index that only names model.safetensors has no further information. */
@@ -255,68 +222,14 @@ static void warn_of_shards(const char *index, const char *dir) {
     json_decref(root);
 }
 
-static Status open_path(Safetensors *set, const char *path) {
-    if (!dir_exists(path)) return open_one(set, NULL, path);
-    const char *single = path_join(set->arena, path, "model.safetensors"), *index = path_join(set->arena, path, "model.safetensors.index.json");
+Status safetensors_read_directory(WeightFile *file, const char *dir) {
+    const char *single = path_join(file->arena, dir, "model.safetensors"), *index = path_join(file->arena, dir, "model.safetensors.index.json");
     if (!single || !index) return ST_RESOURCE;
     bool whole, sharded;
     TRY(file_find(single, &whole));
     TRY(file_find(index, &sharded));
-    if (whole && sharded) warn_of_shards(index, path);
-    if (whole) return open_one(set, path, "model.safetensors"); /* as transformers does */
-    if (sharded) return open_index(set, path, index);
-    return hint_other_files(status_fail(ST_INPUT, "no model.safetensors in '%s'", path), path);
-}
-
-static Status new_set(const char *path, Safetensors **set) {
-    Arena *arena = arena_new(0);
-    *set = arena ? arena_zero(arena, sizeof **set) : NULL;
-    if (*set) {
-        (*set)->arena = arena;
-        return ST_OK;
-    }
-    arena_free(arena);
-    return status_fail(ST_RESOURCE, "out of memory for '%s'", path);
-}
-
-static Status keep_if(Status status, Safetensors **set) {
-    if (status == ST_OK) return ST_OK;
-    safetensors_close(*set);
-    *set = NULL;
-    return status;
-}
-
-Status safetensors_open(const char *path, Safetensors **set) {
-    TRY(new_set(path, set));
-    return keep_if(open_path(*set, path), set);
-}
-
-Status safetensors_parse(const void *bytes, size_t size, const char *path, Safetensors **set) {
-    TRY(new_set(path, set));
-    Status status = parse_file(*set, path, &(Mapping){bytes, size});
-    return keep_if(status == ST_OK ? build_index(*set) : status, set);
-}
-
-void safetensors_close(Safetensors *set) {
-    if (!set) return;
-    for (size_t i = 0; set->mappings && i < set->n_files; i++) file_unmap(&set->mappings[i]);
-    json_decref(set->metadata);
-    arena_free(set->arena);
-}
-
-const StoredTensor *safetensors_find(const Safetensors *set, const char *name) {
-    StoredTensor wanted = {.name = name}, *key = &wanted, **found = bsearch(&key, set->by_name, set->n, sizeof *set->by_name, by_name);
-    return found ? *found : NULL;
-}
-
-double stored_get(const StoredTensor *tensor, int64_t i) {
-    double value = (double)NAN;
-    if (tensor->known) {
-        convert_elements(tensor->data + (size_t)i * dtype_size(tensor->dtype), tensor->dtype, &value, DT_F64, 1);
-    } else if (strcmp(tensor->dtype_text, "I64") == 0) {
-        int64_t whole;
-        memcpy(&whole, tensor->data + (size_t)i * sizeof whole, sizeof whole);
-        value = (double)whole;
-    }
-    return value;
+    if (whole && sharded) warn_of_shards(index, dir);
+    if (whole) return weight_file_add_file(file, single); /* as transformers does */
+    if (sharded) return read_index(file, dir, index);
+    return hint_other_files(status_fail(ST_INPUT, "no model.safetensors in '%s'", dir), dir);
 }

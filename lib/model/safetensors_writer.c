@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes one safetensors file: the header is complete before the first byte of data. Also writes the index of several files. */
 #include "lib/base/memory.h"
-#include "lib/model/model.h"
+#include "lib/model/convert.h"
+#include "lib/base/json.h"
+#include "lib/model/safetensors.h"
 #include "lib/base/work.h"
 
 #include <stdlib.h>

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes a Hugging Face directory: weights in one file or in shards, config.json with the new dtype, and the other files of the model. */
 #include "lib/base/log.h"
+#include "lib/model/convert.h"
 #include "lib/model/parts.h"
+#include "lib/model/safetensors.h"
 #include "lib/model/text_part.h"
 
 #include <math.h>
@@ -184,7 +186,7 @@ static const char *saved_name(const Saved *saved) { return saved->param ? saved-
 
 /* The dtype in the checkpoint, so that f32 norms in a bf16 file stay f32. */
 static DType own_dtype(const Model *model, const char *name) {
-    const StoredTensor *base = safetensors_find(model->files, name);
+    const StoredTensor *base = weight_file_find(model->files, name);
     return base ? base->dtype : model->config.stored_dtype;
 }
 
@@ -246,7 +248,7 @@ static Status write_rounded(Shards *shards, const Saved *saved, SafetensorsWrite
     enum { GIVEN_BACK = 1 << 18 };
     const Param *param = saved->param;
     const Tensor *tensor = param->tensor;
-    const StoredTensor *base = safetensors_find(shards->model->files, param->name);
+    const StoredTensor *base = weight_file_find(shards->model->files, param->name);
     size_t count = (size_t)tensor_count(tensor), size = base ? dtype_size(base->dtype) : 0;
     double error = 0;
     RoundingLoss unasked = {0};

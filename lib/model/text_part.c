@@ -170,7 +170,7 @@ static bool belongs(const ModelConfig *config, const TextNames *names, const cha
     return false;
 }
 
-const TextNames *text_names_in(const ModelConfig *config, const Safetensors *files, const char *root) {
+const TextNames *text_names_in(const ModelConfig *config, const WeightFile *files, const char *root) {
     Arena *arena = arena_new(0);
     const TextNames *found = NULL;
     size_t skip = strlen(root);
@@ -184,7 +184,7 @@ const TextNames *text_names_in(const ModelConfig *config, const Safetensors *fil
     return found;
 }
 
-Status text_names_find(ModelConfig *config, const Safetensors *files, const char *dir) {
+Status text_names_find(ModelConfig *config, const WeightFile *files, const char *dir) {
     const TextNames *found = text_names_in(config, files, "");
     if (found) {
         config->text_names = found;

@@ -38,9 +38,9 @@ json_t *text_config_of(const json_t *json);
  * family (a head) get only the prefix of a full path. */
 const char *text_path(const ModelConfig *config, const TextNames *names, const char *path, Arena *arena);
 /* The naming of the stored tensors (each under `root`, "" or PEFT's prefix); NULL: none of them is a layer of the text part. */
-const TextNames *text_names_in(const ModelConfig *config, const Safetensors *files, const char *root);
+const TextNames *text_names_in(const ModelConfig *config, const WeightFile *files, const char *root);
 /* Detects config->text_names from the checkpoint. ST_INPUT: it has no text part; names the tensor that was expected. */
-Status text_names_find(ModelConfig *config, const Safetensors *files, const char *dir);
+Status text_names_find(ModelConfig *config, const WeightFile *files, const char *dir);
 /* Renames all modules, and the parameters of adapters, as `names` says: adapters may use other names than the checkpoint. */
 Status text_rename(Model *model, const TextNames *names);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints are atomic: written to .tmp-step-N, synced, renamed to step-N, and used only if every byte matches the manifest. */
 #include "lib/base/work.h"
-#include "lib/model/model.h"
+#include "lib/model/safetensors.h"
 #include "lib/run/run_parts.h"
 
 #include <errno.h>
@@ -279,8 +279,8 @@ Status checkpoint_find_up_to(const char *dir, int64_t last, int64_t *step) {
     return status;
 }
 
-static Status fill_item(const Safetensors *set, const CheckpointItem *item, const char *path) {
-    const StoredTensor *stored = safetensors_find(set, item->name);
+static Status fill_item(const WeightFile *set, const CheckpointItem *item, const char *path) {
+    const StoredTensor *stored = weight_file_find(set, item->name);
     const Tensor *tensor = item->tensor;
     if (!stored) return status_fail(ST_INPUT, "'%s' lacks tensor '%s'", path, item->name);
     bool same = stored->known && stored->dtype == tensor->dtype && stored->n_dims == tensor->n_dims && stored->bytes == tensor_bytes(tensor);
@@ -292,11 +292,11 @@ static Status fill_item(const Safetensors *set, const CheckpointItem *item, cons
 }
 
 Status tensors_load(const char *path, const CheckpointItem *items, size_t n) {
-    Safetensors *set;
-    TRY(safetensors_open(path, &set));
+    WeightFile *set;
+    TRY(weight_file_open(path, &set));
     Status status = set->n == n ? ST_OK : status_fail(ST_INPUT, "'%s' holds %zu tensors, expected %zu", path, set->n, n);
     for (size_t i = 0; i < n && status == ST_OK; i++) status = fill_item(set, &items[i], path);
-    safetensors_close(set);
+    weight_file_close(set);
     return status;
 }
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model that a recipe trains: loads it with its adapter, and writes the result. */
 #include "lib/base/log.h"
+#include "lib/model/adapter.h"
+#include "lib/model/convert.h"
 #include "lib/train/trained_model.h"
 
 #include "lib/text/chat.h"

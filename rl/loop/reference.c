@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Switches a model to its reference weights and back. */
 #include "rl/loop/reference.h"
+#include "lib/model/adapter.h"
 
 #include <string.h>
 

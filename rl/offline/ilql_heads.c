@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Heads of implicit Q-learning. */
 #include "rl/offline/ilql_heads.h"
+#include "lib/model/weight_file.h"
 
 #include <math.h>
 
@@ -83,11 +84,11 @@ Status ilql_heads_save(const IlqlHeads *heads, const char *path) {
 
 Status ilql_heads_load(Model *model, const char *path, IlqlHeads *heads) {
     CheckpointItem items[2 * HEADS];
-    Safetensors *file;
-    TRY(safetensors_open(path, &file));
-    const StoredTensor *first = safetensors_find(file, "q1.0.weight");
+    WeightFile *file;
+    TRY(weight_file_open(path, &file));
+    const StoredTensor *first = weight_file_find(file, "q1.0.weight");
     int64_t width = first && first->n_dims == 2 ? first->shape[0] : 0, hidden = width > 0 ? first->shape[1] : 0;
-    safetensors_close(file);
+    weight_file_close(file);
     if (width > 0 && hidden != model->config.hidden_size)
         return status_hint(status_fail(ST_INPUT, "the heads in '%s' are for a hidden size of %lld, the model has %lld", path, (long long)hidden,
                                        (long long)model->config.hidden_size),

@@ -2,6 +2,7 @@
 /* Opens reward models and computes scores. */
 #include "rl/reward/scorer.h"
 
+#include "lib/model/adapter.h"
 #include "lib/model/not_a_model.h"
 
 #include <stdlib.h>

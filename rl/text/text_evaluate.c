@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Evaluates a run on text: rewards of greedy answers to held-out prompts. */
 #include "rl/text/text_run.h"
+#include "lib/model/adapter.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -47,14 +47,14 @@ static void tune(const char *format, ...) {
 
 /* ---- expected values as rows, and files of tensors side by side ---- */
 
-static Safetensors *open_tensors(const char *path) {
-    Safetensors *set;
-    check_ok(safetensors_open(path, &set));
+static WeightFile *open_tensors(const char *path) {
+    WeightFile *set;
+    check_ok(weight_file_open(path, &set));
     return set;
 }
 
-static void write_ids(FILE *file, const Safetensors *expected, const char *name, const char *key) {
-    const StoredTensor *ids = safetensors_find(expected, name);
+static void write_ids(FILE *file, const WeightFile *expected, const char *name, const char *key) {
+    const StoredTensor *ids = weight_file_find(expected, name);
     if (!ids) fail_msg("no '%s'", name);
     fprintf(file, "{\"%s\": [", key);
     for (int64_t i = 0; i < ids->count; i++) fprintf(file, "%s%d", i ? ", " : "", (int)stored_get(ids, i));
@@ -62,7 +62,7 @@ static void write_ids(FILE *file, const Safetensors *expected, const char *name,
 }
 
 /* rows.jsonl, train.jsonl (the same as training rows) and prompt.jsonl of a golden folder's sequences. */
-static void write_rows(const Safetensors *expected) {
+static void write_rows(const WeightFile *expected) {
     static const char *const files[][2] = {{"rows.jsonl", "ids"}, {"train.jsonl", "input_ids"}};
     for (size_t i = 0; i < COUNT_OF(files); i++) {
         FILE *file = fopen(temp_file(dir, files[i][0]), "w");
@@ -70,7 +70,7 @@ static void write_rows(const Safetensors *expected) {
         write_ids(file, expected, "seq1.input_ids", files[i][1]);
         fclose(file);
     }
-    if (!safetensors_find(expected, "greedy.prompt")) return;
+    if (!weight_file_find(expected, "greedy.prompt")) return;
     FILE *file = fopen(temp_file(dir, "prompt.jsonl"), "w");
     write_ids(file, expected, "greedy.prompt", "ids");
     fclose(file);
@@ -91,11 +91,11 @@ static void check_stored(const char *what, const StoredTensor *got, const Stored
 
 /* Every tensor of `want` is in `got`, and nothing else is. */
 static void check_tensors(const char *what, const char *got_path, const char *want_path, double tolerance) {
-    Safetensors *got = open_tensors(got_path), *want = open_tensors(want_path);
+    WeightFile *got = open_tensors(got_path), *want = open_tensors(want_path);
     assert_int_equal(got->n, want->n);
-    for (size_t i = 0; i < want->n; i++) check_stored(what, safetensors_find(got, want->tensors[i].name), &want->tensors[i], tolerance);
-    safetensors_close(got);
-    safetensors_close(want);
+    for (size_t i = 0; i < want->n; i++) check_stored(what, weight_file_find(got, want->tensors[i].name), &want->tensors[i], tolerance);
+    weight_file_close(got);
+    weight_file_close(want);
 }
 
 static json_t *json_file(const char *path) {
@@ -120,20 +120,20 @@ static double expected_loss(const char *folder) {
 /* ---- what is run ---- */
 
 /* rows.jsonl scored by `model` (with its options): the logits against the golden ones. */
-static void check_logits(const char *what, const char *model, const Safetensors *expected, double tolerance) {
+static void check_logits(const char *what, const char *model, const WeightFile *expected, double tolerance) {
     tune("score %s %s --compute f32 --logits %s", model, temp_file(dir, "rows.jsonl"), temp_file(dir, "logits.safetensors"));
-    Safetensors *got = open_tensors(temp_file(dir, "logits.safetensors"));
-    check_stored(what, safetensors_find(got, "logits.0"), safetensors_find(expected, "seq0.logits"), tolerance);
-    check_stored(what, safetensors_find(got, "logits.1"), safetensors_find(expected, "seq1.logits"), tolerance);
-    safetensors_close(got);
+    WeightFile *got = open_tensors(temp_file(dir, "logits.safetensors"));
+    check_stored(what, weight_file_find(got, "logits.0"), weight_file_find(expected, "seq0.logits"), tolerance);
+    check_stored(what, weight_file_find(got, "logits.1"), weight_file_find(expected, "seq1.logits"), tolerance);
+    weight_file_close(got);
 }
 
-static void check_logprobs(const Safetensors *expected) {
+static void check_logprobs(const WeightFile *expected) {
     Lines lines;
     Slice line;
     check_ok(lines_open(&lines, temp_file(dir, "out.json")));
     for (int s = 0; s < 2; s++) {
-        const StoredTensor *want = safetensors_find(expected, s ? "seq1.next_logprobs" : "seq0.next_logprobs");
+        const StoredTensor *want = weight_file_find(expected, s ? "seq1.next_logprobs" : "seq0.next_logprobs");
         json_t *row;
         assert_true(lines_next(&lines, &line));
         check_ok(json_read_text(line.data, line.len, "row", &row));
@@ -155,8 +155,8 @@ static void check_eval(const char *model, const char *folder) {
     json_decref(result);
 }
 
-static void check_greedy(const char *model, const Safetensors *expected) {
-    const StoredTensor *tokens = safetensors_find(expected, "greedy.tokens"), *logprobs = safetensors_find(expected, "greedy.logprobs");
+static void check_greedy(const char *model, const WeightFile *expected) {
+    const StoredTensor *tokens = weight_file_find(expected, "greedy.tokens"), *logprobs = weight_file_find(expected, "greedy.logprobs");
     tune("generate %s --input %s --compute f32 --greedy --ignore-eos --max-new-tokens %d", model, temp_file(dir, "prompt.jsonl"), (int)tokens->count);
     json_t *row = json_file(temp_file(dir, "out.json"));
     for (size_t i = 0; i < (size_t)tokens->count; i++) {
@@ -171,7 +171,7 @@ TEST(models_are_as_the_reference_library_has_them) {
         char name[100];
         snprintf(name, sizeof name, "golden/%s", models[i]);
         if (!shared_path(name, golden, sizeof golden)) skip();
-        Safetensors *expected = open_tensors(temp_file(golden, "expected.safetensors"));
+        WeightFile *expected = open_tensors(temp_file(golden, "expected.safetensors"));
         write_rows(expected);
         check_logits(models[i], golden, expected, 5e-5);
         check_logprobs(expected);
@@ -179,7 +179,7 @@ TEST(models_are_as_the_reference_library_has_them) {
         check_greedy(golden, expected);
         tune("grad %s %s -o %s", golden, temp_file(dir, "rows.jsonl"), temp_file(dir, "grads.safetensors"));
         check_tensors(models[i], temp_file(dir, "grads.safetensors"), temp_file(golden, "grads.safetensors"), 2e-5);
-        safetensors_close(expected);
+        weight_file_close(expected);
     }
 }
 
@@ -191,7 +191,7 @@ TEST(adapters_are_as_peft_has_them) {
         snprintf(name, sizeof name, "golden/lora/%s", adapters[i][0]);
         if (!shared_path(name, golden, sizeof golden)) skip();
         snprintf(model, sizeof model, "%s --adapter %s", base, golden);
-        Safetensors *expected = open_tensors(temp_file(golden, "expected.safetensors"));
+        WeightFile *expected = open_tensors(temp_file(golden, "expected.safetensors"));
         write_rows(expected);
         check_logits(adapters[i][0], model, expected, 1e-4);
         check_eval(model, golden);
@@ -200,7 +200,7 @@ TEST(adapters_are_as_peft_has_them) {
         tune("merge %s %s -o %s --dtype f32 --force", base, golden, temp_file(dir, "merged"));
         check_tensors(adapters[i][0], temp_file(dir, "merged/model.safetensors"), temp_file(golden, "merged.safetensors"), 1e-6);
         check_logits(adapters[i][0], temp_file(dir, "merged"), expected, 1e-4);
-        safetensors_close(expected);
+        weight_file_close(expected);
     }
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any config.json or adapter_config.json ('a' as the first byte): either a failure with a text, or settings that a model can be built from. */
+#include "lib/model/adapter.h"
 #include "lib/model/model.h"
 #include "tests/support/check.h"
 

@@ -7,8 +7,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
-    Safetensors *set;
-    Status status = safetensors_parse(bytes, len, "fuzz", &set);
+    WeightFile *set;
+    Status status = weight_file_parse(bytes, len, "fuzz", &set);
     if (status != ST_OK) {
         ASSERT(status == ST_INPUT && !set && status_text()[0], "status %d", (int)status);
         return 0;
@@ -18,11 +18,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
         int64_t count = tensor->count;
         ASSERT(tensor->data >= bytes && (size_t)(tensor->data - bytes) + tensor->bytes <= len, "tensor '%s' of %zu bytes", tensor->name,
                tensor->bytes);
-        ASSERT(safetensors_find(set, tensor->name) == tensor, "tensor '%s' is not found", tensor->name);
+        ASSERT(weight_file_find(set, tensor->name) == tensor, "tensor '%s' is not found", tensor->name);
         if (count == 0) continue;
         stored_get(tensor, 0); /* the address sanitizer watches both ends */
         stored_get(tensor, count - 1);
     }
-    safetensors_close(set);
+    weight_file_close(set);
     return 0;
 }

@@ -674,8 +674,8 @@ TEST(logits_belong_to_the_scores) {
 
 /* ---- golden values ---- */
 
-static size_t stored_ids(const Safetensors *set, const char *name, int32_t *ids) {
-    const StoredTensor *stored = safetensors_find(set, name);
+static size_t stored_ids(const WeightFile *set, const char *name, int32_t *ids) {
+    const StoredTensor *stored = weight_file_find(set, name);
     if (!stored) fail_msg("no '%s' in the expected values", name);
     size_t n = (size_t)stored->count;
     assert_true(n <= MAX_IDS);
@@ -693,17 +693,17 @@ static void golden_model(const char *name) {
     char path[600], dir[512];
     snprintf(path, sizeof path, "golden/%s", name);
     if (!shared_path(path, dir, sizeof dir)) skip();
-    Safetensors *expected;
+    WeightFile *expected;
     Model *model;
     snprintf(path, sizeof path, "%s/expected.safetensors", dir);
-    check_ok(safetensors_open(path, &expected));
+    check_ok(weight_file_open(path, &expected));
     check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
     int32_t ids[MAX_IDS], want_ids[MAX_IDS];
     double logprobs[MAX_IDS], want[MAX_IDS];
     for (int s = 0; s < 2; s++) {
         ScoreRow row = {ids, stored_ids(expected, s ? "seq1.input_ids" : "seq0.input_ids", ids), logprobs};
         check_ok(score_rows(model, &row, 1, NULL, NULL));
-        const StoredTensor *stored = safetensors_find(expected, s ? "seq1.next_logprobs" : "seq0.next_logprobs");
+        const StoredTensor *stored = weight_file_find(expected, s ? "seq1.next_logprobs" : "seq0.next_logprobs");
         for (size_t i = 0; i + 1 < row.n; i++) want[i] = stored_get(stored, (int64_t)i);
         check_close_f64(name, logprobs + 1, want, row.n - 1, 5e-5, 0);
     }
@@ -711,11 +711,11 @@ static void golden_model(const char *name) {
     size_t n = stored_ids(expected, "greedy.tokens", want_ids);
     Results *results = generate_run(model, NULL, &prompt, 1, (GenerateConfig){.sample = greedy, .max_new_tokens = (int64_t)n, .n = 1});
     check_ids(name, results->done[0].ids, results->done[0].n, want_ids, n);
-    for (size_t i = 0; i < n; i++) want[i] = stored_get(safetensors_find(expected, "greedy.logprobs"), (int64_t)i);
+    for (size_t i = 0; i < n; i++) want[i] = stored_get(weight_file_find(expected, "greedy.logprobs"), (int64_t)i);
     check_close_f64(name, results->done[0].logprobs, want, n, 5e-5, 0);
     free_results(results);
     model_free(model);
-    safetensors_close(expected);
+    weight_file_close(expected);
 }
 
 TEST(golden_models) {

@@ -8,6 +8,7 @@
 
 #include "lib/infer/infer.h"
 #include "lib/infer/kv_cache.h"
+#include "lib/model/adapter.h"
 
 enum { VOCAB = 258, N_PROMPTS = 8, NEW = 24, MOST_SAMPLES = 4, N_ADAPTERS = 2 };
 static const char *const tiny_config =

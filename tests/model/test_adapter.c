@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/model/adapter.h"
 #include "lib/model/model.h"
 
 static const char *const goldens[][2] = {
@@ -82,15 +83,15 @@ static double run_backward(Run *run, double n_total) {
     return loss;
 }
 
-static int64_t stored_ids(const Safetensors *set, int s, int32_t *ids) {
-    const StoredTensor *stored = safetensors_find(set, s ? "seq1.input_ids" : "seq0.input_ids");
+static int64_t stored_ids(const WeightFile *set, int s, int32_t *ids) {
+    const StoredTensor *stored = weight_file_find(set, s ? "seq1.input_ids" : "seq0.input_ids");
     assert_non_null(stored);
     for (int64_t i = 0; i < stored->count; i++) ids[i] = (int32_t)stored_get(stored, i);
     return stored->count;
 }
 
-static void check_stored(const char *what, const double *got, const Safetensors *set, const char *name, double tolerance) {
-    const StoredTensor *stored = safetensors_find(set, name);
+static void check_stored(const char *what, const double *got, const WeightFile *set, const char *name, double tolerance) {
+    const StoredTensor *stored = weight_file_find(set, name);
     if (!stored) fail_msg("no '%s'", name);
     size_t count = (size_t)stored->count;
     double *want = malloc(count * sizeof *want);
@@ -103,13 +104,13 @@ static void check_stored(const char *what, const double *got, const Safetensors 
 
 /* ---- against PEFT ---- */
 
-static Safetensors *open_file(const char *dir, const char *name) {
-    Safetensors *set;
-    check_ok(safetensors_open(temp_file(dir, name), &set));
+static WeightFile *open_file(const char *dir, const char *name) {
+    WeightFile *set;
+    check_ok(weight_file_open(temp_file(dir, name), &set));
     return set;
 }
 
-static void check_gradients(const char *name, const Model *model, const Safetensors *grads, double tolerance) {
+static void check_gradients(const char *name, const Model *model, const WeightFile *grads, double tolerance) {
     size_t n = 0;
     for (size_t i = 0; i < model->params.n; i++) {
         const Param *param = &model->params.items[i];
@@ -131,7 +132,7 @@ static void check_golden(const char *name, const char *adapter, const char *base
     Run run;
     run_open(&run, base, device, compute);
     check_ok(adapter_load(run.model, adapter, true));
-    Safetensors *expected = open_file(adapter, "expected.safetensors"), *grads = open_file(adapter, "grads.safetensors");
+    WeightFile *expected = open_file(adapter, "expected.safetensors"), *grads = open_file(adapter, "grads.safetensors");
     json_t *json;
     check_ok(json_read_file(temp_file(adapter, "expected.json"), &json));
     double want_loss = json_number_value(json_object_get(json, "loss")), loss = 0;
@@ -148,8 +149,8 @@ static void check_golden(const char *name, const char *adapter, const char *base
     }
     check_close(loss, want_loss, logits);
     check_gradients(name, run.model, grads, gradients);
-    safetensors_close(grads);
-    safetensors_close(expected);
+    weight_file_close(grads);
+    weight_file_close(expected);
     run_close(&run);
 }
 
@@ -179,10 +180,10 @@ TEST(round_trips_keep_every_byte) {
         run_open(&run, base, device_cpu(), DT_F32);
         check_ok(adapter_load(run.model, adapter, false));
         check_ok(adapter_save(run.model, out, "models/base"));
-        Safetensors *before = open_file(adapter, "adapter_model.safetensors"), *after = open_file(out, "adapter_model.safetensors");
+        WeightFile *before = open_file(adapter, "adapter_model.safetensors"), *after = open_file(out, "adapter_model.safetensors");
         assert_int_equal(before->n, after->n);
         for (size_t t = 0; t < before->n; t++) {
-            const StoredTensor *a = &before->tensors[t], *b = safetensors_find(after, a->name);
+            const StoredTensor *a = &before->tensors[t], *b = weight_file_find(after, a->name);
             if (!b) fail_msg("'%s' was not written", a->name);
             assert_int_equal(a->bytes, b->bytes);
             assert_memory_equal(a->data, b->data, a->bytes);
@@ -196,8 +197,8 @@ TEST(round_trips_keep_every_byte) {
         for (size_t l = 0; l < run.model->n_linears; l++)
             assert_int_equal(lora_targets(&again, run.model->linears[l]->path), run.model->linears[l]->lora != NULL);
         arena_free(arena);
-        safetensors_close(after);
-        safetensors_close(before);
+        weight_file_close(after);
+        weight_file_close(before);
         run_close(&run);
     }
     temp_dir_remove(dir);

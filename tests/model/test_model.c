@@ -9,7 +9,10 @@
 #include <unistd.h>
 
 #include "lib/base/system.h"
+#include "lib/model/adapter.h"
+#include "lib/model/convert.h"
 #include "lib/model/model.h"
+#include "lib/model/rope.h"
 
 typedef struct Precision {
     const Device *device;
@@ -54,10 +57,10 @@ typedef struct Sequences {
     int64_t n[2];
 } Sequences;
 
-static Sequences read_sequences(const Safetensors *expected) {
+static Sequences read_sequences(const WeightFile *expected) {
     Sequences sequences;
     for (int s = 0; s < 2; s++) {
-        const StoredTensor *ids = safetensors_find(expected, s ? "seq1.input_ids" : "seq0.input_ids");
+        const StoredTensor *ids = weight_file_find(expected, s ? "seq1.input_ids" : "seq0.input_ids");
         assert_non_null(ids);
         sequences.n[s] = ids->count;
         assert_true(sequences.n[s] <= 256);
@@ -66,8 +69,8 @@ static Sequences read_sequences(const Safetensors *expected) {
     return sequences;
 }
 
-static double *read_stored(const Safetensors *set, const char *name, int64_t *count) {
-    const StoredTensor *stored = safetensors_find(set, name);
+static double *read_stored(const WeightFile *set, const char *name, int64_t *count) {
+    const StoredTensor *stored = weight_file_find(set, name);
     if (!stored) fail_msg("no '%s' in the expected values", name);
     *count = stored->count;
     double *values = malloc((size_t)*count * sizeof *values);
@@ -75,7 +78,7 @@ static double *read_stored(const Safetensors *set, const char *name, int64_t *co
     return values;
 }
 
-static void check_stored(const char *what, const double *got, const Safetensors *set, const char *name, double tolerance) {
+static void check_stored(const char *what, const double *got, const WeightFile *set, const char *name, double tolerance) {
     int64_t count;
     double *want = read_stored(set, name, &count);
     char label[200];
@@ -148,7 +151,7 @@ static double *run_loss(const Model *model, Tape *tape, const Pair *pair, double
     return logprobs;
 }
 
-static void check_logits(const char *name, const Model *model, const Pair *pair, const Safetensors *expected, double tolerance) {
+static void check_logits(const char *name, const Model *model, const Pair *pair, const WeightFile *expected, double tolerance) {
     Tape *tape = tape_new(model->device, model->compute, 0);
     tape_record(tape, false);
     for (int s = 0; s < 2; s++) {
@@ -165,7 +168,7 @@ static void check_logits(const char *name, const Model *model, const Pair *pair,
 }
 
 /* The residual stream of sequence 1, alone. */
-static void check_hidden(const char *name, const Model *model, const Sequences *sequences, const Safetensors *expected, double tolerance) {
+static void check_hidden(const char *name, const Model *model, const Sequences *sequences, const WeightFile *expected, double tolerance) {
     Tape *tape = tape_new(model->device, model->compute, 0);
     Segment segment = {.end = sequences->n[1], .parent = -1};
     ModelBatch batch = {.ids = sequences->ids[1], .layout = {.n_tokens = sequences->n[1], .n_segments = 1, .segments = &segment}};
@@ -181,7 +184,7 @@ static void check_hidden(const char *name, const Model *model, const Sequences *
     tape_free(tape);
 }
 
-static void check_grads(const char *name, const Model *model, const Safetensors *grads, const char *prefix, double tolerance) {
+static void check_grads(const char *name, const Model *model, const WeightFile *grads, const char *prefix, double tolerance) {
     size_t n_checked = 0;
     for (size_t i = 0; i < model->params.n; i++) {
         const Param *param = &model->params.items[i];
@@ -199,11 +202,11 @@ static void check_grads(const char *name, const Model *model, const Safetensors 
 /* Everything that golden/models/NAME says, for the model in `dir`. */
 static void check_model(const char *name, const char *dir, const char *golden, Precision p) {
     char path[600];
-    Safetensors *expected, *grads;
+    WeightFile *expected, *grads;
     snprintf(path, sizeof path, "%s/expected.safetensors", golden);
-    check_ok(safetensors_open(path, &expected));
+    check_ok(weight_file_open(path, &expected));
     snprintf(path, sizeof path, "%s/grads.safetensors", golden);
-    check_ok(safetensors_open(path, &grads));
+    check_ok(weight_file_open(path, &grads));
     snprintf(path, sizeof path, "%s/expected.json", golden);
     double want_loss = read_loss(path), loss;
     Sequences sequences = read_sequences(expected);
@@ -228,8 +231,8 @@ static void check_model(const char *name, const char *dir, const char *golden, P
         tape_free(tape);
         model_free(model);
     }
-    safetensors_close(grads);
-    safetensors_close(expected);
+    weight_file_close(grads);
+    weight_file_close(expected);
 }
 
 static void golden_models(Precision p) {
@@ -266,9 +269,9 @@ TEST(a_really_trained_model_gives_its_logits) {
     char dir[512], path[512];
     if (!shared_path("data/models/stories260K-hf", dir, sizeof dir) || !shared_path("golden/stories260K/expected.safetensors", path, sizeof path))
         skip();
-    Safetensors *expected;
-    check_ok(safetensors_open(path, &expected));
-    const StoredTensor *ids = safetensors_find(expected, "input_ids");
+    WeightFile *expected;
+    check_ok(weight_file_open(path, &expected));
+    const StoredTensor *ids = weight_file_find(expected, "input_ids");
     assert_non_null(ids);
     int32_t tokens[256], rows[256];
     int64_t n = ids->count;
@@ -286,7 +289,7 @@ TEST(a_really_trained_model_gives_its_logits) {
     free(values);
     tape_free(tape);
     model_free(model);
-    safetensors_close(expected);
+    weight_file_close(expected);
 }
 
 /* ---- a small model of our own: needs nothing from outside ---- */
@@ -729,14 +732,14 @@ TEST(a_nan_in_the_weights_is_named) {
     char dir[512];
     temp_dir_make(dir, sizeof dir);
     check_ok(model_write_random(dir, tiny_configs[0], DT_F32, 5, 0.2));
-    Safetensors *files;
-    check_ok(safetensors_open(dir, &files));
-    const StoredTensor *stored = safetensors_find(files, "model.layers.1.mlp.up_proj.weight");
+    WeightFile *files;
+    check_ok(weight_file_open(dir, &files));
+    const StoredTensor *stored = weight_file_find(files, "model.layers.1.mlp.up_proj.weight");
     Str bytes = {0};
     str_append_n(&bytes, (const char *)files->mappings[0].data, files->mappings[0].size);
     float nan = NAN;
     memcpy(bytes.data + (stored->data - files->mappings[0].data) + 4 * 17, &nan, sizeof nan);
-    safetensors_close(files);
+    weight_file_close(files);
     check_ok(file_write_all(temp_file(dir, "model.safetensors"), bytes.data, bytes.len));
     str_release(&bytes);
     load_fails(dir, ST_INPUT, "tensor 'model.layers.1.mlp.up_proj.weight'");

@@ -5,7 +5,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "lib/model/convert.h"
 #include "lib/model/model.h"
+#include "lib/model/safetensors.h"
 
 /* A file of this header text and `data_size` bytes of data, whatever the header says. */
 static const char *make_file(const char *dir, const char *header, size_t header_size, size_t data_size) {
@@ -20,8 +22,8 @@ static const char *make_file(const char *dir, const char *header, size_t header_
 }
 
 static void safetensors_refuse(const char *dir, const char *header, size_t data_size, const char *words) {
-    Safetensors *set;
-    check_status(safetensors_open(make_file(dir, header, strlen(header), data_size), &set), ST_INPUT);
+    WeightFile *set;
+    check_status(weight_file_open(make_file(dir, header, strlen(header), data_size), &set), ST_INPUT);
     assert_null(set);
     check_text(words);
 }
@@ -50,13 +52,18 @@ TEST(written_files_are_read_back) {
     assert_false(file_exists(path)); /* written completely or not at all */
     check_ok(safetensors_commit(writer));
 
-    Safetensors *set;
-    check_ok(safetensors_open(path, &set));
+    WeightFile *set;
+    check_ok(weight_file_open(path, &set));
     assert_int_equal(set->n, 6);
-    assert_string_equal(json_string_value(json_object_get(set->metadata, "format")), "pt");
-    assert_string_equal(json_string_value(json_object_get(set->metadata, "note")), "a \"quoted\" text");
-    assert_null(safetensors_find(set, "matrix"));
-    const StoredTensor *z = safetensors_find(set, "z.matrix"), *half = safetensors_find(set, "half"), *brain = safetensors_find(set, "brain");
+    Str bytes = {0};
+    check_ok(file_read(path, 1 << 16, &bytes));
+    json_t *header = json_parse(bytes.data + 8, bytes.len - 8, JSON_DISABLE_EOF_CHECK, NULL), *metadata = json_object_get(header, "__metadata__");
+    assert_string_equal(json_string_value(json_object_get(metadata, "format")), "pt");
+    assert_string_equal(json_string_value(json_object_get(metadata, "note")), "a \"quoted\" text");
+    json_decref(header);
+    str_release(&bytes);
+    assert_null(weight_file_find(set, "matrix"));
+    const StoredTensor *z = weight_file_find(set, "z.matrix"), *half = weight_file_find(set, "half"), *brain = weight_file_find(set, "brain");
     assert_true(z->n_dims == 2 && z->shape[0] == 2 && z->shape[1] == 3 && z->dtype == DT_F32);
     assert_int_equal((uintptr_t)z->data % 8, 0);
     for (int64_t i = 0; i < 6; i++) {
@@ -64,11 +71,11 @@ TEST(written_files_are_read_back) {
         check_close(stored_get(half, i), (double)f16_to_float(float_to_f16(matrix[i])), 0);
         check_close(stored_get(brain, i), (double)bf16_to_float(float_to_bf16(matrix[i])), 0);
     }
-    check_close(stored_get(safetensors_find(set, "scalar"), 0), 0.1, 0);
-    check_close(stored_get(safetensors_find(set, "whole"), 1), 1 << 30, 0);
-    assert_int_equal(safetensors_find(set, "empty")->count, 0);
-    assert_int_equal(safetensors_find(set, "scalar")->count, 1);
-    safetensors_close(set);
+    check_close(stored_get(weight_file_find(set, "scalar"), 0), 0.1, 0);
+    check_close(stored_get(weight_file_find(set, "whole"), 1), 1 << 30, 0);
+    assert_int_equal(weight_file_find(set, "empty")->count, 0);
+    assert_int_equal(weight_file_find(set, "scalar")->count, 1);
+    weight_file_close(set);
 
     check_ok(safetensors_writer_new(temp_file(dir, "b.safetensors"), &writer));
     safetensors_declare(writer, "a", DT_F32, 1, (int64_t[]){1});
@@ -114,17 +121,17 @@ TEST(conversions_are_exact_or_round_to_even) {
 TEST(malformed_files_are_refused) {
     char dir[512];
     temp_dir_make(dir, sizeof dir);
-    Safetensors *set;
+    WeightFile *set;
     /* Padded with spaces: fine */
-    check_ok(safetensors_open(make_file(dir, ONE("F32", "[2]", "[0,8]") "   ", strlen(ONE("F32", "[2]", "[0,8]") "   "), 8), &set));
-    safetensors_close(set);
+    check_ok(weight_file_open(make_file(dir, ONE("F32", "[2]", "[0,8]") "   ", strlen(ONE("F32", "[2]", "[0,8]") "   "), 8), &set));
+    weight_file_close(set);
     static const char no_elements[] = ONE("F32", "[4611686018427387904,4,0]", "[0,0]");
-    check_ok(safetensors_open(make_file(dir, no_elements, strlen(no_elements), 0), &set));
+    check_ok(weight_file_open(make_file(dir, no_elements, strlen(no_elements), 0), &set));
     assert_int_equal(set->tensors[0].count, 0);
-    safetensors_close(set);
-    check_ok(safetensors_open(make_file(dir, "{}", 2, 0), &set));
+    weight_file_close(set);
+    check_ok(weight_file_open(make_file(dir, "{}", 2, 0), &set));
     assert_int_equal(set->n, 0);
-    safetensors_close(set);
+    weight_file_close(set);
 
     static const struct {
         const char *header;
@@ -167,16 +174,16 @@ TEST(malformed_files_are_refused) {
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) safetensors_refuse(dir, cases[i].header, cases[i].data, cases[i].words);
 
-    check_status(safetensors_open(make_file(dir, "{}", 3, 0), &set), ST_INPUT);
+    check_status(weight_file_open(make_file(dir, "{}", 3, 0), &set), ST_INPUT);
     check_text("its header has 3 bytes");
-    check_status(safetensors_open(make_file(dir, "{}", (size_t)1 << 40, 0), &set), ST_INPUT);
+    check_status(weight_file_open(make_file(dir, "{}", (size_t)1 << 40, 0), &set), ST_INPUT);
     check_text("its header would have 1099511627776 bytes");
-    check_status(safetensors_open(make_file(dir, "{}", SIZE_MAX, 0), &set), ST_INPUT);
+    check_status(weight_file_open(make_file(dir, "{}", SIZE_MAX, 0), &set), ST_INPUT);
     check_text("its header would have");
-    check_status(safetensors_open(temp_text(dir, "short", "1234567"), &set), ST_INPUT);
+    check_status(weight_file_open(temp_text(dir, "short", "1234567"), &set), ST_INPUT);
     check_text("7 bytes are no safetensors file");
-    check_status(safetensors_open(temp_text(dir, "empty", ""), &set), ST_INPUT);
-    check_status(safetensors_open(temp_file(dir, "missing"), &set), ST_INPUT);
+    check_status(weight_file_open(temp_text(dir, "empty", ""), &set), ST_INPUT);
+    check_status(weight_file_open(temp_file(dir, "missing"), &set), ST_INPUT);
     check_text("missing");
     temp_dir_remove(dir);
 }
@@ -193,18 +200,18 @@ static void write_shard(const char *dir, const char *file, const char *tensor, f
 
 TEST(shards_are_read_through_their_index) {
     char dir[512];
-    Safetensors *set;
+    WeightFile *set;
     temp_dir_make(dir, sizeof dir);
-    check_status(safetensors_open(dir, &set), ST_INPUT);
+    check_status(weight_file_open(dir, &set), ST_INPUT);
     check_text("no model.safetensors");
     write_shard(dir, "m-1.safetensors", "a", 1);
     write_shard(dir, "m-2.safetensors", "b", 2);
     const char *index = temp_text(dir, "model.safetensors.index.json", "{\"weight_map\":{\"b\":\"m-2.safetensors\",\"a\":\"m-1.safetensors\"}}");
-    check_ok(safetensors_open(dir, &set));
+    check_ok(weight_file_open(dir, &set));
     assert_int_equal(set->n_files, 2);
-    check_close(stored_get(safetensors_find(set, "b"), 0), 2, 0);
-    assert_string_equal(path_name(safetensors_find(set, "a")->file), "m-1.safetensors");
-    safetensors_close(set);
+    check_close(stored_get(weight_file_find(set, "b"), 0), 2, 0);
+    assert_string_equal(path_name(weight_file_find(set, "a")->file), "m-1.safetensors");
+    weight_file_close(set);
 
     static const struct {
         const char *index, *words;
@@ -219,19 +226,19 @@ TEST(shards_are_read_through_their_index) {
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         check_ok(file_write_all(index, cases[i].index, strlen(cases[i].index)));
-        check_status(safetensors_open(dir, &set), ST_INPUT);
+        check_status(weight_file_open(dir, &set), ST_INPUT);
         check_text(cases[i].words);
     }
     write_shard(dir, "m-2.safetensors", "a", 2);
     temp_text(dir, "model.safetensors.index.json", "{\"weight_map\":{\"a\":\"m-1.safetensors\",\"x\":\"m-2.safetensors\"}}");
-    check_status(safetensors_open(dir, &set), ST_INPUT);
+    check_status(weight_file_open(dir, &set), ST_INPUT);
     check_text("tensor 'a' is in");
     temp_dir_remove(dir);
 }
 
 TEST(an_index_says_where_every_tensor_is) {
     char dir[512];
-    Safetensors *set;
+    WeightFile *set;
     Str text = {0};
     temp_dir_make(dir, sizeof dir);
     write_shard(dir, "m-1.safetensors", "a", 1);
@@ -241,9 +248,9 @@ TEST(an_index_says_where_every_tensor_is) {
     assert_string_equal(str_text(&text), "{\n  \"metadata\": {\n    \"total_size\": 8\n  },\n  \"weight_map\": {\n    \"b\": \"m-2.safetensors\",\n"
                                          "    \"a\": \"m-1.safetensors\"\n  }\n}\n");
     str_release(&text);
-    check_ok(safetensors_open(dir, &set));
-    check_close(stored_get(safetensors_find(set, "b"), 0), 2, 0);
-    safetensors_close(set);
+    check_ok(weight_file_open(dir, &set));
+    check_close(stored_get(weight_file_find(set, "b"), 0), 2, 0);
+    weight_file_close(set);
     temp_dir_remove(dir);
 }
 

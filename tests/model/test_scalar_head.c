@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lib/model/adapter.h"
 #include "lib/model/scalar_head.h"
+#include "lib/model/weight_file.h"
 
 enum { WIDTH = 24, TOKENS = 9 };
 static const char tiny_config[] =
@@ -157,10 +159,10 @@ TEST(what_goes_beside_is_not_written) {
     char adapter[300];
     snprintf(adapter, sizeof adapter, "%s/adapter", s.dir);
     check_ok(adapter_save(s.model, adapter, "base"));
-    Safetensors *files;
-    check_ok(safetensors_open(temp_file(adapter, "adapter_model.safetensors"), &files));
+    WeightFile *files;
+    check_ok(weight_file_open(temp_file(adapter, "adapter_model.safetensors"), &files));
     assert_int_equal(files->n, 2 * s.model->n_linears);
-    safetensors_close(files);
+    weight_file_close(files);
     close_setting(&s);
 }
 

@@ -8,7 +8,10 @@
 #include <string.h>
 
 #include "lib/base/log.h"
+#include "lib/model/adapter.h"
+#include "lib/model/convert.h"
 #include "lib/model/parts.h"
+#include "lib/model/safetensors.h"
 #include "lib/model/text_part.h"
 #include "sft/merge.h"
 
@@ -72,8 +75,8 @@ static void write_set(const char *path, const StoredTensor *tensors, size_t n) {
 /* Writes the tensors of `plain` under the names of the form, norms in f32, and other tensors. extra_layer: repeats the last layer. */
 static void write_wrapped_tensors(const Form *form, const char *plain, const char *dir, bool extra_layer) {
     static uint8_t bytes[64];
-    Safetensors *set;
-    check_ok(safetensors_open(plain, &set));
+    WeightFile *set;
+    check_ok(weight_file_open(plain, &set));
     StoredTensor *all = arena_zero(set->arena, (2 * set->n + COUNT_OF(others)) * sizeof *all);
     size_t n = 0;
     for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (uint8_t)(37 * i + 11);
@@ -100,7 +103,7 @@ static void write_wrapped_tensors(const Form *form, const char *plain, const cha
         memcpy(all[n++].shape, others[i].shape, sizeof others[i].shape);
     }
     write_set(temp_file(dir, "model.safetensors"), all, n);
-    safetensors_close(set);
+    weight_file_close(set);
 }
 
 static void write_wrapped_config(const char *dir, const char *wrapper, const char *text, const char *more) {
@@ -164,11 +167,11 @@ static void check_same(const Model *a, const Model *b) {
 
 /* Every tensor of another part is there with the same name, type, shape and bytes, and every tensor is aligned. */
 static void check_others(const char *dir, size_t n_tensors) {
-    Safetensors *set;
-    check_ok(safetensors_open(dir, &set));
+    WeightFile *set;
+    check_ok(weight_file_open(dir, &set));
     assert_int_equal(set->n, n_tensors);
     for (size_t i = 0; i < COUNT_OF(others); i++) {
-        const StoredTensor *tensor = safetensors_find(set, others[i].name);
+        const StoredTensor *tensor = weight_file_find(set, others[i].name);
         if (!tensor) fail_msg("'%s' is not in '%s'", others[i].name, dir);
         assert_string_equal(tensor->dtype_text, others[i].dtype);
         assert_int_equal(tensor->n_dims, others[i].n_dims);
@@ -177,7 +180,7 @@ static void check_others(const char *dir, size_t n_tensors) {
     }
     for (size_t i = 0; i < set->n; i++)
         assert_int_equal((uintptr_t)set->tensors[i].data % (set->tensors[i].bytes / (size_t)set->tensors[i].count), 0);
-    safetensors_close(set);
+    weight_file_close(set);
 }
 
 TEST(a_text_part_computes_what_it_does_alone) {
@@ -219,8 +222,8 @@ TEST(prediction_layers_are_carried) {
         Model *model;
         check_status(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model), ST_INPUT);
         check_text("tensor 'vision_tower."); /* it is not said to be a vision model */
-        Safetensors *set;
-        check_ok(safetensors_open(dir, &set));
+        WeightFile *set;
+        check_ok(weight_file_open(dir, &set));
         StoredTensor *kept = arena_alloc(set->arena, set->n * sizeof *kept);
         size_t n = 0;
         for (size_t i = 0; i < set->n; i++)
@@ -230,7 +233,7 @@ TEST(prediction_layers_are_carried) {
         check_ok(dir_make(text));
         write_set(temp_file(text, "model.safetensors"), kept, n);
         check_ok(file_copy(temp_file(dir, "config.json"), temp_file(text, "config.json")));
-        safetensors_close(set);
+        weight_file_close(set);
         log_set_record(count_warning, NULL);
         warnings = 0;
         model = wrapped_load(text);
@@ -267,12 +270,12 @@ static void check_wrapped_config(const char *dir, const char *dtype) {
 }
 
 static void check_dtypes(const char *dir, const char *matrices, const char *norms) {
-    Safetensors *set;
-    check_ok(safetensors_open(dir, &set));
+    WeightFile *set;
+    check_ok(weight_file_open(dir, &set));
     for (size_t i = 0; i < set->n; i++)
         if (text_starts_with(set->tensors[i].name, "language_model.") && !strstr(set->tensors[i].name, "layers.2."))
             assert_string_equal(set->tensors[i].dtype_text, set->tensors[i].n_dims == 1 ? norms : matrices);
-    safetensors_close(set);
+    weight_file_close(set);
 }
 
 TEST(full_training_saves_the_whole) {
@@ -304,11 +307,11 @@ TEST(full_training_saves_the_whole) {
     check_ok(model_save(model, out, &(DType){DT_F32}, NULL));
     check_others(out, 21 + 9 + COUNT_OF(others));
     check_wrapped_config(out, "float32");
-    Safetensors *set;
-    check_ok(safetensors_open(out, &set));
-    assert_string_equal(safetensors_find(set, "language_model.model.layers.1.mlp.up_proj.weight")->dtype_text, "F32");
-    assert_string_equal(safetensors_find(set, "language_model.model.layers.2.mlp.up_proj.weight")->dtype_text, "BF16");
-    safetensors_close(set);
+    WeightFile *set;
+    check_ok(weight_file_open(out, &set));
+    assert_string_equal(weight_file_find(set, "language_model.model.layers.1.mlp.up_proj.weight")->dtype_text, "F32");
+    assert_string_equal(weight_file_find(set, "language_model.model.layers.2.mlp.up_proj.weight")->dtype_text, "BF16");
+    weight_file_close(set);
     model_free(model);
     temp_dir_remove(root);
 }
@@ -369,11 +372,11 @@ TEST(a_merge_keeps_the_whole) {
 /* ---- adapters ---- */
 
 static void check_adapter_names(const char *dir, const char *prefix) {
-    Safetensors *set;
-    check_ok(safetensors_open(temp_file(dir, "adapter_model.safetensors"), &set));
+    WeightFile *set;
+    check_ok(weight_file_open(temp_file(dir, "adapter_model.safetensors"), &set));
     for (size_t i = 0; i < set->n; i++)
         if (!text_starts_with(set->tensors[i].name, prefix)) fail_msg("'%s' does not begin with '%s'", set->tensors[i].name, prefix);
-    safetensors_close(set);
+    weight_file_close(set);
 }
 
 TEST(adapters_are_read_by_any_names_and_written_by_the_checkpoints) {
@@ -436,12 +439,12 @@ TEST(whole_modules_are_named_as_peft_looks_for_them) {
     assert_string_equal(json_string_value(json_array_get(saved, 0)), "lm_head");
     assert_string_equal(json_string_value(json_array_get(saved, 1)), "model.language_model.norm");
     json_decref(json);
-    Safetensors *set;
-    check_ok(safetensors_open(temp_file(root, "adapter/adapter_model.safetensors"), &set));
-    assert_non_null(safetensors_find(set, "base_model.model.lm_head.weight"));
-    assert_non_null(safetensors_find(set, "base_model.model.model.language_model.norm.weight"));
-    assert_non_null(safetensors_find(set, "base_model.model.language_model.model.layers.1.mlp.up_proj.lora_B.weight"));
-    safetensors_close(set);
+    WeightFile *set;
+    check_ok(weight_file_open(temp_file(root, "adapter/adapter_model.safetensors"), &set));
+    assert_non_null(weight_file_find(set, "base_model.model.lm_head.weight"));
+    assert_non_null(weight_file_find(set, "base_model.model.model.language_model.norm.weight"));
+    assert_non_null(weight_file_find(set, "base_model.model.language_model.model.layers.1.mlp.up_proj.lora_B.weight"));
+    weight_file_close(set);
     Model *first = wrapped_load(temp_file(root, "wrapped")), *again = wrapped_load(temp_file(root, "wrapped"));
     check_ok(adapter_load(first, temp_file(root, "adapter"), false));
     check_ok(adapter_save(first, temp_file(root, "second"), "base"));
@@ -514,8 +517,8 @@ TEST(branches_on_a_tower_are_left_out_or_refused) {
     make_adapter(temp_file(root, "wrapped"), temp_file(root, "adapter"), &config);
     for (int idle = 1; idle >= 0; idle--) {
         float a[6] = {1, 2, 3, 4, 5, 6}, b[6] = {0, 0, 0, idle ? 0 : 0.5f, 0, 0};
-        Safetensors *set;
-        check_ok(safetensors_open(temp_file(root, "adapter/adapter_model.safetensors"), &set));
+        WeightFile *set;
+        check_ok(weight_file_open(temp_file(root, "adapter/adapter_model.safetensors"), &set));
         StoredTensor all[8] = {0};
         memcpy(all, set->tensors, set->n * sizeof *all);
         size_t n = set->n;
@@ -532,7 +535,7 @@ TEST(branches_on_a_tower_are_left_out_or_refused) {
         all[n - 1].shape[0] = 3;
         all[n - 1].shape[1] = 2;
         write_set(temp_file(root, "adapter/new.safetensors"), all, n);
-        safetensors_close(set);
+        weight_file_close(set);
         assert_int_equal(rename(temp_file(root, "adapter/new.safetensors"), temp_file(root, "adapter/adapter_model.safetensors")), 0);
         Model *model = wrapped_load(temp_file(root, "wrapped"));
         log_set_record(count_warning, NULL);
@@ -616,15 +619,15 @@ TEST(weights_without_their_text_part_are_named) {
     check_text("tensor 'lm_head.weight' is missing");
     check_text("shape (37,24) is expected");
     /* Two text parts */
-    Safetensors *set;
+    WeightFile *set;
     write_wrapped_tensors(&forms[1], temp_file(root, "plain"), dir, false);
-    check_ok(safetensors_open(dir, &set));
+    check_ok(weight_file_open(dir, &set));
     StoredTensor *all = arena_alloc(set->arena, (set->n + 1) * sizeof *all);
     memcpy(all, set->tensors, set->n * sizeof *all);
-    all[set->n] = *safetensors_find(set, "model.language_model.norm.weight");
+    all[set->n] = *weight_file_find(set, "model.language_model.norm.weight");
     all[set->n].name = "model.layers.1.input_layernorm.weight";
     write_set(temp_file(root, "two.safetensors"), all, set->n + 1);
-    safetensors_close(set);
+    weight_file_close(set);
     assert_int_equal(rename(temp_file(root, "two.safetensors"), temp_file(dir, "model.safetensors")), 0);
     check_status(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model), ST_INPUT);
     check_text("tensor 'model.layers.1.input_layernorm.weight'");
@@ -657,11 +660,11 @@ TEST(tensors_of_another_form_are_named_with_what_is_there) {
     temp_dir_make(root, sizeof root);
     snprintf(plain, sizeof plain, "%s/plain", root);
     for (int turned = 0; turned < 2; turned++) {
-        Safetensors *set;
+        WeightFile *set;
         Model *model;
         check_ok(model_write_random(plain, plain_config, DT_BF16, 5, 0.3));
-        check_ok(safetensors_open(plain, &set));
-        StoredTensor *up = (StoredTensor *)(uintptr_t)safetensors_find(set, "model.layers.0.mlp.up_proj.weight");
+        check_ok(weight_file_open(plain, &set));
+        StoredTensor *up = (StoredTensor *)(uintptr_t)weight_file_find(set, "model.layers.0.mlp.up_proj.weight");
         if (turned) {
             up->shape[0] = 24;
             up->shape[1] = 20;
@@ -669,7 +672,7 @@ TEST(tensors_of_another_form_are_named_with_what_is_there) {
             up->name = "model.layers.0.mlp.gate_up_proj.weight";
         }
         write_set(temp_file(root, "other.safetensors"), set->tensors, set->n);
-        safetensors_close(set);
+        weight_file_close(set);
         assert_int_equal(rename(temp_file(root, "other.safetensors"), temp_file(plain, "model.safetensors")), 0);
         check_status(model_load(plain, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model), ST_INPUT);
         check_text(turned ? "'model.layers.0.mlp.up_proj.weight'" : "tensor 'model.layers.0.mlp.up_proj.weight' is missing in");
@@ -689,13 +692,13 @@ TEST(published_forms_equal_the_reference) {
         print_message("skipped: ministral3 is not one of the families\n");
         skip();
     }
-    Safetensors *expected;
+    WeightFile *expected;
     Model *model = wrapped_load(dir);
-    check_ok(safetensors_open(temp_file(dir, "expected.safetensors"), &expected));
+    check_ok(weight_file_open(temp_file(dir, "expected.safetensors"), &expected));
     for (int s = 0; s < 2; s++) {
         int32_t ids[256], rows[256];
-        const StoredTensor *stored = safetensors_find(expected, s ? "seq1.input_ids" : "seq0.input_ids"),
-                           *want = safetensors_find(expected, s ? "seq1.logits" : "seq0.logits");
+        const StoredTensor *stored = weight_file_find(expected, s ? "seq1.input_ids" : "seq0.input_ids"),
+                           *want = weight_file_find(expected, s ? "seq1.logits" : "seq0.logits");
         for (int64_t i = 0; i < stored->count; i++) {
             ids[i] = (int32_t)stored_get(stored, i);
             rows[i] = (int32_t)i;
@@ -709,7 +712,7 @@ TEST(published_forms_equal_the_reference) {
         for (int64_t i = 0; i < want->count; i++) check_close(tensor_get(logits, i), stored_get(want, i), 5e-5);
         tape_free(tape);
     }
-    safetensors_close(expected);
+    weight_file_close(expected);
     model_free(model);
 }
 

@@ -10,6 +10,7 @@
 
 #include "rl/reward/scorer.h"
 #include "sft/merge.h"
+#include "lib/model/adapter.h"
 
 static const char tied_config[] =
     "{\"model_type\": \"llama\", \"vocab_size\": 37, \"hidden_size\": 24, \"intermediate_size\": 20, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
@@ -55,19 +56,19 @@ static Status merge_adapter(const char *base, const MergeAdapter *adapters, size
 }
 
 static double largest_distance(const char *got_path, const char *want_path) {
-    Safetensors *got, *want;
+    WeightFile *got, *want;
     double worst = 0;
-    check_ok(safetensors_open(got_path, &got));
-    check_ok(safetensors_open(want_path, &want));
+    check_ok(weight_file_open(got_path, &got));
+    check_ok(weight_file_open(want_path, &want));
     for (size_t i = 0; i < want->n; i++) {
-        const StoredTensor *w = &want->tensors[i], *g = safetensors_find(got, w->name);
+        const StoredTensor *w = &want->tensors[i], *g = weight_file_find(got, w->name);
         if (!g) fail_msg("'%s' is missing in '%s'", w->name, got_path);
         assert_int_equal(g->count, w->count);
         for (int64_t k = 0; k < w->count; k++) worst = fmax(worst, fabs(stored_get(g, k) - stored_get(w, k)));
     }
     assert_int_equal(got->n, want->n);
-    safetensors_close(got);
-    safetensors_close(want);
+    weight_file_close(got);
+    weight_file_close(want);
     return worst;
 }
 
@@ -118,30 +119,30 @@ TEST(weighted_sum) {
     if (!shared_path("golden/lora/mix", root, sizeof root)) skip();
     const Place *place = make_place();
     MergeResult *result;
-    Safetensors *before, *after, *want;
+    WeightFile *before, *after, *want;
     snprintf(base, sizeof base, "%s/../../models/llama", root);
     snprintf(a, sizeof a, "%s/in-a", root);
     snprintf(c, sizeof c, "%s/in-c", root);
     snprintf(deltas, sizeof deltas, "%s/delta_weights.safetensors", root);
     check_ok(merge_adapter(base, (MergeAdapter[]){{a, 0.7}, {c, 0.4}}, 2, temp_file(place->dir, "sum"), (MergeConfig){.prove = true}, &result));
     assert_true(result->kl < 1e-7);
-    check_ok(safetensors_open(base, &before));
-    check_ok(safetensors_open(temp_file(place->dir, "sum"), &after));
-    check_ok(safetensors_open(deltas, &want));
+    check_ok(weight_file_open(base, &before));
+    check_ok(weight_file_open(temp_file(place->dir, "sum"), &after));
+    check_ok(weight_file_open(deltas, &want));
     size_t n_compared = 0;
     for (size_t i = 0; i < want->n; i++) {
         const StoredTensor *delta = &want->tensors[i];
         char name[300];
         if (!text_starts_with(delta->name, "cat.model.")) continue;
         snprintf(name, sizeof name, "%s.weight", delta->name + strlen("cat."));
-        const StoredTensor *x = safetensors_find(before, name), *y = safetensors_find(after, name);
+        const StoredTensor *x = weight_file_find(before, name), *y = weight_file_find(after, name);
         n_compared++;
         for (int64_t k = 0; k < delta->count; k++) check_close(stored_get(y, k), stored_get(x, k) + stored_get(delta, k), 1e-6);
     }
     assert_int_equal(n_compared, result->n_changed);
-    safetensors_close(before);
-    safetensors_close(after);
-    safetensors_close(want);
+    weight_file_close(before);
+    weight_file_close(after);
+    weight_file_close(want);
     merge_free(result);
     temp_dir_remove(place->dir);
 }
@@ -165,8 +166,8 @@ TEST(sharded_output) {
     temp_dir_remove(place->dir);
 }
 
-static bool same_tensor(const Safetensors *a, const char *name_a, const Safetensors *b, const char *name_b) {
-    const StoredTensor *x = safetensors_find(a, name_a), *y = safetensors_find(b, name_b);
+static bool same_tensor(const WeightFile *a, const char *name_a, const WeightFile *b, const char *name_b) {
+    const StoredTensor *x = weight_file_find(a, name_a), *y = weight_file_find(b, name_b);
     assert_non_null(x);
     assert_non_null(y);
     for (int64_t i = 0; i < x->count; i++)
@@ -181,7 +182,7 @@ TEST(tied_heads) {
     make_base(place);
     for (int i = 0; i < 2; i++) {
         MergeResult *result;
-        Safetensors *base, *adapter, *merged;
+        WeightFile *base, *adapter, *merged;
         char out[32], name[32], path[300];
         snprintf(out, sizeof out, "out%d", i);
         snprintf(name, sizeof name, "adapter%d", i);
@@ -191,9 +192,9 @@ TEST(tied_heads) {
         assert_true(result->kl < 1e-9 && result->top1_agreement > 0.98);
         merge_free(result);
         snprintf(path, sizeof path, "%s/adapter_model.safetensors", name);
-        check_ok(safetensors_open(temp_file(place->dir, "base"), &base));
-        check_ok(safetensors_open(temp_file(place->dir, path), &adapter));
-        check_ok(safetensors_open(temp_file(place->dir, out), &merged));
+        check_ok(weight_file_open(temp_file(place->dir, "base"), &base));
+        check_ok(weight_file_open(temp_file(place->dir, path), &adapter));
+        check_ok(weight_file_open(temp_file(place->dir, out), &merged));
         const char *changed = i == 0 ? "lm_head.weight" : "model.embed_tokens.weight",
                    *kept = i == 0 ? "model.embed_tokens.weight" : "lm_head.weight";
         assert_true(same_tensor(merged, kept, base, "model.embed_tokens.weight"));
@@ -203,9 +204,9 @@ TEST(tied_heads) {
         check_ok(model_config_read(temp_file(place->dir, out), arena, &config));
         assert_false(config.tie_word_embeddings);
         arena_free(arena);
-        safetensors_close(base);
-        safetensors_close(adapter);
-        safetensors_close(merged);
+        weight_file_close(base);
+        weight_file_close(adapter);
+        weight_file_close(merged);
     }
     temp_dir_remove(place->dir);
 }
@@ -243,17 +244,17 @@ TEST(reward_models) {
     scores_of(judge, merged, before);
     scores_of(again, NULL, after);
     for (int i = 0; i < 2; i++) check_close(after[i], before[i], 1e-5);
-    Safetensors *files, *trained;
+    WeightFile *files, *trained;
     check_ok(merge_adapter(base, &(MergeAdapter){judge, 0.5}, 1, merged, (MergeConfig){.force = true, .convert = true, .dtype = DT_F32}, &result));
     merge_free(result);
-    check_ok(safetensors_open(merged, &files));
-    check_ok(safetensors_open(temp_file(judge, "adapter_model.safetensors"), &trained));
+    check_ok(weight_file_open(merged, &files));
+    check_ok(weight_file_open(temp_file(judge, "adapter_model.safetensors"), &trained));
     for (int64_t k = 0; k < 24; k++)
-        check_close(stored_get(safetensors_find(files, "score.weight"), k),
-                    0.5 * stored_get(safetensors_find(trained, "base_model.model.score.weight"), k), 1e-8);
-    assert_null(safetensors_find(files, "lm_head.weight"));
-    safetensors_close(files);
-    safetensors_close(trained);
+        check_close(stored_get(weight_file_find(files, "score.weight"), k),
+                    0.5 * stored_get(weight_file_find(trained, "base_model.model.score.weight"), k), 1e-8);
+    assert_null(weight_file_find(files, "lm_head.weight"));
+    weight_file_close(files);
+    weight_file_close(trained);
     temp_dir_remove(place->dir);
     free((char *)(uintptr_t)base), free((char *)(uintptr_t)judge), free((char *)(uintptr_t)merged), free((char *)(uintptr_t)again);
 }

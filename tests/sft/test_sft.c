@@ -54,20 +54,20 @@ static void write_golden_rows(const char *path) {
 }
 
 static void compare_tensors(const char *got_path, const char *want_path, double tolerance) {
-    Safetensors *got, *want;
-    check_ok(safetensors_open(got_path, &got));
-    check_ok(safetensors_open(want_path, &want));
+    WeightFile *got, *want;
+    check_ok(weight_file_open(got_path, &got));
+    check_ok(weight_file_open(want_path, &want));
     assert_int_equal(got->n, want->n);
     for (size_t i = 0; i < want->n; i++) {
-        const StoredTensor *w = &want->tensors[i], *g = safetensors_find(got, w->name);
+        const StoredTensor *w = &want->tensors[i], *g = weight_file_find(got, w->name);
         if (!g) fail_msg("'%s' is missing", w->name);
         assert_int_equal(g->count, w->count);
         double worst = 0;
         for (int64_t k = 0; k < w->count; k++) worst = fmax(worst, fabs(stored_get(g, k) - stored_get(w, k)));
         if (!(worst <= tolerance)) fail_msg("'%s' is off by %g, allowed %g", w->name, worst, tolerance);
     }
-    safetensors_close(got);
-    safetensors_close(want);
+    weight_file_close(got);
+    weight_file_close(want);
 }
 
 typedef struct GoldenRun {

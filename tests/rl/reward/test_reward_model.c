@@ -7,6 +7,7 @@
 #include "rl/reward/scorer.h"
 #include "tests/support/check.h"
 #include "tests/support/runs.h"
+#include "lib/model/adapter.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -162,13 +163,13 @@ TEST(adapters_are_as_peft_writes_them) {
     assert_string_equal(json_string_value(json_object_get(json, "task_type")), "SEQ_CLS");
     assert_string_equal(json_string_value(json_array_get(json_object_get(json, "modules_to_save"), 0)), "score");
     json_decref(json);
-    Safetensors *files;
+    WeightFile *files;
     char path[400];
     snprintf(path, sizeof path, "%s/adapter/adapter_model.safetensors", folder);
-    check_ok(safetensors_open(path, &files));
-    const StoredTensor *score = safetensors_find(files, "base_model.model.score.weight");
+    check_ok(weight_file_open(path, &files));
+    const StoredTensor *score = weight_file_find(files, "base_model.model.score.weight");
     assert_true(score && score->n_dims == 2 && score->shape[0] == 1 && score->shape[1] == 32);
-    safetensors_close(files);
+    weight_file_close(files);
 
     /* PEFT itself names both heads of classifiers, and one of them twice. */
     double want[SEQUENCES], got[SEQUENCES];

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config.json: the settings of a model. */
+#ifndef TUNE_MODEL_CONFIG_H
+#define TUNE_MODEL_CONFIG_H
+
+#include "lib/base/json.h"
+#include "lib/tensor/tensor.h"
+
+typedef enum RopeType { ROPE_NONE, ROPE_DEFAULT, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_YARN, ROPE_LLAMA3, ROPE_LONGROPE } RopeType;
+typedef struct RopeConfig {
+    RopeType type;
+    double rope_theta, factor;
+    double low_freq_factor, high_freq_factor;
+    int64_t original_max_position_embeddings;
+    double beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim; /* attention_factor 0 = computed from factor */
+    bool truncate;
+    double partial;           /* share of each head's numbers that is rotated; 0 = all */
+    bool neighbours;          /* pairs (2i, 2i + 1) instead of (i, i + half) */
+    double query_beta;        /* ministral3: queries grow with the logarithm of their position; 0 = off */
+    int64_t n_factors;        /* longrope: length of each list */
+    const double *factors[2]; /* divisors of the frequencies: for sequences within the original context, and for longer ones */
+} RopeConfig;
+/* Which of the model's ropes rotates a layer's queries and keys. */
+typedef enum LayerRope { LAYER_ROPE, LAYER_WINDOW_ROPE, LAYER_NO_ROPE } LayerRope;
+typedef enum NormKind { NORM_RMS, NORM_LAYER } NormKind;
+/* The parts of a decoder that have a name in the checkpoint; every layer has those from PART_INPUT_NORM on. */
+typedef enum Part {
+    PART_EMBED,
+    PART_POSITIONS,
+    PART_FINAL_NORM,
+    PART_HEAD,
+    PART_INPUT_NORM,     /* before attention */
+    PART_ATTENTION_NORM, /* of the output of attention, before it is added */
+    PART_POST_NORM,      /* before the MLP */
+    PART_MLP_NORM,       /* of the output of the MLP, before it is added */
+    PART_Q_NORM,
+    PART_K_NORM,
+    PART_Q,
+    PART_K,
+    PART_V,
+    PART_QKV,
+    PART_O,
+    PART_GATE,
+    PART_UP,
+    PART_GATE_UP, /* both in one, gate first */
+    PART_DOWN,
+    N_PARTS
+} Part;
+typedef struct PartNames {
+    const char *prefix;         /* prefix that some checkpoints omit: "model." */
+    const char *layers;         /* "model.layers": part P of layer N is "model.layers.N.P" */
+    const char *parts[N_PARTS]; /* NULL = the family has none */
+    const char *ignored[4];     /* last path components of tensors in checkpoints that have no use */
+} PartNames;
+typedef struct TextNames TextNames; /* text_part.h */
+typedef struct ConfigReader ConfigReader;
+typedef struct ModelConfig ModelConfig;
+/* The definitions in a family file; see family.h. */
+typedef struct ModelFamily {
+    const char *model_type;
+    /* Fills `config` from config.json. A field that changes the mathematics and is not supported fails and is named. */
+    void (*read_config)(ConfigReader *reader, ModelConfig *config);
+    const PartNames *names;
+    const char *class_name; /* prefix of its classes in transformers: "Llama" of LlamaForCausalLM */
+} ModelFamily;
+/* One decoder serves all families; a family file fills this from config.json. Names are Hugging Face's. */
+struct ModelConfig {
+    const char *model_type;
+    const ModelFamily *family;
+    const char *architecture; /* "" if the file names none */
+    bool scores;              /* ...ForSequenceClassification with one label: a reward model without a head over the vocabulary */
+    double initializer_range; /* standard deviation of new weights */
+    int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim,
+        max_position_embeddings;
+    NormKind norm;
+    double norm_eps, norm_offset; /* offset: added to the weights of rms norms; 1 if files store them minus 1 */
+    RopeConfig rope, window_rope; /* window_rope: of layers with that value in layer_rope */
+    LayerRope *layer_rope;        /* per layer; NULL = `rope` on all */
+    bool learned_positions;       /* gpt2 */
+    bool qkv_bias, o_bias, mlp_bias;
+    bool qk_norm;       /* qwen3: rms norm over each head before rope */
+    bool qk_norm_whole; /* olmo2: over all heads together */
+    bool gated_mlp;     /* gate and up, or one fc */
+    bool fused_gate_up; /* phi3: one projection for gate and up */
+    Activation activation;
+    bool in_out_weights; /* Conv1D layout */
+    bool fused_qkv;      /* gpt2: c_attn computes q, k and v together */
+    bool tie_word_embeddings;
+    int64_t *layer_window;  /* per layer; 0 = full attention */
+    double attention_scale; /* 0 = 1 / sqrt(head_dim) */
+    double attn_softcap, final_softcap;
+    double embed_scale;     /* factor of the embedding's rows */
+    bool round_embed_scale; /* gemma: rounded to the compute dtype */
+    double residual_scale;  /* factor of the outputs of attention and MLP */
+    double logits_scaling;  /* divisor of the logits */
+    double dropout;         /* the largest rate in the file; never applied */
+    bool has_pad;
+    int64_t pad_token_id; /* has_pad; of config.json */
+    size_t n_eos;
+    int64_t eos_token_id[8];     /* config.json and generation_config.json together */
+    DType stored_dtype;          /* "dtype" / "torch_dtype"; of a loaded model: the dtype of the stored embedding */
+    const char *wrapper;         /* model_type of the wrapper that this is the text part of; NULL: it is not wrapped */
+    const TextNames *text_names; /* naming of the modules' paths; NULL: the family's */
+    int64_t prediction_layers;   /* num_nextn_predict_layers: in the checkpoint, after the last layer; not used */
+};
+/* Reads config.json and generation_config.json of a directory. ST_INPUT: no such directory, an unsupported model_type or field, which is named.
+ * Unknown keys are a warning. */
+Status model_config_read(const char *dir, Arena *arena, ModelConfig *config);
+Status model_config_parse(const json_t *json, const char *path, Arena *arena, ModelConfig *config); /* path: for messages */
+
+/* Counts sequences beyond the model's context (max_position_embeddings). With learned positions such a sequence is an error; otherwise it is
+ * computed, with a warning. */
+typedef struct ContextCount {
+    int64_t positions, n, longest;
+} ContextCount; /* positions 0: no limit; longest: tokens of the longest counted sequence */
+ContextCount context_count(const ModelConfig *config);
+void context_add(ContextCount *count, int64_t tokens);
+/* Appends "12 rows are longer than ..."; false: there is none */
+bool context_describe(const ContextCount *count, const char *one, const char *many, Str *text);
+
+#endif

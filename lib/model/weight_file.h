@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Named tensors in files: weights, adapters, checkpoints. Files are mapped, not read, and every length in them is checked.
+ *
+ *     WeightFile *file;
+ *     TRY(weight_file_open("model-dir", &file));
+ *     for (size_t i = 0; i < file->n; i++) printf("%s\n", file->tensors[i].name);
+ *     const StoredTensor *embed = weight_file_find(file, "model.embed_tokens.weight"); // embed->dtype, embed->shape, embed->data
+ *     weight_file_close(file);
+ */
+#ifndef TUNE_WEIGHT_FILE_H
+#define TUNE_WEIGHT_FILE_H
+
+#include "lib/base/arena.h"
+#include "lib/base/file.h"
+#include "lib/tensor/tensor.h"
+
+typedef struct StoredTensor {
+    const char *name;
+    const char *dtype_text; /* as in the file: "BF16" */
+    bool known;             /* whether `dtype` says the same; no: "I64" and others that nothing computes with */
+    DType dtype;
+    int n_dims;
+    int64_t shape[8];
+    int64_t count;       /* number of elements */
+    const uint8_t *data; /* in a mapping, or in memory of the WeightFile; any alignment */
+    size_t bytes;
+    const char *file; /* path of its file: one of WeightFile.files */
+} StoredTensor;
+
+/* The tensors of one file, or of all files of a model. It owns the mappings and everything that its members point to. */
+typedef struct WeightFile {
+    StoredTensor *tensors; /* n of them: in file order, files in the order of their names */
+    size_t n;
+    StoredTensor **by_name; /* the same, sorted by name */
+    const char **files;     /* n_files paths */
+    Mapping *mappings;      /* one for each path */
+    size_t n_files;
+    Arena *arena;
+} WeightFile;
+/* A file, or a directory of weights. The first bytes of a file say of which kind it is; a directory has model.safetensors or
+ * model.safetensors.index.json. ST_INPUT: missing, of an unknown kind, or not well formed; two tensors of one name. *file is then NULL. */
+Status weight_file_open(const char *path, WeightFile **file);
+void weight_file_close(WeightFile *file);                                       /* NULL is fine */
+const StoredTensor *weight_file_find(const WeightFile *file, const char *name); /* NULL: there is none */
+/* The mapping that contains these bytes of a tensor: to drop its pages, to watch it for truncation. NULL: none does. */
+const Mapping *weight_file_mapping(const WeightFile *file, const void *data);
+/* For tests: a file's bytes in memory, which the caller owns and which must outlive `file`. path: for messages. */
+Status weight_file_parse(const void *bytes, size_t size, const char *path, WeightFile **file);
+/* For tests: element `i` of any float dtype or I32, I64; NaN for other dtypes. */
+double stored_get(const StoredTensor *tensor, int64_t i);
+
+/* ---- for readers of a kind of file, which weight_file.c calls ---- */
+
+/* Maps one more file; both for paths in the arena. The second also reads it, by the kind that its first bytes show. */
+Status weight_file_map(WeightFile *file, const char *path, Mapping *mapping);
+Status weight_file_add_file(WeightFile *file, const char *path);
+/* Appends `n` empty tensors, which the reader fills, and returns the first. Earlier pointers to tensors become invalid. NULL: out of memory. */
+StoredTensor *weight_file_add(WeightFile *file, size_t n);
+/* Makes `by_name`, once all tensors are added, for a reader that looks for names itself. ST_INPUT: two of one name. */
+Status weight_file_index(WeightFile *file);
+
+#endif
