@@ -123,7 +123,9 @@ Status merge_prove(Merge *merge) {
     Model *merged = NULL;
     float *before = NULL, *after = NULL;
     Status status = model_load(
-        merge->made, &(ModelOptions){.device = device_cpu(), .compute = merge->config->compute, .scores = merge->scores, .skip_nan_check = true},
+        merge->made,
+        &(ModelOptions){
+            .device = merge->config->runtime.device, .compute = merge->config->runtime.compute, .scores = merge->scores, .skip_nan_check = true},
         &merged);
     if (status == ST_OK) status = probe(merge->base, &before);
     if (status == ST_OK) status = probe(merged, &after);

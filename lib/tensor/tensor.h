@@ -289,6 +289,10 @@ typedef struct Runtime {
     const Device *device;
     DType compute; /* dtype of activations between ops */
 } Runtime;
+/* Whether kernels of the device compute values; a device that plans only shows the memory of a step. */
+static inline bool device_computes(const Device *device) { return !device->planned; }
+/* The device that plans steps of this one. */
+static inline const Device *device_plan(const Device *device) { return device->planned ? device : device->planner; }
 
 /* Runs task(context, i) for i = 0..n-1 on the calling thread and on the team's threads (as many threads as OpenMP has). The team polls for a
  * moment before it sleeps, so a job starts in less than a microsecond; an OpenMP parallel region takes ten. A task must not start a parallel

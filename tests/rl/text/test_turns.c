@@ -188,7 +188,7 @@ typedef struct Table {
 static Status sit_down(Table *table, const char *how, const char *lines, const char *template) {
     *table = (Table){.recipe = recipe_of("table", how, lines)};
     const Recipe *r = table->recipe;
-    check_ok(trained_model_open(r, &table->model));
+    check_ok(trained_model_open(r, runtime_of(r), &table->model));
     check_ok(tokenizer_load(r->model_path, &table->tokenizer));
     check_ok(chat_open(r->model_path, NULL, template, NULL, table->tokenizer, &table->chat));
     table->config = (GenerateConfig){.sample = {.temperature = r->generate_temperature, .top_p = 1, .typical_p = 1, .repetition_penalty = 1},
@@ -317,14 +317,16 @@ TEST(templates_are_kept) {
     stand_up(&table);
 }
 
-static void turns_run(const Recipe *recipe, bool resume, void (*on_progress)(void *, const TextRlProgress *), Status wanted) {
-    TextRlResult result;
-    Status status = text_rl_run(&(TextRlConfig){.recipe = recipe, .options.resume = resume, .on_progress = on_progress}, &result);
+static void turns_run(const Recipe *recipe, bool resume, void (*on_progress)(void *, const Progress *), Status wanted) {
+    TrainResult result;
+    Status status =
+        text_rl_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.resume = resume, .on_progress = on_progress},
+                    &(RewardOptions){0}, &result);
     interrupt_clear();
     check_status_at(__FILE__, __LINE__, recipe->rl_algorithm, status, wanted);
 }
 
-static void interrupt_in_the_middle(void *context, const TextRlProgress *progress) {
+static void interrupt_in_the_middle(void *context, const Progress *progress) {
     (void)context;
     if (progress->step == 2) interrupt_request();
 }
@@ -499,9 +501,9 @@ TEST(wrong_recipes) {
         {"train.max_steps=null", "'train.max_steps' is missing"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
-        TextRlResult result;
+        TrainResult result;
         Recipe *recipe = recipe_of("fault", "plays", faults[i].lines);
-        check_status(text_rl_run(&(TextRlConfig){.recipe = recipe}, &result), ST_CONFIG);
+        check_status(text_rl_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, &(RewardOptions){0}, &result), ST_CONFIG);
         check_text(faults[i].message);
         recipe_free(recipe);
     }
