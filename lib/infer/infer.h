@@ -147,16 +147,16 @@ typedef struct GenerateRequest {
     void *context; /* of both */
 } GenerateRequest;
 /* An id that the model has and the tokenizer lacks is never chosen, as if its logit were -infinity before all filters; `logprobs` and `tempered` are
- * over the full vocabulary, as in training. tokenizer: NULL = no texts. ST_RESOURCE, with figures: keys and values would take more than half of the free memory, or all parts
- * together more than it. */
+ * over the full vocabulary, as in training. tokenizer: NULL = no texts. ST_RESOURCE, with figures: keys and values would take more than half of the
+ * free memory, or all parts together more than it. */
 Status generator_open(const Model *model, const Tokenizer *tokenizer, const GeneratorConfig *config, Generator **generator);
 /* Adds a request. *handle 0 with ST_OK: there is no room before a running request ends. An admitted request has room until its end.
  * Its results depend on its prompt, seed, number and sample alone, not on other requests. ST_INPUT: empty prompt, unknown id, longer than the model's
  * positions or the session, stop texts without a tokenizer; ST_RESOURCE: there would be no room for it even alone. */
 Status generator_add(Generator *generator, const GenerateRequest *request, GenerateHandle *handle);
 /* Computes the next token of every running sample, and parts of waiting prompts; hands out finished completions, in any order. All requests are
- * computed together, whatever their adapters; only those of an adapter with full weights of its own (modules_to_save) are computed apart. Does nothing
- * when nothing runs. After a failure outside callbacks the generator can only be closed. ST_RESOURCE. */
+ * computed together, whatever their adapters; only those of an adapter with full weights of its own (modules_to_save) are computed apart. Does
+ * nothing when nothing runs. After a failure outside callbacks the generator can only be closed. ST_RESOURCE. */
 Status generator_step(Generator *generator);
 bool generator_busy(const Generator *generator); /* a request runs or waits */
 /* Drops the unfinished samples of a request without a completion. False: there is no such request, or it is finished. */
