@@ -61,12 +61,12 @@ static Status open_cache(Generator *g, size_t budget) {
     return kv_cache_new(g->arena, g->model, (int32_t)g->most_pages, &g->cache);
 }
 
-/* Not where the angles of all tokens go with the length of their sequence. */
+/* There are none where the angles of all tokens depend on the length of their sequence, and none for recurrences: a known page has no state. */
 static Status open_prefixes(Generator *g) {
     const RopeConfig *ropes[] = {&g->model->config.rope, &g->model->config.window_rope};
     for (size_t i = 0; i < COUNT_OF(ropes); i++)
         if (rope_by_length(ropes[i]) && ropes[i]->type != ROPE_LONGROPE) return ST_OK;
-    if (g->config.session) return ST_OK;
+    if (g->config.session || g->cache->states.n > 0) return ST_OK;
     g->prefixes = prefixes_new(g->arena, g->cache, g->config.keep_prefixes);
     return g->prefixes ? ST_OK : ST_RESOURCE;
 }

@@ -26,7 +26,7 @@ static AdapterRows *step_adapters(Arena *arena, const StepSize *size, int64_t n_
 
 size_t step_bytes(const Model *model, const StepSize *size) {
     Arena *arena = arena_new(0);
-    Tape *meta = tape_new(device_meta(), model->compute, 0);
+    Tape *meta = tape_new(model->device->planner, model->compute, 0);
     int64_t n_tokens = size->prompt_tokens + size->n_single;
     size_t bytes = 0;
     Segment *segments = arena ? step_segments(arena, size) : NULL;
@@ -40,7 +40,7 @@ size_t step_bytes(const Model *model, const StepSize *size) {
             &(ModelBatch){.ids = ids,
                           .layout = {.n_tokens = n_tokens, .n_segments = (int32_t)(size->n_prompts + size->n_single), .segments = segments},
                           .step = {.adapters = adapters, .n_adapters = (int)size->n_adapters}});
-        Tensor *which = hidden ? tensor_view(tape_arena(meta), device_meta(), DT_I32, 1, &size->n_rows, rows) : NULL;
+        Tensor *which = hidden ? tensor_view(tape_arena(meta), tape_device(meta), DT_I32, 1, &size->n_rows, rows) : NULL;
         if (which) (void)model_logits(model, meta, hidden, which);
         bytes = tape_peak_bytes(meta);
     }
@@ -94,9 +94,9 @@ GeneratorMemory generator_memory(const Model *model, const GeneratorConfig *conf
         ModelMemory of_adapter = model_memory(config->adapters[i], false);
         memory.weights += of_adapter.mapped + of_adapter.weights;
     }
-    cpu_plan_clear();
+    model->device->workspace_clear(model->device);
     memory.step = largest_step(model, config);
-    memory.scratch = cpu_planned_bytes();
+    memory.scratch = model->device->workspace_bytes(model->device);
     memory.total = memory.weights + memory.packed + arena_pages(memory.cache + memory.tables) + memory.step + memory.scratch;
     return memory;
 }

@@ -141,7 +141,7 @@ typedef struct StepSize {
     const Model *const *adapters;
     int64_t n_adapters;
 } StepSize;
-/* Bytes of a step's activations and logits. Adds to the plan of scratch memory (cpu_planned_bytes). */
+/* Bytes of a step's activations and logits. Adds to the plan of scratch memory (workspace_bytes). */
 size_t step_bytes(const Model *model, const StepSize *size);
 size_t chooser_bytes(const Model *model, int64_t n_slots);
 size_t generator_bytes(const Model *model, const GeneratorConfig *config);             /* in its arena */

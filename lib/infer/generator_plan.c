@@ -164,7 +164,8 @@ static Status run_pass(Generator *g, const Model *base, const Plan *plan) {
     const Model *model = mixed ? base : plan->first;
     ModelBatch batch = {.ids = plan->ids,
                         .layout = {plan->n_tokens, plan->n_segments, plan->segments, &g->cache->pages, plan->lengths},
-                        .step = {.adapters = plan->adapters, .n_adapters = mixed ? plan->n_adapters : 0}};
+                        .step = {.adapters = plan->adapters, .n_adapters = mixed ? plan->n_adapters : 0},
+                        .states = &g->cache->states};
     Pass *pass = &g->passes[g->n_passes++];
     *pass = (Pass){.model = base};
     Tensor *hidden = model_forward(model, g->tape, &batch);

@@ -9,12 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-Linear *module_linear(const Model *model, const Module *module) {
-    for (size_t i = 0; i < model->n_linears; i++)
-        if (&model->linears[i]->weight == module->weight) return model->linears[i];
-    return NULL;
-}
-
 /* ---- fully trained modules ---- */
 
 /* Puts a trained copy of a tensor into its slot; the original stays in the list. */
@@ -26,7 +20,7 @@ static Status save_slot(Model *model, const char *path, const char *kind, Tensor
     if (!copy || !name) return ST_RESOURCE;
     copy->name = name;
     copy->in_out = original->in_out;
-    if (model->device != device_meta()) convert_elements(original->data, original->dtype, copy->data, dtype, (size_t)tensor_count(original));
+    model->device->copy(original, copy);
     Param *param = params_add(&model->params, name, copy, PARAM_SAVED);
     if (!param) return ST_RESOURCE;
     *slot = copy;
@@ -146,10 +140,10 @@ static Status save_named_modules(Model *model, const LoraConfig *config) {
         bool found = false;
         for (size_t i = 0; i < model->n_modules; i++) {
             const Module *module = &model->modules[i];
-            if (!module_matches(module->path, &config->saved[t], 1)) continue;
+            if (module->bare || !module_matches(module->path, &config->saved[t], 1)) continue; /* bare: no module to PEFT */
             found = true;
             if (module_matches(module->path, config->saved, t)) continue; /* already saved under a name */
-            if (module_linear(model, module) && lora_targets(config, module->path))
+            if (module->linear && lora_targets(config, module->path))
                 return status_fail(ST_CONFIG, "'%s' is in modules_to_save and a LoRA target at once", module->path);
             TRY(save_module(model, module, true));
         }
@@ -275,10 +269,10 @@ static Status adapter_fill(AdapterReader *reader, const StoredTensor *stored, Pa
     Tensor *tensor = param->tensor;
     if (stored_check(stored, tensor->n_dims, tensor->shape) != ST_OK) return hint_other_model(reader);
     reader->used[stored - reader->files->tensors] = true;
-    if (tensor->device != device_meta()) convert_elements(stored->data, stored->dtype, tensor->data, tensor->dtype, (size_t)tensor_count(tensor));
+    TRY(tensor_convert(tensor, 0, stored->data, stored->dtype, tensor_count(tensor)));
     TRY(tensor_check_finite(tensor, stored->name, stored->file));
     if (reader->trained) return param->trained ? ST_OK : params_train(param, reader->model->arena);
-    tensor->constant = true;
+    tensor->storage->constant = true;
     return ST_OK;
 }
 

@@ -41,7 +41,7 @@ static Tensor *scalar_head_forward(Setting *s, const Segment *segments, int32_t 
 
 static Tensor *rows_tensor(Tape *tape, const int32_t *rows, int64_t n) {
     Tensor *tensor = tensor_new(tape_arena(tape), tape_device(tape), DT_I32, 1, &n);
-    memcpy(tensor->data, rows, (size_t)n * sizeof *rows);
+    memcpy(tensor->elements, rows, (size_t)n * sizeof *rows);
     return tensor;
 }
 
@@ -115,7 +115,7 @@ TEST(gradients_reach_head_and_model) {
     check_ok(tape_backward(s.tape));
     for (int64_t c = 0; c < WIDTH; c++) check_close(tensor_get(weight->grad, c), want[c], 1e-12);
 
-    Tensor *q = s.model->layers[0].q.weight;
+    Tensor *q = s.model->linears[0]->weight;
     for (int64_t e = 0; e < 5; e++) {
         double at = tensor_get(q, e * 50), step = 1e-5, sides[2];
         for (int k = 0; k < 2; k++) {
@@ -139,11 +139,11 @@ TEST(a_value_does_not_depend_on_its_neighbours) {
     static const int32_t all[] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
     float want[TOKENS];
     Tensor *hidden = scalar_head_forward(&s, &whole, 1, TOKENS), *values = op_row_scores(s.tape, hidden, weight, rows_tensor(s.tape, all, TOKENS));
-    memcpy(want, values->data, sizeof want);
+    memcpy(want, values->elements, sizeof want);
     for (int64_t n = 1; n < TOKENS; n++)
         for (int64_t first = 0; first + n <= TOKENS; first++) {
             values = op_row_scores(s.tape, hidden, weight, rows_tensor(s.tape, all + first, n));
-            assert_memory_equal(values->data, want + first, (size_t)n * sizeof(float));
+            assert_memory_equal(values->elements, want + first, (size_t)n * sizeof(float));
         }
     close_setting(&s);
 }

@@ -423,7 +423,7 @@ static void weight_pack(PackedWeight *weight, const Tensor *b, bool transposed, 
     size_t bytes = packed_size(dtype, n, k, &tiles->tile_bytes);
     if (bytes == 0) return;
     if (!(tiles->data = weight_memory(weight, bytes))) return;
-    Product product = {.dtype = dtype, .m = 1, .n = n, .k = k, .b = {b->data, b->dtype, b->shape[1], transposed}};
+    Product product = {.dtype = dtype, .m = 1, .n = n, .k = k, .b = {b->elements, b->dtype, b->shape[1], transposed}};
 #pragma omp parallel
     {
         product_thread_begin();
@@ -443,7 +443,7 @@ static void weight_convert(PackedWeight *weight, const Tensor *b) {
     if (!(weight->plain = weight_memory(weight, (size_t)(rows * cols) * sizeof(float)))) return;
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < (rows + ROWS - 1) / ROWS; i++)
-        rows_of_isa->convert((const char *)b->data + (size_t)(i * ROWS * cols) * dtype_size(b->dtype), b->dtype, cols,
+        rows_of_isa->convert((const char *)b->elements + (size_t)(i * ROWS * cols) * dtype_size(b->dtype), b->dtype, cols,
                              weight->plain + i * ROWS * cols, DT_F32, cols, MIN((int64_t)ROWS, rows - i * ROWS), cols);
 }
 
@@ -463,18 +463,19 @@ static Operand operand_planned(const Tensor *b, Operand operand, DType dtype, co
 }
 
 Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const PackedTiles **packed) {
-    Operand operand = {b->data, b->dtype, b->shape[1], transposed};
+    Operand operand = {b->elements, b->dtype, b->shape[1], transposed};
+    Storage *storage = b->storage;
     *packed = NULL;
-    if (!b->constant || own_of_dtype(dtype) || tensor_count(b) == 0) return operand;
+    if (!storage || !storage->constant || own_of_dtype(dtype) || tensor_count(b) == 0) return operand;
     if (cpu_planning()) return operand_planned(b, operand, dtype, packed);
-    PackedWeight *weight = b->packed;
+    PackedWeight *weight = storage->packed;
     if (!weight) {
         weight = calloc(1, sizeof *weight);
         if (!weight) {
             memory_ran_out(sizeof *weight);
             return operand;
         }
-        ((Tensor *)(uintptr_t)b)->packed = weight; /* this field belongs to the device, although the tensor is const here */
+        storage->packed = weight;
     }
 #if HAVE_ONEDNN
     bool is_bf16 = dtype == DT_BF16;
@@ -539,8 +540,8 @@ static void branches_run(const Matmul *args, bool low, const Tensor *sums) {
     for (const RowBranch *branch = args->branches; branch;) {
         int n = 0;
         for (; branch && n < PRODUCTS_MOST; branch = branch->next, n++) {
-            rows[n] = tensor_part(low ? args->a : args->c, branch->begin, branch->end);
-            if (sums) addends[n] = tensor_part(sums, branch->begin, branch->end);
+            rows[n] = matrix_rows(low ? args->a : args->c, branch->begin, branch->end);
+            if (sums) addends[n] = matrix_rows(sums, branch->begin, branch->end);
             products[n] = low ? (Matmul){.a = &rows[n], .b = branch->down, .c = branch->low, .transpose_b = true, .alpha = 1}
                               : (Matmul){.a = branch->low,
                                          .b = branch->b,
@@ -559,7 +560,7 @@ static void branches_run(const Matmul *args, bool low, const Tensor *sums) {
 static void matmul_in_steps(const Matmul *args) {
     if (args->down) matmul_low(args);
     branches_run(args, true, NULL);
-    const Device *device = cpu_planning() ? device_meta() : device_cpu();
+    const Device *device = cpu_planning() ? device_cpu()->planner : device_cpu();
     const Tensor *addend = args->addend;
     bool vector = addend && addend->n_dims == 1;
     Matmul first = {args->a, args->b, args->c, args->transpose_a, args->transpose_b, args->alpha, vector ? 0 : args->beta, .addend = NULL};
@@ -576,7 +577,7 @@ static void matmul_in_steps(const Matmul *args) {
 
 /* Products in f32 begin a sum with the addend and continue it with the branch: so a branch can continue it later, if the sum is still in f32. */
 static void branches_after(const Matmul *args) {
-    const Device *device = cpu_planning() ? device_meta() : device_cpu();
+    const Device *device = cpu_planning() ? device_cpu()->planner : device_cpu();
     Matmul base = *args;
     Tensor sums = *args->c;
     base.branches = NULL;
@@ -584,7 +585,7 @@ static void branches_after(const Matmul *args) {
     bool in_place = sums.dtype == DT_F32;
     if (!in_place) {
         sums.dtype = DT_F32;
-        sums.data = cpu_scratch(CPU_SHARED, tensor_bytes(&sums));
+        sums.elements = cpu_scratch(CPU_SHARED, tensor_bytes(&sums));
         base.c = &sums;
         if (args->beta != 0 && !args->addend) base.addend = args->c;
     }
@@ -593,7 +594,7 @@ static void branches_after(const Matmul *args) {
     if (in_place) return;
     int64_t at = 0, m = sums.shape[0];
     for (const RowBranch *branch = args->branches; at < m; at = branch ? branch->end : m, branch = branch ? branch->next : NULL) {
-        Tensor from = tensor_part(&sums, at, branch ? branch->begin : m), to = tensor_part(args->c, at, branch ? branch->begin : m);
+        Tensor from = matrix_rows(&sums, at, branch ? branch->begin : m), to = matrix_rows(args->c, at, branch ? branch->begin : m);
         if (from.shape[0] > 0) device->copy(&from, &to);
     }
 }
@@ -608,14 +609,14 @@ static void branch_join(const RowBranch *branch, float scale, int64_t at, int64_
     const Tensor *its = branch->b;
     int64_t rank = its->shape[1], n = its->shape[0];
     for (int64_t r = branch->begin; r < branch->end; r++)
-        memcpy(low + r * width + at, (const uint16_t *)branch->low->data + (r - branch->begin) * rank, (size_t)rank * sizeof *low);
+        memcpy(low + r * width + at, (const uint16_t *)branch->low->elements + (r - branch->begin) * rank, (size_t)rank * sizeof *low);
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < rank; j += PIECE) {
             float piece[PIECE];
             int64_t count = MIN((int64_t)PIECE, rank - j);
-            rows_of_isa->convert((const char *)its->data + (size_t)(i * rank + j) * dtype_size(its->dtype), its->dtype, rank, piece, DT_F32, PIECE, 1,
-                                 count);
+            rows_of_isa->convert((const char *)its->elements + (size_t)(i * rank + j) * dtype_size(its->dtype), its->dtype, rank, piece, DT_F32,
+                                 PIECE, 1, count);
             for (int64_t l = 0; l < count; l++) b[i * width + at + j + l] = float_to_bf16(scale * piece[l]);
         }
 }
@@ -626,12 +627,12 @@ static void branches_joined(const Matmul *args) {
     int64_t m = args->c->shape[0], n = args->c->shape[1], width = 0, at = 0;
     for (const RowBranch *branch = args->branches; branch; branch = branch->next) width += joined_width(branch);
     uint16_t *memory = cpu_scratch(CPU_SHARED, (size_t)((m + n) * width) * sizeof *memory);
-    Tensor low = {.dtype = DT_BF16, .n_dims = 2, .shape = {m, width}, .data = memory, .device = args->c->device}, b = low;
+    Tensor low = {.dtype = DT_BF16, .n_dims = 2, .shape = {m, width}, .elements = memory, .storage = args->c->storage}, b = low;
     if (!cpu_planning()) {
-        b.data = memory + m * width;
+        b.elements = memory + m * width;
         memset(memory, 0, (size_t)((m + n) * width) * sizeof *memory);
         for (const RowBranch *branch = args->branches; branch; at += joined_width(branch), branch = branch->next)
-            branch_join(branch, (float)branch->alpha / (float)args->alpha, at, width, memory, b.data);
+            branch_join(branch, (float)branch->alpha / (float)args->alpha, at, width, memory, b.elements);
     }
     b.shape[0] = n;
     Matmul joined = *args;
@@ -666,9 +667,9 @@ static void take_down(const Matmul *args, Product *product) {
         matmul_low(args);
         return;
     }
-    product->down = (Operand){args->down->data, args->down->dtype, args->down->shape[1], args->transpose_down};
+    product->down = (Operand){args->down->elements, args->down->dtype, args->down->shape[1], args->transpose_down};
     product->down_alpha = (float)args->down_alpha;
-    product->low = args->low->data;
+    product->low = args->low->elements;
 }
 
 /* Whether a single product can compute everything. */
@@ -709,8 +710,8 @@ static bool product_make(const Matmul *args, Product *product) {
                          .m = m,
                          .n = n,
                          .k = k,
-                         .a = {a->data, a->dtype, a->shape[1], args->transpose_a},
-                         .c = c->data,
+                         .a = {a->elements, a->dtype, a->shape[1], args->transpose_a},
+                         .c = c->elements,
                          .c_dtype = c->dtype,
                          .ldc = n,
                          .alpha = (float)args->alpha,
@@ -719,19 +720,19 @@ static bool product_make(const Matmul *args, Product *product) {
     product->round_b = product_rounds(a->dtype, b->dtype);
     /* No library guarantees the same bits with a packed b */
     if (args->transpose_a || product->round_b)
-        product->b = (Operand){b->data, b->dtype, b->shape[1], args->transpose_b};
+        product->b = (Operand){b->elements, b->dtype, b->shape[1], args->transpose_b};
     else
         product->b = weight_operand(b, args->transpose_b, product->dtype, &product->packed);
     if (args->more_a) {
-        product->more_a = (Operand){args->more_a->data, args->more_a->dtype, args->more_a->shape[1], false};
-        product->more_b = (Operand){args->more_b->data, args->more_b->dtype, args->more_b->shape[1], args->transpose_more_b};
+        product->more_a = (Operand){args->more_a->elements, args->more_a->dtype, args->more_a->shape[1], false};
+        product->more_b = (Operand){args->more_b->elements, args->more_b->dtype, args->more_b->shape[1], args->transpose_more_b};
         product->round_more_b = product_rounds(args->more_a->dtype, args->more_b->dtype);
         product->more_k = args->more_a->shape[1];
         product->more_alpha = (float)args->more_alpha;
     }
     if (args->down) take_down(args, product);
     if (args->addend) {
-        product->d = args->addend->data;
+        product->d = args->addend->elements;
         product->d_dtype = args->addend->dtype;
         product->ldd = args->addend->n_dims == 1 ? 0 : n;
     }
