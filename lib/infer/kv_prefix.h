@@ -3,9 +3,9 @@
  * begins in the same way takes them instead of computing them. Pages count their users; those that nobody uses are kept until their memory is needed.
  *
  *     int64_t n = prefix_find(prefixes, &family, ids, n_ids, &unused);
- *     TRY(prefix_take(prefixes, &family, ids, n, pages));                    // pages begins with n known pages
- *     prefix_add(prefixes, &family, ids, n, end, pages);       // the sequence has computed more: its first `end` pages are known
- *     prefix_leave(prefixes, pages, end);                                    // the sequence no longer uses them
+ *     TRY(prefix_take(prefixes, &family, ids, n, pages));               // `pages` begins with n known pages
+ *     prefix_add(prefixes, &family, ids, n, end, pages);                // after more was computed: the first `end` pages are known
+ *     prefix_leave(prefixes, pages, 0, end);                            // the sequence no longer uses them
  */
 #ifndef TUNE_KV_PREFIX_H
 #define TUNE_KV_PREFIX_H
