@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The TensorBoard event file, read by a reader of our own: frames, checksums, fields; after a kill and a resume no step is there twice. */
 #include "lib/run/events.h"
+#include "lib/run/checkpoint.h"
 #include "lib/run/run.h"
 #include "tests/support/check.h"
 
