@@ -20,7 +20,7 @@ Tensor *module_tensor(const Model *model, size_t module, bool bias) { return bia
 /* ---- tensors that an adapter changes ---- */
 
 const LoraBranch *module_lora(const Model *model, size_t module) {
-    const Linear *linear = module_linear(model, &model->modules[module]);
+    const Linear *linear = model->modules[module].linear;
     return linear ? linear->lora : NULL;
 }
 

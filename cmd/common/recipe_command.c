@@ -115,6 +115,7 @@ static bool takes(const char *const *sections, const char *section) {
 static const char *const by_rewards[] = {"rl", "policy", "reward", NULL};
 
 static const char *who_takes(const char *section) {
+    if (strcmp(section, "plan") == 0) return section;
     return strcmp(section, "synth") == 0 ? "data synth" : takes(by_rewards, section) || strcmp(section, "generate") == 0 ? "rl" : "sft";
 }
 
