@@ -352,10 +352,11 @@ static const char *name_of(Arena *arena, const char *dir) {
 
 static Status check_is_run(const RunRecord *record) {
     if (!dir_exists(record->dir))
-        return status_hint(status_fail(ST_INPUT, "no run directory '%s'", record->dir), "name the folder that a recipe calls output");
+        return status_hint(status_fail(ST_INPUT, "no run directory '%s'", record->dir),
+                           "give the directory of a run, which is 'output' in its recipe");
     if (file_exists(file_in(record, "recipe.yaml")) || file_exists(file_in(record, "metrics.jsonl"))) return ST_OK;
     status_fail(ST_INPUT, "'%s' is not a run directory: it has neither recipe.yaml nor metrics.jsonl", record->dir);
-    return status_hint(ST_INPUT, "name the folder that a recipe calls output");
+    return status_hint(ST_INPUT, "give the directory of a run, which is 'output' in its recipe");
 }
 
 static Status read_all(RunRecord *record) {
