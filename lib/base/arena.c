@@ -43,9 +43,9 @@ struct Block {
 };
 
 struct Arena {
+    bool refused;              /* the system had no memory for it once */
     const BlockSource *source; /* of the blocks; NULL: the host */
     Arena *other;              /* with the memory that does not come from the host; NULL: none was asked for */
-    bool refused;              /* there was no memory for it once */
     Block *first, *current;    /* blocks after `current` are empty; both NULL when there is none */
     size_t limit, before;      /* before: bytes used in the blocks before `current` */
     size_t peak, held;         /* held: the capacities of all blocks */
