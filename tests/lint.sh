@@ -48,6 +48,13 @@ check_elements() {
     return 0
 }
 
+# Commands choose the device, in one place, and hand it down. Planners belong to their device.
+check_devices() {
+    tree '*.[ch]' | grep -vE '^lib/tensor/|^cmd/common/runtime\.c$' | xargs grep -nE '(^|[^A-Za-z0-9_])device_(cpu|meta|reference)\(' |
+        sed 's/$/   needs the device that it gets, or its planner/' | grep . && return 1
+    return 0
+}
+
 # Documents that sources cite although they are not in the tree: of the golden values, of parquet-format, of LLaMA-Factory, and outputs of `tune data synth`.
 elsewhere='golden/README.md Encodings.md LogicalTypes.md data/README.md dataset_card.md'
 
@@ -175,7 +182,9 @@ layers) # prints all violations before it fails
     named=$?
     check_elements
     sized=$?
-    check_length && [ $sized = 0 ] && [ $layered = 0 ] && [ $named = 0 ] && [ $cited = 0 ] && [ $licensed = 0 ] && [ $documented = 0 ] && echo "$rule: fine" ;;
+    check_devices
+    chosen=$?
+    check_length && [ $sized = 0 ] && [ $chosen = 0 ] && [ $layered = 0 ] && [ $named = 0 ] && [ $cited = 0 ] && [ $licensed = 0 ] && [ $documented = 0 ] && echo "$rule: fine" ;;
 docs | headers | quiet | format) "check_$rule" "$@" && echo "$rule: fine" ;;
 *) echo "usage: tests/lint.sh layers | docs [PAGE] | headers FLAGS | quiet LIBRARY | format FILES" >&2; exit 2 ;;
 esac

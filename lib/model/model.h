@@ -3,7 +3,7 @@
  * (stored tensors), safetensors.h (writing them), convert.h (their numbers), config.h (config.json), rope.h, adapter.h (LoRA).
  *
  *     Model *model;
- *     TRY(model_load("model-dir", &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
+ *     TRY(model_load("model-dir", &(ModelOptions){.device = runtime.device, .compute = runtime.compute}, &model));
  *     Tensor *hidden = model_forward(model, tape, &batch);             // (N, C), after the final norm
  *     TokenLogprobs p = op_token_logprobs(tape, hidden, model->head, rows, targets, &model->logprob);
  *     model_free(model);
