@@ -85,7 +85,7 @@ TEST(every_algorithm_resumes_to_the_same_bytes) {
     for (size_t i = 0; text_algorithm_at(i); i++) {
         char algorithm[64], names[3][64];
         snprintf(algorithm, sizeof algorithm, "rl.algorithm=%s", text_algorithm_at(i)->name);
-        const char *more[] = {algorithm,          "rl.num_iterations=2",   "rl.num_minibatches=2", "rl.counts.beta=0.05",
+        const char *more[] = {algorithm,          "rl.num_iterations=2",   "rl.num_minibatches=2", "rl.beta=0.05",
                               "rl.ent_coef=0.01", "generate.temperature=2"};
         Recipe *recipes[3];
         for (int k = 0; k < 3; k++) {
@@ -222,7 +222,7 @@ TEST(values_resume_to_the_same_bytes) {
     };
     for (size_t i = 0; i < COUNT_OF(runs); i++) {
         char parts[64];
-        const char *settings[8] = {"rl.counts.beta=0.05", "rl.num_iterations=2", "rl.num_minibatches=2", "generate.max_new_tokens=4"};
+        const char *settings[8] = {"rl.beta=0.05", "rl.num_iterations=2", "rl.num_minibatches=2", "generate.max_new_tokens=4"};
         memcpy(settings + 4, runs[i].settings, sizeof runs[i].settings);
         snprintf(parts, sizeof parts, "%s_parts", runs[i].name);
         Recipe *whole = recipe_of(runs[i].name, settings, 8), *halves = recipe_of(parts, settings, 8);
@@ -416,7 +416,7 @@ TEST(untrained_steps_measure_nothing) {
     static const struct {
         const char *name, *settings[3], *said;
     } cases[] = {{"cut", {"rl.mask_truncated=true", "generate.max_new_tokens=1", "train.max_steps=4"}, "rl.mask_truncated excludes those"},
-                 {"ties", {"rl.algorithm=online_dpo", "reward=[{type: regex, pattern: 'never found'}]", "rl.counts.beta=0.1"}, "there was no pair"}};
+                 {"ties", {"rl.algorithm=online_dpo", "reward=[{type: regex, pattern: 'never found'}]", "rl.beta=0.1"}, "there was no pair"}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         Recipe *recipe = recipe_of(cases[i].name, cases[i].settings, COUNT_OF(cases[i].settings));
         Str text = {0};
@@ -540,7 +540,7 @@ static double mean_reward(const char *run_name, int first, int end) {
 TEST(rewards_are_learned) {
     skip_learning_under_sanitizers();
     static const char *const how[][2] = {
-        {"rl.algorithm=grpo", "rl.counts.beta=0"}, {"rl.algorithm=ppo", "rl.value_learning_rate=0.02"}, {"rl.algorithm=ppo", "rl.value_model=base"}};
+        {"rl.algorithm=grpo", "rl.beta=0"}, {"rl.algorithm=ppo", "rl.value_learning_rate=0.02"}, {"rl.algorithm=ppo", "rl.value_model=base"}};
     for (size_t i = 0; i < COUNT_OF(how); i++) {
         char name[32];
         snprintf(name, sizeof name, "learns%zu", i);
@@ -600,7 +600,7 @@ TEST(what_does_not_go_together_is_named) {
         {"rl.scale_rewards=batch rl.algorithm=rloo", "algorithm 'rloo' on text does not take 'rl.scale_rewards'"},
         {"rl.value_model=head", "algorithm 'grpo' on text does not take 'rl.value_model'"},
         {"rl.dual_clip=3 rl.algorithm=reinforce", "algorithm 'reinforce' on text does not take 'rl.dual_clip'"},
-        {"rl.adaptive_kl=3 rl.algorithm=ppo", "'rl.adaptive_kl' adapts rl.counts.beta"},
+        {"rl.adaptive_kl=3 rl.algorithm=ppo", "'rl.adaptive_kl' adapts rl.beta"},
         {"rl.kl_corrected=true", "'rl.kl_corrected' applies to a KL in the loss"},
         {"rl.algorithm=reinforce rl.sampling_rounds=2", "'rl.sampling_rounds' replaces groups"},
     };
