@@ -165,15 +165,14 @@ void model_drop_pages(const Model *model, const void *data, size_t bytes) {
 /* Makes a private copy in `dtype`. Each piece of a matrix is released to the file before the next one is read, so that a matrix as large as the rest
  * of the model is never in memory twice. On the meta device the copy gets no values. */
 static Status stored_copy(const Model *model, const StoredTensor *stored, DType dtype, int n_dims, const int64_t *shape, Tensor **tensor) {
-    const int64_t most = 1 << 22;
+    const int64_t width = n_dims > 1 ? shape[n_dims - 1] : 1, most = MAX((1 << 22) / width, 1) * width; /* whole rows */
     *tensor = tensor_new(model->arena, model->device, dtype, n_dims, shape);
     if (!*tensor) return status_prefix(ST_RESOURCE, "tensor '%s'", stored->name);
     (*tensor)->name = arena_strdup(model->arena, stored->name);
     for (int64_t at = 0; at < stored->count && model->device != device_meta(); at += most) {
         int64_t n = MIN(most, stored->count - at);
-        const uint8_t *from = stored->data + dtype_bytes(stored->dtype, at);
-        convert_elements(from, stored->dtype, (char *)(*tensor)->data + dtype_bytes(dtype, at), dtype, (size_t)n);
-        if (n_dims > 1) model_drop_pages(model, from, dtype_bytes(stored->dtype, n));
+        TRY(stored_read(stored, at, n, dtype, (char *)(*tensor)->data + dtype_bytes(dtype, at)));
+        if (n_dims > 1 && stored->data) model_drop_pages(model, stored->data + dtype_bytes(stored->dtype, at), dtype_bytes(stored->dtype, n));
     }
     return ST_OK;
 }
@@ -200,6 +199,17 @@ static bool read_in_place(const Model *model, const StoredTensor *stored, const 
     return device->packed_bytes(shape[0], shape[1], stored->dtype, model->compute, true) == 0;
 }
 
+/* Quantised weights become what products compute with. Values that are read once, for merging, are not rounded. */
+static DType dequantised_dtype(const Loader *loader) {
+    DType compute = loader->model->compute;
+    return loader->options->streamed && compute == DT_BF16 ? DT_F32 : compute;
+}
+
+static Status quantised_whole(const StoredTensor *stored) {
+    status_fail(ST_CONFIG, "full fine-tuning of quantised weights: tensor '%s' in '%s' is %s", stored->name, stored->file, stored->dtype_text);
+    return status_hint(ST_CONFIG, "add a lora section to the recipe, or take the model that the file was made from");
+}
+
 /* Matrices that are packed for products stay in the mapped file. A weight becomes a copy if products read it in place, or if it is trained, small,
  * misaligned, or of a dtype without kernels. */
 static Status load_weight(Loader *loader, const StoredTensor *stored, int n_dims, const int64_t *shape, Tensor **tensor) {
@@ -207,10 +217,12 @@ static Status load_weight(Loader *loader, const StoredTensor *stored, int n_dims
     TRY(stored_check(stored, n_dims, shape));
     loader->used[stored - model->files->tensors] = true;
     DType wide = model->compute == DT_F64 ? DT_F64 : DT_F32;
-    bool copied = loader->options->train_all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) ||
+    bool quantised = stored_is_quantised(stored), all = loader->options->train_all;
+    if (quantised && all) return quantised_whole(stored);
+    bool copied = quantised || all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) ||
                   (uintptr_t)stored->data % dtype_bytes(stored->dtype, 1) != 0 || (!loader->options->streamed && read_in_place(model, stored, shape));
     if (copied) {
-        DType dtype = loader->options->train_all || n_dims == 1 || stored->dtype == DT_F64 ? wide : stored->dtype;
+        DType dtype = all || n_dims == 1 || stored->dtype == DT_F64 ? wide : quantised ? dequantised_dtype(loader) : stored->dtype;
         TRY(stored_copy(model, stored, dtype, n_dims, shape, tensor));
     } else {
         *tensor = tensor_view(model->arena, model->device, stored->dtype, n_dims, shape, (void *)stored->data);
@@ -223,7 +235,7 @@ static Status load_weight(Loader *loader, const StoredTensor *stored, int n_dims
         TRY(tensor_check_finite(*tensor, stored->name, stored->file));
     Param *param = params_add(&model->params, (*tensor)->name, *tensor, PARAM_BASE);
     if (!param) return ST_RESOURCE;
-    if (loader->options->train_all) return params_train(param, model->arena);
+    if (all) return params_train(param, model->arena);
     (*tensor)->constant = true;
     return ST_OK;
 }
@@ -272,7 +284,7 @@ static bool head_is_tied(Loader *loader, const Module *embed, const Module *head
     if (!model->config.tie_word_embeddings) return false;
     const StoredTensor *e = find_stored(model, embed->path, "weight"), *h = find_stored(model, head->path, "weight");
     if (!e || !h) return true;
-    if (e->dtype == h->dtype && e->bytes == h->bytes && memcmp(e->data, h->data, e->bytes) == 0) {
+    if (e->dtype == h->dtype && e->data && h->data && e->bytes == h->bytes && memcmp(e->data, h->data, e->bytes) == 0) {
         loader->used[h - model->files->tensors] = true;
         return true;
     }
@@ -385,7 +397,7 @@ static Status load_into(Model *model, const char *dir, const ModelOptions *optio
     TRY(load_tensors(&loader));
     const StoredTensor *embed = find_stored(model, model->modules[0].path, "weight");
     if (!embed) embed = find_stored(model, part_path(model, PART_HEAD, -1), "weight");
-    model->config.stored_dtype = embed->dtype;
+    model->config.stored_dtype = stored_is_quantised(embed) ? DT_BF16 : embed->dtype;
     return ST_OK;
 }
 

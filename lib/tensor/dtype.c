@@ -14,6 +14,16 @@ const char *dtype_name(DType dtype) {
     return names[dtype];
 }
 
+int64_t dtype_block(DType dtype) {
+    switch (dtype) {
+#define DTYPE(id, name, elements, bytes) \
+    case DT_##id: return elements;
+#include "lib/tensor/dtypes.def"
+#undef DTYPE
+    }
+    return 1;
+}
+
 bool dtype_bytes_fit(DType dtype, int n_dims, const int64_t *shape, size_t *bytes) {
     static const struct {
         size_t elements, bytes;

@@ -62,6 +62,7 @@ double tensor_get(const Tensor *tensor, int64_t i) {
     case DT_F16: return (double)f16_to_float(((const uint16_t *)tensor->data)[i]);
     case DT_F64: return ((const double *)tensor->data)[i];
     case DT_I32: return (double)((const int32_t *)tensor->data)[i];
+    default: break;
     }
     return (double)NAN;
 }
@@ -73,6 +74,7 @@ void tensor_set(Tensor *tensor, int64_t i, double value) {
     case DT_F16: ((uint16_t *)tensor->data)[i] = float_to_f16((float)value); break;
     case DT_F64: ((double *)tensor->data)[i] = value; break;
     case DT_I32: ((int32_t *)tensor->data)[i] = (int32_t)value; break;
+    default: break;
     }
 }
 
