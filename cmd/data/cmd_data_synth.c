@@ -262,7 +262,7 @@ Status cmd_data_synth(int argc, char **argv) {
     str_append(
         &about,
         "Makes training rows: a teacher (a model on this machine, or any server with OpenAI's protocol) sees seeds, writes new prompts and answers them, and filters "
-        "keep what is worth training on. The run directory has rows.jsonl, rejected.jsonl with a reason for each row, requests.jsonl with every answer (so nothing is asked twice), "
+        "reject bad and repeated rows. The run directory has rows.jsonl, rejected.jsonl with a reason for each row, requests.jsonl with every answer (so that no request is sent twice), "
         "dataset_card.md and report.html.\n"
         "    tune data synth recipes/synth_few_shot.yaml synth.seeds=seeds.jsonl synth.teacher='{model: DIR}' output=runs/synth\n\npresets:\n");
     synth_presets_help(&about);

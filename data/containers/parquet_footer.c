@@ -440,7 +440,7 @@ static Status build_node(Footer *footer, const PqNode *parent, int depth, PqNode
     if (!node || !(node->name = arena_strndup(file->arena, element->name.data ? element->name.data : "", element->name.len))) return ST_RESOURCE;
     *result = node;
     if (strlen(node->name) != element->name.len || utf8_fault(node->name, element->name.len) < element->name.len)
-        return pq_fail(file, NULL, "the name of column %zu is no text", footer->next - 1);
+        return pq_fail(file, NULL, "the name of column %zu is not a text", footer->next - 1);
     if (element->repetition < PQ_REQUIRED || element->repetition > PQ_REPEATED || element->scale < 0 || element->scale > MAX_SCALE)
         return pq_fail(file, NULL, "the footer's description of column '%.60s' is damaged", node->name);
     node->parent = parent;
@@ -572,7 +572,7 @@ static Status find_footer(PqFile *file, Footer *footer) {
     const uint8_t *data = file->mapping.data;
     size_t size = file->mapping.size;
     if (size < 4 || (memcmp(data, "PAR1", 4) != 0 && memcmp(data, "PARE", 4) != 0))
-        return pq_fail(file, NULL, "it is no Parquet file: expected 'PAR1' at its beginning");
+        return pq_fail(file, NULL, "it is not a Parquet file: expected 'PAR1' at its beginning");
     if (size >= 12 && memcmp(data + size - 4, "PARE", 4) == 0) return pq_fail(file, NULL, "it is encrypted");
     if (size < 12 || memcmp(data + size - 4, "PAR1", 4) != 0) {
         pq_fail(file, NULL, "expected 'PAR1' in the last 4 of its %zu bytes", size);

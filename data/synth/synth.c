@@ -186,7 +186,7 @@ static Status open_teachers(Synth *s) {
 
 static Status check_system(const Synth *s) {
     if (!s->recipe->synth_system || teacher_chats(s->teacher)) return ST_OK;
-    status_fail(ST_CONFIG, "'synth.system' goes with a teacher that chats: this one continues texts and would never see it");
+    status_fail(ST_CONFIG, "'synth.system' needs a teacher that chats: this one continues texts and would never see it");
     return status_hint(ST_CONFIG, "use your own prompt for it: synth.prompts");
 }
 
@@ -218,7 +218,7 @@ static Status check_prices(const Synth *s) {
     if (!asks_server && (priced(&s->teacher_config) || (!s->teacher_config.url && priced(&s->judge_config)))) return ST_OK;
     status_fail(ST_CONFIG, "'synth.max_cost' needs prices, and '%s' has neither 'price_in' nor 'price_out'",
                 asks_server ? "synth.judge" : "synth.teacher");
-    return status_hint(ST_CONFIG, "they are money for a million tokens; a price of 0 can be given too");
+    return status_hint(ST_CONFIG, "a price is the cost of a million tokens, and may be 0");
 }
 
 static Status open_all(Synth *s) {

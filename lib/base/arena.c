@@ -43,6 +43,7 @@ struct Block {
 };
 
 struct Arena {
+    bool refused;           /* the system had no memory for it once */
     Block *first, *current; /* blocks after `current` are empty; both NULL when there is none */
     size_t limit, before;   /* before: bytes used in the blocks before `current` */
     size_t peak, held;      /* held: the capacities of all blocks */
@@ -217,7 +218,10 @@ static uint8_t *arena_take(Arena *arena, size_t size, bool *is_zero) {
         arena->current = arena->current->next;
     }
     if (!arena->current || rounded > arena->current->capacity - arena->current->used) {
-        if (!arena_grow(arena, rounded)) return arena_full(arena, size);
+        if (!arena_grow(arena, rounded)) {
+            arena->refused = true;
+            return arena_full(arena, size);
+        }
     }
     Block *block = arena->current;
     uint8_t *bytes = block->bytes + block->used;
@@ -228,6 +232,8 @@ static uint8_t *arena_take(Arena *arena, size_t size, bool *is_zero) {
     BYTES_OPEN(bytes, size);
     return bytes;
 }
+
+bool arena_refused(const Arena *arena) { return arena->refused; }
 
 void *arena_alloc(Arena *arena, size_t size) {
     bool is_zero;

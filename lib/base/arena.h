@@ -24,6 +24,8 @@ void arena_free(Arena *arena); /* NULL is fine */
 /* Returns `size` bytes aligned to 64. They are not cleared; a build with TUNE_POISON fills them with 0xFF (NaN). NULL, with ST_RESOURCE recorded,
  * when the arena is full. */
 void *arena_alloc(Arena *arena, size_t size);
+/* Tells whether an allocation failed because the system had no memory, and not because of the arena's limit. */
+bool arena_refused(const Arena *arena);
 void *arena_zero(Arena *arena, size_t size); /* like arena_alloc, but cleared */
 char *arena_strdup(Arena *arena, const char *text);
 char *arena_strndup(Arena *arena, const char *text, size_t len);

@@ -53,7 +53,7 @@ static bool holds_model(const Run *run) {
 
 static Status refuse_taken(const Run *run) {
     status_fail(ST_CONFIG, "output '%s' already contains a run", run->dir);
-    return status_hint(ST_CONFIG, "continue it with --resume, begin anew with --force, which keeps the old one as NAME.1, or choose another output");
+    return status_hint(ST_CONFIG, "continue it with --resume, start again with --force, which keeps the old run as NAME.1, or choose another output");
 }
 
 static Status compare_recipe(const Run *run, const Recipe *recipe) {
@@ -70,7 +70,7 @@ static Status compare_recipe(const Run *run, const Recipe *recipe) {
     recipe_free(before);
     if (!key) return ST_OK;
     status_fail(ST_CONFIG, "cannot resume '%s': '%s' was %s, now it is %s", run->dir, key, before_value, now_value);
-    return status_hint(ST_CONFIG, "a changed recipe is another run: choose another output, or begin anew with --force");
+    return status_hint(ST_CONFIG, "a changed recipe is another run: choose another output, or start again with --force");
 }
 
 Status run_write_recipe(const Run *run, const Recipe *recipe) {
@@ -214,7 +214,7 @@ Status run_cut_metrics(Run *run, uint64_t bytes) {
     if (whole_lines_end(run->metrics_path, bytes) != bytes)
         return status_hint(
             status_fail(ST_INPUT, "cannot resume '%s': it changed after the checkpoint of step %lld", run->metrics_path, (long long)run->step),
-            "bring the old file back, or choose another output");
+            "restore the old file, or choose another output");
     return file_truncate(run->metrics_path, bytes);
 }
 
@@ -445,7 +445,7 @@ Status run_check_inputs(const Run *run, const TaskInput inputs[TASK_MAX_INPUTS],
         if (!inputs[i].key || (text && strtoull(text, NULL, 16) == inputs[i].fingerprint)) continue;
         status_fail(ST_CONFIG, "cannot resume '%s': the input named by '%s' changed after the checkpoint of step %lld", run->dir, inputs[i].key,
                     (long long)run->step);
-        return status_hint(ST_CONFIG, "bring the old files back, or choose another output");
+        return status_hint(ST_CONFIG, "restore the old files, or choose another output");
     }
     return ST_OK;
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory runs out at a chosen place of any program: malloc, calloc, realloc, aligned_alloc, posix_memalign, and pages that are mapped, empty or of a
- * file. */
+/* Makes a chosen allocation of any program fail: malloc, calloc, realloc, aligned_alloc, posix_memalign, and mmap of memory or of a file. */
 #include "tests/faults/shim.h"
 
 #include <dlfcn.h>
@@ -22,7 +21,7 @@ extern void *__libc_memalign(size_t alignment, size_t size);
 
 static Trigger trigger;
 
-/* The same place in the program, reached the same way, is told once. */
+/* Reports each call stack once. */
 enum { DEPTH = 8, OURS = 2, STACKS = 1 << 16 };
 static int stacks = -1; /* descriptor of FAULT_STACKS */
 
@@ -61,7 +60,7 @@ void alloc_begin(void) {
     trigger_set(&trigger, getenv("FAULT_ALLOC"));
     if (failed_path) failed = open(failed_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (!path) return;
-    backtrace(&frame, 1); /* loads what it needs */
+    backtrace(&frame, 1); /* loads the library that it needs */
     stacks = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 }
 
