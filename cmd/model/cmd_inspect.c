@@ -117,28 +117,6 @@ static Status print_metadata(Inspect *job, const Gguf *gguf) {
     return ST_OK;
 }
 
-/* "13 q4_k, 3 q6_k, 5 F32; 5.08 bits a weight" */
-static void print_types(Inspect *job, const WeightFile *set) {
-    double bits = 0, elements = 0;
-    bool first = true;
-    for (size_t i = 0; i < set->n; i++) {
-        size_t count = 0, earlier = 0;
-        for (size_t k = 0; k < set->n; k++) {
-            bool same = strcmp(set->tensors[k].dtype_text, set->tensors[i].dtype_text) == 0;
-            count += same;
-            earlier += same && k < i;
-        }
-        bits += 8 * (double)set->tensors[i].bytes;
-        elements += (double)set->tensors[i].count;
-        if (earlier) continue;
-        str_printf(&job->plain, "%s%zu %s", first ? "" : ", ", count, set->tensors[i].dtype_text);
-        first = false;
-    }
-    double per_weight = elements > 0 ? bits / elements : 0;
-    str_printf(&job->plain, "; %.2f bits a weight\n", per_weight);
-    jw_double(&job->json, "bits_per_weight", per_weight);
-}
-
 /* Tensors have the names, shapes and dtypes with which a model is loaded. */
 static Status inspect_gguf(Inspect *job) {
     Gguf *gguf;
@@ -150,7 +128,8 @@ static Status inspect_gguf(Inspect *job) {
     TRY(status);
     TRY(weight_file_open(job->path, &set));
     print_tensors(job, set);
-    print_types(job, set);
+    jw_double(&job->json, "bits_per_weight", weight_file_describe(set, &job->plain));
+    str_append_char(&job->plain, '\n');
     weight_file_close(set);
     return ST_OK;
 }

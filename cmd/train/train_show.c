@@ -45,11 +45,16 @@ void show_memory(const TrainMemory *memory) {
 void show_training_model(const Recipe *recipe, const TrainPlan *plan, const char *with) {
     show_line("model: %s, %lld parameter%s, %lld trained (%s%s), products in %s", recipe->model_path, (long long)plan->parameters,
               plural(plan->parameters), (long long)plan->trained_parameters, recipe->has_lora ? "LoRA" : "all", with, dtype_name(plan->compute));
-    Str adapter = {0}, carried = {0};
+    Str adapter = {0}, carried = {0}, types = {0};
+    if (plan->model->files && weight_file_is_quantised(plan->model->files)) {
+        weight_file_describe(plan->model->files, &types);
+        show_line("quantised: %s; %s in memory", str_text(&types), dtype_name(plan->compute));
+    }
     adapter_describe(plan->model, &adapter);
     if (adapter.len > 0) show_line("adapter: on %s", str_text(&adapter));
     if (!recipe->has_lora) text_describe_passthrough(plan->model, &carried);
     if (carried.len > 0) show_line("not trained, saved unchanged: %s", str_text(&carried));
+    str_release(&types);
     str_release(&carried);
     str_release(&adapter);
     show_memory(plan->memory);

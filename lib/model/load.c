@@ -311,7 +311,9 @@ static Status sort_surplus(const Loader *loader) {
     for (size_t i = 0; i < model->files->n; i++) {
         const StoredTensor *stored = &model->files->tensors[i];
         if (loader->used[i]) continue;
-        if (text_is_passthrough(&model->config, stored->name)) {
+        bool passthrough = text_is_passthrough(&model->config, stored->name);
+        if (passthrough && stored_is_quantised(stored)) continue; /* what is saved has floats only */
+        if (passthrough) {
             model->passthrough[model->n_passthrough++] = stored;
             if (model_mapping(model, stored->data)) file_watch_truncation(model_mapping(model, stored->data));
         } else if (!module_matches(stored->name, names->ignored, n_ignored)) {

@@ -164,6 +164,34 @@ Status stored_read(const StoredTensor *tensor, int64_t first, int64_t n, DType t
     return read_rows(tensor, first / width, n / width, to, out);
 }
 
+bool weight_file_is_quantised(const WeightFile *file) {
+    for (size_t i = 0; i < file->n; i++)
+        if (stored_is_quantised(&file->tensors[i])) return true;
+    return false;
+}
+
+double weight_file_describe(const WeightFile *file, Str *text) {
+    double bits = 0, weights = 0;
+    bool first = true;
+    for (size_t i = 0; i < file->n; i++) {
+        const StoredTensor *tensor = &file->tensors[i];
+        size_t count = 0, earlier = 0;
+        for (size_t k = 0; k < file->n; k++) {
+            bool same = strcmp(file->tensors[k].dtype_text, tensor->dtype_text) == 0;
+            count += same;
+            earlier += same && k < i;
+        }
+        bits += 8 * (double)tensor->bytes;
+        weights += (double)tensor->count;
+        if (earlier) continue;
+        str_printf(text, "%s%zu %s", first ? "" : ", ", count, tensor->dtype_text);
+        first = false;
+    }
+    double each = weights > 0 ? bits / weights : 0;
+    str_printf(text, "; %.2f bits a weight", each);
+    return each;
+}
+
 double stored_get(const StoredTensor *tensor, int64_t i) {
     double value = (double)NAN;
     int64_t width = tensor->n_dims ? tensor->shape[tensor->n_dims - 1] : 1;

@@ -49,6 +49,9 @@ const StoredTensor *weight_file_find(const WeightFile *file, const char *name); 
 bool stored_is_quantised(const StoredTensor *tensor);
 /* Elements first .. first + n - 1 in the dtype `to`; whole rows of a quantised tensor. ST_RESOURCE. */
 Status stored_read(const StoredTensor *tensor, int64_t first, int64_t n, DType to, void *out);
+bool weight_file_is_quantised(const WeightFile *file); /* whether any of its tensors is */
+/* Appends "13 q4_k, 3 q6_k, 5 F32; 4.98 bits a weight", and returns the bits. */
+double weight_file_describe(const WeightFile *file, Str *text);
 /* The mapping that contains these bytes of a tensor: to drop its pages, to watch it for truncation. NULL: none does. */
 const Mapping *weight_file_mapping(const WeightFile *file, const void *data);
 /* For tests: a file's bytes in memory, which the caller owns and which must outlive `file`. path: for messages. */

@@ -411,6 +411,39 @@ TEST(quantised_files_compute_what_their_dequantised_directories_do) {
     }
 }
 
+/* The divisors of the frequencies of Llama 3.2 1B, and the same with one changed. */
+TEST(llama_3s_scaling_is_recognised) {
+    char dir[512];
+    Made made = {0};
+    float divisors[32], embed[8 * 64] = {0};
+    ModelConfig config;
+    Arena *arena = arena_new(0);
+    for (int i = 0; i < 32; i++) {
+        double turns = 8192 / (2 * 3.14159265358979 * pow(500000, i / 32.0)), smooth = (turns - 1) / 3;
+        divisors[i] = (float)(turns > 4 ? 1 : turns < 1 ? 32 : 1 / ((1 - smooth) / 32 + smooth));
+    }
+    temp_dir_make(dir, sizeof dir);
+    for (int known = 0; known < 2; known++) {
+        made_text(&made, "general.architecture", "llama");
+        made_int(&made, "llama.block_count", 1);
+        made_int(&made, "llama.context_length", 131072);
+        made_int(&made, "llama.embedding_length", 64);
+        made_int(&made, "llama.feed_forward_length", 64);
+        made_int(&made, "llama.attention.head_count", 1);
+        made_real(&made, "llama.rope.freq_base", 500000);
+        if (!known) divisors[31] = 33;
+        made_tensor(&made, "token_embd.weight", 2, (const int64_t[]){8, 64}, 0, embed, sizeof embed);
+        made_tensor(&made, "rope_freqs.weight", 1, (const int64_t[]){32}, 0, divisors, sizeof divisors);
+        check_ok(model_config_read(made_save(&made, dir, "rope.gguf"), arena, &config));
+        assert_int_equal(config.rope.type, known ? ROPE_LLAMA3 : ROPE_LONGROPE);
+        if (known) check_close(config.rope.factor, 32, 0);
+        if (!known) check_close(config.rope.factors[0][31], 33, 0);
+        divisors[31] = 32;
+    }
+    arena_free(arena);
+    temp_dir_remove(dir);
+}
+
 /* ---- split models ---- */
 
 TEST(split_models_are_one_model) {
@@ -548,6 +581,7 @@ int main(void) {
         cmocka_unit_test(the_chat_template_is_read),
         cmocka_unit_test(a_file_computes_what_its_directory_does),
         cmocka_unit_test(quantised_files_compute_what_their_dequantised_directories_do),
+        cmocka_unit_test(llama_3s_scaling_is_recognised),
         cmocka_unit_test(split_models_are_one_model),
         cmocka_unit_test(what_a_file_cannot_be_read_as_is_refused_by_name),
         cmocka_unit_test(full_fine_tuning_of_quantised_weights_is_refused),

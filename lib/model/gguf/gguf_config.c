@@ -139,7 +139,45 @@ static Status read_divisors(const Reading *reading, const char *name, json_t **l
     return ST_OK;
 }
 
-/* Divisors for short and for long contexts (phi3). llama3's scaling is stored as one list for both. */
+/* The settings of published models whose scaling is of type llama3. */
+static const struct {
+    double factor, low, high;
+    int64_t original;
+} llama3_settings[] = {{8, 1, 4, 8192}, {32, 1, 4, 8192}};
+
+/* llama3's divisor of a frequency of this wavelength: 1 for short ones, `factor` for long ones, a mean between. */
+static double llama3_divisor(size_t setting, double wavelength) {
+    double factor = llama3_settings[setting].factor, low = llama3_settings[setting].low, high = llama3_settings[setting].high;
+    double turns = (double)llama3_settings[setting].original / wavelength;
+    if (turns > high) return 1;
+    if (turns < low) return factor;
+    double smooth = (turns - low) / (high - low);
+    return 1 / ((1 - smooth) / factor + smooth);
+}
+
+/* Whether the divisors are those of a setting, up to the noise of float32 in which they were computed. */
+static bool is_llama3(const Reading *reading, const json_t *divisors, size_t setting) {
+    double theta = json_number_value(json_object_get(reading->config, "rope_theta"));
+    size_t n = json_array_size(divisors);
+    for (size_t i = 0; i < n; i++) {
+        double wavelength = 2 * 3.14159265358979323846 * pow(theta, (double)i / (double)n);
+        double want = llama3_divisor(setting, wavelength), got = json_number_value(json_array_get(divisors, i));
+        if (!(fabs(got - want) <= 1e-4 * want)) return false;
+    }
+    return n > 0;
+}
+
+/* One list of divisors for short and long contexts: llama3's scaling with known settings, else as it is. */
+static json_t *common_scaling(const Reading *reading, json_t *divisors) {
+    for (size_t i = 0; i < COUNT_OF(llama3_settings); i++)
+        if (is_llama3(reading, divisors, i))
+            return json_pack("{s:s,s:f,s:f,s:f,s:I}", "rope_type", "llama3", "factor", llama3_settings[i].factor, "low_freq_factor",
+                             llama3_settings[i].low, "high_freq_factor", llama3_settings[i].high, "original_max_position_embeddings",
+                             (json_int_t)llama3_settings[i].original);
+    return json_pack("{s:s,s:O,s:O,s:f}", "rope_type", "longrope", "short_factor", divisors, "long_factor", divisors, "attention_factor", 1.0);
+}
+
+/* Divisors for short and for long contexts (phi3), or one list for both. */
 static Status divisors_scaling(const Reading *reading, json_t **scaling) {
     json_t *both, *near, *far;
     double factor = 0;
@@ -148,7 +186,8 @@ static Status divisors_scaling(const Reading *reading, json_t **scaling) {
     TRY(read_divisors(reading, "rope_factors_long.weight", &far));
     TRY(arch_real(reading, "rope.scaling.attn_factor", &factor));
     if (both) {
-        *scaling = json_pack("{s:s,s:O,s:o,s:f}", "rope_type", "longrope", "short_factor", both, "long_factor", both, "attention_factor", 1.0);
+        *scaling = common_scaling(reading, both);
+        json_decref(both);
     } else if (near && far) {
         *scaling = json_pack("{s:s,s:o,s:o}", "rope_type", "longrope", "short_factor", near, "long_factor", far);
         if (factor > 0) json_object_set_new(*scaling, "attention_factor", json_real(factor));
