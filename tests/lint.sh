@@ -40,9 +40,11 @@ check_statics() {
     return 0
 }
 
-# Only lib/tensor knows the size of an element: some dtypes have blocks (dtype_bytes).
+# Only lib/tensor knows where the elements of a tensor are, since a device may have memory of its own, and how large one is, since some dtypes have
+# blocks.
 check_elements() {
-    tree '*.[ch]' | grep -v '^lib/tensor/' | xargs grep -nw dtype_size | sed 's/$/   needs dtype_bytes/' | grep . && return 1
+    tree '*.[ch]' | grep -v '^lib/tensor/' | xargs grep -nE '(->|\.)elements([^A-Za-z0-9_]|$)|(^|[^A-Za-z0-9_])dtype_size\(' |
+        sed 's/$/   needs tensor_upload, tensor_download, dtype_bytes or the like/' | grep . && return 1
     return 0
 }
 

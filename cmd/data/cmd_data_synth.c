@@ -5,6 +5,7 @@
 #include "cmd/app/folders.h"
 #include "cmd/app/terminal.h"
 #include "cmd/common/recipe_command.h"
+#include "cmd/common/runtime.h"
 #include "cmd/data/cmd_data.h"
 #include "data/synth/synth.h"
 #include "rl/reward/reward.h"
@@ -229,6 +230,7 @@ static Status cmd_data_synth_make(const RecipeCommand *command) {
     SynthConfig config = {
         .recipe = recipe,
         .options = command->options,
+        .device = runtime_choose(NULL).device,
         .folders = folders,
         .secret = secret_from_environment,
         .on_plan = show_plan,

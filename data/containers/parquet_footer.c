@@ -299,7 +299,7 @@ typedef struct Footer {
     PqFile *file;
     uint64_t begin; /* position of the footer in the file: pages precede it */
     Thrift thrift;
-    Element *elements;
+    Element *schema;
     size_t n_elements, next;
     int64_t n_rows;
 } Footer;
@@ -435,7 +435,7 @@ static Status build_children(Footer *footer, PqNode *node, size_t n, int depth) 
 static Status build_node(Footer *footer, const PqNode *parent, int depth, PqNode **result) {
     PqFile *file = footer->file;
     if (depth > MAX_DEPTH || footer->next >= footer->n_elements) return pq_fail(file, NULL, "its footer nests columns too deeply or ends among them");
-    const Element *element = &footer->elements[footer->next++];
+    const Element *element = &footer->schema[footer->next++];
     PqNode *node = arena_zero(file->arena, sizeof *node);
     if (!node || !(node->name = arena_strndup(file->arena, element->name.data ? element->name.data : "", element->name.len))) return ST_RESOURCE;
     *result = node;
@@ -466,10 +466,10 @@ static Status build_tree(Footer *footer, Field field) {
     int type;
     size_t n = thrift_list(&footer->thrift, field, &type);
     if (type != T_STRUCT || n < 2) return pq_fail(file, NULL, "its footer names no columns");
-    footer->elements = arena_alloc(file->arena, n * sizeof *footer->elements);
+    footer->schema = arena_alloc(file->arena, n * sizeof *footer->schema);
     file->leaves = arena_alloc(file->arena, n * sizeof *file->leaves);
-    if (!footer->elements || !file->leaves) return ST_RESOURCE;
-    for (size_t i = 0; i < n; i++) read_element(&footer->thrift, &footer->elements[i]);
+    if (!footer->schema || !file->leaves) return ST_RESOURCE;
+    for (size_t i = 0; i < n; i++) read_element(&footer->thrift, &footer->schema[i]);
     footer->n_elements = n;
     if (footer->thrift.bad) return pq_fail(file, NULL, "its footer is damaged");
     TRY(build_node(footer, NULL, 0, &file->root));

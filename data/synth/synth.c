@@ -175,7 +175,8 @@ static Status open_stages(Synth *s) {
 
 static Status open_teachers(Synth *s) {
     const Recipe *r = s->recipe;
-    TeacherOptions options = {.seed = (uint64_t)r->seed,
+    TeacherOptions options = {.device = s->config->device,
+                              .seed = (uint64_t)r->seed,
                               .now = r->data_now,
                               .secret = s->config->secret,
                               .context = s->config->context,

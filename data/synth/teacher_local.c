@@ -40,7 +40,8 @@ static Status teacher_local_open(Teacher *teacher) {
     const TeacherConfig *c = &teacher->config;
     Local *local = teacher->state = calloc(1, sizeof *local);
     if (!local) return status_errno(ENOMEM, "cannot open '%s'", c->model);
-    TRY(model_load(c->model, &(ModelOptions){.device = device_cpu(), .compute = compute_from_text(c->compute ? c->compute : "auto")}, &local->model));
+    TRY(model_load(c->model, &(ModelOptions){.device = teacher->options.device, .compute = compute_from_text(c->compute ? c->compute : "auto")},
+                   &local->model));
     if (c->adapter) TRY(adapter_load(local->model, c->adapter, false));
     TRY(tokenizer_load_if_any(c->model, &local->tokenizer));
     if (!local->tokenizer)

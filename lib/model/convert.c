@@ -94,6 +94,30 @@ void convert_elements(const void *from, DType from_dtype, void *to, DType to_dty
     for (size_t i = 0; i < count; i++) element_put(out + i * out_size, to_dtype, element_get(in + i * in_size, from_dtype));
 }
 
+enum { PIECE = 1024 }; /* doubles */
+
+Status tensor_convert(Tensor *tensor, int64_t at, const void *from, DType dtype, int64_t n) {
+    double buffer[PIECE];
+    for (int64_t done = 0, some; done < n && !tensor_device(tensor)->planned; done += some) {
+        some = n - done;
+        void *piece = tensor_stage(tensor, at + done, &some, buffer, sizeof buffer);
+        convert_elements((const uint8_t *)from + dtype_bytes(dtype, done), dtype, piece, tensor->dtype, (size_t)some);
+        TRY(tensor_upload(tensor, at + done, some, piece));
+    }
+    return ST_OK;
+}
+
+Status tensor_floats(const Tensor *tensor, int64_t at, int64_t n, float *out) {
+    double buffer[PIECE];
+    for (int64_t done = 0, some; done < n; done += some) {
+        some = n - done;
+        const void *piece = tensor_piece(tensor, at + done, &some, buffer, sizeof buffer);
+        if (!piece) return ST_RESOURCE;
+        convert_elements(piece, tensor->dtype, out + done, DT_F32, (size_t)some);
+    }
+    return ST_OK;
+}
+
 /* ---- rounding loss of a change ---- */
 
 static void store_and_read_back(const float *sums, size_t n, DType dtype, uint8_t *stored, float *back) {

@@ -13,6 +13,7 @@ struct SafetensorsWriter {
     JsonWriter header, metadata;
     uint64_t declared, written;
     bool started;
+    Status status; /* of reading tensors; failures of the file are in `file` */
 };
 
 Status safetensors_writer_new(const char *path, SafetensorsWriter **writer) {
@@ -103,13 +104,25 @@ void safetensors_write_as(SafetensorsWriter *writer, const void *elements, DType
     }
 }
 
+void safetensors_write_tensor(SafetensorsWriter *writer, const Tensor *tensor, DType to_dtype) {
+    double buffer[1024];
+    for (int64_t at = 0, n; at < tensor_count(tensor) && !safetensors_failed(writer); at += n) {
+        n = tensor_count(tensor) - at;
+        const void *piece = tensor_piece(tensor, at, &n, buffer, sizeof buffer);
+        if (piece)
+            safetensors_write_as(writer, piece, tensor->dtype, to_dtype, (size_t)n);
+        else
+            writer->status = ST_RESOURCE;
+    }
+}
+
 static void writer_free(SafetensorsWriter *writer) {
     jw_release(&writer->header);
     jw_release(&writer->metadata);
     free(writer);
 }
 
-bool safetensors_failed(const SafetensorsWriter *writer) { return writer->file.status != ST_OK; }
+bool safetensors_failed(const SafetensorsWriter *writer) { return writer->file.status != ST_OK || writer->status != ST_OK; }
 
 /* A repeated name makes a file that no reader accepts. */
 static Status check_names(const SafetensorsWriter *writer) {
@@ -124,7 +137,7 @@ Status safetensors_commit(SafetensorsWriter *writer) {
     if (!writer->started) write_header(writer);
     ASSERT(safetensors_failed(writer) || writer->written == writer->declared, "%llu bytes written, %llu declared",
            (unsigned long long)writer->written, (unsigned long long)writer->declared);
-    Status status = safetensors_failed(writer) ? ST_OK : check_names(writer);
+    Status status = safetensors_failed(writer) ? writer->status : check_names(writer);
     if (status == ST_OK) status = file_check_truncation();
     if (status == ST_OK)
         status = writer_commit(&writer->file);

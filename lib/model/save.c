@@ -259,7 +259,7 @@ static Status write_rounded(Shards *shards, const Saved *saved, SafetensorsWrite
     for (size_t at = 0, n; at < count && isfinite(error) && !safetensors_failed(writer); at += n) {
         float values[ROUNDING_PIECE], before[ROUNDING_PIECE], change[ROUNDING_PIECE], stored[ROUNDING_PIECE];
         n = MIN(count - at, (size_t)ROUNDING_PIECE);
-        convert_elements((const uint8_t *)tensor->data + dtype_bytes(tensor->dtype, (int64_t)at), tensor->dtype, values, DT_F32, n);
+        TRY(tensor_floats(tensor, (int64_t)at, (int64_t)n, values));
         if (base)
             convert_elements(base->data + at * size, base->dtype, before, DT_F32, n);
         else
@@ -303,7 +303,7 @@ static Status write_tensors(Shards *shards, size_t s, SafetensorsWriter *writer)
         else if (shards->coarse && saved->dtype != DT_F64)
             TRY(write_rounded(shards, saved, writer));
         else
-            safetensors_write_as(writer, tensor->data, tensor->dtype, saved->dtype, (size_t)tensor_count(tensor));
+            safetensors_write_tensor(writer, tensor, saved->dtype);
     }
     return ST_OK;
 }

@@ -70,3 +70,26 @@ uint16_t float_to_f16(float value) {
     uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
     return (uint16_t)(sign | ((rounded - 0x38000000u) >> 13));
 }
+
+double dtype_get(DType dtype, const void *elements, int64_t i) {
+    switch (dtype) {
+    case DT_F32: return (double)((const float *)elements)[i];
+    case DT_BF16: return (double)bf16_to_float(((const uint16_t *)elements)[i]);
+    case DT_F16: return (double)f16_to_float(((const uint16_t *)elements)[i]);
+    case DT_F64: return ((const double *)elements)[i];
+    case DT_I32: return (double)((const int32_t *)elements)[i];
+    default: break; /* blocks have no single elements */
+    }
+    return (double)NAN;
+}
+
+void dtype_set(DType dtype, void *elements, int64_t i, double value) {
+    switch (dtype) {
+    case DT_F32: ((float *)elements)[i] = (float)value; break;
+    case DT_BF16: ((uint16_t *)elements)[i] = float_to_bf16((float)value); break;
+    case DT_F16: ((uint16_t *)elements)[i] = float_to_f16((float)value); break;
+    case DT_F64: ((double *)elements)[i] = value; break;
+    case DT_I32: ((int32_t *)elements)[i] = (int32_t)value; break;
+    default: break;
+    }
+}

@@ -63,4 +63,8 @@ static inline uint16_t float_to_bf16(float value) {
 float f16_to_float(uint16_t bits);
 uint16_t float_to_f16(float value);
 
+/* Element i of an array of any dtype. */
+double dtype_get(DType dtype, const void *elements, int64_t i);
+void dtype_set(DType dtype, void *elements, int64_t i, double value);
+
 #endif

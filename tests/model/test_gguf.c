@@ -30,7 +30,7 @@ static double *logits_of(const char *path, const int32_t *ids, int64_t n, size_t
     Segment segment = {.end = n, .parent = -1};
     ModelBatch batch = {.ids = ids, .layout = {.n_tokens = n, .n_segments = 1, .segments = &segment}};
     Tensor *list = tensor_new(tape_arena(tape), device_cpu(), DT_I32, 1, &n);
-    memcpy(list->data, rows, (size_t)n * sizeof *rows);
+    check_ok(tensor_upload(list, 0, n, rows));
     Tensor *logits = model_logits(model, tape, model_forward(model, tape, &batch), list).logits;
     check_ok(tape_status(tape));
     *count = (size_t)tensor_count(logits);

@@ -20,7 +20,7 @@ static double *logits_of(const char *path, const int32_t *ids, int64_t n, size_t
     Segment segment = {.end = n, .parent = -1};
     ModelBatch batch = {.ids = ids, .layout = {.n_tokens = n, .n_segments = 1, .segments = &segment}};
     Tensor *rows = tensor_new(tape_arena(tape), device_cpu(), DT_I32, 1, &n);
-    for (int64_t i = 0; i < n; i++) ((int32_t *)rows->data)[i] = (int32_t)i;
+    for (int64_t i = 0; i < n; i++) tensor_set(rows, i, (double)i);
     Tensor *logits = model_logits(model, tape, model_forward(model, tape, &batch), rows).logits;
     check_ok(tape_status(tape));
     *count = (size_t)tensor_count(logits);
