@@ -79,7 +79,10 @@ static Status add_stored(Merge *merge, const StoredTensor *stored, size_t file) 
         return add_job(merge, job);
     }
     if (!param || !find_module(merge, param->tensor, &job)) return ST_OK;
-    job.dtype = merge->config->convert ? merge->config->dtype : stored->dtype == DT_F64 ? DT_F32 : stored->dtype;
+    job.dtype = merge->config->convert        ? merge->config->dtype
+                : stored_is_quantised(stored) ? merge->base->config.stored_dtype
+                : stored->dtype == DT_F64     ? DT_F32
+                                              : stored->dtype;
     if (!merge->untie || job.module != 0) return add_job(merge, job);
     job.name = weight_name(merge, 0);
     Job head = job;
@@ -250,7 +253,7 @@ static Status write_job(Merge *merge, const Job *job, SafetensorsWriter *writer)
     int64_t cols = tensor_width(tensor), rows = tensor_rows(tensor);
     const StoredTensor *file = stored_of(merge, tensor);
     if (!job->result->changed && tensor->dtype == job->dtype) {
-        if (file && file->dtype == job->dtype)
+        if (file && !stored_is_quantised(file) && file->dtype == job->dtype)
             copy_bytes(merge->base, file->data, file->bytes, writer);
         else
             safetensors_write_tensor(writer, tensor, job->dtype);
@@ -302,8 +305,15 @@ static Status write_jobs(Merge *merge, size_t file, SafetensorsWriter *writer) {
     return ST_OK;
 }
 
+/* The name of a file of the base; GGUF files get names of safetensors. */
+static const char *file_name(const Merge *merge, size_t file) {
+    const WeightFile *files = merge->base->files;
+    if (!text_ends_with(files->files[file], ".gguf")) return path_name(files->files[file]);
+    return files->n_files == 1 ? "model.safetensors" : arena_printf(merge->arena, "model-%05zu-of-%05zu.safetensors", file + 1, files->n_files);
+}
+
 static Status write_file(Merge *merge, size_t file) {
-    const char *path = path_join(merge->arena, merge->made, path_name(merge->base->files->files[file]));
+    const char *path = path_join(merge->arena, merge->made, file_name(merge, file));
     if (!path) return ST_RESOURCE;
     SafetensorsWriter *writer;
     TRY(safetensors_writer_new(path, &writer));
@@ -326,8 +336,10 @@ static uint64_t all_bytes(const Merge *merge) {
 static Status write_index(const Merge *merge) {
     IndexedTensor *tensors = arena_alloc(merge->arena, merge->n_jobs * sizeof *tensors);
     if (!tensors) return ST_RESOURCE;
-    for (size_t i = 0; i < merge->n_jobs; i++)
-        tensors[i] = (IndexedTensor){merge->jobs[i].name, path_name(merge->base->files->files[merge->jobs[i].file])};
+    for (size_t i = 0; i < merge->n_jobs; i++) {
+        tensors[i] = (IndexedTensor){merge->jobs[i].name, file_name(merge, merge->jobs[i].file)};
+        if (!tensors[i].file) return ST_RESOURCE;
+    }
     return safetensors_write_index(merge->made, tensors, merge->n_jobs, all_bytes(merge));
 }
 
@@ -354,7 +366,7 @@ static Status write_template(const Merge *merge) {
 static Status write_directory(Merge *merge) {
     const WeightFile *files = merge->base->files;
     for (size_t f = 0; f < files->n_files; f++) TRY(write_file(merge, f));
-    if (files->n_files > 1 || strcmp(path_name(files->files[0]), "model.safetensors") != 0) TRY(write_index(merge));
+    if (files->n_files > 1 || strcmp(file_name(merge, 0), "model.safetensors") != 0) TRY(write_index(merge));
     TRY(model_copy_files(merge->config->base, merge->made));
     TRY(write_template(merge));
     DType dtype = merge->config->convert ? merge->config->dtype : merge->base->config.stored_dtype;

@@ -16,7 +16,7 @@ typedef struct MergeAdapter {
     double weight;
 } MergeAdapter;
 typedef struct MergeConfig {
-    const char *base; /* Hugging Face directory */
+    const char *base; /* Hugging Face directory or GGUF file; quantised weights are merged as their values, rounded once */
     const MergeAdapter *adapters;
     size_t n_adapters;
     const char *output;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune inspect: shows what is in a model, an adapter, a safetensors file, a checkpoint or a run. */
+/* tune inspect: shows what is in a model, an adapter, a safetensors or GGUF file, a checkpoint or a run. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/gguf.h"
 #include "lib/base/log.h"
 #include "cmd/app/commands.h"
 #include "cmd/app/options.h"
@@ -75,6 +76,66 @@ static Status inspect_tensors(Inspect *job, const char *path) {
     return ST_OK;
 }
 
+/* ---- GGUF files ---- */
+
+enum { SHOWN_ELEMENTS = 8, SHOWN_BYTES = 60 }; /* of a list and of a text in the metadata */
+
+/* A value on one line: a long list by its first elements and their number, a long text cut. */
+static void describe_value(const Inspect *job, const json_t *json, Str *text) {
+    if (json_is_string(json)) {
+        size_t len = json_string_length(json), n = utf8_whole_prefix(json_string_value(json), MIN(len, (size_t)SHOWN_BYTES));
+        const char *part = arena_strndup(job->arena, json_string_value(json), n);
+        str_printf(text, "%s%s", part ? shown(job, part) : "?", n < len ? "..." : "");
+    } else if (json_is_array(json)) {
+        for (size_t i = 0; i < MIN(json_array_size(json), (size_t)SHOWN_ELEMENTS); i++) {
+            str_append(text, i ? ", " : "");
+            describe_value(job, json_array_get(json, i), text);
+        }
+        if (json_array_size(json) > SHOWN_ELEMENTS) str_printf(text, ", ... (%zu)", json_array_size(json));
+    } else {
+        char *number = json_text(json, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+        str_append(text, number ? number : "?");
+        free(number);
+    }
+}
+
+static Status print_metadata(Inspect *job, const Gguf *gguf) {
+    jw_object(&job->json, "metadata");
+    for (size_t i = 0; i < gguf->n_values; i++) {
+        json_t *json;
+        TRY(gguf_json(gguf, &gguf->values[i], &json));
+        Str line = {0};
+        describe_value(job, json, &line);
+        str_printf(&job->plain, "%-44s %s\n", shown(job, gguf->values[i].key), str_text(&line));
+        str_release(&line);
+        char *text = json_text(json, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+        jw_raw(&job->json, gguf->values[i].key, text ? text : "null");
+        free(text);
+        json_decref(json);
+    }
+    jw_end_object(&job->json);
+    return ST_OK;
+}
+
+/* Tensors have the names, shapes and dtypes with which a model is loaded. */
+static Status inspect_gguf(Inspect *job) {
+    Gguf *gguf;
+    WeightFile *set;
+    jw_string(&job->json, "kind", "gguf");
+    TRY(gguf_open(job->path, &gguf));
+    Status status = print_metadata(job, gguf);
+    gguf_close(gguf);
+    TRY(status);
+    TRY(weight_file_open(job->path, &set));
+    print_tensors(job, set);
+    jw_double(&job->json, "bits_per_weight", weight_file_describe(set, &job->plain));
+    str_append_char(&job->plain, '\n');
+    weight_file_close(set);
+    return ST_OK;
+}
+
+/* ---- directories ---- */
+
 /* Copies a JSON file into the result unchanged: config.json, adapter_config.json, manifest.json. */
 static Status copy_json(Inspect *job, const char *key, const char *file) {
     json_t *json;
@@ -88,8 +149,6 @@ static Status copy_json(Inspect *job, const char *key, const char *file) {
     free(text);
     return ST_OK;
 }
-
-/* ---- directories ---- */
 
 static Status inspect_model(Inspect *job) {
     ModelConfig c;
@@ -225,6 +284,8 @@ static Status inspect(const Command *command, void *context) {
     Status status;
     if (dir_exists(job.path)) {
         status = inspect_directory(&job);
+    } else if (gguf_is(job.path)) {
+        status = inspect_gguf(&job);
     } else {
         jw_string(&job.json, "kind", "safetensors");
         status = inspect_tensors(&job, job.path);
@@ -243,7 +304,7 @@ Status cmd_inspect(int argc, char **argv) {
     Command command = {
         .arguments_help = "PATH",
         .help =
-            "Shows what is in a model or adapter directory, a safetensors file, a checkpoint or a run: tensors with shapes and dtypes, settings, steps.\n"
+            "Shows what is in a model or adapter directory, a safetensors or GGUF file, a checkpoint or a run: tensors with shapes and dtypes, settings, steps.\n"
             "    tune inspect runs/demo/adapter",
     };
     return command_main(&command, argc, argv, NULL, inspect, NULL);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A cache of tokenised rows, found by a hash of their inputs. */
+#include "lib/base/gguf.h"
 #include "lib/base/log.h"
 #include "lib/base/system.h"
 #include "lib/base/work.h"
@@ -90,8 +91,23 @@ static Status add_folder(Hasher *hasher, const char *folder, Arena *arena) {
     return ST_OK;
 }
 
+static Status add_gguf(Hasher *hasher, const char *path) {
+    Gguf *gguf;
+    TRY(gguf_open(path, &gguf));
+    for (size_t i = 0; i < gguf->n_values; i++) {
+        const GgufValue *value = &gguf->values[i];
+        if (!text_starts_with(value->key, "tokenizer.")) continue;
+        add_text(hasher, value->key);
+        add_number(hasher, (int64_t)value->bytes);
+        add_bytes(hasher, value->data, value->bytes);
+    }
+    gguf_close(gguf);
+    return ST_OK;
+}
+
 static Status add_tokenizer(Hasher *hasher, const char *path) {
     if (!path) return ST_OK;
+    if (gguf_is(path)) return add_gguf(hasher, path);
     if (!dir_exists(path)) return add_file(hasher, path, NULL);
     Arena *arena = arena_new(0);
     Status status = arena ? add_folder(hasher, path, arena) : status_fail(ST_RESOURCE, "out of memory");

@@ -3,8 +3,10 @@
  * and the parts that families share. */
 #include "lib/base/log.h"
 #include "lib/model/family.h"
+#include "lib/model/gguf/gguf_model.h"
 #include "lib/model/not_a_model.h"
 #include "lib/model/parts.h"
+#include "lib/model/quantized/quantized.h"
 #include "lib/model/text_part.h"
 
 #include <math.h>
@@ -165,11 +167,12 @@ Activation config_activation(ConfigReader *reader, const char *key, const char *
 
 void config_refuse(ConfigReader *reader, const char *key) {
     const json_t *value = config_value(reader, key);
+    if (strcmp(key, "quantization_config") == 0 && quantized_is_read(value)) return;
     bool off = !value || json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0) ||
                (json_is_object(value) && json_object_size(value) == 0) || (json_is_array(value) && json_array_size(value) == 0);
     bool first = !off && reader->status == ST_OK;
     if (!off) CONFIG_FAIL(reader, "'%s' sets '%s', which is not supported for model_type '%s'", reader->path, key, reader->config->model_type);
-    if (first && strcmp(key, "quantization_config") == 0) hint_quantized(ST_INPUT, value);
+    if (first && strcmp(key, "quantization_config") == 0) quantized_hint(ST_INPUT, value);
 }
 
 void config_ignore(ConfigReader *reader, const char *key) { config_value(reader, key); }
@@ -467,14 +470,19 @@ static Status no_config(const char *dir, Arena *arena) {
     return hint_other_files(ST_INPUT, dir);
 }
 
+static Status read_gguf_config(const char *path, Arena *arena, ModelConfig *config) {
+    json_t *json;
+    TRY(gguf_config_json(path, &json));
+    Status status = model_config_parse(json, path, arena, config);
+    json_decref(json);
+    return status;
+}
+
 Status model_config_read(const char *dir, Arena *arena, ModelConfig *config) {
-    if (file_exists(dir) && !dir_exists(dir)) {
-        status_fail(ST_INPUT, "'%s' is a file, and a model is a directory", dir);
-        return text_ends_with(dir, ".gguf")
-                   ? status_hint(ST_INPUT,
-                                 "GGUF is not read: take the Hugging Face directory that it was made from, with config.json and model.safetensors")
-                   : status_hint(ST_INPUT, "name the directory that has its config.json and model.safetensors");
-    }
+    if (gguf_is(dir)) return read_gguf_config(dir, arena, config);
+    if (file_exists(dir) && !dir_exists(dir))
+        return status_hint(status_fail(ST_INPUT, "'%s' is a file, and a model is a directory or a .gguf file", dir),
+                           "name the directory that has its config.json and model.safetensors");
     if (!dir_exists(dir)) return hint_no_directory(status_fail(ST_INPUT, "no model directory '%s'", dir), dir, A_MODEL);
     const char *path = path_join(arena, dir, "config.json");
     if (!path) return ST_RESOURCE;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Converts float elements between dtypes, through float (or double if one side is f64). */
 #include "lib/model/convert.h"
+#include "lib/tensor/quant/quant.h"
 
 #include <math.h>
 #include <string.h>
@@ -21,6 +22,7 @@ static double element_get(const uint8_t *at, DType dtype) {
     case DT_F16: return (double)f16_to_float(value.h);
     case DT_F64: return value.d;
     case DT_I32: return (double)value.i;
+    default: break; /* blocks are read as a whole */
     }
     return 0;
 }
@@ -38,20 +40,39 @@ static void element_put(uint8_t *at, DType dtype, double x) {
     case DT_F16: value.h = float_to_f16((float)x); break;
     case DT_F64: value.d = x; break;
     case DT_I32: value.i = (int32_t)x; break;
+    default: break;
     }
     memcpy(at, &value, dtype_bytes(dtype, 1));
+}
+
+/* Dequantises `count` elements, a multiple of the block. */
+static void read_blocks(const uint8_t *in, DType from, uint8_t *out, DType to, size_t count) {
+    enum { PIECE = 256 };
+    const QuantFormat *format = quant_format_of(from);
+    ASSERT(format && PIECE % format->block == 0, "%s is no format of blocks", dtype_name(from));
+#pragma omp parallel for schedule(static) if (count > 64 * PIECE)
+    for (size_t at = 0; at < count; at += PIECE) {
+        float values[PIECE];
+        int64_t n = (int64_t)MIN(count - at, (size_t)PIECE);
+        format->read(in + dtype_bytes(from, (int64_t)at), n / format->block, values);
+        convert_elements(values, DT_F32, out + dtype_bytes(to, (int64_t)at), to, (size_t)n);
+    }
 }
 
 void convert_elements(const void *from, DType from_dtype, void *to, DType to_dtype, size_t count) {
     const uint8_t *in = from;
     uint8_t *out = to;
-    size_t in_size = dtype_bytes(from_dtype, 1), out_size = dtype_bytes(to_dtype, 1);
     if (from_dtype == to_dtype) { /* in parallel, since the system clears new pages first, which takes as long */
-        size_t bytes = count * in_size, piece = (size_t)2 << 20;
+        size_t bytes = dtype_bytes(from_dtype, (int64_t)count), piece = (size_t)2 << 20;
 #pragma omp parallel for schedule(static) if (bytes > 4 * piece)
         for (size_t at = 0; at < bytes; at += piece) memcpy(out + at, in + at, MIN(piece, bytes - at));
         return;
     }
+    if (dtype_block(from_dtype) > 1) {
+        read_blocks(in, from_dtype, out, to_dtype, count);
+        return;
+    }
+    size_t in_size = dtype_bytes(from_dtype, 1), out_size = dtype_bytes(to_dtype, 1);
     if (from_dtype == DT_BF16 && to_dtype == DT_F32) { /* the two common cases of large models */
         for (size_t i = 0; i < count; i++) {
             uint16_t bits;

@@ -70,18 +70,30 @@ void model_drop_pages(const Model *model, const void *data, size_t bytes) {
     if (mapping) file_drop_pages(mapping, begin, begin + bytes);
 }
 
+/* Rows of a weight that is put together from several tensors. */
+static Status joined_copy(const StoredTensor *stored, int64_t at, int64_t n, Tensor *tensor) {
+    size_t bytes = dtype_bytes(tensor->dtype, n);
+    void *buffer = tensor_device(tensor)->host_memory ? NULL : malloc(bytes);
+    if (!buffer && !tensor_device(tensor)->host_memory) return status_fail(ST_RESOURCE, "no memory for rows of tensor '%s'", stored->name);
+    void *rows = tensor_stage(tensor, at, &n, buffer, bytes);
+    Status status = stored_read(stored, at, n, tensor->dtype, rows);
+    if (status == ST_OK) status = tensor_upload(tensor, at, n, rows);
+    free(buffer);
+    return status;
+}
+
 /* Makes a private copy in `dtype`. Each piece of a matrix is released to the file before the next one is read, so that a matrix as large as the rest
  * of the model is never in memory twice. On a device that plans the copy gets no values. */
 static Status stored_copy(const Model *model, const StoredTensor *stored, DType dtype, int n_dims, const int64_t *shape, Tensor **tensor) {
-    const int64_t most = 1 << 22;
+    const int64_t width = n_dims > 1 ? shape[n_dims - 1] : 1, most = MAX((1 << 22) / width, 1) * width; /* whole rows */
     *tensor = tensor_new(model->arena, model->device, dtype, n_dims, shape);
     if (!*tensor) return status_prefix(ST_RESOURCE, "tensor '%s'", stored->name);
     (*tensor)->name = arena_strdup(model->arena, stored->name);
     for (int64_t at = 0; at < stored->count && !model->device->planned; at += most) {
         int64_t n = MIN(most, stored->count - at);
-        const uint8_t *from = stored->data + dtype_bytes(stored->dtype, at);
-        TRY(tensor_convert(*tensor, at, from, stored->dtype, n));
-        if (n_dims > 1) model_drop_pages(model, from, dtype_bytes(stored->dtype, n));
+        const uint8_t *from = stored->data ? stored->data + dtype_bytes(stored->dtype, at) : NULL;
+        TRY(from ? tensor_convert(*tensor, at, from, stored->dtype, n) : joined_copy(stored, at, n, *tensor));
+        if (n_dims > 1 && from) model_drop_pages(model, from, dtype_bytes(stored->dtype, n));
     }
     return ST_OK;
 }
@@ -105,6 +117,17 @@ static bool read_in_place(const Model *model, const StoredTensor *stored, const 
     return device->packed_bytes(shape[0], shape[1], stored->dtype, model->compute, true) == 0;
 }
 
+/* Quantised weights become what products compute with. Values that are read once, for merging, are not rounded. */
+static DType dequantised_dtype(const Loader *loader) {
+    DType compute = loader->model->compute;
+    return loader->options->streamed && compute == DT_BF16 ? DT_F32 : compute;
+}
+
+static Status quantised_whole(const StoredTensor *stored) {
+    status_fail(ST_CONFIG, "full fine-tuning of quantised weights: tensor '%s' in '%s' is %s", stored->name, stored->file, stored->dtype_text);
+    return status_hint(ST_CONFIG, "add a lora section to the recipe, or take the model that the file was made from");
+}
+
 /* Matrices that are packed for products stay in the mapped file. A weight becomes a copy if products read it in place, or if it is trained, small,
  * misaligned, or of a dtype without kernels; and all of them if the device has memory of its own. */
 static Status load_weight(Loader *loader, const StoredTensor *stored, int n_dims, const int64_t *shape, Tensor **tensor) {
@@ -112,11 +135,13 @@ static Status load_weight(Loader *loader, const StoredTensor *stored, int n_dims
     TRY(stored_check(stored, n_dims, shape));
     loader->used[stored - model->files->tensors] = true;
     DType wide = model->compute == DT_F64 ? DT_F64 : DT_F32;
+    bool quantised = stored_is_quantised(stored), all = loader->options->train_all;
+    if (quantised && all) return quantised_whole(stored);
     bool has_file = model->device->host_memory || model->device->planned,
-         copied = !has_file || loader->options->train_all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) ||
+         copied = quantised || !has_file || all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) ||
                   (uintptr_t)stored->data % dtype_bytes(stored->dtype, 1) != 0 || (!loader->options->streamed && read_in_place(model, stored, shape));
     if (copied) {
-        DType dtype = loader->options->train_all || n_dims == 1 || stored->dtype == DT_F64 ? wide : stored->dtype;
+        DType dtype = all || n_dims == 1 || stored->dtype == DT_F64 ? wide : quantised ? dequantised_dtype(loader) : stored->dtype;
         TRY(stored_copy(model, stored, dtype, n_dims, shape, tensor));
     } else {
         *tensor = tensor_mapped(model->arena, model->device, stored->dtype, n_dims, shape, stored->data);
@@ -129,7 +154,7 @@ static Status load_weight(Loader *loader, const StoredTensor *stored, int n_dims
         TRY(tensor_check_finite(*tensor, stored->name, stored->file));
     Param *param = params_add(&model->params, (*tensor)->name, *tensor, PARAM_BASE);
     if (!param) return ST_RESOURCE;
-    if (loader->options->train_all) return params_train(param, model->arena);
+    if (all) return params_train(param, model->arena);
     (*tensor)->storage->constant = true;
     return ST_OK;
 }
@@ -179,7 +204,7 @@ static bool head_is_tied(Loader *loader, const Module *embed, const Module *head
     if (!model->config.tie_word_embeddings) return false;
     const StoredTensor *e = find_stored(model, embed->path, "weight"), *h = find_stored(model, head->path, "weight");
     if (!e || !h) return true;
-    if (e->dtype == h->dtype && e->bytes == h->bytes && memcmp(e->data, h->data, e->bytes) == 0) {
+    if (e->dtype == h->dtype && e->data && h->data && e->bytes == h->bytes && memcmp(e->data, h->data, e->bytes) == 0) {
         loader->used[h - model->files->tensors] = true;
         return true;
     }
@@ -206,7 +231,9 @@ static Status sort_surplus(const Loader *loader) {
     for (size_t i = 0; i < model->files->n; i++) {
         const StoredTensor *stored = &model->files->tensors[i];
         if (loader->used[i]) continue;
-        if (text_is_passthrough(&model->config, stored->name)) {
+        bool passthrough = text_is_passthrough(&model->config, stored->name);
+        if (passthrough && stored_is_quantised(stored)) continue; /* what is saved has floats only */
+        if (passthrough) {
             model->passthrough[model->n_passthrough++] = stored;
             if (model_mapping(model, stored->data)) file_watch_truncation(model_mapping(model, stored->data));
         } else if (!module_matches(stored->name, names->ignored, n_ignored)) {
@@ -291,7 +318,7 @@ Status model_load_weights(Model *model, const ModelOptions *options) {
     TRY(load_tensors(&loader));
     const StoredTensor *embed = find_stored(model, model->modules[0].path, "weight");
     if (!embed) embed = find_stored(model, part_path(model, model->config.family->names->head), "weight");
-    model->config.stored_dtype = embed->dtype;
+    model->config.stored_dtype = stored_is_quantised(embed) ? DT_BF16 : embed->dtype;
     return ST_OK;
 }
 

@@ -40,9 +40,7 @@ static const Stranger strangers[] = {
     {"pytorch_model", ".index.json",
      "its weights are pytorch_model-*.bin, which is not supported: python3 -c \"from transformers import "
      "AutoModelForCausalLM as M; M.from_pretrained('%s').save_pretrained('%s')\" adds safetensors"},
-    {"", ".gguf",
-     "it contains a GGUF file, which is not supported: use the Hugging Face directory that it was made "
-     "from, with config.json and model.safetensors"},
+    {"", ".gguf", "it contains a GGUF file: name that file instead of the directory"},
     {"consolidated", ".pth",
      "its weights are Meta's consolidated.*.pth: take the directory of the same model that is made for transformers (its name often ends in -hf)"},
     {"consolidated", ".safetensors", "its weights are Mistral's consolidated.safetensors: take model*.safetensors and config.json of the same model"},
@@ -87,15 +85,9 @@ Status hint_other_files(Status status, const char *dir) {
     return status;
 }
 
-/* ---- broken files, quantized weights ---- */
+/* ---- broken files ---- */
 
 Status hint_download_again(Status status, const char *path) {
     return status_hint(status, "the file '%s' is cut off or was changed: copy or download it again, and compare its size with the original's",
                        path_name(path));
-}
-
-Status hint_quantized(Status status, const json_t *quantization_config) {
-    const char *method = json_string_value(json_object_get(quantization_config, "quant_method"));
-    return status_hint(status, "its weights are quantized (%s), which is not supported: use the model that it was made from, in bf16, f16 or f32",
-                       method ? method : "quantization_config");
 }

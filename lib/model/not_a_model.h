@@ -14,8 +14,6 @@ Status hint_no_directory(Status status, const char *dir, const char *what);
 Status hint_other_files(Status status, const char *dir);
 /* A file of weights of another type, or truncated. */
 Status hint_download_again(Status status, const char *path);
-/* Describes the weights by quantization_config, e.g. bitsandbytes. */
-Status hint_quantized(Status status, const json_t *quantization_config);
 /* Whether `name` has the form of Hugging Face's model names: org/name. */
 bool is_hub_name(const char *name);
 

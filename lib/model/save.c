@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes a Hugging Face directory: weights in one file or in shards, config.json with the new dtype, and the other files of the model. */
 #include "lib/base/log.h"
+#include "lib/model/gguf/gguf_model.h"
 #include "lib/model/convert.h"
 #include "lib/model/parts.h"
 #include "lib/model/safetensors.h"
@@ -56,6 +57,7 @@ Status model_copy_files(const char *from, const char *to) {
         "preprocessor_config.json",
         "video_preprocessor_config.json",
     };
+    if (gguf_is(from)) return gguf_copy_files(from, to);
     Arena *arena = arena_new(0);
     if (!arena) return ST_RESOURCE;
     Status status = ST_OK;
@@ -149,7 +151,9 @@ Status model_copy_config(const char *from, const char *to, DType dtype, bool unt
         status = ST_RESOURCE;
         goto done;
     }
-    TRY_GOTO(json_read_config(source, true, &json), done);
+    TRY_GOTO(gguf_is(from) ? gguf_config_json(from, &json) : json_read_config(source, true, &json), done);
+    json_object_del(json, "quantization_config"); /* weights are written as floats */
+    if (text_config_of(json)) json_object_del(text_config_of(json), "quantization_config");
     if (untie) json_object_set_new(json, "tie_word_embeddings", json_false());
     if (untie && text_config_of(json)) json_object_set_new(text_config_of(json), "tie_word_embeddings", json_false());
     if (class_name) become_classifier(json, class_name);

@@ -3,6 +3,8 @@
 #include "lib/model/weight_file.h"
 #include "lib/base/memory.h"
 #include "lib/model/convert.h"
+#include "lib/model/gguf/gguf_model.h"
+#include "lib/model/quantized/quantized.h"
 #include "lib/model/safetensors.h"
 
 #include <math.h>
@@ -62,10 +64,7 @@ Status weight_file_index(WeightFile *file) {
 
 /* By the kind that the first bytes show. */
 static Status read_bytes(WeightFile *file, const char *path, const uint8_t *bytes, size_t size) {
-    if (size >= 4 && memcmp(bytes, "GGUF", 4) == 0) {
-        status_fail(ST_INPUT, "cannot read '%s': it is a GGUF file, which is not supported", path);
-        return status_hint(ST_INPUT, "take the model as a Hugging Face directory, with config.json and model.safetensors");
-    }
+    if (size >= 4 && memcmp(bytes, "GGUF", 4) == 0) return gguf_weights_parse(file, bytes, size, path);
     return safetensors_read(file, path, bytes, size);
 }
 
@@ -89,7 +88,11 @@ static Status weights_new(const char *path, WeightFile **file) {
 }
 
 static Status read_path(WeightFile *file, const char *path) {
-    if (dir_exists(path)) return safetensors_read_directory(file, path);
+    if (dir_exists(path)) {
+        TRY(safetensors_read_directory(file, path));
+        return quantized_join(file, path);
+    }
+    if (gguf_is(path)) return gguf_weights_open(file, path);
     const char *name = arena_strdup(file->arena, path);
     return name ? weight_file_add_file(file, name) : ST_RESOURCE;
 }
@@ -133,10 +136,76 @@ const Mapping *weight_file_mapping(const WeightFile *file, const void *data) {
     return NULL;
 }
 
+bool stored_is_quantised(const StoredTensor *tensor) { return tensor->read || (tensor->known && dtype_block(tensor->dtype) > 1); }
+
+/* Rows of a weight that is put together, in pieces that fit into a cache. */
+static Status read_rows(const StoredTensor *tensor, int64_t first, int64_t rows, DType to, uint8_t *out) {
+    int64_t width = tensor->shape[tensor->n_dims - 1], step = MAX((1 << 14) / width, 1);
+    bool full = false;
+#pragma omp parallel for schedule(static) reduction(|| : full) if (rows > step)
+    for (int64_t at = 0; at < rows; at += step) {
+        int64_t n = MIN(step, rows - at);
+        float *values = malloc((size_t)(n * width) * sizeof *values);
+        if (values) tensor->read(tensor->parts, first + at, n, values);
+        if (values) convert_elements(values, DT_F32, out + dtype_bytes(to, at * width), to, (size_t)(n * width));
+        full = full || !values;
+        free(values);
+    }
+    return full ? status_fail(ST_RESOURCE, "no memory for rows of tensor '%s'", tensor->name) : ST_OK;
+}
+
+Status stored_read(const StoredTensor *tensor, int64_t first, int64_t n, DType to, void *out) {
+    if (!tensor->read) {
+        convert_elements(tensor->data + dtype_bytes(tensor->dtype, first), tensor->dtype, out, to, (size_t)n);
+        return ST_OK;
+    }
+    int64_t width = tensor->shape[tensor->n_dims - 1];
+    ASSERT(first % width == 0 && n % width == 0, "elements %lld, %lld of rows of %lld", (long long)first, (long long)n, (long long)width);
+    return read_rows(tensor, first / width, n / width, to, out);
+}
+
+bool weight_file_is_quantised(const WeightFile *file) {
+    for (size_t i = 0; i < file->n; i++)
+        if (stored_is_quantised(&file->tensors[i])) return true;
+    return false;
+}
+
+double weight_file_describe(const WeightFile *file, Str *text) {
+    double bits = 0, weights = 0;
+    bool first = true;
+    for (size_t i = 0; i < file->n; i++) {
+        const StoredTensor *tensor = &file->tensors[i];
+        size_t count = 0, earlier = 0;
+        for (size_t k = 0; k < file->n; k++) {
+            bool same = strcmp(file->tensors[k].dtype_text, tensor->dtype_text) == 0;
+            count += same;
+            earlier += same && k < i;
+        }
+        bits += 8 * (double)tensor->bytes;
+        weights += (double)tensor->count;
+        if (earlier) continue;
+        str_printf(text, "%s%zu %s", first ? "" : ", ", count, tensor->dtype_text);
+        first = false;
+    }
+    double each = weights > 0 ? bits / weights : 0;
+    str_printf(text, "; %.2f bits a weight", each);
+    return each;
+}
+
 double stored_get(const StoredTensor *tensor, int64_t i) {
     double value = (double)NAN;
-    if (tensor->known) {
-        convert_elements(tensor->data + dtype_bytes(tensor->dtype, i), tensor->dtype, &value, DT_F64, 1);
+    int64_t width = tensor->n_dims ? tensor->shape[tensor->n_dims - 1] : 1;
+    if (tensor->read) {
+        float *row = malloc((size_t)width * sizeof *row);
+        if (row) tensor->read(tensor->parts, i / width, 1, row);
+        if (row) value = (double)row[i % width];
+        free(row);
+    } else if (tensor->known) {
+        enum { LARGEST_BLOCK = 256 };
+        double values[LARGEST_BLOCK];
+        int64_t block = dtype_block(tensor->dtype);
+        convert_elements(tensor->data + dtype_bytes(tensor->dtype, i - i % block), tensor->dtype, values, DT_F64, (size_t)block);
+        value = values[i % block];
     } else if (strcmp(tensor->dtype_text, "I64") == 0) {
         int64_t whole;
         memcpy(&whole, tensor->data + (size_t)i * sizeof whole, sizeof whole);

@@ -23,7 +23,10 @@ typedef struct StoredTensor {
     int64_t shape[8];
     int64_t count;       /* number of elements */
     const uint8_t *data; /* in a mapping, or in memory of the WeightFile; any alignment */
-    size_t bytes;
+    size_t bytes;        /* in the file */
+    /* Of a weight that several tensors of a quantised directory make together, and whose data is NULL: fills rows with its values. */
+    void (*read)(const void *parts, int64_t first, int64_t rows, float *values);
+    const void *parts;
     const char *file; /* path of its file: one of WeightFile.files */
 } StoredTensor;
 
@@ -42,6 +45,13 @@ typedef struct WeightFile {
 Status weight_file_open(const char *path, WeightFile **file);
 void weight_file_close(WeightFile *file);                                       /* NULL is fine */
 const StoredTensor *weight_file_find(const WeightFile *file, const char *name); /* NULL: there is none */
+/* Whether the file has codes instead of the values: blocks of a quantised dtype, or tensors that have to be put together. */
+bool stored_is_quantised(const StoredTensor *tensor);
+/* Elements first .. first + n - 1 in the dtype `to`; whole rows of a quantised tensor. ST_RESOURCE. */
+Status stored_read(const StoredTensor *tensor, int64_t first, int64_t n, DType to, void *out);
+bool weight_file_is_quantised(const WeightFile *file); /* whether any of its tensors is */
+/* Appends "13 q4_k, 3 q6_k, 5 F32; 4.98 bits a weight", and returns the bits. */
+double weight_file_describe(const WeightFile *file, Str *text);
 /* The mapping that contains these bytes of a tensor: to drop its pages, to watch it for truncation. NULL: none does. */
 const Mapping *weight_file_mapping(const WeightFile *file, const void *data);
 /* For tests: a file's bytes in memory, which the caller owns and which must outlive `file`. path: for messages. */

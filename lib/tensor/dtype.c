@@ -14,6 +14,16 @@ const char *dtype_name(DType dtype) {
     return names[dtype];
 }
 
+int64_t dtype_block(DType dtype) {
+    switch (dtype) {
+#define DTYPE(id, name, elements, bytes) \
+    case DT_##id: return elements;
+#include "lib/tensor/dtypes.def"
+#undef DTYPE
+    }
+    return 1;
+}
+
 bool dtype_bytes_fit(DType dtype, int n_dims, const int64_t *shape, size_t *bytes) {
     static const struct {
         size_t elements, bytes;
@@ -68,6 +78,7 @@ double dtype_get(DType dtype, const void *elements, int64_t i) {
     case DT_F16: return (double)f16_to_float(((const uint16_t *)elements)[i]);
     case DT_F64: return ((const double *)elements)[i];
     case DT_I32: return (double)((const int32_t *)elements)[i];
+    default: break; /* blocks have no single elements */
     }
     return (double)NAN;
 }
@@ -79,5 +90,6 @@ void dtype_set(DType dtype, void *elements, int64_t i, double value) {
     case DT_F16: ((uint16_t *)elements)[i] = float_to_f16((float)value); break;
     case DT_F64: ((double *)elements)[i] = value; break;
     case DT_I32: ((int32_t *)elements)[i] = (int32_t)value; break;
+    default: break;
     }
 }

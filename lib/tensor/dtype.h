@@ -24,7 +24,9 @@ static inline size_t dtype_bytes(DType dtype, int64_t n) {
     }
     return 0;
 }
-/* The same for the product of `n_dims` sizes. False when it is no multiple of the block, or the bytes do not fit. */
+/* Elements of a block; 1 for a dtype whose elements are stored one by one. */
+int64_t dtype_block(DType dtype);
+/* The same as dtype_bytes for the product of `n_dims` sizes. False when it is no multiple of the block, or the bytes do not fit. */
 bool dtype_bytes_fit(DType dtype, int n_dims, const int64_t *shape, size_t *bytes) WARN_UNUSED;
 
 /* Bytes of one element, 0 for a dtype with blocks. For lib/tensor only (`make layers` checks it): kernels address single elements. Inline, because

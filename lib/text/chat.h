@@ -32,8 +32,8 @@ typedef struct ChatOptions {
 
 bool chat_reads_date(const char *text); /* whether `text` is a date that `now` accepts */
 
-/* Loads the template of a model directory: chat_template.jinja, else chat_template of tokenizer_config.json (a text or a list of named ones:
- * "default", and "tool_use" where tools are given), and additional_chat_templates. adapter: NULL, or the directory of an adapter, whose
+/* Loads the template of a GGUF file, or of a model directory: chat_template.jinja, else chat_template of tokenizer_config.json (a text or a list of
+ * named ones: "default", and "tool_use" where tools are given), and additional_chat_templates. adapter: NULL, or the directory of an adapter, whose
  * chat_template.jinja it was trained with; it takes precedence over the model's. override: NULL, the name of a shipped template (chatml, llama3,
  * alpaca, plain) or of one of the model's, or a file; it takes precedence over both. When there is no template, *chat is NULL and the call
  * succeeds. ST_INPUT with line and column for text that is not a template. */

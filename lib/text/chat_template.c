@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/text/gguf_tokenizer.h"
 #include "lib/text/jinja.h"
 #include "lib/text/tokenizer_parts.h"
 
@@ -203,7 +204,18 @@ static Status add_more(ChatTemplate *chat, const char *dir) {
     return status;
 }
 
+static Status load_gguf(ChatTemplate *chat, const char *path) {
+    json_t *settings;
+    chat->special = json_object();
+    TRY(gguf_tokenizer_settings(path, &settings));
+    take_special(chat, settings);
+    Status status = add_config_templates(chat, path, json_object_get(settings, "chat_template"));
+    json_decref(settings);
+    return status;
+}
+
 static Status load_directory(ChatTemplate *chat, const char *dir) {
+    if (gguf_is(dir)) return load_gguf(chat, dir);
     json_t *config = NULL, *map = NULL;
     const char *file = path_join(chat->arena, dir, TEMPLATE_FILE), *config_path = path_join(chat->arena, dir, CONFIG_FILE);
     chat->special = json_object();

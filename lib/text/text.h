@@ -30,8 +30,8 @@ typedef enum TokenizeFlags {
     TOKENIZE_LITERAL = 2, /* adds no tokens; treats special tokens in the text as plain text */
 } TokenizeFlags;
 
-/* Loads the tokenizer at `path`: a model directory (tokenizer.json, else vocab.json + merges.txt, else settings with "char_ords"), or one of these
- * files. Takes bos/eos/pad/unk from tokenizer_config.json and special_tokens_map.json in the same directory. The caller frees *tokenizer.
+/* Loads the tokenizer at `path`: a model directory (tokenizer.json, else vocab.json + merges.txt, else settings with "char_ords"), one of these files,
+ * or a GGUF file. Takes bos/eos/pad/unk from tokenizer_config.json and special_tokens_map.json in the same directory. The caller frees *tokenizer.
  * ST_INPUT: missing file; malformed JSON; an unknown normaliser, pre-tokeniser, model, decoder or post-processor (the message names it); colliding
  * ids; merges with parts that are not in the vocabulary. */
 Status tokenizer_load(const char *path, Tokenizer **tokenizer);

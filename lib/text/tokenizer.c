@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "lib/base/log.h"
+#include "lib/text/gguf_tokenizer.h"
 #include "lib/text/tokenizer_parts.h"
 
 /* ---- encoding ---- */
@@ -229,9 +230,19 @@ static Status tokenizer_json_read(const char *file, const char *dir, json_t **ro
     return settings_tokens_append(dir, *root);
 }
 
+static Status gguf_read(const char *path, json_t **root) {
+    TRY(gguf_tokenizer_json(path, root));
+    return *root ? ST_OK : status_fail(ST_INPUT, "no tokenizer in '%s'", path);
+}
+
 /* Resolves `path`: a file, or a directory with one of two sets of files. `dir`: where to look for further files. */
 static Status root_read(const char *path, Str *file, Str *dir, json_t **root) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    if (gguf_is(path)) {
+        str_append(file, path);
+        str_append(dir, path);
+        return gguf_read(path, root);
+    }
     if (dir_exists(path)) {
         str_append(dir, path);
         str_printf(file, "%s/tokenizer.json", path);
@@ -282,6 +293,7 @@ Status tokenizer_load(const char *path, Tokenizer **tokenizer) {
 
 bool tokenizer_in(const char *dir) {
     static const char *const names[] = {"tokenizer.json", "vocab.json"};
+    if (gguf_is(dir)) return gguf_tokenizer_in(dir);
     Str path = {0};
     bool there = false;
     for (size_t i = 0; i < COUNT_OF(names) && !there; i++) {

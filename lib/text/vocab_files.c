@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "lib/base/log.h"
+#include "lib/text/gguf_tokenizer.h"
 #include "lib/text/tokenizer_parts.h"
 
 #define QWEN2_PATTERN \
@@ -27,6 +28,7 @@ static Status object_read(const char *dir, const char *name, json_t **object) {
 }
 
 Status tokenizer_config_read(const char *dir, json_t **config) {
+    if (gguf_is(dir)) return gguf_tokenizer_settings(dir, config);
     TRY(object_read(dir, "tokenizer_config.json", config));
     if (*config) char_config_complete(*config);
     return ST_OK;

@@ -112,17 +112,22 @@ void run_plan_memory(RunPlan *plan) {
 
 void run_plan_model(RunPlan *plan, const Recipe *recipe, const Model *model, const char *with) {
     int64_t parameters = params_count(&model->params, false), trained = params_count(&model->params, true);
-    Str adapter = {0}, carried = {0};
+    Str adapter = {0}, carried = {0}, types = {0};
     run_plan_count(plan, PLAN_BOTH, "parameters", parameters);
     run_plan_count(plan, PLAN_BOTH, "trained_parameters", trained);
     run_plan_text(plan, PLAN_BOTH, "compute", dtype_name(model->compute));
     run_plan_say(plan, "model: %s, %lld parameter%s, %lld trained (%s%s), products in %s", recipe->model_path, (long long)parameters,
                  plural(parameters), (long long)trained, recipe->has_lora ? "LoRA" : "all", with, dtype_name(model->compute));
+    if (model->files && weight_file_is_quantised(model->files)) {
+        weight_file_describe(model->files, &types);
+        run_plan_say(plan, "quantised: %s; %s in memory", str_text(&types), dtype_name(model->compute));
+    }
     adapter_describe(model, &adapter);
     if (adapter.len > 0) run_plan_say(plan, "adapter: on %s", str_text(&adapter));
     if (!recipe->has_lora) text_describe_passthrough(model, &carried);
     if (carried.len > 0) run_plan_say(plan, "not trained, saved unchanged: %s", str_text(&carried));
     run_plan_memory(plan);
+    str_release(&types);
     str_release(&carried);
     str_release(&adapter);
 }

@@ -10,13 +10,12 @@
 #ifndef TUNE_QUANT_H
 #define TUNE_QUANT_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "lib/tensor/dtype.h"
 
 /* A format of blocks that contain their own scales. Rows consist of whole blocks. Source: ggml-quants.c of llama.cpp. */
 typedef struct QuantFormat {
     const char *name;
+    DType dtype;
     int ggml_type; /* its number in GGUF files */
     int block;     /* elements of a block */
     int bytes;     /* of a block */
@@ -28,6 +27,7 @@ typedef struct QuantFormat {
     const char *help;
 } QuantFormat;
 const QuantFormat *quant_format_named(const char *name); /* NULL: there is none of that name */
+const QuantFormat *quant_format_of(DType dtype);         /* NULL: its elements are stored one by one */
 const QuantFormat *quant_format_of_ggml(uint32_t type);  /* NULL: it is not supported, or not quantised */
 const QuantFormat *quant_formats(size_t *n);             /* all of them */
 

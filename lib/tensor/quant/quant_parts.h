@@ -9,7 +9,7 @@
 #include "lib/tensor/quant/quant.h"
 #include "lib/tensor/tensor.h"
 
-#define QUANT(name, type, block, bytes, help)                          \
+#define QUANT(id, name, type, elements, size, help)                    \
     void name##_read(const uint8_t *blocks, int64_t n, float *values); \
     void name##_write(const float *values, int64_t count, const float *importance, uint8_t *blocks);
 #include "lib/tensor/quant/quant_formats.def"

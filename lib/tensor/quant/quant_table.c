@@ -2,7 +2,7 @@
 #include "lib/tensor/quant/quant_parts.h"
 
 static const QuantFormat formats[] = {
-#define QUANT(name, type, block, bytes, help) {#name, type, block, bytes, name##_read, name##_write, help},
+#define QUANT(id, name, type, elements, size, help) {#name, DT_##id, type, elements, size, name##_read, name##_write, help},
 #include "lib/tensor/quant/quant_formats.def"
 #undef QUANT
 };
@@ -15,6 +15,12 @@ const QuantFormat *quant_formats(size_t *n) {
 const QuantFormat *quant_format_named(const char *name) {
     for (size_t i = 0; i < COUNT_OF(formats); i++)
         if (strcmp(formats[i].name, name) == 0) return &formats[i];
+    return NULL;
+}
+
+const QuantFormat *quant_format_of(DType dtype) {
+    for (size_t i = 0; i < COUNT_OF(formats); i++)
+        if (formats[i].dtype == dtype) return &formats[i];
     return NULL;
 }
 

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GGUF files as models: metadata as config.json, tensors under their names in Hugging Face checkpoints. */
+#ifndef TUNE_GGUF_MODEL_H
+#define TUNE_GGUF_MODEL_H
+
+#include "lib/base/gguf.h"
+#include "lib/model/weight_file.h"
+
+/* What general.architecture stands for: a line of gguf_archs.def. */
+typedef struct GgufArch {
+    const char *name, *model_type, *class_name;
+    bool permuted;
+    float norms;
+    bool biased;
+} GgufArch;
+/* ST_INPUT: an architecture that is not supported. */
+Status gguf_arch_find(Gguf *gguf, const GgufArch **arch);
+
+/* The config.json of the Hugging Face model that the file was made from, as far as the decoder needs it. The caller calls json_decref. ST_INPUT: an
+ * architecture or key that is not supported, a missing or wrong value. */
+Status gguf_config_json(const char *path, json_t **config);
+Status gguf_config_build(Gguf *gguf, json_t **config); /* the same for an open file */
+/* Adds the tensors of a GGUF file, or of the files of a split model, with Hugging Face's names, shapes and order of rows. Those of the file stay
+ * mapped unless their order or values differ; tensors that config.json holds are left out. ST_INPUT: an unknown type, bytes beyond the file's end,
+ * overlaps. */
+Status gguf_weights_open(WeightFile *file, const char *path);
+/* For tests: one file's bytes in memory, which the caller owns and which must outlive `file`. */
+Status gguf_weights_parse(WeightFile *file, const void *bytes, size_t size, const char *path);
+
+/* The float32 values of a tensor, in `arena`. ST_INPUT: a wrong type, or too few bytes. For the short lists that belong to the configuration. */
+Status gguf_tensor_floats(const Gguf *gguf, const GgufTensor *tensor, Arena *arena, float **values);
+const GgufTensor *gguf_tensor_find(const Gguf *gguf, const char *name); /* NULL: there is none */
+/* Writes the files of a Hugging Face directory that belong to the tokenizer: tokenizer.json, tokenizer_config.json. */
+Status gguf_copy_files(const char *path, const char *dir);
+
+#endif

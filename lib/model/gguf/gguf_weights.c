@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tensors of a GGUF file as those of a Hugging Face checkpoint. */
+#include "lib/model/convert.h"
+#include "lib/model/family.h"
+#include "lib/model/gguf/gguf_model.h"
+#include "lib/tensor/quant/quant.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- types ---- */
+
+static bool plain_type(uint32_t type, DType *dtype, const char **text) {
+    static const struct {
+        uint32_t type;
+        DType dtype;
+        const char *text;
+    } plain[] = {{0, DT_F32, "F32"}, {1, DT_F16, "F16"}, {28, DT_F64, "F64"}, {30, DT_BF16, "BF16"}};
+    for (size_t i = 0; i < COUNT_OF(plain); i++) {
+        if (plain[i].type != type) continue;
+        *dtype = plain[i].dtype;
+        *text = plain[i].text;
+        return true;
+    }
+    const QuantFormat *format = quant_format_of_ggml(type);
+    if (!format) return false;
+    *dtype = format->dtype;
+    *text = format->name;
+    return true;
+}
+
+static Status unknown_type(const GgufTensor *tensor, const char *path) {
+    static const struct {
+        uint32_t type;
+        const char *name, *help;
+    } known[] = {
+#define TYPE(type, name, help) {type, name, help},
+#include "lib/model/gguf/gguf_types.def"
+#undef TYPE
+    };
+    for (size_t i = 0; i < COUNT_OF(known); i++) {
+        if (known[i].type != tensor->type) continue;
+        status_fail(ST_INPUT, "tensor '%s' in '%s' has type %u (%s), which is not supported", tensor->name, path, tensor->type, known[i].name);
+        return status_hint(ST_INPUT, "%s", known[i].help);
+    }
+    return status_fail(ST_INPUT, "tensor '%s' in '%s' has an unknown type %u", tensor->name, path, tensor->type);
+}
+
+/* ---- places ---- */
+
+typedef struct GgufReading {
+    WeightFile *file;
+    const Gguf *gguf;
+    const GgufArch *arch;
+    const ModelFamily *family;
+    const Mapping *mappings; /* of the gguf's files */
+    const char *const *paths;
+    int64_t heads, kv_heads;
+} GgufReading;
+
+/* dtype, bytes and place of the tensor's data. */
+static Status tensor_place(const GgufTensor *tensor, const char *path, const Mapping *mapping, StoredTensor *stored) {
+    stored->known = plain_type(tensor->type, &stored->dtype, &stored->dtype_text);
+    if (!stored->known) return unknown_type(tensor, path);
+    stored->n_dims = tensor->n_dims;
+    for (int i = 0; i < tensor->n_dims; i++) stored->shape[i] = tensor->shape[i];
+    stored->count = tensor->count;
+    int64_t row = tensor->n_dims ? tensor->shape[tensor->n_dims - 1] : 1;
+    if (row % dtype_block(stored->dtype) != 0 || !dtype_bytes_fit(stored->dtype, tensor->n_dims, tensor->shape, &stored->bytes))
+        return status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': rows of %lld elements are no whole blocks of %s", tensor->name, path,
+                           (long long)row, stored->dtype_text);
+    if (stored->bytes > mapping->size - (size_t)tensor->offset) {
+        status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': %zu bytes of %s from byte %llu on, the file has %zu", tensor->name, path,
+                    stored->bytes, stored->dtype_text, (unsigned long long)tensor->offset, mapping->size);
+        return status_hint(ST_INPUT, "the file is cut off or was changed: copy or download it again, and compare its size with the original's");
+    }
+    stored->data = mapping->data + tensor->offset;
+    return ST_OK;
+}
+
+static int by_address(const void *left, const void *right) {
+    const StoredTensor *a = *(const StoredTensor *const *)left, *b = *(const StoredTensor *const *)right;
+    return (a->data > b->data) - (a->data < b->data);
+}
+
+static Status check_overlaps(const GgufReading *reading, const StoredTensor *tensors, size_t n) {
+    const StoredTensor **sorted = arena_alloc(reading->gguf->arena, (n + 1) * sizeof *sorted);
+    if (!sorted) return ST_RESOURCE;
+    for (size_t i = 0; i < n; i++) sorted[i] = &tensors[i];
+    qsort(sorted, n, sizeof *sorted, by_address);
+    for (size_t i = 1; i < n; i++)
+        if (sorted[i]->bytes && sorted[i - 1]->data + sorted[i - 1]->bytes > sorted[i]->data)
+            return status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': its bytes overlap those of '%s'", sorted[i]->name, sorted[i]->file,
+                               sorted[i - 1]->name);
+    return ST_OK;
+}
+
+/* ---- names ---- */
+
+typedef enum GgufPart {
+    PART_EMBED,
+    PART_POSITIONS,
+    PART_FINAL_NORM,
+    PART_HEAD,
+    PART_INPUT_NORM,     /* before attention */
+    PART_ATTENTION_NORM, /* of the output of attention */
+    PART_POST_NORM,      /* before the feed-forward */
+    PART_MLP_NORM,       /* of the output of the feed-forward */
+    PART_Q_NORM,
+    PART_K_NORM,
+    PART_Q,
+    PART_K,
+    PART_V,
+    PART_QKV,
+    PART_O,
+    PART_GATE,
+    PART_UP,
+    PART_GATE_UP, /* both in one, gate first */
+    PART_DOWN,
+} GgufPart;
+
+static const char *attention_part(const SublayerForm *sublayer, GgufPart part) {
+    const AttentionForm *form = sublayer->form;
+    switch (part) {
+    case PART_INPUT_NORM: return sublayer->input_norm;
+    case PART_ATTENTION_NORM: return sublayer->output_norm;
+    case PART_Q_NORM: return form->q_norm;
+    case PART_K_NORM: return form->k_norm;
+    case PART_Q: return form->q;
+    case PART_K: return form->k;
+    case PART_V: return form->v;
+    case PART_QKV: return form->qkv;
+    case PART_O: return form->o;
+    default: return NULL;
+    }
+}
+
+static const char *feed_forward_part(const SublayerForm *sublayer, GgufPart part) {
+    bool gated = sublayer->kind == &block_gated_mlp;
+    const GatedMlpForm *form = gated ? sublayer->form : NULL;
+    const MlpForm *plain = gated ? NULL : sublayer->form;
+    switch (part) {
+    case PART_POST_NORM: return sublayer->input_norm;
+    case PART_MLP_NORM: return sublayer->output_norm;
+    case PART_GATE: return gated ? form->gate : NULL;
+    case PART_UP: return gated ? form->up : plain->up;
+    case PART_GATE_UP: return gated ? form->gate_up : NULL;
+    case PART_DOWN: return gated ? form->down : plain->down;
+    default: return NULL;
+    }
+}
+
+/* The Hugging Face name of a part, within its layer if it is in one; NULL: the family has no such part. */
+static const char *part_of_family(const ModelFamily *family, GgufPart part) {
+    if (part == PART_EMBED) return family->names->embed;
+    if (part == PART_POSITIONS) return family->names->positions;
+    if (part == PART_FINAL_NORM) return family->names->final_norm;
+    if (part == PART_HEAD) return family->names->head;
+    for (int i = 0; i < MOST_SUBLAYERS && family->layer->sublayers[i].kind; i++) {
+        const SublayerForm *sublayer = &family->layer->sublayers[i];
+        const char *name = NULL;
+        if (sublayer->kind == &block_attention) name = attention_part(sublayer, part);
+        if (sublayer->kind == &block_gated_mlp || sublayer->kind == &block_mlp) name = feed_forward_part(sublayer, part);
+        if (name) return name;
+    }
+    return NULL;
+}
+
+static const struct PartName {
+    const char *name;
+    GgufPart part;
+    bool in_layer;
+} part_names[] = {
+#define NAME(name, part, in_layer) {name, part, in_layer},
+#include "lib/model/gguf/gguf_names.def"
+#undef NAME
+};
+
+/* "blk.12.attn_q" -> "attn_q" and 12; the layer is -1 outside of layers. False: neither. */
+static bool split_layer(const char *name, size_t len, const char **rest, size_t *rest_len, long *layer) {
+    *rest = name;
+    *rest_len = len;
+    *layer = -1;
+    if (!text_starts_with(name, "blk.")) return true;
+    size_t digits = strspn(name + 4, "0123456789");
+    if (digits == 0 || digits > 6 || name[4 + digits] != '.' || (name[4] == '0' && digits > 1)) return false;
+    *layer = strtol(name + 4, NULL, 10);
+    *rest = name + 5 + digits;
+    *rest_len = len - 5 - digits;
+    return true;
+}
+
+/* The part that a tensor is, with its Hugging Face name; the name stays the file's own if it is none. */
+static Status rename_tensor(const GgufReading *reading, const char *own, const char **name, const struct PartName **found) {
+    static const char *const kinds[] = {".weight", ".bias"};
+    const char *layers = reading->family->names->layers, *rest;
+    size_t len = strlen(own), rest_len;
+    long layer;
+    *name = own;
+    *found = NULL;
+    for (int k = 0; k < 2; k++) {
+        if (!text_ends_with(own, kinds[k]) || !split_layer(own, len - strlen(kinds[k]), &rest, &rest_len, &layer)) continue;
+        for (size_t i = 0; i < COUNT_OF(part_names) && !*found; i++) {
+            const struct PartName *part = &part_names[i];
+            bool same = strlen(part->name) == rest_len && strncmp(part->name, rest, rest_len) == 0;
+            const char *of_family = same && part->in_layer == (layer >= 0) ? part_of_family(reading->family, part->part) : NULL;
+            if (!of_family) continue;
+            *found = part;
+            *name = layer < 0 ? arena_printf(reading->file->arena, "%s%s", of_family, kinds[k])
+                              : arena_printf(reading->file->arena, "%s.%ld.%s%s", layers, layer, of_family, kinds[k]);
+        }
+    }
+    if (!*found) *name = arena_strdup(reading->file->arena, own);
+    return *name ? ST_OK : ST_RESOURCE;
+}
+
+/* ---- order and values ---- */
+
+/* Rows of q and k: pairs of neighbours, as the file has them, become pairs (i, i + half). */
+static Status unpermute(const GgufReading *reading, int64_t heads, StoredTensor *tensor) {
+    int64_t rows = tensor->shape[0], dim = heads > 0 ? rows / heads : 0;
+    if (heads <= 0 || rows % heads != 0 || dim % 2 != 0)
+        return status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': its %lld rows are no pairs of %lld heads", tensor->name, tensor->file,
+                           (long long)rows, (long long)heads);
+    size_t row = tensor->bytes / (size_t)MAX(rows, 1);
+    uint8_t *data = arena_alloc(reading->file->arena, MAX(tensor->bytes, (size_t)1));
+    if (!data) return status_prefix(ST_RESOURCE, "tensor '%s'", tensor->name);
+    for (int64_t h = 0; h < heads; h++)
+        for (int64_t i = 0; i < dim; i++) {
+            int64_t to = h * dim + i % 2 * (dim / 2) + i / 2;
+            memcpy(data + (size_t)to * row, tensor->data + (size_t)(h * dim + i) * row, row);
+        }
+    tensor->data = data;
+    return ST_OK;
+}
+
+static Status as_floats(Arena *arena, const StoredTensor *tensor, float **values) {
+    *values = arena_alloc(arena, MAX((size_t)tensor->count, (size_t)1) * sizeof **values);
+    if (!*values) return status_prefix(ST_RESOURCE, "tensor '%s'", tensor->name);
+    convert_elements(tensor->data, tensor->dtype, *values, DT_F32, (size_t)tensor->count);
+    return ST_OK;
+}
+
+static void becomes_floats(StoredTensor *tensor, const float *values) {
+    tensor->data = (const uint8_t *)values;
+    tensor->dtype = DT_F32;
+    tensor->dtype_text = "F32";
+    tensor->bytes = (size_t)tensor->count * sizeof *values;
+}
+
+/* The file stores the sums of weights of norms and 1. */
+static Status subtract(const GgufReading *reading, float number, StoredTensor *tensor) {
+    float *values;
+    TRY(as_floats(reading->file->arena, tensor, &values));
+    for (int64_t i = 0; i < tensor->count; i++) values[i] -= number;
+    becomes_floats(tensor, values);
+    return ST_OK;
+}
+
+/* From (out, in) to (in, out). */
+static Status transpose(const GgufReading *reading, StoredTensor *tensor) {
+    float *from, *to = arena_alloc(reading->file->arena, MAX((size_t)tensor->count, (size_t)1) * sizeof *to);
+    int64_t out = tensor->shape[0], in = tensor->shape[1];
+    if (!to) return status_prefix(ST_RESOURCE, "tensor '%s'", tensor->name);
+    TRY(as_floats(reading->gguf->arena, tensor, &from));
+    for (int64_t o = 0; o < out; o++)
+        for (int64_t i = 0; i < in; i++) to[i * out + o] = from[o * in + i];
+    tensor->shape[0] = in;
+    tensor->shape[1] = out;
+    becomes_floats(tensor, to);
+    return ST_OK;
+}
+
+static bool is_norm(GgufPart part) {
+    return part == PART_FINAL_NORM || part == PART_INPUT_NORM || part == PART_ATTENTION_NORM || part == PART_POST_NORM || part == PART_MLP_NORM ||
+           part == PART_Q_NORM || part == PART_K_NORM;
+}
+
+static Status to_checkpoint(const GgufReading *reading, const struct PartName *name, StoredTensor *tensor) {
+    bool linear = name->in_layer && !is_norm(name->part), matrix = tensor->n_dims == 2;
+    if (reading->arch->permuted && tensor->n_dims > 0 && (name->part == PART_Q || name->part == PART_K))
+        return unpermute(reading, name->part == PART_Q ? reading->heads : reading->kv_heads, tensor);
+    if (reading->arch->norms != 0 && is_norm(name->part)) return subtract(reading, reading->arch->norms, tensor);
+    if (strcmp(reading->arch->name, "gpt2") == 0 && linear && matrix) return transpose(reading, tensor);
+    return ST_OK;
+}
+
+/* ---- all of them ---- */
+
+static const ModelFamily *family_of(const char *model_type) {
+    static const ModelFamily *const families[] = {
+#define FAMILY(name) &family_##name,
+#include "lib/model/models.def"
+#undef FAMILY
+    };
+    for (size_t i = 0; i < COUNT_OF(families); i++)
+        if (strcmp(families[i]->model_type, model_type) == 0) return families[i];
+    return NULL;
+}
+
+/* A whole number, or a list of equal ones, of which the first counts here. */
+static Status read_heads(const Gguf *gguf, const GgufArch *arch, const char *key, int64_t *number) {
+    const char *full = arena_printf(gguf->arena, "%s.%s", arch->name, key);
+    if (!full) return ST_RESOURCE;
+    const GgufValue *value = gguf_find(gguf, full);
+    if (!value || !value->list) return gguf_int(gguf, full, number);
+    double first = gguf_number_at(value, 0);
+    *number = first >= 1 && first <= INT32_MAX ? (int64_t)first : 0;
+    return ST_OK;
+}
+
+static Status add_tensor(const GgufReading *reading, const GgufTensor *tensor, StoredTensor *stored) {
+    const struct PartName *part;
+    stored->file = reading->paths[tensor->file];
+    TRY(rename_tensor(reading, tensor->name, &stored->name, &part));
+    TRY(tensor_place(tensor, stored->file, &reading->mappings[tensor->file], stored));
+    return part ? to_checkpoint(reading, part, stored) : ST_OK;
+}
+
+/* Tensors that gguf_config_json puts into config.json. */
+static bool belongs_to_config(const char *name) {
+    return strcmp(name, "rope_freqs.weight") == 0 || strcmp(name, "rope_factors_long.weight") == 0 || strcmp(name, "rope_factors_short.weight") == 0;
+}
+
+static Status add_all(WeightFile *file, Gguf *gguf, const Mapping *mappings, const char *const *paths) {
+    GgufReading reading = {.file = file, .gguf = gguf, .mappings = mappings, .paths = paths};
+    TRY(gguf_arch_find(gguf, &reading.arch));
+    reading.family = family_of(reading.arch->model_type);
+    ASSERT(reading.family, "no family '%s'", reading.arch->model_type);
+    TRY(read_heads(gguf, reading.arch, "attention.head_count", &reading.heads));
+    reading.kv_heads = reading.heads;
+    TRY(read_heads(gguf, reading.arch, "attention.head_count_kv", &reading.kv_heads));
+    size_t n = 0;
+    for (size_t i = 0; i < gguf->n_tensors; i++) n += !belongs_to_config(gguf->tensors[i].name);
+    StoredTensor *stored = weight_file_add(file, n), *places = arena_zero(gguf->arena, (n + 1) * sizeof *places);
+    if (!stored || !places) return ST_RESOURCE;
+    n = 0;
+    for (size_t i = 0; i < gguf->n_tensors; i++) {
+        const GgufTensor *tensor = &gguf->tensors[i];
+        if (belongs_to_config(tensor->name)) continue;
+        places[n] = (StoredTensor){.name = tensor->name, .file = paths[tensor->file]};
+        TRY(tensor_place(tensor, paths[tensor->file], &mappings[tensor->file], &places[n++]));
+    }
+    TRY(check_overlaps(&reading, places, n));
+    for (size_t i = 0; i < gguf->n_tensors; i++)
+        if (!belongs_to_config(gguf->tensors[i].name)) TRY(add_tensor(&reading, &gguf->tensors[i], stored++));
+    return ST_OK;
+}
+
+static Status map_all(WeightFile *file, Gguf *gguf) {
+    Mapping *mappings = arena_alloc(gguf->arena, gguf->n_files * sizeof *mappings);
+    const char **paths = arena_alloc(file->arena, gguf->n_files * sizeof *paths);
+    if (!mappings || !paths) return ST_RESOURCE;
+    for (size_t i = 0; i < gguf->n_files; i++) {
+        paths[i] = arena_strdup(file->arena, gguf->files[i].path);
+        if (!paths[i]) return ST_RESOURCE;
+        TRY(weight_file_map(file, paths[i], &mappings[i]));
+        if (mappings[i].size != gguf->files[i].mapping.size) return status_fail(ST_INPUT, "'%s' was changed while it was read", paths[i]);
+    }
+    return add_all(file, gguf, mappings, paths);
+}
+
+Status gguf_weights_open(WeightFile *file, const char *path) {
+    Gguf *gguf;
+    TRY(gguf_open(path, &gguf));
+    Status status = map_all(file, gguf);
+    gguf_close(gguf);
+    return status;
+}
+
+Status gguf_weights_parse(WeightFile *file, const void *bytes, size_t size, const char *path) {
+    Gguf *gguf;
+    const Mapping mapping = {bytes, size};
+    const char **paths = arena_alloc(file->arena, sizeof *paths);
+    if (!paths || !(paths[0] = arena_strdup(file->arena, path))) return ST_RESOURCE;
+    TRY(gguf_parse(bytes, size, path, &gguf));
+    Status status = add_all(file, gguf, &mapping, paths);
+    gguf_close(gguf);
+    return status;
+}
+
+/* ---- single tensors ---- */
+
+const GgufTensor *gguf_tensor_find(const Gguf *gguf, const char *name) {
+    for (size_t i = 0; i < gguf->n_tensors; i++)
+        if (strcmp(gguf->tensors[i].name, name) == 0) return &gguf->tensors[i];
+    return NULL;
+}
+
+Status gguf_tensor_floats(const Gguf *gguf, const GgufTensor *tensor, Arena *arena, float **values) {
+    const GgufFile *file = &gguf->files[tensor->file];
+    StoredTensor stored = {.name = tensor->name};
+    TRY(tensor_place(tensor, file->path, &file->mapping, &stored));
+    return as_floats(arena, &stored, values);
+}

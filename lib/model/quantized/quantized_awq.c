@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* AWQ (arXiv 2306.00978) as AutoAWQ writes it, version gemm: value = scale * (code - zero). qweight: (in, out / 8) words; qzeros: (groups, out / 8);
+ * scales: (groups, out). Nibble i of word j belongs to output 8 j + (0 2 4 6 1 3 5 7)[i]. */
+#include "lib/model/quantized/quantized.h"
+
+#include <string.h>
+
+typedef struct Awq {
+    int64_t in, out, group;
+    const uint8_t *weights, *zeros;
+    const StoredTensor *scales;
+} Awq;
+
+/* The code of output o in a row of words. */
+static int awq_code(const uint8_t *words, int64_t o) {
+    static const int nibble[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+    return (int)stream_code(words + (size_t)(o / 8) * 4, 1, 4, nibble[o % 8]);
+}
+
+static void awq_rows(const void *parts, int64_t first, int64_t rows, float *values) {
+    const Awq *a = parts;
+    size_t row = (size_t)(a->out / 8) * 4;
+    for (int64_t i = 0; i < a->in; i++) {
+        int64_t group = i / a->group;
+        for (int64_t r = 0; r < rows; r++) {
+            int64_t o = first + r;
+            int code = awq_code(a->weights + (size_t)i * row, o), zero = awq_code(a->zeros + (size_t)group * row, o);
+            values[r * a->in + i] = stored_float(a->scales, group * a->out + o) * (float)(code - zero);
+        }
+    }
+}
+
+static Status join_awq(Joining *joining, const char *name) {
+    const StoredTensor *weights = joining_find(joining, name, "qweight"), *zeros, *scales = joining_find(joining, name, "scales");
+    if (strcmp(weights->dtype_text, "I32") != 0 || weights->n_dims != 2 || weights->count == 0)
+        return joining_wrong(joining, name, "qweight is no matrix of packed codes");
+    Awq *a = joining_alloc(joining, sizeof *a);
+    if (!a) return ST_RESOURCE;
+    *a = (Awq){.in = weights->shape[0], .out = weights->shape[1] * 8, .weights = weights->data};
+    int64_t n_groups = scales && scales->n_dims == 2 ? scales->shape[0] : 0;
+    if (n_groups < 1 || a->in % n_groups != 0) return joining_wrong(joining, name, "its inputs are no whole groups");
+    a->group = a->in / n_groups;
+    TRY(joining_need(joining, name, "scales", NULL, 2, (const int64_t[]){n_groups, a->out}, &a->scales));
+    TRY(joining_need(joining, name, "qzeros", "I32", 2, (const int64_t[]){n_groups, a->out / 8}, &zeros));
+    a->zeros = zeros->data;
+    const char *weight = arena_printf(joining->file->arena, "%s.weight", name);
+    if (!weight) return ST_RESOURCE;
+    return joining_add(joining, weight, 2, (const int64_t[]){a->out, a->in}, "AWQ", weights, scales->bytes + zeros->bytes, awq_rows, a);
+}
+
+Status quantized_awq(Joining *joining) {
+    const char *version = json_string_value(json_object_get(joining->settings, "version"));
+    int64_t bits = json_integer_value(json_object_get(joining->settings, "bits"));
+    if (!bits) bits = json_integer_value(json_object_get(joining->settings, "w_bit"));
+    if ((!version || strcmp(version, "gemm") == 0 || strcmp(version, "GEMM") == 0) && bits == 4) return joining_each(joining, ".qweight", join_awq);
+    status_fail(ST_INPUT, "'%s' is quantised by AWQ with version '%s' and %lld bits: version gemm with 4 bits is read", joining->dir,
+                version ? version : "gemm", (long long)bits);
+    return status_hint(ST_INPUT, "take the version gemm of the model, or the model that it was made from");
+}

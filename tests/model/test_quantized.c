@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Quantised Hugging Face directories: values and logits that other programs gave, and directories made here. */
+#include "tests/support/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/model/model.h"
+#include "lib/model/safetensors.h"
+
+enum { MOST_TOKENS = 256 };
+
+static double *logits_of(const char *path, const int32_t *ids, int64_t n, size_t *count) {
+    Model *model;
+    check_ok(model_load(path, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
+    Tape *tape = tape_new(device_cpu(), DT_F32, 0);
+    tape_record(tape, false);
+    Segment segment = {.end = n, .parent = -1};
+    ModelBatch batch = {.ids = ids, .layout = {.n_tokens = n, .n_segments = 1, .segments = &segment}};
+    Tensor *rows = tensor_new(tape_arena(tape), device_cpu(), DT_I32, 1, &n);
+    for (int64_t i = 0; i < n; i++) tensor_set(rows, i, (double)i);
+    Tensor *logits = model_logits(model, tape, model_forward(model, tape, &batch), rows).logits;
+    check_ok(tape_status(tape));
+    *count = (size_t)tensor_count(logits);
+    double *values = malloc(*count * sizeof *values);
+    tensor_read(logits, values);
+    tape_free(tape);
+    model_free(model);
+    return values;
+}
+
+static double *all_of(const WeightFile *set, const char *name, size_t *n) {
+    const StoredTensor *stored = weight_file_find(set, name);
+    if (!stored) fail_msg("no '%s' in the expected values", name);
+    *n = (size_t)stored->count;
+    double *values = malloc(*n * sizeof *values);
+    for (size_t i = 0; i < *n; i++) values[i] = stored_get(stored, (int64_t)i);
+    return values;
+}
+
+/* A copy in which the tensors that bnb-int8 stores in float16, and that are not quantised, have the values of the model they were made from: the
+ * expected logits were computed with those. */
+static void with_the_bases_floats(const char *dir, const char *to) {
+    char file[700], base[512];
+    WeightFile *own, *original;
+    SafetensorsWriter *writer;
+    snprintf(file, sizeof file, "%s/config.json", dir);
+    check_ok(file_copy(file, temp_file(to, "config.json")));
+    snprintf(file, sizeof file, "%s/model.safetensors", dir);
+    check_ok(weight_file_open(file, &own));
+    assert_true(shared_path("golden/models/llama", base, sizeof base));
+    check_ok(weight_file_open(base, &original));
+    check_ok(safetensors_writer_new(temp_file(to, "model.safetensors"), &writer));
+    for (int round = 0; round < 2; round++)
+        for (size_t i = 0; i < own->n; i++) {
+            const StoredTensor *tensor = &own->tensors[i], *float32 = weight_file_find(original, tensor->name);
+            if (strcmp(tensor->dtype_text, "F16") == 0 && float32) tensor = float32;
+            if (round == 0)
+                safetensors_declare_as(writer, tensor);
+            else
+                safetensors_write(writer, tensor->data, tensor->bytes);
+        }
+    check_ok(safetensors_commit(writer));
+    weight_file_close(own);
+    weight_file_close(original);
+}
+
+TEST(directories_give_their_values_and_logits) {
+    static const char *const names[] = {"gptq",     "gptq-actorder-asym", "gptq_v2",       "awq",     "bnb-nf4",  "bnb-nf4-double",
+                                        "bnb-int8", "ct-pack4-sym",       "ct-pack4-asym", "ct-int8", "fp8-block"};
+    char path[512], dir[600], name[200];
+    WeightFile *expected, *base;
+    if (!shared_path("golden/deploy/hfquant/expected.safetensors", path, sizeof path)) skip();
+    check_ok(weight_file_open(path, &expected));
+    if (!shared_path("golden/models/llama/expected.safetensors", path, sizeof path)) skip();
+    check_ok(weight_file_open(path, &base));
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        static const char down[] = "model.layers.0.mlp.down_proj";
+        WeightFile *file;
+        size_t n, n_want;
+        snprintf(name, sizeof name, "golden/deploy/hfquant/%s", names[i]);
+        assert_true(shared_path(name, dir, sizeof dir));
+        check_ok(weight_file_open(dir, &file));
+        snprintf(name, sizeof name, "%s.weight", down);
+        double *got = all_of(file, name, &n);
+        snprintf(name, sizeof name, "%s.%s.dequantized", names[i], down);
+        double *want = all_of(expected, name, &n_want);
+        assert_int_equal(n, n_want);
+        check_close_f64(name, got, want, n, 0, 0); /* the same bits */
+        weight_file_close(file);
+        free(got);
+        free(want);
+        char floats[512];
+        temp_dir_make(floats, sizeof floats);
+        if (strcmp(names[i], "bnb-int8") == 0) with_the_bases_floats(dir, floats);
+        for (int s = 0; s < 2; s++) {
+            int32_t ids[MOST_TOKENS];
+            snprintf(name, sizeof name, "seq%d.input_ids", s);
+            double *tokens = all_of(base, name, &n);
+            assert_true(n <= MOST_TOKENS);
+            for (size_t t = 0; t < n; t++) ids[t] = (int32_t)tokens[t];
+            got = logits_of(strcmp(names[i], "bnb-int8") == 0 ? floats : dir, ids, (int64_t)n, &n);
+            snprintf(name, sizeof name, "%s.seq%d.logits", names[i], s);
+            want = all_of(expected, name, &n_want);
+            assert_int_equal(n, n_want);
+            check_close_f64(name, got, want, n, 5e-5, 0); /* golden/README.md */
+            free(tokens);
+            free(got);
+            free(want);
+        }
+        temp_dir_remove(floats);
+    }
+    weight_file_close(base);
+    weight_file_close(expected);
+}
+
+/* ---- made here ---- */
+
+typedef struct Piece {
+    const char *name;
+    DType dtype;
+    int n_dims;
+    int64_t shape[4];
+    const void *data;
+} Piece;
+
+/* A directory with these tensors and this quantization_config. */
+static void make_directory(const char *dir, const char *settings, const Piece *parts, size_t n) {
+    SafetensorsWriter *writer;
+    Str config = {0};
+    str_printf(&config, "{\"model_type\": \"llama\", \"quantization_config\": %s}", settings);
+    temp_text(dir, "config.json", str_text(&config));
+    str_release(&config);
+    check_ok(safetensors_writer_new(temp_file(dir, "model.safetensors"), &writer));
+    for (size_t i = 0; i < n; i++) safetensors_declare(writer, parts[i].name, parts[i].dtype, parts[i].n_dims, parts[i].shape);
+    for (size_t i = 0; i < n; i++) {
+        size_t bytes;
+        assert_true(dtype_bytes_fit(parts[i].dtype, parts[i].n_dims, parts[i].shape, &bytes));
+        safetensors_write(writer, parts[i].data, bytes);
+    }
+    check_ok(safetensors_commit(writer));
+}
+
+/* Two groups of 8 inputs, 8 outputs: the code of input i and output o is (i + o) % 16, the scale of group g (g + 1) / 2, the stored zero 7. */
+static void gptq_parts(int32_t *weights, int32_t *zeros, float *scales, Piece *parts) {
+    for (int o = 0; o < 8; o++)
+        for (int w = 0; w < 2; w++) {
+            uint32_t word = 0;
+            for (int k = 0; k < 8; k++) word |= (uint32_t)((w * 8 + k + o) % 16) << (4 * k);
+            weights[w * 8 + o] = (int32_t)word;
+        }
+    for (int g = 0; g < 2; g++) {
+        zeros[g] = 0x77777777;
+        for (int o = 0; o < 8; o++) scales[g * 8 + o] = (float)(g + 1) / 2;
+    }
+    parts[0] = (Piece){"a.qweight", DT_I32, 2, {2, 8}, weights};
+    parts[1] = (Piece){"a.qzeros", DT_I32, 2, {2, 1}, zeros};
+    parts[2] = (Piece){"a.scales", DT_F32, 2, {2, 8}, scales};
+}
+
+static double gptq_value(int o, int i, int zero) { return (i / 8 + 1) / 2.0 * ((i + o) % 16 - zero); }
+
+static void check_gptq(const char *settings, int zero) {
+    char dir[512];
+    int32_t weights[16], zeros[2];
+    float scales[16];
+    Piece parts[3];
+    WeightFile *file;
+    gptq_parts(weights, zeros, scales, parts);
+    temp_dir_make(dir, sizeof dir);
+    make_directory(dir, settings, parts, 3);
+    check_ok(weight_file_open(dir, &file));
+    assert_int_equal(file->n, 1); /* the parts are gone */
+    const StoredTensor *weight = weight_file_find(file, "a.weight");
+    assert_non_null(weight);
+    assert_true(stored_is_quantised(weight));
+    assert_int_equal(weight->shape[0], 8);
+    assert_int_equal(weight->shape[1], 16);
+    float values[8 * 16];
+    check_ok(stored_read(weight, 0, 8 * 16, DT_F32, values));
+    for (int o = 0; o < 8; o++)
+        for (int i = 0; i < 16; i++) check_close((double)values[o * 16 + i], gptq_value(o, i, zero), 0);
+    check_ok(stored_read(weight, 3 * 16, 16, DT_F32, values)); /* one row */
+    check_close((double)values[9], gptq_value(3, 9, zero), 0);
+    weight_file_close(file);
+    temp_dir_remove(dir);
+}
+
+TEST(gptq_stores_zeros_in_two_ways) {
+    check_gptq("{\"quant_method\": \"gptq\", \"bits\": 4, \"sym\": true}", 8);
+    check_gptq("{\"quant_method\": \"gptq\", \"bits\": 4, \"checkpoint_format\": \"gptq_v2\"}", 7);
+}
+
+static void fails(const char *settings, const Piece *parts, size_t n, const char *part) {
+    char dir[512];
+    WeightFile *file;
+    temp_dir_make(dir, sizeof dir);
+    make_directory(dir, settings, parts, n);
+    check_status(weight_file_open(dir, &file), ST_INPUT);
+    check_text(part);
+    temp_dir_remove(dir);
+}
+
+TEST(parts_that_do_not_fit_are_refused) {
+    int32_t weights[16], zeros[2], order[16] = {0};
+    float scales[16];
+    Piece parts[4];
+    gptq_parts(weights, zeros, scales, parts);
+    fails("{\"quant_method\": \"gptq\", \"bits\": 4}", parts, 2, "it has no scales");
+    fails("{\"quant_method\": \"gptq\", \"bits\": 5}", parts, 3, "'bits' in quantization_config");
+    fails("{\"quant_method\": \"awq\", \"bits\": 4, \"version\": \"gemv\"}", parts, 3, "version 'gemv'");
+    order[5] = 2;
+    parts[3] = (Piece){"a.g_idx", DT_I32, 1, {16}, order};
+    fails("{\"quant_method\": \"gptq\", \"bits\": 4}", parts, 4, "g_idx names a group");
+    parts[1].shape[1] = 2;
+    parts[1].data = weights;
+    fails("{\"quant_method\": \"gptq\", \"bits\": 4}", parts, 3, "expected I32 of shape (2,1)");
+    fails("{\"quant_method\": \"compressed-tensors\", \"format\": \"nvfp4-pack-quantized\"}", parts, 3, "in the format 'nvfp4-pack-quantized'");
+}
+
+/* Methods that are not read are refused with what to do, before the weights are looked at. */
+TEST(other_methods_are_refused_with_the_remedy) {
+    char dir[512];
+    Model *model;
+    temp_dir_make(dir, sizeof dir);
+    temp_text(dir, "config.json",
+              "{\"model_type\": \"llama\", \"vocab_size\": 8, \"hidden_size\": 8, \"intermediate_size\": 8, \"num_hidden_layers\": 1, "
+              "\"num_attention_heads\": 1, \"quantization_config\": {\"quant_method\": \"aqlm\"}}");
+    check_status(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model), ST_INPUT);
+    check_contains(status_hint_text(), "quantised by aqlm: its codebooks are not supported: take the model that it was made from");
+    temp_dir_remove(dir);
+}
+
+TEST(mxfp4_experts_equal_the_library) {
+    char path[512];
+    WeightFile *expected, *file;
+    size_t n, n_want;
+    if (!shared_path("golden/deploy/hfquant/expected.safetensors", path, sizeof path)) skip();
+    check_ok(weight_file_open(path, &expected));
+    const StoredTensor *blocks = weight_file_find(expected, "mxfp4.blocks"), *scales = weight_file_find(expected, "mxfp4.scales");
+    assert_true(blocks && scales);
+    char dir[512];
+    temp_dir_make(dir, sizeof dir);
+    temp_text(dir, "config.json", "{\"model_type\": \"llama\", \"quantization_config\": {\"quant_method\": \"mxfp4\"}}");
+    SafetensorsWriter *writer;
+    StoredTensor named[2] = {*blocks, *scales};
+    named[0].name = "e_blocks";
+    named[1].name = "e_scales";
+    check_ok(safetensors_writer_new(temp_file(dir, "model.safetensors"), &writer));
+    for (int i = 0; i < 2; i++) safetensors_declare_as(writer, &named[i]);
+    for (int i = 0; i < 2; i++) safetensors_write(writer, named[i].data, named[i].bytes);
+    check_ok(safetensors_commit(writer));
+    check_ok(weight_file_open(dir, &file));
+    double *got = all_of(file, "e", &n), *want = all_of(expected, "mxfp4.dequantized", &n_want);
+    assert_int_equal(n, n_want);
+    check_close_f64("mxfp4", got, want, n, 0, 0);
+    free(got);
+    free(want);
+    weight_file_close(file);
+    weight_file_close(expected);
+    temp_dir_remove(dir);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(directories_give_their_values_and_logits), cmocka_unit_test(gptq_stores_zeros_in_two_ways),
+        cmocka_unit_test(parts_that_do_not_fit_are_refused),        cmocka_unit_test(other_methods_are_refused_with_the_remedy),
+        cmocka_unit_test(mxfp4_experts_equal_the_library),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
