@@ -87,7 +87,7 @@ ISA_avx2 := -mavx2 -mfma -mf16c
 HOST := $(wildcard lib/tensor/cpu/host/*.c)
 TILED := $(wildcard lib/tensor/cpu/tile/*.c)
 KERNELS := $(wildcard lib/tensor/cpu/simd/*.c)
-SOURCES := $(wildcard lib/*/*.c lib/tensor/ref/*.c data/*.c data/*/*.c sft/*.c rl/*.c rl/*/*.c) $(HOST)
+SOURCES := $(wildcard lib/*/*.c lib/tensor/ref/*.c lib/tensor/quant/*.c data/*.c data/*/*.c sft/*.c rl/*.c rl/*/*.c) $(HOST)
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$(isa).o)) $(if $(filter 1,$(HAVE_TILES)),$(foreach isa,avx512_bf16 amx,$(TILED:%.c=$(BUILD)/%.$(isa).o)))
 COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(filter-out cmd/bench/%,$(wildcard cmd/*/*.c)))
 BENCHES := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/bench/*.c))
@@ -130,6 +130,8 @@ $(BUILD)/version: always
 $(BUILD)/cmd/app/version.o: TUNE_CPPFLAGS += -DTUNE_VERSION='"$(VERSION)"' -DTUNE_RELEASED='"$(RELEASED)"'
 $(BUILD)/cmd/app/version.o: $(BUILD)/version
 $(BUILD)/lib/tensor/cpu/host/%.o: TUNE_CPPFLAGS += -DHAVE_AVX512=$(HAVE_AVX512)
+# A fused multiply-add gives other codes than the programs that define the formats.
+$(BUILD)/lib/tensor/quant/%.o: TUNE_CPPFLAGS += -ffp-contract=off
 define isa_rule
 $(BUILD)/lib/tensor/cpu/%.$(1).o: lib/tensor/cpu/%.c
 	@mkdir -p $$(@D)
@@ -195,7 +197,7 @@ test-all: ## all tests in all flavours: before a release, and after a change of 
 	@$(MAKE) --no-print-directory test FLAVOUR=san
 	@$(MAKE) --no-print-directory test FLAVOUR=tsan CC=clang
 	@$(MAKE) --no-print-directory test CC=clang ONEDNN=0
-faults: $(PROGRAM) $(FAULTS) ## fail, kill and cut the power at every point of every command that writes (hours); POINTS=9 for so many each, S="merge lora" for some
+faults: $(PROGRAM) $(FAULTS) ## run every command that writes with a failure, kill or power cut at every point (hours); POINTS=9: nine points of each kind, S="merge lora": two scenarios
 	@sh tests/faults/all.sh $(BUILD)/tune $(S)
 fuzz: ## search for input that breaks a reader, SECONDS=60 NAME=json|yaml|... (needs clang)
 	@$(MAKE) --no-print-directory $(PARALLEL) FLAVOUR=fuzz CC=clang build/fuzz-clang/fuzzer_$(NAME)
@@ -211,12 +213,12 @@ bench: tune-bench ## measure training, decoding and more on SHAPES="S Q L" into 
 	./tune-bench filter
 	./tune-bench synth
 	./tune-bench growth
-bench-peers: tune-bench ## measure the same works and PyTorch's tools of PEERS_VENV, alternating, into bench-peers.json; ONLY=REGEX selects works
+bench-peers: tune-bench ## measure the same jobs and PyTorch's tools of PEERS_VENV, alternating, into bench-peers.json; ONLY=REGEX selects jobs
 	@[ -n "$(PEERS_VENV)" ] || { echo "PEERS_VENV: the folder of a Python environment with torch, transformers, peft, trl; docs/lab/performance.md says more"; exit 1; }
 	$(PEERS_VENV)/bin/python tests/bench/bench_peers.py --tune ./tune --tune-bench ./tune-bench --peers $(or $(PEERS),../shared/peers) --only '$(ONLY)' -o bench-peers.json
 	./tune-bench --table bench-peers.json
 	$(PEERS_VENV)/bin/python tests/bench/bench_rouge.py --tune ./tune
-demo: ## fine-tune, merge and talk to a tiny model; then RL with rewards, preferences, a reward model; under 5 minutes
+demo: ## fine-tune, merge and use a tiny model; then RL with rewards, preferences, a reward model; under 5 minutes
 	@$(DEPS_PRESENT) || $(MAKE) deps
 	@$(MAKE) --no-print-directory $(PARALLEL) all
 	@sh recipes/demo/demo.sh ./tune
@@ -237,7 +239,7 @@ install: all ## install below PREFIX (/usr/local): program, recipes, manual page
 uninstall: ## remove the files that install has installed
 	rm -f $(call below_root,bin/tune $(MANUAL) $(COMPLETIONS))
 	rm -rf $(ROOT)/share/tune
-check: all ## run the gates and the tests of the files changed since the last commit, within 60 seconds; lists what it left out
+check: all ## check the rules (layers, headers, quiet, format) and run the tests of files changed since the last commit, within 60 seconds; lists the tests it left out
 	@MAKE="$(MAKE)" sh tests/check.sh $(BUILD) $(TESTS) $(CASES)
 C_FILES = $(shell git ls-files -co --exclude-standard '*.c' '*.h')
 format: ## format all C files (clang-format 14)

@@ -17,8 +17,8 @@
 
 enum { LABEL_NONE = -100 }; /* a position without loss, as in HF */
 
-/* A row as it is in the file, in one of the known forms. Strings are borrowed from `json`. */
-/* Line from 1, unit "line". Of a .json array, .json columns or .parquet: the row's number, "row". Of a row of several lines: its first line */
+/* A row as it is in the file, in one of the known formats. Strings are borrowed from `json`. unit: "line", and `line` is the number of the row's
+ * first line, from 1; or "row" (.json, .parquet), and `line` is the number of the row, from 1. */
 typedef struct Row {
     json_t *json;
     const char *file, *unit;

@@ -24,7 +24,7 @@ import sys
 
 LONGEST = 16 << 20  # bytes of one answer
 
-# ---- values as JSON: plain types alone, so that what comes back is no code and no object that answers for itself ----
+# ---- values as JSON: only plain types, so that a completion can return neither code nor an object with methods of its own ----
 
 
 class CannotSend(Exception):
@@ -80,7 +80,7 @@ def unpack(x):
 
 
 def program(row):
-    """The code to test: a fenced block if there is one; after the prompt unless it defines the function itself."""
+    """The code to test: the fenced block if there is one. The prompt precedes it unless it defines the function itself."""
     code = row["completion"]
     blocks = re.findall(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", code, re.S)
     if blocks:
@@ -91,7 +91,7 @@ def program(row):
 
 
 def helpers(row):
-    """What the prompt has before the function: imports, and functions that tests use as well."""
+    """The part of the prompt before the function: imports, and functions that the tests use too."""
     return row["prompt"].split("def " + row["entry_point"])[0]
 
 
@@ -122,7 +122,7 @@ PIDFD_SEND_SIGNAL, PIDFD_OPEN, CLONE3 = 424, 434, 435
 
 
 def filter_calls():
-    """No new process, and no signal or limit for another one. Linux; elsewhere nothing."""
+    """Forbids new processes, and signals and limits for other processes. Linux only."""
     import ctypes
     import struct
 
@@ -153,7 +153,7 @@ def filter_calls():
 
 
 def run_completion():
-    """Reads the program, answers when it is there, then answers calls."""
+    """Reads the program, reports that it is loaded, then answers calls."""
     calls, answers = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
@@ -178,7 +178,7 @@ def run_completion():
 
 
 class Ended(BaseException):
-    """The completion has ended, or says what no answer is."""
+    """The completion has ended, or its output is not an answer."""
 
 
 def make_candidate(calls, answers):
@@ -225,7 +225,7 @@ def run_tests(row, calls, answers, say, word):
 
 
 def hide():
-    """Nobody of the same user looks into this process, or writes to its memory."""
+    """Keeps other processes of the same user from reading or writing the memory of this one."""
     try:
         import ctypes
 
@@ -236,7 +236,7 @@ def hide():
 
 
 def judge(row, child, report, word):
-    """In a forked process, which never runs the completion."""
+    """Runs the tests in a forked process, which never runs the completion."""
     gone = os._exit
     try:
         nothing = os.open(os.devnull, os.O_RDWR)
@@ -250,7 +250,7 @@ def judge(row, child, report, word):
 
 
 def listen(reader, seconds):
-    """What the judge says until it ends, or its time does."""
+    """The output of the judge until it ends or its time is over."""
     import select
     import time
 

@@ -101,7 +101,7 @@ static Status add_new_score(Merge *merge) {
 }
 
 static size_t job_element(const Job *job) {
-    if (!job->passthrough) return dtype_size(job->dtype);
+    if (!job->passthrough) return dtype_bytes(job->dtype, 1);
     return job->passthrough->count > 0 ? job->passthrough->bytes / (size_t)job->passthrough->count : 1;
 }
 
@@ -132,26 +132,36 @@ static Status list_jobs(Merge *merge) {
 
 /* ---- the sum ---- */
 
-/* Adds rows first .. first + n - 1 of `scale` B A (of its transpose for weights that are stored (in, out)) to `delta`. left: scratch for the factors
- * of those rows. */
-static void add_lora(const LoraBranch *lora, bool in_out, double scale, int64_t first, int64_t n, float *left, Tensor *delta) {
-    int64_t rank = lora->a->shape[0], in = lora->a->shape[1];
-    Tensor factors = {.dtype = DT_F32, .n_dims = 2, .shape = {n, rank}, .data = left, .device = lora->a->device};
+/* Adds the block's rows of `scale` B A (of its transpose for weights that are stored (in, out)) to its change. */
+static Status add_lora(const LoraBranch *lora, bool in_out, double scale, Block *block) {
+    int64_t rank = lora->a->shape[0], in = lora->a->shape[1], n = block->n;
     if (in_out) {
-        const float *a = lora->a->data;
         for (int64_t i = 0; i < n; i++)
-            for (int64_t r = 0; r < rank; r++) left[i * rank + r] = a[r * in + first + i];
+            for (int64_t r = 0; r < rank; r++) block->left[i * rank + r] = (float)tensor_get(lora->a, r * in + block->first + i);
     } else {
-        memcpy(left, (const float *)lora->b->data + first * rank, (size_t)(n * rank) * sizeof *left);
+        TRY(tensor_download(lora->b, block->first * rank, n * rank, block->left));
     }
-    lora->a->device->matmul(
-        &(Matmul){.a = &factors, .b = in_out ? lora->b : lora->a, .c = delta, .transpose_b = in_out, .alpha = scale * lora->scale, .beta = 1});
+    block->factors->shape[0] = n;
+    block->factors->shape[1] = rank;
+    TRY(tensor_upload(block->factors, 0, n * rank, block->left));
+    TRY(tensor_upload(block->delta, 0, n * block->cols, block->change));
+    tensor_device(block->delta)
+        ->matmul(&(Matmul){
+            .a = block->factors, .b = in_out ? lora->b : lora->a, .c = block->delta, .transpose_b = in_out, .alpha = scale * lora->scale, .beta = 1});
+    return tensor_download(block->delta, 0, n * block->cols, block->change);
 }
 
-static void add_saved(const Tensor *saved, const float *base, double weight, int64_t first, int64_t count, float *delta) {
-    const float *trained = (const float *)saved->data + first;
+static Status add_saved(const Tensor *saved, double weight, int64_t first, Block *block) {
+    float buffer[2048];
+    for (int64_t at = 0, n; at < block->n * block->cols; at += n) {
+        n = block->n * block->cols - at;
+        const float *trained = tensor_piece(saved, first + at, &n, buffer, sizeof buffer), *base = block->base + at;
+        float *change = block->change + at;
+        if (!trained) return ST_RESOURCE;
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < count; i++) delta[i] += (float)(weight * ((double)trained[i] - (double)base[i]));
+        for (int64_t i = 0; i < n; i++) change[i] += (float)(weight * ((double)trained[i] - (double)base[i]));
+    }
+    return ST_OK;
 }
 
 Status block_new(const Merge *merge, Arena *arena, size_t module, int64_t rows, int64_t cols, Block *block) {
@@ -164,49 +174,50 @@ Status block_new(const Merge *merge, Arena *arena, size_t module, int64_t rows, 
     block->base = arena_alloc(arena, (size_t)(n * cols) * sizeof(float));
     block->left = arena_alloc(arena, (size_t)(n * rank) * sizeof(float));
     block->rows = arena_alloc(arena, (size_t)n * sizeof *block->rows);
-    block->delta = (Tensor){.dtype = DT_F32,
-                            .n_dims = 2,
-                            .shape = {n, cols},
-                            .data = arena_alloc(arena, (size_t)(n * cols) * sizeof(float)),
-                            .device = merge->base->device};
-    return block->base && block->left && block->rows && block->delta.data ? ST_OK : ST_RESOURCE;
+    block->change = arena_zero(arena, (size_t)(n * cols) * sizeof(float));
+    if (!block->base || !block->left || !block->rows || !block->change) return ST_RESOURCE;
+    block->factors = tensor_view(arena, merge->base->device, DT_F32, 2, (int64_t[]){n, rank}, block->left);
+    block->delta = tensor_view(arena, merge->base->device, DT_F32, 2, (int64_t[]){n, cols}, block->change);
+    return block->factors && block->delta ? ST_OK : ST_RESOURCE;
 }
 
-void block_fill(const Merge *merge, size_t module, bool bias, int64_t first, int64_t n, Block *block) {
+Status block_fill(const Merge *merge, size_t module, bool bias, int64_t first, int64_t n, Block *block) {
     const Tensor *tensor = module_tensor(merge->base, module, bias);
-    int64_t at = first * block->cols, count = n * block->cols;
-    size_t element = dtype_size(tensor->dtype);
-    float *delta = block->delta.data;
+    int64_t at = first * block->cols;
+    int worst = ST_OK;
     block->first = first;
     block->n = n;
-    block->delta.shape[0] = n;
-    memset(delta, 0, (size_t)count * sizeof *delta);
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < n; i++)
-        convert_elements((const uint8_t *)tensor->data + (size_t)(at + i * block->cols) * element, tensor->dtype, block->base + i * block->cols,
-                         DT_F32, (size_t)block->cols);
-    for (size_t k = 0; k < merge->config->n_adapters; k++) {
+    block->delta->shape[0] = n;
+    memset(block->change, 0, (size_t)(n * block->cols) * sizeof *block->change);
+#pragma omp parallel for schedule(static) reduction(max : worst)
+    for (int64_t i = 0; i < n; i++) {
+        int converted = (int)tensor_floats(tensor, at + i * block->cols, block->cols, block->base + i * block->cols);
+        worst = MAX(worst, converted);
+    }
+    Status status = (Status)worst;
+    for (size_t k = 0; k < merge->config->n_adapters && status == ST_OK; k++) {
         double weight = merge->config->adapters[k].weight;
         const LoraBranch *lora = bias ? NULL : module_lora(merge->adapted[k], module);
         const Tensor *saved = module_saved(merge->adapted[k], module, bias);
-        if (saved) add_saved(saved, block->base, weight, at, count, delta);
-        if (lora) add_lora(lora, tensor->in_out, weight, first, n, block->left, &block->delta);
+        if (saved) status = add_saved(saved, weight, at, block);
+        if (lora && status == ST_OK) status = add_lora(lora, tensor->in_out, weight, block);
     }
+    return status;
 }
 
 /* base + delta in f32, rounded once to the stored dtype. Returns the largest distance from the sum; infinite if a value exceeds the dtype's range. */
 static double block_round(Block *block, DType dtype, uint8_t *stored) {
     double error = 0;
-    size_t cols = (size_t)block->cols, size = dtype_size(dtype);
+    size_t cols = (size_t)block->cols;
 #pragma omp parallel for schedule(static) reduction(max : error)
     for (int64_t r = 0; r < block->n; r++) {
         RoundingLoss row = {0};
-        const float *values = block->base + r * block->cols, *delta = (const float *)block->delta.data + r * block->cols;
+        const float *values = block->base + r * block->cols, *delta = block->change + r * block->cols;
         for (size_t i = 0; i < cols;) {
             float sums[ROUNDING_PIECE];
             size_t n = MIN(cols - i, COUNT_OF(sums));
             for (size_t j = 0; j < n; j++) sums[j] = values[i + j] + delta[i + j];
-            double distance = round_sums(sums, values + i, delta + i, n, dtype, stored + ((size_t)r * cols + i) * size, &row);
+            double distance = round_sums(sums, values + i, delta + i, n, dtype, stored + dtype_bytes(dtype, r * block->cols + (int64_t)i), &row);
             error = MAX(error, distance);
             i += n;
         }
@@ -225,6 +236,11 @@ static void copy_bytes(const Model *model, const void *data, size_t bytes, Safet
     }
 }
 
+/* What the file has of a tensor of the base; NULL: it is new. */
+static const StoredTensor *stored_of(const Merge *merge, const Tensor *tensor) {
+    return tensor->name ? weight_file_find(merge->base->files, tensor->name) : NULL;
+}
+
 static Status write_job(Merge *merge, const Job *job, SafetensorsWriter *writer) {
     if (job->passthrough) {
         copy_bytes(merge->base, job->passthrough->data, job->passthrough->bytes, writer);
@@ -232,8 +248,12 @@ static Status write_job(Merge *merge, const Job *job, SafetensorsWriter *writer)
     }
     const Tensor *tensor = module_tensor(merge->base, job->module, job->bias);
     int64_t cols = tensor_width(tensor), rows = tensor_rows(tensor);
+    const StoredTensor *file = stored_of(merge, tensor);
     if (!job->result->changed && tensor->dtype == job->dtype) {
-        copy_bytes(merge->base, tensor->data, tensor_bytes(tensor), writer);
+        if (file && file->dtype == job->dtype)
+            copy_bytes(merge->base, file->data, file->bytes, writer);
+        else
+            safetensors_write_tensor(writer, tensor, job->dtype);
         return ST_OK;
     }
     Arena *arena = arena_new(0);
@@ -241,13 +261,14 @@ static Status write_job(Merge *merge, const Job *job, SafetensorsWriter *writer)
     Block block;
     Status status = block_new(merge, arena, job->module, rows, cols, &block);
     int64_t step = block.n;
-    uint8_t *stored = status == ST_OK ? arena_alloc(arena, (size_t)(step * cols) * dtype_size(job->dtype)) : NULL;
+    uint8_t *stored = status == ST_OK ? arena_alloc(arena, dtype_bytes(job->dtype, step * cols)) : NULL;
     if (!stored) status = ST_RESOURCE;
     for (int64_t first = 0; status == ST_OK && first < rows; first += step) {
-        block_fill(merge, job->module, job->bias, first, MIN(step, rows - first), &block);
+        status = block_fill(merge, job->module, job->bias, first, MIN(step, rows - first), &block);
+        if (status != ST_OK) break;
         job->result->error = MAX(job->result->error, block_round(&block, job->dtype, stored));
         for (int64_t r = 0; r < block.n && job->result->changed; r++) rounding_add(&merge->loss, &block.rows[r]);
-        safetensors_write(writer, stored, (size_t)(block.n * cols) * dtype_size(job->dtype));
+        safetensors_write(writer, stored, dtype_bytes(job->dtype, block.n * cols));
         if (isfinite(job->result->error)) continue;
         status = status_fail(ST_NUMERIC, "a merged value of tensor '%s' does not fit into %s", job->name, dtype_name(job->dtype));
         status_hint(status, "f32 and bf16 hold larger values");
@@ -273,8 +294,8 @@ static Status write_jobs(Merge *merge, size_t file, SafetensorsWriter *writer) {
         if (job->file != file) continue;
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted, nothing was written");
         TRY(write_job(merge, job, writer));
-        const Tensor *read = job->passthrough ? NULL : module_tensor(merge->base, job->module, job->bias);
-        if (read) model_drop_pages(merge->base, read->data, tensor_bytes(read));
+        const StoredTensor *read = job->passthrough ? NULL : stored_of(merge, module_tensor(merge->base, job->module, job->bias));
+        if (read) model_drop_pages(merge->base, read->data, read->bytes);
         merge->n_written++;
         if (merge->config->on_tensor) merge->config->on_tensor(merge->config->context, merge->n_written, merge->n_jobs);
     }
@@ -296,8 +317,8 @@ static uint64_t all_bytes(const Merge *merge) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < merge->n_jobs; i++) {
         const Job *job = &merge->jobs[i];
-        bytes += job->passthrough ? job->passthrough->bytes
-                                  : (uint64_t)tensor_count(module_tensor(merge->base, job->module, job->bias)) * dtype_size(job->dtype);
+        bytes +=
+            job->passthrough ? job->passthrough->bytes : dtype_bytes(job->dtype, tensor_count(module_tensor(merge->base, job->module, job->bias)));
     }
     return bytes;
 }
@@ -383,7 +404,7 @@ static Status load_all(Merge *merge) {
     if (!merge->adapted) return ST_RESOURCE;
     TRY(model_load(config->base, &options, &merge->base));
     /* the base has no score, so only the adapters give one */
-    if (merge->scores && !merge->base->config.scores) memset(merge->base->score->data, 0, tensor_bytes(merge->base->score));
+    if (merge->scores && !merge->base->config.scores) tensor_device(merge->base->score)->fill(merge->base->score, 0);
     options.skip_nan_check = true; /* one message is enough */
     for (size_t i = 0; i < config->n_adapters; i++) {
         TRY(model_load(config->base, &options, &merge->adapted[i]));

@@ -39,14 +39,14 @@ const Tensor *module_saved(const Model *model, size_t module, bool bias);
 /* A block's base values in f32, and the sum of all deltas. */
 typedef struct Block {
     int64_t cols, first, n;
-    float *base, *left;
-    Tensor delta;
-    RoundingLoss *rows; /* by row, so that the sum does not depend on the number of threads */
+    float *base, *left, *change; /* (n, cols); factors of a branch, (n, rank); the sum, (n, cols) */
+    Tensor *factors, *delta;     /* views of `left` and `change`, or copies where the device has memory of its own */
+    RoundingLoss *rows;          /* by row, so that the sum does not depend on the number of threads */
 } Block;
 /* Allocates blocks of a tensor (rows, cols) of the module in `arena`: block->n rows each. ST_RESOURCE. */
 Status block_new(const Merge *merge, Arena *arena, size_t module, int64_t rows, int64_t cols, Block *block);
 /* Rows first .. first + n - 1 of the module's weight or bias. */
-void block_fill(const Merge *merge, size_t module, bool bias, int64_t first, int64_t n, Block *block);
+Status block_fill(const Merge *merge, size_t module, bool bias, int64_t first, int64_t n, Block *block);
 
 /* Adds the adapters to the base, which cannot be used for anything else then, runs it and the merged model on the probe, and adds their differences
  * to the result. */

@@ -29,10 +29,10 @@ static Status attach_branches(const Merge *merge, size_t module) {
         if (!lora) continue;
         int64_t own = lora->a->shape[0];
         double scale = lora->scale * merge->config->adapters[k].weight;
-        memcpy((float *)all->a->data + at * linear->in, lora->a->data, tensor_bytes(lora->a));
+        Tensor part = tensor_part(all->a, at * linear->in, tensor_count(lora->a));
+        base->device->copy(lora->a, &part);
         for (int64_t o = 0; o < linear->out; o++)
-            for (int64_t r = 0; r < own; r++)
-                ((float *)all->b->data)[o * rank + at + r] = (float)(scale * (double)((const float *)lora->b->data)[o * own + r]);
+            for (int64_t r = 0; r < own; r++) tensor_set(all->b, o * rank + at + r, scale * tensor_get(lora->b, o * own + r));
         at += own;
     }
     all->scale = 1;
@@ -51,9 +51,9 @@ static Status attach_saved(const Merge *merge, size_t module, bool bias) {
     Block block;
     Status status = arena ? block_new(merge, arena, module, tensor_rows(tensor), tensor_width(tensor), &block) : ST_RESOURCE;
     for (int64_t first = 0, step = status == ST_OK ? block.n : 1; status == ST_OK && first < tensor_rows(tensor); first += step) {
-        block_fill(merge, module, bias, first, MIN(step, tensor_rows(tensor) - first), &block);
-        for (int64_t i = 0; i < block.n * block.cols; i++)
-            ((float *)sum->data)[first * block.cols + i] = block.base[i] + ((const float *)block.delta.data)[i];
+        status = block_fill(merge, module, bias, first, MIN(step, tensor_rows(tensor) - first), &block);
+        for (int64_t i = 0; i < block.n * block.cols; i++) block.change[i] += block.base[i];
+        if (status == ST_OK) status = tensor_upload(sum, first * block.cols, block.n * block.cols, block.change);
     }
     arena_free(arena);
     sum->in_out = tensor->in_out;
@@ -83,7 +83,7 @@ static Status probe(const Model *model, float **seen) {
     Tensor *result = merge_proof_outputs(model, tape, model_forward(model, tape, &batch), wanted);
     Status status = result && wanted ? ST_OK : tape_status(tape) != ST_OK ? tape_status(tape) : ST_RESOURCE;
     if (status == ST_OK && !(*seen = malloc(tensor_bytes(result)))) status = status_fail(ST_RESOURCE, "out of memory for the proof's logits");
-    if (status == ST_OK) memcpy(*seen, result->data, tensor_bytes(result));
+    if (status == ST_OK) status = tensor_download(result, 0, tensor_count(result), *seen);
     tape_free(tape);
     return status;
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs the gates and the tests of the files changed since the last commit, within 60 seconds. Lists what it left out.
+# Checks the rules and runs the tests of the files changed since the last commit, within 60 seconds. Lists the tests it left out.
 #   tests/check.sh BUILD PROGRAM CASE...       all test programs and cases, of which it chooses
 # A test is chosen if it has changed itself, if it is in the folder of tests that mirrors the folder of a changed source, or if its name begins like
 # the name of a changed source.
@@ -11,7 +11,7 @@ limit=${SECONDS_ALLOWED:-60} began=$(date +%s)
 left() { echo $((limit - ($(date +%s) - began))); }
 failed=0 omitted=
 changed=$({ git diff --name-only HEAD && git ls-files --others --exclude-standard; } | sort -u)
-[ -n "$changed" ] || echo "nothing changed since the last commit: gates only"
+[ -n "$changed" ] || echo "nothing changed since the last commit: only the rules are checked"
 # Runs a command within the remaining time; a command that does not end in time counts as left out.
 try() { # NAME COMMAND...
     name=$1 seconds=$(left)

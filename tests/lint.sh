@@ -40,6 +40,14 @@ check_statics() {
     return 0
 }
 
+# Only lib/tensor knows where the elements of a tensor are, since a device may have memory of its own, and how large one is, since some dtypes have
+# blocks.
+check_elements() {
+    tree '*.[ch]' | grep -v '^lib/tensor/' | xargs grep -nE '(->|\.)elements([^A-Za-z0-9_]|$)|(^|[^A-Za-z0-9_])dtype_size\(' |
+        sed 's/$/   needs tensor_upload, tensor_download, dtype_bytes or the like/' | grep . && return 1
+    return 0
+}
+
 # Documents that sources cite although they are not in the tree: of the golden values, of parquet-format, of LLaMA-Factory, and outputs of `tune data synth`.
 elsewhere='golden/README.md Encodings.md LogicalTypes.md data/README.md dataset_card.md'
 
@@ -165,7 +173,9 @@ layers) # prints all violations before it fails
     documented=$?
     check_statics
     named=$?
-    check_length && [ $layered = 0 ] && [ $named = 0 ] && [ $cited = 0 ] && [ $licensed = 0 ] && [ $documented = 0 ] && echo "$rule: fine" ;;
+    check_elements
+    sized=$?
+    check_length && [ $sized = 0 ] && [ $layered = 0 ] && [ $named = 0 ] && [ $cited = 0 ] && [ $licensed = 0 ] && [ $documented = 0 ] && echo "$rule: fine" ;;
 docs | headers | quiet | format) "check_$rule" "$@" && echo "$rule: fine" ;;
 *) echo "usage: tests/lint.sh layers | docs [PAGE] | headers FLAGS | quiet LIBRARY | format FILES" >&2; exit 2 ;;
 esac

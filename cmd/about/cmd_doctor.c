@@ -311,7 +311,6 @@ static Status examine(const Command *command, void *context) {
     (void)context;
     static Doctor doctor; /* too large for the stack */
     TRY(command_needs(command, 0, MOST_DISKS));
-    device_cpu(); /* chooses the kernels */
     doctor.cpu = cpu_info();
     find_versions(&doctor);
     look_at_settings(&doctor, command);

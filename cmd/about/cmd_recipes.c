@@ -69,7 +69,7 @@ static Status recipes_give(const Shipped *found, const char *name, const char *t
     if (status == ST_OK && to && strcmp(root, found->roots[0]) != 0) shipped_place(found, root, &text);
     if (status == ST_OK && !to) print_text(str_text(&text), text.len);
     if (status == ST_OK && to && file_exists(to))
-        status = status_hint(status_fail(ST_CONFIG, "'%s' is there already", to), "name another file, or remove this one first");
+        status = status_hint(status_fail(ST_CONFIG, "'%s' already exists", to), "name another file, or remove this one first");
     else if (status == ST_OK && to)
         status = file_write_all(to, str_text(&text), text.len);
     str_release(&text);

@@ -5,7 +5,7 @@
 
 #include "lib/base/file.h"
 
-/* *folder: the folder of the running program, in the arena; NULL if the system does not tell it. */
+/* *folder: the folder of the running program, in the arena; NULL if the system does not report it. */
 Status program_folder(Arena *arena, const char **folder);
 /* The folders that may hold the shipped recipes, in search order. */
 enum { RECIPE_FOLDERS = 3 };

@@ -20,7 +20,7 @@ static size_t common_options(Command *command, Option *out) {
     const Option common[] = {
         {"--threads", OPTION_INT, &command->threads, "N", "threads to use; 0 = one per available core"},
         {"--quiet", OPTION_FLAG, &command->quiet, NULL, "print no progress on stderr"},
-        {"--log", OPTION_INT, &command->log, "N", "0 = log warnings; 1 = also log to stderr what goes to log.txt"},
+        {"--log", OPTION_INT, &command->log, "N", "0 = print warnings; 1 = also print the lines of log.txt on stderr"},
         {"--profile", OPTION_FLAG, &command->profile, NULL, "at the end print the time spent in each kind of op"},
         {"--json", OPTION_FLAG, &command->json, NULL, "print results as JSON on stdout, and nothing else there"},
         {"--help", OPTION_FLAG, NULL, NULL, "print this help"},

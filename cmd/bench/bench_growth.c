@@ -8,6 +8,7 @@
 #include "cmd/app/terminal.h"
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
+#include "cmd/common/runtime.h"
 #include "sft/sft.h"
 
 enum { VOCAB = 512, ROW_TOKENS = 64, ROWS_PER_STEP = 16, STEPS = 60, PART = 20 };
@@ -34,8 +35,8 @@ static Status train_segment(const Model *model, Tape *tape, const int32_t *ids, 
     Segment segment = {.begin = 0, .end = n, .parent = -1};
     ModelBatch batch = {.ids = ids, .layout = {.n_tokens = n, .n_segments = 1, .segments = &segment}};
     tape_reset(tape);
-    Tensor *at = tensor_view(tape_arena(tape), device_cpu(), DT_I32, 1, &n, rows),
-           *wanted = tensor_view(tape_arena(tape), device_cpu(), DT_I32, 1, &n, targets);
+    Tensor *at = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &n, rows),
+           *wanted = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &n, targets);
     if (!at || !wanted) return ST_RESOURCE;
     TokenLogprobs p = op_token_logprobs(tape, model_forward(model, tape, &batch), model->head, at, wanted, &model->logprob);
     TRY(tape_status(tape));
@@ -52,7 +53,7 @@ static Status measure_segment(const Command *command, const Model *model, int64_
         rows[i] = (int32_t)i;
         seeds[i] = -1 / (double)n;
     }
-    Tape *tape = tape_new(device_cpu(), DT_F32, 0);
+    Tape *tape = tape_new(model->device, model->compute, 0);
     if (!tape) return ST_RESOURCE;
     Status status = train_segment(model, tape, ids, rows, ids, seeds, n); /* warm-up: packs the weights, maps memory */
     profile_start();
@@ -77,7 +78,7 @@ static Status measure_segment(const Command *command, const Model *model, int64_
 static Status measure_segments(const Command *command, const char *dir) {
     static const int64_t lengths[] = {1024, 2048, 4096, 8192, 16384, 32768};
     Model *model;
-    TRY(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32, .train_all = true}, &model));
+    TRY(model_load(dir, &(ModelOptions){.device = runtime_choose(NULL).device, .compute = DT_F32, .train_all = true}, &model));
     Status status = ST_OK;
     for (size_t i = 0; i < COUNT_OF(lengths) && status == ST_OK; i++)
         status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : measure_segment(command, model, lengths[i]);

@@ -4,6 +4,7 @@
 #include "cmd/app/terminal.h"
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
+#include "cmd/common/runtime.h"
 
 #include "lib/nn/nn.h"
 
@@ -72,7 +73,7 @@ static Status run_cases(const Command *command, Tiny *tiny) {
     const MlpConfig config = {
         .in = INPUTS, .out = OUTPUTS, .n_hidden = 2, .hidden = hidden, .activation = ACT_TANH, .hidden_gain = 1.4, .out_gain = 0.01};
     tiny->optimizer = (OptimizerConfig){.name = "adamw", .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-5};
-    TRY(mlp_init(&tiny->mlp, &config, "policy", true, 1, 0, DT_F32, device_cpu(), command->arena, &tiny->params));
+    TRY(mlp_init(&tiny->mlp, &config, "policy", true, 1, 0, DT_F32, tape_device(tiny->tape), command->arena, &tiny->params));
     TRY(optimizer_init(&tiny->optimizer, &tiny->params, command->arena));
     CpuSpeed speed;
     TRY(cpu_measure_speed(&speed));
@@ -80,7 +81,7 @@ static Status run_cases(const Command *command, Tiny *tiny) {
     if (!command->json) print_result("%-8s %6s %12s %10s %10s\n", "work", "rows", "microseconds", "GF/s", "of peak");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         int64_t rows = cases[i].rows;
-        tiny->x = tensor_new(command->arena, device_cpu(), DT_F32, 2, (int64_t[]){rows, INPUTS});
+        tiny->x = tensor_new(command->arena, tape_device(tiny->tape), DT_F32, 2, (int64_t[]){rows, INPUTS});
         tiny->seeds = arena_zero(command->arena, (size_t)(rows * OUTPUTS) * sizeof *tiny->seeds);
         if (!tiny->x || !tiny->seeds) return ST_RESOURCE;
         for (int64_t j = 0; j < rows * INPUTS; j++) tensor_set(tiny->x, j, rng_normal(rng_key(1, RNG_TEST, 0), (uint64_t)j));
@@ -96,7 +97,7 @@ static Status run_cases(const Command *command, Tiny *tiny) {
 }
 
 Status bench_mlp(const Command *command) {
-    Tiny tiny = {.tape = tape_new(device_cpu(), DT_F32, 0)};
+    Tiny tiny = {.tape = tape_new(runtime_choose(NULL).device, DT_F32, 0)};
     Status status = tiny.tape ? run_cases(command, &tiny) : status_fail(ST_RESOURCE, "out of memory for the tape");
     tape_free(tiny.tape);
     params_release(&tiny.params);

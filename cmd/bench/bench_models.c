@@ -115,7 +115,7 @@ void bench_mark_step(Bench *bench, bool is_first) {
  * started threads; the child may. */
 static Status in_child(Bench *bench, Status (*run)(Bench *bench)) {
     int code;
-    failure_save(&bench->failure, status_fail(ST_RESOURCE, "the work ended too early"));
+    failure_save(&bench->failure, status_fail(ST_RESOURCE, "the benchmark ended too early"));
     pid_t child = fork();
     if (child < 0) return status_fail(ST_RESOURCE, "cannot start a process");
     if (child == 0) {

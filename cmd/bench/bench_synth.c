@@ -5,6 +5,7 @@
 #include "cmd/app/terminal.h"
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
+#include "cmd/common/runtime.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -93,7 +94,7 @@ static Status make_recipe(const SynthBench *b, Recipe **recipe) {
 static Status synthesize(SynthBench *b, const Recipe *recipe) {
     const char *folders[RECIPE_FOLDERS];
     SynthResult result;
-    SynthConfig config = {.recipe = recipe, .folders = folders};
+    SynthConfig config = {.recipe = recipe, .device = runtime_choose(NULL).device, .folders = folders};
     TRY(recipe_folders(b->command->arena, folders, &config.n_folders));
     double cpu = cpu_seconds();
     TRY(synth_run(&config, &result));
@@ -194,7 +195,8 @@ static Status generate_all(SynthBench *b) {
     Questions questions = {json_array()};
     double cpu = cpu_seconds();
     Status status = rows_read(arena_printf(arena, "%s/run/requests.jsonl", b->folder), take_question, &questions);
-    if (status == ST_OK) status = model_load(b->model, &(ModelOptions){.device = device_cpu(), .compute = compute_from_text("auto")}, &g.model);
+    Runtime runtime = runtime_choose(NULL);
+    if (status == ST_OK) status = model_load(b->model, &(ModelOptions){.device = runtime.device, .compute = runtime.compute}, &g.model);
     if (status == ST_OK) status = tokenizer_load_if_any(b->model, &g.tokenizer);
     if (status == ST_OK) status = chat_open(b->model, NULL, NULL, NULL, g.tokenizer, &g.chat);
     for (size_t i = 0; i < COUNT_OF(stages) && status == ST_OK; i++) {

@@ -6,6 +6,7 @@
 #include "lib/infer/infer.h"
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
+#include "cmd/common/runtime.h"
 #include "sft/merge.h"
 #include "lib/model/adapter.h"
 #include "lib/train/train.h"
@@ -15,15 +16,16 @@ enum { CONTEXT = 128 }; /* tokens before the first new one */
 static Status bench_load(Bench *bench, bool skip_nan_check, Model **model) {
     bench->resident = memory_resident();
     bench_mark_start(bench);
-    return model_load(bench->model,
-                      &(ModelOptions){.device = device_cpu(), .compute = compute_from_text(bench->compute), .skip_nan_check = skip_nan_check}, model);
+    Runtime runtime = runtime_choose(bench->compute);
+    return model_load(bench->model, &(ModelOptions){.device = runtime.device, .compute = runtime.compute, .skip_nan_check = skip_nan_check}, model);
 }
 
-/* Predicts the memory: the process before the model was loaded, the model, and the step that was planned on the meta device since cpu_plan_clear,
+/* Predicts the memory: the process before the model was loaded, the model, and the step that was planned on the meta device since workspace_clear,
  * with its workspace. */
 static void predict(Bench *bench, const Model *model, size_t step) {
     ModelMemory memory = model_memory(model, false);
-    bench->row.predicted = (double)(bench->resident + memory.mapped + memory.weights + memory.packed + step + cpu_planned_bytes());
+    bench->row.predicted =
+        (double)(bench->resident + memory.mapped + memory.weights + memory.packed + step + model->device->workspace_bytes(model->device));
 }
 
 Status bench_load_model(Bench *bench) {
@@ -64,8 +66,8 @@ static Status prefill_once(const Bench *bench, const Model *model, Tape *tape, c
 }
 
 static Status predict_prefill(Bench *bench, const Model *model, const int32_t *ids) {
-    cpu_plan_clear();
-    Tape *meta = tape_new(device_meta(), model->compute, 0);
+    model->device->workspace_clear(model->device);
+    Tape *meta = tape_new(model->device->planner, model->compute, 0);
     if (!meta) return ST_RESOURCE;
     Status status = prefill_once(bench, model, meta, ids);
     predict(bench, model, tape_peak_bytes(meta));
@@ -78,7 +80,7 @@ Status bench_prefill(Bench *bench) {
     int32_t *ids;
     TRY(random_ids(bench, bench->batch * bench->tokens, &ids));
     TRY(bench_load(bench, true, &model));
-    Tape *tape = tape_new(device_cpu(), model->compute, 0);
+    Tape *tape = tape_new(model->device, model->compute, 0);
     Status status = tape ? predict_prefill(bench, model, ids) : ST_RESOURCE;
     for (int64_t i = 0; status == ST_OK && i <= bench->steps; i++) {
         status = prefill_once(bench, model, tape, ids);
@@ -134,7 +136,7 @@ Status bench_decode(Bench *bench) {
                              .ignore_eos = true,
                              .max_batch = bench->batch};
     TRY(bench_load(bench, true, &model));
-    cpu_plan_clear();
+    model->device->workspace_clear(model->device);
     predict(bench, model, generate_bytes(model, (size_t)bench->batch, CONTEXT, &config));
     Status status = generate(model, NULL, prompts, (size_t)bench->batch, &config, keep_token, keep_nothing, &decode);
     double seconds = bench->last - bench->first;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cmd/common/open.h"
+#include "cmd/common/runtime.h"
 #include "data/formats/conversation.h"
 #include "lib/model/adapter.h"
 
@@ -135,7 +136,8 @@ static Status find_trained(Arena *arena, Place *place) {
 }
 
 static Status open_place(const Place *place, const char *compute, const ChatChoice *choice, OpenedModel *opened) {
-    TRY(model_load(place->dir, &(ModelOptions){.device = device_cpu(), .compute = compute_from_text(compute ? compute : "auto")}, &opened->model));
+    Runtime runtime = runtime_choose(compute);
+    TRY(model_load(place->dir, &(ModelOptions){.device = runtime.device, .compute = runtime.compute}, &opened->model));
     if (place->adapter) TRY(adapter_load(opened->model, place->adapter, false));
     TRY(tokenizer_load_if_any(place->dir, &opened->tokenizer));
     opened->system = place->system ? strdup(place->system) : NULL;

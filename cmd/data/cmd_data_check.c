@@ -582,7 +582,7 @@ static Status check_rows(const Command *command, Check *check, Arena *arena) {
     TRY(command->json ? print_json(check) : print_screen(check));
     if (check->html) TRY(write_page(check));
     if (!check->found.wrong) return ST_OK;
-    status_fail(ST_INPUT, "training on these rows would teach nothing, or the wrong thing");
+    status_fail(ST_INPUT, "the model would learn nothing useful from these rows");
     return status_hint(ST_INPUT, "the warnings say why");
 }
 
@@ -611,9 +611,9 @@ Status cmd_data_check(int argc, char **argv) {
         .arguments_help = "RECIPE [KEY=VALUE ...]",
         .sections = sections,
         .help =
-            "Shows what training would see: rows, tokens, lengths, rows that are dropped, cut or duplicate, and the first rows with every trained token marked. Warns of an end of answer that is "
-            "never trained, a double BOS, a template whose tokens the tokenizer does not know, near-duplicate rows, and evaluation rows that are also in the training data. The exit code is 4 if training would teach "
-            "nothing or the wrong thing. The model's weights are not needed. For a recipe that learns by rewards it shows the prompts as they are asked, and whether the rows have the columns that the rewards need.\n"
+            "Shows what training would see: rows, tokens, lengths, rows that are dropped, cut or duplicate, and the first rows with every trained token marked. Warns about answers whose end token is "
+            "never trained, a double BOS, a template whose tokens the tokenizer does not know, near-duplicate rows, and evaluation rows that are also in the training data. The exit code is 4 if the model would learn "
+            "nothing useful from the rows. The model's weights are not needed. For a recipe that learns by rewards it shows the prompts as they are asked, and whether the rows have the columns that the rewards need.\n"
             "    tune data check recipes/demo/sft.yaml --rows 5",
     };
     const Option options[] = {

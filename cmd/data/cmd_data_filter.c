@@ -274,9 +274,9 @@ static Status filter_files(FilterJob *job) {
 static Status check_options(const FilterJob *job) {
     if (job->select != NOT_GIVEN && job->select < 1) return status_fail(ST_USAGE, "--select must be 1 or more, not %lld", (long long)job->select);
     if (job->select == NOT_GIVEN && (job->quality || job->share || job->quotas.n))
-        return status_fail(ST_USAGE, "--quality, --share and --quota go with --select");
+        return status_fail(ST_USAGE, "--quality, --share and --quota need --select");
     const char *chat = chat_choice_first(&job->chat), *idle = job->adapter ? "--adapter" : job->compute ? "--compute" : job->as ? "--as" : chat;
-    return idle && !job->model ? status_fail(ST_USAGE, "%s goes with --model", idle) : ST_OK;
+    return idle && !job->model ? status_fail(ST_USAGE, "%s needs --model", idle) : ST_OK;
 }
 
 /* Checks that no output overwrites an input. Values of filters may be input files, too. */

@@ -5,6 +5,7 @@
 #include "cmd/app/folders.h"
 #include "cmd/app/terminal.h"
 #include "cmd/common/recipe_command.h"
+#include "cmd/common/runtime.h"
 #include "cmd/data/cmd_data.h"
 #include "data/synth/synth.h"
 #include "rl/reward/reward.h"
@@ -229,6 +230,7 @@ static Status cmd_data_synth_make(const RecipeCommand *command) {
     SynthConfig config = {
         .recipe = recipe,
         .options = command->options,
+        .device = runtime_choose(NULL).device,
         .folders = folders,
         .secret = secret_from_environment,
         .on_plan = show_plan,
@@ -262,7 +264,7 @@ Status cmd_data_synth(int argc, char **argv) {
     str_append(
         &about,
         "Makes training rows: a teacher (a model on this machine, or any server with OpenAI's protocol) sees seeds, writes new prompts and answers them, and filters "
-        "keep what is worth training on. The run directory has rows.jsonl, rejected.jsonl with a reason for each row, requests.jsonl with every answer (so nothing is asked twice), "
+        "reject bad and repeated rows. The run directory has rows.jsonl, rejected.jsonl with a reason for each row, requests.jsonl with every answer (so that no request is sent twice), "
         "dataset_card.md and report.html.\n"
         "    tune data synth recipes/synth_few_shot.yaml synth.seeds=seeds.jsonl synth.teacher='{model: DIR}' output=runs/synth\n\npresets:\n");
     synth_presets_help(&about);

@@ -183,7 +183,8 @@ Status cmd_mdp_show(int argc, char **argv) {
         {"--policy", OPTION_TEXT, &show.policy, "FILE|uniform", "show this policy and its values instead of the optimal one"},
         {"--svg", OPTION_TEXT, &show.svg, "FILE", "write a drawing of the grid as SVG"},
         {"--html", OPTION_TEXT, &show.html, "FILE", "write a self-contained HTML page"},
-        {"-o", OPTION_TEXT, &show.output, "FILE", "write what the ending says: .html a page, .svg a drawing, .json the numbers, else the text"},
+        {"-o", OPTION_TEXT, &show.output, "FILE",
+         "write a page (.html), a drawing (.svg) or the numbers (.json) by the name's ending, else the text"},
         MDP_QUESTION_OPTIONS(show.question),
         {0},
     };

@@ -422,7 +422,7 @@ static Status simulate(const Command *command, void *context) {
         return status_fail(ST_USAGE, "--episodes must be 1 to 100 million, not %lld", (long long)job->episodes);
     if (job->max_steps == 0 || job->max_steps < -1)
         return status_fail(ST_USAGE, "--max-steps must be 1 or more, not %lld", (long long)job->max_steps);
-    if (job->actions && job->policy) return status_fail(ST_USAGE, "--actions and --policy do not go together");
+    if (job->actions && job->policy) return status_fail(ST_USAGE, "--actions and --policy exclude each other");
     Status status = job->actions ? simulate_trace(command, job) : simulate_episodes(command, job);
     env_free(job->env);
     return status;

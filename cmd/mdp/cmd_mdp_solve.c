@@ -105,7 +105,7 @@ static void print_plain(const NamedMdp *world, const MdpSolution *solution) {
 /* Warns if the policy of best actions can go in circles and so does not earn the values. */
 static void warn_of_policy(const MdpSolution *solution) {
     if (solution->policy_attains) return;
-    show_message("tune: warning: with gamma 1 the policy of first best actions does not earn these values: it goes in circles; %s",
+    show_message("tune: warning: with gamma 1 the printed policy does not earn these values: it stays in a cycle; %s",
                  solution->attaining ? "'attaining_policy' of --json earns them, with actions as good" : "set gamma below 1");
 }
 

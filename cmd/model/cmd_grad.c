@@ -5,6 +5,7 @@
 #include "cmd/app/terminal.h"
 #include "cmd/common/rows.h"
 #include "cmd/common/results.h"
+#include "cmd/common/runtime.h"
 #include "lib/model/adapter.h"
 #include "lib/model/safetensors.h"
 
@@ -21,8 +22,8 @@ typedef struct GradBatch {
 } GradBatch;
 
 static Status open_trained(const char *dir, const Grad *job, Model **model) {
-    DType compute = compute_from_text(job->compute ? job->compute : "f32");
-    TRY(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = compute, .train_all = !job->adapter}, model));
+    Runtime runtime = runtime_choose(job->compute ? job->compute : "f32");
+    TRY(model_load(dir, &(ModelOptions){.device = runtime.device, .compute = runtime.compute, .train_all = !job->adapter}, model));
     return job->adapter ? adapter_load(*model, job->adapter, true) : ST_OK;
 }
 
@@ -98,7 +99,7 @@ static Status write_gradients(const Model *model, const char *path) {
             if (!param->trained) continue;
             const Tensor *grad = param_grad(param);
             if (pass == 1) {
-                safetensors_write_as(writer, grad->data, grad->dtype, DT_F32, (size_t)tensor_count(grad));
+                safetensors_write_tensor(writer, grad, DT_F32);
                 continue;
             }
             Str name = {0};

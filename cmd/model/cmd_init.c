@@ -28,7 +28,7 @@ static Status check_directory(const Command *command, const Init *job) {
     const char *settings = path_join(command->arena, job->output, "config.json");
     if (!settings) return ST_RESOURCE;
     if (!file_exists(job->output) && !dir_exists(job->output)) return ST_OK;
-    status_fail(ST_CONFIG, "'%s' is there already%s", job->output, job->force ? " and is not a model: it is not replaced" : "");
+    status_fail(ST_CONFIG, "'%s' already exists%s", job->output, job->force ? " and is not a model: it is not replaced" : "");
     if (!job->force) return status_hint(ST_CONFIG, "name a new directory, or --force, which keeps the old one as NAME.1");
     if (!file_exists(settings)) return status_hint(ST_CONFIG, "name a new directory");
     bool input = path_inside(command->arguments[0], job->output) || path_inside(".", job->output);

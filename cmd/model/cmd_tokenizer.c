@@ -68,7 +68,7 @@ static Status check_place(const Command *command, const Train *job) {
     const char *file = path_join(command->arena, job->output, "tokenizer.json");
     if (!file) return ST_RESOURCE;
     if (!file_exists(file) || job->force) return ST_OK;
-    return status_hint(status_fail(ST_CONFIG, "'%s' is there already", file),
+    return status_hint(status_fail(ST_CONFIG, "'%s' already exists", file),
                        "name another directory with -o, or --force, which keeps the old file as NAME.1");
 }
 

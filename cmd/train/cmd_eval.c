@@ -110,7 +110,7 @@ Status cmd_eval(int argc, char **argv) {
          "format of the rows"},
         {"--as", OPTION_TEXT, &job.config.as, "auto|chat|text",
          "how rows of plain text are read, like data.as (auto; for a reward model as in its training)"},
-        {"--train-on", OPTION_TEXT, &job.config.train_on, "auto|completion|assistant|last|all", "which tokens carry loss"},
+        {"--train-on", OPTION_TEXT, &job.config.train_on, "auto|completion|assistant|last|all", "tokens on which the loss is computed"},
         CHAT_OPTIONS(job.chat),
         {"--max-length", OPTION_INT, &job.config.max_length, "N", "longest row in tokens"},
         {"--truncation", OPTION_TEXT, &job.config.truncation, "error|drop|keep_start|keep_end", "what to do with longer rows (error)"},

@@ -49,7 +49,7 @@ static void show_plan(void *context, const SftPlan *plan) {
     data_check_summary(plan->rows, plan->check, &summary);
     if (plan->check->n_warnings) str_append(&summary, ": see tune data check");
     show_line("check: %s", str_text(&summary));
-    if (plan->check->wrong) show_warning(NULL, "training on these rows would teach nothing, or the wrong thing");
+    if (plan->check->wrong) show_warning(NULL, "the model would learn nothing useful from these rows");
     str_release(&summary);
     show_training_model(job->recipe, &shown, "");
     show_line("plan: %lld step%s, %s an epoch, largest step %lld token%s", (long long)plan->total_steps, plural(plan->total_steps),

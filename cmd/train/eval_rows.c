@@ -22,12 +22,9 @@ typedef struct EvalRows {
 } EvalRows;
 
 static void count_tokens(EvalRows *job, const Logits *logits, const int32_t *targets) {
-    int64_t n = tensor_rows(logits->logits), vocab = tensor_width(logits->logits);
-    const float *values = logits->logits->data;
-    for (int64_t i = 0; i < n; i++, values += vocab) {
-        int64_t best = 0;
-        for (int64_t v = 1; v < vocab; v++)
-            if (values[v] > values[best]) best = v;
+    for (int64_t i = 0; i < tensor_rows(logits->logits); i++) {
+        int64_t best;
+        tensor_device(logits->logits)->largest(logits->logits, i, &best);
         job->right += best == targets[i];
         job->loss_sum -= logits_logprob(logits, i, targets[i]);
     }

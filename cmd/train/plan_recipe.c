@@ -124,12 +124,12 @@ static Status plan_method(PlanCommand *plan) {
 
 /* This machine as one device: its measured speeds, without a theoretical rate. */
 static Status measure_here(PlanCommand *plan) {
+    const CpuInfo *cpu = cpu_info();
     CpuSpeed speed;
-    device_cpu();
     TRY(cpu_measure_speed(&speed));
     plan->here = true;
     plan->task.machine = (PlanMachine){.name = "here",
-                                       .title = cpu_info()->name,
+                                       .title = cpu->name,
                                        .source = "measured",
                                        .f32 = speed.gflops_f32 * 1e9,
                                        .half = speed.gflops_bf16 * 1e9,

@@ -19,7 +19,7 @@ static Status load_rows(const Recipe *recipe, const ModelConfig *model, RecipeRo
     size_t n;
     TRY(data_sources(node, key, recipe->arena, &sources, &n));
     for (size_t i = 0; i < n; i++)
-        if (sources[i].weight > 0 && once) return status_fail(ST_CONFIG, "'weight' has no place in '%s': each row is evaluated once", key);
+        if (sources[i].weight > 0 && once) return status_fail(ST_CONFIG, "'weight' is not allowed in '%s': each row is evaluated once", key);
     DataConfig config = data_config(recipe, model, rows->chat);
     config.prompts = rows->prompts;
     config.turns = data_turns_text(recipe->data_turns);

@@ -127,7 +127,7 @@ static Status keep_some(Csv *csv) {
         if (!container_csv_fill(csv, 4)) return read_fault(csv);
         n = utf8_decode(csv->chunk + csv->at, csv->len - csv->at, &c);
         if (n == 0) {
-            csv_fail(csv, csv->place, "byte 0x%02X is no UTF-8", (unsigned)(unsigned char)csv->chunk[csv->at]);
+            csv_fail(csv, csv->place, "byte 0x%02X is not UTF-8", (unsigned)(unsigned char)csv->chunk[csv->at]);
             TRY(spoil(csv, status_hint(ST_INPUT, "save the file with the encoding UTF-8")));
             n = 1;
         }
@@ -163,7 +163,7 @@ static Status read_quoted(Csv *csv) {
     size_t lines = csv->place.line - csv->cell_place.line;
     csv->bad.unquoted = lines == 0 || (lines == 1 && csv->place.column == 1); /* it is the last line */
     csv_fail(csv, csv->cell_place, "the quote that opens here is never closed");
-    return csv->bad.may && !csv->bad.unquoted ? status_hint(ST_INPUT, "close it: after an open quote, rows cannot be told from quoted lines")
+    return csv->bad.may && !csv->bad.unquoted ? status_hint(ST_INPUT, "close it: after an open quote, the next rows look like a part of the cell")
                                               : ST_INPUT;
 }
 

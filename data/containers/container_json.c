@@ -136,7 +136,7 @@ static Status columns_length(const char *path, json_t *columns, size_t *n) {
     *n = 0;
     json_object_foreach(columns, name, column) {
         if (!json_is_array(column)) {
-            status_fail(ST_INPUT, "'%s' is neither an array of rows nor an object of columns: '%s' is no array", path, name);
+            status_fail(ST_INPUT, "'%s' is neither an array of rows nor an object of columns: '%s' is not an array", path, name);
             return status_hint(ST_INPUT, "a file with one row a line is named .jsonl");
         }
         if (first && json_array_size(column) != *n)

@@ -299,7 +299,7 @@ typedef struct Footer {
     PqFile *file;
     uint64_t begin; /* position of the footer in the file: pages precede it */
     Thrift thrift;
-    Element *elements;
+    Element *schema;
     size_t n_elements, next;
     int64_t n_rows;
 } Footer;
@@ -435,12 +435,12 @@ static Status build_children(Footer *footer, PqNode *node, size_t n, int depth) 
 static Status build_node(Footer *footer, const PqNode *parent, int depth, PqNode **result) {
     PqFile *file = footer->file;
     if (depth > MAX_DEPTH || footer->next >= footer->n_elements) return pq_fail(file, NULL, "its footer nests columns too deeply or ends among them");
-    const Element *element = &footer->elements[footer->next++];
+    const Element *element = &footer->schema[footer->next++];
     PqNode *node = arena_zero(file->arena, sizeof *node);
     if (!node || !(node->name = arena_strndup(file->arena, element->name.data ? element->name.data : "", element->name.len))) return ST_RESOURCE;
     *result = node;
     if (strlen(node->name) != element->name.len || utf8_fault(node->name, element->name.len) < element->name.len)
-        return pq_fail(file, NULL, "the name of column %zu is no text", footer->next - 1);
+        return pq_fail(file, NULL, "the name of column %zu is not a text", footer->next - 1);
     if (element->repetition < PQ_REQUIRED || element->repetition > PQ_REPEATED || element->scale < 0 || element->scale > MAX_SCALE)
         return pq_fail(file, NULL, "the footer's description of column '%.60s' is damaged", node->name);
     node->parent = parent;
@@ -466,10 +466,10 @@ static Status build_tree(Footer *footer, Field field) {
     int type;
     size_t n = thrift_list(&footer->thrift, field, &type);
     if (type != T_STRUCT || n < 2) return pq_fail(file, NULL, "its footer names no columns");
-    footer->elements = arena_alloc(file->arena, n * sizeof *footer->elements);
+    footer->schema = arena_alloc(file->arena, n * sizeof *footer->schema);
     file->leaves = arena_alloc(file->arena, n * sizeof *file->leaves);
-    if (!footer->elements || !file->leaves) return ST_RESOURCE;
-    for (size_t i = 0; i < n; i++) read_element(&footer->thrift, &footer->elements[i]);
+    if (!footer->schema || !file->leaves) return ST_RESOURCE;
+    for (size_t i = 0; i < n; i++) read_element(&footer->thrift, &footer->schema[i]);
     footer->n_elements = n;
     if (footer->thrift.bad) return pq_fail(file, NULL, "its footer is damaged");
     TRY(build_node(footer, NULL, 0, &file->root));
@@ -572,7 +572,7 @@ static Status find_footer(PqFile *file, Footer *footer) {
     const uint8_t *data = file->mapping.data;
     size_t size = file->mapping.size;
     if (size < 4 || (memcmp(data, "PAR1", 4) != 0 && memcmp(data, "PARE", 4) != 0))
-        return pq_fail(file, NULL, "it is no Parquet file: expected 'PAR1' at its beginning");
+        return pq_fail(file, NULL, "it is not a Parquet file: expected 'PAR1' at its beginning");
     if (size >= 12 && memcmp(data + size - 4, "PARE", 4) == 0) return pq_fail(file, NULL, "it is encrypted");
     if (size < 12 || memcmp(data + size - 4, "PAR1", 4) != 0) {
         pq_fail(file, NULL, "expected 'PAR1' in the last 4 of its %zu bytes", size);

@@ -114,7 +114,7 @@ static json_t *bytes_json(const PqNode *node, Slice value, const char **fault) {
         return json;
     }
     if (node->meaning == PQ_TEXT || node->meaning == PQ_JSON) {
-        *fault = "a text that is no UTF-8";
+        *fault = "a text that is not UTF-8";
         return NULL;
     }
     Str text = {0};

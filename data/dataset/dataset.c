@@ -39,7 +39,7 @@ static Status check_not_empty(const Dataset *dataset) {
     const char *path = dataset->sources[0].path;
     if (dataset->n > 0) return status_fail(ST_INPUT, "no token of the %zu row%s in '%s' is trained", dataset->n, plural((int64_t)dataset->n), path);
     if (counts->dropped_long + counts->dropped_untrained == 0) return status_fail(ST_INPUT, "'%s' holds no rows", path);
-    status_fail(ST_INPUT, "no row of '%s' is left: %lld are longer than max_length, %lld lost all that is trained when they were cut", path,
+    status_fail(ST_INPUT, "no row of '%s' is left: %lld are longer than data.max_length, %lld have no trained token within it", path,
                 (long long)counts->dropped_long, (long long)counts->dropped_untrained);
     return status_hint(ST_INPUT, "raise data.max_length");
 }

@@ -8,7 +8,7 @@
 
 static Status copy_name(const json_t *object, const char *key, const char *missing, Arena *arena, const char **out) {
     const json_t *value = json_object_get(object, key);
-    if (value && !json_is_null(value) && !json_is_string(value)) return status_fail(ST_INPUT, "'%s' is no text", key);
+    if (value && !json_is_null(value) && !json_is_string(value)) return status_fail(ST_INPUT, "'%s' is not a text", key);
     *out = json_is_string(value) ? arena_strdup(arena, json_string_value(value)) : missing;
     return !json_is_string(value) || *out ? ST_OK : ST_RESOURCE;
 }
@@ -17,7 +17,7 @@ static Status read_map(const json_t *entry, Arena *arena, ColumnMap *map) {
     const json_t *columns = json_object_get(entry, "columns"), *tags = json_object_get(entry, "tags");
     const char *formatting = json_string_value(json_object_get(entry, "formatting"));
     if (formatting && strcmp(formatting, "alpaca") != 0 && strcmp(formatting, "sharegpt") != 0)
-        return status_fail(ST_INPUT, "'formatting' is '%s', where alpaca and sharegpt are known", formatting);
+        return status_fail(ST_INPUT, "unknown 'formatting' '%s': expected alpaca or sharegpt", formatting);
     map->sharegpt = formatting && strcmp(formatting, "sharegpt") == 0;
     map->ranking = json_is_true(json_object_get(entry, "ranking"));
     const struct {

@@ -76,7 +76,7 @@ static Status choose_format(Loader *loader, const json_t *row) {
         return status_hint(ST_INPUT, "rows of format ids need none");
     }
     if (loader->config->system && !loader->format->takes_system)
-        return status_fail(ST_CONFIG, "'data.system' has no place in rows of format %s", loader->format->name);
+        return status_fail(ST_CONFIG, "'data.system' does not apply to rows of format %s", loader->format->name);
     return ST_OK;
 }
 

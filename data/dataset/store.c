@@ -363,7 +363,7 @@ static Status check_rows(const Store *store, int64_t vocab_size) {
 
 static Status check_store(Store *store, const StoreKey *key, int64_t vocab_size) {
     const Head *head = (const Head *)store->data;
-    if (memcmp(head->magic, magic, sizeof magic) != 0) return status_fail(ST_INPUT, "it is no file of tokenised rows");
+    if (memcmp(head->magic, magic, sizeof magic) != 0) return status_fail(ST_INPUT, "it is not a file of tokenised rows");
     if (head->key.low != key->low || head->key.high != key->high) return status_fail(ST_INPUT, "it was made of other rows or settings");
     TRY(check_sum(store));
     if (!find_parts(store)) return status_fail(ST_INPUT, "its parts do not fit together");

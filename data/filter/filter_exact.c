@@ -79,7 +79,7 @@ static void filter_exact_search(const Filter *filter, size_t slot, int worker, s
 
 static const char *filter_exact_alike(const Filter *filter, double score) {
     (void)filter;
-    return score >= 1 ? "the same as a row before, case, white space, quotes and a full stop aside" : NULL;
+    return score >= 1 ? "equal to an earlier row, apart from case, white space, quotes and a full stop" : NULL;
 }
 
 static Status grow_texts(Texts *texts) {

@@ -31,7 +31,7 @@ static const char *out_of_range(const Filter *filter, double value) {
 }
 
 const FilterKind filter_kind_ifd = {.name = "ifd",
-                                    .help = "answers that their prompt is no help to, under a model (instruction-following difficulty)",
+                                    .help = "answers that their prompt does not make likelier, under a model (instruction-following difficulty)",
                                     .argument = "X",
                                     .stage = FILTER_ANSWER,
                                     .options = options,

@@ -100,7 +100,7 @@ static void filter_minhash_search(const Filter *filter, size_t slot, int worker,
 }
 
 static const char *filter_minhash_alike(const Filter *filter, double score) {
-    return score >= filter_number(filter, THRESHOLD) ? "nearly the same as a row before" : NULL;
+    return score >= filter_number(filter, THRESHOLD) ? "nearly equal to an earlier row" : NULL;
 }
 
 static Status filter_minhash_remember(Filter *filter, size_t slot) {
@@ -111,7 +111,7 @@ static Status filter_minhash_remember(Filter *filter, size_t slot) {
 static const FilterMemory memory = {
     .prepare = filter_minhash_prepare, .search = filter_minhash_search, .rejects = filter_minhash_alike, .remember = filter_minhash_remember};
 const FilterKind filter_kind_minhash = {.name = "minhash",
-                                        .help = "near-duplicates of a seed or a row before, by MinHash",
+                                        .help = "near-duplicates of a seed or an earlier row, by MinHash",
                                         .argument = "J",
                                         .stage = FILTER_PROMPT,
                                         .options = options,

@@ -9,10 +9,10 @@
 
 enum { MOST, NGRAM, RUN, ON };
 static const OptionSpec options[] = {
-    [MOST] = {"max", OPTION_NUMBER, .value = 0.5, .low = 0, .high = 1, .help = "largest share of n-grams that stood there before"},
+    [MOST] = {"max", OPTION_NUMBER, .value = 0.5, .low = 0, .high = 1, .help = "largest fraction of n-grams that occur earlier in the text"},
     [NGRAM] = {"n", OPTION_WHOLE, .value = 3, .low = 1, .high = 64, .help = "words of an n-gram; texts with fewer than 8 of them pass"},
     [RUN] = {"run", OPTION_WHOLE, .value = 48, .low = 0, .high = 1e9,
-             .help = "most repetitions in a row of a letter, digit or sign (lines of dashes and the like do not count); 0 = no limit"},
+             .help = "longest run of one letter, digit or sign (lines of dashes and the like do not count); 0 = no limit"},
     [ON] = {"on", OPTION_STRING, .text = "completion", .choices = FILTER_FIELDS, .help = "which text"},
     {0},
 };

@@ -62,7 +62,7 @@ static void filter_rouge_l_search(const Filter *filter, size_t slot, int worker,
 }
 
 static const char *filter_rouge_l_alike(const Filter *filter, double score) {
-    return score > filter_number(filter, THRESHOLD) ? "too much like a seed or a row before" : NULL;
+    return score > filter_number(filter, THRESHOLD) ? "too similar to a seed or an earlier row" : NULL;
 }
 
 static Status filter_rouge_l_remember(Filter *filter, size_t slot) {
@@ -76,7 +76,7 @@ static const FilterMemory memory = {.take = filter_rouge_l_take,
                                     .rejects = filter_rouge_l_alike,
                                     .remember = filter_rouge_l_remember};
 const FilterKind filter_kind_rouge_l = {.name = "rouge_l",
-                                        .help = "rows too much like a seed or a row before, by ROUGE-L",
+                                        .help = "rows too similar to a seed or an earlier row, by ROUGE-L",
                                         .argument = "F",
                                         .on = true,
                                         .stage = FILTER_PROMPT,

@@ -212,7 +212,7 @@ static Status from_instruction(const json_t *json, Arena *arena, FilterRow *row)
     TRY(maybe_column(json, "system", &row->system));
     if (row->system.len == 0) row->system = (Slice){0};
     TRY(add_columns(json, rounds, COUNT_OF(rounds), arena, &row->context));
-    if (instances && !json_is_array(instances)) return status_fail(ST_INPUT, "'instances' is no list");
+    if (instances && !json_is_array(instances)) return status_fail(ST_INPUT, "'instances' is not a list");
     if (instances && !first) return ST_OK;
     TRY(maybe_column(first ? first : json, "input", &row->input));
     return maybe_column(first ? first : json, "output", &row->completion);

@@ -10,7 +10,7 @@ enum { SCRIPT, MIN_SHARE, ON };
 static const OptionSpec options[] = {
     [SCRIPT] = {"script", OPTION_STRING, .text = "Latin",
                 .help = "Unicode's name of the script: Latin, Cyrillic, Greek, Han, Arabic, Devanagari, ..."},
-    [MIN_SHARE] = {"min", OPTION_NUMBER, .value = 0.8, .low = 0, .high = 1, .help = "smallest share of letters"},
+    [MIN_SHARE] = {"min", OPTION_NUMBER, .value = 0.8, .low = 0, .high = 1, .help = "smallest fraction of letters"},
     [ON] = {"on", OPTION_STRING, .text = "prompt", .choices = FILTER_FIELDS, .help = "whose letters count"},
     {0},
 };
@@ -27,7 +27,7 @@ static Status filter_script_open(Filter *filter) {
     filter->info.stage = filter_on(filter->options[ON].text);
     if (!patterns || !name) return ST_RESOURCE;
     for (char *c = name; *c; c++) {
-        if (!isalpha((uint8_t)*c) && *c != '_') return filter_refuse(filter, line, "'%s' is no name of a script", script->text);
+        if (!isalpha((uint8_t)*c) && *c != '_') return filter_refuse(filter, line, "'%s' is not the name of a script", script->text);
         *c = (char)(c == name || c[-1] == '_' ? toupper((uint8_t)*c) : tolower((uint8_t)*c));
     }
     Str pattern = {0};
@@ -37,7 +37,7 @@ static Status filter_script_open(Filter *filter) {
     str_release(&pattern);
     if (!patterns->letters) return status_fail(ST_RESOURCE, "out of memory for the filter 'script'");
     return patterns->script ? ST_OK
-                            : status_hint(filter_refuse(filter, line, "'%s' is no name of a script", script->text),
+                            : status_hint(filter_refuse(filter, line, "'%s' is not the name of a script", script->text),
                                           "such as Latin, Cyrillic, Greek, Han, Hiragana, Hangul, Arabic, Hebrew, Devanagari, Thai");
 }
 

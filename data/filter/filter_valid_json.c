@@ -24,7 +24,7 @@ static bool filter_valid_json_rejects(const Filter *filter, const FilterRow *row
     Slice text = text_trim(row->completion);
     if (filter_number(filter, FENCED) != 0) text = without_fences(text);
     json_t *value = json_of_text(text.data, text.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL);
-    if (!value) finding->what = "the answer is no JSON";
+    if (!value) finding->what = "the answer is not JSON";
     for (size_t i = 0; i < keys->n && !finding->what; i++)
         if (!json_object_get(value, keys->list[i])) finding->what = "the answer's object lacks a key";
     json_decref(value);
@@ -32,7 +32,7 @@ static bool filter_valid_json_rejects(const Filter *filter, const FilterRow *row
 }
 
 const FilterKind filter_kind_valid_json = {.name = "valid_json",
-                                           .help = "answers that are no JSON, or lack keys",
+                                           .help = "answers that are not JSON, or lack keys",
                                            .argument = "[KEY, ...]",
                                            .stage = FILTER_ANSWER,
                                            .options = options,

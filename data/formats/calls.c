@@ -37,7 +37,7 @@ static Status open_function_call(json_t *message, size_t number, RowNotes *notes
     if (!given) return ST_OK;
     json_t *call = json_is_string(given) ? text_json(given) : json_incref(given), *list = json_is_object(call) ? calls_list(call) : NULL;
     json_decref(call);
-    if (!list) return status_fail(ST_INPUT, "'function_call' of message %zu is no object with 'name' and 'arguments'", number);
+    if (!list) return status_fail(ST_INPUT, "'function_call' of message %zu is not an object with 'name' and 'arguments'", number);
     if (json_object_get(message, "tool_calls"))
         json_decref(list); /* given twice, in both forms */
     else
@@ -72,7 +72,7 @@ Status calls_open(json_t *message, size_t number, RowNotes *notes) {
     copy = text ? text_json(calls) : json_deep_copy(calls);
     if (text && !json_is_array(copy)) {
         json_decref(copy);
-        return status_fail(ST_INPUT, "'tool_calls' of message %zu are a text that is no JSON list", number);
+        return status_fail(ST_INPUT, "'tool_calls' of message %zu are a text that is not a JSON list", number);
     }
     json_array_foreach(copy, i, call) open_arguments(call, notes);
     if (copy) json_object_set_new(message, "tool_calls", copy);
@@ -89,7 +89,7 @@ static Status open_texts(json_t *tools, const char *key) {
         json_t *object = text_json(tool);
         if (!json_is_object(object)) {
             json_decref(object);
-            return status_fail(ST_INPUT, "entry %zu of '%s' is a text that is no JSON object", i + 1, key);
+            return status_fail(ST_INPUT, "entry %zu of '%s' is a text that is not a JSON object", i + 1, key);
         }
         json_array_set_new(tools, i, object);
     }

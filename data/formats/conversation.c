@@ -81,10 +81,10 @@ static void name_role(json_t *message, const DataConfig *config) {
 }
 
 static Status check_message(const json_t *given, size_t number) {
-    if (!json_is_object(given)) return status_fail(ST_INPUT, "message %zu is no object with 'role' and 'content'", number);
+    if (!json_is_object(given)) return status_fail(ST_INPUT, "message %zu is not an object with 'role' and 'content'", number);
     if (!json_is_string(json_object_get(given, "role")))
         return status_hint(
-            status_fail(ST_INPUT, "message %zu has no 'role', or one that is no text", number),
+            status_fail(ST_INPUT, "message %zu has no 'role', or one that is not a text", number),
             "a message is {\"role\": \"user\" or \"assistant\", \"content\": ...}, or {\"from\": \"human\" or \"gpt\", \"value\": ...}");
     if (json_contains_nul(given)) return status_fail(ST_INPUT, "message %zu (%s) holds a NUL character", number, role_of(given));
     if (!json_contains_wide(given)) return ST_OK;
@@ -96,7 +96,7 @@ static Status check_content(const json_t *message, size_t number) {
     const json_t *content = json_object_get(message, "content");
     bool called = json_array_size(json_object_get(message, "tool_calls")) > 0;
     if (json_is_string(content) || json_is_array(content) || (called && !content)) return ST_OK;
-    status_fail(ST_INPUT, "'content' of message %zu (%s) is %s", number, role_of(message), content ? "no text" : "missing");
+    status_fail(ST_INPUT, "'content' of message %zu (%s) is %s", number, role_of(message), content ? "not a text" : "missing");
     return status_hint(ST_INPUT, "a message is {\"role\": ..., \"content\": ...}; data.on_bad_row: skip leaves such rows out");
 }
 
@@ -152,7 +152,8 @@ static Status front_system(const json_t *messages, const json_t *row, const Data
     const char *role = role_of(first) ? role_known(role_of(first)) : NULL;
     bool has_system = role && (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0);
     TRY(row_system(row, system));
-    if (!*system && is_something(json_object_get(row, "system"))) row_note(config->notes, "with a column 'system' that is no text: it is left out");
+    if (!*system && is_something(json_object_get(row, "system")))
+        row_note(config->notes, "with a column 'system' that is not a text: it is left out");
     const char *own = json_string_value(json_object_get(first, "content"));
     if (has_system && *system && (!own || strcmp(own, *system) != 0))
         row_note(config->notes, "with a system message and another system text in a separate column: the message is used");
@@ -163,7 +164,7 @@ static Status front_system(const json_t *messages, const json_t *row, const Data
 
 static Status normalize_list(const json_t *messages, const json_t *row, const DataConfig *config, json_t **normal) {
     const char *system;
-    if (!json_is_array(messages)) return status_fail(ST_INPUT, "the messages are no list");
+    if (!json_is_array(messages)) return status_fail(ST_INPUT, "the messages are not a list");
     if (json_array_size(messages) == 0)
         return status_hint(status_fail(ST_INPUT, "the conversation is empty"), "expected a list of {\"role\": ..., \"content\": ...}");
     TRY(front_system(messages, row, config, &system));
@@ -207,7 +208,7 @@ Status row_list(const json_t *row, const char *key, json_t **list) {
     if (json_is_array(*list)) return ST_OK;
     json_decref(*list);
     *list = NULL;
-    return status_fail(ST_INPUT, "'%s' is no list", key);
+    return status_fail(ST_INPUT, "'%s' is not a list", key);
 }
 
 /* ---- rendering ---- */
@@ -237,7 +238,7 @@ static Status set_kwargs(json_t *variables, const json_t *row) {
         object = json_incref(value);
     Status status = ST_OK;
     if (!json_is_object(object))
-        status = status_hint(status_fail(ST_INPUT, "'%s' is no object", key), "expected {\"enable_thinking\": false} or the like");
+        status = status_hint(status_fail(ST_INPUT, "'%s' is not an object", key), "expected {\"enable_thinking\": false} or the like");
     else if (json_contains_nul(object))
         status = status_fail(ST_INPUT, "'%s' holds a NUL character", key);
     else
@@ -328,7 +329,7 @@ Status chat_open(const char *model_dir, const char *adapter, const char *overrid
 Status chat_set_kwargs(Chat *chat, const json_t *values, const Tokenizer *tokenizer) {
     if (json_object_size(values) == 0) return ST_OK;
     if (!chat_has_template(chat)) {
-        status_fail(ST_INPUT, "there is no chat template that could take '%s'", json_object_iter_key(json_object_iter((json_t *)(uintptr_t)values)));
+        status_fail(ST_INPUT, "there is no chat template to use '%s'", json_object_iter_key(json_object_iter((json_t *)(uintptr_t)values)));
         return status_hint(ST_INPUT, "leave it out, or name a template: model.chat_template (--chat-template)");
     }
     TRY(chat_template_set_defaults(chat->template, values));
@@ -483,7 +484,7 @@ static Status marked_spans(const json_t *messages, const ChatRendering *whole, c
     if (whole->n_generated != n_assistants && n_trained != n_assistants) {
         status_fail(ST_INPUT, "the chat template marks %zu parts as generated, but the conversation has %zu assistant messages", whole->n_generated,
                     n_assistants);
-        return status_hint(ST_INPUT, "without one mark a message, only all of them can be trained: data.train_on: assistant");
+        return status_hint(ST_INPUT, "unless each message has one mark, only all of them can be trained: data.train_on: assistant");
     }
     if (whole->n_generated != n_assistants) {
         for (size_t i = 0; i < whole->n_generated; i++)

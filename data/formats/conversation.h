@@ -3,7 +3,8 @@
  *
  * An assistant's turn is trained from the end of its generation prompt through its end-of-turn token. If the template marks the model's output with
  * {% generation %}, exactly the marked text is trained. Otherwise the border is found by rendering the conversation up to the turn. If the template
- * then renders that part differently than within the full conversation, training would use a prompt that never occurs in use, so this is an error.
+ * then renders that part differently than within the full conversation (it is not prefix-preserving), training would use a prompt that never occurs
+ * in use, so this is an error.
  *
  * data.turns: each makes a separate text of each trained turn: the conversation up to and including it, rendered as when the turn is asked for, so
  * without those parts of earlier turns that the template drops. auto does so only where rendering the full conversation causes the error above.

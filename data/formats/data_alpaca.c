@@ -23,7 +23,7 @@ static void append_opening(const char *system, bool with_input, Str *text) {
 Status alpaca_rounds(const json_t *history, size_t *n) {
     *n = json_array_size(history);
     if (!history || json_is_null(history)) return ST_OK;
-    if (!json_is_array(history)) return status_fail(ST_INPUT, "'history' is no list of [instruction, response]");
+    if (!json_is_array(history)) return status_fail(ST_INPUT, "'history' is not a list of [instruction, response]");
     for (size_t i = 0; i < *n; i++) {
         const json_t *round = json_array_get(history, i), *question = json_array_get(round, 0), *answer = json_array_get(round, 1);
         if (json_array_size(round) != 2 || !json_is_string(question) || !json_is_string(answer))

@@ -13,7 +13,7 @@ static const json_t *row_ids(const json_t *row) {
 static bool detect_ids(const json_t *row) { return json_is_array(row_ids(row)); }
 
 static Status read_ids(const json_t *array, const char *key, Ids *ids) {
-    if (!json_is_array(array)) return status_fail(ST_INPUT, "'%s' is no list of token ids", key);
+    if (!json_is_array(array)) return status_fail(ST_INPUT, "'%s' is not a list of token ids", key);
     for (size_t i = 0; i < json_array_size(array); i++) {
         const json_t *item = json_array_get(array, i);
         json_int_t value = json_integer_value(item);
@@ -31,14 +31,14 @@ static Status find_padding(const json_t *mask, size_t n, size_t *first, size_t *
     *end = n;
     if (!mask || json_is_null(mask)) return ST_OK;
     if (!json_is_array(mask) || json_array_size(mask) != n)
-        return status_fail(ST_INPUT, "'attention_mask' is no list of as many numbers as 'input_ids', %zu", n);
+        return status_fail(ST_INPUT, "'attention_mask' is not a list of as many numbers as 'input_ids', %zu", n);
     while (*first < n && json_integer_value(json_array_get(mask, *first)) == 0) ++*first;
     while (*end > *first && json_integer_value(json_array_get(mask, *end - 1)) == 0) --*end;
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_array_get(mask, i);
         bool seen = i >= *first && i < *end;
         if (!json_is_integer(item) || json_integer_value(item) != seen)
-            return status_fail(ST_INPUT, "'attention_mask' is not 1 in one piece and 0 around it, at position %zu", i);
+            return status_fail(ST_INPUT, "'attention_mask' is not one run of 1 with only 0 before and after it: position %zu", i);
     }
     return ST_OK;
 }

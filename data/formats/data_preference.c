@@ -94,7 +94,7 @@ static Status encode_settled(const json_t *row, const DataConfig *config, const 
     const char *text, *other;
     if (!chosen || !rejected) return status_fail(ST_INPUT, "the row lacks '%s'", chosen ? "rejected" : "chosen");
     if (json_is_array(chosen) != json_is_array(rejected))
-        return status_fail(ST_INPUT, "of 'chosen' and 'rejected' one is a list of messages and the other is not");
+        return status_fail(ST_INPUT, "one of 'chosen' and 'rejected' is a list of messages, the other is not");
     if (json_is_object(chosen)) return encode_turn(row, chosen, config, tokenizer, encoding);
     bool repeats = stands_in_both(prompt, chosen, rejected);
     if (json_is_string(prompt) && json_is_array(chosen) && !repeats)

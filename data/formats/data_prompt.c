@@ -21,7 +21,7 @@ Status prompt_question(const json_t *row, const DataConfig *config, const Tokeni
     const char *text;
     if (!json_is_array(prompt)) {
         if (config->system)
-            return status_hint(status_fail(ST_INPUT, "a system message has no place in a prompt that is a text"),
+            return status_hint(status_fail(ST_INPUT, "a prompt that is a text cannot have a system message"),
                                "data.as: chat (--as chat) turns it into a message for the chat template");
         TRY(row_text(row, "prompt", &text));
         note_idle_system(row, config);

@@ -15,7 +15,7 @@ static Status encode_lists(const json_t *row, const json_t *prompt, const json_t
     no_system.system = NULL; /* the prompt has it already */
     if (status == ST_OK) status = messages_normalize(prompt, row, config, &before);
     if (status == ST_OK && (json_array_extend(whole, before) || json_array_extend(whole, (json_t *)(uintptr_t)completion)))
-        status = status_fail(ST_INPUT, "'completion' is no list of messages");
+        status = status_fail(ST_INPUT, "'completion' is not a list of messages");
     if (status == ST_OK) status = messages_normalize(whole, NULL, &no_system, &both);
     if (status == ST_OK) status = encode_messages(both, json_array_size(before), row, config, tokenizer, encoding);
     json_decref(before);
@@ -28,7 +28,7 @@ Status encode_answer(const json_t *row, const json_t *prompt, const json_t *comp
                      Encoding *encoding) {
     if (json_is_array(prompt)) return encode_lists(row, prompt, completion, config, tokenizer, encoding);
     if (!json_is_string(prompt)) return status_fail(ST_INPUT, "'prompt' is neither a text nor a list of messages");
-    if (!json_is_string(completion)) return status_fail(ST_INPUT, "the answer to 'prompt' is no text, as 'prompt' is");
+    if (!json_is_string(completion)) return status_fail(ST_INPUT, "the answer to 'prompt' is not a text, but 'prompt' is");
     if (json_contains_nul(prompt)) return status_fail(ST_INPUT, "'prompt' holds a NUL character");
     if (json_contains_nul(completion)) return status_fail(ST_INPUT, "the answer to 'prompt' holds a NUL character");
     TRY(train_on_text(config));

@@ -30,11 +30,11 @@ static Status turn_message(json_t *turn, size_t number, RowNotes *notes, json_t 
         return ST_OK;
     }
     if (!json_is_string(from)) return status_fail(ST_INPUT, "message %zu of the conversation has no 'from'", number);
-    if (!json_is_string(value)) return status_fail(ST_INPUT, "'value' of message %zu (%s) is no text", number, json_string_value(from));
+    if (!json_is_string(value)) return status_fail(ST_INPUT, "'value' of message %zu (%s) is not a text", number, json_string_value(from));
     if (json_contains_nul(value)) return status_fail(ST_INPUT, "'value' of message %zu (%s) holds a NUL character", number, json_string_value(from));
     const char *role = role_known(json_string_value(from));
     if (!role) {
-        status_fail(ST_INPUT, "message %zu is from '%s', which is no known role", number, json_string_value(from));
+        status_fail(ST_INPUT, "message %zu is from '%s', which is not a known role", number, json_string_value(from));
         return status_hint(
             ST_INPUT,
             "known are human, gpt, system, function_call, observation and their usual other names; data.on_bad_row: skip leaves such rows out");

@@ -34,7 +34,7 @@ static const char *separator_of(const DataConfig *config) { return config->step_
 
 static Status step_text(const json_t *row, size_t i, const char **text) {
     *text = json_string_value(json_array_get(json_object_get(row, "completions"), i));
-    if (!*text) return status_fail(ST_INPUT, "step %zu of 'completions' is no text", i + 1);
+    if (!*text) return status_fail(ST_INPUT, "step %zu of 'completions' is not a text", i + 1);
     if (json_contains_nul(json_array_get(json_object_get(row, "completions"), i)))
         return status_fail(ST_INPUT, "step %zu of 'completions' holds a NUL character", i + 1);
     return **text ? ST_OK : status_fail(ST_INPUT, "step %zu of 'completions' is empty", i + 1);

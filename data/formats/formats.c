@@ -218,7 +218,7 @@ Status row_text(const json_t *row, const char *key, const char **text) {
         status_fail(ST_INPUT, "'%s' is a list", key);
         return status_hint(ST_INPUT, "lists of messages are read in rows of messages, prompt_completion, preference and kto; here it must be a text");
     }
-    if (!json_is_string(value)) return status_fail(ST_INPUT, "'%s' is no text", key);
+    if (!json_is_string(value)) return status_fail(ST_INPUT, "'%s' is not a text", key);
     *text = json_string_value(value);
     if (strlen(*text) != json_string_length(value)) return status_fail(ST_INPUT, "'%s' holds a NUL character", key);
     return ST_OK;
@@ -230,7 +230,7 @@ Status row_weight(const json_t *row, double *weight) {
     if (!value || json_is_null(value)) return ST_OK;
     *weight = json_number_value(value);
     if (json_is_number(value) && *weight >= 0 && *weight <= 1e6) return ST_OK;
-    status_fail(ST_INPUT, "'weight' is no number from 0 to 1e6");
+    status_fail(ST_INPUT, "'weight' is not a number from 0 to 1e6");
     return status_hint(ST_INPUT, "it multiplies the losses of the row's tokens; rename the column if it means something else");
 }
 

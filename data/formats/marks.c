@@ -48,7 +48,7 @@ Status marks_read(const json_t *message, size_t number, RowNotes *notes, bool *t
     }
     const json_t *detail = json_object_get(message, DETAIL);
     if (detail && !json_is_null(detail) && !is_detail(detail))
-        row_note(notes, "with a message whose '%s' is no list of {\"begin_offset\", \"end_offset\", \"train\"}, and is not read", DETAIL);
+        row_note(notes, "with a message whose '%s' is not a list of {\"begin_offset\", \"end_offset\", \"train\"}, and is not read", DETAIL);
     return ST_OK;
 }
 

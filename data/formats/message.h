@@ -58,14 +58,14 @@ json_t *row_unpadded(const json_t *row, bool padded);
 
 /* ---- control tokens within messages ---- */
 
-/* Notes the first one in a text; NULL is fine. */
+/* Notes the first control token in a text; NULL is fine. */
 void note_controls(const char *text, const Tokenizer *tokenizer, const DataConfig *config);
-/* The same for a text that is no conversation, which may begin with BOS and end with EOS. */
+/* The same for a plain text, which may begin with BOS and end with EOS. */
 void note_text_controls(const char *text, const Tokenizer *tokenizer, const DataConfig *config);
 /* The messages to render: with data.control_tokens: text their control tokens are guarded, otherwise noted. A new reference, NULL: out of memory. */
 json_t *controls_guard(const json_t *messages, const Tokenizer *tokenizer, const DataConfig *config);
-/* The same for the other parts of a row that templates write: its tools and documents. *guarded: a new reference, NULL if row is. ST_INPUT: these are
- * no lists. */
+/* The same for the other parts of a row that templates write: its tools and documents. *guarded: a new reference, NULL if row is. ST_INPUT: they are
+ * not lists. */
 Status controls_guard_row(const json_t *row, const Tokenizer *tokenizer, const DataConfig *config, json_t **guarded);
 /* The positions of guards that were removed from a text. */
 typedef struct Guards {
@@ -74,11 +74,11 @@ typedef struct Guards {
 Status guards_extract(Str *text, Guards *guards);
 size_t guards_shift(const Guards *guards, size_t at); /* converts a position in the text with guards to one in the text without them */
 void guards_release(Guards *guards);
-TokenizeFlags text_flags(const DataConfig *config); /* of a text that is no conversation */
+TokenizeFlags text_flags(const DataConfig *config); /* for a plain text */
 
 /* ---- messages that a template leaves out ---- */
 
-/* in quotes or after a dot, as for a key or a role */
+/* Whether the template has this word in quotes or after a dot, as it has keys and roles. */
 bool template_names(const Chat *chat, const char *word);
 /* Forms of conversations whose messages are all written by the template. */
 typedef struct Shapes Shapes;

@@ -25,15 +25,15 @@ static int column_of(const char *name) {
 Status columns_check(const Yaml *map, const char *key) {
     if (!map || map->kind == YAML_NULL) return ST_OK;
     if (map->kind != YAML_MAP) {
-        status_fail(ST_CONFIG, "wrong value for '%s': expected a map of our names to the columns of the rows", key);
+        status_fail(ST_CONFIG, "wrong value for '%s': expected a map from names of tune to columns of the rows", key);
         return status_hint(ST_CONFIG, "such as %s: {prompt: question, completion: answer}", key);
     }
     for (size_t i = 0; i < map->n; i++) {
         const char *names[COUNT_OF(columns)];
         for (size_t k = 0; k < COUNT_OF(columns); k++) names[k] = columns[k].name;
         if (column_of(map->keys[i]) < 0) {
-            status_fail(ST_CONFIG, "unknown name '%s' in '%s': no form of rows has it", map->keys[i], key);
-            return status_hint_nearest(ST_CONFIG, map->keys[i], names, COUNT_OF(columns), "our names are ");
+            status_fail(ST_CONFIG, "unknown name '%s' in '%s': no row format has it", map->keys[i], key);
+            return status_hint_nearest(ST_CONFIG, map->keys[i], names, COUNT_OF(columns), "the names of tune are ");
         }
         if (map->items[i]->kind != YAML_SCALAR || !map->items[i]->text[0])
             return status_fail(ST_CONFIG, "wrong value for '%s' in '%s': expected the name of a column", map->keys[i], key);
@@ -65,7 +65,7 @@ void columns_list(const json_t *row, Str *text) {
 static Status lacks(const json_t *row, const char *theirs, const char *ours) {
     Str list = {0};
     columns_list(row, &list);
-    status_fail(ST_INPUT, "the row lacks '%s', which data.columns takes as '%s'", theirs, ours);
+    status_fail(ST_INPUT, "the row lacks '%s', which data.columns reads as '%s'", theirs, ours);
     status_hint(ST_INPUT, "its columns are %s", str_text(&list));
     str_release(&list);
     return ST_INPUT;

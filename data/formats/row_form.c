@@ -21,7 +21,7 @@ static Status check_seen(const RowForm *form, const Yaml *columns, uint64_t seen
         if (seen >> i & 1) continue;
         Str list = {0};
         columns_list(form->first, &list);
-        status_fail(ST_INPUT, "no row has the column '%s', which data.columns takes as '%s'", columns->items[i]->text, columns->keys[i]);
+        status_fail(ST_INPUT, "no row has the column '%s', which data.columns reads as '%s'", columns->items[i]->text, columns->keys[i]);
         status_hint(ST_INPUT, "the first row's columns are %s", str_text(&list));
         str_release(&list);
         return ST_INPUT;

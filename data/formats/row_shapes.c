@@ -46,7 +46,7 @@ static Status make_openai_preference(json_t *row) {
 /* LLaMA-Factory's pairs: the prompt is the instruction, and the input on a line of its own. */
 static Status make_alpaca_pairs(json_t *row) {
     const char *instruction = text_of(row, "instruction"), *input = text_of(row, "input");
-    if (!instruction) return status_fail(ST_INPUT, "'instruction' is no text");
+    if (!instruction) return status_fail(ST_INPUT, "'instruction' is not a text");
     json_t *prompt = input && *input ? json_sprintf("%s\n%s", instruction, input) : json_incref(json_object_get(row, "instruction"));
     if (!prompt) return no_memory();
     json_object_set_new(row, "prompt", prompt);
@@ -84,7 +84,7 @@ static json_t *xlam_calls(const json_t *calls) {
 /* {"query", "answers": "[{\"name\", \"arguments\"}]", "tools": "[...]"}: calls and tools are JSON as text. */
 static Status make_xlam(json_t *row) {
     json_t *answers, *tools, *query = json_object_get(row, "query");
-    if (!json_is_string(query)) return status_fail(ST_INPUT, "'query' is no text");
+    if (!json_is_string(query)) return status_fail(ST_INPUT, "'query' is not a text");
     TRY(row_list(row, "answers", &answers));
     Status status = row_list(row, "tools", &tools);
     for (size_t i = 0; i < json_array_size(answers) && status == ST_OK; i++)
@@ -168,7 +168,7 @@ static json_t *glaive_tools(const char *text) {
 static Status make_glaive(json_t *row) {
     static const char announced[] = " with access to the following functions", name[] = "SYSTEM:";
     const char *system = text_of(row, "system"), *chat = text_of(row, "chat");
-    if (!system || !chat) return status_fail(ST_INPUT, "'%s' is no text", system ? "chat" : "system");
+    if (!system || !chat) return status_fail(ST_INPUT, "'%s' is not a text", system ? "chat" : "system");
     if (text_starts_with(system, name)) system += strlen(name);
     system += strspn(system, " \n");
     json_t *tools = glaive_tools(system), *messages = json_array();
@@ -259,7 +259,7 @@ static Status turns_of_list(const json_t *list, json_t *messages) {
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *item = json_array_get(list, i);
         if (pairs ? k < 0 || pair_of(item) < 0 : !json_is_string(item))
-            return status_fail(ST_INPUT, "item %zu of the conversation is no %s, as those before it are", i + 1, pairs ? "pair of texts" : "text");
+            return status_fail(ST_INPUT, "item %zu of the conversation is not a %s, unlike those before it", i + 1, pairs ? "pair of texts" : "text");
         for (int s = 0; s < (pairs ? 2 : 1); s++) {
             json_t *content = pairs ? json_object_get(item, pair_keys[k][s]) : (json_t *)(uintptr_t)item;
             if (!content) return status_fail(ST_INPUT, "item %zu of the conversation lacks '%s'", i + 1, pair_keys[k][s]);

@@ -69,7 +69,7 @@ static Status add_history(const json_t *history, json_t *list) {
 /* The instruction, and the input on a line of its own, as in LLaMA-Factory. */
 static Status add_instruction(const json_t *row, json_t *list) {
     const json_t *instruction = json_object_get(row, "instruction"), *input = json_object_get(row, "input");
-    if (input && !json_is_null(input) && !json_is_string(input)) return status_fail(ST_INPUT, "'input' is no text");
+    if (input && !json_is_null(input) && !json_is_string(input)) return status_fail(ST_INPUT, "'input' is not a text");
     if (json_string_length(input) == 0) return row_turns_add(list, "user", instruction);
     json_t *both = json_sprintf("%s\n%s", json_string_value(instruction), json_string_value(input));
     if (!both || json_contains_nul(instruction) || json_contains_nul(input)) {

@@ -86,9 +86,9 @@ static void finish_thought(const Thought *kind, const json_t *message, Slice ans
 }
 
 static Status unwanted_thought(size_t number) {
-    status_fail(ST_INPUT, "the chat template asks for an answer without a thought, and message %zu has one", number);
-    return status_hint(ST_INPUT, "let it ask for one, by the name that the template has for it: data.template_kwargs: {enable_thinking: true}, or "
-                                 "chat_template_kwargs in the row; or take the thought out");
+    status_fail(ST_INPUT, "the chat template asks for an answer without a thought, but message %zu has one", number);
+    return status_hint(ST_INPUT, "let it ask for one with the template's own variable, such as data.template_kwargs: {enable_thinking: true}, or "
+                                 "chat_template_kwargs in the row; or remove the thought");
 }
 
 Status answer_after_thought(const Chat *chat, const json_t *messages, const Str *prompt, const Str *whole, Str *text, size_t *end) {

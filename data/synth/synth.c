@@ -175,7 +175,8 @@ static Status open_stages(Synth *s) {
 
 static Status open_teachers(Synth *s) {
     const Recipe *r = s->recipe;
-    TeacherOptions options = {.seed = (uint64_t)r->seed,
+    TeacherOptions options = {.device = s->config->device,
+                              .seed = (uint64_t)r->seed,
                               .now = r->data_now,
                               .secret = s->config->secret,
                               .context = s->config->context,
@@ -186,7 +187,7 @@ static Status open_teachers(Synth *s) {
 
 static Status check_system(const Synth *s) {
     if (!s->recipe->synth_system || teacher_chats(s->teacher)) return ST_OK;
-    status_fail(ST_CONFIG, "'synth.system' goes with a teacher that chats: this one continues texts and would never see it");
+    status_fail(ST_CONFIG, "'synth.system' needs a teacher that chats: this one continues texts and would never see it");
     return status_hint(ST_CONFIG, "use your own prompt for it: synth.prompts");
 }
 
@@ -218,7 +219,7 @@ static Status check_prices(const Synth *s) {
     if (!asks_server && (priced(&s->teacher_config) || (!s->teacher_config.url && priced(&s->judge_config)))) return ST_OK;
     status_fail(ST_CONFIG, "'synth.max_cost' needs prices, and '%s' has neither 'price_in' nor 'price_out'",
                 asks_server ? "synth.judge" : "synth.teacher");
-    return status_hint(ST_CONFIG, "they are money for a million tokens; a price of 0 can be given too");
+    return status_hint(ST_CONFIG, "a price is the cost of a million tokens, and may be 0");
 }
 
 static Status open_all(Synth *s) {

@@ -58,6 +58,7 @@ typedef Status SynthReward(void *context, const FilterRow *rows, size_t n, doubl
 typedef struct SynthConfig {
     const Recipe *recipe;
     TrainingOptions options;
+    const Device *device;       /* that local teachers run on */
     const char *const *folders; /* folders to search for prompts/NAME.jinja, in order */
     size_t n_folders;
     const char *(*secret)(void *context, const char *name); /* see TeacherOptions */

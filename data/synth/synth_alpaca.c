@@ -116,7 +116,7 @@ static Status make_round(Synth *s) {
 
 const SynthPreset synth_preset_alpaca = {
     .name = "alpaca",
-    .help = "one reply contains many tasks with inputs and outputs, after 3 seeds",
+    .help = "the teacher sees 3 seeds and writes many tasks with inputs and outputs in one reply",
     .stages = stages,
     .needs = NEEDS_INSTRUCTION | NEEDS_OUTPUT,
     .new_prompts = true,

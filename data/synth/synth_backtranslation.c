@@ -35,7 +35,7 @@ static Status make_round(Synth *s) {
 }
 
 const SynthPreset synth_preset_backtranslation = {.name = "backtranslation",
-                                                  .help = "texts are answers, their instructions are written",
+                                                  .help = "texts are answers; the teacher writes their instructions",
                                                   .stages = stages,
                                                   .needs = NEEDS_OUTPUT,
                                                   .keys = "keep_cut",

@@ -27,7 +27,7 @@ static Status synth_evol_open(Synth *s) {
     if (!evolution || !lines) return ST_RESOURCE;
     for (size_t i = 0; i < s->seeds.n; i++) lines[i] = (Line){s->seeds.items[i].prompt, -1};
     evolution->lines = lines;
-    if (s->recipe->synth_mutations.n == 0) return status_fail(ST_CONFIG, "'synth.mutations' names none");
+    if (s->recipe->synth_mutations.n == 0) return status_fail(ST_CONFIG, "'synth.mutations' is empty");
     return ST_OK;
 }
 
@@ -81,7 +81,7 @@ static Status make_round(Synth *s) {
 
 const SynthPreset synth_preset_evol = {
     .name = "evol",
-    .help = "seeds' prompts are made harder or changed, generation by generation, and answered",
+    .help = "the teacher changes seeds' prompts or makes them harder, in several generations, and answers them",
     .stages = stages,
     .needs = NEEDS_INSTRUCTION,
     .new_prompts = true,

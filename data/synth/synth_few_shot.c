@@ -26,7 +26,7 @@ static Status make_round(Synth *s) { return synth_prompt_round(s, ask_for_prompt
 
 const SynthPreset synth_preset_few_shot = {
     .name = "few_shot",
-    .help = "seeds of one type are shown, a new prompt is written and answered",
+    .help = "the teacher sees seeds of one type, writes a new prompt and answers it",
     .stages = stages,
     .needs = NEEDS_INSTRUCTION,
     .new_prompts = true,

@@ -48,7 +48,7 @@ static Status index_lines(Journal *journal) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
         size_t len = (size_t)(stop - at);
         if (!is_line(at, len)) {
-            status_fail(ST_INPUT, "'%s' line %zu is no answered request", journal->path, number);
+            status_fail(ST_INPUT, "'%s' line %zu is not an answered request", journal->path, number);
             return status_hint(ST_INPUT, "it is a log that tune data synth writes; it was damaged, or is another file");
         }
         Slot *slot = &journal->slots[place_of(journal, key_of(at))];

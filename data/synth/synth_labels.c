@@ -63,7 +63,7 @@ static bool read_column(const json_t *list, Arena *arena, SynthLabels *labels) {
 
 /* Every row must have a list, so that none is answered freely by mistake. */
 static Status read_columns(Synth *s, const char *column) {
-    if (!s->preset->given_prompts) return synth_labels_refuse(s, "prompts that are made have no column of a seed");
+    if (!s->preset->given_prompts) return synth_labels_refuse(s, "new prompts have no seed with such a column");
     for (size_t i = 0; i < s->seeds.n; i++) {
         SynthSeed *seed = &s->seeds.items[i];
         if (read_column(json_object_get(seed->row.json, column), s->arena, &seed->labels)) continue;

@@ -70,7 +70,7 @@ static Status make_round(Synth *s) {
 }
 
 const SynthPreset synth_preset_preference = {.name = "preference",
-                                             .help = "two answers for given prompts; a judge chooses one of them",
+                                             .help = "two answers for each given prompt; a judge prefers one",
                                              .stages = stages,
                                              .needs = NEEDS_INSTRUCTION,
                                              .filters = SYNTH_GIVEN_FILTERS,

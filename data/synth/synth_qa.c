@@ -130,7 +130,7 @@ static Status make_round(Synth *s) {
 }
 
 const SynthPreset synth_preset_qa = {.name = "qa",
-                                     .help = "documents are cut into passages, questions and answers are written for each",
+                                     .help = "documents are cut into passages; the teacher writes questions and answers for each",
                                      .stages = stages,
                                      .needs = NEEDS_OUTPUT,
                                      .keys = "chunk_size chunk_overlap pairs",

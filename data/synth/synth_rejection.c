@@ -77,7 +77,7 @@ static Status make_round(Synth *s) {
 
 const SynthPreset synth_preset_rejection = {
     .name = "rejection",
-    .help = "several answers for given prompts, kept by a reward",
+    .help = "several answers for each given prompt; a reward keeps the best",
     .stages = stages,
     .needs = NEEDS_INSTRUCTION,
     .filters = SYNTH_GIVEN_FILTERS,

@@ -20,7 +20,7 @@ static Status synth_seeds_fault(const Row *row, const char *problem, const char 
 static Status type_of(const Row *row, SynthSeed *seed, Arena *arena) {
     const json_t *type = json_object_get(row->json, "task_type"), *classification = json_object_get(row->json, "is_classification");
     if (type && !json_is_null(type) && (!json_is_string(type) || json_string_length(type) == 0))
-        return synth_seeds_fault(row, "'task_type' is no text", "it names the kind of task, such as rewriting");
+        return synth_seeds_fault(row, "'task_type' is not a text", "it names the kind of task, such as rewriting");
     if (classification && !json_is_boolean(classification))
         return synth_seeds_fault(row, "'is_classification' is neither true nor false", "leave it out when it is not known");
     seed->classification = json_is_true(classification) || (json_is_string(type) && strcmp(json_string_value(type), "classification") == 0);

@@ -44,14 +44,14 @@ Status synth_select_open(Synth *s) {
     const Recipe *r = s->recipe;
     const char *quality = r->synth_select_quality;
     if (r->synth_select < 0) {
-        if (quality) return synth_select_refuse(s, "synth.select_quality", "goes with 'synth.select'", NULL);
-        return r->synth_select_quotas.n ? synth_select_refuse(s, "synth.select_quotas", "goes with 'synth.select'", NULL) : ST_OK;
+        if (quality) return synth_select_refuse(s, "synth.select_quality", "needs 'synth.select'", NULL);
+        return r->synth_select_quotas.n ? synth_select_refuse(s, "synth.select_quotas", "needs 'synth.select'", NULL) : ST_OK;
     }
     if (r->synth_select > r->synth_num_rows)
         return synth_select_refuse(
             s, "synth.select",
             arena_printf(s->arena, "is %lld, and 'synth.num_rows' makes %lld", (long long)r->synth_select, (long long)r->synth_num_rows),
-            "rows are chosen from those that are made: make more");
+            "rows are selected from those that are made: raise synth.num_rows");
     if (quality && !filters_has(s->filters, quality) && !text_among(s->preset->scores, ' ', quality) &&
         !(r->synth_labels && strcmp(quality, "label_margin") == 0))
         return synth_select_refuse(

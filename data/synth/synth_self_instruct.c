@@ -339,7 +339,7 @@ static Status make_round(Synth *s) {
 
 const SynthPreset synth_preset_self_instruct = {
     .name = "self-instruct",
-    .help = "lists of tasks from 6 seeds and 2 rows, classification or not, then their instances",
+    .help = "the teacher sees 6 seeds and 2 kept rows and lists tasks; then it writes inputs and outputs of each",
     .stages = stages,
     .needs = NEEDS_INSTRUCTION,
     .new_prompts = true,

@@ -196,7 +196,7 @@ static Status check_kwargs(const TeacherConfig *config) {
     const Yaml *values = config->template_kwargs;
     if (!values || values->kind == YAML_NULL) return ST_OK;
     if (values->kind != YAML_MAP)
-        return teacher_refuse(config, "its 'template_kwargs' is no map", "such as template_kwargs: {enable_thinking: false}");
+        return teacher_refuse(config, "its 'template_kwargs' is not a map", "such as template_kwargs: {enable_thinking: false}");
     if (config->base)
         return teacher_refuse(config, "'template_kwargs' does nothing with 'base: true'", "texts are continued without a chat template");
     if (config->url && strcmp(config->api, "completions") == 0)

@@ -4,7 +4,7 @@
  *     TeacherConfig config;
  *     TRY(teacher_config(recipe->synth_teacher, "synth.teacher", recipe->path, arena, &config));
  *     Teacher *teacher;
- *     TRY(teacher_open(&config, &(TeacherOptions){.seed = 42, .secret = secret}, &teacher));
+ *     TRY(teacher_open(&config, &(TeacherOptions){.device = device, .seed = 42, .secret = secret}, &teacher));
  *     TRY(teacher_ask(teacher, prompts, n, &sampling, on_answer, context));
  *     teacher_close(teacher);
  */
@@ -47,6 +47,7 @@ Status teacher_config_sampling(const TeacherConfig *config, Arena *arena, Teache
 /* secret: the value of an environment variable, NULL if it is not set. now: the date for templates that write one, NULL: today. reads_choices: a
  * local model also answers in words, although it could compare. */
 typedef struct TeacherOptions {
+    const Device *device; /* of a local teacher */
     uint64_t seed;
     const char *now;
     const char *(*secret)(void *context, const char *name);

@@ -40,10 +40,12 @@ static Status teacher_local_open(Teacher *teacher) {
     const TeacherConfig *c = &teacher->config;
     Local *local = teacher->state = calloc(1, sizeof *local);
     if (!local) return status_errno(ENOMEM, "cannot open '%s'", c->model);
-    TRY(model_load(c->model, &(ModelOptions){.device = device_cpu(), .compute = compute_from_text(c->compute ? c->compute : "auto")}, &local->model));
+    TRY(model_load(c->model, &(ModelOptions){.device = teacher->options.device, .compute = compute_from_text(c->compute ? c->compute : "auto")},
+                   &local->model));
     if (c->adapter) TRY(adapter_load(local->model, c->adapter, false));
     TRY(tokenizer_load_if_any(c->model, &local->tokenizer));
-    if (!local->tokenizer) return status_hint(status_fail(ST_INPUT, "the teacher '%s' has no tokenizer", c->model), "it is asked in words");
+    if (!local->tokenizer)
+        return status_hint(status_fail(ST_INPUT, "the teacher '%s' has no tokenizer", c->model), "a teacher reads and writes text");
     local->memory = generate_memory_new(local->model);
     if (!local->memory) return ST_RESOURCE;
     TRY(open_template(teacher, local));
@@ -282,7 +284,7 @@ static Status user_turn(const Teacher *teacher, const char *system, Str *text) {
     const Local *local = teacher->state;
     if (!chat_has_template(local->chat)) {
         status_fail(ST_INPUT, "the teacher '%s' has no chat template", teacher->config.model);
-        return status_hint(ST_INPUT, "it gives the start of a user's turn: set synth.teacher.chat_template or synth.user_turn");
+        return status_hint(ST_INPUT, "the start of a user's turn is needed: set synth.teacher.chat_template or synth.user_turn");
     }
     json_t *plain = json_pack("[{s:s, s:s}]", "role", "user", "content", mark), *messages = NULL;
     ChatRendering rendering = {0};

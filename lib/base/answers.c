@@ -17,5 +17,5 @@ void answers_set_most(size_t bytes) { atomic_store(&set, bytes); }
 Status answers_too_much(const char *who, const char *name) {
     char words[32];
     status_fail(ST_RESOURCE, "%s '%s' gives answers of more than %s together", who, name, format_bytes((double)answers_most(), words));
-    return status_hint(ST_RESOURCE, "have it answer with less, or ask it fewer things at once");
+    return status_hint(ST_RESOURCE, "let it give shorter answers, or send it fewer requests at a time");
 }

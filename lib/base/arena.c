@@ -43,9 +43,12 @@ struct Block {
 };
 
 struct Arena {
-    Block *first, *current; /* blocks after `current` are empty; both NULL when there is none */
-    size_t limit, before;   /* before: bytes used in the blocks before `current` */
-    size_t peak, held;      /* held: the capacities of all blocks */
+    bool refused;              /* the system had no memory for it once */
+    const BlockSource *source; /* of the blocks; NULL: the host */
+    Arena *other;              /* with the memory that does not come from the host; NULL: none was asked for */
+    Block *first, *current;    /* blocks after `current` are empty; both NULL when there is none */
+    size_t limit, before;      /* before: bytes used in the blocks before `current` */
+    size_t peak, held;         /* held: the capacities of all blocks */
 };
 
 static atomic_long allocations_to_failure;
@@ -68,11 +71,13 @@ void *pages_map(size_t size) {
 
 void pages_unmap(void *pages, size_t size) { munmap(pages, size); }
 
-static Block *block_new(size_t capacity) {
+static Block *block_new(const BlockSource *source, size_t capacity) {
     Block *block = malloc(sizeof *block);
     if (!block) return NULL;
     *block = (Block){.capacity = capacity};
-    if (capacity >= HUGE_PAGE) {
+    if (source) {
+        block->bytes = source->take(source, capacity);
+    } else if (capacity >= HUGE_PAGE) {
         block->bytes = pages_map(capacity);
     } else {
         block->bytes = aligned_alloc(ALIGNMENT, capacity);
@@ -81,13 +86,15 @@ static Block *block_new(size_t capacity) {
         free(block);
         return NULL;
     }
-    BYTES_CLOSE(block->bytes, capacity);
+    if (!source) BYTES_CLOSE(block->bytes, capacity);
     return block;
 }
 
-static void block_free(Block *block) {
-    BYTES_OPEN(block->bytes, block->capacity);
-    if (block->capacity >= HUGE_PAGE) {
+static void block_free(const BlockSource *source, Block *block) {
+    if (!source) BYTES_OPEN(block->bytes, block->capacity);
+    if (source) {
+        source->give_back(source, block->bytes, block->capacity);
+    } else if (block->capacity >= HUGE_PAGE) {
         pages_unmap(block->bytes, block->capacity);
     } else {
         free(block->bytes);
@@ -119,8 +126,8 @@ static void block_append(Arena *arena, Block *block) {
 static bool arena_grow(Arena *arena, size_t need) {
     size_t least, wanted;
     if (!capacity_round(need, &least) || !capacity_round(MAX(need, MAX(FIRST_BLOCK, MIN(arena->held, MAX_SPARE))), &wanted)) return false;
-    Block *block = block_new(wanted);
-    if (!block && wanted > least) block = block_new(least);
+    Block *block = block_new(arena->source, wanted);
+    if (!block && wanted > least) block = block_new(arena->source, least);
     if (block) block_append(arena, block);
     return block != NULL;
 }
@@ -128,7 +135,7 @@ static bool arena_grow(Arena *arena, size_t need) {
 static void arena_release_blocks(Arena *arena) {
     for (Block *block = arena->first, *next; block; block = next) {
         next = block->next;
-        block_free(block);
+        block_free(arena->source, block);
     }
     arena->first = arena->current = NULL;
     arena->before = arena->held = 0;
@@ -143,13 +150,23 @@ Arena *arena_new(size_t limit) {
     return NULL;
 }
 
+/* The part of the arena with memory of `source`. NULL when memory runs out. */
+static Arena *arena_other(Arena *arena, const BlockSource *source) {
+    if (!arena->other && (arena->other = calloc(1, sizeof *arena))) *arena->other = (Arena){.source = source, .limit = arena->limit};
+    ASSERT(!arena->other || arena->other->source == source, "an arena with memory of two devices");
+    return arena->other;
+}
+
 void arena_free(Arena *arena) {
     if (!arena) return;
+    arena_free(arena->other);
     arena_release_blocks(arena);
     free(arena);
 }
 
-size_t arena_used(const Arena *arena) { return arena->before + (arena->current ? arena->current->used : 0); }
+size_t arena_used(const Arena *arena) {
+    return arena->before + (arena->current ? arena->current->used : 0) + (arena->other ? arena_used(arena->other) : 0);
+}
 size_t arena_peak(const Arena *arena) { return arena->peak; }
 
 static size_t whole_pages(size_t capacity, size_t touched) {
@@ -158,7 +175,7 @@ static size_t whole_pages(size_t capacity, size_t touched) {
 }
 
 size_t arena_resident(const Arena *arena) {
-    size_t bytes = 0;
+    size_t bytes = arena->other ? arena_resident(arena->other) : 0;
     for (const Block *block = arena->first; block; block = block->next) bytes += whole_pages(block->capacity, block->touched);
     return bytes;
 }
@@ -169,11 +186,16 @@ void arena_reserve(Arena *arena, size_t bytes) {
     ASSERT(arena_used(arena) == 0, "%zu bytes of an arena are in use", arena_used(arena));
     size_t capacity;
     if (arena->first && !arena->first->next && arena->first->capacity >= bytes) return;
-    Block *block = capacity_round(MAX(bytes, FIRST_BLOCK), &capacity) ? block_new(capacity) : NULL;
+    Block *block = capacity_round(MAX(bytes, FIRST_BLOCK), &capacity) ? block_new(arena->source, capacity) : NULL;
     if (!block) return;
     arena_release_blocks(arena);
     arena->first = arena->current = block;
     arena->held = block->capacity;
+}
+
+void arena_reserve_from(Arena *arena, const BlockSource *source, size_t bytes) {
+    Arena *part = source ? arena_other(arena, source) : arena;
+    if (part) arena_reserve(part, bytes);
 }
 
 void arena_expect(Arena *arena, size_t bytes) {
@@ -183,7 +205,7 @@ void arena_expect(Arena *arena, size_t bytes) {
         arena->current = arena->current->next;
     }
     if (arena->current && arena->current->capacity - arena->current->used >= bytes) return;
-    Block *block = capacity_round(MAX(bytes, FIRST_BLOCK), &capacity) ? block_new(capacity) : NULL;
+    Block *block = capacity_round(MAX(bytes, FIRST_BLOCK), &capacity) ? block_new(NULL, capacity) : NULL;
     if (block) block_append(arena, block);
 }
 
@@ -217,7 +239,10 @@ static uint8_t *arena_take(Arena *arena, size_t size, bool *is_zero) {
         arena->current = arena->current->next;
     }
     if (!arena->current || rounded > arena->current->capacity - arena->current->used) {
-        if (!arena_grow(arena, rounded)) return arena_full(arena, size);
+        if (!arena_grow(arena, rounded)) {
+            arena->refused = true;
+            return arena_full(arena, size);
+        }
     }
     Block *block = arena->current;
     uint8_t *bytes = block->bytes + block->used;
@@ -225,9 +250,11 @@ static uint8_t *arena_take(Arena *arena, size_t size, bool *is_zero) {
     block->used += rounded;
     block->touched = MAX(block->touched, block->used);
     arena->peak = MAX(arena->peak, arena_used(arena));
-    BYTES_OPEN(bytes, size);
+    if (!arena->source) BYTES_OPEN(bytes, size);
     return bytes;
 }
+
+bool arena_refused(const Arena *arena) { return arena->refused; }
 
 void *arena_alloc(Arena *arena, size_t size) {
     bool is_zero;
@@ -235,6 +262,17 @@ void *arena_alloc(Arena *arena, size_t size) {
 #ifdef TUNE_POISON
     if (bytes) memset(bytes, 0xFF, size);
 #endif
+    return bytes;
+}
+
+void *arena_alloc_from(Arena *arena, const BlockSource *source, size_t size) {
+    bool is_zero;
+    if (!source) return arena_alloc(arena, size);
+    size_t rounded = arena_rounded(size);
+    Arena *other = arena_other(arena, source);
+    if (!other || (arena->limit > 0 && rounded > arena->limit - MIN(arena->limit, arena_used(arena)))) return arena_full(arena, size);
+    void *bytes = arena_take(other, size, &is_zero);
+    arena->peak = MAX(arena->peak, arena_used(arena));
     return bytes;
 }
 
@@ -272,7 +310,12 @@ char *arena_printf(Arena *arena, const char *format, ...) {
     return text;
 }
 
-ArenaMark arena_mark(const Arena *arena) { return (ArenaMark){arena->current, arena->current ? arena->current->used : 0}; }
+ArenaMark arena_mark(const Arena *arena) {
+    ArenaMark mark = {.block = arena->current, .used = arena->current ? arena->current->used : 0};
+    const Block *other = arena->other ? arena->other->current : NULL;
+    if (other) mark.other_block = arena->other->current, mark.other_used = other->used;
+    return mark;
+}
 
 void arena_rewind(Arena *arena, ArenaMark mark) {
     Block *kept = mark.block ? mark.block : arena->first;
@@ -281,9 +324,10 @@ void arena_rewind(Arena *arena, ArenaMark mark) {
     arena->current = kept;
     for (Block *block = kept; block; block = block->next) {
         size_t used = block == kept ? mark.used : 0;
-        BYTES_CLOSE(block->bytes + used, block->capacity - used);
+        if (!arena->source) BYTES_CLOSE(block->bytes + used, block->capacity - used);
         block->used = used;
     }
+    if (arena->other) arena_rewind(arena->other, (ArenaMark){.block = mark.other_block, .used = mark.other_used});
 }
 
-void arena_reset(Arena *arena) { arena_rewind(arena, (ArenaMark){NULL, 0}); }
+void arena_reset(Arena *arena) { arena_rewind(arena, (ArenaMark){0}); }

@@ -24,7 +24,18 @@ void arena_free(Arena *arena); /* NULL is fine */
 /* Returns `size` bytes aligned to 64. They are not cleared; a build with TUNE_POISON fills them with 0xFF (NaN). NULL, with ST_RESOURCE recorded,
  * when the arena is full. */
 void *arena_alloc(Arena *arena, size_t size);
+/* Tells whether an allocation failed because the system had no memory, and not because of the arena's limit. */
+bool arena_refused(const Arena *arena);
 void *arena_zero(Arena *arena, size_t size); /* like arena_alloc, but cleared */
+/* Where memory comes from that is not the host's. The arena never reads or writes it. */
+typedef struct BlockSource BlockSource;
+struct BlockSource {
+    void *(*take)(const BlockSource *source, size_t size); /* aligned to 64; NULL: there is no memory */
+    void (*give_back)(const BlockSource *source, void *block, size_t size);
+};
+/* Like arena_alloc, with memory of `source`; NULL: the host's. It lives as long as the arena's other memory, and counts with it. An arena has at
+ * most one such source. */
+void *arena_alloc_from(Arena *arena, const BlockSource *source, size_t size);
 char *arena_strdup(Arena *arena, const char *text);
 char *arena_strndup(Arena *arena, const char *text, size_t len);
 char *arena_printf(Arena *arena, const char *format, ...) PRINTF_LIKE(2, 3);
@@ -32,6 +43,8 @@ void arena_reset(Arena *arena); /* frees everything in the arena and keeps its m
 typedef struct ArenaMark {
     void *block;
     size_t used;
+    void *other_block; /* of the memory from a BlockSource */
+    size_t other_used;
 } ArenaMark;
 ArenaMark arena_mark(const Arena *arena);        /* the current position */
 void arena_rewind(Arena *arena, ArenaMark mark); /* frees everything allocated after `mark` */
@@ -44,6 +57,7 @@ size_t arena_pages(size_t bytes);
 /* Reserves one block for the next so many bytes in an arena that has nothing in use. Blocks that came one by one end in gaps where a larger
  * allocation does not fit. The block takes no physical memory until it is written to; without memory for it nothing changes. */
 void arena_reserve(Arena *arena, size_t bytes);
+void arena_reserve_from(Arena *arena, const BlockSource *source, size_t bytes); /* the same for memory of `source`; NULL: the host's */
 /* Like arena_reserve, for an arena in use: the next so many bytes, each allocation rounded up by arena_rounded, come from one block. No more than
  * arena_pages of them are touched. */
 void arena_expect(Arena *arena, size_t bytes);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What every file needs: how a failure is returned, and how a bug ends the program. lib/base has one header for each noun: arena.h (memory),
- * str.h (text), file.h, json.h, yaml.h, rng.h (random numbers), child.h (programs), http.h, log.h (messages), system.h (clock, signals, the machine),
- * tally.h (mean and spread). It does not depend on tensors.
+ * str.h (text), file.h, json.h, yaml.h, regex.h, rng.h (random numbers), log.h (messages), work.h (progress), system.h (clock, signals, the
+ * machine), tally.h (mean and spread).
  *
  *     static Status word_count(const char *path, size_t *count) {
  *         Lines lines;

@@ -89,7 +89,10 @@ Status file_append(const char *path, const void *bytes, size_t size) {
     bool sized = fstat(fd, &info) == 0;
     int error = sized ? write_all(fd, bytes, size) : errno;
     bool cut_failed = sized && error != 0 && UNTIL_DONE(ftruncate(fd, info.st_size)) != 0;
-    if (file_close(fd) != 0 && error == 0) error = errno;
+    if (file_close(fd) != 0 && error == 0) { /* all is written, but may not be kept: the caller may append it again */
+        error = errno;
+        cut_failed = file_truncate(path, (uint64_t)info.st_size) != ST_OK;
+    }
     if (error == 0) return ST_OK;
     Status status = status_unwritable(error, "cannot append to '%s'", path);
     return cut_failed ? status_hint(status, "its last line may be cut short") : status;

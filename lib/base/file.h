@@ -17,7 +17,7 @@
         done_;                               \
     }))
 
-/* A path may be NULL: an arena that is full returns that, and has recorded the failure. The functions then return ST_RESOURCE or false. */
+/* A path may be NULL, as a full arena returns it after it has recorded the failure. The functions then return ST_RESOURCE or false. */
 
 typedef struct Mapping {
     const uint8_t *data;
@@ -34,11 +34,12 @@ void file_drop_pages(const Mapping *mapping, size_t begin, size_t end);
  * SIGBUS. Call file_check_truncation before storing or reporting a result: it is ST_INPUT once such bytes were read, until file_ignore_truncation. */
 void file_handle_truncation(void);
 Status file_check_truncation(void);
-void file_watch_truncation(
-    const Mapping *mapping); /* its bytes are looked up as they are needed: file_check_truncation warns, once, when it was written to */
-bool file_ignore_truncation(const Mapping *mapping); /* whether this file's bytes were the first that were missed; then they did no harm */
-/* stat, lstat, and realpath into memory of the caller's. A failure that does not say whether something is there (EIO, ESTALE, no memory) is kept for
- * memory_check: what follows from it is no result. So are those of file_exists, dir_exists and all that look by them. */
+/* For a file whose bytes are read during the whole run, such as weights: file_check_truncation then also warns, once, when the file was changed. */
+void file_watch_truncation(const Mapping *mapping);
+/* For a file whose lost bytes do no harm. If the first lost bytes were in this file, clears the record of them and returns true. */
+bool file_ignore_truncation(const Mapping *mapping);
+/* stat, lstat and realpath; the caller frees the path. If the system cannot say whether the file exists (EIO, ESTALE, no memory), the failure is
+ * recorded for memory_check (memory.h). The same holds for file_exists, dir_exists and all functions that use them. */
 struct stat;
 int file_stat(const char *path, struct stat *info);
 int file_lstat(const char *path, struct stat *info);
@@ -112,9 +113,9 @@ Status dir_sync_above(const char *path); /* syncs the folder that contains `path
  * The target of a link is renamed, not the link, and an empty folder takes its place so that the link stays valid. ST_CONFIG when it is this
  * program's working folder; otherwise the system's error. */
 Status path_backup(const char *path, Str *kept);
-bool path_inside(const char *path, const char *dir); /* by whatever names; a folder is inside itself; false where one is not there */
-Status dir_sync_tree(const char *path); /* every file and folder below it, and the folder itself: what a power cut leaves is what is there now */
-int file_close(int fd);                 /* of what was written: 0, or -1 with errno; a signal's interruption is none, it is closed */
+bool path_inside(const char *path, const char *dir); /* through links too; a folder is inside itself; false if one of them is missing */
+Status dir_sync_tree(const char *path); /* syncs every file and folder below it, and the folder itself, so that they survive a power cut */
+int file_close(int fd);                 /* closes a file that was written to: 0, or -1 with errno; an interrupting signal is no failure */
 int file_sync(int fd);                  /* fsync, and through the drive's cache where the system can; 0, or -1 with errno */
 Status dir_list(const char *path, Arena *arena, char ***names, size_t *count); /* sorted, without . and .. */
 /* Builds `dir` atomically: `write` fills the hidden folder `made` in the same parent, which then replaces `dir`; the old folder is deleted last. A

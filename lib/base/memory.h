@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that ran out in a place that returns no Status: growing texts, lists of ids, JSON that is built, scratch of kernels. Such a call does
- * less than it was asked, and says so here for the whole process. So does a look at a file that the system does not answer. Whoever stores or tells a
- * result asks first, and stores nothing. */
+/* Failures in functions that return no Status: memory that ran out (growing texts, lists of ids, JSON, scratch of kernels), and files of which the
+ * system cannot say whether they exist. Such a function does a part of its work and records the failure here, for the whole process. Code that is
+ * about to store or print a result calls memory_check first, and stores nothing if it fails. */
 #ifndef TUNE_MEMORY_H
 #define TUNE_MEMORY_H
 
@@ -12,13 +12,13 @@ void memory_ran_out(size_t bytes); /* reports that `bytes` could not be allocate
  * They let work in progress finish: file names, numbers, words of an error. */
 enum { MEMORY_SMALL = 192 };
 void *memory_small(void);
-/* The system did not say whether `path` is there, for the reason errno `error`; any thread. */
+/* Records that the system cannot say whether `path` exists; error: the errno. From any thread. */
 void memory_no_answer(int error, const char *path);
-int memory_error(void);     /* ENOMEM, the errno of such an answer, or 0: neither has happened */
-bool memory_is_short(void); /* whether one of them has */
-/* `status`, or ST_RESOURCE with words of its own where one of them has happened and `status` says something else: that may only follow from it. */
+int memory_error(void);     /* the errno of the recorded failure, ENOMEM for memory; 0: none */
+bool memory_is_short(void); /* whether a failure is recorded */
+/* Returns `status` if no failure is recorded. Otherwise ST_RESOURCE with a text of its own: another failure may only be its consequence. */
 Status memory_check(Status status);
-/* Clears the report, for a caller that handles it: it abandons its work and keeps what it had before. Results are stored again from now on. */
+/* Clears the record, for a caller that handles the failure: it abandons its work and keeps the state before it. Results may be stored again. */
 void memory_clear_failure(void);
 
 #endif

@@ -7,6 +7,7 @@
 #include <pcre2.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { HEAP_KIB = 256 << 10 }; /* the most that the interpreter may take for one match */
 
@@ -21,6 +22,7 @@ static pcre2_code *compile(const char *pattern, int options, RegexFault *fault) 
     int error;
     PCRE2_SIZE at;
     pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, flags, &error, &at, NULL);
+    if (!code && error == PCRE2_ERROR_HEAP_FAILED) memory_ran_out(strlen(pattern));
     if (!code && fault) {
         fault->at = at;
         pcre2_get_error_message(error, (PCRE2_UCHAR *)fault->reason, sizeof fault->reason);
@@ -33,6 +35,7 @@ Regex *regex_new(const char *pattern, int options, uint32_t steps, RegexFault *f
     Regex *regex = calloc(1, sizeof *regex);
     if (regex) regex->context = pcre2_match_context_create(NULL);
     if (!regex || !regex->context) {
+        memory_ran_out(sizeof *regex);
         if (fault) *fault = (RegexFault){.reason = "no memory"};
         free(regex);
         return NULL;

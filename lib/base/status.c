@@ -88,7 +88,7 @@ Status status_unwritable(int error, const char *format, ...) {
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
     status_errno(error, "%s", what);
-    if (error == ENOTDIR || error == EEXIST) return status_hint(ST_RESOURCE, "a file has the name of a folder on the way: choose another path");
+    if (error == ENOTDIR || error == EEXIST) return status_hint(ST_RESOURCE, "a part of the path is a file, not a folder: choose another path");
     if (error == EACCES || error == EPERM || error == ENOENT) return status_hint(ST_RESOURCE, "choose a folder that can be written to");
     return ST_RESOURCE;
 }

@@ -155,7 +155,7 @@ Slice child_last_line(const Child *child) {
 
 Status child_add_last_line(const Child *child, Status status) {
     Slice line = child_last_line(child);
-    return line.len ? status_hint(status, "it said at last: %.*s", (int)MIN(line.len, (size_t)1000), line.data) : status;
+    return line.len ? status_hint(status, "its last message: %.*s", (int)MIN(line.len, (size_t)1000), line.data) : status;
 }
 
 static void nap(double seconds) {

@@ -73,7 +73,7 @@ typedef struct Word {
 
 static Status sandbox_refuse(const char *name, SandboxPart part, int error) {
     status_fail(ST_RESOURCE, "cannot start program '%s' in a sandbox: this system refuses %s: %s", name, part_words(part), strerror(error));
-    return status_hint(ST_RESOURCE, "%s; or write `sandbox: best_effort`, which goes on without it", part_advice(part));
+    return status_hint(ST_RESOURCE, "%s; or write `sandbox: best_effort`, which continues without it", part_advice(part));
 }
 
 /* Warns once for each part. */

@@ -17,7 +17,7 @@ static int64_t slots_for(const GenerateConfig *config, size_t n_prompts) {
 /* Runs one step of the largest kind on the device that computes nothing: a full load of prompt tokens, and a row of logits for each sequence. */
 static size_t step_bytes(const Model *model, size_t n_prompts, size_t longest, int64_t n_slots) {
     Arena *arena = arena_new(0);
-    Tape *meta = tape_new(device_meta(), model->compute, 0);
+    Tape *meta = tape_new(model->device->planner, model->compute, 0);
     size_t n_segments = MIN((STEP_TOKENS + longest - 1) / longest, n_prompts), bytes = 0;
     int64_t n_tokens = (int64_t)(n_segments * longest) + n_slots, n_rows = n_slots + (int64_t)n_segments;
     Segment *segments = arena ? arena_zero(arena, (n_segments + (size_t)n_slots) * sizeof *segments) : NULL;
@@ -33,7 +33,7 @@ static size_t step_bytes(const Model *model, size_t n_prompts, size_t longest, i
         Tensor *hidden = model_forward(
             model, meta,
             &(ModelBatch){.ids = ids, .layout = {.n_tokens = n_tokens, .n_segments = (int32_t)(n_segments + (size_t)n_slots), .segments = segments}});
-        Tensor *which = hidden ? tensor_view(tape_arena(meta), device_meta(), DT_I32, 1, &n_rows, rows) : NULL;
+        Tensor *which = hidden ? tensor_view(tape_arena(meta), tape_device(meta), DT_I32, 1, &n_rows, rows) : NULL;
         if (which) (void)model_logits(model, meta, hidden, which);
         bytes = tape_peak_bytes(meta);
     }

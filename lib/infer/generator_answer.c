@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/memory.h"
 #include "lib/infer/generator_parts.h"
 
 /* Bytes of text that no stop text can still begin in. */
@@ -92,6 +93,7 @@ static Status take_token(Generator *g, Sequence *s, Went *went) {
     if (!isfinite(s->next_logprob)) return status_fail(ST_NUMERIC, "a logit of prompt %zu is not finite", c->prompt + 1);
     if (id < 0) return none_left(c);
     ids_push(&c->ids, id);
+    TRY(memory_check(ST_OK)); /* the id may be missing */
     TRY(push_logprobs(s));
     bool eos = is_eos(g, request, id), full = (int64_t)c->ids.n >= request->max_new_tokens, stopped = false;
     if (g->tokenizer) {

@@ -58,7 +58,8 @@ static Source source_of(const Generator *g, const Sequence *s) {
 }
 
 static void row_copy(const Tensor *from, int64_t row, Tensor *to) {
-    memcpy(to->data, (const char *)from->data + (size_t)row * tensor_bytes(to), tensor_bytes(to));
+    Tensor part = tensor_part(from, row * tensor_count(to), tensor_count(to));
+    tensor_device(to)->copy(&part, to);
 }
 
 void row_keep(const Pass *from, int64_t row, Pass *kept) {
@@ -73,8 +74,7 @@ static double element(const Tensor *tensor, int64_t row, int64_t column) { retur
 static void row_read(const Generator *g, const GenerateRequest *request, const Source *from, double *out) {
     const Tensor *logits = from->logits->logits;
     int64_t vocab = tensor_width(logits);
-    const float *values = logits->dtype == DT_F32 ? (const float *)logits->data + from->row * vocab : NULL;
-    for (int64_t v = 0; v < vocab; v++) out[v] = values ? (double)values[v] : element(logits, from->row, v);
+    tensor_read_part(logits, from->row * vocab, vocab, out);
     for (int64_t v = 0; from->advice && v < vocab; v++) out[v] += element(from->advice, from->row, v);
     for (size_t i = 0; i < g->n_absent; i++)
         if (!is_eos(g, request, g->absent[i])) out[g->absent[i]] = -HUGE_VAL;
@@ -123,8 +123,8 @@ void generate_choose(const Generator *g, Chooser *chooser, Sequence *s) {
     double u = rng_uniform(key, c->ids.n), logsumexp = 0;
     int64_t next = 0;
     bool plain = !from.advice && sample_is_plain(sample);
-    if (greedy && plain) logits->device->largest(logits, from.row, &next);
-    if (!greedy && (plain || sample->temperature != 1)) logits->device->draw(logits, from.row, sample->temperature, u, &next, &logsumexp);
+    if (greedy && plain) tensor_device(logits)->largest(logits, from.row, &next);
+    if (!greedy && (plain || sample->temperature != 1)) tensor_device(logits)->draw(logits, from.row, sample->temperature, u, &next, &logsumexp);
     bool again = plain && is_absent(g, request, next);
     s->next = (int32_t)next;
     s->next_filtered =

@@ -8,22 +8,20 @@
 static int64_t row_width(const Model *model) { return model->config.num_key_value_heads * model->config.head_dim; }
 
 size_t kv_page_bytes(const Model *model) {
-    return (size_t)(2 * model->config.num_hidden_layers * KV_PAGE_SIZE * row_width(model)) * dtype_size(model->compute);
+    return dtype_bytes(model->compute, 2 * model->config.num_hidden_layers * KV_PAGE_SIZE * row_width(model));
 }
 
 /* Places keys and values after all headers, so that pages that no token uses are never touched. */
 static Status make_tensors(Arena *arena, const Model *model, KvPages *pages) {
     int64_t shape[2] = {(int64_t)pages->n_pages * KV_PAGE_SIZE, row_width(model)};
-    size_t bytes = (size_t)(shape[0] * shape[1]) * dtype_size(model->compute);
     for (int layer = 0; layer < pages->n_layers; layer++) {
-        pages->k[layer] = tensor_view(arena, model->device, model->compute, 2, shape, NULL);
-        pages->v[layer] = tensor_view(arena, model->device, model->compute, 2, shape, NULL);
+        pages->k[layer] = tensor_header(arena, model->device, model->compute, 2, shape);
+        pages->v[layer] = tensor_header(arena, model->device, model->compute, 2, shape);
         if (!pages->k[layer] || !pages->v[layer]) return ST_RESOURCE;
     }
     for (int layer = 0; layer < pages->n_layers; layer++) {
-        pages->k[layer]->data = arena_alloc(arena, bytes);
-        pages->v[layer]->data = arena_alloc(arena, bytes);
-        if (!pages->k[layer]->data || !pages->v[layer]->data) return ST_RESOURCE;
+        TRY(tensor_allocate(pages->k[layer], arena));
+        TRY(tensor_allocate(pages->v[layer], arena));
     }
     return ST_OK;
 }
@@ -91,8 +89,9 @@ static void copy_page(KvCache *cache, int32_t from, int32_t to) {
     for (int layer = 0; layer < cache->pages.n_layers; layer++) {
         Tensor *const both[] = {cache->pages.k[layer], cache->pages.v[layer]};
         for (int i = 0; i < 2; i++) {
-            size_t bytes = (size_t)(KV_PAGE_SIZE * tensor_width(both[i])) * dtype_size(both[i]->dtype);
-            memcpy((char *)both[i]->data + (size_t)to * bytes, (const char *)both[i]->data + (size_t)from * bytes, bytes);
+            int64_t size = KV_PAGE_SIZE * tensor_width(both[i]);
+            Tensor old = tensor_part(both[i], from * size, size), own = tensor_part(both[i], to * size, size);
+            tensor_device(both[i])->copy(&old, &own);
         }
     }
 }

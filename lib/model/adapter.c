@@ -26,7 +26,7 @@ static Status save_slot(Model *model, const char *path, const char *kind, Tensor
     if (!copy || !name) return ST_RESOURCE;
     copy->name = name;
     copy->in_out = original->in_out;
-    if (model->device != device_meta()) convert_elements(original->data, original->dtype, copy->data, dtype, (size_t)tensor_count(original));
+    model->device->copy(original, copy);
     Param *param = params_add(&model->params, name, copy, PARAM_SAVED);
     if (!param) return ST_RESOURCE;
     *slot = copy;
@@ -275,10 +275,10 @@ static Status adapter_fill(AdapterReader *reader, const StoredTensor *stored, Pa
     Tensor *tensor = param->tensor;
     if (stored_check(stored, tensor->n_dims, tensor->shape) != ST_OK) return hint_other_model(reader);
     reader->used[stored - reader->files->tensors] = true;
-    if (tensor->device != device_meta()) convert_elements(stored->data, stored->dtype, tensor->data, tensor->dtype, (size_t)tensor_count(tensor));
+    TRY(tensor_convert(tensor, 0, stored->data, stored->dtype, tensor_count(tensor)));
     TRY(tensor_check_finite(tensor, stored->name, stored->file));
     if (reader->trained) return param->trained ? ST_OK : params_train(param, reader->model->arena);
-    tensor->constant = true;
+    tensor->storage->constant = true;
     return ST_OK;
 }
 

@@ -228,7 +228,7 @@ static Status write_tensors(const Model *model, const char *path) {
             const Tensor *tensor = param->tensor;
             if (param->role == PARAM_BASE || param->role == PARAM_CHECKPOINT_ONLY) continue;
             if (pass == 1) {
-                safetensors_write_as(writer, tensor->data, tensor->dtype, DT_F32, (size_t)tensor_count(tensor));
+                safetensors_write_tensor(writer, tensor, DT_F32);
                 continue;
             }
             Str name = {0};

@@ -14,7 +14,7 @@ static double element_get(const uint8_t *at, DType dtype) {
         uint16_t h;
         int32_t i;
     } value;
-    memcpy(&value, at, dtype_size(dtype));
+    memcpy(&value, at, dtype_bytes(dtype, 1));
     switch (dtype) {
     case DT_F32: return (double)value.f;
     case DT_BF16: return (double)bf16_to_float(value.h);
@@ -39,13 +39,13 @@ static void element_put(uint8_t *at, DType dtype, double x) {
     case DT_F64: value.d = x; break;
     case DT_I32: value.i = (int32_t)x; break;
     }
-    memcpy(at, &value, dtype_size(dtype));
+    memcpy(at, &value, dtype_bytes(dtype, 1));
 }
 
 void convert_elements(const void *from, DType from_dtype, void *to, DType to_dtype, size_t count) {
     const uint8_t *in = from;
     uint8_t *out = to;
-    size_t in_size = dtype_size(from_dtype), out_size = dtype_size(to_dtype);
+    size_t in_size = dtype_bytes(from_dtype, 1), out_size = dtype_bytes(to_dtype, 1);
     if (from_dtype == to_dtype) { /* in parallel, since the system clears new pages first, which takes as long */
         size_t bytes = count * in_size, piece = (size_t)2 << 20;
 #pragma omp parallel for schedule(static) if (bytes > 4 * piece)
@@ -71,6 +71,30 @@ void convert_elements(const void *from, DType from_dtype, void *to, DType to_dty
         return;
     }
     for (size_t i = 0; i < count; i++) element_put(out + i * out_size, to_dtype, element_get(in + i * in_size, from_dtype));
+}
+
+enum { PIECE = 1024 }; /* doubles */
+
+Status tensor_convert(Tensor *tensor, int64_t at, const void *from, DType dtype, int64_t n) {
+    double buffer[PIECE];
+    for (int64_t done = 0, some; done < n && !tensor_device(tensor)->planned; done += some) {
+        some = n - done;
+        void *piece = tensor_stage(tensor, at + done, &some, buffer, sizeof buffer);
+        convert_elements((const uint8_t *)from + dtype_bytes(dtype, done), dtype, piece, tensor->dtype, (size_t)some);
+        TRY(tensor_upload(tensor, at + done, some, piece));
+    }
+    return ST_OK;
+}
+
+Status tensor_floats(const Tensor *tensor, int64_t at, int64_t n, float *out) {
+    double buffer[PIECE];
+    for (int64_t done = 0, some; done < n; done += some) {
+        some = n - done;
+        const void *piece = tensor_piece(tensor, at + done, &some, buffer, sizeof buffer);
+        if (!piece) return ST_RESOURCE;
+        convert_elements(piece, tensor->dtype, out + done, DT_F32, (size_t)some);
+    }
+    return ST_OK;
 }
 
 /* ---- rounding loss of a change ---- */

@@ -7,7 +7,10 @@
 
 /* Converts `count` elements between float dtypes (host memory; unaligned source is fine). */
 void convert_elements(const void *from, DType from_dtype, void *to, DType to_dtype, size_t count);
-DType dtype_from_text(const char *text); /* f32, bf16 or f16, for lists of options */
+/* Fills elements at..at+n-1 of a tensor with n elements of `dtype`, converted. Fails as the device does. */
+Status tensor_convert(Tensor *tensor, int64_t at, const void *from, DType dtype, int64_t n);
+Status tensor_floats(const Tensor *tensor, int64_t at, int64_t n, float *out); /* the other way, to f32 */
+DType dtype_from_text(const char *text);                                       /* f32, bf16 or f16, for lists of options */
 
 /* The effect of storing weights in a dtype on their changes: sums of squares of the changes and of the rounding errors; the number of changed
  * weights, and of those whose stored value is unchanged. Starts as all zeros. */

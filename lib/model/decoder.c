@@ -104,13 +104,11 @@ static Tensor *ids_tensor(const Model *model, Tape *tape, const ModelBatch *batc
     int64_t n = batch->layout.n_tokens;
     Tensor *ids = tensor_new(tape_arena(tape), model->device, DT_I32, 1, &n);
     if (!ids) return tape_fail(tape, ST_RESOURCE, "out of memory for %lld token ids", (long long)n);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         if (batch->ids[i] < 0 || batch->ids[i] >= model->config.vocab_size)
             return tape_fail(tape, ST_INPUT, "unknown token id %d, the model's vocabulary has %lld", (int)batch->ids[i],
                              (long long)model->config.vocab_size);
-        ((int32_t *)ids->data)[i] = batch->ids[i];
-    }
-    return ids;
+    return tensor_upload(ids, 0, n, batch->ids) == ST_OK ? ids : tape_fail(tape, ST_RESOURCE, "the device failed to take token ids");
 }
 
 /* In place, since an added constant does not change gradients. */
@@ -118,7 +116,7 @@ static void add_noise(const EmbedNoise *noise, const Layout *layout, Tensor *x) 
     for (int32_t s = 0; s < layout->n_segments; s++) {
         int64_t begin = layout->segments[s].begin, n = layout->segments[s].end - begin;
         double most = noise->alpha / sqrt((double)(tree_length(layout, s) * tensor_width(x)));
-        x->device->add_uniform(begin, n, most, noise->keys[s], x);
+        tensor_device(x)->add_uniform(begin, n, most, noise->keys[s], x);
     }
 }
 
@@ -134,8 +132,9 @@ static Tensor *embed(const Model *model, Tape *tape, const ModelBatch *batch) {
     if (!x || !model->position_embed) return x;
     Tensor *positions = layout_positions(&batch->layout, tape_arena(tape), model->device);
     if (!positions) return tape_fail(tape, ST_RESOURCE, "out of memory for positions");
-    for (int64_t i = 0; i < batch->layout.n_tokens; i++)
-        if (((const int32_t *)positions->data)[i] >= model->config.max_position_embeddings)
+    for (int32_t s = 0; s < batch->layout.n_segments; s++)
+        if (layout_offset(&batch->layout, s) + batch->layout.segments[s].end - batch->layout.segments[s].begin >
+            model->config.max_position_embeddings)
             return tape_fail(tape, ST_INPUT, "a sequence has more than the %lld tokens that the model has positions for",
                              (long long)model->config.max_position_embeddings);
     return op_add(tape, x, op_embedding(tape, positions, model->position_embed, 1), 1);

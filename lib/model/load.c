@@ -163,17 +163,17 @@ void model_drop_pages(const Model *model, const void *data, size_t bytes) {
 }
 
 /* Makes a private copy in `dtype`. Each piece of a matrix is released to the file before the next one is read, so that a matrix as large as the rest
- * of the model is never in memory twice. On the meta device the copy gets no values. */
+ * of the model is never in memory twice. On a device that plans the copy gets no values. */
 static Status stored_copy(const Model *model, const StoredTensor *stored, DType dtype, int n_dims, const int64_t *shape, Tensor **tensor) {
     const int64_t most = 1 << 22;
     *tensor = tensor_new(model->arena, model->device, dtype, n_dims, shape);
     if (!*tensor) return status_prefix(ST_RESOURCE, "tensor '%s'", stored->name);
     (*tensor)->name = arena_strdup(model->arena, stored->name);
-    for (int64_t at = 0; at < stored->count && model->device != device_meta(); at += most) {
+    for (int64_t at = 0; at < stored->count && !model->device->planned; at += most) {
         int64_t n = MIN(most, stored->count - at);
-        const uint8_t *from = stored->data + (size_t)at * dtype_size(stored->dtype);
-        convert_elements(from, stored->dtype, (char *)(*tensor)->data + (size_t)at * dtype_size(dtype), dtype, (size_t)n);
-        if (n_dims > 1) model_drop_pages(model, from, (size_t)n * dtype_size(stored->dtype));
+        const uint8_t *from = stored->data + dtype_bytes(stored->dtype, at);
+        TRY(tensor_convert(*tensor, at, from, stored->dtype, n));
+        if (n_dims > 1) model_drop_pages(model, from, dtype_bytes(stored->dtype, n));
     }
     return ST_OK;
 }
@@ -182,13 +182,10 @@ static Status stored_copy(const Model *model, const StoredTensor *stored, DType 
 static Status check_streamed(const Model *model, const Tensor *weight, const StoredTensor *stored) {
     const int64_t count = tensor_count(weight), most = 1 << 22;
     for (int64_t at = 0; at < count; at += most) {
-        Tensor piece = *weight;
-        piece.n_dims = 1;
-        piece.shape[0] = MIN(most, count - at);
-        piece.data = (char *)weight->data + (size_t)at * dtype_size(weight->dtype);
+        Tensor piece = tensor_part(weight, at, MIN(most, count - at));
         int64_t found = tensor_find_nonfinite(&piece);
         if (found >= 0) return not_finite(stored->name, stored->file, at + found);
-        model_drop_pages(model, piece.data, tensor_bytes(&piece));
+        if (weight->storage->kind == STORAGE_MAPPED) model_drop_pages(model, stored->data + dtype_bytes(stored->dtype, at), tensor_bytes(&piece));
     }
     return ST_OK;
 }
@@ -196,24 +193,25 @@ static Status check_streamed(const Model *model, const Tensor *weight, const Sto
 /* Products read this weight in its stored form every time. A mapped file has small pages, whose address translation takes a third of the time of a
  * decoded token; private memory has huge pages. */
 static bool read_in_place(const Model *model, const StoredTensor *stored, const int64_t *shape) {
-    const Device *device = model->device == device_meta() ? device_cpu() : model->device; /* plans are made for the CPU */
+    const Device *device = model->device->planned ? model->device->planned : model->device;
     return device->packed_bytes(shape[0], shape[1], stored->dtype, model->compute, true) == 0;
 }
 
 /* Matrices that are packed for products stay in the mapped file. A weight becomes a copy if products read it in place, or if it is trained, small,
- * misaligned, or of a dtype without kernels. */
+ * misaligned, or of a dtype without kernels; and all of them if the device has memory of its own. */
 static Status load_weight(Loader *loader, const StoredTensor *stored, int n_dims, const int64_t *shape, Tensor **tensor) {
     Model *model = loader->model;
     TRY(stored_check(stored, n_dims, shape));
     loader->used[stored - model->files->tensors] = true;
     DType wide = model->compute == DT_F64 ? DT_F64 : DT_F32;
-    bool copied = loader->options->train_all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) ||
-                  (uintptr_t)stored->data % dtype_size(stored->dtype) != 0 || (!loader->options->streamed && read_in_place(model, stored, shape));
+    bool has_file = model->device->host_memory || model->device->planned,
+         copied = !has_file || loader->options->train_all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) ||
+                  (uintptr_t)stored->data % dtype_bytes(stored->dtype, 1) != 0 || (!loader->options->streamed && read_in_place(model, stored, shape));
     if (copied) {
         DType dtype = loader->options->train_all || n_dims == 1 || stored->dtype == DT_F64 ? wide : stored->dtype;
         TRY(stored_copy(model, stored, dtype, n_dims, shape, tensor));
     } else {
-        *tensor = tensor_view(model->arena, model->device, stored->dtype, n_dims, shape, (void *)stored->data);
+        *tensor = tensor_mapped(model->arena, model->device, stored->dtype, n_dims, shape, stored->data);
         if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
         if (model_mapping(model, stored->data)) file_watch_truncation(model_mapping(model, stored->data));
     }
@@ -224,7 +222,7 @@ static Status load_weight(Loader *loader, const StoredTensor *stored, int n_dims
     Param *param = params_add(&model->params, (*tensor)->name, *tensor, PARAM_BASE);
     if (!param) return ST_RESOURCE;
     if (loader->options->train_all) return params_train(param, model->arena);
-    (*tensor)->constant = true;
+    (*tensor)->storage->constant = true;
     return ST_OK;
 }
 
@@ -431,7 +429,7 @@ ModelMemory model_memory(const Model *model, bool backward) {
         const Param *param = &model->params.items[i];
         const Tensor *tensor = param->tensor;
         size_t bytes = tensor_bytes(tensor);
-        if (model_mapping(model, tensor->data))
+        if (tensor->storage->kind == STORAGE_MAPPED)
             memory.mapped += bytes;
         else
             memory.weights += bytes;
@@ -440,7 +438,7 @@ ModelMemory model_memory(const Model *model, bool backward) {
     for (size_t i = 0; i <= model->n_linears; i++) {
         const Tensor *weight = i < model->n_linears ? model->linears[i]->weight : model->head;
         bool both = backward && i < model->n_linears; /* the backward pass reads the head's rows in their stored form */
-        if (weight && weight->constant)
+        if (weight && weight->storage->constant)
             memory.packed += model->device->packed_bytes(weight->shape[0], weight->shape[1], weight->dtype, model->compute, both);
     }
     return memory;

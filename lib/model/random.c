@@ -63,7 +63,7 @@ static uint64_t weight_bytes(const Model *model, DType dtype) {
     }
     if (model->config.tie_word_embeddings && !model->config.scores && model->n_modules > 0)
         n -= (uint64_t)model->modules[model->n_modules - 1].shape[0] * (uint64_t)MAX(model->modules[model->n_modules - 1].shape[1], 1);
-    return n * dtype_size(dtype);
+    return dtype_bytes(dtype, (int64_t)n);
 }
 
 static Status write_random(Model *model, const char *dir, json_t *config, DType dtype, uint64_t seed, double scale) {

@@ -22,6 +22,7 @@ void safetensors_metadata(SafetensorsWriter *writer, const char *key, const char
 void safetensors_write(SafetensorsWriter *writer, const void *bytes, size_t size);
 /* Converts and writes `count` elements. */
 void safetensors_write_as(SafetensorsWriter *writer, const void *elements, DType from_dtype, DType to_dtype, size_t count);
+void safetensors_write_tensor(SafetensorsWriter *writer, const Tensor *tensor, DType to_dtype); /* all of its elements, converted */
 bool safetensors_failed(const SafetensorsWriter *writer); /* tells the caller not to compute the remaining tensors: commit returns the failure */
 Status safetensors_commit(SafetensorsWriter *writer);     /* frees the writer, also on failure */
 void safetensors_abandon(SafetensorsWriter *writer);      /* frees it and leaves no file */

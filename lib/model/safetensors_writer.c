@@ -13,6 +13,7 @@ struct SafetensorsWriter {
     JsonWriter header, metadata;
     uint64_t declared, written;
     bool started;
+    Status status; /* of reading tensors; failures of the file are in `file` */
 };
 
 Status safetensors_writer_new(const char *path, SafetensorsWriter **writer) {
@@ -56,9 +57,9 @@ static void declare(SafetensorsWriter *writer, const char *name, const char *dty
 }
 
 void safetensors_declare(SafetensorsWriter *writer, const char *name, DType dtype, int n_dims, const int64_t *shape) {
-    uint64_t bytes = dtype_size(dtype);
-    for (int i = 0; i < n_dims; i++) bytes *= (uint64_t)shape[i];
-    declare(writer, name, stored_name(dtype), n_dims, shape, bytes);
+    int64_t count = 1;
+    for (int i = 0; i < n_dims; i++) count *= shape[i];
+    declare(writer, name, stored_name(dtype), n_dims, shape, dtype_bytes(dtype, count));
 }
 
 void safetensors_declare_as(SafetensorsWriter *writer, const StoredTensor *tensor) {
@@ -90,7 +91,7 @@ void safetensors_write(SafetensorsWriter *writer, const void *bytes, size_t size
 
 void safetensors_write_as(SafetensorsWriter *writer, const void *elements, DType from_dtype, DType to_dtype, size_t count) {
     if (from_dtype == to_dtype) {
-        safetensors_write(writer, elements, count * dtype_size(to_dtype));
+        safetensors_write(writer, elements, dtype_bytes(to_dtype, (int64_t)count));
         return;
     }
     enum { PIECE = 4096 };
@@ -98,8 +99,20 @@ void safetensors_write_as(SafetensorsWriter *writer, const void *elements, DType
     const uint8_t *from = elements;
     for (size_t done = 0; done < count; done += PIECE) {
         size_t n = MIN(count - done, (size_t)PIECE);
-        convert_elements(from + done * dtype_size(from_dtype), from_dtype, piece, to_dtype, n);
-        safetensors_write(writer, piece, n * dtype_size(to_dtype));
+        convert_elements(from + dtype_bytes(from_dtype, (int64_t)done), from_dtype, piece, to_dtype, n);
+        safetensors_write(writer, piece, dtype_bytes(to_dtype, (int64_t)n));
+    }
+}
+
+void safetensors_write_tensor(SafetensorsWriter *writer, const Tensor *tensor, DType to_dtype) {
+    double buffer[1024];
+    for (int64_t at = 0, n; at < tensor_count(tensor) && !safetensors_failed(writer); at += n) {
+        n = tensor_count(tensor) - at;
+        const void *piece = tensor_piece(tensor, at, &n, buffer, sizeof buffer);
+        if (piece)
+            safetensors_write_as(writer, piece, tensor->dtype, to_dtype, (size_t)n);
+        else
+            writer->status = ST_RESOURCE;
     }
 }
 
@@ -109,7 +122,7 @@ static void writer_free(SafetensorsWriter *writer) {
     free(writer);
 }
 
-bool safetensors_failed(const SafetensorsWriter *writer) { return writer->file.status != ST_OK; }
+bool safetensors_failed(const SafetensorsWriter *writer) { return writer->file.status != ST_OK || writer->status != ST_OK; }
 
 /* A repeated name makes a file that no reader accepts. */
 static Status check_names(const SafetensorsWriter *writer) {
@@ -124,7 +137,7 @@ Status safetensors_commit(SafetensorsWriter *writer) {
     if (!writer->started) write_header(writer);
     ASSERT(safetensors_failed(writer) || writer->written == writer->declared, "%llu bytes written, %llu declared",
            (unsigned long long)writer->written, (unsigned long long)writer->declared);
-    Status status = safetensors_failed(writer) ? ST_OK : check_names(writer);
+    Status status = safetensors_failed(writer) ? writer->status : check_names(writer);
     if (status == ST_OK) status = file_check_truncation();
     if (status == ST_OK)
         status = writer_commit(&writer->file);

@@ -205,8 +205,8 @@ static Status list_tensors(Shards *shards, Arena *arena) {
         const Param *param = &model->params.items[i];
         if (param->role != PARAM_BASE) continue;
         DType dtype = shards->dtype ? *shards->dtype : own_dtype(model, param->name);
-        shards->tensors[shards->n_tensors] = (Saved){param, NULL, dtype, shards->n_tensors, dtype_size(dtype), 0};
-        shards->tensors[shards->n_tensors++].bytes = (size_t)tensor_count(param->tensor) * dtype_size(dtype);
+        shards->tensors[shards->n_tensors] = (Saved){param, NULL, dtype, shards->n_tensors, dtype_bytes(dtype, 1), 0};
+        shards->tensors[shards->n_tensors++].bytes = dtype_bytes(dtype, tensor_count(param->tensor));
         shards->coarse |= dtype == DT_BF16 || dtype == DT_F16;
     }
     for (size_t i = 0; i < model->n_passthrough; i++) {
@@ -249,13 +249,13 @@ static Status write_rounded(Shards *shards, const Saved *saved, SafetensorsWrite
     const Param *param = saved->param;
     const Tensor *tensor = param->tensor;
     const StoredTensor *base = weight_file_find(shards->model->files, param->name);
-    size_t count = (size_t)tensor_count(tensor), size = base ? dtype_size(base->dtype) : 0;
+    size_t count = (size_t)tensor_count(tensor), size = base ? dtype_bytes(base->dtype, 1) : 0;
     double error = 0;
     RoundingLoss unasked = {0};
     for (size_t at = 0, n; at < count && isfinite(error) && !safetensors_failed(writer); at += n) {
         float values[ROUNDING_PIECE], before[ROUNDING_PIECE], change[ROUNDING_PIECE], stored[ROUNDING_PIECE];
         n = MIN(count - at, (size_t)ROUNDING_PIECE);
-        convert_elements((const uint8_t *)tensor->data + at * dtype_size(tensor->dtype), tensor->dtype, values, DT_F32, n);
+        TRY(tensor_floats(tensor, (int64_t)at, (int64_t)n, values));
         if (base)
             convert_elements(base->data + at * size, base->dtype, before, DT_F32, n);
         else
@@ -299,7 +299,7 @@ static Status write_tensors(Shards *shards, size_t s, SafetensorsWriter *writer)
         else if (shards->coarse && saved->dtype != DT_F64)
             TRY(write_rounded(shards, saved, writer));
         else
-            safetensors_write_as(writer, tensor->data, tensor->dtype, saved->dtype, (size_t)tensor_count(tensor));
+            safetensors_write_tensor(writer, tensor, saved->dtype);
     }
     return ST_OK;
 }

@@ -15,9 +15,9 @@ Status scalar_head_add(Model *model, const ScalarHeadConfig *config, Tensor **we
     char *name = arena_printf(model->arena, "%s.weight", config->name);
     if (!tensor || !name) return status_prefix(ST_RESOURCE, "head '%s'", config->name);
     tensor->name = name;
-    tensor->device->fill(tensor, 0);
+    tensor_device(tensor)->fill(tensor, 0);
     RngKey key = rng_key(config->seed, RNG_INIT, stream_of(config->name));
-    if (config->deviation > 0 && model->device != device_meta())
+    if (config->deviation > 0 && !model->device->planned)
         for (int64_t i = 0; i < tensor_count(tensor); i++) tensor_set(tensor, i, config->deviation * rng_normal(key, (uint64_t)i));
     Param *param = params_add(&model->params, name, tensor, config->role);
     if (!param) return ST_RESOURCE;

@@ -136,7 +136,7 @@ const Mapping *weight_file_mapping(const WeightFile *file, const void *data) {
 double stored_get(const StoredTensor *tensor, int64_t i) {
     double value = (double)NAN;
     if (tensor->known) {
-        convert_elements(tensor->data + (size_t)i * dtype_size(tensor->dtype), tensor->dtype, &value, DT_F64, 1);
+        convert_elements(tensor->data + dtype_bytes(tensor->dtype, i), tensor->dtype, &value, DT_F64, 1);
     } else if (strcmp(tensor->dtype_text, "I64") == 0) {
         int64_t whole;
         memcpy(&whole, tensor->data + (size_t)i * sizeof whole, sizeof whole);

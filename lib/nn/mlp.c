@@ -103,7 +103,7 @@ Tensor *mlp_forward(const Mlp *mlp, Tape *tape, Tensor *x) { return op_mlp(tape,
 void mlp_blend(const Mlp *from, double tau, Mlp *to) {
     for (int k = 0; k < to->args.n_layers; k++) {
         ASSERT(tensor_count(from->args.weights[k]) == tensor_count(to->args.weights[k]), "networks of two shapes");
-        to->args.weights[k]->device->accumulate(from->args.weights[k], tau, 1 - tau, to->args.weights[k]);
-        to->args.biases[k]->device->accumulate(from->args.biases[k], tau, 1 - tau, to->args.biases[k]);
+        tensor_device(to->args.weights[k])->accumulate(from->args.weights[k], tau, 1 - tau, to->args.weights[k]);
+        tensor_device(to->args.biases[k])->accumulate(from->args.biases[k], tau, 1 - tau, to->args.biases[k]);
     }
 }

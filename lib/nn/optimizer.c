@@ -31,9 +31,9 @@ Status optimizer_init(const OptimizerConfig *config, Params *params, Arena *aren
         Param *param = &params->items[i];
         for (int s = 0; s < n_states && param->trained; s++) {
             const Tensor *like = param->tensor;
-            Tensor *state = tensor_new(arena, like->device, like->dtype, like->n_dims, like->shape);
+            Tensor *state = tensor_new(arena, tensor_device(like), like->dtype, like->n_dims, like->shape);
             if (!state) return status_prefix(ST_RESOURCE, "optimizer state of '%s'", param->name);
-            like->device->fill(state, 0);
+            tensor_device(like)->fill(state, 0);
             param->state[s] = state;
         }
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The list of named parameters. */
 #include "lib/nn/nn.h"
+#include "lib/base/memory.h"
 #include "lib/base/work.h"
 
 #include <math.h>
@@ -27,9 +28,27 @@ void params_release(Params *params) {
     *params = (Params){0};
 }
 
+static uint64_t hash_elements(const Tensor *tensor) {
+    XXH3_state_t *state = XXH3_createState();
+    if (!state) {
+        memory_ran_out(1);
+        return 0;
+    }
+    double buffer[1024];
+    XXH3_64bits_reset(state);
+    for (int64_t at = 0, n; at < tensor_count(tensor); at += n) {
+        n = tensor_count(tensor) - at;
+        const void *piece = tensor_piece(tensor, at, &n, buffer, sizeof buffer);
+        if (piece) XXH3_64bits_update(state, piece, dtype_bytes(tensor->dtype, n));
+    }
+    uint64_t hash = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    return hash;
+}
+
 static uint64_t param_fingerprint(const Param *param) {
     const Tensor *tensor = param->tensor;
-    uint64_t hash = XXH3_64bits(tensor->data, tensor_bytes(tensor));
+    uint64_t hash = hash_elements(tensor);
     hash = XXH3_64bits_withSeed(tensor->shape, (size_t)tensor->n_dims * sizeof *tensor->shape, hash);
     return XXH3_64bits_withSeed(param->name, strlen(param->name), hash);
 }
@@ -49,11 +68,11 @@ uint64_t params_fingerprint(const Params *params) {
 Status params_train(Param *param, Arena *arena) {
     Tensor *tensor = param->tensor;
     ASSERT(tensor->dtype == DT_F32 || tensor->dtype == DT_F64, "trained parameter '%s' is %s, not f32", param->name, dtype_name(tensor->dtype));
-    Tensor *grad = tensor_new(arena, tensor->device, tensor->dtype, tensor->n_dims, tensor->shape);
+    Tensor *grad = tensor_new(arena, tensor_device(tensor), tensor->dtype, tensor->n_dims, tensor->shape);
     if (!grad) return status_prefix(ST_RESOURCE, "gradient of '%s'", param->name);
-    tensor->device->fill(grad, 0);
+    tensor_device(tensor)->fill(grad, 0);
     tensor_unpack(tensor);
-    tensor->constant = false;
+    tensor->storage->constant = false;
     tensor->needs_grad = true;
     tensor->grad = grad;
     param->trained = true;
@@ -65,7 +84,7 @@ static size_t copies_room(const Params *params, int copies) {
     enum { EXTRA = 256 };
     size_t bytes = 0;
     for (size_t i = 0; i < params->n; i++)
-        if (params->items[i].trained) bytes += arena_rounded(sizeof(Tensor)) + arena_rounded(tensor_bytes(params->items[i].tensor)) + EXTRA;
+        if (params->items[i].trained) bytes += arena_rounded(TENSOR_HEADER) + arena_rounded(tensor_bytes(params->items[i].tensor)) + EXTRA;
     return (size_t)copies * bytes;
 }
 
@@ -79,7 +98,7 @@ void params_zero_grad(const Params *params) {
 
 Tensor *param_grad(const Param *param) {
     Tensor *grad = param->tensor->grad;
-    if (grad->blank) grad->device->fill(grad, 0);
+    if (grad->blank) tensor_device(grad)->fill(grad, 0);
     grad->blank = false;
     return grad;
 }
@@ -91,7 +110,7 @@ double params_grad_norm(const Params *params) {
         if (!params->items[i].trained) continue;
         const Tensor *grad = param_grad(&params->items[i]);
         double squares = 0;
-        grad->device->sum_squares(grad, &squares);
+        tensor_device(grad)->sum_squares(grad, &squares);
         total += squares;
     }
     profile_lap("gradient norm");

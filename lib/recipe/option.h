@@ -23,7 +23,7 @@ typedef struct OptionSpec {
     double value;     /* default of a number; a truth value is 0 or 1 */
     const char *text; /* default of a text; NULL: not given. Lists have no default */
     bool required;
-    double low, high;    /* of numbers; the same: no bounds */
+    double low, high;    /* bounds of numbers; if both are equal there are none */
     const char *choices; /* of a text, "a|b|c"; NULL: any text */
     const char *help;
 } OptionSpec;

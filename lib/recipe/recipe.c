@@ -555,7 +555,7 @@ static Status check_together(const Recipe *recipe) {
         return status_hint(status_fail(ST_CONFIG, "evaluation rows and 'data.eval_split' are both given"), "keep one");
     if (recipe->train_loss == TRAIN_LOSS_DFT && recipe->train_label_smoothing > 0)
         return status_hint(status_fail(ST_CONFIG, "'train.loss: dft' does not work with 'train.label_smoothing'"),
-                           "leave one of them out; train.loss: nll takes it");
+                           "leave one of them out; train.loss: nll works with it");
     if (recipe->has_lora && recipe->lora_alpha == 0)
         return status_hint(status_fail(ST_CONFIG, "'lora.alpha' is 0: the adapter would have no effect and learn nothing"),
                            "twice the rank is usual");

@@ -132,11 +132,10 @@ Status unknown_fail(const UnknownKeys *unknown, const char *file) {
     status_fail(ST_CONFIG, "%zu unknown keys%s: %s%s", unknown->n, in, str_text(&unknown->list), more);
     const char *tool = likely_tool(unknown);
     if (tool)
-        return status_hint(
-            ST_CONFIG,
-            "it looks like a file of %s; recipes use other names, suggested above where they are known; `tune recipes ls` lists recipes "
-            "to start from",
-            tool);
+        return status_hint(ST_CONFIG,
+                           "this looks like a file of %s, whose keys are different; known ones are translated above; `tune recipes ls` lists recipes "
+                           "to start from",
+                           tool);
     return status_hint(ST_CONFIG, "--help of the command lists the keys");
 }
 

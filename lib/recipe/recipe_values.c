@@ -9,7 +9,7 @@
 
 static Status check_steps_or_share(const char *key, double given) {
     if (isnan(given) || given < 1 || (given == floor(given) && given <= 1e15)) return ST_OK;
-    return status_fail(ST_CONFIG, "wrong value %g for '%s': expected whole steps up to 1e15, or a share below 1", given, key);
+    return status_fail(ST_CONFIG, "wrong value %g for '%s': expected a whole number of steps up to 1e15, or a fraction below 1", given, key);
 }
 
 Status recipe_check_schedule(const Recipe *recipe) {
@@ -19,8 +19,8 @@ Status recipe_check_schedule(const Recipe *recipe) {
 
 Status recipe_check_steps(const Recipe *recipe, int64_t total_steps) {
     if (total_steps > 0) return ST_OK;
-    status_fail(ST_CONFIG, "'train.epochs: %g' leaves no step to do", recipe->train_epochs);
-    return status_hint(ST_CONFIG, "raise it, or give train.max_steps; where rows were left out, tune data check says why");
+    status_fail(ST_CONFIG, "'train.epochs: %g' gives no step", recipe->train_epochs);
+    return status_hint(ST_CONFIG, "raise it, or set train.max_steps; if rows were left out, tune data check says why");
 }
 
 const Yaml *recipe_eval_rows(const Recipe *recipe, const char **key) {

@@ -35,7 +35,7 @@ Status tensors_save(const char *path, const CheckpointItem *items, size_t n) {
     TRY(safetensors_writer_new(path, &writer));
     for (size_t i = 0; i < n; i++)
         safetensors_declare(writer, items[i].name, items[i].tensor->dtype, items[i].tensor->n_dims, items[i].tensor->shape);
-    for (size_t i = 0; i < n; i++) safetensors_write(writer, items[i].tensor->data, tensor_bytes(items[i].tensor));
+    for (size_t i = 0; i < n; i++) safetensors_write_tensor(writer, items[i].tensor, items[i].tensor->dtype);
     return safetensors_commit(writer);
 }
 
@@ -151,13 +151,18 @@ static Status list_steps(const char *dir, Arena *arena, int64_t **steps, size_t 
     return ST_OK;
 }
 
-/* Renames first, so that an interrupted removal leaves no half checkpoint under its name. */
+/* Renames first, so that an interrupted removal leaves no half checkpoint under its name. A rename that took place and could not be synced is
+ * followed by the removal, too: the space is needed. */
 static Status remove_step(Arena *arena, const char *dir, int64_t step) {
     const char *from = step_path(arena, dir, "", step, NULL), *to = step_path(arena, dir, ".tmp-old-", step, NULL);
     if (!from || !to) return ST_RESOURCE;
     TRY(dir_remove(to));
-    TRY(dir_rename(from, to));
-    return dir_remove(to);
+    Status status = dir_rename(from, to);
+    if (status == ST_OK) return dir_remove(to);
+    Failure failure;
+    failure_save(&failure, status);
+    (void)dir_remove(to);
+    return failure_restore(&failure);
 }
 
 static Status remove_old(const Run *run, Arena *arena, int64_t keep) {
@@ -281,14 +286,13 @@ Status checkpoint_find_up_to(const char *dir, int64_t last, int64_t *step) {
 
 static Status fill_item(const WeightFile *set, const CheckpointItem *item, const char *path) {
     const StoredTensor *stored = weight_file_find(set, item->name);
-    const Tensor *tensor = item->tensor;
+    Tensor *tensor = item->tensor;
     if (!stored) return status_fail(ST_INPUT, "'%s' lacks tensor '%s'", path, item->name);
     bool same = stored->known && stored->dtype == tensor->dtype && stored->n_dims == tensor->n_dims && stored->bytes == tensor_bytes(tensor);
     for (int d = 0; same && d < tensor->n_dims; d++) same = stored->shape[d] == tensor->shape[d];
     char wanted[96];
     if (!same) return status_fail(ST_INPUT, "tensor '%s' in '%s' has another shape, expected %s", item->name, path, tensor_describe(tensor, wanted));
-    memcpy(tensor->data, stored->data, stored->bytes);
-    return ST_OK;
+    return tensor_upload(tensor, 0, tensor_count(tensor), stored->data);
 }
 
 Status tensors_load(const char *path, const CheckpointItem *items, size_t n) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a run ended, and what to do now. A run that ends without a result writes stopped.json; one that was killed is recognised by missing
- * missing.
+/* How a run ended, and what to do now. A run that ends without a result writes stopped.json. A run was killed if it has neither finished.json nor
+ * stopped.json and no process has locked it.
  *
  *     Ending ending;
  *     TRY(ending_read("runs/a", arena, &ending));

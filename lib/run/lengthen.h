@@ -15,7 +15,7 @@
 typedef struct RunLength {
     int64_t steps;          /* as train.max_steps counts them; with environments the environment's steps, like rl.total_steps */
     int64_t schedule_steps; /* steps of the learning rate's schedule; 0: there is none */
-    int64_t schedule_rate;  /* how many of them each step has that numbers checkpoints */
+    int64_t schedule_rate;  /* schedule steps in each step by which checkpoints are numbered */
 } RunLength;
 struct Lengthening {
     Recipe *before;

@@ -90,8 +90,10 @@ static Status read_metrics(RunRecord *record) {
     Status status = ST_OK;
     while (status == ST_OK && lines_next(&lines, &line)) {
         json_t *json = NULL;
-        bool good = json_read_text(line.data, line.len, path, &json) == ST_OK;
+        Status read = json_read_text(line.data, line.len, path, &json);
+        bool good = read == ST_OK;
         if (good) status = add_metrics(record, json, &good);
+        if (read == ST_RESOURCE) status = read;
         record->numbers.broken_lines += !good;
         json_decref(json);
     }
@@ -99,7 +101,7 @@ static Status read_metrics(RunRecord *record) {
     if (record->n_series == MAX_SERIES)
         found_broken(record, "metrics.jsonl has more than %d different numbers: only the first are drawn", MAX_SERIES);
     Status closed = lines_close(&lines);
-    if (broken > 0)
+    if (status == ST_OK && broken > 0)
         found_broken(record, "%zu %s of metrics.jsonl left out: no JSON object, or a step out of order", broken, broken == 1 ? "line" : "lines");
     return status == ST_OK ? closed : status;
 }
@@ -137,14 +139,21 @@ double series_end(const Series *series, bool first) {
 
 /* ---- the other files ---- */
 
-static json_t *read_object(RunRecord *record, const char *name) {
+/* *object is NULL if there is no such file, or no object in it. ST_RESOURCE: the file is whole, perhaps, and could not be read. */
+static Status read_object(RunRecord *record, const char *name, json_t **object) {
     const char *path = file_in(record, name);
     json_t *json = NULL;
-    if (!file_exists(path)) return NULL;
-    if (json_read_file(path, &json) == ST_OK && json_is_object(json)) return json;
-    found_broken(record, "%s is left out: it holds no JSON object", name);
+    *object = NULL;
+    if (!file_exists(path)) return ST_OK;
+    Status status = json_read_file(path, &json);
+    if (status == ST_OK && json_is_object(json)) {
+        *object = json;
+        return ST_OK;
+    }
     json_decref(json);
-    return NULL;
+    if (status == ST_RESOURCE) return status;
+    found_broken(record, "%s is left out: it holds no JSON object", name);
+    return ST_OK;
 }
 
 static void append_yaml_text(const Yaml *node, Str *out) {
@@ -196,17 +205,19 @@ static void add_setting(RunRecord *record, const char *section, const char *name
     record->n_settings++;
 }
 
-static void read_settings(RunRecord *record) {
+static Status read_settings(RunRecord *record) {
     const char *path = file_in(record, "recipe.yaml");
     Yaml *root;
-    if (yaml_read_file(path, record->arena, &root) != ST_OK || root->kind != YAML_MAP) {
+    Status status = yaml_read_file(path, record->arena, &root);
+    if (status == ST_RESOURCE) return status;
+    if (status != ST_OK || root->kind != YAML_MAP) {
         found_broken(record, "settings are left out: %s", file_exists(path) ? "recipe.yaml is not a recipe" : "recipe.yaml is missing");
-        return;
+        return ST_OK;
     }
     size_t n = root->n;
     for (size_t i = 0; i < root->n; i++) n += root->items[i]->n;
     record->settings = arena_zero(record->arena, MAX(n, (size_t)1) * sizeof *record->settings);
-    if (!record->settings) return;
+    if (!record->settings) return ST_RESOURCE;
     for (size_t i = 0; i < root->n; i++) {
         const Yaml *section = root->items[i];
         if (section->kind != YAML_MAP)
@@ -214,6 +225,7 @@ static void read_settings(RunRecord *record) {
         else
             for (size_t k = 0; k < section->n; k++) add_setting(record, root->keys[i], section->keys[k], section->items[k]);
     }
+    return ST_OK;
 }
 
 const char *record_setting(const RunRecord *record, const char *key) {
@@ -231,16 +243,20 @@ static Status read_samples(RunRecord *record) {
     Slice line;
     size_t broken = 0;
     TRY(lines_open(&lines, path));
-    while (lines_next(&lines, &line)) {
+    Status status = ST_OK;
+    while (status != ST_RESOURCE && lines_next(&lines, &line)) {
         json_t *json = NULL;
-        bool good = json_read_text(line.data, line.len, path, &json) == ST_OK && json_is_object(json);
+        status = json_read_text(line.data, line.len, path, &json);
+        bool good = status == ST_OK && json_is_object(json);
         broken += !good;
         if (good) json_array_append(record->samples, json);
         if (json_array_size(record->samples) > MAX_SAMPLES) json_array_remove(record->samples, 0); /* the newest ones are the most informative */
         json_decref(json);
     }
+    Status closed = lines_close(&lines);
+    if (status == ST_RESOURCE) return status;
     if (broken > 0) found_broken(record, "%zu %s of samples.jsonl left out: no JSON object", broken, broken == 1 ? "line" : "lines");
-    return lines_close(&lines);
+    return closed;
 }
 
 static void read_log(RunRecord *record) {
@@ -336,20 +352,21 @@ static const char *name_of(Arena *arena, const char *dir) {
 
 static Status check_is_run(const RunRecord *record) {
     if (!dir_exists(record->dir))
-        return status_hint(status_fail(ST_INPUT, "no run directory '%s'", record->dir), "name the folder that a recipe calls output");
+        return status_hint(status_fail(ST_INPUT, "no run directory '%s'", record->dir),
+                           "give the directory of a run, which is 'output' in its recipe");
     if (file_exists(file_in(record, "recipe.yaml")) || file_exists(file_in(record, "metrics.jsonl"))) return ST_OK;
     status_fail(ST_INPUT, "'%s' is not a run directory: it has neither recipe.yaml nor metrics.jsonl", record->dir);
-    return status_hint(ST_INPUT, "name the folder that a recipe calls output");
+    return status_hint(ST_INPUT, "give the directory of a run, which is 'output' in its recipe");
 }
 
 static Status read_all(RunRecord *record) {
     TRY(check_is_run(record));
     TRY(ending_read(record->dir, record->arena, &record->ending));
-    record->started = read_object(record, "started.json");
-    record->finished = read_object(record, "finished.json");
-    record->extended = read_object(record, "extended.json");
+    TRY(read_object(record, "started.json", &record->started));
+    TRY(read_object(record, "finished.json", &record->finished));
+    TRY(read_object(record, "extended.json", &record->extended));
     if (json_is_string(json_object_get(record->started, "program"))) record->program = json_string_value(json_object_get(record->started, "program"));
-    read_settings(record);
+    TRY(read_settings(record));
     TRY(read_metrics(record));
     TRY(read_samples(record));
     read_log(record);

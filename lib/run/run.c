@@ -53,7 +53,7 @@ static bool holds_model(const Run *run) {
 
 static Status refuse_taken(const Run *run) {
     status_fail(ST_CONFIG, "output '%s' already contains a run", run->dir);
-    return status_hint(ST_CONFIG, "continue it with --resume, begin anew with --force, which keeps the old one as NAME.1, or choose another output");
+    return status_hint(ST_CONFIG, "continue it with --resume, start again with --force, which keeps the old run as NAME.1, or choose another output");
 }
 
 static Status compare_recipe(const Run *run, const Recipe *recipe) {
@@ -70,7 +70,7 @@ static Status compare_recipe(const Run *run, const Recipe *recipe) {
     recipe_free(before);
     if (!key) return ST_OK;
     status_fail(ST_CONFIG, "cannot resume '%s': '%s' was %s, now it is %s", run->dir, key, before_value, now_value);
-    return status_hint(ST_CONFIG, "a changed recipe is another run: choose another output, or begin anew with --force");
+    return status_hint(ST_CONFIG, "a changed recipe is another run: choose another output, or start again with --force");
 }
 
 Status run_write_recipe(const Run *run, const Recipe *recipe) {
@@ -81,16 +81,26 @@ Status run_write_recipe(const Run *run, const Recipe *recipe) {
     return status;
 }
 
-/* Whether the path still leads to the open file: the folder may have been replaced meanwhile. */
-static bool same_file(const char *path, int fd) {
+/* Finds out whether the path still leads to the open file: the folder may have been replaced meanwhile. */
+static Status same_file(const char *path, int fd, bool *same) {
     struct stat named, opened;
-    return file_stat(path, &named) == 0 && fstat(fd, &opened) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
+    *same = false;
+    if (file_stat(path, &named) != 0) return errno == ENOENT || errno == ENOTDIR ? ST_OK : status_errno(errno, "cannot read '%s'", path);
+    if (fstat(fd, &opened) != 0) return status_errno(errno, "cannot read '%s'", path);
+    *same = named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
+    return ST_OK;
 }
 
-static Status take_lock(const char *path, int fd) {
+static Status take_lock(const Run *run, const char *path, int fd) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    if (fcntl(fd, RUN_SET_LOCK, &lock) != 0) return errno == EACCES || errno == EAGAIN ? ST_CONFIG : ST_OK; /* some file systems have no locks */
-    return same_file(path, fd) ? ST_OK : ST_CONFIG;
+    bool free = true; /* some file systems have no locks */
+    if (fcntl(fd, RUN_SET_LOCK, &lock) != 0)
+        free = errno != EACCES && errno != EAGAIN;
+    else
+        TRY(same_file(path, fd, &free));
+    if (free) return ST_OK;
+    status_fail(ST_CONFIG, "another process is training in '%s'", run->dir);
+    return status_hint(ST_CONFIG, "wait for it, or stop it and continue with --resume; or choose another output");
 }
 
 /* The log is also the lock: a second process in the same directory would mix its steps with this one's. */
@@ -101,11 +111,11 @@ Status run_lock(const Run *run, bool make, int *fd) {
     *fd = UNTIL_DONE(open(path, O_WRONLY | O_APPEND | (make ? O_CREAT : 0) | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (*fd < 0 && errno == ELOOP) return file_refuse_link(path);
     if (*fd < 0) return !make && errno == ENOENT ? ST_OK : status_unwritable(errno, "cannot write '%s'", path);
-    if (take_lock(path, *fd) == ST_OK) return ST_OK;
+    Status status = take_lock(run, path, *fd);
+    if (status == ST_OK) return ST_OK;
     close(*fd);
     *fd = -1;
-    status_fail(ST_CONFIG, "another process is training in '%s'", run->dir);
-    return status_hint(ST_CONFIG, "wait for it, or stop it and continue with --resume; or choose another output");
+    return status;
 }
 
 /* Training does not stop when a log line cannot be written. */
@@ -144,13 +154,25 @@ static Status clean_checkpoints(Run *run) {
     return ST_OK;
 }
 
-/* Removes temporary files that a killed process left (writer.c). The folder is locked, so no other process writes them. */
+static bool is_temporary(const char *name) { return text_starts_with(name, ".tune-rows-") || (name[0] == '.' && strstr(name, ".tmp-")); }
+
+/* Finds a temporary file that a killed process left (writer.c). */
+static Status has_temporary(Run *run, bool *has) {
+    char **names;
+    size_t n;
+    *has = false;
+    TRY(dir_list(run->dir, run->arena, &names, &n));
+    for (size_t i = 0; i < n; i++) *has |= is_temporary(names[i]);
+    return ST_OK;
+}
+
+/* Removes these files. The folder is locked, so no other process writes them. */
 static Status clean_files(Run *run) {
     char **names;
     size_t n;
     TRY(dir_list(run->dir, run->arena, &names, &n));
     for (size_t i = 0; i < n; i++) {
-        if (!text_starts_with(names[i], ".tune-rows-") && (names[i][0] != '.' || !strstr(names[i], ".tmp-"))) continue;
+        if (!is_temporary(names[i])) continue;
         const char *path = path_join(run->arena, run->dir, names[i]);
         if (path && UNTIL_DONE(unlink(path)) != 0) return status_errno(errno, "cannot remove '%s'", path);
     }
@@ -192,7 +214,7 @@ Status run_cut_metrics(Run *run, uint64_t bytes) {
     if (whole_lines_end(run->metrics_path, bytes) != bytes)
         return status_hint(
             status_fail(ST_INPUT, "cannot resume '%s': it changed after the checkpoint of step %lld", run->metrics_path, (long long)run->step),
-            "bring the old file back, or choose another output");
+            "restore the old file, or choose another output");
     return file_truncate(run->metrics_path, bytes);
 }
 
@@ -297,9 +319,11 @@ static Status put_aside(Run *run, const Recipe *recipe) {
 
 static Status run_begin(Run *run, const Recipe *recipe, RunMode take, const Lengthening *longer) {
     Ending before = {0};
+    bool temporary = false;
     TRY(examine(run, recipe, take));
     if (longer) run->finished = false;
-    if (run->finished && run_reported(run)) return ST_OK;
+    if (run->finished) TRY(has_temporary(run, &temporary));
+    if (run->finished && run_reported(run) && !temporary) return ST_OK;
     if (run->resumed && take == RUN_REPLACE) TRY(put_aside(run, recipe));
     if (run->resumed) TRY(ending_read(run->dir, run->arena, &before));
     TRY(dir_make(run->dir));
@@ -421,7 +445,7 @@ Status run_check_inputs(const Run *run, const TaskInput inputs[TASK_MAX_INPUTS],
         if (!inputs[i].key || (text && strtoull(text, NULL, 16) == inputs[i].fingerprint)) continue;
         status_fail(ST_CONFIG, "cannot resume '%s': the input named by '%s' changed after the checkpoint of step %lld", run->dir, inputs[i].key,
                     (long long)run->step);
-        return status_hint(ST_CONFIG, "bring the old files back, or choose another output");
+        return status_hint(ST_CONFIG, "restore the old files, or choose another output");
     }
     return ST_OK;
 }

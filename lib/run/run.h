@@ -17,7 +17,7 @@ typedef struct Run Run;
 typedef enum RunMode {
     RUN_NEW,     /* refuse */
     RUN_RESUME,  /* continue it */
-    RUN_REPLACE, /* start anew in its place, and keep the old run as NAME.1, NAME.2, ... */
+    RUN_REPLACE, /* start a new run in its place, and keep the old run as NAME.1, NAME.2, ... */
 } RunMode;
 /* Creates the output directory or opens an existing run. ST_CONFIG: RUN_NEW and the directory contains a run; RUN_RESUME and the recipe would
  * train something else; RUN_REPLACE and another process trains there or the recipe names a part of the old run; a second process on the same

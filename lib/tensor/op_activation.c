@@ -24,9 +24,8 @@ static void activation_backward(Tape *tape, Node *node) {
 
 /* The result tensor of `activation` for x and up, without elements. */
 static Tensor *result_like(Tape *tape, Tensor *x, Tensor *up) {
-    Tensor *y = tensor_view(tape_arena(tape), tape_device(tape), tape_compute(tape), x->n_dims, x->shape, NULL);
-    if (!y) return tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
-    if (up == x) y->shape[y->n_dims - 1] /= 2;
+    Tensor *y = tape_header(tape, tape_compute(tape), x->n_dims, x->shape);
+    if (y && up == x) y->shape[y->n_dims - 1] /= 2;
     return y;
 }
 
@@ -49,21 +48,23 @@ struct Recompute {
     Tensor *x, *up;
 };
 
+static const Recompute *recompute_of(const Tensor *tensor) { return tensor->state ? tensor->state->recompute : NULL; }
+
 Tensor *op_activation_passing(Tape *tape, Activation kind, Tensor *x, Tensor *up) {
     if (!x || tape_status(tape) != ST_OK) return NULL;
     Tensor *y = result_like(tape, x, up);
     Recompute *recompute = tape_copy(tape, &(Recompute){kind, x, up}, sizeof *recompute);
     if (!y || !recompute) return tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
-    y->recompute = recompute;
+    y->state->recompute = recompute;
     y->needs_grad = x->needs_grad || (up && up->needs_grad);
-    x->readers++;
-    if (up && up != x) up->readers++;
+    if (x->state) x->state->readers++;
+    if (up && up != x && up->state) up->state->readers++;
     return y;
 }
 
 /* Costs as much as op_activation's node; the backward pass also writes y. `backward`: in that pass; `gradients`: what was done. */
 static void profile_making(Tape *tape, const Tensor *y, bool backward, bool gradients) {
-    const Recompute *recompute = y->recompute;
+    const Recompute *recompute = recompute_of(y);
     Node node = {.inputs = {recompute->x, recompute->up}, .outputs = {(Tensor *)(uintptr_t)y}};
     OpCost cost = op_activation_cost(&node, gradients);
     if (gradients) cost.bytes += (double)tensor_bytes(y);
@@ -71,15 +72,16 @@ static void profile_making(Tape *tape, const Tensor *y, bool backward, bool grad
 }
 
 static void op_activation_make(Tape *tape, Tensor *y, bool backward) {
-    if (!y->recompute || y->data || !tape_temp(tape, y)) return;
-    tape_device(tape)->activation(y->recompute->kind, y->recompute->x, y->recompute->up, y);
+    const Recompute *recompute = recompute_of(y);
+    if (!recompute || y->elements || !tape_temp(tape, y)) return;
+    tape_device(tape)->activation(recompute->kind, recompute->x, recompute->up, y);
     profile_making(tape, y, backward, false);
 }
 
 void recompute_run(Tape *tape, Tensor *y) { op_activation_make(tape, y, false); }
 
 void recompute_backward(Tape *tape, Tensor *y) {
-    const Recompute *recompute = y->recompute;
+    const Recompute *recompute = recompute_of(y);
     if (!recompute || tape_status(tape) != ST_OK) return;
     profile_part(tape_device(tape), "linear", true);
     if (!y->grad) { /* not needed */
@@ -88,13 +90,13 @@ void recompute_backward(Tape *tape, Tensor *y) {
     }
     Grads grads = grads_of(tape, recompute->x, recompute->up);
     if (tape_status(tape) != ST_OK) return;
-    y->data = y->grad->data;
+    y->elements = y->grad->elements;
     tape_device(tape)->activation_backward(recompute->kind, recompute->x, recompute->up, y->grad, grads.beta, grads.x, grads.up, y);
     profile_making(tape, y, true, true);
 }
 
 void recompute_end(Tape *tape, Tensor *y) {
-    if (y->recompute) tape_temp_free(tape, y);
+    if (recompute_of(y)) tape_temp_free(tape, y);
 }
 
 /* Every kind, plain and gated; and one with both factors in one tensor. */

@@ -20,7 +20,8 @@ Tensor *op_add(Tape *tape, Tensor *a, Tensor *b, double scale) {
         char left[96], right[96];
         return tape_fail(tape, ST_INPUT, "cannot add %s and %s", tensor_describe(a, left), tensor_describe(b, right));
     }
-    Tensor *in_place = a->data != b->data ? tape_reuse(tape, a) : NULL, *y = in_place ? in_place : tape_tensor_like(tape, tape_residual(tape), a);
+    Tensor *in_place = a->elements != b->elements ? tape_reuse(tape, a) : NULL,
+           *y = in_place ? in_place : tape_tensor_like(tape, tape_residual(tape), a);
     if (!y) return NULL;
     if (scale == 1) {
         tape_device(tape)->add(a, b, y);

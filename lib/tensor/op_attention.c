@@ -28,7 +28,7 @@ Tensor *op_attention(Tape *tape, Tensor *q, Tensor *k, Tensor *v, const Attentio
     if (!there || !have_sums) device->attention(args, q, k, v, y, logsumexp);
     Node *node = tape_push(tape, "attention", attention_backward, (Tensor *[]){q, k, v}, cached ? 0 : 3, &y, 1, args, sizeof *args);
     if (node) node->saved[0] = logsumexp;
-    y->saved_by_output = true;
+    y->state->saved_by_output = true;
     return y;
 }
 

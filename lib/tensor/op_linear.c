@@ -163,7 +163,7 @@ static void linear_backward(Tape *tape, Node *node) {
 static Tensor *result_of(Tape *tape, const Tensor *x, int64_t in, int64_t out, const Tensor *residual, bool *there) {
     const int64_t rows = tensor_rows(x);
     DType dtype = residual ? tape_residual(tape) : tape_compute(tape);
-    Tensor *in_place = residual && residual->data != x->data ? tape_reuse(tape, residual) : NULL;
+    Tensor *in_place = residual && residual->elements != x->elements ? tape_reuse(tape, residual) : NULL;
     *there = false;
     if (in_place || tape_status(tape) != ST_OK) return in_place;
     if (residual ? in > out : in >= out) return tape_result(tape, dtype, 2, (int64_t[]){rows, out}, there);
@@ -189,7 +189,7 @@ static Matmul product_of(const Call *call, bool have_h) {
                    .transpose_b = !layer->weight->in_out,
                    .alpha = 1,
                    .beta = addend ? 1 : 0,
-                   .addend = addend && addend->data != call->y->data ? addend : NULL};
+                   .addend = addend && addend->elements != call->y->elements ? addend : NULL};
     if (lora) args.more_a = call->h, args.more_b = lora->b, args.transpose_more_b = true, args.more_alpha = lora->scale;
     if (lora && !have_h) args.down = lora->a, args.transpose_down = true, args.down_alpha = 1, args.low = call->h;
     return args;

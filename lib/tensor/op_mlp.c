@@ -65,7 +65,7 @@ Tensor *op_mlp(Tape *tape, Tensor *x, const MlpArgs *args) {
         node->inputs[1] = NULL;
         node->saved[0] = saved;
     }
-    y->saved_by_output = true;
+    y->state->saved_by_output = true;
     return y;
 }
 

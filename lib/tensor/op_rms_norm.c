@@ -29,10 +29,10 @@ static void rms_norm_backward(Tape *tape, Node *node) {
 static Tensor *inverse_of(Tape *tape, const Tensor *weight) {
     const double least = 0x1p-40;
     int64_t width = tensor_count(weight);
-    for (int64_t i = 0; i < width && weight->device != device_meta(); i++)
+    for (int64_t i = 0; i < width && !tensor_device(weight)->planned; i++)
         if (!(fabs(tensor_get(weight, i)) >= least)) return NULL;
     Tensor *inverse = tape_tensor(tape, tape_residual(tape), 1, &width);
-    for (int64_t i = 0; inverse && i < width && tape_device(tape) != device_meta(); i++) tensor_set(inverse, i, 1 / tensor_get(weight, i));
+    for (int64_t i = 0; inverse && i < width && !tape_device(tape)->planned; i++) tensor_set(inverse, i, 1 / tensor_get(weight, i));
     return inverse;
 }
 
@@ -40,7 +40,7 @@ static Tensor *inverse_of(Tape *tape, const Tensor *weight) {
 static Tensor *sum_of(Tape *tape, const Tensor *x, const Tensor *residual) {
     ASSERT(tensor_count(residual) == tensor_count(x), "a residual of %lld elements, a norm of %lld", (long long)tensor_count(residual),
            (long long)tensor_count(x));
-    Tensor *in_place = residual->data != x->data ? tape_reuse(tape, residual) : NULL;
+    Tensor *in_place = residual->elements != x->elements ? tape_reuse(tape, residual) : NULL;
     return in_place ? in_place : tape_tensor_like(tape, tape_residual(tape), residual);
 }
 
@@ -57,8 +57,8 @@ Tensor *op_rms_norm(Tape *tape, Tensor *x, Tensor *weight, double eps, Tensor *r
     if (!y || !rstd) return NULL;
     Tensor *inverse = !residual && width == tensor_width(x) && tape_recording(tape) ? inverse_of(tape, weight) : NULL;
     tape_device(tape)->rms_norm(x, weight, eps, residual, y, rstd);
-    x->dead_after_use = x->result && inverse;
-    y->saved_by_output = inverse != NULL;
+    if (x->state) x->state->dead_after_use = inverse != NULL;
+    y->state->saved_by_output = inverse != NULL;
     Node *node = tape_push(tape, "rms_norm", rms_norm_backward, (Tensor *[]){x, weight, residual}, 3, &y, 1, NULL, 0);
     if (node) node->saved[RSTD] = rstd, node->saved[INVERSE] = inverse;
     return y;

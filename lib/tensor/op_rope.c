@@ -25,10 +25,10 @@ Tensor *op_rope(Tape *tape, Tensor *x, const Tensor *cosine, const Tensor *sine,
     if (!x || !cosine || !sine) return NULL;
     ASSERT(tensor_width(x) % head_dim == 0 && 2 * tensor_width(cosine) <= head_dim, "rope of width %lld, head_dim %lld, %lld angles",
            (long long)tensor_width(x), (long long)head_dim, (long long)tensor_width(cosine));
-    Tensor *y = x->saved_by_output ? tape_tensor_like(tape, x->dtype, x)
-                                   : tensor_view(tape_arena(tape), tape_device(tape), x->dtype, x->n_dims, x->shape, x->data);
-    if (!y) return tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
-    if (!x->restored) tape_device(tape)->rope(x, cosine, sine, head_dim, neighbours, false, 0, y);
+    bool saved = x->state && x->state->saved_by_output;
+    Tensor *y = saved ? tape_tensor_like(tape, x->dtype, x) : tape_reshape(tape, x, x->n_dims, x->shape);
+    if (!y) return NULL;
+    if (!x->state || !x->state->restored) tape_device(tape)->rope(x, cosine, sine, head_dim, neighbours, false, 0, y);
     tape_push(tape, "rope", rope_backward, &x, 1, &y, 1, &(RopeArgs){cosine, sine, head_dim, neighbours}, sizeof(RopeArgs));
     return y;
 }

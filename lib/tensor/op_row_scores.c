@@ -42,7 +42,7 @@ Tensor *op_row_scores(Tape *tape, Tensor *hidden, Tensor *weight, const Tensor *
 OpCost op_row_scores_cost(const Node *node, bool backward) {
     const Tensor *hidden = node->inputs[HIDDEN], *weight = node->inputs[WEIGHT], *y = node->outputs[0];
     double product = 2 * (double)tensor_rows(y) * (double)tensor_count(weight),
-           selected = (double)(tensor_rows(y) * tensor_width(hidden)) * (double)dtype_size(hidden->dtype);
+           selected = (double)(tensor_rows(y) * tensor_width(hidden)) * (double)dtype_bytes(hidden->dtype, 1);
     double wanted = hidden->needs_grad + weight->needs_grad, bytes = (double)(tensor_bytes(weight) + tensor_bytes(y)) + selected;
     if (!backward) return (OpCost){product, bytes};
     return (OpCost){wanted * product, bytes + hidden->needs_grad * selected + weight->needs_grad * (double)tensor_bytes(weight)};

@@ -10,7 +10,19 @@ typedef struct Columns {
 
 /* The same elements, one unit per row. */
 static Tensor *as_units(Tape *tape, const Tensor *x, int64_t unit) {
-    return tensor_view(tape_arena(tape), tape_device(tape), x->dtype, 2, (int64_t[]){tensor_count(x) / unit, unit}, x->data);
+    return tape_reshape(tape, x, 2, (int64_t[]){tensor_count(x) / unit, unit});
+}
+
+/* The numbers of the rows that make up a part: `units` of the `total` units of each token, from `first` on. */
+static Status rows_fill(Tensor *rows, int64_t first, int64_t units, int64_t total) {
+    int32_t buffer[512];
+    for (int64_t at = 0, n; at < tensor_count(rows); at += n) {
+        n = tensor_count(rows) - at;
+        int32_t *row = tensor_stage(rows, at, &n, buffer, sizeof buffer);
+        for (int64_t i = 0; i < n; i++) row[i] = (int32_t)((at + i) / units * total + first + (at + i) % units);
+        TRY(tensor_upload(rows, at, n, row));
+    }
+    return ST_OK;
 }
 
 static void split_backward(Tape *tape, Node *node) {
@@ -39,13 +51,10 @@ Split op_split(Tape *tape, Tensor *x, int64_t unit, const int64_t units[3]) {
         int64_t count = n * units[i];
         Tensor *rows = columns.rows[i] = tensor_new(tape_arena(tape), tape_device(tape), DT_I32, 1, &count);
         parts[i] = tape_tensor(tape, x->dtype, 2, (int64_t[]){n, units[i] * unit});
-        if (!rows || !x_units || !parts[i]) {
+        if (!rows || !x_units || !parts[i] || rows_fill(rows, first, units[i], total) != ST_OK) {
             tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
             return result;
         }
-        int32_t *row = rows->data;
-        for (int64_t token = 0; token < n; token++)
-            for (int64_t u = 0; u < units[i]; u++) *row++ = (int32_t)(token * total + first + u);
         Tensor *part_units = as_units(tape, parts[i], unit);
         if (part_units) tape_device(tape)->gather_rows(x_units, rows, part_units);
     }

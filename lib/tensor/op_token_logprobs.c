@@ -80,7 +80,8 @@ OpCost op_token_logprobs_cost(const Node *node, bool backward) {
     const Tensor *hidden = node->inputs[HIDDEN], *head = node->inputs[HEAD];
     const LogprobResults *results = &((const Saved *)node->attributes)->results;
     int64_t n = tensor_count(node->outputs[LOGPROB]);
-    double product = 2 * (double)n * (double)tensor_count(head), selected = (double)(n * tensor_width(hidden)) * (double)dtype_size(hidden->dtype);
+    double product = 2 * (double)n * (double)tensor_count(head),
+           selected = (double)(n * tensor_width(hidden)) * (double)dtype_bytes(hidden->dtype, 1);
     double bytes = (double)tensor_bytes(head) + selected + (double)tensor_bytes(node->outputs[LOGPROB]),
            dhead = head->needs_grad ? (double)tensor_bytes(head) : 0;
     double kept = results->weights ? (double)tensor_bytes(results->weights) : 0,

@@ -50,14 +50,14 @@ void profile_lap(const char *name) {
 
 void profile_call(const Device *device, const char *name, bool backward, OpCost cost) {
     if (!profile.on) return;
-    if (device == device_meta())
+    if (device->planned)
         profile_lap(NULL);
     else
         profile_cut(row_of(name, backward), 1, cost);
 }
 
 void profile_part(const Device *device, const char *name, bool backward) {
-    if (profile.on && device != device_meta()) profile_cut(row_of(name, backward), 0, (OpCost){0});
+    if (profile.on && !device->planned) profile_cut(row_of(name, backward), 0, (OpCost){0});
 }
 
 size_t profile_rows(const ProfileRow **rows) {

@@ -5,7 +5,7 @@
  * touches it and costs no memory. `kept` has results that outlive a checkpointed layer's forward pass. In the backward pass a node's results are dead
  * once the node is done: `data` is rewound to the beginning of the node, and serves recomputation and scratch. `grads` has buffers for gradients of
  * activations, which ops pass on to each other, and for other short-lived values (tape_temp). */
-#include "lib/tensor/tensor.h"
+#include "lib/tensor/device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +26,7 @@ enum { LAYER_MAX_RESULTS = 64 };
 
 struct Tape {
     const Device *device;
+    Storage storage; /* of all tensors of the step */
     DType compute;
     size_t limit;
     Arena *meta, *data, *kept, *grads;
@@ -47,6 +48,7 @@ Tape *tape_new(const Device *device, DType compute, size_t limit) {
     Tape *tape = calloc(1, sizeof *tape);
     if (!tape) return NULL;
     *tape = (Tape){.device = device,
+                   .storage = {.device = device, .kind = STORAGE_OWNED},
                    .compute = compute,
                    .limit = limit,
                    .record = true,
@@ -113,9 +115,9 @@ size_t tape_bytes_total(const TapeBytes *bytes) {
 void tape_reserve(Tape *tape, const TapeBytes *bytes) {
     tape_reset(tape);
     arena_reserve(tape->meta, bytes->meta);
-    arena_reserve(tape->data, bytes->activations);
-    arena_reserve(tape->kept, bytes->kept);
-    arena_reserve(tape->grads, bytes->gradients);
+    arena_reserve_from(tape->data, tape->device->source, bytes->activations);
+    arena_reserve_from(tape->kept, tape->device->source, bytes->kept);
+    arena_reserve_from(tape->grads, tape->device->source, bytes->gradients);
     tape_reset(tape); /* marks refer to blocks */
 }
 
@@ -142,22 +144,42 @@ static Tensor *out_of_memory(Tape *tape) {
 
 static bool within_limit(Tape *tape, const int64_t *shape, int n_dims, DType dtype) {
     if (!tape->limit) return true;
-    size_t bytes = dtype_size(dtype), total = arena_used(tape->data) + arena_used(tape->kept) + arena_used(tape->grads);
-    for (int i = 0; i < n_dims; i++)
-        if (!size_mul(bytes, (size_t)shape[i], &bytes)) return false;
+    size_t bytes, total = arena_used(tape->data) + arena_used(tape->kept) + arena_used(tape->grads);
+    if (!dtype_bytes_fit(dtype, n_dims, shape, &bytes)) return false;
     if (size_add(total, bytes, &total) && total <= tape->limit) return true;
     char limit[32];
     tape_fail(tape, ST_RESOURCE, "the step needs more than the %s that it may take", format_bytes((double)tape->limit, limit));
     return false;
 }
 
+static Tensor *header_over(Tape *tape, Storage *storage, void *elements, DType dtype, int n_dims, const int64_t *shape) {
+    struct {
+        Tensor tensor;
+        StepState state;
+    } *both = tape->status == ST_OK ? arena_zero(tape->meta, sizeof *both) : NULL;
+    if (!both) return out_of_memory(tape);
+    both->tensor = (Tensor){.dtype = dtype, .elements = elements, .storage = storage, .state = &both->state};
+    tensor_set_shape(&both->tensor, n_dims, shape);
+    return &both->tensor;
+}
+
+Tensor *tape_header(Tape *tape, DType dtype, int n_dims, const int64_t *shape) {
+    return header_over(tape, &tape->storage, NULL, dtype, n_dims, shape);
+}
+
+Tensor *tape_reshape(Tape *tape, const Tensor *tensor, int n_dims, const int64_t *shape) {
+    Tensor *other = header_over(tape, tensor->storage, tensor->elements, tensor->dtype, n_dims, shape);
+    ASSERT(!other || tensor_count(other) == tensor_count(tensor), "%lld elements as %lld", (long long)tensor_count(tensor),
+           (long long)tensor_count(other));
+    return other;
+}
+
 /* Makes a tensor whose header is in `meta` and whose elements are in `arena`. */
 static Tensor *tensor_in(Tape *tape, Arena *arena, DType dtype, int n_dims, const int64_t *shape) {
     if (tape->status != ST_OK || !within_limit(tape, shape, n_dims, dtype)) return NULL;
-    Tensor *tensor = tensor_view(tape->meta, tape->device, dtype, n_dims, shape, NULL);
-    if (!tensor) return out_of_memory(tape);
-    tensor->data = arena_alloc(arena, tensor_bytes(tensor));
-    return tensor->data ? tensor : out_of_memory(tape);
+    Tensor *tensor = tape_header(tape, dtype, n_dims, shape);
+    if (tensor && tensor_allocate(tensor, arena) != ST_OK) return out_of_memory(tape);
+    return tensor;
 }
 
 Tensor *tape_tensor(Tape *tape, DType dtype, int n_dims, const int64_t *shape) { return tensor_in(tape, tape->data, dtype, n_dims, shape); }
@@ -167,11 +189,11 @@ Tensor *tape_tensor_like(Tape *tape, DType dtype, const Tensor *like) { return l
 Tensor *tape_scratch(Tape *tape, DType dtype, int n_dims, const int64_t *shape) { return tape_tensor(tape, dtype, n_dims, shape); }
 
 Tensor *tape_reuse(Tape *tape, const Tensor *dead) {
-    if (!dead->dead_after_use || dead->saved_by_output || dead->readers != 1 || dead->dtype != tape_residual(tape) || !tape->record ||
+    const StepState *state = dead->state;
+    if (!state || !state->dead_after_use || state->saved_by_output || state->readers != 1 || dead->dtype != tape_residual(tape) || !tape->record ||
         tape->keeping != KEEP_NOTHING || tape->status != ST_OK)
         return NULL;
-    Tensor *tensor = tensor_view(tape->meta, tape->device, dead->dtype, dead->n_dims, dead->shape, dead->data);
-    return tensor ? tensor : out_of_memory(tape);
+    return tape_reshape(tape, dead, dead->n_dims, dead->shape);
 }
 
 void *tape_copy(Tape *tape, const void *bytes, size_t size) {
@@ -185,7 +207,7 @@ void *tape_copy(Tape *tape, const void *bytes, size_t size) {
 static void profile_node(const Tape *tape, const Node *node, bool backward) {
     if (!profile_running()) return;
     OpCost cost = {0};
-    bool computed = backward || !node->outputs[0] || !node->outputs[0]->restored;
+    bool computed = backward || !node->outputs[0] || !node->outputs[0]->state->restored;
     for (int i = 0; computed && i < n_op_infos; i++)
         if (strcmp(op_infos[i].name, node->op) == 0) cost = op_infos[i].cost(node, backward);
     profile_call(tape->device, node->op, backward, cost);
@@ -202,12 +224,11 @@ Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Te
     for (int i = 0; i < n_inputs; i++) {
         node.inputs[i] = inputs[i];
         wanted |= inputs[i] && inputs[i]->needs_grad;
-        if (inputs[i] && inputs[i]->result) inputs[i]->readers++;
+        if (inputs[i] && inputs[i]->state) inputs[i]->state->readers++;
     }
     for (int i = 0; i < n_outputs; i++) {
         node.outputs[i] = outputs[i];
         if (outputs[i]) outputs[i]->needs_grad = wanted;
-        if (outputs[i]) outputs[i]->result = true;
     }
     profile_node(tape, &node, false);
     if (!wanted || !tape->record) return NULL;
@@ -235,7 +256,7 @@ static void *grad_buffer(Tape *tape, size_t bytes) {
         size_t have = tape->free_buffers[i].bytes;
         if (have >= bytes && have <= bytes + bytes / 2 && (best == tape->n_free || have < tape->free_buffers[best].bytes)) best = i;
     }
-    if (best == tape->n_free) return arena_alloc(tape->grads, bytes);
+    if (best == tape->n_free) return arena_alloc_from(tape->grads, tape->device->source, bytes);
     void *data = tape->free_buffers[best].data;
     tape->free_buffers[best] = tape->free_buffers[--tape->n_free];
     return data;
@@ -249,22 +270,22 @@ static void buffer_release(Tape *tape, FreeBuffer buffer) {
 
 static void grad_release(Tape *tape, Tensor *tensor) {
     if (!tensor || !tensor->grad) return;
-    buffer_release(tape, (FreeBuffer){tensor->grad->data, tensor_bytes(tensor->grad)});
+    buffer_release(tape, (FreeBuffer){tensor->grad->elements, tensor_bytes(tensor->grad)});
     tensor->grad = NULL;
 }
 
 bool tape_temp(Tape *tape, Tensor *tensor) {
     if (tape->status != ST_OK || !within_limit(tape, tensor->shape, tensor->n_dims, tensor->dtype)) return false;
-    tensor->data = grad_buffer(tape, tensor_bytes(tensor));
-    return tensor->data || out_of_memory(tape);
+    tensor->elements = grad_buffer(tape, tensor_bytes(tensor));
+    return tensor->elements || out_of_memory(tape);
 }
 
 void tape_temp_free(Tape *tape, Tensor *tensor) {
     if (tensor->grad)
         grad_release(tape, tensor);
-    else if (tensor->data)
-        buffer_release(tape, (FreeBuffer){tensor->data, tensor_bytes(tensor)});
-    tensor->data = NULL;
+    else if (tensor->elements)
+        buffer_release(tape, (FreeBuffer){tensor->elements, tensor_bytes(tensor)});
+    tensor->elements = NULL;
 }
 
 Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta) {
@@ -272,13 +293,13 @@ Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta) {
     if (!tensor || !tensor->needs_grad || tape->status != ST_OK) return NULL;
     if (tensor->grad) {
         if (tensor->grad->blank) *beta = 0;
-        if (tensor->grad->device == tape->device) tensor->grad->blank = false; /* a plan writes no values */
+        if (tensor_device(tensor->grad) == tape->device) tensor->grad->blank = false; /* a plan writes no values */
         return tensor->grad;
     }
     if (!within_limit(tape, tensor->shape, tensor->n_dims, tensor->dtype)) return NULL;
-    Tensor *grad = tensor_view(tape->meta, tape->device, tensor->dtype, tensor->n_dims, tensor->shape, NULL);
-    if (grad) grad->data = grad_buffer(tape, tensor_bytes(tensor));
-    if (!grad || !grad->data) return out_of_memory(tape);
+    Tensor *grad = tape_header(tape, tensor->dtype, tensor->n_dims, tensor->shape);
+    if (grad) grad->elements = grad_buffer(tape, tensor_bytes(tensor));
+    if (!grad || !grad->elements) return out_of_memory(tape);
     *beta = 0;
     return tensor->grad = grad;
 }
@@ -293,9 +314,13 @@ bool tensor_grad_move(Tensor *from, Tensor *to) {
 void tensor_seed_grad(Tape *tape, Tensor *tensor, const double *values) {
     double beta;
     Tensor *grad = tensor ? tape_grad(tape, tensor, &beta) : NULL;
-    if (!grad || tape->device == device_meta()) return;
+    if (!grad || tape->device->planned) return;
+    if (beta == 0) {
+        tensor_write(grad, values);
+        return;
+    }
     int64_t count = tensor_count(grad);
-    for (int64_t i = 0; i < count; i++) tensor_set(grad, i, values[i] + (beta != 0 ? tensor_get(grad, i) : 0));
+    for (int64_t i = 0; i < count; i++) tensor_set(grad, i, values[i] + tensor_get(grad, i));
 }
 
 /* Runs the nodes after `floor` backward and removes them. */
@@ -323,6 +348,8 @@ static void walk_back(Tape *tape, size_t floor) {
 Status tape_backward(Tape *tape) {
     profile_lap(NULL);
     walk_back(tape, 0);
+    Status status = tape->device->synchronise(tape->device);
+    if (tape->status == ST_OK) tape->status = status;
     return tape->status;
 }
 
@@ -339,9 +366,8 @@ typedef struct LayerCall {
 
 /* Returns the kept values under a new header, so that gradients belong to the new tensor. */
 static Tensor *tape_restore(Tape *tape, const Tensor *kept) {
-    Tensor *tensor = tensor_view(tape->meta, tape->device, kept->dtype, kept->n_dims, kept->shape, kept->data);
-    if (!tensor) return out_of_memory(tape);
-    tensor->restored = true;
+    Tensor *tensor = tape_reshape(tape, kept, kept->n_dims, kept->shape);
+    if (tensor) tensor->state->restored = true;
     return tensor;
 }
 

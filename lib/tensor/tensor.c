@@ -1,47 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors: memory, shapes, and element access for tests, messages and small host loops. */
-#include "lib/tensor/tensor.h"
+/* Tensors: storage, shapes, and the way of values between the host and the device. */
+#include "lib/tensor/device.h"
 
 #include <math.h>
 #include <stdio.h>
-
-const char *dtype_name(DType dtype) {
-    static const char *const names[] = {[DT_F32] = "f32", [DT_BF16] = "bf16", [DT_F16] = "f16", [DT_F64] = "f64", [DT_I32] = "i32"};
-    return names[dtype];
-}
-
-float f16_to_float(uint16_t bits) {
-    uint32_t sign = (uint32_t)(bits & 0x8000u) << 16, exponent = (bits >> 10) & 31u, fraction = bits & 1023u;
-    if (exponent == 0) { /* zero or subnormal: fraction x 2^-24 */
-        float magnitude = ldexpf((float)fraction, -24);
-        return sign ? -magnitude : magnitude;
-    }
-    union {
-        uint32_t u;
-        float f;
-    } pun;
-    pun.u = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112u) << 23) | fraction << 13;
-    return pun.f;
-}
-
-uint16_t float_to_f16(float value) {
-    union {
-        float f;
-        uint32_t u;
-    } pun = {.f = value};
-    uint32_t sign = (pun.u >> 16) & 0x8000u, magnitude = pun.u & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
-    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds to 65520 or more: infinity */
-    if (magnitude < 0x38800000u) {                                   /* below the smallest normal number: integer multiples of 2^-24 */
-        union {
-            uint32_t u;
-            float f;
-        } absolute = {.u = magnitude};
-        return (uint16_t)(sign | (uint32_t)rintf(ldexpf(absolute.f, 24)));
-    }
-    uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
-    return (uint16_t)(sign | ((rounded - 0x38000000u) >> 13));
-}
 
 int64_t tensor_count(const Tensor *tensor) {
     int64_t count = 1;
@@ -49,7 +11,7 @@ int64_t tensor_count(const Tensor *tensor) {
     return count;
 }
 
-size_t tensor_bytes(const Tensor *tensor) { return (size_t)tensor_count(tensor) * dtype_size(tensor->dtype); }
+size_t tensor_bytes(const Tensor *tensor) { return dtype_bytes(tensor->dtype, tensor_count(tensor)); }
 
 int64_t tensor_width(const Tensor *tensor) { return tensor->n_dims > 0 ? tensor->shape[tensor->n_dims - 1] : 1; }
 
@@ -59,32 +21,86 @@ int64_t tensor_rows(const Tensor *tensor) {
     return rows;
 }
 
-Tensor *tensor_view(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, void *data) {
+void tensor_set_shape(Tensor *tensor, int n_dims, const int64_t *shape) {
     ASSERT(n_dims >= 0 && n_dims <= TENSOR_MAX_DIMS, "tensor of %d dimensions, at most %d", n_dims, TENSOR_MAX_DIMS);
-    Tensor *tensor = arena_zero(arena, sizeof *tensor);
-    if (!tensor) return NULL;
-    tensor->dtype = dtype;
     tensor->n_dims = n_dims;
     for (int i = 0; i < n_dims; i++) {
         ASSERT(shape[i] >= 0, "negative size %lld", (long long)shape[i]);
         tensor->shape[i] = shape[i];
     }
-    tensor->device = device;
-    tensor->data = data;
-    return tensor;
+}
+
+/* With a storage of its own. */
+static Tensor *tensor_make(Arena *arena, const Device *device, StorageKind kind, DType dtype, int n_dims, const int64_t *shape, void *elements) {
+    struct {
+        Tensor tensor;
+        Storage storage;
+    } *both = arena_zero(arena, TENSOR_HEADER);
+    if (!both) return NULL;
+    both->storage = (Storage){.device = device, .kind = kind};
+    both->tensor = (Tensor){.dtype = dtype, .elements = elements, .storage = &both->storage};
+    tensor_set_shape(&both->tensor, n_dims, shape);
+    return &both->tensor;
+}
+
+Tensor *tensor_header(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape) {
+    return tensor_make(arena, device, STORAGE_OWNED, dtype, n_dims, shape, NULL);
+}
+
+Status tensor_allocate(Tensor *tensor, Arena *arena) {
+    tensor->elements = arena_alloc_from(arena, tensor_device(tensor)->source, tensor_bytes(tensor));
+    return tensor->elements ? ST_OK : ST_RESOURCE;
 }
 
 Tensor *tensor_new(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape) {
-    size_t bytes = dtype_size(dtype);
-    for (int i = 0; i < n_dims; i++)
-        if (!size_mul(bytes, (size_t)shape[i], &bytes)) {
-            status_fail(ST_RESOURCE, "a tensor's size does not fit into memory");
-            return NULL;
-        }
-    Tensor *tensor = tensor_view(arena, device, dtype, n_dims, shape, NULL);
-    if (!tensor) return NULL;
-    tensor->data = arena_alloc(arena, bytes);
-    return tensor->data ? tensor : NULL;
+    size_t bytes;
+    if (!dtype_bytes_fit(dtype, n_dims, shape, &bytes)) {
+        status_fail(ST_RESOURCE, "a tensor's size does not fit into memory");
+        return NULL;
+    }
+    Tensor *tensor = tensor_header(arena, device, dtype, n_dims, shape);
+    return tensor && tensor_allocate(tensor, arena) == ST_OK ? tensor : NULL;
+}
+
+Tensor *tensor_view(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, void *values) {
+    if (device->host_memory || device->planned) return tensor_make(arena, device, STORAGE_BORROWED, dtype, n_dims, shape, values);
+    Tensor *copy = tensor_new(arena, device, dtype, n_dims, shape);
+    return copy && tensor_upload(copy, 0, tensor_count(copy), values) == ST_OK ? copy : NULL;
+}
+
+Tensor *tensor_mapped(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, const void *values) {
+    ASSERT(device->host_memory || device->planned, "the device '%s' cannot read a mapped file", device->name);
+    return tensor_make(arena, device, STORAGE_MAPPED, dtype, n_dims, shape, (void *)(uintptr_t)values);
+}
+
+Tensor *tensor_of_host(Arena *arena, DType dtype, int64_t n, void *values) { return tensor_view(arena, device_cpu(), dtype, 1, &n, values); }
+
+Tensor *tensor_reshape(Arena *arena, const Tensor *tensor, int n_dims, const int64_t *shape) {
+    Tensor *other = arena_zero(arena, sizeof *other);
+    if (!other) return NULL;
+    *other = (Tensor){.dtype = tensor->dtype, .elements = tensor->elements, .storage = tensor->storage};
+    tensor_set_shape(other, n_dims, shape);
+    ASSERT(tensor_count(other) == tensor_count(tensor), "%lld elements as %lld", (long long)tensor_count(tensor), (long long)tensor_count(other));
+    return other;
+}
+
+static void *address_of(const Tensor *tensor, int64_t at, int64_t n) {
+    ASSERT(at >= 0 && n >= 0 && n <= tensor_count(tensor) - at, "elements %lld to %lld of a tensor of %lld", (long long)at, (long long)(at + n),
+           (long long)tensor_count(tensor));
+    return (char *)tensor->elements + dtype_bytes(tensor->dtype, at);
+}
+
+Tensor tensor_part(const Tensor *tensor, int64_t at, int64_t n) {
+    return (Tensor){.dtype = tensor->dtype, .n_dims = 1, .shape = {n}, .elements = address_of(tensor, at, n), .storage = tensor->storage};
+}
+
+void tensor_swap(Tensor *a, Tensor *b) {
+    ASSERT(a->dtype == b->dtype && tensor_count(a) == tensor_count(b), "a swap of %lld and %lld elements", (long long)tensor_count(a),
+           (long long)tensor_count(b));
+    void *elements = a->elements;
+    Storage *storage = a->storage;
+    a->elements = b->elements, a->storage = b->storage;
+    b->elements = elements, b->storage = storage;
 }
 
 const char *tensor_describe(const Tensor *tensor, char out[96]) {
@@ -94,56 +110,97 @@ const char *tensor_describe(const Tensor *tensor, char out[96]) {
     return out;
 }
 
+/* ---- between the host and the device ---- */
+
+static bool is_shared(const Tensor *tensor) { return tensor_device(tensor)->host_memory; }
+
+Status tensor_upload(Tensor *tensor, int64_t at, int64_t n, const void *from) {
+    const Device *device = tensor_device(tensor);
+    void *to = address_of(tensor, at, n);
+    return from == to || n == 0 ? ST_OK : device->upload(device, to, from, dtype_bytes(tensor->dtype, n));
+}
+
+Status tensor_download(const Tensor *tensor, int64_t at, int64_t n, void *to) {
+    const Device *device = tensor_device(tensor);
+    const void *from = address_of(tensor, at, n);
+    return from == to || n == 0 ? ST_OK : device->download(device, to, from, dtype_bytes(tensor->dtype, n));
+}
+
+void *tensor_stage(Tensor *tensor, int64_t at, int64_t *n, void *buffer, size_t size) {
+    if (is_shared(tensor)) return address_of(tensor, at, *n);
+    *n = MIN(*n, (int64_t)(size / dtype_bytes(tensor->dtype, 1)));
+    return buffer;
+}
+
+const void *tensor_piece(const Tensor *tensor, int64_t at, int64_t *n, void *buffer, size_t size) {
+    if (is_shared(tensor)) return address_of(tensor, at, *n);
+    *n = MIN(*n, (int64_t)(size / dtype_bytes(tensor->dtype, 1)));
+    return tensor_download(tensor, at, *n, buffer) == ST_OK ? buffer : NULL;
+}
+
 double tensor_get(const Tensor *tensor, int64_t i) {
-    switch (tensor->dtype) {
-    case DT_F32: return (double)((const float *)tensor->data)[i];
-    case DT_BF16: return (double)bf16_to_float(((const uint16_t *)tensor->data)[i]);
-    case DT_F16: return (double)f16_to_float(((const uint16_t *)tensor->data)[i]);
-    case DT_F64: return ((const double *)tensor->data)[i];
-    case DT_I32: return (double)((const int32_t *)tensor->data)[i];
-    }
-    return (double)NAN;
+    double element;
+    if (is_shared(tensor)) return dtype_get(tensor->dtype, tensor->elements, i);
+    return tensor_download(tensor, i, 1, &element) == ST_OK ? dtype_get(tensor->dtype, &element, 0) : (double)NAN;
 }
 
 void tensor_set(Tensor *tensor, int64_t i, double value) {
-    switch (tensor->dtype) {
-    case DT_F32: ((float *)tensor->data)[i] = (float)value; break;
-    case DT_BF16: ((uint16_t *)tensor->data)[i] = float_to_bf16((float)value); break;
-    case DT_F16: ((uint16_t *)tensor->data)[i] = float_to_f16((float)value); break;
-    case DT_F64: ((double *)tensor->data)[i] = value; break;
-    case DT_I32: ((int32_t *)tensor->data)[i] = (int32_t)value; break;
+    double element = 0;
+    if (is_shared(tensor)) {
+        dtype_set(tensor->dtype, tensor->elements, i, value);
+        return;
+    }
+    dtype_set(tensor->dtype, &element, 0, value);
+    (void)tensor_upload(tensor, i, 1, &element); /* the device remembers its fault */
+}
+
+enum { PIECE = 1024 }; /* doubles */
+
+void tensor_read_part(const Tensor *tensor, int64_t at, int64_t n, double *out) {
+    double buffer[PIECE];
+    for (int64_t done = 0, some; done < n; done += some) {
+        some = n - done;
+        const void *piece = tensor_piece(tensor, at + done, &some, buffer, sizeof buffer);
+        const float *floats = piece;
+        if (!piece)
+            for (int64_t i = 0; i < some; i++) out[done + i] = (double)NAN;
+        else if (tensor->dtype == DT_F32)
+            for (int64_t i = 0; i < some; i++) out[done + i] = (double)floats[i];
+        else
+            for (int64_t i = 0; i < some; i++) out[done + i] = dtype_get(tensor->dtype, piece, i);
     }
 }
 
-void tensor_read(const Tensor *tensor, double *out) {
-    int64_t count = tensor_count(tensor);
-    const float *floats = tensor->data;
-    if (tensor->dtype == DT_F32)
-        for (int64_t i = 0; i < count; i++) out[i] = (double)floats[i];
-    else
-        for (int64_t i = 0; i < count; i++) out[i] = tensor_get(tensor, i);
-}
+void tensor_read(const Tensor *tensor, double *out) { tensor_read_part(tensor, 0, tensor_count(tensor), out); }
 
 void tensor_write(Tensor *tensor, const double *values) {
+    double buffer[PIECE];
     int64_t count = tensor_count(tensor);
-    float *floats = tensor->data;
-    if (tensor->dtype == DT_F32)
-        for (int64_t i = 0; i < count; i++) floats[i] = (float)values[i];
-    else
-        for (int64_t i = 0; i < count; i++) tensor_set(tensor, i, values[i]);
+    for (int64_t done = 0, n; done < count; done += n) {
+        n = count - done;
+        float *floats = tensor_stage(tensor, done, &n, buffer, sizeof buffer);
+        if (tensor->dtype == DT_F32)
+            for (int64_t i = 0; i < n; i++) floats[i] = (float)values[done + i];
+        else
+            for (int64_t i = 0; i < n; i++) dtype_set(tensor->dtype, floats, i, values[done + i]);
+        (void)tensor_upload(tensor, done, n, floats); /* the device remembers its fault */
+    }
 }
 
 void tensor_unpack(Tensor *tensor) {
-    if (!tensor || !tensor->packed) return;
-    tensor->device->packed_free(tensor->packed);
-    tensor->packed = NULL;
+    Storage *storage = tensor ? tensor->storage : NULL;
+    if (!storage || !storage->packed) return;
+    storage->device->packed_free(storage->packed);
+    storage->packed = NULL;
 }
 
 int64_t tensor_find_nonfinite(const Tensor *tensor) {
     int64_t index = -1;
-    tensor->device->find_nonfinite(tensor, &index);
+    tensor_device(tensor)->find_nonfinite(tensor, &index);
     return index;
 }
+
+/* ---- layouts ---- */
 
 int64_t layout_offset(const Layout *layout, int32_t segment) {
     const Segment *s = &layout->segments[segment];
@@ -155,11 +212,16 @@ int64_t layout_offset(const Layout *layout, int32_t segment) {
 Tensor *layout_positions(const Layout *layout, Arena *arena, const Device *device) {
     Tensor *positions = tensor_new(arena, device, DT_I32, 1, &layout->n_tokens);
     if (!positions) return NULL;
-    int32_t *out = positions->data;
+    int32_t buffer[PIECE];
     for (int32_t s = 0; s < layout->n_segments; s++) {
         const Segment *segment = &layout->segments[s];
-        int64_t offset = layout_offset(layout, s);
-        for (int64_t row = segment->begin; row < segment->end; row++) out[row] = (int32_t)(offset + row - segment->begin);
+        int64_t offset = layout_offset(layout, s) - segment->begin;
+        for (int64_t row = segment->begin, n; row < segment->end; row += n) {
+            n = segment->end - row;
+            int32_t *out = tensor_stage(positions, row, &n, buffer, sizeof buffer);
+            for (int64_t i = 0; i < n; i++) out[i] = (int32_t)(offset + row + i);
+            if (tensor_upload(positions, row, n, out) != ST_OK) return NULL;
+        }
     }
     return positions;
 }

@@ -8,10 +8,10 @@
  *     TRY(tape_backward(tape));                                         // adds to weight->grad
  *     tape_reset(tape);                                                 // frees the activations; their memory is reused
  *
- * Tensors are dense and row-major. A tensor lives on a device. Ops reach its memory only through that device's kernels (kernels.def), so a new device
- * is a new folder and no op changes. There are three devices: `cpu` (fast); `reference` (plain loops in double for every dtype: the fast kernels are
- * tested against it and the gradient check runs on it); and `meta`, which computes nothing: a step that runs on it shows how much memory the same
- * step takes elsewhere, cpu_planned_bytes included.
+ * Tensors are dense and row-major. A tensor is a shape over memory of a device. Ops reach the memory only through the device's kernels (kernels.def),
+ * and the host through tensor_upload and tensor_download and what is made of them, so a new device is a new folder and no op changes. There are
+ * three devices: `cpu` (fast); `reference` (plain loops in double for every dtype: the fast kernels are tested against it and the gradient check runs
+ * on it); and `meta`, which computes nothing: a step that runs on it shows how much memory the same step takes on `cpu`.
  *
  * Names of sizes: N tokens of a flat batch, C width, H heads, KV key/value heads, D head size, F feed-forward width, V vocabulary.
  */
@@ -20,70 +20,91 @@
 
 #include "lib/base/file.h"
 #include "lib/base/rng.h"
+#include "lib/tensor/dtype.h"
 
 /* ---- tensors ---- */
-
-typedef enum DType { DT_F32, DT_BF16, DT_F16, DT_F64, DT_I32 } DType;
-/* Bytes of one element. Inline, because kernels call it with a dtype that the compiler knows: a function call there would spill all vector
- * registers. */
-static inline size_t dtype_size(DType dtype) {
-    switch (dtype) {
-    case DT_F32:
-    case DT_I32: return 4;
-    case DT_BF16:
-    case DT_F16: return 2;
-    case DT_F64: return 8;
-    }
-    return 0;
-}
-const char *dtype_name(DType dtype); /* "f32", ... */
-static inline float bf16_to_float(uint16_t bits);
-static inline uint16_t float_to_bf16(float value); /* round to nearest, ties to even; NaN stays NaN */
-float f16_to_float(uint16_t bits);
-uint16_t float_to_f16(float value);
 
 enum { TENSOR_MAX_DIMS = 4 };
 typedef struct Device Device;
 typedef struct Tensor Tensor;
-typedef struct Recompute Recompute;
+typedef struct StepState StepState;
+
+/* Where the elements of tensors are: memory of a device, and what the device keeps with it. Several tensors may share one. */
+typedef enum StorageKind {
+    STORAGE_OWNED,    /* memory that came from the device, for an arena */
+    STORAGE_BORROWED, /* an array of the host that the caller keeps valid */
+    STORAGE_MAPPED,   /* the same in a mapped file: its pages can be released */
+} StorageKind;
+typedef struct Storage {
+    const Device *device;
+    void *packed; /* the device's packed copies for products; tensor_unpack frees them */
+    StorageKind kind;
+    bool constant; /* the contents never change, so the device may keep packed copies */
+} Storage;
+
 struct Tensor {
     DType dtype;
     int n_dims;
     int64_t shape[TENSOR_MAX_DIMS];
-    void *data;
-    const Device *device;
+    void *elements; /* address on the device, which only lib/tensor reads (`make layers`); NULL: no memory yet */
+    Storage *storage;
     const char *name; /* for messages; may be NULL */
     Tensor *grad;     /* same shape; NULL until the first gradient is added */
     bool needs_grad;
-    bool constant;        /* the contents never change, so the device may keep a packed copy in `packed` */
-    bool in_out;          /* a weight stored as (in, out) instead of (out, in), as GPT-2's Conv1D does */
-    bool blank;           /* a gradient that counts as zeros: the first op that adds to it writes instead (tape_grad) */
-    bool result;          /* the tensor is the result of an op */
-    int readers;          /* of a result: number of readers so far, that is nodes with it as input and lazy activations made from it */
-    bool dead_after_use;  /* of a result: its reader's backward pass does not need the values (op_rms_norm) */
-    bool saved_by_output; /* of a result: the backward pass of its own op needs the values, so nothing may overwrite them in place */
-    bool restored;        /* of a result: the values were kept from the forward pass, and include every change made to them in place */
-    /* A lazy activation (op_activation_passing): `data` is NULL except while op_linear reads the values, which it computes for that. NULL: an
-     * ordinary tensor. */
-    const Recompute *recompute;
-    void *packed; /* the device's packed copy; tensor_unpack frees it */
+    bool in_out;      /* a weight stored as (in, out) instead of (out, in), as GPT-2's Conv1D does */
+    bool blank;       /* a gradient that counts as zeros: the first op that adds to it writes instead (tape_grad) */
+    StepState *state; /* of a tensor that the tape made: what ops say to each other about it; NULL for others */
 };
+enum { TENSOR_HEADER = sizeof(Tensor) + sizeof(Storage) }; /* bytes that a tensor takes in an arena besides its elements */
 
-/* Makes an uninitialised tensor in `arena`. NULL when the arena is full; the failure is recorded. */
+/* Makes an uninitialised tensor in `arena`, with memory of the device. NULL when there is none; the failure is recorded. */
 Tensor *tensor_new(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape);
-/* Makes a tensor over memory that the caller owns (a mapped file, an array) and keeps valid. */
-Tensor *tensor_view(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, void *data);
+/* The same in two steps, for memory that is to follow other data of the arena. ST_RESOURCE when there is none. */
+Tensor *tensor_header(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape);
+Status tensor_allocate(Tensor *tensor, Arena *arena);
+/* Makes a tensor with the values of an array of the host. Where the device shares the host's memory, it is a view of the array, which the caller
+ * keeps valid; elsewhere it is a copy, made at once. NULL as above, or when the device fails. */
+Tensor *tensor_view(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, void *values);
+/* A view of an array in a mapped file, for a device that shares the host's memory. */
+Tensor *tensor_mapped(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, const void *values);
+/* A view of the host's array `values` (n), to list it together with tensors; no op gets it. */
+Tensor *tensor_of_host(Arena *arena, DType dtype, int64_t n, void *values);
+/* Another shape over the elements of `tensor`, which has as many. */
+Tensor *tensor_reshape(Arena *arena, const Tensor *tensor, int n_dims, const int64_t *shape);
+/* Elements at..at+n-1 of the flattened tensor as a tensor of one dimension. */
+Tensor tensor_part(const Tensor *tensor, int64_t at, int64_t n);
+/* Exchanges the elements of two tensors of the same shape and dtype, without copying them. */
+void tensor_swap(Tensor *a, Tensor *b);
+static inline const Device *tensor_device(const Tensor *tensor) { return tensor->storage->device; }
 int64_t tensor_count(const Tensor *tensor); /* elements */
 size_t tensor_bytes(const Tensor *tensor);
 int64_t tensor_width(const Tensor *tensor); /* the last dimension */
 int64_t tensor_rows(const Tensor *tensor);  /* elements / width: every op reads its input as (rows, width) */
 /* Writes text like "f32 (12,64)" for messages; returns `out`. */
 const char *tensor_describe(const Tensor *tensor, char out[96]);
-/* Element `i` of the flattened tensor, any float dtype; for tests, messages and small host loops. */
+/* Copy elements at..at+n-1 of the flattened tensor to or from an array of its dtype. They fail as the device does. Nothing is copied if the array is
+ * where the elements are. A device that plans has no values: it takes any, and gives zeros. */
+Status tensor_upload(Tensor *tensor, int64_t at, int64_t n, const void *from);
+Status tensor_download(const Tensor *tensor, int64_t at, int64_t n, void *to);
+/* For loops over large tensors: elements from `at` on, in the device's memory if the host can read it, else copied to `buffer` of `size` bytes. *n:
+ * the number that is wanted, then the number that is there. NULL when the device fails.
+ *
+ *     for (int64_t at = 0, n; at < count; at += n) {
+ *         n = count - at;
+ *         const void *piece = tensor_piece(tensor, at, &n, buffer, sizeof buffer);
+ *         if (!piece) return ST_RESOURCE;
+ *         ...
+ *     } */
+const void *tensor_piece(const Tensor *tensor, int64_t at, int64_t *n, void *buffer, size_t size);
+/* The same for writing: the caller fills what it gets, and gives it to tensor_upload. */
+void *tensor_stage(Tensor *tensor, int64_t at, int64_t *n, void *buffer, size_t size);
+/* Element `i` of the flattened tensor, any dtype, for tests, messages and small host loops. In these functions without a status, a fault of the
+ * device gives NaN; device->synchronise reports it. */
 double tensor_get(const Tensor *tensor, int64_t i);
 void tensor_set(Tensor *tensor, int64_t i, double value);
-/* Copy between a tensor of any float dtype and an array of doubles, converting. */
+/* Copy between a tensor of any dtype and an array of doubles, converting. */
 void tensor_read(const Tensor *tensor, double *out);
+void tensor_read_part(const Tensor *tensor, int64_t at, int64_t n, double *out);
 void tensor_write(Tensor *tensor, const double *values);
 void tensor_unpack(Tensor *tensor); /* frees the packed copies; call it before the memory of a constant tensor is freed */
 /* Index of the first element that is NaN or infinite, or -1. */
@@ -214,9 +235,20 @@ typedef struct Matmul {
 
 /* ---- devices ---- */
 
+/* A device has memory and kernels. Its functions get the device, which may have a state of its own; kernels find it at their tensors. Kernels fail
+ * without a status: the device remembers its first fault, and `synchronise`, `upload` and `download` return it. */
 struct Device {
     const char *name;
-#define KERNEL(name, arguments) void(*name) arguments;
+    bool host_memory; /* the host reads and writes the elements of tensors where they are */
+    /* Where tensors get memory; NULL: from the host's arenas. */
+    const BlockSource *source;
+    /* Copy bytes between the host and the device, after the kernels before. */
+    Status (*upload)(const Device *device, void *to, const void *from, size_t bytes);
+    Status (*download)(const Device *device, void *to, const void *from, size_t bytes);
+    Status (*synchronise)(const Device *device); /* waits for the kernels */
+    const Device *planner;                       /* the device that plans steps of this one: it computes nothing, and shows the memory of a step */
+    const Device *planned;                       /* of a device that plans: the other one. NULL: the device computes */
+#define KERNEL(name, arguments, values) void(*name) arguments;
 #include "lib/tensor/kernels.def"
 #undef KERNEL
     /* Bytes of the packed copy of a constant (rows, cols) weight for the forward product and, if `backward`, for the backward product too; 0 = the
@@ -224,10 +256,21 @@ struct Device {
     size_t (*packed_bytes)(int64_t rows, int64_t cols, DType stored, DType compute, bool backward);
     void (*packed_free)(void *packed);
     DType (*product_dtype)(DType a); /* dtype in which products of `a` run: bf16 may be widened to f32 */
+    /* Bytes of scratch memory that the kernels will allocate beyond what they have, for the steps planned since workspace_clear. Leaves out a few
+     * kilobytes of kernels other than products and attention. */
+    size_t (*workspace_bytes)(const Device *device);
+    void (*workspace_clear)(const Device *device);
 };
 const Device *device_cpu(void);
 const Device *device_reference(void);
-const Device *device_meta(void);
+const Device *device_meta(void); /* the planner of device_cpu() */
+
+/* What a program computes on. A command makes it, and hands it down. */
+typedef struct Runtime {
+    const Device *device;
+    DType compute; /* dtype of activations between ops */
+} Runtime;
+
 /* Runs task(context, i) for i = 0..n-1 on the calling thread and on the team's threads (as many threads as OpenMP has). The team polls for a
  * moment before it sleeps, so a job starts in less than a microsecond; an OpenMP parallel region takes ten. A task must not start a parallel
  * region, so it may use only kernels on small tensors. A job started inside a task runs on that task's thread alone. */
@@ -249,13 +292,7 @@ typedef struct CpuInfo {
     char features[128]; /* "avx2 fma avx512f avx512_bf16 amx_bf16" */
 } CpuInfo;
 const CpuInfo *cpu_info(void);
-size_t cpu_scratch_bytes(void); /* for tests: bytes of the kernels' own scratch memory so far, all threads */
-/* Bytes of scratch memory that the kernels will allocate beyond cpu_scratch_bytes for the steps that ran on the meta device since cpu_plan_clear.
- * Leaves out a few kilobytes of kernels other than products and attention. */
-size_t cpu_planned_bytes(void);
-void cpu_plan_clear(void);
-/* for the meta device: while on, kernels of products and attention only record the scratch memory that they would allocate */
-void cpu_plan(bool on);
+size_t cpu_scratch_bytes(void);   /* for tests: bytes of the kernels' own scratch memory so far, all threads */
 double cpu_product_seconds(void); /* seconds in matrix products so far, the head's log-probabilities included */
 size_t cpu_packed_bytes(void);    /* for tests: bytes of packed weights now */
 /* Speed of products and memory on all threads, measured in about two seconds on the layer sizes of a small model. */
@@ -321,6 +358,18 @@ Tensor *op_layer(Tape *tape, LayerFn *layer, Tensor *x, void *context);
 
 /* ---- for op_*.c files ---- */
 
+/* Of a tensor that the tape made. */
+typedef struct Recompute Recompute;
+struct StepState {
+    int readers;          /* number of readers so far, that is nodes with it as input and lazy activations made from it */
+    bool dead_after_use;  /* its reader's backward pass does not need the values (op_rms_norm) */
+    bool saved_by_output; /* the backward pass of its own op needs the values, so nothing may overwrite them in place */
+    bool restored;        /* the values were kept from the forward pass, and include every change made to them in place */
+    /* A lazy activation (op_activation_passing): it has no memory except while op_linear reads the values, which it computes for that. NULL: an
+     * ordinary tensor. */
+    const Recompute *recompute;
+};
+
 enum { NODE_MAX_INPUTS = 14, NODE_MAX_OUTPUTS = 3, NODE_MAX_SAVED = 4 };
 typedef struct Node Node;
 struct Node {
@@ -331,6 +380,8 @@ struct Node {
     Tensor *saved[NODE_MAX_SAVED]; /* values of the forward pass that the backward pass needs */
     void *attributes;              /* copy of the op's plain arguments, in the step's arena */
 };
+Tensor *tape_header(Tape *tape, DType dtype, int n_dims, const int64_t *shape); /* without memory yet: see tape_temp. NULL after a failure */
+Tensor *tape_reshape(Tape *tape, const Tensor *tensor, int n_dims, const int64_t *shape); /* as tensor_reshape; NULL after a failure */
 /* Makes a tensor in the step's memory. NULL after a failure. */
 Tensor *tape_tensor(Tape *tape, DType dtype, int n_dims, const int64_t *shape);
 Tensor *tape_tensor_like(Tape *tape, DType dtype, const Tensor *like);
@@ -460,24 +511,5 @@ typedef struct GradCheck {
 /* Compares every op of the table with central differences in double on the reference device. `worst` gets one entry per (op, variant), at most
  * `cap`; returns their number. An error is relative to max(1, |gradient|); below 1e-6 is fine. */
 int gradcheck_ops(GradCheck *worst, int cap);
-
-/* ---- inline parts ---- */
-
-static inline float bf16_to_float(uint16_t bits) {
-    union {
-        uint32_t u;
-        float f;
-    } pun = {.u = (uint32_t)bits << 16};
-    return pun.f;
-}
-
-static inline uint16_t float_to_bf16(float value) {
-    union {
-        float f;
-        uint32_t u;
-    } pun = {.f = value};
-    if ((pun.u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((pun.u >> 16) | 0x40u);
-    return (uint16_t)((pun.u + 0x7fffu + ((pun.u >> 16) & 1u)) >> 16);
-}
 
 #endif

@@ -461,6 +461,7 @@ Status chat_template_render(const ChatTemplate *chat, const json_t *variables, c
     set_variables(&j, chat->defaults);
     set_variables(&j, variables);
     jinja_run(&j, &program->body);
+    if (j.status != ST_OK && arena_refused(arena)) j.status = status_fail(ST_RESOURCE, "out of memory for a chat template");
     arena_free(arena);
     rendering->n_generated = j.n_generated;
     rendering->generated = j.generated;

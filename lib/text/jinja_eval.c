@@ -845,10 +845,9 @@ static void run_generation(Jinja *j, const JinjaNode *node) {
     j->scope = scope_new(j, before);
     run_body(j, &node->list);
     j->scope = before;
-    if (array_grow(&j->generated, &j->cap_generated, j->n_generated + 1, sizeof *j->generated, "spans of a chat") != ST_OK) {
-        jinja_fail(j, "out of memory");
-        return;
-    }
+    if (!jinja_ok(j)) return;
+    j->status = array_grow(&j->generated, &j->cap_generated, j->n_generated + 1, sizeof *j->generated, "spans of a chat");
+    if (!jinja_ok(j)) return;
     j->generated[j->n_generated++] = (ChatSpan){begin, j->outer + j->out->len};
 }
 

@@ -136,7 +136,7 @@ static Value global_strftime_now(Jinja *j, Value self, const Args *args) {
     if (!j->now)
         localtime_r(&now, &t);
     else if (!date_read(j->now, &t))
-        return jinja_fail(j, "'%s' is no date: expected YYYY-MM-DD or YYYY-MM-DD HH:MM:SS", j->now);
+        return jinja_fail(j, "'%s' is not a date: expected YYYY-MM-DD or YYYY-MM-DD HH:MM:SS", j->now);
     Value terminated = v_string(j, format.data, format.len);
     if (format.len == 0) return v_text("");
     size_t n = strftime(buffer, sizeof buffer, terminated.as.string.data, &t);

@@ -220,7 +220,8 @@ static Status pattern_compile(Loader *loader, Pattern *pattern, const char *rege
     if (!pattern->code) {
         char message[256];
         pcre2_get_error_message(error, (PCRE2_UCHAR *)message, sizeof message);
-        status = status_fail(ST_INPUT, "cannot use the pattern '%s' in '%s': %s", regex, loader->path, message);
+        Status code = error == PCRE2_ERROR_HEAP_FAILED ? ST_RESOURCE : ST_INPUT;
+        status = status_fail(code, "cannot use the pattern '%s' in '%s': %s", regex, loader->path, message);
         goto done;
     }
     pattern->jit = pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE) == 0;

@@ -189,7 +189,7 @@ static Status sections_load(Loader *loader, const json_t *root) {
     Tokenizer *t = loader->tokenizer;
     const json_t *model = json_object_get(root, "model"), *added = json_object_get(root, "added_tokens");
     if (!json_is_object(model))
-        return status_hint(status_fail(ST_INPUT, "'%s' is no tokenizer: it has no 'model'", loader->path), "give a tokenizer.json, or its folder");
+        return status_hint(status_fail(ST_INPUT, "'%s' is not a tokenizer: it has no 'model'", loader->path), "give a tokenizer.json, or its folder");
     static const char *const ignored[] = {"truncation", "padding"};
     for (size_t i = 0; i < COUNT_OF(ignored); i++)
         if (json_is_object(json_object_get(root, ignored[i]))) log_message(LOG_WARNING, "'%s' in '%s' is ignored", ignored[i], loader->path);

@@ -179,7 +179,7 @@ typedef struct TokenModel {
     size_t max_chars;     /* WordPiece: words of more characters are unknown */
     uint8_t *before_mark; /* a bit for each character below U+10000: set if it precedes U+2581 inside some token. NULL: text is not cut into words */
 } TokenModel;
-/* checks that the type is supported; runs first, because its message says most */
+/* Checks that the type is supported. Call it before the other parts are loaded, because its message is the most helpful one. */
 Status model_check(Loader *loader, TokenModel *model, const json_t *node);
 Status model_init(Loader *loader, TokenModel *model, const json_t *node); /* call after the vocabulary and the pre-tokenizer are loaded */
 Status bpe_init(Loader *loader, TokenModel *model, const json_t *node);

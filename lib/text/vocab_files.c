@@ -20,7 +20,7 @@ static Status object_read(const char *dir, const char *name, json_t **object) {
     if (*object && !json_is_object(*object)) {
         json_decref(*object);
         *object = NULL;
-        status = status_fail(ST_INPUT, "'%s' is no JSON object", str_text(&path));
+        status = status_fail(ST_INPUT, "'%s' is not a JSON object", str_text(&path));
     }
     str_release(&path);
     return status;

@@ -32,8 +32,8 @@ static Status advise_less(const Recipe *recipe) {
 /* Plans one accumulation step on the meta device, which computes nothing but allocates what the real step will. If even the layout fails, the step
  * does not fit either. */
 static Status plan_activations(const TrainerConfig *config, TrainMemory *memory) {
-    cpu_plan_clear();
-    Tape *meta = tape_new(device_meta(), tape_compute(config->tape), 0);
+    tape_device(config->tape)->workspace_clear(tape_device(config->tape));
+    Tape *meta = tape_new(tape_device(config->tape)->planner, tape_compute(config->tape), 0);
     if (!meta) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
     tape_checkpoint(meta, config->model->checkpointing);
     Status status = config->task.largest_batch(config->task.context, meta);
@@ -70,7 +70,7 @@ static Status memory_measure(const TrainerConfig *config, size_t resident, Train
     size_t loaded = memory->mapped + memory->weights + memory->gradients;
     memory->baseline = (resident > loaded ? resident - loaded : 0) + FIRST_TIME;
     TRY(plan_activations(config, memory));
-    memory->scratch = cpu_planned_bytes();
+    memory->scratch = tape_device(config->tape)->workspace_bytes(tape_device(config->tape));
     memory->total =
         loaded + memory->packed + memory->optimizer + memory->best + memory->activations + memory->scratch + memory->baseline + beside(config);
     return ST_OK;

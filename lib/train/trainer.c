@@ -54,9 +54,9 @@ static Status add_item(Trainer *trainer, const char *kind, const Param *param, T
 }
 
 static Status copy_of(Trainer *trainer, const Tensor *tensor, Tensor **copy) {
-    *copy = tensor_new(trainer->arena, tensor->device, tensor->dtype, tensor->n_dims, tensor->shape);
+    *copy = tensor_new(trainer->arena, tensor_device(tensor), tensor->dtype, tensor->n_dims, tensor->shape);
     if (!*copy) return ST_RESOURCE;
-    tensor->device->copy(tensor, *copy);
+    tensor_device(tensor)->copy(tensor, *copy);
     return ST_OK;
 }
 
@@ -294,7 +294,7 @@ static void keep_best_weights(const Trainer *trainer) {
     size_t k = 0;
     for (size_t i = 0; i < trainer->params->n; i++) {
         const Param *param = &trainer->params->items[i];
-        if (param->trained) param->tensor->device->copy(param->tensor, trainer->best[k++]);
+        if (param->trained) tensor_device(param->tensor)->copy(param->tensor, trainer->best[k++]);
     }
 }
 
@@ -419,22 +419,12 @@ static TrainResult result_of(const Trainer *trainer) {
     };
 }
 
-static void swap_bytes(unsigned char *a, unsigned char *b, size_t size) {
-    unsigned char piece[4096];
-    for (size_t done = 0, n; done < size; done += n) {
-        n = MIN(size - done, sizeof piece);
-        memcpy(piece, a + done, n);
-        memcpy(a + done, b + done, n);
-        memcpy(b + done, piece, n);
-    }
-}
-
 /* Swaps the model's weights with the kept ones: the best evaluation's and the last step's. */
 static void swap_best_weights(const Trainer *trainer) {
     size_t k = 0;
     for (size_t i = 0; i < trainer->params->n; i++) {
         const Param *param = &trainer->params->items[i];
-        if (param->trained) swap_bytes(param->tensor->data, trainer->best[k++]->data, tensor_bytes(param->tensor));
+        if (param->trained) tensor_swap(param->tensor, trainer->best[k++]);
     }
 }
 
@@ -443,10 +433,10 @@ static Status write_result(Trainer *trainer) {
     bool best = trainer->best && trainer->state.best_step >= 0;
     if (best) swap_best_weights(trainer);
     const Param *bad = params_nonfinite(trainer->params, false);
-    if (bad) return status_fail(ST_NUMERIC, "weight '%s' holds a NaN or an infinity after step %lld", bad->name, (long long)trainer->state.step);
-    Status status = config->save_result(config->task.context, run_dir(config->run));
+    Status status = bad ? status_fail(ST_NUMERIC, "weight '%s' holds a NaN or an infinity after step %lld", bad->name, (long long)trainer->state.step)
+                        : config->save_result(config->task.context, run_dir(config->run));
     if (best) swap_best_weights(trainer); /* a checkpoint has the last weights, whatever fails from here on */
-    if (status != ST_NUMERIC) return status;
+    if (bad || status != ST_NUMERIC) return status;
     return run_failed(config->run, status, save_whole_step, trainer, &trainer->saved_step); /* a resumed run may use another train.save_dtype */
 }
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# A small example of the main jobs: a tiny model learns to follow plain English, first from answers, then from rewards. All inputs are in this folder, all results in runs/demo.
+# A small example: a tiny model learns to follow plain English, first from answers, then from rewards. All inputs are in this folder, all results in runs/demo.
 #   make demo        or        sh recipes/demo/demo.sh ./tune
 set -eu
 tune=${1:-./tune}
@@ -12,7 +12,7 @@ mkdir -p "$out"
 bold='' plain=''
 if [ -t 1 ] && [ "${TERM:-dumb}" != dumb ] && [ -z "${NO_COLOR:-}" ]; then bold=$(printf '\033[1m') plain=$(printf '\033[0m'); fi
 say() { printf '\n%s%s%s\n' "$bold" "$1" "$plain"; }
-# Prints a command as one would type it, then runs it.
+# Prints a command as a user would type it, then runs it.
 show() {
     printf '$'
     for word in "$@"; do case $word in *[\ \'\<]*) printf ' "%s"' "$word" ;; *) printf ' %s' "$word" ;; esac; done

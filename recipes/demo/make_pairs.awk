@@ -2,7 +2,7 @@
 # Pairs of a right answer and a wrong one that the model gave by itself:
 #   tune generate MODEL --input train.jsonl -n 2 --temperature 1 -o samples.jsonl
 #   awk -v n=2 -f make_pairs.awk train.jsonl samples.jsonl > pairs.jsonl
-# Texts are copied as they stand in the JSON, so nothing has to be unescaped.
+# Texts are copied as JSON has them, so nothing has to be unescaped.
 function part(line, key, end,  at) { # the text behind "key": " up to what ends it
     at = index(line, "\"" key "\": \"")
     line = substr(line, at + length(key) + 5)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Rows for the demo, the same on every machine:
-#   awk -v kind=base -v rows=60000 -f make_rows.awk words.txt > base.jsonl    invented words in a terse notation: what the tiny model was made from
-#   awk -v kind=train -f make_rows.awk words.txt > train.jsonl                real words asked for in plain English: what the demo teaches
+#   awk -v kind=base -v rows=60000 -f make_rows.awk words.txt > base.jsonl    invented words in a short notation: the rows from which the tiny model was trained
+#   awk -v kind=train -f make_rows.awk words.txt > train.jsonl                questions about real words in plain English: the rows of the demo
 #   awk -v kind=test  -f make_rows.awk words.txt > test.jsonl                 the same questions about words that are in neither
 #   awk -v kind=pairs -f make_rows.awk words.txt > pairs.jsonl                the training questions with a right answer and a wrong one each
-#   awk -v kind=test_pairs -f make_rows.awk words.txt > test_pairs.jsonl      the same of the test
+#   awk -v kind=test_pairs -f make_rows.awk words.txt > test_pairs.jsonl      the same for the test questions
 function random(n) { state = (state * 16807) % 2147483647; return state % n }
 function reversed(w,  i, out) { out = ""; for (i = length(w); i > 0; i--) out = out substr(w, i, 1); return out }
 function answer(task, w) {

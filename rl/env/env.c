@@ -304,7 +304,7 @@ bool env_is_remote(const Env *env) { return env->kind->step_all != NULL; }
 
 Status env_set_state(Env *env, int64_t copy, const double *state) {
     ASSERT(copy >= 0 && copy < env->copies, "copy %lld of %lld", (long long)copy, (long long)env->copies);
-    if (env->kind->step_all) return status_fail(ST_INPUT, "the state of environment '%s' can't be set: it lives in another program", env->id);
+    if (env->kind->step_all) return status_fail(ST_INPUT, "the state of environment '%s' can't be set: it is in another program", env->id);
     bool good = true;
     for (int64_t i = 0; i < env->state_size; i++) good = good && isfinite(state[i]);
     if (!good || (env->kind->is_state && !env->kind->is_state(env->context, state)))

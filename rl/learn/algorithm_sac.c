@@ -274,8 +274,8 @@ static Status make_path(const Mlp *mlp, Arena *arena, Mlp *path) {
     *path = *mlp;
     for (int k = 0; k < mlp->args.n_layers; k++) {
         const Tensor *w = mlp->args.weights[k], *b = mlp->args.biases[k];
-        path->args.weights[k] = tensor_view(arena, w->device, w->dtype, 2, w->shape, w->data);
-        path->args.biases[k] = tensor_view(arena, b->device, b->dtype, 1, b->shape, b->data);
+        path->args.weights[k] = tensor_reshape(arena, w, 2, w->shape);
+        path->args.biases[k] = tensor_reshape(arena, b, 1, b->shape);
         if (!path->args.weights[k] || !path->args.biases[k]) return ST_RESOURCE;
     }
     return ST_OK;

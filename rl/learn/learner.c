@@ -155,12 +155,12 @@ enum { FIRST_TIME = 2 << 20 };
 
 Status learner_memory(Learner *learner, uint64_t resident, TrainMemory *memory) {
     *memory = (TrainMemory){.baseline = (size_t)resident + FIRST_TIME};
-    cpu_plan_clear();
+    device_cpu()->workspace_clear(device_cpu());
     Status status = learner->algorithm->reserve ? learner->algorithm->reserve(learner, memory) : ST_OK;
     if (status != ST_OK) return status == ST_RESOURCE ? advise_less(learner) : status;
     size_t networks = memory->weights + memory->gradients + memory->optimizer,
            held = arena_resident(learner->arena) + arena_resident(learner->env->arena) + (learner->world ? arena_resident(learner->world->arena) : 0);
-    memory->scratch = cpu_planned_bytes();
+    memory->scratch = device_cpu()->workspace_bytes(device_cpu());
     memory->experience = held - MIN(held, networks);
     memory->total = memory->baseline + MAX(held, networks) + memory->activations + memory->scratch;
     size_t need = memory->total - memory->baseline;

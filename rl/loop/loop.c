@@ -36,7 +36,7 @@ void state_tensor(StateList *states, const char *name, Tensor *tensor) {
 }
 
 static void state_array(StateList *states, const char *name, DType dtype, void *values, int64_t n) {
-    if (n > 0) state_tensor(states, name, tensor_view(states->arena, device_cpu(), dtype, 1, &n, values));
+    if (n > 0) state_tensor(states, name, tensor_of_host(states->arena, dtype, n, values));
 }
 
 void state_f64(StateList *states, const char *name, double *values, int64_t n) { state_array(states, name, DT_F64, values, n); }
@@ -222,16 +222,16 @@ static Status check_kept(const Loop *loop) {
 /* A copy of up to so many bytes is made after every step; a larger one when the last copy took at most this fraction of the time since */
 enum { COPY_SMALL = 1 << 20, COPY_SHARE = 50 };
 
-static void copy_tensors(const StateList *states, unsigned char *bytes, bool back) {
+static Status copy_tensors(const StateList *states, unsigned char *bytes, bool back) {
     for (size_t i = 0; i < states->n; i++) {
         Tensor *tensor = states->items[i].tensor;
-        size_t size = tensor_bytes(tensor);
-        memcpy(back ? tensor->data : bytes, back ? bytes : tensor->data, size);
-        bytes += size;
+        TRY((back ? tensor_upload(tensor, 0, tensor_count(tensor), bytes) : tensor_download(tensor, 0, tensor_count(tensor), bytes)));
+        bytes += tensor_bytes(tensor);
     }
+    return ST_OK;
 }
 
-/* Without memory for the copy, the run falls back to its older checkpoints. */
+/* Without the copy, the run falls back to its older checkpoints. */
 static void make_copy(Loop *loop) {
     const StateList *states = &loop->states;
     Copy *copy = &loop->copy;
@@ -244,7 +244,11 @@ static void make_copy(Loop *loop) {
     for (size_t i = 0; i < states->n; i++) size += tensor_bytes(states->items[i].tensor);
     if (size > COPY_SMALL && copy->bytes && began - copy->made < COPY_SHARE * copy->seconds) return;
     if (!copy->bytes && !(copy->bytes = malloc(size))) return;
-    copy_tensors(states, copy->bytes, false);
+    if (copy_tensors(states, copy->bytes, false) != ST_OK) {
+        free(copy->bytes);
+        copy->bytes = NULL;
+        return;
+    }
     for (size_t i = 0; i < states->n_counts; i++) copy->counts[i] = *states->counts[i].value;
     for (size_t i = 0; i < states->n_reals; i++) copy->reals[i] = *states->reals[i].value;
     copy->step = loop->step;
@@ -256,7 +260,7 @@ static void make_copy(Loop *loop) {
 static Status take_copy(Loop *loop) {
     const StateList *states = &loop->states;
     const Copy *copy = &loop->copy;
-    copy_tensors(states, copy->bytes, true);
+    TRY(copy_tensors(states, copy->bytes, true));
     for (size_t i = 0; i < states->n_counts; i++) *states->counts[i].value = copy->counts[i];
     for (size_t i = 0; i < states->n_reals; i++) *states->reals[i].value = copy->reals[i];
     loop->step = copy->step;

@@ -45,9 +45,9 @@ static Status keep_first(const Recipe *recipe, Reference *reference) {
             return status_hint(ST_CONFIG, "give the base model's directory");
         }
         const Tensor *tensor = param->tensor;
-        Tensor *copy = reference->first[i] = tensor_new(reference->arena, tensor->device, tensor->dtype, tensor->n_dims, tensor->shape);
+        Tensor *copy = reference->first[i] = tensor_new(reference->arena, tensor_device(tensor), tensor->dtype, tensor->n_dims, tensor->shape);
         if (!copy) return ST_RESOURCE;
-        tensor->device->copy(tensor, copy);
+        tensor_device(tensor)->copy(tensor, copy);
     }
     return ST_OK;
 }
@@ -81,11 +81,7 @@ uint64_t reference_fingerprint(const Reference *reference) { return reference &&
 static void swap_first(Reference *reference) {
     const Params *params = &reference->model->params;
     for (size_t i = 0; i < params->n; i++) {
-        Tensor *first = reference->first[i], *now = params->items[i].tensor;
-        if (!first) continue;
-        void *data = now->data;
-        now->data = first->data;
-        first->data = data;
+        if (reference->first[i]) tensor_swap(reference->first[i], params->items[i].tensor);
     }
 }
 

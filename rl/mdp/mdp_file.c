@@ -231,10 +231,10 @@ static Status read_start(Reader *reader) {
     }
 }
 
-/* Reads the value of done. */
+/* Reads whether the episode ends. */
 static Status read_ends(const Reader *reader, bool *ends) {
     static const char *const yes[] = {"true", "yes", "on", "1"}, *const no[] = {"false", "no", "off", "0"};
-    TRY(need_scalar(reader, "true or false for done, or ]"));
+    TRY(need_scalar(reader, "true, false or ]"));
     *ends = false;
     if (is_null(reader)) return ST_OK;
     /* without `actions` 1 and 0 are not accepted: a fifth number means a transition with an action */
@@ -242,7 +242,7 @@ static Status read_ends(const Reader *reader, bool *ends) {
         *ends = strcasecmp(text_of(reader), yes[i]) == 0;
         if (*ends || strcasecmp(text_of(reader), no[i]) == 0) return ST_OK;
     }
-    status_fail(ST_INPUT, "line %d: expected true or false for done, not '%.80s'", line_of(reader), text_of(reader));
+    status_fail(ST_INPUT, "line %d: expected true or false for the end of the episode, not '%.80s'", line_of(reader), text_of(reader));
     if (!reader->is_chain) return ST_INPUT;
     return status_hint(
         ST_INPUT, "without the key 'actions' a transition is [state, next state, probability, reward]; add actions: N if transitions have an action");
@@ -260,8 +260,9 @@ static Status read_reward(Reader *reader, double *reward) {
 }
 
 static Status read_transition(Reader *reader) {
-    const char *form = reader->is_chain ? "[state, next state, probability, reward] (there is no key 'actions') or the same with done"
-                                        : "[state, action, next state, probability, reward] or the same with done";
+    const char *form = reader->is_chain
+                           ? "[state, next state, probability, reward] (there is no key 'actions') or the same with true where the episode ends"
+                           : "[state, action, next state, probability, reward] or the same with true where the episode ends";
     if (!mdp_file_is(reader, YAML_SEQUENCE_START_EVENT)) return mdp_file_fault(reader, form);
     TRY(array_grow(&reader->transitions, &reader->room, reader->n_transitions + 1, sizeof *reader->transitions, "transitions"));
     Transition *t = &reader->transitions[reader->n_transitions];

@@ -338,7 +338,7 @@ static Status no_values(const NamedMdp *world, const MdpForm *form, const bool *
     append_states(&text, world, form, marked);
     status_fail(ST_INPUT, "values do not exist with gamma 1: %s %s", why, str_text(&text));
     str_release(&text);
-    return status_hint(ST_INPUT, "set gamma below 1, or say what ends an episode (terminal, done)");
+    return status_hint(ST_INPUT, "set gamma below 1, or add what ends an episode: the key terminal, or true at the end of a transition");
 }
 
 /* For each state, the row with the largest probability of ending the episode or reaching a state found earlier. `place`: the order in which states

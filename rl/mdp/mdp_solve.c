@@ -157,7 +157,8 @@ static bool solves_equations(const MdpSolver *solver) {
 static void warn_of_bound(const MdpWork *work, const MdpSolver *solver, double tolerance, const MdpSolution *solution) {
     if (work->iterations < work->limit && isinf(solution->bound))
         log_message(LOG_WARNING, "method '%s' has found no bound: these values may be far from the truth; %s", solver->name,
-                    solves_equations(solver) ? "a smaller gamma has one" : "method pi may come nearer, and a smaller gamma has a bound");
+                    solves_equations(solver) ? "with a smaller gamma there is one"
+                                             : "method pi may come nearer, and with a smaller gamma there is a bound");
     if (work->iterations < work->limit || solution->bound <= tolerance) return;
     log_message(LOG_WARNING, "method '%s' stopped at its limit of %lld iteration%s: the bound is %.2g, and %.2g was wanted; %s", solver->name,
                 (long long)work->limit, plural(work->limit), solution->bound, tolerance,
@@ -312,7 +313,8 @@ static Status mdp_solve_evaluate(const Mdp *process, const MdpOptions *options, 
     for (int32_t s = 0; s < form.n; s++)
         if (!isfinite(V[s])) return values_overflow();
     solution->bound = form_bound(&form, V, NULL);
-    if (isinf(solution->bound)) log_message(LOG_WARNING, "no bound was found: these values may be far from the truth; a smaller gamma has one");
+    if (isinf(solution->bound))
+        log_message(LOG_WARNING, "no bound was found: these values may be far from the truth; with a smaller gamma there is one");
     spread(process, &form, V, solution->V);
     return ST_OK;
 }

@@ -15,7 +15,7 @@ static Status add_weight(Model *model, const char *name, int layer, int64_t rows
     char *full = arena_printf(model->arena, "%s.%d.weight", name, layer);
     if (!tensor || !full) return status_prefix(ST_RESOURCE, "head '%s'", name);
     tensor->name = full;
-    tensor->device->fill(tensor, 0);
+    tensor_device(tensor)->fill(tensor, 0);
     *weight = tensor;
     if (!trained) return ST_OK;
     Param *param = params_add(&model->params, full, tensor, PARAM_CHECKPOINT_ONLY);

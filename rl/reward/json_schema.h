@@ -15,7 +15,7 @@
 
 /* ST_CONFIG: a keyword that is not supported ($ref, if, format, ...), or a keyword with an invalid value. `where`: for the message. */
 Status schema_check(const json_t *schema, const char *where);
-/* Of the schema must have passed schema_check. Undecided: a pattern took too many steps, or there was no memory for it. */
+/* Checks a value. The schema must have passed schema_check. Undecided: a pattern took too many steps, or there was no memory for it. */
 typedef enum SchemaFit { SCHEMA_DIFFERS, SCHEMA_FITS, SCHEMA_UNDECIDED } SchemaFit;
 SchemaFit schema_fits(const json_t *schema, const json_t *value);
 

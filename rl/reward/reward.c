@@ -156,7 +156,7 @@ static Status read_whole(RewardSet *set, const Yaml *map, const Yaml **list) {
             good = yaml_as_bool(node, &set->whiten);
         else
             return status_hint(refuse_at(set, "unknown key", key, map->key_lines[i], "not one of a sum of rewards"),
-                               "it takes rewards, clip, whiten; one reward alone has a 'type'");
+                               "a sum takes rewards, clip, whiten; a single reward needs 'type'");
         if (!good)
             return refuse_at(set, "wrong value for", key, node->line,
                              strcmp(key, "clip") == 0 ? "expected [low, high]; null means no bound" : "expected true or false");

@@ -77,8 +77,8 @@ static void warn_of_memory(const Reward *reward, double each, size_t n) {
     double has = (double)memory_available();
     char one[32], all[32], there[32];
     if (n < 2 || each * (double)n <= has) return;
-    log_message(LOG_WARNING, "reward '%s': %zu workers may take %s each, %s in all, and there is %s: lower 'memory' or 'workers'", reward->name, n,
-                format_bytes(each, one), format_bytes(each * (double)n, all), format_bytes(has, there));
+    log_message(LOG_WARNING, "reward '%s': %zu workers may take %s each, %s in all, but %s are available: lower 'memory' or 'workers'", reward->name,
+                n, format_bytes(each, one), format_bytes(each * (double)n, all), format_bytes(has, there));
 }
 
 static Status read_sandbox(Reward *reward, Command *command) {
@@ -95,7 +95,7 @@ static Status read_sandbox(Reward *reward, Command *command) {
     else if (said && !yaml_as_bool(said, &command->limited))
         return reward_refuse(reward, said, "wrong value for 'sandbox': expected true, false or best_effort");
     for (int i = READ; i <= CPU; i++)
-        if (o[i].node && !command->limited) return reward_refuse(reward, o[i].node, "'%s' goes with 'sandbox: true'", options[i].name);
+        if (o[i].node && !command->limited) return reward_refuse(reward, o[i].node, "'%s' needs 'sandbox: true'", options[i].name);
     if (command->limited) warn_of_memory(reward, (double)command->limits.memory_bytes, command->n_workers);
     return ST_OK;
 }
@@ -181,7 +181,7 @@ static void warn_of_restart(const Reward *reward, int64_t row, const Worker *wor
     size_t n = ++command->n_restarts;
     if ((n & (n - 1)) != 0) return;
     log_message(LOG_WARNING, "reward '%s', row %lld: %s; restarting it (restart %zu) and sending the row once more%s%.*s", reward->name,
-                (long long)row, status_text(), n, line.len ? "; it said at last: " : "", (int)line.len, line.data);
+                (long long)row, status_text(), n, line.len ? "; its last message: " : "", (int)line.len, line.data);
 }
 
 /* ---- asking ---- */

@@ -69,7 +69,7 @@ static Status reward_http_open(Reward *reward) {
     const char *key, *url = o[URL].text;
     if (!server) return ST_RESOURCE;
     for (size_t i = 0; i < COUNT_OF(of_judges) && !o[MODEL].text; i++)
-        if (o[of_judges[i]].node) return reward_refuse(reward, o[of_judges[i]].node, "'%s' goes with 'model'", options[of_judges[i]].name);
+        if (o[of_judges[i]].node) return reward_refuse(reward, o[of_judges[i]].node, "'%s' needs 'model'", options[of_judges[i]].name);
     TRY(read_range(reward, server));
     TRY(find_key(reward, &key));
     if (o[MODEL].text && !text_ends_with(url, "/chat/completions") &&

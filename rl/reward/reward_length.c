@@ -22,7 +22,7 @@ static const OptionSpec options[] = {
 static Status reward_length_open(Reward *reward) {
     OptionValue *target = &reward->options[TARGET], *buffer = &reward->options[BUFFER], *max = &reward->options[MAX_LENGTH];
     if (!target->node == !buffer->node) return reward_refuse(reward, target->node, "it takes either 'target' or 'buffer'");
-    if (target->node && max->node) return reward_refuse(reward, max->node, "'max_length' goes with 'buffer', not with 'target'");
+    if (target->node && max->node) return reward_refuse(reward, max->node, "'max_length' needs 'buffer' and does not work with 'target'");
     if (target->node) return ST_OK;
     if (!max->node && strcmp(reward->options[UNIT].text, "tokens") == 0) max->number = (double)reward->context->max_new_tokens;
     if (max->number <= 0) return reward_refuse(reward, buffer->node, "option 'max_length' is missing");

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 TEST(sizes_do_not_wrap) {
@@ -143,6 +144,57 @@ TEST(arena_rewinds_to_a_mark) {
     arena_free(arena);
 }
 
+/* Memory that nobody may read or write, so that a touch ends the test. */
+static int blocks_taken;
+
+static void *pages_take(const BlockSource *source, size_t size) {
+    (void)source;
+    void *pages = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    blocks_taken++;
+    return pages == MAP_FAILED ? NULL : pages;
+}
+
+static void pages_give_back(const BlockSource *source, void *block, size_t size) {
+    (void)source;
+    munmap(block, size);
+    blocks_taken--;
+}
+
+TEST(memory_of_a_source_goes_with_the_arena) {
+    static const BlockSource source = {pages_take, pages_give_back};
+    Arena *arena = arena_new(0), *limited = arena_new(100000);
+    size_t used = arena_used(arena);
+    ArenaMark mark = arena_mark(arena);
+    char *first = arena_alloc_from(arena, &source, 100), *second = arena_alloc_from(arena, &source, 100);
+    assert_non_null(first);
+    assert_true((uintptr_t)first % 64 == 0 && second - first == 128);
+    assert_non_null(arena_alloc_from(arena, &source, 5 << 20));
+    assert_int_equal(blocks_taken, 2);
+    assert_int_equal(arena_used(arena), used + 256 + (5 << 20));
+    assert_int_equal(arena_peak(arena), arena_used(arena));
+    arena_rewind(arena, mark);
+    assert_int_equal(arena_used(arena), used);
+    assert_ptr_equal(arena_alloc_from(arena, &source, 100), first);
+    mark = arena_mark(arena);
+    assert_ptr_equal(arena_alloc_from(arena, &source, 100), second);
+    arena_rewind(arena, mark);
+    assert_ptr_equal(arena_alloc_from(arena, &source, 100), second);
+    arena_reset(arena);
+    assert_int_equal(arena_used(arena), 0);
+    assert_int_equal(blocks_taken, 2);
+    arena_reserve_from(arena, &source, 9 << 20);
+    assert_int_equal(blocks_taken, 1);
+    arena_free(arena);
+    assert_int_equal(blocks_taken, 0);
+    assert_non_null(arena_alloc(limited, 60000));
+    assert_null(arena_alloc_from(limited, &source, 60000));
+    check_contains(status_text(), "do not fit");
+    assert_non_null(arena_alloc_from(limited, &source, 30000));
+    assert_null(arena_alloc(limited, 30000));
+    arena_free(limited);
+    assert_int_equal(blocks_taken, 0);
+}
+
 TEST(arena_refuses_past_its_limit) {
     Arena *arena = arena_new(10000);
     assert_non_null(arena_alloc(arena, 9000));
@@ -222,6 +274,7 @@ int main(void) {
         cmocka_unit_test(arena_reserves_one_block),
         cmocka_unit_test(arena_expects_what_fills_one_block),
         cmocka_unit_test(arena_rewinds_to_a_mark),
+        cmocka_unit_test(memory_of_a_source_goes_with_the_arena),
         cmocka_unit_test(arena_refuses_past_its_limit),
         cmocka_unit_test(arena_fails_when_told_to),
         cmocka_unit_test(arrays_grow),

@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What goes wrong around a program: each scenario of tests/faults/scenarios.sh is run again and again, and another call fails each time, or the process is
-# killed, or the power cut, in another place. docs/faults.md says what is right, and what the columns are.
+# Runs each scenario of tests/faults/scenarios.sh again and again. Each time another call fails, or the process is killed or the power is cut at another
+# point. docs/faults.md says which results are right, and explains the columns.
 #   tests/cli/faults.sh TUNE [SCENARIO...]
-# POINTS=n: places for each scenario and kind; POINTS=all: each one. KINDS="alloc EIO ...": these alone. ROWS=FILE: rows of the table, to be added up.
-# Without POINTS a spread of all that takes seconds.
+# POINTS=n: n points of each scenario and kind; POINTS=all: all. KINDS="alloc EIO ...": only these kinds. ROWS=FILE: appends the rows of the table to FILE.
+# PLACES="17 23-": only these points, with POINTS=1 and one kind. Without POINTS: a sample of all points, which takes seconds.
 set -u
 tune=$1
 shift
@@ -28,18 +28,19 @@ t() {
     case $fault in
     '') set -- "$tune" "$@" ;;
     none) set -- env FAULT_COUNT="$count" FAULT_STACKS="$count.stacks" FAULT_ROOT="$disk" FAULT_LOG="$log" LD_PRELOAD="$shim" "$tune" "$@" ;;
-    alloc:*) set -- env FAULT_ALLOC="${fault#alloc:}" LD_PRELOAD="$shim" "$tune" "$@" ;;
+    alloc:*) set -- env FAULT_ALLOC="${fault#alloc:}" FAULT_FAILED="$work/failed" LD_PRELOAD="$shim" "$tune" "$@" ;;
     *) set -- env FAULT_FILES="$fault" LD_PRELOAD="$shim" "$tune" "$@" ;;
     esac
     timeout -s KILL 20 "$@"
 }
-run() { # FAULT AGAIN: the code is in $code, what was said in $work/stdout and $work/err
+run() { # FAULT AGAIN: sets $code, the exit code; the output is in $work/stdout and $work/err
     fault=$1 again=$2
+    rm -f "$work/failed"
     scenario "$name" >"$work/stdout" 2>"$work/err"
     code=$?
 }
 begin() { rm -rf "$disk" && mkdir "$disk" && cp -R "$base/." "$disk"; }
-# What counts of a result: times, and what is there for people alone, do not. A whole file is a line.
+# Prints the parts of a result that are compared: not times, and not the files for people. A complete file is one line.
 record='log.txt|report.html|events\..*|started.json|stopped.json|finished.json|extended.json|dataset_card.md|.*\.tune-lock'
 temporary='/\.[^/]*(tmp-|tune-(partial|old|rows))' # an empty lock may stay
 result() {
@@ -52,18 +53,26 @@ result() {
 same() { result | cmp -s - "$work/right.$name"; }
 as_before() { result | cmp -s - "$work/before.$name"; }
 leftovers() { find "$disk" | grep -v '/out\.cache/' | grep -qE "$temporary"; }
-# The other libraries' own ends.
-theirs() { grep -qE 'libgomp|OpenBLAS|terminate called|libgcc_s|error while loading|cannot allocate memory in static TLS|could not create a primitive' "$work/err"; }
+# Whether a library ended the program by itself: some print a message; others crash, or recurse without end, after their own allocation failed.
+theirs() {
+    grep -qE 'libgomp|OpenBLAS|terminate called|libgcc_s|error while loading|cannot allocate memory in static TLS|could not create a primitive|^Operating system error' "$work/err" ||
+        { [ $code -gt 128 ] && [ -f "$work/failed" ] && grep -qE '^(libgfortran|libdnnl|libopenblas)' "$work/failed"; }
+}
 
-# ---- what came of it: one word in $outcome, and more in $why ----
+# ---- the outcome of a point: a word in $outcome, and the reason in $why ----
 
 ends() { outcome=$1 why=$2; }
 
-# An error, or none: the result is right, or there are words, the code and nothing of a result; runs go on to the same bytes.
+# After a failed call: the result is right, or there is an error with exit code 5 and no part of a result; --resume gives the same bytes.
 judge_error() {
     if [ $code = 0 ]; then
         if same; then ends unharmed ''; else ends wrong 'another result with exit code 0'; fi
-        [ $outcome = wrong ] || ! leftovers || grep -q 'stays as' "$work/err" || ends half 'temporary files stay, and nothing says so'
+        if [ $outcome != wrong ] && leftovers && ! grep -qE 'remains as|cannot remove' "$work/err"; then
+            case $kind:$place in
+            run:*-) goes_on ;; # where nothing works any more nothing can be removed: the next one does it
+            *) ends half 'temporary files stay, and nothing says so' ;;
+            esac
+        fi
         return
     fi
     if theirs; then ends theirs ''; return; fi
@@ -76,7 +85,7 @@ judge_error() {
     text) head -c "$(wc -c <"$work/stdout")" "$work/right.stdout" | cmp -s - "$work/stdout" || ends wrong 'other output before the error' ;;
     file | folder)
         case $place in
-        *-) remains leave && made_again ;; # where nothing works any more nothing can be removed: the next one does it
+        *-) remains leave && made_again ;; # if every later call fails, the command cannot remove its files: the next command does
         *) remains ;;
         esac || ends half 'a part of a result stays'
         ;;
@@ -84,7 +93,7 @@ judge_error() {
     esac
 }
 
-# Nothing, what was there before, or the whole: for files each of them by itself, and lines that say that they are a part.
+# The output is missing, as before, or complete. For files this holds for each file; a .partial file has complete lines.
 remains() {
     find "$disk" -name '*.partial' -exec rm -f {} +
     [ "${1:-}" = leave ] || ! leftovers || return 1
@@ -94,7 +103,7 @@ remains() {
     return 0
 }
 
-# Goes on without a fault to the bytes of the run that nobody disturbed.
+# Resumes without a fault, and compares the bytes with those of the uninterrupted run.
 goes_on() {
     cp "$work/err" "$work/err.before"
     run '' --resume
@@ -111,7 +120,7 @@ goes_on() {
 made_again() {
     cp "$work/err" "$work/err.before"
     run '' ''
-    if [ $code != 0 ] && ! { [ $code = 3 ] && same; }; then # 3: it is there, and is not replaced
+    if [ $code != 0 ] && ! { [ $code = 3 ] && same; }; then # 3: the output exists and is not replaced
         ends lost "cannot be made again: $(head -c 200 "$work/err" | tr '\n' ' ')"
     elif ! same; then
         ends lost 'made again it is another one'
@@ -121,7 +130,7 @@ made_again() {
     cp "$work/err.before" "$work/err"
 }
 
-judge_end() { # killed, or without power
+judge_end() { # after a kill or a power cut
     ends unharmed ''
     case $kind in
     run) goes_on ;;
@@ -155,9 +164,10 @@ try() { # KIND PLACE
     esac
 }
 
-places() { # KIND: what to try of it
+places() { # KIND: prints the points to try
+    [ -z "${PLACES:-}" ] || { printf '%s\n' $PLACES && return; }
     case $kind:$1 in
-    text:kill | text:torn | text:ext4-* | text:posix-*) n=0 ;; # nothing that could be left
+    text:kill | text:torn | text:ext4-* | text:posix-*) n=0 ;; # no files that could be left
     *:ext4-* | *:posix-*) n=$((operations + 1)) ;;
     *) n=$(sed -n "s/^$1 //p" "$work/count") ;;
     esac
@@ -175,7 +185,7 @@ places() { # KIND: what to try of it
     esac
 }
 
-disturb() { # KIND: a row of the table
+disturb() { # KIND: runs it at each point and prints a row of the table
     n_points=0 unharmed=0 message=0 wrong=0 code_=0 half=0 lost=0 abort=0 theirs=0
     for place in $(places "$1"); do
         n_points=$((n_points + 1))
@@ -196,7 +206,7 @@ disturb() { # KIND: a row of the table
     [ $n_points = 0 ] || printf '%-10s %-10s %6d %8d %7d %6d %5d %5d %5d %5d %6d\n' "$name" "$1" $n_points $unharmed $message $wrong $code_ $half $lost $abort $theirs | tee -a "${ROWS:-/dev/null}"
 }
 
-# In a spread each scenario meets each fourth kind, the next one others; and interruptions, which one run shows all.
+# In a sample, a scenario has every fourth kind, and the next scenario has others. All have EINTR, of which one run shows all points.
 chosen() {
     i=$turn
     for f in "$@"; do

@@ -442,7 +442,7 @@ TEST(answers_go_on_from_the_thought_that_asks_for_them) {
         check_status(branches_load(&(Setting){cases[i].template, .turns = "whole"}, cases[i].row, &dataset), ST_INPUT);
     }
     check_status(branches_load(&(Setting){asks_for_none, .turns = "auto"}, thought, &dataset), ST_INPUT);
-    check_text("asks for an answer without a thought, and message 2 has one");
+    check_text("asks for an answer without a thought, but message 2 has one");
     assert_non_null(strstr(status_hint_text(), "data.template_kwargs: {enable_thinking: true}"));
     check_status(branches_load(&(Setting){asks_in_words, .turns = "auto"}, plain, &dataset), ST_INPUT);
     check_text("not prefix-preserving");

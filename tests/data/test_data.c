@@ -266,7 +266,7 @@ TEST(faults_name_file_and_line) {
     } faults[] = {
         {"x.jsonl", "{\"text\": \"a\"}\n{\"text\": \n", "x.jsonl' line 2"},
         {"x.jsonl", "{\"text\": \"a\"}\n{\"txt\": \"b\"}\n", "x.jsonl' line 2: the row lacks 'text'"},
-        {"x.jsonl", "{\"text\": \"a\"}\n{\"text\": 5}\n", "line 2: 'text' is no text"},
+        {"x.jsonl", "{\"text\": \"a\"}\n{\"text\": 5}\n", "line 2: 'text' is not a text"},
         {"x.jsonl", "{\"text\": \"a\"}\n[1]\n", "line 2: a row must be a JSON object"},
         {"x.jsonl", "{\"text\": \"a\\u0000b\"}\n", "line 1"},
         {"x.jsonl", "{\"prompt\": [{\"role\": \"user\"}], \"completion\": \"b\"}\n", "line 1: 'content' of message 1 (user) is missing"},
@@ -286,13 +286,13 @@ TEST(faults_name_file_and_line) {
         {"x.jsonl", "{\"input_ids\": []}\n", "the row has no tokens"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1]}\n", "'labels' has 1 entries, 'input_ids' has 2"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, -5]}\n", "label -5"},
-        {"x.jsonl", "{\"input_ids\": [1, 2], \"attention_mask\": [1]}\n", "'attention_mask' is no list of as many numbers"},
+        {"x.jsonl", "{\"input_ids\": [1, 2], \"attention_mask\": [1]}\n", "'attention_mask' is not a list of as many numbers"},
         {"x.jsonl", "{\"input_ids\": [1, 2, 3], \"attention_mask\": [1, 0, 1]}\n",
-         "'attention_mask' is not 1 in one piece and 0 around it, at position 1"},
+         "'attention_mask' is not one run of 1 with only 0 before and after it: position 1"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"attention_mask\": [0, 0]}\n", "the row has no tokens"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, -100]}\n", "no token of the 1 row"},
-        {"x.jsonl", "{\"input_ids\": [1, 2], \"weight\": \"2\"}\n", "line 1: 'weight' is no number from 0 to 1e6"},
-        {"x.jsonl", "{\"input_ids\": [1, 2], \"weight\": -1}\n", "line 1: 'weight' is no number from 0 to 1e6"},
+        {"x.jsonl", "{\"input_ids\": [1, 2], \"weight\": \"2\"}\n", "line 1: 'weight' is not a number from 0 to 1e6"},
+        {"x.jsonl", "{\"input_ids\": [1, 2], \"weight\": -1}\n", "line 1: 'weight' is not a number from 0 to 1e6"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"weight\": 0}\n", "no token of the 1 row"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {

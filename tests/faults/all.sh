@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# All scenarios at all points, several at a time; then the table with its sum. Hours of processor time.
+# Runs all scenarios at all points, several at a time, then prints the table with its sums. Takes hours of processor time.
 #   tests/faults/all.sh TUNE [SCENARIO...]        POINTS, KINDS: as for tests/cli/faults.sh; JOBS=n: how many at once
 set -u
 tune=$1

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The n-th operation on files fails, does a part of its work, or is the last one of the process. FAULT_FILES=KIND:n, or n- for all from there on, or
- * n~ for every second one:
- *   EIO     any operation fails
- *   ENOSPC  what needs room fails
- *   EMFILE  what needs a descriptor fails
- *   EINTR   what may wait is interrupted
- *   short   a read or a write does half of what was asked
- *   kill    SIGKILL before what changes something
+/* Makes the n-th call on files fail, do a part of its work, or be the last one of the process. FAULT_FILES=KIND:n; n-: the n-th call and all later
+ * ones; n~: every second call from the n-th on:
+ *   EIO     any call fails
+ *   ENOSPC  a call that needs disk space fails
+ *   EMFILE  a call that needs a descriptor fails
+ *   EINTR   a call that may wait is interrupted
+ *   short   a read or a write transfers half of its bytes
+ *   kill    SIGKILL before a call that changes a file
  *   torn    SIGKILL in the middle of a write
- * Streams that are opened are made of these calls here. Standard error, which tells what went wrong, is left alone. */
+ * Streams (fopen) use these calls too. Standard error is left alone, since it has the error message. */
 #include "tests/faults/shim.h"
 
 #include <dirent.h>
@@ -31,7 +31,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* ---- which call meets what ---- */
+/* ---- which call gets which fault ---- */
 
 enum { ANY = 1, ROOM = 2, DESCRIPTOR = 4, WAITS = 8, BYTES = 16, CHANGES = 32, WRITES = 64 };
 enum { SHORT = -1, KILL = -2, TORN = -3 };
@@ -53,7 +53,7 @@ static void end(void) {
     for (;;) pause();
 }
 
-/* What this call meets: 0, an errno, SHORT or TORN. Each kind counts the calls that it could strike. */
+/* The fault of this call: 0 (none), an errno, SHORT or TORN. Each kind counts the calls to which it applies. */
 static int fate(int of) {
     int what = 0;
     for (int i = 0; fault_watching() && i < KINDS; i++)
@@ -68,7 +68,7 @@ static bool refused(int of) {
     return what > 0;
 }
 
-/* What the kernel itself makes up is on no disk. */
+/* Files of /proc and /sys are on no disk. */
 static bool is_on_a_disk(const char *path) { return strncmp(path, "/proc/", 6) != 0 && strncmp(path, "/sys/", 5) != 0; }
 
 /* Files and folders count; pipes, sockets and standard error do not. */
@@ -153,7 +153,7 @@ ssize_t pread(int fd, void *bytes, size_t size, off_t at) {
 }
 ssize_t pread64(int fd, void *bytes, size_t size, off_t at) __attribute__((alias("pread")));
 
-/* at: -1: where the descriptor is */
+/* at: -1: the current position of the descriptor */
 static ssize_t write_at(int fd, const void *bytes, size_t size, off_t at) {
     int what = counts(fd) ? fate(ANY | ROOM | WAITS | BYTES | CHANGES | (size > 1 ? WRITES : 0)) : 0;
     if (what > 0) return errno = what, -1;
@@ -178,7 +178,7 @@ int ftruncate64(int fd, off_t size) __attribute__((alias("ftruncate")));
 
 int fsync(int fd) {
     if (counts(fd) && refused(ANY | ROOM | WAITS | CHANGES)) return -1;
-    if (!journal_is_kept()) return 0; /* nothing is cut off here but by us, and power.c knows what was asked for */
+    if (!journal_is_kept()) return 0; /* only the shim makes writes shorter, and power.c knows the full ones */
     journal_sync(fd);
     return 0;
 }
@@ -221,7 +221,7 @@ int remove(const char *path) {
     return folder ? rmdir(path) : unlink(path);
 }
 
-/* ---- what is there ---- */
+/* ---- looking for files ---- */
 
 int stat(const char *path, struct stat *info) {
     return refused(is_on_a_disk(path) ? ANY : 0) ? -1 : (int)syscall(SYS_newfstatat, AT_FDCWD, path, info, 0);
@@ -288,7 +288,7 @@ ssize_t __pread_chk(int fd, void *bytes, size_t size, off_t at, size_t room) { r
 ssize_t __readlink_chk(const char *path, char *to, size_t size, size_t room) { return size <= room ? readlink(path, to, size) : (abort(), -1); }
 char *__realpath_chk(const char *path, char *to, size_t room) { return room >= PATH_MAX ? realpath(path, to) : (abort(), NULL); }
 
-/* ---- streams, of the calls above ---- */
+/* ---- streams, which use the calls above ---- */
 
 enum { STREAMS = 1024 };
 static FILE *streams[STREAMS]; /* by descriptor */

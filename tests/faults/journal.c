@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A log of all that happened to the files below FAULT_ROOT, one record an operation, in the order in which it happened. A number stands for each
- * opening of a file:
+/* A log of all changes to the files below FAULT_ROOT, one record per operation, in order. Each opening of a file has a number:
  *   open NUMBER made|there cut|whole PATH        write NUMBER AT BYTES, the bytes in a line of their own        size NUMBER BYTES
  *   sync NUMBER      mkdir PATH      remove PATH      rename PATH TAB PATH      link PATH TAB PATH
- * Threads that write at the same time are told in one of their orders. */
+ * If threads write at the same time, the log has one of the possible orders. */
 #include "tests/faults/shim.h"
 
 #include <fcntl.h>
@@ -19,7 +18,7 @@ enum { DESCRIPTORS = 4096 };
 static char root[2048];
 static size_t root_len;
 static int log_fd = -1, opened;
-static int number[DESCRIPTORS]; /* of each descriptor; 0: none of ours */
+static int number[DESCRIPTORS]; /* by descriptor; 0: not below FAULT_ROOT */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void journal_begin(void) {
@@ -27,7 +26,7 @@ void journal_begin(void) {
     if (!folder || !path) return;
     root_len = (size_t)snprintf(root, sizeof root, "%s/", folder);
     int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    log_fd = (int)syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 1000); /* out of the way of the program's own */
+    log_fd = (int)syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 1000); /* above the program's own descriptors */
     syscall(SYS_close, fd);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shim watches from the beginning of main to its end, in the process that began: libraries that start and end by themselves are not judged, and
- * programs that this one starts are left alone. */
+/* The shim is active from the beginning of main to its end, in the first process only: it disturbs neither the start and end of libraries nor
+ * programs that this one starts. */
 #include "tests/faults/shim.h"
 
 #include <dlfcn.h>
@@ -54,7 +54,7 @@ static int watched_main(int argc, char **argv, char **environment) {
     owner = getpid();
     atomic_store(&watching, true);
     int code = real_main(argc, argv, environment);
-    fflush(NULL); /* what is left in its streams belongs to the program */
+    fflush(NULL); /* the program's streams may still have bytes to write */
     atomic_store(&watching, false);
     tell(count);
     return code;

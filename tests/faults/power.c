@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is on the disk after a power cut, from the log of operations that journal.c writes.
+/* Makes the state of the disk after a power cut, from the log that journal.c writes.
  *   power LOG BASE OUT CUT STATE
- * makes the folder OUT, as it may be when the power goes before operation CUT (from 1); BASE is what was there before the first one. STATE:
- *   ext4-lost    names as they were at the cut, of each file what was synced: as ext4 with data=ordered and delayed allocation
- *   ext4-half    the same, with half of what was written behind that
- *   ext4-zero    the same, with all of that as zeros
- *   ext4-early   names as they were at the last sync of anything, which writes the journal; of each file what was synced
- *   posix-none   names as they were when their folder was synced, of each file what was synced: POSIX promises no more
- *   posix-some   the same, with a part of all that was not synced
- *   count        prints how many operations there are */
+ * makes the folder OUT as it may be if the power is cut before operation CUT (from 1). BASE is the folder before the first operation. STATE:
+ *   ext4-lost    names at the time of the cut, and the synced bytes of each file: as ext4 with data=ordered and delayed allocation
+ *   ext4-half    the same, and half of the bytes that were written after the last sync
+ *   ext4-zero    the same, and all of these bytes as zeros
+ *   ext4-early   names at the time of the last sync of any file, which writes the journal; the synced bytes of each file
+ *   posix-none   names at the time when their folder was synced, and the synced bytes of each file: the minimum that POSIX guarantees
+ *   posix-some   the same, and a part of all changes that were not synced
+ *   count        prints the number of operations */
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -26,9 +26,9 @@ typedef struct Bytes {
 typedef struct Node Node;
 typedef struct Entry {
     char name[256];
-    Node *now, *disk; /* what the name means for programs, and what it means after a cut; NULL: nothing */
+    Node *now, *disk; /* the file of this name for programs, and after a power cut; NULL: none */
 } Entry;
-/* A file or a folder, by whatever names. */
+/* A file or a folder, which may have several names. */
 struct Node {
     bool folder;
     Bytes now, synced;
@@ -100,17 +100,17 @@ static Node *make(bool folder) {
     return node;
 }
 
-static void settle(Node *folder) { /* the names of one folder are on the disk */
+static void settle(Node *folder) { /* marks the names of one folder as being on the disk */
     for (size_t i = 0; i < folder->n_entries; i++) folder->entries[i].disk = folder->entries[i].now;
 }
 
-static void settle_all(Node *folder) { /* those of all folders that can be reached */
+static void settle_all(Node *folder) { /* the same for all folders below it */
     settle(folder);
     for (size_t i = 0; i < folder->n_entries; i++)
         if (folder->entries[i].now && folder->entries[i].now->folder) settle_all(folder->entries[i].now);
 }
 
-/* ---- what was there before ---- */
+/* ---- the state before the first operation ---- */
 
 static void load_file(const char *path, Node *node) {
     char chunk[1 << 16];
@@ -141,7 +141,7 @@ static void load(const char *path, Node *folder) {
     closedir(dir);
 }
 
-/* ---- what happened ---- */
+/* ---- the operations of the log ---- */
 
 static void apply_open(char *text) {
     int number = 0, begin = 0;
@@ -181,7 +181,7 @@ static void apply_names(const char *what, char *text) {
     find(tab + 1)->now = node;
 }
 
-/* The operations before `cut`; how many there are. */
+/* Applies the operations before `cut` and returns the number of all operations. */
 static long replay(const char *path, long cut) {
     char line[8192], what[16];
     FILE *log = fopen(path, "rb");
@@ -207,9 +207,9 @@ static long replay(const char *path, long cut) {
     return n;
 }
 
-/* ---- what is left ---- */
+/* ---- the state after the cut ---- */
 
-static unsigned chance = 1; /* a fixed order of choices for posix-some */
+static unsigned chance = 1; /* state of the fixed pseudo-random choices of posix-some */
 static unsigned choose(unsigned n) {
     chance = chance * 1103515245u + 12345u;
     return (chance >> 16) % n;

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-# What tests/cli/faults.sh disturbs. A scenario is a name, the kind of its result, and what runs; `t` is the program with the fault, "$out" its output.
-#   text    standard output                        file    the file $out, and others beside it
-#   folder  the folder $out, whole or not there     run     a run directory, which --resume brings to its end
-# `again` is '' the first time and --resume afterwards.
+# The scenarios of tests/cli/faults.sh. A scenario has a name, the kind of its result, and a command; `t` is the program with the fault, "$out" its output.
+#   text    standard output                        file    the file $out, and others next to it
+#   folder  the folder $out, complete or missing   run     a run directory, which --resume completes
+# `again` is '' in the first run and --resume in later ones.
 SCENARIOS='tokenize:text render:text check:text inspect:text generate:text onednn:text eval:text solve:text
-    rows:file scores:file filter:file convert:file grad:file show:file
+    rows:file scores:file filter:file convert:file grad:file show:file page:file copy:file
     merge:folder replace:folder init:folder tokenizer:file tokens:file
-    lora:run full:run longer:run anew:run cached:run reward:run q_learning:run ppo:run dqn:run grpo:run ppo_text:run dpo:run ilql:run synth:run teacher:run'
+    lora:run full:run longer:run anew:run cached:run reward:run q_learning:run ppo:run dqn:run sac:run best:run packed:run turns:run grpo:run ppo_text:run dpo:run ilql:run synth:run teacher:run'
+command -v python3 >/dev/null || SCENARIOS=$(echo "$SCENARIOS" | sed 's/turns:run//') # its environment is a Python program
 
-text() { "$tune" "$@"; } # what a scenario needs beforehand is made without faults
+text() { "$tune" "$@"; } # makes the inputs of a scenario, without faults
 training='--quiet --threads 1 train.batch_size=2 train.max_steps=3 train.save_every=2 train.eval_every=0'
 learning='--quiet --threads 1 train.save_every=2 generate.max_new_tokens=4 rl.prompts_per_step=2 rl.num_generations=2 train.max_steps=3 reward.type=length reward.target=4'
 
-# What all of them read, in $work.
+# The inputs of all scenarios, in $work.
 prepare() {
     demo=recipes/demo
     for kind in train pairs; do awk -v kind=$kind -f $demo/make_rows.awk $demo/words.txt | head -n 12 >"$work/$kind.jsonl" || return 1; done
@@ -23,7 +24,7 @@ prepare() {
     text init $demo/model -o "$work/model" --quiet && text sft $training model.path="$work/model" data.train="$work/train.jsonl" output="$work/run" lora.rank=2
 }
 
-# What is there before a scenario begins: nothing, but for those that replace something or go on.
+# The state before a scenario begins: nothing, except for scenarios that replace or continue something.
 before() {
     case $1 in
     replace) text init recipes/demo/model -o "$out" --seed 7 --quiet ;;
@@ -56,6 +57,8 @@ scenario() {
     convert) t data filter "$work/rows.csv" -o "$out" --quiet ;;
     grad) t grad "$work/model" "$work/texts.jsonl" -o "$out" --quiet ;;
     show) t mdp show FrozenLake-v1 --gamma 0.9 -o "$out" --quiet ;;
+    page) t report "$work/run" "$work/run" -o "$out" --quiet ;;
+    copy) t recipes cp demo/sft "$out" ;;
     merge) t merge "$work/model" "$work/run/adapter" -o "$out" --quiet ;;
     replace) t merge "$work/model" "$work/run/adapter" -o "$out" --quiet --force ;;
     init) t init recipes/demo/model -o "$out" --quiet ;;
@@ -63,7 +66,7 @@ scenario() {
     lora) sft lora.rank=2 ;;
     full) sft ;;
     longer) again=--resume && sft lora.rank=2 train.max_steps=5 ;;
-    anew) # as long as the old run is there, it is not gone on with
+    anew) # until the new run is in its place, the command is repeated with --force, then with --resume
         if [ "$again" ] && ! grep -q 'seed: 7' "$out/recipe.yaml" 2>"$work/none"; then sft lora.rank=2; else again=--force && sft lora.rank=2; fi ;;
     cached) sft lora.rank=2 data.cache="$out.cache" ;;
     reward) t reward $training model.path="$work/model" data.train="$work/pairs.jsonl" output="$out" $again lora.rank=2 ;;
@@ -71,6 +74,12 @@ scenario() {
     ppo) t rl --quiet --threads 1 rl.algorithm=ppo rl.env=CartPole-v1 rl.total_steps=192 rl.num_envs=2 rl.num_steps=32 'policy.hidden=[4]' train.save_every=2 output="$out" $again ;;
     dqn) t rl --quiet --threads 1 rl.algorithm=dqn rl.env=CartPole-v1 rl.total_steps=192 rl.num_steps=64 rl.learning_starts=16 rl.buffer_size=64 train.batch_size=8 \
         'policy.hidden=[4]' train.save_every=2 output="$out" $again ;;
+    sac) t rl --quiet --threads 1 rl.algorithm=sac rl.env=Pendulum-v1 rl.total_steps=96 rl.num_steps=32 rl.learning_starts=16 rl.buffer_size=64 train.batch_size=8 \
+        'policy.hidden=[4]' train.save_every=2 output="$out" $again ;;
+    best) sft lora.rank=2 data.eval="$work/train.jsonl" train.eval_every=1 train.early_stopping=2 train.learning_rate=0.5 ;;
+    packed) (training=$(echo "$training" | sed 's/train.batch_size=2/train.batch_tokens=128/') && sft train.gradient_accumulation_steps=2) ;;
+    turns) rl $learning rl.algorithm=grpo 'rl.env={command: [python3, recipes/guess_number_env.py], text: true, max_turns: 2}' model.chat_template=plain \
+        train.max_steps=2 lora.rank=2 ;;
     grpo) rl $learning rl.algorithm=grpo data.train="$work/train.jsonl" lora.rank=2 ;;
     ppo_text) rl $learning rl.algorithm=ppo data.train="$work/train.jsonl" lora.rank=2 ;;
     dpo) rl $training rl.algorithm=dpo data.train="$work/pairs.jsonl" lora.rank=2 ;;

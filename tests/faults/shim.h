@@ -6,6 +6,7 @@
  *   n-                   so do all that follow; n~: every second one from there on
  *   FAULT_COUNT=FILE     how many there were of each kind is written there at the end
  *   FAULT_STACKS=FILE    the first allocation of each stack of calls is named there by its number
+ *   FAULT_FAILED=FILE    the program or library whose allocation failed last is named there
  *   FAULT_ROOT=FOLDER    what happens to files below it is written to the file FAULT_LOG (journal.c), from which power.c makes the state after a cut
  * Counted from the beginning of main to its end, and in that process only. */
 #ifndef TUNE_FAULTS_SHIM_H

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A server as teacher for `tune data synth`: answers each chat by a word that follows from the question alone, one after the other, on loopback.
+/* A server on the loopback interface that is a teacher for `tune data synth`. It answers one chat at a time, with a word that depends only on the
+ * question.
  *   teacher PORT_FILE    writes its port there; ends with the process that started it */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -11,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Reads one request; its body is `text` from the returned place on, NULL when it ended early. */
+/* Reads one request into `text` and returns the beginning of its body; NULL: it ended early. */
 static char *read_request(int fd, char *text, size_t size) {
     size_t len = 0;
     while (len + 1 < size) {

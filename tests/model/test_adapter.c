@@ -47,7 +47,7 @@ static void run_ids(Run *run, int64_t n) {
 
 static Tensor *ids_tensor(Tape *tape, const int32_t *ids, int64_t n) {
     Tensor *tensor = tensor_new(tape_arena(tape), tape_device(tape), DT_I32, 1, &n);
-    memcpy(tensor->data, ids, (size_t)n * sizeof *ids);
+    memcpy(tensor->elements, ids, (size_t)n * sizeof *ids);
     return tensor;
 }
 

@@ -41,7 +41,7 @@ static Tensor *scalar_head_forward(Setting *s, const Segment *segments, int32_t 
 
 static Tensor *rows_tensor(Tape *tape, const int32_t *rows, int64_t n) {
     Tensor *tensor = tensor_new(tape_arena(tape), tape_device(tape), DT_I32, 1, &n);
-    memcpy(tensor->data, rows, (size_t)n * sizeof *rows);
+    memcpy(tensor->elements, rows, (size_t)n * sizeof *rows);
     return tensor;
 }
 
@@ -139,11 +139,11 @@ TEST(a_value_does_not_depend_on_its_neighbours) {
     static const int32_t all[] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
     float want[TOKENS];
     Tensor *hidden = scalar_head_forward(&s, &whole, 1, TOKENS), *values = op_row_scores(s.tape, hidden, weight, rows_tensor(s.tape, all, TOKENS));
-    memcpy(want, values->data, sizeof want);
+    memcpy(want, values->elements, sizeof want);
     for (int64_t n = 1; n < TOKENS; n++)
         for (int64_t first = 0; first + n <= TOKENS; first++) {
             values = op_row_scores(s.tape, hidden, weight, rows_tensor(s.tape, all + first, n));
-            assert_memory_equal(values->data, want + first, (size_t)n * sizeof(float));
+            assert_memory_equal(values->elements, want + first, (size_t)n * sizeof(float));
         }
     close_setting(&s);
 }

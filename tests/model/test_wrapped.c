@@ -151,7 +151,7 @@ static float *wrapped_run(const Model *model, size_t *bytes) {
     check_ok(tape_status(tape));
     *bytes = tensor_bytes(hidden);
     float *values = malloc(*bytes);
-    memcpy(values, hidden->data, *bytes);
+    memcpy(values, hidden->elements, *bytes);
     tape_free(tape);
     return values;
 }
@@ -450,7 +450,7 @@ TEST(whole_modules_are_named_as_peft_looks_for_them) {
     check_ok(adapter_save(first, temp_file(root, "second"), "base"));
     check_ok(adapter_load(again, temp_file(root, "second"), false));
     check_same(first, again);
-    assert_memory_equal(first->head->data, again->head->data, tensor_bytes(first->head));
+    assert_memory_equal(first->head->elements, again->head->elements, tensor_bytes(first->head));
     assert_string_equal(again->head->name, "language_model.lm_head.weight");
     model_free(first);
     model_free(again);

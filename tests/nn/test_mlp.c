@@ -175,8 +175,9 @@ TEST(rows_alone_have_the_same_bits) {
     Tape *tape = tape_new(device_cpu(), DT_F32, 0);
     Tensor *x = drawn(arena, device_cpu(), DT_F32, 0, 100, 5), *y = mlp_forward(&mlp, tape, x);
     for (int64_t r = 0; r < 100; r++) {
-        Tensor *row = tensor_view(arena, device_cpu(), DT_F32, 2, (int64_t[]){1, 5}, (float *)x->data + 5 * r), *alone = mlp_forward(&mlp, tape, row);
-        assert_memory_equal(alone->data, (float *)y->data + 3 * r, 3 * sizeof(float));
+        Tensor *row = tensor_view(arena, device_cpu(), DT_F32, 2, (int64_t[]){1, 5}, (float *)x->elements + 5 * r),
+               *alone = mlp_forward(&mlp, tape, row);
+        assert_memory_equal(alone->elements, (float *)y->elements + 3 * r, 3 * sizeof(float));
     }
     tape_free(tape);
     params_release(&params);
@@ -292,7 +293,7 @@ TEST(targets_follow) {
     check_close(tensor_get(target.args.weights[1], 7), 0.75 * before + 0.25 * from, 1e-8);
     mlp_blend(&mlp, 1, &target);
     for (size_t i = 0; i < params.n; i++)
-        assert_memory_equal(params.items[i].tensor->data, targets.items[i].tensor->data, tensor_bytes(params.items[i].tensor));
+        assert_memory_equal(params.items[i].tensor->elements, targets.items[i].tensor->elements, tensor_bytes(params.items[i].tensor));
     params_release(&params);
     params_release(&targets);
     arena_free(arena);

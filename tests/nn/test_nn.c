@@ -223,7 +223,7 @@ TEST(a_nan_is_found_by_name) {
     Params params = {0};
     for (int i = 0; i < 3; i++) {
         Tensor *tensor = tensor_new(arena, device_cpu(), DT_F32, 1, (int64_t[]){5});
-        tensor->device->fill(tensor, 1);
+        tensor_device(tensor)->fill(tensor, 1);
         Param *param = params_add(&params, trio_names[i], tensor, PARAM_BASE);
         if (i > 0) check_ok(params_train(param, arena));
     }
@@ -259,9 +259,9 @@ TEST(lora_starts_as_peft_does_and_repeatably) {
     const Tensor *other_layer = new_branch(arena, &params, 1, 3, false), *other_seed = new_branch(arena, &params, 2, 2, false);
     const Tensor *gaussian = new_branch(arena, &params, 1, 2, true);
     size_t bytes = tensor_bytes(uniform);
-    assert_memory_equal(uniform->data, same->data, bytes);
-    assert_memory_not_equal(uniform->data, other_layer->data, bytes);
-    assert_memory_not_equal(uniform->data, other_seed->data, bytes);
+    assert_memory_equal(uniform->elements, same->elements, bytes);
+    assert_memory_not_equal(uniform->elements, other_layer->elements, bytes);
+    assert_memory_not_equal(uniform->elements, other_seed->elements, bytes);
     double n = (double)tensor_count(uniform), mean = 0, square = 0, largest = 0, g_mean = 0, g_square = 0;
     for (int64_t i = 0; i < tensor_count(uniform); i++) {
         double x = tensor_get(uniform, i), g = tensor_get(gaussian, i);

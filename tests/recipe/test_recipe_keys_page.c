@@ -11,9 +11,9 @@
 #define PAGE "docs/recipe-keys.md"
 
 static const char *const types[] = {
-    [KEY_INT] = "whole number",   [KEY_REAL] = "number",      [KEY_BOOL] = "true or false", [KEY_TEXT] = "text",
-    [KEY_CHOICE] = "one of",      [KEY_NAME] = "one of",      [KEY_LIST] = "list of texts", [KEY_REALS] = "list of numbers",
-    [KEY_MAP] = "map of numbers", [KEY_NODE] = "see its help"};
+    [KEY_INT] = "whole number",   [KEY_REAL] = "number",           [KEY_BOOL] = "true or false", [KEY_TEXT] = "text",
+    [KEY_CHOICE] = "one of",      [KEY_NAME] = "one of",           [KEY_LIST] = "list of texts", [KEY_REALS] = "list of numbers",
+    [KEY_MAP] = "map of numbers", [KEY_NODE] = "text, list or map"};
 
 /* In a cell of a table. */
 static void add_cell(Str *page, const char *text) {
@@ -47,7 +47,7 @@ static void add_section(Str *page, const char *section) {
     for (const Key *key = NULL, *last = NULL; (key = key_listed_after(section, last)); last = key) {
         bool begins = !last || (grouped && last->owner != key->owner);
         if (begins && grouped) str_printf(page, "\n### %s\n", recipe_owners[key->owner].title);
-        if (begins) str_append(page, "\n| key | type | default | values | what it says |\n|---|---|---|---|---|\n");
+        if (begins) str_append(page, "\n| key | type | default | values | meaning |\n|---|---|---|---|---|\n");
         add_key(page, key);
     }
 }
@@ -55,10 +55,10 @@ static void add_section(Str *page, const char *section) {
 static void write_page(Str *page) {
     str_append(page,
                "# Recipe keys\n\n"
-               "Made by `tests/recipe/test_recipe_keys_page.c` from `lib/recipe/config.def`; it fails where this page is not what it makes\n"
-               "(`TUNE_UPDATE=1 make test T=test_recipe_keys_page` writes it).\n\n"
-               "A key is written in a recipe as `section: {key: value}`, on the command line as `section.key=value`. `tune help KEY` explains one\n"
-               "of them, `tune COMMAND --help` lists those that a command takes, `tune COMMAND --schema` prints the JSON schema.\n\n"
+               "In a recipe a key is written as `section: {key: value}`, on the command line as `section.key=value`. `tune help KEY` explains a\n"
+               "key, `tune COMMAND --help` lists the keys that a command takes, and `tune COMMAND --schema` prints their JSON schema.\n\n"
+               "This page is generated from `lib/recipe/config.def` by `tests/recipe/test_recipe_keys_page.c`, which fails if the page is out of\n"
+               "date. `TUNE_UPDATE=1 make test T=test_recipe_keys_page` writes it.\n\n"
                "## Without a section\n");
     add_section(page, "");
     for (size_t i = 0; i < n_recipe_sections; i++) {

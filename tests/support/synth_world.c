@@ -344,6 +344,7 @@ Overrides remote(const char *preset, const char *path, const char *more, const c
 Status run_with(const Overrides *o, const SynthConfig *base, SynthResult *result) {
     Recipe *recipe;
     SynthConfig config = *base;
+    config.device = device_cpu();
     const char *items[COUNT_OF(o->texts)];
     for (size_t i = 0; i < o->n; i++) items[i] = o->texts[i];
     TRY(recipe_read(NULL, items, o->n, &recipe));

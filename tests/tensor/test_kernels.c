@@ -59,7 +59,7 @@ static Tensor *shaped(Run *run, DType dtype, int64_t rows, int64_t width) {
 /* Filled with NaN: a kernel that reads what it should only write shows. */
 static Tensor *fresh(Run *run, DType dtype, int64_t rows, int64_t width) {
     Tensor *tensor = shaped(run, dtype, rows, width);
-    memset(tensor->data, 0xff, tensor_bytes(tensor));
+    memset(tensor->elements, 0xff, tensor_bytes(tensor));
     return tensor;
 }
 
@@ -72,13 +72,13 @@ static Tensor *drawn(Run *run, DType dtype, int64_t rows, int64_t width, double 
 
 static Tensor *twin(Run *run, const Tensor *original) {
     Tensor *tensor = shaped(run, original->dtype, tensor_rows(original), tensor_width(original));
-    memcpy(tensor->data, original->data, tensor_bytes(original));
+    memcpy(tensor->elements, original->elements, tensor_bytes(original));
     return tensor;
 }
 
 static Tensor *ids(Run *run, int64_t n, int64_t below) {
     Tensor *tensor = tensor_new(run->arena, run->plain, DT_I32, 1, &n);
-    for (int64_t i = 0; i < n; i++) ((int32_t *)tensor->data)[i] = (int32_t)rng_below(rng_key(8, RNG_TEST, 0), run->draws++, (uint64_t)below);
+    for (int64_t i = 0; i < n; i++) ((int32_t *)tensor->elements)[i] = (int32_t)rng_below(rng_key(8, RNG_TEST, 0), run->draws++, (uint64_t)below);
     return tensor;
 }
 
@@ -90,14 +90,14 @@ static void kernels_compare(Run *run, const char *what, const Tensor *got, const
     tensor_read(want, values + count);
     double relative = got->dtype == DT_BF16 ? tolerance + 1.0 / 128 : tolerance;
     check_close_f64(what, values, values + count, count, tolerance, relative);
-    const uint8_t *bytes = got->data;
+    const uint8_t *bytes = got->elements;
     for (size_t i = 0; i < tensor_bytes(got); i++) run->hash = (run->hash ^ bytes[i]) * 1099511628211u;
 }
 
 static void same_bits(const char *what, const Tensor *got, int64_t got_row, const Tensor *want, int64_t want_row, int64_t n_rows) {
     size_t row = (size_t)tensor_width(want) * dtype_size(want->dtype);
     for (int64_t r = 0; r < n_rows; r++)
-        if (memcmp((const char *)got->data + (size_t)(got_row + r) * row, (const char *)want->data + (size_t)(want_row + r) * row, row) != 0)
+        if (memcmp((const char *)got->elements + (size_t)(got_row + r) * row, (const char *)want->elements + (size_t)(want_row + r) * row, row) != 0)
             fail_msg("%s: row %lld differs", what, (long long)r);
 }
 
@@ -227,10 +227,10 @@ static void activation_case(Run *run, Case c) {
             kernels_compare(run, "activation", got, want, 2e-6);
             run->fast->activation_backward((Activation)kind, x, factor, dy, beta, dx, gated ? dup : NULL, again);
             run->plain->activation_backward((Activation)kind, x, factor, dy, beta, dx_want, gated ? dup_want : NULL, NULL);
-            assert_memory_equal(again->data, got->data, tensor_bytes(got)); /* to the bit, in dy's place too, whatever else is wanted */
-            memcpy(again->data, dy->data, tensor_bytes(dy));
+            assert_memory_equal(again->elements, got->elements, tensor_bytes(got)); /* to the bit, in dy's place too, whatever else is wanted */
+            memcpy(again->elements, dy->elements, tensor_bytes(dy));
             run->fast->activation_backward((Activation)kind, x, factor, again, beta, NULL, NULL, again);
-            assert_memory_equal(again->data, got->data, tensor_bytes(got));
+            assert_memory_equal(again->elements, got->elements, tensor_bytes(got));
             kernels_compare(run, "activation's dx", dx, dx_want, 2e-6);
             if (gated) kernels_compare(run, "activation's dup", dup, dup_want, 2e-6);
         }
@@ -239,7 +239,7 @@ static void activation_case(Run *run, Case c) {
 /* Rows from..to-1 of a tensor. */
 static Tensor rows_of(const Tensor *all, int64_t from, int64_t to) {
     Tensor part = *all;
-    part.data = (char *)all->data + (size_t)(from * tensor_width(all)) * dtype_size(all->dtype);
+    part.elements = (char *)all->elements + (size_t)(from * tensor_width(all)) * dtype_size(all->dtype);
     part.shape[0] = to - from;
     return part;
 }
@@ -498,7 +498,7 @@ TEST(attention_kernels) { (void)state, everywhere(attention_body); }
 /* Rows `from`.. of `whole`, as a separate tensor. */
 static Tensor *kernels_cut(Run *run, const Tensor *whole, int64_t from, int64_t n) {
     Tensor *part = shaped(run, whole->dtype, n, tensor_width(whole));
-    memcpy(part->data, (const char *)whole->data + (size_t)from * (size_t)tensor_width(whole) * dtype_size(whole->dtype), tensor_bytes(part));
+    memcpy(part->elements, (const char *)whole->elements + (size_t)from * (size_t)tensor_width(whole) * dtype_size(whole->dtype), tensor_bytes(part));
     return part;
 }
 
@@ -515,9 +515,9 @@ static void parents_case(Run *run, DType dtype, int64_t window) {
         in[i] = drawn(run, dtype, shared_layout.n_tokens, width, 2);
         in_whole[i] = shaped(run, dtype, whole_layout.n_tokens, width);
         size_t row = (size_t)width * dtype_size(dtype);
-        memcpy(in_whole[i]->data, in[i]->data, (PROMPT + FIRST) * row);
-        memcpy((char *)in_whole[i]->data + (PROMPT + FIRST) * row, in[i]->data, PROMPT * row);
-        memcpy((char *)in_whole[i]->data + (2 * PROMPT + FIRST) * row, (char *)in[i]->data + (PROMPT + FIRST) * row, SECOND * row);
+        memcpy(in_whole[i]->elements, in[i]->elements, (PROMPT + FIRST) * row);
+        memcpy((char *)in_whole[i]->elements + (PROMPT + FIRST) * row, in[i]->elements, PROMPT * row);
+        memcpy((char *)in_whole[i]->elements + (2 * PROMPT + FIRST) * row, (char *)in[i]->elements + (PROMPT + FIRST) * row, SECOND * row);
     }
     run->fast->attention(&shared_args, in[0], in[1], in[2], y, NULL);
     run->fast->attention(&whole_args, in_whole[0], in_whole[1], in_whole[2], y_whole, NULL);
@@ -542,7 +542,7 @@ static void cached_together(Run *run, const AttentionArgs *whole, KvPages *cache
         int32_t t = s - (s > BEFORE), n = s == BEFORE ? n_many : 1, past = s == BEFORE ? past_of_many : at[t],
                 sequence = s == BEFORE ? 0 : t % SEQUENCES;
         segments[s] = (Segment){.begin = row_at, .end = row_at + n, .parent = -1, .past = past, .pages = pages[sequence]};
-        memcpy((char *)q->data + (size_t)row_at * row, (const char *)in[0]->data + (size_t)(sequence * LENGTH + past) * row, (size_t)n * row);
+        memcpy((char *)q->elements + (size_t)row_at * row, (const char *)in[0]->elements + (size_t)(sequence * LENGTH + past) * row, (size_t)n * row);
         row_at += n;
     }
     Layout layout = {.n_tokens = TOKENS + n_many, .n_segments = TOKENS + 1, .segments = segments, .cache = cache};
@@ -590,7 +590,7 @@ static void cache_case(Run *run, DType dtype, int64_t window, double softcap, in
             const Tensor *from[3] = {q, k, v};
             for (int t = 0; t < 3; t++) {
                 const Tensor *part = kernels_cut(run, from[t], s * LENGTH + past, n);
-                memcpy((char *)in[t]->data + (size_t)s * tensor_bytes(part), part->data, tensor_bytes(part));
+                memcpy((char *)in[t]->elements + (size_t)s * tensor_bytes(part), part->elements, tensor_bytes(part));
             }
         }
         Layout layout = {.n_tokens = 2 * n, .n_segments = SEQUENCES, .segments = segments, .cache = &cache};
@@ -755,7 +755,7 @@ TEST(reference_gives_golden_values) {
     Tensor *head = tensor_new(run.arena, plain, DT_F64, 2, shape), *target = tensor_new(run.arena, plain, DT_I32, 1, &one),
            *hidden = given(&run, 1, (const double[]){1});
     tensor_write(head, (const double[]){2, 1, .5});
-    *(int32_t *)target->data = 0;
+    *(int32_t *)target->elements = 0;
     Tensor *logprob = fresh(&run, DT_F64, 1, 1), *entropy = fresh(&run, DT_F64, 1, 1), *norm = fresh(&run, DT_F64, 1, 1),
            *dhead = tensor_new(run.arena, plain, DT_F64, 2, shape);
     const LogprobArgs args = {.temperature = 1};

@@ -35,7 +35,8 @@ static Tensor *random_tensor(DType dtype, int64_t rows, int64_t cols, double sca
 
 static Tensor *random_targets(int64_t rows, int64_t n_vocab) {
     Tensor *targets = tensor_new(arena, device_cpu(), DT_I32, 1, &rows);
-    for (int64_t i = 0; i < rows; i++) ((int32_t *)targets->data)[i] = (int32_t)rng_below(rng_key(12, RNG_TEST, 0), (uint64_t)i, (uint64_t)n_vocab);
+    for (int64_t i = 0; i < rows; i++)
+        ((int32_t *)targets->elements)[i] = (int32_t)rng_below(rng_key(12, RNG_TEST, 0), (uint64_t)i, (uint64_t)n_vocab);
     return targets;
 }
 
@@ -49,7 +50,7 @@ typedef struct Results {
 static void check_written(const Device *device, DType dtype, const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets,
                           Tensor *const grads[3], const Results *r) {
     Tensor *written = tensor_of(device, dtype, head->shape[0], head->shape[1]);
-    memset(written->data, 0xff, tensor_bytes(written));
+    memset(written->elements, 0xff, tensor_bytes(written));
     device->token_logprobs_backward(args, hidden, head, targets, &r->found,
                                     &(TokenLogprobs){grads[0], args->entropy ? grads[1] : NULL, args->mean ? grads[2] : NULL}, NULL, 0, written);
     for (int64_t i = 0; i < tensor_count(written); i++) {
@@ -87,7 +88,7 @@ static Results logprobs_kernel_run(const Device *device, DType dtype, DType hidd
                  .dhead = tensor_of(device, dtype, head->shape[0], head->shape[1]),
                  .logits = tensor_of(device, dtype, rows, head->shape[0]),
                  .norms = tensor_of(device, DT_F64, rows, 0)};
-    memset(r.dhidden->data, 0xff, tensor_bytes(r.dhidden));
+    memset(r.dhidden->elements, 0xff, tensor_bytes(r.dhidden));
     device->fill(r.dhead, 0.25); /* is added to */
     device->token_logprobs(args, hidden, head, targets, &r.found);
     device->token_logprobs_backward(args, hidden, head, targets, &r.found,
@@ -98,7 +99,7 @@ static Results logprobs_kernel_run(const Device *device, DType dtype, DType hidd
         r.by_weights = head_gradient(device, dtype, args, hidden, head, targets, grads[0], r.found, 0);
         for (int64_t kept = MIN(rows, (int64_t)LOGPROB_BLOCK); kept <= rows; kept = kept == rows ? rows + 1 : MIN(rows, kept + LOGPROB_BLOCK)) {
             Tensor *dhead = head_gradient(device, dtype, args, hidden, head, targets, grads[0], r.found, kept);
-            assert_memory_equal(r.by_weights->data, dhead->data, tensor_bytes(dhead));
+            assert_memory_equal(r.by_weights->elements, dhead->elements, tensor_bytes(dhead));
         }
     }
     device->token_logits(args, hidden, head, r.logits, r.norms);
@@ -109,8 +110,8 @@ static Results logprobs_kernel_run(const Device *device, DType dtype, DType hidd
 static void check_same_logprobs(const Results *r, const Tensor *targets) {
     int64_t n_vocab = tensor_width(r->logits);
     for (int64_t p = 0; p < tensor_rows(r->logits); p++) {
-        float logprob = (float)(tensor_get(r->logits, p * n_vocab + ((const int32_t *)targets->data)[p]) - tensor_get(r->norms, p));
-        assert_memory_equal(&logprob, (const float *)r->found.logprob->data + p, sizeof logprob);
+        float logprob = (float)(tensor_get(r->logits, p * n_vocab + ((const int32_t *)targets->elements)[p]) - tensor_get(r->norms, p));
+        assert_memory_equal(&logprob, (const float *)r->found.logprob->elements + p, sizeof logprob);
     }
 }
 
@@ -134,7 +135,7 @@ static void check_case(int64_t rows, int64_t n_vocab, int64_t width, DType dtype
                         .mean = variant & 2};
     Tensor *hidden = random_tensor(dtype, rows, width, 2 / sqrt((double)width), 1), *head = random_tensor(head_dtype, n_vocab, width, 1, 2),
            *targets = random_targets(rows, n_vocab);
-    head->constant = variant & 4;
+    head->storage->constant = variant & 4;
     Tensor *grads[3] = {random_tensor(DT_F32, rows, 0, 1, 3), random_tensor(DT_F32, rows, 0, 1, 4), random_tensor(DT_F32, rows, 0, 1, 5)};
     Results got = logprobs_kernel_run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads),
             want = logprobs_kernel_run(device_reference(), DT_F64, DT_F64, &args, hidden, head, targets, grads);
@@ -189,15 +190,15 @@ static void run_threads(void) {
             omp_set_num_threads(t);
             Results r = logprobs_kernel_run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads);
             if (t == 1) one = r;
-            assert_memory_equal(r.found.logprob->data, one.found.logprob->data, tensor_bytes(r.found.logprob));
-            assert_memory_equal(r.found.entropy->data, one.found.entropy->data, tensor_bytes(r.found.entropy));
-            assert_memory_equal(r.found.mean->data, one.found.mean->data, tensor_bytes(r.found.mean));
-            assert_memory_equal(r.logits->data, one.logits->data, tensor_bytes(r.logits));
-            assert_memory_equal(r.norms->data, one.norms->data, tensor_bytes(r.norms));
-            assert_memory_equal(r.dhidden->data, one.dhidden->data, tensor_bytes(r.dhidden));
-            assert_memory_equal(r.dhead->data, one.dhead->data, tensor_bytes(r.dhead));
-            if (r.by_weights) assert_memory_equal(r.by_weights->data, one.by_weights->data, tensor_bytes(r.dhead));
-            assert_memory_equal(r.found.dlogp_dhidden->data, one.found.dlogp_dhidden->data, tensor_bytes(r.found.dlogp_dhidden));
+            assert_memory_equal(r.found.logprob->elements, one.found.logprob->elements, tensor_bytes(r.found.logprob));
+            assert_memory_equal(r.found.entropy->elements, one.found.entropy->elements, tensor_bytes(r.found.entropy));
+            assert_memory_equal(r.found.mean->elements, one.found.mean->elements, tensor_bytes(r.found.mean));
+            assert_memory_equal(r.logits->elements, one.logits->elements, tensor_bytes(r.logits));
+            assert_memory_equal(r.norms->elements, one.norms->elements, tensor_bytes(r.norms));
+            assert_memory_equal(r.dhidden->elements, one.dhidden->elements, tensor_bytes(r.dhidden));
+            assert_memory_equal(r.dhead->elements, one.dhead->elements, tensor_bytes(r.dhead));
+            if (r.by_weights) assert_memory_equal(r.by_weights->elements, one.by_weights->elements, tensor_bytes(r.dhead));
+            assert_memory_equal(r.found.dlogp_dhidden->elements, one.found.dlogp_dhidden->elements, tensor_bytes(r.found.dlogp_dhidden));
         }
         arena_rewind(arena, mark);
     }
@@ -215,7 +216,7 @@ TEST(no_rows_leave_zeros) {
     const LogprobResults found = {.logprob = empty, .logsumexp = empty};
     const TokenLogprobs grads = {.logprob = empty};
     for (size_t d = 0; d < COUNT_OF(devices); d++) {
-        memset(dhead->data, 0xff, tensor_bytes(dhead));
+        memset(dhead->elements, 0xff, tensor_bytes(dhead));
         devices[d]->token_logprobs_backward(&args, none, head, targets, &found, &grads, none, 0, dhead);
         for (int64_t i = 0; i < tensor_count(dhead); i++) assert_true(tensor_get(dhead, i) == 0);
         devices[d]->fill(dhead, 2);
@@ -232,18 +233,19 @@ TEST(a_row_does_not_see_the_others) {
     LogprobArgs args = {.temperature = 1, .entropy = true};
     Tensor *hidden = random_tensor(DT_F32, 200, 64, 0.3, 1), *head = random_tensor(DT_F32, 5000, 64, 1, 2), *targets = random_targets(200, 5000);
     Tensor *grads[3] = {random_tensor(DT_F32, 200, 0, 1, 3), random_tensor(DT_F32, 200, 0, 1, 4), NULL};
-    head->constant = true;
+    head->storage->constant = true;
     Results all = logprobs_kernel_run(device_cpu(), DT_F32, DT_F32, &args, hidden, head, targets, grads);
     for (int64_t row = 0; row < 200; row += 33)
         for (int64_t rows = 1; rows < 4 && row + rows <= 200; rows++) {
-            Tensor *part = tensor_view(arena, device_cpu(), DT_F32, 2, (int64_t[]){rows, 64}, (float *)hidden->data + row * 64);
-            Tensor *few = tensor_view(arena, device_cpu(), DT_I32, 1, &rows, (int32_t *)targets->data + row), *g[3] = {NULL};
-            for (int i = 0; i < 2; i++) g[i] = tensor_view(arena, device_cpu(), DT_F32, 1, &rows, (float *)grads[i]->data + row);
+            Tensor *part = tensor_view(arena, device_cpu(), DT_F32, 2, (int64_t[]){rows, 64}, (float *)hidden->elements + row * 64);
+            Tensor *few = tensor_view(arena, device_cpu(), DT_I32, 1, &rows, (int32_t *)targets->elements + row), *g[3] = {NULL};
+            for (int i = 0; i < 2; i++) g[i] = tensor_view(arena, device_cpu(), DT_F32, 1, &rows, (float *)grads[i]->elements + row);
             Results r = logprobs_kernel_run(device_cpu(), DT_F32, DT_F32, &args, part, head, few, g);
-            assert_memory_equal(r.found.logprob->data, (float *)all.found.logprob->data + row, (size_t)rows * sizeof(float));
-            assert_memory_equal(r.found.entropy->data, (float *)all.found.entropy->data + row, (size_t)rows * sizeof(float));
-            assert_memory_equal(r.dhidden->data, (float *)all.dhidden->data + row * 64, (size_t)(rows * 64) * sizeof(float));
-            assert_memory_equal(r.found.dlogp_dhidden->data, (float *)all.found.dlogp_dhidden->data + row * 64, (size_t)(rows * 64) * sizeof(float));
+            assert_memory_equal(r.found.logprob->elements, (float *)all.found.logprob->elements + row, (size_t)rows * sizeof(float));
+            assert_memory_equal(r.found.entropy->elements, (float *)all.found.entropy->elements + row, (size_t)rows * sizeof(float));
+            assert_memory_equal(r.dhidden->elements, (float *)all.dhidden->elements + row * 64, (size_t)(rows * 64) * sizeof(float));
+            assert_memory_equal(r.found.dlogp_dhidden->elements, (float *)all.found.dlogp_dhidden->elements + row * 64,
+                                (size_t)(rows * 64) * sizeof(float));
         }
     tensor_unpack(head);
     check_ok(cpu_configure(NULL, NULL));
@@ -254,7 +256,7 @@ TEST(extremes) {
     LogprobArgs args = {.temperature = 1, .entropy = true, .mean = true};
     Tensor *hidden = tensor_of(device_cpu(), DT_F32, 3, 1), *head = tensor_of(device_cpu(), DT_F32, 600, 1), *targets = random_targets(3, 600);
     for (int64_t v = 0; v < 600; v++) tensor_set(head, v, v == 77 ? 1 : 0);
-    for (int64_t p = 0; p < 3; p++) tensor_set(hidden, p, p == 0 ? 1000 : p == 1 ? -1000 : (double)NAN), ((int32_t *)targets->data)[p] = 77;
+    for (int64_t p = 0; p < 3; p++) tensor_set(hidden, p, p == 0 ? 1000 : p == 1 ? -1000 : (double)NAN), ((int32_t *)targets->elements)[p] = 77;
     Tensor *grads[3] = {random_tensor(DT_F32, 3, 0, 1, 3), random_tensor(DT_F32, 3, 0, 1, 4), random_tensor(DT_F32, 3, 0, 1, 5)};
     Results r = logprobs_kernel_run(device_cpu(), DT_F32, DT_F32, &args, hidden, head, targets, grads);
     check_close(tensor_get(r.found.logprob, 0), 0, 0);
@@ -268,7 +270,7 @@ TEST(extremes) {
     check_close(tensor_get(r.found.dlogp_dhidden, 1), 1, 1e-6);
     assert_true(isnan(tensor_get(r.found.dlogp_dhidden, 2)));
     /* Targets as far from the likeliest token as goes without a second try */
-    for (int p = 0; p < 3; p++) tensor_set(hidden, p, 59.9 - p), ((int32_t *)targets->data)[p] = 500 + p;
+    for (int p = 0; p < 3; p++) tensor_set(hidden, p, 59.9 - p), ((int32_t *)targets->elements)[p] = 500 + p;
     r = logprobs_kernel_run(device_cpu(), DT_F32, DT_F32, &args, hidden, head, targets, grads);
     for (int p = 0; p < 3; p++) {
         check_close(tensor_get(r.found.logprob, p), p - 59.9, 1e-4);
@@ -286,17 +288,17 @@ static void run_blocks(void) {
         Tensor *hidden = random_tensor(dtype, ROWS, WIDTH, 0.5, 1), *head = random_tensor(dtype, VOCAB, WIDTH, 1, 2),
                *targets = random_targets(ROWS, VOCAB), *grads[3] = {random_tensor(DT_F32, ROWS, 0, 1, 3)};
         for (int64_t c = 0; c < WIDTH; c++) tensor_set(hidden, 5 * WIDTH + c, c ? 0 : 100), tensor_set(head, c, c ? 0 : -1);
-        ((int32_t *)targets->data)[5] = 0;
+        ((int32_t *)targets->elements)[5] = 0;
         Results all = logprobs_kernel_run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads);
         for (int64_t begin = 0; begin < ROWS; begin += 2048) {
             int64_t n = MIN((int64_t)2048, ROWS - begin);
-            Tensor *x =
-                tensor_view(arena, device_cpu(), dtype, 2, (int64_t[]){n, WIDTH}, (char *)hidden->data + (size_t)(begin * WIDTH) * dtype_size(dtype));
-            Tensor *t = tensor_view(arena, device_cpu(), DT_I32, 1, &n, (int32_t *)targets->data + begin),
-                   *g[3] = {tensor_view(arena, device_cpu(), DT_F32, 1, &n, (float *)grads[0]->data + begin)};
+            Tensor *x = tensor_view(arena, device_cpu(), dtype, 2, (int64_t[]){n, WIDTH},
+                                    (char *)hidden->elements + (size_t)(begin * WIDTH) * dtype_size(dtype));
+            Tensor *t = tensor_view(arena, device_cpu(), DT_I32, 1, &n, (int32_t *)targets->elements + begin),
+                   *g[3] = {tensor_view(arena, device_cpu(), DT_F32, 1, &n, (float *)grads[0]->elements + begin)};
             Results part = logprobs_kernel_run(device_cpu(), DT_F32, dtype, &args, x, head, t, g);
-            assert_memory_equal(part.found.logprob->data, (float *)all.found.logprob->data + begin, (size_t)n * sizeof(float));
-            assert_memory_equal(part.found.dlogp_dhidden->data, (float *)all.found.dlogp_dhidden->data + begin * WIDTH,
+            assert_memory_equal(part.found.logprob->elements, (float *)all.found.logprob->elements + begin, (size_t)n * sizeof(float));
+            assert_memory_equal(part.found.dlogp_dhidden->elements, (float *)all.found.dlogp_dhidden->elements + begin * WIDTH,
                                 (size_t)(n * WIDTH) * sizeof(float));
         }
         check_tensor("head's gradient by weights, one block of two", all.by_weights, all.by_logprob, variant ? 0.02 : 2e-5, variant ? 0.01 : 1e-5);
@@ -326,7 +328,8 @@ static void run_backup_path(void) {
                *targets = random_targets(rows, VOCAB), *grads[3] = {random_tensor(DT_F32, rows, 0, distance > 0 ? 1e-9 : 1, 3)};
         if (distance > 0) {
             for (int64_t v = 0; v < VOCAB; v++) tensor_set(head, v * WIDTH, v == 0 ? -1 : 1);
-            for (int64_t p = 0; p < rows; p++) tensor_set(hidden, p * WIDTH, 0.5 * distance * args.temperature), ((int32_t *)targets->data)[p] = 0;
+            for (int64_t p = 0; p < rows; p++)
+                tensor_set(hidden, p * WIDTH, 0.5 * distance * args.temperature), ((int32_t *)targets->elements)[p] = 0;
         }
         Results all = logprobs_kernel_run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads);
         double error = 0, size = 0, before = head_before(grads[0]);
@@ -354,7 +357,7 @@ static void run_certain(void) {
         LogprobArgs args = {.temperature = 1};
         Tensor *hidden = random_tensor(DT_BF16, 1, WIDTH, 0.1, 1), *head = random_tensor(heads[h], VOCAB, WIDTH, 1, 2),
                *targets = random_targets(1, VOCAB), *grads[3] = {random_tensor(DT_F32, 1, 0, 1, 3)};
-        int32_t target = *(int32_t *)targets->data;
+        int32_t target = *(int32_t *)targets->elements;
         for (int64_t c = 0; c < WIDTH; c++) tensor_set(hidden, c, 0.25 * tensor_get(head, target * WIDTH + c));
         tensor_set(grads[0], 0, 1);
         Results got = logprobs_kernel_run(device_cpu(), DT_F32, DT_F32, &args, hidden, head, targets, grads);

@@ -103,8 +103,8 @@ static void run_shapes(void) {
             ArenaMark mark = arena_mark(arena);
             Matmul args = product(random_tensor(a, ta ? k : m, ta ? m : k, 1), random_tensor(b, tb ? n : k, tb ? k : n, 2), random_tensor(c, m, n, 3),
                                   ta, tb, variant & 4 ? 1 : 0.75, beta ? 0.5 : 0);
-            ((Tensor *)(uintptr_t)args.b)->constant = constant;
-            if (!beta) memset(args.c->data, 0xff, tensor_bytes(args.c)); /* NaN that must not be read */
+            args.b->storage->constant = constant;
+            if (!beta) memset(args.c->elements, 0xff, tensor_bytes(args.c)); /* NaN that must not be read */
             char what[160];
             snprintf(what, sizeof what, "%s %s %lldx%lldx%lld variant %d", cpu_info()->gemm_f32, cpu_info()->isa, (long long)m, (long long)n,
                      (long long)k, variant);
@@ -133,9 +133,9 @@ static void run_more(void) {
                 args.transpose_more_b = tb;
                 args.more_alpha = 1.75;
             }
-            if (addend == 1) args.addend = tensor_view(arena, device_cpu(), DT_F32, 1, &n, random_tensor(DT_F32, 1, n, 6)->data);
+            if (addend == 1) args.addend = tensor_view(arena, device_cpu(), DT_F32, 1, &n, random_tensor(DT_F32, 1, n, 6)->elements);
             if (addend == 2) args.addend = random_tensor(variant & 2 ? DT_F32 : DT_BF16, m, n, 6);
-            if (args.beta == 0 || addend) memset(args.c->data, 0xff, tensor_bytes(args.c));
+            if (args.beta == 0 || addend) memset(args.c->elements, 0xff, tensor_bytes(args.c));
             char what[160];
             snprintf(what, sizeof what, "%s %s branch %lldx%lldx%lld variant %d", cpu_info()->gemm_f32, cpu_info()->isa, (long long)m, (long long)n,
                      (long long)k, variant);
@@ -156,7 +156,7 @@ static void run_rounding(void) {
             for (int i = 0; i < 2; i++) {
                 DType dtype = i == 0 ? DT_BF16 : DT_F32;
                 b[i] = random_tensor(dtype, tb ? n : k, tb ? k : n, 2);
-                b[i]->constant = variant & 4;
+                b[i]->storage->constant = variant & 4;
                 more_b[i] = random_tensor(dtype, tb ? n : rank, tb ? rank : n, 5);
                 c[i] = random_tensor(DT_F32, m, n, 3);
                 Matmul args = product(a, b[i], c[i], ta, tb, 1, 0);
@@ -185,7 +185,7 @@ static void run_double(void) {
         bool ta = variant & 1, tb = variant & 2;
         Matmul args = product(random_tensor(DT_F64, ta ? 19 : 7, ta ? 7 : 19, 1), random_tensor(DT_F64, tb ? 11 : 19, tb ? 19 : 11, 2),
                               random_tensor(DT_F64, 7, 11, 3), ta, tb, 1.5, variant & 4 ? 1 : 0);
-        if (args.beta == 0) memset(args.c->data, 0xff, tensor_bytes(args.c));
+        if (args.beta == 0) memset(args.c->elements, 0xff, tensor_bytes(args.c));
         check_product(&args, "f64");
     }
 }
@@ -194,7 +194,7 @@ TEST(doubles) { for_each_backend(run_double); }
 
 static uint64_t bits_of(const Tensor *c, int64_t first_row, int64_t rows) {
     size_t row_bytes = (size_t)c->shape[1] * dtype_size(c->dtype);
-    const uint8_t *bytes = (const uint8_t *)c->data + (size_t)first_row * row_bytes;
+    const uint8_t *bytes = (const uint8_t *)c->elements + (size_t)first_row * row_bytes;
     uint64_t hash = 1469598103934665603u;
     for (size_t i = 0; i < (size_t)rows * row_bytes; i += 2) { /* all values have so many bytes or twice as many */
         uint16_t word;
@@ -215,8 +215,8 @@ static void check_read_late(Matmul args, uint64_t bits) {
     args.nontemporal = true;
     args.c = &c;
     for (int shift = 0; shift <= 1; shift++) {
-        memset(room->data, 0xff, tensor_bytes(room));
-        c.data = (float *)room->data + shift;
+        memset(room->elements, 0xff, tensor_bytes(room));
+        c.elements = (float *)room->elements + shift;
         device_cpu()->matmul(&args);
         if (bits_of(&c, 0, c.shape[0]) != bits)
             fail_msg("%s: (%lld,%lld), shifted by %d, has other bits when it is read late", cpu_info()->gemm_f32, (long long)c.shape[0],
@@ -232,7 +232,7 @@ static void run_threads(void) {
             DType dtype = variant & 1 ? DT_BF16 : DT_F32;
             ArenaMark mark = arena_mark(arena);
             Tensor *b = random_tensor(dtype, shape[4] ? shape[1] : shape[2], shape[4] ? shape[2] : shape[1], 2);
-            b->constant = variant & 2;
+            b->storage->constant = variant & 2;
             Matmul args = product(random_tensor(dtype, shape[3] ? shape[2] : shape[0], shape[3] ? shape[0] : shape[2], 1), b,
                                   random_tensor(DT_F32, shape[0], shape[1], 3), shape[3], shape[4], 1, 0);
             uint64_t first = 0;
@@ -275,8 +275,8 @@ static void run_down(void) {
             args.more_a = args.low = made, args.down = down, args.transpose_down = forward, args.down_alpha = 1.5, args.c = got;
             for (int t = 1; t <= 4; t += ALL_OR_FEW(1, 3)) {
                 omp_set_num_threads(t);
-                memset(made->data, 0xff, tensor_bytes(made));
-                memset(got->data, 0xff, tensor_bytes(got));
+                memset(made->elements, 0xff, tensor_bytes(made));
+                memset(got->elements, 0xff, tensor_bytes(got));
                 device_cpu()->matmul(&args);
                 if (bits_of(made, 0, m) != bits_of(given, 0, m))
                     fail_msg("%s %s: shape %zu variant %zu: another inner factor on %d threads", cpu_info()->gemm_f32, cpu_info()->isa, s, variant,
@@ -310,7 +310,7 @@ static void run_next(void) {
                 Tensor *b = random_tensor(f64 ? DT_F64 : DT_BF16, widths[i], f64 ? 5 : k, 10 + (uint64_t)i);
                 want[i] = random_tensor(f64 ? DT_F64 : dtype, m, widths[i], 4);
                 list[i] = product(i == 5 ? turned : f64 ? doubles : x, b, want[i], i == 5, true, 1, 0);
-                b->constant = i == 0;
+                b->storage->constant = i == 0;
                 if (i == 2) list[i].addend = random_tensor(DT_F32, widths[i], 1, 5), list[i].beta = 1;
                 if (i == 2) ((Tensor *)(uintptr_t)list[i].addend)->n_dims = 1;
                 if (i == 0 || i == 3)
@@ -328,12 +328,12 @@ static void run_next(void) {
             uint64_t low = bits_of(list[0].low, 0, m);
             for (int t = 1; t <= 4; t += ALL_OR_FEW(1, 3)) {
                 omp_set_num_threads(t);
-                memset(list[0].low->data, 0xff, tensor_bytes(list[0].low));
-                for (int i = 0; i < PRODUCTS; i++) memset(list[i].c->data, 0xff, tensor_bytes(list[i].c));
+                memset(list[0].low->elements, 0xff, tensor_bytes(list[0].low));
+                for (int i = 0; i < PRODUCTS; i++) memset(list[i].c->elements, 0xff, tensor_bytes(list[i].c));
                 device_cpu()->matmul(&list[0]);
                 assert_true(bits_of(list[0].low, 0, m) == low);
                 for (int i = 0; i < PRODUCTS; i++)
-                    if (memcmp(list[i].c->data, want[i]->data, tensor_bytes(want[i])) != 0)
+                    if (memcmp(list[i].c->elements, want[i]->elements, tensor_bytes(want[i])) != 0)
                         fail_msg("%s %s: product %d of %lld rows has other bits among others, on %d threads", cpu_info()->gemm_f32, cpu_info()->isa,
                                  i, (long long)m, t);
             }
@@ -358,7 +358,7 @@ static void run_next_roles(void) {
         second.c = got;
         first.next = &second;
         device_cpu()->matmul(&first);
-        if (memcmp(got->data, want->data, tensor_bytes(want)) != 0)
+        if (memcmp(got->elements, want->elements, tensor_bytes(want)) != 0)
             fail_msg("%s %s: a factor of %lld lines was taken as it was for another product", cpu_info()->gemm_f32, cpu_info()->isa, (long long)m);
         arena_rewind(arena, mark);
     }
@@ -400,7 +400,7 @@ static void run_gradients(void) {
             }
             device_cpu()->matmul(&list[0]);
             for (int i = 0; i < n; i++)
-                if (memcmp(list[i].c->data, want[i]->data, tensor_bytes(want[i])) != 0)
+                if (memcmp(list[i].c->elements, want[i]->elements, tensor_bytes(want[i])) != 0)
                     fail_msg("%s %s: gradient %d of case %d has other bits among others, on %d threads", cpu_info()->gemm_f32, cpu_info()->isa, i, c,
                              t);
         }
@@ -423,7 +423,7 @@ static void run_rows(void) {
             ArenaMark mark = arena_mark(arena);
             Tensor *a = random_tensor(dtype, MOST, k, 1), *b = random_tensor(half ? DT_F16 : dtype, transpose_b ? n : k, transpose_b ? k : n, 2),
                    *all = random_tensor(DT_F32, MOST, n, 3);
-            b->constant = variant & 2;
+            b->storage->constant = variant & 2;
             Tensor *branch = random_tensor(dtype, MOST, 16, 4), *factor = random_tensor(DT_F32, n, 16, 5);
             Matmul args = {.a = a,
                            .b = b,
@@ -441,11 +441,11 @@ static void run_rows(void) {
                 Tensor *some = tensor_new(arena, device_cpu(), DT_F32, 2, (int64_t[]){rows, n});
                 for (int end = 0; end < 2; end++) { /* the first rows of all, then the last ones: another place in their tile */
                     Tensor *part = tensor_view(arena, device_cpu(), dtype, 2, (int64_t[]){rows, k},
-                                               (char *)a->data + (size_t)(end ? shift * k : 0) * dtype_size(dtype));
+                                               (char *)a->elements + (size_t)(end ? shift * k : 0) * dtype_size(dtype));
                     args.a = part;
                     args.c = some;
                     args.more_a = tensor_view(arena, device_cpu(), dtype, 2, (int64_t[]){rows, 16},
-                                              (char *)branch->data + (size_t)(end ? shift * 16 : 0) * dtype_size(dtype));
+                                              (char *)branch->elements + (size_t)(end ? shift * 16 : 0) * dtype_size(dtype));
                     device_cpu()->matmul(&args);
                     if (bits_of(some, 0, rows) != bits_of(all, end ? shift : 0, rows))
                         fail_msg("%s: shape %zu variant %d: %lld rows have other bits than among %d", cpu_info()->gemm_f32, s, variant,
@@ -471,8 +471,8 @@ static void run_underflow_of(int64_t rank) {
     Matmul args = {.a = a, .b = b, .transpose_b = true, .alpha = 1, .more_a = branch, .more_b = factor, .transpose_more_b = true, .more_alpha = 1};
     uint64_t bits = 0;
     for (int64_t rows = ROWS; rows > 0; rows--) {
-        args.a = tensor_view(arena, device_cpu(), DT_BF16, 2, (int64_t[]){rows, K}, a->data);
-        args.more_a = tensor_view(arena, device_cpu(), DT_BF16, 2, (int64_t[]){rows, rank}, branch->data);
+        args.a = tensor_view(arena, device_cpu(), DT_BF16, 2, (int64_t[]){rows, K}, a->elements);
+        args.more_a = tensor_view(arena, device_cpu(), DT_BF16, 2, (int64_t[]){rows, rank}, branch->elements);
         args.c = tensor_new(arena, device_cpu(), DT_F32, 2, (int64_t[]){rows, N});
         device_cpu()->matmul(&args);
         if (rows == ROWS) bits = bits_of(args.c, 0, 1);
@@ -498,7 +498,7 @@ static void run_tiny(void) {
     Matmul args = {.b = b, .transpose_b = true, .alpha = 1};
     uint64_t bits = 0;
     for (int64_t rows = ROWS; rows > 0; rows--) {
-        args.a = tensor_view(arena, device_cpu(), DT_BF16, 2, (int64_t[]){rows, K}, a->data);
+        args.a = tensor_view(arena, device_cpu(), DT_BF16, 2, (int64_t[]){rows, K}, a->elements);
         args.c = tensor_new(arena, device_cpu(), DT_F32, 2, (int64_t[]){rows, N});
         device_cpu()->matmul(&args);
         if (rows == ROWS) bits = bits_of(args.c, 0, 1);
@@ -536,7 +536,7 @@ static void run_packed(void) {
         DType compute = variant & 2 ? DT_BF16 : DT_F32;
         Tensor *a = random_tensor(compute, 50, 200, 1), *b = random_tensor(stored, transpose_b ? 600 : 200, transpose_b ? 200 : 600, 2),
                *c = random_tensor(DT_F32, 50, 600, 3);
-        b->constant = true;
+        b->storage->constant = true;
         size_t before = cpu_packed_bytes();
         device_cpu()->matmul(&(Matmul){.a = a, .b = b, .c = c, .transpose_b = transpose_b, .alpha = 1});
         size_t once = cpu_packed_bytes() - before;
@@ -544,7 +544,7 @@ static void run_packed(void) {
         assert_int_equal(cpu_packed_bytes() - before, once);                                  /* packed once */
         assert_int_equal(once, device_cpu()->packed_bytes(600, 200, stored, compute, false)); /* as announced */
         tensor_unpack(b);
-        assert_null(b->packed);
+        assert_null(b->storage->packed);
         assert_int_equal(cpu_packed_bytes(), before);
     }
 }

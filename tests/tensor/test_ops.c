@@ -40,7 +40,7 @@ static void append(Values *values, const Tensor *tensor) {
 
 /* Memory of a gradient that counts as zeros is not to be read. */
 static void make_blank(Tensor *grad) {
-    memset(grad->data, 0xff, tensor_bytes(grad));
+    memset(grad->elements, 0xff, tensor_bytes(grad));
     grad->blank = true;
 }
 
@@ -256,7 +256,7 @@ TEST(layers_at_once_have_the_same_bits) {
                 Tensor *alone = op_linear(tape, x, layers[i].weight, layers[i].bias, layers[i].lora, NULL);
                 assert_non_null(alone);
                 assert_non_null(at_once[i]);
-                assert_memory_equal(at_once[i]->data, alone->data, tensor_bytes(alone));
+                assert_memory_equal(at_once[i]->elements, alone->elements, tensor_bytes(alone));
             }
             layers[1].weight = trained(arena, device_cpu(), 25, 2, (int64_t[]){32, 63});
             op_linears(tape, x, layers, LINEARS_MOST, at_once);
@@ -355,7 +355,7 @@ TEST(residual_streams_stay_in_place) {
         if (kind == READ_TWICE) op_linear(tape, x, net.weight[1], NULL, NULL, NULL);
         Tensor *y = op_linear(tape, op_rms_norm(tape, x, net.norm[0], 1e-5, NULL), net.weight[0], NULL, NULL, x);
         assert_int_equal(tape_status(tape), ST_OK);
-        assert_int_equal(y->data == x->data, kind <= TRAINED);
+        assert_int_equal(y->elements == x->elements, kind <= TRAINED);
         tape_free(tape);
         arena_free(arena);
     }
@@ -384,7 +384,7 @@ TEST(activations_pass) {
             Tensor *gate = op_rms_norm(tape, seen[1], norm, 1e-5, NULL), *up = gated ? op_rms_norm(tape, seen[2], norm, 1e-5, NULL) : NULL;
             Tensor *h = passing ? op_activation_passing(tape, ACT_SILU, gate, up) : op_activation(tape, ACT_SILU, gate, up);
             Tensor *y = seen[0] = op_linear(tape, h, seen[3], NULL, &lora, NULL);
-            assert_true(!passing || !h->data);
+            assert_true(!passing || !h->elements);
             for (int i = 0; i < 6; i++) got[passing][i] = calloc((size_t)ROWS * IN, sizeof(double));
             tensor_read(y, got[passing][0]);
             double *seeds = arena_alloc(arena, ROWS * OUT * sizeof *seeds);

@@ -43,13 +43,13 @@ typedef struct Kernels {
 static Tensor *tensor_of(const Kernels *k, DType dtype, int64_t rows, int64_t cols) {
     int64_t shape[] = {rows, cols};
     Tensor *tensor = tensor_view(k->arena, device_cpu(), dtype, cols ? 2 : 1, shape, NULL);
-    tensor->data = arena_zero(k->arena, tensor_bytes(tensor));
+    tensor->elements = arena_zero(k->arena, tensor_bytes(tensor));
     return tensor;
 }
 
 static Tensor *weight_of(const Kernels *k, int64_t rows, int64_t cols) {
     Tensor *weight = tensor_of(k, DT_BF16, rows, cols);
-    weight->constant = k->frozen;
+    weight->storage->constant = k->frozen;
     return weight;
 }
 
@@ -184,7 +184,7 @@ static bool scratch_is_as_planned(void *context) {
     Kernels kernels = {arena_new(0), run->dtype, run->frozen, device_meta()};
     omp_set_num_threads(run->threads);
     run->test->run(&kernels);
-    size_t planned = cpu_planned_bytes(), before = cpu_scratch_bytes();
+    size_t planned = device_cpu()->workspace_bytes(device_cpu()), before = cpu_scratch_bytes();
     kernels.device = device_cpu();
     run->test->run(&kernels);
     size_t taken = cpu_scratch_bytes() - before;

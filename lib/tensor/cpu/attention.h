@@ -118,7 +118,7 @@ static inline void rows_load(const AttentionShape *shape, const Tensor *tensor, 
             int64_t at = (first + i) * shape->q_width + (kv_head * shape->group + h) * shape->dim;
             const float *values = rows;
             if (tensor->dtype == DT_F32)
-                values = (const float *)tensor->data + at;
+                values = (const float *)tensor->elements + at;
             else
                 floats_from(tensor, at, shape->dim, rows);
             for (int64_t c = 0; c < shape->dim; c++) rows[c] = values[c] * scale;

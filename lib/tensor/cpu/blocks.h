@@ -55,9 +55,9 @@ static inline void run_round(const float *values, int64_t n, float beta, uint16_
 #endif
 
 static inline void floats_from(const Tensor *tensor, int64_t at, int64_t n, float *restrict out) {
-    const uint16_t *restrict bits = (const uint16_t *)tensor->data + at;
+    const uint16_t *restrict bits = (const uint16_t *)tensor->elements + at;
     if (tensor->dtype == DT_F32)
-        memcpy(out, (const float *)tensor->data + at, (size_t)n * sizeof *out);
+        memcpy(out, (const float *)tensor->elements + at, (size_t)n * sizeof *out);
     else if (tensor->dtype == DT_BF16)
         for (int64_t i = 0; i < n; i++) out[i] = float_of_bits((uint32_t)bits[i] << 16);
     else
@@ -66,15 +66,15 @@ static inline void floats_from(const Tensor *tensor, int64_t at, int64_t n, floa
 
 /* Reads elements at..at+n-1: returns their address if they are floats, else converts them into `buffer`. */
 static inline const float *run_read(const Tensor *tensor, int64_t at, int64_t n, float *buffer) {
-    if (tensor->dtype == DT_F32) return (const float *)tensor->data + at;
+    if (tensor->dtype == DT_F32) return (const float *)tensor->elements + at;
     floats_from(tensor, at, n, buffer);
     return buffer;
 }
 
 /* y[at + i] = values[i] + beta * y[at + i]; values may be y's memory when beta is 0. */
 static inline void run_write(Tensor *y, int64_t at, int64_t n, const float *values, float beta) {
-    float *floats = (float *)y->data + at;
-    uint16_t *bits = (uint16_t *)y->data + at;
+    float *floats = (float *)y->elements + at;
+    uint16_t *bits = (uint16_t *)y->elements + at;
     if (y->dtype == DT_F32) {
         if (beta == 0) {
             if (values != floats) memcpy(floats, values, (size_t)n * sizeof *values);
@@ -89,7 +89,7 @@ static inline void run_copy(Tensor *y, int64_t at, const Tensor *x, int64_t from
     size_t size = dtype_size(x->dtype);
     float buffer[RUN];
     if (x->dtype == y->dtype)
-        memcpy((char *)y->data + (size_t)at * size, (const char *)x->data + (size_t)from * size, (size_t)n * size);
+        memcpy((char *)y->elements + (size_t)at * size, (const char *)x->elements + (size_t)from * size, (size_t)n * size);
     else
         for (int64_t i = 0; i < n; i += RUN)
             run_write(y, at + i, MIN((int64_t)RUN, n - i), run_read(x, from + i, MIN((int64_t)RUN, n - i), buffer), 0);
@@ -101,7 +101,7 @@ static inline void run_ahead(const Tensor *tensor, int64_t at, int64_t n) {
     enum { CACHE_LINE = 64 };
     if (!tensor) return;
     int64_t size = tensor->dtype == DT_F32 ? 4 : 2;
-    const char *begin = (const char *)tensor->data + at * size;
+    const char *begin = (const char *)tensor->elements + at * size;
     for (int64_t byte = 0; byte < n * size; byte += CACHE_LINE) __builtin_prefetch(begin + byte);
 }
 

@@ -15,7 +15,7 @@
 #ifndef TUNE_CPU_H
 #define TUNE_CPU_H
 
-#include "lib/tensor/tensor.h"
+#include "lib/tensor/device.h"
 
 /* Number of elements below which starting threads costs more than it saves. */
 enum { CPU_SERIAL = 16384 };
@@ -33,22 +33,22 @@ void cpu_kernels_avx512_bf16(Device *device);
 /* The same with attention in tiles of bf16. */
 void cpu_tile_kernels_avx512_bf16(Device *device);
 void cpu_tile_kernels_amx(Device *device);
-#define KERNEL(name, arguments) void cpu_##name##_avx512_bf16 arguments;
-#define KERNEL_PRODUCT(name, arguments)
+#define KERNEL(name, arguments, values) void cpu_##name##_avx512_bf16 arguments;
+#define KERNEL_PRODUCT(name, arguments, values)
 #include "lib/tensor/kernels.def"
 #undef KERNEL
 /* The products: cpu_matmul and the products with the vocabulary's head. The libraries below them choose by processor themselves. */
-#define KERNEL(name, arguments)
-#define KERNEL_PRODUCT(name, arguments) void cpu_##name arguments;
+#define KERNEL(name, arguments, values)
+#define KERNEL_PRODUCT(name, arguments, values) void cpu_##name arguments;
 #include "lib/tensor/kernels.def"
 #undef KERNEL
 
 #ifdef ISA
 #define ISA_FN(name) CPU_PASTE_EXPANDED(name, ISA)
-#define KERNEL(name, arguments)  \
-    void ISA_FN(name) arguments; \
+#define KERNEL(name, arguments, values) \
+    void ISA_FN(name) arguments;        \
     void ISA_FN(tile_##name) arguments; /* the second only for a few kernels: tile/table.c */
-#define KERNEL_PRODUCT(name, arguments)
+#define KERNEL_PRODUCT(name, arguments, values)
 #include "lib/tensor/kernels.def"
 #undef KERNEL
 #endif
@@ -62,6 +62,8 @@ void *cpu_scratch(int slot, size_t bytes);
  * CPU_TASKS, whose lists are small. The kernels that the meta device calls then return before they touch a tensor's elements, and a single thread
  * requests, before the parallel loop, the memory that each thread would take in it. */
 bool cpu_planning(void);
+void cpu_plan(bool on);                 /* for the planner's kernels */
+void cpu_plan_kernels(Device *planner); /* fills in the kernels that are planned */
 
 int cpu_team_member(void); /* number of the calling thread in the team, 0 for all threads outside it */
 

@@ -7,17 +7,19 @@
 #ifndef TUNE_REF_H
 #define TUNE_REF_H
 
-#include "lib/tensor/tensor.h"
+#include "lib/tensor/device.h"
 
 /* ref_copy, ref_fill, ...: prototypes of all kernels. */
-#define KERNEL(name, arguments) void ref_##name arguments;
+#define KERNEL(name, arguments, values) void ref_##name arguments;
 #include "lib/tensor/kernels.def"
 #undef KERNEL
 
 /* y[i] = value + beta * y[i]; with beta 0 the old contents, which may be NaN, are not read. */
-static inline void ref_put(Tensor *y, int64_t i, double value, double beta) { tensor_set(y, i, beta == 0 ? value : value + beta * tensor_get(y, i)); }
+static inline void ref_put(Tensor *y, int64_t i, double value, double beta) {
+    element_set(y, i, beta == 0 ? value : value + beta * element_get(y, i));
+}
 
-static inline int32_t ref_index(const Tensor *rows, int64_t i) { return ((const int32_t *)rows->data)[i]; }
+static inline int32_t ref_index(const Tensor *rows, int64_t i) { return ((const int32_t *)rows->elements)[i]; }
 
 /* Allocates `n` zeros for sums that must not be rounded to a tensor's dtype; the caller frees them. NULL when memory runs out: memory_check reports
  * it, the kernel does nothing, and the step fails at its end. */

@@ -35,7 +35,7 @@ static int64_t key_row(const Query *query, int64_t position) {
 
 static double ref_attention_dot(const Tensor *a, int64_t a_start, const Tensor *b, int64_t b_start, int64_t n) {
     double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += tensor_get(a, a_start + i) * tensor_get(b, b_start + i);
+    for (int64_t i = 0; i < n; i++) sum += element_get(a, a_start + i) * element_get(b, b_start + i);
     return sum;
 }
 
@@ -59,7 +59,7 @@ void ref_kv_store(const AttentionArgs *args, const Tensor *k, const Tensor *v) {
         for (int64_t row = segment->begin; row < segment->end; row++)
             for (int64_t c = 0; c < 2 * width; c++) {
                 int64_t target = cache_row(layout, segment, segment->past + row - segment->begin) * width + c % width;
-                tensor_set(pages[c / width], target, tensor_get(news[c / width], row * width + c % width));
+                element_set(pages[c / width], target, element_get(news[c / width], row * width + c % width));
             }
     }
 }
@@ -78,10 +78,10 @@ static void attend(const Query *query, int64_t h, const Tensor *q, const Tensor 
     memset(out, 0, (size_t)d * sizeof *out);
     for (int64_t j = 0; j < n_keys; j++) {
         int64_t key = key_row(query, query->first + j) * kv_width + kv_start;
-        for (int64_t c = 0; c < d; c++) out[c] += scores[j] / sum * tensor_get(v, key + c);
+        for (int64_t c = 0; c < d; c++) out[c] += scores[j] / sum * element_get(v, key + c);
     }
-    for (int64_t c = 0; c < d; c++) tensor_set(y, q_start + c, out[c]);
-    if (logsumexp) tensor_set(logsumexp, query->row * args->n_heads + h, largest + log(sum));
+    for (int64_t c = 0; c < d; c++) element_set(y, q_start + c, out[c]);
+    if (logsumexp) element_set(logsumexp, query->row * args->n_heads + h, largest + log(sum));
 }
 
 static int64_t longest_sequence(const Layout *layout) {
@@ -114,15 +114,15 @@ static void attend_backward(const Query *query, int64_t h, const Tensor *q, cons
     const AttentionArgs *args = query->args;
     int64_t d = args->head_dim, kv_width = args->n_kv_heads * d, kv_start = h / (args->n_heads / args->n_kv_heads) * d;
     int64_t q_start = (query->row * args->n_heads + h) * d;
-    double norm = tensor_get(logsumexp, query->row * args->n_heads + h), mean = ref_attention_dot(dy, q_start, y, q_start, d);
+    double norm = element_get(logsumexp, query->row * args->n_heads + h), mean = ref_attention_dot(dy, q_start, y, q_start, d);
     for (int64_t position = query->first; position <= query->position; position++) {
         int64_t key = key_row(query, position) * kv_width + kv_start;
         double slope, score = score_of(args, ref_attention_dot(q, q_start, k, key, d), &slope), prob = exp(score - norm);
         double dproduct = prob * (ref_attention_dot(dy, q_start, v, key, d) - mean) * slope;
         for (int64_t c = 0; c < d; c++) {
-            sums->dq[q_start + c] += dproduct * tensor_get(k, key + c);
-            sums->dk[key + c] += dproduct * tensor_get(q, q_start + c);
-            sums->dv[key + c] += prob * tensor_get(dy, q_start + c);
+            sums->dq[q_start + c] += dproduct * element_get(k, key + c);
+            sums->dk[key + c] += dproduct * element_get(q, q_start + c);
+            sums->dv[key + c] += prob * element_get(dy, q_start + c);
         }
     }
 }

@@ -5,31 +5,31 @@
 #include <math.h>
 
 void ref_copy(const Tensor *x, Tensor *y) {
-    for (int64_t i = 0; i < tensor_count(x); i++) tensor_set(y, i, tensor_get(x, i));
+    for (int64_t i = 0; i < tensor_count(x); i++) element_set(y, i, element_get(x, i));
 }
 
 void ref_fill(Tensor *y, double value) {
-    for (int64_t i = 0; i < tensor_count(y); i++) tensor_set(y, i, value);
+    for (int64_t i = 0; i < tensor_count(y); i++) element_set(y, i, value);
 }
 
 void ref_add(const Tensor *a, const Tensor *b, Tensor *y) {
-    for (int64_t i = 0; i < tensor_count(y); i++) tensor_set(y, i, tensor_get(a, i) + tensor_get(b, i));
+    for (int64_t i = 0; i < tensor_count(y); i++) element_set(y, i, element_get(a, i) + element_get(b, i));
 }
 
 void ref_accumulate(const Tensor *x, double scale, double beta, Tensor *y) {
-    for (int64_t i = 0; i < tensor_count(y); i++) ref_put(y, i, scale * tensor_get(x, i), beta);
+    for (int64_t i = 0; i < tensor_count(y); i++) ref_put(y, i, scale * element_get(x, i), beta);
 }
 
 void ref_bias_add(Tensor *y, const Tensor *bias) {
     int64_t width = tensor_width(y);
-    for (int64_t i = 0; i < tensor_count(y); i++) ref_put(y, i, tensor_get(bias, i % width), 1);
+    for (int64_t i = 0; i < tensor_count(y); i++) ref_put(y, i, element_get(bias, i % width), 1);
 }
 
 void ref_bias_backward(const Tensor *dy, Tensor *dbias) {
     int64_t width = tensor_width(dy), rows = tensor_rows(dy);
     for (int64_t c = 0; c < width; c++) {
         double sum = 0;
-        for (int64_t r = 0; r < rows; r++) sum += tensor_get(dy, r * width + c);
+        for (int64_t r = 0; r < rows; r++) sum += element_get(dy, r * width + c);
         ref_put(dbias, c, sum, 1);
     }
 }
@@ -39,7 +39,7 @@ void ref_dropout(const Tensor *x, double p, RngKey key, uint64_t first, double b
         uint32_t draws[4];
         rng_block(key, (first + (uint64_t)i) / 4, draws);
         bool kept = ldexp((double)draws[(first + (uint64_t)i) % 4], -32) >= p;
-        ref_put(y, i, kept ? tensor_get(x, i) / (1 - p) : 0, beta);
+        ref_put(y, i, kept ? element_get(x, i) / (1 - p) : 0, beta);
     }
 }
 
@@ -55,18 +55,18 @@ void ref_add_uniform(int64_t first, int64_t n_rows, double magnitude, RngKey key
 void ref_gather_rows(const Tensor *x, const Tensor *rows, Tensor *y) {
     int64_t width = tensor_width(y);
     for (int64_t i = 0; i < tensor_rows(y); i++)
-        for (int64_t c = 0; c < width; c++) tensor_set(y, i * width + c, tensor_get(x, ref_index(rows, i) * width + c));
+        for (int64_t c = 0; c < width; c++) element_set(y, i * width + c, element_get(x, ref_index(rows, i) * width + c));
 }
 
 void ref_scatter_add_rows(const Tensor *dy, const Tensor *rows, Tensor *dx) {
     int64_t width = tensor_width(dy);
     for (int64_t i = 0; i < tensor_rows(dy); i++)
-        for (int64_t c = 0; c < width; c++) ref_put(dx, ref_index(rows, i) * width + c, tensor_get(dy, i * width + c), 1);
+        for (int64_t c = 0; c < width; c++) ref_put(dx, ref_index(rows, i) * width + c, element_get(dy, i * width + c), 1);
 }
 
 void ref_scale_rows(const Tensor *x, const Tensor *scale, Tensor *y) {
     int64_t width = tensor_width(x);
-    for (int64_t i = 0; i < tensor_count(x); i++) tensor_set(y, i, tensor_get(scale, i / width) * tensor_get(x, i));
+    for (int64_t i = 0; i < tensor_count(x); i++) element_set(y, i, element_get(scale, i / width) * element_get(x, i));
 }
 
 void ref_rope(const Tensor *x, const Tensor *cosine, const Tensor *sine, int64_t head_dim, bool neighbours, bool inverse, double beta, Tensor *y) {
@@ -75,14 +75,14 @@ void ref_rope(const Tensor *x, const Tensor *cosine, const Tensor *sine, int64_t
         for (int64_t h = 0; h < n_heads; h++) {
             int64_t head = n * width + h * head_dim;
             for (int64_t i = 0; i < half; i++) {
-                double c = tensor_get(cosine, n * half + i), s = tensor_get(sine, n * half + i);
+                double c = element_get(cosine, n * half + i), s = element_get(sine, n * half + i);
                 int64_t one = head + (neighbours ? 2 * i : i), other = head + (neighbours ? 2 * i + 1 : half + i);
-                double first = tensor_get(x, one), second = tensor_get(x, other);
+                double first = element_get(x, one), second = element_get(x, other);
                 if (inverse) s = -s;
                 ref_put(y, one, first * c - second * s, beta);
                 ref_put(y, other, second * c + first * s, beta);
             }
-            for (int64_t i = 2 * half; i < head_dim; i++) ref_put(y, head + i, tensor_get(x, head + i), beta);
+            for (int64_t i = 2 * half; i < head_dim; i++) ref_put(y, head + i, element_get(x, head + i), beta);
         }
 }
 
@@ -128,8 +128,8 @@ static Halves halves_of(const Tensor *x, const Tensor *up, int64_t i) {
 void ref_activation(Activation kind, const Tensor *x, const Tensor *up, Tensor *y) {
     for (int64_t i = 0; i < tensor_count(y); i++) {
         Halves at = halves_of(x, up, i);
-        double slope, value = ref_elementwise_activate(kind, tensor_get(x, at.x), &slope);
-        tensor_set(y, i, up ? value * tensor_get(up, at.up) : value);
+        double slope, value = ref_elementwise_activate(kind, element_get(x, at.x), &slope);
+        element_set(y, i, up ? value * element_get(up, at.up) : value);
     }
 }
 
@@ -137,41 +137,41 @@ void ref_activation_backward(Activation kind, const Tensor *x, const Tensor *up,
                              Tensor *y) {
     for (int64_t i = 0; i < tensor_count(dy); i++) {
         Halves at = halves_of(x, up, i);
-        double slope, value = ref_elementwise_activate(kind, tensor_get(x, at.x), &slope), d = tensor_get(dy, i),
-                      factor = up ? tensor_get(up, at.up) : 1;
+        double slope, value = ref_elementwise_activate(kind, element_get(x, at.x), &slope), d = element_get(dy, i),
+                      factor = up ? element_get(up, at.up) : 1;
         if (dx) ref_put(dx, at.x, d * factor * slope, beta[0]);
         if (dup) ref_put(dup, at.up, d * value, beta[up == x ? 0 : 1]);
-        if (y) tensor_set(y, i, value * factor);
+        if (y) element_set(y, i, value * factor);
     }
 }
 
 void ref_sum_squares(const Tensor *x, double *result) {
     *result = 0;
-    for (int64_t i = 0; i < tensor_count(x); i++) *result += tensor_get(x, i) * tensor_get(x, i);
+    for (int64_t i = 0; i < tensor_count(x); i++) *result += element_get(x, i) * element_get(x, i);
 }
 
 void ref_find_nonfinite(const Tensor *x, int64_t *index) {
     *index = -1;
     for (int64_t i = 0; i < tensor_count(x) && *index < 0; i++)
-        if (!isfinite(tensor_get(x, i))) *index = i;
+        if (!isfinite(element_get(x, i))) *index = i;
 }
 
 void ref_largest(const Tensor *x, int64_t row, int64_t *column) {
     int64_t n = tensor_width(x);
     *column = 0;
     for (int64_t i = 1; i < n; i++)
-        if (tensor_get(x, row * n + i) > tensor_get(x, row * n + *column)) *column = i;
+        if (element_get(x, row * n + i) > element_get(x, row * n + *column)) *column = i;
 }
 
 void ref_draw(const Tensor *x, int64_t row, double temperature, double u, int64_t *column, double *logsumexp) {
     int64_t n = tensor_width(x), best;
     ref_largest(x, row, &best);
-    double most = tensor_get(x, row * n + best) / temperature, sum = 0, below = 0;
-    for (int64_t i = 0; i < n; i++) sum += exp(tensor_get(x, row * n + i) / temperature - most);
+    double most = element_get(x, row * n + best) / temperature, sum = 0, below = 0;
+    for (int64_t i = 0; i < n; i++) sum += exp(element_get(x, row * n + i) / temperature - most);
     *logsumexp = most + log(sum);
     *column = 0;
     for (int64_t i = 0; i < n && below <= u * sum; i++) {
-        double weight = exp(tensor_get(x, row * n + i) / temperature - most);
+        double weight = exp(element_get(x, row * n + i) / temperature - most);
         if (weight > 0) *column = i;
         below += weight;
     }

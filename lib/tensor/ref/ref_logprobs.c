@@ -10,7 +10,7 @@ static void row_logits(const LogprobArgs *args, const Tensor *hidden, const Tens
     int64_t width = tensor_width(hidden), n_vocab = tensor_rows(head);
     for (int64_t v = 0; v < n_vocab; v++) {
         double sum = 0, slope = 1 / args->temperature;
-        for (int64_t c = 0; c < width; c++) sum += tensor_get(hidden, p * width + c) * tensor_get(head, v * width + c);
+        for (int64_t c = 0; c < width; c++) sum += element_get(hidden, p * width + c) * element_get(head, v * width + c);
         if (args->softcap != 0) {
             double t = tanh(sum / args->softcap);
             sum = args->softcap * t;
@@ -34,15 +34,15 @@ void ref_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Ten
             total += logits[v];
         }
         double norm = largest + log(sum);
-        tensor_set(results->logsumexp, p, norm);
-        tensor_set(results->logprob, p, logits[ref_index(targets, p)] - norm);
-        if (results->entropy) tensor_set(results->entropy, p, norm - weighted / sum);
-        if (results->mean) tensor_set(results->mean, p, total / (double)n_vocab - norm);
+        element_set(results->logsumexp, p, norm);
+        element_set(results->logprob, p, logits[ref_index(targets, p)] - norm);
+        if (results->entropy) element_set(results->entropy, p, norm - weighted / sum);
+        if (results->mean) element_set(results->mean, p, total / (double)n_vocab - norm);
         for (int64_t c = 0; results->dlogp_dhidden && c < width; c++) {
             double by_c = 0;
             for (int64_t v = 0; v < n_vocab; v++)
-                by_c += ((v == ref_index(targets, p)) - exp(logits[v] - norm)) * slopes[v] * tensor_get(head, v * width + c);
-            tensor_set(results->dlogp_dhidden, p * width + c, by_c);
+                by_c += ((v == ref_index(targets, p)) - exp(logits[v] - norm)) * slopes[v] * element_get(head, v * width + c);
+            element_set(results->dlogp_dhidden, p * width + c, by_c);
         }
     }
     free(logits);
@@ -58,11 +58,11 @@ void ref_token_logits(const LogprobArgs *args, const Tensor *hidden, const Tenso
         bool finite = true;
         for (int64_t v = 1; v < n_vocab; v++) largest = row[v] > largest ? row[v] : largest;
         for (int64_t v = 0; v < n_vocab; v++) {
-            tensor_set(logits, p * n_vocab + v, row[v]);
+            element_set(logits, p * n_vocab + v, row[v]);
             sum += exp(row[v] - largest);
             finite = finite && isfinite(row[v]);
         }
-        tensor_set(logsumexp, p, finite ? largest + log(sum) : (double)NAN);
+        element_set(logsumexp, p, finite ? largest + log(sum) : (double)NAN);
     }
     free(row);
 }
@@ -74,20 +74,20 @@ void ref_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
     bool whole = logits && slopes && sums;
     for (int64_t p = 0; whole && p < n_rows; p++) {
         row_logits(args, hidden, head, p, logits, slopes);
-        double norm = tensor_get(results->logsumexp, p);
+        double norm = element_get(results->logsumexp, p);
         for (int64_t v = 0; v < n_vocab; v++) { /* logits become the gradient of the plain products */
             double logp = logits[v] - norm, prob = exp(logp), d = 0;
-            if (grads->logprob) d += tensor_get(grads->logprob, p) * ((v == ref_index(targets, p)) - prob);
-            if (grads->entropy) d -= tensor_get(grads->entropy, p) * prob * (logp + tensor_get(results->entropy, p));
-            if (grads->mean) d += tensor_get(grads->mean, p) * (1 / (double)n_vocab - prob);
+            if (grads->logprob) d += element_get(grads->logprob, p) * ((v == ref_index(targets, p)) - prob);
+            if (grads->entropy) d -= element_get(grads->entropy, p) * prob * (logp + element_get(results->entropy, p));
+            if (grads->mean) d += element_get(grads->mean, p) * (1 / (double)n_vocab - prob);
             logits[v] = d * slopes[v];
         }
         for (int64_t c = 0; c < width; c++) {
             double sum = 0;
-            for (int64_t v = 0; v < n_vocab; v++) sum += logits[v] * tensor_get(head, v * width + c);
-            if (dhidden) tensor_set(dhidden, p * width + c, sum);
+            for (int64_t v = 0; v < n_vocab; v++) sum += logits[v] * element_get(head, v * width + c);
+            if (dhidden) element_set(dhidden, p * width + c, sum);
         }
-        for (int64_t i = 0; dhead && i < n_vocab * width; i++) sums[i] += logits[i / width] * tensor_get(hidden, p * width + i % width);
+        for (int64_t i = 0; dhead && i < n_vocab * width; i++) sums[i] += logits[i / width] * element_get(hidden, p * width + i % width);
     }
     for (int64_t i = 0; whole && dhead && i < n_vocab * width; i++) ref_put(dhead, i, sums[i], head_beta);
     free(logits);

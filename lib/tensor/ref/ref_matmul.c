@@ -21,11 +21,11 @@ void ref_matmul(const Matmul *args) {
         for (int64_t j = 0; j < n; j++) {
             double sum = 0, branch = 0;
             for (int64_t l = 0; l < k; l++)
-                sum += tensor_get(a, args->transpose_a ? l * m + i : i * k + l) * tensor_get(b, args->transpose_b ? j * k + l : l * n + j);
+                sum += element_get(a, args->transpose_a ? l * m + i : i * k + l) * element_get(b, args->transpose_b ? j * k + l : l * n + j);
             for (int64_t l = 0; l < rank; l++)
-                branch += tensor_get(more, i * rank + l) * tensor_get(more_b, args->transpose_more_b ? j * rank + l : l * n + j);
+                branch += element_get(more, i * rank + l) * element_get(more_b, args->transpose_more_b ? j * rank + l : l * n + j);
             double value =
-                args->alpha * sum + args->more_alpha * branch + (addend ? args->beta * tensor_get(addend, addend->n_dims == 1 ? j : i * n + j) : 0);
+                args->alpha * sum + args->more_alpha * branch + (addend ? args->beta * element_get(addend, addend->n_dims == 1 ? j : i * n + j) : 0);
             ref_put(args->c, i * n + j, value, addend ? 0 : args->beta);
         }
     if (args->next) ref_matmul(args->next);

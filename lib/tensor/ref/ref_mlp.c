@@ -24,15 +24,15 @@ void ref_mlp(const MlpArgs *args, const Tensor *x, Tensor *saved, Tensor *y) {
     double *memory = ref_zeros(2 * most), *in = memory, *out = memory ? memory + most : NULL;
     for (int64_t r = 0; memory && r < rows; r++) {
         int64_t before = 0; /* saved values of the layers below */
-        for (int64_t i = 0; i < tensor_width(x); i++) in[i] = tensor_get(x, r * tensor_width(x) + i);
+        for (int64_t i = 0; i < tensor_width(x); i++) in[i] = element_get(x, r * tensor_width(x) + i);
         for (int k = 0; k < args->n_layers; k++) {
             int64_t n_in = args->weights[k]->shape[1], n_out = args->weights[k]->shape[0];
             for (int64_t o = 0; o < n_out; o++) {
-                double sum = tensor_get(args->biases[k], o);
-                for (int64_t i = 0; i < n_in; i++) sum += in[i] * tensor_get(args->weights[k], o * n_in + i);
+                double sum = element_get(args->biases[k], o);
+                for (int64_t i = 0; i < n_in; i++) sum += in[i] * element_get(args->weights[k], o * n_in + i);
                 out[o] = activated(args, k) ? value_of(args, sum) : sum;
-                if (saved && activated(args, k)) tensor_set(saved, before + r * n_out + o, out[o]);
-                if (k + 1 == args->n_layers) tensor_set(y, r * n_out + o, out[o]);
+                if (saved && activated(args, k)) element_set(saved, before + r * n_out + o, out[o]);
+                if (k + 1 == args->n_layers) element_set(y, r * n_out + o, out[o]);
             }
             before += rows * n_out;
             double *other = in;
@@ -46,18 +46,18 @@ void ref_mlp(const MlpArgs *args, const Tensor *x, Tensor *saved, Tensor *y) {
 static double input_of(const MlpArgs *args, const Tensor *x, const Tensor *saved, int64_t rows, int layer, int64_t r, int64_t i) {
     int64_t before = 0, width = args->weights[layer]->shape[1];
     for (int k = 0; k + 1 < layer; k++) before += rows * args->weights[k]->shape[0];
-    return layer == 0 ? tensor_get(x, r * width + i) : tensor_get(saved, before + r * width + i);
+    return layer == 0 ? element_get(x, r * width + i) : element_get(saved, before + r * width + i);
 }
 
 void ref_mlp_backward(const MlpArgs *args, const Tensor *x, const Tensor *saved, const Tensor *dy, const MlpGrads *grads) {
     int64_t rows = tensor_rows(dy), most = widest(args);
     double *d = ref_zeros(rows * most), *below = ref_zeros(rows * most);
     bool whole = d && below;
-    for (int64_t i = 0; whole && i < tensor_count(dy); i++) d[i] = tensor_get(dy, i);
+    for (int64_t i = 0; whole && i < tensor_count(dy); i++) d[i] = element_get(dy, i);
     for (int k = args->n_layers; whole && k-- > 0;) {
         int64_t n_in = args->weights[k]->shape[1], n_out = args->weights[k]->shape[0], before = 0;
         for (int j = 0; j < k; j++) before += rows * args->weights[j]->shape[0];
-        for (int64_t i = 0; activated(args, k) && i < rows * n_out; i++) d[i] *= slope_at(args, tensor_get(saved, before + i));
+        for (int64_t i = 0; activated(args, k) && i < rows * n_out; i++) d[i] *= slope_at(args, element_get(saved, before + i));
         for (int64_t o = 0; o < n_out; o++) {
             double sum = 0;
             for (int64_t r = 0; r < rows; r++) sum += d[r * n_out + o];
@@ -71,7 +71,7 @@ void ref_mlp_backward(const MlpArgs *args, const Tensor *x, const Tensor *saved,
         for (int64_t r = 0; r < rows; r++)
             for (int64_t i = 0; i < n_in; i++) {
                 double sum = 0;
-                for (int64_t o = 0; o < n_out; o++) sum += d[r * n_out + o] * tensor_get(args->weights[k], o * n_in + i);
+                for (int64_t o = 0; o < n_out; o++) sum += d[r * n_out + o] * element_get(args->weights[k], o * n_in + i);
                 below[r * n_in + i] = sum;
             }
         double *other = d;

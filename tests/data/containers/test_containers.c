@@ -153,9 +153,9 @@ TEST(csv) {
         {"f.csv",
          "p,c\n\xc3\xa9"
          "b\xff,2\n",
-         "' line 2, column 3: byte 0xFF is no UTF-8", NULL},
-        {"f.csv", "p,c\n\"1\n2\",\xc3\n", "' line 3, column 4: byte 0xC3 is no UTF-8", NULL},
-        {"f.csv", "p,c\n1,\xf0\x9f", "' line 2, column 3: byte 0xF0 is no UTF-8", NULL},
+         "' line 2, column 3: byte 0xFF is not UTF-8", NULL},
+        {"f.csv", "p,c\n\"1\n2\",\xc3\n", "' line 3, column 4: byte 0xC3 is not UTF-8", NULL},
+        {"f.csv", "p,c\n1,\xf0\x9f", "' line 2, column 3: byte 0xF0 is not UTF-8", NULL},
         {"f.csv", "p,p\n1,2\n", "' line 1, column 3: a second column 'p'", NULL},
         {"f.csv", "Unnamed: 1,,p\n1,2,3\n", "column 2 has no name, and 'Unnamed: 1' is another one's", NULL},
         {"f.csv", "", "' line 1, column 1: expected a header", NULL},
@@ -344,7 +344,7 @@ typedef struct Patch {
 
 TEST(parquet_faults) {
     static const Patch patches[] = {
-        {"int96.parquet", 0, 'X', "it is no Parquet file: expected 'PAR1' at its beginning"},
+        {"int96.parquet", 0, 'X', "it is not a Parquet file: expected 'PAR1' at its beginning"},
         {"int96.parquet", 106, 'E', "it is encrypted"},
         {"int96.parquet", 105, 'X', "expected 'PAR1' in the last 4 of its 107 bytes"},
         {"int96.parquet", 100, 0x7f, "a footer of "},
@@ -398,7 +398,7 @@ TEST(bad_rows_are_passed_over) {
         {"b.csv", "p,c\n1,\"x\n\"3\",4\n5,6\n",
          "2 bad 1,\"x\n\"3\",4 | expected ',' or the end of the line after the closing quote\n4 {\"p\":\"5\",\"c\":\"6\"}\n", NULL},
         {"b.csv", "p,c\n1,2\n3,\"x\n", "2 {\"p\":\"1\",\"c\":\"2\"}\n3 bad 3,\"x\n | the quote that opens here is never closed\n", NULL},
-        {"b.csv", "p,c\n\"\xff\nx\",2\n4,5\n", "2 bad \"\xff\nx\",2 | byte 0xFF is no UTF-8\n4 {\"p\":\"4\",\"c\":\"5\"}\n", NULL},
+        {"b.csv", "p,c\n\"\xff\nx\",2\n4,5\n", "2 bad \"\xff\nx\",2 | byte 0xFF is not UTF-8\n4 {\"p\":\"4\",\"c\":\"5\"}\n", NULL},
         {"b.tsv", "n\tmessages\n1\t[{'role': 'user'}]\n2\t[]\n",
          "2 bad 1\t[{'role': 'user'}] | the cell of 'messages' begins like JSON but is not valid: string or '}' expected near '''\n3 {\"n\":\"2\",\"messages\":[]}\n",
          NULL},
@@ -420,7 +420,7 @@ TEST(broken_files_stay_errors) {
     static const Case faults[] = {
         {"b.csv", "p,c\n1,\"x\ny,2\nz,3\n", "' line 2, column 3: the quote that opens here is never closed", NULL},
         {"b.csv", "p,\"c\nd\"e\n1,2\n", "expected ',' or the end of the line after the closing quote", NULL},
-        {"b.csv", "p,\xff\n1,2\n", "byte 0xFF is no UTF-8", NULL},
+        {"b.csv", "p,\xff\n1,2\n", "byte 0xFF is not UTF-8", NULL},
         {"b.csv", "", "expected a header", NULL},
         {"b.json", "[{\"a\": 1}, {\"a\": ", "the file ends where the end of a row was expected", NULL},
     };
@@ -453,10 +453,10 @@ TEST(bad_cells_of_parquet) {
     bytes.data[0x67] = (char)0xff; /* of "b", in the third row */
     const char *path = write_bytes("b.parquet", bytes.data, bytes.len);
     check_status(dump(path, &(RowsConfig){0}, &rows), ST_INPUT);
-    check_text("column 'tags': row 3: a text that is no UTF-8");
+    check_text("column 'tags': row 3: a text that is not UTF-8");
     check_ok(dump(path, &(RowsConfig){.bad = dump_bad}, &rows));
     assert_string_equal(str_text(&rows), "1 {\"ids\":[1,2],\"tags\":[\"a\"]}\n2 {\"ids\":null,\"tags\":[]}\n"
-                                         "3 bad {\"ids\":[],\"tags\":[null,\"c\"]} | column 'tags': row 3: a text that is no UTF-8\n");
+                                         "3 bad {\"ids\":[],\"tags\":[null,\"c\"]} | column 'tags': row 3: a text that is not UTF-8\n");
     str_release(&bytes);
     str_release(&rows);
 }

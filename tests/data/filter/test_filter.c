@@ -285,9 +285,9 @@ TEST(rules_by_hand) {
          "whether the answer matches the required form takes too many steps to tell"},
         {"valid_json: true", "x", "", "{\"a\": [1, 2]}", NULL},
         {"valid_json: true", "x", "", "```json\n{\"a\": 1}\n```", NULL},
-        {"valid_json: {fenced: false}", "x", "", "```json\n{\"a\": 1}\n```", "the answer is no JSON"},
-        {"valid_json: true", "x", "", "{\"a\": 1", "the answer is no JSON"},
-        {"valid_json: true", "x", "", "```", "the answer is no JSON"},
+        {"valid_json: {fenced: false}", "x", "", "```json\n{\"a\": 1}\n```", "the answer is not JSON"},
+        {"valid_json: true", "x", "", "{\"a\": 1", "the answer is not JSON"},
+        {"valid_json: true", "x", "", "```", "the answer is not JSON"},
         {"valid_json: [a, b]", "x", "", "{\"a\": 1}", "the answer's object lacks a key"},
     };
     Arena *arena = arena_new(0);
@@ -633,7 +633,7 @@ TEST(options_are_checked) {
         {"{blacklist: [a, [b]]}", "expected a list of texts", ""},
         {"{format: '('}", "cannot read the expression", ""},
         {"{format: true}", "it needs an expression", ""},
-        {"{script: Klingon}", "is no name of a script", ""},
+        {"{script: Klingon}", "is not the name of a script", ""},
         {"{decontaminate: true}", "it needs files of evaluation", ""},
         {"{ifd: true}", "it needs a model", ""},
         {"[rouge_l]", "expected a map", ""},
@@ -730,11 +730,11 @@ TEST(rows_of_all_formats) {
         const char *json, *says;
     } bad[] = {
         {"{\"input_ids\": [1]}", "no texts that filters know"},
-        {"{\"instruction\": 5}", "'instruction' is no text"},
-        {"{\"instruction\": \"a\", \"output\": 5}", "'output' is no text"},
+        {"{\"instruction\": 5}", "'instruction' is not a text"},
+        {"{\"instruction\": \"a\", \"output\": 5}", "'output' is not a text"},
         {"{\"messages\": []}", "the conversation is empty"},
         {"{\"question\": \"a\"}", "no texts that filters know"},
-        {"{\"prompt\": \"a\", \"completion\": 1}", "'completion' is no text"},
+        {"{\"prompt\": \"a\", \"completion\": 1}", "'completion' is not a text"},
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         json_t *json;
@@ -766,7 +766,7 @@ TEST(ledger_lines_are_whole) {
     assert_string_equal(
         str_text(&line),
         "{\"row\": {\"id\": 7, \"instruction\": \"Name three colours\", \"output\": \"red\", \"scores\": {\"judge\": 6.7}, \"z\": [0.1, 1e+300, true, null, \"\\n\"]}, "
-        "\"reason\": \"rouge_l\", \"what\": \"too much like a seed or a row before\", \"score\": 1.0, \"nearest\": {\"id\": \"7\", \"text\": \"Name three colours\"}}");
+        "\"reason\": \"rouge_l\", \"what\": \"too similar to a seed or an earlier row\", \"score\": 1.0, \"nearest\": {\"id\": \"7\", \"text\": \"Name three colours\"}}");
     filters_close(filters);
     json_decref(json);
     str_release(&line);

@@ -288,17 +288,18 @@ TEST(what_cannot_be_trained_is_refused) {
         "messages", chatml, "auto",
         "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}, {\"role\": \"user\", \"content\": \"c\"}]}",
         "ends with message 3 of the user");
-    check_refused("messages", chatml, "auto", "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", "'content' of message 1 (user) is no text");
+    check_refused("messages", chatml, "auto", "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}",
+                  "'content' of message 1 (user) is not a text");
     check_refused("messages", chatml, "auto", "{\"messages\": [{\"content\": \"a\"}]}", "message 1 has no 'role'");
     check_refused("messages", chatml, "auto", "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}",
                   "a part of type 'image'");
     check_refused("messages", NULL, "auto", two_turns(""), "need a chat template, and the model has none");
     check_refused("messages", "{{ raise_exception('only one turn') }}", "auto", two_turns(""), "only one turn");
     check_refused("sharegpt", chatml, "auto", "{\"conversations\": [{\"from\": \"alien\", \"value\": \"a\"}]}",
-                  "from 'alien', which is no known role");
+                  "from 'alien', which is not a known role");
     check_refused("sharegpt", chatml, "auto", "{\"conversations\": [{\"from\": \"function_call\", \"value\": \"f()\"}]}", "no JSON with 'name'");
     check_refused("preference", chatml, "auto", "{\"prompt\": \"p\", \"chosen\": \"b\", \"rejected\": []}",
-                  "one is a list of messages and the other is not");
+                  "is a list of messages, the other is not");
     check_refused("preference", chatml, "auto",
                   "{\"prompt\": \"a\", \"chosen\": [{\"role\": \"user\", \"content\": \"b\"}, {\"role\": \"assistant\", \"content\": \"x\"}],"
                   " \"rejected\": [{\"role\": \"user\", \"content\": \"b\"}, {\"role\": \"assistant\", \"content\": \"y\"}]}",

@@ -217,11 +217,11 @@ TEST(older_calls_are_read_as_calls) {
     check_row(named, ROW(M("user", "q") ",{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": \"w\", \"arguments\": \"{bad\"}}]}"),
               "[user]q[answer]{<w \"{bad\">.} # a call whose 'arguments' are a text that is not a JSON object: it is written unchanged");
     check_row(named, ROW(M("user", "q") ",{\"role\": \"assistant\", \"content\": \"a\", \"function_call\": \"w()\"}"),
-              "'function_call' of message 2 is no object with 'name' and 'arguments'");
+              "'function_call' of message 2 is not an object with 'name' and 'arguments'");
     check_row(named, "{\"tools\": [\"{\\\"name\\\": \\\"w\\\"}\"], \"messages\": [" M("user", "q") "," M("assistant", "a") "]}",
               "[{\"name\": \"w\"}][user]q[answer]{a.}");
     check_row(named, "{\"tools\": [\"w\"], \"messages\": [" M("user", "q") "," M("assistant", "a") "]}",
-              "entry 1 of 'tools' is a text that is no JSON object");
+              "entry 1 of 'tools' is a text that is not a JSON object");
 }
 
 TEST(a_system_column_is_the_system_message) {
@@ -246,7 +246,7 @@ TEST(a_system_column_is_the_system_message) {
     check_row(named, "{\"system\": \"P\", \"messages\": [" M("system", "P") "," M("user", "q") "," M("assistant", "a") "]}",
               "[system]P[user]q[answer]{a.}");
     check_row(named, "{\"system\": [\"P\"], \"messages\": [" M("user", "q") "," M("assistant", "a") "]}",
-              "[user]q[answer]{a.} # a column 'system' that is no text: it is left out");
+              "[user]q[answer]{a.} # a column 'system' that is not a text: it is left out");
     assert_non_null(strstr(read_row(named, "prompt_completion", "{\"system\": \"P\", \"prompt\": \"q\", \"completion\": \"a\"}", false, false),
                            "a column 'system' and a prompt that is a text: the column is ignored"));
 }

@@ -56,11 +56,11 @@ TEST(choices_are_compared_as_wholes) {
     Chosen chosen = {0}, said = {0};
     Model *model;
     Tokenizer *tokenizer;
-    check_ok(teacher_open(&config, &(TeacherOptions){.seed = 1}, &teacher));
+    check_ok(teacher_open(&config, &(TeacherOptions){.device = device_cpu(), .seed = 1}, &teacher));
     assert_true(teacher_compares(teacher));
     check_ok(teacher_ask(teacher, prompts, COUNT_OF(prompts), &sampling, note_choice, &chosen));
     teacher_close(teacher);
-    check_ok(teacher_open(&config, &(TeacherOptions){.seed = 1, .reads_choices = true}, &teacher));
+    check_ok(teacher_open(&config, &(TeacherOptions){.device = device_cpu(), .seed = 1, .reads_choices = true}, &teacher));
     assert_false(teacher_compares(teacher));
     check_ok(teacher_ask(teacher, prompts, COUNT_OF(prompts), &sampling, note_choice, &said));
     teacher_close(teacher);
@@ -103,7 +103,7 @@ TEST(a_model_here_gets_values_for_its_template) {
         str_printf(&text, "{model: recipes/demo/model, chat_template: %s%s}", template, more[i]);
         check_ok(yaml_read_text(str_text(&text), text.len, "teacher", arena, &node));
         check_ok(teacher_config(node, "teacher", NULL, arena, &config));
-        check_ok(teacher_open(&config, &(TeacherOptions){.seed = 1}, &teacher));
+        check_ok(teacher_open(&config, &(TeacherOptions){.device = device_cpu(), .seed = 1}, &teacher));
         check_ok(teacher_ask(teacher, &(TeacherPrompt){.number = 1, .messages = messages}, 1, &sampling, note_choice, &said));
         tokens[i] = said.answers[0].prompt_tokens;
         teacher_close(teacher);

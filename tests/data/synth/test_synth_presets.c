@@ -339,7 +339,7 @@ TEST(a_system_message_stays_with_its_rows) {
     o = remote("few_shot", "well", "base: true", "never-seen");
     set(&o, "synth.system=Be brief.");
     check_status(run(&o, false, &result), ST_CONFIG);
-    check_text("'synth.system' goes with a teacher that chats");
+    check_text("'synth.system' needs a teacher that chats");
 }
 
 static void note_likeness(void *context, const SynthPlan *plan) { *(bool *)context = filters_has(plan->filters, "rouge_l"); }
@@ -415,8 +415,8 @@ TEST(budgets_that_cannot_be_met_are_refused) {
         Status status;
     } cases[] = {
         {{"synth.select=500"}, "'synth.select' is 500, and 'synth.num_rows' makes 100", ST_CONFIG},
-        {{"synth.select_quality=length"}, "'synth.select_quality' goes with 'synth.select'", ST_CONFIG},
-        {{"synth.select_quotas={facts: 1}"}, "'synth.select_quotas' goes with 'synth.select'", ST_CONFIG},
+        {{"synth.select_quality=length"}, "'synth.select_quality' needs 'synth.select'", ST_CONFIG},
+        {{"synth.select_quotas={facts: 1}"}, "'synth.select_quotas' needs 'synth.select'", ST_CONFIG},
         {{"synth.select=2", "synth.select_quality=judge"}, "neither a filter that is on nor a score of preset 'few_shot'", ST_CONFIG},
         {{"synth.select=2", "synth.select_quotas={fact: 1}"}, "names 'fact', and no seed has this task type", ST_CONFIG},
         {{"synth.select=2", "synth.select_quotas={facts: 3}"}, "asks for 3 rows, and 'synth.select' for 2", ST_CONFIG},

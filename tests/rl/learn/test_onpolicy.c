@@ -248,7 +248,7 @@ static void write_weights(ActorCritic *ac, const Exact *exact, double shift) {
     double V[CRITIC];
     for (int s = 0; s < CRITIC; s++) V[s] = exact->V[s] + shift;
     Params *params = &ac->policy.params;
-    params->items[0].tensor->device->fill(params_find(params, "actor.0.bias")->tensor, 0);
+    tensor_device(params->items[0].tensor)->fill(params_find(params, "actor.0.bias")->tensor, 0);
     tensor_write(params_find(params, "actor.0.weight")->tensor, weights);
     if (ac->policy.has_values) tensor_write(params_find(params, "critic.0.weight")->tensor, V);
 }

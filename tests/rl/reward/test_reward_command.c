@@ -214,7 +214,7 @@ TEST(a_program_that_ends_is_started_again) {
     close_batch(&batch);
     log_set_sink(NULL, NULL, LOG_WARNING);
     check_contains(warned, "reward 'command', row 9: program '");
-    check_contains(warned, "ended with exit code 3; restarting it (restart 1) and sending the row once more; it said at last: working on !bc\n");
+    check_contains(warned, "ended with exit code 3; restarting it (restart 1) and sending the row once more; its last message: working on !bc\n");
     assert_null(strstr(warned, "in all"));
     temp_dir_remove(dir);
 }
@@ -290,7 +290,7 @@ TEST(what_goes_wrong_is_said_with_the_row) {
         check_status(rewards_score(batch.set, batch.rows, ROWS, &batch.scores), cases[i].status);
         check_text("reward 'command', row 5: program");
         check_text(cases[i].text);
-        check_contains(status_hint_text(), "it said at last: working on");
+        check_contains(status_hint_text(), "its last message: working on");
         assert_null(batch.scores);
         batch.texts[5][0] = 'x'; /* the set is of use again */
         check_ok(rewards_score(batch.set, batch.rows, ROWS, &batch.scores));
@@ -343,9 +343,9 @@ TEST(recipes_that_make_no_sense_are_refused) {
         {"{type: command, command: []}", "not a list of words", ST_CONFIG},
         {"{type: command, command: [no-such-program-here]}", "cannot start program 'no-such-program-here'", ST_INPUT},
         {"{type: command, command: [cat], workers: 65}", "'workers'", ST_CONFIG},
-        {"{type: command, command: [cat], memory: 100}", "'memory' goes with 'sandbox: true'", ST_CONFIG},
-        {"{type: command, command: [cat], read: [/usr]}", "'read' goes with 'sandbox: true'", ST_CONFIG},
-        {"{type: command, command: [cat], sandbox: false, cpu: 1}", "'cpu' goes with 'sandbox: true'", ST_CONFIG},
+        {"{type: command, command: [cat], memory: 100}", "'memory' needs 'sandbox: true'", ST_CONFIG},
+        {"{type: command, command: [cat], read: [/usr]}", "'read' needs 'sandbox: true'", ST_CONFIG},
+        {"{type: command, command: [cat], sandbox: false, cpu: 1}", "'cpu' needs 'sandbox: true'", ST_CONFIG},
         {"{type: command, command: [cat], sandbox: maybe}", "expected true, false or best_effort", ST_CONFIG},
         {"{type: command, command: [cat], sandbox: best_effort, read: [/no/such/folder]}", "cannot show '/no/such/folder'", ST_INPUT},
         {"{type: command, command: [cat], timeout: 0}", "'timeout'", ST_CONFIG},

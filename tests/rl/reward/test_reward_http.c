@@ -267,7 +267,7 @@ TEST(recipes_that_make_no_sense_are_refused) {
     static const struct {
         const char *more, *text;
     } cases[] = {
-        {"rubric: x", "'rubric' goes with 'model'"},
+        {"rubric: x", "'rubric' needs 'model'"},
         {"model: m, range: [1, 0]", "wrong value for 'range'"},
         {"api_key_env: NO_SUCH_KEY", "environment variable 'NO_SUCH_KEY' with the server's key is not set"},
         {"concurrency: 0", "'concurrency'"},

@@ -127,16 +127,27 @@ static const struct {
 #endif
 };
 
+static size_t workspace_bytes(const Device *device);
+static void workspace_clear(const Device *device);
+
 static Device cpu = {
     .name = "cpu",
-#define KERNEL(name, arguments)
-#define KERNEL_PRODUCT(name, arguments) .name = cpu_##name,
+    .host_memory = true,
+    .upload = host_transfer,
+    .download = host_transfer,
+    .synchronise = host_synchronise,
+#define KERNEL(name, arguments, values)
+#define KERNEL_PRODUCT(name, arguments, values) .name = cpu_##name,
 #include "lib/tensor/kernels.def"
 #undef KERNEL
     .packed_bytes = gemm_packed_bytes,
     .product_dtype = product_dtype,
     .packed_free = gemm_packed_free,
+    .workspace_bytes = workspace_bytes,
+    .workspace_clear = workspace_clear,
 };
+static Device planner;
+
 static Status isa_configure(const char *wanted) {
     bool any = !wanted || strcmp(wanted, "auto") == 0;
     for (size_t i = COUNT_OF(isas); i-- > 0;) {
@@ -165,8 +176,15 @@ const Device *device_cpu(void) {
         Status status = cpu_configure(NULL, NULL);
         ASSERT(status == ST_OK, "no kernels for this processor: %s", status_text());
     }
+    if (!cpu.planner) {
+        planner = device_planner(&cpu);
+        cpu_plan_kernels(&planner);
+        cpu.planner = &planner;
+    }
     return &cpu;
 }
+
+const Device *device_meta(void) { return device_cpu()->planner; }
 
 const CpuInfo *cpu_info(void) {
     device_cpu();
@@ -255,9 +273,13 @@ bool cpu_planning(void) { return planning; }
 
 void cpu_plan(bool on) { planning = on; }
 
-void cpu_plan_clear(void) { memset(planned, 0, sizeof planned); }
+static void workspace_clear(const Device *device) {
+    (void)device;
+    memset(planned, 0, sizeof planned);
+}
 
-size_t cpu_planned_bytes(void) {
+static size_t workspace_bytes(const Device *device) {
+    (void)device;
     size_t bytes = 0;
     for (int slot = 0; slot < CPU_SLOTS; slot++)
         for (int thread = 0; thread < (slot == CPU_SHARED || slot == CPU_TRANSPOSED ? 1 : omp_get_max_threads()); thread++)

@@ -423,7 +423,7 @@ static void weight_pack(PackedWeight *weight, const Tensor *b, bool transposed, 
     size_t bytes = packed_size(dtype, n, k, &tiles->tile_bytes);
     if (bytes == 0) return;
     if (!(tiles->data = weight_memory(weight, bytes))) return;
-    Product product = {.dtype = dtype, .m = 1, .n = n, .k = k, .b = {b->data, b->dtype, b->shape[1], transposed}};
+    Product product = {.dtype = dtype, .m = 1, .n = n, .k = k, .b = {b->elements, b->dtype, b->shape[1], transposed}};
 #pragma omp parallel
     {
         product_thread_begin();
@@ -443,7 +443,7 @@ static void weight_convert(PackedWeight *weight, const Tensor *b) {
     if (!(weight->plain = weight_memory(weight, (size_t)(rows * cols) * sizeof(float)))) return;
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < (rows + ROWS - 1) / ROWS; i++)
-        rows_of_isa->convert((const char *)b->data + (size_t)(i * ROWS * cols) * dtype_size(b->dtype), b->dtype, cols,
+        rows_of_isa->convert((const char *)b->elements + (size_t)(i * ROWS * cols) * dtype_size(b->dtype), b->dtype, cols,
                              weight->plain + i * ROWS * cols, DT_F32, cols, MIN((int64_t)ROWS, rows - i * ROWS), cols);
 }
 
@@ -463,18 +463,19 @@ static Operand operand_planned(const Tensor *b, Operand operand, DType dtype, co
 }
 
 Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const PackedTiles **packed) {
-    Operand operand = {b->data, b->dtype, b->shape[1], transposed};
+    Operand operand = {b->elements, b->dtype, b->shape[1], transposed};
+    Storage *storage = b->storage;
     *packed = NULL;
-    if (!b->constant || own_of_dtype(dtype) || tensor_count(b) == 0) return operand;
+    if (!storage || !storage->constant || own_of_dtype(dtype) || tensor_count(b) == 0) return operand;
     if (cpu_planning()) return operand_planned(b, operand, dtype, packed);
-    PackedWeight *weight = b->packed;
+    PackedWeight *weight = storage->packed;
     if (!weight) {
         weight = calloc(1, sizeof *weight);
         if (!weight) {
             memory_ran_out(sizeof *weight);
             return operand;
         }
-        ((Tensor *)(uintptr_t)b)->packed = weight; /* this field belongs to the device, although the tensor is const here */
+        storage->packed = weight;
     }
 #if HAVE_ONEDNN
     bool is_bf16 = dtype == DT_BF16;
@@ -535,7 +536,7 @@ static void matmul_low(const Matmul *args) {
 /* For products that support neither a second product nor another addend. */
 static void matmul_in_steps(const Matmul *args) {
     if (args->down) matmul_low(args);
-    const Device *device = cpu_planning() ? device_meta() : device_cpu();
+    const Device *device = cpu_planning() ? device_cpu()->planner : device_cpu();
     const Tensor *addend = args->addend;
     bool vector = addend && addend->n_dims == 1;
     Matmul first = {args->a, args->b, args->c, args->transpose_a, args->transpose_b, args->alpha, vector ? 0 : args->beta, .addend = NULL};
@@ -553,9 +554,9 @@ static void take_down(const Matmul *args, Product *product) {
         matmul_low(args);
         return;
     }
-    product->down = (Operand){args->down->data, args->down->dtype, args->down->shape[1], args->transpose_down};
+    product->down = (Operand){args->down->elements, args->down->dtype, args->down->shape[1], args->transpose_down};
     product->down_alpha = (float)args->down_alpha;
-    product->low = args->low->data;
+    product->low = args->low->elements;
 }
 
 /* Whether a single product can compute everything. */
@@ -590,8 +591,8 @@ static bool product_make(const Matmul *args, Product *product) {
                          .m = m,
                          .n = n,
                          .k = k,
-                         .a = {a->data, a->dtype, a->shape[1], args->transpose_a},
-                         .c = c->data,
+                         .a = {a->elements, a->dtype, a->shape[1], args->transpose_a},
+                         .c = c->elements,
                          .c_dtype = c->dtype,
                          .ldc = n,
                          .alpha = (float)args->alpha,
@@ -600,19 +601,19 @@ static bool product_make(const Matmul *args, Product *product) {
     product->round_b = product_rounds(a->dtype, b->dtype);
     /* No library guarantees the same bits with a packed b */
     if (args->transpose_a || product->round_b)
-        product->b = (Operand){b->data, b->dtype, b->shape[1], args->transpose_b};
+        product->b = (Operand){b->elements, b->dtype, b->shape[1], args->transpose_b};
     else
         product->b = weight_operand(b, args->transpose_b, product->dtype, &product->packed);
     if (args->more_a) {
-        product->more_a = (Operand){args->more_a->data, args->more_a->dtype, args->more_a->shape[1], false};
-        product->more_b = (Operand){args->more_b->data, args->more_b->dtype, args->more_b->shape[1], args->transpose_more_b};
+        product->more_a = (Operand){args->more_a->elements, args->more_a->dtype, args->more_a->shape[1], false};
+        product->more_b = (Operand){args->more_b->elements, args->more_b->dtype, args->more_b->shape[1], args->transpose_more_b};
         product->round_more_b = product_rounds(args->more_a->dtype, args->more_b->dtype);
         product->more_k = args->more_a->shape[1];
         product->more_alpha = (float)args->more_alpha;
     }
     if (args->down) take_down(args, product);
     if (args->addend) {
-        product->d = args->addend->data;
+        product->d = args->addend->elements;
         product->d_dtype = args->addend->dtype;
         product->ldd = args->addend->n_dims == 1 ? 0 : n;
     }

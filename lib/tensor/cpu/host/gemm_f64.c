@@ -21,10 +21,10 @@ static double dot(const double *a, int64_t step, const double *b, int64_t n) {
 }
 
 void matmul_f64(const Matmul *args, int64_t m, int64_t n, int64_t k) {
-    const double *a = args->a->data, *b = args->b->data;
+    const double *a = args->a->elements, *b = args->b->elements;
     int64_t row = args->transpose_a ? 1 : k, step = args->transpose_a ? m : 1;
     for (int64_t i = 0; i < m; i++) {
-        double *c = (double *)args->c->data + i * n;
+        double *c = (double *)args->c->elements + i * n;
         for (int64_t j = 0; j < n; j++) c[j] = args->beta == 0 ? 0 : args->beta * c[j]; /* beta 0: C is not read */
         for (int64_t l = 0; l < k && !args->transpose_b; l++) add_row(c, args->alpha * a[i * row + l * step], b + l * n, n);
         for (int64_t j = 0; j < n && args->transpose_b; j++) c[j] += args->alpha * dot(a + i * row, step, b + j * k, k);

@@ -28,7 +28,7 @@
  * caches; in f32 they do not, and with larger chunks the hidden rows are copied, and sums added to, less often. */
 enum { CHUNK_COLS = 1024, CHUNK_COLS_F32 = 2048, BLOCK_ROWS = LOGPROB_BLOCK };
 
-static int32_t target_of(const Tensor *targets, int64_t p) { return ((const int32_t *)targets->data)[p]; }
+static int32_t target_of(const Tensor *targets, int64_t p) { return ((const int32_t *)targets->elements)[p]; }
 
 /* Products of rows begin..begin+rows-1 with the whole vocabulary. */
 static Product head_product(const Tensor *hidden, const Tensor *head, int64_t begin, int64_t rows) {
@@ -37,10 +37,10 @@ static Product head_product(const Tensor *hidden, const Tensor *head, int64_t be
                        .m = rows,
                        .n = tensor_rows(head),
                        .k = width,
-                       .a = {(const char *)hidden->data + (size_t)(begin * width) * dtype_size(hidden->dtype), hidden->dtype, width, false}};
+                       .a = {(const char *)hidden->elements + (size_t)(begin * width) * dtype_size(hidden->dtype), hidden->dtype, width, false}};
     product.round_b = product_rounds(hidden->dtype, head->dtype);
     if (product.round_b)
-        product.b = (Operand){head->data, head->dtype, width, true};
+        product.b = (Operand){head->elements, head->dtype, width, true};
     else
         product.b = weight_operand(head, true, product.dtype, &product.packed);
     return product;
@@ -48,7 +48,7 @@ static Product head_product(const Tensor *hidden, const Tensor *head, int64_t be
 
 /* The head as the second factor of a product with logits, weights or gradients. */
 static Operand head_rows(const Product *product, const Tensor *head, int64_t first) {
-    Operand rows = {head->data, head->dtype, tensor_width(head), false};
+    Operand rows = {head->elements, head->dtype, tensor_width(head), false};
     if (product->b.dtype == product->dtype) rows = (Operand){product->b.data, product->b.dtype, tensor_width(head), false};
     rows.data = (const char *)rows.data + (size_t)(first * rows.ld) * dtype_size(rows.dtype);
     return rows;
@@ -201,7 +201,7 @@ static const double FARTHEST = 60, FARTHEST_TRAINED = 40;
 /* The head's row of a target in the dtype of the products: the weights' part that is subtracted must be able to cancel it. Memory: one row more. */
 static void target_row(const Block *b, const Tensor *head, int64_t row, float *to) {
     int64_t width = tensor_width(head);
-    const void *from = (const char *)head->data + (size_t)(target_of(b->targets, b->begin + row) * width) * dtype_size(head->dtype);
+    const void *from = (const char *)head->elements + (size_t)(target_of(b->targets, b->begin + row) * width) * dtype_size(head->dtype);
     DType dtype = head->dtype;
     if ((b->tiles.product->dtype == DT_BF16 || b->tiles.product->round_b) && dtype != DT_BF16) {
         void *rounded = to + width;
@@ -225,8 +225,8 @@ static void references_find(const Block *b, const Tensor *hidden, const Tensor *
     for (int64_t row = 0; row < rows; row++) {
         float *x = lines_new(width), *w = x + width, sum = 0;
         int64_t p = b->begin + row;
-        cpu_rows()->convert((const char *)hidden->data + (size_t)(p * width) * dtype_size(hidden->dtype), hidden->dtype, width, x, DT_F32, width, 1,
-                            width);
+        cpu_rows()->convert((const char *)hidden->elements + (size_t)(p * width) * dtype_size(hidden->dtype), hidden->dtype, width, x, DT_F32, width,
+                            1, width);
         target_row(b, head, row, w);
         for (int64_t i = 0; i < width; i++) sum += x[i] * w[i];
         b->reference[row] = sum / (float)b->args->temperature;
@@ -239,7 +239,7 @@ static void dlogp_dhidden_write(const Block *b, const Tensor *head, const float 
     float by_temperature = (float)(1 / b->args->temperature);
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
-        float *line = (float *)dlogp_dhidden->data + (b->begin + row) * width,
+        float *line = (float *)dlogp_dhidden->elements + (b->begin + row) * width,
               scale = (float)exp((double)b->reference[row] - norm_of(sums_of(b, row)));
         float *w = lines_new(width);
         target_row(b, head, row, w);
@@ -251,7 +251,7 @@ static void dlogp_dhidden_write(const Block *b, const Tensor *head, const float 
 static char *weights_kept(const LogprobResults *results, const Product *product, int64_t begin) {
     const Tensor *weights = results->weights;
     if (!weights || weights->dtype != product->dtype || begin + product->m > tensor_rows(weights)) return NULL;
-    return (char *)weights->data + (size_t)(begin * product->n) * dtype_size(weights->dtype);
+    return (char *)weights->elements + (size_t)(begin * product->n) * dtype_size(weights->dtype);
 }
 
 /* Starts a chunk of weights, in `room` unless they are kept. */
@@ -284,7 +284,7 @@ static bool slopes_take(Block *b, const Tensor *hidden, const Tensor *head, floa
 
 static Tensor rows_of(const Tensor *tensor, int64_t begin, int64_t n) {
     Tensor rows = *tensor;
-    rows.data = (char *)tensor->data + (size_t)begin * tensor_bytes(tensor) / (size_t)tensor->shape[0];
+    rows.elements = (char *)tensor->elements + (size_t)begin * tensor_bytes(tensor) / (size_t)tensor->shape[0];
     rows.shape[0] = n;
     return rows;
 }
@@ -294,7 +294,7 @@ static void slopes_again(const LogprobArgs *args, const Tensor *hidden, const Te
                          int64_t begin, int64_t n) {
     float ones[BLOCK_ROWS];
     for (int64_t i = 0; i < n; i++) ones[i] = 1;
-    Tensor dlogprob = {.dtype = DT_F32, .n_dims = 1, .shape = {n}, .data = ones, .device = device_cpu()};
+    Tensor dlogprob = {.dtype = DT_F32, .n_dims = 1, .shape = {n}, .elements = ones};
     Tensor x = rows_of(hidden, begin, n), t = rows_of(targets, begin, n), norm = rows_of(results->logsumexp, begin, n),
            dlogp_dhidden = rows_of(results->dlogp_dhidden, begin, n);
     cpu_token_logprobs_backward(args, &x, head, &t, &(LogprobResults){.logsumexp = &norm}, &(TokenLogprobs){.logprob = &dlogprob}, &dlogp_dhidden, 0,
@@ -316,7 +316,7 @@ static bool block_take(Block *b, const Product *product, const Tensor *hidden, c
     b->sums = cpu_scratch(CPU_SHARED, sums + 2 * by_row + weighted);
     float *floats = (float *)(b->sums + rows * b->tiles.col_tiles);
     b->chosen = floats;
-    b->reference = results && results->reference ? (float *)results->reference->data + b->begin : floats + rows;
+    b->reference = results && results->reference ? (float *)results->reference->elements + b->begin : floats + rows;
     b->chunk = NULL;
     for (int64_t i = 0; !cpu_planning() && i < rows; i++) b->chosen[i] = NAN;
     if (results) return slopes_take(b, hidden, head, floats + 2 * rows, results);
@@ -344,10 +344,10 @@ void cpu_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Ten
             const LogitRow *all = sums_of(&b, row);
             int64_t p = b.begin + row;
             double norm = norm_of(all);
-            tensor_set(results->logsumexp, p, norm);
-            tensor_set(results->logprob, p, (double)b.chosen[row] - norm);
-            if (results->entropy) tensor_set(results->entropy, p, log(all->sum) - all->weighted / all->sum);
-            if (results->mean) tensor_set(results->mean, p, all->total / (double)b.n_vocab - norm);
+            element_set(results->logsumexp, p, norm);
+            element_set(results->logprob, p, (double)b.chosen[row] - norm);
+            if (results->entropy) element_set(results->entropy, p, log(all->sum) - all->weighted / all->sum);
+            if (results->mean) element_set(results->mean, p, all->total / (double)b.n_vocab - norm);
         }
         if (!results->dlogp_dhidden || sloped) continue;
         product_time_add(began);
@@ -358,7 +358,7 @@ void cpu_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Ten
 }
 
 void cpu_token_logits(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, Tensor *logits, Tensor *logsumexp) {
-    Block b = {.args = args, .n_vocab = tensor_rows(head), .logits = logits->data};
+    Block b = {.args = args, .n_vocab = tensor_rows(head), .logits = logits->elements};
     int64_t n_rows = tensor_rows(hidden);
     if (!fast(hidden, head, NULL) || logits->dtype != DT_F32) {
         device_reference()->token_logits(args, hidden, head, logits, logsumexp);
@@ -370,14 +370,14 @@ void cpu_token_logits(const LogprobArgs *args, const Tensor *hidden, const Tenso
         block_take(&b, &product, hidden, head, NULL);
         if (cpu_planning()) continue;
         for (int64_t row = 0; row < product.m; row++)
-            tensor_set(logsumexp, b.begin + row, isfinite(sums_of(&b, row)->total) ? norm_of(sums_of(&b, row)) : (double)NAN);
+            element_set(logsumexp, b.begin + row, isfinite(sums_of(&b, row)->total) ? norm_of(sums_of(&b, row)) : (double)NAN);
     }
     product_time_add(began);
 }
 
 /* ---- backward ---- */
 
-static float value_or_zero(const Tensor *tensor, int64_t p) { return tensor ? (float)tensor_get(tensor, p) : 0; }
+static float value_or_zero(const Tensor *tensor, int64_t p) { return tensor ? (float)element_get(tensor, p) : 0; }
 
 /* Gradients of the plain products of one tile. */
 static void tile_gradient(const void *context, int64_t row_tile, int64_t col) {
@@ -389,7 +389,7 @@ static void tile_gradient(const void *context, int64_t row_tile, int64_t col) {
     for (int64_t i = 0; i < rows; i++) {
         int64_t p = b->begin + row_tile * tiles->row_tile + i, target = target_of(b->targets, p) - col * tiles->col_tile;
         float dmean = value_or_zero(grads->mean, p);
-        LogitGrad grad = {.logsumexp = (float)tensor_get(b->results->logsumexp, p),
+        LogitGrad grad = {.logsumexp = (float)element_get(b->results->logsumexp, p),
                           .entropy = value_or_zero(grads->entropy ? b->results->entropy : NULL, p),
                           .dlogprob = value_or_zero(grads->logprob, p),
                           .dentropy = value_or_zero(grads->entropy, p),
@@ -429,7 +429,7 @@ static void chunk_by_rows(const Block *block, Operand rows, const HeadGradient *
                            .k = product->m,
                            .a = chunk_operand(block, true),
                            .b = rows,
-                           .c = (char *)dhead->data + (size_t)(block->chunk_begin * width) * dtype_size(dhead->dtype),
+                           .c = (char *)dhead->elements + (size_t)(block->chunk_begin * width) * dtype_size(dhead->dtype),
                            .c_dtype = dhead->dtype,
                            .ldc = width,
                            .alpha = 1,
@@ -450,12 +450,14 @@ static void block_back(Block *b, const Tensor *head, Tensor *dhidden, const Head
         if (gradient->dhead) chunk_by_rows(b, product->a, gradient);
     }
     if (dhidden && !cpu_planning())
-        cpu_rows()->convert(sums, DT_F32, width, (char *)dhidden->data + (size_t)(b->begin * width) * dtype_size(dhidden->dtype), dhidden->dtype,
+        cpu_rows()->convert(sums, DT_F32, width, (char *)dhidden->elements + (size_t)(b->begin * width) * dtype_size(dhidden->dtype), dhidden->dtype,
                             width, rows, width);
 }
 
 /* The factor that makes the sum of a row's weights 1. */
-static double weight_scale(const Block *b, int64_t row) { return exp((double)b->reference[row] - tensor_get(b->results->logsumexp, b->begin + row)); }
+static double weight_scale(const Block *b, int64_t row) {
+    return exp((double)b->reference[row] - element_get(b->results->logsumexp, b->begin + row));
+}
 
 /* Scales each row of hidden by the factor that turns its weights into gradients. */
 static void rows_scale(const Block *b, const Tensor *hidden, char *to) {
@@ -465,8 +467,8 @@ static void rows_scale(const Block *b, const Tensor *hidden, char *to) {
     for (int64_t row = 0; row < b->tiles.product->m; row++) {
         float *line = lines_new(width),
               scale = (float)(-weight_scale(b, row) * (double)value_or_zero(b->grads->logprob, b->begin + row) / b->args->temperature);
-        cpu_rows()->convert((const char *)hidden->data + (size_t)((b->begin + row) * width) * dtype_size(hidden->dtype), hidden->dtype, width, line,
-                            DT_F32, width, 1, width);
+        cpu_rows()->convert((const char *)hidden->elements + (size_t)((b->begin + row) * width) * dtype_size(hidden->dtype), hidden->dtype, width,
+                            line, DT_F32, width, 1, width);
         for (int64_t i = 0; i < width; i++) line[i] *= scale;
         cpu_rows()->convert(line, DT_F32, width, to + (size_t)(row * width) * dtype_size(dtype), dtype, width, 1, width);
     }
@@ -478,7 +480,7 @@ static void targets_take_off(const Block *b) {
     for (int64_t row = 0; row < b->tiles.product->m; row++) {
         int64_t p = b->begin + row, target = target_of(b->targets, p) - b->chunk_begin;
         if (target < 0 || target >= b->chunk_cols) continue;
-        float rest = (float)(expm1(tensor_get(b->results->logprob, p)) / weight_scale(b, row));
+        float rest = (float)(expm1(element_get(b->results->logprob, p)) / weight_scale(b, row));
         cpu_rows()->convert(&rest, DT_F32, 1, b->chunk + (size_t)(row * b->chunk_cols + target) * dtype_size(dtype), dtype, 1, 1, 1);
     }
 }
@@ -520,7 +522,7 @@ void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
     for (; b.begin < n_rows; b.begin += BLOCK_ROWS) {
         Product product = head_product(hidden, head, b.begin, MIN((int64_t)BLOCK_ROWS, n_rows - b.begin));
         b.tiles = product_tiles(&product);
-        b.reference = results->reference ? (float *)results->reference->data + b.begin : NULL;
+        b.reference = results->reference ? (float *)results->reference->elements + b.begin : NULL;
         if (b.reference && (cpu_planning() || !isnan(b.reference[0])))
             block_back_weighted(&b, hidden, &gradient);
         else

@@ -101,7 +101,7 @@ static KeyLines keys_find(const AttentionShape *shape, const Tensor *k, int32_t 
     if (j >= from && j < to) {
         int64_t row = key_run(shape->args->layout, segment, start + j, &there);
         if (there >= n)
-            return (KeyLines){(const char *)k->data + (row * shape->kv_width + kv_head * shape->dim) * size, shape->kv_width * size, k->dtype};
+            return (KeyLines){(const char *)k->elements + (row * shape->kv_width + kv_head * shape->dim) * size, shape->kv_width * size, k->dtype};
     }
     memset(copy, 0, (size_t)(n * shape->dim) * sizeof *copy);
     for (int64_t i = MAX((int64_t)0, from - j); i < MIN(n, to - j); i++) {
@@ -199,7 +199,7 @@ static void skinny_attend(const AttentionShape *shape, const Work *work, int64_t
         int64_t row = key_run(shape->args->layout, segment, start + j, &n), later = start + KEY_TILE + j;
         n = MIN(n, seen.end - j);
         keys_prefetch(shape, k, segment, kv_head, later, MIN(position + 1, later + n));
-        values_add(rows, v->dtype, n, work->scores + j, (const char *)v->data + (row * shape->kv_width + kv_head * shape->dim) * size,
+        values_add(rows, v->dtype, n, work->scores + j, (const char *)v->elements + (row * shape->kv_width + kv_head * shape->dim) * size,
                    shape->kv_width * size, work->sum, shape->dim);
     }
 }

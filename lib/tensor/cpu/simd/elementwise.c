@@ -25,9 +25,9 @@ void ISA_FN(copy)(const Tensor *x, Tensor *y) {
 /* Kernels that a training step of a tiny network calls avoid OpenMP there: a parallel region of one thread costs more than their work. */
 static void fill_block(Tensor *y, int64_t begin, int64_t end, float value) {
     if (y->dtype == DT_F32)
-        for (int64_t i = begin; i < end; i++) ((float *)y->data)[i] = value;
+        for (int64_t i = begin; i < end; i++) ((float *)y->elements)[i] = value;
     else
-        for (int64_t i = begin; i < end; i++) ((uint16_t *)y->data)[i] = round_to_bf16(value);
+        for (int64_t i = begin; i < end; i++) ((uint16_t *)y->elements)[i] = round_to_bf16(value);
 }
 
 void ISA_FN(fill)(Tensor *y, double value) {
@@ -186,7 +186,7 @@ void ISA_FN(gather_rows)(const Tensor *x, const Tensor *rows, Tensor *y) {
         return;
     }
     int64_t width = tensor_width(y), n_rows = tensor_rows(y);
-    const int32_t *from = rows->data;
+    const int32_t *from = rows->elements;
 #pragma omp parallel for schedule(static) if (n_rows * width > CPU_SERIAL)
     for (int64_t r = 0; r < n_rows; r++) run_copy(y, r * width, x, from[r] * width, width);
 }
@@ -198,7 +198,7 @@ void ISA_FN(scatter_add_rows)(const Tensor *dy, const Tensor *rows, Tensor *dx) 
         return;
     }
     int64_t width = tensor_width(dy), n_rows = tensor_rows(dy);
-    const int32_t *to = rows->data;
+    const int32_t *to = rows->elements;
     enum { COLUMNS = 128 };
 #pragma omp parallel for schedule(static) if (n_rows * width > CPU_SERIAL)
     for (int64_t at = 0; at < width; at += COLUMNS) {
@@ -327,14 +327,14 @@ typedef struct Past {
 
 static Past past_begin(Tensor *y, double beta) {
     enum { MOST = 4 << 20 };
-    return (Past){y, y && (uintptr_t)y->data % 64 == 0 && y->dtype == DT_F32 && beta == 0 && tensor_bytes(y) > MOST};
+    return (Past){y, y && (uintptr_t)y->elements % 64 == 0 && y->dtype == DT_F32 && beta == 0 && tensor_bytes(y) > MOST};
 }
 
 static void past_write(Past to, int64_t at, int64_t n, const float *values, float beta) {
 #ifdef __AVX2__
     enum { LINE = 16 };
     if (to.past && at % LINE == 0 && n % LINE == 0) {
-        for (float *y = (float *)to.y->data + at, *end = y + n; y < end; y += LINE, values += LINE) {
+        for (float *y = (float *)to.y->elements + at, *end = y + n; y < end; y += LINE, values += LINE) {
 #ifdef __AVX512F__
             _mm512_stream_ps(y, _mm512_loadu_ps(values));
 #else

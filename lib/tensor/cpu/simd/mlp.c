@@ -37,7 +37,7 @@ static int64_t work_of(const MlpArgs *args, int64_t rows) {
     return 2 * rows * weights;
 }
 
-static const float *floats_of(const Tensor *tensor) { return tensor->data; }
+static const float *floats_of(const Tensor *tensor) { return tensor->elements; }
 
 /* Offset of a layer's saved values in the block that begins with row `begin`, where each has `n` rows. */
 static int64_t saved_at(const MlpArgs *args, int layer, int64_t begin, int64_t n) {
@@ -84,7 +84,7 @@ static void forward_block(void *context, int64_t block) {
     columns_read(run->x, begin, rows, h, n, buffers + most);
     for (int k = 0; k < args->n_layers; k++) {
         int64_t in = width_of(args, k - 1), out = width_of(args, k);
-        float *z = run->saved && activated(args, k) ? (float *)run->saved->data + saved_at(args, k, begin, n) : buffers + (1 + k % 2) * most;
+        float *z = run->saved && activated(args, k) ? (float *)run->saved->elements + saved_at(args, k, begin, n) : buffers + (1 + k % 2) * most;
         const float *bias = floats_of(args->biases[k]);
         for (int64_t o = 0; o < out; o++)
             for (int64_t r = 0; r < n; r++) z[o * n + r] = bias[o];
@@ -93,7 +93,7 @@ static void forward_block(void *context, int64_t block) {
         h = z;
     }
     int64_t out = tensor_width(run->y);
-    transpose(out, rows, h, n, (float *)run->y->data + begin * out, out);
+    transpose(out, rows, h, n, (float *)run->y->elements + begin * out, out);
 }
 
 /* Observations may be bf16; everything else of a network is f32. */

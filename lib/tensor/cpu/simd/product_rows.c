@@ -4,7 +4,7 @@
 #include "lib/tensor/cpu/gemm.h"
 
 static void convert(const void *from, DType from_dtype, int64_t from_ld, void *to, DType to_dtype, int64_t to_ld, int64_t rows, int64_t cols) {
-    Tensor source = {.dtype = from_dtype, .data = (void *)(uintptr_t)from}, target = {.dtype = to_dtype, .data = to};
+    Tensor source = {.dtype = from_dtype, .elements = (void *)(uintptr_t)from}, target = {.dtype = to_dtype, .elements = to};
     float buffer[RUN];
     for (int64_t i = 0; i < rows; i++)
         for (RUNS(at, n, 0, cols)) {
@@ -17,7 +17,7 @@ static void convert(const void *from, DType from_dtype, int64_t from_ld, void *t
 
 static void product_rows_finish(const float *tile, int64_t tile_ld, float alpha, float beta, void *c, DType dtype, int64_t ld, int64_t rows,
                                 int64_t cols) {
-    Tensor target = {.dtype = dtype, .data = c};
+    Tensor target = {.dtype = dtype, .elements = c};
     float buffer[RUN];
     for (int64_t i = 0; i < rows; i++)
         for (RUNS(at, n, 0, cols)) {

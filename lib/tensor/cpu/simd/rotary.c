@@ -40,7 +40,7 @@ void ISA_FN(rope)(const Tensor *x, const Tensor *cosine, const Tensor *sine, int
     int64_t half = tensor_width(cosine), width = tensor_width(x), rows = tensor_rows(x);
 #pragma omp parallel for schedule(static) if (rows * width > CPU_SERIAL)
     for (int64_t r = 0; r < rows; r++) {
-        const float *c = (const float *)cosine->data + r * half, *s = (const float *)sine->data + r * half;
+        const float *c = (const float *)cosine->elements + r * half, *s = (const float *)sine->elements + r * half;
         for (int64_t head = r * width; head < (r + 1) * width; head += head_dim) {
             float buffer[RUN];
             (neighbours ? rotate_neighbours : rotate_head)(x, head, half, c, s, inverse ? -1.0f : 1.0f, (float)beta, y);

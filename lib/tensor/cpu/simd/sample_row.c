@@ -28,7 +28,7 @@ void ISA_FN(largest)(const Tensor *x, int64_t row, int64_t *column) {
         return;
     }
     int64_t n = tensor_width(x), best = 0;
-    const float *values = (const float *)x->data + row * n;
+    const float *values = (const float *)x->elements + row * n;
     float most = -HUGE_VALF;
     for (int64_t at = 0; at < n; at += CHUNK) {
         float here = chunk_largest(values + at, MIN(CHUNK, n - at));
@@ -44,7 +44,7 @@ void ISA_FN(draw)(const Tensor *x, int64_t row, double temperature, double u, in
         return;
     }
     int64_t n = tensor_width(x), chunk = 0;
-    const float *values = (const float *)x->data + row * n;
+    const float *values = (const float *)x->elements + row * n;
     double factor = MIN(1 / temperature, 1e300); /* finite: 0 x infinity is not a number */
     double most = (double)chunk_largest(values, n), sum = 0, below = 0, weights[CHUNK];
     double *sums = cpu_scratch(CPU_LOCAL, (size_t)((n + CHUNK - 1) / CHUNK) * sizeof *sums);

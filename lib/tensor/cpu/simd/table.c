@@ -3,8 +3,8 @@
 #include "lib/tensor/cpu/cpu.h"
 
 void ISA_FN(kernels)(Device *device) {
-#define KERNEL(name, arguments) device->name = ISA_FN(name);
-#define KERNEL_PRODUCT(name, arguments)
+#define KERNEL(name, arguments, values) device->name = ISA_FN(name);
+#define KERNEL_PRODUCT(name, arguments, values)
 #include "lib/tensor/kernels.def"
 #undef KERNEL
 }

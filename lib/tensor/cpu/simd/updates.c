@@ -15,7 +15,7 @@ static void adamw_block(const AdamwStep *constants, Tensor *param, const Tensor 
     float buffer[RUN];
     for (RUNS(at, n, begin, end)) {
         const float *restrict g = run_read(grad, at, n, buffer);
-        float *restrict p = (float *)param->data + at, *restrict first = (float *)m->data + at, *restrict second = (float *)v->data + at;
+        float *restrict p = (float *)param->elements + at, *restrict first = (float *)m->elements + at, *restrict second = (float *)v->elements + at;
         for (int64_t i = 0; i < n; i++) {
             float scaled = step.scale * g[i];
             first[i] += step.new1 * (scaled - first[i]);
@@ -61,7 +61,7 @@ void ISA_FN(sgd)(Tensor *param, const Tensor *grad, Tensor *velocity, double gra
         float buffer[RUN], move[RUN];
         for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
             const float *g = run_read(grad, at, n, buffer);
-            float *p = (float *)param->data + at, *speed = velocity ? (float *)velocity->data + at : NULL;
+            float *p = (float *)param->elements + at, *speed = velocity ? (float *)velocity->elements + at : NULL;
             for (int64_t i = 0; i < n; i++) move[i] = scale * g[i] + decay * p[i];
             for (int64_t i = 0; speed && i < n; i++) speed[i] = move[i] += keep * speed[i];
             for (int64_t i = 0; i < n; i++) p[i] -= rate * move[i];

@@ -297,7 +297,7 @@ static void block_load(const Operand *from, const Block *block, float scale, flo
 static void block_run(const Product *p, const Block *block, Left a, const float *b, Left more_a, const float *more_b, float *partial,
                       int64_t partial_ld, Ahead ahead) {
     _Alignas(64) float own[TALL * WIDE_COLS];
-    Tensor c = {.dtype = p->c_dtype, .data = p->c};
+    Tensor c = {.dtype = p->c_dtype, .elements = p->c};
     Operand here = {p->c, p->c_dtype, p->ldc, false}, d = p->d ? (Operand){p->d, p->d_dtype, p->ldd, false} : here;
     bool in_place = p->c_dtype == DT_F32 && block->cols == block->width, last = block->from + block->depth == p->k,
          add = block->from > 0 || p->beta != 0;
@@ -374,7 +374,7 @@ static bool thin_make(const Product *p, Thin *thin) {
 /* Writes sums (few, WIDE vectors at most) of columns first.. of the wide factor to C. */
 static void thin_finish(const Thin *thin, int64_t first, int64_t cols, const float *sums, int64_t ld) {
     const Product *p = thin->product;
-    Tensor c = {.dtype = p->c_dtype, .data = p->c};
+    Tensor c = {.dtype = p->c_dtype, .elements = p->c};
     float line[MAX((int)WIDE_COLS, (int)THIN)];
     int64_t lines = thin->transposed ? cols : thin->n_few, n = thin->transposed ? thin->n_few : cols;
     for (int64_t i = 0; i < lines; i++) {

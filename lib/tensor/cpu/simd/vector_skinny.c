@@ -74,7 +74,7 @@ static Weight weight_lines(const Operand *b, float scale, int64_t col, int64_t n
 static void task_run(const Product *p, const Work *work, int64_t col) {
     _Alignas(64) float sums[(SKINNY_LIMIT + SKINNY_MOST) * SKINNY_COLS] = {0}; /* a part has more lines than its rows */
     int64_t step = part_rows(p->m), width = skinny_width(step), cols = MIN((int64_t)SKINNY_COLS, p->n - col);
-    Tensor c = {.dtype = p->c_dtype, .data = p->c};
+    Tensor c = {.dtype = p->c_dtype, .elements = p->c};
     Operand d = p->d ? (Operand){p->d, p->d_dtype, p->ldd, false} : (Operand){p->c, p->c_dtype, p->ldc, false};
     for (int64_t r = 0; p->beta != 0 && r < p->m; r++) line_load(&d, r, col, cols, cols, p->beta, sums + (r / step * width + r % step) * SKINNY_COLS);
     for (int part = 0; part < (p->more_k > 0 ? 2 : 1); part++) {

@@ -169,10 +169,10 @@ static void queries_finish(const AttentionShape *shape, const Work *work, Tensor
             for (int64_t i = 0; i < LANES; i++) _mm512_storeu_ps(sum + i * LANES, _mm512_mul_ps(_mm512_loadu_ps(sum + i * LANES), inverse));
             transpose_16x16(sum, 64, rows, 64);
             for (int64_t r = 0; r < n; r++)
-                _mm256_mask_storeu_epi16((uint16_t *)y->data + at[r] + c, there, (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(rows + r * LANES)));
+                _mm256_mask_storeu_epi16((uint16_t *)y->elements + at[r] + c, there, (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(rows + r * LANES)));
         }
         for (int64_t r = 0; logsumexp && r < n; r++)
-            ((float *)logsumexp->data)[at[r] / shape->dim] = work->base[first + r] * LN_2 + logf(work->total[first + r]);
+            ((float *)logsumexp->elements)[at[r] / shape->dim] = work->base[first + r] * LN_2 + logf(work->total[first + r]);
     }
 }
 

@@ -122,7 +122,7 @@ static inline void keys_put(const AttentionShape *shape, const Tensor *tensor, i
     for (int64_t j = from; j < to;) {
         int64_t n, row = key_run(shape->args->layout, segment, start + j, &n);
         for (int64_t end = MIN(to, j + n); j < end; j++, row++)
-            line_put(tiles, j, (const uint16_t *)tensor->data + row * shape->kv_width + kv_head * shape->dim, shape->dim);
+            line_put(tiles, j, (const uint16_t *)tensor->elements + row * shape->kv_width + kv_head * shape->dim, shape->dim);
     }
 }
 
@@ -143,7 +143,7 @@ static inline void queries_find(const AttentionShape *shape, int64_t first, int6
 
 /* Loads query rows that begin at at[0..n-1] as tiles of A, with zeros up to `lines`. */
 static inline void queries_put(const AttentionShape *shape, const Tensor *tensor, const int64_t *at, int64_t n, int64_t lines, Tiles tiles) {
-    for (int64_t r = 0; r < lines; r++) line_put(tiles, r, r < n ? (const uint16_t *)tensor->data + at[r] : NULL, shape->dim);
+    for (int64_t r = 0; r < lines; r++) line_put(tiles, r, r < n ? (const uint16_t *)tensor->elements + at[r] : NULL, shape->dim);
 }
 
 /* Converts tiles of A (rows, columns) to tiles of B for products in which the sum runs along the columns, tile by tile. May be done in place. */

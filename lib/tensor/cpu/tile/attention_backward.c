@@ -126,9 +126,9 @@ static void block_begin(const Pass *pass, Block *block, int64_t kv_head) {
     tiles_transpose(BLOCK_GROUPS, chunks, block->dy, block->dy);
     memset(block->dq.at, 0, (size_t)(BLOCK_GROUPS * block->dq.row));
     for (int64_t r = 0; r < block->n; r++) {
-        block->norms[r] = ((const float *)pass->logsumexp->data)[block->at[r] / shape->dim] * LOG2_E;
-        block->means[r] =
-            tile_attention_backward_dot((const uint16_t *)pass->dy->data + block->at[r], (const uint16_t *)pass->y->data + block->at[r], shape->dim);
+        block->norms[r] = ((const float *)pass->logsumexp->elements)[block->at[r] / shape->dim] * LOG2_E;
+        block->means[r] = tile_attention_backward_dot((const uint16_t *)pass->dy->elements + block->at[r],
+                                                      (const uint16_t *)pass->y->elements + block->at[r], shape->dim);
     }
     for (int64_t r = block->n; r < BLOCK_ROWS; r++) {
         block->norms[r] = block->means[r] = 0;
@@ -176,7 +176,7 @@ static void tokens_ask(const Pass *pass, const Block *block, int64_t kv_head, in
     int64_t first = block->first / shape->group, last = (block->first + block->n - 1) / shape->group, width = shape->group * shape->dim;
     for (int64_t token = first + step; token <= last; token += AHEAD_STEPS) {
         int64_t row = shape->args->layout->segments[block->segment].begin + token;
-        const char *at = (const char *)tensor->data + (size_t)(row * shape->q_width + kv_head * width) * dtype_size(tensor->dtype),
+        const char *at = (const char *)tensor->elements + (size_t)(row * shape->q_width + kv_head * width) * dtype_size(tensor->dtype),
                    *end = at + (size_t)width * dtype_size(tensor->dtype);
         for (; at < end; at += 64) {
             if (write)

@@ -33,7 +33,7 @@ static inline void rows_find(const AttentionShape *shape, int32_t segment, int64
 }
 
 static inline const uint16_t *values_at(const AttentionShape *shape, const Tensor *tensor, int64_t row, int64_t kv_head) {
-    return row < 0 ? NULL : (const uint16_t *)tensor->data + row * shape->kv_width + kv_head * shape->dim;
+    return row < 0 ? NULL : (const uint16_t *)tensor->elements + row * shape->kv_width + kv_head * shape->dim;
 }
 
 /* 16 rows of keys for the load of a tile: in place, or copied; bytes from line to line, and from each 32 values of the head to the next. */

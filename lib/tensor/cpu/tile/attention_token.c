@@ -74,8 +74,8 @@ static inline __attribute__((always_inline)) void row_ask(const Call *call, cons
     int64_t at = (tile->rows[j] * call->shape->kv_width + tile->task->head * call->shape->dim) * 2,
             end = at + task_heads(call, tile->task) * call->shape->dim * 2;
     for (at = at / 64 * 64; at < end; at += 64) {
-        if (keys) _mm_prefetch((const char *)call->k->data + at, _MM_HINT_T1);
-        if (values) _mm_prefetch((const char *)call->v->data + at, _MM_HINT_T1);
+        if (keys) _mm_prefetch((const char *)call->k->elements + at, _MM_HINT_T1);
+        if (values) _mm_prefetch((const char *)call->v->elements + at, _MM_HINT_T1);
     }
 }
 
@@ -149,7 +149,7 @@ static Work work_new(const Call *call, const TokenTask *task) {
     memset(work.own.at, 0, (size_t)(heads * work.own.row));
     memset(work.sum.at, 0, (size_t)work.sum.row);
     const uint16_t *q =
-        (const uint16_t *)call->q->data + shape->args->layout->segments[task->segment].begin * shape->q_width + task->head * group * shape->dim;
+        (const uint16_t *)call->q->elements + shape->args->layout->segments[task->segment].begin * shape->q_width + task->head * group * shape->dim;
     for (int64_t l = 0; l < LANES; l++) {
         line_put(work.queries, l, l < heads * group ? q + l * shape->dim : NULL, shape->dim);
         work.base[l] = -INFINITY;
@@ -274,7 +274,7 @@ static inline void pairs_unpack(const void *even_row, const void *odd_row, void 
 static inline __attribute__((always_inline)) void values_pair(const bool four, const bool whole, const Call *call, const Work *work, int64_t head,
                                                               const int64_t *rows, int64_t d, Soon *upcoming, int64_t each) {
     static const uint16_t none[WIDE * TILE_ROWS];
-    const uint16_t *values = (const uint16_t *)call->v->data + head * call->shape->dim + d;
+    const uint16_t *values = (const uint16_t *)call->v->elements + head * call->shape->dim + d;
     int64_t width = call->shape->kv_width, left = call->shape->dim - d;
     char *tiles = tile_at(work->pair_values, 0, 0);
     for (int64_t p = 0; p < TILE_ROWS; p++, tiles += 64) {
@@ -411,7 +411,7 @@ static void work_finish(const Call *call, const TokenTask *task, const Work *wor
     float inverse[LANES];
     _mm512_storeu_ps(inverse, _mm512_div_ps(_mm512_set1_ps(1), _mm512_loadu_ps(work->total)));
     for (int64_t l = 0; l < n; l++) {
-        uint16_t *y = (uint16_t *)call->y->data + row * shape->q_width + (first + l) * shape->dim;
+        uint16_t *y = (uint16_t *)call->y->elements + row * shape->q_width + (first + l) * shape->dim;
         for (int64_t c = 0; c < shape->dim; c += TILE_K) {
             __mmask32 there = shape->dim - c >= TILE_K ? 0xffffffffu : (1u << (shape->dim - c)) - 1;
             const char *sums = (const char *)tile_at(work->sum, 0, c / LANES) + l * 64;
@@ -419,7 +419,8 @@ static void work_finish(const Call *call, const TokenTask *task, const Work *wor
                    right = _mm512_mul_ps(_mm512_loadu_ps(sums + TILE_BYTES), _mm512_set1_ps(inverse[l]));
             _mm512_mask_storeu_epi16(y + c, there, _mm512_permutexvar_epi64(order, (__m512i)_mm512_cvtne2ps_pbh(right, left)));
         }
-        if (call->logsumexp) ((float *)call->logsumexp->data)[row * shape->args->n_heads + first + l] = work->base[l] * LN_2 + logf(work->total[l]);
+        if (call->logsumexp)
+            ((float *)call->logsumexp->elements)[row * shape->args->n_heads + first + l] = work->base[l] * LN_2 + logf(work->total[l]);
     }
 }
 
