@@ -99,7 +99,7 @@ Status cmd_plan(int argc, char **argv) {
         {"--data", OPTION_INT, &options.data, "N", "only layouts with so many data groups"},
         {"--tensor", OPTION_INT, &options.tensor, "N", "only layouts with so many tensor ranks"},
         {"--pipeline", OPTION_INT, &options.pipeline, "N", "only layouts with so many stages"},
-        {"-o", OPTION_TEXT, &options.output, "FILE", "also write a page with charts, such as plan.html"},
+        {"-o", OPTION_TEXT, &options.output, "FILE", "also write a page with charts, such as layouts.html"},
         {"--list", OPTION_FLAG, &options.list, NULL, "name the machines and links that are known"},
         {"--published", OPTION_FLAG, &options.published, NULL, "published figures next to those of the same formulas"},
         {0},
