@@ -47,7 +47,7 @@ static Status run_case(const Command *command, const PpoCase *settings) {
     double seconds = 0, best = 0;
     while (settings->settings[n]) n++;
     TRY(recipe_read(NULL, settings->settings, n, &recipe));
-    Status status = learner_new(recipe, recipe->rl_num_envs, &learner);
+    Status status = learner_new(recipe, device_cpu(), recipe->rl_num_envs, &learner);
     if (status == ST_OK) status = learn(learner, &seconds, &best);
     if (status == ST_OK && command->json)
         print_result(

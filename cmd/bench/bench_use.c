@@ -178,7 +178,10 @@ Status bench_merge(Bench *bench) {
     if (!output || !adapter || !(file = path_join(arena, output, "model.safetensors"))) return ST_RESOURCE;
     TRY(dir_remove(output));
     bench_mark_start(bench);
-    TRY(merge_run(&(MergeConfig){.base = bench->model, .adapters = &(MergeAdapter){adapter, 1}, .n_adapters = 1, .output = output}, &result));
+    TRY(merge_run(
+        &(MergeConfig){
+            .base = bench->model, .adapters = &(MergeAdapter){adapter, 1}, .n_adapters = 1, .output = output, .runtime = {device_cpu(), DT_F32}},
+        &result));
     bench->row.seconds = clock_seconds() - bench->start;
     merge_free(result);
     struct stat info;

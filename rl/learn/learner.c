@@ -106,7 +106,7 @@ static Status open_learner(Learner *learner, int64_t copies) {
     return learner->algorithm->open(learner);
 }
 
-Status learner_new(const Recipe *recipe, int64_t copies, Learner **out) {
+Status learner_new(const Recipe *recipe, const Device *device, int64_t copies, Learner **out) {
     *out = NULL;
     Arena *arena = arena_new((size_t)MAX(memory_available(), 1));
     Learner *learner = arena ? arena_zero(arena, sizeof *learner) : NULL;
@@ -114,7 +114,8 @@ Status learner_new(const Recipe *recipe, int64_t copies, Learner **out) {
         arena_free(arena);
         return status_fail(ST_RESOURCE, "out of memory for learning");
     }
-    *learner = (Learner){.recipe = recipe, .arena = arena, .seed = (uint64_t)recipe->seed, .total_steps = MAX(recipe->rl_total_steps, 0)};
+    *learner =
+        (Learner){.recipe = recipe, .device = device, .arena = arena, .seed = (uint64_t)recipe->seed, .total_steps = MAX(recipe->rl_total_steps, 0)};
     Status status = open_learner(learner, copies);
     if (status == ST_OK)
         *out = learner;
