@@ -46,8 +46,9 @@ void plan_describe_layout(const PlanLayout *layout, Str *text) {
 static void print_assumptions(const PlanCommand *plan) {
     const PlanTask *task = &plan->task;
     char bytes[32], rate[32], band[32], disk[32];
-    print_result("model      %s, %.4g billion parameters%s\n", task->model.model_type, plan_parameters(&task->model) / 1e9,
-                 task->model.known ? "" : " (an unknown family, planned as llama)");
+    double psi = plan_parameters(&task->model);
+    print_result("model      %s, %.4g %s parameters%s\n", task->model.model_type, psi >= 1e9 ? psi / 1e9 : psi / 1e6,
+                 psi >= 1e9 ? "billion" : "million", task->model.known ? "" : " (an unknown family, planned as llama)");
     print_result("machine    %lld x %s%s: products %s%s, reads %s, %s each\n", (long long)task->machines,
                  task->machine.per_machine > 1 ? (snprintf(disk, sizeof disk, "%lld x ", (long long)task->machine.per_machine), disk) : "",
                  task->machine.title, per_second(plan_rate(&task->machine, task->run.half), "F/s", rate), task->run.half ? " in 16 bits" : " in f32",

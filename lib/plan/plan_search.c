@@ -6,7 +6,7 @@
 
 #include "lib/plan/plan.h"
 
-enum { MOST_RANKS = 65536, MOST_TENSOR = 64, MOST_MICRO_CHOICES = 4 };
+enum { MOST_RANKS = 65536, MOST_TENSOR = 64, MOST_MICRO_CHOICES = 16 };
 
 /* Time, then fewer tensor ranks, fewer stages, less sharding. */
 static bool better(const PlanLayout *a, const PlanLayout *b) {
