@@ -45,6 +45,7 @@ static Status fits_nowhere(const PlanCommand *plan) {
 }
 
 static Status plan_recipe(PlanCommand *plan, const PlanOptions *options) {
+    if (options->output) TRY(check_page(options->output));
     use_threads(plan->command->threads ? plan->command->threads : plan->recipe->threads);
     TRY(plan_of_recipe(plan, options->ranks));
     if (options->data) plan->task.data = options->data;
@@ -58,6 +59,9 @@ static Status plan_recipe(PlanCommand *plan, const PlanOptions *options) {
             plan_print(plan);
     }
     if (plan->search.n_best == 0) return fits_nowhere(plan);
+    if (!options->output) return ST_OK;
+    TRY(plan_write_page(plan, options->output));
+    show_line("wrote %s", options->output);
     return ST_OK;
 }
 
@@ -95,6 +99,7 @@ Status cmd_plan(int argc, char **argv) {
         {"--data", OPTION_INT, &options.data, "N", "only layouts with so many data groups"},
         {"--tensor", OPTION_INT, &options.tensor, "N", "only layouts with so many tensor ranks"},
         {"--pipeline", OPTION_INT, &options.pipeline, "N", "only layouts with so many stages"},
+        {"-o", OPTION_TEXT, &options.output, "FILE", "also write a page with charts, such as layouts.html"},
         {"--list", OPTION_FLAG, &options.list, NULL, "name the machines and links that are known"},
         {"--published", OPTION_FLAG, &options.published, NULL, "published figures next to those of the same formulas"},
         {0},

@@ -27,6 +27,6 @@ void plan_print(const PlanCommand *plan);
 void plan_print_json(const PlanCommand *plan);
 void plan_print_presets(bool json);
 void plan_print_published(bool json);
-Status plan_write_page(const PlanCommand *plan, const char *path); /* ST_RESOURCE: it cannot be written */
+Status plan_write_page(const PlanCommand *plan, const char *path); /* nothing if no layout fits. ST_RESOURCE: it cannot be written */
 
 #endif

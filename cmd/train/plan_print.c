@@ -46,8 +46,9 @@ void plan_describe_layout(const PlanLayout *layout, Str *text) {
 static void print_assumptions(const PlanCommand *plan) {
     const PlanTask *task = &plan->task;
     char bytes[32], rate[32], band[32], disk[32];
-    print_result("model      %s, %.4g billion parameters%s\n", task->model.model_type, plan_parameters(&task->model) / 1e9,
-                 task->model.known ? "" : " (an unknown family, planned as llama)");
+    double psi = plan_parameters(&task->model);
+    print_result("model      %s, %.4g %s parameters%s\n", task->model.model_type, psi >= 1e9 ? psi / 1e9 : psi / 1e6,
+                 psi >= 1e9 ? "billion" : "million", task->model.known ? "" : " (an unknown family, planned as llama)");
     print_result("machine    %lld x %s%s: products %s%s, reads %s, %s each\n", (long long)task->machines,
                  task->machine.per_machine > 1 ? (snprintf(disk, sizeof disk, "%lld x ", (long long)task->machine.per_machine), disk) : "",
                  task->machine.title, per_second(plan_rate(&task->machine, task->run.half), "F/s", rate), task->run.half ? " in 16 bits" : " in f32",
@@ -119,6 +120,26 @@ static void print_curve(const PlanCommand *plan) {
     }
 }
 
+/* "7-1": the ranks of each stage. Equal neighbours are counted: "1 x 8". */
+static void describe_pipedream(const PipedreamPlan *plan, Str *text) {
+    for (int64_t i = 0; i < plan->n;) {
+        int64_t same = 1;
+        while (i + same < plan->n && plan->stages[i + same].ranks == plan->stages[i].ranks) same++;
+        str_printf(text, same > 3 ? "%s%lld (x %lld)" : "%s%lld", i ? "-" : "", (long long)plan->stages[i].ranks, (long long)same);
+        for (int64_t k = 1; k < same && same <= 3; k++) str_printf(text, "-%lld", (long long)plan->stages[i].ranks);
+        i += same;
+    }
+}
+
+static void print_pipedream(const PlanSearch *search) {
+    Str text = {0};
+    if (search->pipedream.n == 0) return;
+    describe_pipedream(&search->pipedream, &text);
+    print_result("\npipedream  ranks of each stage %s: %.2f x one rank, %lld micro-batch%s in flight\n", str_text(&text), search->pipedream_speedup,
+                 (long long)search->pipedream.noam, search->pipedream.noam == 1 ? "" : "es");
+    str_release(&text);
+}
+
 static void print_run(const PlanCommand *plan, const PlanLayout *best) {
     char text[32], load[32];
     double seconds = plan_run_seconds(plan, best), cost = plan_run_cost(plan, best), energy = plan_run_energy(plan, best);
@@ -145,6 +166,7 @@ void plan_print(const PlanCommand *plan) {
     print_layouts(plan);
     print_ops(plan);
     print_curve(plan);
+    print_pipedream(search);
     if (search->n_best > 0) print_run(plan, best);
     str_release(&layout);
     str_release(&title);
@@ -216,6 +238,14 @@ static void write_rest(JsonWriter *w, const PlanCommand *plan, const PlanLayout 
         jw_double(w, "seconds", search->curve_seconds[i]);
         jw_double(w, "amdahl", speedup_amdahl(search->divided, search->curve_ranks[i]));
         jw_double(w, "gustafson", speedup_gustafson(search->divided, search->curve_ranks[i]));
+        jw_end_object(w);
+    }
+    jw_end_array(w);
+    jw_array(w, "pipedream");
+    for (int64_t i = 0; i < search->pipedream.n; i++) {
+        jw_object(w, NULL);
+        jw_int(w, "layers", search->pipedream.stages[i].layers);
+        jw_int(w, "ranks", search->pipedream.stages[i].ranks);
         jw_end_object(w);
     }
     jw_end_array(w);

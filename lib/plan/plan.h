@@ -134,7 +134,9 @@ typedef struct PlanSearch {
     /* the best time with 1, 2, 4, ... ranks, memory aside */
     double curve_ranks[PLAN_CURVE], curve_seconds[PLAN_CURVE];
     size_t n_curve;
-    double divided;      /* f of Amdahl's law, fitted to the curve; NaN for one rank */
+    double divided;          /* f of Amdahl's law, fitted to the curve; NaN for one rank */
+    PipedreamPlan pipedream; /* how PipeDream would divide the layers over the ranks; n 0: one rank, or too many */
+    double pipedream_speedup;
     double load_seconds; /* reading the stored weights from disk */
 } PlanSearch;
 /* One layout. layout: its sizes are set (data, tensor, pipeline, chunks, shard, schedule, micro_rows); the rest is computed. A layout that does not
@@ -145,6 +147,7 @@ Status plan_search(const PlanTask *task, Arena *arena, PlanSearch *search);
 /* What would fit where nothing does: fewer activations, an adapter, more ranks. Appends a sentence. */
 Status plan_what_would_fit(const PlanTask *task, Arena *arena, Str *text);
 double plan_step_tokens(const PlanRun *run);
+double plan_layer_seconds(const PlanTask *task, int64_t layer, double tokens); /* forward, recompute and backward on one rank */
 /* Bytes of a rank's activations for a micro-batch of `tokens` tokens: of a layer, and what exists once (gradients at work, the residual stream). */
 double plan_layer_activations(const PlanTask *task, PlanRank rank, double tokens);
 double plan_layer_kept(const PlanTask *task, PlanRank rank, double tokens); /* by checkpointing: what is left of it until the backward pass */

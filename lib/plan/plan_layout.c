@@ -99,6 +99,11 @@ static LayerCost layer_cost(const PlanTask *task, int64_t layer, double tokens, 
     return cost;
 }
 
+double plan_layer_seconds(const PlanTask *task, int64_t layer, double tokens) {
+    LayerCost cost = layer_cost(task, layer, tokens, 1);
+    return cost.forward + cost.recompute + cost.backward;
+}
+
 /* ---- stages ---- */
 
 typedef struct StageCost {
@@ -328,7 +333,8 @@ static bool divide_rows(const PlanTask *task, PlanLayout *layout) {
     if (layout->micro_rows < 1) layout->micro_rows = MIN(run->rows, of_group);
     layout->micro = (of_group + layout->micro_rows - 1) / layout->micro_rows;
     if (layout->schedule == PIPE_INTERLEAVED && layout->micro % layout->pipeline != 0) {
-        refuse(layout, "interleaved: %lld micro-batches are no multiple of %lld stages", (long long)layout->micro, (long long)layout->pipeline);
+        refuse(layout, "interleaved: micro-batches (%lld) are no multiple of the stages (%lld)", (long long)layout->micro,
+               (long long)layout->pipeline);
         return false;
     }
     return true;

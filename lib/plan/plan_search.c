@@ -6,7 +6,7 @@
 
 #include "lib/plan/plan.h"
 
-enum { MOST_RANKS = 65536, MOST_TENSOR = 64, MOST_MICRO_CHOICES = 4 };
+enum { MOST_RANKS = 65536, MOST_TENSOR = 64, MOST_MICRO_CHOICES = 16 };
 
 /* Time, then fewer tensor ranks, fewer stages, less sharding. */
 static bool better(const PlanLayout *a, const PlanLayout *b) {
@@ -150,6 +150,31 @@ static Status fill_curve(const PlanTask *task, Arena *arena, PlanSearch *search)
     return ST_OK;
 }
 
+/* PipeDream's partition of the layers, with the link between machines where there are several. */
+static Status fill_pipedream(const PlanTask *task, Arena *arena, PlanSearch *search) {
+    enum { MOST_PIPEDREAM = 128 };
+    const int64_t n = task->model.num_hidden_layers;
+    const double tokens = (double)task->run.rows * task->run.mean_row;
+    if (task->ranks < 2 || task->ranks > MOST_PIPEDREAM || n > 2 * MOST_PIPEDREAM || task->run.prompts > 0) return ST_OK;
+    double *time = arena_alloc(arena, (size_t)n * sizeof *time), *weights = arena_alloc(arena, (size_t)n * sizeof *weights),
+           *output = arena_alloc(arena, (size_t)n * sizeof *output), all = 0;
+    if (!time || !weights || !output) return ST_RESOURCE;
+    for (int64_t i = 0; i < n; i++) {
+        const PlanStage layer = {i, 1, false, false};
+        const PlanRank whole = {1, 0};
+        time[i] = plan_layer_seconds(task, i, tokens);
+        weights[i] = 4 * (task->run.lora_rank > 0
+                              ? plan_lora_parameters(&task->model, layer, whole, task->run.lora_rank, task->run.targets, task->run.n_targets)
+                              : plan_layer_parameters(&task->model, i, whole));
+        output[i] = tokens * (double)task->model.hidden_size * 4;
+        all += time[i];
+    }
+    TRY(stages_pipedream(time, weights, output, n, task->ranks, task->machines > 1 ? &task->link.bulk : &task->machine.inner.bulk, arena,
+                         &search->pipedream));
+    search->pipedream_speedup = all / search->pipedream.seconds;
+    return ST_OK;
+}
+
 /* ---- roofline by kind of op ---- */
 
 static void add_op(PlanSearch *search, const PlanTask *task, const char *name, double work, double bytes) {
@@ -215,6 +240,7 @@ Status plan_search(const PlanTask *task, Arena *arena, PlanSearch *result) {
     Search search = {task, arena, result, false};
     TRY(try_all(&search));
     TRY(fill_curve(task, arena, result));
+    TRY(fill_pipedream(task, arena, result));
     fill_ops(task, result);
     for (size_t i = 0; i < result->n_best && result->n_curve > 0; i++) {
         result->best[i].speedup = result->curve_seconds[0] / result->best[i].step_seconds;

@@ -137,10 +137,15 @@ TEST(the_search_finds_the_fastest) {
         assert_int_equal(layout->data * layout->tensor * layout->pipeline, 8);
         assert_true(layout->fits && layout->peak_bytes <= 80e9);
         if (i > 0) assert_true(layout->step_seconds >= (1 - 1e-9) * search.best[i - 1].step_seconds);
-        int64_t layers = 0;
-        for (int64_t k = 0; k < layout->pipeline; k++) layers += layout->layers[k];
-        assert_int_equal(layers, 32);
+        int64_t in_stages = 0;
+        for (int64_t k = 0; k < layout->pipeline; k++) in_stages += layout->layers[k];
+        assert_int_equal(in_stages, 32);
     }
+    int64_t ranks = 0, layers = 0;
+    for (int64_t i = 0; i < search.pipedream.n; i++) ranks += search.pipedream.stages[i].ranks, layers += search.pipedream.stages[i].layers;
+    assert_int_equal(ranks, 8);
+    assert_int_equal(layers, 32);
+    assert_true(search.pipedream_speedup > 7 && search.pipedream_speedup < 8.001);
     assert_int_equal(search.n_curve, 4);
     assert_true(search.divided > .99 && search.divided <= 1);
     check_close(search.load_seconds, 16060522496 / 2e9, 1e-9);
