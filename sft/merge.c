@@ -253,7 +253,7 @@ static Status write_job(Merge *merge, const Job *job, SafetensorsWriter *writer)
     int64_t cols = tensor_width(tensor), rows = tensor_rows(tensor);
     const StoredTensor *file = stored_of(merge, tensor);
     if (!job->result->changed && tensor->dtype == job->dtype) {
-        if (file && file->dtype == job->dtype)
+        if (file && !stored_is_quantised(file) && file->dtype == job->dtype)
             copy_bytes(merge->base, file->data, file->bytes, writer);
         else
             safetensors_write_tensor(writer, tensor, job->dtype);
