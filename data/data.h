@@ -12,7 +12,8 @@
 
 #include "lib/text/chat.h"
 #include "lib/text/text.h"
-#include "lib/train/train.h"
+#include "lib/model/model.h"
+#include "lib/recipe/recipe.h"
 #include "data/notes.h"
 
 enum { LABEL_NONE = -100 }; /* a position without loss, as in HF */

@@ -20,7 +20,7 @@ Tensor *module_tensor(const Model *model, size_t module, bool bias) { return bia
 /* ---- tensors that an adapter changes ---- */
 
 const LoraBranch *module_lora(const Model *model, size_t module) {
-    const Linear *linear = module_linear(model, &model->modules[module]);
+    const Linear *linear = model->modules[module].linear;
     return linear ? linear->lora : NULL;
 }
 
@@ -409,7 +409,7 @@ static Status find_scores(Merge *merge) {
 
 static Status load_all(Merge *merge) {
     const MergeConfig *config = merge->config;
-    ModelOptions options = {.device = device_cpu(), .compute = config->compute, .streamed = true};
+    ModelOptions options = {.device = config->runtime.device, .compute = config->runtime.compute, .streamed = true};
     TRY(find_scores(merge));
     options.scores = merge->scores;
     merge->adapted = arena_zero(merge->arena, (config->n_adapters + 1) * sizeof *merge->adapted);

@@ -23,8 +23,8 @@ typedef struct MergeConfig {
     bool force;   /* an existing model directory is replaced; the old one is renamed to NAME.1, NAME.2, ... */
     bool convert; /* all weights in `dtype` (f32, bf16, f16); otherwise each in the dtype of the base */
     DType dtype;
-    bool prove; /* run both models on a few tokens and compare; in `compute` */
-    DType compute;
+    bool prove; /* run both models on a few tokens and compare */
+    Runtime runtime;
     void (*on_tensor)(void *context, size_t done, size_t n); /* may be NULL */
     void *context;
 } MergeConfig;

@@ -12,7 +12,7 @@ enum { PROBE_ROWS = 4, PROBE_TOKENS = 16, PROBE_SIZE = PROBE_ROWS * PROBE_TOKENS
 /* Attaches all adapters to the base, unmerged: as one branch with the sum of their ranks. */
 static Status attach_branches(const Merge *merge, size_t module) {
     const Model *base = merge->base;
-    Linear *linear = module_linear(base, &base->modules[module]);
+    Linear *linear = base->modules[module].linear;
     int64_t rank = 0, at = 0;
     if (!linear) return ST_OK;
     for (size_t k = 0; k < merge->config->n_adapters; k++) {
@@ -123,7 +123,9 @@ Status merge_prove(Merge *merge) {
     Model *merged = NULL;
     float *before = NULL, *after = NULL;
     Status status = model_load(
-        merge->made, &(ModelOptions){.device = device_cpu(), .compute = merge->config->compute, .scores = merge->scores, .skip_nan_check = true},
+        merge->made,
+        &(ModelOptions){
+            .device = merge->config->runtime.device, .compute = merge->config->runtime.compute, .scores = merge->scores, .skip_nan_check = true},
         &merged);
     if (status == ST_OK) status = probe(merge->base, &before);
     if (status == ST_OK) status = probe(merged, &after);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The record of a run's start: what will be trained, its size, and a sample of the mask. */
+/* What a run says of its rows before the first step: counts, notes, and a sample of the mask. */
 #include "sft/started.h"
 
 #include "data/branches.h"
 
 enum { SAMPLE_ROWS = 4, SAMPLE_TOKENS = 400 };
 
-static void write_counts(JsonWriter *w, const char *key, const DataCounts *counts) {
+static void write_counts(RunPlan *plan, const char *key, const DataCounts *counts) {
+    JsonWriter w = {0};
     const struct {
         const char *name;
         int64_t n;
@@ -26,12 +27,12 @@ static void write_counts(JsonWriter *w, const char *key, const DataCounts *count
         {"turns", counts->turns},
         {"lost_turns", counts->lost_turns},
     };
-    jw_object(w, key);
-    for (size_t i = 0; i < COUNT_OF(fields); i++) jw_int(w, fields[i].name, fields[i].n);
-    jw_end_object(w);
+    jw_object(&w, NULL);
+    for (size_t i = 0; i < COUNT_OF(fields); i++) jw_int(&w, fields[i].name, fields[i].n);
+    jw_end_object(&w);
+    run_plan_json(plan, PLAN_RECORD, key, str_text(&w.text));
+    jw_release(&w);
 }
-
-static void write_warning(void *writer, const char *text) { jw_string(writer, NULL, text); }
 
 /* JSON readers stop at a zero byte, so it is shown as the symbol for it. */
 static void write_piece(JsonWriter *w, const Str *piece) {
@@ -104,33 +105,55 @@ static Status write_row(JsonWriter *w, const Dataset *train, size_t row, int32_t
     return status;
 }
 
-Status started_sample(const Dataset *train, const Tokenizer *tokenizer, JsonWriter *sample) {
+Status started_sample(const Dataset *train, const Tokenizer *tokenizer, RunPlan *plan) {
+    JsonWriter sample = {0};
     Status status = ST_OK;
     int shown = 0;
-    jw_array(sample, NULL);
+    jw_array(&sample, NULL);
     for (size_t row = 0; row < train->n && shown < SAMPLE_ROWS; row++) {
         const Example example = dataset_example(train, row);
         for (int32_t k = 0; k < example_texts(&example) && shown < SAMPLE_ROWS && status == ST_OK; k++, shown++)
-            status = write_row(sample, train, row, k, tokenizer);
+            status = write_row(&sample, train, row, k, tokenizer);
     }
-    jw_end_array(sample);
+    jw_end_array(&sample);
+    if (status == ST_OK) run_plan_json(plan, PLAN_RECORD, "sample", str_text(&sample.text));
+    jw_release(&sample);
     return status;
 }
 
-void started_write(JsonWriter *w, const SftPlan *plan, const JsonWriter *sample) {
-    jw_int(w, "steps", plan->total_steps);
-    jw_double(w, "steps_per_epoch", plan->steps_per_epoch);
-    jw_int(w, "largest_step_tokens", plan->largest_batch_tokens);
-    jw_int(w, "parameters", plan->parameters);
-    jw_int(w, "trained_parameters", plan->trained_parameters);
-    jw_string(w, "compute", dtype_name(plan->compute));
-    jw_string(w, "format", plan->format);
-    jw_string(w, "plain_as", plan->train_rows->plain_as);
-    write_counts(w, "train", &plan->train);
-    if (plan->eval.rows > 0) write_counts(w, "eval", &plan->eval);
-    jw_array(w, "warnings");
-    data_counts_warn(&plan->train, "data.train", write_warning, w);
-    data_counts_warn(&plan->eval, "data.eval", write_warning, w);
-    jw_end_array(w);
-    jw_raw(w, "sample", str_text(&sample->text));
+/* ---- lines ---- */
+
+static void say_data(void *plan, const char *text) { run_plan_say(plan, "data: %s", text); }
+
+static void say_check(const RecipeRows *rows, const DataCheck *check, RunPlan *plan) {
+    Str summary = {0};
+    data_check_summary(rows, check, &summary);
+    run_plan_say(plan, "check: %s%s", str_text(&summary), check->n_warnings ? ": see tune data check" : "");
+    if (check->wrong) run_plan_warn(plan, "the model would learn nothing useful from these rows");
+    str_release(&summary);
+}
+
+void started_rows(const RecipeRows *rows, const DataCheck *check, RunPlan *plan) {
+    const Dataset *table = rows->train;
+    const DataCounts *train = &table->counts, *eval = rows->eval ? &rows->eval->counts : &(DataCounts){0};
+    run_plan_say(plan, "data: %lld row%s (%s), %lld token%s, %lld of them trained%s", (long long)train->rows, plural(train->rows), table->format,
+                 (long long)train->tokens, plural(train->tokens), (long long)train->trained_tokens, table->cached ? ", from data.cache" : "");
+    run_plan_form(plan, table);
+    data_files_report(table, table->n_files > 1 ? say_data : run_plan_note, plan);
+    data_turns_report(train, "data.train", say_data, plan);
+    data_counts_warn(train, "data.train", run_plan_warn, plan);
+    if (eval->rows)
+        run_plan_say(plan, "held out: %lld row%s, %lld trained token%s", (long long)eval->rows, plural(eval->rows), (long long)eval->trained_tokens,
+                     plural(eval->trained_tokens));
+    data_counts_warn(eval, "data.eval", run_plan_warn, plan);
+    say_check(rows, check, plan);
+    run_plan_count(plan, PLAN_PRINT, "rows", train->rows);
+    run_plan_count(plan, PLAN_PRINT, "tokens", train->tokens);
+    run_plan_count(plan, PLAN_PRINT, "trained_tokens", train->trained_tokens);
+    run_plan_count(plan, PLAN_PRINT, "eval_rows", eval->rows);
+    run_plan_count(plan, PLAN_KEPT, "conversations", train->conversations);
+    run_plan_text(plan, PLAN_RECORD, "format", table->format);
+    run_plan_text(plan, PLAN_RECORD, "plain_as", table->plain_as);
+    write_counts(plan, "train", train);
+    if (eval->rows > 0) write_counts(plan, "eval", eval);
 }

@@ -14,7 +14,7 @@ check_layers() {
         function folder(path, parts) { split(path, parts, "/"); return parts[1] == "lib" ? parts[2] : parts[1] }
         function inner(path) { sub(/\/[^\/]*$/, "", path); return path }
         function refuse(what) { bad = 1; print FILENAME ":" FNR ": " what }
-        BEGIN { split("base plan http child tensor text nn model infer recipe run train data sft cmd", order); for (i in order) rank[order[i]] = i + 0
+        BEGIN { split("base plan http child tensor text nn model infer recipe run data train sft cmd", order); for (i in order) rank[order[i]] = i + 0
                 rank["rl"] = rank["sft"]
                 n = split("data data/containers data/formats data/filter data/dataset data/check data/synth " \
                           "rl/core rl/mdp rl/env rl/loop rl/reward rl/pairs rl/learn rl/text rl/offline rl/keys " \
@@ -45,6 +45,13 @@ check_statics() {
 check_elements() {
     tree '*.[ch]' | grep -v '^lib/tensor/' | xargs grep -nE '(->|\.)elements([^A-Za-z0-9_]|$)|(^|[^A-Za-z0-9_])dtype_size\(' |
         sed 's/$/   needs tensor_upload, tensor_download, dtype_bytes or the like/' | grep . && return 1
+    return 0
+}
+
+# Commands choose the device, in one place, and hand it down. Planners belong to their device.
+check_devices() {
+    tree '*.[ch]' | grep -vE '^lib/tensor/|^cmd/common/runtime\.c$' | xargs grep -nE '(^|[^A-Za-z0-9_])device_(cpu|meta|reference)\(' |
+        sed 's/$/   needs the device that it gets, or its planner/' | grep . && return 1
     return 0
 }
 
@@ -175,7 +182,9 @@ layers) # prints all violations before it fails
     named=$?
     check_elements
     sized=$?
-    check_length && [ $sized = 0 ] && [ $layered = 0 ] && [ $named = 0 ] && [ $cited = 0 ] && [ $licensed = 0 ] && [ $documented = 0 ] && echo "$rule: fine" ;;
+    check_devices
+    chosen=$?
+    check_length && [ $sized = 0 ] && [ $chosen = 0 ] && [ $layered = 0 ] && [ $named = 0 ] && [ $cited = 0 ] && [ $licensed = 0 ] && [ $documented = 0 ] && echo "$rule: fine" ;;
 docs | headers | quiet | format) "check_$rule" "$@" && echo "$rule: fine" ;;
 *) echo "usage: tests/lint.sh layers | docs [PAGE] | headers FLAGS | quiet LIBRARY | format FILES" >&2; exit 2 ;;
 esac

@@ -14,6 +14,7 @@
 #include <zstd.h>
 
 #include "lib/base/system.h"
+#include "cmd/about/doctor_parts.h"
 #include "cmd/app/commands.h"
 #include "cmd/app/app.h"
 #include "cmd/app/options.h"
@@ -37,6 +38,12 @@ typedef struct Doctor {
     char threads[64], why[96];
     size_t n_advice;
     char advice[MOST_ADVICE][200];
+    Topology topology;
+    int cores;                            /* that this process may use */
+    double per_cycle_f32, per_cycle_half; /* operations */
+    PartSpeeds parts;
+    size_t n_disks;
+    DiskSpeed disks[MOST_DISKS];
 } Doctor;
 
 static const char *compiler(void) {
@@ -132,9 +139,11 @@ static void look_at_settings(Doctor *doctor, const Command *command) {
     snprintf(doctor->why, sizeof doctor->why, "%s", why_so_many(command, threads, cores, physical, online));
     if (threads > physical && physical < cores)
         advise(doctor, "these processors have %d cores: matrix products may be as fast with --threads %d", physical, physical);
-    if (nodes > 1)
+    if (nodes > 1) {
         advise(doctor, "this machine has %d NUMA nodes: numactl --cpunodebind=0 --membind=0 keeps a run on one of them", nodes);
-    else if (strstr(doctor->cpu->name, "EPYC") && !virtual_machine())
+        advise(doctor, "a rank on each node: mpirun --map-by ppr:1:numa:PE=%d --bind-to core", MAX(physical / nodes, 1));
+    }
+    if (nodes == 1 && strstr(doctor->cpu->name, "EPYC") && !virtual_machine())
         advise(doctor, "all memory is one NUMA node (NPS1): NPS4 in the firmware settings makes memory faster for runs that are bound to one node");
     line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", line);
     if (line[0] && strcmp(line, "performance") != 0)
@@ -150,6 +159,91 @@ static void look_at_speeds(Doctor *doctor) {
     if (doctor->cpu->auto_bf16 && share < 0.8)
         advise(doctor, "bf16 products run at %.0f %% of the speed of f32 on this machine: model.compute=f32 trains faster, but takes more memory",
                100 * share);
+}
+
+/* ---- the machine's parts ---- */
+
+static double peak(const Doctor *doctor, double per_cycle) { return doctor->cores * doctor->topology.clock * per_cycle; }
+
+static Status look_at_machine(Doctor *doctor, const Command *command) {
+    topology_read("/sys", "/proc/cpuinfo", &doctor->topology);
+    doctor->cores = MIN(cores_physical(NULL), omp_get_max_threads());
+    peak_per_cycle(doctor->cpu->name, doctor->cpu->features, &doctor->per_cycle_f32, &doctor->per_cycle_half);
+    TRY(part_speeds_measure(&doctor->topology, doctor->speed.memory_gbs, &doctor->parts));
+    for (doctor->n_disks = 0; doctor->n_disks < command->n_arguments; doctor->n_disks++)
+        TRY(disk_measure(command->arguments[doctor->n_disks], &doctor->disks[doctor->n_disks]));
+    return ST_OK;
+}
+
+static void write_machine(const Doctor *doctor, JsonWriter *w) {
+    const Topology *t = &doctor->topology;
+    jw_object(w, "machine");
+    jw_int(w, "sockets", t->sockets);
+    jw_int(w, "nodes", t->nodes);
+    jw_int(w, "l3_domains", t->l3_domains);
+    jw_int(w, "cores", t->cores);
+    jw_int(w, "processors", t->processors);
+    jw_double(w, "l1_bytes", t->l1_bytes);
+    jw_double(w, "l2_bytes", t->l2_bytes);
+    jw_double(w, "l3_bytes", t->l3_bytes);
+    jw_end_object(w);
+    jw_object(w, "peak");
+    jw_double(w, "clock", t->clock);
+    jw_int(w, "cores", doctor->cores);
+    jw_double(w, "f32_operations_per_cycle", doctor->per_cycle_f32);
+    jw_double(w, "bf16_operations_per_cycle", doctor->per_cycle_half);
+    jw_double(w, "f32_gflops", peak(doctor, doctor->per_cycle_f32) / 1e9);
+    jw_double(w, "bf16_gflops", peak(doctor, doctor->per_cycle_half) / 1e9);
+    jw_end_object(w);
+    jw_object(w, "part_gbytes_per_second");
+    const struct {
+        const char *name;
+        double gbs;
+    } parts[] = {{"core", doctor->parts.core}, {"l3", doctor->parts.l3}, {"node", doctor->parts.node}, {"all", doctor->parts.all}};
+    for (size_t i = 0; i < COUNT_OF(parts); i++)
+        if (parts[i].gbs > 0) jw_double(w, parts[i].name, parts[i].gbs);
+    jw_end_object(w);
+    jw_array(w, "disks");
+    for (size_t i = 0; i < doctor->n_disks; i++) {
+        const DiskSpeed *disk = &doctor->disks[i];
+        jw_object(w, NULL);
+        jw_string(w, "file", disk->file);
+        jw_double(w, "sequential_bytes_per_second", disk->sequential);
+        jw_double(w, "random_reads_per_second", disk->random_per_second);
+        jw_bool(w, "cached", disk->cached);
+        jw_end_object(w);
+    }
+    jw_end_array(w);
+}
+
+static void print_machine(const Doctor *doctor) {
+    const Topology *t = &doctor->topology;
+    char l1[32], l2[32], l3[32];
+    if (t->cores > 0)
+        print_result("machine    %d socket%s, %d memory node%s, %d L3 domain%s, %d core%s with %d processor%s each; L1 %s, L2 %s, L3 %s\n",
+                     t->sockets, plural(t->sockets), t->nodes, plural(t->nodes), t->l3_domains, plural(t->l3_domains), t->cores, plural(t->cores),
+                     t->processors / t->cores, plural(t->processors / t->cores), format_bytes(t->l1_bytes, l1), format_bytes(t->l2_bytes, l2),
+                     format_bytes(t->l3_bytes, l3));
+    if (t->clock > 0)
+        print_result("peak       f32 %8.1f GF/s = %d core%s x %.2f GHz x %.0f; products reach %.0f %%\n", peak(doctor, doctor->per_cycle_f32) / 1e9,
+                     doctor->cores, plural(doctor->cores), t->clock / 1e9, doctor->per_cycle_f32,
+                     100 * doctor->speed.gflops_f32 * 1e9 / peak(doctor, doctor->per_cycle_f32));
+    if (t->clock > 0 && doctor->per_cycle_half > 0)
+        print_result("           bf16 %7.1f GF/s = %d core%s x %.2f GHz x %.0f; products reach %.0f %%\n", peak(doctor, doctor->per_cycle_half) / 1e9,
+                     doctor->cores, plural(doctor->cores), t->clock / 1e9, doctor->per_cycle_half,
+                     100 * doctor->speed.gflops_bf16 * 1e9 / peak(doctor, doctor->per_cycle_half));
+}
+
+static void print_speeds(const Doctor *doctor) {
+    if (doctor->parts.core > 0) print_result("reading    one core %.1f GB/s", doctor->parts.core);
+    if (doctor->parts.l3 > 0) print_result(", one L3 %.1f", doctor->parts.l3);
+    if (doctor->parts.node > 0) print_result(", one node %.1f", doctor->parts.node);
+    if (doctor->parts.core > 0) print_result(", all %.1f\n", doctor->parts.all);
+    for (size_t i = 0; i < doctor->n_disks; i++) {
+        const DiskSpeed *disk = &doctor->disks[i];
+        print_result("%-10s %.2f GB/s in order, %.0f random reads of 4 KiB a second%s: %s\n", i == 0 ? "disks" : "", disk->sequential / 1e9,
+                     disk->random_per_second, disk->cached ? " (cached)" : "", disk->file);
+    }
 }
 
 static void print_json(const Doctor *doctor) {
@@ -179,6 +273,7 @@ static void print_json(const Doctor *doctor) {
     jw_string(&w, "bf16_kernel", cpu->gemm_bf16);
     jw_end_object(&w);
     jw_double(&w, "read_gbytes_per_second", doctor->speed.memory_gbs);
+    write_machine(doctor, &w);
     jw_int(&w, "memory_available", (int64_t)memory_available());
     jw_int(&w, "processors", cores_available());
     if (doctor->why[0]) jw_string(&w, "threads_why", doctor->why);
@@ -199,11 +294,13 @@ static void print_plain(const Doctor *doctor) {
     for (size_t i = 0; i < COUNT_OF(doctor->libraries); i++)
         print_result(" %s %s%s", doctor->libraries[i].name, doctor->libraries[i].version, i + 1 < COUNT_OF(doctor->libraries) ? "," : "\n");
     print_result("processor  %s (%s), kernels for %s\n", cpu->name, cpu->features, cpu->isa);
+    print_machine(doctor);
     print_result("threads    %s%s%s\n", doctor->threads, doctor->why[0] ? ": " : "", doctor->why);
     print_result("products   f32  %7.1f GF/s  %s\n", doctor->speed.gflops_f32, cpu->gemm_f32);
     print_result("           bf16 %7.1f GF/s  %s; compute: auto is %s here\n", doctor->speed.gflops_bf16, cpu->gemm_bf16,
                  cpu->auto_bf16 ? "bf16" : "f32");
     print_result("memory     %s available, read at %.1f GB/s\n", format_bytes((double)memory_available(), bytes), doctor->speed.memory_gbs);
+    print_speeds(doctor);
     for (size_t i = 0; i < doctor->n_advice; i++) print_result("%-10s %s\n", i == 0 ? "to try" : "", doctor->advice[i]);
     if (!gradients_fine(doctor)) return;
     print_result("gradients  ok: %d checks of %d ops against differences in double, worst error %.1e (%s)\n", doctor->n_checks, n_op_infos,
@@ -213,12 +310,13 @@ static void print_plain(const Doctor *doctor) {
 static Status examine(const Command *command, void *context) {
     (void)context;
     static Doctor doctor; /* too large for the stack */
-    TRY(command_needs(command, 0, 0));
+    TRY(command_needs(command, 0, MOST_DISKS));
     doctor.cpu = cpu_info();
     find_versions(&doctor);
     look_at_settings(&doctor, command);
     TRY(cpu_measure_speed(&doctor.speed));
     look_at_speeds(&doctor);
+    TRY(look_at_machine(&doctor, command));
     if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
     doctor.n_checks = gradcheck_ops(doctor.checks, MOST_CHECKS);
     if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
@@ -235,10 +333,11 @@ static Status examine(const Command *command, void *context) {
 
 Status cmd_doctor(int argc, char **argv) {
     Command command = {
-        .arguments_help = "",
+        .arguments_help = "[FILE ...]",
         .help =
-            "Shows how the program was built and what the processor supports, measures the speed of matrix products and memory, and checks the gradients of all ops.\n"
-            "    tune doctor --json",
+            "Shows how the program was built and what the processor supports, measures the speed of matrix products and memory, and checks the gradients of all ops. With files or folders of models and data, it also measures the disks that hold them.\n"
+            "    tune doctor --json\n"
+            "    tune doctor models/base rows.jsonl",
     };
     return command_main(&command, argc, argv, NULL, examine, NULL);
 }

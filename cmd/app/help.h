@@ -39,9 +39,9 @@ void print_commands(const CommandGroup *group);
 
 /* A block is one line of a help text. A line that begins with four spaces is an example. An indented line with a name, two or more spaces, and a
  * description is an entry of a list. Any other line is a paragraph. */
-typedef enum BlockKind { BLOCK_PARAGRAPH, BLOCK_ENTRY, BLOCK_EXAMPLE } BlockKind;
+typedef enum HelpKind { BLOCK_PARAGRAPH, BLOCK_ENTRY, BLOCK_EXAMPLE } HelpKind;
 typedef struct Block {
-    BlockKind kind;
+    HelpKind kind;
     int indent;
     Slice name, text;
 } Block;                                        /* name: only of an entry */

@@ -63,7 +63,7 @@ static void add_entry(Str *out, const char *name, const char *rest, const char *
 
 static void add_blocks(Str *out, const char *text) {
     Block block;
-    BlockKind before = BLOCK_EXAMPLE;
+    HelpKind before = BLOCK_EXAMPLE;
     bool first = true;
     for (; help_block(&text, &block); before = block.kind, first = false) {
         if (before == BLOCK_EXAMPLE && block.kind != BLOCK_EXAMPLE && !first) str_append(out, ".fi\n.RE\n");

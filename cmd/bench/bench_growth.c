@@ -134,7 +134,10 @@ static Status measure_rows(const Command *command, const char *folder, const cha
     TRY(dir_remove(output));
     TRY(recipe_read(NULL, settings, COUNT_OF(settings), &recipe));
     growth.began = clock_seconds();
-    Status status = sft_run(&(SftConfig){.recipe = recipe, .on_progress = at_step, .context = &growth}, &result);
+    Status status = sft_run(
+        &(TrainingConfig){
+            .recipe = recipe, .runtime = runtime_choose(model_compute_text(recipe->model_compute)), .on_progress = at_step, .context = &growth},
+        &result);
     recipe_free(recipe);
     TRY(status);
     double tokens = (double)PART * ROWS_PER_STEP * ROW_TOKENS, early = (growth.clock[1 + PART] - growth.clock[1]) / tokens,

@@ -3,6 +3,7 @@
 #include "cmd/app/terminal.h"
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
+#include "cmd/common/runtime.h"
 
 #include "rl/learn/learner.h"
 
@@ -47,7 +48,7 @@ static Status run_case(const Command *command, const PpoCase *settings) {
     double seconds = 0, best = 0;
     while (settings->settings[n]) n++;
     TRY(recipe_read(NULL, settings->settings, n, &recipe));
-    Status status = learner_new(recipe, recipe->rl_num_envs, &learner);
+    Status status = learner_new(recipe, runtime_choose("f32").device, recipe->rl_num_envs, &learner);
     if (status == ST_OK) status = learn(learner, &seconds, &best);
     if (status == ST_OK && command->json)
         print_result(

@@ -5,6 +5,7 @@
 
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
+#include "cmd/common/runtime.h"
 #include "rl/pairs/preference.h"
 #include "rl/text/text_rl.h"
 
@@ -25,9 +26,8 @@ static void fill_pair(JsonWriter *w, const Bench *bench, const void *context, si
     bench_write_ids(w, bench, "rejected_ids", 18 + 4 * i, row->rejected);
 }
 
-static void keep_pair_plan(void *context, const PairRun *run, const PairPlan *plan) {
+static void keep_pair_plan(void *context, const RunPlan *plan) {
     DpoBench *dpo = context;
-    (void)run;
     dpo->bench->row.predicted = (double)plan->memory.total;
     dpo->planned = clock_seconds();
     profile_start();
@@ -71,8 +71,12 @@ Status bench_dpo(Bench *bench) {
     TRY(bench_write_rows(bench, n, fill_pair, &dpo.rows));
     TRY(bench_recipe(bench, more, COUNT_OF(more), &recipe));
     bench_mark_start(bench);
-    Status status =
-        preference_run(&(PairRunConfig){.recipe = recipe, .on_plan = keep_pair_plan, .on_progress = keep_pair_step, .context = &dpo}, &result);
+    Status status = preference_run(&(TrainingConfig){.recipe = recipe,
+                                                     .runtime = runtime_choose(model_compute_text(recipe->model_compute)),
+                                                     .on_plan = keep_pair_plan,
+                                                     .on_progress = keep_pair_step,
+                                                     .context = &dpo},
+                                   &result);
     if (status == ST_OK) count_pairs(&dpo);
     recipe_free(recipe);
     return status;
@@ -102,12 +106,12 @@ typedef struct GrpoBench {
     double made;
 } GrpoBench;
 
-static void keep_text_plan(void *context, const TextRlPlan *plan) { ((GrpoBench *)context)->bench->row.predicted = (double)plan->memory.total; }
+static void keep_text_plan(void *context, const RunPlan *plan) { ((GrpoBench *)context)->bench->row.predicted = (double)plan->memory.total; }
 
-static void keep_text_step(void *context, const TextRlProgress *progress) {
+static void keep_text_step(void *context, const Progress *progress) {
     GrpoBench *grpo = context;
     Bench *bench = grpo->bench;
-    if (progress->step > 1) grpo->made += progress->completion_length * (double)(bench->batch * GENERATIONS);
+    if (progress->step > 1) grpo->made += metric_get(progress->metrics, "completion_length") * (double)(bench->batch * GENERATIONS);
     bench_mark_step(bench, progress->step == 1);
     bench->n_done = progress->step;
 }
@@ -134,13 +138,17 @@ Status bench_grpo(Bench *bench) {
     size_t n = (size_t)(bench->batch * (bench->steps + 1));
     BenchRows prompts;
     Recipe *recipe;
-    TextRlResult result;
+    TrainResult result;
     TRY(choose_prompts(bench, n, &prompts));
     TRY(bench_write_rows(bench, n, fill_prompt, &prompts));
     TRY(bench_recipe(bench, more, COUNT_OF(more), &recipe));
     bench_mark_start(bench);
-    Status status =
-        text_rl_run(&(TextRlConfig){.recipe = recipe, .on_plan = keep_text_plan, .on_progress = keep_text_step, .context = &grpo}, &result);
+    Status status = text_rl_run(&(TrainingConfig){.recipe = recipe,
+                                                  .runtime = runtime_choose(model_compute_text(recipe->model_compute)),
+                                                  .on_plan = keep_text_plan,
+                                                  .on_progress = keep_text_step,
+                                                  .context = &grpo},
+                                &(RewardOptions){0}, &result);
     if (status == ST_OK) count_completions(&grpo);
     recipe_free(recipe);
     return status;

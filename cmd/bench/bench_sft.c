@@ -12,6 +12,7 @@
 #include "cmd/app/folders.h"
 #include "lib/base/system.h"
 #include "cmd/bench/bench.h"
+#include "cmd/common/runtime.h"
 #include "sft/sft.h"
 
 /* Rows of equal length are trained on all tokens; rows with real lengths on their answers. */
@@ -38,7 +39,7 @@ static Status make_rows(const Bench *bench, bool mixed, BenchRows *rows) {
     return bench_write_rows(bench, n, fill_row, rows);
 }
 
-static void keep_plan(void *context, const SftPlan *plan) { ((Bench *)context)->row.predicted = (double)plan->memory.total; }
+static void keep_plan(void *context, const RunPlan *plan) { ((Bench *)context)->row.predicted = (double)plan->memory.total; }
 
 static void keep_step(void *context, const Progress *progress) {
     Bench *bench = context;
@@ -67,7 +68,12 @@ static Status bench_train(Bench *bench, bool lora, bool mixed) {
     TRY(make_rows(bench, mixed, &rows));
     TRY(bench_recipe(bench, more, COUNT_OF(more), &recipe));
     bench_mark_start(bench);
-    Status status = sft_run(&(SftConfig){.recipe = recipe, .on_plan = keep_plan, .on_progress = keep_step, .context = bench}, &result);
+    Status status = sft_run(&(TrainingConfig){.recipe = recipe,
+                                              .runtime = runtime_choose(model_compute_text(recipe->model_compute)),
+                                              .on_plan = keep_plan,
+                                              .on_progress = keep_step,
+                                              .context = bench},
+                            &result);
     if (status == ST_OK) count_tokens(bench, &rows);
     recipe_free(recipe);
     return status;

@@ -175,10 +175,13 @@ Status bench_merge(Bench *bench) {
     Arena *arena = bench->command->arena;
     const char *output = path_join(arena, bench->folder, "merged"), *adapter = path_join(arena, bench->folder, "adapter"), *file;
     MergeResult *result;
+    Runtime runtime = runtime_choose("f32");
     if (!output || !adapter || !(file = path_join(arena, output, "model.safetensors"))) return ST_RESOURCE;
     TRY(dir_remove(output));
     bench_mark_start(bench);
-    TRY(merge_run(&(MergeConfig){.base = bench->model, .adapters = &(MergeAdapter){adapter, 1}, .n_adapters = 1, .output = output}, &result));
+    TRY(merge_run(
+        &(MergeConfig){.base = bench->model, .adapters = &(MergeAdapter){adapter, 1}, .n_adapters = 1, .output = output, .runtime = runtime},
+        &result));
     bench->row.seconds = clock_seconds() - bench->start;
     merge_free(result);
     struct stat info;

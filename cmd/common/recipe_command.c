@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "cmd/common/recipe_command.h"
+#include "cmd/common/runtime.h"
+#include "lib/train/train.h"
 #include "cmd/app/app.h"
 #include "cmd/app/shipped.h"
 #include "cmd/app/terminal.h"
@@ -113,6 +115,7 @@ static bool takes(const char *const *sections, const char *section) {
 static const char *const by_rewards[] = {"rl", "policy", "reward", NULL};
 
 static const char *who_takes(const char *section) {
+    if (strcmp(section, "plan") == 0) return section;
     return strcmp(section, "synth") == 0 ? "data synth" : takes(by_rewards, section) || strcmp(section, "generate") == 0 ? "rl" : "sft";
 }
 
@@ -195,6 +198,7 @@ static Status recipe_command_run(RecipeCommand *job, const char *const *sections
     if (status == ST_OK && job->options.resume) status = recipe_adopt_defaults_of_run(recipe);
     if (status == ST_OK) {
         use_threads(command->threads ? command->threads : recipe->threads);
+        job->runtime = runtime_choose(model_compute_text(recipe->model_compute));
         status = work(job);
     }
     if (status == ST_INTERRUPTED) status_hint(status, "continue with: %s", str_text(&again));

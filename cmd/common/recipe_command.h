@@ -14,8 +14,9 @@ typedef struct RecipeCommand {
     const char *name; /* "sft" */
     const Command *command;
     Recipe *recipe;
-    TrainingOptions options; /* options.command has no options except --resume and --force, and its URLs have no user, password and query */
-    bool watch;              /* --watch, only for tune rl */
+    Runtime runtime;    /* by model.compute */
+    RunOptions options; /* options.command has no options except --resume and --force, and its URLs have no user, password and query */
+    bool watch;         /* --watch, only for tune rl */
 } RecipeCommand;
 typedef Status RecipeCommandRun(const RecipeCommand *job);
 /* Parses the command line, reads the recipe, sets the number of threads and runs `work`. about: a paragraph and an example. sections: the sections

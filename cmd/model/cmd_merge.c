@@ -6,6 +6,7 @@
 #include "lib/base/log.h"
 #include "lib/base/work.h"
 #include "cmd/app/commands.h"
+#include "cmd/common/runtime.h"
 #include "cmd/app/options.h"
 #include "cmd/app/terminal.h"
 #include "cmd/app/hub.h"
@@ -83,7 +84,7 @@ static Status cmd_merge_run(const Command *command, void *context) {
                           .output = options->output,
                           .force = options->force,
                           .prove = command->json,
-                          .compute = compute_from_text(options->compute),
+                          .runtime = runtime_choose(options->compute),
                           .convert = options->dtype != NULL,
                           .dtype = options->dtype ? dtype_from_text(options->dtype) : DT_F32,
                           .on_tensor = show_tensor};

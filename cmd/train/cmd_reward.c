@@ -2,7 +2,7 @@
 /* tune reward: trains a reward model on preferences. */
 #include "cmd/app/commands.h"
 #include "cmd/app/terminal.h"
-#include "cmd/train/pair_command.h"
+#include "cmd/train/train_show.h"
 #include "rl/pairs/reward_training.h"
 
 /* Prints how to use the model in transformers and PEFT, as the run has saved it for its page; nothing if it has saved none. */
@@ -19,7 +19,11 @@ static Status show_use(const Recipe *recipe) {
 }
 
 static Status cmd_reward_run(const RecipeCommand *job) {
-    TRY(pair_command(job, reward_training_run, false));
+    Show show = {.job = job};
+    TrainResult result;
+    const TrainingConfig config = show_training(&show);
+    TRY(reward_training_run(&config, &result));
+    if (show_training_result(job, &result, trained_part(job->recipe))) show_line("wrote %s/%s", job->recipe->output, trained_part(job->recipe));
     return job->options.dry_run ? ST_OK : show_use(job->recipe);
 }
 

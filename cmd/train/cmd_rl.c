@@ -4,7 +4,6 @@
 
 #include "cmd/app/commands.h"
 #include "cmd/train/cmd_rl.h"
-#include "cmd/train/pair_command.h"
 #include "rl/keys/algorithm_keys.h"
 #include "rl/pairs/preference.h"
 #include "rl/text/text_env.h"
@@ -21,7 +20,7 @@ static Status cmd_rl_run(const RecipeCommand *job) {
     }
     TRY(rl_check_keys(recipe));
     if (offline) return rl_offline(job);
-    if (pairs) return pair_command(job, preference_run, true);
+    if (pairs) return rl_pairs(job);
     return recipe->rl_env && !text_env_is_requested(recipe->rl_env) ? rl_environment(job) : rl_text(job);
 }
 

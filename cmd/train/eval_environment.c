@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "cmd/app/terminal.h"
+#include "cmd/common/runtime.h"
 #include "cmd/train/cmd_eval.h"
 #include "cmd/train/watch.h"
 #include "rl/learn/learn.h"
@@ -17,8 +18,12 @@ static void show_cut(const Evaluation *found) {
 Status eval_environment(const Command *command, const Eval *job) {
     Evaluation found;
     Watch watch = {0};
-    EvaluationConfig config = {
-        .episodes = job->episodes, .sample = job->sample, .seed = (uint64_t)job->seed, .on_step = job->watch ? watch_step : NULL, .context = &watch};
+    EvaluationConfig config = {.device = runtime_choose(NULL).device,
+                               .episodes = job->episodes,
+                               .sample = job->sample,
+                               .seed = (uint64_t)job->seed,
+                               .on_step = job->watch ? watch_step : NULL,
+                               .context = &watch};
     TRY(learn_evaluate(command->arguments[0], &config, &found));
     show_cut(&found);
     if (command->json) {

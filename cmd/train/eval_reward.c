@@ -2,6 +2,7 @@
 /* tune eval of a reward model: the share of pairs that it orders correctly, or of steps that it classifies correctly, and the calibration of its
  * scores as log-odds. */
 #include "cmd/app/terminal.h"
+#include "cmd/common/runtime.h"
 #include "cmd/train/cmd_eval.h"
 #include "rl/pairs/reward_training.h"
 #include "rl/reward/scorer.h"
@@ -44,7 +45,8 @@ Status eval_reward(const Command *command, const Eval *job) {
     if (job->exact_match) return status_fail(ST_USAGE, "--exact-match is for language models: a reward model gives no answers");
     json_t *kwargs;
     TRY(chat_choice_kwargs(&job->chat, &kwargs));
-    ScorerOptions how = {.base_dir = job->adapter ? command->arguments[0] : NULL,
+    ScorerOptions how = {.device = runtime_choose(NULL).device,
+                         .base_dir = job->adapter ? command->arguments[0] : NULL,
                          .compute = job->compute,
                          .chat_template = job->chat.chat_template,
                          .template_kwargs = kwargs,

@@ -2,6 +2,7 @@
 /* tune eval of a run on text: rewards of answers to prompts, or episodes in its environment of texts. */
 #include "cmd/app/terminal.h"
 #include "cmd/common/recipe_command.h"
+#include "cmd/common/runtime.h"
 #include "cmd/train/cmd_eval.h"
 #include "rl/text/text_rl.h"
 
@@ -27,7 +28,8 @@ static void show_prompts(const Command *command, const TextEvaluation *found) {
 
 Status eval_prompts(const Command *command, const Eval *job) {
     TextEvaluation found;
-    Status status = text_rl_evaluate(command->arguments[0], job->data, &(RewardOptions){.secret = secret_from_environment}, &found);
+    Status status =
+        text_rl_evaluate(runtime_choose(NULL).device, command->arguments[0], job->data, &(RewardOptions){.secret = secret_from_environment}, &found);
     if (status == ST_OK) show_prompts(command, &found);
     arena_free(found.arena);
     return status;
@@ -67,7 +69,8 @@ static void show_turns(const Command *command, const Eval *job, const TextEvalua
 Status eval_turns(const Command *command, const Eval *job) {
     TextEvaluation found;
     Status status = text_rl_play(command->arguments[0],
-                                 &(TextPlay){.episodes = job->episodes,
+                                 &(TextPlay){.device = runtime_choose(NULL).device,
+                                             .episodes = job->episodes,
                                              .sample = job->sample,
                                              .seed = (uint64_t)job->seed,
                                              .rewards = {.secret = secret_from_environment},

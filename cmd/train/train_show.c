@@ -4,110 +4,125 @@
 #include "cmd/train/train_show.h"
 
 #include "data/formats/row_form.h"
-#include "lib/model/adapter.h"
-#include "lib/model/text_part.h"
 #include "lib/text/chat.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
-void print_training_plan(const RecipeCommand *job, const TrainPlan *plan) {
-    if (!job->options.dry_run || !job->command->json) return;
+/* ---- plan ---- */
+
+static void show_plan(void *context, const RunPlan *plan) {
+    Show *show = context;
+    const RecipeCommand *job = show->job;
+    show->conversations = 2 * run_plan_get(plan, "conversations") > run_plan_get(plan, "rows");
+    if (job->options.dry_run && job->command->json) {
+        JsonWriter w = {0};
+        jw_object(&w, NULL);
+        run_plan_write(plan, PLAN_PRINT, &w);
+        jw_end_object(&w);
+        print_result("%s\n", str_text(&w.text));
+        jw_release(&w);
+    }
+    for (size_t i = 0; i < plan->n_lines; i++) {
+        if (plan->lines[i].kind == PLAN_LINE) show_line("%s", plan->lines[i].text);
+        if (plan->lines[i].kind == PLAN_WARNING) show_warning(NULL, plan->lines[i].text);
+    }
+}
+
+/* ---- progress ---- */
+
+/* Appends "loss 2.5134" or "12 episodes"; nothing if the metric is not known. */
+static void append_metric(Str *text, const char *before, const Shown *shown, const Metrics *metrics) {
+    double value = metric_get(metrics, shown->metric);
+    if (isnan(value)) return;
+    if (shown->counts)
+        str_printf(text, "%s%.0f %s%s", before, value, shown->label, plural((int64_t)value));
+    else if (shown->digits > 0)
+        str_printf(text, "%s%s %.*f", before, shown->label, shown->digits, value);
+    else
+        str_printf(text, "%s%s %s", before, shown->label, NUMBER(value));
+}
+
+static void show_step(void *context, const Progress *p) {
+    const Recipe *recipe = ((const Show *)context)->job->recipe;
+    double curve = metric_get(p->metrics, p->shown->metric);
+    char left[32], memory[32];
+    Str text = {0};
+    if (p->evaluation) {
+        append_metric(&text, "", p->shown, p->metrics);
+        end_live_line();
+        show_line("step %lld: held-out %s", (long long)p->step, str_text(&text));
+    } else {
+        if (recipe->train_live && !isnan(curve)) show_curve(curve);
+        for (const Shown *shown = p->shown; shown->metric; shown++) append_metric(&text, "  ", shown, p->metrics);
+        show_progress("step %lld/%lld%s  %.0f %s/s  %s left%s%s", (long long)p->step, (long long)p->total, str_text(&text), p->per_second, p->rate,
+                      format_seconds(p->seconds_left, left), p->memory ? "  " : "", p->memory ? format_bytes((double)p->memory, memory) : "");
+    }
+    str_release(&text);
+}
+
+TrainingConfig show_training(Show *show) {
+    return (TrainingConfig){.recipe = show->job->recipe,
+                            .runtime = show->job->runtime,
+                            .options = show->job->options,
+                            .on_plan = show_plan,
+                            .on_progress = show_step,
+                            .context = show};
+}
+
+/* ---- result ---- */
+
+const char *trained_part(const Recipe *recipe) { return recipe->has_lora ? "adapter" : "model"; }
+
+static void print_object(const Recipe *recipe, const TrainResult *result, const char *part) {
     JsonWriter w = {0};
     jw_object(&w, NULL);
-    jw_int(&w, "rows", plan->rows);
-    if (plan->tokens >= 0) jw_int(&w, "tokens", plan->tokens);
-    if (plan->trained_tokens >= 0) jw_int(&w, "trained_tokens", plan->trained_tokens);
-    jw_int(&w, "eval_rows", plan->eval_rows);
-    jw_int(&w, "steps", plan->steps);
-    if (plan->largest_batch_tokens >= 0) jw_int(&w, "largest_batch_tokens", plan->largest_batch_tokens);
-    jw_int(&w, "parameters", plan->parameters);
-    jw_int(&w, "trained_parameters", plan->trained_parameters);
-    jw_string(&w, "compute", dtype_name(plan->compute));
-    train_memory_write(&w, plan->memory);
+    metrics_write(&w, &result->numbers, "");
+    if (part) {
+        Str path = {0};
+        str_printf(&path, "%s/%s", recipe->output, part);
+        jw_string(&w, part, str_text(&path));
+        str_release(&path);
+    }
     jw_end_object(&w);
     print_result("%s\n", str_text(&w.text));
     jw_release(&w);
 }
 
-void show_plain_rows(const Dataset *rows) {
-    const char *shape = rows->n_files == 1 ? rows->files[0].shape : rows->shape; /* with several files, data_files_report shows the format of each */
-    if (shape) show_line("rows: format recognized by %s", shape);
-    if (rows->plain_as) show_line("plain texts: %s", rows->plain_as);
+/* "12 steps in 3 s: loss 2.5134 -> 1.2045", with what the kind of run has. */
+static void show_numbers(const TrainResult *result) {
+    const Metrics *numbers = &result->numbers;
+    double first_loss = metric_get(numbers, "first_loss"), last_loss = metric_get(numbers, "last_loss"), eval_loss = metric_get(numbers, "eval_loss"),
+           first_eval = metric_get(numbers, "first_eval_reward"), last_eval = metric_get(numbers, "last_eval_reward"),
+           env_steps = metric_get(numbers, "env_steps"), episodes = metric_get(numbers, "episodes");
+    int64_t steps = (int64_t)(isnan(env_steps) ? metric_get(numbers, "steps") : env_steps);
+    char seconds[32], counted[64];
+    snprintf(counted, sizeof counted, "%lld step%s", (long long)steps, plural(steps));
+    format_seconds(metric_get(numbers, "seconds"), seconds);
+    if (!isnan(last_eval)) show_line("held-out reward %s -> %s (greedy answers)", NUMBER(first_eval), NUMBER(last_eval));
+    if (!isnan(last_loss))
+        show_line("%s in %s: loss %.4f -> %.4f%s", counted, seconds, first_loss, last_loss, result->early_stopped ? ", stopped early" : "");
+    else if (isnan(env_steps))
+        show_line("%s in %s: reward %s -> %s", counted, seconds, NUMBER(metric_get(numbers, "first_reward")),
+                  NUMBER(metric_get(numbers, "last_reward")));
+    else if (episodes == 0)
+        show_line("%s in %s, no episode ended", counted, seconds);
+    else
+        show_line("%s, %lld episode%s in %s: return %s, best %s (means of an update's episodes)", counted, (long long)episodes,
+                  plural((int64_t)episodes), seconds, NUMBER(metric_get(numbers, "last_reward")), NUMBER(metric_get(numbers, "best_reward")));
+    if (!isnan(eval_loss)) show_line("held-out loss %.4f, best %.4f", eval_loss, metric_get(numbers, "best_eval_loss"));
 }
 
-void show_memory(const TrainMemory *memory) {
-    Str text = {0};
-    train_memory_describe(memory, &text);
-    show_line("memory: %s", str_text(&text));
-    str_release(&text);
-}
-
-void show_training_model(const Recipe *recipe, const TrainPlan *plan, const char *with) {
-    show_line("model: %s, %lld parameter%s, %lld trained (%s%s), products in %s", recipe->model_path, (long long)plan->parameters,
-              plural(plan->parameters), (long long)plan->trained_parameters, recipe->has_lora ? "LoRA" : "all", with, dtype_name(plan->compute));
-    Str adapter = {0}, carried = {0}, types = {0};
-    if (plan->model->files && weight_file_is_quantised(plan->model->files)) {
-        weight_file_describe(plan->model->files, &types);
-        show_line("quantised: %s; %s in memory", str_text(&types), dtype_name(plan->compute));
-    }
-    adapter_describe(plan->model, &adapter);
-    if (adapter.len > 0) show_line("adapter: on %s", str_text(&adapter));
-    if (!recipe->has_lora) text_describe_passthrough(plan->model, &carried);
-    if (carried.len > 0) show_line("not trained, saved unchanged: %s", str_text(&carried));
-    str_release(&types);
-    str_release(&carried);
-    str_release(&adapter);
-    show_memory(plan->memory);
-}
-
-void show_training_step(void *context, const Progress *p) {
-    const Recipe *recipe = context;
-    char left[32], memory[32];
-    if (p->evaluation) {
-        show_line("step %lld: held-out loss %.4f", (long long)p->step, p->eval_loss);
-        return;
-    }
-    if (recipe->train_live) show_curve(p->loss);
-    show_progress("step %lld/%lld  loss %.4f  %.0f tokens/s  %s left  %s", (long long)p->step, (long long)p->total_steps, p->loss,
-                  p->tokens_per_second, format_seconds(p->seconds_left, left), format_bytes((double)p->memory, memory));
-}
-
-const char *trained_part(const Recipe *recipe) { return recipe->has_lora ? "adapter" : "model"; }
-
-bool show_run_end(const Command *command, const Recipe *recipe, JsonWriter *w, bool already_finished) {
-    jw_end_object(w);
+bool show_training_result(const RecipeCommand *job, const TrainResult *result, const char *part) {
+    if (job->options.dry_run) return false;
     end_live_line();
-    if (command->json) print_result("%s\n", str_text(&w->text));
-    if (already_finished) show_line("'%s' is a finished run: nothing to do", recipe->output);
-    jw_release(w);
-    return !already_finished;
-}
-
-static void write_result(const Recipe *recipe, const TrainResult *result, JsonWriter *w) {
-    Str path = {0};
-    str_printf(&path, "%s/%s", recipe->output, trained_part(recipe));
-    jw_object(w, NULL);
-    jw_int(w, "steps", result->steps);
-    jw_double(w, "first_loss", result->first_loss);
-    jw_double(w, "last_loss", result->last_loss);
-    jw_double(w, "eval_loss", result->eval_loss);
-    jw_double(w, "best_eval_loss", result->best_eval_loss);
-    jw_int(w, "tokens", result->tokens);
-    jw_int(w, "loss_tokens", result->loss_tokens);
-    jw_double(w, "seconds", result->seconds);
-    jw_string(w, trained_part(recipe), str_text(&path));
-    str_release(&path);
-}
-
-void show_training_result(const Command *command, const Recipe *recipe, const TrainResult *result) {
-    char seconds[32];
-    JsonWriter w = {0};
-    write_result(recipe, result, &w);
-    if (!show_run_end(command, recipe, &w, result->already_finished)) return;
-    show_line("%lld step%s in %s: loss %.4f -> %.4f%s", (long long)result->steps, plural(result->steps), format_seconds(result->seconds, seconds),
-              result->first_loss, result->last_loss, result->early_stopped ? ", stopped early" : "");
-    if (!isnan(result->eval_loss)) show_line("held-out loss %.4f, best %.4f", result->eval_loss, result->best_eval_loss);
-    show_line("wrote %s/%s", recipe->output, trained_part(recipe));
+    if (job->command->json) print_object(job->recipe, result, part);
+    if (result->already_finished)
+        show_line("'%s' is a finished run: nothing to do", job->recipe->output);
+    else
+        show_numbers(result);
+    return !result->already_finished;
 }
 
 /* ---- what to do next ---- */

@@ -202,9 +202,9 @@ static Status open_filters(Synth *s) {
 }
 
 static Status count_types(Synth *s) {
-    s->types = arena_zero(s->arena, s->seeds.n_types * sizeof *s->types);
-    if (!s->types) return ST_RESOURCE;
-    for (size_t t = 0; t < s->seeds.n_types; t++) s->types[t].name = s->seeds.types[t].name;
+    s->counts.types = arena_zero(s->arena, s->seeds.n_types * sizeof *s->counts.types);
+    if (!s->counts.types) return ST_RESOURCE;
+    for (size_t t = 0; t < s->seeds.n_types; t++) s->counts.types[t].name = s->seeds.types[t].name;
     return ST_OK;
 }
 
@@ -250,11 +250,11 @@ static void close_all(Synth *s) {
     journal_close(s->journal);
     seeds_release(&s->seeds);
     run_close(s->run);
-    for (size_t i = 0; i < s->n_asked; i++) json_decref(s->asked[i]->messages);
-    free(s->asked);
+    for (size_t i = 0; i < s->round.n_asked; i++) json_decref(s->round.asked[i]->messages);
+    free(s->round.asked);
     file_unmap(&s->rows_file.before);
     file_unmap(&s->rejected_file.before);
-    arena_free(s->round_arena);
+    arena_free(s->round.arena);
     arena_free(s->arena);
 }
 
@@ -343,8 +343,8 @@ static Status check_inputs(Synth *s) {
 }
 
 static Status open_run(Synth *s) {
-    TRY(run_open(s->recipe, training_run_mode(&s->config->options), &s->run));
-    training_report_backup(&s->config->options, s->run);
+    TRY(run_open(s->recipe, run_mode(&s->config->options), &s->run));
+    run_say_backup(s->run, &s->config->options);
     run_resume_by(s->run, s->config->options.resume_command);
     TRY(check_inputs(s));
     const char *requests = run_path(s->run, "requests.jsonl"), *rows = run_path(s->run, "rows.jsonl"), *rejected = run_path(s->run, "rejected.jsonl");
@@ -357,32 +357,32 @@ static Status open_run(Synth *s) {
 /* ---- rounds ---- */
 
 void synth_progress(Synth *s, size_t asked, bool round_over, SynthProgress *p) {
-    double seconds = clock_seconds() - s->started, kept = (double)s->n_rows, left = (double)s->recipe->synth_num_rows - kept;
-    bool known = s->n_rows >= 4 && s->generated_tokens > 0 && s->replayed == 0;
+    double seconds = clock_seconds() - s->counts.started, kept = (double)s->n_rows, left = (double)s->recipe->synth_num_rows - kept;
+    bool known = s->n_rows >= 4 && s->counts.generated_tokens > 0 && s->counts.replayed == 0;
     for (int i = 0; i < s->n_stages; i++) s->stage_counts[i] = s->stages[i].count;
     *p = (SynthProgress){
         .preset = s->preset->name,
         .rows = (int64_t)s->n_rows,
         .wanted = s->recipe->synth_num_rows,
-        .round = s->round,
+        .round = s->counts.round,
         .asked = (int64_t)asked,
-        .requests = s->requests,
-        .replayed = s->replayed,
-        .types = s->types,
+        .requests = s->counts.requests,
+        .replayed = s->counts.replayed,
+        .types = s->counts.types,
         .n_types = s->seeds.n_types,
         .stages = s->stage_counts,
         .n_stages = (size_t)s->n_stages,
-        .reasons = s->reasons,
-        .n_reasons = s->n_reasons,
-        .tokens = s->tokens,
-        .prompt_tokens = s->prompt_tokens,
-        .tokens_per_second = s->teacher_seconds > 0 ? (double)s->generated_tokens / s->teacher_seconds : 0,
+        .reasons = s->counts.reasons,
+        .n_reasons = s->counts.n_reasons,
+        .tokens = s->counts.tokens,
+        .prompt_tokens = s->counts.prompt_tokens,
+        .tokens_per_second = s->counts.teacher_seconds > 0 ? (double)s->counts.generated_tokens / s->counts.teacher_seconds : 0,
         .seconds = seconds,
         .seconds_left = known ? seconds * left / kept : (double)NAN,
-        .cost = s->cost,
-        .cost_left = s->n_rows >= 4 ? s->cost * left / kept : (double)NAN,
-        .candidates = s->made,
-        .candidates_total = s->n_rows >= 4 ? (int64_t)ceil((double)s->made * (double)s->recipe->synth_num_rows / kept) : -1,
+        .cost = s->counts.cost,
+        .cost_left = s->n_rows >= 4 ? s->counts.cost * left / kept : (double)NAN,
+        .candidates = s->counts.made,
+        .candidates_total = s->n_rows >= 4 ? (int64_t)ceil((double)s->counts.made * (double)s->recipe->synth_num_rows / kept) : -1,
         .round_over = round_over,
     };
 }
@@ -392,12 +392,12 @@ static Status end_round(Synth *s) {
     JsonWriter w = {0};
     synth_progress(s, 0, true, &p);
     jw_object(&w, NULL);
-    jw_int(&w, "step", ++s->round);
+    jw_int(&w, "step", ++s->counts.round);
     jw_int(&w, "rows", (int64_t)s->n_rows);
-    jw_int(&w, "candidates", s->made);
-    jw_double(&w, "acceptance", (double)s->n_rows / (double)MAX(s->made, 1));
-    jw_int(&w, "requests", s->requests);
-    jw_int(&w, "tokens", s->tokens);
+    jw_int(&w, "candidates", s->counts.made);
+    jw_double(&w, "acceptance", (double)s->n_rows / (double)MAX(s->counts.made, 1));
+    jw_int(&w, "requests", s->counts.requests);
+    jw_int(&w, "tokens", s->counts.tokens);
     jw_double(&w, "tokens_per_second", p.tokens_per_second);
     jw_double(&w, "seconds", p.seconds);
     jw_end_object(&w);
@@ -409,26 +409,26 @@ static Status end_round(Synth *s) {
 
 /* The most frequent reasons first. */
 static void say_reasons(const Synth *s, Str *text) {
-    bool *said = calloc(MAX(s->n_reasons, 1), sizeof *said);
-    for (size_t round = 0; round < MIN(s->n_reasons, 4) && said; round++) {
-        size_t most = s->n_reasons;
-        for (size_t i = 0; i < s->n_reasons; i++)
-            if (!said[i] && (most == s->n_reasons || s->reasons[i].made > s->reasons[most].made)) most = i;
+    bool *said = calloc(MAX(s->counts.n_reasons, 1), sizeof *said);
+    for (size_t round = 0; round < MIN(s->counts.n_reasons, 4) && said; round++) {
+        size_t most = s->counts.n_reasons;
+        for (size_t i = 0; i < s->counts.n_reasons; i++)
+            if (!said[i] && (most == s->counts.n_reasons || s->counts.reasons[i].made > s->counts.reasons[most].made)) most = i;
         said[most] = true;
-        str_printf(text, "%s%s %lld", round ? ", " : "", s->reasons[most].name, (long long)s->reasons[most].made);
+        str_printf(text, "%s%s %lld", round ? ", " : "", s->counts.reasons[most].name, (long long)s->counts.reasons[most].made);
     }
     free(said);
 }
 
 /* Suggests what to do about too few rows; without a suggestion, shows a refusal, which may explain more than counts. */
 static Status advise(const Synth *s, const char *advice) {
-    if (s->n_rows == 0 && s->refusal) return status_hint(ST_INPUT, "the teacher refused: '%.300s'", s->refusal);
+    if (s->n_rows == 0 && s->counts.refusal) return status_hint(ST_INPUT, "the teacher refused: '%.300s'", s->counts.refusal);
     return status_hint(ST_INPUT, "rejected.jsonl shows the teacher's replies%s", advice);
 }
 
 static Status check_acceptance(const Synth *s) {
     const Recipe *r = s->recipe;
-    int64_t tries = s->made + s->empty_rounds;
+    int64_t tries = s->counts.made + s->counts.empty_rounds;
     if ((int64_t)s->n_rows >= r->synth_num_rows || tries < r->synth_acceptance_after || (double)s->n_rows >= r->synth_min_acceptance * (double)tries)
         return ST_OK;
     Str reasons = {0};
@@ -441,13 +441,13 @@ static Status check_acceptance(const Synth *s) {
 
 static Status make_rows(Synth *s) {
     while ((int64_t)s->n_rows < s->recipe->synth_num_rows && !s->exhausted) {
-        int64_t requests = s->requests, made = s->made;
+        int64_t requests = s->counts.requests, made = s->counts.made;
         synth_end_candidates(s);
-        arena_reset(s->round_arena);
+        arena_reset(s->round.arena);
         TRY(s->preset->make_round(s));
         TRY(s->status);
-        if (s->requests == requests) s->exhausted = true;
-        if (s->made == made) s->empty_rounds += s->requests - requests;
+        if (s->counts.requests == requests) s->exhausted = true;
+        if (s->counts.made == made) s->counts.empty_rounds += s->counts.requests - requests;
         TRY(end_round(s));
         TRY(check_acceptance(s));
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
@@ -484,12 +484,12 @@ static Status synth_finish(Synth *s, SynthResult *result) {
     if (result->selected >= 0) jw_int(&w, "selected", result->selected);
     jw_int(&w, "wanted", result->wanted);
     jw_bool(&w, "exhausted", result->exhausted);
-    jw_int(&w, "candidates", s->made);
-    jw_double(&w, "acceptance", (double)s->n_rows / (double)MAX(s->made, 1));
-    jw_int(&w, "requests", s->requests);
-    jw_int(&w, "prompt_tokens", s->prompt_tokens);
-    jw_int(&w, "tokens", s->tokens);
-    jw_double(&w, "cost", s->cost);
+    jw_int(&w, "candidates", s->counts.made);
+    jw_double(&w, "acceptance", (double)s->n_rows / (double)MAX(s->counts.made, 1));
+    jw_int(&w, "requests", s->counts.requests);
+    jw_int(&w, "prompt_tokens", s->counts.prompt_tokens);
+    jw_int(&w, "tokens", s->counts.tokens);
+    jw_double(&w, "cost", s->counts.cost);
     write_counts(&w, "stages", p.stages, p.n_stages, true);
     write_counts(&w, "task_types", p.types, p.n_types, true);
     write_counts(&w, "rejected", p.reasons, p.n_reasons, false);
@@ -508,8 +508,8 @@ static Status synth_finish(Synth *s, SynthResult *result) {
 }
 
 static int64_t count_refused(const Synth *s) {
-    for (size_t i = 0; i < s->n_reasons; i++)
-        if (strcmp(s->reasons[i].name, "refused_by_server") == 0) return s->reasons[i].made;
+    for (size_t i = 0; i < s->counts.n_reasons; i++)
+        if (strcmp(s->counts.reasons[i].name, "refused_by_server") == 0) return s->counts.reasons[i].made;
     return 0;
 }
 
@@ -517,23 +517,23 @@ static void synth_report_progress(const Synth *s, SynthResult *result) {
     *result = (SynthResult){
         .rows = (int64_t)s->n_rows,
         .wanted = s->recipe->synth_num_rows,
-        .rejected = s->rejected,
+        .rejected = s->counts.rejected,
         .refused = count_refused(s),
-        .requests = s->requests,
-        .replayed = s->replayed,
-        .tokens = s->tokens,
-        .prompt_tokens = s->prompt_tokens,
-        .cost = s->cost,
-        .seconds = clock_seconds() - s->started,
-        .teacher_seconds = s->teacher_seconds,
-        .filter_seconds = s->filter_seconds,
+        .requests = s->counts.requests,
+        .replayed = s->counts.replayed,
+        .tokens = s->counts.tokens,
+        .prompt_tokens = s->counts.prompt_tokens,
+        .cost = s->counts.cost,
+        .seconds = clock_seconds() - s->counts.started,
+        .teacher_seconds = s->counts.teacher_seconds,
+        .filter_seconds = s->counts.filter_seconds,
         .exhausted = s->exhausted,
         .selected = -1,
     };
 }
 
 static Status run_rounds(Synth *s, SynthResult *result) {
-    s->started = clock_seconds();
+    s->counts.started = clock_seconds();
     Status status = make_rows(s);
     synth_report_progress(s, result);
     if ((status == ST_RESOURCE || status == ST_INTERRUPTED) && !status_hint_text()[0])
@@ -577,7 +577,7 @@ static Status keep_day(Synth *s) {
 }
 
 static Status synth_run_all(Synth *s, SynthResult *result) {
-    TRY(run_check(s->recipe, training_run_mode(&s->config->options), &result->already_finished));
+    TRY(run_check(s->recipe, run_mode(&s->config->options), &result->already_finished));
     if (result->already_finished) return ST_OK;
     TRY(keep_day(s));
     TRY(open_all(s));
@@ -587,9 +587,9 @@ static Status synth_run_all(Synth *s, SynthResult *result) {
 }
 
 Status synth_run(const SynthConfig *config, SynthResult *result) {
-    Synth s = {.config = config, .recipe = config->recipe, .arena = arena_new(0), .round_arena = arena_new(0)};
+    Synth s = {.config = config, .recipe = config->recipe, .arena = arena_new(0), .round.arena = arena_new(0)};
     *result = (SynthResult){0};
-    Status status = s.arena && s.round_arena ? synth_run_all(&s, result) : status_fail(ST_RESOURCE, "out of memory");
+    Status status = s.arena && s.round.arena ? synth_run_all(&s, result) : status_fail(ST_RESOURCE, "out of memory");
     if (s.run && status != ST_OK) status = report_run(s.run, NULL, run_mark_stopped(s.run, status));
     close_all(&s);
     return status;

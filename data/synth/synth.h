@@ -13,7 +13,7 @@
 
 #include "data/filter/filter.h"
 #include "data/synth/teacher.h"
-#include "lib/train/training.h"
+#include "lib/run/run.h"
 
 typedef struct SynthCount {
     const char *name;
@@ -57,7 +57,7 @@ typedef struct SynthPlan {
 typedef Status SynthReward(void *context, const FilterRow *rows, size_t n, double *values);
 typedef struct SynthConfig {
     const Recipe *recipe;
-    TrainingOptions options;
+    RunOptions options;
     const Device *device;       /* that local teachers run on */
     const char *const *folders; /* folders to search for prompts/NAME.jinja, in order */
     size_t n_folders;

@@ -94,9 +94,9 @@ static Status take_blocks(Synth *s, const SynthRequest *request, const SynthCand
 static Status make_round(Synth *s) {
     int64_t each = s->recipe->synth_tasks_per_request > 0 ? s->recipe->synth_tasks_per_request : 20;
     size_t n = (synth_round_size(s) + (size_t)each - 1) / (size_t)each, n_candidates = 0;
-    SynthCandidate *origins = arena_zero(s->round_arena, n * sizeof *origins),
-                   **candidates = arena_alloc(s->round_arena, n * MOST_TASKS * sizeof *candidates);
-    SynthRequest **requests = arena_alloc(s->round_arena, n * sizeof *requests);
+    SynthCandidate *origins = arena_zero(s->round.arena, n * sizeof *origins),
+                   **candidates = arena_alloc(s->round.arena, n * MOST_TASKS * sizeof *candidates);
+    SynthRequest **requests = arena_alloc(s->round.arena, n * sizeof *requests);
     if (!origins || !candidates || !requests) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++) {
         json_t *examples = synth_examples(s, NULL, &origins[i]);

@@ -30,12 +30,12 @@ size_t synth_batch(const Synth *s) { return s->recipe->synth_batch > 0 ? (size_t
  * since a further round for a few candidates would leave the teacher's batch nearly empty. */
 size_t synth_round_size(const Synth *s) {
     double batch = (double)synth_batch(s), left = (double)(s->recipe->synth_num_rows - (int64_t)s->n_rows);
-    double rate = ((double)s->n_rows + 8) / ((double)s->made + 9), mean = left / rate;
+    double rate = ((double)s->n_rows + 8) / ((double)s->counts.made + 9), mean = left / rate;
     double enough = ceil(mean + 1.5 * sqrt(mean * (1 - rate)));
     return (size_t)MAX(1, MIN(batch, MAX(enough, MIN(8, batch))));
 }
 
-size_t synth_next_type(Synth *s) { return (size_t)(s->n_types_drawn++ % (int64_t)s->seeds.n_types); }
+size_t synth_next_type(Synth *s) { return (size_t)(s->counts.n_types_drawn++ % (int64_t)s->seeds.n_types); }
 
 /* ---- text ---- */
 
@@ -49,7 +49,7 @@ static Slice stripped(const char *text, size_t len) {
 
 const char *synth_text(Synth *s, const char *text, size_t len) {
     Slice slice = stripped(text, len);
-    return slice.len ? arena_strndup(s->round_arena, slice.data, slice.len) : "";
+    return slice.len ? arena_strndup(s->round.arena, slice.data, slice.len) : "";
 }
 
 /* Without white space around it, without Markdown's ** around the complete text, and without a ** at one end that has no partner. */
@@ -69,7 +69,7 @@ static Slice undecorated(Slice text) {
 
 const char *synth_field(Synth *s, const char *begin, const char *end) {
     Slice text = undecorated((Slice){begin, (size_t)(end - begin)});
-    return text.len ? arena_strndup(s->round_arena, text.data, text.len) : "";
+    return text.len ? arena_strndup(s->round.arena, text.data, text.len) : "";
 }
 
 const char *synth_text_after_name(const char *line, const char *name) {
@@ -97,7 +97,7 @@ static size_t heading(const char *text) {
 
 const char *synth_clean(Synth *s, const char *text) {
     Slice slice = undecorated((Slice){text, strlen(text)});
-    char *copy = arena_strndup(s->round_arena, slice.data, slice.len);
+    char *copy = arena_strndup(s->round.arena, slice.data, slice.len);
     for (size_t n; copy && (n = heading(copy)) > 0;) {
         slice = undecorated((Slice){copy + n, strlen(copy + n)});
         copy = (char *)(uintptr_t)slice.data;
@@ -153,7 +153,7 @@ static size_t rows_of_type(const Synth *s, const SynthType *type, size_t *rows) 
 
 json_t *synth_examples(Synth *s, const SynthType *type, SynthCandidate *c) {
     enum { MOST = 128 };
-    uint64_t number = s->next_number;
+    uint64_t number = s->counts.next_number;
     size_t all = type ? type->n : s->seeds.n, chosen[MOST], order[MOST], n = 0;
     json_t *drawn[MOST], *list = json_array();
     size_t high = MIN(s->examples_high, all), human = s->examples_low + (size_t)synth_draw(s, number, 0, high - s->examples_low + 1);
@@ -163,7 +163,7 @@ json_t *synth_examples(Synth *s, const SynthType *type, SynthCandidate *c) {
         drawn[n] = example_of_seed(seed);
         candidate_seed(s, c, seed->id);
     }
-    size_t *rows = s->machine_examples && s->n_rows ? arena_alloc(s->round_arena, s->n_rows * sizeof *rows) : NULL;
+    size_t *rows = s->machine_examples && s->n_rows ? arena_alloc(s->round.arena, s->n_rows * sizeof *rows) : NULL;
     size_t n_rows = rows ? rows_of_type(s, type, rows) : 0, machine = MIN(s->machine_examples, n_rows);
     if (machine) synth_ask_choose(s, number, 2, n_rows, machine, chosen);
     for (size_t i = 0; i < machine; i++) {
@@ -183,8 +183,8 @@ static void hash_text(const char *bytes, size_t len, char out[33]) {
 }
 
 static Status add_asked(Synth *s, SynthRequest *request) {
-    TRY(array_grow(&s->asked, &s->cap_asked, s->n_asked + 1, sizeof *s->asked, "requests"));
-    s->asked[s->n_asked++] = request;
+    TRY(array_grow(&s->round.asked, &s->round.cap_asked, s->round.n_asked + 1, sizeof *s->round.asked, "requests"));
+    s->round.asked[s->round.n_asked++] = request;
     return ST_OK;
 }
 
@@ -210,8 +210,8 @@ static void write_question(const Synth *s, const SynthRequest *r, JsonWriter *w)
 static Teacher *teacher_of(const Synth *s, int stage) { return s->stage_list[stage].by_judge && s->judge ? s->judge : s->teacher; }
 
 static SynthRequest *new_request(Synth *s, int stage) {
-    SynthRequest *request = arena_zero(s->round_arena, sizeof *request);
-    if (request) *request = (SynthRequest){.stage = stage, .number = s->next_number++, .teacher = teacher_of(s, stage), .text = ""};
+    SynthRequest *request = arena_zero(s->round.arena, sizeof *request);
+    if (request) *request = (SynthRequest){.stage = stage, .number = s->counts.next_number++, .teacher = teacher_of(s, stage), .text = ""};
     return request;
 }
 
@@ -280,7 +280,7 @@ static Status fill_request(Synth *s, SynthRequest *request, const char *system, 
         if (memchr(str_text(text), TURN_MARK, text->len))
             return status_fail(ST_CONFIG, "the prompt of stage '%s' writes turns of a conversation, and the teacher continues texts",
                                s->stage_list[request->stage].name);
-        request->text_asked = arena_strndup(s->round_arena, str_text(text), text->len);
+        request->text_asked = arena_strndup(s->round.arena, str_text(text), text->len);
         return request->text_asked ? ST_OK : ST_RESOURCE;
     }
     const char *mark = memchr(str_text(text), TURN_MARK, text->len);
@@ -316,7 +316,7 @@ static SynthRequest *choose_under(Synth *s, int stage, const char *system, json_
     if (!request || n == 0) return request;
     request->choices = choices;
     request->n_choices = n;
-    s->n_asked--;
+    s->round.n_asked--;
     Status status = finish_request(s, request); /* the choices are part of the question */
     if (s->status == ST_OK) s->status = status;
     return request;
@@ -338,24 +338,24 @@ SynthRequest *synth_request_rendered(Synth *s, int stage, const char *text) {
 
 static void add_cost(Synth *s, const SynthRequest *request, const TeacherAnswer *answer) {
     const TeacherConfig *prices = request->teacher == s->judge ? &s->judge_config : &s->teacher_config;
-    s->tokens += answer->tokens;
-    s->prompt_tokens += answer->prompt_tokens;
-    s->cost += ((double)answer->prompt_tokens * prices->price_in + (double)answer->tokens * prices->price_out) / 1e6;
+    s->counts.tokens += answer->tokens;
+    s->counts.prompt_tokens += answer->prompt_tokens;
+    s->counts.cost += ((double)answer->prompt_tokens * prices->price_in + (double)answer->tokens * prices->price_out) / 1e6;
 }
 
 static Status take_answer(Synth *s, SynthRequest *request, const TeacherAnswer *answer) {
     Slice text = stripped(answer->text, strlen(answer->text));
     bool chosen = request->n_choices > 0;
-    request->text = chosen ? arena_strdup(s->round_arena, answer->text) : text.len ? arena_strndup(s->round_arena, text.data, text.len) : "";
+    request->text = chosen ? arena_strdup(s->round.arena, answer->text) : text.len ? arena_strndup(s->round.arena, text.data, text.len) : "";
     request->answered = true;
     request->cut = answer->cut;
     request->refused = answer->refused;
     request->too_long = answer->too_long;
     request->nul = answer->nul;
-    if (request->refused && !request->nul && !s->refusal) s->refusal = arena_strdup(s->arena, answer->text);
+    if (request->refused && !request->nul && !s->counts.refusal) s->counts.refusal = arena_strdup(s->arena, answer->text);
     request->margin = answer->margin;
     request->mean = answer->mean;
-    s->requests++;
+    s->counts.requests++;
     add_cost(s, request, answer);
     s->stages[request->stage].count.made++;
     return request->text ? ST_OK : ST_RESOURCE;
@@ -400,7 +400,7 @@ static Status look_up(Synth *s, SynthRequest *request) {
         TeacherPrompt prompt = prompt_of(request);
         teacher_note_known(request->teacher, &prompt, &s->stages[request->stage].sampling);
     }
-    s->replayed += status == ST_OK;
+    s->counts.replayed += status == ST_OK;
     return status;
 }
 
@@ -441,7 +441,7 @@ static Status on_answer(void *context, size_t i, const TeacherAnswer *answer) {
     }
     TRY(log_answer(s, request, request->key, answer));
     TRY(take_answer(s, request, answer));
-    s->generated_tokens += answer->tokens;
+    s->counts.generated_tokens += answer->tokens;
     show_progress(s, asking->n - ++asking->done, false);
     return ST_OK;
 }
@@ -456,11 +456,11 @@ static Status refuse_limit(const Synth *s, const char *key, double limit, const 
 
 static Status check_limits(const Synth *s) {
     const Recipe *r = s->recipe;
-    if (r->synth_max_requests >= 0 && s->requests >= r->synth_max_requests)
+    if (r->synth_max_requests >= 0 && s->counts.requests >= r->synth_max_requests)
         return refuse_limit(s, "max_requests", (double)r->synth_max_requests, " requests");
-    if (r->synth_max_tokens >= 0 && s->tokens + s->prompt_tokens >= r->synth_max_tokens)
+    if (r->synth_max_tokens >= 0 && s->counts.tokens + s->counts.prompt_tokens >= r->synth_max_tokens)
         return refuse_limit(s, "max_tokens", (double)r->synth_max_tokens, " tokens");
-    if (!isnan(r->synth_max_cost) && s->cost >= r->synth_max_cost) return refuse_limit(s, "max_cost", r->synth_max_cost, "");
+    if (!isnan(r->synth_max_cost) && s->counts.cost >= r->synth_max_cost) return refuse_limit(s, "max_cost", r->synth_max_cost, "");
     return ST_OK;
 }
 
@@ -469,7 +469,7 @@ static size_t before_limits(const Synth *s, const Teacher *teacher, size_t n) {
     const Recipe *r = s->recipe;
     bool counted = r->synth_max_tokens >= 0 || !isnan(r->synth_max_cost);
     if (counted) n = MIN(n, teacher_width(teacher));
-    return r->synth_max_requests >= 0 ? MIN(n, (size_t)(r->synth_max_requests - s->requests)) : n;
+    return r->synth_max_requests >= 0 ? MIN(n, (size_t)(r->synth_max_requests - s->counts.requests)) : n;
 }
 
 /* ---- asking ---- */
@@ -481,7 +481,7 @@ static Status ask_some(Synth *s, SynthRequest **requests, size_t n) {
     Asking asking = {s, requests, n, 0};
     double before = clock_seconds();
     Status status = teacher_ask(requests[0]->teacher, prompts, n, &s->stages[requests[0]->stage].sampling, on_answer, &asking);
-    s->teacher_seconds += clock_seconds() - before;
+    s->counts.teacher_seconds += clock_seconds() - before;
     free(prompts);
     Failure failure;
     failure_save(&failure, status);
@@ -495,13 +495,13 @@ static bool same_kind(const SynthRequest *a, const SynthRequest *b) {
 
 /* Sends the requests that the log does not answer, in groups that one call can take. */
 static Status ask_new(Synth *s) {
-    SynthRequest **together = malloc(MAX(s->n_asked, 1) * sizeof *together);
-    Status status = together ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu requests", s->n_asked);
-    for (size_t first = 0; first < s->n_asked && status == ST_OK; first++) {
-        if (s->asked[first]->answered) continue;
+    SynthRequest **together = malloc(MAX(s->round.n_asked, 1) * sizeof *together);
+    Status status = together ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu requests", s->round.n_asked);
+    for (size_t first = 0; first < s->round.n_asked && status == ST_OK; first++) {
+        if (s->round.asked[first]->answered) continue;
         size_t n = 0;
-        for (size_t i = first; i < s->n_asked; i++)
-            if (!s->asked[i]->answered && same_kind(s->asked[i], s->asked[first])) together[n++] = s->asked[i];
+        for (size_t i = first; i < s->round.n_asked; i++)
+            if (!s->round.asked[i]->answered && same_kind(s->round.asked[i], s->round.asked[first])) together[n++] = s->round.asked[i];
         for (size_t done = 0, some; done < n && status == ST_OK; done += some) {
             status = check_limits(s);
             some = before_limits(s, together[0]->teacher, n - done);
@@ -514,13 +514,13 @@ static Status ask_new(Synth *s) {
 
 Status synth_ask(Synth *s) {
     Status status = s->status;
-    for (size_t i = 0; i < s->n_asked && status == ST_OK; i++) status = look_up(s, s->asked[i]);
+    for (size_t i = 0; i < s->round.n_asked && status == ST_OK; i++) status = look_up(s, s->round.asked[i]);
     if (status == ST_OK) status = ask_new(s);
-    for (size_t i = 0; i < s->n_asked; i++) {
-        json_decref(s->asked[i]->messages);
-        s->asked[i]->messages = NULL;
+    for (size_t i = 0; i < s->round.n_asked; i++) {
+        json_decref(s->round.asked[i]->messages);
+        s->round.asked[i]->messages = NULL;
     }
-    s->n_asked = 0;
+    s->round.n_asked = 0;
     return status;
 }
 
@@ -536,7 +536,7 @@ static json_t *shown_examples(const Synth *s, const char *type, const char *prom
     while (t < s->seeds.n_types && strcmp(s->seeds.types[t].name, type) != 0) t++;
     if (t == s->seeds.n_types) return list;
     size_t n = MIN((size_t)SHOWN + 1, s->seeds.types[t].n);
-    synth_ask_choose(s, s->next_number, 0, s->seeds.types[t].n, n, chosen);
+    synth_ask_choose(s, s->counts.next_number, 0, s->seeds.types[t].n, n, chosen);
     for (size_t i = 0; i < n && json_array_size(list) < SHOWN; i++) {
         const SynthSeed *seed = &s->seeds.items[s->seeds.types[t].seeds[chosen[i]]];
         if (seed->output[0] && strcmp(seed->prompt, prompt) != 0) json_array_append_new(list, example_of_seed(seed));
@@ -545,7 +545,7 @@ static json_t *shown_examples(const Synth *s, const char *type, const char *prom
 }
 
 static SynthRequest *ask_for_answer(Synth *s, int stage, const SynthCandidate *c) {
-    char *prompt = synth_prompt_of(s->round_arena, c->instruction, c->input);
+    char *prompt = synth_prompt_of(s->round.arena, c->instruction, c->input);
     const char *system = c->system ? c->system : s->recipe->synth_system;
     SynthLabels labels = synth_labels(s, c);
     json_t *variables =
@@ -565,7 +565,7 @@ static Status take_reply(Synth *s, SynthCandidate *c, const SynthRequest *reques
 }
 
 Status synth_answer(Synth *s, int stage, SynthCandidate **candidates, size_t n) {
-    SynthRequest **requests = arena_zero(s->round_arena, MAX(n, 1) * sizeof *requests);
+    SynthRequest **requests = arena_zero(s->round.arena, MAX(n, 1) * sizeof *requests);
     if (!requests) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++)
         if (!candidates[i]->rejected) requests[i] = ask_for_answer(s, stage, candidates[i]);
@@ -580,8 +580,8 @@ Status synth_answer(Synth *s, int stage, SynthCandidate **candidates, size_t n) 
 
 Status synth_prompt_round(Synth *s, SynthBegin *begin, bool clean, int answer) {
     size_t n = synth_round_size(s);
-    SynthCandidate **candidates = arena_alloc(s->round_arena, n * sizeof *candidates);
-    SynthRequest **requests = arena_alloc(s->round_arena, n * sizeof *requests);
+    SynthCandidate **candidates = arena_alloc(s->round.arena, n * sizeof *candidates);
+    SynthRequest **requests = arena_alloc(s->round.arena, n * sizeof *requests);
     if (!candidates || !requests) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++)
         if (!(candidates[i] = begin(s, &requests[i]))) return s->status == ST_OK ? ST_RESOURCE : s->status;
@@ -617,10 +617,10 @@ static SynthRequest *ask_for_score(Synth *s, int stage, const char *prompt, cons
 }
 
 Status synth_scores(Synth *s, int stage, SynthCandidate **candidates, size_t n, double *scores) {
-    SynthRequest **requests = arena_zero(s->round_arena, MAX(n, 1) * sizeof *requests);
+    SynthRequest **requests = arena_zero(s->round.arena, MAX(n, 1) * sizeof *requests);
     if (!requests) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++) {
-        char *prompt = candidates[i]->rejected ? NULL : synth_prompt_of(s->round_arena, candidates[i]->instruction, candidates[i]->input);
+        char *prompt = candidates[i]->rejected ? NULL : synth_prompt_of(s->round.arena, candidates[i]->instruction, candidates[i]->input);
         if (prompt) requests[i] = ask_for_score(s, stage, prompt, candidates[i]->output);
     }
     TRY(synth_ask(s));
@@ -637,13 +637,13 @@ Status synth_filter_scores(void *context, const FilterRow *rows, size_t n, doubl
     Synth *s = context;
     int stage = 0;
     while (strcmp(s->stage_list[stage].name, "judge") != 0) stage++;
-    SynthRequest **requests = arena_zero(s->round_arena, MAX(n, 1) * sizeof *requests);
+    SynthRequest **requests = arena_zero(s->round.arena, MAX(n, 1) * sizeof *requests);
     if (!requests) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++) {
-        char *instruction = arena_strndup(s->round_arena, rows[i].instruction.data, rows[i].instruction.len),
-             *input = arena_strndup(s->round_arena, rows[i].input.len ? rows[i].input.data : "", rows[i].input.len);
-        char *answer = arena_strndup(s->round_arena, rows[i].completion.data, rows[i].completion.len),
-             *prompt = instruction && input ? synth_prompt_of(s->round_arena, instruction, input) : NULL;
+        char *instruction = arena_strndup(s->round.arena, rows[i].instruction.data, rows[i].instruction.len),
+             *input = arena_strndup(s->round.arena, rows[i].input.len ? rows[i].input.data : "", rows[i].input.len);
+        char *answer = arena_strndup(s->round.arena, rows[i].completion.data, rows[i].completion.len),
+             *prompt = instruction && input ? synth_prompt_of(s->round.arena, instruction, input) : NULL;
         if (!prompt || !answer) return ST_RESOURCE;
         requests[i] = ask_for_score(s, stage, prompt, answer);
     }

@@ -11,8 +11,8 @@ static const SynthStage stages[] = {
 
 static Status make_round(Synth *s) {
     size_t n = MIN(synth_round_size(s), s->seeds.n - s->cursor);
-    SynthCandidate **candidates = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *candidates);
-    SynthRequest **requests = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *requests);
+    SynthCandidate **candidates = arena_alloc(s->round.arena, MAX(n, 1) * sizeof *candidates);
+    SynthRequest **requests = arena_alloc(s->round.arena, MAX(n, 1) * sizeof *requests);
     if (!candidates || !requests) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++) {
         const SynthSeed *seed = &s->seeds.items[s->cursor + i];

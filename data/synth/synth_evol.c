@@ -35,7 +35,7 @@ static SynthCandidate *synth_evol_begin(Synth *s, size_t seed, SynthRequest **re
     const Evolution *evolution = s->state;
     const TextList *mutations = &s->recipe->synth_mutations;
     const Line *line = &evolution->lines[seed];
-    const char *mutation = mutations->items[synth_draw(s, s->next_number, 0, mutations->n)];
+    const char *mutation = mutations->items[synth_draw(s, s->counts.next_number, 0, mutations->n)];
     SynthCandidate *c = synth_candidate_of_seed(s, &s->seeds.items[seed]);
     if (!c) return NULL;
     if (line->row >= 0) candidate_parent(s, c, line->row);
@@ -56,9 +56,9 @@ static void take_over(Synth *s, SynthCandidate **candidates, const size_t *seeds
 
 static Status make_round(Synth *s) {
     size_t n = MIN(synth_round_size(s), s->seeds.n - s->cursor), first_row = s->n_rows;
-    SynthCandidate **candidates = arena_alloc(s->round_arena, n * sizeof *candidates);
-    SynthRequest **requests = arena_alloc(s->round_arena, n * sizeof *requests);
-    size_t *seeds = arena_alloc(s->round_arena, n * sizeof *seeds);
+    SynthCandidate **candidates = arena_alloc(s->round.arena, n * sizeof *candidates);
+    SynthRequest **requests = arena_alloc(s->round.arena, n * sizeof *requests);
+    size_t *seeds = arena_alloc(s->round.arena, n * sizeof *seeds);
     if (!candidates || !requests || !seeds) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++) {
         seeds[i] = s->cursor + i;

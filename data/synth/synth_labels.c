@@ -84,7 +84,7 @@ Status synth_labels_open(Synth *s) {
 static SynthLabels fitting(const Synth *s, const SynthLabels *labels) {
     SynthLabels spaced = {0};
     if (teacher_chats(s->teacher)) return *labels;
-    for (size_t i = 0; i < labels->n; i++) add_label(s->round_arena, &spaced, labels->n, arena_printf(s->round_arena, " %s", labels->items[i]));
+    for (size_t i = 0; i < labels->n; i++) add_label(s->round.arena, &spaced, labels->n, arena_printf(s->round.arena, " %s", labels->items[i]));
     return spaced;
 }
 
@@ -109,7 +109,7 @@ const char *synth_chosen_label(const SynthRequest *request) { return request->te
 /* The different outputs of one task's rows. */
 static SynthLabels labels_of_task(Synth *s, SynthCandidate **rows, size_t n) {
     SynthLabels labels = {0};
-    for (size_t i = 0; i < n; i++) add_label(s->round_arena, &labels, n, rows[i]->output);
+    for (size_t i = 0; i < n; i++) add_label(s->round.arena, &labels, n, rows[i]->output);
     return labels;
 }
 
@@ -122,7 +122,7 @@ static Status ask_for_label(Synth *s, int stage, const SynthCandidate *c, const 
 }
 
 Status synth_check_labels(Synth *s, int stage, const char *type, SynthCandidate **rows, size_t n) {
-    SynthRequest **requests = arena_zero(s->round_arena, MAX(n, 1) * sizeof *requests);
+    SynthRequest **requests = arena_zero(s->round.arena, MAX(n, 1) * sizeof *requests);
     if (!requests) return ST_RESOURCE;
     for (size_t first = 0, end; first < n; first = end) {
         for (end = first + 1; end < n && rows[end]->instruction == rows[first]->instruction;) end++;

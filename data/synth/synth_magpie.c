@@ -13,7 +13,7 @@ static const SynthStage stages[] = {
 
 static SynthCandidate *synth_magpie_begin(Synth *s, SynthRequest **request) {
     const SynthType *type = &s->seeds.types[synth_next_type(s)];
-    const SynthSeed *seed = type->n ? &s->seeds.items[type->seeds[synth_draw(s, s->next_number, 0, type->n)]] : NULL;
+    const SynthSeed *seed = type->n ? &s->seeds.items[type->seeds[synth_draw(s, s->counts.next_number, 0, type->n)]] : NULL;
     const char *system = seed && seed->system ? seed->system : s->recipe->synth_system;
     Str text = {0};
     SynthCandidate *c = synth_candidate(s, type->name);
@@ -22,7 +22,7 @@ static SynthCandidate *synth_magpie_begin(Synth *s, SynthRequest **request) {
     Status status = s->recipe->synth_user_turn ? ST_OK : teacher_user_turn(s->teacher, system, &text);
     if (s->recipe->synth_user_turn) str_append(&text, s->recipe->synth_user_turn);
     c->system = system;
-    const char *turn = status == ST_OK ? arena_strdup(s->round_arena, str_text(&text)) : NULL;
+    const char *turn = status == ST_OK ? arena_strdup(s->round.arena, str_text(&text)) : NULL;
     str_release(&text);
     if (status != ST_OK && s->status == ST_OK) s->status = status;
     *request = turn ? synth_request_rendered(s, PROMPT, turn) : NULL;

@@ -294,8 +294,8 @@ static Status show_rejected(void *context, const Row *row) {
     const char *reason = json_string_value(json_object_get(row->json, "reason")), *text = asked(json_object_get(row->json, "row"));
     const char *nearest = json_string_value(json_object_get(json_object_get(row->json, "nearest"), "text"));
     size_t i = 0;
-    while (reason && i < s->n_reasons && strcmp(s->reasons[i].name, reason) != 0) i++;
-    if (!reason || i == s->n_reasons || ledger->shown[i]++ >= REJECTED_SHOWN) return ST_OK;
+    while (reason && i < s->counts.n_reasons && strcmp(s->counts.reasons[i].name, reason) != 0) i++;
+    if (!reason || i == s->counts.n_reasons || ledger->shown[i]++ >= REJECTED_SHOWN) return ST_OK;
     str_append(ledger->out, "<tr><td class=\"k\">");
     html_text(ledger->out, reason);
     str_append(ledger->out, "</td><td style=\"white-space:pre-wrap\">");
@@ -311,8 +311,8 @@ static Status show_rejected(void *context, const Row *row) {
 
 static Status add_rejected(const Page *page, Str *out) {
     const Synth *s = page->s;
-    if (s->rejected == 0) return ST_OK;
-    Ledger ledger = {page, out, calloc(MAX(s->n_reasons, 1), sizeof *ledger.shown)};
+    if (s->counts.rejected == 0) return ST_OK;
+    Ledger ledger = {page, out, calloc(MAX(s->counts.n_reasons, 1), sizeof *ledger.shown)};
     str_append(out, "<h2>What was rejected</h2>\n<table>");
     Status status = ledger.shown ? rows_read(run_path(s->run, "rejected.jsonl"), show_rejected, &ledger)
                                  : status_fail(ST_RESOURCE, "out of memory for the report");
@@ -402,19 +402,19 @@ static Status write_card(const Page *page) {
     if (json_object_get(page->summary, "selected"))
         str_printf(&out, "- chosen of them: %lld, in `selected.jsonl`: the best and most different ones\n",
                    (long long)synth_page_number(page, "selected"));
-    str_printf(&out, "- candidates: %lld, of which %.3g %% were kept; the others are in `rejected.jsonl`, each with its reason\n", (long long)s->made,
-               100 * synth_page_number(page, "acceptance"));
+    str_printf(&out, "- candidates: %lld, of which %.3g %% were kept; the others are in `rejected.jsonl`, each with its reason\n",
+               (long long)s->counts.made, 100 * synth_page_number(page, "acceptance"));
     if (s->recipe->synth_seeds) str_printf(&out, "- seeds: %zu, from `%s`\n", s->seeds.n, s->recipe->synth_seeds);
     card_teacher(&out, "teacher", &s->teacher_config);
     if (s->judge) card_teacher(&out, "judge", &s->judge_config);
-    str_printf(&out, "- requests: %lld, with %lld token%s asked and %lld answered; all in `requests.jsonl`\n", (long long)s->requests,
-               (long long)s->prompt_tokens, plural(s->prompt_tokens), (long long)s->tokens);
+    str_printf(&out, "- requests: %lld, with %lld token%s asked and %lld answered; all in `requests.jsonl`\n", (long long)s->counts.requests,
+               (long long)s->counts.prompt_tokens, plural(s->counts.prompt_tokens), (long long)s->counts.tokens);
     str_printf(&out, "- seed of all random choices: %lld; each row's `provenance` says what it was made from\n\n", (long long)s->recipe->seed);
     if (s->exhausted && (int64_t)s->n_rows < s->recipe->synth_num_rows)
         str_append(&out, "The seeds gave no more to ask, so there are fewer rows than were asked for.\n\n");
     card_table(&out, "| task type | candidates | kept |\n|---|---|---|\n", json_object_get(page->summary, "task_types"));
     card_table(&out, "| stage | answers | went on |\n|---|---|---|\n", json_object_get(page->summary, "stages"));
-    if (s->n_reasons) card_table(&out, "| rejected for | rows |\n|---|---|\n", json_object_get(page->summary, "rejected"));
+    if (s->counts.n_reasons) card_table(&out, "| rejected for | rows |\n|---|---|\n", json_object_get(page->summary, "rejected"));
     str_printf(&out, "Prompts have %s words on average, answers %s. %zu different pair%s of a verb and a noun are asked for in %zu instruction%s",
                format_number(page->prompts.sum / (double)MAX(page->prompts.n, 1), 3, (char[32]){0}),
                format_number(page->answers.sum / (double)MAX(page->answers.n, 1), 3, (char[32]){0}), page->n_different,

@@ -145,13 +145,35 @@ typedef struct SynthPreset {
 #include "data/synth/synth_presets.def"
 #undef PRESET
 
+/* What a round makes and the next one replaces. */
+typedef struct SynthRound {
+    Arena *arena;
+    SynthRequest **asked;
+    size_t n_asked, cap_asked;  /* since the last synth_ask */
+    SynthCandidate *candidates; /* the last one first */
+} SynthRound;
+
+/* Counters of the run; a resumed run repeats its rounds from the journal and counts the same. */
+typedef struct SynthCounts {
+    uint64_t next_number; /* of the next request */
+    SynthCount *types, *reasons;
+    size_t n_reasons;
+    int64_t n_types_drawn; /* counter of synth_next_type */
+    int64_t made, rejected, round, empty_rounds, requests, replayed, tokens, prompt_tokens, generated_tokens;
+    double cost, started, teacher_seconds, filter_seconds;
+    const char *refusal; /* the text of the first refusal; NULL: there was none */
+} SynthCounts;
+
 struct Synth {
+    /* from the recipe */
     const SynthConfig *config;
     const Recipe *recipe;
     Recipe dated; /* the recipe with the date of the run's start, if it names no date */
     const SynthPreset *preset;
-    SynthStage stage_list[SYNTH_MAX_STAGES]; /* the preset's stages, and the judge's if its filter is on */
-    Arena *arena, *round_arena;              /* of the run; of a round */
+    SynthStage stage_list[SYNTH_MAX_STAGES];              /* the preset's stages, and the judge's if its filter is on */
+    size_t examples_low, examples_high, machine_examples; /* see synth_examples_open */
+    /* opened */
+    Arena *arena;
     Run *run;
     Teacher *teacher, *judge; /* judge NULL: the teacher */
     TeacherConfig teacher_config, judge_config;
@@ -162,25 +184,17 @@ struct Synth {
     StageState stages[SYNTH_MAX_STAGES];
     SynthCount stage_counts[SYNTH_MAX_STAGES]; /* number of them, as shown in SynthProgress */
     int n_stages;
-    uint64_t next_number;
-    SynthRequest **asked;
-    size_t n_asked, cap_asked;  /* since the last synth_ask */
-    SynthCandidate *candidates; /* of the round, the last one first */
+    void *state; /* private to the preset, in the run's arena */
+    /* made so far */
     SynthRow *rows;
     size_t n_rows, cap_rows;
     SynthFile rows_file, rejected_file;
-    SynthCount *types, *reasons;
-    size_t n_reasons;
-    int64_t n_types_drawn; /* counter of synth_next_type */
-    int64_t made, rejected, round, empty_rounds, requests, replayed, tokens, prompt_tokens, generated_tokens;
-    /* fruitless: requests in rounds without any candidate */
-    double cost, started, teacher_seconds, filter_seconds;
-    const char *refusal; /* the text of the first refusal; NULL: there was none */
-    Status status;       /* the first failure of a request or of writing */
+    size_t cursor, pass; /* for presets that go through the seeds: the next one; number of completed passes */
     bool exhausted;
-    size_t examples_low, examples_high, machine_examples; /* see synth_examples_open */
-    size_t cursor, pass;                                  /* for presets that go through the seeds: the next one; number of completed passes */
-    void *state;                                          /* private to the preset, in the run's arena */
+    Status status; /* the first failure of a request or of writing */
+
+    SynthRound round;
+    SynthCounts counts;
 };
 
 /* ---- for presets (synth_ask.c, synth_rows.c) ---- */

@@ -35,7 +35,7 @@ static Status make_pair(Synth *s, SynthCandidate *a, SynthCandidate *b, const do
     SynthCandidate *left = a->rejected ? b : a;
     if (!both && !left->rejected) return synth_reject(s, left, "no_second_answer");
     if (!both) return ST_OK;
-    s->made--; /* one candidate from here on */
+    s->counts.made--; /* one candidate from here on */
     for (size_t i = 0; i < b->n_requests; i++) candidate_request(s, a, b->requests[i]);
     const char *reason = strcmp(a->output, b->output) == 0       ? "same_answer"
                          : !known                                ? "no_score"
@@ -45,7 +45,7 @@ static Status make_pair(Synth *s, SynthCandidate *a, SynthCandidate *b, const do
     if (reason) return synth_reject(s, a, reason);
     bool first = scores[0] > scores[1];
     const char *chosen = first ? a->output : b->output, *rejected = first ? b->output : a->output;
-    char *prompt = synth_prompt_of(s->round_arena, a->instruction, a->input);
+    char *prompt = synth_prompt_of(s->round.arena, a->instruction, a->input);
     if (!prompt) return ST_RESOURCE;
     candidate_more(a, "prompt", side(s, a->system, "user", prompt));
     candidate_more(a, "chosen", side(s, NULL, "assistant", chosen));
@@ -61,7 +61,7 @@ static Status make_round(Synth *s) {
     size_t n;
     SynthCandidate **candidates;
     TRY(synth_given(s, MAX(synth_round_size(s) / 2, 1), 2, &candidates, &n));
-    double *scores = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *scores);
+    double *scores = arena_alloc(s->round.arena, MAX(n, 1) * sizeof *scores);
     if (!scores) return ST_RESOURCE;
     TRY(synth_answer(s, ANSWER, candidates, n));
     TRY(synth_scores(s, JUDGE, candidates, n, scores));

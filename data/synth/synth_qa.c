@@ -107,9 +107,9 @@ static Status make_round(Synth *s) {
     for (size_t i = 0; i < s->seeds.n && s->pass == 0; i++) TRY(cut_document(s, i));
     s->pass = 1;
     size_t pairs = (size_t)s->recipe->synth_pairs, n = MIN((synth_round_size(s) + pairs - 1) / pairs, list->n - s->cursor), n_candidates = 0;
-    SynthRequest **requests = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *requests);
-    SynthCandidate **candidates = arena_alloc(s->round_arena, MAX(n, 1) * MOST_PAIRS * sizeof *candidates);
-    const char **texts = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *texts);
+    SynthRequest **requests = arena_alloc(s->round.arena, MAX(n, 1) * sizeof *requests);
+    SynthCandidate **candidates = arena_alloc(s->round.arena, MAX(n, 1) * MOST_PAIRS * sizeof *candidates);
+    const char **texts = arena_alloc(s->round.arena, MAX(n, 1) * sizeof *texts);
     if (!requests || !candidates || !texts) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++) {
         const Passage *p = &list->items[s->cursor + i];

@@ -21,8 +21,8 @@ static Status synth_rejection_open(Synth *s) {
 
 /* The reward of every remaining answer, with its seed's row as columns. */
 static Status synth_rejection_score(Synth *s, SynthCandidate **candidates, size_t n) {
-    FilterRow *rows = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *rows);
-    double *values = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *values);
+    FilterRow *rows = arena_alloc(s->round.arena, MAX(n, 1) * sizeof *rows);
+    double *values = arena_alloc(s->round.arena, MAX(n, 1) * sizeof *values);
     size_t n_rows = 0;
     if (!rows || !values) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++) {
@@ -45,7 +45,7 @@ static Status synth_rejection_choose(Synth *s, SynthCandidate **candidates, size
     size_t best = n;
     double least = s->recipe->synth_threshold;
     bool all = s->recipe->synth_keep == SYNTH_KEEP_ALL;
-    if (!all) s->made -= (int64_t)n - 1;
+    if (!all) s->counts.made -= (int64_t)n - 1;
     for (size_t i = 0; i < n; i++)
         if (!candidates[i]->rejected && (best == n || reward_of(candidates[i]) > reward_of(candidates[best]))) best = i;
     for (size_t i = 0; i < n; i++) {

@@ -49,11 +49,11 @@ Status synth_file_close(SynthFile *file) {
 /* ---- candidates ---- */
 
 SynthCandidate *synth_candidate(Synth *s, const char *type) {
-    SynthCandidate *c = arena_zero(s->round_arena, sizeof *c);
+    SynthCandidate *c = arena_zero(s->round.arena, sizeof *c);
     if (!c) return NULL;
-    *c = (SynthCandidate){.type = type, .instruction = "", .input = "", .output = "", .before = s->candidates};
-    s->candidates = c;
-    s->made++;
+    *c = (SynthCandidate){.type = type, .instruction = "", .input = "", .output = "", .before = s->round.candidates};
+    s->round.candidates = c;
+    s->counts.made++;
     return c;
 }
 
@@ -77,8 +77,8 @@ Status synth_given(Synth *s, size_t n_seeds, size_t each, SynthCandidate ***cand
     *n = 0;
     do {
         n_seeds = MIN(n_seeds, s->seeds.n - s->cursor);
-        SynthCandidate **firsts = arena_alloc(s->round_arena, MAX(n_seeds, 1) * sizeof *firsts),
-                       **all = *candidates = arena_alloc(s->round_arena, MAX(n_seeds, 1) * each * sizeof *all);
+        SynthCandidate **firsts = arena_alloc(s->round.arena, MAX(n_seeds, 1) * sizeof *firsts),
+                       **all = *candidates = arena_alloc(s->round.arena, MAX(n_seeds, 1) * each * sizeof *all);
         if (!firsts || !all) return ST_RESOURCE;
         for (size_t i = 0; i < n_seeds; i++)
             if (!(firsts[i] = given_candidate(s, &s->seeds.items[s->cursor + i]))) return ST_RESOURCE;
@@ -101,7 +101,7 @@ Status synth_given(Synth *s, size_t n_seeds, size_t each, SynthCandidate ***cand
 
 /* Lists of candidates grow by one at a time and stay short. */
 static void *one_more(Synth *s, const void *items, size_t n, size_t size) {
-    char *more = arena_alloc(s->round_arena, (n + 1) * size);
+    char *more = arena_alloc(s->round.arena, (n + 1) * size);
     if (more && n) memcpy(more, items, n * size);
     if (!more && s->status == ST_OK) s->status = ST_RESOURCE;
     return more;
@@ -139,11 +139,11 @@ void candidate_more(SynthCandidate *c, const char *column, json_t *value) {
 }
 
 void synth_end_candidates(Synth *s) {
-    for (SynthCandidate *c = s->candidates; c; c = c->before) {
+    for (SynthCandidate *c = s->round.candidates; c; c = c->before) {
         json_decref(c->more);
         json_decref(c->scores);
     }
-    s->candidates = NULL;
+    s->round.candidates = NULL;
     if (s->filters) filters_forget_tried(s->filters); /* prompts of this round without a kept row may occur again */
 }
 
@@ -243,26 +243,26 @@ static void write_row(const Synth *s, const SynthCandidate *c, const char *promp
 
 static Status count_reason(Synth *s, const char *name) {
     size_t i = 0;
-    while (i < s->n_reasons && strcmp(s->reasons[i].name, name) != 0) i++;
-    if (i == s->n_reasons) {
+    while (i < s->counts.n_reasons && strcmp(s->counts.reasons[i].name, name) != 0) i++;
+    if (i == s->counts.n_reasons) {
         SynthCount *more = arena_alloc(s->arena, (i + 1) * sizeof *more);
         char *kept = arena_strdup(s->arena, name);
         if (!more || !kept) return ST_RESOURCE;
-        if (i) memcpy(more, s->reasons, i * sizeof *more);
+        if (i) memcpy(more, s->counts.reasons, i * sizeof *more);
         more[i] = (SynthCount){.name = kept};
-        s->reasons = more;
-        s->n_reasons++;
+        s->counts.reasons = more;
+        s->counts.n_reasons++;
     }
-    s->reasons[i].made++;
-    s->rejected++;
+    s->counts.reasons[i].made++;
+    s->counts.rejected++;
     return ST_OK;
 }
 
 static void count_type(Synth *s, const SynthCandidate *c, bool kept) {
     for (size_t t = 0; t < s->seeds.n_types; t++) {
-        if (strcmp(s->types[t].name, c->type) != 0) continue;
-        s->types[t].made++;
-        s->types[t].kept += kept;
+        if (strcmp(s->counts.types[t].name, c->type) != 0) continue;
+        s->counts.types[t].made++;
+        s->counts.types[t].kept += kept;
     }
 }
 
@@ -290,7 +290,7 @@ static Status write_rejected(Synth *s, SynthCandidate *c, const FilterVerdict *v
     JsonWriter w = {0};
     Str line = {0};
     FilterRow row = filter_row(c, FILTER_PROMPT);
-    char *prompt = synth_prompt_of(s->round_arena, c->instruction, c->input);
+    char *prompt = synth_prompt_of(s->round.arena, c->instruction, c->input);
     write_row(s, c, prompt ? prompt : "", &w);
     json_t *json = json_parse(str_text(&w.text), w.text.len, 0, NULL);
     Status status = json ? ST_OK : status_fail(ST_RESOURCE, "out of memory for a row");
@@ -338,8 +338,8 @@ static void name_row(char *id, size_t line) {
 
 /* Verdicts of the remaining candidates, in `left` (indices of candidates). */
 static Status run_filters(Synth *s, FilterStage stage, SynthCandidate **candidates, const size_t *left, size_t n, FilterVerdict **verdicts) {
-    FilterRow *rows = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *rows);
-    *verdicts = arena_zero(s->round_arena, MAX(n, 1) * sizeof **verdicts);
+    FilterRow *rows = arena_alloc(s->round.arena, MAX(n, 1) * sizeof *rows);
+    *verdicts = arena_zero(s->round.arena, MAX(n, 1) * sizeof **verdicts);
     json_t **texts = calloc(MAX(n, 1), sizeof *texts);
     if (!rows || !*verdicts || !texts) {
         free(texts);
@@ -351,7 +351,7 @@ static Status run_filters(Synth *s, FilterStage stage, SynthCandidate **candidat
         rows[i] = filter_row(c, stage);
         rows[i].id = c->id = arena_zero(s->arena, ROW_ID);
         rows[i].id_stays = true;
-        char *prompt = synth_prompt_of(s->round_arena, c->instruction, c->input);
+        char *prompt = synth_prompt_of(s->round.arena, c->instruction, c->input);
         write_row(s, c, prompt ? prompt : "", &w);
         rows[i].json = texts[i] = json_parse(str_text(&w.text), w.text.len, 0, NULL);
         if (c->seed && texts[i]) json_object_update(texts[i], (json_t *)c->seed->row.json); /* rewards compare with its columns */
@@ -359,9 +359,9 @@ static Status run_filters(Synth *s, FilterStage stage, SynthCandidate **candidat
     }
     double before = clock_seconds();
     Status status = stage == FILTER_PROMPT ? filters_try(s->filters, stage, rows, n, *verdicts) : filters_run(s->filters, stage, rows, n, *verdicts);
-    s->filter_seconds += clock_seconds() - before;
+    s->counts.filter_seconds += clock_seconds() - before;
     for (size_t i = 0; i < n && stage == FILTER_PROMPT && status == ST_OK; i++) {
-        SynthPrompt *judged = candidates[left[i]]->judged = arena_alloc(s->round_arena, sizeof *judged);
+        SynthPrompt *judged = candidates[left[i]]->judged = arena_alloc(s->round.arena, sizeof *judged);
         if (!judged)
             status = ST_RESOURCE;
         else
@@ -378,14 +378,14 @@ static Status remember_prompt(Synth *s, SynthPrompt *prompt) {
     prompt->remembered = true;
     double before = clock_seconds();
     Status status = filters_remember(s->filters, FILTER_PROMPT, &prompt->row, 1);
-    s->filter_seconds += clock_seconds() - before;
+    s->counts.filter_seconds += clock_seconds() - before;
     return status;
 }
 
 Status synth_filter_rewards(void *context, const FilterRow *rows, size_t n, double *values) {
     const Synth *s = context;
-    FilterRow *asked = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *asked);
-    double *rewards = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *rewards);
+    FilterRow *asked = arena_alloc(s->round.arena, MAX(n, 1) * sizeof *asked);
+    double *rewards = arena_alloc(s->round.arena, MAX(n, 1) * sizeof *rewards);
     size_t n_asked = 0;
     if (!asked || !rewards) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++)
@@ -410,7 +410,7 @@ static size_t still_in(SynthCandidate **candidates, size_t n, size_t *left) {
 }
 
 Status synth_apply_filters(Synth *s, FilterStage stage, SynthCandidate **candidates, size_t n) {
-    size_t *left = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *left);
+    size_t *left = arena_alloc(s->round.arena, MAX(n, 1) * sizeof *left);
     FilterVerdict *verdicts;
     if (!left) return ST_RESOURCE;
     TRY(s->status);
@@ -451,7 +451,7 @@ static Status check_quality(const Synth *s, const SynthCandidate *c, const Str *
 
 static Status write_kept(Synth *s, SynthCandidate *c, const FilterVerdict *verdict) {
     JsonWriter w = {0};
-    char *prompt = synth_prompt_of(s->round_arena, c->instruction, c->input);
+    char *prompt = synth_prompt_of(s->round.arena, c->instruction, c->input);
     if (!prompt) return ST_RESOURCE;
     note_scores(s, c, verdict);
     write_row(s, c, prompt, &w);
@@ -467,7 +467,7 @@ static Status write_kept(Synth *s, SynthCandidate *c, const FilterVerdict *verdi
 }
 
 Status synth_write_rows(Synth *s, SynthCandidate **candidates, size_t n) {
-    size_t *left = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *left);
+    size_t *left = arena_alloc(s->round.arena, MAX(n, 1) * sizeof *left);
     FilterVerdict *verdicts;
     if (!left) return ST_RESOURCE;
     TRY(s->status);

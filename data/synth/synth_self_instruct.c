@@ -29,7 +29,7 @@ typedef struct TaskList {
 /* Removes headings such as "Task 9:", folds white space to one blank, cuts off a final colon, and capitalises the first letter. */
 static const char *tidy(Synth *s, const char *item, size_t len) {
     const char *text = synth_clean(s, synth_text(s, item, len));
-    char *out = text ? arena_alloc(s->round_arena, strlen(text) + 1) : NULL;
+    char *out = text ? arena_alloc(s->round.arena, strlen(text) + 1) : NULL;
     size_t n = 0;
     if (!out) return NULL;
     for (; *text; text++) {
@@ -99,7 +99,7 @@ typedef struct Lists {
 } Lists;
 
 static bool synth_self_instruct_push(Synth *s, Lists *list, SynthCandidate *c) {
-    if (arena_array_grow(s->round_arena, &list->items, &list->cap, list->n + 1, sizeof *list->items) != ST_OK) return false;
+    if (arena_array_grow(s->round.arena, &list->items, &list->cap, list->n + 1, sizeof *list->items) != ST_OK) return false;
     list->items[list->n++] = c;
     return true;
 }
@@ -144,8 +144,8 @@ static Status take_tasks(Synth *s, const SynthRequest *request, const SynthCandi
 static Status ask_for_tasks(Synth *s, Lists *tasks) {
     int64_t each = s->recipe->synth_tasks_per_request > 0 ? s->recipe->synth_tasks_per_request : 8;
     size_t n = (synth_round_size(s) + (size_t)each - 1) / (size_t)each;
-    SynthCandidate *origins = arena_zero(s->round_arena, n * sizeof *origins);
-    SynthRequest **requests = arena_alloc(s->round_arena, n * sizeof *requests);
+    SynthCandidate *origins = arena_zero(s->round.arena, n * sizeof *origins);
+    SynthRequest **requests = arena_alloc(s->round.arena, n * sizeof *requests);
     if (!origins || !requests) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++) {
         json_t *examples = synth_examples(s, NULL, &origins[i]);
@@ -170,7 +170,7 @@ static const char *type_named(const Synth *s, bool classification) {
 static Status classify(Synth *s, const Lists *tasks) {
     static const char *const choices[] = {" Yes", " No"}, *const words[] = {"Yes", "No"};
     bool chats = teacher_chats(s->teacher);
-    SynthRequest **requests = arena_zero(s->round_arena, MAX(tasks->n, 1) * sizeof *requests);
+    SynthRequest **requests = arena_zero(s->round.arena, MAX(tasks->n, 1) * sizeof *requests);
     if (!requests) return ST_RESOURCE;
     for (size_t i = 0; i < tasks->n; i++)
         if (!tasks->items[i]->rejected)
@@ -309,7 +309,7 @@ static Status take_instances(Synth *s, SynthCandidate *task, const SynthRequest 
 }
 
 static Status ask_for_instances(Synth *s, const Lists *tasks, Lists *rows) {
-    SynthRequest **requests = arena_zero(s->round_arena, MAX(tasks->n, 1) * sizeof *requests);
+    SynthRequest **requests = arena_zero(s->round.arena, MAX(tasks->n, 1) * sizeof *requests);
     if (!requests) return ST_RESOURCE;
     for (size_t i = 0; i < tasks->n; i++) {
         const SynthCandidate *task = tasks->items[i];

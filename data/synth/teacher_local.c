@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A local teacher: all questions go through the generator at once; a choice is made by comparing the log-probabilities of its texts. */
+#include "lib/tensor/compute.h"
 #include "data/formats/conversation.h"
 #include "data/synth/teacher.h"
 #include "lib/model/adapter.h"

@@ -254,7 +254,7 @@ static uint8_t *arena_take(Arena *arena, size_t size, bool *is_zero) {
     return bytes;
 }
 
-bool arena_refused(const Arena *arena) { return arena->refused; }
+bool arena_refused(const Arena *arena) { return arena->refused || (arena->other && arena->other->refused); }
 
 void *arena_alloc(Arena *arena, size_t size) {
     bool is_zero;

@@ -234,6 +234,11 @@ static void go_on(Child *child, const struct pollfd polled[PIPES]) {
         child->broken = polled[OUT].revents == 0; /* it may have answered before it ended */
 }
 
+static void pipes_of(const Child *child, struct pollfd polled[PIPES]) {
+    for (int k = 0; k < PIPES; k++)
+        polled[k] = (struct pollfd){.fd = k == IN && child->sent == child->len ? -1 : child->fds[k], .events = k == IN ? POLLOUT : POLLIN};
+}
+
 void child_begin(Child *child, const char *text, size_t len, size_t n_lines, double seconds) {
     ASSERT(!child->busy, "program '%s' has not answered yet", str_text(&child->name));
     child->text = text;
@@ -272,9 +277,7 @@ Status children_next(Child *const *children, size_t n, size_t *which, Str *reply
             *which = i;
             if (settled(child, reply, &status)) return status;
             until = until == 0 ? child->until : MIN(until, child->until);
-            for (int k = 0; k < PIPES; k++)
-                polled[i * PIPES + (size_t)k] =
-                    (struct pollfd){.fd = k == IN && child->sent == child->len ? -1 : child->fds[k], .events = k == IN ? POLLOUT : POLLIN};
+            pipes_of(child, &polled[i * PIPES]);
         }
         if (*which == n) return ST_OK;
         if (said_too_much(children, n, which)) return answers_too_much("program", str_text(&children[*which]->name));
@@ -288,6 +291,23 @@ Status children_next(Child *const *children, size_t n, size_t *which, Str *reply
         for (size_t i = 0; i < n; i++)
             if (children[i] && children[i]->busy) go_on(children[i], &polled[i * PIPES]);
     }
+}
+
+Status child_poll(Child *child, bool *answered, Str *reply) {
+    struct pollfd polled[PIPES];
+    size_t which;
+    Status status;
+    ASSERT(child->busy, "program '%s' was asked nothing", str_text(&child->name));
+    pipes_of(child, polled);
+    while (poll(polled, PIPES, 0) > 0) {
+        go_on(child, polled);
+        if (child->broken || child->no_memory || child->out.len > LONGEST_LINE) break;
+        pipes_of(child, polled);
+    }
+    *answered = true;
+    if (said_too_much(&child, 1, &which)) return answers_too_much("program", str_text(&child->name));
+    *answered = settled(child, reply, &status);
+    return *answered ? status : ST_OK;
 }
 
 Status child_request(Child *child, const char *text, size_t len, size_t n_lines, double seconds, Str *reply) {

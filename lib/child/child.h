@@ -28,6 +28,10 @@ Status child_request(Child *child, const char *text, size_t len, size_t n_lines,
  * begun. ST_INTERRUPTED: none has answered yet, and all of them can only be stopped. NULL children are skipped. */
 void child_begin(Child *child, const char *text, size_t len, size_t n_lines, double seconds);
 Status children_next(Child *const *children, size_t n, size_t *which, Str *reply);
+/* Whether a child that was begun has answered or failed, without waiting; then returns its status, and `reply` is extended. It goes on with the
+ * request, so long texts need several calls. An answer that is there at the call counts, whatever the time limit. ST_OK as long as *answered is
+ * false. */
+Status child_poll(Child *child, bool *answered, Str *reply);
 bool child_has_ended(const Child *child); /* true after a failure that showed it */
 /* What the program has written beyond the lines that were requested, between an answer and the next request. Valid until the next call. */
 Slice child_unrequested(Child *child);

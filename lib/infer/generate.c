@@ -14,34 +14,6 @@ static int64_t slots_for(const GenerateConfig *config, size_t n_prompts) {
     return MIN(config->max_batch > 0 ? config->max_batch : DEFAULT_BATCH, (int64_t)n_prompts * config->n);
 }
 
-/* Runs one step of the largest kind on the device that computes nothing: a full load of prompt tokens, and a row of logits for each sequence. */
-static size_t step_bytes(const Model *model, size_t n_prompts, size_t longest, int64_t n_slots) {
-    Arena *arena = arena_new(0);
-    Tape *meta = tape_new(model->device->planner, model->compute, 0);
-    size_t n_segments = MIN((STEP_TOKENS + longest - 1) / longest, n_prompts), bytes = 0;
-    int64_t n_tokens = (int64_t)(n_segments * longest) + n_slots, n_rows = n_slots + (int64_t)n_segments;
-    Segment *segments = arena ? arena_zero(arena, (n_segments + (size_t)n_slots) * sizeof *segments) : NULL;
-    int32_t *ids = arena ? arena_zero(arena, (size_t)n_tokens * sizeof *ids) : NULL,
-            *rows = arena ? arena_zero(arena, (size_t)n_rows * sizeof *rows) : NULL;
-    if (meta && segments && ids && rows) {
-        int64_t at = 0;
-        for (size_t i = 0; i < n_segments + (size_t)n_slots; i++) {
-            segments[i] = (Segment){.begin = at, .end = at + (i < n_segments ? (int64_t)longest : 1), .parent = -1};
-            at = segments[i].end;
-        }
-        tape_record(meta, false);
-        Tensor *hidden = model_forward(
-            model, meta,
-            &(ModelBatch){.ids = ids, .layout = {.n_tokens = n_tokens, .n_segments = (int32_t)(n_segments + (size_t)n_slots), .segments = segments}});
-        Tensor *which = hidden ? tensor_view(tape_arena(meta), tape_device(meta), DT_I32, 1, &n_rows, rows) : NULL;
-        if (which) (void)model_logits(model, meta, hidden, which);
-        bytes = tape_peak_bytes(meta);
-    }
-    tape_free(meta);
-    arena_free(arena);
-    return bytes;
-}
-
 /* Pages that a prompt of n tokens and all of its samples need at most: the pages that the prompt fills are shared, the last one is copied for
  * each. */
 static int64_t group_pages(const Model *model, const GenerateConfig *config, size_t n) {
@@ -56,9 +28,22 @@ static int64_t cache_pages(int64_t n_slots, int64_t per_sequence, int64_t shared
 size_t generate_bytes(const Model *model, size_t n_prompts, size_t longest, const GenerateConfig *config) {
     int64_t n_slots = slots_for(config, n_prompts), n_pages = cache_pages(n_slots, kv_pages_for((int64_t)longest + config->max_new_tokens),
                                                                           (int64_t)n_prompts * group_pages(model, config, longest));
-    size_t choosers = (size_t)MIN((int64_t)omp_get_max_threads(), n_slots), vocab = (size_t)model->config.vocab_size;
-    return (size_t)n_pages * kv_page_bytes(model) + step_bytes(model, n_prompts, longest, n_slots) +
-           choosers * vocab * (2 * sizeof(double) + sizeof(int32_t));
+    StepSize size = {.prompt_tokens = MIN((int64_t)(n_prompts * longest), STEP_TOKENS),
+                     .n_prompts = MIN((STEP_TOKENS + (int64_t)longest - 1) / (int64_t)longest, (int64_t)n_prompts),
+                     .n_single = n_slots,
+                     .n_rows = n_slots};
+    return (size_t)n_pages * kv_page_bytes(model) + step_bytes(model, &size) + chooser_bytes(model, n_slots);
+}
+
+GeneratorConfig generator_size(const Model *model, int64_t n_sequences, int64_t longest, const GenerateConfig *config) {
+    int64_t n_slots = MIN(config->max_batch > 0 ? config->max_batch : DEFAULT_BATCH, n_sequences), each = kv_pages_for(longest),
+            most = (int64_t)(cache_budget(config->memory) / kv_page_bytes(model));
+    return (GeneratorConfig){.max_sequences = n_slots,
+                             .max_pages = MIN((n_slots + 1) * each, MAX(most, each + 1)), /* a prompt's last page is copied when its samples begin */
+                             .logit_bias = config->logit_bias,
+                             .logit_bias_context = config->logit_bias_context,
+                             .memory = config->memory,
+                             .session = config->session};
 }
 
 /* As many slots as there is memory for; one is asked for in any case. */

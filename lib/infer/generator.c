@@ -7,6 +7,7 @@
 
 #include "lib/base/system.h"
 #include "lib/infer/generator_parts.h"
+#include "lib/model/rope.h"
 
 /* ---- longrope ---- */
 
@@ -56,7 +57,18 @@ static Status open_cache(Generator *g, size_t budget) {
                     format_bytes((double)budget, have));
         return status_hint(ST_RESOURCE, "lower max_new_tokens or shorten the prompts");
     }
+    arena_reserve(g->arena, generator_bytes(g->model, &g->config));
     return kv_cache_new(g->arena, g->model, (int32_t)g->most_pages, &g->cache);
+}
+
+/* There are none where the angles of all tokens depend on the length of their sequence, and none for recurrences: a known page has no state. */
+static Status open_prefixes(Generator *g) {
+    const RopeConfig *ropes[] = {&g->model->config.rope, &g->model->config.window_rope};
+    for (size_t i = 0; i < COUNT_OF(ropes); i++)
+        if (rope_by_length(ropes[i]) && ropes[i]->type != ROPE_LONGROPE) return ST_OK;
+    if (g->config.session || g->cache->states.n > 0) return ST_OK;
+    g->prefixes = prefixes_new(g->arena, g->cache, g->config.keep_prefixes);
+    return g->prefixes ? ST_OK : ST_RESOURCE;
 }
 
 static Status open_choosers(Generator *g) {
@@ -90,11 +102,12 @@ static Status open_tables(Generator *g) {
     g->slots = arena_zero(g->arena, n_slots * sizeof *g->slots);
     g->queue = arena_zero(g->arena, n_slots * sizeof *g->queue);
     g->passes = arena_zero(g->arena, n_rows * sizeof *g->passes);
+    g->adapters = arena_alloc(g->arena, n_rows * sizeof *g->adapters);
     g->ids = arena_alloc(g->arena, n_tokens * sizeof *g->ids);
     g->segments = arena_alloc(g->arena, n_rows * sizeof *g->segments);
     g->lengths = arena_alloc(g->arena, n_rows * sizeof *g->lengths);
     g->rows = arena_alloc(g->arena, n_rows * sizeof *g->rows);
-    bool whole = g->groups && g->slots && g->queue && g->passes && g->ids && g->segments && g->lengths && g->rows;
+    bool whole = g->groups && g->slots && g->queue && g->passes && g->adapters && g->ids && g->segments && g->lengths && g->rows;
     return whole ? ST_OK : ST_RESOURCE;
 }
 
@@ -102,12 +115,14 @@ static Status open_parts(Generator *g) {
     g->memory = g->config.memory ? g->config.memory : generate_memory_new(g->model);
     if (!g->memory) return ST_RESOURCE;
     ASSERT(g->memory->model == g->model, "memory of another model");
-    size_t budget = cache_budget(g->memory);
+    size_t budget = cache_budget(g->memory), had = arena_resident(g->memory->arena) + tape_peak_bytes(g->memory->tape);
     g->arena = g->memory->arena;
     g->tape = g->memory->tape;
     arena_reset(g->arena);
     tape_record(g->tape, false);
     TRY(open_cache(g, budget));
+    if (!g->config.session) TRY(generator_fits(g->model, &g->config, (size_t)memory_available() + had));
+    TRY(open_prefixes(g));
     TRY(find_absent(g));
     TRY(open_tables(g));
     TRY(open_kept(g));
@@ -169,8 +184,9 @@ static int64_t pages_for_first(const Group *group) {
     return group->own_pages - (group->request.n_samples == 1 ? group->prompt_pages - group->shared_pages : 0);
 }
 
-/* The prompts that wait leave room for a sample of each, so that the first of them can always begin when nothing else runs. */
-static bool has_room(const Generator *g, const Group *group) {
+/* pages: those that the prompt takes, without known ones in use.
+ * The prompts that wait leave room for a sample of each, so that the first of them can always begin when nothing else runs. */
+static bool has_room(const Generator *g, const Group *group, int64_t pages) {
     int64_t slots = g->n_slots - g->n_active, tokens = 0, waiting = group->prompt_pages, most = pages_for_first(group);
     for (int64_t i = 0; i < g->n_queue; i++) {
         const Group *other = g->queue[i];
@@ -179,7 +195,7 @@ static bool has_room(const Generator *g, const Group *group) {
         waiting += other->prompt_pages;
         most = MAX(most, other->own_pages);
     }
-    return slots > 0 && tokens < STEP_TOKENS && waiting + most <= g->most_pages && g->promised_pages + group->prompt_pages <= g->most_pages;
+    return slots > 0 && tokens < STEP_TOKENS && waiting + most <= g->most_pages && g->promised_pages + pages <= g->most_pages;
 }
 
 static Group *free_group(const Generator *g) {
@@ -188,15 +204,28 @@ static Group *free_group(const Generator *g) {
     return NULL;
 }
 
+/* Not where an adapter has an embedding, a head or other weights of its own. */
+static bool same_weights(const Model *model, const Model *other) {
+    bool same = model->n_modules == other->n_modules;
+    for (size_t i = 0; i < model->n_modules && same; i++) {
+        const Module *module = &model->modules[i], *its = &other->modules[i];
+        same = *module->weight == *its->weight && (!module->bias || *module->bias == *its->bias);
+    }
+    return same;
+}
+
 Status generator_admit(Generator *g, const GenerateRequest *request, GenerateHandle *handle) {
     int64_t n = (int64_t)request->prompt.n, longest = longest_of(request), shared = shared_pages(g->model, n, longest);
     const Model *model = request->adapter ? request->adapter : g->model;
     Group group = {.request = *request,
                    .model = model,
+                   .pass = model == g->model || same_weights(model, g->model) ? g->model : model,
                    .at = {0, NO_ROW},
                    .prompt_pages = kv_pages_for(n),
                    .shared_pages = shared,
                    .own_pages = kv_pages_for(longest) - shared};
+    group.shares = g->prefixes && is_long(g->model, n) == is_long(g->model, longest);
+    group.family = (PrefixFamily){model, is_long(g->model, n)};
     *handle = 0;
     if (group.prompt_pages + pages_for_first(&group) > g->most_pages) {
         status_fail(ST_RESOURCE, "prompt %zu of %lld tokens and %lld new ones need %lld pages of keys and values, there are %lld",
@@ -204,12 +233,19 @@ Status generator_admit(Generator *g, const GenerateRequest *request, GenerateHan
                     (long long)(group.prompt_pages + pages_for_first(&group)), (long long)g->most_pages);
         return status_hint(ST_RESOURCE, "lower max_new_tokens or shorten the prompts");
     }
+    int64_t unused = 0, known = group.shares ? prefix_find(g->prefixes, &group.family, request->prompt.ids, n - 1, &unused) : 0,
+            pages = group.prompt_pages - known + unused;
     Group *place = free_group(g);
-    if (!place || !has_room(g, &group)) return ST_OK;
+    if (!place || !has_room(g, &group, pages)) return ST_OK;
+    if (known > 0) TRY(prefix_take(g->prefixes, &group.family, request->prompt.ids, known, &group.pages));
+    group.n_known = known;
+    group.done = known * KV_PAGE_SIZE;
     group.handle = *handle = ++g->last_handle;
     *place = group;
     if (g->config.session) place->done = session_resume(g->config.session, &request->prompt, &place->pages);
-    g->promised_pages += place->prompt_pages;
+    g->promised_pages += pages;
+    g->prompt_tokens += n;
+    g->found_tokens += place->done;
     g->queue[g->n_queue++] = place;
     return ST_OK;
 }
@@ -227,19 +263,58 @@ Status generator_add(Generator *g, const GenerateRequest *request, GenerateHandl
     return generator_admit(g, request, handle);
 }
 
-/* The group goes with its last sample. */
-static void end_sample(Generator *g, Group *group) {
-    g->promised_pages -= group->own_pages;
-    if (--group->running > 0 || group->begun < group->request.n_samples) return;
-    g->promised_pages -= group->shared_pages;
+/* ---- pages that requests share ---- */
+
+void know_prompts(Generator *g) {
+    for (int64_t i = 0; i < g->n_queue; i++) {
+        Group *group = g->queue[i];
+        const Prompt *prompt = &group->request.prompt;
+        int64_t end = MIN(group->done, (int64_t)prompt->n - 1) / KV_PAGE_SIZE; /* the last token may be computed again */
+        if (!group->shares || end <= group->n_known) continue;
+        int64_t newly = prefix_add(g->prefixes, &group->family, prompt->ids, group->n_known, end, &group->pages);
+        g->promised_pages += newly - (end - group->n_known);
+        group->n_known = end;
+    }
+}
+
+/* The pages of prompt and answer, for requests to come. */
+static void know_answer(Generator *g, Sequence *s, int64_t cached) {
+    const Group *group = s->group;
+    const Prompt *prompt = &group->request.prompt;
+    int64_t end = cached / KV_PAGE_SIZE;
+    if (!group->shares || !g->config.keep_prefixes || end <= group->n_known) return;
+    Ids ids = {0};
+    ids_append(&ids, prompt->ids, prompt->n);
+    ids_append(&ids, s->completion.ids.data, s->completion.ids.n);
+    g->promised_pages += prefix_add(g->prefixes, &group->family, ids.data, group->n_known, end, &s->pages);
+    g->promised_pages -= prefix_leave(g->prefixes, &s->pages, group->n_known, end);
+    ids_release(&ids);
+}
+
+/* ---- samples and requests end ---- */
+
+static void end_group(Generator *g, Group *group) {
+    g->promised_pages -= group->shared_pages - group->n_known;
+    if (group->n_known > 0) g->promised_pages -= prefix_leave(g->prefixes, &group->pages, 0, group->n_known);
+    kv_pages_release(g->cache, &group->pages);
     *group = (Group){0};
 }
 
-void sequence_release(Generator *g, Sequence *s, int64_t cached) {
+/* The group goes with its last sample. */
+static void end_sample(Generator *g, Group *group) {
+    g->promised_pages -= group->own_pages;
+    if (--group->running == 0 && group->begun == group->request.n_samples) end_group(g, group);
+}
+
+void sequence_keep(Generator *g, Sequence *s, int64_t cached) {
     if (g->config.session)
         session_keep(g->config.session, &s->group->request.prompt, &s->completion.ids, cached, &s->pages);
     else
-        kv_pages_release(g->cache, &s->pages);
+        know_answer(g, s, cached);
+}
+
+void sequence_release(Generator *g, Sequence *s) {
+    kv_pages_release(g->cache, &s->pages);
     completion_release(&s->completion);
     stream_release(&s->stream);
     end_sample(g, s->group);
@@ -257,7 +332,7 @@ static void leave_queue(Generator *g, Group *group) {
         const Prompt *prompt = &group->request.prompt;
         if (g->config.session && group->begun == 0)
             session_keep(g->config.session, prompt, &(Ids){0}, computed(g, (int64_t)prompt->n, group->done), &group->pages);
-        kv_pages_release(g->cache, &group->pages);
+        kv_pages_truncate(g->cache, &group->pages, group->n_known * KV_PAGE_SIZE);
         memmove(g->queue + i, g->queue + i + 1, (size_t)(--g->n_queue - i) * sizeof(Group *));
         g->promised_pages -= group->prompt_pages - group->shared_pages;
         group->request.n_samples = group->begun;
@@ -267,14 +342,13 @@ static void leave_queue(Generator *g, Group *group) {
 
 static void drop_group(Generator *g, Group *group) {
     leave_queue(g, group);
-    if (group->running == 0) { /* none had begun */
-        g->promised_pages -= group->shared_pages;
-        *group = (Group){0};
-    }
+    if (group->running == 0) end_group(g, group); /* none had begun */
     for (int64_t i = 0; group->handle && i < g->n_slots; i++) {
         Sequence *s = &g->slots[i];
         int64_t whole = (int64_t)(group->request.prompt.n + s->completion.ids.n);
-        if (s->group == group) sequence_release(g, s, computed(g, whole, s->cached));
+        if (s->group != group) continue;
+        sequence_keep(g, s, computed(g, whole, s->cached));
+        sequence_release(g, s);
     }
 }
 
@@ -332,6 +406,7 @@ static Status run_step(Generator *g) {
     g->broken = true;
     TRY(step_compute(g));
     g->broken = false;
+    know_prompts(g);
     return g->n_passes ? use_logits(g) : ST_OK;
 }
 
@@ -345,6 +420,29 @@ Status generator_step(Generator *g) {
 }
 
 bool generator_busy(const Generator *g) { return g->n_active > 0 || g->n_queue > 0; }
+
+GeneratorStats generator_stats(const Generator *g) {
+    int64_t kept = g->prefixes ? prefix_kept(g->prefixes) : 0, n_pages = g->cache->pages.n_pages;
+    GeneratorStats stats = {.running = g->n_active,
+                            .waiting = g->n_queue,
+                            .pages = n_pages,
+                            .used = n_pages - g->cache->n_free - kept,
+                            .reserved = g->promised_pages,
+                            .shared = g->prefixes ? prefix_shared(g->prefixes) : 0,
+                            .kept = kept,
+                            .prompt_tokens = g->prompt_tokens,
+                            .found_tokens = g->found_tokens};
+    for (int64_t i = 0; i < g->n_slots; i++)
+        if (g->slots[i].group) stats.lost_tokens += g->slots[i].pages.n * KV_PAGE_SIZE - g->slots[i].cached;
+    for (int64_t i = 0; i < g->n_queue; i++) stats.lost_tokens += g->queue[i]->pages.n * KV_PAGE_SIZE - g->queue[i]->done;
+    return stats;
+}
+
+void generator_forget(Generator *g, const Model *adapter) {
+    for (int64_t i = 0; i < g->n_groups; i++)
+        ASSERT(!g->groups[i].handle || g->groups[i].model != adapter, "request %llu uses the adapter", (unsigned long long)g->groups[i].handle);
+    if (g->prefixes) prefix_forget(g->prefixes, adapter);
+}
 
 int64_t generator_free_pages(const Generator *g) { return g->most_pages - g->promised_pages; }
 

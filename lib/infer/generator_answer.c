@@ -112,11 +112,12 @@ static Status hand_out(Generator *g, Sequence *s, FinishReason reason, Status fa
     OnCompletion *on_done = group->request.on_done;
     void *context = group->request.context;
     GenerateHandle handle = group->handle;
+    sequence_keep(g, s, s->cached);
     Completion completion = s->completion;
     completion.finish = reason;
     completion.status = failure;
     s->completion = (Completion){0};
-    sequence_release(g, s, s->cached);
+    sequence_release(g, s);
     Status status = on_done(context, &completion);
     completion_release(&completion);
     if (status != ST_OK) generator_cancel(g, handle);

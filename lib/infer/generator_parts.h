@@ -5,13 +5,15 @@
  *     generator_plan.c     the tokens of a step: newest tokens and parts of prompts; samples begin
  *     generator_choose.c   from a row of logits to a token
  *     generator_answer.c   a token extends an answer: text, stops, the end
+ *     generator_memory.c   what it takes
+ *     kv_cache.c           pages of keys and values; kv_prefix.c: those whose tokens are known
  *     session.c            what a conversation keeps
  *     generate.c           generate(): all prompts through one generator */
 #ifndef TUNE_GENERATOR_PARTS_H
 #define TUNE_GENERATOR_PARTS_H
 
 #include "lib/infer/infer.h"
-#include "lib/infer/kv_cache.h"
+#include "lib/infer/kv_prefix.h"
 
 enum { STEP_TOKENS = 1024 };         /* of prompts */
 enum { NO_ROW = -1, KEPT_ROW = -2 }; /* in addition to the rows of a step's logits */
@@ -24,14 +26,18 @@ typedef struct RowAt {
 typedef struct Group {
     GenerateRequest request;
     const Model *model;    /* that computes it: the generator's, or the request's adapter */
+    const Model *pass;     /* the generator's, if `model` differs from it in low-rank branches only: then a pass serves both; else `model` */
     GenerateHandle handle; /* 0: this place is free */
     bool cancelled;
     int64_t begun, running; /* samples */
     int64_t done;           /* tokens of the prompt in the cache, while it is in the queue */
-    KvPageList pages;
-    RowAt at; /* logits of the prompt's last token */
+    KvPageList pages;       /* of the prompt; of the known ones to its end */
+    RowAt at;               /* logits of the prompt's last token */
     /* Pages: of the prompt; those of them that samples never copy; and what a sample has of its own at its end. */
     int64_t prompt_pages, shared_pages, own_pages;
+    bool shares; /* pages with other requests: the first n_known of its pages are known ones */
+    int64_t n_known;
+    PrefixFamily family;
 } Group;
 
 typedef struct Sequence {
@@ -56,9 +62,9 @@ typedef struct Chooser {
     Ids history;
 } Chooser;
 
-/* A step is one pass for each model (base and adapters) that it computes with. */
+/* A step is one pass for all rows that read the same weights, whatever low-rank branches they have. */
 typedef struct Pass {
-    const Model *model;
+    const Model *model; /* as Group.pass */
     Logits logits;
     Tensor *advice; /* NULL: none */
 } Pass;
@@ -77,7 +83,10 @@ struct Generator {
     Arena *arena; /* both of memory */
     Tape *tape;
     KvCache *cache;
+    Prefixes *prefixes; /* NULL: requests share no pages */
+    /* promised: to requests to their end, and the known pages in use, which count once */
     int64_t most_pages, promised_pages;
+    int64_t prompt_tokens, found_tokens; /* as GeneratorStats */
     Group *groups;
     int64_t n_groups; /* places */
     GenerateHandle last_handle;
@@ -91,7 +100,8 @@ struct Generator {
     Pass kept;         /* of the first of the queue, when it is done and waits for a slot: a single row */
     Chooser *choosers; /* one a thread */
     int n_threads;
-    int32_t *ids; /* of the step */
+    AdapterRows *adapters; /* of the pass in work */
+    int32_t *ids;          /* of the step */
     Segment *segments;
     int64_t *lengths;
     int32_t *rows;
@@ -109,17 +119,33 @@ size_t cache_budget(const GenerateMemory *memory); /* bytes that keys and values
 bool is_long(const Model *model, int64_t n);
 /* Pages of a prompt of n tokens that stay the same while its samples grow to `longest` tokens. */
 int64_t shared_pages(const Model *model, int64_t n, int64_t longest);
-void sequence_release(Generator *g, Sequence *s, int64_t cached); /* what the slot owns; a session keeps `cached` tokens */
+/* Before sequence_release: the first `cached` tokens go to the session, or their pages become known. */
+void sequence_keep(Generator *g, Sequence *s, int64_t cached);
+void sequence_release(Generator *g, Sequence *s); /* what the slot owns */
+void know_prompts(Generator *g);                  /* after a step: the pages of prompts that it filled */
 
 /* ---- generator_plan.c ---- */
 
 bool prompt_done(const Group *group);
-Status step_compute(Generator *g);  /* one forward pass for each model; leaves rows to sequences and groups */
+Status step_compute(Generator *g);  /* the forward passes; leaves rows to sequences and groups */
 bool can_begin(const Generator *g); /* a sample of the first of the queue */
 Status begin_samples(Generator *g);
 /* Of the first of the queue, if its prompt is done: the step's memory goes with the step. No sequence may still need the row that was kept before. */
 void keep_row(Generator *g);
 void forget_rows(Generator *g); /* of prompts that still wait: their last token is computed again */
+
+/* ---- generator_memory.c ---- */
+
+typedef struct StepSize {
+    int64_t prompt_tokens, n_prompts, n_single, n_rows; /* n_single: sequences with one token; n_rows: of logits */
+    const Model *const *adapters;
+    int64_t n_adapters;
+} StepSize;
+/* Bytes of a step's activations and logits. Adds to the plan of scratch memory (workspace_bytes). */
+size_t step_bytes(const Model *model, const StepSize *size);
+size_t chooser_bytes(const Model *model, int64_t n_slots);
+size_t generator_bytes(const Model *model, const GeneratorConfig *config);             /* in its arena */
+Status generator_fits(const Model *model, const GeneratorConfig *config, size_t left); /* ST_RESOURCE, with figures */
 
 /* ---- generator_choose.c ---- */
 

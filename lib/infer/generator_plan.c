@@ -50,7 +50,7 @@ Status begin_samples(Generator *g) {
         Group *group = g->queue[0];
         while (group->begun < group->request.n_samples && fits(g, group)) TRY(begin_sample(g, group));
         if (group->begun < group->request.n_samples) return ST_OK;
-        kv_pages_release(g->cache, &group->pages);
+        kv_pages_truncate(g->cache, &group->pages, group->n_known * KV_PAGE_SIZE);
         memmove(g->queue, g->queue + 1, (size_t)--g->n_queue * sizeof(Group *));
     }
     return ST_OK;
@@ -79,6 +79,9 @@ typedef struct Plan {
     int64_t *lengths;
     int64_t n_tokens, n_rows;
     int32_t n_segments;
+    AdapterRows *adapters; /* one for each model */
+    int n_adapters;
+    const Model *first; /* of the first rows */
 } Plan;
 
 /* whole: tokens of the sequence, of which these may not be the last. */
@@ -132,18 +135,39 @@ static Status plan_prompt(Generator *g, Plan *plan, Group *group, int64_t *room)
     return ST_OK;
 }
 
-static Status plan_pass(Generator *g, const Model *model, Plan *plan, int64_t *room) {
+/* The rows of one model: they are in one piece. */
+static Status plan_model(Generator *g, const Model *model, Plan *plan, int64_t *room) {
+    int64_t begin = plan->n_tokens;
+    for (int i = 0; i < plan->n_adapters; i++)
+        if (plan->adapters[i].linears == model->linears) return ST_OK;
     for (int64_t i = 0; i < g->n_slots; i++)
         if (g->slots[i].group && g->slots[i].group->model == model) TRY(plan_sequence(g, plan, &g->slots[i], room));
     for (int64_t i = 0; i < g->n_queue; i++)
         if (g->queue[i]->model == model) TRY(plan_prompt(g, plan, g->queue[i], room));
+    if (plan->n_tokens == begin) return ST_OK;
+    if (plan->n_adapters == 0) plan->first = model;
+    plan->adapters[plan->n_adapters++] = (AdapterRows){model->linears, begin, plan->n_tokens};
     return ST_OK;
 }
 
-static Status run_pass(Generator *g, const Model *model, const Plan *plan) {
-    ModelBatch batch = {.ids = plan->ids, .layout = {plan->n_tokens, plan->n_segments, plan->segments, &g->cache->pages, plan->lengths}};
+static Status plan_pass(Generator *g, const Model *pass, Plan *plan, int64_t *room) {
+    for (int64_t i = 0; i < g->n_slots; i++)
+        if (g->slots[i].group && g->slots[i].group->pass == pass) TRY(plan_model(g, g->slots[i].group->model, plan, room));
+    for (int64_t i = 0; i < g->n_queue; i++)
+        if (g->queue[i]->pass == pass) TRY(plan_model(g, g->queue[i]->model, plan, room));
+    return ST_OK;
+}
+
+/* Rows of a single model run with it, rows of several ones with the weights that they share. */
+static Status run_pass(Generator *g, const Model *base, const Plan *plan) {
+    bool mixed = plan->n_adapters > 1;
+    const Model *model = mixed ? base : plan->first;
+    ModelBatch batch = {.ids = plan->ids,
+                        .layout = {plan->n_tokens, plan->n_segments, plan->segments, &g->cache->pages, plan->lengths},
+                        .step = {.adapters = plan->adapters, .n_adapters = mixed ? plan->n_adapters : 0},
+                        .states = &g->cache->states};
     Pass *pass = &g->passes[g->n_passes++];
-    *pass = (Pass){.model = model};
+    *pass = (Pass){.model = base};
     Tensor *hidden = model_forward(model, g->tape, &batch);
     if (plan->n_rows == 0) return tape_status(g->tape);
     Tensor *rows = tensor_view(tape_arena(g->tape), g->model->device, DT_I32, 1, &plan->n_rows, plan->rows);
@@ -153,34 +177,35 @@ static Status run_pass(Generator *g, const Model *model, const Plan *plan) {
     return tape_status(g->tape);
 }
 
-static bool is_computed(const Generator *g, const Model *model) {
+static bool is_computed(const Generator *g, const Model *pass) {
     for (int32_t i = 0; i < g->n_passes; i++)
-        if (g->passes[i].model == model) return true;
+        if (g->passes[i].model == pass) return true;
     return false;
 }
 
-/* The pass of one model. It uses the step's arrays after the parts of the other models. */
-static Status compute_with(Generator *g, const Model *model, Plan *step, int64_t *room) {
-    if (is_computed(g, model)) return ST_OK;
+/* One pass. It uses the step's arrays after the parts of the other passes. */
+static Status compute_with(Generator *g, const Model *pass, Plan *step, int64_t *room) {
+    if (is_computed(g, pass)) return ST_OK;
     Plan plan = {.ids = step->ids + step->n_tokens,
                  .rows = step->rows + step->n_rows,
                  .segments = step->segments + step->n_segments,
-                 .lengths = step->lengths + step->n_segments};
-    TRY(plan_pass(g, model, &plan, room));
+                 .lengths = step->lengths + step->n_segments,
+                 .adapters = step->adapters};
+    TRY(plan_pass(g, pass, &plan, room));
     if (plan.n_tokens == 0) return ST_OK;
     step->n_tokens += plan.n_tokens;
     step->n_rows += plan.n_rows;
     step->n_segments += plan.n_segments;
-    return run_pass(g, model, &plan);
+    return run_pass(g, pass, &plan);
 }
 
 Status step_compute(Generator *g) {
-    Plan step = {g->ids, g->rows, g->segments, g->lengths, 0, 0, 0};
+    Plan step = {.ids = g->ids, .rows = g->rows, .segments = g->segments, .lengths = g->lengths, .adapters = g->adapters};
     int64_t room = STEP_TOKENS;
     tape_reset(g->tape);
     g->n_passes = 0;
     for (int64_t i = 0; i < g->n_slots; i++)
-        if (g->slots[i].group) TRY(compute_with(g, g->slots[i].group->model, &step, &room));
-    for (int64_t i = 0; i < g->n_queue; i++) TRY(compute_with(g, g->queue[i]->model, &step, &room));
+        if (g->slots[i].group) TRY(compute_with(g, g->slots[i].group->pass, &step, &room));
+    for (int64_t i = 0; i < g->n_queue; i++) TRY(compute_with(g, g->queue[i]->pass, &step, &room));
     return ST_OK;
 }

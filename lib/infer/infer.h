@@ -105,7 +105,26 @@ typedef struct GeneratorConfig {
     GenerateMemory *memory; /* of this model, for one generator at a time; NULL: the generator has its own */
     /* NULL, or a session that holds keys and values: then max_pages is not read, and one request of one sample runs at a time */
     Session *session;
+    /* Requests that begin with the same tokens and have the same adapter share the pages of these tokens while they run. true: pages of prompts and
+     * answers also stay for requests to come, until their memory is needed, the least recently used ones first. The results are the same. */
+    bool keep_prefixes;
+    /* the adapters that requests may name, for the plan of memory; others may come too */
+    const Model *const *adapters;
+    size_t n_adapters;
 } GeneratorConfig;
+/* Bytes that a generator takes at most, computed from shapes. total: all of them; with the memory of the process before the model was loaded, it is
+ * the largest resident size. */
+typedef struct GeneratorMemory {
+    size_t weights; /* of the model and the adapters, as they are stored */
+    size_t packed;  /* second copies of weights for the library that multiplies */
+    size_t cache;   /* keys and values */
+    size_t step;    /* activations and logits of the largest step */
+    size_t scratch; /* of kernels, beyond what they have */
+    size_t tables;  /* of requests, and to choose tokens */
+    size_t total;
+} GeneratorMemory;
+/* The model's weights need not be in memory: a model that was loaded with ModelOptions.streamed and skip_nan_check is enough. */
+GeneratorMemory generator_memory(const Model *model, const GeneratorConfig *config);
 /* The callbacks may add requests and cancel them. A status other than ST_OK cancels their own request, and generator_step returns it. */
 typedef Status OnCompletion(void *context, Completion *completion); /* may keep the completion: copy the struct and leave an empty one */
 /* A prompt, computed once, and the samples that follow it. The caller owns what it points to, and keeps it until the last completion was handed out
@@ -128,14 +147,16 @@ typedef struct GenerateRequest {
     void *context; /* of both */
 } GenerateRequest;
 /* An id that the model has and the tokenizer lacks is never chosen, as if its logit were -infinity before all filters; `logprobs` and `tempered` are
- * over the full vocabulary, as in training. tokenizer: NULL = no texts. ST_RESOURCE: keys and values would take more than half of the free memory. */
+ * over the full vocabulary, as in training. tokenizer: NULL = no texts. ST_RESOURCE, with figures: keys and values would take more than half of the
+ * free memory, or all parts together more than it. */
 Status generator_open(const Model *model, const Tokenizer *tokenizer, const GeneratorConfig *config, Generator **generator);
 /* Adds a request. *handle 0 with ST_OK: there is no room before a running request ends. An admitted request has room until its end.
  * Its results depend on its prompt, seed, number and sample alone, not on other requests. ST_INPUT: empty prompt, unknown id, longer than the model's
  * positions or the session, stop texts without a tokenizer; ST_RESOURCE: there would be no room for it even alone. */
 Status generator_add(Generator *generator, const GenerateRequest *request, GenerateHandle *handle);
-/* Computes the next token of every running sample, and parts of waiting prompts; hands out finished completions, in any order. Requests with the same
- * adapter are computed together. Does nothing when nothing runs. After a failure outside callbacks the generator can only be closed. ST_RESOURCE. */
+/* Computes the next token of every running sample, and parts of waiting prompts; hands out finished completions, in any order. All requests are
+ * computed together, whatever their adapters; only those of an adapter with full weights of its own (modules_to_save) are computed apart. Does
+ * nothing when nothing runs. After a failure outside callbacks the generator can only be closed. ST_RESOURCE. */
 Status generator_step(Generator *generator);
 bool generator_busy(const Generator *generator); /* a request runs or waits */
 /* Drops the unfinished samples of a request without a completion. False: there is no such request, or it is finished. */
@@ -143,6 +164,20 @@ bool generator_cancel(Generator *generator, GenerateHandle handle);
 Status generator_drain(Generator *generator);             /* steps until all requests are finished; ST_INTERRUPTED */
 void generator_close(Generator *generator);               /* drops unfinished requests; NULL is fine */
 int64_t generator_free_pages(const Generator *generator); /* pages of keys and values that no request has reserved */
+/* Forgets the kept pages of an adapter (or of the generator's model), before its weights change or it is freed. No request may use it. */
+void generator_forget(Generator *generator, const Model *adapter);
+/* What a generator holds now. Pages are those of keys and values, each of KV_PAGE_SIZE tokens. */
+typedef struct GeneratorStats {
+    int64_t running, waiting;            /* samples; prompts whose samples have not all begun */
+    int64_t pages;                       /* in all */
+    int64_t used;                        /* by requests */
+    int64_t reserved;                    /* for requests to their end, with the used ones */
+    int64_t shared;                      /* used by several requests */
+    int64_t kept;                        /* of earlier requests, until their memory is needed */
+    int64_t lost_tokens;                 /* places after the last tokens in the last pages of requests */
+    int64_t prompt_tokens, found_tokens; /* since it was opened: tokens of admitted prompts; those of them that were in shared or kept pages */
+} GeneratorStats;
+GeneratorStats generator_stats(const Generator *generator);
 
 /* ---- all completions of some prompts, in their order ---- */
 
@@ -168,6 +203,10 @@ typedef struct GenerateConfig {
 typedef Status OnDone(void *context, const Completion *completion);
 Status generate(const Model *model, const Tokenizer *tokenizer, const Prompt *prompts, size_t n_prompts, const GenerateConfig *config,
                 OnToken *on_token, OnDone *on_done, void *context);
+
+/* A configuration for sequences of at most `longest` tokens with their answers: as many at a time as generate() runs of n_sequences, and pages for
+ * all of them, as far as there is memory. Its other fields are those of `config`. */
+GeneratorConfig generator_size(const Model *model, int64_t n_sequences, int64_t longest, const GenerateConfig *config);
 
 /* Peak bytes that generate needs for n_prompts prompts of at most `longest` tokens: cache, activations, logits. */
 size_t generate_bytes(const Model *model, size_t n_prompts, size_t longest, const GenerateConfig *config);

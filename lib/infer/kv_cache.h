@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The paged key/value cache: pages cover all layers, are shared by reference count and are copied on write. Source of the idea: PagedAttention, arXiv
- * 2309.06180.
+/* The paged key/value cache: pages cover all blocks of a model that have a row in it (Model.cache_rows), are shared by reference count and are copied
+ * on write. Source of the idea: PagedAttention, arXiv 2309.06180.
  *
  *     KvCache *cache;
  *     TRY(kv_cache_new(arena, model, n_pages, &cache));
@@ -16,30 +16,43 @@
 #include "lib/model/model.h"
 
 enum { KV_PAGE_SIZE = 32 };
+typedef struct Prefixes Prefixes; /* kv_prefix.h */
 typedef struct KvCache {
-    KvPages pages;       /* what attention reads */
-    int32_t *references; /* reference count of each page; 0 = free */
+    KvPages pages;         /* what attention reads */
+    SequenceStates states; /* what recurrences read */
+    int32_t *references;   /* reference count of each page; 0 = free */
     int32_t *free_list;
     int32_t n_free;
+    Prefixes *prefixes; /* known pages, which are freed when no other page is free; NULL: none */
+    int64_t *state_tokens; /* tokens that the state in each row has seen */
+    int32_t *free_states;  /* rows of states.items; as many as pages, since each page has one at most */
+    int32_t n_free_states;
 } KvCache;
 typedef struct KvPageList {
     int32_t *items;
     int32_t n, cap;
 } KvPageList;
 
-/* Bytes of one page over all layers. */
+/* Bytes of one page over all of these blocks, and of a state: each page may be the last one of a sequence. */
 size_t kv_page_bytes(const Model *model);
 /* Makes a cache in `arena`, which owns it. ST_RESOURCE. */
 Status kv_cache_new(Arena *arena, const Model *model, int32_t n_pages, KvCache **cache);
 int32_t kv_pages_for(int64_t n_tokens);
+/* Makes memory for n pages in the list, which stays as it is. ST_RESOURCE. */
+Status kv_pages_room(KvPageList *list, int32_t n);
+void kv_page_drop(KvCache *cache, int32_t page); /* ends one reference to it */
 /* Grows the list to hold n_tokens. ST_RESOURCE when no page is free: callers count pages first. */
 Status kv_pages_reserve(KvCache *cache, KvPageList *list, int64_t n_tokens);
 /* Makes `to`, which is empty, refer to the pages of the first n_tokens of `from`. */
 Status kv_pages_share(KvCache *cache, const KvPageList *from, int64_t n_tokens, KvPageList *to);
-/* Makes room for tokens begin..end-1 and makes their pages exclusive to the list. */
+/* Makes room for tokens begin..end-1 and makes their pages exclusive to the list. The state of the tokens before them is then where
+ * segment_state finds it. */
 Status kv_pages_write(KvCache *cache, KvPageList *list, int64_t begin, int64_t end);
-/* Releases the pages after the first n_tokens. */
-void kv_pages_truncate(KvCache *cache, KvPageList *list, int64_t n_tokens);
+/* Whether a sequence can go on from the first n_tokens of the list. No: the model has states, and that after these tokens is gone. */
+bool kv_can_go_on(const KvCache *cache, const KvPageList *list, int64_t n_tokens);
+/* Releases the pages after the first n_tokens. Returns how many tokens remain of use: n_tokens; or 0, and all pages are released, if no
+ * sequence can go on from there. */
+int64_t kv_pages_truncate(KvCache *cache, KvPageList *list, int64_t n_tokens);
 void kv_pages_release(KvCache *cache, KvPageList *list);
 
 #endif

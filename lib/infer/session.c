@@ -46,11 +46,11 @@ KvCache *session_cache(Session *session) { return session->cache; }
 int64_t session_resume(Session *session, const Prompt *prompt, KvPageList *pages) {
     size_t same = 0, most = is_long(session->model, (int64_t)session->ids.n) == is_long(session->model, (int64_t)prompt->n) ? session->ids.n : 0;
     while (same < most && same + 1 < prompt->n && session->ids.data[same] == prompt->ids[same]) same++;
-    kv_pages_truncate(session->cache, &session->pages, (int64_t)same);
+    int64_t kept = kv_pages_truncate(session->cache, &session->pages, (int64_t)same);
     *pages = session->pages;
     session->pages = (KvPageList){0};
     ids_clear(&session->ids);
-    return (int64_t)same;
+    return kept;
 }
 
 /* Takes over the pages of the first `cached` tokens of prompt and completion. */

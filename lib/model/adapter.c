@@ -9,12 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-Linear *module_linear(const Model *model, const Module *module) {
-    for (size_t i = 0; i < model->n_linears; i++)
-        if (&model->linears[i]->weight == module->weight) return model->linears[i];
-    return NULL;
-}
-
 /* ---- fully trained modules ---- */
 
 /* Puts a trained copy of a tensor into its slot; the original stays in the list. */
@@ -146,10 +140,10 @@ static Status save_named_modules(Model *model, const LoraConfig *config) {
         bool found = false;
         for (size_t i = 0; i < model->n_modules; i++) {
             const Module *module = &model->modules[i];
-            if (!module_matches(module->path, &config->saved[t], 1)) continue;
+            if (module->bare || !module_matches(module->path, &config->saved[t], 1)) continue; /* bare: no module to PEFT */
             found = true;
             if (module_matches(module->path, config->saved, t)) continue; /* already saved under a name */
-            if (module_linear(model, module) && lora_targets(config, module->path))
+            if (module->linear && lora_targets(config, module->path))
                 return status_fail(ST_CONFIG, "'%s' is in modules_to_save and a LoRA target at once", module->path);
             TRY(save_module(model, module, true));
         }

@@ -206,7 +206,6 @@ void config_read_decoder(ConfigReader *reader, const DecoderDefaults *usual) {
     config->norm_eps = config_real(reader, "rms_norm_eps", usual->rms_norm_eps ? usual->rms_norm_eps : 1e-6);
     if (!usual->hidden_activation) config->activation = config_activation(reader, "hidden_act", "silu");
     if (usual->hidden_activation) config->activation = config_activation(reader, "hidden_activation", usual->hidden_activation);
-    config->gated_mlp = true;
     config->tie_word_embeddings = config_flag(reader, "tie_word_embeddings", usual->tie_word_embeddings);
     config->layer_window = new_windows(reader);
     config_read_rope(reader, usual);

@@ -23,35 +23,25 @@ typedef struct RopeConfig {
 /* Which of the model's ropes rotates a layer's queries and keys. */
 typedef enum LayerRope { LAYER_ROPE, LAYER_WINDOW_ROPE, LAYER_NO_ROPE } LayerRope;
 typedef enum NormKind { NORM_RMS, NORM_LAYER } NormKind;
-/* The parts of a decoder that have a name in the checkpoint; every layer has those from PART_INPUT_NORM on. */
-typedef enum Part {
-    PART_EMBED,
-    PART_POSITIONS,
-    PART_FINAL_NORM,
-    PART_HEAD,
-    PART_INPUT_NORM,     /* before attention */
-    PART_ATTENTION_NORM, /* of the output of attention, before it is added */
-    PART_POST_NORM,      /* before the MLP */
-    PART_MLP_NORM,       /* of the output of the MLP, before it is added */
-    PART_Q_NORM,
-    PART_K_NORM,
-    PART_Q,
-    PART_K,
-    PART_V,
-    PART_QKV,
-    PART_O,
-    PART_GATE,
-    PART_UP,
-    PART_GATE_UP, /* both in one, gate first */
-    PART_DOWN,
-    N_PARTS
-} Part;
+/* The parts outside the layers that have a name in the checkpoint. */
 typedef struct PartNames {
-    const char *prefix;         /* prefix that some checkpoints omit: "model." */
-    const char *layers;         /* "model.layers": part P of layer N is "model.layers.N.P" */
-    const char *parts[N_PARTS]; /* NULL = the family has none */
-    const char *ignored[4];     /* last path components of tensors in checkpoints that have no use */
+    const char *prefix; /* prefix that some checkpoints omit: "model." */
+    const char *layers; /* "model.layers": part P of layer N is "model.layers.N.P" */
+    const char *embed, *final_norm, *head;
+    const char *positions;  /* NULL: none */
+    const char *ignored[4]; /* last path components of tensors in checkpoints that have no use */
 } PartNames;
+/* What a layer is made of: x += output_norm(block(input_norm(x))) for each sublayer, one after the other. */
+typedef struct BlockKind BlockKind; /* block.h */
+typedef struct SublayerForm {
+    const BlockKind *kind;                /* NULL: the layer has no more */
+    const void *form;                     /* of the kind's type: the names of its parts within the layer, and variants */
+    const char *input_norm, *output_norm; /* names within the layer; NULL: none */
+} SublayerForm;
+enum { MOST_SUBLAYERS = 4 };
+typedef struct LayerForm {
+    SublayerForm sublayers[MOST_SUBLAYERS];
+} LayerForm;
 typedef struct TextNames TextNames; /* text_part.h */
 typedef struct ConfigReader ConfigReader;
 typedef struct ModelConfig ModelConfig;
@@ -61,6 +51,7 @@ typedef struct ModelFamily {
     /* Fills `config` from config.json. A field that changes the mathematics and is not supported fails and is named. */
     void (*read_config)(ConfigReader *reader, ModelConfig *config);
     const PartNames *names;
+    const LayerForm *layer; /* of all layers, unless read_config sets ModelConfig.layer_forms */
     const char *class_name; /* prefix of its classes in transformers: "Llama" of LlamaForCausalLM */
 } ModelFamily;
 /* One decoder serves all families; a family file fills this from config.json. Names are Hugging Face's. */
@@ -73,18 +64,14 @@ struct ModelConfig {
     int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim,
         max_position_embeddings;
     NormKind norm;
-    double norm_eps, norm_offset; /* offset: added to the weights of rms norms; 1 if files store them minus 1 */
-    RopeConfig rope, window_rope; /* window_rope: of layers with that value in layer_rope */
-    LayerRope *layer_rope;        /* per layer; NULL = `rope` on all */
-    bool learned_positions;       /* gpt2 */
+    double norm_eps, norm_offset;  /* offset: added to the weights of rms norms; 1 if files store them minus 1 */
+    RopeConfig rope, window_rope;  /* window_rope: of layers with that value in layer_rope */
+    LayerRope *layer_rope;         /* per layer; NULL = `rope` on all */
+    const LayerForm **layer_forms; /* per layer; NULL = the family's on all */
+    bool learned_positions;        /* gpt2 */
     bool qkv_bias, o_bias, mlp_bias;
-    bool qk_norm;       /* qwen3: rms norm over each head before rope */
-    bool qk_norm_whole; /* olmo2: over all heads together */
-    bool gated_mlp;     /* gate and up, or one fc */
-    bool fused_gate_up; /* phi3: one projection for gate and up */
     Activation activation;
     bool in_out_weights; /* Conv1D layout */
-    bool fused_qkv;      /* gpt2: c_attn computes q, k and v together */
     bool tie_word_embeddings;
     int64_t *layer_window;  /* per layer; 0 = full attention */
     double attention_scale; /* 0 = 1 / sqrt(head_dim) */

@@ -1,21 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The forward pass of every family: embedding, layers of attention and MLP around a residual stream, final norm. ModelConfig describes the
- * differences.
- */
-#include "lib/model/model.h"
-#include "lib/model/rope.h"
+/* The forward pass of every family: embedding, layers of blocks around a residual stream, final norm. */
+#include "lib/model/block.h"
 
 #include <math.h>
 
-typedef struct LayerContext {
-    const Model *model;
-    ModelBatch batch;
-    const RopeTables *ropes; /* indexed by LayerRope */
-    int64_t index;
-} LayerContext;
-
-/* residual: added to the result; NULL = none. */
-static Tensor *norm_forward(const Model *model, Tape *tape, const Norm *norm, Tensor *x, Tensor *residual) {
+Tensor *norm_forward(const Model *model, Tape *tape, const Norm *norm, Tensor *x, Tensor *residual) {
     const ModelConfig *config = &model->config;
     if (config->norm == NORM_LAYER) return op_layer_norm(tape, x, norm->weight, norm->bias, config->norm_eps);
     Tensor *weight = config->norm_offset != 0 ? op_offset(tape, norm->weight, config->norm_offset) : norm->weight;
@@ -27,77 +16,39 @@ static Tensor *sublayer_input(const Model *model, Tape *tape, const Norm *norm, 
     return norm->weight ? norm_forward(model, tape, norm, x, NULL) : op_convert(tape, x);
 }
 
-/* residual + the sublayer's last projection of x: plain, normalised or scaled. No family has both. */
-static Tensor *sublayer_add(const LayerContext *context, Tape *tape, const Linear *last, const Norm *norm, Tensor *x, Tensor *residual) {
-    const Model *model = context->model;
-    const StepContext *step = &context->batch.step;
-    if (norm->weight) return norm_forward(model, tape, norm, linear_forward(last, tape, x, NULL, step), residual);
-    if (model->config.residual_scale == 1) return linear_forward(last, tape, x, residual, step);
-    return op_add(tape, residual, linear_forward(last, tape, x, NULL, step), model->config.residual_scale);
+/* No family has both a norm and a scale. */
+Tensor *sublayer_add(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *y, Tensor *residual) {
+    if (sublayer->output_norm.weight) return norm_forward(context->model, tape, &sublayer->output_norm, y, residual);
+    return op_add(tape, residual, y, context->model->config.residual_scale);
 }
 
-static Split project_qkv(const LayerContext *context, const DecoderLayer *layer, Tape *tape, Tensor *x) {
-    const ModelConfig *config = &context->model->config;
+Tensor *sublayer_project(const LayerContext *context, const Sublayer *sublayer, Tape *tape, const Linear *last, Tensor *x, Tensor *residual) {
     const StepContext *step = &context->batch.step;
-    if (config->fused_qkv) {
-        const int64_t heads[3] = {config->num_attention_heads, config->num_key_value_heads, config->num_key_value_heads};
-        return op_split(tape, linear_forward(&layer->qkv, tape, x, NULL, step), config->head_dim, heads);
-    }
-    Split qkv;
-    linears_forward((const Linear *[]){&layer->q, &layer->k, &layer->v}, 3, tape, x, step, qkv.parts);
-    return qkv;
+    bool plain = !sublayer->output_norm.weight && context->model->config.residual_scale == 1;
+    if (plain) return linear_forward(last, tape, x, residual, step);
+    return sublayer_add(context, sublayer, tape, linear_forward(last, tape, x, NULL, step), residual);
 }
 
-/* residual + attention of x, the normalised residual stream. */
-static Tensor *attention_forward(const LayerContext *context, const DecoderLayer *layer, Tape *tape, Tensor *x, Tensor *residual) {
-    const Model *model = context->model;
-    const ModelConfig *config = &model->config;
-    Split qkv = project_qkv(context, layer, tape, x);
-    Tensor *q = qkv.parts[0], *k = qkv.parts[1], *v = qkv.parts[2];
-    if (config->qk_norm) {
-        q = norm_forward(model, tape, &layer->q_norm, q, NULL);
-        k = norm_forward(model, tape, &layer->k_norm, k, NULL);
-    }
-    const RopeTables *rope = &context->ropes[config->layer_rope ? config->layer_rope[context->index] : LAYER_ROPE];
-    if (rope->cosine) {
-        q = op_rope(tape, q, rope->query_cosine, rope->query_sine, config->head_dim, config->rope.neighbours);
-        k = op_rope(tape, k, rope->cosine, rope->sine, config->head_dim, config->rope.neighbours);
-    }
-    AttentionArgs args = {
-        .layout = &context->batch.layout,
-        .layer = (int)context->index,
-        .n_heads = config->num_attention_heads,
-        .n_kv_heads = config->num_key_value_heads,
-        .head_dim = config->head_dim,
-        .scale = config->attention_scale > 0 ? config->attention_scale : 1 / sqrt((double)config->head_dim),
-        .window = config->layer_window[context->index],
-        .softcap = config->attn_softcap,
-    };
-    return sublayer_add(context, tape, &layer->o, &layer->attention_norm, op_attention(tape, q, k, v, &args), residual);
-}
-
-static Tensor *feed_forward(const LayerContext *context, const DecoderLayer *layer, Tape *tape, Tensor *x, Tensor *residual) {
-    const ModelConfig *config = &context->model->config;
-    const StepContext *step = &context->batch.step;
-    Tensor *h;
-    if (config->fused_gate_up) {
-        Tensor *both = linear_forward(&layer->gate_up, tape, x, NULL, step);
-        h = op_activation_passing(tape, config->activation, both, both);
-    } else if (config->gated_mlp) {
-        Tensor *both[2];
-        linears_forward((const Linear *[]){&layer->gate, &layer->up}, 2, tape, x, step, both);
-        h = op_activation_passing(tape, config->activation, both[0], both[1]);
-    } else {
-        h = op_activation_passing(tape, config->activation, linear_forward(&layer->up, tape, x, NULL, step), NULL);
-    }
-    return sublayer_add(context, tape, &layer->down, &layer->mlp_norm, h, residual);
+Tensor *segment_state(const LayerContext *context, int32_t segment, int state, int64_t *offset) {
+    const Layout *layout = &context->batch.layout;
+    const SequenceStates *states = context->batch.states;
+    const Segment *s = &layout->segments[segment];
+    if (!layout->cache) return NULL;
+    ASSERT(states && state < states->n, "a cache without state %d", state);
+    int32_t row = states->rows[s->pages[(s->past + s->end - s->begin - 1) / layout->cache->page_size]];
+    ASSERT(row >= 0, "segment %d has no state", segment);
+    *offset = row * tensor_width(states->items[state]);
+    return states->items[state];
 }
 
 static Tensor *layer_forward(Tape *tape, Tensor *x, void *given) {
     const LayerContext *context = given;
     const DecoderLayer *layer = &context->model->layers[context->index];
-    x = attention_forward(context, layer, tape, sublayer_input(context->model, tape, &layer->input_norm, x), x);
-    return feed_forward(context, layer, tape, sublayer_input(context->model, tape, &layer->post_norm, x), x);
+    for (int i = 0; i < layer->n_sublayers; i++) {
+        const Sublayer *sublayer = &layer->sublayers[i];
+        x = sublayer->kind->forward(context, sublayer, tape, sublayer_input(context->model, tape, &sublayer->input_norm, x), x);
+    }
+    return x;
 }
 
 static Tensor *ids_tensor(const Model *model, Tape *tape, const ModelBatch *batch) {

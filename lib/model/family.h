@@ -5,14 +5,14 @@
  *         config_read_decoder(reader, &(DecoderDefaults){.max_position_embeddings = 32768}); // common to all families after llama
  *         config->qkv_bias = config_flag(reader, "attention_bias", false);
  *     }
- *     const ModelFamily family_newmodel = {"newmodel", read_config, &llama_names, "NewModel"};
+ *     const ModelFamily family_newmodel = {"newmodel", read_config, &llama_names, &llama_layer, "NewModel"};
  *
  * Every key that is read counts as understood. The reader stores the first failure; values read after it are not used.
  */
 #ifndef TUNE_FAMILY_H
 #define TUNE_FAMILY_H
 
-#include "lib/model/model.h"
+#include "lib/model/block.h"
 
 enum { CONFIG_MAX_KEYS = 128 };
 typedef struct ConfigReader {
@@ -77,8 +77,15 @@ void config_read_windows(ConfigReader *reader);
 /* sliding_window: `fallback` if missing, 0 (none) if null. */
 int64_t config_window(ConfigReader *reader, int64_t fallback);
 
-/* llama's names, which most families share; those of both Gemmas and OLMos, and the keys that each pair shares, read after config_read_decoder. */
-extern const PartNames llama_names, gemma_names, olmo_names;
+/* llama's names and layer, which most families share, and its blocks. */
+extern const PartNames llama_names;
+extern const LayerForm llama_layer;
+extern const AttentionForm llama_attention;
+extern const GatedMlpForm llama_mlp;
+extern const AttentionForm normed_attention; /* qwen3's: with norms over each query and key head */
+extern const GatedMlpForm fused_mlp;         /* phi3's: gate and up in one projection */
+extern const LayerForm olmo_layer;
+/* The keys that both Gemmas, OLMos and Granites share, read after config_read_decoder. */
 void gemma_read(ConfigReader *reader, ModelConfig *config);
 void olmo_read(ConfigReader *reader, ModelConfig *config);
 void granite_read(ConfigReader *reader, ModelConfig *config);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loads a model from a directory: lists the modules that config.json requires, and puts the checkpoint's tensors where the decoder looks for them. */
+/* Loads a model from a directory: puts the checkpoint's tensors into the slots of its modules. */
 #include "lib/base/log.h"
 #include "lib/base/work.h"
 #include "lib/model/convert.h"
@@ -10,98 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the modules of a decoder ---- */
-
-static const char *part_path(Model *model, Part part, int64_t layer) {
-    const ModelConfig *config = &model->config;
-    const PartNames *names = config->family->names;
-    const char *path = layer < 0 ? names->parts[part] : arena_printf(model->arena, "%s.%lld.%s", names->layers, (long long)layer, names->parts[part]);
-    return path && config->text_names ? text_path(config, config->text_names, path, model->arena) : path;
-}
-
-static Module *add_module(Model *model, Part part, int64_t layer, Tensor **weight, int64_t rows, int64_t cols) {
-    Module *module = &model->modules[model->n_modules++];
-    *module = (Module){.path = part_path(model, part, layer), .weight = weight, .shape = {rows, cols}};
-    return module;
-}
-
-static void add_norm(Model *model, Part part, int64_t layer, Norm *norm, int64_t width) {
-    Module *module = add_module(model, part, layer, &norm->weight, width, 0);
-    norm->path = module->path;
-    if (model->config.norm != NORM_LAYER) return;
-    module->bias = &norm->bias;
-    module->bias_width = width;
-}
-
-/* A norm over the residual stream's width, if the family has one there. */
-static void add_stream_norm(Model *model, Part part, int64_t layer, Norm *norm) {
-    if (model->config.family->names->parts[part]) add_norm(model, part, layer, norm, model->config.hidden_size);
-}
-
-static void add_linear(Model *model, Part part, int64_t layer, Linear *linear, int64_t in, int64_t out, bool bias) {
-    bool in_out = model->config.in_out_weights;
-    Module *module = add_module(model, part, layer, &linear->weight, in_out ? in : out, in_out ? out : in);
-    module->in_out = in_out;
-    if (bias) {
-        module->bias = &linear->bias;
-        module->bias_width = out;
-    }
-    linear->path = module->path;
-    linear->in = in;
-    linear->out = out;
-    linear->index = model->n_linears;
-    model->linears[model->n_linears++] = linear;
-}
-
-static void add_layer(Model *model, int64_t i) {
-    const ModelConfig *c = &model->config;
-    DecoderLayer *layer = &model->layers[i];
-    int64_t q_width = c->num_attention_heads * c->head_dim, kv_width = c->num_key_value_heads * c->head_dim;
-    add_stream_norm(model, PART_INPUT_NORM, i, &layer->input_norm);
-    if (c->fused_qkv) {
-        add_linear(model, PART_QKV, i, &layer->qkv, c->hidden_size, q_width + 2 * kv_width, c->qkv_bias);
-    } else {
-        add_linear(model, PART_Q, i, &layer->q, c->hidden_size, q_width, c->qkv_bias);
-        add_linear(model, PART_K, i, &layer->k, c->hidden_size, kv_width, c->qkv_bias);
-        add_linear(model, PART_V, i, &layer->v, c->hidden_size, kv_width, c->qkv_bias);
-    }
-    if (c->qk_norm) {
-        add_norm(model, PART_Q_NORM, i, &layer->q_norm, c->qk_norm_whole ? q_width : c->head_dim);
-        add_norm(model, PART_K_NORM, i, &layer->k_norm, c->qk_norm_whole ? kv_width : c->head_dim);
-    }
-    add_linear(model, PART_O, i, &layer->o, q_width, c->hidden_size, c->o_bias);
-    add_stream_norm(model, PART_ATTENTION_NORM, i, &layer->attention_norm);
-    add_stream_norm(model, PART_POST_NORM, i, &layer->post_norm);
-    if (c->fused_gate_up) {
-        add_linear(model, PART_GATE_UP, i, &layer->gate_up, c->hidden_size, 2 * c->intermediate_size, c->mlp_bias);
-    } else {
-        if (c->gated_mlp) add_linear(model, PART_GATE, i, &layer->gate, c->hidden_size, c->intermediate_size, c->mlp_bias);
-        add_linear(model, PART_UP, i, &layer->up, c->hidden_size, c->intermediate_size, c->mlp_bias);
-    }
-    add_linear(model, PART_DOWN, i, &layer->down, c->intermediate_size, c->hidden_size, c->mlp_bias);
-    add_stream_norm(model, PART_MLP_NORM, i, &layer->mlp_norm);
-}
-
-Status model_build(Model *model, bool scores) {
-    const ModelConfig *c = &model->config;
-    size_t n_layers = (size_t)c->num_hidden_layers;
-    model->layers = arena_zero(model->arena, n_layers * sizeof *model->layers);
-    model->modules = arena_zero(model->arena, (n_layers * 14 + 4) * sizeof *model->modules);
-    model->linears = arena_zero(model->arena, n_layers * 7 * sizeof *model->linears);
-    if (!model->layers || !model->modules || !model->linears) return ST_RESOURCE;
-    add_module(model, PART_EMBED, -1, &model->embed, c->vocab_size, c->hidden_size);
-    if (c->learned_positions) add_module(model, PART_POSITIONS, -1, &model->position_embed, c->max_position_embeddings, c->hidden_size);
-    for (int64_t i = 0; i < c->num_hidden_layers; i++) add_layer(model, i);
-    add_norm(model, PART_FINAL_NORM, -1, &model->final_norm, c->hidden_size);
-    if (scores)
-        model->modules[model->n_modules++] = (Module){.path = "score", .weight = &model->score, .shape = {1, c->hidden_size}};
-    else
-        add_module(model, PART_HEAD, -1, &model->head, c->vocab_size, c->hidden_size);
-    for (size_t i = 0; i < model->n_modules; i++)
-        if (!model->modules[i].path) return ST_RESOURCE;
-    return ST_OK;
-}
-
 /* ---- finding and checking tensors ---- */
 
 typedef struct Loader {
@@ -110,11 +18,11 @@ typedef struct Loader {
     bool *used;
 } Loader;
 
-/* The checkpoint's tensor "path.kind", also without the prefix that checkpoints of base models omit. */
+/* The checkpoint's tensor "path.kind" (kind NULL: "path"), also without the prefix that checkpoints of base models omit. */
 static const StoredTensor *find_stored(const Model *model, const char *path, const char *kind) {
     const char *prefix = model->config.family->names->prefix;
     Str name = {0};
-    str_printf(&name, "%s.%s", path, kind);
+    str_printf(&name, "%s%s%s", path, kind ? "." : "", kind ? kind : "");
     const StoredTensor *stored = weight_file_find(model->files, str_text(&name));
     if (!stored && text_starts_with(str_text(&name), prefix)) stored = weight_file_find(model->files, str_text(&name) + strlen(prefix));
     str_release(&name);
@@ -271,16 +179,17 @@ static Status hint_beside(const Model *model, const char *path) {
 static Status missing(const Model *model, const char *path, const char *kind, int n_dims, const int64_t *shape) {
     Str want = {0};
     describe_shape(&want, n_dims, shape);
-    status_fail(ST_INPUT, "tensor '%s.%s' is missing in '%s': shape %s is expected", path, kind, model->dir, str_text(&want));
+    status_fail(ST_INPUT, "tensor '%s%s%s' is missing in '%s': shape %s is expected", path, kind ? "." : "", kind ? kind : "", model->dir,
+                str_text(&want));
     str_release(&want);
     return hint_beside(model, path);
 }
 
 static Status load_module(Loader *loader, const Module *module) {
-    const StoredTensor *weight = find_stored(loader->model, module->path, "weight");
-    int n_dims = module->shape[1] ? 2 : 1;
-    if (!weight) return missing(loader->model, module->path, "weight", n_dims, module->shape);
-    TRY(load_weight(loader, weight, n_dims, module->shape, module->weight));
+    const char *kind = module->bare ? NULL : "weight";
+    const StoredTensor *weight = find_stored(loader->model, module->path, kind);
+    if (!weight) return missing(loader->model, module->path, kind, module->n_dims, module->shape);
+    TRY(load_weight(loader, weight, module->n_dims, module->shape, module->weight));
     (*module->weight)->in_out = module->in_out;
     if (!module->bias) return ST_OK;
     const StoredTensor *bias = find_stored(loader->model, module->path, "bias");
@@ -354,8 +263,9 @@ static Status load_score(Loader *loader, const Module *score, const Module *head
 static Status load_tensors(Loader *loader) {
     Model *model = loader->model;
     const Module *embed = &model->modules[0], *last = &model->modules[model->n_modules - 1];
-    const Module words = {.path = part_path(model, PART_HEAD, -1),
+    const Module words = {.path = part_path(model, model->config.family->names->head),
                           .weight = &model->head,
+                          .n_dims = 2,
                           .shape = {model->config.vocab_size, model->config.hidden_size}},
                  *score = loader->options->scores ? last : NULL;
     const Module *head = score ? &words : last;
@@ -390,15 +300,13 @@ static int64_t count_weights(const Model *model) {
     for (size_t i = 0; i < model->n_modules; i++) {
         const Module *module = &model->modules[i];
         bool tied = i + 1 == model->n_modules && model->config.tie_word_embeddings && module->weight == &model->head;
-        if (!tied) count += module->shape[0] * MAX(module->shape[1], 1) + (module->bias ? module->bias_width : 0);
+        if (!tied) count += module_count(module) + (module->bias ? module->bias_width : 0);
     }
     return count;
 }
 
-static Status load_into(Model *model, const char *dir, const ModelOptions *options) {
-    model->dir = arena_strdup(model->arena, dir);
-    if (!model->dir) return ST_RESOURCE;
-    TRY(model_config_read(dir, model->arena, &model->config));
+Status model_load_weights(Model *model, const ModelOptions *options) {
+    const char *dir = model->dir;
     if (model->config.scores && !options->scores) return not_a_language_model(model);
     model->logprob = (LogprobArgs){.softcap = model->config.final_softcap, .temperature = model->config.logits_scaling};
     TRY(weight_file_open(dir, &model->files));
@@ -409,9 +317,16 @@ static Status load_into(Model *model, const char *dir, const ModelOptions *optio
     if (!loader.used) return ST_RESOURCE;
     TRY(load_tensors(&loader));
     const StoredTensor *embed = find_stored(model, model->modules[0].path, "weight");
-    if (!embed) embed = find_stored(model, part_path(model, PART_HEAD, -1), "weight");
+    if (!embed) embed = find_stored(model, part_path(model, model->config.family->names->head), "weight");
     model->config.stored_dtype = stored_is_quantised(embed) ? DT_BF16 : embed->dtype;
     return ST_OK;
+}
+
+static Status load_into(Model *model, const char *dir, const ModelOptions *options) {
+    model->dir = arena_strdup(model->arena, dir);
+    if (!model->dir) return ST_RESOURCE;
+    TRY(model_config_read(dir, model->arena, &model->config));
+    return model_load_weights(model, options);
 }
 
 static Status new_model(const char *dir, const Device *device, DType compute, Model **model) {

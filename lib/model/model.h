@@ -3,7 +3,7 @@
  * (stored tensors), safetensors.h (writing them), convert.h (their numbers), config.h (config.json), rope.h, adapter.h (LoRA).
  *
  *     Model *model;
- *     TRY(model_load("model-dir", &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
+ *     TRY(model_load("model-dir", &(ModelOptions){.device = runtime.device, .compute = runtime.compute}, &model));
  *     Tensor *hidden = model_forward(model, tape, &batch);             // (N, C), after the final norm
  *     TokenLogprobs p = op_token_logprobs(tape, hidden, model->head, rows, targets, &model->logprob);
  *     model_free(model);
@@ -19,20 +19,31 @@
 /* A weight in the checkpoint: module path, the slots of its tensors in the model, and their shapes by config.json. */
 typedef struct Module {
     const char *path;        /* "model.layers.0.self_attn.q_proj" */
+    bool bare;               /* its tensor is named `path`, not "path.weight" */
     Tensor **weight, **bias; /* bias NULL = there is none */
-    int64_t shape[2];        /* of the weight; shape[1] 0 = one dimension (norms) */
+    int n_dims;
+    int64_t shape[3]; /* of the weight */
     int64_t bias_width;
     bool in_out;
+    Linear *linear; /* with this weight; NULL: it is none, or the head */
 } Module;
+int64_t module_count(const Module *module); /* elements of the weight */
 typedef struct Norm {
-    const char *path;
-    Tensor *weight, *bias;
+    Tensor *weight, *bias; /* no weight: the part is missing */
 } Norm;
+typedef struct Sublayer {
+    const BlockKind *kind;
+    void *block; /* the kind's struct */
+    Norm input_norm, output_norm;
+} Sublayer;
 typedef struct DecoderLayer {
-    Norm input_norm, attention_norm, post_norm, mlp_norm, q_norm, k_norm; /* no weight: the part is missing */
-    Linear q, k, v, o, qkv;                                               /* qkv instead of q, k, v if fused */
-    Linear gate, up, gate_up, down;                                       /* up alone if not gated, gate_up instead of both if fused */
+    Sublayer *sublayers;
+    int n_sublayers;
 } DecoderLayer;
+/* What a sequence keeps of each token for one block: attention's keys and values. */
+typedef struct CacheRow {
+    int64_t keys, values; /* numbers */
+} CacheRow;
 typedef struct Model {
     ModelConfig config;
     const char *dir;
@@ -49,6 +60,10 @@ typedef struct Model {
     size_t n_linears;
     Module *modules; /* every part with weights, in the order of the forward pass; n_modules */
     size_t n_modules;
+    CacheRow *cache_rows; /* of all blocks that have one, in order; n_cache_rows */
+    int n_cache_rows;
+    int64_t *state_widths; /* of the states of all blocks that have one, in order; n_states */
+    int n_states;
     LogprobArgs logprob; /* the model's soft cap; its temperature is the model's divisor of logits */
     LoraConfig lora;     /* of the attached adapter; rank 0 = none */
     Checkpointing checkpointing;
@@ -94,12 +109,19 @@ typedef struct EmbedNoise {
     double alpha;
     const RngKey *keys;
 } EmbedNoise;
+/* What recurrences keep of the sequences in a cache, whatever their length (kv_cache.h). */
+typedef struct SequenceStates {
+    Tensor **items; /* items[i]: (n_pages of the cache, width) in the residual dtype, n of them */
+    int n;
+    int32_t *rows; /* of each page: the row of the sequence whose newest token is in the page; -1: none */
+} SequenceStates;
 /* A flat batch of tokens. ids: N. Data that the layout points to must stay valid until the step ends. */
 typedef struct ModelBatch {
     const int32_t *ids;
     Layout layout;
     StepContext step;
     EmbedNoise noise;
+    SequenceStates *states; /* with a cache; may be NULL if the model has no states */
 } ModelBatch;
 /* Hidden states after the final norm: (N, C) compute dtype. ST_INPUT on the tape for an id outside the vocabulary or a position beyond learned
  * positions. */
@@ -115,8 +137,6 @@ Logits model_logits(const Model *model, Tape *tape, Tensor *hidden, const Tensor
 /* log p of token `id` by row `row`: equal to the bit to the result of op_token_logprobs. */
 double logits_logprob(const Logits *logits, int64_t row, int32_t id);
 
-/* The linear layer of the module's weight; NULL: it is none. */
-Linear *module_linear(const Model *model, const Module *module);
 /* Writes the full model (full fine-tuning) as a Hugging Face directory in `dtype`, or with NULL each tensor in its original dtype; config, tokenizer,
  * template and processor files are copied, as are tensors that the decoder does not use. The folder appears complete or not at all. loss: the effect
  * of rounding on the changes relative to the original files; may be NULL. ST_NUMERIC: a value exceeds the dtype's range; the tensor is named. */

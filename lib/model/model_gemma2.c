@@ -37,29 +37,9 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     config_slide(reader, config_window(reader, 4096), model_gemma2_slides, NULL);
 }
 
-const PartNames gemma_names = {
-    .prefix = "model.",
-    .layers = "model.layers",
-    .parts =
-        {
-            [PART_EMBED] = "model.embed_tokens",
-            [PART_FINAL_NORM] = "model.norm",
-            [PART_HEAD] = "lm_head",
-            [PART_INPUT_NORM] = "input_layernorm",
-            [PART_ATTENTION_NORM] = "post_attention_layernorm",
-            [PART_POST_NORM] = "pre_feedforward_layernorm",
-            [PART_MLP_NORM] = "post_feedforward_layernorm",
-            [PART_Q_NORM] = "self_attn.q_norm",
-            [PART_K_NORM] = "self_attn.k_norm",
-            [PART_Q] = "self_attn.q_proj",
-            [PART_K] = "self_attn.k_proj",
-            [PART_V] = "self_attn.v_proj",
-            [PART_O] = "self_attn.o_proj",
-            [PART_GATE] = "mlp.gate_proj",
-            [PART_UP] = "mlp.up_proj",
-            [PART_DOWN] = "mlp.down_proj",
-        },
-    .ignored = {"rotary_emb.inv_freq"},
-};
+static const LayerForm gemma2_layer = {{
+    {&block_attention, &llama_attention, "input_layernorm", "post_attention_layernorm"},
+    {&block_gated_mlp, &llama_mlp, "pre_feedforward_layernorm", "post_feedforward_layernorm"},
+}};
 
-const ModelFamily family_gemma2 = {"gemma2", read_config, &gemma_names, "Gemma2"};
+const ModelFamily family_gemma2 = {"gemma2", read_config, &llama_names, &gemma2_layer, "Gemma2"};

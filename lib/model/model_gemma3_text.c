@@ -22,9 +22,13 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     gemma_read(reader, config);
     config->attn_softcap = config_cap(reader, "attn_logit_softcapping", 0);
     config->final_softcap = config_cap(reader, "final_logit_softcapping", 0);
-    config->qk_norm = true;
     int64_t pattern = config_size(reader, "sliding_window_pattern", config_size(reader, "_sliding_window_pattern", 6));
     config_slide(reader, config_window(reader, 4096), model_gemma3_text_slides, &pattern);
 }
 
-const ModelFamily family_gemma3_text = {"gemma3_text", read_config, &gemma_names, "Gemma3Text"};
+static const LayerForm gemma3_text_layer = {{
+    {&block_attention, &normed_attention, "input_layernorm", "post_attention_layernorm"},
+    {&block_gated_mlp, &llama_mlp, "pre_feedforward_layernorm", "post_feedforward_layernorm"},
+}};
+
+const ModelFamily family_gemma3_text = {"gemma3_text", read_config, &llama_names, &gemma3_text_layer, "Gemma3Text"};

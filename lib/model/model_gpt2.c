@@ -18,7 +18,7 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     config_refuse(reader, "reorder_and_upcast_attn");
     config_refuse(reader, "add_cross_attention");
     config->rope.type = ROPE_NONE;
-    config->learned_positions = config->in_out_weights = config->fused_qkv = true;
+    config->learned_positions = config->in_out_weights = true;
     config->qkv_bias = config->o_bias = config->mlp_bias = true;
     config_ignore(reader, "n_ctx");
     config_read_dropout(reader, 0.1); /* transformers' default for a missing key */
@@ -27,20 +27,15 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
 static const PartNames names = {
     .prefix = "transformer.",
     .layers = "transformer.h",
-    .parts =
-        {
-            [PART_EMBED] = "transformer.wte",
-            [PART_POSITIONS] = "transformer.wpe",
-            [PART_FINAL_NORM] = "transformer.ln_f",
-            [PART_HEAD] = "lm_head",
-            [PART_INPUT_NORM] = "ln_1",
-            [PART_POST_NORM] = "ln_2",
-            [PART_QKV] = "attn.c_attn",
-            [PART_O] = "attn.c_proj",
-            [PART_UP] = "mlp.c_fc",
-            [PART_DOWN] = "mlp.c_proj",
-        },
+    .embed = "transformer.wte",
+    .positions = "transformer.wpe",
+    .final_norm = "transformer.ln_f",
+    .head = "lm_head",
     .ignored = {"attn.bias", "attn.masked_bias"},
 };
+static const LayerForm layer = {{
+    {&block_attention, &(const AttentionForm){.qkv = "attn.c_attn", .o = "attn.c_proj"}, .input_norm = "ln_1"},
+    {&block_mlp, &(const MlpForm){.up = "mlp.c_fc", .down = "mlp.c_proj"}, .input_norm = "ln_2"},
+}};
 
-const ModelFamily family_gpt2 = {"gpt2", read_config, &names, "GPT2"};
+const ModelFamily family_gpt2 = {"gpt2", read_config, &names, &layer, "GPT2"};

@@ -16,4 +16,4 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     config->mlp_bias = config_flag(reader, "mlp_bias", false);
 }
 
-const ModelFamily family_granite = {"granite", read_config, &llama_names, "Granite"};
+const ModelFamily family_granite = {"granite", read_config, &llama_names, &llama_layer, "Granite"};

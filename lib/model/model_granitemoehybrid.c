@@ -33,7 +33,6 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     config_read_decoder(reader, &(DecoderDefaults){.intermediate_size = 11008, .max_position_embeddings = 2048});
     granite_read(reader, config);
     config->intermediate_size = config_size(reader, "shared_intermediate_size", 1024);
-    config->fused_gate_up = true;
     double experts = config_real(reader, "num_local_experts", 8);
     if (experts != 0)
         CONFIG_FAIL(reader, "'%s' has %g num_local_experts: of model_type 'granitemoehybrid' those without are read", reader->path, experts);
@@ -48,24 +47,10 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     ignore_others(reader);
 }
 
-static const PartNames names = {
-    .prefix = "model.",
-    .layers = "model.layers",
-    .parts =
-        {
-            [PART_EMBED] = "model.embed_tokens",
-            [PART_FINAL_NORM] = "model.norm",
-            [PART_HEAD] = "lm_head",
-            [PART_INPUT_NORM] = "input_layernorm",
-            [PART_POST_NORM] = "post_attention_layernorm",
-            [PART_Q] = "self_attn.q_proj",
-            [PART_K] = "self_attn.k_proj",
-            [PART_V] = "self_attn.v_proj",
-            [PART_O] = "self_attn.o_proj",
-            [PART_GATE_UP] = "shared_mlp.input_linear",
-            [PART_DOWN] = "shared_mlp.output_linear",
-        },
-    .ignored = {"rotary_emb.inv_freq"},
-};
+static const LayerForm layer = {{
+    {&block_attention, &llama_attention, .input_norm = "input_layernorm"},
+    {&block_gated_mlp, &(const GatedMlpForm){.gate_up = "shared_mlp.input_linear", .down = "shared_mlp.output_linear"},
+     .input_norm = "post_attention_layernorm"},
+}};
 
-const ModelFamily family_granitemoehybrid = {"granitemoehybrid", read_config, &names, "GraniteMoeHybrid"};
+const ModelFamily family_granitemoehybrid = {"granitemoehybrid", read_config, &llama_names, &layer, "GraniteMoeHybrid"};

@@ -11,24 +11,21 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
 const PartNames llama_names = {
     .prefix = "model.",
     .layers = "model.layers",
-    .parts =
-        {
-            [PART_EMBED] = "model.embed_tokens",
-            [PART_FINAL_NORM] = "model.norm",
-            [PART_HEAD] = "lm_head",
-            [PART_INPUT_NORM] = "input_layernorm",
-            [PART_POST_NORM] = "post_attention_layernorm",
-            [PART_Q_NORM] = "self_attn.q_norm",
-            [PART_K_NORM] = "self_attn.k_norm",
-            [PART_Q] = "self_attn.q_proj",
-            [PART_K] = "self_attn.k_proj",
-            [PART_V] = "self_attn.v_proj",
-            [PART_O] = "self_attn.o_proj",
-            [PART_GATE] = "mlp.gate_proj",
-            [PART_UP] = "mlp.up_proj",
-            [PART_DOWN] = "mlp.down_proj",
-        },
+    .embed = "model.embed_tokens",
+    .final_norm = "model.norm",
+    .head = "lm_head",
     .ignored = {"rotary_emb.inv_freq"},
 };
+const AttentionForm llama_attention = {
+    .q = "self_attn.q_proj",
+    .k = "self_attn.k_proj",
+    .v = "self_attn.v_proj",
+    .o = "self_attn.o_proj",
+};
+const GatedMlpForm llama_mlp = {.gate = "mlp.gate_proj", .up = "mlp.up_proj", .down = "mlp.down_proj"};
+const LayerForm llama_layer = {{
+    {&block_attention, &llama_attention, .input_norm = "input_layernorm"},
+    {&block_gated_mlp, &llama_mlp, .input_norm = "post_attention_layernorm"},
+}};
 
-const ModelFamily family_llama = {"llama", read_config, &llama_names, "Llama"};
+const ModelFamily family_llama = {"llama", read_config, &llama_names, &llama_layer, "Llama"};

@@ -15,4 +15,4 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     config_set_windows(reader, config_window(reader, 0), 0);
 }
 
-const ModelFamily family_ministral3 = {"ministral3", read_config, &llama_names, "Ministral3"};
+const ModelFamily family_ministral3 = {"ministral3", read_config, &llama_names, &llama_layer, "Ministral3"};

@@ -10,4 +10,4 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     config_set_windows(reader, config_window(reader, 4096), 0);
 }
 
-const ModelFamily family_mistral = {"mistral", read_config, &llama_names, "Mistral"};
+const ModelFamily family_mistral = {"mistral", read_config, &llama_names, &llama_layer, "Mistral"};

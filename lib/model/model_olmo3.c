@@ -16,4 +16,4 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     config_slide(reader, config_window(reader, 4096), model_olmo3_slides, NULL);
 }
 
-const ModelFamily family_olmo3 = {"olmo3", read_config, &olmo_names, "Olmo3"};
+const ModelFamily family_olmo3 = {"olmo3", read_config, &llama_names, &olmo_layer, "Olmo3"};

@@ -4,12 +4,12 @@
 #include "lib/model/family.h"
 
 static void read_config(ConfigReader *reader, ModelConfig *config) {
+    (void)config;
     config_read_decoder(reader, &(DecoderDefaults){.max_position_embeddings = 4096,
                                                    .original_max_position_embeddings = 4096,
                                                    .rms_norm_eps = 1e-5,
                                                    .partial_rotary_factor = 1,
                                                    .old_longrope = true});
-    config->fused_qkv = config->fused_gate_up = true;
     config_refuse(reader, "attention_bias");
     config_refuse(reader, "mlp_bias");
     config_refuse(reader, "lm_head_bias");
@@ -19,22 +19,10 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     config_ignore(reader, "interpolate_factor");
 }
 
-static const PartNames names = {
-    .prefix = "model.",
-    .layers = "model.layers",
-    .parts =
-        {
-            [PART_EMBED] = "model.embed_tokens",
-            [PART_FINAL_NORM] = "model.norm",
-            [PART_HEAD] = "lm_head",
-            [PART_INPUT_NORM] = "input_layernorm",
-            [PART_POST_NORM] = "post_attention_layernorm",
-            [PART_QKV] = "self_attn.qkv_proj",
-            [PART_O] = "self_attn.o_proj",
-            [PART_GATE_UP] = "mlp.gate_up_proj",
-            [PART_DOWN] = "mlp.down_proj",
-        },
-    .ignored = {"rotary_emb.inv_freq"},
-};
+const GatedMlpForm fused_mlp = {.gate_up = "mlp.gate_up_proj", .down = "mlp.down_proj"};
+static const LayerForm layer = {{
+    {&block_attention, &(const AttentionForm){.qkv = "self_attn.qkv_proj", .o = "self_attn.o_proj"}, .input_norm = "input_layernorm"},
+    {&block_gated_mlp, &fused_mlp, .input_norm = "post_attention_layernorm"},
+}};
 
-const ModelFamily family_phi3 = {"phi3", read_config, &names, "Phi3"};
+const ModelFamily family_phi3 = {"phi3", read_config, &llama_names, &layer, "Phi3"};

@@ -8,4 +8,4 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     config->qkv_bias = true;
 }
 
-const ModelFamily family_qwen2 = {"qwen2", read_config, &llama_names, "Qwen2"};
+const ModelFamily family_qwen2 = {"qwen2", read_config, &llama_names, &llama_layer, "Qwen2"};

@@ -32,4 +32,4 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     config->layer_rope = ropes;
 }
 
-const ModelFamily family_smollm3 = {"smollm3", read_config, &llama_names, "SmolLM3"};
+const ModelFamily family_smollm3 = {"smollm3", read_config, &llama_names, &llama_layer, "SmolLM3"};

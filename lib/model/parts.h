@@ -8,6 +8,10 @@
 /* Creates layers, modules and linear layers from model->config, without tensors. The last module is the head, or with `scores` the score instead of
  * it. */
 Status model_build(Model *model, bool scores);
+/* The checkpoint's name of a part that the family gives this path: in the arena, or `part` itself. NULL: out of memory. */
+const char *part_path(const Model *model, const char *part);
+/* Builds the model of model->config, which the caller has read, and loads the weights in model->dir. */
+Status model_load_weights(Model *model, const ModelOptions *options);
 /* ST_INPUT, with both shapes, unless the stored tensor is of a float dtype and this shape. */
 Status stored_check(const StoredTensor *stored, int n_dims, const int64_t *shape);
 /* ST_INPUT if the tensor, which came from `file`, contains a NaN or an infinity. */

@@ -35,8 +35,8 @@ static Status write_weights(const Model *model, const char *path, DType dtype, u
     for (size_t i = 0; i < n; i++) {
         const Module *module = &model->modules[i];
         Str name = {0};
-        str_printf(&name, "%s.weight", module->path);
-        safetensors_declare(writer, str_text(&name), dtype, module->shape[1] ? 2 : 1, module->shape);
+        str_printf(&name, "%s%s", module->path, module->bare ? "" : ".weight");
+        safetensors_declare(writer, str_text(&name), dtype, module->n_dims, module->shape);
         str_clear(&name);
         str_printf(&name, "%s.bias", module->path);
         if (module->bias) safetensors_declare(writer, str_text(&name), dtype, 1, &module->bias_width);
@@ -44,10 +44,10 @@ static Status write_weights(const Model *model, const char *path, DType dtype, u
     }
     for (size_t i = 0; i < n && !interrupt_requested() && !safetensors_failed(writer); i++) {
         const Module *module = &model->modules[i];
-        if (module->shape[1])
-            write_uniform(writer, rng_key(seed, RNG_INIT, i), dtype, module->shape[0] * module->shape[1], scale);
+        if (module->n_dims > 1)
+            write_uniform(writer, rng_key(seed, RNG_INIT, i), dtype, module_count(module), scale);
         else
-            write_constant(writer, dtype, module->shape[0], (float)(1 - model->config.norm_offset));
+            write_constant(writer, dtype, module_count(module), (float)(1 - model->config.norm_offset));
         if (module->bias) write_constant(writer, dtype, module->bias_width, 0);
     }
     if (!interrupt_requested()) return safetensors_commit(writer);
@@ -59,10 +59,10 @@ static uint64_t weight_bytes(const Model *model, DType dtype) {
     uint64_t n = 0;
     for (size_t i = 0; i < model->n_modules; i++) {
         const Module *module = &model->modules[i];
-        n += (uint64_t)module->shape[0] * (uint64_t)MAX(module->shape[1], 1) + (module->bias ? (uint64_t)module->bias_width : 0);
+        n += (uint64_t)module_count(module) + (module->bias ? (uint64_t)module->bias_width : 0);
     }
     if (model->config.tie_word_embeddings && !model->config.scores && model->n_modules > 0)
-        n -= (uint64_t)model->modules[model->n_modules - 1].shape[0] * (uint64_t)MAX(model->modules[model->n_modules - 1].shape[1], 1);
+        n -= (uint64_t)module_count(&model->modules[model->n_modules - 1]);
     return dtype_bytes(dtype, (int64_t)n);
 }
 

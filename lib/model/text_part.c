@@ -147,7 +147,7 @@ const char *text_path(const ModelConfig *config, const TextNames *names, const c
     const char *alone = path_alone(config, path, arena);
     if (!alone) return NULL;
     bool prefixed = text_starts_with(alone, family->prefix);
-    if (names->whole && *names->prefix && (prefixed || text_starts_with(alone, family->parts[PART_HEAD])))
+    if (names->whole && *names->prefix && (prefixed || text_starts_with(alone, family->head)))
         return arena_printf(arena, "%s%s", names->prefix, alone);
     return !names->whole && prefixed ? arena_printf(arena, "%s%s", names->prefix, alone + strlen(family->prefix)) : alone;
 }
@@ -161,7 +161,7 @@ static bool begins_with_path(const ModelConfig *config, const char *name, const 
 /* Whether the tensor is a layer, the embedding or the last norm of a text part with these names, or its head if that has a prefix. */
 static bool belongs(const ModelConfig *config, const TextNames *names, const char *name, Arena *arena) {
     const PartNames *family = config->family->names;
-    const char *const parts[] = {family->layers, family->parts[PART_EMBED], family->parts[PART_FINAL_NORM], family->parts[PART_HEAD]};
+    const char *const parts[] = {family->layers, family->embed, family->final_norm, family->head};
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
         const char *path = text_path(config, names, parts[i], arena);
         bool head = i == 3 && !(names->whole && *names->prefix);
@@ -191,7 +191,7 @@ Status text_names_find(ModelConfig *config, const WeightFile *files, const char 
         return ST_OK;
     }
     Arena *arena = arena_new(0);
-    const char *embed = arena ? text_path(config, names_of(config), config->family->names->parts[PART_EMBED], arena) : NULL;
+    const char *embed = arena ? text_path(config, names_of(config), config->family->names->embed, arena) : NULL;
     status_fail(ST_INPUT, "tensor '%s.weight' is missing in '%s', as is the rest of the text part", embed ? embed : "", dir);
     Str prefixes = {0};
     for (int i = 1; i < N_NAMES; i++) str_printf(&prefixes, "%s, ", text_names[i].prefix);
@@ -234,7 +234,7 @@ static int64_t layer_of(const ModelConfig *config, const char *name, Arena *aren
 
 static bool of_text_part(const ModelConfig *config, const char *name, Arena *arena) {
     const TextNames *own = names_of(config);
-    if ((*own->prefix && text_starts_with(name, own->prefix)) || begins_with_path(config, name, config->family->names->parts[PART_HEAD])) return true;
+    if ((*own->prefix && text_starts_with(name, own->prefix)) || begins_with_path(config, name, config->family->names->head)) return true;
     for (int i = 0; i < N_NAMES; i++)
         if (belongs(config, &text_names[i], name, arena)) return true;
     return false;

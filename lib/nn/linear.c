@@ -5,8 +5,23 @@
 /* Maximum number of linear layers: each pass number has that many dropout streams. */
 enum { DROPOUT_LAYERS = 1 << 20 };
 
+/* The branches that the rows' adapters have for this layer, in the step's memory. */
+static const LoraBranch *branches_of_rows(const Linear *linear, Tape *tape, const StepContext *step) {
+    LoraBranch *first = NULL;
+    for (int i = step->n_adapters; i-- > 0;) {
+        const AdapterRows *rows = &step->adapters[i];
+        const LoraBranch *lora = rows->linears[linear->index]->lora;
+        if (!lora) continue;
+        LoraBranch branch = {.a = lora->a, .b = lora->b, .scale = lora->scale, .begin = rows->begin, .end = rows->end, .next = first};
+        first = tape_copy(tape, &branch, sizeof branch);
+        if (!first) return NULL; /* the tape has the failure */
+    }
+    return first;
+}
+
 /* The layer's arguments in this step; `branch` receives its low-rank branch. */
-static LinearArgs linear_args(const Linear *linear, const StepContext *step, LoraBranch *branch) {
+static LinearArgs linear_args(const Linear *linear, Tape *tape, const StepContext *step, LoraBranch *branch) {
+    if (step->n_adapters > 0) return (LinearArgs){linear->weight, linear->bias, branches_of_rows(linear, tape, step)};
     if (!linear->lora) return (LinearArgs){linear->weight, linear->bias, NULL};
     *branch = *linear->lora;
     if (!step->training) branch->dropout = 0;
@@ -17,7 +32,7 @@ static LinearArgs linear_args(const Linear *linear, const StepContext *step, Lor
 
 Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, Tensor *residual, const StepContext *step) {
     LoraBranch branch;
-    LinearArgs args = linear_args(linear, step, &branch);
+    LinearArgs args = linear_args(linear, tape, step, &branch);
     return op_linear(tape, x, args.weight, args.bias, args.lora, residual);
 }
 
@@ -25,6 +40,6 @@ void linears_forward(const Linear *const *linears, int n, Tape *tape, Tensor *x,
     LoraBranch branches[LINEARS_MOST];
     LinearArgs args[LINEARS_MOST];
     ASSERT(n <= LINEARS_MOST, "%d linear layers at once", n);
-    for (int i = 0; i < n; i++) args[i] = linear_args(linears[i], step, &branches[i]);
+    for (int i = 0; i < n; i++) args[i] = linear_args(linears[i], tape, step, &branches[i]);
     op_linears(tape, x, args, n, y);
 }

@@ -87,12 +87,20 @@ typedef struct Linear {
     LoraBranch *lora; /* NULL = none */
     uint64_t index;   /* the layer's number in the model, for random streams */
 } Linear;
+/* Rows begin..end-1 of a batch and their adapter: the linear layers of a model, in order, of which only the branches are used. */
+typedef struct AdapterRows {
+    Linear *const *linears;
+    int64_t begin, end;
+} AdapterRows;
 /* The state of an optimiser step that its forward passes need. */
 typedef struct StepContext {
     bool training;         /* dropout is on */
     uint64_t seed, number; /* dropout masks are a function of (seed, number, layer): give every forward pass of a run a different number */
     /* of a pass over a part of a batch: the index of its first token, so that its masks are the same as in a pass over all of it */
     int64_t first_token;
+    /* n_adapters > 0: these branches instead of the layers' own; the ranges are in order, and the other rows have no branch. No backward pass */
+    const AdapterRows *adapters;
+    int n_adapters;
 } StepContext;
 /* Applies the layer. residual: added to the result; NULL = none. */
 Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, Tensor *residual, const StepContext *step);

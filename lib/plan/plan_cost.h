@@ -4,7 +4,7 @@
  *
  *     double bytes = plan_state_bytes(&plan_paper, SHARD_WEIGHTS, psi, 64);       // 16 psi / 64
  *     double seconds = message_ring(8, &link, bytes);
- *     TRY(pipe_simulate(&(Pipe){.kind = PIPE_1F1B, .stages = 4, .micro = 8, .chunks = 1, .forward = f, .backward = b}, &result));
+ *     TRY(plan_pipe_simulate(&(PlanPipe){.kind = PIPE_1F1B, .stages = 4, .micro = 8, .chunks = 1, .forward = f, .backward = b}, &result));
  */
 #ifndef TUNE_PLAN_COST_H
 #define TUNE_PLAN_COST_H
@@ -14,8 +14,8 @@
 
 /* ---- memory of weights, gradients and states (ZeRO, arXiv 1910.02054, section 3) ---- */
 
-typedef enum Shard { SHARD_NONE, SHARD_OPTIMIZER, SHARD_GRADIENTS, SHARD_WEIGHTS, N_SHARDS } Shard;
-extern const char *const shard_names[N_SHARDS];
+typedef enum PlanShard { SHARD_NONE, SHARD_OPTIMIZER, SHARD_GRADIENTS, SHARD_WEIGHTS, N_SHARDS } PlanShard;
+extern const char *const plan_shard_names[N_SHARDS];
 /* Bytes of a trained parameter. whole: the weights that products read, which only `weights` divides; master: f32 weights kept in addition. */
 typedef struct StateBytes {
     double weights, gradients, master, optimizer;
@@ -24,55 +24,55 @@ typedef struct StateBytes {
 extern const StateBytes plan_paper;        /* 2 + 2 + 12: 16-bit training with f32 weights and AdamW in the optimiser's part */
 extern const StateBytes plan_program;      /* 4 + 4 + 8: f32 weights, f32 gathers */
 extern const StateBytes plan_program_bf16; /* 2 + 4 + (4 + 8): weights are gathered as bf16 */
-double plan_state_bytes(const StateBytes *bytes, Shard shard, double psi, double ranks);
+double plan_state_bytes(const StateBytes *bytes, PlanShard shard, double psi, double ranks);
 /* Gradient buffers of lanes beyond the first one: log2(lanes / ranks) of 4 psi bytes; with gradients divided, log2(lanes) of 4 psi / ranks. */
-double plan_lane_bytes(Shard shard, double psi, double lanes, double ranks);
+double plan_lane_bytes(PlanShard shard, double psi, double lanes, double ranks);
 /* Activations of a layer in 16 bits, in bytes: sbh(34 + 5as/h) and its kin (arXiv 2205.05198, table 2). */
-typedef enum Recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
-double plan_paper_activations(double tokens, double rows, double hidden, double heads, double tensor, bool sequence, Recompute recompute);
+typedef enum PaperKeep { PAPER_NONE, PAPER_SELECTIVE, PAPER_FULL } PaperKeep;
+double plan_paper_activations(double tokens, double rows, double hidden, double heads, double tensor, bool sequence, PaperKeep recompute);
 
 /* ---- messages ---- */
 
-typedef struct Link {
+typedef struct LinkSpeed {
     double bytes_per_second, latency; /* one way; latency of bulk messages */
-} Link;
+} LinkSpeed;
 /* An all-reduce of n bytes over `ranks`; one half of it (reduce-scatter or all-gather) takes half the time. */
-double message_ring(double ranks, const Link *link, double n);
-double message_halving(double ranks, const Link *link, double n); /* ranks: rounded up to a power of two */
-double message_tree(double ranks, const Link *link, double n);    /* whole vectors up and down a tree */
-double message_master(double ranks, const Link *link, double n);  /* one rank receives all and sends all */
-double message_sent(double ranks, double n);                      /* bytes that a rank of a ring or halving sends */
+double message_ring(double ranks, const LinkSpeed *link, double n);
+double message_halving(double ranks, const LinkSpeed *link, double n); /* ranks: rounded up to a power of two */
+double message_tree(double ranks, const LinkSpeed *link, double n);    /* whole vectors up and down a tree */
+double message_master(double ranks, const LinkSpeed *link, double n);  /* one rank receives all and sends all */
+double message_sent(double ranks, double n);                           /* bytes that a rank of a ring or halving sends */
 /* inside hosts first: ranks = hosts x inside. share: ranks of a host that use its link to others at the same time. */
-double message_two_levels(double hosts, double inside, const Link *inner, const Link *outer, double share, double n);
+double message_two_levels(double hosts, double inside, const LinkSpeed *inner, const LinkSpeed *outer, double share, double n);
 /* Bucket k is ready at ready[k] and takes cost[k]; they are sent in order. Returns the time after `end` until the last one is through, at least 0. */
 double message_exposed(const double *ready, const double *cost, size_t n, double end);
 
 /* ---- pipelines, simulated from the table of each stage ---- */
 
-typedef enum PipeKind {
+typedef enum PlanPipeKind {
 #define PIPE(constant, name, help) constant,
 #include "lib/plan/pipes.def"
 #undef PIPE
     N_PIPES
-} PipeKind;
-extern const char *const pipe_names[N_PIPES], *const pipe_helps[N_PIPES];
-typedef struct Pipe {
-    PipeKind kind;
+} PlanPipeKind;
+extern const char *const plan_pipe_names[N_PIPES], *const plan_pipe_helps[N_PIPES];
+typedef struct PlanPipe {
+    PlanPipeKind kind;
     int64_t stages, micro, chunks;    /* chunks: runs of layers per stage, interleaved only; micro is then a multiple of stages */
     const double *forward, *backward; /* seconds of a micro-batch on each stage, all its chunks together */
     const double *weight;             /* zero_bubble: the part of `backward` that computes gradients of weights; NULL = half */
     double transfer;                  /* seconds of a boundary's message */
-} Pipe;
-typedef struct PipeResult {
+} PlanPipe;
+typedef struct PlanPipeResult {
     double makespan;
     double bubble; /* share of the makespan in which a stage is idle, mean over stages */
     double *kept;  /* per stage: most micro-batches whose activations are kept at once; from the arena */
     double inputs; /* gpipe: inputs of micro-batches that every stage keeps in addition */
-} PipeResult;
+} PlanPipeResult;
 /* ST_CONFIG: sizes that the schedule does not have, as an interleaved one whose micro-batches are no multiple of the stages. */
-Status pipe_simulate(const Pipe *pipe, Arena *arena, PipeResult *result);
-double pipe_bubble(double stages, double micro, double chunks); /* of the total: (p-1) / (vm + p - 1) */
-double pipe_ideal_speedup(double stages, double micro);         /* GPipe (arXiv 1811.06965): K M / (M + K - 1) */
+Status plan_pipe_simulate(const PlanPipe *pipe, Arena *arena, PlanPipeResult *result);
+double plan_pipe_bubble(double stages, double micro, double chunks); /* of the total: (p-1) / (vm + p - 1) */
+double plan_pipe_ideal_speedup(double stages, double micro);         /* GPipe (arXiv 1811.06965): K M / (M + K - 1) */
 
 /* ---- stages ---- */
 
@@ -89,7 +89,7 @@ typedef struct PipedreamPlan {
     int64_t n, noam; /* noam: micro-batches in flight that keep all busy, ceil(ranks / ranks of the first stage) */
     PipedreamStage *stages;
 } PipedreamPlan;
-Status stages_pipedream(const double *time, const double *weights, const double *output, int64_t layers, int64_t ranks, const Link *link,
+Status stages_pipedream(const double *time, const double *weights, const double *output, int64_t layers, int64_t ranks, const LinkSpeed *link,
                         Arena *arena, PipedreamPlan *plan);
 
 /* ---- speed-up and roofline ---- */

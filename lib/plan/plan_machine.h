@@ -13,7 +13,7 @@
 
 typedef struct PlanLink {
     const char *name, *source;
-    Link bulk;            /* bytes per second one way, latency of bulk messages */
+    LinkSpeed bulk;       /* bytes per second one way, latency of bulk messages */
     double small_latency; /* of messages of some bytes */
 } PlanLink;
 /* One GPU, or one socket of a CPU server; the machine has per_machine of them. */

@@ -8,22 +8,22 @@ static double rounds(double ranks) { return ceil(log2(ranks)); }
 
 double message_sent(double ranks, double n) { return 2 * (ranks - 1) / ranks * n; }
 
-double message_ring(double ranks, const Link *link, double n) {
+double message_ring(double ranks, const LinkSpeed *link, double n) {
     return 2 * (ranks - 1) * link->latency + message_sent(ranks, n) / link->bytes_per_second;
 }
 
-double message_halving(double ranks, const Link *link, double n) {
+double message_halving(double ranks, const LinkSpeed *link, double n) {
     return ranks > 1 ? 2 * rounds(ranks) * link->latency + message_sent(ranks, n) / link->bytes_per_second : 0;
 }
 
-double message_tree(double ranks, const Link *link, double n) {
+double message_tree(double ranks, const LinkSpeed *link, double n) {
     return ranks > 1 ? 2 * rounds(ranks) * (link->latency + n / link->bytes_per_second) : 0;
 }
 
-double message_master(double ranks, const Link *link, double n) { return 2 * (ranks - 1) * (link->latency + n / link->bytes_per_second); }
+double message_master(double ranks, const LinkSpeed *link, double n) { return 2 * (ranks - 1) * (link->latency + n / link->bytes_per_second); }
 
-double message_two_levels(double hosts, double inside, const Link *inner, const Link *outer, double share, double n) {
-    Link shared = {outer->bytes_per_second / share, outer->latency};
+double message_two_levels(double hosts, double inside, const LinkSpeed *inner, const LinkSpeed *outer, double share, double n) {
+    LinkSpeed shared = {outer->bytes_per_second / share, outer->latency};
     return message_ring(inside, inner, n) + message_ring(hosts, &shared, n / inside);
 }
 

@@ -45,19 +45,20 @@ static void add_zero(List *list) {
     static const char *const sources[] = {"ZeRO-1 (1910.02054)", "ZeRO-2 (1910.02054)", "ZeRO-3 (1910.02054)"};
     for (size_t i = 0; i < COUNT_OF(zero_table); i++)
         for (int stage = 0; stage < 3; stage++)
-            list_add(list, (PlanPublished){
-                               sources[stage], zero_table[i].model, "GB a rank", zero_table[i].published[stage],
-                               plan_state_bytes(&plan_paper, (Shard)(SHARD_OPTIMIZER + stage), zero_table[i].psi, zero_table[i].ranks) / 1e9, ""});
+            list_add(list,
+                     (PlanPublished){
+                         sources[stage], zero_table[i].model, "GB a rank", zero_table[i].published[stage],
+                         plan_state_bytes(&plan_paper, (PlanShard)(SHARD_OPTIMIZER + stage), zero_table[i].psi, zero_table[i].ranks) / 1e9, ""});
 }
 
 static void add_pipelines(List *list) {
-    list_add(list, (PlanPublished){"GPipe (1811.06965)", "Transformer, 8 stages, 32 micro-batches", "x speed", 6.3, pipe_ideal_speedup(8, 32),
+    list_add(list, (PlanPublished){"GPipe (1811.06965)", "Transformer, 8 stages, 32 micro-batches", "x speed", 6.3, plan_pipe_ideal_speedup(8, 32),
                                    "ideal; equal stages and free messages would have to hold"});
-    list_add(list, (PlanPublished){"GPipe (1811.06965)", "Transformer, 4 stages, 32 micro-batches", "x speed", 3.4, pipe_ideal_speedup(4, 32),
+    list_add(list, (PlanPublished){"GPipe (1811.06965)", "Transformer, 4 stages, 32 micro-batches", "x speed", 3.4, plan_pipe_ideal_speedup(4, 32),
                                    "ideal; equal stages and free messages would have to hold"});
-    list_add(list, (PlanPublished){"GPipe (1811.06965)", "AmoebaNet, 8 stages, 32 micro-batches", "x speed", 3.48, pipe_ideal_speedup(8, 32),
+    list_add(list, (PlanPublished){"GPipe (1811.06965)", "AmoebaNet, 8 stages, 32 micro-batches", "x speed", 3.48, plan_pipe_ideal_speedup(8, 32),
                                    "its stages are uneven: ours is for equal ones"});
-    list_add(list, (PlanPublished){"GPipe (1811.06965)", "AmoebaNet, 4 stages, 32 micro-batches", "x speed", 1.84, pipe_ideal_speedup(4, 32),
+    list_add(list, (PlanPublished){"GPipe (1811.06965)", "AmoebaNet, 4 stages, 32 micro-batches", "x speed", 1.84, plan_pipe_ideal_speedup(4, 32),
                                    "its stages are uneven: ours is for equal ones"});
     list_add(list, (PlanPublished){"PipeDream (1806.03377)", "VGG16 on 8 Titan X, 7-1", "x speed", 7.04, 8,
                                    "ours: all 8 always busy, as a pipeline without flush is with equal stages"});

@@ -48,7 +48,7 @@ Status stages_balance(const double *cost, int64_t layers, double last, int64_t p
 
 typedef struct Partition {
     const double *time, *weights, *output; /* time, weights: sums of the layers before */
-    const Link *link;
+    const LinkSpeed *link;
     int64_t layers, ranks;
     double *best;                 /* [j * (ranks + 1) + r]: layers 0..j on r ranks */
     int64_t *cut, *ranks_of_last; /* the last stage's first layer and ranks */
@@ -81,7 +81,7 @@ static double *sums_of(const double *values, int64_t n, Arena *arena) {
     return sums;
 }
 
-Status stages_pipedream(const double *time, const double *weights, const double *output, int64_t layers, int64_t ranks, const Link *link,
+Status stages_pipedream(const double *time, const double *weights, const double *output, int64_t layers, int64_t ranks, const LinkSpeed *link,
                         Arena *arena, PipedreamPlan *plan) {
     const size_t cells = (size_t)(layers * (ranks + 1));
     Partition partition = {.time = sums_of(time, layers, arena),

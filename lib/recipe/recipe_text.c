@@ -168,7 +168,7 @@ static bool changes_nothing(const Key *key) {
                                         "synth.select_quotas"};
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (strcmp(key->dotted, names[i]) == 0) return true;
-    return false;
+    return strcmp(key->section, "plan") == 0;
 }
 
 /* The run's length: a run may be resumed with another one (lengthen.h). */

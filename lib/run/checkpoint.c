@@ -206,6 +206,7 @@ static Status train_checkpoint_save(Run *run, Arena *arena, int64_t step, const 
 }
 
 Status checkpoint_save(Run *run, int64_t step, const CheckpointItem *items, size_t n, const json_t *state, int64_t keep) {
+    if (!run_writes(run)) return ST_OK;
     Arena *arena = arena_new(0);
     if (!arena) return status_fail(ST_RESOURCE, "out of memory for a checkpoint");
     profile_lap(NULL);

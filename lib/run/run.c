@@ -15,8 +15,13 @@
 #include <time.h>
 #include <unistd.h>
 
+bool run_writes(const Run *run) { return !run->absent; }
 const char *run_dir(const Run *run) { return run->dir; }
 const char *run_backup_path(const Run *run) { return run->kept; }
+
+void run_say_backup(const Run *run, const RunOptions *options) {
+    if (run->kept && options->say) options->say("the run that was in '%s' is kept in '%s'", run->dir, run->kept);
+}
 bool run_finished(const Run *run) { return run->finished; }
 int64_t run_step(const Run *run) { return run->step; }
 const char *run_path(const Run *run, const char *name) { return path_join(run->arena, run->dir, name); }
@@ -30,6 +35,7 @@ void run_close(Run *run) {
         recorded = NULL;
     }
     if (run->log_fd >= 0) close(run->log_fd);
+    json_decref(run->summary);
     str_release(&run->unwritten);
     arena_free(run->arena);
     free(run);
@@ -205,6 +211,7 @@ static Status warn_of_short_metrics(Run *run, uint64_t size, uint64_t bytes) {
 
 Status run_cut_metrics(Run *run, uint64_t bytes) {
     struct stat info;
+    if (run->absent) return ST_OK;
     if (file_stat(run->metrics_path, &info) != 0) {
         if (bytes > 0 && errno != ENOENT) return status_errno(errno, "cannot resume: '%s'", run->metrics_path);
         if (bytes > 0) run_warn(run, "'%s' is missing: its lines up to step %lld are lost", run->metrics_path, (long long)run->step);
@@ -257,9 +264,10 @@ static Status examine(Run *run, const Recipe *recipe, RunMode take) {
     return ST_OK;
 }
 
-static Status run_new(const Recipe *recipe, Run **result) {
+static Status run_new(const Recipe *recipe, RunMode take, Run **result) {
+    bool absent = take == RUN_ABSENT;
     *result = NULL;
-    if (!recipe->output || recipe->output[0] == '\0') {
+    if (!absent && (!recipe->output || recipe->output[0] == '\0')) {
         status_fail(ST_CONFIG, "'output' is missing");
         return status_hint(ST_CONFIG, "name the run directory: output: runs/my-run");
     }
@@ -268,10 +276,11 @@ static Status run_new(const Recipe *recipe, Run **result) {
         free(run);
         return status_fail(ST_RESOURCE, "out of memory for the run");
     }
+    run->absent = absent;
     run->log_fd = -1;
     run->step = -1;
     run->recipe = recipe_fingerprint(recipe);
-    run->dir = arena_strdup(run->arena, recipe->output);
+    run->dir = arena_strdup(run->arena, recipe->output ? recipe->output : "");
     run->metrics_path = run->dir ? run_path(run, "metrics.jsonl") : NULL;
     run->checkpoints_path = run->dir ? run_path(run, "checkpoints") : NULL;
     *result = run;
@@ -286,7 +295,9 @@ static void warn_of_nothing(const Run *run) {
 
 Status run_check(const Recipe *recipe, RunMode take, bool *finished) {
     Run *run;
-    Status status = run_new(recipe, &run);
+    *finished = false;
+    if (take == RUN_ABSENT) return ST_OK;
+    Status status = run_new(recipe, take, &run);
     if (status == ST_OK) status = examine(run, recipe, take);
     if (status == ST_OK && take == RUN_RESUME && !run->resumed) warn_of_nothing(run);
     if (status == ST_OK && !run->finished) status = dir_check_creatable(run->dir);
@@ -343,14 +354,21 @@ Status run_open(const Recipe *recipe, RunMode take, Run **result) { return run_o
 
 Status run_open_longer(const Recipe *recipe, RunMode take, const Lengthening *longer, Run **result) {
     Run *run;
-    Status status = run_new(recipe, &run);
-    if (status == ST_OK) status = run_begin(run, recipe, take, longer);
+    Status status = run_new(recipe, take, &run);
+    if (status == ST_OK && !run->absent) status = run_begin(run, recipe, take, longer);
     *result = status == ST_OK ? run : NULL;
     if (status != ST_OK) run_close(run);
     return status;
 }
 
 Status run_mark_finished(Run *run, const json_t *summary) {
+    json_decref(run->summary);
+    run->summary = json_deep_copy(summary);
+    if (!run->summary) return status_fail(ST_RESOURCE, "out of memory for the run's summary");
+    if (run->absent) {
+        run->finished = true;
+        return ST_OK;
+    }
     char *text = json_text(summary, JSON_INDENT(2));
     if (!text) return status_fail(ST_RESOURCE, "out of memory for the run's summary");
     Str line = {0};
@@ -363,7 +381,11 @@ Status run_mark_finished(Run *run, const json_t *summary) {
     return status;
 }
 
-Status run_summary(const Run *run, json_t **summary) { return json_read_file(run_path(run, "finished.json"), summary); }
+Status run_summary(const Run *run, json_t **summary) {
+    if (!run->summary) return json_read_file(run_path(run, "finished.json"), summary);
+    *summary = json_incref(run->summary);
+    return ST_OK;
+}
 
 /* ---- failures ---- */
 
@@ -394,6 +416,7 @@ Status run_failed(Run *run, Status status, Status (*save)(void *context), void *
     Failure failure;
     Str hint = {0};
     status = memory_check(status);
+    if (run->absent) return status;
     memory_clear_failure(); /* the step that lacked memory is abandoned; the saved state is older */
     failure_save(&failure, status);
     Status saved = write_unwritten(run);
@@ -409,7 +432,7 @@ Status run_failed(Run *run, Status status, Status (*save)(void *context), void *
 }
 
 Status run_mark_stopped(Run *run, Status status) {
-    const char *path = run_path(run, "stopped.json");
+    const char *path = run->absent ? NULL : run_path(run, "stopped.json");
     if (!path || run->finished) return status;
     Failure failure;
     failure_save(&failure, status);
@@ -419,6 +442,7 @@ Status run_mark_stopped(Run *run, Status status) {
 }
 
 Status run_interrupted(Run *run, int64_t step) {
+    if (run->absent) return status_fail(ST_INTERRUPTED, "interrupted after step %lld", (long long)step);
     run_log(run, "interrupted after step %lld", (long long)step);
     status_fail(ST_INTERRUPTED, "interrupted after step %lld, a checkpoint is saved in '%s'", (long long)step, run->dir);
     return status_hint(ST_INTERRUPTED, "continue with --resume");
@@ -455,6 +479,7 @@ Status run_check_inputs(const Run *run, const TaskInput inputs[TASK_MAX_INPUTS],
 bool run_started_begin(const Run *run, const Recipe *recipe, const char *command, JsonWriter *w) {
     const char *path = run_path(run, "started.json");
     *w = (JsonWriter){0};
+    if (run->absent) return false;
     if (run->resumed && path && file_exists(path)) return false;
     jw_object(w, NULL);
     jw_string(w, "program", recipe->program);
@@ -474,6 +499,7 @@ Status run_started_end(const Run *run, JsonWriter *w) {
 /* ---- metrics and log ---- */
 
 Status run_metric(Run *run, const char *json_line) {
+    if (run->absent) return ST_OK;
     Str line = {0};
     str_printf(&line, "%s\n", json_line);
     Status status = file_append(run->metrics_path, str_text(&line), line.len);

@@ -4,7 +4,9 @@
  *
  * Backward, with h = A x~ kept from the forward pass and dh = scale * B^T dy:
  *     dB = scale * dy h^T      dA = dh x~^T      dx = W^T dy + (A^T dh through the dropout mask)
- * dx comes first: if x is a lazy activation, this computes its values again. */
+ * dx comes first: if x is a lazy activation, this computes its values again.
+ *
+ * Branches of some rows each (LoraBranch.next) have no backward pass and are no inputs of the node. */
 #include "lib/tensor/tensor.h"
 
 #include <string.h>
@@ -173,10 +175,32 @@ static Tensor *result_of(Tape *tape, const Tensor *x, int64_t in, int64_t out, c
 /* A call in preparation: its result, and the product that computes it. */
 typedef struct Call {
     Tensor *x, *residual, *h, *y;
-    LinearArgs layer;
+    LinearArgs layer; /* lora: NULL if `branches` are instead */
+    RowBranch *branches;
     bool have_y;
     Matmul product;
 } Call;
+
+/* The branches of some rows each, in place of the layer's, with memory for their inner results; false after a failure. */
+static bool branches_begin(Tape *tape, Call *call) {
+    RowBranch *last = NULL;
+    const LoraBranch *lora = call->layer.lora;
+    call->layer.lora = NULL;
+    ASSERT(!tape_needs_backward(tape), "a backward pass of branches of some rows of %lld", (long long)tensor_rows(call->x));
+    for (; lora; lora = lora->next) {
+        RowBranch *branch = tape_copy(tape, &(RowBranch){.begin = lora->begin, .end = lora->end, .down = lora->a, .b = lora->b, .alpha = lora->scale},
+                                      sizeof *branch);
+        Tensor *low = tape_tensor(tape, tape_compute(tape), 2, (int64_t[]){lora->end - lora->begin, lora->a->shape[0]});
+        if (!branch || !low) return false;
+        branch->low = low;
+        if (last)
+            last->next = branch;
+        else
+            call->branches = branch;
+        last = branch;
+    }
+    return true;
+}
 
 /* y = x W + bias + residual + scale * h B: one product, with every term that can be added in it; also h = x A, unless it exists already. */
 static Matmul product_of(const Call *call, bool have_h) {
@@ -189,7 +213,8 @@ static Matmul product_of(const Call *call, bool have_h) {
                    .transpose_b = !layer->weight->in_out,
                    .alpha = 1,
                    .beta = addend ? 1 : 0,
-                   .addend = addend && addend->elements != call->y->elements ? addend : NULL};
+                   .addend = addend && addend->elements != call->y->elements ? addend : NULL,
+                   .branches = call->branches};
     if (lora) args.more_a = call->h, args.more_b = lora->b, args.transpose_more_b = true, args.more_alpha = lora->scale;
     if (lora && !have_h) args.down = lora->a, args.transpose_down = true, args.down_alpha = 1, args.low = call->h;
     return args;
@@ -198,7 +223,6 @@ static Matmul product_of(const Call *call, bool have_h) {
 static bool call_begin(Tape *tape, Tensor *x, LinearArgs layer, Tensor *residual, Room *room, Call *call) {
     if (!x || !layer.weight) return false;
     const Tensor *weight = layer.weight;
-    const LoraBranch *lora = layer.lora;
     int64_t in = weight->shape[weight->in_out ? 0 : 1], out = weight->shape[weight->in_out ? 1 : 0];
     if (tensor_width(x) != in) {
         char have[96], want[96];
@@ -210,6 +234,8 @@ static bool call_begin(Tape *tape, Tensor *x, LinearArgs layer, Tensor *residual
            residual ? (long long)tensor_width(residual) : 0, (long long)out);
     bool have_h = true;
     *call = (Call){.x = x, .residual = residual, .layer = layer};
+    if (layer.lora && layer.lora->end > 0 && !branches_begin(tape, call)) return false;
+    const LoraBranch *lora = call->layer.lora;
     call->h = lora ? tape_result(tape, tape_compute(tape), 2, (int64_t[]){tensor_rows(x), lora->a->shape[0]}, &have_h) : NULL;
     call->y = result_of(tape, x, in, out, residual, &call->have_y);
     if (!call->y || (lora && !call->h)) return false;

@@ -52,6 +52,41 @@ Status tensor_allocate(Tensor *tensor, Arena *arena) {
     return tensor->elements ? ST_OK : ST_RESOURCE;
 }
 
+Tensor matrix_rows(const Tensor *matrix, int64_t begin, int64_t end) {
+    Tensor part = {.dtype = matrix->dtype, .n_dims = 2, .shape = {end - begin, matrix->shape[1]}, .storage = matrix->storage};
+    if (matrix->elements) part.elements = (char *)matrix->elements + dtype_bytes(matrix->dtype, begin * matrix->shape[1]);
+    return part;
+}
+
+void matmul_by_rows(const Matmul *args, void (*matmul)(const Matmul *args)) {
+    int64_t m = args->c->shape[0], end;
+    const RowBranch *branch = args->branches;
+    for (int64_t begin = 0; begin < m; begin = end) {
+        const RowBranch *its = branch && branch->begin == begin ? branch : NULL;
+        end = its ? its->end : branch ? branch->begin : m;
+        Tensor a = matrix_rows(args->a, begin, end), c = matrix_rows(args->c, begin, end), addend;
+        Matmul part = *args;
+        part.a = &a;
+        part.c = &c;
+        part.branches = NULL;
+        part.next = NULL;
+        if (args->addend && args->addend->n_dims == 2) {
+            addend = matrix_rows(args->addend, begin, end);
+            part.addend = &addend;
+        }
+        if (its) {
+            part.more_a = part.low = its->low;
+            part.more_b = its->b;
+            part.more_alpha = its->alpha;
+            part.down = its->down;
+            part.down_alpha = 1;
+            part.transpose_more_b = part.transpose_down = true;
+            branch = its->next;
+        }
+        matmul(&part);
+    }
+}
+
 Tensor *tensor_new(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape) {
     size_t bytes;
     if (!dtype_bytes_fit(dtype, n_dims, shape, &bytes)) {

@@ -80,6 +80,8 @@ int64_t tensor_count(const Tensor *tensor); /* elements */
 size_t tensor_bytes(const Tensor *tensor);
 int64_t tensor_width(const Tensor *tensor); /* the last dimension */
 int64_t tensor_rows(const Tensor *tensor);  /* elements / width: every op reads its input as (rows, width) */
+/* Rows begin..end-1 of a matrix as an argument of kernels. Shares the memory. */
+Tensor matrix_rows(const Tensor *matrix, int64_t begin, int64_t end);
 /* Writes text like "f32 (12,64)" for messages; returns `out`. */
 const char *tensor_describe(const Tensor *tensor, char out[96]);
 /* Copy elements at..at+n-1 of the flattened tensor to or from an array of its dtype. They fail as the device does. Nothing is copied if the array is
@@ -152,6 +154,9 @@ typedef struct LoraBranch {
     double dropout; /* probability of a zero; 0 when not training */
     RngKey key;     /* of the dropout mask; element i of x uses draw first_draw + i */
     uint64_t first_draw;
+    /* end > 0: only rows begin..end-1 have the branch, and the next one has later rows. Such a list has no dropout and no backward pass. */
+    int64_t begin, end;
+    const struct LoraBranch *next;
 } LoraBranch;
 
 typedef struct AttentionArgs {
@@ -212,6 +217,15 @@ typedef struct LogprobResults {
 } LogprobResults;
 enum { LOGPROB_BLOCK = 2048 }; /* rows */
 
+/* A low-rank branch of rows begin..end-1 of a product: low = A down^T, and C += alpha * low b^T, with these rows of A and C. */
+typedef struct RowBranch {
+    int64_t begin, end;
+    const Tensor *down, *b; /* (rank, k), (n, rank) */
+    double alpha;
+    Tensor *low;                  /* (end - begin, rank) in A's dtype: a result */
+    const struct RowBranch *next; /* of later rows */
+} RowBranch;
+
 /* C = alpha * op(A) op(B) + beta * C, all 2-D, with op the identity or the transpose. The dtype of A decides how the device multiplies: f32 x f32,
  * bf16 x bf16 with f32 sums, or f64; B is converted to it. C may be f32 or bf16 (f64 with f64). A row of C does not depend on the other rows of A, as
  * far as the underlying library allows it, and never on the number of threads. The optional terms (NULL = none) are added in the same pass; a device
@@ -227,11 +241,16 @@ typedef struct Matmul {
     const Tensor *down; /* then more_a is a result too, `low` = down_alpha * A op(down), and A is read once for both products */
     bool transpose_down;
     double down_alpha;
-    Tensor *low;               /* with `down`: the same tensor as more_a */
+    Tensor *low; /* with `down`: the same tensor as more_a */
+    /* Instead of more_a, with A not transposed: branches of some rows. A row has the same bits as in a product of which all rows have its branch. */
+    const RowBranch *branches;
     const Tensor *addend;      /* (m, n), or (n) for all rows: replaces C in beta * C; beta is 1 with a vector */
     bool nontemporal;          /* C is not read soon: with beta 0 the kernel may bypass the caches when it writes C */
     const struct Matmul *next; /* another product of the same call, which needs no result of this one: threads go to it without a barrier */
 } Matmul;
+
+/* For devices: computes a product that has `branches` as one product for each range of rows, with matmul. */
+void matmul_by_rows(const Matmul *args, void (*matmul)(const Matmul *args));
 
 /* ---- devices ---- */
 
@@ -270,6 +289,10 @@ typedef struct Runtime {
     const Device *device;
     DType compute; /* dtype of activations between ops */
 } Runtime;
+/* Whether kernels of the device compute values; a device that plans only shows the memory of a step. */
+static inline bool device_computes(const Device *device) { return !device->planned; }
+/* The device that plans steps of this one. */
+static inline const Device *device_plan(const Device *device) { return device->planned ? device : device->planner; }
 
 /* Runs task(context, i) for i = 0..n-1 on the calling thread and on the team's threads (as many threads as OpenMP has). The team polls for a
  * moment before it sleeps, so a job starts in less than a microsecond; an OpenMP parallel region takes ten. A task must not start a parallel

@@ -2,6 +2,9 @@
 /* Runs that are made longer: the checkpoint to continue from, and whether the result equals that of a run with the new length from the start. */
 #include "lib/train/lengthen_plan.h"
 
+#include "lib/run/checkpoint.h"
+#include "lib/train/train.h"
+
 #include <stdio.h>
 
 /* ---- the run so far ---- */

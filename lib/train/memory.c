@@ -2,6 +2,7 @@
 /* Memory that training will take, before its first step. */
 #include "lib/base/memory.h"
 #include "lib/base/system.h"
+#include "lib/train/memory.h"
 #include "lib/train/train.h"
 
 #include <errno.h>
@@ -31,12 +32,13 @@ static Status advise_less(const Recipe *recipe) {
 
 /* Plans one accumulation step on the meta device, which computes nothing but allocates what the real step will. If even the layout fails, the step
  * does not fit either. */
-static Status plan_activations(const TrainerConfig *config, TrainMemory *memory) {
-    tape_device(config->tape)->workspace_clear(tape_device(config->tape));
-    Tape *meta = tape_new(tape_device(config->tape)->planner, tape_compute(config->tape), 0);
+static Status plan_activations(const MemoryTask *task, TrainMemory *memory) {
+    const Device *device = tape_device(task->tape);
+    device->workspace_clear(device);
+    Tape *meta = tape_new(device_plan(device), tape_compute(task->tape), 0);
     if (!meta) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
-    tape_checkpoint(meta, config->model->checkpointing);
-    Status status = config->task.largest_batch(config->task.context, meta);
+    tape_checkpoint(meta, task->model->checkpointing);
+    Status status = task->largest(task->context, meta);
     memory->tape_bytes = tape_bytes(meta);
     memory->activations = tape_bytes_total(&memory->tape_bytes);
     tape_free(meta);
@@ -44,35 +46,35 @@ static Status plan_activations(const TrainerConfig *config, TrainMemory *memory)
     char need[32], have[32];
     status_fail(status, "training needs more than %s of memory for a step, the machine has %s left", format_bytes((double)memory->activations, need),
                 format_bytes((double)memory_available(), have));
-    return advise_less(config->recipe);
+    return advise_less(task->recipe);
 }
 
-static size_t beside(const TrainerConfig *config) { return config->beside ? *config->beside : 0; }
+static size_t beside(const MemoryTask *task) { return task->beside ? *task->beside : 0; }
 
 /* Pages of code that runs for the first time, stacks of threads, malloc's reserves: 1.5 to 1.9 MiB measured on tiny models, and none where the
  * kernels' plans are an upper bound. This value is within 5 % of both. */
 enum { FIRST_TIME = 1 << 20 };
 
 /* resident: the process's resident size before the first plan, which leaves something on the heap. */
-static Status memory_measure(const TrainerConfig *config, size_t resident, TrainMemory *memory) {
+static Status memory_measure(const MemoryTask *task, size_t resident, TrainMemory *memory) {
     OptimizerConfig optimizer;
-    TRY(recipe_optimizer(config->recipe, &optimizer));
-    ModelMemory model = model_memory(config->model, true);
+    TRY(recipe_optimizer(task->recipe, &optimizer));
+    ModelMemory model = model_memory(task->model, true);
     *memory = (TrainMemory){
         .mapped = model.mapped,
         .weights = model.weights,
         .packed = model.packed,
         .gradients = model.gradients,
-        .optimizer = optimizer_bytes(&optimizer, &config->model->params),
-        .best = config->recipe->train_early_stopping > 0 ? params_copies_bytes(&config->model->params, 1) : 0,
-        .checkpointing = config->model->checkpointing,
+        .optimizer = optimizer_bytes(&optimizer, &task->model->params),
+        .best = task->recipe->train_early_stopping > 0 ? params_copies_bytes(&task->model->params, 1) : 0,
+        .checkpointing = task->model->checkpointing,
     };
     size_t loaded = memory->mapped + memory->weights + memory->gradients;
     memory->baseline = (resident > loaded ? resident - loaded : 0) + FIRST_TIME;
-    TRY(plan_activations(config, memory));
-    memory->scratch = tape_device(config->tape)->workspace_bytes(tape_device(config->tape));
+    TRY(plan_activations(task, memory));
+    memory->scratch = tape_device(task->tape)->workspace_bytes(tape_device(task->tape));
     memory->total =
-        loaded + memory->packed + memory->optimizer + memory->best + memory->activations + memory->scratch + memory->baseline + beside(config);
+        loaded + memory->packed + memory->optimizer + memory->best + memory->activations + memory->scratch + memory->baseline + beside(task);
     return ST_OK;
 }
 
@@ -87,10 +89,10 @@ static Checkpointing checkpointing_named(const char *text) {
     return kind;
 }
 
-static Status try_choice(const TrainerConfig *config, size_t resident, Checkpointing checkpointing, int64_t part_tokens, TrainMemory *memory) {
-    config->model->checkpointing = checkpointing;
-    if (config->task.split) config->task.split(config->task.context, part_tokens);
-    TRY(memory_measure(config, resident, memory));
+static Status try_choice(const MemoryTask *task, size_t resident, Checkpointing checkpointing, int64_t part_tokens, TrainMemory *memory) {
+    task->model->checkpointing = checkpointing;
+    if (task->split) task->split(task->context, part_tokens);
+    TRY(memory_measure(task, resident, memory));
     memory->part_tokens = part_tokens;
     return ST_OK;
 }
@@ -105,9 +107,9 @@ static Status read_limit(const Recipe *recipe, size_t *limit) {
     return status_hint(ST_CONFIG, "write a number with a unit, such as 4GiB or 1500MB");
 }
 
-static Status too_little(const TrainerConfig *config, const TrainMemory *memory) {
-    const Recipe *recipe = config->recipe;
-    bool cut = config->task.split != NULL;
+static Status too_little(const MemoryTask *task, const TrainMemory *memory) {
+    const Recipe *recipe = task->recipe;
+    bool cut = task->split != NULL;
     char least[32];
     status_fail(ST_RESOURCE, "'train.max_memory: %s' is too small: even with recomputed layers%s training needs %s", recipe->train_max_memory,
                 cut ? " and batches in the smallest parts" : "", format_bytes((double)memory->total, least));
@@ -130,18 +132,18 @@ static size_t decided_program(const TrainMemory *memory, size_t files, size_t li
     return in_steps(memory->baseline - files, OWN_STEP, limit) + in_steps(files + FILE_HEADROOM, FILE_STEP, limit);
 }
 
-static Status decide(const TrainerConfig *config, size_t resident, size_t files, size_t limit, Checkpointing checkpointing, int64_t part_tokens,
+static Status decide(const MemoryTask *task, size_t resident, size_t files, size_t limit, Checkpointing checkpointing, int64_t part_tokens,
                      TrainMemory *memory) {
     int threads = omp_get_max_threads();
     omp_set_num_threads(MAX(threads, DECIDED_THREADS)); /* starts no thread: the meta device only asks for their number */
-    Status status = try_choice(config, resident, checkpointing, part_tokens, memory);
+    Status status = try_choice(task, resident, checkpointing, part_tokens, memory);
     omp_set_num_threads(threads);
     memory->total += decided_program(memory, files, limit) - memory->baseline;
     return status;
 }
 
 /* Tries the choices from the cheapest on. Parts of a thousand tokens cost almost nothing; recomputed layers and small parts cost time. */
-static Status memory_fit(const TrainerConfig *config, size_t resident, TrainMemory *memory) {
+static Status memory_fit(const MemoryTask *task, size_t resident, TrainMemory *memory) {
     static const struct {
         Checkpointing checkpointing;
         int64_t part_tokens;
@@ -151,19 +153,19 @@ static Status memory_fit(const TrainerConfig *config, size_t resident, TrainMemo
         {CHECKPOINT_LAYER, 4096},     {CHECKPOINT_LAYER, 2048},     {CHECKPOINT_LAYER, 1024},    {CHECKPOINT_LAYER, 512},
         {CHECKPOINT_LAYER, 1},
     };
-    Checkpointing least = config->model->checkpointing;
+    Checkpointing least = task->model->checkpointing;
     size_t files = (size_t)memory_of_files(), limit;
-    TRY(read_limit(config->recipe, &limit));
+    TRY(read_limit(task->recipe, &limit));
     for (size_t i = 0; i < COUNT_OF(choices); i++) {
-        if (choices[i].checkpointing < least || (choices[i].part_tokens > 0 && !config->task.split)) continue;
-        TRY(decide(config, resident, files, limit, choices[i].checkpointing, choices[i].part_tokens, memory));
-        if (memory->total <= limit) return try_choice(config, resident, choices[i].checkpointing, choices[i].part_tokens, memory);
+        if (choices[i].checkpointing < least || (choices[i].part_tokens > 0 && !task->split)) continue;
+        TRY(decide(task, resident, files, limit, choices[i].checkpointing, choices[i].part_tokens, memory));
+        if (memory->total <= limit) return try_choice(task, resident, choices[i].checkpointing, choices[i].part_tokens, memory);
     }
     size_t counted = memory->total;
-    TRY(try_choice(config, resident, CHECKPOINT_LAYER, config->task.split ? 1 : 0, memory)); /* the last choice, so its plan is exact */
+    TRY(try_choice(task, resident, CHECKPOINT_LAYER, task->split ? 1 : 0, memory)); /* the last choice, so its plan is exact */
     if (memory->total <= limit) return ST_OK;
     memory->total = MIN(memory->total + FILE_HEADROOM, counted); /* with that much it fits, wherever the system puts file pages */
-    return too_little(config, memory);
+    return too_little(task, memory);
 }
 
 /* Reads the choice that the run began with; false when started.json has none. */
@@ -191,36 +193,36 @@ static size_t still_needed(const TrainMemory *memory) {
 }
 
 /* Plans by the recipe. Only the cached probabilities of a trained head, which save time, are dropped when the machine lacks the memory. */
-static Status as_told(const TrainerConfig *config, size_t resident, TrainMemory *memory) {
-    Status status = memory_measure(config, resident, memory);
-    bool fits = status == ST_OK && still_needed(memory) + beside(config) <= memory_available();
-    if (fits || config->model->checkpointing != CHECKPOINT_NONE || (status != ST_OK && status != ST_RESOURCE)) return status;
+static Status as_told(const MemoryTask *task, size_t resident, TrainMemory *memory) {
+    Status status = memory_measure(task, resident, memory);
+    bool fits = status == ST_OK && still_needed(memory) + beside(task) <= memory_available();
+    if (fits || task->model->checkpointing != CHECKPOINT_NONE || (status != ST_OK && status != ST_RESOURCE)) return status;
     TrainMemory whole = *memory;
-    TRY(try_choice(config, resident, CHECKPOINT_HEAD, 0, memory));
+    TRY(try_choice(task, resident, CHECKPOINT_HEAD, 0, memory));
     if (status == ST_OK && memory->activations + memory->scratch >= whole.activations + whole.scratch) { /* the head is not trained */
         *memory = whole;
-        config->model->checkpointing = CHECKPOINT_NONE;
+        task->model->checkpointing = CHECKPOINT_NONE;
     }
     return ST_OK;
 }
 
-static Status memory_choose(const TrainerConfig *config, const char *run_dir, TrainMemory *memory) {
+static Status memory_choose(const MemoryTask *task, const char *run_dir, TrainMemory *memory) {
     Checkpointing checkpointing;
     int64_t part_tokens;
     memory_trim(); /* texts of the tokenizer and of rows that were tokenised: 25 MiB with the model S */
     size_t resident = (size_t)memory_resident();
-    if (!config->recipe->train_max_memory) return as_told(config, resident, memory);
-    if (run_dir && read_choice(run_dir, &checkpointing, &part_tokens)) return try_choice(config, resident, checkpointing, part_tokens, memory);
-    return memory_fit(config, resident, memory);
+    if (!task->recipe->train_max_memory) return as_told(task, resident, memory);
+    if (run_dir && read_choice(run_dir, &checkpointing, &part_tokens)) return try_choice(task, resident, checkpointing, part_tokens, memory);
+    return memory_fit(task, resident, memory);
 }
 
-Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMemory *memory) {
-    TRY(memory_choose(config, run_dir, memory));
-    tape_reserve(config->tape, &memory->tape_bytes);
+Status train_memory_plan(const MemoryTask *task, const char *run_dir, TrainMemory *memory) {
+    TRY(memory_choose(task, run_dir, memory));
+    tape_reserve(task->tape, &memory->tape_bytes);
     return ST_OK;
 }
 
-Status trainer_check_weights(const Recipe *recipe, int64_t n_weights) {
+Status train_memory_check_weights(const Recipe *recipe, int64_t n_weights) {
     OptimizerConfig optimizer;
     TRY(recipe_optimizer(recipe, &optimizer));
     double copies = 2 + optimizer_find(optimizer.name)->states(&optimizer) + (recipe->train_early_stopping > 0),
@@ -233,7 +235,7 @@ Status trainer_check_weights(const Recipe *recipe, int64_t n_weights) {
     return status_hint(ST_RESOURCE, "train a LoRA adapter: a lora section, such as lora.rank=16");
 }
 
-Status trainer_check_memory(const Recipe *recipe, const TrainMemory *memory) {
+Status train_memory_check(const Recipe *recipe, const TrainMemory *memory) {
     size_t still = still_needed(memory);
     uint64_t left = memory_available();
     if (still <= left) return ST_OK;

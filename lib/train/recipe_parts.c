@@ -101,13 +101,6 @@ Checkpointing recipe_checkpointing(const Recipe *recipe) {
     return kinds[recipe->train_checkpointing];
 }
 
-static DType compute_auto(void) { return cpu_info()->auto_bf16 ? DT_BF16 : DT_F32; }
-
-DType compute_from_text(const char *text) {
-    if (strcmp(text, "auto") == 0) return compute_auto();
-    return strcmp(text, "bf16") == 0 ? DT_BF16 : DT_F32;
-}
-
 DType recipe_compute(const Recipe *recipe) {
     if (recipe->model_compute == MODEL_COMPUTE_AUTO) return compute_auto();
     return recipe->model_compute == MODEL_COMPUTE_BF16 ? DT_BF16 : DT_F32;

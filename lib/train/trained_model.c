@@ -5,6 +5,9 @@
 #include "lib/model/convert.h"
 #include "lib/train/trained_model.h"
 
+#include "lib/train/memory.h"
+#include "lib/train/train.h"
+
 #include "lib/text/chat.h"
 
 #include <math.h>
@@ -65,11 +68,11 @@ static void exempt_from_decay(const Recipe *recipe, Model *model) {
 }
 
 /* Every weight becomes an f32 copy with a gradient. The system may grant that memory without having it, so it is checked first. */
-static Status check_room(const void *recipe, int64_t n_weights) { return trainer_check_weights(recipe, n_weights); }
+static Status check_room(const void *recipe, int64_t n_weights) { return train_memory_check_weights(recipe, n_weights); }
 
-static Status trained_model_load(const Recipe *recipe, bool scores, Model **result) {
-    ModelOptions options = {.device = device_cpu(),
-                            .compute = recipe_compute(recipe),
+static Status trained_model_load(const Recipe *recipe, Runtime runtime, bool scores, Model **result) {
+    ModelOptions options = {.device = runtime.device,
+                            .compute = runtime.compute,
                             .train_all = !recipe->has_lora,
                             .scores = scores,
                             .seed = (uint64_t)recipe->seed,
@@ -83,12 +86,12 @@ static Status trained_model_load(const Recipe *recipe, bool scores, Model **resu
     return ST_OK;
 }
 
-static Status open_model(const Recipe *recipe, bool scores, Model **model) {
+static Status open_model(const Recipe *recipe, Runtime runtime, bool scores, Model **model) {
     *model = NULL;
     if (!recipe->model_path) return status_hint(status_fail(ST_CONFIG, "'model.path' is missing"), "name a Hugging Face model directory");
     if (recipe->model_adapter && !recipe->has_lora)
         return status_hint(status_fail(ST_CONFIG, "'model.adapter' needs a 'lora' section"), "merge the adapter first to train every weight");
-    Status status = trained_model_load(recipe, scores, model);
+    Status status = trained_model_load(recipe, runtime, scores, model);
     if (status == ST_OK && (*model)->config.dropout > 0)
         log_message(LOG_WARNING, "'%s' is configured with a dropout of %g for training, which is not applied%s", recipe->model_path,
                     (*model)->config.dropout, recipe->has_lora ? "; lora.dropout is" : "");
@@ -98,9 +101,9 @@ static Status open_model(const Recipe *recipe, bool scores, Model **model) {
     return status;
 }
 
-Status trained_model_open(const Recipe *recipe, Model **model) { return open_model(recipe, false, model); }
+Status trained_model_open(const Recipe *recipe, Runtime runtime, Model **model) { return open_model(recipe, runtime, false, model); }
 
-Status trained_model_open_scores(const Recipe *recipe, Model **model) { return open_model(recipe, true, model); }
+Status trained_model_open_scores(const Recipe *recipe, Runtime runtime, Model **model) { return open_model(recipe, runtime, true, model); }
 
 Status trained_model_share_weights(const Recipe *recipe, const Model *model, Model **twin) {
     TRY(model_share_weights(model, twin));

@@ -4,7 +4,8 @@
 #include "lib/base/system.h"
 #include "lib/run/run_parts.h"
 #include "lib/train/stepper.h"
-#include "lib/train/train.h"
+#include "lib/train/trained_model.h"
+#include "lib/train/trainer_parts.h"
 
 #include <math.h>
 #include <string.h>
@@ -21,9 +22,10 @@ typedef struct State {
     bool evaluation_due, stopped;
 } State;
 
-typedef struct Trainer {
-    const TrainerConfig *config;
+typedef struct Loop {
+    Trainer *trainer;
     const Recipe *recipe;
+    Run *run;
     Params *params;
     Stepper stepper;
     Arena *arena;
@@ -36,7 +38,7 @@ typedef struct Trainer {
     double began;       /* clock at the start of this process's training */
     int64_t began_step;
     double seconds_before; /* of earlier processes of this run */
-} Trainer;
+} Loop;
 
 /* ---- contents of a checkpoint ---- */
 
@@ -46,37 +48,37 @@ static size_t count_trained(const Params *params) {
     return n;
 }
 
-static Status add_item(Trainer *trainer, const char *kind, const Param *param, Tensor *tensor) {
-    const char *name = arena_printf(trainer->arena, "%s/%s", kind, param->name);
+static Status add_item(Loop *loop, const char *kind, const Param *param, Tensor *tensor) {
+    const char *name = arena_printf(loop->arena, "%s/%s", kind, param->name);
     if (!name) return ST_RESOURCE;
-    trainer->items[trainer->n_items++] = (CheckpointItem){name, tensor};
+    loop->items[loop->n_items++] = (CheckpointItem){name, tensor};
     return ST_OK;
 }
 
-static Status copy_of(Trainer *trainer, const Tensor *tensor, Tensor **copy) {
-    *copy = tensor_new(trainer->arena, tensor_device(tensor), tensor->dtype, tensor->n_dims, tensor->shape);
+static Status copy_of(Loop *loop, const Tensor *tensor, Tensor **copy) {
+    *copy = tensor_new(loop->arena, tensor_device(tensor), tensor->dtype, tensor->n_dims, tensor->shape);
     if (!*copy) return ST_RESOURCE;
     tensor_device(tensor)->copy(tensor, *copy);
     return ST_OK;
 }
 
-static Status collect_items(Trainer *trainer) {
+static Status collect_items(Loop *loop) {
     static const char *const state_names[OPTIMIZER_MAX_STATES] = {"state0", "state1"};
-    size_t n = count_trained(trainer->params), k = 0;
-    bool keep_best = trainer->recipe->train_early_stopping > 0;
-    trainer->items = arena_alloc(trainer->arena, n * (2 + OPTIMIZER_MAX_STATES) * sizeof *trainer->items);
-    trainer->best = keep_best ? arena_zero(trainer->arena, n * sizeof *trainer->best) : NULL;
-    if (!trainer->items || (keep_best && !trainer->best)) return ST_RESOURCE;
-    if (keep_best) params_expect_copies(trainer->params, 1, trainer->arena);
-    for (size_t i = 0; i < trainer->params->n; i++) {
-        const Param *param = &trainer->params->items[i];
+    size_t n = count_trained(loop->params), k = 0;
+    bool keep_best = loop->recipe->train_early_stopping > 0;
+    loop->items = arena_alloc(loop->arena, n * (2 + OPTIMIZER_MAX_STATES) * sizeof *loop->items);
+    loop->best = keep_best ? arena_zero(loop->arena, n * sizeof *loop->best) : NULL;
+    if (!loop->items || (keep_best && !loop->best)) return ST_RESOURCE;
+    if (keep_best) params_expect_copies(loop->params, 1, loop->arena);
+    for (size_t i = 0; i < loop->params->n; i++) {
+        const Param *param = &loop->params->items[i];
         if (!param->trained) continue;
-        TRY(add_item(trainer, "weight", param, param->tensor));
+        TRY(add_item(loop, "weight", param, param->tensor));
         for (int s = 0; s < OPTIMIZER_MAX_STATES; s++)
-            if (param->state[s]) TRY(add_item(trainer, state_names[s], param, param->state[s]));
+            if (param->state[s]) TRY(add_item(loop, state_names[s], param, param->state[s]));
         if (!keep_best) continue;
-        TRY(copy_of(trainer, param->tensor, &trainer->best[k]));
-        TRY(add_item(trainer, "best", param, trainer->best[k++]));
+        TRY(copy_of(loop, param->tensor, &loop->best[k]));
+        TRY(add_item(loop, "best", param, loop->best[k++]));
     }
     return ST_OK;
 }
@@ -106,94 +108,91 @@ static Status state_from_json(const json_t *json, State *state) {
     return ST_OK;
 }
 
-static double elapsed(const Trainer *trainer) { return trainer->seconds_before + (clock_seconds() - trainer->began); }
+static double elapsed(const Loop *loop) { return loop->seconds_before + (clock_seconds() - loop->began); }
 
-static Status save_checkpoint(Trainer *trainer) {
-    if (trainer->saved_step == trainer->state.step) return ST_OK;
-    trainer->state.seconds = elapsed(trainer);
-    json_t *json = state_to_json(&trainer->state);
+static Status save_checkpoint(Loop *loop) {
+    if (loop->saved_step == loop->state.step) return ST_OK;
+    loop->state.seconds = elapsed(loop);
+    json_t *json = state_to_json(&loop->state);
     if (!json) return status_fail(ST_RESOURCE, "out of memory for a checkpoint");
-    Status status = json_object_set_new(json, "inputs", run_inputs_to_json(trainer->config->task.inputs)) == 0
+    Status status = json_object_set_new(json, "inputs", run_inputs_to_json(loop->trainer->inputs)) == 0
                         ? ST_OK
                         : status_fail(ST_RESOURCE, "out of memory for a checkpoint");
     if (status == ST_OK)
-        status = checkpoint_save(trainer->config->run, trainer->state.step, trainer->items, trainer->n_items, json,
-                                 trainer->recipe->train_keep_checkpoints);
+        status = checkpoint_save(loop->run, loop->state.step, loop->items, loop->n_items, json, loop->recipe->train_keep_checkpoints);
     json_decref(json);
-    if (status == ST_OK) trainer->saved_step = trainer->state.step;
+    if (status == ST_OK) loop->saved_step = loop->state.step;
     return status;
 }
 
-static bool last_step(const Trainer *trainer) { return trainer->state.step >= trainer->config->task.total_steps; }
+static bool last_step(const Loop *loop) { return loop->state.step >= loop->trainer->total_steps; }
 
-static bool evaluation_due(const Trainer *trainer) {
-    int64_t every = trainer->recipe->train_eval_every;
-    return trainer->config->task.evaluate && (last_step(trainer) || (every > 0 && trainer->state.step % every == 0));
+static bool evaluation_due(const Loop *loop) {
+    int64_t every = loop->recipe->train_eval_every;
+    return loop->trainer->eval && (last_step(loop) || (every > 0 && loop->state.step % every == 0));
 }
 
 /* A run that was to end with this step and is longer now does what follows the step in a longer run. */
-static void go_on(Trainer *trainer) {
-    State *state = &trainer->state;
-    int64_t patience = trainer->recipe->train_early_stopping;
-    if (last_step(trainer)) return;
-    state->evaluation_due = state->evaluation_due && evaluation_due(trainer);
+static void go_on(Loop *loop) {
+    State *state = &loop->state;
+    int64_t patience = loop->recipe->train_early_stopping;
+    if (last_step(loop)) return;
+    state->evaluation_due = state->evaluation_due && evaluation_due(loop);
     state->stopped = state->stopped || (patience > 0 && state->without_improvement >= patience);
 }
 
-static Status load_checkpoint(Trainer *trainer) {
-    Run *run = trainer->config->run;
+static Status load_checkpoint(Loop *loop) {
+    Run *run = loop->run;
     int64_t step = run_step(run);
     if (step < 0) return ST_OK;
     json_t *json;
-    TRY(checkpoint_load(run, step, trainer->items, trainer->n_items, &json));
-    Status status = run_check_inputs(run, trainer->config->task.inputs, json);
-    if (status == ST_OK) status = state_from_json(json, &trainer->state);
+    TRY(checkpoint_load(run, step, loop->items, loop->n_items, &json));
+    Status status = run_check_inputs(run, loop->trainer->inputs, json);
+    if (status == ST_OK) status = state_from_json(json, &loop->state);
     json_decref(json);
-    go_on(trainer);
-    trainer->saved_step = step;
-    trainer->seconds_before = trainer->state.seconds;
+    go_on(loop);
+    loop->saved_step = step;
+    loop->seconds_before = loop->state.seconds;
     if (status == ST_OK) run_log(run, "resumed from the checkpoint of step %lld", (long long)step);
     return status;
 }
 
 static Status save_whole_step(void *context) {
-    Trainer *trainer = context;
-    return trainer->state.step > 0 && !trainer->torn ? save_checkpoint(trainer) : ST_OK;
+    Loop *loop = context;
+    return loop->state.step > 0 && !loop->torn ? save_checkpoint(loop) : ST_OK;
 }
 
-static Status interrupted(Trainer *trainer) {
-    TRY(save_checkpoint(trainer));
-    return run_interrupted(trainer->config->run, trainer->state.step);
+static Status interrupted(Loop *loop) {
+    TRY(save_checkpoint(loop));
+    return run_interrupted(loop->run, loop->state.step);
 }
 
 /* ---- losses and weights that are not finite ---- */
 
-/* Describes the rows of one accumulation step, or of the entire step when `micro` is -1. */
-static void describe_rows(const Trainer *trainer, int64_t step, int64_t micro, int64_t n_micro, Str *text) {
-    const Task *task = &trainer->config->task;
-    if (!task->describe_batch) return;
-    if (micro >= 0) {
-        task->describe_batch(task->context, step, micro, text);
+/* Describes the rows of one batch, or of the entire step when `batch` is -1. */
+static void describe_rows(const Loop *loop, int64_t step, int64_t batch, int64_t n_batches, Str *text) {
+    if (batch >= 0) {
+        trainer_describe(loop->trainer, step, batch, text);
         return;
     }
-    for (int64_t m = 0; m < n_micro && text->len < 400; m++) {
-        if (m > 0) str_append(text, ", ");
-        task->describe_batch(task->context, step, m, text);
+    for (int64_t i = 0; i < n_batches && text->len < 400; i++) {
+        if (i > 0) str_append(text, ", ");
+        trainer_describe(loop->trainer, step, i, text);
     }
 }
 
-static Status not_finite(const Trainer *trainer, const char *what, int64_t micro, int64_t n_micro) {
-    const Param *weight = params_nonfinite(trainer->params, false), *gradient = weight ? NULL : params_nonfinite(trainer->params, true);
-    int64_t step = trainer->state.step;
+static Status not_finite(const Loop *loop, const char *what, int64_t batch, int64_t n_batches) {
+    const Param *weight = params_nonfinite(loop->params, false), *gradient = weight ? NULL : params_nonfinite(loop->params, true);
+    int64_t step = loop->state.step;
     Str rows = {0};
-    describe_rows(trainer, step, micro, n_micro, &rows);
+    describe_rows(loop, step, batch, n_batches, &rows);
     Str text = {0};
     str_printf(&text, "%s is not finite in step %lld", what, (long long)step + 1);
     if (weight) str_printf(&text, ": weight '%s' holds a NaN or an infinity", weight->name);
     if (gradient) str_printf(&text, ": the gradient of '%s' holds a NaN or an infinity", gradient->name);
     if (rows.len > 0) str_printf(&text, "; rows: %s", str_text(&rows));
     status_fail(ST_NUMERIC, "%s", str_text(&text));
-    run_log(trainer->config->run, "%s", str_text(&text));
+    run_log(loop->run, "%s", str_text(&text));
     str_release(&rows);
     str_release(&text);
     return status_hint(ST_NUMERIC, "lower train.learning_rate, add train.warmup_steps, or look at these rows");
@@ -203,24 +202,24 @@ static Status not_finite(const Trainer *trainer, const char *what, int64_t micro
 
 typedef struct StepResult {
     LossSums sums;
-    double loss, grad_norm, learning_rate, seconds;
+    double loss, seconds;
+    Metrics metrics;
 } StepResult;
 
-static Status accumulate(Trainer *trainer, StepResult *result, int64_t *n_micro) {
-    const TrainerConfig *config = trainer->config;
-    const Task *task = &config->task;
+static Status accumulate(Loop *loop, StepResult *result, int64_t *n_batches) {
+    Trainer *trainer = loop->trainer;
     double divisor;
     profile_lap(NULL);
-    Status begun = task->begin_step(task->context, trainer->state.step, n_micro, &divisor);
-    if (begun == ST_INTERRUPTED) return interrupted(trainer);
+    Status begun = rows_begin(trainer, loop->state.step, n_batches, &divisor);
+    if (begun == ST_INTERRUPTED) return interrupted(loop);
     TRY(begun);
     profile_lap("data");
-    for (int64_t micro = 0; micro < *n_micro; micro++) {
-        if (interrupt_requested()) return interrupted(trainer);
-        tape_reset(config->tape);
+    for (int64_t batch = 0; batch < *n_batches; batch++) {
+        if (interrupt_requested()) return interrupted(loop);
+        tape_reset(trainer->tape);
         LossSums sums = {0};
-        TRY(task->micro_batch(task->context, config->tape, trainer->state.step, micro, divisor, &sums));
-        if (!isfinite(sums.loss_sum)) return not_finite(trainer, "the loss", micro, *n_micro);
+        TRY(rows_train(trainer, loop->state.step, batch, divisor, &sums));
+        if (!isfinite(sums.loss_sum)) return not_finite(loop, "the loss", batch, *n_batches);
         result->sums.loss_sum += sums.loss_sum;
         result->sums.count += sums.count;
         result->sums.tokens += sums.tokens;
@@ -230,88 +229,104 @@ static Status accumulate(Trainer *trainer, StepResult *result, int64_t *n_micro)
     return ST_OK;
 }
 
-static Status train_step(Trainer *trainer, StepResult *result) {
+/* state->step has been counted up. */
+static void measure_step(const Loop *loop, StepResult *result, double norm, double rate) {
+    Trainer *trainer = loop->trainer;
+    Metrics *metrics = &result->metrics;
+    metric_set(metrics, "loss", result->loss);
+    metric_set(metrics, "grad_norm", norm);
+    metric_set(metrics, "learning_rate", rate);
+    metric_count(metrics, "tokens", result->sums.tokens);
+    metric_count(metrics, "loss_tokens", result->sums.loss_tokens);
+    metric_set(metrics, "tokens_per_second", (double)result->sums.tokens / fmax(result->seconds, 1e-9));
+    metric_set(metrics, "epoch", data_plan_epochs(&trainer->order, loop->state.step));
+    if (trainer->objective->metrics) trainer->objective->metrics(trainer, metrics);
+}
+
+static Status train_step(Loop *loop, StepResult *result) {
+    State *state = &loop->state;
     double began = clock_seconds();
-    int64_t n_micro;
-    *result = (StepResult){0};
-    TRY(accumulate(trainer, result, &n_micro));
-    result->grad_norm = stepper_norm(&trainer->stepper, trainer->params);
-    if (!isfinite(result->grad_norm)) return not_finite(trainer, "the gradient", -1, n_micro);
-    result->learning_rate = stepper_rate(&trainer->stepper, trainer->state.step);
+    int64_t n_batches;
+    *result = (StepResult){.metrics.n = 0};
+    TRY(accumulate(loop, result, &n_batches));
+    double norm = stepper_norm(&loop->stepper, loop->params), rate = stepper_rate(&loop->stepper, state->step);
+    if (!isfinite(norm)) return not_finite(loop, "the gradient", -1, n_batches);
     TRY(memory_check(ST_OK)); /* rows or gradients may be incomplete */
-    trainer->torn = true;
-    stepper_update(&trainer->stepper, trainer->params, result->grad_norm, result->learning_rate, trainer->state.step + 1);
+    loop->torn = true;
+    stepper_update(&loop->stepper, loop->params, norm, rate, state->step + 1);
     TRY(memory_check(ST_OK));
-    trainer->torn = false;
+    loop->torn = false;
     result->seconds = clock_seconds() - began;
+    if (state->step == 0) state->first_loss = result->loss;
+    state->step++;
+    state->last_loss = result->loss;
+    state->tokens += result->sums.tokens;
+    state->loss_tokens += result->sums.loss_tokens;
+    state->evaluation_due = evaluation_due(loop);
+    measure_step(loop, result, norm, rate);
     return ST_OK;
 }
 
-static Status write_step(const Trainer *trainer, const StepResult *result) {
-    const Task *task = &trainer->config->task;
-    const State *state = &trainer->state;
-    if (state->step % trainer->recipe->train_log_every != 0 && !last_step(trainer)) return ST_OK;
+static Status write_line(const Loop *loop, const Metrics *metrics, const char *prefix) {
     JsonWriter w = {0};
     jw_object(&w, NULL);
-    jw_int(&w, "step", state->step);
-    jw_double(&w, "loss", result->loss);
-    jw_double(&w, "grad_norm", result->grad_norm);
-    jw_double(&w, "learning_rate", result->learning_rate);
-    jw_int(&w, "tokens", result->sums.tokens);
-    jw_int(&w, "loss_tokens", result->sums.loss_tokens);
-    jw_double(&w, "tokens_per_second", (double)result->sums.tokens / fmax(result->seconds, 1e-9));
-    if (task->epoch) jw_double(&w, "epoch", task->epoch(task->context, state->step));
-    if (task->write_metrics) task->write_metrics(task->context, false, &w);
-    jw_double(&w, "seconds", elapsed(trainer));
+    jw_int(&w, "step", loop->state.step);
+    metrics_write(&w, metrics, prefix);
+    jw_double(&w, "seconds", elapsed(loop));
     jw_end_object(&w);
-    Status status = run_metric(trainer->config->run, str_text(&w.text));
+    Status status = run_metric(loop->run, str_text(&w.text));
     jw_release(&w);
     return status;
 }
 
-static void trainer_report(const Trainer *trainer, const StepResult *result, bool evaluation) {
-    const TrainerConfig *config = trainer->config;
+static Status write_step(const Loop *loop, const StepResult *result) {
+    bool due = loop->state.step % loop->recipe->train_log_every == 0 || last_step(loop);
+    return due ? write_line(loop, &result->metrics, "") : ST_OK;
+}
+
+static void report_progress(const Loop *loop, const StepResult *result, const Metrics *evaluation) {
+    static const Shown shown[] = {{.metric = "loss", .label = "loss", .digits = 4}, {0}};
+    const TrainingConfig *config = loop->trainer->config;
     if (!config->on_progress) return;
-    int64_t done = trainer->state.step - trainer->began_step, left = config->task.total_steps - trainer->state.step;
-    double seconds = clock_seconds() - trainer->began;
-    config->on_progress(config->progress_context, &(Progress){
-                                                      .step = trainer->state.step,
-                                                      .total_steps = config->task.total_steps,
-                                                      .loss = result->loss,
-                                                      .tokens_per_second = (double)result->sums.tokens / fmax(result->seconds, 1e-9),
-                                                      .seconds_left = done > 0 ? seconds / (double)done * (double)left : 0,
-                                                      .learning_rate = result->learning_rate,
-                                                      .grad_norm = result->grad_norm,
-                                                      .memory = memory_peak(),
-                                                      .evaluation = evaluation,
-                                                      .eval_loss = trainer->state.eval_loss,
-                                                  });
+    int64_t total = loop->trainer->total_steps, done = loop->state.step - loop->began_step, left = total - loop->state.step;
+    double seconds = clock_seconds() - loop->began;
+    config->on_progress(config->context, &(Progress){
+                                             .step = loop->state.step,
+                                             .total = total,
+                                             .metrics = evaluation ? evaluation : &result->metrics,
+                                             .evaluation = evaluation != NULL,
+                                             .shown = shown,
+                                             .rate = "tokens",
+                                             .per_second = (double)result->sums.tokens / fmax(result->seconds, 1e-9),
+                                             .seconds_left = done > 0 ? seconds / (double)done * (double)left : 0,
+                                             .memory = memory_peak(),
+                                         });
 }
 
 /* ---- evaluation ---- */
 
-static void keep_best_weights(const Trainer *trainer) {
+static void keep_best_weights(const Loop *loop) {
     size_t k = 0;
-    for (size_t i = 0; i < trainer->params->n; i++) {
-        const Param *param = &trainer->params->items[i];
-        if (param->trained) tensor_device(param->tensor)->copy(param->tensor, trainer->best[k++]);
+    for (size_t i = 0; i < loop->params->n; i++) {
+        const Param *param = &loop->params->items[i];
+        if (param->trained) tensor_device(param->tensor)->copy(param->tensor, loop->best[k++]);
     }
 }
 
-static void trainer_judge(Trainer *trainer) {
-    State *state = &trainer->state;
-    int64_t patience = trainer->recipe->train_early_stopping;
+static void loop_judge(Loop *loop) {
+    State *state = &loop->state;
+    int64_t patience = loop->recipe->train_early_stopping;
     if (isnan(state->best_eval_loss) || state->eval_loss < state->best_eval_loss) {
         state->best_eval_loss = state->eval_loss;
         state->best_step = state->step;
         state->without_improvement = 0;
-        if (trainer->best) keep_best_weights(trainer);
+        if (loop->best) keep_best_weights(loop);
         return;
     }
     state->without_improvement++;
-    if (patience == 0 || state->without_improvement < patience || last_step(trainer)) return;
+    if (patience == 0 || state->without_improvement < patience || last_step(loop)) return;
     state->stopped = true;
-    run_log(trainer->config->run, "stopped early: %lld evaluations without improvement since step %lld", (long long)state->without_improvement,
+    run_log(loop->run, "stopped early: %lld evaluations without improvement since step %lld", (long long)state->without_improvement,
             (long long)state->best_step);
 }
 
@@ -321,181 +336,135 @@ static bool wants_metric(const Recipe *recipe, const char *name) {
     return false;
 }
 
-static Status write_evaluation(const Trainer *trainer, const LossSums *sums) {
-    const Task *task = &trainer->config->task;
-    JsonWriter w = {0};
-    jw_object(&w, NULL);
-    jw_int(&w, "step", trainer->state.step);
-    jw_double(&w, "eval_loss", trainer->state.eval_loss);
-    if (task->write_metrics)
-        task->write_metrics(task->context, true, &w);
-    else if (wants_metric(trainer->recipe, "perplexity"))
-        jw_double(&w, "eval_perplexity", exp(trainer->state.eval_loss));
-    jw_int(&w, "eval_tokens", sums->loss_tokens);
-    jw_double(&w, "seconds", elapsed(trainer));
-    jw_end_object(&w);
-    Status status = run_metric(trainer->config->run, str_text(&w.text));
-    jw_release(&w);
-    return status;
+static void measure_evaluation(const Loop *loop, const LossSums *sums, Metrics *metrics) {
+    Trainer *trainer = loop->trainer;
+    metric_set(metrics, "loss", loop->state.eval_loss);
+    if (trainer->objective->metrics)
+        trainer->objective->metrics(trainer, metrics);
+    else if (wants_metric(loop->recipe, "perplexity"))
+        metric_set(metrics, "perplexity", exp(loop->state.eval_loss));
+    metric_count(metrics, "tokens", sums->loss_tokens);
 }
 
 /* Runs the evaluation that is due after a step. An interruption leaves it due, so that a resumed run does it first. */
-static Status trainer_evaluate(Trainer *trainer, const StepResult *result) {
-    const TrainerConfig *config = trainer->config;
+static Status loop_evaluate(Loop *loop, const StepResult *result) {
+    Tape *tape = loop->trainer->tape;
     LossSums sums = {0};
-    tape_reset(config->tape);
-    tape_record(config->tape, false);
-    Status status = config->task.evaluate(config->task.context, config->tape, &sums);
-    tape_record(config->tape, true);
-    if (status == ST_INTERRUPTED) return interrupted(trainer);
+    Metrics metrics = {.n = 0};
+    tape_reset(tape);
+    tape_record(tape, false);
+    Status status = rows_evaluate(loop->trainer, &sums);
+    tape_record(tape, true);
+    if (status == ST_INTERRUPTED) return interrupted(loop);
     TRY(memory_check(status));
-    trainer->state.eval_loss = sums.loss_sum / sums.count;
-    if (!isfinite(trainer->state.eval_loss))
-        return status_fail(ST_NUMERIC, "the loss of the evaluation after step %lld is not finite", (long long)trainer->state.step);
-    trainer->state.evaluation_due = false;
-    trainer_judge(trainer);
-    TRY(write_evaluation(trainer, &sums));
-    trainer_report(trainer, result, true);
+    loop->state.eval_loss = sums.loss_sum / sums.count;
+    if (!isfinite(loop->state.eval_loss))
+        return status_fail(ST_NUMERIC, "the loss of the evaluation after step %lld is not finite", (long long)loop->state.step);
+    loop->state.evaluation_due = false;
+    loop_judge(loop);
+    measure_evaluation(loop, &sums, &metrics);
+    TRY(write_line(loop, &metrics, "eval_"));
+    report_progress(loop, result, &metrics);
     return ST_OK;
 }
 
-static bool save_due(const Trainer *trainer) {
-    int64_t every = trainer->recipe->train_save_every;
-    return every > 0 && trainer->state.step > trainer->began_step && trainer->state.step % every == 0;
+static bool save_due(const Loop *loop) {
+    int64_t every = loop->recipe->train_save_every;
+    return every > 0 && loop->state.step > loop->began_step && loop->state.step % every == 0;
 }
 
 /* Saves before the final evaluation, so that a longer run can continue from here. A full disk loses only this checkpoint. */
-static Status save_end(Trainer *trainer) {
-    Run *run = trainer->config->run;
-    if (save_due(trainer)) return save_checkpoint(trainer);
-    if (!trainer->recipe->train_save_last || params_nonfinite(trainer->params, false)) return ST_OK;
-    if (save_checkpoint(trainer) != ST_OK) run_warn(run, "%s; without it the run cannot be made longer", status_text());
+static Status save_end(Loop *loop) {
+    if (save_due(loop)) return save_checkpoint(loop);
+    if (!loop->recipe->train_save_last || params_nonfinite(loop->params, false)) return ST_OK;
+    if (save_checkpoint(loop) != ST_OK) run_warn(loop->run, "%s; without it the run cannot be made longer", status_text());
     return ST_OK;
 }
 
 /* ---- the run ---- */
 
-static Status trainer_train(Trainer *trainer) {
-    State *state = &trainer->state;
+static Status loop_train(Loop *loop) {
+    State *state = &loop->state;
     StepResult result = {.loss = state->last_loss};
     for (;;) {
-        if (last_step(trainer)) TRY(save_end(trainer));
-        if (state->evaluation_due) TRY(trainer_evaluate(trainer, &result));
-        if (save_due(trainer)) TRY(save_checkpoint(trainer));
-        if (state->stopped || last_step(trainer)) return ST_OK;
-        TRY(train_step(trainer, &result));
-        if (state->step == 0) state->first_loss = result.loss;
-        state->step++;
-        state->last_loss = result.loss;
-        state->tokens += result.sums.tokens;
-        state->loss_tokens += result.sums.loss_tokens;
-        state->evaluation_due = evaluation_due(trainer);
-        TRY(write_step(trainer, &result));
-        trainer_report(trainer, &result, false);
+        if (last_step(loop)) TRY(save_end(loop));
+        if (state->evaluation_due) TRY(loop_evaluate(loop, &result));
+        if (save_due(loop)) TRY(save_checkpoint(loop));
+        if (state->stopped || last_step(loop)) return ST_OK;
+        TRY(train_step(loop, &result));
+        TRY(write_step(loop, &result));
+        report_progress(loop, &result, NULL);
     }
 }
 
-static json_t *summary_json(const TrainResult *result) {
-    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:I, s:f, s:I, s:I, s:b, s:I}", "steps", (json_int_t)result->steps, "first_loss",
-                     json_real_or_null(result->first_loss), "last_loss", json_real_or_null(result->last_loss), "eval_loss",
-                     json_real_or_null(result->eval_loss), "best_eval_loss", json_real_or_null(result->best_eval_loss), "best_step",
-                     (json_int_t)result->best_step, "seconds", result->seconds, "tokens", (json_int_t)result->tokens, "loss_tokens",
-                     (json_int_t)result->loss_tokens, "early_stopped", (int)result->early_stopped, "peak_rss_bytes", (json_int_t)memory_peak());
-}
-
-static TrainResult result_of(const Trainer *trainer) {
-    const State *state = &trainer->state;
-    return (TrainResult){
-        .steps = state->step,
-        .first_loss = state->first_loss,
-        .last_loss = state->last_loss,
-        .eval_loss = state->eval_loss,
-        .best_eval_loss = state->best_eval_loss,
-        .best_step = state->best_step,
-        .seconds = elapsed(trainer),
-        .tokens = state->tokens,
-        .loss_tokens = state->loss_tokens,
-        .early_stopped = state->stopped,
-    };
+static json_t *summary_json(const Loop *loop) {
+    const State *state = &loop->state;
+    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:I, s:f, s:I, s:I, s:b, s:I}", "steps", (json_int_t)state->step, "first_loss",
+                     json_real_or_null(state->first_loss), "last_loss", json_real_or_null(state->last_loss), "eval_loss",
+                     json_real_or_null(state->eval_loss), "best_eval_loss", json_real_or_null(state->best_eval_loss), "best_step",
+                     (json_int_t)state->best_step, "seconds", elapsed(loop), "tokens", (json_int_t)state->tokens, "loss_tokens",
+                     (json_int_t)state->loss_tokens, "early_stopped", (int)state->stopped, "peak_rss_bytes", (json_int_t)memory_peak());
 }
 
 /* Swaps the model's weights with the kept ones: the best evaluation's and the last step's. */
-static void swap_best_weights(const Trainer *trainer) {
+static void swap_best_weights(const Loop *loop) {
     size_t k = 0;
-    for (size_t i = 0; i < trainer->params->n; i++) {
-        const Param *param = &trainer->params->items[i];
-        if (param->trained) tensor_swap(param->tensor, trainer->best[k++]);
+    for (size_t i = 0; i < loop->params->n; i++) {
+        const Param *param = &loop->params->items[i];
+        if (param->trained) tensor_swap(param->tensor, loop->best[k++]);
     }
 }
 
-static Status write_result(Trainer *trainer) {
-    const TrainerConfig *config = trainer->config;
-    bool best = trainer->best && trainer->state.best_step >= 0;
-    if (best) swap_best_weights(trainer);
-    const Param *bad = params_nonfinite(trainer->params, false);
-    Status status = bad ? status_fail(ST_NUMERIC, "weight '%s' holds a NaN or an infinity after step %lld", bad->name, (long long)trainer->state.step)
-                        : config->save_result(config->task.context, run_dir(config->run));
-    if (best) swap_best_weights(trainer); /* a checkpoint has the last weights, whatever fails from here on */
+static Status write_result(Loop *loop) {
+    bool best = loop->best && loop->state.best_step >= 0;
+    if (best) swap_best_weights(loop);
+    const Param *bad = params_nonfinite(loop->params, false);
+    Status status = ST_OK;
+    if (bad)
+        status = status_fail(ST_NUMERIC, "weight '%s' holds a NaN or an infinity after step %lld", bad->name, (long long)loop->state.step);
+    else if (run_writes(loop->run))
+        status = trained_model_save(loop->recipe, loop->trainer->model, run_dir(loop->run));
+    if (best) swap_best_weights(loop); /* a checkpoint has the last weights, whatever fails from here on */
     if (bad || status != ST_NUMERIC) return status;
-    return run_failed(config->run, status, save_whole_step, trainer, &trainer->saved_step); /* a resumed run may use another train.save_dtype */
+    return run_failed(loop->run, status, save_whole_step, loop, &loop->saved_step); /* a resumed run may use another train.save_dtype */
 }
 
-static Status trainer_finish(Trainer *trainer, TrainResult *result) {
-    const TrainerConfig *config = trainer->config;
-    TRY(write_result(trainer));
-    *result = result_of(trainer);
-    json_t *summary = summary_json(result);
-    Status status = summary ? run_mark_finished(config->run, summary) : status_fail(ST_RESOURCE, "out of memory for the run's summary");
+static Status loop_finish(Loop *loop) {
+    TRY(write_result(loop));
+    json_t *summary = summary_json(loop);
+    Status status = summary ? run_mark_finished(loop->run, summary) : status_fail(ST_RESOURCE, "out of memory for the run's summary");
     json_decref(summary);
     return status;
 }
 
-Status trainer_load_result(const Run *run, TrainResult *result) {
-    json_t *summary;
-    TRY(run_summary(run, &summary));
-    *result = (TrainResult){.already_finished = true, .best_step = -1};
-    Status status = json_get_int(summary, "finished.json", "steps", &result->steps);
-    if (status == ST_OK) status = json_get_int(summary, "finished.json", "best_step", &result->best_step);
-    if (status == ST_OK) status = json_get_int(summary, "finished.json", "tokens", &result->tokens);
-    if (status == ST_OK) status = json_get_int(summary, "finished.json", "loss_tokens", &result->loss_tokens);
-    if (status == ST_OK) status = json_get_bool(summary, "finished.json", "early_stopped", &result->early_stopped);
-    result->first_loss = json_real_of(summary, "first_loss");
-    result->last_loss = json_real_of(summary, "last_loss");
-    result->eval_loss = json_real_of(summary, "eval_loss");
-    result->best_eval_loss = json_real_of(summary, "best_eval_loss");
-    result->seconds = json_real_of(summary, "seconds");
-    json_decref(summary);
-    return status;
-}
-
-static Status trainer_start(Trainer *trainer) {
-    TRY(stepper_init(&trainer->stepper, trainer->recipe, trainer->config->task.total_steps));
-    TRY(optimizer_init(&trainer->stepper.optimizer, trainer->params, trainer->arena));
-    TRY(collect_items(trainer));
-    TRY(load_checkpoint(trainer));
-    trainer->began = clock_seconds();
-    trainer->began_step = trainer->state.step;
+static Status loop_start(Loop *loop) {
+    TRY(stepper_init(&loop->stepper, loop->recipe, loop->trainer->total_steps));
+    TRY(optimizer_init(&loop->stepper.optimizer, loop->params, loop->arena));
+    TRY(collect_items(loop));
+    TRY(load_checkpoint(loop));
+    loop->began = clock_seconds();
+    loop->began_step = loop->state.step;
     return ST_OK;
 }
 
-Status trainer_run(const TrainerConfig *config, TrainResult *result) {
-    *result = (TrainResult){.best_step = -1};
-    Trainer trainer = {
-        .config = config,
-        .recipe = config->recipe,
-        .params = &config->model->params,
+Status trainer_loop(Trainer *trainer) {
+    Loop loop = {
+        .trainer = trainer,
+        .recipe = trainer->recipe,
+        .run = trainer->run,
+        .params = &trainer->model->params,
         .arena = arena_new(0),
         .saved_step = -1,
         .state = {.first_loss = not_known, .last_loss = not_known, .eval_loss = not_known, .best_eval_loss = not_known, .best_step = -1},
     };
-    if (!trainer.arena) return status_fail(ST_RESOURCE, "out of memory for training");
-    Status status = trainer_start(&trainer);
+    if (!loop.arena) return status_fail(ST_RESOURCE, "out of memory for training");
+    Status status = loop_start(&loop);
     bool started = status == ST_OK;
-    if (started) status = trainer_train(&trainer);
-    if (status == ST_OK) status = trainer_finish(&trainer, result);
+    if (started) status = loop_train(&loop);
+    if (status == ST_OK) status = loop_finish(&loop);
     if (started && status != ST_OK && status != ST_INTERRUPTED && status != ST_NUMERIC)
-        status = run_failed(config->run, status, save_whole_step, &trainer, &trainer.saved_step);
-    for (size_t i = 0; i < trainer.params->n; i++) memset(trainer.params->items[i].state, 0, sizeof trainer.params->items[i].state);
-    arena_free(trainer.arena);
+        status = run_failed(loop.run, status, save_whole_step, &loop, &loop.saved_step);
+    for (size_t i = 0; i < loop.params->n; i++) memset(loop.params->items[i].state, 0, sizeof loop.params->items[i].state);
+    arena_free(loop.arena);
     return status;
 }

@@ -2,6 +2,7 @@
 /* The steps around training that all kinds of training share. */
 #include "lib/train/lengthen_plan.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "lib/base/log.h"
@@ -14,8 +15,9 @@ typedef struct Training {
     const TrainingKind *kind;
     void *context;
     const Recipe *const *recipe;
-    const TrainingOptions *options;
-    TrainMemory memory;
+    const TrainingConfig *config;
+    const RunOptions *options;
+    RunPlan plan;
     Run *run;
     bool finished; /* by an earlier process */
     Lengthening longer;
@@ -59,9 +61,10 @@ static void tell_length(const Training *t) {
 
 /* Checks what the output already contains. A dry run also shows the plan of a finished run. */
 static Status training_check_output(Training *t) {
-    const TrainingOptions *options = t->options;
+    const RunOptions *options = t->options;
+    if (options->absent) return ST_OK;
     if (options->dry_run && !(options->resume && (*t->recipe)->output)) return ST_OK;
-    TRY(run_check(*t->recipe, training_run_mode(options), &t->finished));
+    TRY(run_check(*t->recipe, run_mode(options), &t->finished));
     if (options->resume) TRY(lengthen_read(&t->longer, *t->recipe));
     if (t->longer.before || options->dry_run) t->finished = false;
     return ST_OK;
@@ -69,56 +72,89 @@ static Status training_check_output(Training *t) {
 
 /* Opens model and rows, and plans memory and length. */
 static Status training_prepare(Training *t) {
+    RunPlan *plan = &t->plan;
     warn_of_rate(*t->recipe);
-    TRY(t->kind->open(t->context, &t->memory));
+    TRY(t->kind->open(t->context, plan));
+    TRY(plan->status);
     if (t->longer.before) TRY(lengthen_plan(&t->longer, *t->recipe, t->kind, t->context));
     if (t->longer.idle) return ST_OK;
-    t->kind->report_plan(t->context, &t->memory);
+    if (t->config->on_plan) t->config->on_plan(t->config->context, plan);
     if (t->longer.before) tell_length(t);
     tell_rejected(*t->recipe, NULL);
-    return trainer_check_memory(*t->recipe, &t->memory);
+    return train_memory_check(*t->recipe, &plan->memory);
 }
 
-/* Writes started.json unless the run has one: a resumed run keeps its first. */
-static Status write_started(const Training *t) {
+/* Writes the plan to log.txt and started.json; a resumed run keeps its first started.json. */
+static Status record_plan(const Training *t) {
+    const RunPlan *plan = &t->plan;
     JsonWriter w;
+    for (size_t i = 0; i < plan->n_lines; i++) run_note(t->run, "%s", plan->lines[i].text);
     if (!run_started_begin(t->run, *t->recipe, t->options->command, &w)) return ST_OK;
-    t->kind->started(t->context, &w);
-    if (t->memory.total > 0) train_memory_write(&w, &t->memory);
+    run_plan_write(plan, PLAN_RECORD, &w);
     return run_started_end(t->run, &w);
 }
 
+/* The files that are known before the first step. */
+static Status write_start(const Training *t) {
+    TRY(record_plan(t));
+    TRY(rejected_write((*t->recipe)->rejected, run_dir(t->run)));
+    tell_rejected(*t->recipe, t->run);
+    return t->kind->has_template ? trained_template_keep(*t->recipe, t->run) : ST_OK;
+}
+
+/* ---- the result ---- */
+
+static void expect_result(const TrainingKind *kind, TrainResult *result) {
+    *result = (TrainResult){.numbers.n = 0};
+    for (const char *const *name = kind->results; *name; name++) metric_set(&result->numbers, *name, (double)NAN);
+}
+
+/* The result of a finished run. ST_INPUT: it lacks the number of steps. */
+static Status read_result(const Training *t, TrainResult *result) {
+    json_t *summary;
+    int64_t steps;
+    TRY(run_summary(t->run, &summary));
+    Status status = json_get_int(summary, "finished.json", t->kind->results[0], &steps);
+    for (const char *const *name = t->kind->results; *name && status == ST_OK; name++) {
+        const json_t *value = json_object_get(summary, *name);
+        if (json_is_integer(value))
+            metric_count(&result->numbers, *name, json_integer_value(value));
+        else
+            metric_set(&result->numbers, *name, json_real_of(summary, *name));
+    }
+    result->early_stopped = json_is_true(json_object_get(summary, "early_stopped"));
+    json_decref(summary);
+    return status;
+}
+
 /* A finished run needs neither model nor rows; an occupied directory is refused before they are loaded. */
-static Status training_execute(Training *t) {
+static Status training_execute(Training *t, TrainResult *result) {
     TRY(training_check_output(t));
     if (!t->finished) TRY(training_prepare(t));
     if (t->options->dry_run) return ST_OK;
-    TRY(run_open_longer(*t->recipe, training_run_mode(t->options), t->longer.before && !t->longer.idle ? &t->longer : NULL, &t->run));
-    training_report_backup(t->options, t->run);
+    TRY(run_open_longer(*t->recipe, run_mode(t->options), t->longer.before && !t->longer.idle ? &t->longer : NULL, &t->run));
+    run_say_backup(t->run, t->options);
     run_resume_by(t->run, t->options->resume_command);
-    t->finished = run_finished(t->run); /* perhaps by another process meanwhile */
-    if (t->finished) return t->kind->load_result(t->context, t->run);
-    TRY(write_started(t));
-    TRY(rejected_write((*t->recipe)->rejected, run_dir(t->run)));
-    tell_rejected(*t->recipe, t->run);
-    if (t->kind->has_template) TRY(trained_template_keep(*t->recipe, t->run));
-    return t->kind->train(t->context, t->run);
+    t->finished = result->already_finished = run_finished(t->run); /* perhaps by another process meanwhile */
+    if (t->finished) return read_result(t, result);
+    if (run_writes(t->run)) TRY(write_start(t));
+    TRY(t->kind->train(t->context, t->run));
+    return read_result(t, result);
 }
 
-void training_report_backup(const TrainingOptions *options, const Run *run) {
-    const char *kept = run_backup_path(run);
-    if (kept && options->say) options->say("the run that was in '%s' is kept in '%s'", run_dir(run), kept);
-}
-
-Status training_run(const TrainingKind *kind, void *context, const Recipe *const *recipe, const TrainingOptions *options) {
-    Training training = {.kind = kind, .context = context, .recipe = recipe, .options = options};
-    Status status = training_execute(&training);
+Status training_run(const TrainingKind *kind, void *context, const Recipe *const *recipe, const TrainingConfig *config, TrainResult *result) {
+    Training training = {.kind = kind, .context = context, .recipe = recipe, .config = config, .options = &config->options};
+    expect_result(kind, result);
+    training.plan.arena = arena_new(0);
+    Status status = training.plan.arena ? training_execute(&training, result) : status_fail(ST_RESOURCE, "out of memory for the run");
     kind->release(context);
     status = memory_check(status);
     if (status != ST_OK) memory_clear_failure(); /* the failure is reported; the files below record it and must be written */
     if (training.run && status != ST_OK) status = run_mark_stopped(training.run, status);
-    if (training.run && !(training.finished && run_reported(training.run))) status = report_run(training.run, kind->reader, status);
+    if (training.run && run_writes(training.run) && !(training.finished && run_reported(training.run)))
+        status = report_run(training.run, kind->reader, status);
     run_close(training.run);
     lengthen_release(&training.longer);
+    arena_free(training.plan.arena);
     return status;
 }

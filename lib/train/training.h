@@ -1,28 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of a run, the same for all kinds of training: wrong recipes are refused before anything is loaded, and the run
- * directory is created only after the last check.
+/* The life of a run, the same for all kinds of training: wrong recipes are refused before anything is loaded, and the run directory is created only
+ * after the last check.
  *
- *     static const TrainingKind kind = {sft_load_result, sft_open, sft_report_plan, sft_started, sft_train, sft_release, true};
- *     return training_run(&kind, &sft, &sft.recipe, &config->options);
+ *     static const TrainingKind kind = {.open = ilql_open, .train = ilql_train, .release = ilql_release, .results = ilql_results, ...};
+ *     return training_run(&kind, &ilql, &ilql.recipe, config, result);
  */
 #ifndef TUNE_TRAINING_H
 #define TUNE_TRAINING_H
 
 #include "lib/run/lengthen.h"
+#include "lib/run/metrics.h"
 #include "lib/run/report.h"
-#include "lib/train/train.h"
+#include "lib/train/run_plan.h"
 
-/* The functions of a kind of training, in the order in which training_run calls them: only `load_result` for a run that was finished before, else
- * all others. */
+/* A metric that says how a run is going. */
+typedef struct Shown {
+    const char *metric, *label; /* label: for people, as "length" of completion_length */
+    int digits;                 /* after the point; 0: four significant ones */
+    bool counts;                /* a number of things, shown as "12 episodes"; label: of one */
+} Shown;
+typedef struct Progress {
+    int64_t step, total;    /* done so far and in the whole run, as the recipe's length counts them */
+    const Metrics *metrics; /* of the step, or of the evaluation */
+    bool evaluation;        /* on held-out rows, after the step */
+    const Shown *shown;     /* which of them to show, up to a metric NULL; the first is worth a curve */
+    const char *rate;       /* what per_second counts, such as "tokens" */
+    double per_second, seconds_left;
+    uint64_t memory; /* peak of the process, bytes; 0: not measured */
+} Progress;
+typedef struct TrainingConfig {
+    const Recipe *recipe;
+    Runtime runtime; /* its dtype is that of the recipe: recipe_compute */
+    RunOptions options;
+    void (*on_plan)(void *context, const RunPlan *plan);          /* before the first step; may be NULL */
+    void (*on_progress)(void *context, const Progress *progress); /* after each step and each evaluation; may be NULL */
+    void *context;
+} TrainingConfig;
+/* What finished.json says. */
+typedef struct TrainResult {
+    Metrics numbers; /* those that the kind of training lists; NaN: unknown. All unknown after a dry run */
+    bool early_stopped, already_finished;
+} TrainResult;
+
+/* The functions of a kind of training, in the order in which training_run calls them. A run that was finished before calls only `release`. */
 typedef struct TrainingKind {
-    Status (*load_result)(void *context, const Run *run); /* reads and reports a finished run's result */
-    /* Opens model, rows and steps; sets the memory that the run will take, or zeros when that is not planned. */
-    Status (*open)(void *context, TrainMemory *memory);
-    void (*report_plan)(void *context, const TrainMemory *memory); /* shows the plan; a dry run ends here */
-    void (*started)(void *context, JsonWriter *w);                 /* writes what is known before the first step to started.json */
-    Status (*train)(void *context, Run *run);
-    void (*release)(void *context); /* always called, before the report is written */
-    bool has_template;              /* chat_template.jinja is saved with the result */
+    /* Opens model, rows and steps, plans the memory of the run (plan->memory), and says so in the plan. */
+    Status (*open)(void *context, RunPlan *plan);
+    Status (*train)(void *context, Run *run); /* to the end, which run_mark_finished marks */
+    void (*release)(void *context);           /* always called, before the report is written */
+    const char *const *results;               /* the numbers of finished.json that are the result, the steps first; NULL after the last */
+    bool has_template;                        /* chat_template.jinja is saved with the result */
     /* The run's length by a recipe that differs from the run's own only in its length; called after `open`. */
     Status (*length)(void *context, const Recipe *recipe, RunLength *length);
     /* Appends to `differs` what a run of the new length would have done differently, apart from its schedule. ST_CONFIG: the run cannot continue.
@@ -32,21 +59,8 @@ typedef struct TrainingKind {
     /* The name, in state.json and finished.json, of the steps that `length` counts; NULL: the steps that number checkpoints. */
     const char *counter;
 } TrainingKind;
-typedef struct TrainingOptions {
-    const char *command;        /* as typed, for the run's record; NULL: unknown */
-    const char *resume_command; /* the command that continues the run when it ends early: `command` with --resume and all options; NULL: unknown */
-    bool resume;
-    bool force;                           /* a run in the output is moved aside: RUN_REPLACE */
-    void (*say)(const char *format, ...); /* shows a line to the user, apart from the plan; NULL: nobody sees it */
-    bool dry_run;                         /* everything except training: writes nothing but data.cache */
-} TrainingOptions;
-/* Reports where the run is now that this one replaced, if there was one. */
-void training_report_backup(const TrainingOptions *options, const Run *run);
-static inline RunMode training_run_mode(const TrainingOptions *options) {
-    return options->resume ? RUN_RESUME : options->force ? RUN_REPLACE : RUN_NEW;
-}
 /* Runs a training from its recipe to its end, and writes report.html, also for a run that failed. *recipe: the run's; `open` may replace it, e.g.
- * by one with the day (recipe_dated). Returns failures of the functions, of run_check, run_open and trainer_check_memory. */
-Status training_run(const TrainingKind *kind, void *context, const Recipe *const *recipe, const TrainingOptions *options);
+ * by one with the day (recipe_dated). Returns failures of the functions, of run_check, run_open and train_memory_check. */
+Status training_run(const TrainingKind *kind, void *context, const Recipe *const *recipe, const TrainingConfig *config, TrainResult *result);
 
 #endif

@@ -20,7 +20,7 @@ Status program_wrong(const Program *program, int64_t copy, const char *problem) 
     return child_add_last_line(program->child, ST_INPUT);
 }
 
-Status program_request(Program *program) {
+Status program_begin(Program *program) {
     json_decref(program->answer);
     program->answer = NULL;
     str_clear(&program->reply);
@@ -31,7 +31,15 @@ Status program_request(Program *program) {
         str_append_n(&program->reply, unasked.data, unasked.len);
         return program_wrong(program, -1, "more than one line for a request");
     }
-    TRY(child_request(program->child, str_text(&program->request), program->request.len, 1, program->timeout, &program->reply));
+    child_begin(program->child, str_text(&program->request), program->request.len, 1, program->timeout);
+    return ST_OK;
+}
+
+Status program_answer(Program *program, bool wait, bool *answered) {
+    size_t which;
+    *answered = true;
+    TRY(wait ? children_next(&program->child, 1, &which, &program->reply) : child_poll(program->child, answered, &program->reply));
+    if (!*answered) return ST_OK;
     program->answer = json_parse(program->reply.data, program->reply.len, JSON_REJECT_DUPLICATES, NULL);
     if (!json_is_object(program->answer)) return program_wrong(program, -1, "no JSON object");
     const char *error = json_string_value(json_object_get(program->answer, "error"));
@@ -44,6 +52,12 @@ Status program_list(const Program *program, const char *name, int64_t n, const j
     if (json_array_size(*list) == (size_t)n) return ST_OK;
     snprintf(problem, sizeof problem, "'%s' is not a list of %lld", name, (long long)n);
     return program_wrong(program, -1, problem);
+}
+
+Status program_request(Program *program) {
+    bool answered;
+    TRY(program_begin(program));
+    return program_answer(program, true, &answered);
 }
 
 /* ---- start, restart, stop ---- */

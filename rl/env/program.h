@@ -35,6 +35,10 @@ Status program_init(Program *program, const char *const *argv, size_t n, int64_t
 Status program_start(Program *program);
 /* Sends `request` and parses the answer. ST_RESOURCE: the program has died or hangs; ST_INPUT: a wrong answer, or {"error": text}. */
 Status program_request(Program *program);
+/* The same in two steps. program_answer fails as program_request does. wait: waits for the answer; otherwise *answered says whether there is one, and
+ * `request` stays as it is until then. */
+Status program_begin(Program *program);
+Status program_answer(Program *program, bool wait, bool *answered);
 /* Notes a good answer to a step; after enough of them in a row the count of failures is reset. */
 void program_note_success(Program *program);
 /* Fails with ST_INPUT for a wrong answer and shows its beginning. copy < 0: the answer as a whole is wrong. */

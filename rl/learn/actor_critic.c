@@ -160,7 +160,7 @@ static Status actor_critic_make(Learner *learner, ActorCritic *ac, bool values, 
         return status_hint(
             status_fail(ST_CONFIG, "'rl.normalize_observations' fits no environment whose observations are numbered states, such as '%s'", env->id),
             "leave it out");
-    TRY(policy_init(&ac->policy, &config, &env->observation, &env->action, learner->seed, device_cpu(), DT_F32, learner->arena));
+    TRY(policy_init(&ac->policy, &config, &env->observation, &env->action, learner->seed, learner->device, DT_F32, learner->arena));
     TRY(optimizer_init(&ac->stepper.optimizer, &ac->policy.params, learner->arena));
     if (recipe->rl_normalize_observations) TRY(moments_init(&ac->observed, env->observation.size, learner->arena));
     if (recipe->rl_normalize_rewards) TRY(reward_scale_init(&ac->scale, recipe->rl_gamma, env->copies, learner->arena));

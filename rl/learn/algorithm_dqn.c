@@ -123,9 +123,9 @@ static Status dqn_make(Learner *learner, Dqn *dqn) {
     TRY(replay_stepper_init(learner, &dqn->stepper));
     TRY(replay_init(&dqn->D, &replay, arena));
     TRY(replay_batch_init(&dqn->minibatch, recipe->train_batch_size, &replay, arena));
-    TRY(q_network_init(&dqn->Q, &network, true, learner->seed, device_cpu(), DT_F32, arena));
+    TRY(q_network_init(&dqn->Q, &network, true, learner->seed, learner->device, DT_F32, arena));
     /* same seed: the same initial values as the online network */
-    TRY(q_network_init(&dqn->target, &network, false, learner->seed, device_cpu(), DT_F32, arena));
+    TRY(q_network_init(&dqn->target, &network, false, learner->seed, learner->device, DT_F32, arena));
     TRY(optimizer_init(&dqn->stepper.optimizer, &dqn->Q.params, arena));
     TRY(q_loss_init(&dqn->loss, recipe->train_batch_size, env->action.n, arena));
     dqn->loss.double_q = recipe->rl_double_q;
@@ -133,7 +133,7 @@ static Status dqn_make(Learner *learner, Dqn *dqn) {
     dqn->tau = isnan(recipe->rl_tau) ? 1 : recipe->rl_tau;
     dqn->target_every = recipe->rl_target_every > 0 ? recipe->rl_target_every : 500;
     dqn->actions = arena_zero(arena, (size_t)env->copies * sizeof *dqn->actions);
-    dqn->tape = tape_new(device_cpu(), DT_F32, 0);
+    dqn->tape = tape_new(learner->device, DT_F32, 0);
     return dqn->actions && dqn->tape ? ST_OK : status_fail(ST_RESOURCE, "out of memory for dqn");
 }
 

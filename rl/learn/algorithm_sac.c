@@ -138,7 +138,7 @@ static Status value_gradient(Learner *learner) {
     tape_record(sac->tape, true);
     observation_write(&learner->env->observation, sac->minibatch.observations, sac->n, sac->pairs);
     write_actions(sac, sac->actions, sac->pairs);
-    device_cpu()->fill(sac->pairs->grad, 0);
+    tape_device(sac->tape)->fill(sac->pairs->grad, 0);
     Tensor *results[2] = {mlp_forward(&sac->critics.path[0], sac->tape, sac->pairs), mlp_forward(&sac->critics.path[1], sac->tape, sac->pairs)};
     TRY(read_q(sac, results));
     for (int64_t i = 0; i < sac->n; i++)
@@ -285,7 +285,7 @@ static Status make_networks(Learner *learner, Sac *sac) {
     static const char *const names[] = {"critic1", "critic2"};
     PolicyConfig shape;
     Arena *arena = learner->arena;
-    const Device *device = device_cpu();
+    const Device *device = learner->device;
     TRY(policy_config(learner->recipe, false, &shape));
     MlpConfig config = network_config(&shape, sac->width, 2 * sac->size);
     TRY(mlp_init(&sac->pi, &config, "actor", true, learner->seed, NUMBER_ACTOR, DT_F32, device, arena, &sac->pi_params));
@@ -307,7 +307,7 @@ static Status make_price(Learner *learner, Sac *sac) {
     if (learner->recipe->rl_ent_coef > 0) return ST_OK;
     double wanted = learner->recipe->rl_target_entropy;
     sac->target_entropy = isnan(wanted) ? -(double)sac->size : wanted;
-    sac->log_alpha = tensor_new(learner->arena, device_cpu(), DT_F32, 1, (int64_t[]){1});
+    sac->log_alpha = tensor_new(learner->arena, learner->device, DT_F32, 1, (int64_t[]){1});
     Param *param = sac->log_alpha ? params_add(&sac->price_params, "log_ent_coef", sac->log_alpha, PARAM_BASE) : NULL;
     if (!param) return ST_RESOURCE;
     tensor_set(sac->log_alpha, 0, 0);
@@ -318,12 +318,13 @@ static Status make_price(Learner *learner, Sac *sac) {
 
 static double *sac_numbers(Arena *arena, int64_t n) { return arena_zero(arena, (size_t)n * sizeof(double)); }
 
-static Status make_scratch(Sac *sac, int64_t copies, Arena *arena) {
+static Status make_scratch(const Learner *learner, Sac *sac, int64_t copies) {
+    Arena *arena = learner->arena;
     int64_t n = sac->n, size = sac->size, shape[] = {n, sac->width + size};
-    sac->pairs = tensor_new(arena, device_cpu(), DT_F32, 2, shape);
-    if (!sac->pairs || !(sac->pairs->grad = tensor_new(arena, device_cpu(), DT_F32, 2, shape))) return ST_RESOURCE;
+    sac->pairs = tensor_new(arena, learner->device, DT_F32, 2, shape);
+    if (!sac->pairs || !(sac->pairs->grad = tensor_new(arena, learner->device, DT_F32, 2, shape))) return ST_RESOURCE;
     sac->pairs->needs_grad = true;
-    sac->tape = tape_new(device_cpu(), DT_F32, 0);
+    sac->tape = tape_new(learner->device, DT_F32, 0);
     for (int j = 0; j < 2; j++)
         if (!(sac->q[j] = sac_numbers(arena, n)) || !(sac->dq[j] = sac_numbers(arena, n))) return ST_RESOURCE;
     return sac->tape && (sac->output = sac_numbers(arena, n * 2 * size)) && (sac->doutput = sac_numbers(arena, n * 2 * size)) &&
@@ -365,7 +366,7 @@ static Status sac_make(Learner *learner, Sac *sac) {
     TRY(replay_batch_init(&sac->minibatch, sac->n, &replay, learner->arena));
     TRY(make_networks(learner, sac));
     TRY(make_price(learner, sac));
-    return make_scratch(sac, env->copies, learner->arena);
+    return make_scratch(learner, sac, env->copies);
 }
 
 static Status sac_open(Learner *learner) {
@@ -390,7 +391,7 @@ static Status sac_reserve(Learner *learner, TrainMemory *memory) {
     Sac *sac = learner->self, planned = *sac;
     memory_add_networks(memory, &sac->pi_params, &sac->stepper.optimizer);
     memory_add_networks(memory, &sac->critics.params, &sac->stepper.optimizer);
-    planned.tape = tape_new(device_meta(), tape_compute(sac->tape), 0);
+    planned.tape = tape_new(device_plan(tape_device(sac->tape)), tape_compute(sac->tape), 0);
     Status status = planned.tape ? largest_passes(&planned, learner->env) : status_fail(ST_RESOURCE, "out of memory for a plan");
     if (planned.tape) memory->activations = tape_peak_bytes(planned.tape);
     tape_free(planned.tape);

@@ -12,20 +12,14 @@
 static const double not_known = (double)NAN;
 
 typedef struct Learn {
-    const LearnConfig *config;
+    const TrainingConfig *config;
+    ShowValues *values; /* may be NULL */
     const Recipe *recipe;
-    LearnResult *result;
     Learner *learner;
-    double last_reward, best_reward;
-    int64_t began_steps;
+    double last_reward, best_reward; /* mean return in the last (best) update in which episodes ended; NaN: none */
 } Learn;
 
 /* ---- callbacks of the loop ---- */
-
-static bool learn_done(void *context) {
-    const Learn *learn = context;
-    return learn->learner->steps >= learn->recipe->rl_total_steps;
-}
 
 static Status learn_step(void *context, int64_t number, Metrics *metrics) {
     Learn *learn = context;
@@ -63,34 +57,16 @@ static void learn_list_state(void *context, StateList *states) {
 
 static Status resumed(void *context) { return env_resume(((Learn *)context)->learner->env); }
 
-static void on_step(void *context, int64_t update, const Metrics *metrics, double seconds, double elapsed) {
-    Learn *learn = context;
-    const Learner *learner = learn->learner;
-    double steps = metric_get(metrics, "steps"), left = (double)(learn->recipe->rl_total_steps - learner->steps);
-    if (update == 1 || learn->began_steps < 0) learn->began_steps = learner->steps - (int64_t)steps;
-    if (!learn->config->on_progress) return;
-    learn->config->on_progress(learn->config->context,
-                               &(LearnProgress){
-                                   .update = update,
-                                   .steps = learner->steps,
-                                   .total_steps = learn->recipe->rl_total_steps,
-                                   .episodes = learner->all_episodes,
-                                   .reward = metric_get(metrics, "reward"),
-                                   .steps_per_second = steps / fmax(seconds, 1e-9),
-                                   .seconds_left = elapsed / fmax((double)(learner->steps - learn->began_steps), 1) * fmax(left, 0),
-                               });
-}
-
 /* ---- the end ---- */
 
 static Status show_values(Learn *learn) {
     Learner *learner = learn->learner;
-    if (!learner->algorithm->values || !learn->config->on_values) return ST_OK;
+    if (!learner->algorithm->values || !learn->values) return ST_OK;
     size_t n = (size_t)learner->env->observation.n;
     if (n == 0) return ST_OK;
     double *learned = arena_zero(learner->arena, 2 * n * sizeof *learned);
     if (!learned) return ST_RESOURCE;
-    if (learner->algorithm->values(learner, learned, learned + n)) learn->config->on_values(learn->config->context, learner, learned, learned + n);
+    if (learner->algorithm->values(learner, learned, learned + n)) learn->values(learn->config->context, learner, learned, learned + n);
     return ST_OK;
 }
 
@@ -114,65 +90,58 @@ static json_t *learn_summary(void *context) {
 
 /* ---- the run ---- */
 
-static Status learn_load_result(void *context, const Run *run) {
-    LearnResult *result = ((Learn *)context)->result;
-    json_t *json;
-    TRY(run_summary(run, &json));
-    *result = (LearnResult){.already_finished = true,
-                            .last_reward = json_real_of(json, "last_reward"),
-                            .best_reward = json_real_of(json, "best_reward"),
-                            .seconds = json_real_of(json, "seconds")};
-    Status status = json_get_int(json, "finished.json", "steps", &result->updates);
-    if (status == ST_OK) status = json_get_int(json, "finished.json", "env_steps", &result->steps);
-    if (status == ST_OK) status = json_get_int(json, "finished.json", "episodes", &result->episodes);
-    json_decref(json);
-    return status;
+static void say_environment(const Learner *learner, RunPlan *plan) {
+    const Env *env = learner->env;
+    Str actions = {0}, observations = {0};
+    if (env->action.n)
+        str_printf(&actions, "%lld action%s%s", (long long)env->action.n, plural(env->action.n),
+                   env->action.allowed ? " (not all in every state)" : "");
+    else
+        str_printf(&actions, "actions of %lld number%s", (long long)env->action.size, plural(env->action.size));
+    if (env->observation.n)
+        str_printf(&observations, "%lld state%s", (long long)env->observation.n, plural(env->observation.n));
+    else
+        str_printf(&observations, "observations of %lld number%s", (long long)env->observation.size, plural(env->observation.size));
+    run_plan_say(plan, "environment: %s, %s, %s, %lld %s", env->id, str_text(&observations), str_text(&actions), (long long)env->copies,
+                 env->copies == 1 ? "copy" : "copies");
+    run_plan_say(plan, "algorithm: %s: %s", learner->algorithm->name, learner->algorithm->help);
+    str_release(&actions);
+    str_release(&observations);
 }
 
-static Status learn_open(void *context, TrainMemory *memory) {
+static Status learn_open(void *context, RunPlan *plan) {
     Learn *learn = context;
     uint64_t resident = memory_resident();
-    TRY(learner_new(learn->recipe, learn->recipe->rl_num_envs, &learn->learner));
-    return learner_memory(learn->learner, resident, memory);
-}
-
-static void learn_report_plan(void *context, const TrainMemory *memory) {
-    const Learn *learn = context;
-    if (learn->config->on_plan) learn->config->on_plan(learn->config->context, learn->learner, memory);
-}
-
-static void learn_started(void *context, JsonWriter *w) {
-    const Learn *learn = context;
-    jw_string(w, "environment", learn->learner->env->id);
-    jw_string(w, "algorithm", learn->learner->algorithm->name);
-    jw_int(w, "env_steps", learn->recipe->rl_total_steps);
+    TRY(learner_new(learn->recipe, learn->config->runtime.device, learn->recipe->rl_num_envs, &learn->learner));
+    TRY(learner_memory(learn->learner, resident, &plan->memory));
+    const Learner *learner = learn->learner;
+    run_plan_text(plan, PLAN_RECORD, "environment", learner->env->id);
+    run_plan_text(plan, PLAN_PRINT, "env", learner->env->id);
+    run_plan_text(plan, PLAN_BOTH, "algorithm", learner->algorithm->name);
+    run_plan_count(plan, PLAN_PRINT, "num_envs", learner->env->copies);
+    run_plan_count(plan, PLAN_BOTH, "env_steps", learn->recipe->rl_total_steps);
+    say_environment(learner, plan);
+    run_plan_memory(plan);
+    return ST_OK;
 }
 
 static Status learn_train(void *context, Run *run) {
+    static const Shown shown[] = {{.metric = "reward", .label = "return"}, {.metric = "episodes", .label = "episode", .counts = true}, {0}};
     Learn *learn = context;
     const NamedMdp *world = learn->learner->env->world;
     LoopTask task = {.context = learn,
                      .inputs = {{world ? "rl.env" : NULL, world ? named_mdp_fingerprint(world) : 0}},
-                     .done = learn_done,
+                     .counter = &learn->learner->steps,
+                     .total = learn->recipe->rl_total_steps,
                      .step = learn_step,
                      .step_may_fail = env_is_remote(learn->learner->env),
                      .list_state = learn_list_state,
                      .resumed = resumed,
-                     .on_step = on_step,
+                     .shown = shown,
+                     .rate = "steps",
                      .finish = learn_finish,
                      .summary = learn_summary};
-    LoopResult all;
-    TRY(loop_run(learn->recipe, run, &task, &all));
-    const Learner *learner = learn->learner;
-    *learn->result = (LearnResult){
-        .updates = learner->updates,
-        .steps = learner->steps,
-        .episodes = learner->all_episodes,
-        .last_reward = learn->last_reward,
-        .best_reward = learn->best_reward,
-        .seconds = all.seconds,
-    };
-    return ST_OK;
+    return loop_run(learn->config, learn->recipe, run, &task);
 }
 
 static void learn_release(void *context) { learner_free(((Learn *)context)->learner); }
@@ -215,25 +184,20 @@ static Status lengthen(void *context, const Recipe *before, Str *differs) {
     return status_hint(ST_CONFIG, "runs whose rl.buffer_size is at most rl.total_steps can be made longer; start this one again with --force");
 }
 
-static const TrainingKind kind = {learn_load_result,
-                                  learn_open,
-                                  learn_report_plan,
-                                  learn_started,
-                                  learn_train,
-                                  learn_release,
-                                  false,
-                                  .length = learn_length,
-                                  .reader = &rl_report_reader,
-                                  .lengthen = lengthen,
-                                  .counter = "env_steps"};
-
-Status learn_run(const LearnConfig *config, LearnResult *result) {
-    Learn learn = {
-        .config = config, .recipe = config->recipe, .result = result, .last_reward = not_known, .best_reward = not_known, .began_steps = -1};
-    *result = (LearnResult){.last_reward = not_known, .best_reward = not_known};
+Status learn_run(const TrainingConfig *config, ShowValues *values, TrainResult *result) {
+    static const char *const results[] = {"steps", "env_steps", "episodes", "last_reward", "best_reward", "seconds", NULL};
+    static const TrainingKind kind = {.open = learn_open,
+                                      .train = learn_train,
+                                      .release = learn_release,
+                                      .results = results,
+                                      .length = learn_length,
+                                      .reader = &rl_report_reader,
+                                      .lengthen = lengthen,
+                                      .counter = "env_steps"};
+    Learn learn = {.config = config, .values = values, .recipe = config->recipe, .last_reward = not_known, .best_reward = not_known};
     if (learn.recipe->rl_total_steps < 1)
         return status_hint(status_fail(ST_CONFIG, "'rl.total_steps' is missing"), "give the number of environment steps of the run");
-    return training_run(&kind, &learn, &learn.recipe, &config->options);
+    return training_run(&kind, &learn, &learn.recipe, config, result);
 }
 
 /* ---- evaluation ---- */
@@ -312,7 +276,7 @@ Status learn_evaluate(const char *dir, const EvaluationConfig *config, Evaluatio
         status = status_hint(status_fail(ST_INPUT, "'%s' has no finished run on an environment: '%s' is missing", dir, policy_path),
                              "give the output directory of tune rl");
     if (status == ST_OK) status = recipe_read(recipe_path, NULL, 0, &recipe);
-    if (status == ST_OK) status = learner_new(recipe, copies_for(recipe, config), &learner);
+    if (status == ST_OK) status = learner_new(recipe, config->device, copies_for(recipe, config), &learner);
     if (status == ST_OK) status = fill_policy(learner, policy_path);
     if (status == ST_OK) learner->steps = learner->total_steps; /* --sample explores as at the end of training */
     int64_t limit = status == ST_OK ? limit_episodes(learner->env, config->on_step) : 0;

@@ -106,7 +106,7 @@ static Status open_learner(Learner *learner, int64_t copies) {
     return learner->algorithm->open(learner);
 }
 
-Status learner_new(const Recipe *recipe, int64_t copies, Learner **out) {
+Status learner_new(const Recipe *recipe, const Device *device, int64_t copies, Learner **out) {
     *out = NULL;
     Arena *arena = arena_new((size_t)MAX(memory_available(), 1));
     Learner *learner = arena ? arena_zero(arena, sizeof *learner) : NULL;
@@ -114,7 +114,8 @@ Status learner_new(const Recipe *recipe, int64_t copies, Learner **out) {
         arena_free(arena);
         return status_fail(ST_RESOURCE, "out of memory for learning");
     }
-    *learner = (Learner){.recipe = recipe, .arena = arena, .seed = (uint64_t)recipe->seed, .total_steps = MAX(recipe->rl_total_steps, 0)};
+    *learner =
+        (Learner){.recipe = recipe, .device = device, .arena = arena, .seed = (uint64_t)recipe->seed, .total_steps = MAX(recipe->rl_total_steps, 0)};
     Status status = open_learner(learner, copies);
     if (status == ST_OK)
         *out = learner;
@@ -155,12 +156,12 @@ enum { FIRST_TIME = 2 << 20 };
 
 Status learner_memory(Learner *learner, uint64_t resident, TrainMemory *memory) {
     *memory = (TrainMemory){.baseline = (size_t)resident + FIRST_TIME};
-    device_cpu()->workspace_clear(device_cpu());
+    learner->device->workspace_clear(learner->device);
     Status status = learner->algorithm->reserve ? learner->algorithm->reserve(learner, memory) : ST_OK;
     if (status != ST_OK) return status == ST_RESOURCE ? advise_less(learner) : status;
     size_t networks = memory->weights + memory->gradients + memory->optimizer,
            held = arena_resident(learner->arena) + arena_resident(learner->env->arena) + (learner->world ? arena_resident(learner->world->arena) : 0);
-    memory->scratch = device_cpu()->workspace_bytes(device_cpu());
+    memory->scratch = learner->device->workspace_bytes(learner->device);
     memory->experience = held - MIN(held, networks);
     memory->total = memory->baseline + MAX(held, networks) + memory->activations + memory->scratch;
     size_t need = memory->total - memory->baseline;

@@ -75,6 +75,7 @@ typedef struct Episodes {
 
 struct Learner {
     const Recipe *recipe;
+    const Device *device; /* of networks */
     const Algorithm *algorithm;
     Env *env;              /* rl.num_envs copies, owned */
     const NamedMdp *world; /* the environment's finite MDP, borrowed; NULL: it has none */
@@ -93,7 +94,7 @@ struct Learner {
 
 /* Opens the recipe's environment and algorithm, untrained, and starts the first episode of every copy. ST_CONFIG: an unknown algorithm, or one that
  * does not support the environment's actions or observations (both named). The caller calls learner_free. */
-Status learner_new(const Recipe *recipe, int64_t copies, Learner **learner);
+Status learner_new(const Recipe *recipe, const Device *device, int64_t copies, Learner **learner);
 void learner_free(Learner *learner); /* NULL is fine */
 /* Writes the memory that learning will use into `memory`, before the first update. resident: resident bytes of the process before learner_new.
  * ST_RESOURCE when the machine has less; the hint says what to lower. */

@@ -12,7 +12,7 @@ int64_t space_width(const Space *space) { return space->n > 0 ? space->n : space
 Tensor *space_input(const Space *space, Tape *tape, const double *observations, int64_t n) {
     int64_t width = space_width(space);
     Tensor *x = tape_tensor(tape, tape_residual(tape), 2, (int64_t[]){n, width});
-    if (!x || tape_device(tape) == device_meta()) return x;
+    if (!x || !device_computes(tape_device(tape))) return x;
     if (space->n == 0) {
         tensor_write(x, observations);
         return x;
@@ -137,7 +137,7 @@ static Status read_output(Tape *tape, const Tensor *tensor, const char *what, do
     int64_t count = tensor_count(tensor);
     *values = arena_alloc(tape_arena(tape), (size_t)count * sizeof **values);
     if (!*values) return ST_RESOURCE;
-    if (tape_device(tape) == device_meta()) return ST_OK;
+    if (!device_computes(tape_device(tape))) return ST_OK;
     tensor_read(tensor, *values);
     for (int64_t i = 0; i < count; i++)
         if (!isfinite((*values)[i])) {
@@ -282,9 +282,10 @@ static Status largest_passes(Policy *planned, const PolicyRows *rows) {
 
 Status policy_plan(const Policy *policy, const PolicyRows *rows, size_t *bytes) {
     Policy planned = *policy;
+    const Device *device = device_plan(tape_device(policy->tape));
     DType compute = tape_compute(policy->tape);
-    planned.tape = tape_new(device_meta(), compute, 0);
-    planned.value_tape = policy->shared ? planned.tape : tape_new(device_meta(), compute, 0);
+    planned.tape = tape_new(device, compute, 0);
+    planned.value_tape = policy->shared ? planned.tape : tape_new(device, compute, 0);
     Status status = planned.tape && planned.value_tape ? largest_passes(&planned, rows) : status_fail(ST_RESOURCE, "out of memory for a plan");
     *bytes = planned.tape ? tape_peak_bytes(planned.tape) : 0;
     if (planned.value_tape && !policy->shared) *bytes += tape_peak_bytes(planned.value_tape);

@@ -3,7 +3,7 @@
  * the observation for boxes.
  *
  *     PolicyConfig config = {.n_hidden = 2, .hidden = {64, 64}, .activation = ACT_TANH, .orthogonal = true, .values = true};
- *     TRY(policy_init(&policy, &config, &env->observation, &env->action, seed, device_cpu(), DT_F32, arena));
+ *     TRY(policy_init(&policy, &config, &env->observation, &env->action, seed, device, DT_F32, arena));
  *     TRY(policy_forward(&policy, observations, n, POLICY_ACTIONS, false));
  *     policy_sample(&policy, key, actions, logprobs);                             // or policy_mode
  *     ...

@@ -87,7 +87,7 @@ Status q_network_forward(QNetwork *network, Tape *tape, const double *observatio
     network->q_output = mlp_forward(&network->q, tape, x);
     network->v_output = config->dueling ? mlp_forward(&network->value, tape, x) : NULL;
     TRY(tape_status(tape));
-    if (tape_device(tape) == device_meta()) return ST_OK;
+    if (!device_computes(tape_device(tape))) return ST_OK;
     tensor_read(network->q_output, q);
     if (config->dueling) join_streams(network->v_output, q, n, config->n_actions);
     for (int64_t i = 0; i < n * config->n_actions; i++)
@@ -116,7 +116,7 @@ Status q_network_backward(QNetwork *network, Tape *tape, const double *dq) {
 }
 
 Status q_network_plan(QNetwork *network, const Tape *tape, int64_t acting, int64_t learned, size_t *bytes) {
-    Tape *meta = tape_new(device_meta(), tape_compute(tape), 0);
+    Tape *meta = tape_new(device_plan(tape_device(tape)), tape_compute(tape), 0);
     *bytes = 0;
     if (!meta) return status_fail(ST_RESOURCE, "out of memory for a plan");
     Status status = q_network_forward(network, meta, NULL, acting, false, NULL);

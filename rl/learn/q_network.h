@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Q networks that give the values of all actions of an observation, their target copies, and their loss.
  *
- *     TRY(q_network_init(&online, &config, true, seed, device_cpu(), DT_F32, arena));
- *     TRY(q_network_init(&target, &config, false, seed, device_cpu(), DT_F32, arena));
+ *     TRY(q_network_init(&online, &config, true, seed, device, DT_F32, arena));
+ *     TRY(q_network_init(&target, &config, false, seed, device, DT_F32, arena));
  *     TRY(q_loss_init(&loss, batch_size, n_actions, arena));
  *     TRY(q_learn(&loss, &online, &target, tape, &batch));                            // gradients of online.params
  *     q_network_blend(&online, 1, &target);

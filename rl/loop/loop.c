@@ -75,26 +75,6 @@ void state_optimizer(StateList *states, const Params *params) {
         }
 }
 
-/* ---- metrics ---- */
-
-static void loop_put(Metrics *metrics, Metric metric) {
-    size_t i = 0;
-    while (i < metrics->n && strcmp(metrics->items[i].name, metric.name) != 0) i++;
-    ASSERT(i < METRICS_MAX, "more than %d metrics", METRICS_MAX);
-    metrics->items[i] = metric;
-    metrics->n = MAX(metrics->n, i + 1);
-}
-
-void metric_set(Metrics *metrics, const char *name, double value) { loop_put(metrics, (Metric){name, value, false}); }
-
-void metric_count(Metrics *metrics, const char *name, int64_t value) { loop_put(metrics, (Metric){name, (double)value, true}); }
-
-double metric_get(const Metrics *metrics, const char *name) {
-    for (size_t i = 0; i < metrics->n; i++)
-        if (strcmp(metrics->items[i].name, name) == 0) return metrics->items[i].value;
-    return (double)NAN;
-}
-
 /* ---- checkpoints ---- */
 
 /* A copy of a complete step in memory, for tasks with step_may_fail. */
@@ -108,6 +88,7 @@ typedef struct Copy {
 } Copy;
 
 typedef struct Loop {
+    const TrainingConfig *config;
     const Recipe *recipe;
     Run *run;
     const LoopTask *task;
@@ -119,29 +100,15 @@ typedef struct Loop {
     bool torn;                /* a failed step has left the listed state half updated */
     int64_t step, saved_step; /* steps learned; step of the newest checkpoint, -1 = none */
     double began, seconds_before;
+    int64_t began_count; /* of the task's counter, when this process began */
     RlDoctor *doctor;
 } Loop;
 
+static int64_t count_of(const Loop *loop) { return loop->task->counter ? *loop->task->counter : loop->step; }
+
+static bool loop_done(const Loop *loop) { return count_of(loop) >= loop->task->total; }
+
 static double elapsed(const Loop *loop) { return loop->seconds_before + (clock_seconds() - loop->began); }
-
-static json_t *metrics_to_json(const Metrics *metrics) {
-    json_t *list = json_array();
-    for (size_t i = 0; i < metrics->n; i++)
-        json_array_append_new(
-            list, json_pack("[s, o, b]", metrics->items[i].name, json_real_or_null(metrics->items[i].value), (int)metrics->items[i].whole));
-    return list;
-}
-
-/* Names are copied into the arena. */
-static Status metrics_from_json(const json_t *list, Arena *arena, Metrics *metrics) {
-    for (size_t i = 0; i < json_array_size(list) && i < METRICS_MAX; i++) {
-        const json_t *entry = json_array_get(list, i), *value = json_array_get(entry, 1);
-        const char *name = json_string_value(json_array_get(entry, 0)), *kept = name ? arena_strdup(arena, name) : NULL;
-        if (!kept) return name ? ST_RESOURCE : status_fail(ST_INPUT, "'state.json' has a metric without a name");
-        loop_put(metrics, (Metric){kept, json_is_number(value) ? json_number_value(value) : (double)NAN, json_is_true(json_array_get(entry, 2))});
-    }
-    return ST_OK;
-}
 
 static json_t *state_to_json(const Loop *loop) {
     const StateList *states = &loop->states;
@@ -239,8 +206,8 @@ static void make_copy(Loop *loop) {
     double began = clock_seconds();
     size_t size = 1;
     if (!loop->task->step_may_fail) return;
-    bool metrics = file_stat(loop->run->metrics_path, &info) == 0;
-    if (!metrics && errno != ENOENT) return; /* taken back, it would be cut to nothing */
+    bool writes = run_writes(loop->run), metrics = writes && file_stat(loop->run->metrics_path, &info) == 0;
+    if (writes && !metrics && errno != ENOENT) return; /* taken back, it would be cut to nothing */
     for (size_t i = 0; i < states->n; i++) size += tensor_bytes(states->items[i].tensor);
     if (size > COPY_SMALL && copy->bytes && began - copy->made < COPY_SHARE * copy->seconds) return;
     if (!copy->bytes && !(copy->bytes = malloc(size))) return;
@@ -337,27 +304,48 @@ static json_t *last_words(const Loop *loop) {
 
 /* ---- steps ---- */
 
+static double per_second(const Loop *loop, const Metrics *metrics, double seconds) {
+    return loop->task->rate ? metric_get(metrics, loop->task->rate) / fmax(seconds, 1e-9) : 0;
+}
+
 static Status write_metrics(const Loop *loop, const Metrics *metrics, double seconds) {
-    const char *rate = loop->task->rate;
     JsonWriter w = {0};
     jw_object(&w, NULL);
     jw_int(&w, "step", loop->step);
-    for (const Metric *metric = metrics->items; metric < metrics->items + metrics->n; metric++) {
-        if (metric->whole)
-            jw_int(&w, metric->name, (int64_t)metric->value);
-        else
-            jw_double(&w, metric->name, metric->value);
-    }
-    if (rate) {
+    metrics_write(&w, metrics, "");
+    if (loop->task->rate_kept) {
         char name[64];
-        snprintf(name, sizeof name, "%s_per_second", rate);
-        jw_double(&w, name, metric_get(metrics, rate) / fmax(seconds, 1e-9));
+        snprintf(name, sizeof name, "%s_per_second", loop->task->rate);
+        jw_double(&w, name, per_second(loop, metrics, seconds));
     }
     jw_double(&w, "seconds", elapsed(loop));
     jw_end_object(&w);
     Status status = run_metric(loop->run, str_text(&w.text));
     jw_release(&w);
     return status;
+}
+
+static void loop_report(const Loop *loop, const Metrics *metrics, double seconds) {
+    const LoopTask *task = loop->task;
+    const TrainingConfig *config = loop->config;
+    int64_t count = count_of(loop);
+    double each = (clock_seconds() - loop->began) / fmax((double)(count - loop->began_count), 1);
+    Progress progress = {.step = count,
+                         .total = task->total,
+                         .metrics = metrics,
+                         .shown = task->shown,
+                         .rate = task->rate,
+                         .per_second = per_second(loop, metrics, seconds),
+                         .seconds_left = each * fmax((double)(task->total - count), 0)};
+    if (!config->on_progress) return;
+    config->on_progress(config->context, &progress);
+    double evaluated = task->evaluated ? metric_get(metrics, task->evaluated) : (double)NAN;
+    if (isnan(evaluated)) return;
+    Metrics evaluation = {.n = 0};
+    metric_set(&evaluation, task->shown->metric, evaluated);
+    progress.metrics = &evaluation;
+    progress.evaluation = true;
+    config->on_progress(config->context, &progress);
 }
 
 static Status loop_learn(Loop *loop) {
@@ -388,13 +376,12 @@ static Status loop_evaluate(Loop *loop) {
 /* Saves the checkpoint from which a longer run continues as if this one had not ended. For tasks with `evaluate` it is saved before the evaluation,
  * since the last step may have an extra one. */
 static void save_end(Loop *loop) {
-    if (!loop->recipe->train_save_last || !loop->task->done(loop->task->context) || check_kept(loop) != ST_OK) return;
+    if (!loop->recipe->train_save_last || !loop_done(loop) || check_kept(loop) != ST_OK) return;
     if (save_checkpoint(loop) != ST_OK) run_warn(loop->run, "%s; without it the run cannot be made longer", status_text());
 }
 
 /* The rest of a step that was interrupted between learning and evaluation. */
 static Status one_step(Loop *loop) {
-    const LoopTask *task = loop->task;
     const Metrics *metrics = &loop->pending;
     double began = clock_seconds();
     if (!loop->evaluating) TRY(loop_learn(loop));
@@ -403,18 +390,18 @@ static Status one_step(Loop *loop) {
         TRY(loop_evaluate(loop));
     }
     double seconds = clock_seconds() - began;
-    if (loop->step % loop->recipe->train_log_every == 0 || task->done(task->context)) {
+    if (loop->step % loop->recipe->train_log_every == 0 || loop_done(loop)) {
         TRY(write_metrics(loop, metrics, seconds));
         look_at(loop, metrics);
     }
-    if (task->on_step) task->on_step(task->context, loop->step, metrics, seconds, clock_seconds() - loop->began);
+    loop_report(loop, metrics, seconds);
     make_copy(loop);
     return ST_OK;
 }
 
 static Status steps(Loop *loop) {
     int64_t every = loop->recipe->train_save_every;
-    while (loop->evaluating || !loop->task->done(loop->task->context)) {
+    while (loop->evaluating || !loop_done(loop)) {
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
         TRY(one_step(loop));
         if (every > 0 && loop->step % every == 0) {
@@ -428,7 +415,7 @@ static Status steps(Loop *loop) {
 
 static Status loop_finish(Loop *loop) {
     TRY(check_kept(loop));
-    Status status = loop->task->finish(loop->task->context, loop->run);
+    Status status = run_writes(loop->run) ? loop->task->finish(loop->task->context, loop->run) : ST_OK;
     if (status == ST_NUMERIC) /* train.save_dtype cannot represent a weight: --resume with another type may */
         return run_failed(loop->run, status, save_whole_step, loop, &loop->saved_step);
     TRY(status);
@@ -448,17 +435,16 @@ static Status run_all(Loop *loop) {
     TRY(load_checkpoint(loop));
     TRY(look_back(loop));
     loop->began = clock_seconds();
+    loop->began_count = count_of(loop);
     Status status = steps(loop);
     if (status == ST_OK) status = loop_finish(loop);
     return status == ST_OK ? ST_OK : failed(loop, status);
 }
 
-Status loop_run(const Recipe *recipe, Run *run, const LoopTask *task, LoopResult *result) {
-    Loop loop = {.recipe = recipe, .run = run, .task = task, .arena = arena_new(0), .saved_step = -1, .doctor = rl_doctor_new()};
-    *result = (LoopResult){0};
+Status loop_run(const TrainingConfig *config, const Recipe *recipe, Run *run, const LoopTask *task) {
+    Loop loop = {.config = config, .recipe = recipe, .run = run, .task = task, .arena = arena_new(0), .saved_step = -1, .doctor = rl_doctor_new()};
     loop.states.arena = loop.arena;
     Status status = loop.arena && loop.doctor ? run_all(&loop) : status_fail(ST_RESOURCE, "out of memory for the run");
-    if (status == ST_OK) *result = (LoopResult){loop.step, elapsed(&loop)};
     rl_doctor_free(loop.doctor);
     free(loop.copy.bytes);
     arena_free(loop.arena);

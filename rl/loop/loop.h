@@ -7,12 +7,14 @@
  *         state_f64(states, "Q", table->Q, table->n);
  *         state_count(states, "episodes", &table->episodes);
  *     }
- *     TRY(loop_run(recipe, run, &(LoopTask){.context = table, .list_state = table_list_state, .step = table_step, ...}, &result));
+ *     TRY(loop_run(config, recipe, run, &(LoopTask){.context = table, .list_state = table_list_state, .step = table_step, ...}));
  */
 #ifndef TUNE_LOOP_H
 #define TUNE_LOOP_H
 
-#include "lib/train/train.h"
+#include "lib/run/checkpoint.h"
+#include "lib/run/metrics.h"
+#include "lib/train/training.h"
 
 typedef struct StateCount {
     const char *name;
@@ -43,25 +45,12 @@ void state_real(StateList *states, const char *name, double *value);   /* NaN is
 void state_weights(StateList *states, const Params *params);
 void state_optimizer(StateList *states, const Params *params);
 
-/* The metrics of one step, in the order in which they were first set. Names are string constants. */
-enum { METRICS_MAX = 128 };
-typedef struct Metric {
-    const char *name;
-    double value;
-    bool whole;
-} Metric;
-typedef struct Metrics {
-    Metric items[METRICS_MAX];
-    size_t n;
-} Metrics;
-void metric_set(Metrics *metrics, const char *name, double value);    /* NaN: unknown in this step, null in the file */
-void metric_count(Metrics *metrics, const char *name, int64_t value); /* the same, written as an integer */
-double metric_get(const Metrics *metrics, const char *name);          /* NaN when it is not set */
-
 typedef struct LoopTask {
     void *context;
-    TaskInput inputs[TASK_MAX_INPUTS]; /* as in Task */
-    bool (*done)(void *context);       /* called before each step */
+    TaskInput inputs[TASK_MAX_INPUTS]; /* key NULL = unused. A run whose inputs changed cannot be resumed: ST_CONFIG */
+    /* The run ends when *counter, which steps count up, is `total` or more; counter NULL: the number of steps. */
+    const int64_t *counter;
+    int64_t total;
     /* A step (from 0) is three calls; `gather` and `evaluate` may be NULL. Each may stop with ST_INTERRUPTED when interrupt_requested is true. A
      * resumed run repeats the call that failed and continues from there. */
     /* Collects samples and rewards. Must not change the listed state; when it fails, that state is saved. */
@@ -76,21 +65,17 @@ typedef struct LoopTask {
     bool step_may_fail;
     void (*list_state)(void *context, StateList *states);
     Status (*resumed)(void *context); /* called after the listed state was read from a checkpoint; may be NULL */
-    /* Name of a metric that counts the work of a step, such as "tokens"; the file then also gets "tokens_per_second", which like "seconds" differs
-     * between runs. NULL: none */
-    const char *rate;
-    /* step: from 1; seconds: of this step; elapsed: of this process. May be NULL */
-    void (*on_step)(void *context, int64_t step, const Metrics *metrics, double seconds, double elapsed);
+    /* For progress. rate: a metric that counts the work of a step, such as "tokens"; rate_kept: metrics.jsonl gets "tokens_per_second" too, which like
+     * "seconds" differs between runs. evaluated: the metric that an evaluation sets, shown as the first of `shown`; NULL: none */
+    const Shown *shown;
+    const char *rate, *evaluated;
+    bool rate_kept;
     Status (*finish)(void *context, Run *run); /* writes the result after the last step */
     json_t *(*summary)(void *context);         /* fields of finished.json in addition to steps, seconds, memory; may be NULL */
 } LoopTask;
-typedef struct LoopResult {
-    int64_t steps;
-    double seconds;
-} LoopResult;
-/* Runs steps from the run's checkpoint (or the start) until `done`. The caller finishes the run. ST_INTERRUPTED after interrupt_request, with a
- * checkpoint saved. ST_NUMERIC names the state that is no longer finite, or a metric that is infinite; nothing is saved then. After other failures of
- * the task the newest complete step is saved, and the hint names it. */
-Status loop_run(const Recipe *recipe, Run *run, const LoopTask *task, LoopResult *result);
+/* Runs steps from the run's checkpoint (or the start) to the end. ST_INTERRUPTED after interrupt_request, with a checkpoint saved. ST_NUMERIC names
+ * the state that is no longer finite, or a metric that is infinite; nothing is saved then. After other failures of the task the newest complete
+ * step is saved, and the hint names it. */
+Status loop_run(const TrainingConfig *config, const Recipe *recipe, Run *run, const LoopTask *task);
 
 #endif

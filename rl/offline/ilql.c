@@ -4,6 +4,7 @@
 #include "rl/offline/ilql.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +18,8 @@
 enum { PASS_TOKENS = 2048, PASS_VALUES = 1 << 23 }; /* limits of a pass: tokens; Q values of a head */
 
 typedef struct Ilql {
-    const IlqlRunConfig *config;
+    const TrainingConfig *config;
+    /* opened */
     const Recipe *recipe;
     Recipe dated; /* the recipe with the date on which the run began, if the template writes the date */
     IlqlConfig loss;
@@ -26,15 +28,17 @@ typedef struct Ilql {
     Model *model;
     IlqlHeads heads;
     OfflineRows rows;
-    Experience experience;
     TextPass pass;
+    Stepper stepper;
+    Arena *arena;
+    int64_t rows_per_step, steps_per_epoch, total_steps;
+    /* of a step and its passes */
+    Experience experience;
     double *q, *dq;                              /* (tokens of a pass, V) */
     double *target_q, *targets, *dv, *dlogprobs; /* (tokens of a pass and the states after them) */
     int64_t cap_tokens;
-    Stepper stepper;
-    IlqlResult *result;
-    Arena *arena;
-    int64_t rows_per_step, steps_per_epoch, total_steps, done, began_step;
+    /* counters */
+    int64_t done;
     double first_loss, last_loss;
 } Ilql;
 
@@ -158,7 +162,6 @@ static Status ilql_step(void *context, int64_t number, Metrics *metrics) {
     Params *params = &il->model->params;
     IlqlMetrics m = {0};
     int64_t total = 0;
-    if (il->began_step < 0) il->began_step = number;
     TRY(take_rows(il, number));
     for (int64_t t = 0; t < il->experience.n_tokens; t++) total += il->experience.trained[t];
     for (int64_t i = 0, n; i < il->experience.n; i += n) {
@@ -181,11 +184,6 @@ static Status ilql_step(void *context, int64_t number, Metrics *metrics) {
     return ST_OK;
 }
 
-static bool ilql_done(void *context) {
-    const Ilql *il = context;
-    return il->done >= il->total_steps;
-}
-
 static void ilql_list_state(void *context, StateList *states) {
     Ilql *il = context;
     state_weights(states, &il->model->params);
@@ -194,20 +192,6 @@ static void ilql_list_state(void *context, StateList *states) {
     state_count(states, "done", &il->done);
     state_real(states, "first_loss", &il->first_loss);
     state_real(states, "last_loss", &il->last_loss);
-}
-
-static void on_step(void *context, int64_t number, const Metrics *metrics, double seconds, double elapsed) {
-    const Ilql *il = context;
-    if (!il->config->on_progress) return;
-    double each = elapsed / fmax(1, (double)(number - il->began_step));
-    il->config->on_progress(il->config->context, &(IlqlProgress){
-                                                     .step = number,
-                                                     .total_steps = il->total_steps,
-                                                     .loss = metric_get(metrics, "loss"),
-                                                     .advantage = metric_get(metrics, "advantage"),
-                                                     .tokens_per_second = metric_get(metrics, "tokens") / fmax(seconds, 1e-9),
-                                                     .seconds_left = each * (double)(il->total_steps - number),
-                                                 });
 }
 
 static Status ilql_finish(void *context, Run *run) {
@@ -296,13 +280,11 @@ static void ilql_split(void *context, int64_t most_tokens) {
     largest->il->pass.max_tokens = most_tokens > 0 ? MIN(most_tokens, largest->pass_tokens) : largest->pass_tokens;
 }
 
-static Status plan_memory(Ilql *il, TrainMemory *memory) {
+static Status plan_ilql_memory(Ilql *il, TrainMemory *memory) {
     Largest largest = {.il = il, .pass_tokens = il->pass.max_tokens};
-    TrainerConfig config = {.recipe = il->recipe,
-                            .model = il->model,
-                            .tape = il->pass.tape,
-                            .task = {.context = &largest, .largest_batch = largest_pass, .split = ilql_split}};
-    Status status = trainer_memory(&config, il->config->options.resume ? il->recipe->output : NULL, memory);
+    MemoryTask task = {
+        .recipe = il->recipe, .model = il->model, .tape = il->pass.tape, .context = &largest, .largest = largest_pass, .split = ilql_split};
+    Status status = train_memory_plan(&task, il->config->options.resume ? il->recipe->output : NULL, memory);
     experience_release(&largest.experience);
     return status;
 }
@@ -344,12 +326,12 @@ static Status open_parts(Ilql *il) {
         .gamma = r->rl_gamma, .expectile = r->rl_expectile, .cql = r->rl_cql_alpha, .awac = r->rl_awac_coef, .awac_beta = r->rl_awac_beta};
     il->tau = isnan(r->rl_tau) ? 0.005 : r->rl_tau;
     il->target_every = r->rl_target_every > 0 ? r->rl_target_every : 1;
-    TRY(trained_model_open(r, &il->model));
+    TRY(trained_model_open(r, il->config->runtime, &il->model));
     TRY(read_rows(il));
     r = il->recipe;
     TRY(ilql_heads_add(il->model, r->rl_q_width, (uint64_t)r->seed, true, &il->heads));
     int64_t most = MAX(PASS_VALUES / il->model->config.vocab_size, 16);
-    il->pass = (TextPass){.tape = tape_new(device_cpu(), il->model->compute, 0),
+    il->pass = (TextPass){.tape = tape_new(il->model->device, il->model->compute, 0),
                           .temperature = 1,
                           .max_tokens = MIN(r->train_batch_tokens > 0 ? r->train_batch_tokens : PASS_TOKENS, most),
                           .finals = true};
@@ -361,74 +343,51 @@ static Status open_parts(Ilql *il) {
     return stepper_init(&il->stepper, r, il->total_steps);
 }
 
-static Status ilql_load_result(void *context, const Run *run) {
-    IlqlResult *result = ((Ilql *)context)->result;
-    json_t *json;
-    TRY(run_summary(run, &json));
-    *result = (IlqlResult){.already_finished = true,
-                           .first_loss = json_real_of(json, "first_loss"),
-                           .last_loss = json_real_of(json, "last_loss"),
-                           .seconds = json_real_of(json, "seconds")};
-    Status status = json_get_int(json, "finished.json", "steps", &result->steps);
-    json_decref(json);
-    return status;
+static void say_rows(const OfflineRows *rows, RunPlan *plan) {
+    run_plan_say(plan, "data: %zu row%s, %lld token%s, %lld of them trained; mean reward %s", rows->n, plural((int64_t)rows->n),
+                 (long long)rows->tokens, plural(rows->tokens), (long long)rows->trained_tokens, NUMBER(rows->mean_reward));
+    run_plan_form(plan, &rows->table);
+    data_counts_warn(&rows->table.counts, "data.train", run_plan_warn, plan);
+    if (rows->dropped) {
+        char text[128];
+        snprintf(text, sizeof text, "data.train: %lld row%s longer than data.max_length left out", (long long)rows->dropped, plural(rows->dropped));
+        run_plan_warn(plan, text);
+    }
+    run_plan_count(plan, PLAN_BOTH, "rows", (int64_t)rows->n);
+    run_plan_count(plan, PLAN_PRINT, "tokens", rows->tokens);
+    run_plan_count(plan, PLAN_PRINT, "trained_tokens", rows->trained_tokens);
+    run_plan_count(plan, PLAN_PRINT, "eval_rows", 0);
 }
 
-static Status ilql_open(void *context, TrainMemory *memory) {
-    TRY(open_parts(context));
-    return plan_memory(context, memory);
-}
-
-static void ilql_report_plan(void *context, const TrainMemory *memory) {
-    const Ilql *il = context;
-    const IlqlRunConfig *config = il->config;
-    const OfflineRows *rows = &il->rows;
-    const Params *params = &il->model->params;
-    if (!config->on_plan) return;
-    config->on_plan(config->context, &(IlqlPlan){
-                                         .rows = rows->n,
-                                         .tokens = rows->tokens,
-                                         .trained_tokens = rows->trained_tokens,
-                                         .longest = rows->longest,
-                                         .dropped = rows->dropped,
-                                         .total_steps = il->total_steps,
-                                         .parameters = params_count(params, false),
-                                         .trained_parameters = params_count(params, true),
-                                         .mean_reward = rows->mean_reward,
-                                         .table = &rows->table,
-                                         .compute = il->model->compute,
-                                         .memory = *memory,
-                                         .model = il->model,
-                                     });
-}
-
-static void ilql_started(void *context, JsonWriter *w) {
-    const Ilql *il = context;
-    jw_string(w, "algorithm", il->recipe->rl_algorithm);
-    jw_int(w, "steps", il->total_steps);
-    jw_int(w, "rows", (int64_t)il->rows.n);
-    jw_int(w, "parameters", params_count(&il->model->params, false));
-    jw_int(w, "trained_parameters", params_count(&il->model->params, true));
+static Status ilql_open(void *context, RunPlan *plan) {
+    Ilql *il = context;
+    TRY(open_parts(il));
+    TRY(plan_ilql_memory(il, &plan->memory));
+    run_plan_text(plan, PLAN_RECORD, "algorithm", il->recipe->rl_algorithm);
+    say_rows(&il->rows, plan);
+    run_plan_count(plan, PLAN_BOTH, "steps", il->total_steps);
+    run_plan_model(plan, il->recipe, il->model, " and Q and V heads");
+    run_plan_say(plan, "plan: %lld step%s", (long long)il->total_steps, plural(il->total_steps));
+    return ST_OK;
 }
 
 static Status ilql_train(void *context, Run *run) {
+    static const Shown shown[] = {{.metric = "loss", .label = "loss", .digits = 4}, {.metric = "advantage", .label = "advantage"}, {0}};
     Ilql *il = context;
     LoopTask task = {
         .context = il,
         .inputs = {{"model.path", model_fingerprint(il->model)}, {"data.train", offline_rows_fingerprint(&il->rows)}},
-        .done = ilql_done,
+        .total = il->total_steps,
         .step = ilql_step,
         .list_state = ilql_list_state,
+        .shown = shown,
         .rate = "tokens",
-        .on_step = on_step,
+        .rate_kept = true,
         .finish = ilql_finish,
         .summary = ilql_summary,
     };
-    LoopResult all;
     TRY(optimizer_init(&il->stepper.optimizer, &il->model->params, il->arena));
-    TRY(loop_run(il->recipe, run, &task, &all));
-    *il->result = (IlqlResult){.steps = all.steps, .first_loss = il->first_loss, .last_loss = il->last_loss, .seconds = all.seconds};
-    return ST_OK;
+    return loop_run(il->config, il->recipe, run, &task);
 }
 
 static void ilql_release(void *context) {
@@ -444,18 +403,16 @@ static void ilql_release(void *context) {
     arena_free(il->arena);
 }
 
-static const TrainingKind kind = {
-    ilql_load_result, ilql_open, ilql_report_plan, ilql_started, ilql_train, ilql_release, true, .length = ilql_length, .reader = &rl_report_reader};
-
-Status ilql_run(const IlqlRunConfig *config, IlqlResult *result) {
-    Ilql il = {.config = config,
-               .recipe = config->recipe,
-               .result = result,
-               .arena = arena_new(0),
-               .began_step = -1,
-               .first_loss = (double)NAN,
-               .last_loss = (double)NAN};
-    *result = (IlqlResult){0};
+Status ilql_run(const TrainingConfig *config, TrainResult *result) {
+    static const char *const results[] = {"steps", "first_loss", "last_loss", "seconds", NULL};
+    static const TrainingKind kind = {.open = ilql_open,
+                                      .train = ilql_train,
+                                      .release = ilql_release,
+                                      .results = results,
+                                      .has_template = true,
+                                      .length = ilql_length,
+                                      .reader = &rl_report_reader};
+    Ilql il = {.config = config, .recipe = config->recipe, .arena = arena_new(0), .first_loss = (double)NAN, .last_loss = (double)NAN};
     if (!il.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
-    return training_run(&kind, &il, &il.recipe, &config->options);
+    return training_run(&kind, &il, &il.recipe, config, result);
 }

@@ -11,6 +11,7 @@
 
 #include "rl/pairs/preference_losses.h"
 #include "rl/loop/reference.h"
+#include "rl/loop/rl_doctor.h"
 
 static const PairAlgorithm algorithms[] = {
 #define PAIR_ALGORITHM(name, losses, beta, keys, help) {#name, losses, keys, help, beta},
@@ -26,14 +27,26 @@ const PairAlgorithm *preference_algorithm(const char *name) {
 
 const PairAlgorithm *preference_algorithm_at(size_t i) { return i < COUNT_OF(algorithms) ? &algorithms[i] : NULL; }
 
+/* Sums over a step or an evaluation. chosen, rejected: the counts for means: pairs, or for KTO the answers of either kind. */
+typedef struct PairNumbers {
+    double pairs, chosen, rejected;
+    double rewards_chosen, rewards_rejected, margin, accuracy, logps_chosen, logps_rejected;
+} PairNumbers;
+
 typedef struct Preference {
+    /* from the recipe */
     const PairAlgorithm *algorithm;
     const PreferenceLoss *loss; /* NULL: KTO */
     bool compares;              /* KTO with its KL baseline */
-    PreferenceConfig config;
-    Reference *reference;       /* open only open only while it is needed */
+    PreferenceConfig config;    /* total_pairs, total_chosen_tokens: of the current step */
+    /* opened */
+    PairRows rows;
+    Reference *reference;       /* open only while it is needed */
     double *of_train, *of_eval; /* 2 per row: the reference's summed log-probabilities of its answers; NULL: no reference */
-    double baseline;            /* KTO's baseline of the current step */
+    /* of a step or an evaluation */
+    double baseline; /* KTO's */
+    PairNumbers numbers;
+    /* of a batch */
     Arena *scratch;
     double *values; /* log-probabilities of a batch's targets; later their gradients */
     int64_t cap_values;
@@ -49,19 +62,18 @@ static Status reserve_values(Preference *p, int64_t n) {
 }
 
 /* Runs `model` on the prepared batch and sums each branch. `result`: on the tape, for the backward pass. */
-static Status branch_sums(PairRun *run, Tape *tape, const Model *model, double *sums, Tensor **result) {
-    Preference *p = run->context;
-    PairBatch *batch = &run->batch;
+static Status branch_sums(Preference *p, Tape *tape, const Model *model, const StepContext *dropout, double *sums, Tensor **result) {
+    PairBatch *batch = &p->rows.batch;
     TRY(reserve_values(p, batch->n_targets));
     Tensor *rows = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &batch->n_targets, batch->rows);
     Tensor *targets = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &batch->n_targets, batch->targets);
     if (!rows || !targets) return ST_RESOURCE;
-    batch->model.step = run->step;
+    batch->model.step = *dropout;
     Tensor *hidden = model_forward(model, tape, &batch->model);
     *result = op_token_logprobs(tape, hidden, model->head, rows, targets, &model->logprob).logprob;
     TRY(tape_status(tape));
     memset(sums, 0, (size_t)batch->n_branches * sizeof *sums);
-    if (tape_device(tape) == device_meta()) return ST_OK; /* the meta device computes no values */
+    if (!device_computes(tape_device(tape))) return ST_OK; /* the meta device computes no values */
     tensor_read(*result, p->values);
     for (int64_t k = 0; k < batch->n_targets; k++) sums[batch->branch[k]] += p->values[k];
     return ST_OK;
@@ -71,21 +83,22 @@ static Status branch_sums(PairRun *run, Tape *tape, const Model *model, double *
 
 /* Sums of both branches of each row, batch by batch in the given order, so that they do not depend on when they are computed. other_rows: as in
  * PairBatchOptions, or NULL. */
-static Status sums_of_rows(PairRun *run, Tape *tape, const Model *model, const Pairs *pairs, const size_t *rows, const size_t *other_rows, size_t n,
-                           double *sums) {
+static Status sums_of_rows(Trainer *trainer, Tape *tape, const Model *model, const Pairs *pairs, const size_t *rows, const size_t *other_rows,
+                           size_t n, double *sums) {
+    Preference *p = trainer->context;
     bool recording = tape_recording(tape);
     Status status = ST_OK;
     tape_record(tape, false);
     for (size_t i = 0, count; i < n && status == ST_OK; i += count) {
-        count = pair_run_fit(run, pairs, rows + i, other_rows ? other_rows + i : NULL, n - i, NULL);
+        count = pair_rows_fit(trainer, pairs, rows + i, other_rows ? other_rows + i : NULL, n - i, NULL);
         Tensor *result;
         PairBatchOptions options = {.other_rows = other_rows ? other_rows + i : NULL};
         tape_reset(tape);
         work_at("log-probabilities of rows by the reference", i, n);
         if (interrupt_requested())
             status = status_hint(status_fail(ST_INTERRUPTED, "interrupted while log-probabilities were computed"), "--resume goes on");
-        if (status == ST_OK) status = pair_batch_build(pairs, rows + i, count, &options, &run->batch);
-        if (status == ST_OK) status = branch_sums(run, tape, model, sums + 2 * i, &result);
+        if (status == ST_OK) status = pair_batch_build(pairs, rows + i, count, &options, &p->rows.batch);
+        if (status == ST_OK) status = branch_sums(p, tape, model, &(StepContext){0}, sums + 2 * i, &result);
     }
     work_end("log-probabilities of rows by the reference");
     tape_reset(tape);
@@ -94,20 +107,21 @@ static Status sums_of_rows(PairRun *run, Tape *tape, const Model *model, const P
 }
 
 /* Marks the rows that the run's steps take. */
-static Status used_rows(PairRun *run, bool *used) {
+static Status used_rows(Trainer *trainer, bool *used) {
+    const size_t *rows;
     size_t found = 0, n;
-    for (int64_t step = 0; step < run->total_steps && found < run->train->n; step++) {
-        TRY(pair_run_rows(run, step, &n));
+    for (int64_t step = 0; step < trainer->total_steps && found < trainer->train->n; step++) {
+        TRY(trainer_rows(trainer, step, &rows, &n));
         for (size_t i = 0; i < n; i++) {
-            found += !used[run->rows[i]];
-            used[run->rows[i]] = true;
+            found += !used[rows[i]];
+            used[rows[i]] = true;
         }
     }
     return ST_OK;
 }
 
-static Status reference_sums(PairRun *run, const Pairs *pairs, const bool *used, double *out) {
-    Preference *p = run->context;
+static Status reference_sums(Trainer *trainer, const Pairs *pairs, const bool *used, double *out) {
+    Preference *p = trainer->context;
     size_t *rows = malloc(pairs->n * sizeof *rows), n = 0;
     double *sums = malloc(2 * pairs->n * sizeof *sums);
     Status status = rows && sums ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu rows", pairs->n);
@@ -115,7 +129,7 @@ static Status reference_sums(PairRun *run, const Pairs *pairs, const bool *used,
         if (!used || used[i]) rows[n++] = i;
     if (status == ST_OK) {
         const Model *model = reference_begin(p->reference);
-        status = sums_of_rows(run, run->tape, model, pairs, rows, NULL, n, sums);
+        status = sums_of_rows(trainer, trainer->tape, model, pairs, rows, NULL, n, sums);
         reference_end(p->reference);
     }
     for (size_t i = 0; i < n && status == ST_OK; i++) {
@@ -132,19 +146,21 @@ static Status reference_sums(PairRun *run, const Pairs *pairs, const bool *used,
     return status;
 }
 
-static Status open_reference(PairRun *run) {
-    Preference *p = run->context;
+static Status preference_prepare(Trainer *trainer) {
+    Preference *p = trainer->context;
+    const Pairs *train = p->rows.train, *eval = p->rows.eval;
     if (p->loss && !preference_loss_has_reference(p->loss)) return ST_OK;
-    TRY(reference_open(run->recipe, run->model, &p->reference));
-    run->reference = reference_fingerprint(p->reference);
-    bool *used = calloc(run->train->n, sizeof *used);
-    p->of_train = calloc(2 * run->train->n, sizeof *p->of_train);
-    p->of_eval = run->eval ? calloc(2 * run->eval->n, sizeof *p->of_eval) : NULL;
+    TRY(reference_open(trainer->recipe, trainer->model, &p->reference));
+    uint64_t fingerprint = reference_fingerprint(p->reference);
+    if (fingerprint) trainer_input(trainer, "rl.reference", fingerprint);
+    bool *used = calloc(train->n, sizeof *used);
+    p->of_train = calloc(2 * train->n, sizeof *p->of_train);
+    p->of_eval = eval ? calloc(2 * eval->n, sizeof *p->of_eval) : NULL;
     Status status =
-        used && p->of_train && (p->of_eval || !run->eval) ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the reference's log-probabilities");
-    if (status == ST_OK) status = used_rows(run, used);
-    if (status == ST_OK) status = reference_sums(run, run->train, used, p->of_train);
-    if (status == ST_OK && run->eval) status = reference_sums(run, run->eval, NULL, p->of_eval);
+        used && p->of_train && (p->of_eval || !eval) ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the reference's log-probabilities");
+    if (status == ST_OK) status = used_rows(trainer, used);
+    if (status == ST_OK) status = reference_sums(trainer, train, used, p->of_train);
+    if (status == ST_OK && eval) status = reference_sums(trainer, eval, NULL, p->of_eval);
     free(used);
     if (status != ST_OK || p->compares) return status;
     reference_free(p->reference);
@@ -160,16 +176,16 @@ static void set_others(const Pairs *pairs, const size_t *rows, size_t n, size_t 
     for (size_t i = 0; i < n; i++) others[i] = n > 1 ? rows[(i + n - 1) % n] : (rows[0] + pairs->n - 1) % pairs->n;
 }
 
-static Status compare_rows(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
-    Preference *p = run->context;
+static Status compare_rows(Trainer *trainer, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
+    Preference *p = trainer->context;
     size_t *others = malloc(n * sizeof *others);
     double *sums = malloc(4 * n * sizeof *sums), *policy = sums, *reference = sums ? sums + 2 * n : NULL;
     Status status = others && sums ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
     if (status == ST_OK) set_others(pairs, rows, n, others);
-    if (status == ST_OK) status = sums_of_rows(run, tape, run->model, pairs, rows, others, n, policy);
+    if (status == ST_OK) status = sums_of_rows(trainer, tape, trainer->model, pairs, rows, others, n, policy);
     if (status == ST_OK) {
         const Model *model = reference_begin(p->reference);
-        status = sums_of_rows(run, tape, model, pairs, rows, others, n, reference);
+        status = sums_of_rows(trainer, tape, model, pairs, rows, others, n, reference);
         reference_end(p->reference);
     }
     for (size_t i = 0; i < n && status == ST_OK; i++) {
@@ -188,13 +204,13 @@ typedef struct Comparison {
     int64_t tokens;
 } Comparison;
 
-static Status find_largest(const PairRun *run, const Pairs *pairs, const size_t *rows, size_t n, Comparison *largest) {
+static Status find_largest(const Trainer *trainer, const Pairs *pairs, const size_t *rows, size_t n, Comparison *largest) {
     size_t *others = malloc(n * sizeof *others);
     Status status = others ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
     if (others) set_others(pairs, rows, n, others);
     for (size_t i = 0, count; i < n && status == ST_OK; i += count) {
         int64_t tokens;
-        count = pair_run_fit(run, pairs, rows + i, others + i, n - i, &tokens);
+        count = pair_rows_fit(trainer, pairs, rows + i, others + i, n - i, &tokens);
         if (tokens <= largest->tokens) continue;
         status = array_resize(&largest->rows, count, sizeof *rows, "rows of a step");
         if (status == ST_OK) status = array_resize(&largest->others, count, sizeof *others, "rows of a step");
@@ -208,52 +224,57 @@ static Status find_largest(const PairRun *run, const Pairs *pairs, const size_t 
     return status;
 }
 
-static Status find_largest_of_steps(PairRun *run, Comparison *largest) {
+static Status find_largest_of_steps(Trainer *trainer, const Pairs *train, Comparison *largest) {
+    const size_t *rows;
     size_t n;
-    for (int64_t step = 0; step < run->total_steps; step++) {
-        TRY(pair_run_rows(run, step, &n));
-        TRY(find_largest(run, run->train, run->rows, n, largest));
+    for (int64_t step = 0; step < trainer->total_steps; step++) {
+        TRY(trainer_rows(trainer, step, &rows, &n));
+        TRY(find_largest(trainer, train, rows, n, largest));
     }
     return ST_OK;
 }
 
-static Status find_largest_of_evaluation(PairRun *run, Comparison *largest) {
-    size_t *rows = malloc(run->eval->n * sizeof *rows);
-    if (!rows) return status_fail(ST_RESOURCE, "out of memory for %zu rows", run->eval->n);
-    for (size_t i = 0; i < run->eval->n; i++) rows[i] = i;
-    Status status = find_largest(run, run->eval, rows, run->eval->n, largest);
+static Status find_largest_of_evaluation(const Trainer *trainer, const Pairs *eval, Comparison *largest) {
+    size_t *rows = malloc(eval->n * sizeof *rows);
+    if (!rows) return status_fail(ST_RESOURCE, "out of memory for %zu rows", eval->n);
+    for (size_t i = 0; i < eval->n; i++) rows[i] = i;
+    Status status = find_largest(trainer, eval, rows, eval->n, largest);
     free(rows);
     return status;
 }
 
 /* A prompt with the answer of another row may be longer than any row, so such a pass may be larger than a batch. */
-static Status plan_comparison(PairRun *run, Tape *tape, const Pairs *pairs) {
+static Status plan_comparison(Trainer *trainer, Tape *meta, const Pairs *pairs, bool held_out) {
     Comparison largest = {0};
     if (pairs->n < 2)
         return status_hint(status_fail(ST_CONFIG, "'kto' compares each prompt with the answer of another row, but '%s' has one row",
-                                       pairs == run->eval ? "data.eval" : "data.train"),
+                                       held_out ? "data.eval" : "data.train"),
                            "use more rows, or rl.loss_type: apo_zero_unpaired");
-    Status status = pairs == run->eval ? find_largest_of_evaluation(run, &largest) : find_largest_of_steps(run, &largest);
+    Status status = held_out ? find_largest_of_evaluation(trainer, pairs, &largest) : find_largest_of_steps(trainer, pairs, &largest);
     double *sums = status == ST_OK ? malloc(2 * largest.n * sizeof *sums) : NULL;
     if (status == ST_OK && !sums) status = status_fail(ST_RESOURCE, "out of memory for %zu rows", largest.n);
-    if (status == ST_OK) status = sums_of_rows(run, tape, run->model, pairs, largest.rows, largest.others, largest.n, sums);
+    if (status == ST_OK) status = sums_of_rows(trainer, meta, trainer->model, pairs, largest.rows, largest.others, largest.n, sums);
     free(sums);
     free(largest.rows);
     free(largest.others);
     return status;
 }
 
-static Status plan_comparisons(PairRun *run, Tape *tape) {
-    TRY(plan_comparison(run, tape, run->train));
-    return run->eval ? plan_comparison(run, tape, run->eval) : ST_OK;
+static Status plan_comparisons(Trainer *trainer, Tape *meta) {
+    const PairRows *rows = &((const Preference *)trainer->context)->rows;
+    TRY(plan_comparison(trainer, meta, rows->train, false));
+    return rows->eval ? plan_comparison(trainer, meta, rows->eval, true) : ST_OK;
 }
 
-static Status preference_begin(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
-    Preference *p = run->context;
-    p->config.total_pairs = (int64_t)n;
+static Status preference_begin(Trainer *trainer, const Pass *all, double *divisor) {
+    Preference *p = trainer->context;
+    const Pairs *pairs = pair_rows_set(&p->rows, all);
+    (void)divisor;
+    p->numbers = (PairNumbers){0};
+    p->config.total_pairs = (int64_t)all->n;
     p->config.total_chosen_tokens = 0;
-    for (size_t i = 0; i < n; i++) p->config.total_chosen_tokens += pairs->rows[rows[i]].sides[PAIR_CHOSEN].n_trained;
-    return p->compares ? compare_rows(run, tape, pairs, rows, n) : ST_OK;
+    for (size_t i = 0; i < all->n; i++) p->config.total_chosen_tokens += pairs->rows[all->rows[i]].sides[PAIR_CHOSEN].n_trained;
+    return p->compares ? compare_rows(trainer, all->tape, pairs, all->rows, all->n) : ST_OK;
 }
 
 /* ---- losses ---- */
@@ -275,28 +296,28 @@ static Status new_columns(Arena *arena, size_t n, Columns *c) {
     return ST_OK;
 }
 
-static void fill_columns(const PairRun *run, const Pairs *pairs, const size_t *rows, size_t n, const double *sums, Columns *c) {
-    const Preference *p = run->context;
-    const double *reference = pairs == run->eval ? p->of_eval : p->of_train;
-    for (size_t i = 0; i < n; i++) {
+static void fill_columns(const Preference *p, const Pass *pass, const double *sums, Columns *c) {
+    const Pairs *pairs = pair_rows_set(&p->rows, pass);
+    const double *reference = pass->held_out ? p->of_eval : p->of_train;
+    for (size_t i = 0; i < pass->n; i++) {
+        size_t row = pass->rows[i];
         c->chosen[i] = sums[2 * i];
         c->rejected[i] = sums[2 * i + 1];
-        c->ref_chosen[i] = reference ? reference[2 * rows[i]] : 0;
-        c->ref_rejected[i] = reference ? reference[2 * rows[i] + 1] : 0;
-        c->weights[i] = pairs->rows[rows[i]].weight;
-        c->chosen_tokens[i] = run->batch.counts[2 * i];
-        c->rejected_tokens[i] = run->batch.counts[2 * i + 1];
-        c->desirable[i] = pairs->rows[rows[i]].desirable;
+        c->ref_chosen[i] = reference ? reference[2 * row] : 0;
+        c->ref_rejected[i] = reference ? reference[2 * row + 1] : 0;
+        c->weights[i] = pairs->rows[row].weight;
+        c->chosen_tokens[i] = p->rows.batch.counts[2 * i];
+        c->rejected_tokens[i] = p->rows.batch.counts[2 * i + 1];
+        c->desirable[i] = pairs->rows[row].desirable;
     }
 }
 
-static Status pair_losses(PairRun *run, int64_t n, const Columns *c, double *loss) {
-    Preference *p = run->context;
+static Status pair_losses(Preference *p, int64_t n, const Columns *c, double *loss) {
     PreferenceBatch batch = {n, c->chosen, c->rejected, c->ref_chosen, c->ref_rejected, c->chosen_tokens, c->rejected_tokens, c->weights};
     PreferenceMetrics m;
     TRY(preference_loss(p->loss, &p->config, &batch, p->scratch, c->grad_chosen, c->grad_rejected, &m));
     double pairs = (double)n;
-    PairNumbers *sum = &run->numbers;
+    PairNumbers *sum = &p->numbers;
     sum->pairs += pairs, sum->chosen += pairs, sum->rejected += pairs;
     sum->rewards_chosen += pairs * m.rewards_chosen, sum->rewards_rejected += pairs * m.rewards_rejected;
     sum->margin += pairs * m.margin, sum->accuracy += pairs * m.accuracy;
@@ -306,15 +327,14 @@ static Status pair_losses(PairRun *run, int64_t n, const Columns *c, double *los
 }
 
 /* Single answers. An answer counts as correct if its log-ratio is on its label's side of the baseline, where the loss changes direction. */
-static void kto_losses(PairRun *run, int64_t n, const Columns *c, double *loss) {
-    const Preference *p = run->context;
-    KtoConfig config = {p->config.beta, run->recipe->rl_desirable_weight, run->recipe->rl_undesirable_weight, p->config.total_pairs};
+static void kto_losses(Preference *p, const Recipe *recipe, int64_t n, const Columns *c, double *loss) {
+    KtoConfig config = {p->config.beta, recipe->rl_desirable_weight, recipe->rl_undesirable_weight, p->config.total_pairs};
     KtoBatch batch = {n, c->chosen, c->ref_chosen, c->desirable, c->weights, p->compares ? p->baseline : 0};
     KtoMetrics m;
     kto_loss(&config, &batch, c->grad_chosen, &m);
     memset(c->grad_rejected, 0, (size_t)n * sizeof *c->grad_rejected);
     double chosen = (double)m.n_chosen, rejected = (double)m.n_rejected;
-    PairNumbers *sum = &run->numbers;
+    PairNumbers *sum = &p->numbers;
     sum->pairs += (double)n, sum->chosen += chosen, sum->rejected += rejected;
     sum->rewards_chosen += chosen * m.rewards_chosen, sum->rewards_rejected += rejected * m.rewards_rejected;
     sum->logps_chosen += chosen * m.logps_chosen, sum->logps_rejected += rejected * m.logps_rejected;
@@ -322,60 +342,53 @@ static void kto_losses(PairRun *run, int64_t n, const Columns *c, double *loss) 
     *loss = m.loss;
 }
 
-static Status loss_of_sums(PairRun *run, const Pairs *pairs, const size_t *rows, size_t n, const double *sums, Columns *c, double *loss) {
-    Preference *p = run->context;
-    TRY(new_columns(p->scratch, n, c));
-    fill_columns(run, pairs, rows, n, sums, c);
-    if (p->loss) return pair_losses(run, (int64_t)n, c, loss);
-    kto_losses(run, (int64_t)n, c, loss);
-    return ST_OK;
-}
-
-static Status batch_loss(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n, bool training, double total, LossSums *sums) {
-    Preference *p = run->context;
+static Status preference_batch(Trainer *trainer, const Pass *pass, LossSums *sums) {
+    Preference *p = trainer->context;
+    PairBatch *batch = &p->rows.batch;
     Tensor *result;
     Columns columns;
     double loss;
-    TRY(pair_batch_build(pairs, rows, n, &(PairBatchOptions){0}, &run->batch));
+    TRY(pair_batch_build(pair_rows_set(&p->rows, pass), pass->rows, pass->n, &(PairBatchOptions){0}, batch));
     arena_reset(p->scratch);
-    double *branch = arena_alloc(p->scratch, 2 * n * sizeof *branch);
+    double *branch = arena_alloc(p->scratch, 2 * pass->n * sizeof *branch);
     if (!branch) return ST_RESOURCE;
-    TRY(branch_sums(run, tape, run->model, branch, &result));
-    TRY(loss_of_sums(run, pairs, rows, n, branch, &columns, &loss));
-    sums->loss_sum += loss * total;
-    sums->count += (double)n;
-    sums->tokens += run->batch.model.layout.n_tokens;
-    sums->loss_tokens += run->batch.n_targets;
-    if (!training) return ST_OK;
-    for (int64_t k = 0; k < run->batch.n_targets; k++) {
-        int32_t b = run->batch.branch[k];
+    TRY(branch_sums(p, pass->tape, trainer->model, &pass->dropout, branch, &result));
+    TRY(new_columns(p->scratch, pass->n, &columns));
+    fill_columns(p, pass, branch, &columns);
+    if (p->loss)
+        TRY(pair_losses(p, (int64_t)pass->n, &columns, &loss));
+    else
+        kto_losses(p, trainer->recipe, (int64_t)pass->n, &columns, &loss);
+    sums->loss_sum += loss * pass->divisor;
+    sums->count += (double)pass->n;
+    sums->tokens += batch->model.layout.n_tokens;
+    sums->loss_tokens += batch->n_targets;
+    if (!pass->training) return ST_OK;
+    for (int64_t k = 0; k < batch->n_targets; k++) {
+        int32_t b = batch->branch[k];
         p->values[k] = b % 2 ? columns.grad_rejected[b / 2] : columns.grad_chosen[b / 2];
     }
-    tensor_seed_grad(tape, result, p->values);
-    return tape_backward(tape);
+    tensor_seed_grad(pass->tape, result, p->values);
+    return tape_backward(pass->tape);
 }
 
-static void write_number(JsonWriter *w, const char *prefix, const char *name, double sum, double count) {
-    char key[64];
-    snprintf(key, sizeof key, "%s%s", prefix, name);
-    if (count > 0)
-        jw_double(w, key, sum / count);
-    else
-        jw_null(w, key);
+/* A mean; unknown without any. */
+static void metric_mean(Metrics *metrics, const char *name, double sum, double count) {
+    metric_set(metrics, name, count > 0 ? sum / count : (double)NAN);
 }
 
-static void write_metrics(const PairRun *run, const char *prefix, JsonWriter *w) {
-    const PairNumbers *m = &run->numbers;
-    const Preference *p = run->context;
+static void preference_metrics(const Trainer *trainer, Metrics *metrics) {
+    const Preference *p = trainer->context;
+    const PairNumbers *m = &p->numbers;
     double margin = p->loss ? m->margin : m->rewards_chosen / fmax(m->chosen, 1) - m->rewards_rejected / fmax(m->rejected, 1);
     bool both = m->chosen > 0 && m->rejected > 0;
-    write_number(w, prefix, "rewards_chosen", m->rewards_chosen, m->chosen);
-    write_number(w, prefix, "rewards_rejected", m->rewards_rejected, m->rejected);
-    write_number(w, prefix, "margin", margin, p->loss ? m->pairs : both);
-    write_number(w, prefix, "accuracy", m->accuracy, m->pairs);
-    write_number(w, prefix, "logps_chosen", m->logps_chosen, m->chosen);
-    write_number(w, prefix, "logps_rejected", m->logps_rejected, m->rejected);
-    if (p->compares) write_number(w, prefix, "kl", p->baseline, 1);
+    metric_mean(metrics, "rewards_chosen", m->rewards_chosen, m->chosen);
+    metric_mean(metrics, "rewards_rejected", m->rewards_rejected, m->rejected);
+    metric_mean(metrics, "margin", margin, p->loss ? m->pairs : both);
+    metric_mean(metrics, "accuracy", m->accuracy, m->pairs);
+    metric_mean(metrics, "logps_chosen", m->logps_chosen, m->chosen);
+    metric_mean(metrics, "logps_rejected", m->logps_rejected, m->rejected);
+    if (p->compares) metric_set(metrics, "kl", p->baseline);
 }
 
 /* ---- the run ---- */
@@ -454,30 +467,38 @@ static Status check_step_rows(const Recipe *recipe) {
     return status_hint(ST_CONFIG, "raise train.batch_size or train.gradient_accumulation_steps, or use rl.loss_type: apo_zero_unpaired");
 }
 
-Status preference_run(const PairRunConfig *config, TrainResult *result) {
-    Preference p = {.algorithm = preference_algorithm(config->recipe->rl_algorithm)};
+static Status preference_open(Trainer *trainer, RunPlan *plan) { return pair_rows_open(trainer, &((Preference *)trainer->context)->rows, plan); }
+
+static void preference_release(Trainer *trainer) {
+    Preference *p = trainer->context;
+    pair_rows_release(&p->rows);
+    reference_free(p->reference);
+    arena_free(p->scratch);
+    free(p->values);
+    free(p->of_train);
+    free(p->of_eval);
+}
+
+Status preference_run(const TrainingConfig *config, TrainResult *result) {
+    const Recipe *recipe = config->recipe;
+    Preference p = {.algorithm = preference_algorithm(recipe->rl_algorithm)};
     char reader[64];
-    ASSERT(p.algorithm, "'%s' does not learn from pairs", config->recipe->rl_algorithm);
-    TRY(preference_configure(config->recipe, p.algorithm, &p.config, &p.loss));
-    p.compares = !p.loss && strcmp(config->recipe->rl_loss_type ? config->recipe->rl_loss_type : "kto", "kto") == 0;
-    if (p.compares) TRY(check_step_rows(config->recipe));
+    ASSERT(p.algorithm, "'%s' does not learn from pairs", recipe->rl_algorithm);
+    TRY(preference_configure(recipe, p.algorithm, &p.config, &p.loss));
+    p.compares = !p.loss && strcmp(recipe->rl_loss_type ? recipe->rl_loss_type : "kto", "kto") == 0;
+    if (p.compares) TRY(check_step_rows(recipe));
     snprintf(reader, sizeof reader, "algorithm '%s'", p.algorithm->name);
-    PairObjective objective = {.reader = reader,
-                               .unpaired = !p.loss,
-                               .together = p.loss && p.loss->matching != AS_PAIRED,
-                               .open = open_reference,
-                               .plan = p.compares ? plan_comparisons : NULL,
-                               .begin = preference_begin,
-                               .batch = batch_loss,
-                               .write_metrics = write_metrics};
+    p.rows = (PairRows){.reader = reader, .unpaired = !p.loss};
     p.scratch = arena_new(0);
     if (!p.scratch) return status_fail(ST_RESOURCE, "out of memory");
-    PairRun run = {.config = config, .recipe = config->recipe, .objective = &objective, .context = &p};
-    Status status = pair_run(&run, result);
-    reference_free(p.reference);
-    arena_free(p.scratch);
-    free(p.values);
-    free(p.of_train);
-    free(p.of_eval);
-    return status;
+    Objective objective = {.whole_batches = p.loss && p.loss->matching != AS_PAIRED,
+                           .open = preference_open,
+                           .plan = p.compares ? plan_comparisons : NULL,
+                           .prepare = preference_prepare,
+                           .begin = preference_begin,
+                           .batch = preference_batch,
+                           .metrics = preference_metrics,
+                           .release = preference_release,
+                           .reader = &rl_report_reader};
+    return trainer_run(&objective, &p, config, result);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Learning from preferences: `tune rl` with rl.algorithm dpo, ipo, kto, orpo, simpo or cpo (pair_algorithms.def).
  *
- *     if (preference_algorithm(recipe->rl_algorithm)) TRY(preference_run(&(PairRunConfig){.recipe = recipe}, &result));
+ *     if (preference_algorithm(recipe->rl_algorithm)) TRY(preference_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime}, &result));
  *
  * The reference's log-probabilities are computed once, before the first step, with the initial model (rl/loop/reference.h); two answers share the
  * tokens of their prompt, forward and backward.
@@ -9,7 +9,7 @@
 #ifndef TUNE_PREFERENCE_H
 #define TUNE_PREFERENCE_H
 
-#include "rl/pairs/pair_run.h"
+#include "rl/pairs/pair_rows.h"
 #include "rl/pairs/preference_losses.h"
 
 typedef struct PairAlgorithm {
@@ -20,7 +20,7 @@ const PairAlgorithm *preference_algorithm(const char *name); /* a row of pair_al
 const PairAlgorithm *preference_algorithm_at(size_t i);      /* NULL after the last */
 /* Reads the recipe's loss and its settings; *loss NULL: KTO. ST_CONFIG: a loss_type that the algorithm does not have, a beta of 0. */
 Status preference_configure(const Recipe *recipe, const PairAlgorithm *algorithm, PreferenceConfig *config, const PreferenceLoss **loss);
-/* Runs the training. Writes output/adapter/ or output/model/, metrics.jsonl, checkpoints/. Fails as preference_configure and pair_run do. */
-Status preference_run(const PairRunConfig *config, TrainResult *result);
+/* Runs the training. Writes output/adapter/ or output/model/, metrics.jsonl, checkpoints/. Fails as preference_configure and trainer_run do. */
+Status preference_run(const TrainingConfig *config, TrainResult *result);
 
 #endif

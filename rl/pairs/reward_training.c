@@ -3,7 +3,6 @@
 #include "lib/base/system.h"
 #include "rl/pairs/reward_training.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,14 +10,20 @@
 #include "lib/recipe/keys.h"
 #include "rl/pairs/preference_losses.h"
 #include "rl/core/ratio.h"
+#include "rl/loop/rl_doctor.h"
 
 typedef struct RewardTraining {
+    /* from the recipe and its first row */
     bool stepwise;
     double centering;
-    double steps;          /* labelled steps of the current optimiser step (or evaluation) */
-    RewardNumbers numbers; /* sums over it */
+    /* opened; not used by an evaluation of a finished model */
+    PairRows set;
+    /* of an optimiser step or an evaluation */
+    double steps;          /* labelled steps */
+    RewardNumbers numbers; /* sums */
+    /* of a batch */
     Arena *scratch;
-    int32_t *rows;  /* row numbers of a batch's scores in the hidden states */
+    int32_t *rows;  /* row numbers of its scores in the hidden states */
     double *scores; /* their values; later their gradients */
     int64_t cap;
 } RewardTraining;
@@ -62,7 +67,7 @@ static Status reward_training_forward(RewardTraining *t, const Model *model, Tap
     if (!rows) return ST_RESOURCE;
     *result = op_row_scores(tape, model_forward(model, tape, &batch->model), model->score, rows);
     TRY(tape_status(tape));
-    if (tape_device(tape) == device_meta())
+    if (!device_computes(tape_device(tape)))
         memset(t->scores, 0, (size_t)n * sizeof *t->scores);
     else
         tensor_read(*result, t->scores);
@@ -141,46 +146,43 @@ static void count_steps(RewardTraining *t, const Pairs *pairs, const size_t *row
     for (size_t i = 0; i < n; i++) t->steps += pairs->rows[rows[i]].sides[0].n_trained;
 }
 
-/* ---- callbacks of pair_run ---- */
+/* ---- the objective ---- */
 
-static Status reward_training_begin(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
-    (void)tape;
-    count_steps(run->context, pairs, rows, n);
+static Status reward_training_begin(Trainer *trainer, const Pass *all, double *divisor) {
+    RewardTraining *t = trainer->context;
+    (void)divisor;
+    count_steps(t, pair_rows_set(&t->set, all), all->rows, all->n);
     return ST_OK;
 }
 
-static Status batch_loss(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n, bool training, double total, LossSums *sums) {
-    RewardTraining *t = run->context;
+static Status reward_training_batch(Trainer *trainer, const Pass *pass, LossSums *sums) {
+    RewardTraining *t = trainer->context;
+    const Pairs *pairs = pair_rows_set(&t->set, pass);
+    PairBatch *batch = &t->set.batch;
     Tensor *result;
     double loss;
-    if (t->steps == 0) count_steps(t, pairs, rows, n); /* the batch of the memory plan, which belongs to no step */
-    TRY(score_batch(t, run->model, tape, &run->batch, &run->step, pairs, rows, n, total, &result, &loss));
+    if (t->steps == 0) count_steps(t, pairs, pass->rows, pass->n); /* the batch of the memory plan, which belongs to no step */
+    TRY(score_batch(t, trainer->model, pass->tape, batch, &pass->dropout, pairs, pass->rows, pass->n, pass->divisor, &result, &loss));
     t->numbers.loss += loss;
-    sums->loss_sum += loss * total;
-    sums->count += (double)n;
-    sums->tokens += run->batch.model.layout.n_tokens;
+    sums->loss_sum += loss * pass->divisor;
+    sums->count += (double)pass->n;
+    sums->tokens += batch->model.layout.n_tokens;
     sums->loss_tokens += tensor_count(result);
-    if (!training) return ST_OK;
-    tensor_seed_grad(tape, result, t->scores);
-    return tape_backward(tape);
+    if (!pass->training) return ST_OK;
+    tensor_seed_grad(pass->tape, result, t->scores);
+    return tape_backward(pass->tape);
 }
 
-static void write_number(JsonWriter *w, const char *prefix, const char *name, double value) {
-    char key[64];
-    snprintf(key, sizeof key, "%s%s", prefix, name);
-    jw_double(w, key, value); /* null if unknown */
-}
-
-static void write_metrics(const PairRun *run, const char *prefix, JsonWriter *w) {
-    const RewardTraining *t = run->context;
+static void reward_training_metrics(const Trainer *trainer, Metrics *metrics) {
+    const RewardTraining *t = trainer->context;
     const RewardNumbers *m = &t->numbers;
     double chosen = m->rewards_chosen / m->chosen, rejected = m->rewards_rejected / m->rejected;
-    write_number(w, prefix, t->stepwise ? "rewards_right" : "rewards_chosen", chosen);
-    write_number(w, prefix, t->stepwise ? "rewards_wrong" : "rewards_rejected", rejected);
-    write_number(w, prefix, "margin", chosen - rejected);
-    write_number(w, prefix, "accuracy", m->accuracy / m->n);
-    write_number(w, prefix, "calibration_error", calibration_error(&m->calibration));
-    write_number(w, prefix, "brier", calibration_brier(&m->calibration));
+    metric_set(metrics, t->stepwise ? "rewards_right" : "rewards_chosen", chosen);
+    metric_set(metrics, t->stepwise ? "rewards_wrong" : "rewards_rejected", rejected);
+    metric_set(metrics, "margin", chosen - rejected);
+    metric_set(metrics, "accuracy", m->accuracy / m->n);
+    metric_set(metrics, "calibration_error", calibration_error(&m->calibration));
+    metric_set(metrics, "brier", calibration_brier(&m->calibration));
 }
 
 /* ---- pairs or steps ---- */
@@ -232,17 +234,33 @@ static Status kind_of_rows(const Recipe *recipe, bool *stepwise) {
     return n > 0 ? first_row(recipe, &sources[0], stepwise) : ST_OK;
 }
 
-static void reward_training_release(RewardTraining *t) {
+static Status reward_training_open(Trainer *trainer, RunPlan *plan) {
+    RewardTraining *t = trainer->context;
+    Str use = {0};
+    TRY(pair_rows_open(trainer, &t->set, plan));
+    if (!t->stepwise && !t->set.at_turn) reward_use(trainer->recipe, &trainer->model->config, &use);
+    if (use.len > 0) run_plan_text(plan, PLAN_RECORD, "use", str_text(&use));
+    str_release(&use);
+    return ST_OK;
+}
+
+static void reward_training_free(RewardTraining *t) {
+    pair_rows_release(&t->set);
     arena_free(t->scratch);
     free(t->rows);
     free(t->scores);
 }
 
-static void use(const PairRun *run, Str *text) {
-    if (!run->at_turn) reward_use(run->recipe, &run->model->config, text);
-}
+static void reward_training_release(Trainer *trainer) { reward_training_free(trainer->context); }
 
-Status reward_training_run(const PairRunConfig *config, TrainResult *result) {
+Status reward_training_run(const TrainingConfig *config, TrainResult *result) {
+    static const Objective objective = {.scores = true,
+                                        .open = reward_training_open,
+                                        .begin = reward_training_begin,
+                                        .batch = reward_training_batch,
+                                        .metrics = reward_training_metrics,
+                                        .release = reward_training_release,
+                                        .reader = &rl_report_reader};
     RewardTraining t = {.centering = config->recipe->train_center_rewards_coefficient};
     TRY(kind_of_rows(config->recipe, &t.stepwise));
     if (!t.stepwise)
@@ -252,20 +270,10 @@ Status reward_training_run(const PairRunConfig *config, TrainResult *result) {
     if (t.stepwise && t.centering > 0)
         return status_fail(
             ST_CONFIG, "'train.center_rewards_coefficient' is for pairs: the score of a step is the logit of a probability and cannot be shifted");
-    PairObjective objective = {.reader = "a reward model",
-                               .unpaired = t.stepwise,
-                               .stepwise = t.stepwise,
-                               .scores = true,
-                               .begin = reward_training_begin,
-                               .batch = batch_loss,
-                               .write_metrics = write_metrics,
-                               .use = t.stepwise ? NULL : use};
+    t.set = (PairRows){.reader = "a reward model", .unpaired = t.stepwise, .stepwise = t.stepwise};
     t.scratch = arena_new(0);
     if (!t.scratch) return status_fail(ST_RESOURCE, "out of memory");
-    PairRun run = {.config = config, .recipe = config->recipe, .objective = &objective, .context = &t};
-    Status status = pair_run(&run, result);
-    reward_training_release(&t);
-    return status;
+    return trainer_run(&objective, &t, config, result);
 }
 
 /* ---- evaluating a finished model ---- */
@@ -337,7 +345,7 @@ Status reward_evaluate(const RewardEvaluation *config, RewardNumbers *numbers, b
         recipe->data_train = NULL;
         recipe_free(recipe);
     }
-    reward_training_release(&t);
+    reward_training_free(&t);
     arena_free(arena);
     return status;
 }

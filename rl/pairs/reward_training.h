@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `tune reward`: a reward model from preferences, or from answers whose steps are right or wrong.
  *
- *     TRY(reward_training_run(&(PairRunConfig){.recipe = recipe}, &result));
+ *     TRY(reward_training_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime}, &result));
  *
  * A model with a score (ModelOptions.scores) is read at the last token of an answer. Two answers share their prompt's tokens, forward and backward.
  * The loss of pairs is Bradley and Terry's, with the column `margin` and centering (reward_model_loss). The loss of stepwise rows is the
@@ -13,7 +13,7 @@
 #define TUNE_REWARD_TRAINING_H
 
 #include "rl/pairs/calibration.h"
-#include "rl/pairs/pair_run.h"
+#include "rl/pairs/pair_rows.h"
 
 /* Evaluation of a reward model. For pairs: accuracy = fraction in which the chosen answer scores higher, calibration of sigmoid(chosen - rejected).
  * For steps (chosen: the right ones, labels from 0.5 on): fraction classified correctly, calibration of sigmoid(score). */
@@ -27,8 +27,8 @@ typedef struct RewardNumbers {
 } RewardNumbers;
 
 /* Runs the training. data.format, or the first row of data.train, decides between pairs and steps. Writes output/adapter/ (PEFT, task SEQ_CLS) or
- * output/model/ (...ForSequenceClassification), metrics.jsonl, checkpoints/. ST_CONFIG: a format without preferences; else fails as pair_run does. */
-Status reward_training_run(const PairRunConfig *config, TrainResult *result);
+ * output/model/ (...ForSequenceClassification), metrics.jsonl, checkpoints/. ST_CONFIG: a format without preferences; otherwise as trainer_run. */
+Status reward_training_run(const TrainingConfig *config, TrainResult *result);
 
 /* Appends Python code that computes the same scores, for a reward model of pairs. config: of the base model */
 void reward_use(const Recipe *recipe, const ModelConfig *config, Str *text);

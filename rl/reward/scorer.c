@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opens reward models and computes scores. */
+#include "lib/tensor/compute.h"
 #include "rl/reward/scorer.h"
 
 #include "lib/model/adapter.h"
@@ -147,12 +148,13 @@ static Status check_has_score(const Scorer *scorer, const Found *found) {
 
 static Status open_model(Scorer *scorer, const Found *found, const ScorerOptions *options) {
     const Model *base = options->base;
+    const Device *device = options->device ? options->device : base->device;
     DType compute = options->compute ? compute_from_text(options->compute) : base ? base->compute : compute_from_text("auto");
     scorer->shared = base && found->adapter && compute == base->compute && model_can_share_weights(base) && same_folder(base->dir, found->model);
     if (scorer->shared)
         TRY(model_share_weights_scored(base, 0, &scorer->model));
     else
-        TRY(model_load(found->model, &(ModelOptions){.device = device_cpu(), .compute = compute, .scores = true}, &scorer->model));
+        TRY(model_load(found->model, &(ModelOptions){.device = device, .compute = compute, .scores = true}, &scorer->model));
     TRY(check_has_score(scorer, found));
     return found->adapter ? adapter_load(scorer->model, found->adapter, false) : ST_OK;
 }
@@ -174,7 +176,7 @@ static Status open_parts(Scorer *scorer, const char *dir, const ScorerOptions *o
     if (status == ST_OK) status = open_found(scorer, &found, options);
     json_decref(found.kwargs);
     TRY(status);
-    scorer->tape = tape_new(device_cpu(), scorer->model->compute, 0);
+    scorer->tape = tape_new(scorer->model->device, scorer->model->compute, 0);
     if (!scorer->tape) return status_fail(ST_RESOURCE, "out of memory for the tape");
     tape_record(scorer->tape, false);
     return ST_OK;
@@ -289,7 +291,7 @@ Status scorer_score(Scorer *scorer, const ScorerRow *rows, size_t n, double *sco
 /* Runs the first pass, which is the largest, since all rows have the same size. */
 static Status pass_bytes(Scorer *scorer, const ScorerRow *rows, size_t n, size_t *bytes) {
     size_t tokens, count = scorer_fit(rows, n, &tokens);
-    Tape *meta = tape_new(device_meta(), scorer->model->compute, 0);
+    Tape *meta = tape_new(device_plan(scorer->model->device), scorer->model->compute, 0);
     if (!meta) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
     tape_record(meta, false);
     Status status = score_pass(scorer, meta, rows, count, tokens, NULL);

@@ -19,6 +19,7 @@ typedef struct ScorerRow {
 typedef struct ScorerOptions {
     /* a loaded model: if the adapter's base is the same directory, its weights are shared, and it must outlive the scorer. NULL = none */
     const Model *base;
+    const Device *device;          /* that it runs on; NULL = that of `base` */
     const char *base_dir;          /* overrides the base in adapter_config.json; NULL = no override */
     const char *compute;           /* auto, f32 or bf16; NULL = that of `base`, or auto */
     const char *chat_template;     /* overrides the template of the run or the model; NULL = no override */

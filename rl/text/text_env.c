@@ -15,6 +15,7 @@ struct TextEnv {
     int64_t max_turns;
     double timeout;
     TextTurn *turns; /* (copies) */
+    bool *acts;      /* (copies) has an action in the request that was begun */
 };
 
 /* ---- opening ---- */
@@ -74,7 +75,8 @@ static void write_step(TextEnv *env, const Slice *actions, int64_t n) {
     jw_object(&w, NULL);
     jw_array(&w, "step");
     for (int64_t copy = 0; copy < env->program.copies; copy++) {
-        if (copy < n && actions[copy].data)
+        env->acts[copy] = copy < n && actions[copy].data;
+        if (env->acts[copy])
             jw_string_n(&w, NULL, actions[copy].data, actions[copy].len);
         else
             jw_null(&w, NULL);
@@ -96,33 +98,37 @@ static Status read_copy(TextEnv *env, int64_t copy, const json_t *observation, c
     return turn->terminated || turn->truncated ? ST_OK : read_observation(env, observation, copy);
 }
 
-static Status read_step(TextEnv *env, const Slice *actions, int64_t n) {
+static Status read_step(TextEnv *env) {
     const json_t *observations, *rewards, *terminated, *truncated;
     TRY(program_list(&env->program, "observations", env->program.copies, &observations));
     TRY(program_list(&env->program, "rewards", env->program.copies, &rewards));
     TRY(program_list(&env->program, "terminated", env->program.copies, &terminated));
     TRY(program_list(&env->program, "truncated", env->program.copies, &truncated));
-    for (int64_t copy = 0; copy < n; copy++) {
+    for (int64_t copy = 0; copy < env->program.copies; copy++) {
         size_t i = (size_t)copy;
-        if (actions[copy].data)
+        if (env->acts[copy])
             TRY(read_copy(env, copy, json_array_get(observations, i), json_array_get(rewards, i), json_array_get(terminated, i),
                           json_array_get(truncated, i)));
     }
     return ST_OK;
 }
 
-Status text_env_step(TextEnv *env, const Slice *actions, int64_t n) {
+Status text_env_begin(TextEnv *env, const Slice *actions, int64_t n) {
     write_step(env, actions, n);
-    Status status = program_request(&env->program);
-    if (status == ST_OK) {
+    return program_begin(&env->program);
+}
+
+Status text_env_answer(TextEnv *env, bool wait, TextAnswer *answer) {
+    bool answered;
+    Status status = program_answer(&env->program, wait, &answered);
+    *answer = answered ? TEXT_TURNS : TEXT_NONE;
+    if (status == ST_OK && answered) {
         program_note_success(&env->program);
-        return read_step(env, actions, n);
+        return read_step(env);
     }
     if (status != ST_RESOURCE) return status;
-    TRY(program_restart(&env->program, open_program, env));
-    for (int64_t copy = 0; copy < n; copy++)
-        if (actions[copy].data) env->turns[copy] = (TextTurn){.truncated = true};
-    return ST_OK;
+    *answer = TEXT_LOST;
+    return program_restart(&env->program, open_program, env);
 }
 
 const TextTurn *text_env_turn(const TextEnv *env, int64_t copy) { return &env->turns[copy]; }
@@ -186,7 +192,8 @@ static Status open_env(TextEnv *env, const Yaml *node, int64_t copies) {
     TRY(read_options(env, node));
     TRY(read_command(env, yaml_get(node, "command"), copies));
     env->turns = arena_zero(env->arena, (size_t)copies * sizeof *env->turns);
-    if (!env->turns) return ST_RESOURCE;
+    env->acts = arena_zero(env->arena, (size_t)copies * sizeof *env->acts);
+    if (!env->turns || !env->acts) return ST_RESOURCE;
     Status status = open_program(env);
     return status == ST_RESOURCE ? child_add_last_line(env->program.child, status) : status;
 }

@@ -29,8 +29,15 @@ typedef struct TextTurn {
 const TextTurn *text_env_turn(const TextEnv *env, int64_t copy);
 /* Starts episodes in copies 0 .. n - 1 with the given seeds (31 bits); the other copies do nothing. ST_INPUT, ST_RESOURCE. */
 Status text_env_reset(TextEnv *env, const uint64_t *seeds, int64_t n);
-/* actions[copy]: the policy's text, NULL if the copy does nothing; n as in text_env_reset. ST_INPUT names the copy and shows the answer; ST_RESOURCE
- * after too many failures. */
-Status text_env_step(TextEnv *env, const Slice *actions, int64_t n);
+/* Sends the actions of some copies; the answer comes with text_env_answer. actions[copy]: the policy's text, NULL if the copy does nothing; n as in
+ * text_env_reset. ST_INPUT: the program wrote something without a request; ST_RESOURCE. */
+Status text_env_begin(TextEnv *env, const Slice *actions, int64_t n);
+typedef enum TextAnswer {
+    TEXT_NONE,  /* not yet */
+    TEXT_TURNS, /* of the copies that text_env_begin had actions of */
+    TEXT_LOST   /* the program was started again: all episodes are truncated, also those of other copies */
+} TextAnswer;
+/* wait: for the answer. ST_INPUT names the copy and shows the answer; ST_RESOURCE after too many failures; ST_INTERRUPTED while it waits. */
+Status text_env_answer(TextEnv *env, bool wait, TextAnswer *answer);
 
 #endif

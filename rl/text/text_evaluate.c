@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Evaluates a run on text: rewards of greedy answers to held-out prompts. */
+#include "lib/train/train.h"
 #include "rl/text/text_run.h"
 #include "lib/model/adapter.h"
 
@@ -22,8 +23,8 @@ static Status ask_all(TextRl *rl, const PromptRow **asked, RolloutSums *sums) {
     for (size_t i = 0; i < rl->eval.n; i++) asked[i] = &rl->eval.items[i];
     for (size_t first = 0, n; first < rl->eval.n; first += n) {
         n = MIN(most, rl->eval.n - first);
-        TRY(experience_sample(rl->model, rl->tokenizer, asked + first, n, first, &config, &rl->round));
-        TRY(text_score(rl, &rl->round, sums));
+        TRY(experience_sample(rl->model, rl->tokenizer, asked + first, n, first, &config, &rl->step.round));
+        TRY(text_score(rl, &rl->step.round, sums));
     }
     return ST_OK;
 }
@@ -75,13 +76,13 @@ static Status read_recipe(const char *dir, const char *data, Arena *arena, Recip
 }
 
 /* Points the recipe at the trained result of the run instead of the initial model. */
-static Status open_trained(const Recipe *recipe, const char *dir, Arena *arena, Model **model) {
+static Status open_trained(const Recipe *recipe, const Device *device, const char *dir, Arena *arena, Model **model) {
     const char *adapter = path_join(arena, dir, "adapter"), *whole = path_join(arena, dir, "model");
     if (!adapter || !whole) return ST_RESOURCE;
     bool lora = dir_exists(adapter);
     if (!lora && !dir_exists(whole))
         return status_hint(status_fail(ST_INPUT, "'%s' holds neither an adapter nor a model", dir), "finish the run: tune rl RECIPE --resume");
-    ModelOptions options = {.device = device_cpu(), .compute = recipe_compute(recipe)};
+    ModelOptions options = {.device = device, .compute = recipe_compute(recipe)};
     TRY(model_load(lora ? recipe->model_path : whole, &options, model));
     return lora ? adapter_load(*model, adapter, false) : ST_OK;
 }
@@ -97,14 +98,14 @@ static Status open_eval(TextRl *rl) {
 }
 
 /* Opens the run, calls `judge`, closes the run. */
-static Status evaluate_run(const char *dir, const char *data, const RewardOptions *rewards,
+static Status evaluate_run(const Device *device, const char *dir, const char *data, const RewardOptions *rewards,
                            Status (*judge)(TextRl *rl, void *context, TextEvaluation *evaluation), void *context, TextEvaluation *evaluation) {
     *evaluation = (TextEvaluation){.arena = arena_new(0)};
     TextRl rl = {.arena = arena_new(0), .stop_id = -1};
     Recipe *recipe = NULL;
     Status status = evaluation->arena && rl.arena ? read_recipe(dir, data, rl.arena, &recipe) : ST_RESOURCE;
     rl.recipe = recipe;
-    if (status == ST_OK) status = open_trained(recipe, dir, rl.arena, &rl.model);
+    if (status == ST_OK) status = open_trained(recipe, device, dir, rl.arena, &rl.model);
     if (status == ST_OK) status = text_open_policy(&rl, rewards);
     if (status == ST_OK) status = judge(&rl, context, evaluation);
     text_release(&rl);
@@ -120,8 +121,8 @@ static Status ask_prompts(TextRl *rl, void *context, TextEvaluation *evaluation)
     return describe(rl, &sums, evaluation);
 }
 
-Status text_rl_evaluate(const char *dir, const char *data, const RewardOptions *rewards, TextEvaluation *evaluation) {
-    return evaluate_run(dir, data, rewards, ask_prompts, NULL, evaluation);
+Status text_rl_evaluate(const Device *device, const char *dir, const char *data, const RewardOptions *rewards, TextEvaluation *evaluation) {
+    return evaluate_run(device, dir, data, rewards, ask_prompts, NULL, evaluation);
 }
 
 /* ---- episodes ---- */
@@ -138,12 +139,13 @@ static Status play_batch(TextRl *rl, const TextPlay *play, int64_t first, int64_
     config.seed = play->seed;
     config.n = 1;
     TRY(turns_begin(&rl->turns, (size_t)n));
-    TRY(turns_sample(&rl->turns, n, (uint64_t)first, &config, &rl->round));
-    for (int64_t i = 0; i < n; i++) evaluation->success += succeeded(&rl->round, i);
+    TRY(turns_sample(&rl->turns, n, (uint64_t)first, &config, &rl->step.round));
+    for (int64_t i = 0; i < n; i++) evaluation->success += succeeded(&rl->step.round, i);
     evaluation->turns += rl->turns.played;
-    TRY(text_score(rl, &rl->round, sums));
+    TRY(text_score(rl, &rl->step.round, sums));
     for (int64_t i = 0; i < n && play->on_episode; i++)
-        play->on_episode(play->context, first + i + 1, text_prompt(rl->round.prompts[i]).data, str_text(&rl->round.texts[i]), rl->round.rewards[i]);
+        play->on_episode(play->context, first + i + 1, text_prompt(rl->step.round.prompts[i]).data, str_text(&rl->step.round.texts[i]),
+                         rl->step.round.rewards[i]);
     return ST_OK;
 }
 
@@ -162,5 +164,5 @@ static Status play_episodes(TextRl *rl, void *context, TextEvaluation *evaluatio
 }
 
 Status text_rl_play(const char *dir, const TextPlay *play, TextEvaluation *evaluation) {
-    return evaluate_run(dir, NULL, &play->rewards, play_episodes, (void *)(uintptr_t)play, evaluation);
+    return evaluate_run(play->device, dir, NULL, &play->rewards, play_episodes, (void *)(uintptr_t)play, evaluation);
 }

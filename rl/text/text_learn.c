@@ -37,7 +37,7 @@ typedef struct Wanted {
 static double *at(double *array, int64_t i) { return array ? array + i : NULL; }
 
 static Status text_learn_forward_only(TextRl *rl, const Model *model, const Wanted *wanted) {
-    Experience *e = &rl->experience;
+    Experience *e = &rl->step.experience;
     Status status = ST_OK;
     tape_record(rl->pass.tape, false);
     for (int64_t i = 0, n; i < e->n && status == ST_OK; i += n) {
@@ -54,7 +54,7 @@ static Status text_learn_forward_only(TextRl *rl, const Model *model, const Want
 static Status ask_reference(TextRl *rl) {
     if (!rl->reference) return ST_OK;
     const Model *model = reference_begin(rl->reference);
-    Status status = text_learn_forward_only(rl, model, &(Wanted){.logprobs = rl->experience.ref_logprobs});
+    Status status = text_learn_forward_only(rl, model, &(Wanted){.logprobs = rl->step.experience.ref_logprobs});
     reference_end(rl->reference);
     return status;
 }
@@ -66,7 +66,7 @@ static bool needs_old(const TextRl *rl) {
 }
 
 static Status ask_policy(TextRl *rl) {
-    Experience *e = &rl->experience;
+    Experience *e = &rl->step.experience;
     /* values come from a separate model (own) or from a head on the policy (head) */
     bool own = rl->value && rl->value->own, head = rl->value && !own;
     Wanted wanted = {needs_old(rl) ? e->old_logprobs : NULL, head ? e->values : NULL, head ? e->final_values : NULL};
@@ -77,30 +77,30 @@ static Status ask_policy(TextRl *rl) {
 /* ---- rewards and advantages ---- */
 
 static Status text_learn_reserve(TextRl *rl) {
-    int64_t n = rl->experience.n_tokens;
-    if (n <= rl->cap_tokens) return ST_OK;
-    double **const arrays[] = {&rl->gradients, &rl->entropy_gradients, &rl->value_gradients, &rl->weights};
+    int64_t n = rl->step.experience.n_tokens;
+    if (n <= rl->step.cap_tokens) return ST_OK;
+    double **const arrays[] = {&rl->step.gradients, &rl->step.entropy_gradients, &rl->step.value_gradients, &rl->step.weights};
     for (size_t i = 0; i < COUNT_OF(arrays); i++) TRY(array_resize(arrays[i], (size_t)n, sizeof **arrays[i], "tokens of a step"));
-    rl->cap_tokens = n;
+    rl->step.cap_tokens = n;
     return ST_OK;
 }
 
 /* Rewards of tokens or of completions, minus the KL if it belongs in the reward. */
 static void take_off_kl(TextRl *rl) {
-    Experience *e = &rl->experience;
+    Experience *e = &rl->step.experience;
     bool per_token = text_rewards_tokens(rl), off = rl->reference && text_kl_in_reward(rl);
     KlKind kind = rl->loss.kl;
     if (off && per_token)
-        kl_rewards(kind, rl->beta, e->old_logprobs, e->ref_logprobs, NULL, e->n, e->begin, e->token_rewards);
+        kl_rewards(kind, rl->counts.beta, e->old_logprobs, e->ref_logprobs, NULL, e->n, e->begin, e->token_rewards);
     else if (off)
-        kl_scores(kind, rl->beta, e->old_logprobs, e->ref_logprobs, e->n, e->begin, e->rewards);
+        kl_scores(kind, rl->counts.beta, e->old_logprobs, e->ref_logprobs, e->n, e->begin, e->rewards);
     else if (per_token)
         memset(e->token_rewards, 0, (size_t)e->n_tokens * sizeof *e->token_rewards);
     if (per_token) text_add_rewards(e);
 }
 
 static void set_targets(TextRl *rl) {
-    Experience *e = &rl->experience;
+    Experience *e = &rl->step.experience;
     const Recipe *r = rl->recipe;
     Trajectory tokens = text_trajectory(e, true);
     returns_td_lambda(&tokens, (Bootstrap){.final_values = e->final_values}, r->rl_gamma,
@@ -108,7 +108,7 @@ static void set_targets(TextRl *rl) {
 }
 
 static void correct_sampler(TextRl *rl, Metrics *metrics) {
-    const Experience *e = &rl->experience;
+    const Experience *e = &rl->step.experience;
     const Recipe *r = rl->recipe;
     double sum = 0, count = 0;
     static const SamplerCorrection corrections[] = {[RL_SAMPLER_CORRECTION_TOKEN_TRUNCATE] = CORRECT_TOKEN_TRUNCATE,
@@ -116,9 +116,9 @@ static void correct_sampler(TextRl *rl, Metrics *metrics) {
                                                     [RL_SAMPLER_CORRECTION_SEQUENCE_TRUNCATE] = CORRECT_SEQUENCE_TRUNCATE,
                                                     [RL_SAMPLER_CORRECTION_SEQUENCE_MASK] = CORRECT_SEQUENCE_MASK};
     sampler_correction(corrections[r->rl_sampler_correction], r->rl_correction_low, r->rl_correction_high, e->n, e->begin, e->old_logprobs,
-                       e->sampled, e->trained, rl->weights);
+                       e->sampled, e->trained, rl->step.weights);
     for (int64_t t = 0; t < e->n_tokens; t++) {
-        sum += e->trained[t] ? rl->weights[t] : 0;
+        sum += e->trained[t] ? rl->step.weights[t] : 0;
         count += e->trained[t];
     }
     metric_set(metrics, "sampler_weight", count > 0 ? sum / count : (double)NAN);
@@ -126,12 +126,12 @@ static void correct_sampler(TextRl *rl, Metrics *metrics) {
 
 /* Adapts beta for the next step to the KL of this step's completions. */
 static void adapt_kl(TextRl *rl, Metrics *metrics) {
-    const Experience *e = &rl->experience;
+    const Experience *e = &rl->step.experience;
     double sum = 0;
     for (int64_t t = 0; t < e->n_tokens; t++) sum += e->old_logprobs[t] - e->ref_logprobs[t];
     metric_set(metrics, "kl_per_completion", sum / (double)e->n);
-    metric_set(metrics, "kl_coef", rl->beta);
-    rl->beta = kl_adapt(rl->beta, sum / (double)e->n, rl->recipe->rl_adaptive_kl, (double)e->n, (double)rl->recipe->rl_kl_horizon);
+    metric_set(metrics, "kl_coef", rl->counts.beta);
+    rl->counts.beta = kl_adapt(rl->counts.beta, sum / (double)e->n, rl->recipe->rl_adaptive_kl, (double)e->n, (double)rl->recipe->rl_kl_horizon);
 }
 
 /* The policy did not choose the environment's tokens, so they have no KL. */
@@ -149,7 +149,7 @@ static void mask_truncated(Experience *e) {
 
 /* Computes advantages from rewards minus KL; restores the original rewards afterwards, for samples.jsonl. */
 static Status set_advantages(TextRl *rl) {
-    Experience *e = &rl->experience;
+    Experience *e = &rl->step.experience;
     if (e->n == 0) return ST_OK; /* no pair was found */
     size_t bytes = (size_t)e->n * sizeof *e->rewards;
     double *given = malloc(bytes);
@@ -169,8 +169,8 @@ Status text_advantages(TextRl *rl, Metrics *metrics) {
     TRY(text_learn_reserve(rl));
     TRY(ask_reference(rl));
     TRY(ask_policy(rl));
-    if (rl->turns.env && rl->reference) forget_told(&rl->experience);
-    if (rl->recipe->rl_mask_truncated) mask_truncated(&rl->experience);
+    if (rl->turns.env && rl->reference) forget_told(&rl->step.experience);
+    if (rl->recipe->rl_mask_truncated) mask_truncated(&rl->step.experience);
     TRY(set_advantages(rl));
     if (rl->value) set_targets(rl);
     if (corrects_sampler(rl)) correct_sampler(rl, metrics);
@@ -199,7 +199,7 @@ static void text_learn_add(Sums *sums, const PolicyMetrics *m) {
 
 /* Compares the trainer's log-probs with the sampler's, before the first update. */
 static Status text_learn_compare(TextRl *rl, const double *logprobs, int64_t begin, int64_t end, Sums *sums) {
-    const Experience *e = &rl->experience;
+    const Experience *e = &rl->step.experience;
     for (int64_t t = begin; t < end; t++)
         if (e->trained[t]) sums->diff = fmax(sums->diff, fabs(logprobs[t] - e->sampled[t])); /* other tokens may not have been sampled */
     /* NaN passes: no limit is set, or nothing was compared */
@@ -210,14 +210,14 @@ static Status text_learn_compare(TextRl *rl, const double *logprobs, int64_t beg
 }
 
 static Status not_finite(const TextRl *rl, const char *what) {
-    return status_hint(status_fail(ST_NUMERIC, "the %s is not finite in optimiser step %lld", what, (long long)rl->updates + 1),
+    return status_hint(status_fail(ST_NUMERIC, "the %s is not finite in optimiser step %lld", what, (long long)rl->counts.updates + 1),
                        "lower train.learning_rate");
 }
 
-/* Returns vf_coef times the value loss of tokens begin .. end - 1 at new_values, and writes its gradients to rl->value_gradients. total: trained
+/* Returns vf_coef times the value loss of tokens begin .. end - 1 at new_values, and writes its gradients to rl->step.value_gradients. total: trained
  * tokens of the optimiser step. */
 static Status learn_values(TextRl *rl, int64_t begin, int64_t end, int64_t total, Sums *sums) {
-    Experience *e = &rl->experience;
+    Experience *e = &rl->step.experience;
     ValueBatch batch = {.n = end - begin,
                         .values = e->new_values + begin,
                         .old_values = text_steps_per_rollout(rl) > 1 ? e->values + begin : NULL,
@@ -225,9 +225,9 @@ static Status learn_values(TextRl *rl, int64_t begin, int64_t end, int64_t total
                         .trained = e->trained + begin,
                         .total = total};
     ValueMetrics metrics;
-    value_loss(&batch, rl->recipe->rl_clip_value, rl->value_gradients + begin, &metrics);
+    value_loss(&batch, rl->recipe->rl_clip_value, rl->step.value_gradients + begin, &metrics);
     if (!isfinite(metrics.loss)) return not_finite(rl, "value loss");
-    for (int64_t t = begin; t < end; t++) rl->value_gradients[t] *= rl->recipe->rl_vf_coef;
+    for (int64_t t = begin; t < end; t++) rl->step.value_gradients[t] *= rl->recipe->rl_vf_coef;
     sums->value_loss += metrics.loss;
     for (int64_t t = begin; t < end; t++) sums->value_clipped += e->trained[t] ? metrics.clip_fraction : 0;
     return ST_OK;
@@ -235,15 +235,15 @@ static Status learn_values(TextRl *rl, int64_t begin, int64_t end, int64_t total
 
 /* The pass of a separate value model over the same sequences. */
 static Status learn_value_model(TextRl *rl, int64_t first, int64_t n, int64_t total, Sums *sums) {
-    Experience *e = &rl->experience;
+    Experience *e = &rl->step.experience;
     int64_t begin = e->begin[first], end = e->begin[first + n];
     TRY(text_pass_forward(&rl->pass, rl->value->model, e, first, n, &(TextResults){.values = e->new_values + begin}));
     TRY(learn_values(rl, begin, end, total, sums));
-    return text_pass_backward(&rl->pass, &(TextGradients){.values = rl->value_gradients + begin});
+    return text_pass_backward(&rl->pass, &(TextGradients){.values = rl->step.value_gradients + begin});
 }
 
 static Status learn_from(TextRl *rl, int64_t first, int64_t n, PolicyLossConfig *loss, bool fresh, Sums *sums) {
-    Experience *e = &rl->experience;
+    Experience *e = &rl->step.experience;
     int64_t begin = e->begin[first], end = e->begin[first + n];
     bool head = rl->value && !rl->value->own;
     TextResults results = {.logprobs = e->logprobs + begin,
@@ -259,35 +259,35 @@ static Status learn_from(TextRl *rl, int64_t first, int64_t n, PolicyLossConfig 
         .old_logprobs = text_steps_per_rollout(rl) > 1 ? e->old_logprobs : NULL,
         .ref_logprobs = rl->reference ? e->ref_logprobs : NULL,
         .advantages = e->advantages,
-        .weights = corrects_sampler(rl) ? rl->weights : NULL,
+        .weights = corrects_sampler(rl) ? rl->step.weights : NULL,
         .entropies = e->entropies,
         .trained = e->trained,
     };
     PolicyMetrics metrics;
     if (rl->algorithm->paired)
-        TRY(text_pairs_loss(rl, first, n, loss, rl->gradients, &metrics));
+        TRY(text_pairs_loss(rl, first, n, loss, rl->step.gradients, &metrics));
     else
-        policy_loss(rl->policy_loss, loss, &batch, rl->gradients, &metrics);
+        policy_loss(rl->policy_loss, loss, &batch, rl->step.gradients, &metrics);
     if (!isfinite(metrics.loss)) return not_finite(rl, "loss");
     text_learn_add(sums, &metrics);
     if (head) TRY(learn_values(rl, begin, end, loss->total_tokens, sums));
-    for (int64_t t = begin; t < end; t++) rl->entropy_gradients[t] = e->trained[t] ? metrics.grad_entropy : 0;
-    TextGradients gradients = {rl->gradients + begin, rl->recipe->rl_ent_coef != 0 ? rl->entropy_gradients + begin : NULL,
-                               head ? rl->value_gradients + begin : NULL};
+    for (int64_t t = begin; t < end; t++) rl->step.entropy_gradients[t] = e->trained[t] ? metrics.grad_entropy : 0;
+    TextGradients gradients = {rl->step.gradients + begin, rl->recipe->rl_ent_coef != 0 ? rl->step.entropy_gradients + begin : NULL,
+                               head ? rl->step.value_gradients + begin : NULL};
     TRY(text_pass_backward(&rl->pass, &gradients));
     return rl->value && rl->value->own ? learn_value_model(rl, first, n, loss->total_tokens, sums) : ST_OK;
 }
 
 static Status update_weights(TextRl *rl, Sums *sums) {
     Params *params = &rl->model->params;
-    double norm = stepper_norm(&rl->stepper, params), rate = stepper_rate(&rl->stepper, rl->updates);
+    double norm = stepper_norm(&rl->stepper, params), rate = stepper_rate(&rl->stepper, rl->counts.updates);
     if (!isfinite(norm)) return not_finite(rl, "gradient");
-    stepper_update(&rl->stepper, params, norm, rate, rl->updates + 1);
+    stepper_update(&rl->stepper, params, norm, rate, rl->counts.updates + 1);
     sums->grad_norm += norm;
-    if (rl->value) sums->value_grad_norm += text_value_update(rl->value, rl->recipe, &rl->stepper, rate, rl->updates + 1);
+    if (rl->value) sums->value_grad_norm += text_value_update(rl->value, rl->recipe, &rl->stepper, rate, rl->counts.updates + 1);
     if (!isfinite(sums->value_grad_norm)) return not_finite(rl, "gradient of the values");
     sums->updates++;
-    rl->updates++;
+    rl->counts.updates++;
     return ST_OK;
 }
 
@@ -302,10 +302,10 @@ static bool moved_too_far(TextRl *rl, const Sums *sums, const Sums *before) {
 
 /* One optimiser step on the sequences first .. end - 1, which are complete groups, so that they share prompts. */
 static Status learn_minibatch(TextRl *rl, int64_t first, int64_t end, bool fresh, Sums *sums, bool *stop) {
-    const Experience *e = &rl->experience;
+    const Experience *e = &rl->step.experience;
     PolicyLossConfig loss = rl->loss;
     Sums before = *sums;
-    loss.beta = text_kl_in_reward(rl) ? 0 : rl->beta;
+    loss.beta = text_kl_in_reward(rl) ? 0 : rl->counts.beta;
     loss.total_sequences = end - first;
     for (int64_t t = e->begin[first]; t < e->begin[end]; t++) loss.total_tokens += e->trained[t];
     if (loss.total_tokens == 0) return ST_OK;
@@ -324,7 +324,7 @@ static Status learn_minibatch(TextRl *rl, int64_t first, int64_t end, bool fresh
 }
 
 static Status text_learn_passes(TextRl *rl, Sums *sums) {
-    const Experience *e = &rl->experience;
+    const Experience *e = &rl->step.experience;
     int64_t parts = MIN(rl->recipe->rl_num_minibatches, e->n_groups);
     bool stop = false;
     for (int64_t pass = 0; pass < rl->recipe->rl_num_iterations; pass++)
@@ -341,7 +341,7 @@ static void text_learn_report(const TextRl *rl, const Sums *sums, Metrics *metri
     double updates = fmax(1, (double)sums->updates);
     metric_set(metrics, "loss", sums->loss / updates);
     metric_set(metrics, "grad_norm", sums->grad_norm / updates);
-    metric_set(metrics, "learning_rate", stepper_rate(&rl->stepper, MAX(rl->updates - 1, 0)));
+    metric_set(metrics, "learning_rate", stepper_rate(&rl->stepper, MAX(rl->counts.updates - 1, 0)));
     metric_set(metrics, "kl", rl->reference ? sums->kl / n : (double)NAN);
     metric_set(metrics, "entropy", sums->entropy / n);
     metric_set(metrics, "clip_fraction", sums->clipped / ratios);
@@ -349,7 +349,7 @@ static void text_learn_report(const TextRl *rl, const Sums *sums, Metrics *metri
     metric_set(metrics, "sampler_logprob_diff", sums->diff);
     if (rl->recipe->rl_mask_truncated) metric_count(metrics, "trained_tokens", sums->tokens);
     if (!rl->value) return;
-    const Experience *e = &rl->experience;
+    const Experience *e = &rl->step.experience;
     metric_set(metrics, "value_loss", sums->value_loss / updates);
     metric_set(metrics, "value_clip_fraction", sums->value_clipped / n);
     metric_set(metrics, "explained_variance", explained_variance(e->values, e->targets, e->trained, e->n_tokens));

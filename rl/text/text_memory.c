@@ -134,13 +134,15 @@ static void text_memory_split(void *context, int64_t most_tokens) {
     largest->rl->pass.max_tokens = most_tokens > 0 ? MIN(most_tokens, largest->pass_tokens) : largest->pass_tokens;
 }
 
-static Status plan_memory(TextRl *rl, Largest *largest, TrainMemory *memory) {
-    TrainerConfig config = {.recipe = rl->recipe,
-                            .model = rl->model,
-                            .tape = rl->pass.tape,
-                            .task = {.context = largest, .largest_batch = text_memory_step, .split = text_memory_split},
-                            .beside = &largest->sampling};
-    TRY(trainer_memory(&config, rl->config->options.resume ? rl->recipe->output : NULL, memory));
+static Status plan_text_memory(TextRl *rl, Largest *largest, TrainMemory *memory) {
+    MemoryTask task = {.recipe = rl->recipe,
+                       .model = rl->model,
+                       .tape = rl->pass.tape,
+                       .context = largest,
+                       .largest = text_memory_step,
+                       .split = text_memory_split,
+                       .beside = &largest->sampling};
+    TRY(train_memory_plan(&task, rl->config->options.resume ? rl->recipe->output : NULL, memory));
     size_t values = rl->value && rl->value->own ? optimizer_bytes(&rl->stepper.optimizer, &rl->value->model->params) : 0;
     memory->rollout = largest->sampling;
     memory->optimizer += values; /* which is allocated already */
@@ -151,7 +153,7 @@ static Status plan_memory(TextRl *rl, Largest *largest, TrainMemory *memory) {
 Status text_memory(TextRl *rl, TrainMemory *memory) {
     Largest largest = {.rl = rl, .pass_tokens = rl->pass.max_tokens};
     Status status = largest_new(rl, &largest);
-    if (status == ST_OK) status = plan_memory(rl, &largest, memory);
+    if (status == ST_OK) status = plan_text_memory(rl, &largest, memory);
     largest_release(&largest);
     return status;
 }

@@ -27,14 +27,14 @@ Status text_pairs_open(TextRl *rl) {
 }
 
 Status text_pairs_append(TextRl *rl, int64_t group) {
-    const Experience *round = &rl->round;
+    const Experience *round = &rl->step.round;
     const double *rewards = round->rewards + group * round->group_size;
     int64_t members[2] = {0, 0}; /* chosen, rejected; the first among equals */
     for (int64_t i = 1; i < round->group_size; i++) {
         if (rewards[i] > rewards[members[0]]) members[0] = i;
         if (rewards[i] < rewards[members[1]]) members[1] = i;
     }
-    return experience_append_members(&rl->experience, round, group, members);
+    return experience_append_members(&rl->step.experience, round, group, members);
 }
 
 /* Shown in samples.jsonl. */
@@ -62,7 +62,7 @@ static Status new_columns(Arena *arena, size_t n, PairColumns *c) {
 
 /* Log-probs summed over the trained tokens of sequences first .. first + n - 1; kl and entropy are means over these tokens. */
 static void sum_up(const TextRl *rl, int64_t first, int64_t n, PairColumns *c, PolicyMetrics *metrics) {
-    const Experience *e = &rl->experience;
+    const Experience *e = &rl->step.experience;
     for (int64_t i = 0; i < n; i++)
         for (int64_t t = e->begin[first + i]; t < e->begin[first + i + 1]; t++) {
             if (!e->trained[t]) continue;
@@ -85,7 +85,7 @@ static void add_up(PairMeans *sums, const PreferenceMetrics *m, double n) {
 }
 
 void text_pairs_begin(TextRl *rl, int64_t first, int64_t end) {
-    const Experience *e = &rl->experience;
+    const Experience *e = &rl->step.experience;
     rl->pair_config.total_pairs = (end - first) / 2;
     rl->pair_config.total_chosen_tokens = 0;
     for (int64_t i = first; i < end; i += 2)
@@ -93,16 +93,16 @@ void text_pairs_begin(TextRl *rl, int64_t first, int64_t end) {
 }
 
 Status text_pairs_loss(TextRl *rl, int64_t first, int64_t n, const PolicyLossConfig *step, double *gradients, PolicyMetrics *metrics) {
-    const Experience *e = &rl->experience;
+    const Experience *e = &rl->step.experience;
     PreferenceMetrics m;
     PairColumns c;
     *metrics = (PolicyMetrics){0};
-    arena_reset(rl->pair_scratch);
-    TRY(new_columns(rl->pair_scratch, (size_t)(n / 2), &c));
+    arena_reset(rl->step.pair_scratch);
+    TRY(new_columns(rl->step.pair_scratch, (size_t)(n / 2), &c));
     sum_up(rl, first, n, &c, metrics);
     PreferenceBatch batch = {n / 2, c.logps[0], c.logps[1], c.refs[0], c.refs[1], c.tokens[0], c.tokens[1], NULL};
-    TRY(preference_loss(rl->pair_loss, &rl->pair_config, &batch, rl->pair_scratch, c.gradients[0], c.gradients[1], &m));
-    add_up(&rl->pair_means, &m, (double)(n / 2));
+    TRY(preference_loss(rl->pair_loss, &rl->pair_config, &batch, rl->step.pair_scratch, c.gradients[0], c.gradients[1], &m));
+    add_up(&rl->step.pair_means, &m, (double)(n / 2));
     for (int64_t i = 0; i < n; i++)
         for (int64_t t = e->begin[first + i]; t < e->begin[first + i + 1]; t++) gradients[t] = e->trained[t] ? c.gradients[i % 2][i / 2] : 0;
     metrics->grad_entropy = -step->ent_coef / (double)MAX(step->total_tokens, 1);
@@ -112,15 +112,15 @@ Status text_pairs_loss(TextRl *rl, int64_t first, int64_t n, const PolicyLossCon
 }
 
 void text_pairs_report(TextRl *rl, Metrics *metrics) {
-    const PairMeans *sums = &rl->pair_means;
+    const PairMeans *sums = &rl->step.pair_means;
     double n = sums->pairs > 0 ? sums->pairs : (double)NAN;
-    metric_count(metrics, "pairs", rl->experience.n_groups);
-    metric_count(metrics, "ties", rl->sampled.flat);
+    metric_count(metrics, "pairs", rl->step.experience.n_groups);
+    metric_count(metrics, "ties", rl->step.sampled.flat);
     metric_set(metrics, "rewards_chosen", sums->rewards_chosen / n);
     metric_set(metrics, "rewards_rejected", sums->rewards_rejected / n);
     metric_set(metrics, "margin", sums->margin / n);
     metric_set(metrics, "accuracy", sums->accuracy / n);
     metric_set(metrics, "logps_chosen", sums->logps_chosen / n);
     metric_set(metrics, "logps_rejected", sums->logps_rejected / n);
-    rl->pair_means = (PairMeans){0};
+    rl->step.pair_means = (PairMeans){0};
 }

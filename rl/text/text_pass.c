@@ -109,7 +109,7 @@ Status text_pass_forward(TextPass *pass, const Model *model, const Experience *e
     pass->logprobs = results->logprobs ? op_token_logprobs(tape, hidden, model->head, rows, targets, &args) : (TokenLogprobs){0};
     pass->values = results->values ? op_row_scores(tape, hidden, pass->value_head, pass->places) : NULL;
     TRY(tape_status(tape));
-    if (tape_device(tape) == device_meta()) return ST_OK; /* the meta device computes no values */
+    if (!device_computes(tape_device(tape))) return ST_OK; /* the meta device computes no values */
     text_pass_read(pass->logprobs.logprob, results->logprobs);
     text_pass_read(pass->logprobs.entropy, results->entropies);
     read_values(pass, e, first, n, results);

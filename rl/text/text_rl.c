@@ -4,6 +4,7 @@
 #include "rl/text/text_run.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "lib/train/trained_model.h"
@@ -18,15 +19,10 @@ static const double not_known = (double)NAN;
 
 /* ---- callbacks of the loop ---- */
 
-static bool text_rl_done(void *context) {
-    const TextRl *rl = context;
-    return rl->updates >= rl->total_steps * text_steps_per_rollout(rl);
-}
-
 static Status evaluate_first(TextRl *rl) {
     RolloutSums sums;
     TRY(text_evaluate(rl, &sums));
-    rl->first_eval = rl->best_eval = tally_mean(&sums.rewards);
+    rl->counts.first_eval = rl->counts.best_eval = tally_mean(&sums.rewards);
     return ST_OK;
 }
 
@@ -36,16 +32,16 @@ static Status text_rl_evaluate_step(void *context, int64_t number, Metrics *metr
     if (!text_evaluate_due(rl, number + 1)) return ST_OK;
     TRY(text_evaluate(rl, &sums));
     TRY(text_evaluate_report(rl, &sums, metrics));
-    rl->last_eval = tally_mean(&sums.rewards);
-    rl->best_eval = fmax(rl->best_eval, rl->last_eval);
+    rl->counts.last_eval = tally_mean(&sums.rewards);
+    rl->counts.best_eval = fmax(rl->counts.best_eval, rl->counts.last_eval);
     return ST_OK;
 }
 
 static Status gather(void *context, int64_t number, Metrics *metrics) {
     TextRl *rl = context;
-    rl->next_place = rl->place;
+    rl->step.next_place = rl->counts.place;
     if (number == 0 && text_evaluate_due(rl, 0)) TRY(evaluate_first(rl));
-    TRY(text_roll_out(rl, number, &rl->next_place, metrics));
+    TRY(text_roll_out(rl, number, &rl->step.next_place, metrics));
     TRY(text_advantages(rl, metrics));
     return text_samples_write(rl, number);
 }
@@ -53,12 +49,12 @@ static Status gather(void *context, int64_t number, Metrics *metrics) {
 static Status text_rl_step(void *context, int64_t number, Metrics *metrics) {
     TextRl *rl = context;
     TRY(text_learn(rl, metrics));
-    rl->place = rl->next_place;
-    rl->samples_bytes = rl->next_samples_bytes;
-    rl->updates = (number + 1) * text_steps_per_rollout(rl); /* minibatches without a trained token are counted */
-    if (!rl->turns.env) metric_set(metrics, "epoch", (double)rl->place / (double)prompts_per_epoch(&rl->prompts));
-    rl->last_reward = metric_get(metrics, "reward");
-    if (number == 0) rl->first_reward = rl->last_reward;
+    rl->counts.place = rl->step.next_place;
+    rl->counts.samples_bytes = rl->step.next_samples_bytes;
+    rl->counts.updates = (number + 1) * text_steps_per_rollout(rl); /* minibatches without a trained token are counted */
+    if (!rl->turns.env) metric_set(metrics, "epoch", (double)rl->counts.place / (double)prompts_per_epoch(&rl->prompts));
+    rl->counts.last_reward = metric_get(metrics, "reward");
+    if (number == 0) rl->counts.first_reward = rl->counts.last_reward;
     return ST_OK;
 }
 
@@ -67,33 +63,18 @@ static void text_rl_list_state(void *context, StateList *states) {
     state_weights(states, &rl->model->params);
     state_optimizer(states, &rl->model->params);
     if (rl->value) text_value_list_state(rl->value, states);
-    if (rl->reference) state_real(states, "beta", &rl->beta);
-    state_count(states, "updates", &rl->updates);
-    state_count(states, "prompts", &rl->place);
-    state_count(states, "samples_bytes", &rl->samples_bytes);
-    state_real(states, "first_reward", &rl->first_reward);
-    state_real(states, "last_reward", &rl->last_reward);
-    state_real(states, "first_eval_reward", &rl->first_eval);
-    state_real(states, "last_eval_reward", &rl->last_eval);
-    state_real(states, "best_eval_reward", &rl->best_eval);
+    if (rl->reference) state_real(states, "beta", &rl->counts.beta);
+    state_count(states, "updates", &rl->counts.updates);
+    state_count(states, "prompts", &rl->counts.place);
+    state_count(states, "samples_bytes", &rl->counts.samples_bytes);
+    state_real(states, "first_reward", &rl->counts.first_reward);
+    state_real(states, "last_reward", &rl->counts.last_reward);
+    state_real(states, "first_eval_reward", &rl->counts.first_eval);
+    state_real(states, "last_eval_reward", &rl->counts.last_eval);
+    state_real(states, "best_eval_reward", &rl->counts.best_eval);
 }
 
 static Status resumed(void *context) { return text_samples_cut(context); }
-
-static void on_step(void *context, int64_t number, const Metrics *metrics, double seconds, double elapsed) {
-    const TextRl *rl = context;
-    if (!rl->config->on_progress) return;
-    double each = elapsed / fmax(1, (double)(number - rl->began_step));
-    rl->config->on_progress(rl->config->context, &(TextRlProgress){
-                                                     .step = number,
-                                                     .total_steps = rl->total_steps,
-                                                     .reward = metric_get(metrics, "reward"),
-                                                     .eval_reward = metric_get(metrics, "eval_reward"),
-                                                     .completion_length = metric_get(metrics, "completion_length"),
-                                                     .tokens_per_second = metric_get(metrics, "tokens") / fmax(seconds, 1e-9),
-                                                     .seconds_left = each * (double)(rl->total_steps - number),
-                                                 });
-}
 
 static Status text_rl_finish(void *context, Run *run) {
     const TextRl *rl = context;
@@ -103,9 +84,9 @@ static Status text_rl_finish(void *context, Run *run) {
 
 static json_t *text_rl_summary(void *context) {
     const TextRl *rl = context;
-    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "first_reward", json_real_or_null(rl->first_reward), "last_reward",
-                     json_real_or_null(rl->last_reward), "first_eval_reward", json_real_or_null(rl->first_eval), "last_eval_reward",
-                     json_real_or_null(rl->last_eval), "best_eval_reward", json_real_or_null(rl->best_eval));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "first_reward", json_real_or_null(rl->counts.first_reward), "last_reward",
+                     json_real_or_null(rl->counts.last_reward), "first_eval_reward", json_real_or_null(rl->counts.first_eval), "last_eval_reward",
+                     json_real_or_null(rl->counts.last_eval), "best_eval_reward", json_real_or_null(rl->counts.best_eval));
 }
 
 /* ---- opening ---- */
@@ -114,10 +95,11 @@ static json_t *text_rl_summary(void *context) {
 static Status check_switches(const TextRl *rl) {
     const Recipe *r = rl->recipe;
     if (r->rl_beta == 0 && !isnan(r->rl_adaptive_kl))
-        return status_hint(status_fail(ST_CONFIG, "'rl.adaptive_kl' adapts rl.beta, which is 0"), "give an initial beta, such as rl.beta=0.05");
+        return status_hint(status_fail(ST_CONFIG, "'rl.adaptive_kl' adapts rl.counts.beta, which is 0"),
+                           "give an initial beta, such as rl.counts.beta=0.05");
     if (r->rl_kl_corrected && (r->rl_beta == 0 || text_kl_in_reward(rl)))
         return status_hint(status_fail(ST_CONFIG, "'rl.kl_corrected' applies to a KL in the loss, but there is none"),
-                           "give rl.beta and rl.kl_in: loss, or leave it out");
+                           "give rl.counts.beta and rl.kl_in: loss, or leave it out");
     if (r->rl_mask_truncated && rl->algorithm->paired)
         return status_hint(
             status_fail(ST_CONFIG, "'rl.mask_truncated' would leave pairs with one side, but algorithm '%s' learns from both", rl->algorithm->name),
@@ -245,8 +227,8 @@ Status text_open_policy(TextRl *rl, const RewardOptions *rewards) {
     if (!rl->sampling) return ST_RESOURCE;
     if (rl->rewards) TRY(rewards_attach(rl->rewards, &(RewardPolicy){rl->model, rl->tokenizer, rl->chat}));
     rl->stop_id = rl->chat ? chat_end_of_turn(rl->chat) : -1;
-    rl->rows = arena_zero(rl->arena, (size_t)(r->rl_prompts_per_step * r->rl_num_generations) * sizeof *rl->rows);
-    return rl->rows ? ST_OK : ST_RESOURCE;
+    rl->step.rows = arena_zero(rl->arena, (size_t)(r->rl_prompts_per_step * r->rl_num_generations) * sizeof *rl->step.rows);
+    return rl->step.rows ? ST_OK : ST_RESOURCE;
 }
 
 Status text_open_turns(TextRl *rl, int64_t copies, double gamma) {
@@ -315,23 +297,23 @@ static Status open_parts(TextRl *rl) {
     const Recipe *r = rl->recipe;
     TRY(choose_algorithm(rl));
     if (rl->algorithm->paired) TRY(text_pairs_open(rl));
-    TRY(trained_model_open(r, &rl->model));
-    TRY(text_open_policy(rl, &rl->config->rewards));
+    TRY(trained_model_open(r, rl->config->runtime, &rl->model));
+    TRY(text_open_policy(rl, rl->reward_options));
     if (r->rl_env)
         TRY(open_turns(rl));
     else
         TRY(open_prompts(rl));
     TRY(check_lengths(rl));
     warn_filters(r);
-    rl->beta = r->rl_beta;
+    rl->counts.beta = r->rl_beta;
     TRY(open_values(rl));
     if (r->rl_beta > 0 || rl->algorithm->paired) TRY(reference_open(r, rl->model, &rl->reference));
     rl->pass =
-        (TextPass){.tape = tape_new(device_cpu(), rl->model->compute, 0), .temperature = r->generate_temperature, .max_tokens = pass_tokens(rl)};
+        (TextPass){.tape = tape_new(rl->model->device, rl->model->compute, 0), .temperature = r->generate_temperature, .max_tokens = pass_tokens(rl)};
     if (rl->value) rl->pass.value_head = rl->value->head;
-    rl->pair_scratch = arena_new(0);
-    rl->asked = arena_zero(rl->arena, (size_t)r->rl_prompts_per_step * sizeof *rl->asked);
-    if (!rl->pass.tape || !rl->pair_scratch || !rl->asked) return status_fail(ST_RESOURCE, "out of memory for the run");
+    rl->step.pair_scratch = arena_new(0);
+    rl->step.asked = arena_zero(rl->arena, (size_t)r->rl_prompts_per_step * sizeof *rl->step.asked);
+    if (!rl->pass.tape || !rl->step.pair_scratch || !rl->step.asked) return status_fail(ST_RESOURCE, "out of memory for the run");
     rl->total_steps = total_of(rl, r);
     TRY(recipe_check_steps(r, rl->total_steps));
     return stepper_init(&rl->stepper, r, rl->total_steps * text_steps_per_rollout(rl));
@@ -339,64 +321,51 @@ static Status open_parts(TextRl *rl) {
 
 /* ---- the run ---- */
 
-static Status text_rl_load_result(void *context, const Run *run) {
-    TextRlResult *result = ((TextRl *)context)->result;
-    json_t *json;
-    TRY(run_summary(run, &json));
-    *result = (TextRlResult){.already_finished = true,
-                             .first_reward = json_real_of(json, "first_reward"),
-                             .last_reward = json_real_of(json, "last_reward"),
-                             .first_eval = json_real_of(json, "first_eval_reward"),
-                             .last_eval = json_real_of(json, "last_eval_reward"),
-                             .seconds = json_real_of(json, "seconds")};
-    Status status = json_get_int(json, "finished.json", "steps", &result->steps);
-    json_decref(json);
-    return status;
+static void say_prompts(const TextRl *rl, RunPlan *plan) {
+    const Recipe *r = rl->recipe;
+    const PromptSet *prompts = &rl->prompts;
+    char text[128];
+    run_plan_say(plan, "algorithm: %s: %s", rl->algorithm->name, rl->algorithm->help);
+    if (rl->turns.env)
+        run_plan_say(plan, "environment: %s; groups of %lld episode%s, %lld groups a step", text_env_id(rl->turns.env),
+                     (long long)r->rl_num_generations, plural(r->rl_num_generations), (long long)r->rl_prompts_per_step);
+    else
+        run_plan_say(plan, "prompts: %zu, the longest %lld token%s; %lld completion%s of each, %lld prompt%s a step", prompts->n,
+                     (long long)prompts->longest, plural(prompts->longest), (long long)r->rl_num_generations, plural(r->rl_num_generations),
+                     (long long)r->rl_prompts_per_step, plural(r->rl_prompts_per_step));
+    if (rl->eval.n) run_plan_say(plan, "held-out prompts: %zu, answered greedily", rl->eval.n);
+    run_plan_form(plan, &prompts->table);
+    row_notes_report(&prompts->table.notes, "data.train", run_plan_note, plan);
+    data_counts_warn(&prompts->table.counts, "data.train", run_plan_warn, plan);
+    if (prompts->dropped) {
+        snprintf(text, sizeof text, "data.train: %lld prompt%s longer than data.max_length left out", (long long)prompts->dropped,
+                 plural(prompts->dropped));
+        run_plan_warn(plan, text);
+    }
+    if (prompts->cut) {
+        snprintf(text, sizeof text, "data.train: %lld prompt%s cut to data.max_length", (long long)prompts->cut, plural(prompts->cut));
+        run_plan_warn(plan, text);
+    }
 }
 
-static Status text_rl_open(void *context, TrainMemory *memory) {
-    TRY(open_parts(context));
-    return text_memory(context, memory);
+static Status text_rl_open(void *context, RunPlan *plan) {
+    TextRl *rl = context;
+    TRY(open_parts(rl));
+    TRY(text_memory(rl, &plan->memory));
+    say_prompts(rl, plan);
+    run_plan_text(plan, PLAN_RECORD, "algorithm", rl->algorithm->name);
+    run_plan_count(plan, PLAN_RECORD, "prompts", (int64_t)rl->prompts.n);
+    run_plan_count(plan, PLAN_PRINT, "rows", (int64_t)rl->prompts.n);
+    run_plan_count(plan, PLAN_PRINT, "eval_rows", (int64_t)rl->eval.n);
+    run_plan_count(plan, PLAN_BOTH, "steps", rl->total_steps);
+    run_plan_model(plan, rl->recipe, rl->model, "");
+    run_plan_say(plan, "plan: %lld step%s", (long long)rl->total_steps, plural(rl->total_steps));
+    return ST_OK;
 }
-
-static void text_rl_report_plan(void *context, const TrainMemory *memory) {
-    const TextRl *rl = context;
-    const TextRlConfig *config = rl->config;
-    const Params *params = &rl->model->params;
-    if (!config->on_plan) return;
-    config->on_plan(config->context, &(TextRlPlan){
-                                         .algorithm = rl->algorithm,
-                                         .prompts = rl->prompts.n,
-                                         .rewards = rl->rewards ? rewards_count(rl->rewards) : 0,
-                                         .longest_prompt = rl->prompts.longest,
-                                         .total_steps = rl->total_steps,
-                                         .parameters = params_count(params, false),
-                                         .trained_parameters = params_count(params, true),
-                                         .dropped = rl->prompts.dropped,
-                                         .cut = rl->prompts.cut,
-                                         .eval_prompts = rl->eval.n,
-                                         .table = &rl->prompts.table,
-                                         .compute = rl->model->compute,
-                                         .memory = *memory,
-                                         .model = rl->model,
-                                         .env = rl->turns.env ? text_env_id(rl->turns.env) : NULL,
-                                     });
-}
-
-static void text_rl_started(void *context, JsonWriter *w) {
-    const TextRl *rl = context;
-    jw_string(w, "algorithm", rl->algorithm->name);
-    jw_int(w, "steps", rl->total_steps);
-    jw_int(w, "prompts", (int64_t)rl->prompts.n);
-    jw_int(w, "parameters", params_count(&rl->model->params, false));
-    jw_int(w, "trained_parameters", params_count(&rl->model->params, true));
-}
-
-static void note_row(void *run, const char *text) { run_note(run, "%s", text); }
 
 static Status text_rl_train(void *context, Run *run) {
+    static const Shown shown[] = {{.metric = "reward", .label = "reward"}, {.metric = "completion_length", .label = "length", .digits = 1}, {0}};
     TextRl *rl = context;
-    row_notes_report(&rl->prompts.table.notes, "data.train", note_row, run);
     bool own = rl->value && rl->value->own;
     uint64_t reference = reference_fingerprint(rl->reference), judges = rewards_fingerprint(rl->rewards);
     LoopTask task = {
@@ -407,30 +376,23 @@ static Status text_rl_train(void *context, Run *run) {
                    {own ? "rl.value_model" : NULL, own ? model_fingerprint(rl->value->model) : 0},
                    {reference ? "rl.reference" : NULL, reference},
                    {judges ? "reward" : NULL, judges}},
-        .done = text_rl_done,
+        .total = rl->total_steps,
         .gather = gather,
         .step = text_rl_step,
         .evaluate = text_rl_evaluate_step,
         .list_state = text_rl_list_state,
         .resumed = resumed,
+        .shown = shown,
+        .evaluated = "eval_reward",
         .rate = "tokens",
-        .on_step = on_step,
+        .rate_kept = true,
         .finish = text_rl_finish,
         .summary = text_rl_summary,
     };
-    LoopResult all;
     rl->run = run;
-    rl->began_step = MAX(run_step(run), 0);
     TRY(optimizer_init(&rl->stepper.optimizer, &rl->model->params, rl->arena));
     if (run_step(run) < 0) TRY(text_samples_cut(rl)); /* samples of a run that ended before its first checkpoint */
-    TRY(loop_run(rl->recipe, run, &task, &all));
-    *rl->result = (TextRlResult){.steps = all.steps,
-                                 .first_reward = rl->first_reward,
-                                 .last_reward = rl->last_reward,
-                                 .first_eval = rl->first_eval,
-                                 .last_eval = rl->last_eval,
-                                 .seconds = all.seconds};
-    return ST_OK;
+    return loop_run(rl->config, rl->recipe, run, &task);
 }
 
 void text_release(TextRl *rl) {
@@ -438,13 +400,13 @@ void text_release(TextRl *rl) {
     text_pass_release(&rl->pass);
     tape_free(tape);
     generate_memory_free(rl->sampling);
-    experience_release(&rl->experience);
-    experience_release(&rl->round);
-    free(rl->gradients);
-    arena_free(rl->pair_scratch);
-    free(rl->entropy_gradients);
-    free(rl->value_gradients);
-    free(rl->weights);
+    experience_release(&rl->step.experience);
+    experience_release(&rl->step.round);
+    free(rl->step.gradients);
+    arena_free(rl->step.pair_scratch);
+    free(rl->step.entropy_gradients);
+    free(rl->step.value_gradients);
+    free(rl->step.weights);
     reference_free(rl->reference);
     text_value_free(rl->value);
     rewards_close(rl->rewards);
@@ -460,22 +422,22 @@ void text_release(TextRl *rl) {
 
 static void text_rl_release(void *context) { text_release(context); }
 
-static const TrainingKind kind = {
-    text_rl_load_result,        text_rl_open, text_rl_report_plan, text_rl_started, text_rl_train, text_rl_release, true, .length = text_rl_length,
-    .reader = &rl_report_reader};
-
-Status text_rl_run(const TextRlConfig *config, TextRlResult *result) {
-    TextRl rl = {.config = config,
-                 .recipe = config->recipe,
-                 .result = result,
-                 .arena = arena_new(0),
-                 .first_reward = not_known,
-                 .last_reward = not_known,
-                 .first_eval = not_known,
-                 .last_eval = not_known,
-                 .best_eval = not_known,
-                 .stop_id = -1};
-    *result = (TextRlResult){.first_reward = not_known, .last_reward = not_known, .first_eval = not_known, .last_eval = not_known};
+Status text_rl_run(const TrainingConfig *config, const RewardOptions *rewards, TrainResult *result) {
+    static const char *const results[] = {"steps", "first_reward", "last_reward", "first_eval_reward", "last_eval_reward", "seconds", NULL};
+    static const TrainingKind kind = {.open = text_rl_open,
+                                      .train = text_rl_train,
+                                      .release = text_rl_release,
+                                      .results = results,
+                                      .has_template = true,
+                                      .length = text_rl_length,
+                                      .reader = &rl_report_reader};
+    TextRl rl = {
+        .config = config,
+        .reward_options = rewards,
+        .recipe = config->recipe,
+        .arena = arena_new(0),
+        .counts = {.first_reward = not_known, .last_reward = not_known, .first_eval = not_known, .last_eval = not_known, .best_eval = not_known},
+        .stop_id = -1};
     if (!rl.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
-    return training_run(&kind, &rl, &rl.recipe, &config->options);
+    return training_run(&kind, &rl, &rl.recipe, config, result);
 }

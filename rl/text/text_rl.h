@@ -2,7 +2,7 @@
 /* tune rl on text: a language model samples completions, rewards score them, and a policy gradient updates the model. Sampling and training use the
  * same weights in the same process.
  *
- *     TRY(text_rl_run(&(TextRlConfig){.recipe = recipe, .on_progress = show, .context = screen}, &result));   // output/adapter or output/model
+ *     TRY(text_rl_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime}, &rewards, &result));   // output/adapter or output/model
  */
 #ifndef TUNE_TEXT_RL_H
 #define TUNE_TEXT_RL_H
@@ -11,40 +11,11 @@
 #include "rl/reward/reward.h"
 #include "rl/text/text_algorithm.h"
 
-typedef struct TextRlPlan {
-    const TextAlgorithm *algorithm;
-    size_t prompts, rewards;
-    int64_t longest_prompt, total_steps, parameters, trained_parameters, dropped, cut;
-    size_t eval_prompts;
-    const Dataset *table; /* table of the prompts */
-    DType compute;
-    TrainMemory memory;
-    const Model *model;
-    const char *env; /* a text environment instead of prompts; NULL: none */
-} TextRlPlan;
-typedef struct TextRlProgress {
-    int64_t step, total_steps;
-    double reward, eval_reward, completion_length, tokens_per_second, seconds_left;
-} TextRlProgress; /* eval_reward: NaN unless this step was evaluated */
-typedef struct TextRlConfig {
-    const Recipe *recipe;
-    TrainingOptions options;
-    RewardOptions rewards;                                              /* max_new_tokens is set from the recipe */
-    void (*on_plan)(void *context, const TextRlPlan *plan);             /* may be NULL */
-    void (*on_progress)(void *context, const TextRlProgress *progress); /* may be NULL */
-    void *context;
-} TextRlConfig;
-/* eval: on held-out prompts, NaN if there are none */
-typedef struct TextRlResult {
-    int64_t steps;
-    double first_reward, last_reward, first_eval, last_eval, seconds;
-    bool already_finished;
-} TextRlResult;
-
 /* Runs from the checkpoint (or the start) to train.max_steps steps (or train.epochs passes over the prompts). Each step has rollouts, rewards,
  * advantages and rl.num_iterations x rl.num_minibatches optimiser steps. ST_INTERRUPTED with a checkpoint saved; ST_NUMERIC: a loss or gradient that
- * is not finite, or log-probabilities of sampler and trainer that differ by more than rl.max_logprob_diff; errors of rewards, prompts and model. */
-Status text_rl_run(const TextRlConfig *config, TextRlResult *result);
+ * is not finite, or log-probabilities of sampler and trainer that differ by more than rl.max_logprob_diff; errors of rewards, prompts and
+ * model. rewards: its max_new_tokens is set from the recipe. */
+Status text_rl_run(const TrainingConfig *config, const RewardOptions *rewards, TrainResult *result);
 
 typedef struct TextEvaluation {
     size_t rows;                                                /* or episodes */
@@ -58,9 +29,10 @@ typedef struct TextEvaluation {
 } TextEvaluation;
 /* Evaluates the policy of the finished run in `dir`: rewards of its greedy answers to the prompts in `data` (NULL: the held-out prompts of its
  * recipe), with the run's rewards and lengths. ST_INPUT: no such run; ST_CONFIG: no prompts; ST_INTERRUPTED. */
-Status text_rl_evaluate(const char *dir, const char *data, const RewardOptions *rewards, TextEvaluation *evaluation);
+Status text_rl_evaluate(const Device *device, const char *dir, const char *data, const RewardOptions *rewards, TextEvaluation *evaluation);
 
 typedef struct TextPlay {
+    const Device *device;
     int64_t episodes;
     bool sample; /* sample as in training, instead of greedy answers */
     uint64_t seed;

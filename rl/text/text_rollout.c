@@ -127,9 +127,9 @@ static Status own_turns(const TextRl *rl, const Experience *e, int64_t i, OwnWor
         TRY(tokenizer_decode(rl->tokenizer, own->ids + turn, n - turn, true, &own->text));
         turn = n;
     }
-    rl->rows[i].policy_text = str_text(&own->text);
-    rl->rows[i].own_ids = own->ids;
-    rl->rows[i].n_policy_ids = n;
+    rl->step.rows[i].policy_text = str_text(&own->text);
+    rl->step.rows[i].own_ids = own->ids;
+    rl->step.rows[i].n_policy_ids = n;
     return ST_OK;
 }
 
@@ -154,7 +154,7 @@ static Status own_words(const TextRl *rl, const Experience *e, OwnWords **all) {
 Status text_score(TextRl *rl, Experience *e, RolloutSums *sums) {
     for (int64_t i = 0; i < e->n; i++) {
         const PromptRow *prompt = e->prompts[i / e->group_size];
-        rl->rows[i] = (RewardRow){
+        rl->step.rows[i] = (RewardRow){
             .file = prompt->file,
             .unit = prompt->unit,
             .number = (int64_t)prompt->line,
@@ -171,7 +171,7 @@ Status text_score(TextRl *rl, Experience *e, RolloutSums *sums) {
     const RewardScores *scores = NULL;
     OwnWords *own = NULL;
     Status status = rl->rewards && rl->turns.env ? own_words(rl, e, &own) : ST_OK;
-    if (status == ST_OK && rl->rewards) status = rewards_score(rl->rewards, rl->rows, (size_t)e->n, &scores);
+    if (status == ST_OK && rl->rewards) status = rewards_score(rl->rewards, rl->step.rows, (size_t)e->n, &scores);
     own_words_free(own, e->n);
     TRY(status);
     for (int64_t i = 0; i < e->n; i++) {
@@ -188,7 +188,7 @@ Status text_score(TextRl *rl, Experience *e, RolloutSums *sums) {
 /* ---- metrics ---- */
 
 static Status describe(TextRl *rl, Metrics *metrics) {
-    const RolloutSums *sums = &rl->sampled;
+    const RolloutSums *sums = &rl->step.sampled;
     double n = sums->completions;
     TRY(text_columns_report(rl, sums, "reward", "reward_numbers_missing", "reward_unjudged", metrics));
     metric_set(metrics, "reward", tally_mean(&sums->rewards));
@@ -203,7 +203,7 @@ static Status describe(TextRl *rl, Metrics *metrics) {
     if (rl->sampling_rounds == 1) return ST_OK;
     metric_count(metrics, "sampling_rounds", sums->rounds);
     metric_count(metrics, "groups_sampled", sums->groups);
-    metric_count(metrics, "groups_replaced", sums->groups - rl->experience.n_groups);
+    metric_count(metrics, "groups_replaced", sums->groups - rl->step.experience.n_groups);
     return ST_OK;
 }
 
@@ -214,24 +214,24 @@ static Status describe(TextRl *rl, Metrics *metrics) {
 static Status one_round(TextRl *rl, const GenerateConfig *config, int64_t n, int64_t asked, int64_t *place) {
     if (rl->turns.env) {
         *place += n;
-        TRY(turns_sample(&rl->turns, n, (uint64_t)asked, config, &rl->round));
-        return text_score(rl, &rl->round, &rl->sampled);
+        TRY(turns_sample(&rl->turns, n, (uint64_t)asked, config, &rl->step.round));
+        return text_score(rl, &rl->step.round, &rl->step.sampled);
     }
-    for (int64_t i = 0; i < n; i++) rl->asked[i] = prompts_at(&rl->prompts, rl->recipe, (*place)++);
-    TRY(experience_sample(rl->model, rl->tokenizer, rl->asked, (size_t)n, (uint64_t)asked, config, &rl->round));
-    return text_score(rl, &rl->round, &rl->sampled);
+    for (int64_t i = 0; i < n; i++) rl->step.asked[i] = prompts_at(&rl->prompts, rl->recipe, (*place)++);
+    TRY(experience_sample(rl->model, rl->tokenizer, rl->step.asked, (size_t)n, (uint64_t)asked, config, &rl->step.round));
+    return text_score(rl, &rl->step.round, &rl->step.sampled);
 }
 
 Status text_roll_out(TextRl *rl, int64_t step, int64_t *place, Metrics *metrics) {
     GenerateConfig config = text_sampling(rl, step);
-    Experience *e = &rl->experience, *round = &rl->round;
+    Experience *e = &rl->step.experience, *round = &rl->step.round;
     int64_t wanted = rl->recipe->rl_prompts_per_step;
-    rl->sampled = (RolloutSums){0};
+    rl->step.sampled = (RolloutSums){0};
     if (rl->turns.env) TRY(turns_begin(&rl->turns, (size_t)(wanted * rl->sampling_rounds)));
     experience_clear(e, rl->algorithm->paired ? 2 : config.n);
-    while (e->n_groups < wanted && rl->sampled.rounds < rl->sampling_rounds) {
-        bool last = rl->sampled.rounds + 1 == rl->sampling_rounds;
-        TRY(one_round(rl, &config, wanted - e->n_groups, rl->sampled.groups, place));
+    while (e->n_groups < wanted && rl->step.sampled.rounds < rl->sampling_rounds) {
+        bool last = rl->step.sampled.rounds + 1 == rl->sampling_rounds;
+        TRY(one_round(rl, &config, wanted - e->n_groups, rl->step.sampled.groups, place));
         for (int64_t g = 0; g < round->n_groups; g++) {
             bool flat = group_is_flat(round->rewards + g * round->group_size, round->group_size);
             if (rl->algorithm->paired && !flat) TRY(text_pairs_append(rl, g));

@@ -49,54 +49,66 @@ typedef struct PairMeans {
     double pairs, rewards_chosen, rewards_rejected, margin, accuracy, logps_chosen, logps_rejected;
 } PairMeans;
 
+/* What a step makes and the next one replaces; memory is reused. */
+typedef struct TextStep {
+    Experience experience;                                             /* the samples of the step */
+    Experience round;                                                  /* the samples of one round */
+    RolloutSums sampled;                                               /* of all of them */
+    const PromptRow **asked;                                           /* (prompts_per_step) */
+    RewardRow *rows;                                                   /* (sequences) */
+    double *gradients, *entropy_gradients, *value_gradients, *weights; /* (tokens) */
+    int64_t cap_tokens;
+    PairMeans pair_means; /* these two: for algorithms that learn from pairs */
+    Arena *pair_scratch;
+    int64_t next_place, next_samples_bytes; /* of the counters, once the step has learned */
+} TextStep;
+
+/* What checkpoints keep besides weights, and the next step depends on. */
+typedef struct TextCounts {
+    int64_t updates;       /* optimiser steps done */
+    int64_t place;         /* position of the next prompt in the stream; position at which an abandoned step began */
+    int64_t samples_bytes; /* length of samples.jsonl */
+    double beta;           /* current weight of the KL */
+    double first_reward, last_reward;
+    double first_eval, last_eval, best_eval; /* mean reward of the held-out prompts; NaN: unknown */
+} TextCounts;
+
 typedef struct TextRl {
-    const TextRlConfig *config;
+    /* from the recipe */
+    const TrainingConfig *config; /* NULL: the policy is only evaluated */
+    const RewardOptions *reward_options;
     const Recipe *recipe;
     Recipe dated; /* the recipe with the date on which the run began, if the template writes the date */
     const TextAlgorithm *algorithm;
     const PolicyLoss *policy_loss;
     PolicyLossConfig loss; /* the settings that are the same in every step */
     GroupScale scale;
+    const PreferenceLoss *pair_loss; /* these two: for algorithms that learn from pairs */
+    PreferenceConfig pair_config;
+    int64_t sampling_rounds; /* maximum per step */
+    /* opened */
+    Arena *arena;
     Model *model;
     Tokenizer *tokenizer; /* NULL: prompts are ids, and rewards see no text */
     Chat *chat;
-    PromptSet prompts, eval;   /* eval: held-out prompts, may be empty */
-    Turns turns;               /* env NULL: prompts are rows of data.train, and an episode is one completion */
-    RewardSet *rewards;        /* NULL: only the environment's rewards */
-    const char **column_names; /* (COLUMN_NAMES): names of reward metrics, in the order in which they appeared */
-    size_t n_column_names;
-    /* Names of the metrics of pairs of rewards; NULL before the first step, and with fewer than two rewards */
-    const char *pair_names[CORRELATED_PARTS][CORRELATED_PARTS];
-    Reference *reference; /* NULL: no KL */
-    TextValue *value;     /* NULL: no values are learned */
-    TextPass pass;
-    GenerateMemory *sampling; /* memory of sampling in rollouts and evaluations */
-    Experience experience;    /* the samples of the step */
-    Experience round;         /* the samples of one round */
-    RolloutSums sampled;
-    const PromptRow **asked;                                           /* (prompts_per_step) */
-    RewardRow *rows;                                                   /* (sequences) */
-    double *gradients, *entropy_gradients, *value_gradients, *weights; /* (tokens) */
-    int64_t cap_tokens;
-    const PreferenceLoss *pair_loss; /* these four: for algorithms that learn from pairs */
-    PreferenceConfig pair_config;
-    PairMeans pair_means;
-    Arena *pair_scratch;
-    Stepper stepper;
-    TextRlResult *result;
-    Run *run;
-    Arena *arena;
     int32_t stop_id;
-    int64_t sampling_rounds; /* maximum per step */
-    int64_t total_steps, began_step;
-    int64_t place;      /* position of the next prompt in the stream; position at which an abandoned step began */
-    int64_t next_place; /* position after the current step */
-    int64_t next_samples_bytes;
-    int64_t updates;       /* optimiser steps done */
-    int64_t samples_bytes; /* length of samples.jsonl */
-    double beta;           /* current weight of the KL */
-    double first_reward, last_reward;
-    double first_eval, last_eval, best_eval; /* mean reward of the held-out prompts; NaN: unknown */
+    PromptSet prompts, eval; /* eval: held-out prompts, may be empty */
+    Turns turns;             /* env NULL: prompts are rows of data.train, and an episode is one completion */
+    RewardSet *rewards;      /* NULL: only the environment's rewards */
+    Reference *reference;    /* NULL: no KL */
+    TextValue *value;        /* NULL: no values are learned */
+    TextPass pass;
+    Stepper stepper;
+    GenerateMemory *sampling; /* memory of sampling in rollouts and evaluations */
+    int64_t total_steps;
+    Run *run;
+    /* names of metrics that have appeared so far */
+    const char **column_names; /* (COLUMN_NAMES): of rewards, in the order in which they appeared */
+    size_t n_column_names;
+    const char *pair_names[CORRELATED_PARTS][CORRELATED_PARTS]; /* of pairs of rewards; NULL before the first step, and with fewer than two */
+
+    TextStep step;
+    TextCounts counts;
 } TextRl;
 
 /* ---- text_rl.c ---- */

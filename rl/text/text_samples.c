@@ -21,15 +21,15 @@ static void write_text(JsonWriter *w, const char *key, const char *text, size_t 
 static Status text_samples_measure(TextRl *rl) {
     uint64_t bytes;
     TRY(file_sync_size(run_path(rl->run, "samples.jsonl"), &bytes));
-    rl->next_samples_bytes = (int64_t)bytes;
+    rl->step.next_samples_bytes = (int64_t)bytes;
     return ST_OK;
 }
 
 Status text_samples_write(TextRl *rl, int64_t step) {
-    const Experience *e = &rl->experience;
+    const Experience *e = &rl->step.experience;
     int64_t every = rl->recipe->rl_samples_every;
-    rl->next_samples_bytes = rl->samples_bytes;
-    if (every == 0 || (step % every != 0 && step + 1 != rl->total_steps)) return ST_OK;
+    rl->step.next_samples_bytes = rl->counts.samples_bytes;
+    if (every == 0 || !run_writes(rl->run) || (step % every != 0 && step + 1 != rl->total_steps)) return ST_OK;
     Str lines = {0};
     for (int64_t i = 0; i < MIN(e->n, 2 * e->group_size); i++) {
         JsonWriter w = {0};
@@ -53,13 +53,14 @@ Status text_samples_write(TextRl *rl, int64_t step) {
 
 Status text_samples_cut(TextRl *rl) {
     const char *path = run_path(rl->run, "samples.jsonl");
-    uint64_t there, then = (uint64_t)MAX(rl->samples_bytes, 0);
+    uint64_t there, then = (uint64_t)MAX(rl->counts.samples_bytes, 0);
+    if (!run_writes(rl->run)) return ST_OK;
     if (!path) return ST_RESOURCE;
     TRY(file_sync_size(path, &there));
     if (there > then) return file_truncate(path, then);
     if (there < then)
         run_warn(rl->run, "'%s' has %llu bytes but had %llu at the checkpoint: some samples from before it are lost", path, (unsigned long long)there,
                  (unsigned long long)then);
-    rl->samples_bytes = (int64_t)there;
+    rl->counts.samples_bytes = (int64_t)there;
     return ST_OK;
 }

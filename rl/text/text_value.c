@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "lib/train/train.h"
 #include "lib/model/scalar_head.h"
 #include "lib/train/trained_model.h"
 
@@ -55,7 +56,8 @@ static Status open_own(const Recipe *recipe, const char *which, Model *policy, T
         own.model_path = which;
     }
     bool shared = strcmp(own.model_path, recipe->model_path) == 0 && recipe->has_lora && model_can_share_weights(policy);
-    return shared ? trained_model_share_weights(&own, policy, &value->model) : trained_model_open(&own, &value->model);
+    return shared ? trained_model_share_weights(&own, policy, &value->model)
+                  : trained_model_open(&own, (Runtime){policy->device, policy->compute}, &value->model);
 }
 
 static Status load_head(const TextValue *value, const char *path) {

@@ -1,12 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plays multi-turn text episodes. */
 #include "lib/base/log.h"
+#include "lib/base/system.h"
 #include "rl/text/turns.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "data/formats/conversation.h"
+
+/* What an episode waits for. */
+typedef enum EpisodeState {
+    EPISODE_READY,  /* for room to speak */
+    EPISODE_SPEAKS, /* for the end of its turn */
+    EPISODE_SPOKE,  /* for an idle environment */
+    EPISODE_ASKED,  /* for the environment's answer */
+    EPISODE_OVER
+} EpisodeState;
 
 /* One episode in one copy of the environment. Arrays cover the tokens after the prompt. */
 typedef struct Episode {
@@ -16,18 +26,22 @@ typedef struct Episode {
     bool *trained;
     Str text, action;        /* text: of all turns; action: of the current turn */
     double reward, discount; /* discount: of the next turn's reward */
-    bool running, ended;
+    EpisodeState state;
+    int64_t turn;
+    bool lost, ended; /* lost: the environment no longer knows it, so it ends with its turn */
 } Episode;
 
 typedef struct Play {
     Turns *turns;
     const GenerateConfig *config;
     DataConfig data;
+    uint64_t number;  /* of the first group */
+    size_t first_row; /* its prompt among those of turns */
+    Generator *generator;
     Episode *episodes;
     int64_t n;
-    size_t *speakers; /* for each prompt of a call of generate, its episode */
-    Prompt *prompts;
     Slice *actions;
+    bool asked; /* the environment has a request */
 } Play;
 
 /* ---- observations to tokens ---- */
@@ -216,39 +230,13 @@ static Status begin_group(Play *play, int64_t group) {
     }
     for (int64_t k = 0; k < play->config->n; k++) {
         Episode *episode = &play->episodes[group * play->config->n + k];
-        *episode = (Episode){.n_prompt = row->ids.n, .discount = 1, .running = true};
+        *episode = (Episode){.n_prompt = row->ids.n, .discount = 1};
         for (size_t t = 0; t < row->ids.n; t++) ids_push(&episode->ids, row->ids.data[t]);
     }
     return ST_OK;
 }
 
-/* ---- a turn ---- */
-
-static Status turns_take(void *context, const Completion *c) {
-    Play *play = context;
-    Episode *episode = &play->episodes[play->speakers[c->prompt] + (size_t)c->sample];
-    for (size_t t = 0; t < c->ids.n; t++) TRY(add_token(episode, c->ids.data[t], &c->tempered[t], &c->filtered[t]));
-    str_clear(&episode->action);
-    str_append_n(&episode->action, str_text(&c->text), c->text.len);
-    str_append_n(&episode->text, str_text(&c->text), c->text.len);
-    play->turns->played++;
-    return ST_OK;
-}
-
-/* Generates a turn of all running episodes. In the first turn a group shares one prompt, which is computed once. */
-static Status speak(Play *play, int64_t turn, uint64_t number) {
-    size_t n = 0;
-    GenerateConfig config = *play->config;
-    config.seed = rng_u64(rng_key(play->config->seed, RNG_SAMPLE, (uint64_t)turn), 1);
-    config.n = turn == 0 ? play->config->n : 1;
-    for (int64_t i = 0; i < play->n; i += config.n) {
-        const Ids *ids = &play->episodes[i].ids;
-        if (!play->episodes[i].running) continue;
-        play->speakers[n] = (size_t)i;
-        play->prompts[n++] = (Prompt){ids->data, ids->n, number * (uint64_t)play->config->n + (uint64_t)i};
-    }
-    return n ? generate(play->turns->model, play->turns->tokenizer, play->prompts, n, &config, NULL, turns_take, play) : ST_OK;
-}
+/* ---- what the environment answers ---- */
 
 /* Appends the next observation. An answer that was truncated or ended by a stop text first gets the template's end of turn.
  */
@@ -260,8 +248,8 @@ static Status turns_hear(Play *play, Episode *episode, const json_t *observation
     Ids ids = {0};
     Status status = text_between(play, observation, &text);
     if (status == ST_OK) status = tokenizer_encode(turns->tokenizer, str_text(&text), text.len, TOKENIZE_PLAIN, &ids);
-    episode->running = has_room(play, episode->ids.n + ids.n + closes);
-    if (status == ST_OK && episode->running) {
+    if (status == ST_OK && has_room(play, episode->ids.n + ids.n + closes)) {
+        episode->state = EPISODE_READY;
         if (closes) status = add_token(episode, end, NULL, NULL);
         for (size_t t = 0; t < ids.n && status == ST_OK; t++) status = add_token(episode, ids.data[t], NULL, NULL);
         str_append_n(&episode->text, str_text(&text), text.len);
@@ -271,47 +259,129 @@ static Status turns_hear(Play *play, Episode *episode, const json_t *observation
     return status;
 }
 
-static Status take_turn(Play *play, int64_t turn, uint64_t number, bool *any) {
-    TextEnv *env = play->turns->env;
-    bool last = turn + 1 == text_env_max_turns(env);
-    TRY(speak(play, turn, number));
-    for (int64_t i = 0; i < play->n; i++)
-        play->actions[i] = play->episodes[i].running ? (Slice){str_text(&play->episodes[i].action), play->episodes[i].action.len} : (Slice){0};
-    TRY(text_env_step(env, play->actions, play->n));
-    *any = false;
+/* The reward of a turn, and the next one, if there is one. */
+static Status end_turn(Play *play, Episode *episode, const TextTurn *answer) {
+    episode->reward += episode->discount * answer->reward;
+    episode->earned[episode->ids.n - episode->n_prompt - 1] = episode->discount * answer->reward; /* the reward, at the turn's last token */
+    episode->discount *= play->turns->gamma;
+    episode->ended = answer->terminated;
+    episode->state = EPISODE_OVER;
+    bool last = ++episode->turn == text_env_max_turns(play->turns->env);
+    return answer->terminated || answer->truncated || last ? ST_OK : turns_hear(play, episode, answer->observation);
+}
+
+static Status end_lost(Play *play, Episode *episode) { return end_turn(play, episode, &(TextTurn){.truncated = true}); }
+
+/* Sends the actions of all turns that have ended. */
+static Status turns_ask(Play *play) {
+    bool any = false;
+    if (play->asked) return ST_OK;
     for (int64_t i = 0; i < play->n; i++) {
         Episode *episode = &play->episodes[i];
-        const TextTurn *answer = text_env_turn(env, i);
-        if (!episode->running) continue;
-        episode->reward += episode->discount * answer->reward;
-        episode->earned[episode->ids.n - episode->n_prompt - 1] = episode->discount * answer->reward; /* the reward, at the turn's last token */
-        episode->discount *= play->turns->gamma;
-        episode->ended = answer->terminated;
-        episode->running = !answer->terminated && !answer->truncated && !last;
-        if (episode->running) TRY(turns_hear(play, episode, answer->observation));
-        *any |= episode->running;
+        bool spoke = episode->state == EPISODE_SPOKE;
+        play->actions[i] = spoke ? (Slice){str_text(&episode->action), episode->action.len} : (Slice){0};
+        if (spoke) episode->state = EPISODE_ASKED;
+        any |= spoke;
+    }
+    play->asked = any;
+    return any ? text_env_begin(play->turns->env, play->actions, play->n) : ST_OK;
+}
+
+static Status turns_listen(Play *play, bool wait) {
+    TextAnswer answer;
+    if (!play->asked) return ST_OK;
+    TRY(text_env_answer(play->turns->env, wait, &answer));
+    play->asked = answer == TEXT_NONE;
+    for (int64_t i = 0; i < play->n; i++) {
+        Episode *episode = &play->episodes[i];
+        if (answer == TEXT_TURNS && episode->state == EPISODE_ASKED) TRY(end_turn(play, episode, text_env_turn(play->turns->env, i)));
+        if (answer != TEXT_LOST) continue;
+        episode->lost = true;
+        if (episode->state == EPISODE_ASKED || episode->state == EPISODE_SPOKE) TRY(end_lost(play, episode));
     }
     return ST_OK;
 }
 
+/* ---- what the policy says ---- */
+
+static Status turns_take(void *context, Completion *c) {
+    Play *play = context;
+    Episode *episode = &play->episodes[c->prompt + (size_t)c->sample];
+    if (c->finish == FINISH_FAILED) return c->status;
+    for (size_t t = 0; t < c->ids.n; t++) TRY(add_token(episode, c->ids.data[t], &c->tempered[t], &c->filtered[t]));
+    str_clear(&episode->action);
+    str_append_n(&episode->action, str_text(&c->text), c->text.len);
+    str_append_n(&episode->text, str_text(&c->text), c->text.len);
+    play->turns->played++;
+    episode->state = EPISODE_SPOKE;
+    return episode->lost ? end_lost(play, episode) : ST_OK;
+}
+
+/* A turn of an episode, or the first turn of all n episodes of its group, whose prompt is computed once. */
+static GenerateRequest turn_request(Play *play, int64_t i, int64_t n) {
+    const GenerateConfig *config = play->config;
+    const Episode *episode = &play->episodes[i];
+    const Ids *ids = episode->turn == 0 ? &play->turns->rows[play->first_row + (size_t)(i / config->n)].ids : &episode->ids;
+    return (GenerateRequest){.prompt = {ids->data, ids->n, play->number * (uint64_t)config->n + (uint64_t)i},
+                             .prompt_index = (size_t)i,
+                             .n_samples = n,
+                             .seed = rng_u64(rng_key(config->seed, RNG_SAMPLE, (uint64_t)episode->turn), 1),
+                             .sample = config->sample,
+                             .max_new_tokens = config->max_new_tokens,
+                             .n_stop = config->n_stop,
+                             .stop = config->stop,
+                             .n_stop_ids = config->n_stop_ids,
+                             .stop_ids = config->stop_ids,
+                             .ignore_eos = config->ignore_eos,
+                             .on_done = turns_take,
+                             .context = play};
+}
+
+/* Adds turns while there is room. */
+static Status turns_speak(Play *play) {
+    for (int64_t i = 0; i < play->n; i++) {
+        if (play->episodes[i].state != EPISODE_READY) continue;
+        int64_t n = play->episodes[i].turn == 0 ? play->config->n : 1;
+        GenerateRequest request = turn_request(play, i, n);
+        GenerateHandle handle;
+        TRY(generator_add(play->generator, &request, &handle));
+        if (!handle) return ST_OK;
+        for (int64_t k = 0; k < n; k++) play->episodes[i + k].state = EPISODE_SPEAKS;
+    }
+    return ST_OK;
+}
+
+/* The environment answers while other episodes speak. What an episode says depends on its own seeds alone, and not on who comes first. */
+static Status play_turns(Play *play) {
+    while (true) {
+        TRY(turns_speak(play));
+        TRY(turns_ask(play));
+        bool busy = generator_busy(play->generator);
+        if (!busy && !play->asked) return ST_OK;
+        if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
+        if (busy) TRY(generator_step(play->generator));
+        TRY(turns_listen(play, !busy));
+    }
+}
+
 /* ---- all episodes ---- */
 
-static Status text_turns_begin(Play *play, int64_t n_groups, uint64_t number) {
+static Status text_turns_begin(Play *play, int64_t n_groups) {
     uint64_t *seeds = malloc((size_t)play->n * sizeof *seeds);
     if (!seeds) return status_fail(ST_RESOURCE, "out of memory for %lld episodes", (long long)play->n);
     RngKey key = rng_key(play->config->seed, RNG_NOISE, 0);
-    for (int64_t i = 0; i < play->n; i++) seeds[i] = rng_u64(key, number + (uint64_t)(i / play->config->n)) >> 33;
+    for (int64_t i = 0; i < play->n; i++) seeds[i] = rng_u64(key, play->number + (uint64_t)(i / play->config->n)) >> 33;
     Status status = text_env_reset(play->turns->env, seeds, play->n);
     free(seeds);
     for (int64_t g = 0; g < n_groups && status == ST_OK; g++) status = begin_group(play, g);
     return status;
 }
 
-static Status collect(const Play *play, size_t first_row, Experience *e) {
+static Status collect(const Play *play, Experience *e) {
     experience_clear(e, play->config->n);
     for (int64_t i = 0; i < play->n; i++) {
         const Episode *episode = &play->episodes[i];
-        if (i % play->config->n == 0) TRY(experience_open_group(e, &play->turns->rows[first_row + (size_t)(i / play->config->n)]));
+        if (i % play->config->n == 0) TRY(experience_open_group(e, &play->turns->rows[play->first_row + (size_t)(i / play->config->n)]));
         TRY(experience_add(e, &(Sequence){.ids = episode->ids.data + episode->n_prompt,
                                           .sampled = episode->sampled,
                                           .filtered = episode->filtered,
@@ -325,28 +395,31 @@ static Status collect(const Play *play, size_t first_row, Experience *e) {
     return ST_OK;
 }
 
-static Status play_all(Play *play, int64_t n_groups, uint64_t number, Experience *e) {
-    size_t first_row = play->turns->n_rows;
-    bool any = true;
-    TRY(text_turns_begin(play, n_groups, number));
-    for (int64_t turn = 0; any; turn++) TRY(take_turn(play, turn, number, &any));
-    return collect(play, first_row, e);
+static Status play_all(Play *play, int64_t n_groups, Experience *e) {
+    const Turns *turns = play->turns;
+    GeneratorConfig size = generator_size(turns->model, play->n, longest_episode(play), play->config);
+    size.keep_prefixes = true; /* a turn begins with the turns before it */
+    TRY(text_turns_begin(play, n_groups));
+    TRY(generator_open(turns->model, turns->tokenizer, &size, &play->generator));
+    Status status = play_turns(play);
+    generator_close(play->generator);
+    return status == ST_OK ? collect(play, e) : status;
 }
 
 Status turns_sample(Turns *turns, int64_t n_groups, uint64_t number, const GenerateConfig *config, Experience *e) {
     size_t n = (size_t)(n_groups * config->n);
-    Play play = {.turns = turns, .config = config, .data = data_config(turns->recipe, &turns->model->config, turns->chat), .n = (int64_t)n};
+    Play play = {.turns = turns,
+                 .config = config,
+                 .data = data_config(turns->recipe, &turns->model->config, turns->chat),
+                 .number = number,
+                 .first_row = turns->n_rows,
+                 .n = (int64_t)n};
     play.episodes = calloc(n, sizeof *play.episodes);
-    play.speakers = malloc(n * sizeof *play.speakers);
-    play.prompts = malloc(n * sizeof *play.prompts);
     play.actions = malloc(n * sizeof *play.actions);
-    Status status =
-        play.episodes && play.speakers && play.prompts && play.actions ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu episodes", n);
-    if (status == ST_OK) status = play_all(&play, n_groups, number, e);
+    Status status = play.episodes && play.actions ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu episodes", n);
+    if (status == ST_OK) status = play_all(&play, n_groups, e);
     for (size_t i = 0; i < n && play.episodes; i++) text_turns_release(&play.episodes[i]);
     free(play.episodes);
-    free(play.speakers);
-    free(play.prompts);
     free(play.actions);
     return status;
 }

@@ -115,7 +115,7 @@ TEST(gradients_reach_head_and_model) {
     check_ok(tape_backward(s.tape));
     for (int64_t c = 0; c < WIDTH; c++) check_close(tensor_get(weight->grad, c), want[c], 1e-12);
 
-    Tensor *q = s.model->layers[0].q.weight;
+    Tensor *q = s.model->linears[0]->weight;
     for (int64_t e = 0; e < 5; e++) {
         double at = tensor_get(q, e * 50), step = 1e-5, sides[2];
         for (int k = 0; k < 2; k++) {

@@ -337,7 +337,7 @@ static const LoraConfig every = {.rank = 2, .alpha = 3, .lr_ratio = 1};
 static void wrapped_merge(const char *base, const char *adapter, const char *output, bool convert) {
     MergeResult *result;
     MergeAdapter adapters[] = {{adapter, 1}};
-    MergeConfig config = {.base = base, .adapters = adapters, .n_adapters = 1, .output = output, .prove = true, .compute = DT_F32};
+    MergeConfig config = {.base = base, .adapters = adapters, .n_adapters = 1, .output = output, .prove = true, .runtime = {device_cpu(), DT_F32}};
     config.convert = convert;
     check_ok(merge_run(&config, &result));
     assert_int_equal(result->n_changed, 14);

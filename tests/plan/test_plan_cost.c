@@ -13,9 +13,11 @@
 /* Half of the last digit that is given. */
 #define DIGITS(n) (.5000001 * pow(10, -(n)))
 
-static const Link ten_gbe = {1.25e9, 30e-6}, hdr = {25e9, 2e-6}, nvlink4 = {450e9, 3e-6};
+static const LinkSpeed ten_gbe = {1.25e9, 30e-6}, hdr = {25e9, 2e-6}, nvlink4 = {450e9, 3e-6};
 
-static double gigabytes(const StateBytes *bytes, Shard shard, double psi, double ranks) { return plan_state_bytes(bytes, shard, psi, ranks) / 1e9; }
+static double gigabytes(const StateBytes *bytes, PlanShard shard, double psi, double ranks) {
+    return plan_state_bytes(bytes, shard, psi, ranks) / 1e9;
+}
 
 TEST(states_of_full_training) {
     static const struct {
@@ -50,7 +52,7 @@ TEST(states_of_70b_on_64_gpus) {
                                     .gated = true};
     static const struct {
         int64_t t, p, d;
-        Shard shard;
+        PlanShard shard;
         double gigabytes;
     } known[] = {{8, 1, 8, SHARD_NONE, 141.126},       {8, 1, 8, SHARD_OPTIMIZER, 48.512}, {8, 2, 4, SHARD_NONE, 70.563},
                  {8, 2, 4, SHARD_OPTIMIZER, 30.871},   {4, 2, 8, SHARD_OPTIMIZER, 48.508}, {8, 8, 1, SHARD_NONE, 19.217},
@@ -78,11 +80,11 @@ TEST(lanes) {
 /* arXiv 2205.05198, table 2: s 2048, b 1, h 12288, a 96. */
 TEST(activations_of_the_paper) {
     double sbh = 2048.0 * 12288;
-    check_close(plan_paper_activations(2048, 1, 12288, 96, 1, false, RECOMPUTE_NONE), sbh * (34 + 80), 1);
-    check_close(plan_paper_activations(2048, 1, 12288, 96, 8, false, RECOMPUTE_NONE), sbh * (10 + 104 / 8.0), 1);
-    check_close(plan_paper_activations(2048, 1, 12288, 96, 8, true, RECOMPUTE_NONE), sbh * 114 / 8, 1);
-    check_close(plan_paper_activations(2048, 1, 12288, 96, 8, true, RECOMPUTE_SELECTIVE), sbh * 34 / 8, 1);
-    check_close(plan_paper_activations(2048, 1, 12288, 96, 8, true, RECOMPUTE_FULL), sbh * 2, 1);
+    check_close(plan_paper_activations(2048, 1, 12288, 96, 1, false, PAPER_NONE), sbh * (34 + 80), 1);
+    check_close(plan_paper_activations(2048, 1, 12288, 96, 8, false, PAPER_NONE), sbh * (10 + 104 / 8.0), 1);
+    check_close(plan_paper_activations(2048, 1, 12288, 96, 8, true, PAPER_NONE), sbh * 114 / 8, 1);
+    check_close(plan_paper_activations(2048, 1, 12288, 96, 8, true, PAPER_SELECTIVE), sbh * 34 / 8, 1);
+    check_close(plan_paper_activations(2048, 1, 12288, 96, 8, true, PAPER_FULL), sbh * 2, 1);
 }
 
 TEST(messages) {
@@ -254,8 +256,8 @@ TEST(published_figures) {
         agree++;
     }
     assert_true(agree >= 60);
-    check_close(pipe_ideal_speedup(8, 32), 6.564, DIGITS(3));
-    check_close(pipe_ideal_speedup(4, 32), 3.657, DIGITS(3));
+    check_close(plan_pipe_ideal_speedup(8, 32), 6.564, DIGITS(3));
+    check_close(plan_pipe_ideal_speedup(4, 32), 3.657, DIGITS(3));
     check_close(gigabytes(&plan_paper, SHARD_NONE, 7.5e9, 64), 120, 1e-9);
     check_close(gigabytes(&plan_paper, SHARD_OPTIMIZER, 7.5e9, 64), 31.41, DIGITS(2));
     check_close(gigabytes(&plan_paper, SHARD_GRADIENTS, 7.5e9, 64), 16.64, DIGITS(2));

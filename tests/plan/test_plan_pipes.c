@@ -6,11 +6,11 @@
 #include "lib/plan/plan_cost.h"
 #include "tests/support/check.h"
 
-static PipeResult simulate(Arena *arena, PipeKind kind, int64_t p, int64_t m, int64_t v, double forward, double backward) {
+static PlanPipeResult simulate(Arena *arena, PlanPipeKind kind, int64_t p, int64_t m, int64_t v, double forward, double backward) {
     double f[64], b[64];
-    PipeResult result;
+    PlanPipeResult result;
     for (int64_t i = 0; i < p; i++) f[i] = forward, b[i] = backward;
-    check_ok(pipe_simulate(&(Pipe){.kind = kind, .stages = p, .micro = m, .chunks = v, .forward = f, .backward = b}, arena, &result));
+    check_ok(plan_pipe_simulate(&(PlanPipe){.kind = kind, .stages = p, .micro = m, .chunks = v, .forward = f, .backward = b}, arena, &result));
     return result;
 }
 
@@ -20,13 +20,13 @@ TEST(uniform_stages) {
     for (int64_t p = 1; p <= 8; p++)
         for (int64_t m = 1; m <= 16; m++) {
             double dp = (double)p, dm = (double)m;
-            PipeResult naive = simulate(arena, PIPE_NAIVE, p, m, 1, 1, 2), flushed = simulate(arena, PIPE_F_THEN_B, p, m, 1, 1, 2),
-                       gpipe = simulate(arena, PIPE_GPIPE, p, m, 1, 1, 2), turns = simulate(arena, PIPE_1F1B, p, m, 1, 1, 2);
+            PlanPipeResult naive = simulate(arena, PIPE_NAIVE, p, m, 1, 1, 2), flushed = simulate(arena, PIPE_F_THEN_B, p, m, 1, 1, 2),
+                           gpipe = simulate(arena, PIPE_GPIPE, p, m, 1, 1, 2), turns = simulate(arena, PIPE_1F1B, p, m, 1, 1, 2);
             check_close(naive.makespan, 3 * dm * dp, 1e-9);
             check_close(flushed.makespan, 3 * (dm + dp - 1), 1e-9);
             check_close(gpipe.makespan, 4 * dm + 3 * (dp - 1), 1e-9);
             check_close(turns.makespan, 3 * (dm + dp - 1), 1e-9);
-            check_close(turns.bubble, pipe_bubble(dp, dm, 1), 1e-9);
+            check_close(turns.bubble, plan_pipe_bubble(dp, dm, 1), 1e-9);
             check_close(gpipe.inputs, dm, 0);
             for (int64_t i = 0; i < p; i++) {
                 check_close(naive.kept[i], 1, 0);
@@ -44,25 +44,25 @@ TEST(interleaved_stages) {
     for (int64_t p = 1; p <= 6; p++)
         for (int64_t v = 1; v <= 4; v++)
             for (int64_t m = p; m <= 16; m += p) {
-                PipeResult result = simulate(arena, PIPE_INTERLEAVED, p, m, v, 1, 2);
+                PlanPipeResult result = simulate(arena, PIPE_INTERLEAVED, p, m, v, 1, 2);
                 check_close(result.makespan, 3 * (double)(v * m + p - 1) / (double)v, 1e-9);
                 for (int64_t i = 0; i < p && m > p; i++)
                     check_close(result.kept[i], (double)MIN(m * v, 2 * (p - 1 - i) + (v - 1) * p + 1) / (double)v, 1e-9);
                 arena_reset(arena);
             }
     double f[3] = {1, 1, 1};
-    PipeResult result;
-    check_status(pipe_simulate(&(Pipe){PIPE_INTERLEAVED, 3, 4, 2, f, f, NULL, 0}, arena, &result), ST_CONFIG);
+    PlanPipeResult result;
+    check_status(plan_pipe_simulate(&(PlanPipe){PIPE_INTERLEAVED, 3, 4, 2, f, f, NULL, 0}, arena, &result), ST_CONFIG);
     check_text("no multiple of 3 stages");
-    check_status(pipe_simulate(&(Pipe){PIPE_1F1B, 3, 4, 2, f, f, NULL, 0}, arena, &result), ST_CONFIG);
-    check_status(pipe_simulate(&(Pipe){PIPE_1F1B, 0, 4, 1, f, f, NULL, 0}, arena, &result), ST_CONFIG);
+    check_status(plan_pipe_simulate(&(PlanPipe){PIPE_1F1B, 3, 4, 2, f, f, NULL, 0}, arena, &result), ST_CONFIG);
+    check_status(plan_pipe_simulate(&(PlanPipe){PIPE_1F1B, 0, 4, 1, f, f, NULL, 0}, arena, &result), ST_CONFIG);
     arena_free(arena);
 }
 
 /* F = B = W = 1: 3 m + (p - 1), at most p kept. */
 TEST(zero_bubble) {
     Arena *arena = arena_new(0);
-    PipeResult small = simulate(arena, PIPE_ZERO_BUBBLE, 4, 8, 1, 1, 2), large = simulate(arena, PIPE_ZERO_BUBBLE, 8, 32, 1, 1, 2);
+    PlanPipeResult small = simulate(arena, PIPE_ZERO_BUBBLE, 4, 8, 1, 1, 2), large = simulate(arena, PIPE_ZERO_BUBBLE, 8, 32, 1, 1, 2);
     check_close(small.makespan, 27, 1e-9);
     check_close(large.makespan, 103, 1e-9);
     check_close(simulate(arena, PIPE_1F1B, 4, 8, 1, 1, 2).makespan, 33, 1e-9);
@@ -76,7 +76,7 @@ TEST(zero_bubble) {
 TEST(pipedream_has_no_flush) {
     Arena *arena = arena_new(0);
     for (int64_t p = 1; p <= 6; p++) {
-        PipeResult less = simulate(arena, PIPE_PIPEDREAM, p, 40, 1, 1, 2), more = simulate(arena, PIPE_PIPEDREAM, p, 80, 1, 1, 2);
+        PlanPipeResult less = simulate(arena, PIPE_PIPEDREAM, p, 40, 1, 1, 2), more = simulate(arena, PIPE_PIPEDREAM, p, 80, 1, 1, 2);
         check_close(more.makespan - less.makespan, 3 * 40, 1e-9);
         for (int64_t i = 0; i < p; i++) check_close(more.kept[i], (double)(p - i), 0);
     }
@@ -87,11 +87,14 @@ TEST(pipedream_has_no_flush) {
 TEST(uneven_stages_and_messages) {
     Arena *arena = arena_new(0);
     const double f[] = {1, 2, 1}, b[] = {2, 4, 2};
-    PipeResult result;
-    check_ok(pipe_simulate(&(Pipe){PIPE_F_THEN_B, 3, 1, 1, f, b, NULL, .5}, arena, &result));
+    PlanPipeResult result;
+    check_ok(plan_pipe_simulate(&(PlanPipe){PIPE_F_THEN_B, 3, 1, 1, f, b, NULL, .5}, arena, &result));
     check_close(result.makespan, 4 + 8 + 4 * .5, 1e-9);
-    check_ok(pipe_simulate(&(Pipe){PIPE_1F1B, 3, 100, 1, f, b, NULL, 0}, arena, &result));
+    check_ok(plan_pipe_simulate(&(PlanPipe){PIPE_1F1B, 3, 100, 1, f, b, NULL, 0}, arena, &result));
     check_close(result.makespan, 100 * 6 + 3, 4);
+    /* A link that is slower than the stages: one message at a time. */
+    check_ok(plan_pipe_simulate(&(PlanPipe){PIPE_F_THEN_B, 2, 50, 1, f, b, NULL, 10}, arena, &result));
+    assert_true(result.makespan >= 2 * 50 * 10);
     arena_free(arena);
 }
 
@@ -100,7 +103,7 @@ TEST(bubbles) {
         double p, m, v, total, ideal;
     } known[] = {{4, 8, 1, .272727, .375}, {8, 32, 1, .179487, .21875}, {8, 32, 2, .098592, .109375}, {4, 4, 1, .428571, .75}};
     for (size_t i = 0; i < COUNT_OF(known); i++) {
-        double total = pipe_bubble(known[i].p, known[i].m, known[i].v);
+        double total = plan_pipe_bubble(known[i].p, known[i].m, known[i].v);
         check_close(total, known[i].total, 5.1e-7);
         check_close(total / (1 - total), known[i].ideal, 5.1e-7);
     }
@@ -171,7 +174,7 @@ TEST(pipedream_cuts_vgg16_as_7_1) {
         weights[i] = 4e6 * parameters[i];
         bytes[i] = 32 * 4e6 * outputs[i];
     }
-    check_ok(stages_pipedream(time, weights, bytes, 16, 8, &(Link){1.25e9, 0}, arena, &plan));
+    check_ok(stages_pipedream(time, weights, bytes, 16, 8, &(LinkSpeed){1.25e9, 0}, arena, &plan));
     assert_int_equal(plan.n, 2);
     assert_int_equal(plan.stages[0].ranks, 7);
     assert_int_equal(plan.stages[1].ranks, 1);
@@ -181,9 +184,9 @@ TEST(pipedream_cuts_vgg16_as_7_1) {
     for (int i = 0; i < 16; i++) all += time[i];
     assert_true(all / plan.seconds > 6.5 && all / plan.seconds <= 8);
     /* Free messages: plain data parallel is as good as anything. One rank: one stage. */
-    check_ok(stages_pipedream(time, weights, bytes, 16, 8, &(Link){1e18, 0}, arena, &plan));
+    check_ok(stages_pipedream(time, weights, bytes, 16, 8, &(LinkSpeed){1e18, 0}, arena, &plan));
     check_close(plan.seconds, all / 8, 1e-6 * all);
-    check_ok(stages_pipedream(time, weights, bytes, 16, 1, &(Link){1e9, 0}, arena, &plan));
+    check_ok(stages_pipedream(time, weights, bytes, 16, 1, &(LinkSpeed){1e9, 0}, arena, &plan));
     assert_int_equal(plan.n, 1);
     arena_free(arena);
 }

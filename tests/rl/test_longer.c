@@ -59,28 +59,25 @@ static Recipe *recipe_for(Kind kind, const char *name, const char *settings, con
     return recipe;
 }
 
-static Status longer_train(Kind kind, const Recipe *recipe, TrainingOptions options, bool *finished_before) {
-    TrainResult trained = {0};
-    TextRlResult text = {0};
-    LearnResult learned = {0};
-    IlqlResult offline = {0};
-    PairRunConfig pair = {.recipe = recipe, .options = options};
+static Status longer_train(Kind kind, const Recipe *recipe, RunOptions options, bool *finished_before) {
+    const TrainingConfig config = {.recipe = recipe, .runtime = runtime_of(recipe), .options = options};
+    TrainResult result = {.numbers.n = 0};
     Status status = ST_OK;
     switch (kind) {
-    case SFT: status = sft_run(&(SftConfig){.recipe = recipe, .options = options}, &trained); break;
-    case REWARD: status = reward_training_run(&pair, &trained); break;
-    case DPO: status = preference_run(&pair, &trained); break;
-    case GRPO: status = text_rl_run(&(TextRlConfig){.recipe = recipe, .options = options}, &text); break;
-    case ILQL: status = ilql_run(&(IlqlRunConfig){.recipe = recipe, .options = options}, &offline); break;
-    case ENVIRONMENT: status = learn_run(&(LearnConfig){.recipe = recipe, .options = options}, &learned); break;
+    case SFT: status = sft_run(&config, &result); break;
+    case REWARD: status = reward_training_run(&config, &result); break;
+    case DPO: status = preference_run(&config, &result); break;
+    case GRPO: status = text_rl_run(&config, &(RewardOptions){0}, &result); break;
+    case ILQL: status = ilql_run(&config, &result); break;
+    case ENVIRONMENT: status = learn_run(&config, NULL, &result); break;
     }
-    if (finished_before) *finished_before = trained.already_finished || text.already_finished || learned.already_finished || offline.already_finished;
+    if (finished_before) *finished_before = result.already_finished;
     return status;
 }
 
 static Status longer_run(Kind kind, const char *name, const char *settings, const char *length, bool resume) {
     Recipe *recipe = recipe_for(kind, name, settings, length);
-    Status status = longer_train(kind, recipe, (TrainingOptions){.resume = resume}, NULL);
+    Status status = longer_train(kind, recipe, (RunOptions){.resume = resume}, NULL);
     recipe_free(recipe);
     return status;
 }
@@ -222,7 +219,7 @@ TEST(longer_runs_that_were_killed) {
     check_same("killed", "undisturbed", adapter);
     Recipe *recipe = recipe_for(SFT, "killed", constant, "train.max_steps=7");
     bool finished = false;
-    check_ok(longer_train(SFT, recipe, (TrainingOptions){.resume = true}, &finished));
+    check_ok(longer_train(SFT, recipe, (RunOptions){.resume = true}, &finished));
     assert_true(finished);
     recipe_free(recipe);
     str_release(&before);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The TensorBoard event file, read by a reader of our own: frames, checksums, fields; after a kill and a resume no step is there twice. */
 #include "lib/run/events.h"
-#include "lib/train/train.h"
+#include "lib/run/checkpoint.h"
+#include "lib/run/run.h"
 #include "tests/support/check.h"
 
 #include <math.h>

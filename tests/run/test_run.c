@@ -459,7 +459,9 @@ static int run_in_child(Recipe *recipe, bool resume, Stop stop, size_t ballast) 
         char *held = malloc(ballast + 1);
         if (!held) _exit(75);
         memset(held, 1, ballast + 1);
-        Status status = sft_run(&(SftConfig){.recipe = recipe, .options.resume = resume, .on_progress = stop_at, .context = &stop}, &result);
+        Status status = sft_run(
+            &(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.resume = resume, .on_progress = stop_at, .context = &stop},
+            &result);
         _exit(held[ballast] != 1 ? 76 : status == ST_OK ? (result.already_finished ? 77 : 0) : status_exit_code(status));
     }
     recipe_free(recipe);

@@ -2,6 +2,7 @@
 /* A really trained model learns another author's text: its loss on held-out rows falls, by full fine-tuning and by LoRA. */
 #include "sft/sft.h"
 #include "tests/support/check.h"
+#include "tests/support/runs.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -58,9 +59,9 @@ static double held_out_loss(const char *model, const char *name, const char *lor
     Recipe *recipe;
     TrainResult result;
     check_ok(recipe_read(NULL, overrides, COUNT_OF(overrides), &recipe));
-    check_ok(sft_run(&(SftConfig){.recipe = recipe}, &result));
+    check_ok(sft_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, &result));
     recipe_free(recipe);
-    return result.eval_loss;
+    return metric_get(&result.numbers, "eval_loss");
 }
 
 TEST(stories_model_learns_shakespeare) {

@@ -51,7 +51,7 @@ static Status merge_adapter(const char *base, const MergeAdapter *adapters, size
     options.adapters = adapters;
     options.n_adapters = n;
     options.output = output;
-    options.compute = DT_F32;
+    options.runtime = (Runtime){device_cpu(), DT_F32};
     return merge_run(&options, result);
 }
 
@@ -216,7 +216,7 @@ static void scores_of(const char *dir, const char *base, double scores[2]) {
     static const int32_t ids[] = {5, 9, 33, 2, 17};
     const ScorerRow rows[] = {{ids, ids + 2, 2, 3}, {ids, NULL, 2, 0}};
     Scorer *scorer;
-    check_ok(scorer_open(dir, &(ScorerOptions){.base_dir = base, .compute = "f32"}, &scorer));
+    check_ok(scorer_open(dir, &(ScorerOptions){.device = device_cpu(), .base_dir = base, .compute = "f32"}, &scorer));
     check_ok(scorer_score(scorer, rows, 2, scores));
     scorer_close(scorer);
 }

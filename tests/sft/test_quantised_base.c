@@ -79,7 +79,7 @@ static void golden_run(const char *name, const char *base, const char *prefix) {
                         "train.max_steps=%d\ntrain.warmup_steps=0",
                         model, initial, rows, output, (int)json_array_size(golden_at(expected, "steps")));
     TrainResult result;
-    check_ok(sft_run(&(SftConfig){.recipe = recipe}, &result));
+    check_ok(sft_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, &result));
     recipe_free(recipe);
     check_curve(output, expected);
     snprintf(path, sizeof path, "golden/deploy/qlora/%s/final/adapter_model.safetensors", name);
@@ -105,8 +105,14 @@ static void merge_of(const char *base, const char *adapter, bool tokenizer) {
     const char *output = temp_file(test_folder, "merged");
     MergeAdapter adapters[] = {{.dir = lora, .weight = 1}};
     MergeResult *result;
-    MergeConfig config = {
-        .base = model, .adapters = adapters, .n_adapters = 1, .output = output, .compute = DT_F32, .dtype = DT_F32, .convert = true, .prove = true};
+    MergeConfig config = {.base = model,
+                          .adapters = adapters,
+                          .n_adapters = 1,
+                          .output = output,
+                          .runtime = {.device = device_cpu(), .compute = DT_F32},
+                          .dtype = DT_F32,
+                          .convert = true,
+                          .prove = true};
     check_ok(merge_run(&config, &result));
     check_close(result->kl, 0, 1e-9); /* f32 sums instead of the branch's: 1e-14 in double */
     merge_free(result);

@@ -23,7 +23,7 @@ static Recipe *recipe_of(const char *text, const char *const *extra, size_t n_ex
 
 static Status run_recipe(const char *text, const char *const *extra, size_t n_extra, bool resume, TrainResult *result) {
     Recipe *recipe = recipe_of(text, extra, n_extra);
-    Status status = sft_run(&(SftConfig){.recipe = recipe, .options.resume = resume}, result);
+    Status status = sft_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.resume = resume}, result);
     recipe_free(recipe);
     return status;
 }
@@ -261,9 +261,10 @@ TEST(rows_are_learned) {
             name, seed,
             "lora.rank=16\nlora.modules_to_save=[lm_head, embed_tokens]\ntrain.learning_rate=1e-2\ntrain.epochs=100\ntrain.batch_size=16\ntrain.warmup_steps=0.1\n",
             false, ST_OK, &result);
-        assert_int_equal(result.steps, 200);
-        assert_true(result.first_loss > 4); /* ln 96 = 4.56 */
-        if (!(result.last_loss < 0.02)) fail_msg("seed %llu: the loss is still %g", (unsigned long long)seed, result.last_loss);
+        assert_int_equal(metric_get(&result.numbers, "steps"), 200);
+        assert_true(metric_get(&result.numbers, "first_loss") > 4); /* ln 96 = 4.56 */
+        if (!(metric_get(&result.numbers, "last_loss") < 0.02))
+            fail_msg("seed %llu: the loss is still %g", (unsigned long long)seed, metric_get(&result.numbers, "last_loss"));
     }
 }
 
@@ -376,7 +377,7 @@ TEST(same_seed_same_bytes_other_seed_other_run) {
     run_tiny("again-2", 7, settings, false, ST_OK, &other);
     compare_runs("again-1", "again-2", adapter_file, 0);
     run_tiny("again-3", 8, settings, false, ST_OK, &other);
-    assert_true(result.last_loss != other.last_loss);
+    assert_true(metric_get(&result.numbers, "last_loss") != metric_get(&other.numbers, "last_loss"));
 }
 
 /* ---- objectives in a whole step ---- */
@@ -558,15 +559,15 @@ TEST(noise_does_not_depend_on_the_split_and_ends_with_training) {
     run_tiny("noise-1x8", 34, NOISY "train.batch_size=1\ntrain.gradient_accumulation_steps=8\n", false, ST_OK, &noisy);
     compare_runs("noise-8x1", "noise-1x8", adapter_file, 1e-6);
     run_tiny("noise-none", 34, SHORT_RUN, false, ST_OK, &plain);
-    assert_true(fabs(plain.first_loss - noisy.first_loss) > 1e-4);
+    assert_true(fabs(metric_get(&plain.numbers, "first_loss") - metric_get(&noisy.numbers, "first_loss")) > 1e-4);
 #undef NOISY
     static const char still[] = "lora.rank=4\ntrain.learning_rate=0\ntrain.max_steps=2\ndata.eval_split=0.25\n";
     char settings[200];
     snprintf(settings, sizeof settings, "%strain.neftune_alpha=10\n", still);
     run_tiny("still-noise", 34, settings, false, ST_OK, &noisy);
     run_tiny("still-none", 34, still, false, ST_OK, &plain);
-    assert_true(noisy.eval_loss == plain.eval_loss);
-    assert_true(noisy.last_loss != plain.last_loss);
+    assert_true(metric_get(&noisy.numbers, "eval_loss") == metric_get(&plain.numbers, "eval_loss"));
+    assert_true(metric_get(&noisy.numbers, "last_loss") != metric_get(&plain.numbers, "last_loss"));
 }
 
 /* ---- evaluation ---- */
@@ -579,13 +580,16 @@ TEST(evaluation_early_stopping_and_best_weights) {
         "lora.rank=16\ntrain.learning_rate=2e-2\ntrain.max_steps=60\ntrain.batch_size=28\ntrain.eval_every=2\ntrain.early_stopping=2\ndata.eval_split=0.25\n",
         false, ST_OK, &result);
     assert_true(result.early_stopped);
-    assert_true(result.steps < 60);
-    assert_int_equal(result.best_step, result.steps - 4);
+    assert_true(metric_get(&result.numbers, "steps") < 60);
     double losses[64], perplexities[64];
     char *dir = strdup(temp_file(test_folder, "stopped"));
+    json_t *finished;
+    check_ok(json_read_file(temp_file(dir, "finished.json"), &finished));
+    assert_int_equal(json_integer_value(json_object_get(finished, "best_step")), metric_get(&result.numbers, "steps") - 4);
+    json_decref(finished);
     size_t n = metrics_read(dir, "eval_loss", losses, 64);
-    assert_int_equal(n, result.steps / 2);
-    assert_true(losses[n - 3] == result.best_eval_loss && losses[n - 1] == result.eval_loss);
+    assert_int_equal(n, metric_get(&result.numbers, "steps") / 2);
+    assert_true(losses[n - 3] == metric_get(&result.numbers, "best_eval_loss") && losses[n - 1] == metric_get(&result.numbers, "eval_loss"));
     assert_int_equal(metrics_read(dir, "eval_perplexity", perplexities, 64), n);
     check_close(perplexities[0], exp(losses[0]), 1e-12 * perplexities[0]);
     free(dir);
@@ -634,7 +638,7 @@ TEST(dry_run_writes_nothing) {
     char *text = tiny_settings("dry", 12, SHORT_RUN);
     Recipe *recipe = recipe_of(text, NULL, 0);
     TrainResult result;
-    check_ok(sft_run(&(SftConfig){.recipe = recipe, .options.dry_run = true}, &result));
+    check_ok(sft_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.dry_run = true}, &result));
     assert_false(dir_exists(temp_file(test_folder, "dry")));
     recipe_free(recipe);
     free(text);

@@ -24,7 +24,7 @@ static void told_run(const char *name, bool resume, const char *steps) {
         "model.path=recipes/demo/model\ndata.train=%s\ndata.eval_split=0.2\ndata.cache=%s\noutput=%s\nlora.rank=8\ntrain.batch_size=4\n"
         "train.save_every=1\ntrain.max_steps=%s",
         temp_file(test_folder, "rows.jsonl"), temp_file(test_folder, "cache"), temp_file(test_folder, name), steps);
-    check_ok(sft_run(&(SftConfig){.recipe = recipe, .options.resume = resume}, &result));
+    check_ok(sft_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.resume = resume}, &result));
     recipe_free(recipe);
 }
 

@@ -26,6 +26,8 @@ Recipe *recipe_of_lines(const char *format, ...) {
     return recipe;
 }
 
+Runtime runtime_of(const Recipe *recipe) { return (Runtime){device_cpu(), recipe_compute(recipe)}; }
+
 size_t metrics_read(const char *run_dir, const char *key, double *values, size_t cap) {
     Lines lines;
     Slice line;

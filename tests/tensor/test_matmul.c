@@ -291,6 +291,73 @@ static void run_down(void) {
 
 TEST(branches_made_on_the_way) { for_each_backend(run_down); }
 
+/* Branches of some rows: each row has the bits of a product of which all rows have its branch. OpenBLAS takes other paths for other rows. */
+static void check_branches(int64_t m, int64_t n, int64_t k, int variant) {
+    static const int64_t ranks[] = {3, 40, 8, 1, 16};
+    bool bf16 = variant & 1, c_f32 = variant & 2, with_addend = variant & 4, apart = variant & 8;
+    DType dtype = bf16 ? DT_BF16 : DT_F32, c_dtype = c_f32 ? DT_F32 : DT_BF16;
+    bool exact = !text_starts_with(cpu_info()->gemm_f32, "openblas");
+    double tolerance = bf16 || !c_f32 ? 2e-2 : 1e-4; /* a last bit that rounding to bf16 makes large, twice */
+    RowBranch branches[5] = {0};
+    int n_branches = 0;
+    for (int64_t at = apart; at < m && n_branches < 5; n_branches++) { /* with rows between them that have none */
+        int64_t rows = n_branches == 4 ? m - at - apart : MIN(1 + (m / 5) * (n_branches % 3), m - at), rank = ranks[n_branches];
+        branches[n_branches] = (RowBranch){.begin = at,
+                                           .end = at + MAX(rows, 0),
+                                           .down = random_tensor(DT_F32, rank, k, 10 + (uint64_t)n_branches),
+                                           .b = random_tensor(DT_F32, n, rank, 20 + (uint64_t)n_branches),
+                                           .alpha = 0.3 + n_branches,
+                                           .low = random_tensor(dtype, MAX(rows, 0), rank, 30)};
+        if (n_branches > 0) branches[n_branches - 1].next = &branches[n_branches];
+        at = branches[n_branches].end + apart;
+    }
+    Tensor *x = random_tensor(dtype, m, k, 1), *got = random_tensor(c_dtype, m, n, 3), *addend = random_tensor(c_dtype, m, n, 4);
+    Matmul args = product(x, random_tensor(dtype, n, k, 2), got, false, true, 1, with_addend ? 1 : 0);
+    Matmul whole = args; /* C is the addend in half of the cases */
+    if (with_addend && variant & 16) args.addend = whole.addend = addend;
+    args.branches = n_branches > 0 ? branches : NULL;
+    Tensor *want = random_tensor(c_dtype, m, n, 3);
+    device_cpu()->matmul(&args);
+    int64_t at = 0;
+    for (int i = -1; i < n_branches; i++) { /* -1: the rows without one */
+        const RowBranch *branch = i < 0 ? NULL : &branches[i];
+        want = random_tensor(c_dtype, m, n, 3);
+        whole.c = want;
+        if (branch) {
+            whole.more_a = whole.low = random_tensor(dtype, m, branch->b->shape[1], 31);
+            whole.more_b = branch->b, whole.transpose_more_b = true, whole.more_alpha = branch->alpha;
+            whole.down = branch->down, whole.transpose_down = true, whole.down_alpha = 1;
+        }
+        device_cpu()->matmul(&whole);
+        for (int64_t r = 0; r < m; r++) {
+            bool its = branch ? r >= branch->begin && r < branch->end : true;
+            for (int j = 0; !branch && j < n_branches; j++) its &= r < branches[j].begin || r >= branches[j].end;
+            if (!its) continue;
+            at++;
+            if (exact && bits_of(want, r, 1) != bits_of(got, r, 1))
+                fail_msg("%s %s: (%lld,%lld,%lld) variant %d: other bits in row %lld, branch %d", cpu_info()->gemm_f32, cpu_info()->isa, (long long)m,
+                         (long long)n, (long long)k, variant, (long long)r, i);
+            for (int64_t j = 0; !exact && j < n; j++)
+                if (fabs(tensor_get(want, r * n + j) - tensor_get(got, r * n + j)) > tolerance * fmax(1, fabs(tensor_get(want, r * n + j))))
+                    fail_msg("openblas: row %lld of variant %d, branch %d: %g, %g alone", (long long)r, variant, i, tensor_get(got, r * n + j),
+                             tensor_get(want, r * n + j));
+        }
+    }
+    assert_int_equal(at, m);
+}
+
+static void run_branches(void) {
+    static const int64_t shapes[][3] = {{1, 33, 17}, {5, 300, 576}, {33, 100, 64}, {140, 96, 130}, {300, 40, 64}, {7, 64, 2100}, {0, 5, 7}};
+    for (size_t s = 0; s < COUNT_OF(shapes); s++)
+        for (int variant = 0; variant < 32; variant += ALL_OR_FEW(1, 3)) {
+            ArenaMark mark = arena_mark(arena);
+            check_branches(shapes[s][0], shapes[s][1], shapes[s][2], variant);
+            arena_rewind(arena, mark);
+        }
+}
+
+TEST(rows_with_branches_of_their_own) { for_each_backend(run_branches); }
+
 /* Several products in one call have the same bits as each alone: with one input, some with a branch, a bias or fewer columns; and with other
  * inputs, dtypes and directions. */
 static void run_next(void) {
@@ -609,6 +676,7 @@ int main(void) {
         cmocka_unit_test(bf16_rounds_both_factors),
         cmocka_unit_test(branches_and_addends),
         cmocka_unit_test(branches_made_on_the_way),
+        cmocka_unit_test(rows_with_branches_of_their_own),
         cmocka_unit_test(products_of_one_call),
         cmocka_unit_test(gradients_of_one_call),
         cmocka_unit_test(doubles),

@@ -6,6 +6,7 @@
 #include "rl/text/text_rl.h"
 #include "sft/sft.h"
 #include "tests/support/check.h"
+#include "tests/support/runs.h"
 
 #include <math.h>
 #include <omp.h>
@@ -267,21 +268,15 @@ typedef struct MemoryRun {
     TrainMemory plan;
 } MemoryRun;
 
-static void keep_plan(void *context, const SftPlan *plan) { ((MemoryRun *)context)->plan = plan->memory; }
-static void keep_text_plan(void *context, const TextRlPlan *plan) { ((MemoryRun *)context)->plan = plan->memory; }
-static void keep_pair_plan(void *context, const PairRun *run, const PairPlan *plan) {
-    (void)run;
-    ((MemoryRun *)context)->plan = plan->memory;
-}
+static void keep_plan(void *context, const RunPlan *plan) { ((MemoryRun *)context)->plan = plan->memory; }
 
 static Status plan_train(MemoryRun *run, const Recipe *recipe) {
     TrainResult result;
-    TextRlResult learned;
-    if (strncmp(run->rows, "prompts", 7) == 0)
-        return text_rl_run(&(TextRlConfig){.recipe = recipe, .options.dry_run = run->dry, .on_plan = keep_text_plan, .context = run}, &learned);
-    if (strncmp(run->rows, "pairs", 5) == 0)
-        return preference_run(&(PairRunConfig){.recipe = recipe, .options.dry_run = run->dry, .on_plan = keep_pair_plan, .context = run}, &result);
-    return sft_run(&(SftConfig){.recipe = recipe, .options.dry_run = run->dry, .on_plan = keep_plan, .context = run}, &result);
+    const TrainingConfig training = {
+        .recipe = recipe, .runtime = runtime_of(recipe), .options.dry_run = run->dry, .on_plan = keep_plan, .context = run};
+    if (strncmp(run->rows, "prompts", 7) == 0) return text_rl_run(&training, &(RewardOptions){0}, &result);
+    if (strncmp(run->rows, "pairs", 5) == 0) return preference_run(&training, &result);
+    return sft_run(&training, &result);
 }
 
 /* Bytes of difference: 1.4 MiB were seen, by what code a process has touched; without evaluations in the plan it is 20 and more */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tensors of a GGUF file as those of a Hugging Face checkpoint. */
+#include "lib/model/block.h"
 #include "lib/model/convert.h"
 #include "lib/model/family.h"
 #include "lib/model/gguf/gguf_model.h"
@@ -97,6 +98,73 @@ static Status check_overlaps(const GgufReading *reading, const StoredTensor *ten
 
 /* ---- names ---- */
 
+/* What a tensor is. */
+typedef enum Part {
+    PART_EMBED,
+    PART_POSITIONS,
+    PART_FINAL_NORM,
+    PART_HEAD,
+    PART_INPUT_NORM,     /* before attention */
+    PART_ATTENTION_NORM, /* of the output of attention */
+    PART_POST_NORM,      /* before the MLP */
+    PART_MLP_NORM,       /* of the output of the MLP */
+    PART_Q_NORM,
+    PART_K_NORM,
+    PART_Q,
+    PART_K,
+    PART_V,
+    PART_QKV,
+    PART_O,
+    PART_GATE,
+    PART_UP,
+    PART_GATE_UP,
+    PART_DOWN,
+} Part;
+
+static const char *attention_name(const AttentionForm *form, Part part) {
+    switch (part) {
+    case PART_Q_NORM: return form->q_norm;
+    case PART_K_NORM: return form->k_norm;
+    case PART_Q: return form->q;
+    case PART_K: return form->k;
+    case PART_V: return form->v;
+    case PART_QKV: return form->qkv;
+    case PART_O: return form->o;
+    default: return NULL;
+    }
+}
+
+static const char *mlp_name(const SublayerForm *sublayer, Part part) {
+    bool gated = sublayer->kind == &block_gated_mlp;
+    const GatedMlpForm *form = gated ? sublayer->form : NULL;
+    const MlpForm *plain = sublayer->kind == &block_mlp ? sublayer->form : NULL;
+    switch (part) {
+    case PART_GATE: return form ? form->gate : NULL;
+    case PART_GATE_UP: return form ? form->gate_up : NULL;
+    case PART_UP: return form ? form->up : plain ? plain->up : NULL;
+    case PART_DOWN: return form ? form->down : plain ? plain->down : NULL;
+    default: return NULL;
+    }
+}
+
+/* The name of a part in a family's checkpoints, within its layer; NULL: the family has none. Layers are attention and then an MLP. */
+static const char *hf_name(const ModelFamily *family, Part part) {
+    const SublayerForm *attention = &family->layer->sublayers[0], *mlp = &family->layer->sublayers[1];
+    switch (part) {
+    case PART_EMBED: return family->names->embed;
+    case PART_POSITIONS: return family->names->positions;
+    case PART_FINAL_NORM: return family->names->final_norm;
+    case PART_HEAD: return family->names->head;
+    case PART_INPUT_NORM: return attention->input_norm;
+    case PART_ATTENTION_NORM: return attention->output_norm;
+    case PART_POST_NORM: return mlp->input_norm;
+    case PART_MLP_NORM: return mlp->output_norm;
+    default: break;
+    }
+    const char *name = attention->kind == &block_attention ? attention_name(attention->form, part) : NULL;
+    return name ? name : mlp_name(mlp, part);
+}
+
 static const struct PartName {
     const char *name;
     Part part;
@@ -135,10 +203,11 @@ static Status rename_tensor(const GgufReading *reading, const char *own, const c
         for (size_t i = 0; i < COUNT_OF(part_names) && !*found; i++) {
             const struct PartName *part = &part_names[i];
             bool same = strlen(part->name) == rest_len && strncmp(part->name, rest, rest_len) == 0;
-            if (!same || part->in_layer != (layer >= 0) || !names->parts[part->part]) continue;
+            if (!same || part->in_layer != (layer >= 0) || !hf_name(reading->family, part->part)) continue;
             *found = part;
-            *name = layer < 0 ? arena_printf(reading->file->arena, "%s%s", names->parts[part->part], kinds[k])
-                              : arena_printf(reading->file->arena, "%s.%ld.%s%s", names->layers, layer, names->parts[part->part], kinds[k]);
+            *name = layer < 0
+                        ? arena_printf(reading->file->arena, "%s%s", hf_name(reading->family, part->part), kinds[k])
+                        : arena_printf(reading->file->arena, "%s.%ld.%s%s", names->layers, layer, hf_name(reading->family, part->part), kinds[k]);
         }
     }
     if (!*found) *name = arena_strdup(reading->file->arena, own);

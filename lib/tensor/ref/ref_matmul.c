@@ -8,6 +8,11 @@ void ref_matmul(const Matmul *args) {
     ASSERT(a->shape[args->transpose_a ? 1 : 0] == m && b->shape[args->transpose_b ? 0 : 1] == n && b->shape[args->transpose_b ? 1 : 0] == k,
            "product of (%lld,%lld)%s and (%lld,%lld)%s into (%lld,%lld)", (long long)a->shape[0], (long long)a->shape[1],
            args->transpose_a ? "^T" : "", (long long)b->shape[0], (long long)b->shape[1], args->transpose_b ? "^T" : "", (long long)m, (long long)n);
+    if (args->branches) {
+        matmul_by_rows(args, ref_matmul);
+        if (args->next) ref_matmul(args->next);
+        return;
+    }
     if (args->down)
         ref_matmul(&(Matmul){.a = a,
                              .b = args->down,

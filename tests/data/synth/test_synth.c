@@ -86,9 +86,9 @@ TEST(a_heading_is_dropped) {
         {"**", ""},
         {"Task:", ""},
     };
-    Synth s = {.round_arena = arena_new(0)};
+    Synth s = {.round = {.arena = arena_new(0)}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) assert_string_equal(synth_clean(&s, cases[i][0]), cases[i][1]);
-    arena_free(s.round_arena);
+    arena_free(s.round.arena);
 }
 
 /* A field keeps its lists and what is bold within it. */
@@ -102,14 +102,14 @@ TEST(a_field_is_without_its_decoration) {
         {"### Output 3:x", "x"}, {"- Output:", ""},         {"Outputs: x", NULL},
         {"the Output: x", NULL}, {"Output", NULL},          {"", NULL},
     };
-    Synth s = {.round_arena = arena_new(0)};
+    Synth s = {.round = {.arena = arena_new(0)}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) assert_string_equal(synth_field(&s, cases[i][0], cases[i][0] + strlen(cases[i][0])), cases[i][1]);
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         const char *text = synth_text_after_name(names[i].line, "output");
         if (!text != !names[i].text) fail_msg("'%s'", names[i].line);
         if (text) assert_string_equal(text, names[i].text);
     }
-    arena_free(s.round_arena);
+    arena_free(s.round.arena);
 }
 
 TEST(a_score_is_what_a_judge_means) {

@@ -5,6 +5,7 @@
 #include "rl/learn/learn.h"
 #include "rl/env/program.h"
 #include "tests/support/check.h"
+#include "tests/support/runs.h"
 
 #include <math.h>
 #include <signal.h>
@@ -499,14 +500,14 @@ static Recipe *run_on(const char *how, const char *name, const char *settings, i
     return recipe;
 }
 
-static void interrupt_after_six_steps(void *context, const LearnProgress *progress) {
+static void interrupt_after_six_steps(void *context, const Progress *progress) {
     (void)context;
-    if (progress->steps == 6) interrupt_request();
+    if (progress->step == 6) interrupt_request();
 }
 
-static void interrupt_after_four_steps(void *context, const LearnProgress *progress) {
+static void interrupt_after_four_steps(void *context, const Progress *progress) {
     (void)context;
-    if (progress->steps == 4) interrupt_request();
+    if (progress->step == 4) interrupt_request();
 }
 
 static void check_same_run(const char *what, const char *a, const char *b, const char *file) {
@@ -545,16 +546,19 @@ TEST(a_resumed_run_is_the_undisturbed_one) {
     };
     for (size_t i = 0; i < COUNT_OF(runs); i++) {
         char whole[16], parts[16];
-        LearnResult result;
+        TrainResult result;
         snprintf(whole, sizeof whole, "whole%zu", i);
         snprintf(parts, sizeof parts, "parts%zu", i);
         Recipe *a = run_on(runs[i].how, whole, runs[i].settings, 40), *b = run_on(runs[i].how, parts, runs[i].settings, 40);
         bool stopped = strstr(runs[i].settings, "reinforce") == NULL; /* whose updates are of six steps */
-        check_ok(learn_run(&(LearnConfig){.recipe = a}, &result));
-        check_status(learn_run(&(LearnConfig){.recipe = b, .on_progress = stopped ? interrupt_after_four_steps : interrupt_after_six_steps}, &result),
+        check_ok(learn_run(&(TrainingConfig){.recipe = a, .runtime = runtime_of(a)}, NULL, &result));
+        check_status(learn_run(&(TrainingConfig){.recipe = b,
+                                                 .runtime = runtime_of(b),
+                                                 .on_progress = stopped ? interrupt_after_four_steps : interrupt_after_six_steps},
+                               NULL, &result),
                      ST_INTERRUPTED);
         interrupt_clear();
-        check_ok(learn_run(&(LearnConfig){.recipe = b, .options.resume = true}, &result));
+        check_ok(learn_run(&(TrainingConfig){.recipe = b, .runtime = runtime_of(b), .options.resume = true}, NULL, &result));
         check_same_run(runs[i].settings, whole, parts, "policy.safetensors");
         check_summaries_agree(runs[i].settings, whole, parts);
         recipe_free(a);
@@ -566,16 +570,18 @@ TEST(a_resumed_run_is_the_undisturbed_one) {
 /* Its episodes begin elsewhere than they did: they count as cut off in the next step, and that is said. */
 TEST(what_does_not_come_out_the_same_is_cut_off) {
     static const char settings[] = "rl.algorithm=q_learning rl.num_envs=2 rl.num_steps=1";
-    LearnResult result;
+    TrainResult result;
     Recipe *recipe = run_on("drifts", "drifts", settings, 8);
     remove(temp_file(folder, "mark"));
-    check_status(learn_run(&(LearnConfig){.recipe = recipe, .on_progress = interrupt_after_four_steps}, &result), ST_INTERRUPTED);
+    check_status(
+        learn_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .on_progress = interrupt_after_four_steps}, NULL, &result),
+        ST_INTERRUPTED);
     interrupt_clear();
     check_ok(file_write_all(temp_file(folder, "mark"), "", 0));
-    check_ok(learn_run(&(LearnConfig){.recipe = recipe, .options.resume = true}, &result));
+    check_ok(learn_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.resume = true}, NULL, &result));
     assert_int_equal(warnings, 1);
-    assert_int_equal(result.episodes, 2); /* of the two copies; the new ones are one step old */
-    assert_int_equal(result.steps, 8);
+    assert_int_equal(metric_get(&result.numbers, "episodes"), 2); /* of the two copies; the new ones are one step old */
+    assert_int_equal(metric_get(&result.numbers, "env_steps"), 8);
     remove(temp_file(folder, "mark"));
     recipe_free(recipe);
 }
@@ -590,22 +596,24 @@ TEST(an_environment_that_stays_dead_loses_nothing) {
     };
     for (size_t i = 0; i < COUNT_OF(runs); i++) {
         char dead[16], stopped[20];
-        LearnResult result;
+        TrainResult result;
         snprintf(dead, sizeof dead, "dead%zu", i);
         snprintf(stopped, sizeof stopped, "stopped%zu", i);
         Recipe *a = run_on("mortal", dead, runs[i], 12), *b = run_on("mortal", stopped, runs[i], 12);
         remove(temp_file(folder, "mark"));
-        check_status(learn_run(&(LearnConfig){.recipe = a}, &result), ST_RESOURCE);
+        check_status(learn_run(&(TrainingConfig){.recipe = a, .runtime = runtime_of(a)}, NULL, &result), ST_RESOURCE);
         check_contains(status_text(), "failed 6 times in a row");
         check_contains(status_hint_text(), "a checkpoint of step 2 is saved in");
         check_contains(status_hint_text(), "--resume");
-        check_status(learn_run(&(LearnConfig){.recipe = a, .options.resume = true}, &result), ST_RESOURCE); /* still dead */
+        check_status(learn_run(&(TrainingConfig){.recipe = a, .runtime = runtime_of(a), .options.resume = true}, NULL, &result),
+                     ST_RESOURCE); /* still dead */
         check_ok(file_write_all(temp_file(folder, "mark"), "cured", 5));
-        check_status(learn_run(&(LearnConfig){.recipe = b, .on_progress = interrupt_after_four_steps}, &result), ST_INTERRUPTED);
+        check_status(learn_run(&(TrainingConfig){.recipe = b, .runtime = runtime_of(b), .on_progress = interrupt_after_four_steps}, NULL, &result),
+                     ST_INTERRUPTED);
         interrupt_clear();
         check_same_run(runs[i], dead, stopped, "checkpoints/step-2/tensors.safetensors");
-        check_ok(learn_run(&(LearnConfig){.recipe = a, .options.resume = true}, &result));
-        check_ok(learn_run(&(LearnConfig){.recipe = b, .options.resume = true}, &result));
+        check_ok(learn_run(&(TrainingConfig){.recipe = a, .runtime = runtime_of(a), .options.resume = true}, NULL, &result));
+        check_ok(learn_run(&(TrainingConfig){.recipe = b, .runtime = runtime_of(b), .options.resume = true}, NULL, &result));
         check_same_run(runs[i], dead, stopped, "policy.safetensors");
         check_summaries_agree(runs[i], dead, stopped);
         recipe_free(a);
@@ -614,9 +622,9 @@ TEST(an_environment_that_stays_dead_loses_nothing) {
 }
 
 /* Long enough for the next request to be on its way. */
-static void interrupt_soon_after_four_steps(void *context, const LearnProgress *progress) {
+static void interrupt_soon_after_four_steps(void *context, const Progress *progress) {
     (void)context;
-    if (progress->steps == 4) interrupt_after(1000);
+    if (progress->step == 4) interrupt_after(1000);
 }
 
 /* An interrupt while the program is at its third step: the program is neither waited for nor restarted, and the saved state is that of an
@@ -632,12 +640,14 @@ TEST(an_interrupt_does_not_wait_for_an_answer) {
     env_free(env);
     assert_true(clock_seconds() - before < 15 && warnings == 0);
     interrupt_clear();
-    LearnResult result;
+    TrainResult result;
     Recipe *a = run_on("hangs", "asked", settings, 12), *b = run_on("box", "between", settings, 12);
-    check_status(learn_run(&(LearnConfig){.recipe = a, .on_progress = interrupt_soon_after_four_steps}, &result), ST_INTERRUPTED);
+    check_status(learn_run(&(TrainingConfig){.recipe = a, .runtime = runtime_of(a), .on_progress = interrupt_soon_after_four_steps}, NULL, &result),
+                 ST_INTERRUPTED);
     interrupt_clear();
     check_contains(status_hint_text(), "a checkpoint of step 2 is saved in");
-    check_status(learn_run(&(LearnConfig){.recipe = b, .on_progress = interrupt_after_four_steps}, &result), ST_INTERRUPTED);
+    check_status(learn_run(&(TrainingConfig){.recipe = b, .runtime = runtime_of(b), .on_progress = interrupt_after_four_steps}, NULL, &result),
+                 ST_INTERRUPTED);
     interrupt_clear();
     check_same_run("ppo", "asked", "between", "checkpoints/step-2/tensors.safetensors");
     assert_int_equal(warnings, 0);
@@ -653,9 +663,9 @@ TEST(a_failure_in_the_first_update_is_said) {
         const char *text;
     } cases[] = {{"chats", ST_INPUT, "answers wrongly"}, {"dies", ST_RESOURCE, "failed 6 times in a row"}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        LearnResult result;
+        TrainResult result;
         Recipe *recipe = run_on(cases[i].how, cases[i].how, "rl.algorithm=a2c rl.num_envs=2 rl.num_steps=50", 1000);
-        check_status(learn_run(&(LearnConfig){.recipe = recipe}, &result), cases[i].status);
+        check_status(learn_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, NULL, &result), cases[i].status);
         check_text(cases[i].text);
         check_contains(status_hint_text(), "nothing was saved before this");
         recipe_free(recipe);
@@ -664,9 +674,9 @@ TEST(a_failure_in_the_first_update_is_said) {
 
 /* Infinite rewards in update 3: earlier checkpoints stay, and nothing is saved after them. */
 TEST(numbers_that_went_wrong_are_not_saved) {
-    LearnResult result;
+    TrainResult result;
     Recipe *recipe = run_on("raves", "raves", "rl.algorithm=q_learning rl.num_envs=1 rl.num_steps=1 train.save_every=2", 20);
-    check_status(learn_run(&(LearnConfig){.recipe = recipe}, &result), ST_NUMERIC);
+    check_status(learn_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, NULL, &result), ST_NUMERIC);
     assert_true(file_exists(temp_file(temp_file(folder, "raves"), "checkpoints/step-2/manifest.json")));
     assert_false(file_exists(temp_file(temp_file(folder, "raves"), "checkpoints/step-3/manifest.json")));
     recipe_free(recipe);
@@ -676,11 +686,11 @@ TEST(numbers_that_went_wrong_are_not_saved) {
 TEST(diverging_tables_end_the_run) {
     static const char *const algorithms[] = {"q_learning", "sarsa", "expected_sarsa", "double_q"};
     for (size_t i = 0; i < COUNT_OF(algorithms); i++) {
-        LearnResult result;
+        TrainResult result;
         char settings[200];
         snprintf(settings, sizeof settings, "rl.algorithm=%s rl.num_envs=2 rl.num_steps=200 rl.alpha=1 rl.epsilon_start=0.5", algorithms[i]);
         Recipe *recipe = run_on("storms", algorithms[i], settings, 1000);
-        check_status(learn_run(&(LearnConfig){.recipe = recipe}, &result), ST_NUMERIC);
+        check_status(learn_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, NULL, &result), ST_NUMERIC);
         recipe_free(recipe);
     }
 }

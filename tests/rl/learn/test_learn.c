@@ -8,6 +8,7 @@
 #include "rl/pairs/preference.h"
 #include "rl/text/text_algorithm.h"
 #include "tests/support/check.h"
+#include "tests/support/runs.h"
 
 #include <omp.h>
 #include <stdio.h>
@@ -39,15 +40,17 @@ static Recipe *small_run(const char *algorithm, const char *env, const char *nam
     return recipe_of(settings, n);
 }
 
-static void interrupt_in_the_middle(void *context, const LearnProgress *progress) {
+static void interrupt_in_the_middle(void *context, const Progress *progress) {
     (void)context;
-    if (progress->steps >= progress->total_steps / 2) interrupt_request();
+    if (progress->step >= progress->total / 2) interrupt_request();
 }
 
 static void learn_run_recipe(const Recipe *recipe, bool resume, bool interrupted) {
-    LearnResult result;
-    Status status =
-        learn_run(&(LearnConfig){.recipe = recipe, .options.resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
+    TrainResult result;
+    Status status = learn_run(
+        &(TrainingConfig){
+            .recipe = recipe, .runtime = runtime_of(recipe), .options.resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL},
+        NULL, &result);
     interrupt_clear();
     check_status_at(__FILE__, __LINE__, recipe->rl_algorithm, status, interrupted ? ST_INTERRUPTED : ST_OK);
 }
@@ -106,7 +109,7 @@ static void check_algorithm(const Algorithm *algorithm, const char *env) {
     Evaluation evaluation;
     snprintf(run, sizeof run, "%s/%s", test_folder, names[0]);
     /* a table that has learned too little may walk for ever */
-    if (!algorithm->tabular) check_ok(learn_evaluate(run, &(EvaluationConfig){.episodes = 5, .seed = 3}, &evaluation));
+    if (!algorithm->tabular) check_ok(learn_evaluate(run, &(EvaluationConfig){.device = device_cpu(), .episodes = 5, .seed = 3}, &evaluation));
     recipe_free(whole);
     recipe_free(cut);
     recipe_free(threaded);
@@ -151,10 +154,13 @@ TEST(what_does_not_fit_is_named) {
          "algorithm 'sac' on environments does not take 'rl.epsilon_end'"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
-        LearnResult result;
+        TrainResult result;
         Recipe *recipe = recipe_of(faults[i].settings, 4);
         Status status = rl_check_keys(recipe);
-        check_status(status == ST_OK ? learn_run(&(LearnConfig){.recipe = recipe, .options.dry_run = true}, &result) : status, ST_CONFIG);
+        check_status(status == ST_OK
+                         ? learn_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.dry_run = true}, NULL, &result)
+                         : status,
+                     ST_CONFIG);
         check_text(faults[i].message);
         recipe_free(recipe);
     }
@@ -178,7 +184,7 @@ TEST(algorithms_read_keys_that_there_are) {
 
 TEST(a_folder_without_a_policy_is_no_run) {
     Evaluation evaluation;
-    check_status(learn_evaluate(test_folder, &(EvaluationConfig){.episodes = 1}, &evaluation), ST_INPUT);
+    check_status(learn_evaluate(test_folder, &(EvaluationConfig){.device = device_cpu(), .episodes = 1}, &evaluation), ST_INPUT);
     check_text("has no finished run on an environment");
 }
 

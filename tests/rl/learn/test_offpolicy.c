@@ -7,6 +7,7 @@
 #include "rl/learn/q_network.h"
 #include "rl/learn/squashed.h"
 #include "tests/support/check.h"
+#include "tests/support/runs.h"
 
 #include <math.h>
 #include <omp.h>
@@ -494,7 +495,7 @@ TEST(soft_actor_critic_follows_its_losses) {
     double mean_logprob;
     int first;
     check_ok(recipe_read(NULL, settings, COUNT_OF(settings), &recipe));
-    check_ok(learner_new(recipe, 1, &learner));
+    check_ok(learner_new(recipe, device_cpu(), 1, &learner));
     learner_list_state(learner, &states);
     check_ok(states.status);
     Tensor *log_alpha = kept(&states, "log_ent_coef");
@@ -542,15 +543,17 @@ static Recipe *recipe_of(const Case *run, const char *name, const char *more) {
     return recipe;
 }
 
-static void interrupt_in_the_middle(void *context, const LearnProgress *progress) {
+static void interrupt_in_the_middle(void *context, const Progress *progress) {
     (void)context;
-    if (progress->steps >= progress->total_steps / 2) interrupt_request();
+    if (progress->step >= progress->total / 2) interrupt_request();
 }
 
 static void offpolicy_learn(const Recipe *recipe, bool resume, bool interrupted) {
-    LearnResult result;
-    Status status =
-        learn_run(&(LearnConfig){.recipe = recipe, .options.resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
+    TrainResult result;
+    Status status = learn_run(
+        &(TrainingConfig){
+            .recipe = recipe, .runtime = runtime_of(recipe), .options.resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL},
+        NULL, &result);
     interrupt_clear();
     check_status_at(__FILE__, __LINE__, recipe->rl_algorithm, status, interrupted ? ST_INTERRUPTED : ST_OK);
 }
@@ -606,8 +609,8 @@ TEST(replay_is_resumed_to_the_same_bytes) {
 TEST(divergence_is_named) {
     for (int i = 0; i < 2; i++) {
         Recipe *recipe = recipe_of(&small_runs[i], i ? "dqn" : "sac", "train.learning_rate=1e38");
-        LearnResult result;
-        check_status(learn_run(&(LearnConfig){.recipe = recipe}, &result), ST_NUMERIC);
+        TrainResult result;
+        check_status(learn_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, NULL, &result), ST_NUMERIC);
         recipe_free(recipe);
     }
 }
@@ -628,7 +631,7 @@ static void check_return_with(const char *recipe_name, int seed, int64_t steps, 
     check_ok(recipe_read(path, overrides, steps > 0 ? more ? 4 : 3 : 2, &recipe));
     offpolicy_learn(recipe, false, false);
     recipe_free(recipe);
-    check_ok(learn_evaluate(settings[0] + strlen("output="), &(EvaluationConfig){.episodes = 100, .seed = 1}, &evaluation));
+    check_ok(learn_evaluate(settings[0] + strlen("output="), &(EvaluationConfig){.device = device_cpu(), .episodes = 100, .seed = 1}, &evaluation));
     printf("%s, seed %d: %.1f +- %.1f\n", recipe_name, seed, evaluation.mean_return, evaluation.std_return);
     if (!(evaluation.mean_return >= at_least))
         fail_msg("%s with seed %d: mean return %.2f, wanted %.2f", recipe_name, seed, evaluation.mean_return, at_least);
@@ -693,7 +696,7 @@ TEST(memory_is_the_planned_one) {
         check_ok(recipe_read(NULL, settings, COUNT_OF(settings), &recipe));
         memory_trim();
         uint64_t before = memory_resident();
-        check_ok(learner_new(recipe, recipe->rl_num_envs, &learner));
+        check_ok(learner_new(recipe, device_cpu(), recipe->rl_num_envs, &learner));
         check_ok(learner_memory(learner, before, &memory));
         check_ok(learner->algorithm->update(learner));
         double grown = (double)(memory_resident() - before), planned = (double)(memory.total - before);

@@ -5,6 +5,7 @@
 #include "rl/learn/actor_critic.h"
 #include "rl/learn/learn.h"
 #include "tests/support/check.h"
+#include "tests/support/runs.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -294,7 +295,7 @@ static void check_estimator(const Estimator *estimator) {
     snprintf(seconds, sizeof seconds, "train.learning_rate=%.17g", rate);
     for (int i = 0; estimator->settings[i]; i++) settings[n++] = estimator->settings[i];
     check_ok(recipe_read(NULL, settings, n, &recipe));
-    check_ok(learner_new(recipe, 8, &learner));
+    check_ok(learner_new(recipe, device_cpu(), 8, &learner));
     learner->env->max_steps = estimator->max_steps;
     onpolicy_solve(learner->world, estimator->max_steps, &exact);
     for (int i = -BURN_IN; i < SAMPLES; i++) {
@@ -341,11 +342,11 @@ static double learned(const char *recipe_path, const char *name, int seed, const
     snprintf(number, sizeof number, "seed=%d", seed);
     const char *settings[] = {output, number, more};
     Recipe *recipe;
-    LearnResult result;
+    TrainResult result;
     Evaluation evaluation;
     check_ok(recipe_read(recipe_path, settings, more ? 3 : 2, &recipe));
-    check_ok(learn_run(&(LearnConfig){.recipe = recipe}, &result));
-    check_ok(learn_evaluate(output + strlen("output="), &(EvaluationConfig){.episodes = 100, .seed = 1000}, &evaluation));
+    check_ok(learn_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, NULL, &result));
+    check_ok(learn_evaluate(output + strlen("output="), &(EvaluationConfig){.device = device_cpu(), .episodes = 100, .seed = 1000}, &evaluation));
     recipe_free(recipe);
     return evaluation.mean_return;
 }
@@ -397,9 +398,9 @@ TEST(what_diverges_is_said) {
     const char *settings[] = {
         output, "rl.algorithm=ppo", "rl.env=Pendulum-v1", "rl.total_steps=100000", "train.learning_rate=1e38", "train.max_grad_norm=0"};
     Recipe *recipe;
-    LearnResult result;
+    TrainResult result;
     check_ok(recipe_read(NULL, settings, COUNT_OF(settings), &recipe));
-    check_status(learn_run(&(LearnConfig){.recipe = recipe}, &result), ST_NUMERIC);
+    check_status(learn_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, NULL, &result), ST_NUMERIC);
     recipe_free(recipe);
 }
 
@@ -455,7 +456,7 @@ TEST(memory_is_the_planned_one) {
         Learner *learner;
         TrainMemory memory;
         check_ok(recipe_read(NULL, settings, COUNT_OF(settings), &recipe));
-        check_ok(learner_new(recipe, recipe->rl_num_envs, &learner));
+        check_ok(learner_new(recipe, device_cpu(), recipe->rl_num_envs, &learner));
         check_ok(learner_memory(learner, memory_resident(), &memory));
         size_t held = arena_resident(learner->arena);
         for (int k = 0; k < 3; k++) {
@@ -489,7 +490,7 @@ TEST(what_does_not_fit_is_refused) {
         Learner *learner;
         TrainMemory memory;
         check_ok(recipe_read(NULL, settings, COUNT_OF(settings), &recipe));
-        check_ok(learner_new(recipe, COPIES, &learner));
+        check_ok(learner_new(recipe, device_cpu(), COPIES, &learner));
         uint64_t before = memory_resident();
         check_status(learner_memory(learner, before, &memory), whole ? ST_RESOURCE : ST_OK);
         if (whole) {

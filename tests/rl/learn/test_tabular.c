@@ -34,7 +34,7 @@ static Recipe *recipe_of(const char *format, ...) {
 
 static Learner *learner_of(const Recipe *recipe) {
     Learner *learner;
-    check_ok(learner_new(recipe, recipe->rl_num_envs, &learner));
+    check_ok(learner_new(recipe, device_cpu(), recipe->rl_num_envs, &learner));
     return learner;
 }
 
@@ -744,7 +744,7 @@ TEST(what_does_not_go_together_is_named) {
         char policy[300] = "";
         if (faults[i].policy) snprintf(policy, sizeof policy, "rl.policy=%s", temp_text(folder, "policy.json", faults[i].policy));
         Recipe *recipe = recipe_of("rl.algorithm=%s rl.total_steps=10 %s", faults[i].settings, policy);
-        check_status(learner_new(recipe, 1, &learner), faults[i].status);
+        check_status(learner_new(recipe, device_cpu(), 1, &learner), faults[i].status);
         check_text(faults[i].message);
         recipe_free(recipe);
     }

@@ -74,7 +74,7 @@ static Status run_lines(const char *name, const char *rows, const char *lines, b
     Recipe *recipe = recipe_of_lines(
         "model.path=%s/model\nmodel.compute=f32\ndata.train=%s/%s\noutput=%s/%s\nseed=4\nlora.rank=4\nlora.alpha=8\ntrain.weight_decay=0\ntrain.lr_scheduler=constant\n%s",
         folder, folder, rows, folder, name, lines);
-    Status status = preference_run(&(PairRunConfig){.recipe = recipe, .options.resume = resume}, result);
+    Status status = preference_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.resume = resume}, result);
     recipe_free(recipe);
     return status;
 }
@@ -100,7 +100,7 @@ TEST(first_losses) {
         snprintf(lines, sizeof lines, "%s\ntrain.max_steps=1\ntrain.batch_size=200", cases[i].lines);
         check_ok(run_lines(name, cases[i].rows, lines, false, &result));
         /* OpenBLAS alone: a row's bits depend on its place in the batch, and the reference is computed in other batches */
-        check_close(result.first_loss, cases[i].loss, 1e-6 * (1 + cases[i].loss));
+        check_close(metric_get(&result.numbers, "first_loss"), cases[i].loss, 1e-6 * (1 + cases[i].loss));
     }
 }
 
@@ -357,7 +357,7 @@ TEST(all_losses) {
         snprintf(lines, sizeof lines, "rl.algorithm=%s\nrl.loss_type=%s\ntrain.max_steps=2\ntrain.batch_size=4%s", algorithm, type,
                  strcmp(algorithm, "dpo") == 0 && preference_loss_find(type)->smooths ? "\nrl.label_smoothing=0.1" : "");
         check_ok(run_lines(name, strcmp(algorithm, "kto") == 0 ? "kto.jsonl" : "pairs.jsonl", lines, false, &result));
-        assert_true(isfinite(result.last_loss));
+        assert_true(isfinite(metric_get(&result.numbers, "last_loss")));
     }
 }
 
@@ -376,7 +376,7 @@ TEST(weights_of_rows) {
             snprintf(lines, sizeof lines, "rl.algorithm=%s\ntrain.max_steps=1", kinds[i][0]);
             check_ok(file_write_all(temp_file(folder, "weighted.jsonl"), text, strlen(text)));
             check_ok(run_lines(name, "weighted.jsonl", lines, false, &result));
-            losses[w] = result.first_loss;
+            losses[w] = metric_get(&result.numbers, "first_loss");
         }
         check_close(losses[1], 2.5 * losses[0], 1e-12);
     }
@@ -392,7 +392,7 @@ TEST(weights_of_sources) {
         "rl.algorithm=dpo\ntrain.epochs=2\ntrain.batch_size=1\ndata.train=[{path: %s/pairs.jsonl, weight: 2, max_rows: 3}, {path: %s/pairs.jsonl, weight: 0.5, max_rows: 4}]",
         folder, folder);
     check_ok(run_lines("sources", "pairs.jsonl", lines, false, &result));
-    assert_int_equal(result.steps, 16);
+    assert_int_equal(metric_get(&result.numbers, "steps"), 16);
     assert_int_equal(metrics_read(temp_file(folder, "sources"), "epoch", epochs, 16), 16);
     check_close(epochs[7], 1, 1e-12);
     snprintf(lines, sizeof lines, "rl.algorithm=dpo\ntrain.epochs=1\ndata.eval=[{path: %s/pairs.jsonl, weight: 2}]", folder);
@@ -512,8 +512,8 @@ TEST(labels_are_read_as_people_write_them) {
     }
 }
 
-static void interrupt_at_plan(void *context, const PairRun *run, const PairPlan *plan) {
-    (void)context, (void)run, (void)plan;
+static void interrupt_at_plan(void *context, const RunPlan *plan) {
+    (void)context, (void)plan;
     interrupt_request();
 }
 
@@ -529,10 +529,11 @@ TEST(interrupted_reference) {
     snprintf(lines[2], sizeof lines[2], "output=%s/cut", folder);
     for (int i = 0; i < 3; i++) overrides[6 + i] = lines[i];
     check_ok(recipe_read(NULL, overrides, COUNT_OF(overrides), &recipe));
-    check_status(preference_run(&(PairRunConfig){.recipe = recipe, .on_plan = interrupt_at_plan}, &result), ST_INTERRUPTED);
+    check_status(preference_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .on_plan = interrupt_at_plan}, &result),
+                 ST_INTERRUPTED);
     interrupt_clear();
-    check_ok(preference_run(&(PairRunConfig){.recipe = recipe, .options.resume = true}, &result));
-    assert_int_equal(result.steps, 4);
+    check_ok(preference_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.resume = true}, &result));
+    assert_int_equal(metric_get(&result.numbers, "steps"), 4);
     recipe_free(recipe);
 }
 

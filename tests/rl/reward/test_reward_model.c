@@ -123,7 +123,7 @@ static const ScorerRow sequences[SEQUENCES] = {{sequence, sequence + 2, 2, 4}, {
 
 static Scorer *open_scorer(const char *name, const Model *base) {
     Scorer *scorer;
-    check_ok(scorer_open(temp_file(folder, name), &(ScorerOptions){.base = base, .compute = "f32"}, &scorer));
+    check_ok(scorer_open(temp_file(folder, name), &(ScorerOptions){.device = device_cpu(), .base = base, .compute = "f32"}, &scorer));
     return scorer;
 }
 
@@ -193,7 +193,7 @@ static Status run_lines(const char *name, const char *rows, const char *lines, b
     Recipe *recipe = recipe_of_lines(
         "model.path=%s/lm\nmodel.compute=f32\ndata.train=%s/%s\noutput=%s/%s\nseed=4\ntrain.weight_decay=0\ntrain.lr_scheduler=constant\n%s", folder,
         folder, rows, folder, name, lines);
-    Status status = reward_training_run(&(PairRunConfig){.recipe = recipe, .options.resume = resume}, result);
+    Status status = reward_training_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.resume = resume}, result);
     recipe_free(recipe);
     return status;
 }
@@ -214,7 +214,7 @@ TEST(preferences_are_learned) {
         assert_int_equal(metrics_read(temp_file(folder, name), "eval_accuracy", &accuracy, 1), 1);
         assert_int_equal(metrics_read(temp_file(folder, name), "eval_brier", &brier, 1), 1);
         assert_int_equal(metrics_read(temp_file(folder, name), "eval_loss", &loss, 1), 1);
-        assert_true(accuracy >= 0.95 && result.eval_loss < 0.2);
+        assert_true(accuracy >= 0.95 && metric_get(&result.numbers, "eval_loss") < 0.2);
 
         RewardNumbers numbers;
         bool stepwise;
@@ -258,7 +258,7 @@ TEST(steps_are_learned) {
         reward_evaluate(&(RewardEvaluation){.model = scorer->model, .data = data, .max_length = 100, .truncation = "error"}, &numbers, &stepwise));
     assert_true(stepwise);
     check_close(numbers.accuracy / numbers.n, accuracy, 0);
-    check_close(numbers.loss, result.eval_loss, 1e-5);
+    check_close(numbers.loss, metric_get(&result.numbers, "eval_loss"), 1e-5);
     scorer_close(scorer);
 }
 
@@ -307,7 +307,8 @@ static Status run_interrupted(const char *name) {
     Recipe *recipe;
     TrainResult result;
     check_ok(recipe_read(NULL, overrides, COUNT_OF(overrides), &recipe));
-    Status status = reward_training_run(&(PairRunConfig){.recipe = recipe, .on_progress = interrupt_at_four}, &result);
+    Status status =
+        reward_training_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .on_progress = interrupt_at_four}, &result);
     interrupt_clear();
     recipe_free(recipe);
     return status;
@@ -427,9 +428,9 @@ TEST(rows_that_are_wrong) {
 
 TEST(directories_that_are_wrong) {
     Scorer *scorer;
-    check_status(scorer_open(temp_file(folder, "nowhere"), &(ScorerOptions){0}, &scorer), ST_INPUT);
+    check_status(scorer_open(temp_file(folder, "nowhere"), &(ScorerOptions){.device = device_cpu()}, &scorer), ST_INPUT);
     check_text("no reward model");
-    check_status(scorer_open(temp_file(folder, "lm"), &(ScorerOptions){0}, &scorer), ST_INPUT);
+    check_status(scorer_open(temp_file(folder, "lm"), &(ScorerOptions){.device = device_cpu()}, &scorer), ST_INPUT);
     check_text("is a language model, not a reward model");
     check_ok(model_write_random(temp_file(folder, "three"), CLASSIFIER("\"id2label\": {\"0\": \"a\", \"1\": \"b\", \"2\": \"c\"}, "), DT_F32, 3,
                                 0.3) == ST_INPUT
@@ -442,10 +443,10 @@ TEST(directories_that_are_wrong) {
     check_ok(model_attach_lora(model, &(LoraConfig){.rank = 2, .alpha = 2, .lr_ratio = 1}, 1));
     snprintf(adapter, sizeof adapter, "%s/lm", folder);
     check_ok(adapter_save(model, temp_file(folder, "sft"), adapter));
-    check_status(scorer_open(temp_file(folder, "sft"), &(ScorerOptions){0}, &scorer), ST_INPUT);
+    check_status(scorer_open(temp_file(folder, "sft"), &(ScorerOptions){.device = device_cpu()}, &scorer), ST_INPUT);
     check_text("is no reward model: it has no score");
     check_ok(adapter_save(model, temp_file(folder, "lost"), "somewhere/else"));
-    check_status(scorer_open(temp_file(folder, "lost"), &(ScorerOptions){0}, &scorer), ST_INPUT);
+    check_status(scorer_open(temp_file(folder, "lost"), &(ScorerOptions){.device = device_cpu()}, &scorer), ST_INPUT);
     check_text("the base model 'somewhere/else'");
     model_free(model);
 }

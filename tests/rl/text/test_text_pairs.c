@@ -19,14 +19,14 @@ static Recipe *recipe_of(const char *name, const char *lines) {
 }
 
 static void run_online(const char *name, const char *lines) {
-    TextRlResult result;
+    TrainResult result;
     Str all = {0};
     str_printf(
         &all,
         "rl.algorithm=online_dpo\nrl.prompts_per_step=4\nrl.num_generations=4\ngenerate.max_new_tokens=8\nrl.samples_every=1\nreward=[{type: regex, pattern: 'o'}]\n%s",
         lines);
     Recipe *recipe = recipe_of(name, str_text(&all));
-    check_ok(text_rl_run(&(TextRlConfig){.recipe = recipe}, &result));
+    check_ok(text_rl_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, &(RewardOptions){0}, &result));
     recipe_free(recipe);
     str_release(&all);
 }
@@ -99,11 +99,11 @@ TEST(wrong_settings) {
         {"rl.num_generations=1", "compares completions of the same prompt"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
-        TextRlResult result;
+        TrainResult result;
         char lines[300];
         snprintf(lines, sizeof lines, "rl.algorithm=online_dpo\nreward=[{type: regex, pattern: 'o'}]\ntrain.max_steps=1\n%s", faults[i].lines);
         Recipe *recipe = recipe_of("fault", lines);
-        check_status(text_rl_run(&(TextRlConfig){.recipe = recipe}, &result), ST_CONFIG);
+        check_status(text_rl_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, &(RewardOptions){0}, &result), ST_CONFIG);
         check_text(faults[i].message);
         recipe_free(recipe);
     }

@@ -42,15 +42,17 @@ static Recipe *recipe_of(const char *name, const char *const *more, size_t n_mor
     return recipe;
 }
 
-static void interrupt_in_the_middle(void *context, const TextRlProgress *progress) {
+static void interrupt_in_the_middle(void *context, const Progress *progress) {
     (void)context;
     if (progress->step == 2) interrupt_request();
 }
 
 static void test_text_rl_run(const Recipe *recipe, bool resume, bool interrupted) {
-    TextRlResult result;
+    TrainResult result;
     Status status = text_rl_run(
-        &(TextRlConfig){.recipe = recipe, .options.resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
+        &(TrainingConfig){
+            .recipe = recipe, .runtime = runtime_of(recipe), .options.resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL},
+        &(RewardOptions){0}, &result);
     interrupt_clear();
     check_status_at(__FILE__, __LINE__, recipe->rl_algorithm, status, interrupted ? ST_INTERRUPTED : ST_OK);
 }
@@ -83,7 +85,8 @@ TEST(every_algorithm_resumes_to_the_same_bytes) {
     for (size_t i = 0; text_algorithm_at(i); i++) {
         char algorithm[64], names[3][64];
         snprintf(algorithm, sizeof algorithm, "rl.algorithm=%s", text_algorithm_at(i)->name);
-        const char *more[] = {algorithm, "rl.num_iterations=2", "rl.num_minibatches=2", "rl.beta=0.05", "rl.ent_coef=0.01", "generate.temperature=2"};
+        const char *more[] = {algorithm,          "rl.num_iterations=2",   "rl.num_minibatches=2", "rl.beta=0.05",
+                              "rl.ent_coef=0.01", "generate.temperature=2"};
         Recipe *recipes[3];
         for (int k = 0; k < 3; k++) {
             snprintf(names[k], sizeof names[k], "%zu-%d", i, k);
@@ -130,7 +133,7 @@ TEST(samples_are_those_of_the_checkpoint) {
 static const char *death; /* the file that kills the program */
 static int64_t death_after;
 
-static void die_after(void *context, const TextRlProgress *progress) {
+static void die_after(void *context, const Progress *progress) {
     (void)context;
     if (progress->step == death_after) check_ok(file_write_all(death, "", 0));
 }
@@ -147,7 +150,7 @@ TEST(a_reward_program_that_dies_loses_nothing) {
     snprintf(path, sizeof path, "%s", temp_file(test_folder, "death"));
     snprintf(data, sizeof data, "data.eval=%s", temp_text(test_folder, "held.jsonl", "{\"prompt\": \"> 'held' =\", \"answer\": \"held\"}\n"));
     for (size_t i = 0; i < COUNT_OF(deaths); i++) {
-        TextRlResult result;
+        TrainResult result;
         Str got = {0}, want = {0};
         char name[32];
         snprintf(
@@ -160,7 +163,9 @@ TEST(a_reward_program_that_dies_loses_nothing) {
         test_text_rl_run(whole, false, false);
         death = path;
         death_after = deaths[i].after;
-        check_status(text_rl_run(&(TextRlConfig){.recipe = dies, .on_progress = die_after}, &result), ST_RESOURCE);
+        check_status(
+            text_rl_run(&(TrainingConfig){.recipe = dies, .runtime = runtime_of(dies), .on_progress = die_after}, &(RewardOptions){0}, &result),
+            ST_RESOURCE);
         check_contains(status_hint_text(), deaths[i].step);
         remove(path);
         test_text_rl_run(dies, true, false);
@@ -176,19 +181,22 @@ TEST(a_reward_program_that_dies_loses_nothing) {
     }
 }
 
-static void take_samples_away(void *context, const TextRlProgress *progress) {
+static void take_samples_away(void *context, const Progress *progress) {
     if (progress->step != 2) return;
     check_ok(dir_rename(in_run("unshown", "samples.jsonl"), context));
     check_ok(dir_make(in_run("unshown", "samples.jsonl")));
 }
 
 TEST(samples_that_cannot_be_written_lose_nothing) {
-    TextRlResult result;
+    TrainResult result;
     char aside[400];
     snprintf(aside, sizeof aside, "%s", temp_file(test_folder, "aside.jsonl"));
     Recipe *shown = recipe_of("shown", NULL, 0), *hidden_part = recipe_of("unshown", NULL, 0);
     test_text_rl_run(shown, false, false);
-    assert_int_not_equal(text_rl_run(&(TextRlConfig){.recipe = hidden_part, .on_progress = take_samples_away, .context = aside}, &result), ST_OK);
+    assert_int_not_equal(
+        text_rl_run(&(TrainingConfig){.recipe = hidden_part, .runtime = runtime_of(hidden_part), .on_progress = take_samples_away, .context = aside},
+                    &(RewardOptions){0}, &result),
+        ST_OK);
     check_contains(status_text(), "samples.jsonl");
     check_contains(status_hint_text(), "a checkpoint of step 2 is saved in");
     check_ok(dir_remove(in_run("unshown", "samples.jsonl")));
@@ -241,7 +249,7 @@ TEST(values_are_those_of_rows) {
     PromptSet prompts;
     Tokenizer *tokenizer;
     TextValue *value;
-    check_ok(trained_model_open(recipe, &model));
+    check_ok(trained_model_open(recipe, runtime_of(recipe), &model));
     check_ok(text_value_open(recipe, "head", model, &value));
     for (int64_t i = 0; i < tensor_count(value->head); i++) tensor_set(value->head, i, (double)(i % 7) - 3);
     check_ok(tokenizer_load(model_dir, &tokenizer));
@@ -370,12 +378,12 @@ TEST(held_out_prompts) {
     char dir[600], data[600];
     snprintf(dir, sizeof dir, "%s/held", test_folder);
     TextEvaluation found;
-    check_ok(text_rl_evaluate(dir, NULL, &(RewardOptions){0}, &found));
+    check_ok(text_rl_evaluate(device_cpu(), dir, NULL, &(RewardOptions){0}, &found));
     assert_int_equal(found.rows, 2);
     assert_true(found.reward == last_metric("held", "eval_reward"));
     arena_free(found.arena);
     snprintf(data, sizeof data, "%s", temp_text(test_folder, "others.jsonl", rows));
-    check_ok(text_rl_evaluate(dir, data, &(RewardOptions){0}, &found));
+    check_ok(text_rl_evaluate(device_cpu(), dir, data, &(RewardOptions){0}, &found));
     assert_int_equal(found.rows, 5);
     arena_free(found.arena);
     Str samples = {0};
@@ -386,7 +394,7 @@ TEST(held_out_prompts) {
     assert_true(seen > 0 && seen <= 3);
     str_release(&samples);
     snprintf(dir, sizeof dir, "%s/nowhere", test_folder);
-    check_status(text_rl_evaluate(dir, NULL, &(RewardOptions){0}, &found), ST_CONFIG);
+    check_status(text_rl_evaluate(device_cpu(), dir, NULL, &(RewardOptions){0}, &found), ST_CONFIG);
     arena_free(found.arena);
     recipe_free(recipes[0]);
     recipe_free(recipes[1]);
@@ -477,7 +485,7 @@ TEST(branches_are_scored_as_rows) {
     Model *model;
     PromptSet prompts;
     Tokenizer *tokenizer;
-    check_ok(trained_model_open(recipe, &model));
+    check_ok(trained_model_open(recipe, runtime_of(recipe), &model));
     check_ok(tokenizer_load(model_dir, &tokenizer));
     check_ok(prompts_read(recipe->data_train, "data.train", recipe, &model->config, NULL, tokenizer, &prompts));
     const PromptRow *asked[] = {&prompts.items[0], &prompts.items[3]};
@@ -597,7 +605,7 @@ TEST(what_does_not_go_together_is_named) {
         {"rl.algorithm=reinforce rl.sampling_rounds=2", "'rl.sampling_rounds' replaces groups"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
-        TextRlResult result;
+        TrainResult result;
         char text[400];
         const char *settings[8];
         snprintf(text, sizeof text, "%s", faults[i].setting);
@@ -605,7 +613,9 @@ TEST(what_does_not_go_together_is_named) {
         for (char *at = strtok(text, " "); at; at = strtok(NULL, " ")) settings[n++] = at;
         Recipe *recipe = recipe_of("fault", settings, n);
         Status status = rl_check_keys(recipe);
-        check_status(status == ST_OK ? text_rl_run(&(TextRlConfig){.recipe = recipe}, &result) : status, ST_CONFIG);
+        check_status(status == ST_OK ? text_rl_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, &(RewardOptions){0}, &result)
+                                     : status,
+                     ST_CONFIG);
         check_text(faults[i].message);
         recipe_free(recipe);
     }
@@ -644,7 +654,7 @@ TEST(models_of_other_tokens_are_named) {
     check_ok(file_read(temp_file(model_dir, "tokenizer.json"), 1 << 20, &tokens));
     for (char *at = tokens.data; (at = strstr(at, "<bos>")); at++) memcpy(at, "<BOS>", 5);
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
-        TextRlResult result;
+        TrainResult result;
         char dir[300], line[400];
         const char *settings[] = {faults[i].lines[0], line};
         snprintf(dir, sizeof dir, "%s/other-%zu", test_folder, i);
@@ -652,7 +662,7 @@ TEST(models_of_other_tokens_are_named) {
         check_ok(model_write_random(dir, faults[i].config, DT_F32, 1, 0.1));
         if (faults[i].other_tokens) check_ok(file_write_all(temp_file(dir, "tokenizer.json"), tokens.data, tokens.len));
         Recipe *recipe = recipe_of("fault", settings, 2);
-        check_status(text_rl_run(&(TextRlConfig){.recipe = recipe}, &result), ST_INPUT);
+        check_status(text_rl_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, &(RewardOptions){0}, &result), ST_INPUT);
         check_text(faults[i].message);
         assert_false(dir_exists(recipe->output)); /* nothing was begun */
         recipe_free(recipe);

@@ -10,6 +10,7 @@
 #include "rl/text/text_run.h"
 #include "rl/core/value_losses.h"
 #include "tests/support/check.h"
+#include "tests/support/runs.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -306,8 +307,8 @@ TEST(ilql_learns_the_exact_q) {
     best[5] = "rl.expectile=0.98";
     const char *dir = model_dir("ilql");
     Recipe *recipes[2] = {ilql_recipe("mean", dir, mean, 6), ilql_recipe("best", dir, best, 6)};
-    IlqlResult result;
-    for (int k = 0; k < 2; k++) check_ok(ilql_run(&(IlqlRunConfig){.recipe = recipes[k]}, &result));
+    TrainResult result;
+    for (int k = 0; k < 2; k++) check_ok(ilql_run(&(TrainingConfig){.recipe = recipes[k], .runtime = runtime_of(recipes[k])}, &result));
     for (int i = 0; i < STATES * ACTIONS; i++) uniform[i] = 1.0 / 3;
     check_ok(mdp_evaluate(&world->mdp, uniform, &(MdpOptions){.world = world}, arena, &exact));
     check_q("mean", exact.Q, exact.V, 0.08);
@@ -324,8 +325,8 @@ TEST(decoding_follows_the_advantage) {
     static const char *const settings[] = {"rl.cql_alpha=0", "rl.expectile=0.98", "rl.tau=0.1", "train.max_steps=500", "train.learning_rate=0.003"};
     const char *dir = model_dir("decode");
     Recipe *recipe = ilql_recipe("decode_run", dir, settings, 5);
-    IlqlResult result;
-    check_ok(ilql_run(&(IlqlRunConfig){.recipe = recipe}, &result));
+    TrainResult result;
+    check_ok(ilql_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, &result));
     char path[600];
     Model *model;
     IlqlHeads heads;
@@ -363,7 +364,7 @@ TEST(decoding_follows_the_advantage) {
     recipe_free(recipe);
 }
 
-static void interrupt_in_the_middle(void *context, const IlqlProgress *progress) {
+static void interrupt_in_the_middle(void *context, const Progress *progress) {
     (void)context;
     if (progress->step == 3) interrupt_request();
 }
@@ -372,11 +373,13 @@ TEST(ilql_resumes_to_the_same_bytes) {
     static const char *const settings[] = {"train.max_steps=7", "rl.awac_beta=1", "data.shuffle=true", "train.batch_size=5", "train.save_every=2"};
     const char *dir = model_dir("resume");
     Recipe *recipes[2] = {ilql_recipe("whole", dir, settings, 5), ilql_recipe("parts", dir, settings, 5)};
-    IlqlResult result;
-    check_ok(ilql_run(&(IlqlRunConfig){.recipe = recipes[0]}, &result));
-    check_status(ilql_run(&(IlqlRunConfig){.recipe = recipes[1], .on_progress = interrupt_in_the_middle}, &result), ST_INTERRUPTED);
+    TrainResult result;
+    check_ok(ilql_run(&(TrainingConfig){.recipe = recipes[0], .runtime = runtime_of(recipes[0])}, &result));
+    check_status(
+        ilql_run(&(TrainingConfig){.recipe = recipes[1], .runtime = runtime_of(recipes[1]), .on_progress = interrupt_in_the_middle}, &result),
+        ST_INTERRUPTED);
     interrupt_clear();
-    check_ok(ilql_run(&(IlqlRunConfig){.recipe = recipes[1], .options.resume = true}, &result));
+    check_ok(ilql_run(&(TrainingConfig){.recipe = recipes[1], .runtime = runtime_of(recipes[1]), .options.resume = true}, &result));
     static const char *const files[] = {"ilql_heads.safetensors", "model/model.safetensors"};
     for (int k = 0; k < 2; k++) {
         Str texts[2] = {{0}, {0}};
@@ -435,13 +438,13 @@ TEST(bad_rows_are_named) {
     const char *dir = model_dir("faulty");
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         char texts[2][500];
-        IlqlResult result;
+        TrainResult result;
         Recipe *recipe;
         snprintf(texts[0], 500, "model.path=%s", dir);
         snprintf(texts[1], 500, "data.train=%s", temp_text(test_folder, "faulty.jsonl", faults[i].row));
         const char *settings[] = {texts[0], texts[1], "rl.algorithm=ilql", "output=none"};
         check_ok(recipe_read(NULL, settings, 4, &recipe));
-        check_status(ilql_run(&(IlqlRunConfig){.recipe = recipe, .options.dry_run = true}, &result), ST_INPUT);
+        check_status(ilql_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.dry_run = true}, &result), ST_INPUT);
         check_text(faults[i].message);
         recipe_free(recipe);
     }

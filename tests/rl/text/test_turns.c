@@ -53,9 +53,22 @@ static void say_reset(Play *play, const json_t *pairs) {
     printf("]}\n");
 }
 
+/* Whether a copy acts while another one, whose episode goes on, has not spoken yet. */
+static bool goes_ahead(const Play *play, const json_t *actions) {
+    bool acts = false, rests = false;
+    for (int c = 0; c < play->copies; c++) {
+        bool rest = json_is_null(json_array_get(actions, (size_t)c));
+        acts |= !rest;
+        rests |= rest && play->turns[c] < LONGEST - (int)(play->seeds[c] % 2);
+    }
+    return acts && rests;
+}
+
 /* Rewards: 'o' in the action; "counts": 1, 10, 100. Odd seeds last one turn less. */
 static void say_step(Play *play, const json_t *actions) {
     static const int powers[] = {1, 10, 100};
+    if (turns_is(play, "slow")) usleep(20000);
+    if (turns_is(play, "slow") && goes_ahead(play, actions)) check_ok(file_write_all(play->file, "", 0));
     printf("{\"observations\": [");
     for (int c = 0; c < play->copies; c++) {
         bool rests = json_is_null(json_array_get(actions, (size_t)c));
@@ -175,7 +188,7 @@ typedef struct Table {
 static Status sit_down(Table *table, const char *how, const char *lines, const char *template) {
     *table = (Table){.recipe = recipe_of("table", how, lines)};
     const Recipe *r = table->recipe;
-    check_ok(trained_model_open(r, &table->model));
+    check_ok(trained_model_open(r, runtime_of(r), &table->model));
     check_ok(tokenizer_load(r->model_path, &table->tokenizer));
     check_ok(chat_open(r->model_path, NULL, template, NULL, table->tokenizer, &table->chat));
     table->config = (GenerateConfig){.sample = {.temperature = r->generate_temperature, .top_p = 1, .typical_p = 1, .repetition_penalty = 1},
@@ -247,6 +260,30 @@ TEST(turns_are_played) {
     stand_up(&table);
 }
 
+/* The environment answers some episodes while others speak, and the episodes are the same. */
+TEST(a_slow_environment_changes_nothing) {
+    Table fast, slow;
+    const char *lines = "rl.prompts_per_step=4\ngenerate.max_new_tokens=20";
+    check_ok(sit_down(&fast, "plays", lines, NULL));
+    assert_false(file_exists(temp_file(folder, "mark")));
+    check_ok(sit_down(&slow, "slow", lines, NULL));
+    assert_true(file_exists(temp_file(folder, "mark")));
+    const Experience *a = &fast.experience, *b = &slow.experience;
+    assert_true(a->n == 12 && b->n == 12 && a->n_tokens == b->n_tokens);
+    size_t n = (size_t)a->n_tokens;
+    check_ids("tokens", b->ids, n, a->ids, n);
+    assert_memory_equal(b->sampled, a->sampled, n * sizeof *a->sampled);
+    assert_memory_equal(b->filtered, a->filtered, n * sizeof *a->filtered);
+    assert_memory_equal(b->earned, a->earned, n * sizeof *a->earned);
+    assert_memory_equal(b->trained, a->trained, n * sizeof *a->trained);
+    for (int64_t i = 0; i < a->n; i++) {
+        assert_true(a->begin[i] == b->begin[i] && a->ended[i] == b->ended[i] && a->rewards[i] == b->rewards[i]);
+        assert_string_equal(str_text(&a->texts[i]), str_text(&b->texts[i]));
+    }
+    stand_up(&fast);
+    stand_up(&slow);
+}
+
 /* By the number of turns, and by the tokens of an episode. */
 TEST(limits_truncate) {
     Table table;
@@ -280,14 +317,16 @@ TEST(templates_are_kept) {
     stand_up(&table);
 }
 
-static void turns_run(const Recipe *recipe, bool resume, void (*on_progress)(void *, const TextRlProgress *), Status wanted) {
-    TextRlResult result;
-    Status status = text_rl_run(&(TextRlConfig){.recipe = recipe, .options.resume = resume, .on_progress = on_progress}, &result);
+static void turns_run(const Recipe *recipe, bool resume, void (*on_progress)(void *, const Progress *), Status wanted) {
+    TrainResult result;
+    Status status =
+        text_rl_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe), .options.resume = resume, .on_progress = on_progress},
+                    &(RewardOptions){0}, &result);
     interrupt_clear();
     check_status_at(__FILE__, __LINE__, recipe->rl_algorithm, status, wanted);
 }
 
-static void interrupt_in_the_middle(void *context, const TextRlProgress *progress) {
+static void interrupt_in_the_middle(void *context, const Progress *progress) {
     (void)context;
     if (progress->step == 2) interrupt_request();
 }
@@ -435,7 +474,7 @@ TEST(wrong_answers_are_shown) {
     } faults[] = {
         {"chats", "no JSON object: 'step done!'"},
         {"short", "'observations' is not a list of 2"},
-        {"numbers", "copy 0: its observation is not a text"},
+        {"numbers", "its observation is not a text"},
         {"rewardless", "copy 1: its reward is not a number"},
         {"flags", "'terminated' and 'truncated' are not true or false"},
         {"error", "reports: no more words"},
@@ -462,9 +501,9 @@ TEST(wrong_recipes) {
         {"train.max_steps=null", "'train.max_steps' is missing"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
-        TextRlResult result;
+        TrainResult result;
         Recipe *recipe = recipe_of("fault", "plays", faults[i].lines);
-        check_status(text_rl_run(&(TextRlConfig){.recipe = recipe}, &result), ST_CONFIG);
+        check_status(text_rl_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime_of(recipe)}, &(RewardOptions){0}, &result), ST_CONFIG);
         check_text(faults[i].message);
         recipe_free(recipe);
     }
@@ -478,6 +517,7 @@ int main(int argc, char **argv) {
 #define ENTRY(name) cmocka_unit_test_setup_teardown(name, turns_before, turns_after)
     const struct CMUnitTest tests[] = {
         ENTRY(turns_are_played),
+        ENTRY(a_slow_environment_changes_nothing),
         ENTRY(limits_truncate),
         ENTRY(templates_are_kept),
         ENTRY(values_step_over_what_was_told),

@@ -533,9 +533,33 @@ static void matmul_low(const Matmul *args) {
                          .alpha = args->down_alpha});
 }
 
+/* Computes the inner factors of all branches (low), or adds their products to `sums` in C; sums NULL: to C. */
+static void branches_run(const Matmul *args, bool low, const Tensor *sums) {
+    Matmul products[PRODUCTS_MOST];
+    Tensor rows[PRODUCTS_MOST], addends[PRODUCTS_MOST];
+    for (const RowBranch *branch = args->branches; branch;) {
+        int n = 0;
+        for (; branch && n < PRODUCTS_MOST; branch = branch->next, n++) {
+            rows[n] = matrix_rows(low ? args->a : args->c, branch->begin, branch->end);
+            if (sums) addends[n] = matrix_rows(sums, branch->begin, branch->end);
+            products[n] = low ? (Matmul){.a = &rows[n], .b = branch->down, .c = branch->low, .transpose_b = true, .alpha = 1}
+                              : (Matmul){.a = branch->low,
+                                         .b = branch->b,
+                                         .c = &rows[n],
+                                         .transpose_b = true,
+                                         .alpha = branch->alpha,
+                                         .beta = 1,
+                                         .addend = sums ? &addends[n] : NULL};
+            if (n > 0) products[n - 1].next = &products[n];
+        }
+        cpu_matmul(products);
+    }
+}
+
 /* For products that support neither a second product nor another addend. */
 static void matmul_in_steps(const Matmul *args) {
     if (args->down) matmul_low(args);
+    branches_run(args, true, NULL);
     const Device *device = cpu_planning() ? device_cpu()->planner : device_cpu();
     const Tensor *addend = args->addend;
     bool vector = addend && addend->n_dims == 1;
@@ -546,6 +570,95 @@ static void matmul_in_steps(const Matmul *args) {
     if (args->more_a)
         cpu_matmul(&(Matmul){
             .a = args->more_a, .b = args->more_b, .c = args->c, .transpose_b = args->transpose_more_b, .alpha = args->more_alpha, .beta = 1});
+    branches_run(args, false, NULL);
+}
+
+/* ---- branches of some rows, with our own products ---- */
+
+/* Products in f32 begin a sum with the addend and continue it with the branch: so a branch can continue it later, if the sum is still in f32. */
+static void branches_after(const Matmul *args) {
+    const Device *device = cpu_planning() ? device_cpu()->planner : device_cpu();
+    Matmul base = *args;
+    Tensor sums = *args->c;
+    base.branches = NULL;
+    base.next = NULL;
+    bool in_place = sums.dtype == DT_F32;
+    if (!in_place) {
+        sums.dtype = DT_F32;
+        sums.elements = cpu_scratch(CPU_SHARED, tensor_bytes(&sums));
+        base.c = &sums;
+        if (args->beta != 0 && !args->addend) base.addend = args->c;
+    }
+    cpu_matmul(&base);
+    branches_run(args, false, in_place ? NULL : &sums);
+    if (in_place) return;
+    int64_t at = 0, m = sums.shape[0];
+    for (const RowBranch *branch = args->branches; at < m; at = branch ? branch->end : m, branch = branch ? branch->next : NULL) {
+        Tensor from = matrix_rows(&sums, at, branch ? branch->begin : m), to = matrix_rows(args->c, at, branch ? branch->begin : m);
+        if (from.shape[0] > 0) device->copy(&from, &to);
+    }
+}
+
+enum { JOINED_STEP = 32 }; /* values of a sum in a tile (tile/tiles.h) */
+
+static int64_t joined_width(const RowBranch *branch) { return (branch->b->shape[1] + JOINED_STEP - 1) / JOINED_STEP * JOINED_STEP; }
+
+/* Columns at.. of both joined factors, each (rows, width). */
+static void branch_join(const RowBranch *branch, float scale, int64_t at, int64_t width, uint16_t *low, uint16_t *b) {
+    enum { PIECE = 64 };
+    const Tensor *its = branch->b;
+    int64_t rank = its->shape[1], n = its->shape[0];
+    for (int64_t r = branch->begin; r < branch->end; r++)
+        memcpy(low + r * width + at, (const uint16_t *)branch->low->elements + (r - branch->begin) * rank, (size_t)rank * sizeof *low);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < rank; j += PIECE) {
+            float piece[PIECE];
+            int64_t count = MIN((int64_t)PIECE, rank - j);
+            rows_of_isa->convert((const char *)its->elements + (size_t)(i * rank + j) * dtype_size(its->dtype), its->dtype, rank, piece, DT_F32,
+                                 PIECE, 1, count);
+            for (int64_t l = 0; l < count; l++) b[i * width + at + j + l] = float_to_bf16(scale * piece[l]);
+        }
+}
+
+/* Products in tiles of bf16 add the addend at the end. All branches become a single one: their factors in adjacent columns, with zeros in the rows
+ * that do not have the branch. A branch begins with a tile of its own, so its sums have the same order as alone, and zeros change no sum. */
+static void branches_joined(const Matmul *args) {
+    int64_t m = args->c->shape[0], n = args->c->shape[1], width = 0, at = 0;
+    for (const RowBranch *branch = args->branches; branch; branch = branch->next) width += joined_width(branch);
+    uint16_t *memory = cpu_scratch(CPU_SHARED, (size_t)((m + n) * width) * sizeof *memory);
+    Tensor low = {.dtype = DT_BF16, .n_dims = 2, .shape = {m, width}, .elements = memory, .storage = args->c->storage}, b = low;
+    if (!cpu_planning()) {
+        b.elements = memory + m * width;
+        memset(memory, 0, (size_t)((m + n) * width) * sizeof *memory);
+        for (const RowBranch *branch = args->branches; branch; at += joined_width(branch), branch = branch->next)
+            branch_join(branch, (float)branch->alpha / (float)args->alpha, at, width, memory, b.elements);
+    }
+    b.shape[0] = n;
+    Matmul joined = *args;
+    joined.next = NULL;
+    joined.branches = NULL;
+    joined.more_a = &low;
+    joined.more_b = &b;
+    joined.transpose_more_b = true;
+    joined.more_alpha = args->alpha;
+    cpu_matmul(&joined);
+}
+
+/* B is read once for all rows; with many rows, that takes more memory than it saves time, unless C stores the sums. */
+static void matmul_branches(const Matmul *args) {
+    enum { FEW_ROWS = 128 };
+    bool in_f32 = product_dtype(args->a->dtype) == DT_F32;
+    ASSERT(!args->transpose_a && !args->more_a, "branches of a product with %s", args->more_a ? "another branch" : "columns as rows");
+    if (args->c->shape[0] > FEW_ROWS && !(in_f32 && args->c->dtype == DT_F32)) {
+        matmul_by_rows(args, cpu_matmul);
+        return;
+    }
+    branches_run(args, true, NULL);
+    if (in_f32)
+        branches_after(args);
+    else
+        branches_joined(args);
 }
 
 static void take_down(const Matmul *args, Product *product) {
@@ -561,6 +674,8 @@ static void take_down(const Matmul *args, Product *product) {
 
 /* Whether a single product can compute everything. */
 static bool at_once(const Matmul *args, const Product *product) {
+    for (const RowBranch *branch = args->branches; branch; branch = branch->next)
+        if (!CPU_READS(args->a, args->b, branch->low, branch->down, branch->b)) return false;
     return own_for(product) && CPU_READS(args->more_a, args->more_b) && CPU_WRITES(args->addend);
 }
 
@@ -573,8 +688,12 @@ static bool product_make(const Matmul *args, Product *product) {
            args->transpose_a ? "^T" : "", (long long)b->shape[0], (long long)b->shape[1], args->transpose_b ? "^T" : "", (long long)m, (long long)n);
     if (m == 0 || n == 0) return false;
     ASSERT(!args->addend || args->addend->n_dims == 2 || args->beta == 1, "a vector times %g is added to a product", args->beta);
-    if ((args->more_a || args->addend) && !at_once(args, &(Product){.dtype = product_dtype(a->dtype), .k = k})) {
+    if ((args->more_a || args->addend || args->branches) && !at_once(args, &(Product){.dtype = product_dtype(a->dtype), .k = k})) {
         matmul_in_steps(args);
+        return false;
+    }
+    if (args->branches) {
+        matmul_branches(args);
         return false;
     }
     if (all_f64(args)) {

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blocks: what the sublayers of a decoder compute (attention, feed-forward, ...). A kind of block is a file block_<kind>.c and a line of blocks.def.
+ * A family says which kinds its layers are made of (LayerForm).
+ *
+ *     typedef struct ScaleForm {
+ *         const char *scale;                     // name of the part within a layer
+ *     } ScaleForm;                               // for families: constant
+ *     typedef struct ScaleBlock {
+ *         Linear scale;
+ *     } ScaleBlock;                              // one for each layer of a model
+ *     static void build(BlockBuilder *builder, const void *form, void *block) {
+ *         int64_t width = builder->model->config.hidden_size;
+ *         build_linear(builder, ((const ScaleForm *)form)->scale, &((ScaleBlock *)block)->scale, width, width, false);
+ *     }
+ *     static Tensor *forward(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual) {
+ *         const ScaleBlock *block = sublayer->block;
+ *         return sublayer_project(context, sublayer, tape, &block->scale, x, residual);
+ *     }
+ *     const BlockKind block_scale = {sizeof(ScaleBlock), build, forward};
+ */
+#ifndef TUNE_BLOCK_H
+#define TUNE_BLOCK_H
+
+#include "lib/model/model.h"
+#include "lib/model/rope.h"
+
+/* ---- what a kind says of its parts ---- */
+
+/* A layer that is being built. */
+typedef struct BlockBuilder {
+    Model *model;
+    int64_t layer;
+    int64_t index; /* stands for '*' in names of parts: "mlp.experts.*.up_proj" */
+    Status status; /* the first failure */
+} BlockBuilder;
+/* Each adds a module to the model, in the order of the forward pass. part: its name within the layer. The slots get their tensors when the model is
+ * loaded. */
+void build_linear(BlockBuilder *builder, const char *part, Linear *linear, int64_t in, int64_t out, bool bias);
+void build_norm(BlockBuilder *builder, const char *part, Norm *norm, int64_t width); /* NULL part: none */
+/* A weight that is neither. bare: the tensor has the name of the part alone, without ".weight". n_dims: 1 to 3. */
+void build_weight(BlockBuilder *builder, const char *part, bool bare, Tensor **weight, int n_dims, const int64_t *shape);
+/* Adds a row to the cache: `keys` and `values` numbers of each token. Returns its place there (AttentionArgs.layer). */
+int build_cache_row(BlockBuilder *builder, int64_t keys, int64_t values);
+/* Adds a state of `width` numbers to what the cache keeps of each sequence. Returns its place there (SequenceStates.items). */
+int build_state(BlockBuilder *builder, int64_t width);
+
+/* ---- the forward pass ---- */
+
+/* A layer in a step. Valid until the step ends. */
+typedef struct LayerContext {
+    const Model *model;
+    ModelBatch batch;
+    const RopeTables *ropes; /* indexed by LayerRope */
+    int64_t index;
+} LayerContext;
+struct BlockKind {
+    size_t bytes; /* of the kind's struct for one layer, which starts as zeros */
+    /* Fills the struct and lists its parts. form: what the family says of it. */
+    void (*build)(BlockBuilder *builder, const void *form, void *block);
+    /* The residual stream after the sublayer. x: (N, C), its normalised input; residual: the stream before it. */
+    Tensor *(*forward)(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual);
+};
+
+/* The state of a segment's sequence in the cache: `width` numbers of it from `offset` on, of the tensor that this returns. With `past` above 0 they
+ * are the state before the segment; the block leaves there the one after it. NULL: the batch has no cache. */
+Tensor *segment_state(const LayerContext *context, int32_t segment, int state, int64_t *offset);
+/* residual: added to the result; NULL = none. */
+Tensor *norm_forward(const Model *model, Tape *tape, const Norm *norm, Tensor *x, Tensor *residual);
+/* The end of a sublayer: residual + y, the block's output, normalised or scaled as the model says. */
+Tensor *sublayer_add(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *y, Tensor *residual);
+/* The same for an output that is a projection of x, in one op where that is possible. */
+Tensor *sublayer_project(const LayerContext *context, const Sublayer *sublayer, Tape *tape, const Linear *last, Tensor *x, Tensor *residual);
+
+/* ---- kinds ---- */
+
+#define BLOCK(name) extern const BlockKind block_##name;
+#include "lib/model/blocks.def"
+#undef BLOCK
+
+/* Softmax attention with grouped heads. */
+typedef struct AttentionForm {
+    const char *q, *k, *v;
+    const char *qkv; /* one projection instead of the three */
+    const char *o;
+    const char *q_norm, *k_norm; /* before the rotation; NULL: none */
+    bool norm_all_heads;         /* these norms are over all heads of a token together, not over each head */
+} AttentionForm;
+/* act(up x), then down. */
+typedef struct MlpForm {
+    const char *up, *down;
+} MlpForm;
+/* act(gate x) * up x, then down. */
+typedef struct GatedMlpForm {
+    const char *gate, *up;
+    const char *gate_up; /* one projection instead of the two, gate first */
+    const char *down;
+} GatedMlpForm;
+
+#endif

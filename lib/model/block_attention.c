@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attention: queries, keys and values from one projection or from three, norms over them, rotation, softmax attention, output projection. */
+#include "lib/model/block.h"
+
+#include <math.h>
+
+typedef struct AttentionBlock {
+    Linear q, k, v, qkv, o; /* qkv, or the three before it */
+    Norm q_norm, k_norm;
+    LayerRope rope;
+    AttentionArgs args;
+} AttentionBlock;
+
+static void attention_build(BlockBuilder *builder, const void *given, void *result) {
+    const AttentionForm *form = given;
+    AttentionBlock *block = result;
+    const ModelConfig *c = &builder->model->config;
+    int64_t q_width = c->num_attention_heads * c->head_dim, kv_width = c->num_key_value_heads * c->head_dim;
+    if (form->qkv) {
+        build_linear(builder, form->qkv, &block->qkv, c->hidden_size, q_width + 2 * kv_width, c->qkv_bias);
+    } else {
+        build_linear(builder, form->q, &block->q, c->hidden_size, q_width, c->qkv_bias);
+        build_linear(builder, form->k, &block->k, c->hidden_size, kv_width, c->qkv_bias);
+        build_linear(builder, form->v, &block->v, c->hidden_size, kv_width, c->qkv_bias);
+    }
+    build_norm(builder, form->q_norm, &block->q_norm, form->norm_all_heads ? q_width : c->head_dim);
+    build_norm(builder, form->k_norm, &block->k_norm, form->norm_all_heads ? kv_width : c->head_dim);
+    build_linear(builder, form->o, &block->o, q_width, c->hidden_size, c->o_bias);
+    block->rope = c->layer_rope ? c->layer_rope[builder->layer] : LAYER_ROPE;
+    block->args = (AttentionArgs){
+        .layer = build_cache_row(builder, kv_width, kv_width),
+        .n_heads = c->num_attention_heads,
+        .n_kv_heads = c->num_key_value_heads,
+        .head_dim = c->head_dim,
+        .scale = c->attention_scale > 0 ? c->attention_scale : 1 / sqrt((double)c->head_dim),
+        .window = c->layer_window[builder->layer],
+        .softcap = c->attn_softcap,
+    };
+}
+
+static Split project(const LayerContext *context, const AttentionBlock *block, Tape *tape, Tensor *x) {
+    const StepContext *step = &context->batch.step;
+    const AttentionArgs *args = &block->args;
+    if (block->qkv.path)
+        return op_split(tape, linear_forward(&block->qkv, tape, x, NULL, step), args->head_dim,
+                        (int64_t[]){args->n_heads, args->n_kv_heads, args->n_kv_heads});
+    Split qkv;
+    linears_forward((const Linear *[]){&block->q, &block->k, &block->v}, 3, tape, x, step, qkv.parts);
+    return qkv;
+}
+
+static Tensor *attention_forward(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual) {
+    const Model *model = context->model;
+    const AttentionBlock *block = sublayer->block;
+    const bool neighbours = model->config.rope.neighbours;
+    Split qkv = project(context, block, tape, x);
+    Tensor *q = qkv.parts[0], *k = qkv.parts[1], *v = qkv.parts[2];
+    if (block->q_norm.weight) q = norm_forward(model, tape, &block->q_norm, q, NULL);
+    if (block->k_norm.weight) k = norm_forward(model, tape, &block->k_norm, k, NULL);
+    const RopeTables *rope = &context->ropes[block->rope];
+    if (rope->cosine) {
+        q = op_rope(tape, q, rope->query_cosine, rope->query_sine, block->args.head_dim, neighbours);
+        k = op_rope(tape, k, rope->cosine, rope->sine, block->args.head_dim, neighbours);
+    }
+    AttentionArgs args = block->args;
+    args.layout = &context->batch.layout;
+    return sublayer_project(context, sublayer, tape, &block->o, op_attention(tape, q, k, v, &args), residual);
+}
+
+const BlockKind block_attention = {sizeof(AttentionBlock), attention_build, attention_forward};

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Training on rows. The trainer has the rows' order, steps, batches and parts, evaluation on held-out rows, early stopping and checkpoints. An
+ * objective reads the rows and computes the loss of a batch.
+ *
+ *     static const Objective objective = {.open = sft_open, .begin = sft_begin, .batch = sft_batch, .release = sft_release};
+ *     return trainer_run(&objective, &sft, config, result);   // output/: metrics.jsonl, checkpoints/, adapter/ or model/
+ *
+ * A step takes train.gradient_accumulation_steps batches in the epoch's order, each of train.batch_size rows or at most train.batch_tokens tokens
+ * (DataPlan). With train.max_memory a batch goes through the model in parts. Everything is a function of (seed, step).
+ */
+#ifndef TUNE_TRAINER_H
+#define TUNE_TRAINER_H
+
+#include "data/data.h"
+#include "lib/train/training.h"
+
+typedef struct Trainer Trainer;
+/* Sums over rows. loss_sum: of the objective, nats; count: its divisor; tokens: those that the model computes. */
+typedef struct LossSums {
+    double loss_sum, count;
+    int64_t tokens, loss_tokens;
+} LossSums;
+/* Rows that go through the model together. */
+typedef struct Pass {
+    Tape *tape;
+    const size_t *rows; /* (n) rows of trainer->train, or of trainer->eval if `held_out` */
+    size_t n;
+    bool held_out, training; /* training: also compute gradients */
+    double divisor;          /* of the step's losses */
+    int64_t step;            /* from 0 */
+    StepContext dropout;     /* for ModelBatch.step; all zero outside of training */
+} Pass;
+typedef struct Objective {
+    bool scores;        /* trains a model with a score instead of a head over the vocabulary */
+    bool whole_batches; /* the loss compares all rows of a batch, so a batch is never split into parts */
+    /* Reads the rows, once the model is open: sets trainer->train, ->eval (NULL: none) and their fingerprints (trainer_input), and says in the plan
+     * what they are. May replace trainer->recipe by trainer->dated. */
+    Status (*open)(Trainer *trainer, RunPlan *plan);
+    Status (*check)(Trainer *trainer); /* looks at the steps, once they are known; may be NULL */
+    /* For the memory plan, on a device that computes nothing: the largest pass other than over a batch's rows; may be NULL. */
+    Status (*plan)(Trainer *trainer, Tape *meta);
+    /* Computes what is needed once, before the first step, by passes without gradients over the training rows; may be NULL. */
+    Status (*prepare)(Trainer *trainer);
+    /* Called with all rows of a step, or of an evaluation, before its first batch. *divisor: number of rows; may be changed. May be NULL. */
+    Status (*begin)(Trainer *trainer, const Pass *all, double *divisor);
+    /* Adds the losses of the rows to `sums`; in training also d(loss_sum / divisor) to the gradients. The tape has been reset. Computes no values on
+     * a device that computes nothing. */
+    Status (*batch)(Trainer *trainer, const Pass *pass, LossSums *sums);
+    /* Adds further metrics of the step or the evaluation that just ended; NULL: there are none, and an evaluation's loss has a perplexity. */
+    void (*metrics)(const Trainer *trainer, Metrics *metrics);
+    void (*release)(Trainer *trainer);
+    const MetricsReader *reader; /* interprets the metrics for the report; NULL: none */
+} Objective;
+struct Trainer {
+    /* from the caller */
+    const Objective *objective;
+    void *context; /* the objective's */
+    const TrainingConfig *config;
+    /* opened, the same for the whole run */
+    const Recipe *recipe;
+    Recipe dated; /* the recipe with the day on which the run began, if the template writes it */
+    Model *model;
+    const Dataset *train, *eval;
+    Tape *tape;
+    DataPlan order;      /* of the training rows: the batches of each step */
+    int64_t total_steps; /* optimiser steps */
+    int64_t part_tokens; /* a batch is split into passes of at most so many tokens; 0 = no split */
+    TaskInput inputs[TASK_MAX_INPUTS];
+    Run *run;
+    /* of the step `loaded`: rows of all its batches one after the other, the end of each of its n_batches */
+    size_t *rows, *batch_ends;
+    int64_t loaded, n_batches;
+    size_t *examples; /* rows of one batch */
+};
+/* Runs the training from its recipe to its end. ST_CONFIG, ST_INPUT (model, rows), ST_RESOURCE (memory, disk); ST_INTERRUPTED after
+ * interrupt_request, with a checkpoint saved; ST_NUMERIC naming step, tensor and rows. */
+Status trainer_run(const Objective *objective, void *context, const TrainingConfig *config, TrainResult *result);
+
+/* ---- for objectives ---- */
+
+/* Names an input of the run: a run whose inputs changed cannot be resumed. */
+void trainer_input(Trainer *trainer, const char *key, uint64_t fingerprint);
+/* The rows of all batches of a step; valid until the next call. */
+Status trainer_rows(Trainer *trainer, int64_t step, const size_t **rows, size_t *n);
+/* Appends where the rows of a batch are: "FILE line N, ...". batch: number in the step */
+void trainer_describe(Trainer *trainer, int64_t step, int64_t batch, Str *text);
+
+#endif

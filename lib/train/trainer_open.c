@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opens a training on rows, plans it and runs it: see trainer.h. */
+#include "lib/train/trainer_parts.h"
+
+#include <stdlib.h>
+
+#include "lib/train/trained_model.h"
+
+void trainer_input(Trainer *trainer, const char *key, uint64_t fingerprint) {
+    int i = 0;
+    while (i < TASK_MAX_INPUTS && trainer->inputs[i].key) i++;
+    ASSERT(i < TASK_MAX_INPUTS, "more than %d inputs", TASK_MAX_INPUTS);
+    trainer->inputs[i] = (TaskInput){key, fingerprint};
+}
+
+/* ---- opening ---- */
+
+static Status total_of(Trainer *trainer, const Recipe *recipe, int64_t *steps) {
+    *steps = recipe->train_max_steps;
+    return *steps < 0 ? data_plan_total(&trainer->order, recipe->train_epochs, steps) : ST_OK;
+}
+
+static Status plan_steps(Trainer *trainer) {
+    const Recipe *recipe = trainer->recipe;
+    DataOrder order = {.dataset = trainer->train, .seed = (uint64_t)recipe->seed, .shuffle = recipe->data_shuffle};
+    data_plan_init(&trainer->order, &order, recipe->train_batch_size, recipe->train_batch_tokens, recipe->train_gradient_accumulation_steps);
+    trainer->loaded = -1;
+    trainer->batch_ends = malloc((size_t)recipe->train_gradient_accumulation_steps * sizeof *trainer->batch_ends);
+    if (!trainer->batch_ends) return status_fail(ST_RESOURCE, "out of memory for the batches of a step");
+    TRY(total_of(trainer, recipe, &trainer->total_steps));
+    TRY(recipe_check_steps(recipe, trainer->total_steps));
+    return trainer->objective->check ? trainer->objective->check(trainer) : ST_OK;
+}
+
+static Status plan_trainer_memory(Trainer *trainer, TrainMemory *memory) {
+    MemoryTask task = {.recipe = trainer->recipe,
+                       .model = trainer->model,
+                       .tape = trainer->tape,
+                       .context = trainer,
+                       .largest = rows_largest,
+                       .split = trainer->objective->whole_batches ? NULL : rows_split};
+    return train_memory_plan(&task, trainer->config->options.resume ? trainer->recipe->output : NULL, memory);
+}
+
+/* What is known of the steps, after what the objective said of the rows. */
+static Status say_steps(Trainer *trainer, RunPlan *plan) {
+    PlanStep first;
+    size_t n;
+    char number[32];
+    TRY(data_plan_step(&trainer->order, 0, &first));
+    TRY(data_plan_largest(&trainer->order, trainer->total_steps, &trainer->examples, &n));
+    int64_t tokens = dataset_tokens(trainer->train, trainer->examples, n), steps = trainer->total_steps;
+    run_plan_count(plan, PLAN_BOTH, "steps", steps);
+    run_plan_real(plan, PLAN_RECORD, "steps_per_epoch", (double)first.epoch_steps);
+    run_plan_count(plan, PLAN_RECORD, "largest_step_tokens", tokens);
+    run_plan_count(plan, PLAN_PRINT, "largest_batch_tokens", tokens);
+    run_plan_model(plan, trainer->recipe, trainer->model, "");
+    run_plan_say(plan, "plan: %lld step%s, %s an epoch, largest batch %lld token%s", (long long)steps, plural(steps),
+                 format_number((double)first.epoch_steps, 4, number), (long long)tokens, plural(tokens));
+    return ST_OK;
+}
+
+static Status trainer_open(void *context, RunPlan *plan) {
+    Trainer *trainer = context;
+    const Objective *objective = trainer->objective;
+    TRY((objective->scores ? trained_model_open_scores : trained_model_open)(trainer->recipe, trainer->config->runtime, &trainer->model));
+    trainer->tape = tape_new(trainer->model->device, trainer->model->compute, 0);
+    if (!trainer->tape) return status_fail(ST_RESOURCE, "out of memory for the tape");
+    trainer_input(trainer, "model.path", model_fingerprint(trainer->model));
+    TRY(objective->open(trainer, plan));
+    TRY(plan_steps(trainer));
+    TRY(plan_trainer_memory(trainer, &plan->memory));
+    return say_steps(trainer, plan);
+}
+
+/* ---- the run ---- */
+
+static Status trainer_length(void *context, const Recipe *recipe, RunLength *length) {
+    TRY(total_of(context, recipe, &length->steps));
+    length->schedule_steps = length->steps;
+    length->schedule_rate = 1;
+    return ST_OK;
+}
+
+static Status trainer_train(void *context, Run *run) {
+    Trainer *trainer = context;
+    trainer->run = run;
+    if (trainer->objective->prepare) TRY(trainer->objective->prepare(trainer));
+    return trainer_loop(trainer);
+}
+
+static void trainer_release(void *context) {
+    Trainer *trainer = context;
+    trainer->objective->release(trainer);
+    data_plan_release(&trainer->order);
+    free(trainer->rows);
+    free(trainer->batch_ends);
+    free(trainer->examples);
+    tape_free(trainer->tape);
+    if (trainer->model) model_free(trainer->model);
+}
+
+Status trainer_run(const Objective *objective, void *context, const TrainingConfig *config, TrainResult *result) {
+    static const char *const results[] = {"steps",  "first_loss",  "last_loss", "eval_loss", "best_eval_loss",
+                                          "tokens", "loss_tokens", "seconds",   NULL};
+    const TrainingKind kind = {.open = trainer_open,
+                               .train = trainer_train,
+                               .release = trainer_release,
+                               .results = results,
+                               .has_template = true,
+                               .length = trainer_length,
+                               .reader = objective->reader};
+    Trainer trainer = {.objective = objective, .context = context, .config = config, .recipe = config->recipe};
+    return training_run(&kind, &trainer, &trainer.recipe, config, result);
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by the files of the trainer: trainer_open.c opens a run, trainer.c takes its steps, trainer_rows.c runs the rows of each. */
+#ifndef TUNE_TRAINER_PARTS_H
+#define TUNE_TRAINER_PARTS_H
+
+#include "lib/train/trainer.h"
+
+/* ---- trainer_rows.c ---- */
+
+/* Begins `step` (from 0): its number of batches, and the divisor of its losses. */
+Status rows_begin(Trainer *trainer, int64_t step, int64_t *n_batches, double *divisor);
+/* Forward and backward of a batch, part by part. The tape has been reset. */
+Status rows_train(Trainer *trainer, int64_t step, int64_t batch, double divisor, LossSums *sums);
+/* Losses of all held-out rows; the tape does not record. */
+Status rows_evaluate(Trainer *trainer, LossSums *sums);
+/* For MemoryTask; context: the trainer. */
+Status rows_largest(void *context, Tape *meta);
+void rows_split(void *context, int64_t most_tokens);
+
+/* ---- trainer.c ---- */
+
+/* Trains from the run's checkpoint (or step 0) to the end, then writes the result: the weights of the best evaluation with early_stopping, else the
+ * last ones. Gradients must be zero. */
+Status trainer_loop(Trainer *trainer);
+
+#endif

@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Kinds of blocks that no family has: what the table of kinds must be able to hold. The models of this test are read as llama, and then their second
+ * layer becomes one of the test's own. */
+#include "tests/support/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/infer/infer.h"
+#include "lib/model/adapter.h"
+#include "lib/model/family.h"
+#include "lib/model/parts.h"
+#include "lib/model/safetensors.h"
+
+enum { WIDTH = 8, EXPERTS = 8, INNER = 2, TOKENS = 7 };
+static const char config_json[] =
+    "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 19, \"hidden_size\": 8, \"intermediate_size\": 16, "
+    "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"max_position_embeddings\": 4096}";
+
+/* ---- experts: a sum of small MLPs, each with tensors of its own or all in tensors of three dimensions ---- */
+
+typedef struct ExpertsForm {
+    const char *up, *down;
+    bool fused;
+} ExpertsForm;
+typedef struct ExpertsBlock {
+    Linear up[EXPERTS], down[EXPERTS];
+    Tensor *all_up, *all_down; /* (E, I, C), (E, C, I), instead of the others */
+} ExpertsBlock;
+
+static void experts_build(BlockBuilder *builder, const void *given, void *result) {
+    const ExpertsForm *form = given;
+    ExpertsBlock *block = result;
+    if (form->fused) {
+        build_weight(builder, form->up, true, &block->all_up, 3, (int64_t[]){EXPERTS, INNER, WIDTH});
+        build_weight(builder, form->down, true, &block->all_down, 3, (int64_t[]){EXPERTS, WIDTH, INNER});
+        return;
+    }
+    for (int e = 0; e < EXPERTS; e++) {
+        builder->index = e;
+        build_linear(builder, form->up, &block->up[e], WIDTH, INNER, false);
+        build_linear(builder, form->down, &block->down[e], INNER, WIDTH, false);
+    }
+}
+
+/* Expert `e` of a tensor of all of them, as a linear layer without LoRA. */
+static Linear one_of(Tape *tape, const Tensor *all, int e, int64_t in, int64_t out) {
+    const Tensor part = tensor_part(all, e * in * out, in * out);
+    return (Linear){.weight = tensor_reshape(tape_arena(tape), &part, 2, (int64_t[]){out, in}), .in = in, .out = out};
+}
+
+static Tensor *experts_forward(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual) {
+    const ExpertsBlock *block = sublayer->block;
+    const StepContext *step = &context->batch.step;
+    Tensor *sum = NULL;
+    for (int e = 0; e < EXPERTS; e++) {
+        Linear up = block->all_up ? one_of(tape, block->all_up, e, WIDTH, INNER) : block->up[e];
+        Linear down = block->all_down ? one_of(tape, block->all_down, e, INNER, WIDTH) : block->down[e];
+        Tensor *h = op_activation_passing(tape, context->model->config.activation, linear_forward(&up, tape, x, NULL, step), NULL);
+        Tensor *y = linear_forward(&down, tape, h, NULL, step);
+        sum = sum ? op_add(tape, sum, y, 1) : y;
+    }
+    return sublayer_add(context, sublayer, tape, sum, residual);
+}
+
+static const BlockKind block_experts = {sizeof(ExpertsBlock), experts_build, experts_forward};
+
+/* ---- a recurrence: each channel is a leaky sum over the tokens of a sequence ---- */
+
+typedef struct LeakyForm {
+    const char *in, *decay, *out;
+} LeakyForm;
+typedef struct LeakyBlock {
+    Linear in, out;
+    Tensor *decay; /* (C) */
+    int state;
+} LeakyBlock;
+typedef struct LeakyArgs {
+    const LayerContext *context;
+    const Tensor *decay;
+    int state;
+} LeakyArgs;
+
+static void leaky_build(BlockBuilder *builder, const void *given, void *result) {
+    const LeakyForm *form = given;
+    LeakyBlock *block = result;
+    build_linear(builder, form->in, &block->in, WIDTH, WIDTH, false);
+    build_weight(builder, form->decay, true, &block->decay, 1, (int64_t[]){WIDTH});
+    build_linear(builder, form->out, &block->out, WIDTH, WIDTH, false);
+    block->state = build_state(builder, WIDTH);
+}
+
+/* y_t = decay y_(t-1) + x_t. The sum before a segment is that of its parent's last token, or the sequence's state in the cache. */
+static void leaky_sum(const LeakyArgs *args, const Tensor *x, Tensor *y) {
+    const Layout *layout = &args->context->batch.layout;
+    for (int32_t s = 0; s < layout->n_segments; s++) {
+        const Segment *segment = &layout->segments[s];
+        int64_t offset, parent_end = segment->parent >= 0 ? layout->segments[segment->parent].end : 0;
+        Tensor *state = segment_state(args->context, s, args->state, &offset);
+        for (int64_t c = 0; c < WIDTH; c++) {
+            double sum = parent_end > 0 ? tensor_get(y, (parent_end - 1) * WIDTH + c) : segment->past > 0 ? tensor_get(state, offset + c) : 0;
+            for (int64_t t = segment->begin; t < segment->end; t++) {
+                sum = tensor_get(args->decay, c) * sum + tensor_get(x, t * WIDTH + c);
+                tensor_set(y, t * WIDTH + c, sum);
+            }
+            if (state) tensor_set(state, offset + c, sum);
+        }
+    }
+}
+
+/* What the tokens after the last one of segment `s` add to its gradient, before the decay. */
+static double later_grad(const Layout *layout, int32_t s, const double *grad, int64_t c) {
+    double sum = 0;
+    for (int32_t child = s + 1; child < layout->n_segments; child++)
+        if (layout->segments[child].parent == s) sum += grad[layout->segments[child].begin * WIDTH + c];
+    return sum;
+}
+
+static void leaky_backward(Tape *tape, Node *node) {
+    const LeakyArgs *args = node->attributes;
+    const Layout *layout = &args->context->batch.layout;
+    double beta, *grad = calloc((size_t)(layout->n_tokens * WIDTH), sizeof *grad);
+    Tensor *dx = tape_grad(tape, node->inputs[0], &beta), *dy = node->outputs[0]->grad;
+    for (int32_t s = layout->n_segments; dx && s-- > 0;)
+        for (int64_t c = 0; c < WIDTH; c++) {
+            double later = later_grad(layout, s, grad, c);
+            for (int64_t t = layout->segments[s].end; t-- > layout->segments[s].begin;) {
+                int64_t at = t * WIDTH + c;
+                later = grad[at] = tensor_get(dy, at) + tensor_get(args->decay, c) * later;
+                tensor_set(dx, at, grad[at] + (beta != 0 ? tensor_get(dx, at) : 0));
+            }
+        }
+    free(grad);
+}
+
+static Tensor *op_leaky(Tape *tape, Tensor *x, const LeakyArgs *args) {
+    bool there;
+    Tensor *y = x ? tape_result(tape, tape_compute(tape), x->n_dims, x->shape, &there) : NULL;
+    if (!y) return NULL;
+    if (!there && !tape_device(tape)->planned) leaky_sum(args, x, y);
+    tape_push(tape, "leaky", leaky_backward, &x, 1, &y, 1, args, sizeof *args);
+    return y;
+}
+
+static Tensor *leaky_forward(const LayerContext *context, const Sublayer *sublayer, Tape *tape, Tensor *x, Tensor *residual) {
+    const LeakyBlock *block = sublayer->block;
+    const LeakyArgs args = {context, block->decay, block->state};
+    Tensor *y = op_leaky(tape, linear_forward(&block->in, tape, x, NULL, &context->batch.step), &args);
+    return sublayer_project(context, sublayer, tape, &block->out, y, residual);
+}
+
+static const BlockKind block_leaky = {sizeof(LeakyBlock), leaky_build, leaky_forward};
+
+static const LayerForm recurrent = {{
+    {&block_leaky, &(const LeakyForm){"mixer.in_proj", "mixer.decay", "mixer.out_proj"}, "input_layernorm", NULL},
+    {&block_gated_mlp, &llama_mlp, "post_attention_layernorm", NULL},
+}};
+
+/* ---- layers: three forms of the same function ---- */
+
+#define WITH_MLP(kind, form)                                                                                               \
+    {                                                                                                                      \
+        { {&block_attention, &llama_attention, "input_layernorm", NULL}, {kind, form, "post_attention_layernorm", NULL}, } \
+    }
+static const LayerForm one_mlp = WITH_MLP(&block_mlp, (&(const MlpForm){.up = "mlp.up_proj", .down = "mlp.down_proj"}));
+static const LayerForm list_of_experts =
+    WITH_MLP(&block_experts, (&(const ExpertsForm){.up = "mlp.experts.*.up_proj", .down = "mlp.experts.*.down_proj"}));
+static const LayerForm fused_experts =
+    WITH_MLP(&block_experts, (&(const ExpertsForm){.up = "mlp.experts.up_proj", .down = "mlp.experts.down_proj", .fused = true}));
+
+/* A number for each weight. Expert e's are those of its rows or columns in the MLP that has all inner values. */
+static float weight_value(const Module *module, int64_t i) {
+    const char *experts = strstr(module->path, "experts.");
+    bool up = strstr(module->path, "up_proj") != NULL, down = strstr(module->path, "down_proj") != NULL,
+         layer_1 = strstr(module->path, ".1.") != NULL;
+    uint64_t place = (uint64_t)i, stream = 0;
+    for (const char *at = module->path; *at; at++) stream = (stream * 31 + (uint8_t)*at) % 1000003;
+    if (layer_1 && (up || down)) {
+        int64_t in = module->shape[module->n_dims - 1], out = module->shape[module->n_dims - 2], row = i / in % out, col = i % in;
+        int64_t expert = module->n_dims == 3 ? i / (in * out) : experts ? strtoll(experts + strlen("experts."), NULL, 10) : 0;
+        place = (uint64_t)(up ? (expert * INNER + row) * WIDTH + col : row * EXPERTS * INNER + expert * INNER + col);
+        stream = up;
+    }
+    if (module->bare && module->n_dims == 1) return 0.5f + 0.05f * (float)i; /* decay */
+    return module->n_dims == 1 ? 1 : (float)(0.4 * rng_normal(rng_key(1, RNG_INIT, stream), place));
+}
+
+static void write_weights(const Model *model, const char *path) {
+    SafetensorsWriter *writer;
+    check_ok(safetensors_writer_new(path, &writer));
+    for (size_t m = 0; m < model->n_modules; m++) {
+        const Module *module = &model->modules[m];
+        char name[200];
+        snprintf(name, sizeof name, "%s%s", module->path, module->bare ? "" : ".weight");
+        safetensors_declare(writer, name, DT_F32, module->n_dims, module->shape);
+    }
+    for (size_t m = 0; m < model->n_modules; m++)
+        for (int64_t i = 0; i < module_count(&model->modules[m]); i++)
+            safetensors_write(writer, &(float){weight_value(&model->modules[m], i)}, sizeof(float));
+    check_ok(safetensors_commit(writer));
+}
+
+/* A model whose second layer has this form, without weights. */
+static Model *new_model(const char *dir, const LayerForm *second, const Device *device, DType compute) {
+    Model *model = calloc(1, sizeof *model);
+    model->arena = arena_new(0);
+    model->dir = arena_strdup(model->arena, dir);
+    model->device = device;
+    model->compute = compute;
+    check_ok(model_config_read(dir, model->arena, &model->config));
+    model->config.layer_forms = arena_alloc(model->arena, 2 * sizeof *model->config.layer_forms);
+    model->config.layer_forms[0] = model->config.family->layer;
+    model->config.layer_forms[1] = second;
+    return model;
+}
+
+static void write_model(const char *dir, const LayerForm *second) {
+    temp_text(dir, "config.json", config_json);
+    Model *model = new_model(dir, second, device_reference(), DT_F64);
+    check_ok(model_build(model, false));
+    write_weights(model, temp_file(dir, "model.safetensors"));
+    model_free(model);
+}
+
+static Model *load_model(const char *dir, const LayerForm *second, const Device *device, DType compute) {
+    Model *model = new_model(dir, second, device, compute);
+    check_ok(model_load_weights(model, &(ModelOptions){.device = device, .compute = compute}));
+    return model;
+}
+
+static const int32_t ids[TOKENS] = {3, 1, 4, 1, 5, 9, 2};
+
+static void hidden_of(const Model *model, const int32_t *tokens, const Segment *segments, int32_t n_segments, double *hidden) {
+    Tape *tape = tape_new(model->device, model->compute, 0);
+    tape_record(tape, false);
+    const ModelBatch batch = {.ids = tokens, .layout = {.n_tokens = segments[n_segments - 1].end, .n_segments = n_segments, .segments = segments}};
+    Tensor *result = model_forward(model, tape, &batch);
+    check_ok(tape_status(tape));
+    tensor_read(result, hidden);
+    tape_free(tape);
+}
+
+static void hidden_states(const Model *model, double hidden[TOKENS * WIDTH]) {
+    hidden_of(model, ids, &(Segment){.end = TOKENS, .parent = -1}, 1, hidden);
+}
+
+TEST(experts_are_found_by_their_number_or_in_one_tensor) {
+    static const LayerForm *const forms[] = {&one_mlp, &list_of_experts, &fused_experts};
+    double hidden[COUNT_OF(forms)][TOKENS * WIDTH];
+    for (size_t f = 0; f < COUNT_OF(forms); f++) {
+        char dir[512];
+        temp_dir_make(dir, sizeof dir);
+        write_model(dir, forms[f]);
+        Model *model = load_model(dir, forms[f], device_reference(), DT_F64);
+        hidden_states(model, hidden[f]);
+        if (f > 0) check_close_f64("experts", hidden[f], hidden[0], TOKENS * WIDTH, 1e-13, 0);
+        /* attention's, gate, up and down of the first layer; attention's of the second */
+        assert_int_equal(model->n_linears, 7 + 4 + (f == 0 ? 2 : f == 1 ? 2 * EXPERTS : 0));
+        assert_int_equal(model->n_cache_rows, 2);
+        /* saved under the same names, with the same bytes */
+        const char *out = temp_file(dir, "saved");
+        check_ok(model_save(model, out, NULL, NULL));
+        Model *again = load_model(out, forms[f], device_reference(), DT_F64);
+        assert_int_equal(model_fingerprint(again), model_fingerprint(model));
+        model_free(again);
+        model_free(model);
+        temp_dir_remove(dir);
+    }
+}
+
+TEST(experts_that_are_missing_are_named) {
+    char dir[512];
+    temp_dir_make(dir, sizeof dir);
+    write_model(dir, &one_mlp);
+    static const struct {
+        const LayerForm *form;
+        const char *name;
+    } cases[] = {{&list_of_experts, "'model.layers.1.mlp.experts.0.up_proj.weight' is missing"},
+                 {&fused_experts, "'model.layers.1.mlp.experts.up_proj' is missing"}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Model *model = new_model(dir, cases[i].form, device_reference(), DT_F64);
+        check_status(model_load_weights(model, &(ModelOptions){.device = device_reference(), .compute = DT_F64}), ST_INPUT);
+        check_text(cases[i].name);
+        model_free(model);
+    }
+    temp_dir_remove(dir);
+}
+
+/* Each expert has a branch of its own, which is saved and read under its own name. */
+TEST(experts_carry_adapters) {
+    char dir[512];
+    temp_dir_make(dir, sizeof dir);
+    write_model(dir, &list_of_experts);
+    double hidden[2][TOKENS * WIDTH], plain[TOKENS * WIDTH];
+    Model *model = load_model(dir, &list_of_experts, device_reference(), DT_F64), *again;
+    hidden_states(model, plain);
+    const char *target = "experts.5.down_proj";
+    check_ok(model_attach_lora(model, &(LoraConfig){.rank = 2, .alpha = 4, .n_targets = 1, .targets = &target, .lr_ratio = 1}, 1));
+    size_t n = 0;
+    for (size_t i = 0; i < model->n_linears; i++) {
+        LoraBranch *lora = model->linears[i]->lora;
+        if (!lora) continue;
+        assert_string_equal(model->linears[i]->path, "model.layers.1.mlp.experts.5.down_proj");
+        for (int64_t k = 0; k < tensor_count(lora->b); k++) tensor_set(lora->b, k, 0.25 * (double)(k % 5));
+        n++;
+    }
+    assert_int_equal(n, 1);
+    hidden_states(model, hidden[0]);
+    assert_memory_not_equal(hidden[0], plain, sizeof plain);
+    const char *adapter = temp_file(dir, "adapter");
+    check_ok(adapter_save(model, adapter, dir));
+    again = load_model(dir, &list_of_experts, device_reference(), DT_F64);
+    check_ok(adapter_load(again, adapter, false));
+    hidden_states(again, hidden[1]);
+    check_close_f64("adapter", hidden[1], hidden[0], TOKENS * WIDTH, 1e-6, 0); /* saved as f32 */
+    model_free(again);
+    model_free(model);
+    temp_dir_remove(dir);
+}
+
+/* ---- recurrences ---- */
+
+static Model *recurrent_model(char dir[512], const Device *device, DType compute) {
+    temp_dir_make(dir, 512);
+    write_model(dir, &recurrent);
+    return load_model(dir, &recurrent, device, compute);
+}
+
+/* A prompt of three tokens with two continuations, and a sequence on its own. */
+static const Segment tree[] = {{0, 3, -1, 0, NULL}, {3, 5, 0, 0, NULL}, {5, 9, 0, 0, NULL}, {9, 12, -1, 0, NULL}};
+static const int32_t tree_ids[] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8};
+enum { TREE_TOKENS = COUNT_OF(tree_ids) };
+
+TEST(a_state_begins_at_zero_and_goes_on_from_a_shared_prompt) {
+    char dir[512];
+    Model *model = recurrent_model(dir, device_reference(), DT_F64);
+    assert_int_equal(model->n_cache_rows, 1); /* of the other layer */
+    assert_int_equal(model->n_states, 1);
+    double together[TREE_TOKENS * WIDTH], alone[TREE_TOKENS * WIDTH];
+    hidden_of(model, tree_ids, tree, COUNT_OF(tree), together);
+    for (size_t s = 0; s < COUNT_OF(tree); s++) {
+        int32_t row[TREE_TOKENS];
+        int64_t before = tree[s].parent < 0 ? 0 : tree[0].end, n = tree[s].end - tree[s].begin;
+        memcpy(row, tree_ids, (size_t)before * sizeof *row);
+        memcpy(row + before, tree_ids + tree[s].begin, (size_t)n * sizeof *row);
+        hidden_of(model, row, &(Segment){.end = before + n, .parent = -1}, 1, alone);
+        check_close_f64("segment", together + tree[s].begin * WIDTH, alone + before * WIDTH, (size_t)(n * WIDTH), 1e-13, 0);
+    }
+    model_free(model);
+    temp_dir_remove(dir);
+}
+
+/* The loss is a weighted sum of all hidden values. */
+static double weighted_loss(const Model *model, bool backward, Checkpointing kind) {
+    Tape *tape = tape_new(model->device, model->compute, 0);
+    double weights[TREE_TOKENS * WIDTH], hidden[TREE_TOKENS * WIDTH], loss = 0;
+    const ModelBatch batch = {.ids = tree_ids, .layout = {.n_tokens = TREE_TOKENS, .n_segments = COUNT_OF(tree), .segments = tree}};
+    for (size_t i = 0; i < COUNT_OF(weights); i++) weights[i] = rng_normal(rng_key(2, RNG_TEST, 0), i);
+    tape_checkpoint(tape, kind);
+    Tensor *result = model_forward(model, tape, &batch);
+    check_ok(tape_status(tape));
+    tensor_read(result, hidden);
+    for (size_t i = 0; i < COUNT_OF(weights); i++) loss += weights[i] * hidden[i];
+    if (backward) {
+        tensor_seed_grad(tape, result, weights);
+        check_ok(tape_backward(tape));
+    }
+    tape_free(tape);
+    return loss;
+}
+
+TEST(a_recurrence_learns) {
+    char dir[512];
+    Model *model = recurrent_model(dir, device_reference(), DT_F64);
+    const char *targets[] = {"mixer.in_proj", "q_proj"}; /* through the recurrence; in the layer before it */
+    check_ok(model_attach_lora(model, &(LoraConfig){.rank = 2, .alpha = 4, .n_targets = 2, .targets = targets, .lr_ratio = 1}, 1));
+    for (Checkpointing kind = CHECKPOINT_NONE; kind <= CHECKPOINT_LAYER; kind++) {
+        params_zero_grad(&model->params);
+        weighted_loss(model, true, kind);
+        size_t n_trained = 0;
+        for (size_t p = 0; p < model->params.n; p++) {
+            const Param *param = &model->params.items[p];
+            if (param->role != PARAM_LORA_B) continue;
+            for (int64_t i = 0; i < tensor_count(param->tensor); i++) {
+                const double step = 1e-5, value = tensor_get(param->tensor, i);
+                double loss[2];
+                for (int side = 0; side < 2; side++) {
+                    tensor_set(param->tensor, i, value + (side ? step : -step));
+                    loss[side] = weighted_loss(model, false, CHECKPOINT_NONE);
+                }
+                tensor_set(param->tensor, i, value);
+                check_close(tensor_get(param_grad(param), i), (loss[1] - loss[0]) / (2 * step), 1e-7);
+            }
+            n_trained++;
+        }
+        assert_int_equal(n_trained, 2);
+    }
+    model_free(model);
+    temp_dir_remove(dir);
+}
+
+/* ---- recurrences with a cache ---- */
+
+enum { MAX_ROW = 1300 };
+static const SampleConfig plain = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+
+/* All log-probabilities of a completion are those of a pass over the whole row, without a cache. */
+static Status check_completion(void *context, const Completion *completion) {
+    const Prompt *prompt = (const Prompt *)((void *const *)context)[1] + completion->prompt;
+    const Model *model = ((void *const *)context)[0];
+    int32_t row[MAX_ROW];
+    double logprobs[MAX_ROW];
+    size_t n = prompt->n + completion->ids.n;
+    assert_true(n <= MAX_ROW);
+    memcpy(row, prompt->ids, prompt->n * sizeof *row);
+    memcpy(row + prompt->n, completion->ids.data, completion->ids.n * sizeof *row);
+    check_ok(score_rows(model, &(ScoreRow){row, n, logprobs}, 1, NULL, NULL));
+    check_close_f64("completion", completion->logprobs, logprobs + prompt->n, completion->ids.n, 1e-5, 0);
+    return ST_OK;
+}
+
+static void fill_prompt(int32_t *tokens, size_t n, uint64_t stream) {
+    for (size_t i = 0; i < n; i++) tokens[i] = (int32_t)rng_below(rng_key(3, RNG_TEST, stream), i, 19);
+}
+
+/* Prompts within a page, up to its end, over several pages, and longer than the tokens of a step; their samples share their pages and state. */
+TEST(a_state_is_kept_with_the_cache_and_copied_to_samples) {
+    static const size_t lengths[] = {1, 31, 32, 33, 70, 1100};
+    static int32_t tokens[COUNT_OF(lengths)][MAX_ROW];
+    Prompt prompts[COUNT_OF(lengths)];
+    char dir[512];
+    Model *model = recurrent_model(dir, device_cpu(), DT_F32);
+    for (size_t p = 0; p < COUNT_OF(lengths); p++) {
+        fill_prompt(tokens[p], lengths[p], p);
+        prompts[p] = (Prompt){tokens[p], lengths[p], p};
+    }
+    for (int64_t max_batch = 0; max_batch <= 2; max_batch += 2) {
+        const GenerateConfig config = {.sample = plain, .max_new_tokens = 70, .n = 3, .seed = 1, .max_batch = max_batch};
+        check_ok(generate(model, NULL, prompts, COUNT_OF(lengths), &config, NULL, check_completion, (void *[]){model, prompts}));
+    }
+    model_free(model);
+    temp_dir_remove(dir);
+}
+
+/* The second prompt goes on from the state of the first; the third has another beginning, so its state is computed anew. */
+TEST(a_session_goes_on_from_its_state_or_begins_anew) {
+    static const size_t lengths[] = {40, 300, 120};
+    static int32_t tokens[MAX_ROW];
+    char dir[512];
+    Model *model = recurrent_model(dir, device_cpu(), DT_F32);
+    Session *session;
+    check_ok(session_new(model, 500, &session));
+    fill_prompt(tokens, MAX_ROW, 0);
+    for (size_t p = 0; p < COUNT_OF(lengths); p++) {
+        const Prompt prompt = {tokens, lengths[p], p};
+        const GenerateConfig config = {.sample = plain, .max_new_tokens = 20, .n = 1, .seed = 1, .session = session};
+        check_ok(generate(model, NULL, &prompt, 1, &config, NULL, check_completion, (void *[]){model, (void *)(uintptr_t)&prompt}));
+    }
+    session_free(session);
+    model_free(model);
+    temp_dir_remove(dir);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(experts_are_found_by_their_number_or_in_one_tensor),
+        cmocka_unit_test(experts_that_are_missing_are_named),
+        cmocka_unit_test(experts_carry_adapters),
+        cmocka_unit_test(a_state_begins_at_zero_and_goes_on_from_a_shared_prompt),
+        cmocka_unit_test(a_recurrence_learns),
+        cmocka_unit_test(a_state_is_kept_with_the_cache_and_copied_to_samples),
+        cmocka_unit_test(a_session_goes_on_from_its_state_or_begins_anew),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
