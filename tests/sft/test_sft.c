@@ -2,6 +2,7 @@
 /* Supervised fine-tuning: equal to the reference library step by step, independent of how a step is split, and it learns. */
 #include "sft/sft.h"
 #include "tests/support/check.h"
+#include "tests/support/locked_device.h"
 #include "tests/support/runs.h"
 
 #include <math.h>
@@ -380,6 +381,22 @@ TEST(same_seed_same_bytes_other_seed_other_run) {
     assert_true(metric_get(&result.numbers, "last_loss") != metric_get(&other.numbers, "last_loss"));
 }
 
+/* Nothing above lib/tensor reads or writes the elements of a tensor: this device's memory is closed to the host between calls. */
+TEST(a_second_device_trains_to_the_same_bytes) {
+    TrainResult result;
+    static const char settings[] = SHORT_RUN "lora.dropout=0.2\ntrain.neftune_alpha=10\ntrain.save_every=2\n";
+    char *text = tiny_settings("device-2", 7, settings);
+    Recipe *recipe = recipe_of(text, NULL, 0);
+    Runtime runtime = runtime_of(recipe);
+    runtime.device = device_locked();
+    check_ok(sft_run(&(TrainingConfig){.recipe = recipe, .runtime = runtime}, &result));
+    recipe_free(recipe);
+    free(text);
+    assert_int_equal(locked_bytes(), 0);
+    run_tiny("device-1", 7, settings, false, ST_OK, &result);
+    compare_runs("device-1", "device-2", adapter_file, 0);
+}
+
 /* ---- objectives in a whole step ---- */
 
 typedef struct Step {
@@ -656,6 +673,7 @@ int main(void) {
         cmocka_unit_test(checkpointed_layers_give_the_same),
         cmocka_unit_test(max_memory_is_kept_by_other_means_with_the_same_result),
         cmocka_unit_test(same_seed_same_bytes_other_seed_other_run),
+        cmocka_unit_test(a_second_device_trains_to_the_same_bytes),
         cmocka_unit_test(gradients_of_objectives_are_exact),
         cmocka_unit_test(a_weight_counts_like_copies_of_the_row),
         cmocka_unit_test(noise_is_uniform_and_belongs_to_the_row),
