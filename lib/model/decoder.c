@@ -110,7 +110,7 @@ Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *batch, 
     Tensor *x = embed(model, tape, batch);
     const RopeTables *ropes = x ? all_ropes(model, tape, batch) : NULL;
     if (!ropes) return NULL;
-    profile_lap("positions");
+    profile_lap(device_computes(tape_device(tape)) ? "positions" : NULL);
     if (model->checkpointing != CHECKPOINT_NONE) tape_checkpoint(tape, model->checkpointing);
     for (int64_t i = 0; i < n_layers && x; i++) {
         LayerContext *context = tape_copy(tape, &(LayerContext){model, *batch, ropes, i}, sizeof(LayerContext));
@@ -125,13 +125,14 @@ Tensor *model_forward(const Model *model, Tape *tape, const ModelBatch *batch) {
 
 Logits model_logits(const Model *model, Tape *tape, Tensor *hidden, const Tensor *rows) {
     if (!hidden) return (Logits){0};
+    const Device *device = tape_device(tape);
     int64_t n = tensor_count(rows);
     Logits result = {tape_tensor(tape, tape_residual(tape), 2, (int64_t[]){n, model->config.vocab_size}), tape_tensor(tape, DT_F64, 1, &n)};
     Tensor *chosen = tape_tensor(tape, hidden->dtype, 2, (int64_t[]){n, model->config.hidden_size});
     if (!result.logits || !result.logsumexp || !chosen) return (Logits){0};
-    model->device->gather_rows(hidden, rows, chosen);
-    model->device->token_logits(&model->logprob, chosen, model->head, result.logits, result.logsumexp);
-    profile_call(model->device, "token_logits", false,
+    device->gather_rows(hidden, rows, chosen);
+    device->token_logits(&model->logprob, chosen, model->head, result.logits, result.logsumexp);
+    profile_call(device, "token_logits", false,
                  (OpCost){2 * (double)n * (double)tensor_count(model->head),
                           (double)(tensor_bytes(model->head) + tensor_bytes(chosen) + tensor_bytes(result.logits))});
     return result;

@@ -14,7 +14,7 @@ struct Run {
     const char *kept; /* see run_backup_path */
     uint64_t recipe;  /* fingerprint of its recipe */
     int log_fd;       /* log.txt, locked so that one process trains here; -1 = none */
-    bool absent; /* nothing is written: paths are NULL or not used */
+    bool absent;      /* nothing is written: paths are NULL or not used */
     bool resumed, finished;
     json_t *summary; /* as this process marked it; NULL: it has not */
     int64_t step;

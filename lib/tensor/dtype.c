@@ -17,7 +17,8 @@ const char *dtype_name(DType dtype) {
 int64_t dtype_block(DType dtype) {
     switch (dtype) {
 #define DTYPE(id, name, elements, bytes) \
-    case DT_##id: return elements;
+    case DT_##id:                        \
+        return elements;
 #include "lib/tensor/dtypes.def"
 #undef DTYPE
     }

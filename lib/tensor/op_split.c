@@ -9,9 +9,7 @@ typedef struct Columns {
 } Columns;
 
 /* The same elements, one unit per row. */
-static Tensor *as_units(Tape *tape, const Tensor *x, int64_t unit) {
-    return tape_reshape(tape, x, 2, (int64_t[]){tensor_count(x) / unit, unit});
-}
+static Tensor *as_units(Tape *tape, const Tensor *x, int64_t unit) { return tape_reshape(tape, x, 2, (int64_t[]){tensor_count(x) / unit, unit}); }
 
 /* The numbers of the rows that make up a part: `units` of the `total` units of each token, from `first` on. */
 static Status rows_fill(Tensor *rows, int64_t first, int64_t units, int64_t total) {

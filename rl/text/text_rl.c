@@ -95,8 +95,7 @@ static json_t *text_rl_summary(void *context) {
 static Status check_switches(const TextRl *rl) {
     const Recipe *r = rl->recipe;
     if (r->rl_beta == 0 && !isnan(r->rl_adaptive_kl))
-        return status_hint(status_fail(ST_CONFIG, "'rl.adaptive_kl' adapts rl.beta, which is 0"),
-                           "give an initial beta, such as rl.beta=0.05");
+        return status_hint(status_fail(ST_CONFIG, "'rl.adaptive_kl' adapts rl.beta, which is 0"), "give an initial beta, such as rl.beta=0.05");
     if (r->rl_kl_corrected && (r->rl_beta == 0 || text_kl_in_reward(rl)))
         return status_hint(status_fail(ST_CONFIG, "'rl.kl_corrected' applies to a KL in the loss, but there is none"),
                            "give rl.beta and rl.kl_in: loss, or leave it out");

@@ -85,8 +85,7 @@ TEST(every_algorithm_resumes_to_the_same_bytes) {
     for (size_t i = 0; text_algorithm_at(i); i++) {
         char algorithm[64], names[3][64];
         snprintf(algorithm, sizeof algorithm, "rl.algorithm=%s", text_algorithm_at(i)->name);
-        const char *more[] = {algorithm,          "rl.num_iterations=2",   "rl.num_minibatches=2", "rl.beta=0.05",
-                              "rl.ent_coef=0.01", "generate.temperature=2"};
+        const char *more[] = {algorithm, "rl.num_iterations=2", "rl.num_minibatches=2", "rl.beta=0.05", "rl.ent_coef=0.01", "generate.temperature=2"};
         Recipe *recipes[3];
         for (int k = 0; k < 3; k++) {
             snprintf(names[k], sizeof names[k], "%zu-%d", i, k);
